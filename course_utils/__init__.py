@@ -1,0 +1,7 @@
+"""Helpers of the course "Attention kernels in raw CUDA".
+
+Data flows one way: kernel source → loader (`cuda`, `emulator`) → `operators` → `checks`, `timing`, drawing → notebook.
+Nothing is imported here, so that `import course_utils.costs` does not load PyTorch's GPU libraries or a compiler.
+"""
+
+__version__ = "0.1.0"

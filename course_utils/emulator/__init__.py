@@ -1,0 +1,20 @@
+"""Runs CUDA C++ kernels on a CPU: the same `.cu` files, one fiber per CUDA thread, each launch in a process of its own.
+
+    translate.py   the few changes to the text     include/        CUDA's own names, as C++ headers
+    ptx.py         inline assembly                 runtime/        fibers, barriers, warps, workers (C++)
+    compiler.py    g++, clang++ or zig; a cache    memory.py       argument arrays with gaps between them
+    module.py      load, look up, launch           debug_lines.py  from a crash to a line
+    launch.py      the worker process              report.py       and to an exception
+
+A launch that fails raises `course_utils.errors.KernelError` in the calling process, which goes on. What the emulator
+does not imitate: the order in which a GPU runs threads between barriers (here: one after the other), the last bits of
+fast functions, and time. Its device presents itself as sm_80 with 227 KB of shared memory per block.
+
+The sanitizer and the profiler attach where the runtime already passes: the memory accesses of a build that the compiler
+instruments, and in runtime/block.cpp the opening of a barrier, the end of a collective and the exit of a thread.
+"""
+
+from course_utils.emulator.launch import configure
+from course_utils.emulator.module import EmulatedModule
+
+__all__ = ["EmulatedModule", "configure"]

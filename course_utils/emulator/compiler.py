@@ -1,0 +1,178 @@
+"""Finds a host C++ compiler and keeps what it builds: the runtime once, each kernel once per source and options.
+
+Any of g++, clang++ or the `ziglang` wheel will do; `COURSE_EMULATOR_CXX` (or `CXX`) names another.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_utils.errors import CompileError
+
+HERE = Path(__file__).resolve().parent
+RUNTIME_FILES = ("fiber.cpp", "block.cpp", "async_copy.cpp", "launch.cpp")
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """`kind` is "gcc", "clang" or "zig"; `command` starts a compilation, `identity` tells two versions apart."""
+
+    kind: str
+    command: tuple[str, ...]
+    identity: str
+
+    def describe(self) -> str:
+        """For a person."""
+        return f"{' '.join(self.command)} ({self.identity})"
+
+
+def _zig() -> Compiler | None:
+    if importlib.util.find_spec("ziglang") is None:
+        return None
+    from importlib.metadata import version
+
+    return Compiler("zig", (sys.executable, "-m", "ziglang", "c++"), f"ziglang {version('ziglang')}")
+
+
+def _on_path(command: str) -> Compiler | None:
+    words = shlex.split(command)
+    if words == ["zig"]:
+        return _zig()
+    if not words or shutil.which(words[0]) is None:
+        return None
+    try:
+        said = subprocess.run([*words, "--version"], capture_output=True, text=True, timeout=30, check=True).stdout
+    except (subprocess.SubprocessError, OSError):
+        return None
+    kind = "clang" if "clang" in said else "gcc"
+    return Compiler(kind, tuple(words), said.splitlines()[0] if said else words[0])
+
+
+@functools.cache
+def find_compiler(command: str | None = None) -> Compiler:
+    """The compiler to use: `command` ("g++", "clang++", "zig"), or the first that this machine has.
+
+    Raises CompileError where there is none.
+    """
+    if command is None:
+        command = os.environ.get("COURSE_EMULATOR_CXX") or os.environ.get("CXX")
+    if command:
+        found = _on_path(command)
+        if found is None:
+            raise CompileError(
+                f"the C++ compiler {command!r} (argument, COURSE_EMULATOR_CXX or CXX) was not found or does not run"
+            )
+        return found
+    found = _on_path("g++") or _on_path("clang++") or _zig()
+    if found is None:
+        raise CompileError("the emulator needs a C++ compiler: install g++ or clang++, or `pip install ziglang`")
+    return found
+
+
+@functools.cache
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: below XDG_CACHE_HOME, or a temporary folder where that cannot be written."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = Path(home) / "attention-kernels"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="attention-kernels-"))
+
+
+@functools.cache
+def _processor() -> str:
+    """What -march=native depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return "".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
+
+
+@functools.cache
+def _own_files() -> str:
+    files = sorted([*HERE.glob("runtime/*"), *HERE.glob("include/**/*.h")])
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _key(*parts: object) -> str:
+    return hashlib.sha256("\0".join(map(str, (*parts, _processor(), _own_files()))).encode()).hexdigest()[:24]
+
+
+def _flags(compiler: Compiler) -> list[str]:
+    # No contraction to FMA and no type-based aliasing: a kernel gives the same bits with every compiler, and may
+    # reinterpret floats as CUDA code does. Endless loops stay endless (C++ would let the compiler delete them).
+    flags = ["-std=c++17", "-O2", "-march=native", "-fPIC", "-fno-exceptions", "-fno-rtti", "-w", "-gdwarf-4"]
+    flags += ["-ffp-contract=off", "-fno-strict-aliasing", "-fno-finite-loops", "-fno-threadsafe-statics"]
+    flags += ["-g1"] if compiler.kind == "gcc" else ["-gline-tables-only"]
+    return flags + (["-fno-sanitize=undefined"] if compiler.kind == "zig" else [])
+
+
+def _run(command: list[str], what: str, folder: Path) -> None:
+    zig_cache = str(cache_folder() / "zig")
+    environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    if done.returncode:
+        raise CompileError(f"{what} did not compile:\n{done.stderr.strip()}", done.stderr)
+
+
+def _link(compiler: Compiler, output: str, objects: list[str], folder: Path) -> None:
+    # Nothing but libc and libm is needed, and Python has both loaded. zig would build its own copies first: 50 s.
+    linker = [*compiler.command[:-1], "cc"] if compiler.kind == "zig" else list(compiler.command)
+    command = [*linker, "-shared", "-nostdlib", f"-Wl,-soname,{output}", "-o", output, *objects]
+    _run(command, "a shared library", folder)
+
+
+def build_runtime(compiler: Compiler) -> Path:
+    """The shared library of the runtime, built at the first use (about a second)."""
+    library = cache_folder() / f"runtime-{_key(compiler, _flags(compiler))}.so"
+    if not library.exists():
+        with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+            objects = []
+            for name in RUNTIME_FILES:
+                objects.append(f"{name}.o")
+                command = [
+                    *compiler.command,
+                    *_flags(compiler),
+                    "-pthread",
+                    "-c",
+                    str(HERE / "runtime" / name),
+                    "-o",
+                    objects[-1],
+                ]
+                _run(command, "the emulator's runtime", Path(folder))
+            _link(compiler, library.name, objects, Path(folder))
+            os.replace(Path(folder) / library.name, library)
+    return library
+
+
+def build_kernels(compiler: Compiler, text: str, headers: dict[str, str], options: list[str], name: str) -> Path:
+    """The shared library of a translated kernel file. Raises CompileError with the compiler's log."""
+    runtime = build_runtime(compiler)
+    flags = [*_flags(compiler), *options]
+    library = cache_folder() / f"kernels-{_key(compiler, flags, runtime.name, text, sorted(headers.items()))}.so"
+    if not library.exists():
+        with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+            for header, content in headers.items():
+                (Path(folder) / header).write_text(content, encoding="utf-8")
+            (Path(folder) / "kernels.cpp").write_text(text, encoding="utf-8")
+            include = HERE / "include"
+            prelude = ["-include", str(include / "emu_prelude.h"), "-I", ".", "-I", str(include)]
+            _run([*compiler.command, *flags, *prelude, "-c", "kernels.cpp", "-o", "kernels.o"], name, Path(folder))
+            _link(compiler, library.name, ["kernels.o", str(runtime)], Path(folder))
+            os.replace(Path(folder) / library.name, library)
+    return library

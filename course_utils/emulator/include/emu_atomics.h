@@ -1,0 +1,42 @@
+// Atomics. Blocks run on several OS threads, so these are real ones.
+#pragma once
+
+namespace emu {
+
+template <size_t bytes> struct word;
+template <> struct word<2> { typedef unsigned short type; };
+template <> struct word<4> { typedef unsigned type; };
+template <> struct word<8> { typedef unsigned long long type; };
+
+template <class T, class Update> T read_modify_write(T* address, Update update) {
+    typedef typename word<sizeof(T)>::type Word;
+    Word before = __atomic_load_n((Word*)address, __ATOMIC_RELAXED), after;
+    do {
+        after = bit_cast<Word>(update(bit_cast<T>(before)));
+    } while (!__atomic_compare_exchange_n((Word*)address, &before, after, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+    return bit_cast<T>(before);
+}
+
+}  // namespace emu
+
+#define EMU_ATOMIC(name, expression)                                                                                        \
+    template <class T> EMU_INLINE T name(T* address, typename emu::identity<T>::type value) {                               \
+        return emu::read_modify_write(address, [value](T old) -> T { return expression; });                                 \
+    }
+EMU_ATOMIC(atomicAdd, old + value)
+EMU_ATOMIC(atomicSub, old - value)
+EMU_ATOMIC(atomicExch, value)
+EMU_ATOMIC(atomicMin, value < old ? value : old)
+EMU_ATOMIC(atomicMax, value > old ? value : old)
+EMU_ATOMIC(atomicAnd, old & value)
+EMU_ATOMIC(atomicOr, old | value)
+EMU_ATOMIC(atomicXor, old ^ value)
+EMU_ATOMIC(atomicInc, old >= value ? 0 : old + 1)
+EMU_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1)
+#undef EMU_ATOMIC
+
+template <class T> EMU_INLINE T atomicCAS(T* address, typename emu::identity<T>::type expected, typename emu::identity<T>::type value) {
+    T old = emu::read_modify_write(address, [=](T now) -> T { return now == expected ? value : now; });
+    if (!(old == expected)) emu_yield();     // a spin lock: let the thread that holds it run
+    return old;
+}

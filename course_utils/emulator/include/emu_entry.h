@@ -1,0 +1,34 @@
+// Included behind the last line of every kernel: how the runtime calls a __global__ function, and what Python may know of it.
+#pragma once
+
+extern "C" {
+__thread char emu_dynamic_shared[EMU_SHARED_LIMIT] __attribute__((aligned(1024)));
+char* emu_dynamic_shared_base() { return emu_dynamic_shared; }
+}
+
+namespace emu {
+
+template <class T> struct argument { typedef T type; };
+template <class T> struct argument<const T> { typedef T type; };
+
+template <size_t... index> struct indices {};
+template <size_t count, size_t... index> struct count_to : count_to<count - 1, count - 1, index...> {};
+template <size_t... index> struct count_to<0, index...> { typedef indices<index...> type; };
+
+template <class... T, size_t... index> inline void call(void (*kernel)(T...), void** arguments, indices<index...>) {
+    kernel(*(typename argument<T>::type*)arguments[index]...);
+}
+template <class... T> inline void call(void (*kernel)(T...), void** arguments) {
+    call(kernel, arguments, typename count_to<sizeof...(T)>::type());
+}
+template <class... T> inline int argument_sizes(void (*)(T...), int* sizes) {
+    const int all[] = {0, (int)sizeof(T)...};
+    for (size_t i = 0; i < sizeof...(T); i++) sizes[i] = all[i + 1];
+    return (int)sizeof...(T);
+}
+
+}  // namespace emu
+
+#define EMU_ENTRY(index, ...)                                                                                               \
+    extern "C" void emu_call_##index(void** arguments) { emu::call(&__VA_ARGS__, arguments); }                              \
+    extern "C" int emu_argument_sizes_##index(int* sizes) { return emu::argument_sizes(&__VA_ARGS__, sizes); }

@@ -1,0 +1,59 @@
+// Included before the first line of every kernel: the CUDA C++ that NVRTC knows without any #include.
+#pragma once
+#include "../runtime/abi.h"
+
+#define __CUDACC_RTC__ 1
+#define __CUDA_ARCH__ 800      // the emulated device presents itself as sm_80
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __managed__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
+#define __align__(n) __attribute__((aligned(n)))
+#define __shared__ static __thread   // an OS thread runs one block at a time: its thread-local storage is the block's memory
+
+// Helpers of these headers vanish from the debug information, so that a line number is the learner's line.
+#if defined(__clang__)
+#define EMU_INLINE inline __attribute__((always_inline, nodebug))
+#else
+#define EMU_INLINE inline __attribute__((always_inline, artificial))
+#endif
+
+extern "C" {
+extern __thread char emu_dynamic_shared[];    // defined behind the kernel's last line
+void* memcpy(void*, const void*, size_t) noexcept;
+void* memset(void*, int, size_t) noexcept;
+}
+
+namespace emu {
+// `extern __shared__ T name[];` at file scope. Inside a function the translator writes a pointer instead.
+template <class T> struct dynamic_shared_array {
+    EMU_INLINE operator T*() const { return (T*)emu_dynamic_shared; }
+};
+
+template <class To, class From> EMU_INLINE To bit_cast(From from) {
+    static_assert(sizeof(To) == sizeof(From), "bit_cast between types of different size");
+    To to;
+    memcpy((void*)&to, &from, sizeof to);
+    return to;
+}
+template <class T> struct identity { typedef T type; };   // keeps a parameter out of template deduction
+}
+
+#include "emu_vector_types.h"
+#include "emu_threads.h"
+#include "emu_atomics.h"
+#include "emu_math.h"
+#include "emu_float16.h"
+#include "emu_ptx.h"
+
+#define printf emu_printf
+#undef assert
+#define assert(condition) ((condition) ? (void)0 : emu_trap("assert(" #condition ") failed", emu_here()))
+EMU_INLINE void __trap(emu_site site = emu_here()) { emu_trap("__trap()", site); }
+EMU_INLINE void __nanosleep(unsigned) { emu_yield(); }

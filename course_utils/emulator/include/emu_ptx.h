@@ -1,0 +1,120 @@
+// PTX instructions as functions. The translator turns each inline `asm` statement into calls of these.
+#pragma once
+
+EMU_INLINE size_t __cvta_generic_to_shared(const void* pointer) { return emu_shared_offset(pointer); }
+
+namespace emu { namespace ptx {
+
+// mma.sync.aligned.m16n8k16.row.col.f32.{f16,bf16}.{f16,bf16}.f32: D[16,8] = A[16,16] B[16,8] + C[16,8].
+// Fragments as in the PTX ISA: lane = 4 * group + quad; A has rows group and group + 8, B has column group.
+template <class Format> struct mma_m16n8k16_lanes : emu_collective {
+    unsigned a[4], b[2];
+    float c[4], d[4];
+
+    static void combine_lanes(emu_collective** lanes, unsigned participants) {
+        if (participants != 0xffffffffu) {
+            const emu_collective* any = lanes[__builtin_ctz(participants)];
+            emu_trap("mma.sync needs all 32 lanes of the warp, but some have exited", any->site);
+        }
+        float A[16][16], B[16][8], C[16][8];
+        for (int lane = 0; lane < 32; lane++) {
+            const mma_m16n8k16_lanes& mine = *(mma_m16n8k16_lanes*)lanes[lane];
+            const int group = lane >> 2, pair = 2 * (lane & 3);
+            for (int i = 0; i < 4; i++) {
+                const int row = group + 8 * (i & 1), column = pair + 8 * (i >> 1);
+                A[row][column] = Format::widen(mine.a[i] & 0xffff);
+                A[row][column + 1] = Format::widen(mine.a[i] >> 16);
+            }
+            for (int i = 0; i < 2; i++) {
+                B[pair + 8 * i][group] = Format::widen(mine.b[i] & 0xffff);
+                B[pair + 8 * i + 1][group] = Format::widen(mine.b[i] >> 16);
+            }
+            for (int i = 0; i < 4; i++) C[group + 8 * (i >> 1)][pair + (i & 1)] = mine.c[i];
+        }
+        for (int row = 0; row < 16; row++) {
+            float sum[8] = {};
+            for (int k = 0; k < 16; k++)
+                for (int column = 0; column < 8; column++) sum[column] += A[row][k] * B[k][column];
+            for (int column = 0; column < 8; column++) C[row][column] += sum[column];
+        }
+        for (int lane = 0; lane < 32; lane++) {
+            mma_m16n8k16_lanes& mine = *(mma_m16n8k16_lanes*)lanes[lane];
+            const int group = lane >> 2, pair = 2 * (lane & 3);
+            for (int i = 0; i < 4; i++) mine.d[i] = C[group + 8 * (i >> 1)][pair + (i & 1)];
+        }
+    }
+};
+template <class Format> inline void mma_m16n8k16(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1, unsigned a2,
+                                                 unsigned a3, unsigned b0, unsigned b1, float c0, float c1, float c2, float c3,
+                                                 emu_site site = emu_here()) {
+    mma_m16n8k16_lanes<Format> mine;
+    mine.a[0] = a0, mine.a[1] = a1, mine.a[2] = a2, mine.a[3] = a3;
+    mine.b[0] = b0, mine.b[1] = b1;
+    mine.c[0] = c0, mine.c[1] = c1, mine.c[2] = c2, mine.c[3] = c3;
+    collect(mine, "mma.sync", 0xffffffffu, site);
+    d0 = mine.d[0], d1 = mine.d[1], d2 = mine.d[2], d3 = mine.d[3];
+}
+
+// ldmatrix.sync.aligned.m8n8.x{1,2,4}[.trans].shared.b16: lane 8 m + r brings the address of row r of matrix m.
+template <int count, bool transposed> struct ldmatrix_lanes : emu_collective {
+    unsigned address, result[count];
+
+    static void combine_lanes(emu_collective** lanes, unsigned participants) {
+        if (participants != 0xffffffffu) {
+            const emu_collective* any = lanes[__builtin_ctz(participants)];
+            emu_trap("ldmatrix needs all 32 lanes of the warp, but some have exited", any->site);
+        }
+        for (int matrix = 0; matrix < count; matrix++) {
+            unsigned short m[8][8];
+            for (int row = 0; row < 8; row++)
+                memcpy(m[row], emu_shared_pointer(((ldmatrix_lanes*)lanes[8 * matrix + row])->address), 16);
+            for (int lane = 0; lane < 32; lane++) {
+                const int i = lane >> 2, j = 2 * (lane & 3);
+                const unsigned low = transposed ? m[j][i] : m[i][j], high = transposed ? m[j + 1][i] : m[i][j + 1];
+                ((ldmatrix_lanes*)lanes[lane])->result[matrix] = low | high << 16;
+            }
+        }
+    }
+};
+template <bool transposed> inline void ldmatrix_x1(unsigned& r0, unsigned address, emu_site site = emu_here()) {
+    ldmatrix_lanes<1, transposed> mine;
+    mine.address = address;
+    collect(mine, "ldmatrix", 0xffffffffu, site);
+    r0 = mine.result[0];
+}
+template <bool transposed> inline void ldmatrix_x2(unsigned& r0, unsigned& r1, unsigned address, emu_site site = emu_here()) {
+    ldmatrix_lanes<2, transposed> mine;
+    mine.address = address;
+    collect(mine, "ldmatrix", 0xffffffffu, site);
+    r0 = mine.result[0], r1 = mine.result[1];
+}
+template <bool transposed> inline void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, unsigned address,
+                                                   emu_site site = emu_here()) {
+    ldmatrix_lanes<4, transposed> mine;
+    mine.address = address;
+    collect(mine, "ldmatrix", 0xffffffffu, site);
+    r0 = mine.result[0], r1 = mine.result[1], r2 = mine.result[2], r3 = mine.result[3];
+}
+
+// cp.async.{ca,cg}.shared.global [to], [from], bytes{, source_bytes}: the bytes past source_bytes become zero.
+template <class Pointer> EMU_INLINE void cp_async(unsigned to, Pointer from, unsigned bytes, unsigned source_bytes) {
+    emu_copy_async(emu_shared_pointer(to), (const void*)from, bytes, source_bytes);
+}
+template <class Pointer> EMU_INLINE void cp_async(unsigned to, Pointer from, unsigned bytes) { cp_async(to, from, bytes, bytes); }
+EMU_INLINE void cp_async_commit_group() { emu_copy_commit(); }
+EMU_INLINE void cp_async_wait_group(unsigned in_flight) { emu_copy_wait(in_flight); }
+EMU_INLINE void cp_async_wait_all() { emu_copy_commit(); emu_copy_wait(0); }
+
+EMU_INLINE void ex2(float& result, float x) { result = exp2f(x); }
+EMU_INLINE void lg2(float& result, float x) { result = log2f(x); }
+EMU_INLINE void rcp(float& result, float x) { result = 1.0f / x; }
+EMU_INLINE void rsqrt(float& result, float x) { result = 1.0f / sqrtf(x); }
+EMU_INLINE void tanh(float& result, float x) { result = tanhf(x); }
+EMU_INLINE void lane_id(unsigned& result) { result = lane(); }
+
+// cvt.rn.{f16x2,bf16x2}.f32 d, a, b: a goes to the upper half.
+template <class Format> EMU_INLINE void cvt_pair(unsigned& result, float upper, float lower) {
+    result = (unsigned)Format::round(upper) << 16 | Format::round(lower);
+}
+
+} }  // namespace emu::ptx

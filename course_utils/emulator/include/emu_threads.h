@@ -1,0 +1,158 @@
+// Who am I, barriers, shuffles and votes.
+#pragma once
+
+#define threadIdx (emu_self()->thread_idx)
+#define blockIdx (emu_self()->block_idx)
+#define blockDim (emu_self()->block_dim)
+#define gridDim (emu_self()->grid_dim)
+#define warpSize 32
+
+EMU_INLINE void __syncthreads(emu_site site = emu_here()) { emu_barrier(0, site); }
+EMU_INLINE int __syncthreads_count(int predicate, emu_site site = emu_here()) { return emu_barrier(predicate, site); }
+EMU_INLINE int __syncthreads_or(int predicate, emu_site site = emu_here()) { return emu_barrier(predicate, site) != 0; }
+EMU_INLINE int __syncthreads_and(int predicate, emu_site site = emu_here()) { return emu_barrier(!predicate, site) == 0; }
+EMU_INLINE void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+EMU_INLINE void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+EMU_INLINE void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+
+namespace emu {
+
+EMU_INLINE unsigned lane() { return emu_self()->lane; }
+inline unsigned take_lane(unsigned& lanes) {      // lowest set bit, removed
+    unsigned l = (unsigned)__builtin_ctz(lanes);
+    lanes &= lanes - 1;
+    return l;
+}
+
+// Runs one lane's side of a collective: fills in the common part and waits for the other lanes.
+template <class Mine> inline void collect(Mine& mine, const char* name, unsigned mask, emu_site site) {
+    mine.combine = Mine::combine_lanes;
+    mine.name = name;
+    mine.mask = mask;
+    mine.site = site;
+    emu_collect(&mine);
+}
+
+template <class T> struct shuffle : emu_collective {
+    T value, result;
+    unsigned source;
+    static void combine_lanes(emu_collective** lanes, unsigned participants) {
+        while (participants) {
+            shuffle* mine = (shuffle*)lanes[take_lane(participants)];
+            const shuffle* source = (const shuffle*)lanes[mine->source];
+            mine->result = (source ? source : mine)->value;      // a lane that takes no part has no value to give
+        }
+    }
+};
+template <class T> __attribute__((noinline)) T shuffle_from(unsigned mask, T value, unsigned source, const char* name, emu_site site) {
+    shuffle<T> mine;
+    mine.value = value;
+    mine.source = source;
+    collect(mine, name, mask, site);
+    return mine.result;
+}
+
+struct vote : emu_collective {
+    unsigned predicate, result;
+    static void combine_lanes(emu_collective** lanes, unsigned participants) {
+        unsigned ballot = 0;
+        for (unsigned m = participants; m;) {
+            unsigned l = take_lane(m);
+            ballot |= (((vote*)lanes[l])->predicate != 0) << l;
+        }
+        while (participants) ((vote*)lanes[take_lane(participants)])->result = ballot;
+    }
+};
+inline __attribute__((noinline)) unsigned ballot(unsigned mask, int predicate, const char* name, emu_site site) {
+    vote mine;
+    mine.predicate = predicate;
+    collect(mine, name, mask, site);
+    return mine.result;
+}
+
+struct warp_barrier : emu_collective {
+    static void combine_lanes(emu_collective**, unsigned) {}
+};
+
+template <class T, class Reduce> struct reduction : emu_collective {
+    T value;
+    static void combine_lanes(emu_collective** lanes, unsigned participants) {
+        unsigned m = participants;
+        T total = ((reduction*)lanes[take_lane(m)])->value;
+        while (m) total = Reduce::apply(total, ((reduction*)lanes[take_lane(m)])->value);
+        while (participants) ((reduction*)lanes[take_lane(participants)])->value = total;
+    }
+};
+template <class Reduce, class T> T reduce(unsigned mask, T value, const char* name, emu_site site) {
+    reduction<T, Reduce> mine;
+    mine.value = value;
+    collect(mine, name, mask, site);
+    return mine.value;
+}
+
+template <class T> struct match : emu_collective {
+    T value;
+    unsigned result;
+    static void combine_lanes(emu_collective** lanes, unsigned participants) {
+        for (unsigned m = participants; m;) {
+            match* mine = (match*)lanes[take_lane(m)];
+            mine->result = 0;
+            for (unsigned n = participants; n;) {
+                unsigned l = take_lane(n);
+                if (((match*)lanes[l])->value == mine->value) mine->result |= 1u << l;
+            }
+        }
+    }
+};
+
+}  // namespace emu
+
+EMU_INLINE void __syncwarp(unsigned mask = 0xffffffffu, emu_site site = emu_here()) {
+    emu::warp_barrier mine;
+    emu::collect(mine, "__syncwarp()", mask, site);
+}
+
+template <class T> EMU_INLINE T __shfl_sync(unsigned mask, T value, int source, int width = 32, emu_site site = emu_here()) {
+    unsigned segment = emu::lane() & ~(width - 1);
+    return emu::shuffle_from(mask, value, segment | (source & (width - 1)), "__shfl_sync()", site);
+}
+template <class T> EMU_INLINE T __shfl_xor_sync(unsigned mask, T value, int xor_mask, int width = 32, emu_site site = emu_here()) {
+    unsigned me = emu::lane(), source = me ^ xor_mask, last = me | (width - 1);
+    return emu::shuffle_from(mask, value, source > last ? me : source, "__shfl_xor_sync()", site);
+}
+template <class T> EMU_INLINE T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32, emu_site site = emu_here()) {
+    unsigned me = emu::lane(), source = me + delta, last = me | (width - 1);
+    return emu::shuffle_from(mask, value, source > last ? me : source, "__shfl_down_sync()", site);
+}
+template <class T> EMU_INLINE T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32, emu_site site = emu_here()) {
+    int me = (int)emu::lane(), source = me - (int)delta, first = me & ~(width - 1);
+    return emu::shuffle_from(mask, value, (unsigned)(source < first ? me : source), "__shfl_up_sync()", site);
+}
+EMU_INLINE unsigned __ballot_sync(unsigned mask, int predicate, emu_site site = emu_here()) {
+    return emu::ballot(mask, predicate, "__ballot_sync()", site);
+}
+EMU_INLINE int __any_sync(unsigned mask, int predicate, emu_site site = emu_here()) {
+    return emu::ballot(mask, predicate, "__any_sync()", site) != 0;
+}
+EMU_INLINE int __all_sync(unsigned mask, int predicate, emu_site site = emu_here()) {
+    return emu::ballot(mask, !predicate, "__all_sync()", site) == 0;
+}
+template <class T> EMU_INLINE unsigned __match_any_sync(unsigned mask, T value, emu_site site = emu_here()) {
+    emu::match<T> mine;
+    mine.value = value;
+    emu::collect(mine, "__match_any_sync()", mask, site);
+    return mine.result;
+}
+
+#define EMU_REDUCE(name, expression)                                                                                        \
+    namespace emu { struct reduce_##name { template <class T> static T apply(T a, T b) { return expression; } }; }              \
+    template <class T> EMU_INLINE T __reduce_##name##_sync(unsigned mask, T value, emu_site site = emu_here()) {              \
+        return emu::reduce<emu::reduce_##name>(mask, value, "__reduce_" #name "_sync()", site);                                 \
+    }
+EMU_REDUCE(add, a + b)
+EMU_REDUCE(min, b < a ? b : a)
+EMU_REDUCE(max, a < b ? b : a)
+EMU_REDUCE(and, a & b)
+EMU_REDUCE(or, a | b)
+EMU_REDUCE(xor, a ^ b)
+#undef EMU_REDUCE

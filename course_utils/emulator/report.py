@@ -1,0 +1,84 @@
+"""What a launch leaves behind: the mirror of runtime/report.h, and its failure as a Python exception."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+
+from course_utils.errors import KernelError
+
+RUNNING, FINISHED, CRASH, TIME_LIMIT = range(4)
+KINDS = ("died", "finished", "crash", "time limit", "divergent barrier", "deadlock", "bad collective", "trap")
+
+
+class Dim3(ctypes.Structure):
+    _fields_ = [("x", ctypes.c_uint), ("y", ctypes.c_uint), ("z", ctypes.c_uint)]
+
+    def as_tuple(self) -> tuple[int, int, int]:
+        return self.x, self.y, self.z
+
+
+class Report(ctypes.Structure):
+    _fields_ = [
+        ("outcome", ctypes.c_uint32),
+        ("line", ctypes.c_int32),
+        ("file", ctypes.c_char * 256),
+        ("message", ctypes.c_char * 512),
+        ("program_counter", ctypes.c_uint64),
+        ("address", ctypes.c_uint64),
+        ("block", Dim3),
+        ("thread", Dim3),
+        ("has_thread", ctypes.c_uint32),
+        ("access", ctypes.c_uint32),
+        ("seconds", ctypes.c_double),
+        ("printed", ctypes.c_uint32),
+        ("print_lost", ctypes.c_uint32),
+        ("output", ctypes.c_char * (1 << 20)),
+    ]
+
+
+def printed_text(report: Report) -> str:
+    """What the kernel printed. Past the 1 MiB of CUDA's printf buffer the rest is lost, and a last line says so."""
+    start = ctypes.addressof(report) + Report.output.offset
+    text = ctypes.string_at(start, min(report.printed, Report.output.size)).decode(errors="replace")
+    return text + (f"\n[{report.print_lost} more bytes were printed and lost]\n" if report.print_lost else "")
+
+
+def failure(
+    report: Report,
+    *,
+    kernel: str,
+    exit_status: int,
+    locate: Callable[[int], tuple[str, int] | None],
+    source_line: Callable[[str, int], str | None],
+    describe_address: Callable[[int], str],
+) -> KernelError:
+    """The exception for a launch that did not finish.
+
+    `locate` turns a program counter into (file, line), `source_line` a place into its text, and `describe_address` an
+    address into words that name the kernel argument next to it.
+    """
+    if report.outcome == RUNNING:
+        how = f"signal {os.WTERMSIG(exit_status)}" if os.WIFSIGNALED(exit_status) else f"status {exit_status}"
+        return KernelError(f"{kernel}: the worker process ended without a word ({how})", kind="died", kernel=kernel)
+    place = (report.file.decode(), report.line) if report.line else locate(report.program_counter)
+    message = report.message.decode(errors="replace")
+    if report.outcome == CRASH and report.access:
+        message += f": {('', 'read', 'write')[report.access]} {describe_address(report.address)}"
+    details = [f"kernel {kernel}"]
+    if report.has_thread:
+        details += [f"block {report.block.as_tuple()}", f"thread {report.thread.as_tuple()}"]
+    text = f"{message} [{', '.join(details)}]"
+    if place:
+        code = source_line(*place)
+        text = f"{place[0]}:{place[1]}: {text}" + (f"\n{place[1]:6d} | {code}" if code else "")
+    return KernelError(
+        text,
+        kind=KINDS[report.outcome],
+        kernel=kernel,
+        file=place[0] if place else None,
+        line=place[1] if place else None,
+        block=report.block.as_tuple() if report.has_thread else None,
+        thread=report.thread.as_tuple() if report.has_thread else None,
+    )

@@ -1,0 +1,31 @@
+// cp.async: the bytes arrive at the wait, as late as the hardware may let them, so that a kernel that reads early reads wrong.
+#include <stdlib.h>
+#include <string.h>
+
+#include "block.h"
+
+extern "C" void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes) {
+    Fiber* f = emu_current();
+    if (f->copy_count == f->copy_capacity) {
+        f->copy_capacity = f->copy_capacity ? 2 * f->copy_capacity : 64;
+        f->copies = (PendingCopy*)realloc(f->copies, f->copy_capacity * sizeof(PendingCopy));
+    }
+    f->copies[f->copy_count++] = {to, from, bytes, source_bytes, f->copy_group};
+}
+
+extern "C" void emu_copy_commit() { emu_current()->copy_group++; }
+
+extern "C" void emu_copy_wait(unsigned groups_in_flight) {
+    Fiber* f = emu_current();
+    unsigned kept = 0;
+    for (unsigned i = 0; i < f->copy_count; i++) {
+        const PendingCopy& c = f->copies[i];
+        if (c.group + groups_in_flight >= f->copy_group) {
+            f->copies[kept++] = c;
+        } else {
+            memcpy(c.to, c.from, c.source_bytes);
+            memset((char*)c.to + c.source_bytes, 0, c.bytes - c.source_bytes);
+        }
+    }
+    f->copy_count = kept;
+}

@@ -1,0 +1,336 @@
+#include "block.h"
+
+#include <link.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "fiber.h"
+
+static const size_t stack_bytes = 256 << 10, guard_bytes = 4096;
+
+__thread Block* emu_block __attribute__((tls_model("initial-exec"))) = nullptr;
+static __thread Fiber* current __attribute__((tls_model("initial-exec"))) = nullptr;
+
+Fiber* emu_current() { return current; }
+
+static inline unsigned lowest(uint32_t mask) { return (unsigned)__builtin_ctz(mask); }
+static inline uint32_t bit(unsigned lane) { return 1u << lane; }
+
+// ---- failures
+
+bool emu_record(const emu_launch* launch, emu_outcome outcome, const Fiber* fiber, emu_site site, const char* format, ...) {
+    emu_report* report = launch->report;
+    uint32_t nobody = EMU_RUNNING;
+    if (!__atomic_compare_exchange_n(&report->outcome, &nobody, outcome, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return false;
+    report->line = site.line;
+    if (site.file) snprintf(report->file, sizeof report->file, "%s", site.file);
+    if (fiber) {
+        report->has_thread = 1;
+        report->block = fiber->block_idx;
+        report->thread = fiber->thread_idx;
+    }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(report->message, sizeof report->message, format, arguments);
+    va_end(arguments);
+    return true;
+}
+
+// Leaves all fibers of this block behind. The launch is lost, so nothing of them is needed again.
+[[noreturn]] static void abandon_block() {
+    emu_block->failed = true;
+    current = nullptr;
+    void* forgotten;
+    emu_switch(&forgotten, emu_block->host_stack_pointer);
+    __builtin_unreachable();
+}
+
+[[noreturn]] static void fail_divergent(const Fiber* waiting) {
+    const Block& b = *emu_block;
+    const emu_dim3 w = waiting->thread_idx;
+    if (b.elsewhere) {
+        const emu_dim3 o = b.elsewhere->thread_idx;
+        emu_record(b.launch, EMU_DIVERGENT_BARRIER, b.elsewhere, b.elsewhere->waits_at,
+                   "barrier in a divergent branch: thread (%u,%u,%u) waits at this __syncthreads(), "
+                   "but thread (%u,%u,%u) of the same block waits at the one in line %d",
+                   o.x, o.y, o.z, w.x, w.y, w.z, b.barrier_site.line);
+    } else {
+        const emu_dim3 o = b.fell_off->thread_idx;
+        emu_record(b.launch, EMU_DIVERGENT_BARRIER, waiting, b.barrier_site,
+                   "barrier in a divergent branch: %u of the block's %u threads wait at this __syncthreads(), "
+                   "but thread (%u,%u,%u) ran past it to the end of the kernel", b.waiting, b.size, o.x, o.y, o.z);
+    }
+    abandon_block();
+}
+
+static const char* what_it_waits_for(const Fiber* f) {
+    return f->state == State::in_collective ? f->collective->name : "__syncthreads()";
+}
+
+[[noreturn]] static void fail_deadlock() {
+    Block& b = *emu_block;
+    char text[400];
+    int length = 0;
+    const Fiber* first = nullptr;
+    for (unsigned i = 0; i < b.size; i++) {          // one clause per place where threads wait
+        const Fiber& f = b.fibers[i];
+        if (f.state == State::done) continue;
+        unsigned together = 0;
+        bool told = false;
+        for (unsigned j = 0; j < b.size; j++) {
+            const Fiber& g = b.fibers[j];
+            if (g.state != f.state || g.waits_at.line != f.waits_at.line) continue;
+            told |= j < i;
+            together++;
+        }
+        if (told) continue;
+        if (length < (int)sizeof text)
+            length += snprintf(text + length, sizeof text - length, "%s%u thread%s in %s at line %d", first ? ", " : "", together,
+                               together == 1 ? "" : "s", what_it_waits_for(&f), f.waits_at.line);
+        if (!first) first = &f;
+    }
+    emu_record(b.launch, EMU_DEADLOCK, first, first->waits_at, "deadlock: no thread of the block can go on: %s", text);
+    abandon_block();
+}
+
+// ---- taking turns
+
+static void switch_to(Fiber* next) {
+    Fiber* me = current;
+    if (next == me) return;
+    current = next;
+    emu_switch(&me->stack_pointer, next->stack_pointer);
+}
+
+static Fiber* first_ready(const Block& b, unsigned from_warp) {
+    for (unsigned k = 0; k < b.warp_count; k++) {
+        const Warp& w = b.warps[(from_warp + k) % b.warp_count];
+        if (w.ready) return w.fiber[lowest(w.ready)];
+    }
+    return nullptr;
+}
+
+// The next thread to run after one that cannot: a later lane of its warp, an earlier one, another warp.
+static void run_another() {
+    Block& b = *emu_block;
+    const Fiber* me = current;
+    const Warp& mine = b.warps[me->warp];
+    Fiber* next;
+    if (mine.ready) {
+        uint32_t later = mine.ready & ~((2u << me->lane) - 1);   // lane 31: 2u << 31 is 0, and none is later
+        next = mine.fiber[lowest(later ? later : mine.ready)];
+    } else {
+        next = first_ready(b, me->warp + 1);
+    }
+    if (next) {
+        switch_to(next);
+    } else if (b.live == 0) {
+        current = nullptr;
+        void* forgotten;
+        emu_switch(&forgotten, b.host_stack_pointer);
+    } else {
+        fail_deadlock();
+    }
+}
+
+static void make_ready(Warp& w, Fiber* f) {
+    f->state = State::ready;
+    w.ready |= bit(f->lane);
+}
+
+static void stop_running(Fiber* f, State why, emu_site site) {
+    f->state = why;
+    f->waits_at = site;
+    emu_block->warps[f->warp].ready &= ~bit(f->lane);
+}
+
+extern "C" void emu_yield() {
+    Block& b = *emu_block;
+    const Warp& mine = b.warps[current->warp];
+    uint32_t later = mine.ready & ~((2u << current->lane) - 1);
+    switch_to(later ? mine.fiber[lowest(later)] : first_ready(b, current->warp + 1));
+}
+
+// ---- __syncthreads()
+
+// Threads that left through `return;` count as arrived, as on the hardware. One that ran past the barrier is an error.
+static void open_barrier(Block& b) {
+    if (b.elsewhere || b.fell_off) {
+        for (unsigned i = 0; i < b.size; i++)
+            if (b.fibers[i].state == State::at_barrier && &b.fibers[i] != b.elsewhere) fail_divergent(&b.fibers[i]);
+    }
+    for (unsigned w = 0; w < b.warp_count; w++)
+        for (uint32_t m = b.warps[w].live; m; m &= m - 1) make_ready(b.warps[w], b.warps[w].fiber[lowest(m)]);
+    b.waiting = 0;
+    b.predicates_last = b.predicates;
+    b.predicates = 0;
+}
+
+static bool same_place(emu_site a, emu_site b) { return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file)); }
+
+extern "C" int emu_barrier(int predicate, emu_site site) {
+    Block& b = *emu_block;
+    Fiber* f = current;
+    stop_running(f, State::at_barrier, site);
+    if (b.waiting++ == 0) b.barrier_site = site;
+    else if (!same_place(site, b.barrier_site)) b.elsewhere = f;
+    b.predicates += predicate != 0;
+    if (b.waiting == b.live) open_barrier(b);
+    if (f->state != State::ready) run_another();
+    return (int)b.predicates_last;
+}
+
+// ---- warp collectives
+
+// Completes the collective that `f` waits in, if every live lane of its mask waits in it too.
+static bool complete(Warp& w, Fiber* f) {
+    const uint32_t participants = f->collective->mask & w.live;
+    emu_collective* lanes[32] = {};
+    for (uint32_t m = participants; m; m &= m - 1) {
+        Fiber* g = w.fiber[lowest(m)];
+        if (g->state != State::in_collective || g->collective->mask != f->collective->mask) return false;
+        lanes[g->lane] = g->collective;
+    }
+    for (uint32_t m = participants; m; m &= m - 1) {
+        const emu_collective* other = lanes[lowest(m)];
+        if (other->combine == f->collective->combine) continue;
+        emu_record(emu_block->launch, EMU_BAD_COLLECTIVE, f, f->waits_at,
+                   "lanes of one warp meet in different collectives: %s here, %s in line %d", f->collective->name, other->name,
+                   other->site.line);
+        abandon_block();
+    }
+    f->collective->combine(lanes, participants);
+    for (uint32_t m = participants; m; m &= m - 1) make_ready(w, w.fiber[lowest(m)]);
+    return true;
+}
+
+extern "C" void emu_collect(emu_collective* mine) {
+    Fiber* f = current;
+    Warp& w = emu_block->warps[f->warp];
+    if (!(mine->mask & bit(f->lane))) {
+        emu_record(emu_block->launch, EMU_BAD_COLLECTIVE, f, mine->site, "%s: the mask 0x%08x does not name lane %u, which calls it",
+                   mine->name, mine->mask, f->lane);
+        abandon_block();
+    }
+    f->collective = mine;
+    stop_running(f, State::in_collective, mine->site);
+    if (mine->mask & w.ready || !complete(w, f)) run_another();
+}
+
+// ---- the life of a thread
+
+extern "C" const emu_thread* emu_self() { return current; }
+extern "C" void emu_leave() { current->left_early = true; }
+
+extern "C" void emu_trap(const char* message, emu_site site) {
+    emu_record(emu_block->launch, EMU_TRAP, current, site, "%s", message);
+    abandon_block();
+}
+
+static void thread_main() {
+    Block& b = *emu_block;
+    b.launch->kernel(b.launch->arguments);
+    Fiber* f = current;
+    Warp& w = b.warps[f->warp];
+    stop_running(f, State::done, emu_site{});
+    w.live &= ~bit(f->lane);
+    b.live--;
+    if (!f->left_early) b.fell_off = f;
+    for (uint32_t m = w.live; m; m &= m - 1) {     // a collective may have waited for this lane alone
+        Fiber* g = w.fiber[lowest(m)];
+        if (g->state == State::in_collective) complete(w, g);
+    }
+    if (b.live && b.waiting == b.live) open_barrier(b);
+    run_another();
+    __builtin_unreachable();
+}
+
+// ---- shared memory
+
+struct Window { uintptr_t inside; char* low; char* high; };
+
+static int find_window(dl_phdr_info* info, size_t, void* argument) {
+    Window* window = (Window*)argument;
+    bool mine = false;
+    size_t bytes = 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const auto& segment = info->dlpi_phdr[i];
+        uintptr_t start = info->dlpi_addr + segment.p_vaddr;
+        if (segment.p_type == PT_LOAD && window->inside - start < segment.p_memsz) mine = true;
+        if (segment.p_type == PT_TLS) bytes = segment.p_memsz;
+    }
+    if (!mine) return 0;
+    window->low = (char*)info->dlpi_tls_data;
+    window->high = window->low + bytes;
+    return 1;
+}
+
+extern "C" unsigned emu_shared_offset(const void* pointer) { return (unsigned)((const char*)pointer - emu_block->shared_low); }
+extern "C" void* emu_shared_pointer(unsigned offset) { return emu_block->shared_low + offset; }
+
+// Shared memory starts undefined. All-ones bytes are NaN in fp32, fp16 and bf16: a value that was never written shows.
+static void poison_shared(const Block& b) {
+    char* after_dynamic = b.dynamic_shared + EMU_SHARED_LIMIT;
+    memset(b.shared_low, 0xff, (size_t)(b.dynamic_shared - b.shared_low));
+    memset(b.dynamic_shared, 0xff, b.launch->dynamic_shared);
+    memset(after_dynamic, 0xff, (size_t)(b.shared_high - after_dynamic));
+}
+
+// ---- running blocks
+
+void emu_prepare_block(Block& b, const emu_launch* launch) {
+    b.launch = launch;
+    b.size = launch->block.x * launch->block.y * launch->block.z;
+    b.warp_count = (b.size + 31) / 32;
+    b.fibers = (Fiber*)calloc(b.size, sizeof(Fiber));
+    b.stack_stride = guard_bytes + stack_bytes;
+    b.stacks_bytes = b.stack_stride * b.size;
+    b.stacks = (char*)mmap(nullptr, b.stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (b.stacks == MAP_FAILED) abort();
+    for (unsigned i = 0; i < b.size; i++) mprotect(b.stacks + i * b.stack_stride, guard_bytes, PROT_NONE);
+    b.dynamic_shared = launch->dynamic_shared_base();   // touches the storage, so that this OS thread has its copy
+    Window window = {(uintptr_t)launch->dynamic_shared_base, nullptr, nullptr};
+    dl_iterate_phdr(find_window, &window);
+    b.shared_low = window.low;
+    b.shared_high = window.high;
+    emu_block = &b;
+}
+
+static void start_fiber(Block& b, unsigned i) {
+    Fiber& f = b.fibers[i];
+    const emu_dim3 size = b.launch->block;
+    f.thread_idx = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
+    f.block_idx = b.index;
+    f.block_dim = size;
+    f.grid_dim = b.launch->grid;
+    f.linear_id = i;
+    f.lane = i % 32;
+    f.warp = i / 32;
+    f.state = State::ready;
+    f.left_early = false;
+    f.copy_count = f.copy_group = 0;
+    // Stacks whose tops are a power of two apart would fight for the same few cache sets.
+    char* top = b.stacks + (i + 1) * b.stack_stride - (i % 16) * 192 - 64;
+    f.stack_pointer = emu_new_stack(top, thread_main);
+    Warp& w = b.warps[f.warp];
+    w.fiber[f.lane] = &f;
+    w.live |= bit(f.lane);
+    w.ready |= bit(f.lane);
+}
+
+void emu_run_block(Block& b, uint64_t linear_index) {
+    const emu_dim3 grid = b.launch->grid;
+    b.index = {(unsigned)(linear_index % grid.x), (unsigned)(linear_index / grid.x % grid.y),
+               (unsigned)(linear_index / ((uint64_t)grid.x * grid.y))};
+    b.live = b.size;
+    b.waiting = b.predicates = 0;
+    b.elsewhere = b.fell_off = nullptr;
+    memset(b.warps, 0, sizeof b.warps);
+    poison_shared(b);
+    for (unsigned i = 0; i < b.size; i++) start_fiber(b, i);
+    current = &b.fibers[0];
+    emu_switch(&b.host_stack_pointer, b.fibers[0].stack_pointer);
+}

@@ -1,0 +1,53 @@
+// One thread block on one OS thread: its CUDA threads are fibers that take turns, and change only where CUDA itself makes
+// threads wait for each other: at __syncthreads(), in warp collectives, and at the end.
+#pragma once
+#include "launch.h"
+
+enum class State : uint8_t { ready, at_barrier, in_collective, done };
+
+struct PendingCopy { void* to; const void* from; unsigned bytes, source_bytes, group; };
+
+struct Fiber : emu_thread {
+    void* stack_pointer;
+    State state;
+    bool left_early;                 // through its own `return;`
+    emu_site waits_at;
+    emu_collective* collective;
+    PendingCopy* copies;             // cp.async, not yet waited for; the buffer is kept from block to block
+    unsigned copy_count, copy_capacity, copy_group;
+};
+
+struct Warp {
+    uint32_t live, ready;            // one bit a lane
+    Fiber* fiber[32];
+};
+
+struct Block {
+    const emu_launch* launch;
+    emu_dim3 index;
+    unsigned size, warp_count;
+    Fiber* fibers;
+    Warp warps[32];
+    unsigned live, waiting;          // threads that have not exited; of those, at the barrier
+    emu_site barrier_site;           // where the first of the waiting threads waits
+    Fiber* elsewhere;                // a thread that waits at another barrier than the first one did
+    Fiber* fell_off;                 // a thread that ran to the closing brace of the kernel
+    unsigned predicates, predicates_last;
+    bool failed;
+    void* host_stack_pointer;
+    char* stacks;                    // `size` stacks of `stack_stride` bytes, each above a guard page
+    size_t stack_stride, stacks_bytes;
+    char* shared_low;                // the shared-memory window: the thread-local storage of the kernel's module
+    char* shared_high;
+    char* dynamic_shared;
+};
+
+extern __thread Block* emu_block __attribute__((tls_model("initial-exec")));
+Fiber* emu_current();                // null on the host stack
+
+void emu_prepare_block(Block& block, const emu_launch* launch);   // once per OS thread
+void emu_run_block(Block& block, uint64_t linear_index);
+
+// Records the first failure of the launch; later ones are its echoes and are dropped. False: somebody was first.
+bool emu_record(const emu_launch* launch, emu_outcome outcome, const Fiber* fiber, emu_site site, const char* format, ...)
+    __attribute__((format(printf, 5, 6)));

@@ -1,0 +1,190 @@
+// The worker process of a launch: OS threads that share out the blocks, a watchdog, and the last words of a crash.
+#include "launch.h"
+
+#include <errno.h>
+#include <link.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "block.h"
+
+static const emu_launch* launch;          // of this worker; a worker runs one launch and exits
+static uint64_t next_block, block_count;
+static uintptr_t code_low, code_high;     // the machine code of the kernel's module
+
+static void* run_blocks(void*) {
+    const size_t signal_stack_bytes = 64 << 10;
+    stack_t signal_stack = {};
+    signal_stack.ss_sp = malloc(signal_stack_bytes);
+    signal_stack.ss_size = signal_stack_bytes;
+    sigaltstack(&signal_stack, nullptr);      // a fiber that overflowed its stack has no room to handle that
+
+    Block* block = (Block*)calloc(1, sizeof(Block));
+    emu_prepare_block(*block, launch);
+    while (!block->failed && __atomic_load_n(&launch->report->outcome, __ATOMIC_RELAXED) == EMU_RUNNING) {
+        uint64_t index = __atomic_fetch_add(&next_block, 1, __ATOMIC_RELAXED);
+        if (index >= block_count) break;
+        emu_run_block(*block, index);
+    }
+    return nullptr;
+}
+
+// ---- crashes and the time limit
+
+struct Fault { uintptr_t program_counter, stack_pointer; uint32_t access; };
+
+static Fault read_context(const ucontext_t* context) {
+#if defined(__x86_64__)
+    const greg_t* r = context->uc_mcontext.gregs;
+    return {(uintptr_t)r[REG_RIP], (uintptr_t)r[REG_RSP], r[REG_ERR] & 2 ? 2u : 1u};
+#else
+    return {(uintptr_t)context->uc_mcontext.pc, (uintptr_t)context->uc_mcontext.sp, 0u};
+#endif
+}
+
+// Inside the runtime or libm, the nearest return address into the kernel's code says which line called it.
+static uintptr_t kernel_program_counter(const Fault& fault, const Block& b) {
+    if (fault.program_counter - code_low < code_high - code_low) return fault.program_counter;
+    uintptr_t low = (uintptr_t)b.stacks, high = low + b.stacks_bytes;
+    if (fault.stack_pointer - low >= high - low) return fault.program_counter;
+    const uintptr_t* word = (const uintptr_t*)(fault.stack_pointer & ~(uintptr_t)7);
+    for (int i = 0; i < 1024 && (uintptr_t)(word + i) < high; i++)
+        if (word[i] - code_low < code_high - code_low) return word[i];
+    return fault.program_counter;
+}
+
+static bool in_stacks(const Block* b, uintptr_t address) { return b && address - (uintptr_t)b->stacks < b->stacks_bytes; }
+
+static const char* explain(int signal, uintptr_t address, const Block* b) {
+    switch (signal) {
+    case SIGALRM: return "time limit: the kernel was still running";
+    case SIGFPE: return "integer division by zero (a GPU returns garbage and goes on)";
+    case SIGILL: case SIGTRAP: return "undefined behaviour: the compiler proved that this code cannot be reached";
+    }
+    if (in_stacks(b, address))
+        return "stack overflow of a CUDA thread: deep recursion, or local arrays of more than 256 KB";
+    return "invalid memory access";
+}
+
+static void on_fault(int signal, siginfo_t* info, void* context) {
+    const Block* b = emu_block;
+    const Fiber* f = emu_current();
+    Fault fault = read_context((const ucontext_t*)context);
+    if (signal == SIGALRM && !f) return;      // between two blocks: the next tick of the watchdog finds a kernel
+    uintptr_t address = signal == SIGSEGV || signal == SIGBUS ? (uintptr_t)info->si_addr : 0;
+    emu_outcome outcome = signal == SIGALRM ? EMU_TIME_LIMIT : EMU_CRASH;
+    if (!emu_record(launch, outcome, f, emu_site{}, "%s", explain(signal, address, b))) {
+        if (signal == SIGALRM) return;
+        const timespec moment = {0, 50000000};
+        nanosleep(&moment, nullptr);          // another thread failed first: let it finish its sentence
+        _exit(1);
+    }
+    launch->report->program_counter = b ? kernel_program_counter(fault, *b) : fault.program_counter;
+    launch->report->address = address;
+    launch->report->access = address && !in_stacks(b, address) ? fault.access : 0;
+    _exit(1);
+}
+
+static void* watch(void*) {
+    double whole = (double)(time_t)launch->time_limit;
+    timespec limit = {(time_t)whole, (long)((launch->time_limit - whole) * 1e9)};
+    nanosleep(&limit, nullptr);
+    const timespec tick = {0, 100000000};
+    for (int i = 0; i < 10; i++) {            // the handler runs on a thread that executes the kernel, and says where
+        kill(getpid(), SIGALRM);
+        nanosleep(&tick, nullptr);
+    }
+    emu_record(launch, EMU_TIME_LIMIT, nullptr, emu_site{}, "time limit: the launch was still running");
+    _exit(1);
+}
+
+static int find_code(dl_phdr_info* info, size_t, void*) {
+    uintptr_t inside = (uintptr_t)launch->kernel;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const auto& segment = info->dlpi_phdr[i];
+        uintptr_t start = info->dlpi_addr + segment.p_vaddr;
+        if (segment.p_type != PT_LOAD || inside - start >= segment.p_memsz) continue;
+        code_low = start;
+        code_high = start + segment.p_memsz;
+        return 1;
+    }
+    return 0;
+}
+
+static void install_handlers() {
+    struct sigaction action = {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGALRM};
+    for (int signal : faults) sigaction(signal, &action, nullptr);
+    signal(SIGINT, SIG_DFL);                  // the notebook's interrupt button ends the worker, too
+    signal(SIGTERM, SIG_DFL);
+}
+
+[[noreturn]] static void work() {
+    timespec start, end;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dl_iterate_phdr(find_code, nullptr);
+    install_handlers();
+
+    next_block = 0;
+    block_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
+    unsigned threads = launch->os_threads < block_count ? launch->os_threads : (unsigned)block_count;
+    pthread_t* pool = (pthread_t*)calloc(threads, sizeof(pthread_t));
+    sigset_t alarms, inherited;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    pthread_sigmask(SIG_UNBLOCK, &alarms, &inherited);
+    for (unsigned i = 0; i < threads; i++)
+        if (pthread_create(&pool[i], nullptr, run_blocks, nullptr)) abort();
+    pthread_sigmask(SIG_BLOCK, &alarms, nullptr);   // leaves SIGALRM to the pool
+    pthread_t watchdog;
+    pthread_create(&watchdog, nullptr, watch, nullptr);
+    for (unsigned i = 0; i < threads; i++) pthread_join(pool[i], nullptr);
+
+    for (uint64_t i = 0, at = 0; i < launch->global_count; at += launch->globals[i++].bytes)
+        memcpy(launch->globals_after + at, launch->globals[i].address, launch->globals[i].bytes);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    launch->report->seconds = (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+    uint32_t running = EMU_RUNNING;
+    __atomic_compare_exchange_n(&launch->report->outcome, &running, EMU_FINISHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    _exit(0);
+}
+
+extern "C" int emu_start(const emu_launch* request) {
+    pid_t worker = fork();
+    if (worker == 0) {
+        launch = request;
+        work();
+    }
+    return worker < 0 ? -errno : worker;
+}
+
+extern "C" uint64_t emu_report_bytes() { return sizeof(emu_report); }
+
+// ---- device printf
+
+extern "C" int emu_printf(const char* format, ...) {
+    char line[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (length < 0) return length;
+    uint32_t bytes = (uint32_t)length < sizeof line ? (uint32_t)length : (uint32_t)sizeof line - 1;
+    emu_report* report = launch->report;
+    uint32_t at = __atomic_fetch_add(&report->printed, bytes, __ATOMIC_RELAXED);
+    if (at + (uint64_t)bytes <= sizeof report->output) memcpy(report->output + at, line, bytes);
+    else __atomic_fetch_add(&report->print_lost, bytes, __ATOMIC_RELAXED);
+    return length;
+}

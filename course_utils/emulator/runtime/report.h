@@ -1,0 +1,28 @@
+// What a launch tells the process that started it. Mirrored field by field in ../report.py.
+#pragma once
+#include "abi.h"
+
+enum emu_outcome : uint32_t {
+    EMU_RUNNING = 0,          // also what is left behind by a worker that died without a word
+    EMU_FINISHED = 1,
+    EMU_CRASH = 2,            // a signal: the program counter says where
+    EMU_TIME_LIMIT = 3,
+    EMU_DIVERGENT_BARRIER = 4,
+    EMU_DEADLOCK = 5,
+    EMU_BAD_COLLECTIVE = 6,
+    EMU_TRAP = 7,             // assert() or __trap()
+};
+
+struct emu_report {
+    uint32_t outcome;
+    int32_t line;             // 0: unknown, look the program counter up
+    char file[256];
+    char message[512];
+    uint64_t program_counter, address;
+    emu_dim3 block, thread;
+    uint32_t has_thread;
+    uint32_t access;          // of a crash: 0 unknown, 1 read, 2 write
+    double seconds;
+    uint32_t printed, print_lost;   // bytes in `output`, bytes that found no room
+    char output[1 << 20];           // device printf: 1 MiB, as CUDA's default FIFO
+};

@@ -1,0 +1,200 @@
+"""What can be read off a `.cu` file without compiling it: its text, its kernels and their parameters, its header."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+KERNELS = Path(os.environ.get("COURSE_KERNELS") or Path(__file__).resolve().parent.parent / "kernels")
+INCLUDE = KERNELS / "include"
+
+
+class KernelSource(str):
+    """The text of a `.cu` file that remembers where it came from: `path` on disk, `name` for messages."""
+
+    path: Path
+    name: str
+
+    def __new__(cls, text: str, path: Path, name: str) -> KernelSource:
+        source = super().__new__(cls, text)
+        source.path = path
+        source.name = name
+        return source
+
+
+def read_kernel(name: str | os.PathLike[str]) -> KernelSource:
+    """Reads a kernel file: "NN_slug/file.cu" below `kernels/`, or the path of a file elsewhere (an exercise).
+
+    Raises FileNotFoundError, which lists the files with the most similar names.
+    """
+    name = os.fspath(name)
+    for path in (KERNELS / name, Path(name)):
+        if path.is_file():
+            return KernelSource(path.read_text(encoding="utf-8"), path.resolve(), name)
+    there_are = sorted(str(path.relative_to(KERNELS)) for path in KERNELS.rglob("*.cu"))
+    close = difflib.get_close_matches(name, there_are, n=3, cutoff=0.4) or there_are
+    raise FileNotFoundError(
+        f"no kernel file {name!r} below {KERNELS}; did you mean one of {', '.join(close) or 'none'}?"
+    )
+
+
+def source_name(code: str) -> str:
+    """The name under which messages speak of this code."""
+    return code.name if isinstance(code, KernelSource) else "kernel.cu"
+
+
+def blank_comments(code: str, *, strings: bool = True) -> str:
+    """The code with comments (and string literals) turned into spaces: same length, same lines."""
+    pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
+
+    def blank(match: re.Match[str]) -> str:
+        text = match.group()
+        if not strings and text[0] in "\"'":
+            return text
+        return re.sub(r"[^\n]", " ", text)
+
+    return re.sub(pattern, blank, code, flags=re.DOTALL)
+
+
+def closing(code: str, opening: int) -> int:
+    """The index of the bracket that closes the one at `opening`; the end of the code if none does."""
+    pairs = {"(": ")", "[": "]", "{": "}"}
+    start, depth = code[opening], 0
+    for i in range(opening, len(code)):
+        if code[i] == start:
+            depth += 1
+        elif code[i] == pairs[start]:
+            depth -= 1
+            if depth == 0:
+                return i
+    return len(code)
+
+
+def split_outside_brackets(text: str, separator: str = ",", *, brackets: str = "()[]{}") -> list[str]:
+    """Splits at separators that stand in no bracket and no string."""
+    parts, depth, start, quote = [], 0, 0, ""
+    for i, c in enumerate(text):
+        if quote:
+            quote = "" if c == quote and text[i - 1] != "\\" else quote
+        elif c in "\"'":
+            quote = c
+        elif c in brackets:
+            depth += 1 if brackets.index(c) % 2 == 0 else -1
+        elif c == separator and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [*parts, text[start:]]
+
+
+# ---- kernels and their parameters
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a kernel: `type` without qualifiers ("float"); `pointer`: it is a pointer to that type."""
+
+    name: str
+    type: str
+    pointer: bool
+    const: bool
+
+    def __str__(self) -> str:
+        return f"{'const ' if self.const else ''}{self.type}{'* ' if self.pointer else ' '}{self.name}".strip()
+
+
+@dataclass(frozen=True)
+class KernelFunction:
+    """A `__global__` function: its name, its parameters, and where its body lies in the code."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    template: bool
+    line: int
+    body: tuple[int, int]  # indices of { and }; (0, 0) for a declaration
+
+
+def _parse_parameter(text: str) -> Parameter:
+    text = re.sub(
+        r"__restrict__|__restrict|restrict|__grid_constant__|volatile|\b(?:struct|typename)\b", " ", text.split("=")[0]
+    )
+    match = re.fullmatch(r"\s*(.*?)([\w$]*)\s*((?:\[[^\]]*\])?)\s*", text, flags=re.DOTALL)
+    declared, name, array = match.groups() if match else (text, "", "")
+    if not declared.strip():  # a type without a name
+        declared, name = name, ""
+    pointer = declared.count("*") == 1 and "(" not in declared or bool(array)
+    pointee = declared.replace("*", " ") if pointer else declared
+    const = bool(re.search(r"\bconst\b", pointee))
+    return Parameter(name, " ".join(re.sub(r"\bconst\b", " ", pointee).split()), pointer, const)
+
+
+def _parse_parameters(text: str) -> tuple[Parameter, ...]:
+    if text.strip() in ("", "void"):
+        return ()
+    return tuple(_parse_parameter(part) for part in split_outside_brackets(text, brackets="()[]{}<>"))
+
+
+def find_kernels(code: str) -> dict[str, KernelFunction]:
+    """Every `__global__` function of the code, by name."""
+    plain = blank_comments(code)
+    kernels: dict[str, KernelFunction] = {}
+    for match in re.finditer(r"\b__global__\b", plain):
+        at = match.end()
+        while True:  # over void, attributes and __launch_bounds__(...) to the name before the parameter list
+            word = re.compile(r"[^\w({;]*(\w+)\s*(\(?)").match(plain, at)
+            if not word:
+                break
+            if not word.group(2):
+                at = word.end()
+            elif word.group(1) in (
+                "__launch_bounds__",
+                "__attribute__",
+                "__align__",
+                "__cluster_dims__",
+                "__maxnreg__",
+            ):
+                at = closing(plain, word.end() - 1) + 1
+            else:
+                end = closing(plain, word.end() - 1)
+                parameters = _parse_parameters(plain[word.end() : end])
+                brace = re.compile(r"\s*\{").match(plain, end + 1)
+                body = (brace.end() - 1, closing(plain, brace.end() - 1)) if brace else (0, 0)
+                template = bool(re.search(r"template\s*<[^;{}]*>\s*(?:(?:static|inline)\s+)*$", plain[: match.start()]))
+                name = word.group(1)
+                if name not in kernels or brace:
+                    line = code.count("\n", 0, word.start(1)) + 1
+                    kernels[name] = KernelFunction(name, parameters, template, line, body)
+                break
+    return kernels
+
+
+# ---- the header
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The compute capability that a kernel asks for; an `exact` one ("arch: sm_90a only") runs on no other."""
+
+    number: int
+    suffix: str = ""
+    exact: bool = False
+
+    def __str__(self) -> str:
+        return f"sm_{self.number}{self.suffix}"
+
+
+LOWEST_ARCHITECTURE = Architecture(75)
+
+
+def required_architecture(code: str) -> Architecture:
+    """Reads `// arch: sm_80` (that one or newer) or `// arch: sm_90a only` from the header; sm_75 without one."""
+    match = re.search(r"^\s*(?://|\*)\s*arch:?\s+sm_(\d+)([a-z]?)\s*(only)?", code, flags=re.MULTILINE)
+    return Architecture(int(match[1]), match[2], bool(match[3])) if match else LOWEST_ARCHITECTURE
+
+
+def compile_options(code: str) -> list[tuple[str, ...]]:
+    """The option sets of the header's line `// options: -DD=32 | -DD=64`; one empty set where there is none."""
+    match = re.search(r"^\s*(?://|\*)\s*options:?\s+(.*)$", code, flags=re.MULTILINE)
+    return [tuple(alternative.split()) for alternative in match[1].split("|")] if match else [()]
