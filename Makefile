@@ -1,0 +1,51 @@
+# The course's commands. The first one you run prepares .venv; later ones only when the dependencies changed.
+#
+#   make lab      open the course in JupyterLab
+#   make test     everything CI checks
+#   make format   tidy the Python code and the notebooks
+#   make bench    timings of one chapter, for example: make bench CHAPTER=02_flash_attention_minimal
+
+PYTHON  ?= python3
+JOBS    ?= 2
+CHAPTER ?= 00_start_here
+
+BIN   := .venv/bin
+STAMP := .venv/.installed
+# JupyterLab's defaults for this course: no pop-up that asks about news.
+export JUPYTER_CONFIG_PATH := $(CURDIR)/course_utils/jupyter
+# A container's only user is root, and JupyterLab asks root to say so.
+ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
+
+.PHONY: lab test format bench
+.DELETE_ON_ERROR:
+
+lab: $(STAMP)
+	$(BIN)/jupyter lab $(ROOT_FLAG) notebooks/00_start_here.ipynb
+
+test: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pytest -n $(JOBS) --dist loadscope tests
+	$(BIN)/pytest -n $(JOBS) --dist loadscope --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/nbstripout --keep-count notebooks/*.ipynb
+
+bench: $(STAMP)
+	$(BIN)/python -m course_utils bench $(CHAPTER)
+
+# With an NVIDIA driver: PyTorch's GPU build from PyPI, and CuPy. Without one: PyTorch's CPU build from its own index, if
+# that answers within a few seconds; otherwise pip takes what its usual indexes have.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "The course needs Python 3.11 or newer; %s is %d.%d. Try: make PYTHON=python3.12" % (sys.executable, v[0], v[1]))'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
+	    { echo "Could not make .venv. On Debian and Ubuntu: apt-get install python3-venv"; rm -rf .venv; exit 1; }
+	@extras=test; index=; \
+	if nvidia-smi >/dev/null 2>&1; then extras=test,cuda; \
+	elif timeout 8 $(BIN)/python -c 'import urllib.request as u; u.urlopen("https://download.pytorch.org/whl/cpu/torch/", timeout=4)' 2>/dev/null; \
+	then index="--extra-index-url https://download.pytorch.org/whl/cpu"; fi; \
+	echo "Installing the course into .venv (extras: $$extras). The first time takes a few minutes."; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$index -c constraints.txt -e ".[$$extras]"
+	@touch $@

@@ -1,0 +1,251 @@
+"""Compile kernels with NVIDIA's own compiler, on any machine: neither a GPU nor a driver is needed.
+
+NVRTC and the CUDA headers come from NVIDIA's pip wheels. The result says what the hardware will be asked for
+(registers, spills, shared memory), and `occupancy` turns that into how many blocks an SM holds at a time. Nothing is
+run here.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from cuda.bindings import nvrtc as _nvrtc
+from cuda.pathfinder import find_nvidia_header_directory
+
+from course_utils.errors import CompileError
+from course_utils.kernel_source import INCLUDE, KernelSource, required_architecture, source_name
+
+ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
+"""Compute capabilities, times ten, that every kernel compiles for unless its header says otherwise."""
+
+
+class Resources(NamedTuple):
+    """What one kernel takes, as `ptxas -v` reports it. Bytes, except `registers` and `barriers`."""
+
+    registers: int  # per thread
+    static_shared: int  # per block; dynamic shared memory is chosen at the launch
+    spill_stores: int  # per thread: registers that did not fit and went to local memory
+    spill_loads: int  # per thread
+    stack_frame: int  # per thread: local arrays that could not live in registers
+    constant: int  # parameters and constants; 0 where ptxas does not report it
+    barriers: int  # per block
+
+
+class Compiled(NamedTuple):
+    """What `compile_kernel` returns."""
+
+    arch: str
+    cubin: bytes
+    log: str
+    resources: Mapping[str, Resources]  # by kernel name, or by the name expression of a template
+
+
+class SmLimits(NamedTuple):
+    """What one streaming multiprocessor (SM) holds at a time."""
+
+    warps: int
+    blocks: int
+    shared: int  # bytes of shared memory per SM
+    shared_per_block: int  # bytes one block may ask for
+    shared_reserved: int  # bytes the system takes from each block's share
+    shared_granularity: int  # shared memory is handed out in multiples of this many bytes
+    registers: int = 65536
+
+
+SM_LIMITS: Mapping[int, SmLimits] = {
+    75: SmLimits(32, 16, 64 << 10, 64 << 10, 0, 256),
+    80: SmLimits(64, 32, 164 << 10, 163 << 10, 1024, 128),
+    86: SmLimits(48, 16, 100 << 10, 99 << 10, 1024, 128),
+    89: SmLimits(48, 24, 100 << 10, 99 << 10, 1024, 128),
+    90: SmLimits(64, 32, 228 << 10, 227 << 10, 1024, 128),
+    100: SmLimits(64, 32, 228 << 10, 227 << 10, 1024, 128),
+    120: SmLimits(48, 24, 100 << 10, 99 << 10, 1024, 128),
+}
+"""By compute capability times ten. Source: CUDA C++ Programming Guide, "Technical Specifications per Compute
+Capability"; granularities and the limit of blocks from `cuda_occupancy.h` of CUDA 13."""
+
+MAX_THREADS_PER_BLOCK = 1024
+_WARP = 32
+_REGISTER_GRANULARITY = 256  # registers are handed out to a warp in multiples of this many
+_SM_PARTITIONS = 4  # each with a quarter of the SM's registers
+
+
+class Occupancy(NamedTuple):
+    """How many copies of one block an SM holds at a time, and what stops it from holding more."""
+
+    blocks: int  # per SM; 0 means that the launch is impossible
+    warps: int  # per SM
+    max_warps: int  # that the SM could hold
+    limited_by: str  # "warps", "blocks", "registers" or "shared memory"
+
+    @property
+    def fraction(self) -> float:
+        """Resident warps as a share of what the SM could hold: what NVIDIA's tools call occupancy."""
+        return self.warps / self.max_warps
+
+
+def compile_kernel(
+    code: str, arch: str = "sm_90", options: Sequence[str] = (), name_expressions: Sequence[str] = ()
+) -> Compiled:
+    """Compile CUDA C++ source to machine code for one architecture.
+
+    Args:
+        code: the source; what `read_kernel` returns is named by its file in messages.
+        arch: "sm_75" … "sm_120", also "sm_90a" and the like.
+        options: NVRTC options such as "-DD=64". `-std=c++17`, `-I kernels/include` and the CUDA headers are given
+            anyway.
+        name_expressions: templates to instantiate, such as "scores<64>"; not needed for `extern "C"` kernels.
+
+    Raises:
+        CompileError: with NVRTC's messages, which name file and line, also as `.log`.
+        ValueError: `arch` is not of the form sm_NN.
+    """
+    _capability(arch)
+    if isinstance(options, str) or isinstance(name_expressions, str):
+        raise TypeError('options and name_expressions take a tuple of strings, such as ("-DD=64",), and got one string')
+    name = source_name(code)
+    flags = [
+        f"--gpu-architecture={arch}",
+        "-std=c++17",
+        "-lineinfo",
+        "--ptxas-options=-v",
+        *([f"-I{code.path.parent}"] if isinstance(code, KernelSource) else []),
+        f"-I{INCLUDE}",
+        *_cuda_include_flags(),
+        *options,
+    ]
+
+    program = _call(_nvrtc.nvrtcCreateProgram, code.encode(), name.encode(), 0, [], [])
+    try:
+        for expression in name_expressions:
+            _call(_nvrtc.nvrtcAddNameExpression, program, expression.encode())
+        (status,) = _nvrtc.nvrtcCompileProgram(program, len(flags), [flag.encode() for flag in flags])
+        log = bytearray(_call(_nvrtc.nvrtcGetProgramLogSize, program))
+        _call(_nvrtc.nvrtcGetProgramLog, program, log)
+        text = log.rstrip(b"\0").decode(errors="replace").strip()
+        if status != _nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(f"{name} does not compile for {arch} with options {tuple(options)}:\n{text}", text)
+        cubin = bytearray(_call(_nvrtc.nvrtcGetCUBINSize, program))
+        _call(_nvrtc.nvrtcGetCUBIN, program, cubin)
+        expression_of = {
+            _call(_nvrtc.nvrtcGetLoweredName, program, expression.encode()).decode(): expression
+            for expression in name_expressions
+        }
+    finally:
+        _nvrtc.nvrtcDestroyProgram(program)
+    resources = {expression_of.get(kernel, kernel): found for kernel, found in _parse_ptxas(text).items()}
+    return Compiled(arch, bytes(cubin), text, resources)
+
+
+def architectures(code: str) -> list[str]:
+    """The architectures a kernel is meant for: all of `ARCHITECTURES`, unless its header has a line
+    `// arch: sm_80` (that one and every later one) or `// arch: sm_90a only`.
+    """
+    required = required_architecture(code)
+    if required.exact:
+        return [str(required)]
+    return [f"sm_{capability}" for capability in ARCHITECTURES if capability >= required.number]
+
+
+def occupancy(resources: Resources, block_threads: int, dynamic_shared: int = 0, arch: str = "sm_90") -> Occupancy:
+    """How many blocks of `block_threads` threads one SM holds at a time.
+
+    The arithmetic of NVIDIA's `cuda_occupancy.h`, with the shared-memory carve-out at its largest.
+
+    Args:
+        resources: of the kernel, from `compile_kernel(...).resources`.
+        block_threads: threads per block, 1 to 1024.
+        dynamic_shared: bytes of dynamic shared memory per block, on top of the static.
+        arch: as in `compile_kernel`; must be one of `ARCHITECTURES` (a trailing letter is allowed).
+    """
+    capability = _capability(arch)
+    if capability not in SM_LIMITS:
+        raise ValueError(f"arch: no table of SM limits for {arch!r}; known: {', '.join(f'sm_{a}' for a in SM_LIMITS)}")
+    if not 1 <= block_threads <= MAX_THREADS_PER_BLOCK:
+        raise ValueError(f"block_threads takes 1 to {MAX_THREADS_PER_BLOCK} and got {block_threads}")
+    if dynamic_shared < 0:
+        raise ValueError(f"dynamic_shared takes a number of bytes, 0 or more, and got {dynamic_shared}")
+    limits = SM_LIMITS[capability]
+    block_warps = -(-block_threads // _WARP)
+
+    warp_registers = _round_up(max(resources.registers, 1) * _WARP, _REGISTER_GRANULARITY)
+    partition_warps = limits.registers // _SM_PARTITIONS // warp_registers
+
+    asked = resources.static_shared + dynamic_shared
+    block_shared = _round_up(asked + limits.shared_reserved, limits.shared_granularity)
+
+    room = {
+        "warps": limits.warps // block_warps,
+        "blocks": limits.blocks,
+        "registers": partition_warps * _SM_PARTITIONS // block_warps,
+        "shared memory": limits.shared // max(block_shared, 1) if asked <= limits.shared_per_block else 0,
+    }
+    # The hardware checks a block's registers as if its warps filled all four partitions evenly.
+    if warp_registers * _round_up(block_warps, _SM_PARTITIONS) > limits.registers:
+        room["registers"] = 0
+    limited_by = min(room, key=room.__getitem__)
+    blocks = room[limited_by]
+    return Occupancy(blocks, blocks * block_warps, limits.warps, limited_by)
+
+
+def version() -> str:
+    """Version of the NVRTC found, such as "13.0"."""
+    major, minor = _call(_nvrtc.nvrtcVersion)
+    return f"{major}.{minor}"
+
+
+_ENTRY = re.compile(r"Compiling entry function '([^']+)'")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers(.*)")
+
+
+def _parse_ptxas(log: str) -> dict[str, Resources]:
+    """Resources of each kernel from the output of `ptxas -v`."""
+    _, *parts = _ENTRY.split(log)
+    return {kernel: _parse_figures(figures) for kernel, figures in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _parse_figures(text: str) -> Resources:
+    # Device functions that were not inlined report a stack of their own, after the kernel's: take the first.
+    stack_frame, spill_stores, spill_loads = map(int, _STACK.search(text).groups())
+    used = _USED.search(text)
+    return Resources(
+        registers=int(used[1]),
+        static_shared=_total(r"(\d+) bytes smem", used[2]),
+        spill_stores=spill_stores,
+        spill_loads=spill_loads,
+        stack_frame=stack_frame,
+        constant=_total(r"(\d+) bytes cmem", used[2]),
+        barriers=_total(r"used (\d+) barriers", used[2]),
+    )
+
+
+def _total(pattern: str, text: str) -> int:
+    return sum(int(number) for number in re.findall(pattern, text))
+
+
+@cache
+def _cuda_include_flags() -> tuple[str, ...]:
+    """`-I` flags for the CUDA headers of the pip wheels: cuda_fp16.h and its like, and CCCL's cuda/std."""
+    folders = [find_nvidia_header_directory(library) for library in ("cudart", "cccl")]
+    return tuple(f"-I{folder}" for folder in folders if folder)
+
+
+def _capability(arch: str) -> int:
+    match = re.fullmatch(r"sm_(\d+)[a-z]?", arch)
+    if not match:
+        raise ValueError(f'arch takes a name such as "sm_90" and got {arch!r}')
+    return int(match[1])
+
+
+def _round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def _call(function, *args):
+    """Call NVRTC, raise on any status but success, return its one result (several: a tuple; none: None)."""
+    status, *results = function(*args)
+    if status != _nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise RuntimeError(f"{function.__name__} failed: {status.name}")
+    return results[0] if len(results) == 1 else tuple(results) or None

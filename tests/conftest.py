@@ -1,0 +1,50 @@
+"""What every test may ask for: the devices of this machine, and a browser."""
+
+import importlib.util
+import os
+
+import pytest
+import torch
+
+from course_utils.doctor import find_chromium
+
+CHROMIUM_FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking")
+
+
+def why_no_gpu() -> str:
+    """Why tests marked `gpu` cannot run here; empty if they can."""
+    if not torch.cuda.is_available():
+        return "no NVIDIA GPU that PyTorch can use"
+    return "" if importlib.util.find_spec("cupy") else "CuPy is not installed"
+
+
+def why_no_browser() -> str:
+    """Why tests marked `browser` cannot run here; empty if they can."""
+    if importlib.util.find_spec("playwright") is None:
+        return "Playwright is not installed"
+    return "" if find_chromium() else "no Chromium on this machine (apt-get install chromium)"
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and (reason := why_no_gpu()):
+        pytest.skip(reason)
+    if item.get_closest_marker("browser") and (reason := why_no_browser()):
+        # CI promises a browser: there, a missing one must not pass as a skip.
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request) -> torch.device:
+    """The emulator, and the GPU where there is one."""
+    return torch.device(request.param)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """A headless Chromium, driven by Playwright, for tests marked `browser`."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
+        yield chromium
+        chromium.close()

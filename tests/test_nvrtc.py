@@ -1,0 +1,156 @@
+"""The compile gate: every kernel of the course, for every architecture and option set of its header, without a GPU."""
+
+import pytest
+
+from course_utils import nvrtc
+from course_utils.errors import CompileError
+from course_utils.kernel_source import KERNELS, KernelSource, compile_options, read_kernel
+
+CHAPTERS = {"00_start_here", "01_attention_basics", "02_flash_attention_minimal"}
+FILES = sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*.cu"))
+
+
+CASES = [
+    pytest.param(file, arch, options, id=" ".join((file, arch, *options)))
+    for file in FILES
+    for arch in nvrtc.architectures(read_kernel(file))
+    for options in compile_options(read_kernel(file))
+]
+
+
+def test_the_gate_covers_each_kernel_of_each_chapter():
+    assert {case.values[0] for case in CASES} == set(FILES)
+    assert {file.split("/")[0] for file in FILES} >= CHAPTERS
+
+
+@pytest.mark.parametrize("file, arch, options", CASES)
+def test_kernel_compiles(file, arch, options):
+    compiled = nvrtc.compile_kernel(read_kernel(file), arch, options)
+    assert compiled.resources, "no __global__ function in this file"
+    assert len(compiled.cubin) > 0
+
+
+SAXPY = """
+extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {
+    __shared__ float tile[256];
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    tile[threadIdx.x] = i < n ? x[i] : 0.0f;
+    __syncthreads();
+    if (i < n) y[i] += a * tile[threadIdx.x ^ 1];
+}
+"""
+
+
+@pytest.mark.parametrize("arch", [f"sm_{a}" for a in nvrtc.ARCHITECTURES] + ["sm_90a"])
+def test_resources_of_a_kernel_are_reported(arch):
+    found = nvrtc.compile_kernel(SAXPY, arch).resources["saxpy"]
+    assert 4 <= found.registers <= 64
+    assert found.static_shared == 256 * 4
+    assert found.spill_stores == found.spill_loads == found.stack_frame == 0
+    assert found.barriers == 1
+
+
+def test_two_kernels_in_one_file_keep_their_own_resources():
+    code = SAXPY + 'extern "C" __global__ void nothing() {}'
+    found = nvrtc.compile_kernel(code).resources
+    assert found["saxpy"].static_shared == 1024
+    assert found["nothing"].static_shared == 0
+
+
+def test_spills_are_reported():
+    code = """
+    extern "C" __global__ void __launch_bounds__(1024, 2) many_registers(float* x) {
+        float a[128];
+        for (int i = 0; i < 128; i++) a[i] = x[i * 1024 + threadIdx.x];
+        __syncthreads();
+        #pragma unroll
+        for (int i = 0; i < 128; i++) x[i * 1024 + threadIdx.x] = a[127 - i] * a[i];
+    }
+    """
+    found = nvrtc.compile_kernel(code).resources["many_registers"]
+    assert found.registers <= 32
+    assert found.spill_stores > 0
+    assert found.spill_loads > 0
+
+
+def test_a_template_is_found_by_its_expression():
+    code = "template <int D> __global__ void fill(float* x) { x[threadIdx.x] = D; }"
+    assert set(nvrtc.compile_kernel(code, name_expressions=("fill<64>",)).resources) == {"fill<64>"}
+
+
+def test_cuda_headers_and_cuda_std_are_found():
+    code = """
+    #include <cuda_fp16.h>
+    #include <cuda_bf16.h>
+    #include <mma.h>
+    #include <cooperative_groups.h>
+    #include <cuda/std/limits>
+    extern "C" __global__ void f(__half* x, __nv_bfloat16* y) { y[0] = __float2bfloat16(__half2float(x[0])); }
+    """
+    assert "f" in nvrtc.compile_kernel(code, "sm_80").resources
+
+
+def test_a_mistake_is_an_error_that_names_file_and_line(tmp_path):
+    text = 'extern "C" __global__ void f(float* x) {\n    x[0] = undefined_name;\n}\n'
+    with pytest.raises(CompileError, match=r"broken\.cu") as raised:
+        nvrtc.compile_kernel(KernelSource(text, tmp_path / "broken.cu", "broken.cu"))
+    assert "broken.cu(2)" in raised.value.log
+    assert "undefined_name" in raised.value.log
+
+
+def test_an_instruction_the_architecture_lacks_is_an_error():
+    code = 'extern "C" __global__ void f() { asm volatile("cp.async.wait_all;"); }'
+    nvrtc.compile_kernel(code, "sm_80")
+    with pytest.raises(CompileError, match="sm_75"):
+        nvrtc.compile_kernel(code, "sm_75")
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match="arch takes"):
+        nvrtc.compile_kernel(SAXPY, "90")
+    with pytest.raises(TypeError, match="options"):
+        nvrtc.compile_kernel(SAXPY, options="-DD=64")
+
+
+def test_architectures_follow_the_header():
+    every = [f"sm_{a}" for a in nvrtc.ARCHITECTURES]
+    assert nvrtc.architectures("// a.cu\n") == every
+    assert nvrtc.architectures("// a.cu\n// arch: sm_80\n") == every[1:]
+    assert nvrtc.architectures("// a.cu\n// arch: sm_90a only\n") == ["sm_90a"]
+
+
+def resources(registers=32, static_shared=0):
+    return nvrtc.Resources(registers, static_shared, 0, 0, 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    "registers, shared, threads, arch, blocks, limited_by",
+    [
+        (32, 0, 256, "sm_90", 8, "warps"),
+        (32, 0, 32, "sm_90", 32, "blocks"),
+        (32, 0, 32, "sm_75", 16, "blocks"),
+        (128, 0, 128, "sm_90", 4, "registers"),
+        (255, 0, 256, "sm_90", 1, "registers"),
+        (32, 100 << 10, 128, "sm_90", 2, "shared memory"),  # (100 + 1) KB each of 228 KB
+        (32, 48 << 10, 128, "sm_80", 3, "shared memory"),  # (48 + 1) KB each of 164 KB
+        (32, 32 << 10, 128, "sm_75", 2, "shared memory"),  # Turing reserves nothing
+    ],
+)
+def test_occupancy(registers, shared, threads, arch, blocks, limited_by):
+    found = nvrtc.occupancy(resources(registers), threads, shared, arch)
+    assert (found.blocks, found.limited_by) == (blocks, limited_by)
+    assert found.fraction == found.warps / found.max_warps <= 1
+
+
+def test_occupancy_of_an_impossible_launch_is_zero():
+    assert nvrtc.occupancy(resources(), 128, 100 << 10, "sm_86").blocks == 0
+    assert nvrtc.occupancy(resources(registers=128), 1024).blocks == 0
+
+
+def test_occupancy_names_bad_arguments():
+    with pytest.raises(ValueError, match="block_threads"):
+        nvrtc.occupancy(resources(), 2048)
+    with pytest.raises(ValueError, match="arch"):
+        nvrtc.occupancy(resources(), 128, arch="sm_60")
+    with pytest.raises(ValueError, match="dynamic_shared"):
+        nvrtc.occupancy(resources(), 128, -1)
