@@ -1,0 +1,350 @@
+"""What attention must cost: operations, bytes and memory, counted exactly.
+
+Two kinds of byte count, never to be mixed:
+
+- *Algorithmic traffic* (`naive_traffic`, `fa1_traffic`, `fa2_traffic`): what the paper counts. Each load of a tile from
+  HBM into on-chip memory counts once, caches do not exist, and the tile sizes decide everything.
+- *Global bytes requested* (`requested_...`): what the load and store instructions of one of our kernels ask of global
+  memory, every thread counted. L1 and L2 answer most of it, so it says nothing about HBM by itself.
+
+What really went through HBM is neither; only a profiler on a GPU can measure that.
+
+Conventions: a multiply-add is 2 FLOP; the softmax itself is not counted; a causal mask halves the FLOPs; the backward
+pass costs 2.5 times the forward pass (five matrix products instead of two). Causal is bottom-right aligned.
+"""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import NamedTuple
+
+
+class Step(NamedTuple):
+    """Bytes that one step of an algorithm moves between HBM and the chip."""
+
+    name: str
+    bytes_read: int
+    bytes_written: int
+
+    @property
+    def total(self) -> int:
+        """Bytes read plus bytes written."""
+        return self.bytes_read + self.bytes_written
+
+
+def total_bytes(steps: list[Step]) -> int:
+    """Bytes read plus bytes written over all steps."""
+    return sum(step.total for step in steps)
+
+
+# ---------------------------------------------------------------------------------------------- arithmetic
+
+
+def attention_flops(
+    batch: int,
+    heads: int,
+    query_length: int,
+    key_length: int,
+    head_dim: int,
+    is_causal: bool = False,
+    backward: bool = False,
+) -> int:
+    """FLOPs of attention by the usual convention: `4 · L_q · L_k · d` per head, half of it when causal.
+
+    "Half" is the area under the causal diagonal: `L²/2` for square attention, `L_q·L_k − L_q²/2` for `L_q < L_k`. It
+    leaves out half of the diagonal itself; `attended_pairs` counts exactly. With `backward`, 2.5 times the forward
+    pass, and the forward pass is not included.
+    """
+    _require_positive(batch=batch, heads=heads, query_length=query_length, key_length=key_length, head_dim=head_dim)
+    doubled_pairs = 2 * query_length * key_length
+    if is_causal and query_length <= key_length:
+        doubled_pairs -= query_length**2
+    elif is_causal:
+        doubled_pairs = key_length**2
+    forward = 2 * batch * heads * head_dim * doubled_pairs
+    return forward * 5 // 2 if backward else forward
+
+
+def attended_pairs(query_length: int, key_length: int, is_causal: bool = False) -> int:
+    """Number of (query, key) pairs that the mask keeps, diagonal included, for one head."""
+    _require_positive(query_length=query_length, key_length=key_length)
+    if not is_causal:
+        return query_length * key_length
+    seeing = min(query_length, key_length)  # queries that see at least one key; the last sees L_k, the one before L_k-1
+    return seeing * key_length - seeing * (seeing - 1) // 2
+
+
+def arithmetic_intensity(flops: int, bytes_moved: int) -> float:
+    """FLOP per byte."""
+    _require_positive(bytes_moved=bytes_moved)
+    return flops / bytes_moved
+
+
+def ridge_point(peak_flops: float, bandwidth: float) -> float:
+    """FLOP per byte at which a device turns from memory bound to compute bound. FLOP/s and bytes/s in."""
+    _require_positive(peak_flops=peak_flops, bandwidth=bandwidth)
+    return peak_flops / bandwidth
+
+
+def time_floor(flops: float, bytes_moved: float, peak_flops: float, bandwidth: float) -> float:
+    """Seconds below which no version can run: the larger of FLOPs over FLOP/s and bytes over bytes/s."""
+    _require_positive(peak_flops=peak_flops, bandwidth=bandwidth)
+    return max(flops / peak_flops, bytes_moved / bandwidth)
+
+
+# ---------------------------------------------------------------------------------------------- memory
+
+
+def least_bytes(
+    batch: int,
+    heads: int,
+    query_length: int,
+    key_length: int,
+    head_dim: int,
+    element_bytes: int,
+    *,
+    kv_heads: int | None = None,
+    backward: bool = False,
+) -> int:
+    """Compulsory bytes: each input read once, each output written once.
+
+    Forward: Q, K and V in, O out. Backward: Q, K, V, O, dO and the fp32 log-sum-exp in, dQ, dK and dV out.
+    """
+    _require_positive(
+        batch=batch,
+        heads=heads,
+        query_length=query_length,
+        key_length=key_length,
+        head_dim=head_dim,
+        element_bytes=element_bytes,
+        kv_heads=heads if kv_heads is None else kv_heads,
+    )
+    query = batch * heads * query_length * head_dim * element_bytes
+    key = batch * (heads if kv_heads is None else kv_heads) * key_length * head_dim * element_bytes
+    if not backward:
+        return 2 * query + 2 * key  # Q and O, K and V
+    return 4 * query + 4 * key + lse_bytes(batch, heads, query_length)  # Q O dO dQ, K V dK dV, LSE
+
+
+def score_matrix_bytes(
+    batch: int, heads: int, query_length: int, key_length: int, element_bytes: int, matrices: int = 1
+) -> int:
+    """Memory of the score matrix S `[B, H, L_q, L_k]`; `matrices=2` when S and P are both kept."""
+    _require_positive(
+        batch=batch, heads=heads, query_length=query_length, key_length=key_length, element_bytes=element_bytes
+    )
+    return matrices * batch * heads * query_length * key_length * element_bytes
+
+
+def lse_bytes(batch: int, heads: int, query_length: int) -> int:
+    """Memory of the log-sum-exp, one fp32 number per row: all that FlashAttention keeps beside the output."""
+    return batch * heads * query_length * 4
+
+
+def kv_cache_bytes(
+    tokens: int, kv_heads: int, head_dim: int, *, element_bytes: int = 2, layers: int = 1, batch: int = 1
+) -> int:
+    """Memory of the keys and values of past tokens: multi-head attention with `kv_heads` heads, GQA with fewer."""
+    _require_positive(tokens=tokens, kv_heads=kv_heads, head_dim=head_dim, element_bytes=element_bytes)
+    return 2 * batch * layers * tokens * kv_heads * head_dim * element_bytes
+
+
+def mla_cache_bytes(
+    tokens: int,
+    *,
+    latent_dim: int = 512,
+    rope_dim: int = 64,
+    element_bytes: int = 2,
+    layers: int = 1,
+    batch: int = 1,
+) -> int:
+    """The same for multi-head latent attention (DeepSeek-V3, arXiv 2412.19437 §2.1.1): one latent and one RoPE key
+    per token, shared by all heads, and no factor 2 because V is a part of the latent."""
+    _require_positive(tokens=tokens, latent_dim=latent_dim, rope_dim=rope_dim, element_bytes=element_bytes)
+    return batch * layers * tokens * (latent_dim + rope_dim) * element_bytes
+
+
+def tile_shared_bytes(
+    block_rows: int,
+    block_cols: int,
+    head_dim: int,
+    element_bytes: int,
+    *,
+    query_tiles: int = 1,
+    kv_buffers: int = 1,
+    score_tile: bool = False,
+    output_tile: bool = False,
+    row_padding: int = 0,
+) -> int:
+    """Shared memory of one block for tiles of `block_rows` (B_r) queries and `block_cols` (B_c) keys, in bytes.
+
+    Args:
+        query_tiles: tiles of Q kept in shared memory (0 when Q lives in registers).
+        kv_buffers: K and V tiles each this many times (2 for double buffering).
+        score_tile: also a B_r × B_c tile of S.
+        output_tile: also a B_r × d tile of O.
+        row_padding: unused elements at the end of each row, against bank conflicts.
+    """
+    _require_positive(block_rows=block_rows, block_cols=block_cols, head_dim=head_dim, element_bytes=element_bytes)
+    row = head_dim + row_padding
+    elements = query_tiles * block_rows * row + 2 * kv_buffers * block_cols * row
+    elements += block_rows * (block_cols + row_padding) if score_tile else 0
+    elements += block_rows * row if output_tile else 0
+    return elements * element_bytes
+
+
+# ---------------------------------------------------------------------------------------------- tiles
+
+
+def ceil_div(numerator: int, denominator: int) -> int:
+    """Smallest integer that is at least numerator / denominator."""
+    return -(-numerator // denominator)
+
+
+def visited_tiles(
+    query_length: int, key_length: int, block_rows: int, block_cols: int, is_causal: bool = False
+) -> Iterator[tuple[int, int]]:
+    """Tiles (i, j), row by row, that hold at least one pair the mask keeps; the others are never loaded.
+
+    Tile i covers queries `i·B_r …`, tile j keys `j·B_c …`; the last of each may be ragged.
+    """
+    _require_positive(query_length=query_length, key_length=key_length, block_rows=block_rows, block_cols=block_cols)
+    for i in range(ceil_div(query_length, block_rows)):
+        last_row = min(query_length, (i + 1) * block_rows) - 1
+        keys = min(key_length, last_row + key_length - query_length + 1) if is_causal else key_length
+        for j in range(ceil_div(max(keys, 0), block_cols)):
+            yield i, j
+
+
+def masked_tiles(query_length: int, key_length: int, block_rows: int, block_cols: int) -> int:
+    """Visited causal tiles that hold a hidden pair too: only these need the mask (FlashAttention-2 §3.1)."""
+    offset = key_length - query_length
+    return sum(
+        min(key_length, (j + 1) * block_cols) - 1 > i * block_rows + offset
+        for i, j in visited_tiles(query_length, key_length, block_rows, block_cols, is_causal=True)
+    )
+
+
+def fa1_block_sizes(sram_elements: int, head_dim: int) -> tuple[int, int]:
+    """(B_r, B_c) of FlashAttention's Algorithm 1, line 1 (arXiv 2205.14135), for M = `sram_elements` of on-chip memory:
+    `B_c = ceil(M / 4d)`, `B_r = min(B_c, d)`."""
+    _require_positive(sram_elements=sram_elements, head_dim=head_dim)
+    block_cols = ceil_div(sram_elements, 4 * head_dim)
+    return min(block_cols, head_dim), block_cols
+
+
+# ---------------------------------------------------------------------------------------------- algorithmic traffic
+
+
+def naive_traffic(
+    batch: int, heads: int, query_length: int, key_length: int, head_dim: int, element_bytes: int
+) -> list[Step]:
+    """HBM traffic of standard attention (Algorithm 0 of FlashAttention), step by step; a mask saves nothing here."""
+    _require_positive(
+        batch=batch,
+        heads=heads,
+        query_length=query_length,
+        key_length=key_length,
+        head_dim=head_dim,
+        element_bytes=element_bytes,
+    )
+    scale = batch * heads * element_bytes
+    rows, columns = query_length * head_dim * scale, key_length * head_dim * scale
+    square = query_length * key_length * scale
+    return [
+        Step("S = scale · Q Kᵀ", rows + columns, square),
+        Step("P = softmax(S)", square, square),
+        Step("O = P V", square + columns, rows),
+    ]
+
+
+def fa1_traffic(
+    batch: int,
+    heads: int,
+    query_length: int,
+    key_length: int,
+    head_dim: int,
+    *,
+    block_rows: int,
+    block_cols: int,
+    element_bytes: int,
+    statistics_bytes: int | None = None,
+    is_causal: bool = False,
+) -> list[Step]:
+    """HBM traffic of FlashAttention's loop order (Algorithm 1): outer loop over K and V, inner loop over Q.
+
+    K and V are read once; Q, O and the statistics m and l come back for every tile of K. `statistics_bytes` is the size
+    of one m or one l (None: `element_bytes`, as the paper counts elements).
+    """
+    _require_positive(batch=batch, heads=heads, head_dim=head_dim, element_bytes=element_bytes)
+    row_passes, _ = _tile_passes(query_length, key_length, block_rows, block_cols, is_causal)
+    statistic = element_bytes if statistics_bytes is None else statistics_bytes
+    vector = head_dim * element_bytes
+    steps = [
+        Step("start O, m, l", 0, query_length * (vector + 2 * statistic)),
+        Step("K and V tiles", 2 * key_length * vector, 0),
+        Step("Q tiles", row_passes * vector, 0),
+        Step("O tiles", row_passes * vector, row_passes * vector),
+        Step("m and l", row_passes * 2 * statistic, row_passes * 2 * statistic),
+    ]
+    return [Step(name, batch * heads * read, batch * heads * written) for name, read, written in steps]
+
+
+def fa2_traffic(
+    batch: int,
+    heads: int,
+    query_length: int,
+    key_length: int,
+    head_dim: int,
+    *,
+    block_rows: int,
+    block_cols: int,
+    element_bytes: int,
+    is_causal: bool = False,
+    with_lse: bool = True,
+) -> list[Step]:
+    """HBM traffic of FlashAttention-2's loop order (arXiv 2307.08691): outer loop over Q, inner loop over K and V.
+
+    Q is read once, O and the fp32 log-sum-exp are written once; K and V are read for every tile of Q that sees them.
+    """
+    _require_positive(batch=batch, heads=heads, head_dim=head_dim, element_bytes=element_bytes)
+    _, column_passes = _tile_passes(query_length, key_length, block_rows, block_cols, is_causal)
+    vector = head_dim * element_bytes
+    steps = [
+        Step("Q tiles", query_length * vector, 0),
+        Step("K and V tiles", 2 * column_passes * vector, 0),
+        Step("O tiles", 0, query_length * vector),
+        Step("log-sum-exp", 0, query_length * 4 if with_lse else 0),
+    ]
+    return [Step(name, batch * heads * read, batch * heads * written) for name, read, written in steps]
+
+
+def standard_io_order(length: int, head_dim: int) -> int:
+    """N·d + N²: HBM accesses of standard attention in elements, up to a constant (FlashAttention, Theorem 2)."""
+    _require_positive(length=length, head_dim=head_dim)
+    return length * head_dim + length**2
+
+
+def flash_io_order(length: int, head_dim: int, sram_elements: int) -> Fraction:
+    """N²·d²/M: the same for FlashAttention with M elements of on-chip memory, valid for d ≤ M ≤ N·d (Theorem 2)."""
+    _require_positive(length=length, head_dim=head_dim, sram_elements=sram_elements)
+    if not head_dim <= sram_elements <= length * head_dim:
+        limits = f"{head_dim} to {length * head_dim}"
+        raise ValueError(f"sram_elements is {sram_elements}; Theorem 2 holds for d <= M <= N·d, here {limits}")
+    return Fraction(length**2 * head_dim**2, sram_elements)
+
+
+def _tile_passes(
+    query_length: int, key_length: int, block_rows: int, block_cols: int, is_causal: bool
+) -> tuple[int, int]:
+    """Over all visited tiles: query rows loaded with them, and key rows loaded with them (ragged tiles are shorter)."""
+    row_passes = column_passes = 0
+    for i, j in visited_tiles(query_length, key_length, block_rows, block_cols, is_causal):
+        row_passes += min(block_rows, query_length - i * block_rows)
+        column_passes += min(block_cols, key_length - j * block_cols)
+    return row_passes, column_passes
+
+
+def _require_positive(**values: float) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise ValueError(f"{name} is {value!r}; it must be a positive number")

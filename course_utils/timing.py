@@ -1,0 +1,152 @@
+"""Timing on a GPU: CUDA events, warm-up, a cold L2 cache, medians.
+
+Why it is done this way: a launch returns before the kernel has run, so a host clock measures nothing; the first runs
+pay for loading and compiling; and inputs that still lie in the L2 cache flatter every repeat after the first.
+There is no CPU fallback: a time taken on the emulator says nothing about a GPU.
+"""
+
+import statistics
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+MIN_REPEATS = 5
+MAX_REPEATS = 200
+FLUSH_BYTES = 256 * 2**20  # at least; more on a device whose L2 is larger
+
+
+class Timing(NamedTuple):
+    """Milliseconds per run: the median, and the interquartile range (the middle half of the runs lies within it)."""
+
+    median: float
+    spread: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.4g} ms ± {self.spread / 2:.2g}"
+
+
+def time_gpu(
+    fn: Callable[[], object], *, warmup: int = 3, repeats: int | None = None, budget_ms: float = 500.0
+) -> Timing:
+    """Time `fn()` on torch's current stream.
+
+    Args:
+        fn: launches the work and returns; it must not synchronise or copy to the host.
+        warmup: runs before the first timed one.
+        repeats: timed runs; None takes as many as fit in `budget_ms`, at least 5 and at most 200.
+
+    Returns:
+        median and interquartile range in milliseconds.
+
+    Raises:
+        RuntimeError: there is no CUDA device.
+    """
+    return compare({"fn": fn}, warmup=warmup, repeats=repeats, budget_ms=budget_ms)["fn"]
+
+
+def compare(
+    functions: dict[str, Callable[[], object]],
+    *,
+    warmup: int = 3,
+    repeats: int | None = None,
+    budget_ms: float = 500.0,
+) -> dict[str, Timing]:
+    """Time several functions side by side, interleaved A B B A A B …, so that a drifting clock touches all alike.
+
+    Arguments as for `time_gpu`; `repeats` and `budget_ms` hold for each function.
+    """
+    _require_gpu()
+    _check_counts(functions, warmup, repeats, budget_ms)
+    cache = _flush_buffer()
+    for fn in functions.values():
+        for _ in range(warmup):
+            fn()
+    if repeats is None:
+        slowest = max(_run(fn, cache) for fn in functions.values())
+        repeats = _repeats_within(budget_ms, slowest)
+    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in functions}
+    order = list(functions.items())
+    for _ in range(repeats):
+        for name, fn in order:
+            events[name].append(_record(fn, cache))
+        order.reverse()
+    torch.cuda.synchronize()
+    return {name: summary([start.elapsed_time(end) for start, end in pairs]) for name, pairs in events.items()}
+
+
+def peak_memory(fn: Callable[[], object]) -> int:
+    """Bytes that one `fn()` holds at its peak beyond what was allocated before, as torch's allocator counts them.
+
+    Raises:
+        RuntimeError: there is no CUDA device.
+    """
+    _require_gpu()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    result = fn()
+    torch.cuda.synchronize()
+    del result
+    return torch.cuda.max_memory_allocated() - before
+
+
+def summary(milliseconds: list[float]) -> Timing:
+    """Median and interquartile range of the samples."""
+    if not milliseconds:
+        raise ValueError("milliseconds is empty; it must hold at least one sample")
+    if len(milliseconds) == 1:
+        return Timing(milliseconds[0], 0.0)
+    lower, _, upper = statistics.quantiles(milliseconds, n=4, method="inclusive")
+    return Timing(statistics.median(milliseconds), upper - lower)
+
+
+def _repeats_within(budget_ms: float, milliseconds: float) -> int:
+    """Repeats of a run of `milliseconds` that fit the budget, within the limits."""
+    return max(MIN_REPEATS, min(MAX_REPEATS, int(budget_ms / max(milliseconds, 1e-3))))
+
+
+def _record(fn: Callable[[], object], cache: torch.Tensor) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """Push every input out of L2, then run `fn` between two events. The flush is queued before the first event, so it
+    is not timed; it also keeps the GPU busy while the host prepares the launch, which hides most of that cost."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    cache.zero_()
+    start.record()
+    fn()
+    end.record()
+    return start, end
+
+
+def _run(fn: Callable[[], object], cache: torch.Tensor) -> float:
+    start, end = _record(fn, cache)
+    end.synchronize()
+    return start.elapsed_time(end)
+
+
+def _flush_buffer() -> torch.Tensor:
+    l2_bytes = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+    return torch.empty(max(FLUSH_BYTES, 2 * l2_bytes), dtype=torch.int8, device="cuda")
+
+
+def _require_gpu() -> None:
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            "timing needs an NVIDIA GPU and a CUDA build of torch, and this machine has no usable one; "
+            "`python -m course_utils doctor` says why. Recorded figures: course_utils.measured.load(...)"
+        )
+
+
+def _check_counts(functions: dict[str, object], warmup: int, repeats: int | None, budget_ms: float) -> None:
+    if not functions:
+        raise ValueError("functions is empty; it must map at least one name to a function")
+    for name, fn in functions.items():
+        if not callable(fn):
+            raise TypeError(
+                f"functions[{name!r}] has type {type(fn).__name__}; it must be a function without arguments"
+            )
+    if warmup < 0:
+        raise ValueError(f"warmup is {warmup}; it must be 0 or more")
+    if repeats is not None and repeats < 1:
+        raise ValueError(f"repeats is {repeats}; it must be 1 or more, or None")
+    if not budget_ms > 0:
+        raise ValueError(f"budget_ms is {budget_ms}; it must be positive")

@@ -1,0 +1,207 @@
+"""Every figure the course quotes, recomputed; and the traffic formulas against a plain walk over the loops."""
+
+import pytest
+
+from course_utils import costs
+
+# ---- figures of the course that are arithmetic ----
+
+
+def test_flops_of_one_head_at_32k_are_five_hundred_billion_not_one_billion():
+    assert 32768**2 == pytest.approx(1.07e9, rel=5e-3)
+    assert costs.attention_flops(1, 1, 32768, 32768, 128) == pytest.approx(5.50e11, rel=5e-3)
+    assert costs.attention_flops(1, 1, 32768, 32768, 128, is_causal=True) == pytest.approx(2.75e11, rel=5e-3)
+
+
+def test_flops_per_token_at_32k():
+    assert costs.attention_flops(1, 1, 1, 32768, 128) == pytest.approx(16.8e6, rel=5e-3)
+    assert costs.attention_flops(1, 1, 1, 512, 128) == pytest.approx(0.262e6, rel=5e-3)
+
+
+def test_512_keys_per_query_at_32k_are_64_times_cheaper():
+    sparse = costs.attention_flops(1, 1, 32768, 512, 128)
+    assert sparse == pytest.approx(8.59e9, rel=5e-3)
+    assert costs.attention_flops(1, 1, 32768, 32768, 128) == 64 * sparse
+    kept = 512 * 32768 - 512 * 511 // 2  # the first rows see fewer than 512 keys
+    assert costs.attended_pairs(32768, 32768, is_causal=True) / kept == pytest.approx(32.25, abs=0.01)
+
+
+def test_scores_of_128k_tokens_take_34_gb_per_head_in_fp16():
+    assert costs.score_matrix_bytes(1, 1, 131072, 131072, 2) == pytest.approx(34.4e9, rel=5e-3)
+
+
+def test_a_32_times_longer_input_costs_1024_times_as_much():
+    assert costs.attention_flops(1, 1, 32 * 512, 32 * 512, 64) == 1024 * costs.attention_flops(1, 1, 512, 512, 64)
+
+
+def test_traffic_ratios_at_4096_and_head_dim_64():
+    """65 times less only if K and V are read once; FA1's own order gives 3.9 (fp16) and 2.0 (fp32) at M = 100 KB."""
+    naive = costs.total_bytes(costs.naive_traffic(1, 1, 4096, 4096, 64, 2))
+    assert naive / costs.least_bytes(1, 1, 4096, 4096, 64, 2) == 65
+    ratios = []
+    for element_bytes in (2, 4):
+        block_rows, block_cols = costs.fa1_block_sizes(100 * 1024 // element_bytes, 64)
+        flash = costs.total_bytes(
+            costs.fa1_traffic(
+                1, 1, 4096, 4096, 64, block_rows=block_rows, block_cols=block_cols, element_bytes=element_bytes
+            )
+        )
+        ratios.append(costs.total_bytes(costs.naive_traffic(1, 1, 4096, 4096, 64, element_bytes)) / flash)
+    assert [round(ratio, 1) for ratio in ratios] == [3.9, 2.0]
+
+
+def test_cache_bytes_per_token_of_mla_mha_and_gqa():
+    mla, mha, gqa = costs.mla_cache_bytes(1), costs.kv_cache_bytes(1, 128, 128), costs.kv_cache_bytes(1, 8, 128)
+    assert (mla, mha, gqa) == (1152, 65536, 4096)
+    assert round(mha / mla, 1) == 56.9 and round(gqa / mla, 1) == 3.6
+
+
+# ---- conventions ----
+
+
+def test_causal_is_half_and_backward_two_and_a_half():
+    forward = costs.attention_flops(2, 3, 128, 128, 64)
+    assert forward == 2 * 3 * 4 * 128 * 128 * 64
+    assert costs.attention_flops(2, 3, 128, 128, 64, is_causal=True) * 2 == forward
+    assert costs.attention_flops(2, 3, 128, 128, 64, backward=True) * 2 == forward * 5
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (5, 5), (3, 8), (8, 3), (1, 9)])
+def test_attended_pairs_counts_the_mask(lengths):
+    query_length, key_length = lengths
+    kept = sum(j <= i + key_length - query_length for i in range(query_length) for j in range(key_length))
+    assert costs.attended_pairs(query_length, key_length, is_causal=True) == kept
+    assert costs.attended_pairs(query_length, key_length) == query_length * key_length
+    # The FLOP convention is the area under the diagonal: it leaves out half a pair per row that sees a key.
+    area = kept - min(lengths) / 2
+    assert costs.attention_flops(1, 1, query_length, key_length, 1, is_causal=True) == 4 * area
+
+
+def test_least_bytes_forward_backward_and_gqa():
+    assert costs.least_bytes(2, 4, 10, 20, 8, 2) == 2 * 4 * 8 * 2 * (10 + 20 + 20 + 10)
+    assert costs.least_bytes(2, 4, 10, 20, 8, 2, kv_heads=1) == 2 * 8 * 2 * (4 * 10 + 20 + 20 + 4 * 10)
+    assert costs.least_bytes(2, 4, 10, 20, 8, 2, backward=True) == 2 * 4 * (8 * 2 * (4 * 10 + 4 * 20) + 4 * 10)
+
+
+def test_score_matrix_and_lse_bytes():
+    assert costs.score_matrix_bytes(16, 12, 2048, 2048, 4, matrices=2) == 2 * 16 * 12 * 2048 * 2048 * 4
+    assert costs.lse_bytes(16, 12, 2048) == 16 * 12 * 2048 * 4
+
+
+def test_time_floor_is_the_larger_of_the_two_times():
+    assert costs.time_floor(flops=10e12, bytes_moved=1e9, peak_flops=100e12, bandwidth=1e12) == pytest.approx(0.1)
+    assert costs.time_floor(flops=1e9, bytes_moved=4e12, peak_flops=100e12, bandwidth=2e12) == pytest.approx(2.0)
+    assert costs.ridge_point(100e12, 4e12) == 25
+    assert costs.arithmetic_intensity(100, 4) == 25
+
+
+def test_shared_bytes_of_a_tile():
+    assert costs.tile_shared_bytes(32, 32, 64, 4) == (32 + 2 * 32) * 64 * 4
+    full = costs.tile_shared_bytes(64, 32, 64, 2, kv_buffers=2, score_tile=True, output_tile=True, row_padding=8)
+    assert full == 2 * (64 * 72 + 2 * 2 * 32 * 72 + 64 * 40 + 64 * 72)
+
+
+# ---- traffic against a plain walk over the loops ----
+
+SHAPES = [(1, 1, 4, 4), (8, 8, 4, 4), (10, 13, 4, 3), (13, 10, 3, 4), (5, 64, 16, 8), (64, 5, 8, 16)]
+
+
+def walk(query_length, key_length, block_rows, block_cols, is_causal):
+    """Tiles (rows, columns, whether masked inside) that hold a kept pair, by looking at every pair."""
+    for i0 in range(0, query_length, block_rows):
+        for j0 in range(0, key_length, block_cols):
+            rows = range(i0, min(query_length, i0 + block_rows))
+            columns = range(j0, min(key_length, j0 + block_cols))
+            kept = [not is_causal or j <= i + key_length - query_length for i in rows for j in columns]
+            if any(kept):
+                yield len(rows), len(columns), not all(kept)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_fa1_traffic_equals_a_walk_over_its_loops(shape, is_causal):
+    query_length, key_length, block_rows, block_cols = shape
+    d, size, statistic = 8, 2, 4
+    read = written = 0
+    written += query_length * (d * size + 2 * statistic)
+    read += 2 * key_length * d * size
+    for rows, _, _ in walk(*shape, is_causal):
+        read += rows * (2 * d * size + 2 * statistic)
+        written += rows * (d * size + 2 * statistic)
+    steps = costs.fa1_traffic(
+        2,
+        3,
+        query_length,
+        key_length,
+        d,
+        block_rows=block_rows,
+        block_cols=block_cols,
+        element_bytes=size,
+        statistics_bytes=statistic,
+        is_causal=is_causal,
+    )
+    assert sum(step.bytes_read for step in steps) == 6 * read
+    assert sum(step.bytes_written for step in steps) == 6 * written
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_fa2_traffic_equals_a_walk_over_its_loops(shape, is_causal):
+    query_length, key_length, block_rows, block_cols = shape
+    d, size = 8, 2
+    read = query_length * d * size + sum(2 * columns * d * size for _, columns, _ in walk(*shape, is_causal))
+    steps = costs.fa2_traffic(
+        2,
+        3,
+        query_length,
+        key_length,
+        d,
+        block_rows=block_rows,
+        block_cols=block_cols,
+        element_bytes=size,
+        is_causal=is_causal,
+    )
+    assert sum(step.bytes_read for step in steps) == 6 * read
+    assert sum(step.bytes_written for step in steps) == 6 * query_length * (d * size + 4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_tiles_visited_and_masked(shape):
+    tiles = list(walk(*shape, True))
+    assert len(list(costs.visited_tiles(*shape, is_causal=True))) == len(tiles)
+    assert costs.masked_tiles(*shape) == sum(masked for _, _, masked in tiles)
+
+
+def test_naive_traffic_step_by_step():
+    steps = costs.naive_traffic(1, 1, 10, 20, 8, 4)
+    assert [(step.bytes_read, step.bytes_written) for step in steps] == [
+        (4 * (80 + 160), 4 * 200),
+        (4 * 200, 4 * 200),
+        (4 * (200 + 160), 4 * 80),
+    ]
+    assert costs.total_bytes(steps) == 4 * (2 * 80 + 2 * 160 + 4 * 200)
+
+
+def test_flash_io_order_follows_the_counted_traffic():
+    """Twice the length costs four times, twice the memory half: both in Theorem 2 and in the exact count."""
+
+    def counted(length, sram):
+        block_rows, block_cols = costs.fa1_block_sizes(sram, 64)
+        return costs.total_bytes(
+            costs.fa1_traffic(1, 1, length, length, 64, block_rows=block_rows, block_cols=block_cols, element_bytes=1)
+        )
+
+    assert costs.flash_io_order(8192, 64, 16384) == 4 * costs.flash_io_order(4096, 64, 16384)
+    assert counted(8192, 16384) / counted(4096, 16384) == pytest.approx(4, rel=0.05)
+    assert costs.flash_io_order(8192, 64, 32768) * 2 == costs.flash_io_order(8192, 64, 16384)
+    assert counted(8192, 16384) / counted(8192, 32768) == pytest.approx(2, rel=0.05)
+    assert costs.standard_io_order(4096, 64) == 4096 * 64 + 4096**2
+
+
+def test_bad_input_names_the_argument():
+    with pytest.raises(ValueError, match="head_dim is 0"):
+        costs.attention_flops(1, 1, 4, 4, 0)
+    with pytest.raises(ValueError, match="block_cols is -1"):
+        list(costs.visited_tiles(4, 4, 4, -1))
+    with pytest.raises(ValueError, match="sram_elements is 8"):
+        costs.flash_io_order(128, 64, 8)

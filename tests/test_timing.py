@@ -1,0 +1,65 @@
+"""Timing: the statistics anywhere, the events on a GPU."""
+
+import pytest
+import torch
+
+from course_utils import timing
+
+
+def test_summary_is_the_median_and_the_interquartile_range():
+    assert timing.summary([5.0, 1.0, 2.0, 3.0, 100.0]) == (3.0, 3.0)
+    assert timing.summary([2.0]) == (2.0, 0.0)
+
+
+def test_repeats_fit_the_budget_within_limits():
+    assert timing._repeats_within(500, 10) == 50
+    assert timing._repeats_within(500, 1000) == timing.MIN_REPEATS
+    assert timing._repeats_within(500, 0.0) == timing.MAX_REPEATS
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="checks the message on a machine without a GPU")
+@pytest.mark.parametrize("call", [timing.time_gpu, timing.peak_memory, lambda fn: timing.compare({"fn": fn})])
+def test_without_a_gpu_the_error_says_so(call):
+    with pytest.raises(RuntimeError, match="no usable one"):
+        call(lambda: None)
+
+
+def test_bad_counts_name_the_argument():
+    with pytest.raises(ValueError, match="warmup is -1"):
+        timing._check_counts({"a": print}, -1, None, 1.0)
+    with pytest.raises(ValueError, match="repeats is 0"):
+        timing._check_counts({"a": print}, 0, 0, 1.0)
+    with pytest.raises(TypeError, match=r"functions\['a'\] has type int"):
+        timing._check_counts({"a": 3}, 0, None, 1.0)
+    with pytest.raises(ValueError, match="functions is empty"):
+        timing._check_counts({}, 0, None, 1.0)
+
+
+@pytest.mark.gpu
+def test_a_copy_runs_at_a_plausible_bandwidth():
+    source = torch.randn(64 * 2**20, device="cuda")
+    target = torch.empty_like(source)
+    result = timing.time_gpu(lambda: target.copy_(source))
+    gigabytes_per_second = 2 * source.nbytes / result.median / 1e6
+    assert 20 < gigabytes_per_second < 50_000
+    assert 0 <= result.spread < result.median
+
+
+@pytest.mark.gpu
+def test_compare_orders_small_and_large_work():
+    small, large = torch.randn(2**20, device="cuda"), torch.randn(2**26, device="cuda")
+    result = timing.compare({"small": small.sum, "large": large.sum}, repeats=10)
+    assert result["small"].median < result["large"].median
+
+
+@pytest.mark.gpu
+def test_events_follow_the_current_stream():
+    data = torch.randn(2**26, device="cuda")
+    with torch.cuda.stream(torch.cuda.Stream()):
+        aside = timing.time_gpu(data.sum)
+    assert aside.median > 0.5 * timing.time_gpu(data.sum).median
+
+
+@pytest.mark.gpu
+def test_peak_memory_counts_what_the_function_allocates():
+    assert timing.peak_memory(lambda: torch.empty(2**20, dtype=torch.float32, device="cuda")) == 4 * 2**20
