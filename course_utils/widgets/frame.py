@@ -1,0 +1,108 @@
+"""What every widget shares: its JavaScript, its still picture, and what to do where anywidget is missing.
+
+A widget is a subclass of `Frame` with the class attribute `_esm` and the method `static_figure`. It sends `meta` (JSON)
+and `data` (float32 bytes) to the browser once; after that only the number of the step travels: a step costs no Python.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+from PIL import Image
+
+HERE = Path(__file__).parent
+PNG_DPI = 90
+COLOUR_MAP = "viridis"  # the same perceptually ordered map as in js/shared.js
+MASKED_HATCH = "////"
+
+try:
+    import anywidget
+    import traitlets
+except ImportError as error:
+    anywidget = None
+    WHY_STILL = f"Still picture: {error.name} is not installed here, so the widget cannot run."
+else:
+    WHY_STILL = "Still picture: run this cell in JupyterLab to move through it."
+
+
+def esm(name: str) -> str:
+    """The JavaScript module of one widget: the helpers of js/shared.js followed by js/`name`."""
+    return "\n".join((HERE / "js" / part).read_text(encoding="utf-8") for part in ("shared.js", name))
+
+
+def png(figure: Figure) -> bytes:
+    """`figure` as a small PNG: 256 colours, so that it does not bloat a saved notebook."""
+    full, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(full, format="png", dpi=PNG_DPI)
+    Image.open(full).convert("RGB").quantize(256).save(small, format="png", optimize=True)
+    return small.getvalue()
+
+
+class _Still:
+    """Adds a still picture to what a notebook stores, for viewers that run no widget (GitHub, nbconvert)."""
+
+    def static_figure(self, step: int | None = None) -> Figure:
+        raise NotImplementedError
+
+    def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
+        figure = self.static_figure()
+        figure.text(0.01, 0.012, WHY_STILL, fontsize=8, color="0.35")
+        bundle = {"image/png": png(figure), "text/plain": f"{type(self).__name__}. {WHY_STILL}"}
+        if anywidget is None:
+            return bundle, {}
+        live, metadata = super()._repr_mimebundle_()
+        return {**live, **bundle}, metadata
+
+
+if anywidget is None:
+
+    class Frame(_Still):
+        """Without anywidget: the same object, shown as its still picture."""
+
+        def __init__(self, *, meta: dict, data: bytes, step: int) -> None:
+            self.meta, self.data, self.step = meta, data, step
+
+else:
+
+    class Frame(_Still, anywidget.AnyWidget):
+        """A widget whose browser half gets `meta` and `data` once and then keeps `step` in common with Python."""
+
+        _css = (HERE / "widgets.css").read_text(encoding="utf-8")
+        meta = traitlets.Dict().tag(sync=True)
+        data = traitlets.Bytes().tag(sync=True)
+        step = traitlets.Int(0).tag(sync=True)
+
+
+def pack(*tensors: torch.Tensor) -> bytes:
+    """The tensors' values one after the other, as little-endian float32."""
+    flat = torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors])
+    return flat.numpy().astype("<f4").tobytes()
+
+
+def one_head(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` [L, d] or [1, 1, L, d] of any floating dtype, on any device, as float32 [L, d] on the CPU."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"{name}: got {type(tensor).__name__}, takes a torch.Tensor of shape [L, d] or [1, 1, L, d]")
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name}: got dtype {tensor.dtype}, takes a floating dtype")
+    shape = tuple(tensor.shape)
+    if len(shape) == 4 and shape[:2] == (1, 1):
+        tensor = tensor[0, 0]
+    if tensor.dim() != 2 or 0 in tensor.shape:
+        raise ValueError(f"{name}: got shape {list(shape)}, takes one head: [L, d] or [1, 1, L, d], L and d at least 1")
+    return tensor.detach().to("cpu", torch.float32).contiguous()
+
+
+def check_key(query: torch.Tensor, key: torch.Tensor) -> None:
+    """Raise ValueError unless the rows of `query` [L_q, d] and `key` [L_k, d] have the same length."""
+    if query.shape[1] != key.shape[1]:
+        raise ValueError(f"key: got head dimension {key.shape[1]}, takes that of query, {query.shape[1]}")
+
+
+def check_limit(name: str, got: int, most: int) -> None:
+    """Raise ValueError if a picture asks for more than it can show legibly."""
+    if got > most:
+        raise ValueError(f"{name}: got {got}, this widget draws at most {most}; pass a slice")

@@ -1,0 +1,74 @@
+"""A bare page in headless Chromium that runs a widget's JavaScript with a stand-in for anywidget's model."""
+
+import base64
+import json
+import os
+import shutil
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+THEMES = {
+    "light": {"--jp-ui-font-color1": "rgba(0,0,0,0.87)", "--jp-layout-color2": "#eeeeee", "background": "#ffffff"},
+    "dark": {"--jp-ui-font-color1": "rgba(255,255,255,0.87)", "--jp-layout-color2": "#424242", "background": "#111111"},
+}
+PAGE = """<!doctype html><meta charset="utf-8"><body data-jp-theme-name="%s" style="%s; margin: 0; padding: 10px">
+<div id="out"></div></body>"""
+START = """async ([traits, data]) => {
+    const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
+    const state = { ...traits, data: new DataView(bytes.buffer) };
+    const listeners = [];
+    window.saves = 0;
+    window.model = {
+        get: (name) => state[name],
+        set: (name, value) => {
+            if (state[name] === value) return;
+            state[name] = value;
+            for (const [event, call] of [...listeners]) if (event === `change:${name}`) call();
+        },
+        save_changes: () => { window.saves += 1; },
+        on: (event, call) => listeners.push([event, call]),
+        off: (event, call) => listeners.splice(listeners.findIndex((l) => l[0] === event && l[1] === call), 1),
+        listeners,
+    };
+    const module = (await import("/widget.js")).default;
+    window.cleanup = await module.render({ model: window.model, el: document.getElementById("out") });
+}"""
+
+
+@pytest.fixture(scope="session")
+def browser():
+    if CHROMIUM is None:
+        reason = "no Chromium on PATH (apt-get install chromium)"
+        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_widget(browser):
+    """open_widget(widget, width=900, theme="light") -> page with the widget drawn. An error on it fails the test."""
+    pages, errors = [], []
+
+    def open_page(widget, *, width=900, theme="light"):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        pages.append(page)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        style = ";".join(f"{name}: {value}" for name, value in THEMES[theme].items())
+        page.route("**/widget.js", lambda route: route.fulfill(body=widget._esm, content_type="text/javascript"))
+        page.route("**/page", lambda route: route.fulfill(body=PAGE % (theme, style), content_type="text/html"))
+        page.goto("http://widget.test/page")
+        page.add_style_tag(content=widget._css)
+        traits = {"meta": json.loads(json.dumps(widget.meta)), "step": widget.step}
+        page.evaluate(START, [traits, base64.b64encode(widget.data).decode()])
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert not errors, errors

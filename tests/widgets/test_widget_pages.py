@@ -1,0 +1,248 @@
+"""The JavaScript half, in a bare page of a real browser: by mouse and keyboard, in both themes, and how fast."""
+
+import re
+
+import pytest
+import torch
+
+from course_utils.widgets import score_heatmap, tile_stepper
+from course_utils.widgets.heatmap import scores_and_weights
+
+pytestmark = pytest.mark.browser
+REDRAW_MS = 16
+# Every canvas is read back, so that the time covers the drawing itself and not only the calls that order it.
+MEASURE = """(last) => {
+    const times = [];
+    for (let n = 0; n < 60; n++) {
+        const start = performance.now();
+        model.set("step", n % 2 ? n % (last + 1) : last - (n % (last + 1)));
+        for (const canvas of document.querySelectorAll("canvas")) canvas.getContext("2d").getImageData(0, 0, 1, 1);
+        times.push(performance.now() - start);
+    }
+    return times.sort((a, b) => a - b)[30];
+}"""
+
+
+def random(length, dim, seed):
+    return 1.5 * torch.randn(length, dim, generator=torch.Generator().manual_seed(seed))
+
+
+def heatmap(rows=64, cols=64, **options):
+    return score_heatmap(random(rows, 16, 0), random(cols, 16, 1), **options)
+
+
+def stepper(rows=64, cols=64, **options):
+    return tile_stepper(random(rows, 16, 0), random(cols, 16, 1), random(cols, 16, 2), **options)
+
+
+TOKENS = "the animal did not cross the street because it was too tired".split()
+WIDGETS = {
+    "score-heatmap": lambda: heatmap(12, 12, is_causal=True, tokens=TOKENS),
+    "tile-stepper": lambda: stepper(is_causal=True),
+}
+LARGEST = {
+    "score-heatmap": lambda: heatmap(64, 64),
+    "tile-stepper": lambda: stepper(128, 128, block_rows=32, block_cols=32),
+}
+
+
+def picture(page):
+    return page.evaluate("() => [...document.querySelectorAll('canvas')].map((c) => c.toDataURL()).join()")
+
+
+def status(page):
+    return page.locator(".ak-status").inner_text()
+
+
+@pytest.mark.parametrize("name", WIDGETS)
+def test_buttons_move_one_step_and_stop_at_the_ends(open_widget, name):
+    page = open_widget(WIDGETS[name]())
+    assert page.locator(".ak-widget").get_attribute("data-widget") == name
+    last = int(page.locator(".ak-step").get_attribute("max"))
+    page.evaluate("model.set('step', 1)")
+    before = (status(page), picture(page))
+    page.click(".ak-next")
+    assert page.evaluate("model.get('step')") == 2
+    assert status(page) != before[0] and picture(page) != before[1]
+    page.click(".ak-prev")
+    assert (status(page), picture(page)) == before
+    for button, end in ((".ak-prev", 0), (".ak-next", last)):
+        page.evaluate("(end) => model.set('step', end)", end)
+        page.click(button)
+        assert page.evaluate("model.get('step')") == end
+    assert page.evaluate("window.saves") > 0
+
+
+@pytest.mark.parametrize("name", WIDGETS)
+def test_the_keyboard_reaches_and_moves_everything(open_widget, name):
+    page = open_widget(WIDGETS[name]())
+    page.focus(".ak-step")
+    start = page.evaluate("model.get('step')")
+    before = picture(page)
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("model.get('step')") == start + 1
+    assert picture(page) != before
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("model.get('step')") == start
+    page.focus(".ak-next")
+    page.keyboard.press("Enter")
+    assert page.evaluate("model.get('step')") == start + 1
+    page.keyboard.press("Tab")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"  # a visible focus
+    for control in page.locator("input, button").all():
+        assert control.get_attribute("data-lm-suppress-shortcuts") == "true"
+        assert control.evaluate("(c) => c.tagName === 'BUTTON' ? c.textContent : c.labels[0]?.textContent")
+    assert page.locator(".ak-status").get_attribute("aria-live") == "polite"
+
+
+@pytest.mark.parametrize("name", LARGEST)
+def test_a_step_is_redrawn_within_a_frame(open_widget, name):
+    page = open_widget(LARGEST[name]())
+    last = int(page.locator(".ak-step").get_attribute("max"))
+    median = page.evaluate(MEASURE, last)
+    assert median <= REDRAW_MS, f"{median:.1f} ms per step"
+
+
+@pytest.mark.parametrize("width", [700, 900, 1100])
+@pytest.mark.parametrize("name", WIDGETS)
+def test_nothing_overlaps_or_is_cut_off(open_widget, name, width):
+    page = open_widget(WIDGETS[name](), width=width)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    boxes = page.locator("canvas, input, button, .ak-status, .ak-number, .ak-bar, .ak-note, legend").evaluate_all(
+        "(all) => all.map((e) => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; })"
+    )
+    for n, (left, top, right, bottom) in enumerate(boxes):
+        assert 0 <= left and right <= width
+        for other in boxes[:n]:
+            apart = (
+                left >= other[2] - 0.5 or other[0] >= right - 0.5 or top >= other[3] - 0.5 or other[1] >= bottom - 0.5
+            )
+            assert apart, (boxes[n], other)
+
+
+@pytest.mark.parametrize("name", WIDGETS)
+def test_ink_follows_the_theme(open_widget, name):
+    light, dark = (open_widget(WIDGETS[name](), theme=theme) for theme in ("light", "dark"))
+    assert picture(light) != picture(dark)
+    before = picture(light)
+    light.evaluate("document.body.style.setProperty('--jp-ui-font-color1', 'white')")
+    light.wait_for_function(
+        "(old) => [...document.querySelectorAll('canvas')].map((c) => c.toDataURL()).join() !== old", arg=before
+    )
+
+
+@pytest.mark.parametrize("name", WIDGETS)
+def test_closing_the_output_leaves_no_listener(open_widget, name):
+    page = open_widget(WIDGETS[name]())
+    page.evaluate("window.cleanup()")
+    assert page.evaluate("model.listeners.length") == 0
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("lengths", [(12, 12), (5, 9), (9, 5)])
+def test_the_browser_computes_the_same_weights_as_python(open_widget, lengths, is_causal):
+    rows, cols = lengths
+    page = open_widget(heatmap(rows, cols))
+    got = page.evaluate(
+        """async ([rows, cols, scale, causal]) => {
+            const { dotProducts, attend } = await import("/widget.js");
+            const values = new Float32Array(model.get("data").buffer);
+            const dots = dotProducts(values.subarray(0, rows * 16), values.subarray(rows * 16), rows, cols, 16);
+            return [...attend(dots, rows, cols, scale, causal).weights];
+        }""",
+        [rows, cols, 0.3, is_causal],
+    )
+    _, weights = scores_and_weights(random(rows, 16, 0), random(cols, 16, 1), scale=0.3, is_causal=is_causal)
+    torch.testing.assert_close(torch.tensor(got).reshape(rows, cols), weights, atol=1e-5, rtol=1e-5)
+
+
+def test_the_status_of_the_heat_map_is_right(open_widget):
+    page = open_widget(heatmap(12, 12, is_causal=True, tokens=TOKENS))
+    page.evaluate("model.set('step', 7)")
+    _, weights = scores_and_weights(random(12, 16, 0), random(12, 16, 1), scale=0.25, is_causal=True)
+    row = weights[7]
+    best, entropy = int(row.argmax()), -float(torch.xlogy(row, row).sum())
+    assert f"Query 7 “because” attends most to key {best} “{TOKENS[best]}”, with weight {row[best]:.3f}" in status(page)
+    assert f"It sees 8 of 12 keys. Entropy {entropy:.2f} nats" in status(page)
+
+
+def test_mask_scale_and_scores_change_the_heat_map(open_widget):
+    page = open_widget(heatmap(12, 12))
+    for act in (
+        lambda: page.check(".ak-causal"),
+        lambda: page.check("input[value=scores]"),
+        lambda: (page.focus(".ak-scale"), page.keyboard.press("ArrowRight")),
+        lambda: page.locator("canvas").click(position={"x": 100, "y": 60}),
+    ):
+        before = picture(page)
+        act()
+        assert picture(page) != before
+    assert page.evaluate("model.get('step')") == 0  # the row that was clicked
+
+
+def test_a_row_that_sees_no_key_is_said_to(open_widget):
+    page = open_widget(heatmap(9, 5, is_causal=True))
+    page.evaluate("model.set('step', 0)")
+    assert "sees no key" in status(page)
+
+
+def test_the_browser_takes_the_states_apart_as_python_packed_them(open_widget):
+    widget = stepper(20, 13, block_rows=8, block_cols=8, is_causal=True)
+    page = open_widget(widget)
+    got = page.evaluate(
+        """async () => {
+            const { unpack } = await import("/widget.js");
+            const plain = (values) => values && [...values].map((v) => (Number.isFinite(v) ? v : String(v)));
+            return unpack(model.get("meta"), new Float32Array(model.get("data").buffer))
+                .map(({ S, m, l, tail, O, requested }) => [[S, m, l, tail, O].map(plain), requested]);
+        }"""
+    )
+    total = 0
+    for step, (arrays, requested) in zip(widget.steps, got, strict=True):
+        total += step.read_bytes + step.written_bytes
+        assert requested == total
+        tail = step.LSE if step.kind == "write" else step.rescale
+        for tensor, values in zip((step.S, step.m, step.l, tail, step.O), arrays, strict=True):
+            if tensor is None:
+                assert values is None
+            else:
+                numbers = [float(str(value).replace("Infinity", "inf")) for value in values]
+                assert torch.equal(torch.tensor(numbers), tensor.flatten())
+
+
+def test_the_tile_stepper_tells_what_each_step_does(open_widget):
+    widget = stepper(is_causal=True)
+    page = open_widget(widget)
+    requested = []
+    for n, step in enumerate(widget.steps):
+        page.evaluate("(n) => model.set('step', n)", n)
+        text = status(page)
+        assert f"Step {n + 1} of {len(widget.steps)}." in text
+        assert ("skips" in text) == step.skipped
+        assert ("finished" in text) == (step.kind == "write")
+        risen = int((step.rescale < 1).sum())
+        if step.kind == "tile" and step.j > 0 and risen:
+            assert f"rises in {risen} of 16 rows" in text
+        shown = page.get_by_text(re.compile("Global bytes requested so far")).first.inner_text()
+        requested.append(int(shown.split(": ")[1].replace(",", "")))
+    assert requested[-1] == sum(step.read_bytes + step.written_bytes for step in widget.steps)
+    assert requested == sorted(requested)
+
+
+def test_play_runs_to_the_next_steps_and_pauses(open_widget):
+    page = open_widget(stepper(is_causal=True))
+    page.click(".ak-play")
+    page.wait_for_function("model.get('step') >= 2")
+    page.click(".ak-play")
+    stopped = page.evaluate("model.get('step')")
+    page.wait_for_timeout(1200)
+    assert page.evaluate("model.get('step')") == stopped
+
+
+def test_a_click_on_a_tile_goes_to_its_step(open_widget):
+    widget = stepper()
+    page = open_widget(widget)
+    page.locator("canvas").first.click(position={"x": 74 + 50 * 2.5, "y": 104 + 50 * 1.5})
+    step = widget.steps[page.evaluate("model.get('step')")]
+    assert (step.i, step.j) == (1, 2)
