@@ -9,8 +9,9 @@ PYTHON  ?= python3
 JOBS    ?= 2
 CHAPTER ?= 00_start_here
 
-BIN   := .venv/bin
-STAMP := .venv/.installed
+BIN    := .venv/bin
+STAMP  := .venv/.installed
+PYTEST := $(BIN)/python -m pytest
 # JupyterLab's defaults for this course: no pop-up that asks about news.
 export JUPYTER_CONFIG_PATH := $(CURDIR)/course_utils/jupyter
 # A container's only user is root, and JupyterLab asks root to say so.
@@ -22,16 +23,19 @@ ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 lab: $(STAMP)
 	$(BIN)/jupyter lab $(ROOT_FLAG) notebooks/00_start_here.ipynb
 
+# The browser tests run alone, because they also hold each chapter to its time.
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pytest -n $(JOBS) --dist loadscope tests
-	$(BIN)/pytest -n $(JOBS) --dist loadscope --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
+	$(PYTEST) -n $(JOBS) --dist loadscope tests --ignore tests/browser
+	$(PYTEST) tests/browser
+	$(PYTEST) -n $(JOBS) --dist loadscope --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/nbstripout --keep-count notebooks/*.ipynb
+	$(BIN)/python .ci/tidy_notebooks.py notebooks/*.ipynb
 
 bench: $(STAMP)
 	$(BIN)/python -m course_utils bench $(CHAPTER)

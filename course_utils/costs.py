@@ -318,6 +318,32 @@ def fa2_traffic(
     return [Step(name, batch * heads * read, batch * heads * written) for name, read, written in steps]
 
 
+def naive_requested(
+    batch: int, heads: int, query_length: int, key_length: int, head_dim: int, *, coalesced: bool = True
+) -> list[Step]:
+    """Global bytes requested by the three kernels of chapter 01, fp32, every thread counted.
+
+    `coalesced` chooses scores.cu over scores_uncoalesced.cu. The first keeps 32 keys in shared memory for 32 queries,
+    so it asks less often for K; whether the loads of a warp fall together is not visible in bytes requested.
+
+    The kernels of chapter 02 need no formula of their own: forward_fa1_order.cu requests exactly `fa1_traffic` (fp32,
+    4-byte statistics), forward_plain.cu and forward.cu exactly `fa2_traffic`, since the threads of a block share loads.
+    """
+    pairs = query_length * key_length
+    score_reads = 2 * pairs * head_dim
+    if coalesced:
+        tile = 32
+        key_reads = ceil_div(query_length, tile) * key_length * head_dim
+        # Threads beyond the last key still take part in the loop over the tile.
+        score_reads = key_reads + query_length * ceil_div(key_length, tile) * tile * head_dim
+    steps = [
+        Step("S = scale · Q Kᵀ", score_reads, pairs),
+        Step("P = softmax(S)", 3 * pairs, pairs),  # once for the maximum, once for the sum, once for P
+        Step("O = P V", 2 * pairs * head_dim, query_length * head_dim),
+    ]
+    return [Step(name, 4 * batch * heads * read, 4 * batch * heads * written) for name, read, written in steps]
+
+
 def standard_io_order(length: int, head_dim: int) -> int:
     """N·d + N²: HBM accesses of standard attention in elements, up to a constant (FlashAttention, Theorem 2)."""
     _require_positive(length=length, head_dim=head_dim)

@@ -12,6 +12,7 @@ runs.
 from __future__ import annotations
 
 import functools
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -86,6 +87,10 @@ class RawModule:
             raise TypeError(f"code takes CUDA C++ as a str, got {type(code).__name__}")
         if isinstance(options, str):
             raise TypeError(f"options takes a sequence of strings such as ('-DD=64',), got the str {options!r}")
+        if isinstance(name_expressions, str):
+            raise TypeError(
+                f"name_expressions takes a sequence of strings such as ('scale<4>',), got the str {name_expressions!r}"
+            )
         self.code = code
         self.options = tuple(options)
         self.name_expressions = tuple(name_expressions or ())
@@ -98,32 +103,53 @@ class RawModule:
         function = self._kernels.get(base[1].split("::")[-1] if base else name)
         if (
             function is None
+            or not function.bodies
             or (function.template and name not in self.name_expressions)
             or (not function.template and "<" in name)
         ):
-            there_are = [k.name for k in self._kernels.values() if not k.template] + list(self.name_expressions)
+            there_are = [k.name for k in self._kernels.values() if k.bodies and not k.template]
+            there_are += self.name_expressions
             templates = [k.name for k in self._kernels.values() if k.template and not self.name_expressions]
             hint = f"; templates that need name_expressions: {', '.join(templates)}" if templates else ""
             raise LookupError(f"{self.name} has no kernel {name!r}; it has: {', '.join(there_are) or 'none'}{hint}")
+        if function.other_line is not None:
+            raise LookupError(
+                f"{self.name} defines {function.name}() in lines {function.other_line} and {function.line} with "
+                "different parameters; arguments are checked before the preprocessor runs: give them two names"
+            )
         return Kernel(self, name, function)
 
     def compile(self, device: str | torch.device = "cpu") -> None:
         """Compiles for a device now instead of at the first launch. Raises CompileError."""
         self._emulated if torch.device(device).type == "cpu" else self._cupy(torch.device(device).index or 0)
 
-    def get_global(self, name: str, device: str | torch.device = "cpu") -> torch.Tensor:
-        """The bytes of a `__device__` or `__constant__` variable on a device: a uint8 tensor that shares its memory.
+    def get_global(
+        self, name: str, shape: Sequence[int], dtype: torch.dtype, device: str | torch.device = "cpu"
+    ) -> torch.Tensor:
+        """A `__device__` or `__constant__` variable on a device, as a tensor that shares its memory.
 
-        `module.get_global("table", x.device).view(torch.float32).copy_(values)` sets it before a launch.
+        `module.get_global("table", (256,), torch.float32, x.device).copy_(values)` sets it before a launch. Raises
+        KeyError for an unknown name; on the emulator, ValueError for a shape and dtype of another size than it has.
         """
         if torch.device(device).type == "cpu":
-            return self._emulated.global_variable(name)
-        import cupy
-
+            variable = self._emulated.global_variable(name)
+            wanted = math.prod(shape) * dtype.itemsize
+            if wanted != variable.numel():
+                raise ValueError(
+                    f"{name!r} has {variable.numel()} bytes; shape {tuple(shape)} of {dtype} takes {wanted}"
+                )
+            return variable.view(dtype).view(tuple(shape))
+        cupy = _import_cupy()
         index = torch.device(device).index or 0
         with cupy.cuda.Device(index):
-            pointer = self._cupy(index).get_global(name)
-            return torch.as_tensor(cupy.ndarray(pointer.mem.size, dtype=np.uint8, memptr=pointer), device=device)
+            module = self._cupy(index)
+            try:
+                pointer = module.get_global(name)
+            except cupy.cuda.driver.CUDADriverError as error:
+                raise KeyError(f"{self.name} has no __device__ or __constant__ variable {name!r} ({error})") from None
+            memory = cupy.cuda.UnownedMemory(pointer.ptr, math.prod(shape) * dtype.itemsize, owner=module)
+            content = cupy.ndarray(memory.size, dtype=np.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0))
+            return torch.as_tensor(content, device=device).view(dtype).view(tuple(shape))
 
     @functools.cached_property
     def _emulated(self) -> EmulatedModule:
@@ -185,6 +211,10 @@ class Kernel:
 
     def _check_arguments(self, args: Sequence[object]) -> torch.device:
         """Checks every argument against its parameter; returns the device that the tensors are on."""
+        if not isinstance(args, (tuple, list)):
+            raise TypeError(
+                f"args of {self.name}() takes a tuple of tensors and NumPy scalars, got {type(args).__name__}"
+            )
         if len(args) != len(self.parameters):
             listed = ", ".join(map(str, self.parameters))
             raise TypeError(f"{self.name}() takes {len(self.parameters)} arguments ({listed}), got {len(args)}")
@@ -214,7 +244,9 @@ class Kernel:
         label = self._label(index)
         if parameter.type in SCALAR_TYPES and not parameter.pointer:
             wanted = SCALAR_TYPES[parameter.type].__name__
-            raise TypeError(f"{label} is a {parameter.type}: pass np.{wanted}(...), got a tensor")
+            raise TypeError(f"{label} is `{parameter}`: pass np.{wanted}(...), got a tensor")
+        if not parameter.pointer and "*" not in parameter.type:
+            raise TypeError(f"{label} is `{parameter}`: pass a NumPy scalar of its size, got a tensor")
         dtypes = TENSOR_DTYPES.get(parameter.type)
         if dtypes and tensor.dtype not in dtypes:
             raise TypeError(f"{label} is `{parameter}`: expected a tensor of {_or(dtypes)}, got {tensor.dtype}")
@@ -246,7 +278,7 @@ class Kernel:
         self, grid: tuple[int, int, int], block: tuple[int, int, int], args: Sequence[object], shared_mem: int
     ) -> None:
         module = self.module._emulated
-        self._check_shared(shared_mem, module.static_shared, SHARED_LIMIT, f"the emulated {DEVICE} device")
+        self._check_shared(shared_mem, module.static_shared(self.name), SHARED_LIMIT, f"the emulated {DEVICE} device")
         arguments: list[Array | bytes] = []
         sizes = module.argument_sizes(self.name)
         for index, argument in enumerate(args):

@@ -20,16 +20,17 @@ class LaunchError(ValueError):
 class KernelError(RuntimeError):
     """A kernel failed while it ran.
 
-    Attributes: `kind` ("crash", "time limit", "divergent barrier", "deadlock", "bad collective", "trap"), `kernel`,
-    `file` and `line` of its source (None where unknown), `block` and `thread` as (x, y, z) (None where unknown).
+    Attributes: `kind` ("died", "crash", "time limit", "divergent barrier", "deadlock", "bad collective", "trap"),
+    `kernel`, `file` and `line` of its source (None where unknown), `block` and `thread` as (x, y, z) (None where
+    unknown).
     """
 
     def __init__(
         self,
         message: str,
         *,
-        kind: str,
-        kernel: str,
+        kind: str = "died",
+        kernel: str = "",
         file: str | None = None,
         line: int | None = None,
         block: Index3 | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 KERNELS = Path(os.environ.get("COURSE_KERNELS") or Path(__file__).resolve().parent.parent / "kernels")
@@ -23,6 +23,9 @@ class KernelSource(str):
         source.path = path
         source.name = name
         return source
+
+    def __getnewargs__(self) -> tuple[str, Path, str]:  # type: ignore[override]  # for pickle and copy
+        return str(self), self.path, self.name
 
 
 def read_kernel(name: str | os.PathLike[str]) -> KernelSource:
@@ -89,6 +92,9 @@ def split_outside_brackets(text: str, separator: str = ",", *, brackets: str = "
     return [*parts, text[start:]]
 
 
+MACRO = re.compile(r"^[ \t]*#[ \t]*define\b(?:[^\n\\]|\\[\s\S])*", flags=re.MULTILINE)  # a whole #define
+
+
 # ---- kernels and their parameters
 
 
@@ -107,13 +113,18 @@ class Parameter:
 
 @dataclass(frozen=True)
 class KernelFunction:
-    """A `__global__` function: its name, its parameters, and where its body lies in the code."""
+    """A `__global__` function: its name, its parameters, and where its bodies lie in the code.
+
+    There are several `bodies` where the preprocessor chooses one. `parameters` are those of the last; `other_line` is
+    the line of another definition that takes different ones (None: they agree).
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
     template: bool
     line: int
-    body: tuple[int, int]  # indices of { and }; (0, 0) for a declaration
+    bodies: tuple[tuple[int, int], ...]  # indices of { and }; none for a mere declaration
+    other_line: int | None = None
 
 
 def _parse_parameter(text: str) -> Parameter:
@@ -124,8 +135,8 @@ def _parse_parameter(text: str) -> Parameter:
     declared, name, array = match.groups() if match else (text, "", "")
     if not declared.strip():  # a type without a name
         declared, name = name, ""
-    pointer = declared.count("*") == 1 and "(" not in declared or bool(array)
-    pointee = declared.replace("*", " ") if pointer else declared
+    pointer = declared.count("*") + bool(array) == 1 and "(" not in declared
+    pointee = declared.split("*")[0] if pointer else declared  # a const behind the * is the pointer's own
     const = bool(re.search(r"\bconst\b", pointee))
     return Parameter(name, " ".join(re.sub(r"\bconst\b", " ", pointee).split()), pointer, const)
 
@@ -137,8 +148,8 @@ def _parse_parameters(text: str) -> tuple[Parameter, ...]:
 
 
 def find_kernels(code: str) -> dict[str, KernelFunction]:
-    """Every `__global__` function of the code, by name."""
-    plain = blank_comments(code)
+    """Every `__global__` function of the code, by name; not those that a macro makes."""
+    plain = _blank_macros(blank_comments(code))
     kernels: dict[str, KernelFunction] = {}
     for match in re.finditer(r"\b__global__\b", plain):
         at = match.end()
@@ -160,14 +171,26 @@ def find_kernels(code: str) -> dict[str, KernelFunction]:
                 end = closing(plain, word.end() - 1)
                 parameters = _parse_parameters(plain[word.end() : end])
                 brace = re.compile(r"\s*\{").match(plain, end + 1)
-                body = (brace.end() - 1, closing(plain, brace.end() - 1)) if brace else (0, 0)
+                bodies = ((brace.end() - 1, closing(plain, brace.end() - 1)),) if brace else ()
                 template = bool(re.search(r"template\s*<[^;{}]*>\s*(?:(?:static|inline)\s+)*$", plain[: match.start()]))
-                name = word.group(1)
-                if name not in kernels or brace:
-                    line = code.count("\n", 0, word.start(1)) + 1
-                    kernels[name] = KernelFunction(name, parameters, template, line, body)
+                line = code.count("\n", 0, word.start(1)) + 1
+                found = KernelFunction(word.group(1), parameters, template, line, bodies)
+                before = kernels.get(found.name)
+                kernels[found.name] = _merge(before, found) if before else found
                 break
     return kernels
+
+
+def _merge(before: KernelFunction, found: KernelFunction) -> KernelFunction:
+    if not found.bodies:
+        return before
+    types = [[(p.type, p.pointer) for p in kernel.parameters] for kernel in (before, found)]
+    differs = bool(before.bodies) and types[0] != types[1]
+    return replace(found, bodies=before.bodies + found.bodies, other_line=before.line if differs else before.other_line)
+
+
+def _blank_macros(plain: str) -> str:
+    return MACRO.sub(lambda macro: re.sub(r"[^\n]", " ", macro.group()), plain)
 
 
 # ---- the header

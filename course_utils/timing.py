@@ -54,7 +54,7 @@ def compare(
 ) -> dict[str, Timing]:
     """Time several functions side by side, interleaved A B B A A B …, so that a drifting clock touches all alike.
 
-    Arguments as for `time_gpu`; `repeats` and `budget_ms` hold for each function.
+    Arguments as for `time_gpu`; `repeats` and `budget_ms` hold for each function, so a slow one has fewer runs.
     """
     _require_gpu()
     _check_counts(functions, warmup, repeats, budget_ms)
@@ -62,14 +62,13 @@ def compare(
     for fn in functions.values():
         for _ in range(warmup):
             fn()
-    if repeats is None:
-        slowest = max(_run(fn, cache) for fn in functions.values())
-        repeats = _repeats_within(budget_ms, slowest)
+    counts = {name: repeats or _repeats_within(budget_ms, _run(fn, cache)) for name, fn in functions.items()}
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in functions}
     order = list(functions.items())
-    for _ in range(repeats):
+    for done in range(max(counts.values())):
         for name, fn in order:
-            events[name].append(_record(fn, cache))
+            if done < counts[name]:
+                events[name].append(_record(fn, cache))
         order.reverse()
     torch.cuda.synchronize()
     return {name: summary([start.elapsed_time(end) for start, end in pairs]) for name, pairs in events.items()}

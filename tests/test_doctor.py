@@ -129,5 +129,16 @@ def test_the_command_line_names_its_commands():
     assert "doctor" in done.stderr
 
 
+def test_the_doctor_does_not_need_the_other_commands(monkeypatch):
+    monkeypatch.setitem(sys.modules, "course_utils.bench", None)  # importing it fails
+    assert __main__.main(["doctor"]) == 0
+
+
+def test_bench_rejects_an_unknown_subject(capsys):
+    with pytest.raises(SystemExit):
+        __main__.main(["bench", "99_nothing"])
+    assert "99_nothing" in capsys.readouterr().err
+
+
 def test_the_command_line_knows_its_version():
     assert run_module("--version").stdout.strip() == __version__

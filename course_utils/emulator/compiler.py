@@ -83,7 +83,7 @@ def find_compiler(command: str | None = None) -> Compiler:
 def cache_folder() -> Path:
     """Where compiled kernels are kept: below XDG_CACHE_HOME, or a temporary folder where that cannot be written."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(home) / "attention-kernels"
+    folder = Path(home).absolute() / "attention-kernels"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
@@ -118,6 +118,9 @@ def _flags(compiler: Compiler) -> list[str]:
     # reinterpret floats as CUDA code does. Endless loops stay endless (C++ would let the compiler delete them).
     flags = ["-std=c++17", "-O2", "-march=native", "-fPIC", "-fno-exceptions", "-fno-rtti", "-w", "-gdwarf-4"]
     flags += ["-ffp-contract=off", "-fno-strict-aliasing", "-fno-finite-loops", "-fno-threadsafe-statics"]
+    # A local array larger than a page must not reach over the guard page below a stack. Without sibling calls, a crash
+    # in a function of libc finds the line that called it.
+    flags += ["-fstack-clash-protection", "-fno-optimize-sibling-calls"]
     flags += ["-g1"] if compiler.kind == "gcc" else ["-gline-tables-only"]
     return flags + (["-fno-sanitize=undefined"] if compiler.kind == "zig" else [])
 
@@ -133,7 +136,8 @@ def _run(command: list[str], what: str, folder: Path) -> None:
 def _link(compiler: Compiler, output: str, objects: list[str], folder: Path) -> None:
     # Nothing but libc and libm is needed, and Python has both loaded. zig would build its own copies first: 50 s.
     linker = [*compiler.command[:-1], "cc"] if compiler.kind == "zig" else list(compiler.command)
-    command = [*linker, "-shared", "-nostdlib", f"-Wl,-soname,{output}", "-o", output, *objects]
+    # A kernel may be called index or time: -Bsymbolic keeps libc's functions of these names out of its way.
+    command = [*linker, "-shared", "-nostdlib", "-Wl,-Bsymbolic", f"-Wl,-soname,{output}", "-o", output, *objects]
     _run(command, "a shared library", folder)
 
 

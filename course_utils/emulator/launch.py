@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import mmap
 import os
 import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
 
 from course_utils.emulator.report import FINISHED, Dim3, Report, printed_text
 
@@ -34,10 +38,10 @@ def settings() -> Settings:
 def configure(*, time_limit: float | None = None, threads: int | None = None) -> Iterator[None]:
     """Sets the emulator's time limit (seconds per launch) or number of OS threads for the launches inside a `with`."""
     global _settings
-    if time_limit is not None and not time_limit > 0:
-        raise ValueError(f"time_limit takes a positive number of seconds, got {time_limit!r}")
-    if threads is not None and threads < 1:
-        raise ValueError(f"threads takes a positive number, got {threads!r}")
+    if time_limit is not None and not (isinstance(time_limit, (int, float)) and 0 < time_limit < math.inf):
+        raise ValueError(f"time_limit takes a positive, finite number of seconds, got {time_limit!r}")
+    if threads is not None and not (isinstance(threads, int) and threads >= 1):
+        raise ValueError(f"threads takes a positive int, got {threads!r}")
     before = _settings
     given = {"time_limit": time_limit, "threads": threads}
     _settings = replace(before, **{name: value for name, value in given.items() if value is not None})
@@ -45,6 +49,13 @@ def configure(*, time_limit: float | None = None, threads: int | None = None) ->
         yield
     finally:
         _settings = before
+
+
+class Global(NamedTuple):
+    """A __device__ or __constant__ variable: where a kernel finds it, and its value between launches (uint8)."""
+
+    address: int
+    value: torch.Tensor
 
 
 class Span(ctypes.Structure):
@@ -62,7 +73,7 @@ class LaunchRequest(ctypes.Structure):
         ("time_limit", ctypes.c_double),
         ("dynamic_shared_base", ctypes.c_void_p),
         ("globals", ctypes.POINTER(Span)),
-        ("globals_after", ctypes.c_void_p),
+        ("global_values", ctypes.c_void_p),
         ("global_count", ctypes.c_uint64),
         ("report", ctypes.POINTER(Report)),
     ]
@@ -73,7 +84,7 @@ def run(
     *,
     kernel: int,
     dynamic_shared_base: int,
-    global_variables: list[tuple[int, int]],
+    global_variables: list[Global],
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
     arguments: list[bytes],
@@ -81,17 +92,20 @@ def run(
 ) -> tuple[Report, int]:
     """Runs a launch in a worker process and waits for it; returns its report and its exit status.
 
-    `arguments` are the values as the kernel takes them, `global_variables` (address, bytes) pairs whose last values
-    come back
-    from the worker. What the kernel printed goes to sys.stdout. An interrupt (KeyboardInterrupt) ends the worker.
+    `arguments` are the values as the kernel takes them. The values of `global_variables` go to the worker and, unless
+    the launch fails, come back. What the kernel printed goes to sys.stdout. An interrupt (KeyboardInterrupt) ends the
+    worker.
     """
     values = [ctypes.create_string_buffer(value, len(value)) for value in arguments]
     pointers = (ctypes.c_void_p * max(1, len(values)))(*[ctypes.addressof(value) for value in values])
-    spans = (Span * max(1, len(global_variables)))(*[Span(*variable) for variable in global_variables])
-    global_bytes = sum(size for _, size in global_variables)
-    shared = mmap.mmap(-1, ctypes.sizeof(Report) + max(1, global_bytes))  # the report keeps it alive
+    sizes = [variable.value.numel() for variable in global_variables]
+    spans = (Span * max(1, len(sizes)))(*map(Span, [variable.address for variable in global_variables], sizes))
+    shared = mmap.mmap(-1, ctypes.sizeof(Report) + sum(sizes) + 1)  # what it holds for others keeps it alive
     report = Report.from_buffer(shared)
-    globals_after = ctypes.addressof(report) + ctypes.sizeof(Report)
+    behind_report = torch.frombuffer(shared, dtype=torch.uint8, offset=ctypes.sizeof(Report))
+    shared_values = behind_report[: sum(sizes)].split(sizes)
+    for shared_value, variable in zip(shared_values, global_variables, strict=True):
+        shared_value.copy_(variable.value)
     request = LaunchRequest(
         kernel=kernel,
         arguments=ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p)),
@@ -102,7 +116,7 @@ def run(
         time_limit=_settings.time_limit,
         dynamic_shared_base=dynamic_shared_base,
         globals=spans,
-        globals_after=globals_after,
+        global_values=behind_report.data_ptr(),
         global_count=len(global_variables),
         report=ctypes.pointer(report),
     )
@@ -113,10 +127,8 @@ def run(
     status = _wait(worker)
     sys.stdout.write(printed_text(report))
     if report.outcome == FINISHED:
-        at = globals_after
-        for address, size in global_variables:
-            ctypes.memmove(address, at, size)
-            at += size
+        for shared_value, variable in zip(shared_values, global_variables, strict=True):
+            variable.value.copy_(shared_value)
     return report, status
 
 
@@ -126,6 +138,7 @@ def _wait(worker: int) -> int:
     except ChildProcessError:  # somebody else's SIGCHLD handler was faster; the report tells how it ended
         return 0
     except BaseException:
-        os.kill(worker, signal.SIGKILL)
-        os.waitpid(worker, 0)
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # the interrupt may have ended it, too
+            os.kill(worker, signal.SIGKILL)
+            os.waitpid(worker, 0)
         raise

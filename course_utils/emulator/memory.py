@@ -72,6 +72,14 @@ class DeviceMemory:
         spans = [-(-(r.high - r.low + ALIGNMENT) // PAGE) * PAGE for r in self._regions]
         self._size = sum(spans) + (len(spans) + 1) * GAP
         self._base = _map(None, self._size, _PROT_NONE, mmap.MAP_PRIVATE | _MAP_NORESERVE)
+        try:
+            self._copy_in(spans)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _copy_in(self, spans: list[int]) -> None:
         at = self._base + GAP
         for region, span in zip(self._regions, spans, strict=True):
             _map(at, span, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED)
@@ -82,7 +90,6 @@ class DeviceMemory:
             region.shift = start - region.low
             ctypes.memmove(start, region.low, size)
             at += span + GAP
-        return self
 
     def __exit__(self, *exception: object) -> None:
         _libc.munmap(self._base, self._size)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from elftools.elf.constants import SH_FLAGS
 from elftools.elf.elffile import ELFFile
 
 from course_utils.emulator import launch, report
@@ -16,7 +16,7 @@ from course_utils.emulator.compiler import build_kernels, build_runtime, find_co
 from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.memory import Array, DeviceMemory
 from course_utils.emulator.translate import translate
-from course_utils.errors import LaunchError
+from course_utils.errors import CompileError, LaunchError
 from course_utils.kernel_source import (
     INCLUDE,
     Architecture,
@@ -63,7 +63,7 @@ class _Symbol(NamedTuple):
     offset: int
     size: int
     kind: str
-    writable: bool
+    section: str
 
 
 class EmulatedModule:
@@ -91,16 +91,21 @@ class EmulatedModule:
         host_options = _host_options(options)
         search_path = [code.path.parent] if isinstance(code, KernelSource) else []
         search_path += [Path(word[2:]) for word in host_options if word.startswith("-I")] + [INCLUDE]
-        self._functions = (*[k.name for k in find_kernels(code).values() if not k.template], *name_expressions)
-        translated = translate(code, self.name, search_path)
-        entries = "".join(f"EMU_ENTRY({i}, {function})\n" for i, function in enumerate(self._functions))
-        text = f'{translated.text}#line 1 "emulator"\n#include <emu_entry.h>\n{entries}'
+        self._kernels = find_kernels(code)
+        translated = translate(code, self.name, search_path, name_expressions)
+        self._functions = translated.entries
         self._originals = translated.originals
 
         found = find_compiler(compiler)
-        self._path = build_kernels(found, text, translated.headers, host_options, self.name)
+        self._path = build_kernels(found, translated.text, translated.headers, host_options, self.name)
         self._runtime = _load_runtime(build_runtime(found))
-        self._library = ctypes.CDLL(str(self._path))
+        try:
+            self._library = ctypes.CDLL(str(self._path))
+        except OSError as error:
+            missing = re.search(r"undefined symbol: (\S+)", str(error))
+            if missing is None:
+                raise
+            raise CompileError(f"{self.name} uses {missing[1]}, which is declared but defined nowhere") from None
         self._load_address = self._address("emu_dynamic_shared_base") - self._symbols["emu_dynamic_shared_base"].offset
 
     # ---- looking things up
@@ -110,28 +115,40 @@ class EmulatedModule:
         assert address is not None
         return address
 
+    def _entry(self, prefix: str, function: str) -> str:
+        symbol = f"{prefix}_{self._functions.index(function)}"
+        if symbol not in self._symbols:
+            raise LookupError(f"{self.name}: the preprocessor leaves {function}() out with these options")
+        return symbol
+
     @functools.cached_property
     def _symbols(self) -> dict[str, _Symbol]:
         """Everything defined in the library, by name."""
         with self._path.open("rb") as handle:
             elf = ELFFile(handle)
-            writable = [bool(section["sh_flags"] & SH_FLAGS.SHF_WRITE) for section in elf.iter_sections()]
+            sections = [section.name for section in elf.iter_sections()]
             return {
                 symbol.name: _Symbol(
-                    symbol["st_value"], symbol["st_size"], symbol["st_info"]["type"], writable[symbol["st_shndx"]]
+                    symbol["st_value"], symbol["st_size"], symbol["st_info"]["type"], sections[symbol["st_shndx"]]
                 )
                 for symbol in elf.get_section_by_name(".symtab").iter_symbols()
                 if isinstance(symbol["st_shndx"], int)
             }
 
     @functools.cached_property
-    def _globals(self) -> dict[str, tuple[int, int]]:
-        """Name -> (address, bytes) of the __device__ and __constant__ variables."""
-        return {
-            name: (self._load_address + symbol.offset, symbol.size)
-            for name, symbol in self._symbols.items()
-            if symbol.kind == "STT_OBJECT" and symbol.writable and symbol.size and not name.startswith("_Z")
-        }
+    def _globals(self) -> dict[str, launch.Global]:
+        """The __device__ and __constant__ variables. Their values belong to this module.
+
+        In the library itself they keep their first values: another module may have loaded the same file.
+        """
+        found = {}
+        for name, symbol in self._symbols.items():
+            in_section = re.match(r"\.l?(data|bss)\b(?!\.rel\.ro)", symbol.section)
+            if in_section and symbol.kind == "STT_OBJECT" and symbol.size:
+                address = self._load_address + symbol.offset
+                value = torch.frombuffer(bytearray(ctypes.string_at(address, symbol.size)), dtype=torch.uint8)
+                found[name] = launch.Global(address, value.clone())
+        return found
 
     @functools.cached_property
     def _lines(self) -> DebugLines:
@@ -147,20 +164,37 @@ class EmulatedModule:
     def global_variable(self, name: str) -> torch.Tensor:
         """The bytes of a __device__ or __constant__ variable, as a uint8 tensor that shares its memory."""
         if name not in self._globals:
-            there_are = ", ".join(sorted(self._globals)) or "none"
+            there_are = ", ".join(sorted(n for n in self._globals if not n.startswith("_Z"))) or "none"
             raise KeyError(f"{self.name} has no __device__ or __constant__ variable {name!r}; it has: {there_are}")
-        address, size = self._globals[name]
-        return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
+        return self._globals[name].value
 
-    @functools.cached_property
-    def static_shared(self) -> int:
-        """Bytes of all `__shared__` variables in the file: an upper bound for each of its kernels."""
-        return sum(s.size for name, s in self._symbols.items() if s.kind == "STT_TLS" and name != "emu_dynamic_shared")
+    def static_shared(self, function: str) -> int:
+        """Bytes of `__shared__` variables: the kernel's own, and those of the __device__ functions in the file.
+
+        An upper bound: not every kernel calls every function. For a template, that of its largest instance.
+        """
+        name = function.split("<")[0].strip()
+        instances: dict[str, int] = {}
+        for_all = 0
+        for symbol, (_, size, kind, _) in self._symbols.items():
+            if kind != "STT_TLS" or symbol == "emu_dynamic_shared":
+                continue
+            local = re.match(r"_ZZ(\d+)(\w+)", symbol)  # the Itanium ABI's _ZZ <length> <function> ... E <variable>
+            owner = local[2][: int(local[1])] if local else ""
+            if owner not in self._kernels:
+                for_all += size
+            elif owner == name:
+                instance = re.sub(r"E\d+[A-Za-z_]\w*$", "", symbol)
+                instances[instance] = instances.get(instance, 0) + size
+        return for_all + max(instances.values(), default=0)
 
     def argument_sizes(self, function: str) -> list[int]:
-        """The size in bytes of each parameter of a kernel, as the compiler sees it."""
+        """The size in bytes of each parameter of a kernel, as the compiler sees it.
+
+        Raises LookupError where the preprocessor left the kernel out.
+        """
         sizes = (ctypes.c_int * 256)()
-        count = getattr(self._library, f"emu_argument_sizes_{self._functions.index(function)}")(sizes)
+        count = getattr(self._library, self._entry("emu_argument_sizes", function))(sizes)
         return sizes[:count]
 
     # ---- launching
@@ -186,7 +220,7 @@ class EmulatedModule:
             ]
             result, status = launch.run(
                 self._runtime,
-                kernel=self._address(f"emu_call_{self._functions.index(function)}"),
+                kernel=self._address(self._entry("emu_call", function)),
                 dynamic_shared_base=self._address("emu_dynamic_shared_base"),
                 global_variables=list(self._globals.values()),
                 grid=grid,

@@ -23,7 +23,7 @@ class Report(ctypes.Structure):
     _fields_ = [
         ("outcome", ctypes.c_uint32),
         ("line", ctypes.c_int32),
-        ("file", ctypes.c_char * 256),
+        ("file", ctypes.c_char * 4096),
         ("message", ctypes.c_char * 512),
         ("program_counter", ctypes.c_uint64),
         ("address", ctypes.c_uint64),
@@ -31,9 +31,8 @@ class Report(ctypes.Structure):
         ("thread", Dim3),
         ("has_thread", ctypes.c_uint32),
         ("access", ctypes.c_uint32),
-        ("seconds", ctypes.c_double),
+        ("print_lost", ctypes.c_uint64),
         ("printed", ctypes.c_uint32),
-        ("print_lost", ctypes.c_uint32),
         ("output", ctypes.c_char * (1 << 20)),
     ]
 
@@ -41,7 +40,7 @@ class Report(ctypes.Structure):
 def printed_text(report: Report) -> str:
     """What the kernel printed. Past the 1 MiB of CUDA's printf buffer the rest is lost, and a last line says so."""
     start = ctypes.addressof(report) + Report.output.offset
-    text = ctypes.string_at(start, min(report.printed, Report.output.size)).decode(errors="replace")
+    text = ctypes.string_at(start, report.printed).decode(errors="replace")
     return text + (f"\n[{report.print_lost} more bytes were printed and lost]\n" if report.print_lost else "")
 
 
@@ -62,7 +61,7 @@ def failure(
     if report.outcome == RUNNING:
         how = f"signal {os.WTERMSIG(exit_status)}" if os.WIFSIGNALED(exit_status) else f"status {exit_status}"
         return KernelError(f"{kernel}: the worker process ended without a word ({how})", kind="died", kernel=kernel)
-    place = (report.file.decode(), report.line) if report.line else locate(report.program_counter)
+    place = (report.file.decode(errors="replace"), report.line) if report.line else locate(report.program_counter)
     message = report.message.decode(errors="replace")
     if report.outcome == CRASH and report.access:
         message += f": {('', 'read', 'write')[report.access]} {describe_address(report.address)}"

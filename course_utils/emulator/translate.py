@@ -1,9 +1,11 @@
-"""From CUDA C++ to C++ that a host compiler takes. Headers do nearly all of it; four things need the text changed:
+"""From CUDA C++ to C++ that a host compiler takes. Headers do nearly all of it; a few things need the text changed:
 
-- `extern __shared__ T name[];` becomes a pointer into the block's dynamic shared memory;
+- `extern __shared__ T name[];` becomes a pointer into the block's dynamic shared memory, or another name for it;
+- `__shared__ alignas(n)` changes places, since `__shared__` is not one word in C++;
 - inline `asm` becomes calls of functions;
 - `return;` in a kernel's own body tells the runtime that the thread left early, and did not run past a barrier;
-- `#include "..."` names the translated copy of that header.
+- `#include` names the translated copy of a header on the search path;
+- behind each kernel stands the function that calls it.
 
 Lines keep their numbers, and `#line` keeps the file's name.
 """
@@ -11,21 +13,27 @@ Lines keep their numbers, and `#line` keeps the file's name.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_utils.emulator import ptx
 from course_utils.errors import CompileError
-from course_utils.kernel_source import blank_comments, closing, find_kernels, split_outside_brackets
+from course_utils.kernel_source import MACRO, blank_comments, closing, find_kernels, split_outside_brackets
 
 
 @dataclass
 class Translation:
-    """The translated text, the headers it includes by their new file names, and every original text by its name."""
+    """The translated text, the headers it includes by their new file names, and every original text by its name.
+
+    `entries`: the kernels and template instances that can be called, at their index in the names of `EMU_ENTRY`.
+    """
 
     text: str
+    entries: tuple[str, ...]
     headers: dict[str, str] = field(default_factory=dict)
     originals: dict[str, str] = field(default_factory=dict)
+    copies: dict[Path, str] = field(default_factory=dict)  # header on disk -> its new file name
 
 
 @dataclass(frozen=True)
@@ -35,14 +43,30 @@ class _Edit:
     text: str
 
 
-def translate(code: str, name: str, search_path: list[Path]) -> Translation:
-    """Translates a kernel file and, through it, the local headers that it includes. Raises CompileError."""
-    result = Translation("")
-    result.text = _translate_file(code, name, search_path, result)
+def translate(code: str, name: str, search_path: list[Path], name_expressions: tuple[str, ...] = ()) -> Translation:
+    """Translates a kernel file and, through it, the headers that it includes from `search_path`.
+
+    Raises CompileError.
+    """
+    kernels = [kernel for kernel in find_kernels(code).values() if kernel.bodies and not kernel.template]
+    entries = (*[kernel.name for kernel in kernels], *name_expressions)
+    result = Translation("", entries)
+    called = [
+        _Edit(end + 1, end + 1, f" EMU_ENTRY({index}, {kernel.name})")
+        for index, kernel in enumerate(kernels)
+        for _, end in kernel.bodies
+        if end < len(code)  # else a brace is missing, and the compiler says so
+    ]
+    result.text = _translate_file(code, name, search_path, result, called)
+    if name_expressions:
+        instances = [f"EMU_ENTRY({i}, {entries[i]})\n" for i in range(len(kernels), len(entries))]
+        result.text += "".join(['#line 1 "name_expressions"\n', *instances])
     return result
 
 
-def _translate_file(code: str, name: str, search_path: list[Path], result: Translation) -> str:
+def _translate_file(
+    code: str, name: str, search_path: list[Path], result: Translation, more_edits: Sequence[_Edit] = ()
+) -> str:
     result.originals[name] = code
     plain = blank_comments(code)
     edits = [
@@ -50,11 +74,13 @@ def _translate_file(code: str, name: str, search_path: list[Path], result: Trans
         *_inline_asm(code, plain, name),
         *_early_returns(code, plain),
         *_includes(code, search_path, result),
+        *more_edits,
     ]
     pieces, position = [], 0
     for edit in sorted(edits, key=lambda e: e.start):
-        lines = code.count("\n", edit.start, edit.end) - edit.text.count("\n")
-        pieces += [code[position : edit.start], edit.text, "\n" * lines]
+        old = code[edit.start : edit.end]
+        end_of_line = "\\\n" if "\\\n" in old else "\n"  # the definition of a macro goes on
+        pieces += [code[position : edit.start], edit.text, end_of_line * (old.count("\n") - edit.text.count("\n"))]
         position = edit.end
     return f'#line 1 "{name}"\n' + "".join(pieces) + code[position:] + "\n"
 
@@ -68,46 +94,65 @@ def _shared_declarations(code: str, plain: str, name: str) -> list[_Edit]:
     for match in re.finditer(r"\bextern\s+__shared__\b([^;]*);", plain):
         declared = re.sub(r"__align__\s*\([^)]*\)|alignas\s*\([^)]*\)|__attribute__\s*\(\(.*?\)\)", " ", match[1])
         parts = re.fullmatch(r"\s*(.*?)\s*\b(\w+)\s*\[\s*\]\s*", declared, flags=re.DOTALL)
-        if not parts:
+        if not parts or "[" in parts[1]:
             raise CompileError(
                 f"{name}:{_line(code, match.start())}: the emulator takes dynamic shared memory as "
                 f"`extern __shared__ T name[];`, got `{' '.join(match.group().split())}`"
             )
         element, array = parts.groups()
-        inside_function = plain.count("{", 0, match.start()) > plain.count("}", 0, match.start())
-        if inside_function:
+        if _inside_function(plain[: match.start()]):  # not the other way: in a template, g++ forgets the asm label
             text = f"{element}* const {array} = ({element}*)emu_dynamic_shared;"
         else:
-            text = f"static emu::dynamic_shared_array<{element}> {array};"
+            text = f'extern __thread {element} {array}[] __asm__("emu_dynamic_shared");'
         edits.append(_Edit(match.start(), match.end(), text))
+    for match in re.finditer(r"\b__shared__(\s+)(alignas\s*\([^;{]*?\))(?=\s+\w)", plain):
+        edits.append(_Edit(match.start(), match.end(), f"{match[2]}{match[1]}__shared__"))
     return edits
+
+
+def _inside_function(before: str) -> bool:
+    """Whether the code before a place opens a brace that is not just a namespace or `extern "C"`."""
+    opened: list[bool] = []
+    for brace in re.finditer(r"[{}]", before):
+        if brace.group() == "{":
+            opened.append(not re.search(r"(\bnamespace\b[\s\w:]*|\bextern\s*)$", before[: brace.start()][-200:]))
+        elif opened:
+            opened.pop()
+    return any(opened)
 
 
 def _inline_asm(code: str, plain: str, name: str) -> list[_Edit]:
     edits = []
     for match in re.finditer(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile\b|__volatile__\b)?\s*\(", plain):
         end = closing(plain, match.end() - 1)
-        sections = split_outside_brackets(blank_comments(code, strings=False)[match.end() : end], ":")
+        body = blank_comments(code, strings=False)[match.end() : end].replace("\\\n", " ")
+        sections = split_outside_brackets(body, ":")
         text = "".join(re.findall(r'"((?:\\.|[^"\\])*)"', sections[0]))
         text = text.replace("\\n", " ").replace("\\t", " ")
         operands = []
-        for operand in (o for section in sections[1:3] for o in split_outside_brackets(section)):
+        for operand in (o for section in sections[1:3] for o in split_outside_brackets(section) if o.strip()):
             parts = re.fullmatch(r'\s*"[^"]*"\s*\((.*)\)\s*', operand, flags=re.DOTALL)
-            if parts:
-                operands.append(" ".join(parts[1].split()))
+            if not parts:
+                line = _line(code, match.start())
+                raise CompileError(
+                    f'{name}:{line}: the emulator takes operands of asm as "r"(x), got `{operand.strip()}`'
+                )
+            operands.append(" ".join(parts[1].split()))
         try:
             statements = ptx.translate(text, operands)
-        except ptx.UnknownInstruction as unknown:
-            line = _line(code, match.start())
-            raise CompileError(f"{name}:{line}: the emulator does not know this PTX instruction: {unknown}") from None
+        except ptx.UnknownInstruction as unknown:  # an error only where the preprocessor leaves it in
+            message = str(unknown).replace("\\", "\\\\").replace('"', '\\"')
+            statements = f'static_assert(false, "the emulator does not know this PTX instruction: {message}")'
         edits.append(_Edit(match.start(), end + 1, f"do {{ {statements}; }} while (0)"))
     return edits
 
 
 def _early_returns(code: str, plain: str) -> list[_Edit]:
     edits = []
-    for kernel in find_kernels(code).values():
-        for match in re.compile(r"\breturn(?=\s*;)").finditer(plain, *kernel.body):
+    bodies = [body for kernel in find_kernels(code).values() for body in kernel.bodies]
+    macros = [macro.span() for macro in MACRO.finditer(plain)]  # such as #define GUARD if (i >= n) return
+    for place in (*bodies, *(m for m in macros if not any(start < m[0] < end for start, end in bodies))):
+        for match in re.compile(r"\breturn(?=\s*(?:;|\Z))").finditer(plain[: place[1]], *place):
             edits.append(_Edit(match.start(), match.end(), "return emu_leave()"))
     return edits
 
@@ -115,17 +160,16 @@ def _early_returns(code: str, plain: str) -> list[_Edit]:
 def _includes(code: str, search_path: list[Path], result: Translation) -> list[_Edit]:
     edits = []
     for match in re.finditer(
-        r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', blank_comments(code, strings=False), flags=re.MULTILINE
+        r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', blank_comments(code, strings=False), flags=re.MULTILINE
     ):
         path = next((folder / match[1] for folder in search_path if (folder / match[1]).is_file()), None)
         if path is None:
             continue  # one of the emulator's own headers, or the compiler says what is missing
-        copy = re.sub(r"\W", "_", match[1]) + ".h"
-        if copy not in result.headers:
-            result.headers[copy] = ""  # a header that includes itself meets this, and its own #pragma once
+        path = path.resolve()
+        if path not in result.copies:
+            copy = f"{len(result.copies)}_{path.name}"
+            result.copies[path] = copy  # before its text is there: a header may include itself
             header = path.read_text(encoding="utf-8")
-            result.headers[copy] = "#pragma once\n" + _translate_file(
-                header, match[1], [path.parent, *search_path], result
-            )
-        edits.append(_Edit(match.start(), match.end(), f'#include "{copy}"'))
+            result.headers[copy] = _translate_file(header, match[1], [path.parent, *search_path], result)
+        edits.append(_Edit(match.start(), match.end(), f'#include "{result.copies[path]}"'))
     return edits

@@ -8,12 +8,14 @@ template <> struct word<2> { typedef unsigned short type; };
 template <> struct word<4> { typedef unsigned type; };
 template <> struct word<8> { typedef unsigned long long type; };
 
+// An atomic that changes nothing may be one turn of a spin lock: it lets the thread that holds the lock go on.
 template <class T, class Update> T read_modify_write(T* address, Update update) {
     typedef typename word<sizeof(T)>::type Word;
     Word before = __atomic_load_n((Word*)address, __ATOMIC_RELAXED), after;
     do {
         after = bit_cast<Word>(update(bit_cast<T>(before)));
     } while (!__atomic_compare_exchange_n((Word*)address, &before, after, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+    if (after == before) emu_yield();
     return bit_cast<T>(before);
 }
 
@@ -36,7 +38,5 @@ EMU_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1)
 #undef EMU_ATOMIC
 
 template <class T> EMU_INLINE T atomicCAS(T* address, typename emu::identity<T>::type expected, typename emu::identity<T>::type value) {
-    T old = emu::read_modify_write(address, [=](T now) -> T { return now == expected ? value : now; });
-    if (!(old == expected)) emu_yield();     // a spin lock: let the thread that holds it run
-    return old;
+    return emu::read_modify_write(address, [=](T now) -> T { return now == expected ? value : now; });
 }

@@ -1,8 +1,8 @@
-// Included behind the last line of every kernel: how the runtime calls a __global__ function, and what Python may know of it.
+// How the runtime calls a __global__ function, and what Python may know of it.
 #pragma once
 
 extern "C" {
-__thread char emu_dynamic_shared[EMU_SHARED_LIMIT] __attribute__((aligned(1024)));
+__thread char emu_dynamic_shared[EMU_SHARED_LIMIT] __attribute__((aligned(4096)));   // `extern __shared__` arrays
 char* emu_dynamic_shared_base() { return emu_dynamic_shared; }
 }
 

@@ -65,13 +65,33 @@ template <class Format> struct alignas(4) pair16 {
     template <class F> EMU_INLINE pair16<F> operator op(pair16<F> a, pair16<F> b) { return {a.x op b.x, a.y op b.y}; }
 EMU_OPERATOR(+) EMU_OPERATOR(-) EMU_OPERATOR(*) EMU_OPERATOR(/)
 #undef EMU_OPERATOR
+#define EMU_ASSIGN(op) \
+    template <class F> EMU_INLINE pair16<F>& operator op##=(pair16<F>& a, pair16<F> b) { return a = a op b; }
+EMU_ASSIGN(+) EMU_ASSIGN(-) EMU_ASSIGN(*) EMU_ASSIGN(/)
+#undef EMU_ASSIGN
 template <class F> EMU_INLINE scalar16<F> operator-(scalar16<F> a) { return -(float)a; }
+template <class F> EMU_INLINE pair16<F> operator-(pair16<F> a) { return {-a.x, -a.y}; }
 #define EMU_COMPARE(op)                                                                                                     \
     template <class F> EMU_INLINE bool operator op(scalar16<F> a, scalar16<F> b) { return (float)a op (float)b; }
 EMU_COMPARE(<) EMU_COMPARE(>) EMU_COMPARE(<=) EMU_COMPARE(>=) EMU_COMPARE(==) EMU_COMPARE(!=)
 #undef EMU_COMPARE
 
-template <class F> EMU_INLINE scalar16<F> fma16(scalar16<F> a, scalar16<F> b, scalar16<F> c) { return fmaf(a, b, c); }
+// Rounding twice, first to a longer type, is harmless if the first rounding keeps an inexact result odd.
+EMU_INLINE double make_odd(double x, double error) {
+    unsigned long long bits = bit_cast<unsigned long long>(x);
+    if ((error > 0 || error < 0) && !(bits & 1)) bits += (error > 0) == (x > 0) ? 1 : -1;
+    return bit_cast<double>(bits);
+}
+EMU_INLINE float make_odd(float x, double error) {
+    unsigned bits = bit_cast<unsigned>(x);
+    if ((error > 0 || error < 0) && !(bits & 1)) bits += (error > 0) == (x > 0) ? 1 : -1;
+    return bit_cast<float>(bits);
+}
+template <class F> inline scalar16<F> fma16(scalar16<F> a, scalar16<F> b, scalar16<F> c) {
+    double product = (double)(float)a * (float)b, addend = (float)c, sum = product + addend, part = sum - product;
+    sum = make_odd(sum, (product - (sum - part)) + (addend - part));
+    return make_odd((float)sum, sum - (float)sum);
+}
 
 }  // namespace emu
 
@@ -87,12 +107,18 @@ template <class F> EMU_INLINE scalar16<F> fma16(scalar16<F> a, scalar16<F> b, sc
     EMU_INLINE T __hmin(T a, T b) { return fminf(a, b); }                                                                   \
     EMU_INLINE bool __hlt(T a, T b) { return a < b; }                                                                       \
     EMU_INLINE bool __hgt(T a, T b) { return a > b; }                                                                       \
+    EMU_INLINE bool __hle(T a, T b) { return a <= b; }                                                                      \
+    EMU_INLINE bool __hge(T a, T b) { return a >= b; }                                                                      \
     EMU_INLINE bool __heq(T a, T b) { return a == b; }                                                                      \
+    EMU_INLINE bool __hne(T a, T b) { return !isnan((float)a) && !isnan((float)b) && a != b; }                              \
+    EMU_INLINE T __habs(T a) { return fabsf(a); }                                                                           \
     EMU_INLINE bool __hisnan(T a) { return isnan((float)a); }                                                               \
     EMU_INLINE T hexp(T a) { return expf(a); }                                                                              \
     EMU_INLINE T hexp2(T a) { return exp2f(a); }                                                                            \
     EMU_INLINE T hlog(T a) { return logf(a); }                                                                              \
+    EMU_INLINE T hlog2(T a) { return log2f(a); }                                                                            \
     EMU_INLINE T hsqrt(T a) { return sqrtf(a); }                                                                            \
+    EMU_INLINE T hrsqrt(T a) { return rsqrtf(a); }                                                                          \
     EMU_INLINE T hrcp(T a) { return 1.0f / (float)a; }                                                                      \
     EMU_INLINE T2 __hadd2(T2 a, T2 b) { return a + b; }                                                                     \
     EMU_INLINE T2 __hsub2(T2 a, T2 b) { return a - b; }                                                                     \
@@ -100,6 +126,10 @@ template <class F> EMU_INLINE scalar16<F> fma16(scalar16<F> a, scalar16<F> b, sc
     EMU_INLINE T2 __hfma2(T2 a, T2 b, T2 c) { return {emu::fma16(a.x, b.x, c.x), emu::fma16(a.y, b.y, c.y)}; }              \
     EMU_INLINE T2 __hmax2(T2 a, T2 b) { return {__hmax(a.x, b.x), __hmax(a.y, b.y)}; }                                      \
     EMU_INLINE T2 __hmin2(T2 a, T2 b) { return {__hmin(a.x, b.x), __hmin(a.y, b.y)}; }                                      \
+    EMU_INLINE T2 __hneg2(T2 a) { return -a; }                                                                              \
+    EMU_INLINE T2 __habs2(T2 a) { return {__habs(a.x), __habs(a.y)}; }                                                      \
+    EMU_INLINE T2 __h2div(T2 a, T2 b) { return a / b; }                                                                     \
+    EMU_INLINE T2 h2exp(T2 a) { return {hexp(a.x), hexp(a.y)}; }                                                            \
     EMU_INLINE T2 h2exp2(T2 a) { return {hexp2(a.x), hexp2(a.y)}; }                                                         \
     EMU_INLINE float __low2float(T2 a) { return a.x; }                                                                      \
     EMU_INLINE float __high2float(T2 a) { return a.y; }

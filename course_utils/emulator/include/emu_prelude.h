@@ -25,17 +25,11 @@
 #endif
 
 extern "C" {
-extern __thread char emu_dynamic_shared[];    // defined behind the kernel's last line
 void* memcpy(void*, const void*, size_t) noexcept;
 void* memset(void*, int, size_t) noexcept;
 }
 
 namespace emu {
-// `extern __shared__ T name[];` at file scope. Inside a function the translator writes a pointer instead.
-template <class T> struct dynamic_shared_array {
-    EMU_INLINE operator T*() const { return (T*)emu_dynamic_shared; }
-};
-
 template <class To, class From> EMU_INLINE To bit_cast(From from) {
     static_assert(sizeof(To) == sizeof(From), "bit_cast between types of different size");
     To to;
@@ -51,6 +45,7 @@ template <class T> struct identity { typedef T type; };   // keeps a parameter o
 #include "emu_math.h"
 #include "emu_float16.h"
 #include "emu_ptx.h"
+#include "emu_entry.h"
 
 #define printf emu_printf
 #undef assert

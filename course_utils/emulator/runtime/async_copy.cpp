@@ -4,13 +4,17 @@
 
 #include "block.h"
 
-extern "C" void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes) {
+static const unsigned most_copies = 64 << 10;   // in flight, per thread: all of shared memory in the smallest pieces
+
+extern "C" void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes, emu_site site) {
     Fiber* f = emu_current();
     if (f->copy_count == f->copy_capacity) {
         f->copy_capacity = f->copy_capacity ? 2 * f->copy_capacity : 64;
         f->copies = (PendingCopy*)realloc(f->copies, f->copy_capacity * sizeof(PendingCopy));
+        if (!f->copies || f->copy_capacity > most_copies)
+            emu_trap("cp.async: this thread has issued 65536 copies without waiting for one of them", site);
     }
-    f->copies[f->copy_count++] = {to, from, bytes, source_bytes, f->copy_group};
+    f->copies[f->copy_count++] = {to, from, bytes, source_bytes, f->copy_group, site};
 }
 
 extern "C" void emu_copy_commit() { emu_current()->copy_group++; }
@@ -23,9 +27,11 @@ extern "C" void emu_copy_wait(unsigned groups_in_flight) {
         if (c.group + groups_in_flight >= f->copy_group) {
             f->copies[kept++] = c;
         } else {
+            f->copies_for = c.site;
             memcpy(c.to, c.from, c.source_bytes);
             memset((char*)c.to + c.source_bytes, 0, c.bytes - c.source_bytes);
         }
     }
+    f->copies_for = emu_site{};
     f->copy_count = kept;
 }

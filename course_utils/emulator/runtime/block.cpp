@@ -1,15 +1,18 @@
 #include "block.h"
 
+#include <errno.h>
 #include <link.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "fiber.h"
 
-static const size_t stack_bytes = 256 << 10, guard_bytes = 4096;
+static const size_t stack_bytes = (256 + 16) << 10;   // 16 KB are for all but local arrays
 
 __thread Block* emu_block __attribute__((tls_model("initial-exec"))) = nullptr;
 static __thread Fiber* current __attribute__((tls_model("initial-exec"))) = nullptr;
@@ -18,6 +21,7 @@ Fiber* emu_current() { return current; }
 
 static inline unsigned lowest(uint32_t mask) { return (unsigned)__builtin_ctz(mask); }
 static inline uint32_t bit(unsigned lane) { return 1u << lane; }
+static inline uintptr_t round_up(uintptr_t n, uintptr_t step) { return (n + step - 1) / step * step; }
 
 // ---- failures
 
@@ -39,13 +43,18 @@ bool emu_record(const emu_launch* launch, emu_outcome outcome, const Fiber* fibe
     return true;
 }
 
-// Leaves all fibers of this block behind. The launch is lost, so nothing of them is needed again.
-[[noreturn]] static void abandon_block() {
-    emu_block->failed = true;
-    current = nullptr;
-    void* forgotten;
-    emu_switch(&forgotten, emu_block->host_stack_pointer);
-    __builtin_unreachable();
+void emu_end_worker(bool recorded) {
+    const timespec moment = {0, 50000000};
+    if (!recorded) nanosleep(&moment, nullptr);      // another thread failed first: let it finish its sentence
+    _exit(1);
+}
+
+void emu_fail_to_start(const emu_launch* launch, const char* what) {
+    emu_end_worker(emu_record(launch, EMU_CRASH, nullptr, emu_site{}, "the emulator could not get %s: %s", what, strerror(errno)));
+}
+
+template <class... T> [[noreturn]] static void fail(emu_outcome outcome, const Fiber* fiber, emu_site site, const char* format, T... values) {
+    emu_end_worker(emu_record(emu_block->launch, outcome, fiber, site, format, values...));
 }
 
 [[noreturn]] static void fail_divergent(const Fiber* waiting) {
@@ -53,17 +62,15 @@ bool emu_record(const emu_launch* launch, emu_outcome outcome, const Fiber* fibe
     const emu_dim3 w = waiting->thread_idx;
     if (b.elsewhere) {
         const emu_dim3 o = b.elsewhere->thread_idx;
-        emu_record(b.launch, EMU_DIVERGENT_BARRIER, b.elsewhere, b.elsewhere->waits_at,
-                   "barrier in a divergent branch: thread (%u,%u,%u) waits at this __syncthreads(), "
-                   "but thread (%u,%u,%u) of the same block waits at the one in line %d",
-                   o.x, o.y, o.z, w.x, w.y, w.z, b.barrier_site.line);
-    } else {
-        const emu_dim3 o = b.fell_off->thread_idx;
-        emu_record(b.launch, EMU_DIVERGENT_BARRIER, waiting, b.barrier_site,
-                   "barrier in a divergent branch: %u of the block's %u threads wait at this __syncthreads(), "
-                   "but thread (%u,%u,%u) ran past it to the end of the kernel", b.waiting, b.size, o.x, o.y, o.z);
+        fail(EMU_DIVERGENT_BARRIER, b.elsewhere, b.elsewhere->waits_at,
+             "barrier in a divergent branch: thread (%u,%u,%u) waits at this __syncthreads(), "
+             "but thread (%u,%u,%u) of the same block waits at the one in line %d",
+             o.x, o.y, o.z, w.x, w.y, w.z, b.barrier_site.line);
     }
-    abandon_block();
+    const emu_dim3 o = b.fell_off->thread_idx;
+    fail(EMU_DIVERGENT_BARRIER, waiting, b.barrier_site,
+         "barrier in a divergent branch: %u of the block's %u threads wait at this __syncthreads(), "
+         "but thread (%u,%u,%u) ran past it to the end of the kernel", b.waiting, b.size, o.x, o.y, o.z);
 }
 
 static const char* what_it_waits_for(const Fiber* f) {
@@ -92,8 +99,7 @@ static const char* what_it_waits_for(const Fiber* f) {
                                together == 1 ? "" : "s", what_it_waits_for(&f), f.waits_at.line);
         if (!first) first = &f;
     }
-    emu_record(b.launch, EMU_DEADLOCK, first, first->waits_at, "deadlock: no thread of the block can go on: %s", text);
-    abandon_block();
+    fail(EMU_DEADLOCK, first, first->waits_at, "deadlock: no thread of the block can go on: %s", text);
 }
 
 // ---- taking turns
@@ -156,11 +162,15 @@ extern "C" void emu_yield() {
 
 // ---- __syncthreads()
 
+static bool same_place(emu_site a, emu_site b) { return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file)); }
+
 // Threads that left through `return;` count as arrived, as on the hardware. One that ran past the barrier is an error.
 static void open_barrier(Block& b) {
     if (b.elsewhere || b.fell_off) {
-        for (unsigned i = 0; i < b.size; i++)
-            if (b.fibers[i].state == State::at_barrier && &b.fibers[i] != b.elsewhere) fail_divergent(&b.fibers[i]);
+        for (unsigned i = 0; i < b.size; i++) {
+            const Fiber& f = b.fibers[i];
+            if (f.state == State::at_barrier && same_place(f.waits_at, b.barrier_site)) fail_divergent(&f);
+        }
     }
     for (unsigned w = 0; w < b.warp_count; w++)
         for (uint32_t m = b.warps[w].live; m; m &= m - 1) make_ready(b.warps[w], b.warps[w].fiber[lowest(m)]);
@@ -168,8 +178,6 @@ static void open_barrier(Block& b) {
     b.predicates_last = b.predicates;
     b.predicates = 0;
 }
-
-static bool same_place(emu_site a, emu_site b) { return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file)); }
 
 extern "C" int emu_barrier(int predicate, emu_site site) {
     Block& b = *emu_block;
@@ -197,10 +205,8 @@ static bool complete(Warp& w, Fiber* f) {
     for (uint32_t m = participants; m; m &= m - 1) {
         const emu_collective* other = lanes[lowest(m)];
         if (other->combine == f->collective->combine) continue;
-        emu_record(emu_block->launch, EMU_BAD_COLLECTIVE, f, f->waits_at,
-                   "lanes of one warp meet in different collectives: %s here, %s in line %d", f->collective->name, other->name,
-                   other->site.line);
-        abandon_block();
+        fail(EMU_BAD_COLLECTIVE, f, f->waits_at, "lanes of one warp meet in different collectives: %s here, %s in line %d",
+             f->collective->name, other->name, other->site.line);
     }
     f->collective->combine(lanes, participants);
     for (uint32_t m = participants; m; m &= m - 1) make_ready(w, w.fiber[lowest(m)]);
@@ -211,9 +217,7 @@ extern "C" void emu_collect(emu_collective* mine) {
     Fiber* f = current;
     Warp& w = emu_block->warps[f->warp];
     if (!(mine->mask & bit(f->lane))) {
-        emu_record(emu_block->launch, EMU_BAD_COLLECTIVE, f, mine->site, "%s: the mask 0x%08x does not name lane %u, which calls it",
-                   mine->name, mine->mask, f->lane);
-        abandon_block();
+        fail(EMU_BAD_COLLECTIVE, f, mine->site, "%s: the mask 0x%08x does not name lane %u, which calls it", mine->name, mine->mask, f->lane);
     }
     f->collective = mine;
     stop_running(f, State::in_collective, mine->site);
@@ -226,8 +230,7 @@ extern "C" const emu_thread* emu_self() { return current; }
 extern "C" void emu_leave() { current->left_early = true; }
 
 extern "C" void emu_trap(const char* message, emu_site site) {
-    emu_record(emu_block->launch, EMU_TRAP, current, site, "%s", message);
-    abandon_block();
+    fail(EMU_TRAP, current, site, "%s", message);
 }
 
 static void thread_main() {
@@ -279,6 +282,13 @@ static void poison_shared(const Block& b) {
     memset(after_dynamic, 0xff, (size_t)(b.shared_high - after_dynamic));
 }
 
+// Dynamic shared memory that the launch did not ask for must not be touched: a forgotten shared_mem is a fault. Exact to a page.
+static void protect_unasked(const Block& b, int protection) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)b.dynamic_shared;
+    const uintptr_t low = round_up(start + b.launch->dynamic_shared, page), high = (start + EMU_SHARED_LIMIT) / page * page;
+    if (low < high && mprotect((void*)low, high - low, protection)) emu_fail_to_start(b.launch, "guard pages");
+}
+
 // ---- running blocks
 
 void emu_prepare_block(Block& b, const emu_launch* launch) {
@@ -286,18 +296,23 @@ void emu_prepare_block(Block& b, const emu_launch* launch) {
     b.size = launch->block.x * launch->block.y * launch->block.z;
     b.warp_count = (b.size + 31) / 32;
     b.fibers = (Fiber*)calloc(b.size, sizeof(Fiber));
-    b.stack_stride = guard_bytes + stack_bytes;
+    const size_t guard_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    b.stack_stride = guard_bytes + round_up(stack_bytes, guard_bytes);
     b.stacks_bytes = b.stack_stride * b.size;
     b.stacks = (char*)mmap(nullptr, b.stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (b.stacks == MAP_FAILED) abort();
-    for (unsigned i = 0; i < b.size; i++) mprotect(b.stacks + i * b.stack_stride, guard_bytes, PROT_NONE);
+    if (b.stacks == MAP_FAILED) emu_fail_to_start(launch, "memory for the stacks of a block");
+    for (unsigned i = 0; i < b.size; i++)
+        if (mprotect(b.stacks + i * b.stack_stride, guard_bytes, PROT_NONE)) emu_fail_to_start(launch, "guard pages");
     b.dynamic_shared = launch->dynamic_shared_base();   // touches the storage, so that this OS thread has its copy
     Window window = {(uintptr_t)launch->dynamic_shared_base, nullptr, nullptr};
     dl_iterate_phdr(find_window, &window);
     b.shared_low = window.low;
     b.shared_high = window.high;
+    protect_unasked(b, PROT_NONE);
     emu_block = &b;
 }
+
+void emu_release_block(Block& b) { protect_unasked(b, PROT_READ | PROT_WRITE); }   // before the thread frees its storage
 
 static void start_fiber(Block& b, unsigned i) {
     Fiber& f = b.fibers[i];

@@ -5,7 +5,7 @@
 
 enum class State : uint8_t { ready, at_barrier, in_collective, done };
 
-struct PendingCopy { void* to; const void* from; unsigned bytes, source_bytes, group; };
+struct PendingCopy { void* to; const void* from; unsigned bytes, source_bytes, group; emu_site site; };
 
 struct Fiber : emu_thread {
     void* stack_pointer;
@@ -15,6 +15,7 @@ struct Fiber : emu_thread {
     emu_collective* collective;
     PendingCopy* copies;             // cp.async, not yet waited for; the buffer is kept from block to block
     unsigned copy_count, copy_capacity, copy_group;
+    emu_site copies_for;             // of the cp.async whose bytes arrive right now: a fault is its fault
 };
 
 struct Warp {
@@ -33,7 +34,6 @@ struct Block {
     Fiber* elsewhere;                // a thread that waits at another barrier than the first one did
     Fiber* fell_off;                 // a thread that ran to the closing brace of the kernel
     unsigned predicates, predicates_last;
-    bool failed;
     void* host_stack_pointer;
     char* stacks;                    // `size` stacks of `stack_stride` bytes, each above a guard page
     size_t stack_stride, stacks_bytes;
@@ -45,9 +45,14 @@ struct Block {
 extern __thread Block* emu_block __attribute__((tls_model("initial-exec")));
 Fiber* emu_current();                // null on the host stack
 
-void emu_prepare_block(Block& block, const emu_launch* launch);   // once per OS thread
+void emu_prepare_block(Block& block, const emu_launch* launch);   // once per OS thread, at its start
+void emu_release_block(Block& block);                              // and at its end
 void emu_run_block(Block& block, uint64_t linear_index);
 
 // Records the first failure of the launch; later ones are its echoes and are dropped. False: somebody was first.
 bool emu_record(const emu_launch* launch, emu_outcome outcome, const Fiber* fiber, emu_site site, const char* format, ...)
     __attribute__((format(printf, 5, 6)));
+
+// Ends the worker process after a failure: the launch is lost, and its other blocks may wait for this one for ever.
+[[noreturn]] void emu_end_worker(bool recorded);
+[[noreturn]] void emu_fail_to_start(const emu_launch* launch, const char* what);   // errno says why

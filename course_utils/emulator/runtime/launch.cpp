@@ -17,6 +17,9 @@
 
 #include "block.h"
 
+// A stack and its guard page are two mappings, of which Linux grants a process 65530.
+static const uint64_t most_stacks = 24 << 10;
+
 static const emu_launch* launch;          // of this worker; a worker runs one launch and exits
 static uint64_t next_block, block_count;
 static uintptr_t code_low, code_high;     // the machine code of the kernel's module
@@ -30,11 +33,9 @@ static void* run_blocks(void*) {
 
     Block* block = (Block*)calloc(1, sizeof(Block));
     emu_prepare_block(*block, launch);
-    while (!block->failed && __atomic_load_n(&launch->report->outcome, __ATOMIC_RELAXED) == EMU_RUNNING) {
-        uint64_t index = __atomic_fetch_add(&next_block, 1, __ATOMIC_RELAXED);
-        if (index >= block_count) break;
-        emu_run_block(*block, index);
-    }
+    uint64_t index;
+    while ((index = __atomic_fetch_add(&next_block, 1, __ATOMIC_RELAXED)) < block_count) emu_run_block(*block, index);
+    emu_release_block(*block);
     return nullptr;
 }
 
@@ -58,20 +59,29 @@ static uintptr_t kernel_program_counter(const Fault& fault, const Block& b) {
     if (fault.stack_pointer - low >= high - low) return fault.program_counter;
     const uintptr_t* word = (const uintptr_t*)(fault.stack_pointer & ~(uintptr_t)7);
     for (int i = 0; i < 1024 && (uintptr_t)(word + i) < high; i++)
-        if (word[i] - code_low < code_high - code_low) return word[i];
+        if (word[i] - code_low < code_high - code_low) return word[i] - 1;   // inside the call, not behind it
     return fault.program_counter;
 }
 
 static bool in_stacks(const Block* b, uintptr_t address) { return b && address - (uintptr_t)b->stacks < b->stacks_bytes; }
 
-static const char* explain(int signal, uintptr_t address, const Block* b) {
+static const char still_running[] = "time limit: the kernel was still running after %g s";
+
+static bool in_dynamic_shared(const Block* b, uintptr_t address) {
+    return b && address - (uintptr_t)b->dynamic_shared < EMU_SHARED_LIMIT;
+}
+
+static const char* explain(int signal, int code, uintptr_t address, const Block* b) {
     switch (signal) {
-    case SIGALRM: return "time limit: the kernel was still running";
-    case SIGFPE: return "integer division by zero (a GPU returns garbage and goes on)";
+    case SIGFPE: return "integer division by zero, or of the lowest int by -1 (a GPU returns garbage and goes on)";
     case SIGILL: case SIGTRAP: return "undefined behaviour: the compiler proved that this code cannot be reached";
     }
     if (in_stacks(b, address))
         return "stack overflow of a CUDA thread: deep recursion, or local arrays of more than 256 KB";
+    if (in_dynamic_shared(b, address))
+        return "invalid memory access: past the end of the dynamic shared memory that the launch asked for (shared_mem)";
+    if (code == SI_KERNEL) return "invalid memory access: a misaligned vector, or an address that cannot exist";
+    if (address < 4096) return "invalid memory access: a null pointer";
     return "invalid memory access";
 }
 
@@ -82,16 +92,17 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
     if (signal == SIGALRM && !f) return;      // between two blocks: the next tick of the watchdog finds a kernel
     uintptr_t address = signal == SIGSEGV || signal == SIGBUS ? (uintptr_t)info->si_addr : 0;
     emu_outcome outcome = signal == SIGALRM ? EMU_TIME_LIMIT : EMU_CRASH;
-    if (!emu_record(launch, outcome, f, emu_site{}, "%s", explain(signal, address, b))) {
+    bool first = signal == SIGALRM ? emu_record(launch, outcome, f, emu_site{}, still_running, launch->time_limit)
+                                   : emu_record(launch, outcome, f, f ? f->copies_for : emu_site{}, "%s", explain(signal, info->si_code, address, b));
+    if (!first) {
         if (signal == SIGALRM) return;
-        const timespec moment = {0, 50000000};
-        nanosleep(&moment, nullptr);          // another thread failed first: let it finish its sentence
-        _exit(1);
+        emu_end_worker(false);
     }
     launch->report->program_counter = b ? kernel_program_counter(fault, *b) : fault.program_counter;
     launch->report->address = address;
-    launch->report->access = address && !in_stacks(b, address) ? fault.access : 0;
-    _exit(1);
+    bool explained = address < 4096 || in_stacks(b, address) || in_dynamic_shared(b, address);
+    launch->report->access = explained ? 0 : fault.access;
+    emu_end_worker(true);
 }
 
 static void* watch(void*) {
@@ -103,8 +114,7 @@ static void* watch(void*) {
         kill(getpid(), SIGALRM);
         nanosleep(&tick, nullptr);
     }
-    emu_record(launch, EMU_TIME_LIMIT, nullptr, emu_site{}, "time limit: the launch was still running");
-    _exit(1);
+    emu_end_worker(emu_record(launch, EMU_TIME_LIMIT, nullptr, emu_site{}, still_running, launch->time_limit));
 }
 
 static int find_code(dl_phdr_info* info, size_t, void*) {
@@ -131,31 +141,32 @@ static void install_handlers() {
 }
 
 [[noreturn]] static void work() {
-    timespec start, end;
-    clock_gettime(CLOCK_MONOTONIC, &start);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dl_iterate_phdr(find_code, nullptr);
     install_handlers();
 
+    for (uint64_t i = 0, at = 0; i < launch->global_count; at += launch->globals[i++].bytes)
+        memcpy(launch->globals[i].address, launch->global_values + at, launch->globals[i].bytes);
     next_block = 0;
     block_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
-    unsigned threads = launch->os_threads < block_count ? launch->os_threads : (unsigned)block_count;
+    const uint64_t block_threads = (uint64_t)launch->block.x * launch->block.y * launch->block.z;
+    uint64_t threads = launch->os_threads;
+    if (threads > most_stacks / block_threads) threads = most_stacks / block_threads;
+    if (threads > block_count) threads = block_count;
     pthread_t* pool = (pthread_t*)calloc(threads, sizeof(pthread_t));
     sigset_t alarms, inherited;
     sigemptyset(&alarms);
     sigaddset(&alarms, SIGALRM);
     pthread_sigmask(SIG_UNBLOCK, &alarms, &inherited);
-    for (unsigned i = 0; i < threads; i++)
-        if (pthread_create(&pool[i], nullptr, run_blocks, nullptr)) abort();
+    for (uint64_t i = 0; i < threads; i++)
+        if ((errno = pthread_create(&pool[i], nullptr, run_blocks, nullptr))) emu_fail_to_start(launch, "a thread");
     pthread_sigmask(SIG_BLOCK, &alarms, nullptr);   // leaves SIGALRM to the pool
     pthread_t watchdog;
-    pthread_create(&watchdog, nullptr, watch, nullptr);
-    for (unsigned i = 0; i < threads; i++) pthread_join(pool[i], nullptr);
+    if ((errno = pthread_create(&watchdog, nullptr, watch, nullptr))) emu_fail_to_start(launch, "a thread");
+    for (uint64_t i = 0; i < threads; i++) pthread_join(pool[i], nullptr);
 
     for (uint64_t i = 0, at = 0; i < launch->global_count; at += launch->globals[i++].bytes)
-        memcpy(launch->globals_after + at, launch->globals[i].address, launch->globals[i].bytes);
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    launch->report->seconds = (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+        memcpy(launch->global_values + at, launch->globals[i].address, launch->globals[i].bytes);
     uint32_t running = EMU_RUNNING;
     __atomic_compare_exchange_n(&launch->report->outcome, &running, EMU_FINISHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     _exit(0);
@@ -183,8 +194,13 @@ extern "C" int emu_printf(const char* format, ...) {
     if (length < 0) return length;
     uint32_t bytes = (uint32_t)length < sizeof line ? (uint32_t)length : (uint32_t)sizeof line - 1;
     emu_report* report = launch->report;
-    uint32_t at = __atomic_fetch_add(&report->printed, bytes, __ATOMIC_RELAXED);
-    if (at + (uint64_t)bytes <= sizeof report->output) memcpy(report->output + at, line, bytes);
-    else __atomic_fetch_add(&report->print_lost, bytes, __ATOMIC_RELAXED);
+    uint32_t at = __atomic_load_n(&report->printed, __ATOMIC_RELAXED);
+    do {
+        if (bytes > sizeof report->output - at) {
+            __atomic_fetch_add(&report->print_lost, bytes, __ATOMIC_RELAXED);
+            return length;
+        }
+    } while (!__atomic_compare_exchange_n(&report->printed, &at, at + bytes, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    memcpy(report->output + at, line, bytes);
     return length;
 }

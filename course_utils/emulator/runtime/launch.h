@@ -12,7 +12,7 @@ struct emu_launch {
     double time_limit;                // seconds
     char* (*dynamic_shared_base)();   // of the kernel's module, for the calling OS thread
     const emu_span* globals;          // the module's __device__ and __constant__ variables,
-    char* globals_after;              // and where the worker leaves their last values
+    char* global_values;              // and their values one after the other: first theirs, in the end the worker's
     uint64_t global_count;
     emu_report* report;               // in memory that the worker shares with its parent
 };

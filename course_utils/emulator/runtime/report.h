@@ -16,13 +16,13 @@ enum emu_outcome : uint32_t {
 struct emu_report {
     uint32_t outcome;
     int32_t line;             // 0: unknown, look the program counter up
-    char file[256];
+    char file[4096];
     char message[512];
     uint64_t program_counter, address;
     emu_dim3 block, thread;
     uint32_t has_thread;
     uint32_t access;          // of a crash: 0 unknown, 1 read, 2 write
-    double seconds;
-    uint32_t printed, print_lost;   // bytes in `output`, bytes that found no room
+    uint64_t print_lost;      // bytes that found no room in `output`
+    uint32_t printed;         // bytes in `output`
     char output[1 << 20];           // device printf: 1 MiB, as CUDA's default FIFO
 };

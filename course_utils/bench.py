@@ -1,0 +1,126 @@
+"""`python -m course_utils bench SUBJECT`: measures a chapter's figures on this GPU, or shows the recorded ones.
+
+A subject is a chapter, or "emulator" for the speed of the CPU emulator itself. What is measured is in `bench_gpu` and
+`bench_emulator`; here are the command line, the table and the plot.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from matplotlib.figure import Figure
+
+from course_utils import bench_emulator, bench_gpu, measured
+from course_utils.measured import Measurement, Row
+
+CHAPTERS: dict[str, Callable[[], list[Row]]] = {
+    "00_start_here": bench_gpu.ceilings,
+    "01_attention_basics": bench_gpu.naive_steps,
+    "02_flash_attention_minimal": bench_gpu.minimal_flash,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `bench` to a command line."""
+    parser.add_argument("subject", choices=[*CHAPTERS, "emulator"], help="a chapter, or the emulator's own speed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw them (.png, .svg or .pdf); chapters only")
+    parser.add_argument(
+        "--record", action="store_true", help="keep the figures in the course, for readers without a GPU; chapters only"
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FOLDER",
+        help="emulator only: run the prototype in FOLDER (emu.py) side by side",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out `bench` and return the exit status: 0, or 1 if the figures cannot be had on this machine."""
+    try:
+        if args.subject == "emulator":
+            return _run_emulator(args)
+        return _run_chapter(args)
+    except (FileNotFoundError, RuntimeError, ValueError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+
+
+def table(rows: list[Row]) -> str:
+    """Rows as aligned text: a column per key, in order of first appearance; numbers to the right, nothing for None."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[_cell(row.get(key)) for key in keys] for row in rows]
+    widths = [max(len(text) for text in column) for column in zip(keys, *cells, strict=True)]
+    numeric = [all(isinstance(row.get(key), int | float | None) for row in rows) for key in keys]
+
+    def line(texts: list[str]) -> str:
+        parts = (t.rjust(w) if n else t.ljust(w) for t, w, n in zip(texts, widths, numeric, strict=True))
+        return "  ".join(parts).rstrip()
+
+    return "\n".join([line(keys), line(["-" * width for width in widths]), *map(line, cells)])
+
+
+def plot(measurement: Measurement) -> Figure:
+    """Time against length, a line per implementation and a panel per pass; or bars where there is no length."""
+    rows = [row for row in measurement.rows if row.get("median_ms") is not None]
+    passes = list(dict.fromkeys(row.get("pass", "") for row in rows))
+    figure = Figure(figsize=(5.5 * len(passes), 4.5), layout="constrained")
+    for axes, name in zip(figure.subplots(1, len(passes), squeeze=False)[0], passes, strict=True):
+        chosen = [row for row in rows if row.get("pass", "") == name]
+        if "length" in chosen[0]:
+            for label in dict.fromkeys(row["name"] for row in chosen):
+                points = [(row["length"], row["median_ms"]) for row in chosen if row["name"] == label]
+                axes.plot(*zip(*points, strict=True), marker="o", label=label)
+            axes.set(xscale="log", yscale="log", xlabel="sequence length", ylabel="milliseconds (median)", title=name)
+            axes.set_xscale("log", base=2)
+            axes.legend(fontsize="small")
+        else:
+            axes.barh([row["name"] for row in chosen], [row["median_ms"] for row in chosen])
+            axes.set(xlabel="milliseconds (median)")
+            axes.invert_yaxis()
+    figure.suptitle(f"{measurement.name}\n{measured.caption(measurement)}", fontsize="medium")
+    return figure
+
+
+def _run_chapter(args: argparse.Namespace) -> int:
+    if args.against:
+        raise ValueError("--against belongs to `bench emulator`")
+    command = f"python -m course_utils bench {args.subject}"
+    if torch.cuda.is_available():
+        measurement = measured.collect(args.subject, CHAPTERS[args.subject](), command)
+        if args.record:
+            print(f"recorded in {measured.write(measurement)}")
+    elif args.record:
+        raise RuntimeError("--record needs a GPU: only figures measured here can be recorded")
+    else:
+        measurement = measured.load(args.subject)
+        print("This machine has no usable NVIDIA GPU. These are the recorded figures:\n")
+    print(table(measurement.rows))
+    print(f"\n{measured.caption(measurement)}")
+    if args.json:
+        measured.write(measurement, args.json)
+    if args.plot:
+        plot(measurement).savefig(args.plot)
+    return 0
+
+
+def _run_emulator(args: argparse.Namespace) -> int:
+    if args.plot or args.record:
+        raise ValueError("--plot and --record belong to the chapters; `bench emulator` has --json and --against")
+    result = bench_emulator.measure(args.against)
+    print(table(result.rows))
+    print(f"\n{result.machine}")
+    if args.json:
+        bench_emulator.write(result, args.json)
+    return 0
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"
+    return str(value)

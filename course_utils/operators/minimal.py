@@ -1,0 +1,187 @@
+"""FlashAttention in fp32 on ordinary cores, forward and backward (kernels/02_flash_attention_minimal)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+
+from course_utils.costs import ceil_div
+from course_utils.cuda import Kernel, RawModule, read_kernel
+from course_utils.operators.inputs import check_inputs, dense, shared_memory_limit
+
+ROWS = 8  # forward.cu: rows of a tile that one thread works on
+
+
+class ForwardTile(NamedTuple):
+    """Options of forward.cu: B_r queries by B_c keys, a row of the tile shared by `tx` threads."""
+
+    head_dim: int
+    block_rows: int
+    block_cols: int
+    tx: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return f"-DD={self.head_dim}", f"-DB_R={self.block_rows}", f"-DB_C={self.block_cols}", f"-DTX={self.tx}"
+
+    @property
+    def threads(self) -> int:
+        return self.block_rows // ROWS * self.tx
+
+    @property
+    def shared_bytes(self) -> int:
+        """Q, K, V and P of one tile, each with its padding."""
+        padded, columns = self.head_dim + 4, self.block_cols + self.tx
+        return 4 * (self.block_rows * (padded + columns) + self.block_cols * (padded + self.head_dim))
+
+
+class BackwardTile(NamedTuple):
+    """Options of backward.cu: `tile` queries by `tile` keys; a thread has `rows` rows, shared by `tx` threads."""
+
+    head_dim: int
+    tile: int
+    tx: int
+    rows: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return f"-DD={self.head_dim}", f"-DTILE={self.tile}", f"-DTX={self.tx}", f"-DROWS={self.rows}"
+
+    @property
+    def threads(self) -> int:
+        return self.tile // self.rows * self.tx
+
+    @property
+    def shared_bytes(self) -> int:
+        """Q, K, V, dO and one tile of scores, each with its padding, and two numbers per row."""
+        return 4 * self.tile * (4 * (self.head_dim + 4) + self.tile + self.tx + 2)
+
+
+# For each head dimension, the fastest tiles on an H200 first, then smaller ones for GPUs with less shared memory.
+FORWARD_TILES = {
+    32: (ForwardTile(32, 64, 32, 4),),
+    64: (ForwardTile(64, 128, 64, 8), ForwardTile(64, 64, 32, 8)),
+    128: (ForwardTile(128, 128, 64, 16), ForwardTile(128, 32, 32, 16)),
+}
+BACKWARD_TILES = {
+    32: (BackwardTile(32, 64, 8, 4),),
+    64: (BackwardTile(64, 64, 16, 8), BackwardTile(64, 32, 16, 4)),
+    128: (BackwardTile(128, 32, 16, 4), BackwardTile(128, 16, 16, 2)),
+}
+HEAD_DIMS = tuple(FORWARD_TILES)
+
+
+def flash_attention_minimal(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(scale · Q Kᵀ) V tile by tile: nothing of size L² is stored, nor for the gradients. Loops as in
+    FlashAttention-2 (arXiv 2307.08691).
+
+    Args:
+        query: `[B, H, L_q, d]`, float32, d up to 128, on the CPU (emulator) or a GPU; strided inputs are copied, and d
+            is filled up with zeros to 32, 64 or 128.
+        key, value: `[B, H, L_k, d]`, float32, on the device of query.
+        is_causal: bottom-right aligned: query i sees key j when `j <= i + L_k - L_q`.
+        scale: factor of the scores; None means `1 / sqrt(d)`.
+        return_lse: also return the log-sum-exp of each row of scores.
+
+    Returns:
+        out `[B, H, L_q, d]`, float32, differentiable once by autograd; zeros for a query that sees no key. With
+        return_lse `(out, lse)`: lse `[B, H, L_q]`, float32, natural logarithm, not differentiable; minus infinity for a
+        query that sees no key.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
+    """
+    factor = check_inputs(query, key, value, scale=scale, dtypes=(torch.float32,))
+    head_dim = query.shape[-1]
+    kernel_dim = next((d for d in HEAD_DIMS if d >= head_dim), None)
+    if kernel_dim is None:
+        raise ValueError(f"query has head dimension {head_dim}; it must be at most {HEAD_DIMS[-1]}")
+    padding = kernel_dim - head_dim
+    inputs = (dense(pad(tensor, (0, padding)) if padding else tensor) for tensor in (query, key, value))
+    out, lse = _FlashAttention.apply(*inputs, bool(is_causal), factor)
+    out = out if kernel_dim == head_dim else out[..., :head_dim].contiguous()
+    return (out, lse) if return_lse else out
+
+
+class _FlashAttention(torch.autograd.Function):
+    """The kernels as a differentiable function of dense tensors whose head dimension has a kernel."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        batch, heads, query_length, head_dim = query.shape
+        out = torch.empty_like(query)
+        lse = query.new_empty(batch, heads, query_length)
+        tile = _fitting(FORWARD_TILES[head_dim], query.device)
+        _kernel("forward", tile.options)(
+            (ceil_div(query_length, tile.block_rows), heads, batch),
+            (tile.threads,),
+            (query, key, value, out, lse, *_scalars(query, key, scale, is_causal)),
+            shared_mem=tile.shared_bytes,
+        )
+        ctx.save_for_backward(query, key, value, out, lse)
+        ctx.is_causal, ctx.scale = is_causal, scale
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out, lse = ctx.saved_tensors
+        batch, heads, query_length, head_dim = query.shape
+        grad_out = dense(grad_out)
+        delta = torch.empty_like(lse)
+        grad_query, grad_key, grad_value = (torch.empty_like(tensor) for tensor in (query, key, value))
+        tile = _fitting(BACKWARD_TILES[head_dim], query.device)
+        query_tiles = ceil_div(query_length, tile.tile), heads, batch
+        key_tiles = ceil_div(key.shape[2], tile.tile), heads, batch
+        block, shared = (tile.threads,), tile.shared_bytes
+        inputs = query, key, value, grad_out, lse, delta
+        scalars = _scalars(query, key, ctx.scale, ctx.is_causal)
+
+        _kernel("backward", tile.options, "backward_delta")(query_tiles, block, (out, grad_out, delta, scalars[0]))
+        _kernel("backward", tile.options, "backward_dk_dv")(
+            key_tiles, block, (*inputs, grad_key, grad_value, *scalars), shared_mem=shared
+        )
+        _kernel("backward", tile.options, "backward_dq")(
+            query_tiles, block, (*inputs, grad_query, *scalars), shared_mem=shared
+        )
+        return grad_query, grad_key, grad_value, None, None
+
+
+Tile = TypeVar("Tile", ForwardTile, BackwardTile)
+
+
+def _fitting(tiles: tuple[Tile, ...], device: torch.device) -> Tile:
+    """The first of the tiles that fits the device's shared memory; where none does, the launch says so of the last."""
+    limit = shared_memory_limit(device)
+    return next((tile for tile in tiles if tile.shared_bytes <= limit), tiles[-1])
+
+
+def _scalars(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> tuple[np.generic, ...]:
+    return np.int32(query.shape[2]), np.int32(key.shape[2]), np.float32(scale), np.int32(is_causal)
+
+
+@functools.cache
+def _kernel(file: str, options: tuple[str, ...], name: str | None = None) -> Kernel:
+    return _module(file, options).get_function(name or file)
+
+
+@functools.cache
+def _module(file: str, options: tuple[str, ...]) -> RawModule:
+    return RawModule(code=read_kernel(f"02_flash_attention_minimal/{file}.cu"), options=options)

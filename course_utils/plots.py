@@ -1,0 +1,273 @@
+"""Plots of the chapters: one look, and a function for each kind of plot that is used more than once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import torch
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from torch import Tensor
+
+from course_utils.costs import Step
+
+# Okabe and Ito's colours can be told apart with any colour vision.
+BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#D55E00",
+    "#CC79A7",
+    "#56B4E9",
+    "#F0E442",
+    "#666666",
+)
+
+mpl.rcParams.update(
+    {
+        "axes.prop_cycle": cycler(color=[BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY]),
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlelocation": "left",
+        "figure.constrained_layout.use": True,
+        "figure.dpi": 100,
+        "figure.figsize": (7.5, 3.6),
+        "font.size": 10,
+        "legend.frameon": False,
+    }
+)
+
+
+# ---------------------------------------------------------------------------------------------- chapter 02
+
+
+def traffic_bars(
+    steps: Mapping[str, Sequence[Step]], highlight: Callable[[str], bool], *, ax: Axes | None = None
+) -> Axes:
+    """One horizontal bar per algorithm, cut into its steps (`costs.Step`); megabytes on the x axis.
+
+    Steps whose name satisfies `highlight` are drawn in vermilion, the others in blue.
+    """
+    ax = ax or plt.figure(figsize=(7.5, 1.0 + 0.55 * len(steps))).subplots()
+    for row, parts in enumerate(steps.values()):
+        left = 0.0
+        for part in parts:
+            width = part.total / 1e6
+            colour = VERMILION if highlight(part.name) else BLUE
+            ax.barh(row, width, left=left, height=0.6, color=colour, edgecolor="white")
+            left += width
+        ax.text(left, row, f" {left:,.1f} MB", va="center")
+    ax.set(yticks=range(len(steps)), yticklabels=list(steps), xlabel="bytes to and from HBM, MB")
+    ax.margins(x=0.16)
+    ax.invert_yaxis()
+    return ax
+
+
+def online_weights(scores: Tensor, block: int) -> Figure:
+    """The softmax weights of one row of scores `[L]` as they are believed after each block of `block` scores."""
+    stages = range(block, len(scores) + 1, block)
+    figure, axes = plt.subplots(1, len(stages), figsize=(7.5, 2.5), sharey=True)
+    for ax, seen in zip(axes, stages, strict=True):
+        m = scores[:seen].max()
+        weights = torch.exp(scores[:seen] - m)
+        colours = [BLUE] * (seen - block) + [ORANGE] * block
+        ax.bar(range(seen), (weights / weights.sum()).tolist(), color=colours)
+        ax.set(
+            xlim=(-0.6, len(scores) - 0.4),
+            xticks=range(0, len(scores), block),
+            xlabel="key",
+            title=f"m = {m:.1f}, l = {weights.sum():.2f}",
+        )
+        ax.title.set_fontsize(9)
+    axes[0].set_ylabel("weight so far")
+    return figure
+
+
+def tiled_attention(query_tiles: int, key_tiles: int, i: int, j: int) -> Axes:
+    """Where step (i, j) of the tiled algorithm lies: the strips of Q, K, V and O around the matrix S."""
+    ax = plt.figure(figsize=(7.0, 4.6)).subplots()
+    strip, gap = 0.8, 0.3
+
+    def rectangle(x: float, y: float, width: float, height: float, colour: str, dashed: bool = False) -> None:
+        style = {"linestyle": (0, (3, 3)), "edgecolor": GREY} if dashed else {"edgecolor": "black"}
+        ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, linewidth=0.8, **style))
+
+    left, right = -strip - gap, key_tiles + gap
+    for row in range(query_tiles):
+        rectangle(left, row, strip, 1, BLUE if row == i else "white")
+        rectangle(right, row, strip, 1, VERMILION if row == i else "white")
+        for column in range(key_tiles):
+            rectangle(column, row, 1, 1, ORANGE if (row, column) == (i, j) else "white", dashed=True)
+    for column in range(key_tiles):
+        for shelf in (1, 2):
+            rectangle(column, -shelf * (strip + gap), 1, strip, GREEN if column == j else "white")
+    middle = query_tiles / 2
+    label = {"ha": "center", "va": "center"}
+    ax.text(left - 0.3, middle, "Q", **label)
+    ax.text(right + strip + 0.35, middle, "O", **label)
+    ax.text(-0.35, -2 * (strip + gap) + strip / 2, "K", **label)
+    ax.text(-0.35, -(strip + gap) + strip / 2, "V", **label)
+    ax.text(j + 0.5, i + 0.5, "S, P", **label)
+    ax.annotate("", (key_tiles, i + 0.82), (0, i + 0.82), arrowprops={"arrowstyle": "->", "color": GREY})
+    ax.text(key_tiles / 2, query_tiles + 0.3, "S and P: dashed tiles exist only on the chip, one at a time", **label)
+    ax.set(xlim=(left - 0.7, right + strip + 0.8), ylim=(query_tiles + 0.6, -2 * (strip + gap) - 0.2), aspect="equal")
+    ax.axis("off")
+    return ax
+
+
+def loop_orders(query_tiles: int, key_tiles: int) -> Figure:
+    """The order in which the two algorithms visit the tiles of S: FA1 column by column, FA2 row by row."""
+    figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.3))
+    orders = {
+        "FA1: outer loop over K, V": lambda i, j: j * query_tiles + i,
+        "FA2: outer loop over Q": lambda i, j: i * key_tiles + j,
+    }
+    for ax, (title, order), by_row in zip(axes, orders.items(), (False, True), strict=True):
+        for i in range(query_tiles):
+            for j in range(key_tiles):
+                shade = (SKY, "white")[(i if by_row else j) % 2]
+                ax.add_patch(Rectangle((j, i), 1, 1, facecolor=shade, edgecolor=GREY, alpha=0.6))
+                ax.text(j + 0.5, i + 0.5, str(order(i, j) + 1), ha="center", va="center")
+        ax.set(xlim=(0, key_tiles), ylim=(query_tiles, 0), aspect="equal", title=title)
+        ax.set(xlabel="key tile j", ylabel="query tile i")
+        ax.set_xticks([n + 0.5 for n in range(key_tiles)], range(key_tiles))
+        ax.set_yticks([n + 0.5 for n in range(query_tiles)], range(query_tiles))
+        ax.tick_params(length=0)
+    return figure
+
+
+def tile_choice(block_rows: Sequence[int], ratios: Mapping[str, Sequence[float]], limits: Mapping[str, float]) -> Axes:
+    """Traffic relative to standard attention against B_r, one line per series, and where shared memory runs out.
+
+    `limits` maps a label to the largest B_r (not an integer, in general) that fits it.
+    """
+    ax = plt.figure(figsize=(7.5, 3.8)).subplots()
+    for (name, values), marker in zip(ratios.items(), "os^D", strict=False):
+        ax.plot(block_rows, values, marker=marker, markersize=4, label=name)
+    for label, at in limits.items():
+        ax.axvline(at, color=GREY, linestyle="--", linewidth=1)
+        ax.text(at, 1.01, label, transform=ax.get_xaxis_transform(), ha="center", color=GREY)
+    ax.axhline(1, color="black", linewidth=0.8)
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(block_rows, block_rows)
+    ax.set(xlabel="rows of a query tile, $B_r$", ylabel="times less traffic than standard attention")
+    ax.legend(loc="upper left")
+    return ax
+
+
+# ---------------------------------------------------------------------------------------------- chapter 01
+
+
+def three_passes() -> Figure:
+    """Naive attention as its three kernels: which matrix each reads and writes, drawn as shapes."""
+    figure, ax = plt.subplots(figsize=(7.5, 3.2))
+    boxes = [  # name, x, y, width, height, colour
+        ("Q", 0.0, 0.0, 0.8, 3.0, SKY),
+        ("$K^T$", 1.2, 3.3, 3.0, 0.8, SKY),
+        ("S", 1.2, 0.0, 3.0, 3.0, VERMILION),
+        ("P", 6.2, 0.0, 3.0, 3.0, VERMILION),
+        ("V", 9.6, 0.0, 0.8, 3.0, SKY),
+        ("O", 12.4, 0.0, 0.8, 3.0, GREEN),
+    ]
+    for name, x, y, width, height, colour in boxes:
+        ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor=GREY, alpha=0.55))
+        ax.text(x + width / 2, y + height / 2, name, ha="center", va="center", fontsize=13)
+    shapes = [(0.4, "$L_q × d$"), (2.7, "$L_q × L_k$"), (7.7, "$L_q × L_k$"), (10.0, "$L_k × d$"), (12.8, "$L_q × d$")]
+    for x, shape in shapes:
+        ax.text(x, -0.15, shape, ha="center", va="top", color=GREY, fontsize=9)
+    ax.text(4.3, 3.7, "$d × L_k$", va="center", color=GREY, fontsize=9)
+    for x, kernel in [(2.7, "1  scores.cu"), (7.7, "2  softmax.cu"), (12.6, "3  output.cu")]:
+        ax.text(x, -1.2, kernel, ha="center", family="monospace", fontsize=9)
+    for start, end in [(4.35, 6.05), (10.55, 12.25)]:
+        ax.annotate("", (end, 1.5), (start, 1.5), arrowprops={"arrowstyle": "->", "color": GREY, "linewidth": 1.5})
+    ax.set(xlim=(-0.2, 14.0), ylim=(-1.6, 4.3), aspect="equal")
+    ax.axis("off")
+    return figure
+
+
+def warp_addresses(requests: Mapping[str, Sequence[int]], row_bytes: int, rows: int = 32) -> Figure:
+    """One panel per load of a warp: memory row by row, the sectors that move in light, the floats asked for in dark.
+
+    `requests` maps a title to the byte addresses of the 32 lanes; memory is drawn as `rows` lines of `row_bytes`.
+    """
+    figure, axes = plt.subplots(1, len(requests), figsize=(7.5, 4.2), squeeze=False)
+    for ax, (title, addresses) in zip(axes[0], requests.items(), strict=True):
+        for sector in {address // 32 for address in addresses}:
+            y, x = divmod(sector * 32, row_bytes)
+            ax.add_patch(Rectangle((x, y), 32, 1, facecolor=ORANGE, edgecolor="white", alpha=0.5))
+        for address in set(addresses):
+            y, x = divmod(address, row_bytes)
+            ax.add_patch(Rectangle((x, y), 4, 1, facecolor=BLUE, edgecolor="none"))
+        ax.set(xlim=(0, row_bytes), ylim=(rows, 0), title=title, xlabel="byte within the row")
+        ax.set_xticks(range(0, row_bytes + 1, 64))
+        ax.set_yticks(range(0, rows + 1, 8))
+    axes[0][0].set_ylabel("row of K (one key each)")
+    return figure
+
+
+def masks(panels: Mapping[str, Tensor]) -> Figure:
+    """One panel per mask, bool `[L_q, L_k]`: the keys that a query sees are blue."""
+    figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 2.6), squeeze=False)
+    for ax, (title, mask) in zip(axes[0], panels.items(), strict=True):
+        rows, columns = mask.shape
+        for i in range(rows):
+            for j in range(columns):
+                colour = BLUE if mask[i, j] else "white"
+                ax.add_patch(Rectangle((j, i), 1, 1, facecolor=colour, edgecolor=GREY, linewidth=0.5))
+        ax.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", title=title, xlabel="key j", ylabel="query i")
+        ax.set_xticks([j + 0.5 for j in range(columns)], range(columns))
+        ax.set_yticks([i + 0.5 for i in range(rows)], range(rows))
+        ax.tick_params(length=0)
+    return figure
+
+
+def roofline(peaks: Mapping[str, float], bandwidth: float, points: Mapping[str, tuple[float, float]]) -> Axes:
+    """Roofline: FLOP/s against arithmetic intensity, both axes logarithmic.
+
+    `peaks` maps a label to FLOP/s, `bandwidth` is in bytes/s, `points` maps a kernel to (FLOP per byte, FLOP/s).
+    """
+    ax = plt.figure(figsize=(7.5, 3.8)).subplots()
+    left, right = 0.1, 2000.0
+    for (name, peak), style in zip(peaks.items(), ("--", "-"), strict=False):
+        ax.plot([left, peak / bandwidth, right], [left * bandwidth, peak, peak], color=GREY, linestyle=style)
+        ax.text(right, peak * 1.15, name, ha="right", color=GREY)
+    for (name, (intensity, speed)), marker in zip(points.items(), "os^Dv", strict=False):
+        ax.plot(intensity, speed, marker, markersize=8, label=name)
+    ax.set(xscale="log", yscale="log", xlim=(left, right), xlabel="FLOP per byte of HBM traffic", ylabel="FLOP/s")
+    ax.legend(loc="lower right")
+    return ax
+
+
+def time_and_memory(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
+    """Milliseconds and peak megabytes against the sequence length, a line per name; rows as `bench_gpu` gives them."""
+    figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6))
+    for name, marker in zip(names, "os^Dv", strict=False):
+        chosen = sorted((row for row in rows if row["name"] == name), key=lambda row: row["length"])
+        lengths = [row["length"] for row in chosen]
+        for ax, column in zip(axes, ("median_ms", "peak_mb"), strict=True):
+            ax.plot(lengths, [row[column] for row in chosen], marker=marker, markersize=4, label=name)
+            ax.set(xscale="log", yscale="log", xlabel="sequence length L")
+            ax.set_xticks(lengths, lengths)
+            ax.minorticks_off()
+    axes[0].set_ylabel("time, ms")
+    axes[1].set_ylabel("peak memory, MB")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure
+
+
+def training(ours: Sequence[float], reference: Sequence[float], weights: Tensor) -> Figure:
+    """Two losses step by step, which should coincide, and the attention weights `[L_q, L_k]` learned."""
+    figure, (loss, picture) = plt.subplots(1, 2, figsize=(7.5, 3.0), width_ratios=(1.5, 1))
+    loss.plot(ours, color=BLUE, label="our kernels")
+    loss.plot(reference, "o", color=ORANGE, markersize=3, label="plain PyTorch")
+    loss.set(xlabel="training step", ylabel="mean squared error", ylim=(0, None))
+    loss.legend()
+    image = picture.imshow(weights.numpy(), cmap="viridis", vmin=0, vmax=1)
+    picture.set(xlabel="key", ylabel="query", title="weights")
+    figure.colorbar(image, ax=picture, shrink=0.8)
+    return figure

@@ -1,0 +1,107 @@
+"""What a chapter puts on the page besides plots: the machine, a kernel's source, a table, an expected error."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from IPython.display import HTML, DisplayHandle, display
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import CudaLexer
+
+from course_utils.emulator.compiler import find_compiler
+from course_utils.emulator.launch import settings
+from course_utils.errors import CompileError, KernelError, LaunchError
+from course_utils.kernel_source import read_kernel
+
+
+def machine() -> torch.device:
+    """Says where this notebook's kernels run, and returns that device: the GPU if there is one, otherwise the CPU."""
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        print(f"Kernels run on {torch.cuda.get_device_name()} (sm_{major}{minor}), through CuPy.")
+        return torch.device("cuda")
+    threads = settings().threads
+    print(
+        f"No GPU here: kernels run for real on the CPU emulator ({find_compiler().kind}, {threads} threads). "
+        "Timings shown were measured on a GPU and say which."
+    )
+    return torch.device("cpu")
+
+
+def source(name: str, first: int = 1, last: int | None = None) -> DisplayHandle | None:
+    """Shows lines `first` to `last` (1-based, inclusive) of a kernel file, with line numbers and colours."""
+    lines = read_kernel(name).splitlines()
+    last = min(len(lines), last or len(lines))
+    if not 1 <= first <= last:
+        raise ValueError(f"first and last take a range of lines within 1 ... {len(lines)}, got {first} ... {last}")
+    text = "\n".join(lines[first - 1 : last])
+    look = {"noclasses": True, "nobackground": True, "prestyles": "font-family: ui-monospace, monospace; margin: 0"}
+    formatter = HtmlFormatter(linenos="inline", linenostart=first, style="default", **look)
+    body = highlight(text, CudaLexer(stripnl=False), formatter)
+    caption = f'<div style="font-size: 85%; opacity: 0.8">kernels/{html.escape(name)}</div>'
+    plain = "\n".join(f"{number:4d}  {line}" for number, line in enumerate(text.splitlines(), first))
+    frame = "background: #fafafa; color: #1a1a1a; padding: 8px 12px; border-radius: 4px; overflow-x: auto"
+    page = f'<div style="{frame}; line-height: 1.35">{caption}{body}</div>'
+    return display({"text/html": page, "text/plain": plain}, raw=True)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return str(value)
+
+
+def table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> None:
+    """Shows rows (dicts with the same keys) as a table; the keys are its heading. Numbers are right-aligned."""
+    columns = list(rows[0]) if rows else []
+    cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
+    widths = [max(len(line[i]) for line in [columns, *cells]) for i in range(len(columns))]
+    plain = "\n".join(
+        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in [columns, *cells]
+    )
+    numeric = [all(isinstance(row.get(column), (int, float)) for row in rows) for column in columns]
+
+    def row_html(tag: str, texts: Sequence[str]) -> str:
+        aligned = zip(texts, numeric, strict=True)
+        return "".join(
+            f'<{tag} style="text-align: {"right" if n else "left"}">{html.escape(text)}</{tag}>' for text, n in aligned
+        )
+
+    body = "".join(f"<tr>{row_html('td', line)}</tr>" for line in cells)
+    heading = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    page = f"<table>{heading}<thead><tr>{row_html('th', columns)}</tr></thead><tbody>{body}</tbody></table>"
+    display({"text/html": page, "text/plain": f"{caption}\n{plain}".strip()}, raw=True)
+
+
+@contextlib.contextmanager
+def expected_error() -> Iterator[None]:
+    """Runs code that must fail and prints the error where a traceback would stand. No error is an AssertionError."""
+    try:
+        yield
+    except (KernelError, LaunchError, CompileError, TypeError, ValueError, LookupError, OSError) as error:
+        message = html.escape(f"{type(error).__name__}: {error}")
+        style = "border-left: 4px solid #b3261e; padding: 6px 12px; background: #fff4f2; color: #1a1a1a"
+        display(HTML(f'<pre style="{style}; white-space: pre-wrap">{message}</pre>'))
+    else:
+        raise AssertionError("this code was expected to fail, but it ran to its end")
+
+
+def prediction(predicted: float | None, found: float, unit: str = "") -> None:
+    """Sets a learner's prediction beside the figure that was found; None means that none was made."""
+    figure = f"{_cell(found)} {unit}".strip()
+    if predicted is None:
+        print(f"You made no prediction. Found: {figure}.")
+    elif predicted == 0 or found == 0:
+        print(f"You predicted {_cell(predicted)} {unit}".strip() + f"; found: {figure}.")
+    else:
+        factor = max(predicted / found, found / predicted)
+        print(f"You predicted {_cell(predicted)} {unit}".strip() + f"; found: {figure}. You are off by {factor:.2g}×.")

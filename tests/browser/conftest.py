@@ -1,0 +1,168 @@
+"""A real JupyterLab, and a page that opens a notebook in it as a learner would."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCREENSHOTS = ROOT / "build" / "screenshots"
+SERVER_SECONDS = 60
+
+# Runs all cells of the notebook in front and returns its content afterwards. Waiting for an "idle" indicator instead
+# would race with the kernel's start.
+RUN_ALL_CELLS = """async () => {
+    const panel = jupyterapp.shell.currentWidget;
+    await panel.context.ready;
+    await panel.sessionContext.ready;
+    await panel.sessionContext.session.kernel.info;
+    const start = performance.now();
+    await jupyterapp.commands.execute("notebook:run-all-cells");
+    return { seconds: (performance.now() - start) / 1000, cells: panel.content.model.toJSON().cells };
+}"""
+# JupyterLab builds the cells that are far from the view only when they come near it.
+SCROLL_TO_CELL = """async (index) => {
+    await jupyterapp.shell.currentWidget.content.scrollToItem(index, "center");
+}"""
+
+
+class NotebookPage:
+    """A notebook that was opened in JupyterLab and run from top to bottom. `seconds`: how long the cells took."""
+
+    def __init__(self, page, path: str) -> None:
+        self.page = page
+        page.wait_for_function("(path) => window.jupyterapp?.shell.currentWidget?.context?.path === path", arg=path)
+        result = page.evaluate(RUN_ALL_CELLS)
+        self.seconds: float = result["seconds"]
+        self.cells: list[dict] = result["cells"]
+
+    def assert_every_cell_ran(self) -> None:
+        """Every code cell has a count and no error among its outputs."""
+        ran = 0
+        for index, cell in enumerate(self.cells):
+            if cell["cell_type"] != "code" or not "".join(cell["source"]).strip():
+                continue
+            for output in cell["outputs"]:
+                trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output.get("traceback", ())))
+                assert output["output_type"] != "error", f"cell {index} failed:\n{trace}"
+            assert cell["execution_count"], f"cell {index} did not run"
+            ran += 1
+        assert ran, "the notebook has no code cell"
+
+    def widgets(self):
+        """The course's widgets, in order: scrolls to each cell that shows one and yields its root element."""
+        for index, cell in enumerate(self.cells):
+            shown = [output.get("data", {}) for output in cell.get("outputs", ())]
+            if not any("application/vnd.jupyter.widget-view+json" in data for data in shown):
+                continue
+            self.page.evaluate(SCROLL_TO_CELL, index)
+            drawn = self.page.locator(".jp-Notebook-cell").nth(index).locator(".ak-widget")
+            if drawn.count() == 0:  # a progress bar, or a widget that is not drawn yet
+                self.page.wait_for_timeout(1000)
+            for number in range(drawn.count()):
+                drawn.nth(number).scroll_into_view_if_needed()
+                yield drawn.nth(number)
+
+    def screenshot(self, name: str, element=None) -> None:
+        """Saves what the learner sees as build/screenshots/<name>.png."""
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        (element or self.page).screenshot(path=SCREENSHOTS / f"{name}.png")
+
+
+class Lab:
+    """A JupyterLab server over a folder of its own, with nobody's settings but the course's."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        private = {name: str(folder / ".jupyter" / name.lower()) for name in ("JUPYTER_CONFIG_DIR", "IPYTHONDIR")}
+        environment = {
+            **os.environ,
+            **private,
+            "JUPYTER_CONFIG_PATH": str(ROOT / "course_utils" / "jupyter"),
+            "JUPYTERLAB_WORKSPACES_DIR": str(folder / ".jupyter" / "workspaces"),
+        }
+        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
+        command += [f"--port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token="]
+        command += [f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"]
+        self.log = folder / "jupyter.log"
+        with self.log.open("wb") as log:
+            self.server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)
+        self._wait()
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + SERVER_SECONDS
+        while time.monotonic() < deadline and self.server.poll() is None:
+            try:
+                urllib.request.urlopen(f"{self.url}/api/status", timeout=5).close()
+                return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.2)
+        self.stop()
+        raise RuntimeError(f"JupyterLab did not start:\n{self.log.read_text(errors='replace')[-4000:]}")
+
+    def stop(self) -> None:
+        """Ends the server and its kernels."""
+        self.server.terminate()
+        try:
+            self.server.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.server.kill()
+            self.server.wait()
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory):
+    """JupyterLab over a copy of notebooks/, so that running a chapter changes nothing in the repository."""
+    folder = tmp_path_factory.mktemp("lab")
+    if (ROOT / "notebooks").is_dir():
+        ignored = shutil.ignore_patterns(".ipynb_checkpoints")
+        shutil.copytree(ROOT / "notebooks", folder / "notebooks", ignore=ignored)
+    server = Lab(folder)
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def open_notebook(lab, browser):
+    """open_notebook("notebooks/NN_slug.ipynb") -> NotebookPage, after running all cells."""
+    pages = []
+
+    def open_path(path: str) -> NotebookPage:
+        page = browser.new_page(viewport={"width": 1300, "height": 1000})
+        pages.append(page)
+        page.set_default_timeout(60_000)
+        page.goto(f"{lab.url}/lab/tree/{path}?reset")
+        return NotebookPage(page, path)
+
+    yield open_path
+    for page in pages:
+        # The kernel goes with the page; a dialog about unsaved changes must not hold up the close.
+        page.evaluate("() => jupyterapp.shell.currentWidget?.sessionContext?.shutdown()")
+        page.close(run_before_unload=False)
+
+
+@pytest.fixture
+def write_notebook(lab):
+    """write_notebook("name.ipynb", ["cell", ...]) -> path below JupyterLab's folder."""
+
+    def write(name: str, cells: list[str]) -> str:
+        notebook = nbformat.v4.new_notebook()
+        notebook.cells = [nbformat.v4.new_code_cell(source) for source in cells]
+        notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        nbformat.write(notebook, lab.folder / name)
+        return name
+
+    return write

@@ -1,0 +1,146 @@
+"""Which compiler is found, what it says when it fails, and that it is not asked twice."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from course_utils.cuda import CompileError, RawModule, read_kernel
+from course_utils.emulator import compiler as compilers
+
+KERNEL = 'extern "C" __global__ void k(float* out) { out[threadIdx.x] = 1; }'
+
+
+@pytest.fixture
+def empty_cache(monkeypatch, tmp_path):
+    """A cache folder with nothing but the runtime in it, and the commands that run from now on."""
+    runtime = compilers.build_runtime(compilers.find_compiler())
+    monkeypatch.setattr(compilers, "cache_folder", lambda: tmp_path)
+    (tmp_path / runtime.name).symlink_to(runtime)
+    commands = []
+    run = subprocess.run
+
+    def record(command, **options):
+        if "-o" in command:
+            commands.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", record)
+    return commands
+
+
+@pytest.fixture
+def fresh_search():
+    compilers.find_compiler.cache_clear()
+    yield
+    compilers.find_compiler.cache_clear()
+
+
+def test_an_error_shows_the_file_and_line_of_the_learner(compiler, tmp_path):
+    path = tmp_path / "wrong.cu"
+    path.write_text('// a comment\nextern "C" __global__ void k(float* out) {\n    out[0] = undeclared;\n}\n')
+    with pytest.raises(CompileError) as caught:
+        RawModule(code=read_kernel(path)).compile()
+    assert f"{path}:3:" in str(caught.value) and "undeclared" in caught.value.log
+
+
+def test_a_missing_brace_is_an_error_of_the_learners_file(compiler):
+    with pytest.raises(CompileError, match=r"kernel\.cu:\d:\d+: error: expected"):
+        RawModule(code='extern "C" __global__ void k(float* out) {\n out[0] = 1;\n').compile()
+
+
+def test_what_nvrtc_does_not_know_either_is_an_error(compiler):
+    with pytest.raises(CompileError, match="INFINITY"):
+        RawModule(code='extern "C" __global__ void k(float* out) { out[0] = INFINITY; }').compile()
+
+
+def test_a_function_that_is_defined_nowhere_is_a_compile_error(compiler):
+    code = '__device__ float helper(float); extern "C" __global__ void k(float* out) { out[0] = helper(1); }'
+    with pytest.raises(CompileError, match=r"kernel\.cu uses _Z6helperf, which is declared but defined nowhere"):
+        RawModule(code=code).compile()
+
+
+def test_the_same_source_is_compiled_once(empty_cache):
+    for _ in range(2):
+        RawModule(code=KERNEL).compile()
+    assert len(empty_cache) == 2  # one compilation, one link
+
+
+def test_other_options_and_other_text_are_compiled_anew(empty_cache):
+    RawModule(code=KERNEL).compile()
+    RawModule(code=KERNEL, options=("-DN=1",)).compile()
+    RawModule(code=KERNEL.replace("1;", "2;")).compile()
+    assert len(empty_cache) == 6
+
+
+def test_a_changed_header_is_compiled_anew(empty_cache, tmp_path):
+    (tmp_path / "a.cu").write_text('#include "value.cuh"\n' + KERNEL.replace("1;", "VALUE;"))
+    out = torch.zeros(1)
+    for value in (3, 4, 3):
+        (tmp_path / "value.cuh").write_text(f"#define VALUE {value}\n")
+        RawModule(code=read_kernel(tmp_path / "a.cu")).get_function("k")((1,), (1,), (out,))
+        assert out.item() == value
+    assert len(empty_cache) == 4
+
+
+def test_a_failed_compilation_leaves_nothing_behind(empty_cache, tmp_path):
+    before = set(tmp_path.iterdir())
+    with pytest.raises(CompileError):
+        RawModule(code="nonsense;" + KERNEL).compile()
+    assert set(tmp_path.iterdir()) == before
+
+
+def test_two_processes_compile_the_same_file_at_once(tmp_path):
+    program = f"""
+import torch
+from course_utils.cuda import RawModule
+out = torch.zeros(4)
+RawModule(code={KERNEL!r}).get_function("k")((1,), (4,), (out,))
+assert out.tolist() == [1] * 4
+"""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    both = [subprocess.Popen([sys.executable, "-c", program], env=environment) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    names = [path.name for path in (tmp_path / "attention-kernels").iterdir()]
+    assert sorted(name.split("-")[0] for name in names if name.endswith(".so")) == ["kernels", "runtime"]
+    assert not any(name.startswith("tmp") for name in names)
+
+
+def test_the_search_takes_what_the_environment_names(fresh_search, monkeypatch):
+    monkeypatch.setenv("COURSE_EMULATOR_CXX", "zig")
+    found = compilers.find_compiler()
+    assert found.kind == "zig" and "ziglang" in found.describe()
+
+
+def test_without_a_compiler_on_the_path_the_ziglang_wheel_serves(fresh_search, monkeypatch):
+    for name in ("CXX", "COURSE_EMULATOR_CXX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert compilers.find_compiler().kind == "zig"
+
+
+def test_without_any_compiler_the_error_says_what_to_install(fresh_search, monkeypatch):
+    for name in ("CXX", "COURSE_EMULATOR_CXX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(compilers, "_zig", lambda: None)
+    with pytest.raises(
+        CompileError, match=r"needs a C\+\+ compiler: install g\+\+ or clang\+\+, or `pip install ziglang`"
+    ):
+        RawModule(code=KERNEL).compile()
+
+
+def test_a_compiler_that_does_not_exist_is_named(fresh_search, monkeypatch):
+    monkeypatch.setenv("COURSE_EMULATOR_CXX", "no-such-compiler -O3")
+    with pytest.raises(CompileError, match="'no-such-compiler -O3' .* was not found"):
+        RawModule(code=KERNEL).compile()
+
+
+def test_a_cache_folder_that_cannot_be_written_is_replaced(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    folder = compilers.cache_folder.__wrapped__()
+    assert folder.is_dir() and tmp_path not in folder.parents
+    folder.rmdir()

@@ -1,0 +1,456 @@
+"""A kernel that fails is an exception that says where; the caller's data and its next launch are untouched."""
+
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from course_utils.cuda import KernelError, RawModule, read_kernel
+from course_utils.emulator import configure
+from course_utils.emulator.launch import settings
+
+BROKEN = {
+    "endless loop": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            if (threadIdx.x == 5)
+                while (n == 40) out[0] = out[0] + 1;    // BUG
+        }""",
+        "time limit",
+        r"still running after 0\.5 s",
+        (5, 0, 0),
+    ),
+    "endless loop without effect": (
+        """
+        extern "C" __global__ void k(int* out, int n) { if (threadIdx.x == 5) for (;;) {} }    // BUG""",
+        "time limit",
+        "still running",
+        (5, 0, 0),
+    ),
+    "write far past the end": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            if (threadIdx.x == 5)
+                out[100000000] = n;    // BUG
+        }""",
+        "crash",
+        r"write 399,999,\d\d\d bytes past the end of argument 0 \('out'\) of k\(\) \(256 bytes\)",
+        (5, 0, 0),
+    ),
+    "read far before the start": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            if (threadIdx.x == 5)
+                out[threadIdx.x] = out[-50000000];    // BUG
+        }""",
+        "crash",
+        r"read 200,000,000 bytes before argument 0 \('out'\)",
+        (5, 0, 0),
+    ),
+    "one past the end": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            out[threadIdx.x + 59] = n;    // BUG
+        }""",
+        "crash",
+        r"write 0 bytes past the end of argument 0",
+        (5, 0, 0),
+    ),
+    "null pointer": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            int* nowhere = (int*)(long long)(n - 40);
+            if (threadIdx.x == 5)
+                *nowhere = 1;    // BUG
+        }""",
+        "crash",
+        "invalid memory access",
+        (5, 0, 0),
+    ),
+    "in an inlined function": (
+        """
+        __device__ void store(int* to, int i) {
+            to[i] = 1;    // BUG
+        }
+        extern "C" __global__ void k(int* out, int n) {
+            if (threadIdx.x == 5) store(out, 100000000);
+        }""",
+        "crash",
+        "past the end",
+        (5, 0, 0),
+    ),
+    "in a called function": (
+        """
+        __device__ __noinline__ void store(int* to, int i) {
+            to[i] = 1;    // BUG
+        }
+        extern "C" __global__ void k(int* out, int n) {
+            if (threadIdx.x == 5) store(out, 100000000);
+        }""",
+        "crash",
+        "past the end",
+        (5, 0, 0),
+    ),
+    "barriers of two branches": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            if (threadIdx.x < 5)
+                __syncthreads();
+            else
+                __syncthreads();    // BUG
+        }""",
+        "divergent barrier",
+        r"thread \(\d+,0,0\) of the same block waits at the one in line 4",
+        None,
+    ),
+    "barrier passed by": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            if (threadIdx.x == 5)
+                __syncthreads();    // BUG
+            out[threadIdx.x] = n;
+        }""",
+        "divergent barrier",
+        r"1 of the block's 64 threads wait at this __syncthreads\(\)",
+        (5, 0, 0),
+    ),
+    "barrier in a loop of uneven length": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            for (int i = 0; i < 1 + threadIdx.x % 2; i++)
+                __syncthreads();    // BUG
+        }""",
+        "divergent barrier",
+        "32 of the block's 64 threads wait",
+        (1, 0, 0),
+    ),
+    "shuffle against barrier": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            if (threadIdx.x % 32 < 16)
+                out[threadIdx.x] = __shfl_xor_sync(0xffffffffu, n, 1);    // BUG
+            else
+                __syncthreads();
+        }""",
+        "deadlock",
+        r"32 threads in __shfl_xor_sync\(\) at line 4, 32 threads in __syncthreads\(\) at line 6",
+        (0, 0, 0),
+    ),
+    "two collectives meet": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            if (threadIdx.x % 2)
+                out[0] = __any_sync(0xffffffffu, 1);    // BUG
+            else
+                out[0] = __shfl_sync(0xffffffffu, n, 0);
+        }""",
+        "bad collective",
+        r"__any_sync\(\) here, __shfl_sync\(\) in line 6",
+        None,
+    ),
+    "mask without the caller": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            if (threadIdx.x == 5)
+                __syncwarp(0xf);    // BUG
+        }""",
+        "bad collective",
+        "the mask 0x0000000f does not name lane 5",
+        (5, 0, 0),
+    ),
+    "endless recursion": (
+        """
+        __device__ __noinline__ int more(volatile int* out, int n) { return more(out, n + 1) + out[n & 7]; }    // BUG
+        extern "C" __global__ void k(int* out, int n) {
+            if (threadIdx.x == 5) out[0] = more(out, n);
+        }""",
+        "crash",
+        "stack overflow",
+        (5, 0, 0),
+    ),
+    "integer division by zero": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            out[threadIdx.x] = n / ((int)threadIdx.x - 5);    // BUG
+        }""",
+        "crash",
+        "integer division by zero",
+        (5, 0, 0),
+    ),
+    "assert": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            assert(threadIdx.x != 5 && "five");    // BUG
+        }""",
+        "trap",
+        r'assert\(threadIdx.x != 5 && "five"\) failed',
+        (5, 0, 0),
+    ),
+    "trap": (
+        """
+        extern "C" __global__ void k(int* out, int n) {
+            if (threadIdx.x == 5)
+                __trap();    // BUG
+        }""",
+        "trap",
+        r"__trap\(\)",
+        (5, 0, 0),
+    ),
+}
+GOOD = 'extern "C" __global__ void k(int* out, int n) { out[threadIdx.x] = n; }'
+ENDLESS = 'extern "C" __global__ void k(int* out, int n) { while (n) out[0] = out[0] + 1; }'
+
+
+def fill(run_kernel, code, *, blocks=2, threads=64):
+    out = torch.full((threads,), 7, dtype=torch.int32)
+    run_kernel(code, (blocks,), (threads,), (out, np.int32(40)))
+    return out
+
+
+def raised(code):
+    """The error of a kernel that was given a tensor of 64 sevens, and that tensor."""
+    out = torch.full((64,), 7, dtype=torch.int32)
+    kernel = RawModule(code=code).get_function("k")
+    with pytest.raises(KernelError) as caught:
+        kernel((2,), (64,), (out, np.int32(40)))
+    return caught.value, out
+
+
+def children():
+    tasks = Path("/proc/self/task").iterdir()
+    return {int(child) for task in tasks for child in (task / "children").read_text().split()}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_kernel_is_an_exception_that_says_where(case, compiler, run_kernel):
+    code, kind, message, thread = BROKEN[case]
+    line = code[: code.index("// BUG")].count("\n") + 1
+    with configure(time_limit=0.5):
+        error, out = raised(code)
+    assert error.kind == kind
+    assert (error.file, error.line) == ("kernel.cu", line)
+    assert error.kernel == "k" and "kernel k" in str(error)
+    assert error.block in ((0, 0, 0), (1, 0, 0)) and f"block {error.block}" in str(error)
+    assert thread in (None, error.thread) and f"thread {error.thread}" in str(error)
+    assert str(error).startswith(f"kernel.cu:{line}: ")
+    assert "// BUG" in str(error).splitlines()[-1]
+    assert re.search(message, str(error))
+    assert (out == 7).all(), "a failed launch changed its argument"
+    assert (fill(run_kernel, GOOD) == 40).all(), "the next launch does not work"
+
+
+@pytest.mark.parametrize(("asked", "index"), [(0, 0), (0, 50000), (1000, 1024), (4096, 1024)])
+def test_dynamic_shared_memory_that_was_not_asked_for_is_out_of_bounds(asked, index, compiler):
+    out = torch.zeros(1)
+    kernel = RawModule(
+        code="""extern "C" __global__ void k(float* out, int i) {
+            extern __shared__ float shared[];
+            shared[i] = 1;
+            out[0] = shared[i];
+        }"""
+    ).get_function("k")
+    with pytest.raises(
+        KernelError, match=r"kernel\.cu:3: .* past the end of the dynamic shared memory .* \(shared_mem\)"
+    ):
+        kernel((1,), (1,), (out, np.int32(index)), shared_mem=asked)
+    kernel((1,), (1,), (out, np.int32(index)), shared_mem=4 * index + 4)
+    assert out.item() == 1
+
+
+def test_a_local_array_larger_than_the_stack_is_a_stack_overflow(compiler):
+    error, _ = raised("""extern "C" __global__ void k(int* out, int n) {
+        volatile int large[1000000];
+        large[n] = 1;
+        out[threadIdx.x] = large[n];
+    }""")
+    assert "stack overflow" in str(error) and error.file == "kernel.cu"
+
+
+def test_a_local_array_of_250_kilobytes_fits(compiler, run_kernel):
+    code = """extern "C" __global__ void k(int* out, int n) {
+        volatile int large[64000];
+        large[n] = n;
+        out[threadIdx.x] = large[n];
+    }"""
+    assert (fill(run_kernel, code) == 40).all()
+
+
+def test_a_crash_in_a_header_names_the_header_and_its_line(compiler, tmp_path):
+    (tmp_path / "store.cuh").write_text(
+        "// stores\n#pragma once\n__device__ void store(int* to, int i) {\n    to[i] = 1;\n}\n"
+    )
+    kernel = tmp_path / "broken.cu"
+    kernel.write_text(
+        '#include "store.cuh"\nextern "C" __global__ void k(int* out, int n) { store(out, 100000000); }\n'
+    )
+    error, _ = raised(read_kernel(kernel))
+    assert (error.file, error.line) == ("store.cuh", 4)
+    assert "to[i] = 1;" in str(error)
+
+
+def test_a_barrier_in_a_header_names_the_header(compiler, tmp_path):
+    (tmp_path / "wait.cuh").write_text("\n\n__device__ void wait() { __syncthreads(); }\n")
+    kernel = tmp_path / "broken.cu"
+    kernel.write_text(
+        '#include "wait.cuh"\nextern "C" __global__ void k(int* out, int n) { if (threadIdx.x == 5) wait(); }\n'
+    )
+    error, _ = raised(read_kernel(kernel))
+    assert (error.kind, error.file, error.line, error.thread) == ("divergent barrier", "wait.cuh", 3, (5, 0, 0))
+
+
+def test_a_crash_in_a_library_function_names_the_line_that_called_it(compiler):
+    error, _ = raised("""extern "C" __global__ void k(int* out, int n) {
+        memset(out, 0, 4);
+        memset(out + 100000000, 0, (size_t)n << 20);
+    }""")
+    assert (error.kind, error.line) == ("crash", 3)
+
+
+def test_block_and_thread_of_a_failure_are_three_dimensional():
+    out = torch.zeros(1, dtype=torch.int32)
+    kernel = RawModule(
+        code="""extern "C" __global__ void k(int* out) {
+            bool block = blockIdx.x == 1 && blockIdx.y == 2 && blockIdx.z == 3;
+            bool thread = threadIdx.x == 3 && threadIdx.y == 2 && threadIdx.z == 1;
+            if (block && thread) __trap();
+        }"""
+    ).get_function("k")
+    with pytest.raises(KernelError) as caught:
+        kernel((2, 3, 4), (4, 3, 2), (out,))
+    assert (caught.value.block, caught.value.thread) == ((1, 2, 3), (3, 2, 1))
+
+
+def test_when_every_thread_fails_one_of_them_is_reported():
+    error, _ = raised('extern "C" __global__ void k(int* out, int n) { out[100000000 + threadIdx.x] = 1; }')
+    assert error.kind == "crash" and error.line == 1
+
+
+def test_a_failure_ends_the_launch_though_another_block_waits_for_the_failed_one():
+    start = time.monotonic()
+    with configure(threads=2):
+        error, _ = raised("""extern "C" __global__ void k(int* out, int n) {
+            if (blockIdx.x == 0) { __nanosleep(1); __trap(); }
+            while (atomicAdd(out, 0) == 7) {}
+        }""")
+    assert error.kind == "trap" and time.monotonic() - start < 10
+
+
+def test_the_time_limit_is_kept():
+    start = time.monotonic()
+    with configure(time_limit=0.5):
+        error, _ = raised(ENDLESS)
+    assert error.kind == "time limit" and 0.5 <= time.monotonic() - start < 2
+
+
+def test_a_launch_of_many_short_blocks_is_stopped_too():
+    start = time.monotonic()
+    out = torch.zeros(1, dtype=torch.int32)
+    kernel = RawModule(code='extern "C" __global__ void k(int* out) {}').get_function("k")
+    with configure(time_limit=0.3), pytest.raises(KernelError, match="still running"):
+        kernel((2**31 - 1,), (32,), (out,))
+    assert time.monotonic() - start < 3
+
+
+def test_the_time_limit_leaves_its_with_block():
+    with configure(time_limit=0.3):
+        assert settings().time_limit == 0.3
+    with pytest.raises(ZeroDivisionError), configure(time_limit=0.3):
+        raise ZeroDivisionError
+    assert settings().time_limit == 60
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("inf"), float("nan"), "5"])
+def test_an_impossible_time_limit_is_rejected(limit):
+    with pytest.raises(ValueError, match="time_limit takes a positive, finite number"), configure(time_limit=limit):
+        pass
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.5])
+def test_an_impossible_number_of_threads_is_rejected(threads):
+    with pytest.raises(ValueError, match="threads takes a positive int"), configure(threads=threads):
+        pass
+
+
+def test_an_interrupt_ends_the_worker(run_kernel):
+    before = children()
+    timer = threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    start = time.monotonic()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fill(run_kernel, ENDLESS)
+    finally:
+        timer.join()
+    assert time.monotonic() - start < 10
+    assert children() <= before
+    assert (fill(run_kernel, GOOD) == 40).all()
+
+
+def test_an_interrupt_that_reaches_the_worker_too_is_still_a_keyboard_interrupt(run_kernel):
+    before = children()
+
+    def interrupt_both():  # as a terminal or Jupyter does: the whole process group
+        for worker in children() - before:
+            os.kill(worker, signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(0.4, interrupt_both)
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fill(run_kernel, ENDLESS)
+    finally:
+        timer.join()
+    assert children() <= before
+
+
+def test_a_worker_that_is_killed_is_an_exception():
+    before = children()
+
+    def kill():
+        for worker in children() - before:
+            os.kill(worker, signal.SIGKILL)
+
+    timer = threading.Timer(0.4, kill)
+    timer.start()
+    error, out = raised(ENDLESS)
+    timer.join()
+    assert error.kind == "died" and "signal 9" in str(error)
+    assert (out == 7).all()
+
+
+def test_a_launch_without_enough_memory_says_so():
+    program = """
+import resource, torch
+from course_utils.cuda import KernelError, RawModule
+module = RawModule(code='extern "C" __global__ void k() {}')
+module.compile()
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1300 << 20), used + (1300 << 20)))
+try:
+    from course_utils.emulator import configure
+    with configure(threads=16):
+        module.get_function("k")((1000,), (1024,), ())
+except (KernelError, MemoryError) as error:
+    print(type(error).__name__, error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (
+        "KernelError the emulator could not get memory for the stacks of a block: Cannot allocate memory" in done.stdout
+    )
+
+
+def test_an_error_can_be_pickled():
+    error, _ = raised(BROKEN["write far past the end"][0])
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == str(error)
+    assert (copy.kind, copy.kernel, copy.line, copy.block, copy.thread) == ("crash", "k", 4, error.block, (5, 0, 0))

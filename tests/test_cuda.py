@@ -1,0 +1,306 @@
+"""The facade: which launches it takes, what it says of the others, and that the emulator agrees with the GPU."""
+
+import numpy as np
+import pytest
+import torch
+
+from course_utils import cuda
+from course_utils.cuda import KernelError, LaunchError, RawModule, read_kernel
+
+SAXPY = """
+extern "C" __global__ void saxpy(const float* x, float* y, int n, float a) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] += a * x[i];
+}
+"""
+N, A = np.int32(8), np.float32(2)
+
+
+def saxpy(x=None, y=None, *rest):
+    """Launches saxpy with the arguments given, and good ones for the others."""
+    arguments = (torch.ones(8) if x is None else x, torch.ones(8) if y is None else y, *(rest or (N, A)))
+    RawModule(code=SAXPY).get_function("saxpy")((1,), (8,), arguments)
+
+
+# ---- what works
+
+
+def test_a_launch_changes_its_output(device):
+    x, y = torch.arange(1000.0, device=device), torch.ones(1000, device=device)
+    RawModule(code=SAXPY).get_function("saxpy")((4,), (256,), (x, y, np.int32(1000), np.float32(2)))
+    assert torch.equal(y, 1 + 2 * x)
+
+
+def test_a_list_of_arguments_and_numpy_integers_for_dimensions_are_taken(device):
+    y = torch.zeros(8, device=device)
+    RawModule(code=SAXPY).get_function("saxpy")([np.int64(1)], (np.int32(8),), [torch.ones_like(y), y, N, A])
+    assert (y == 2).all()
+
+
+def test_the_backend_follows_the_arguments_of_each_launch(device):
+    module = RawModule(code=SAXPY)
+    for place in (device, torch.device("cpu"), device):
+        y = torch.zeros(8, device=place)
+        module.get_function("saxpy")((1,), (8,), (torch.ones_like(y), y, N, A))
+        assert (y == 2).all() and y.device.type == place.type
+
+
+def test_dynamic_shared_memory_above_48_kilobytes_needs_no_more_than_its_size(device):
+    size = 90_000 // 4
+    y = torch.zeros(size, device=device)
+    code = """extern "C" __global__ void reverse(float* y, int n) {
+        extern __shared__ float s[];
+        for (int i = threadIdx.x; i < n; i += blockDim.x) s[i] = i;
+        __syncthreads();
+        for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = s[n - 1 - i];
+    }"""
+    RawModule(code=code).get_function("reverse")((1,), (128,), (y, np.int32(size)), shared_mem=4 * size)
+    assert torch.equal(y.cpu(), torch.arange(size - 1, -1, -1.0))
+
+
+def test_constants_are_set_through_get_global(device):
+    module = RawModule(
+        code="""__constant__ float table[4];
+        extern "C" __global__ void look_up(float* y) { y[threadIdx.x] = table[threadIdx.x % 4]; }"""
+    )
+    module.get_global("table", (4,), torch.float32, device).copy_(torch.arange(4.0))
+    y = torch.zeros(8, device=device)
+    module.get_function("look_up")((1,), (8,), (y,))
+    assert y.tolist() == [0, 1, 2, 3] * 2
+
+
+def test_options_templates_and_headers_of_the_course(device, tmp_path):
+    (tmp_path / "half.cuh").write_text("#include <cuda_fp16.h>\n")
+    (tmp_path / "a.cu").write_text(
+        '#include "half.cuh"\ntemplate <typename T> __global__ void fill(T* y) { y[threadIdx.x] = T(VALUE); }\n'
+    )
+    module = RawModule(
+        code=read_kernel(tmp_path / "a.cu"), options=("-DVALUE=1.5f",), name_expressions=("fill<float>", "fill<__half>")
+    )
+    for name, dtype in (("fill<float>", torch.float32), ("fill<__half>", torch.float16)):
+        y = torch.zeros(4, device=device, dtype=dtype)
+        module.get_function(name)((1,), (4,), (y,))
+        assert y.tolist() == [1.5] * 4
+
+
+def test_kernels_of_the_include_folder_are_found(monkeypatch, tmp_path):
+    (tmp_path / "shared.cuh").write_text("#define VALUE 4\n")
+    monkeypatch.setattr("course_utils.emulator.module.INCLUDE", tmp_path)
+    y = torch.zeros(1)
+    code = '#include "shared.cuh"\nextern "C" __global__ void k(float* y) { *y = VALUE; }'
+    RawModule(code=code).get_function("k")((1,), (1,), (y,))
+    assert y.item() == 4
+
+
+# ---- wrong arguments: which one, what it is, what it should be
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((torch.ones(8).double(),), TypeError, r"argument 0 \('x'\) of saxpy\(\) is `const float\* x`: expected a "
+         "tensor of torch.float32, got torch.float64"),
+        ((None, torch.ones(8).half()), TypeError, r"argument 1 \('y'\) .* of torch.float32, got torch.float16"),
+        ((None, None, N, np.float64(2)), TypeError, r"argument 3 \('a'\) .* pass np.float32\(...\), got np.float64"),
+        ((None, None, np.int64(8), A), TypeError, r"argument 2 \('n'\) .* pass np.int32\(...\), got np.int64"),
+        ((None, None, np.float32(8), A), TypeError, r"argument 2 \('n'\) .* pass np.int32\(...\), got np.float32"),
+        ((None, None, 8, A), TypeError, r"argument 2 \('n'\) .*`int n`: pass np.int32\(...\), got int 8"),
+        ((None, None, N, 2.0), TypeError, r"argument 3 \('a'\) .* pass np.float32\(...\), got float 2.0"),
+        ((None, None, N, None), TypeError, r"argument 3 \('a'\) .* pass np.float32\(...\), got NoneType None"),
+        ((None, None, torch.tensor(8), A), TypeError, r"argument 2 \('n'\) .* pass np.int32\(...\), got a tensor"),
+        ((np.float32(1),), TypeError, r"argument 0 \('x'\) .* expected a torch tensor, got float32"),
+        ((np.ones(8, np.float32),), TypeError, r"argument 0 \('x'\) .* expected a torch tensor, got ndarray"),
+        (([1.0] * 8,), TypeError, r"argument 0 \('x'\) .* expected a torch tensor, got list"),
+        ((None, None, N), TypeError, r"takes 4 arguments \(const float\* x, float\* y, int n, float a\), got 3"),
+        ((None, None, N, A, A), TypeError, "takes 4 arguments .*, got 5"),
+        ((torch.ones(16)[::2],), ValueError, r"argument 0 \('x'\) .* contiguous, got shape \(8,\) with strides \(2,\)"),
+        ((None, torch.ones(2, 4).T), ValueError, r"argument 1 \('y'\) .* contiguous, .* call .contiguous\(\) first"),
+        ((torch.ones(1).expand(8),), ValueError, r"contiguous, got shape \(8,\) with strides \(0,\)"),
+        ((torch.ones(8).to_sparse(),), ValueError, "contiguous"),
+        ((None, torch.ones(8, device="meta")), ValueError, r"argument 1 \('y'\) of saxpy\(\) is on meta, but argument "
+         r"0 \('x'\) of saxpy\(\) is on cpu: move all tensors to one device"),
+        ((torch.ones(8, device="meta"),) * 2, ValueError, "is on meta; kernels run on cpu and cuda tensors"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        saxpy(*arguments)
+
+
+@pytest.mark.gpu
+def test_tensors_on_two_devices_are_rejected():
+    with pytest.raises(ValueError, match=r"argument 1 \('y'\) .* is on cuda:0, but argument 0 .* is on cpu"):
+        saxpy(torch.ones(8), torch.ones(8, device="cuda"))
+
+
+def test_a_tensor_in_place_of_the_tuple_of_arguments_is_rejected():
+    with pytest.raises(TypeError, match=r"args of saxpy\(\) takes a tuple of tensors and NumPy scalars, got Tensor"):
+        RawModule(code=SAXPY).get_function("saxpy")((1,), (8,), torch.ones(4))
+
+
+def test_signed_and_unsigned_scalars_of_one_size_are_interchangeable():
+    y = torch.ones(8)
+    saxpy(torch.ones(8), y, np.uint32(8), A)
+    assert (y == 3).all()
+
+
+def test_a_tensor_for_a_struct_and_a_struct_of_another_size_are_rejected():
+    code = 'struct P { int n; float s; };\nextern "C" __global__ void k(float* y, P p) { y[0] = p.s; }'
+    kernel = RawModule(code=code).get_function("k")
+    with pytest.raises(TypeError, match=r"argument 1 \('p'\) of k\(\) is `P p`: pass a NumPy scalar .*, got a tensor"):
+        kernel((1,), (1,), (torch.ones(1), torch.ones(2)))
+    with pytest.raises(TypeError, match=r"argument 1 \('p'\) of k\(\) takes 8 bytes, got 4"):
+        kernel((1,), (1,), (torch.ones(1), np.float32(1)))
+
+
+def test_a_pointer_of_unknown_type_takes_any_tensor():
+    code = 'extern "C" __global__ void k(void* raw, unsigned char* bytes) { *(int*)raw = 7; bytes[3] = 1; }'
+    raw, other = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    RawModule(code=code).get_function("k")((1,), (1,), (raw, other))
+    assert raw.item() == 7 and other.item() == 1 << 24
+
+
+# ---- impossible launches
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "error", "message"),
+    [
+        ((1,), (1025,), LaunchError, r"block \(1025, 1, 1\) is too large: the limits are \(1024, 1024, 64\)"),
+        ((1,), (32, 33), LaunchError, r"block \(32, 33, 1\) has 1056 threads; a block has at most 1024"),
+        ((1,), (1, 1, 65), LaunchError, r"limits are \(1024, 1024, 64\)"),
+        (
+            (1, 65536),
+            (8,),
+            LaunchError,
+            r"grid \(1, 65536, 1\) is too large: the limits are \(2147483647, 65535, 65535\)",
+        ),
+        ((2**31,), (8,), LaunchError, "too large"),
+        ((0,), (8,), ValueError, r"grid takes one to three positive ints, got \(0,\)"),
+        ((1,), (-8,), ValueError, "block takes one to three positive ints"),
+        ((1,), (8.0,), ValueError, "block takes one to three positive ints"),
+        (1, (8,), ValueError, "grid takes one to three positive ints .*, got 1"),
+        ((1,), (), ValueError, r"block takes .*, got \(\)"),
+        ((1, 1, 1, 1), (8,), ValueError, "grid takes one to three"),
+    ],
+)
+def test_an_impossible_grid_or_block_is_rejected(grid, block, error, message):
+    x = torch.ones(8)
+    with pytest.raises(error, match=message):
+        RawModule(code=SAXPY).get_function("saxpy")(grid, block, (x, x, N, A))
+
+
+@pytest.mark.parametrize("shared_mem", [-1, 1.5, "48"])
+def test_an_impossible_size_of_shared_memory_is_rejected(shared_mem):
+    with pytest.raises(ValueError, match="shared_mem takes a number of bytes, got"):
+        RawModule(code=SAXPY).get_function("saxpy")(
+            (1,), (8,), (torch.ones(8), torch.ones(8), N, A), shared_mem=shared_mem
+        )
+
+
+def test_more_shared_memory_than_there_is_names_both_figures(device):
+    x = torch.ones(8, device=device)
+    with pytest.raises(
+        LaunchError, match=r"saxpy\(\) asks for 300,000 bytes of dynamic shared memory .* has [\d,]+ bytes"
+    ):
+        RawModule(code=SAXPY).get_function("saxpy")((1,), (8,), (x, x, N, A), shared_mem=300_000)
+
+
+@pytest.mark.parametrize(("arch", "needed"), [("sm_90", "sm_90 or newer"), ("sm_90a only", "sm_90a exactly")])
+def test_a_kernel_for_a_newer_device_says_what_it_needs_and_what_was_found(arch, needed):
+    code = f"// arch: {arch}\n{SAXPY}"
+    with pytest.raises(LaunchError, match=rf"kernel\.cu needs {needed}; the CPU emulator is an sm_80"):
+        RawModule(code=code).get_function("saxpy")((1,), (8,), (torch.ones(8), torch.ones(8), N, A))
+
+
+def test_the_emulator_presents_itself_as_sm_80():
+    y = torch.zeros(1)
+    RawModule(code='// arch: sm_80\nextern "C" __global__ void k(float* y) { *y = __CUDA_ARCH__; }').get_function("k")(
+        (1,), (1,), (y,)
+    )
+    assert y.item() == 800
+
+
+# ---- modules and names
+
+
+def test_a_missing_kernel_is_an_error_that_lists_those_there_are():
+    module = RawModule(code=SAXPY + "template <int N> __global__ void fill(float* y) { *y = N; }")
+    with pytest.raises(LookupError, match=r"kernel\.cu has no kernel 'saxy'; it has: saxpy; templates .*: fill"):
+        module.get_function("saxy")
+
+
+@pytest.mark.parametrize("name", ["fill", "fill<4>", "saxpy<3>"])
+def test_a_template_is_launched_by_a_declared_name_expression_only(name):
+    code = SAXPY + "template <int N> __global__ void fill(float* y) { *y = N; }"
+    with pytest.raises(LookupError, match="it has: saxpy, fill<3>"):
+        RawModule(code=code, name_expressions=["fill<3>"]).get_function(name)
+
+
+def test_two_definitions_with_different_parameters_are_rejected():
+    code = f"#if X\n{SAXPY}\n#else\n{SAXPY.replace('float a', 'double a')}\n#endif"
+    with pytest.raises(LookupError, match=r"defines saxpy\(\) in lines 3 and 10 with different parameters"):
+        RawModule(code=code).get_function("saxpy")
+
+
+@pytest.mark.parametrize("name", ["declared", "nothing"])
+def test_a_kernel_without_a_body_is_no_kernel(name):
+    with pytest.raises(LookupError, match=f"has no kernel '{name}'; it has: saxpy"):
+        RawModule(code="__global__ void declared(int n);" + SAXPY).get_function(name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"code": b"bytes"}, "code takes CUDA C.. as a str, got bytes"),
+        ({"code": SAXPY, "options": "-DN=3"}, r"options takes a sequence of strings .*, got the str '-DN=3'"),
+        (
+            {"code": SAXPY, "name_expressions": "f<3>"},
+            "name_expressions takes a sequence of strings .*, got the str 'f<3>'",
+        ),
+    ],
+)
+def test_a_module_names_the_argument_that_is_wrong(arguments, message):
+    with pytest.raises(TypeError, match=message):
+        RawModule(**arguments)
+
+
+def test_an_error_names_the_file_of_the_kernel(tmp_path):
+    path = tmp_path / "broken.cu"
+    path.write_text('\nextern "C" __global__ void k(float* y) {\n    __trap();\n}\n')
+    with pytest.raises(KernelError, match=r"broken\.cu:3: __trap") as caught:
+        RawModule(code=read_kernel(path)).get_function("k")((1,), (1,), (torch.zeros(1),))
+    assert caught.value.file == str(path)
+
+
+def test_cuda_tensors_without_cupy_say_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "cupy", None)
+    with pytest.raises(LaunchError, match=r"CUDA tensors need CuPy.* pip install 'cupy-cuda1\dx\[ctk\]'"):
+        cuda._import_cupy()
+
+
+# ---- the two backends
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("threads", [32, 64, 256])
+@pytest.mark.parametrize("blocks", [1, 7])
+def test_the_emulator_and_the_gpu_agree(threads, blocks):
+    code = """extern "C" __global__ void k(const float* x, float* y, int n) {
+        extern __shared__ float s[];
+        int i = blockIdx.x * blockDim.x + threadIdx.x;
+        s[threadIdx.x] = i < n ? x[i] : 0.0f;
+        __syncthreads();
+        float sum = s[blockDim.x - 1 - threadIdx.x];
+        for (int d = 16; d; d /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, d);
+        if (i < n) y[i] = sum;
+    }"""
+    n = threads * blocks - 3
+    kernel = RawModule(code=code).get_function("k")
+    x = torch.randn(n)
+    results = []
+    for device in ("cpu", "cuda"):
+        y = torch.zeros(n, device=device)
+        kernel((blocks,), (threads,), (x.to(device), y, np.int32(n)), shared_mem=4 * threads)
+        results.append(y.cpu())
+    assert torch.allclose(*results, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,71 @@
+"""The plots of the chapters say what they were given."""
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from course_utils import plots
+from course_utils.costs import Step
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def texts(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def test_traffic_bars_name_each_total_and_highlight_what_was_asked_for():
+    steps = {"standard": [Step("S", 3_000_000, 1_000_000), Step("O", 0, 1_000_000)], "least": [Step("O", 0, 500_000)]}
+    ax = plots.traffic_bars(steps, highlight=lambda name: name == "S")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["standard", "least"]
+    assert [text.strip() for text in texts(ax)] == ["5.0 MB", "0.5 MB"]
+    vermilion = [
+        patch for patch in ax.patches if plots.mpl.colors.to_hex(patch.get_facecolor()) == plots.VERMILION.lower()
+    ]
+    assert [patch.get_width() for patch in vermilion] == [4.0]
+
+
+def test_online_weights_of_every_stage_sum_to_one():
+    figure = plots.online_weights(torch.tensor([1.0, 2.0, 5.0, 3.0]), block=2)
+    assert [sum(bar.get_height() for bar in ax.patches) for ax in figure.axes] == pytest.approx([1, 1])
+    assert [len(ax.patches) for ax in figure.axes] == [2, 4]
+
+
+def test_loop_orders_visit_every_tile_once():
+    by_column, by_row = plots.loop_orders(query_tiles=2, key_tiles=3).axes
+    assert texts(by_column) == ["1", "3", "5", "2", "4", "6"]
+    assert texts(by_row) == ["1", "2", "3", "4", "5", "6"]
+
+
+def test_tiled_attention_colours_one_tile_of_each_matrix():
+    ax = plots.tiled_attention(query_tiles=3, key_tiles=4, i=1, j=2)
+    faces = [plots.mpl.colors.to_hex(patch.get_facecolor()) for patch in ax.patches if patch.get_width() <= 1]
+    expected = {plots.BLUE: 1, plots.VERMILION: 1, plots.ORANGE: 1, plots.GREEN: 2}
+    assert {colour: faces.count(colour.lower()) for colour in expected} == expected
+
+
+def test_tile_choice_marks_the_limits():
+    ax = plots.tile_choice([16, 32], {"fp32": [1.0, 2.0]}, {"48 KB": 20.0})
+    assert texts(ax) == ["48 KB"]
+
+
+def test_time_and_memory_draws_a_line_per_name_in_order_of_length():
+    rows = [
+        {"name": name, "length": length, "median_ms": length / 100, "peak_mb": length / 10}
+        for name in ("a", "b", "not asked for")
+        for length in (1024, 512)
+    ]
+    time, memory = plots.time_and_memory(rows, ["a", "b"]).axes
+    assert [line.get_label() for line in time.lines] == ["a", "b"]
+    assert list(time.lines[0].get_xdata()) == [512, 1024]
+    assert list(memory.lines[0].get_ydata()) == [51.2, 102.4]
+
+
+def test_training_draws_both_losses_and_the_weights():
+    loss, picture, _ = plots.training([2.0, 1.0], [2.0, 1.1], torch.eye(4)).axes
+    assert len(loss.lines) == 2
+    assert picture.images[0].get_array().shape == (4, 4)
