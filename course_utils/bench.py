@@ -16,7 +16,7 @@ from course_utils import bench_emulator, bench_gpu, measured
 from course_utils.measured import Measurement, Row
 
 CHAPTERS: dict[str, Callable[[], list[Row]]] = {
-    "00_start_here": bench_gpu.ceilings,
+    "00_start_here": bench_gpu.start_here,
     "01_attention_basics": bench_gpu.naive_steps,
     "02_flash_attention_minimal": bench_gpu.minimal_flash,
 }
@@ -67,13 +67,14 @@ def plot(measurement: Measurement) -> Figure:
     """Time against length, a line per implementation and a panel per pass; or bars where there is no length."""
     rows = [row for row in measurement.rows if row.get("median_ms") is not None]
     passes = list(dict.fromkeys(row.get("pass", "") for row in rows))
+    colours = {name: f"C{n}" for n, name in enumerate(dict.fromkeys(row["name"] for row in rows))}
     figure = Figure(figsize=(5.5 * len(passes), 4.5), layout="constrained")
     for axes, name in zip(figure.subplots(1, len(passes), squeeze=False)[0], passes, strict=True):
         chosen = [row for row in rows if row.get("pass", "") == name]
         if "length" in chosen[0]:
             for label in dict.fromkeys(row["name"] for row in chosen):
                 points = [(row["length"], row["median_ms"]) for row in chosen if row["name"] == label]
-                axes.plot(*zip(*points, strict=True), marker="o", label=label)
+                axes.plot(*zip(*points, strict=True), marker="o", label=label, color=colours[label])
             axes.set(xscale="log", yscale="log", xlabel="sequence length", ylabel="milliseconds (median)", title=name)
             axes.set_xscale("log", base=2)
             axes.legend(fontsize="small")

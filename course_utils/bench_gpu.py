@@ -31,6 +31,14 @@ Function = Callable[[], object]
 
 # ---------------------------------------------------------------------------------------------- chapter 00
 
+STRIDES = (1, 2, 4, 8, 16, 32)
+WORKING_SETS = tuple(n * 2**20 for n in (4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 256, 512, 1024))  # bytes
+
+
+def start_here() -> list[Row]:
+    """Every figure of chapter 00: the ceilings of the device, its caches, and the chapter's own kernels."""
+    return ceilings() + copies() + rereads() + transposes() + matmuls()
+
 
 def ceilings(
     *, device: str = "cuda", matrix: int = MATRIX, copy_bytes: int = 2**30, fma_steps: int = 4096
@@ -66,6 +74,106 @@ def ceilings(
     return rows + (_sizes() if device == "cuda" else [])
 
 
+def copies(*, device: str = "cuda", n: int = 2**26) -> list[Row]:
+    """copy.cu and copy_strided.cu on `n` floats; `gb_per_s` counts each byte once read and once written."""
+    source = torch.randn(n, device=device)
+    targets: dict[str, Tensor] = {}
+    functions: dict[str, Function] = {}
+
+    def add(name: str, kernel: Kernel, threads: int, *scalars: np.generic) -> None:
+        target = targets[name] = torch.empty_like(source)
+        grid = (costs.ceil_div(threads, 256),)
+        functions[name] = lambda: kernel(grid, (256,), (source, target, *scalars))
+
+    add("copy.cu", _kernel("00_start_here/copy.cu", "copy"), n, np.int32(n))
+    strided = _kernel("00_start_here/copy_strided.cu", "copy_strided")
+    strides = {f"copy_strided.cu, stride {stride}": stride for stride in STRIDES}
+    for name, stride in strides.items():
+        add(name, strided, stride * costs.ceil_div(n, stride), np.int32(n), np.int32(stride))
+    times = timing.compare(functions)
+    for name, target in targets.items():
+        _require_close(name, target, source)
+    rows = [_moved(name, time, 2 * source.nbytes) for name, time in times.items()]
+    return [row | ({"stride": strides[row["name"]]} if row["name"] in strides else {}) for row in rows]
+
+
+def rereads(
+    *, device: str = "cuda", working_sets: tuple[int, ...] = WORKING_SETS, total_bytes: int = 2**33
+) -> list[Row]:
+    """reread.cu: read bandwidth against the bytes that are read again and again, `total_bytes` in all."""
+    kernel = _kernel("00_start_here/reread.cu", "reread")
+    blocks = 4 * (torch.cuda.get_device_properties(0).multi_processor_count if device == "cuda" else 1)
+    data = torch.randn(max(working_sets) // 4, device=device)
+    sums = torch.empty(blocks * 512, device=device)
+    functions: dict[str, Function] = {}
+    for size in working_sets:
+        scalars = np.int32(size // 4), np.int32(total_bytes // size)
+        functions[f"reread.cu, {size // 2**20} MiB"] = lambda scalars=scalars: kernel(
+            (blocks,), (512,), (data, sums, *scalars)
+        )
+    times = timing.compare(functions)
+    return [
+        _moved(name, time, total_bytes // size * size) | {"working_set_bytes": size}
+        for (name, time), size in zip(times.items(), working_sets, strict=True)
+    ]
+
+
+def transposes(*, device: str = "cuda", side: int = 8192) -> list[Row]:
+    """The three transposes of a square fp32 matrix; `gb_per_s` counts each byte once read and once written."""
+    source, out = torch.randn(side, side, device=device), torch.empty(side, side, device=device)
+    grid, sizes = (costs.ceil_div(side, 32),) * 2, (np.int32(side),) * 2
+    functions: dict[str, Function] = {}
+    for name in ("transpose_naive", "transpose_tiled", "transpose_padded"):
+        kernel = _kernel(f"00_start_here/{name}.cu", name)
+        functions[f"{name}.cu"] = lambda kernel=kernel: kernel(grid, (32, 32), (source, out, *sizes))
+        out.fill_(torch.nan)
+        functions[f"{name}.cu"]()
+        _require_close(f"{name}.cu", out, source.T)
+    return [_moved(name, time, 2 * source.nbytes) for name, time in timing.compare(functions).items()]
+
+
+def matmuls(*, device: str = "cuda", side: int = 4096) -> list[Row]:
+    """The three matrix products of a square fp32 matrix beside torch's, TF32 off."""
+    A, B = torch.randn(side, side, device=device), torch.randn(side, side, device=device)
+    out, sizes = torch.empty_like(A), (np.int32(side),) * 3
+    functions: dict[str, Function] = {}
+    with reference.full_float32():
+        expected = A @ B
+        for name, tile, block in _MATMULS:
+            kernel, grid = _kernel(f"00_start_here/{name}.cu", name), (costs.ceil_div(side, tile),) * 2
+            functions[f"{name}.cu"] = lambda kernel=kernel, grid=grid, block=block: kernel(
+                grid, block, (A, B, out, *sizes)
+            )
+            out.fill_(torch.nan)
+            functions[f"{name}.cu"]()
+            _require_close(f"{name}.cu", out / side**0.5, expected / side**0.5)
+        functions["torch.mm"] = lambda: torch.mm(A, B, out=out)
+        times = timing.compare(functions)
+    return [
+        {
+            "name": name,
+            "side": side,
+            "median_ms": time.median,
+            "spread_ms": time.spread,
+            "tflop_per_s": 2 * side**3 / time.median / 1e9,
+        }
+        for name, time in times.items()
+    ]
+
+
+# Kernel and file, rows and columns of C per block, threads per block.
+_MATMULS = (("matmul_naive", 32, (32, 32)), ("matmul_tiled", 32, (32, 32)), ("matmul_registers", 64, (16, 16)))
+
+
+def _moved(name: str, time: timing.Timing, bytes_moved: int) -> Row:
+    return {
+        "name": name,
+        "median_ms": time.median,
+        "spread_ms": time.spread,
+        "gb_per_s": bytes_moved / time.median / 1e6,
+    }
+
+
 _PRODUCTS = {
     torch.float32: "fp32 matrix product, TF32 off",
     torch.float16: "fp16 matrix product, tensor cores",
@@ -74,8 +182,12 @@ _PRODUCTS = {
 
 
 def _sizes() -> list[Row]:
+    import cupy
+
     found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    clock = cupy.cuda.Device(torch.cuda.current_device()).attributes["ClockRate"]  # kHz
     return [
+        {"name": "clock, at most", "mhz": clock / 1000},
         {"name": "streaming multiprocessors", "count": found.multi_processor_count},
         {"name": "device memory", "bytes": found.total_memory},
         {"name": "L2 cache", "bytes": found.L2_cache_size},

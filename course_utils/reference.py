@@ -102,8 +102,10 @@ def attention_gradients(
     scores, v = _scores(query, key, value, is_causal, scale, dtype)
     q, k, grad = query.to(dtype), _repeat_heads(key.to(dtype), query.shape[1]), grad_output.to(dtype)
 
-    # The log-sum-exp stays in fp32 where the inputs are half precision, as kernels keep it.
-    lse = torch.logsumexp(scores.to(torch.promote_types(dtype, torch.float32)), dim=-1, keepdim=True)
+    # A backward pass gets the log-sum-exp from a forward pass, which adds up in an order of its own (here: backwards)
+    # and keeps it in fp32 where the inputs are half precision. Both matter for rounding only.
+    forward_scores, _ = _scores(query.flip(-1), key.flip(-1), value, is_causal, scale, dtype)
+    lse = torch.logsumexp(forward_scores.to(torch.promote_types(dtype, torch.float32)), dim=-1, keepdim=True)
     weights = torch.exp(scores - lse).nan_to_num(nan=0.0).to(dtype)  # NaN only in rows without a key, where P is 0
     row_sum = (grad * (weights @ v)).sum(dim=-1, keepdim=True)
     grad_scores = weights * (grad @ v.mT - row_sum)

@@ -50,6 +50,25 @@ def source(name: str, first: int = 1, last: int | None = None) -> DisplayHandle 
     return display({"text/html": page, "text/plain": plain}, raw=True)
 
 
+def passage(name: str, start: str, end: str | None = None) -> DisplayHandle | None:
+    """Shows a kernel file from the first line that contains `start` to the next one that contains `end`.
+
+    `end=None` takes the next line that begins with "}", the end of a function. Unlike line numbers, this follows the
+    file when it is edited. Raises ValueError if there is no such line.
+    """
+    lines = read_kernel(name).splitlines()
+    first = next((n for n, line in enumerate(lines, 1) if start in line), None)
+    if first is None:
+        raise ValueError(f"start: no line of {name} contains {start!r}")
+    following = list(enumerate(lines, 1))[first:]
+    last = next((n for n, line in following if (line.startswith("}") if end is None else end in line)), None)
+    if last is None:
+        raise ValueError(
+            f"end: no line of {name} after line {first} " + (f"contains {end!r}" if end else "begins with }")
+        )
+    return source(name, first, last)
+
+
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"

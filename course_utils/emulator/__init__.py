@@ -8,7 +8,9 @@
 
 A launch that fails raises `course_utils.errors.KernelError` in the calling process, which goes on. What the emulator
 does not imitate: the order in which a GPU runs threads between barriers (here: one after the other), the last bits of
-fast functions, and time. Its device presents itself as sm_80 with 227 KB of shared memory per block.
+fast functions, and time. A thread that waits in a loop for another one of its block must wait by an atomic function or
+__nanosleep(): a loop of plain reads goes on for ever. Its device presents itself as sm_80 with 227 KB of shared memory
+per block. A worker is a process like any other, not a sandbox: a kernel can do what its user can.
 
 The sanitizer and the profiler attach where the runtime already passes: the memory accesses of a build that the compiler
 instruments, and in runtime/block.cpp the opening of a barrier, the end of a collective and the exit of a thread.

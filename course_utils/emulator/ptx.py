@@ -45,6 +45,7 @@ INSTRUCTIONS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"rsqrt\.approx(?:\.ftz)?\.f32", _call("rsqrt")),
     (r"tanh\.approx\.f32", _call("tanh")),
     (r"cvt\.rn\.(f16|bf16)x2\.f32", _convert_pair),
+    (r"membar\.(?:cta|gl|sys)|fence\.acq_rel\.(?:cta|gpu|sys)", _call("fence")),
 ]
 
 
@@ -67,6 +68,8 @@ def translate(ptx: str, operands: Operands) -> str:
             statements.append(f"{values[0]} = emu_shared_offset((const void*)({shared_pointers[values[1]]}))")
         elif opcode == "mov.u32" and values[1:] == ["%laneid"]:
             statements.append(f"emu::ptx::lane_id({values[0]})")
+        elif opcode in ("bar.sync", "barrier.sync") and values == ["0"]:  # of the 16 barriers, that of __syncthreads()
+            statements.append("__syncthreads()")
         else:
             statements.append(_known(opcode, values, instruction))
     return "; ".join(statements)

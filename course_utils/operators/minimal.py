@@ -106,6 +106,8 @@ def flash_attention_minimal(
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
     factor = check_inputs(query, key, value, scale=scale, dtypes=(torch.float32,))
+    if factor <= 0:  # the kernels scale after they took the maximum
+        query, factor = query * factor, 1.0
     head_dim = query.shape[-1]
     kernel_dim = next((d for d in HEAD_DIMS if d >= head_dim), None)
     if kernel_dim is None:

@@ -1,10 +1,11 @@
-// vector_add.cu — the first kernel: out = a + b, one thread per element.
+// vector_add.cu — c = a + b, one thread per element: about the smallest kernel there is.
 //
-// grid   (ceil(n / block))             block  any number of threads, 256 is usual
-// layout a, b, out [n], fp32
+// grid   (ceil(n / threads))           block  (threads), a multiple of 32, such as 256
+// layout a, b, c [n], fp32, contiguous
 // shared 0 bytes
-// limits any n; the threads past the end have nothing to do
-extern "C" __global__ void vector_add(const float* a, const float* b, float* out, long long n) {
-    const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) out[i] = a[i] + b[i];
+// limits 1 <= n <= 2^31 - 1024
+extern "C" __global__ void vector_add(const float* a, const float* b, float* c, int n) {
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;   // my element
+    if (i < n)                                             // not past the end
+        c[i] = a[i] + b[i];
 }

@@ -25,16 +25,16 @@ scores(const float* Q, const float* K, float* S, int L_q, int L_k, int d,
     __shared__ float Q_tile[32][32], K_tile[32][33];
     float sum = 0;
     for (int c0 = 0; c0 < d; c0 += 32) {
-        // Neighbouring threads read neighbouring floats; beyond the ends, zeros.
-        const bool inside = c0 + tx < d;
-        Q_tile[ty][tx] = inside && i < L_q ? Q[(long long)i * d + c0 + tx] : 0;
-        K_tile[ty][tx] = inside && j0 + ty < L_k ? K[(long long)(j0 + ty) * d + c0 + tx] : 0;
+        const int column = c0 + tx;   // neighbouring threads read neighbouring floats
+        const bool q_inside = i < L_q && column < d, k_inside = j0 + ty < L_k && column < d;
+        Q_tile[ty][tx] = q_inside ? Q[(long long)i * d + column] : 0;
+        K_tile[ty][tx] = k_inside ? K[(long long)(j0 + ty) * d + column] : 0;
         __syncthreads();   // both pieces are complete
         for (int c = 0; c < 32; c++)
             sum += Q_tile[ty][c] * K_tile[tx][c];
         __syncthreads();   // every thread is done with them
     }
-    if (i >= L_q || j >= L_k) return;   // not before: all threads must reach the barriers
+    if (i >= L_q || j >= L_k) return;   // not before: all must reach the barriers
 
     const bool masked = is_causal && j > i + L_k - L_q;   // the last query sees every key
     S[(long long)i * L_k + j] = masked ? NEG_INF : scale * sum;

@@ -22,7 +22,7 @@ scores_uncoalesced(const float* Q, const float* K, float* S, int L_q, int L_k, i
     if (i >= L_q || j >= L_k) return;
 
     float sum = 0;
-    for (int c = 0; c < d; c++)   // neighbouring threads read K at addresses d floats apart
+    for (int c = 0; c < d; c++)   // K: neighbouring threads are d floats apart
         sum += Q[(long long)i * d + c] * K[(long long)j * d + c];
 
     const bool masked = is_causal && j > i + L_k - L_q;   // the last query sees every key

@@ -6,7 +6,7 @@
 // layout Q, O [B, H, L_q, D]  K, V [B, H, L_k, D]  LSE [B, H, L_q], fp32, contiguous,
 //        Q, K, V and O aligned to 16 bytes
 // shared 4 · (B_R·(D+4) + B_C·(D+4) + B_C·D + B_R·(B_C+TX)) bytes, dynamic
-// limits TX threads share a row: 4, 8 or 16; D a multiple of 4·TX, B_C of TX and 4, B_R of 256/TX
+// limits scale > 0; TX threads share a row: 4, 8 or 16; D a multiple of 4·TX, B_C of TX and 4, B_R of 256/TX
 // options: -DD=32 -DB_R=64 -DB_C=32 -DTX=4 | -DD=64 -DB_R=128 -DB_C=64 -DTX=8 | -DD=64 -DB_R=64 -DB_C=32 -DTX=8 | -DD=128 -DB_R=128 -DB_C=64 -DTX=16 | -DD=128 -DB_R=32 -DB_C=32 -DTX=16
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1
 constexpr int ROWS = 8, TY = B_R / ROWS, THREADS = TX * TY;
@@ -68,26 +68,27 @@ forward(const float* Q, const float* K, const float* V, float* O, float* LSE,
                 }
             }
         }
-        // scale (to base 2: exp2 is what the hardware has); mask at the diagonal and the end
+        // scale (to base 2: exp2 is what the hardware has) in the exponent, where it rounds once;
+        // mask at the diagonal and the end
+        const float factor = scale * LOG2_E;
         const bool crosses = j0 + B_C > L_k || (is_causal && j0 + B_C - 1 > i0 + shift);
         for (int r = 0; r < ROWS; r++)
             for (int c = 0; c < KEYS; c++) {
                 const int i = i0 + ty + r * TY, j = j0 + tx + c * TX;
-                const bool masked = crosses && (j >= L_k || (is_causal && j > i + shift));
-                S[r][c] = masked ? NEG_INF : S[r][c] * (scale * LOG2_E);
+                if (crosses && (j >= L_k || (is_causal && j > i + shift))) S[r][c] = NEG_INF;
             }
-        // online softmax: raise the maximum m, rescale l and O to it, P = exp(S − m)
+        // online softmax: raise the maximum m, rescale l and O to it, P = exp(scale · S − m)
         for (int r = 0; r < ROWS; r++) {
-            float m_new = m[r];
-            for (int c = 0; c < KEYS; c++) m_new = fmaxf(m_new, S[r][c]);
-            for (int x = TX; x > 1; x /= 2)
-                m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffff, m_new, x));
+            float top = NEG_INF;
+            for (int c = 0; c < KEYS; c++) top = fmaxf(top, S[r][c]);
+            for (int x = TX; x > 1; x /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, x));
+            const float m_new = fmaxf(m[r], top * factor);
             const float base = m_new == NEG_INF ? 0 : m_new;   // no key yet: never −∞ − (−∞) = NaN
             const float rescale = exp2f(m[r] - base);
             m[r] = m_new, l[r] *= rescale;
             for (int c = 0; c < COLS; c++) O_i[r][c] *= rescale;
             for (int c = 0; c < KEYS; c++) {
-                const float p = exp2f(S[r][c] - base);
+                const float p = exp2f(fmaf(S[r][c], factor, -base));
                 l[r] += p;   // this thread's keys; the row's threads add up once, at the end
                 tile.P[ty + r * TY][tx + c * TX] = p;
             }

@@ -185,7 +185,7 @@ def test_shuffles_carry_every_type(run_kernel):
 
 
 def test_votes_and_matches(run_kernel):
-    out = torch.zeros(7, 32, dtype=torch.int64)
+    out = torch.zeros(9, 32, dtype=torch.int64)
     run_kernel(
         """extern "C" __global__ void k(long long* out) {
             int i = threadIdx.x;
@@ -197,6 +197,9 @@ def test_votes_and_matches(run_kernel):
             out[160 + i] = __match_any_sync(~0u, i / 10);
             if (i < 8) out[192 + i] = __ballot_sync(0xffu, i > 3);
             else out[192 + i] = __ballot_sync(0xffffff00u, i > 30);
+            int all;
+            out[224 + i] = __match_all_sync(~0u, 7, &all) - all;
+            out[256 + i] = __match_all_sync(~0u, i / 31, &all) + all;
         }""",
         (1,),
         (32,),
@@ -207,6 +210,7 @@ def test_votes_and_matches(run_kernel):
     assert [row.unique().tolist() for row in out[1:5]] == [[1], [0], [1], [0]]
     assert out[5].tolist() == [groups[i // 10] for i in range(32)]
     assert out[6].tolist() == [0xF0] * 8 + [0x80000000] * 24
+    assert (out[7] == 0xFFFFFFFF - 1).all() and (out[8] == 0).all()
 
 
 def test_warp_reductions(run_kernel):

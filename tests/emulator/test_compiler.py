@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -86,10 +87,13 @@ def test_a_changed_header_is_compiled_anew(empty_cache, tmp_path):
 
 
 def test_a_failed_compilation_leaves_nothing_behind(empty_cache, tmp_path):
-    before = set(tmp_path.iterdir())
+    def left() -> set[Path]:
+        return {path for path in tmp_path.iterdir() if path.name != "zig"}  # zig keeps a cache of its own
+
+    before = left()
     with pytest.raises(CompileError):
         RawModule(code="nonsense;" + KERNEL).compile()
-    assert set(tmp_path.iterdir()) == before
+    assert left() == before
 
 
 def test_two_processes_compile_the_same_file_at_once(tmp_path):

@@ -348,7 +348,7 @@ def test_the_time_limit_is_kept():
     start = time.monotonic()
     with configure(time_limit=0.5):
         error, _ = raised(ENDLESS)
-    assert error.kind == "time limit" and 0.5 <= time.monotonic() - start < 2
+    assert error.kind == "time limit" and 0.5 <= time.monotonic() - start < 5
 
 
 def test_a_launch_of_many_short_blocks_is_stopped_too():
@@ -357,7 +357,7 @@ def test_a_launch_of_many_short_blocks_is_stopped_too():
     kernel = RawModule(code='extern "C" __global__ void k(int* out) {}').get_function("k")
     with configure(time_limit=0.3), pytest.raises(KernelError, match="still running"):
         kernel((2**31 - 1,), (32,), (out,))
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 10
 
 
 def test_the_time_limit_leaves_its_with_block():
@@ -381,6 +381,7 @@ def test_an_impossible_number_of_threads_is_rejected(threads):
 
 
 def test_an_interrupt_ends_the_worker(run_kernel):
+    RawModule(code=ENDLESS).compile()  # so that the only child is the worker
     before = children()
     timer = threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
@@ -396,6 +397,7 @@ def test_an_interrupt_ends_the_worker(run_kernel):
 
 
 def test_an_interrupt_that_reaches_the_worker_too_is_still_a_keyboard_interrupt(run_kernel):
+    RawModule(code=ENDLESS).compile()  # so that the only child is the worker
     before = children()
 
     def interrupt_both():  # as a terminal or Jupyter does: the whole process group
@@ -414,6 +416,7 @@ def test_an_interrupt_that_reaches_the_worker_too_is_still_a_keyboard_interrupt(
 
 
 def test_a_worker_that_is_killed_is_an_exception():
+    RawModule(code=ENDLESS).compile()  # so that the only child is the worker
     before = children()
 
     def kill():

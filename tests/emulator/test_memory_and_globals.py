@@ -92,12 +92,14 @@ def test_too_much_static_and_dynamic_shared_memory_is_one_sum(run_kernel):
         __shared__ float own[10240];
         extern __shared__ float more[];
         own[threadIdx.x] = more[threadIdx.x] = 0;
-        out[threadIdx.x] = own[threadIdx.x];
+        __syncthreads();
+        out[threadIdx.x] = own[blockDim.x - 1 - threadIdx.x];
     }
     extern "C" __global__ void other(float* out) {
         __shared__ float large[50000];
         large[threadIdx.x] = 1;
-        out[0] = large[0];
+        __syncthreads();
+        out[threadIdx.x] = large[blockDim.x - 1 - threadIdx.x];
     }"""
     most = 227 * 1024 - 4 * 10240
     run_kernel(code, (1,), (1,), (torch.zeros(1),), shared_mem=most)

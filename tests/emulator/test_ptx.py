@@ -278,6 +278,23 @@ def test_a_shared_address_can_be_converted_by_ptx_and_the_lane_read(run_kernel):
     assert out[:, 0].tolist() == [4 * i for i in range(64)] and out[:, 1].tolist() == [*range(32)] * 2
 
 
+def test_barriers_and_fences_of_ptx(run_kernel):
+    out = torch.zeros(64, dtype=torch.int32)
+    run_kernel(
+        """extern "C" __global__ void k(int* out) {
+            __shared__ int s[64];
+            s[threadIdx.x] = threadIdx.x;
+            asm volatile("membar.cta;" ::: "memory");
+            asm volatile("bar.sync 0;" ::: "memory");
+            out[threadIdx.x] = s[63 - threadIdx.x];
+        }""",
+        (1,),
+        (64,),
+        (out,),
+    )
+    assert out.tolist() == list(range(63, -1, -1))
+
+
 def test_asm_can_stand_in_an_if_without_braces(run_kernel):
     out = torch.zeros(2)
     run_kernel(
@@ -340,5 +357,6 @@ def test_named_operands_are_an_error_that_says_what_is_taken(run_kernel):
 def test_the_translation_of_one_statement():
     assert ptx.translate("{ ex2.approx.f32 %0, %1; }", ["y", "x"]) == "emu::ptx::ex2(y, x)"
     assert ptx.translate("cp.async.wait_group %0;", ["2"]) == "emu::ptx::cp_async_wait_group(2)"
-    with pytest.raises(ptx.UnknownInstruction, match="add.f32"):
-        ptx.translate("add.f32 %0, %1, %2;", ["a", "b", "c"])
+    for unknown in ("add.f32 %0, %1, %2", "bar.sync 1, 64"):
+        with pytest.raises(ptx.UnknownInstruction, match=unknown):
+            ptx.translate(f"{unknown};", ["a", "b", "c"])

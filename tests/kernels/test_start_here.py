@@ -1,4 +1,4 @@
-"""The first kernels, at sizes that fill their tiles and at sizes that do not."""
+"""The first kernels, at sizes that fill their tiles and at sizes that do not, on outputs that start as NaN."""
 
 import numpy as np
 import pytest
@@ -7,11 +7,12 @@ import torch
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule, read_kernel
 
-THREADS, TILE = 256, 32
+THREADS = 256
+MATMULS = [("matmul_naive", 32, (32, 32)), ("matmul_tiled", 32, (32, 32)), ("matmul_registers", 64, (16, 16))]
 
 
-def launch(file, name, grid, block, *arguments):
-    RawModule(code=read_kernel(f"00_start_here/{file}.cu")).get_function(name)(grid, block, arguments)
+def launch(name, grid, block, *arguments):
+    RawModule(code=read_kernel(f"00_start_here/{name}.cu")).get_function(name)(grid, block, arguments)
 
 
 def nans(*shape, device):
@@ -20,15 +21,15 @@ def nans(*shape, device):
 
 @pytest.mark.parametrize("n", [1, 255, 256, 1000])
 def test_vector_add(device, n):
-    a, b, out = torch.randn(n, device=device), torch.randn(n, device=device), nans(n, device=device)
-    launch("vector_add", "vector_add", (ceil_div(n, THREADS),), (THREADS,), a, b, out, np.int64(n))
-    assert torch.equal(out, a + b)
+    a, b, c = torch.randn(n, device=device), torch.randn(n, device=device), nans(n, device=device)
+    launch("vector_add", (ceil_div(n, THREADS),), (THREADS,), a, b, c, np.int32(n))
+    assert torch.equal(c, a + b)
 
 
 @pytest.mark.parametrize("n", [1, 100, 1000])
 def test_copy(device, n):
     source, out = torch.randn(n, device=device), nans(n, device=device)
-    launch("copy", "copy", (ceil_div(n, THREADS),), (THREADS,), source, out, np.int64(n))
+    launch("copy", (ceil_div(n, THREADS),), (THREADS,), source, out, np.int32(n))
     assert torch.equal(out, source)
 
 
@@ -37,25 +38,32 @@ def test_copy(device, n):
 def test_a_strided_copy_also_touches_every_element(device, n, stride):
     source, out = torch.randn(n, device=device), nans(n, device=device)
     blocks = ceil_div(stride * ceil_div(n, stride), THREADS)
-    launch("copy", "copy_strided", (blocks,), (THREADS,), source, out, np.int64(n), np.int32(stride))
+    launch("copy_strided", (blocks,), (THREADS,), source, out, np.int32(n), np.int32(stride))
     assert torch.equal(out, source)
 
 
 @pytest.mark.parametrize("name", ["transpose_naive", "transpose_tiled", "transpose_padded"])
 @pytest.mark.parametrize("shape", [(1, 1), (32, 64), (33, 70), (5, 100)])
 def test_transpose(device, name, shape):
-    rows, columns = shape
-    matrix, out = torch.randn(rows, columns, device=device), nans(columns, rows, device=device)
-    grid = ceil_div(columns, TILE), ceil_div(rows, TILE)
-    launch("transpose", name, grid, (TILE, TILE), matrix, out, np.int32(rows), np.int32(columns))
+    rows, cols = shape
+    matrix, out = torch.randn(rows, cols, device=device), nans(cols, rows, device=device)
+    grid = ceil_div(cols, 32), ceil_div(rows, 32)
+    launch(name, grid, (32, 32), matrix, out, np.int32(rows), np.int32(cols))
     assert torch.equal(out, matrix.T)
 
 
-@pytest.mark.parametrize("name", ["matmul_naive", "matmul_tiled"])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (32, 64, 32), (33, 5, 70), (5, 40, 100)])
-def test_matmul(device, name, shape):
-    m, n, k = shape
-    A, B, C = torch.randn(m, k, device=device), torch.randn(k, n, device=device), nans(m, n, device=device)
-    sizes = np.int32(m), np.int32(n), np.int32(k)
-    launch("matmul", name, (ceil_div(n, TILE), ceil_div(m, TILE)), (TILE, TILE), A, B, C, *sizes)
-    torch.testing.assert_close(C.double(), A.double() @ B.double(), rtol=0, atol=1e-6 * k)
+@pytest.mark.parametrize("name, tile, block", MATMULS)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (32, 64, 32), (33, 5, 70), (5, 40, 100), (70, 65, 17)])
+def test_matmul(device, name, tile, block, shape):
+    M, N, K = shape
+    A, B, C = torch.randn(M, K, device=device), torch.randn(K, N, device=device), nans(M, N, device=device)
+    sizes = np.int32(M), np.int32(N), np.int32(K)
+    launch(name, (ceil_div(N, tile), ceil_div(M, tile)), block, A, B, C, *sizes)
+    torch.testing.assert_close(C.double(), A.double() @ B.double(), rtol=0, atol=1e-6 * K)
+
+
+@pytest.mark.parametrize("n, passes", [(4, 1), (1000, 3)])
+def test_reread_reads_every_element_in_every_pass(device, n, passes):
+    data, sums = torch.randn(n, device=device), nans(2 * 64, device=device)
+    launch("reread", (2,), (64,), data, sums, np.int32(n), np.int32(passes))
+    torch.testing.assert_close(sums.sum(dtype=torch.float64), passes * data.sum(dtype=torch.float64), rtol=0, atol=1e-3)

@@ -15,6 +15,7 @@ public:
     EMU_INLINE dim3 group_index() const { return emu_self()->block_idx; }
     EMU_INLINE dim3 thread_index() const { return emu_self()->thread_idx; }
     EMU_INLINE dim3 group_dim() const { return emu_self()->block_dim; }
+    EMU_INLINE dim3 dim_threads() const { return emu_self()->block_dim; }
 };
 EMU_INLINE thread_block this_thread_block() { return thread_block(); }
 

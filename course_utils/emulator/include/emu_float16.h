@@ -103,8 +103,8 @@ template <class F> inline scalar16<F> fma16(scalar16<F> a, scalar16<F> b, scalar
     EMU_INLINE T __hdiv(T a, T b) { return a / b; }                                                                         \
     EMU_INLINE T __hneg(T a) { return -a; }                                                                                 \
     EMU_INLINE T __hfma(T a, T b, T c) { return emu::fma16(a, b, c); }                                                      \
-    EMU_INLINE T __hmax(T a, T b) { return fmaxf(a, b); }                                                                   \
-    EMU_INLINE T __hmin(T a, T b) { return fminf(a, b); }                                                                   \
+    EMU_INLINE T __hmax(T a, T b) { return isnan((float)a) ? b : isnan((float)b) ? a : a < b ? b : a; }                     \
+    EMU_INLINE T __hmin(T a, T b) { return isnan((float)a) ? b : isnan((float)b) ? a : b < a ? b : a; }                     \
     EMU_INLINE bool __hlt(T a, T b) { return a < b; }                                                                       \
     EMU_INLINE bool __hgt(T a, T b) { return a > b; }                                                                       \
     EMU_INLINE bool __hle(T a, T b) { return a <= b; }                                                                      \

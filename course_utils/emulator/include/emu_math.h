@@ -8,7 +8,7 @@
 EMU_LIBM(exp) EMU_LIBM(exp2) EMU_LIBM(expm1) EMU_LIBM(log) EMU_LIBM(log2) EMU_LIBM(log10) EMU_LIBM(log1p) EMU_LIBM(sqrt)
 EMU_LIBM(cbrt) EMU_LIBM(sin) EMU_LIBM(cos) EMU_LIBM(tan) EMU_LIBM(asin) EMU_LIBM(acos) EMU_LIBM(atan) EMU_LIBM(sinh) EMU_LIBM(cosh)
 EMU_LIBM(tanh) EMU_LIBM(erf) EMU_LIBM(erfc) EMU_LIBM(floor) EMU_LIBM(ceil) EMU_LIBM(round) EMU_LIBM(rint) EMU_LIBM(trunc)
-EMU_LIBM(fabs)
+EMU_LIBM(fabs) EMU_LIBM(nearbyint)
 #undef EMU_LIBM
 #define EMU_LIBM(name)                                                                                                      \
     extern "C" float name##f(float, float) noexcept;                                                                        \
@@ -19,6 +19,10 @@ EMU_LIBM(pow) EMU_LIBM(atan2) EMU_LIBM(fmod) EMU_LIBM(fmin) EMU_LIBM(fmax) EMU_L
 extern "C" float fmaf(float, float, float) noexcept;
 extern "C" double fma(double, double, double) noexcept;
 EMU_INLINE float fma(float a, float b, float c) { return fmaf(a, b, c); }
+extern "C" float ldexpf(float, int) noexcept;
+extern "C" long lrintf(float) noexcept;
+EMU_INLINE void sincosf(float x, float* sine, float* cosine) { *sine = sinf(x), *cosine = cosf(x); }
+EMU_INLINE void __sincosf(float x, float* sine, float* cosine) { *sine = sinf(x), *cosine = cosf(x); }
 
 EMU_INLINE bool isnan(float x) { return __builtin_isnan(x); }
 EMU_INLINE bool isnan(double x) { return __builtin_isnan(x); }
@@ -32,6 +36,7 @@ EMU_INLINE float __exp10f(float x) { return powf(10.0f, x); }
 EMU_INLINE float exp10f(float x) { return powf(10.0f, x); }
 EMU_INLINE float __logf(float x) { return logf(x); }
 EMU_INLINE float __log2f(float x) { return log2f(x); }
+EMU_INLINE float __log10f(float x) { return log10f(x); }
 EMU_INLINE float __powf(float x, float y) { return powf(x, y); }
 EMU_INLINE float __sinf(float x) { return sinf(x); }
 EMU_INLINE float __cosf(float x) { return cosf(x); }
@@ -72,6 +77,9 @@ EMU_INLINE int __clzll(long long x) { return x ? __builtin_clzll((unsigned long 
 EMU_INLINE unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 EMU_INLINE int __mulhi(int a, int b) { return (int)((long long)a * b >> 32); }
 EMU_INLINE int __mul24(int a, int b) { return a * b; }
+EMU_INLINE unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
 EMU_INLINE unsigned __brev(unsigned x) {
     unsigned reversed = 0;
     for (int i = 0; i < 32; i++) reversed |= (x >> i & 1) << (31 - i);
@@ -113,6 +121,8 @@ EMU_INLINE unsigned min(int a, unsigned b) { return min((unsigned)a, b); }
 EMU_INLINE unsigned min(unsigned a, int b) { return min(a, (unsigned)b); }
 EMU_INLINE unsigned max(int a, unsigned b) { return max((unsigned)a, b); }
 EMU_INLINE unsigned max(unsigned a, int b) { return max(a, (unsigned)b); }
+EMU_INLINE unsigned umin(unsigned a, unsigned b) { return min(a, b); }
+EMU_INLINE unsigned umax(unsigned a, unsigned b) { return max(a, b); }
 EMU_INLINE float min(float a, float b) { return fminf(a, b); }
 EMU_INLINE float max(float a, float b) { return fmaxf(a, b); }
 EMU_INLINE double min(double a, double b) { return fmin(a, b); }

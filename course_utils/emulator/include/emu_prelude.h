@@ -17,6 +17,10 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static __thread   // an OS thread runs one block at a time: its thread-local storage is the block's memory
 
+#if !defined(__clang__)
+#define __builtin_assume(condition) ((void)0)
+#endif
+
 // Helpers of these headers vanish from the debug information, so that a line number is the learner's line.
 #if defined(__clang__)
 #define EMU_INLINE inline __attribute__((always_inline, nodebug))

@@ -2,6 +2,7 @@
 #pragma once
 
 EMU_INLINE size_t __cvta_generic_to_shared(const void* pointer) { return emu_shared_offset(pointer); }
+EMU_INLINE void* __cvta_shared_to_generic(size_t address) { return emu_shared_pointer((unsigned)address); }
 
 namespace emu { namespace ptx {
 
@@ -113,6 +114,7 @@ EMU_INLINE void rcp(float& result, float x) { result = 1.0f / x; }
 EMU_INLINE void rsqrt(float& result, float x) { result = 1.0f / sqrtf(x); }
 EMU_INLINE void tanh(float& result, float x) { result = tanhf(x); }
 EMU_INLINE void lane_id(unsigned& result) { result = lane(); }
+EMU_INLINE void fence() { __threadfence(); }
 
 // cvt.rn.{f16x2,bf16x2}.f32 d, a, b: a goes to the upper half.
 template <class Format> EMU_INLINE void cvt_pair(unsigned& result, float upper, float lower) {

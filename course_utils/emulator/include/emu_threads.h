@@ -92,10 +92,11 @@ template <class Reduce, class T> T reduce(unsigned mask, T value, const char* na
 
 template <class T> struct match : emu_collective {
     T value;
-    unsigned result;
+    unsigned result, participants;
     static void combine_lanes(emu_collective** lanes, unsigned participants) {
         for (unsigned m = participants; m;) {
             match* mine = (match*)lanes[take_lane(m)];
+            mine->participants = participants;
             mine->result = 0;
             for (unsigned n = participants; n;) {
                 unsigned l = take_lane(n);
@@ -142,6 +143,14 @@ template <class T> EMU_INLINE unsigned __match_any_sync(unsigned mask, T value, 
     mine.value = value;
     emu::collect(mine, "__match_any_sync()", mask, site);
     return mine.result;
+}
+
+template <class T> EMU_INLINE unsigned __match_all_sync(unsigned mask, T value, int* all, emu_site site = emu_here()) {
+    emu::match<T> mine;
+    mine.value = value;
+    emu::collect(mine, "__match_all_sync()", mask, site);
+    *all = mine.result == mine.participants;
+    return *all ? mine.result : 0;
 }
 
 #define EMU_REDUCE(name, expression)                                                                                        \

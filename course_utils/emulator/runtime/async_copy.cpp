@@ -27,11 +27,11 @@ extern "C" void emu_copy_wait(unsigned groups_in_flight) {
         if (c.group + groups_in_flight >= f->copy_group) {
             f->copies[kept++] = c;
         } else {
-            f->copies_for = c.site;
+            f->copying = c.site;
             memcpy(c.to, c.from, c.source_bytes);
             memset((char*)c.to + c.source_bytes, 0, c.bytes - c.source_bytes);
         }
     }
-    f->copies_for = emu_site{};
+    f->copying = emu_site{};
     f->copy_count = kept;
 }

@@ -93,7 +93,7 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
     uintptr_t address = signal == SIGSEGV || signal == SIGBUS ? (uintptr_t)info->si_addr : 0;
     emu_outcome outcome = signal == SIGALRM ? EMU_TIME_LIMIT : EMU_CRASH;
     bool first = signal == SIGALRM ? emu_record(launch, outcome, f, emu_site{}, still_running, launch->time_limit)
-                                   : emu_record(launch, outcome, f, f ? f->copies_for : emu_site{}, "%s", explain(signal, info->si_code, address, b));
+                                   : emu_record(launch, outcome, f, f ? f->copying : emu_site{}, "%s", explain(signal, info->si_code, address, b));
     if (!first) {
         if (signal == SIGALRM) return;
         emu_end_worker(false);

@@ -1,0 +1,46 @@
+"""What a chapter puts on the page: passages of kernels, predictions."""
+
+import pytest
+
+from course_utils import show
+
+PLAIN = "02_flash_attention_minimal/forward_plain.cu"
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    """The (first, last) lines that `passage` hands to `source`."""
+    calls = []
+    monkeypatch.setattr(show, "source", lambda name, first, last: calls.append((first, last)))
+    return calls
+
+
+def test_passage_goes_from_a_text_to_a_text_or_to_the_end_of_the_function(shown):
+    lines = show.read_kernel(PLAIN).splitlines()
+    show.passage(PLAIN, 'extern "C"', "load_tile(tile.Q")
+    show.passage(PLAIN, 'extern "C"')
+    (first, last), (same, end) = shown
+    assert lines[first - 1].startswith('extern "C"') and same == first
+    assert "load_tile(tile.Q" in lines[last - 1]
+    assert lines[end - 1] == "}"
+    assert not any(line.startswith("}") for line in lines[first : end - 1])
+
+
+@pytest.mark.parametrize("start, end, named", [("no such text", None, "start"), ('extern "C"', "no such text", "end")])
+def test_passage_says_which_text_is_not_there(start, end, named, shown):
+    with pytest.raises(ValueError, match=f"^{named}: no line of {PLAIN}"):
+        show.passage(PLAIN, start, end)
+
+
+@pytest.mark.parametrize(
+    "predicted, found, words",
+    [
+        (None, 3.86, "You made no prediction. Found: 3.86 times."),
+        (60, 3.0, "You predicted 60 times; found: 3 times. You are off by 20×."),
+        (3.0, 60, "You are off by 20×."),
+        (0, 5, "You predicted 0 times; found: 5 times."),
+    ],
+)
+def test_prediction_is_set_beside_the_figure(predicted, found, words, capsys):
+    show.prediction(predicted, found, "times")
+    assert words in capsys.readouterr().out
