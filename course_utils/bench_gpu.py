@@ -75,7 +75,7 @@ def ceilings(
 
 
 def copies(*, device: str = "cuda", n: int = 2**26) -> list[Row]:
-    """copy.cu and copy_strided.cu on `n` floats; `gb_per_s` counts each byte once read and once written."""
+    """The three copies on `n` floats; `gb_per_s` counts each byte once read and once written."""
     source = torch.randn(n, device=device)
     targets: dict[str, Tensor] = {}
     functions: dict[str, Function] = {}
@@ -86,6 +86,8 @@ def copies(*, device: str = "cuda", n: int = 2**26) -> list[Row]:
         functions[name] = lambda: kernel(grid, (256,), (source, target, *scalars))
 
     add("copy.cu", _kernel("00_start_here/copy.cu", "copy"), n, np.int32(n))
+    vectors = _kernel("00_start_here/copy_vectors.cu", "copy_vectors")
+    add("copy_vectors.cu", vectors, costs.ceil_div(n, 4), np.int32(n))
     strided = _kernel("00_start_here/copy_strided.cu", "copy_strided")
     strides = {f"copy_strided.cu, stride {stride}": stride for stride in STRIDES}
     for name, stride in strides.items():

@@ -39,10 +39,10 @@ __device__ void load_tile(Matrix& tile, const float* matrix, int first, int L) {
     }
 }
 
-// The same for the two numbers of each query row, LSE in base 2.
+// The same for the two numbers of each query row.
 __device__ void load_rows(Tiles& tile, const float* LSE, const float* Delta, int first, int L) {
     for (int e = threadIdx.x; e < TILE; e += THREADS) {
-        tile.LSE[e] = first + e < L ? LSE[first + e] * LOG2_E : 0;
+        tile.LSE[e] = first + e < L ? LSE[first + e] : 0;
         tile.Delta[e] = first + e < L ? Delta[first + e] : 0;
     }
 }
@@ -151,7 +151,7 @@ backward_dk_dv(const float* Q, const float* K, const float* V, const float* dO, 
             for (int r = 0; r < ROWS; r++) {
                 const int j = j0 + row() + r * TY;
                 const bool masked = i >= L_q || j >= L_k || (is_causal && j > i + shift);
-                P[r][c] = masked ? 0 : exp2f(P[r][c] * (scale * LOG2_E) - lse);
+                P[r][c] = masked ? 0 : exp2f(fmaf(P[r][c], scale, -lse) * LOG2_E);
                 dS[r][c] = P[r][c] * (dS[r][c] - delta);
             }
         }
@@ -194,7 +194,7 @@ backward_dq(const float* Q, const float* K, const float* V, const float* dO, con
             for (int c = 0; c < SCORES; c++) {
                 const int j = j0 + column() + c * TX;
                 const bool masked = i >= L_q || j >= L_k || (is_causal && j > i + shift);
-                const float P = masked ? 0 : exp2f(S[r][c] * (scale * LOG2_E) - lse);
+                const float P = masked ? 0 : exp2f(fmaf(S[r][c], scale, -lse) * LOG2_E);
                 dS[r][c] = P * (dS[r][c] - delta);
             }
         }

@@ -11,7 +11,7 @@
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1
 constexpr int ROWS = 8, TY = B_R / ROWS, THREADS = TX * TY;
 constexpr int KEYS = B_C / TX, COLS = D / TX;   // a thread's columns of S, of O
-constexpr float LOG2_E = 1.44269504f, LN_2 = 0.69314718f;
+constexpr float LOG2_E = 1.44269504f;
 #define NEG_INF __int_as_float(0xff800000)
 static_assert(COLS * TX == D && COLS % 4 == 0, "D must be a multiple of 4·TX");
 static_assert(KEYS * TX == B_C && B_C % 4 == 0, "B_C must be a multiple of TX and of 4");
@@ -68,7 +68,7 @@ forward(const float* Q, const float* K, const float* V, float* O, float* LSE,
                 }
             }
         }
-        // scale (to base 2: exp2 is what the hardware has) in the exponent, where it rounds once;
+        // scale (to base 2: exp2 is what the hardware has) comes behind S − m, where it rounds least;
         // mask at the diagonal and the end
         const float factor = scale * LOG2_E;
         const bool crosses = j0 + B_C > L_k || (is_causal && j0 + B_C - 1 > i0 + shift);
@@ -77,18 +77,18 @@ forward(const float* Q, const float* K, const float* V, float* O, float* LSE,
                 const int i = i0 + ty + r * TY, j = j0 + tx + c * TX;
                 if (crosses && (j >= L_k || (is_causal && j > i + shift))) S[r][c] = NEG_INF;
             }
-        // online softmax: raise the maximum m, rescale l and O to it, P = exp(scale · S − m)
+        // online softmax: raise the maximum m, rescale l and O to it, P = exp(scale · (S − m))
         for (int r = 0; r < ROWS; r++) {
-            float top = NEG_INF;
-            for (int c = 0; c < KEYS; c++) top = fmaxf(top, S[r][c]);
-            for (int x = TX; x > 1; x /= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, x));
-            const float m_new = fmaxf(m[r], top * factor);
+            float m_new = m[r];
+            for (int c = 0; c < KEYS; c++) m_new = fmaxf(m_new, S[r][c]);
+            for (int x = TX; x > 1; x /= 2)
+                m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffff, m_new, x));
             const float base = m_new == NEG_INF ? 0 : m_new;   // no key yet: never −∞ − (−∞) = NaN
-            const float rescale = exp2f(m[r] - base);
+            const float rescale = exp2f((m[r] - base) * factor);
             m[r] = m_new, l[r] *= rescale;
             for (int c = 0; c < COLS; c++) O_i[r][c] *= rescale;
             for (int c = 0; c < KEYS; c++) {
-                const float p = exp2f(fmaf(S[r][c], factor, -base));
+                const float p = exp2f((S[r][c] - base) * factor);
                 l[r] += p;   // this thread's keys; the row's threads add up once, at the end
                 tile.P[ty + r * TY][tx + c * TX] = p;
             }
@@ -120,6 +120,6 @@ forward(const float* Q, const float* K, const float* V, float* O, float* LSE,
         for (int c = 0; c < COLS; c++) O_i[r][c] *= inverse;
         for (int c = 0; c < COLS && i < L_q; c += 4)
             as_float4(O[(long long)i * D + 4 * tx + c * TX]) = as_float4(O_i[r][c]);
-        if (tx == 0 && i < L_q) LSE[i] = l[r] > 0 ? (m[r] + log2f(l[r])) * LN_2 : NEG_INF;
+        if (tx == 0 && i < L_q) LSE[i] = l[r] > 0 ? fmaf(m[r], scale, logf(l[r])) : NEG_INF;
     }
 }

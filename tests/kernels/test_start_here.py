@@ -33,6 +33,13 @@ def test_copy(device, n):
     assert torch.equal(out, source)
 
 
+@pytest.mark.parametrize("n", [1, 3, 4, 1000, 1023, 1025])
+def test_copy_by_vectors_copies_the_last_few_elements_too(device, n):
+    source, out = torch.randn(n, device=device), nans(n, device=device)
+    launch("copy_vectors", (ceil_div(n, 4 * THREADS),), (THREADS,), source, out, np.int32(n))
+    assert torch.equal(out, source)
+
+
 @pytest.mark.parametrize("n", [1, 100, 1000])
 @pytest.mark.parametrize("stride", [1, 2, 7, 32])
 def test_a_strided_copy_also_touches_every_element(device, n, stride):

@@ -98,7 +98,8 @@ template <bool transposed> inline void ldmatrix_x4(unsigned& r0, unsigned& r1, u
 }
 
 // cp.async.{ca,cg}.shared.global [to], [from], bytes{, source_bytes}: the bytes past source_bytes become zero.
-template <class Pointer> EMU_INLINE void cp_async(unsigned to, Pointer from, unsigned bytes, unsigned source_bytes, emu_site site = emu_here()) {
+template <class Pointer>
+EMU_INLINE void cp_async(unsigned to, Pointer from, unsigned bytes, unsigned source_bytes, emu_site site = emu_here()) {
     emu_copy_async(emu_shared_pointer(to), (const void*)from, bytes, source_bytes, site);
 }
 template <class Pointer> EMU_INLINE void cp_async(unsigned to, Pointer from, unsigned bytes, emu_site site = emu_here()) {

@@ -53,7 +53,8 @@ void emu_fail_to_start(const emu_launch* launch, const char* what) {
     emu_end_worker(emu_record(launch, EMU_CRASH, nullptr, emu_site{}, "the emulator could not get %s: %s", what, strerror(errno)));
 }
 
-template <class... T> [[noreturn]] static void fail(emu_outcome outcome, const Fiber* fiber, emu_site site, const char* format, T... values) {
+template <class... T>
+[[noreturn]] static void fail(emu_outcome outcome, const Fiber* fiber, emu_site site, const char* format, T... values) {
     emu_end_worker(emu_record(emu_block->launch, outcome, fiber, site, format, values...));
 }
 
@@ -217,7 +218,8 @@ extern "C" void emu_collect(emu_collective* mine) {
     Fiber* f = current;
     Warp& w = emu_block->warps[f->warp];
     if (!(mine->mask & bit(f->lane))) {
-        fail(EMU_BAD_COLLECTIVE, f, mine->site, "%s: the mask 0x%08x does not name lane %u, which calls it", mine->name, mine->mask, f->lane);
+        fail(EMU_BAD_COLLECTIVE, f, mine->site, "%s: the mask 0x%08x does not name lane %u, which calls it", mine->name,
+             mine->mask, f->lane);
     }
     f->collective = mine;
     stop_running(f, State::in_collective, mine->site);

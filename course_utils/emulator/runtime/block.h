@@ -15,7 +15,7 @@ struct Fiber : emu_thread {
     emu_collective* collective;
     PendingCopy* copies;             // cp.async, not yet waited for; the buffer is kept from block to block
     unsigned copy_count, copy_capacity, copy_group;
-    emu_site copying;             // of the cp.async whose bytes arrive right now: a fault is its fault
+    emu_site copying;                // of the cp.async whose bytes arrive right now: a fault is its fault
 };
 
 struct Warp {

@@ -92,8 +92,9 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
     if (signal == SIGALRM && !f) return;      // between two blocks: the next tick of the watchdog finds a kernel
     uintptr_t address = signal == SIGSEGV || signal == SIGBUS ? (uintptr_t)info->si_addr : 0;
     emu_outcome outcome = signal == SIGALRM ? EMU_TIME_LIMIT : EMU_CRASH;
-    bool first = signal == SIGALRM ? emu_record(launch, outcome, f, emu_site{}, still_running, launch->time_limit)
-                                   : emu_record(launch, outcome, f, f ? f->copying : emu_site{}, "%s", explain(signal, info->si_code, address, b));
+    emu_site site = f && signal != SIGALRM ? f->copying : emu_site{};
+    bool first = signal == SIGALRM ? emu_record(launch, outcome, f, site, still_running, launch->time_limit)
+                                   : emu_record(launch, outcome, f, site, "%s", explain(signal, info->si_code, address, b));
     if (!first) {
         if (signal == SIGALRM) return;
         emu_end_worker(false);
