@@ -18,6 +18,39 @@ def texts(ax):
     return [text.get_text() for text in ax.texts]
 
 
+def test_launch_grid_draws_every_thread_once_and_the_idle_ones_apart():
+    ax = plots.launch_grid(n=1000, threads=256)
+    assert sum(patch.get_width() for patch in ax.patches) == 1024
+    idle = [patch for patch in ax.patches if plots.mpl.colors.to_hex(patch.get_facecolor()) == "#cccccc"]
+    assert [patch.get_width() for patch in idle] == [24]
+
+
+def test_memory_levels_write_their_figures_in_megabytes_and_terabytes_per_second():
+    sizes, rates = plots.memory_levels([("L2 cache", 60e6, 8.2e12), ("HBM", 150e9, 4.2e12)]).axes
+    assert texts(sizes) == ["60", "150,000"]
+    assert texts(rates) == ["8.2", "4.2"]
+
+
+@pytest.mark.parametrize("stride, sectors", [(1, 4), (2, 8), (8, 32), (16, 32)])
+def test_warp_sectors_draws_each_touched_sector_once(stride, sectors):
+    widths = [patch.get_width() for patch in plots.warp_sectors([stride]).patches]
+    assert (widths.count(8), widths.count(1)) == (sectors, 32)
+
+
+def test_bank_map_has_one_bank_per_column_without_padding_and_all_banks_with_it():
+    plain, padded = (panel.images[0].get_array() for panel in plots.bank_map([32, 33]).axes[:2])
+    assert len(set(plain[:, 5].tolist())) == 1
+    assert len(set(padded[:, 5].tolist())) == 32
+
+
+def test_matmul_tiles_marks_one_tile_of_each_matrix():
+    ax = plots.matmul_tiles(tiles=4, step=1, row=2, column=3)
+    colours = [plots.mpl.colors.to_hex(patch.get_facecolor()) for patch in ax.patches]
+    assert colours.count(plots.ORANGE.lower()) == 2
+    assert colours.count(plots.SKY.lower()) == 6
+    assert colours.count(plots.GREEN.lower()) == 1
+
+
 def test_traffic_bars_name_each_total_and_highlight_what_was_asked_for():
     steps = {"standard": [Step("S", 3_000_000, 1_000_000), Step("O", 0, 1_000_000)], "least": [Step("O", 0, 500_000)]}
     ax = plots.traffic_bars(steps, highlight=lambda name: name == "S")

@@ -1,21 +1,26 @@
-"""One launch: the mirror of runtime/launch.h, the worker process, and its end."""
+"""One launch, seen from the caller: the settings, the request to the launcher process, and its end."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
-import mmap
 import os
+import pickle
 import signal
+import socket
+import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
-from course_utils.emulator.report import FINISHED, Dim3, Report, printed_text
+from course_utils.emulator.launcher import MESSAGE_BYTES
+from course_utils.emulator.memory import DeviceMemory
+from course_utils.emulator.report import FINISHED, REPORT_BYTES, Report, printed_text
 
 
 @dataclass(frozen=True)
@@ -51,36 +56,104 @@ def configure(*, time_limit: float | None = None, threads: int | None = None) ->
         _settings = before
 
 
-class Global(NamedTuple):
-    """A __device__ or __constant__ variable: where a kernel finds it, and its value between launches (uint8)."""
+# ---- the launcher process
 
-    address: int
+
+class _Launcher:
+    """The process of launcher.py: one for each process that launches kernels, started at the first launch."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        script = Path(__file__).with_name("launcher.py")
+        with theirs:
+            # In a session of its own: an interrupt is for the notebook, which then stops the launcher and its worker.
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(script), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+
+    def send(self, request: dict[str, Any], file: int) -> None:
+        socket.send_fds(self._connection, [pickle.dumps(request)], [file])
+
+    def answer(self) -> tuple[int, int]:
+        """The worker's exit status and the address of the kernel's library. Raises EOFError if the launcher ended."""
+        message = self._connection.recv(MESSAGE_BYTES)
+        if not message:
+            raise EOFError
+        answer = pickle.loads(message)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    def stop(self) -> None:
+        """Ends the launcher and its worker."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._connection.close()
+        self._process.wait()
+
+
+_launcher: _Launcher | None = None
+_one_at_a_time = threading.Lock()
+
+
+def _exchange(request: dict[str, Any], file: int) -> tuple[int, int]:
+    global _launcher
+    with _one_at_a_time:
+        if _launcher is None or _launcher.owner != os.getpid():  # a forked child must not use its parent's
+            _launcher = _Launcher()
+        try:
+            try:
+                _launcher.send(request, file)
+            except (BrokenPipeError, ConnectionResetError):  # somebody ended it since the last launch
+                _launcher = _Launcher()
+                _launcher.send(request, file)
+            return _launcher.answer()
+        except OSError:  # the launcher's own answer: something that it could not have
+            raise
+        except BaseException as error:
+            _launcher.stop()
+            _launcher = None
+            if isinstance(error, EOFError):  # killed with its worker, by the system or by hand
+                return signal.SIGKILL, 0
+            raise
+
+
+# ---- a launch
+
+
+@dataclass
+class Global:
+    """A __device__ or __constant__ variable: its offset in the library, and its value between launches (uint8).
+
+    `first` is what the library starts with in this process; None once a launch has brought a value back. A variable
+    that still has it keeps what the library starts with in the worker: pointers differ between the two.
+    """
+
+    offset: int
     value: torch.Tensor
+    first: torch.Tensor | None
+
+    @property
+    def untouched(self) -> bool:
+        return self.first is not None and torch.equal(self.value, self.first)
 
 
-class Span(ctypes.Structure):
-    _fields_ = [("address", ctypes.c_void_p), ("bytes", ctypes.c_uint64)]
+class Ended(NamedTuple):
+    """How a launch ended. `load_address` is where the worker had the kernel's library."""
 
-
-class LaunchRequest(ctypes.Structure):
-    _fields_ = [
-        ("kernel", ctypes.c_void_p),
-        ("arguments", ctypes.POINTER(ctypes.c_void_p)),
-        ("grid", Dim3),
-        ("block", Dim3),
-        ("dynamic_shared", ctypes.c_uint32),
-        ("os_threads", ctypes.c_uint32),
-        ("time_limit", ctypes.c_double),
-        ("dynamic_shared_base", ctypes.c_void_p),
-        ("globals", ctypes.POINTER(Span)),
-        ("global_values", ctypes.c_void_p),
-        ("global_count", ctypes.c_uint64),
-        ("report", ctypes.POINTER(Report)),
-    ]
+    report: Report
+    exit_status: int
+    load_address: int
 
 
 def run(
-    runtime: ctypes.CDLL,
+    runtime: Path,
+    library: Path,
     *,
     kernel: int,
     dynamic_shared_base: int,
@@ -88,57 +161,42 @@ def run(
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
     arguments: list[bytes],
+    memory: DeviceMemory,
     shared_mem: int,
-) -> tuple[Report, int]:
-    """Runs a launch in a worker process and waits for it; returns its report and its exit status.
+) -> Ended:
+    """Runs a launch in a worker process and waits for its end.
 
-    `arguments` are the values as the kernel takes them. The values of `global_variables` go to the worker and, unless
-    the launch fails, come back. What the kernel printed goes to sys.stdout. An interrupt (KeyboardInterrupt) ends the
-    worker.
+    `kernel` and `dynamic_shared_base` are offsets in the library; `arguments` are the values as the kernel takes them.
+    The values of `global_variables` go to the worker and, unless the launch fails, come back. What the kernel printed
+    goes to sys.stdout. An interrupt (KeyboardInterrupt) ends the worker.
     """
-    values = [ctypes.create_string_buffer(value, len(value)) for value in arguments]
-    pointers = (ctypes.c_void_p * max(1, len(values)))(*[ctypes.addressof(value) for value in values])
     sizes = [variable.value.numel() for variable in global_variables]
-    spans = (Span * max(1, len(sizes)))(*map(Span, [variable.address for variable in global_variables], sizes))
-    shared = mmap.mmap(-1, ctypes.sizeof(Report) + sum(sizes) + 1)  # what it holds for others keeps it alive
-    report = Report.from_buffer(shared)
-    behind_report = torch.frombuffer(shared, dtype=torch.uint8, offset=ctypes.sizeof(Report))
+    report = Report.from_buffer(memory.front)
+    behind_report = torch.frombuffer(memory.front, dtype=torch.uint8, offset=REPORT_BYTES)
     shared_values = behind_report[: sum(sizes)].split(sizes)
     for shared_value, variable in zip(shared_values, global_variables, strict=True):
         shared_value.copy_(variable.value)
-    request = LaunchRequest(
-        kernel=kernel,
-        arguments=ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p)),
-        grid=Dim3(*grid),
-        block=Dim3(*block),
-        dynamic_shared=shared_mem,
-        os_threads=_settings.threads,
-        time_limit=_settings.time_limit,
-        dynamic_shared_base=dynamic_shared_base,
-        globals=spans,
-        global_values=behind_report.data_ptr(),
-        global_count=len(global_variables),
-        report=ctypes.pointer(report),
-    )
-    sys.stdout.flush()
-    worker = runtime.emu_start(ctypes.byref(request))
-    if worker < 0:
-        raise OSError(-worker, "the emulator could not start a worker process: " + os.strerror(-worker))
-    status = _wait(worker)
+    request = {
+        "runtime": str(runtime),
+        "library": str(library),
+        "kernel": kernel,
+        "dynamic_shared_base": dynamic_shared_base,
+        "globals": [(variable.offset, variable.value.numel(), variable.untouched) for variable in global_variables],
+        "grid": grid,
+        "block": block,
+        "arguments": arguments,
+        "shared_mem": shared_mem,
+        "threads": _settings.threads,
+        "time_limit": _settings.time_limit,
+        "front_bytes": memory.front_bytes,
+        "report_bytes": REPORT_BYTES,
+        "reserved": memory.reserved,
+        "regions": memory.mappings,
+    }
+    exit_status, load_address = _exchange(request, memory.file)
     sys.stdout.write(printed_text(report))
     if report.outcome == FINISHED:
         for shared_value, variable in zip(shared_values, global_variables, strict=True):
             variable.value.copy_(shared_value)
-    return report, status
-
-
-def _wait(worker: int) -> int:
-    try:
-        return os.waitpid(worker, 0)[1]
-    except ChildProcessError:  # somebody else's SIGCHLD handler was faster; the report tells how it ended
-        return 0
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):  # the interrupt may have ended it, too
-            os.kill(worker, signal.SIGKILL)
-            os.waitpid(worker, 0)
-        raise
+            variable.first = None
+    return Ended(report, exit_status, load_address)

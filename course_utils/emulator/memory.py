@@ -1,13 +1,14 @@
-"""Device memory of one launch: copies of the argument tensors that the worker process shares with this one.
+"""Device memory of one launch: copies of the argument tensors, in a file without a name that the worker maps, too.
 
-The copies lie far apart in address space that nobody may touch. An access beyond an array is therefore a fault, not a
-silent change of its neighbour, and the address says which array was meant.
+The worker sees the copies far apart, in address space that nobody may touch. An access beyond an array is therefore a
+fault, not a silent change of its neighbour, and the address says which array was meant.
 """
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 from dataclasses import dataclass, field
 
 import torch
@@ -15,19 +16,7 @@ import torch
 PAGE = mmap.PAGESIZE
 ALIGNMENT = 16  # bytes: the widest access of a thread
 GAP = 1 << 30  # bytes of untouchable address space on either side of an array
-_PROT_NONE, _MAP_FIXED, _MAP_NORESERVE = 0, 0x10, 0x4000
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-
-
-def _map(address: int | None, size: int, protection: int, flags: int) -> int:
-    mapped = _libc.mmap(address, size, protection, flags | mmap.MAP_ANONYMOUS, -1, 0)
-    if mapped in (None, ctypes.c_void_p(-1).value):
-        raise MemoryError(f"the emulator could not map {size} bytes: errno {ctypes.get_errno()}")
-    return mapped
+DEVICE_BASE = 1 << 38  # where device addresses start: above every heap, below every library
 
 
 @dataclass
@@ -38,6 +27,11 @@ class Array:
     label: str
     writable: bool
 
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.tensor.numel() * self.tensor.element_size()
+
 
 @dataclass
 class _Region:
@@ -46,14 +40,15 @@ class _Region:
     low: int
     high: int
     arrays: list[Array] = field(default_factory=list)
-    shift: int = 0  # device address - host address
+    shift: int = 0  # device address - the tensor's address
+    copy_shift: int = 0  # address of the copy in this process - the tensor's address
 
 
 def _regions(arrays: list[Array]) -> list[_Region]:
     regions: list[_Region] = []
     for array in sorted(arrays, key=lambda a: a.tensor.data_ptr()):
         low = array.tensor.data_ptr()
-        high = low + array.tensor.numel() * array.tensor.element_size()
+        high = low + array.size
         if regions and low < regions[-1].high:
             regions[-1].high = max(regions[-1].high, high)
         else:
@@ -62,44 +57,58 @@ def _regions(arrays: list[Array]) -> list[_Region]:
     return regions
 
 
+def _pages(size: int) -> int:
+    return -(-size // PAGE) * PAGE
+
+
 class DeviceMemory:
-    """A context manager: copies the arrays in; `copy_back` copies the writable ones out; leaving it frees them."""
+    """A context manager: copies the arrays in; `copy_back` copies the writable ones out; leaving it frees them.
 
-    def __init__(self, arrays: list[Array]) -> None:
+    `file` is the descriptor of the file; its first `front_bytes`, mapped here as `front`, are free for other use.
+    `mappings` lists (device address, offset in the file, bytes) of the regions, all within `reserved`, an (address,
+    bytes) of device address space.
+    """
+
+    def __init__(self, arrays: list[Array], front_bytes: int) -> None:
         self._regions = _regions(arrays)
-
-    def __enter__(self) -> DeviceMemory:
-        spans = [-(-(r.high - r.low + ALIGNMENT) // PAGE) * PAGE for r in self._regions]
-        self._size = sum(spans) + (len(spans) + 1) * GAP
-        self._base = _map(None, self._size, _PROT_NONE, mmap.MAP_PRIVATE | _MAP_NORESERVE)
-        try:
-            self._copy_in(spans)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def _copy_in(self, spans: list[int]) -> None:
-        at = self._base + GAP
-        for region, span in zip(self._regions, spans, strict=True):
-            _map(at, span, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED)
+        self.front_bytes = _pages(front_bytes)
+        self.mappings: list[tuple[int, int, int]] = []
+        address, offset = DEVICE_BASE + GAP, self.front_bytes
+        for region in self._regions:
             size = region.high - region.low
+            span = _pages(size + ALIGNMENT)
             # As far back as the alignment of the original allows: the array's end then touches the gap.
-            start = at + span - size
+            start = address + span - size
             start -= (start - region.low) % ALIGNMENT
             region.shift = start - region.low
-            ctypes.memmove(start, region.low, size)
-            at += span + GAP
+            region.copy_shift = region.shift - address + offset
+            self.mappings.append((address, offset, span))
+            address, offset = address + span + GAP, offset + span
+        self.reserved = (DEVICE_BASE, address - DEVICE_BASE)
+        self._file_bytes = offset
+
+    def __enter__(self) -> DeviceMemory:
+        self.file = os.memfd_create("emulated device memory")
+        try:
+            os.ftruncate(self.file, self._file_bytes)
+            self.front = mmap.mmap(self.file, self._file_bytes)  # unmapped with its last user
+        except BaseException:
+            os.close(self.file)
+            raise
+        here = ctypes.addressof(ctypes.c_char.from_buffer(self.front))
+        for region in self._regions:
+            region.copy_shift += here
+            ctypes.memmove(region.low + region.copy_shift, region.low, region.high - region.low)
+        return self
 
     def __exit__(self, *exception: object) -> None:
-        _libc.munmap(self._base, self._size)
+        os.close(self.file)
 
     def pointer(self, tensor: torch.Tensor) -> int:
         """The device address of one of the tensors."""
-        address = tensor.data_ptr()
         for region in self._regions:
-            if region.low <= address <= region.high and any(a.tensor is tensor for a in region.arrays):
-                return address + region.shift
+            if any(array.tensor is tensor for array in region.arrays):
+                return tensor.data_ptr() + region.shift
         raise KeyError("not an argument of this launch")
 
     def copy_back(self) -> None:
@@ -108,8 +117,7 @@ class DeviceMemory:
             for array in region.arrays:
                 if array.writable:
                     low = array.tensor.data_ptr()
-                    size = array.tensor.numel() * array.tensor.element_size()
-                    ctypes.memmove(low, low + region.shift, size)
+                    ctypes.memmove(low, low + region.copy_shift, array.size)
 
     def describe(self, address: int) -> str:
         """Where an address lies, in words: before or past the end of the nearest array."""
@@ -117,10 +125,9 @@ class DeviceMemory:
         for region in self._regions:
             for array in region.arrays:
                 low = array.tensor.data_ptr() + region.shift
-                size = array.tensor.numel() * array.tensor.element_size()
-                distance = low - address if address < low else address - (low + size)
+                distance = low - address if address < low else address - (low + array.size)
                 where = "before" if address < low else "past the end of"
-                text = f"{distance:,} bytes {where} {array.label} ({size:,} bytes)"
+                text = f"{distance:,} bytes {where} {array.label} ({array.size:,} bytes)"
                 if nearest is None or abs(distance) < nearest[0]:
                     nearest = (abs(distance), text)
         if nearest and nearest[0] < 64 * GAP:

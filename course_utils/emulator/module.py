@@ -98,7 +98,8 @@ class EmulatedModule:
 
         found = find_compiler(compiler)
         self._path = build_kernels(found, translated.text, translated.headers, host_options, self.name)
-        self._runtime = _load_runtime(build_runtime(found))
+        self._runtime_path = build_runtime(found)
+        _load_runtime(self._runtime_path)
         try:
             self._library = ctypes.CDLL(str(self._path))
         except OSError as error:
@@ -106,14 +107,8 @@ class EmulatedModule:
             if missing is None:
                 raise
             raise CompileError(f"{self.name} uses {missing[1]}, which is declared but defined nowhere") from None
-        self._load_address = self._address("emu_dynamic_shared_base") - self._symbols["emu_dynamic_shared_base"].offset
 
     # ---- looking things up
-
-    def _address(self, symbol: str) -> int:
-        address = ctypes.cast(getattr(self._library, symbol), ctypes.c_void_p).value
-        assert address is not None
-        return address
 
     def _entry(self, prefix: str, function: str) -> str:
         symbol = f"{prefix}_{self._functions.index(function)}"
@@ -141,21 +136,20 @@ class EmulatedModule:
 
         In the library itself they keep their first values: another module may have loaded the same file.
         """
+        here = ctypes.cast(self._library.emu_dynamic_shared_base, ctypes.c_void_p).value
+        load_address = here - self._symbols["emu_dynamic_shared_base"].offset
         found = {}
         for name, symbol in self._symbols.items():
             in_section = re.match(r"\.l?(data|bss)\b(?!\.rel\.ro)", symbol.section)
             if in_section and symbol.kind == "STT_OBJECT" and symbol.size:
-                address = self._load_address + symbol.offset
-                value = torch.frombuffer(bytearray(ctypes.string_at(address, symbol.size)), dtype=torch.uint8)
-                found[name] = launch.Global(address, value.clone())
+                content = bytearray(ctypes.string_at(load_address + symbol.offset, symbol.size))
+                first = torch.frombuffer(content, dtype=torch.uint8)
+                found[name] = launch.Global(symbol.offset, first.clone(), first)
         return found
 
     @functools.cached_property
     def _lines(self) -> DebugLines:
         return DebugLines(self._path, self._originals)
-
-    def _locate(self, program_counter: int) -> tuple[str, int] | None:
-        return self._lines.locate(program_counter - self._load_address)
 
     def _source_line(self, file: str, line: int) -> str | None:
         lines = self._originals.get(file, "").splitlines()
@@ -213,27 +207,31 @@ class EmulatedModule:
         Raises KernelError for a kernel that crashes, deadlocks or runs out of time.
         """
         arrays = [argument for argument in arguments if isinstance(argument, Array)]
-        with DeviceMemory(arrays) as memory:
+        global_variables = list(self._globals.values())
+        front_bytes = report.REPORT_BYTES + sum(variable.value.numel() for variable in global_variables) + 1
+        with DeviceMemory(arrays, front_bytes) as memory:
             values = [
                 memory.pointer(argument.tensor).to_bytes(8, "little") if isinstance(argument, Array) else argument
                 for argument in arguments
             ]
-            result, status = launch.run(
-                self._runtime,
-                kernel=self._address(self._entry("emu_call", function)),
-                dynamic_shared_base=self._address("emu_dynamic_shared_base"),
-                global_variables=list(self._globals.values()),
+            ended = launch.run(
+                self._runtime_path,
+                self._path,
+                kernel=self._symbols[self._entry("emu_call", function)].offset,
+                dynamic_shared_base=self._symbols["emu_dynamic_shared_base"].offset,
+                global_variables=global_variables,
                 grid=grid,
                 block=block,
                 arguments=values,
+                memory=memory,
                 shared_mem=shared_mem,
             )
-            if result.outcome != report.FINISHED:
+            if ended.report.outcome != report.FINISHED:
                 raise report.failure(
-                    result,
+                    ended.report,
                     kernel=function,
-                    exit_status=status,
-                    locate=self._locate,
+                    exit_status=ended.exit_status,
+                    locate=lambda program_counter: self._lines.locate(program_counter - ended.load_address),
                     source_line=self._source_line,
                     describe_address=memory.describe,
                 )

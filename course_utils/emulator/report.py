@@ -6,17 +6,11 @@ import ctypes
 import os
 from collections.abc import Callable
 
+from course_utils.emulator.launcher import Dim3
 from course_utils.errors import KernelError
 
 RUNNING, FINISHED, CRASH, TIME_LIMIT = range(4)
 KINDS = ("died", "finished", "crash", "time limit", "divergent barrier", "deadlock", "bad collective", "trap")
-
-
-class Dim3(ctypes.Structure):
-    _fields_ = [("x", ctypes.c_uint), ("y", ctypes.c_uint), ("z", ctypes.c_uint)]
-
-    def as_tuple(self) -> tuple[int, int, int]:
-        return self.x, self.y, self.z
 
 
 class Report(ctypes.Structure):
@@ -35,6 +29,9 @@ class Report(ctypes.Structure):
         ("printed", ctypes.c_uint32),
         ("output", ctypes.c_char * (1 << 20)),
     ]
+
+
+REPORT_BYTES = ctypes.sizeof(Report)
 
 
 def printed_text(report: Report) -> str:

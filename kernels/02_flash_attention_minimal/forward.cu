@@ -6,7 +6,8 @@
 // layout Q, O [B, H, L_q, D]  K, V [B, H, L_k, D]  LSE [B, H, L_q], fp32, contiguous,
 //        Q, K, V and O aligned to 16 bytes
 // shared 4 · (B_R·(D+4) + B_C·(D+4) + B_C·D + B_R·(B_C+TX)) bytes, dynamic
-// limits scale > 0; TX threads share a row: 4, 8 or 16; D a multiple of 4·TX, B_C of TX and 4, B_R of 256/TX
+// limits scale > 0; TX threads share a row: 4, 8 or 16; D a multiple of 4·TX, B_C of TX and 4,
+//        B_R of 256/TX
 // options: -DD=32 -DB_R=64 -DB_C=32 -DTX=4 | -DD=64 -DB_R=128 -DB_C=64 -DTX=8 | -DD=64 -DB_R=64 -DB_C=32 -DTX=8 | -DD=128 -DB_R=128 -DB_C=64 -DTX=16 | -DD=128 -DB_R=32 -DB_C=32 -DTX=16
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1
 constexpr int ROWS = 8, TY = B_R / ROWS, THREADS = TX * TY;
@@ -83,7 +84,7 @@ forward(const float* Q, const float* K, const float* V, float* O, float* LSE,
             for (int c = 0; c < KEYS; c++) m_new = fmaxf(m_new, S[r][c]);
             for (int x = TX; x > 1; x /= 2)
                 m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffff, m_new, x));
-            const float base = m_new == NEG_INF ? 0 : m_new;   // no key yet: never −∞ − (−∞) = NaN
+            const float base = m_new == NEG_INF ? 0 : m_new;   // no key yet: never −∞ − (−∞)
             const float rescale = exp2f((m[r] - base) * factor);
             m[r] = m_new, l[r] *= rescale;
             for (int c = 0; c < COLS; c++) O_i[r][c] *= rescale;

@@ -1,0 +1,133 @@
+"""A small process that starts the worker of each launch. Run as a script, with the standard library alone.
+
+Workers are forked, so that a kernel may crash or hang. Forked from the notebook's own process, each would cost a copy
+of PyTorch's page tables (5 ms here), and would inherit its threads' locks; forked from this one, it costs half a
+millisecond. Requests come over a socket, each with the file that holds the arguments (see launch.py and memory.py).
+"""
+
+import ctypes
+import mmap
+import os
+import pickle
+import socket
+import sys
+
+MESSAGE_BYTES = 1 << 16
+_PROT_NONE, _MAP_FIXED, _MAP_NORESERVE, _MAP_FIXED_NOREPLACE = 0, 0x10, 0x4000, 0x100000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+class Dim3(ctypes.Structure):
+    _fields_ = [("x", ctypes.c_uint), ("y", ctypes.c_uint), ("z", ctypes.c_uint)]
+
+    def as_tuple(self) -> tuple[int, int, int]:
+        return self.x, self.y, self.z
+
+
+class Span(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("bytes", ctypes.c_uint64)]
+
+
+class LaunchRequest(ctypes.Structure):
+    """The mirror of runtime/launch.h."""
+
+    _fields_ = [
+        ("kernel", ctypes.c_void_p),
+        ("arguments", ctypes.POINTER(ctypes.c_void_p)),
+        ("grid", Dim3),
+        ("block", Dim3),
+        ("dynamic_shared", ctypes.c_uint32),
+        ("os_threads", ctypes.c_uint32),
+        ("time_limit", ctypes.c_double),
+        ("dynamic_shared_base", ctypes.c_void_p),
+        ("globals", ctypes.POINTER(Span)),
+        ("global_values", ctypes.c_void_p),
+        ("global_count", ctypes.c_uint64),
+        ("report", ctypes.c_void_p),
+    ]
+
+
+def map_memory(address: int | None, size: int, protection: int, flags: int, file: int = -1, offset: int = 0) -> int:
+    """mmap; raises OSError, which says what could not be had."""
+    mapped = _libc.mmap(address, size, protection, flags, file, offset)
+    if mapped in (None, ctypes.c_void_p(-1).value):
+        error = ctypes.get_errno()
+        raise OSError(error, f"the emulator could not map {size:,} bytes: {os.strerror(error)}")
+    return mapped
+
+
+def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple[int, int]:
+    """Runs one launch in a worker; returns the worker's exit status and where the kernel's library is loaded."""
+    for path in (request["runtime"], request["library"]):
+        if path not in libraries:
+            libraries[path] = ctypes.CDLL(path)
+    library, runtime = libraries[request["library"]], libraries[request["runtime"]]
+    base_symbol = ctypes.cast(library.emu_dynamic_shared_base, ctypes.c_void_p).value
+    load_address = base_symbol - request["dynamic_shared_base"]
+
+    values = [ctypes.create_string_buffer(value, len(value)) for value in request["arguments"]]
+    pointers = (ctypes.c_void_p * max(1, len(values)))(*[ctypes.addressof(value) for value in values])
+    spans = [Span(load_address + offset, size) for offset, size, _ in request["globals"]]
+
+    read_write = mmap.PROT_READ | mmap.PROT_WRITE
+    front = map_memory(None, request["front_bytes"], read_write, mmap.MAP_SHARED, file)
+    global_values = at = front + request["report_bytes"]
+    for offset, size, untouched in request["globals"]:
+        if untouched:
+            ctypes.memmove(at, load_address + offset, size)
+        at += size
+    reserved, reserved_bytes = request["reserved"]
+    nothing = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE
+    try:
+        map_memory(reserved, reserved_bytes, _PROT_NONE, nothing)
+        for address, offset, size in request["regions"]:
+            map_memory(address, size, read_write, mmap.MAP_SHARED | _MAP_FIXED, file, offset)
+        started = runtime.emu_start(
+            ctypes.byref(
+                LaunchRequest(
+                    kernel=load_address + request["kernel"],
+                    arguments=ctypes.cast(pointers, ctypes.POINTER(ctypes.c_void_p)),
+                    grid=Dim3(*request["grid"]),
+                    block=Dim3(*request["block"]),
+                    dynamic_shared=request["shared_mem"],
+                    os_threads=request["threads"],
+                    time_limit=request["time_limit"],
+                    dynamic_shared_base=base_symbol,
+                    globals=(Span * max(1, len(spans)))(*spans),
+                    global_values=global_values,
+                    global_count=len(spans),
+                    report=front,
+                )
+            )
+        )
+        if started < 0:
+            raise OSError(-started, "the emulator could not start a worker process: " + os.strerror(-started))
+        return os.waitpid(started, 0)[1], load_address
+    finally:
+        _libc.munmap(reserved, reserved_bytes)
+        _libc.munmap(front, request["front_bytes"])
+
+
+def serve(connection: socket.socket) -> None:
+    """Answers requests until the other side hangs up."""
+    ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)  # the libraries name no libm: see compiler._link
+    libraries: dict[str, ctypes.CDLL] = {}
+    while True:
+        message, files, _, _ = socket.recv_fds(connection, MESSAGE_BYTES, 1)
+        if not message:
+            return
+        try:
+            answer: object = launch(pickle.loads(message), files[0], libraries)
+        except OSError as error:
+            answer = error
+        finally:
+            os.close(files[0])
+        connection.send(pickle.dumps(answer))
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
