@@ -8,7 +8,6 @@ import json
 import multiprocessing
 import os
 import platform
-import resource
 import shutil
 import statistics
 import sys
@@ -54,14 +53,7 @@ BENCHMARKS = (
 )
 
 
-class Seconds(NamedTuple):
-    """One run: by the wall clock, and as processor time of all threads, which a busy machine disturbs less."""
-
-    wall: float
-    cpu: float
-
-
-Run = Callable[[], tuple[Seconds, Tensor]]
+Run = Callable[[], tuple[float, Tensor]]  # seconds by the wall clock, and the result
 
 
 @dataclass(frozen=True)
@@ -75,9 +67,8 @@ class Result:
 def measure(prototype: Path | None = None, *, length: int = 1024, repeats: int = REPEATS) -> Result:
     """Time the three kernels on the emulator; with `prototype` also on the emulator whose `emu.py` lies in that folder.
 
-    The times are medians. `ratio` is the prototype's wall time over ours, `cpu_ratio` the same for processor time:
-    above 1 the emulator is the faster. Raises FileNotFoundError for a folder without `emu.py`, RuntimeError for a wrong
-    result.
+    The times are medians. `ratio` is the prototype's time over ours: above 1 the emulator is the faster. Raises
+    FileNotFoundError for a folder without `emu.py`, RuntimeError for a wrong result.
     """
     if prototype is not None and not (prototype / "emu.py").is_file():
         raise FileNotFoundError(f"--against {prototype}: there is no emu.py in that folder")
@@ -107,7 +98,7 @@ def _row(benchmark: Benchmark, length: int, repeats: int, threads: int, other: C
         if not error <= MAX_ERROR:
             raise RuntimeError(f"{benchmark.name}.cu on the {name} is off by {error:.2e}: not timed")
 
-    samples: dict[str, list[Seconds]] = {name: [] for name in runs}
+    samples: dict[str, list[float]] = {name: [] for name in runs}
     order = list(runs.items())
     for _ in range(repeats):  # A B, B A, A B, ...
         for name, run in order:
@@ -115,23 +106,10 @@ def _row(benchmark: Benchmark, length: int, repeats: int, threads: int, other: C
         order.reverse()
     row: Row = {"kernel": f"{benchmark.name}.cu", "length": length}
     for name, of_name in samples.items():
-        row[f"{name}_ms"] = 1000 * statistics.median(seconds.wall for seconds in of_name)
-        row[f"{name}_cpu_ms"] = 1000 * statistics.median(seconds.cpu for seconds in of_name)
+        row[f"{name}_ms"] = 1000 * statistics.median(of_name)
     if other is not None:
         row["ratio"] = row["prototype_ms"] / row["emulator_ms"]
-        row["cpu_ratio"] = row["prototype_cpu_ms"] / row["emulator_cpu_ms"]
     return row
-
-
-def _now() -> Seconds:
-    """Clocks of this process and of the workers it has waited for; differences mean something."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return Seconds(time.perf_counter(), sum(usage.ru_utime + usage.ru_stime for usage in used))
-
-
-def _since(start: Seconds) -> Seconds:
-    now = _now()
-    return Seconds(now.wall - start.wall, now.cpu - start.cpu)
 
 
 def _on_emulator(benchmark: Benchmark, inputs: list[Tensor], threads: int) -> Run:
@@ -141,11 +119,11 @@ def _on_emulator(benchmark: Benchmark, inputs: list[Tensor], threads: int) -> Ru
     out = torch.empty(inputs[0].shape)
     arguments = (*inputs, out, np.int32(length), SCALE)
 
-    def run() -> tuple[Seconds, Tensor]:
+    def run() -> tuple[float, Tensor]:
         with configure(threads=threads):
-            start = _now()
+            start = time.perf_counter()
             kernel(grid, (benchmark.threads,), arguments, shared_mem=benchmark.shared_bytes)
-            return _since(start), out
+            return time.perf_counter() - start, out
 
     return run
 
@@ -173,7 +151,7 @@ def _prototype_process(folder: Path) -> Iterator[Connection]:
 def _on_prototype(pipe: Connection, benchmark: Benchmark, inputs: list[Tensor], threads: int) -> Run:
     pipe.send((benchmark, [tensor.numpy() for tensor in inputs], threads))
 
-    def run() -> tuple[Seconds, Tensor]:
+    def run() -> tuple[float, Tensor]:
         pipe.send(None)
         try:
             seconds, out = pipe.recv()
@@ -204,7 +182,7 @@ def _serve_prototype(pipe: Connection, folder: str) -> None:
             out = emu.zeros(inputs[0].shape)
             arguments = (*map(emu.asarray, inputs), out, np.int32(length), SCALE)
             continue
-        start = _now()
+        start = time.perf_counter()
         kernel(grid, (benchmark.threads,), arguments, shared_mem=benchmark.shared_bytes, threads=threads)
-        seconds = _since(start)
+        seconds = time.perf_counter() - start
         pipe.send((seconds, np.array(out)))

@@ -219,7 +219,7 @@ def test_minimal_forward_kernels_have_at_most_100_lines_of_at_most_100_columns(f
 def test_emulator_benchmark_runs_its_three_kernels():
     result = bench_emulator.measure(length=64, repeats=1)
     assert [row["kernel"] for row in result.rows] == ["naive.cu", "flash_half.cu", "flash_mma.cu"]
-    assert all(row["emulator_ms"] > 0 and row["emulator_cpu_ms"] > 0 for row in result.rows)
+    assert all(row["emulator_ms"] > 0 for row in result.rows)
 
 
 def test_emulator_benchmark_runs_another_emulator_side_by_side(tmp_path):

@@ -69,7 +69,7 @@ forward(const float* Q, const float* K, const float* V, float* O, float* LSE,
                 }
             }
         }
-        // scale (to base 2: exp2 is what the hardware has) comes behind S − m, where it rounds least;
+        // scale (to base 2: exp2 is what the hardware has) after S − m, where it rounds least;
         // mask at the diagonal and the end
         const float factor = scale * LOG2_E;
         const bool crosses = j0 + B_C > L_k || (is_causal && j0 + B_C - 1 > i0 + shift);

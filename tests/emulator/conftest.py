@@ -4,6 +4,7 @@ import importlib.util
 import shutil
 
 import pytest
+import torch
 
 from course_utils.cuda import RawModule
 from course_utils.emulator.compiler import find_compiler
@@ -12,6 +13,12 @@ COMPILERS = [
     *[name for name in ("g++", "clang++") if shutil.which(name)],
     *(["zig"] if importlib.util.find_spec("ziglang") else []),
 ]
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch):
+    """A launch without tensors goes to the GPU where there is one; here it belongs to the emulator everywhere."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 @pytest.fixture
