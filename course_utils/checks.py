@@ -241,7 +241,7 @@ def make_inputs(
     All are standard normal, changed according to the kind:
 
     - "planted": keys are a multiple of one query, which therefore attends to little else. A third sit on the causal
-      diagonal, a third one place beyond it where the mask must hide them, a third anywhere.
+      diagonal, a third one place beyond it where the mask must hide them, a third anywhere. No |logit| exceeds 50.
     - "large logits": scaled so that the largest |logit| is 50.
     - "overflowing exp": besides, the last query of each head is scaled so that its largest logit is 100: without
       subtracting the maximum, exp overflows fp32 there.
@@ -260,12 +260,15 @@ def make_inputs(
         anywhere = torch.randint(case.query_length, rows.shape, generator=generator)
         rows = torch.where((columns % 3 == 2) | (rows < 0), anywhere, rows)
         key = 2.0 * query[:, :: case.heads // case.kv_heads][:, :, rows] + 0.5 * key
+    scale = case.head_dim**-0.5 if case.scale is None else case.scale
+    logits = scale * (query @ key.repeat_interleave(case.heads // case.kv_heads, dim=1).mT)
+    to_fifty = 50 / logits.abs().max()
+    if case.kind == "planted":
+        query *= to_fifty.clamp(max=1.0)
     elif case.kind in ("large logits", "overflowing exp"):
-        scale = case.head_dim**-0.5 if case.scale is None else case.scale
-        logits = scale * (query @ key.repeat_interleave(case.heads // case.kv_heads, dim=1).mT)
-        query *= 50 / logits.abs().max()
+        query *= to_fifty
         if case.kind == "overflowing exp":
-            last = logits[:, :, -1:] * (50 / logits.abs().max())
+            last = logits[:, :, -1:] * to_fifty
             query[:, :, -1:] *= 100 / last.gather(-1, last.abs().argmax(dim=-1, keepdim=True))
     elif case.kind == "offset on V":
         value += 100.0

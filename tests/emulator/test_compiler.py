@@ -113,12 +113,14 @@ assert out.tolist() == [1] * 4
 
 
 def test_the_search_takes_what_the_environment_names(fresh_search, monkeypatch):
+    pytest.importorskip("ziglang")
     monkeypatch.setenv("COURSE_EMULATOR_CXX", "zig")
     found = compilers.find_compiler()
     assert found.kind == "zig" and "ziglang" in found.describe()
 
 
 def test_without_a_compiler_on_the_path_the_ziglang_wheel_serves(fresh_search, monkeypatch):
+    pytest.importorskip("ziglang")
     for name in ("CXX", "COURSE_EMULATOR_CXX"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "/nonexistent")
