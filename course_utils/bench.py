@@ -75,7 +75,8 @@ def plot(measurement: Measurement) -> Figure:
             for label in dict.fromkeys(row["name"] for row in chosen):
                 points = [(row["length"], row["median_ms"]) for row in chosen if row["name"] == label]
                 axes.plot(*zip(*points, strict=True), marker="o", label=label, color=colours[label])
-            axes.set(xscale="log", yscale="log", xlabel="sequence length", ylabel="milliseconds (median)", title=name)
+            axes.set(xscale="log", yscale="log", xlabel="sequence length", ylabel="milliseconds (median)")
+            axes.set_title(name, loc="left")
             axes.set_xscale("log", base=2)
             axes.legend(fontsize="small")
         else:

@@ -11,7 +11,7 @@ import torch
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from torch import Tensor
 
 from course_utils.costs import Step
@@ -168,11 +168,15 @@ def matmul_tiles(tiles: int, step: int, row: int, column: int) -> Axes:
 
 
 def traffic_bars(
-    steps: Mapping[str, Sequence[Step]], highlight: Callable[[str], bool], *, ax: Axes | None = None
+    steps: Mapping[str, Sequence[Step]],
+    highlight: Callable[[str], bool],
+    *,
+    legend: tuple[str, str] | None = None,
+    ax: Axes | None = None,
 ) -> Axes:
     """One horizontal bar per algorithm, cut into its steps (`costs.Step`); megabytes on the x axis.
 
-    Steps whose name satisfies `highlight` are drawn in vermilion, the others in blue.
+    Steps whose name satisfies `highlight` are drawn in vermilion, the others in blue; `legend` names the two.
     """
     ax = ax or plt.figure(figsize=(7.5, 1.0 + 0.55 * len(steps))).subplots()
     for row, parts in enumerate(steps.values()):
@@ -186,6 +190,10 @@ def traffic_bars(
     ax.set(yticks=range(len(steps)), yticklabels=list(steps), xlabel="bytes to and from HBM, MB")
     ax.margins(x=0.16)
     ax.invert_yaxis()
+    if legend:
+        ax.legend(
+            handles=[Patch(color=VERMILION, label=legend[0]), Patch(color=BLUE, label=legend[1])], loc="lower right"
+        )
     return ax
 
 
@@ -268,8 +276,9 @@ def tile_choice(block_rows: Sequence[int], ratios: Mapping[str, Sequence[float]]
     `limits` maps a label to the largest B_r (not an integer, in general) that fits it.
     """
     ax = plt.figure(figsize=(7.5, 3.8)).subplots()
-    for (name, values), marker in zip(ratios.items(), "os^D", strict=False):
-        ax.plot(block_rows, values, marker=marker, markersize=4, label=name)
+    for number, ((name, values), marker) in enumerate(zip(ratios.items(), "os^D", strict=False)):
+        wide = {"linewidth": 5, "alpha": 0.4} if number == 0 else {}  # seen behind a line that coincides with it
+        ax.plot(block_rows, values, marker=marker, markersize=4, label=name, **wide)
     for label, at in limits.items():
         ax.axvline(at, color=GREY, linestyle="--", linewidth=1)
         ax.text(at, 1.01, label, transform=ax.get_xaxis_transform(), ha="center", color=GREY)
@@ -277,7 +286,7 @@ def tile_choice(block_rows: Sequence[int], ratios: Mapping[str, Sequence[float]]
     ax.set_xscale("log", base=2)
     ax.set_xticks(block_rows, block_rows)
     ax.set(xlabel="rows of a query tile, $B_r$", ylabel="times less traffic than standard attention")
-    ax.legend(loc="upper left")
+    ax.legend(loc="upper left", bbox_to_anchor=(0.25, 0.98))  # beside the line of the smallest limit
     return ax
 
 
@@ -302,11 +311,16 @@ def three_passes() -> Figure:
     for x, shape in shapes:
         ax.text(x, -0.15, shape, ha="center", va="top", color=GREY, fontsize=9)
     ax.text(4.3, 3.7, "$d × L_k$", va="center", color=GREY, fontsize=9)
-    for x, kernel in [(2.7, "1  scores.cu"), (7.7, "2  softmax.cu"), (12.6, "3  output.cu")]:
-        ax.text(x, -1.2, kernel, ha="center", family="monospace", fontsize=9)
     for start, end in [(4.35, 6.05), (10.55, 12.25)]:
         ax.annotate("", (end, 1.5), (start, 1.5), arrowprops={"arrowstyle": "->", "color": GREY, "linewidth": 1.5})
-    ax.set(xlim=(-0.2, 14.0), ylim=(-1.6, 4.3), aspect="equal")
+    ax.text(5.2, 1.7, "softmax", ha="center", va="bottom", fontsize=9)
+    for x, y in [(1.0, 3.15), (9.4, 1.5)]:
+        ax.text(x, y, "×", ha="center", va="center", fontsize=13)
+    for x in (2.7, 7.7):
+        ax.text(x, -0.75, "to HBM and back", ha="center", va="top", color=VERMILION, fontsize=9)
+    for x, kernel in [(2.7, "1  scores.cu"), (7.7, "2  softmax.cu"), (12.6, "3  output.cu")]:
+        ax.text(x, -1.8, kernel, ha="center", family="monospace", fontsize=9)
+    ax.set(xlim=(-0.2, 14.0), ylim=(-2.1, 4.3), aspect="equal")
     ax.axis("off")
     return figure
 
@@ -364,14 +378,19 @@ def roofline(peaks: Mapping[str, float], bandwidth: float, points: Mapping[str, 
     return ax
 
 
-def time_and_memory(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
-    """Milliseconds and peak megabytes against the sequence length, a line per name; rows as `bench_gpu` gives them."""
+def time_and_memory(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wide: Sequence[str] = ()) -> Figure:
+    """Milliseconds and peak megabytes against the sequence length, a line per name; rows as `bench_gpu` gives them.
+
+    Memory of the names in `wide` is drawn wide and pale, the first the widest: lines that coincide stay visible.
+    """
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6))
     for name, marker in zip(names, "os^Dv", strict=False):
         chosen = sorted((row for row in rows if row["name"] == name), key=lambda row: row["length"])
         lengths = [row["length"] for row in chosen]
         for ax, column in zip(axes, ("median_ms", "peak_mb"), strict=True):
-            ax.plot(lengths, [row[column] for row in chosen], marker=marker, markersize=4, label=name)
+            pale = column == "peak_mb" and name in wide
+            look = {"linewidth": 3 + 3 * (len(wide) - wide.index(name)), "alpha": 0.4} if pale else {}
+            ax.plot(lengths, [row[column] for row in chosen], marker=marker, markersize=4, label=name, **look)
             ax.set(xscale="log", yscale="log", xlabel="sequence length L")
             ax.set_xticks(lengths, lengths)
             ax.minorticks_off()

@@ -40,7 +40,8 @@ def source(name: str, first: int = 1, last: int | None = None) -> DisplayHandle 
     if not 1 <= first <= last:
         raise ValueError(f"first and last take a range of lines within 1 ... {len(lines)}, got {first} ... {last}")
     text = "\n".join(lines[first - 1 : last])
-    look = {"noclasses": True, "nobackground": True, "prestyles": "font-family: ui-monospace, monospace; margin: 0"}
+    style = "font-family: ui-monospace, monospace; margin: 0; white-space: pre; word-break: normal"  # the box scrolls
+    look = {"noclasses": True, "nobackground": True, "prestyles": style}
     formatter = HtmlFormatter(linenos="inline", linenostart=first, style="default", **look)
     body = highlight(text, CudaLexer(stripnl=False), formatter)
     caption = f'<div style="font-size: 85%; opacity: 0.8">kernels/{html.escape(name)}</div>'
@@ -51,10 +52,10 @@ def source(name: str, first: int = 1, last: int | None = None) -> DisplayHandle 
 
 
 def passage(name: str, start: str, end: str | None = None) -> DisplayHandle | None:
-    """Shows a kernel file from the first line that contains `start` to the next one that contains `end`.
+    """Shows a kernel file from the first line that contains `start` up to, not including, the next one with `end`.
 
-    `end=None` takes the next line that begins with "}", the end of a function. Unlike line numbers, this follows the
-    file when it is edited. Raises ValueError if there is no such line.
+    `end=None` goes to the next line that begins with "}", the end of a function, and includes it. Unlike line numbers,
+    this follows the file when it is edited. Raises ValueError if there is no such line.
     """
     lines = read_kernel(name).splitlines()
     first = next((n for n, line in enumerate(lines, 1) if start in line), None)
@@ -66,6 +67,10 @@ def passage(name: str, start: str, end: str | None = None) -> DisplayHandle | No
         raise ValueError(
             f"end: no line of {name} after line {first} " + (f"contains {end!r}" if end else "begins with }")
         )
+    if end is not None:
+        last -= 1
+        while not lines[last - 1].strip():
+            last -= 1
     return source(name, first, last)
 
 

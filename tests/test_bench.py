@@ -68,7 +68,7 @@ def test_json_and_plot_are_written(recorded, tmp_path, capsys):
 
 def test_plot_has_a_panel_per_pass_and_a_line_per_implementation(recorded):
     figure = bench.plot(recorded)
-    assert [axes.get_title() for axes in figure.axes] == ["forward", "backward"]
+    assert [axes.get_title("left") for axes in figure.axes] == ["forward", "backward"]
     assert [line.get_label() for line in figure.axes[0].lines] == ["naive torch", "ours"]
 
 

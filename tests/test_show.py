@@ -15,13 +15,14 @@ def shown(monkeypatch):
     return calls
 
 
-def test_passage_goes_from_a_text_to_a_text_or_to_the_end_of_the_function(shown):
+def test_passage_stops_before_a_text_or_at_the_end_of_the_function(shown):
     lines = show.read_kernel(PLAIN).splitlines()
-    show.passage(PLAIN, 'extern "C"', "load_tile(tile.Q")
+    show.passage(PLAIN, 'extern "C"', "// S = scale")
     show.passage(PLAIN, 'extern "C"')
     (first, last), (same, end) = shown
     assert lines[first - 1].startswith('extern "C"') and same == first
-    assert "load_tile(tile.Q" in lines[last - 1]
+    assert lines[last - 1].strip() == "__syncthreads();"
+    assert (lines[last], lines[last + 1].strip()[:12]) == ("", "// S = scale")
     assert lines[end - 1] == "}"
     assert not any(line.startswith("}") for line in lines[first : end - 1])
 

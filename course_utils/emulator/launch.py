@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
@@ -59,6 +60,9 @@ def configure(*, time_limit: float | None = None, threads: int | None = None) ->
 # ---- the launcher process
 
 
+INTERRUPT_SECONDS = 0.1  # until an interrupt is noticed, at most
+
+
 class _Launcher:
     """The process of launcher.py: one for each process that launches kernels, started at the first launch."""
 
@@ -81,6 +85,8 @@ class _Launcher:
 
     def answer(self) -> tuple[int, int]:
         """The worker's exit status and the address of the kernel's library. Raises EOFError if the launcher ended."""
+        while not select.select([self._connection], [], [], INTERRUPT_SECONDS)[0]:
+            pass  # an interrupt that another thread received does not wake this one: it looks for itself
         message = self._connection.recv(MESSAGE_BYTES)
         if not message:
             raise EOFError
