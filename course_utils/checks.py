@@ -12,6 +12,7 @@ outputs that start as NaN, so that an element nobody wrote is seen.
 """
 
 import inspect
+import math
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -100,7 +101,7 @@ def error_report(
         runs = [same_dtype] if isinstance(same_dtype, Tensor) else same_dtype
         torch_error = max((run.to(expected.device, torch.float64) - expected).abs().max().item() for run in runs)
     allowed = FLOORS[output.dtype] * max(1.0, expected.abs().max().item())
-    if torch_error is not None and torch_error * factor > allowed:  # never true for NaN: the floor then holds
+    if torch_error is not None and allowed < torch_error * factor < math.inf:  # else, and for NaN, the floor holds
         allowed = torch_error * factor
 
     finite = torch.isfinite(output)

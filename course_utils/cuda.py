@@ -250,6 +250,8 @@ class Kernel:
         dtypes = TENSOR_DTYPES.get(parameter.type)
         if dtypes and tensor.dtype not in dtypes:
             raise TypeError(f"{label} is `{parameter}`: expected a tensor of {_or(dtypes)}, got {tensor.dtype}")
+        if tensor.is_neg():
+            raise ValueError(f"{label} is a view that is negated only when it is read: call .resolve_neg() first")
         if tensor.layout != torch.strided or not tensor.is_contiguous():
             strides = tensor.stride() if tensor.layout == torch.strided else tensor.layout
             raise ValueError(

@@ -117,6 +117,7 @@ def test_kernels_of_the_include_folder_are_found(monkeypatch, tmp_path):
         ((None, torch.ones(2, 4).T), ValueError, r"argument 1 \('y'\) .* contiguous, .* call .contiguous\(\) first"),
         ((torch.ones(1).expand(8),), ValueError, r"contiguous, got shape \(8,\) with strides \(0,\)"),
         ((torch.ones(8).to_sparse(),), ValueError, "contiguous"),
+        ((torch._neg_view(torch.ones(8)),), ValueError, r"argument 0 \('x'\) .* call .resolve_neg\(\) first"),
         ((None, torch.ones(8, device="meta")), ValueError, r"argument 1 \('y'\) of saxpy\(\) is on meta, but argument "
          r"0 \('x'\) of saxpy\(\) is on cpu: move all tensors to one device"),
         ((torch.ones(8, device="meta"),) * 2, ValueError, "is on meta; kernels run on cpu and cuda tensors"),

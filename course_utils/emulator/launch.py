@@ -63,6 +63,10 @@ def configure(*, time_limit: float | None = None, threads: int | None = None) ->
 INTERRUPT_SECONDS = 0.1  # until an interrupt is noticed, at most
 
 
+class _LauncherEnded(Exception):
+    """The launcher is gone, and its worker with it: killed by the system or by hand."""
+
+
 class _Launcher:
     """The process of launcher.py: one for each process that launches kernels, started at the first launch."""
 
@@ -83,17 +87,14 @@ class _Launcher:
     def send(self, request: dict[str, Any], file: int) -> None:
         socket.send_fds(self._connection, [pickle.dumps(request)], [file])
 
-    def answer(self) -> tuple[int, int]:
-        """The worker's exit status and the address of the kernel's library. Raises EOFError if the launcher ended."""
+    def answer(self) -> tuple[int, int] | OSError:
+        """The worker's exit status and the address of the kernel's library, or what the launcher could not have."""
         while not select.select([self._connection], [], [], INTERRUPT_SECONDS)[0]:
             pass  # an interrupt that another thread received does not wake this one: it looks for itself
         message = self._connection.recv(MESSAGE_BYTES)
         if not message:
-            raise EOFError
-        answer = pickle.loads(message)
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
+            raise _LauncherEnded
+        return pickle.loads(message)
 
     def stop(self) -> None:
         """Ends the launcher and its worker."""
@@ -118,15 +119,16 @@ def _exchange(request: dict[str, Any], file: int) -> tuple[int, int]:
             except (BrokenPipeError, ConnectionResetError):  # somebody ended it since the last launch
                 _launcher = _Launcher()
                 _launcher.send(request, file)
-            return _launcher.answer()
-        except OSError:  # the launcher's own answer: something that it could not have
-            raise
-        except BaseException as error:
+            answer = _launcher.answer()
+        except BaseException as error:  # whatever a signal handler raises: this launcher's answer would come too late
             _launcher.stop()
             _launcher = None
-            if isinstance(error, EOFError):  # killed with its worker, by the system or by hand
+            if isinstance(error, _LauncherEnded):
                 return signal.SIGKILL, 0
             raise
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
 
 
 # ---- a launch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ def check_inputs(
     key: Tensor,
     value: Tensor,
     *,
+    is_causal: bool,
     scale: float | None,
     dtypes: tuple[torch.dtype, ...],
     enable_gqa: bool = False,
@@ -34,6 +36,8 @@ def check_inputs(
         raise TypeError(f"query has dtype {query.dtype}; it must be {' or '.join(map(str, dtypes))}")
     if query.device.type not in ("cpu", "cuda"):
         raise ValueError(f"query is on {query.device}; kernels run on cpu and cuda tensors")
+    if not isinstance(is_causal, (bool, np.bool_)):
+        raise TypeError(f"is_causal is {is_causal!r}; it must be True or False")
     if scale is None:
         return query.shape[-1] ** -0.5
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):
@@ -45,7 +49,7 @@ def check_inputs(
 
 def dense(tensor: Tensor) -> Tensor:
     """The tensor itself where a kernel can read it, contiguous and aligned to 16 bytes; else a copy that is."""
-    tensor = tensor.contiguous()
+    tensor = tensor.contiguous().resolve_neg()
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 

@@ -105,7 +105,7 @@ def flash_attention_minimal(
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
-    factor = check_inputs(query, key, value, scale=scale, dtypes=(torch.float32,))
+    factor = check_inputs(query, key, value, is_causal=is_causal, scale=scale, dtypes=(torch.float32,))
     if factor <= 0:  # the kernels scale after they took the maximum
         query, factor = query * factor, 1.0
     head_dim = query.shape[-1]

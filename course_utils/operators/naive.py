@@ -36,8 +36,8 @@ def naive_attention(
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
-    factor = check_inputs(query, key, value, scale=scale, dtypes=DTYPES)
-    q, k, v = (tensor.detach().float().contiguous() for tensor in (query, key, value))
+    factor = check_inputs(query, key, value, is_causal=is_causal, scale=scale, dtypes=DTYPES)
+    q, k, v = (tensor.detach().float().contiguous().resolve_neg() for tensor in (query, key, value))
     batch, heads, query_length, head_dim = q.shape
     key_length = k.shape[2]
     lengths = np.int32(query_length), np.int32(key_length), np.int32(head_dim)

@@ -460,3 +460,18 @@ def test_an_error_can_be_pickled():
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error)
     assert (copy.kind, copy.kernel, copy.line, copy.block, copy.thread) == ("crash", "k", 4, error.block, (5, 0, 0))
+
+
+def test_an_error_raised_by_a_signal_handler_leaves_the_next_launch_alone(run_kernel):
+    def give_up(*_):
+        raise TimeoutError("enough")  # an OSError, as many graders raise it
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, 0.4)
+    try:
+        with pytest.raises(TimeoutError, match="enough"):
+            fill(run_kernel, ENDLESS)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert (fill(run_kernel, GOOD) == 40).all()
