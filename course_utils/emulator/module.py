@@ -31,12 +31,12 @@ SHARED_LIMIT = 227 * 1024  # bytes per block, as on sm_90
 
 
 @functools.cache
-def _load_runtime(path: Path) -> ctypes.CDLL:
+def _load_runtime(path: Path) -> None:
+    """Loads the runtime, without which this process cannot load a kernel library to look into it."""
     ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)  # the libraries name no libm: see compiler._link
     runtime = ctypes.CDLL(str(path))
     runtime.emu_report_bytes.restype = ctypes.c_uint64
-    assert runtime.emu_report_bytes() == ctypes.sizeof(report.Report), "report.py and report.h disagree"
-    return runtime
+    assert runtime.emu_report_bytes() == report.REPORT_BYTES, "report.py and report.h disagree"
 
 
 def _host_options(options: tuple[str, ...]) -> list[str]:

@@ -174,17 +174,9 @@ def test_a_forward_kernel_is_minimal(file):
         ("backward", "dK += head * L_k * D", "dK += head * L_q * D"),
     ],
 )
-def test_a_broken_kernel_fails_the_check(monkeypatch, fresh_kernels, file, right, wrong):
+def test_a_broken_kernel_fails_the_check(break_kernel, fresh_kernels, file, right, wrong):
     wrong = right.replace(" - delta", "") if wrong is None else wrong  # dS = P ∘ dP
-
-    def read_broken(name):
-        code = read_kernel(name)
-        if not name.endswith(f"/{file}.cu"):
-            return code
-        assert code.count(right) == 1
-        return code.replace(right, wrong)
-
-    monkeypatch.setattr(minimal, "read_kernel", read_broken)
+    break_kernel(minimal, file, right, wrong)
     # Lengths differ in the selected cases, all kinds of input occur, and some rows see no key.
     cases = [dataclasses.replace(case, head_dim=32) for case in CASES if case.query_length != case.key_length]
     cases.sort(key=lambda case: not case.is_causal)  # where most mistakes show

@@ -2,12 +2,9 @@
 
 import base64
 import json
-import os
-import shutil
 
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 THEMES = {
     "light": {"--jp-ui-font-color1": "rgba(0,0,0,0.87)", "--jp-layout-color2": "#eeeeee", "background": "#ffffff"},
     "dark": {"--jp-ui-font-color1": "rgba(255,255,255,0.87)", "--jp-layout-color2": "#424242", "background": "#111111"},
@@ -34,19 +31,6 @@ START = """async ([traits, data]) => {
     const module = (await import("/widget.js")).default;
     window.cleanup = await module.render({ model: window.model, el: document.getElementById("out") });
 }"""
-
-
-@pytest.fixture(scope="session")
-def browser():
-    if CHROMIUM is None:
-        reason = "no Chromium on PATH (apt-get install chromium)"
-        pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

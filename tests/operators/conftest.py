@@ -1,0 +1,22 @@
+"""What the tests of several operators use."""
+
+import pytest
+
+from course_utils.cuda import read_kernel
+
+
+@pytest.fixture
+def break_kernel(monkeypatch):
+    """break_kernel(operator_module, file, right, wrong): that module reads `file`.cu with one passage replaced."""
+
+    def replace(operator_module, file, right, wrong):
+        def read_broken(name):
+            code = read_kernel(name)
+            if not name.endswith(f"/{file}.cu"):
+                return code
+            assert code.count(right) == 1
+            return code.replace(right, wrong)
+
+        monkeypatch.setattr(operator_module, "read_kernel", read_broken)
+
+    return replace
