@@ -5,6 +5,8 @@
     compiler.py    g++, clang++ or zig; a cache    memory.py       argument arrays with gaps between them
     module.py      load, look up, launch           debug_lines.py  from a crash to a line
     launch.py      the worker process              report.py       and to an exception
+    tracing.py     sanitize() and profile()        trace_results.py what a watched launch leaves
+    sanitizer.py   findings                        profiler.py     counters per source line
 
 A launch that fails raises `course_utils.errors.KernelError` in the calling process, which goes on. What the emulator
 does not imitate: the order in which a GPU runs threads between barriers (here: one after the other), the last bits of
@@ -12,11 +14,12 @@ fast functions, and time. A thread that waits in a loop for another one of its b
 __nanosleep(): a loop of plain reads goes on for ever. Its device presents itself as sm_80 with 227 KB of shared memory
 per block. A worker is a process like any other, not a sandbox: a kernel can do what its user can.
 
-The sanitizer and the profiler attach where the runtime already passes: the memory accesses of a build that the compiler
-instruments, and in runtime/block.cpp the opening of a barrier, the end of a collective and the exit of a thread.
+Inside `sanitize()` or `profile()` a launch runs a second build of the kernel, which the compiler has instrumented: each
+memory access calls runtime/trace.cpp. races.cpp looks for hazards, counters.cpp counts sectors and bank conflicts.
 """
 
 from course_utils.emulator.launch import configure
 from course_utils.emulator.module import EmulatedModule
+from course_utils.emulator.tracing import profile, sanitize
 
-__all__ = ["EmulatedModule", "configure"]
+__all__ = ["EmulatedModule", "configure", "profile", "sanitize"]

@@ -20,7 +20,7 @@ from pathlib import Path
 from course_utils.errors import CompileError
 
 HERE = Path(__file__).resolve().parent
-RUNTIME_FILES = ("fiber.cpp", "block.cpp", "async_copy.cpp", "launch.cpp")
+RUNTIME_FILES = ("fiber.cpp", "block.cpp", "async_copy.cpp", "launch.cpp", "trace.cpp", "races.cpp", "counters.cpp")
 
 
 @dataclass(frozen=True)
@@ -125,6 +125,20 @@ def _flags(compiler: Compiler) -> list[str]:
     return flags + (["-fno-sanitize=undefined"] if compiler.kind == "zig" else [])
 
 
+def _traced_flags(compiler: Compiler) -> list[str]:
+    """For a build that reports its memory accesses to runtime/trace.cpp, each as wide as the source has it."""
+    flags = ["-DEMU_TRACED=1", "-fsanitize=thread"]
+    if compiler.kind == "gcc":
+        flags += ["-fsanitize=bounds-strict,alignment", "-fsanitize-recover=all"]
+        flags += ["-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-store-merging"]
+        return [*flags, "--param=tsan-instrument-func-entry-exit=0"]
+    flags += ["-fsanitize=array-bounds,alignment", "-fno-sanitize-trap=all", "-fsanitize-recover=array-bounds,alignment"]
+    flags += ["-fno-vectorize", "-fno-slp-vectorize"]
+    for setting in ("func-entry-exit=0", "read-before-write=1", "atomics=0"):
+        flags += ["-mllvm", f"-tsan-instrument-{setting}"]
+    return flags
+
+
 def _run(command: list[str], what: str, folder: Path) -> None:
     zig_cache = str(cache_folder() / "zig")
     environment = {**os.environ, "ZIG_GLOBAL_CACHE_DIR": zig_cache, "ZIG_LOCAL_CACHE_DIR": zig_cache}
@@ -164,10 +178,15 @@ def build_runtime(compiler: Compiler) -> Path:
     return library
 
 
-def build_kernels(compiler: Compiler, text: str, headers: dict[str, str], options: list[str], name: str) -> Path:
-    """The shared library of a translated kernel file. Raises CompileError with the compiler's log."""
+def build_kernels(
+    compiler: Compiler, text: str, headers: dict[str, str], options: list[str], name: str, *, traced: bool = False
+) -> Path:
+    """The shared library of a translated kernel file; a `traced` one is for the sanitizer and the profiler.
+
+    Raises CompileError with the compiler's log.
+    """
     runtime = build_runtime(compiler)
-    flags = [*_flags(compiler), *options]
+    flags = [*_flags(compiler), *(_traced_flags(compiler) if traced else []), *options]
     library = cache_folder() / f"kernels-{_key(compiler, flags, runtime.name, text, sorted(headers.items()))}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:

@@ -22,6 +22,8 @@ import torch
 from course_utils.emulator.launcher import MESSAGE_BYTES
 from course_utils.emulator.memory import DeviceMemory
 from course_utils.emulator.report import FINISHED, REPORT_BYTES, Report, printed_text
+from course_utils.emulator.trace_results import MOST_ARRAYS, RESULTS_BYTES, TraceResults
+from course_utils.emulator.tracing import Watch
 
 
 @dataclass(frozen=True)
@@ -136,13 +138,13 @@ def _exchange(request: dict[str, Any], file: int) -> tuple[int, int]:
 
 @dataclass
 class Global:
-    """A __device__ or __constant__ variable: its offset in the library, and its value between launches (uint8).
+    """A __device__ or __constant__ variable: its name in the library, and its value between launches (uint8).
 
     `first` is what the library starts with in this process; None once a launch has brought a value back. A variable
     that still has it keeps what the library starts with in the worker: pointers differ between the two.
     """
 
-    offset: int
+    name: str
     value: torch.Tensor
     first: torch.Tensor | None
 
@@ -152,11 +154,21 @@ class Global:
 
 
 class Ended(NamedTuple):
-    """How a launch ended. `load_address` is where the worker had the kernel's library."""
+    """How a launch ended. `load_address` is where the worker had the kernel's library; `traced`: None if unwatched."""
 
     report: Report
     exit_status: int
     load_address: int
+    traced: TraceResults | None
+
+
+def front_bytes(global_variables: list[Global]) -> int:
+    """The room that `run` needs at the front of the device memory: report, variables, and what a trace leaves."""
+    return _results_offset(global_variables) + RESULTS_BYTES
+
+
+def _results_offset(global_variables: list[Global]) -> int:
+    return -(-(REPORT_BYTES + sum(variable.value.numel() for variable in global_variables)) // 64) * 64
 
 
 def run(
@@ -166,18 +178,22 @@ def run(
     kernel: int,
     dynamic_shared_base: int,
     global_variables: list[Global],
+    global_offsets: list[int],
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
     arguments: list[bytes],
     memory: DeviceMemory,
     shared_mem: int,
+    watch: Watch | None,
 ) -> Ended:
     """Runs a launch in a worker process and waits for its end.
 
-    `kernel` and `dynamic_shared_base` are offsets in the library; `arguments` are the values as the kernel takes them.
+    `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library; `arguments` are the values as the kernel takes them.
     The values of `global_variables` go to the worker and, unless the launch fails, come back. What the kernel printed
     goes to sys.stdout. An interrupt (KeyboardInterrupt) ends the worker.
     """
+    if watch and len(memory.spans) > MOST_ARRAYS:
+        raise ValueError(f"the sanitizer and the profiler take up to {MOST_ARRAYS} tensors, got {len(memory.spans)}")
     sizes = [variable.value.numel() for variable in global_variables]
     report = Report.from_buffer(memory.front)
     behind_report = torch.frombuffer(memory.front, dtype=torch.uint8, offset=REPORT_BYTES)
@@ -189,17 +205,28 @@ def run(
         "library": str(library),
         "kernel": kernel,
         "dynamic_shared_base": dynamic_shared_base,
-        "globals": [(variable.offset, variable.value.numel(), variable.untouched) for variable in global_variables],
+        "globals": [
+            (offset, variable.value.numel(), variable.untouched)
+            for offset, variable in zip(global_offsets, global_variables, strict=True)
+        ],
         "grid": grid,
         "block": block,
         "arguments": arguments,
         "shared_mem": shared_mem,
-        "threads": _settings.threads,
+        "threads": 1 if watch and watch.sanitize else _settings.threads,  # one: the same findings each time
         "time_limit": _settings.time_limit,
         "front_bytes": memory.front_bytes,
         "report_bytes": REPORT_BYTES,
         "reserved": memory.reserved,
         "regions": memory.mappings,
+        "tracing": watch
+        and {
+            "sanitize": watch.sanitize,
+            "profile": watch.profile,
+            "blocks": watch.blocks,
+            "arrays": memory.spans,
+            "results_offset": _results_offset(global_variables),
+        },
     }
     exit_status, load_address = _exchange(request, memory.file)
     sys.stdout.write(printed_text(report))
@@ -207,4 +234,5 @@ def run(
         for shared_value, variable in zip(shared_values, global_variables, strict=True):
             variable.value.copy_(shared_value)
             variable.first = None
-    return Ended(report, exit_status, load_address)
+    traced = TraceResults.from_buffer(memory.front, _results_offset(global_variables)) if watch else None
+    return Ended(report, exit_status, load_address, traced)

@@ -32,8 +32,23 @@ class Span(ctypes.Structure):
     _fields_ = [("address", ctypes.c_void_p), ("bytes", ctypes.c_uint64)]
 
 
+class Tracing(ctypes.Structure):
+    """The mirror of emu_tracing in runtime/launch.h."""
+
+    _fields_ = [
+        ("sanitize", ctypes.c_uint32),
+        ("profile", ctypes.c_uint32),
+        ("arrays", ctypes.POINTER(Span)),
+        ("array_count", ctypes.c_uint64),
+        ("reserved", Span),
+        ("blocks", ctypes.POINTER(ctypes.c_uint64)),
+        ("block_count", ctypes.c_uint64),
+        ("results", ctypes.c_void_p),
+    ]
+
+
 class LaunchRequest(ctypes.Structure):
-    """The mirror of runtime/launch.h."""
+    """The mirror of emu_launch in runtime/launch.h."""
 
     _fields_ = [
         ("kernel", ctypes.c_void_p),
@@ -48,6 +63,7 @@ class LaunchRequest(ctypes.Structure):
         ("global_values", ctypes.c_void_p),
         ("global_count", ctypes.c_uint64),
         ("report", ctypes.c_void_p),
+        ("tracing", ctypes.POINTER(Tracing)),
     ]
 
 
@@ -58,6 +74,24 @@ def map_memory(address: int | None, size: int, protection: int, flags: int, file
         error = ctypes.get_errno()
         raise OSError(error, f"the emulator could not map {size:,} bytes: {os.strerror(error)}")
     return mapped
+
+
+def tracing_of(request: dict, front: int) -> Tracing | None:
+    """What the request says about the sanitizer and the profiler; None: a plain launch."""
+    asked = request["tracing"]
+    if asked is None:
+        return None
+    spans, blocks = asked["arrays"], asked["blocks"]
+    return Tracing(
+        sanitize=asked["sanitize"],
+        profile=asked["profile"],
+        arrays=(Span * max(1, len(spans)))(*[Span(address, size) for address, size in spans]),
+        array_count=len(spans),
+        reserved=Span(*request["reserved"]),
+        blocks=(ctypes.c_uint64 * max(1, len(blocks)))(*blocks),
+        block_count=len(blocks),
+        results=front + asked["results_offset"],
+    )
 
 
 def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple[int, int]:
@@ -80,6 +114,7 @@ def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple
         if untouched:
             ctypes.memmove(at, load_address + offset, size)
         at += size
+    tracing = tracing_of(request, front)
     reserved, reserved_bytes = request["reserved"]
     nothing = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE | _MAP_FIXED_NOREPLACE
     try:
@@ -101,6 +136,7 @@ def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple
                     global_values=global_values,
                     global_count=len(spans),
                     report=front,
+                    tracing=None if tracing is None else ctypes.pointer(tracing),
                 )
             )
         )

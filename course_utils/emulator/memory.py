@@ -15,6 +15,7 @@ import torch
 
 PAGE = mmap.PAGESIZE
 ALIGNMENT = 16  # bytes: the widest access of a thread
+GPU_ALIGNMENT = 512  # bytes: what PyTorch's allocator gives to a new tensor on a GPU
 GAP = 1 << 30  # bytes of untouchable address space on either side of an array
 DEVICE_BASE = 1 << 38  # where device addresses start: above every heap, below every library
 
@@ -69,17 +70,23 @@ class DeviceMemory:
     bytes) of device address space.
     """
 
-    def __init__(self, arrays: list[Array], front_bytes: int) -> None:
+    def __init__(self, arrays: list[Array], front_bytes: int, *, as_on_a_gpu: bool = False) -> None:
+        """`as_on_a_gpu`: arrays start where a GPU's allocator would put them, for the sake of their sectors and banks,
+        instead of ending at a gap, where an overrun is a fault."""
         self._regions = _regions(arrays)
         self.front_bytes = _pages(front_bytes)
         self.mappings: list[tuple[int, int, int]] = []
         address, offset = DEVICE_BASE + GAP, self.front_bytes
         for region in self._regions:
             size = region.high - region.low
-            span = _pages(size + ALIGNMENT)
-            # As far back as the alignment of the original allows: the array's end then touches the gap.
-            start = address + span - size
-            start -= (start - region.low) % ALIGNMENT
+            if as_on_a_gpu:
+                span = _pages(size + GPU_ALIGNMENT)
+                start = address + (region.low - region.arrays[0].tensor.untyped_storage().data_ptr()) % GPU_ALIGNMENT
+            else:
+                # As far back as the alignment of the original allows: the array's end then touches the gap.
+                span = _pages(size + ALIGNMENT)
+                start = address + span - size
+                start -= (start - region.low) % ALIGNMENT
             region.shift = start - region.low
             region.copy_shift = region.shift - address + offset
             self.mappings.append((address, offset, span))
@@ -110,6 +117,17 @@ class DeviceMemory:
             if any(array.tensor is tensor for array in region.arrays):
                 return tensor.data_ptr() + region.shift
         raise KeyError("not an argument of this launch")
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """(device address, bytes) of each stretch of memory that belongs to arguments, by ascending addresses."""
+        return [(region.low + region.shift, region.high - region.low) for region in self._regions]
+
+    def arrays(self) -> list[tuple[str, int]]:
+        """(label, bytes) for each of the `spans`."""
+        return [
+            (" = ".join(array.label for array in region.arrays), region.high - region.low) for region in self._regions
+        ]
 
     def copy_back(self) -> None:
         """Copies what the kernel wrote into the caller's tensors."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -11,11 +12,12 @@ from typing import NamedTuple
 import torch
 from elftools.elf.elffile import ELFFile
 
-from course_utils.emulator import launch, report
-from course_utils.emulator.compiler import build_kernels, build_runtime, find_compiler
+from course_utils.emulator import launch, report, tracing
+from course_utils.emulator.compiler import Compiler, build_kernels, build_runtime, find_compiler
 from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.memory import Array, DeviceMemory
-from course_utils.emulator.translate import translate
+from course_utils.emulator.trace_results import RESULTS_BYTES
+from course_utils.emulator.translate import Translation, translate
 from course_utils.errors import CompileError, LaunchError
 from course_utils.kernel_source import (
     INCLUDE,
@@ -35,8 +37,9 @@ def _load_runtime(path: Path) -> None:
     """Loads the runtime, without which this process cannot load a kernel library to look into it."""
     ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)  # the libraries name no libm: see compiler._link
     runtime = ctypes.CDLL(str(path))
-    runtime.emu_report_bytes.restype = ctypes.c_uint64
+    runtime.emu_report_bytes.restype = runtime.emu_trace_results_bytes.restype = ctypes.c_uint64
     assert runtime.emu_report_bytes() == report.REPORT_BYTES, "report.py and report.h disagree"
+    assert runtime.emu_trace_results_bytes() == RESULTS_BYTES, "trace_results.py and trace_results.h disagree"
 
 
 def _host_options(options: tuple[str, ...]) -> list[str]:
@@ -66,6 +69,57 @@ class _Symbol(NamedTuple):
     section: str
 
 
+class _Library:
+    """A compiled kernel file, loaded into this process; a `traced` one reports its memory accesses."""
+
+    def __init__(
+        self, compiler: Compiler, translated: Translation, options: list[str], name: str, *, traced: bool
+    ) -> None:
+        self._translated = translated
+        self._name = name
+        self.path = build_kernels(compiler, translated.text, translated.headers, options, name, traced=traced)
+        self.runtime_path = build_runtime(compiler)
+        _load_runtime(self.runtime_path)
+        try:
+            self.functions = ctypes.CDLL(str(self.path))
+        except OSError as error:
+            missing = re.search(r"undefined symbol: (\S+)", str(error))
+            if missing is None:
+                raise
+            raise CompileError(f"{name} uses {missing[1]}, which is declared but defined nowhere") from None
+
+    def entry(self, prefix: str, function: str) -> str:
+        """The name of the C function behind a kernel. Raises LookupError where the preprocessor left the kernel out."""
+        symbol = f"{prefix}_{self._translated.entries.index(function)}"
+        if symbol not in self.symbols:
+            raise LookupError(f"{self._name}: the preprocessor leaves {function}() out with these options")
+        return symbol
+
+    @functools.cached_property
+    def symbols(self) -> dict[str, _Symbol]:
+        """Everything defined in the library, by name."""
+        with self.path.open("rb") as handle:
+            elf = ELFFile(handle)
+            sections = [section.name for section in elf.iter_sections()]
+            return {
+                symbol.name: _Symbol(
+                    symbol["st_value"], symbol["st_size"], symbol["st_info"]["type"], sections[symbol["st_shndx"]]
+                )
+                for symbol in elf.get_section_by_name(".symtab").iter_symbols()
+                if isinstance(symbol["st_shndx"], int)
+            }
+
+    @property
+    def load_address(self) -> int:
+        """Where this process has it."""
+        here = ctypes.cast(self.functions.emu_dynamic_shared_base, ctypes.c_void_p).value
+        return here - self.symbols["emu_dynamic_shared_base"].offset
+
+    @functools.cached_property
+    def lines(self) -> DebugLines:
+        return DebugLines(self.path, self._translated.originals)
+
+
 class EmulatedModule:
     """The kernels of one source text.
 
@@ -93,42 +147,16 @@ class EmulatedModule:
         search_path += [Path(word[2:]) for word in host_options if word.startswith("-I")] + [INCLUDE]
         self._kernels = find_kernels(code)
         translated = translate(code, self.name, search_path, name_expressions)
-        self._functions = translated.entries
         self._originals = translated.originals
-
-        found = find_compiler(compiler)
-        self._path = build_kernels(found, translated.text, translated.headers, host_options, self.name)
-        self._runtime_path = build_runtime(found)
-        _load_runtime(self._runtime_path)
-        try:
-            self._library = ctypes.CDLL(str(self._path))
-        except OSError as error:
-            missing = re.search(r"undefined symbol: (\S+)", str(error))
-            if missing is None:
-                raise
-            raise CompileError(f"{self.name} uses {missing[1]}, which is declared but defined nowhere") from None
-
-    # ---- looking things up
-
-    def _entry(self, prefix: str, function: str) -> str:
-        symbol = f"{prefix}_{self._functions.index(function)}"
-        if symbol not in self._symbols:
-            raise LookupError(f"{self.name}: the preprocessor leaves {function}() out with these options")
-        return symbol
+        self._build = functools.partial(_Library, find_compiler(compiler), translated, host_options, self.name)
+        self._plain = self._build(traced=False)
 
     @functools.cached_property
-    def _symbols(self) -> dict[str, _Symbol]:
-        """Everything defined in the library, by name."""
-        with self._path.open("rb") as handle:
-            elf = ELFFile(handle)
-            sections = [section.name for section in elf.iter_sections()]
-            return {
-                symbol.name: _Symbol(
-                    symbol["st_value"], symbol["st_size"], symbol["st_info"]["type"], sections[symbol["st_shndx"]]
-                )
-                for symbol in elf.get_section_by_name(".symtab").iter_symbols()
-                if isinstance(symbol["st_shndx"], int)
-            }
+    def _traced(self) -> _Library:
+        """Built at the first launch that the sanitizer or the profiler watches."""
+        return self._build(traced=True)
+
+    # ---- looking things up
 
     @functools.cached_property
     def _globals(self) -> dict[str, launch.Global]:
@@ -136,20 +164,14 @@ class EmulatedModule:
 
         In the library itself they keep their first values: another module may have loaded the same file.
         """
-        here = ctypes.cast(self._library.emu_dynamic_shared_base, ctypes.c_void_p).value
-        load_address = here - self._symbols["emu_dynamic_shared_base"].offset
         found = {}
-        for name, symbol in self._symbols.items():
+        for name, symbol in self._plain.symbols.items():
             in_section = re.match(r"\.l?(data|bss)\b(?!\.rel\.ro)", symbol.section)
             if in_section and symbol.kind == "STT_OBJECT" and symbol.size:
-                content = bytearray(ctypes.string_at(load_address + symbol.offset, symbol.size))
+                content = bytearray(ctypes.string_at(self._plain.load_address + symbol.offset, symbol.size))
                 first = torch.frombuffer(content, dtype=torch.uint8)
-                found[name] = launch.Global(symbol.offset, first.clone(), first)
+                found[name] = launch.Global(name, first.clone(), first)
         return found
-
-    @functools.cached_property
-    def _lines(self) -> DebugLines:
-        return DebugLines(self._path, self._originals)
 
     def _source_line(self, file: str, line: int) -> str | None:
         lines = self._originals.get(file, "").splitlines()
@@ -170,7 +192,7 @@ class EmulatedModule:
         name = function.split("<")[0].strip()
         instances: dict[str, int] = {}
         for_all = 0
-        for symbol, (_, size, kind, _) in self._symbols.items():
+        for symbol, (_, size, kind, _) in self._plain.symbols.items():
             if kind != "STT_TLS" or symbol == "emu_dynamic_shared":
                 continue
             local = re.match(r"_ZZ(\d+)(\w+)", symbol)  # the Itanium ABI's _ZZ <length> <function> ... E <variable>
@@ -188,7 +210,7 @@ class EmulatedModule:
         Raises LookupError where the preprocessor left the kernel out.
         """
         sizes = (ctypes.c_int * 256)()
-        count = getattr(self._library, self._entry("emu_argument_sizes", function))(sizes)
+        count = getattr(self._plain.functions, self._plain.entry("emu_argument_sizes", function))(sizes)
         return sizes[:count]
 
     # ---- launching
@@ -202,36 +224,48 @@ class EmulatedModule:
         shared_mem: int = 0,
     ) -> None:
         """Runs a kernel. Arrays are copied to device memory and, where writable, back; a failed launch changes none of
-        them.
+        them. Inside sanitize() or profile() it is watched.
 
         Raises KernelError for a kernel that crashes, deadlocks or runs out of time.
         """
+        watch = tracing.watch(grid)
+        library = self._traced if watch else self._plain
         arrays = [argument for argument in arguments if isinstance(argument, Array)]
         global_variables = list(self._globals.values())
-        front_bytes = report.REPORT_BYTES + sum(variable.value.numel() for variable in global_variables) + 1
-        with DeviceMemory(arrays, front_bytes) as memory:
+        with DeviceMemory(arrays, launch.front_bytes(global_variables), as_on_a_gpu=watch is not None) as memory:
             values = [
                 memory.pointer(argument.tensor).to_bytes(8, "little") if isinstance(argument, Array) else argument
                 for argument in arguments
             ]
             ended = launch.run(
-                self._runtime_path,
-                self._path,
-                kernel=self._symbols[self._entry("emu_call", function)].offset,
-                dynamic_shared_base=self._symbols["emu_dynamic_shared_base"].offset,
+                library.runtime_path,
+                library.path,
+                kernel=library.symbols[library.entry("emu_call", function)].offset,
+                dynamic_shared_base=library.symbols["emu_dynamic_shared_base"].offset,
                 global_variables=global_variables,
+                global_offsets=[library.symbols[variable.name].offset for variable in global_variables],
                 grid=grid,
                 block=block,
                 arguments=values,
                 memory=memory,
                 shared_mem=shared_mem,
+                watch=watch,
             )
+            if ended.traced is not None:
+                tracing.collect(
+                    ended.traced,
+                    kernel=function,
+                    blocks=math.prod(grid),
+                    memory=memory,
+                    locate=library.lines.locate,
+                    sources=self._originals,
+                )
             if ended.report.outcome != report.FINISHED:
                 raise report.failure(
                     ended.report,
                     kernel=function,
                     exit_status=ended.exit_status,
-                    locate=lambda program_counter: self._lines.locate(program_counter - ended.load_address),
+                    locate=lambda program_counter: library.lines.locate(program_counter - ended.load_address),
                     source_line=self._source_line,
                     describe_address=memory.describe,
                 )

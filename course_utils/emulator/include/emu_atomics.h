@@ -9,7 +9,7 @@ template <> struct word<4> { typedef unsigned type; };
 template <> struct word<8> { typedef unsigned long long type; };
 
 // An atomic that changes nothing may be one turn of a spin lock: it lets the thread that holds the lock go on.
-template <class T, class Update> T read_modify_write(T* address, Update update) {
+template <class T, class Update> EMU_UNSEEN T read_modify_write(T* address, Update update) {
     typedef typename word<sizeof(T)>::type Word;
     Word before = __atomic_load_n((Word*)address, __ATOMIC_RELAXED), after;
     do {
@@ -23,6 +23,7 @@ template <class T, class Update> T read_modify_write(T* address, Update update) 
 
 #define EMU_ATOMIC(name, expression)                                                                                        \
     template <class T> EMU_INLINE T name(T* address, typename emu::identity<T>::type value) {                               \
+        EMU_TOUCH(address, sizeof(T), EMU_TOUCH_ATOMIC);                                                                \
         return emu::read_modify_write(address, [value](T old) -> T { return expression; });                                 \
     }
 EMU_ATOMIC(atomicAdd, old + value)
@@ -38,5 +39,6 @@ EMU_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1)
 #undef EMU_ATOMIC
 
 template <class T> EMU_INLINE T atomicCAS(T* address, typename emu::identity<T>::type expected, typename emu::identity<T>::type value) {
+    EMU_TOUCH(address, sizeof(T), EMU_TOUCH_ATOMIC);
     return emu::read_modify_write(address, [=](T now) -> T { return now == expected ? value : now; });
 }

@@ -15,7 +15,7 @@ template <size_t... index> struct indices {};
 template <size_t count, size_t... index> struct count_to : count_to<count - 1, count - 1, index...> {};
 template <size_t... index> struct count_to<0, index...> { typedef indices<index...> type; };
 
-template <class... T, size_t... index> inline void call(void (*kernel)(T...), void** arguments, indices<index...>) {
+template <class... T, size_t... index> EMU_UNSEEN inline void call(void (*kernel)(T...), void** arguments, indices<index...>) {
     kernel(*(typename argument<T>::type*)arguments[index]...);
 }
 template <class... T> inline void call(void (*kernel)(T...), void** arguments) {

@@ -58,6 +58,7 @@ template <class Format> struct alignas(2) scalar16 {
 };
 template <class Format> struct alignas(4) pair16 {
     scalar16<Format> x, y;
+    EMU_MEMBERS2(pair16, scalar16<Format>)
 };
 
 #define EMU_OPERATOR(op)                                                                                                    \

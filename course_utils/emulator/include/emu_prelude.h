@@ -28,6 +28,20 @@
 #define EMU_INLINE inline __attribute__((always_inline, artificial))
 #endif
 
+// A build for the sanitizer and the profiler defines EMU_TRACED: every access must then reach the runtime, as wide as it is
+// on a GPU. The compiler reports those that it can see; functions of these headers that it must not look into report theirs.
+#if !defined(EMU_TRACED)
+#define EMU_TOUCH(address, bytes, kind)
+#define EMU_UNSEEN
+#else
+#define EMU_TOUCH(address, bytes, kind) emu_touch(address, bytes, kind)
+#if defined(__clang__)
+#define EMU_UNSEEN __attribute__((noinline, disable_sanitizer_instrumentation))
+#else
+#define EMU_UNSEEN __attribute__((noinline, no_sanitize("thread")))
+#endif
+#endif
+
 extern "C" {
 void* memcpy(void*, const void*, size_t) noexcept;
 void* memset(void*, int, size_t) noexcept;

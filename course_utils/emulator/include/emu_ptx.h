@@ -60,7 +60,10 @@ template <class Format> inline void mma_m16n8k16(float& d0, float& d1, float& d2
 template <int count, bool transposed> struct ldmatrix_lanes : emu_collective {
     unsigned address, result[count];
 
-    static void combine_lanes(emu_collective** lanes, unsigned participants) {
+    EMU_INLINE void touch() {
+        if (lane() < 8 * count) EMU_TOUCH(emu_shared_pointer(address), 16, EMU_TOUCH_READ);
+    }
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
         if (participants != 0xffffffffu) {
             const emu_collective* any = lanes[__builtin_ctz(participants)];
             emu_trap("ldmatrix needs all 32 lanes of the warp, but some have exited", any->site);
@@ -77,22 +80,25 @@ template <int count, bool transposed> struct ldmatrix_lanes : emu_collective {
         }
     }
 };
-template <bool transposed> inline void ldmatrix_x1(unsigned& r0, unsigned address, emu_site site = emu_here()) {
+template <bool transposed> EMU_INLINE void ldmatrix_x1(unsigned& r0, unsigned address, emu_site site = emu_here()) {
     ldmatrix_lanes<1, transposed> mine;
     mine.address = address;
+    mine.touch();
     collect(mine, "ldmatrix", 0xffffffffu, site);
     r0 = mine.result[0];
 }
-template <bool transposed> inline void ldmatrix_x2(unsigned& r0, unsigned& r1, unsigned address, emu_site site = emu_here()) {
+template <bool transposed> EMU_INLINE void ldmatrix_x2(unsigned& r0, unsigned& r1, unsigned address, emu_site site = emu_here()) {
     ldmatrix_lanes<2, transposed> mine;
     mine.address = address;
+    mine.touch();
     collect(mine, "ldmatrix", 0xffffffffu, site);
     r0 = mine.result[0], r1 = mine.result[1];
 }
-template <bool transposed> inline void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, unsigned address,
+template <bool transposed> EMU_INLINE void ldmatrix_x4(unsigned& r0, unsigned& r1, unsigned& r2, unsigned& r3, unsigned address,
                                                    emu_site site = emu_here()) {
     ldmatrix_lanes<4, transposed> mine;
     mine.address = address;
+    mine.touch();
     collect(mine, "ldmatrix", 0xffffffffu, site);
     r0 = mine.result[0], r1 = mine.result[1], r2 = mine.result[2], r3 = mine.result[3];
 }

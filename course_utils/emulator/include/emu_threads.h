@@ -11,9 +11,9 @@ EMU_INLINE void __syncthreads(emu_site site = emu_here()) { emu_barrier(0, site)
 EMU_INLINE int __syncthreads_count(int predicate, emu_site site = emu_here()) { return emu_barrier(predicate, site); }
 EMU_INLINE int __syncthreads_or(int predicate, emu_site site = emu_here()) { return emu_barrier(predicate, site) != 0; }
 EMU_INLINE int __syncthreads_and(int predicate, emu_site site = emu_here()) { return emu_barrier(!predicate, site) == 0; }
-EMU_INLINE void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-EMU_INLINE void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-EMU_INLINE void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+EMU_INLINE void __threadfence() { emu_fence(); }
+EMU_INLINE void __threadfence_block() { emu_fence(); }
+EMU_INLINE void __threadfence_system() { emu_fence(); }
 
 namespace emu {
 
@@ -30,6 +30,7 @@ template <class Mine> inline void collect(Mine& mine, const char* name, unsigned
     mine.name = name;
     mine.mask = mask;
     mine.site = site;
+    mine.synchronises = Mine::orders_memory;
     emu_collect(&mine);
 }
 
@@ -71,6 +72,7 @@ inline __attribute__((noinline)) unsigned ballot(unsigned mask, int predicate, c
 }
 
 struct warp_barrier : emu_collective {
+    static constexpr bool orders_memory = true;
     static void combine_lanes(emu_collective**, unsigned) {}
 };
 

@@ -5,10 +5,51 @@ typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned int uint;
 
+// A GPU copies a vector in one piece, where a compiler for a CPU may take it apart. In a traced build the copy goes through a
+// word of its size, which the empty asm statement keeps whole. Its alignment of 1: a misaligned copy is a finding, no fault.
+#if defined(EMU_TRACED)
+namespace emu {
+template <int bytes> struct whole;
+template <> struct whole<2> { typedef unsigned short type __attribute__((may_alias, aligned(1))); };
+template <> struct whole<4> { typedef unsigned type __attribute__((may_alias, aligned(1))); };
+template <> struct whole<8> { typedef unsigned long long type __attribute__((may_alias, aligned(1))); };
+template <> struct whole<16> { typedef float type __attribute__((vector_size(16), may_alias, aligned(1))); };
+}
+#if defined(__x86_64__)
+#define EMU_KEEP(word) if constexpr (sizeof(word) == 16) asm("" : "+x"(word)); else asm("" : "+r"(word))
+#else
+#define EMU_KEEP(word) if constexpr (sizeof(word) == 16) asm("" : "+w"(word)); else asm("" : "+r"(word))
+#endif
+#define EMU_COPY_WHOLE(name)                                                                                                \
+    name() = default;                                                                                                       \
+    EMU_INLINE name(const name& other) { *this = other; }                                                                   \
+    EMU_INLINE name& operator=(const name& other) {                                                                         \
+        typedef typename emu::whole<(sizeof(name) < 16 ? sizeof(name) : 16)>::type Word;                                    \
+        Word word = *(const Word*)&other;                                                                                   \
+        EMU_KEEP(word);                                                                                                     \
+        *(Word*)this = word;                                                                                                \
+        if constexpr (sizeof(name) == 32) {                            /* two accesses on a GPU, too */                     \
+            Word second = ((const Word*)&other)[1];                                                                         \
+            EMU_KEEP(second);                                                                                               \
+            ((Word*)this)[1] = second;                                                                                      \
+        }                                                                                                                   \
+        return *this;                                                                                                       \
+    }
+#define EMU_MEMBERS2(name, scalar)                                                                                          \
+    EMU_COPY_WHOLE(name)                                                                                                    \
+    constexpr name(scalar x, scalar y) : x(x), y(y) {}
+#define EMU_MEMBERS4(name, scalar)                                                                                          \
+    EMU_COPY_WHOLE(name)                                                                                                    \
+    constexpr name(scalar x, scalar y, scalar z, scalar w) : x(x), y(y), z(z), w(w) {}
+#else
+#define EMU_MEMBERS2(name, scalar)
+#define EMU_MEMBERS4(name, scalar)
+#endif
+
 #define EMU_VECTOR(name, scalar, align2, align4)                                                                            \
     struct name##1 { scalar x; };                                                                                           \
-    struct alignas(align2) name##2 { scalar x, y; };                                                                        \
-    struct alignas(align4) name##4 { scalar x, y, z, w; };                                                                  \
+    struct alignas(align2) name##2 { scalar x, y; EMU_MEMBERS2(name##2, scalar) };                                          \
+    struct alignas(align4) name##4 { scalar x, y, z, w; EMU_MEMBERS4(name##4, scalar) };                                    \
     EMU_INLINE name##1 make_##name##1(scalar x) { return {x}; }                                                             \
     EMU_INLINE name##2 make_##name##2(scalar x, scalar y) { return {x, y}; }                                                \
     EMU_INLINE name##4 make_##name##4(scalar x, scalar y, scalar z, scalar w) { return {x, y, z, w}; }

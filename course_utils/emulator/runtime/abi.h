@@ -20,11 +20,15 @@ static constexpr emu_site emu_here(const char* file = __builtin_FILE(), int line
 // One lane's part in a warp collective (shuffle, vote, ldmatrix, mma). Each lane brings its operands in a struct that
 // derives from this one; the last lane to arrive calls `combine`, which fills in the results of all of them.
 struct emu_collective {
+    static constexpr bool orders_memory = false;   // __syncwarp(): what its lanes wrote before is seen by its lanes after
     void (*combine)(emu_collective** lanes, unsigned participants);  // lanes[32], null where absent
     const char* name;
     emu_site site;
     unsigned mask;
+    bool synchronises;            // memory, too: the `orders_memory` of its type
 };
+
+enum emu_touch_kind { EMU_TOUCH_READ, EMU_TOUCH_WRITE, EMU_TOUCH_ATOMIC };
 
 extern "C" {
 __attribute__((const)) const emu_thread* emu_self();      // a fiber never changes its thread: safe to hoist
@@ -40,6 +44,9 @@ void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_
 void emu_copy_commit();
 void emu_copy_wait(unsigned groups_in_flight);
 
+void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind);   // an access, at the line of the caller
+
+void emu_fence();                                         // __threadfence()
 int emu_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void emu_yield();                                         // __nanosleep(): let the other threads of the block go on
 [[noreturn]] void emu_trap(const char* message, emu_site site);

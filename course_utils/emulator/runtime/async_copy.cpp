@@ -2,25 +2,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "block.h"
+#include "trace.h"
 
 static const unsigned most_copies = 64 << 10;   // in flight, per thread: all of shared memory in the smallest pieces
 
 extern "C" void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes, emu_site site) {
-    Fiber* f = emu_current();
+    Fiber* f = emu_current;
     if (f->copy_count == f->copy_capacity) {
         f->copy_capacity = f->copy_capacity ? 2 * f->copy_capacity : 64;
         f->copies = (PendingCopy*)realloc(f->copies, f->copy_capacity * sizeof(PendingCopy));
         if (!f->copies || f->copy_capacity > most_copies)
             emu_trap("cp.async: this thread has issued 65536 copies without waiting for one of them", site);
     }
-    f->copies[f->copy_count++] = {to, from, bytes, source_bytes, f->copy_group, site};
+    if (((uintptr_t)to | (uintptr_t)from) % bytes) emu_find_misaligned(site, bytes);
+    const uintptr_t counter = (uintptr_t)__builtin_return_address(0);
+    f->copies[f->copy_count++] = {to, from, bytes, source_bytes, f->copy_group, site, counter};
+    emu_record_access((uintptr_t)from, source_bytes, Access::read, counter);
+    emu_record_access((uintptr_t)to, bytes, Access::copy_issued, counter);
 }
 
-extern "C" void emu_copy_commit() { emu_current()->copy_group++; }
+extern "C" void emu_copy_commit() { emu_current->copy_group++; }
 
 extern "C" void emu_copy_wait(unsigned groups_in_flight) {
-    Fiber* f = emu_current();
+    Fiber* f = emu_current;
     unsigned kept = 0;
     for (unsigned i = 0; i < f->copy_count; i++) {
         const PendingCopy& c = f->copies[i];
@@ -30,6 +34,7 @@ extern "C" void emu_copy_wait(unsigned groups_in_flight) {
             f->copying = c.site;
             memcpy(c.to, c.from, c.source_bytes);
             memset((char*)c.to + c.source_bytes, 0, c.bytes - c.source_bytes);
+            emu_record_access((uintptr_t)c.to, c.bytes, Access::copy_arrived, c.counter);
         }
     }
     f->copying = emu_site{};

@@ -11,13 +11,12 @@
 #include <unistd.h>
 
 #include "fiber.h"
+#include "trace.h"
 
 static const size_t stack_bytes = (256 + 16) << 10;   // 16 KB are for all but local arrays
 
 __thread Block* emu_block __attribute__((tls_model("initial-exec"))) = nullptr;
-static __thread Fiber* current __attribute__((tls_model("initial-exec"))) = nullptr;
-
-Fiber* emu_current() { return current; }
+__thread Fiber* emu_current __attribute__((tls_model("initial-exec"))) = nullptr;
 
 static inline unsigned lowest(uint32_t mask) { return (unsigned)__builtin_ctz(mask); }
 static inline uint32_t bit(unsigned lane) { return 1u << lane; }
@@ -55,35 +54,51 @@ void emu_fail_to_start(const emu_launch* launch, const char* what) {
 
 template <class... T>
 [[noreturn]] static void fail(emu_outcome outcome, const Fiber* fiber, emu_site site, const char* format, T... values) {
+    if (emu_block->tracer) emu_trace_logs(*emu_block);
     emu_end_worker(emu_record(emu_block->launch, outcome, fiber, site, format, values...));
 }
 
-[[noreturn]] static void fail_divergent(const Fiber* waiting) {
+static bool sanitizing() { return emu_block->launch->tracing && emu_block->launch->tracing->sanitize; }
+
+// With the sanitizer a synchronisation error is a finding, and the launch goes on where it can.
+template <class... T>
+static void find(const Fiber* fiber, emu_site site, const char* format, T... values) {
+    emu_finding finding = emu_finding_at(fiber, EMU_BARRIER, 0);
+    finding.line = site.line;
+    snprintf(finding.file, sizeof finding.file, "%s", site.file);
+    snprintf(finding.message, sizeof finding.message, format, values...);
+    emu_find(*emu_block->tracer, finding);
+}
+template <class... T>
+static void find_or_fail(const Fiber* fiber, emu_site site, const char* format, T... values) {
+    if (!sanitizing()) fail(EMU_DIVERGENT_BARRIER, fiber, site, format, values...);
+    find(fiber, site, format, values...);
+}
+
+static void report_divergent(const Fiber* waiting) {
     const Block& b = *emu_block;
     const emu_dim3 w = waiting->thread_idx;
     if (b.elsewhere) {
         const emu_dim3 o = b.elsewhere->thread_idx;
-        fail(EMU_DIVERGENT_BARRIER, b.elsewhere, b.elsewhere->waits_at,
-             "barrier in a divergent branch: thread (%u,%u,%u) waits at this __syncthreads(), "
-             "but thread (%u,%u,%u) of the same block waits at the one in line %d",
-             o.x, o.y, o.z, w.x, w.y, w.z, b.barrier_site.line);
+        find_or_fail(b.elsewhere, b.elsewhere->waits_at,
+                     "barrier in a divergent branch: thread (%u,%u,%u) waits at this __syncthreads(), "
+                     "but thread (%u,%u,%u) of the same block waits at the one in line %d",
+                     o.x, o.y, o.z, w.x, w.y, w.z, b.barrier_site.line);
+    } else {
+        const emu_dim3 o = b.fell_off->thread_idx;
+        find_or_fail(waiting, b.barrier_site,
+                     "barrier in a divergent branch: %u of the block's %u threads wait at this __syncthreads(), "
+                     "but thread (%u,%u,%u) ran past it to the end of the kernel", b.waiting, b.size, o.x, o.y, o.z);
     }
-    const emu_dim3 o = b.fell_off->thread_idx;
-    fail(EMU_DIVERGENT_BARRIER, waiting, b.barrier_site,
-         "barrier in a divergent branch: %u of the block's %u threads wait at this __syncthreads(), "
-         "but thread (%u,%u,%u) ran past it to the end of the kernel", b.waiting, b.size, o.x, o.y, o.z);
 }
 
 static const char* what_it_waits_for(const Fiber* f) {
     return f->state == State::in_collective ? f->collective->name : "__syncthreads()";
 }
 
-[[noreturn]] static void fail_deadlock() {
-    Block& b = *emu_block;
-    char text[400];
-    int length = 0;
-    const Fiber* first = nullptr;
-    for (unsigned i = 0; i < b.size; i++) {          // one clause per place where threads wait
+// Calls `tell(first thread, number of threads)` for each place where live threads wait.
+template <class Tell> static void for_each_group(const Block& b, Tell tell) {
+    for (unsigned i = 0; i < b.size; i++) {
         const Fiber& f = b.fibers[i];
         if (f.state == State::done) continue;
         unsigned together = 0;
@@ -94,11 +109,26 @@ static const char* what_it_waits_for(const Fiber* f) {
             told |= j < i;
             together++;
         }
-        if (told) continue;
-        if (length < (int)sizeof text)
+        if (!told) tell(f, together);
+    }
+}
+
+[[noreturn]] static void fail_deadlock() {
+    const Block& b = *emu_block;
+    char text[400];
+    size_t length = 0;
+    const Fiber* first = nullptr;
+    for_each_group(b, [&](const Fiber& f, unsigned together) {
+        if (length < sizeof text)
             length += snprintf(text + length, sizeof text - length, "%s%u thread%s in %s at line %d", first ? ", " : "", together,
                                together == 1 ? "" : "s", what_it_waits_for(&f), f.waits_at.line);
         if (!first) first = &f;
+    });
+    if (sanitizing()) {
+        for_each_group(b, [&](const Fiber& f, unsigned together) {
+            find(&f, f.waits_at, "deadlock: %u thread%s wait here in %s; no thread of the block can go on: %s", together,
+                 together == 1 ? "" : "s", what_it_waits_for(&f), text);
+        });
     }
     fail(EMU_DEADLOCK, first, first->waits_at, "deadlock: no thread of the block can go on: %s", text);
 }
@@ -106,9 +136,9 @@ static const char* what_it_waits_for(const Fiber* f) {
 // ---- taking turns
 
 static void switch_to(Fiber* next) {
-    Fiber* me = current;
+    Fiber* me = emu_current;
     if (next == me) return;
-    current = next;
+    emu_current = next;
     emu_switch(&me->stack_pointer, next->stack_pointer);
 }
 
@@ -118,29 +148,6 @@ static Fiber* first_ready(const Block& b, unsigned from_warp) {
         if (w.ready) return w.fiber[lowest(w.ready)];
     }
     return nullptr;
-}
-
-// The next thread to run after one that cannot: a later lane of its warp, an earlier one, another warp.
-static void run_another() {
-    Block& b = *emu_block;
-    const Fiber* me = current;
-    const Warp& mine = b.warps[me->warp];
-    Fiber* next;
-    if (mine.ready) {
-        uint32_t later = mine.ready & ~((2u << me->lane) - 1);   // lane 31: 2u << 31 is 0, and none is later
-        next = mine.fiber[lowest(later ? later : mine.ready)];
-    } else {
-        next = first_ready(b, me->warp + 1);
-    }
-    if (next) {
-        switch_to(next);
-    } else if (b.live == 0) {
-        current = nullptr;
-        void* forgotten;
-        emu_switch(&forgotten, b.host_stack_pointer);
-    } else {
-        fail_deadlock();
-    }
 }
 
 static void make_ready(Warp& w, Fiber* f) {
@@ -154,11 +161,53 @@ static void stop_running(Fiber* f, State why, emu_site site) {
     emu_block->warps[f->warp].ready &= ~bit(f->lane);
 }
 
+// Once no thread can run: reads the logs and frees the threads that had no room in theirs. False if there is none.
+static bool make_room(Block& b) {
+    bool any = false;
+    for (unsigned i = 0; i < b.size; i++) {
+        Fiber& f = b.fibers[i];
+        if (f.state != State::log_full) continue;
+        if (!any) emu_trace_logs(b);
+        any = true;
+        make_ready(b.warps[f.warp], &f);
+    }
+    return any;
+}
+
+// The next thread to run after one that cannot: a later lane of its warp, an earlier one, another warp.
+static void run_another() {
+    Block& b = *emu_block;
+    const Fiber* me = emu_current;
+    const Warp& mine = b.warps[me->warp];
+    Fiber* next;
+    if (mine.ready) {
+        uint32_t later = mine.ready & ~((2u << me->lane) - 1);   // lane 31: 2u << 31 is 0, and none is later
+        next = mine.fiber[lowest(later ? later : mine.ready)];
+    } else {
+        next = first_ready(b, me->warp + 1);
+        if (!next && b.tracer && make_room(b)) next = first_ready(b, 0);
+    }
+    if (next) {
+        switch_to(next);
+    } else if (b.live == 0) {
+        emu_current = nullptr;
+        void* forgotten;
+        emu_switch(&forgotten, b.host_stack_pointer);
+    } else {
+        fail_deadlock();
+    }
+}
+
+void emu_wait_for_room() {
+    stop_running(emu_current, State::log_full, emu_site{});
+    run_another();
+}
+
 extern "C" void emu_yield() {
     Block& b = *emu_block;
-    const Warp& mine = b.warps[current->warp];
-    uint32_t later = mine.ready & ~((2u << current->lane) - 1);
-    switch_to(later ? mine.fiber[lowest(later)] : first_ready(b, current->warp + 1));
+    const Warp& mine = b.warps[emu_current->warp];
+    uint32_t later = mine.ready & ~((2u << emu_current->lane) - 1);
+    switch_to(later ? mine.fiber[lowest(later)] : first_ready(b, emu_current->warp + 1));
 }
 
 // ---- __syncthreads()
@@ -170,9 +219,13 @@ static void open_barrier(Block& b) {
     if (b.elsewhere || b.fell_off) {
         for (unsigned i = 0; i < b.size; i++) {
             const Fiber& f = b.fibers[i];
-            if (f.state == State::at_barrier && same_place(f.waits_at, b.barrier_site)) fail_divergent(&f);
+            if (f.state != State::at_barrier || !same_place(f.waits_at, b.barrier_site)) continue;
+            report_divergent(&f);
+            break;
         }
+        b.elsewhere = b.fell_off = nullptr;
     }
+    if (b.tracer) emu_trace_interval(b);
     for (unsigned w = 0; w < b.warp_count; w++)
         for (uint32_t m = b.warps[w].live; m; m &= m - 1) make_ready(b.warps[w], b.warps[w].fiber[lowest(m)]);
     b.waiting = 0;
@@ -182,7 +235,7 @@ static void open_barrier(Block& b) {
 
 extern "C" int emu_barrier(int predicate, emu_site site) {
     Block& b = *emu_block;
-    Fiber* f = current;
+    Fiber* f = emu_current;
     stop_running(f, State::at_barrier, site);
     if (b.waiting++ == 0) b.barrier_site = site;
     else if (!same_place(site, b.barrier_site)) b.elsewhere = f;
@@ -206,21 +259,28 @@ static bool complete(Warp& w, Fiber* f) {
     for (uint32_t m = participants; m; m &= m - 1) {
         const emu_collective* other = lanes[lowest(m)];
         if (other->combine == f->collective->combine) continue;
+        if (sanitizing())
+            find(f, f->waits_at, "lanes of one warp meet in different collectives: %s here, %s in line %d", f->collective->name,
+                 other->name, other->site.line);
         fail(EMU_BAD_COLLECTIVE, f, f->waits_at, "lanes of one warp meet in different collectives: %s here, %s in line %d",
              f->collective->name, other->name, other->site.line);
     }
     f->collective->combine(lanes, participants);
+    if (f->collective->synchronises && emu_block->tracer) emu_trace_warp_sync(w, participants);
     for (uint32_t m = participants; m; m &= m - 1) make_ready(w, w.fiber[lowest(m)]);
     return true;
 }
 
 extern "C" void emu_collect(emu_collective* mine) {
-    Fiber* f = current;
+    Fiber* f = emu_current;
     Warp& w = emu_block->warps[f->warp];
     if (!(mine->mask & bit(f->lane))) {
+        if (sanitizing())
+            find(f, mine->site, "%s: the mask 0x%08x does not name lane %u, which calls it", mine->name, mine->mask, f->lane);
         fail(EMU_BAD_COLLECTIVE, f, mine->site, "%s: the mask 0x%08x does not name lane %u, which calls it", mine->name,
              mine->mask, f->lane);
     }
+    if (mine->synchronises && emu_block->tracer) emu_trace_leave_room(f);
     f->collective = mine;
     stop_running(f, State::in_collective, mine->site);
     if (mine->mask & w.ready || !complete(w, f)) run_another();
@@ -228,17 +288,17 @@ extern "C" void emu_collect(emu_collective* mine) {
 
 // ---- the life of a thread
 
-extern "C" const emu_thread* emu_self() { return current; }
-extern "C" void emu_leave() { current->left_early = true; }
+extern "C" const emu_thread* emu_self() { return emu_current; }
+extern "C" void emu_leave() { emu_current->left_early = true; }
 
 extern "C" void emu_trap(const char* message, emu_site site) {
-    fail(EMU_TRAP, current, site, "%s", message);
+    fail(EMU_TRAP, emu_current, site, "%s", message);
 }
 
 static void thread_main() {
     Block& b = *emu_block;
     b.launch->kernel(b.launch->arguments);
-    Fiber* f = current;
+    Fiber* f = emu_current;
     Warp& w = b.warps[f->warp];
     stop_running(f, State::done, emu_site{});
     w.live &= ~bit(f->lane);
@@ -249,6 +309,7 @@ static void thread_main() {
         if (g->state == State::in_collective) complete(w, g);
     }
     if (b.live && b.waiting == b.live) open_barrier(b);
+    else if (b.live == 0 && b.tracer) emu_trace_interval(b);
     run_another();
     __builtin_unreachable();
 }
@@ -297,12 +358,14 @@ void emu_prepare_block(Block& b, const emu_launch* launch) {
     b.launch = launch;
     b.size = launch->block.x * launch->block.y * launch->block.z;
     b.warp_count = (b.size + 31) / 32;
-    b.fibers = (Fiber*)calloc(b.size, sizeof(Fiber));
-    const size_t guard_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t guard_bytes = (size_t)sysconf(_SC_PAGESIZE), fibers_bytes = round_up(b.size * sizeof(Fiber), guard_bytes);
     b.stack_stride = guard_bytes + round_up(stack_bytes, guard_bytes);
     b.stacks_bytes = b.stack_stride * b.size;
-    b.stacks = (char*)mmap(nullptr, b.stacks_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (b.stacks == MAP_FAILED) emu_fail_to_start(launch, "memory for the stacks of a block");
+    b.own_bytes = fibers_bytes + b.stacks_bytes;
+    b.own = (char*)mmap(nullptr, b.own_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (b.own == MAP_FAILED) emu_fail_to_start(launch, "memory for the stacks of a block");
+    b.fibers = (Fiber*)b.own;
+    b.stacks = b.own + fibers_bytes;
     for (unsigned i = 0; i < b.size; i++)
         if (mprotect(b.stacks + i * b.stack_stride, guard_bytes, PROT_NONE)) emu_fail_to_start(launch, "guard pages");
     b.dynamic_shared = launch->dynamic_shared_base();   // touches the storage, so that this OS thread has its copy
@@ -310,11 +373,15 @@ void emu_prepare_block(Block& b, const emu_launch* launch) {
     dl_iterate_phdr(find_window, &window);
     b.shared_low = window.low;
     b.shared_high = window.high;
-    protect_unasked(b, PROT_NONE);
     emu_block = &b;
+    if (launch->tracing) emu_prepare_tracer(b);
+    if (!sanitizing()) protect_unasked(b, PROT_NONE);   // the sanitizer sees exactly what is touched, and lets it happen
 }
 
-void emu_release_block(Block& b) { protect_unasked(b, PROT_READ | PROT_WRITE); }   // before the thread frees its storage
+void emu_release_block(Block& b) {
+    if (b.tracer) emu_release_tracer(b);
+    protect_unasked(b, PROT_READ | PROT_WRITE);   // before the thread frees its storage
+}
 
 static void start_fiber(Block& b, unsigned i) {
     Fiber& f = b.fibers[i];
@@ -348,6 +415,7 @@ void emu_run_block(Block& b, uint64_t linear_index) {
     memset(b.warps, 0, sizeof b.warps);
     poison_shared(b);
     for (unsigned i = 0; i < b.size; i++) start_fiber(b, i);
-    current = &b.fibers[0];
+    if (b.tracer) emu_trace_start(b);
+    emu_current = &b.fibers[0];
     emu_switch(&b.host_stack_pointer, b.fibers[0].stack_pointer);
 }

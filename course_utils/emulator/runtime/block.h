@@ -3,9 +3,12 @@
 #pragma once
 #include "launch.h"
 
-enum class State : uint8_t { ready, at_barrier, in_collective, done };
+enum class State : uint8_t { ready, at_barrier, in_collective, log_full, done };
 
-struct PendingCopy { void* to; const void* from; unsigned bytes, source_bytes, group; emu_site site; };
+struct Tracer;
+struct LogEntry;
+
+struct PendingCopy { void* to; const void* from; unsigned bytes, source_bytes, group; emu_site site; uintptr_t counter; };
 
 struct Fiber : emu_thread {
     void* stack_pointer;
@@ -16,10 +19,14 @@ struct Fiber : emu_thread {
     PendingCopy* copies;             // cp.async, not yet waited for; the buffer is kept from block to block
     unsigned copy_count, copy_capacity, copy_group;
     emu_site copying;                // of the cp.async whose bytes arrive right now: a fault is its fault
+    LogEntry* log;                   // while the block is traced: its accesses since the logs were last read
+    unsigned logged, last_array;     // last_array: that of the last access to global memory
+    uint32_t warp_epoch;             // the number of the last __syncwarp() that the tracer has read in the log
 };
 
 struct Warp {
     uint32_t live, ready;            // one bit a lane
+    uint32_t syncs;                  // __syncwarp()s so far, while the block is traced
     Fiber* fiber[32];
 };
 
@@ -35,19 +42,24 @@ struct Block {
     Fiber* fell_off;                 // a thread that ran to the closing brace of the kernel
     unsigned predicates, predicates_last;
     void* host_stack_pointer;
+    char* own;                       // one mapping of `own_bytes`: the fibers, then their stacks
+    size_t own_bytes;
     char* stacks;                    // `size` stacks of `stack_stride` bytes, each above a guard page
     size_t stack_stride, stacks_bytes;
     char* shared_low;                // the shared-memory window: the thread-local storage of the kernel's module
     char* shared_high;
     char* dynamic_shared;
+    Tracer* tracer;                  // null in a plain launch
 };
 
 extern __thread Block* emu_block __attribute__((tls_model("initial-exec")));
-Fiber* emu_current();                // null on the host stack
+extern __thread Fiber* emu_current __attribute__((tls_model("initial-exec")));   // null on the host stack
 
 void emu_prepare_block(Block& block, const emu_launch* launch);   // once per OS thread, at its start
 void emu_release_block(Block& block);                              // and at its end
 void emu_run_block(Block& block, uint64_t linear_index);
+
+void emu_wait_for_room();            // of a thread whose log is full
 
 // Records the first failure of the launch; later ones are its echoes and are dropped. False: somebody was first.
 bool emu_record(const emu_launch* launch, emu_outcome outcome, const Fiber* fiber, emu_site site, const char* format, ...)

@@ -15,7 +15,7 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#include "block.h"
+#include "trace.h"
 
 // A stack and its guard page are two mappings, of which Linux grants a process 65530.
 static const uint64_t most_stacks = 24 << 10;
@@ -23,6 +23,7 @@ static const uint64_t most_stacks = 24 << 10;
 static const emu_launch* launch;          // of this worker; a worker runs one launch and exits
 static uint64_t next_block, block_count;
 static uintptr_t code_low, code_high;     // the machine code of the kernel's module
+uintptr_t emu_load_base;
 
 static void* run_blocks(void*) {
     const size_t signal_stack_bytes = 64 << 10;
@@ -85,9 +86,21 @@ static const char* explain(int signal, int code, uintptr_t address, const Block*
     return "invalid memory access";
 }
 
+// An access that the sanitizer has found to be out of bounds goes on, to memory that nobody else knows.
+static bool let_pass(int signal, uintptr_t address) {
+    const emu_tracing* tracing = launch->tracing;
+    if (signal != SIGSEGV || !tracing || !tracing->sanitize) return false;
+    if (address - (uintptr_t)tracing->reserved.address >= tracing->reserved.bytes) return false;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = address / page * page;
+    if (mprotect((void*)start, page, PROT_READ | PROT_WRITE)) return false;
+    memset((void*)start, 0xff, page);         // NaN, so that what was read there shows in the result
+    return true;
+}
+
 static void on_fault(int signal, siginfo_t* info, void* context) {
-    const Block* b = emu_block;
-    const Fiber* f = emu_current();
+    Block* b = emu_block;
+    const Fiber* f = emu_current;
+    if (f && let_pass(signal, (uintptr_t)info->si_addr)) return;
     Fault fault = read_context((const ucontext_t*)context);
     if (signal == SIGALRM && !f) return;      // between two blocks: the next tick of the watchdog finds a kernel
     uintptr_t address = signal == SIGSEGV || signal == SIGBUS ? (uintptr_t)info->si_addr : 0;
@@ -99,6 +112,7 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
         if (signal == SIGALRM) return;
         emu_end_worker(false);
     }
+    if (b && b->tracer && f) emu_trace_logs(*b);
     launch->report->program_counter = b ? kernel_program_counter(fault, *b) : fault.program_counter;
     launch->report->address = address;
     bool explained = address < 4096 || in_stacks(b, address) || in_dynamic_shared(b, address);
@@ -124,6 +138,7 @@ static int find_code(dl_phdr_info* info, size_t, void*) {
         const auto& segment = info->dlpi_phdr[i];
         uintptr_t start = info->dlpi_addr + segment.p_vaddr;
         if (segment.p_type != PT_LOAD || inside - start >= segment.p_memsz) continue;
+        emu_load_base = info->dlpi_addr;
         code_low = start;
         code_high = start + segment.p_memsz;
         return 1;
@@ -148,6 +163,7 @@ static void install_handlers() {
 
     for (uint64_t i = 0, at = 0; i < launch->global_count; at += launch->globals[i++].bytes)
         memcpy(launch->globals[i].address, launch->global_values + at, launch->globals[i].bytes);
+    if (launch->tracing && launch->tracing->profile) emu_prepare_touched(launch->tracing);
     next_block = 0;
     block_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
     const uint64_t block_threads = (uint64_t)launch->block.x * launch->block.y * launch->block.z;
@@ -165,6 +181,7 @@ static void install_handlers() {
     pthread_t watchdog;
     if ((errno = pthread_create(&watchdog, nullptr, watch, nullptr))) emu_fail_to_start(launch, "a thread");
     for (uint64_t i = 0; i < threads; i++) pthread_join(pool[i], nullptr);
+    if (launch->tracing && launch->tracing->profile) emu_count_touched(launch->tracing);
 
     for (uint64_t i = 0, at = 0; i < launch->global_count; at += launch->globals[i++].bytes)
         memcpy(launch->global_values + at, launch->globals[i].address, launch->globals[i].bytes);
@@ -183,6 +200,7 @@ extern "C" int emu_start(const emu_launch* request) {
 }
 
 extern "C" uint64_t emu_report_bytes() { return sizeof(emu_report); }
+extern "C" uint64_t emu_trace_results_bytes() { return sizeof(emu_trace_results); }
 
 // ---- device printf
 

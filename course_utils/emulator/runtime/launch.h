@@ -4,6 +4,18 @@
 
 struct emu_span { char* address; uint64_t bytes; };
 
+// What to watch in a launch of a library that was built for it.
+struct emu_trace_results;
+struct emu_tracing {
+    uint32_t sanitize, profile;
+    const emu_span* arrays;           // the arguments, by ascending addresses
+    uint64_t array_count;
+    emu_span reserved;                // the address space in which they lie, with nothing between them
+    const uint64_t* blocks;           // linear indices of the blocks to trace, ascending; none: all
+    uint64_t block_count;
+    emu_trace_results* results;
+};
+
 struct emu_launch {
     void (*kernel)(void** arguments);
     void** arguments;                 // one pointer per kernel argument, as for cuLaunchKernel
@@ -15,6 +27,7 @@ struct emu_launch {
     char* global_values;              // and their values one after the other: first theirs, in the end the worker's
     uint64_t global_count;
     emu_report* report;               // in memory that the worker shares with its parent
+    const emu_tracing* tracing;       // null: a plain launch
 };
 
 // Starts a worker process that runs the launch; returns its process id, or -errno.

@@ -1,0 +1,97 @@
+"""What the profiler counted, as data and as text. The pictures of it are in course_utils/report_pages.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class CounterRow:
+    """What one source line asked of one memory space, in ncu's terms. All figures are totals over the traced blocks.
+
+    space: "global" or "shared"; operation: "load", "store" or "atomic". A request is one instruction of one warp.
+    sectors: pieces of 32 bytes that the requests touch in global memory (0 for shared); ideal_sectors: how few would
+    hold the bytes that the lanes asked for. wavefronts: passes through the 32 banks of shared memory (0 for global);
+    ideal_wavefronts: without conflicts; bank_conflicts: the difference. bytes: what all lanes asked for together.
+    """
+
+    kernel: str
+    file: str
+    line: int
+    source: str
+    space: str
+    operation: str
+    requests: int
+    sectors: int
+    ideal_sectors: int
+    wavefronts: int
+    ideal_wavefronts: int
+    bank_conflicts: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """How much of one argument a kernel touched: distinct bytes read and written, of `bytes` in all.
+
+    The sum over the arguments is the compulsory traffic: no cache, however large, can avoid it once.
+    """
+
+    kernel: str
+    argument: str
+    bytes: int
+    bytes_read: int
+    bytes_written: int
+
+
+@dataclass
+class Counters:
+    """The counters of the launches inside a `with profile()`: `rows` per source line, `footprint` per argument.
+
+    "Bytes" are what threads request, and "footprint" the distinct ones among them. Neither is HBM traffic, which lies
+    between the two and which only ncu can measure. `blocks_traced` of `blocks` were watched.
+    """
+
+    rows: list[CounterRow] = field(default_factory=list)
+    footprint: list[Footprint] = field(default_factory=list)
+    launches: int = 0
+    blocks: int = 0
+    blocks_traced: int = 0
+    # (file name, its text) of every kernel file that was launched, for the listing
+    sources: dict[str, str] = field(default_factory=dict)
+
+    def select(self, space: str | None = None, operation: str | None = None, line: int | None = None) -> list[CounterRow]:
+        """The rows of a memory space, an operation, a line; None takes all."""
+        wanted = {"space": space, "operation": operation, "line": line}
+        return [row for row in self.rows if all(v is None or getattr(row, k) == v for k, v in wanted.items())]
+
+    def total(self, figure: str, space: str | None = None, operation: str | None = None) -> int:
+        """The sum of one figure ("bytes", "sectors", "requests", "wavefronts", ...) over `select(space, operation)`."""
+        return sum(getattr(row, figure) for row in self.select(space, operation))
+
+    def __str__(self) -> str:
+        return _text(self.rows)
+
+    def _repr_html_(self) -> str:
+        from course_utils.report_pages import counters_page
+
+        return counters_page(self)
+
+    def listing(self) -> object:
+        """The kernel's source, each line shaded by what it costs, to display in a notebook."""
+        from course_utils.report_pages import heat_listing
+
+        return heat_listing(self)
+
+
+def _text(rows: Iterable[CounterRow]) -> str:
+    heading = ("line", "space", "operation", "requests", "sectors", "ideal", "wavefronts", "ideal", "conflicts", "bytes")
+    table = [heading]
+    for r in rows:
+        sectors = (f"{r.sectors:,}", f"{r.ideal_sectors:,}") if r.space == "global" else ("", "")
+        shared = (r.wavefronts, r.ideal_wavefronts, r.bank_conflicts)
+        wavefronts = tuple(f"{n:,}" for n in shared) if r.space == "shared" else ("", "", "")
+        table.append((str(r.line), r.space, r.operation, f"{r.requests:,}", *sectors, *wavefronts, f"{r.bytes:,}"))
+    widths = [max(len(row[i]) for row in table) for i in range(len(heading))]
+    return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in table)

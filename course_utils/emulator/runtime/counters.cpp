@@ -1,0 +1,298 @@
+// The profiler's counters. The accesses that the lanes of a warp make with one instruction are a request; its cost follows
+// from the addresses: sectors of 32 bytes in global memory, passes through the 32 banks of shared memory.
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "trace.h"
+
+struct Request { unsigned count; uint64_t address[32]; uint8_t lane[32]; };
+
+// The requests of one instruction that wait for more lanes, since a warp's lanes have taken different ways.
+struct Instruction {
+    LogEntry entry;                      // what its accesses have in common
+    uint32_t seen[32];                   // how often each lane has executed it since the warp last synchronised
+    uint32_t first, count, capacity;     // the occurrences `first` ... `first + count - 1` have an open request each
+    Request* requests;
+};
+
+struct OpenWarp { Instruction* instructions; unsigned count, capacity; };   // count 0: the lanes go side by side
+
+static const unsigned most_places = 8192, most_open = 1024;   // most_open: requests of one instruction
+
+struct Counters {
+    emu_counter place[most_places];      // open addressing
+    OpenWarp open[32];
+};
+
+static pthread_mutex_t merge_lock = PTHREAD_MUTEX_INITIALIZER;
+static uint8_t* touched[64];             // one byte per 4 bytes of an array: which were read (low half), which written
+
+Counters* emu_new_counters() { return (Counters*)calloc(1, sizeof(Counters)); }
+
+// ---- the cost of a request
+
+static unsigned count_sectors(const Request& q, unsigned bytes) {
+    uint64_t sectors[32];
+    bool ascending = true;
+    for (unsigned i = 0; i < q.count; i++) {
+        sectors[i] = q.address[i] / 32;
+        ascending &= i == 0 || sectors[i] >= sectors[i - 1];
+    }
+    for (unsigned i = 1; i < q.count && !ascending; i++) {      // insertion sort: nearly sorted, as a rule
+        uint64_t s = sectors[i];
+        unsigned j = i;
+        for (; j && sectors[j - 1] > s; j--) sectors[j] = sectors[j - 1];
+        sectors[j] = s;
+    }
+    unsigned distinct = 0;
+    for (unsigned i = 0; i < q.count; i++) distinct += i == 0 || sectors[i] != sectors[i - 1];
+    return distinct;                                            // aligned accesses never lie across two
+}
+
+struct Passes { unsigned wavefronts, ideal; };
+
+// The most words that one bank must deliver to the lanes in [low, high); 0 if none of them takes part.
+static unsigned worst_bank(const Request& q, unsigned bytes, unsigned low, unsigned high) {
+    uint32_t words[128];
+    uint8_t first_of_bank[32], next[128], of_bank[32] = {};
+    unsigned count = 0, worst = 0;
+    for (unsigned i = 0; i < q.count; i++) {
+        if (q.lane[i] < low || q.lane[i] >= high) continue;
+        for (uint64_t word = q.address[i] / 4; word * 4 < q.address[i] + bytes; word++) {
+            const unsigned bank = word % 32;
+            bool known = false;
+            unsigned w = of_bank[bank] ? first_of_bank[bank] : 0;
+            for (unsigned n = 0; n < of_bank[bank] && !known; n++, w = next[w]) known = words[w] == (uint32_t)word;
+            if (known) continue;
+            words[count] = (uint32_t)word;
+            next[count] = of_bank[bank] ? first_of_bank[bank] : 0;
+            first_of_bank[bank] = (uint8_t)count++;
+            if (++of_bank[bank] > worst) worst = of_bank[bank];
+        }
+    }
+    return worst;
+}
+
+// Accesses of up to 4 bytes go by 32 lanes, of 8 bytes by 16, of 16 bytes by 8.
+static Passes count_passes(const Request& q, unsigned bytes) {
+    const unsigned together = bytes <= 4 ? 32 : 128 / bytes;
+    Passes passes = {0, 0};
+    for (unsigned low = 0; low < 32; low += together) {
+        const unsigned worst = worst_bank(q, bytes, low, low + together);
+        passes.wavefronts += worst;
+        passes.ideal += worst != 0;
+    }
+    return passes;
+}
+
+// ---- requests
+
+static emu_operation operation_of(const LogEntry& e) {
+    return e.access == Access::read ? EMU_LOAD : e.access == Access::atomic ? EMU_ATOMIC : EMU_STORE;
+}
+
+static emu_counter* counter_for(Tracer& t, const LogEntry& e) {
+    const uint32_t is_shared = e.space == 0, operation = operation_of(e);
+    const uint64_t hash = (e.place * 8ull + is_shared * 4 + operation) * 0x9E3779B97F4A7C15ull;
+    emu_counter* table = t.counters->place;
+    for (unsigned i = 0, at = (unsigned)(hash >> 51); i < most_places; i++, at = (at + 1) % most_places) {
+        emu_counter& c = table[at];
+        if (!c.requests) c.place = e.place, c.is_shared = is_shared, c.operation = operation;
+        if (c.place == e.place && c.is_shared == is_shared && c.operation == operation) return &c;
+    }
+    return nullptr;
+}
+
+static void touch(const Tracer& t, const LogEntry& e, const Request& q, unsigned bytes) {
+    uint8_t* map = touched[e.space - 1];
+    const unsigned shifts = (e.access != Access::read ? 2 : 0) | (e.access != Access::write ? 1 : 0);
+    for (unsigned i = 0; i < q.count; i++) {
+        const uint64_t offset = q.address[i] - t.arrays[e.space - 1].low;
+        for (uint64_t word = offset / 4; word * 4 < offset + bytes; word++) {
+            const unsigned which = bytes >= 4 ? 15 : ((1u << bytes) - 1) << offset % 4;
+            const uint8_t marks = (uint8_t)((shifts & 1 ? which : 0) | (shifts & 2 ? which << 4 : 0));
+            if ((map[word] & marks) != marks) __atomic_fetch_or(&map[word], marks, __ATOMIC_RELAXED);
+        }
+    }
+}
+
+static void count_request(Tracer& t, const LogEntry& e, const Request& q) {
+    emu_counter* c = counter_for(t, e);
+    const unsigned bytes = 1u << e.log_bytes;
+    if (!c) {
+        __atomic_fetch_add(&t.results->counters_dropped, 1, __ATOMIC_RELAXED);
+        return;
+    }
+    c->requests++;
+    c->bytes += (uint64_t)q.count * bytes;
+    if (e.space == 0) {
+        const Passes passes = count_passes(q, bytes);
+        c->wavefronts += passes.wavefronts;
+        c->ideal_wavefronts += passes.ideal;
+    } else {
+        c->sectors += count_sectors(q, bytes);
+        c->ideal_sectors += (q.count * bytes + 31) / 32;
+        touch(t, e, q, bytes);
+    }
+}
+
+// ---- which accesses make a request
+
+static inline uint64_t identity(const LogEntry& e) {   // what the accesses of one request have in common
+    uint64_t bits;
+    memcpy(&bits, &e.place, sizeof bits);
+    return bits;
+}
+
+static Instruction& instruction_for(OpenWarp& open, const LogEntry& e) {
+    for (unsigned i = 0; i < open.count; i++)
+        if (identity(open.instructions[i].entry) == identity(e)) return open.instructions[i];
+    if (open.count == open.capacity) {
+        open.capacity = open.capacity ? 2 * open.capacity : 16;
+        open.instructions = (Instruction*)realloc(open.instructions, open.capacity * sizeof(Instruction));
+    }
+    Instruction& fresh = open.instructions[open.count++];
+    memset(&fresh, 0, sizeof fresh);
+    fresh.entry = e;
+    return fresh;
+}
+
+static void close_first(Tracer& t, Instruction& in, unsigned number) {
+    for (unsigned i = 0; i < number; i++)
+        if (in.requests[i].count) count_request(t, in.entry, in.requests[i]);
+    memmove(in.requests, in.requests + number, (in.count - number) * sizeof(Request));
+    in.first += number;
+    in.count -= number;
+}
+
+// Lanes that took different ways meet again at an instruction: its n-th execution by one lane belongs to its n-th by another.
+static void add(Tracer& t, OpenWarp& open, const LogEntry& e, unsigned lane, unsigned live) {
+    Instruction& in = instruction_for(open, e);
+    const uint32_t occurrence = in.seen[lane]++;
+    if (occurrence < in.first) {                       // its request is counted already: too far behind the others
+        Request alone = {1, {e.address}, {(uint8_t)lane}};
+        return count_request(t, e, alone);
+    }
+    while (occurrence >= in.first + in.count) {
+        if (in.count == most_open) close_first(t, in, most_open / 2);
+        if (in.count == in.capacity) {
+            in.capacity = in.capacity ? 2 * in.capacity : 8;
+            in.requests = (Request*)realloc(in.requests, in.capacity * sizeof(Request));
+        }
+        in.requests[in.count++].count = 0;
+    }
+    Request& q = in.requests[occurrence - in.first];
+    q.address[q.count] = e.address;
+    q.lane[q.count++] = (uint8_t)lane;
+    if (q.count == live && &q == in.requests) close_first(t, in, 1);
+}
+
+static void close_warp(Tracer& t, OpenWarp& open) {
+    for (unsigned i = 0; i < open.count; i++) {
+        close_first(t, open.instructions[i], open.instructions[i].count);
+        free(open.instructions[i].requests);
+    }
+    open.count = 0;
+}
+
+struct Lane { const LogEntry *next, *end; };
+
+// Counts requests as long as all lanes go on with the same instruction. False: they part.
+static bool count_side_by_side(Tracer& t, Lane* lanes) {
+    for (;;) {
+        Request q;
+        q.count = 0;
+        const LogEntry* first = nullptr;
+        for (unsigned l = 0; l < 32; l++) {
+            const LogEntry* e = lanes[l].next;
+            if (e == lanes[l].end) continue;
+            if (!first) first = e;
+            else if (identity(*e) != identity(*first)) return false;
+            q.address[q.count] = e->address;
+            q.lane[q.count++] = (uint8_t)l;
+        }
+        if (!first) return true;
+        if (first->access != Access::warp_sync && first->access != Access::copy_arrived) count_request(t, *first, q);
+        for (unsigned l = 0; l < 32; l++) lanes[l].next += lanes[l].next != lanes[l].end;
+    }
+}
+
+static void count_warp(Tracer& t, Warp& w, OpenWarp& open, unsigned warp) {
+    Lane lanes[32] = {};
+    unsigned live = 0;
+    for (unsigned l = 0; l < 32; l++) {
+        if (!w.fiber[l]) continue;
+        lanes[l] = {w.fiber[l]->log, w.fiber[l]->log + w.fiber[l]->logged};
+        live += w.fiber[l]->state != State::done || w.fiber[l]->logged;
+    }
+    while (open.count || !count_side_by_side(t, lanes)) {
+        bool synchronised = false;
+        for (unsigned l = 0; l < 32; l++) {
+            for (; lanes[l].next != lanes[l].end && lanes[l].next->access != Access::warp_sync; lanes[l].next++)
+                if (lanes[l].next->access != Access::copy_arrived) add(t, open, *lanes[l].next, l, live);
+            synchronised |= lanes[l].next != lanes[l].end;
+        }
+        if (!synchronised) return;                     // more is to come: the requests stay open
+        close_warp(t, open);
+        for (unsigned l = 0; l < 32; l++) lanes[l].next += lanes[l].next != lanes[l].end;
+    }
+}
+
+void emu_count(Tracer& t) {
+    for (unsigned w = 0; w < t.block->warp_count; w++) count_warp(t, t.block->warps[w], t.counters->open[w], w);
+}
+
+void emu_close_requests(Tracer& t) {
+    for (unsigned w = 0; w < t.block->warp_count; w++) close_warp(t, t.counters->open[w]);
+}
+
+// ---- results
+
+void emu_merge_counters(Tracer& t) {
+    emu_trace_results& r = *t.results;
+    pthread_mutex_lock(&merge_lock);
+    for (const emu_counter& mine : t.counters->place) {
+        if (!mine.requests) continue;
+        uint32_t i = 0;
+        while (i < r.counter_count && !(r.counters[i].place == mine.place && r.counters[i].is_shared == mine.is_shared &&
+                                        r.counters[i].operation == mine.operation))
+            i++;
+        if (i == sizeof r.counters / sizeof *r.counters) {
+            r.counters_dropped++;
+            continue;
+        }
+        emu_counter& sum = r.counters[i];
+        if (i == r.counter_count) {
+            sum = mine;
+            r.counter_count++;
+            continue;
+        }
+        sum.requests += mine.requests;
+        sum.bytes += mine.bytes;
+        sum.sectors += mine.sectors;
+        sum.ideal_sectors += mine.ideal_sectors;
+        sum.wavefronts += mine.wavefronts;
+        sum.ideal_wavefronts += mine.ideal_wavefronts;
+    }
+    pthread_mutex_unlock(&merge_lock);
+}
+
+void emu_prepare_touched(const emu_tracing* tracing) {
+    for (uint64_t i = 0; i < tracing->array_count; i++) {
+        void* p = mmap(nullptr, tracing->arrays[i].bytes / 4 + 2, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        touched[i] = p == MAP_FAILED ? nullptr : (uint8_t*)p;
+    }
+}
+
+void emu_count_touched(const emu_tracing* tracing) {
+    for (uint64_t i = 0; i < tracing->array_count; i++) {
+        emu_touched& sum = tracing->results->touched[i];
+        for (uint64_t word = 0; word < tracing->arrays[i].bytes / 4 + 1; word++) {
+            sum.read += (unsigned)__builtin_popcount(touched[i][word] & 15);
+            sum.written += (unsigned)__builtin_popcount(touched[i][word] >> 4);
+        }
+    }
+}

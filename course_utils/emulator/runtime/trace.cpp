@@ -1,0 +1,287 @@
+// Where accesses come in: the calls that the compiler puts into an instrumented kernel (the interface of ThreadSanitizer),
+// and those of our own headers. Memcheck happens here, at once; the rest when the logs are read.
+#include "trace.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static const unsigned log_capacity = 128, log_stride = log_capacity + 8;   // no power of two: cache sets; room for a sync
+
+static pthread_mutex_t findings_lock = PTHREAD_MUTEX_INITIALIZER;
+
+// ---- findings
+
+static bool same(const emu_finding& a, const emu_finding& b) {
+    return a.kind == b.kind && a.place == b.place && a.other_place == b.other_place && a.line == b.line;
+}
+
+void emu_find(Tracer& t, const emu_finding& finding) {
+    emu_trace_results& r = *t.results;
+    pthread_mutex_lock(&findings_lock);
+    uint32_t i = 0;
+    while (i < r.finding_count && !same(r.findings[i], finding)) i++;
+    if (i < r.finding_count) {
+        r.findings[i].count++;
+    } else if (i < sizeof r.findings / sizeof *r.findings) {
+        r.findings[i] = finding;
+        r.findings[i].count = 1;
+        __atomic_store_n(&r.finding_count, i + 1, __ATOMIC_RELEASE);   // whole, should the worker die now
+    } else {
+        r.findings_dropped++;
+    }
+    pthread_mutex_unlock(&findings_lock);
+}
+
+emu_finding emu_finding_at(const Fiber* fiber, emu_finding_kind kind, uint64_t place) {
+    emu_finding finding = {};
+    finding.kind = kind;
+    finding.place = place;
+    finding.block = fiber->block_idx;
+    finding.thread = fiber->thread_idx;
+    return finding;
+}
+
+// ---- memcheck
+
+static const unsigned nowhere = ~0u;
+
+static unsigned find_array(const Tracer& t, uintptr_t address, unsigned bytes) {
+    for (unsigned i = 0; i < t.array_count; i++)
+        if (address >= t.arrays[i].low && address + bytes <= t.arrays[i].high) return i;
+    return nowhere;
+}
+
+static bool in_globals(const Tracer& t, uintptr_t address) {       // __device__ and __constant__ variables
+    const emu_launch* launch = t.block->launch;
+    for (uint64_t i = 0; i < launch->global_count; i++)
+        if (address - (uintptr_t)launch->globals[i].address < launch->globals[i].bytes) return true;
+    return false;
+}
+
+static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t address, unsigned bytes, Access access, uint32_t place) {
+    if (!t.races) return;                                           // only the sanitizer wants to know
+    emu_finding finding = emu_finding_at(f, kind, place);
+    finding.address = address;
+    finding.bytes = bytes;
+    finding.is_write = access != Access::read;
+    emu_find(t, finding);
+}
+
+// ---- the log
+
+static inline void append(Tracer& t, Fiber* f, uintptr_t address, unsigned log_bytes, Access access, unsigned space, uint32_t place) {
+    f->log[f->logged++] = {address, place, (uint8_t)log_bytes, access, (uint8_t)space, 0};
+    if (f->logged >= log_capacity) emu_wait_for_room();
+}
+
+// An access of 2^log_bytes bytes. Returns at once on the host stack, in a block that is not traced, and for what belongs to
+// the thread alone: its stack, and what it knows about itself.
+static inline __attribute__((always_inline)) void record(uintptr_t address, unsigned log_bytes, Access access, uintptr_t counter) {
+    Fiber* f = emu_current;
+    if (!f) return;
+    Block& b = *emu_block;
+    if (address - (uintptr_t)b.own < b.own_bytes) return;
+    Tracer* t = b.tracer;
+    if (!t || !t->watching) return;
+    const unsigned bytes = 1u << log_bytes;
+    const uint32_t place = (uint32_t)(counter - 1 - emu_load_base);   // inside the call, not behind it
+    unsigned space = 0;
+    if (address - (uintptr_t)b.shared_low < (uintptr_t)(b.shared_high - b.shared_low)) {
+        const uintptr_t offset = address - (uintptr_t)b.dynamic_shared;
+        if (offset < EMU_SHARED_LIMIT && offset + bytes > b.launch->dynamic_shared)
+            return find_access(*t, f, EMU_DYNAMIC_SHARED, address, bytes, access, place);
+    } else {
+        unsigned i = f->last_array;
+        if (address < t->arrays[i].low || address + bytes > t->arrays[i].high) {
+            i = find_array(*t, address, bytes);
+            if (i == nowhere) {
+                if (!in_globals(*t, address)) find_access(*t, f, EMU_OUT_OF_BOUNDS, address, bytes, access, place);
+                return;
+            }
+            f->last_array = i;
+        }
+        space = i + 1;
+    }
+    append(*t, f, address, log_bytes, access, space, place);
+}
+
+static void record_range(uintptr_t address, size_t bytes, Access access, uintptr_t counter) {
+    while (bytes) {
+        unsigned log_bytes = 0;
+        while (log_bytes < 4 && (2u << log_bytes) <= bytes && !(address & ((2u << log_bytes) - 1))) log_bytes++;
+        record(address, log_bytes, access, counter);
+        address += 1u << log_bytes;
+        bytes -= 1u << log_bytes;
+    }
+}
+
+void emu_record_access(uintptr_t address, unsigned bytes, Access access, uintptr_t counter) {
+    record_range(address, bytes, access, counter);
+}
+
+// Before a thread waits for a __syncwarp(), which makes an entry in its log.
+void emu_trace_leave_room(Fiber* f) {
+    while (emu_block->tracer->watching && f->logged >= log_capacity) emu_wait_for_room();
+}
+
+// __syncwarp() has completed.
+void emu_trace_warp_sync(Warp& w, uint32_t participants) {
+    if (!emu_block->tracer->watching) return;
+    w.syncs++;
+    for (uint32_t m = participants; m; m &= m - 1) {
+        Fiber* f = w.fiber[__builtin_ctz(m)];
+        f->log[f->logged++] = {w.syncs, 0, 0, Access::warp_sync, 0, 0};
+    }
+}
+
+// ---- the life of a tracer
+
+static bool chosen(const Tracer& t, uint64_t block) {
+    const emu_tracing& tracing = *t.tracing;
+    if (!tracing.block_count) return true;
+    for (uint64_t i = 0; i < tracing.block_count; i++)
+        if (tracing.blocks[i] == block) return true;
+    return false;
+}
+
+void emu_prepare_tracer(Block& b) {
+    Tracer* t = b.tracer = (Tracer*)calloc(1, sizeof(Tracer));
+    t->block = &b;
+    t->tracing = b.launch->tracing;
+    t->results = t->tracing->results;
+    for (uint64_t i = 0; i < t->tracing->array_count; i++) {
+        const uintptr_t low = (uintptr_t)t->tracing->arrays[i].address;
+        t->arrays[t->array_count++] = {low, low + t->tracing->arrays[i].bytes};
+    }
+    t->logs = (LogEntry*)malloc(b.size * log_stride * sizeof(LogEntry));
+    if (t->tracing->sanitize) t->races = emu_new_races(*t);
+    if (t->tracing->profile) t->counters = emu_new_counters();
+}
+
+void emu_release_tracer(Block& b) {
+    if (b.tracer->counters) emu_merge_counters(*b.tracer);
+    b.tracer = nullptr;
+}
+
+void emu_trace_start(Block& b) {
+    Tracer& t = *b.tracer;
+    const emu_dim3 grid = b.launch->grid;
+    t.watching = chosen(t, b.index.x + (uint64_t)grid.x * (b.index.y + (uint64_t)grid.y * b.index.z));
+    if (!t.watching) return;
+    __atomic_fetch_add(&t.results->blocks_traced, 1, __ATOMIC_RELAXED);
+    for (unsigned i = 0; i < b.size; i++) {
+        Fiber& f = b.fibers[i];
+        f.log = t.logs + i * log_stride;
+        f.logged = f.last_array = f.warp_epoch = 0;
+    }
+    if (t.races) emu_start_races(*t.races);
+}
+
+void emu_trace_logs(Block& b) {
+    Tracer& t = *b.tracer;
+    if (!t.watching) return;
+    t.watching = false;                      // a signal that comes now finds nothing to do
+    if (t.counters) emu_count(t);
+    if (t.races) emu_check_races(t);
+    for (unsigned i = 0; i < b.size; i++) b.fibers[i].logged = 0;
+    t.watching = true;
+}
+
+void emu_trace_interval(Block& b) {
+    Tracer& t = *b.tracer;
+    if (!t.watching) return;
+    emu_trace_logs(b);
+    if (t.counters) emu_close_requests(t);
+    if (t.races) emu_end_race_interval(t);
+}
+
+// ---- our own headers
+
+#define COUNTER ((uintptr_t)__builtin_return_address(0))
+
+static const Access access_of[] = {Access::read, Access::write, Access::atomic};
+
+extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind) {
+    emu_record_access((uintptr_t)address, bytes, access_of[kind], COUNTER);
+}
+
+// ---- ThreadSanitizer's interface
+
+extern "C" {
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+#define HOOKS(bytes, log_bytes)                                                                                          \
+    void __tsan_read##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::read, COUNTER); }                         \
+    void __tsan_write##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::write, COUNTER); }                       \
+    void __tsan_unaligned_read##bytes(void* a) { record_range((uintptr_t)a, bytes, Access::read, COUNTER); }             \
+    void __tsan_unaligned_write##bytes(void* a) { record_range((uintptr_t)a, bytes, Access::write, COUNTER); }           \
+    void __tsan_volatile_read##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::read, COUNTER); }                \
+    void __tsan_volatile_write##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::write, COUNTER); }              \
+    void __tsan_read_write##bytes(void* a) {                                                                             \
+        record((uintptr_t)a, log_bytes, Access::read, COUNTER);                                                          \
+        record((uintptr_t)a, log_bytes, Access::write, COUNTER);                                                         \
+    }                                                                                                                    \
+    void __tsan_unaligned_read_write##bytes(void* a) {                                                                   \
+        record_range((uintptr_t)a, bytes, Access::read, COUNTER);                                                        \
+        record_range((uintptr_t)a, bytes, Access::write, COUNTER);                                                       \
+    }
+HOOKS(1, 0) HOOKS(2, 1) HOOKS(4, 2) HOOKS(8, 3) HOOKS(16, 4)
+#undef HOOKS
+void __tsan_read_range(void* a, size_t bytes) { record_range((uintptr_t)a, bytes, Access::read, COUNTER); }
+void __tsan_write_range(void* a, size_t bytes) { record_range((uintptr_t)a, bytes, Access::write, COUNTER); }
+void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
+    record_range((uintptr_t)from, bytes, Access::read, COUNTER);
+    record_range((uintptr_t)to, bytes, Access::write, COUNTER);
+    return memcpy(to, from, bytes);
+}
+void* __tsan_memmove(void* to, const void* from, size_t bytes) {
+    record_range((uintptr_t)from, bytes, Access::read, COUNTER);
+    record_range((uintptr_t)to, bytes, Access::write, COUNTER);
+    return memmove(to, from, bytes);
+}
+void* __tsan_memset(void* to, int value, size_t bytes) {
+    record_range((uintptr_t)to, bytes, Access::write, COUNTER);
+    return memset(to, value, bytes);
+}
+}
+
+// ---- UndefinedBehaviorSanitizer's, of which only the bounds of arrays and the alignment of pointers are asked for
+
+struct Type { uint16_t kind, info; char name[1]; };
+struct Place { const char* file; uint32_t line, column; };
+struct OutOfBounds { Place place; const Type *array, *index; };
+struct TypeMismatch { Place place; const Type* type; uint8_t log_alignment, check; };
+
+template <class... T>
+static void find_at(const Place& place, emu_finding_kind kind, const char* format, T... values) {
+    Fiber* f = emu_current;
+    Tracer* t = f ? emu_block->tracer : nullptr;
+    if (!t || !t->watching || !t->races) return;
+    emu_finding finding = emu_finding_at(f, kind, 0);
+    finding.line = (int32_t)place.line;
+    snprintf(finding.file, sizeof finding.file, "%s", place.file);
+    snprintf(finding.message, sizeof finding.message, format, values...);
+    emu_find(*t, finding);
+}
+
+extern "C" void __ubsan_handle_out_of_bounds(const OutOfBounds* what, uintptr_t index) {
+    const unsigned bits = 1u << (what->index->info >> 1);
+    const bool is_signed = what->index->info & 1;
+    const long long value = is_signed && bits < 64 ? (long long)(index << (64 - bits)) >> (64 - bits) : (long long)index;
+    find_at(what->place, EMU_INDEX, "index %lld is outside of %s", value, what->array->name);
+}
+
+void emu_find_misaligned(emu_site site, unsigned bytes) {
+    find_at({site.file, (uint32_t)site.line, 0}, EMU_MISALIGNED, "cp.async of %u bytes between addresses that are no multiples of %u",
+            bytes, bytes);
+}
+
+extern "C" void __ubsan_handle_type_mismatch_v1(const TypeMismatch* what, uintptr_t address) {
+    const unsigned alignment = 1u << what->log_alignment;
+    find_at(what->place, EMU_MISALIGNED, "an address %u bytes past a multiple of %u is used for %s, which must start at a multiple",
+            (unsigned)(address % alignment), alignment, what->type->name);
+}

@@ -1,0 +1,45 @@
+// What the sanitizer found and the profiler counted in a launch. Mirrored field by field in ../trace_results.py.
+#pragma once
+#include "abi.h"
+
+enum emu_finding_kind : uint32_t {
+    EMU_OUT_OF_BOUNDS,            // memcheck
+    EMU_MISALIGNED,
+    EMU_INDEX,                    // an index outside of a static or local array
+    EMU_DYNAMIC_SHARED,           // past the dynamic shared memory that the launch asked for
+    EMU_READ_AFTER_WRITE,         // racecheck
+    EMU_WRITE_AFTER_READ,
+    EMU_WRITE_AFTER_WRITE,
+    EMU_COPY_IN_FLIGHT,
+    EMU_UNINITIALISED,            // initcheck
+    EMU_BARRIER,                  // synccheck
+};
+
+struct emu_finding {
+    uint32_t kind, bytes, is_write, is_shared;
+    uint32_t has_other, same_warp;
+    uint64_t place, other_place;  // program counters, relative to where the library is loaded; 0: see `line`
+    uint64_t address, count;
+    emu_dim3 block, thread, other_block, other_thread;
+    int32_t line;
+    char file[256];
+    char message[400];            // only where the kind does not say it all
+};
+
+enum emu_operation : uint32_t { EMU_LOAD, EMU_STORE, EMU_ATOMIC };
+
+struct emu_counter {
+    uint64_t place;
+    uint32_t is_shared, operation;
+    uint64_t requests, bytes, sectors, ideal_sectors, wavefronts, ideal_wavefronts;
+};
+
+struct emu_touched { uint64_t read, written; };   // distinct bytes of one array
+
+struct emu_trace_results {
+    uint32_t finding_count, findings_dropped, counter_count, counters_dropped;
+    uint64_t blocks_traced;
+    emu_touched touched[64];
+    emu_finding findings[256];
+    emu_counter counters[4096];
+};

@@ -1,0 +1,78 @@
+"""What the sanitizer found, as data and as text. The pictures of it are in course_utils/report_pages.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from course_utils.errors import Index3
+
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One defect that a launch ran into, found by one of compute-sanitizer's tools (here: our own of that name).
+
+    `file`, `line` and `source`: the place and its text (None where unknown). `block` and `thread`: the first to run into
+    it, as (x, y, z); `count`: how often it happened in the launch. For a race, `other_line`, `other_source`,
+    `other_block` and `other_thread` are the other party; None for a finding with one party.
+    """
+
+    tool: str
+    message: str
+    kernel: str
+    file: str | None
+    line: int | None
+    source: str | None
+    block: Index3 | None
+    thread: Index3 | None
+    other_line: int | None = None
+    other_source: str | None = None
+    other_block: Index3 | None = None
+    other_thread: Index3 | None = None
+    count: int = 1
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}: " if self.line else ""
+        who = [f"kernel {self.kernel}"]
+        if self.block is not None:
+            who.append(f"block {self.block}")
+        if self.thread is not None:
+            who.append(f"thread {self.thread}")
+        if self.other_thread is not None:
+            of_block = f" of block {self.other_block}" if self.other_block not in (None, self.block) else ""
+            at_line = f" at line {self.other_line}" if self.other_line else ""
+            who.append(f"other party: thread {self.other_thread}{of_block}{at_line}")
+        if self.count > 1:
+            who.append(f"{self.count:,} times")
+        lines = [f"{self.tool}: {place}{self.message} [{', '.join(who)}]"]
+        shown = {self.line: self.source, self.other_line: self.other_source}
+        lines += [f"{line:6d} | {text}" for line, text in sorted((n, t) for n, t in shown.items() if n and t)]
+        return "\n".join(lines)
+
+
+@dataclass
+class SanitizerReport:
+    """The findings of the launches inside a `with sanitize()`, in the order in which the lines were run into.
+
+    Findings are errors on the path that was executed. That there is none proves nothing about other inputs.
+    `launches` counts the launches that were watched, `dropped` the findings for which there was no room.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    launches: int = 0
+    dropped: int = 0
+
+    def __str__(self) -> str:
+        launches = f"{self.launches} launch{'es' if self.launches != 1 else ''}"
+        if not self.findings:
+            return f"no finding in {launches} (on these inputs)"
+        number = len(self.findings)
+        head = f"{number} finding{'s' if number != 1 else ''} in {launches}"
+        lost = [f"... and {self.dropped} more, for which there was no room"] if self.dropped else []
+        return "\n".join([head, *map(str, self.findings), *lost])
+
+    def _repr_html_(self) -> str:
+        from course_utils.report_pages import findings_page
+
+        return findings_page(self)

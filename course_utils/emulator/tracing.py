@@ -1,0 +1,287 @@
+"""`sanitize()` and `profile()`: what they watch, and how a launch's raw results become findings and counters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from course_utils.emulator import trace_results as raw
+from course_utils.emulator.memory import DeviceMemory
+from course_utils.emulator.profiler import CounterRow, Counters, Footprint
+from course_utils.emulator.sanitizer import Finding, SanitizerReport
+
+Block = tuple[int, int, int]
+Locate = Callable[[int], "tuple[str, int] | None"]
+
+_sanitizers: list[SanitizerReport] = []
+_profilers: list[tuple[Counters, tuple[Block, ...] | None]] = []
+
+
+@contextlib.contextmanager
+def sanitize() -> Iterator[SanitizerReport]:
+    """Watches the launches inside a `with` as compute-sanitizer would, and more closely; always on the emulator.
+
+        with sanitize() as report:
+            kernel(grid, block, args)
+        report.findings
+
+    Findings are never raised: the launch goes on. One that cannot (a deadlock, a crash, the time limit) raises its
+    KernelError as always, and the report holds what was found before. Blocks run one after the other, so that the same
+    kernel gives the same report each time.
+
+    The tools, by NVIDIA's names:
+
+    memcheck: accesses outside of the arguments (exact to the byte), of static and local arrays (by the index), and of the
+        dynamic shared memory that the launch asked for; misaligned vectors. Unlike compute-sanitizer it sees a static
+        shared array overrun into its neighbour; through a pointer into the middle of an array it does not.
+    racecheck: two threads of a block that touch the same bytes of shared memory without a barrier between them, where at
+        least one writes; within a warp, without __syncwarp() (a shuffle orders no memory); a cp.async that is read before
+        its wait. Unlike compute-sanitizer's, it also watches global memory: two blocks that write the same bytes, or one
+        that reads what another writes, without atomics. Blocks that call __threadfence() are trusted to know what they
+        do. A byte of global memory remembers its last reader and one of another block: conflicts of the same line with
+        others are not listed.
+    initcheck: reads of shared memory that no thread of the block has written. (compute-sanitizer's looks at global
+        memory only, which here always comes from a tensor.)
+    synccheck: threads of a block that wait at different barriers, or run past one; with a deadlock, where each group
+        waits. Threads that left through `return` count as arrived, as on the hardware.
+
+    A finding is an error on the path that was executed. Silence proves nothing about other inputs, and nothing about
+    orders of events that a GPU may choose and the emulator did not: a race is found by what separates two accesses, not
+    by what they did.
+    """
+    if any(blocks is not None for _, blocks in _profilers):
+        raise ValueError("sanitize() inside profile(blocks=...) would see only those blocks: use them one after the other")
+    report = SanitizerReport()
+    _sanitizers.append(report)
+    try:
+        yield report
+    finally:
+        _sanitizers.remove(report)
+
+
+@contextlib.contextmanager
+def profile(*, blocks: Iterable[int | tuple[int, ...]] | None = None) -> Iterator[Counters]:
+    """Counts what the launches inside a `with` ask of memory, per source line, as ncu would; always on the emulator.
+
+        with profile() as counters:
+            kernel(grid, block, args)
+        counters.rows
+
+    blocks: trace only these of a large grid, as blockIdx.x or as (x, y, z); all of them run. Raises ValueError for a
+    block that a launch does not have.
+
+    How far the figures agree with ncu's on an H200: tests/emulator/test_counters_against_ncu.py. The counters follow
+    the source as a host compiler sees it; nvcc may merge, hoist or drop an access.
+    """
+    chosen = None if blocks is None else tuple(_block(block) for block in blocks)
+    if chosen is not None and not chosen:
+        raise ValueError("blocks takes at least one block index, got none")
+    if chosen is not None and _sanitizers:
+        raise ValueError("profile(blocks=...) inside sanitize(), which watches all blocks: use them one after the other")
+    counters = Counters()
+    entry = (counters, chosen)
+    _profilers.append(entry)
+    try:
+        yield counters
+    finally:
+        _profilers.remove(entry)
+
+
+def _block(block: int | tuple[int, ...]) -> Block:
+    index = (block,) if isinstance(block, int) else tuple(block)
+    if not 1 <= len(index) <= 3 or not all(isinstance(n, int) and n >= 0 for n in index):
+        raise ValueError(f"blocks takes ints or tuples of one to three of them, from 0 on, got {block!r}")
+    x, y, z = (*index, 0, 0)[:3]
+    return x, y, z
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What one launch is watched for; `blocks` are linear indices, none means all."""
+
+    sanitize: bool
+    profile: bool
+    blocks: tuple[int, ...]
+
+
+def active() -> bool:
+    """Whether launches belong to the emulator, since a sanitizer or a profiler watches."""
+    return bool(_sanitizers or _profilers)
+
+
+def watch(grid: Block) -> Watch | None:
+    """How to watch a launch of this grid now; None: not at all."""
+    if not active():
+        return None
+    chosen: set[int] = set()
+    for _, blocks in _profilers:
+        for x, y, z in blocks or ():
+            if x >= grid[0] or y >= grid[1] or z >= grid[2]:
+                raise ValueError(f"blocks names block {(x, y, z)}, but the grid is {grid}")
+            chosen.add(x + grid[0] * (y + grid[1] * z))
+    if any(blocks is None for _, blocks in _profilers):
+        chosen.clear()
+    return Watch(bool(_sanitizers), bool(_profilers), tuple(sorted(chosen)))
+
+
+def collect(
+    results: raw.TraceResults,
+    *,
+    kernel: str,
+    blocks: int,
+    memory: DeviceMemory,
+    locate: Locate,
+    sources: Mapping[str, str],
+) -> None:
+    """Adds a launch's results to the reports that are open.
+
+    `locate` turns a place in the library into (file, line), `sources` has the text of each file by its name.
+    """
+    for report in _sanitizers:
+        report.launches += 1
+        report.dropped += results.findings_dropped
+        for finding in results.findings[: results.finding_count]:
+            _add_finding(report, _finding(finding, kernel, memory, locate, sources))
+    if not _profilers:
+        return
+    rows = _rows(results, kernel, locate, sources)
+    touched = [
+        Footprint(kernel, label, size, seen.read, seen.written)
+        for (label, size), seen in zip(memory.arrays(), results.touched, strict=False)
+    ]
+    for counters, _ in _profilers:
+        counters.launches += 1
+        counters.blocks += blocks
+        counters.blocks_traced += results.blocks_traced
+        counters.rows = _merged_rows([*counters.rows, *rows])
+        counters.footprint += touched
+        counters.sources.update({row.file: sources[row.file] for row in rows if row.file in sources})
+
+
+# ---- findings
+
+
+def _finding(
+    f: raw.RawFinding, kernel: str, memory: DeviceMemory, locate: Locate, sources: Mapping[str, str]
+) -> Finding:
+    place = (f.file.decode(errors="replace"), f.line) if f.line else locate(f.place)
+    other = locate(f.other_place) if f.has_other else None
+    tool, message = _words(f, memory, other[1] if other else None)
+    return Finding(
+        tool=tool,
+        message=message,
+        kernel=kernel,
+        file=place[0] if place else None,
+        line=place[1] if place else None,
+        source=_text(sources, place),
+        block=f.block.as_tuple(),
+        thread=f.thread.as_tuple(),
+        other_line=other[1] if other else None,
+        other_source=_text(sources, other),
+        other_block=f.other_block.as_tuple() if f.has_other else None,
+        other_thread=f.other_thread.as_tuple() if f.has_other else None,
+        count=f.count,
+    )
+
+
+def _text(sources: Mapping[str, str], place: tuple[str, int] | None) -> str | None:
+    if place is None:
+        return None
+    lines = sources.get(place[0], "").splitlines()
+    return lines[place[1] - 1].strip() if 0 < place[1] <= len(lines) else None
+
+
+def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> tuple[str, str]:
+    """The tool that a finding belongs to, and what it says."""
+    access = f"{'write' if f.is_write else 'read'} of {f.bytes} byte{'s' if f.bytes != 1 else ''}"
+    at_line = f"in line {other_line}" if other_line else "elsewhere"
+    if f.kind == raw.OUT_OF_BOUNDS:
+        return "memcheck", f"{access} out of bounds, {memory.describe(f.address)}"
+    if f.kind == raw.DYNAMIC_SHARED:
+        return "memcheck", f"{access} at byte {f.address} of dynamic shared memory, more than the launch asked for"
+    if f.kind == raw.INDEX:
+        return "memcheck", "out of bounds: " + f.message.decode(errors="replace")
+    if f.kind == raw.MISALIGNED:
+        return "memcheck", "misaligned: " + f.message.decode(errors="replace")
+    if f.kind == raw.UNINITIALISED:
+        return "initcheck", "reads shared memory that no thread of the block has written"
+    if f.kind == raw.BARRIER:
+        return "synccheck", f.message.decode(errors="replace")
+    if f.kind == raw.COPY_IN_FLIGHT:
+        return "racecheck", (
+            f"reads shared memory while the cp.async {at_line} may still be on its way: no wait for it in between"
+        )
+    if not f.is_shared and f.block.as_tuple() != f.other_block.as_tuple():
+        what = {
+            raw.READ_AFTER_WRITE: f"reads global memory that another block writes {at_line}",
+            raw.WRITE_AFTER_READ: f"writes global memory that another block reads {at_line}",
+            raw.WRITE_AFTER_WRITE: f"writes global memory that another block writes, too, {at_line}",
+        }[f.kind]
+        return "racecheck", f"{what}: blocks run in any order; atomics, or one block per element, would be safe"
+    where = "shared" if f.is_shared else "global"
+    barrier = "__syncwarp()" if f.same_warp else "__syncthreads()"
+    name, what = {
+        raw.READ_AFTER_WRITE: ("read-after-write", f"reads what another thread writes {at_line}"),
+        raw.WRITE_AFTER_READ: ("write-after-read", f"overwrites what another thread may still have to read {at_line}"),
+        raw.WRITE_AFTER_WRITE: ("write-after-write", f"writes what another thread writes, too, {at_line}"),
+    }[f.kind]
+    return "racecheck", f"{name} hazard in {where} memory: {what}, with no {barrier} in between"
+
+
+def _add_finding(report: SanitizerReport, new: Finding) -> None:
+    """The same mistake at the same place is one finding, however often the compiler has copied the line."""
+    for i, old in enumerate(report.findings):
+        if (old.tool, old.kernel, old.file, old.line, old.other_line) == (
+            new.tool,
+            new.kernel,
+            new.file,
+            new.line,
+            new.other_line,
+        ) and old.message.split(",")[0] == new.message.split(",")[0]:
+            report.findings[i] = replace(old, count=old.count + new.count)
+            return
+    report.findings.append(new)
+
+
+# ---- counters
+
+
+def _rows(
+    results: raw.TraceResults, kernel: str, locate: Locate, sources: Mapping[str, str]
+) -> list[CounterRow]:
+    rows = []
+    for c in results.counters[: results.counter_count]:
+        place = locate(c.place)
+        rows.append(
+            CounterRow(
+                kernel=kernel,
+                file=place[0] if place else "",
+                line=place[1] if place else 0,
+                source=_text(sources, place) or "",
+                space="shared" if c.is_shared else "global",
+                operation=("load", "store", "atomic")[c.operation],
+                requests=c.requests,
+                sectors=c.sectors,
+                ideal_sectors=c.ideal_sectors,
+                wavefronts=c.wavefronts,
+                ideal_wavefronts=c.ideal_wavefronts,
+                bank_conflicts=max(0, c.wavefronts - c.ideal_wavefronts),
+                bytes=c.bytes,
+            )
+        )
+    return rows
+
+
+FIGURES = ("requests", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts", "bank_conflicts", "bytes")
+
+
+def _merged_rows(rows: list[CounterRow]) -> list[CounterRow]:
+    """One row for each line, space and operation, in the order of the source."""
+    merged: dict[tuple[object, ...], CounterRow] = {}
+    for row in rows:
+        key = (row.kernel, row.file, row.line, row.space, row.operation)
+        before = merged.get(key)
+        sums = {name: getattr(row, name) + getattr(before, name) for name in FIGURES} if before else {}
+        merged[key] = replace(row, **sums)
+    return [merged[key] for key in sorted(merged, key=lambda key: tuple(map(str, key[:2])) + (key[2], key[3], key[4]))]

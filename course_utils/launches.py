@@ -1,0 +1,34 @@
+"""A kernel launch as data, which can be run here, on the other backend, or in another process under NVIDIA's tools."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from course_utils.cuda import RawModule, read_kernel
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of a kernel file.
+
+    source: as for `read_kernel`; kernel: its name; args: CPU tensors and NumPy scalars, one per parameter;
+    options: as for `RawModule`; shared_mem: bytes of dynamic shared memory.
+    """
+
+    source: str
+    kernel: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    args: tuple[torch.Tensor | np.generic, ...]
+    options: tuple[str, ...] = ()
+    shared_mem: int = 0
+
+    def run(self, device: str | torch.device = "cpu") -> list[torch.Tensor]:
+        """Runs the kernel on copies of the tensors, on a device; returns the copies, in the order of the parameters."""
+        args = [arg.to(device, copy=True) if isinstance(arg, torch.Tensor) else arg for arg in self.args]
+        module = RawModule(code=read_kernel(self.source), options=self.options)
+        module.get_function(self.kernel)(self.grid, self.block, args, shared_mem=self.shared_mem)
+        return [arg for arg in args if isinstance(arg, torch.Tensor)]
