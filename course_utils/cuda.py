@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from course_utils.emulator import tracing
 from course_utils.emulator.memory import Array
 from course_utils.emulator.module import DEVICE, SHARED_LIMIT, EmulatedModule
 from course_utils.errors import CompileError, KernelError, LaunchError
@@ -151,6 +152,14 @@ class RawModule:
             content = cupy.ndarray(memory.size, dtype=np.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0))
             return torch.as_tensor(content, device=device).view(dtype).view(tuple(shape))
 
+    def _variables(self, device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """The bytes of each __device__ and __constant__ variable on the emulator and on a GPU."""
+        pairs = []
+        for name in self._emulated.global_variables():
+            here = self._emulated.global_variable(name)
+            pairs.append((here, self.get_global(name, (here.numel(),), torch.uint8, device)))
+        return pairs
+
     @functools.cached_property
     def _emulated(self) -> EmulatedModule:
         return EmulatedModule(self.code, self.options, self.name_expressions)
@@ -187,6 +196,8 @@ class Kernel:
     ) -> None:
         """Launches the kernel: on torch's current stream for CUDA tensors, to its end on the emulator for CPU tensors.
 
+        Inside `emulator.sanitize()` or `emulator.profile()` always on the emulator, where CUDA tensors are copied to.
+
         grid, block: one to three positive ints; args: torch tensors and NumPy scalars, one per parameter; shared_mem:
         bytes of dynamic shared memory. Raises TypeError or ValueError for arguments that do not fit, LaunchError for a
         launch that the device cannot run, CompileError, and on the emulator KernelError for a kernel that fails.
@@ -201,6 +212,8 @@ class Kernel:
         device = self._check_arguments(args)
         if device.type == "cpu":
             self._launch_emulated(grid3, block3, args, int(shared_mem))
+        elif tracing.active():
+            self._launch_on_copies(device, grid3, block3, args, int(shared_mem))
         else:
             self._launch_cupy(device, grid3, block3, args, int(shared_mem))
 
@@ -293,6 +306,38 @@ class Kernel:
                     raise TypeError(f"{self._label(index)} takes {sizes[index]} bytes, got {len(value)} ({argument!r})")
                 arguments.append(value)
         module.launch(self.name, grid, block, arguments, shared_mem)
+
+    def _launch_on_copies(
+        self,
+        device: torch.device,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        args: Sequence[object],
+        shared_mem: int,
+    ) -> None:
+        """On the emulator with CUDA tensors. Views of one storage stay views of one storage."""
+        storages: dict[int, torch.UntypedStorage] = {}
+        copies = []
+        for argument in args:
+            if isinstance(argument, torch.Tensor):
+                storage = argument.untyped_storage()
+                if storage.data_ptr() not in storages:
+                    storages[storage.data_ptr()] = storage.cpu()
+                view = torch.empty(0, dtype=argument.dtype).set_(
+                    storages[storage.data_ptr()], argument.storage_offset(), argument.shape, argument.stride()
+                )
+                copies.append(view)
+            else:
+                copies.append(argument)
+        variables = self.module._variables(device)
+        for here, there in variables:
+            here.copy_(there)
+        self._launch_emulated(grid, block, copies, shared_mem)
+        for here, there in variables:
+            there.copy_(here)
+        for argument, copy, parameter in zip(args, copies, self.parameters, strict=True):
+            if isinstance(argument, torch.Tensor) and not (parameter.pointer and parameter.const):
+                argument.detach().copy_(copy)
 
     # ---- CuPy
 

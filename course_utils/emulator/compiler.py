@@ -132,7 +132,8 @@ def _traced_flags(compiler: Compiler) -> list[str]:
         flags += ["-fsanitize=bounds-strict,alignment", "-fsanitize-recover=all"]
         flags += ["-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-store-merging"]
         return [*flags, "--param=tsan-instrument-func-entry-exit=0"]
-    flags += ["-fsanitize=array-bounds,alignment", "-fno-sanitize-trap=all", "-fsanitize-recover=array-bounds,alignment"]
+    checks = "array-bounds,alignment"
+    flags += [f"-fsanitize={checks}", "-fno-sanitize-trap=all", f"-fsanitize-recover={checks}"]
     flags += ["-fno-vectorize", "-fno-slp-vectorize"]
     for setting in ("func-entry-exit=0", "read-before-write=1", "atomics=0"):
         flags += ["-mllvm", f"-tsan-instrument-{setting}"]

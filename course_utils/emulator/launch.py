@@ -188,7 +188,8 @@ def run(
 ) -> Ended:
     """Runs a launch in a worker process and waits for its end.
 
-    `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library; `arguments` are the values as the kernel takes them.
+    `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library; `arguments` are the values as the
+    kernel takes them.
     The values of `global_variables` go to the worker and, unless the launch fails, come back. What the kernel printed
     goes to sys.stdout. An interrupt (KeyboardInterrupt) ends the worker.
     """
@@ -213,7 +214,7 @@ def run(
         "block": block,
         "arguments": arguments,
         "shared_mem": shared_mem,
-        "threads": 1 if watch and watch.sanitize else _settings.threads,  # one: the same findings each time
+        "threads": _settings.threads,
         "time_limit": _settings.time_limit,
         "front_bytes": memory.front_bytes,
         "report_bytes": REPORT_BYTES,

@@ -32,13 +32,17 @@ class Span(ctypes.Structure):
     _fields_ = [("address", ctypes.c_void_p), ("bytes", ctypes.c_uint64)]
 
 
+class ArraySpan(ctypes.Structure):
+    _fields_ = [("address", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("element_bytes", ctypes.c_uint64)]
+
+
 class Tracing(ctypes.Structure):
     """The mirror of emu_tracing in runtime/launch.h."""
 
     _fields_ = [
         ("sanitize", ctypes.c_uint32),
         ("profile", ctypes.c_uint32),
-        ("arrays", ctypes.POINTER(Span)),
+        ("arrays", ctypes.POINTER(ArraySpan)),
         ("array_count", ctypes.c_uint64),
         ("reserved", Span),
         ("blocks", ctypes.POINTER(ctypes.c_uint64)),
@@ -85,7 +89,7 @@ def tracing_of(request: dict, front: int) -> Tracing | None:
     return Tracing(
         sanitize=asked["sanitize"],
         profile=asked["profile"],
-        arrays=(Span * max(1, len(spans)))(*[Span(address, size) for address, size in spans]),
+        arrays=(ArraySpan * max(1, len(spans)))(*[ArraySpan(*span) for span in spans]),
         array_count=len(spans),
         reserved=Span(*request["reserved"]),
         blocks=(ctypes.c_uint64 * max(1, len(blocks)))(*blocks),

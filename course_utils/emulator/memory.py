@@ -119,9 +119,16 @@ class DeviceMemory:
         raise KeyError("not an argument of this launch")
 
     @property
-    def spans(self) -> list[tuple[int, int]]:
-        """(device address, bytes) of each stretch of memory that belongs to arguments, by ascending addresses."""
-        return [(region.low + region.shift, region.high - region.low) for region in self._regions]
+    def spans(self) -> list[tuple[int, int, int]]:
+        """(device address, bytes, bytes per element) of each stretch of memory that belongs to arguments, ascending."""
+        return [
+            (
+                region.low + region.shift,
+                region.high - region.low,
+                min(array.tensor.element_size() for array in region.arrays),
+            )
+            for region in self._regions
+        ]
 
     def arrays(self) -> list[tuple[str, int]]:
         """(label, bytes) for each of the `spans`."""

@@ -177,6 +177,10 @@ class EmulatedModule:
         lines = self._originals.get(file, "").splitlines()
         return lines[line - 1].strip() if 0 < line <= len(lines) else None
 
+    def global_variables(self) -> list[str]:
+        """The names of all __device__ and __constant__ variables."""
+        return list(self._globals)
+
     def global_variable(self, name: str) -> torch.Tensor:
         """The bytes of a __device__ or __constant__ variable, as a uint8 tensor that shares its memory."""
         if name not in self._globals:

@@ -49,8 +49,8 @@ class Footprint:
 class Counters:
     """The counters of the launches inside a `with profile()`: `rows` per source line, `footprint` per argument.
 
-    "Bytes" are what threads request, and "footprint" the distinct ones among them. Neither is HBM traffic, which lies
-    between the two and which only ncu can measure. `blocks_traced` of `blocks` were watched.
+    "Bytes" are what threads request, and "footprint" the distinct ones among them. Neither is HBM traffic, which depends
+    on the caches and which only ncu can measure. `blocks_traced` of `blocks` were watched.
     """
 
     rows: list[CounterRow] = field(default_factory=list)
@@ -61,7 +61,9 @@ class Counters:
     # (file name, its text) of every kernel file that was launched, for the listing
     sources: dict[str, str] = field(default_factory=dict)
 
-    def select(self, space: str | None = None, operation: str | None = None, line: int | None = None) -> list[CounterRow]:
+    def select(
+        self, space: str | None = None, operation: str | None = None, line: int | None = None
+    ) -> list[CounterRow]:
         """The rows of a memory space, an operation, a line; None takes all."""
         wanted = {"space": space, "operation": operation, "line": line}
         return [row for row in self.rows if all(v is None or getattr(row, k) == v for k, v in wanted.items())]
@@ -86,7 +88,8 @@ class Counters:
 
 
 def _text(rows: Iterable[CounterRow]) -> str:
-    heading = ("line", "space", "operation", "requests", "sectors", "ideal", "wavefronts", "ideal", "conflicts", "bytes")
+    heading = ("line", "space", "operation", "requests")
+    heading += ("sectors", "ideal", "wavefronts", "ideal", "conflicts", "bytes")
     table = [heading]
     for r in rows:
         sectors = (f"{r.sectors:,}", f"{r.ideal_sectors:,}") if r.space == "global" else ("", "")

@@ -13,8 +13,8 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 class Finding:
     """One defect that a launch ran into, found by one of compute-sanitizer's tools (here: our own of that name).
 
-    `file`, `line` and `source`: the place and its text (None where unknown). `block` and `thread`: the first to run into
-    it, as (x, y, z); `count`: how often it happened in the launch. For a race, `other_line`, `other_source`,
+    `file`, `line` and `source`: the place and its text (None where unknown). `block` and `thread`: the first to run
+    into it, as (x, y, z); `count`: how often it happened in the launch. For a race, `other_line`, `other_source`,
     `other_block` and `other_thread` are the other party; None for a finding with one party.
     """
 
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass
 class SanitizerReport:
-    """The findings of the launches inside a `with sanitize()`, in the order in which the lines were run into.
+    """The findings of the launches inside a `with sanitize()`, launch by launch, ordered by line.
 
     Findings are errors on the path that was executed. That there is none proves nothing about other inputs.
     `launches` counts the launches that were watched, `dropped` the findings for which there was no room.

@@ -27,20 +27,19 @@ def sanitize() -> Iterator[SanitizerReport]:
         report.findings
 
     Findings are never raised: the launch goes on. One that cannot (a deadlock, a crash, the time limit) raises its
-    KernelError as always, and the report holds what was found before. Blocks run one after the other, so that the same
-    kernel gives the same report each time.
+    KernelError as always, and the report holds what was found before. The same kernel and inputs give the same report
+    each time, ordered by line.
 
     The tools, by NVIDIA's names:
 
-    memcheck: accesses outside of the arguments (exact to the byte), of static and local arrays (by the index), and of the
-        dynamic shared memory that the launch asked for; misaligned vectors. Unlike compute-sanitizer it sees a static
-        shared array overrun into its neighbour; through a pointer into the middle of an array it does not.
-    racecheck: two threads of a block that touch the same bytes of shared memory without a barrier between them, where at
-        least one writes; within a warp, without __syncwarp() (a shuffle orders no memory); a cp.async that is read before
-        its wait. Unlike compute-sanitizer's, it also watches global memory: two blocks that write the same bytes, or one
-        that reads what another writes, without atomics. Blocks that call __threadfence() are trusted to know what they
-        do. A byte of global memory remembers its last reader and one of another block: conflicts of the same line with
-        others are not listed.
+    memcheck: accesses outside of the arguments (exact to the byte), of static and local arrays (by the index), and of
+        the dynamic shared memory that the launch asked for; misaligned vectors. Unlike compute-sanitizer it sees a
+        static shared array overrun into its neighbour; through a pointer into the middle of an array it does not.
+    racecheck: two threads of a block that touch the same bytes of shared memory without a barrier between them, where
+        at least one writes; within a warp, without __syncwarp() (a shuffle orders no memory); a cp.async that is read
+        before its wait. Unlike compute-sanitizer's, it also watches global memory: two blocks that write the same
+        bytes, or one that reads what another writes, without atomics. Blocks that call __threadfence() are trusted to
+        know what they do.
     initcheck: reads of shared memory that no thread of the block has written. (compute-sanitizer's looks at global
         memory only, which here always comes from a tensor.)
     synccheck: threads of a block that wait at different barriers, or run past one; with a deadlock, where each group
@@ -51,7 +50,7 @@ def sanitize() -> Iterator[SanitizerReport]:
     by what they did.
     """
     if any(blocks is not None for _, blocks in _profilers):
-        raise ValueError("sanitize() inside profile(blocks=...) would see only those blocks: use them one after the other")
+        raise ValueError("sanitize() inside profile(blocks=...) would see only those blocks: use one after the other")
     report = SanitizerReport()
     _sanitizers.append(report)
     try:
@@ -78,7 +77,7 @@ def profile(*, blocks: Iterable[int | tuple[int, ...]] | None = None) -> Iterato
     if chosen is not None and not chosen:
         raise ValueError("blocks takes at least one block index, got none")
     if chosen is not None and _sanitizers:
-        raise ValueError("profile(blocks=...) inside sanitize(), which watches all blocks: use them one after the other")
+        raise ValueError("profile(blocks=...) inside sanitize(), which watches all blocks: use one after the other")
     counters = Counters()
     entry = (counters, chosen)
     _profilers.append(entry)
@@ -141,8 +140,9 @@ def collect(
     for report in _sanitizers:
         report.launches += 1
         report.dropped += results.findings_dropped
-        for finding in results.findings[: results.finding_count]:
-            _add_finding(report, _finding(finding, kernel, memory, locate, sources))
+        found = [_finding(f, kernel, memory, locate, sources) for f in results.findings[: results.finding_count]]
+        for finding in sorted(found, key=lambda f: (f.line or 0, f.other_line or 0, f.tool, f.message)):
+            _add_finding(report, finding)
     if not _profilers:
         return
     rows = _rows(results, kernel, locate, sources)
@@ -247,9 +247,7 @@ def _add_finding(report: SanitizerReport, new: Finding) -> None:
 # ---- counters
 
 
-def _rows(
-    results: raw.TraceResults, kernel: str, locate: Locate, sources: Mapping[str, str]
-) -> list[CounterRow]:
+def _rows(results: raw.TraceResults, kernel: str, locate: Locate, sources: Mapping[str, str]) -> list[CounterRow]:
     rows = []
     for c in results.counters[: results.counter_count]:
         place = locate(c.place)

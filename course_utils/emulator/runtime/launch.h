@@ -4,11 +4,13 @@
 
 struct emu_span { char* address; uint64_t bytes; };
 
+struct emu_array { char* address; uint64_t bytes, element_bytes; };
+
 // What to watch in a launch of a library that was built for it.
 struct emu_trace_results;
 struct emu_tracing {
     uint32_t sanitize, profile;
-    const emu_span* arrays;           // the arguments, by ascending addresses
+    const emu_array* arrays;          // the arguments, by ascending addresses
     uint64_t array_count;
     emu_span reserved;                // the address space in which they lie, with nothing between them
     const uint64_t* blocks;           // linear indices of the blocks to trace, ascending; none: all

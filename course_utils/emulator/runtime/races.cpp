@@ -1,45 +1,77 @@
-// Racecheck and initcheck. Each word of shared memory remembers who wrote it last and who has read it since the last barrier;
-// each word of global memory, which block and thread did.
+// Racecheck and initcheck. What shared memory remembers: for each word, who wrote it last, and who has read it since the last
+// barrier. What global memory remembers: the lowest blocks that wrote and read each element, whatever the order they ran in.
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "trace.h"
 
-// One access to a word of shared memory. Those of one epoch have no barrier between them.
-struct Touch {
-    uint32_t epoch, place;
-    uint32_t thread : 10, warp_epoch : 22;
-};
+// One access to shared memory: epoch (24 bits), number of its place in the code (12), thread (10), warp epoch (16), atomic (1),
+// cp.async that has not arrived (1). Two accesses of one epoch have no barrier between them; of one warp epoch, no
+// __syncwarp(). 0: none.
+typedef uint64_t Touch;
+static inline uint32_t epoch_of(Touch t) { return (uint32_t)(t >> 40); }
+static inline unsigned place_id_of(Touch t) { return (unsigned)(t >> 28) & 4095; }
+static inline unsigned thread_of(Touch t) { return (unsigned)(t >> 18) & 1023; }
+static const Touch is_atomic = 2, in_flight = 1;
 
 struct Cell {
     Touch write;
     Touch read, same_warp, other_warp;   // the last; the last by another lane of its warp; the last by another warp
-    uint32_t split;                      // in this block (its number) threads access single bytes: see `bytes`
-    bool atomic, in_flight;              // of `write`: an atomic; a cp.async that has not arrived
 };
 
-// One access to a word of global memory, in which a mask names the bytes.
-struct GlobalTouch { uint32_t block, epoch, place; uint16_t thread; uint8_t bytes, atomic; };
-struct GlobalCell { GlobalTouch write, read, other_read; };   // other_read: the last by another block than `read`
+// One access to global memory: block number or interval (32 bits), place (22), thread (10). 0: none.
+typedef uint64_t Mark;
+static Mark mark(uint32_t block_or_interval, unsigned place_id, unsigned thread) {
+    return (Mark)block_or_interval << 32 | place_id << 10 | thread;
+}
+static uint32_t high_part(Mark m) { return (uint32_t)(m >> 32); }
+static unsigned marked_place_id(Mark m) { return (unsigned)m >> 10; }
+static unsigned marked_thread(Mark m) { return (unsigned)m & 1023; }
 
-struct Unwritten { Cell* cell; uint32_t place; uint16_t thread; uintptr_t address; };
+struct Element {
+    Mark writes[2], atomic, reads[2];    // by the lowest blocks; the second of a pair by another block than the first
+    Mark write_now, read_now;            // the last, with the interval in place of the block
+    uint64_t unused;                     // fills a cache line
+};
+
+static const unsigned most_places = 4096;   // in the code of one kernel
+static const uint32_t last_epoch = 1 << 23;
+
+// Reads, at one place and in one interval, of shared memory that nobody has written: examples, and how many there were.
+struct Unwritten {
+    uint32_t place;
+    unsigned kept;
+    uint64_t count;
+    const Cell* cell[32];
+    uint16_t thread[32];
+};
 
 struct Races {
     Block* block;
     Tracer* tracer;
-    uint32_t epoch, first_epoch;         // they count on from block to block, so that no cell needs to be cleared
+    uint32_t epoch, first_epoch;         // the intervals between barriers count on from block to block: no cell is cleared
+    uint32_t interval;                   // the same, but never set back
     uint32_t block_number;               // linear index in the grid, plus 1
-    Cell *words, *bytes;
-    GlobalCell* global[64];
-    Unwritten unwritten[1024];           // reads in this interval of what nobody has written
-    unsigned unwritten_count;
+    bool fenced;                         // the block has called __threadfence()
+    size_t word_count;
+    Cell *words, *pieces;                // of shared memory: for each word; four for each word that has been split
+    uint32_t* split;                     // for each word: the number of the block that has split it, times 4, plus log(piece)
+    Element* elements[64];               // of each array
+    uint32_t places[most_places];        // by their numbers
+    uint32_t last_place, last_place_id;
+    Unwritten unwritten[32];
+    unsigned unwritten_places;
+    Races* next;                         // of another OS thread
 };
 
-static __thread bool fenced __attribute__((tls_model("initial-exec")));   // the block has called __threadfence()
+static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static Races* all;
+
 extern "C" void emu_fence() {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    fenced = true;
+    if (emu_block->tracer && emu_block->tracer->races) emu_block->tracer->races->fenced = true;
 }
 
 static void* zeros(size_t bytes) {       // taken from the system page by page, as they are touched
@@ -51,152 +83,237 @@ Races* emu_new_races(Tracer& t) {
     Races* r = (Races*)calloc(1, sizeof(Races));
     r->block = t.block;
     r->tracer = &t;
-    const size_t window = (size_t)(t.block->shared_high - t.block->shared_low);
-    r->words = (Cell*)zeros((window / 4 + 2) * sizeof(Cell));
-    r->bytes = (Cell*)zeros((window + 8) * sizeof(Cell));
-    bool failed = !r->words || !r->bytes;
+    r->word_count = (size_t)(t.block->shared_high - t.block->shared_low) / 4 + 8;
+    r->words = (Cell*)zeros(r->word_count * sizeof(Cell));
+    r->pieces = (Cell*)zeros(r->word_count * 4 * sizeof(Cell));
+    r->split = (uint32_t*)zeros(r->word_count * sizeof(uint32_t));
+    bool failed = !r->words || !r->pieces || !r->split;
     for (unsigned i = 0; i < t.array_count; i++) {
-        r->global[i] = (GlobalCell*)zeros(((t.arrays[i].high - t.arrays[i].low) / 4 + 2) * sizeof(GlobalCell));
-        failed |= !r->global[i];
+        r->elements[i] = (Element*)zeros(((t.arrays[i].high - t.arrays[i].low) / t.arrays[i].element_bytes + 1) * sizeof(Element));
+        failed |= !r->elements[i];
     }
     if (failed) emu_fail_to_start(t.block->launch, "memory for the sanitizer");
+    pthread_mutex_lock(&all_lock);
+    r->next = all;
+    all = r;
+    pthread_mutex_unlock(&all_lock);
     return r;
 }
 
 void emu_start_races(Races& r) {
     const emu_dim3 grid = r.block->launch->grid, at = r.block->index;
+    if (r.epoch > last_epoch) {
+        memset(r.words, 0, r.word_count * sizeof(Cell));   // what stands in `pieces` counts only after a new split
+        r.epoch = 0;
+    }
     r.first_epoch = ++r.epoch;
+    r.interval++;
     r.block_number = (uint32_t)(at.x + (uint64_t)grid.x * (at.y + (uint64_t)grid.y * at.z)) + 1;
-    fenced = false;
+    r.fenced = false;
+}
+
+static unsigned number_of(Races& r, uint32_t place) {
+    if (place == r.last_place) return r.last_place_id;
+    unsigned i = place * 0x9E3779B9u >> 20;
+    for (unsigned n = 0; n < most_places && r.places[i] && r.places[i] != place; n++) i = (i + 1) % most_places;
+    r.places[i] = r.last_place = place;
+    return r.last_place_id = i;
 }
 
 // ---- shared memory
 
-static void find_race(Races& r, emu_finding_kind kind, const Fiber* f, const LogEntry& e, const Touch& other) {
+static void find_race(Races& r, emu_finding_kind kind, const Fiber* f, const LogEntry& e, Touch other) {
     emu_finding finding = emu_finding_at(f, kind, e.place);
+    const Fiber& party = r.block->fibers[thread_of(other)];
     finding.is_shared = 1;
-    finding.bytes = 1u << e.log_bytes;
     finding.has_other = 1;
-    finding.other_place = other.place;
+    finding.other_place = r.places[place_id_of(other)];
     finding.other_block = f->block_idx;
-    finding.other_thread = r.block->fibers[other.thread].thread_idx;
-    finding.same_warp = r.block->fibers[other.thread].warp == f->warp;
+    finding.other_thread = party.thread_idx;
+    finding.same_warp = party.warp == f->warp;
     emu_find(*r.tracer, finding);
 }
 
-// May `other`, of this interval, and an access by `f` now happen in either order?
-static inline bool unordered(const Races& r, const Touch& other, const Fiber* f) {
-    if (other.epoch != r.epoch || other.thread == f->linear_id) return false;
-    return other.thread / 32 != f->warp || other.warp_epoch == (f->warp_epoch & 0x3fffff);
+// May the two, of one block, happen in either order?
+static inline bool unordered(Touch a, Touch b) {
+    const Touch difference = a ^ b;
+    if (difference >> 40 || !(difference >> 18 & 1023)) return false;   // a barrier in between, or one thread
+    return difference >> 23 & 31 || !(difference >> 2 & 0xffff);        // two warps, or no __syncwarp()
 }
 
-static inline void remember_read(Cell& c, const Touch& now) {
-    if (c.read.epoch == now.epoch && c.read.thread != now.thread) {
-        if (c.read.thread / 32 == now.thread / 32) {
-            c.same_warp = c.read;
-        } else {
+static inline void remember_read(Cell& c, Touch now) {
+    const Touch difference = c.read ^ now;
+    if (!(difference >> 40) && difference >> 18 & 1023) {               // another thread, in the same interval
+        if (difference >> 23 & 31) {
             c.other_warp = c.read;
-            c.same_warp.epoch = 0;
+            c.same_warp = 0;
+        } else {
+            c.same_warp = c.read;
         }
     }
     c.read = now;
 }
 
-static void find_unwritten(Races& r, const Unwritten& u) {
-    emu_finding finding = emu_finding_at(&r.block->fibers[u.thread], EMU_UNINITIALISED, u.place);
-    finding.is_shared = 1;
-    finding.address = u.address;
-    emu_find(*r.tracer, finding);
+// Not yet a finding: if another thread writes it in this same interval, the mistake is a race.
+static void note_unwritten(Races& r, const Cell& c, const Fiber* f, uint32_t place) {
+    unsigned i = 0;
+    while (i < r.unwritten_places && r.unwritten[i].place != place) i++;
+    if (i == sizeof r.unwritten / sizeof *r.unwritten) return;
+    Unwritten& u = r.unwritten[i];
+    if (i == r.unwritten_places) {
+        r.unwritten_places++;
+        u.place = place, u.kept = 0, u.count = 0;
+    }
+    u.count++;
+    if (u.kept == sizeof u.cell / sizeof *u.cell) return;
+    u.cell[u.kept] = &c;
+    u.thread[u.kept++] = (uint16_t)f->linear_id;
 }
 
-static void check(Races& r, Cell& c, const Fiber* f, const LogEntry& e) {
-    const bool reads = e.access == Access::read || e.access == Access::atomic, atomic = e.access == Access::atomic;
-    Touch now = {r.epoch, e.place, 0, 0};
-    now.thread = f->linear_id;
-    now.warp_epoch = f->warp_epoch;
+static inline void check(Races& r, Cell& c, const Fiber* f, const LogEntry& e, Touch now) {
     if (e.access == Access::copy_arrived) {
-        if (c.in_flight && c.write.thread == now.thread) c.write = now, c.in_flight = false;
+        if (c.write & in_flight && thread_of(c.write) == f->linear_id) c.write = now;
         return;
     }
-    if (reads) {
-        if (c.write.epoch < r.first_epoch) {
-            // Not yet a finding: if another thread writes it in this same interval, the mistake is a race.
-            if (r.unwritten_count < sizeof r.unwritten / sizeof *r.unwritten)
-                r.unwritten[r.unwritten_count++] = {&c, e.place, (uint16_t)f->linear_id, e.address};
-        } else if (c.in_flight) {
-            find_race(r, EMU_COPY_IN_FLIGHT, f, e, c.write);
-        } else if (!(atomic && c.atomic) && unordered(r, c.write, f)) {
-            find_race(r, EMU_READ_AFTER_WRITE, f, e, c.write);
-        }
-        if (!atomic) return remember_read(c, now);
-    } else if (c.write.epoch >= r.first_epoch && unordered(r, c.write, f)) {
+    if (e.access == Access::read || e.access == Access::atomic) {
+        if (epoch_of(c.write) < r.first_epoch) note_unwritten(r, c, f, e.place);
+        else if (c.write & in_flight) find_race(r, EMU_COPY_IN_FLIGHT, f, e, c.write);
+        else if (!(c.write & now & is_atomic) && unordered(c.write, now)) find_race(r, EMU_READ_AFTER_WRITE, f, e, c.write);
+        if (e.access == Access::read) return remember_read(c, now);
+    } else if (unordered(c.write, now)) {
         find_race(r, EMU_WRITE_AFTER_WRITE, f, e, c.write);
     }
-    const Touch* reader = unordered(r, c.read, f) ? &c.read : unordered(r, c.same_warp, f) ? &c.same_warp : &c.other_warp;
-    if (unordered(r, *reader, f)) find_race(r, EMU_WRITE_AFTER_READ, f, e, *reader);
+    const Touch reader = unordered(c.read, now) ? c.read : unordered(c.same_warp, now) ? c.same_warp : c.other_warp;
+    if (unordered(reader, now)) find_race(r, EMU_WRITE_AFTER_READ, f, e, reader);
     c.write = now;
-    c.atomic = atomic;
-    c.in_flight = e.access == Access::copy_issued;
 }
 
-static void check_shared(Races& r, const Fiber* f, const LogEntry& e) {
+// A word that threads access in pieces has a cell for each piece of 2 bytes or of 1, from then on until the block ends.
+static void split(Races& r, uintptr_t word, unsigned log_before, unsigned log_piece) {
+    Cell* pieces = r.pieces + 4 * word;
+    for (int i = (4 >> log_piece) - 1; i >= 0; i--) pieces[i] = log_before == 2 ? r.words[word] : pieces[i / 2];
+    r.split[word] = r.block_number << 2 | log_piece;
+}
+
+static inline void check_shared(Races& r, const Fiber* f, const LogEntry& e) {
+    Touch now = (Touch)r.epoch << 40 | (Touch)number_of(r, e.place) << 28 | (Touch)f->linear_id << 18 | (f->warp_epoch & 0xffff) << 2;
+    if (e.access == Access::atomic) now |= is_atomic;
+    if (e.access == Access::copy_issued) now |= in_flight;
     const uintptr_t offset = e.address - (uintptr_t)r.block->shared_low, end = offset + (1u << e.log_bytes);
+    const unsigned log_access = e.log_bytes < 2 ? e.log_bytes : 2;
     for (uintptr_t word = offset / 4; word * 4 < end; word++) {
-        Cell& whole = r.words[word];
-        const bool partial = word * 4 < offset || word * 4 + 4 > end;
-        if (whole.split != r.block_number && !partial) {
-            check(r, whole, f, e);
-            continue;
+        unsigned log_piece = r.split[word] >> 2 == r.block_number ? r.split[word] & 3 : 2;
+        if (log_access < log_piece) {
+            split(r, word, log_piece, log_access);
+            log_piece = log_access;
         }
-        Cell* bytes = r.bytes + word * 4;
-        if (whole.split != r.block_number) {
-            for (int i = 0; i < 4; i++) bytes[i] = whole;
-            whole.split = r.block_number;
+        if (log_piece == 2) {
+            check(r, r.words[word], f, e, now);
+        } else {
+            const uintptr_t low = word * 4 > offset ? 0 : offset - word * 4, high = end - word * 4 < 4 ? end - word * 4 : 4;
+            for (uintptr_t i = low >> log_piece; i << log_piece < high; i++) check(r, r.pieces[4 * word + i], f, e, now);
         }
-        const uintptr_t low = word * 4 > offset ? word * 4 : offset, high = word * 4 + 4 < end ? word * 4 + 4 : end;
-        for (uintptr_t byte = low; byte < high; byte++) check(r, r.bytes[byte], f, e);
     }
 }
 
 // ---- global memory
 
-static void find_global_race(Races& r, emu_finding_kind kind, const Fiber* f, const LogEntry& e, const GlobalTouch& other) {
+static void keep_lowest(Mark (&pair)[2], Mark m) {
+    if (high_part(m) == high_part(pair[0])) return;
+    if (!pair[0] || m < pair[0]) {
+        pair[1] = pair[0];
+        pair[0] = m;
+    } else if (high_part(m) != high_part(pair[1]) && (!pair[1] || m < pair[1])) {
+        pair[1] = m;
+    }
+}
+
+// An access by another warp of this block, with no barrier since.
+static bool recent(const Races& r, Mark m, const Fiber* f) { return high_part(m) == r.interval && marked_thread(m) / 32 != f->warp; }
+
+static void find_global_race(Races& r, emu_finding_kind kind, const Fiber* f, const LogEntry& e, Mark other) {
     emu_finding finding = emu_finding_at(f, kind, e.place);
-    const emu_dim3 grid = f->grid_dim;
-    const uint32_t b = other.block - 1;
-    finding.address = e.address;
-    finding.bytes = 1u << e.log_bytes;
     finding.has_other = 1;
-    finding.other_place = other.place;
-    finding.other_block = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
-    finding.other_thread = r.block->fibers[other.thread].thread_idx;
+    finding.other_place = r.places[marked_place_id(other)];
+    finding.other_block = f->block_idx;
+    finding.other_thread = r.block->fibers[marked_thread(other)].thread_idx;
     emu_find(*r.tracer, finding);
 }
 
-static bool conflict(const Races& r, const GlobalTouch& other, const GlobalTouch& now, const Fiber* f) {
-    if (!other.block || !(other.bytes & now.bytes) || (other.atomic && now.atomic)) return false;
-    if (other.block != now.block) return !fenced;     // blocks that talk to each other need __threadfence(): trust those
-    return other.epoch == now.epoch && other.thread / 32 != f->warp;
+static inline void check_global(Races& r, const Fiber* f, const LogEntry& e) {
+    const Array& array = r.tracer->arrays[e.space - 1];
+    const uintptr_t offset = e.address - array.low, end = offset + (1u << e.log_bytes);
+    const unsigned id = number_of(r, e.place);
+    const Mark by_block = mark(r.block_number, id, f->linear_id), now = mark(r.interval, id, f->linear_id);
+    for (uintptr_t i = offset / array.element_bytes; i * array.element_bytes < end; i++) {
+        Element& x = r.elements[e.space - 1][i];
+        if (e.access == Access::read) {
+            if (recent(r, x.write_now, f)) find_global_race(r, EMU_READ_AFTER_WRITE, f, e, x.write_now);
+            x.read_now = now;
+            if (!r.fenced) keep_lowest(x.reads, by_block);
+        } else if (e.access == Access::atomic) {
+            if (!r.fenced && (!x.atomic || by_block < x.atomic)) x.atomic = by_block;
+        } else {
+            if (recent(r, x.write_now, f)) find_global_race(r, EMU_WRITE_AFTER_WRITE, f, e, x.write_now);
+            if (recent(r, x.read_now, f)) find_global_race(r, EMU_WRITE_AFTER_READ, f, e, x.read_now);
+            x.write_now = now;
+            if (!r.fenced) keep_lowest(x.writes, by_block);
+        }
+    }
 }
 
-static void check_global(Races& r, const Fiber* f, const LogEntry& e) {
-    const unsigned array = e.space - 1;
-    const uintptr_t offset = e.address - r.tracer->arrays[array].low, end = offset + (1u << e.log_bytes);
-    const bool atomic = e.access == Access::atomic, writes = e.access != Access::read;
-    for (uintptr_t word = offset / 4; word * 4 < end; word++) {
-        GlobalCell& c = r.global[array][word];
-        const unsigned first = word * 4 > offset ? 0 : (unsigned)(offset - word * 4);
-        const unsigned last = end - word * 4 < 4 ? (unsigned)(end - word * 4) : 4;
-        const uint8_t bytes = (uint8_t)((1u << last) - (1u << first));
-        const GlobalTouch now = {r.block_number, r.epoch, e.place, (uint16_t)f->linear_id, bytes, atomic};
-        if (conflict(r, c.write, now, f)) find_global_race(r, writes ? EMU_WRITE_AFTER_WRITE : EMU_READ_AFTER_WRITE, f, e, c.write);
-        if (writes) {
-            const GlobalTouch& reader = conflict(r, c.read, now, f) ? c.read : c.other_read;
-            if (conflict(r, reader, now, f)) find_global_race(r, EMU_WRITE_AFTER_READ, f, e, reader);
-            c.write = now;
-        } else {
-            if (c.read.block != now.block) c.other_read = c.read;
-            c.read = now;
+static emu_dim3 index_in(emu_dim3 size, unsigned i) { return {i % size.x, i / size.x % size.y, i / size.x / size.y}; }
+
+static void find_conflict(const Races& first, emu_finding_kind kind, const Races& of_a, Mark a, const Races& of_b, Mark b) {
+    const emu_launch* launch = first.block->launch;
+    emu_finding finding = {};
+    finding.kind = kind;
+    finding.count = 1;
+    finding.place = of_a.places[marked_place_id(a)];
+    finding.block = index_in(launch->grid, high_part(a) - 1);
+    finding.thread = index_in(launch->block, marked_thread(a));
+    finding.has_other = 1;
+    finding.other_place = of_b.places[marked_place_id(b)];
+    finding.other_block = index_in(launch->grid, high_part(b) - 1);
+    finding.other_thread = index_in(launch->block, marked_thread(b));
+    emu_find(*first.tracer, finding);
+}
+
+// Who among the OS threads has the lowest mark of another block than `not_this` (0: of any).
+struct Owned { const Races* races; Mark mark; };
+template <class Pick> static Owned lowest(unsigned array, uint64_t i, uint32_t not_this, Pick pick) {
+    Owned found = {nullptr, 0};
+    for (const Races* r = all; r; r = r->next) {
+        const Element& x = r->elements[array][i];
+        for (int n = 0; n < 2; n++) {
+            const Mark m = pick(x, n);
+            if (m && high_part(m) != not_this && (!found.mark || m < found.mark)) found = {r, m};
+        }
+    }
+    return found;
+}
+
+// Once all blocks have run: elements that two blocks use, one of them to write.
+void emu_find_conflicts(const emu_tracing* tracing) {
+    const auto write = [](const Element& x, int n) { return x.writes[n]; };
+    const auto read = [](const Element& x, int n) { return x.reads[n]; };
+    const auto atomic = [](const Element& x, int n) { return n ? 0 : x.atomic; };
+    for (unsigned array = 0; all && array < all->tracer->array_count; array++) {
+        const Array& a = all->tracer->arrays[array];
+        for (uint64_t i = 0; i < (a.high - a.low) / a.element_bytes; i++) {
+            const Owned w = lowest(array, i, 0, write), updated = lowest(array, i, 0, atomic);
+            if (w.mark) {
+                const uint32_t block = high_part(w.mark);
+                const Owned w2 = lowest(array, i, block, write), r2 = lowest(array, i, block, read);
+                const Owned a2 = lowest(array, i, block, atomic);
+                if (w2.mark) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *w2.races, w2.mark, *w.races, w.mark);
+                if (a2.mark) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *a2.races, a2.mark, *w.races, w.mark);
+                if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *w.races, w.mark);
+            }
+            if (updated.mark) {
+                const Owned r2 = lowest(array, i, high_part(updated.mark), read);
+                if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *updated.races, updated.mark);
+            }
         }
     }
 }
@@ -206,13 +323,13 @@ static void check_global(Races& r, const Fiber* f, const LogEntry& e) {
 void emu_check_races(Tracer& t) {
     Races& r = *t.races;
     Block& b = *t.block;
-    bool more = true;
-    for (unsigned i = 0; more; i++) {            // all threads side by side, as if they ran in step
-        more = false;
+    unsigned longest = 0;
+    for (unsigned n = 0; n < b.size; n++)
+        if (b.fibers[n].logged > longest) longest = b.fibers[n].logged;
+    for (unsigned i = 0; i < longest; i++) {     // all threads side by side, as if they ran in step
         for (unsigned n = 0; n < b.size; n++) {
             Fiber& f = b.fibers[n];
             if (i >= f.logged) continue;
-            more = true;
             const LogEntry& e = f.log[i];
             if (e.access == Access::warp_sync) f.warp_epoch = (uint32_t)e.address;
             else if (e.space) check_global(r, &f, e);
@@ -223,11 +340,19 @@ void emu_check_races(Tracer& t) {
 
 void emu_end_race_interval(Tracer& t) {
     Races& r = *t.races;
-    for (unsigned i = 0; i < r.unwritten_count; i++) {
+    for (unsigned i = 0; i < r.unwritten_places; i++) {
         const Unwritten& u = r.unwritten[i];
-        const bool race = u.cell->write.epoch >= r.first_epoch && u.cell->write.thread != u.thread;
-        if (!race) find_unwritten(r, u);
+        for (unsigned n = 0; n < u.kept; n++) {
+            const Touch write = u.cell[n]->write;
+            if (epoch_of(write) >= r.first_epoch && thread_of(write) != u.thread[n]) continue;   // a race, and found
+            emu_finding finding = emu_finding_at(&r.block->fibers[u.thread[n]], EMU_UNINITIALISED, u.place);
+            finding.is_shared = 1;
+            finding.count = u.count;
+            emu_find(t, finding);
+            break;
+        }
     }
-    r.unwritten_count = 0;
+    r.unwritten_places = 0;
     r.epoch++;
+    r.interval++;
 }

@@ -18,16 +18,26 @@ static bool same(const emu_finding& a, const emu_finding& b) {
     return a.kind == b.kind && a.place == b.place && a.other_place == b.other_place && a.line == b.line;
 }
 
+static bool tells_more(const emu_finding& a, const emu_finding& b) {
+    if (a.same_warp != b.same_warp) return !a.same_warp;   // that of two warps takes the stronger barrier to mend
+    const unsigned key_a[] = {a.block.z, a.block.y, a.block.x, a.thread.z, a.thread.y, a.thread.x};
+    const unsigned key_b[] = {b.block.z, b.block.y, b.block.x, b.thread.z, b.thread.y, b.thread.x};
+    for (int i = 0; i < 6; i++)
+        if (key_a[i] != key_b[i]) return key_a[i] < key_b[i];
+    return false;
+}
+
 void emu_find(Tracer& t, const emu_finding& finding) {
     emu_trace_results& r = *t.results;
     pthread_mutex_lock(&findings_lock);
     uint32_t i = 0;
     while (i < r.finding_count && !same(r.findings[i], finding)) i++;
     if (i < r.finding_count) {
-        r.findings[i].count++;
+        const uint64_t count = r.findings[i].count + finding.count;
+        if (tells_more(finding, r.findings[i])) r.findings[i] = finding;   // whichever OS thread comes first
+        r.findings[i].count = count;
     } else if (i < sizeof r.findings / sizeof *r.findings) {
         r.findings[i] = finding;
-        r.findings[i].count = 1;
         __atomic_store_n(&r.finding_count, i + 1, __ATOMIC_RELEASE);   // whole, should the worker die now
     } else {
         r.findings_dropped++;
@@ -39,6 +49,7 @@ emu_finding emu_finding_at(const Fiber* fiber, emu_finding_kind kind, uint64_t p
     emu_finding finding = {};
     finding.kind = kind;
     finding.place = place;
+    finding.count = 1;
     finding.block = fiber->block_idx;
     finding.thread = fiber->thread_idx;
     return finding;
@@ -63,6 +74,10 @@ static bool in_globals(const Tracer& t, uintptr_t address) {       // __device__
 
 static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t address, unsigned bytes, Access access, uint32_t place) {
     if (!t.races) return;                                           // only the sanitizer wants to know
+    if (kind == EMU_OUT_OF_BOUNDS && f->index_found) {              // that is what the bad index led to
+        f->index_found = false;
+        return;
+    }
     emu_finding finding = emu_finding_at(f, kind, place);
     finding.address = address;
     finding.bytes = bytes;
@@ -92,7 +107,7 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
     if (address - (uintptr_t)b.shared_low < (uintptr_t)(b.shared_high - b.shared_low)) {
         const uintptr_t offset = address - (uintptr_t)b.dynamic_shared;
         if (offset < EMU_SHARED_LIMIT && offset + bytes > b.launch->dynamic_shared)
-            return find_access(*t, f, EMU_DYNAMIC_SHARED, address, bytes, access, place);
+            return find_access(*t, f, EMU_DYNAMIC_SHARED, offset, bytes, access, place);
     } else {
         unsigned i = f->last_array;
         if (address < t->arrays[i].low || address + bytes > t->arrays[i].high) {
@@ -154,7 +169,8 @@ void emu_prepare_tracer(Block& b) {
     t->results = t->tracing->results;
     for (uint64_t i = 0; i < t->tracing->array_count; i++) {
         const uintptr_t low = (uintptr_t)t->tracing->arrays[i].address;
-        t->arrays[t->array_count++] = {low, low + t->tracing->arrays[i].bytes};
+        const unsigned element_bytes = (unsigned)t->tracing->arrays[i].element_bytes;
+        t->arrays[t->array_count++] = {low, low + t->tracing->arrays[i].bytes, element_bytes};
     }
     t->logs = (LogEntry*)malloc(b.size * log_stride * sizeof(LogEntry));
     if (t->tracing->sanitize) t->races = emu_new_races(*t);
@@ -176,6 +192,7 @@ void emu_trace_start(Block& b) {
         Fiber& f = b.fibers[i];
         f.log = t.logs + i * log_stride;
         f.logged = f.last_array = f.warp_epoch = 0;
+        f.index_found = false;
     }
     if (t.races) emu_start_races(*t.races);
 }
@@ -272,6 +289,7 @@ extern "C" void __ubsan_handle_out_of_bounds(const OutOfBounds* what, uintptr_t 
     const unsigned bits = 1u << (what->index->info >> 1);
     const bool is_signed = what->index->info & 1;
     const long long value = is_signed && bits < 64 ? (long long)(index << (64 - bits)) >> (64 - bits) : (long long)index;
+    if (emu_current) emu_current->index_found = true;
     find_at(what->place, EMU_INDEX, "index %lld is outside of %s", value, what->array->name);
 }
 
@@ -282,6 +300,6 @@ void emu_find_misaligned(emu_site site, unsigned bytes) {
 
 extern "C" void __ubsan_handle_type_mismatch_v1(const TypeMismatch* what, uintptr_t address) {
     const unsigned alignment = 1u << what->log_alignment;
-    find_at(what->place, EMU_MISALIGNED, "an address %u bytes past a multiple of %u is used for %s, which must start at a multiple",
-            (unsigned)(address % alignment), alignment, what->type->name);
+    find_at(what->place, EMU_MISALIGNED, "%s at an address %u bytes past a multiple of %u", what->type->name,
+            (unsigned)(address % alignment), alignment);
 }

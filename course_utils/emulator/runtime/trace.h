@@ -20,7 +20,7 @@ struct LogEntry {
     uint8_t unused;
 };
 
-struct Array { uintptr_t low, high; };
+struct Array { uintptr_t low, high; unsigned element_bytes; };
 
 struct Races;
 struct Counters;
@@ -59,6 +59,7 @@ Races* emu_new_races(Tracer& t);
 void emu_start_races(Races& r);
 void emu_check_races(Tracer& t);              // reads the logs
 void emu_end_race_interval(Tracer& t);
+void emu_find_conflicts(const emu_tracing* tracing);   // by the worker, in the end: between blocks
 
 Counters* emu_new_counters();
 void emu_count(Tracer& t);                    // reads the logs
