@@ -1,7 +1,8 @@
 """`python -m course_utils bench SUBJECT`: measures a chapter's figures on this GPU, or shows the recorded ones.
 
-A subject is a chapter, or "emulator" for the speed of the CPU emulator itself. What is measured is in `bench_gpu` and
-`bench_emulator`; here are the command line, the table and the plot.
+A subject is a chapter, "emulator" for the speed of the CPU emulator itself, or "counters" or "sanitizer" for what the
+emulator finds beside what NVIDIA's tools find. What is measured is in `bench_gpu`, `bench_emulator` and
+`bench_counters`; here are the command line, the table and the plot.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from course_utils import bench_emulator, bench_gpu, measured
+from course_utils import bench_counters, bench_emulator, bench_gpu, measured, nvidia_tools
 from course_utils.measured import Measurement, Row
 
 CHAPTERS: dict[str, Callable[[], list[Row]]] = {
@@ -20,15 +21,20 @@ CHAPTERS: dict[str, Callable[[], list[Row]]] = {
     "01_attention_basics": bench_gpu.naive_steps,
     "02_flash_attention_minimal": bench_gpu.minimal_flash,
 }
+# Subject: NVIDIA's program, what it measures, and those rows compared with the emulator.
+TOOLS: dict[str, tuple[str, Callable[[], list[Row]], Callable[[list[Row]], list[Row]]]] = {
+    "counters": ("ncu", bench_counters.measure_counters, bench_counters.compare_counters),
+    "sanitizer": ("compute-sanitizer", bench_counters.measure_sanitizer, bench_counters.compare_sanitizer),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `bench` to a command line."""
-    parser.add_argument("subject", choices=[*CHAPTERS, "emulator"], help="a chapter, or the emulator's own speed")
+    parser.add_argument("subject", choices=[*CHAPTERS, "emulator", *TOOLS], help="what to measure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw them (.png, .svg or .pdf); chapters only")
     parser.add_argument(
-        "--record", action="store_true", help="keep the figures in the course, for readers without a GPU; chapters only"
+        "--record", action="store_true", help="keep the figures in the course, for readers without a GPU; not emulator"
     )
     parser.add_argument(
         "--against",
@@ -43,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.subject == "emulator":
             return _run_emulator(args)
+        if args.subject in TOOLS:
+            return _run_tools(args)
         return _run_chapter(args)
     except (FileNotFoundError, RuntimeError, ValueError) as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -106,6 +114,25 @@ def _run_chapter(args: argparse.Namespace) -> int:
         measured.write(measurement, args.json)
     if args.plot:
         plot(measurement).savefig(args.plot)
+    return 0
+
+
+def _run_tools(args: argparse.Namespace) -> int:
+    """Compares what was recorded with the emulator; with --record, only measures."""
+    if args.against or args.plot:
+        raise ValueError("--against belongs to `bench emulator`, and --plot to the chapters")
+    program, measure, compare = TOOLS[args.subject]
+    if args.record:
+        tool_version = nvidia_tools.version(program)
+        measurement = measured.collect(args.subject, measure(), f"python -m course_utils bench {args.subject} --record")
+        measurement.versions[program] = tool_version
+        print(f"{len(measurement.rows)} rows recorded in {measured.write(measurement)}")
+    else:
+        measurement = measured.load(args.subject)
+        print(table(compare(measurement.rows)))
+        print(f"\n{program} {measurement.versions[program]}: {measured.caption(measurement)}")
+    if args.json:
+        measured.write(measurement, args.json)
     return 0
 
 

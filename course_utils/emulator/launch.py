@@ -185,13 +185,15 @@ def run(
     memory: DeviceMemory,
     shared_mem: int,
     watch: Watch | None,
+    guards: list[int],
 ) -> Ended:
     """Runs a launch in a worker process and waits for its end.
 
     `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library; `arguments` are the values as the
     kernel takes them.
     The values of `global_variables` go to the worker and, unless the launch fails, come back. What the kernel printed
-    goes to sys.stdout. An interrupt (KeyboardInterrupt) ends the worker.
+    goes to sys.stdout. `watch` says what a traced library reports, except about the bytes at the offsets `guards` in
+    shared memory. An interrupt (KeyboardInterrupt) ends the worker.
     """
     if watch and len(memory.spans) > MOST_ARRAYS:
         raise ValueError(f"the sanitizer and the profiler take up to {MOST_ARRAYS} tensors, got {len(memory.spans)}")
@@ -226,6 +228,7 @@ def run(
             "profile": watch.profile,
             "blocks": watch.blocks,
             "arrays": memory.spans,
+            "guards": guards,
             "results_offset": _results_offset(global_variables),
         },
     }

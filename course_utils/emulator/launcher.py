@@ -47,6 +47,8 @@ class Tracing(ctypes.Structure):
         ("reserved", Span),
         ("blocks", ctypes.POINTER(ctypes.c_uint64)),
         ("block_count", ctypes.c_uint64),
+        ("guards", ctypes.POINTER(ctypes.c_uint32)),
+        ("guard_count", ctypes.c_uint64),
         ("results", ctypes.c_void_p),
     ]
 
@@ -85,7 +87,7 @@ def tracing_of(request: dict, front: int) -> Tracing | None:
     asked = request["tracing"]
     if asked is None:
         return None
-    spans, blocks = asked["arrays"], asked["blocks"]
+    spans, blocks, guards = asked["arrays"], asked["blocks"], asked["guards"]
     return Tracing(
         sanitize=asked["sanitize"],
         profile=asked["profile"],
@@ -94,6 +96,8 @@ def tracing_of(request: dict, front: int) -> Tracing | None:
         reserved=Span(*request["reserved"]),
         blocks=(ctypes.c_uint64 * max(1, len(blocks)))(*blocks),
         block_count=len(blocks),
+        guards=(ctypes.c_uint32 * max(1, len(guards)))(*guards),
+        guard_count=len(guards),
         results=front + asked["results_offset"],
     )
 

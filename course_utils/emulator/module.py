@@ -115,6 +115,11 @@ class _Library:
         here = ctypes.cast(self.functions.emu_dynamic_shared_base, ctypes.c_void_p).value
         return here - self.symbols["emu_dynamic_shared_base"].offset
 
+    @property
+    def guards(self) -> list[int]:
+        """Offsets in shared memory of the bytes by which g++ remembers that it has set up an array of vectors or halves."""
+        return [s.offset for name, s in self.symbols.items() if name.startswith("_ZGV") and s.kind == "STT_TLS"]
+
     @functools.cached_property
     def lines(self) -> DebugLines:
         return DebugLines(self.path, self._translated.originals)
@@ -254,6 +259,7 @@ class EmulatedModule:
                 memory=memory,
                 shared_mem=shared_mem,
                 watch=watch,
+                guards=library.guards if watch else [],
             )
             if ended.traced is not None:
                 tracing.collect(

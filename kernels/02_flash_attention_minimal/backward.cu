@@ -94,8 +94,8 @@ __device__ void store(float* matrix, float (&sum)[ROWS][COLS], float factor, int
     for (int r = 0; r < ROWS; r++) {
         const int i = first + row() + r * TY;
         for (int c = 0; c < COLS; c++) sum[r][c] *= factor;
-        for (int c = 0; c < COLS && i < L; c += 4)
-            as_float4(matrix[(long long)i * D + 4 * column() + c * TX]) = as_float4(sum[r][c]);
+        float4* out = reinterpret_cast<float4*>(matrix + (long long)i * D) + column();
+        for (int c = 0; c < COLS && i < L; c += 4) out[c * TX / 4] = as_float4(sum[r][c]);
     }
 }
 

@@ -12,7 +12,7 @@ template <class Format> struct mma_m16n8k16_lanes : emu_collective {
     unsigned a[4], b[2];
     float c[4], d[4];
 
-    static void combine_lanes(emu_collective** lanes, unsigned participants) {
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
         if (participants != 0xffffffffu) {
             const emu_collective* any = lanes[__builtin_ctz(participants)];
             emu_trap("mma.sync needs all 32 lanes of the warp, but some have exited", any->site);

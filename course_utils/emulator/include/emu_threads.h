@@ -25,7 +25,7 @@ inline unsigned take_lane(unsigned& lanes) {      // lowest set bit, removed
 }
 
 // Runs one lane's side of a collective: fills in the common part and waits for the other lanes.
-template <class Mine> inline void collect(Mine& mine, const char* name, unsigned mask, emu_site site) {
+template <class Mine> EMU_INLINE void collect(Mine& mine, const char* name, unsigned mask, emu_site site) {
     mine.combine = Mine::combine_lanes;
     mine.name = name;
     mine.mask = mask;
@@ -37,7 +37,7 @@ template <class Mine> inline void collect(Mine& mine, const char* name, unsigned
 template <class T> struct shuffle : emu_collective {
     T value, result;
     unsigned source;
-    static void combine_lanes(emu_collective** lanes, unsigned participants) {
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
         while (participants) {
             shuffle* mine = (shuffle*)lanes[take_lane(participants)];
             const shuffle* source = (const shuffle*)lanes[mine->source];
@@ -45,7 +45,7 @@ template <class T> struct shuffle : emu_collective {
         }
     }
 };
-template <class T> __attribute__((noinline)) T shuffle_from(unsigned mask, T value, unsigned source, const char* name, emu_site site) {
+template <class T> EMU_UNSEEN __attribute__((noinline)) T shuffle_from(unsigned mask, T value, unsigned source, const char* name, emu_site site) {
     shuffle<T> mine;
     mine.value = value;
     mine.source = source;
@@ -55,7 +55,7 @@ template <class T> __attribute__((noinline)) T shuffle_from(unsigned mask, T val
 
 struct vote : emu_collective {
     unsigned predicate, result;
-    static void combine_lanes(emu_collective** lanes, unsigned participants) {
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
         unsigned ballot = 0;
         for (unsigned m = participants; m;) {
             unsigned l = take_lane(m);
@@ -64,7 +64,7 @@ struct vote : emu_collective {
         while (participants) ((vote*)lanes[take_lane(participants)])->result = ballot;
     }
 };
-inline __attribute__((noinline)) unsigned ballot(unsigned mask, int predicate, const char* name, emu_site site) {
+inline EMU_UNSEEN __attribute__((noinline)) unsigned ballot(unsigned mask, int predicate, const char* name, emu_site site) {
     vote mine;
     mine.predicate = predicate;
     collect(mine, name, mask, site);
@@ -73,12 +73,12 @@ inline __attribute__((noinline)) unsigned ballot(unsigned mask, int predicate, c
 
 struct warp_barrier : emu_collective {
     static constexpr bool orders_memory = true;
-    static void combine_lanes(emu_collective**, unsigned) {}
+    static EMU_UNSEEN void combine_lanes(emu_collective**, unsigned) {}
 };
 
 template <class T, class Reduce> struct reduction : emu_collective {
     T value;
-    static void combine_lanes(emu_collective** lanes, unsigned participants) {
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
         unsigned m = participants;
         T total = ((reduction*)lanes[take_lane(m)])->value;
         while (m) total = Reduce::apply(total, ((reduction*)lanes[take_lane(m)])->value);
@@ -95,7 +95,7 @@ template <class Reduce, class T> T reduce(unsigned mask, T value, const char* na
 template <class T> struct match : emu_collective {
     T value;
     unsigned result, participants;
-    static void combine_lanes(emu_collective** lanes, unsigned participants) {
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
         for (unsigned m = participants; m;) {
             match* mine = (match*)lanes[take_lane(m)];
             mine->participants = participants;

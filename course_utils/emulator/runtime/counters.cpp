@@ -75,9 +75,20 @@ static unsigned worst_bank(const Request& q, unsigned bytes, unsigned low, unsig
     return worst;
 }
 
-// Accesses of up to 4 bytes go by 32 lanes, of 8 bytes by 16, of 16 bytes by 8.
-static Passes count_passes(const Request& q, unsigned bytes) {
-    const unsigned together = bytes <= 4 ? 32 : 128 / bytes;
+// Do all lanes ask for what their partners ask for? An idle one has nothing against it.
+static bool agree(const Request& q, unsigned partner) {
+    uint64_t address[32] = {};
+    for (unsigned i = 0; i < q.count; i++) address[q.lane[i]] = q.address[i];
+    for (unsigned l = 0; l < 32; l++)
+        if (address[l] && address[l ^ partner] && address[l] != address[l ^ partner]) return false;
+    return true;
+}
+
+// Accesses of up to 4 bytes go by 32 lanes, of 8 bytes by 16, of 16 bytes by 8; twice as many in a wide load where
+// neighbours, or lanes two apart, read the same. (Measured on an H200 with random patterns: ncu counts exactly this.)
+static Passes count_passes(const Request& q, unsigned bytes, bool load) {
+    unsigned together = bytes <= 4 ? 32 : 128 / bytes;
+    if (load && bytes > 4 && (agree(q, 1) || agree(q, 2))) together *= 2;
     Passes passes = {0, 0};
     for (unsigned low = 0; low < 32; low += together) {
         const unsigned worst = worst_bank(q, bytes, low, low + together);
@@ -128,7 +139,7 @@ static void count_request(Tracer& t, const LogEntry& e, const Request& q) {
     c->requests++;
     c->bytes += (uint64_t)q.count * bytes;
     if (e.space == 0) {
-        const Passes passes = count_passes(q, bytes);
+        const Passes passes = count_passes(q, bytes, e.access == Access::read);
         c->wavefronts += passes.wavefronts;
         c->ideal_wavefronts += passes.ideal;
     } else {

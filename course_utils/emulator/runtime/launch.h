@@ -15,6 +15,8 @@ struct emu_tracing {
     emu_span reserved;                // the address space in which they lie, with nothing between them
     const uint64_t* blocks;           // linear indices of the blocks to trace, ascending; none: all
     uint64_t block_count;
+    const uint32_t* guards;           // offsets in shared memory of bytes by which the compiler remembers what it has set up
+    uint64_t guard_count;
     emu_trace_results* results;
 };
 

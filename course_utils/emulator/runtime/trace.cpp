@@ -72,6 +72,12 @@ static bool in_globals(const Tracer& t, uintptr_t address) {       // __device__
     return false;
 }
 
+static bool is_guard(const Tracer& t, uintptr_t address) {
+    for (uint64_t i = 0; i < t.tracing->guard_count; i++)
+        if (address == (uintptr_t)t.block->shared_low + t.tracing->guards[i]) return true;
+    return false;
+}
+
 static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t address, unsigned bytes, Access access, uint32_t place) {
     if (!t.races) return;                                           // only the sanitizer wants to know
     if (kind == EMU_OUT_OF_BOUNDS && f->index_found) {              // that is what the bad index led to
@@ -105,6 +111,7 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
     const uint32_t place = (uint32_t)(counter - 1 - emu_load_base);   // inside the call, not behind it
     unsigned space = 0;
     if (address - (uintptr_t)b.shared_low < (uintptr_t)(b.shared_high - b.shared_low)) {
+        if (log_bytes == 0 && is_guard(*t, address)) return;
         const uintptr_t offset = address - (uintptr_t)b.dynamic_shared;
         if (offset < EMU_SHARED_LIMIT && offset + bytes > b.launch->dynamic_shared)
             return find_access(*t, f, EMU_DYNAMIC_SHARED, offset, bytes, access, place);

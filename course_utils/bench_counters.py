@@ -1,0 +1,504 @@
+"""`python -m course_utils bench counters` and `bench sanitizer`: the emulator's tools held against NVIDIA's.
+
+With --record, on a GPU, ncu counts the launches of `counter_cases` and compute-sanitizer checks those of
+`sanitizer_cases`; what they said is kept with the course. Without it, the record is shown beside what the emulator
+says of the same launches here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from course_utils import nvidia_tools
+from course_utils.costs import ceil_div
+from course_utils.cuda import RawModule, read_kernel
+from course_utils.emulator.sanitizer import TOOLS, Finding
+from course_utils.launches import Launch
+from course_utils.measured import Row
+from course_utils.nvidia_tools import FIGURES, ToolError
+from course_utils.operators.minimal import BACKWARD_TILES, FORWARD_TILES, BackwardTile, ForwardTile
+
+NCU_LAUNCHES = 32  # launches that one ncu process counts: a failure loses these, and a start costs seconds
+NCU_SECONDS = 90  # for each of these processes
+NCU_BUDGET = 180  # seconds after which no further one is begun
+SANITIZER_PROCESSES = 14  # at a time, on one GPU
+SANITIZER_SECONDS = 45  # for one launch; a kernel that hangs takes all of it
+SANITIZER_BUDGET = 220  # seconds after which no further launch is begun
+
+MICRO = "00_start_here/micro"
+Index = Callable[[int], int]  # lane -> element
+
+
+@dataclass(frozen=True)
+class Case:
+    """A launch with a name of its own. group: "micro" (one access pattern), "course", or "large" (for HBM bytes)."""
+
+    name: str
+    group: str
+    launch: Launch
+
+
+# ---- the launches that ncu counts
+
+
+def counter_cases() -> list[Case]:
+    """Every launch whose counters are recorded: uniform ones, and large cold ones for the bytes from and to HBM."""
+    micro = [*_global_loads(), *_global_stores(), *_shared(), *_ldmatrix(), *_cp_async(), *_atomics(), *_divergence()]
+    return [
+        *(Case(f"{launch.kernel} {pattern}".strip(), "micro", launch) for pattern, launch in micro),
+        *(Case(name, "course", launch) for name, launch in course_launches().items()),
+        *(Case(name, "large", launch) for name, launch in large_launches().items()),
+    ]
+
+
+Named = Iterator[tuple[str, Launch]]  # (what the pattern is, the launch)
+GRID, BLOCK = 4, 256
+N = GRID * BLOCK
+
+
+def _micro(
+    file: str, kernel: str, *args: torch.Tensor | np.generic, block: tuple[int, ...] = (BLOCK,), **more
+) -> Launch:
+    return Launch(f"{MICRO}/{file}.cu", kernel, (GRID,), block, args, **more)
+
+
+def _floats(*shape: int) -> torch.Tensor:
+    return torch.arange(int(np.prod(shape)), dtype=torch.float32).view(shape)
+
+
+def _ints(*values: int) -> tuple[np.int32, ...]:
+    return tuple(map(np.int32, values))
+
+
+def _table(index: Index, count: int) -> torch.Tensor:
+    return torch.tensor([index(i) for i in range(count)], dtype=torch.int32)
+
+
+def _global_loads() -> Named:
+    file, out = "global_loads", torch.zeros(N)
+    for stride, first in [(1, 0), (2, 0), (4, 0), (8, 0), (32, 0), (0, 0), (1, 1), (1, 8), (2, 1)]:
+        name = f"stride {stride}" + (f" from {first}" if first else "")
+        yield name, _micro(file, "load_float", _floats(32 * N + 8), out, *_ints(stride, first))
+    for width, strides in [(2, (1, 2, 16, 0)), (4, (1, 2, 8, 0))]:
+        for stride in strides:
+            args = _floats(16 * N, width), torch.zeros(N, width), *_ints(stride)
+            yield f"stride {stride}", _micro(file, f"load_float{width}", *args)
+    yield "", _micro(file, "load_half2", _floats(N, 2).half(), torch.zeros(N, 2).half())
+    for lanes in (1, 16):
+        yield f"{lanes}", _micro(file, "load_some_lanes", _floats(N), out, *_ints(lanes))
+    gathers: dict[str, Index] = {
+        "reversed": lambda i: N - 1 - i,
+        "pairs": lambda i: i // 2,
+        "scattered": lambda i: i * 37 % N,  # 37 and N have no common factor: a permutation
+        "two rows": lambda i: i % 2 * 512 + i // 2,
+    }
+    for name, index in gathers.items():
+        yield name, _micro(file, "load_gather", _table(index, N), _floats(N), out)
+
+
+def _global_stores() -> Named:
+    file = "global_stores"
+    for stride, first in [(1, 0), (2, 0), (4, 0), (8, 0), (32, 0), (1, 1), (1, 8)]:
+        name = f"stride {stride}" + (f" from {first}" if first else "")
+        yield name, _micro(file, "store_float", torch.zeros(32 * N + 8), *_ints(stride, first))
+    for width in (2, 4):
+        for stride in (1, 2, 8):
+            yield f"stride {stride}", _micro(file, f"store_float{width}", torch.zeros(8 * N, width), *_ints(stride))
+    for lanes in (1, 16):
+        yield f"{lanes}", _micro(file, "store_some_lanes", torch.zeros(N), *_ints(lanes))
+
+
+def _strides(*strides: int) -> dict[str, Index]:
+    return {f"stride {stride}": lambda i, stride=stride: i * stride for stride in strides}
+
+
+# Which element each lane of a warp takes. "Rows" are 17 elements apart, as in a tile of 64 floats padded by four.
+SHARED_READS: dict[str, dict[str, Index]] = {
+    "float": {
+        **_strides(1, 2, 4, 8, 32, 33, 0),
+        "pairs": lambda i: i // 2,
+        "reversed": lambda i: 31 - i,
+        "two of one bank": lambda i: i % 16 + i // 16 * 32,
+    },
+    "float2": {
+        **_strides(1, 2, 4, 16, 17, 0),
+        "pairs": lambda i: i // 2,
+        "every other": lambda i: i // 4 * 2 + i % 2,
+        "halves": lambda i: i % 16,
+    },
+    "float4": {
+        **_strides(1, 2, 4, 8, 17, 0),
+        "pairs": lambda i: i // 2,
+        "every other": lambda i: i // 4 * 2 + i % 2,
+        "quads": lambda i: i // 4,
+        "halves": lambda i: i % 16,
+        "eighths": lambda i: i % 4,
+        "four rows": lambda i: (i % 2 + i // 16 * 2) * 17,
+        "eight rows": lambda i: i // 2 % 8 * 17,
+        "eight neighbours": lambda i: i // 2 % 8,
+    },
+}
+SHARED_WRITES: dict[str, dict[str, Index]] = {
+    "float": {**_strides(1, 2, 4, 8, 32, 33), "reversed": lambda i: 31 - i},
+    "float2": _strides(1, 2, 4, 16, 17),
+    "float4": _strides(1, 2, 4, 8, 17),
+}
+
+
+def _shared() -> Named:
+    for kernel in ("read_columns", "write_columns"):
+        for pitch in (32, 33):
+            args = torch.zeros(GRID, 32, 32), *_ints(pitch)
+            yield f"pitch {pitch}", _micro("shared_tile", kernel, *args, block=(32, 32))
+    yield "", _micro("shared_tile", "read_columns_swizzled", torch.zeros(GRID, 32, 32), block=(32, 32))
+    for type_, patterns in SHARED_READS.items():
+        width = int(type_[5:] or 1)
+        for name, index in patterns.items():
+            args = _table(index, 32), torch.zeros(GRID, 32, width)
+            yield name, _micro("shared_access", f"read_{type_}", *args, block=(32,))
+    for type_, patterns in SHARED_WRITES.items():
+        for name, index in patterns.items():
+            args = _table(index, 32), torch.zeros(GRID, 1024)
+            yield name, _micro("shared_access", f"write_{type_}", *args, block=(32,))
+
+
+def _ldmatrix() -> Named:
+    layouts = {"pitch 64": (64, 0), "pitch 72": (72, 0), "swizzled": (64, 1)}
+    for kernel in ("ldmatrix_x1", "ldmatrix_x2", "ldmatrix_x4", "ldmatrix_x4_trans"):
+        for name, layout in layouts.items():
+            args = torch.zeros(GRID, 32, 4, dtype=torch.int32), *_ints(*layout, 2)
+            yield name, _micro("ldmatrix", kernel, *args, block=(32,))
+
+
+def _cp_async() -> Named:
+    for size, cache in [(4, "ca"), (8, "ca"), (16, "ca"), (16, "cg")]:
+        for pitch in (1, 2):
+            args = _floats(N, size // 4), torch.zeros(N), *_ints(pitch)
+            options = (f"-DBYTES={size}", *(["-DAROUND_L1"] if cache == "cg" else []))
+            yield f"{size} {cache}, pitch {pitch}", _micro("cp_async", "copy_async", *args, options=options)
+
+
+def _atomics() -> Named:
+    for name, stride in [("one address", 0), ("neighbours", 1)]:
+        sums, old, stride32 = torch.zeros(N + 1, dtype=torch.int32), torch.zeros(N, dtype=torch.int32), np.int32(stride)
+        yield name, _micro("atomics", "reduce_global", sums, stride32)
+        yield name, _micro("atomics", "add_global", sums, old, stride32)
+        yield name, _micro("atomics", "add_shared", old, stride32)
+
+
+def _divergence() -> Named:
+    yield "", _micro("divergence", "divergent_global", _floats(8, N), torch.zeros(N))
+    yield "", _micro("divergence", "divergent_shared", torch.zeros(N))
+
+
+def course_launches() -> dict[str, Launch]:
+    """Each kernel of chapters 00 to 02, at sizes that fill its tiles."""
+    a, b, out = (_floats(128, 128) / 128 for _ in range(3))
+    side = np.int32(128)
+    chapter = "00_start_here"
+    launches = {
+        "vector_add": _elementwise("vector_add", a, b, out, np.int32(a.numel())),
+        "copy": _elementwise("copy", a, out, np.int32(a.numel())),
+        "copy_vectors": _elementwise("copy_vectors", a, out, np.int32(a.numel()), per_thread=4),
+        "copy_strided": _elementwise("copy_strided", a, out, np.int32(a.numel()), np.int32(8)),
+        "reread": Launch(f"{chapter}/reread.cu", "reread", (2,), (128,), (a, torch.zeros(256), *_ints(a.numel(), 2))),
+    }
+    for name in ("transpose_naive", "transpose_tiled", "transpose_padded"):
+        launches[name] = Launch(f"{chapter}/{name}.cu", name, (4, 4), (32, 32), (a, out, side, side))
+    for name, tile, block in [
+        ("matmul_naive", 32, (32, 32)),
+        ("matmul_tiled", 32, (32, 32)),
+        ("matmul_registers", 64, (16, 16)),
+    ]:
+        launches[name] = Launch(f"{chapter}/{name}.cu", name, (128 // tile,) * 2, block, (a, b, out, side, side, side))
+    launches |= _naive_attention(heads=2, length=128)
+    launches |= _naive_attention(heads=2, length=128, is_causal=True)
+    launches |= _flash_forward(heads=2, length=256)
+    launches |= _flash_forward(heads=2, length=256, is_causal=True)
+    launches |= _flash_backward(heads=1, length=128)
+    return launches
+
+
+def large_launches() -> dict[str, Launch]:
+    """Naive attention and both loop orders of FlashAttention at B=1, H=4, d=64: for the bytes from and to HBM."""
+    launches: dict[str, Launch] = {}
+    for length in (1024, 2048):
+        naive = _naive_attention(heads=4, length=length)
+        launches |= {
+            name: launch for name, launch in naive.items() if "unsafe" not in name and "uncoalesced" not in name
+        }
+        launches |= _flash_forward(heads=4, length=length)
+    return launches
+
+
+def _elementwise(name: str, *args: torch.Tensor | np.generic, per_thread: int = 1) -> Launch:
+    grid = args[0].numel() // per_thread // 256
+    return Launch(f"00_start_here/{name}.cu", name, (grid,), (256,), args)
+
+
+def _random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def _naive_attention(heads: int, length: int, *, is_causal: bool = False, head_dim: int = 64) -> dict[str, Launch]:
+    matrix, scores = _random(1, heads, length, head_dim), _random(1, heads, length, length)
+    sizes, tiles = _ints(length, length, head_dim), length // 32
+    score_args = (matrix, matrix.clone(), scores, *sizes, np.float32(head_dim**-0.5), np.int32(is_causal))
+    folder, label = "01_attention_basics", f", L={length}" + (", causal" if is_causal else "")
+    launches = {
+        name + label: Launch(f"{folder}/{name}.cu", name, (tiles * tiles, heads, 1), (32, 32), score_args)
+        for name in ("scores", "scores_uncoalesced")
+    }
+    if is_causal:  # the other kernels are told nothing of it
+        return launches
+    for name, threads in [("softmax", 256), ("softmax_unsafe", 32)]:
+        args = scores, torch.zeros_like(scores), np.int32(length)
+        launches[name + label] = Launch(f"{folder}/{name}.cu", name, (length, heads, 1), (threads,), args)
+    args = scores, matrix, torch.zeros_like(matrix), *sizes
+    grid = head_dim // 32 * tiles, heads, 1
+    launches["output" + label] = Launch(f"{folder}/output.cu", "output", grid, (32, 32), args)
+    return launches
+
+
+def _attention_args(heads: int, length: int, head_dim: int, *outputs: torch.Tensor, is_causal: bool) -> tuple:
+    query, key, value = (_random(1, heads, length, head_dim) for _ in range(3))
+    scalars = *_ints(length, length), np.float32(head_dim**-0.5), np.int32(is_causal)
+    return query, key, value, torch.zeros_like(query), *outputs, *scalars
+
+
+def _flash_forward(heads: int, length: int, *, is_causal: bool = False, head_dim: int = 64) -> dict[str, Launch]:
+    """forward_plain.cu and forward_fa1_order.cu with 64 × 32 tiles, and forward.cu with its own tiles."""
+    folder, label = "02_flash_attention_minimal", f", L={length}" + (", causal" if is_causal else "")
+    row = torch.zeros(1, heads, length)
+    rows, cols = 64, 32
+    options = f"-DD={head_dim}", f"-DB_R={rows}", f"-DB_C={cols}"
+    launches: dict[str, Launch] = {}
+    for name, grid, matrices, outputs in [
+        ("forward_plain", ceil_div(length, rows), 1, (row,)),
+        ("forward_fa1_order", 1, 2, (row, row.clone())),
+    ]:
+        shared = 4 * (matrices * rows * (head_dim + 1) + 2 * cols * head_dim + rows * (cols + 1))
+        args = _attention_args(heads, length, head_dim, *outputs, is_causal=is_causal)
+        launches[name + label] = Launch(
+            f"{folder}/{name}.cu", name, (grid, heads, 1), (rows,), args, options, shared_mem=shared
+        )
+    tile: ForwardTile = FORWARD_TILES[head_dim][0]
+    args = _attention_args(heads, length, head_dim, row, is_causal=is_causal)
+    grid3 = ceil_div(length, tile.block_rows), heads, 1
+    launches["forward" + label] = Launch(
+        f"{folder}/forward.cu", "forward", grid3, (tile.threads,), args, tile.options, shared_mem=tile.shared_bytes
+    )
+    return launches
+
+
+def _flash_backward(heads: int, length: int, head_dim: int = 64) -> dict[str, Launch]:
+    tile: BackwardTile = BACKWARD_TILES[head_dim][0]
+    source, grid, block = "02_flash_attention_minimal/backward.cu", (length // tile.tile, heads, 1), (tile.threads,)
+    matrix, row = _random(1, heads, length, head_dim), torch.full((1, heads, length), 10.0)
+    inputs = matrix, matrix.clone(), matrix.clone(), matrix.clone(), row, row.clone()
+    scalars = *_ints(length, length), np.float32(head_dim**-0.5), np.int32(0)
+    arguments = {
+        "backward_delta": (matrix, inputs[1], row, scalars[0]),
+        "backward_dk_dv": (*inputs, torch.zeros_like(matrix), torch.zeros_like(matrix), *scalars),
+        "backward_dq": (*inputs, torch.zeros_like(matrix), *scalars),
+    }
+    return {
+        f"{name}, L={length}": Launch(
+            source, name, grid, block, args, tile.options, 0 if name == "backward_delta" else tile.shared_bytes
+        )
+        for name, args in arguments.items()
+    }
+
+
+# ---- bench counters
+
+
+def measure_counters() -> list[Row]:
+    """ncu's metrics of every case, on this machine's GPU. Cases whose ncu process failed are named and left out."""
+    rows: list[Row] = []
+    groups = [[case for case in counter_cases() if case.group == group] for group in ("micro", "large", "course")]
+    parts = [group[start : start + NCU_LAUNCHES] for group in groups for start in range(0, len(group), NCU_LAUNCHES)]
+    stop = time.monotonic() + NCU_BUDGET
+    for part in tqdm(parts, desc="ncu"):
+        try:
+            if time.monotonic() > stop:
+                raise ToolError(f"the {NCU_BUDGET} seconds for all of them are over")
+            counted = nvidia_tools.run_ncu([case.launch for case in part], timeout=NCU_SECONDS)
+        except ToolError as error:
+            tqdm.write(f"{part[0].name} ... {part[-1].name} are left out: {error}")
+        else:
+            rows += [_counter_row(case, metrics) for case, metrics in zip(part, counted, strict=True)]
+    return rows
+
+
+def _counter_row(case: Case, metrics: dict[str, int]) -> Row:
+    read, written = compulsory_bytes(case.launch)
+    return {
+        "name": case.name,
+        "group": case.group,
+        "launch": nvidia_tools.describe(case.launch),
+        "bytes_only_read": read,
+        "bytes_written": written,
+        "metrics": metrics,
+    }
+
+
+def compulsory_bytes(launch: Launch) -> tuple[int, int]:
+    """Bytes of a launch's tensors that its kernel can only read, and of those that it may write."""
+    parameters = RawModule(code=read_kernel(launch.source)).get_function(launch.kernel).parameters
+    tensors = [(arg, p) for arg, p in zip(launch.args, parameters, strict=True) if isinstance(arg, torch.Tensor)]
+    read = sum(tensor.nbytes for tensor, parameter in tensors if parameter.const)
+    return read, sum(tensor.nbytes for tensor, _ in tensors) - read
+
+
+def compare_counters(recorded: list[Row]) -> list[Row]:
+    """A row per figure that ncu and the emulator count differently, and one per launch where all are equal; for the
+    large launches, HBM bytes beside the bytes of their tensors."""
+    cases = {case.name: case for case in counter_cases()}
+    rows: list[Row] = []
+    for record in tqdm(recorded, desc="emulator", leave=False):
+        metrics, name = record["metrics"], str(record["name"])
+        if record["group"] == "large":
+            rows += [
+                {"launch": name, "figure": f"HBM bytes {way}", "tensors": record[tensors], "ncu": metrics.get(metric)}
+                for way, tensors, metric in [
+                    ("read", "bytes_only_read", "dram__bytes_read"),
+                    ("written", "bytes_written", "dram__bytes_write"),
+                ]
+            ]
+            continue
+        if name not in cases:
+            continue
+        different = differences(nvidia_tools.emulated_figures(cases[name].launch), nvidia_tools.ncu_figures(metrics))
+        if not different:
+            rows.append({"launch": name, "figure": "all", "verdict": "equal"})
+        for figure, (ours, ncus) in different.items():
+            rows.append({"launch": name, "figure": figure, "emulator": ours, "ncu": ncus, "verdict": "different"})
+    return rows
+
+
+def differences(ours: dict[str, int], ncus: dict[str, int]) -> dict[str, tuple[int, int]]:
+    """The FIGURES that both have and that differ: (the emulator's, ncu's)."""
+    return {name: (ours[name], ncus[name]) for name in FIGURES if name in ncus and ours[name] != ncus[name]}
+
+
+# ---- bench sanitizer
+
+
+@dataclass(frozen=True)
+class SanitizerCase:
+    """A launch for the sanitizers. state: "broken", "mended" or "clean"; tool: what names the mistake, if anything."""
+
+    name: str
+    state: str
+    launch: Launch
+    tool: str | None = None
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """What it runs under: a mended kernel only under the tool that named the mistake."""
+        return (self.tool,) if self.state == "mended" and self.tool in TOOLS else TOOLS
+
+
+def sanitizer_cases() -> list[SanitizerCase]:
+    """The broken kernels, the same mended, and kernels of the course of every kind, which nothing is wrong with."""
+    from course_utils.broken_kernels import BROKEN
+
+    clean = course_launches() | {
+        case.name: case.launch
+        for case in counter_cases()
+        if case.name
+        in ("ldmatrix_x4 swizzled", "copy_async 16 cg, pitch 1", "add_shared neighbours", "divergent_shared")
+    }
+    return [
+        *(SanitizerCase(broken.name, "broken", broken.launch(), broken.tool) for broken in BROKEN.values()),
+        *(SanitizerCase(broken.name, "mended", broken.mended(), broken.tool) for broken in BROKEN.values()),
+        *(SanitizerCase(name, "clean", launch) for name, launch in clean.items() if "causal" not in name),
+    ]
+
+
+def measure_sanitizer() -> list[Row]:
+    """compute-sanitizer's findings for every case and tool, on this machine's GPU.
+
+    The tool that is to find a defect comes first; what has not begun after SANITIZER_BUDGET seconds is left out.
+    """
+    jobs = [(case, tool) for case in sanitizer_cases() for tool in case.tools]
+    first = sorted(jobs, key=lambda job: job[0].state == "broken" and job[0].tool != job[1])
+    stop = time.monotonic() + SANITIZER_BUDGET
+    rows: list[Row] = []
+    with ThreadPoolExecutor(SANITIZER_PROCESSES) as pool:
+        running = [pool.submit(_sanitizer_row, case, tool, stop) for case, tool in first]
+        for done in tqdm(as_completed(running), total=len(running), desc="compute-sanitizer", mininterval=5):
+            try:
+                row = done.result()
+            except ToolError as error:
+                tqdm.write(str(error))
+            else:
+                rows += [row] if row else []
+    if len(rows) < len(jobs):
+        tqdm.write(f"{len(jobs) - len(rows)} of {len(jobs)} runs failed or had not begun after {SANITIZER_BUDGET} s")
+    order = {(case.name, case.state, tool): n for n, (case, tool) in enumerate(jobs)}
+    return sorted(rows, key=lambda row: order[row["name"], row["state"], row["tool"]])
+
+
+def _sanitizer_row(case: SanitizerCase, tool: str, stop: float) -> Row | None:
+    begin = time.monotonic()
+    if begin > stop:
+        return None
+    run = nvidia_tools.run_compute_sanitizer(case.launch, tool, timeout=SANITIZER_SECONDS)
+    return {
+        "name": case.name,
+        "state": case.state,
+        "tool": tool,
+        "timed_out": run.timed_out,
+        "seconds": round(time.monotonic() - begin, 1),
+        "findings": [
+            {
+                "message": finding.message,
+                "kernel": finding.kernel,
+                "line": finding.line,
+                "other_line": finding.other_line,
+                "block": finding.block,
+                "thread": finding.thread,
+                "count": finding.count,
+            }
+            for finding in run.findings
+        ],
+    }
+
+
+def compare_sanitizer(recorded: list[Row]) -> list[Row]:
+    """A row per broken or mended kernel: the lines that each tool names, compute-sanitizer's and ours; and one for all
+    clean kernels together."""
+    ours: dict[tuple[str, str], list[Finding]] = {}
+    cases = sanitizer_cases()
+    for case in tqdm(cases, desc="emulator", leave=False):
+        ours[case.name, case.state] = nvidia_tools.emulated_findings(case.launch)
+    rows: list[Row] = []
+    for case in cases:
+        records = [row for row in recorded if (row["name"], row["state"]) == (case.name, case.state)]
+        theirs = [(row["tool"], finding["line"]) for row in records for finding in row["findings"]]
+        theirs += [(row["tool"], "time limit") for row in records if row["timed_out"]]
+        mine = [(finding.tool, finding.line) for finding in ours[case.name, case.state]]
+        if case.state != "clean" or theirs or mine:
+            nvidias = _lines(theirs) if records else "not run"
+            rows.append(
+                {"kernel": case.name, "state": case.state, "compute-sanitizer": nvidias, "emulator": _lines(mine)}
+            )
+    clean = sum(case.state == "clean" for case in cases)
+    silent = clean - sum(row["state"] == "clean" for row in rows)
+    rows.append({"kernel": f"{silent} of {clean} kernels", "state": "clean", "compute-sanitizer": "-", "emulator": "-"})
+    return rows
+
+
+def _lines(findings: list[tuple[object, object]]) -> str:
+    """ "racecheck 31, 40": the tools that found something and the lines that they name."""
+    tools = {tool: list(dict.fromkeys(str(line) for t, line in findings if t == tool)) for tool, _ in findings}
+    return "; ".join(f"{tool} {', '.join(lines)}" for tool, lines in tools.items()) or "-"

@@ -1,0 +1,407 @@
+"""The classic mistakes of attention kernels, each beside the kernel that does not make it.
+
+Every `kernels/*/broken/*.cu` is here, and a few mistakes that need no file of their own. Each comes with a launch at
+which it shows, and with the tool that names it:
+
+    with sanitize() as report:
+        BROKEN["missing_sync_after_load"].launch().run()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils import reference
+from course_utils.checks import AttentionCase, ErrorReport, error_report, lse_report, make_inputs
+from course_utils.costs import ceil_div
+from course_utils.launches import Launch
+
+START, NAIVE, FLASH = "00_start_here", "01_attention_basics", "02_flash_attention_minimal"
+D, B_R, B_C, TX = 32, 64, 32, 4  # head dimension and tiles of the flash kernels here: small, so that each run is short
+
+
+@dataclass(frozen=True)
+class BrokenKernel:
+    """One mistake.
+
+    launch, mended: make the launch at which the mistake shows, and the same launch of the kernel without it.
+    tool: what names it. "memcheck", "racecheck", "initcheck", "synccheck": the sanitizer, at `line`. "counters": the
+    profiler, at `line`, where a request takes more sectors or wavefronts than it needs. "check": only a comparison
+    with the right numbers does (`attention_reports`).
+    symptom: what one sees without the tool. lesson: what to remember.
+    line: a piece of the source text of that line, which stands in no other line; None for "check".
+    other_line: the same for the other party of a race, or for the place where the other threads wait.
+    """
+
+    name: str
+    launch: Callable[[], Launch]
+    mended: Callable[[], Launch]
+    tool: str
+    symptom: str
+    lesson: str
+    line: str | None = None
+    other_line: str | None = None
+
+
+# ---------------------------------------------------------------------------------------------- launches
+
+
+def _normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _nans(*shape: int) -> Tensor:
+    return torch.full(shape, torch.nan)
+
+
+def _case(kind: str, query_length: int, key_length: int, is_causal: bool = False) -> list[Tensor]:
+    """Query, key and value of one head."""
+    case = AttentionCase(1, 1, 1, query_length, key_length, D, is_causal, kind)
+    return list(make_inputs(case, seed=0)[:3])
+
+
+_RAGGED = partial(_case, "normal", 70, 80)  # neither length is a multiple of its tile
+
+
+def _even_attention() -> list[Tensor]:
+    """One query that looks at 4096 keys alike; V is 1 for the first half of them, 0 for the second."""
+    return [
+        torch.zeros(1, 1, 1, D),
+        _normal(1, 1, 4096, D),
+        (torch.arange(4096) < 2048).float().repeat(D, 1).T[None, None],
+    ]
+
+
+def _flash(
+    file: str, inputs: Callable[[], list[Tensor]], *, kernel: str = "forward_plain", is_causal: bool = False
+) -> Launch:
+    """A launch of forward_plain.cu or forward.cu, or of a file that was made from one."""
+    query, key, value = (tensor.contiguous() for tensor in inputs())
+    batch, heads, query_length, d = query.shape
+    plain = kernel == "forward_plain"
+    shared = 4 * (B_R * (d + 1) + 2 * B_C * d + B_R * (B_C + 1))
+    if not plain:
+        shared = 4 * (B_R * (d + 4) + B_C * (d + 4) + B_C * d + B_R * (B_C + TX))
+    return Launch(
+        source=f"{FLASH}/{file}.cu",
+        kernel=kernel,
+        grid=(ceil_div(query_length, B_R), heads, batch),
+        block=(B_R if plain else B_R // 8 * TX,),
+        args=(
+            *(query, key, value, torch.full_like(query, torch.nan), _nans(batch, heads, query_length)),
+            *(np.int32(query_length), np.int32(key.shape[2]), np.float32(d**-0.5), np.int32(is_causal)),
+        ),
+        options=(f"-DD={D}", f"-DB_R={B_R}", f"-DB_C={B_C}", *(() if plain else (f"-DTX={TX}",))),
+        shared_mem=shared,
+    )
+
+
+def _flash_without_padding() -> Launch:
+    """Asks for the tiles of forward_plain.cu as if they had no padding."""
+    return replace(_flash("forward_plain", _RAGGED), shared_mem=4 * (B_R * D + 2 * B_C * D + B_R * B_C))
+
+
+def _scores(file: str, kernel: str, L_q: int, L_k: int) -> Launch:
+    return Launch(
+        source=f"{NAIVE}/{file}.cu",
+        kernel=kernel,
+        grid=(ceil_div(L_k, 32) * ceil_div(L_q, 32), 1, 1),
+        block=(32, 32),
+        args=(
+            *(_normal(1, 1, L_q, D, seed=1), _normal(1, 1, L_k, D, seed=2), _nans(1, 1, L_q, L_k)),
+            *(np.int32(L_q), np.int32(L_k), np.int32(D), np.float32(D**-0.5), np.int32(0)),
+        ),
+    )
+
+
+def _softmax(file: str) -> Launch:
+    scores = _normal(1, 1, 4, 1000)
+    args = scores, torch.full_like(scores, torch.nan), np.int32(1000)
+    return Launch(f"{NAIVE}/{file}.cu", "softmax", (4, 1, 1), (256,), args)
+
+
+def _transpose(kernel: str) -> Launch:
+    args = _normal(64, 64), _nans(64, 64), np.int32(64), np.int32(64)
+    return Launch(f"{START}/{kernel}.cu", kernel, (2, 2), (32, 32), args)
+
+
+def _small(
+    file: str, kernel: str, block: int, args: tuple[Tensor | np.generic, ...], option: str, grid: int = 1
+) -> Launch:
+    return Launch(f"{START}/broken/{file}.cu", kernel, (grid,), (block,), args, (option,))
+
+
+def _row_max(option: str) -> Launch:
+    args = _normal(4, 1000), _nans(4), np.int32(1000)
+    return _small("too_few_warp_slots", "row_max", 512, args, option, grid=4)
+
+
+def _top_scores(option: str) -> Launch:
+    args = _normal(40, 50), _nans(40, 4), np.int32(40), np.int32(50)
+    return _small("top_scores_overrun", "top_scores", 64, args, option)
+
+
+def _misaligned(option: str) -> Launch:
+    args = _normal(32, seed=1), _normal(32, 32, seed=2), _nans(32)
+    return _small("misaligned_float4", "scores_of_query", 32, args, option)
+
+
+def _dq(option: str) -> Launch:
+    args = _normal(200, seed=1), _normal(200, 64, seed=2), torch.zeros(64), np.int32(200)
+    return _small("dq_without_atomics", "add_dq", 64, args, option, grid=7)
+
+
+def _barrier(option: str) -> Launch:
+    return _small("barrier_in_branch", "softmax_row", 64, (_normal(2, 64), _nans(2, 64)), option, grid=2)
+
+
+def _shuffle(option: str) -> Launch:
+    args = _normal(2, 40), _nans(2), np.int32(40)
+    return _small("shuffle_in_branch", "short_row_max", 64, args, option, grid=2)
+
+
+def _cp_async(option: str) -> Launch:
+    args = _normal(16, seed=1), _normal(32, 16, seed=2), _nans(32)
+    return _small("cp_async_too_early", "scores_of_query", 128, args, option)
+
+
+def _buffers(option: str) -> Launch:
+    args = _normal(4, 16, seed=1), _normal(5 * 32, 16, seed=2), _nans(4, 5 * 32), np.int32(5)
+    return _small("cp_async_two_buffers", "scores_of_tiles", 128, args, option)
+
+
+def attention_reports(launch: Launch, results: list[Tensor]) -> list[ErrorReport]:
+    """Compares O and LSE of a launch of a forward kernel with float64; `results` is what `launch.run()` returned."""
+    query, key, value, out, lse = (tensor.cpu() for tensor in results)
+    options = {"is_causal": bool(launch.args[-1])}
+    expected, expected_lse = reference.attention(query, key, value, **options, return_lse=True)
+    same_dtype = reference.torch_attention(query, key, value, **options)
+    return [error_report(out, expected, same_dtype), lse_report(lse, expected_lse)]
+
+
+# ---------------------------------------------------------------------------------------------- the mistakes
+
+
+def _of_flash(
+    name: str, inputs: Callable[[], list[Tensor]], mended: str = "forward_plain", is_causal: bool = False
+) -> dict[str, Callable[[], Launch]]:
+    """A mistake with a file of its own, and the file that it was made from."""
+    make = partial(_flash, inputs=inputs, kernel=mended, is_causal=is_causal)
+    return {"launch": partial(make, f"broken/{name}"), "mended": partial(make, mended)}
+
+
+def _of_option(make: Callable[[str], Launch], broken: str, mended: str) -> dict[str, Callable[[], Launch]]:
+    """A mistake that an option of the same file mends."""
+    return {"launch": partial(make, broken), "mended": partial(make, mended)}
+
+
+_MENDED = "-DMENDED=0", "-DMENDED=1"
+_SCORE, _WEIGH = "s += tile.Q[t][d] * tile.K[c][d];", "O_i[d] += p * tile.V[c][d];"
+
+_ALL = [
+    # -------- chapter 00: small kernels, one for each thing that a tool can see
+    BrokenKernel(
+        "too_few_warp_slots",
+        **_of_option(_row_max, "-DWARPS=8", "-DWARPS=16"),
+        tool="memcheck",
+        line="if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;",
+        symptom="Right numbers, until another shared array lies behind this one: then that one changes.",
+        lesson="The size of a shared array is part of the launch: whoever changes the block must find it.",
+    ),
+    BrokenKernel(
+        "small_shared",
+        _flash_without_padding,
+        partial(_flash, "forward_plain", _RAGGED),
+        tool="memcheck",
+        line="tile.S[t][c] = s;",
+        symptom="A GPU stops the kernel with an illegal address, or does not notice: it hands out shared memory in "
+        "coarse pieces.",
+        lesson="The launch asked for tiles without their padding. Compute shared_mem from the same struct or formula "
+        "as the kernel does.",
+    ),
+    BrokenKernel(
+        "top_scores_overrun",
+        **_of_option(_top_scores, *_MENDED),
+        tool="memcheck",
+        line="best[k] = s;",
+        symptom="Whatever lies behind the array on the thread's stack changes; the numbers may well be right.",
+        lesson="An insertion into a list of fixed length must say what happens to an element that does not belong.",
+    ),
+    BrokenKernel(
+        "misaligned_float4",
+        **_of_option(_misaligned, "-DPAD=1", "-DPAD=4"),
+        tool="memcheck",
+        line="const float4 k = *reinterpret_cast<const float4*>(&tile[t][d]);",
+        symptom="A GPU stops the kernel: misaligned address.",
+        lesson="Rows that are read by float4 are padded by 4 floats, not by 1.",
+    ),
+    BrokenKernel(
+        "cp_async_too_early",
+        **_of_option(_cp_async, "-DIN_FLIGHT=1", "-DIN_FLIGHT=0"),
+        tool="racecheck",
+        line="s += q[d] * tile[t][d];",
+        other_line="cp.async.ca.shared.global",
+        symptom="Stale numbers or right ones, by how long the copy takes: on a GPU it changes from run to run.",
+        lesson="wait_group N lets the N youngest groups go on. Count which of them holds the tile you read next.",
+    ),
+    BrokenKernel(
+        "cp_async_two_buffers",
+        **_of_option(_buffers, "-DBUFFERS=2", "-DBUFFERS=3"),
+        tool="racecheck",
+        line="cp.async.ca.shared.global",
+        other_line="s += Q[i * D + d] * tile[n % BUFFERS][j][d];",
+        symptom="Right numbers nearly always: on a GPU a warp must be a whole tile behind the others.",
+        lesson="Before a buffer is filled again, every reader must be known to be done: one more barrier, or one more "
+        "buffer.",
+    ),
+    BrokenKernel(
+        "dq_without_atomics",
+        **_of_option(_dq, *_MENDED),
+        tool="racecheck",
+        line="dQ[c] += sum;",
+        other_line="dQ[c] += sum;",
+        symptom="Too small a dQ, by another amount in each run. With one block all is well.",
+        lesson="Blocks run in any order and at the same time. What several of them add to takes atomics, or a loop "
+        "order in which each element has one owner.",
+    ),
+    BrokenKernel(
+        "barrier_in_branch",
+        **_of_option(_barrier, *_MENDED),
+        tool="synccheck",
+        line="if (t < step) { sum[t] += sum[t + step]; __syncthreads(); }",
+        other_line="__syncthreads();   // the sum is complete",
+        symptom="Undefined: on a GPU the barriers of both places count together, and the sum is read too early, or the "
+        "kernel hangs.",
+        lesson="All threads of the block or none: a barrier stands in no branch on which threads disagree.",
+    ),
+    BrokenKernel(
+        "shuffle_in_branch",
+        **_of_option(_shuffle, *_MENDED),
+        tool="synccheck",
+        line="x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, step));",
+        other_line="__syncthreads();   // both warps have left their maximum",
+        symptom="A GPU may hang: lanes 0–7 wait for lanes 8–31, which wait at the barrier. With rows of 32 or 64 keys "
+        "all is well.",
+        lesson="The mask is a promise that these lanes come. A lane without data comes with −∞ or 0.",
+    ),
+    BrokenKernel(
+        "unpadded_transpose",
+        partial(_transpose, "transpose_tiled"),
+        partial(_transpose, "transpose_padded"),
+        tool="counters",
+        line="out[(long long)y * rows + x] = tile[threadIdx.x][threadIdx.y];",
+        symptom="Right numbers, slower: the 32 lanes of a warp read 32 words of one bank, one after the other.",
+        lesson="A tile that is read by columns gets a row pitch that is odd in words.",
+    ),
+    # -------- chapter 01
+    BrokenKernel(
+        "uncoalesced_keys",
+        partial(_scores, "scores_uncoalesced", "scores_uncoalesced", 64, 64),
+        partial(_scores, "scores", "scores", 64, 64),
+        tool="counters",
+        line="sum += Q[(long long)i * d + c] * K[(long long)j * d + c];",
+        symptom="Right numbers, slower: each load of K by a warp touches 32 sectors and uses 4 bytes of each.",
+        lesson="Neighbouring threads read neighbouring addresses; to read another way round, go through shared memory.",
+    ),
+    BrokenKernel(
+        "ragged_tail",
+        partial(_scores, "broken/ragged_tail", "scores", 70, 80),
+        partial(_scores, "scores", "scores", 70, 80),
+        tool="memcheck",
+        line="K_tile[ty][tx] = k_inside ? K[(long long)(j0 + ty) * d + column] : 0;",
+        symptom="Right numbers: no score is made of that row. On a GPU something else usually lies behind K, until one "
+        "day nothing does.",
+        lesson="Test with lengths that are no multiple of the tile. The finding names the load; the mistake is in its "
+        "condition.",
+    ),
+    BrokenKernel(
+        "missing_sync_in_reduction",
+        partial(_softmax, "broken/missing_sync_in_reduction"),
+        partial(_softmax, "softmax"),
+        tool="racecheck",
+        line="if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;",
+        other_line="for (int w = 1; w < WARPS; w++) x = combine(x, of_warp[w], largest);",
+        symptom="Right numbers nearly always: on a GPU a warp must be slow enough to read a sum for a maximum.",
+        lesson="A function that uses shared memory is called twice some day: it also waits before it writes.",
+    ),
+    # -------- chapter 02
+    BrokenKernel(
+        "no_running_max",
+        **_of_flash("no_running_max", partial(_case, "overflowing exp", 64, 80)),
+        tool="check",
+        symptom="inf and NaN in rows with a logit above 88.7; on small random inputs all is well.",
+        lesson="exp overflows. Subtract a maximum, and test with large logits.",
+    ),
+    BrokenKernel(
+        "no_rescale",
+        **_of_flash("no_rescale", partial(_case, "planted", 64, 200)),
+        tool="check",
+        symptom="Wrong O, right LSE. With a single key tile, or the largest score in the first one, all is well.",
+        lesson="Whatever was summed relative to the old maximum is rescaled to the new one: l and O alike.",
+    ),
+    BrokenKernel(
+        "missing_sync_after_load",
+        **_of_flash("missing_sync_after_load", _RAGGED),
+        tool="racecheck",
+        line=_SCORE,
+        other_line="tile[e / D][e % D] = first",
+        symptom="Wrong numbers, on a GPU not in every run: a thread reads rows that others have yet to load.",
+        lesson="Between the writes of some threads and the reads of others stands a barrier.",
+    ),
+    BrokenKernel(
+        "missing_sync_before_overwrite",
+        **_of_flash("missing_sync_before_overwrite", _RAGGED),
+        tool="racecheck",
+        line="tile[e / D][e % D] = first",
+        other_line=_WEIGH,
+        symptom="Right numbers in most runs on a GPU: a warp must be a whole load ahead of another one.",
+        lesson="A loop over tiles takes two barriers: after the load, and before the next one.",
+    ),
+    BrokenKernel(
+        "missing_syncwarp",
+        **_of_flash("missing_syncwarp", _RAGGED, mended="forward"),
+        tool="racecheck",
+        line="tile.P[ty + r * TY][tx + c * TX] = p;",
+        other_line="for (int r = 0; r < ROWS; r++) p[r] = as_float4(tile.P[ty + r * TY][j]);",
+        symptom="Right numbers nearly always: since Volta the lanes of a warp need not be at the same place.",
+        lesson="What lanes of one warp hand to each other through shared memory takes a __syncwarp().",
+    ),
+    BrokenKernel(
+        "off_by_one_causal",
+        **_of_flash("off_by_one_causal", partial(_case, "normal", 70, 80, True), is_causal=True),
+        tool="check",
+        symptom="Plausible numbers; in training, a loss that is too good to be true.",
+        lesson="Change the future and see that the past stays. A mask is also tested where L_q ≠ L_k.",
+    ),
+    BrokenKernel(
+        "wrong_stride",
+        **_of_flash("wrong_stride", _RAGGED),
+        tool="initcheck",
+        line=_SCORE,
+        symptom="Wrong numbers, other ones in each run: the last rows hold what an earlier kernel left there.",
+        lesson="Row pitch and row length are two numbers. Index through the array type, and the compiler multiplies.",
+    ),
+    BrokenKernel(
+        "no_zero_fill",
+        **_of_flash("no_zero_fill", partial(_case, "normal", 70, 20)),
+        tool="initcheck",
+        line=_WEIGH,
+        symptom="Right numbers until the unwritten memory holds inf or NaN: 0 · NaN is NaN. With more keys than a tile "
+        "the tail holds finite numbers of the tile before, and all is well.",
+        lesson="A weight of 0 does not hide garbage in V. Fill the tail of a tile with zeros.",
+    ),
+    BrokenKernel(
+        "half_accumulation",
+        **_of_flash("half_accumulation", _even_attention),
+        tool="check",
+        symptom="A few wrong digits, and twice the right O after 4096 even keys: 2048 + 1 is 2048 in half.",
+        lesson="Multiply in half precision, add up in fp32.",
+    ),
+]
+BROKEN: dict[str, BrokenKernel] = {kernel.name: kernel for kernel in _ALL}

@@ -1,0 +1,390 @@
+"""What the sanitizer found and the profiler counted, as HTML for a notebook: cards, tables, a listing shaded by cost.
+
+The pages carry their own styles and no scripts: light boxes with dark text, which read in light and in dark JupyterLab.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import CudaLexer
+from pygments.style import Style
+from pygments.token import Comment, Keyword
+
+from course_utils.emulator.profiler import CounterRow, Counters, Footprint
+from course_utils.emulator.sanitizer import Finding, SanitizerReport
+from course_utils.errors import Index3
+
+SECTOR_BYTES = 32  # the piece in which global memory is fetched
+WAVEFRONT_BYTES = 128  # one pass through 32 banks of 4 bytes
+
+_FRAME = "background: #fafafa; color: #1a1a1a; padding: 8px 12px; border-radius: 4px; margin: 4px 0; overflow-x: auto"
+_FONT = "font-family: system-ui, sans-serif; font-size: 13px; line-height: 1.4"
+_MONO = "font-family: ui-monospace, monospace; font-size: 12px"
+_MUTED = "color: #4a4a4a; font-size: 12px"
+_EXCESS = "background: #ffd9a8; font-weight: 600"
+_CUT = "overflow: hidden; text-overflow: ellipsis; white-space: nowrap"
+_WRAP = "white-space: pre-wrap; overflow-wrap: anywhere"
+_COLD, _HOT = (0xFA, 0xFA, 0xFA), (0xFF, 0xB0, 0x66)  # the text colours below keep a contrast of 4.5 on both
+_TOOL_COLOURS = {"memcheck": "#b3261e", "racecheck": "#7a4a00", "initcheck": "#1f5fa8", "synccheck": "#6a3d9a"}
+
+_LEGEND = (
+    ("request", "one load, store or atomic instruction of one warp"),
+    ("sector", "32 bytes of global memory; ideal: how few would hold the bytes that the lanes asked for"),
+    ("wavefront", "one pass through the 32 banks of shared memory; ideal: without conflicts"),
+    ("bank conflict", "a wavefront more than the ideal, because lanes need different words of one bank"),
+    ("footprint", "the distinct bytes among those requested: no cache can avoid moving them once"),
+)
+
+
+class _TextStyle(Style):
+    """Syntax by weight and slant: colours would lose their contrast on the shaded lines."""
+
+    styles = {Comment: "italic #4a4a4a", Comment.Preproc: "noitalic #1a1a1a", Keyword: "bold"}
+
+
+def _coloured(lines: Sequence[str]) -> list[str]:
+    """Lines of CUDA source as HTML."""
+    formatter = HtmlFormatter(style=_TextStyle, noclasses=True, nowrap=True)
+    text = "".join(f"{line}\n" for line in lines)
+    return highlight(text, CudaLexer(stripnl=False), formatter).split("\n")[: len(lines)]
+
+
+def _div(content: str, style: str) -> str:
+    return f'<div style="{style}">{content}</div>'
+
+
+def _frame(content: str, style: str = "") -> str:
+    return _div(content, f"{_FRAME}; {_FONT}; {style}")
+
+
+def _cell(content: str, style: str = "", tag: str = "td", span: int = 1) -> str:
+    look = f"padding: 1px 8px; text-align: left; vertical-align: top; border: none; {style}"
+    return f'<{tag} colspan="{span}" style="{look}">{content}</{tag}>'
+
+
+def _row(cells: Iterable[str], style: str = "background: transparent") -> str:
+    return f'<tr style="{style}">{"".join(cells)}</tr>'
+
+
+def _table(rows: Iterable[str], width: str = "100%") -> str:
+    # each property that a notebook's own style sheet sets for tables is set here
+    look = (
+        f"border-collapse: collapse; table-layout: auto; width: {width}; margin: 4px 0; color: #1a1a1a; font-size: 12px"
+    )
+    return f'<table style="{look}"><tbody>{"".join(rows)}</tbody></table>'
+
+
+def _figure(number: float) -> str:
+    return f"{number:,.2f}".rstrip("0").rstrip(".")
+
+
+def _plural(number: int, noun: str, ending: str = "s") -> str:
+    return f"{number:,} {noun}{ending if number != 1 else ''}"
+
+
+# --- findings -------------------------------------------------------------------------------------------------------
+
+
+def findings_page(report: SanitizerReport) -> str:
+    """The findings as HTML, one card each; without any, a line that says so and what it does not prove."""
+    launches = _plural(report.launches, "launch", "es")
+    if not report.findings:
+        limit = _div("On these inputs: silence proves nothing about others.", _MUTED)
+        return _frame(f"no finding in {launches}{limit}", "border-left: 4px solid #2e6b34")
+    parts = [_frame(f"{_plural(len(report.findings), 'finding')} in {launches}", "font-weight: 600")]
+    parts += [_card(finding) for finding in report.findings]
+    if report.dropped:
+        parts.append(_frame(f"... and {report.dropped:,} more, for which there was no room"))
+    return "".join(parts)
+
+
+def _card(finding: Finding) -> str:
+    colour = _TOOL_COLOURS.get(finding.tool, "#444444")
+    pill = (
+        f"background: {colour}; color: #ffffff; padding: 1px 8px; border-radius: 8px; font-size: 12px; font-weight: 600"
+    )
+    label = f'<span style="{pill}">{html.escape(finding.tool)}</span>'
+    message = f'<span style="font-weight: 600">{html.escape(finding.message)}</span>'
+    place = f"{finding.file or ''}{f':{finding.line}' if finding.line else ''}"
+    facts = [f"kernel {finding.kernel}", place, f"{finding.count:,} times" if finding.count > 1 else ""]
+    where = _div(html.escape(" · ".join(filter(None, facts))), f"{_MUTED}; margin-top: 2px")
+    race = finding.other_line is not None or finding.other_thread is not None
+    parties = [("one party" if race else "", finding.line, finding.source, finding.block, finding.thread)]
+    if race:
+        other = (finding.other_line, finding.other_source, finding.other_block or finding.block, finding.other_thread)
+        parties.append(("other party", *other))
+    rows = [_party(*party) for party in parties]
+    return _frame(f"{label} {message}{where}{_table(rows)}", f"border-left: 4px solid {colour}")
+
+
+def _party(name: str, line: int | None, source: str | None, block: Index3 | None, thread: Index3 | None) -> str:
+    """Who did it, and the line where; the first of several."""
+    who = [f"block {block}" if block is not None else "", f"thread {thread}" if thread is not None else ""]
+    code = _coloured([source.strip()])[0] if source else ""
+    texts = f'<span style="{_MONO}; {_WRAP}">{code}</span><span>{html.escape(", ".join(filter(None, who)))}</span>'
+    # side by side where there is room for both, else one below the other
+    apart = "display: flex; flex-wrap: wrap; justify-content: space-between; column-gap: 24px"
+    cells = [
+        _cell(name, "white-space: nowrap; padding-left: 0") if name else "",
+        _cell(str(line or ""), f"{_MONO}; text-align: right; color: #4a4a4a"),
+        _cell(_div(texts, apart), "width: 100%"),
+    ]
+    return _row(cells)
+
+
+# --- counters -------------------------------------------------------------------------------------------------------
+
+
+def counters_page(counters: Counters) -> str:
+    """The counters as HTML: for each kernel a row per source line, space and operation, then its footprint."""
+    if not counters.rows and not counters.footprint:
+        return _frame(f"no memory access was counted in {_traced(counters)}")
+    head = _div(f"Counted on the emulator: {_traced(counters)}", "font-weight: 600")
+    note = (
+        "Bytes are what the threads request, the footprint is the distinct ones among them. "
+        "Neither is HBM traffic: only ncu measures that."
+    )
+    kernels = dict.fromkeys([row.kernel for row in counters.rows] + [part.kernel for part in counters.footprint])
+    parts = [_kernel_section(kernel, counters) for kernel in kernels]
+    return _frame(head + _div(note, _MUTED) + "".join(parts) + _legend())
+
+
+def _traced(counters: Counters) -> str:
+    launches = _plural(counters.launches, "launch", "es")
+    if counters.blocks_traced == counters.blocks:
+        return f"{launches}, {_plural(counters.blocks, 'block')}"
+    return f"{launches}, {counters.blocks_traced:,} of {counters.blocks:,} blocks; all figures are of those blocks"
+
+
+def _legend() -> str:
+    terms = "".join(_div(f"<b>{term}</b>: {meaning}", _MUTED) for term, meaning in _LEGEND)
+    return f'<details style="margin-top: 6px"><summary style="cursor: pointer">the terms</summary>{terms}</details>'
+
+
+def _kernel_section(kernel: str, counters: Counters) -> str:
+    rows = sorted((row for row in counters.rows if row.kernel == kernel), key=lambda row: (row.file, row.line))
+    files = list(dict.fromkeys(row.file for row in rows))
+    title = html.escape(" · ".join([f"kernel {kernel}", *files]))
+    lines = []
+    for space in ("global", "shared"):
+        part = [row for row in rows if row.space == space]
+        if part:
+            lines.append(_counter_heading(space))
+            lines += [_counter_row(row, show_file=len(files) > 1) for row in part]
+    table = _table(lines) if lines else ""
+    footprint = [part for part in counters.footprint if part.kernel == kernel]
+    return (
+        _div(title, "font-weight: 600; margin-top: 10px") + table + (_footprint(footprint, rows) if footprint else "")
+    )
+
+
+def _counter_heading(space: str) -> str:
+    figures = {
+        "global": ("requests", "sectors", "ideal", "sectors /&nbsp;request", "bytes"),
+        "shared": ("requests", "wavefronts", "ideal", "bank conflicts", "bytes"),
+    }
+    style = "font-weight: 600; padding-top: 6px; vertical-align: bottom"
+    names = [
+        _cell("line", f"{style}; text-align: right", "th"),
+        _cell(f"{space} memory", style, "th"),
+        _cell("", style, "th"),
+    ]
+    names += [_cell(name, f"{style}; text-align: right", "th") for name in figures[space]]
+    return _row(names, "background: transparent; border-bottom: 1px solid #b0b0b0")
+
+
+def _counter_row(row: CounterRow, show_file: bool) -> str:
+    if row.space == "global":
+        excess = row.sectors > row.ideal_sectors
+        each = row.sectors / row.requests if row.requests else 0
+        figures = [(row.requests, False), (row.sectors, excess), (row.ideal_sectors, False), (each, excess)]
+    else:
+        excess = row.bank_conflicts > 0
+        conflicts = (row.bank_conflicts, excess)
+        figures = [(row.requests, False), (row.wavefronts, excess), (row.ideal_wavefronts, False), conflicts]
+    number = f"{_MONO}; text-align: right; white-space: nowrap"
+    place = f"{row.file}:{row.line}" if show_file else str(row.line)
+    source = row.source.strip()
+    # the source takes what width is left and is cut with an ellipsis; its tip holds the whole line
+    code = f"{_MONO}; width: 100%; min-width: 140px; max-width: 0; {_CUT}"
+    cells = [_cell(html.escape(place), f"{number}; color: #4a4a4a")]
+    cells.append(_cell(f'<span title="{html.escape(source)}">{_coloured([source])[0]}</span>', code))
+    cells.append(_cell(html.escape(row.operation)))
+    cells += [
+        _cell(_figure(n), f"{number}; {_EXCESS if marked else ''}") for n, marked in [*figures, (row.bytes, False)]
+    ]
+    return _row(cells)
+
+
+def _footprint(parts: Sequence[Footprint], rows: Sequence[CounterRow]) -> str:
+    """The distinct bytes of each argument; below them their sum and how often each is requested."""
+    distinct = [sum(part.bytes_read for part in parts), sum(part.bytes_written for part in parts)]
+    requested = [
+        sum(row.bytes for row in rows if row.space == "global" and row.operation in operations)
+        for operations in (("load", "atomic"), ("store", "atomic"))  # an atomic reads and writes
+    ]
+    times = [_figure(all_of / one) if one else "" for all_of, one in zip(requested, distinct, strict=True)]
+    number = "text-align: right; white-space: nowrap"
+
+    def line(name: str, figures: Iterable[str], style: str = "", tag: str = "td") -> str:
+        texts = [_cell(text, f"{number}; {style}; {_MONO if tag == 'td' else ''}", tag) for text in figures]
+        return _row([_cell(name, style, tag), *texts])
+
+    heading = ("bytes in all", "bytes read", "bytes written")
+    lines = [line("argument", heading, "font-weight: 600; border-bottom: 1px solid #b0b0b0", "th")]
+    for part in parts:
+        sizes = (part.bytes, part.bytes_read, part.bytes_written)
+        lines.append(line(html.escape(part.argument), map(_figure, sizes)))
+    rule = "border-top: 1px solid #b0b0b0"
+    lines.append(line("footprint", ["", *map(_figure, distinct)], rule))
+    lines.append(line("requested", ["", *map(_figure, requested)]))
+    lines.append(line("times each byte is requested, on average", ["", *times]))
+    return _div(_table(lines, width="auto"), "margin-top: 10px")
+
+
+# --- the listing ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A picture for a notebook, with a text in its place where there is none."""
+
+    html: str
+    text: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def cost(row: CounterRow) -> int:
+    """Bytes of L1's data path that a row takes: 32 for a sector of global memory, 128 for a wavefront of shared."""
+    return SECTOR_BYTES * row.sectors + WAVEFRONT_BYTES * row.wavefronts
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line of the listing: `share` and `remarks` (text, above the ideal?) if it has counters; heat in 0 ... 1."""
+
+    number: int
+    text: str
+    heat: float
+    share: str
+    remarks: list[tuple[str, bool]]
+
+
+def heat_listing(counters: Counters) -> Listing:
+    """The source of each file that was launched, every line shaded by its share of the cost (see `cost`).
+
+    Beside a line stand its share and what its requests take; the lines of a file whose text is not known (an include)
+    are those with counters.
+    """
+    captions = (
+        f"Shade and %: a line's share of the bytes through L1, {SECTOR_BYTES} for each sector of global memory and "
+        f"{WAVEFRONT_BYTES} for each wavefront of shared memory. This is traffic, not time.",
+        f"Counted on the emulator: {_traced(counters)}.",
+    )
+    pages, texts = [], list(captions)
+    for file, lines in _lines(counters).items():
+        pages.append(_div(html.escape(file), "font-weight: 600; margin-top: 8px") + _listing_html(lines))
+        texts.append(f"\n{file}\n{_listing_text(lines)}")
+    return Listing(_frame(_div(html.escape(" ".join(captions)), _MUTED) + "".join(pages)), "\n".join(texts))
+
+
+def _lines(counters: Counters) -> dict[str, list[_Line]]:
+    """The lines of each file."""
+    groups: dict[tuple[str, int], list[CounterRow]] = {}
+    for row in counters.rows:
+        groups.setdefault((row.file, row.line), []).append(row)
+    paid = {place: sum(map(cost, rows)) for place, rows in groups.items()}
+    total, peak = sum(paid.values()), max(paid.values(), default=0)
+
+    listing = {}
+    for file in dict.fromkeys([*counters.sources, *(file for file, _ in groups)]):
+        text = counters.sources.get(file)
+        known = dict(enumerate(text.splitlines(), 1)) if text else {}
+        texts = known or {line: rows[0].source for (of, line), rows in sorted(groups.items()) if of == file}
+        listing[file] = []
+        for number, source in texts.items():
+            place = (file, number)
+            heat = paid[place] / peak if place in groups and peak else 0
+            share = _share(paid[place], total) if place in groups else ""
+            listing[file].append(
+                _Line(number, source, heat, share, [_remark(r) for r in _merge(groups.get(place, []))])
+            )
+    return listing
+
+
+def _merge(rows: Iterable[CounterRow]) -> list[CounterRow]:
+    """One row per space and operation, over all kernels that ran a line."""
+    sums: dict[tuple[str, str], CounterRow] = {}
+    for row in rows:
+        key = (row.space, row.operation)
+        sums[key] = _add(sums[key], row) if key in sums else row
+    return [sums[key] for key in sorted(sums)]
+
+
+def _add(a: CounterRow, b: CounterRow) -> CounterRow:
+    figures = ("requests", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts", "bank_conflicts", "bytes")
+    return replace(a, **{name: getattr(a, name) + getattr(b, name) for name in figures})
+
+
+def _remark(row: CounterRow) -> tuple[str, bool]:
+    """The key figures of a row in a few words, and whether they exceed the ideal."""
+    if row.space == "global":
+        each, ideal = (_figure(n / max(row.requests, 1)) for n in (row.sectors, row.ideal_sectors))
+        return f"{row.operation}: {each} sectors/request, ideal {ideal}", row.sectors > row.ideal_sectors
+    if not row.bank_conflicts:
+        return f"shared {row.operation}: no conflict", False
+    ways = row.wavefronts / max(row.ideal_wavefronts, 1)
+    mean = "" if ways == int(ways) else " on average"
+    return f"shared {row.operation}: {_figure(ways)}-way conflict{mean}", True
+
+
+def _listing_html(lines: Sequence[_Line]) -> str:
+    rows = list(map(_listing_row, lines, _coloured([line.text for line in lines])))
+    header = 0  # lines of the comment at the file's head, which is folded
+    while header < len(lines) and lines[header].number == header + 1 and lines[header].text.startswith("//"):
+        header += 1
+    summary = f'<summary style="cursor: pointer; {_MUTED}">the comment at the head, {_plural(header, "line")}</summary>'
+    head = f"<details>{summary}{_table(rows[:header])}</details>" if header else ""
+    return _div(head + _table(rows[header:]), "max-height: 640px; overflow-y: auto")
+
+
+def _listing_row(line: _Line, code: str) -> str:
+    # a wrapped line goes on four columns to the right of the left edge
+    look = f"{_MONO}; {_WRAP}; width: 100%; padding-left: calc(8px + 4ch); text-indent: -4ch"
+    number = _cell(str(line.number), f"{_MONO}; text-align: right; color: #4a4a4a; padding-left: 4px")
+    if not line.remarks:  # the code may then run on through the columns of the figures
+        return _row([number, _cell(code, look, span=3)])
+    remarks = "".join(
+        _div(html.escape(text), f"font-weight: {600 if excess else 400}") for text, excess in line.remarks
+    )
+    share = _cell(line.share, "text-align: right; white-space: nowrap")
+    return _row(
+        [number, _cell(code, look), share, _cell(remarks, "white-space: nowrap")], f"background: {_shade(line.heat)}"
+    )
+
+
+def _share(paid: int, total: int) -> str:
+    return f"{100 * paid / total:.0f} %" if total and 100 * paid >= total else "< 1 %"
+
+
+def _shade(heat: float) -> str:
+    """The background of a line, from that of the page to the hottest; `heat` in 0 ... 1."""
+    return "#" + "".join(f"{round(cold + heat * (hot - cold)):02x}" for cold, hot in zip(_COLD, _HOT, strict=True))
+
+
+def _listing_text(lines: Sequence[_Line]) -> str:
+    texts = []
+    for line in lines:
+        remarks = "".join(f"   <- {text}" for text, _ in line.remarks)
+        texts.append(f"{line.share:>6}  {line.number:4d}  {line.text}{remarks}")
+    return "\n".join(texts)

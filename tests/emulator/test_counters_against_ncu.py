@@ -1,0 +1,71 @@
+"""The emulator's counters against those that ncu read on a GPU (course_utils/measurements/counters.json), for every
+micro-kernel and every kernel of the course. Equal, or different by exactly what is explained here."""
+
+from typing import NamedTuple
+
+import pytest
+
+from course_utils import measured, nvidia_tools
+from course_utils.bench_counters import Case, compulsory_bytes, counter_cases, differences
+from course_utils.nvidia_tools import FIGURES
+
+CASES = {case.name: case for case in counter_cases()}
+COUNTED = [case for case in CASES.values() if case.group != "large"]
+LARGE = [case for case in CASES.values() if case.group == "large"]
+
+
+class Explained(NamedTuple):
+    """Why the figures of a launch differ, and both: {name in FIGURES: (the emulator's, ncu's)}."""
+
+    why: str
+    figures: dict[str, tuple[int, int]]
+
+
+EXPLAINED: dict[str, Explained] = {}
+
+
+@pytest.fixture(scope="module")
+def recorded() -> dict[str, measured.Row]:
+    return {str(row["name"]): row for row in measured.load("counters").rows}
+
+
+def by_name(cases: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in cases])
+
+
+def test_every_launch_is_recorded_as_it_is_now(recorded):
+    assert {name: nvidia_tools.describe(case.launch) for name, case in CASES.items()} == {
+        name: row["launch"] for name, row in recorded.items()
+    }
+
+
+@by_name(COUNTED)
+def test_the_emulator_counts_what_ncu_counts(case, recorded):
+    ncus = nvidia_tools.ncu_figures(recorded[case.name]["metrics"])
+    assert set(ncus) == set(FIGURES), "ncu has no metric for some figure"
+    found = differences(nvidia_tools.emulated_figures(case.launch), ncus)
+    assert found == (EXPLAINED[case.name].figures if case.name in EXPLAINED else {})
+
+
+def test_explanations_are_of_recorded_launches_and_never_of_requests_or_sectors_of_a_micro_kernel():
+    assert set(EXPLAINED) <= {case.name for case in COUNTED}
+    for name, explained in EXPLAINED.items():
+        assert explained.why and explained.figures and set(explained.figures) <= set(FIGURES)
+        assert all(ours != ncus for ours, ncus in explained.figures.values())
+        if CASES[name].group == "micro":
+            assert not any(figure.startswith("global") for figure in explained.figures), name
+
+
+@by_name(LARGE)
+def test_no_cache_avoids_the_footprint(case, recorded):
+    """From cold caches, every byte that a kernel reads comes from HBM at least once. (What it writes may still be in
+    L2 when the kernel ends.)"""
+    read, _ = compulsory_bytes(case.launch)
+    assert recorded[case.name]["metrics"]["dram__bytes_read"] >= read
+
+
+def test_a_difference_is_seen():
+    same = dict.fromkeys(FIGURES, 7)
+    assert differences(same, same) == {}
+    assert differences(same, same | {"global load sectors": 8}) == {"global load sectors": (7, 8)}
+    assert differences(same, {"global load sectors": 7}) == {}

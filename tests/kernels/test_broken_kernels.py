@@ -1,0 +1,168 @@
+"""The broken kernels are broken in the way that they say, and their mended counterparts are not."""
+
+import difflib
+import importlib.util
+import shutil
+
+import pytest
+import torch
+
+from course_utils.broken_kernels import BROKEN, attention_reports
+from course_utils.emulator import profile, sanitize
+from course_utils.emulator.compiler import find_compiler
+from course_utils.errors import KernelError
+from course_utils.kernel_source import KERNELS, blank_comments, read_kernel
+
+COMPILERS = [
+    name for name, found in (("g++", shutil.which("g++")), ("zig", importlib.util.find_spec("ziglang"))) if found
+]
+SANITIZED = [
+    name for name, kernel in BROKEN.items() if kernel.tool in ("memcheck", "racecheck", "initcheck", "synccheck")
+]
+COUNTED = [name for name, kernel in BROKEN.items() if kernel.tool == "counters"]
+CHECKED = [name for name, kernel in BROKEN.items() if kernel.tool == "check"]
+
+
+@pytest.fixture(params=COMPILERS)
+def compiler(request, monkeypatch):
+    """Each compiler in turn, chosen as a user chooses it."""
+    monkeypatch.setenv("COURSE_EMULATOR_CXX", request.param)
+    find_compiler.cache_clear()
+    yield request.param
+    find_compiler.cache_clear()
+
+
+def line_number(source, snippet):
+    """Of the one line that holds the snippet; None for None."""
+    if snippet is None:
+        return None
+    found = [n for n, line in enumerate(str(read_kernel(source)).splitlines(), start=1) if snippet in line]
+    assert len(found) == 1, f"{snippet!r} stands in lines {found} of {source}"
+    return found[0]
+
+
+def code_lines(source):
+    """The lines of a file without comments and blank lines."""
+    return [line.rstrip() for line in blank_comments(str(read_kernel(source))).splitlines() if line.strip()]
+
+
+def test_each_mistake_is_of_a_known_kind():
+    assert sorted(SANITIZED + COUNTED + CHECKED) == sorted(BROKEN)
+    assert {kernel.name for kernel in BROKEN.values()} == set(BROKEN)
+
+
+def test_the_registry_holds_every_broken_file():
+    files = {path.relative_to(KERNELS).as_posix() for path in KERNELS.glob("*/broken/*.cu")}
+    sources = {name: kernel.launch().source for name, kernel in BROKEN.items()}
+    assert files == {source for source in sources.values() if "/broken/" in source}
+    assert all(source.endswith(f"/{name}.cu") for name, source in sources.items() if "/broken/" in source)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_the_line_is_found_by_its_text(name):
+    kernel, source = BROKEN[name], BROKEN[name].launch().source
+    assert (line_number(source, kernel.line) is None) == (kernel.tool == "check")
+    line_number(source, kernel.other_line)
+
+
+@pytest.mark.parametrize("name", [name for name in BROKEN if "/broken/" in BROKEN[name].launch().source])
+def test_broken_and_mended_differ_by_little(name):
+    broken, mended = BROKEN[name].launch(), BROKEN[name].mended()
+    assert (broken.grid, broken.block, broken.shared_mem) == (mended.grid, mended.block, mended.shared_mem)
+    assert "broken on purpose" in read_kernel(broken.source)
+    if broken.source == mended.source:
+        assert broken.options != mended.options
+        assert f"Mended: {mended.options[0]}." in read_kernel(broken.source)
+        return
+    assert f"Mended: {mended.source.split('/')[-1]}." in read_kernel(broken.source)
+    difference = list(difflib.unified_diff(code_lines(mended.source), code_lines(broken.source), lineterm="", n=0))
+    changed = [line for line in difference if line[0] in "+-" and line[:3] not in ("+++", "---")]
+    assert 1 <= len(changed) <= (9 if name == "half_accumulation" else 3), "\n".join(difference)
+
+
+def reports(launch):
+    return attention_reports(launch, launch.run())
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_numbers_are_wrong_and_those_of_the_mended_kernel_right(name):
+    broken, mended = reports(BROKEN[name].launch()), reports(BROKEN[name].mended())
+    assert not all(report.passed for report in broken), f"right in spite of the mistake: {broken}"
+    assert all(report.passed for report in mended), f"wrong: {[str(report) for report in mended]}"
+
+
+# What the mended form of a small kernel returns last, from what it gets.
+EXPECTED = {
+    "too_few_warp_slots": lambda S, *_: S.amax(-1),
+    "top_scores_overrun": lambda S, *_: S.topk(4).values,
+    "misaligned_float4": lambda q, K, *_: K @ q,
+    "cp_async_too_early": lambda q, K, *_: K @ q,
+    "cp_async_two_buffers": lambda Q, K, *_: Q @ K.T,
+    "dq_without_atomics": lambda dS, K, *_: dS @ K,
+    "barrier_in_branch": lambda S, *_: S.softmax(-1),
+    "shuffle_in_branch": lambda S, *_: S.amax(-1),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_mended_form_of_a_small_kernel_is_right(name):
+    *inputs, out = BROKEN[name].mended().run()
+    torch.testing.assert_close(out, EXPECTED[name](*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_small_kernels_of_chapter_00_have_an_expected_result():
+    assert set(EXPECTED) == {path.stem for path in (KERNELS / "00_start_here" / "broken").glob("*.cu")}
+
+
+# ---------------------------------------------------------------------------------------------- what the tools say
+
+
+@pytest.mark.parametrize("name", SANITIZED)
+def test_the_sanitizer_names_the_line(name, compiler):
+    kernel, launch = BROKEN[name], BROKEN[name].launch()
+    with sanitize() as report:
+        try:
+            launch.run()
+        except KernelError:  # a deadlock ends the launch; what was found is kept
+            assert kernel.tool == "synccheck", str(report)
+    wanted = {line_number(launch.source, kernel.line), line_number(launch.source, kernel.other_line)} - {None}
+    if kernel.tool == "racecheck":  # either party may be told first
+        assert any(
+            finding.tool == "racecheck" and {finding.line, finding.other_line} == wanted for finding in report.findings
+        ), str(report)
+    else:
+        assert any(finding.tool == kernel.tool and finding.line in wanted for finding in report.findings), str(report)
+
+
+@pytest.mark.parametrize("name", SANITIZED)
+def test_the_sanitizer_finds_nothing_in_the_mended_kernel(name, compiler):
+    with sanitize() as report:
+        BROKEN[name].mended().run()
+    assert not report.findings, str(report)
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_no_sanitizer_sees_a_mistake_in_the_arithmetic(name):
+    with sanitize() as report:
+        BROKEN[name].launch().run()
+    assert report.launches == 1 and not report.findings, str(report)
+
+
+def excess(counters, line=None):
+    """Sectors and wavefronts beyond the ideal."""
+    return sum(
+        row.sectors - row.ideal_sectors + row.wavefronts - row.ideal_wavefronts
+        for row in counters.rows
+        if line in (None, row.line)
+    )
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_profiler_names_the_line(name, compiler):
+    broken, mended = BROKEN[name].launch(), BROKEN[name].mended()
+    with profile() as counters:
+        broken.run()
+    assert excess(counters, line_number(broken.source, BROKEN[name].line)) == excess(counters) > 0, str(counters)
+    with profile() as counters:
+        mended.run()
+    assert excess(counters) == 0, str(counters)
