@@ -117,7 +117,7 @@ class _Library:
 
     @property
     def guards(self) -> list[int]:
-        """Offsets in shared memory of the bytes by which g++ remembers that it has set up an array of vectors or halves."""
+        """Offsets in shared memory of the bytes by which g++ remembers that it has set up an array of class type."""
         return [s.offset for name, s in self.symbols.items() if name.startswith("_ZGV") and s.kind == "STT_TLS"]
 
     @functools.cached_property

@@ -49,8 +49,8 @@ class Footprint:
 class Counters:
     """The counters of the launches inside a `with profile()`: `rows` per source line, `footprint` per argument.
 
-    "Bytes" are what threads request, and "footprint" the distinct ones among them. Neither is HBM traffic, which depends
-    on the caches and which only ncu can measure. `blocks_traced` of `blocks` were watched.
+    "Bytes" are what threads request, and "footprint" the distinct ones among them. Neither is HBM traffic, which
+    depends on the caches and which only ncu can measure. `blocks_traced` of `blocks` were watched.
     """
 
     rows: list[CounterRow] = field(default_factory=list)

@@ -117,8 +117,8 @@ forward(const float* Q, const float* K, const float* V, float* O, float* LSE,
         for (int x = TX; x > 1; x /= 2) l[r] += __shfl_xor_sync(0xffffffff, l[r], x);
         const float inverse = l[r] > 0 ? 1 / l[r] : 0;
         for (int c = 0; c < COLS; c++) O_i[r][c] *= inverse;
-        for (int c = 0; c < COLS && i < L_q; c += 4)
-            as_float4(O[(long long)i * D + 4 * tx + c * TX]) = as_float4(O_i[r][c]);
+        float4* row = reinterpret_cast<float4*>(O + (long long)i * D) + tx;
+        for (int c = 0; c < COLS && i < L_q; c += 4) row[c * TX / 4] = as_float4(O_i[r][c]);
         if (tx == 0 && i < L_q) LSE[i] = l[r] > 0 ? fmaf(m[r], scale, logf(l[r])) : NEG_INF;
     }
 }
