@@ -1,4 +1,5 @@
-"""The speed of the emulator: three kernels of benchmarks/emulator, alone or beside a prototype.
+"""The speed of the emulator: three kernels of benchmarks/emulator, plain, profiled and sanitized, alone or beside a
+prototype, whose traced launches do both at once.
 
 B=1, H=2, L=1024, d=64. Compilation is left out, runs are interleaved, and both sides use the same number of OS threads.
 """
@@ -25,14 +26,14 @@ from torch import Tensor
 
 from course_utils import reference
 from course_utils.cuda import RawModule, read_kernel
-from course_utils.emulator import configure
+from course_utils.emulator import configure, profile, sanitize
 from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.launch import settings
 from course_utils.measured import Row
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks" / "emulator"
 HEADS, HEAD_DIM, SCALE = 2, 64, np.float32(0.125)
-REPEATS = 9
+REPEATS = 5
 MAX_ERROR = 2e-3
 
 
@@ -52,6 +53,12 @@ BENCHMARKS = (
     Benchmark("flash_mma", torch.float16, 64, 128, 2 * 5 * 64 * 72),
 )
 
+
+MODES: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
+    "plain": contextlib.nullcontext,
+    "profile": profile,
+    "sanitize": sanitize,
+}
 
 Run = Callable[[], tuple[float, Tensor]]  # seconds by the wall clock, and the result
 
@@ -75,7 +82,7 @@ def measure(prototype: Path | None = None, *, length: int = 1024, repeats: int =
     threads = settings().threads
     with contextlib.ExitStack() as stack:
         other = None if prototype is None else stack.enter_context(_prototype_process(prototype))
-        rows = [_row(benchmark, length, repeats, threads, other) for benchmark in BENCHMARKS]
+        rows = [_row(benchmark, mode, length, repeats, threads, other) for benchmark in BENCHMARKS for mode in MODES]
     machine = f"{platform.machine()}, {os.cpu_count()} CPUs, {threads} threads, {find_compiler().kind}; medians"
     return Result(machine, rows)
 
@@ -85,14 +92,14 @@ def write(result: Result, path: Path) -> None:
     path.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
 
 
-def _row(benchmark: Benchmark, length: int, repeats: int, threads: int, other: Connection | None) -> Row:
+def _row(benchmark: Benchmark, mode: str, length: int, repeats: int, threads: int, other: Connection | None) -> Row:
     generator = torch.Generator().manual_seed(1)
     shape = (1, HEADS, length, HEAD_DIM)
     inputs = [torch.randn(shape, generator=generator).to(benchmark.dtype) for _ in range(3)]
     expected = reference.attention(*inputs)
-    runs: dict[str, Run] = {"emulator": _on_emulator(benchmark, inputs, threads)}
+    runs: dict[str, Run] = {"emulator": _on_emulator(benchmark, mode, inputs, threads)}
     if other is not None:
-        runs["prototype"] = _on_prototype(other, benchmark, inputs, threads)
+        runs["prototype"] = _on_prototype(other, benchmark, mode, inputs, threads)
     for name, run in runs.items():  # the first run compiles, so it is not timed
         error = (run()[1] - expected).abs().max().item()
         if not error <= MAX_ERROR:
@@ -104,7 +111,7 @@ def _row(benchmark: Benchmark, length: int, repeats: int, threads: int, other: C
         for name, run in order:
             samples[name].append(run()[0])
         order.reverse()
-    row: Row = {"kernel": f"{benchmark.name}.cu", "length": length}
+    row: Row = {"kernel": f"{benchmark.name}.cu", "mode": mode, "length": length}
     for name, of_name in samples.items():
         row[f"{name}_ms"] = 1000 * statistics.median(of_name)
     if other is not None:
@@ -112,7 +119,7 @@ def _row(benchmark: Benchmark, length: int, repeats: int, threads: int, other: C
     return row
 
 
-def _on_emulator(benchmark: Benchmark, inputs: list[Tensor], threads: int) -> Run:
+def _on_emulator(benchmark: Benchmark, mode: str, inputs: list[Tensor], threads: int) -> Run:
     kernel = RawModule(code=read_kernel(FOLDER / f"{benchmark.name}.cu")).get_function(benchmark.name)
     length = inputs[0].shape[2]
     grid = (length // benchmark.rows_per_block, HEADS)
@@ -120,7 +127,7 @@ def _on_emulator(benchmark: Benchmark, inputs: list[Tensor], threads: int) -> Ru
     arguments = (*inputs, out, np.int32(length), SCALE)
 
     def run() -> tuple[float, Tensor]:
-        with configure(threads=threads):
+        with configure(threads=threads), MODES[mode]():
             start = time.perf_counter()
             kernel(grid, (benchmark.threads,), arguments, shared_mem=benchmark.shared_bytes)
             return time.perf_counter() - start, out
@@ -148,8 +155,8 @@ def _prototype_process(folder: Path) -> Iterator[Connection]:
             process.join(10)
 
 
-def _on_prototype(pipe: Connection, benchmark: Benchmark, inputs: list[Tensor], threads: int) -> Run:
-    pipe.send((benchmark, [tensor.numpy() for tensor in inputs], threads))
+def _on_prototype(pipe: Connection, benchmark: Benchmark, mode: str, inputs: list[Tensor], threads: int) -> Run:
+    pipe.send((benchmark, mode != "plain", [tensor.numpy() for tensor in inputs], threads))
 
     def run() -> tuple[float, Tensor]:
         pipe.send(None)
@@ -174,8 +181,9 @@ def _serve_prototype(pipe: Connection, folder: str) -> None:
         except EOFError:
             return
         if message is not None:
-            benchmark, inputs, threads = message
-            module = emu.RawModule(path=str(FOLDER / f"{benchmark.name}.cu"), cc=compiler)
+            benchmark, traced, inputs, threads = message
+            trace = "tsan" if traced else None
+            module = emu.RawModule(path=str(FOLDER / f"{benchmark.name}.cu"), cc=compiler, trace=trace)
             kernel = module.get_function(benchmark.name)
             length = inputs[0].shape[2]
             grid = (length // benchmark.rows_per_block, HEADS)

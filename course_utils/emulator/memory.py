@@ -120,12 +120,17 @@ class DeviceMemory:
 
     @property
     def spans(self) -> list[tuple[int, int, int]]:
-        """(device address, bytes, bytes per element) of each stretch of memory that belongs to arguments, ascending."""
+        """(device address, bytes, bytes per element) of each stretch of memory that belongs to arguments, ascending.
+
+        A stretch that a kernel takes as const alone has 0 bytes per element: nobody can race to write it.
+        """
         return [
             (
                 region.low + region.shift,
                 region.high - region.low,
-                min(array.tensor.element_size() for array in region.arrays),
+                min(array.tensor.element_size() for array in region.arrays)
+                if any(array.writable for array in region.arrays)
+                else 0,
             )
             for region in self._regions
         ]

@@ -33,28 +33,28 @@ Counters* emu_new_counters() { return (Counters*)calloc(1, sizeof(Counters)); }
 
 // ---- the cost of a request
 
-static unsigned count_sectors(const Request& q, unsigned bytes) {
-    uint64_t sectors[32];
-    bool ascending = true;
-    for (unsigned i = 0; i < q.count; i++) {
-        sectors[i] = q.address[i] / 32;
-        ascending &= i == 0 || sectors[i] >= sectors[i - 1];
-    }
-    for (unsigned i = 1; i < q.count && !ascending; i++) {      // insertion sort: nearly sorted, as a rule
-        uint64_t s = sectors[i];
+// Aligned accesses never lie across two sectors. Atomics to one address go one after the other: each round counts anew.
+static unsigned count_sectors(const Request& q, bool atomic) {
+    uint64_t address[32];
+    for (unsigned i = 0; i < q.count; i++) {      // insertion sort: sorted already, as a rule
         unsigned j = i;
-        for (; j && sectors[j - 1] > s; j--) sectors[j] = sectors[j - 1];
-        sectors[j] = s;
+        for (; j && address[j - 1] > q.address[i]; j--) address[j] = address[j - 1];
+        address[j] = q.address[i];
     }
-    unsigned distinct = 0;
-    for (unsigned i = 0; i < q.count; i++) distinct += i == 0 || sectors[i] != sectors[i - 1];
-    return distinct;                                            // aligned accesses never lie across two
+    unsigned sectors = 0, rounds = 0, repeats = 0;
+    for (unsigned i = 0; i < q.count; i++) {
+        if (i && address[i] / 32 != address[i - 1] / 32) sectors += rounds, rounds = 0;
+        repeats = i && address[i] == address[i - 1] ? repeats + 1 : 1;
+        if (repeats > rounds) rounds = atomic ? repeats : 1;
+    }
+    return sectors + rounds;
 }
 
 struct Passes { unsigned wavefronts, ideal; };
 
-// The most words that one bank must deliver to the lanes in [low, high); 0 if none of them takes part.
-static unsigned worst_bank(const Request& q, unsigned bytes, unsigned low, unsigned high) {
+// The most words that one bank must deliver to the lanes in [low, high); 0 if none of them takes part. Lanes share a word,
+// unless they update it.
+static unsigned worst_bank(const Request& q, unsigned bytes, bool atomic, unsigned low, unsigned high) {
     uint32_t words[128];
     uint8_t first_of_bank[32], next[128], of_bank[32] = {};
     unsigned count = 0, worst = 0;
@@ -64,7 +64,7 @@ static unsigned worst_bank(const Request& q, unsigned bytes, unsigned low, unsig
             const unsigned bank = word % 32;
             bool known = false;
             unsigned w = of_bank[bank] ? first_of_bank[bank] : 0;
-            for (unsigned n = 0; n < of_bank[bank] && !known; n++, w = next[w]) known = words[w] == (uint32_t)word;
+            for (unsigned n = 0; n < of_bank[bank] && !known && !atomic; n++, w = next[w]) known = words[w] == (uint32_t)word;
             if (known) continue;
             words[count] = (uint32_t)word;
             next[count] = of_bank[bank] ? first_of_bank[bank] : 0;
@@ -86,12 +86,12 @@ static bool agree(const Request& q, unsigned partner) {
 
 // Accesses of up to 4 bytes go by 32 lanes, of 8 bytes by 16, of 16 bytes by 8; twice as many in a wide load where
 // neighbours, or lanes two apart, read the same. (Measured on an H200 with random patterns: ncu counts exactly this.)
-static Passes count_passes(const Request& q, unsigned bytes, bool load) {
+static Passes count_passes(const Request& q, unsigned bytes, Access access) {
     unsigned together = bytes <= 4 ? 32 : 128 / bytes;
-    if (load && bytes > 4 && (agree(q, 1) || agree(q, 2))) together *= 2;
+    if (access == Access::read && bytes > 4 && (agree(q, 1) || agree(q, 2))) together *= 2;
     Passes passes = {0, 0};
     for (unsigned low = 0; low < 32; low += together) {
-        const unsigned worst = worst_bank(q, bytes, low, low + together);
+        const unsigned worst = worst_bank(q, bytes, access == Access::atomic, low, low + together);
         passes.wavefronts += worst;
         passes.ideal += worst != 0;
     }
@@ -139,11 +139,11 @@ static void count_request(Tracer& t, const LogEntry& e, const Request& q) {
     c->requests++;
     c->bytes += (uint64_t)q.count * bytes;
     if (e.space == 0) {
-        const Passes passes = count_passes(q, bytes, e.access == Access::read);
+        const Passes passes = count_passes(q, bytes, e.access);
         c->wavefronts += passes.wavefronts;
         c->ideal_wavefronts += passes.ideal;
     } else {
-        c->sectors += count_sectors(q, bytes);
+        c->sectors += count_sectors(q, e.access == Access::atomic);
         c->ideal_sectors += (q.count * bytes + 31) / 32;
         touch(t, e, q, bytes);
     }

@@ -4,7 +4,7 @@
 
 struct emu_span { char* address; uint64_t bytes; };
 
-struct emu_array { char* address; uint64_t bytes, element_bytes; };
+struct emu_array { char* address; uint64_t bytes, element_bytes; };   // 0 bytes per element: the kernel may not write it
 
 // What to watch in a launch of a library that was built for it.
 struct emu_trace_results;

@@ -89,6 +89,7 @@ Races* emu_new_races(Tracer& t) {
     r->split = (uint32_t*)zeros(r->word_count * sizeof(uint32_t));
     bool failed = !r->words || !r->pieces || !r->split;
     for (unsigned i = 0; i < t.array_count; i++) {
+        if (!t.arrays[i].element_bytes) continue;
         r->elements[i] = (Element*)zeros(((t.arrays[i].high - t.arrays[i].low) / t.arrays[i].element_bytes + 1) * sizeof(Element));
         failed |= !r->elements[i];
     }
@@ -141,9 +142,12 @@ static inline bool unordered(Touch a, Touch b) {
     return difference >> 23 & 31 || !(difference >> 2 & 0xffff);        // two warps, or no __syncwarp()
 }
 
+static inline bool same_epoch(Touch a, Touch b) { return !((a ^ b) >> 40); }
+
 static inline void remember_read(Cell& c, Touch now) {
     const Touch difference = c.read ^ now;
     if (!(difference >> 40) && difference >> 18 & 1023) {               // another thread, in the same interval
+        if (same_epoch(c.other_warp, now)) return;                      // two warps: one of them is not the next writer's
         if (difference >> 23 & 31) {
             c.other_warp = c.read;
             c.same_warp = 0;
@@ -170,7 +174,7 @@ static void note_unwritten(Races& r, const Cell& c, const Fiber* f, uint32_t pla
     u.thread[u.kept++] = (uint16_t)f->linear_id;
 }
 
-static inline void check(Races& r, Cell& c, const Fiber* f, const LogEntry& e, Touch now) {
+static __attribute__((noinline)) void check_closely(Races& r, Cell& c, const Fiber* f, const LogEntry& e, Touch now) {
     if (e.access == Access::copy_arrived) {
         if (c.write & in_flight && thread_of(c.write) == f->linear_id) c.write = now;
         return;
@@ -186,6 +190,12 @@ static inline void check(Races& r, Cell& c, const Fiber* f, const LogEntry& e, T
     const Touch reader = unordered(c.read, now) ? c.read : unordered(c.same_warp, now) ? c.same_warp : c.other_warp;
     if (unordered(reader, now)) find_race(r, EMU_WRITE_AFTER_READ, f, e, reader);
     c.write = now;
+}
+
+static inline void check(Races& r, Cell& c, const Fiber* f, const LogEntry& e, Touch now) {
+    const bool long_written = epoch_of(c.write) >= r.first_epoch && !same_epoch(c.write, now) && !(c.write & in_flight);
+    if (e.access == Access::read && long_written) remember_read(c, now);   // nearly all there is to do
+    else check_closely(r, c, f, e, now);
 }
 
 // A word that threads access in pieces has a cell for each piece of 2 bytes or of 1, from then on until the block ends.
@@ -300,6 +310,7 @@ void emu_find_conflicts(const emu_tracing* tracing) {
     const auto atomic = [](const Element& x, int n) { return n ? 0 : x.atomic; };
     for (unsigned array = 0; all && array < all->tracer->array_count; array++) {
         const Array& a = all->tracer->arrays[array];
+        if (!a.element_bytes) continue;
         for (uint64_t i = 0; i < (a.high - a.low) / a.element_bytes; i++) {
             const Owned w = lowest(array, i, 0, write), updated = lowest(array, i, 0, atomic);
             if (w.mark) {
@@ -323,18 +334,23 @@ void emu_find_conflicts(const emu_tracing* tracing) {
 void emu_check_races(Tracer& t) {
     Races& r = *t.races;
     Block& b = *t.block;
-    unsigned longest = 0;
-    for (unsigned n = 0; n < b.size; n++)
-        if (b.fibers[n].logged > longest) longest = b.fibers[n].logged;
-    for (unsigned i = 0; i < longest; i++) {     // all threads side by side, as if they ran in step
-        for (unsigned n = 0; n < b.size; n++) {
-            Fiber& f = b.fibers[n];
-            if (i >= f.logged) continue;
-            const LogEntry& e = f.log[i];
-            if (e.access == Access::warp_sync) f.warp_epoch = (uint32_t)e.address;
-            else if (e.space) check_global(r, &f, e);
-            else check_shared(r, &f, e);
+    struct { const LogEntry *next, *end; Fiber* fiber; } threads[1024];   // those with something left in their logs
+    unsigned count = 0;
+    for (unsigned n = 0; n < b.size; n++) {
+        Fiber& f = b.fibers[n];
+        if (f.logged) threads[count++] = {f.log, f.log + f.logged, &f};
+    }
+    while (count) {                              // one access of each thread after the other, as if they ran in step
+        unsigned left = 0;
+        for (unsigned n = 0; n < count; n++) {
+            const LogEntry& e = *threads[n].next++;
+            Fiber* f = threads[n].fiber;
+            if (e.access == Access::warp_sync) f->warp_epoch = (uint32_t)e.address;
+            else if (e.space && r.elements[e.space - 1]) check_global(r, f, e);
+            else if (!e.space) check_shared(r, f, e);
+            if (threads[n].next != threads[n].end) threads[left++] = threads[n];
         }
+        count = left;
     }
 }
 

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static const unsigned log_capacity = 128, log_stride = log_capacity + 8;   // no power of two: cache sets; room for a sync
+static const unsigned log_capacity = 64, log_stride = log_capacity + 8;   // no power of two: cache sets; room for a sync
 
 static pthread_mutex_t findings_lock = PTHREAD_MUTEX_INITIALIZER;
 
