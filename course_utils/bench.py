@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from course_utils import bench_counters, bench_emulator, bench_gpu, measured, nvidia_tools
+from course_utils import bench_counters, bench_emulator, bench_gpu, measured, nvidia_tools, validation
 from course_utils.measured import Measurement, Row
 
 CHAPTERS: dict[str, Callable[[], list[Row]]] = {
@@ -21,10 +21,10 @@ CHAPTERS: dict[str, Callable[[], list[Row]]] = {
     "01_attention_basics": bench_gpu.naive_steps,
     "02_flash_attention_minimal": bench_gpu.minimal_flash,
 }
-# Subject: NVIDIA's program, what it measures, and those rows compared with the emulator.
-TOOLS: dict[str, tuple[str, Callable[[], list[Row]], Callable[[list[Row]], list[Row]]]] = {
-    "counters": ("ncu", bench_counters.measure_counters, bench_counters.compare_counters),
-    "sanitizer": ("compute-sanitizer", bench_counters.measure_sanitizer, bench_counters.compare_sanitizer),
+# Subject: NVIDIA's program, and what it measures.
+TOOLS: dict[str, tuple[str, Callable[[], list[Row]]]] = {
+    "counters": ("ncu", bench_counters.measure_counters),
+    "sanitizer": ("compute-sanitizer", bench_counters.measure_sanitizer),
 }
 
 
@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subject", choices=[*CHAPTERS, "emulator", *TOOLS], help="what to measure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw them (.png, .svg or .pdf); chapters only")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="FILE", help="sanitizer only: also write docs/validation.md, with the counters"
+    )
     parser.add_argument(
         "--record", action="store_true", help="keep the figures in the course, for readers without a GPU; not emulator"
     )
@@ -121,7 +124,9 @@ def _run_tools(args: argparse.Namespace) -> int:
     """Compares what was recorded with the emulator; with --record, only measures."""
     if args.against or args.plot:
         raise ValueError("--against belongs to `bench emulator`, and --plot to the chapters")
-    program, measure, compare = TOOLS[args.subject]
+    if args.markdown and (args.record or args.subject != "sanitizer"):
+        raise ValueError("--markdown belongs to `bench sanitizer` without --record")
+    program, measure = TOOLS[args.subject]
     if args.record:
         tool_version = nvidia_tools.version(program)
         measurement = measured.collect(args.subject, measure(), f"python -m course_utils bench {args.subject} --record")
@@ -129,7 +134,13 @@ def _run_tools(args: argparse.Namespace) -> int:
         print(f"{len(measurement.rows)} rows recorded in {measured.write(measurement)}")
     else:
         measurement = measured.load(args.subject)
-        print(table(compare(measurement.rows)))
+        if args.subject == "counters":
+            print(table(validation.compare_counters(measurement.rows)))
+        else:
+            results = validation.verdicts(measurement.rows)
+            print(f"{table(validation.sanitizer_table(results))}\n\n{validation.false_alarms(results)}")
+            if args.markdown:
+                args.markdown.write_text(validation.page(results), encoding="utf-8")
         print(f"\n{program} {measurement.versions[program]}: {measured.caption(measurement)}")
     if args.json:
         measured.write(measurement, args.json)

@@ -1,12 +1,12 @@
 """`python -m course_utils bench counters` and `bench sanitizer`: the emulator's tools held against NVIDIA's.
 
 With --record, on a GPU, ncu counts the launches of `counter_cases` and compute-sanitizer checks those of
-`sanitizer_cases`; what they said is kept with the course. Without it, the record is shown beside what the emulator
-says of the same launches here.
+`sanitizer_cases`; what they said is kept with the course. `validation` compares it with what the emulator says.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -19,18 +19,17 @@ from tqdm import tqdm
 from course_utils import nvidia_tools
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule, read_kernel
-from course_utils.emulator.sanitizer import TOOLS, Finding
+from course_utils.emulator.sanitizer import TOOLS
 from course_utils.launches import Launch
 from course_utils.measured import Row
-from course_utils.nvidia_tools import FIGURES, ToolError
+from course_utils.nvidia_tools import ToolError
 from course_utils.operators.minimal import BACKWARD_TILES, FORWARD_TILES, BackwardTile, ForwardTile
 
-NCU_LAUNCHES = 32  # launches that one ncu process counts: a failure loses these, and a start costs seconds
+NCU_LAUNCHES = 48  # launches that one ncu process counts: a failure loses these, and a start costs seconds
 NCU_SECONDS = 90  # for each of these processes
-NCU_BUDGET = 180  # seconds after which no further one is begun
+NCU_BUDGET = 145  # seconds after which no further one is begun
 SANITIZER_PROCESSES = 14  # at a time, on one GPU
-SANITIZER_SECONDS = 45  # for one launch; a kernel that hangs takes all of it
-SANITIZER_BUDGET = 220  # seconds after which no further launch is begun
+SANITIZER_BUDGET = 160  # seconds after which no further launch is begun
 
 MICRO = "00_start_here/micro"
 Index = Callable[[int], int]  # lane -> element
@@ -146,10 +145,47 @@ SHARED_READS: dict[str, dict[str, Index]] = {
     },
 }
 SHARED_WRITES: dict[str, dict[str, Index]] = {
+    "half": _strides(1, 2, 4, 16, 33),
+    "half2": _strides(1, 2, 8, 33),
     "float": {**_strides(1, 2, 4, 8, 32, 33), "reversed": lambda i: 31 - i},
     "float2": _strides(1, 2, 4, 16, 17),
     "float4": _strides(1, 2, 4, 8, 17),
 }
+SHARED_READS |= {
+    type_: {**patterns, "pairs": lambda i: i // 2} for type_, patterns in SHARED_WRITES.items() if "half" in type_
+}
+WIDTHS = {"half": 1, "half2": 2, "float": 1, "float2": 2, "float4": 4}  # numbers in an element
+
+
+def _random_patterns(type_: str) -> dict[str, Index]:
+    """Ten patterns with fixed seeds: elements out of few or many, so that lanes share words or collide in a bank; in
+    every other pattern a quarter of the lanes is idle."""
+    patterns: dict[str, Index] = {}
+    for seed in range(10):
+        generator = random.Random(f"{type_} {seed}")
+        elements = (8, 32, 64, 256, 1024)[seed // 2]
+        idle = 0.25 if seed % 2 else 0
+        table = [-1 if generator.random() < idle else generator.randrange(elements) for _ in range(32)]
+        patterns[f"random {seed}"] = table.__getitem__
+    return patterns
+
+
+def _agreements(type_: str) -> dict[str, Index]:
+    """Random reads of 8 or 16 bytes in which lanes read what their partners read: the neighbours i and i ^ 1, or the
+    lanes i and i ^ 2. Another pairing in each half-warp, or in one half-warp only, shows what the hardware looks at."""
+    patterns: dict[str, Index] = {}
+    for first, second in [(1, 2), (2, 1), (1, 0), (0, 2), (1, 1), (2, 2)]:
+        for seed in range(3):
+            generator = random.Random(f"{type_} {first} {second} {seed}")
+            table = [generator.randrange((16, 64, 256)[seed]) for _ in range(32)]
+            table = [table[i & ~(first if i < 16 else second)] for i in range(32)]
+            patterns[f"partners {first} and {second}, {seed}"] = table.__getitem__
+    return patterns
+
+
+for _type in ("float", "float2", "float4"):
+    SHARED_READS[_type] |= _random_patterns(_type) | (_agreements(_type) if _type != "float" else {})
+    SHARED_WRITES[_type] |= _random_patterns(_type)
 
 
 def _shared() -> Named:
@@ -159,13 +195,13 @@ def _shared() -> Named:
             yield f"pitch {pitch}", _micro("shared_tile", kernel, *args, block=(32, 32))
     yield "", _micro("shared_tile", "read_columns_swizzled", torch.zeros(GRID, 32, 32), block=(32, 32))
     for type_, patterns in SHARED_READS.items():
-        width = int(type_[5:] or 1)
+        number = torch.float16 if "half" in type_ else torch.float32
         for name, index in patterns.items():
-            args = _table(index, 32), torch.zeros(GRID, 32, width)
+            args = _table(index, 32), torch.zeros(GRID, 32, WIDTHS[type_], dtype=number)
             yield name, _micro("shared_access", f"read_{type_}", *args, block=(32,))
     for type_, patterns in SHARED_WRITES.items():
         for name, index in patterns.items():
-            args = _table(index, 32), torch.zeros(GRID, 1024)
+            args = _table(index, 32), torch.zeros(GRID, 512 if type_ == "half" else 1024)
             yield name, _micro("shared_access", f"write_{type_}", *args, block=(32,))
 
 
@@ -177,20 +213,50 @@ def _ldmatrix() -> Named:
             yield name, _micro("ldmatrix", kernel, *args, block=(32,))
 
 
+# Where the copies of a block go, in units of their size.
+COPY_TARGETS: dict[str, Index] = {
+    "pitch 1": lambda i: i,
+    "pitch 2": lambda i: 2 * i,
+    "pairs swapped": lambda i: i ^ 1,
+    "pairs apart": lambda i: i // 2 * 4 + i % 2,
+    "quads swapped": lambda i: i ^ 2,
+    "swizzled": lambda i: i ^ (i // 8 % 8),  # rows of 128 bytes, as in a tile of 64 halves
+    "padded rows of 8": lambda i: i + i // 8,
+    "padded rows of 16": lambda i: i + i // 16,
+}
+
+
 def _cp_async() -> Named:
     for size, cache in [(4, "ca"), (8, "ca"), (16, "ca"), (16, "cg")]:
-        for pitch in (1, 2):
-            args = _floats(N, size // 4), torch.zeros(N), *_ints(pitch)
-            options = (f"-DBYTES={size}", *(["-DAROUND_L1"] if cache == "cg" else []))
-            yield f"{size} {cache}, pitch {pitch}", _micro("cp_async", "copy_async", *args, options=options)
+        options = (f"-DBYTES={size}", *(["-DAROUND_L1"] if cache == "cg" else []))
+        for name, index in COPY_TARGETS.items():
+            if size == 16 or "pitch" in name:
+                args = _floats(N, size // 4), _table(index, BLOCK), torch.zeros(N)
+                yield f"{size} {cache}, {name}", _micro("cp_async", "copy_async", *args, options=options)
+
+
+# Which threads share an address.
+SHARED_SUMS: dict[str, Index] = {
+    "one address": lambda i: 0,
+    "neighbours": lambda i: i,
+    "pairs": lambda i: i // 2,
+    "quads": lambda i: i // 4,
+    "eighths": lambda i: i // 8,
+    "pairs 16 apart": lambda i: i // 32 * 32 + i % 16,
+    "every fourth": lambda i: i // 32 * 32 + i % 4 * 8,
+    "one hot, others alone": lambda i: i // 32 * 32 if i % 32 < 8 else i,
+}
 
 
 def _atomics() -> Named:
-    for name, stride in [("one address", 0), ("neighbours", 1)]:
-        sums, old, stride32 = torch.zeros(N + 1, dtype=torch.int32), torch.zeros(N, dtype=torch.int32), np.int32(stride)
-        yield name, _micro("atomics", "reduce_global", sums, stride32)
-        yield name, _micro("atomics", "add_global", sums, old, stride32)
-        yield name, _micro("atomics", "add_shared", old, stride32)
+    for name, index in SHARED_SUMS.items():
+        everywhere, in_block = _table(index, N), _table(index, BLOCK)
+        ints, floats = torch.zeros(N, dtype=torch.int32), torch.zeros(N)
+        yield name, _micro("atomics", "reduce_global", everywhere, ints)
+        yield name, _micro("atomics", "reduce_global_float", everywhere, floats)
+        yield name, _micro("atomics", "add_global", everywhere, ints, ints.clone())
+        yield name, _micro("atomics", "add_shared_int", in_block, ints)
+        yield name, _micro("atomics", "add_shared_float", in_block, floats)
 
 
 def _divergence() -> Named:
@@ -323,7 +389,7 @@ def _flash_backward(heads: int, length: int, head_dim: int = 64) -> dict[str, La
 def measure_counters() -> list[Row]:
     """ncu's metrics of every case, on this machine's GPU. Cases whose ncu process failed are named and left out."""
     rows: list[Row] = []
-    groups = [[case for case in counter_cases() if case.group == group] for group in ("micro", "large", "course")]
+    groups = [[case for case in counter_cases() if case.group == group] for group in ("course", "large", "micro")]
     parts = [group[start : start + NCU_LAUNCHES] for group in groups for start in range(0, len(group), NCU_LAUNCHES)]
     stop = time.monotonic() + NCU_BUDGET
     for part in tqdm(parts, desc="ncu"):
@@ -335,7 +401,8 @@ def measure_counters() -> list[Row]:
             tqdm.write(f"{part[0].name} ... {part[-1].name} are left out: {error}")
         else:
             rows += [_counter_row(case, metrics) for case, metrics in zip(part, counted, strict=True)]
-    return rows
+    order = {case.name: n for n, case in enumerate(counter_cases())}
+    return sorted(rows, key=lambda row: order[row["name"]])
 
 
 def _counter_row(case: Case, metrics: dict[str, int]) -> Row:
@@ -356,37 +423,6 @@ def compulsory_bytes(launch: Launch) -> tuple[int, int]:
     tensors = [(arg, p) for arg, p in zip(launch.args, parameters, strict=True) if isinstance(arg, torch.Tensor)]
     read = sum(tensor.nbytes for tensor, parameter in tensors if parameter.const)
     return read, sum(tensor.nbytes for tensor, _ in tensors) - read
-
-
-def compare_counters(recorded: list[Row]) -> list[Row]:
-    """A row per figure that ncu and the emulator count differently, and one per launch where all are equal; for the
-    large launches, HBM bytes beside the bytes of their tensors."""
-    cases = {case.name: case for case in counter_cases()}
-    rows: list[Row] = []
-    for record in tqdm(recorded, desc="emulator", leave=False):
-        metrics, name = record["metrics"], str(record["name"])
-        if record["group"] == "large":
-            rows += [
-                {"launch": name, "figure": f"HBM bytes {way}", "tensors": record[tensors], "ncu": metrics.get(metric)}
-                for way, tensors, metric in [
-                    ("read", "bytes_only_read", "dram__bytes_read"),
-                    ("written", "bytes_written", "dram__bytes_write"),
-                ]
-            ]
-            continue
-        if name not in cases:
-            continue
-        different = differences(nvidia_tools.emulated_figures(cases[name].launch), nvidia_tools.ncu_figures(metrics))
-        if not different:
-            rows.append({"launch": name, "figure": "all", "verdict": "equal"})
-        for figure, (ours, ncus) in different.items():
-            rows.append({"launch": name, "figure": figure, "emulator": ours, "ncu": ncus, "verdict": "different"})
-    return rows
-
-
-def differences(ours: dict[str, int], ncus: dict[str, int]) -> dict[str, tuple[int, int]]:
-    """The FIGURES that both have and that differ: (the emulator's, ncu's)."""
-    return {name: (ours[name], ncus[name]) for name in FIGURES if name in ncus and ours[name] != ncus[name]}
 
 
 # ---- bench sanitizer
@@ -415,7 +451,7 @@ def sanitizer_cases() -> list[SanitizerCase]:
         case.name: case.launch
         for case in counter_cases()
         if case.name
-        in ("ldmatrix_x4 swizzled", "copy_async 16 cg, pitch 1", "add_shared neighbours", "divergent_shared")
+        in ("ldmatrix_x4 swizzled", "copy_async 16 cg, pitch 1", "add_shared_int neighbours", "divergent_shared")
     }
     return [
         *(SanitizerCase(broken.name, "broken", broken.launch(), broken.tool) for broken in BROKEN.values()),
@@ -452,12 +488,12 @@ def _sanitizer_row(case: SanitizerCase, tool: str, stop: float) -> Row | None:
     begin = time.monotonic()
     if begin > stop:
         return None
-    run = nvidia_tools.run_compute_sanitizer(case.launch, tool, timeout=SANITIZER_SECONDS)
+    run = nvidia_tools.run_compute_sanitizer(case.launch, tool)
     return {
         "name": case.name,
         "state": case.state,
         "tool": tool,
-        "timed_out": run.timed_out,
+        "failure": run.failure,
         "seconds": round(time.monotonic() - begin, 1),
         "findings": [
             {
@@ -472,33 +508,3 @@ def _sanitizer_row(case: SanitizerCase, tool: str, stop: float) -> Row | None:
             for finding in run.findings
         ],
     }
-
-
-def compare_sanitizer(recorded: list[Row]) -> list[Row]:
-    """A row per broken or mended kernel: the lines that each tool names, compute-sanitizer's and ours; and one for all
-    clean kernels together."""
-    ours: dict[tuple[str, str], list[Finding]] = {}
-    cases = sanitizer_cases()
-    for case in tqdm(cases, desc="emulator", leave=False):
-        ours[case.name, case.state] = nvidia_tools.emulated_findings(case.launch)
-    rows: list[Row] = []
-    for case in cases:
-        records = [row for row in recorded if (row["name"], row["state"]) == (case.name, case.state)]
-        theirs = [(row["tool"], finding["line"]) for row in records for finding in row["findings"]]
-        theirs += [(row["tool"], "time limit") for row in records if row["timed_out"]]
-        mine = [(finding.tool, finding.line) for finding in ours[case.name, case.state]]
-        if case.state != "clean" or theirs or mine:
-            nvidias = _lines(theirs) if records else "not run"
-            rows.append(
-                {"kernel": case.name, "state": case.state, "compute-sanitizer": nvidias, "emulator": _lines(mine)}
-            )
-    clean = sum(case.state == "clean" for case in cases)
-    silent = clean - sum(row["state"] == "clean" for row in rows)
-    rows.append({"kernel": f"{silent} of {clean} kernels", "state": "clean", "compute-sanitizer": "-", "emulator": "-"})
-    return rows
-
-
-def _lines(findings: list[tuple[object, object]]) -> str:
-    """ "racecheck 31, 40": the tools that found something and the lines that they name."""
-    tools = {tool: list(dict.fromkeys(str(line) for t, line in findings if t == tool)) for tool, _ in findings}
-    return "; ".join(f"{tool} {', '.join(lines)}" for tool, lines in tools.items()) or "-"

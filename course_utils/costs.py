@@ -4,8 +4,9 @@ Two kinds of byte count, never to be mixed:
 
 - *Algorithmic traffic* (`naive_traffic`, `fa1_traffic`, `fa2_traffic`): what the paper counts. Each load of a tile from
   HBM into on-chip memory counts once, caches do not exist, and the tile sizes decide everything.
-- *Global bytes requested* (`requested_...`): what the load and store instructions of one of our kernels ask of global
-  memory, every thread counted. L1 and L2 answer most of it, so it says nothing about HBM by itself.
+- *Global bytes requested* (`naive_requested`): what the load and store instructions of our kernels ask of global
+  memory, every thread counted. L1 and L2 answer most of it, so it says nothing about HBM by itself. For the kernels of
+  chapter 02 both counts are the same, and tests/operators/test_traffic.py holds them against the emulator's counters.
 
 What really went through HBM is neither; only a profiler on a GPU can measure that.
 
@@ -323,8 +324,9 @@ def naive_requested(
 ) -> list[Step]:
     """Global bytes requested by the three kernels of chapter 01, fp32, every thread counted.
 
-    `coalesced` chooses scores.cu over scores_uncoalesced.cu. The first keeps 32 keys in shared memory for 32 queries,
-    so it asks less often for K; whether the loads of a warp fall together is not visible in bytes requested.
+    `coalesced` chooses scores.cu over scores_uncoalesced.cu. The first shares what it loads: 32 keys serve 32 queries
+    and the other way round, so it asks less often; whether the loads of a warp fall together is not visible in bytes
+    requested. The distinct bytes among them are those of `naive_traffic`.
 
     The kernels of chapter 02 need no formula of their own: forward_fa1_order.cu requests exactly `fa1_traffic` (fp32,
     4-byte statistics), forward_plain.cu and forward.cu exactly `fa2_traffic`, since the threads of a block share loads.
@@ -332,10 +334,8 @@ def naive_requested(
     pairs = query_length * key_length
     score_reads = 2 * pairs * head_dim
     if coalesced:
-        tile = 32
-        key_reads = ceil_div(query_length, tile) * key_length * head_dim
-        # Threads beyond the last key still take part in the loop over the tile.
-        score_reads = key_reads + query_length * ceil_div(key_length, tile) * tile * head_dim
+        query_tiles, key_tiles = ceil_div(query_length, 32), ceil_div(key_length, 32)
+        score_reads = (query_length * key_tiles + key_length * query_tiles) * head_dim
     steps = [
         Step("S = scale · Q Kᵀ", score_reads, pairs),
         Step("P = softmax(S)", 3 * pairs, pairs),  # once for the maximum, once for the sum, once for P

@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,10 +30,10 @@ import numpy as np
 import torch
 
 from course_utils import measured
+from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator import profile, sanitize
 from course_utils.emulator.sanitizer import TOOLS, Finding
 from course_utils.errors import Index3, KernelError
-from course_utils.kernel_source import read_kernel
 from course_utils.launches import Launch
 from course_utils.measured import Row
 
@@ -40,6 +41,9 @@ PROGRAMS = ("compute-sanitizer", "ncu")
 # Where CUDA's installers put them if they are not on the PATH.
 FOLDERS = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/nvidia/nsight-compute/*")
 SCRIPT = "python my_script.py"  # stands for the user's own program in the command lines that are shown
+PADDING = 1024  # bytes that memcheck leaves free behind each allocation
+SANITIZER_SECONDS = 60  # for a launch under compute-sanitizer, with the start of Python
+KERNEL_SECONDS = 15  # for the kernel itself: one that hangs takes all of it
 TAIL = 2000  # characters of a tool's output that an error message quotes
 
 
@@ -71,18 +75,37 @@ METRICS = [
 
 
 class Figure(NamedTuple):
-    """One figure of a launch: the emulator's `Counters.total(...)` of it, and the metrics of ncu whose sum it is."""
+    """One figure of a launch: the emulator's `Counters.total(...)` of it, and the metrics of ncu whose sum it is, less
+    the sum of `minus`."""
 
     figure: str
     space: str
     operation: str
     metrics: tuple[str, ...]
+    minus: tuple[str, ...] = ()
 
 
 def _global(figure: str, operation: str, *ops: str) -> Figure:
     return Figure(figure, "global", operation, tuple(f"l1tex__t_{figure}_pipe_lsu_mem_global_op_{op}" for op in ops))
 
 
+def _wavefronts(operation: str, *ops: str) -> Figure:
+    return Figure(
+        "wavefronts", "shared", operation, tuple(f"{_SASS}_pipe_lsu_wavefronts_mem_shared_op_{op}" for op in ops)
+    )
+
+
+def _conflicts(operation: str, op: str, *ops: str) -> Figure:
+    """Bank conflicts of the instructions. ncu's metric also counts, as its "l1tex" wavefronts do, the waits between the
+    warps of a block, which change from run to run; the wavefronts of the instructions ("sass") are without them."""
+    wavefronts = tuple(f"{_SASS}_pipe_lsu_wavefronts_mem_shared_op_{o}" for o in ops)
+    conflicts = f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{op}"
+    asynchronous = (f"{_SASS}_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts",) if op == "st" else ()
+    minus = (f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{op}",)
+    return Figure("bank_conflicts", "shared", operation, (conflicts, *asynchronous, *wavefronts), minus)
+
+
+_SASS = "smsp__sass_l1tex_data"
 FIGURES: dict[str, Figure] = {
     "global load requests": _global("requests", "load", "ld"),
     "global load sectors": _global("sectors", "load", "ld"),
@@ -90,36 +113,18 @@ FIGURES: dict[str, Figure] = {
     "global store sectors": _global("sectors", "store", "st"),
     "global atomic requests": _global("requests", "atomic", "atom", "red"),
     "global atomic sectors": _global("sectors", "atomic", "atom", "red"),
-    "shared load wavefronts": Figure(
-        "wavefronts", "shared", "load", ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld",)
-    ),
-    "shared load bank conflicts": Figure(
-        "bank_conflicts", "shared", "load", ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld",)
-    ),
-    "shared store wavefronts": Figure(
-        "wavefronts",
-        "shared",
-        "store",
-        (
-            "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st",
-            "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts",
-        ),
-    ),
-    "shared store bank conflicts": Figure(
-        "bank_conflicts",
-        "shared",
-        "store",
-        (
-            "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st",
-            "smsp__sass_l1tex_data_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts",
-        ),
-    ),
+    "shared load wavefronts": _wavefronts("load", "ld", "ldsm"),
+    "shared load bank conflicts": _conflicts("load", "ld", "ld", "ldsm"),
+    "shared store wavefronts": _wavefronts("store", "st", "ldgsts"),
+    "shared store bank conflicts": _conflicts("store", "st", "st"),
     "shared atomic wavefronts": Figure(
         "wavefronts", "shared", "atomic", ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_atom",)
     ),
 }
 # The metrics behind the figures, for the command line that a person would type.
-SHOWN_METRICS = tuple(f"{name}.sum" for figure in FIGURES.values() for name in figure.metrics if "sass" not in name)
+SHOWN_METRICS = tuple(
+    f"{name}.sum" for figure in FIGURES.values() for name in (*figure.minus, *figure.metrics) if "sass" not in name
+)
 
 
 # ---- command lines
@@ -128,9 +133,10 @@ SHOWN_METRICS = tuple(f"{name}.sum" for figure in FIGURES.values() for name in f
 def compute_sanitizer_command(kernel: Launch | str, tool: str = "memcheck", program: str = SCRIPT) -> str:
     """The command line that checks one kernel of a program, as text to show; `tool` is one of `TOOLS`."""
     _check_tool(tool)
-    # Without its pool, torch allocates each tensor alone, so that an overrun does not land in a neighbour.
+    # Without its pool torch allocates each tensor alone, and then nothing lies right behind it: no overrun is hidden.
     pool = "PYTORCH_NO_CUDA_MEMORY_CACHING=1 " if tool == "memcheck" else ""
-    return f"{pool}compute-sanitizer --tool {tool} --kernel-name kns={_name(kernel)} {program}"
+    padding = f" --padding {PADDING}" if tool == "memcheck" else ""
+    return f"{pool}compute-sanitizer --tool {tool}{padding} --kernel-name kns={_name(kernel)} {program}"
 
 
 def ncu_command(kernel: Launch | str, metrics: Sequence[str] = SHOWN_METRICS, program: str = SCRIPT) -> str:
@@ -183,29 +189,51 @@ def version(program: str) -> str:
 
 
 class SanitizerRun(NamedTuple):
-    """What compute-sanitizer said of one launch: parsed, its whole output, and whether the time limit stopped it."""
+    """What compute-sanitizer said of one launch: parsed, and its whole output. failure: why the kernel did not end,
+    such as "launch failed: CUDA error: misaligned address" or "hangs: stopped after 12 s"; empty if it did."""
 
     findings: list[Finding]
     output: str
-    timed_out: bool
+    failure: str
 
 
-def run_compute_sanitizer(launch: Launch, tool: str = "memcheck", *, timeout: float = 120) -> SanitizerRun:
+def run_compute_sanitizer(
+    launch: Launch, tool: str = "memcheck", *, timeout: float = SANITIZER_SECONDS, kernel_timeout: int = KERNEL_SECONDS
+) -> SanitizerRun:
     """Runs a launch on the GPU under one tool of compute-sanitizer.
 
-    A kernel that hangs is stopped after `timeout` seconds; what was found until then is kept. Raises ToolError if the
-    tool cannot be used here or did not get as far as the kernel.
+    A kernel that hangs is stopped after `kernel_timeout` seconds, the whole run after `timeout`; what was found until
+    then is kept. Raises ToolError if the tool cannot be used here or did not get as far as the kernel.
     """
     _check_tool(tool)
     # Errors of the CUDA API are left out: a kernel that crashed makes every later call fail.
     options = ["--tool", tool, "--report-api-errors", "no", "--show-backtrace", "device", "--print-limit", "1000"]
+    program = _require("compute-sanitizer")
+    if tool == "memcheck" and _knows_padding(program):
+        options += ["--padding", str(PADDING)]
     with tempfile.TemporaryDirectory() as folder:
-        command = [_require("compute-sanitizer"), *options, *_replay(folder, [launch])]
+        command = [program, *options, *_replay(folder, [launch], kernel_timeout)]
         code, output = _run(command, folder, timeout, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"})
     findings = parse_sanitizer(output, tool, launch)
-    if not findings and _launched(launch) not in output:
+    failure = _failure(launch, output, timeout if code is None else None)
+    if not findings and not failure and _launched(launch) not in output:
         raise ToolError(f"compute-sanitizer --tool {tool} did not get as far as {launch.kernel}():\n{output[-TAIL:]}")
-    return SanitizerRun(findings, output, code is None)
+    return SanitizerRun(findings, output, failure)
+
+
+@functools.cache
+def _knows_padding(program: str) -> bool:
+    return "--padding" in subprocess.run([program, "--help"], capture_output=True, text=True, check=False).stdout
+
+
+def _failure(launch: Launch, output: str, timeout: float | None) -> str:
+    """Why a replayed kernel did not end, by the lines that `replay` prints; timeout: seconds after which it was stopped
+    from outside, None if it was not."""
+    match = re.search(r"^(launch failed: .*|hangs: .*)$", output, re.MULTILINE)
+    if match:
+        return match[1]
+    hangs = timeout is not None and _begins(launch) in output and _launched(launch) not in output
+    return f"hangs: stopped after {timeout:.0f} s" if hangs else ""
 
 
 def run_ncu(launches: Sequence[Launch], *, timeout: float = 300) -> list[dict[str, int]]:
@@ -246,10 +274,10 @@ def known_metrics() -> list[str]:
     return found
 
 
-def _replay(folder: str, launches: Sequence[Launch]) -> list[str]:
+def _replay(folder: str, launches: Sequence[Launch], kernel_timeout: int = 0) -> list[str]:
     file = Path(folder) / "launches.pt"
     torch.save(list(launches), file)
-    return [sys.executable, "-m", "course_utils.nvidia_tools", "replay", str(file)]
+    return [sys.executable, "-m", "course_utils.nvidia_tools", "replay", str(file), str(kernel_timeout)]
 
 
 def _run(
@@ -279,12 +307,37 @@ def _run(
     return code, output.read_text(encoding="utf-8", errors="replace")
 
 
-def replay(file: str) -> None:
-    """Runs saved launches on the GPU, one after the other; what the tools watch."""
+def replay(file: str, kernel_timeout: int = 0) -> None:
+    """Runs saved launches on the GPU, one after the other; what the tools watch.
+
+    A kernel that takes more than `kernel_timeout` seconds (0: no limit) ends the process, since nothing else stops it.
+    """
+    torch.cuda.synchronize()  # starts CUDA, which takes seconds under a tool: outside of the time limit
     for launch in torch.load(file, weights_only=False):
-        launch.run("cuda")
+        RawModule(code=read_kernel(launch.source), options=launch.options).compile("cuda")
+        print(_begins(launch), flush=True)
+        watch = threading.Timer(kernel_timeout, _give_up, [kernel_timeout])
+        watch.daemon = True
+        if kernel_timeout:
+            watch.start()
+        try:
+            launch.run("cuda")
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            if reason := re.search(r"(?:CUDA error|cudaError\w+|CUDA_ERROR_\w+): (.+)", str(error)):
+                print(f"launch failed: CUDA error: {reason[1]}", flush=True)
+            raise
+        watch.cancel()
         print(_launched(launch), flush=True)
-        torch.cuda.synchronize()
+
+
+def _give_up(seconds: int) -> None:
+    print(f"hangs: stopped after {seconds} s", flush=True)
+    os._exit(1)
+
+
+def _begins(launch: Launch) -> str:
+    return f"launching {launch.kernel}()"
 
 
 def _launched(launch: Launch) -> str:
@@ -448,6 +501,8 @@ def side_by_side(launch: Launch) -> SideBySide:
         for tool in TOOLS:
             run = run_compute_sanitizer(launch, tool)
             findings += [_finding_row("compute-sanitizer", finding) for finding in run.findings]
+            if run.failure:
+                findings.append({"by": "compute-sanitizer", "tool": tool, "line": "", "message": run.failure})
     return SideBySide(counters, findings, "\n".join(notes))
 
 
@@ -471,8 +526,11 @@ def emulated_findings(launch: Launch) -> list[Finding]:
 
 def ncu_figures(metrics: dict[str, int]) -> dict[str, int]:
     """FIGURES out of ncu's metrics; a figure without any of its metrics is left out."""
-    sums = {name: [metrics[m] for m in figure.metrics if m in metrics] for name, figure in FIGURES.items()}
-    return {name: sum(values) for name, values in sums.items() if values}
+    return {
+        name: sum(metrics.get(m, 0) for m in figure.metrics) - sum(metrics.get(m, 0) for m in figure.minus)
+        for name, figure in FIGURES.items()
+        if figure.metrics[0] in metrics
+    }
 
 
 def recorded_figures(launch: Launch, name: str = "counters") -> tuple[dict[str, int], str] | None:
@@ -501,6 +559,6 @@ def _argument(value: torch.Tensor | np.generic) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] != "replay":
-        sys.exit("usage: python -m course_utils.nvidia_tools replay FILE")
-    replay(sys.argv[2])
+    if len(sys.argv) not in (3, 4) or sys.argv[1] != "replay":
+        sys.exit("usage: python -m course_utils.nvidia_tools replay FILE [SECONDS]")
+    replay(sys.argv[2], *map(int, sys.argv[3:]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import html
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,10 @@ from pygments.lexers import CudaLexer
 from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.launch import settings
 from course_utils.errors import CompileError, KernelError, LaunchError
-from course_utils.kernel_source import read_kernel
+from course_utils.kernel_source import read_kernel, source_name
+
+_FRAME = "background: #fafafa; color: #1a1a1a; padding: 8px 12px; border-radius: 4px; overflow-x: auto"
+_CAPTION = '<div style="font-size: 85%; opacity: 0.8">{}</div>'
 
 
 def machine() -> torch.device:
@@ -44,10 +48,9 @@ def source(name: str, first: int = 1, last: int | None = None) -> DisplayHandle 
     look = {"noclasses": True, "nobackground": True, "prestyles": style}
     formatter = HtmlFormatter(linenos="inline", linenostart=first, style="default", **look)
     body = highlight(text, CudaLexer(stripnl=False), formatter)
-    caption = f'<div style="font-size: 85%; opacity: 0.8">kernels/{html.escape(name)}</div>'
+    caption = _CAPTION.format(f"kernels/{html.escape(name)}")
     plain = "\n".join(f"{number:4d}  {line}" for number, line in enumerate(text.splitlines(), first))
-    frame = "background: #fafafa; color: #1a1a1a; padding: 8px 12px; border-radius: 4px; overflow-x: auto"
-    page = f'<div style="{frame}; line-height: 1.35">{caption}{body}</div>'
+    page = f'<div style="{_FRAME}; line-height: 1.35">{caption}{body}</div>'
     return display({"text/html": page, "text/plain": plain}, raw=True)
 
 
@@ -72,6 +75,26 @@ def passage(name: str, start: str, end: str | None = None) -> DisplayHandle | No
         while not lines[last - 1].strip():
             last -= 1
     return source(name, first, last)
+
+
+def difference(before: str, after: str, context: int = 2) -> DisplayHandle | None:
+    """Shows in which lines two kernels differ, as `diff -u` does: "-" lines are only in `before`, "+" only in `after`.
+
+    before, after: what `read_kernel` returns, or any text; context: equal lines shown around each change. Raises
+    ValueError if the texts are equal, as after a `replace` that found nothing.
+    """
+    names = [source_name(text) for text in (before, after)]
+    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), *names, n=context, lineterm=""))
+    if not lines:
+        raise ValueError(f"before and after are equal, line by line: {names[0]}")
+    looks = {"-": "background: #ffe3e0", "+": "background: #dcf3de", "@": "color: #4a4a4a", " ": ""}
+    body = "".join(f'<div style="{looks[line[0]]}">{html.escape(line)}</div>' for line in lines[2:])
+    caption = html.escape(" → ".join(dict.fromkeys(names)))
+    mono = (
+        "font-family: ui-monospace, monospace; white-space: pre; line-height: 1.35; width: max-content; min-width: 100%"
+    )
+    page = f'<div style="{_FRAME}">{_CAPTION.format(caption)}<div style="{mono}">{body}</div></div>'
+    return display({"text/html": page, "text/plain": "\n".join(lines)}, raw=True)
 
 
 def _cell(value: Any) -> str:
@@ -101,8 +124,8 @@ def table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> None:
         )
 
     body = "".join(f"<tr>{row_html('td', line)}</tr>" for line in cells)
-    heading = f"<caption>{html.escape(caption)}</caption>" if caption else ""
-    page = f"<table>{heading}<thead><tr>{row_html('th', columns)}</tr></thead><tbody>{body}</tbody></table>"
+    heading = _CAPTION.format(html.escape(caption)) if caption else ""  # a <caption> would wrap at the table's width
+    page = f"{heading}<table><thead><tr>{row_html('th', columns)}</tr></thead><tbody>{body}</tbody></table>"
     display({"text/html": page, "text/plain": f"{caption}\n{plain}".strip()}, raw=True)
 
 

@@ -182,23 +182,6 @@ def test_naive_traffic_step_by_step():
     assert costs.total_bytes(steps) == 4 * (2 * 80 + 2 * 160 + 4 * 200)
 
 
-@pytest.mark.parametrize(("query_length", "key_length", "d"), [(32, 32, 32), (40, 70, 48), (1, 33, 64)])
-def test_requested_bytes_equal_a_walk_over_the_threads_of_the_score_kernels(query_length, key_length, d):
-    obvious = corner_turned = written = 0
-    for block_i in range(0, query_length, 32):
-        for block_j in range(0, key_length, 32):
-            for ty in range(32):
-                for tx in range(32):
-                    inside = block_i + ty < query_length and block_j + tx < key_length
-                    obvious += 2 * d * inside
-                    written += inside
-                    loads_key = sum(block_j + ty < key_length and c + tx < d for c in range(0, d, 32))
-                    corner_turned += loads_key + (block_i + ty < query_length) * d
-    for coalesced, read in ((False, obvious), (True, corner_turned)):
-        step = costs.naive_requested(2, 3, query_length, key_length, d, coalesced=coalesced)[0]
-        assert (step.bytes_read, step.bytes_written) == (24 * read, 24 * written)
-
-
 def test_flash_io_order_follows_the_counted_traffic():
     """Twice the length costs four times, twice the memory half: both in Theorem 2 and in the exact count."""
 

@@ -6,6 +6,7 @@ The captured texts are theirs, shortened; a fake program that prints one stands 
 import os
 import stat
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -117,9 +118,18 @@ def test_ncu_rows_come_by_launch_with_plain_numbers():
 
 
 def test_a_figure_is_the_sum_of_the_metrics_that_there_are():
-    load, asynchronous = FIGURES["global load sectors"].metrics[:2]
-    assert nvidia_tools.ncu_figures({load: 3, asynchronous: 4, "dram__bytes_read": 5}) == {"global load sectors": 7}
-    assert {metric for figure in FIGURES.values() for metric in figure.metrics} <= set(METRICS)
+    atom, red = FIGURES["global atomic sectors"].metrics
+    assert nvidia_tools.ncu_figures({atom: 3, red: 4, "dram__bytes_read": 5}) == {"global atomic sectors": 7}
+    assert {metric for figure in FIGURES.values() for metric in (*figure.metrics, *figure.minus)} <= set(METRICS)
+
+
+def test_waits_between_warps_are_no_bank_conflicts():
+    """The figures of softmax.cu on an H200: 64 waits, which ncu counts as conflicts and as wavefronts of L1."""
+    name = "pipe_lsu_wavefronts_mem_shared_op_ld"
+    conflicts = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld"
+    metrics = {conflicts: 64, f"l1tex__data_{name}": 16448, f"smsp__sass_l1tex_data_{name}": 16384}
+    figures = nvidia_tools.ncu_figures(metrics)
+    assert figures == {"shared load bank conflicts": 0, "shared load wavefronts": 16384}
 
 
 # ---- command lines
@@ -130,7 +140,7 @@ def test_command_lines_are_what_a_person_would_type():
         "compute-sanitizer --tool racecheck --kernel-name kns=vector_add python my_script.py"
     )
     assert nvidia_tools.compute_sanitizer_command("scores").startswith(
-        "PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck"
+        "PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --padding 1024 "
     )
     command = nvidia_tools.ncu_command(LAUNCH, [f"{READ}.sum", f"{SECTORS}.sum"], "python x.py")
     words = f"ncu --clock-control none -k vector_add --metrics {READ}.sum,{SECTORS}.sum python x.py"
@@ -191,14 +201,16 @@ def test_without_the_tool_the_reason_is_given(gpu, monkeypatch, tmp_path):
 def test_compute_sanitizer_watches_a_replay_without_torchs_pool(fake):
     fake(
         "compute-sanitizer",
+        f"if '--help' in args: print('  --padding arg (=0)'); sys.exit()\n"
         f"assert args[:2] == ['--tool', 'memcheck'], args\n"
-        f"assert args[-4:-1] == ['-m', 'course_utils.nvidia_tools', 'replay'] and os.path.exists(args[-1])\n"
+        f"assert args[-5:-2] == ['-m', 'course_utils.nvidia_tools', 'replay'] and os.path.exists(args[-2])\n"
+        f"assert args[args.index('--padding') + 1] == '1024'\n"
         f"assert os.environ['PYTORCH_NO_CUDA_MEMORY_CACHING'] == '1'\n"
         f"print({MEMCHECK!r})",
     )
     run = nvidia_tools.run_compute_sanitizer(LAUNCH)
     assert [finding.line for finding in run.findings] == [ADDITION]
-    assert MEMCHECK in run.output and not run.timed_out
+    assert MEMCHECK in run.output and not run.failure
 
 
 def test_a_clean_launch_gives_no_finding(fake):
@@ -207,9 +219,49 @@ def test_a_clean_launch_gives_no_finding(fake):
 
 
 def test_what_was_found_before_the_time_limit_is_kept(fake):
-    fake("compute-sanitizer", f"print({MEMCHECK!r}, flush=True)\ntime.sleep(60)")
-    run = nvidia_tools.run_compute_sanitizer(LAUNCH, timeout=2)
-    assert run.timed_out and len(run.findings) == 1
+    fake("compute-sanitizer", f"print('launching vector_add()')\nprint({MEMCHECK!r}, flush=True)\ntime.sleep(60)")
+    run = nvidia_tools.run_compute_sanitizer(LAUNCH, "synccheck", timeout=2)
+    assert run.failure == "hangs: stopped after 2 s" and len(run.findings) == 1
+
+
+@pytest.mark.parametrize("said", ["launch failed: CUDA error: misaligned address", "hangs: stopped after 12 s"])
+def test_a_kernel_that_does_not_end_is_a_verdict(fake, said):
+    fake("compute-sanitizer", f"print('launching vector_add()')\nprint({said!r})\nsys.exit(1)")
+    run = nvidia_tools.run_compute_sanitizer(LAUNCH, "racecheck")
+    assert (run.findings, run.failure) == ([], said)
+
+
+def stand_in(monkeypatch, run):
+    """Replays without a GPU: `run` takes the place of the launch."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(nvidia_tools.RawModule, "compile", lambda self, device: None)
+    monkeypatch.setattr(Launch, "run", run)
+
+
+@pytest.mark.parametrize(
+    "message", ["CUDA error: misaligned address\nSearch for it", "cudaErrorMisalignedAddress: misaligned address"]
+)
+def test_a_replay_says_why_a_launch_failed(monkeypatch, capsys, tmp_path, message):
+    def run(self, device):
+        raise RuntimeError(message)
+
+    file = nvidia_tools._replay(str(tmp_path), [LAUNCH])[-2]
+    stand_in(monkeypatch, run)
+    with pytest.raises(RuntimeError):
+        nvidia_tools.replay(file)
+    assert capsys.readouterr().out.splitlines() == [
+        "launching vector_add()",
+        "launch failed: CUDA error: misaligned address",
+    ]
+
+
+def test_a_replay_gives_up_a_kernel_that_hangs(monkeypatch, tmp_path):
+    given_up = threading.Event()
+    monkeypatch.setattr(nvidia_tools, "_give_up", lambda seconds: given_up.set())
+    file = nvidia_tools._replay(str(tmp_path), [LAUNCH])[-2]
+    stand_in(monkeypatch, lambda self, device: given_up.wait(10))
+    nvidia_tools.replay(file, 1)
+    assert given_up.is_set()
 
 
 def test_a_replay_that_never_launched_is_no_clean_result(fake):
@@ -299,7 +351,7 @@ def test_the_tools_run_on_a_gpu(program):
         assert (figures["global load requests"], figures["global store sectors"]) == (16, 32)
     else:
         overrun = Launch(**{**vars(LAUNCH), "grid": (2,)})
-        assert nvidia_tools.run_compute_sanitizer(fits).findings == []
+        assert nvidia_tools.run_compute_sanitizer(fits)[::2] == ([], "")
         assert {f.line for f in nvidia_tools.run_compute_sanitizer(overrun).findings} == {ADDITION}
 
 
@@ -335,11 +387,11 @@ def test_launches_of_a_failed_ncu_process_are_left_out_and_the_others_kept(monke
 
 
 def test_sanitizer_runs_that_fail_or_come_too_late_are_left_out_and_the_others_kept(monkeypatch, capsys):
-    def run(launch, tool, timeout):
+    def run(launch, tool):
         if launch.kernel == "copy":
             raise ToolError("no such kernel")
         found = nvidia_tools.parse_sanitizer(MEMCHECK, tool, launch) if launch.grid == (2,) else []
-        return nvidia_tools.SanitizerRun(found, "", timed_out=tool == "synccheck")
+        return nvidia_tools.SanitizerRun(found, "", "hangs: stopped after 9 s" if tool == "synccheck" else "")
 
     copy = bench_counters.course_launches()["copy"]
     cases = [
@@ -354,7 +406,7 @@ def test_sanitizer_runs_that_fail_or_come_too_late_are_left_out_and_the_others_k
         *(("overrun", "broken", tool) for tool in ("memcheck", "racecheck", "initcheck", "synccheck")),
         ("overrun", "mended", "memcheck"),
     ]
-    assert rows[0]["findings"][0]["line"] == ADDITION and rows[3]["timed_out"]
+    assert rows[0]["findings"][0]["line"] == ADDITION and rows[3]["failure"] == "hangs: stopped after 9 s"
     assert "no such kernel" in capsys.readouterr().out
     monkeypatch.setattr(bench_counters, "SANITIZER_BUDGET", -1)
     assert bench_counters.measure_sanitizer() == []
@@ -369,5 +421,5 @@ def test_every_launch_has_a_name_and_a_description_of_its_own():
 
 def test_the_file_of_a_replay_holds_the_launches(tmp_path):
     command = nvidia_tools._replay(str(tmp_path), [LAUNCH])
-    (loaded,) = torch.load(Path(command[-1]), weights_only=False)
+    (loaded,) = torch.load(Path(command[-2]), weights_only=False)
     assert nvidia_tools.describe(loaded) == nvidia_tools.describe(LAUNCH)

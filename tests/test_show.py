@@ -45,3 +45,19 @@ def test_passage_says_which_text_is_not_there(start, end, named, shown):
 def test_prediction_is_set_beside_the_figure(predicted, found, words, capsys):
     show.prediction(predicted, found, "times")
     assert words in capsys.readouterr().out
+
+
+def test_difference_names_the_lines_that_changed(monkeypatch):
+    shown = []
+    monkeypatch.setattr(show, "display", lambda data, raw: shown.append(data))
+    kernel = show.read_kernel(PLAIN)
+    show.difference(kernel, kernel.replace("__syncthreads();", "/* <none> */", 1), context=0)
+    (data,) = shown
+    changed = [line[0] for line in data["text/plain"].splitlines() if not line.startswith(("---", "+++"))]
+    assert changed == ["@", "-", "+"]
+    assert PLAIN in data["text/html"] and "/* &lt;none&gt; */" in data["text/html"]
+
+
+def test_difference_of_equal_texts_is_a_mistake():
+    with pytest.raises(ValueError, match="^before and after are equal"):
+        show.difference("a\n", "a")

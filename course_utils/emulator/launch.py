@@ -162,9 +162,9 @@ class Ended(NamedTuple):
     traced: TraceResults | None
 
 
-def front_bytes(global_variables: list[Global]) -> int:
-    """The room that `run` needs at the front of the device memory: report, variables, and what a trace leaves."""
-    return _results_offset(global_variables) + RESULTS_BYTES
+def front_bytes(global_variables: list[Global], watch: Watch | None) -> int:
+    """The room that `run` needs at the front of the device memory: report, variables, what a trace leaves and takes."""
+    return _results_offset(global_variables) + (RESULTS_BYTES + 8 * len(watch.blocks) + 8 if watch else 0)
 
 
 def _results_offset(global_variables: list[Global]) -> int:
@@ -185,19 +185,20 @@ def run(
     memory: DeviceMemory,
     shared_mem: int,
     watch: Watch | None,
-    guards: list[int],
+    statics: list[tuple[int, int, bool]],
 ) -> Ended:
     """Runs a launch in a worker process and waits for its end.
 
     `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library; `arguments` are the values as the
     kernel takes them.
     The values of `global_variables` go to the worker and, unless the launch fails, come back. What the kernel printed
-    goes to sys.stdout. `watch` says what a traced library reports, except about the bytes at the offsets `guards` in
-    shared memory. An interrupt (KeyboardInterrupt) ends the worker.
+    goes to sys.stdout. `watch` says what a traced library reports, `statics` where its shared variables are. An
+    interrupt (KeyboardInterrupt) ends the worker.
     """
     if watch and len(memory.spans) > MOST_ARRAYS:
         raise ValueError(f"the sanitizer and the profiler take up to {MOST_ARRAYS} tensors, got {len(memory.spans)}")
     sizes = [variable.value.numel() for variable in global_variables]
+    results_offset = _results_offset(global_variables)
     report = Report.from_buffer(memory.front)
     behind_report = torch.frombuffer(memory.front, dtype=torch.uint8, offset=REPORT_BYTES)
     shared_values = behind_report[: sum(sizes)].split(sizes)
@@ -226,17 +227,21 @@ def run(
         and {
             "sanitize": watch.sanitize,
             "profile": watch.profile,
-            "blocks": watch.blocks,
+            "block_count": len(watch.blocks),
             "arrays": memory.spans,
-            "guards": guards,
-            "results_offset": _results_offset(global_variables),
+            "statics": statics,
+            "results_offset": results_offset,
+            "blocks_offset": results_offset + RESULTS_BYTES,
         },
     }
+    if watch and watch.blocks:
+        chosen = torch.frombuffer(memory.front, dtype=torch.int64, offset=results_offset + RESULTS_BYTES)
+        chosen[: len(watch.blocks)] = torch.tensor(watch.blocks)
     exit_status, load_address = _exchange(request, memory.file)
     sys.stdout.write(printed_text(report))
     if report.outcome == FINISHED:
         for shared_value, variable in zip(shared_values, global_variables, strict=True):
             variable.value.copy_(shared_value)
             variable.first = None
-    traced = TraceResults.from_buffer(memory.front, _results_offset(global_variables)) if watch else None
+    traced = TraceResults.from_buffer(memory.front, results_offset) if watch else None
     return Ended(report, exit_status, load_address, traced)

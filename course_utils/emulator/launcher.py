@@ -36,6 +36,10 @@ class ArraySpan(ctypes.Structure):
     _fields_ = [("address", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("element_bytes", ctypes.c_uint64)]
 
 
+class StaticShared(ctypes.Structure):
+    _fields_ = [("offset", ctypes.c_uint32), ("bytes", ctypes.c_uint32), ("is_guard", ctypes.c_uint32)]
+
+
 class Tracing(ctypes.Structure):
     """The mirror of emu_tracing in runtime/launch.h."""
 
@@ -45,10 +49,10 @@ class Tracing(ctypes.Structure):
         ("arrays", ctypes.POINTER(ArraySpan)),
         ("array_count", ctypes.c_uint64),
         ("reserved", Span),
-        ("blocks", ctypes.POINTER(ctypes.c_uint64)),
+        ("blocks", ctypes.c_void_p),
         ("block_count", ctypes.c_uint64),
-        ("guards", ctypes.POINTER(ctypes.c_uint32)),
-        ("guard_count", ctypes.c_uint64),
+        ("statics", ctypes.POINTER(StaticShared)),
+        ("static_count", ctypes.c_uint64),
         ("results", ctypes.c_void_p),
     ]
 
@@ -87,17 +91,17 @@ def tracing_of(request: dict, front: int) -> Tracing | None:
     asked = request["tracing"]
     if asked is None:
         return None
-    spans, blocks, guards = asked["arrays"], asked["blocks"], asked["guards"]
+    spans, statics = asked["arrays"], asked["statics"]
     return Tracing(
         sanitize=asked["sanitize"],
         profile=asked["profile"],
         arrays=(ArraySpan * max(1, len(spans)))(*[ArraySpan(*span) for span in spans]),
         array_count=len(spans),
         reserved=Span(*request["reserved"]),
-        blocks=(ctypes.c_uint64 * max(1, len(blocks)))(*blocks),
-        block_count=len(blocks),
-        guards=(ctypes.c_uint32 * max(1, len(guards)))(*guards),
-        guard_count=len(guards),
+        blocks=front + asked["blocks_offset"],
+        block_count=asked["block_count"],
+        statics=(StaticShared * max(1, len(statics)))(*[StaticShared(*variable) for variable in statics]),
+        static_count=len(statics),
         results=front + asked["results_offset"],
     )
 

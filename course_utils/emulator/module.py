@@ -115,10 +115,17 @@ class _Library:
         here = ctypes.cast(self.functions.emu_dynamic_shared_base, ctypes.c_void_p).value
         return here - self.symbols["emu_dynamic_shared_base"].offset
 
-    @property
-    def guards(self) -> list[int]:
-        """Offsets in shared memory of the bytes by which g++ remembers that it has set up an array of class type."""
-        return [s.offset for name, s in self.symbols.items() if name.startswith("_ZGV") and s.kind == "STT_TLS"]
+    @functools.cached_property
+    def statics(self) -> list[tuple[int, int, bool]]:
+        """(offset in shared memory, bytes, is_guard) of each __shared__ variable.
+
+        A guard is a word by which g++ remembers that it has set up an array of class type.
+        """
+        return [
+            (symbol.offset, symbol.size, name.startswith("_ZGV"))
+            for name, symbol in self.symbols.items()
+            if symbol.kind == "STT_TLS" and name != "emu_dynamic_shared"
+        ]
 
     @functools.cached_property
     def lines(self) -> DebugLines:
@@ -241,7 +248,7 @@ class EmulatedModule:
         library = self._traced if watch else self._plain
         arrays = [argument for argument in arguments if isinstance(argument, Array)]
         global_variables = list(self._globals.values())
-        with DeviceMemory(arrays, launch.front_bytes(global_variables), as_on_a_gpu=watch is not None) as memory:
+        with DeviceMemory(arrays, launch.front_bytes(global_variables, watch), as_on_a_gpu=watch is not None) as memory:
             values = [
                 memory.pointer(argument.tensor).to_bytes(8, "little") if isinstance(argument, Array) else argument
                 for argument in arguments
@@ -259,7 +266,7 @@ class EmulatedModule:
                 memory=memory,
                 shared_mem=shared_mem,
                 watch=watch,
-                guards=library.guards if watch else [],
+                statics=library.statics if watch else [],
             )
             if ended.traced is not None:
                 tracing.collect(

@@ -45,12 +45,13 @@ class Footprint:
     bytes_written: int
 
 
-@dataclass
+@dataclass(repr=False)
 class Counters:
     """The counters of the launches inside a `with profile()`: `rows` per source line, `footprint` per argument.
 
     "Bytes" are what threads request, and "footprint" the distinct ones among them. Neither is HBM traffic, which
-    depends on the caches and which only ncu can measure. `blocks_traced` of `blocks` were watched.
+    depends on the caches and which only ncu can measure. `blocks_traced` of `blocks` were watched. `dropped` counts the
+    places in the code for which there was no room: their requests are missing.
     """
 
     rows: list[CounterRow] = field(default_factory=list)
@@ -58,6 +59,7 @@ class Counters:
     launches: int = 0
     blocks: int = 0
     blocks_traced: int = 0
+    dropped: int = 0
     # (file name, its text) of every kernel file that was launched, for the listing
     sources: dict[str, str] = field(default_factory=dict)
 
@@ -73,7 +75,10 @@ class Counters:
         return sum(getattr(row, figure) for row in self.select(space, operation))
 
     def __str__(self) -> str:
-        return _text(self.rows)
+        lost = f"\n... {self.dropped} requests are missing: their places found no room" if self.dropped else ""
+        return _text(self.rows) + lost
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         from course_utils.report_pages import counters_page

@@ -51,7 +51,7 @@ class Finding:
         return "\n".join(lines)
 
 
-@dataclass
+@dataclass(repr=False)
 class SanitizerReport:
     """The findings of the launches inside a `with sanitize()`, launch by launch, ordered by line.
 
@@ -71,6 +71,8 @@ class SanitizerReport:
         head = f"{number} finding{'s' if number != 1 else ''} in {launches}"
         lost = [f"... and {self.dropped} more, for which there was no room"] if self.dropped else []
         return "\n".join([head, *map(str, self.findings), *lost])
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         from course_utils.report_pages import findings_page

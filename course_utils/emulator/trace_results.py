@@ -71,7 +71,7 @@ class TraceResults(ctypes.Structure):
         ("blocks_traced", ctypes.c_uint64),
         ("touched", RawTouched * MOST_ARRAYS),
         ("findings", RawFinding * 256),
-        ("counters", RawCounter * 4096),
+        ("counters", RawCounter * 8192),
     ]
 
 

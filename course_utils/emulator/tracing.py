@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from course_utils.emulator import trace_results as raw
 from course_utils.emulator.memory import DeviceMemory
 from course_utils.emulator.profiler import CounterRow, Counters, Footprint
@@ -39,11 +41,16 @@ def sanitize() -> Iterator[SanitizerReport]:
         at least one writes; within a warp, without __syncwarp() (a shuffle orders no memory); a cp.async that is read
         before its wait. Unlike compute-sanitizer's, it also watches global memory: two blocks that write the same
         bytes, or one that reads what another writes, without atomics. Blocks that call __threadfence() are trusted to
-        know what they do.
+        know what they do. Not watched: __device__ variables, lanes of one warp in global memory, and which lanes of a
+        warp a __syncwarp() with a partial mask orders. Threads that store the same value are a hazard like any other.
     initcheck: reads of shared memory that no thread of the block has written. (compute-sanitizer's looks at global
         memory only, which here always comes from a tensor.)
     synccheck: threads of a block that wait at different barriers, or run past one; with a deadlock, where each group
         waits. Threads that left through `return` count as arrived, as on the hardware.
+
+    Outputs are those of a plain launch, but for what depends on the order of threads (printf, the last bits of float
+    atomics): a watched thread may wait in other places. Pointers kept in __device__ variables do not survive the change
+    between plain and watched launches.
 
     A finding is an error on the path that was executed. Silence proves nothing about other inputs, and nothing about
     orders of events that a GPU may choose and the emulator did not: a race is found by what separates two accesses, not
@@ -56,42 +63,51 @@ def sanitize() -> Iterator[SanitizerReport]:
     try:
         yield report
     finally:
-        _sanitizers.remove(report)
+        _sanitizers[:] = [other for other in _sanitizers if other is not report]
 
 
 @contextlib.contextmanager
-def profile(*, blocks: Iterable[int | tuple[int, ...]] | None = None) -> Iterator[Counters]:
+def profile(*, blocks: int | Iterable[int | tuple[int, ...]] | None = None) -> Iterator[Counters]:
     """Counts what the launches inside a `with` ask of memory, per source line, as ncu would; always on the emulator.
 
         with profile() as counters:
             kernel(grid, block, args)
         counters.rows
 
-    blocks: trace only these of a large grid, as blockIdx.x or as (x, y, z); all of them run. Raises ValueError for a
-    block that a launch does not have.
+    blocks: trace only this or these of a large grid, each as blockIdx.x or as (x, y, z); all blocks run. Raises
+    ValueError for a block that a launch does not have, TypeError for what is no block.
+
+    A broadcast touches fewer sectors than its bytes would fill: `ideal_sectors` may exceed `sectors`, as ncu's do.
 
     How far the figures agree with ncu's on an H200: tests/emulator/test_counters_against_ncu.py. The counters follow
     the source as a host compiler sees it; nvcc may merge, hoist or drop an access.
     """
+    if isinstance(blocks, (int, np.integer)):
+        blocks = (blocks,)
+    if blocks is not None and not isinstance(blocks, Iterable):
+        raise TypeError(f"blocks takes block indices, got {blocks!r}")
     chosen = None if blocks is None else tuple(_block(block) for block in blocks)
     if chosen is not None and not chosen:
         raise ValueError("blocks takes at least one block index, got none")
     if chosen is not None and _sanitizers:
         raise ValueError("profile(blocks=...) inside sanitize(), which watches all blocks: use one after the other")
+    if any(chosen is not None or blocks is not None for _, blocks in _profilers):
+        raise ValueError("profile(blocks=...) and another profile() around each other: use one after the other")
     counters = Counters()
-    entry = (counters, chosen)
-    _profilers.append(entry)
+    _profilers.append((counters, chosen))
     try:
         yield counters
     finally:
-        _profilers.remove(entry)
+        _profilers[:] = [entry for entry in _profilers if entry[0] is not counters]
 
 
 def _block(block: int | tuple[int, ...]) -> Block:
-    index = (block,) if isinstance(block, int) else tuple(block)
-    if not 1 <= len(index) <= 3 or not all(isinstance(n, int) and n >= 0 for n in index):
-        raise ValueError(f"blocks takes ints or tuples of one to three of them, from 0 on, got {block!r}")
-    x, y, z = (*index, 0, 0)[:3]
+    index = block if isinstance(block, (tuple, list)) else (block,)
+    if not 1 <= len(index) <= 3 or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in index):
+        raise TypeError(f"blocks takes ints or tuples of one to three of them, got {block!r}")
+    if min(index) < 0:
+        raise ValueError(f"blocks takes indices from 0 on, got {block!r}")
+    x, y, z = (*map(int, index), 0, 0)[:3]
     return x, y, z
 
 
@@ -141,7 +157,7 @@ def collect(
         report.launches += 1
         report.dropped += results.findings_dropped
         found = [_finding(f, kernel, memory, locate, sources) for f in results.findings[: results.finding_count]]
-        for finding in sorted(found, key=lambda f: (f.line or 0, f.other_line or 0, f.tool, f.message)):
+        for finding in sorted(found, key=_order):
             _add_finding(report, finding)
     if not _profilers:
         return
@@ -154,6 +170,7 @@ def collect(
         counters.launches += 1
         counters.blocks += blocks
         counters.blocks_traced += results.blocks_traced
+        counters.dropped += results.counters_dropped
         counters.rows = _merged_rows([*counters.rows, *rows])
         counters.footprint += touched
         counters.sources.update({row.file: sources[row.file] for row in rows if row.file in sources})
@@ -210,7 +227,8 @@ def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> t
         return "synccheck", f.message.decode(errors="replace")
     if f.kind == raw.COPY_IN_FLIGHT:
         return "racecheck", (
-            f"reads shared memory while the cp.async {at_line} may still be on its way: no wait for it in between"
+            f"{'writes' if f.is_write else 'reads'} shared memory while the cp.async {at_line} may still be on its "
+            "way: no wait for it in between"
         )
     if not f.is_shared and f.block.as_tuple() != f.other_block.as_tuple():
         what = {
@@ -232,16 +250,20 @@ def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> t
 def _add_finding(report: SanitizerReport, new: Finding) -> None:
     """The same mistake at the same place is one finding, however often the compiler has copied the line."""
     for i, old in enumerate(report.findings):
-        if (old.tool, old.kernel, old.file, old.line, old.other_line) == (
-            new.tool,
-            new.kernel,
-            new.file,
-            new.line,
-            new.other_line,
-        ) and old.message.split(",")[0] == new.message.split(",")[0]:
+        if _same(old, new):
             report.findings[i] = replace(old, count=old.count + new.count)
             return
     report.findings.append(new)
+
+
+def _order(f: Finding) -> tuple[object, ...]:
+    """By line; for one line the first block and thread, z before y before x."""
+    return f.line or 0, f.other_line or 0, f.tool, (f.block or ())[::-1], (f.thread or ())[::-1], f.message
+
+
+def _same(a: Finding, b: Finding) -> bool:
+    places = [(f.tool, f.kernel, f.file, f.line, f.source, f.other_line, f.other_source) for f in (a, b)]
+    return places[0] == places[1] and a.message.split(",")[0] == b.message.split(",")[0]
 
 
 # ---- counters
@@ -276,10 +298,10 @@ FIGURES = ("requests", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefron
 
 def _merged_rows(rows: list[CounterRow]) -> list[CounterRow]:
     """One row for each line, space and operation, in the order of the source."""
-    merged: dict[tuple[object, ...], CounterRow] = {}
+    merged: dict[tuple[str, str, int, str, str, str], CounterRow] = {}
     for row in rows:
-        key = (row.kernel, row.file, row.line, row.space, row.operation)
+        key = (row.kernel, row.file, row.line, row.source, row.space, row.operation)
         before = merged.get(key)
         sums = {name: getattr(row, name) + getattr(before, name) for name in FIGURES} if before else {}
         merged[key] = replace(row, **sums)
-    return [merged[key] for key in sorted(merged, key=lambda key: tuple(map(str, key[:2])) + (key[2], key[3], key[4]))]
+    return [merged[key] for key in sorted(merged)]

@@ -44,6 +44,7 @@
 
 extern "C" {
 void* memcpy(void*, const void*, size_t) noexcept;
+void* memmove(void*, const void*, size_t) noexcept;
 void* memset(void*, int, size_t) noexcept;
 }
 
@@ -64,6 +65,17 @@ template <class T> struct identity { typedef T type; };   // keeps a parameter o
 #include "emu_float16.h"
 #include "emu_ptx.h"
 #include "emu_entry.h"
+
+#if defined(EMU_TRACED) && !defined(__clang__)      // g++ leaves it to a library to report what these access
+extern "C" {
+void* __tsan_memcpy(void*, const void*, size_t) noexcept;
+void* __tsan_memmove(void*, const void*, size_t) noexcept;
+void* __tsan_memset(void*, int, size_t) noexcept;
+}
+#define memcpy __tsan_memcpy
+#define memmove __tsan_memmove
+#define memset __tsan_memset
+#endif
 
 #define printf emu_printf
 #undef assert

@@ -11,9 +11,9 @@ EMU_INLINE void __syncthreads(emu_site site = emu_here()) { emu_barrier(0, site)
 EMU_INLINE int __syncthreads_count(int predicate, emu_site site = emu_here()) { return emu_barrier(predicate, site); }
 EMU_INLINE int __syncthreads_or(int predicate, emu_site site = emu_here()) { return emu_barrier(predicate, site) != 0; }
 EMU_INLINE int __syncthreads_and(int predicate, emu_site site = emu_here()) { return emu_barrier(!predicate, site) == 0; }
-EMU_INLINE void __threadfence() { emu_fence(); }
-EMU_INLINE void __threadfence_block() { emu_fence(); }
-EMU_INLINE void __threadfence_system() { emu_fence(); }
+EMU_INLINE void __threadfence() { emu_fence(true); }
+EMU_INLINE void __threadfence_block() { emu_fence(false); }
+EMU_INLINE void __threadfence_system() { emu_fence(true); }
 
 namespace emu {
 

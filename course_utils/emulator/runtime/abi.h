@@ -46,7 +46,7 @@ void emu_copy_wait(unsigned groups_in_flight);
 
 void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind);   // an access, at the line of the caller
 
-void emu_fence();                                         // __threadfence()
+void emu_fence(bool between_blocks);                      // __threadfence(), __threadfence_block()
 int emu_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void emu_yield();                                         // __nanosleep(): let the other threads of the block go on
 [[noreturn]] void emu_trap(const char* message, emu_site site);

@@ -7,7 +7,7 @@
 
 #include "trace.h"
 
-struct Request { unsigned count; uint64_t address[32]; uint8_t lane[32]; };
+struct Request { unsigned count; uint64_t address[32]; uint8_t lane[32], space[32]; };
 
 // The requests of one instruction that wait for more lanes, since a warp's lanes have taken different ways.
 struct Instruction {
@@ -19,7 +19,7 @@ struct Instruction {
 
 struct OpenWarp { Instruction* instructions; unsigned count, capacity; };   // count 0: the lanes go side by side
 
-static const unsigned most_places = 8192, most_open = 1024;   // most_open: requests of one instruction
+static const unsigned most_places = 16384, most_open = 1024;   // most_open: requests of one instruction
 
 struct Counters {
     emu_counter place[most_places];      // open addressing
@@ -108,7 +108,7 @@ static emu_counter* counter_for(Tracer& t, const LogEntry& e) {
     const uint32_t is_shared = e.space == 0, operation = operation_of(e);
     const uint64_t hash = (e.place * 8ull + is_shared * 4 + operation) * 0x9E3779B97F4A7C15ull;
     emu_counter* table = t.counters->place;
-    for (unsigned i = 0, at = (unsigned)(hash >> 51); i < most_places; i++, at = (at + 1) % most_places) {
+    for (unsigned i = 0, at = (unsigned)(hash >> 50); i < most_places; i++, at = (at + 1) % most_places) {
         emu_counter& c = table[at];
         if (!c.requests) c.place = e.place, c.is_shared = is_shared, c.operation = operation;
         if (c.place == e.place && c.is_shared == is_shared && c.operation == operation) return &c;
@@ -117,14 +117,16 @@ static emu_counter* counter_for(Tracer& t, const LogEntry& e) {
 }
 
 static void touch(const Tracer& t, const LogEntry& e, const Request& q, unsigned bytes) {
-    uint8_t* map = touched[e.space - 1];
-    const unsigned shifts = (e.access != Access::read ? 2 : 0) | (e.access != Access::write ? 1 : 0);
     for (unsigned i = 0; i < q.count; i++) {
-        const uint64_t offset = q.address[i] - t.arrays[e.space - 1].low;
-        for (uint64_t word = offset / 4; word * 4 < offset + bytes; word++) {
-            const unsigned which = bytes >= 4 ? 15 : ((1u << bytes) - 1) << offset % 4;
-            const uint8_t marks = (uint8_t)((shifts & 1 ? which : 0) | (shifts & 2 ? which << 4 : 0));
-            if ((map[word] & marks) != marks) __atomic_fetch_or(&map[word], marks, __ATOMIC_RELAXED);
+        const unsigned array = q.space[i] - 1u;
+        const uint64_t first = t.arrays[array].low / 4;
+        for (uint64_t word = q.address[i] / 4; word * 4 < q.address[i] + bytes; word++) {
+            unsigned which = 15;                                // of the word's bytes
+            if (word * 4 < q.address[i]) which &= 15u << (q.address[i] - word * 4);
+            if (word * 4 + 4 > q.address[i] + bytes) which &= 15u >> (word * 4 + 4 - q.address[i] - bytes);
+            const uint8_t marks = (uint8_t)((e.access != Access::write ? which : 0) | (e.access != Access::read ? which << 4 : 0));
+            uint8_t& mark = touched[array][word - first];
+            if ((mark & marks) != marks) __atomic_fetch_or(&mark, marks, __ATOMIC_RELAXED);
         }
     }
 }
@@ -152,9 +154,13 @@ static void count_request(Tracer& t, const LogEntry& e, const Request& q) {
 // ---- which accesses make a request
 
 static inline uint64_t identity(const LogEntry& e) {   // what the accesses of one request have in common
-    uint64_t bits;
-    memcpy(&bits, &e.place, sizeof bits);
-    return bits;
+    return (uint64_t)e.place << 24 | (uint64_t)e.log_bytes << 16 | (uint64_t)e.access << 8 | (e.space == 0);
+}
+
+static inline void join(Request& q, const LogEntry& e, unsigned lane) {
+    q.address[q.count] = e.address;
+    q.lane[q.count] = (uint8_t)lane;
+    q.space[q.count++] = e.space;
 }
 
 static Instruction& instruction_for(OpenWarp& open, const LogEntry& e) {
@@ -183,7 +189,9 @@ static void add(Tracer& t, OpenWarp& open, const LogEntry& e, unsigned lane, uns
     Instruction& in = instruction_for(open, e);
     const uint32_t occurrence = in.seen[lane]++;
     if (occurrence < in.first) {                       // its request is counted already: too far behind the others
-        Request alone = {1, {e.address}, {(uint8_t)lane}};
+        Request alone;
+        alone.count = 0;
+        join(alone, e, lane);
         return count_request(t, e, alone);
     }
     while (occurrence >= in.first + in.count) {
@@ -195,8 +203,7 @@ static void add(Tracer& t, OpenWarp& open, const LogEntry& e, unsigned lane, uns
         in.requests[in.count++].count = 0;
     }
     Request& q = in.requests[occurrence - in.first];
-    q.address[q.count] = e.address;
-    q.lane[q.count++] = (uint8_t)lane;
+    join(q, e, lane);
     if (q.count == live && &q == in.requests) close_first(t, in, 1);
 }
 
@@ -221,8 +228,7 @@ static bool count_side_by_side(Tracer& t, Lane* lanes) {
             if (e == lanes[l].end) continue;
             if (!first) first = e;
             else if (identity(*e) != identity(*first)) return false;
-            q.address[q.count] = e->address;
-            q.lane[q.count++] = (uint8_t)l;
+            join(q, *e, l);
         }
         if (!first) return true;
         if (first->access != Access::warp_sync && first->access != Access::copy_arrived) count_request(t, *first, q);
@@ -301,7 +307,7 @@ void emu_prepare_touched(const emu_tracing* tracing) {
 void emu_count_touched(const emu_tracing* tracing) {
     for (uint64_t i = 0; i < tracing->array_count; i++) {
         emu_touched& sum = tracing->results->touched[i];
-        for (uint64_t word = 0; word < tracing->arrays[i].bytes / 4 + 1; word++) {
+        for (uint64_t word = 0; word < tracing->arrays[i].bytes / 4 + 2; word++) {
             sum.read += (unsigned)__builtin_popcount(touched[i][word] & 15);
             sum.written += (unsigned)__builtin_popcount(touched[i][word] >> 4);
         }

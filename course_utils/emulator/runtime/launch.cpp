@@ -23,7 +23,7 @@ static const uint64_t most_stacks = 24 << 10;
 static const emu_launch* launch;          // of this worker; a worker runs one launch and exits
 static uint64_t next_block, block_count;
 static uintptr_t code_low, code_high;     // the machine code of the kernel's module
-uintptr_t emu_load_base;
+uintptr_t emu_load_base, emu_load_end;
 
 static void* run_blocks(void*) {
     const size_t signal_stack_bytes = 64 << 10;
@@ -112,11 +112,11 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
         if (signal == SIGALRM) return;
         emu_end_worker(false);
     }
-    if (b && b->tracer && f) emu_trace_logs(*b);
     launch->report->program_counter = b ? kernel_program_counter(fault, *b) : fault.program_counter;
     launch->report->address = address;
     bool explained = address < 4096 || in_stacks(b, address) || in_dynamic_shared(b, address);
     launch->report->access = explained ? 0 : fault.access;
+    if (b && b->tracer && f && !b->tracer->finding) emu_trace_logs(*b);
     emu_end_worker(true);
 }
 
@@ -133,17 +133,22 @@ static void* watch(void*) {
 }
 
 static int find_code(dl_phdr_info* info, size_t, void*) {
-    uintptr_t inside = (uintptr_t)launch->kernel;
+    uintptr_t inside = (uintptr_t)launch->kernel, last = 0;
+    bool mine = false;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const auto& segment = info->dlpi_phdr[i];
-        uintptr_t start = info->dlpi_addr + segment.p_vaddr;
-        if (segment.p_type != PT_LOAD || inside - start >= segment.p_memsz) continue;
-        emu_load_base = info->dlpi_addr;
+        if (segment.p_type != PT_LOAD) continue;
+        uintptr_t start = info->dlpi_addr + segment.p_vaddr, end = start + segment.p_memsz;
+        if (end > last) last = end;
+        if (inside < start || inside >= end) continue;
+        mine = true;
         code_low = start;
-        code_high = start + segment.p_memsz;
-        return 1;
+        code_high = end;
     }
-    return 0;
+    if (!mine) return 0;
+    emu_load_base = info->dlpi_addr;
+    emu_load_end = last;
+    return 1;
 }
 
 static void install_handlers() {

@@ -6,6 +6,9 @@ struct emu_span { char* address; uint64_t bytes; };
 
 struct emu_array { char* address; uint64_t bytes, element_bytes; };   // 0 bytes per element: the kernel may not write it
 
+// is_guard: one of the words by which the compiler remembers what it has set up.
+struct emu_static { uint32_t offset, bytes, is_guard; };
+
 // What to watch in a launch of a library that was built for it.
 struct emu_trace_results;
 struct emu_tracing {
@@ -15,8 +18,8 @@ struct emu_tracing {
     emu_span reserved;                // the address space in which they lie, with nothing between them
     const uint64_t* blocks;           // linear indices of the blocks to trace, ascending; none: all
     uint64_t block_count;
-    const uint32_t* guards;           // offsets in shared memory of bytes by which the compiler remembers what it has set up
-    uint64_t guard_count;
+    const emu_static* statics;        // the __shared__ variables
+    uint64_t static_count;
     emu_trace_results* results;
 };
 

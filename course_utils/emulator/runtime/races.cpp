@@ -7,13 +7,13 @@
 
 #include "trace.h"
 
-// One access to shared memory: epoch (24 bits), number of its place in the code (12), thread (10), warp epoch (16), atomic (1),
+// One access to shared memory: epoch (22 bits), number of its place in the code (12), thread (10), warp epoch (18), atomic (1),
 // cp.async that has not arrived (1). Two accesses of one epoch have no barrier between them; of one warp epoch, no
 // __syncwarp(). 0: none.
 typedef uint64_t Touch;
-static inline uint32_t epoch_of(Touch t) { return (uint32_t)(t >> 40); }
-static inline unsigned place_id_of(Touch t) { return (unsigned)(t >> 28) & 4095; }
-static inline unsigned thread_of(Touch t) { return (unsigned)(t >> 18) & 1023; }
+static inline uint32_t epoch_of(Touch t) { return (uint32_t)(t >> 42); }
+static inline unsigned place_id_of(Touch t) { return (unsigned)(t >> 30) & 4095; }
+static inline unsigned thread_of(Touch t) { return (unsigned)(t >> 20) & 1023; }
 static const Touch is_atomic = 2, in_flight = 1;
 
 struct Cell {
@@ -21,23 +21,23 @@ struct Cell {
     Touch read, same_warp, other_warp;   // the last; the last by another lane of its warp; the last by another warp
 };
 
-// One access to global memory: block number or interval (32 bits), place (22), thread (10). 0: none.
+// One access to global memory: block number or interval (32 bits), place (21), atomic (1), thread (10). 0: none.
 typedef uint64_t Mark;
-static Mark mark(uint32_t block_or_interval, unsigned place_id, unsigned thread) {
-    return (Mark)block_or_interval << 32 | place_id << 10 | thread;
+static Mark mark(uint32_t block_or_interval, unsigned place_id, bool atomic, unsigned thread) {
+    return (Mark)block_or_interval << 32 | place_id << 11 | atomic << 10 | thread;
 }
 static uint32_t high_part(Mark m) { return (uint32_t)(m >> 32); }
-static unsigned marked_place_id(Mark m) { return (unsigned)m >> 10; }
+static unsigned marked_place_id(Mark m) { return (unsigned)m >> 11; }
+static bool marked_atomic(Mark m) { return m >> 10 & 1; }
 static unsigned marked_thread(Mark m) { return (unsigned)m & 1023; }
 
 struct Element {
-    Mark writes[2], atomic, reads[2];    // by the lowest blocks; the second of a pair by another block than the first
+    Mark writes[2], atomics[2], reads[2];   // by the lowest blocks; the second of a pair by another block than the first
     Mark write_now, read_now;            // the last, with the interval in place of the block
-    uint64_t unused;                     // fills a cache line
 };
 
 static const unsigned most_places = 4096;   // in the code of one kernel
-static const uint32_t last_epoch = 1 << 23;
+static const uint32_t last_epoch = (1 << 22) - 1;
 
 // Reads, at one place and in one interval, of shared memory that nobody has written: examples, and how many there were.
 struct Unwritten {
@@ -45,7 +45,7 @@ struct Unwritten {
     unsigned kept;
     uint64_t count;
     const Cell* cell[32];
-    uint16_t thread[32];
+    Touch read[32];
 };
 
 struct Races {
@@ -69,9 +69,9 @@ struct Races {
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static Races* all;
 
-extern "C" void emu_fence() {
+extern "C" void emu_fence(bool between_blocks) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    if (emu_block->tracer && emu_block->tracer->races) emu_block->tracer->races->fenced = true;
+    if (between_blocks && emu_block->tracer && emu_block->tracer->races) emu_block->tracer->races->fenced = true;
 }
 
 static void* zeros(size_t bytes) {       // taken from the system page by page, as they are touched
@@ -103,7 +103,7 @@ Races* emu_new_races(Tracer& t) {
 
 void emu_start_races(Races& r) {
     const emu_dim3 grid = r.block->launch->grid, at = r.block->index;
-    if (r.epoch > last_epoch) {
+    if (r.epoch > last_epoch / 2) {
         memset(r.words, 0, r.word_count * sizeof(Cell));   // what stands in `pieces` counts only after a new split
         r.epoch = 0;
     }
@@ -127,6 +127,7 @@ static void find_race(Races& r, emu_finding_kind kind, const Fiber* f, const Log
     emu_finding finding = emu_finding_at(f, kind, e.place);
     const Fiber& party = r.block->fibers[thread_of(other)];
     finding.is_shared = 1;
+    finding.is_write = e.access != Access::read;
     finding.has_other = 1;
     finding.other_place = r.places[place_id_of(other)];
     finding.other_block = f->block_idx;
@@ -138,17 +139,17 @@ static void find_race(Races& r, emu_finding_kind kind, const Fiber* f, const Log
 // May the two, of one block, happen in either order?
 static inline bool unordered(Touch a, Touch b) {
     const Touch difference = a ^ b;
-    if (difference >> 40 || !(difference >> 18 & 1023)) return false;   // a barrier in between, or one thread
-    return difference >> 23 & 31 || !(difference >> 2 & 0xffff);        // two warps, or no __syncwarp()
+    if (difference >> 42 || !(difference >> 20 & 1023)) return false;   // a barrier in between, or one thread
+    return difference >> 25 & 31 || !(difference >> 2 & 0x3ffff);       // two warps, or no __syncwarp()
 }
 
-static inline bool same_epoch(Touch a, Touch b) { return !((a ^ b) >> 40); }
+static inline bool same_epoch(Touch a, Touch b) { return !((a ^ b) >> 42); }
 
 static inline void remember_read(Cell& c, Touch now) {
     const Touch difference = c.read ^ now;
-    if (!(difference >> 40) && difference >> 18 & 1023) {               // another thread, in the same interval
+    if (!(difference >> 42) && difference >> 20 & 1023) {               // another thread, in the same interval
         if (same_epoch(c.other_warp, now)) return;                      // two warps: one of them is not the next writer's
-        if (difference >> 23 & 31) {
+        if (difference >> 25 & 31) {
             c.other_warp = c.read;
             c.same_warp = 0;
         } else {
@@ -159,7 +160,7 @@ static inline void remember_read(Cell& c, Touch now) {
 }
 
 // Not yet a finding: if another thread writes it in this same interval, the mistake is a race.
-static void note_unwritten(Races& r, const Cell& c, const Fiber* f, uint32_t place) {
+static void note_unwritten(Races& r, const Cell& c, Touch now, uint32_t place) {
     unsigned i = 0;
     while (i < r.unwritten_places && r.unwritten[i].place != place) i++;
     if (i == sizeof r.unwritten / sizeof *r.unwritten) return;
@@ -171,7 +172,7 @@ static void note_unwritten(Races& r, const Cell& c, const Fiber* f, uint32_t pla
     u.count++;
     if (u.kept == sizeof u.cell / sizeof *u.cell) return;
     u.cell[u.kept] = &c;
-    u.thread[u.kept++] = (uint16_t)f->linear_id;
+    u.read[u.kept++] = now;
 }
 
 static __attribute__((noinline)) void check_closely(Races& r, Cell& c, const Fiber* f, const LogEntry& e, Touch now) {
@@ -180,16 +181,19 @@ static __attribute__((noinline)) void check_closely(Races& r, Cell& c, const Fib
         return;
     }
     if (e.access == Access::read || e.access == Access::atomic) {
-        if (epoch_of(c.write) < r.first_epoch) note_unwritten(r, c, f, e.place);
+        if (epoch_of(c.write) < r.first_epoch) note_unwritten(r, c, now, e.place);
         else if (c.write & in_flight) find_race(r, EMU_COPY_IN_FLIGHT, f, e, c.write);
         else if (!(c.write & now & is_atomic) && unordered(c.write, now)) find_race(r, EMU_READ_AFTER_WRITE, f, e, c.write);
         if (e.access == Access::read) return remember_read(c, now);
+    } else if (c.write & in_flight && epoch_of(c.write) >= r.first_epoch) {
+        find_race(r, EMU_COPY_IN_FLIGHT, f, e, c.write);
     } else if (unordered(c.write, now)) {
         find_race(r, EMU_WRITE_AFTER_WRITE, f, e, c.write);
     }
     const Touch reader = unordered(c.read, now) ? c.read : unordered(c.same_warp, now) ? c.same_warp : c.other_warp;
     if (unordered(reader, now)) find_race(r, EMU_WRITE_AFTER_READ, f, e, reader);
-    c.write = now;
+    const bool keeps_plain = now & is_atomic && !(c.write & is_atomic) && same_epoch(c.write, now);
+    if (!keeps_plain) c.write = now;                       // a plain write races with more than an atomic does
 }
 
 static inline void check(Races& r, Cell& c, const Fiber* f, const LogEntry& e, Touch now) {
@@ -206,7 +210,7 @@ static void split(Races& r, uintptr_t word, unsigned log_before, unsigned log_pi
 }
 
 static inline void check_shared(Races& r, const Fiber* f, const LogEntry& e) {
-    Touch now = (Touch)r.epoch << 40 | (Touch)number_of(r, e.place) << 28 | (Touch)f->linear_id << 18 | (f->warp_epoch & 0xffff) << 2;
+    Touch now = (Touch)r.epoch << 42 | (Touch)number_of(r, e.place) << 30 | (Touch)f->linear_id << 20 | (f->warp_epoch & 0x3ffff) << 2;
     if (e.access == Access::atomic) now |= is_atomic;
     if (e.access == Access::copy_issued) now |= in_flight;
     const uintptr_t offset = e.address - (uintptr_t)r.block->shared_low, end = offset + (1u << e.log_bytes);
@@ -239,7 +243,9 @@ static void keep_lowest(Mark (&pair)[2], Mark m) {
 }
 
 // An access by another warp of this block, with no barrier since.
-static bool recent(const Races& r, Mark m, const Fiber* f) { return high_part(m) == r.interval && marked_thread(m) / 32 != f->warp; }
+static bool recent(const Races& r, Mark m, const Fiber* f) {
+    return high_part(m) == r.interval && marked_thread(m) / 32 != f->warp && !r.fenced;
+}
 
 static void find_global_race(Races& r, emu_finding_kind kind, const Fiber* f, const LogEntry& e, Mark other) {
     emu_finding finding = emu_finding_at(f, kind, e.place);
@@ -252,22 +258,24 @@ static void find_global_race(Races& r, emu_finding_kind kind, const Fiber* f, co
 
 static inline void check_global(Races& r, const Fiber* f, const LogEntry& e) {
     const Array& array = r.tracer->arrays[e.space - 1];
+    if (1u << e.log_bytes < array.element_bytes) return;   // a part of an element: the next block may own the other
     const uintptr_t offset = e.address - array.low, end = offset + (1u << e.log_bytes);
     const unsigned id = number_of(r, e.place);
-    const Mark by_block = mark(r.block_number, id, f->linear_id), now = mark(r.interval, id, f->linear_id);
+    const bool atomic = e.access == Access::atomic;
+    const Mark by_block = mark(r.block_number, id, atomic, f->linear_id), now = mark(r.interval, id, atomic, f->linear_id);
     for (uintptr_t i = offset / array.element_bytes; i * array.element_bytes < end; i++) {
         Element& x = r.elements[e.space - 1][i];
         if (e.access == Access::read) {
             if (recent(r, x.write_now, f)) find_global_race(r, EMU_READ_AFTER_WRITE, f, e, x.write_now);
             x.read_now = now;
             if (!r.fenced) keep_lowest(x.reads, by_block);
-        } else if (e.access == Access::atomic) {
-            if (!r.fenced && (!x.atomic || by_block < x.atomic)) x.atomic = by_block;
         } else {
-            if (recent(r, x.write_now, f)) find_global_race(r, EMU_WRITE_AFTER_WRITE, f, e, x.write_now);
+            if (recent(r, x.write_now, f) && !(atomic && marked_atomic(x.write_now)))
+                find_global_race(r, EMU_WRITE_AFTER_WRITE, f, e, x.write_now);
             if (recent(r, x.read_now, f)) find_global_race(r, EMU_WRITE_AFTER_READ, f, e, x.read_now);
-            x.write_now = now;
-            if (!r.fenced) keep_lowest(x.writes, by_block);
+            const bool keeps_plain = atomic && high_part(x.write_now) == r.interval && !marked_atomic(x.write_now);
+            if (!keeps_plain) x.write_now = now;
+            if (!r.fenced) keep_lowest(atomic ? x.atomics : x.writes, by_block);
         }
     }
 }
@@ -307,7 +315,7 @@ template <class Pick> static Owned lowest(unsigned array, uint64_t i, uint32_t n
 void emu_find_conflicts(const emu_tracing* tracing) {
     const auto write = [](const Element& x, int n) { return x.writes[n]; };
     const auto read = [](const Element& x, int n) { return x.reads[n]; };
-    const auto atomic = [](const Element& x, int n) { return n ? 0 : x.atomic; };
+    const auto atomic = [](const Element& x, int n) { return x.atomics[n]; };
     for (unsigned array = 0; all && array < all->tracer->array_count; array++) {
         const Array& a = all->tracer->arrays[array];
         if (!a.element_bytes) continue;
@@ -322,8 +330,12 @@ void emu_find_conflicts(const emu_tracing* tracing) {
                 if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *w.races, w.mark);
             }
             if (updated.mark) {
-                const Owned r2 = lowest(array, i, high_part(updated.mark), read);
-                if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *updated.races, updated.mark);
+                Owned by = updated, r2 = lowest(array, i, high_part(by.mark), read);
+                if (!r2.mark) {                             // the lowest block alone reads: what another one updates?
+                    by = lowest(array, i, high_part(updated.mark), atomic);
+                    if (by.mark) r2 = lowest(array, i, high_part(by.mark), read);
+                }
+                if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *by.races, by.mark);
             }
         }
     }
@@ -331,26 +343,44 @@ void emu_find_conflicts(const emu_tracing* tracing) {
 
 // ---- a block's logs
 
+struct Reader { const LogEntry *next, *end; };   // of one thread's log
+
+// Once all of its lanes have come to a __syncwarp(), they go on: true.
+static bool pass_warp_sync(Block& b, Reader* readers, const Fiber* f, const LogEntry& sync) {
+    const unsigned first = 32 * f->warp;
+    for (uint32_t m = sync.place; m; m &= m - 1) {
+        const Reader& lane = readers[first + (unsigned)__builtin_ctz(m)];
+        if (lane.next == lane.end || lane.next->access != Access::warp_sync || lane.next->address != sync.address) return false;
+    }
+    const uint32_t number = (uint32_t)sync.address;
+    for (uint32_t m = sync.place; m; m &= m - 1) {
+        const unsigned n = first + (unsigned)__builtin_ctz(m);
+        b.fibers[n].warp_epoch = number;
+        readers[n].next++;
+    }
+    return true;
+}
+
 void emu_check_races(Tracer& t) {
     Races& r = *t.races;
     Block& b = *t.block;
-    struct { const LogEntry *next, *end; Fiber* fiber; } threads[1024];   // those with something left in their logs
-    unsigned count = 0;
-    for (unsigned n = 0; n < b.size; n++) {
-        Fiber& f = b.fibers[n];
-        if (f.logged) threads[count++] = {f.log, f.log + f.logged, &f};
-    }
-    while (count) {                              // one access of each thread after the other, as if they ran in step
-        unsigned left = 0;
-        for (unsigned n = 0; n < count; n++) {
-            const LogEntry& e = *threads[n].next++;
-            Fiber* f = threads[n].fiber;
-            if (e.access == Access::warp_sync) f->warp_epoch = (uint32_t)e.address;
-            else if (e.space && r.elements[e.space - 1]) check_global(r, f, e);
-            else if (!e.space) check_shared(r, f, e);
-            if (threads[n].next != threads[n].end) threads[left++] = threads[n];
+    Reader readers[1024];
+    for (unsigned n = 0; n < b.size; n++) readers[n] = {b.fibers[n].log, b.fibers[n].log + b.fibers[n].logged};
+    for (bool more = true; more;) {              // one access of each thread after the other, as if they ran in step
+        more = false;
+        for (unsigned n = 0; n < b.size; n++) {
+            if (readers[n].next == readers[n].end) continue;
+            Fiber* f = &b.fibers[n];
+            const LogEntry& e = *readers[n].next;
+            if (e.access == Access::warp_sync) {
+                more |= pass_warp_sync(b, readers, f, e);
+                continue;
+            }
+            more = true;
+            readers[n].next++;
+            if (!e.space) check_shared(r, f, e);
+            else if (r.elements[e.space - 1]) check_global(r, f, e);
         }
-        count = left;
     }
 }
 
@@ -359,9 +389,8 @@ void emu_end_race_interval(Tracer& t) {
     for (unsigned i = 0; i < r.unwritten_places; i++) {
         const Unwritten& u = r.unwritten[i];
         for (unsigned n = 0; n < u.kept; n++) {
-            const Touch write = u.cell[n]->write;
-            if (epoch_of(write) >= r.first_epoch && thread_of(write) != u.thread[n]) continue;   // a race, and found
-            emu_finding finding = emu_finding_at(&r.block->fibers[u.thread[n]], EMU_UNINITIALISED, u.place);
+            if (unordered(u.cell[n]->write, u.read[n])) continue;   // a race, and found
+            emu_finding finding = emu_finding_at(&r.block->fibers[thread_of(u.read[n])], EMU_UNINITIALISED, u.place);
             finding.is_shared = 1;
             finding.count = u.count;
             emu_find(t, finding);
@@ -369,6 +398,7 @@ void emu_end_race_interval(Tracer& t) {
         }
     }
     r.unwritten_places = 0;
-    r.epoch++;
+    if (r.epoch < last_epoch) r.epoch++;
+    else t.watching = false;                     // two million barriers: the rest of this block is not watched
     r.interval++;
 }

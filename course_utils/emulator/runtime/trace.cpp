@@ -15,7 +15,7 @@ static pthread_mutex_t findings_lock = PTHREAD_MUTEX_INITIALIZER;
 // ---- findings
 
 static bool same(const emu_finding& a, const emu_finding& b) {
-    return a.kind == b.kind && a.place == b.place && a.other_place == b.other_place && a.line == b.line;
+    return a.kind == b.kind && a.place == b.place && a.other_place == b.other_place && a.line == b.line && !strcmp(a.file, b.file);
 }
 
 static bool tells_more(const emu_finding& a, const emu_finding& b) {
@@ -29,6 +29,7 @@ static bool tells_more(const emu_finding& a, const emu_finding& b) {
 
 void emu_find(Tracer& t, const emu_finding& finding) {
     emu_trace_results& r = *t.results;
+    t.finding = true;                        // a signal that comes now must not wait for the lock
     pthread_mutex_lock(&findings_lock);
     uint32_t i = 0;
     while (i < r.finding_count && !same(r.findings[i], finding)) i++;
@@ -43,6 +44,7 @@ void emu_find(Tracer& t, const emu_finding& finding) {
         r.findings_dropped++;
     }
     pthread_mutex_unlock(&findings_lock);
+    t.finding = false;
 }
 
 emu_finding emu_finding_at(const Fiber* fiber, emu_finding_kind kind, uint64_t place) {
@@ -59,29 +61,28 @@ emu_finding emu_finding_at(const Fiber* fiber, emu_finding_kind kind, uint64_t p
 
 static const unsigned nowhere = ~0u;
 
+enum : uint8_t { nothing, array, guard };     // what a word of static shared memory is; guard: the compiler's own
+
+static void map_statics(Tracer& t) {
+    const emu_tracing& tracing = *t.tracing;
+    t.statics = (uint8_t*)calloc((size_t)(t.block->shared_high - t.block->shared_low) / 4 + 2, 1);
+    for (uint64_t i = 0; i < tracing.static_count; i++) {
+        const emu_static& s = tracing.statics[i];
+        for (uint32_t word = s.offset / 4; word * 4 < s.offset + s.bytes; word++) t.statics[word] = s.is_guard ? guard : array;
+    }
+}
+
 static unsigned find_array(const Tracer& t, uintptr_t address, unsigned bytes) {
     for (unsigned i = 0; i < t.array_count; i++)
         if (address >= t.arrays[i].low && address + bytes <= t.arrays[i].high) return i;
     return nowhere;
 }
 
-static bool in_globals(const Tracer& t, uintptr_t address) {       // __device__ and __constant__ variables
-    const emu_launch* launch = t.block->launch;
-    for (uint64_t i = 0; i < launch->global_count; i++)
-        if (address - (uintptr_t)launch->globals[i].address < launch->globals[i].bytes) return true;
-    return false;
-}
-
-static bool is_guard(const Tracer& t, uintptr_t address) {
-    for (uint64_t i = 0; i < t.tracing->guard_count; i++)
-        if (address == (uintptr_t)t.block->shared_low + t.tracing->guards[i]) return true;
-    return false;
-}
-
 static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t address, unsigned bytes, Access access, uint32_t place) {
     if (!t.races) return;                                           // only the sanitizer wants to know
-    if (kind == EMU_OUT_OF_BOUNDS && f->index_found) {              // that is what the bad index led to
-        f->index_found = false;
+    const emu_span reserved = t.tracing->reserved;
+    if (kind == EMU_OUT_OF_BOUNDS && f->index_found && address - (uintptr_t)reserved.address >= reserved.bytes) {
+        f->index_found = false;                                     // that is what the bad index led to
         return;
     }
     emu_finding finding = emu_finding_at(f, kind, place);
@@ -111,16 +112,20 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
     const uint32_t place = (uint32_t)(counter - 1 - emu_load_base);   // inside the call, not behind it
     unsigned space = 0;
     if (address - (uintptr_t)b.shared_low < (uintptr_t)(b.shared_high - b.shared_low)) {
-        if (log_bytes == 0 && is_guard(*t, address)) return;
         const uintptr_t offset = address - (uintptr_t)b.dynamic_shared;
-        if (offset < EMU_SHARED_LIMIT && offset + bytes > b.launch->dynamic_shared)
+        if (offset >= EMU_SHARED_LIMIT) {
+            const uint8_t what = t->statics[(address - (uintptr_t)b.shared_low) / 4];
+            if (what == guard) return;
+            if (what == nothing) return find_access(*t, f, EMU_OUT_OF_BOUNDS, address, bytes, access, place);
+        } else if (offset + bytes > b.launch->dynamic_shared) {
             return find_access(*t, f, EMU_DYNAMIC_SHARED, offset, bytes, access, place);
+        }
     } else {
         unsigned i = f->last_array;
         if (address < t->arrays[i].low || address + bytes > t->arrays[i].high) {
             i = find_array(*t, address, bytes);
             if (i == nowhere) {
-                if (!in_globals(*t, address)) find_access(*t, f, EMU_OUT_OF_BOUNDS, address, bytes, access, place);
+                if (address < emu_load_base || address >= emu_load_end) find_access(*t, f, EMU_OUT_OF_BOUNDS, address, bytes, access, place);
                 return;
             }
             f->last_array = i;
@@ -155,7 +160,7 @@ void emu_trace_warp_sync(Warp& w, uint32_t participants) {
     w.syncs++;
     for (uint32_t m = participants; m; m &= m - 1) {
         Fiber* f = w.fiber[__builtin_ctz(m)];
-        f->log[f->logged++] = {w.syncs, 0, 0, Access::warp_sync, 0, 0};
+        f->log[f->logged++] = {w.syncs, participants, 0, Access::warp_sync, 0, 0};
     }
 }
 
@@ -164,9 +169,13 @@ void emu_trace_warp_sync(Warp& w, uint32_t participants) {
 static bool chosen(const Tracer& t, uint64_t block) {
     const emu_tracing& tracing = *t.tracing;
     if (!tracing.block_count) return true;
-    for (uint64_t i = 0; i < tracing.block_count; i++)
-        if (tracing.blocks[i] == block) return true;
-    return false;
+    uint64_t low = 0, high = tracing.block_count;
+    while (low < high) {
+        const uint64_t middle = (low + high) / 2;
+        if (tracing.blocks[middle] < block) low = middle + 1;
+        else high = middle;
+    }
+    return low < tracing.block_count && tracing.blocks[low] == block;
 }
 
 void emu_prepare_tracer(Block& b) {
@@ -179,6 +188,7 @@ void emu_prepare_tracer(Block& b) {
         const unsigned element_bytes = (unsigned)t->tracing->arrays[i].element_bytes;
         t->arrays[t->array_count++] = {low, low + t->tracing->arrays[i].bytes, element_bytes};
     }
+    map_statics(*t);
     t->logs = (LogEntry*)malloc(b.size * log_stride * sizeof(LogEntry));
     if (t->tracing->sanitize) t->races = emu_new_races(*t);
     if (t->tracing->profile) t->counters = emu_new_counters();
@@ -222,13 +232,24 @@ void emu_trace_interval(Block& b) {
     if (t.races) emu_end_race_interval(t);
 }
 
-// ---- our own headers
+// ---- our own headers: atomics and ldmatrix
+
+static void find_misaligned(uintptr_t address, unsigned bytes, Access access, uintptr_t counter) {
+    Fiber* f = emu_current;
+    Tracer* t = f ? emu_block->tracer : nullptr;
+    if (!t || !t->watching || !t->races) return;
+    emu_finding finding = emu_finding_at(f, EMU_MISALIGNED, counter - 1 - emu_load_base);
+    snprintf(finding.message, sizeof finding.message, "%s at an address %u bytes past a multiple of %u",
+             access == Access::atomic ? "an atomic" : "a row of ldmatrix", (unsigned)(address % bytes), bytes);
+    emu_find(*t, finding);
+}
 
 #define COUNTER ((uintptr_t)__builtin_return_address(0))
 
 static const Access access_of[] = {Access::read, Access::write, Access::atomic};
 
 extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind) {
+    if ((uintptr_t)address % bytes) find_misaligned((uintptr_t)address, bytes, access_of[kind], COUNTER);
     emu_record_access((uintptr_t)address, bytes, access_of[kind], COUNTER);
 }
 

@@ -13,7 +13,7 @@ enum class Access : uint8_t {
 
 struct LogEntry {
     uint64_t address;
-    uint32_t place;               // the program counter, relative to the library
+    uint32_t place;               // the program counter, relative to the library; of a __syncwarp(), the lanes
     uint8_t log_bytes;
     Access access;
     uint8_t space;                // 0: shared memory; n: the n-th array of the launch, counted from 1
@@ -30,14 +30,16 @@ struct Tracer {                   // one for each OS thread
     const emu_tracing* tracing;
     emu_trace_results* results;
     bool watching;                // the block that runs is one of those to trace
+    bool finding;                 // in emu_find()
     Array arrays[64];
     unsigned array_count;
+    uint8_t* statics;             // for each word of the shared-memory window
     LogEntry* logs;
     Races* races;                 // null without the sanitizer
     Counters* counters;           // null without the profiler
 };
 
-extern uintptr_t emu_load_base;   // of the kernel's library, in this worker
+extern uintptr_t emu_load_base, emu_load_end;   // of the kernel's library, in this worker
 
 // ---- called by the block
 void emu_prepare_tracer(Block& b);            // once per OS thread

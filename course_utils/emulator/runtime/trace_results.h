@@ -41,5 +41,5 @@ struct emu_trace_results {
     uint64_t blocks_traced;
     emu_touched touched[64];
     emu_finding findings[256];
-    emu_counter counters[4096];
+    emu_counter counters[8192];
 };

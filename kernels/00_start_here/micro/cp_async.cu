@@ -2,9 +2,10 @@
 // L1 (.ca) or around it (.cg); then each lane reads its first word back.
 //
 // grid   any x                         block  any x up to 256, a multiple of 32
-// layout in [grid · block, BYTES / 4] floats; out [grid · block], fp32; contiguous, aligned to BYTES
+// layout in [grid · block, BYTES / 4] floats; index [block], int32: where each thread's copy goes, in units of
+//        BYTES; out [grid · block], fp32; contiguous, aligned to BYTES
 // shared 16 · 256 · 2 = 8192 bytes, static
-// limits pitch: the distance of the lanes' targets in units of BYTES, 1 (neighbours) or 2
+// limits 0 <= index < 512, each only once
 // arch: sm_80
 // options: -DBYTES=4 | -DBYTES=8 | -DBYTES=16 | -DBYTES=16 -DAROUND_L1
 // paper  PTX ISA, "Asynchronous copy: cp.async"
@@ -16,10 +17,10 @@
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" :: "r"(target), "l"(source), "n"(BYTES) : "memory")
 #endif
 
-extern "C" __global__ void copy_async(const float* in, float* out, int pitch) {
+extern "C" __global__ void copy_async(const float* in, const int* index, float* out) {
     __shared__ __align__(16) float buffer[2 * 256 * BYTES / 4];
     const int thread = blockIdx.x * blockDim.x + threadIdx.x;
-    float* target = buffer + threadIdx.x * pitch * (BYTES / 4);
+    float* target = buffer + index[threadIdx.x] * (BYTES / 4);
     COPY((unsigned)__cvta_generic_to_shared(target), in + thread * (BYTES / 4));
     asm volatile("cp.async.wait_all;" ::: "memory");
     out[thread] = *target;

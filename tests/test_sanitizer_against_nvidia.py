@@ -1,0 +1,51 @@
+"""The emulator's sanitizer against compute-sanitizer (course_utils/measurements/sanitizer.json), for the broken kernels
+of the course, the same mended, and kernels that nothing is wrong with. They name the same lines, or the difference is
+explained; and neither complains about a clean kernel."""
+
+from pathlib import Path
+
+import pytest
+
+from course_utils import measured, validation
+from course_utils.bench_counters import sanitizer_cases
+from course_utils.validation import SANITIZER, Verdict
+
+PAGE = Path(__file__).parent.parent / "docs" / "validation.md"
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> list[Verdict]:
+    return validation.verdicts(measured.load("sanitizer").rows)
+
+
+def test_every_launch_is_recorded_under_every_tool(verdicts):
+    recorded = {(v.name, v.state, v.tool) for v in verdicts}
+    assert recorded == {(case.name, case.state, tool) for case in sanitizer_cases() for tool in case.tools}
+
+
+def test_exactly_the_differences_on_broken_kernels_are_explained(verdicts):
+    differences = {(v.name, v.tool) for v in verdicts if v.state == "broken" and not v.agrees}
+    assert differences == set(SANITIZER)
+
+
+def test_no_false_alarm(verdicts):
+    assert [v for v in verdicts if v.state != "broken" and (v.ours or v.nvidias or v.failure)] == []
+    count = len([case for case in sanitizer_cases() if case.state != "broken"])
+    assert validation.false_alarms(verdicts) == (
+        f"false alarms: ours 0 of {count} clean launches, compute-sanitizer 0 of {count}"
+    )
+
+
+def test_the_page_says_what_the_command_writes(verdicts):
+    assert PAGE.read_text(encoding="utf-8") == validation.page(verdicts)
+
+
+def test_a_false_alarm_and_a_missing_explanation_are_seen():
+    silent = Verdict("x", "clean", "memcheck", (), (), "")
+    assert silent.agrees and "ours 0 of 1" in validation.false_alarms([silent])
+    assert "ours 1 of 1 clean launches, compute-sanitizer 0" in validation.false_alarms([silent._replace(ours=((3,),))])
+    broken = silent._replace(state="broken", ours=((3, 4),))
+    assert broken._replace(nvidias=((4, 3),)).agrees
+    assert not broken.agrees and not broken._replace(ours=(), failure="hangs: stopped after 12 s").agrees
+    (row,) = validation.sanitizer_table([broken])
+    assert (row["ours (line)"], row["why they differ"]) == ("3 and 4", "NOT EXPLAINED")
