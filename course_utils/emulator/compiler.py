@@ -121,7 +121,8 @@ def _flags(compiler: Compiler) -> list[str]:
     # A local array larger than a page must not reach over the guard page below a stack. Without sibling calls, a crash
     # in a function of libc finds the line that called it.
     flags += ["-fstack-clash-protection", "-fno-optimize-sibling-calls"]
-    flags += ["-g1"] if compiler.kind == "gcc" else ["-gline-tables-only"]
+    # g++ would let functions that do the same share their code, and with it their line.
+    flags += ["-g1", "-fno-ipa-icf"] if compiler.kind == "gcc" else ["-gline-tables-only"]
     return flags + (["-fno-sanitize=undefined"] if compiler.kind == "zig" else [])
 
 
@@ -131,13 +132,13 @@ def _traced_flags(compiler: Compiler) -> list[str]:
     if compiler.kind == "gcc":
         flags += ["-fsanitize=bounds-strict,alignment", "-fsanitize-recover=all"]
         flags += ["-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-store-merging"]
-        return [*flags, "--param=tsan-instrument-func-entry-exit=0"]
+        return [*flags, "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1"]
     checks = "array-bounds,alignment"
     flags += [f"-fsanitize={checks}", "-fno-sanitize-trap=all", f"-fsanitize-recover={checks}"]
     flags += ["-fno-vectorize", "-fno-slp-vectorize"]
     for setting in ("func-entry-exit=0", "read-before-write=1", "atomics=0"):
         flags += ["-mllvm", f"-tsan-instrument-{setting}"]
-    return flags
+    return [*flags, "-mllvm", "-tsan-distinguish-volatile=1"]
 
 
 def _run(command: list[str], what: str, folder: Path) -> None:

@@ -20,7 +20,7 @@ GAP = 1 << 30  # bytes of untouchable address space on either side of an array
 DEVICE_BASE = 1 << 38  # where device addresses start: above every heap, below every library
 
 
-@dataclass
+@dataclass(eq=False)
 class Array:
     """A CPU tensor as a kernel argument: `label` names it in messages; only a `writable` one is copied back."""
 
@@ -74,6 +74,7 @@ class DeviceMemory:
         """`as_on_a_gpu`: arrays start where a GPU's allocator would put them, for the sake of their sectors and banks,
         instead of ending at a gap, where an overrun is a fault."""
         self._regions = _regions(arrays)
+        self._positions = {array: position for position, array in enumerate(arrays)}
         self.front_bytes = _pages(front_bytes)
         self.mappings: list[tuple[int, int, int]] = []
         address, offset = DEVICE_BASE + GAP, self.front_bytes
@@ -135,11 +136,14 @@ class DeviceMemory:
             for region in self._regions
         ]
 
-    def arrays(self) -> list[tuple[str, int]]:
-        """(label, bytes) for each of the `spans`."""
-        return [
-            (" = ".join(array.label for array in region.arrays), region.high - region.low) for region in self._regions
-        ]
+    def arrays(self) -> list[tuple[int, str, int]]:
+        """For each of the `spans`: the position of its first array among the arguments, label, bytes."""
+        found = []
+        for region in self._regions:
+            arrays = sorted(region.arrays, key=self._positions.__getitem__)
+            label = " = ".join(array.label for array in arrays)
+            found.append((self._positions[arrays[0]], label, region.high - region.low))
+        return found
 
     def copy_back(self) -> None:
         """Copies what the kernel wrote into the caller's tensors."""

@@ -41,8 +41,9 @@ def sanitize() -> Iterator[SanitizerReport]:
         at least one writes; within a warp, without __syncwarp() (a shuffle orders no memory); a cp.async that is read
         before its wait. Unlike compute-sanitizer's, it also watches global memory: two blocks that write the same
         bytes, or one that reads what another writes, without atomics. Blocks that call __threadfence() are trusted to
-        know what they do. Not watched: __device__ variables, lanes of one warp in global memory, and which lanes of a
-        warp a __syncwarp() with a partial mask orders. Threads that store the same value are a hazard like any other.
+        know what they do. No hazard: threads of a block that store the same value to shared memory, and a volatile
+        read beside atomics. Not watched: __device__ variables, lanes of one warp in global memory, and which lanes of
+        a warp a __syncwarp() with a partial mask orders.
     initcheck: reads of shared memory that no thread of the block has written. (compute-sanitizer's looks at global
         memory only, which here always comes from a tensor.)
     synccheck: threads of a block that wait at different barriers, or run past one; with a deadlock, where each group
@@ -163,8 +164,8 @@ def collect(
         return
     rows = _rows(results, kernel, locate, sources)
     touched = [
-        Footprint(kernel, label, size, seen.read, seen.written)
-        for (label, size), seen in zip(memory.arrays(), results.touched, strict=False)
+        (position, Footprint(kernel, label, size, seen.read, seen.written))
+        for (position, label, size), seen in zip(memory.arrays(), results.touched, strict=False)
     ]
     for counters, _ in _profilers:
         counters.launches += 1
@@ -172,7 +173,7 @@ def collect(
         counters.blocks_traced += results.blocks_traced
         counters.dropped += results.counters_dropped
         counters.rows = _merged_rows([*counters.rows, *rows])
-        counters.footprint += touched
+        counters.footprint += [footprint for _, footprint in sorted(touched, key=lambda item: item[0])]
         counters.sources.update({row.file: sources[row.file] for row in rows if row.file in sources})
 
 

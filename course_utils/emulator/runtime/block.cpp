@@ -156,6 +156,7 @@ static void make_ready(Warp& w, Fiber* f) {
 }
 
 static void stop_running(Fiber* f, State why, emu_site site) {
+    if (f->unsettled) emu_trace_settle(f);
     f->state = why;
     f->waits_at = site;
     emu_block->warps[f->warp].ready &= ~bit(f->lane);
@@ -396,6 +397,7 @@ static void start_fiber(Block& b, unsigned i) {
     f.state = State::ready;
     f.left_early = false;
     f.copy_count = f.copy_group = 0;
+    f.unsettled = nullptr;
     // Stacks whose tops are a power of two apart would fight for the same few cache sets.
     char* top = b.stacks + (i + 1) * b.stack_stride - (i % 16) * 192 - 64;
     f.stack_pointer = emu_new_stack(top, thread_main);

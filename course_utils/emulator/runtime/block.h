@@ -21,6 +21,7 @@ struct Fiber : emu_thread {
     emu_site copying;                // of the cp.async whose bytes arrive right now: a fault is its fault
     LogEntry* log;                   // while the block is traced: its accesses since the logs were last read
     unsigned logged, last_array;     // last_array: that of the last access to global memory
+    LogEntry* unsettled;             // its last write to shared memory, if the log does not yet say what was written
     bool index_found;                // it has just used an index outside of an array
     uint32_t warp_epoch;             // the number of the last __syncwarp() that the tracer has read in the log
 };

@@ -88,7 +88,7 @@ static bool agree(const Request& q, unsigned partner) {
 // neighbours, or lanes two apart, read the same. (Measured on an H200 with random patterns: ncu counts exactly this.)
 static Passes count_passes(const Request& q, unsigned bytes, Access access) {
     unsigned together = bytes <= 4 ? 32 : 128 / bytes;
-    if (access == Access::read && bytes > 4 && (agree(q, 1) || agree(q, 2))) together *= 2;
+    if (is_read(access) && bytes > 4 && (agree(q, 1) || agree(q, 2))) together *= 2;
     Passes passes = {0, 0};
     for (unsigned low = 0; low < 32; low += together) {
         const unsigned worst = worst_bank(q, bytes, access == Access::atomic, low, low + together);
@@ -101,7 +101,7 @@ static Passes count_passes(const Request& q, unsigned bytes, Access access) {
 // ---- requests
 
 static emu_operation operation_of(const LogEntry& e) {
-    return e.access == Access::read ? EMU_LOAD : e.access == Access::atomic ? EMU_ATOMIC : EMU_STORE;
+    return is_read(e.access) ? EMU_LOAD : e.access == Access::atomic ? EMU_ATOMIC : EMU_STORE;
 }
 
 static emu_counter* counter_for(Tracer& t, const LogEntry& e) {
@@ -124,7 +124,7 @@ static void touch(const Tracer& t, const LogEntry& e, const Request& q, unsigned
             unsigned which = 15;                                // of the word's bytes
             if (word * 4 < q.address[i]) which &= 15u << (q.address[i] - word * 4);
             if (word * 4 + 4 > q.address[i] + bytes) which &= 15u >> (word * 4 + 4 - q.address[i] - bytes);
-            const uint8_t marks = (uint8_t)((e.access != Access::write ? which : 0) | (e.access != Access::read ? which << 4 : 0));
+            const uint8_t marks = (uint8_t)((e.access != Access::write ? which : 0) | (!is_read(e.access) ? which << 4 : 0));
             uint8_t& mark = touched[array][word - first];
             if ((mark & marks) != marks) __atomic_fetch_or(&mark, marks, __ATOMIC_RELAXED);
         }
@@ -215,23 +215,35 @@ static void close_warp(Tracer& t, OpenWarp& open) {
     open.count = 0;
 }
 
-struct Lane { const LogEntry *next, *end; };
+static bool is_access(const LogEntry& e) { return e.access != Access::warp_sync && e.access != Access::copy_arrived; }
 
-// Counts requests as long as all lanes go on with the same instruction. False: they part.
+// A __syncwarp() after which no lane lags behind; one for some of the lanes closes nothing.
+static bool syncs_all(const LogEntry& e, unsigned live) {
+    return e.access == Access::warp_sync && (unsigned)__builtin_popcount(e.place) >= live;
+}
+
+struct Lane { const LogEntry *next, *end; bool more; };   // more: its log was full, and it goes on
+
+// Counts requests as long as all lanes go on with the same instruction. False: they part, or one has to be waited for.
 static bool count_side_by_side(Tracer& t, Lane* lanes) {
     for (;;) {
         Request q;
         q.count = 0;
         const LogEntry* first = nullptr;
+        bool wait = false;
         for (unsigned l = 0; l < 32; l++) {
             const LogEntry* e = lanes[l].next;
-            if (e == lanes[l].end) continue;
+            if (e == lanes[l].end) {
+                wait |= lanes[l].more;
+                continue;
+            }
             if (!first) first = e;
             else if (identity(*e) != identity(*first)) return false;
             join(q, *e, l);
         }
         if (!first) return true;
-        if (first->access != Access::warp_sync && first->access != Access::copy_arrived) count_request(t, *first, q);
+        if (wait) return false;
+        if (is_access(*first)) count_request(t, *first, q);
         for (unsigned l = 0; l < 32; l++) lanes[l].next += lanes[l].next != lanes[l].end;
     }
 }
@@ -241,14 +253,15 @@ static void count_warp(Tracer& t, Warp& w, OpenWarp& open, unsigned warp) {
     unsigned live = 0;
     for (unsigned l = 0; l < 32; l++) {
         if (!w.fiber[l]) continue;
-        lanes[l] = {w.fiber[l]->log, w.fiber[l]->log + w.fiber[l]->logged};
+        const Fiber& f = *w.fiber[l];
+        lanes[l] = {f.log, f.log + f.logged, f.state == State::log_full};
         live += w.fiber[l]->state != State::done || w.fiber[l]->logged;
     }
     while (open.count || !count_side_by_side(t, lanes)) {
         bool synchronised = false;
         for (unsigned l = 0; l < 32; l++) {
-            for (; lanes[l].next != lanes[l].end && lanes[l].next->access != Access::warp_sync; lanes[l].next++)
-                if (lanes[l].next->access != Access::copy_arrived) add(t, open, *lanes[l].next, l, live);
+            for (; lanes[l].next != lanes[l].end && !syncs_all(*lanes[l].next, live); lanes[l].next++)
+                if (is_access(*lanes[l].next)) add(t, open, *lanes[l].next, l, live);
             synchronised |= lanes[l].next != lanes[l].end;
         }
         if (!synchronised) return;                     // more is to come: the requests stay open

@@ -48,6 +48,8 @@ struct Unwritten {
     Touch read[32];
 };
 
+struct Reader { const LogEntry *next, *end; };   // of one thread's log
+
 struct Races {
     Block* block;
     Tracer* tracer;
@@ -57,10 +59,12 @@ struct Races {
     bool fenced;                         // the block has called __threadfence()
     size_t word_count;
     Cell *words, *pieces;                // of shared memory: for each word; four for each word that has been split
+    uint8_t *word_values, *piece_values; // what the last write of each wrote: a digest
     uint32_t* split;                     // for each word: the number of the block that has split it, times 4, plus log(piece)
     Element* elements[64];               // of each array
     uint32_t places[most_places];        // by their numbers
     uint32_t last_place, last_place_id;
+    Reader readers[1024];                // not on the stack: that of a fiber may be full
     Unwritten unwritten[32];
     unsigned unwritten_places;
     Races* next;                         // of another OS thread
@@ -87,7 +91,9 @@ Races* emu_new_races(Tracer& t) {
     r->words = (Cell*)zeros(r->word_count * sizeof(Cell));
     r->pieces = (Cell*)zeros(r->word_count * 4 * sizeof(Cell));
     r->split = (uint32_t*)zeros(r->word_count * sizeof(uint32_t));
-    bool failed = !r->words || !r->pieces || !r->split;
+    r->word_values = (uint8_t*)zeros(r->word_count);
+    r->piece_values = (uint8_t*)zeros(r->word_count * 4);
+    bool failed = !r->words || !r->pieces || !r->split || !r->word_values || !r->piece_values;
     for (unsigned i = 0; i < t.array_count; i++) {
         if (!t.arrays[i].element_bytes) continue;
         r->elements[i] = (Element*)zeros(((t.arrays[i].high - t.arrays[i].low) / t.arrays[i].element_bytes + 1) * sizeof(Element));
@@ -175,43 +181,48 @@ static void note_unwritten(Races& r, const Cell& c, Touch now, uint32_t place) {
     u.read[u.kept++] = now;
 }
 
-static __attribute__((noinline)) void check_closely(Races& r, Cell& c, const Fiber* f, const LogEntry& e, Touch now) {
+static __attribute__((noinline)) void check_closely(Races& r, Cell& c, uint8_t& value, const Fiber* f, const LogEntry& e, Touch now) {
     if (e.access == Access::copy_arrived) {
         if (c.write & in_flight && thread_of(c.write) == f->linear_id) c.write = now;
         return;
     }
-    if (e.access == Access::read || e.access == Access::atomic) {
+    if (is_read(e.access) || e.access == Access::atomic) {
         if (epoch_of(c.write) < r.first_epoch) note_unwritten(r, c, now, e.place);
         else if (c.write & in_flight) find_race(r, EMU_COPY_IN_FLIGHT, f, e, c.write);
         else if (!(c.write & now & is_atomic) && unordered(c.write, now)) find_race(r, EMU_READ_AFTER_WRITE, f, e, c.write);
-        if (e.access == Access::read) return remember_read(c, now);
+        if (is_read(e.access)) return remember_read(c, now);
     } else if (c.write & in_flight && epoch_of(c.write) >= r.first_epoch) {
         find_race(r, EMU_COPY_IN_FLIGHT, f, e, c.write);
-    } else if (unordered(c.write, now)) {
+    } else if (unordered(c.write, now) && !(value && value == e.value)) {   // the same value by any of them will do
         find_race(r, EMU_WRITE_AFTER_WRITE, f, e, c.write);
     }
     const Touch reader = unordered(c.read, now) ? c.read : unordered(c.same_warp, now) ? c.same_warp : c.other_warp;
-    if (unordered(reader, now)) find_race(r, EMU_WRITE_AFTER_READ, f, e, reader);
+    if (unordered(reader, now) && !(reader & now & is_atomic)) find_race(r, EMU_WRITE_AFTER_READ, f, e, reader);
     const bool keeps_plain = now & is_atomic && !(c.write & is_atomic) && same_epoch(c.write, now);
-    if (!keeps_plain) c.write = now;                       // a plain write races with more than an atomic does
+    if (keeps_plain) return;                               // a plain write races with more than an atomic does
+    c.write = now;
+    value = e.value;
 }
 
-static inline void check(Races& r, Cell& c, const Fiber* f, const LogEntry& e, Touch now) {
+static inline void check(Races& r, Cell& c, uint8_t& value, const Fiber* f, const LogEntry& e, Touch now) {
     const bool long_written = epoch_of(c.write) >= r.first_epoch && !same_epoch(c.write, now) && !(c.write & in_flight);
     if (e.access == Access::read && long_written) remember_read(c, now);   // nearly all there is to do
-    else check_closely(r, c, f, e, now);
+    else check_closely(r, c, value, f, e, now);
 }
 
 // A word that threads access in pieces has a cell for each piece of 2 bytes or of 1, from then on until the block ends.
 static void split(Races& r, uintptr_t word, unsigned log_before, unsigned log_piece) {
     Cell* pieces = r.pieces + 4 * word;
-    for (int i = (4 >> log_piece) - 1; i >= 0; i--) pieces[i] = log_before == 2 ? r.words[word] : pieces[i / 2];
+    for (int i = (4 >> log_piece) - 1; i >= 0; i--) {
+        pieces[i] = log_before == 2 ? r.words[word] : pieces[i / 2];
+        r.piece_values[4 * word + i] = 0;
+    }
     r.split[word] = r.block_number << 2 | log_piece;
 }
 
 static inline void check_shared(Races& r, const Fiber* f, const LogEntry& e) {
     Touch now = (Touch)r.epoch << 42 | (Touch)number_of(r, e.place) << 30 | (Touch)f->linear_id << 20 | (f->warp_epoch & 0x3ffff) << 2;
-    if (e.access == Access::atomic) now |= is_atomic;
+    if (e.access == Access::atomic || e.access == Access::volatile_read) now |= is_atomic;   // may meet an atomic
     if (e.access == Access::copy_issued) now |= in_flight;
     const uintptr_t offset = e.address - (uintptr_t)r.block->shared_low, end = offset + (1u << e.log_bytes);
     const unsigned log_access = e.log_bytes < 2 ? e.log_bytes : 2;
@@ -222,10 +233,10 @@ static inline void check_shared(Races& r, const Fiber* f, const LogEntry& e) {
             log_piece = log_access;
         }
         if (log_piece == 2) {
-            check(r, r.words[word], f, e, now);
+            check(r, r.words[word], r.word_values[word], f, e, now);
         } else {
             const uintptr_t low = word * 4 > offset ? 0 : offset - word * 4, high = end - word * 4 < 4 ? end - word * 4 : 4;
-            for (uintptr_t i = low >> log_piece; i << log_piece < high; i++) check(r, r.pieces[4 * word + i], f, e, now);
+            for (uintptr_t i = low >> log_piece; i << log_piece < high; i++) check(r, r.pieces[4 * word + i], r.piece_values[4 * word + i], f, e, now);
         }
     }
 }
@@ -265,8 +276,10 @@ static inline void check_global(Races& r, const Fiber* f, const LogEntry& e) {
     const Mark by_block = mark(r.block_number, id, atomic, f->linear_id), now = mark(r.interval, id, atomic, f->linear_id);
     for (uintptr_t i = offset / array.element_bytes; i * array.element_bytes < end; i++) {
         Element& x = r.elements[e.space - 1][i];
-        if (e.access == Access::read) {
-            if (recent(r, x.write_now, f)) find_global_race(r, EMU_READ_AFTER_WRITE, f, e, x.write_now);
+        if (is_read(e.access)) {
+            const bool with_atomic = e.access == Access::volatile_read && marked_atomic(x.write_now);
+            if (recent(r, x.write_now, f) && !with_atomic) find_global_race(r, EMU_READ_AFTER_WRITE, f, e, x.write_now);
+            if (e.access == Access::volatile_read) continue;   // a look before an atomic, as a rule
             x.read_now = now;
             if (!r.fenced) keep_lowest(x.reads, by_block);
         } else {
@@ -343,8 +356,6 @@ void emu_find_conflicts(const emu_tracing* tracing) {
 
 // ---- a block's logs
 
-struct Reader { const LogEntry *next, *end; };   // of one thread's log
-
 // Once all of its lanes have come to a __syncwarp(), they go on: true.
 static bool pass_warp_sync(Block& b, Reader* readers, const Fiber* f, const LogEntry& sync) {
     const unsigned first = 32 * f->warp;
@@ -364,7 +375,7 @@ static bool pass_warp_sync(Block& b, Reader* readers, const Fiber* f, const LogE
 void emu_check_races(Tracer& t) {
     Races& r = *t.races;
     Block& b = *t.block;
-    Reader readers[1024];
+    Reader* readers = r.readers;
     for (unsigned n = 0; n < b.size; n++) readers[n] = {b.fibers[n].log, b.fibers[n].log + b.fibers[n].logged};
     for (bool more = true; more;) {              // one access of each thread after the other, as if they ran in step
         more = false;

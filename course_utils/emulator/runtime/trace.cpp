@@ -88,15 +88,28 @@ static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t ad
     emu_finding finding = emu_finding_at(f, kind, place);
     finding.address = address;
     finding.bytes = bytes;
-    finding.is_write = access != Access::read;
+    finding.is_write = access != Access::read && access != Access::volatile_read;
     emu_find(t, finding);
 }
 
 // ---- the log
 
+// The compiler reports a write before it happens. When the same thread comes here again it has, and nobody ran in between.
+void emu_trace_settle(Fiber* f) {
+    uint64_t words[2] = {};
+    memcpy(words, (const void*)f->unsettled->address, 1u << f->unsettled->log_bytes);
+    uint64_t digest = (words[0] ^ words[1] * 0xD6E8FEB86659FD93ull) * 0x9E3779B97F4A7C15ull;
+    digest = (digest ^ digest >> 32) * 0xD6E8FEB86659FD93ull;
+    f->unsettled->value = (uint8_t)(digest >> 56 ? digest >> 56 : 1);
+    f->unsettled = nullptr;
+}
+
 static inline void append(Tracer& t, Fiber* f, uintptr_t address, unsigned log_bytes, Access access, unsigned space, uint32_t place) {
-    f->log[f->logged++] = {address, place, (uint8_t)log_bytes, access, (uint8_t)space, 0};
+    if (f->unsettled) emu_trace_settle(f);
     if (f->logged >= log_capacity) emu_wait_for_room();
+    LogEntry* entry = &f->log[f->logged++];
+    *entry = {address, place, (uint8_t)log_bytes, access, (uint8_t)space, 0};
+    if (t.races && space == 0 && access == Access::write) f->unsettled = entry;
 }
 
 // An access of 2^log_bytes bytes. Returns at once on the host stack, in a block that is not traced, and for what belongs to
@@ -264,7 +277,7 @@ void __tsan_func_exit() {}
     void __tsan_write##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::write, COUNTER); }                       \
     void __tsan_unaligned_read##bytes(void* a) { record_range((uintptr_t)a, bytes, Access::read, COUNTER); }             \
     void __tsan_unaligned_write##bytes(void* a) { record_range((uintptr_t)a, bytes, Access::write, COUNTER); }           \
-    void __tsan_volatile_read##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::read, COUNTER); }                \
+    void __tsan_volatile_read##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::volatile_read, COUNTER); }       \
     void __tsan_volatile_write##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::write, COUNTER); }              \
     void __tsan_read_write##bytes(void* a) {                                                                             \
         record((uintptr_t)a, log_bytes, Access::read, COUNTER);                                                          \

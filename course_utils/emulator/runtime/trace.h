@@ -6,10 +6,13 @@
 
 enum class Access : uint8_t {
     read, write, atomic,
+    volatile_read,
     copy_issued,                  // cp.async: the bytes are on their way to shared memory
     copy_arrived,                 // its wait has returned
     warp_sync,                    // no access: a __syncwarp(), whose number stands in `address`
 };
+
+inline bool is_read(Access a) { return a == Access::read || a == Access::volatile_read; }
 
 struct LogEntry {
     uint64_t address;
@@ -17,7 +20,7 @@ struct LogEntry {
     uint8_t log_bytes;
     Access access;
     uint8_t space;                // 0: shared memory; n: the n-th array of the launch, counted from 1
-    uint8_t unused;
+    uint8_t value;                // of a write to shared memory: a digest of what was written; 0: unknown
 };
 
 struct Array { uintptr_t low, high; unsigned element_bytes; };
@@ -48,6 +51,7 @@ void emu_trace_start(Block& b);               // a block starts
 void emu_trace_interval(Block& b);            // all of its threads have come to a barrier, or to their end
 void emu_trace_logs(Block& b);                // reads the logs so far
 void emu_trace_leave_room(Fiber* f);
+void emu_trace_settle(Fiber* f);              // before another thread may run: notes what this one has just written
 void emu_trace_warp_sync(Warp& w, uint32_t participants);
 
 void emu_record_access(uintptr_t address, unsigned bytes, Access access, uintptr_t counter);   // by the current thread
