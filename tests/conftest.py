@@ -1,13 +1,19 @@
-"""What every test may ask for: the devices of this machine, and a browser."""
+"""What every test may ask for: the devices of this machine, its compilers, and a browser."""
 
 import importlib.util
 import os
+import shutil
 
 import pytest
 import torch
 
 from course_utils.doctor import find_chromium
+from course_utils.emulator.compiler import find_compiler
 
+COMPILERS = [
+    *[name for name in ("g++", "clang++") if shutil.which(name)],
+    *(["zig"] if importlib.util.find_spec("ziglang") else []),
+]
 CHROMIUM_FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking")
 
 
@@ -37,6 +43,15 @@ def pytest_runtest_setup(item):
 def device(request) -> torch.device:
     """The emulator, and the GPU where there is one."""
     return torch.device(request.param)
+
+
+@pytest.fixture(params=COMPILERS)
+def compiler(request, monkeypatch):
+    """Each compiler in turn, chosen as a user chooses it."""
+    monkeypatch.setenv("COURSE_EMULATOR_CXX", request.param)
+    find_compiler.cache_clear()
+    yield request.param
+    find_compiler.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,15 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_example_adds_two_vectors():
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def test_the_examples_do_what_they_say(capsys):
+    first, second = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     names = {}
-    exec(code, names)
+    exec(first, names)
     torch.testing.assert_close(names["out"], names["a"] + names["b"], rtol=0, atol=0)
+    exec(second, names)
+    lines = [finding.line for finding in names["report"].findings]
+    assert f"read-after-write hazards at lines {' and '.join(map(str, lines))}," in second and names["counters"].rows
+    assert capsys.readouterr().out.count("read-after-write hazard") == len(lines)
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])

@@ -1,19 +1,9 @@
-"""A launch in one line, and every compiler of this machine."""
-
-import importlib.util
-import shutil
+"""A launch in one line."""
 
 import pytest
 import torch
 
 from course_utils.cuda import RawModule
-from course_utils.emulator.compiler import find_compiler
-
-COMPILERS = [
-    *[name for name in ("g++", "clang++") if shutil.which(name)],
-    *(["zig"] if importlib.util.find_spec("ziglang") else []),
-]
-
 
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
@@ -31,12 +21,3 @@ def run_kernel():
         return module
 
     return run
-
-
-@pytest.fixture(params=COMPILERS)
-def compiler(request, monkeypatch):
-    """Each compiler in turn, chosen as a user chooses it."""
-    monkeypatch.setenv("COURSE_EMULATOR_CXX", request.param)
-    find_compiler.cache_clear()
-    yield request.param
-    find_compiler.cache_clear()

@@ -1,35 +1,20 @@
 """The broken kernels are broken in the way that they say, and their mended counterparts are not."""
 
 import difflib
-import importlib.util
-import shutil
 
 import pytest
 import torch
 
 from course_utils.broken_kernels import BROKEN, attention_reports
 from course_utils.emulator import profile, sanitize
-from course_utils.emulator.compiler import find_compiler
 from course_utils.errors import KernelError
 from course_utils.kernel_source import KERNELS, blank_comments, read_kernel
 
-COMPILERS = [
-    name for name, found in (("g++", shutil.which("g++")), ("zig", importlib.util.find_spec("ziglang"))) if found
-]
 SANITIZED = [
     name for name, kernel in BROKEN.items() if kernel.tool in ("memcheck", "racecheck", "initcheck", "synccheck")
 ]
 COUNTED = [name for name, kernel in BROKEN.items() if kernel.tool == "counters"]
 CHECKED = [name for name, kernel in BROKEN.items() if kernel.tool == "check"]
-
-
-@pytest.fixture(params=COMPILERS)
-def compiler(request, monkeypatch):
-    """Each compiler in turn, chosen as a user chooses it."""
-    monkeypatch.setenv("COURSE_EMULATOR_CXX", request.param)
-    find_compiler.cache_clear()
-    yield request.param
-    find_compiler.cache_clear()
 
 
 def line_number(source, snippet):

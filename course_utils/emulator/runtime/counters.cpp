@@ -248,7 +248,7 @@ static bool count_side_by_side(Tracer& t, Lane* lanes) {
     }
 }
 
-static void count_warp(Tracer& t, Warp& w, OpenWarp& open, unsigned warp) {
+static void count_warp(Tracer& t, const Warp& w, OpenWarp& open) {
     Lane lanes[32] = {};
     unsigned live = 0;
     for (unsigned l = 0; l < 32; l++) {
@@ -271,7 +271,7 @@ static void count_warp(Tracer& t, Warp& w, OpenWarp& open, unsigned warp) {
 }
 
 void emu_count(Tracer& t) {
-    for (unsigned w = 0; w < t.block->warp_count; w++) count_warp(t, t.block->warps[w], t.counters->open[w], w);
+    for (unsigned w = 0; w < t.block->warp_count; w++) count_warp(t, t.block->warps[w], t.counters->open[w]);
 }
 
 void emu_close_requests(Tracer& t) {

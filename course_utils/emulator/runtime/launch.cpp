@@ -186,7 +186,7 @@ static void install_handlers() {
     pthread_t watchdog;
     if ((errno = pthread_create(&watchdog, nullptr, watch, nullptr))) emu_fail_to_start(launch, "a thread");
     for (uint64_t i = 0; i < threads; i++) pthread_join(pool[i], nullptr);
-    if (launch->tracing && launch->tracing->sanitize) emu_find_conflicts(launch->tracing);
+    if (launch->tracing && launch->tracing->sanitize) emu_find_conflicts();
     if (launch->tracing && launch->tracing->profile) emu_count_touched(launch->tracing);
 
     for (uint64_t i = 0, at = 0; i < launch->global_count; at += launch->globals[i++].bytes)

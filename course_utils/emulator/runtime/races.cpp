@@ -325,7 +325,7 @@ template <class Pick> static Owned lowest(unsigned array, uint64_t i, uint32_t n
 }
 
 // Once all blocks have run: elements that two blocks use, one of them to write.
-void emu_find_conflicts(const emu_tracing* tracing) {
+void emu_find_conflicts() {
     const auto write = [](const Element& x, int n) { return x.writes[n]; };
     const auto read = [](const Element& x, int n) { return x.reads[n]; };
     const auto atomic = [](const Element& x, int n) { return x.atomics[n]; };

@@ -65,7 +65,7 @@ Races* emu_new_races(Tracer& t);
 void emu_start_races(Races& r);
 void emu_check_races(Tracer& t);              // reads the logs
 void emu_end_race_interval(Tracer& t);
-void emu_find_conflicts(const emu_tracing* tracing);   // by the worker, in the end: between blocks
+void emu_find_conflicts();                    // by the worker, in the end: between blocks
 
 Counters* emu_new_counters();
 void emu_count(Tracer& t);                    // reads the logs

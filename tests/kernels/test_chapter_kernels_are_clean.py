@@ -1,0 +1,40 @@
+"""The sanitizer has nothing to say about any kernel of the chapters, and says so within seconds."""
+
+import time
+
+import pytest
+import torch
+
+from course_utils.bench_counters import course_launches
+from course_utils.emulator import sanitize
+from course_utils.operators import flash_attention_minimal, naive_attention
+
+MOST_SECONDS = 5.0  # for one launch, compilation left out
+LENGTHS = [(1, 1), (1, 65), (65, 1), (63, 65), (113, 200)]
+LAUNCHES = course_launches()
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_a_launch_of_a_chapter(name, compiler):
+    launch = LAUNCHES[name]
+    with sanitize():
+        launch.run()  # compiles
+    start = time.perf_counter()
+    with sanitize() as report:
+        launch.run()
+    assert not report.findings, str(report)
+    assert time.perf_counter() - start < MOST_SECONDS
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("query_length", "key_length"), LENGTHS)
+@pytest.mark.parametrize("attention", [naive_attention, flash_attention_minimal])
+def test_operators_at_ragged_lengths(attention, query_length, key_length, is_causal):
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(1, 2, query_length, 64, generator=generator, requires_grad=True)
+    key, value = (torch.randn(1, 2, key_length, 64, generator=generator, requires_grad=True) for _ in range(2))
+    with sanitize() as report:
+        out = attention(query, key, value, is_causal=is_causal)
+        if attention is flash_attention_minimal:
+            out.sum().backward()
+    assert report.launches >= 1 and not report.findings, str(report)
