@@ -12,7 +12,6 @@ import contextlib
 import csv
 import functools
 import glob
-import itertools
 import os
 import re
 import shutil
@@ -51,61 +50,27 @@ class ToolError(RuntimeError):
     """One of NVIDIA's tools is missing, failed or took too long; the message quotes the end of its output."""
 
 
-def _expand(pattern: str) -> list[str]:
-    """Every name that a pattern with alternatives in braces stands for, as in a shell: "a{b,c}" is ab and ac."""
-    parts = re.split(r"\{([^}]*)\}", pattern)
-    choices = [part.split(",") if n % 2 else [part] for n, part in enumerate(parts)]
-    return ["".join(choice) for choice in itertools.product(*choices)]
-
-
-# What `run_ncu` asks for; names that this ncu or GPU does not have are left out. The sum over the GPU: ".sum".
-METRICS = [
-    name
-    for pattern in (
-        "l1tex__t_{requests,sectors}_pipe_lsu_mem_global_op_{ld,st,atom,red}",
-        "sm__sass_l1tex_t_{requests,sectors}_pipe_lsu_mem_global_op_ldgsts_cache_{access,bypass}",
-        "l1tex__data_{pipe_lsu_wavefronts,bank_conflicts_pipe_lsu}_mem_shared_op_{ld,st,atom,ldgsts}",
-        "smsp__sass_l1tex_data_{pipe_lsu_wavefronts,bank_conflicts_pipe_lsu}_mem_shared_op_{ld,ldsm,st,atom,ldgsts}",
-        "smsp__inst_executed_op_{shared_ld,ldsm,shared_st,shared_atom,ldgsts,global_ld,global_st,global_atom,global_red}",
-        "sm__sass_inst_executed_op_ldgsts_cache_{access,bypass}",
-        "dram__bytes_{read,write}",
-    )
-    for name in _expand(pattern)
-]
-
-
 class Figure(NamedTuple):
-    """One figure of a launch: the emulator's `Counters.total(...)` of it, and the metrics of ncu whose sum it is, less
-    the sum of `minus`."""
+    """One figure of a launch: the emulator's `Counters.total(...)` of it, and the metrics of ncu whose sum it is."""
 
     figure: str
     space: str
     operation: str
     metrics: tuple[str, ...]
-    minus: tuple[str, ...] = ()
 
 
 def _global(figure: str, operation: str, *ops: str) -> Figure:
     return Figure(figure, "global", operation, tuple(f"l1tex__t_{figure}_pipe_lsu_mem_global_op_{op}" for op in ops))
 
 
-def _wavefronts(operation: str, *ops: str) -> Figure:
-    return Figure(
-        "wavefronts", "shared", operation, tuple(f"{_SASS}_pipe_lsu_wavefronts_mem_shared_op_{op}" for op in ops)
-    )
+def _shared(figure: str, operation: str, op: str) -> Figure:
+    """ncu counts at L1 ("l1tex"), which is what the hardware does, and per instruction ("sass"). Only for the stores of
+    cp.async (LDGSTS) we take the latter: there are no wavefronts of theirs at L1."""
+    name = {"wavefronts": "pipe_lsu_wavefronts", "bank_conflicts": "bank_conflicts_pipe_lsu"}[figure] + "_mem_shared_op"
+    asynchronous = (f"smsp__sass_l1tex_data_{name}_ldgsts",) if op == "st" else ()
+    return Figure(figure, "shared", operation, (f"l1tex__data_{name}_{op}", *asynchronous))
 
 
-def _conflicts(operation: str, op: str, *ops: str) -> Figure:
-    """Bank conflicts of the instructions. ncu's metric also counts, as its "l1tex" wavefronts do, the waits between the
-    warps of a block, which change from run to run; the wavefronts of the instructions ("sass") are without them."""
-    wavefronts = tuple(f"{_SASS}_pipe_lsu_wavefronts_mem_shared_op_{o}" for o in ops)
-    conflicts = f"l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_{op}"
-    asynchronous = (f"{_SASS}_bank_conflicts_pipe_lsu_mem_shared_op_ldgsts",) if op == "st" else ()
-    minus = (f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_{op}",)
-    return Figure("bank_conflicts", "shared", operation, (conflicts, *asynchronous, *wavefronts), minus)
-
-
-_SASS = "smsp__sass_l1tex_data"
 FIGURES: dict[str, Figure] = {
     "global load requests": _global("requests", "load", "ld"),
     "global load sectors": _global("sectors", "load", "ld"),
@@ -113,18 +78,21 @@ FIGURES: dict[str, Figure] = {
     "global store sectors": _global("sectors", "store", "st"),
     "global atomic requests": _global("requests", "atomic", "atom", "red"),
     "global atomic sectors": _global("sectors", "atomic", "atom", "red"),
-    "shared load wavefronts": _wavefronts("load", "ld", "ldsm"),
-    "shared load bank conflicts": _conflicts("load", "ld", "ld", "ldsm"),
-    "shared store wavefronts": _wavefronts("store", "st", "ldgsts"),
-    "shared store bank conflicts": _conflicts("store", "st", "st"),
-    "shared atomic wavefronts": Figure(
-        "wavefronts", "shared", "atomic", ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_atom",)
-    ),
+    "shared load wavefronts": _shared("wavefronts", "load", "ld"),
+    "shared load bank conflicts": _shared("bank_conflicts", "load", "ld"),
+    "shared store wavefronts": _shared("wavefronts", "store", "st"),
+    "shared store bank conflicts": _shared("bank_conflicts", "store", "st"),
+    "shared atomic wavefronts": _shared("wavefronts", "atomic", "atom"),
 }
-# The metrics behind the figures, for the command line that a person would type.
-SHOWN_METRICS = tuple(
-    f"{name}.sum" for figure in FIGURES.values() for name in (*figure.minus, *figure.metrics) if "sass" not in name
-)
+# What `run_ncu` asks for (ncu then wants ".sum" behind each: over the GPU), less what this ncu or GPU does not have.
+METRICS = [
+    *dict.fromkeys(metric for figure in FIGURES.values() for metric in figure.metrics),
+    "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld",  # for the example in docs/validation.md
+    "dram__bytes_read",
+    "dram__bytes_write",
+]
+# Those at L1, for the command line that a person would type.
+SHOWN_METRICS = tuple(f"{name}.sum" for name in METRICS if name.startswith("l1tex"))
 
 
 # ---- command lines
@@ -310,29 +278,32 @@ def _run(
 def replay(file: str, kernel_timeout: int = 0) -> None:
     """Runs saved launches on the GPU, one after the other; what the tools watch.
 
-    A kernel that takes more than `kernel_timeout` seconds (0: no limit) ends the process, since nothing else stops it.
+    A kernel that fails, or takes more than `kernel_timeout` seconds (0: no limit), ends the process at once: nothing
+    else stops one that hangs, and after a failure torch aborts as soon as it frees a tensor.
     """
     torch.cuda.synchronize()  # starts CUDA, which takes seconds under a tool: outside of the time limit
     for launch in torch.load(file, weights_only=False):
         RawModule(code=read_kernel(launch.source), options=launch.options).compile("cuda")
         print(_begins(launch), flush=True)
-        watch = threading.Timer(kernel_timeout, _give_up, [kernel_timeout])
+        watch = threading.Timer(kernel_timeout, _give_up, [f"hangs: stopped after {kernel_timeout} s"])
         watch.daemon = True
         if kernel_timeout:
             watch.start()
         try:
-            launch.run("cuda")
+            tensors = launch.run("cuda")
             torch.cuda.synchronize()
         except RuntimeError as error:
-            if reason := re.search(r"(?:CUDA error|cudaError\w+|CUDA_ERROR_\w+): (.+)", str(error)):
-                print(f"launch failed: CUDA error: {reason[1]}", flush=True)
-            raise
+            reason = re.search(r"(?:CUDA error|cudaError\w+|CUDA_ERROR_\w+): (.+)", str(error))
+            if not reason:
+                raise
+            _give_up(f"launch failed: CUDA error: {reason[1]}")
         watch.cancel()
         print(_launched(launch), flush=True)
+        del tensors  # not before: see above
 
 
-def _give_up(seconds: int) -> None:
-    print(f"hangs: stopped after {seconds} s", flush=True)
+def _give_up(why: str) -> None:
+    print(why, flush=True)
     os._exit(1)
 
 
@@ -527,7 +498,7 @@ def emulated_findings(launch: Launch) -> list[Finding]:
 def ncu_figures(metrics: dict[str, int]) -> dict[str, int]:
     """FIGURES out of ncu's metrics; a figure without any of its metrics is left out."""
     return {
-        name: sum(metrics.get(m, 0) for m in figure.metrics) - sum(metrics.get(m, 0) for m in figure.minus)
+        name: sum(metrics.get(metric, 0) for metric in figure.metrics)
         for name, figure in FIGURES.items()
         if figure.metrics[0] in metrics
     }

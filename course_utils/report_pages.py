@@ -22,7 +22,7 @@ from course_utils.errors import Index3
 SECTOR_BYTES = 32  # the piece in which global memory is fetched
 WAVEFRONT_BYTES = 128  # one pass through 32 banks of 4 bytes
 
-_FRAME = "background: #fafafa; color: #1a1a1a; padding: 8px 12px; border-radius: 4px; margin: 4px 0; overflow-x: auto"
+FRAME = "background: #fafafa; color: #1a1a1a; padding: 8px 12px; border-radius: 4px; overflow-x: auto"
 _FONT = "font-family: system-ui, sans-serif; font-size: 13px; line-height: 1.4"
 _MONO = "font-family: ui-monospace, monospace; font-size: 12px"
 _MUTED = "color: #4a4a4a; font-size: 12px"
@@ -48,10 +48,13 @@ class _TextStyle(Style):
 
 
 def _coloured(lines: Sequence[str]) -> list[str]:
-    """Lines of CUDA source as HTML."""
+    """Lines of CUDA source as HTML. Their indentation is of non-breaking spaces: nbconvert drops plain ones."""
     formatter = HtmlFormatter(style=_TextStyle, noclasses=True, nowrap=True)
-    text = "".join(f"{line}\n" for line in lines)
-    return highlight(text, CudaLexer(stripnl=False), formatter).split("\n")[: len(lines)]
+    lines = [line.expandtabs(4) for line in lines]
+    indents = [len(line) - len(line.lstrip(" ")) for line in lines]
+    text = "".join(f"{line.lstrip(' ')}\n" for line in lines)
+    coloured = highlight(text, CudaLexer(stripnl=False), formatter).split("\n")[: len(lines)]
+    return ["&nbsp;" * indent + line for indent, line in zip(indents, coloured, strict=True)]
 
 
 def _div(content: str, style: str) -> str:
@@ -59,7 +62,7 @@ def _div(content: str, style: str) -> str:
 
 
 def _frame(content: str, style: str = "") -> str:
-    return _div(content, f"{_FRAME}; {_FONT}; {style}")
+    return _div(content, f"{FRAME}; margin: 4px 0; {_FONT}; {style}")
 
 
 def _cell(content: str, style: str = "", tag: str = "td", span: int = 1) -> str:

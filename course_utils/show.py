@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import difflib
 import html
+import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from IPython.display import HTML, DisplayHandle, display
@@ -18,8 +20,11 @@ from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.launch import settings
 from course_utils.errors import CompileError, KernelError, LaunchError
 from course_utils.kernel_source import read_kernel, source_name
+from course_utils.report_pages import FRAME
 
-_FRAME = "background: #fafafa; color: #1a1a1a; padding: 8px 12px; border-radius: 4px; overflow-x: auto"
+if TYPE_CHECKING:
+    from course_utils.broken_kernels import BrokenKernel
+
 _CAPTION = '<div style="font-size: 85%; opacity: 0.8">{}</div>'
 
 
@@ -50,7 +55,7 @@ def source(name: str, first: int = 1, last: int | None = None) -> DisplayHandle 
     body = highlight(text, CudaLexer(stripnl=False), formatter)
     caption = _CAPTION.format(f"kernels/{html.escape(name)}")
     plain = "\n".join(f"{number:4d}  {line}" for number, line in enumerate(text.splitlines(), first))
-    page = f'<div style="{_FRAME}; line-height: 1.35">{caption}{body}</div>'
+    page = f'<div style="{FRAME}; line-height: 1.35">{caption}{body}</div>'
     return display({"text/html": page, "text/plain": plain}, raw=True)
 
 
@@ -77,24 +82,45 @@ def passage(name: str, start: str, end: str | None = None) -> DisplayHandle | No
     return source(name, first, last)
 
 
-def difference(before: str, after: str, context: int = 2) -> DisplayHandle | None:
+def difference(before: str, after: str, context: int = 2, skip_header: bool = False) -> DisplayHandle | None:
     """Shows in which lines two kernels differ, as `diff -u` does: "-" lines are only in `before`, "+" only in `after`.
 
-    before, after: what `read_kernel` returns, or any text; context: equal lines shown around each change. Raises
-    ValueError if the texts are equal, as after a `replace` that found nothing.
+    before, after: what `read_kernel` returns, or any text; context: equal lines shown around each change; skip_header:
+    leave out the comments at the heads of the files. Raises ValueError if the texts are equal, as after a `replace`
+    that found nothing.
     """
     names = [source_name(text) for text in (before, after)]
-    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), *names, n=context, lineterm=""))
+    texts = [text.splitlines() for text in (before, after)]
+    skipped = [_header_lines(text) if skip_header else 0 for text in texts]
+    bodies = [text[first:] for text, first in zip(texts, skipped, strict=True)]
+    lines = list(difflib.unified_diff(*bodies, *names, n=context, lineterm=""))
     if not lines:
         raise ValueError(f"before and after are equal, line by line: {names[0]}")
+
+    def in_the_file(place: re.Match[str]) -> str:
+        old, size, new = place.groups()
+        return f"@@ -{int(old) + skipped[0]}{size} +{int(new) + skipped[1]}"
+
+    lines = [re.sub(r"^@@ -(\d+)(\S*) \+(\d+)", in_the_file, line) for line in lines]
     looks = {"-": "background: #ffe3e0", "+": "background: #dcf3de", "@": "color: #4a4a4a", " ": ""}
     body = "".join(f'<div style="{looks[line[0]]}">{html.escape(line)}</div>' for line in lines[2:])
     caption = html.escape(" → ".join(dict.fromkeys(names)))
     mono = (
         "font-family: ui-monospace, monospace; white-space: pre; line-height: 1.35; width: max-content; min-width: 100%"
     )
-    page = f'<div style="{_FRAME}">{_CAPTION.format(caption)}<div style="{mono}">{body}</div></div>'
+    page = f'<div style="{FRAME}">{_CAPTION.format(caption)}<div style="{mono}">{body}</div></div>'
     return display({"text/html": page, "text/plain": "\n".join(lines)}, raw=True)
+
+
+def _header_lines(text: Sequence[str]) -> int:
+    """How many lines at the head of a file are comment."""
+    return sum(1 for _ in itertools.takewhile(lambda line: line.startswith("//"), text))
+
+
+def mistake(broken: BrokenKernel) -> DisplayHandle | None:
+    """Shows what turns a right kernel (-) into the broken one (+), if each has a file of its own."""
+    right, wrong = (read_kernel(launch.source) for launch in (broken.mended(), broken.launch()))
+    return difference(right, wrong, context=0, skip_header=True)
 
 
 def _cell(value: Any) -> str:

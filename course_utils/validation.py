@@ -23,38 +23,77 @@ from course_utils.nvidia_tools import FIGURES
 
 
 class Explained(NamedTuple):
-    """Why the figures of a launch differ, and both: {name in FIGURES: (the emulator's, ncu's)}."""
+    """A reason why counts differ, and where it is at work: {launch: {name in FIGURES: (the emulator's, ncu's)}}."""
 
     why: str
-    figures: dict[str, tuple[int, int]]
+    launches: dict[str, dict[str, tuple[int, int]]]
 
 
-_WIDE = "The compiler reads four neighbouring floats, the same for all lanes, by one LDS.128: 2 wavefronts, not 4. "
-_K_V = _WIDE + "Here those of K and V; the last float of a row of V it reads once more."
-_WAVEFRONTS = "shared load wavefronts"
-COUNTERS: dict[str, Explained] = {
-    "copy_async 16 cg, pitch 2": Explained(
-        "cp.async.cg goes around L1 and brings whole sectors of 32 bytes. Where the two copies of a sector go to "
-        "places apart, each takes a sector and a wavefront of its own. The emulator counts it like cp.async.ca.",
+_LOADS, _LOAD_CONFLICTS = "shared load wavefronts", "shared load bank conflicts"
+_STORES, _STORE_CONFLICTS = "shared store wavefronts", "shared store bank conflicts"
+_SUMS, _SECTORS = "shared atomic wavefronts", "global load sectors"
+EXPLAINED = (
+    Explained(
+        "The source reads neighbouring floats one by one, the same for all lanes of a warp: 1 wavefront each. The "
+        "compiler reads four of them by one instruction (LDS.128), which takes 2 wavefronts instead of 4.",
         {
-            "global load sectors": (640, 1152),
-            "shared store wavefronts": (256, 1024),
-            "shared store bank conflicts": (128, 0),
+            "matmul_tiled": {_LOADS: (131072, 98304)},
+            "scores, L=128": {_LOADS: (131072, 98304)},
+            "scores, L=128, causal": {_LOADS: (131072, 98304)},
+            "softmax, L=128": {_LOADS: (32768, 16448)},
+            "forward_plain, L=256": {_LOADS: (790528, 532480)},
+            "forward_plain, L=256, causal": {_LOADS: (494080, 332800)},
+            "forward_fa1_order, L=256": {_LOADS: (1069056, 937984)},
+            "forward_fa1_order, L=256, causal": {_LOADS: (668160, 586240)},
         },
     ),
-    "matmul_tiled": Explained(_WIDE + "Here those of A.", {_WAVEFRONTS: (131072, 98304)}),
-    "scores, L=128": Explained(_WIDE + "Here those of Q.", {_WAVEFRONTS: (131072, 98304)}),
-    "scores, L=128, causal": Explained(_WIDE + "Here those of Q.", {_WAVEFRONTS: (131072, 98304)}),
-    "softmax, L=128": Explained(_WIDE + "Here those of the warps.", {_WAVEFRONTS: (32768, 16384)}),
-    "forward_plain, L=256": Explained(_K_V, {_WAVEFRONTS: (790528, 532480)}),
-    "forward_plain, L=256, causal": Explained(_K_V, {_WAVEFRONTS: (494080, 332800)}),
-    "forward_fa1_order, L=256": Explained(_WIDE + "Here those of K.", {_WAVEFRONTS: (1069056, 937984)}),
-    "forward_fa1_order, L=256, causal": Explained(_WIDE + "Here those of K.", {_WAVEFRONTS: (668160, 586240)}),
-    "backward_delta, L=128": Explained(
-        "The source names .x, .y, .z and .w of each float4 one by one; the compiler reads all four by one LDG.128.",
-        {"global load requests": (512, 128), "global load sectors": (16384, 4096)},
+    Explained(
+        "The source names .x, .y, .z and .w of a float4 in global memory one by one; the compiler reads all four by "
+        "one instruction (LDG.128).",
+        {"backward_delta, L=128": {"global load requests": (512, 128), _SECTORS: (16384, 4096)}},
     ),
-}
+    Explained(
+        "Several warps ask for shared memory at the same time, and some of them wait. ncu counts each wait as a "
+        "wavefront and a bank conflict more (softmax: they are in its wavefronts above). The number can change from "
+        "run to run; the emulator counts conflicts within a warp only.",
+        {
+            "softmax, L=128": {_LOAD_CONFLICTS: (0, 64)},
+            "backward_dq, L=128": {_LOADS: (18688, 18724), _LOAD_CONFLICTS: (0, 36)},
+        },
+    ),
+    Explained(
+        "Shared memory can add integers, but not floats. For a float the compiler writes a loop: read the sum, add, "
+        "store if nobody else has been faster (compare and swap), else again. A round is a read of 1 wavefront and a "
+        "swap of 2, and threads with one address take a round each; with one address for all, warps "
+        "disturb each other as well. The emulator counts one wavefront a round.",
+        {
+            "add_shared_float one address": {_LOADS: (32, 4294), _SUMS: (1024, 15284)},
+            "add_shared_float neighbours": {_LOADS: (32, 64), _SUMS: (32, 64)},
+            "add_shared_float pairs": {_LOADS: (32, 96), _SUMS: (64, 128)},
+            "add_shared_float quads": {_LOADS: (32, 160), _SUMS: (128, 256)},
+            "add_shared_float eighths": {_LOADS: (32, 288), _SUMS: (256, 512)},
+            "add_shared_float pairs 16 apart": {_LOADS: (32, 96), _SUMS: (64, 128)},
+            "add_shared_float every fourth": {_LOADS: (32, 288), _SUMS: (256, 512)},
+            "add_shared_float one hot, others alone": {_LOADS: (32, 288), _SUMS: (256, 512)},
+        },
+    ),
+    Explained(
+        "cp.async.cg copies around L1. Counts differ where eight neighbouring lanes write to more than one line of 128 "
+        "bytes. Sectors then follow the target: one for every 32 bytes of shared memory in which the eight lanes "
+        "write. Wavefronts are more; we found no rule for them. The emulator counts it like cp.async.ca.",
+        {
+            "copy_async 16 cg, pitch 2": {_SECTORS: (640, 1152), _STORES: (256, 1024), _STORE_CONFLICTS: (128, 0)},
+            "copy_async 16 cg, pairs apart": {_STORES: (256, 512), _STORE_CONFLICTS: (128, 0)},
+            "copy_async 16 cg, padded rows of 8": {_SECTORS: (640, 704), _STORES: (128, 336)},
+            "copy_async 16 cg, padded rows of 16": {_SECTORS: (640, 704), _STORES: (128, 336)},
+        },
+    ),
+)
+
+
+def explained_differences(launch: str) -> dict[str, tuple[int, int]]:
+    """The figures of a launch that EXPLAINED expects to differ: {name in FIGURES: (the emulator's, ncu's)}."""
+    return {figure: both for reason in EXPLAINED for figure, both in reason.launches.get(launch, {}).items()}
 
 
 def compare_counters(recorded: list[Row]) -> list[Row]:
@@ -79,10 +118,14 @@ def compare_counters(recorded: list[Row]) -> list[Row]:
         if not different:
             rows.append({"launch": name, "figure": "all", "why they differ": ""})
         for figure, (ours, ncus) in different.items():
-            known = name in COUNTERS and COUNTERS[name].figures.get(figure) == (ours, ncus)
-            why = COUNTERS[name].why if known else "NOT EXPLAINED"
+            why = _why(name, figure, (ours, ncus))
             rows.append({"launch": name, "figure": figure, "emulator": ours, "ncu": ncus, "why they differ": why})
     return rows
+
+
+def _why(launch: str, figure: str, both: tuple[int, int]) -> str:
+    reasons = (reason.why for reason in EXPLAINED if reason.launches.get(launch, {}).get(figure) == both)
+    return next(reasons, "NOT EXPLAINED")
 
 
 def differences(ours: dict[str, int], ncus: dict[str, int]) -> dict[str, tuple[int, int]]:
@@ -93,31 +136,34 @@ def differences(ours: dict[str, int], ncus: dict[str, int]) -> dict[str, tuple[i
 # ---- findings
 
 _STOPS = "The GPU stops the kernel at the faulty access, whatever tool runs; the emulator reports it under memcheck."
-_HANGS = "On the GPU the deadlock never ends, whatever tool runs; the emulator sees that nobody can go on: synccheck."
+_HANGS = (
+    "On the GPU the deadlock never ends, whatever tool runs, and is stopped from outside. The emulator sees that no "
+    "thread can go on, and reports it under synccheck."
+)
 _GLOBAL_ONLY = "compute-sanitizer's initcheck sees global memory only; these are reads of shared memory."
 _FIRST = (
-    "compute-sanitizer stops the kernel at its first faulty instruction; the emulator goes on, and names the later "
+    "compute-sanitizer stops the kernel at its first faulty instruction; the emulator goes on, and also names the "
+    "later read of the same places."
 )
 SANITIZER: dict[tuple[str, str], str] = {
-    ("too_few_warp_slots", "memcheck"): _FIRST + "read of the same places, too.",
-    ("small_shared", "memcheck"): _FIRST + "read of the same places, too.",
+    ("too_few_warp_slots", "memcheck"): _FIRST,
+    ("small_shared", "memcheck"): _FIRST,
     **{("small_shared", tool): _STOPS for tool in ("racecheck", "initcheck", "synccheck")},
-    ("top_scores_overrun", "memcheck"): "The compiler keeps the array in registers: its code has no access to local "
-    "memory (no LDL or STL), so none is out of bounds. The store past the end is undefined behaviour, and left out.",
+    ("top_scores_overrun", "memcheck"): "The compiler keeps this local array in registers, and leaves the store "
+    "past its end out: to the language, anything may happen there. What is not executed cannot be out of bounds.",
     **{("misaligned_float4", tool): _STOPS for tool in ("racecheck", "initcheck", "synccheck")},
     ("dq_without_atomics", "racecheck"): "compute-sanitizer's racecheck sees shared memory only; blocks race for dQ in "
     "global memory.",
-    ("barrier_in_branch", "racecheck"): "A result of the divergent barrier, which synccheck reports in both: warp 1 "
-    "reads the sum while warp 0 still adds to it. compute-sanitizer's racecheck does not report it.",
-    ("barrier_in_branch", "synccheck"): "One mistake has two places. compute-sanitizer stops at the threads that wait "
-    "behind the loop while others are still in it; the emulator names both places.",
+    ("barrier_in_branch", "racecheck"): "It follows from the barrier that only some threads reach, which both report "
+    "under synccheck: warp 1 reads the sum while warp 0 still adds to it. compute-sanitizer's racecheck is silent.",
+    ("barrier_in_branch", "synccheck"): "Half of the threads wait in the loop, the others behind it. compute-sanitizer "
+    "names one of the two places, the emulator both.",
     **{("shuffle_in_branch", tool): _HANGS for tool in ("memcheck", "racecheck", "initcheck", "synccheck")},
     (
-        "ragged_tail",
-        "memcheck",
-    ): "K ends where the next allocation begins, so the row past its end is valid memory of S.",
-    ("missing_sync_in_reduction", "racecheck"): "The compiler reads the sums of four warps by one LDS.128 and gives "
-    "it the line of the loop; in the source the first of them is read a line above.",
+        "missing_sync_in_reduction",
+        "racecheck",
+    ): "The compiler reads the sums of four warps by one instruction, and gives "
+    "it the line of the loop. In the source, the first of them is read one line above.",
     ("wrong_stride", "initcheck"): _GLOBAL_ONLY,
     ("no_zero_fill", "initcheck"): _GLOBAL_ONLY,
 }
@@ -160,30 +206,32 @@ def _lines(places: Iterable[tuple[int | None, int | None]]) -> Lines:
 
 
 def sanitizer_table(results: list[Verdict]) -> list[Row]:
-    """A row per broken kernel and tool that says something of it, and one for a kernel of which none does."""
-    rows: list[Row] = []
+    """A row per broken kernel and verdict, with the tools that give it; and one for a kernel of which none says
+    anything."""
+    tools: dict[tuple[str, ...], list[str]] = {}  # by what the row says
     broken = [verdict for verdict in results if verdict.state == "broken"]
     for name in dict.fromkeys(verdict.name for verdict in broken):
         spoken = [v for v in broken if v.name == name and (v.ours or v.nvidias or v.failure)]
         for v in spoken:
             why = "" if v.agrees else SANITIZER.get((name, v.tool), "NOT EXPLAINED")
             nvidias = _text(v.nvidias) if v.nvidias or not v.failure else v.failure
-            rows.append(
-                {
-                    "broken kernel": name,
-                    "tool": v.tool,
-                    "ours (line)": _text(v.ours),
-                    "compute-sanitizer (line)": nvidias,
-                    "why they differ": why,
-                }
-            )
+            tools.setdefault((name, _text(v.ours), nvidias, why), []).append(v.tool)
         if not spoken:
-            rows.append({"broken kernel": name, "tool": "all", "ours (line)": "-", "compute-sanitizer (line)": "-"})
-    return rows
+            tools[name, "-", "-", ""] = ["all"]
+    return [
+        {
+            "broken kernel": name,
+            "tool": ", ".join(by),
+            "ours (line)": ours,
+            "compute-sanitizer (line)": nvidias,
+            "why they differ": why,
+        }
+        for (name, ours, nvidias, why), by in tools.items()
+    ]
 
 
 def _text(lines: Lines) -> str:
-    return ", ".join(" and ".join(map(str, dict.fromkeys(place))) for place in lines) or "-"
+    return ", ".join(" and ".join(map(str, sorted(set(place)))) for place in lines) or "-"
 
 
 def false_alarms(results: list[Verdict]) -> str:
@@ -193,7 +241,7 @@ def false_alarms(results: list[Verdict]) -> str:
     ours = {(v.name, v.state) for v in clean if v.ours}
     nvidias = {(v.name, v.state) for v in clean if v.nvidias or v.failure}
     count = len(launches)
-    return f"false alarms: ours {len(ours)} of {count} clean launches, compute-sanitizer {len(nvidias)} of {count}"
+    return f"False alarms: ours {len(ours)} of {count} clean launches, compute-sanitizer {len(nvidias)} of {count}"
 
 
 # ---- the page
@@ -201,11 +249,21 @@ def false_alarms(results: list[Verdict]) -> str:
 _INTRODUCTION = """\
 # The emulator's tools beside NVIDIA's
 
-`sanitize()` and `profile()` run kernels on a CPU. This page holds what they say against what compute-sanitizer and ncu
-say of the same launches on a GPU. Tests repeat the comparison, so that a model that drifts is noticed.
-This page is written by
+Inside `sanitize()` and `profile()`, a kernel runs on the CPU, on an emulated GPU. NVIDIA has a tool for either job on a
+real GPU: compute-sanitizer finds mistakes, ncu counts memory accesses. Here the same launches went through both.
+We list every difference, and why it is there. A test compares them anew whenever the course changes.
 
-    python -m course_utils bench sanitizer --markdown docs/validation.md
+This page is the output of `python -m course_utils bench sanitizer --markdown docs/validation.md`.
+"""
+_FINDINGS = """\
+Each kernel below has one mistake, planted on purpose. The numbers are the source lines that a tool names; a race has
+two, unless both sides are the same line. "-" is silence. Where every tool is silent, the kernel computes wrong numbers
+or is slow, but breaks no rule that a sanitizer knows: only a comparison of numbers, or the profiler, shows the mistake.
+"""
+_COUNTERS = """\
+A *request* is one memory instruction of one warp; a *sector* is 32 bytes of global memory; a *wavefront* is one pass
+through the 32 banks of shared memory; a *bank conflict* is a wavefront more than needed. Micro-kernels make one pattern
+of accesses each. Compared are, for each launch:
 """
 
 
@@ -216,17 +274,21 @@ def page(results: list[Verdict]) -> str:
         [
             _INTRODUCTION,
             "## Findings\n",
-            f"compute-sanitizer {_origin(sanitizer, 'compute-sanitizer')}. Each kernel has one planted mistake, or a "
-            "mistake that only a\ncomparison of numbers or the profiler shows: those take no finding. A race has two "
-            "lines.\n",
-            _markdown(sanitizer_table(results)),
+            _FINDINGS,
+            f"compute-sanitizer {_origin(sanitizer, 'compute-sanitizer')}.\n",
+            *_with_notes(sanitizer_table(results), "why they differ"),
             f"\n{false_alarms(results)}. The clean launches are the same kernels mended, and the kernels of the "
             "course.\n",
             "## Counters\n",
-            f"ncu {_origin(counters, 'ncu')}. Compared are, per launch: {', '.join(FIGURES)}.\n",
+            _COUNTERS,
+            *(f"- {figure}" for figure in FIGURES),
+            f"\nncu {_origin(counters, 'ncu')}.\n",
             _markdown(_agreement()),
-            "\nWhere they differ, the compiler or the hardware does something that the source does not say:\n",
-            _markdown(_explained_counters()),
+            f"\n{_other_count(counters)}\n",
+            "## Where counters differ, and why\n",
+            "The compiler or the hardware does something there that the source does not say. "
+            "In each cell: the emulator's count / ncu's.\n",
+            "\n\n".join(f"{reason.why}\n\n{_markdown(_explained_rows(reason))}" for reason in EXPLAINED),
             "",
         ]
     )
@@ -242,19 +304,38 @@ def _group(case: Case) -> str:
 
 def _agreement() -> list[Row]:
     counted = [case for case in counter_cases() if case.group != "large"]
-    launches, explained = Counter(map(_group, counted)), Counter(_group(c) for c in counted if c.name in COUNTERS)
+    explained = Counter(_group(case) for case in counted if explained_differences(case.name))
     return [
         {"kernels": group, "launches": n, "all figures equal": n - explained[group], "explained": explained[group]}
-        for group, n in launches.items()
+        for group, n in Counter(map(_group, counted)).items()
     ]
 
 
-def _explained_counters() -> list[Row]:
+def _other_count(counters: Measurement) -> str:
+    """What ncu's other wavefronts are, with one launch as the example."""
+    name, metric = "read_float4 partners 1 and 1, 1", "pipe_lsu_wavefronts_mem_shared_op_ld"
+    metrics = next(row["metrics"] for row in counters.rows if row["name"] == name)
+    at_l1, per_instruction = metrics[f"l1tex__data_{metric}"], metrics[f"smsp__sass_l1tex_data_{metric}"]
+    return (
+        "ncu has two counts of wavefronts. The one named `l1tex__...` comes from the unit that holds shared memory, "
+        "and is used here. The one named\n`smsp__sass_...` belongs to instructions, and is another count: for "
+        f"`{name}` it says {per_instruction}, where `l1tex__...`\nand the emulator say {at_l1}. "
+        "We use it only for the stores of cp.async, which have no other."
+    )
+
+
+def _explained_rows(reason: Explained) -> list[Row]:
     return [
-        {"launch": name, "figure": figure, "emulator": ours, "ncu": ncus, "why they differ": explained.why}
-        for name, explained in COUNTERS.items()
-        for figure, (ours, ncus) in explained.figures.items()
+        {"launch": launch, **{figure: f"{ours} / {ncus}" for figure, (ours, ncus) in figures.items()}}
+        for launch, figures in reason.launches.items()
     ]
+
+
+def _with_notes(rows: list[Row], key: str) -> tuple[str, str]:
+    """A table whose long texts under `key` are replaced by numbers, and the numbered list of them."""
+    notes = list(dict.fromkeys(row[key] for row in rows if row[key]))
+    numbered = [{**row, key: f"({notes.index(row[key]) + 1})" if row[key] else ""} for row in rows]
+    return _markdown(numbered), "\n" + "\n".join(f"{n}. {note}" for n, note in enumerate(notes, 1))
 
 
 def _markdown(rows: list[Row]) -> str:

@@ -218,29 +218,31 @@ def test_minimal_forward_kernels_have_at_most_100_lines_of_at_most_100_columns(f
 
 def test_emulator_benchmark_runs_its_three_kernels():
     result = bench_emulator.measure(length=64, repeats=1)
-    assert [row["kernel"] for row in result.rows] == ["naive.cu", "flash_half.cu", "flash_mma.cu"]
+    modes = ("plain", "profile", "sanitize")
+    kernels = ("naive.cu", "flash_half.cu", "flash_mma.cu")
+    assert [(row["kernel"], row["mode"]) for row in result.rows] == [(k, m) for k in kernels for m in modes]
     assert all(row["emulator_ms"] > 0 for row in result.rows)
 
 
 def test_emulator_benchmark_runs_another_emulator_side_by_side(tmp_path):
-    """A stand-in for the prototype that answers with plain torch after a while."""
+    """A stand-in for the prototype that answers with plain torch after a while, a longer one when it traces."""
     (tmp_path / "emu.py").write_text(
         "import time, numpy as np, torch\n"
         "from torch.nn.functional import scaled_dot_product_attention as sdpa\n"
         "asarray = np.ascontiguousarray\n"
         "zeros = lambda shape: np.zeros(tuple(shape), np.float32)\n"
         "class RawModule:\n"
-        "    def __init__(self, path, cc): self.path = path\n"
+        "    def __init__(self, path, cc, trace): self.seconds = {None: 0.01, 'tsan': 0.03}[trace]\n"
         "    def get_function(self, name):\n"
         "        def kernel(grid, block, args, *, shared_mem, threads):\n"
         "            q, k, v = (torch.from_numpy(x).float() for x in args[:3])\n"
         "            args[3][...] = sdpa(q, k, v).numpy()\n"
-        "            time.sleep(0.01)\n"
+        "            time.sleep(self.seconds)\n"
         "        return kernel\n"
     )
     result = bench_emulator.measure(tmp_path, length=64, repeats=1)
     for row in result.rows:
-        assert row["prototype_ms"] >= 10
+        assert row["prototype_ms"] >= (10 if row["mode"] == "plain" else 30)
         assert row["ratio"] == pytest.approx(row["prototype_ms"] / row["emulator_ms"])
     bench_emulator.write(result, tmp_path / "speed.json")
     assert json.loads((tmp_path / "speed.json").read_text())["rows"] == result.rows

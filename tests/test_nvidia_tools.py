@@ -6,7 +6,6 @@ The captured texts are theirs, shortened; a fake program that prints one stands 
 import os
 import stat
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -120,16 +119,17 @@ def test_ncu_rows_come_by_launch_with_plain_numbers():
 def test_a_figure_is_the_sum_of_the_metrics_that_there_are():
     atom, red = FIGURES["global atomic sectors"].metrics
     assert nvidia_tools.ncu_figures({atom: 3, red: 4, "dram__bytes_read": 5}) == {"global atomic sectors": 7}
-    assert {metric for figure in FIGURES.values() for metric in (*figure.metrics, *figure.minus)} <= set(METRICS)
 
 
-def test_waits_between_warps_are_no_bank_conflicts():
-    """The figures of softmax.cu on an H200: 64 waits, which ncu counts as conflicts and as wavefronts of L1."""
-    name = "pipe_lsu_wavefronts_mem_shared_op_ld"
-    conflicts = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld"
-    metrics = {conflicts: 64, f"l1tex__data_{name}": 16448, f"smsp__sass_l1tex_data_{name}": 16384}
-    figures = nvidia_tools.ncu_figures(metrics)
-    assert figures == {"shared load bank conflicts": 0, "shared load wavefronts": 16384}
+def test_shared_memory_is_counted_at_l1_and_only_the_stores_of_cp_async_by_their_instructions():
+    name = "pipe_lsu_wavefronts_mem_shared_op"
+    metrics = {f"l1tex__data_{name}_{op}": n for op, n in [("ld", 16), ("st", 4), ("atom", 2)]}
+    metrics |= {f"smsp__sass_l1tex_data_{name}_{op}": n for op, n in [("ld", 28), ("st", 5), ("ldgsts", 8)]}
+    assert nvidia_tools.ncu_figures(metrics) == {
+        "shared load wavefronts": 16,
+        "shared store wavefronts": 12,
+        "shared atomic wavefronts": 2,
+    }
 
 
 # ---- command lines
@@ -231,37 +231,64 @@ def test_a_kernel_that_does_not_end_is_a_verdict(fake, said):
     assert (run.findings, run.failure) == ([], said)
 
 
-def stand_in(monkeypatch, run):
-    """Replays without a GPU: `run` takes the place of the launch."""
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(nvidia_tools.RawModule, "compile", lambda self, device: None)
-    monkeypatch.setattr(Launch, "run", run)
+# A fake compute-sanitizer that does replay, without a GPU: `run` takes the place of the launch.
+REPLAY = """
+import torch
+from course_utils import nvidia_tools
+from course_utils.launches import Launch
+
+class Tensor:
+    def __del__(self):
+        os.abort()  # as torch does after a failed launch
+
+def fail(*_):
+    raise RuntimeError({message!r})
+
+def fails_at_once(self, device):
+    tensor = Tensor()
+    fail()
+
+def fails_later(self, device):
+    torch.cuda.synchronize = fail
+    return [Tensor()]
+
+def hangs(self, device):
+    torch.cuda.synchronize = lambda: time.sleep(60)
+    return [Tensor()]
+
+torch.cuda.synchronize = lambda: None
+nvidia_tools.RawModule.compile = lambda self, device: None
+Launch.run = {run}
+nvidia_tools.replay(args[-2], 1)
+"""
 
 
 @pytest.mark.parametrize(
-    "message", ["CUDA error: misaligned address\nSearch for it", "cudaErrorMisalignedAddress: misaligned address"]
+    ("run", "message", "failure"),
+    [
+        (
+            "fails_at_once",
+            "CUDA error: misaligned address\nSearch for it",
+            "launch failed: CUDA error: misaligned address",
+        ),
+        (
+            "fails_later",
+            "cudaErrorLaunchFailure: unspecified launch failure",
+            "launch failed: CUDA error: unspecified launch failure",
+        ),
+        ("hangs", "", "hangs: stopped after 1 s"),
+    ],
 )
-def test_a_replay_says_why_a_launch_failed(monkeypatch, capsys, tmp_path, message):
-    def run(self, device):
-        raise RuntimeError(message)
-
-    file = nvidia_tools._replay(str(tmp_path), [LAUNCH])[-2]
-    stand_in(monkeypatch, run)
-    with pytest.raises(RuntimeError):
-        nvidia_tools.replay(file)
-    assert capsys.readouterr().out.splitlines() == [
-        "launching vector_add()",
-        "launch failed: CUDA error: misaligned address",
-    ]
+def test_a_replay_says_why_a_kernel_did_not_end(fake, run, message, failure):
+    fake("compute-sanitizer", REPLAY.format(run=run, message=message))
+    result = nvidia_tools.run_compute_sanitizer(LAUNCH, "racecheck")
+    assert result == ([], f"launching vector_add()\n{failure}\n", failure)
 
 
-def test_a_replay_gives_up_a_kernel_that_hangs(monkeypatch, tmp_path):
-    given_up = threading.Event()
-    monkeypatch.setattr(nvidia_tools, "_give_up", lambda seconds: given_up.set())
-    file = nvidia_tools._replay(str(tmp_path), [LAUNCH])[-2]
-    stand_in(monkeypatch, lambda self, device: given_up.wait(10))
-    nvidia_tools.replay(file, 1)
-    assert given_up.is_set()
+def test_a_failure_that_is_not_cudas_is_no_verdict(fake):
+    fake("compute-sanitizer", REPLAY.format(run="fails_at_once", message="no such file"))
+    with pytest.raises(ToolError, match=r"did not get as far as vector_add\(\)"):
+        nvidia_tools.run_compute_sanitizer(LAUNCH, "racecheck")
 
 
 def test_a_replay_that_never_launched_is_no_clean_result(fake):

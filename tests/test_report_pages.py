@@ -243,7 +243,7 @@ def test_an_included_file_is_listed_by_its_lines_with_counters():
 def test_any_text_keeps_its_line_numbers(source):
     page = heat_listing(counters(rows=[], sources={"odd.cu": source})).html
     numbered = re.findall(r"<tr[^>]*><td[^>]*>(\d+)</td><td[^>]*>(.*?)</td>", page)
-    assert [(int(n), squeezed(code)) for n, code in numbered] == list(enumerate(source.splitlines(), 1))
+    assert [(int(n), squeezed(code)) for n, code in numbered] == list(enumerate(source.expandtabs(4).splitlines(), 1))
 
 
 def test_text_keeps_its_contrast_on_every_background():
@@ -263,3 +263,7 @@ def test_the_dataclasses_show_these_pages():
     assert counters()._repr_html_() == counters_page(counters())
     assert SanitizerReport([finding()])._repr_html_() == findings_page(SanitizerReport([finding()]))
     assert counters().listing()._repr_html_() == heat_listing(counters()).html
+
+
+def test_the_indentation_is_of_spaces_that_do_not_collapse():
+    assert "&nbsp;" * 4 + "tile[0]" in heat_listing(counters()).html

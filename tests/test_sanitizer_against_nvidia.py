@@ -32,7 +32,7 @@ def test_no_false_alarm(verdicts):
     assert [v for v in verdicts if v.state != "broken" and (v.ours or v.nvidias or v.failure)] == []
     count = len([case for case in sanitizer_cases() if case.state != "broken"])
     assert validation.false_alarms(verdicts) == (
-        f"false alarms: ours 0 of {count} clean launches, compute-sanitizer 0 of {count}"
+        f"False alarms: ours 0 of {count} clean launches, compute-sanitizer 0 of {count}"
     )
 
 
@@ -49,3 +49,13 @@ def test_a_false_alarm_and_a_missing_explanation_are_seen():
     assert not broken.agrees and not broken._replace(ours=(), failure="hangs: stopped after 12 s").agrees
     (row,) = validation.sanitizer_table([broken])
     assert (row["ours (line)"], row["why they differ"]) == ("3 and 4", "NOT EXPLAINED")
+
+
+def test_tools_with_one_verdict_share_a_row_and_silent_ones_have_none():
+    stopped = Verdict("x", "broken", "racecheck", (), (), "launch failed: CUDA error: misaligned address")
+    found = stopped._replace(tool="memcheck", ours=((7,),), nvidias=((7,),))
+    silent = stopped._replace(failure="")
+    results = [found, stopped, stopped._replace(tool="initcheck"), silent._replace(tool="synccheck")]
+    assert [row["tool"] for row in validation.sanitizer_table(results)] == ["memcheck", "racecheck, initcheck"]
+    (row,) = validation.sanitizer_table([silent])
+    assert (row["tool"], row["why they differ"]) == ("all", "")

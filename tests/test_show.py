@@ -1,8 +1,11 @@
 """What a chapter puts on the page: passages of kernels, predictions."""
 
+import re
+
 import pytest
 
 from course_utils import show
+from course_utils.broken_kernels import BROKEN
 
 PLAIN = "02_flash_attention_minimal/forward_plain.cu"
 
@@ -61,3 +64,23 @@ def test_difference_names_the_lines_that_changed(monkeypatch):
 def test_difference_of_equal_texts_is_a_mistake():
     with pytest.raises(ValueError, match="^before and after are equal"):
         show.difference("a\n", "a")
+
+
+def test_difference_skips_the_headers_and_keeps_the_line_numbers_of_the_files(monkeypatch):
+    shown = []
+    monkeypatch.setattr(show, "display", lambda data, raw: shown.append(data))
+    before, after = "// one\n// two\nint a;\nint b;\n", "// three\nint a;\nint c;\n// no header\n"
+    show.difference(before, after, context=0, skip_header=True)
+    lines = shown[0]["text/plain"].splitlines()[2:]
+    assert lines == ["@@ -4 +3,2 @@", "-int b;", "+int c;", "+// no header"]
+
+
+def test_mistake_shows_the_lines_that_a_finding_names(monkeypatch):
+    shown = []
+    monkeypatch.setattr(show, "display", lambda data, raw: shown.append(data))
+    broken = BROKEN["no_zero_fill"]
+    show.mistake(broken)
+    added = [line[1:] for line in shown[0]["text/plain"].splitlines()[2:] if line.startswith("+")]
+    lines = show.read_kernel(broken.launch().source).splitlines()
+    number = int(re.search(r"\+(\d+)", shown[0]["text/plain"].splitlines()[2])[1])
+    assert lines[number - 1 : number - 1 + len(added)] == added

@@ -5,6 +5,7 @@ import torch
 
 from course_utils.cuda import RawModule
 
+
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch):
     """A launch without tensors goes to the GPU where there is one; here it belongs to the emulator everywhere."""
