@@ -256,7 +256,7 @@ _ALL = [
         tool="racecheck",
         line="cp.async.ca.shared.global",
         other_line="s += Q[i * D + d] * tile[n % BUFFERS][j][d];",
-        symptom="Right numbers nearly always: on a GPU a warp must be a whole tile behind the others.",
+        symptom="Often right numbers: on a GPU a warp must be a whole tile behind the others.",
         lesson="Before a buffer is filled again, every reader must be known to be done: one more barrier, or one more "
         "buffer.",
     ),
@@ -327,7 +327,7 @@ _ALL = [
         tool="racecheck",
         line="if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = x;",
         other_line="for (int w = 1; w < WARPS; w++) x = combine(x, of_warp[w], largest);",
-        symptom="Right numbers nearly always: on a GPU a warp must be slow enough to read a sum for a maximum.",
+        symptom="Often right numbers: on a GPU a warp must be slow enough to read a sum for a maximum.",
         lesson="A function that uses shared memory is called twice some day: it also waits before it writes.",
     ),
     # -------- chapter 02
@@ -369,7 +369,7 @@ _ALL = [
         tool="racecheck",
         line="tile.P[ty + r * TY][tx + c * TX] = p;",
         other_line="for (int r = 0; r < ROWS; r++) p[r] = as_float4(tile.P[ty + r * TY][j]);",
-        symptom="Right numbers nearly always: since Volta the lanes of a warp need not be at the same place.",
+        symptom="Often right numbers: since Volta the lanes of a warp need not be at the same place.",
         lesson="What lanes of one warp hand to each other through shared memory takes a __syncwarp().",
     ),
     BrokenKernel(
