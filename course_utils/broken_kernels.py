@@ -247,7 +247,7 @@ _ALL = [
         tool="racecheck",
         line="s += q[d] * tile[t][d];",
         other_line="cp.async.ca.shared.global",
-        symptom="Stale numbers or right ones, by how long the copy takes: on a GPU it changes from run to run.",
+        symptom="cp.async copies beside the threads (chapter 03): stale numbers or right ones, by how long it takes.",
         lesson="wait_group N lets the N youngest groups go on. Count which of them holds the tile you read next.",
     ),
     BrokenKernel(
