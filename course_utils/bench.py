@@ -126,6 +126,8 @@ def _run_tools(args: argparse.Namespace) -> int:
         raise ValueError("--against belongs to `bench emulator`, and --plot to the chapters")
     if args.markdown and (args.record or args.subject != "sanitizer"):
         raise ValueError("--markdown belongs to `bench sanitizer` without --record")
+    if args.markdown and not args.markdown.parent.is_dir():
+        raise FileNotFoundError(f"--markdown {args.markdown}: there is no folder {args.markdown.parent}")
     program, measure = TOOLS[args.subject]
     if args.record:
         tool_version = nvidia_tools.version(program)

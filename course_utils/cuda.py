@@ -384,7 +384,10 @@ def _dimensions(name: str, value: Sequence[int], limits: tuple[int, int, int]) -
         raise ValueError(f"{name} takes one to three positive ints, got {value!r}")
     x, y, z = (*map(int, value), 1, 1)[:3]
     if x > limits[0] or y > limits[1] or z > limits[2]:
-        raise LaunchError(f"{name} {(x, y, z)} is too large: the limits are {limits}")
+        raise LaunchError(
+            f"{name} {(x, y, z)} is too large: the limits are {limits}"
+            + (f", and {THREAD_LIMIT} threads in all" if name == "block" else "")
+        )
     return x, y, z
 
 

@@ -27,7 +27,14 @@ class Launch:
     shared_mem: int = 0
 
     def run(self, device: str | torch.device = "cpu") -> list[torch.Tensor]:
-        """Runs the kernel on copies of the tensors, on a device; returns the copies, in the order of the parameters."""
+        """Runs the kernel on copies of the tensors, on a device; returns the copies, in the order of the parameters.
+
+        device: "cpu" (the emulator) or "cuda". Raises ValueError for another, and where there is no GPU.
+        """
+        kind = torch.device(device).type if str(device).split(":")[0] in ("cpu", "cuda") else None
+        if kind is None or (kind == "cuda" and not torch.cuda.is_available()):
+            here = "cpu and cuda" if torch.cuda.is_available() else "cpu (PyTorch finds no GPU here)"
+            raise ValueError(f"device takes {here}, got {str(device)!r}")
         args = [arg.to(device, copy=True) if isinstance(arg, torch.Tensor) else arg for arg in self.args]
         module = RawModule(code=read_kernel(self.source), options=self.options)
         module.get_function(self.kernel)(self.grid, self.block, args, shared_mem=self.shared_mem)

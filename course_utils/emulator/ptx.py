@@ -35,7 +35,8 @@ def _format(ptx_type: str) -> str:
 INSTRUCTIONS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32", _mma),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16", _ldmatrix),
-    (r"cp\.async\.c[ag]\.shared(?:::cta)?\.global(?:\.L2::\w+)?", _call("cp_async")),
+    (r"cp\.async\.ca\.shared(?:::cta)?\.global(?:\.L2::\w+)?", _call("cp_async<false>")),
+    (r"cp\.async\.cg\.shared(?:::cta)?\.global(?:\.L2::\w+)?", _call("cp_async<true>")),
     (r"cp\.async\.commit_group", _call("cp_async_commit_group")),
     (r"cp\.async\.wait_group", _call("cp_async_wait_group")),
     (r"cp\.async\.wait_all", _call("cp_async_wait_all")),

@@ -36,18 +36,21 @@ def sanitize() -> Iterator[SanitizerReport]:
 
     memcheck: accesses outside of the arguments (exact to the byte), of static and local arrays (by the index), and of
         the dynamic shared memory that the launch asked for; misaligned vectors. Unlike compute-sanitizer it sees a
-        static shared array overrun into its neighbour; through a pointer into the middle of an array it does not.
+        static shared array overrun into its neighbour; through a pointer into the middle of an array it does not. An
+        index past the end of a row counts, even where another row of the same array follows: C++ leaves it undefined.
     racecheck: two threads of a block that touch the same bytes of shared memory without a barrier between them, where
         at least one writes; within a warp, without __syncwarp() (a shuffle orders no memory); a cp.async that is read
         before its wait. Unlike compute-sanitizer's, it also watches global memory: two blocks that write the same
         bytes, or one that reads what another writes, without atomics. Blocks that call __threadfence() are trusted to
         know what they do. No hazard: threads of a block that store the same value to shared memory, and a volatile
-        read beside atomics. Not watched: __device__ variables, lanes of one warp in global memory, and which lanes of
-        a warp a __syncwarp() with a partial mask orders.
+        read beside atomics. A hazard, though it may be meant: threads of a block that wait for each other by a flag.
+        Not watched: __device__ variables; in global memory the lanes of one warp, and accesses narrower than the
+        tensor's elements; which lanes of a warp a __syncwarp() with a partial mask orders.
     initcheck: reads of shared memory that no thread of the block has written. (compute-sanitizer's looks at global
         memory only, which here always comes from a tensor.)
     synccheck: threads of a block that wait at different barriers, or run past one; with a deadlock, where each group
-        waits. Threads that left through `return` count as arrived, as on the hardware.
+        waits. Threads that left through `return` count as arrived, as on the hardware. A shuffle from a lane that its
+        mask does not name is not watched.
 
     Outputs are those of a plain launch, but for what depends on the order of threads (printf, the last bits of float
     atomics): a watched thread may wait in other places. Pointers kept in __device__ variables do not survive the change
@@ -80,8 +83,13 @@ def profile(*, blocks: int | Iterable[int | tuple[int, ...]] | None = None) -> I
 
     A broadcast touches fewer sectors than its bytes would fill: `ideal_sectors` may exceed `sectors`, as ncu's do.
 
-    How far the figures agree with ncu's on an H200: tests/emulator/test_counters_against_ncu.py. The counters follow
-    the source as a host compiler sees it; nvcc may merge, hoist or drop an access.
+    How far the figures agree with ncu's on an H200: docs/validation.md, launch by launch. In short: requests and
+    sectors are ncu's; so are wavefronts and bank conflicts, but for a cp.async.cg whose lanes write to scattered
+    places, which is counted as a .ca (where we count 256, the H200 takes 1,024), and float atomics in shared memory, a
+    loop on the hardware. The counters follow the source as a host compiler sees it: nvcc may merge, hoist or drop an access (it
+    reads four neighbouring floats of shared memory at once: of 131,072 wavefronts counted in scores.cu 98,304 were
+    left), and g++ and zig may disagree on a value that one of them keeps in a register. __device__ and __constant__
+    variables are not counted.
     """
     if isinstance(blocks, (int, np.integer)):
         blocks = (blocks,)
@@ -215,7 +223,8 @@ def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> t
     access = f"{'write' if f.is_write else 'read'} of {f.bytes} byte{'s' if f.bytes != 1 else ''}"
     at_line = f"in line {other_line}" if other_line else "elsewhere"
     if f.kind == raw.OUT_OF_BOUNDS:
-        return "memcheck", f"{access} out of bounds, {memory.describe(f.address)}"
+        where = "in shared memory, outside of every array" if f.is_shared else memory.describe(f.address)
+        return "memcheck", f"{access} out of bounds, {where}"
     if f.kind == raw.DYNAMIC_SHARED:
         return "memcheck", f"{access} at byte {f.address} of dynamic shared memory, more than the launch asked for"
     if f.kind == raw.INDEX:
@@ -264,7 +273,8 @@ def _order(f: Finding) -> tuple[object, ...]:
 
 def _same(a: Finding, b: Finding) -> bool:
     places = [(f.tool, f.kernel, f.file, f.line, f.source, f.other_line, f.other_source) for f in (a, b)]
-    return places[0] == places[1] and a.message.split(",")[0] == b.message.split(",")[0]
+    between_blocks = all(f.other_block not in (None, f.block) for f in (a, b))  # `+=` reads and writes: one mistake
+    return places[0] == places[1] and (between_blocks or a.message.split(",")[0] == b.message.split(",")[0])
 
 
 # ---- counters

@@ -153,6 +153,8 @@ def _early_returns(code: str, plain: str) -> list[_Edit]:
     macros = [macro.span() for macro in MACRO.finditer(plain)]  # such as #define GUARD if (i >= n) return
     for place in (*bodies, *(m for m in macros if not any(start < m[0] < end for start, end in bodies))):
         for match in re.compile(r"\breturn(?=\s*(?:;|\Z))").finditer(plain[: place[1]], *place):
+            if place in bodies and not plain[match.end() : place[1]].strip("; \t\n"):
+                continue  # the last statement: the thread has run to the end
             edits.append(_Edit(match.start(), match.end(), "return emu_leave()"))
     return edits
 

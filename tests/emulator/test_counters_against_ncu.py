@@ -37,7 +37,6 @@ def test_the_emulator_counts_what_ncu_counts(case, recorded):
 
 
 def test_explanations_are_of_recorded_launches_and_never_of_requests_or_sectors_of_a_micro_kernel():
-    """But for cp.async.cg to scattered places: around L1, the hardware takes more sectors."""
     explained = [
         (launch, figure, both)
         for reason in EXPLAINED
@@ -47,7 +46,7 @@ def test_explanations_are_of_recorded_launches_and_never_of_requests_or_sectors_
     assert len({(launch, figure) for launch, figure, _ in explained}) == len(explained), "explained twice"
     for launch, figure, (ours, ncus) in explained:
         assert CASES[launch].group != "large" and figure in FIGURES and ours != ncus
-        if CASES[launch].group == "micro" and "-DAROUND_L1" not in CASES[launch].launch.options:
+        if CASES[launch].group == "micro":
             assert not figure.startswith("global"), launch
 
 

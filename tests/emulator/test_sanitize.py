@@ -705,6 +705,12 @@ BROKEN = {
         __syncthreads();
         out[threadIdx.x] = s[255 - threadIdx.x];""",
     ),
+    "global_sum_in_place": Case(
+        """
+        float sum = 0;
+        for (int j = 0; j < 64; j++) sum += out[j];    // racecheck
+        out[threadIdx.x] /= sum + 1;    // racecheck""",
+    ),
     "blocks_write_one_element": Case("out[threadIdx.x] = blockIdx.x;    // racecheck", grid=(3,)),
     "blocks_write_and_a_later_one_reads": Case(
         """
@@ -767,6 +773,12 @@ BROKEN = {
         __syncwarp();
         out[threadIdx.x] = v + s[threadIdx.x];""",
         block=(32,),
+    ),
+    "barrier_before_a_return_at_the_end": Case(
+        """
+        for (int i = 0; i < (threadIdx.x < 32 ? 3 : 4); i++) __syncthreads();    // synccheck
+        out[threadIdx.x] = 1;
+        return;"""
     ),
     "barrier_of_one_branch": Case(
         """

@@ -104,12 +104,13 @@ template <bool transposed> EMU_INLINE void ldmatrix_x4(unsigned& r0, unsigned& r
 }
 
 // cp.async.{ca,cg}.shared.global [to], [from], bytes{, source_bytes}: the bytes past source_bytes become zero.
-template <class Pointer>
+template <bool around_l1, class Pointer>
 EMU_INLINE void cp_async(unsigned to, Pointer from, unsigned bytes, unsigned source_bytes, emu_site site = emu_here()) {
-    emu_copy_async(emu_shared_pointer(to), (const void*)from, bytes, source_bytes, site);
+    emu_copy_async(emu_shared_pointer(to), (const void*)from, bytes, source_bytes, around_l1, site);
 }
-template <class Pointer> EMU_INLINE void cp_async(unsigned to, Pointer from, unsigned bytes, emu_site site = emu_here()) {
-    emu_copy_async(emu_shared_pointer(to), (const void*)from, bytes, bytes, site);
+template <bool around_l1, class Pointer>
+EMU_INLINE void cp_async(unsigned to, Pointer from, unsigned bytes, emu_site site = emu_here()) {
+    emu_copy_async(emu_shared_pointer(to), (const void*)from, bytes, bytes, around_l1, site);
 }
 EMU_INLINE void cp_async_commit_group() { emu_copy_commit(); }
 EMU_INLINE void cp_async_wait_group(unsigned in_flight) { emu_copy_wait(in_flight); }

@@ -40,7 +40,7 @@ void emu_leave();                                         // the kernel's own `r
 unsigned emu_shared_offset(const void* pointer);          // generic pointer -> 32-bit shared address, as PTX wants it
 void* emu_shared_pointer(unsigned offset);
 
-void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes, emu_site site);
+void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes, bool around_l1, emu_site site);
 void emu_copy_commit();
 void emu_copy_wait(unsigned groups_in_flight);
 

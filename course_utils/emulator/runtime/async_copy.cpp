@@ -6,7 +6,7 @@
 
 static const unsigned most_copies = 64 << 10;   // in flight, per thread: all of shared memory in the smallest pieces
 
-extern "C" void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes, emu_site site) {
+extern "C" void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes, bool around_l1, emu_site site) {
     Fiber* f = emu_current;
     if (f->copy_count == f->copy_capacity) {
         f->copy_capacity = f->copy_capacity ? 2 * f->copy_capacity : 64;
@@ -17,7 +17,8 @@ extern "C" void emu_copy_async(void* to, const void* from, unsigned bytes, unsig
     if (((uintptr_t)to | (uintptr_t)from) % bytes) emu_find_misaligned(site, bytes);
     const uintptr_t counter = (uintptr_t)__builtin_return_address(0);
     f->copies[f->copy_count++] = {to, from, bytes, source_bytes, f->copy_group, site, counter};
-    emu_record_access((uintptr_t)from, source_bytes, Access::read, counter);
+    emu_record_access((uintptr_t)from, source_bytes, around_l1 ? Access::copy_read : Access::read, counter);
+    if (around_l1) emu_record_target(f, (uintptr_t)to);
     emu_record_access((uintptr_t)to, bytes, Access::copy_issued, counter);
 }
 

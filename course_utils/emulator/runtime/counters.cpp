@@ -7,7 +7,7 @@
 
 #include "trace.h"
 
-struct Request { unsigned count; uint64_t address[32]; uint8_t lane[32], space[32]; };
+struct Request { unsigned count; uint64_t address[32]; uint8_t lane[32], space[32], target[32]; };
 
 // The requests of one instruction that wait for more lanes, since a warp's lanes have taken different ways.
 struct Instruction {
@@ -48,6 +48,27 @@ static unsigned count_sectors(const Request& q, bool atomic) {
         if (repeats > rounds) rounds = atomic ? repeats : 1;
     }
     return sectors + rounds;
+}
+
+// A cp.async.cg asks for at least one sector for every 32 bytes of shared memory in which eight neighbouring lanes write: ncu
+// counts so on an H200, where they lie scattered.
+static unsigned count_copied_sectors(const Request& q) {
+    unsigned sectors = 0, i = 0;
+    while (i < q.count) {
+        Request eight;
+        eight.count = 0;
+        uint64_t seen[4] = {};
+        unsigned targets = 0;
+        for (const unsigned group = q.lane[i] / 8; i < q.count && q.lane[i] / 8 == group; i++) {
+            eight.address[eight.count++] = q.address[i];
+            const uint64_t bit = 1ull << q.target[i] % 64;
+            targets += !(seen[q.target[i] / 64] & bit);
+            seen[q.target[i] / 64] |= bit;
+        }
+        const unsigned distinct = count_sectors(eight, false);
+        sectors += targets > distinct ? targets : distinct;
+    }
+    return sectors;
 }
 
 struct Passes { unsigned wavefronts, ideal; };
@@ -145,7 +166,7 @@ static void count_request(Tracer& t, const LogEntry& e, const Request& q) {
         c->wavefronts += passes.wavefronts;
         c->ideal_wavefronts += passes.ideal;
     } else {
-        c->sectors += count_sectors(q, e.access == Access::atomic);
+        c->sectors += e.access == Access::copy_read ? count_copied_sectors(q) : count_sectors(q, e.access == Access::atomic);
         c->ideal_sectors += (q.count * bytes + 31) / 32;
         touch(t, e, q, bytes);
     }
@@ -160,6 +181,7 @@ static inline uint64_t identity(const LogEntry& e) {   // what the accesses of o
 static inline void join(Request& q, const LogEntry& e, unsigned lane) {
     q.address[q.count] = e.address;
     q.lane[q.count] = (uint8_t)lane;
+    q.target[q.count] = e.value;
     q.space[q.count++] = e.space;
 }
 

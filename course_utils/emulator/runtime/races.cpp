@@ -33,7 +33,8 @@ static unsigned marked_thread(Mark m) { return (unsigned)m & 1023; }
 
 struct Element {
     Mark writes[2], atomics[2], reads[2];   // by the lowest blocks; the second of a pair by another block than the first
-    Mark write_now, read_now;            // the last, with the interval in place of the block
+    Mark write_now, read_now;            // the last, with the interval in place of the block;
+    Mark other_read_now;                 // and the last read by another warp than that of `read_now`
 };
 
 static const unsigned most_places = 4096;   // in the code of one kernel
@@ -133,7 +134,7 @@ static void find_race(Races& r, emu_finding_kind kind, const Fiber* f, const Log
     emu_finding finding = emu_finding_at(f, kind, e.place);
     const Fiber& party = r.block->fibers[thread_of(other)];
     finding.is_shared = 1;
-    finding.is_write = e.access != Access::read;
+    finding.is_write = !is_read(e.access);
     finding.has_other = 1;
     finding.other_place = r.places[place_id_of(other)];
     finding.other_block = f->block_idx;
@@ -280,12 +281,15 @@ static inline void check_global(Races& r, const Fiber* f, const LogEntry& e) {
             const bool with_atomic = e.access == Access::volatile_read && marked_atomic(x.write_now);
             if (recent(r, x.write_now, f) && !with_atomic) find_global_race(r, EMU_READ_AFTER_WRITE, f, e, x.write_now);
             if (e.access == Access::volatile_read) continue;   // a look before an atomic, as a rule
+            const bool same_interval = high_part(x.read_now) == r.interval;
+            if (same_interval && marked_thread(x.read_now) / 32 != f->warp) x.other_read_now = x.read_now;
             x.read_now = now;
             if (!r.fenced) keep_lowest(x.reads, by_block);
         } else {
             if (recent(r, x.write_now, f) && !(atomic && marked_atomic(x.write_now)))
                 find_global_race(r, EMU_WRITE_AFTER_WRITE, f, e, x.write_now);
-            if (recent(r, x.read_now, f)) find_global_race(r, EMU_WRITE_AFTER_READ, f, e, x.read_now);
+            const Mark reader = recent(r, x.read_now, f) ? x.read_now : x.other_read_now;
+            if (recent(r, reader, f)) find_global_race(r, EMU_WRITE_AFTER_READ, f, e, reader);
             const bool keeps_plain = atomic && high_part(x.write_now) == r.interval && !marked_atomic(x.write_now);
             if (!keeps_plain) x.write_now = now;
             if (!r.fenced) keep_lowest(atomic ? x.atomics : x.writes, by_block);

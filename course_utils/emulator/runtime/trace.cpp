@@ -88,7 +88,8 @@ static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t ad
     emu_finding finding = emu_finding_at(f, kind, place);
     finding.address = address;
     finding.bytes = bytes;
-    finding.is_write = access != Access::read && access != Access::volatile_read;
+    finding.is_write = !is_read(access);
+    finding.is_shared = address - (uintptr_t)t.block->shared_low < (uintptr_t)(t.block->shared_high - t.block->shared_low);
     emu_find(t, finding);
 }
 
@@ -160,6 +161,12 @@ static void record_range(uintptr_t address, size_t bytes, Access access, uintptr
 
 void emu_record_access(uintptr_t address, unsigned bytes, Access access, uintptr_t counter) {
     record_range(address, bytes, access, counter);
+}
+
+void emu_record_target(Fiber* f, uintptr_t to) {
+    if (!emu_block->tracer || !emu_block->tracer->watching || !f->logged) return;
+    LogEntry& last = f->log[f->logged - 1];
+    if (last.access == Access::copy_read) last.value = (uint8_t)(to / 32);
 }
 
 // Before a thread waits for a __syncwarp(), which makes an entry in its log.

@@ -7,12 +7,13 @@
 enum class Access : uint8_t {
     read, write, atomic,
     volatile_read,
+    copy_read,                    // by a cp.async.cg, which goes around the L1 cache
     copy_issued,                  // cp.async: the bytes are on their way to shared memory
     copy_arrived,                 // its wait has returned
     warp_sync,                    // no access: a __syncwarp(), whose number stands in `address`
 };
 
-inline bool is_read(Access a) { return a == Access::read || a == Access::volatile_read; }
+inline bool is_read(Access a) { return a == Access::read || a == Access::volatile_read || a == Access::copy_read; }
 
 struct LogEntry {
     uint64_t address;
@@ -20,7 +21,8 @@ struct LogEntry {
     uint8_t log_bytes;
     Access access;
     uint8_t space;                // 0: shared memory; n: the n-th array of the launch, counted from 1
-    uint8_t value;                // of a write to shared memory: a digest of what was written; 0: unknown
+    uint8_t value;                // of a write to shared memory: a digest of what was written; 0: unknown. Of a copy_read:
+                                  // to which 32 bytes of shared memory it goes, modulo 256
 };
 
 struct Array { uintptr_t low, high; unsigned element_bytes; };
@@ -55,6 +57,7 @@ void emu_trace_settle(Fiber* f);              // before another thread may run: 
 void emu_trace_warp_sync(Warp& w, uint32_t participants);
 
 void emu_record_access(uintptr_t address, unsigned bytes, Access access, uintptr_t counter);   // by the current thread
+void emu_record_target(Fiber* f, uintptr_t to);            // of the copy_read that it has just recorded
 void emu_find_misaligned(emu_site site, unsigned bytes);   // a cp.async of so many bytes
 
 // ---- called by the parts of the tracer
