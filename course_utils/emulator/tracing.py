@@ -86,10 +86,10 @@ def profile(*, blocks: int | Iterable[int | tuple[int, ...]] | None = None) -> I
     How far the figures agree with ncu's on an H200: docs/validation.md, launch by launch. In short: requests and
     sectors are ncu's; so are wavefronts and bank conflicts, but for a cp.async.cg whose lanes write to scattered
     places, which is counted as a .ca (where we count 256, the H200 takes 1,024), and float atomics in shared memory, a
-    loop on the hardware. The counters follow the source as a host compiler sees it: nvcc may merge, hoist or drop an access (it
-    reads four neighbouring floats of shared memory at once: of 131,072 wavefronts counted in scores.cu 98,304 were
-    left), and g++ and zig may disagree on a value that one of them keeps in a register. __device__ and __constant__
-    variables are not counted.
+    loop on the hardware. The counters follow the source as a host compiler sees it. nvcc may merge, hoist or drop an
+    access: it reads four neighbouring floats of shared memory at once, so that of 131,072 wavefronts counted in
+    scores.cu 98,304 were left. g++ and zig may disagree on a value that one of them keeps in a register. __device__
+    and __constant__ variables are not counted.
     """
     if isinstance(blocks, (int, np.integer)):
         blocks = (blocks,)
