@@ -49,7 +49,9 @@ struct Unwritten {
     Touch read[32];
 };
 
-struct Reader { const LogEntry *next, *end; };   // of one thread's log
+// Of one thread's log; `who` is the thread's part of a Touch.
+struct Reader { const LogEntry *next, *end; Touch who; };
+static Touch who_is(const Fiber& f) { return (Touch)f.linear_id << 20 | (f.warp_epoch & 0x3ffff) << 2; }
 
 struct Races {
     Block* block;
@@ -120,7 +122,7 @@ void emu_start_races(Races& r) {
     r.fenced = false;
 }
 
-static unsigned number_of(Races& r, uint32_t place) {
+static inline unsigned number_of(Races& r, uint32_t place) {
     if (place == r.last_place) return r.last_place_id;
     unsigned i = place * 0x9E3779B9u >> 20;
     for (unsigned n = 0; n < most_places && r.places[i] && r.places[i] != place; n++) i = (i + 1) % most_places;
@@ -221,8 +223,8 @@ static void split(Races& r, uintptr_t word, unsigned log_before, unsigned log_pi
     r.split[word] = r.block_number << 2 | log_piece;
 }
 
-static inline void check_shared(Races& r, const Fiber* f, const LogEntry& e) {
-    Touch now = (Touch)r.epoch << 42 | (Touch)number_of(r, e.place) << 30 | (Touch)f->linear_id << 20 | (f->warp_epoch & 0x3ffff) << 2;
+static inline void check_shared(Races& r, const Fiber* f, Touch who, const LogEntry& e) {
+    Touch now = (Touch)r.epoch << 42 | (Touch)number_of(r, e.place) << 30 | who;
     if (e.access == Access::atomic || e.access == Access::volatile_read) now |= is_atomic;   // may meet an atomic
     if (e.access == Access::copy_issued) now |= in_flight;
     const uintptr_t offset = e.address - (uintptr_t)r.block->shared_low, end = offset + (1u << e.log_bytes);
@@ -371,6 +373,7 @@ static bool pass_warp_sync(Block& b, Reader* readers, const Fiber* f, const LogE
     for (uint32_t m = sync.place; m; m &= m - 1) {
         const unsigned n = first + (unsigned)__builtin_ctz(m);
         b.fibers[n].warp_epoch = number;
+        readers[n].who = who_is(b.fibers[n]);
         readers[n].next++;
     }
     return true;
@@ -380,7 +383,7 @@ void emu_check_races(Tracer& t) {
     Races& r = *t.races;
     Block& b = *t.block;
     Reader* readers = r.readers;
-    for (unsigned n = 0; n < b.size; n++) readers[n] = {b.fibers[n].log, b.fibers[n].log + b.fibers[n].logged};
+    for (unsigned n = 0; n < b.size; n++) readers[n] = {b.fibers[n].log, b.fibers[n].log + b.fibers[n].logged, who_is(b.fibers[n])};
     for (bool more = true; more;) {              // one access of each thread after the other, as if they ran in step
         more = false;
         for (unsigned n = 0; n < b.size; n++) {
@@ -393,7 +396,7 @@ void emu_check_races(Tracer& t) {
             }
             more = true;
             readers[n].next++;
-            if (!e.space) check_shared(r, f, e);
+            if (!e.space) check_shared(r, f, readers[n].who, e);
             else if (r.elements[e.space - 1]) check_global(r, f, e);
         }
     }

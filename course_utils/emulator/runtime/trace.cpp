@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static const unsigned log_capacity = 64, log_stride = log_capacity + 8;   // no power of two: cache sets; room for a sync
+static const unsigned log_capacity = 32, log_stride = log_capacity + 8;   // no power of two: cache sets; room for a sync
 
 static pthread_mutex_t findings_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -144,6 +144,7 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
             }
             f->last_array = i;
         }
+        if (!t->counters && !t->arrays[i].element_bytes) return;   // in bounds, and nobody may write there: no race
         space = i + 1;
     }
     append(*t, f, address, log_bytes, access, space, place);
