@@ -207,10 +207,15 @@ static __attribute__((noinline)) void check_closely(Races& r, Cell& c, uint8_t& 
     value = e.value;
 }
 
-static inline void check(Races& r, Cell& c, uint8_t& value, const Fiber* f, const LogEntry& e, Touch now) {
+// True for nearly all accesses: reads of what was written before the last barrier.
+static inline bool check(Races& r, Cell& c, uint8_t& value, const Fiber* f, const LogEntry& e, Touch now) {
     const bool long_written = epoch_of(c.write) >= r.first_epoch && !same_epoch(c.write, now) && !(c.write & in_flight);
-    if (e.access == Access::read && long_written) remember_read(c, now);   // nearly all there is to do
-    else check_closely(r, c, value, f, e, now);
+    if (e.access != Access::read || !long_written) {
+        check_closely(r, c, value, f, e, now);
+        return false;
+    }
+    remember_read(c, now);
+    return true;
 }
 
 // A word that threads access in pieces has a cell for each piece of 2 bytes or of 1, from then on until the block ends.
@@ -223,12 +228,13 @@ static void split(Races& r, uintptr_t word, unsigned log_before, unsigned log_pi
     r.split[word] = r.block_number << 2 | log_piece;
 }
 
-static inline void check_shared(Races& r, const Fiber* f, Touch who, const LogEntry& e) {
+static inline bool check_shared(Races& r, const Fiber* f, Touch who, const LogEntry& e) {
     Touch now = (Touch)r.epoch << 42 | (Touch)number_of(r, e.place) << 30 | who;
     if (e.access == Access::atomic || e.access == Access::volatile_read) now |= is_atomic;   // may meet an atomic
     if (e.access == Access::copy_issued) now |= in_flight;
     const uintptr_t offset = e.address - (uintptr_t)r.block->shared_low, end = offset + (1u << e.log_bytes);
     const unsigned log_access = e.log_bytes < 2 ? e.log_bytes : 2;
+    bool safe = true;
     for (uintptr_t word = offset / 4; word * 4 < end; word++) {
         unsigned log_piece = r.split[word] >> 2 == r.block_number ? r.split[word] & 3 : 2;
         if (log_access < log_piece) {
@@ -236,12 +242,14 @@ static inline void check_shared(Races& r, const Fiber* f, Touch who, const LogEn
             log_piece = log_access;
         }
         if (log_piece == 2) {
-            check(r, r.words[word], r.word_values[word], f, e, now);
+            safe &= check(r, r.words[word], r.word_values[word], f, e, now);
         } else {
             const uintptr_t low = word * 4 > offset ? 0 : offset - word * 4, high = end - word * 4 < 4 ? end - word * 4 : 4;
-            for (uintptr_t i = low >> log_piece; i << log_piece < high; i++) check(r, r.pieces[4 * word + i], r.piece_values[4 * word + i], f, e, now);
+            for (uintptr_t i = low >> log_piece; i << log_piece < high; i++)
+                safe &= check(r, r.pieces[4 * word + i], r.piece_values[4 * word + i], f, e, now);
         }
     }
+    return safe;
 }
 
 // ---- global memory
@@ -362,6 +370,24 @@ void emu_find_conflicts() {
 
 // ---- a block's logs
 
+// Lanes of a warp that read the same, one after the other. Two of them stand for all: one of the two is not the next writer.
+struct Broadcast {
+    const LogEntry* last = nullptr;
+    Touch who = 0;
+    unsigned before = 0;
+    bool safe = false;
+
+    bool goes_on(const LogEntry& e, Touch reader) {
+        const Touch warp = (Touch)31 << 25 | (Touch)0x3ffff << 2;   // and its warp epoch
+        const bool same = last && e.address == last->address && e.log_bytes == last->log_bytes &&
+                          e.access == Access::read && last->access == Access::read && !((who ^ reader) & warp);
+        before = same ? before + 1 : 0;
+        last = &e;
+        who = reader;
+        return before >= 2 && safe;
+    }
+};
+
 // Once all of its lanes have come to a __syncwarp(), they go on: true.
 static bool pass_warp_sync(Block& b, Reader* readers, const Fiber* f, const LogEntry& sync) {
     const unsigned first = 32 * f->warp;
@@ -386,6 +412,7 @@ void emu_check_races(Tracer& t) {
     for (unsigned n = 0; n < b.size; n++) readers[n] = {b.fibers[n].log, b.fibers[n].log + b.fibers[n].logged, who_is(b.fibers[n])};
     for (bool more = true; more;) {              // one access of each thread after the other, as if they ran in step
         more = false;
+        Broadcast broadcast;
         for (unsigned n = 0; n < b.size; n++) {
             if (readers[n].next == readers[n].end) continue;
             Fiber* f = &b.fibers[n];
@@ -396,8 +423,8 @@ void emu_check_races(Tracer& t) {
             }
             more = true;
             readers[n].next++;
-            if (!e.space) check_shared(r, f, readers[n].who, e);
-            else if (r.elements[e.space - 1]) check_global(r, f, e);
+            if (!e.space && !broadcast.goes_on(e, readers[n].who)) broadcast.safe = check_shared(r, f, readers[n].who, e);
+            else if (e.space && r.elements[e.space - 1]) check_global(r, f, e);
         }
     }
 }
