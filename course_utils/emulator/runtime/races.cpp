@@ -61,8 +61,8 @@ struct Races {
     uint32_t block_number;               // linear index in the grid, plus 1
     bool fenced;                         // the block has called __threadfence()
     size_t word_count;
-    Cell *words, *pieces;                // of shared memory: for each word; four for each word that has been split
-    uint8_t *word_values, *piece_values; // what the last write of each wrote: a digest
+    Cell* cells[3];                      // of shared memory, by log(piece): for each byte, each 2 bytes, each word
+    uint8_t* values[3];                  // what the last write of each wrote: a digest
     uint32_t* split;                     // for each word: the number of the block that has split it, times 4, plus log(piece)
     Element* elements[64];               // of each array
     uint32_t places[most_places];        // by their numbers
@@ -91,12 +91,14 @@ Races* emu_new_races(Tracer& t) {
     r->block = t.block;
     r->tracer = &t;
     r->word_count = (size_t)(t.block->shared_high - t.block->shared_low) / 4 + 8;
-    r->words = (Cell*)zeros(r->word_count * sizeof(Cell));
-    r->pieces = (Cell*)zeros(r->word_count * 4 * sizeof(Cell));
     r->split = (uint32_t*)zeros(r->word_count * sizeof(uint32_t));
-    r->word_values = (uint8_t*)zeros(r->word_count);
-    r->piece_values = (uint8_t*)zeros(r->word_count * 4);
-    bool failed = !r->words || !r->pieces || !r->split || !r->word_values || !r->piece_values;
+    bool failed = !r->split;
+    for (int log_piece = 0; log_piece < 3; log_piece++) {
+        const size_t count = r->word_count * 4 >> log_piece;
+        r->cells[log_piece] = (Cell*)zeros(count * sizeof(Cell));
+        r->values[log_piece] = (uint8_t*)zeros(count);
+        failed |= !r->cells[log_piece] || !r->values[log_piece];
+    }
     for (unsigned i = 0; i < t.array_count; i++) {
         if (!t.arrays[i].element_bytes) continue;
         r->elements[i] = (Element*)zeros(((t.arrays[i].high - t.arrays[i].low) / t.arrays[i].element_bytes + 1) * sizeof(Element));
@@ -113,7 +115,7 @@ Races* emu_new_races(Tracer& t) {
 void emu_start_races(Races& r) {
     const emu_dim3 grid = r.block->launch->grid, at = r.block->index;
     if (r.epoch > last_epoch / 2) {
-        memset(r.words, 0, r.word_count * sizeof(Cell));   // what stands in `pieces` counts only after a new split
+        memset(r.cells[2], 0, r.word_count * sizeof(Cell));   // smaller pieces count only after a new split
         r.epoch = 0;
     }
     r.first_epoch = ++r.epoch;
@@ -220,10 +222,9 @@ static inline bool check(Races& r, Cell& c, uint8_t& value, const Fiber* f, cons
 
 // A word that threads access in pieces has a cell for each piece of 2 bytes or of 1, from then on until the block ends.
 static void split(Races& r, uintptr_t word, unsigned log_before, unsigned log_piece) {
-    Cell* pieces = r.pieces + 4 * word;
-    for (int i = (4 >> log_piece) - 1; i >= 0; i--) {
-        pieces[i] = log_before == 2 ? r.words[word] : pieces[i / 2];
-        r.piece_values[4 * word + i] = 0;
+    for (uintptr_t byte = 4 * word; byte < 4 * word + 4; byte += 1u << log_piece) {
+        r.cells[log_piece][byte >> log_piece] = r.cells[log_before][byte >> log_before];
+        r.values[log_piece][byte >> log_piece] = 0;
     }
     r.split[word] = r.block_number << 2 | log_piece;
 }
@@ -241,13 +242,9 @@ static inline bool check_shared(Races& r, const Fiber* f, Touch who, const LogEn
             split(r, word, log_piece, log_access);
             log_piece = log_access;
         }
-        if (log_piece == 2) {
-            safe &= check(r, r.words[word], r.word_values[word], f, e, now);
-        } else {
-            const uintptr_t low = word * 4 > offset ? 0 : offset - word * 4, high = end - word * 4 < 4 ? end - word * 4 : 4;
-            for (uintptr_t i = low >> log_piece; i << log_piece < high; i++)
-                safe &= check(r, r.pieces[4 * word + i], r.piece_values[4 * word + i], f, e, now);
-        }
+        const uintptr_t low = word * 4 > offset ? word * 4 : offset, high = word * 4 + 4 < end ? word * 4 + 4 : end;
+        for (uintptr_t piece = low >> log_piece; piece << log_piece < high; piece++)
+            safe &= check(r, r.cells[log_piece][piece], r.values[log_piece][piece], f, e, now);
     }
     return safe;
 }
