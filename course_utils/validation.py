@@ -80,8 +80,8 @@ EXPLAINED = (
     Explained(
         "cp.async.cg copies around L1. Where eight neighbouring lanes write to more than one line of 128 bytes, it "
         "takes more wavefronts than cp.async.ca, and ncu calls none of them a bank conflict. We found no rule for "
-        "their number; the emulator counts it like cp.async.ca. (Sectors are equal: the emulator counts one for every 32 "
-        "bytes of shared memory in which the eight lanes write, if that is more.)",
+        "their number; the emulator counts it like cp.async.ca. (Sectors are equal: the emulator counts one for every "
+        "32 bytes of shared memory in which the eight lanes write, if that is more.)",
         {
             "copy_async 16 cg, pitch 2": {_STORES: (256, 1024), _STORE_CONFLICTS: (128, 0)},
             "copy_async 16 cg, pairs apart": {_STORES: (256, 512), _STORE_CONFLICTS: (128, 0)},
