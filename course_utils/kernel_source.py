@@ -49,6 +49,12 @@ def source_name(code: str) -> str:
     return code.name if isinstance(code, KernelSource) else "kernel.cu"
 
 
+def line_text(code: str, line: int | None) -> str | None:
+    """A line of the code (1-based) without the space around it; None where there is no such line."""
+    lines = code.splitlines()
+    return lines[line - 1].strip() if line and 0 < line <= len(lines) else None
+
+
 def blank_comments(code: str, *, strings: bool = True) -> str:
     """The code with comments (and string literals) turned into spaces: same length, same lines."""
     pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''

@@ -24,6 +24,7 @@ from course_utils.kernel_source import (
     Architecture,
     KernelSource,
     find_kernels,
+    line_text,
     required_architecture,
     source_name,
 )
@@ -186,8 +187,7 @@ class EmulatedModule:
         return found
 
     def _source_line(self, file: str, line: int) -> str | None:
-        lines = self._originals.get(file, "").splitlines()
-        return lines[line - 1].strip() if 0 < line <= len(lines) else None
+        return line_text(self._originals.get(file, ""), line)
 
     def global_variables(self) -> list[str]:
         """The names of all __device__ and __constant__ variables."""

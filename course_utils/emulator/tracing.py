@@ -12,6 +12,7 @@ from course_utils.emulator import trace_results as raw
 from course_utils.emulator.memory import DeviceMemory
 from course_utils.emulator.profiler import CounterRow, Counters, Footprint
 from course_utils.emulator.sanitizer import Finding, SanitizerReport
+from course_utils.kernel_source import line_text
 
 Block = tuple[int, int, int]
 Locate = Callable[[int], "tuple[str, int] | None"]
@@ -212,10 +213,7 @@ def _finding(
 
 
 def _text(sources: Mapping[str, str], place: tuple[str, int] | None) -> str | None:
-    if place is None:
-        return None
-    lines = sources.get(place[0], "").splitlines()
-    return lines[place[1] - 1].strip() if 0 < place[1] <= len(lines) else None
+    return line_text(sources.get(place[0], ""), place[1]) if place else None
 
 
 def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> tuple[str, str]:

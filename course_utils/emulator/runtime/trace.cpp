@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 static const unsigned log_capacity = 32, log_stride = log_capacity + 8;   // no power of two: cache sets; room for a sync
 
@@ -55,6 +54,12 @@ emu_finding emu_finding_at(const Fiber* fiber, emu_finding_kind kind, uint64_t p
     finding.block = fiber->block_idx;
     finding.thread = fiber->thread_idx;
     return finding;
+}
+
+// Of the thread that runs; null where nobody sanitizes it.
+static Tracer* sanitizer() {
+    Tracer* t = emu_current ? emu_block->tracer : nullptr;
+    return t && t->watching && t->races ? t : nullptr;
 }
 
 // ---- memcheck
@@ -150,7 +155,7 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
     append(*t, f, address, log_bytes, access, space, place);
 }
 
-static void record_range(uintptr_t address, size_t bytes, Access access, uintptr_t counter) {
+void emu_record_access(uintptr_t address, size_t bytes, Access access, uintptr_t counter) {
     while (bytes) {
         unsigned log_bytes = 0;
         while (log_bytes < 4 && (2u << log_bytes) <= bytes && !(address & ((2u << log_bytes) - 1))) log_bytes++;
@@ -158,10 +163,6 @@ static void record_range(uintptr_t address, size_t bytes, Access access, uintptr
         address += 1u << log_bytes;
         bytes -= 1u << log_bytes;
     }
-}
-
-void emu_record_access(uintptr_t address, unsigned bytes, Access access, uintptr_t counter) {
-    record_range(address, bytes, access, counter);
 }
 
 void emu_record_target(Fiber* f, uintptr_t to) {
@@ -255,13 +256,12 @@ void emu_trace_interval(Block& b) {
 
 // ---- our own headers: atomics and ldmatrix
 
-static void find_misaligned(uintptr_t address, unsigned bytes, Access access, uintptr_t counter) {
-    Fiber* f = emu_current;
-    Tracer* t = f ? emu_block->tracer : nullptr;
-    if (!t || !t->watching || !t->races) return;
-    emu_finding finding = emu_finding_at(f, EMU_MISALIGNED, counter - 1 - emu_load_base);
+static void find_misaligned(uintptr_t address, unsigned bytes, emu_touch_kind kind, uintptr_t counter) {
+    Tracer* t = sanitizer();
+    if (!t) return;
+    emu_finding finding = emu_finding_at(emu_current, EMU_MISALIGNED, counter - 1 - emu_load_base);
     snprintf(finding.message, sizeof finding.message, "%s at an address %u bytes past a multiple of %u",
-             access == Access::atomic ? "an atomic" : "a row of ldmatrix", (unsigned)(address % bytes), bytes);
+             kind == EMU_TOUCH_ATOMIC ? "an atomic" : "a row of ldmatrix", (unsigned)(address % bytes), bytes);
     emu_find(*t, finding);
 }
 
@@ -270,7 +270,7 @@ static void find_misaligned(uintptr_t address, unsigned bytes, Access access, ui
 static const Access access_of[] = {Access::read, Access::write, Access::atomic};
 
 extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind) {
-    if ((uintptr_t)address % bytes) find_misaligned((uintptr_t)address, bytes, access_of[kind], COUNTER);
+    if ((uintptr_t)address % bytes) find_misaligned((uintptr_t)address, bytes, kind, COUNTER);
     emu_record_access((uintptr_t)address, bytes, access_of[kind], COUNTER);
 }
 
@@ -283,8 +283,8 @@ void __tsan_func_exit() {}
 #define HOOKS(bytes, log_bytes)                                                                                          \
     void __tsan_read##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::read, COUNTER); }                         \
     void __tsan_write##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::write, COUNTER); }                       \
-    void __tsan_unaligned_read##bytes(void* a) { record_range((uintptr_t)a, bytes, Access::read, COUNTER); }             \
-    void __tsan_unaligned_write##bytes(void* a) { record_range((uintptr_t)a, bytes, Access::write, COUNTER); }           \
+    void __tsan_unaligned_read##bytes(void* a) { emu_record_access((uintptr_t)a, bytes, Access::read, COUNTER); }             \
+    void __tsan_unaligned_write##bytes(void* a) { emu_record_access((uintptr_t)a, bytes, Access::write, COUNTER); }           \
     void __tsan_volatile_read##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::volatile_read, COUNTER); }       \
     void __tsan_volatile_write##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::write, COUNTER); }              \
     void __tsan_read_write##bytes(void* a) {                                                                             \
@@ -292,25 +292,25 @@ void __tsan_func_exit() {}
         record((uintptr_t)a, log_bytes, Access::write, COUNTER);                                                         \
     }                                                                                                                    \
     void __tsan_unaligned_read_write##bytes(void* a) {                                                                   \
-        record_range((uintptr_t)a, bytes, Access::read, COUNTER);                                                        \
-        record_range((uintptr_t)a, bytes, Access::write, COUNTER);                                                       \
+        emu_record_access((uintptr_t)a, bytes, Access::read, COUNTER);                                                        \
+        emu_record_access((uintptr_t)a, bytes, Access::write, COUNTER);                                                       \
     }
 HOOKS(1, 0) HOOKS(2, 1) HOOKS(4, 2) HOOKS(8, 3) HOOKS(16, 4)
 #undef HOOKS
-void __tsan_read_range(void* a, size_t bytes) { record_range((uintptr_t)a, bytes, Access::read, COUNTER); }
-void __tsan_write_range(void* a, size_t bytes) { record_range((uintptr_t)a, bytes, Access::write, COUNTER); }
+void __tsan_read_range(void* a, size_t bytes) { emu_record_access((uintptr_t)a, bytes, Access::read, COUNTER); }
+void __tsan_write_range(void* a, size_t bytes) { emu_record_access((uintptr_t)a, bytes, Access::write, COUNTER); }
 void* __tsan_memcpy(void* to, const void* from, size_t bytes) {
-    record_range((uintptr_t)from, bytes, Access::read, COUNTER);
-    record_range((uintptr_t)to, bytes, Access::write, COUNTER);
+    emu_record_access((uintptr_t)from, bytes, Access::read, COUNTER);
+    emu_record_access((uintptr_t)to, bytes, Access::write, COUNTER);
     return memcpy(to, from, bytes);
 }
 void* __tsan_memmove(void* to, const void* from, size_t bytes) {
-    record_range((uintptr_t)from, bytes, Access::read, COUNTER);
-    record_range((uintptr_t)to, bytes, Access::write, COUNTER);
+    emu_record_access((uintptr_t)from, bytes, Access::read, COUNTER);
+    emu_record_access((uintptr_t)to, bytes, Access::write, COUNTER);
     return memmove(to, from, bytes);
 }
 void* __tsan_memset(void* to, int value, size_t bytes) {
-    record_range((uintptr_t)to, bytes, Access::write, COUNTER);
+    emu_record_access((uintptr_t)to, bytes, Access::write, COUNTER);
     return memset(to, value, bytes);
 }
 }
@@ -324,10 +324,9 @@ struct TypeMismatch { Place place; const Type* type; uint8_t log_alignment, chec
 
 template <class... T>
 static void find_at(const Place& place, emu_finding_kind kind, const char* format, T... values) {
-    Fiber* f = emu_current;
-    Tracer* t = f ? emu_block->tracer : nullptr;
-    if (!t || !t->watching || !t->races) return;
-    emu_finding finding = emu_finding_at(f, kind, 0);
+    Tracer* t = sanitizer();
+    if (!t) return;
+    emu_finding finding = emu_finding_at(emu_current, kind, 0);
     finding.line = (int32_t)place.line;
     snprintf(finding.file, sizeof finding.file, "%s", place.file);
     snprintf(finding.message, sizeof finding.message, format, values...);

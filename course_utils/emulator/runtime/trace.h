@@ -56,7 +56,7 @@ void emu_trace_leave_room(Fiber* f);
 void emu_trace_settle(Fiber* f);              // before another thread may run: notes what this one has just written
 void emu_trace_warp_sync(Warp& w, uint32_t participants);
 
-void emu_record_access(uintptr_t address, unsigned bytes, Access access, uintptr_t counter);   // by the current thread
+void emu_record_access(uintptr_t address, size_t bytes, Access access, uintptr_t counter);   // by the current thread
 void emu_record_target(Fiber* f, uintptr_t to);            // of the copy_read that it has just recorded
 void emu_find_misaligned(emu_site site, unsigned bytes);   // a cp.async of so many bytes
 
