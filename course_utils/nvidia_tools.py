@@ -33,6 +33,7 @@ from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator import profile, sanitize
 from course_utils.emulator.sanitizer import TOOLS, Finding
 from course_utils.errors import Index3, KernelError
+from course_utils.kernel_source import line_text
 from course_utils.launches import Launch
 from course_utils.measured import Row
 
@@ -329,10 +330,10 @@ def parse_sanitizer(output: str, tool: str, launch: Launch | None = None) -> lis
 
     CuPy compiles a kernel from a temporary copy; `launch` gives it its own name and the text of its lines back.
     """
-    lines = read_kernel(launch.source).splitlines() if launch else []
+    code = read_kernel(launch.source) if launch else ""
     found: dict[tuple[str, str | None, int | None, int | None], Finding] = {}
     for entry in _entries(output):
-        finding = _finding(entry, tool, launch, lines)
+        finding = _finding(entry, tool, launch, code)
         if finding:
             key = (finding.message, finding.file, finding.line, finding.other_line)
             count = found[key].count + finding.count if key in found else finding.count
@@ -354,7 +355,7 @@ def _entries(output: str) -> list[list[str]]:
     return entries
 
 
-def _finding(entry: list[str], tool: str, launch: Launch | None, lines: list[str]) -> Finding | None:
+def _finding(entry: list[str], tool: str, launch: Launch | None, code: str) -> Finding | None:
     """One message as a finding; None for one that is not about a place in a kernel, such as the summary."""
     message, *details = entry
     places = [(detail, match) for detail in details if (match := _place(detail))]
@@ -382,11 +383,11 @@ def _finding(entry: list[str], tool: str, launch: Launch | None, lines: list[str
         kernel=_function(kernel["kernel"]) if kernel else (launch.kernel if launch else ""),
         file=_file(first, launch),
         line=line,
-        source=_text(lines, line),
+        source=line_text(code, line),
         block=_index(numbers[3:]),
         thread=_index(numbers[:3]),
         other_line=other_line,
-        other_source=_text(lines, other_line),
+        other_source=line_text(code, other_line),
         count=count,
     )
 
@@ -413,10 +414,6 @@ def _file(place: re.Match[str] | None, launch: Launch | None) -> str | None:
 def _function(signature: str) -> str:
     """The bare name of "void scale<4>(float *, int)"."""
     return re.split(r"[<(]", signature.strip())[0].split()[-1]
-
-
-def _text(lines: list[str], line: int | None) -> str | None:
-    return lines[line - 1].strip() if line and line <= len(lines) else None
 
 
 def parse_ncu(text: str) -> list[tuple[str, dict[str, int]]]:
