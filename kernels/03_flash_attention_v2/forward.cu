@@ -1,0 +1,72 @@
+// forward.cu — the last rung: FlashAttention-2, forward, tuned.
+//
+// New against step6: a warp owns 32 queries, so that each fragment of K and V from shared memory
+// serves two matrix products; tiles as large as 255 registers and two blocks per multiprocessor
+// allow; O is rescaled only when the maximum has grown a lot; the longest blocks start first; each
+// address is one register and one XOR; only the last tile of keys checks for the end.
+//
+// grid   (ceil(L_q / B_R), H, B)       block  (32 · WARPS)
+// layout Q, O [B, H, L_q, D]  K, V [B, H / group, L_k, D], 16-bit; LSE [B, H, L_q], fp32;
+//        contiguous, aligned to 16 bytes; query head h reads key head h / group
+// shared 2 · D · (B_R + 4 · B_C) bytes, dynamic: Q, and two tiles of K and of V
+// limits scale > 0; D 64 or 128; B_R a multiple of 16 · WARPS, B_C of 16
+// options: -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 | -DD=128 -DBF16=1 -DB_R=128 -DB_C=64 -DWARPS=4
+// arch: sm_80
+// paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1 and §3.3; rescaling now and then:
+//        FlashAttention-4 (arXiv 2603.05451)
+constexpr int THREADS = 32 * WARPS, ROWS = B_R / WARPS;
+#include "attention_tile.cuh"
+
+struct Tiles { scalar_t Q[B_R * D], K[2][B_C * D], V[2][B_C * D]; };
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, float* LSE,
+        int L_q, int L_k, int group, float scale, int is_causal) {
+    extern __shared__ __align__(256) uint4 shared_memory[];
+    Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
+
+    // Line 3, in parallel: each block has one tile of queries, the longest rows first.
+    const int i0 = (is_causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * B_R;
+    const int head = blockIdx.z * gridDim.y + blockIdx.y, kv_head = head / group;
+    Q += ((long long)head * L_q + i0) * D;
+    K += (long long)kv_head * L_k * D, V += (long long)kv_head * L_k * D;
+    const int row0 = threadIdx.x / 32 * ROWS, i_warp = i0 + row0;   // this warp's first query
+
+    const int shift = L_k - L_q;   // causal: query i sees keys j <= i + shift
+    const int keys_end = is_causal ? min(L_k, i0 + B_R + shift) : L_k;
+    const float factor = scale * LOG2_E;
+
+    // Lines 4 to 6. Tiles of keys from last to first: only the first one visited can be ragged.
+    int j = (keys_end + B_C - 1) / B_C - 1;
+    if (j >= 0) {
+        load_tile_async<B_R>(tile.Q, Q, L_q - i0);
+        load_tile_async<B_C>(tile.K[j % 2], K + (long long)j * B_C * D, L_k - j * B_C);
+        load_tile_async<B_C>(tile.V[j % 2], V + (long long)j * B_C * D, L_k - j * B_C);
+    }
+    commit_copies();   // this thread's copies of Q, K and V are one group
+    OnlineSoftmax state;
+    initialize(state);
+
+    for (; j >= 0; j--) {
+        wait_for_copies<0>();
+        __syncthreads();   // tile j is there, and every warp is done with tile j + 1
+        if (j > 0) {       // line 7, one tile ahead
+            load_tile_async<B_C, false>(tile.K[(j - 1) % 2], K + (long long)(j - 1) * B_C * D);
+            load_tile_async<B_C, false>(tile.V[(j - 1) % 2], V + (long long)(j - 1) * B_C * D);
+            commit_copies();
+        }
+        const int j0 = j * B_C;
+        if (is_causal && j0 > i_warp + ROWS - 1 + shift) continue;   // no row of the warp sees it
+
+        Scores S;
+        compute_scores(S, tile.Q + row0 * D, tile.K[j % 2]);
+        if (j0 + B_C > L_k || (is_causal && j0 + B_C - 1 > i_warp + shift))
+            mask_scores(S, [=](int row, int key) {
+                return j0 + key < L_k && (!is_causal || j0 + key <= i_warp + row + shift);
+            });
+        update_maximum(state, S, factor);
+        accumulate(state, S, tile.V[j % 2], factor);
+    }
+    const long long row = (long long)head * L_q + i_warp;
+    write_rows(state, O + row * D, LSE + row, L_q - i_warp, tile.Q + row0 * D);
+}

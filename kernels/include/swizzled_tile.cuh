@@ -1,0 +1,34 @@
+// swizzled_tile.cuh — tiles of a [L, D] matrix of 16-bit floats in shared memory.
+//
+// A row is D / 8 chunks of 16 bytes. Stored row after row, the same chunk of eight rows lies in the
+// same four banks, and ldmatrix, which reads just that, takes eight turns. So chunk c of row r is
+// stored at place c XOR (r mod 8): the eight rows then use all 32 banks, and no memory is lost.
+// Include after D and THREADS are defined.
+#pragma once
+#include "async_copy.cuh"
+#include "tensor_core.cuh"
+
+static_assert(D == 64 || D == 128, "a row must be 8 or 16 chunks");
+
+// Index of the first element of a chunk.
+__device__ inline int swizzled(int row, int chunk) { return row * D + (chunk ^ row % 8) * 8; }
+
+// The shared-memory address of chunk 0 of a row. That of chunk c is this XOR 16 c, since a tile
+// begins at a multiple of 256 bytes; that of the same chunk n rows on, for n a multiple of 8, lies
+// 2 n D bytes further. So a lane needs one register for all the chunks that it reads of a tile.
+__device__ inline unsigned row_address(const scalar_t* tile, int row) {
+    return (unsigned)__cvta_generic_to_shared(tile + swizzled(row, 0));
+}
+
+// Starts to copy ROWS rows of a matrix to a tile; zeros from row `rows_left` on.
+template <int ROWS, bool RAGGED = true>
+__device__ inline void load_tile_async(scalar_t* tile, const scalar_t* matrix,
+                                       int rows_left = ROWS) {
+    constexpr int STEP = THREADS / (D / 8);   // the block copies so many rows at a time
+    static_assert(STEP % 8 == 0 && ROWS % STEP == 0, "the swizzle of a thread's chunks must agree");
+    const int row = threadIdx.x / (D / 8), chunk = threadIdx.x % (D / 8);
+    tile += swizzled(row, chunk), matrix += row * D + chunk * 8;
+    #pragma unroll
+    for (int r = 0; r < ROWS; r += STEP)
+        copy_16_bytes_async(tile + r * D, matrix + r * D, !RAGGED || row + r < rows_left);
+}

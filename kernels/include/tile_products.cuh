@@ -1,0 +1,64 @@
+// tile_products.cuh — what a warp multiplies: tiles in shared memory by tiles or registers.
+//
+// ldmatrix_x4 brings 16 × 16 numbers of a swizzled tile. `by_rows` and `by_columns` are the addresses
+// that a lane gives for those in the tile's corner; `at` moves either of them on.
+//   by_rows      ldmatrix: A                                  ldmatrix_trans: two B, a tile's row
+//                                                             is a row of B
+//   by_columns   ldmatrix: two B, a tile's row is a column    ldmatrix_trans: A, transposed
+// Include after D and THREADS are defined.
+#pragma once
+#include "swizzled_tile.cuh"
+
+__device__ inline unsigned by_rows(const scalar_t* tile) {
+    const int lane = threadIdx.x % 32;
+    return row_address(tile, lane % 16) ^ lane / 16 * 16;
+}
+
+__device__ inline unsigned by_columns(const scalar_t* tile) {
+    const int lane = threadIdx.x % 32;
+    return row_address(tile, lane % 8 + lane / 16 * 8) ^ lane / 8 % 2 * 16;
+}
+
+// `row` is a multiple of 8, `column` of 16.
+__device__ inline unsigned at(unsigned corner, int row, int column) {
+    return (corner ^ 2 * column) + 2 * D * row;
+}
+
+// sum += A Bᵀ over D columns; A by rows, B by columns. Each B fragment serves all M rows of products.
+template <int M, int N>
+__device__ inline void multiply_transposed(float (&sum)[M][N][4], unsigned A, unsigned B) {
+    #pragma unroll
+    for (int d = 0; d < D; d += 16) {
+        unsigned a[M][4];
+        for (int m = 0; m < M; m++) ldmatrix_x4(a[m], at(A, 16 * m, d));
+        #pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            unsigned b[4];
+            ldmatrix_x4(b, at(B, 8 * n, d));
+            for (int m = 0; m < M; m++) {
+                mma_16x8x16(sum[m][n], a[m], b[0], b[1]);
+                mma_16x8x16(sum[m][n + 1], a[m], b[2], b[3]);
+            }
+        }
+    }
+}
+
+// sum += a B; a in registers, [16 M, 16], B by rows, [16, 8 N].
+template <int M, int N>
+__device__ inline void multiply(float (&sum)[M][N][4], const unsigned (&a)[M][4], unsigned B) {
+    #pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        unsigned b[4];
+        ldmatrix_x4_trans(b, at(B, 0, 8 * n));
+        for (int m = 0; m < M; m++) {
+            mma_16x8x16(sum[m][n], a[m], b[0], b[1]);
+            mma_16x8x16(sum[m][n + 1], a[m], b[2], b[3]);
+        }
+    }
+}
+
+// D of two neighbouring products, [16, 16], as A of the next product.
+__device__ inline void pack_a(unsigned (&a)[4], const float (&left)[4], const float (&right)[4]) {
+    a[0] = pack(left[0], left[1]), a[1] = pack(left[2], left[3]);
+    a[2] = pack(right[0], right[1]), a[3] = pack(right[2], right[3]);
+}
