@@ -20,9 +20,11 @@ from torch import Tensor
 from course_utils import reference
 from course_utils.checks import AttentionCase, ErrorReport, error_report, lse_report, make_inputs
 from course_utils.costs import ceil_div
+from course_utils.flash_ladder import LADDER
 from course_utils.launches import Launch
 
 START, NAIVE, FLASH = "00_start_here", "01_attention_basics", "02_flash_attention_minimal"
+FLASH_V2 = "03_flash_attention_v2"
 D, B_R, B_C, TX = 32, 64, 32, 4  # head dimension and tiles of the flash kernels here: small, so that each run is short
 
 
@@ -35,7 +37,8 @@ class BrokenKernel:
     profiler, at `line`, where a request takes more sectors or wavefronts than it needs. "check": only a comparison
     with the right numbers does (`attention_reports`).
     symptom: what one sees without the tool. lesson: what to remember.
-    line: a piece of the source text of that line, which stands in no other line; None for "check".
+    line: a piece of the source text of that line, which stands in no other line; None for "check". Two pieces where the
+    access stands in a function of kernels/include: one compiler names the call, another the line in the function.
     other_line: the same for the other party of a race, or for the place where the other threads wait.
     """
 
@@ -45,8 +48,37 @@ class BrokenKernel:
     tool: str
     symptom: str
     lesson: str
-    line: str | None = None
-    other_line: str | None = None
+    line: str | tuple[str, str] | None = None
+    other_line: str | tuple[str, str] | None = None
+
+
+def _flash_v2(file: str, query_length: int, key_length: int) -> Launch:
+    """A launch of a step of the ladder ("step4_double_buffer"), or of a file made from one ("broken/...", see there):
+    one head, fp16, D = 64."""
+    step = next(step for step in LADDER if step.kernel == _MADE_FROM.get(file, file))
+    case = AttentionCase(1, 1, 1, query_length, key_length, 64, False, "normal")
+    query, key, value, _ = make_inputs(case, dtype=torch.float16, seed=0)
+    return Launch(
+        source=f"{FLASH_V2}/{file}.cu",
+        kernel=step.kernel,
+        grid=(ceil_div(query_length, step.rows_per_block(64)), 1, 1),
+        block=(step.threads(64),),
+        args=(
+            *(query, key, value, torch.full_like(query, torch.nan), _nans(1, 1, query_length)),
+            *map(np.int32, (query_length, key_length, 1)),
+            *(np.float32(64**-0.5), np.int32(0)),
+        ),
+        options=step.options(64, torch.float16),
+        shared_mem=step.shared_bytes(64),
+    )
+
+
+_MADE_FROM = {
+    "broken/copy_before_barrier": "step4_double_buffer",
+    "broken/wait_for_one_group_less": "step4_double_buffer",
+    "broken/v_not_transposed": "step5_registers",
+    "broken/p_in_wrong_order": "step5_registers",
+}
 
 
 # ---------------------------------------------------------------------------------------------- launches
@@ -196,6 +228,12 @@ def _of_flash(
     return {"launch": partial(make, f"broken/{name}"), "mended": partial(make, mended)}
 
 
+def _of_step(name: str) -> dict[str, Callable[[], Launch]]:
+    """A mistake in a step of the ladder."""
+    make = partial(_flash_v2, query_length=70, key_length=200)
+    return {"launch": partial(make, f"broken/{name}"), "mended": partial(make, _MADE_FROM[f"broken/{name}"])}
+
+
 def _of_option(make: Callable[[str], Launch], broken: str, mended: str) -> dict[str, Callable[[], Launch]]:
     """A mistake that an option of the same file mends."""
     return {"launch": partial(make, broken), "mended": partial(make, mended)}
@@ -203,6 +241,9 @@ def _of_option(make: Callable[[str], Launch], broken: str, mended: str) -> dict[
 
 _MENDED = "-DMENDED=0", "-DMENDED=1"
 _SCORE, _WEIGH = "s += tile.Q[t][d] * tile.K[c][d];", "O_i[d] += p * tile.V[c][d];"
+_COPY = "cp.async.cg.shared.global"
+_LDMATRIX = "ldmatrix.sync.aligned.m8n8.x4.shared"
+_LDMATRIX_TRANS = "ldmatrix.sync.aligned.m8n8.x4.trans.shared"
 
 _ALL = [
     # -------- chapter 00: small kernels, one for each thing that a tool can see
@@ -402,6 +443,41 @@ _ALL = [
         tool="check",
         symptom="A few wrong digits, and twice the right O after 4096 even keys: 2048 + 1 is 2048 in half.",
         lesson="Multiply in half precision, add up in fp32.",
+    ),
+    # -------- chapter 03
+    BrokenKernel(
+        "copy_before_barrier",
+        **_of_step("copy_before_barrier"),
+        tool="racecheck",
+        line=_COPY,
+        other_line=("ldmatrix_x4_trans(v, address(V, 16 * j + lane % 16, chunk + c + lane / 16));", _LDMATRIX_TRANS),
+        symptom="Right numbers in most runs on a GPU: a warp must be a product behind the others.",
+        lesson="Two buffers and one barrier per tile are enough, if the copies start after the barrier: then it also "
+        "says that the buffers they fill are free.",
+    ),
+    BrokenKernel(
+        "wait_for_one_group_less",
+        **_of_step("wait_for_one_group_less"),
+        tool="racecheck",
+        line=("ldmatrix_x4(k, address(K, key, 2 * d + lane / 8 % 2));", _LDMATRIX),
+        other_line=_COPY,
+        symptom="Numbers of an older tile, or right ones, by how long the copies take.",
+        lesson="wait_group N lets the N youngest groups go on. The next tile's copies start later here: N is 0.",
+    ),
+    BrokenKernel(
+        "v_not_transposed",
+        **_of_step("v_not_transposed"),
+        tool="check",
+        symptom="Wrong O, right LSE; plausible numbers, weighted means of the wrong values of V.",
+        lesson="mma wants B by columns. Rows of K are columns of Kᵀ, so K is loaded as it lies; V is turned by .trans.",
+    ),
+    BrokenKernel(
+        "p_in_wrong_order",
+        **_of_step("p_in_wrong_order"),
+        tool="check",
+        symptom="Wrong O, right LSE; right if all keys weigh the same.",
+        lesson="Draw the fragment layouts before you hand registers from one product to the next, and compare with "
+        "float64: no sanitizer sees a wrong order.",
     ),
 ]
 BROKEN: dict[str, BrokenKernel] = {kernel.name: kernel for kernel in _ALL}

@@ -12,6 +12,13 @@ __device__ inline void copy_16_bytes_async(void* shared, const void* global, boo
                  :: "r"(address), "l"(global), "r"(inside ? 16 : 0) : "memory");
 }
 
+// 4 bytes; zeros instead where `inside` is false.
+__device__ inline void copy_4_bytes_async(void* shared, const void* global, bool inside) {
+    const unsigned address = __cvta_generic_to_shared(shared);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;"
+                 :: "r"(address), "l"(global), "r"(inside ? 4 : 0) : "memory");
+}
+
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 template <int N>

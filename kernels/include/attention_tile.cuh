@@ -19,12 +19,6 @@ typedef float Scores[M][N][4];
 // l holds the sums of this lane's keys; the four lanes of a row add up at the end.
 struct OnlineSoftmax { float O[M][D / 8][4], m[M][2], l[M][2]; };
 
-__device__ inline float exp2_approx(float x) {   // one instruction; exp2f adds two for denormals
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // Line 5: O = 0, l = 0, m = −∞.
 __device__ inline void initialize(OnlineSoftmax& state) {
     for (int m = 0; m < M; m++)
@@ -38,7 +32,12 @@ __device__ inline void initialize(OnlineSoftmax& state) {
 __device__ inline void compute_scores(Scores& S, const scalar_t* Q, const scalar_t* K) {
     for (int m = 0; m < M; m++)
         for (int n = 0; n < N; n++) S[m][n][0] = S[m][n][1] = S[m][n][2] = S[m][n][3] = 0;
-    multiply_transposed(S, by_rows(Q), by_columns(K));
+    #pragma unroll
+    for (int d = 0; d < D; d += 16) {
+        unsigned q[M][4];   // 16 columns
+        for (int m = 0; m < M; m++) ldmatrix_x4(q[m], at(by_rows(Q), 16 * m, d));
+        multiply_transposed(S, q, at(by_columns(K), 0, d));
+    }
 }
 
 // S = −∞ where `visible(row, key)` is false; rows count from the warp's first, keys from the

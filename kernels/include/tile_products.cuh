@@ -24,21 +24,18 @@ __device__ inline unsigned at(unsigned corner, int row, int column) {
     return (corner ^ 2 * column) + 2 * D * row;
 }
 
-// sum += A Bᵀ over D columns; A by rows, B by columns. Each B fragment serves all M rows of products.
+// sum += a Bᵀ; a in registers, [16 M, 16], B by columns, [8 N, 16]. Each B fragment that comes from
+// shared memory serves M products: the more rows a warp has, the less it reads.
 template <int M, int N>
-__device__ inline void multiply_transposed(float (&sum)[M][N][4], unsigned A, unsigned B) {
+__device__ inline void multiply_transposed(float (&sum)[M][N][4], const unsigned (&a)[M][4],
+                                           unsigned B) {
     #pragma unroll
-    for (int d = 0; d < D; d += 16) {
-        unsigned a[M][4];
-        for (int m = 0; m < M; m++) ldmatrix_x4(a[m], at(A, 16 * m, d));
-        #pragma unroll
-        for (int n = 0; n < N; n += 2) {
-            unsigned b[4];
-            ldmatrix_x4(b, at(B, 8 * n, d));
-            for (int m = 0; m < M; m++) {
-                mma_16x8x16(sum[m][n], a[m], b[0], b[1]);
-                mma_16x8x16(sum[m][n + 1], a[m], b[2], b[3]);
-            }
+    for (int n = 0; n < N; n += 2) {
+        unsigned b[4];
+        ldmatrix_x4(b, at(B, 8 * n, 0));
+        for (int m = 0; m < M; m++) {
+            mma_16x8x16(sum[m][n], a[m], b[0], b[1]);
+            mma_16x8x16(sum[m][n + 1], a[m], b[2], b[3]);
         }
     }
 }
@@ -55,6 +52,13 @@ __device__ inline void multiply(float (&sum)[M][N][4], const unsigned (&a)[M][4]
             mma_16x8x16(sum[m][n + 1], a[m], b[2], b[3]);
         }
     }
+}
+
+// 2^x in one instruction; exp2f takes two more to get denormal numbers right.
+__device__ inline float exp2_approx(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 // D of two neighbouring products, [16, 16], as A of the next product.

@@ -1,0 +1,183 @@
+"""The ladder of forward kernels of chapter 03: one step a file, each the one before with one idea more.
+
+for step in LADDER:
+    out, lse = launch(step, query, key, value, is_causal=True)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.costs import ceil_div
+from course_utils.cuda import Kernel, RawModule, read_kernel
+
+HEAD_DIMS = (64, 128)
+DTYPES = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel of the ladder.
+
+    file: as for `read_kernel`; the kernel has the name of the file. title, idea: for tables; the idea is what this step
+    changes. tiles: of each head dimension D, the options B_R (queries of a block), B_C (keys of a tile) and WARPS.
+    shared: bytes of dynamic shared memory from (D, B_R, B_C).
+    """
+
+    file: str
+    title: str
+    idea: str
+    tiles: dict[int, dict[str, int]]
+    shared: Callable[[int, int, int], int]
+
+    @property
+    def kernel(self) -> str:
+        """The name of the `__global__` function."""
+        return self.file.split("/")[-1].removesuffix(".cu")
+
+    def options(self, head_dim: int, dtype: torch.dtype) -> tuple[str, ...]:
+        """The compiler's options. Raises ValueError for another D than 64 and 128, or another dtype than 16 bits."""
+        if head_dim not in self.tiles:
+            raise ValueError(f"head_dim is {head_dim}; {self.file} takes {' and '.join(map(str, self.tiles))}")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype is {dtype}; {self.file} takes torch.float16 and torch.bfloat16")
+        sizes = {"D": head_dim, "BF16": int(dtype == torch.bfloat16), **self.tiles[head_dim]}
+        return tuple(f"-D{name}={size}" for name, size in sizes.items())
+
+    def rows_per_block(self, head_dim: int) -> int:
+        """Queries of a block, B_R."""
+        return self.tiles[head_dim]["B_R"]
+
+    def threads(self, head_dim: int) -> int:
+        """Threads of a block."""
+        return 32 * self.tiles[head_dim]["WARPS"]
+
+    def shared_bytes(self, head_dim: int) -> int:
+        """Dynamic shared memory of a block, in bytes."""
+        return self.shared(head_dim, self.tiles[head_dim]["B_R"], self.tiles[head_dim]["B_C"])
+
+
+def _shared_scores(d: int, rows: int, keys: int) -> int:
+    return 2 * d * (rows + 2 * keys) + 4 * rows * (keys + 9)
+
+
+def _shared_scores_two_buffers(d: int, rows: int, keys: int) -> int:
+    return 2 * d * (rows + 4 * keys) + 4 * rows * (keys + 9)
+
+
+def _two_buffers(d: int, rows: int, keys: int) -> int:
+    return 2 * d * (rows + 4 * keys)
+
+
+_CHAPTER = "03_flash_attention_v2"
+_TILES = dict.fromkeys(HEAD_DIMS, {"B_R": 64, "B_C": 64, "WARPS": 4})
+
+LADDER = (
+    Step(
+        f"{_CHAPTER}/step1_cuda_cores.cu",
+        "CUDA cores",
+        "FlashAttention-2 with fp32 arithmetic: tiles in shared memory, S never in global memory.",
+        _TILES,
+        _shared_scores,
+    ),
+    Step(
+        f"{_CHAPTER}/step2_tensor_cores.cu",
+        "tensor cores",
+        "Both products by mma.sync, whose operands ldmatrix brings from shared memory.",
+        _TILES,
+        _shared_scores,
+    ),
+    Step(
+        f"{_CHAPTER}/step3_swizzle.cu",
+        "swizzle",
+        "Chunks of a row change places, so that ldmatrix reads eight rows from all 32 banks at once.",
+        _TILES,
+        _shared_scores,
+    ),
+    Step(
+        f"{_CHAPTER}/step4_double_buffer.cu",
+        "double buffer",
+        "cp.async brings the next tile of K and V while this one is computed with.",
+        _TILES,
+        _shared_scores_two_buffers,
+    ),
+    Step(
+        f"{_CHAPTER}/step5_registers.cu",
+        "P in registers",
+        "Each warp owns 16 queries: S becomes P in its registers, without shared memory or barriers.",
+        _TILES,
+        _two_buffers,
+    ),
+    Step(
+        f"{_CHAPTER}/step6_causal_skip.cu",
+        "causal skip",
+        "Key tiles beyond the diagonal are not visited, and only those that cross an edge are masked.",
+        _TILES,
+        _two_buffers,
+    ),
+    Step(
+        f"{_CHAPTER}/forward.cu",
+        "tuned",
+        "32 queries per warp, tiles as large as registers allow, O rarely rescaled, the longest blocks first.",
+        {64: {"B_R": 128, "B_C": 128, "WARPS": 4}, 128: {"B_R": 128, "B_C": 64, "WARPS": 4}},
+        _two_buffers,
+    ),
+)
+
+
+@functools.cache
+def _build(step_file: str, kernel: str, options: tuple[str, ...]) -> Kernel:
+    return RawModule(code=read_kernel(step_file), options=options).get_function(kernel)
+
+
+def launch(
+    step: Step,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Runs one step: on the GPU for CUDA tensors, on the emulator for CPU tensors.
+
+    Args:
+        query: [B, H, L_q, D], fp16 or bf16, contiguous, D 64 or 128.
+        key, value: [B, H_kv, L_k, D] of the same dtype, H a multiple of H_kv.
+        is_causal: bottom-right aligned; a query that sees no key gives 0.
+        scale: positive; None takes 1/√D.
+        out, lse: where the results go, [B, H, L_q, D] and fp32 [B, H, L_q]; None allocates them.
+
+    Returns:
+        out and lse (natural logarithm, minus infinity for queries without keys).
+
+    Raises:
+        ValueError: a shape, dtype or scale that the kernels do not take.
+    """
+    batch, heads, query_length, d = query.shape
+    kv_heads, key_length = key.shape[1:3]
+    if key.shape != (batch, kv_heads, key_length, d) or value.shape != key.shape:
+        shapes = f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
+        raise ValueError(f"query takes [B, H, L_q, D], key and value [B, H_kv, L_k, D]; got {shapes}")
+    if kv_heads == 0 or heads % kv_heads:
+        raise ValueError(f"query has {heads} heads, key {kv_heads}: the first must be a multiple of the second")
+    if scale is not None and not scale > 0:
+        raise ValueError(f"scale is {scale}; it must be positive")
+    out = torch.empty_like(query) if out is None else out
+    lse = query.new_empty(query.shape[:3], dtype=torch.float32) if lse is None else lse
+    lengths = np.int32(query_length), np.int32(key_length), np.int32(heads // kv_heads)
+    _build(step.file, step.kernel, step.options(d, query.dtype))(
+        (ceil_div(query_length, step.rows_per_block(d)), heads, batch),
+        (step.threads(d),),
+        (query, key, value, out, lse, *lengths, np.float32(scale or d**-0.5), np.int32(is_causal)),
+        shared_mem=step.shared_bytes(d),
+    )
+    return out, lse

@@ -1,0 +1,180 @@
+"""The ladder of chapter 03: each step against float64, its table against its header, and what its idea is to change."""
+
+import random
+import re
+
+import pytest
+import torch
+
+from course_utils import checks, flash_ladder
+from course_utils.cuda import RawModule, read_kernel
+from course_utils.emulator import profile, sanitize
+from course_utils.errors import KernelError
+from course_utils.flash_ladder import DTYPES, HEAD_DIMS, LADDER, launch
+from course_utils.kernel_source import compile_options
+
+STEPS = pytest.mark.parametrize("step", LADDER, ids=lambda step: step.kernel)
+LENGTHS = (
+    *((length, length) for length in checks.LENGTHS),
+    *checks.UNEQUAL_LENGTHS,
+    *((1, 239), (239, 1), (799, 3), (113, 203)),
+)
+LONG = ((1023, 1024), (1024, 1023))
+HEADS = ((1, 1), (4, 1), (4, 4), (8, 2))  # of query and of key: groups of 1 and 4
+
+
+def step_named(name):
+    return next(step for step in LADDER if step.kernel.startswith(name))
+
+
+def cases(step, dtype):
+    """The two dtypes of a step have every length between them. Mask, heads, D, kind of input and scale take turns, and
+    in another way in the next step."""
+    number, chosen = LADDER.index(step), []
+    for n, pair in enumerate(LENGTHS):
+        if (n + number // 2) % 2 != DTYPES.index(dtype):
+            continue
+        turn = n + number
+        heads, kv_heads = HEADS[turn // 2 % len(HEADS)] if max(pair) < 200 else (1, 1)
+        head_dim, kind = HEAD_DIMS[turn // 2 % 2], checks.KINDS[turn % len(checks.KINDS)]
+        is_causal, scale = turn % 2 == 1, 0.25 if turn % 3 == 0 else None
+        chosen.append(checks.AttentionCase(1 + turn // 4 % 2, heads, kv_heads, *pair, head_dim, is_causal, kind, scale))
+    if number % 2 == DTYPES.index(dtype):
+        pair, is_causal = LONG[number // 2 % 2], number % 4 < 2
+        chosen.append(checks.AttentionCase(1, 1, 1, *pair, 64, is_causal, "normal"))
+    return chosen
+
+
+@pytest.fixture(autouse=True)
+def fewer_torch_runs(monkeypatch):
+    monkeypatch.setattr(checks, "TORCH_RUNS", 2)  # the worst of eight matters for gradients
+
+
+def operator(step):
+    """A step, to be called as `check_attention` calls an operator."""
+
+    def attention(query, key, value, *, is_causal, scale, enable_gqa=False, return_lse=False):
+        return launch(step, query, key, value, is_causal=is_causal, scale=scale)
+
+    attention.__name__ = step.kernel
+    return attention
+
+
+def inputs(query_length, key_length, head_dim=64, dtype=torch.float16, heads=1):
+    case = checks.AttentionCase(1, heads, 1, query_length, key_length, head_dim, False, "normal")
+    return checks.make_inputs(case, dtype=dtype, seed=0)[:3]
+
+
+@STEPS
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_correct_at_every_length(device, step, dtype):
+    checks.check_attention(operator(step), device=device, dtype=dtype, lse=True, cases=cases(step, dtype))
+
+
+@STEPS
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_the_sanitizer_finds_nothing(step, head_dim):
+    with sanitize() as report:
+        launch(step, *inputs(70, 200, head_dim, heads=4), is_causal=True)
+        launch(step, *inputs(200, 70, head_dim), is_causal=True)  # rows that see no key
+        launch(step, *inputs(65, 129, head_dim, torch.bfloat16))
+    assert report.launches == 3 and not report.findings, str(report)
+
+
+# ---------------------------------------------------------------------------------------------- what a step changes
+
+
+def ldmatrix_conflicts(step):
+    """Bank conflicts and requests of all lines with ldmatrix, over two tiles of keys."""
+    with profile() as counters:
+        launch(step, *inputs(64, 128))
+    rows = [row for row in counters.select("shared", "load") if "ldmatrix" in row.source]
+    return sum(row.bank_conflicts for row in rows), sum(row.requests for row in rows)
+
+
+def test_the_swizzle_ends_the_bank_conflicts_of_ldmatrix():
+    conflicts, requests = ldmatrix_conflicts(step_named("step2"))
+    assert conflicts == 28 * requests > 0  # four matrices of eight rows each, eight turns for one
+    assert ldmatrix_conflicts(step_named("step3")) == (0, requests)
+    for step in LADDER[3:]:
+        assert ldmatrix_conflicts(step)[0] == 0, step.kernel
+
+
+def global_bytes_read(step, length):
+    with profile() as counters:
+        launch(step, *inputs(length, length), is_causal=True)
+    return counters.total("bytes", "global", "load")
+
+
+def test_causal_skipping_reads_about_half_of_the_keys():
+    tile, tiles = 64 * 64 * 2, 4
+    visited = {"step5": tiles * tiles, "step6": tiles * (tiles + 1) // 2}
+    for name, count in visited.items():
+        assert global_bytes_read(step_named(name), 64 * tiles) == tile * (tiles + 2 * count), name
+
+
+# ---------------------------------------------------------------------------------------------- the table
+
+
+@STEPS
+def test_the_table_agrees_with_the_header(step):
+    source = read_kernel(step.file)
+    formula = re.search(r"^// shared (.*?) bytes, dynamic", source, flags=re.MULTILINE)[1].replace("·", "*")
+    options = {frozenset(step.options(d, dtype)) for d in HEAD_DIMS for dtype in DTYPES}
+    assert options == set(map(frozenset, compile_options(source)))
+    for d in HEAD_DIMS:
+        sizes = {"D": d, **step.tiles[d]}
+        assert eval(formula, {}, sizes) == step.shared_bytes(d)
+
+
+def test_what_launch_does_not_take():
+    query, key, value = inputs(8, 8)
+    with pytest.raises(ValueError, match="head_dim is 32; .*step1_cuda_cores.cu takes 64 and 128"):
+        launch(LADDER[0], *(tensor[..., :32].contiguous() for tensor in (query, key, value)))
+    with pytest.raises(ValueError, match="dtype is torch.float32; .* takes torch.float16 and torch.bfloat16"):
+        launch(LADDER[0], query.float(), key.float(), value.float())
+    with pytest.raises(ValueError, match="query has 3 heads, key 2"):
+        launch(LADDER[0], query.repeat(1, 3, 1, 1), key.repeat(1, 2, 1, 1), value.repeat(1, 2, 1, 1))
+    with pytest.raises(ValueError, match="key and value .H_kv, L_k, D.|got query"):
+        launch(LADDER[0], query, key, value[:, :, :4].contiguous())
+    with pytest.raises(ValueError, match="scale is 0; it must be positive"):
+        launch(LADDER[0], query, key, value, scale=0)
+
+
+# ---------------------------------------------------------------------------------------------- tests that can fail
+
+CHANGES = [
+    ("step1", "float(k.x[d]), s[r][c])", "float(k.x[d]), 0.0f)"),
+    ("step1", "O[r][c] *= rescale[ty + r * TY_O]", "O[r][c] *= 1"),
+    ("step2", "8 * n + lane % 8 + lane / 16 * 8", "8 * n + lane % 16"),
+    ("step2", "L_k - L_q + 1) : L_k", "L_k - L_q) : L_k"),
+    ("step3", "j + 1 < visible ? pair.y * scale : NEG_INF", "pair.y * scale"),
+    ("step3", "rescale[row + 16 * m + e / 2 * 8 + lane / 4]", "rescale[row + 16 * m + lane / 4]"),
+    ("step4", "next = B_C * D - now", "next = now"),
+    ("step4", "m_new == NEG_INF ? 0 : m_new", "m_new"),
+    ("step5", "column >= L_k || ", ""),
+    ("step5", "l_i[m][r] *= rescale", "l_i[m][r] *= 1"),
+    ("step5", "(m_i[m][r] + log2f(l)) * LN_2", "m_i[m][r] + log2f(l)"),
+    ("step6", "min(L_k, i0 + B_R + shift)", "min(L_k, i0 + shift)"),
+    ("step6", "j0 + B_C - 1 > i_warp + shift", "j0 > i_warp + shift"),
+    ("step6", "head / group * L_k * D, V", "head * L_k * D, V"),
+]
+
+
+@pytest.mark.parametrize(("name", "right", "wrong"), CHANGES)
+def test_a_broken_step_fails_the_check(name, right, wrong, monkeypatch):
+    step = step_named(name)
+    code = str(read_kernel(step.file))
+    assert code.count(right) == 1
+
+    def build(_file, kernel, options):
+        return RawModule(code=code.replace(right, wrong), options=options).get_function(kernel)
+
+    monkeypatch.setattr(flash_ladder, "_build", build)
+    chosen = [
+        checks.AttentionCase(1, 4, 2, *pair, 64, is_causal, "normal")
+        for pair, is_causal in [((129, 200), True), ((200, 65), True), ((70, 130), False)]
+    ]
+    seed = random.SystemRandom().randrange(2**31)
+    with pytest.raises((AssertionError, KernelError), match="max error|NaN|finite|inf|past the end"):
+        checks.check_attention(operator(step), dtype=torch.float16, lse=True, cases=chosen, seed=seed)
