@@ -1,8 +1,8 @@
 """`python -m course_utils bench SUBJECT`: measures a chapter's figures on this GPU, or shows the recorded ones.
 
 A subject is a chapter, "emulator" for the speed of the CPU emulator itself, or "counters" or "sanitizer" for what the
-emulator finds beside what NVIDIA's tools find. What is measured is in `bench_gpu`, `bench_emulator` and
-`bench_counters`; here are the command line, the table and the plot.
+emulator finds beside what NVIDIA's tools find. What is measured is in `bench_gpu`, `bench_flash_v2`,
+`bench_emulator` and `bench_counters`; here are the command line, the table and the plot.
 """
 
 import argparse
@@ -13,14 +13,17 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from course_utils import bench_counters, bench_emulator, bench_gpu, measured, nvidia_tools, validation
+from course_utils import bench_counters, bench_emulator, bench_flash_v2, bench_gpu, measured, nvidia_tools, validation
+from course_utils.costs import ceil_div
 from course_utils.measured import Measurement, Row
 
 CHAPTERS: dict[str, Callable[[], list[Row]]] = {
     "00_start_here": bench_gpu.start_here,
     "01_attention_basics": bench_gpu.naive_steps,
     "02_flash_attention_minimal": bench_gpu.minimal_flash,
+    "03_flash_attention_v2": bench_flash_v2.flash_v2_chapter,
 }
+ALIASES = {"flash_attention_v2": "03_flash_attention_v2"}  # an operator stands for its chapter
 # Subject: NVIDIA's program, and what it measures.
 TOOLS: dict[str, tuple[str, Callable[[], list[Row]]]] = {
     "counters": ("ncu", bench_counters.measure_counters),
@@ -30,7 +33,7 @@ TOOLS: dict[str, tuple[str, Callable[[], list[Row]]]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `bench` to a command line."""
-    parser.add_argument("subject", choices=[*CHAPTERS, "emulator", *TOOLS], help="what to measure")
+    parser.add_argument("subject", choices=[*CHAPTERS, *ALIASES, "emulator", *TOOLS], help="what to measure")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw them (.png, .svg or .pdf); chapters only")
     parser.add_argument(
@@ -54,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
             return _run_emulator(args)
         if args.subject in TOOLS:
             return _run_tools(args)
+        args.subject = ALIASES.get(args.subject, args.subject)
         return _run_chapter(args)
     except (FileNotFoundError, RuntimeError, ValueError) as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -75,13 +79,16 @@ def table(rows: list[Row]) -> str:
 
 
 def plot(measurement: Measurement) -> Figure:
-    """Time against length, a line per implementation and a panel per pass; or bars where there is no length."""
-    rows = [row for row in measurement.rows if row.get("median_ms") is not None]
-    passes = list(dict.fromkeys(row.get("pass", "") for row in rows))
+    """Time against length, a line per implementation and a panel per pass, head dimension and mask; or bars where there
+    is no length. Of a chapter in several parts, the first."""
+    rows = [row for row in _parts(measurement.rows)[0] if row.get("median_ms") is not None]
+    panels = list(dict.fromkeys(map(_panel, rows)))
     colours = {name: f"C{n}" for n, name in enumerate(dict.fromkeys(row["name"] for row in rows))}
-    figure = Figure(figsize=(5.5 * len(passes), 4.5), layout="constrained")
-    for axes, name in zip(figure.subplots(1, len(passes), squeeze=False)[0], passes, strict=True):
-        chosen = [row for row in rows if row.get("pass", "") == name]
+    columns = min(len(panels), 4)
+    lines = ceil_div(len(panels), columns)
+    figure = Figure(figsize=(5.5 * columns, 4.5 * lines), layout="constrained")
+    for axes, name in zip(figure.subplots(lines, columns, squeeze=False).flat, panels, strict=False):
+        chosen = [row for row in rows if _panel(row) == name]
         if "length" in chosen[0]:
             for label in dict.fromkeys(row["name"] for row in chosen):
                 points = [(row["length"], row["median_ms"]) for row in chosen if row["name"] == label]
@@ -98,6 +105,13 @@ def plot(measurement: Measurement) -> Figure:
     return figure
 
 
+def _panel(row: Row) -> str:
+    words = [row.get("pass", "")]
+    words += [f"d={row['head_dim']}"] if "head_dim" in row else []
+    words += ["causal"] if row.get("is_causal") else []
+    return ", ".join(map(str, words))
+
+
 def _run_chapter(args: argparse.Namespace) -> int:
     if args.against:
         raise ValueError("--against belongs to `bench emulator`")
@@ -111,13 +125,18 @@ def _run_chapter(args: argparse.Namespace) -> int:
     else:
         measurement = measured.load(args.subject)
         print("This machine has no usable NVIDIA GPU. These are the recorded figures:\n")
-    print(table(measurement.rows))
+    print("\n\n".join(map(table, _parts(measurement.rows))))
     print(f"\n{measured.caption(measurement)}")
     if args.json:
         measured.write(measurement, args.json)
     if args.plot:
         plot(measurement).savefig(args.plot)
     return 0
+
+
+def _parts(rows: list[Row]) -> list[list[Row]]:
+    """Rows of one `part` together; a chapter of one table has none."""
+    return [[row for row in rows if row.get("part") == part] for part in dict.fromkeys(row.get("part") for row in rows)]
 
 
 def _run_tools(args: argparse.Namespace) -> int:

@@ -20,9 +20,11 @@ from course_utils import nvidia_tools
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator.sanitizer import TOOLS
+from course_utils.flash_ladder import LADDER
 from course_utils.launches import Launch
 from course_utils.measured import Row
 from course_utils.nvidia_tools import ToolError
+from course_utils.operators import flash_v2
 from course_utils.operators.minimal import BACKWARD_TILES, FORWARD_TILES, BackwardTile, ForwardTile
 
 NCU_LAUNCHES = 48  # launches that one ncu process counts: a failure loses these, and a start costs seconds
@@ -265,7 +267,7 @@ def _divergence() -> Named:
 
 
 def course_launches() -> dict[str, Launch]:
-    """Each kernel of chapters 00 to 02, at sizes that fill its tiles."""
+    """Each kernel of chapters 00 to 02 at sizes that fill its tiles, and those of chapter 03 at one that does not."""
     a, b, out = (_floats(128, 128) / 128 for _ in range(3))
     side = np.int32(128)
     chapter = "00_start_here"
@@ -289,6 +291,10 @@ def course_launches() -> dict[str, Launch]:
     launches |= _flash_forward(heads=2, length=256)
     launches |= _flash_forward(heads=2, length=256, is_causal=True)
     launches |= _flash_backward(heads=1, length=128)
+    for head_dim in flash_v2.HEAD_DIMS:
+        launches |= _flash_v2_backward(heads=2, length=200, head_dim=head_dim)
+        for is_causal in (False, True):
+            launches |= _flash_ladder(heads=2, length=200, is_causal=is_causal, head_dim=head_dim)
     return launches
 
 
@@ -383,6 +389,62 @@ def _flash_backward(heads: int, length: int, head_dim: int = 64) -> dict[str, La
     }
 
 
+def _half_args(heads: int, length: int, head_dim: int, inputs: int) -> tuple[torch.Tensor, ...]:
+    return tuple(_random(1, heads, length, head_dim).half() for _ in range(inputs))
+
+
+def _flash_ladder(heads: int, length: int, *, is_causal: bool, head_dim: int) -> dict[str, Launch]:
+    """The steps of chapter 03, forward.cu among them, in fp16."""
+    launches: dict[str, Launch] = {}
+    for step in LADDER:
+        query, key, value, out = _half_args(heads, length, head_dim, 4)
+        scalars = *_ints(length, length, 1), np.float32(head_dim**-0.5), np.int32(is_causal)
+        launches[f"v2 {step.kernel}, d={head_dim}, L={length}" + (", causal" if is_causal else "")] = Launch(
+            step.file,
+            step.kernel,
+            (ceil_div(length, step.rows_per_block(head_dim)), heads, 1),
+            (step.threads(head_dim),),
+            (query, key, value, out, torch.zeros(1, heads, length), *scalars),
+            step.options(head_dim, torch.float16),
+            step.shared_bytes(head_dim),
+        )
+    return launches
+
+
+def _flash_v2_backward(heads: int, length: int, head_dim: int) -> dict[str, Launch]:
+    """The four kernels of chapter 03's backward.cu, in fp16."""
+    tile = flash_v2.BACKWARD_TILES[head_dim][0]
+    query, key, value, grad_out, grad = _half_args(heads, length, head_dim, 5)
+    row, dq_sum = torch.full((1, heads, length), 10.0), torch.zeros(1, heads, length, head_dim)
+    inputs = query, key, value, grad_out, row, row.clone()
+    scale, lengths = np.float32(head_dim**-0.5), _ints(length, length, 1)
+    scalars, size = (*lengths, scale, np.int32(0)), query.numel()
+    key_tiles, query_tiles = ceil_div(length, tile.block_cols), ceil_div(length, tile.dq_rows)
+    rows = tile.threads * 8 // head_dim  # of a block of backward_delta
+    kernels: dict[str, tuple[tuple[int, ...], tuple, int]] = {
+        "backward_delta": ((ceil_div(length, rows), heads, 1), (query, grad_out, row, lengths[0]), 0),
+        "backward_dk_dv": (
+            (key_tiles, heads, 1),
+            (*inputs, dq_sum, grad, grad.clone(), *scalars, np.int32(1)),
+            tile.shared_bytes,
+        ),
+        "backward_round_dq": ((ceil_div(size, 4 * tile.threads),), (dq_sum, grad, scale, np.int64(size)), 0),
+        "backward_dq": ((query_tiles, heads, 1), (*inputs, grad, *scalars), tile.dq_shared_bytes),
+    }
+    return {
+        f"v2 {name}, d={head_dim}, L={length}": Launch(
+            f"{flash_v2.FOLDER}/backward.cu",
+            name,
+            grid,
+            (tile.threads,),
+            args,
+            (*tile.options, "-DBF16=0"),
+            shared_mem=shared,
+        )
+        for name, (grid, args, shared) in kernels.items()
+    }
+
+
 # ---- bench counters
 
 
@@ -456,7 +518,7 @@ def sanitizer_cases() -> list[SanitizerCase]:
     return [
         *(SanitizerCase(broken.name, "broken", broken.launch(), broken.tool) for broken in BROKEN.values()),
         *(SanitizerCase(broken.name, "mended", broken.mended(), broken.tool) for broken in BROKEN.values()),
-        *(SanitizerCase(name, "clean", launch) for name, launch in clean.items() if "causal" not in name),
+        *(SanitizerCase(name, "clean", launch) for name, launch in clean.items()),
     ]
 
 

@@ -94,7 +94,7 @@ def copies(*, device: str = "cuda", n: int = 2**26) -> list[Row]:
         add(name, strided, stride * costs.ceil_div(n, stride), np.int32(n), np.int32(stride))
     times = timing.compare(functions)
     for name, target in targets.items():
-        _require_close(name, target, source)
+        require_close(name, target, source)
     rows = [_moved(name, time, 2 * source.nbytes) for name, time in times.items()]
     return [row | ({"stride": strides[row["name"]]} if row["name"] in strides else {}) for row in rows]
 
@@ -130,7 +130,7 @@ def transposes(*, device: str = "cuda", side: int = 8192) -> list[Row]:
         functions[f"{name}.cu"] = lambda kernel=kernel: kernel(grid, (32, 32), (source, out, *sizes))
         out.fill_(torch.nan)
         functions[f"{name}.cu"]()
-        _require_close(f"{name}.cu", out, source.T)
+        require_close(f"{name}.cu", out, source.T)
     return [_moved(name, time, 2 * source.nbytes) for name, time in timing.compare(functions).items()]
 
 
@@ -148,7 +148,7 @@ def matmuls(*, device: str = "cuda", side: int = 4096) -> list[Row]:
             )
             out.fill_(torch.nan)
             functions[f"{name}.cu"]()
-            _require_close(f"{name}.cu", out / side**0.5, expected / side**0.5)
+            require_close(f"{name}.cu", out / side**0.5, expected / side**0.5)
         functions["torch.mm"] = lambda: torch.mm(A, B, out=out)
         times = timing.compare(functions)
     return [
@@ -217,10 +217,10 @@ def naive_steps(
         traffic = [step.total for step in steps]
         functions = _naive_step_functions(*inputs)
         with reference.full_float32():
-            _require_close("naive_attention", naive_attention(*inputs), reference.torch_attention(*inputs))
+            require_close("naive_attention", naive_attention(*inputs), reference.torch_attention(*inputs))
             times = timing.compare(functions)
             for name, step in _STEPS.items():
-                row = _timed(name, length, times[name])
+                row = timed(name, length, times[name])
                 if name != "SDPA":  # it stores neither S nor P
                     moved = sum(traffic) if step is None else traffic[step]
                     row["traffic_gb_per_s"] = moved / times[name].median / 1e6
@@ -317,8 +317,8 @@ def minimal_flash(
         grad_output = torch.randn_like(inputs[0])
         with reference.full_float32():
             expected = reference.torch_attention(*inputs)
-            _require_close("forward_plain.cu", _forward_plain(*inputs)(), expected)
-            _require_close("flash_attention_minimal", flash_attention_minimal(*inputs), expected)
+            require_close("forward_plain.cu", _forward_plain(*inputs)(), expected)
+            require_close("flash_attention_minimal", flash_attention_minimal(*inputs), expected)
             del expected
             for pass_name in ("forward", "backward"):
                 if pass_name == "forward":
@@ -328,7 +328,7 @@ def minimal_flash(
                 times = timing.compare(functions)
                 flops = costs.attention_flops(batch, heads, length, length, HEAD_DIM, backward=pass_name == "backward")
                 for name, function in functions.items():
-                    row = _timed(name, length, times[name]) | {"pass": pass_name}
+                    row = timed(name, length, times[name]) | {"pass": pass_name}
                     row["tflop_per_s"] = flops / times[name].median / 1e9
                     row["speed_over_naive"] = times["naive torch"].median / times[name].median
                     row["peak_mb"] = timing.peak_memory(function) / 1e6
@@ -344,8 +344,8 @@ def _flash_forward_functions(query: Tensor, key: Tensor, value: Tensor) -> dict[
         "naive torch": lambda: reference.torch_attention(query, key, value),
         "forward_plain.cu": _forward_plain(query, key, value),
         "flash_attention_minimal": lambda: flash_attention_minimal(query, key, value),
-        **{name: _sdpa(backend, query, key, value) for name, backend in SDPA_KERNELS.items()},
-        **{name: _sdpa(backend, *halves) for name, backend in HALF_KERNELS.items()},
+        **{name: sdpa(backend, query, key, value) for name, backend in SDPA_KERNELS.items()},
+        **{name: sdpa(backend, *halves) for name, backend in HALF_KERNELS.items()},
     }
 
 
@@ -353,30 +353,20 @@ def _flash_backward_functions(query: Tensor, key: Tensor, value: Tensor, grad_ou
     """The backward pass alone; each forward pass is done once, here."""
 
     def backward(forward: Callable[..., Tensor], dtype: torch.dtype = torch.float32) -> Function:
-        inputs = [tensor.detach().to(dtype, copy=True).requires_grad_() for tensor in (query, key, value)]
-        out, grad = forward(*inputs), grad_output.to(dtype)
-        return lambda: torch.autograd.grad(out, inputs, grad, retain_graph=True)
+        return backward_pass(forward, *(tensor.to(dtype) for tensor in (query, key, value, grad_output)))
 
     return {
         "naive torch": backward(reference.torch_attention),
         "flash_attention_minimal": backward(flash_attention_minimal),
         **{
-            name: backward(lambda q, k, v, backend=backend: _sdpa(backend, q, k, v)())
+            name: backward(lambda q, k, v, backend=backend: sdpa(backend, q, k, v)())
             for name, backend in SDPA_KERNELS.items()
         },
         **{
-            name: backward(lambda q, k, v, backend=backend: _sdpa(backend, q, k, v)(), torch.float16)
+            name: backward(lambda q, k, v, backend=backend: sdpa(backend, q, k, v)(), torch.float16)
             for name, backend in HALF_KERNELS.items()
         },
     }
-
-
-def _sdpa(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor) -> Function:
-    def function() -> Tensor:
-        with sdpa_kernel(backend):
-            return scaled_dot_product_attention(query, key, value)
-
-    return function
 
 
 def _forward_plain(query: Tensor, key: Tensor, value: Tensor, rows: int = 64, cols: int = 32) -> Function:
@@ -409,6 +399,25 @@ def _code_lines_of(name: str) -> int | None:
 # ---------------------------------------------------------------------------------------------- shared
 
 
+def sdpa(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False) -> Function:
+    """A function without arguments that runs one of torch's own kernels on these inputs."""
+
+    def function() -> Tensor:
+        with sdpa_kernel(backend):
+            return scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+    return function
+
+
+def backward_pass(
+    forward: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, grad_output: Tensor
+) -> Callable[[], tuple[Tensor, ...]]:
+    """The backward pass alone of `forward(query, key, value)`, which is done once, here: gives dq, dk and dv."""
+    inputs = [tensor.detach().clone().requires_grad_() for tensor in (query, key, value)]
+    out = forward(*inputs)
+    return lambda: torch.autograd.grad(out, inputs, grad_output, retain_graph=True)
+
+
 def _inputs(batch: int, heads: int, length: int, device: str) -> tuple[Tensor, Tensor, Tensor]:
     """Random normal fp32 query, key and value; zeros would run faster than real data."""
     return tuple(torch.randn(batch, heads, length, HEAD_DIM, device=device) for _ in range(3))
@@ -424,15 +433,16 @@ def _fitting(lengths: tuple[int, ...], batch: int, heads: int, device: str) -> l
     return [length for length, count in needed.items() if count <= free]
 
 
-def _timed(name: str, length: int, time: timing.Timing) -> Row:
+def timed(name: str, length: int, time: timing.Timing) -> Row:
+    """The first columns of a row."""
     return {"name": name, "length": length, "median_ms": time.median, "spread_ms": time.spread}
 
 
-def _require_close(name: str, out: Tensor, expected: Tensor) -> None:
+def require_close(name: str, out: Tensor, expected: Tensor, *, at_most: float = MAX_ERROR) -> None:
     """Raise RuntimeError unless the output is right; `checks` tests more closely."""
     error = (out - expected).abs().max().item()
-    if not error <= MAX_ERROR:
-        raise RuntimeError(f"{name} is off by {error:.2e} from plain torch (at most {MAX_ERROR}): not timed")
+    if not error <= at_most:
+        raise RuntimeError(f"{name} is off by {error:.2e} from plain torch (at most {at_most}): not timed")
 
 
 def _kernel(file: str | Path, name: str, options: tuple[str, ...] = ()) -> Kernel:

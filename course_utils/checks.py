@@ -244,7 +244,7 @@ def make_inputs(
     - "planted": keys are a multiple of one query, which therefore attends to little else. A third sit on the causal
       diagonal, a third one place beyond it where the mask must hide them, a third anywhere. No |logit| exceeds 50.
     - "large logits": scaled so that the largest |logit| is 50.
-    - "overflowing exp": besides, the last query of each head is scaled so that its largest logit is 100: without
+    - "overflowing exp": besides, the last query of each head is changed so that its largest logit is 100: without
       subtracting the maximum, exp overflows fp32 there.
     - "offset on V": 100 is added to V, so that weights which do not sum to 1 show.
     """
@@ -269,8 +269,13 @@ def make_inputs(
     elif case.kind in ("large logits", "overflowing exp"):
         query *= to_fifty
         if case.kind == "overflowing exp":
-            last = logits[:, :, -1:] * to_fifty
-            query[:, :, -1:] *= 100 / last.gather(-1, last.abs().argmax(dim=-1, keepdim=True))
+            # Turned towards the key of its largest logit: to scale it alone would be too much where all are near 0.
+            keys = key.repeat_interleave(case.heads // case.kv_heads, dim=1)
+            best = logits[:, :, -1].abs().argmax(dim=-1)[..., None, None].expand(-1, -1, 1, case.head_dim)
+            toward = keys.gather(2, best)
+            missing = 100 - scale * (query[:, :, -1:] * toward).sum(dim=-1, keepdim=True)
+            last = query[:, :, -1:] + missing / (scale * toward.square().sum(dim=-1, keepdim=True)) * toward
+            query[:, :, -1:] = last * (100 / (scale * (last @ keys.mT)).abs().amax(dim=-1, keepdim=True))
     elif case.kind == "offset on V":
         value += 100.0
     elif case.kind != "normal":

@@ -132,7 +132,7 @@ LADDER = (
 
 
 @functools.cache
-def _build(step_file: str, kernel: str, options: tuple[str, ...]) -> Kernel:
+def build(step_file: str, kernel: str, options: tuple[str, ...]) -> Kernel:
     return RawModule(code=read_kernel(step_file), options=options).get_function(kernel)
 
 
@@ -174,7 +174,7 @@ def launch(
     out = torch.empty_like(query) if out is None else out
     lse = query.new_empty(query.shape[:3], dtype=torch.float32) if lse is None else lse
     lengths = np.int32(query_length), np.int32(key_length), np.int32(heads // kv_heads)
-    _build(step.file, step.kernel, step.options(d, query.dtype))(
+    build(step.file, step.kernel, step.options(d, query.dtype))(
         (ceil_div(query_length, step.rows_per_block(d)), heads, batch),
         (step.threads(d),),
         (query, key, value, out, lse, *lengths, np.float32(scale or d**-0.5), np.int32(is_causal)),

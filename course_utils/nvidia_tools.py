@@ -210,24 +210,40 @@ def run_ncu(launches: Sequence[Launch], *, timeout: float = 300) -> list[dict[st
 
     Raises ToolError if ncu cannot be used here, fails, or takes more than `timeout` seconds.
     """
-    ncu = _require("ncu")
+    metrics = known_metrics()
     names = "|".join(sorted({launch.kernel for launch in launches}))
-    metrics = ",".join(f"{name}.sum" for name in known_metrics())
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "ncu.csv"
-        options = ["--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "function"]
-        options += ["--clock-control", "none", "--kernel-name", f"regex:^({names})$", "--log-file", str(log)]
-        command = [ncu, *options, "--metrics", metrics, *_replay(folder, launches)]
-        code, output = _run(command, folder, timeout)
-        text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        program = _replay(folder, launches)
+        kernels, text = _count(program, metrics, folder, timeout, ["--kernel-name", f"regex:^({names})$"])
+    if [kernel for kernel, _ in kernels] != [launch.kernel for launch in launches]:
+        raise ToolError(f"ncu reported {len(kernels)} of {len(launches)} launches:\n{text[-TAIL:]}")
+    return [counters for _, counters in kernels]
+
+
+def count_program(
+    arguments: Sequence[str], metrics: Sequence[str], *, timeout: float = 300
+) -> list[tuple[str, dict[str, int]]]:
+    """Counts every kernel of `python ARGUMENTS` under ncu, torch's own too, each from cold caches: its name and the
+    total of each metric. Raises ToolError as `run_ncu` does."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _count([sys.executable, *arguments], metrics, folder, timeout)[0]
+
+
+def _count(
+    program: Sequence[str], metrics: Sequence[str], folder: str, timeout: float, options: Sequence[str] = ()
+) -> tuple[list[tuple[str, dict[str, int]]], str]:
+    """The kernels of a program as ncu counted them, and all that was printed."""
+    log = Path(folder) / "ncu.csv"
+    command = [_require("ncu"), "--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "function"]
+    command += ["--clock-control", "none", "--log-file", str(log), *options]
+    command += ["--metrics", ",".join(f"{name}.sum" for name in metrics), *program]
+    code, output = _run(command, folder, timeout)
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if code != 0:
         what = f"took more than {timeout:.0f} s" if code is None else f"failed (exit status {code})"
         hint = "; counters need root or the driver's permission" if "ERR_NVGPUCTRPERM" in text + output else ""
         raise ToolError(f"ncu {what}{hint}:\n{(text + output)[-TAIL:]}")
-    kernels = parse_ncu(text)
-    if [kernel for kernel, _ in kernels] != [launch.kernel for launch in launches]:
-        raise ToolError(f"ncu reported {len(kernels)} of {len(launches)} launches:\n{(text + output)[-TAIL:]}")
-    return [counters for _, counters in kernels]
+    return parse_ncu(text), text + output
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import torch
 
 MIN_REPEATS = 5
 MAX_REPEATS = 200
+CYCLES_PER_US = 2000  # of a fast GPU; a slower one idles longer
 FLUSH_BYTES = 256 * 2**20  # at least; more on a device whose L2 is larger
 
 
@@ -51,10 +52,13 @@ def compare(
     warmup: int = 3,
     repeats: int | None = None,
     budget_ms: float = 500.0,
+    head_start_us: float = 0.0,
 ) -> dict[str, Timing]:
     """Time several functions side by side, interleaved A B B A A B …, so that a drifting clock touches all alike.
 
     Arguments as for `time_gpu`; `repeats` and `budget_ms` hold for each function, so a slow one has fewer runs.
+    head_start_us: the GPU idles that many microseconds before each run, while the host queues what it launches. If it
+    is longer than the host takes, the time is that of the GPU alone, however slow the Python around a launch.
     """
     _require_gpu()
     _check_counts(functions, warmup, repeats, budget_ms)
@@ -68,10 +72,29 @@ def compare(
     for done in range(max(counts.values())):
         for name, fn in order:
             if done < counts[name]:
-                events[name].append(_record(fn, cache))
+                events[name].append(_record(fn, cache, head_start_us))
         order.reverse()
     torch.cuda.synchronize()
     return {name: summary([start.elapsed_time(end) for start, end in pairs]) for name, pairs in events.items()}
+
+
+def time_calls(fn: Callable[[], object], calls: int = 50) -> float:
+    """Milliseconds per call of `fn()` when many follow one another, in a warm cache: the time of the GPU or that of the
+    host that launches, whichever is longer.
+
+    Raises:
+        RuntimeError: there is no CUDA device.
+    """
+    _require_gpu()
+    fn()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    start.record()
+    for _ in range(calls):
+        fn()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / calls
 
 
 def peak_memory(fn: Callable[[], object]) -> int:
@@ -105,11 +128,15 @@ def _repeats_within(budget_ms: float, milliseconds: float) -> int:
     return max(MIN_REPEATS, min(MAX_REPEATS, int(budget_ms / max(milliseconds, 1e-3))))
 
 
-def _record(fn: Callable[[], object], cache: torch.Tensor) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+def _record(
+    fn: Callable[[], object], cache: torch.Tensor, head_start_us: float = 0.0
+) -> tuple[torch.cuda.Event, torch.cuda.Event]:
     """Push every input out of L2, then run `fn` between two events. The flush is queued before the first event, so it
     is not timed; it also keeps the GPU busy while the host prepares the launch, which hides most of that cost."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     cache.zero_()
+    if head_start_us:
+        torch.cuda._sleep(int(head_start_us * CYCLES_PER_US))
     start.record()
     fn()
     end.record()

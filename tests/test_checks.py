@@ -372,6 +372,13 @@ def test_logits_reach_their_limit(kind, limit):
         assert kind == "large logits" or (scores[:, :, -1].amax(dim=-1) > 99.9).all()
 
 
+def test_a_logit_near_zero_does_not_make_queries_that_fp16_cannot_hold():
+    case = checks.AttentionCase(1, 64, 64, 1, 1, 64, True, "overflowing exp")  # one key: one of 64 logits is near 0
+    for seed in range(20):
+        query, *_ = checks.make_inputs(case, dtype=torch.float16, seed=seed)
+        assert query.abs().max() < 1000
+
+
 def test_inputs_depend_on_the_seed_alone():
     case = checks.AttentionCase(2, 2, 2, 5, 9, 32, True, "planted", strided=True)
     first, again, other = (checks.make_inputs(case, seed=seed) for seed in (1, 1, 2))

@@ -331,6 +331,12 @@ def test_a_failure_of_ncu_is_an_error_with_the_end_of_its_output(fake, text, cod
         nvidia_tools.run_ncu([LAUNCH])
 
 
+def test_kernels_of_any_program_can_be_counted(fake):
+    fake("ncu", fake_ncu(NCU))
+    found = nvidia_tools.count_program(["-c", "pass"], METRICS[:3])
+    assert [(name, counters[SECTORS]) for name, counters in found] == [("vector_add", 64), ("turn", 1024)]
+
+
 def test_versions_are_read(fake):
     fake("ncu", "print('NVIDIA (R) Nsight Compute Command Line Profiler\\nVersion 2025.3.1.0 (build 1)')")
     assert nvidia_tools.version("ncu") == "2025.3.1.0"

@@ -102,3 +102,40 @@ def test_training_draws_both_losses_and_the_weights():
     loss, picture, _ = plots.training([2.0, 1.0], [2.0, 1.1], torch.eye(4)).axes
     assert len(loss.lines) == 2
     assert picture.images[0].get_array().shape == (4, 4)
+
+
+def test_warp_shares_give_each_warp_columns_of_fa1_and_rows_of_fa2():
+    for ax, shape in zip(plots.warp_shares().axes, [(1, 4), (4, 1)], strict=True):
+        assert sum((patch.get_width(), patch.get_height()) == shape for patch in ax.patches) == 4
+
+
+def test_chunk_banks_frame_one_place_per_row_in_one_column_and_in_all_of_them():
+    for ax, columns in zip(plots.chunk_banks().axes, [1, 8], strict=True):
+        framed = [patch for patch in ax.patches if patch.get_linewidth() == 3]
+        assert (len(framed), len({patch.get_x() for patch in framed})) == (8, columns)
+
+
+def test_copy_and_compute_ends_earlier_with_two_buffers():
+    one, two = plots.copy_and_compute(tiles=5).axes
+    assert max(p.get_x() for p in two.patches) < max(p.get_x() for p in one.patches)
+    assert len(one.patches) == len(two.patches) == 10
+
+
+def test_ladder_writes_the_share_of_the_library_beside_each_step():
+    figure = plots.ladder(
+        ["1", "2"], {"d = 64": [50.0, 120.0], "d = 128": [100.0, 100.0]}, {"d = 64": 100, "d = 128": 200}
+    )
+    assert [[text.strip() for text in texts(ax)] for ax in figure.axes] == [["50%", "120%"], ["50%", "50%"]]
+
+
+def test_speed_by_length_draws_a_panel_per_title_and_a_line_per_name():
+    panels = {title: {"ours": {512: 3.0, 1024: 4.0}, "theirs": {512: 2.0}} for title in ("a", "b", "c")}
+    figure = plots.speed_by_length(panels)
+    assert [ax.get_title(loc="left") for ax in figure.axes if ax.lines] == ["a", "b", "c"]
+    assert [len(ax.lines) for ax in figure.axes] == [2, 2, 2, 0]
+
+
+def test_magnitudes_mark_both_limits():
+    ax = plots.magnitudes({"dQ": torch.tensor([0.0, 2.0**-20, 2.0**-10])}, {"smallest": 2.0**-24, "normal": 2.0**-14})
+    assert texts(ax) == ["smallest", "normal"]
+    assert [line.get_xdata()[0] for line in ax.lines] == [-24, -14]

@@ -1,5 +1,7 @@
 """Timing: the statistics anywhere, the events on a GPU."""
 
+import time
+
 import pytest
 import torch
 
@@ -18,7 +20,9 @@ def test_repeats_fit_the_budget_within_limits():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="checks the message on a machine without a GPU")
-@pytest.mark.parametrize("call", [timing.time_gpu, timing.peak_memory, lambda fn: timing.compare({"fn": fn})])
+@pytest.mark.parametrize(
+    "call", [timing.time_gpu, timing.time_calls, timing.peak_memory, lambda fn: timing.compare({"fn": fn})]
+)
 def test_without_a_gpu_the_error_says_so(call):
     with pytest.raises(RuntimeError, match="no usable one"):
         call(lambda: None)
@@ -63,3 +67,15 @@ def test_events_follow_the_current_stream():
 @pytest.mark.gpu
 def test_peak_memory_counts_what_the_function_allocates():
     assert timing.peak_memory(lambda: torch.empty(2**20, dtype=torch.float32, device="cuda")) == 4 * 2**20
+
+
+@pytest.mark.gpu
+def test_a_head_start_hides_the_time_of_the_host():
+    x = torch.zeros(1000, device="cuda")
+
+    def slow_host():
+        time.sleep(0.002)
+        x.add_(1)
+
+    found = timing.compare({"fn": slow_host}, repeats=5, head_start_us=10_000)["fn"]
+    assert found.median < 1 < timing.time_calls(slow_host, calls=5)

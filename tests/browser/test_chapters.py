@@ -7,7 +7,11 @@ import pytest
 pytestmark = pytest.mark.browser
 
 CHAPTERS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("0*.ipynb"))
-WIDGETS = {"01_attention_basics": ["score-heatmap"], "02_flash_attention_minimal": ["tile-stepper"]}
+WIDGETS = {
+    "01_attention_basics": ["score-heatmap"],
+    "02_flash_attention_minimal": ["tile-stepper"],
+    "03_flash_attention_v2": ["fragments"],
+}
 SECONDS = 60  # without a GPU, on two cores
 
 # All that a widget draws, apart from its words.

@@ -170,7 +170,7 @@ def test_a_broken_step_fails_the_check(name, right, wrong, monkeypatch):
     def build(_file, kernel, options):
         return RawModule(code=code.replace(right, wrong), options=options).get_function(kernel)
 
-    monkeypatch.setattr(flash_ladder, "_build", build)
+    monkeypatch.setattr(flash_ladder, "build", build)
     chosen = [
         checks.AttentionCase(1, 4, 2, *pair, 64, is_causal, "normal")
         for pair, is_causal in [((129, 200), True), ((200, 65), True), ((70, 130), False)]

@@ -1,0 +1,353 @@
+"""flash_attention_v2 and its kernels: right on every case, the same in every run, seen to be wrong when broken."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from course_utils import checks, nvrtc
+from course_utils.cuda import read_kernel
+from course_utils.flash_ladder import LADDER
+from course_utils.kernel_source import compile_options
+from course_utils.operators import flash_attention_v2, flash_v2
+
+CASES = checks.attention_cases(head_dims=flash_v2.HEAD_DIMS)
+GQA_CASES = checks.attention_cases(head_dims=flash_v2.HEAD_DIMS, enable_gqa=True)
+# Lengths of flash-attention's own tests, beside those that every operator is checked with.
+MORE_LENGTHS = ((1, 239), (239, 1), (799, 3), (113, 203))
+LONG_LENGTHS = ((1023, 1024), (1024, 1023))
+DTYPES = (torch.float16, torch.bfloat16)
+ALL_FORWARD_TILES = [tile for tiles in flash_v2.FORWARD_TILES.values() for tile in tiles]
+ALL_BACKWARD_TILES = [tile for tiles in flash_v2.BACKWARD_TILES.values() for tile in tiles]
+
+
+def random(*shape, device="cpu", dtype=torch.float16, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+
+
+@pytest.fixture(params=["atomics", "deterministic"])
+def dq_path(request, monkeypatch):
+    """How the backward pass adds up dQ. The operator asks torch, whose switch `checks` needs on to poison memory."""
+    answer = request.param == "deterministic"
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: answer)
+    return request.param
+
+
+@pytest.fixture
+def deterministic():
+    """torch's own switch, on."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def fresh_kernels():
+    """Nothing compiled from a source that a test has changed is kept, before or after."""
+    flash_v2._kernel.cache_clear(), flash_v2._module.cache_clear()
+    yield
+    flash_v2._kernel.cache_clear(), flash_v2._module.cache_clear()
+
+
+# ---------------------------------------------------------------------------------------------- right
+
+
+def test_output_lse_and_gradients_are_correct_on_every_case(device, dq_path):
+    cases = CASES if dq_path == "deterministic" else CASES[::2]
+    checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, gradients=True, cases=cases)
+
+
+def test_bf16_is_correct(device, dq_path):
+    cases = CASES[1::2] if dq_path == "deterministic" else CASES[2::4]
+    checks.check_attention(flash_attention_v2, device=device, dtype=torch.bfloat16, gradients=True, cases=cases)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_grouped_heads_are_correct(device, dq_path, dtype):
+    cases = GQA_CASES[DTYPES.index(dtype) + 2 * (dq_path == "atomics") :: 4]
+    checks.check_attention(flash_attention_v2, device=device, dtype=dtype, gradients=True, cases=cases)
+
+
+@pytest.mark.parametrize("kv_heads", [8, 2, 1])
+def test_1_4_and_8_query_heads_may_share_a_key_head(device, dq_path, kv_heads):
+    case = checks.AttentionCase(1, 8, kv_heads, 65, 70, 64, True, "planted")
+    checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, gradients=True, cases=[case])
+
+
+@pytest.mark.parametrize("lengths", MORE_LENGTHS, ids=str)
+def test_very_unequal_lengths(device, dq_path, lengths):
+    is_causal = dq_path == "deterministic"
+    kind = "planted" if is_causal else "large logits"
+    cases = [checks.AttentionCase(1, 2, 1, *lengths, 64, is_causal, kind)]
+    cases += [checks.AttentionCase(1, 1, 1, *lengths, 128, not is_causal, "normal")]
+    checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, gradients=True, cases=cases)
+
+
+@pytest.mark.parametrize("lengths", LONG_LENGTHS, ids=str)
+def test_long_lengths_that_differ_by_one(device, lengths):
+    case = checks.AttentionCase(1, 1, 1, *lengths, 64, True, "planted")
+    on_gpu = device.type == "cuda"  # slow on the emulator
+    checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, gradients=on_gpu, cases=[case])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("enable_gqa", [False, True])
+def test_all_combinations_on_a_gpu(dq_path, dtype, enable_gqa):
+    cases = checks.attention_cases(full=True, enable_gqa=enable_gqa, head_dims=flash_v2.HEAD_DIMS)
+    template = checks.AttentionCase(2, 4, 2 if enable_gqa else 4, 1, 1, 64, False, "normal")
+    for query_length, key_length in MORE_LENGTHS + LONG_LENGTHS:
+        for n in range(4):
+            change = {"head_dim": (64, 128)[n % 2], "is_causal": n >= 2, "kind": checks.KINDS[n]}
+            cases.append(dataclasses.replace(template, query_length=query_length, key_length=key_length, **change))
+    checks.check_attention(flash_attention_v2, device="cuda", dtype=dtype, gradients=True, cases=cases)
+
+
+@pytest.mark.parametrize("head_dim", [1, 40, 111])
+def test_a_head_dim_without_a_kernel_is_filled_up(device, head_dim):
+    case = checks.AttentionCase(1, 2, 1, 33, 70, head_dim, True, "normal")
+    checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, cases=[case], gradients=True)
+
+
+def test_smaller_tiles_are_correct(device, monkeypatch):
+    monkeypatch.setattr(flash_v2, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
+    chosen = [flash_v2._fitting(tiles[128], device) for tiles in (flash_v2.FORWARD_TILES, flash_v2.BACKWARD_TILES)]
+    assert all(tile.shared_bytes <= 99 * 1024 for tile in chosen) and chosen[1].dq_shared_bytes <= 99 * 1024
+    cases = [case for case in CASES if case.head_dim == 128]
+    checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, gradients=True, cases=cases[::3])
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.3, 2])
+def test_any_finite_scale(device, scale):
+    case = checks.AttentionCase(1, 2, 2, 40, 70, 64, True, "normal", scale)
+    checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, cases=[case], gradients=True)
+
+
+def test_a_negative_scale_gives_the_bits_of_the_negated_query(device):
+    query, key, value = (random(1, 2, 40, 64, device=device, seed=s) for s in range(3))
+    out = flash_attention_v2(query, key, value, scale=-0.3)
+    assert torch.equal(out, flash_attention_v2(-query, key, value, scale=0.3))
+
+
+def test_rows_that_see_no_key_give_zero_and_minus_infinity_and_no_gradient(device, dq_path):
+    query, key, value = (random(1, 2, length, 64, device=device).requires_grad_() for length in (150, 3, 3))
+    out, lse = flash_attention_v2(query, key, value, is_causal=True, return_lse=True)
+    grad_query, grad_key, grad_value = torch.autograd.grad(out.sum(), (query, key, value))
+    assert (out[:, :, :147] == 0).all() and (out[:, :, 147:] != 0).all()
+    assert (lse[:, :, :147] == -torch.inf).all() and lse[:, :, 147:].isfinite().all()
+    assert (grad_query[:, :, :147] == 0).all()
+    assert grad_key.isfinite().all() and grad_value.isfinite().all()
+
+
+def test_strided_and_misaligned_inputs_are_copied(device):
+    flat = random(3 * 20 * 2 * 64 + 1, device=device)
+    query, key, value = flat[1:].view(3, 1, 20, 2, 64).transpose(2, 3)  # 2 bytes past an aligned address
+    assert query.data_ptr() % 16 and not query.is_contiguous()
+    copies = (tensor.contiguous().clone() for tensor in (query, key, value))
+    assert torch.equal(flash_attention_v2(query, key, value), flash_attention_v2(*copies))
+    contiguous = flat[1 : 1 + 20 * 64].view(1, 1, 20, 64)
+    assert contiguous.is_contiguous() and contiguous.data_ptr() % 16
+    out = flash_attention_v2(contiguous, contiguous, contiguous)
+    assert torch.equal(out, flash_attention_v2(*[contiguous.clone()] * 3))
+
+
+def test_a_strided_gradient_is_copied(device):
+    inputs = [random(1, 2, 20, 64, device=device, seed=s).requires_grad_() for s in range(3)]
+    grad = random(1, 20, 2, 64, device=device, seed=3).transpose(1, 2)
+    out = flash_attention_v2(*inputs)
+    strided = torch.autograd.grad(out, inputs, grad, retain_graph=True)
+    assert all(map(torch.equal, strided[1:], torch.autograd.grad(out, inputs, grad.contiguous())[1:]))
+
+
+def test_lse_is_not_differentiable_and_out_is_once():
+    inputs = [random(1, 1, 5, 64, seed=s).requires_grad_() for s in range(3)]
+    out, lse = flash_attention_v2(*inputs, return_lse=True)
+    assert out.requires_grad and out.dtype == torch.float16
+    assert not lse.requires_grad and lse.dtype == torch.float32 and lse.shape == (1, 1, 5)
+    assert not flash_attention_v2(*(tensor.detach() for tensor in inputs)).requires_grad
+    (first,) = torch.autograd.grad(out.square().sum(), inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+@pytest.mark.gpu
+def test_offsets_beyond_32_bits():
+    free, _ = torch.cuda.mem_get_info()
+    if free < 16 << 30:
+        pytest.skip(f"needs 16 GiB of free GPU memory, {free >> 30} are")
+    value = torch.zeros(129, 32, 4096, 128, device="cuda", dtype=torch.float16)
+    value[-1, -1] = 3.0  # the last head starts beyond element 2^31
+    key = torch.zeros_like(value)
+    out = flash_attention_v2(key[:, :, :64], key, value)
+    torch.testing.assert_close(out[-1, -1], torch.full_like(out[-1, -1], 3.0))
+    assert (out[0] == 0).all()
+
+
+# ---------------------------------------------------------------------------------------------- the same every time
+
+
+def all_results(query, key, value):
+    out, lse = flash_attention_v2(query, key, value, is_causal=True, enable_gqa=True, return_lse=True)
+    return (out, lse, *torch.autograd.grad(out.square().sum(), (query, key, value)))
+
+
+def test_every_run_gives_the_same_bits(device, deterministic):
+    inputs = [random(1, heads, 150, 64, device=device, seed=heads).requires_grad_() for heads in (4, 2, 2)]
+    first, second = all_results(*inputs), all_results(*inputs)
+    assert all(map(torch.equal, first, second))
+
+
+def test_without_the_switch_only_the_gradient_of_query_may_change(device):
+    inputs = [random(1, heads, 300, 64, device=device, seed=heads).requires_grad_() for heads in (4, 2, 2)]
+    first, second = all_results(*inputs), all_results(*inputs)
+    assert all(torch.equal(first[n], second[n]) for n in (0, 1, 3, 4))
+    torch.testing.assert_close(first[2], second[2], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("head_dim", flash_v2.HEAD_DIMS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_100_runs_of_many_blocks_give_the_same_bits(deterministic, head_dim, dtype):
+    inputs = [
+        random(4, heads, 1111, head_dim, device="cuda", dtype=dtype, seed=heads).requires_grad_()
+        for heads in (16, 4, 4)
+    ]
+    first = all_results(*inputs)
+    for n in range(1, 100):
+        assert all(map(torch.equal, first, all_results(*inputs))), f"run {n} differs from the first"
+
+
+# ---------------------------------------------------------------------------------------------- the kernels themselves
+
+
+@pytest.mark.parametrize("tile", ALL_BACKWARD_TILES)
+@pytest.mark.parametrize("bf16", [0, 1])
+def test_shared_memory_is_what_the_backward_kernels_lay_out_and_nothing_spills(tile, bf16):
+    code = read_kernel("03_flash_attention_v2/backward.cu")
+    for struct, count in (("Tiles", tile.shared_bytes), ("QueryTiles", tile.dq_shared_bytes)):
+        code += f"\nstatic_assert(sizeof({struct}) == {count});\n"
+    code += f"static_assert(THREADS == {tile.threads} && B_C == {tile.block_cols});\n"
+    for found in nvrtc.compile_kernel(code, "sm_90", (*tile.options, f"-DBF16={bf16}")).resources.values():
+        assert found.spill_stores == found.spill_loads == found.stack_frame == 0
+
+
+@pytest.mark.parametrize("tile", ALL_FORWARD_TILES)
+@pytest.mark.parametrize("bf16", [0, 1])
+def test_shared_memory_is_what_the_forward_kernel_lays_out_and_next_to_nothing_spills(tile, bf16):
+    code = read_kernel("03_flash_attention_v2/forward.cu")
+    code += f"\nstatic_assert(THREADS == {tile.threads} && sizeof(Tiles) == {tile.shared_bytes});\n"
+    found = nvrtc.compile_kernel(code, "sm_90", (*tile.options, f"-DBF16={bf16}")).resources["forward"]
+    assert max(found.spill_stores, found.spill_loads) <= 16  # bytes: of 255 registers, a few too few for d = 128
+
+
+@pytest.mark.parametrize("head_dim", flash_v2.HEAD_DIMS)
+def test_the_ladder_ends_with_the_kernel_of_the_operator(head_dim):
+    tile, last = flash_v2.FORWARD_TILES[head_dim][0], LADDER[-1]
+    assert last.file == f"{flash_v2.FOLDER}/forward.cu"
+    assert set(last.options(head_dim, torch.float16)) == {*tile.options, "-DBF16=0"}
+    assert (last.threads(head_dim), last.shared_bytes(head_dim)) == (tile.threads, tile.shared_bytes)
+
+
+@pytest.mark.parametrize(("file", "tiles"), [("forward", ALL_FORWARD_TILES), ("backward", ALL_BACKWARD_TILES)])
+def test_the_header_lists_the_tiles_in_use(file, tiles):
+    header = compile_options(read_kernel(f"03_flash_attention_v2/{file}.cu"))
+    listed = {frozenset(option for option in options if "BF16" not in option) for options in header}
+    assert listed == {frozenset(tile.options) for tile in tiles}
+
+
+# ---------------------------------------------------------------------------------------------- broken kernels are seen
+
+
+def check_broken(gradients):
+    """The check on cases with one set of options, in which lengths and heads differ and all kinds of input occur."""
+    cases = [dataclasses.replace(case, head_dim=64) for case in GQA_CASES if case.query_length != case.key_length]
+    cases.sort(key=lambda case: not case.is_causal)  # where most mistakes show
+    checks.check_attention(flash_attention_v2, dtype=torch.float16, gradients=gradients, cases=cases)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("exceeds |= high * factor > state.m[m][r] + 8;", ""),  # no running maximum: exp overflows
+        ("state.m[m][r] = m_new, state.l[m][r] *= rescale;", "state.m[m][r] = m_new;"),
+        ("state.O[m][c][2 * r] *= rescale, state.O[m][c][2 * r + 1] *= rescale;", ";"),
+        ("high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));", ";"),  # lanes of a row disagree
+        ("<= i_warp + row + shift", "<= i_warp + row + shift + 1"),  # sees one key of the future
+        ("<= i_warp + row + shift", "<= i_warp + row"),  # top-left
+        ("j0 + B_C - 1 > i_warp + shift", "j0 > i_warp + shift"),  # forgets the mask in tiles on the diagonal
+        ("j0 + key < L_k && ", ""),  # the ragged end counts as keys of zeros
+        ("l > 0 ? __fdividef(1, l) : 0", "__fdividef(1, l)"),  # NaN in rows without keys
+        ("(state.m[m][r] + __log2f(l)) * LN_2", "state.m[m][r] + __log2f(l)"),  # log-sum-exp in base 2
+        ("kv_head = head / group;", "kv_head = head % (gridDim.y / group);"),
+    ],
+)
+def test_a_broken_forward_kernel_fails_the_check(break_kernel, fresh_kernels, right, wrong):
+    break_kernel(flash_v2, "forward", right, wrong)
+    with pytest.raises(AssertionError, match="WRONG"):
+        check_broken(gradients=False)
+
+
+@pytest.mark.parametrize(
+    ("path", "right", "wrong"),
+    [
+        ("atomics", "ds = p * (ds - delta_i[query]);", "ds = p * ds;"),
+        ("atomics", "- LSE_i[query] * LOG2_E", "- LSE_i[query]"),
+        ("atomics", "j > i + shift)) p = 0;", "j > i + shift + 1)) p = 0;"),
+        ("atomics", "store_pair(dK + at, scale * k[0], scale * k[1]);", "store_pair(dK + at, k[0], k[1]);"),
+        ("atomics", "steps = group * (", "steps = ("),  # only the first query head of a group counts
+        ("atomics", "scale * sum.x", "sum.x"),
+        ("deterministic", "ds = P * (ds - Delta[half]);", "ds = P * ds;"),
+        ("deterministic", "j > i + shift)) ds = 0;", "j > i + shift + 1)) ds = 0;"),
+    ],
+)
+def test_a_broken_backward_kernel_fails_the_check(break_kernel, fresh_kernels, monkeypatch, path, right, wrong):
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: path == "deterministic")
+    break_kernel(flash_v2, "backward", right, wrong)
+    with pytest.raises(AssertionError, match="d[qkv]: WRONG"):
+        check_broken(gradients=True)
+
+
+# ---------------------------------------------------------------------------------------------- bad input
+
+
+HALF = torch.float16
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"query": torch.zeros(2, 3, 4, dtype=HALF)}, ValueError, r"query has shape \[2, 3, 4\]"),
+        ({"query": torch.zeros(1, 2, 0, 4, dtype=HALF)}, ValueError, r"query has shape \[1, 2, 0, 4\]"),
+        ({"query": [1.0]}, TypeError, "query is a list"),
+        ({"key": torch.zeros(1, 2, 5, 4, dtype=torch.bfloat16)}, TypeError, "key has dtype torch.bfloat16"),
+        ({"value": torch.zeros(1, 2, 6, 4, dtype=HALF)}, ValueError, r"value has shape \[1, 2, 6, 4\]"),
+        (
+            {name: torch.zeros(1, 1, 5, 4, dtype=HALF) for name in ("key", "value")},
+            ValueError,
+            "key has 1 heads and query 2.*enable_gqa=True",
+        ),
+        (
+            {name: torch.zeros(1, 3, 5, 4, dtype=HALF) for name in ("key", "value")} | {"enable_gqa": True},
+            ValueError,
+            "key has 3 heads; with enable_gqa that must divide the 2 heads of query",
+        ),
+        ({"key": torch.zeros(1, 2, 5, 4, dtype=HALF, device="meta")}, ValueError, "key is on meta"),
+        ({"scale": float("nan")}, ValueError, "scale is nan"),
+        ({"scale": "1"}, TypeError, "scale is '1'"),
+        ({"is_causal": None}, TypeError, "is_causal is None"),
+        (
+            {name: torch.zeros(1, 2, 5, 4) for name in ("query", "key", "value")},
+            TypeError,
+            "query has dtype torch.float32; it must be torch.float16 or torch.bfloat16",
+        ),
+        (
+            {name: torch.zeros(1, 2, 5, 129, dtype=HALF) for name in ("query", "key", "value")},
+            ValueError,
+            "query has head dimension 129; it must be at most 128",
+        ),
+    ],
+)
+def test_bad_input_is_named(change, error, message):
+    arguments = {name: torch.zeros(1, 2, 5, 4, dtype=HALF) for name in ("query", "key", "value")} | change
+    with pytest.raises(error, match=message):
+        flash_attention_v2(**arguments)
