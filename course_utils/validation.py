@@ -32,6 +32,7 @@ class Explained(NamedTuple):
 _LOADS, _LOAD_CONFLICTS = "shared load wavefronts", "shared load bank conflicts"
 _STORES, _STORE_CONFLICTS = "shared store wavefronts", "shared store bank conflicts"
 _SUMS, _SECTORS = "shared atomic wavefronts", "global load sectors"
+_REDUCTIONS, _REDUCED = "global atomic requests", "global atomic sectors"
 EXPLAINED = (
     Explained(
         "The source reads neighbouring floats one by one, the same for all lanes of a warp: 1 wavefront each. The "
@@ -40,11 +41,35 @@ EXPLAINED = (
             "matmul_tiled": {_LOADS: (131072, 98304)},
             "scores, L=128": {_LOADS: (131072, 98304)},
             "scores, L=128, causal": {_LOADS: (131072, 98304)},
-            "softmax, L=128": {_LOADS: (32768, 16448)},
+            "softmax, L=128": {_LOADS: (32768, 16441)},
             "forward_plain, L=256": {_LOADS: (790528, 532480)},
             "forward_plain, L=256, causal": {_LOADS: (494080, 332800)},
             "forward_fa1_order, L=256": {_LOADS: (1069056, 937984)},
             "forward_fa1_order, L=256, causal": {_LOADS: (668160, 586240)},
+        },
+    ),
+    Explained(
+        "The source reads a number again for each column: the factor of a row of O, or LSE and delta of a query. The "
+        "compiler reads it once, and two neighbours by one instruction (LDS.64).",
+        {
+            "v2 step1_cuda_cores, d=64, L=200": {_LOADS: (159872, 156356)},
+            "v2 step1_cuda_cores, d=64, L=200, causal": {_LOADS: (159872, 156355)},
+            "v2 step2_tensor_cores, d=64, L=200": {_LOADS: (143488, 140092)},
+            "v2 step2_tensor_cores, d=64, L=200, causal": {_LOADS: (143488, 140092)},
+            "v2 step3_swizzle, d=64, L=200": {_LOADS: (28800, 25188)},
+            "v2 step3_swizzle, d=64, L=200, causal": {_LOADS: (28800, 25188)},
+            "v2 step4_double_buffer, d=64, L=200": {_LOADS: (28800, 25188)},
+            "v2 step4_double_buffer, d=64, L=200, causal": {_LOADS: (28800, 25188)},
+            "v2 backward_dk_dv, d=64, L=200": {_LOADS: (33792, 27648)},
+            "v2 backward_dk_dv, d=128, L=200": {_LOADS: (92160, 88390)},
+        },
+    ),
+    Explained(
+        "From sm_90 on, one instruction adds two neighbouring floats in global memory, and the kernel uses it. The "
+        "emulated device is an sm_80, for which the kernel adds them one by one.",
+        {
+            "v2 backward_dk_dv, d=64, L=200": {_REDUCTIONS: (1600, 800), _REDUCED: (12800, 6400)},
+            "v2 backward_dk_dv, d=128, L=200": {_REDUCTIONS: (3200, 1600), _REDUCED: (25600, 12800)},
         },
     ),
     Explained(
@@ -54,11 +79,21 @@ EXPLAINED = (
     ),
     Explained(
         "Several warps ask for shared memory at the same time, and some of them wait. ncu counts each wait as a "
-        "wavefront and a bank conflict more (softmax: they are in its wavefronts above). The number can change from "
-        "run to run; the emulator counts conflicts within a warp only.",
+        "wavefront and a bank conflict more (where only conflicts are named here, the wavefronts above hold them). The "
+        "number can change from run to run; the emulator counts conflicts within a warp only.",
         {
-            "softmax, L=128": {_LOAD_CONFLICTS: (0, 64)},
-            "backward_dq, L=128": {_LOADS: (18688, 18724), _LOAD_CONFLICTS: (0, 36)},
+            "softmax, L=128": {_LOAD_CONFLICTS: (0, 57)},
+            "backward_dq, L=128": {_LOADS: (18688, 18716), _LOAD_CONFLICTS: (0, 28)},
+            "v2 step1_cuda_cores, d=64, L=200": {_LOAD_CONFLICTS: (86016, 86112)},
+            "v2 step1_cuda_cores, d=64, L=200, causal": {_LOAD_CONFLICTS: (86016, 86111)},
+            "v2 step2_tensor_cores, d=64, L=200": {_LOAD_CONFLICTS: (118784, 119000)},
+            "v2 step2_tensor_cores, d=64, L=200, causal": {_LOAD_CONFLICTS: (118784, 119000)},
+            "v2 step4_double_buffer, d=64, L=200": {_STORES: (12960, 15083), _STORE_CONFLICTS: (2048, 4171)},
+            "v2 step4_double_buffer, d=64, L=200, causal": {_STORES: (12960, 14764), _STORE_CONFLICTS: (2048, 3852)},
+            "v2 forward, d=128, L=200": {_LOADS: (21280, 21297), _LOAD_CONFLICTS: (0, 17)},
+            "v2 forward, d=128, L=200, causal": {_LOADS: (13600, 13612), _LOAD_CONFLICTS: (0, 12)},
+            "v2 backward_dk_dv, d=64, L=200": {_STORES: (5184, 5194), _STORE_CONFLICTS: (0, 10)},
+            "v2 backward_dk_dv, d=128, L=200": {_LOAD_CONFLICTS: (0, 326)},
         },
     ),
     Explained(
@@ -67,14 +102,14 @@ EXPLAINED = (
         "swap of 2, and threads with one address take a round each; with one address for all, warps "
         "disturb each other as well. The emulator counts one wavefront a round.",
         {
-            "add_shared_float one address": {_LOADS: (32, 4294), _SUMS: (1024, 15284)},
+            "add_shared_float one address": {_LOADS: (32, 4059), _SUMS: (1024, 9900)},
             "add_shared_float neighbours": {_LOADS: (32, 64), _SUMS: (32, 64)},
             "add_shared_float pairs": {_LOADS: (32, 96), _SUMS: (64, 128)},
             "add_shared_float quads": {_LOADS: (32, 160), _SUMS: (128, 256)},
             "add_shared_float eighths": {_LOADS: (32, 288), _SUMS: (256, 512)},
             "add_shared_float pairs 16 apart": {_LOADS: (32, 96), _SUMS: (64, 128)},
             "add_shared_float every fourth": {_LOADS: (32, 288), _SUMS: (256, 512)},
-            "add_shared_float one hot, others alone": {_LOADS: (32, 288), _SUMS: (256, 512)},
+            "add_shared_float one hot, others alone": {_LOADS: (32, 288), _SUMS: (256, 513)},
         },
     ),
     Explained(
@@ -146,6 +181,10 @@ _FIRST = (
     "compute-sanitizer stops the kernel at its first faulty instruction; the emulator goes on, and also names the "
     "later read of the same places."
 )
+_ASM = (
+    "The accesses are inline PTX in functions of kernels/include. compute-sanitizer names the last line of the asm "
+    "statement; the emulator its first line, or, as g++ inlines, the line of the call."
+)
 SANITIZER: dict[tuple[str, str], str] = {
     ("too_few_warp_slots", "memcheck"): _FIRST,
     ("small_shared", "memcheck"): _FIRST,
@@ -165,6 +204,8 @@ SANITIZER: dict[tuple[str, str], str] = {
         "racecheck",
     ): "The compiler reads the sums of four warps by one instruction, and gives "
     "it the line of the loop. In the source, the first of them is read one line above.",
+    ("copy_before_barrier", "racecheck"): _ASM,
+    ("wait_for_one_group_less", "racecheck"): _ASM,
     ("wrong_stride", "initcheck"): _GLOBAL_ONLY,
     ("no_zero_fill", "initcheck"): _GLOBAL_ONLY,
 }

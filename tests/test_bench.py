@@ -310,7 +310,7 @@ def test_ratios_are_taken_within_each_run(monkeypatch):
         return {name: timing.Timing(time, 0) for name, time in zip(functions, next(times), strict=True)}
 
     monkeypatch.setattr(timing, "compare", compare)
-    found = bench_flash_v2._interleaved({"base": print, "ours": print}, "base", runs=3)
+    found = bench_flash_v2._interleaved({"base": print, "ours": print}, "base", runs=3, head_start_us=0.0)
     assert found["ours"] == (timing.Timing(1.0, 0), [2.0, 4.0, 1.5]) and found["base"][1] == [1.0] * 3
 
 
@@ -319,7 +319,7 @@ def test_what_runs_once_takes_part_in_the_first_run_only(monkeypatch):
     monkeypatch.setattr(
         timing, "compare", lambda fns, **_: runs.append(list(fns)) or dict.fromkeys(fns, timing.Timing(1, 0))
     )
-    bench_flash_v2._interleaved({"base": print, "slow": print}, "base", runs=3, once=("slow",))
+    bench_flash_v2._interleaved({"base": print, "slow": print}, "base", runs=3, head_start_us=0.0, once=("slow",))
     assert runs == [["base", "slow"], ["base"], ["base"]]
 
 

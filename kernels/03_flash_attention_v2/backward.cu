@@ -2,17 +2,18 @@
 // Q, K and the saved log-sum-exp, so nothing of size L² is ever stored:
 //   backward_delta     Δ = rowsum(dO ∘ O): the paper's D (here D is the head dimension)
 //   backward_dk_dv     a block per tile of keys, loop over tiles of queries: dV = Pᵀ dO,
-//                      dK = scale · dSᵀ Q, and, if `with_dQ`, dQ_sum += dS K by atomics, in an order
-//                      of chance
+//                      dK = scale · dSᵀ Q, and, if `with_dQ`, dQ_sum += dS K by atomics, in an
+//                      order of chance
 //   backward_round_dq  dQ = scale · dQ_sum, rounded to 16 bits
-//   backward_dq        dQ without atomics, the same bits in every run, for S and dP computed twice
-// where P = exp(S − LSE), dP = dO Vᵀ, dS = P ∘ (dP − Δ).
+//   backward_dq        dQ without atomics, the same bits in every run; S and dP are computed again
+// where S = scale · Q Kᵀ, P = exp(S − LSE), dP = dO Vᵀ, dS = P ∘ (dP − Δ).
+// "Line" is a line of Algorithm 2 of the paper.
 //
 // backward_dk_dv gives each warp keys, not queries, and computes Sᵀ = K Qᵀ and dPᵀ = V dOᵀ: then Pᵀ
 // and dSᵀ are laid out as the left factor of Pᵀ dO and dSᵀ Q and stay in registers. K and V of the
 // warp stay there too, as left factors, and 16 queries at a time leave room for that. Only dS, of
-// which dQ needs all keys of the block, goes through shared memory. Under GQA a block loops over the
-// query heads that share its key head: their dK and dV add up in registers, in a fixed order.
+// which dQ needs all keys of the block, goes through shared memory. Under GQA a block loops over
+// the query heads that share its key head: their dK and dV add up in registers, in a fixed order.
 //
 // grid   backward_delta (ceil(L_q · D / (8 · THREADS)), H, B)
 //        backward_dk_dv (ceil(L_k / B_C), H / group, B), with B_C = WARPS · KEYS
@@ -24,7 +25,7 @@
 //        contiguous, aligned to 16 bytes; query head h reads key head h / group
 // shared backward_dk_dv 4·B_C·D + 8·B_R·D + 4·B_C·B_R + 16·B_R bytes, dynamic
 //        backward_dq 64·WARPS·D + 512·D bytes, dynamic
-// limits D 64 or 128; KEYS a multiple of 16, B_R 32 or 64
+// limits D 64 or 128; KEYS a multiple of 16, B_R 32 or 64, WARPS 2, 4 or 8; L_q, L_k >= 1
 // options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2
@@ -34,6 +35,7 @@ constexpr float LOG2_E = 1.44269504f;
 
 constexpr int M = KEYS / 16;   // products that a warp's keys take
 static_assert(KEYS % 16 == 0 && (B_R == 32 || B_R == 64), "tile sizes");
+static_assert(WARPS == 2 || WARPS == 4 || WARPS == 8, "add_dQ divides D by a power of two");
 
 __device__ inline void store_pair(scalar_t* address, float low, float high) {
     *reinterpret_cast<unsigned*>(address) = pack(low, high);
@@ -81,19 +83,21 @@ __device__ inline void load_rows_async(float* rows, const float* source, int row
     if (r < B_R) copy_4_bytes_async(rows + r, source + r, r < rows_left);
 }
 
-// dQ_sum += dS K for one tile of queries: two warps side by side divide its rows, the others D.
+// Line 15: dQ_sum += dS K for one tile of queries. Of each pair of warps, one has the upper half of
+// the rows, the other the lower; the pairs divide the columns.
 __device__ inline void add_dQ(float* dQ_sum, const scalar_t* dS, const scalar_t* K, int rows_left) {
     constexpr int ROWS = B_R / 2, COLS = D / (WARPS / 2);
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
     const int row = warp % 2 * ROWS, col = warp / 2 * COLS;
 
+    // As by_columns, for the pitch of dS: transposed on the way, dSᵀ is the A of dS K.
     const int corner = dS_row(lane % 8 + lane / 16 * 8) ^ (row + lane / 8 % 2 * 8);
     const unsigned dS_address = __cvta_generic_to_shared(dS + corner);
     float dQ[ROWS / 16][COLS / 8][4] = {};
     #pragma unroll
     for (int j = 0; j < B_C; j += 16) {
         unsigned a[ROWS / 16][4];
-        for (int m = 0; m < ROWS / 16; m++)   // dSᵀ read transposed is dS
+        for (int m = 0; m < ROWS / 16; m++)
             ldmatrix_x4_trans(a[m], (dS_address ^ 2 * 16 * m) + 2 * B_R * j);
         multiply(dQ, a, at(by_rows(K), j, col));
     }
@@ -114,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 backward_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
                const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
                int L_q, int L_k, int group, float scale, int is_causal, int with_dQ) {
-    extern __shared__ __align__(256) uint4 shared_memory[];
+    extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
     const long long key_head = (long long)blockIdx.z * gridDim.y + blockIdx.y;
     const long long query_rows = key_head * group * L_q;   // before the first head of the group
@@ -126,16 +130,18 @@ backward_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sc
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int j0 = blockIdx.x * B_C, warp_key = threadIdx.x / 32 * KEYS;
     const int shift = L_k - L_q;   // causal: query i sees keys j <= i + shift
-    const int first = is_causal ? max(j0 - shift, 0) / B_R * B_R : 0;   // rows before see no key
-    const int steps = group * ((L_q - first + B_R - 1) / B_R);          // head by head
+    // Rows before see no key of this tile.
+    const int first = is_causal ? max(j0 - shift, 0) / B_R * B_R : 0;
+    const int steps = group * ((L_q - first + B_R - 1) / B_R);   // head by head
 
     // A tile of queries: the rows of the group before its head, and its first row in the head.
-    struct Queries { int head, i0; };
+    struct Queries { int head_row, i0; };
     auto after = [=](Queries q) {
-        return q.i0 + B_R < L_q ? Queries{q.head, q.i0 + B_R} : Queries{q.head + L_q, first};
+        return q.i0 + B_R < L_q ? Queries{q.head_row, q.i0 + B_R}
+                                : Queries{q.head_row + L_q, first};
     };
     auto start_copies = [&](Queries q, int place) {
-        const long long row = q.head + q.i0;
+        const long long row = q.head_row + q.i0;
         load_tile_async<B_R>(tile.Q[place], Q + row * D, L_q - q.i0);
         load_tile_async<B_R>(tile.dO[place], dO + row * D, L_q - q.i0);
         load_rows_async(tile.LSE[place], LSE + row, L_q - q.i0);
@@ -143,9 +149,10 @@ backward_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sc
         commit_copies();
     };
     auto add_dQ_of = [&](Queries q, int place) {
-        add_dQ(dQ_sum + (long long)(q.head + q.i0) * D, tile.dS[place], tile.K, L_q - q.i0);
+        add_dQ(dQ_sum + (long long)(q.head_row + q.i0) * D, tile.dS[place], tile.K, L_q - q.i0);
     };
 
+    // Lines 6 and 7.
     load_tile_async<B_C>(tile.K, K + (long long)j0 * D, L_k - j0);
     load_tile_async<B_C>(tile.V, V + (long long)j0 * D, L_k - j0);
     Queries now = {0, first}, before = now;
@@ -162,30 +169,31 @@ backward_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sc
     float dK_j[M][D / 8][4] = {}, dV_j[M][D / 8][4] = {};
     const int dS_lane = dS_row(warp_key + g) + 2 * t;
 
-    for (int n = 0; n < steps; n++) {
+    for (int n = 0; n < steps; n++) {   // line 8
         wait_for_copies<0>();
         __syncthreads();   // tile n is there, and nobody still reads the places of tile n - 1
         const int place = n % 2, i0 = now.i0;
-        if (n + 1 < steps) start_copies(after(now), place ^ 1);
+        if (n + 1 < steps) start_copies(after(now), place ^ 1);   // line 9, one tile ahead
         if (with_dQ && n > 0) add_dQ_of(before, place ^ 1);   // its dS is complete by now
         const scalar_t *Q_i = tile.Q[place], *dO_i = tile.dO[place];
         const bool edge = j0 + B_C > L_k || (is_causal && j0 + B_C - 1 > i0 + shift);
 
         #pragma unroll 1
         for (int r = 0; r < B_R; r += 16) {
-            // Sᵀ = K Qᵀ and dPᵀ = V dOᵀ: a row is a key, a column a query
+            // Lines 10 and 13: Sᵀ = K Qᵀ and dPᵀ = V dOᵀ. A row is a key, a column a query.
             float P[M][2][4] = {}, dS[M][2][4] = {};
             #pragma unroll
             for (int d = 0; d < D; d += 16) {
                 multiply_transposed(P, K_j[d / 16], at(by_columns(Q_i), r, d));
                 multiply_transposed(dS, V_j[d / 16], at(by_columns(dO_i), r, d));
             }
-            // Pᵀ = exp(Sᵀ − LSE), dSᵀ = Pᵀ ∘ (dPᵀ − Δ). Past L_q, Q and dO are 0 and add nothing.
+            // Line 11, Pᵀ = exp(Sᵀ − LSE), and line 14, dSᵀ = Pᵀ ∘ (dPᵀ − Δ). Past L_q all of Q,
+            // dO, LSE and Δ are 0: there P is 1, but it is multiplied by dO = 0, and dS is 0.
             const float *LSE_i = tile.LSE[place] + r, *delta_i = tile.delta[place] + r;
             each_score(P, dS, [&](float& p, float& ds, int key, int query) {
                 p = exp2_approx(p * (scale * LOG2_E) - LSE_i[query] * LOG2_E);
             });
-            if (edge)
+            if (edge)   // of a query that sees no key, LSE is −∞ and P is ∞ until here
                 each_score(P, dS, [&](float& p, float& ds, int key, int query) {
                     const int i = i0 + r + query, j = j0 + warp_key + key;
                     if (j >= L_k || (is_causal && j > i + shift)) p = 0;
@@ -194,7 +202,7 @@ backward_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sc
                 ds = p * (ds - delta_i[query]);
             });
 
-            // dV += Pᵀ dO, dK += dSᵀ Q
+            // Lines 12 and 16: dV += Pᵀ dO, dK += dSᵀ Q
             unsigned P_a[M][4], dS_a[M][4];
             for (int m = 0; m < M; m++) pack_a(P_a[m], P[m][0], P[m][1]);
             for (int m = 0; m < M; m++) pack_a(dS_a[m], dS[m][0], dS[m][1]);
@@ -243,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 backward_dq(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
             const float* LSE, const float* delta, scalar_t* dQ,
             int L_q, int L_k, int group, float scale, int is_causal) {
-    extern __shared__ __align__(256) uint4 shared_memory[];
+    extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     QueryTiles& tile = *reinterpret_cast<QueryTiles*>(shared_memory);
     const long long head = (long long)blockIdx.z * gridDim.y + blockIdx.y;
     Q += head * L_q * D, dO += head * L_q * D, dQ += head * L_q * D;

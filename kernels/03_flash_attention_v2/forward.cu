@@ -1,9 +1,11 @@
 // forward.cu — the last rung: FlashAttention-2, forward, tuned.
 //
-// New against step6: a warp owns 32 queries, so that each fragment of K and V from shared memory
-// serves two matrix products; tiles as large as 255 registers and two blocks per multiprocessor
-// allow; O is rescaled only when the maximum has grown a lot; the longest blocks start first; each
-// address is one register and one XOR; only the last tile of keys checks for the end.
+// New against step6: a warp owns 32 queries again, so that each fragment of K and V from shared
+// memory serves two matrix products; tiles as large as 255 registers and, on sm_90, two blocks per
+// multiprocessor allow; O is rescaled only when the maximum has grown a lot; the exponentials of
+// 16 keys run beside the products of others; addresses are one register and one XOR; keys are
+// visited from last to first, so that only the first copy looks where they end; a warp leaves out
+// what it does not see; the longest blocks start first; O is written 16 bytes at a time.
 //
 // grid   (ceil(L_q / B_R), H, B)       block  (32 · WARPS)
 // layout Q, O [B, H, L_q, D]  K, V [B, H / group, L_k, D], 16-bit; LSE [B, H, L_q], fp32;
@@ -22,10 +24,10 @@ struct Tiles { scalar_t Q[B_R * D], K[2][B_C * D], V[2][B_C * D]; };
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, float* LSE,
         int L_q, int L_k, int group, float scale, int is_causal) {
-    extern __shared__ __align__(256) uint4 shared_memory[];
+    extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
 
-    // Line 3, in parallel: each block has one tile of queries, the longest rows first.
+    // Line 3, in parallel: each block has one tile of queries; if causal, the longest rows first.
     const int i0 = (is_causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * B_R;
     const int head = blockIdx.z * gridDim.y + blockIdx.y, kv_head = head / group;
     Q += ((long long)head * L_q + i0) * D;
@@ -36,7 +38,9 @@ forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, fl
     const int keys_end = is_causal ? min(L_k, i0 + B_R + shift) : L_k;
     const float factor = scale * LOG2_E;
 
-    // Lines 4 to 6. Tiles of keys from last to first: only the first one visited can be ragged.
+    // Line 4, and line 7 for the first tile. The order of the keys is free: from last to first,
+    // only the first tile visited can be ragged. Where no key is seen, j < 0. Rows of Q past the
+    // end are zeros, computed as any others and never written.
     int j = (keys_end + B_C - 1) / B_C - 1;
     if (j >= 0) {
         load_tile_async<B_R>(tile.Q, Q, L_q - i0);
@@ -45,9 +49,9 @@ forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, fl
     }
     commit_copies();   // this thread's copies of Q, K and V are one group
     OnlineSoftmax state;
-    initialize(state);
+    initialize(state);   // line 5
 
-    for (; j >= 0; j--) {
+    for (; j >= 0; j--) {   // line 6
         wait_for_copies<0>();
         __syncthreads();   // tile j is there, and every warp is done with tile j + 1
         if (j > 0) {       // line 7, one tile ahead
@@ -67,6 +71,6 @@ forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, fl
         update_maximum(state, S, factor);
         accumulate(state, S, tile.V[j % 2], factor);
     }
-    const long long row = (long long)head * L_q + i_warp;
+    const long long row = (long long)head * L_q + i_warp;   // lines 12 to 15
     write_rows(state, O + row * D, LSE + row, L_q - i_warp, tile.Q + row0 * D);
 }

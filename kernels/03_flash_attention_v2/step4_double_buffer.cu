@@ -10,7 +10,7 @@
 // layout Q, O [B, H, L_q, D]  K, V [B, H/group, L_k, D], fp16 or bf16  LSE [B, H, L_q], fp32;
 //        contiguous, aligned to 16 bytes; query head h reads key head h / group
 // shared 2 · D·(B_R + 4·B_C) + 4 · B_R·(B_C+9) bytes, dynamic
-// limits scale > 0; D 64 or 128; B_C a multiple of 16, B_R <= B_C <= D
+// limits scale > 0; D 64 or 128; B_R and B_C multiples of 32, B_R <= B_C <= D
 // options: -DD=64 -DBF16=0 -DB_R=64 -DB_C=64 -DWARPS=4 | -DD=64 -DBF16=1 -DB_R=64 -DB_C=64 -DWARPS=4 | -DD=128 -DBF16=0 -DB_R=64 -DB_C=64 -DWARPS=4 | -DD=128 -DBF16=1 -DB_R=64 -DB_C=64 -DWARPS=4
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1
@@ -146,7 +146,6 @@ step4_double_buffer(const scalar_t* Q, const scalar_t* K, const scalar_t* V, sca
         __syncthreads();   // P is there
         accumulate(O_i, rescale, P_tile, V_tile + now);
     }
-    wait_for_copies<0>();   // no copy outlives the loop
 
     // one division per row; a row that saw no key gives 0 and −∞
     for (int x = 1; x < SHARE; x *= 2) l += __shfl_xor_sync(0xffffffff, l, x);

@@ -2,8 +2,8 @@
 //
 // Step 5 of the ladder. Each warp owns 16 M rows of Q and meets all keys of the tile ("split Q",
 // §3.3), so the S that it needs is the S that it made. Four lanes share a row, and the registers of
-// S, packed in pairs, are laid out as mma wants its operand P: no S in shared memory, no rescale
-// factors, and one barrier per tile, not three. P = 2^(scale · log2(e) · S − m) is one FMA and one
+// S, packed in pairs, are laid out as mma wants its operand P: no S, no rescale factors in shared
+// memory, and one barrier per tile, not three. P = 2^(scale · log2(e) · S − m) is one FMA and one
 // instruction for 2^x. In the profiler: fewer stalls at barriers, less traffic in shared memory.
 //
 // grid   (ceil(L_q / B_R), H, B)       block  (32 · WARPS)
@@ -141,7 +141,6 @@ step5_registers(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_
         softmax(S, O_i, m_i, l_i, scale * LOG2_E);
         accumulate(O_i, S, V_tile + now);
     }
-    wait_for_copies<0>();   // no copy outlives the loop
 
     // one division per row; a row that saw no key gives 0 and −∞
     for (int m = 0; m < M; m++)

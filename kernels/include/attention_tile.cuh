@@ -1,7 +1,7 @@
 // attention_tile.cuh — FlashAttention-2 as a warp sees it: its ROWS queries meet B_C keys.
 //
 // S, P and O live in registers, in the layout of mma.sync's D (tensor_core.cuh). Lane 4 g + t has
-// rows 16 m + g and 16 m + g + 8; of S[m][n] keys 8 n + 2 t and 8 n + 2 t + 1, of O[m][c] columns
+// rows 16 i + g and 16 i + g + 8; of S[i][n] keys 8 n + 2 t and 8 n + 2 t + 1, of O[i][c] columns
 // 8 c + 2 t and 8 c + 2 t + 1. Four lanes share a row.
 // "Line" is a line of Algorithm 1 of FlashAttention-2 (arXiv 2307.08691).
 // Include after D, B_C, ROWS and THREADS are defined.
@@ -15,27 +15,28 @@ static_assert(ROWS % 16 == 0 && B_C % 16 == 0, "whole matrix products");
 
 typedef float Scores[M][N][4];
 
-// What a warp carries from tile to tile. m counts in powers of two: m = max · scale · log2(e).
-// l holds the sums of this lane's keys; the four lanes of a row add up at the end.
+// What a warp carries from tile to tile. m counts in powers of two and may lag: it is at most 8
+// less than the maximum of scale · log2(e) · S. l is of this lane's keys; the four lanes of a row
+// add up at the end.
 struct OnlineSoftmax { float O[M][D / 8][4], m[M][2], l[M][2]; };
 
 // Line 5: O = 0, l = 0, m = −∞.
 __device__ inline void initialize(OnlineSoftmax& state) {
-    for (int m = 0; m < M; m++)
+    for (int i = 0; i < M; i++)
         for (int r = 0; r < 2; r++) {
-            state.m[m][r] = NEG_INF, state.l[m][r] = 0;
-            for (int c = 0; c < D / 8; c++) state.O[m][c][2 * r] = state.O[m][c][2 * r + 1] = 0;
+            state.m[i][r] = NEG_INF, state.l[i][r] = 0;
+            for (int c = 0; c < D / 8; c++) state.O[i][c][2 * r] = state.O[i][c][2 * r + 1] = 0;
         }
 }
 
-// Line 8: S = Q Kᵀ.
+// Line 8: S = Q Kᵀ; the scale comes in with the exponential, as a part of `factor`.
 __device__ inline void compute_scores(Scores& S, const scalar_t* Q, const scalar_t* K) {
-    for (int m = 0; m < M; m++)
-        for (int n = 0; n < N; n++) S[m][n][0] = S[m][n][1] = S[m][n][2] = S[m][n][3] = 0;
+    for (int i = 0; i < M; i++)
+        for (int n = 0; n < N; n++) S[i][n][0] = S[i][n][1] = S[i][n][2] = S[i][n][3] = 0;
     #pragma unroll
     for (int d = 0; d < D; d += 16) {
         unsigned q[M][4];   // 16 columns
-        for (int m = 0; m < M; m++) ldmatrix_x4(q[m], at(by_rows(Q), 16 * m, d));
+        for (int i = 0; i < M; i++) ldmatrix_x4(q[i], at(by_rows(Q), 16 * i, d));
         multiply_transposed(S, q, at(by_columns(K), 0, d));
     }
 }
@@ -46,57 +47,57 @@ template <typename Visible>
 __device__ inline void mask_scores(Scores& S, Visible visible) {
     const int lane = threadIdx.x % 32, row = lane / 4, key = lane % 4 * 2;
     #pragma unroll
-    for (int m = 0; m < M; m++)
+    for (int i = 0; i < M; i++)
         #pragma unroll
         for (int n = 0; n < N; n++)
             for (int e = 0; e < 4; e++)
-                if (!visible(16 * m + row + e / 2 * 8, 8 * n + key + e % 2)) S[m][n][e] = NEG_INF;
+                if (!visible(16 * i + row + e / 2 * 8, 8 * n + key + e % 2)) S[i][n][e] = NEG_INF;
 }
 
-// Line 9, first half: the new maximum m; l and O are rescaled to it. Any m gives the same O, as
-// long as exp(S − m) neither overflows nor vanishes. So the warp keeps an old m until exp(S − m)
-// exceeds 2^8 for some score: P stays below that, and few tiles after the first rescale O.
+// Lines 9 and 10, what is old: a new maximum m, and l and O times exp(m_old − m). Any m gives the
+// same O / l, as long as exp(S − m) neither overflows nor vanishes. So the warp keeps an old m
+// until exp(S − m) exceeds 2^8 for some score: few tiles after the first rescale.
 __device__ inline void update_maximum(OnlineSoftmax& state, const Scores& S, float factor) {
     float highest[M][2];   // of this lane's keys
     bool exceeds = false;
-    for (int m = 0; m < M; m++)
+    for (int i = 0; i < M; i++)
         for (int r = 0; r < 2; r++) {
-            float& high = highest[m][r] = NEG_INF;
+            float& high = highest[i][r] = NEG_INF;
             for (int n = 0; n < N; n++)
-                high = fmaxf(high, fmaxf(S[m][n][2 * r], S[m][n][2 * r + 1]));
-            exceeds |= high * factor > state.m[m][r] + 8;
+                high = fmaxf(high, fmaxf(S[i][n][2 * r], S[i][n][2 * r + 1]));
+            exceeds |= high * factor > state.m[i][r] + 8;
         }
     if (!__any_sync(0xffffffff, exceeds)) return;
-    for (int m = 0; m < M; m++)
+    for (int i = 0; i < M; i++)
         for (int r = 0; r < 2; r++) {
-            float high = highest[m][r];
+            float high = highest[i][r];
             high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));
             high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 2));
-            const float m_new = fmaxf(state.m[m][r], high * factor);
+            const float m_new = fmaxf(state.m[i][r], high * factor);
             // A row without a key yet has m = −∞: never −∞ − (−∞).
-            const float rescale = exp2_approx(state.m[m][r] - (m_new == NEG_INF ? 0 : m_new));
-            state.m[m][r] = m_new, state.l[m][r] *= rescale;
+            const float rescale = exp2_approx(state.m[i][r] - (m_new == NEG_INF ? 0 : m_new));
+            state.m[i][r] = m_new, state.l[i][r] *= rescale;
             for (int c = 0; c < D / 8; c++)
-                state.O[m][c][2 * r] *= rescale, state.O[m][c][2 * r + 1] *= rescale;
+                state.O[i][c][2 * r] *= rescale, state.O[i][c][2 * r + 1] *= rescale;
         }
 }
 
-// Line 9, second half, and line 10: P = exp(S − m), l += rowsum(P), O += P V, 16 keys at a time, so
-// that the exponentials of the next keys run beside the matrix products of these. S becomes P.
+// Lines 9 and 10, what is new: P = exp(S − m), l += rowsum(P), O += P V, 16 keys at a time, so that
+// the exponentials of the next keys run beside the matrix products of these. S becomes P.
 __device__ inline void accumulate(OnlineSoftmax& state, Scores& S, const scalar_t* V,
                                   float factor) {
     #pragma unroll
     for (int n = 0; n < N; n += 2) {
         unsigned p[M][4];   // 16 keys
-        for (int m = 0; m < M; m++) {
+        for (int i = 0; i < M; i++) {
             for (int e = 0; e < 8; e++) {
                 const int r = e / 2 % 2;
-                const float base = state.m[m][r] == NEG_INF ? 0 : state.m[m][r];
-                float& s = S[m][n + e / 4][e % 4];
+                const float base = state.m[i][r] == NEG_INF ? 0 : state.m[i][r];
+                float& s = S[i][n + e / 4][e % 4];
                 s = exp2_approx(fmaf(s, factor, -base));
-                state.l[m][r] += s;
+                state.l[i][r] += s;
             }
-            pack_a(p[m], S[m][n], S[m][n + 1]);
+            pack_a(p[i], S[i][n], S[i][n + 1]);
         }
         multiply(state.O, p, at(by_rows(V), 8 * n, 0));
     }
@@ -110,17 +111,17 @@ __device__ inline void write_rows(const OnlineSoftmax& state, scalar_t* O, float
     const int lane = threadIdx.x % 32;
     __syncwarp();   // the warp may just have read Q from there
     #pragma unroll
-    for (int m = 0; m < M; m++)
+    for (int i = 0; i < M; i++)
         for (int r = 0; r < 2; r++) {
-            float l = state.l[m][r];
+            float l = state.l[i][r];
             l += __shfl_xor_sync(0xffffffff, l, 1);
             l += __shfl_xor_sync(0xffffffff, l, 2);
             const float inverse = l > 0 ? __fdividef(1, l) : 0;
-            const int row = 16 * m + 8 * r + lane / 4;
+            const int row = 16 * i + 8 * r + lane / 4;
             if (lane % 4 == 0 && row < rows_left)
-                LSE[row] = l > 0 ? (state.m[m][r] + __log2f(l)) * LN_2 : NEG_INF;
+                LSE[row] = l > 0 ? (state.m[i][r] + __log2f(l)) * LN_2 : NEG_INF;
             for (int c = 0; c < D / 8; c++) {
-                const float* o = &state.O[m][c][2 * r];
+                const float* o = &state.O[i][c][2 * r];
                 unsigned* pair = reinterpret_cast<unsigned*>(tile + swizzled(row, c)) + lane % 4;
                 *pair = pack(o[0] * inverse, o[1] * inverse);
             }

@@ -15,12 +15,14 @@ __device__ inline int swizzled(int row, int chunk) { return row * D + (chunk ^ r
 
 // The shared-memory address of chunk 0 of a row. That of chunk c is this XOR 16 c, since a tile
 // begins at a multiple of 256 bytes; that of the same chunk n rows on, for n a multiple of 8, lies
-// 2 n D bytes further. So a lane needs one register for all the chunks that it reads of a tile.
+// 2 n D bytes further. So a lane keeps one address for each way in which it reads a tile: to other
+// columns it takes one XOR, to other rows nothing, as an instruction has room for that offset.
 __device__ inline unsigned row_address(const scalar_t* tile, int row) {
     return (unsigned)__cvta_generic_to_shared(tile + swizzled(row, 0));
 }
 
-// Starts to copy ROWS rows of a matrix to a tile; zeros from row `rows_left` on.
+// Starts to copy ROWS rows of a matrix to a tile; zeros from row `rows_left` on, since old numbers
+// there may be NaN, and 0 · NaN is NaN. RAGGED = false: all rows exist, and nothing is compared.
 template <int ROWS, bool RAGGED = true>
 __device__ inline void load_tile_async(scalar_t* tile, const scalar_t* matrix,
                                        int rows_left = ROWS) {

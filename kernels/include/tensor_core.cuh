@@ -4,8 +4,8 @@
 //   A [16, 16]  a[0]: row g, columns 2t and 2t+1   a[1]: row g+8   a[2], a[3]: columns + 8
 //   B [16, 8]   b0: column g, rows 2t and 2t+1     b1: the same, rows + 8
 //   D [16, 8]   d[0], d[1]: row g, columns 2t and 2t+1   d[2], d[3]: row g+8
-// An A or B register holds two numbers, a D register one, in fp32. D of one product, packed in
-// pairs, is laid out as A of the next: P = softmax(Q Kᵀ) can stay in registers for P V.
+// An A or B register holds two numbers, a D register one, in fp32. Two neighbouring D, packed in
+// pairs, are laid out as one A: P = softmax(Q Kᵀ) can stay in registers for P V.
 // source  PTX ISA, "Matrix multiply-accumulate: mma.m16n8k16", "ldmatrix"
 #pragma once
 #include <cuda_bf16.h>

@@ -1,10 +1,10 @@
 // tile_products.cuh — what a warp multiplies: tiles in shared memory by tiles or registers.
 //
-// ldmatrix_x4 brings 16 × 16 numbers of a swizzled tile. `by_rows` and `by_columns` are the addresses
-// that a lane gives for those in the tile's corner; `at` moves either of them on.
+// ldmatrix_x4 brings 16 × 16 numbers of a swizzled tile. `by_rows` and `by_columns` are the
+// addresses that a lane gives for those in the tile's corner; `at` moves either of them on.
 //   by_rows      ldmatrix: A                                  ldmatrix_trans: two B, a tile's row
 //                                                             is a row of B
-//   by_columns   ldmatrix: two B, a tile's row is a column    ldmatrix_trans: A, transposed
+//   by_columns   ldmatrix: two B, a tile's row is a column
 // Include after D and THREADS are defined.
 #pragma once
 #include "swizzled_tile.cuh"
@@ -19,7 +19,8 @@ __device__ inline unsigned by_columns(const scalar_t* tile) {
     return row_address(tile, lane % 8 + lane / 16 * 8) ^ lane / 8 % 2 * 16;
 }
 
-// `row` is a multiple of 8, `column` of 16.
+// `row` is a multiple of 8, `column` of 16: the lane's own chunk, of two, is in the corner already.
+// Of an `at` of an `at`, the columns must not share bits.
 __device__ inline unsigned at(unsigned corner, int row, int column) {
     return (corner ^ 2 * column) + 2 * D * row;
 }
@@ -54,7 +55,7 @@ __device__ inline void multiply(float (&sum)[M][N][4], const unsigned (&a)[M][4]
     }
 }
 
-// 2^x in one instruction; exp2f takes two more to get denormal numbers right.
+// 2^x in one instruction; exp2f takes a few more to get denormal numbers right.
 __device__ inline float exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -143,7 +143,6 @@ step4_double_buffer(const scalar_t* Q, const scalar_t* K, const scalar_t* V, sca
         __syncthreads();   // P is there
         accumulate(O_i, rescale, P_tile, V_tile + now);
     }
-    wait_for_copies<0>();   // no copy outlives the loop
 
     // one division per row; a row that saw no key gives 0 and −∞
     for (int x = 1; x < SHARE; x *= 2) l += __shfl_xor_sync(0xffffffff, l, x);
