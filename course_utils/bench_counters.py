@@ -414,6 +414,56 @@ def _flash_ladder(
     return launches
 
 
+def hard_launches() -> dict[str, Launch]:
+    """Chapter 03's final kernels where most can go wrong, for the sanitizers: bf16, two query heads to a key head, and
+    a causal mask that leaves the first queries without a key."""
+    queries, keys, launches = 200, 136, dict[str, Launch]()
+    for head_dim in flash_v2.HEAD_DIMS:
+        query, out = (_random(1, 4, queries, head_dim).bfloat16() for _ in range(2))
+        key, value = (_random(1, 2, keys, head_dim).bfloat16() for _ in range(2))
+        tile = flash_v2.FORWARD_TILES[head_dim][0]
+        scalars = *_ints(queries, keys, 2), np.float32(head_dim**-0.5), np.int32(1)
+        launches[f"v2 forward, d={head_dim}, hard"] = Launch(
+            f"{flash_v2.FOLDER}/forward.cu",
+            "forward",
+            (ceil_div(queries, tile.block_rows), 4, 1),
+            (tile.threads,),
+            (query, key, value, out, torch.zeros(1, 4, queries), *scalars),
+            (*tile.options, "-DBF16=1"),
+            tile.shared_bytes,
+        )
+        for n, tile in enumerate(flash_v2.BACKWARD_TILES[head_dim]):
+            lse = torch.full((1, 4, queries), 10.0).masked_fill(torch.arange(queries) < queries - keys, -torch.inf)
+            inputs = query, key, value, out, lse, torch.zeros(1, 4, queries)
+            of_key_tiles = torch.zeros(1, 4, queries, head_dim), key.clone(), value.clone(), *scalars, np.int32(1)
+            launches |= {
+                f"v2 {name}, d={head_dim}, hard, tile {n}": Launch(
+                    f"{flash_v2.FOLDER}/backward.cu",
+                    name,
+                    grid,
+                    (tile.threads,),
+                    args,
+                    (*tile.options, "-DBF16=1"),
+                    shared,
+                )
+                for name, grid, args, shared in [
+                    (
+                        "backward_dk_dv",
+                        (ceil_div(keys, tile.block_cols), 2, 1),
+                        (*inputs, *of_key_tiles),
+                        tile.shared_bytes,
+                    ),
+                    (
+                        "backward_dq",
+                        (ceil_div(queries, tile.dq_rows), 4, 1),
+                        (*inputs, out.clone(), *scalars),
+                        tile.dq_shared_bytes,
+                    ),
+                ]
+            }
+    return launches
+
+
 def _flash_v2_backward(heads: int, length: int, head_dim: int) -> dict[str, Launch]:
     """The four kernels of chapter 03's backward.cu, in fp16."""
     tile = flash_v2.BACKWARD_TILES[head_dim][0]
@@ -521,7 +571,7 @@ def sanitizer_cases() -> list[SanitizerCase]:
     return [
         *(SanitizerCase(broken.name, "broken", broken.launch(), broken.tool) for broken in BROKEN.values()),
         *(SanitizerCase(broken.name, "mended", broken.mended(), broken.tool) for broken in BROKEN.values()),
-        *(SanitizerCase(name, "clean", launch) for name, launch in clean.items()),
+        *(SanitizerCase(name, "clean", launch) for name, launch in (clean | hard_launches()).items()),
     ]
 
 

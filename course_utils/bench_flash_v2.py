@@ -20,8 +20,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from course_utils import costs, flash_ladder, nvidia_tools, nvrtc, reference, timing
 from course_utils.bench_gpu import Function, backward_pass, require_close, sdpa
-from course_utils.cuda import read_kernel
-from course_utils.flash_ladder import LADDER, Step
+from course_utils.flash_ladder import FORWARD, LADDER, TUNING, Step
 from course_utils.measured import Row
 from course_utils.operators import flash_attention_minimal, flash_attention_v2, flash_v2
 
@@ -48,6 +47,7 @@ def flash_v2_chapter() -> list[Row]:
     return [
         *by_length(),
         *ladder(),
+        *tuning(),
         *short_lengths(),
         *time_and_memory(),
         *recompute_or_store(),
@@ -59,8 +59,8 @@ def flash_v2_chapter() -> list[Row]:
 def compile_all(device: str = "cuda") -> None:
     """Compiles what the chapter launches, several kernels at a time: one alone takes NVRTC seconds."""
     modules = flash_v2.modules(torch.float16, torch.device(device))
-    for step, head_dim in itertools.product(LADDER, flash_v2.HEAD_DIMS):
-        modules.append(flash_ladder.build(step.file, step.kernel, step.options(head_dim, torch.float16)).module)
+    for step, head_dim in itertools.product((*LADDER, *TUNING), flash_v2.HEAD_DIMS):
+        modules.append(flash_ladder.build(step, head_dim, torch.float16).module)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda module: module.compile(device), modules))
 
@@ -216,6 +216,11 @@ def _naive(
 # ---------------------------------------------------------------------------------------------- the ladder
 
 
+def tuning(**sizes: object) -> list[Row]:
+    """forward.cu beside itself without one of its ideas; arguments as for `ladder`."""
+    return [row | {"part": "tuning"} for row in ladder(steps=(FORWARD, *TUNING), **sizes)]
+
+
 def ladder(
     *,
     device: str = "cuda",
@@ -235,7 +240,7 @@ def ladder(
         functions: dict[str, Function] = {FLASH: flash}
         for step in steps:
             functions[step.title] = _step_function(step, query, key, value, is_causal)
-            require_close(step.file, functions[step.title](), flash(), at_most=MAX_ERROR)
+            require_close(step.title, functions[step.title](), flash(), at_most=MAX_ERROR)
         flops = costs.attention_flops(*shape[:2], length, length, head_dim, is_causal)
         for name, (time, ratios) in _interleaved(functions, FLASH, 1, HEAD_START_US).items():
             row: Row = {"part": "ladder", "head_dim": head_dim, "is_causal": is_causal, "length": length, "name": name}
@@ -258,7 +263,7 @@ def _resources(steps: Sequence[Step], head_dims: Sequence[int], device: str) -> 
 
     def of_step(step: Step, head_dim: int) -> Row:
         options = step.options(head_dim, torch.float16)
-        found = nvrtc.compile_kernel(read_kernel(step.file), arch, options).resources[step.kernel]
+        found = nvrtc.compile_kernel(step.source, arch, options).resources[step.kernel]
         shared = step.shared_bytes(head_dim)
         occupancy = nvrtc.occupancy(found, step.threads(head_dim), shared, arch)
         return {

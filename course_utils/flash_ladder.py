@@ -7,8 +7,9 @@ for step in LADDER:
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, RawModule, read_kernel
+from course_utils.kernel_source import KernelSource
 
 HEAD_DIMS = (64, 128)
 DTYPES = (torch.float16, torch.bfloat16)
@@ -27,7 +29,8 @@ class Step:
 
     file: as for `read_kernel`; the kernel has the name of the file. title, idea: for tables; the idea is what this step
     changes. tiles: of each head dimension D, the options B_R (queries of a block), B_C (keys of a tile) and WARPS.
-    shared: bytes of dynamic shared memory from (D, B_R, B_C).
+    shared: bytes of dynamic shared memory from (D, B_R, B_C). changes: text of the file, or of a header that it
+    includes, and what stands there instead.
     """
 
     file: str
@@ -35,6 +38,12 @@ class Step:
     idea: str
     tiles: dict[int, dict[str, int]]
     shared: Callable[[int, int, int], int]
+    changes: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def source(self) -> KernelSource:
+        """The text of the kernel file; with `changes`, these made and the headers in their places."""
+        return _source(self.file, self.changes)
 
     @property
     def kernel(self) -> str:
@@ -131,9 +140,82 @@ LADDER = (
 )
 
 
+# forward.cu with one of its ideas taken away, to see what each is worth.
+FORWARD = LADDER[-1]
+TUNING = (
+    replace(
+        FORWARD,
+        title="16 queries per warp",
+        tiles={64: {"B_R": 128, "B_C": 128, "WARPS": 8}, 128: {"B_R": 128, "B_C": 64, "WARPS": 8}},
+    ),
+    replace(
+        FORWARD,
+        title="half as many keys per tile",
+        tiles={64: {"B_R": 128, "B_C": 64, "WARPS": 4}, 128: {"B_R": 128, "B_C": 32, "WARPS": 4}},
+    ),
+    replace(
+        FORWARD,
+        title="O rescaled at every tile",
+        changes=(("if (!__any_sync(0xffffffff, exceeds)) return;", ""),),
+    ),
+    replace(
+        FORWARD,
+        title="every copy looks for the end",
+        changes=tuple(
+            (
+                f"load_tile_async<B_C, false>(tile.{name}[(j - 1) % 2], {name} + (long long)(j - 1) * B_C * D);",
+                f"load_tile_async<B_C>(tile.{name}[(j - 1) % 2], {name} + (long long)(j - 1) * B_C * D, "
+                "L_k - (j - 1) * B_C);",
+            )
+            for name in "KV"
+        ),
+    ),
+    replace(
+        FORWARD,
+        title="no warp leaves out a tile",
+        changes=(("if (is_causal && j0 > i_warp + ROWS - 1 + shift) continue;", ""),),
+    ),
+    replace(
+        FORWARD,
+        title="longest blocks last",
+        changes=(("is_causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x", "blockIdx.x"),),
+    ),
+)
+
+
+def _source(file: str, changes: tuple[tuple[str, str], ...]) -> KernelSource:
+    original = read_kernel(file)
+    return KernelSource(_changed(original, changes), original.path, original.name) if changes else original
+
+
+def _changed(code: str, changes: tuple[tuple[str, str], ...]) -> str:
+    included: set[str] = set()
+
+    def text(match: re.Match[str]) -> str:
+        if match[1] in included:
+            return ""
+        included.add(match[1])
+        return re.sub(_INCLUDE, text, read_kernel(f"include/{match[1]}").replace("#pragma once", ""))
+
+    code = re.sub(_INCLUDE, text, code)
+    for before, after in changes:
+        if code.count(before) != 1:
+            raise ValueError(f"{before!r} must stand in the kernel once; it does {code.count(before)} times")
+        code = code.replace(before, after)
+    return code
+
+
+_INCLUDE = r'#include "([^"]+)"'
+
+
+def build(step: Step, head_dim: int, dtype: torch.dtype) -> Kernel:
+    """The kernel of a step, compiled at its first launch. Errors as of `Step.options`."""
+    return _kernel(step.file, step.changes, step.kernel, step.options(head_dim, dtype))
+
+
 @functools.cache
-def build(step_file: str, kernel: str, options: tuple[str, ...]) -> Kernel:
-    return RawModule(code=read_kernel(step_file), options=options).get_function(kernel)
+def _kernel(file: str, changes: tuple[tuple[str, str], ...], name: str, options: tuple[str, ...]) -> Kernel:
+    return RawModule(code=_source(file, changes), options=options).get_function(name)
 
 
 def launch(
@@ -174,7 +256,7 @@ def launch(
     out = torch.empty_like(query) if out is None else out
     lse = query.new_empty(query.shape[:3], dtype=torch.float32) if lse is None else lse
     lengths = np.int32(query_length), np.int32(key_length), np.int32(heads // kv_heads)
-    build(step.file, step.kernel, step.options(d, query.dtype))(
+    build(step, d, query.dtype)(
         (ceil_div(query_length, step.rows_per_block(d)), heads, batch),
         (step.threads(d),),
         (query, key, value, out, lse, *lengths, np.float32(scale or d**-0.5), np.int32(is_causal)),

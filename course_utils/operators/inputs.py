@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from course_utils.emulator.module import SHARED_LIMIT
 from course_utils.reference import check_attention_inputs
 
 ALIGNMENT = 16  # bytes: kernels read float4
+MAX_SCALE, MIN_SCALE = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny  # smaller ones count as 0
+MAX_GRID = 65535  # of the grid's y and z: heads and batch
 
 
 def check_inputs(
@@ -38,19 +43,37 @@ def check_inputs(
         raise ValueError(f"query is on {query.device}; kernels run on cpu and cuda tensors")
     if not isinstance(is_causal, (bool, np.bool_)):
         raise TypeError(f"is_causal is {is_causal!r}; it must be True or False")
+    for size, what in zip(query.shape, ("batch size", "heads"), strict=False):
+        if size > MAX_GRID:
+            raise ValueError(f"query has {what} {size}; it must be at most {MAX_GRID}")
     if scale is None:
         return query.shape[-1] ** -0.5
     if isinstance(scale, bool) or not isinstance(scale, (int, float)):
         raise TypeError(f"scale is {scale!r}; it must be a number, or None for 1 / sqrt(d)")
-    if not math.isfinite(scale):
-        raise ValueError(f"scale is {scale!r}; it must be a finite number, or None for 1 / sqrt(d)")
-    return float(scale)
+    if abs(scale) > MAX_SCALE or math.isnan(scale):
+        raise ValueError(f"scale is {scale!r}; it must be a finite number in fp32, or None for 1 / sqrt(d)")
+    return float(scale) if abs(scale) >= MIN_SCALE else 0.0
 
 
 def dense(tensor: Tensor) -> Tensor:
     """The tensor itself where a kernel can read it, contiguous and aligned to 16 bytes; else a copy that is."""
     tensor = tensor.contiguous().resolve_neg()
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
+
+
+def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """For the `backward` of an autograd Function whose kernels have no second derivative: to ask for one is an error.
+
+    torch's own `once_differentiable` lets it pass, with a wrong result, where the gradient of the output is a constant.
+    """
+    marked = once_differentiable(backward)
+
+    def checked(ctx: Any, grad_out: Tensor, *more: Any) -> Any:
+        if torch.is_grad_enabled():  # create_graph=True
+            grad_out = grad_out.detach().requires_grad_()
+        return marked(ctx, grad_out, *more)
+
+    return checked
 
 
 @functools.cache

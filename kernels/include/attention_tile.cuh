@@ -55,8 +55,9 @@ __device__ inline void mask_scores(Scores& S, Visible visible) {
 }
 
 // Lines 9 and 10, what is old: a new maximum m, and l and O times exp(m_old − m). Any m gives the
-// same O / l, as long as exp(S − m) neither overflows nor vanishes. So the warp keeps an old m
-// until exp(S − m) exceeds 2^8 for some score: few tiles after the first rescale.
+// same O / l up to rounding, as long as exp(S − m) neither overflows nor vanishes. So the warp
+// keeps an old m until exp(S − m) exceeds 2^8 for some score: few tiles after the first rescale.
+// The vote makes the last bits of a row depend on the warp's other rows.
 __device__ inline void update_maximum(OnlineSoftmax& state, const Scores& S, float factor) {
     float highest[M][2];   // of this lane's keys
     bool exceeds = false;
@@ -116,10 +117,10 @@ __device__ inline void write_rows(const OnlineSoftmax& state, scalar_t* O, float
             float l = state.l[i][r];
             l += __shfl_xor_sync(0xffffffff, l, 1);
             l += __shfl_xor_sync(0xffffffff, l, 2);
-            const float inverse = l > 0 ? __fdividef(1, l) : 0;
+            const float inverse = l == 0 ? 0 : __fdividef(1, l);
             const int row = 16 * i + 8 * r + lane / 4;
             if (lane % 4 == 0 && row < rows_left)
-                LSE[row] = l > 0 ? (state.m[i][r] + __log2f(l)) * LN_2 : NEG_INF;
+                LSE[row] = l == 0 ? NEG_INF : (state.m[i][r] + __log2f(l)) * LN_2;
             for (int c = 0; c < D / 8; c++) {
                 const float* o = &state.O[i][c][2 * r];
                 unsigned* pair = reinterpret_cast<unsigned*>(tile + swizzled(row, c)) + lane % 4;

@@ -5,13 +5,13 @@ import time
 import pytest
 import torch
 
-from course_utils.bench_counters import course_launches
+from course_utils.bench_counters import course_launches, hard_launches
 from course_utils.emulator import sanitize
 from course_utils.operators import flash_attention_minimal, naive_attention
 
 MOST_SECONDS = 5.0  # for one launch, compilation left out
 LENGTHS = [(1, 1), (1, 65), (65, 1), (63, 65), (113, 200)]
-LAUNCHES = course_launches()
+LAUNCHES = course_launches() | hard_launches()
 
 
 @pytest.mark.parametrize("name", LAUNCHES)

@@ -105,6 +105,9 @@ def test_lse_is_not_differentiable_and_out_is_once():
     (first,) = torch.autograd.grad(out.square().sum(), inputs[0], create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()
+    (first,) = torch.autograd.grad(flash_attention_minimal(*inputs).sum(), inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
 
 
 @pytest.mark.gpu

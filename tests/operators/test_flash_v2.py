@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from course_utils import checks, nvrtc
+from course_utils.bench_counters import course_launches
 from course_utils.cuda import read_kernel
+from course_utils.emulator import profile
 from course_utils.flash_ladder import LADDER
 from course_utils.kernel_source import compile_options
 from course_utils.operators import flash_attention_v2, flash_v2
@@ -16,6 +18,8 @@ GQA_CASES = checks.attention_cases(head_dims=flash_v2.HEAD_DIMS, enable_gqa=True
 # Lengths of flash-attention's own tests, beside those that every operator is checked with.
 MORE_LENGTHS = ((1, 239), (239, 1), (799, 3), (113, 203))
 LONG_LENGTHS = ((1023, 1024), (1024, 1023))
+# With the causal mask the diagonal enters a tile, of a warp or of a block, by a corner alone, or leaves it so.
+CORNER_LENGTHS = ((66, 128), (130, 131))
 DTYPES = (torch.float16, torch.bfloat16)
 ALL_FORWARD_TILES = [tile for tiles in flash_v2.FORWARD_TILES.values() for tile in tiles]
 ALL_BACKWARD_TILES = [tile for tiles in flash_v2.BACKWARD_TILES.values() for tile in tiles]
@@ -83,6 +87,18 @@ def test_very_unequal_lengths(device, dq_path, lengths):
     checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, gradients=True, cases=cases)
 
 
+def corner_cases():
+    return [
+        checks.AttentionCase(1, 2, 1, *lengths, head_dim, True, "normal")
+        for lengths in CORNER_LENGTHS
+        for head_dim in flash_v2.HEAD_DIMS
+    ]
+
+
+def test_the_diagonal_in_a_corner_of_a_tile(device, dq_path):
+    checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, gradients=True, cases=corner_cases())
+
+
 @pytest.mark.parametrize("lengths", LONG_LENGTHS, ids=str)
 def test_long_lengths_that_differ_by_one(device, lengths):
     case = checks.AttentionCase(1, 1, 1, *lengths, 64, True, "planted")
@@ -96,7 +112,7 @@ def test_long_lengths_that_differ_by_one(device, lengths):
 def test_all_combinations_on_a_gpu(dq_path, dtype, enable_gqa):
     cases = checks.attention_cases(full=True, enable_gqa=enable_gqa, head_dims=flash_v2.HEAD_DIMS)
     template = checks.AttentionCase(2, 4, 2 if enable_gqa else 4, 1, 1, 64, False, "normal")
-    for query_length, key_length in MORE_LENGTHS + LONG_LENGTHS:
+    for query_length, key_length in MORE_LENGTHS + LONG_LENGTHS + CORNER_LENGTHS:
         for n in range(4):
             change = {"head_dim": (64, 128)[n % 2], "is_causal": n >= 2, "kind": checks.KINDS[n]}
             cases.append(dataclasses.replace(template, query_length=query_length, key_length=key_length, **change))
@@ -117,7 +133,7 @@ def test_smaller_tiles_are_correct(device, monkeypatch):
     checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, gradients=True, cases=cases[::3])
 
 
-@pytest.mark.parametrize("scale", [0.0, -0.3, 2])
+@pytest.mark.parametrize("scale", [0.0, -0.3, 2, 1e-46])
 def test_any_finite_scale(device, scale):
     case = checks.AttentionCase(1, 2, 2, 40, 70, 64, True, "normal", scale)
     checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, cases=[case], gradients=True)
@@ -168,6 +184,25 @@ def test_lse_is_not_differentiable_and_out_is_once():
     (first,) = torch.autograd.grad(out.square().sum(), inputs[0], create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()
+    # Also where the gradient of out is a constant, and the one of query, all the same, depends on query.
+    (first,) = torch.autograd.grad(flash_attention_v2(*inputs).sum(), inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def test_a_row_with_nan_is_not_taken_for_one_without_keys(device):
+    query, key, value = (random(1, 1, 40, 64, device=device, seed=s) for s in range(3))
+    query[0, 0, 5, 3] = torch.nan
+    out, lse = flash_attention_v2(query, key, value, return_lse=True)
+    assert out[0, 0, 5].isnan().all() and lse[0, 0, 5].isnan()
+
+
+def test_no_bank_conflicts_in_the_final_kernels():
+    for name, launch in course_launches().items():
+        if name.startswith(("v2 forward", "v2 backward_d")):
+            with profile() as counters:
+                launch.run()
+            assert counters.total("bank_conflicts", "shared") == 0, name
 
 
 @pytest.mark.gpu
@@ -262,22 +297,24 @@ def check_broken(gradients):
     """The check on cases with one set of options, in which lengths and heads differ and all kinds of input occur."""
     cases = [dataclasses.replace(case, head_dim=64) for case in GQA_CASES if case.query_length != case.key_length]
     cases.sort(key=lambda case: not case.is_causal)  # where most mistakes show
+    cases += corner_cases()
     checks.check_attention(flash_attention_v2, dtype=torch.float16, gradients=gradients, cases=cases)
 
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("exceeds |= high * factor > state.m[m][r] + 8;", ""),  # no running maximum: exp overflows
-        ("state.m[m][r] = m_new, state.l[m][r] *= rescale;", "state.m[m][r] = m_new;"),
-        ("state.O[m][c][2 * r] *= rescale, state.O[m][c][2 * r + 1] *= rescale;", ";"),
+        ("exceeds |= high * factor > state.m[i][r] + 8;", ""),  # no running maximum: exp overflows
+        ("state.m[i][r] = m_new, state.l[i][r] *= rescale;", "state.m[i][r] = m_new;"),
+        ("state.O[i][c][2 * r] *= rescale, state.O[i][c][2 * r + 1] *= rescale;", ";"),
         ("high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));", ";"),  # lanes of a row disagree
         ("<= i_warp + row + shift", "<= i_warp + row + shift + 1"),  # sees one key of the future
         ("<= i_warp + row + shift", "<= i_warp + row"),  # top-left
         ("j0 + B_C - 1 > i_warp + shift", "j0 > i_warp + shift"),  # forgets the mask in tiles on the diagonal
+        ("j0 + B_C - 1 > i_warp + shift", "j0 + B_C - 2 > i_warp + shift"),  # forgets it in their corners
         ("j0 + key < L_k && ", ""),  # the ragged end counts as keys of zeros
-        ("l > 0 ? __fdividef(1, l) : 0", "__fdividef(1, l)"),  # NaN in rows without keys
-        ("(state.m[m][r] + __log2f(l)) * LN_2", "state.m[m][r] + __log2f(l)"),  # log-sum-exp in base 2
+        ("l == 0 ? 0 : __fdividef(1, l)", "__fdividef(1, l)"),  # NaN in rows without keys
+        ("(state.m[i][r] + __log2f(l)) * LN_2", "state.m[i][r] + __log2f(l)"),  # log-sum-exp in base 2
         ("kv_head = head / group;", "kv_head = head % (gridDim.y / group);"),
     ],
 )
@@ -296,6 +333,10 @@ def test_a_broken_forward_kernel_fails_the_check(break_kernel, fresh_kernels, ri
         ("atomics", "store_pair(dK + at, scale * k[0], scale * k[1]);", "store_pair(dK + at, k[0], k[1]);"),
         ("atomics", "steps = group * (", "steps = ("),  # only the first query head of a group counts
         ("atomics", "scale * sum.x", "sum.x"),
+        ("atomics", "j0 + B_C - 1 > i0 + shift", "j0 + B_C - 2 > i0 + shift"),  # forgets the mask in corners
+        ("atomics", "max(j0 - shift, 0)", "max(j0 - shift + 1, 0)"),  # begins a row too late
+        ("deterministic", "j0 + KEY_TILE - 1 > i0 + shift", "j0 + KEY_TILE - 2 > i0 + shift"),
+        ("deterministic", "i0 + 16 * WARPS + shift)", "i0 + 16 * WARPS - 1 + shift)"),  # ends a key too early
         ("deterministic", "ds = P * (ds - Delta[half]);", "ds = P * ds;"),
         ("deterministic", "j > i + shift)) ds = 0;", "j > i + shift + 1)) ds = 0;"),
     ],
