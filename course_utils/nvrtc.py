@@ -110,6 +110,7 @@ def compile_kernel(
         "-std=c++17",
         "-lineinfo",
         "--ptxas-options=-v",
+        "--no-cache",  # with a driver, NVRTC keeps what it compiled, and then says nothing of its resources
         *([f"-I{code.path.parent}"] if isinstance(code, KernelSource) else []),
         f"-I{INCLUDE}",
         *_cuda_include_flags(),

@@ -347,6 +347,13 @@ def test_ladder_has_speed_and_resources_of_each_step(flash_v2_on_cpu):
     assert 0 < last["occupancy"] <= 1 and last["ratio_to_flash"] == 1
 
 
+def test_tuning_times_the_final_kernel_without_each_of_its_ideas(flash_v2_on_cpu, monkeypatch):
+    monkeypatch.setattr(bench_flash_v2, "TUNING", bench_flash_v2.TUNING[2:3])
+    rows = bench_flash_v2.tuning(device="cpu", tokens=70, width=64, lengths=(70,), head_dims=(64,))
+    assert [row["name"] for row in rows] == ["torch FLASH", "tuned", "O rescaled at every tile"] * 2
+    assert {row["part"] for row in rows} == {"tuning"}
+
+
 def test_table_has_time_and_memory_of_four_implementations(flash_v2_on_cpu):
     rows = bench_flash_v2.time_and_memory(device="cpu", shape=(1, 1, 40, 64))
     assert [row["name"] for row in rows] == [
