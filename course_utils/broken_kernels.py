@@ -37,8 +37,8 @@ class BrokenKernel:
     profiler, at `line`, where a request takes more sectors or wavefronts than it needs. "check": only a comparison
     with the right numbers does (`attention_reports`).
     symptom: what one sees without the tool. lesson: what to remember.
-    line: a piece of the source text of that line, which stands in no other line; None for "check". Two pieces where the
-    access stands in a function of kernels/include: one compiler names the call, another the line in the function.
+    line: a piece of the source text of that line, of the kernel file or of a header, which stands in no other line;
+    None for "check".
     other_line: the same for the other party of a race, or for the place where the other threads wait.
     """
 
@@ -48,8 +48,8 @@ class BrokenKernel:
     tool: str
     symptom: str
     lesson: str
-    line: str | tuple[str, str] | None = None
-    other_line: str | tuple[str, str] | None = None
+    line: str | None = None
+    other_line: str | None = None
 
 
 def _flash_v2(file: str, query_length: int, key_length: int) -> Launch:
@@ -241,9 +241,7 @@ def _of_option(make: Callable[[str], Launch], broken: str, mended: str) -> dict[
 
 _MENDED = "-DMENDED=0", "-DMENDED=1"
 _SCORE, _WEIGH = "s += tile.Q[t][d] * tile.K[c][d];", "O_i[d] += p * tile.V[c][d];"
-_COPY = "cp.async.cg.shared.global"
-_LDMATRIX = "ldmatrix.sync.aligned.m8n8.x4.shared"
-_LDMATRIX_TRANS = "ldmatrix.sync.aligned.m8n8.x4.trans.shared"
+_COPY = "copy_16_bytes_async(tile + r * D, matrix + r * D"
 
 _ALL = [
     # -------- chapter 00: small kernels, one for each thing that a tool can see
@@ -450,7 +448,7 @@ _ALL = [
         **_of_step("copy_before_barrier"),
         tool="racecheck",
         line=_COPY,
-        other_line=("ldmatrix_x4_trans(v, address(V, 16 * j + lane % 16, chunk + c + lane / 16));", _LDMATRIX_TRANS),
+        other_line="ldmatrix_x4_trans(v, address(V, 16 * j + lane % 16, chunk + c + lane / 16));",
         symptom="Right numbers in most runs on a GPU: a warp must be a product behind the others.",
         lesson="Two buffers and one barrier per tile are enough, if the copies start after the barrier: then it also "
         "says that the buffers they fill are free.",
@@ -459,7 +457,7 @@ _ALL = [
         "wait_for_one_group_less",
         **_of_step("wait_for_one_group_less"),
         tool="racecheck",
-        line=("ldmatrix_x4(k, address(K, key, 2 * d + lane / 8 % 2));", _LDMATRIX),
+        line="ldmatrix_x4(k, address(K, key, 2 * d + lane / 8 % 2));",
         other_line=_COPY,
         symptom="Numbers of an older tile, or right ones, by how long the copies take.",
         lesson="wait_group N lets the N youngest groups go on. The next tile's copies start later here: N is 0.",

@@ -182,8 +182,8 @@ _FIRST = (
     "later read of the same places."
 )
 _ASM = (
-    "The accesses are inline PTX in functions of kernels/include. compute-sanitizer names the last line of the asm "
-    "statement; the emulator its first line, or, as g++ inlines, the line of the call."
+    "The accesses are inline PTX in functions of kernels/include. compute-sanitizer names the asm statement, the "
+    "emulator the line that calls its function."
 )
 SANITIZER: dict[tuple[str, str], str] = {
     ("too_few_warp_slots", "memcheck"): _FIRST,

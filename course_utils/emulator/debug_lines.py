@@ -18,10 +18,11 @@ class _Range(NamedTuple):
 
 
 class DebugLines:
-    """Looks addresses up, relative to the start of the library. `files` are the names that count as the learner's."""
+    """Looks addresses up, relative to the start of the library. `files` are the names that count as the learner's;
+    `wrapped` are lines of them that stand for an instruction: who called their function is named instead."""
 
-    def __init__(self, library: Path, files: Collection[str]) -> None:
-        self._files = set(files)
+    def __init__(self, library: Path, files: Collection[str], wrapped: Collection[tuple[str, int]] = ()) -> None:
+        self._files, self._wrapped = set(files), set(wrapped)
         with library.open("rb") as handle:
             dwarf = ELFFile(handle).get_dwarf_info()
             units = list(dwarf.iter_CUs())
@@ -30,14 +31,18 @@ class DebugLines:
         self._starts = [row.low for row in self._rows]
 
     def locate(self, address: int) -> tuple[str, int] | None:
-        """(file, line) of the innermost frame that lies in one of the learner's files."""
+        """(file, line) of the innermost frame that lies in one of the learner's files, and not in `wrapped` if there is
+        one around it."""
         i = bisect.bisect_right(self._starts, address) - 1
         frames = [self._rows[i]] if i >= 0 else []
         frames += sorted(self._inlined, key=lambda call: call.high - call.low)
+        innermost = None
         for frame in frames:
             if frame.low <= address < frame.high and frame.line and frame.file in self._files:
-                return frame.file, frame.line
-        return None
+                if (frame.file, frame.line) not in self._wrapped:
+                    return frame.file, frame.line
+                innermost = innermost or (frame.file, frame.line)
+        return innermost
 
 
 def _full_names(dwarf: Any, unit: Any) -> dict[int, str]:

@@ -130,7 +130,7 @@ class _Library:
 
     @functools.cached_property
     def lines(self) -> DebugLines:
-        return DebugLines(self.path, self._translated.originals)
+        return DebugLines(self.path, self._translated.originals, self._translated.wrapped)
 
 
 class EmulatedModule:

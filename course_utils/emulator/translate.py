@@ -27,6 +27,7 @@ class Translation:
     """The translated text, the headers it includes by their new file names, and every original text by its name.
 
     `entries`: the kernels and template instances that can be called, at their index in the names of `EMU_ENTRY`.
+    `wrapped`: the lines, by file, of inline PTX in headers, where a function stands for an instruction.
     """
 
     text: str
@@ -34,6 +35,7 @@ class Translation:
     headers: dict[str, str] = field(default_factory=dict)
     originals: dict[str, str] = field(default_factory=dict)
     copies: dict[Path, str] = field(default_factory=dict)  # header on disk -> its new file name
+    wrapped: set[tuple[str, int]] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def translate(code: str, name: str, search_path: list[Path], name_expressions: t
         if end < len(code)  # else a brace is missing, and the compiler says so
     ]
     result.text = _translate_file(code, name, search_path, result, called)
+    result.wrapped = {(file, line) for file, line in result.wrapped if file != name}
     if name_expressions:
         instances = [f"EMU_ENTRY({i}, {entries[i]})\n" for i in range(len(kernels), len(entries))]
         result.text += "".join(['#line 1 "name_expressions"\n', *instances])
@@ -69,9 +72,12 @@ def _translate_file(
 ) -> str:
     result.originals[name] = code
     plain = blank_comments(code)
+    instructions = _inline_asm(code, plain, name)
+    for edit in instructions:
+        result.wrapped |= {(name, line) for line in range(_line(code, edit.start), _line(code, edit.end) + 1)}
     edits = [
         *_shared_declarations(code, plain, name),
-        *_inline_asm(code, plain, name),
+        *instructions,
         *_early_returns(code, plain),
         *_includes(code, search_path, result),
         *more_edits,

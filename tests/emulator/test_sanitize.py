@@ -999,6 +999,28 @@ extern "C" __global__ void k(float* out) {
     ]
 
 
+def test_a_function_of_a_header_that_stands_for_an_instruction_is_named_by_its_call(compiler, tmp_path):
+    copy = """asm volatile("cp.async.ca.shared.global [%0], [%1], 4;"
+                 :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from) : "memory");"""
+    header = f"__device__ inline void copy(float* to, const float* from) {{\n    {copy}\n}}\n"
+    (tmp_path / "copy.cuh").write_text(header)
+    (tmp_path / "k.cu").write_text(
+        f"""#include "copy.cuh"
+extern "C" __global__ void k(const float* x) {{
+    __shared__ float s[32];
+    float *to = s + threadIdx.x;
+    const float *from = x + threadIdx.x + 1;
+    copy(to, from);
+    {copy}
+}}
+"""
+    )
+    with sanitize() as report:
+        RawModule(code=read_kernel(tmp_path / "k.cu")).get_function("k")((1,), (32,), (torch.zeros(32),))
+    found = [(Path(f.file).name, f.line) for f in report.findings if f.tool == "memcheck"]
+    assert found == [("k.cu", 6), ("k.cu", 7)]
+
+
 def test_the_same_line_of_two_files_is_two_findings(tmp_path):
     text = """__device__ float NAME(const float* x, int i) {
     float t[4] = {x[0], x[1], x[2], x[3]};
