@@ -7,7 +7,6 @@ for step in LADDER:
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,8 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, RawModule, read_kernel
-from course_utils.kernel_source import KernelSource
+from course_utils.kernel_source import KernelSource, with_headers
+from course_utils.operators.flash_v2 import FORWARD_TILES
 
 HEAD_DIMS = (64, 128)
 DTYPES = (torch.float16, torch.bfloat16)
@@ -134,7 +134,7 @@ LADDER = (
         f"{_CHAPTER}/forward.cu",
         "tuned",
         "32 queries per warp, tiles as large as registers allow, O rarely rescaled, the longest blocks first.",
-        {64: {"B_R": 128, "B_C": 128, "WARPS": 4}, 128: {"B_R": 128, "B_C": 64, "WARPS": 4}},
+        {d: {"B_R": t.block_rows, "B_C": t.block_cols, "WARPS": t.warps} for d, (t, *_) in FORWARD_TILES.items()},
         _two_buffers,
     ),
 )
@@ -189,23 +189,12 @@ def _source(file: str, changes: tuple[tuple[str, str], ...]) -> KernelSource:
 
 
 def _changed(code: str, changes: tuple[tuple[str, str], ...]) -> str:
-    included: set[str] = set()
-
-    def text(match: re.Match[str]) -> str:
-        if match[1] in included:
-            return ""
-        included.add(match[1])
-        return re.sub(_INCLUDE, text, read_kernel(f"include/{match[1]}").replace("#pragma once", ""))
-
-    code = re.sub(_INCLUDE, text, code)
+    code = with_headers(code)
     for before, after in changes:
         if code.count(before) != 1:
             raise ValueError(f"{before!r} must stand in the kernel once; it does {code.count(before)} times")
         code = code.replace(before, after)
     return code
-
-
-_INCLUDE = r'#include "([^"]+)"'
 
 
 def build(step: Step, head_dim: int, dtype: torch.dtype) -> Kernel:

@@ -44,6 +44,20 @@ def read_kernel(name: str | os.PathLike[str]) -> KernelSource:
     )
 
 
+def with_headers(code: str) -> str:
+    """The code with the course's own headers in the place of their first `#include`."""
+    included: set[str] = set()
+
+    def text(match: re.Match[str]) -> str:
+        if match[1] is None or match[1] in included:
+            return ""
+        included.add(match[1])
+        return re.sub(pattern, text, (INCLUDE / match[1]).read_text(encoding="utf-8"))
+
+    pattern = r'#include "([^"]+)"|#pragma once'
+    return re.sub(pattern, text, code)
+
+
 def source_name(code: str) -> str:
     """The name under which messages speak of this code."""
     return code.name if isinstance(code, KernelSource) else "kernel.cu"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, RawModule, read_kernel
-from course_utils.operators.inputs import check_inputs, dense, differentiable_once, shared_memory_limit
+from course_utils.operators.inputs import check_inputs, dense, differentiable_once, fitting
 
 FOLDER = "03_flash_attention_v2"
 BF16 = {torch.float16: 0, torch.bfloat16: 1}  # the option -DBF16 of the kernels
@@ -85,7 +85,6 @@ BACKWARD_TILES = {
     128: (BackwardTile(128, 8, 16, 64), BackwardTile(128, 4, 16, 32)),
 }
 HEAD_DIMS = tuple(FORWARD_TILES)
-Tile = TypeVar("Tile", ForwardTile, BackwardTile)
 
 
 def flash_attention_v2(
@@ -149,7 +148,7 @@ class _FlashAttention(torch.autograd.Function):
         batch, heads, query_length, head_dim = query.shape
         out = torch.empty_like(query)
         lse = query.new_empty(batch, heads, query_length, dtype=torch.float32)
-        tile = _fitting(FORWARD_TILES[head_dim], query.device)
+        tile = fitting(FORWARD_TILES[head_dim], query.device)
         _kernel("forward", tile.options, query.dtype)(
             (ceil_div(query_length, tile.block_rows), heads, batch),
             (tile.threads,),
@@ -172,7 +171,7 @@ class _FlashAttention(torch.autograd.Function):
         grad_query, grad_key, grad_value = (torch.empty_like(tensor) for tensor in (query, key, value))
         # The second pass needs no sums; delta stands for them where the kernel takes a pointer.
         dq_sum = delta if deterministic else torch.zeros_like(query, dtype=torch.float32)
-        tile = _fitting(BACKWARD_TILES[head_dim], query.device)
+        tile = fitting(BACKWARD_TILES[head_dim], query.device)
         kernel = functools.partial(_kernel, "backward", tile.options, query.dtype)
         block, inputs = (tile.threads,), (query, key, value, grad_out, lse, delta)
         scalars = _scalars(query, key, ctx.scale, ctx.is_causal)
@@ -207,16 +206,10 @@ class _FlashAttention(torch.autograd.Function):
 def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     """What the operator launches for tensors of this dtype and device, to be compiled ahead of time."""
     return [
-        _module(file, (*_fitting(tiles, device).options, f"-DBF16={BF16[dtype]}"))
+        _module(file, (*fitting(tiles, device).options, f"-DBF16={BF16[dtype]}"))
         for file, of_file in (("forward", FORWARD_TILES), ("backward", BACKWARD_TILES))
         for tiles in of_file.values()
     ]
-
-
-def _fitting(tiles: tuple[Tile, ...], device: torch.device) -> Tile:
-    """The first of the tiles that fits the device's shared memory; where none does, the launch says so of the last."""
-    limit = shared_memory_limit(device)
-    return next((tile for tile in tiles if tile.shared_bytes <= limit), tiles[-1])
 
 
 def _scalars(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> tuple[np.generic, ...]:

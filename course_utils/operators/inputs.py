@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -84,3 +84,19 @@ def shared_memory_limit(device: torch.device) -> int:
     import cupy
 
     return cupy.cuda.Device(device.index or 0).attributes["MaxSharedMemoryPerBlockOptin"]
+
+
+class Tile(Protocol):
+    """Tile sizes of a kernel; `shared_bytes` is the dynamic shared memory that they take."""
+
+    @property
+    def shared_bytes(self) -> int: ...
+
+
+AnyTile = TypeVar("AnyTile", bound=Tile)
+
+
+def fitting(tiles: tuple[AnyTile, ...], device: torch.device) -> AnyTile:
+    """The first of the tiles that fits the device's shared memory; where none does, the launch says so of the last."""
+    limit = shared_memory_limit(device)
+    return next((tile for tile in tiles if tile.shared_bytes <= limit), tiles[-1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, RawModule, read_kernel
-from course_utils.operators.inputs import check_inputs, dense, differentiable_once, shared_memory_limit
+from course_utils.operators.inputs import check_inputs, dense, differentiable_once, fitting
 
 ROWS = 8  # forward.cu: rows of a tile that one thread works on
 
@@ -128,7 +128,7 @@ class _FlashAttention(torch.autograd.Function):
         batch, heads, query_length, head_dim = query.shape
         out = torch.empty_like(query)
         lse = query.new_empty(batch, heads, query_length)
-        tile = _fitting(FORWARD_TILES[head_dim], query.device)
+        tile = fitting(FORWARD_TILES[head_dim], query.device)
         _kernel("forward", tile.options)(
             (ceil_div(query_length, tile.block_rows), heads, batch),
             (tile.threads,),
@@ -148,7 +148,7 @@ class _FlashAttention(torch.autograd.Function):
         grad_out = dense(grad_out)
         delta = torch.empty_like(lse)
         grad_query, grad_key, grad_value = (torch.empty_like(tensor) for tensor in (query, key, value))
-        tile = _fitting(BACKWARD_TILES[head_dim], query.device)
+        tile = fitting(BACKWARD_TILES[head_dim], query.device)
         query_tiles = ceil_div(query_length, tile.tile), heads, batch
         key_tiles = ceil_div(key.shape[2], tile.tile), heads, batch
         block, shared = (tile.threads,), tile.shared_bytes
@@ -163,15 +163,6 @@ class _FlashAttention(torch.autograd.Function):
             query_tiles, block, (*inputs, grad_query, *scalars), shared_mem=shared
         )
         return grad_query, grad_key, grad_value, None, None
-
-
-Tile = TypeVar("Tile", ForwardTile, BackwardTile)
-
-
-def _fitting(tiles: tuple[Tile, ...], device: torch.device) -> Tile:
-    """The first of the tiles that fits the device's shared memory; where none does, the launch says so of the last."""
-    limit = shared_memory_limit(device)
-    return next((tile for tile in tiles if tile.shared_bytes <= limit), tiles[-1])
 
 
 def _scalars(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> tuple[np.generic, ...]:

@@ -1,11 +1,9 @@
 """What the tests of several operators use."""
 
-import re
-
 import pytest
 
 from course_utils.cuda import read_kernel
-from course_utils.kernel_source import INCLUDE
+from course_utils.kernel_source import with_headers
 
 
 @pytest.fixture
@@ -19,21 +17,10 @@ def break_kernel(monkeypatch):
             if not name.endswith(f"/{file}.cu"):
                 return code
             if right not in code:
-                code = with_headers(code, set())
+                code = with_headers(code)
             assert code.count(right) == 1
             return code.replace(right, wrong)
 
         monkeypatch.setattr(operator_module, "read_kernel", read_broken)
 
     return replace
-
-
-def with_headers(code, done):
-    """The source with the course's own headers in the place of their first `#include`."""
-
-    def text(match):
-        first = match[1] not in done
-        done.add(match[1])
-        return with_headers((INCLUDE / match[1]).read_text(encoding="utf-8"), done) if first else ""
-
-    return re.sub(r'#include "([^"]+)"|#pragma once', lambda match: text(match) if match[1] else "", code)

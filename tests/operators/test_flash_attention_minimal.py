@@ -8,7 +8,7 @@ import torch
 from course_utils import checks, nvrtc
 from course_utils.cuda import read_kernel
 from course_utils.kernel_source import compile_options
-from course_utils.operators import flash_attention_minimal, minimal
+from course_utils.operators import flash_attention_minimal, inputs, minimal
 
 CASES = checks.attention_cases()
 FOLDER = "02_flash_attention_minimal"
@@ -54,8 +54,8 @@ def test_a_head_dim_without_a_kernel_is_filled_up(device, head_dim):
 
 
 def test_the_smaller_tiles_are_correct(device, monkeypatch):
-    monkeypatch.setattr(minimal, "shared_memory_limit", lambda device: 64 * 1024)  # a Turing GPU's
-    chosen = [minimal._fitting(tiles, device) for tiles in (minimal.FORWARD_TILES[64], minimal.BACKWARD_TILES[128])]
+    monkeypatch.setattr(inputs, "shared_memory_limit", lambda device: 64 * 1024)  # a Turing GPU's
+    chosen = [inputs.fitting(tiles, device) for tiles in (minimal.FORWARD_TILES[64], minimal.BACKWARD_TILES[128])]
     assert chosen == [minimal.FORWARD_TILES[64][-1], minimal.BACKWARD_TILES[128][-1]]
     checks.check_attention(flash_attention_minimal, device=device, gradients=True, cases=CASES[::4])
 

@@ -11,7 +11,7 @@ from course_utils.cuda import read_kernel
 from course_utils.emulator import profile
 from course_utils.flash_ladder import LADDER
 from course_utils.kernel_source import compile_options
-from course_utils.operators import flash_attention_v2, flash_v2
+from course_utils.operators import flash_attention_v2, flash_v2, inputs
 
 CASES = checks.attention_cases(head_dims=flash_v2.HEAD_DIMS)
 GQA_CASES = checks.attention_cases(head_dims=flash_v2.HEAD_DIMS, enable_gqa=True)
@@ -126,8 +126,8 @@ def test_a_head_dim_without_a_kernel_is_filled_up(device, head_dim):
 
 
 def test_smaller_tiles_are_correct(device, monkeypatch):
-    monkeypatch.setattr(flash_v2, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
-    chosen = [flash_v2._fitting(tiles[128], device) for tiles in (flash_v2.FORWARD_TILES, flash_v2.BACKWARD_TILES)]
+    monkeypatch.setattr(inputs, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
+    chosen = [inputs.fitting(tiles[128], device) for tiles in (flash_v2.FORWARD_TILES, flash_v2.BACKWARD_TILES)]
     assert all(tile.shared_bytes <= 99 * 1024 for tile in chosen) and chosen[1].dq_shared_bytes <= 99 * 1024
     cases = [case for case in CASES if case.head_dim == 128]
     checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, gradients=True, cases=cases[::3])
