@@ -516,7 +516,8 @@ def speed_by_length(panels: Mapping[str, Mapping[str, Mapping[int, float]]], yla
             ax.set_xscale("log", base=2)
             ax.set_xticks(list(points), list(points))
         ax.minorticks_off()
-        ax.set(title=title, ylim=(0, None))
+        ax.set_title(title)
+    axes[0][0].set_ylim(bottom=0)  # of all, once all are drawn: it ends the scaling of a shared axis
     for ax in axes[-1]:
         ax.set_xlabel("sequence length L")
     for line in axes:

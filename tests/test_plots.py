@@ -135,6 +135,11 @@ def test_speed_by_length_draws_a_panel_per_title_and_a_line_per_name():
     assert [len(ax.lines) for ax in figure.axes] == [2, 2, 2, 0]
 
 
+def test_speed_by_length_has_room_for_the_fastest_of_any_panel():
+    figure = plots.speed_by_length({"slow": {"ours": {512: 3.0}}, "fast": {"ours": {512: 90.0}}})
+    assert all(ax.get_ylim()[0] == 0 and ax.get_ylim()[1] > 90 for ax in figure.axes)
+
+
 def test_magnitudes_mark_both_limits():
     ax = plots.magnitudes({"dQ": torch.tensor([0.0, 2.0**-20, 2.0**-10])}, {"smallest": 2.0**-24, "normal": 2.0**-14})
     assert texts(ax) == ["smallest", "normal"]
