@@ -1,0 +1,49 @@
+"""Sparse attention patterns: each function returns a `Pattern`, to be combined with & and |.
+
+causal: causal, sliding_window, dilated, power_of_two, strided, fixed, streaming, tree
+not causal: full, local, local_2d, block_diagonal, document, global_tokens, random_blocks, bigbird
+from elsewhere: from_mask_mod, from_csr
+"""
+
+from course_utils.patterns.causal import (
+    causal,
+    dilated,
+    fixed,
+    power_of_two,
+    sliding_window,
+    streaming,
+    strided,
+    tree,
+)
+from course_utils.patterns.given import from_csr, from_mask_mod
+from course_utils.patterns.lists import BlockLists
+from course_utils.patterns.pattern import Pattern
+from course_utils.patterns.random import bigbird, random_block_hash, random_blocks
+from course_utils.patterns.ranges import UNBOUNDED, Ranges
+from course_utils.patterns.two_sided import block_diagonal, document, full, global_tokens, local, local_2d
+
+__all__ = [
+    "UNBOUNDED",
+    "BlockLists",
+    "Pattern",
+    "Ranges",
+    "bigbird",
+    "block_diagonal",
+    "causal",
+    "dilated",
+    "document",
+    "fixed",
+    "from_csr",
+    "from_mask_mod",
+    "full",
+    "global_tokens",
+    "local",
+    "local_2d",
+    "power_of_two",
+    "random_block_hash",
+    "random_blocks",
+    "sliding_window",
+    "streaming",
+    "strided",
+    "tree",
+]

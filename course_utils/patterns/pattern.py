@@ -1,0 +1,251 @@
+"""A pattern: which keys a query sees, as a mask, as block lists, as CSR, and as a picture."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from course_utils.patterns.arguments import integer, lengths
+from course_utils.patterns.definition import Definition, Mask, Shape, both, either, row_chunks
+from course_utils.patterns.drawing import draw_mask
+from course_utils.patterns.lists import BLOCKS, BlockLists, build
+from course_utils.patterns.ranges import Ranges, define_ranges
+
+Define = Callable[[Shape], Definition]
+MAX_DRAWN = 4096
+MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+SAMPLED_ROWS = 32  # rows of blocks
+
+
+class Pattern:
+    """Which keys a query sees. Made by the functions of `course_utils.patterns`, combined with & and |; never changed.
+
+    With L_q != L_k the last query stands at the last key: query row r has the position i = r + L_k - L_q. A position
+    below 0 is before the first key: no pattern gives it a key, except where its definition does not ask for the
+    query's place (`full`, `local`, a key of `global_tokens`, the window and the global keys of `bigbird`).
+
+    Attributes:
+        kind, parameters: the name of the function that made it, and its arguments; "and" or "or" with {"parts": (a, b)}
+            for a combination.
+        name: both as text, "sliding_window(window=64)".
+        ranges: its keys as `Ranges`, or None where they are no ranges.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        parameters: dict[str, Any],
+        define: Define,
+        *,
+        name: str | None = None,
+        ranges: Ranges | None = None,
+        mask: Mask | None = None,
+        bound: tuple[int, int] | None = None,
+    ) -> None:
+        """define: the pattern at given lengths; mask: the same mask for any lengths, None where there is no such one;
+        bound: the only lengths (L_q, L_k) that it is for."""
+        self.kind, self.parameters, self.ranges = kind, dict(parameters), ranges
+        self.name = name or f"{kind}({', '.join(f'{key}={_short(value)}' for key, value in parameters.items())})"
+        self._define, self._mask, self._bound = define, mask, bound
+        self._cache: dict[Any, Any] = {}
+
+    def __repr__(self) -> str:
+        return self.name
+
+    # ---- as a mask
+
+    @property
+    def mask_mod(self) -> MaskMod:
+        """mask_mod(b, h, i, j): bool, whether the query at POSITION i sees key j; b and h are not looked at.
+
+        i and j are integer tensors that broadcast. torch.compile and vmap can trace it. Some patterns are another
+        function for other lengths: `at(L_q, L_k).mask_mod` is theirs; without `at`, j must be the whole axis 0 …
+        L_k - 1, and the number of queries that of the keys.
+        """
+        mask = self._mask or self._mask_of_axis
+
+        def mask_mod(b: Any, h: Any, i: Tensor, j: Tensor) -> Tensor:
+            return mask(i, j)
+
+        return mask_mod
+
+    def _mask_of_axis(self, i: Tensor, j: Tensor) -> Tensor:
+        length = j.numel()
+        if j.dim() == 0 or length != max(j.shape) or not bool((j.flatten() == torch.arange(length).to(j)).all()):
+            raise ValueError(
+                f"the mask of {self.name} depends on the lengths, which these indices do not tell; use at(L_q, L_k)"
+            )
+        return self._definition(lengths(length, length, j.device)).mask(i, j)
+
+    def flex_mask_mod(self, L_q: int, L_k: int | None = None, device: torch.device | str = "cpu") -> MaskMod:
+        """The mask for FlexAttention, whose q_idx counts queries from 0; what it looks up lies on `device`."""
+        shape = self._lengths(L_q, L_k, device)
+        mask, shift = self._definition(shape).mask, shape.shift
+
+        def mask_mod(b: Any, h: Any, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
+            return mask(q_idx + shift if shift else q_idx, kv_idx)
+
+        return mask_mod
+
+    def mask(self, L_q: int, L_k: int | None = None, device: torch.device | str = "cpu") -> Tensor:
+        """The dense mask, bool `[L_q, L_k]`: True where the query sees the key."""
+        shape = self._lengths(L_q, L_k, device)
+        i = torch.arange(shape.shift, shape.L_k, dtype=torch.int32, device=shape.device)[:, None]
+        j = torch.arange(shape.L_k, dtype=torch.int32, device=shape.device)[None, :]
+        return self._definition(shape).mask(i, j).expand(shape.L_q, shape.L_k).contiguous()
+
+    def at(self, L_q: int, L_k: int | None = None) -> Pattern:
+        """The same pattern for these lengths only. Its mask_mod still takes positions."""
+        shape = self._lengths(L_q, L_k, "cpu")
+        return Pattern(
+            self.kind,
+            self.parameters,
+            self._define,
+            name=self.name,
+            ranges=self.ranges,
+            mask=self._definition(shape).mask,
+            bound=(shape.L_q, shape.L_k),
+        )
+
+    # ---- as lists
+
+    def block_lists(
+        self, L_q: int, L_k: int | None = None, *, block: int = 64, device: torch.device | str = "cpu"
+    ) -> BlockLists:
+        """The blocks of `block` (64 or 128) queries and keys that hold a pair; kept for the next call."""
+        shape = self._lengths(L_q, L_k, device)
+        if isinstance(block, bool) or block not in BLOCKS:
+            raise ValueError(f"block is {block!r}; it must be 64 or 128")
+        return self._cached((shape, block), lambda: build(self._definition(shape), shape, block))
+
+    def csr(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
+        """The keys of each query: indptr int64 `[L_q + 1]`, and indices int32 `[pairs]`, ascending in a row."""
+        shape = self._lengths(L_q, L_k, device)
+        definition = self._definition(shape)
+        if not definition.keys:
+            return self.block_lists(L_q, L_k, device=device).csr()
+        counts = torch.zeros(shape.L_q, dtype=torch.int64, device=shape.device)
+        found = []
+        for rows, keys in row_chunks(definition, shape):
+            counts += torch.bincount(rows, minlength=shape.L_q)
+            found.append(keys.int())
+        return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), torch.cat(found)
+
+    def pairs(self, L_q: int, L_k: int | None = None) -> int:
+        """The number of pairs (query, key) that are kept, per head."""
+        shape = self._lengths(L_q, L_k, "cpu")
+        return self._cached((shape, "pairs"), lambda: self._count(shape))
+
+    def _count(self, shape: Shape) -> int:
+        definition = self._definition(shape)
+        if definition.pairs:
+            return definition.pairs()
+        if definition.keys:
+            return sum(len(rows) for rows, _ in row_chunks(definition, shape))
+        return self.block_lists(shape.L_q, shape.L_k).pairs()
+
+    def density(self, L_q: int, L_k: int | None = None) -> float:
+        """The kept share of all L_q · L_k pairs."""
+        shape = self._lengths(L_q, L_k, "cpu")
+        return self.pairs(L_q, L_k) / (shape.L_q * shape.L_k)
+
+    def work(
+        self, L_q: int, L_k: int | None = None, *, block: int = 64, device: torch.device | str = "cpu"
+    ) -> tuple[int, int]:
+        """The numbers of pairs that are kept and of blocks that hold one.
+
+        Of a pattern that is known key by key, as `strided` is, estimates from 32 rows of blocks: its block lists can
+        be much larger than its keys, and are not built for this.
+        """
+        shape = self._lengths(L_q, L_k, device)
+        definition = self._definition(shape)
+        if definition.keys and not definition.blocks:
+            pairs = visited = 0
+            rows = shape.blocks(block)[0]
+            sampled = torch.linspace(0, rows - 1, min(rows, SAMPLED_ROWS)).int().tolist()
+            for row in sampled:
+                _, keys = definition.keys(row * block, min((row + 1) * block, shape.L_q))
+                pairs, visited = pairs + len(keys), visited + len(torch.unique(keys // block))
+            if visited:
+                return round(pairs * rows / len(sampled)), round(visited * rows / len(sampled))
+        lists = self.block_lists(L_q, L_k, block=block, device=device)
+        return lists.pairs(), len(lists.indices)
+
+    # ---- as a picture
+
+    def draw(self, L: int = 256, L_k: int | None = None, *, tile: int = 64) -> Figure:
+        """The mask of L (at most 4096) queries and L_k keys (None: L), with a grid of tiles and the density."""
+        integer("L", L, 1, MAX_DRAWN)
+        tile = integer("tile", tile, 1)
+        title = f"{textwrap.fill(self.name, 44)}\ndensity {self.density(L, L_k):.1%}"
+        return draw_mask(self.mask(L, L_k), tile, title)
+
+    # ---- combinations
+
+    def __and__(self, other: Pattern) -> Pattern:
+        """Keys that both patterns give."""
+        return NotImplemented if not isinstance(other, Pattern) else _combine("and", self, other)
+
+    def __or__(self, other: Pattern) -> Pattern:
+        """Keys that either pattern gives."""
+        return NotImplemented if not isinstance(other, Pattern) else _combine("or", self, other)
+
+    # ---- inside
+
+    def _lengths(self, L_q: int, L_k: int | None, device: torch.device | str) -> Shape:
+        shape = lengths(L_q, L_k, device)
+        if self._bound and self._bound != shape[:2]:
+            raise ValueError(f"{self.name} is bound to (L_q, L_k) = {self._bound}; got {tuple(shape[:2])}")
+        return shape
+
+    def _definition(self, shape: Shape) -> Definition:
+        return self._cached(shape, lambda: self._define(shape))
+
+    def _cached(self, key: Any, make: Callable[[], Any]) -> Any:
+        if key not in self._cache:
+            self._cache[key] = make()
+        return self._cache[key]
+
+
+def range_pattern(
+    kind: str, parameters: dict[str, Any], ranges: Ranges, *, name: str | None = None, define: Define | None = None
+) -> Pattern:
+    """The pattern of some ranges. define: the same, with more short cuts."""
+    mask = define_ranges(ranges, Shape(1, 1, torch.device("cpu"))).mask
+    define = define or (lambda shape: define_ranges(ranges, shape))
+    return Pattern(kind, parameters, define, name=name, ranges=ranges, mask=mask)
+
+
+def _combine(kind: str, a: Pattern, b: Pattern) -> Pattern:
+    name, parameters = f"({a.name} {'&' if kind == 'and' else '|'} {b.name})", {"parts": (a, b)}
+    if kind == "and" and a.ranges and b.ranges and a.ranges[3:] == b.ranges[3:] and not (a.ranges[0] or b.ranges[0]):
+        left, right = min(a.ranges.left, b.ranges.left), min(a.ranges.right, b.ranges.right)
+        return range_pattern(kind, parameters, a.ranges._replace(left=left, right=right), name=name)
+    bound = {part._bound for part in (a, b)} - {None}
+    if len(bound) > 1:
+        raise ValueError(
+            f"{a.name} is bound to (L_q, L_k) = {a._bound}, {b.name} to {b._bound}; they cannot be combined"
+        )
+    join = both if kind == "and" else either
+    first, second = a._mask or a._mask_of_axis, b._mask or b._mask_of_axis
+
+    def mask(i: Tensor, j: Tensor) -> Tensor:
+        return first(i, j) & second(i, j) if kind == "and" else first(i, j) | second(i, j)
+
+    def define(shape: Shape) -> Definition:
+        return join(a._define(shape), b._define(shape), shape)
+
+    return Pattern(kind, parameters, define, name=name, mask=mask, bound=bound.pop() if bound else None)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Tensor) or (isinstance(value, tuple) and len(value) > 6):
+        return f"[{len(value)} values]"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return getattr(value, "__name__", repr(value))

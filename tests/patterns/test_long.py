@@ -1,0 +1,66 @@
+"""At 131072 positions, where a dense mask would take 17 GB."""
+
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+from course_utils import patterns
+
+LENGTH = 131072
+SECONDS = 10  # an idle machine takes well under one
+
+
+def documents():
+    draw, lengths = random.Random(0), []
+    while sum(lengths) < LENGTH:
+        lengths.append(min(draw.randrange(100, 4000), LENGTH - sum(lengths)))
+    return patterns.document(lengths)
+
+
+def bushy_tree():
+    draw = random.Random(0)
+    return patterns.tree([-1] + [draw.randrange(n) for n in range(1, LENGTH)])
+
+
+@pytest.mark.parametrize(
+    "pattern, entries",
+    [
+        (patterns.sliding_window(4096), 131040),
+        (patterns.streaming(4, 1024), 36711),
+        (patterns.dilated(512, 8), 131040),
+        (patterns.bigbird(64), 20462),
+        (patterns.random_blocks(64, 3, 0), 6144),
+        (documents(), None),
+        (documents() & patterns.causal(), None),
+        (bushy_tree(), None),
+        (patterns.tree(range(-1, LENGTH - 1)), 2048 * 2049 // 2),
+    ],
+    ids=lambda value: getattr(value, "kind", ""),
+)
+def test_block_lists_are_built_in_seconds(pattern, entries):
+    start = time.perf_counter()
+    lists = pattern.block_lists(LENGTH)
+    assert time.perf_counter() - start < SECONDS
+    assert entries in (None, len(lists.indices))
+    assert lists.pairs() == pattern.pairs(LENGTH)
+
+
+def test_nothing_of_length_times_length_is_stored():
+    code = """
+import resource
+import torch
+from course_utils import patterns
+torch.set_num_threads(1)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+patterns.bigbird(32).block_lists(4096)
+before = peak()
+for pattern in (patterns.sliding_window(4096), patterns.streaming(4, 1024), patterns.causal(), patterns.bigbird()):
+    pattern.block_lists(131072), pattern.density(131072)
+patterns.power_of_two().csr(131072)
+print((peak() - before) / 1024)
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert float(result.stdout) < 700  # MB; a dense mask has 16384
