@@ -17,14 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils import reference
+from course_utils import patterns, reference
 from course_utils.checks import AttentionCase, ErrorReport, error_report, lse_report, make_inputs
 from course_utils.costs import ceil_div
 from course_utils.flash_ladder import LADDER
 from course_utils.launches import Launch
+from course_utils.operators import sparse
 
 START, NAIVE, FLASH = "00_start_here", "01_attention_basics", "02_flash_attention_minimal"
-FLASH_V2 = "03_flash_attention_v2"
+FLASH_V2, SPARSE = "03_flash_attention_v2", "04_sparse_patterns"
 D, B_R, B_C, TX = 32, 64, 32, 4  # head dimension and tiles of the flash kernels here: small, so that each run is short
 
 
@@ -208,10 +209,110 @@ def _buffers(option: str) -> Launch:
     return _small("cp_async_two_buffers", "scores_of_tiles", 128, args, option)
 
 
+# -------- chapter 04: one head, fp16, D = 64; blocks of 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseLaunch(Launch):
+    """A launch that leaves O and LSE, as its fourth and fifth tensor, of query, key and value under a mask."""
+
+    inputs: tuple[Tensor, Tensor, Tensor]
+    attn_mask: Tensor
+
+
+def _sparse(kind: str, query_length: int, key_length: int) -> tuple[tuple[Tensor, ...], tuple[np.generic, ...]]:
+    """Query, key, value, O and LSE, and the scalars that every kernel takes after them."""
+    case = AttentionCase(1, 1, 1, query_length, key_length, 64, False, kind)
+    query, key, value, _ = make_inputs(case, dtype=torch.float16, seed=0)
+    tensors = query, key, value, torch.full_like(query, torch.nan), _nans(1, 1, query_length)
+    return tensors, (*map(np.int32, (query_length, key_length, 1)), np.float32(64**-0.5))
+
+
+def _window(file: str) -> Launch:
+    """Row 159 sees keys 1 to 159, and tile 0 begins at key 0."""
+    (tensors, scalars), pattern, tile = (
+        _sparse("normal", 200, 200),
+        patterns.sliding_window(159),
+        sparse.RANGE_TILES[64][0],
+    )
+    return SparseLaunch(
+        source=f"{SPARSE}/{file}.cu",
+        kernel="range_forward",
+        grid=(ceil_div(200, tile.block_rows), 1, 1),
+        block=(tile.threads,),
+        args=(*tensors, *scalars, *map(np.int32, pattern.ranges)),
+        options=(*tile.options, "-DDILATED=0", "-DBF16=0"),
+        shared_mem=tile.shared_bytes,
+        inputs=tensors[:3],
+        attn_mask=pattern.mask(200),
+    )
+
+
+def _documents(file: str) -> Launch:
+    (tensors, scalars), pattern, tile = (
+        _sparse("normal", 150, 150),
+        patterns.document((100, 50)),
+        sparse.BLOCK_TILES[64, 64][0],
+    )
+    lists = pattern.block_lists(150)
+    items = sparse.work_items(lists, 1).items
+    no_parts = torch.zeros(0), torch.zeros(0)
+    return SparseLaunch(
+        source=f"{SPARSE}/{file}.cu",
+        kernel="block_sparse_forward",
+        grid=(len(items), 1, 1),
+        block=(tile.threads,),
+        args=(*tensors, items, lists.indices, lists.bits_index, lists.bits, *no_parts, *scalars),
+        options=(*tile.options, "-DBF16=0"),
+        shared_mem=tile.shared_bytes,
+        inputs=tensors[:3],
+        attn_mask=pattern.mask(150),
+    )
+
+
+def _merge(file: str) -> Launch:
+    """50 queries and 128 keys, in two parts of 64."""
+    (query, key, value, out, lse), scalars = _sparse("planted", 50, 128)
+    parts = [
+        reference.attention(query, key[:, :, part], value[:, :, part], return_lse=True)
+        for part in (slice(0, 64), slice(64, 128))
+    ]
+    O_parts, LSE_parts = torch.zeros(2, 1, 1, 64, 64), torch.zeros(2, 1, 1, 64)
+    for n, (part, part_lse) in enumerate(parts):
+        O_parts[n, :, :, :50], LSE_parts[n, :, :, :50] = part, part_lse
+    return SparseLaunch(
+        source=f"{SPARSE}/{file}.cu",
+        kernel="merge_parts",
+        grid=(64 // sparse.MERGED_ROWS, 1, 1),
+        block=(32 * sparse.MERGED_ROWS,),
+        args=(O_parts, LSE_parts, torch.tensor([[0, 0, 2, 0]], dtype=torch.int32), out, lse, scalars[0]),
+        options=(*sparse.BLOCK_TILES[64, 64][0].options, "-DBF16=0"),
+        inputs=(query, key, value),
+        attn_mask=torch.ones(50, 128, dtype=torch.bool),
+    )
+
+
+def _gather(file: str) -> Launch:
+    (tensors, scalars), pattern = _sparse("normal", 70, 70), patterns.power_of_two()
+    return SparseLaunch(
+        source=f"{SPARSE}/{file}.cu",
+        kernel="csr_gather",
+        grid=(ceil_div(70, sparse.CSR_WARPS), 1, 1),
+        block=(32 * sparse.CSR_WARPS,),
+        args=(*tensors, *pattern.csr(70), *scalars),
+        options=("-DD=64", f"-DWARPS={sparse.CSR_WARPS}", "-DBF16=0"),
+        inputs=tensors[:3],
+        attn_mask=pattern.mask(70),
+    )
+
+
 def attention_reports(launch: Launch, results: list[Tensor]) -> list[ErrorReport]:
     """Compares O and LSE of a launch of a forward kernel with float64; `results` is what `launch.run()` returned."""
-    query, key, value, out, lse = (tensor.cpu() for tensor in results)
+    query, key, value, out, lse = (tensor.cpu() for tensor in results[:5])
     options = {"is_causal": bool(launch.args[-1])}
+    if isinstance(launch, SparseLaunch):
+        query, key, value = launch.inputs
+        options = {"attn_mask": launch.attn_mask}
     expected, expected_lse = reference.attention(query, key, value, **options, return_lse=True)
     same_dtype = reference.torch_attention(query, key, value, **options)
     return [error_report(out, expected, same_dtype), lse_report(lse, expected_lse)]
@@ -234,6 +335,11 @@ def _of_step(name: str) -> dict[str, Callable[[], Launch]]:
     return {"launch": partial(make, f"broken/{name}"), "mended": partial(make, _MADE_FROM[f"broken/{name}"])}
 
 
+def _of_sparse(name: str, mended: str, make: Callable[[str], Launch]) -> dict[str, Callable[[], Launch]]:
+    """A mistake in a kernel of chapter 04."""
+    return {"launch": partial(make, f"broken/{name}"), "mended": partial(make, mended)}
+
+
 def _of_option(make: Callable[[str], Launch], broken: str, mended: str) -> dict[str, Callable[[], Launch]]:
     """A mistake that an option of the same file mends."""
     return {"launch": partial(make, broken), "mended": partial(make, mended)}
@@ -241,7 +347,7 @@ def _of_option(make: Callable[[str], Launch], broken: str, mended: str) -> dict[
 
 _MENDED = "-DMENDED=0", "-DMENDED=1"
 _SCORE, _WEIGH = "s += tile.Q[t][d] * tile.K[c][d];", "O_i[d] += p * tile.V[c][d];"
-_COPY = "copy_16_bytes_async(tile + r * D, matrix + r * D"
+_COPY = "copy_16_bytes_async(tile + r * D + (place ^ r % 8 * 8)"
 
 _ALL = [
     # -------- chapter 00: small kernels, one for each thing that a tool can see
@@ -476,6 +582,38 @@ _ALL = [
         symptom="Wrong O, right LSE; right if all keys weigh the same.",
         lesson="Draw the fragment layouts before you hand registers from one product to the next, and compare with "
         "float64: no sanitizer sees a wrong order.",
+    ),
+    # -------- chapter 04
+    BrokenKernel(
+        "window_edge",
+        **_of_sparse("window_edge", "range", _window),
+        tool="check",
+        symptom="One row sees one key too many, and only where the window of a warp's last row begins one key into a "
+        "tile: of 159 keys, say, but not of 128 or 160.",
+        lesson="Whether a tile needs a mask is a condition that goes wrong unseen. Test windows of many sizes, not of "
+        "powers of two.",
+    ),
+    BrokenKernel(
+        "first_bits_ignored",
+        **_of_sparse("first_bits_ignored", "block_sparse", _documents),
+        tool="check",
+        symptom="Queries of one block see keys that are not theirs, and wherever else one looks all is well.",
+        lesson="0 is a number like any other where −1 means none.",
+    ),
+    BrokenKernel(
+        "merge_without_weights",
+        **_of_sparse("merge_without_weights", "block_sparse", _merge),
+        tool="check",
+        symptom="Wrong O and LSE in rows that are split; right ones in O where all parts weigh the same, as they "
+        "nearly do on small random inputs.",
+        lesson="A part of a softmax is worth what its log-sum-exp says: keep it with every O.",
+    ),
+    BrokenKernel(
+        "tail_counts_as_zeros",
+        **_of_sparse("tail_counts_as_zeros", "csr_gather", _gather),
+        tool="check",
+        symptom="Too small an O and too large an LSE. With rows of 32 or 64 keys all is well.",
+        lesson="A lane without data comes with −∞ to a softmax. A score of 0 is a key like any other.",
     ),
 ]
 BROKEN: dict[str, BrokenKernel] = {kernel.name: kernel for kernel in _ALL}

@@ -345,11 +345,19 @@ def check_case(
     dtype: torch.dtype = torch.float32,
     gradients: bool = False,
     lse: bool = False,
+    attn_mask: Tensor | None = None,
     seed: int,
 ) -> list[ErrorReport]:
-    """Reports of one case, passed or not; arguments as for `check_attention`."""
+    """Reports of one case, passed or not; arguments as for `check_attention`.
+
+    attn_mask: bool `[L_q, L_k]` instead of the causal mask, for an operator without `is_causal` that has it built in.
+    """
     query, key, value, grad_output = make_inputs(case, dtype=dtype, device=device, seed=seed)
-    options = {"is_causal": case.is_causal, "scale": case.scale}
+    options, mask, empty_rows = {"scale": case.scale}, {"is_causal": case.is_causal}, case.empty_rows
+    if attn_mask is None:
+        options |= mask
+    else:
+        mask, empty_rows = {"attn_mask": attn_mask.to(device)}, ~attn_mask.any(dim=1)
     if case.kv_heads != case.heads:
         options["enable_gqa"] = True
     inputs = [tensor.detach().requires_grad_(gradients) for tensor in (query, key, value)]
@@ -360,15 +368,16 @@ def check_case(
         got = f"gave {out.dtype} {list(out.shape)}, expected {dtype} {list(query.shape)}"
         return [ErrorReport("out", float("nan"), None, 0.0, got)]
 
+    options |= mask
     expected, expected_lse = reference.attention(query, key, value, **options, return_lse=True)
     runs = _torch_runs(query, key, value, grad_output if gradients else None, options)
-    reports = [error_report(out, expected, runs[0], empty_rows=case.empty_rows)]
+    reports = [error_report(out, expected, runs[0], empty_rows=empty_rows)]
     if lse:
         reports.append(lse_report(out_lse, expected_lse))
     if gradients:
         wanted = reference.attention_gradients(query, key, value, grad_output, **options)
         for name, ours, ref, run in zip(("dq", "dk", "dv"), grads, wanted, runs[1:], strict=True):
-            rows = case.empty_rows if name == "dq" else None
+            rows = empty_rows if name == "dq" else None
             reports.append(error_report(ours, ref, run, factor=GRADIENT_FACTOR, empty_rows=rows, name=name))
     return reports
 

@@ -5,11 +5,17 @@ Every operator of the course is compared with a function of this file (see `cour
 sees every key. A query that sees no key gives a row of zeros and a log-sum-exp of minus infinity, never NaN.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from course_utils.patterns import Pattern
 
 
 def causal_mask(query_length: int, key_length: int, device: torch.device | str = "cpu") -> Tensor:
@@ -29,6 +35,7 @@ def attention(
     value: Tensor,
     *,
     is_causal: bool = False,
+    attn_mask: Tensor | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
@@ -40,6 +47,7 @@ def attention(
         key, value: `[B, H_k, L_k, d]`; `H_k == H`, or with `enable_gqa` a divisor of H (query head h reads head
             `h // (H / H_k)`).
         is_causal: bottom-right aligned causal mask.
+        attn_mask: bool `[L_q, L_k]`, True where query i may see key j; with is_causal both must allow it.
         scale: factor of the scores; None means `1 / sqrt(d)`.
         return_lse: also return the natural log-sum-exp of each row of scores, float64 `[B, H, L_q]`; it is not
             differentiable.
@@ -51,7 +59,8 @@ def attention(
         TypeError, ValueError: an argument of the wrong type or shape; the message names it.
     """
     check_attention_inputs(query, key, value, enable_gqa=enable_gqa)
-    scores, value = _scores(query, key, value, is_causal, scale, torch.float64)
+    keep = _keep(query, key, is_causal, attn_mask)
+    scores, value = _scores(query, key, value, keep, scale, torch.float64)
     # Subtracting the row maximum changes nothing in exact arithmetic and keeps exp from overflowing. A row without
     # any key has the maximum -inf; 0 stands in for it, so that exp(-inf - 0) = 0 rather than exp(-inf + inf) = NaN.
     maximum = scores.detach().amax(dim=-1, keepdim=True)
@@ -68,6 +77,21 @@ def attention(
 naive_attention = flash_attention_minimal = flash_attention_v2 = attention
 
 
+def sparse_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pattern: Pattern,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`attention` under the pattern's dense mask, bool `[L_q, L_k]`: for lengths at which that fits into memory."""
+    mask = pattern.mask(query.shape[2], key.shape[2], device=query.device)
+    return attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=enable_gqa, return_lse=return_lse)
+
+
 def attention_gradients(
     query: Tensor,
     key: Tensor,
@@ -75,6 +99,7 @@ def attention_gradients(
     grad_output: Tensor,
     *,
     is_causal: bool = False,
+    attn_mask: Tensor | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
     dtype: torch.dtype = torch.float64,
@@ -99,12 +124,13 @@ def attention_gradients(
         )
     factor = _factor(scale, query.shape[-1])
     groups = query.shape[1] // key.shape[1]
-    scores, v = _scores(query, key, value, is_causal, scale, dtype)
+    keep = _keep(query, key, is_causal, attn_mask)
+    scores, v = _scores(query, key, value, keep, scale, dtype)
     q, k, grad = query.to(dtype), _repeat_heads(key.to(dtype), query.shape[1]), grad_output.to(dtype)
 
     # A backward pass gets the log-sum-exp from a forward pass, which adds up in an order of its own (here: backwards)
     # and keeps it in fp32 where the inputs are half precision. Both matter for rounding only.
-    forward_scores, _ = _scores(query.flip(-1), key.flip(-1), value, is_causal, scale, dtype)
+    forward_scores, _ = _scores(query.flip(-1), key.flip(-1), value, keep, scale, dtype)
     lse = torch.logsumexp(forward_scores.to(torch.promote_types(dtype, torch.float32)), dim=-1, keepdim=True)
     weights = torch.exp(scores - lse).nan_to_num(nan=0.0).to(dtype)  # NaN only in rows without a key, where P is 0
     row_sum = (grad * (weights @ v)).sum(dim=-1, keepdim=True)
@@ -121,6 +147,7 @@ def torch_attention(
     value: Tensor,
     *,
     is_causal: bool = False,
+    attn_mask: Tensor | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
@@ -132,9 +159,9 @@ def torch_attention(
     check_attention_inputs(query, key, value, enable_gqa=enable_gqa)
     key, value = _repeat_heads(key, query.shape[1]), _repeat_heads(value, query.shape[1])
     scores = (query @ key.mT) * _factor(scale, query.shape[-1])
-    if not is_causal:
+    keep = _keep(query, key, is_causal, attn_mask)
+    if keep is None:
         return torch.softmax(scores, dim=-1) @ value
-    keep = causal_mask(query.shape[2], key.shape[2], query.device)
     weights = torch.softmax(scores.masked_fill(~keep, -torch.inf), dim=-1)
     return weights.masked_fill(~keep, 0.0) @ value  # softmax of a row without keys is NaN; its weights are 0
 
@@ -176,14 +203,26 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, *, enable_
 
 
 def _scores(
-    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, dtype: torch.dtype
+    query: Tensor, key: Tensor, value: Tensor, keep: Tensor | None, scale: float | None, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Masked scores and the values in `dtype`, with the key heads repeated for GQA."""
     key, value = _repeat_heads(key.to(dtype), query.shape[1]), _repeat_heads(value.to(dtype), query.shape[1])
     scores = (query.to(dtype) @ key.mT) * _factor(scale, query.shape[-1])
-    if is_causal:
-        scores = scores.masked_fill(~causal_mask(query.shape[2], key.shape[2], query.device), -torch.inf)
+    if keep is not None:
+        scores = scores.masked_fill(~keep, -torch.inf)
     return scores, value
+
+
+def _keep(query: Tensor, key: Tensor, is_causal: bool, attn_mask: Tensor | None) -> Tensor | None:
+    """Which pairs count, bool `[L_q, L_k]`; None for all."""
+    lengths = query.shape[2], key.shape[2]
+    if attn_mask is not None and (attn_mask.dtype != torch.bool or attn_mask.shape != lengths):
+        got = f"{attn_mask.dtype} {list(attn_mask.shape)}"
+        raise ValueError(f"attn_mask is {got}; it must be torch.bool [L_q, L_k], here {list(lengths)}")
+    if not is_causal:
+        return attn_mask
+    causal = causal_mask(*lengths, query.device)
+    return causal if attn_mask is None else causal & attn_mask
 
 
 def _factor(scale: float | None, head_dim: int) -> float:

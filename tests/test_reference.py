@@ -106,3 +106,22 @@ def test_gradient_of_the_wrong_shape_is_refused():
     query, key, value = tensors()
     with pytest.raises(ValueError, match="grad_output has shape"):
         reference.attention_gradients(query, key, value, key)
+
+
+def test_a_mask_hides_pairs_also_from_the_gradients():
+    query, key, value = (tensor.requires_grad_() for tensor in tensors())
+    mask, grad = torch.rand(5, 7) < 0.5, torch.randn(2, 3, 5, 4, dtype=torch.float64)
+    mask[2] = False
+    out = reference.attention(query, key, value, attn_mask=mask)
+    wanted = F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~mask.any(1, keepdim=True))
+    torch.testing.assert_close(out[:, :, mask.any(1)], wanted[:, :, mask.any(1)])
+    assert (out[:, :, 2] == 0).all()
+    torch.testing.assert_close(reference.torch_attention(query, key, value, attn_mask=mask), out)
+    ours = reference.attention_gradients(query, key, value, grad, attn_mask=mask)
+    for gradient, expected in zip(ours, torch.autograd.grad(out, (query, key, value), grad), strict=True):
+        torch.testing.assert_close(gradient, expected)
+
+
+def test_a_mask_of_the_wrong_kind_is_named():
+    with pytest.raises(ValueError, match=r"attn_mask is torch.float32 \[5, 7\]; it must be torch.bool \[L_q, L_k\]"):
+        reference.attention(*tensors(), attn_mask=torch.ones(5, 7))

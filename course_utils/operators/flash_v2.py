@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, RawModule, read_kernel
-from course_utils.operators.inputs import check_inputs, dense, differentiable_once, fitting
+from course_utils.operators.inputs import check_inputs, cut, dense, differentiable_once, fitting, for_kernels
 
 FOLDER = "03_flash_attention_v2"
 BF16 = {torch.float16: 0, torch.bfloat16: 1}  # the option -DBF16 of the kernels
@@ -125,16 +124,9 @@ def flash_attention_v2(
     factor = check_inputs(
         query, key, value, is_causal=is_causal, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa
     )
-    if factor <= 0:  # the kernels scale after they took the maximum; a change of sign rounds nothing
-        query, factor = query * (-1.0 if factor else 0.0), -factor or 1.0
-    head_dim = query.shape[-1]
-    kernel_dim = next((d for d in HEAD_DIMS if d >= head_dim), None)
-    if kernel_dim is None:
-        raise ValueError(f"query has head dimension {head_dim}; it must be at most {HEAD_DIMS[-1]}")
-    padding = kernel_dim - head_dim
-    inputs = (dense(pad(tensor, (0, padding)) if padding else tensor) for tensor in (query, key, value))
+    *inputs, factor = for_kernels(query, key, value, factor, HEAD_DIMS)
     out, lse = _FlashAttention.apply(*inputs, bool(is_causal), factor)
-    out = out if kernel_dim == head_dim else out[..., :head_dim].contiguous()
+    out = cut(out, query.shape[-1])
     return (out, lse) if return_lse else out
 
 
@@ -167,8 +159,8 @@ class _FlashAttention(torch.autograd.Function):
         batch, heads, query_length, head_dim = query.shape
         deterministic = torch.are_deterministic_algorithms_enabled()
         grad_out = dense(grad_out)
-        delta = torch.empty_like(lse)
-        grad_query, grad_key, grad_value = (torch.empty_like(tensor) for tensor in (query, key, value))
+        delta = row_delta(out, grad_out)
+        grad_key, grad_value = torch.empty_like(key), torch.empty_like(value)
         # The second pass needs no sums; delta stands for them where the kernel takes a pointer.
         dq_sum = delta if deterministic else torch.zeros_like(query, dtype=torch.float32)
         tile = fitting(BACKWARD_TILES[head_dim], query.device)
@@ -176,10 +168,6 @@ class _FlashAttention(torch.autograd.Function):
         block, inputs = (tile.threads,), (query, key, value, grad_out, lse, delta)
         scalars = _scalars(query, key, ctx.scale, ctx.is_causal)
 
-        delta_rows = tile.threads * 8 // head_dim
-        kernel("backward_delta")(
-            (ceil_div(query_length, delta_rows), heads, batch), block, (out, grad_out, delta, scalars[0])
-        )
         kernel("backward_dk_dv")(
             (ceil_div(key.shape[2], tile.block_cols), key.shape[1], batch),
             block,
@@ -187,6 +175,7 @@ class _FlashAttention(torch.autograd.Function):
             shared_mem=tile.shared_bytes,
         )
         if deterministic:
+            grad_query = torch.empty_like(query)
             kernel("backward_dq")(
                 (ceil_div(query_length, tile.dq_rows), heads, batch),
                 block,
@@ -194,13 +183,31 @@ class _FlashAttention(torch.autograd.Function):
                 shared_mem=tile.dq_shared_bytes,
             )
         else:
-            size = query.numel()
-            kernel("backward_round_dq")(
-                (ceil_div(size, 4 * tile.threads),),
-                block,
-                (dq_sum, grad_query, np.float32(ctx.scale), np.int64(size)),
-            )
+            grad_query = rounded_dq(dq_sum, ctx.scale, query.dtype)
         return grad_query, grad_key, grad_value, None, None
+
+
+def row_delta(out: Tensor, grad_out: Tensor) -> Tensor:
+    """Δ = rowsum(dO ∘ O), float32 `[B, H, L_q]`, with which every backward pass begins; both tensors dense."""
+    batch, heads, query_length, head_dim = out.shape
+    delta = out.new_empty(batch, heads, query_length, dtype=torch.float32)
+    tile = fitting(BACKWARD_TILES[head_dim], out.device)
+    rows = tile.threads * 8 // head_dim
+    _kernel("backward", tile.options, out.dtype, "backward_delta")(
+        (ceil_div(query_length, rows), heads, batch), (tile.threads,), (out, grad_out, delta, np.int32(query_length))
+    )
+    return delta
+
+
+def rounded_dq(dq_sum: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """scale · dq_sum in 16 bits, with which a backward pass that adds up dQ by atomics ends."""
+    grad_query = torch.empty_like(dq_sum, dtype=dtype)
+    tile = fitting(BACKWARD_TILES[dq_sum.shape[-1]], dq_sum.device)
+    size = dq_sum.numel()
+    _kernel("backward", tile.options, dtype, "backward_round_dq")(
+        (ceil_div(size, 4 * tile.threads),), (tile.threads,), (dq_sum, grad_query, np.float32(scale), np.int64(size))
+    )
+    return grad_query
 
 
 def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from course_utils.emulator.module import SHARED_LIMIT
 from course_utils.reference import check_attention_inputs
@@ -59,6 +60,30 @@ def dense(tensor: Tensor) -> Tensor:
     """The tensor itself where a kernel can read it, contiguous and aligned to 16 bytes; else a copy that is."""
     tensor = tensor.contiguous().resolve_neg()
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
+
+
+def for_kernels(
+    query: Tensor, key: Tensor, value: Tensor, factor: float, head_dims: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Query, key, value and the factor of the scores as the kernels take them: the factor is positive, d one of
+    `head_dims` (ascending), filled up with zeros, and the tensors are dense.
+
+    Raises ValueError where d is more than the last of `head_dims`.
+    """
+    if factor <= 0:  # the kernels scale after they took the maximum; a change of sign rounds nothing
+        query, factor = query * (-1.0 if factor else 0.0), -factor or 1.0
+    head_dim = query.shape[-1]
+    kernel_dim = next((d for d in head_dims if d >= head_dim), None)
+    if kernel_dim is None:
+        raise ValueError(f"query has head dimension {head_dim}; it must be at most {head_dims[-1]}")
+    padding = kernel_dim - head_dim
+    tensors = (dense(pad(tensor, (0, padding)) if padding else tensor) for tensor in (query, key, value))
+    return *tensors, factor
+
+
+def cut(out: Tensor, head_dim: int) -> Tensor:
+    """The output without the columns that `for_kernels` filled up."""
+    return out if out.shape[-1] == head_dim else out[..., :head_dim].contiguous()
 
 
 def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:

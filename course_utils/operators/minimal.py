@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, RawModule, read_kernel
-from course_utils.operators.inputs import check_inputs, dense, differentiable_once, fitting
+from course_utils.operators.inputs import check_inputs, cut, dense, differentiable_once, fitting, for_kernels
 
 ROWS = 8  # forward.cu: rows of a tile that one thread works on
 
@@ -105,16 +104,9 @@ def flash_attention_minimal(
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
     factor = check_inputs(query, key, value, is_causal=is_causal, scale=scale, dtypes=(torch.float32,))
-    if factor <= 0:  # the kernels scale after they took the maximum
-        query, factor = query * factor, 1.0
-    head_dim = query.shape[-1]
-    kernel_dim = next((d for d in HEAD_DIMS if d >= head_dim), None)
-    if kernel_dim is None:
-        raise ValueError(f"query has head dimension {head_dim}; it must be at most {HEAD_DIMS[-1]}")
-    padding = kernel_dim - head_dim
-    inputs = (dense(pad(tensor, (0, padding)) if padding else tensor) for tensor in (query, key, value))
+    *inputs, factor = for_kernels(query, key, value, factor, HEAD_DIMS)
     out, lse = _FlashAttention.apply(*inputs, bool(is_causal), factor)
-    out = out if kernel_dim == head_dim else out[..., :head_dim].contiguous()
+    out = cut(out, query.shape[-1])
     return (out, lse) if return_lse else out
 
 

@@ -65,12 +65,14 @@ forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, fl
         Scores S;
         compute_scores(S, tile.Q + row0 * D, tile.K[j % 2]);
         if (j0 + B_C > L_k || (is_causal && j0 + B_C - 1 > i_warp + shift))
-            mask_scores(S, [=](int row, int key) {
-                return j0 + key < L_k && (!is_causal || j0 + key <= i_warp + row + shift);
+            mask_scores(S, [=](int row) {
+                const int end = is_causal ? min(L_k, i_warp + row + shift + 1) : L_k;
+                return [=](int key) { return j0 + key < end; };
             });
         update_maximum(state, S, factor);
         accumulate(state, S, tile.V[j % 2], factor);
     }
-    const long long row = (long long)head * L_q + i_warp;   // lines 12 to 15
+    normalize(state);   // lines 12 to 15
+    const long long row = (long long)head * L_q + i_warp;
     write_rows(state, O + row * D, LSE + row, L_q - i_warp, tile.Q + row0 * D);
 }

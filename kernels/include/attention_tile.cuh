@@ -41,17 +41,21 @@ __device__ inline void compute_scores(Scores& S, const scalar_t* Q, const scalar
     }
 }
 
-// S = −∞ where `visible(row, key)` is false; rows count from the warp's first, keys from the
-// tile's.
-template <typename Visible>
-__device__ inline void mask_scores(Scores& S, Visible visible) {
-    const int lane = threadIdx.x % 32, row = lane / 4, key = lane % 4 * 2;
+// S = −∞ where a row does not see a key: `keys_of(row)` gives a test of keys. Rows count from the
+// warp's first, keys from the tile's.
+template <typename KeysOf>
+__device__ inline void mask_scores(Scores& S, KeysOf keys_of) {
+    const int lane = threadIdx.x % 32;
     #pragma unroll
     for (int i = 0; i < M; i++)
         #pragma unroll
-        for (int n = 0; n < N; n++)
-            for (int e = 0; e < 4; e++)
-                if (!visible(16 * i + row + e / 2 * 8, 8 * n + key + e % 2)) S[i][n][e] = NEG_INF;
+        for (int r = 0; r < 2; r++) {
+            const auto sees = keys_of(16 * i + 8 * r + lane / 4);
+            #pragma unroll
+            for (int n = 0; n < N; n++)
+                for (int e = 0; e < 2; e++)
+                    if (!sees(8 * n + lane % 4 * 2 + e)) S[i][n][2 * r + e] = NEG_INF;
+        }
 }
 
 // Lines 9 and 10, what is old: a new maximum m, and l and O times exp(m_old − m). Any m gives the
@@ -104,27 +108,37 @@ __device__ inline void accumulate(OnlineSoftmax& state, Scores& S, const scalar_
     }
 }
 
-// Lines 12 to 15: O / l and LSE = m + log(l) of the warp's first `rows_left` rows; 0 and −∞ for a
-// row that saw no key. O passes through `tile`, ROWS × D of shared memory that is the warp's own,
-// so that a lane writes 16 bytes at a time.
-__device__ inline void write_rows(const OnlineSoftmax& state, scalar_t* O, float* LSE,
-                                  int rows_left, scalar_t* tile) {
-    const int lane = threadIdx.x % 32;
-    __syncwarp();   // the warp may just have read Q from there
-    #pragma unroll
+// Lines 12 and 13: O becomes O / l, and m becomes the log-sum-exp, m + log(l) as a natural
+// logarithm; 0 and −∞ for a row that saw no key. All lanes of a row have its m.
+__device__ inline void normalize(OnlineSoftmax& state) {
     for (int i = 0; i < M; i++)
         for (int r = 0; r < 2; r++) {
             float l = state.l[i][r];
             l += __shfl_xor_sync(0xffffffff, l, 1);
             l += __shfl_xor_sync(0xffffffff, l, 2);
             const float inverse = l == 0 ? 0 : __fdividef(1, l);
+            state.m[i][r] = l == 0 ? NEG_INF : (state.m[i][r] + __log2f(l)) * LN_2;
+            for (int c = 0; c < D / 8; c++)
+                state.O[i][c][2 * r] *= inverse, state.O[i][c][2 * r + 1] *= inverse;
+        }
+}
+
+// Lines 14 and 15: writes O and LSE, both normalized, of the warp's first `rows_left` rows. O
+// passes through `tile`, ROWS × D of shared memory that is the warp's own, so that a lane writes 16
+// bytes at a time. `pitch`: elements from one row of O to the next; LSE has one for each D of them.
+__device__ inline void write_rows(const OnlineSoftmax& state, scalar_t* O, float* LSE,
+                                  int rows_left, scalar_t* tile, int pitch = D) {
+    const int lane = threadIdx.x % 32;
+    __syncwarp();   // the warp may just have read Q from there
+    #pragma unroll
+    for (int i = 0; i < M; i++)
+        for (int r = 0; r < 2; r++) {
             const int row = 16 * i + 8 * r + lane / 4;
-            if (lane % 4 == 0 && row < rows_left)
-                LSE[row] = l == 0 ? NEG_INF : (state.m[i][r] + __log2f(l)) * LN_2;
+            if (lane % 4 == 0 && row < rows_left) LSE[row * (pitch / D)] = state.m[i][r];
             for (int c = 0; c < D / 8; c++) {
                 const float* o = &state.O[i][c][2 * r];
                 unsigned* pair = reinterpret_cast<unsigned*>(tile + swizzled(row, c)) + lane % 4;
-                *pair = pack(o[0] * inverse, o[1] * inverse);
+                *pair = pack(o[0], o[1]);
             }
         }
     __syncwarp();
@@ -132,6 +146,6 @@ __device__ inline void write_rows(const OnlineSoftmax& state, scalar_t* O, float
     #pragma unroll
     for (int row = lane / (D / 8); row < ROWS; row += 32 / (D / 8))
         if (row < rows_left)
-            reinterpret_cast<uint4*>(O)[row * (D / 8) + chunk] =
+            reinterpret_cast<uint4*>(O + row * pitch)[chunk] =
                 *reinterpret_cast<const uint4*>(tile + swizzled(row, chunk));
 }

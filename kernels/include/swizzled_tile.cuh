@@ -23,14 +23,17 @@ __device__ inline unsigned row_address(const scalar_t* tile, int row) {
 
 // Starts to copy ROWS rows of a matrix to a tile; zeros from row `rows_left` on, since old numbers
 // there may be NaN, and 0 · NaN is NaN. RAGGED = false: all rows exist, and nothing is compared.
+// `pitch`: elements from one row to the next.
 template <int ROWS, bool RAGGED = true>
 __device__ inline void load_tile_async(scalar_t* tile, const scalar_t* matrix,
-                                       int rows_left = ROWS) {
+                                       int rows_left = ROWS, int pitch = D) {
     constexpr int STEP = THREADS / (D / 8);   // the block copies so many rows at a time
-    static_assert(STEP % 8 == 0 && ROWS % STEP == 0, "the swizzle of a thread's chunks must agree");
+    static_assert((STEP & (STEP - 1)) == 0 && ROWS % STEP == 0, "a thread's rows: r XOR row % 8");
     const int row = threadIdx.x / (D / 8), chunk = threadIdx.x % (D / 8);
-    tile += swizzled(row, chunk), matrix += row * D + chunk * 8;
+    const int place = swizzled(row, chunk);
+    matrix += row * pitch + chunk * 8;
     #pragma unroll
-    for (int r = 0; r < ROWS; r += STEP)
-        copy_16_bytes_async(tile + r * D, matrix + r * D, !RAGGED || row + r < rows_left);
+    for (int r = 0; r < ROWS; r += STEP)   // row + r swizzles as row XOR r does: row < STEP
+        copy_16_bytes_async(tile + r * D + (place ^ r % 8 * 8), matrix + r * pitch,
+                            !RAGGED || row + r < rows_left);
 }

@@ -308,11 +308,14 @@ def check_broken(gradients):
         ("state.m[i][r] = m_new, state.l[i][r] *= rescale;", "state.m[i][r] = m_new;"),
         ("state.O[i][c][2 * r] *= rescale, state.O[i][c][2 * r + 1] *= rescale;", ";"),
         ("high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));", ";"),  # lanes of a row disagree
-        ("<= i_warp + row + shift", "<= i_warp + row + shift + 1"),  # sees one key of the future
-        ("<= i_warp + row + shift", "<= i_warp + row"),  # top-left
+        ("i_warp + row + shift + 1)", "i_warp + row + shift + 2)"),  # sees one key of the future
+        ("i_warp + row + shift + 1)", "i_warp + row + 1)"),  # top-left
         ("j0 + B_C - 1 > i_warp + shift", "j0 > i_warp + shift"),  # forgets the mask in tiles on the diagonal
         ("j0 + B_C - 1 > i_warp + shift", "j0 + B_C - 2 > i_warp + shift"),  # forgets it in their corners
-        ("j0 + key < L_k && ", ""),  # the ragged end counts as keys of zeros
+        (
+            "min(L_k, i_warp + row + shift + 1) : L_k",
+            "i_warp + row + shift + 1 : L_k + B_C",
+        ),  # the ragged end counts as keys of zeros
         ("l == 0 ? 0 : __fdividef(1, l)", "__fdividef(1, l)"),  # NaN in rows without keys
         ("(state.m[i][r] + __log2f(l)) * LN_2", "state.m[i][r] + __log2f(l)"),  # log-sum-exp in base 2
         ("kv_head = head / group;", "kv_head = head % (gridDim.y / group);"),
@@ -329,7 +332,7 @@ def test_a_broken_forward_kernel_fails_the_check(break_kernel, fresh_kernels, ri
     [
         ("atomics", "ds = p * (ds - delta_i[query]);", "ds = p * ds;"),
         ("atomics", "- LSE_i[query] * LOG2_E", "- LSE_i[query]"),
-        ("atomics", "j > i + shift)) p = 0;", "j > i + shift + 1)) p = 0;"),
+        ("atomics", "<= i0 + query + shift", "<= i0 + query + shift + 1"),
         ("atomics", "store_pair(dK + at, scale * k[0], scale * k[1]);", "store_pair(dK + at, k[0], k[1]);"),
         ("atomics", "steps = group * (", "steps = ("),  # only the first query head of a group counts
         ("atomics", "scale * sum.x", "sum.x"),

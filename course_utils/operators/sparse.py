@@ -1,0 +1,554 @@
+"""Attention under a pattern, by the kernel that suits it (kernels/04_sparse_patterns), in fp16 and bf16.
+
+What a call needs beside its inputs, block lists, CSR rows and the order of the work, is built by its first call and
+kept as long as the pattern or the lists live, for each pair of lengths and each device: later calls pay nothing.
+Nothing of size L² is ever stored.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.costs import ceil_div
+from course_utils.cuda import Kernel, RawModule, read_kernel
+from course_utils.operators import flash_v2
+from course_utils.operators.flash_v2 import BF16, HEAD_DIMS, BackwardTile, ForwardTile
+from course_utils.operators.inputs import check_inputs, cut, dense, differentiable_once, fitting, for_kernels
+from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges
+
+FOLDER = "04_sparse_patterns"
+BLOCK = 64  # of the block lists that sparse_attention asks a pattern for
+# What a row costs csr_gather beside its pairs, and what a block costs block_sparse, in pairs of csr_gather: measured on
+# an H200 with d = 128 (part "csr" of the chapter's figures).
+CSR_ROW_COST, CSR_BLOCK_COST = 25, 130
+CSR_LONGEST = 4096  # keys: a row is the work of one warp, and a longer one would set the time of the whole
+CSR_WARPS = 4
+MERGED_ROWS = 4  # rows per block of merge_parts
+MAX_DILATION = 2**17  # of range.cu
+SLOTS = {64: 512, 128: 256}  # blocks of threads that a large GPU runs at a time, by the size of a block of the lists
+SHORTEST_PART = 1024  # keys: below, to split a row and merge it again costs more than it saves
+
+
+class RangeTile(ForwardTile):
+    """Options of range.cu, but for DILATED: those of 03_flash_attention_v2/forward.cu, and every tile that no row sees
+    is skipped."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return *super().options, "-DSKIP=1"
+
+    @property
+    def shared_bytes(self) -> int:
+        """Besides Q, K and V, the first and the last key of each row."""
+        return super().shared_bytes + 8 * self.block_rows
+
+
+class BlockTile(NamedTuple):
+    """Options of block_sparse.cu: blocks of the lists, of which B_c keys at a time are in shared memory."""
+
+    head_dim: int
+    block: int
+    block_cols: int
+    warps: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return f"-DD={self.head_dim}", f"-DBLOCK={self.block}", f"-DB_C={self.block_cols}", f"-DWARPS={self.warps}"
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def shared_bytes(self) -> int:
+        """Q, and two tiles each of K and V."""
+        return 2 * self.head_dim * (self.block + 4 * self.block_cols)
+
+
+# As in flash_v2: the fastest tiles on an H200 first, then smaller ones for GPUs with less shared memory.
+RANGE_TILES = {64: (RangeTile(64, 128, 128, 4),), 128: (RangeTile(128, 128, 64, 4),)}
+RANGE_BACKWARD_TILES = flash_v2.BACKWARD_TILES
+BLOCK_TILES = {  # by (head dimension, block)
+    (64, 64): (BlockTile(64, 64, 64, 2),),
+    (64, 128): (BlockTile(64, 128, 128, 4),),
+    (128, 64): (BlockTile(128, 64, 32, 2),),
+    (128, 128): (BlockTile(128, 128, 64, 4),),
+}
+BLOCK_BACKWARD_TILES = {
+    (64, 64): (BackwardTile(64, 4, 16, 64),),
+    (64, 128): (BackwardTile(64, 4, 32, 64),),
+    (128, 64): (BackwardTile(128, 4, 16, 32),),
+    (128, 128): (BackwardTile(128, 8, 16, 64), BackwardTile(128, 4, 16, 32)),
+}
+
+# ---------------------------------------------------------------------------------------------- the operator
+
+
+class Choice(NamedTuple):
+    """Which kernel sparse_attention takes, "range", "block_sparse" or "csr_gather", and why, in words."""
+
+    kernel: str
+    why: str
+
+
+def sparse_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pattern: Pattern,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(scale · Q Kᵀ) V over the pairs that a pattern keeps, by the kernel of `choose_kernel`.
+
+    The first call with a pattern, its lengths and a device builds lists, which takes longer; they are kept with the
+    pattern, so keep the pattern.
+
+    Args:
+        query: `[B, H, L_q, d]`, float16 or bfloat16, d up to 128, on the CPU (emulator) or a GPU; strided inputs are
+            copied, and d is filled up with zeros to 64 or 128.
+        key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H.
+        pattern: a Pattern of `course_utils.patterns`, the same for every batch and head. Query r has position
+            `r + L_k - L_q`.
+        scale: factor of the scores; None means `1 / sqrt(d)`.
+        enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.
+        return_lse: also return the log-sum-exp of each row of scores.
+
+    Returns:
+        out `[B, H, L_q, d]` in the dtype of query, differentiable once by autograd; zeros for a query that sees no
+        key. With return_lse `(out, lse)`: lse `[B, H, L_q]`, float32, natural logarithm, not differentiable; minus
+        infinity for a query that sees no key.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
+        RuntimeError: in the backward pass under `torch.use_deterministic_algorithms(True)`: blocks add their shares of
+            dQ by atomics, in an order of chance.
+    """
+    _check_pattern(pattern)
+    factor = check_inputs(query, key, value, is_causal=False, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa)
+    lengths, device = (query.shape[2], key.shape[2]), query.device
+    chosen = choose_kernel(pattern, *lengths, differentiable=_needs_gradient(query, key, value), device=device)
+    if chosen.kernel == "range":
+        mask: Mask = _RangeMask(pattern.ranges)
+    elif chosen.kernel == "block_sparse":
+        mask = _BlockMask(pattern.block_lists(*lengths, block=BLOCK, device=device))
+    else:
+        mask = _CsrMask(*_csr(pattern, *lengths, device))
+    return _attend(query, key, value, mask, factor, return_lse)
+
+
+def choose_kernel(
+    pattern: Pattern,
+    query_length: int,
+    key_length: int | None = None,
+    *,
+    differentiable: bool = False,
+    device: torch.device | str = "cpu",
+) -> Choice:
+    """Which kernel `sparse_attention` takes for a pattern at these lengths, and why.
+
+    "range" where the rows are ranges of keys. Else "block_sparse", unless so few pairs of the visited blocks are kept
+    (about 1 in 30) that gathering the keys of each row is faster: then "csr_gather", if no row has more than 4096
+    keys, and no gradient is asked for.
+
+    differentiable: whether gradients will be asked for. device: where the lists are built and kept.
+    """
+    _check_pattern(pattern)
+    key_length = query_length if key_length is None else key_length
+    choose = functools.partial(_choose, pattern, query_length, key_length, differentiable, torch.device(device))
+    return _kept(pattern, ("choice", query_length, key_length, differentiable, str(device)), choose)
+
+
+def _choose(pattern: Pattern, query_length: int, key_length: int, differentiable: bool, device: torch.device) -> Choice:
+    if pattern.ranges is not None and _dilation(pattern.ranges, query_length, key_length) <= MAX_DILATION:
+        classes = pattern.ranges.dilation
+        where = "" if classes == 1 else f", in each of {classes} residue classes"
+        return Choice("range", f"the rows are ranges of keys{where}: which tiles to visit is arithmetic")
+    pairs, visited = pattern.work(query_length, key_length, block=BLOCK, device=device)
+    if not visited:
+        return Choice("block_sparse", "no query sees a key: the lists are empty")
+    kept = f"{pairs / (visited * BLOCK**2):.2%} of the pairs in the {BLOCK} × {BLOCK} blocks visited are kept"
+    if pairs + CSR_ROW_COST * query_length >= CSR_BLOCK_COST * visited:
+        return Choice("block_sparse", f"{kept}: enough for tensor cores")
+    if differentiable:
+        return Choice("block_sparse", f"{kept}: few, but csr_gather has no backward pass")
+    longest = int(_csr(pattern, query_length, key_length, device)[0].diff().max())
+    if longest > CSR_LONGEST:
+        return Choice("block_sparse", f"{kept}: few, but one row of {longest} keys would be the work of one warp")
+    return Choice("csr_gather", f"{kept}: too few for tensor cores")
+
+
+def _csr(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    key = "csr", query_length, key_length, str(device)
+    return _kept(pattern, key, lambda: pattern.csr(query_length, key_length, device=device))
+
+
+# ---------------------------------------------------------------------------------------------- the kernels by name
+
+
+def range_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    ranges: Ranges,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`sparse_attention` by range.cu. ranges: a Ranges of `course_utils.patterns`, such as `pattern.ranges`."""
+    factor = check_inputs(query, key, value, is_causal=False, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa)
+    _check_ranges(ranges, query.shape[2], key.shape[2])
+    return _attend(query, key, value, _RangeMask(ranges), factor, return_lse)
+
+
+def block_sparse_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    block_lists: BlockLists,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`sparse_attention` by block_sparse.cu. block_lists: those of a pattern, `pattern.block_lists(L_q, L_k)`, or of
+    FlexAttention's BlockMask, `BlockLists.from_block_mask(...)`; for the lengths and on the device of query and key.
+    """
+    if not isinstance(block_lists, BlockLists):
+        raise TypeError(
+            f"block_lists is a {type(block_lists).__name__}; it must be a BlockLists: pattern.block_lists(L_q, L_k) "
+            "or BlockLists.from_block_mask(block_mask)"
+        )
+    factor = check_inputs(query, key, value, is_causal=False, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa)
+    lengths, device = (query.shape[2], key.shape[2]), query.device
+    if (block_lists.L_q, block_lists.L_k) != lengths:
+        wanted = f"those of query and key, {lengths[0]} and {lengths[1]}"
+        raise ValueError(f"block_lists has L_q {block_lists.L_q} and L_k {block_lists.L_k}; they must be {wanted}")
+    if block_lists.device != device:
+        raise ValueError(f"block_lists is on {block_lists.device}; it must be on {device}, like query")
+    return _attend(query, key, value, _BlockMask(block_lists), factor, return_lse)
+
+
+def csr_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    indptr: Tensor,
+    indices: Tensor,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`sparse_attention` by csr_gather.cu, without gradients: row i sees keys `indices[indptr[i]:indptr[i + 1]]`.
+
+    indptr: int64 `[L_q + 1]`; indices: int32 `[indptr[-1]]`, each at least 0 and less than L_k, one named twice counts
+    twice. Both on the device of query. They are checked by every call, which takes a pass over them.
+    Raises RuntimeError where a gradient is asked for.
+    """
+    factor = check_inputs(query, key, value, is_causal=False, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa)
+    _check_csr(indptr, indices, query.shape[2], key.shape[2], query.device)
+    if _needs_gradient(query, key, value):
+        raise RuntimeError(
+            "csr_attention has no backward pass: call it under torch.no_grad(), or take sparse_attention or "
+            "block_sparse_attention"
+        )
+    return _attend(query, key, value, _CsrMask(indptr, indices), factor, return_lse)
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, factor: float, return_lse: bool
+) -> Tensor | tuple[Tensor, Tensor]:
+    *inputs, scale = for_kernels(query, key, value, factor, HEAD_DIMS)
+    out, lse = _SparseAttention.apply(*inputs, scale, mask)
+    out = cut(out, query.shape[-1])
+    return (out, lse) if return_lse else out
+
+
+class _SparseAttention(torch.autograd.Function):
+    """The kernels of a mask as a differentiable function of dense tensors whose head dimension has a kernel."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Mask) -> tuple[Tensor, Tensor]:
+        out = torch.empty_like(query)
+        lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+        mask.forward(query, key, value, out, lse, _scalars(query, key, scale))
+        ctx.save_for_backward(query, key, value, out, lse)
+        ctx.scale, ctx.mask = scale, mask
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        _no_promise_of_the_same_bits()
+        query, key, value, out, lse = ctx.saved_tensors
+        grad_out = dense(grad_out)
+        delta = flash_v2.row_delta(out, grad_out)
+        dq_sum = torch.zeros_like(query, dtype=torch.float32)
+        grad_key, grad_value = torch.empty_like(key), torch.empty_like(value)
+        tensors = query, key, value, grad_out, lse, delta, dq_sum, grad_key, grad_value
+        ctx.mask.backward(*tensors, _scalars(query, key, ctx.scale))
+        return flash_v2.rounded_dq(dq_sum, ctx.scale, query.dtype), grad_key, grad_value, None, None
+
+
+def _no_promise_of_the_same_bits() -> None:
+    if torch.are_deterministic_algorithms_enabled():
+        message = "the backward pass of sparse_attention is not deterministic: dQ is summed by atomics"
+        if not torch.is_deterministic_algorithms_warn_only_enabled():
+            raise RuntimeError(f"{message}; turn torch.use_deterministic_algorithms off for it")
+        warnings.warn(message, UserWarning, stacklevel=2)
+
+
+# ---------------------------------------------------------------------------------------------- the launches
+
+Scalars = tuple[np.generic, ...]  # L_q, L_k, group and scale, as the kernels take them
+
+
+class _RangeMask(NamedTuple):
+    """Launches of range.cu and range_backward.cu."""
+
+    ranges: Ranges
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
+        batch, heads, query_length, head_dim = query.shape
+        tile = fitting(RANGE_TILES[head_dim], query.device)
+        ranges = _numbers(self.ranges, query, key)
+        options = *tile.options, f"-DDILATED={int(ranges[-1] > 1)}"
+        _kernel("range", options, query.dtype, "range_forward")(
+            (_class_tiles(query_length, ranges[-1], tile.block_rows), heads, batch),
+            (tile.threads,),
+            (query, key, value, out, lse, *scalars, *map(np.int32, ranges)),
+            shared_mem=tile.shared_bytes,
+        )
+
+    def backward(self, query: Tensor, key: Tensor, *more: Any) -> None:
+        batch, kv_heads, key_length, head_dim = key.shape
+        tile = fitting(RANGE_BACKWARD_TILES[head_dim], key.device)
+        ranges = _numbers(self.ranges, query, key)
+        *tensors, scalars = more
+        _kernel("range_backward", tile.options, key.dtype, "range_dk_dv")(
+            (_class_tiles(key_length, ranges[-1], tile.block_cols), kv_heads, batch),
+            (tile.threads,),
+            (query, key, *tensors, *scalars, *map(np.int32, ranges)),
+            shared_mem=tile.shared_bytes,
+        )
+
+
+def _numbers(ranges: Ranges, query: Tensor, key: Tensor) -> tuple[int, ...]:
+    *others, _ = ranges
+    return *others, _dilation(ranges, query.shape[2], key.shape[2])
+
+
+def _dilation(ranges: Ranges, query_length: int, key_length: int) -> int:
+    """The dilation, at most as many classes as there are positions: then each query sees at most its own key, and more
+    classes, which would be empty blocks, change nothing."""
+    return min(ranges.dilation, max(query_length, key_length))
+
+
+def _class_tiles(length: int, dilation: int, rows: int) -> int:
+    return dilation * ceil_div(ceil_div(length, dilation), rows)
+
+
+class _BlockMask(NamedTuple):
+    """Launches of block_sparse.cu and block_sparse_backward.cu."""
+
+    lists: BlockLists
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
+        lists, (batch, heads, _, head_dim) = self.lists, query.shape
+        tile = fitting(BLOCK_TILES[head_dim, lists.block], query.device)
+        work = _kept(lists, ("work", batch * heads), lambda: work_items(lists, batch * heads))
+        parts = query.new_empty(work.parts, batch, heads, lists.block, head_dim, dtype=torch.float32)
+        lse_parts = parts.new_empty(parts.shape[:-1])
+        kernel = functools.partial(_kernel, "block_sparse", tile.options, query.dtype)
+        kernel("block_sparse_forward")(
+            (len(work.items), heads, batch),
+            (tile.threads,),
+            (query, key, value, out, lse, work.items, lists.indices, lists.bits_index, lists.bits, parts, lse_parts)
+            + scalars,
+            shared_mem=tile.shared_bytes,
+        )
+        if work.parts:
+            kernel("merge_parts")(
+                (len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch),
+                (32 * MERGED_ROWS,),
+                (parts, lse_parts, work.split_rows, out, lse, scalars[0]),
+            )
+
+    def backward(self, query: Tensor, key: Tensor, *more: Any) -> None:
+        lists, (batch, kv_heads, key_length, head_dim) = self.lists, key.shape
+        tile = fitting(BLOCK_BACKWARD_TILES[head_dim, lists.block], key.device)
+        *tensors, scalars = more
+        _kernel("block_sparse_backward", (*tile.options, f"-DBLOCK={lists.block}"), key.dtype, "block_sparse_dk_dv")(
+            (ceil_div(key_length, lists.block) * lists.block // tile.block_cols, kv_heads, batch),
+            (tile.threads,),
+            (query, key, *tensors, *lists.by_key(), lists.bits, *scalars),
+            shared_mem=tile.shared_bytes,
+        )
+
+
+class _CsrMask(NamedTuple):
+    """The launch of csr_gather.cu."""
+
+    indptr: Tensor
+    indices: Tensor
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
+        batch, heads, query_length, head_dim = query.shape
+        _kernel("csr_gather", (f"-DD={head_dim}", f"-DWARPS={CSR_WARPS}"), query.dtype, "csr_gather")(
+            (ceil_div(query_length, CSR_WARPS), heads, batch),
+            (32 * CSR_WARPS,),
+            (query, key, value, out, lse, self.indptr, self.indices, *scalars),
+        )
+
+
+Mask = _RangeMask | _BlockMask | _CsrMask
+
+
+class Work(NamedTuple):
+    """What the blocks of threads of block_sparse.cu do.
+
+    items: int32 `[n, 4]`, (block row, first entry of the lists, end entry, part, or -1 for a row in one piece), longest
+    first. split_rows: int32 `[m, 4]`, (block row, first part, end part, 0). parts: how many there are of all rows.
+    """
+
+    items: Tensor
+    split_rows: Tensor
+    parts: int
+
+
+def work_items(lists: BlockLists, heads: int) -> Work:
+    """The rows of the lists as pieces of work for `heads` heads (of the whole batch), long rows split evenly.
+
+    A row is split where it would keep one multiprocessor at work while the others are done: where it is longer than
+    an eighth of what each gets, unless most rows are about as long, or there are too few of them to go round. So the
+    parts of all heads take at most some 100 MB, whatever the length, and most patterns have none.
+    """
+    device = lists.device
+    counts = lists.indptr.diff().long()
+    share = len(lists.indices) * heads / SLOTS[lists.block]
+    typical = 2 * len(lists.indices) / len(counts)
+    limit = int(max(SHORTEST_PART / lists.block, min(typical, share), share / 8))
+    pieces = ((counts + limit - 1) // limit).clamp_(min=1)
+    first_piece = pieces.cumsum(0) - pieces
+
+    row = torch.repeat_interleave(torch.arange(len(counts), device=device), pieces)
+    number = torch.arange(len(row), device=device) - first_piece[row]
+    start = lists.indptr[row] + counts[row] * number // pieces[row]
+    end = lists.indptr[row] + counts[row] * (number + 1) // pieces[row]
+    is_part = pieces[row] > 1
+    part = torch.where(is_part, is_part.cumsum(0) - 1, -1)
+    longest_first = torch.argsort(end - start, descending=True, stable=True)
+    items = torch.stack((row, start, end, part), dim=1)[longest_first]
+
+    split = (pieces > 1).nonzero().squeeze(1)
+    end_part = pieces[split].cumsum(0)
+    split_rows = torch.stack((split, end_part - pieces[split], end_part, torch.zeros_like(split)), dim=1)
+    return Work(items.int().contiguous(), split_rows.int().contiguous(), int(pieces[split].sum()))
+
+
+def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
+    """What the operators launch for tensors of this dtype and device, to be compiled ahead of time."""
+    bf16 = f"-DBF16={BF16[dtype]}"
+    options = [("csr_gather", (f"-DD={head_dim}", f"-DWARPS={CSR_WARPS}")) for head_dim in HEAD_DIMS]
+    options += [
+        ("range", (*fitting(tiles, device).options, f"-DDILATED={dilated}"))
+        for tiles in RANGE_TILES.values()
+        for dilated in (0, 1)
+    ]
+    options += [("range_backward", fitting(tiles, device).options) for tiles in RANGE_BACKWARD_TILES.values()]
+    options += [("block_sparse", fitting(tiles, device).options) for tiles in BLOCK_TILES.values()]
+    options += [
+        ("block_sparse_backward", (*fitting(tiles, device).options, f"-DBLOCK={block}"))
+        for (_, block), tiles in BLOCK_BACKWARD_TILES.items()
+    ]
+    return [_module(file, (*of_file, bf16)) for file, of_file in options]
+
+
+def _scalars(query: Tensor, key: Tensor, scale: float) -> Scalars:
+    group = query.shape[1] // key.shape[1]
+    return np.int32(query.shape[2]), np.int32(key.shape[2]), np.int32(group), np.float32(scale)
+
+
+@functools.cache
+def _kernel(file: str, options: tuple[str, ...], dtype: torch.dtype, name: str) -> Kernel:
+    return _module(file, (*options, f"-DBF16={BF16[dtype]}")).get_function(name)
+
+
+@functools.cache
+def _module(file: str, options: tuple[str, ...]) -> RawModule:
+    return RawModule(code=read_kernel(f"{FOLDER}/{file}.cu"), options=options)
+
+
+Made = TypeVar("Made")
+_MADE: WeakKeyDictionary[object, dict[object, Any]] = WeakKeyDictionary()
+
+
+def _kept(owner: object, what: object, make: Callable[[], Made]) -> Made:
+    """make(), the first time; what it gave, later, as long as `owner` lives."""
+    made = _MADE.setdefault(owner, {})
+    if what not in made:
+        made[what] = make()
+    return made[what]
+
+
+# ---------------------------------------------------------------------------------------------- checks
+
+
+def _needs_gradient(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _check_pattern(pattern: Pattern) -> None:
+    if not isinstance(pattern, Pattern):
+        raise TypeError(
+            f"pattern is a {type(pattern).__name__}; it must be a Pattern of course_utils.patterns. "
+            "patterns.from_mask_mod(fn) makes one of a mask function, patterns.from_csr(indptr, indices) of rows of "
+            "keys; a BlockMask of FlexAttention goes to block_sparse_attention by BlockLists.from_block_mask"
+        )
+
+
+def _check_ranges(ranges: Ranges, query_length: int, key_length: int) -> None:
+    if not isinstance(ranges, Ranges):
+        raise TypeError(f"ranges is a {type(ranges).__name__}; it must be a Ranges, such as pattern.ranges")
+    bounds = {"sinks": (0, UNBOUNDED), "left": (0, UNBOUNDED), "right": (0, UNBOUNDED)}
+    bounds |= {"step": (1, UNBOUNDED // 2), "dilation": (1, UNBOUNDED)}
+    for name, (least, most) in bounds.items():
+        number = getattr(ranges, name)
+        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+            raise ValueError(f"ranges.{name} is {number!r}; it must be an int from {least} to {most}")
+    if ranges.sinks and (ranges.step > 1 or ranges.dilation > 1):
+        raise ValueError(f"ranges is {ranges}; with sinks, step and dilation must be 1")
+    if _dilation(ranges, query_length, key_length) > MAX_DILATION:
+        raise ValueError(
+            f"ranges.dilation is {ranges.dilation}; range.cu takes at most {MAX_DILATION} at such a length"
+        )
+
+
+def _check_csr(indptr: Tensor, indices: Tensor, query_length: int, key_length: int, device: torch.device) -> None:
+    for name, tensor, dtype in (("indptr", indptr, torch.int64), ("indices", indices, torch.int32)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch tensor of {dtype}")
+        if tensor.dtype != dtype or tensor.dim() != 1:
+            raise TypeError(f"{name} is {tensor.dtype} {list(tensor.shape)}; it must be {dtype}, with one dimension")
+        if tensor.device != device:
+            raise ValueError(f"{name} is on {tensor.device}; it must be on {device}, like query")
+    if len(indptr) != query_length + 1:
+        raise ValueError(f"indptr has {len(indptr)} elements; it must have L_q + 1 = {query_length + 1}")
+    if indptr[0] != 0 or indptr[-1] != len(indices) or (indptr.diff() < 0).any():
+        raise ValueError(f"indptr must ascend from 0 to the number of indices, {len(indices)}")
+    if len(indices) and not 0 <= indices.min() <= indices.max() < key_length:
+        found = f"from {int(indices.min())} to {int(indices.max())}"
+        raise ValueError(f"indices goes {found}; each must be at least 0 and less than L_k = {key_length}")

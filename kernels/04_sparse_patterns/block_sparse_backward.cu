@@ -1,0 +1,91 @@
+// block_sparse_backward.cu — gradients of block_sparse.cu: FlashAttention-2's backward pass, over
+// the blocks of queries that a list names for the block's keys.
+//
+// The lists are those of block_sparse.cu by key blocks: entries indptr[c] to indptr[c + 1] − 1 of
+// `rows` are the query blocks in which a query sees a key of block c. A block of queries and keys
+// that is full, bits_index −1, takes no mask; of a partial one, bit k % 32 of word k / 32 of row q
+// says whether its query q sees its key k. A key block without entries gets dK = dV = 0.
+// dQ_sum += dS K by atomics, in an order of chance. delta and the rounding of dQ: backward_delta
+// and backward_round_dq of 03_flash_attention_v2/backward.cu, whose tile this is.
+//
+// grid   (ceil(L_k / BLOCK) · BLOCK / B_C, H / group, B), with B_C = WARPS · KEYS
+// block  (32 · WARPS)
+// layout Q, dO [B, H, L_q, D]  K, V, dK, dV [B, H / group, L_k, D], 16-bit
+//        LSE, delta [B, H, L_q]  dQ_sum [B, H, L_q, D], fp32, dQ_sum zero at first;
+//        contiguous, aligned to 16 bytes; query head h reads key head h / group
+//        indptr [ceil(L_k / BLOCK) + 1]  rows, bits_index [entries]
+//        bits [partial blocks, BLOCK, BLOCK / 32]; all heads share them
+// shared 4·B_C·D + 8·B_R·D + 4·B_C·B_R + 16·B_R bytes, dynamic
+// limits scale > 0; BLOCK a multiple of B_C and of B_R; D 64 or 128; KEYS 16 or 32, B_R 32 or 64,
+//        WARPS 2, 4 or 8. Lists are not checked.
+// options: -DD=64 -DBF16=0 -DBLOCK=128 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=1 -DBLOCK=128 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=0 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=64 | -DD=64 -DBF16=1 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DBLOCK=128 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=1 -DBLOCK=128 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=128 -DBF16=1 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=128 -DBF16=0 -DBLOCK=128 -DWARPS=4 -DKEYS=16 -DB_R=32
+// arch: sm_80
+// paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2; FlashAttention (2205.14135), §3.3
+#include "gradient_tile.cuh"
+
+constexpr int WORDS = BLOCK / 32;   // of bits, per query of a partial block
+static_assert(BLOCK % B_C == 0 && BLOCK % B_R == 0, "tiles divide blocks");
+static_assert(32 % KEYS == 0, "the bits of a warp's keys are in one word");
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
+                   const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
+                   const int* indptr, const int* rows, const int* bits_index, const unsigned* bits,
+                   int L_q, int L_k, int group, float scale) {
+    extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
+    Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
+    const int j0 = blockIdx.x * B_C, j_warp = j0 + first_key();
+    if (j0 >= L_k) return;
+    const long long key_head = (long long)blockIdx.z * gridDim.y + blockIdx.y;
+    const long long keys_at = (key_head * L_k + j0) * D;
+    const long long query_row = key_head * group * L_q;   // of the first head of the group
+
+    const int first = indptr[j0 / BLOCK], end = indptr[j0 / BLOCK + 1];   // entries
+    const int group_rows = first < end ? group * L_q : 0;   // where the walk ends, head by head
+
+    // A tile of queries: the rows of the group before its head, its entry, its first row.
+    struct Queries { int head_row, entry, i0; };
+    auto after = [=](Queries q) {
+        if ((q.i0 + B_R) % BLOCK) return Queries{q.head_row, q.entry, q.i0 + B_R};
+        const bool last = q.entry + 1 == end;
+        const int entry = last ? first : q.entry + 1;
+        return Queries{last ? q.head_row + L_q : q.head_row, entry, rows[entry] * BLOCK};
+    };
+    auto row_of = [=](Queries q) { return query_row + q.head_row + q.i0; };
+    auto start_copies = [&](Queries q, int place) {
+        load_queries_async(tile, place, Q, dO, LSE, delta, row_of(q), L_q - q.i0);
+    };
+    auto add_dQ_of = [&](Queries q, int place) {
+        add_dQ(dQ_sum + row_of(q) * D, tile, place, L_q - q.i0);
+    };
+
+    load_keys_async(tile, K + keys_at, V + keys_at, L_k - j0);
+    Queries now = {0, first, first < end ? rows[first] * BLOCK : L_q};
+    Queries before = {0, 0, L_q};   // none yet
+    start_copies(now, 0);   // zeros if there are no entries
+    wait_for_copies<0>();
+    __syncthreads();
+    KeyGradients keys;
+    initialize(keys, tile);
+
+    int place = 0;
+    for (; now.head_row < group_rows; place ^= 1) {
+        wait_for_copies<0>();
+        __syncthreads();   // this tile is there, and nobody still reads the places of the last one
+        const Queries next = after(now);
+        if (next.head_row < group_rows) start_copies(next, place ^ 1);   // one tile ahead
+        if (before.i0 < L_q) add_dQ_of(before, place ^ 1);   // its dS is complete by now
+        const int partial = bits_index[now.entry];
+        const long long bits_row = (long long)partial * BLOCK + now.i0 % BLOCK;
+        const unsigned* words = bits + bits_row * WORDS + j_warp % BLOCK / 32;
+        accumulate(keys, tile, place, scale, true, partial >= 0, [=](int query, int key) {
+            return words[query * WORDS] >> (j_warp % 32 + key) & 1;
+        });
+        before = now, now = next;
+    }
+    if (before.i0 < L_q) {
+        __syncthreads();
+        add_dQ_of(before, place ^ 1);
+    }
+    write_gradients(keys, dK + keys_at, dV + keys_at, scale, L_k - j0);
+}

@@ -1,0 +1,112 @@
+// range_backward.cu — gradients of range.cu: FlashAttention-2's backward pass, over the queries
+// that see the block's keys. As the keys of a row, they follow from arithmetic: both ends of a
+// range only grow with the row, so the rows that see a tile of keys are neighbours, too, and one
+// that holds a sink is seen by all rows that come after.
+//
+// A block has a tile of keys of one residue class (see range.cu): rows of K, V, Q, dO and dQ are
+// `dilation` apart in memory, and the tile is as dense as any other. dQ_sum += dS K by atomics, in
+// an order of chance. delta and the rounding of dQ: backward_delta and backward_round_dq of
+// 03_flash_attention_v2/backward.cu, whose tile this is.
+//
+// grid   (dilation · ceil(ceil(L_k / dilation) / B_C), H / group, B), with B_C = WARPS · KEYS
+// block  (32 · WARPS)
+// layout Q, dO [B, H, L_q, D]  K, V, dK, dV [B, H / group, L_k, D], 16-bit
+//        LSE, delta [B, H, L_q]  dQ_sum [B, H, L_q, D], fp32, dQ_sum zero at first;
+//        contiguous, aligned to 16 bytes; query head h reads key head h / group; query r has
+//        position r + L_k − L_q; LSE is −∞ for a query that sees no key
+// shared 4·B_C·D + 8·B_R·D + 4·B_C·B_R + 16·B_R bytes, dynamic
+// limits scale > 0; left, right <= 2^30, which means no end; 1 <= step <= 2^29; dilation at most
+//        max(L_q, L_k); sinks only with dilation 1 and step 1; D 64 or 128; KEYS a multiple of 16,
+//        B_R 32 or 64, WARPS 2, 4 or 8
+// options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32
+// arch: sm_80
+// paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2
+#include "gradient_tile.cuh"
+#include "ranges.cuh"
+
+// Rows [start, end) of a residue class, counted from its first one.
+struct Rows { int start, end; };
+
+__device__ inline int round_down(int i, int step) { return i - (i % step + step) % step; }
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+range_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
+            const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
+            int L_q, int L_k, int group, float scale,
+            int sinks, int left, int right, int step, int dilation) {
+    extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
+    Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
+    const ResidueClass of = residue_class(blockIdx.x % dilation, dilation, L_q, L_k);
+    const int j0 = blockIdx.x / dilation * B_C, j_warp = j0 + first_key();
+    if (j0 >= of.keys) return;
+    const int pitch = dilation * D;   // elements from one row of the class to the next
+    const long long key_head = (long long)blockIdx.z * gridDim.y + blockIdx.y;
+    const long long keys_at = (key_head * L_k + of.first_key) * D + (long long)j0 * pitch;
+    const long long query_row = key_head * group * L_q + of.first_query;   // of the first head
+
+    // Row i sees key j if j − right < base <= j + left, where base is i rounded down.
+    auto rows_that_see = [=](int j) {
+        const int start = round_down(j - right + step, step) - of.shift;
+        const int end = round_down(j + left, step) + step - of.shift;
+        return Rows{max(0, start), j < sinks ? of.queries : min(end, of.queries)};
+    };
+    const int first = rows_that_see(j0).start;   // of the rows that see some key of this tile
+    const int end = max(rows_that_see(j0).end, rows_that_see(min(j0 + B_C, of.keys) - 1).end);
+    const int group_rows = first < end ? group * L_q : 0;   // where the walk ends, head by head
+
+    // A tile of queries: the rows of the group before its head, and its first row in the class.
+    struct Queries { int head_row, i0; };
+    auto after = [=](Queries q) {
+        return q.i0 + B_R < end ? Queries{q.head_row, q.i0 + B_R}
+                                : Queries{q.head_row + L_q, first};
+    };
+    auto row_of = [=](Queries q) { return query_row + q.head_row + q.i0 * dilation; };
+    auto start_copies = [&](Queries q, int place) {
+        load_queries_async(tile, place, Q, dO, LSE, delta, row_of(q), end - q.i0, pitch);
+    };
+    auto add_dQ_of = [&](Queries q, int place) {
+        add_dQ(dQ_sum + row_of(q) * D, tile, place, end - q.i0, pitch);
+    };
+
+    load_keys_async(tile, K + keys_at, V + keys_at, of.keys - j0, pitch);
+    Queries now = {0, first}, before = {0, end};   // none yet
+    start_copies(now, 0);   // zeros if no row sees a key
+    wait_for_copies<0>();
+    __syncthreads();
+    KeyGradients keys;
+    initialize(keys, tile);
+
+    // V of the warp is in registers. In its place: the rows that see each of the warp's keys, and
+    // those that see all of them. Only the sinks' ends do not grow with the key.
+    Rows* seen_by = reinterpret_cast<Rows*>(tile.V + first_key() * D);
+    __syncwarp();
+    for (int key = threadIdx.x % 32; key < KEYS; key += 32)
+        seen_by[key] = j_warp + key < of.keys ? rows_that_see(j_warp + key)
+                                               : Rows{of.queries, 0};
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+        const int earliest_end = max(0, min(sinks - j_warp, KEYS - 1));
+        seen_by[KEYS] = {seen_by[KEYS - 1].start, seen_by[earliest_end].end};
+    }
+    __syncwarp();
+
+    int place = 0;
+    for (; now.head_row < group_rows; place ^= 1) {
+        wait_for_copies<0>();
+        __syncthreads();   // this tile is there, and nobody still reads the places of the last one
+        const Queries next = after(now);
+        if (next.head_row < group_rows) start_copies(next, place ^ 1);   // one tile ahead
+        if (before.i0 < end) add_dQ_of(before, place ^ 1);   // its dS is complete by now
+        const int i0 = now.i0;
+        const bool edge = i0 < seen_by[KEYS].start || min(i0 + B_R, end) > seen_by[KEYS].end;
+        accumulate(keys, tile, place, scale, true, edge, [=](int query, int key) {
+            return seen_by[key].start <= i0 + query && i0 + query < seen_by[key].end;
+        });
+        before = now, now = next;
+    }
+    if (before.i0 < end) {
+        __syncthreads();
+        add_dQ_of(before, place ^ 1);
+    }
+    write_gradients(keys, dK + keys_at, dV + keys_at, scale, of.keys - j0, pitch);
+}
