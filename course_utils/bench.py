@@ -1,46 +1,73 @@
 """`python -m course_utils bench SUBJECT`: measures a chapter's figures on this GPU, or shows the recorded ones.
 
-A subject is a chapter, "emulator" for the speed of the CPU emulator itself, or "counters" or "sanitizer" for what the
-emulator finds beside what NVIDIA's tools find. What is measured is in `bench_gpu`, `bench_flash_v2`,
-`bench_emulator` and `bench_counters`; here are the command line, the table and the plot.
+A subject is a chapter, a pattern of sparse attention with its arguments as options, "emulator" for the speed of the CPU
+emulator itself, or "counters" or "sanitizer" for what the emulator finds beside what NVIDIA's tools find. What is
+measured is in `bench_gpu`, `bench_flash_v2`, `bench_sparse`, `bench_emulator` and `bench_counters`; here are the
+command line, the table and the plot.
 """
 
 import argparse
+import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
 
-from course_utils import bench_counters, bench_emulator, bench_flash_v2, bench_gpu, measured, nvidia_tools, validation
+from course_utils import (
+    bench_counters,
+    bench_emulator,
+    bench_flash_v2,
+    bench_gpu,
+    bench_sparse,
+    measured,
+    nvidia_tools,
+    validation,
+)
+from course_utils.bench_sparse import PATTERNS
 from course_utils.costs import ceil_div
 from course_utils.measured import Measurement, Row
+from course_utils.patterns import Pattern
 
 CHAPTERS: dict[str, Callable[[], list[Row]]] = {
     "00_start_here": bench_gpu.start_here,
     "01_attention_basics": bench_gpu.naive_steps,
     "02_flash_attention_minimal": bench_gpu.minimal_flash,
     "03_flash_attention_v2": bench_flash_v2.flash_v2_chapter,
+    "04_sparse_patterns": bench_sparse.sparse_chapter,
 }
-ALIASES = {"flash_attention_v2": "03_flash_attention_v2"}  # an operator stands for its chapter
+ALIASES = {  # an operator stands for its chapter
+    "flash_attention_v2": "03_flash_attention_v2",
+    "sparse_attention": "04_sparse_patterns",
+    "window": "sliding_window",
+}
 # Subject: NVIDIA's program, and what it measures.
 TOOLS: dict[str, tuple[str, Callable[[], list[Row]]]] = {
     "counters": ("ncu", bench_counters.measure_counters),
     "sanitizer": ("compute-sanitizer", bench_counters.measure_sanitizer),
 }
+# What every pattern takes, and what only some do.
+SIZES = {"batch": 1, "heads": 16, "head_dim": 128, "dtype": "float16", "backward": False}
+ARGUMENTS = list(dict.fromkeys(name for of in PATTERNS.values() for name in inspect.signature(of).parameters))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `bench` to a command line."""
-    parser.add_argument("subject", choices=[*CHAPTERS, *ALIASES, "emulator", *TOOLS], help="what to measure")
+    subjects = [*CHAPTERS, *ALIASES, *PATTERNS, "emulator", *TOOLS]
+    parser.add_argument("subject", choices=subjects, metavar="SUBJECT", help=f"what to measure: {', '.join(subjects)}")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw them (.png, .svg or .pdf); chapters only")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="also draw them (.png, .svg or .pdf); chapters and patterns"
+    )
     parser.add_argument(
         "--markdown", type=Path, metavar="FILE", help="sanitizer only: also write docs/validation.md, with the counters"
     )
     parser.add_argument(
-        "--record", action="store_true", help="keep the figures in the course, for readers without a GPU; not emulator"
+        "--record",
+        action="store_true",
+        help="keep the figures in the course, for readers without a GPU; chapters and tools",
     )
     parser.add_argument(
         "--against",
@@ -48,16 +75,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="emulator only: run the prototype in FOLDER (emu.py) side by side",
     )
+    sizes = parser.add_argument_group("patterns", "beside FlexAttention and dense attention; a pattern's own arguments")
+    sizes.add_argument(
+        "--seq-len", type=int, nargs="+", metavar="L", help="sequence lengths; default 16384, or the image"
+    )
+    for name in ("batch", "heads", "head_dim"):
+        sizes.add_argument(_option(name), type=int, metavar="N", help=f"default {SIZES[name]}")
+    sizes.add_argument("--dtype", choices=["float16", "bfloat16"], help=f"default {SIZES['dtype']}")
+    sizes.add_argument("--backward", action="store_true", default=None, help="time the backward pass")
+    for name in ARGUMENTS:
+        takers = [pattern for pattern, of in PATTERNS.items() if name in inspect.signature(of).parameters]
+        sizes.add_argument(_option(name), type=int, metavar="N", help=f"of {', '.join(takers)}")
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out `bench` and return the exit status: 0, or 1 if the figures cannot be had on this machine."""
+    args.subject = ALIASES.get(args.subject, args.subject)
     try:
+        if args.subject in PATTERNS:
+            return _run_pattern(args)
+        for name in ("seq_len", *SIZES, *ARGUMENTS):
+            if getattr(args, name) is not None:
+                raise ValueError(f"{_option(name)} belongs to a pattern, such as `bench sliding_window`")
         if args.subject == "emulator":
             return _run_emulator(args)
         if args.subject in TOOLS:
             return _run_tools(args)
-        args.subject = ALIASES.get(args.subject, args.subject)
         return _run_chapter(args)
     except (FileNotFoundError, RuntimeError, ValueError) as error:
         print(f"bench: {error}", file=sys.stderr)
@@ -106,7 +149,8 @@ def plot(measurement: Measurement) -> Figure:
 
 
 def _panel(row: Row) -> str:
-    words = [row.get("pass", "")]
+    words = [row["pattern"]] if "pattern" in row else []
+    words += [row["pass"]] if "pass" in row else []
     words += [f"d={row['head_dim']}"] if "head_dim" in row else []
     words += ["causal"] if row.get("is_causal") else []
     return ", ".join(map(str, words))
@@ -125,13 +169,72 @@ def _run_chapter(args: argparse.Namespace) -> int:
     else:
         measurement = measured.load(args.subject)
         print("This machine has no usable NVIDIA GPU. These are the recorded figures:\n")
+    _show(measurement, args)
+    return 0
+
+
+def _show(measurement: Measurement, args: argparse.Namespace) -> None:
+    """Prints the tables, and writes what --json and --plot ask for."""
     print("\n\n".join(map(table, _parts(measurement.rows))))
     print(f"\n{measured.caption(measurement)}")
     if args.json:
         measured.write(measurement, args.json)
     if args.plot:
         plot(measurement).savefig(args.plot)
+
+
+def _run_pattern(args: argparse.Namespace) -> int:
+    """Counts what a pattern keeps, and times it on a GPU; without one, shows what is recorded of patterns like it."""
+    if args.record or args.against or args.markdown:
+        raise ValueError("--record, --against and --markdown do not belong to patterns")
+    pattern, lengths = _pattern(args), args.seq_len or [args.height * args.width if args.height else 16384]
+    size = {name: default if getattr(args, name) is None else getattr(args, name) for name, default in SIZES.items()}
+    for name, value in [*size.items(), *(("seq_len", length) for length in lengths)]:
+        if type(value) is int and value < 1:
+            raise ValueError(f"{_option(name)} is {value}; it must be at least 1")
+    print(table(bench_sparse.counts(pattern, lengths, size["heads"], size["head_dim"], size["batch"])), end="\n\n")
+    if torch.cuda.is_available():
+        rows = [
+            row
+            for length in lengths
+            for row in bench_sparse.race(
+                pattern,
+                (size["batch"], size["heads"], length, size["head_dim"]),
+                dtype=getattr(torch, size["dtype"]),
+                backward=size["backward"],
+            )
+        ]
+        measurement = measured.collect(args.subject, rows, f"python -m course_utils bench {pattern.name}")
+    else:
+        measurement = measured.load("04_sparse_patterns")
+        measurement = replace(measurement, rows=bench_sparse.of_pattern(measurement.rows, args.subject))
+        if not measurement.rows:
+            raise RuntimeError(f"this machine has no usable NVIDIA GPU, and no figures are recorded for {args.subject}")
+        print(f"This machine has no usable NVIDIA GPU. These are the recorded figures of {args.subject}:\n")
+    _show(measurement, args)
     return 0
+
+
+def _pattern(args: argparse.Namespace) -> Pattern:
+    """The pattern from its options.
+
+    Raises:
+        ValueError: an option that the pattern does not take, one that it needs, or a value that it refuses.
+    """
+    takes = inspect.signature(PATTERNS[args.subject]).parameters
+    given = {name: getattr(args, name) for name in ARGUMENTS if getattr(args, name) is not None}
+    options = ", ".join(map(_option, takes)) or "no options of its own"
+    for name in given:
+        if name not in takes:
+            raise ValueError(f"{args.subject} does not take {_option(name)}; it takes {options}")
+    for name, parameter in takes.items():
+        if parameter.default is parameter.empty and name not in given:
+            raise ValueError(f"{args.subject} needs {_option(name)}; it takes {options}")
+    return PATTERNS[args.subject](**given)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _parts(rows: list[Row]) -> list[list[Row]]:

@@ -144,3 +144,41 @@ def test_magnitudes_mark_both_limits():
     ax = plots.magnitudes({"dQ": torch.tensor([0.0, 2.0**-20, 2.0**-10])}, {"smallest": 2.0**-24, "normal": 2.0**-14})
     assert texts(ax) == ["smallest", "normal"]
     assert [line.get_xdata()[0] for line in ax.lines] == [-24, -14]
+
+
+def scaling_row(pattern, kernel, length, milliseconds):
+    return {"pattern": pattern, "kernel": kernel, "length": length, "median_ms": milliseconds}
+
+
+def test_scaling_has_a_panel_per_kernel_and_dense_attention_in_each():
+    rows = [scaling_row("dense", None, length, length / 100) for length in (2048, 1024)]
+    rows += [scaling_row(name, "range", length, length / 1000) for name in ("a", "b") for length in (1024, 2048)]
+    rows += [scaling_row("c", kernel, length, 1.0) for length, kernel in ((1024, "block_sparse"), (2048, "csr_gather"))]
+    figure = plots.scaling(rows)
+    lines = {ax.get_title(loc="left"): [line.get_label() for line in ax.lines] for ax in figure.axes}
+    assert lines == {"range": ["dense", "a", "b"], "csr_gather": ["dense", "c"]}
+    assert list(figure.axes[0].lines[0].get_xdata()) == [1024, 2048]
+
+
+def test_break_even_writes_the_ratio_at_its_length_and_density():
+    rows = [
+        {"name": "ours", "length": 2048, "density": 1 / 32, "ratio_to_dense": 3.0},
+        {"name": "ours", "length": 1024, "density": 1.0, "ratio_to_dense": 0.5},
+        {"name": "theirs", "length": 1024, "density": 1.0, "ratio_to_dense": 0.25},
+    ]
+    ours, theirs = plots.break_even(rows, ["ours", "theirs"]).axes[:2]
+    assert {text.get_text(): text.get_position() for text in ours.texts} == {"3": (1, 0), "0.5": (0, 1)}
+    assert texts(theirs) == ["0.25"]
+    assert [label.get_text() for label in ours.get_yticklabels()] == ["1/32", "1"]
+
+
+def test_short_sequences_draw_the_gpu_and_the_call_of_each_name():
+    rows = [
+        {"pattern": pattern, "name": name, "length": length, "median_ms": 0.01, "call_ms": 0.05}
+        for pattern in ("a", "b")
+        for name in ("ours", "dense")
+        for length in (128, 256)
+    ]
+    for ax in plots.short_sequences(rows).axes:
+        assert [line.get_label() for line in ax.lines] == ["ours, GPU", "ours, call", "dense, GPU", "dense, call"]
+        assert list(ax.lines[0].get_ydata()) == pytest.approx([10, 10])
