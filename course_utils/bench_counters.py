@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from course_utils import nvidia_tools
+from course_utils import nvidia_tools, patterns
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator.sanitizer import TOOLS
@@ -24,7 +24,7 @@ from course_utils.flash_ladder import LADDER, Step
 from course_utils.launches import Launch
 from course_utils.measured import Row
 from course_utils.nvidia_tools import ToolError
-from course_utils.operators import flash_v2
+from course_utils.operators import flash_v2, sparse
 from course_utils.operators.minimal import BACKWARD_TILES, FORWARD_TILES, BackwardTile, ForwardTile
 
 NCU_LAUNCHES = 48  # launches that one ncu process counts: a failure loses these, and a start costs seconds
@@ -196,13 +196,13 @@ def _shared() -> Named:
             args = torch.zeros(GRID, 32, 32), *_ints(pitch)
             yield f"pitch {pitch}", _micro("shared_tile", kernel, *args, block=(32, 32))
     yield "", _micro("shared_tile", "read_columns_swizzled", torch.zeros(GRID, 32, 32), block=(32, 32))
-    for type_, patterns in SHARED_READS.items():
+    for type_, indices in SHARED_READS.items():
         number = torch.float16 if "half" in type_ else torch.float32
-        for name, index in patterns.items():
+        for name, index in indices.items():
             args = _table(index, 32), torch.zeros(GRID, 32, WIDTHS[type_], dtype=number)
             yield name, _micro("shared_access", f"read_{type_}", *args, block=(32,))
-    for type_, patterns in SHARED_WRITES.items():
-        for name, index in patterns.items():
+    for type_, indices in SHARED_WRITES.items():
+        for name, index in indices.items():
             args = _table(index, 32), torch.zeros(GRID, 512 if type_ == "half" else 1024)
             yield name, _micro("shared_access", f"write_{type_}", *args, block=(32,))
 
@@ -267,7 +267,7 @@ def _divergence() -> Named:
 
 
 def course_launches() -> dict[str, Launch]:
-    """Each kernel of chapters 00 to 02 at sizes that fill its tiles, and those of chapter 03 at one that does not."""
+    """Each kernel of chapters 00 to 02 at sizes that fill its tiles, and those of 03 and 04 at one that does not."""
     a, b, out = (_floats(128, 128) / 128 for _ in range(3))
     side = np.int32(128)
     chapter = "00_start_here"
@@ -296,7 +296,16 @@ def course_launches() -> dict[str, Launch]:
         for is_causal in (False, True):
             steps = LADDER if head_dim == 64 else LADDER[-1:]  # of the others, once is enough
             launches |= _flash_ladder(steps, heads=2, length=200, is_causal=is_causal, head_dim=head_dim)
-    return launches
+    return launches | _sparse(
+        "L=200",
+        torch.float16,
+        (patterns.sliding_window(40), patterns.streaming(4, 40), patterns.dilated(16, 3)),
+        heads=2,
+        kv_heads=2,
+        queries=200,
+        keys=200,
+        head_dim=64,
+    )
 
 
 def large_launches() -> dict[str, Launch]:
@@ -415,8 +424,8 @@ def _flash_ladder(
 
 
 def hard_launches() -> dict[str, Launch]:
-    """Chapter 03's final kernels where most can go wrong, for the sanitizers: bf16, two query heads to a key head, and
-    a causal mask that leaves the first queries without a key."""
+    """The kernels of chapters 03 (the final ones) and 04 where most can go wrong, for the sanitizers: bf16, two query
+    heads to a key head, and a mask that leaves the first queries without a key."""
     queries, keys, launches = 200, 136, dict[str, Launch]()
     for head_dim in flash_v2.HEAD_DIMS:
         query, out = (_random(1, 4, queries, head_dim).bfloat16() for _ in range(2))
@@ -461,6 +470,81 @@ def hard_launches() -> dict[str, Launch]:
                     ),
                 ]
             }
+    return launches | _sparse(
+        "hard",
+        torch.bfloat16,
+        (patterns.dilated(16, 3),),
+        heads=4,
+        kv_heads=2,
+        queries=queries,
+        keys=keys,
+        head_dim=128,
+    )
+
+
+def _sparse(
+    label: str,
+    dtype: torch.dtype,
+    of_ranges: Sequence[patterns.Pattern],
+    *,
+    heads: int,
+    kv_heads: int,
+    queries: int,
+    keys: int,
+    head_dim: int,
+) -> dict[str, Launch]:
+    """The kernels of chapter 04, range_dk_dv for the last of the patterns of ranges only. The block lists have rows of
+    several lengths, one of which is split in two."""
+    query, out = (_random(1, heads, queries, head_dim).to(dtype) for _ in range(2))
+    key, value = (_random(1, kv_heads, keys, head_dim).to(dtype) for _ in range(2))
+    row = torch.zeros(1, heads, queries)
+    lse = torch.full_like(row, 10.0).masked_fill(torch.arange(queries) < queries - keys, -torch.inf)
+    gradients = out, lse, row, torch.zeros(1, heads, queries, head_dim), key.clone(), value.clone()
+    scalars = *_ints(queries, keys, heads // kv_heads), np.float32(head_dim**-0.5)
+    bf16 = f"-DBF16={flash_v2.BF16[dtype]}"
+    launches: dict[str, Launch] = {}
+
+    def add(what: str, file: str, kernel: str, grid: int, threads: int, args: tuple, options: tuple, shared: int = 0):
+        of = kv_heads if kernel.endswith("dk_dv") else heads
+        launches[f"sparse {kernel}, {what}{label}"] = Launch(
+            f"{sparse.FOLDER}/{file}.cu", kernel, (grid, of, 1), (threads,), args, (*options, bf16), shared
+        )
+
+    forward, back = sparse.RANGE_TILES[head_dim][0], sparse.RANGE_BACKWARD_TILES[head_dim][0]
+    for pattern in of_ranges:
+        what = f"{pattern.kind}, "
+        numbers, classes = _ints(*pattern.ranges), pattern.ranges.dilation
+        tiles = classes * ceil_div(ceil_div(queries, classes), forward.block_rows)
+        args = query, key, value, out, row, *scalars, *numbers
+        options = *forward.options, f"-DDILATED={int(classes > 1)}"
+        add(what, "range", "range_forward", tiles, forward.threads, args, options, forward.shared_bytes)
+    tiles = classes * ceil_div(ceil_div(keys, classes), back.block_cols)
+    args = query, key, value, *gradients, *scalars, *numbers
+    add(what, "range_backward", "range_dk_dv", tiles, back.threads, args, back.options, back.shared_bytes)
+
+    lists = (patterns.local(40) | patterns.global_tokens([3])).block_lists(queries, keys)
+    ends = lists.indptr.tolist()
+    items = [(n, ends[n], ends[n + 1], -1) for n in range(1, lists.rows)]
+    items += [(0, 0, ends[1] // 2, 0), (0, ends[1] // 2, ends[1], 1)]
+    parts = torch.zeros(2, 1, heads, lists.block, head_dim)
+    tile = sparse.BLOCK_TILES[head_dim, lists.block][0]
+    of_lists = torch.tensor(items, dtype=torch.int32), lists.indices, lists.bits_index, lists.bits
+    args = query, key, value, out, row, *of_lists, parts, parts[..., 0].contiguous(), *scalars
+    name = "block_sparse_forward"
+    add("", "block_sparse", name, len(items), tile.threads, args, tile.options, tile.shared_bytes)
+    args = parts, parts[..., 0].contiguous(), torch.tensor([(0, 0, 2, 0)], dtype=torch.int32), out, row, scalars[0]
+    rows = sparse.MERGED_ROWS
+    add("", "block_sparse", "merge_parts", lists.block // rows, 32 * rows, args, tile.options)
+    back = sparse.BLOCK_BACKWARD_TILES[head_dim, lists.block][0]
+    args = query, key, value, *gradients, *lists.by_key(), lists.bits, *scalars
+    tiles, options = ceil_div(keys, lists.block) * lists.block // back.block_cols, (*back.options, "-DBLOCK=64")
+    name = "block_sparse_dk_dv"
+    add("", "block_sparse_backward", name, tiles, back.threads, args, options, back.shared_bytes)
+
+    warps = sparse.CSR_WARPS
+    args = query, key, value, out, row, *patterns.power_of_two().csr(queries, keys), *scalars
+    options = f"-DD={head_dim}", f"-DWARPS={warps}"
+    add("", "csr_gather", "csr_gather", ceil_div(queries, warps), 32 * warps, args, options)
     return launches
 
 
