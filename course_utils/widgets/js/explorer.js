@@ -1,0 +1,658 @@
+// explorer.js — masks of sparse patterns at token and at tile level, what they cost, and who reaches whom (chapter 04).
+// Everything is computed here, from the same definitions as course_utils.patterns.
+
+const EXACT_QUERIES = 1024; // of a long sequence: these first queries are counted one by one,
+const SAMPLED_ROWS = 32; // and of the rows of tiles below them so many
+const FULL_SIZES = { "16 K": 16384, "128 K": 131072 };
+const MOST_LAYERS = 16;
+const [SKIPPED, PARTIAL, FULL] = [0, 1, 2];
+
+// ---- the patterns: PATTERNS[kind](values, length) gives see(i, mark), which marks the keys that query i sees.
+// mark(first, end, step, width) stands for the keys below end of runs of `width` keys (1) at first, first + step (1), …;
+// it drops what lies outside the sequence.
+
+export const PATTERNS = {
+  causal: () => (i, mark) => mark(0, i + 1),
+  full: (_, length) => (i, mark) => mark(0, length),
+  sliding_window: ({ window }) => (i, mark) => mark(i - window + 1, i + 1),
+  dilated: ({ window, dilation }) => (i, mark) => mark(i - (window - 1) * dilation, i + 1, dilation),
+  dilated_sorted: ({ window, dilation }, length) => {
+    // Positions 0, d, 2d, …, then 1, d + 1, …: in this order each residue class is a sliding window of its own.
+    const [size, longer] = [Math.floor(length / dilation), length % dilation]; // the first classes have one more
+    return (i, mark) => {
+      const early = i < longer * (size + 1);
+      const start = early ? i - (i % (size + 1)) : i - ((i - longer * (size + 1)) % size);
+      mark(Math.max(i - window + 1, start), i + 1);
+    };
+  },
+  power_of_two: () => (i, mark) => {
+    mark(i, i + 1);
+    for (let back = 1; back <= i; back *= 2) mark(i - back, i - back + 1);
+  },
+  strided: ({ stride }) => (i, mark) => {
+    mark(i - stride, i + 1);
+    mark(i % stride, i + 1, stride);
+  },
+  fixed: ({ stride, columns }) => (i, mark) => {
+    mark(i - (i % stride), i + 1);
+    mark(Math.max(stride - columns, 0), i + 1, stride, Math.min(columns, stride));
+  },
+  streaming: ({ sinks, window }) => (i, mark) => {
+    mark(0, Math.min(sinks, i + 1));
+    mark(i - window + 1, i + 1);
+  },
+  tree: ({ branching }) => (i, mark) => {
+    if (branching === 1) return mark(0, i + 1); // a chain
+    for (let node = i; node >= 0; node = Math.floor((node - 1) / branching)) mark(node, node + 1);
+  },
+  local: ({ radius }) => (i, mark) => mark(i - radius, i + radius + 1),
+  local_2d: ({ width: most, radius }, length) => {
+    const width = imageWidth(length, most);
+    return (i, mark) => {
+      const [x, y] = [i % width, Math.floor(i / width)];
+      const [left, right] = [Math.max(x - radius, 0), Math.min(x + radius + 1, width)];
+      for (let row = Math.max(y - radius, 0); row <= y + radius && row * width < length; row++) {
+        mark(row * width + left, row * width + right);
+      }
+    };
+  },
+  block_diagonal: ({ block }) => (i, mark) => mark(i - (i % block), i - (i % block) + block),
+  document: ({ tokens }) => (i, mark) => mark(i - (i % tokens), i - (i % tokens) + tokens),
+  global_tokens: ({ count, spacing }, length) => {
+    const isGlobal = (i) => i % spacing === 0 && i < count * spacing;
+    return (i, mark) => (isGlobal(i) ? mark(0, length) : mark(0, (count - 1) * spacing + 1, spacing));
+  },
+  longformer: (values, length) => {
+    const parts = [PATTERNS.local(values, length), PATTERNS.global_tokens(values, length)];
+    return (i, mark) => parts.forEach((see) => see(i, mark));
+  },
+  random_blocks: ({ block, per_row, seed }, length) =>
+    blockRows(block, length, (row, blocks) => drawBlocks(seed, row, blocks, per_row, () => false)),
+  bigbird: ({ block, global_blocks, window_blocks, random_blocks, seed }, length) =>
+    blockRows(block, length, (row, blocks) => {
+      if (row < global_blocks) return [[0, blocks]];
+      const reach = Math.floor(window_blocks / 2);
+      const kept = (column) => column < global_blocks || Math.abs(row - column) <= reach;
+      return [[0, global_blocks], [row - reach, row + reach + 1], ...drawBlocks(seed, row, blocks, random_blocks, kept)];
+    }),
+};
+
+// The greatest width, `most` or less, of an image of `length` patches.
+function imageWidth(length, most) {
+  while (length % most) most--;
+  return most;
+}
+
+// A pattern made of blocks: runsOf(row of blocks, number of blocks) lists the blocks its queries see, as [first, end).
+function blockRows(block, length, runsOf) {
+  const blocks = Math.ceil(length / block);
+  const known = new Map();
+  return (i, mark) => {
+    const row = Math.floor(i / block);
+    if (!known.has(row)) known.set(row, runsOf(row, blocks));
+    for (const [first, end] of known.get(row)) mark(first * block, end * block);
+  };
+}
+
+// The n-th draw of a row of blocks: 32-bit arithmetic, as in Python and CUDA.
+export function hash(seed, row, n) {
+  let x = seed ^ Math.imul(row, 0x9e3779b1) ^ Math.imul(n, 0x85ebca77);
+  x = Math.imul(x ^ (x >>> 16), 0x85ebca6b);
+  x = Math.imul(x ^ (x >>> 13), 0xc2b2ae35);
+  return (x ^ (x >>> 16)) >>> 0;
+}
+
+// `count` different blocks that are not kept anyway, or as many as there are.
+function drawBlocks(seed, row, blocks, count, kept) {
+  let left = 0;
+  for (let column = 0; column < blocks && left < count; column++) left += !kept(column);
+  const drawn = new Set();
+  for (let n = 0; drawn.size < Math.min(count, left); n++) {
+    const column = hash(seed, row, n) % blocks;
+    if (!kept(column)) drawn.add(column);
+  }
+  return [...drawn].map((column) => [column, column + 1]);
+}
+
+// ---- figures
+
+// mark for a sequence of `length` tokens: takes the runs apart for run(first, end).
+function runs(length, run) {
+  return (first, end, step = 1, width = 1) => {
+    if (first < 0) first += Math.ceil(-first / step) * step;
+    if (end > length) end = length;
+    if (step <= width) {
+      if (first < end) run(first, end);
+    } else for (; first < end; first += step) run(first, Math.min(first + width, end));
+  };
+}
+
+// The mask as bits: bit j % 32 of word j >> 5 of row i is set where query i sees key j.
+export function maskOf(kind, values, length) {
+  const words = Math.ceil(length / 32);
+  const bits = new Uint32Array(length * words);
+  const see = PATTERNS[kind](values, length);
+  let row = 0;
+  const run = (first, end) => {
+    const [low, high] = [first >> 5, (end - 1) >> 5];
+    const [from, to] = [-1 << (first & 31), -1 >>> (31 - ((end - 1) & 31))];
+    if (low === high) {
+      bits[row + low] |= from & to;
+      return;
+    }
+    bits[row + low] |= from;
+    bits.fill(-1, row + low + 1, row + high);
+    bits[row + high] |= to;
+  };
+  const mark = runs(length, run);
+  for (let i = 0; i < length; i++, row += words) see(i, mark);
+  return { length, words, bits };
+}
+
+function ones(word) {
+  word -= (word >>> 1) & 0x55555555;
+  word = (word & 0x33333333) + ((word >>> 2) & 0x33333333);
+  return Math.imul((word + (word >>> 4)) & 0x0f0f0f0f, 0x01010101) >>> 24;
+}
+
+// The tiles of `size` × `size`: state of each (skipped, partial, full), how many there are of each, and all pairs kept.
+// As in BlockLists, a tile is full if all its keys exist and all its queries that exist see all of them.
+export function tilesOf({ length, words, bits }, size) {
+  const side = Math.ceil(length / size);
+  const counts = new Int32Array(side * side);
+  const state = new Uint8Array(side * side);
+  const totals = [0, 0, 0];
+  let pairs = 0;
+  for (let i = 0; i < length; i++) {
+    const first = Math.floor(i / size) * side;
+    for (let w = 0; w < words; w++) {
+      const word = bits[i * words + w];
+      if (word === 0) continue;
+      if (size >= 32) counts[first + Math.floor((w * 32) / size)] += ones(word);
+      else {
+        counts[first + 2 * w] += ones(word & 0xffff); // tiles of 16
+        if (word >>> 16) counts[first + 2 * w + 1] += ones(word >>> 16);
+      }
+    }
+  }
+  for (let n = 0; n < side * side; n++) {
+    pairs += counts[n];
+    const existing = Math.min(length - Math.floor(n / side) * size, size);
+    state[n] = counts[n] === existing * size ? FULL : counts[n] > 0 ? PARTIAL : SKIPPED;
+    totals[state[n]] += 1;
+  }
+  return { size, side, state, pairs, skipped: totals[SKIPPED], partial: totals[PARTIAL], full: totals[FULL] };
+}
+
+// The layer after which the output at `query` first depends on each key, -1 where it never does. In each layer a
+// token draws on the keys it sees, and on itself through the residual connection.
+export function layersTo({ length, words, bits }, query) {
+  const layers = new Int32Array(length).fill(-1);
+  layers[query] = 0;
+  let frontier = [query];
+  for (let layer = 1; frontier.length; layer++) {
+    const seen = new Uint32Array(words);
+    for (const i of frontier) for (let w = 0; w < words; w++) seen[w] |= bits[i * words + w];
+    frontier = [];
+    for (let j = 0; j < length; j++) {
+      if (layers[j] >= 0 || !((seen[j >> 5] >>> (j & 31)) & 1)) continue;
+      layers[j] = layer;
+      frontier.push(j);
+    }
+  }
+  return layers;
+}
+
+// About how many tiles a long sequence visits: the first rows of tiles counted, the others estimated from a sample.
+export function visitedAt(kind, values, length, size) {
+  const side = Math.ceil(length / size);
+  const see = PATTERNS[kind](values, length);
+  const visited = new Uint8Array(side);
+  const shift = Math.log2(size);
+  const mark = runs(length, (first, end) => {
+    const from = first >> shift;
+    const to = (end - 1) >> shift;
+    if (to - from > 8) visited.fill(1, from, to + 1); // slow to start, and most runs are short
+    else for (let n = from; n <= to; n++) visited[n] = 1;
+  });
+  const markTiles = (first, end, step, width) => mark(first, end, step, step <= size ? step : width); // no tile between
+  const count = (row) => {
+    visited.fill(0);
+    for (let i = row * size; i < Math.min((row + 1) * size, length); i++) see(i, markTiles);
+    let sum = 0;
+    for (let n = 0; n < side; n++) sum += visited[n];
+    return sum;
+  };
+  const exact = Math.min(EXACT_QUERIES / size, side);
+  const each = (side - exact) / SAMPLED_ROWS;
+  let tiles = 0;
+  for (let row = 0; row < exact; row++) tiles += count(row);
+  for (let n = 0; n < SAMPLED_ROWS && each > 0; n++) {
+    const place = hash(0, 0, n >> 1) / 2 ** 32; // drawn, so as not to fall in step with the pattern; mirrored in turn
+    tiles += each * count(exact + Math.floor((n + (n % 2 ? 1 - place : place)) * each));
+  }
+  return tiles;
+}
+
+// The FLOPs of Q Kᵀ and P V for so many pairs of one head.
+const flopsOf = (pairs, dim) => 4 * pairs * dim;
+
+// Seconds for one launch: the slower of arithmetic on the visited tiles and moving Q, K, V and O (16 bit) once.
+export function secondsOf(tiles, size, length, dim, rates) {
+  const flops = rates.heads * flopsOf(tiles * size * size, dim);
+  return Math.max(flops / rates.flops_per_second, (rates.heads * 4 * length * dim * 2) / rates.bytes_per_second);
+}
+
+// The pattern as one types it in Python.
+export function codeOf(kind, values, length) {
+  const { count, spacing, tokens } = values;
+  const call = (name, given) => `${name}(${Object.entries(given).map(([key, value]) => `${key}=${value}`).join(", ")})`;
+  const globals = `global_tokens(range(0, ${count * spacing}, ${spacing}))`;
+  const rest = length % tokens;
+  switch (kind) {
+    case "dilated_sorted": return `${call("dilated", values)}, sorted by position mod ${values.dilation}`;
+    case "fixed": return call("fixed", { ...values, columns: Math.min(values.columns, values.stride) });
+    case "tree": return `tree([(i - 1) // ${values.branching} for i in range(${length})])`;
+    case "document": return `document([${tokens}] * ${Math.floor(length / tokens)}${rest ? ` + [${rest}]` : ""})`;
+    case "local_2d": {
+      const width = imageWidth(length, values.width);
+      return call("local_2d", { height: length / width, width, radius: values.radius });
+    }
+    case "global_tokens": return globals;
+    case "longformer": return `local(radius=${values.radius}) | ${globals}`;
+    default: return call(kind, values);
+  }
+}
+
+// ---- drawing
+
+const BOX = { x: 34, y: 24 }; // the corner of both pictures
+const FOOT = 20; // room below a picture for its axis
+const STRIP = { gap: 20, height: 68 };
+
+// The mask in pixels, one for fold × fold pairs; a single pair among them can still be seen.
+function maskImage({ length, words, bits }, fold) {
+  const side = Math.ceil(length / fold);
+  const image = new OffscreenCanvas(side, side);
+  const pixels = new ImageData(side, side);
+  const out = new Uint32Array(pixels.data.buffer);
+  const [r, g, b] = [0x2b, 0x7d, 0xe0]; // COLOURS.Q
+  const most = fold * fold;
+  const shade = Array.from({ length: most + 1 }, (_, n) =>
+    n && ((Math.round(130 + (125 * n) / most) << 24) | (b << 16) | (g << 8) | r) >>> 0);
+  const [perWord, part] = [32 / fold, (1 << fold) - 1];
+  const counts = new Uint8Array(words * perWord);
+  for (let y = 0; y < side; y++) {
+    counts.fill(0);
+    for (let i = y * fold; i < Math.min((y + 1) * fold, length); i++) {
+      for (let w = 0; w < words; w++) {
+        let word = bits[i * words + w];
+        for (let x = w * perWord; word !== 0; x++, word >>>= fold) counts[x] += ones(word & part);
+      }
+    }
+    for (let x = 0; x < side; x++) out[y * side + x] = shade[counts[x]];
+  }
+  image.getContext("2d").putImageData(pixels, 0, 0);
+  return image;
+}
+
+function drawImage(ctx, image, x, y, width, height) {
+  ctx.imageSmoothingEnabled = image.width > width * (window.devicePixelRatio || 1);
+  ctx.drawImage(image, x, y, width, height);
+}
+
+function drawAxes(ctx, theme, title, side, { length, query }) {
+  write(ctx, theme, title, BOX.x, 10, { bold: true });
+  const marks = [[0, "0"], [length, `${length}`]].filter(([at]) => Math.abs((at - query) * side) / length > 14);
+  for (const [at, text] of marks) write(ctx, theme, text, BOX.x - 6, BOX.y + (at / length) * side, { size: 11, align: "right" });
+  const y = BOX.y + ((query + 0.5) / length) * side;
+  write(ctx, theme, `${query}`, BOX.x - 6, y, { size: 11, align: "right", bold: true });
+}
+
+function pickRow(ctx, x, y, width, height) {
+  ctx.strokeStyle = COLOURS.pick;
+  ctx.lineWidth = 2;
+  ctx.strokeRect(x - 1, y - 1, width + 2, height + 2);
+}
+
+function drawMask(ctx, theme, side, state) {
+  const { length, query, image, tiles } = state;
+  const row = side / length;
+  drawAxes(ctx, theme, "Tokens: query i sees key j", side, state);
+  drawImage(ctx, image, BOX.x, BOX.y, side, side);
+  const grid = (tiles.size / length) * side;
+  if (grid >= 12) {
+    ctx.save();
+    ctx.globalAlpha = 0.15;
+    ctx.fillStyle = theme.ink;
+    for (let at = grid; at < side - 1; at += grid) {
+      ctx.fillRect(BOX.x + at, BOX.y, 1, side);
+      ctx.fillRect(BOX.x, BOX.y + at, side, 1);
+    }
+    ctx.restore();
+  }
+  frame(ctx, theme, BOX.x, BOX.y, side, side);
+  pickRow(ctx, BOX.x, BOX.y + query * row, side, row);
+  write(ctx, theme, "key j", BOX.x + side / 2, BOX.y + side + 10, { size: 11, align: "center" });
+  drawStrip(ctx, theme, side, state);
+}
+
+// Below the mask, key under key: what has been reached after 0, 1, … layers; orange: for the first time.
+function drawStrip(ctx, theme, side, { length, query, layers, reached }) {
+  const y = BOX.y + side + FOOT + STRIP.gap;
+  const fold = Math.ceil(length / side); // so many keys share a pixel: the first to be reached counts
+  const image = new OffscreenCanvas(Math.ceil(length / fold), layers + 1);
+  const pixels = new ImageData(image.width, image.height);
+  for (let x = 0; x < image.width; x++) {
+    const first = reached.subarray(x * fold, (x + 1) * fold).reduce((least, n) => (n >= 0 && n < least ? n : least), Infinity);
+    for (let layer = first; layer <= layers; layer++) {
+      const colour = layer === first ? [0xe0, 0x70, 0x1a, 255] : [0x2b, 0x7d, 0xe0, 255]; // COLOURS.pick, COLOURS.Q
+      pixels.data.set(colour, 4 * (layer * image.width + x));
+    }
+  }
+  image.getContext("2d").putImageData(pixels, 0, 0);
+  ctx.imageSmoothingEnabled = false;
+  ctx.drawImage(image, BOX.x, y, side, STRIP.height);
+  frame(ctx, theme, BOX.x, y, side, STRIP.height);
+  const line = STRIP.height / (layers + 1);
+  write(ctx, theme, `Query ${query} draws on, by layer`, BOX.x, y - 10, { bold: true });
+  for (const layer of [0, layers]) {
+    write(ctx, theme, `${layer}`, BOX.x - 6, y + (layer + 0.5) * line, { size: 11, align: "right" });
+  }
+}
+
+// Dots on a tint: partial tiles stay apart from full ones in grey, too.
+function dots(ctx, colour) {
+  const cell = new OffscreenCanvas(4, 4);
+  const pen = cell.getContext("2d");
+  pen.fillStyle = colour;
+  pen.fillRect(1, 1, 2, 2);
+  return ctx.createPattern(cell, "repeat");
+}
+
+// Runs of tiles in the same state, row by row: few rectangles where there are many tiles.
+function eachRun({ side, state }, draw) {
+  for (let row = 0; row < side; row++) {
+    for (let first = 0, end = 1; first < side; first = end++) {
+      while (end < side && state[row * side + end] === state[row * side + first]) end++;
+      if (state[row * side + first] !== SKIPPED) draw(state[row * side + first], row, first, end);
+    }
+  }
+}
+
+function drawTiles(ctx, theme, side, state) {
+  const { length, query, tiles } = state;
+  const cell = (tiles.size / length) * side;
+  const dotted = dots(ctx, COLOURS.V);
+  drawAxes(ctx, theme, `Tiles of ${tiles.size} × ${tiles.size}`, side, state);
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(BOX.x, BOX.y, side, side); // the last tiles may reach past the sequence
+  ctx.clip();
+  hatch(ctx, theme, BOX.x, BOX.y, side, side);
+  eachRun(tiles, (kind, row, first, end) => {
+    const run = [BOX.x + first * cell, BOX.y + row * cell, (end - first) * cell, cell];
+    ctx.clearRect(...run);
+    ctx.globalAlpha = kind === FULL ? 1 : 0.3;
+    ctx.fillStyle = kind === FULL ? COLOURS.Q : COLOURS.V;
+    ctx.fillRect(...run);
+    ctx.globalAlpha = 1;
+    if (kind === FULL) return;
+    ctx.fillStyle = dotted;
+    ctx.fillRect(...run);
+  });
+  if (cell >= 5) {
+    ctx.globalAlpha = 0.3;
+    ctx.fillStyle = theme.ink;
+    for (let n = 1; n < tiles.side; n++) {
+      ctx.fillRect(BOX.x + n * cell, BOX.y, 1, side);
+      ctx.fillRect(BOX.x, BOX.y + n * cell, side, 1);
+    }
+  }
+  ctx.restore();
+  frame(ctx, theme, BOX.x, BOX.y, side, side);
+  const top = Math.floor(query / tiles.size) * cell;
+  pickRow(ctx, BOX.x, BOX.y + top, side, Math.min(cell, side - top));
+  write(ctx, theme, "tile of keys", BOX.x + side / 2, BOX.y + side + 10, { size: 11, align: "center" });
+}
+
+// ---- words and tables
+
+const percent = (share) => `${number(100 * share, share < 0.0995 ? 2 : 1)} %`;
+
+// Three figures and a unit: 8,388,608 is 8.39 M.
+function compact(value) {
+  const units = [[1e12, " T"], [1e9, " G"], [1e6, " M"], [1e3, " K"]];
+  const [unit, letter] = units.find(([least]) => value >= least) ?? [1, ""];
+  return `${letter ? (value / unit).toPrecision(3) : Math.round(value)}${letter}`;
+}
+
+function milliseconds(seconds) {
+  return `${Number((1e3 * seconds).toPrecision(2))} ms`;
+}
+
+export function describe({ length, query, layers, reached }) {
+  const within = (n) => reached.reduce((sum, layer) => sum + (layer >= 0 && layer <= n), 0);
+  const seen = reached.reduce((sum, layer) => sum + (layer === 1), 0);
+  const [now, ever] = [within(layers), within(length)];
+  const depth = Math.max(...reached);
+  const most =
+    ever === 1 ? "It never reaches another token."
+    : `It can reach ${bytes(ever)} at most, all of them after ${depth} layer${depth > 1 ? "s" : ""}.`;
+  return (
+    `Query ${query} of ${length} sees ${bytes(seen)} other key${seen === 1 ? "" : "s"}. After ${layers} ` +
+    `layer${layers > 1 ? "s" : ""} it draws on ${bytes(now)} token${now === 1 ? "" : "s"}, itself included ` +
+    `(${percent(now / length)}). ${most}`
+  );
+}
+
+function table(heads, rows) {
+  const cells = (tag, texts) => texts.map((text) => element(tag, {}, text));
+  return element("table", { class: "ak-table" },
+    element("thead", {}, element("tr", {}, ...cells("th", heads))),
+    element("tbody", {}, ...rows.map(([head, ...texts]) =>
+      element("tr", {}, element("th", { scope: "row" }, head), ...cells("td", texts)))));
+}
+
+function figuresTable(all, length, dim) {
+  const columns = (of) => all.map(of);
+  const visited = (tiles) => tiles.partial + tiles.full;
+  const work = (tiles) => visited(tiles) * tiles.size ** 2;
+  return table(["one head", "this", "causal", "full"], [
+    ["pairs kept", ...columns((tiles) => bytes(tiles.pairs))],
+    ["density", ...columns((tiles) => percent(tiles.pairs / length ** 2))],
+    ["FLOPs of pairs", ...columns((tiles) => compact(flopsOf(tiles.pairs, dim)))],
+    ["tiles skipped", ...columns((tiles) => bytes(tiles.skipped))],
+    ["tiles partial", ...columns((tiles) => bytes(tiles.partial))],
+    ["tiles full", ...columns((tiles) => bytes(tiles.full))],
+    ["FLOPs of tiles", ...columns((tiles) => compact(flopsOf(work(tiles), dim)))],
+    ["of which useful", ...columns((tiles) => (work(tiles) ? percent(tiles.pairs / work(tiles)) : "–"))],
+  ]);
+}
+
+function longTable(kind, values, size, { dim, rates }) {
+  const lengths = Object.values(FULL_SIZES);
+  const tiles = lengths.map((length) => visitedAt(kind, values, length, size));
+  const causal = lengths.map((length) => ((length / size) * (length / size + 1)) / 2);
+  const rows = [
+    ["tiles visited, about", ...tiles.map(compact)],
+    ["of causal attention's", ...tiles.map((count, n) => percent(count / causal[n]))],
+  ];
+  if (rates) {
+    const times = (counts) => counts.map((count, n) => milliseconds(secondsOf(count, size, lengths[n], dim, rates)));
+    rows.push(["estimated time", ...times(tiles)], ["the same, causal", ...times(causal)]);
+  }
+  return table(["same pattern, L =", ...Object.keys(FULL_SIZES)], rows);
+}
+
+function selectBox(name, label, groups, change) {
+  const select = control("select", { class: name, onchange: () => change(select.value) });
+  for (const [group, options] of Object.entries(groups)) {
+    const items = Object.entries(options).map(([value, text]) => element("option", { value }, text));
+    select.append(...(group ? [element("optgroup", { label: group }, ...items)] : items));
+  }
+  return { select, row: element("label", {}, label, select) };
+}
+
+function swatch(style, text, name = "ak-swatch") {
+  return element("span", {}, element("span", { class: name, style }), text);
+}
+
+// ---- the widget
+
+function render({ model, el }) {
+  const { kinds, given, dim, rates, start, lengths } = model.get("meta");
+  const settings = { kind: start.kind, length: start.length, tile: start.tile, layers: start.layers };
+  const valuesOf = Object.fromEntries(Object.entries(kinds).map(([kind, { sliders }]) =>
+    [kind, Object.fromEntries(sliders.map(({ name, value }) => [name, value]))]));
+  Object.assign(valuesOf[start.kind] ?? {}, start.values);
+
+  const groups = given ? { "": { given: given.name } } : {};
+  for (const [kind, { group, text }] of Object.entries(kinds)) (groups[group] ??= {})[kind] = text;
+  const pattern = selectBox("ak-pattern", "pattern", groups, (kind) => change({ kind }));
+  const tile = selectBox("ak-tile", "tile", { "": { 16: "16 × 16", 32: "32 × 32", 64: "64 × 64", 128: "128 × 128" } },
+    (size) => change({ tile: Number(size) }));
+  const length = slider("length L", { class: "ak-length", min: lengths[0], max: lengths[1], step: lengths[2] });
+  const layers = slider("layers", { class: "ak-layers", min: 1, max: MOST_LAYERS, step: 1 });
+  length.input.addEventListener("input", () => change({ length: Number(length.input.value) }));
+  layers.input.addEventListener("input", () => change({ layers: Number(layers.input.value) }));
+  const query = stepper("query", lengths[1] - 1, (i) => setStep(model, Math.min(i, lengthNow() - 1)));
+  const parameters = element("div", { class: "ak-row ak-parameters" });
+  const code = element("code");
+  const status = element("div", { class: "ak-status", "aria-live": "polite" });
+  const maskCanvas = element("canvas", { role: "img", class: "ak-mask" });
+  const tileCanvas = element("canvas", { role: "img", class: "ak-tiles" });
+  const figures = element("div", { class: "ak-panel ak-figures" });
+  const dotted = `background: radial-gradient(${COLOURS.V} 35%, color-mix(in srgb, ${COLOURS.V} 30%, transparent) 40%) 0 0 / 4px 4px`;
+  const root = element("div", { class: "ak-widget", "data-widget": "mask-explorer" },
+    element("div", { class: "ak-row" }, pattern.row, code),
+    parameters,
+    element("div", { class: "ak-row" }, length.row, layers.row, tile.row),
+    element("div", { class: "ak-row" }, query.prev, query.next, query.row),
+    status,
+    element("div", { class: "ak-columns" }, maskCanvas,
+      element("div", {}, tileCanvas,
+        element("div", { class: "ak-legend" },
+          swatch(`background: ${COLOURS.Q}`, "full"), swatch(dotted, "partial"), swatch("", "skipped", "ak-swatch ak-hatch"))),
+      figures));
+  el.append(root);
+
+  const lengthNow = () => (settings.kind === "given" ? given.length : settings.length);
+  let known = {}; // what depends on pattern, length and tile only; a step from query to query keeps it
+
+  function change(changed) {
+    const [before, query] = [lengthNow(), model.get("step")];
+    const kind = settings.kind;
+    Object.assign(settings, changed);
+    if (changed.kind && changed.kind !== kind) showParameters();
+    known = changed.layers ? known : {};
+    const moved = Math.floor((query * lengthNow()) / before);
+    if (moved === query) redraw();
+    else setStep(model, moved); // draws
+  }
+
+  function showParameters() {
+    const values = valuesOf[settings.kind];
+    const sliders = (kinds[settings.kind]?.sliders ?? []).map(({ name, low, high, step }) => {
+      const parts = slider(name, { class: `ak-${name}`, min: low, max: high, step, value: values[name] });
+      parts.text.textContent = values[name];
+      parts.input.addEventListener("input", () => {
+        values[name] = Number(parts.input.value);
+        parts.text.textContent = values[name];
+        change({});
+      });
+      return parts.row;
+    });
+    parameters.replaceChildren(...sliders);
+  }
+
+  let dense = {}; // the tiles of causal and full attention, to compare with
+  function denseTiles(length, size) {
+    if (dense.length !== length || dense.size !== size) {
+      dense = { length, size, tiles: ["causal", "full"].map((kind) => tilesOf(maskOf(kind, {}, length), size)) };
+    }
+    return dense.tiles;
+  }
+
+  const long = element("div", { class: "ak-long" });
+  let timer = null;
+  function showLong() {
+    long.replaceChildren(longTable(settings.kind, valuesOf[settings.kind], settings.tile, { dim, rates }));
+    long.style.opacity = 1;
+  }
+
+  function analyse() {
+    const { kind, tile: size } = settings;
+    const length = lengthNow();
+    const mask = kind === "given" ? givenMask(model.get("data"), length) : maskOf(kind, valuesOf[kind], length);
+    const tiles = tilesOf(mask, size);
+    figures.replaceChildren(
+      figuresTable([tiles, ...denseTiles(length, size)], length, dim),
+      long,
+      element("div", { class: "ak-note" },
+        `4 d FLOPs a pair, d = ${dim}; all pairs of a visited tile are computed.`,
+        ...(rates && kind !== "given" ? [` Times: ${rates.heads} heads, forward, from ${rates.label}.`] : [])));
+    clearTimeout(timer);
+    if (kind === "given") long.replaceChildren();
+    else if (!long.firstChild) showLong();
+    else {
+      long.style.opacity = 0.4; // out of date until the slider rests: long sequences can take longer than a frame
+      timer = setTimeout(showLong, 60);
+    }
+    code.textContent = kind === "given" ? given.name : codeOf(kind, valuesOf[kind], length);
+    return { length, mask, tiles };
+  }
+
+  // Both pictures in a row where they fit, beside the figures where there is room for these, too.
+  function sideNow() {
+    const room = root.clientWidth - 8;
+    const each = room >= 850 ? (room - 40 - 290) / 2 : room >= 520 ? (room - 20) / 2 : room;
+    return Math.floor(Math.min(each, 420)) - BOX.x - 4;
+  }
+
+  function redraw() {
+    if (!known.mask) known = analyse();
+    const query_ = Math.min(model.get("step"), known.length - 1);
+    const [theme, side] = [themeOf(root), sideNow()];
+    const fold = [4, 2].find((fold) => known.length >= fold * side) ?? 1;
+    if (known.fold !== fold) Object.assign(known, { fold, image: maskImage(known.mask, fold) });
+    const state = { ...known, query: query_, layers: settings.layers, reached: layersTo(known.mask, query_) };
+    const width = BOX.x + side + 4;
+    drawMask(prepare(maskCanvas, width, BOX.y + side + FOOT + STRIP.gap + STRIP.height + 2), theme, side, state);
+    drawTiles(prepare(tileCanvas, width, BOX.y + side + FOOT), theme, side, state);
+    pattern.select.value = settings.kind;
+    tile.select.value = settings.tile;
+    length.input.value = known.length;
+    length.input.disabled = settings.kind === "given";
+    length.text.textContent = known.length;
+    layers.input.value = layers.text.textContent = settings.layers;
+    query.input.max = known.length - 1;
+    query.input.value = query_;
+    query.text.textContent = `${query_} (0 to ${known.length - 1})`;
+    status.textContent = describe(state);
+    maskCanvas.setAttribute("aria-label", `Mask of ${code.textContent}. ${status.textContent}`);
+    tileCanvas.setAttribute("aria-label",
+      `Tiles of ${code.textContent}: ${known.tiles.full} full, ${known.tiles.partial} partial, ${known.tiles.skipped} skipped.`);
+  }
+
+  for (const canvas of [maskCanvas, tileCanvas]) {
+    canvas.addEventListener("click", ({ offsetY }) => {
+      const row = Math.floor(((offsetY - BOX.y) / sideNow()) * known.length);
+      if (row >= 0 && row < known.length) setStep(model, row);
+    });
+  }
+  showParameters();
+  const forget = keepDrawn(model, root, redraw);
+  return () => {
+    clearTimeout(timer);
+    forget();
+  };
+}
+
+// The mask that Python sent, packed as in maskOf.
+function givenMask(view, length) {
+  const bits = new Uint32Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
+  return { length, words: Math.ceil(length / 32), bits };
+}
+
+export default { render };
