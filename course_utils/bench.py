@@ -77,7 +77,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     sizes = parser.add_argument_group("patterns", "beside FlexAttention and dense attention; a pattern's own arguments")
     sizes.add_argument(
-        "--seq-len", type=int, nargs="+", metavar="L", help="sequence lengths; default 16384, or the image"
+        "--seq-len",
+        type=int,
+        nargs="+",
+        metavar="L",
+        help="sequence lengths; default 16384, or what the pattern is for",
     )
     for name in ("batch", "heads", "head_dim"):
         sizes.add_argument(_option(name), type=int, metavar="N", help=f"default {SIZES[name]}")
@@ -85,7 +89,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes.add_argument("--backward", action="store_true", default=None, help="time the backward pass")
     for name in ARGUMENTS:
         takers = [pattern for pattern, of in PATTERNS.items() if name in inspect.signature(of).parameters]
-        sizes.add_argument(_option(name), type=int, metavar="N", help=f"of {', '.join(takers)}")
+        many = "+" if name in bench_sparse.LISTS else None
+        sizes.add_argument(_option(name), type=int, nargs=many, metavar="N", help=f"of {', '.join(takers)}")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -187,7 +192,7 @@ def _run_pattern(args: argparse.Namespace) -> int:
     """Counts what a pattern keeps, and times it on a GPU; without one, shows what is recorded of patterns like it."""
     if args.record or args.against or args.markdown:
         raise ValueError("--record, --against and --markdown do not belong to patterns")
-    pattern, lengths = _pattern(args), args.seq_len or [args.height * args.width if args.height else 16384]
+    pattern, lengths = _pattern(args), args.seq_len or [_own_length(args) or 16384]
     size = {name: default if getattr(args, name) is None else getattr(args, name) for name, default in SIZES.items()}
     for name, value in [*size.items(), *(("seq_len", length) for length in lengths)]:
         if type(value) is int and value < 1:
@@ -231,6 +236,13 @@ def _pattern(args: argparse.Namespace) -> Pattern:
         if parameter.default is parameter.empty and name not in given:
             raise ValueError(f"{args.subject} needs {_option(name)}; it takes {options}")
     return PATTERNS[args.subject](**given)
+
+
+def _own_length(args: argparse.Namespace) -> int | None:
+    """The one length that a pattern with these options is for, or None."""
+    if args.height:
+        return args.height * args.width
+    return sum(args.lengths) if args.lengths else len(args.parents) if args.parents else None
 
 
 def _option(name: str) -> str:

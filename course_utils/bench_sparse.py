@@ -590,7 +590,7 @@ def csr(*, device: str = "cuda", heads: int = HEADS, length: int = 16384, share:
 
 # ---------------------------------------------------------------------------------------------- one pattern
 
-# Those whose arguments are whole numbers: what `bench PATTERN` takes, with an option for each argument.
+# What `bench PATTERN` takes: those whose arguments are whole numbers or lists of them. Each argument is an option.
 PATTERNS: dict[str, Callable[..., Pattern]] = {
     function.__name__: function
     for function in (
@@ -607,8 +607,12 @@ PATTERNS: dict[str, Callable[..., Pattern]] = {
         patterns.block_diagonal,
         patterns.random_blocks,
         patterns.bigbird,
+        patterns.document,
+        patterns.global_tokens,
+        patterns.tree,
     )
 }
+LISTS = ("lengths", "positions", "parents")  # arguments that are lists
 
 
 def counts(pattern: Pattern, lengths: Sequence[int], heads: int, head_dim: int, batch: int = 1) -> list[Row]:
@@ -641,8 +645,8 @@ def _blocks(pattern: Pattern, length: int, device: str) -> tuple[int, int]:
 
 def of_pattern(rows: Sequence[Row], kind: str) -> list[Row]:
     """The recorded rows of patterns of a kind, such as "sliding_window"."""
-    chosen = [row for row in rows if str(row.get("pattern")).startswith(f"{kind}(")]
-    return [row for part in ("peers", "backward", "scaling") for row in chosen if row.get("part") == part]
+    chosen = [row for row in rows if str(row.get("pattern")).startswith(f"{kind}(") or row.get("part") == kind]
+    return [row for part in ("peers", "backward", "scaling", kind) for row in chosen if row.get("part") == part]
 
 
 # ---------------------------------------------------------------------------------------------- shared

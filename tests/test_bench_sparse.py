@@ -297,6 +297,6 @@ def test_every_pattern_of_numbers_is_a_subject():
     numeric = [
         name
         for name in ("causal", "sliding_window", "dilated", "power_of_two", "strided", "fixed", "streaming", "full")
-        + ("local", "local_2d", "block_diagonal", "random_blocks", "bigbird")
+        + ("local", "local_2d", "block_diagonal", "random_blocks", "bigbird", "document", "global_tokens", "tree")
     ]
     assert list(bench.PATTERNS) == numeric

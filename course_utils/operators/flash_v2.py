@@ -104,7 +104,8 @@ def flash_attention_v2(
             copied, and d is filled up with zeros to 64 or 128.
         key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H.
         is_causal: bottom-right aligned: query i sees key j when `j <= i + L_k - L_q`.
-        scale: factor of the scores; None means `1 / sqrt(d)`.
+        scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in
+            fp32, and rows can come out wrong.
         enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.
         return_lse: also return the log-sum-exp of each row of scores.
 

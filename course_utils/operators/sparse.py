@@ -120,7 +120,8 @@ def sparse_attention(
         key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H.
         pattern: a Pattern of `course_utils.patterns`, the same for every batch and head. Query r has position
             `r + L_k - L_q`.
-        scale: factor of the scores; None means `1 / sqrt(d)`.
+        scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in
+            fp32, and rows can come out wrong.
         enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.
         return_lse: also return the log-sum-exp of each row of scores.
 
@@ -158,18 +159,19 @@ def choose_kernel(
     """Which kernel `sparse_attention` takes for a pattern at these lengths, and why.
 
     "range" where the rows are ranges of keys. Else "block_sparse", unless so few pairs of the visited blocks are kept
-    (about 1 in 30) that gathering the keys of each row is faster: then "csr_gather", if no row has more than 4096
-    keys, and no gradient is asked for.
+    that gathering the keys of each row costs less (a block as much as 130 keys, a row as 25 more): then "csr_gather",
+    if no row has more than 4096 keys, and no gradient is asked for.
 
     differentiable: whether gradients will be asked for. device: where the lists are built and kept.
     """
     _check_pattern(pattern)
-    key_length = query_length if key_length is None else key_length
-    choose = functools.partial(_choose, pattern, query_length, key_length, differentiable, torch.device(device))
-    return _kept(pattern, ("choice", query_length, key_length, differentiable, str(device)), choose)
+    shape = pattern.shape(query_length, key_length, device)
+    return _kept(
+        pattern, ("choice", shape, differentiable), functools.partial(_choose, pattern, *shape, differentiable)
+    )
 
 
-def _choose(pattern: Pattern, query_length: int, key_length: int, differentiable: bool, device: torch.device) -> Choice:
+def _choose(pattern: Pattern, query_length: int, key_length: int, device: torch.device, differentiable: bool) -> Choice:
     if pattern.ranges is not None and _dilation(pattern.ranges, query_length, key_length) <= MAX_DILATION:
         classes = pattern.ranges.dilation
         where = "" if classes == 1 else f", in each of {classes} residue classes"
@@ -178,14 +180,19 @@ def _choose(pattern: Pattern, query_length: int, key_length: int, differentiable
     if not visited:
         return Choice("block_sparse", "no query sees a key: the lists are empty")
     kept = f"{pairs / (visited * BLOCK**2):.2%} of the pairs in the {BLOCK} × {BLOCK} blocks visited are kept"
-    if pairs + CSR_ROW_COST * query_length >= CSR_BLOCK_COST * visited:
-        return Choice("block_sparse", f"{kept}: enough for tensor cores")
+    gather, blocks = pairs + CSR_ROW_COST * query_length, CSR_BLOCK_COST * visited
+    if gather >= blocks:
+        more = gather / blocks
+        return Choice(
+            "block_sparse", f"{kept}: to gather the keys of each row would cost about {more:.1f} times as much"
+        )
     if differentiable:
         return Choice("block_sparse", f"{kept}: few, but csr_gather has no backward pass")
     longest = int(_csr(pattern, query_length, key_length, device)[0].diff().max())
     if longest > CSR_LONGEST:
         return Choice("block_sparse", f"{kept}: few, but one row of {longest} keys would be the work of one warp")
-    return Choice("csr_gather", f"{kept}: too few for tensor cores")
+    more = blocks / gather
+    return Choice("csr_gather", f"{kept}: all of these blocks would cost about {more:.1f} times as much as their keys")
 
 
 def _csr(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -41,6 +41,9 @@ def integers(name: str, values: object) -> np.ndarray:
 
 
 def lengths(L_q: object, L_k: object, device: torch.device | str) -> Shape:
-    """The numbers of queries and keys (None: as many as queries), and the device of the tables."""
+    """The numbers of queries and keys (None: as many as queries), and the device of the tables, with its number."""
     L_q = integer("L_q", L_q, 1, MAX_LENGTH)
-    return Shape(L_q, L_q if L_k is None else integer("L_k", L_k, 1, MAX_LENGTH), torch.device(device))
+    device = torch.device(device)
+    if device.type == "cuda" and device.index is None:  # what is kept for cuda is kept for this one
+        device = torch.device("cuda", torch.cuda.current_device())
+    return Shape(L_q, L_q if L_k is None else integer("L_k", L_k, 1, MAX_LENGTH), device)

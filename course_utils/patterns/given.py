@@ -14,15 +14,16 @@ from course_utils.patterns.definition import Definition, Shape
 from course_utils.patterns.pattern import Pattern
 
 _LENGTHS = (131072, 8192, 1024, 256, 64, 16, 4, 1)  # a mask_mod is tried at the largest that its tables take
-_HEADS = ((1, 0), (0, 1), (2, 7), (5, 16))  # (b, h) that must give what (0, 0) gives
+_HEADS = [(n, n) for n in range(1, 32)] + [(1, 0), (0, 1), (3, 64), (64, 3)]  # (b, h) that must give what (0, 0) gives
 
 
 def from_mask_mod(fn: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> Pattern:
     """A FlexAttention mask_mod: fn(b, h, i, j) -> bool for integer tensors that broadcast; i is the query's POSITION.
 
-    fn must give the same for every b and h. Nothing is known of it but its values, so that block lists evaluate all
-    L_q · L_k pairs, a part at a time: the time is quadratic, the memory is not. Combined by & with a pattern that knows
-    its blocks, fn is evaluated in those only. Tensors that fn looks up must lie on the device that it is used on.
+    fn must give the same for every b and h, which is tried for some, and the same at each call. Nothing is known of it
+    but its values, so that block lists evaluate all L_q · L_k pairs, a part at a time: the time is quadratic, the
+    memory is not. Combined by & with a pattern that knows its blocks, fn is evaluated in those only. Tensors that fn
+    looks up must lie on the device that it is used on.
     """
     if not callable(fn):
         raise TypeError(f"fn is {fn!r}; it must be a function fn(b, h, i, j) -> bool tensor")
@@ -62,14 +63,15 @@ def _probe(fn: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> None:
             "it must be what the two broadcast to"
         ) from None
     for b, h in _HEADS:
+        why = f"b, h = {b}, {h} and 0, 0 differ"
         try:
             same = torch.equal(fn(zero + b, zero + h, i, j).expand(len(i), len(i)), expected)
-        except Exception:
-            same = False
+        except Exception as error:
+            same, why = False, f"with b, h = {b}, {h} it raises {type(error).__name__}: {error}"
         if not same:
             raise ValueError(
-                f"fn depends on the batch entry or the head: b, h = {b}, {h} and 0, 0 differ. A pattern is the same "
-                "for all of them; make one for each"
+                f"fn depends on the batch entry or the head: {why}. A pattern is the same for all of them; make one "
+                "for each"
             )
 
 

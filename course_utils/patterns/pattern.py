@@ -84,7 +84,7 @@ class Pattern:
 
     def flex_mask_mod(self, L_q: int, L_k: int | None = None, device: torch.device | str = "cpu") -> MaskMod:
         """The mask for FlexAttention, whose q_idx counts queries from 0; what it looks up lies on `device`."""
-        shape = self._lengths(L_q, L_k, device)
+        shape = self.shape(L_q, L_k, device)
         mask, shift = self._definition(shape).mask, shape.shift
 
         def mask_mod(b: Any, h: Any, q_idx: Tensor, kv_idx: Tensor) -> Tensor:
@@ -94,14 +94,14 @@ class Pattern:
 
     def mask(self, L_q: int, L_k: int | None = None, device: torch.device | str = "cpu") -> Tensor:
         """The dense mask, bool `[L_q, L_k]`: True where the query sees the key."""
-        shape = self._lengths(L_q, L_k, device)
+        shape = self.shape(L_q, L_k, device)
         i = torch.arange(shape.shift, shape.L_k, dtype=torch.int32, device=shape.device)[:, None]
         j = torch.arange(shape.L_k, dtype=torch.int32, device=shape.device)[None, :]
         return self._definition(shape).mask(i, j).expand(shape.L_q, shape.L_k).contiguous()
 
     def at(self, L_q: int, L_k: int | None = None) -> Pattern:
         """The same pattern for these lengths only. Its mask_mod still takes positions."""
-        shape = self._lengths(L_q, L_k, "cpu")
+        shape = self.shape(L_q, L_k, "cpu")
         return Pattern(
             self.kind,
             self.parameters,
@@ -117,15 +117,15 @@ class Pattern:
     def block_lists(
         self, L_q: int, L_k: int | None = None, *, block: int = 64, device: torch.device | str = "cpu"
     ) -> BlockLists:
-        """The blocks of `block` (64 or 128) queries and keys that hold a pair; kept for the next call."""
-        shape = self._lengths(L_q, L_k, device)
+        """The blocks of `block` (64 or 128) queries and keys that hold a pair; kept, and not to be changed."""
+        shape = self.shape(L_q, L_k, device)
         if isinstance(block, bool) or block not in BLOCKS:
             raise ValueError(f"block is {block!r}; it must be 64 or 128")
         return self._cached((shape, block), lambda: build(self._definition(shape), shape, block))
 
     def csr(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """The keys of each query: indptr int64 `[L_q + 1]`, and indices int32 `[pairs]`, ascending in a row."""
-        shape = self._lengths(L_q, L_k, device)
+        shape = self.shape(L_q, L_k, device)
         definition = self._definition(shape)
         if not definition.keys:
             return self.block_lists(L_q, L_k, device=device).csr()
@@ -138,7 +138,7 @@ class Pattern:
 
     def pairs(self, L_q: int, L_k: int | None = None) -> int:
         """The number of pairs (query, key) that are kept, per head."""
-        shape = self._lengths(L_q, L_k, "cpu")
+        shape = self.shape(L_q, L_k, "cpu")
         return self._cached((shape, "pairs"), lambda: self._count(shape))
 
     def _count(self, shape: Shape) -> int:
@@ -151,7 +151,7 @@ class Pattern:
 
     def density(self, L_q: int, L_k: int | None = None) -> float:
         """The kept share of all L_q · L_k pairs."""
-        shape = self._lengths(L_q, L_k, "cpu")
+        shape = self.shape(L_q, L_k, "cpu")
         return self.pairs(L_q, L_k) / (shape.L_q * shape.L_k)
 
     def work(
@@ -162,12 +162,13 @@ class Pattern:
         Of a pattern that is known key by key, as `strided` is, estimates from 32 rows of blocks: its block lists can
         be much larger than its keys, and are not built for this.
         """
-        shape = self._lengths(L_q, L_k, device)
+        shape = self.shape(L_q, L_k, device)
         definition = self._definition(shape)
-        if definition.keys and not definition.blocks:
+        if definition.keys:
             pairs = visited = 0
             rows = shape.blocks(block)[0]
-            sampled = torch.linspace(0, rows - 1, min(rows, SAMPLED_ROWS)).int().tolist()
+            samples = min(rows, SAMPLED_ROWS)
+            sampled = [rows * (2 * n + 1) // (2 * samples) for n in range(samples)]
             for row in sampled:
                 _, keys = definition.keys(row * block, min((row + 1) * block, shape.L_q))
                 pairs, visited = pairs + len(keys), visited + len(torch.unique(keys // block))
@@ -179,8 +180,9 @@ class Pattern:
     # ---- as a picture
 
     def draw(self, L: int = 256, L_k: int | None = None, *, tile: int = 64) -> Figure:
-        """The mask of L (at most 4096) queries and L_k keys (None: L), with a grid of tiles and the density."""
-        integer("L", L, 1, MAX_DRAWN)
+        """The mask of L queries and L_k keys (None: L), at most 4096, with a grid of tiles and the density."""
+        for name, length in (("L", L), ("L_k", L if L_k is None else L_k)):
+            integer(name, length, 1, MAX_DRAWN)
         tile = integer("tile", tile, 1)
         title = f"{textwrap.fill(self.name, 44)}\ndensity {self.density(L, L_k):.1%}"
         return draw_mask(self.mask(L, L_k), tile, title)
@@ -197,7 +199,8 @@ class Pattern:
 
     # ---- inside
 
-    def _lengths(self, L_q: int, L_k: int | None, device: torch.device | str) -> Shape:
+    def shape(self, L_q: int, L_k: int | None = None, device: torch.device | str = "cpu") -> Shape:
+        """The lengths, checked, and the device; ValueError where the pattern is not for such lengths."""
         shape = lengths(L_q, L_k, device)
         if self._bound and self._bound != shape[:2]:
             raise ValueError(f"{self.name} is bound to (L_q, L_k) = {self._bound}; got {tuple(shape[:2])}")
@@ -213,24 +216,31 @@ class Pattern:
 
 
 def range_pattern(
-    kind: str, parameters: dict[str, Any], ranges: Ranges, *, name: str | None = None, define: Define | None = None
+    kind: str,
+    parameters: dict[str, Any],
+    ranges: Ranges,
+    *,
+    name: str | None = None,
+    define: Define | None = None,
+    bound: tuple[int, int] | None = None,
 ) -> Pattern:
-    """The pattern of some ranges. define: the same, with more short cuts."""
+    """The pattern of some ranges. define: the same, with more short cuts; bound: as of a Pattern."""
     mask = define_ranges(ranges, Shape(1, 1, torch.device("cpu"))).mask
     define = define or (lambda shape: define_ranges(ranges, shape))
-    return Pattern(kind, parameters, define, name=name, ranges=ranges, mask=mask)
+    return Pattern(kind, parameters, define, name=name, ranges=ranges, mask=mask, bound=bound)
 
 
 def _combine(kind: str, a: Pattern, b: Pattern) -> Pattern:
     name, parameters = f"({a.name} {'&' if kind == 'and' else '|'} {b.name})", {"parts": (a, b)}
-    if kind == "and" and a.ranges and b.ranges and a.ranges[3:] == b.ranges[3:] and not (a.ranges[0] or b.ranges[0]):
-        left, right = min(a.ranges.left, b.ranges.left), min(a.ranges.right, b.ranges.right)
-        return range_pattern(kind, parameters, a.ranges._replace(left=left, right=right), name=name)
-    bound = {part._bound for part in (a, b)} - {None}
-    if len(bound) > 1:
+    bounds = {part._bound for part in (a, b)} - {None}
+    if len(bounds) > 1:
         raise ValueError(
             f"{a.name} is bound to (L_q, L_k) = {a._bound}, {b.name} to {b._bound}; they cannot be combined"
         )
+    bound = bounds.pop() if bounds else None
+    if kind == "and" and a.ranges and b.ranges and a.ranges[3:] == b.ranges[3:] and not (a.ranges[0] or b.ranges[0]):
+        left, right = min(a.ranges.left, b.ranges.left), min(a.ranges.right, b.ranges.right)
+        return range_pattern(kind, parameters, a.ranges._replace(left=left, right=right), name=name, bound=bound)
     join = both if kind == "and" else either
     first, second = a._mask or a._mask_of_axis, b._mask or b._mask_of_axis
 
@@ -240,7 +250,7 @@ def _combine(kind: str, a: Pattern, b: Pattern) -> Pattern:
     def define(shape: Shape) -> Definition:
         return join(a._define(shape), b._define(shape), shape)
 
-    return Pattern(kind, parameters, define, name=name, mask=mask, bound=bound.pop() if bound else None)
+    return Pattern(kind, parameters, define, name=name, mask=mask, bound=bound)
 
 
 def _short(value: Any) -> str:

@@ -319,7 +319,7 @@ def _draw(pattern: Pattern, start: dict, query: int, dim: int) -> Figure:
 
 def _draw_tiles(axes: Axes, tiles: Tiles, length: int) -> None:
     axes.set(xlim=(0, length), ylim=(length, 0), aspect="equal", ylabel="tile of queries")
-    axes.set(title=f"tiles of {tiles.size} × {tiles.size}", xlabel="blue: full, dotted: partial, hatched: skipped")
+    axes.set(title=f"tiles of {tiles.size} × {tiles.size}", xlabel="blue full, dotted partial, hatched skipped")
     axes.add_patch(Rectangle((0, 0), length, length, facecolor="white", edgecolor="0.75", hatch=MASKED_HATCH))
     styles = {FULL: {"facecolor": BLUE}, PARTIAL: {"facecolor": "#c0dccd", "hatch": "....", "edgecolor": GREEN}}
     for row, col in tiles.state.nonzero().tolist():

@@ -11,6 +11,7 @@ WIDGETS = {
     "01_attention_basics": ["score-heatmap"],
     "02_flash_attention_minimal": ["tile-stepper"],
     "03_flash_attention_v2": ["fragments"],
+    "04_sparse_patterns": ["mask-explorer"],
 }
 SECONDS = 60  # without a GPU, on two cores
 

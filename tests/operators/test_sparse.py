@@ -281,6 +281,16 @@ def test_a_row_with_nan_is_not_taken_for_one_without_keys(device, kernel):
     assert out[0, 0, 5].isnan().all() and lse[0, 0, 5].isnan()
 
 
+def test_a_row_with_nan_stays_nan_when_it_is_split_and_merged(device, monkeypatch):
+    monkeypatch.setattr(sparse, "SHORTEST_PART", 64)
+    monkeypatch.setattr(sparse, "SLOTS", {64: 8})
+    query, key, value = (random(1, 1, 300, 64, device=device, seed=s) for s in range(3))
+    query[0, 0, 70, 3] = torch.nan
+    out, lse = by_kernel("block_sparse 64", patterns.global_tokens([70]))(query, key, value, return_lse=True)
+    assert out[0, 0, 70].isnan().all() and lse[0, 0, 70].isnan()
+    assert out[0, 0, :70].isfinite().all() and lse[0, 0, 71:].isfinite().all()
+
+
 @pytest.mark.parametrize("kernel", KERNELS[1:3])
 def test_a_long_row_is_split_and_merged(device, kernel, monkeypatch):
     monkeypatch.setattr(sparse, "SHORTEST_PART", 128)
@@ -390,6 +400,18 @@ def test_the_choice_of_the_kernel_and_its_reason():
         choose_kernel("causal", 500)
     nothing = patterns.from_mask_mod(lambda b, h, i, j: (i < 0) & (j < 0))
     assert choose_kernel(nothing, 70).kernel == "block_sparse"
+
+
+def test_a_choice_is_for_the_lengths_of_the_pattern_only():
+    with pytest.raises(ValueError, match="bound to"):
+        choose_kernel(patterns.causal().at(10), 20)
+    with pytest.raises(ValueError, match="L_q is 0; it must be an integer from 1"):
+        choose_kernel(patterns.causal(), 0)
+
+
+def test_lists_larger_than_the_keys_are_not_built_to_choose(monkeypatch):
+    monkeypatch.setattr(patterns.pattern, "build", None)
+    assert choose_kernel(patterns.strided(100), 3000).kernel in ("csr_gather", "block_sparse")
 
 
 def test_a_row_too_long_for_one_warp_goes_to_the_blocks(monkeypatch):
@@ -556,7 +578,7 @@ def test_a_broken_backward_kernel_fails_the_check(break_kernel, fresh_kernels, k
 def test_a_broken_merge_fails_the_check(break_kernel, fresh_kernels, monkeypatch):
     monkeypatch.setattr(sparse, "SHORTEST_PART", 64)
     monkeypatch.setattr(sparse, "SLOTS", {64: 8})
-    break_kernel(sparse, "block_sparse", "(LSE_parts[row_of(part)] - m) * LOG2_E", "0")
+    break_kernel(sparse, "block_sparse", "(LSE_parts[row_of(part)] - base) * LOG2_E", "0")
     case = make_case(0, (70, 300), batch=1, kind="planted")
     with pytest.raises(AssertionError, match="WRONG"):
         check(patterns.causal(), case, kernel="block_sparse 64")

@@ -52,6 +52,12 @@ BAD = [
     (lambda: patterns.from_mask_mod(lambda b, h, i, j: i - j < 5000 + 1000 * h), ValueError, "fn depends on the batch"),
     (lambda: patterns.from_mask_mod(lambda b, h, i, j: torch.ones(3).bool()), ValueError, "fn gives shape (3,)"),
     (lambda: patterns.from_mask_mod(lambda b, h, i, j: i >= j + b), ValueError, "fn depends on the batch entry"),
+    (lambda: patterns.from_mask_mod(lambda b, h, i, j: (i >= j) & (h != 3)), ValueError, "b, h = 3, 3 and 0, 0 differ"),
+    (
+        lambda: patterns.from_mask_mod(lambda b, h, i, j: torch.arange(3)[b] + i >= j),
+        ValueError,
+        "depends on the batch entry",
+    ),
     (lambda: patterns.from_mask_mod(lambda b, h, i, j: torch.ones(1, 9, 9).bool()[b, i, j]), ValueError, "depends on"),
     (
         lambda: patterns.from_mask_mod(lambda i, j: i >= j),

@@ -195,3 +195,11 @@ def test_a_mask_mod_that_depends_on_the_lengths_asks_for_them():
     assert torch.equal(pattern.at(100).mask_mod(0, 0, i, j[:, 1:]), pattern.mask(100)[:, 1:])
     with pytest.raises(ValueError, match=r"bound to \(L_q, L_k\) = \(100, 100\); got \(99, 99\)"):
         pattern.at(100).mask(99)
+
+
+def test_a_bound_pattern_of_ranges_stays_bound_when_it_is_combined():
+    bound = patterns.causal().at(10)
+    with pytest.raises(ValueError, match="is bound to"):
+        (bound & patterns.causal()).mask(20)
+    with pytest.raises(ValueError, match="cannot be combined"):
+        bound & patterns.causal().at(20)

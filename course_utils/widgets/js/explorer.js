@@ -605,7 +605,7 @@ function render({ model, el }) {
 
   // Both pictures in a row where they fit, beside the figures where there is room for these, too.
   function sideNow() {
-    const room = root.clientWidth - 8;
+    const room = Math.max(root.clientWidth - 8, 300);  // 0 before it is in the page, as JupyterLab first draws it
     const each = room >= 850 ? (room - 40 - 290) / 2 : room >= 520 ? (room - 20) / 2 : room;
     return Math.floor(Math.min(each, 420)) - BOX.x - 4;
   }

@@ -108,8 +108,10 @@ merge_parts(const float* O_parts, const float* LSE_parts, const int4* split_rows
     float m = NEG_INF, l = 0;
     float2 sum[D / 64] = {};
     for (int part = first; part < end; part++) m = fmaxf(m, LSE_parts[row_of(part)]);
-    for (int part = first; part < end && m != NEG_INF; part++) {
-        const float weight = exp2_approx((LSE_parts[row_of(part)] - m) * LOG2_E);
+    for (int part = first; part < end; part++) {
+        // −∞ − 0 where no part saw a key; a part that is NaN makes the row NaN, though not m
+        const float base = m == NEG_INF ? 0 : m;
+        const float weight = exp2_approx((LSE_parts[row_of(part)] - base) * LOG2_E);
         const float2* o = reinterpret_cast<const float2*>(O_parts + row_of(part) * D) + lane;
         l += weight;
         for (int c = 0; c < D / 64; c++)

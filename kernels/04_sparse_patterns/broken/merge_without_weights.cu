@@ -107,7 +107,9 @@ merge_parts(const float* O_parts, const float* LSE_parts, const int4* split_rows
     float m = NEG_INF, l = 0;
     float2 sum[D / 64] = {};
     for (int part = first; part < end; part++) m = fmaxf(m, LSE_parts[row_of(part)]);
-    for (int part = first; part < end && m != NEG_INF; part++) {
+    for (int part = first; part < end; part++) {
+        // −∞ − 0 where no part saw a key; a part that is NaN makes the row NaN, though not m
+        const float base = m == NEG_INF ? 0 : m;
         const float weight = 1;
         const float2* o = reinterpret_cast<const float2*>(O_parts + row_of(part) * D) + lane;
         l += weight;
