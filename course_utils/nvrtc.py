@@ -5,16 +5,23 @@ NVRTC and the CUDA headers come from NVIDIA's pip wheels. The result says what t
 run here.
 """
 
+import base64
+import hashlib
+import json
+import os
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
 from cuda.bindings import nvrtc as _nvrtc
 from cuda.pathfinder import find_nvidia_header_directory
 
+from course_utils.emulator.compiler import cache_folder
 from course_utils.errors import CompileError
-from course_utils.kernel_source import INCLUDE, KernelSource, required_architecture, source_name
+from course_utils.kernel_source import INCLUDE, KernelSource, required_architecture, source_name, with_headers
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 """Compute capabilities, times ten, that every kernel compiles for unless its header says otherwise."""
@@ -117,6 +124,37 @@ def compile_kernel(
         *options,
     ]
 
+    failure = f"{name} does not compile for {arch} with options {tuple(options)}"
+    kept = _kept_in(code, name, *flags, *name_expressions)
+    try:
+        found = json.loads(kept.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not there, or not whole
+        found = _compile(code, name, flags, name_expressions, failure)
+        with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False, encoding="utf-8") as file:
+            json.dump(found, file)
+        os.replace(file.name, kept)
+    return Compiled(
+        arch,
+        base64.b64decode(found["cubin"]),
+        found["log"],
+        {found["expressions"].get(kernel, kernel): of for kernel, of in _parse_ptxas(found["log"]).items()},
+    )
+
+
+def _kept_in(code: str, *parts: str) -> Path:
+    """The file for what this code compiles to. The course's headers are a part of the code; no others change."""
+    try:
+        code = with_headers(code)
+    except OSError:  # a header that is not there: it is NVRTC that says so
+        pass
+    key = hashlib.sha256("\0".join((version(), code, *parts)).encode()).hexdigest()[:24]
+    return cache_folder() / f"nvrtc-{key}.json"
+
+
+def _compile(
+    code: str, name: str, flags: list[str], name_expressions: Sequence[str], failure: str
+) -> dict[str, str | dict[str, str]]:
+    """What is kept of a compilation: the machine code, NVRTC's log, and the name expression of each template."""
     program = _call(_nvrtc.nvrtcCreateProgram, code.encode(), name.encode(), 0, [], [])
     try:
         for expression in name_expressions:
@@ -126,17 +164,19 @@ def compile_kernel(
         _call(_nvrtc.nvrtcGetProgramLog, program, log)
         text = log.rstrip(b"\0").decode(errors="replace").strip()
         if status != _nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise CompileError(f"{name} does not compile for {arch} with options {tuple(options)}:\n{text}", text)
+            raise CompileError(f"{failure}:\n{text}", text)
         cubin = bytearray(_call(_nvrtc.nvrtcGetCUBINSize, program))
         _call(_nvrtc.nvrtcGetCUBIN, program, cubin)
-        expression_of = {
-            _call(_nvrtc.nvrtcGetLoweredName, program, expression.encode()).decode(): expression
-            for expression in name_expressions
+        return {
+            "cubin": base64.b64encode(cubin).decode(),
+            "log": text,
+            "expressions": {
+                _call(_nvrtc.nvrtcGetLoweredName, program, expression.encode()).decode(): expression
+                for expression in name_expressions
+            },
         }
     finally:
         _nvrtc.nvrtcDestroyProgram(program)
-    resources = {expression_of.get(kernel, kernel): found for kernel, found in _parse_ptxas(text).items()}
-    return Compiled(arch, bytes(cubin), text, resources)
 
 
 def architectures(code: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -558,18 +559,23 @@ def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:
     figure, axes = plt.subplots(1, len(kernels), figsize=(7.5, 4.2), sharex=True, sharey=True, squeeze=False)
     for ax, kernel in zip(axes[0], kernels, strict=True):
         shown = [pattern for pattern, found in kernel_of.items() if found in (kernel, None)]
-        colours = iter((BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW))
+        looks = zip(
+            itertools.cycle((BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)),
+            itertools.cycle(("-", ":")),
+            strict=False,
+        )  # where two lines lie on each other, one is dotted
         for pattern in shown:
             points = sorted((row["length"], row["median_ms"]) for row in rows if row["pattern"] == pattern)
             dense = kernel_of[pattern] is None
-            look = {"color": "black", "linestyle": "--"} if dense else {"color": next(colours, GREY), "marker": "o"}
+            colour, line = ("black", "--") if dense else next(looks)
             label = re.sub(r"\w+=", "", pattern)  # values are enough
-            ax.plot(*zip(*points, strict=True), markersize=3, label=label, **look)
+            ax.plot(
+                *zip(*points, strict=True), line, color=colour, marker="" if dense else "o", markersize=3, label=label
+            )
         ax.set(xscale="log", yscale="log", title=kernel, xlabel="sequence length L")
         ax.set_xscale("log", base=2)
-        ax.legend(loc="upper left", fontsize=7)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=7)
     axes[0][0].set_ylabel("time, ms")
-    axes[0][0].set_ylim(top=100 * max(row["median_ms"] for row in rows))  # room for the legends
     return figure
 
 
@@ -588,10 +594,13 @@ def break_even(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figur
         for row in rows:
             if row["name"] == name:
                 place = densities.index(row["density"]), lengths.index(row["length"])
-                ratios[place] = row["ratio_to_dense"]
-                ax.text(*reversed(place), f"{row['ratio_to_dense']:.2g}", ha="center", va="center", fontsize=8)
+                ratio = ratios[place] = row["ratio_to_dense"]
+                dark = not 1 / 3 < ratio < 3
+                text = f"{ratio:.2g}" if ratio > 0.1 else f"1/{1 / ratio:.2g}" if ratio > 0.01 else f"1/{1 / ratio:.0f}"
+                colour = "white" if dark else "black"
+                ax.text(*reversed(place), text, ha="center", va="center", fontsize=8, color=colour)
         norm = mpl.colors.LogNorm(1 / limit, limit, clip=True)
-        image = ax.imshow(ratios.numpy(), cmap="RdBu", norm=norm, origin="lower", aspect="auto", alpha=0.8)
+        image = ax.imshow(ratios.numpy(), cmap="RdBu", norm=norm, origin="lower", aspect="auto")
         ax.set_xticks(range(len(lengths)), [f"{length // 1024} K" for length in lengths])
         ax.set_yticks(range(len(densities)), [_share(density) for density in densities])
         ax.set(title=name, xlabel="sequence length L")

@@ -50,6 +50,29 @@ def test_resources_of_a_kernel_are_reported(arch):
     assert found.barriers == 1
 
 
+def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(nvrtc, "cache_folder", lambda: tmp_path)
+    first = nvrtc.compile_kernel(SAXPY)
+    (kept,) = tmp_path.iterdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(nvrtc, "_compile", None)
+        assert nvrtc.compile_kernel(SAXPY) == first
+    kept.write_text("{", encoding="utf-8")  # not whole
+    assert nvrtc.compile_kernel(SAXPY).resources == first.resources
+    nvrtc.compile_kernel(SAXPY, options=("-DD=64",))
+    nvrtc.compile_kernel(SAXPY.replace("0.0f", "1.0f"))
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_changed_header_is_compiled_again(tmp_path, monkeypatch):
+    (tmp_path / "one.cuh").write_text("constexpr int ONE = 1;", encoding="utf-8")
+    monkeypatch.setattr("course_utils.kernel_source.INCLUDE", tmp_path)
+    code = '#include "one.cuh"\n' + SAXPY
+    before = nvrtc._kept_in(code)
+    (tmp_path / "one.cuh").write_text("constexpr int ONE = 2;", encoding="utf-8")
+    assert nvrtc._kept_in(code) != before
+
+
 def test_two_kernels_in_one_file_keep_their_own_resources():
     code = SAXPY + 'extern "C" __global__ void nothing() {}'
     found = nvrtc.compile_kernel(code).resources
