@@ -27,8 +27,6 @@
 // Rows [start, end) of a residue class, counted from its first one.
 struct Rows { int start, end; };
 
-__device__ inline int round_down(int i, int step) { return i - (i % step + step) % step; }
-
 extern "C" __global__ void __launch_bounds__(THREADS)
 range_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
             const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,

@@ -22,9 +22,15 @@ __device__ inline ResidueClass residue_class(int c, int dilation, int L_q, int L
 // Keys [start, end): those that a row sees beside the sinks.
 struct Keys { int start, end; };
 
+// i rounded down to a multiple of `step`, also below 0.
+__device__ inline int round_down(int i, int step) {
+    const int rest = i % step;
+    return i - rest - (rest < 0 ? step : 0);
+}
+
 // Of row i of the class, which has `keys` keys.
 __device__ inline Keys keys_of_row(int i, int left, int right, int step, int keys) {
-    const int rest = i % step, base = i - rest - (rest < 0 ? step : 0);
+    const int base = round_down(i, step);
     return {base - left, min(base + right, keys)};
 }
 
