@@ -140,12 +140,12 @@ def sparse_attention(
     lengths, device = (query.shape[2], key.shape[2]), query.device
     chosen = choose_kernel(pattern, *lengths, differentiable=_needs_gradient(query, key, value), device=device)
     if chosen.kernel == "range":
-        mask: Mask = _RangeMask(pattern.ranges)
+        mask: Mask = RangeMask(pattern.ranges)
     elif chosen.kernel == "block_sparse":
-        mask = _BlockMask(pattern.block_lists(*lengths, block=BLOCK, device=device))
+        mask = ListMask(pattern.block_lists(*lengths, block=BLOCK, device=device))
     else:
-        mask = _CsrMask(*_csr(pattern, *lengths, device))
-    return _attend(query, key, value, mask, factor, return_lse)
+        mask = CsrMask(*_csr(pattern, *lengths, device))
+    return attend(query, key, value, mask, factor, return_lse)
 
 
 def choose_kernel(
@@ -216,7 +216,7 @@ def range_attention(
     """`sparse_attention` by range.cu. ranges: a Ranges of `course_utils.patterns`, such as `pattern.ranges`."""
     factor = check_inputs(query, key, value, is_causal=False, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa)
     _check_ranges(ranges, query.shape[2], key.shape[2])
-    return _attend(query, key, value, _RangeMask(ranges), factor, return_lse)
+    return attend(query, key, value, RangeMask(ranges), factor, return_lse)
 
 
 def block_sparse_attention(
@@ -244,7 +244,7 @@ def block_sparse_attention(
         raise ValueError(f"block_lists has L_q {block_lists.L_q} and L_k {block_lists.L_k}; they must be {wanted}")
     if block_lists.device != device:
         raise ValueError(f"block_lists is on {block_lists.device}; it must be on {device}, like query")
-    return _attend(query, key, value, _BlockMask(block_lists), factor, return_lse)
+    return attend(query, key, value, ListMask(block_lists), factor, return_lse)
 
 
 def csr_attention(
@@ -271,10 +271,10 @@ def csr_attention(
             "csr_attention has no backward pass: call it under torch.no_grad(), or take sparse_attention or "
             "block_sparse_attention"
         )
-    return _attend(query, key, value, _CsrMask(indptr, indices), factor, return_lse)
+    return attend(query, key, value, CsrMask(indptr, indices), factor, return_lse)
 
 
-def _attend(
+def attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, factor: float, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
     *inputs, scale = for_kernels(query, key, value, factor, HEAD_DIMS)
@@ -323,7 +323,7 @@ def _no_promise_of_the_same_bits() -> None:
 Scalars = tuple[np.generic, ...]  # L_q, L_k, group and scale, as the kernels take them
 
 
-class _RangeMask(NamedTuple):
+class RangeMask(NamedTuple):
     """Launches of range.cu and range_backward.cu."""
 
     ranges: Ranges
@@ -368,7 +368,7 @@ def _class_tiles(length: int, dilation: int, rows: int) -> int:
     return dilation * ceil_div(ceil_div(length, dilation), rows)
 
 
-class _BlockMask(NamedTuple):
+class ListMask(NamedTuple):
     """Launches of block_sparse.cu and block_sparse_backward.cu."""
 
     lists: BlockLists
@@ -406,7 +406,7 @@ class _BlockMask(NamedTuple):
         )
 
 
-class _CsrMask(NamedTuple):
+class CsrMask(NamedTuple):
     """The launch of csr_gather.cu."""
 
     indptr: Tensor
@@ -421,7 +421,7 @@ class _CsrMask(NamedTuple):
         )
 
 
-Mask = _RangeMask | _BlockMask | _CsrMask
+Mask = RangeMask | ListMask | CsrMask
 
 
 class Work(NamedTuple):
