@@ -49,8 +49,8 @@ EXPLAINED = (
         },
     ),
     Explained(
-        "The source reads a number again for each column: the factor of a row of O, LSE and delta of a query, the two "
-        "ends of what a row sees. The compiler reads it once, and two neighbours by one instruction (LDS.64).",
+        "The source reads a number again for each column: the factor of a row of O, or LSE and delta of a query. The "
+        "compiler reads it once, and two neighbours by one instruction (LDS.64).",
         {
             "v2 step1_cuda_cores, d=64, L=200": {_LOADS: (159872, 156356)},
             "v2 step1_cuda_cores, d=64, L=200, causal": {_LOADS: (159872, 156355)},
@@ -62,10 +62,6 @@ EXPLAINED = (
             "v2 step4_double_buffer, d=64, L=200, causal": {_LOADS: (28800, 25188)},
             "v2 backward_dk_dv, d=64, L=200": {_LOADS: (33792, 27648)},
             "v2 backward_dk_dv, d=128, L=200": {_LOADS: (92160, 88188)},
-            "sparse range_forward, sliding_window, L=200": {_LOADS: (6412, 6291)},
-            "sparse range_forward, streaming, L=200": {_LOADS: (7600, 7456)},
-            "sparse range_forward, dilated, L=200": {_LOADS: (7600, 7456)},
-            "sparse range_dk_dv, dilated, L=200": {_LOADS: (31944, 22545), _LOAD_CONFLICTS: (684, 177)},
             "sparse block_sparse_dk_dv, L=200": {_LOADS: (44032, 40448)},
         },
     ),
@@ -75,7 +71,6 @@ EXPLAINED = (
         {
             "v2 backward_dk_dv, d=64, L=200": {_REDUCTIONS: (1600, 800), _REDUCED: (12800, 6400)},
             "v2 backward_dk_dv, d=128, L=200": {_REDUCTIONS: (3200, 1600), _REDUCED: (25600, 12800)},
-            "sparse range_dk_dv, dilated, L=200": {_REDUCTIONS: (864, 432), _REDUCED: (6400, 3200)},
             "sparse block_sparse_dk_dv, L=200": {_REDUCTIONS: (2912, 1456), _REDUCED: (23296, 11648)},
         },
     ),
@@ -90,7 +85,6 @@ EXPLAINED = (
     Explained(
         "The source reads a word of the bits of a partial block again for each pair; the compiler reads it once.",
         {
-            "sparse block_sparse_forward, L=200": {_REQUESTS: (4576, 1440), _SECTORS: (21060, 14788)},
             "sparse block_sparse_dk_dv, L=200": {_REQUESTS: (4932, 3140), _SECTORS: (22700, 19116)},
         },
     ),
@@ -111,13 +105,6 @@ EXPLAINED = (
             "v2 forward, d=128, L=200, causal": {_LOADS: (13600, 13621), _LOAD_CONFLICTS: (0, 21)},
             "v2 backward_dk_dv, d=64, L=200": {_STORES: (5184, 5191), _STORE_CONFLICTS: (0, 7)},
             "v2 backward_dk_dv, d=128, L=200": {_LOAD_CONFLICTS: (0, 124)},
-            "sparse range_forward, sliding_window, L=200": {
-                _LOAD_CONFLICTS: (0, 3),
-                _STORES: (2592, 2603),
-                _STORE_CONFLICTS: (0, 11),
-            },
-            "sparse range_forward, streaming, L=200": {_STORES: (2592, 2596), _STORE_CONFLICTS: (0, 4)},
-            "sparse range_forward, dilated, L=200": {_STORE_CONFLICTS: (0, 7)},
         },
     ),
     Explained(
@@ -146,14 +133,6 @@ EXPLAINED = (
             "copy_async 16 cg, pairs apart": {_STORES: (256, 512), _STORE_CONFLICTS: (128, 0)},
             "copy_async 16 cg, padded rows of 8": {_STORES: (128, 336)},
             "copy_async 16 cg, padded rows of 16": {_STORES: (128, 336)},
-        },
-    ),
-    Explained(
-        "The rows that cp.async copies are apart in global memory, and it takes a few more wavefronts than for "
-        "neighbouring rows; ncu calls few of them a bank conflict. We found no rule for their number.",
-        {
-            "sparse range_forward, dilated, L=200": {_STORES: (3120, 3175)},
-            "sparse range_dk_dv, dilated, L=200": {_STORES: (4728, 4792)},
         },
     ),
 )
