@@ -34,7 +34,8 @@ def dq_path(request, monkeypatch):
     """How the backward pass adds up dQ. The operator asks torch, whose switch `checks` needs on to poison memory."""
     answer = request.param == "deterministic"
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: answer)
-    return request.param
+    yield request.param
+    torch.use_deterministic_algorithms(False)  # `checks` took the answer for what the switch was, and put it back
 
 
 @pytest.fixture
