@@ -121,6 +121,8 @@ def _flags(compiler: Compiler) -> list[str]:
     # A local array larger than a page must not reach over the guard page below a stack. Without sibling calls, a crash
     # in a function of libc finds the line that called it.
     flags += ["-fstack-clash-protection", "-fno-optimize-sibling-calls"]
+    # Without stubs for calls into the runtime: the time limit may end a kernel there, and a stub has no line.
+    flags += ["-fno-plt"]
     # g++ would let functions that do the same share their code, and with it their line.
     flags += ["-g1", "-fno-ipa-icf"] if compiler.kind == "gcc" else ["-gline-tables-only"]
     return flags + (["-fno-sanitize=undefined"] if compiler.kind == "zig" else [])
