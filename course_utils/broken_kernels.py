@@ -321,23 +321,21 @@ def attention_reports(launch: Launch, results: list[Tensor]) -> list[ErrorReport
 # ---------------------------------------------------------------------------------------------- the mistakes
 
 
+def _of_file(name: str, mended: str, make: Callable[[str], Launch]) -> dict[str, Callable[[], Launch]]:
+    """A mistake with a file of its own, and the file that it was made from."""
+    return {"launch": partial(make, f"broken/{name}"), "mended": partial(make, mended)}
+
+
 def _of_flash(
     name: str, inputs: Callable[[], list[Tensor]], mended: str = "forward_plain", is_causal: bool = False
 ) -> dict[str, Callable[[], Launch]]:
-    """A mistake with a file of its own, and the file that it was made from."""
-    make = partial(_flash, inputs=inputs, kernel=mended, is_causal=is_causal)
-    return {"launch": partial(make, f"broken/{name}"), "mended": partial(make, mended)}
+    """A mistake in a kernel of chapter 02."""
+    return _of_file(name, mended, partial(_flash, inputs=inputs, kernel=mended, is_causal=is_causal))
 
 
 def _of_step(name: str) -> dict[str, Callable[[], Launch]]:
     """A mistake in a step of the ladder."""
-    make = partial(_flash_v2, query_length=70, key_length=200)
-    return {"launch": partial(make, f"broken/{name}"), "mended": partial(make, _MADE_FROM[f"broken/{name}"])}
-
-
-def _of_sparse(name: str, mended: str, make: Callable[[str], Launch]) -> dict[str, Callable[[], Launch]]:
-    """A mistake in a kernel of chapter 04."""
-    return {"launch": partial(make, f"broken/{name}"), "mended": partial(make, mended)}
+    return _of_file(name, _MADE_FROM[f"broken/{name}"], partial(_flash_v2, query_length=70, key_length=200))
 
 
 def _of_option(make: Callable[[str], Launch], broken: str, mended: str) -> dict[str, Callable[[], Launch]]:
@@ -586,7 +584,7 @@ _ALL = [
     # -------- chapter 04
     BrokenKernel(
         "window_edge",
-        **_of_sparse("window_edge", "range", _window),
+        **_of_file("window_edge", "range", _window),
         tool="check",
         symptom="One row sees one key too many, and only where the window of a warp's last row begins one key into a "
         "tile: of 159 keys, say, but not of 128 or 160.",
@@ -595,14 +593,14 @@ _ALL = [
     ),
     BrokenKernel(
         "first_bits_ignored",
-        **_of_sparse("first_bits_ignored", "block_sparse", _documents),
+        **_of_file("first_bits_ignored", "block_sparse", _documents),
         tool="check",
         symptom="Queries of one block see keys that are not theirs, and wherever else one looks all is well.",
         lesson="0 is a number like any other where −1 means none.",
     ),
     BrokenKernel(
         "merge_without_weights",
-        **_of_sparse("merge_without_weights", "block_sparse", _merge),
+        **_of_file("merge_without_weights", "block_sparse", _merge),
         tool="check",
         symptom="Wrong O and LSE in rows that are split; right ones in O where all parts weigh the same, as they "
         "nearly do on small random inputs.",
@@ -610,7 +608,7 @@ _ALL = [
     ),
     BrokenKernel(
         "tail_counts_as_zeros",
-        **_of_sparse("tail_counts_as_zeros", "csr_gather", _gather),
+        **_of_file("tail_counts_as_zeros", "csr_gather", _gather),
         tool="check",
         symptom="Too small an O and too large an LSE. With rows of 32 or 64 keys all is well.",
         lesson="A lane without data comes with −∞ to a softmax. A score of 0 is a key like any other.",

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from cuda.bindings import nvrtc as _nvrtc
 from cuda.pathfinder import find_nvidia_header_directory
 
-from course_utils.emulator.compiler import cache_folder
+from course_utils.cache import cache_folder
 from course_utils.errors import CompileError
 from course_utils.kernel_source import INCLUDE, KernelSource, required_architecture, source_name, with_headers
 

@@ -17,6 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from course_utils.cache import cache_folder
 from course_utils.errors import CompileError
 
 HERE = Path(__file__).resolve().parent
@@ -77,20 +78,6 @@ def find_compiler(command: str | None = None) -> Compiler:
     if found is None:
         raise CompileError("the emulator needs a C++ compiler: install g++ or clang++, or `pip install ziglang`")
     return found
-
-
-@functools.cache
-def cache_folder() -> Path:
-    """Where compiled kernels are kept: below XDG_CACHE_HOME, or a temporary folder where that cannot be written."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folder = Path(home).absolute() / "attention-kernels"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder
-    except OSError:
-        pass
-    return Path(tempfile.mkdtemp(prefix="attention-kernels-"))
 
 
 @functools.cache

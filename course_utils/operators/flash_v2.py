@@ -11,7 +11,15 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, RawModule, read_kernel
-from course_utils.operators.inputs import check_inputs, cut, dense, differentiable_once, fitting, for_kernels
+from course_utils.operators.inputs import (
+    check_inputs,
+    cut,
+    dense,
+    differentiable_once,
+    fitting,
+    for_kernels,
+    kernel_scalars,
+)
 
 FOLDER = "03_flash_attention_v2"
 BF16 = {torch.float16: 0, torch.bfloat16: 1}  # the option -DBF16 of the kernels
@@ -145,7 +153,7 @@ class _FlashAttention(torch.autograd.Function):
         _kernel("forward", tile.options, query.dtype)(
             (ceil_div(query_length, tile.block_rows), heads, batch),
             (tile.threads,),
-            (query, key, value, out, lse, *_scalars(query, key, scale, is_causal)),
+            (query, key, value, out, lse, *kernel_scalars(query, key, scale), np.int32(is_causal)),
             shared_mem=tile.shared_bytes,
         )
         ctx.save_for_backward(query, key, value, out, lse)
@@ -167,12 +175,12 @@ class _FlashAttention(torch.autograd.Function):
         tile = fitting(BACKWARD_TILES[head_dim], query.device)
         kernel = functools.partial(_kernel, "backward", tile.options, query.dtype)
         block, inputs = (tile.threads,), (query, key, value, grad_out, lse, delta)
-        scalars = _scalars(query, key, ctx.scale, ctx.is_causal)
+        numbers = *kernel_scalars(query, key, ctx.scale), np.int32(ctx.is_causal)
 
         kernel("backward_dk_dv")(
             (ceil_div(key.shape[2], tile.block_cols), key.shape[1], batch),
             block,
-            (*inputs, dq_sum, grad_key, grad_value, *scalars, np.int32(not deterministic)),
+            (*inputs, dq_sum, grad_key, grad_value, *numbers, np.int32(not deterministic)),
             shared_mem=tile.shared_bytes,
         )
         if deterministic:
@@ -180,7 +188,7 @@ class _FlashAttention(torch.autograd.Function):
             kernel("backward_dq")(
                 (ceil_div(query_length, tile.dq_rows), heads, batch),
                 block,
-                (*inputs, grad_query, *scalars),
+                (*inputs, grad_query, *numbers),
                 shared_mem=tile.dq_shared_bytes,
             )
         else:
@@ -218,12 +226,6 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
         for file, of_file in (("forward", FORWARD_TILES), ("backward", BACKWARD_TILES))
         for tiles in of_file.values()
     ]
-
-
-def _scalars(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> tuple[np.generic, ...]:
-    group = query.shape[1] // key.shape[1]
-    lengths = query.shape[2], key.shape[2]
-    return *map(np.int32, (*lengths, group)), np.float32(scale), np.int32(is_causal)
 
 
 @functools.cache

@@ -81,6 +81,12 @@ def for_kernels(
     return *tensors, factor
 
 
+def kernel_scalars(query: Tensor, key: Tensor, scale: float) -> tuple[np.generic, ...]:
+    """L_q, L_k, the query heads of a key head, and the scale, as the tensor-core kernels and csr_gather take them."""
+    group = query.shape[1] // key.shape[1]
+    return np.int32(query.shape[2]), np.int32(key.shape[2]), np.int32(group), np.float32(scale)
+
+
 def cut(out: Tensor, head_dim: int) -> Tensor:
     """The output without the columns that `for_kernels` filled up."""
     return out if out.shape[-1] == head_dim else out[..., :head_dim].contiguous()

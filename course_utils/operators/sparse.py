@@ -21,7 +21,15 @@ from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, RawModule, read_kernel
 from course_utils.operators import flash_v2
 from course_utils.operators.flash_v2 import BF16, HEAD_DIMS, BackwardTile, ForwardTile
-from course_utils.operators.inputs import check_inputs, cut, dense, differentiable_once, fitting, for_kernels
+from course_utils.operators.inputs import (
+    check_inputs,
+    cut,
+    dense,
+    differentiable_once,
+    fitting,
+    for_kernels,
+    kernel_scalars,
+)
 from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges
 
 FOLDER = "04_sparse_patterns"
@@ -290,7 +298,7 @@ class _SparseAttention(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Mask) -> tuple[Tensor, Tensor]:
         out = torch.empty_like(query)
         lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-        mask.forward(query, key, value, out, lse, _scalars(query, key, scale))
+        mask.forward(query, key, value, out, lse, kernel_scalars(query, key, scale))
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.scale, ctx.mask = scale, mask
         ctx.mark_non_differentiable(lse)
@@ -306,7 +314,7 @@ class _SparseAttention(torch.autograd.Function):
         dq_sum = torch.zeros_like(query, dtype=torch.float32)
         grad_key, grad_value = torch.empty_like(key), torch.empty_like(value)
         tensors = query, key, value, grad_out, lse, delta, dq_sum, grad_key, grad_value
-        ctx.mask.backward(*tensors, _scalars(query, key, ctx.scale))
+        ctx.mask.backward(*tensors, kernel_scalars(query, key, ctx.scale))
         return flash_v2.rounded_dq(dq_sum, ctx.scale, query.dtype), grad_key, grad_value, None, None
 
 
@@ -482,11 +490,6 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
         for (_, block), tiles in BLOCK_BACKWARD_TILES.items()
     ]
     return [_module(file, (*of_file, bf16)) for file, of_file in options]
-
-
-def _scalars(query: Tensor, key: Tensor, scale: float) -> Scalars:
-    group = query.shape[1] // key.shape[1]
-    return np.int32(query.shape[2]), np.int32(key.shape[2]), np.int32(group), np.float32(scale)
 
 
 @functools.cache
