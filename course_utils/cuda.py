@@ -36,7 +36,16 @@ from course_utils.kernel_source import (
     source_name,
 )
 
-__all__ = ["CompileError", "Kernel", "KernelError", "KernelSource", "LaunchError", "RawModule", "read_kernel"]
+__all__ = [
+    "CompileError",
+    "Kernel",
+    "KernelError",
+    "KernelSource",
+    "LaunchError",
+    "RawModule",
+    "read_kernel",
+    "shared_memory_limit",
+]
 
 # C++ type of a kernel parameter -> torch dtype of a tensor passed for a pointer to it (None: any).
 TENSOR_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
@@ -74,8 +83,9 @@ DEFAULT_SHARED = 48 * 1024  # bytes of dynamic shared memory that a kernel gets 
 class RawModule:
     """The kernels of one source text, compiled for a backend at the first launch there (or by `compile`).
 
-    code: CUDA C++, best from `read_kernel`, so that messages name the file. options: as for NVRTC (`-DD=64`,
-    `-arch=sm_90a`); `kernels/include` is always on the include path. name_expressions: template instances, as in CuPy.
+    code: CUDA C++, best from `read_kernel`, so that messages name the file. options: as for NVRTC (`-DD=64`);
+    `kernels/include` is always on the include path, and a kernel with `arch: sm_90a only` in its header is compiled
+    for that. name_expressions: template instances, as in CuPy.
     """
 
     def __init__(
@@ -161,19 +171,25 @@ class RawModule:
         return pairs
 
     @functools.cached_property
+    def _architecture(self) -> Architecture:
+        return required_architecture(self.code)
+
+    @functools.cached_property
     def _emulated(self) -> EmulatedModule:
         return EmulatedModule(self.code, self.options, self.name_expressions)
 
     def _cupy(self, device_index: int) -> Any:
         """CuPy's own RawModule, compiled; CuPy keeps one instance of it per GPU."""
-        _require_architecture(self.name, required_architecture(self.code), device_index)
+        _require_architecture(self.name, self._architecture, device_index)
         return self._cupy_module
 
     @functools.cached_property
     def _cupy_module(self) -> Any:
         cupy = _import_cupy()
         folder = [f"-I{self.code.path.parent}"] if isinstance(self.code, KernelSource) else []
-        options = ("--std=c++17", "-lineinfo", *self.options, *folder, f"-I{INCLUDE}")
+        needed = self._architecture
+        exact = [f"-arch={needed}"] if needed.exact else []  # CuPy's own choice leaves out what only this one has
+        options = ("--std=c++17", "-lineinfo", *exact, *self.options, *folder, f"-I{INCLUDE}")
         module = cupy.RawModule(code=str(self.code), options=options, name_expressions=self.name_expressions or None)
         try:
             module.compile()
@@ -355,7 +371,7 @@ class Kernel:
         with cupy.cuda.Device(index), _torch_stream(cupy, device):
             kernel = self.module._cupy(index).get_function(self.name)
             if shared_mem > DEFAULT_SHARED:
-                limit = cupy.cuda.Device(index).attributes["MaxSharedMemoryPerBlockOptin"]
+                limit = shared_memory_limit(device)
                 self._check_shared(shared_mem, kernel.shared_size_bytes, limit, torch.cuda.get_device_name(index))
                 kernel.max_dynamic_shared_size_bytes = shared_mem
             values = tuple(np.uint64(a.data_ptr()) if isinstance(a, torch.Tensor) else a for a in args)
@@ -371,6 +387,14 @@ class Kernel:
 
 
 # ---- helpers
+
+
+@functools.cache
+def shared_memory_limit(device: torch.device) -> int:
+    """Bytes of shared memory that one block can have on this device."""
+    if device.type == "cpu":
+        return SHARED_LIMIT
+    return _import_cupy().cuda.Device(device.index or 0).attributes["MaxSharedMemoryPerBlockOptin"]
 
 
 def _or(dtypes: Sequence[torch.dtype]) -> str:
@@ -392,13 +416,18 @@ def _dimensions(name: str, value: Sequence[int], limits: tuple[int, int, int]) -
 
 
 def _require_architecture(name: str, needed: Architecture, device_index: int) -> None:
-    major, minor = torch.cuda.get_device_capability(device_index)
-    found = 10 * major + minor
+    found = _found_architecture(device_index)
     if found < needed.number or (needed.exact and found != needed.number):
         raise LaunchError(
             f"{name} needs {needed}{' exactly' if needed.exact else ' or newer'}; "
             f"{torch.cuda.get_device_name(device_index)} is an sm_{found}"
         )
+
+
+@functools.cache
+def _found_architecture(device_index: int) -> int:
+    major, minor = torch.cuda.get_device_capability(device_index)
+    return 10 * major + minor
 
 
 def _import_cupy() -> Any:

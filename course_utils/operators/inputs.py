@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
@@ -13,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from course_utils.emulator.module import SHARED_LIMIT
+from course_utils.cuda import shared_memory_limit
 from course_utils.reference import check_attention_inputs
 
 ALIGNMENT = 16  # bytes: kernels read float4
@@ -105,16 +104,6 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
         return marked(ctx, grad_out, *more)
 
     return checked
-
-
-@functools.cache
-def shared_memory_limit(device: torch.device) -> int:
-    """Bytes of shared memory that one block can have on this device."""
-    if device.type == "cpu":
-        return SHARED_LIMIT
-    import cupy
-
-    return cupy.cuda.Device(device.index or 0).attributes["MaxSharedMemoryPerBlockOptin"]
 
 
 class Tile(Protocol):
