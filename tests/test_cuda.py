@@ -92,6 +92,17 @@ def test_kernels_of_the_include_folder_are_found(monkeypatch, tmp_path):
     assert y.item() == 4
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float8_e4m3fn])
+def test_bytes_are_taken_as_unsigned_char(device, dtype):
+    x, y = (torch.randn(8).to(dtype).to(device) for _ in range(2))
+    code = """extern "C" __global__ void k(const unsigned char* x, unsigned char* y) {
+        y[threadIdx.x] = x[threadIdx.x];
+    }"""
+    kernel = RawModule(code=code).get_function("k")
+    kernel((1,), (8,), (x, y))
+    assert torch.equal(x.view(torch.uint8), y.view(torch.uint8))
+
+
 # ---- wrong arguments: which one, what it is, what it should be
 
 
@@ -212,6 +223,12 @@ def test_a_kernel_for_a_newer_device_says_what_it_needs_and_what_was_found(arch,
     code = f"// arch: {arch}\n{SAXPY}"
     with pytest.raises(LaunchError, match=rf"kernel\.cu needs {needed}; the CPU emulator is an sm_80"):
         RawModule(code=code).get_function("saxpy")((1,), (8,), (torch.ones(8), torch.ones(8), N, A))
+
+
+def test_the_emulator_runs_kernels_for_sm_89_too():
+    y = torch.zeros(8)
+    RawModule(code=f"// arch: sm_89\n{SAXPY}").get_function("saxpy")((1,), (8,), (torch.ones(8), y, N, A))
+    assert (y == 2).all()
 
 
 def test_the_emulator_presents_itself_as_sm_80():

@@ -110,8 +110,9 @@ def _flags(compiler: Compiler) -> list[str]:
     flags += ["-fstack-clash-protection", "-fno-optimize-sibling-calls"]
     # Without stubs for calls into the runtime: the time limit may end a kernel there, and a stub has no line.
     flags += ["-fno-plt"]
-    # g++ would let functions that do the same share their code, and with it their line.
-    flags += ["-g1", "-fno-ipa-icf"] if compiler.kind == "gcc" else ["-gline-tables-only"]
+    # g++ would let functions that do the same share their code, and with it their line; and all libraries the shared
+    # variables of an inline function or a template of one name.
+    flags += ["-g1", "-fno-ipa-icf", "-fno-gnu-unique"] if compiler.kind == "gcc" else ["-gline-tables-only"]
     return flags + (["-fno-sanitize=undefined"] if compiler.kind == "zig" else [])
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 Operands = list[str]
+FORMATS = {"f16": "fp16_format", "bf16": "bf16_format", "e4m3": "e4m3_format"}  # PTX type -> its numbers, as C++
 
 
 class UnknownInstruction(Exception):
@@ -17,7 +18,7 @@ def _call(function: str) -> Callable[[re.Match[str], Operands], str]:
 
 
 def _mma(opcode: re.Match[str], operands: Operands) -> str:
-    return f"emu::ptx::mma_m16n8k16<emu::{_format(opcode[1])}>({', '.join(operands)})"
+    return f"emu::ptx::mma_m16n8<emu::{FORMATS[opcode[1]]}>({', '.join(operands)})"
 
 
 def _ldmatrix(opcode: re.Match[str], operands: Operands) -> str:
@@ -25,15 +26,12 @@ def _ldmatrix(opcode: re.Match[str], operands: Operands) -> str:
 
 
 def _convert_pair(opcode: re.Match[str], operands: Operands) -> str:
-    return f"emu::ptx::cvt_pair<emu::{_format(opcode[1])}>({', '.join(operands)})"
-
-
-def _format(ptx_type: str) -> str:
-    return "bf16_format" if ptx_type == "bf16" else "fp16_format"
+    return f"emu::ptx::cvt_pair<emu::{FORMATS[opcode[1]]}>({', '.join(operands)})"
 
 
 INSTRUCTIONS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(f16|bf16)\.\1\.f32", _mma),
+    (r"mma\.sync\.aligned\.m16n8k32\.row\.col\.f32\.(e4m3)\.\1\.f32", _mma),
     (r"ldmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16", _ldmatrix),
     (r"cp\.async\.ca\.shared(?:::cta)?\.global(?:\.L2::\w+)?", _call("cp_async<false>")),
     (r"cp\.async\.cg\.shared(?:::cta)?\.global(?:\.L2::\w+)?", _call("cp_async<true>")),

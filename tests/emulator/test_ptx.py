@@ -7,11 +7,11 @@ import torch
 from course_utils.cuda import CompileError, KernelError, read_kernel
 from course_utils.emulator import ptx
 
-FORMATS = [torch.float16, torch.bfloat16]
+FORMATS = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float8_e4m3fn: "e4m3"}  # dtype -> PTX type
 
 
 def bits(tensor):
-    """16-bit floats, two to an int32, as registers hold them."""
+    """Two floats of 16 bits, or four of 8, to an int32, as registers hold them."""
     return tensor.contiguous().view(torch.int32)
 
 
@@ -19,15 +19,18 @@ def bits(tensor):
 
 
 def a_fragment(a, lane):
-    """Registers a0..a3 of one lane, by the figure of the PTX ISA for .m16n8k16: (row, column) of their lower halves."""
-    group, pair = lane // 4, 2 * (lane % 4)
-    places = [(group, pair), (group + 8, pair), (group, pair + 8), (group + 8, pair + 8)]
-    return [bits(a[row, column : column + 2]).item() for row, column in places]
+    """Registers a0..a3 of one lane, by the figures of the PTX ISA for .m16n8k16 and .m16n8k32: each has `count`
+    neighbours of a row, and four lanes share a half of it."""
+    count = a.shape[1] // 8
+    group, first = lane // 4, count * (lane % 4)
+    places = [(group + row, first + column) for column in (0, 4 * count) for row in (0, 8)]
+    return [bits(a[row, column : column + count]).item() for row, column in places]
 
 
 def b_fragment(b, lane):
-    group, pair = lane // 4, 2 * (lane % 4)
-    return [bits(b[row : row + 2, group]).item() for row in (pair, pair + 8)]
+    count = b.shape[0] // 8
+    group, first = lane // 4, count * (lane % 4)
+    return [bits(b[row : row + count, group]).item() for row in (first, first + 4 * count)]
 
 
 def c_places(lane):
@@ -39,7 +42,7 @@ MMA = """extern "C" __global__ void k(const unsigned* a, const unsigned* b, cons
     int i = threadIdx.x;
     float x[4];
     for (int j = 0; j < 4; j++) x[j] = c[4 * i + j];
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.TYPE.TYPE.f32 "
+    asm volatile("mma.sync.aligned.m16n8kDEPTH.row.col.f32.TYPE.TYPE.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\\n"
                  : "+f"(x[0]), "+f"(x[1]), "+f"(x[2]), "+f"(x[3])
                  : "r"(a[4 * i]), "r"(a[4 * i + 1]), "r"(a[4 * i + 2]), "r"(a[4 * i + 3]),
@@ -48,35 +51,54 @@ MMA = """extern "C" __global__ void k(const unsigned* a, const unsigned* b, cons
 }"""
 
 
-@pytest.mark.parametrize("dtype", FORMATS)
-def test_mma_multiplies_the_matrices_of_its_fragments(dtype, compiler, run_kernel):
-    a, b = torch.randn(16, 16).to(dtype), torch.randn(16, 8).to(dtype)
-    c, d = torch.randn(16, 8), torch.zeros(32, 4)
+def mma_code(ptx_type):
+    return MMA.replace("TYPE", ptx_type).replace("DEPTH", "32" if ptx_type == "e4m3" else "16")
+
+
+def multiply(run_kernel, a, b, c):
+    """A B + C by one mma.sync."""
     registers = [
         torch.tensor([a_fragment(a, lane) for lane in range(32)], dtype=torch.int32),
         torch.tensor([b_fragment(b, lane) for lane in range(32)], dtype=torch.int32),
         torch.stack([torch.stack([c[place] for place in c_places(lane)]) for lane in range(32)]),
     ]
-    code = MMA.replace("TYPE", "f16" if dtype == torch.float16 else "bf16")
-    run_kernel(code, (1,), (32,), (*registers, d))
-    expected = a.double() @ b.double() + c.double()
-    found = torch.zeros(16, 8)
+    d, found = torch.zeros(32, 4), torch.zeros(16, 8)
+    run_kernel(mma_code(FORMATS[a.dtype]), (1,), (32,), (*registers, d))
     for lane in range(32):
         for register, place in enumerate(c_places(lane)):
             found[place] = d[lane, register]
-    assert (found - expected).abs().max() < 1e-5
+    return found
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_mma_multiplies_the_matrices_of_its_fragments(dtype, compiler, run_kernel):
+    depth = 16 // dtype.itemsize * 2
+    a, b, c = torch.randn(16, depth).to(dtype), torch.randn(depth, 8).to(dtype), torch.randn(16, 8)
+    expected = a.double() @ b.double() + c.double()
+    assert (multiply(run_kernel, a, b, c) - expected).abs().max() < 1e-5
+
+
+def test_mma_knows_each_number_of_e4m3(run_kernel):
+    one = torch.zeros(32, 8)
+    one[5] = 1
+    for codes in torch.arange(256, dtype=torch.uint8).view(16, 16):
+        a = torch.zeros(16, 32, dtype=torch.uint8)
+        a[:, 5] = codes
+        found = multiply(run_kernel, a.view(torch.float8_e4m3fn), one.to(torch.float8_e4m3fn), torch.zeros(16, 8))
+        values = codes.view(torch.float8_e4m3fn).float()
+        assert torch.equal(found[:, 0].nan_to_num(1e9), values.nan_to_num(1e9))
 
 
 def test_mma_needs_the_whole_warp(run_kernel):
     empty = torch.zeros(128, dtype=torch.int32)
     with pytest.raises(KernelError, match="mma.sync needs all 32 lanes") as caught:
-        run_kernel(MMA.replace("TYPE", "f16"), (1,), (31,), (empty, empty, torch.zeros(128), torch.zeros(128)))
+        run_kernel(mma_code("f16"), (1,), (31,), (empty, empty, torch.zeros(128), torch.zeros(128)))
     assert (caught.value.kind, caught.value.line) == ("trap", 5)
 
 
 def test_an_mma_that_half_a_warp_runs_into_is_a_deadlock(run_kernel):
     empty = torch.zeros(128, dtype=torch.int32)
-    code = MMA.replace("TYPE", "f16").replace("float x[4];", "float x[4]; if (i < 16) __syncthreads();")
+    code = mma_code("f16").replace("float x[4];", "float x[4]; if (i < 16) __syncthreads();")
     with pytest.raises(KernelError, match=r"16 threads in mma.sync at line 5") as caught:
         run_kernel(code, (1,), (32,), (empty, empty, torch.zeros(128), torch.zeros(128)))
     assert caught.value.kind == "deadlock"

@@ -1238,3 +1238,27 @@ def test_a_large_array_needs_little_memory(dtype, name):
         kernel((8,), (256,), (x, np.int32(x.numel())))
     assert not report.findings and (x == 1).all()
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss - workers < 20 * (8 << 10)
+
+
+# ---- shared variables of functions
+
+
+@pytest.mark.parametrize("function", ["__device__", "__device__ inline", "template <int n> __device__"])
+def test_shared_variables_of_a_function_belong_to_their_library(function, compiler):
+    """Two modules and their traced builds, with a variable of one name and two sizes."""
+    for size in (32, 512):
+        code = f"""{function} float reverse(float x) {{
+            __shared__ float s[{size}];
+            s[threadIdx.x] = x;
+            __syncthreads();
+            return s[{size} - 1 - threadIdx.x];
+        }}
+        extern "C" __global__ void k(float* y) {{
+            y[threadIdx.x] = reverse{"<1>" if "template" in function else ""}(y[threadIdx.x]);
+        }}"""
+        kernel = RawModule(code=code).get_function("k")
+        y = torch.arange(float(size))
+        kernel((1,), (size,), (y,))
+        with sanitize() as report:
+            kernel((1,), (size,), (y,))
+        assert not report.findings and torch.equal(y, torch.arange(float(size)))

@@ -1,9 +1,11 @@
-// half and bfloat16: 16 bits in memory, fp32 arithmetic, rounded to nearest even after each operation, as the hardware does.
+// half and bfloat16: 16 bits in memory, fp32 arithmetic, rounded to nearest even after each operation, as the hardware does;
+// and FP8 as tensor cores read it.
 #pragma once
 
 namespace emu {
 
 struct fp16_format {
+    enum { bits = 16 };
 #if defined(__F16C__) && !defined(__clang__)       // g++ 12 has the instructions, but no _Float16 in C++
     typedef short bits8 __attribute__((vector_size(16)));
     typedef float floats4 __attribute__((vector_size(16)));
@@ -35,11 +37,23 @@ struct fp16_format {
 };
 
 struct bf16_format {
+    enum { bits = 16 };
     static EMU_INLINE float widen(unsigned short b) { return bit_cast<float>((unsigned)b << 16); }
     static EMU_INLINE unsigned short round(float x) {
         unsigned bits = bit_cast<unsigned>(x);
         if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
         return (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+    }
+};
+
+// FP8 with 4 bits of exponent and 3 of mantissa, for mma.sync alone: no infinity, and NaN where all bits but the sign are set.
+struct e4m3_format {
+    enum { bits = 8 };
+    static EMU_INLINE float widen(unsigned char x) {
+        unsigned sign = (x & 0x80u) << 24, exponent = x >> 3 & 15, mantissa = x & 7;
+        if ((x & 0x7f) == 0x7f) return bit_cast<float>(sign | 0x7fc00000u);
+        if (exponent) return bit_cast<float>(sign | (exponent + 120) << 23 | mantissa << 20);
+        return bit_cast<float>(bit_cast<unsigned>((float)mantissa * 0.001953125f) | sign);   // subnormal: units of 2^-9
     }
 };
 

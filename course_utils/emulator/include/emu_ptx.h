@@ -6,49 +6,49 @@ EMU_INLINE void* __cvta_shared_to_generic(size_t address) { return emu_shared_po
 
 namespace emu { namespace ptx {
 
-// mma.sync.aligned.m16n8k16.row.col.f32.{f16,bf16}.{f16,bf16}.f32: D[16,8] = A[16,16] B[16,8] + C[16,8].
-// Fragments as in the PTX ISA: lane = 4 * group + quad; A has rows group and group + 8, B has column group.
-template <class Format> struct mma_m16n8k16_lanes : emu_collective {
+// mma.sync.aligned.m16n8k16.row.col.f32.{f16,bf16}.{f16,bf16}.f32 and .m16n8k32.row.col.f32.e4m3.e4m3.f32:
+// D[16,8] = A[16,K] B[K,8] + C[16,8]. Fragments as in the PTX ISA: lane = 4 * group + quad; A has rows group and group + 8,
+// B has column group. A register of A or B holds two or four neighbours of a row of A or a column of B. (No capitals as names:
+// a kernel's options may define them.)
+template <class Format> struct mma_m16n8_lanes : emu_collective {
+    enum { bits = Format::bits, count = 32 / bits, depth = 8 * count };
     unsigned a[4], b[2];
     float c[4], d[4];
 
+    static EMU_INLINE float element(unsigned packed, int i) { return Format::widen(packed >> bits * i & ((1u << bits) - 1)); }
     static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
         if (participants != 0xffffffffu) {
             const emu_collective* any = lanes[__builtin_ctz(participants)];
             emu_trap("mma.sync needs all 32 lanes of the warp, but some have exited", any->site);
         }
-        float A[16][16], B[16][8], C[16][8];
+        float left[16][depth], right[depth][8], out[16][8];
         for (int lane = 0; lane < 32; lane++) {
-            const mma_m16n8k16_lanes& mine = *(mma_m16n8k16_lanes*)lanes[lane];
-            const int group = lane >> 2, pair = 2 * (lane & 3);
-            for (int i = 0; i < 4; i++) {
-                const int row = group + 8 * (i & 1), column = pair + 8 * (i >> 1);
-                A[row][column] = Format::widen(mine.a[i] & 0xffff);
-                A[row][column + 1] = Format::widen(mine.a[i] >> 16);
-            }
-            for (int i = 0; i < 2; i++) {
-                B[pair + 8 * i][group] = Format::widen(mine.b[i] & 0xffff);
-                B[pair + 8 * i + 1][group] = Format::widen(mine.b[i] >> 16);
-            }
-            for (int i = 0; i < 4; i++) C[group + 8 * (i >> 1)][pair + (i & 1)] = mine.c[i];
+            const mma_m16n8_lanes& mine = *(mma_m16n8_lanes*)lanes[lane];
+            const int group = lane >> 2, quad = lane & 3, first = count * quad;
+            for (int i = 0; i < 4; i++)
+                for (int e = 0; e < count; e++)
+                    left[group + 8 * (i & 1)][first + depth / 2 * (i >> 1) + e] = element(mine.a[i], e);
+            for (int i = 0; i < 2; i++)
+                for (int e = 0; e < count; e++) right[first + depth / 2 * i + e][group] = element(mine.b[i], e);
+            for (int i = 0; i < 4; i++) out[group + 8 * (i >> 1)][2 * quad + (i & 1)] = mine.c[i];
         }
         for (int row = 0; row < 16; row++) {
             float sum[8] = {};
-            for (int k = 0; k < 16; k++)
-                for (int column = 0; column < 8; column++) sum[column] += A[row][k] * B[k][column];
-            for (int column = 0; column < 8; column++) C[row][column] += sum[column];
+            for (int k = 0; k < depth; k++)
+                for (int column = 0; column < 8; column++) sum[column] += left[row][k] * right[k][column];
+            for (int column = 0; column < 8; column++) out[row][column] += sum[column];
         }
         for (int lane = 0; lane < 32; lane++) {
-            mma_m16n8k16_lanes& mine = *(mma_m16n8k16_lanes*)lanes[lane];
+            mma_m16n8_lanes& mine = *(mma_m16n8_lanes*)lanes[lane];
             const int group = lane >> 2, pair = 2 * (lane & 3);
-            for (int i = 0; i < 4; i++) mine.d[i] = C[group + 8 * (i >> 1)][pair + (i & 1)];
+            for (int i = 0; i < 4; i++) mine.d[i] = out[group + 8 * (i >> 1)][pair + (i & 1)];
         }
     }
 };
-template <class Format> inline void mma_m16n8k16(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1, unsigned a2,
-                                                 unsigned a3, unsigned b0, unsigned b1, float c0, float c1, float c2, float c3,
-                                                 emu_site site = emu_here()) {
-    mma_m16n8k16_lanes<Format> mine;
+template <class Format> inline void mma_m16n8(float& d0, float& d1, float& d2, float& d3, unsigned a0, unsigned a1, unsigned a2,
+                                              unsigned a3, unsigned b0, unsigned b1, float c0, float c1, float c2, float c3,
+                                              emu_site site = emu_here()) {
+    mma_m16n8_lanes<Format> mine;
     mine.a[0] = a0, mine.a[1] = a1, mine.a[2] = a2, mine.a[3] = a3;
     mine.b[0] = b0, mine.b[1] = b1;
     mine.c[0] = c0, mine.c[1] = c1, mine.c[2] = c2, mine.c[3] = c3;
