@@ -14,6 +14,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from course_utils.reference_deepseek import (  # noqa: F401  # of chapter 05, in a file of their own
+    deepseek_attention,
+    deepseek_mla,
+    deepseek_sparse_attention,
+    index_scores,
+    lightning_indexer,
+    mla_attention,
+    select_topk,
+    sparse_mla,
+)
+
 if TYPE_CHECKING:
     from course_utils.patterns import Pattern
 

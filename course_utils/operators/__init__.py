@@ -1,7 +1,11 @@
 """The course's attention operators: torch tensors in and out, on the GPU or on the CPU emulator."""
 
+from course_utils.operators.deepseek import deepseek_mla, deepseek_sparse_attention
+from course_utils.operators.deepseek_weights import DeepSeekConfig, DeepSeekWeights
 from course_utils.operators.flash_v2 import flash_attention_v2
+from course_utils.operators.indexer import lightning_indexer, quantize_e4m3
 from course_utils.operators.minimal import flash_attention_minimal
+from course_utils.operators.mla import mla_attention, sparse_mla
 from course_utils.operators.naive import naive_attention
 from course_utils.operators.sparse import (
     block_sparse_attention,
@@ -10,14 +14,24 @@ from course_utils.operators.sparse import (
     range_attention,
     sparse_attention,
 )
+from course_utils.operators.topk import select_topk
 
 __all__ = [
+    "DeepSeekConfig",
+    "DeepSeekWeights",
     "block_sparse_attention",
     "choose_kernel",
     "csr_attention",
+    "deepseek_mla",
+    "deepseek_sparse_attention",
     "flash_attention_minimal",
     "flash_attention_v2",
+    "lightning_indexer",
+    "mla_attention",
     "naive_attention",
+    "quantize_e4m3",
     "range_attention",
+    "select_topk",
     "sparse_attention",
+    "sparse_mla",
 ]

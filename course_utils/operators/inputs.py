@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
@@ -13,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from course_utils.cuda import shared_memory_limit
+from course_utils.emulator import tracing
 from course_utils.reference import check_attention_inputs
 
 ALIGNMENT = 16  # bytes: kernels read float4
@@ -69,8 +71,7 @@ def for_kernels(
 
     Raises ValueError where d is more than the last of `head_dims`.
     """
-    if factor <= 0:  # the kernels scale after they took the maximum; a change of sign rounds nothing
-        query, factor = query * (-1.0 if factor else 0.0), -factor or 1.0
+    query, factor = positive_factor(query, factor)
     head_dim = query.shape[-1]
     kernel_dim = next((d for d in head_dims if d >= head_dim), None)
     if kernel_dim is None:
@@ -78,6 +79,12 @@ def for_kernels(
     padding = kernel_dim - head_dim
     tensors = (dense(pad(tensor, (0, padding)) if padding else tensor) for tensor in (query, key, value))
     return *tensors, factor
+
+
+def positive_factor(query: Tensor, factor: float) -> tuple[Tensor, float]:
+    """The same scores with a positive factor: kernels scale after they took the maximum, and a change of sign rounds
+    nothing."""
+    return (query, factor) if factor > 0 else (query * (-1.0 if factor else 0.0), -factor or 1.0)
 
 
 def kernel_scalars(query: Tensor, key: Tensor, scale: float) -> tuple[np.generic, ...]:
@@ -104,6 +111,22 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
         return marked(ctx, grad_out, *more)
 
     return checked
+
+
+def not_deterministic(operator: str, what: str) -> None:
+    """For a backward pass in which blocks add up `what` by atomics, in an order of chance: an error where
+    `torch.use_deterministic_algorithms` is on, or with `warn_only` a warning."""
+    if torch.are_deterministic_algorithms_enabled():
+        message = f"the backward pass of {operator} is not deterministic: {what} is summed by atomics"
+        if not torch.is_deterministic_algorithms_warn_only_enabled():
+            raise RuntimeError(f"{message}; turn torch.use_deterministic_algorithms off for it")
+        warnings.warn(message, UserWarning, stacklevel=2)
+
+
+def takes_wgmma(device: torch.device) -> bool:
+    """Whether a launch with tensors of this device reaches a Hopper GPU; what is watched runs on the emulator."""
+    on_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
+    return on_hopper and not tracing.active()
 
 
 class Tile(Protocol):

@@ -8,7 +8,6 @@ Nothing of size L² is ever stored.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -29,6 +28,7 @@ from course_utils.operators.inputs import (
     fitting,
     for_kernels,
     kernel_scalars,
+    not_deterministic,
 )
 from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges
 
@@ -307,7 +307,7 @@ class _SparseAttention(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        _no_promise_of_the_same_bits()
+        not_deterministic("sparse_attention", "dQ")
         query, key, value, out, lse = ctx.saved_tensors
         grad_out = dense(grad_out)
         delta = flash_v2.row_delta(out, grad_out)
@@ -316,14 +316,6 @@ class _SparseAttention(torch.autograd.Function):
         tensors = query, key, value, grad_out, lse, delta, dq_sum, grad_key, grad_value
         ctx.mask.backward(*tensors, kernel_scalars(query, key, ctx.scale))
         return flash_v2.rounded_dq(dq_sum, ctx.scale, query.dtype), grad_key, grad_value, None, None
-
-
-def _no_promise_of_the_same_bits() -> None:
-    if torch.are_deterministic_algorithms_enabled():
-        message = "the backward pass of sparse_attention is not deterministic: dQ is summed by atomics"
-        if not torch.is_deterministic_algorithms_warn_only_enabled():
-            raise RuntimeError(f"{message}; turn torch.use_deterministic_algorithms off for it")
-        warnings.warn(message, UserWarning, stacklevel=2)
 
 
 # ---------------------------------------------------------------------------------------------- the launches

@@ -36,15 +36,6 @@ __device__ inline void store_pair(scalar_t* address, float low, float high) {
     *reinterpret_cast<unsigned*>(address) = pack(low, high);
 }
 
-__device__ inline void add_pair(float* address, float first, float second) {
-#if __CUDA_ARCH__ >= 900   // one instruction for both
-    atomicAdd(reinterpret_cast<float2*>(address), make_float2(first, second));
-#else
-    atomicAdd(address, first);
-    atomicAdd(address + 1, second);
-#endif
-}
-
 // Calls f(P, dS, row, column) for each number of two products, [16 M, 8 N], that this lane holds.
 template <int M, int N, class F>
 __device__ inline void each_score(float (&P)[M][N][4], float (&dS)[M][N][4], F f) {

@@ -67,3 +67,13 @@ __device__ inline void pack_a(unsigned (&a)[4], const float (&left)[4], const fl
     a[0] = pack(left[0], left[1]), a[1] = pack(left[2], left[3]);
     a[2] = pack(right[0], right[1]), a[3] = pack(right[2], right[3]);
 }
+
+// Adds two neighbours to sums to which other blocks add as well.
+__device__ inline void add_pair(float* address, float first, float second) {
+#if __CUDA_ARCH__ >= 900   // one instruction for both
+    atomicAdd(reinterpret_cast<float2*>(address), make_float2(first, second));
+#else
+    atomicAdd(address, first);
+    atomicAdd(address + 1, second);
+#endif
+}

@@ -1,0 +1,398 @@
+"""Multi-head latent attention in its absorbed form, dense and over selected tokens (kernels/05_deepseek_sparse).
+
+One latent row per token serves all heads: its d numbers are the key, the first `value_dim` of them the value
+(DeepSeek-V2, arXiv 2405.04434, §2.1.2). One sequence, without a batch axis.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from course_utils.costs import ceil_div
+from course_utils.cuda import Kernel, RawModule, read_kernel
+from course_utils.operators.flash_v2 import BF16
+from course_utils.operators.inputs import (
+    MAX_GRID,
+    MAX_SCALE,
+    MIN_SCALE,
+    cut,
+    dense,
+    differentiable_once,
+    fitting,
+    not_deterministic,
+    positive_factor,
+    takes_wgmma,
+)
+
+FOLDER = "05_deepseek_sparse"
+FULL = 576, 512  # columns of a latent row and of a value in DeepSeek-V2 to V3.2
+
+
+class LatentTile(NamedTuple):
+    """Options of mla_dense.cu and sparse_mla.cu: B_r heads of one query by B_c latent rows."""
+
+    key_dim: int
+    value_dim: int
+    block_rows: int
+    block_cols: int
+    warps: int
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        columns = f"-DD_QK={self.key_dim}", f"-DD_V={self.value_dim}"
+        return *columns, f"-DB_R={self.block_rows}", f"-DB_C={self.block_cols}", f"-DWARPS={self.warps}"
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    @property
+    def shared_bytes(self) -> int:
+        """Q, two tiles of the latent, P in a panel of 64 columns; the tiles' rows, m, its change, maxima by warp."""
+        tiles = 2 * self.key_dim * (self.block_rows + 2 * self.block_cols)
+        return tiles + 136 * self.block_rows + 8 * self.block_cols + 64 * self.warps
+
+
+class BackwardTile(LatentTile):
+    """Options of sparse_mla_backward.cu."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """Q and dO, two tiles of the latent, P and dS in panels of 64 columns, LSE and delta; the tiles' rows."""
+        rows = 2 * (self.key_dim + self.value_dim) + 264
+        return rows * self.block_rows + (4 * self.key_dim + 8) * self.block_cols
+
+
+class HopperTile(NamedTuple):
+    """sparse_mla_hopper.cu, which has one size."""
+
+    block_rows: int = 64
+    threads: int = 384
+    shared_bytes: int = 230448
+    options: tuple[str, ...] = ()
+
+
+# By (d, value_dim), ascending; the fastest tiles on an H200 first, then smaller ones for GPUs with less shared memory.
+TILES = {
+    (128, 64): (LatentTile(128, 64, 64, 64, 4),),
+    (192, 128): (LatentTile(192, 128, 64, 64, 8),),
+    FULL: (LatentTile(*FULL, 64, 64, 8), LatentTile(*FULL, 64, 32, 8), LatentTile(*FULL, 16, 32, 2)),
+}
+FEW_HEADS = 16  # up to so many, a block of 64 heads would be mostly padding
+FEW_HEADS_TILES = {
+    (128, 64): (LatentTile(128, 64, 16, 32, 2),),
+    (192, 128): (LatentTile(192, 128, 16, 32, 2),),
+    FULL: (LatentTile(*FULL, 16, 64, 4), LatentTile(*FULL, 16, 32, 2)),
+}
+BACKWARD_TILES = {
+    (128, 64): (BackwardTile(128, 64, 64, 32, 4),),
+    (192, 128): (BackwardTile(192, 128, 64, 32, 8),),
+    FULL: (BackwardTile(*FULL, 64, 32, 8), BackwardTile(*FULL, 32, 32, 4), BackwardTile(*FULL, 16, 32, 2)),
+}
+FEW_HEADS_BACKWARD_TILES = {
+    (128, 64): (BackwardTile(128, 64, 16, 32, 2),),
+    (192, 128): (BackwardTile(192, 128, 16, 32, 2),),
+    FULL: (BackwardTile(*FULL, 16, 64, 4), BackwardTile(*FULL, 16, 32, 2)),
+}
+MAX_DIM, MAX_VALUE_DIM = FULL
+
+
+def mla_attention(
+    query: Tensor, latent: Tensor, *, scale: float, value_dim: int = 512, is_causal: bool = True
+) -> tuple[Tensor, Tensor]:
+    """softmax(scale · query latentᵀ) latent[:, :value_dim] for all heads at once, by tensor cores, sums in fp32.
+
+    Args:
+        query: `[S, H, d]`, float16 or bfloat16, absorbed: what scores against the latent. d up to 576; on the CPU
+            (emulator) or a GPU; strided inputs are copied, and d is filled up with zeros to 128, 192 or 576.
+        latent: `[T, d]`, dtype and device of query: key and value of a token, for every head.
+        scale: factor of the scores. It does not follow from d, which absorption has changed: in DeepSeek-V3 it is
+            `192 ** -0.5`. Scaled scores beyond some 10^8 are too coarse in fp32, and rows can come out wrong.
+        value_dim: how many of a latent row's first numbers are the value, up to 512.
+        is_causal: query t sees key s when `s <= t + T - S`: the queries are the last of the tokens.
+
+    Returns:
+        out `[S, H, value_dim]` in the dtype of query, zeros for a query that sees no key, and the log-sum-exp
+        `[S, H]`, float32, natural logarithm, minus infinity for such a query. out is differentiable once, by the
+        backward pass of `sparse_mla` over lists of all keys, S · T int32; the log-sum-exp is not.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
+    """
+    _check_inputs(query, latent, scale, value_dim)
+    if not isinstance(is_causal, (bool, np.bool_)):
+        raise TypeError(f"is_causal is {is_causal!r}; it must be True or False")
+    if torch.is_grad_enabled() and (query.requires_grad or latent.requires_grad):
+        indices = _all_keys(query.shape[0], latent.shape[0], is_causal, query.device)
+        return sparse_mla(query, latent, indices, scale=scale, value_dim=value_dim)
+    padded_query, padded_latent, columns, factor = _for_kernels(query, latent, scale, value_dim)
+    out, lse = dense_forward(padded_query, padded_latent, scale=factor, value_dim=columns, is_causal=is_causal)
+    return cut(out, value_dim), lse
+
+
+def sparse_mla(
+    query: Tensor, latent: Tensor, indices: Tensor, *, scale: float, value_dim: int = 512
+) -> tuple[Tensor, Tensor]:
+    """`mla_attention` of each query to the tokens of its list: the core of DeepSeek Sparse Attention (DeepSeek-V3.2,
+    arXiv 2512.02556, §2.1).
+
+    Args:
+        query, latent, scale, value_dim: as of `mla_attention`.
+        indices: `[S, k]`, int32 (int64 is converted), on the device of query, in any order. An index below 0 or from
+            T on is left out; one that stands twice in a row counts twice. Causality is the list's business.
+
+    Returns:
+        out `[S, H, value_dim]`, zeros for a query without a valid index, and the log-sum-exp `[S, H]`, minus infinity
+        for such a query. out is differentiable once, by query and latent; the log-sum-exp is not.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
+        RuntimeError: in the backward pass under `torch.use_deterministic_algorithms(True)`: blocks add their shares of
+            the gradient of latent by atomics, in an order of chance.
+    """
+    _check_inputs(query, latent, scale, value_dim)
+    indices = _checked_indices(indices, query, latent)
+    padded_query, padded_latent, columns, factor = _for_kernels(query, latent, scale, value_dim)
+    out, lse = _SparseMla.apply(padded_query, padded_latent, indices, factor, columns)
+    return cut(out, value_dim), lse
+
+
+class _SparseMla(torch.autograd.Function):
+    """The kernels as a differentiable function of dense tensors of a size of `TILES`."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, latent: Tensor, indices: Tensor, scale: float, value_dim: int
+    ) -> tuple[Tensor, Tensor]:
+        out, lse = sparse_forward(query, latent, indices, scale=scale, value_dim=value_dim)
+        ctx.save_for_backward(query, latent, indices, out, lse)
+        ctx.scale = scale
+        ctx.mark_non_differentiable(lse)
+        return out, lse
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        not_deterministic("sparse_mla", "the gradient of latent")
+        query, latent, indices, out, lse = ctx.saved_tensors
+        grad_query, grad_latent = sparse_backward(query, latent, indices, out, lse, dense(grad_out), scale=ctx.scale)
+        return grad_query, grad_latent.to(latent.dtype), None, None, None
+
+
+def mla_reprojected(
+    q_nope: Tensor, q_rope: Tensor, c: Tensor, k_rope: Tensor, w_uk: Tensor, w_uv: Tensor, *, scale: float
+) -> Tensor:
+    """Causal latent attention as it is first written down, a lesson for small sizes: `k = w_uk c` and `v = w_uv c` are
+    rebuilt for every query, key and head.
+
+    All float32, contiguous, on one device, unchecked but for that: q_nope `[S, H, d_nope]`, q_rope `[S, H, d_rope]`, c
+    `[T, d_c]`, k_rope `[T, d_rope]`, w_uk `[H, d_nope, d_c]`, w_uv `[H, d_v, d_c]` with d_v up to 128. Returns
+    `[S, H, d_v]`: `w_uv` times what `mla_attention` gives for the query `w_ukᵀ q_nope`, q_rope.
+    """
+    queries, heads, nope_dim = q_nope.shape
+    value_dim, latent_dim = w_uv.shape[1:]
+    sizes = {"D_NOPE": nope_dim, "D_ROPE": q_rope.shape[2], "D_C": latent_dim, "D_V": value_dim, "THREADS": 128}
+    out = q_nope.new_empty(queries, heads, value_dim)
+    kernel = _module("mla_reprojected", tuple(f"-D{name}={size}" for name, size in sizes.items()))
+    kernel.get_function("mla_reprojected")(
+        (heads, queries),
+        (sizes["THREADS"],),
+        (q_nope, q_rope, c, k_rope, w_uk, w_uv, out, *map(np.int32, (queries, c.shape[0], heads)), np.float32(scale)),
+    )
+    return out
+
+
+# ---------------------------------------------------------------------------------------------- the launches
+
+
+def dense_forward(
+    query: Tensor,
+    latent: Tensor,
+    *,
+    scale: float,
+    value_dim: int = 512,
+    is_causal: bool = True,
+    hopper: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The kernel of `mla_attention`, without checks and gradients: dense tensors, (d, value_dim) of `TILES`, scale > 0.
+
+    hopper: whether sparse_mla_hopper.cu does the work, or the portable kernel; None for the one that
+    `mla_attention` takes.
+    """
+    (queries, heads, _), keys = query.shape, latent.shape[0]
+    out, lse, tile, kernel = _outputs_and_kernel("mla_dense", query, value_dim, hopper)
+    for part, size in _launches(queries):
+        seen = keys - queries + part.stop if is_causal else keys  # the part's queries are the last of so many tokens
+        kernel(
+            (ceil_div(heads, tile.block_rows), size),
+            (tile.threads,),
+            (query[part], latent, out[part], lse[part], *map(np.int32, (size, seen, heads)))
+            + (np.float32(scale), np.int32(is_causal)),
+            shared_mem=tile.shared_bytes,
+        )
+    return out, lse
+
+
+def sparse_forward(
+    query: Tensor,
+    latent: Tensor,
+    indices: Tensor,
+    *,
+    scale: float,
+    value_dim: int = 512,
+    hopper: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The kernel of `sparse_mla`, as `dense_forward` is that of `mla_attention`; indices are int32."""
+    queries, heads, _ = query.shape
+    out, lse, tile, kernel = _outputs_and_kernel("sparse_mla", query, value_dim, hopper)
+    for part, size in _launches(queries):
+        kernel(
+            (ceil_div(heads, tile.block_rows), size),
+            (tile.threads,),
+            (query[part], latent, indices[part], out[part], lse[part])
+            + (*map(np.int32, (size, latent.shape[0], heads, indices.shape[1])), np.float32(scale)),
+            shared_mem=tile.shared_bytes,
+        )
+    return out, lse
+
+
+def sparse_backward(
+    query: Tensor, latent: Tensor, indices: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, *, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Gradients of query, in its dtype, and of latent, float32, from what `sparse_forward` took and gave."""
+    (queries, heads, key_dim), value_dim = query.shape, out.shape[2]
+    tiles = FEW_HEADS_BACKWARD_TILES if heads <= FEW_HEADS else BACKWARD_TILES
+    tile = fitting(tiles[key_dim, value_dim], query.device)
+    delta = torch.empty_like(lse)
+    _kernel("sparse_mla_backward", "sparse_mla_delta", tile.options, query.dtype)(
+        (ceil_div(queries * heads, tile.warps),), (tile.threads,), (out, grad_out, delta, np.int64(queries * heads))
+    )
+    grad_query, grad_latent = torch.empty_like(query), torch.zeros_like(latent, dtype=torch.float32)
+    kernel = _kernel("sparse_mla_backward", "sparse_mla_backward", tile.options, query.dtype)
+    for part, size in _launches(queries):
+        kernel(
+            (ceil_div(heads, tile.block_rows), size),
+            (tile.threads,),
+            (query[part], latent, indices[part], grad_out[part], lse[part], delta[part], grad_query[part], grad_latent)
+            + (*map(np.int32, (size, latent.shape[0], heads, indices.shape[1])), np.float32(scale)),
+            shared_mem=tile.shared_bytes,
+        )
+    return grad_query, grad_latent
+
+
+def _launches(queries: int) -> list[tuple[slice, int]]:
+    """The queries of each launch, and how many: a grid has at most MAX_GRID of them."""
+    parts = (slice(start, min(start + MAX_GRID, queries)) for start in range(0, queries, MAX_GRID))
+    return [(part, part.stop - part.start) for part in parts]
+
+
+def _outputs_and_kernel(
+    name: str, query: Tensor, value_dim: int, hopper: bool | None
+) -> tuple[Tensor, Tensor, LatentTile | HopperTile, Kernel]:
+    queries, heads, key_dim = query.shape
+    out = query.new_empty(queries, heads, value_dim)
+    lse = query.new_empty(queries, heads, dtype=torch.float32)
+    if hopper is None:
+        hopper = (key_dim, value_dim) == FULL and takes_wgmma(query.device)
+    if hopper:
+        tile: LatentTile | HopperTile = HopperTile()
+        return out, lse, tile, _kernel("sparse_mla_hopper", f"{name}_hopper", tile.options, query.dtype)
+    tiles = FEW_HEADS_TILES if heads <= FEW_HEADS else TILES
+    tile = fitting(tiles[key_dim, value_dim], query.device)
+    return out, lse, tile, _kernel(name, name, tile.options, query.dtype)
+
+
+def modules(device: torch.device) -> list[RawModule]:
+    """What the operators launch for DeepSeek-V3.2's sizes on this device, in bf16, to be compiled ahead of time."""
+    files = ("mla_dense", TILES), ("sparse_mla", TILES), ("sparse_mla_backward", BACKWARD_TILES)
+    portable = [_module(file, (*fitting(tiles[FULL], device).options, "-DBF16=1")) for file, tiles in files]
+    return portable + ([_module("sparse_mla_hopper", ("-DBF16=1",))] if takes_wgmma(device) else [])
+
+
+@functools.cache
+def _kernel(file: str, name: str, options: tuple[str, ...], dtype: torch.dtype) -> Kernel:
+    return _module(file, (*options, f"-DBF16={BF16[dtype]}")).get_function(name)
+
+
+@functools.cache
+def _module(file: str, options: tuple[str, ...]) -> RawModule:
+    return RawModule(code=read_kernel(f"{FOLDER}/{file}.cu"), options=options)
+
+
+# ---------------------------------------------------------------------------------------------- the inputs
+
+
+def _check_inputs(query: Tensor, latent: Tensor, scale: float, value_dim: int) -> None:
+    for name, tensor, shape in (("query", query, "[S, H, d]"), ("latent", latent, "[T, d]")):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch tensor {shape}")
+        if tensor.dim() != shape.count(",") + 1 or 0 in tensor.shape:
+            raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be {shape}, none of them 0")
+        if tensor.dtype not in BF16:
+            raise TypeError(f"{name} has dtype {tensor.dtype}; it must be {' or '.join(map(str, BF16))}")
+        if tensor.dtype != query.dtype:
+            raise TypeError(f"{name} has dtype {tensor.dtype}; it must be {query.dtype}, like query")
+        if tensor.device != query.device:
+            raise ValueError(f"{name} is on {tensor.device}; it must be on {query.device}, like query")
+        if tensor.device.type not in ("cpu", "cuda"):
+            raise ValueError(f"{name} is on {tensor.device}; kernels run on cpu and cuda tensors")
+    head_dim = query.shape[2]
+    if latent.shape[1] != head_dim:
+        raise ValueError(f"latent has rows of {latent.shape[1]} numbers; they must have d = {head_dim}, like query")
+    if head_dim > MAX_DIM:
+        raise ValueError(f"query has d = {head_dim}; it must be at most {MAX_DIM}")
+    most = min(head_dim, MAX_VALUE_DIM)
+    if isinstance(value_dim, bool) or not isinstance(value_dim, (int, np.integer)):
+        raise TypeError(f"value_dim is {value_dim!r}; it must be an int from 1 to {most}")
+    if not 1 <= value_dim <= most:
+        raise ValueError(f"value_dim is {value_dim}; it must be from 1 to {most}")
+    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
+        raise TypeError(f"scale is {scale!r}; it must be a number")
+    if abs(scale) > MAX_SCALE or math.isnan(scale):
+        raise ValueError(f"scale is {scale!r}; it must be a finite number in fp32")
+
+
+def _checked_indices(indices: Tensor, query: Tensor, latent: Tensor) -> Tensor:
+    """The indices as the kernels take them, int32 and dense."""
+    if not isinstance(indices, Tensor):
+        raise TypeError(f"indices is a {type(indices).__name__}; it must be a torch tensor [S, k]")
+    if indices.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"indices has dtype {indices.dtype}; it must be torch.int32 or torch.int64")
+    if indices.dim() != 2 or indices.shape[0] != query.shape[0] or not indices.shape[1]:
+        raise ValueError(
+            f"indices has shape {list(indices.shape)}; it must be [S, k] with S = {query.shape[0]} as in query, k not 0"
+        )
+    if indices.device != query.device:
+        raise ValueError(f"indices is on {indices.device}; it must be on {query.device}, like query")
+    if indices.dtype == torch.int64:
+        indices = indices.clamp(-1, latent.shape[0]).int()  # what was no token stays none
+    return dense(indices)
+
+
+def _for_kernels(query: Tensor, latent: Tensor, scale: float, value_dim: int) -> tuple[Tensor, Tensor, int, float]:
+    """Query, latent, value_dim and scale as the kernels take them: filled up with zeros to a size of `TILES`, dense,
+    and the scale positive."""
+    if abs(scale) < MIN_SCALE:
+        scale = 0.0
+    query, scale = positive_factor(query, scale)
+    head_dim = query.shape[-1]
+    columns, value_columns = next(size for size in TILES if size[0] >= head_dim and size[1] >= value_dim)
+    padding = 0, columns - head_dim
+    tensors = (dense(pad(tensor, padding) if padding[1] else tensor) for tensor in (query, latent))
+    return *tensors, value_columns, float(scale)
+
+
+def _all_keys(queries: int, keys: int, is_causal: bool, device: torch.device) -> Tensor:
+    """The lists with which sparse attention is dense: int32 `[S, T]`, -1 where a query does not see the key."""
+    key = torch.arange(keys, dtype=torch.int32, device=device)
+    if not is_causal:
+        return key.repeat(queries, 1)
+    last = torch.arange(keys - queries, keys, dtype=torch.int32, device=device)[:, None]
+    return torch.where(key <= last, key, -1)

@@ -1,0 +1,70 @@
+"""The k greatest scores of each query, the keys that DeepSeek Sparse Attention attends to, by radix select
+(kernels/05_deepseek_sparse/radix_topk.cu)."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.cuda import Kernel, RawModule, read_kernel
+from course_utils.operators.inputs import dense
+
+MAX_K = 2048
+MAX_LENGTH = 2**30
+THREADS_FOR_FEW_ROWS, THREADS = 1024, 512  # with few rows most multiprocessors have one block, or none
+FEW_ROWS = 264
+
+
+def select_topk(logits: Tensor, k: int) -> Tensor:
+    """The keys with the k greatest scores of each query (DeepSeek-V3.2, arXiv 2512.02556, §2.1).
+
+    Which of the scores equal to the k-th greatest are selected, and the order of the indices, is left open and can
+    differ from call to call. NaN counts as the greatest score, as in `torch.topk`.
+
+    Args:
+        logits: `[S, T]`, float32, on the CPU (emulator) or a GPU; strided inputs are copied. Minus infinity, which
+            `lightning_indexer` gives keys that a query may not see, is never selected.
+        k: 1 to 2048.
+
+    Returns:
+        indices `[S, k]`, int32; where a row has fewer than k scores above minus infinity, it ends in -1. It takes no
+        part in autograd.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
+    """
+    _check(logits, k)
+    rows, length = logits.shape
+    if not logits.numel():
+        return logits.new_full((rows, k), -1, dtype=torch.int32)
+    scores = dense(logits.detach())
+    indices = scores.new_empty((rows, k), dtype=torch.int32)
+    threads = THREADS_FOR_FEW_ROWS if rows <= FEW_ROWS else THREADS
+    _kernel(threads)((rows,), (threads,), (scores, indices, np.int32(length), np.int32(k)))
+    return indices
+
+
+@functools.cache
+def _kernel(threads: int) -> Kernel:
+    code = read_kernel("05_deepseek_sparse/radix_topk.cu")
+    return RawModule(code=code, options=(f"-DTHREADS={threads}",)).get_function("radix_topk")
+
+
+def _check(logits: Tensor, k: int) -> None:
+    if not isinstance(logits, Tensor):
+        raise TypeError(f"logits is a {type(logits).__name__}; it must be a torch tensor")
+    if logits.dtype != torch.float32:
+        raise TypeError(f"logits has dtype {logits.dtype}; it must be torch.float32")
+    if logits.dim() != 2:
+        raise ValueError(f"logits has shape {list(logits.shape)}; it must have two dimensions, [S, T]")
+    if logits.shape[1] > MAX_LENGTH:
+        raise ValueError(f"logits has {logits.shape[1]} scores per row; it must have at most 2^30")
+    if logits.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"logits is on {logits.device}; kernels run on cpu and cuda tensors")
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)):
+        raise TypeError(f"k is {k!r}; it must be an int")
+    if not 1 <= k <= MAX_K:
+        raise ValueError(f"k is {k}; it must be from 1 to {MAX_K}")

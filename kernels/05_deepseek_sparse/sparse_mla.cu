@@ -1,0 +1,35 @@
+// sparse_mla.cu — the core of DeepSeek Sparse Attention: multi-head latent attention of each query
+// to the k tokens that its row of `indices` names.
+//
+// A list per query would ruin the tensor cores if the rows of a product were queries, since no two
+// share their keys. In latent attention the rows are the heads of one query, and all of them share
+// its list: a tile is B_C latent rows gathered from anywhere, each read whole, and from there on
+// nothing differs from mla_dense.cu. The indices are read a tile ahead of the rows.
+//
+// grid   (ceil(H / B_R), S)       block  (32 · WARPS)
+//        The blocks of one query are neighbours: what one gathered, the next finds in L2.
+// layout query [S, H, D_QK]  latent [T, D_QK]  O [S, H, D_V], 16-bit; LSE [S, H], fp32; indices
+//        [S, k], in any order; contiguous, aligned to 16 bytes. An index below 0 or from T on is
+//        left out, one that stands twice counts twice; without a valid one O = 0, LSE = −∞
+// shared 2 · D_QK · (B_R + 2 · B_C) + 136 · B_R + 8 · B_C + 64 · WARPS bytes, dynamic: Q, two
+//        tiles of the latent, P, which rows the tiles hold, m and its change, maxima by warp
+// limits scale > 0; S at most 65535; D_QK, D_V multiples of 64, D_V <= D_QK; D_V / WARPS a power of
+//        two, at least 16; B_R and B_C multiples of 16 and of 4 · WARPS, B_R · B_C of 256 · WARPS,
+//        B_C at most 64; WARPS even
+// options: -DD_QK=576 -DD_V=512 -DBF16=1 -DB_R=64 -DB_C=64 -DWARPS=8 | -DD_QK=576 -DD_V=512 -DBF16=0 -DB_R=64 -DB_C=32 -DWARPS=8 | -DD_QK=576 -DD_V=512 -DBF16=1 -DB_R=16 -DB_C=64 -DWARPS=4
+// arch: sm_80
+// paper  DeepSeek-V3.2 (arXiv 2512.02556), §2.1
+#include "latent_tile.cuh"
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+sparse_mla(const scalar_t* query, const scalar_t* latent, const int* indices, scalar_t* O,
+           float* LSE, int S, int T, int H, int k, float scale) {
+    const int t = blockIdx.y, h = blockIdx.x * B_R;
+    const long long row = (long long)t * H + h;
+    const int* selected = indices + (long long)t * k;
+
+    attend(query + row * D_QK, latent, O + row * D_V, LSE + row, H - h, k, scale, [=](int i) {
+        const int s = selected[i];
+        return 0 <= s && s < T ? s : -1;
+    });
+}

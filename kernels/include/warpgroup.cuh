@@ -1,0 +1,122 @@
+// warpgroup.cuh — Hopper's matrix products: four warps multiply tiles that lie in shared memory.
+//
+// wgmma runs beside the threads that started it: begin() before, commit() and wait<N>() after, as
+// with cp.async. D [64, n] is in registers: warp w of the four has rows 16 w + g and 16 w + g + 8,
+// and of each eight columns 2t and 2t+1, where lane = 4 g + t; the same as mma.sync's D.
+//
+// A tile in shared memory is slabs of 64 columns: row r of a slab is 128 bytes, of which chunk c,
+// 16 bytes, is stored at place c XOR (r mod 8); a slab begins at a multiple of 1024 bytes. That is
+// "128-byte swizzle", and a 64-bit descriptor says where the tile begins and how it goes on.
+// source  PTX ISA, "Asynchronous warpgroup level matrix instructions", "mbarrier", "setmaxnreg"
+#pragma once
+#include "tensor_core.cuh"
+
+// Index of the first element of a chunk in a tile of `rows` rows; chunk 8 begins the second slab.
+__device__ inline int in_slabs(int rows, int row, int chunk) {
+    return chunk / 8 * rows * 64 + row * 64 + (chunk % 8 ^ row % 8) * 8;
+}
+
+// Where a tile begins and how it goes on: `next_slab` bytes from a slab to the next, for products
+// that take more than one, and 1024 bytes from eight rows to the next eight. The shuffle tells the
+// compiler that all lanes have the same one, and to compute those it needs where it needs them.
+__device__ inline unsigned long long descriptor(const void* tile, int next_slab = 16) {
+    const unsigned place = __shfl_sync(0xffffffff, __cvta_generic_to_shared(tile), 0);
+    const unsigned address = (place & 0x3ffff) >> 4;
+    const unsigned low = address | next_slab >> 4 << 16, high = 1024 >> 4 | 1 << 30;
+    return (unsigned long long)high << 32 | low;
+}
+
+// The same, a number of bytes further on. Only the lower half counts on: the address is there.
+__device__ inline unsigned long long moved(unsigned long long descriptor, int bytes) {
+    const unsigned low = (unsigned)descriptor + (bytes >> 4);
+    return descriptor & 0xffffffff00000000 | low;
+}
+
+__device__ inline void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N>
+__device__ inline void wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
+}
+
+#if BF16
+#define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 "
+#else
+#define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.f16.f16 "
+#endif
+#define REGISTERS_8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
+                          "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+
+// D = A Bᵀ, or D += A Bᵀ with `add`: A [64, 16], B [32, 16].
+__device__ inline void multiply_transposed(float (&d)[16], unsigned long long a,
+                                           unsigned long long b, int add) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %18, 0; " WGMMA(32)
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+        "%16, %17, p, 1, 1, 0, 0; }"
+        : REGISTERS_8(d, 0), REGISTERS_8(d, 8) : "l"(a), "l"(b), "r"(add));
+}
+
+// D += A B: A [64, 16], and B [16, 128] in two slabs.
+__device__ inline void multiply(float (&d)[64], unsigned long long a, unsigned long long b) {
+    asm volatile(
+        WGMMA(128)
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+        "%64, %65, 1, 1, 1, 0, 1;"
+        : REGISTERS_8(d, 0), REGISTERS_8(d, 8), REGISTERS_8(d, 16), REGISTERS_8(d, 24),
+          REGISTERS_8(d, 32), REGISTERS_8(d, 40), REGISTERS_8(d, 48), REGISTERS_8(d, 56)
+        : "l"(a), "l"(b));
+}
+
+// Ordinary stores to shared memory before this are seen by the matrix products after the barrier
+// that follows it.
+__device__ inline void publish_to_tensor_cores() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// An mbarrier opens each time `count` threads have arrived; the phases alternate in parity.
+typedef unsigned long long Mbarrier;
+__device__ inline void initialize(Mbarrier* barrier, int count) {
+    const unsigned address = __cvta_generic_to_shared(barrier);
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(address), "r"(count) : "memory");
+}
+__device__ inline void arrive(Mbarrier* barrier) {
+    const unsigned address = __cvta_generic_to_shared(barrier);
+    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }"
+                 :: "r"(address) : "memory");
+}
+__device__ inline void wait_for(Mbarrier* barrier, int parity) {
+    const unsigned address = __cvta_generic_to_shared(barrier);
+    asm volatile(
+        "{ .reg .pred open; "
+        "again: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1; "
+        "@!open bra again; }"
+        :: "r"(address), "r"(parity) : "memory");
+}
+
+// Barrier `id` (1 to 15) of some of the block's threads.
+__device__ inline void meet(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
+}
+
+// The same; whether any of them brings `mine`.
+__device__ inline bool meet_or(int id, int threads, bool mine) {
+    int any;
+    asm volatile(
+        "{ .reg .pred p, q; setp.ne.b32 p, %3, 0; bar.red.or.pred q, %1, %2, p; "
+        "selp.b32 %0, 1, 0, q; }"
+        : "=r"(any) : "r"(id), "r"(threads), "r"((int)mine) : "memory");
+    return any;
+}
+
+template <int N>
+__device__ inline void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N));
+}
+template <int N>
+__device__ inline void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N));
+}
