@@ -1,9 +1,21 @@
 """Interactive pictures: drawn by JavaScript in the browser, with a still picture where no widget can run."""
 
+from course_utils.widgets.dsa_explorer import DsaState, dsa_explorer, dsa_state, example_scores
 from course_utils.widgets.explorer import mask_explorer
 from course_utils.widgets.fragments import warp_fragments
 from course_utils.widgets.heatmap import score_heatmap
 from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
 
-__all__ = ["TileStep", "mask_explorer", "score_heatmap", "tile_stepper", "tile_steps", "warp_fragments"]
+__all__ = [
+    "DsaState",
+    "TileStep",
+    "dsa_explorer",
+    "dsa_state",
+    "example_scores",
+    "mask_explorer",
+    "score_heatmap",
+    "tile_stepper",
+    "tile_steps",
+    "warp_fragments",
+]

@@ -5,7 +5,14 @@ import re
 import pytest
 import torch
 
-from course_utils.widgets import mask_explorer, score_heatmap, tile_stepper, warp_fragments
+from course_utils.widgets import (
+    dsa_explorer,
+    example_scores,
+    mask_explorer,
+    score_heatmap,
+    tile_stepper,
+    warp_fragments,
+)
 from course_utils.widgets.heatmap import scores_and_weights
 
 pytestmark = pytest.mark.browser
@@ -41,12 +48,14 @@ WIDGETS = {
     "tile-stepper": lambda: stepper(is_causal=True),
     "fragments": warp_fragments,
     "mask-explorer": mask_explorer,
+    "dsa-explorer": dsa_explorer,
 }
 LARGEST = {
     "score-heatmap": lambda: heatmap(64, 64),
     "tile-stepper": lambda: stepper(128, 128, block_rows=32, block_cols=32),
     "fragments": lambda: warp_fragments(head_dim=128),
     "mask-explorer": lambda: mask_explorer(length=1024, tile=16),
+    "dsa-explorer": lambda: dsa_explorer(*example_scores(256), top_k=128),
 }
 
 
