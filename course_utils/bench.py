@@ -2,8 +2,8 @@
 
 A subject is a chapter, a pattern of sparse attention with its arguments as options, "emulator" for the speed of the CPU
 emulator itself, or "counters" or "sanitizer" for what the emulator finds beside what NVIDIA's tools find. What is
-measured is in `bench_gpu`, `bench_flash_v2`, `bench_sparse`, `bench_emulator` and `bench_counters`; here are the
-command line, the table and the plot.
+measured is in `bench_gpu`, `bench_flash_v2`, `bench_sparse`, `bench_deepseek`, `bench_emulator` and `bench_counters`;
+here are the command line, the table and the plot.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 from course_utils import (
     bench_counters,
+    bench_deepseek,
     bench_emulator,
     bench_flash_v2,
     bench_gpu,
@@ -37,10 +38,12 @@ CHAPTERS: dict[str, Callable[[], list[Row]]] = {
     "02_flash_attention_minimal": bench_gpu.minimal_flash,
     "03_flash_attention_v2": bench_flash_v2.flash_v2_chapter,
     "04_sparse_patterns": bench_sparse.sparse_chapter,
+    "05_deepseek_sparse": bench_deepseek.deepseek_chapter,
 }
 ALIASES = {  # an operator stands for its chapter
     "flash_attention_v2": "03_flash_attention_v2",
     "sparse_attention": "04_sparse_patterns",
+    "deepseek": "05_deepseek_sparse",
     "window": "sliding_window",
 }
 # Subject: NVIDIA's program, and what it measures.
@@ -127,11 +130,14 @@ def table(rows: list[Row]) -> str:
 
 
 def plot(measurement: Measurement) -> Figure:
-    """Time against length, a line per implementation and a panel per pass, head dimension and mask; or bars where there
-    is no length. Of a chapter in several parts, the first."""
+    """Time against length, a line per implementation and a panel per pass, head dimension and mask, or as the rows say;
+    or bars where there is no length. Of a chapter in several parts, the first."""
     rows = [row for row in _parts(measurement.rows)[0] if row.get("median_ms") is not None]
     panels = list(dict.fromkeys(map(_panel, rows)))
-    colours = {name: f"C{n}" for n, name in enumerate(dict.fromkeys(row["name"] for row in rows))}
+    colours: dict[object, str] = {}  # the same in every panel
+    for panel in panels:
+        for n, name in enumerate(dict.fromkeys(row["name"] for row in rows if _panel(row) == panel)):
+            colours.setdefault(name, f"C{n}")
     columns = min(len(panels), 4)
     lines = ceil_div(len(panels), columns)
     figure = Figure(figsize=(5.5 * columns, 4.5 * lines), layout="constrained")
@@ -155,7 +161,7 @@ def plot(measurement: Measurement) -> Figure:
 
 def _panel(row: Row) -> str:
     words = [row["pattern"]] if "pattern" in row else []
-    words += [row["pass"]] if "pass" in row else []
+    words += [row[key] for key in ("panel", "pass") if key in row]
     words += [f"d={row['head_dim']}"] if "head_dim" in row else []
     words += ["causal"] if row.get("is_causal") else []
     return ", ".join(map(str, words))

@@ -144,10 +144,8 @@ def race(
     where = f"{pattern.name}, L = {length}"
     attentions = flex_attentions(pattern, length, length, flex, device)
     with torch._functorch.config.patch(donated_buffer=False):  # else a compiled backward pass can run only once
-        functions |= _that_run(
-            {name: functools.partial(function, attend) for name, attend in attentions.items()}, where
-        )
-    dense_functions = _that_run(
+        functions |= that_run({name: functools.partial(function, attend) for name, attend in attentions.items()}, where)
+    dense_functions = that_run(
         {name: functools.partial(function, dense(backend)) for name, backend in DENSE.items()}, where
     )
     _require_alike(functions, pattern, inputs, backward)
@@ -224,7 +222,7 @@ def flex_block_mask(
     return theirs
 
 
-def _that_run(made: dict[str, Callable[[], Function]], where: str) -> dict[str, Function]:
+def that_run(made: dict[str, Callable[[], Function]], where: str) -> dict[str, Function]:
     """What can be made and run on this machine; of all else, why not is printed."""
     functions: dict[str, Function] = {}
     for name, make in made.items():
@@ -424,11 +422,11 @@ def break_even(
             functions = {OURS: functools.partial(sparse_attention, *inputs, pattern)}
             mask = flex_block_mask(pattern, length, length, 64, device, look_up=True)
             flex = functools.partial(attend, *inputs, block_mask=mask, kernel_options=FLEX[FLEX_TUNED][1])
-            functions |= _that_run({FLEX_TUNED: lambda flex=flex: flex}, f"{pattern.name}, L = {length}")
+            functions |= that_run({FLEX_TUNED: lambda flex=flex: flex}, f"{pattern.name}, L = {length}")
             _require_alike(functions, pattern, inputs, False)
             times = _compare(functions | {FLASH: sdpa(DENSE[FLASH], *inputs)})
             slow = {TORCH_SPARSE: functools.partial(torch_sparse, pattern, *inputs)} if length in sparse_lengths else {}
-            for name, function in _that_run(slow, f"{pattern.name}, L = {length}").items():
+            for name, function in that_run(slow, f"{pattern.name}, L = {length}").items():
                 require_right(name, function(), *inputs, pattern)
                 times |= timing.compare({name: function}, **FEW)
             for name, taken in times.items():
@@ -679,7 +677,7 @@ def _flex(pattern: Pattern, inputs: Sequence[Tensor]) -> dict[str, Function]:
     query_length, key_length, device = inputs[0].shape[2], inputs[1].shape[2], str(inputs[0].device)
     (attend,) = flex_attentions(pattern, query_length, key_length, (FLEX_128,), device).values()
     made = {FLEX_128: lambda: functools.partial(attend, *inputs)}
-    functions = _that_run(made, f"{pattern.name}, L = {key_length}")
+    functions = that_run(made, f"{pattern.name}, L = {key_length}")
     for name, function in functions.items():
         require_right(name, function(), *inputs, pattern)
     return functions

@@ -14,6 +14,7 @@ Conventions: a multiply-add is 2 FLOP; the softmax itself is not counted; a caus
 pass costs 2.5 times the forward pass (five matrix products instead of two). Causal is bottom-right aligned.
 """
 
+import math
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
@@ -164,6 +165,15 @@ def mla_cache_bytes(
     return batch * layers * tokens * (latent_dim + rope_dim) * element_bytes
 
 
+def index_cache_bytes(
+    tokens: int, *, head_dim: int = 128, element_bytes: int = 1, scale_bytes: int = 4, layers: int = 1, batch: int = 1
+) -> int:
+    """Memory of the lightning indexer's keys (DeepSeek-V3.2, arXiv 2512.02556 §2.1), beside `mla_cache_bytes`: one per
+    token for all index heads, in FP8 with an fp32 scale for each vector. bf16: `element_bytes=2, scale_bytes=0`."""
+    _require_positive(tokens=tokens, head_dim=head_dim, element_bytes=element_bytes)
+    return batch * layers * tokens * (head_dim * element_bytes + scale_bytes)
+
+
 def tile_shared_bytes(
     block_rows: int,
     block_cols: int,
@@ -191,6 +201,238 @@ def tile_shared_bytes(
     elements += block_rows * (block_cols + row_padding) if score_tile else 0
     elements += block_rows * row if output_tile else 0
     return elements * element_bytes
+
+
+# ---------------------------------------------------------------------------------------------- DeepSeek
+
+
+class DeepSeekDims(NamedTuple):
+    """Sizes of one attention layer of DeepSeek-V3.2, by the names and with the figures of its published configuration.
+
+    `operators.deepseek.DeepSeekConfig` has the same names, and serves wherever a function here takes `config`.
+    """
+
+    dim: int = 7168
+    n_heads: int = 128
+    q_lora_rank: int = 1536
+    kv_lora_rank: int = 512
+    qk_nope_head_dim: int = 128
+    qk_rope_head_dim: int = 64
+    v_head_dim: int = 128
+    index_n_heads: int = 64
+    index_head_dim: int = 128
+
+
+V3_2 = DeepSeekDims()
+TOP_K = 2048  # keys that DeepSeek-V3.2 keeps for each query, in every layer
+
+
+class Work(NamedTuple):
+    """What one kernel must do: FLOPs, and compulsory bytes (each input read once, each output written once)."""
+
+    name: str
+    flops: int
+    bytes_moved: int
+
+    def time_floor(self, peak_flops: float, bandwidth: float) -> float:
+        """Seconds below which no version can run on a device of that many FLOP/s and bytes/s."""
+        return time_floor(self.flops, self.bytes_moved, peak_flops, bandwidth)
+
+
+def mla_pair_flops(config: DeepSeekDims = V3_2, *, backward: bool = False) -> int:
+    """FLOPs of one (query, key) pair, all heads, absorbed (MQA mode; DeepSeek-V3, arXiv 2412.19437 §2.1.1).
+
+    `2·(d_c + d_R)` for the score with the latent and the RoPE key, `2·d_c` for the sum of latents:
+    `2·(576 + 512)·128` = 278,528. The backward pass has three products of the first kind and two of the second,
+    `2·(3·576 + 2·512)·128` = 704,512; the forward pass is not included.
+    """
+    row = config.kv_lora_rank + config.qk_rope_head_dim
+    widths = 3 * row + 2 * config.kv_lora_rank if backward else row + config.kv_lora_rank
+    return 2 * widths * config.n_heads
+
+
+def mha_pair_flops(config: DeepSeekDims = V3_2) -> int:
+    """The same when every head has its own K and V, rebuilt from the latents once per key (MHA mode, for prefill):
+    `2·(d_nope + d_R + d_v)·H` = 81,920. Fewer than absorbed, but rebuilding them costs `rebuild_flops` and memory."""
+    return 2 * (config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim) * config.n_heads
+
+
+def rebuild_flops(keys: int, config: DeepSeekDims = V3_2) -> int:
+    """FLOPs of `K = W_UK c` and `V = W_UV c` of all heads for `keys` latents: `2·d_c·(d_nope + d_v)·H` each."""
+    return 2 * keys * config.kv_lora_rank * (config.qk_nope_head_dim + config.v_head_dim) * config.n_heads
+
+
+def reprojected_pair_flops(config: DeepSeekDims = V3_2) -> int:
+    """FLOPs of one pair, all heads, when K and V are rebuilt for every pair: MLA without absorption, done naively.
+
+    Of each head, 262,144 for the rebuilding against 512 for what is wanted (128 products each for the part of the score
+    without RoPE and for the value), and 128 for the RoPE part.
+    """
+    return rebuild_flops(1, config) + mha_pair_flops(config)
+
+
+def indexer_pair_flops(config: DeepSeekDims = V3_2) -> int:
+    """FLOPs of one pair in the lightning indexer (arXiv 2512.02556 §2.1): `2·d_I·H_I` = 16,384 for the products, which
+    run in FP8. ReLU and the weighted sum over heads are not counted."""
+    return 2 * config.index_head_dim * config.index_n_heads
+
+
+def selected_pairs(query_length: int, key_length: int, top_k: int = TOP_K) -> int:
+    """Pairs of the sparse core: each query has the keys that it sees (causal, bottom-right), at most `top_k`."""
+    _require_positive(top_k=top_k)
+    seen = attended_pairs(query_length, key_length, is_causal=True)
+    return seen - (attended_pairs(query_length, key_length - top_k, is_causal=True) if key_length > top_k else 0)
+
+
+def mla_flops(query_length: int, key_length: int, *, is_causal: bool = True, config: DeepSeekDims = V3_2) -> int:
+    """FLOPs of dense absorbed MLA over all queries of a layer, pairs counted exactly, diagonal included.
+
+    The queries are the last of the keys: `query_length=1` is the last token alone.
+    """
+    return attended_pairs(query_length, key_length, is_causal) * mla_pair_flops(config)
+
+
+def reprojected_flops(
+    query_length: int, key_length: int, *, is_causal: bool = True, config: DeepSeekDims = V3_2
+) -> int:
+    """The same with K and V rebuilt for each pair."""
+    return attended_pairs(query_length, key_length, is_causal) * reprojected_pair_flops(config)
+
+
+def mha_flops(query_length: int, key_length: int, *, is_causal: bool = True, config: DeepSeekDims = V3_2) -> int:
+    """The same with K and V rebuilt once for each key, that included."""
+    pairs = attended_pairs(query_length, key_length, is_causal)
+    return pairs * mha_pair_flops(config) + rebuild_flops(key_length, config)
+
+
+def indexer_flops(query_length: int, key_length: int, *, config: DeepSeekDims = V3_2) -> int:
+    """FLOPs of the lightning indexer over all causal pairs: quadratic, like dense attention, with a small constant."""
+    return attended_pairs(query_length, key_length, is_causal=True) * indexer_pair_flops(config)
+
+
+def sparse_mla_flops(query_length: int, key_length: int, top_k: int = TOP_K, *, config: DeepSeekDims = V3_2) -> int:
+    """FLOPs of the sparse core over all queries: `min(top_k, keys seen)` pairs each."""
+    return selected_pairs(query_length, key_length, top_k) * mla_pair_flops(config)
+
+
+def dsa_flops(query_length: int, key_length: int, top_k: int = TOP_K, *, config: DeepSeekDims = V3_2) -> int:
+    """FLOPs of DeepSeek Sparse Attention over all queries: the indexer's and the sparse core's, projections left out.
+
+    The last token at 128 K: 2.72 GFLOP, against 36.5 of dense MLA.
+    """
+    return indexer_flops(query_length, key_length, config=config) + sparse_mla_flops(
+        query_length, key_length, top_k, config=config
+    )
+
+
+def projection_flops(tokens: int, *, config: DeepSeekDims = V3_2) -> dict[str, int]:
+    """FLOPs of every projection of a layer, by the name of its matrix (arXiv 2412.19437 §2.1.1, equations 1 to 11).
+
+    `W_UK, absorbed` takes q_nope to the latent space, `W_UV, absorbed` takes the sum of latents back, head by head; the
+    `indexer` ones exist in V3.2 only. Linear in the length.
+    """
+    heads, latent = config.n_heads, config.kv_lora_rank
+    index_query = config.index_n_heads * config.index_head_dim
+    products = {
+        "W_DQ": config.dim * config.q_lora_rank,
+        "W_UQ and W_QR": config.q_lora_rank * heads * (config.qk_nope_head_dim + config.qk_rope_head_dim),
+        "W_DKV and W_KR": config.dim * (latent + config.qk_rope_head_dim),
+        "W_UK, absorbed": heads * config.qk_nope_head_dim * latent,
+        "W_UV, absorbed": heads * latent * config.v_head_dim,
+        "W_O": heads * config.v_head_dim * config.dim,
+        "indexer, query": config.q_lora_rank * index_query,
+        "indexer, key": config.dim * config.index_head_dim,
+        "indexer, weights": config.dim * config.index_n_heads,
+    }
+    return {name: 2 * tokens * product for name, product in products.items()}
+
+
+def indexer_core_crossover(top_k: int = TOP_K, *, index_speed: float = 1.0, config: DeepSeekDims = V3_2) -> float:
+    """Keys of a query at which its indexer takes as long as its sparse core: `k · 278,528 / 16,384` = 34,816.
+
+    index_speed: how many times as many FLOP/s the indexer reaches; 2 counts FP8 as twice as fast, and gives 69,632.
+    """
+    _require_positive(top_k=top_k, index_speed=index_speed)
+    return index_speed * top_k * mla_pair_flops(config) / indexer_pair_flops(config)
+
+
+def dsa_dense_crossover(
+    top_k: int = TOP_K, *, index_speed: float = 1.0, dense_pair_flops: int | None = None, config: DeepSeekDims = V3_2
+) -> float:
+    """Keys of a query from which DSA costs less than dense attention: `L·dense = L·index + k·core`; 2176 for V3.2.
+
+    dense_pair_flops: of the dense side; None is absorbed MLA. `mha_pair_flops()`, the mode of dense prefill, gives
+    8704. Infinite when the indexer alone costs more than dense attention.
+    """
+    _require_positive(top_k=top_k, index_speed=index_speed)
+    dense = mla_pair_flops(config) if dense_pair_flops is None else dense_pair_flops
+    saved = dense - indexer_pair_flops(config) / index_speed
+    return top_k * mla_pair_flops(config) / saved if saved > 0 else math.inf
+
+
+def logits_bytes(query_length: int, key_length: int) -> int:
+    """Memory of the indexer's fp32 logits `[S, T]`: a matrix of size L² again, though without heads."""
+    return score_matrix_bytes(1, 1, query_length, key_length, 4)
+
+
+def gathered_bytes(
+    query_length: int,
+    key_length: int,
+    top_k: int = TOP_K,
+    *,
+    element_bytes: int = 2,
+    config: DeepSeekDims = V3_2,
+) -> int:
+    """Bytes of latent rows that the sparse core asks for: 1152 for each selected pair, once for all heads.
+
+    2.36 MB for a query with 2048 keys. Queries select the same rows again, so that most come from the L2 cache.
+    """
+    row = mla_cache_bytes(
+        1, latent_dim=config.kv_lora_rank, rope_dim=config.qk_rope_head_dim, element_bytes=element_bytes
+    )
+    return selected_pairs(query_length, key_length, top_k) * row
+
+
+def mla_work(query_length: int, key_length: int, *, config: DeepSeekDims = V3_2) -> Work:
+    """Dense absorbed MLA, causal: FLOPs and compulsory bytes (bf16; log-sum-exp fp32)."""
+    return Work(
+        "dense MLA", mla_flops(query_length, key_length, config=config), _core_bytes(query_length, key_length, config)
+    )
+
+
+def dsa_work(
+    query_length: int, key_length: int, top_k: int = TOP_K, *, config: DeepSeekDims = V3_2, index_bytes: int = 1
+) -> list[Work]:
+    """The three kernels of a DSA step: indexer, top-k, sparse core. Each waits for the one before, so their time floors
+    add up.
+
+    index_bytes: 1 for FP8 queries and keys with an fp32 scale for each vector, 2 for bf16 without.
+    """
+    scale = 4 if index_bytes == 1 else 0
+    index_vector = config.index_head_dim * index_bytes + scale
+    query_heads = query_length * config.index_n_heads
+    logits = logits_bytes(query_length, key_length)
+    indices = 4 * query_length * top_k
+    return [
+        Work(
+            "indexer",
+            indexer_flops(query_length, key_length, config=config),
+            query_heads * (index_vector + 4) + key_length * index_vector + logits,
+        ),
+        Work("top-k", 0, logits + indices),
+        Work(
+            "sparse core",
+            sparse_mla_flops(query_length, key_length, top_k, config=config),
+            _core_bytes(query_length, key_length, config) + indices,
+        ),
+    ]
+
+
+def _core_bytes(query_length: int, key_length: int, config: DeepSeekDims) -> int:
+    """Query, latents and output in bf16, log-sum-exp in fp32."""
+    row = config.kv_lora_rank + config.qk_rope_head_dim
+    of_query = config.n_heads * (2 * row + 2 * config.kv_lora_rank + 4)
+    return query_length * of_query + 2 * key_length * row
 
 
 # ---------------------------------------------------------------------------------------------- tiles

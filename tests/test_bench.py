@@ -74,6 +74,15 @@ def test_plot_has_a_panel_per_pass_and_a_line_per_implementation(recorded):
     assert [line.get_label() for line in figure.axes[0].lines] == ["naive torch", "ours"]
 
 
+def test_lines_of_a_panel_have_colours_of_their_own(recorded):
+    rows = [
+        {"panel": panel, "name": f"{panel} {n}", "length": 512, "median_ms": 1.0} for panel in "ab" for n in range(5)
+    ]
+    figure = bench.plot(dataclasses.replace(recorded, rows=rows + [rows[0] | {"panel": "b"}]))
+    assert [axes.get_title("left") for axes in figure.axes] == ["a", "b"]
+    assert [len({line.get_color() for line in axes.lines}) for axes in figure.axes] == [5, 5]
+
+
 def test_plot_of_rows_without_length_is_bars():
     rows = [{"name": "copy", "median_ms": 1.0, "gb_per_s": 4000.0}, {"name": "L2 cache", "bytes": 50}]
     versions = {"torch": "2.11.0", "cuda": "13.0"}

@@ -56,6 +56,85 @@ def test_cache_bytes_per_token_of_mla_mha_and_gqa():
     assert round(mha / mla, 1) == 56.9 and round(gqa / mla, 1) == 3.6
 
 
+# ---- DeepSeek: figures of the papers, and sums against a walk over the queries ----
+
+
+def test_flops_of_a_pair_in_mla_and_in_the_indexer():
+    assert costs.mla_pair_flops() == 2 * (576 + 512) * 128 == 278_528
+    assert costs.mla_pair_flops(backward=True) == 2 * (3 * 576 + 2 * 512) * 128 == 704_512
+    assert costs.indexer_pair_flops() == 2 * 64 * 128 == 16_384
+    assert costs.mla_pair_flops() / costs.indexer_pair_flops() == 17
+    assert costs.mha_pair_flops() == 2 * (192 + 128) * 128 == 81_920
+
+
+def test_rebuilding_k_and_v_for_each_pair_costs_262144_flop_where_512_are_wanted():
+    per_head = costs.reprojected_pair_flops() / 128
+    assert costs.rebuild_flops(1) / 128 == 2 * 512 * (128 + 128) == 262_144
+    assert per_head == 262_144 + 512 + 2 * 64
+    assert costs.reprojected_flops(4, 9) / costs.mla_flops(4, 9) == pytest.approx(120.8, abs=0.05)
+    assert costs.mha_flops(3, 5) == (3 + 4 + 5) * 81_920 + 5 * costs.rebuild_flops(1)
+
+
+def test_last_token_at_128k_takes_2_72_gflop_instead_of_36_5():
+    assert costs.mla_flops(1, 131072) == pytest.approx(36.5e9, rel=1e-3)
+    assert costs.dsa_flops(1, 131072) == pytest.approx(2.72e9, rel=1e-3)
+    assert costs.dsa_flops(1, 131072) == 131072 * 16_384 + 2048 * 278_528
+
+
+def test_indexer_equals_the_sparse_core_near_35k_keys():
+    assert costs.indexer_core_crossover() == 34_816
+    assert costs.indexer_flops(1, 34_816) == costs.sparse_mla_flops(1, 34_816)
+    assert costs.indexer_core_crossover(index_speed=2) == 69_632
+    assert costs.indexer_core_crossover(1024) == 17_408
+
+
+def test_dsa_saves_flops_from_2176_keys_on():
+    assert costs.dsa_dense_crossover() == 2176
+    assert costs.dsa_flops(1, 2176) == costs.mla_flops(1, 2176)
+    assert costs.dsa_flops(1, 2000) > costs.mla_flops(1, 2000)  # every key is selected, and was scored before
+    prefill = costs.dsa_dense_crossover(dense_pair_flops=costs.mha_pair_flops())
+    assert prefill == 8704 and 8704 * 81_920 == costs.dsa_flops(1, 8704)
+    assert costs.dsa_dense_crossover(dense_pair_flops=16_384) == float("inf")
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (5, 5, 3), (3, 9, 4), (3, 9, 20), (9, 3, 2), (7, 7, 7)])
+def test_flops_of_a_layer_are_sums_over_its_queries(sizes):
+    query_length, key_length, top_k = sizes
+    seen = [max(0, t + 1 + key_length - query_length) for t in range(query_length)]
+    selected = sum(min(top_k, keys) for keys in seen)
+    assert costs.selected_pairs(*sizes) == selected
+    assert costs.sparse_mla_flops(*sizes) == selected * 278_528
+    assert costs.mla_flops(query_length, key_length) == sum(seen) * 278_528
+    assert costs.dsa_flops(*sizes) == sum(seen) * 16_384 + selected * 278_528
+
+
+def test_projections_are_those_of_the_layer():
+    found = costs.projection_flops(3)
+    indexer = sum(flops for name, flops in found.items() if name.startswith("indexer"))
+    assert indexer == 3 * 2 * (1536 * 64 * 128 + 7168 * 128 + 7168 * 64)
+    dense = 7168 * (1536 + 576) + 1536 * 128 * 192 + 2 * 128 * 128 * 512 + 128 * 128 * 7168
+    assert sum(found.values()) - indexer == 3 * 2 * dense
+
+
+def test_caches_of_the_indexer_and_what_the_core_gathers():
+    assert costs.index_cache_bytes(1) == 132 and costs.index_cache_bytes(1, element_bytes=2, scale_bytes=0) == 256
+    assert costs.gathered_bytes(1, 131072) == 2048 * 1152
+    assert costs.gathered_bytes(2, 3, 8) == (2 + 3) * 1152
+    assert costs.logits_bytes(4096, 32768) == 512 * 2**20
+
+
+def test_work_of_a_step_is_its_flops_and_each_tensor_once():
+    indexer, top_k, core = costs.dsa_work(2, 10, 4)
+    assert (indexer.flops, top_k.flops, core.flops) == (19 * 16_384, 0, 8 * 278_528)
+    assert indexer.bytes_moved == 2 * 64 * (128 + 4 + 4) + 10 * 132 + 2 * 10 * 4
+    assert top_k.bytes_moved == 2 * 10 * 4 + 2 * 4 * 4
+    dense = costs.mla_work(2, 10)
+    assert dense.bytes_moved == 2 * 128 * (576 * 2 + 512 * 2 + 4) + 10 * 1152
+    assert core.bytes_moved == dense.bytes_moved + 2 * 4 * 4
+    assert costs.dsa_work(2, 10, 4, index_bytes=2)[0].bytes_moved == 2 * 64 * (256 + 4) + 10 * 256 + 2 * 10 * 4
+    assert dense.time_floor(peak_flops=dense.flops, bandwidth=1e12) == 1.0
+
+
 # ---- conventions ----
 
 
@@ -205,3 +284,5 @@ def test_bad_input_names_the_argument():
         list(costs.visited_tiles(4, 4, 4, -1))
     with pytest.raises(ValueError, match="sram_elements is 8"):
         costs.flash_io_order(128, 64, 8)
+    with pytest.raises(ValueError, match="top_k is 0"):
+        costs.sparse_mla_flops(4, 4, 0)

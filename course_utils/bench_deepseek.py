@@ -1,0 +1,594 @@
+"""What `bench 05_deepseek_sparse` measures: every figure of chapter 05, one function for each part.
+
+Each row has its `part`, and says of what size it is: `queries` (S), the last of `length` keys (T), of which `k` are
+selected for each query. Times are of the GPU alone (`head_start_us` of `timing.compare`). TFLOP/s are useful ones, of
+the pairs that the formula has, by `costs`. Inputs are random normal, with the sizes of DeepSeek-V3.2. A kernel is timed
+once some rows of its output are those of float64. What this machine cannot run is printed and left out. Conventions as
+in `bench_gpu`.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import pad, scaled_dot_product_attention
+from tqdm import tqdm
+
+from course_utils import costs, reference, timing
+from course_utils.bench_gpu import Function
+from course_utils.bench_sparse import that_run
+from course_utils.costs import TOP_K, V3_2, DeepSeekDims
+from course_utils.measured import Row
+from course_utils.operators import indexer, mla
+from course_utils.operators.deepseek import DeepSeekConfig, DeepSeekWeights, deepseek_mla, deepseek_sparse_attention
+from course_utils.operators.indexer import indexer_forward, quantize_e4m3
+from course_utils.operators.inputs import takes_wgmma
+from course_utils.operators.topk import select_topk
+
+CORE, CORE_PORTABLE, CORE_TORCH = "sparse_mla", "sparse_mla, mma.sync", "torch, gather and einsum"
+BACKWARD = "sparse_mla, backward"
+DENSE, DENSE_PORTABLE, DENSE_MHA = "mla_attention", "mla_attention, mma.sync", "torch SDPA, MHA mode"
+INDEXER, INDEXER_FP8 = "lightning_indexer, bf16", "lightning_indexer, FP8"
+INDEXER_FP8_PORTABLE = "lightning_indexer, FP8, mma.sync"
+INDEXER_TORCH, PRODUCTS_TORCH = "torch, bf16 einsum", "torch, its products alone"
+TOPK, TOPK_TORCH = "select_topk", "torch.topk"
+REBUILT, ABSORBED_TORCH = "mla_reprojected", "torch, absorbed, fp32"
+STEP, STEP_BF16 = "DSA, indexer in FP8", "DSA, indexer in bf16"
+SPARSE_LAYER, DENSE_LAYER = "deepseek_sparse_attention", "deepseek_mla"
+
+QUERIES = 4096  # of a chunk of a prefill
+LENGTHS = tuple(2**n for n in range(13, 18))  # 8 K to 128 K
+TIMES = {"warmup": 1, "budget_ms": 25.0, "head_start_us": 500.0}  # longer than the host takes to launch a step
+# Cosine difference from float64 that passes: of outputs, log-sum-exps and gradients, and of torch, which rounds scores.
+OURS_OFF, LSE_OFF, GRADIENT_OFF, TORCH_OFF = 7e-6, 1e-10, 5e-5, 1e-3
+FEW_HEADS = V3_2._replace(n_heads=16)  # for what is slow
+TORCH_CHUNK = 256  # queries that torch's versions have in memory at a time
+
+
+def deepseek_chapter() -> list[Row]:
+    """Every figure of chapter 05."""
+    compile_all()
+    rows: list[Row] = []
+    for part in tqdm((step, core, backward, index, select, rebuild, layer, quality), desc="parts"):
+        start = time.perf_counter()
+        rows += part()
+        tqdm.write(f"{part.__name__}: {time.perf_counter() - start:.0f} s")
+        torch.cuda.empty_cache()
+    return rows
+
+
+def compile_all(device: str = "cuda") -> None:
+    """Compiles what the chapter launches, several kernels at a time: one alone takes NVRTC seconds."""
+    where = torch.device(device)
+    modules = [module for operator in (mla, indexer) for module in operator.modules(where)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda module: module.compile(device), modules))
+
+
+# ---------------------------------------------------------------------------------------------- a step beside dense MLA
+
+
+def step(
+    *,
+    device: str = "cuda",
+    queries: int = QUERIES,
+    lengths: Sequence[int] = LENGTHS,
+    top_k: int = TOP_K,
+    config: DeepSeekDims = V3_2,
+) -> list[Row]:
+    """A chunk of queries at the end of a longer and longer sequence: DSA, whole and kernel by kernel, beside dense MLA,
+    absorbed and in MHA mode. Without projections; MHA mode has its K and V ready made.
+
+    `ratio_to_dense`, `ratio_to_mha`: how many times as fast as `mla_attention`, and as MHA mode. `panel`: whether it
+    stands for the attention of the layer, or for one of the kernels of DSA.
+    """
+    rows: list[Row] = []
+    for length in lengths:
+        sizes, q_start = (queries, length), length - queries
+        query, latent = _latents(queries, length, config, device)
+        indexers = _indexers(queries, length, q_start, config, device)
+        logits = indexers.get(INDEXER_FP8, indexers[INDEXER])()
+        selected = select_topk(logits, top_k)
+        require_selection(f"{TOPK}, {length} keys", selected, logits, top_k)
+
+        cores = _cores(query, latent, selected, config)
+        dense: dict[str, Function] = {DENSE: functools.partial(mla.mla_attention, query, latent, **_scale(config))}
+        if takes_wgmma(query.device):
+            portable = functools.partial(mla.dense_forward, query, latent, hopper=False, **_scale(config))
+            dense[DENSE_PORTABLE] = portable
+        for name, function in cores.items():
+            require_core(f"{name}, {length} keys", function(), query, latent, selected, config)
+        for name, function in dense.items():
+            require_dense(f"{name}, {length} keys", function(), query, latent, config)
+
+        def whole(score: Callable[[], Tensor], query: Tensor = query, latent: Tensor = latent) -> Tensor:
+            return mla.sparse_mla(query, latent, select_topk(score(), top_k), **_scale(config))[0]
+
+        kinds = {STEP: INDEXER_FP8, STEP_BF16: INDEXER}
+        steps = {name: functools.partial(whole, indexers[of]) for name, of in kinds.items() if of in indexers}
+        kernels = indexers | {TOPK: functools.partial(select_topk, logits, top_k)} | cores
+        functions = steps | kernels | dense
+        functions |= that_run({DENSE_MHA: functools.partial(_mha_mode, *sizes, config, device)}, f"{length} keys")
+        times = timing.compare(functions, **TIMES)
+
+        pairs = costs.attended_pairs(*sizes, is_causal=True)
+        flops = dict.fromkeys(indexers, costs.indexer_flops(*sizes, config=config))
+        flops |= dict.fromkeys(cores, costs.sparse_mla_flops(*sizes, top_k, config=config))
+        flops |= dict.fromkeys(steps, costs.dsa_flops(*sizes, top_k, config=config))
+        flops |= dict.fromkeys(dense, costs.mla_flops(*sizes, config=config))
+        flops |= {DENSE_MHA: pairs * costs.mha_pair_flops(config), TOPK: 0}
+        for name, taken in times.items():
+            row = _row("step", sizes, top_k, name, taken, flops[name])
+            row["panel"] = "kernels of DSA" if name in kernels else "whole attention"
+            if name in steps:
+                row["ratio_to_dense"] = times[DENSE].median / taken.median
+                row["ratio_to_mha"] = times[DENSE_MHA].median / taken.median if DENSE_MHA in times else None
+            if name in (*steps, DENSE):
+                row["peak_extra_bytes"] = timing.peak_memory(functions[name])
+            rows.append(row)
+        del functions, steps, kernels, indexers, cores, dense, logits  # before the next, which is larger
+    return rows
+
+
+def _mha_mode(queries: int, length: int, config: DeepSeekDims, device: str) -> Function:
+    """Dense attention with K and V of every head, V filled up with zeros to the width of K, as SDPA wants it."""
+    heads, width = config.n_heads, config.qk_nope_head_dim + config.qk_rope_head_dim
+    query = _normal(1, heads, queries, width, device=device)
+    key = _normal(1, heads, length, width, device=device)
+    value = pad(_normal(1, heads, length, config.v_head_dim, device=device), (0, width - config.v_head_dim))
+    mask = causal_lower_right(queries, length)
+    return lambda: scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+# ---------------------------------------------------------------------------------------------- the sparse core
+
+
+def core(
+    *,
+    device: str = "cuda",
+    shapes: Sequence[tuple[int, int, int]] = ((4096, 8192, 2048), (4096, 8192, 512), (4096, 4096, 2048)),
+    config: DeepSeekDims = V3_2,
+) -> list[Row]:
+    """The sparse core at (S, T, k): keys at random among those that the query sees, -1 where there are fewer than k.
+
+    `ratio_to_torch`: how many times as fast as torch, which gathers the rows of a chunk of queries into a tensor.
+    """
+    rows: list[Row] = []
+    for queries, length, k in shapes:
+        query, latent = _latents(queries, length, config, device)
+        indices = _random_selection(queries, length, k, device)
+        functions = _cores(query, latent, indices, config)
+        for name, function in functions.items():
+            require_core(name, function(), query, latent, indices, config)
+        functions[CORE_TORCH] = functools.partial(torch_sparse_mla, query, latent, indices, **_scale(config))
+        torch_out = functions[CORE_TORCH]()
+        for rows_of in _ends(queries):
+            expected, _ = reference.sparse_mla(query[rows_of], latent, indices[rows_of], **_scale(config))
+            require_right(CORE_TORCH, torch_out[rows_of], expected, TORCH_OFF)
+        del torch_out
+        times = timing.compare(functions, **TIMES)
+        flops = int((indices >= 0).sum()) * costs.mla_pair_flops(config)
+        for name, taken in times.items():
+            row = _row("core", (queries, length), k, name, taken, flops) | {"heads": config.n_heads}
+            row["ratio_to_torch"] = times[CORE_TORCH].median / taken.median
+            rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
+    return rows
+
+
+def backward(
+    *,
+    device: str = "cuda",
+    shapes: Sequence[tuple[int, int, int]] = ((4096, 8192, 2048),),
+    config: DeepSeekDims = V3_2,
+) -> list[Row]:
+    """The backward pass of the sparse core alone, at (S, T, k), and the portable forward pass beside it."""
+    rows: list[Row] = []
+    for queries, length, k in shapes:
+        query, latent = _latents(queries, length, config, device)
+        indices = _random_selection(queries, length, k, device)
+        grad = _normal(queries, config.n_heads, config.kv_lora_rank, device=device)
+        forward = functools.partial(mla.sparse_forward, query, latent, indices, hopper=False, **_scale(config))
+        out, lse = forward()
+        for rows_of in _ends(queries):
+            part = (tensor[rows_of] for tensor in (query, indices, out, lse, grad))
+            require_gradients(f"{BACKWARD}, queries from {rows_of.start} on", *part, latent, config)
+        scale = _scale(config)["scale"]
+        functions: dict[str, Function] = {
+            BACKWARD: functools.partial(mla.sparse_backward, query, latent, indices, out, lse, grad, scale=scale),
+            CORE_PORTABLE: forward,
+        }
+        times = timing.compare(functions, **TIMES)
+        pairs = int((indices >= 0).sum())
+        for name, taken in times.items():
+            flops = pairs * costs.mla_pair_flops(config, backward=name == BACKWARD)
+            row = _row("backward", (queries, length), k, name, taken, flops) | {"heads": config.n_heads}
+            rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
+    return rows
+
+
+def _random_selection(queries: int, length: int, k: int, device: str) -> Tensor:
+    """int32 `[S, k]`: of each query k different keys that it sees, at random, or all of them and -1."""
+    scores = torch.rand(queries, length, device=device).masked_fill_(~_seen(queries, length, device), -torch.inf)
+    best, indices = scores.topk(min(k, length), sorted=False)
+    return indices.masked_fill(best == -torch.inf, -1).int()
+
+
+def _cores(query: Tensor, latent: Tensor, indices: Tensor, config: DeepSeekDims) -> dict[str, Function]:
+    """The operator, and beside it the portable kernel where the operator takes another."""
+    cores: dict[str, Function] = {CORE: functools.partial(mla.sparse_mla, query, latent, indices, **_scale(config))}
+    if takes_wgmma(query.device):
+        portable = functools.partial(mla.sparse_forward, query, latent, indices, hopper=False, **_scale(config))
+        cores[CORE_PORTABLE] = portable
+    return cores
+
+
+def torch_sparse_mla(query: Tensor, latent: Tensor, indices: Tensor, *, scale: float, value_dim: int) -> Tensor:
+    """The sparse core as one writes it in torch, a chunk of queries at a time: gather, einsum, softmax, einsum."""
+    out = query.new_empty(*query.shape[:2], value_dim)
+    for first in range(0, len(query), TORCH_CHUNK):
+        chunk = slice(first, first + TORCH_CHUNK)
+        gathered = latent[indices[chunk].clamp(min=0)]  # [chunk, k, d]
+        scores = torch.einsum("shd,skd->shk", query[chunk], gathered) * scale
+        weights = scores.masked_fill_((indices[chunk] < 0)[:, None], -torch.inf).softmax(-1)
+        out[chunk] = torch.einsum("shk,skd->shd", weights, gathered[..., :value_dim])
+    return out
+
+
+# ---------------------------------------------------------------------------------------------- the indexer
+
+
+def index(
+    *,
+    device: str = "cuda",
+    shapes: Sequence[tuple[int, int, int, int]] = ((4096, 32768, 64, 128), (4096, 8192, 32, 64)),
+) -> list[Row]:
+    """The lightning indexer at (S, T, heads, d), every key legal, in FP8 and bf16, beside torch in bf16.
+
+    `ratio_to_torch`: how many times as fast as the whole formula in torch; `ratio_to_products`: as the einsum for
+    `q · k` alone, which is not yet the result.
+    """
+    rows: list[Row] = []
+    for queries, length, heads, head_dim in shapes:
+        config = V3_2._replace(index_n_heads=heads, index_head_dim=head_dim)
+        functions = _indexers(queries, length, length, config, device)  # from q_start = T - 1 on, all keys are legal
+        q, k, weights = _index_inputs(queries, length, config, device)
+        torch_logits = torch_indexer(q, k, weights)
+        for rows_of in _ends(queries):
+            expected = reference.lightning_indexer(q[rows_of], k, weights[rows_of], q_start=length)
+            require_right(INDEXER_TORCH, torch_logits[rows_of], expected, TORCH_OFF)
+        del torch_logits
+        functions[INDEXER_TORCH] = functools.partial(torch_indexer, q, k, weights)
+        functions[PRODUCTS_TORCH] = functools.partial(_torch_products, q, k)
+        times = timing.compare(functions, **TIMES)
+        flops = queries * length * costs.indexer_pair_flops(config)
+        for name, taken in times.items():
+            row = _row("indexer", (queries, length), None, name, taken, flops) | {"heads": heads, "head_dim": head_dim}
+            row["ratio_to_torch"] = times[INDEXER_TORCH].median / taken.median
+            row["ratio_to_products"] = times[PRODUCTS_TORCH].median / taken.median
+            rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
+        del functions
+    return rows
+
+
+def torch_indexer(q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
+    """The formula as one writes it in torch, a chunk of queries at a time; the products of all heads are in memory."""
+    logits = weights.new_empty(len(q), len(k))
+    for first in range(0, len(q), TORCH_CHUNK):
+        chunk = slice(first, first + TORCH_CHUNK)
+        products = torch.einsum("shd,td->sht", q[chunk], k).relu_()
+        logits[chunk] = torch.einsum("sh,sht->st", weights[chunk].to(q.dtype), products)
+    return logits
+
+
+def _torch_products(q: Tensor, k: Tensor) -> None:
+    for chunk in q.split(TORCH_CHUNK):
+        torch.einsum("shd,td->sht", chunk, k)
+
+
+# ---------------------------------------------------------------------------------------------- top-k
+
+
+def select(
+    *,
+    device: str = "cuda",
+    shapes: Sequence[tuple[int, int]] = ((64, 32768), (4096, 32768), (1024, 131072)),
+    k: int = TOP_K,
+) -> list[Row]:
+    """Top-k of (rows, T) logits: random normal; mostly equal, as where ReLU leaves zeros; and causal."""
+    rows: list[Row] = []
+    for queries, length in shapes:
+        normal = torch.randn(queries, length, device=device)
+        last = torch.arange(1, queries + 1, device=device)[:, None] * length // queries  # keys that a row sees
+        hidden = torch.arange(length, device=device) >= last
+        kinds: dict[str, Callable[[], Tensor]] = {
+            "normal": lambda x=normal: x,
+            "mostly zeros": lambda x=normal: (x - 2).relu(),
+            "causal": lambda x=normal, h=hidden: x.masked_fill(h, -torch.inf),
+        }
+        for kind, make in kinds.items():
+            logits = make()
+            functions: dict[str, Function] = {
+                TOPK: functools.partial(select_topk, logits, k),
+                TOPK_TORCH: functools.partial(torch.topk, logits, min(k, length)),
+            }
+            require_selection(f"{TOPK}, {kind}", functions[TOPK](), logits, k)
+            times = timing.compare(functions, **TIMES)
+            for name, taken in times.items():
+                row = _row("topk", (queries, length), k, name, taken) | {"scores": kind}
+                row["ratio_to_torch"] = times[TOPK_TORCH].median / taken.median
+                rows.append(row | {"gbytes_per_s": logits.nbytes / taken.median / 1e6})
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------- without absorption
+
+
+def rebuild(
+    *, device: str = "cuda", queries: int = 16, length: int = 1024, config: DeepSeekDims = FEW_HEADS
+) -> list[Row]:
+    """MLA with K and V rebuilt for every pair, and absorbed: in fp32 by torch, and by `mla_attention` in bf16.
+
+    The absorbed ones take q_nope to the latent space first and the output back after. GFLOP are of the pairs.
+    """
+    c, (nope, rope) = config, (config.qk_nope_head_dim, config.qk_rope_head_dim)
+    shapes = (queries, c.n_heads, nope), (queries, c.n_heads, rope), (length, c.kv_lora_rank), (length, rope)
+    q_nope, q_rope, latent, k_rope = (torch.randn(shape, device=device) for shape in shapes)
+    w_uk, w_uv = (
+        torch.randn(c.n_heads, width, c.kv_lora_rank, device=device) * c.kv_lora_rank**-0.5
+        for width in (nope, c.v_head_dim)
+    )
+    tensors = q_nope, q_rope, latent, k_rope, w_uk, w_uv
+
+    def absorbed(
+        attention: Callable[..., tuple[Tensor, Tensor]], tensors: Sequence[Tensor], dtype: torch.dtype
+    ) -> Tensor:
+        q_nope, q_rope, latent, k_rope, w_uk, w_uv = (tensor.to(dtype) for tensor in tensors)
+        query = torch.cat([torch.einsum("shn,hnc->shc", q_nope, w_uk), q_rope], dim=-1)
+        o, _ = attention(query, torch.cat([latent, k_rope], dim=-1), **_scale(config))
+        return torch.einsum("shc,hvc->shv", o, w_uv)
+
+    in_bf16 = [tensor.bfloat16() for tensor in tensors]
+    functions: dict[str, Function] = {
+        REBUILT: functools.partial(mla.mla_reprojected, *tensors, scale=_scale(config)["scale"]),
+        ABSORBED_TORCH: functools.partial(absorbed, _torch_mla, tensors, torch.float32),
+        DENSE: functools.partial(absorbed, mla.mla_attention, in_bf16, torch.bfloat16),
+    }
+    expected = absorbed(reference.mla_attention, tensors, torch.float64)
+    for name, function in functions.items():
+        require_right(name, function(), expected, TORCH_OFF if name == DENSE else 1e-9)
+    pairs = costs.attended_pairs(queries, length, is_causal=True)
+    flops = dict.fromkeys(functions, pairs * costs.mla_pair_flops(config))
+    flops[REBUILT] = pairs * costs.reprojected_pair_flops(config)
+    with reference.full_float32():
+        times = timing.compare(functions, **TIMES)
+    return [
+        _row("reprojected", (queries, length), None, name, taken, flops[name])
+        | {"heads": c.n_heads, "ratio_to_rebuilt": times[REBUILT].median / taken.median}
+        for name, taken in times.items()
+    ]
+
+
+def _torch_mla(query: Tensor, latent: Tensor, *, scale: float, value_dim: int) -> tuple[Tensor, Tensor]:
+    """Dense causal absorbed MLA in plain torch, with the log-sum-exp."""
+    scores = torch.einsum("shd,td->sht", query, latent) * scale
+    scores.masked_fill_(~_seen(len(query), len(latent), query.device)[:, None], -torch.inf)
+    return scores.softmax(-1) @ latent[:, :value_dim], scores.logsumexp(-1)
+
+
+# ---------------------------------------------------------------------------------------------- the layer
+
+
+def layer(
+    *,
+    device: str = "cuda",
+    lengths: Sequence[int] = (8192, 16384),
+    top_k: int = TOP_K,
+    config: DeepSeekConfig | None = None,
+) -> list[Row]:
+    """The whole layer from hidden states, projections included: sparse beside dense."""
+    config = config or DeepSeekConfig.v3_2()
+    weights = DeepSeekWeights.random(config, seed=0, dtype=torch.bfloat16, device=device)
+    rows: list[Row] = []
+    for length in lengths:
+        hidden = _normal(length, config.dim, device=device)
+        functions: dict[str, Function] = {
+            SPARSE_LAYER: functools.partial(deepseek_sparse_attention, hidden, weights, top_k=top_k),
+            DENSE_LAYER: functools.partial(deepseek_mla, hidden, weights),
+        }
+        times = timing.compare(functions, **TIMES)
+        projections = costs.projection_flops(length, config=config)
+        of_indexer = sum(flops for name, flops in projections.items() if name.startswith("indexer"))
+        dense_flops = sum(projections.values()) - of_indexer + costs.mla_flops(length, length, config=config)
+        flops = {
+            SPARSE_LAYER: sum(projections.values()) + costs.dsa_flops(length, length, top_k, config=config),
+            DENSE_LAYER: dense_flops,
+        }
+        for name, taken in times.items():
+            row = _row("layer", (length, length), top_k, name, taken, flops[name])
+            row["ratio_to_dense"] = times[DENSE_LAYER].median / taken.median
+            rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
+    return rows
+
+
+def quality(
+    *,
+    device: str = "cuda",
+    shapes: Sequence[tuple[int, int]] = ((2048, 2048), (4096, 2048)),
+    config: DeepSeekConfig | None = None,
+) -> list[Row]:
+    """The sparse layer beside the dense one at (tokens, top_k): the same where top_k reaches the number of tokens.
+
+    `max_difference` beside `largest`, the largest number of the dense one; `cosine_difference` of the whole outputs.
+    """
+    config = config or DeepSeekConfig.v3_2()
+    weights = DeepSeekWeights.random(config, seed=0, dtype=torch.bfloat16, device=device)
+    rows: list[Row] = []
+    for length, top_k in shapes:
+        hidden = _normal(length, config.dim, device=device)
+        dense = deepseek_mla(hidden, weights).double()
+        sparse = deepseek_sparse_attention(hidden, weights, top_k=top_k).double()
+        row: Row = {"part": "quality", "queries": length, "length": length, "k": top_k, "name": SPARSE_LAYER}
+        row |= {"max_difference": (sparse - dense).abs().max().item(), "largest": dense.abs().max().item()}
+        rows.append(row | {"cosine_difference": cosine_difference(sparse, dense)})
+        if top_k >= length and not rows[-1]["cosine_difference"] <= 10 * OURS_OFF:
+            raise RuntimeError(f"with every key selected, {SPARSE_LAYER} is not {DENSE_LAYER}: {rows[-1]}")
+    return rows
+
+
+# ---------------------------------------------------------------------------------------------- checks
+
+
+def require_core(
+    name: str, result: tuple[Tensor, Tensor], query: Tensor, latent: Tensor, indices: Tensor, config: DeepSeekDims
+) -> None:
+    """Raise RuntimeError unless the first and the last queries have the output and log-sum-exp of float64."""
+    for rows in _ends(len(query)):
+        expected = reference.sparse_mla(query[rows], latent, indices[rows], **_scale(config))
+        _require_attention(name, result, expected, rows)
+
+
+def require_dense(
+    name: str, result: tuple[Tensor, Tensor], query: Tensor, latent: Tensor, config: DeepSeekDims
+) -> None:
+    """The same for dense causal MLA."""
+    for rows in _ends(len(query)):
+        seen = latent[: len(latent) - len(query) + rows.stop]
+        _require_attention(name, result, reference.mla_attention(query[rows], seen, **_scale(config)), rows)
+
+
+def _require_attention(name: str, result: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], rows: slice) -> None:
+    (out, lse), (right_out, right_lse) = result, expected
+    require_right(f"{name}, out", out[rows], right_out, OURS_OFF)
+    require_right(f"{name}, log-sum-exp", lse[rows], right_lse, LSE_OFF)
+
+
+def require_gradients(
+    name: str,
+    query: Tensor,
+    indices: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+    latent: Tensor,
+    config: DeepSeekDims,
+) -> None:
+    """Raise RuntimeError unless `mla.sparse_backward` gives the gradients of float64 for these queries."""
+    ours = mla.sparse_backward(query, latent, indices, out, lse, grad, scale=_scale(config)["scale"])
+    inputs = [tensor.double().requires_grad_() for tensor in (query, latent)]
+    expected, _ = reference.sparse_mla(*inputs, indices, **_scale(config))
+    right = torch.autograd.grad(expected, inputs, grad.double())
+    for what, our, their in zip(("query", "latent"), ours, right, strict=True):
+        require_right(f"{name}, gradient of {what}", our, their, GRADIENT_OFF)
+
+
+def require_right(name: str, out: Tensor, expected: Tensor, at_most: float) -> None:
+    """Raise RuntimeError unless `out` is minus infinity where `expected` is, finite elsewhere, and close to it."""
+    finite = expected > -torch.inf
+    if not torch.equal(out == -torch.inf, ~finite) or not out[finite].isfinite().all():
+        raise RuntimeError(f"{name} is infinite or NaN where float64 is not, or the other way round: not timed")
+    off = cosine_difference(out[finite], expected[finite])
+    if not off <= at_most:
+        raise RuntimeError(f"{name} is off by {off:.1e} from float64, as 1 - cosine (at most {at_most:.0e}): not timed")
+
+
+def cosine_difference(x: Tensor, y: Tensor) -> float:
+    """`1 - 2 x·y / (x·x + y·y)`, 0 for equal tensors: one minus the cosine, and it also sees a wrong factor."""
+    x, y = x.double(), y.double()
+    norms = (x * x).sum() + (y * y).sum()
+    return ((x - y) ** 2).sum().div(norms).item() if norms > 0 else 0.0
+
+
+def require_selection(name: str, indices: Tensor, logits: Tensor, k: int) -> None:
+    """Raise RuntimeError unless each row selects the k greatest, none twice, none of minus infinity, -1 at the end."""
+    best = logits.topk(min(k, logits.shape[1])).values
+    kept = (best > -torch.inf).sum(1, keepdim=True)
+    places = torch.arange(indices.shape[1], device=logits.device)
+    chosen = logits.gather(1, indices.clamp(min=0).long()).masked_fill(indices < 0, -torch.inf)
+    in_order = torch.where(indices < 0, logits.shape[1] + places, indices).sort().values  # each -1 a number of its own
+    right = (
+        torch.equal(indices >= 0, places < kept)
+        and torch.equal(chosen.sort(descending=True).values[:, : best.shape[1]], best)
+        and bool((in_order.diff() > 0).all())
+    )
+    if not right:
+        raise RuntimeError(f"{name} does not select the {k} greatest: not timed")
+
+
+# ---------------------------------------------------------------------------------------------- shared
+
+
+def _row(
+    part: str, sizes: tuple[int, int], k: int | None, name: str, taken: timing.Timing, flops: int | None = None
+) -> Row:
+    row: Row = {"part": part, "queries": sizes[0], "length": sizes[1], "k": k, "name": name}
+    row |= {"median_ms": taken.median, "spread_ms": taken.spread}
+    if flops:
+        row |= {"gflop": flops / 1e9, "tflop_per_s": flops / taken.median / 1e9}
+    return row
+
+
+def _indexers(
+    queries: int, length: int, q_start: int, config: DeepSeekDims, device: str
+) -> dict[str, Callable[[], Tensor]]:
+    """The indexer in FP8, if this machine has it, and in bf16, on the same random vectors, after a check of each."""
+    q, k, weights = _index_inputs(queries, length, config, device)
+    (q8, q_scale), (k8, k_scale) = quantize_e4m3(q), quantize_e4m3(k)
+    fp8 = functools.partial(indexer_forward, q8, k8, weights, q_start=q_start, q_scale=q_scale, k_scale=k_scale)
+    made: dict[str, Callable[[], Tensor]] = {
+        INDEXER_FP8: fp8,
+        INDEXER: functools.partial(indexer_forward, q, k, weights, q_start=q_start),
+    }
+    if takes_wgmma(torch.device(device)):
+        made[INDEXER_FP8_PORTABLE] = functools.partial(fp8, hopper=False)
+    functions = that_run({name: lambda fn=fn: fn for name, fn in made.items()}, f"{length} keys")
+    for name, function in functions.items():
+        logits = function()
+        for rows in _ends(queries):
+            vectors, scales = (q[rows], k), {}
+            if name != INDEXER:
+                vectors, scales = (q8[rows], k8), {"q_scale": q_scale[rows], "k_scale": k_scale}
+            expected = reference.lightning_indexer(*vectors, weights[rows], q_start=q_start + rows.start, **scales)
+            require_right(f"{name}, {length} keys", logits[rows], expected, OURS_OFF)
+    return functions
+
+
+def _index_inputs(queries: int, length: int, config: DeepSeekDims, device: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and weights of the indexer, the same ones for the same sizes."""
+    heads, head_dim = config.index_n_heads, config.index_head_dim
+    torch.manual_seed(0)
+    weights = torch.randn(queries, heads, device=device) * heads**-0.5 * head_dim**-0.5
+    return _normal(queries, heads, head_dim, device=device), _normal(length, head_dim, device=device), weights
+
+
+def _latents(queries: int, length: int, config: DeepSeekDims, device: str) -> tuple[Tensor, Tensor]:
+    """Absorbed queries, and latent rows."""
+    width = config.kv_lora_rank + config.qk_rope_head_dim
+    return _normal(queries, config.n_heads, width, device=device), _normal(length, width, device=device)
+
+
+def _normal(*shape: int, device: str) -> Tensor:
+    return torch.randn(shape, device=device, dtype=torch.bfloat16)
+
+
+def _scale(config: DeepSeekDims) -> dict[str, float]:
+    """What the operators and references of MLA take besides tensors."""
+    scale = (config.qk_nope_head_dim + config.qk_rope_head_dim) ** -0.5
+    return {"scale": scale, "value_dim": config.kv_lora_rank}
+
+
+def _seen(queries: int, length: int, device: str | torch.device) -> Tensor:
+    rows = torch.arange(queries, device=device)[:, None]
+    return torch.arange(length, device=device) <= rows + length - queries
+
+
+def _ends(queries: int) -> Iterator[slice]:
+    """The first two and the last two queries."""
+    yield slice(0, min(2, queries))
+    if queries > 2:
+        yield slice(max(2, queries - 2), queries)
