@@ -24,12 +24,13 @@ from course_utils.flash_ladder import LADDER, Step
 from course_utils.launches import Launch
 from course_utils.measured import Row
 from course_utils.nvidia_tools import ToolError
-from course_utils.operators import flash_v2, sparse
+from course_utils.operators import flash_v2, indexer, mla, sparse
 from course_utils.operators.minimal import BACKWARD_TILES, FORWARD_TILES, BackwardTile, ForwardTile
 
-# Their source names what a row sees, or the bits of a block, again for each score. How often that becomes a load
-# depends on the compiler, on a GPU and on the emulator, so that these are for the sanitizers only.
-REREADING = ("range_forward", "block_sparse_forward", "range_dk_dv")
+# Their source names what a row sees, or the bits of a block, again for each score, or leaves to the compiler how many
+# atomics become one. How often that is an access depends on the compiler, on a GPU and on the emulator, so that these
+# are for the sanitizers only.
+REREADING = ("range_forward", "block_sparse_forward", "range_dk_dv", "radix_topk", "sparse_mla_backward")
 NCU_LAUNCHES = 48  # launches that one ncu process counts: a failure loses these, and a start costs seconds
 NCU_SECONDS = 90  # for each of these processes
 NCU_BUDGET = 145  # seconds after which no further one is begun
@@ -270,7 +271,7 @@ def _divergence() -> Named:
 
 
 def course_launches() -> dict[str, Launch]:
-    """Each kernel of chapters 00 to 02 at sizes that fill its tiles, and those of 03 and 04 at one that does not."""
+    """Each kernel of chapters 00 to 02 at sizes that fill its tiles, and those from 03 on at one that does not."""
     a, b, out = (_floats(128, 128) / 128 for _ in range(3))
     side = np.int32(128)
     chapter = "00_start_here"
@@ -299,7 +300,8 @@ def course_launches() -> dict[str, Launch]:
         for is_causal in (False, True):
             steps = LADDER if head_dim == 64 else LADDER[-1:]  # of the others, once is enough
             launches |= _flash_ladder(steps, heads=2, length=200, is_causal=is_causal, head_dim=head_dim)
-    return launches | {name: launch for name, launch in _sparse_short().items() if launch.kernel not in REREADING}
+    launches |= {name: launch for name, launch in _sparse_short().items() if launch.kernel not in REREADING}
+    return launches | {name: launch for name, launch in _deepseek().items() if launch.kernel not in REREADING}
 
 
 def _sparse_short() -> dict[str, Launch]:
@@ -425,7 +427,7 @@ def _flash_ladder(
 
 def hard_launches() -> dict[str, Launch]:
     """The kernels of chapters 03 (the final ones) and 04 where most can go wrong, for the sanitizers: bf16, two query
-    heads to a key head, and a mask that leaves the first queries without a key."""
+    heads to a key head, and a mask that leaves the first queries without a key; and those of 05 at V3.2's sizes."""
     queries, keys, launches = 200, 136, dict[str, Launch]()
     for head_dim in flash_v2.HEAD_DIMS:
         query, out = (_random(1, 4, queries, head_dim).bfloat16() for _ in range(2))
@@ -471,6 +473,8 @@ def hard_launches() -> dict[str, Launch]:
                 ]
             }
     launches |= {name: launch for name, launch in _sparse_short().items() if launch.kernel in REREADING}
+    launches |= {name: launch for name, launch in _deepseek().items() if launch.kernel in REREADING}
+    launches |= _deepseek_hard()
     kinds = (patterns.dilated(16, 3),)
     return launches | _sparse(
         "hard", torch.bfloat16, kinds, heads=4, kv_heads=2, queries=queries, keys=keys, head_dim=128
@@ -541,6 +545,114 @@ def _sparse(
     options = f"-DD={head_dim}", f"-DWARPS={warps}"
     add("", "csr_gather", "csr_gather", ceil_div(queries, warps), 32 * warps, args, options)
     return launches
+
+
+DEEPSEEK = mla.FOLDER
+
+
+def _deepseek() -> dict[str, Launch]:
+    """Chapter 05's kernels at a small size, by its portable kernels, with heads that do not fill a tile."""
+    tiles = mla.FEW_HEADS_TILES[128, 64][0], mla.FEW_HEADS_BACKWARD_TILES[128, 64][0]
+    launches = _latent_attention("small", *tiles, queries=3, keys=70, heads=5)
+    sizes = {"D_NOPE": 32, "D_ROPE": 64, "D_C": 64, "D_V": 32, "THREADS": 128}
+    shapes = (2, 3, 32), (2, 3, 64), (9, 64), (9, 64), (3, 32, 64), (3, 32, 64)
+    launches["deepseek mla_reprojected"] = Launch(
+        f"{DEEPSEEK}/mla_reprojected.cu",
+        "mla_reprojected",
+        (3, 2),
+        (128,),
+        (*(_random(*shape) for shape in shapes), torch.zeros(2, 3, 32), *_ints(2, 9, 3), np.float32(0.1)),
+        tuple(f"-D{name}={size}" for name, size in sizes.items()),
+    )
+    for dtype in (torch.bfloat16, indexer.E4M3):
+        launches |= _indexer(dtype, queries=5, keys=300, heads=20, q_start=250)
+    args = _random(2, 5001), torch.zeros(2, 100, dtype=torch.int32), *_ints(5001, 100)
+    launches["deepseek radix_topk, T=5001"] = Launch(
+        f"{DEEPSEEK}/radix_topk.cu", "radix_topk", (2,), (1024,), args, ("-DTHREADS=1024",)
+    )
+    return launches
+
+
+def _deepseek_hard() -> dict[str, Launch]:
+    """Latents of 576 numbers, queries without a key, index heads that fill the tile, and scores most of which are
+    equal or minus infinity."""
+    launches: dict[str, Launch] = {}
+    for n, (tiles, backward_tiles) in enumerate(
+        [(mla.TILES, mla.BACKWARD_TILES), (mla.FEW_HEADS_TILES, mla.FEW_HEADS_BACKWARD_TILES)]
+    ):
+        tile, backward_tile = tiles[mla.FULL][0], backward_tiles[mla.FULL][0]
+        heads = tile.block_rows + 1
+        launches |= _latent_attention(f"hard, tile {n}", tile, backward_tile, queries=3, keys=2, heads=heads)
+    launches |= _indexer(torch.float16, queries=2, keys=70, heads=64, q_start=-1, head_dim=128)
+    scores = _random(2, 6000).clamp(min=1.5)  # 93 of 100 are 1.5
+    scores[1, 50:] = -torch.inf
+    args = scores, torch.zeros(2, 2048, dtype=torch.int32), *_ints(6000, 2048)
+    launches["deepseek radix_topk, hard"] = Launch(
+        f"{DEEPSEEK}/radix_topk.cu", "radix_topk", (2,), (512,), args, ("-DTHREADS=512",)
+    )
+    return launches
+
+
+def _latent_attention(
+    label: str, forward: mla.LatentTile, backward: mla.BackwardTile, *, queries: int, keys: int, heads: int
+) -> dict[str, Launch]:
+    """mla_dense.cu, causal, sparse_mla.cu over 40 indices in any order, some of them -1 or too large, and its backward
+    pass, in bf16."""
+    query, grad_query = (_random(queries, heads, forward.key_dim).bfloat16() for _ in range(2))
+    latent = _random(keys, forward.key_dim).bfloat16()
+    out, grad = (_random(queries, heads, forward.value_dim).bfloat16() for _ in range(2))
+    row = torch.full((queries, heads), 10.0)
+    indices = torch.randint(-1, keys + 1, (queries, 40), generator=torch.Generator().manual_seed(0)).int()
+    sizes, scale = _ints(queries, keys, heads), np.float32(forward.key_dim**-0.5)
+    of_lists = *sizes, np.int32(40), scale
+    gradients = grad, row, row.clone(), grad_query, torch.zeros(keys, forward.key_dim)
+    launches: dict[str, Launch] = {}
+
+    def add(file: str, kernel: str, tile: mla.LatentTile, args: tuple, grid: tuple[int, ...] = (), shared: int = -1):
+        launches[f"deepseek {kernel}, {label}"] = Launch(
+            f"{DEEPSEEK}/{file}.cu",
+            kernel,
+            grid or (ceil_div(heads, tile.block_rows), queries),
+            (tile.threads,),
+            args,
+            (*tile.options, "-DBF16=1"),
+            tile.shared_bytes if shared < 0 else shared,
+        )
+
+    add("mla_dense", "mla_dense", forward, (query, latent, out, row, *sizes, scale, np.int32(1)))
+    add("sparse_mla", "sparse_mla", forward, (query, latent, indices, out, row, *of_lists))
+    args = out, grad, row, np.int64(queries * heads)
+    grid = (ceil_div(queries * heads, backward.warps),)
+    add("sparse_mla_backward", "sparse_mla_delta", backward, args, grid, 0)
+    args = query, latent, indices, *gradients, *of_lists
+    add("sparse_mla_backward", "sparse_mla_backward", backward, args)
+    return launches
+
+
+def _indexer(
+    dtype: torch.dtype, *, queries: int, keys: int, heads: int, q_start: int, head_dim: int = 64
+) -> dict[str, Launch]:
+    """The indexer for one dtype; FP8 has its scales."""
+    q, k, weights = _random(queries, heads, head_dim), _random(keys, head_dim), _random(queries, heads)
+    variant, scales = indexer.variant(dtype, head_dim, torch.device("cpu")), ()
+    if dtype == indexer.E4M3:
+        q, k = _random(queries, heads, variant.vector), _random(keys, variant.vector)
+        (q, q_scale), (k, k_scale) = indexer.quantize_e4m3(q), indexer.quantize_e4m3(k)
+        q, k, scales = q.view(torch.uint8), k.view(torch.uint8), (q_scale, k_scale)
+    else:
+        q, k = q.to(dtype), k.to(dtype)
+    logits = torch.zeros(queries, keys)
+    return {
+        f"deepseek {variant.file}, H={heads}": Launch(
+            f"{DEEPSEEK}/{variant.file}.cu",
+            variant.file,
+            (ceil_div(keys, indexer.BLOCK_KEYS), 1),  # so that a block goes from query to query
+            (variant.threads,),
+            (q, k, weights, *scales, logits, *_ints(queries, keys, heads, q_start)),
+            variant.options,
+            variant.shared_bytes,
+        )
+    }
 
 
 def _flash_v2_backward(heads: int, length: int, head_dim: int) -> dict[str, Launch]:

@@ -22,10 +22,10 @@ from course_utils.checks import AttentionCase, ErrorReport, error_report, lse_re
 from course_utils.costs import ceil_div
 from course_utils.flash_ladder import LADDER
 from course_utils.launches import Launch
-from course_utils.operators import sparse
+from course_utils.operators import indexer, mla, sparse
 
 START, NAIVE, FLASH = "00_start_here", "01_attention_basics", "02_flash_attention_minimal"
-FLASH_V2, SPARSE = "03_flash_attention_v2", "04_sparse_patterns"
+FLASH_V2, SPARSE, DEEPSEEK = "03_flash_attention_v2", "04_sparse_patterns", "05_deepseek_sparse"
 D, B_R, B_C, TX = 32, 64, 32, 4  # head dimension and tiles of the flash kernels here: small, so that each run is short
 
 
@@ -306,8 +306,64 @@ def _gather(file: str) -> Launch:
     )
 
 
+# -------- chapter 05
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownLaunch(Launch):
+    """A launch after which some tensors should be what `expected` says: by their place among the tensors, float64."""
+
+    expected: dict[int, Tensor]
+
+
+def _sparse_mla(file: str) -> Launch:
+    """Two queries with 4 heads each, 40 latent rows; one index is 40, and both lists are filled up with -1."""
+    query, latent = _normal(2, 4, 128, seed=1).bfloat16(), _normal(40, 128, seed=2).bfloat16()
+    indices = torch.tensor([[3, 17, 39, -1, -1, -1], [5, 40, 2, 8, -1, -1]], dtype=torch.int32)
+    out, lse = reference.sparse_mla(query, latent, indices, scale=0.1, value_dim=64)
+    tile = mla.FEW_HEADS_TILES[128, 64][0]
+    return KnownLaunch(
+        source=f"{DEEPSEEK}/{file}.cu",
+        kernel="sparse_mla",
+        grid=(1, 2),
+        block=(tile.threads,),
+        args=(
+            *(query, latent, indices, _nans(2, 4, 64).bfloat16(), _nans(2, 4)),
+            *(*map(np.int32, (2, 40, 4, 6)), np.float32(0.1)),
+        ),
+        options=(*tile.options, "-DBF16=1"),
+        shared_mem=tile.shared_bytes,
+        expected={3: out, 4: lse},
+    )
+
+
+def _indexer(file: str) -> Launch:
+    """Three queries with 8 index heads, 100 keys, all legal."""
+    q, k, weights = _normal(3, 8, 64, seed=1).bfloat16(), _normal(100, 64, seed=2).bfloat16(), _normal(3, 8, seed=3)
+    variant = indexer.variant(torch.bfloat16, 64, torch.device("cpu"))
+    return KnownLaunch(
+        source=f"{DEEPSEEK}/{file}.cu",
+        kernel="lightning_indexer",
+        grid=(1, 1),
+        block=(variant.threads,),
+        args=(q, k, weights, _nans(3, 100), *map(np.int32, (3, 100, 8, 100))),
+        options=variant.options,
+        shared_mem=variant.shared_bytes,
+        expected={3: reference.lightning_indexer(q, k, weights, q_start=100)},
+    )
+
+
+def _topk(file: str) -> Launch:
+    """The 64 greatest of 3000; there is room for more, since who counts wrong may also write too many."""
+    args = _normal(1, 3000), torch.zeros(1, 3000, dtype=torch.int32), np.int32(3000), np.int32(64)
+    return Launch(f"{DEEPSEEK}/{file}.cu", "radix_topk", (1,), (512,), args, ("-DTHREADS=512",))
+
+
 def attention_reports(launch: Launch, results: list[Tensor]) -> list[ErrorReport]:
-    """Compares O and LSE of a launch of a forward kernel with float64; `results` is what `launch.run()` returned."""
+    """Compares O and LSE of a launch of a forward kernel, or the logits of an indexer, with float64; `results` is what
+    `launch.run()` returned."""
+    if isinstance(launch, KnownLaunch):
+        return [error_report(results[place].cpu(), right) for place, right in launch.expected.items()]
     query, key, value, out, lse = (tensor.cpu() for tensor in results[:5])
     options = {"is_causal": bool(launch.args[-1])}
     if isinstance(launch, SparseLaunch):
@@ -612,6 +668,40 @@ _ALL = [
         tool="check",
         symptom="Too small an O and too large an LSE. With rows of 32 or 64 keys all is well.",
         lesson="A lane without data comes with −∞ to a softmax. A score of 0 is a key like any other.",
+    ),
+    # -------- chapter 05
+    BrokenKernel(
+        "relu_after_sum",
+        **_of_file("relu_after_sum", "lightning_indexer", _indexer),
+        tool="check",
+        symptom="Plausible scores, none below 0; other keys are selected, and the answers get a little worse.",
+        lesson="ReLU(a + b) is not ReLU(a) + ReLU(b). Between the products and the sum over heads stands the ReLU: it "
+        "is why the heads cannot be added up first, at the cost of one.",
+    ),
+    BrokenKernel(
+        "histogram_not_cleared",
+        **_of_file("histogram_not_cleared", "radix_topk", _topk),
+        tool="racecheck",
+        line="histogram[d] = 0",
+        other_line="atomicAdd(&histogram",
+        symptom="Now and then keys that are not among the k greatest.",
+        lesson="Between clearing shared memory and filling it stands a barrier, even where the filling is atomic.",
+    ),
+    BrokenKernel(
+        "index_past_the_end",
+        **_of_file("index_past_the_end", "sparse_mla", _sparse_mla),
+        tool="memcheck",
+        line="copy_16_bytes_async(tile[p]",
+        symptom="Wrong numbers, or an illegal address, by what lies behind the latent. With lists that hold no such "
+        "index all is well.",
+        lesson="An index from memory is input like any other: compare it with both ends before it becomes an address.",
+    ),
+    BrokenKernel(
+        "padding_is_token_0",
+        **_of_file("padding_is_token_0", "sparse_mla", _sparse_mla),
+        tool="check",
+        symptom="The first queries, whose lists are not full, look at token 0 many times; no access is out of bounds.",
+        lesson="Clamp an index to have a safe address, and still leave the key out: by −∞, or by zeros and a mask.",
     ),
 ]
 BROKEN: dict[str, BrokenKernel] = {kernel.name: kernel for kernel in _ALL}

@@ -7,11 +7,13 @@ import torch
 
 from course_utils.bench_counters import course_launches, hard_launches
 from course_utils.emulator import sanitize
+from course_utils.kernel_source import KERNELS, read_kernel, required_architecture
 from course_utils.operators import flash_attention_minimal, naive_attention
 
 MOST_SECONDS = 5.0  # for one launch, compilation left out
 LENGTHS = [(1, 1), (1, 65), (65, 1), (63, 65), (113, 200)]
 LAUNCHES = course_launches() | hard_launches()
+FILES = [path.relative_to(KERNELS).as_posix() for path in sorted(KERNELS.glob("*/*.cu"))]
 
 
 @pytest.mark.parametrize("name", LAUNCHES)
@@ -24,6 +26,14 @@ def test_a_launch_of_a_chapter(name, compiler):
         launch.run()
     assert not report.findings, str(report)
     assert time.perf_counter() - start < MOST_SECONDS
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_kernel_of_a_chapter_is_among_the_launches(file):
+    needed = required_architecture(read_kernel(file))
+    if needed.exact:
+        pytest.skip(f"its header says `arch: {needed} only`: the emulator, and with it the sanitizer, cannot run it")
+    assert file in {launch.source for launch in LAUNCHES.values()}
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
