@@ -137,7 +137,7 @@ def test_every_run_gives_the_same_bits(device):
 
 @pytest.mark.gpu
 def test_the_portable_fp8_kernel_beside_the_one_for_hopper():
-    if torch.cuda.get_device_capability() != indexer.HOPPER:
+    if not takes_wgmma(torch.device("cuda")):
         pytest.skip("this GPU is no Hopper")
     for case in CASES:
         inputs, options = make_inputs(case, E4M3, "cuda")
