@@ -16,12 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import pad, scaled_dot_product_attention
 from tqdm import tqdm
 
 from course_utils import costs, reference, timing
-from course_utils.bench_gpu import Function
+from course_utils.bench_gpu import Function, sdpa
 from course_utils.bench_sparse import that_run
 from course_utils.costs import TOP_K, V3_2, DeepSeekDims
 from course_utils.measured import Row
@@ -33,7 +34,8 @@ from course_utils.operators.topk import select_topk
 
 CORE, CORE_PORTABLE, CORE_TORCH = "sparse_mla", "sparse_mla, mma.sync", "torch, gather and einsum"
 BACKWARD = "sparse_mla, backward"
-DENSE, DENSE_PORTABLE, DENSE_MHA = "mla_attention", "mla_attention, mma.sync", "torch SDPA, MHA mode"
+DENSE, DENSE_PORTABLE = "mla_attention", "mla_attention, mma.sync"
+DENSE_MHA, DENSE_MHA_CUDNN = "torch SDPA, MHA mode", "torch cuDNN, MHA mode, no mask"
 INDEXER, INDEXER_FP8 = "lightning_indexer, bf16", "lightning_indexer, FP8"
 INDEXER_FP8_PORTABLE = "lightning_indexer, FP8, mma.sync"
 INDEXER_TORCH, PRODUCTS_TORCH = "torch, bf16 einsum", "torch, its products alone"
@@ -85,7 +87,8 @@ def step(
     """A chunk of queries at the end of a longer and longer sequence: DSA, whole and kernel by kernel, beside dense MLA,
     absorbed and in MHA mode. Without projections; MHA mode has its K and V ready made.
 
-    `ratio_to_dense`, `ratio_to_mha`: how many times as fast as `mla_attention`, and as MHA mode. `panel`: whether it
+    `ratio_to_dense`, `ratio_to_mha`: how many times as fast as `mla_attention`, and as the faster of torch's two in MHA
+    mode; cuDNN has no bottom-right causal mask, and attends to all keys. `panel`: whether it
     stands for the attention of the layer, or for one of the kernels of DSA.
     """
     rows: list[Row] = []
@@ -114,7 +117,8 @@ def step(
         steps = {name: functools.partial(whole, indexers[of]) for name, of in kinds.items() if of in indexers}
         kernels = indexers | {TOPK: functools.partial(select_topk, logits, top_k)} | cores
         functions = steps | kernels | dense
-        functions |= that_run({DENSE_MHA: functools.partial(_mha_mode, *sizes, config, device)}, f"{length} keys")
+        mha = that_run(_mha_mode(*sizes, config, device), f"{length} keys")
+        functions |= mha
         times = timing.compare(functions, **TIMES)
 
         pairs = costs.attended_pairs(*sizes, is_causal=True)
@@ -123,27 +127,35 @@ def step(
         flops |= dict.fromkeys(steps, costs.dsa_flops(*sizes, top_k, config=config))
         flops |= dict.fromkeys(dense, costs.mla_flops(*sizes, config=config))
         flops |= {DENSE_MHA: pairs * costs.mha_pair_flops(config), TOPK: 0}
+        flops[DENSE_MHA_CUDNN] = queries * length * costs.mha_pair_flops(config)
         for name, taken in times.items():
             row = _row("step", sizes, top_k, name, taken, flops[name])
             row["panel"] = "kernels of DSA" if name in kernels else "whole attention"
             if name in steps:
                 row["ratio_to_dense"] = times[DENSE].median / taken.median
-                row["ratio_to_mha"] = times[DENSE_MHA].median / taken.median if DENSE_MHA in times else None
+                row["ratio_to_mha"] = min(times[name].median for name in mha) / taken.median if mha else None
             if name in (*steps, DENSE):
                 row["peak_extra_bytes"] = timing.peak_memory(functions[name])
             rows.append(row)
-        del functions, steps, kernels, indexers, cores, dense, logits  # before the next, which is larger
+        del functions, steps, kernels, indexers, cores, dense, mha, logits  # before the next, which is larger
     return rows
 
 
-def _mha_mode(queries: int, length: int, config: DeepSeekDims, device: str) -> Function:
-    """Dense attention with K and V of every head, V filled up with zeros to the width of K, as SDPA wants it."""
+def _mha_mode(queries: int, length: int, config: DeepSeekDims, device: str) -> dict[str, Callable[[], Function]]:
+    """Dense attention with K and V of every head. With the mask torch wants V as wide as K, filled up with zeros."""
     heads, width = config.n_heads, config.qk_nope_head_dim + config.qk_rope_head_dim
     query = _normal(1, heads, queries, width, device=device)
     key = _normal(1, heads, length, width, device=device)
-    value = pad(_normal(1, heads, length, config.v_head_dim, device=device), (0, width - config.v_head_dim))
-    mask = causal_lower_right(queries, length)
-    return lambda: scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    value = _normal(1, heads, length, config.v_head_dim, device=device)
+
+    def masked() -> Function:
+        wide, mask = pad(value, (0, width - config.v_head_dim)), causal_lower_right(queries, length)
+        return lambda: scaled_dot_product_attention(query, key, wide, attn_mask=mask)
+
+    return {
+        DENSE_MHA: masked,
+        DENSE_MHA_CUDNN: lambda: sdpa(SDPBackend.CUDNN_ATTENTION, query, key, value),
+    }
 
 
 # ---------------------------------------------------------------------------------------------- the sparse core
