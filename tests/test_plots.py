@@ -182,3 +182,41 @@ def test_short_sequences_draw_the_gpu_and_the_call_of_each_name():
     for ax in plots.short_sequences(rows).axes:
         assert [line.get_label() for line in ax.lines] == ["ours, GPU", "ours, call", "dense, GPU", "dense, call"]
         assert list(ax.lines[0].get_ydata()) == pytest.approx([10, 10])
+
+
+def test_radix_digits_finds_the_kth_greatest():
+    scores = torch.randn(5000, generator=torch.Generator().manual_seed(0))
+    scores[:300] = 0.0
+    for k in (1, 500, 2600, 4999):
+        first, second = plots.radix_digits(scores, k, bars=2048).axes
+        least = scores.sort(descending=True).values[k - 1]
+        counts = []
+        for ax in (first, second):
+            colours = [plots.mpl.colors.to_hex(bar.get_facecolor()) for bar in ax.patches]
+            assert colours.count(plots.ORANGE.lower()) == 1
+            assert colours == sorted(colours, key=[plots.BLUE.lower(), plots.ORANGE.lower(), "#bbbbbb"].index)
+            counts.append(
+                {c: sum(b.get_height() for b, d in zip(ax.patches, colours, strict=True) if c == d) for c in colours}
+            )
+        above, here = counts[0].get(plots.BLUE.lower(), 0), counts[0][plots.ORANGE.lower()]
+        assert above < k <= above + here and sum(counts[0].values()) == 5000
+        assert above <= int((scores > least).sum()) < above + here
+        assert sum(counts[1].values()) == here
+
+
+def test_token_costs_draws_each_line_in_gflop_and_each_mark():
+    ax = plots.token_costs([1024, 2048], {"dense": [1e9, 2e9], "DSA": [1e9, 1e9]}, {"here": 1500})
+    lines = {line.get_label(): list(line.get_ydata()) for line in ax.lines}
+    assert (lines["dense"], lines["DSA"]) == ([1, 2], [1, 1])
+    assert texts(ax) == ["here"] and [label.get_text() for label in ax.get_xticklabels()] == ["1 K", "2 K"]
+
+
+def test_gathered_tile_shows_the_chosen_rows_twice():
+    ax = plots.gathered_tile(chosen=(0, 3), tokens=5).axes[0]
+    colours = [plots.mpl.colors.to_hex(patch.get_facecolor()) for patch in ax.patches if hasattr(patch, "get_width")]
+    assert (colours.count(plots.ORANGE.lower()), colours.count("#dddddd")) == (4, 3)
+
+
+def test_dsa_layer_names_its_steps():
+    words = " ".join(texts(plots.dsa_layer().axes[0]))
+    assert all(step in words for step in ("lightning indexer", "top-k", "sparse core", "cache"))

@@ -222,7 +222,7 @@ __device__ inline void consume(Shared& shared, scalar_t* out, float* lse, int ti
             wait_for(&shared.full[next], (tile + 1) / BUFFERS % 2);
             start_scores(S, shared, next, consumer);
             wait<1>();   // for O, not for S
-            if (threadIdx.x % 32 == 0) arrive(&shared.empty[buffer]);
+            arrive(&shared.empty[buffer]);
         }
         wait<0>();
         update(state, S, shared, (tiles - 1) % BUFFERS, consumer, factor);
@@ -243,7 +243,7 @@ __device__ inline void attend(const scalar_t* query, const scalar_t* latent, sca
     const int tiles = (keys + B_C - 1) / B_C;
     if (threadIdx.x < BUFFERS) {
         initialize(&shared.full[threadIdx.x], PRODUCERS);
-        initialize(&shared.empty[threadIdx.x], CONSUMERS / 32);
+        initialize(&shared.empty[threadIdx.x], CONSUMERS);
     }
     for (int i = threadIdx.x; i < B_R * (D_QK / 8); i += CONSUMERS + PRODUCERS) {
         const int row = i / (D_QK / 8), chunk = i % (D_QK / 8);

@@ -12,6 +12,7 @@ WIDGETS = {
     "02_flash_attention_minimal": ["tile-stepper"],
     "03_flash_attention_v2": ["fragments"],
     "04_sparse_patterns": ["mask-explorer"],
+    "05_deepseek_sparse": ["dsa-explorer"],
 }
 SECONDS = 60  # without a GPU, on two cores
 

@@ -1,0 +1,116 @@
+"""The indexer's study: the task, what each loss may train, and what the three stages bring."""
+
+import copy
+
+import pytest
+import torch
+
+from course_utils import indexer_study as study
+from course_utils import reference
+from course_utils.indexer_study import FACTS, LENGTH, NAMES, QUESTIONS, VALUES, WITNESSES, Recall
+
+
+@pytest.fixture(scope="module")
+def trained():
+    model = Recall()
+    study.train_dense(model)
+    return model
+
+
+@pytest.fixture(scope="module")
+def warm(trained):
+    model = copy.deepcopy(trained)
+    return model, study.warm_up(model)
+
+
+def batch(size=3):
+    return study.make_batch(size, torch.Generator().manual_seed(0))
+
+
+def gradients(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return {name for name, value in model.named_parameters() if value.grad is not None and value.grad.any()}
+
+
+def test_half_of_a_names_witnesses_say_the_right_value_and_the_others_all_different_ones():
+    data = batch()
+    assert data.names.shape == data.values.shape == (3, LENGTH) and (data.values[:, FACTS:] == VALUES).all()
+    for names, values, answers in zip(*data, strict=True):
+        right = dict(zip(names[FACTS:].tolist(), answers.tolist(), strict=True))
+        for name in range(NAMES):
+            said = values[:FACTS][names[:FACTS] == name].bincount(minlength=VALUES)
+            assert sorted(said.tolist(), reverse=True)[:2] == [WITNESSES // 2, 1] and said.sum() == WITNESSES
+            assert right.get(name, said.argmax()) == said.argmax()
+
+
+@pytest.mark.parametrize("way", study.WAYS)
+def test_each_way_chooses_k_visible_keys(way):
+    x = Recall().tensors(batch())
+    kept = study.choose(x, 9, way)
+    assert (kept.sum(dim=-1) == 9).all() and not (kept & ~study.visible()).any()
+    if way == "window":
+        assert all(kept[0, row, FACTS + row - 8 : FACTS + row + 1].all() for row in range(QUESTIONS))
+
+
+def test_an_unknown_way_is_refused():
+    with pytest.raises(ValueError, match=r"way is 'best'.*oracle"):
+        study.choose(Recall().tensors(batch()), 9, "best")
+
+
+def test_attention_and_scores_are_those_of_the_operators():
+    x = Recall().tensors(batch(1))
+    expected, _ = reference.mla_attention(x.query[0], x.latent[0], scale=study.SCALE, value_dim=study.LATENT)
+    assert torch.allclose((study.attention(x)[0] @ x.latent[0]).double(), expected, atol=1e-5)
+    scores = reference.lightning_indexer(x.q_index[0], x.k_index[0], x.weights[0], q_start=FACTS)
+    assert torch.allclose(study.index_scores(x)[0].double(), scores, atol=1e-5)
+
+
+def test_the_kl_is_zero_at_its_target_and_blind_to_keys_that_are_not_kept():
+    weights = study.attention(Recall().tensors(batch()))
+    target = study.mass(weights)
+    assert study.kl_loss(target, target.log()).item() == pytest.approx(0, abs=1e-6)
+    kept = torch.rand(target.shape, generator=torch.Generator().manual_seed(0)) < 0.2
+    scores = torch.randn(target.shape, generator=torch.Generator().manual_seed(1))
+    loss = study.kl_loss(target, scores, kept)
+    assert loss.item() > 0.01
+    assert torch.equal(loss, study.kl_loss(target, scores.masked_fill(~kept, 5.0), kept))
+
+
+def test_neither_loss_trains_what_belongs_to_the_other():
+    model = Recall()
+    x = model.tensors(batch())
+    of_indexer = gradients(model, study.kl_loss(study.mass(study.attention(x)), study.index_scores(x)))
+    attended = torch.einsum("bsht,btd->bshd", study.attention(model.tensors(batch())), x.latent)
+    of_task = gradients(model, model.answer(batch(), attended).logsumexp(-1).sum())
+    assert of_indexer and all(name.startswith("indexer") for name in of_indexer)
+    assert of_task and not any(name.startswith("indexer") for name in of_task)
+
+
+def test_dense_training_is_repeatable(trained):
+    again = Recall()
+    study.train_dense(again)
+    assert all(torch.equal(a, b) for a, b in zip(trained.parameters(), again.parameters(), strict=True))
+    assert study.accuracy(trained) > 0.98
+
+
+def test_what_is_kept_of_the_attention_and_what_is_answered(trained, warm):
+    model, curve = warm
+    kept = {way: study.mass_kept(trained, [WITNESSES], way)[0] for way in study.WAYS}
+    assert kept["oracle"] > 0.6 > 0.1 > max(kept["indexer"], kept["window"], kept["random"])
+    assert study.mass_kept(model, [WITNESSES])[0] > 0.95 * kept["oracle"]
+    assert curve[0]["kl"] > 10 * curve[-1]["kl"] and curve[-1]["mass_kept"] > 0.95 * kept["oracle"]
+    assert study.accuracy(trained, WITNESSES) < 0.3 < 0.98 < study.accuracy(model, WITNESSES)
+    assert study.accuracy(model) == study.accuracy(trained)  # the model was frozen
+
+
+def test_sparse_training_helps_after_a_short_warm_up_and_cannot_replace_it(trained):
+    found = {}
+    for steps in (0, 20):
+        model = copy.deepcopy(trained)
+        study.warm_up(model, steps=steps)
+        before = study.accuracy(model, WITNESSES)
+        study.train_sparse(model, WITNESSES)
+        found[steps] = before, study.accuracy(model, WITNESSES)
+    assert found[20][1] > found[20][0] + 0.1
+    assert found[0][1] < found[20][1] - 0.1
