@@ -604,28 +604,24 @@ def _latent_attention(
     row = torch.full((queries, heads), 10.0)
     indices = torch.randint(-1, keys + 1, (queries, 40), generator=torch.Generator().manual_seed(0)).int()
     sizes, scale = _ints(queries, keys, heads), np.float32(forward.key_dim**-0.5)
-    of_lists = *sizes, np.int32(40), scale
-    gradients = grad, row, row.clone(), grad_query, torch.zeros(keys, forward.key_dim)
+    of_lists = *sizes[1:], np.int32(40), scale  # the grid says how many queries
+    gradients = grad, row, grad_query, torch.zeros(keys, forward.key_dim)
     launches: dict[str, Launch] = {}
 
-    def add(file: str, kernel: str, tile: mla.LatentTile, args: tuple, grid: tuple[int, ...] = (), shared: int = -1):
+    def add(kernel: str, tile: mla.LatentTile, args: tuple):
         launches[f"deepseek {kernel}, {label}"] = Launch(
-            f"{DEEPSEEK}/{file}.cu",
+            f"{DEEPSEEK}/{kernel}.cu",
             kernel,
-            grid or (ceil_div(heads, tile.block_rows), queries),
+            (ceil_div(heads, tile.block_rows), queries),
             (tile.threads,),
             args,
             (*tile.options, "-DBF16=1"),
-            tile.shared_bytes if shared < 0 else shared,
+            tile.shared_bytes,
         )
 
-    add("mla_dense", "mla_dense", forward, (query, latent, out, row, *sizes, scale, np.int32(1)))
-    add("sparse_mla", "sparse_mla", forward, (query, latent, indices, out, row, *of_lists))
-    args = out, grad, row, np.int64(queries * heads)
-    grid = (ceil_div(queries * heads, backward.warps),)
-    add("sparse_mla_backward", "sparse_mla_delta", backward, args, grid, 0)
-    args = query, latent, indices, *gradients, *of_lists
-    add("sparse_mla_backward", "sparse_mla_backward", backward, args)
+    add("mla_dense", forward, (query, latent, out, row, *sizes, scale, np.int32(1)))
+    add("sparse_mla", forward, (query, latent, indices, out, row, *of_lists))
+    add("sparse_mla_backward", backward, (query, latent, indices, *gradients, *of_lists))
     return launches
 
 
@@ -636,7 +632,7 @@ def _indexer(
     q, k, weights = _random(queries, heads, head_dim), _random(keys, head_dim), _random(queries, heads)
     variant, scales = indexer.variant(dtype, head_dim, torch.device("cpu")), ()
     if dtype == indexer.E4M3:
-        q, k = _random(queries, heads, variant.vector), _random(keys, variant.vector)
+        q, k = _random(queries, heads, variant.dim), _random(keys, variant.dim)
         (q, q_scale), (k, k_scale) = indexer.quantize_e4m3(q), indexer.quantize_e4m3(k)
         q, k, scales = q.view(torch.uint8), k.view(torch.uint8), (q_scale, k_scale)
     else:

@@ -2,9 +2,10 @@
 
 Each row has its `part`, and says of what size it is: `queries` (S), the last of `length` keys (T), of which `k` are
 selected for each query. Times are of the GPU alone (`head_start_us` of `timing.compare`). TFLOP/s are useful ones, of
-the pairs that the formula has, by `costs`. Inputs are random normal, with the sizes of DeepSeek-V3.2. A kernel is timed
-once some rows of its output are those of float64. What this machine cannot run is printed and left out. Conventions as
-in `bench_gpu`.
+the pairs that the formula has, by `costs`. Inputs are random normal, with the sizes of DeepSeek-V3.2. The kernels of
+the parts step, core and index, and what is in rebuild, are timed once some rows of their output are those of float64;
+backward has some queries checked in launches of their own, and the layer is held against the dense one by quality. What
+this machine cannot run is printed and left out. Conventions as in `bench_gpu`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from course_utils.bench_sparse import that_run
 from course_utils.costs import TOP_K, V3_2, DeepSeekDims
 from course_utils.measured import Row
 from course_utils.operators import indexer, mla
-from course_utils.operators.deepseek import DeepSeekConfig, DeepSeekWeights, deepseek_mla, deepseek_sparse_attention
+from course_utils.operators.deepseek import deepseek_mla, deepseek_sparse_attention
+from course_utils.operators.deepseek_weights import DeepSeekConfig, DeepSeekWeights
 from course_utils.operators.indexer import indexer_forward, quantize_e4m3
 from course_utils.operators.inputs import takes_wgmma
 from course_utils.operators.topk import select_topk
@@ -88,8 +90,8 @@ def step(
     absorbed and in MHA mode. Without projections; MHA mode has its K and V ready made.
 
     `ratio_to_dense`, `ratio_to_mha`: how many times as fast as `mla_attention`, and as the faster of torch's two in MHA
-    mode; cuDNN has no bottom-right causal mask, and attends to all keys. `panel`: whether it
-    stands for the attention of the layer, or for one of the kernels of DSA.
+    mode; cuDNN has no bottom-right causal mask, and attends to all keys. `panel`: whether it stands for the attention
+    of the layer, or for one of the kernels of DSA.
     """
     rows: list[Row] = []
     for length in lengths:
@@ -110,6 +112,7 @@ def step(
         for name, function in dense.items():
             require_dense(f"{name}, {length} keys", function(), query, latent, config)
 
+        # The defaults are bound here and now: by the time of a call, the loop may have rebound the names.
         def whole(score: Callable[[], Tensor], query: Tensor = query, latent: Tensor = latent) -> Tensor:
             return mla.sparse_mla(query, latent, select_topk(score(), top_k), **_scale(config))[0]
 
@@ -142,7 +145,7 @@ def step(
 
 
 def _mha_mode(queries: int, length: int, config: DeepSeekDims, device: str) -> dict[str, Callable[[], Function]]:
-    """Dense attention with K and V of every head. With the mask torch wants V as wide as K, filled up with zeros."""
+    """Dense attention with K and V of every head. With the mask torch wants V as wide as K, padded with zeros."""
     heads, width = config.n_heads, config.qk_nope_head_dim + config.qk_rope_head_dim
     query = _normal(1, heads, queries, width, device=device)
     key = _normal(1, heads, length, width, device=device)
@@ -206,13 +209,13 @@ def backward(
         indices = _random_selection(queries, length, k, device)
         grad = _normal(queries, config.n_heads, config.kv_lora_rank, device=device)
         forward = functools.partial(mla.sparse_forward, query, latent, indices, hopper=False, **_scale(config))
-        out, lse = forward()
+        _, lse = forward()
         for rows_of in _ends(queries):
-            part = (tensor[rows_of] for tensor in (query, indices, out, lse, grad))
+            part = (tensor[rows_of] for tensor in (query, indices, lse, grad))
             require_gradients(f"{BACKWARD}, queries from {rows_of.start} on", *part, latent, config)
         scale = _scale(config)["scale"]
         functions: dict[str, Function] = {
-            BACKWARD: functools.partial(mla.sparse_backward, query, latent, indices, out, lse, grad, scale=scale),
+            BACKWARD: functools.partial(mla.sparse_backward, query, latent, indices, lse, grad, scale=scale),
             CORE_PORTABLE: forward,
         }
         times = timing.compare(functions, **TIMES)
@@ -484,14 +487,13 @@ def require_gradients(
     name: str,
     query: Tensor,
     indices: Tensor,
-    out: Tensor,
     lse: Tensor,
     grad: Tensor,
     latent: Tensor,
     config: DeepSeekDims,
 ) -> None:
     """Raise RuntimeError unless `mla.sparse_backward` gives the gradients of float64 for these queries."""
-    ours = mla.sparse_backward(query, latent, indices, out, lse, grad, scale=_scale(config)["scale"])
+    ours = mla.sparse_backward(query, latent, indices, lse, grad, scale=_scale(config)["scale"])
     inputs = [tensor.double().requires_grad_() for tensor in (query, latent)]
     expected, _ = reference.sparse_mla(*inputs, indices, **_scale(config))
     right = torch.autograd.grad(expected, inputs, grad.double())

@@ -317,7 +317,7 @@ class KnownLaunch(Launch):
 
 
 def _sparse_mla(file: str) -> Launch:
-    """Two queries with 4 heads each, 40 latent rows; one index is 40, and both lists are filled up with -1."""
+    """Two queries with 4 heads each, 40 latent rows; one index is 40, and both lists are padded with -1."""
     query, latent = _normal(2, 4, 128, seed=1).bfloat16(), _normal(40, 128, seed=2).bfloat16()
     indices = torch.tensor([[3, 17, 39, -1, -1, -1], [5, 40, 2, 8, -1, -1]], dtype=torch.int32)
     out, lse = reference.sparse_mla(query, latent, indices, scale=0.1, value_dim=64)
@@ -329,7 +329,7 @@ def _sparse_mla(file: str) -> Launch:
         block=(tile.threads,),
         args=(
             *(query, latent, indices, _nans(2, 4, 64).bfloat16(), _nans(2, 4)),
-            *(*map(np.int32, (2, 40, 4, 6)), np.float32(0.1)),
+            *(*map(np.int32, (40, 4, 6)), np.float32(0.1)),
         ),
         options=(*tile.options, "-DBF16=1"),
         shared_mem=tile.shared_bytes,
@@ -679,8 +679,8 @@ _ALL = [
         "is why the heads cannot be added up first, at the cost of one.",
     ),
     BrokenKernel(
-        "histogram_not_cleared",
-        **_of_file("histogram_not_cleared", "radix_topk", _topk),
+        "histogram_without_barrier",
+        **_of_file("histogram_without_barrier", "radix_topk", _topk),
         tool="racecheck",
         line="histogram[d] = 0",
         other_line="atomicAdd(&histogram",

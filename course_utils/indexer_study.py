@@ -1,9 +1,10 @@
 """How an indexer learns to choose keys: dense training, warm-up by KL, sparse training, with a small model.
 
-The stages are those of DeepSeek-V3.2 (arXiv 2512.02556 §2.1.1). The task is a recall of many witnesses. A sequence is
-`FACTS` tokens, each a statement "name = value", in random order; every name is in `WITNESSES` of them. Half of these
-say the right value, the others all say different wrong ones. Then come `QUESTIONS` tokens "name = ?". The answer needs
-nearly all witnesses, which lie anywhere: no window holds them, and which keys matter depends on the query.
+The last two stages are those of DeepSeek-V3.2 (arXiv 2512.02556 §2.1.1), whose model had been trained dense. The task
+is a recall of many witnesses. A sequence is `FACTS` tokens, each a statement "name = value", in random order; every
+name is in `WITNESSES` of them. Half of these say the right value, the others all say different wrong ones. Then come
+`QUESTIONS` tokens "name = ?". The answer needs nearly all witnesses, which lie anywhere: no window holds them, and
+which keys matter depends on the query.
 
 The model has one layer of multi-head latent attention in its absorbed form (one latent row per token is key and value
 of all heads) and beside it a lightning indexer. `Recall.tensors` hands both to the real kernels.
@@ -60,6 +61,12 @@ def make_batch(size: int, generator: torch.Generator) -> Batch:
     names = torch.cat([order // WITNESSES, asked], dim=1)
     values = torch.cat([said.gather(1, order), torch.full((size, QUESTIONS), VALUES)], dim=1)
     return Batch(names, values, right[..., 0].gather(1, asked))
+
+
+def agreeing(batch: Batch) -> Tensor:
+    """Marks the facts that say a question's right value, bool `[B, QUESTIONS, LENGTH]`."""
+    same_name = batch.names[:, None, :] == batch.names[:, FACTS:, None]
+    return same_name & (batch.values[:, None, :] == batch.answers[:, :, None])
 
 
 class Tensors(NamedTuple):
@@ -270,9 +277,16 @@ def new_batch(size: int = 32) -> Batch:
 @torch.no_grad()
 def accuracy(model: Recall, k: int | None = None, way: str = "indexer") -> float:
     """Share of right answers on `new_batch`, with dense attention (k None) or k keys chosen in a `way`."""
+    return accuracy_with(model, None if k is None else choose(model.tensors(new_batch()), k, way))
+
+
+@_one_thread()
+@torch.no_grad()
+def accuracy_with(model: Recall, kept: Tensor | None) -> float:
+    """The same with the keys that are marked, bool `[B, QUESTIONS, LENGTH]`."""
     data = new_batch()
     x = model.tensors(data)
-    weights = attention(x, None if k is None else choose(x, k, way))
+    weights = attention(x, kept)
     attended = torch.einsum("bsht,btd->bshd", weights, x.latent)
     return (model.answer(data, attended).argmax(dim=-1) == data.answers).float().mean().item()
 

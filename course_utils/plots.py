@@ -710,12 +710,13 @@ def radix_digits(scores: Tensor, k: int, bars: int = 32) -> Figure:
         ax.set(ylabel="scores", xlim=(-0.7, len(shown) - 0.3))
         if number == 1:
             places = range(0, len(shown), 4)
-            least = [scores[grouped == shown[place]].min().item() for place in places]
-            ax.set_xticks(places, [f"{score:.2g}" for score in least])
-            ax.set_xlabel(f"least score of the digit (to the right, {len(keys) - sum(heights):,} lower scores)")
+            ends = shown[::4] << shift
+            bits = torch.where(ends >= 1 << 31, ends - (1 << 31), -1 - ends).to(torch.int32)
+            ax.set_xticks(places, [f"{score:.3g}" for score in bits.view(torch.float32).tolist()])
+            ax.set_xlabel(f"lower end of the digit (to the right, {len(keys) - sum(heights):,} lower scores)")
         else:
             ax.set_xticks([])
-            ax.set_xlabel("next 11 bits of the scores in the bin, the greatest first")
+            ax.set_xlabel("next 11 bits of the scores in the bin, the greatest first, 32 digits to a bar")
         keys, scores, k = keys[inside], scores[inside], k - int(selected.sum())
     return figure
 

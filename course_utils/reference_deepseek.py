@@ -23,7 +23,7 @@ def mla_attention(
     """Dense attention of all heads to one latent row per token; the row's first `value_dim` numbers are its value.
 
     query `[S, H, d]`, latent `[T, d]`, any floating dtype. Returns out `[S, H, value_dim]` and the natural log-sum-exp
-    `[S, H]`, both float64; zeros and minus infinity for a query that sees no key. Differentiable by autograd.
+    `[S, H]`, both float64; zeros and minus infinity for a query that sees no key. Autograd differentiates out alone.
     """
     query, latent = query.double(), latent.double()
     scores = torch.einsum("shd,td->sht", query, latent) * scale
@@ -133,7 +133,7 @@ def deepseek_sparse_attention(
     return (out, indices) if return_indices else out
 
 
-# Attention to all tokens is the other layer.
+# Without `indices`, `deepseek_attention` is the dense layer.
 deepseek_mla = deepseek_attention
 
 

@@ -237,8 +237,10 @@ SANITIZER: dict[tuple[str, str], str] = {
     ("wait_for_one_group_less", "racecheck"): _ASM,
     ("wrong_stride", "initcheck"): _GLOBAL_ONLY,
     ("no_zero_fill", "initcheck"): _GLOBAL_ONLY,
-    ("histogram_not_cleared", "racecheck"): "One side of the race is an atomic, of which compute-sanitizer's racecheck "
-    "says nothing here.",
+    (
+        "histogram_without_barrier",
+        "racecheck",
+    ): "One side of the race is an atomic, of which compute-sanitizer's racecheck says nothing here.",
     ("index_past_the_end", "memcheck"): _ASM,
 }
 

@@ -123,6 +123,20 @@ def test_caches_of_the_indexer_and_what_the_core_gathers():
     assert costs.logits_bytes(4096, 32768) == 512 * 2**20
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: costs.projection_flops(-3),
+        lambda: costs.rebuild_flops(-1),
+        lambda: costs.mla_flops(2.5, 3),
+        lambda: costs.dsa_flops(2, 3, 0),
+    ],
+)
+def test_flops_of_what_cannot_be_are_an_error(call):
+    with pytest.raises(ValueError, match="must be a positive integer"):
+        call()
+
+
 def test_work_of_a_step_is_its_flops_and_each_tensor_once():
     indexer, top_k, core = costs.dsa_work(2, 10, 4)
     assert (indexer.flops, top_k.flops, core.flops) == (19 * 16_384, 0, 8 * 278_528)
@@ -130,7 +144,8 @@ def test_work_of_a_step_is_its_flops_and_each_tensor_once():
     assert top_k.bytes_moved == 2 * 10 * 4 + 2 * 4 * 4
     dense = costs.mla_work(2, 10)
     assert dense.bytes_moved == 2 * 128 * (576 * 2 + 512 * 2 + 4) + 10 * 1152
-    assert core.bytes_moved == dense.bytes_moved + 2 * 4 * 4
+    assert core.bytes_moved == dense.bytes_moved - (10 - 4) * 1152 + 2 * 4 * 4  # both queries may select the same 4
+    assert costs.dsa_work(2, 3, 4)[2].bytes_moved == costs.mla_work(2, 3).bytes_moved + 2 * 4 * 4
     assert costs.dsa_work(2, 10, 4, index_bytes=2)[0].bytes_moved == 2 * 64 * (256 + 4) + 10 * 256 + 2 * 10 * 4
     assert dense.time_floor(peak_flops=dense.flops, bandwidth=1e12) == 1.0
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from course_utils.operators.deepseek_weights import DeepSeekConfig, DeepSeekWeights
+from course_utils.operators.deepseek_weights import DeepSeekWeights
 from course_utils.operators.indexer import lightning_indexer, quantize_e4m3
+from course_utils.operators.inputs import check_count, check_tensor
 from course_utils.operators.mla import mla_attention, sparse_mla
 from course_utils.operators.rope import RopeTable, rope_half_split, rope_interleaved, rope_table
 from course_utils.operators.topk import MAX_K, select_topk
@@ -63,20 +65,20 @@ def deepseek_sparse_attention(
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
     _check(hidden, weights, chunk_size)
-    if not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1:
-        raise ValueError(f"top_k is {top_k!r}; it must be a positive integer")
+    check_count("top_k", top_k)
+    if not isinstance(return_indices, (bool, np.bool_)):
+        raise TypeError(f"return_indices is {return_indices!r}; it must be True or False")
     if min(top_k, len(hidden)) > MAX_K:
         raise ValueError(f"top_k is {top_k}; with {len(hidden)} tokens it must be at most {MAX_K}")
-    latent = project_latent(hidden, weights)
-    index_keys = project_index_keys(hidden, weights, index_dtype=index_dtype)
-    out, indices = torch.empty_like(hidden), []
-    for start in range(0, len(hidden), chunk_size):
-        rows = slice(start, start + chunk_size)
-        out[rows], chosen = sparse_step(
-            hidden[rows], latent, index_keys, weights, q_start=start, top_k=min(top_k, len(hidden))
-        )
-        if return_indices:
-            indices.append(chosen)
+    top_k, out, indices = min(top_k, len(hidden)), torch.empty_like(hidden), []
+    with torch.autocast(hidden.device.type, enabled=False):  # the layer has its own rules of what is fp32
+        latent = project_latent(hidden, weights)
+        index_keys = project_index_keys(hidden, weights, index_dtype=index_dtype)
+        for start in range(0, len(hidden), chunk_size):
+            rows = slice(start, start + chunk_size)
+            out[rows], chosen = sparse_step(hidden[rows], latent, index_keys, weights, q_start=start, top_k=top_k)
+            if return_indices:
+                indices.append(chosen)
     return (out, torch.cat(indices)) if return_indices else out
 
 
@@ -88,10 +90,12 @@ def deepseek_mla(hidden: Tensor, weights: DeepSeekWeights, *, chunk_size: int = 
     differentiable; `mla_attention` alone is.
     """
     _check(hidden, weights, chunk_size)
-    latent, out = project_latent(hidden, weights), torch.empty_like(hidden)
-    for start in range(0, len(hidden), chunk_size):
-        rows = slice(start, start + chunk_size)
-        out[rows] = dense_step(hidden[rows], latent, weights, q_start=start)
+    out = torch.empty_like(hidden)
+    with torch.autocast(hidden.device.type, enabled=False):
+        latent = project_latent(hidden, weights)
+        for start in range(0, len(hidden), chunk_size):
+            rows = slice(start, start + chunk_size)
+            out[rows] = dense_step(hidden[rows], latent, weights, q_start=start)
     return out
 
 
@@ -239,14 +243,16 @@ def hadamard_transform(x: Tensor) -> Tensor:
 
 
 @functools.cache
+@torch.inference_mode(False)  # the first call may be within it, and a later one may want gradients
 def hadamard_matrix(dim: int, device: torch.device | str = "cpu") -> Tensor:
     """Sylvester's Hadamard matrix of ones and minus ones, fp32 `[dim, dim]`."""
     if dim < 1 or dim & (dim - 1):
         raise ValueError(f"dim is {dim}; it must be a power of two")
-    matrix = torch.ones(1, 1)
+    numbers = {"dtype": torch.float32, "device": device}
+    matrix = torch.ones(1, 1, **numbers)
     while len(matrix) < dim:
-        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]]), matrix)
-    return matrix.to(device)
+        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]], **numbers), matrix)
+    return matrix
 
 
 def _rope_first(x: Tensor, table: RopeTable) -> Tensor:
@@ -275,19 +281,7 @@ def _table(hidden: Tensor, weights: DeepSeekWeights, q_start: int) -> RopeTable:
 def _check(hidden: Tensor, weights: DeepSeekWeights, chunk_size: int) -> None:
     if not isinstance(weights, DeepSeekWeights):
         raise TypeError(f"weights is a {type(weights).__name__}; it must be a DeepSeekWeights")
-    if not isinstance(hidden, Tensor):
-        raise TypeError(f"hidden is a {type(hidden).__name__}; it must be a torch.Tensor")
-    config = weights.config
-    if hidden.ndim != 2 or hidden.shape[1] != config.dim or not 1 <= len(hidden) <= config.max_seq_len:
-        raise ValueError(
-            f"hidden has shape {list(hidden.shape)}; it must be [S, {config.dim}] with S from 1 to {config.max_seq_len}"
-        )
-    if hidden.dtype != weights.dtype:
-        raise TypeError(f"hidden has dtype {hidden.dtype}; it must be {weights.dtype}, as the weights")
-    if hidden.device != weights.device:
-        raise ValueError(f"hidden is on {hidden.device}; it must be on {weights.device}, as the weights")
-    if not isinstance(chunk_size, int) or isinstance(chunk_size, bool) or chunk_size < 1:
-        raise ValueError(f"chunk_size is {chunk_size!r}; it must be a positive integer")
-
-
-__all__ = ["DeepSeekConfig", "DeepSeekWeights", "deepseek_mla", "deepseek_sparse_attention"]
+    check_tensor("hidden", hidden, ("S", weights.config.dim), like=("the weights", weights.wq_a))
+    if len(hidden) > weights.config.max_seq_len:
+        raise ValueError(f"hidden has {len(hidden)} tokens; it must have at most {weights.config.max_seq_len}")
+    check_count("chunk_size", chunk_size)

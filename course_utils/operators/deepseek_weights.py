@@ -8,6 +8,12 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from course_utils.costs import TOP_K, V3_2
+from course_utils.operators.indexer import MAX_DIM as MAX_INDEX_DIM
+from course_utils.operators.indexer import MAX_HEADS as MAX_INDEX_HEADS
+from course_utils.operators.inputs import check_tensor
+from course_utils.operators.mla import MAX_DIM, MAX_VALUE_DIM
+
 
 @dataclass(frozen=True, kw_only=True)
 class DeepSeekConfig:
@@ -43,6 +49,17 @@ class DeepSeekConfig:
             size = getattr(self, field.name)
             if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                 raise ValueError(f"{field.name} is {size!r}; it must be a positive integer")
+        for field in fields(self)[12:]:
+            number, least = getattr(self, field.name), {"rope_theta": 1.0, "mscale": -math.inf}.get(field.name, 0.0)
+            is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+            if not is_number or not math.isfinite(number) or not number > least:
+                limit = "" if least == -math.inf else f" above {least:g}"
+                raise ValueError(f"{field.name} is {number!r}; it must be a finite number{limit}")
+        limits = {"kv_lora_rank": MAX_VALUE_DIM, "index_n_heads": MAX_INDEX_HEADS, "index_head_dim": MAX_INDEX_DIM}
+        limits["qk_rope_head_dim"] = MAX_DIM - self.kv_lora_rank  # of one latent row
+        for name, most in limits.items():
+            if getattr(self, name) > most:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at most {most}, for the kernels")
         if self.qk_rope_head_dim % 2:
             raise ValueError(f"qk_rope_head_dim is {self.qk_rope_head_dim}; it must be even")
         if self.index_head_dim & (self.index_head_dim - 1) or self.index_head_dim < self.qk_rope_head_dim:
@@ -66,19 +83,7 @@ class DeepSeekConfig:
     @classmethod
     def v3_2(cls) -> DeepSeekConfig:
         """DeepSeek-V3.2: 201 M weights a layer's attention, context extended from 4 K to 160 K."""
-        return cls(
-            dim=7168,
-            n_heads=128,
-            q_lora_rank=1536,
-            kv_lora_rank=512,
-            qk_nope_head_dim=128,
-            qk_rope_head_dim=64,
-            v_head_dim=128,
-            index_n_heads=64,
-            index_head_dim=128,
-            index_topk=2048,
-            max_seq_len=163840,
-        )
+        return cls(**V3_2._asdict(), index_topk=TOP_K, max_seq_len=163840)
 
     @classmethod
     def small(cls) -> DeepSeekConfig:
@@ -121,16 +126,13 @@ class DeepSeekWeights:
     indexer_weights_proj: Tensor  # [index_n_heads, dim]
 
     def __post_init__(self) -> None:
-        if self.dtype not in (torch.bfloat16, torch.float16):
-            raise TypeError(f"wq_a has dtype {self.dtype}; it must be torch.bfloat16 or torch.float16")
-        for name, shape in weight_shapes(self.config).items():
-            tensor, dtype = getattr(self, name), torch.float32 if name in FP32 else self.dtype
-            if tuple(tensor.shape) != shape:
-                raise ValueError(f"{name} has shape {list(tensor.shape)}; with this config it must be {list(shape)}")
-            if tensor.dtype != dtype:
-                raise TypeError(f"{name} has dtype {tensor.dtype}; it must be {dtype}")
-            if tensor.device != self.device:
-                raise ValueError(f"{name} is on {tensor.device}; it must be on {self.device}, as wq_a")
+        if not isinstance(self.config, DeepSeekConfig):
+            raise TypeError(f"config is a {type(self.config).__name__}; it must be a DeepSeekConfig")
+        shapes = weight_shapes(self.config)
+        check_tensor("wq_a", self.wq_a, shapes.pop("wq_a"), (torch.bfloat16, torch.float16))
+        for name, shape in shapes.items():
+            dtypes = (torch.float32,) if name in FP32 else None
+            check_tensor(name, getattr(self, name), shape, dtypes, like=("wq_a", self.wq_a))
 
     @property
     def dtype(self) -> torch.dtype:

@@ -125,6 +125,9 @@ def flash_attention_v2(
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
 
+    Where one key has most of a row's weight, the gradient of query is a small difference of larger numbers, and only
+    as exact as the 16 bits of out, from which the backward pass takes Δ = rowsum(dO ∘ O), as FlashAttention-2 does.
+
     Every run gives the same bits, but for the gradient of query: blocks work on tiles of keys and add their shares of
     dQ by atomics, in an order of chance. Under `torch.use_deterministic_algorithms(True)` dQ comes from a second pass,
     in which blocks work on tiles of queries: two of the five matrix products are done again, and the bits are the same

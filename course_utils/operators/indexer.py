@@ -12,12 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.operators.flash_v2 import BF16
-from course_utils.operators.inputs import dense, takes_wgmma
+from course_utils.operators.inputs import MAX_GRID, check_tensor, dense, padded, takes_wgmma
 
 FOLDER = "05_deepseek_sparse"
 E4M3 = torch.float8_e4m3fn
@@ -32,12 +31,12 @@ FIRST_WITH_FP8 = 8, 9  # compute capabilities
 
 
 class Variant(NamedTuple):
-    """A kernel for one dtype and length of the vectors: its file and name, its options, numbers of a vector, threads
-    of a block and bytes of shared memory."""
+    """A kernel for one dtype and length of the vectors: its file and name, its options, numbers of a vector with the
+    padding, threads of a block and bytes of shared memory."""
 
     file: str
     options: tuple[str, ...]
-    vector: int
+    dim: int
     threads: int
     shared_bytes: int
 
@@ -48,15 +47,15 @@ def variant(dtype: torch.dtype, dim: int, device: torch.device, *, hopper: bool 
         hopper = takes_wgmma(device)
     if dtype == E4M3 and hopper:
         return Variant("lightning_indexer_hopper", (), 128, 256, 4 * MAX_HEADS * (128 + 4))
-    file, vector, number_bytes = "lightning_indexer", 64 if dim <= 64 else 128, 2
+    file, kernel_dim, number_bytes = "lightning_indexer", 64 if dim <= 64 else 128, 2
     options: tuple[str, ...] = (f"-DWARPS={WARPS}",)
     if dtype == E4M3:
-        file, vector, number_bytes = "lightning_indexer_fp8", 128, 1
+        file, kernel_dim, number_bytes = "lightning_indexer_fp8", 128, 1
     else:
-        options = f"-DD={vector}", f"-DBF16={BF16[dtype]}", *options
+        options = f"-DD={kernel_dim}", f"-DBF16={BF16[dtype]}", *options
     # The keys; then, in the same place, two queries: for each head a vector and a weight.
-    shared_bytes = max(BLOCK_KEYS * vector * number_bytes, 2 * MAX_HEADS * (vector * number_bytes + 4))
-    return Variant(file, options, vector, 32 * WARPS, shared_bytes)
+    shared_bytes = max(BLOCK_KEYS * kernel_dim * number_bytes, 2 * MAX_HEADS * (kernel_dim * number_bytes + 4))
+    return Variant(file, options, kernel_dim, 32 * WARPS, shared_bytes)
 
 
 def lightning_indexer(
@@ -73,12 +72,13 @@ def lightning_indexer(
 
     Args:
         q_index: `[S, H_I, d_I]`, bfloat16, float16 or float8_e4m3fn, H_I up to 64, d_I up to 128, on the CPU (emulator)
-            or a GPU (for FP8, sm_89 or newer); strided inputs are copied, and d_I is filled up with zeros.
+            or a GPU (for FP8, sm_89 or newer); strided inputs are copied, and d_I is padded with zeros.
         k_index: `[T, d_I]`, one vector a token for all heads; dtype and device of q_index.
         weights: float32 `[S, H_I]`, of either sign; any scale, such as `H_I ** -0.5 * d_I ** -0.5`, is in them already.
         q_start: the position of query 0: key s is legal for query t if `s <= t + q_start`. Any int.
-        q_scale: float32 `[S, H_I]`, at least 0: with FP8 and only then; the factors of `quantize_e4m3`.
-        k_scale: float32 `[T]`, the same for k_index.
+        q_scale: float32 `[S, H_I]`, with FP8 and only then; the factors of `quantize_e4m3`. None may be negative:
+            the kernels take it out of the ReLU. That is not checked, since the check would wait for the GPU.
+        k_scale: float32 `[T]`, the same for k_index. It comes in last: without it, a score must be within fp32 too.
 
     Returns:
         float32 `[S, T]`; minus infinity where a key is not legal. It carries no gradient: what follows is a selection,
@@ -109,7 +109,7 @@ def indexer_forward(
     (queries, heads, dim), keys = q_index.shape, k_index.shape[0]
     kernel = variant(q_index.dtype, dim, q_index.device, hopper=hopper)
     logits = weights.new_empty(queries, keys)
-    q, k = (_filled_up(tensor.detach(), kernel.vector) for tensor in (q_index, k_index))
+    q, k = (_padded(tensor.detach(), kernel.dim) for tensor in (q_index, k_index))
     scales = () if q_scale is None else (dense(q_scale.detach()), dense(k_scale.detach()))
     q_start = max(-queries, min(q_start, keys))  # beyond, nothing changes, and t + q_start could overflow
     _module(kernel.file, kernel.options).get_function(kernel.file)(
@@ -124,28 +124,32 @@ def indexer_forward(
 def quantize_e4m3(x: Tensor) -> tuple[Tensor, Tensor]:
     """Vectors in FP8, E4M3, each with one scale, as DeepSeek-V3.2's indexer takes them: `x ≈ x_e4m3.float() · scale`.
 
-    x: `[..., d]`, float32, bfloat16 or float16, finite. Returns (x_e4m3, scale): float8_e4m3fn `[..., d]` and float32
-    `[...]`. The scale is `max(|x|, 1e-4) / 448`, rounded up to a power of two: so no number overflows, and to multiply
-    by it rounds nothing. What is left is the rounding to E4M3: at most 1/16 of a number, or 2^-10 of the scale.
+    x: `[..., d]`, float32, bfloat16 or float16. Returns (x_e4m3, scale): float8_e4m3fn `[..., d]` and float32 `[...]`.
+    The scale is `max(|x|, 1e-4) / 448`, rounded up to a power of two: so no number overflows, and to multiply by it
+    rounds nothing. What is left is the rounding to E4M3: at most 1/16 of a number, or 2^-10 of the scale. A vector with
+    an infinity or a NaN becomes NaN as a whole, its scale too.
     """
     if not isinstance(x, Tensor):
-        raise TypeError(f"x is a {type(x).__name__}; it must be a torch.Tensor")
+        raise TypeError(f"x is a {type(x).__name__}; it must be a torch tensor [..., d]")
     if x.dtype not in (torch.float32, *BF16):
         raise TypeError(f"x has dtype {x.dtype}; it must be torch.float32 or torch.bfloat16 or torch.float16")
     if x.ndim == 0 or x.shape[-1] == 0:
         raise ValueError(f"x has shape {list(x.shape)}; it must be [..., d] with d at least 1")
     x = x.detach().float()
-    mantissa, exponent = torch.frexp(x.abs().amax(dim=-1).clamp(min=AMAX_FLOOR) / E4M3_MAX)  # mantissa in [1/2, 1)
+    amax = x.abs().amax(dim=-1).clamp(min=AMAX_FLOOR)
+    mantissa, exponent = torch.frexp(amax / E4M3_MAX)  # mantissa in [1/2, 1)
     exponent = exponent - (mantissa == 0.5).int()
     scale = ((exponent + 127) << 23).view(torch.float32)  # 2 ** exponent: an fp32 number without fraction
+    scale = torch.where(amax.isfinite(), scale, torch.nan)
     return (x / scale[..., None]).to(E4M3), scale
 
 
 def grid(queries: int, keys: int) -> tuple[int, int]:
-    """Blocks along the keys, and along the queries: at most 64 queries each, and fewer where two rounds of blocks would
-    not fill the GPU."""
+    """Blocks along the keys, and along the queries: at most 64 queries each, fewer where two rounds of blocks would not
+    fill the GPU, and more where the grid has no room for so many blocks."""
     key_blocks = ceil_div(keys, BLOCK_KEYS)
-    return key_blocks, min(queries, max(ceil_div(queries, BLOCK_QUERIES), ceil_div(2 * SLOTS, key_blocks)))
+    query_blocks = max(ceil_div(queries, BLOCK_QUERIES), ceil_div(2 * SLOTS, key_blocks))
+    return key_blocks, min(queries, query_blocks, MAX_GRID)
 
 
 def modules(device: torch.device) -> list[RawModule]:
@@ -161,28 +165,23 @@ def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
 
 
-def _filled_up(tensor: Tensor, length: int) -> Tensor:
-    """Dense vectors of `length` numbers; those of FP8 as bytes, since torch can do little with float8."""
-    if tensor.dtype == E4M3:
-        tensor = tensor.view(torch.uint8)
-    missing = length - tensor.shape[-1]
-    return dense(pad(tensor, (0, missing)) if missing else tensor)
+def _padded(tensor: Tensor, dim: int) -> Tensor:
+    """Dense vectors of `dim` numbers; those of FP8 as bytes, since torch can do little with float8."""
+    return padded(tensor.view(torch.uint8) if tensor.dtype == E4M3 else tensor, dim)
 
 
 def _check(
     q_index: Tensor, k_index: Tensor, weights: Tensor, q_start: int, q_scale: Tensor | None, k_scale: Tensor | None
 ) -> None:
-    _check_tensor("q_index", q_index, ("S", "H_I", "d_I"), (*BF16, E4M3))
+    check_tensor("q_index", q_index, ("S", "H_I", "d_I"), (*BF16, E4M3))
     queries, heads, dim = q_index.shape
     if heads > MAX_HEADS:
         raise ValueError(f"q_index has {heads} heads; it must have at most {MAX_HEADS}")
     if dim > MAX_DIM:
         raise ValueError(f"q_index has vectors of {dim} numbers; they must have at most {MAX_DIM}")
-    if q_index.device.type not in ("cpu", "cuda"):
-        raise ValueError(f"q_index is on {q_index.device}; kernels run on cpu and cuda tensors")
-    device = q_index.device
-    _check_tensor("k_index", k_index, ("T", dim), (q_index.dtype,), device)
-    _check_tensor("weights", weights, (queries, heads), (torch.float32,), device)
+    like = "q_index", q_index
+    check_tensor("k_index", k_index, ("T", dim), like=like)
+    check_tensor("weights", weights, (queries, heads), (torch.float32,), like=like)
     if isinstance(q_start, bool) or not isinstance(q_start, (int, np.integer)):
         raise TypeError(f"q_start is {q_start!r}; it must be an int")
     for name, scale, shape in (("q_scale", q_scale, (queries, heads)), ("k_scale", k_scale, k_index.shape[:1])):
@@ -190,31 +189,7 @@ def _check(
             takes = "is needed for" if scale is None else "is for FP8 only; it must be None for"
             raise ValueError(f"{name} {takes} q_index of {q_index.dtype}")
         if scale is not None:
-            _check_tensor(name, scale, tuple(shape), (torch.float32,), device)
-
-
-def _check_tensor(
-    name: str,
-    tensor: Tensor,
-    shape: tuple[int | str, ...],
-    dtypes: tuple[torch.dtype, ...],
-    device: torch.device | None = None,
-) -> None:
-    """shape: a size that is a word may be any from 1 on."""
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch.Tensor")
-    if tensor.dtype not in dtypes:
-        raise TypeError(f"{name} has dtype {tensor.dtype}; it must be {' or '.join(map(str, dtypes))}")
-    fits = len(tensor.shape) == len(shape) and all(
-        size >= 1 if isinstance(wanted, str) else size == wanted
-        for size, wanted in zip(tensor.shape, shape, strict=True)
-    )
-    if not fits:
-        least = ", each at least 1" if any(isinstance(size, str) for size in shape) else ""
-        wanted = ", ".join(map(str, shape))
-        raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be [{wanted}]{least}")
-    if device is not None and tensor.device != device:
-        raise ValueError(f"{name} is on {tensor.device}; it must be on {device}, like q_index")
+            check_tensor(name, scale, tuple(shape), (torch.float32,), like=like)
 
 
 @functools.cache

@@ -48,13 +48,67 @@ def check_inputs(
     for size, what in zip(query.shape, ("batch size", "heads"), strict=False):
         if size > MAX_GRID:
             raise ValueError(f"query has {what} {size}; it must be at most {MAX_GRID}")
-    if scale is None:
-        return query.shape[-1] ** -0.5
-    if isinstance(scale, bool) or not isinstance(scale, (int, float)):
-        raise TypeError(f"scale is {scale!r}; it must be a number, or None for 1 / sqrt(d)")
+    return query.shape[-1] ** -0.5 if scale is None else checked_scale(scale, ", or None for 1 / sqrt(d)")
+
+
+def checked_scale(scale: float, alternative: str = "") -> float:
+    """The factor of the scores as fp32 has it: a finite number, 0 where it is too small to be a normal one.
+
+    Raises TypeError or ValueError; alternative: what else the argument may be, for the message.
+    """
+    if isinstance(scale, bool) or not isinstance(scale, (int, float, np.integer, np.floating)):
+        raise TypeError(f"scale is {scale!r}; it must be a number{alternative}")
     if abs(scale) > MAX_SCALE or math.isnan(scale):
-        raise ValueError(f"scale is {scale!r}; it must be a finite number in fp32, or None for 1 / sqrt(d)")
+        raise ValueError(f"scale is {scale!r}; it must be a finite number in fp32{alternative}")
     return float(scale) if abs(scale) >= MIN_SCALE else 0.0
+
+
+def check_tensor(
+    name: str,
+    tensor: Tensor,
+    shape: tuple[int | str, ...],
+    dtypes: tuple[torch.dtype, ...] | None = None,
+    *,
+    like: tuple[str, Tensor] | None = None,
+    may_be_empty: bool = False,
+) -> None:
+    """Raises TypeError or ValueError, which names the argument, what it got and what it takes, unless it is a tensor of
+    this shape and one of these dtypes on a CPU or GPU.
+
+    shape: a size that is a word may be any from 1 on, with may_be_empty from 0 on. like: an argument, and its name,
+    whose device the tensor must have; where dtypes is None, its dtype too.
+    """
+    expected = "[" + ", ".join(map(str, shape)) + "]"
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch tensor {expected}")
+    if tensor.is_nested or tensor.layout != torch.strided:
+        layout = "nested" if tensor.is_nested else tensor.layout
+        raise TypeError(f"{name} has layout {layout}; it must be torch.strided, and not nested")
+    as_other = f", like {like[0]}" if like else ""
+    if dtypes is None and like and tensor.dtype != like[1].dtype:
+        raise TypeError(f"{name} has dtype {tensor.dtype}; it must be {like[1].dtype}{as_other}")
+    if dtypes and tensor.dtype not in dtypes:
+        raise TypeError(f"{name} has dtype {tensor.dtype}; it must be {' or '.join(map(str, dtypes))}")
+    fits = len(tensor.shape) == len(shape) and all(
+        (may_be_empty or size > 0) if isinstance(wanted, str) else size == wanted
+        for size, wanted in zip(tensor.shape, shape, strict=True)
+    )
+    if not fits:
+        least = ", none of them 0" if not may_be_empty and any(isinstance(size, str) for size in shape) else ""
+        raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be {expected}{least}")
+    if like and tensor.device != like[1].device:
+        raise ValueError(f"{name} is on {tensor.device}; it must be on {like[1].device}{as_other}")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{name} is on {tensor.device}; kernels run on cpu and cuda tensors")
+
+
+def check_count(name: str, value: int, most: int | None = None) -> None:
+    """Raises TypeError or ValueError unless it is an integer from 1 to `most`."""
+    takes = "an int from 1 on" if most is None else f"an int from 1 to {most}"
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} is {value!r}; it must be {takes}")
+    if value < 1 or most is not None and value > most:
+        raise ValueError(f"{name} is {value}; it must be {takes}")
 
 
 def dense(tensor: Tensor) -> Tensor:
@@ -63,11 +117,17 @@ def dense(tensor: Tensor) -> Tensor:
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
+def padded(tensor: Tensor, columns: int) -> Tensor:
+    """`dense`, with rows padded with zeros to so many numbers."""
+    missing = columns - tensor.shape[-1]
+    return dense(pad(tensor, (0, missing)) if missing else tensor)
+
+
 def for_kernels(
     query: Tensor, key: Tensor, value: Tensor, factor: float, head_dims: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, float]:
     """Query, key, value and the factor of the scores as the kernels take them: the factor is positive, d one of
-    `head_dims` (ascending), filled up with zeros, and the tensors are dense.
+    `head_dims` (ascending), padded with zeros, and the tensors are dense.
 
     Raises ValueError where d is more than the last of `head_dims`.
     """
@@ -76,9 +136,7 @@ def for_kernels(
     kernel_dim = next((d for d in head_dims if d >= head_dim), None)
     if kernel_dim is None:
         raise ValueError(f"query has head dimension {head_dim}; it must be at most {head_dims[-1]}")
-    padding = kernel_dim - head_dim
-    tensors = (dense(pad(tensor, (0, padding)) if padding else tensor) for tensor in (query, key, value))
-    return *tensors, factor
+    return *(padded(tensor, kernel_dim) for tensor in (query, key, value)), factor
 
 
 def positive_factor(query: Tensor, factor: float) -> tuple[Tensor, float]:
@@ -94,7 +152,7 @@ def kernel_scalars(query: Tensor, key: Tensor, scale: float) -> tuple[np.generic
 
 
 def cut(out: Tensor, head_dim: int) -> Tensor:
-    """The output without the columns that `for_kernels` filled up."""
+    """The output without the columns that `padded` has added."""
     return out if out.shape[-1] == head_dim else out[..., :head_dim].contiguous()
 
 
@@ -114,7 +172,7 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def not_deterministic(operator: str, what: str) -> None:
-    """For a backward pass in which blocks add up `what` by atomics, in an order of chance: an error where
+    """For a backward pass in which blocks add up `what` by atomics, in no fixed order: an error where
     `torch.use_deterministic_algorithms` is on, or with `warn_only` a warning."""
     if torch.are_deterministic_algorithms_enabled():
         message = f"the backward pass of {operator} is not deterministic: {what} is summed by atomics"

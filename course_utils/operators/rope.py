@@ -1,4 +1,4 @@
-"""Rotary position embedding (RoFormer, arXiv 2104.09864 §3.4) in the two layouts of DeepSeek-V3.2, and YaRN.
+"""Rotary position embedding (RoFormer, arXiv 2104.09864 §3.2.2) in the two layouts of DeepSeek-V3.2, and YaRN.
 
 RoPE turns each pair of numbers of a vector by an angle that grows with the position, so that a dot product of two
 turned vectors depends on the distance of their positions alone. Which numbers make a pair is a convention: the

@@ -141,7 +141,7 @@ def dsa_explorer(
         "queries": queries,
         "keys": keys,
         "top_k": top_k,
-        "row": config.kv_lora_rank + config.qk_rope_head_dim,
+        "widths": [config.n_heads, config.kv_lora_rank, config.qk_rope_head_dim],
         "pair": {"indexer": indexer_pair_flops(config), "core": mla_pair_flops(config)},
         "long": {
             "keys": LONG,

@@ -3,26 +3,26 @@
 //
 // The scales come in after the products: with c = q_scale k_scale, ReLU(c x) = c ReLU(x), since
 // c >= 0. So that of a head joins its weight, and that of a key the finished logit. To multiply by
-// a power of two rounds nothing: what FP8 costs in accuracy was lost when q and k became E4M3.
+// a power of two rounds nothing, so the scales cost no accuracy.
 //
 // What it gains: half the bytes; and twice the products where mma.sync multiplies E4M3 itself, as
 // on sm_89 and sm_120. For sm_90 and sm_100 the compiler turns each such instruction into
 // conversions to fp16, two products in fp16 and additions in fp32: as accurate as those, and slower
 // than bf16. Hopper's FP8 tensor cores take wgmma only (lightning_indexer_hopper.cu). They keep
-// about 14 bits of a sum (DeepSeek-V3, arXiv 2412.19437, §3.3.2), those of sm_89 no more
+// about 14 bits of a sum (DeepSeek-V3, arXiv 2412.19437, §3.3.2), and so do those of sm_89
 // (SageAttention2, arXiv 2411.10958).
 //
 // grid   (ceil(T / (64 · WARPS)), any number up to S)       block  (32 · WARPS)
 // layout q [S, H, 128], k [T, 128], E4M3, a byte a number; weights, q_scale [S, H], k_scale [T],
-//        logits [S, T], fp32; contiguous, aligned to 16 bytes; key s is legal for query t if
-//        s <= t + q_start, else its logit is −∞
+//        logits [S, T], fp32; contiguous, aligned to 16 bytes; t = 0 … S − 1 counts queries,
+//        s = 0 … T − 1 keys; key s is legal for query t if s <= t + q_start, else its logit is −∞
 // shared max(8192 · WARPS, 16896) bytes, dynamic: the keys, then two queries with their weights
 // limits scales >= 0; H at most 64; WARPS 4 or 8; |q_start| + S + T fits an int; a product that is
 //        NaN counts as 0
 // options: -DWARPS=4
 // arch: sm_89
 // paper  DeepSeek-V3.2 (arXiv 2512.02556), §2.1, equation 1
-constexpr int D = 64, THREADS = 32 * WARPS;   // tiles count in 16 bits: a pair of E4M3 is one
+constexpr int D = 64;   // tiles count in 16 bits: a pair of E4M3 is one
 #include "indexer_tile.cuh"
 
 // D += A B, over 32 E4M3 instead of 16 numbers of 16 bits. A register holds four neighbours instead
@@ -76,10 +76,10 @@ lightning_indexer_fp8(const unsigned char* q, const unsigned char* k, const floa
 
         Logits I = {};
         for (int j = 0; j < H; j += 16) {   // 16 heads at a time
-            Scores S;
-            compute_scores<mma_16x8x32>(S, K, query, j);
-            relu(S);
-            add_heads(I, S, query.w + j);
+            Scores scores;
+            compute_scores<mma_16x8x32>(scores, K, query, j);
+            relu(scores);
+            add_heads(I, scores, query.w + j);
         }
         add_lanes(I);
         for (int r = 0; r < 2; r++)   // eight lanes write eight neighbours

@@ -19,6 +19,7 @@
 
 constexpr int THREADS = 256, D = 128, HEADS = 64, TILES = 2;   // tiles of a warpgroup, 64 keys each
 constexpr int KEYS = THREADS / 128 * TILES * 64, STAGES = 4;
+static_assert(KEYS == THREADS, "each thread ends with the logit of one key");
 #define NEG_INF __int_as_float(0xff800000)
 
 struct Shared { unsigned char q[STAGES][HEADS * D]; float w[STAGES][HEADS]; };
@@ -43,15 +44,14 @@ __device__ inline void load_query_async(Shared& shared, const unsigned char* q,
     for (int i = threadIdx.x; i < HEADS * 8; i += THREADS) {
         const int head = i / 8, chunk = i % 8;
         copy_16_bytes_async(shared.q[stage] + head * D + (chunk ^ head % 8) * 16,
-                            q + ((long long)t * H + min(head, H - 1)) * D + chunk * 16, head < H);
+                            q + ((long long)t * H + head) * D + chunk * 16, head < H);
     }
     const int j = threadIdx.x;
-    if (j < HEADS)
-        copy_4_bytes_async(&shared.w[stage][j], weights + (long long)t * H + min(j, H - 1), j < H);
+    if (j < HEADS) copy_4_bytes_async(&shared.w[stage][j], weights + (long long)t * H + j, j < H);
 }
 
-// I[r] += sum of w ReLU(S) over the lane's heads; r: row g or g + 8.
-__device__ inline void add_heads(float (&I)[2], const float (&S)[32], const float* w) {
+// I[r] = sum of w ReLU(S) over the lane's heads; r: row g or g + 8.
+__device__ inline void sum_heads(float (&I)[2], const float (&S)[32], const float* w) {
     I[0] = I[1] = 0;
     #pragma unroll
     for (int n = 0; n < HEADS / 8; n++) {
@@ -123,18 +123,18 @@ lightning_indexer_hopper(const unsigned char* q, const unsigned char* k, const f
 
         float scores[TILES][32], I[TILES][2];
         const unsigned long long Q = descriptor(shared.q[stage]);
-        begin();
+        wgmma_fence();
         #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
             #pragma unroll
             for (int d = 0; d < D / 32; d++)
                 multiply_e4m3(scores[tile], K[tile][d], moved(Q, 32 * d), d > 0);
-            commit();
+            wgmma_commit();
         }
-        wait<1>();
-        add_heads(I[0], scores[0], shared.w[stage]);
-        wait<0>();
-        add_heads(I[1], scores[1], shared.w[stage]);
+        wgmma_wait<1>();
+        sum_heads(I[0], scores[0], shared.w[stage]);
+        wgmma_wait<0>();
+        sum_heads(I[1], scores[1], shared.w[stage]);
         const float logit = add_lanes(I) * own_scale;
         if (s < T) logits[(long long)t * T + s] = s <= t + q_start ? logit : NEG_INF;
     }

@@ -7,13 +7,14 @@
 //
 // grid   (ceil(H / B_R), S)       block  (32 · WARPS)
 // layout query [S, H, D_QK]  latent [T, D_QK]  O [S, H, D_V], 16-bit; LSE [S, H], fp32; contiguous,
-//        aligned to 16 bytes; the query is absorbed: W_UKᵀ q_nope, and behind it q_rope. If
-//        is_causal, query t sees keys s <= t + T − S; one that sees none gets O = 0, LSE = −∞
+//        aligned to 16 bytes; t = 0 … S − 1 counts queries, s = 0 … T − 1 keys. The query is
+//        absorbed: W_UKᵀ q_nope, and behind it q_rope. If is_causal, query t sees keys
+//        s <= t + T − S; one that sees none gets O = 0, LSE = −∞
 // shared 2 · D_QK · (B_R + 2 · B_C) + 136 · B_R + 8 · B_C + 64 · WARPS bytes, dynamic: Q, two
-//        tiles of the latent, P, which rows the tiles hold, m and its change, maxima by warp
+//        tiles of the latent, P, which rows these hold, m, the rescaling factor, maxima by warp
 // limits scale > 0; S at most 65535; D_QK, D_V multiples of 64, D_V <= D_QK; D_V / WARPS a power of
-//        two, at least 16; B_R and B_C multiples of 16 and of 4 · WARPS, B_R · B_C of 256 · WARPS,
-//        B_C at most 64; WARPS even
+//        two, at least 16; B_R and B_C multiples of 16 and of 4 · WARPS, B_R · B_C of 256 · WARPS;
+//        16 · WARPS a multiple of B_R; B_C at most 64; WARPS even
 // options: -DD_QK=576 -DD_V=512 -DBF16=1 -DB_R=64 -DB_C=64 -DWARPS=8 | -DD_QK=192 -DD_V=128 -DBF16=0 -DB_R=16 -DB_C=32 -DWARPS=2
 // arch: sm_80
 // paper  DeepSeek-V2 (arXiv 2405.04434), §2.1.2; DeepSeek-V3 (2412.19437), §2.1.1

@@ -1,6 +1,7 @@
 // mla_reprojected.cu — multi-head latent attention as it is first written down: k = W_UK c and
-// v = W_UV c are rebuilt for every query, key and head, and then used once. Exactly what
-// mla_dense.cu computes, which has moved both matrices to the query's side of the products.
+// v = W_UV c are rebuilt for every query, key and head, and then used once. O is W_UV times what
+// mla_dense.cu computes, which has moved W_UK to the query's side of the products and W_UV to the
+// output's.
 //
 // FLOPs of a query, a key and a head: 2 · D_C · (D_NOPE + D_V) to rebuild k and v, and
 // 2 · (D_NOPE + D_V) to use them, beside 2 · D_ROPE for the RoPE part. With DeepSeek-V3's sizes
@@ -8,10 +9,11 @@
 //
 // grid   (H, S)      block  (THREADS)      a block: one head of one query, its keys in turn
 // layout q_nope [S, H, D_NOPE], q_rope [S, H, D_ROPE], c [T, D_C], k_rope [T, D_ROPE],
-//        W_UK [H, D_NOPE, D_C], W_UV [H, D_V, D_C], O [S, H, D_V], fp32, contiguous; query t sees
-//        keys s <= t + T − S; one that sees none gets 0
+//        W_UK [H, D_NOPE, D_C], W_UV [H, D_V, D_C], O [S, H, D_V], fp32, contiguous;
+//        t = 0 … S − 1 counts queries, s = 0 … T − 1 keys; query t sees keys s <= t + T − S; one
+//        that sees none gets 0
 // shared 4 · THREADS / 32 bytes
-// limits D_V at most THREADS, a multiple of 32
+// limits S at most 65535; D_V at most THREADS; THREADS a multiple of 32
 // options: -DD_NOPE=128 -DD_ROPE=64 -DD_C=512 -DD_V=128 -DTHREADS=128
 // paper  DeepSeek-V2 (arXiv 2405.04434), §2.1.2 and appendix C
 #define NEG_INF __int_as_float(0xff800000)

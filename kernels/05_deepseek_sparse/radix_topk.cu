@@ -8,13 +8,19 @@
 // for the histogram, and once, out of L2, to keep these keys; the other digits are theirs alone. If
 // they do not fit (many equal scores), each digit takes a reading of the row.
 //
+// For example, k = 6, and by the first digit 3 keys lie above the bin and 5 in it. The 3 are
+// selected, and 6 − 3 = 3 of the 5 are wanted. The next digit splits the 5 into 2, 2 and 1, from the
+// top: the first 2 are selected too, the 1 is not, and of the 2 between them, the new bin, 1 is
+// wanted. If the last digit does not part these 2, they are equal, and either of them will do.
+//
 // The order of atomics decides what is left open: the order of the indices in a row, and which of
 // the scores equal to the k-th greatest are selected. Both can differ from run to run; the sorted
 // scores cannot. −0 counts as less than +0, NaN as the greatest (as in torch.topk); −∞ is never
 // selected, and a row with fewer other scores than k ends in −1.
 //
 // grid   (S)                             block  (THREADS)
-// layout logits [S, T], fp32; indices [S, k], int32; contiguous, aligned to 16 bytes
+// layout logits [S, T], fp32; indices [S, k], int32; contiguous, aligned to 16 bytes; a row
+//        belongs to query t = 0 … S − 1, a column to key s = 0 … T − 1
 // shared 4 · (BINS + 2·CAPACITY + WARPS + 7) bytes, static: 41 KB
 // limits 1 ≤ k ≤ 4096; 1 ≤ T ≤ 2^30
 // options: -DTHREADS=1024 | -DTHREADS=512
@@ -94,7 +100,7 @@ __device__ void narrow(Bin& bin, int shift, const int (&histogram)[BINS + 1]) {
     for (int w = 0; w < warp; w++) passed += sums[w];
     for (int n = 0; n < MINE; n++) {
         const int d = greatest - n, here = histogram[d];
-        // With too few keys in all, digit 0, which no key begins with.
+        // With too few keys in all: digit 0, so that every key is in the bin or above.
         if (passed < bin.wanted && (passed + here >= bin.wanted || d == 0))
             digit = d, above = passed, count = here;
         passed += here;
@@ -103,6 +109,8 @@ __device__ void narrow(Bin& bin, int shift, const int (&histogram)[BINS + 1]) {
     bin = {bin.key | (unsigned)digit << shift, ALL << shift, count, bin.wanted - above};
 }
 
+// 2048 threads on an SM is meant for sm_80, sm_90 and sm_100. The SMs of the others (sm_75: 1024;
+// sm_86, sm_89, sm_120: 1536) hold fewer, and there ptxas ignores the number of blocks.
 extern "C" __global__ void __launch_bounds__(THREADS, 2048 / THREADS)
 radix_topk(const float* logits, int* indices, int T, int k) {
     __shared__ int histogram[BINS + 1];      // the last one counts what is not in the bin
@@ -117,7 +125,7 @@ radix_topk(const float* logits, int* indices, int T, int k) {
         for (int d = threadIdx.x; d <= BINS; d += THREADS) histogram[d] = 0;
         __syncthreads();
     };
-    const auto count_digit = [&](unsigned key) {
+    const auto count_digit = [&](unsigned key) {   // of any key: no lane of a warp has to branch
         atomicAdd(&histogram[bin.has(key) ? key >> shift & BINS - 1 : BINS], 1);
     };
     const auto fits = [&] {   // the bin, and what lies above it
@@ -175,6 +183,6 @@ radix_topk(const float* logits, int* indices, int T, int k) {
         const int tie = atomicAdd(&ties, 1);
         if (tie < bin.wanted) indices[k - bin.wanted + tie] = candidate.y;
     }
-    // Fewer scores than k: all were above the bin, which is empty.
+    // Fewer scores than k: all of them were taken.
     for (int n = count + threadIdx.x; n < k; n += THREADS) indices[n] = -1;
 }

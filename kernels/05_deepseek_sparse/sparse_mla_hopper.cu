@@ -7,24 +7,27 @@
 // producer, which needs few, to the others.
 //
 // Consumer w of two has half of the work in each product: keys 32 w to 32 w + 31 of S = Q Kᵀ, and
-// columns 256 w to 256 w + 255 of O = P V. They meet once a tile, when P is in shared memory, and
-// twice more where the maximum of a row has to rise.
+// columns 256 w to 256 w + 255 of O = P V. They meet twice a tile: to hear whether the maximum of a
+// row has to rise, and when P is complete in shared memory.
 //
 // grid   (ceil(H / 64), S)      block  (384)      a block: 64 heads of one query
 // layout query [S, H, 576], latent [T, 576], indices [S, k] int32, O [S, H, 512], LSE [S, H] fp32,
-//        contiguous, aligned to 16 bytes; in sparse_mla_hopper an index below 0 or from T on names
-//        no key; in mla_dense_hopper query t sees keys 0 to T - 1, or to t + T - S if causal
-// shared 64·576·2 (Q) + 2·64·576·2 (two tiles of K) + 64·64·2 (P) + 1072 bytes = 230448
-// limits scale > 0
+//        contiguous, aligned to 16 bytes; t = 0 … S - 1 counts queries, s = 0 … T - 1 keys. In
+//        sparse_mla_hopper an index below 0 or from T on names no key, and one that stands twice
+//        counts twice; in mla_dense_hopper query t sees keys 0 to T - 1, or to t + T - S if causal.
+//        A query without a key: O = 0, LSE = −∞
+// shared 64·576·2 (Q) + 2·64·576·2 (two tiles of K) + 64·64·2 (P) + 560 bytes = 229936
+// limits scale > 0; S at most 65535
 // options: -DBF16=1 | -DBF16=0
 // arch: sm_90a only
-// paper  DeepSeek-V3.2 (arXiv 2512.02556), §2.1; FlashAttention-3 (arXiv 2407.08608), §3.1
+// paper  DeepSeek-V3.2 (arXiv 2512.02556), §2.1; producer and consumers: FlashAttention-3 (arXiv
+//        2407.08608), §3.1; a maximum that lags: FlashAttention-4 (arXiv 2603.05451)
 #include "async_copy.cuh"
 #include "warpgroup.cuh"
 
 constexpr int D_QK = 576, D_V = 512, B_R = 64, B_C = 64;
 constexpr int CONSUMERS = 256, PRODUCERS = 128, BUFFERS = 2;
-constexpr int SLAB = B_C * 64;         // elements of 64 columns of a tile
+constexpr int PANEL = B_C * 64;         // elements of 64 columns of a tile
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 #define NEG_INF __int_as_float(0xff800000)
 
@@ -34,6 +37,7 @@ struct Shared {
     unsigned seen[BUFFERS][2];         // bit i of word w: key 32 w + i of the tile exists
     Mbarrier full[BUFFERS], empty[BUFFERS];
 };
+static_assert(sizeof(Shared) == 229936, "what the header says, and who launches it asks for");
 
 __device__ inline float exp2_approx(float x) {
     float y;
@@ -52,7 +56,7 @@ __device__ inline float row_sum(float x) {
 }
 
 // The producer's work: tile after tile of latent rows. `key_of(n)` is the row that is key n of this
-// query, or −1. A thread copies one chunk of each slab, of every sixteenth row; so eight threads
+// query, or −1. A thread copies one chunk of each panel, of every sixteenth row; so eight threads
 // read 128 neighbouring bytes.
 template <typename KeyOf>
 __device__ inline void produce(Shared& shared, const scalar_t* latent, int tiles, KeyOf key_of) {
@@ -67,10 +71,10 @@ __device__ inline void produce(Shared& shared, const scalar_t* latent, int tiles
         for (int i = 0; i < B_C / 16; i++) {
             const bool exists = keys[i] >= 0;
             const scalar_t* row = latent + (long long)(exists ? keys[i] : 0) * D_QK + chunk * 8;
-            scalar_t* place = shared.K[buffer] + in_slabs(B_C, first_row + 16 * i, chunk);
+            scalar_t* place = shared.K[buffer] + in_panels(B_C, first_row + 16 * i, chunk);
             #pragma unroll
-            for (int slab = 0; slab < D_QK / 64; slab++)   // a row that is missing becomes zeros
-                copy_16_bytes_async(place + slab * SLAB, row + slab * 64, exists);
+            for (int panel = 0; panel < D_QK / 64; panel++)   // a row that is missing becomes zeros
+                copy_16_bytes_async(place + panel * PANEL, row + panel * 64, exists);
         }
         commit_copies();
         const unsigned seen = __ballot_sync(0xffffffff, own >= 0);
@@ -86,46 +90,44 @@ __device__ inline void start_scores(float (&S)[16], const Shared& shared, int bu
                                     int consumer) {
     const unsigned long long Q = descriptor(shared.Q);
     const unsigned long long K = descriptor(shared.K[buffer] + 32 * 64 * consumer);
-    begin();
+    wgmma_fence();
     #pragma unroll
     for (int d = 0; d < D_QK; d += 16) {
-        const int bytes = d / 64 * SLAB * 2 + d % 64 * 2;
+        const int bytes = d / 64 * PANEL * 2 + d % 64 * 2;
         multiply_transposed(S, moved(Q, bytes), moved(K, bytes), d > 0);
     }
-    commit();
+    wgmma_commit();
 }
 
 // Starts O += P V for a consumer's 256 columns; V is the first 512 columns of the latent rows.
 __device__ inline void start_output(float (&O)[2][64], const Shared& shared, int buffer,
                                     int consumer) {
     const unsigned long long P = descriptor(shared.P);
-    const unsigned long long V = descriptor(shared.K[buffer] + 4 * SLAB * consumer, SLAB * 2);
-    begin();
+    const unsigned long long V = descriptor(shared.K[buffer] + 4 * PANEL * consumer, PANEL * 2);
+    wgmma_fence();
     #pragma unroll
-    for (int key = 0; key < B_C; key += 16)
+    for (int key = 0; key < B_C; key += 16)   // 16 columns of P, 16 rows of V
         #pragma unroll
-        for (int half = 0; half < 2; half++)
-            multiply(O[half], moved(P, key * 2), moved(V, key * 128 + half * 2 * SLAB * 2));
-    commit();
+        for (int half = 0; half < 2; half++)   // two panels each
+            multiply(O[half], moved(P, key * 2), moved(V, key * 128 + half * 2 * PANEL * 2));
+    wgmma_commit();
 }
 
 // What a consumer carries from tile to tile: its 256 columns of O, not yet divided by l; of rows
 // first_row and first_row + 8 the maximum m in powers of two, and this lane's part of the sum l.
 struct State { float O[2][64], m[2], l[2]; };
 
-// P = exp(S − m) in 16 bits to its place in shared memory; sum: of this lane's.
-__device__ inline void write_weights(float (&sum)[2], const float (&S)[16], const float (&m)[2],
-                                     Shared& shared, int consumer, int first_row, float factor) {
-    const int lane = threadIdx.x % 32;
-    sum[0] = sum[1] = 0;
+// P = exp(S − m) in 16 bits to its place in shared memory, and l += rowsum(P).
+__device__ inline void write_weights(State& state, const float (&S)[16], Shared& shared,
+                                     int consumer, int first_row, float factor) {
     #pragma unroll
     for (int i = 0; i < 16; i += 2) {
-        const int r = i / 2 % 2;
-        const float base = m[r] == NEG_INF ? 0 : m[r];
+        const int r = i / 2 % 2, lane = threadIdx.x % 32;
+        const float base = state.m[r] == NEG_INF ? 0 : state.m[r];
         const float p = exp2_approx(fmaf(S[i], factor, -base));
         const float next_p = exp2_approx(fmaf(S[i + 1], factor, -base));
-        sum[r] += p + next_p;
-        scalar_t* chunk = shared.P + in_slabs(B_R, first_row + 8 * r, 4 * consumer + i / 4);
+        state.l[r] += p + next_p;
+        scalar_t* chunk = shared.P + in_panels(B_R, first_row + 8 * r, 4 * consumer + i / 4);
         reinterpret_cast<unsigned*>(chunk)[lane % 4] = pack(p, next_p);
     }
     publish_to_tensor_cores();
@@ -139,7 +141,7 @@ __device__ inline void raise_maximum(State& state, const float (&highest)[2], Sh
         const float high = row_max(highest[r]);
         if (threadIdx.x % 4 == 0) shared.row[consumer][first_row + 8 * r] = high;
     }
-    meet(1, CONSUMERS);
+    sync_threads(1, CONSUMERS);
     for (int r = 0; r < 2; r++) {
         const int row = first_row + 8 * r;
         const float high = fmaxf(shared.row[0][row], shared.row[1][row]) * factor;
@@ -154,8 +156,7 @@ __device__ inline void raise_maximum(State& state, const float (&highest)[2], Sh
 }
 
 // S, which is complete, becomes P = exp(S − m) in shared memory. As long as no score of the tile
-// exceeds the old m by more than 8, in powers of two, m stays and O needs no rescaling: then the
-// consumers meet once, to know that P is complete and that both of them found it so.
+// exceeds the old m by more than 8, in powers of two, m stays and O needs no rescaling.
 __device__ inline void update(State& state, float (&S)[16], Shared& shared, int buffer,
                               int consumer, float factor) {
     const int lane = threadIdx.x % 32, first_row = threadIdx.x % 128 / 32 * 16 + lane / 4;
@@ -164,18 +165,15 @@ __device__ inline void update(State& state, float (&S)[16], Shared& shared, int 
         #pragma unroll
         for (int i = 0; i < 16; i++)   // key 8 (i / 4) + 2t + i % 2, row r = i / 2 % 2
             if (!(seen >> (i / 4 * 8 + lane % 4 * 2 + i % 2) & 1)) S[i] = NEG_INF;
-    float highest[2] = {NEG_INF, NEG_INF}, sum[2];   // of this lane's keys
+    float highest[2] = {NEG_INF, NEG_INF};   // of this lane's keys
     for (int i = 0; i < 16; i++) highest[i / 2 % 2] = fmaxf(highest[i / 2 % 2], S[i]);
     const bool exceeds = highest[0] * factor > state.m[0] + 8 |
                          highest[1] * factor > state.m[1] + 8;
-
-    write_weights(sum, S, state.m, shared, consumer, first_row, factor);
-    if (meet_or(1, CONSUMERS, exceeds)) {
+    // After this meeting both are done with the last tile's P as well, and it may be overwritten.
+    if (sync_threads_or(1, CONSUMERS, exceeds))
         raise_maximum(state, highest, shared, consumer, first_row, factor);
-        write_weights(sum, S, state.m, shared, consumer, first_row, factor);
-        meet(1, CONSUMERS);
-    }
-    state.l[0] += sum[0], state.l[1] += sum[1];
+    write_weights(state, S, shared, consumer, first_row, factor);
+    sync_threads(1, CONSUMERS);
 }
 
 // O / l and the log-sum-exp of the block's first `rows_left` rows.
@@ -186,7 +184,7 @@ __device__ inline void write(State& state, Shared& shared, scalar_t* out, float*
         const float l = row_sum(state.l[r]);
         if (lane % 4 == 0) shared.row[consumer][first_row + 8 * r] = l;
     }
-    meet(1, CONSUMERS);
+    sync_threads(1, CONSUMERS);
     for (int r = 0; r < 2; r++) {
         const int row = first_row + 8 * r;
         if (row >= rows_left) continue;
@@ -216,18 +214,18 @@ __device__ inline void consume(Shared& shared, scalar_t* out, float* lse, int ti
         start_scores(S, shared, 0, consumer);
         for (int tile = 0; tile < tiles - 1; tile++) {
             const int buffer = tile % BUFFERS, next = 1 - buffer;
-            wait<0>();
+            wgmma_wait<0>();
             update(state, S, shared, buffer, consumer, factor);
             start_output(state.O, shared, buffer, consumer);
             wait_for(&shared.full[next], (tile + 1) / BUFFERS % 2);
             start_scores(S, shared, next, consumer);
-            wait<1>();   // for O, not for S
+            wgmma_wait<1>();   // for O, not for S
             arrive(&shared.empty[buffer]);
         }
-        wait<0>();
+        wgmma_wait<0>();
         update(state, S, shared, (tiles - 1) % BUFFERS, consumer, factor);
         start_output(state.O, shared, (tiles - 1) % BUFFERS, consumer);
-        wait<0>();
+        wgmma_wait<0>();
     }
     write(state, shared, out, lse, rows_left, consumer);
 }
@@ -248,25 +246,26 @@ __device__ inline void attend(const scalar_t* query, const scalar_t* latent, sca
     for (int i = threadIdx.x; i < B_R * (D_QK / 8); i += CONSUMERS + PRODUCERS) {
         const int row = i / (D_QK / 8), chunk = i % (D_QK / 8);
         const bool exists = row < rows_left;
-        copy_16_bytes_async(shared.Q + in_slabs(B_R, row, chunk),
+        copy_16_bytes_async(shared.Q + in_panels(B_R, row, chunk),
                             query + (head + (exists ? row : 0)) * D_QK + chunk * 8, exists);
     }
     commit_copies();
     wait_for_copies<0>();
     publish_to_tensor_cores();
     __syncthreads();
+    // 384 threads got 168 registers each, and 128 · (168 − 40) = 256 · (232 − 168) move.
     if (threadIdx.x >= CONSUMERS) {
-        fewer_registers<40>();
+        lower_register_limit<40>();
         produce(shared, latent, tiles, key_of);
     } else {
-        more_registers<232>();
+        raise_register_limit<232>();
         consume(shared, O + head * D_V, LSE + head, tiles, rows_left, scale * LOG2_E);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
 sparse_mla_hopper(const scalar_t* query, const scalar_t* latent, const int* indices, scalar_t* O,
-                  float* LSE, int S, int T, int H, int k, float scale) {
+                  float* LSE, int T, int H, int k, float scale) {
     const int t = blockIdx.y;
     const int* row = indices + (long long)t * k;
     attend(query, latent, O, LSE, t, H, k, scale, [=](int n) {

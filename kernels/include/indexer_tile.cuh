@@ -6,8 +6,9 @@
 // Only at the end of a query do the four lanes of a row meet.
 // The keys, as fragments A, are loaded once and stay in registers; the queries pass through shared
 // memory, and each fragment B from there serves 64 keys.
-// Include after D, WARPS and THREADS are defined.
+// Include after D and WARPS are defined.
 #pragma once
+constexpr int THREADS = 32 * WARPS;
 #include "tile_products.cuh"
 
 constexpr int HEADS = 64;             // the most; rows of a tile from H on are zeros
@@ -21,8 +22,8 @@ struct Query { scalar_t q[HEADS * D]; float w[HEADS]; };
 // The keys are gone, to registers, before the first query comes.
 union Tiles { scalar_t keys[KEYS * D]; Query query[2]; };
 
-// What a lane 4 g + t has: of its warp's keys and 16 heads, keys 16 m + g and + 8 of S[m][n] and
-// I[m], heads 8 n + 2 t and + 1.
+// Lane 4 g + t has rows (keys) 16 m + g and 16 m + g + 8 of product m; of 16 heads, columns
+// 8 n + 2 t and 8 n + 2 t + 1.
 typedef unsigned Keys[D / 16][M][4];
 typedef float Scores[M][2][4], Logits[M][2];
 

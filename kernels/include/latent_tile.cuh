@@ -14,11 +14,13 @@
 // and V would be read once per 16 heads otherwise. P goes from one split to the other through
 // shared memory, and so do the maxima.
 // Include after D_QK, D_V, B_R, B_C and WARPS are defined.
-// paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1; DeepSeek-V3 (2412.19437), §2.1.1
+// paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1, but with the lazy rescaling of
+//        FlashAttention-4 (2603.05451); DeepSeek-V3 (2412.19437), §2.1.1
 #pragma once
 constexpr int THREADS = 32 * WARPS, D = 64;
 #include "tile_products.cuh"
 
+static_assert(16 * WARPS % B_R == 0, "the same number of warps for every 16 heads");
 constexpr int PANELS = D_QK / D;
 constexpr int KEY_WARPS = 16 * WARPS / B_R, KEYS = B_C / KEY_WARPS;
 constexpr int COLUMNS = D_V / WARPS, WIDTH = COLUMNS < D ? COLUMNS : D;   // WIDTH: in one panel
@@ -26,7 +28,7 @@ constexpr int STEP = THREADS / 8;   // rows that the block copies at a time: 8 t
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 #define NEG_INF __int_as_float(0xff800000)
 static_assert(D_QK % D == 0 && D_V % D == 0 && D_V <= D_QK, "whole panels; V is a part of K");
-static_assert(16 * WARPS % B_R == 0 && KEYS % 16 == 0 && B_C <= D, "whole products of S");
+static_assert(KEYS % 16 == 0 && B_C <= D, "whole products of S");
 static_assert(COLUMNS % 16 == 0 && (COLUMNS & (COLUMNS - 1)) == 0, "whole products of O");
 static_assert(STEP % 8 == 0 && B_R % STEP == 0 && B_C % STEP == 0, "whole rounds of copies");
 
@@ -36,7 +38,7 @@ struct Tiles {
     scalar_t Q[PANELS][B_R * D];
     LatentTile latent[2];
     scalar_t P[B_R * D];
-    int rows[2][B_C];                 // which ones the tiles hold
+    int held[2][B_C];                 // which rows of the latent these are; −1: none
     float m[B_R], rescale[B_R];
     float by_warp[KEY_WARPS][B_R];    // maxima, and in the end sums, each of KEYS keys of a tile
 };
@@ -125,7 +127,8 @@ __device__ inline void write_weights(scalar_t* P, float (&sum)[2], const Scores&
 
 // Whether exp(S − m) exceeds 2^8 for some score of the lane. Any m gives the same O / l up to
 // rounding, as long as exp(S − m) neither overflows nor vanishes: the block keeps an old m until
-// then, and the weights of a tile only rarely have to be written again.
+// then (FlashAttention-4, arXiv 2603.05451: lazy rescaling), and the weights of a tile only rarely
+// have to be written again.
 __device__ inline bool exceeds(float (&highest)[2], const Scores& S, const float* m, float factor,
                                int head) {
     bool any = false;
@@ -240,25 +243,25 @@ __device__ inline void attend(const scalar_t* query, const scalar_t* latent, sca
     name_rows(head_rows, 0, [=](int row) { return row < heads ? row : -1; });
     name_rows(rows, 0, row_or_none);
     copy_rows_async(tile.Q, query, head_rows);
-    bool incomplete = load_latent_async(tile.latent[0], tile.rows[0], latent, rows);
+    bool incomplete = load_latent_async(tile.latent[0], tile.held[0], latent, rows);
     commit_copies();
     name_rows(rows, B_C, row_or_none);
     if (threadIdx.x < B_R) tile.m[threadIdx.x] = NEG_INF;
     Sums sums = {};
 
-    for (int j = 0, place = 0; j < tiles; j++, place ^= 1) {
+    for (int j = 0, buffer = 0; j < tiles; j++, buffer ^= 1) {
         wait_for_copies<0>();
         // Tile j is there, and every warp is done with the one before.
         const bool masked = __syncthreads_or(incomplete);
         if (j + 1 < tiles) {   // one tile ahead, and the names of its rows one more
-            incomplete = load_latent_async(tile.latent[place ^ 1], tile.rows[place ^ 1], latent,
+            incomplete = load_latent_async(tile.latent[buffer ^ 1], tile.held[buffer ^ 1], latent,
                                            rows);
             commit_copies();
             name_rows(rows, (j + 2) * B_C, row_or_none);
         }
         Scores S;
-        compute_scores(S, tile.Q, tile.latent[place], head, key);
-        if (masked) mask_scores(S, tile.rows[place] + key);
+        compute_scores(S, tile.Q, tile.latent[buffer], head, key);
+        if (masked) mask_scores(S, tile.held[buffer] + key);
 
         float highest[2], sum[2];
         const bool too_high = exceeds(highest, S, tile.m, factor, head);
@@ -269,7 +272,7 @@ __device__ inline void attend(const scalar_t* query, const scalar_t* latent, sca
             __syncthreads();
         }
         for (int r = 0; r < 2; r++) sums.l[r] += sum[r];
-        accumulate(sums, tile.P, tile.latent[place], column);
+        accumulate(sums, tile.P, tile.latent[buffer], column);
     }
     wait_for_copies<0>();   // of Q, where there is no tile
     write_output(tile, sums, O, LSE, heads, head, column);

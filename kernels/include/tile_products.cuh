@@ -2,9 +2,9 @@
 //
 // ldmatrix_x4 brings 16 × 16 numbers of a swizzled tile. `by_rows` and `by_columns` are the
 // addresses that a lane gives for those in the tile's corner; `at` moves either of them on.
-//   by_rows      ldmatrix: A                                  ldmatrix_trans: two B, a tile's row
-//                                                             is a row of B
-//   by_columns   ldmatrix: two B, a tile's row is a column
+//                ldmatrix                               ldmatrix_trans
+//   by_rows      A: a tile's row is a row of A          two B: a tile's row is a row of B
+//   by_columns   two B: a tile's row is a column of B   Aᵀ: a tile's row is a column of A
 // Include after D and THREADS are defined.
 #pragma once
 #include "swizzled_tile.cuh"

@@ -1,28 +1,30 @@
 // warpgroup.cuh — Hopper's matrix products: four warps multiply tiles that lie in shared memory.
 //
-// wgmma runs beside the threads that started it: begin() before, commit() and wait<N>() after, as
-// with cp.async. D [64, n] is in registers: warp w of the four has rows 16 w + g and 16 w + g + 8,
-// and of each eight columns 2t and 2t+1, where lane = 4 g + t; the same as mma.sync's D.
+// wgmma runs beside the threads that started it: wgmma_fence() before, wgmma_commit() after, and
+// wgmma_wait<N>() until at most the N newest groups are still running, as with cp.async. D [64, n]
+// is in registers: warp w of the four has rows 16 w + g and 16 w + g + 8, and of each eight columns
+// 2t and 2t+1, where lane = 4 g + t; the same as mma.sync's D.
 //
-// A tile in shared memory is slabs of 64 columns: row r of a slab is 128 bytes, of which chunk c,
-// 16 bytes, is stored at place c XOR (r mod 8); a slab begins at a multiple of 1024 bytes. That is
+// A tile in shared memory is panels of 64 columns: row r of a panel is 128 bytes, of which chunk c,
+// 16 bytes, is stored at place c XOR (r mod 8); a panel begins at a multiple of 1024 bytes. That is
 // "128-byte swizzle", and a 64-bit descriptor says where the tile begins and how it goes on.
 // source  PTX ISA, "Asynchronous warpgroup level matrix instructions", "mbarrier", "setmaxnreg"
 #pragma once
 #include "tensor_core.cuh"
 
-// Index of the first element of a chunk in a tile of `rows` rows; chunk 8 begins the second slab.
-__device__ inline int in_slabs(int rows, int row, int chunk) {
+// Index of the first element of a chunk in a tile of `rows` rows; chunk 8 begins the second panel.
+__device__ inline int in_panels(int rows, int row, int chunk) {
     return chunk / 8 * rows * 64 + row * 64 + (chunk % 8 ^ row % 8) * 8;
 }
 
-// Where a tile begins and how it goes on: `next_slab` bytes from a slab to the next, for products
-// that take more than one, and 1024 bytes from eight rows to the next eight. The shuffle tells the
-// compiler that all lanes have the same one, and to compute those it needs where it needs them.
-__device__ inline unsigned long long descriptor(const void* tile, int next_slab = 16) {
-    const unsigned place = __shfl_sync(0xffffffff, __cvta_generic_to_shared(tile), 0);
-    const unsigned address = (place & 0x3ffff) >> 4;
-    const unsigned low = address | next_slab >> 4 << 16, high = 1024 >> 4 | 1 << 30;
+// A descriptor: bits 0 to 13 the address; 16 to 29 the bytes from a panel to the next, for products
+// that take more than one; 32 to 45 the bytes from eight rows to the next eight, 1024; all three
+// divided by 16. Bits 62 and 63 are 1 for the 128-byte swizzle. The shuffle tells the compiler that
+// all lanes have the same one: it then computes those it needs where it needs them.
+__device__ inline unsigned long long descriptor(const void* tile, int next_panel = 16) {
+    const unsigned place = __shfl_sync(0xffffffff, (unsigned)__cvta_generic_to_shared(tile), 0);
+    const unsigned low = (place & 0x3ffff) >> 4 | next_panel >> 4 << 16;
+    const unsigned high = 1024 >> 4 | 1 << 30;
     return (unsigned long long)high << 32 | low;
 }
 
@@ -32,10 +34,13 @@ __device__ inline unsigned long long moved(unsigned long long descriptor, int by
     return descriptor & 0xffffffff00000000 | low;
 }
 
-__device__ inline void begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// What was written to registers of D and A before this, the products after it see.
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 template <int N>
-__device__ inline void wait() {
+__device__ inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
 
@@ -57,7 +62,8 @@ __device__ inline void multiply_transposed(float (&d)[16], unsigned long long a,
         : REGISTERS_8(d, 0), REGISTERS_8(d, 8) : "l"(a), "l"(b), "r"(add));
 }
 
-// D += A B: A [64, 16], and B [16, 128] in two slabs.
+// D += A B: A [64, 16], and B [16, 128] in two panels. The last 1: B is stored with its columns side
+// by side, "transposed".
 __device__ inline void multiply(float (&d)[64], unsigned long long a, unsigned long long b) {
     asm volatile(
         WGMMA(128)
@@ -97,13 +103,13 @@ __device__ inline void wait_for(Mbarrier* barrier, int parity) {
         :: "r"(address), "r"(parity) : "memory");
 }
 
-// Barrier `id` (1 to 15) of some of the block's threads.
-__device__ inline void meet(int id, int threads) {
+// __syncthreads() of some of the block's threads: barrier `id`, 1 to 15.
+__device__ inline void sync_threads(int id, int threads) {
     asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
 
 // The same; whether any of them brings `mine`.
-__device__ inline bool meet_or(int id, int threads, bool mine) {
+__device__ inline bool sync_threads_or(int id, int threads, bool mine) {
     int any;
     asm volatile(
         "{ .reg .pred p, q; setp.ne.b32 p, %3, 0; bar.red.or.pred q, %1, %2, p; "
@@ -113,10 +119,10 @@ __device__ inline bool meet_or(int id, int threads, bool mine) {
 }
 
 template <int N>
-__device__ inline void more_registers() {
+__device__ inline void raise_register_limit() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N));
 }
 template <int N>
-__device__ inline void fewer_registers() {
+__device__ inline void lower_register_limit() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N));
 }

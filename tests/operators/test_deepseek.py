@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from course_utils.checks import error_report
 from course_utils.operators import deepseek
 from course_utils.operators.deepseek import (
     IndexKeys,
+    hadamard_matrix,
     hadamard_transform,
     project_index_key,
     project_index_keys,
@@ -279,6 +281,25 @@ def test_softmax_scale_grows_with_an_extended_context():
     assert replace(DeepSeekConfig.v3_2(), mscale=0.0).softmax_scale == 192**-0.5
 
 
+def test_the_hadamard_matrix_of_inference_mode_serves_autograd_too():
+    hadamard_matrix.cache_clear()
+    with torch.inference_mode():
+        hadamard_transform(torch.ones(1, 8))
+    x = torch.ones(1, 8, requires_grad=True)
+    hadamard_transform(x).sum().backward()
+    assert x.grad.any()
+
+
+def test_autocast_changes_nothing_and_numpy_integers_are_integers(device):
+    hidden, weights = layer(SMALL, 20, device)
+    wanted = deepseek.deepseek_sparse_attention(hidden, weights, top_k=8), deepseek.deepseek_mla(hidden, weights)
+    with torch.autocast(device.type, dtype=BF16):
+        sparse = deepseek.deepseek_sparse_attention(hidden, weights, top_k=np.int64(8), chunk_size=np.int32(7))
+        results = sparse, deepseek.deepseek_mla(hidden, weights)
+    for result, same in zip(results, wanted, strict=True):
+        torch.testing.assert_close(result, same, rtol=0.02, atol=0.02)  # chunks may be multiplied in another order
+
+
 def test_hadamard_is_orthogonal_and_spreads_an_outlier():
     matrix = hadamard_transform(torch.eye(128, dtype=torch.float64))
     torch.testing.assert_close(matrix @ matrix.T, torch.eye(128, dtype=torch.float64))
@@ -300,7 +321,7 @@ BAD_CALLS = {
     r"hidden has shape \[1, 5, 256\]; it must be \[S, 256\]": (ValueError, lambda h, w: (h[None], w, {})),
     r"hidden has shape \[5, 255\]": (ValueError, lambda h, w: (h[:, 1:], w, {})),
     r"hidden has shape \[0, 256\]": (ValueError, lambda h, w: (h[:0], w, {})),
-    "S from 1 to 4096": (ValueError, lambda h, w: (h[:1].expand(4097, -1), w, {})),
+    "hidden has 4097 tokens; it must have at most 4096": (ValueError, lambda h, w: (h[:1].expand(4097, -1), w, {})),
     "hidden has dtype torch.float32; it must be torch.bfloat16": (TypeError, lambda h, w: (h.float(), w, {})),
     "hidden is on meta": (ValueError, lambda h, w: (h.to("meta"), w, {})),
     "top_k is 0": (ValueError, lambda h, w: (h, w, {"top_k": 0})),
@@ -308,7 +329,9 @@ BAD_CALLS = {
         ValueError,
         lambda h, w: (h[:1].expand(2100, -1), w, {"top_k": 2049}),
     ),
-    "top_k is 2.0": (ValueError, lambda h, w: (h, w, {"top_k": 2.0})),
+    "top_k is 'a'": (TypeError, lambda h, w: (h, w, {"top_k": "a"})),
+    "return_indices is 1; it must be True or False": (TypeError, lambda h, w: (h, w, {"return_indices": 1})),
+    "top_k is 2.0": (TypeError, lambda h, w: (h, w, {"top_k": 2.0})),
     "chunk_size is -1": (ValueError, lambda h, w: (h, w, {"chunk_size": -1})),
     "index_dtype is torch.float32": (TypeError, lambda h, w: (h, w, {"index_dtype": torch.float32})),
 }
@@ -328,6 +351,9 @@ def test_wrong_weights_are_named():
         ({"wkv_b": weights.wkv_b.T}, ValueError, r"wkv_b has shape \[64, 256\]; .* must be \[256, 64\]"),
         ({"kv_norm": weights.kv_norm.bfloat16()}, TypeError, "kv_norm has dtype torch.bfloat16; .* torch.float32"),
         ({"wo": weights.wo.half()}, TypeError, "wo has dtype torch.float16; it must be torch.bfloat16"),
+        ({"config": {}}, TypeError, "config is a dict; it must be a DeepSeekConfig"),
+        ({"wq_a": None}, TypeError, "wq_a is a NoneType; it must be a torch tensor"),
+        ({"wo": weights.wo.float().numpy()}, TypeError, "wo is a ndarray; it must be a torch tensor"),
         ({"wq_a": weights.wq_a.float()}, TypeError, "wq_a has dtype torch.float32"),
         ({"indexer_wk": weights.indexer_wk.to("meta")}, ValueError, "indexer_wk is on meta; it must be on cpu"),
         ({"config": DeepSeekConfig.v3_2()}, ValueError, r"wq_a has shape \[96, 256\]; .* must be \[1536, 7168\]"),
@@ -343,8 +369,17 @@ def test_wrong_weights_are_named():
         ("dim", 2.5, "positive"),
         ("qk_rope_head_dim", 63, "even"),
         ("index_head_dim", 96, "power"),
+        ("index_head_dim", 256, "at most 128"),
+        ("index_n_heads", 65, "at most 64"),
+        ("kv_lora_rank", 520, "at most 512"),
+        ("qk_rope_head_dim", 514, "at most 512"),  # kv_lora_rank is 64
+        ("rope_theta", 1.0, "above 1"),
+        ("rope_factor", 0.0, "above 0"),
+        ("beta_fast", float("nan"), "finite"),
+        ("mscale", float("inf"), "finite"),
+        ("mscale", "1", "finite"),
     ],
 )
 def test_wrong_sizes_are_named(name, value, rule):
-    with pytest.raises(ValueError, match=f"{name} is {value}; it must be .*{rule}"):
+    with pytest.raises(ValueError, match=f"{name} is {value!r}; it must be .*{rule}"):
         replace(SMALL, **{name: value})

@@ -86,7 +86,7 @@ def test_flops_are_those_of_costs():
     assert meta["pair"] == {"indexer": 16384, "core": 278528}
     small = costs.DeepSeekDims(n_heads=4, kv_lora_rank=32, qk_rope_head_dim=16, index_n_heads=2, index_head_dim=8)
     meta = dsa_explorer(config=small).meta
-    assert meta["row"] == 48 and meta["pair"] == {"indexer": 2 * 2 * 8, "core": 2 * 4 * (48 + 32)}
+    assert meta["widths"] == [4, 32, 16] and meta["pair"] == {"indexer": 2 * 2 * 8, "core": 2 * 4 * (48 + 32)}
     long = meta["long"]
     assert long["indexer"] + long["core"] == costs.dsa_flops(1, long["keys"], long["top_k"], config=small)
     assert long["dense"] == costs.mla_flops(1, long["keys"], config=small)
@@ -217,6 +217,7 @@ def test_the_words_and_figures_of_each_stage_are_right(open_widget):
         used = ((query + 1) * 16384 + len(state.chosen) * 278528) / ((query + 1) * 278528)
         assert f"FLOPs of this query: {100 * used:.1f} % of dense" in shown
         assert "2.15 + 0.57 instead of 36.5 GFLOP" in shown
+        assert "core: 278,528 FLOP a key" in shown and "counted for 128 heads and latents of 512 + 64" in shown
 
 
 @pytest.mark.browser
@@ -242,7 +243,7 @@ def test_every_control_changes_what_is_shown(open_widget):
         page.keyboard.press("Enter")
         assert shown()[0] != words and shown()[2] != picture
     assert [b.get_attribute("aria-pressed") for b in page.locator(".ak-stage").all()] == ["true"] + ["false"] * 3
-    assert "shown with the output" in shown()[1]
+    assert "shown with the attention" in shown()[1]
 
 
 @pytest.mark.browser

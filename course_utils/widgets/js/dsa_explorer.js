@@ -1,6 +1,6 @@
 // dsa_explorer.js — one query through DeepSeek Sparse Attention (chapter 05), stage by stage.
 
-const STAGES = ["Indexer scores", "Top-k", "Gathered latents", "Output"];
+const STAGES = ["Indexer scores", "Top-k", "Gathered latents", "Attention"];
 const LEFT = 56; // room for what stands in front of the rows
 const RIGHT = 10;
 const BARS = 86; // heights
@@ -64,7 +64,8 @@ export function describe({ query, keys, stage, k, scores, visible, chosen, thres
     : "It misses no chosen key.";
   return (
     `${who}: the ${counted(chosen.length, "chosen key")} hold${chosen.length === 1 ? "s" : ""} ${percent(massKept)} of its attention; ` +
-    `a window of the last ${counted(window.length, "key")} holds ${percent(windowMass)}. ${lost}`
+    `a window of the last ${counted(window.length, "key")} holds ${percent(windowMass)}. ${lost} ` +
+    "The core makes the weights of the chosen ones sum to 1."
   );
 }
 
@@ -82,12 +83,12 @@ function layoutOf(width) {
 
 function draw(ctx, theme, box, state) {
   const { tops } = box;
-  const { stage, k, keys, query, visible, chosen, row, threshold, scores, attention } = state;
+  const { stage, k, keys, query, visible, chosen, threshold, scores, attention } = state;
   const titles = [
     `1  Indexer scores I[t, s] of query t = ${query}`,
     `2  Top-k: the ${chosen.length} highest of ${visible.length} scores`,
-    `3  Gathered latents: ${chosen.length} of ${keys} cache rows, now a tile [${chosen.length}, ${row}]`,
-    "4  Output: true attention weights, mean over heads",
+    `3  Gathered latents: ${chosen.length} of ${keys} rows, one tile`,
+    "4  Attention: dense weights, mean over heads",
   ];
   drawGuides(ctx, theme, box, state);
   titles.forEach((title, n) => {
@@ -231,18 +232,18 @@ function drawAxis(ctx, theme, box, { keys }) {
 // A bar of parts [fraction, colour, word], and a text above and below it. end: the fraction at its right end.
 function meter(title, parts, note, end = 1) {
   const spans = parts.map(([part, colour, word]) => element("span",
-    { style: `width: ${(100 * part) / end}%; background: ${colour}`, title: `${word}: ${percent(part)}` }, part / end > 0.2 ? word : ""));
+    { style: `width: ${(100 * part) / end}%; background: ${colour}`, title: `${word}: ${percent(part)}` }, part / end > 0.022 * word.length ? word : ""));
   return element("div", {}, element("b", {}, title), element("div", { class: "ak-bar" }, ...spans),
     element("div", { class: "ak-note" }, note));
 }
 
 function massMeters({ stage, massKept, windowMass, missedMass, chosen, window, missed }) {
   const [topK, last] = ["Attention kept by top-k", `By a window of the last ${window.length}`];
-  if (stage < 3) return [topK, last].map((title) => meter(title, [], "shown with the output"));
+  if (stage < 3) return [topK, last].map((title) => meter(title, [], "shown with the attention"));
   const both = massKept - missedMass;
   return [
     meter(`${topK}: ${percent(massKept)}`,
-      [[both, COLOURS.Q, "in the window"], [missedMass, COLOURS.pick, "missed by it"]],
+      [[both, COLOURS.Q, "in the window"], [missedMass, COLOURS.pick, "missed by the window"]],
       `${counted(chosen.length, "key")}, of which the window misses ${missed.length}`),
     meter(`${last}: ${percent(windowMass)}`,
       [[both, COLOURS.Q, "chosen, too"], [windowMass - both, COLOURS.S, "not chosen"]],
@@ -250,7 +251,7 @@ function massMeters({ stage, massKept, windowMass, missedMass, chosen, window, m
   ];
 }
 
-function costMeters({ visible, chosen, pair, long }) {
+function costMeters({ visible, chosen, pair, long, widths: [heads, latent, rope] }) {
   const figure = (flops, unit) => (flops / unit).toLocaleString("en-US", { maximumSignificantDigits: 3 });
   const cost = (title, indexer, core, dense, unit, name) => {
     const part = dense ? (indexer + core) / dense : 0;
@@ -263,7 +264,8 @@ function costMeters({ visible, chosen, pair, long }) {
     cost("FLOPs of this query", seen * pair.indexer, kept * pair.core, seen * pair.core, 1e6, "MFLOP"),
     cost(`At ${long.keys / 1024} K, k = ${long.top_k}`, long.indexer, long.core, long.dense, 1e9, "GFLOP"),
     element("div", { class: "ak-legend" },
-      swatch(COLOURS.O, `indexer: ${bytes(pair.indexer)} a key`), swatch(COLOURS.V, `core: ${bytes(pair.core)} a key`)),
+      swatch(COLOURS.O, `indexer: ${bytes(pair.indexer)} FLOP a key`), swatch(COLOURS.V, `core: ${bytes(pair.core)} FLOP a key`)),
+    element("div", { class: "ak-note" }, `FLOPs are counted for ${heads} heads and latents of ${latent} + ${rope}.`),
   ];
 }
 
@@ -272,7 +274,7 @@ function swatch(colour, words) {
 }
 
 function render({ model, el }) {
-  const { queries, keys, top_k, row, pair, long } = model.get("meta");
+  const { queries, keys, top_k, widths, pair, long } = model.get("meta");
   const values = floats(model.get("data"));
   const settings = { k: top_k, stage: STAGES.length - 1 };
   const rowOf = (query, half) => values.subarray((half * queries + query) * keys, (half * queries + query + 1) * keys);
@@ -310,7 +312,7 @@ function render({ model, el }) {
   function redraw() {
     const t = Math.min(model.get("step"), queries - 1);
     const [scores, attention] = [rowOf(t, 0), rowOf(t, 1)];
-    const state = { ...dsaState(scores, attention, settings.k), ...settings, query: t, keys, row, scores, attention, pair, long };
+    const state = { ...dsaState(scores, attention, settings.k), ...settings, query: t, keys, scores, attention, pair, long, widths };
     const [picked, missed] = [new Set(state.chosen), new Set(state.missed)];
     state.colour = (s) => (missed.has(s) ? COLOURS.pick : picked.has(s) ? COLOURS.Q : COLOURS.S);
     const box = layoutOf(widthNow());

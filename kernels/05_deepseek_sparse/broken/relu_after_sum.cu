@@ -7,7 +7,8 @@
 //        the blocks of a column share the queries among them: few, so that keys are loaded seldom;
 //        but enough to fill the GPU where S is small
 // layout q [S, H, D], k [T, D], 16-bit; weights [S, H], logits [S, T], fp32; contiguous, aligned to
-//        16 bytes; key s is legal for query t if s <= t + q_start, else its logit is −∞
+//        16 bytes; t = 0 … S − 1 counts queries, s = 0 … T − 1 keys; key s is legal for query t
+//        if s <= t + q_start, else its logit is −∞
 // shared max(128 · D · WARPS, 256 · D + 512) bytes, dynamic: the keys, then two queries with their
 //        weights
 // limits H at most 64; D 64 or 128; WARPS 4 or 8; |q_start| + S + T fits an int; a product that is
@@ -15,7 +16,6 @@
 // options: -DD=64 -DBF16=1 -DWARPS=4
 // arch: sm_80
 // paper  DeepSeek-V3.2 (arXiv 2512.02556), §2.1, equation 1
-constexpr int THREADS = 32 * WARPS;
 #include "indexer_tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 8 / WARPS)
@@ -44,9 +44,9 @@ lightning_indexer(const scalar_t* q, const scalar_t* k, const float* weights, fl
         const Query& query = tile.query[t % 2];
         Logits I = {};
         for (int j = 0; j < H; j += 16) {   // 16 heads at a time
-            Scores S;
-            compute_scores<mma_16x8x16>(S, K, query, j);
-            add_heads(I, S, query.w + j);
+            Scores scores;
+            compute_scores<mma_16x8x16>(scores, K, query, j);
+            add_heads(I, scores, query.w + j);
         }
         add_lanes(I);
         for (int r = 0; r < 2; r++) I[0][r] = fmaxf(I[0][r], 0);

@@ -1,8 +1,10 @@
-// histogram_not_cleared.cu — radix_topk.cu broken on purpose: threads count digits before the others
-// have set the histogram to zero. Mended: radix_topk.cu.
+// histogram_without_barrier.cu — radix_topk.cu broken on purpose:
+// no barrier follows the clearing of the histogram, so threads count digits before the others have
+// set it to zero. Mended: radix_topk.cu.
 //
 // grid   (S)                             block  (THREADS)
-// layout logits [S, T], fp32; indices [S, k], int32; contiguous, aligned to 16 bytes
+// layout logits [S, T], fp32; indices [S, k], int32; contiguous, aligned to 16 bytes; a row
+//        belongs to query t = 0 … S − 1, a column to key s = 0 … T − 1
 // shared 4 · (BINS + 2·CAPACITY + WARPS + 7) bytes, static: 41 KB
 // limits 1 ≤ k ≤ 4096; 1 ≤ T ≤ 2^30
 // options: -DTHREADS=1024 | -DTHREADS=512
@@ -82,7 +84,7 @@ __device__ void narrow(Bin& bin, int shift, const int (&histogram)[BINS + 1]) {
     for (int w = 0; w < warp; w++) passed += sums[w];
     for (int n = 0; n < MINE; n++) {
         const int d = greatest - n, here = histogram[d];
-        // With too few keys in all, digit 0, which no key begins with.
+        // With too few keys in all: digit 0, so that every key is in the bin or above.
         if (passed < bin.wanted && (passed + here >= bin.wanted || d == 0))
             digit = d, above = passed, count = here;
         passed += here;
@@ -91,6 +93,8 @@ __device__ void narrow(Bin& bin, int shift, const int (&histogram)[BINS + 1]) {
     bin = {bin.key | (unsigned)digit << shift, ALL << shift, count, bin.wanted - above};
 }
 
+// 2048 threads on an SM is meant for sm_80, sm_90 and sm_100. The SMs of the others (sm_75: 1024;
+// sm_86, sm_89, sm_120: 1536) hold fewer, and there ptxas ignores the number of blocks.
 extern "C" __global__ void __launch_bounds__(THREADS, 2048 / THREADS)
 radix_topk(const float* logits, int* indices, int T, int k) {
     __shared__ int histogram[BINS + 1];      // the last one counts what is not in the bin
@@ -104,7 +108,7 @@ radix_topk(const float* logits, int* indices, int T, int k) {
     const auto clear = [&] {
         for (int d = threadIdx.x; d <= BINS; d += THREADS) histogram[d] = 0;
     };
-    const auto count_digit = [&](unsigned key) {
+    const auto count_digit = [&](unsigned key) {   // of any key: no lane of a warp has to branch
         atomicAdd(&histogram[bin.has(key) ? key >> shift & BINS - 1 : BINS], 1);
     };
     const auto fits = [&] {   // the bin, and what lies above it
@@ -162,6 +166,6 @@ radix_topk(const float* logits, int* indices, int T, int k) {
         const int tie = atomicAdd(&ties, 1);
         if (tie < bin.wanted) indices[k - bin.wanted + tie] = candidate.y;
     }
-    // Fewer scores than k: all were above the bin, which is empty.
+    // Fewer scores than k: all of them were taken.
     for (int n = count + threadIdx.x; n < k; n += THREADS) indices[n] = -1;
 }
