@@ -50,14 +50,6 @@ EXPLAINED = (
         },
     ),
     Explained(
-        "Whether two neighbouring keys are there at all, the source reads one by one; the compiler reads both by one "
-        "instruction (LDS.64).",
-        {
-            "deepseek mla_dense, small": {_LOADS: (1812, 1788)},
-            "deepseek sparse_mla, small": {_LOADS: (1338, 1290)},
-        },
-    ),
-    Explained(
         "A warp copies four rows by cp.async, of which some are not there and become zeros. That takes more wavefronts "
         "than four rows, or four times zeros. We found no rule for their number; the emulator counts four.",
         {

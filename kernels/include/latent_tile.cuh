@@ -102,8 +102,8 @@ __device__ inline void compute_scores(Scores& S, const scalar_t (*Q)[B_R * D],
 // S = −∞ for keys that are none.
 __device__ inline void mask_scores(Scores& S, const int* held) {
     for (int n = 0; n < KEYS / 8; n++)
-        for (int e = 0; e < 4; e++)
-            if (held[8 * n + threadIdx.x % 4 * 2 + e % 2] < 0) S[n][e] = NEG_INF;
+        for (int e = 0; e < 2; e++)
+            if (held[8 * n + threadIdx.x % 4 * 2 + e] < 0) S[n][e] = S[n][2 + e] = NEG_INF;
 }
 
 // P = exp(S − m) of the warp's heads and keys, to shared memory in 16 bits, and its sums per row of
@@ -113,7 +113,7 @@ __device__ inline void write_weights(scalar_t* P, float (&sum)[2], const Scores&
     const int lane = threadIdx.x % 32;
     for (int r = 0; r < 2; r++) {
         const int row = head + 8 * r + lane / 4;
-        const float base = m[row] == NEG_INF ? 0 : m[row];   // never −∞ − (−∞)
+        const float m_row = m[row], base = m_row == NEG_INF ? 0 : m_row;   // never −∞ − (−∞)
         sum[r] = 0;
         for (int n = 0; n < KEYS / 8; n++) {
             const float left = exp2_approx(fmaf(S[n][2 * r], factor, -base));
@@ -154,9 +154,10 @@ __device__ inline void raise_maximum(Tiles& tile, Sums& sums, const float (&high
     __syncthreads();
     const int row = threadIdx.x;
     if (row < B_R) {
-        float m_new = tile.m[row];
+        const float m_old = tile.m[row];
+        float m_new = m_old;
         for (int w = 0; w < KEY_WARPS; w++) m_new = fmaxf(m_new, tile.by_warp[w][row] * factor);
-        tile.rescale[row] = exp2_approx(tile.m[row] - (m_new == NEG_INF ? 0 : m_new));
+        tile.rescale[row] = exp2_approx(m_old - (m_new == NEG_INF ? 0 : m_new));
         tile.m[row] = m_new;
     }
     __syncthreads();
