@@ -141,7 +141,10 @@ def sparse_attention(
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
         RuntimeError: in the backward pass under `torch.use_deterministic_algorithms(True)`: blocks add their shares of
-            dQ by atomics, in an order of chance.
+            dQ by atomics, in no fixed order.
+
+    Where one key has most of a row's weight, the gradient of query is only as exact as the 16 bits of out; see
+    `flash_attention_v2`.
     """
     _check_pattern(pattern)
     factor = check_inputs(query, key, value, is_causal=False, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa)
