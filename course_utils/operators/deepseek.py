@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from course_utils.operators.deepseek_weights import DeepSeekWeights
-from course_utils.operators.indexer import lightning_indexer, quantize_e4m3
+from course_utils.operators.indexer import lightning_indexer, quantize_e4m3, runs_fp8
 from course_utils.operators.inputs import check_count, check_tensor
 from course_utils.operators.mla import mla_attention, sparse_mla
 from course_utils.operators.rope import RopeTable, rope_half_split, rope_interleaved, rope_table
@@ -228,8 +228,7 @@ def project_index_query(
 
 def default_index_dtype(device: torch.device) -> torch.dtype:
     """float8_e4m3fn, on the emulator too; bfloat16 on a GPU of compute capability below 8.9."""
-    old = device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9)
-    return torch.bfloat16 if old else torch.float8_e4m3fn
+    return torch.float8_e4m3fn if runs_fp8(device) else torch.bfloat16
 
 
 def hadamard_transform(x: Tensor) -> Tensor:

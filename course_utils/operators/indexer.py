@@ -27,7 +27,6 @@ WARPS = 4
 BLOCK_KEYS = 64 * WARPS
 BLOCK_QUERIES = 64  # at most: then to load the keys takes a few percent of the time
 SLOTS = 264  # blocks that a large GPU runs at a time
-FIRST_WITH_FP8 = 8, 9  # compute capabilities
 
 
 class Variant(NamedTuple):
@@ -155,14 +154,14 @@ def grid(queries: int, keys: int) -> tuple[int, int]:
 def modules(device: torch.device) -> list[RawModule]:
     """What the operator can launch at DeepSeek-V3.2's sizes on this device, to be compiled ahead of time."""
     variants = [variant(torch.bfloat16, 128, device)]
-    if device.type == "cpu" or _capability(device) >= FIRST_WITH_FP8:
+    if runs_fp8(device):
         variants += {variant(E4M3, 128, device), variant(E4M3, 128, device, hopper=False)}
     return [_module(kernel.file, kernel.options) for kernel in variants]
 
 
-@functools.cache
-def _capability(device: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)
+def runs_fp8(device: torch.device) -> bool:
+    """Whether the FP8 kernels run there: on the emulator, and on GPUs of compute capability 8.9 or higher."""
+    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def _padded(tensor: Tensor, dim: int) -> Tensor:
