@@ -1,13 +1,17 @@
 # The course's commands. The first one you run prepares .venv; later ones only when the dependencies changed.
 #
-#   make lab      open the course in JupyterLab
-#   make test     everything CI checks
-#   make format   tidy the Python code and the notebooks
-#   make bench    timings of one chapter, for example: make bench CHAPTER=02_flash_attention_minimal
+#   make lab        open the course in JupyterLab
+#   make test       everything CI checks
+#   make format     tidy the Python code and the notebooks
+#   make bench      timings of one chapter, for example: make bench CHAPTER=02_flash_attention_minimal
+#   make exercises  exercises/ anew from solutions/, in the place of what is there
+#   make classroom  what a teacher needs: the course with nbgrader and Dask, and which isolation this machine has
+#   make release    the exercises for a class, in the folder CLASS (docs/teaching.md)
 
 PYTHON  ?= python3
 JOBS    ?= 2
 CHAPTER ?= 00_start_here
+CLASS   ?= classroom
 
 BIN    := .venv/bin
 STAMP  := .venv/.installed
@@ -17,7 +21,7 @@ export JUPYTER_CONFIG_PATH := $(CURDIR)/course_utils/jupyter
 # A container's only user is root, and JupyterLab asks root to say so.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test format bench
+.PHONY: lab test format bench exercises classroom release
 .DELETE_ON_ERROR:
 
 lab: $(STAMP)
@@ -39,6 +43,15 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m course_utils bench $(CHAPTER)
+
+exercises: $(STAMP)
+	$(BIN)/python -m course_utils exercises
+
+classroom: $(STAMP)
+	@$(BIN)/python -c 'from course_utils.grading.sandbox import isolation_available as a; works, why = a(); print("bubblewrap keeps submissions apart here." if works else "bubblewrap does not work here: " + why)'
+
+release: $(STAMP)
+	$(BIN)/python -m course_utils classroom release --folder $(CLASS)
 
 # With an NVIDIA driver: PyTorch's GPU build from PyPI, and CuPy. Without one: PyTorch's CPU build from its own index, if
 # that answers within a few seconds; otherwise pip takes what its usual indexes have.

@@ -20,6 +20,30 @@ def _bench(options: argparse.Namespace) -> int:
     return bench.run(options)
 
 
+def _grade(options: argparse.Namespace) -> int:
+    from course_utils.grading import command
+
+    return command.run_grade(options)
+
+
+def _progress(options: argparse.Namespace) -> int:
+    from course_utils.grading import command
+
+    return command.run_progress(options)
+
+
+def _exercises(options: argparse.Namespace) -> int:
+    from course_utils.grading import command
+
+    return command.run_exercises(options)
+
+
+def _classroom(options: argparse.Namespace) -> int:
+    from course_utils.grading import classroom_command
+
+    return classroom_command.run(options)
+
+
 def parser(command: str = "") -> argparse.ArgumentParser:
     """The command line of the course. Only `command` brings its own options: the doctor must run where others cannot
     even be imported.
@@ -37,6 +61,26 @@ def parser(command: str = "") -> argparse.ArgumentParser:
         from course_utils.bench import add_arguments
 
         add_arguments(bench)
+
+    grade = commands.add_parser("grade", help="grade exercises: points, what is wrong, what to read again")
+    grade.set_defaults(run=_grade)
+    progress = commands.add_parser("progress", help="show what you have done so far, and what comes next")
+    progress.set_defaults(run=_progress)
+    if command in ("grade", "progress"):
+        from course_utils.grading.command import add_grade_arguments, add_progress_arguments
+
+        add_grade_arguments(grade)
+        add_progress_arguments(progress)
+
+    exercises = commands.add_parser("exercises", help="make exercises/ from solutions/, for authors")
+    exercises.set_defaults(run=_exercises)
+
+    classroom = commands.add_parser("classroom", help="release, grade and give back the exercises of a class")
+    classroom.set_defaults(run=_classroom)
+    if command == "classroom":
+        from course_utils.grading.classroom_command import add_arguments
+
+        add_arguments(classroom)
     return main
 
 

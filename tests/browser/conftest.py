@@ -87,7 +87,8 @@ class Lab:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        private = {name: str(folder / ".jupyter" / name.lower()) for name in ("JUPYTER_CONFIG_DIR", "IPYTHONDIR")}
+        own = ("JUPYTER_CONFIG_DIR", "IPYTHONDIR", "XDG_DATA_HOME")
+        private = {name: str(folder / ".jupyter" / name.lower()) for name in own}
         environment = {
             **os.environ,
             **private,

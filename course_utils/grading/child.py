@@ -1,0 +1,186 @@
+"""What the sandbox's child process runs first, and how it talks with its parent.
+
+`python child.py SETTINGS JOB RESULTS` (two file numbers) sets limits on itself and then runs the module that SETTINGS
+names. It imports little: the module brings what it needs.
+
+A result is a frame: `<IQ` (lengths of what follows), a JSON object, bytes. The parent never unpickles anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import runpy
+import signal
+import struct
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+FRAME = struct.Struct("<IQ")
+END = b"end of the child's results"  # what the blob of the last frame holds
+MARKER = "COURSE_GRADING_JOB"
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
+
+
+def read_job(file: int) -> bytes:
+    """The bytes that the parent handed over."""
+    size, pieces, at = os.fstat(file).st_size, [], 0
+    while at < size:
+        pieces.append(os.pread(file, 1 << 24, at))
+        at += len(pieces[-1])
+    return b"".join(pieces)
+
+
+def send(file: int, header: dict[str, Any], blob: bytes = b"") -> None:
+    """Sends one result to the parent."""
+    text = json.dumps(header).encode()
+    for piece in (FRAME.pack(len(text), len(blob)) + text, blob):
+        view = memoryview(piece)
+        while view:
+            view = view[os.write(file, view) :]
+
+
+def apply_limits(limits: Any, *, gpu: bool = False) -> None:
+    """Limits of the kernel on this process and on each that it starts. `limits`: see `sandbox.Limits`.
+
+    They hold per process; the parent watches over what all processes take together.
+    """
+    seconds = int(limits.seconds) * (os.cpu_count() or 1) + 1
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: limits.file_bytes,
+        resource.RLIMIT_NOFILE: 1024,
+        resource.RLIMIT_CPU: seconds,  # for a parent that is held up itself
+    }
+    if not gpu:  # CUDA maps far more than it uses
+        # Not RLIMIT_AS: the emulator reserves addresses that it does not use.
+        wanted[resource.RLIMIT_DATA] = limits.memory
+    for name, value in wanted.items():
+        hard = resource.getrlimit(name)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(name, (value, value))
+
+
+def descendants(process: int) -> list[int]:
+    """The processes that this one has started, and those that they have started."""
+    found, at = [], [process]
+    while at:
+        children = _children(at.pop())
+        found += children
+        at += children
+    return found
+
+
+def _children(process: int) -> list[int]:
+    if not os.path.exists("/proc/thread-self/children"):  # a kernel built without
+        return [child for child in map(int, filter(str.isdigit, os.listdir("/proc"))) if _parent(child) == process]
+    children: list[int] = []
+    with contextlib.suppress(OSError, ValueError):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            with open(f"/proc/{process}/task/{thread}/children", "rb") as file:
+                children += map(int, file.read().split())
+    return children
+
+
+def _parent(process: int) -> int:
+    """0: it is gone."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def run_process_keeper() -> None:
+    """Goes on in a child process; what called this stays behind as its keeper, and ends with its exit status.
+
+    Processes that lose their parent come to the keeper, which ends them with the child. It ends them, too, when the
+    grader is gone. This is for machines without namespaces.
+    """
+    from ctypes import CDLL
+
+    libc = CDLL(None)
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    keeper = os.getpid()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:
+            os._exit(1)
+        return
+    status = 128 + signal.SIGTERM
+    try:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for file in (1, 2):
+            os.dup2(nothing, file)  # the parent sees the child's end by the end of its pipes
+        os.closerange(3, 1024)
+        status = exit_status(_wait_for(child))
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while remaining := descendants(keeper):
+            for process in remaining:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(-1, 0)[0]:
+                    pass
+        os._exit(status)
+
+
+def drop_capabilities() -> None:
+    """What makes root more than a user, gone for this process and all that it starts (no_new_privs is set)."""
+    from ctypes import CDLL
+
+    CDLL(None).capset(struct.pack("=Ii", 0x20080522, 0), bytes(24))  # linux/capability.h: version 3, this process
+
+
+def _wait_for(child: int) -> int:
+    """The wait status of this child; those of orphans are taken as they come."""
+    while True:
+        ended, status = os.waitpid(-1, 0)
+        if ended == child:
+            return status
+
+
+def exit_status(wait_status: int) -> int:
+    """As in a shell: 128 + n after signal n."""
+    code = os.waitstatus_to_exitcode(wait_status)
+    return code if code >= 0 else 128 - code
+
+
+def main() -> None:
+    settings = SimpleNamespace(**json.loads(sys.argv[1]))
+    job, results = sys.argv[2:]
+    for file in (job, results):
+        os.set_inheritable(int(file), False)
+    if settings.keeper:
+        if os.getppid() != settings.parent:  # the grader went before we could ask to be told
+            os._exit(1)
+        run_process_keeper()
+    sys.path += [path for path in settings.paths if path not in sys.path]
+    if settings.keeper and not settings.gpu:
+        from course_utils.grading import landlock
+
+        landlock.restrict(settings.readable, settings.writable)
+        drop_capabilities()
+    apply_limits(SimpleNamespace(**settings.limits), gpu=settings.gpu)
+    sys.argv = [settings.module, job, results]
+    if settings.module.endswith(".py"):
+        runpy.run_path(settings.module, run_name="__main__")
+    else:
+        runpy.run_module(settings.module, run_name="__main__", alter_sys=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    send(int(results), {}, END)
+    os._exit(0)  # nothing that the module has left behind runs after this
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""`python -m course_utils grade`, `progress` and `exercises`: the learner's and the author's commands."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tqdm import tqdm
+
+from course_utils.grading import examples, progress, release
+from course_utils.grading.catalog import EXERCISE_IDS
+from course_utils.grading.grader import exercises_in, grade, grade_submission
+from course_utils.grading.progress import ProgressError, Standing
+from course_utils.grading.release import EXERCISES
+from course_utils.grading.result import WRONG, Result
+
+EXAMPLES_SEED = 0  # the page of known submissions is the same each time
+
+
+# ---- grade
+
+
+def add_grade_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `grade` to a command line."""
+    parser.add_argument(
+        "paths",
+        nargs="*",
+        type=Path,
+        metavar="PATH",
+        help="a folder of exercises, such as exercises/02_flash_attention_minimal, or one's .cu or .ipynb file",
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cpu: the emulator (default)")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the inputs; default: another one each time")
+    parser.add_argument("--json", metavar="FILE", help="also write the results as JSON; - for the screen")
+    parser.add_argument(
+        "--isolation",
+        choices=["auto", "bubblewrap", "limits"],
+        default="auto",
+        help="what holds the kernel back: auto takes bubblewrap where it works (default)",
+    )
+    parser.add_argument(
+        "--examples",
+        type=Path,
+        metavar="FOLDER",
+        help="grade the submissions whose grade is known, and compare; FOLDER holds NN_slug/name.toml",
+    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="with --examples: so many at once; default: the CPUs")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="with --examples: also write the table as a page")
+
+
+def run_grade(options: argparse.Namespace) -> int:
+    """Carry out `grade`. Returns 0 once graded, whatever the points, 1 if an example is not as expected, 2 for
+    arguments that cannot be used.
+    """
+    if bool(options.paths) == bool(options.examples):
+        return _bad("takes the path of an exercise, or --examples FOLDER; for example: grade exercises/00_start_here")
+    if options.seed is not None and options.seed < 0:
+        return _bad(f"--seed: got {options.seed}, takes a number from 0")
+    if (options.markdown or options.jobs is not None) and not options.examples:
+        return _bad("--markdown and --jobs belong to --examples")
+    if options.jobs is not None and options.jobs < 1:
+        return _bad(f"--jobs: got {options.jobs}, takes a number from 1")
+    try:
+        if options.examples:
+            return _grade_examples(options)
+        return _grade_paths(options)
+    except (ValueError, OSError) as error:
+        return _bad(str(error))
+
+
+def _bad(message: str) -> int:
+    print(f"grade: {message}", file=sys.stderr)
+    return 2
+
+
+def _grade_paths(options: argparse.Namespace) -> int:
+    found = list(dict.fromkeys(place for path in options.paths for place in exercises_in(path)))
+    results = []
+    for folder, exercise_id in tqdm(found, desc="grading", unit="exercise", disable=len(found) == 1):
+        result = grade(folder, exercise_id, seed=options.seed, device=options.device, isolation=options.isolation)
+        results.append(result)
+        if options.json != "-":
+            tqdm.write(f"{result}\n")
+        record_or_say(result)
+    if len(found) > 1 and options.json != "-":
+        print(f"{sum(result.earned for result in results)} of {sum(result.points for result in results)} points in all")
+    _write_json(results, options.json)
+    return 0
+
+
+def record_or_say(result: Result) -> None:
+    """Keep the result; if that fails, say so and go on: the grade does not depend on it."""
+    try:
+        progress.record(result)
+    except ProgressError as error:
+        print(f"Not kept: {error}", file=sys.stderr)
+
+
+def _write_json(results: Sequence[Result], file: str | None) -> None:
+    if not file:
+        return
+    text = json.dumps([json.loads(result.to_json()) for result in results], indent=1, ensure_ascii=False) + "\n"
+    if file == "-":
+        print(text, end="")
+    else:
+        Path(file).write_text(text, encoding="utf-8")
+
+
+# ---- the submissions whose grade is known
+
+
+def _grade_examples(options: argparse.Namespace) -> int:
+    seed = EXAMPLES_SEED if options.seed is None else options.seed
+    known = examples.all_examples(options.examples)
+
+    def graded_alone(example: examples.Example) -> Result:
+        submission = example.submission()
+        return grade_submission(submission, seed=seed, device=options.device, isolation=options.isolation)
+
+    # Threads: the work is done in child processes.
+    with ThreadPoolExecutor(options.jobs or len(os.sched_getaffinity(0))) as pool:
+        results = tqdm(pool.map(graded_alone, known), total=len(known), desc="grading", unit="submission")
+        graded = list(zip(known, results, strict=True))
+    table = examples.rows(graded)
+    print(aligned([examples.HEADINGS, *table]))
+    unexpected = [example for example, result in graded if example.surprise(result)]
+    print(f"\n{len(graded) - len(unexpected)} of {len(graded)} as expected")
+    _write_json([result for _, result in graded], options.json)
+    if options.markdown:
+        command = f".venv/bin/python -m course_utils grade --examples {shlex.quote(options.examples.as_posix())}"
+        command += f"{' --device cuda' if options.device == 'cuda' else ''} --markdown {options.markdown.as_posix()}"
+        page = examples.markdown(graded, seed=seed, device=options.device, command=command)
+        options.markdown.write_text(page, encoding="utf-8")
+    return 1 if unexpected else 0
+
+
+def aligned(table: Sequence[Sequence[str]]) -> str:
+    """Rows of text with columns of equal width."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
+
+
+# ---- progress
+
+
+def add_progress_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `progress` to a command line."""
+    parser.add_argument("--json", metavar="FILE", help="write everything that is kept as JSON; - for the screen")
+    parser.add_argument("--reset", action="store_true", help="forget everything (after --json, if both are given)")
+
+
+def run_progress(options: argparse.Namespace) -> int:
+    """Carry out `progress`. Returns 0, or 1 if the store cannot be read or written."""
+    try:
+        if options.json == "-":
+            print(progress.export(), end="")
+        elif options.json:
+            Path(options.json).write_text(progress.export(), encoding="utf-8")
+        if options.reset:
+            count = progress.reset()
+            print(f"{count} exercise{'s' if count != 1 else ''} forgotten", file=sys.stderr)
+        elif not options.json:
+            print(progress_table(progress.overview()))
+    except (ProgressError, OSError) as error:
+        print(f"progress: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def progress_table(standings: Sequence[Standing]) -> str:
+    """The course's exercises with what was reached, and what to do next."""
+    by_id = {standing.exercise: standing for standing in standings}
+    table = [("exercise", "best", "attempts", "last", "next")]
+    for exercise_id in EXERCISE_IDS:
+        standing = by_id.get(exercise_id)
+        if standing is None:
+            table.append((exercise_id, "", "0", "", "open its notebook"))
+            continue
+        best = f"{standing.best.earned} of {standing.best.points}"
+        date = standing.last_at.astimezone().strftime("%Y-%m-%d")
+        table.append((exercise_id, best, str(standing.attempts), date, _next(standing)))
+    started = [by_id[exercise_id] for exercise_id in EXERCISE_IDS if exercise_id in by_id]
+    lines = [aligned(table)]
+    unfinished = [standing for standing in started if not standing.best.full]
+    if unfinished:
+        lines += ["", "What the last attempts lost points for:"]
+        lines += [line for standing in unfinished for line in _lost(standing)]
+    done = sum(standing.best.full for standing in started)
+    lines += ["", f"{done} of {len(EXERCISE_IDS)} exercises done"]
+    if todo := next((i for i in EXERCISE_IDS if i not in by_id or not by_id[i].best.full), None):
+        lines[-1] += f"; next: {EXERCISES.name}/{todo}.ipynb"
+    return "\n".join(lines)
+
+
+def _next(standing: Standing) -> str:
+    if standing.best.full:
+        return "done"
+    diagnosis = standing.last.diagnosis
+    return f"read again: {diagnosis.read_again}" if diagnosis and diagnosis.read_again else "mend it and grade again"
+
+
+def _lost(standing: Standing) -> list[str]:
+    names = dict.fromkeys(
+        part.diagnosis.name for part in standing.last.parts if part.status == WRONG and part.diagnosis
+    )
+    return [f"  {standing.exercise}: {name}" for name in names]
+
+
+# ---- exercises
+
+
+def run_exercises(_: argparse.Namespace) -> int:
+    """Carry out `exercises`. Returns 0, or 1 if a mark is wrong; then nothing was written."""
+    try:
+        changed = release.make_exercises()
+    except (release.MarkError, OSError) as error:
+        print(f"exercises: {error}", file=sys.stderr)
+        return 1
+    for path in changed:
+        print(f"{'written' if path.exists() else 'removed'} {path.relative_to(release.ROOT)}")
+    print(f"{len(changed)} file{'s' if len(changed) != 1 else ''} changed in {EXERCISES.name}/")
+    return 0

@@ -1,0 +1,203 @@
+"""From what a kernel left behind to the name of its mistake."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from course_utils.checks import error_report, lse_report
+from course_utils.emulator.sanitizer import Finding
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome
+from course_utils.grading.job import still_blank
+
+OUTSIDE = re.compile(r"(before|past the end of) [^(]*\('(\w+)'\)")  # in the words of emulator/memory.py
+EQUAL = 1e-3  # how near an output must be to what a mistake would give, relative to the largest value
+
+
+def diagnose(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[Diagnosis | None]:
+    """What is wrong in each case; None where nothing is.
+
+    Where a value is wrong, a known mistake that gives the same wrong values names it; else what the sanitizer found;
+    else the values themselves do. One mistake that explains many cases goes before several that explain few.
+    """
+    verdicts = [verdict(exercise, case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
+    open_cases = [
+        i
+        for i, (found, case, outcome) in enumerate(zip(verdicts, cases, outcomes, strict=True))
+        if found is not None and not outcome.error and wrong_values(case, outcome.outputs) is not None
+    ]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # many small tensors: more threads only get into each other's way, on a busy machine badly
+    explained = {m: [i for i in open_cases if _matches(m, cases[i], outcomes[i].outputs)] for m in exercise.mistakes}
+    torch.set_num_threads(threads)
+    while open_cases:
+        best = max(explained, key=lambda m: len(set(explained[m]) & set(open_cases)), default=None)
+        hits = [i for i in explained[best] if i in open_cases] if best else []
+        if not hits:
+            break
+        for i in hits:
+            evidence = wrong_values(cases[i], outcomes[i].outputs)
+            detail = best.diagnosis.detail or f"{cases[i].name}: {evidence.name if evidence else ''}"
+            verdicts[i] = replace(best.diagnosis, detail=detail)
+            open_cases.remove(i)
+    return verdicts
+
+
+def verdict(exercise: Exercise, case: Case, outcome: Outcome) -> Diagnosis | None:
+    """What is wrong in one case, without looking for known mistakes."""
+    if outcome.error:
+        return of_error(exercise, case, outcome)
+    wrong = wrong_values(case, outcome.outputs)
+    found = of_finding(exercise, _cause(outcome.findings)) if outcome.findings else None
+    if wrong is not None:
+        return replace(found, detail=f"{found.detail}\n{case.name}: {wrong.name}") if found else wrong
+    if found is not None and case.must_be_clean:
+        return found
+    return case.review(case, outcome) if case.review else None
+
+
+def _cause(findings: Sequence[Finding]) -> Finding:
+    """The finding to name: the first, but for barriers that threads miss, from which races follow in other lines."""
+    return next((finding for finding in findings if finding.tool == "synccheck"), findings[0])
+
+
+# ---- errors
+
+
+def of_error(exercise: Exercise, case: Case, outcome: Outcome) -> Diagnosis:
+    """A launch that did not finish."""
+    at = f", line {outcome.line}" if outcome.line else ""
+    file = f"{exercise.name}.cu"
+    names = {
+        "missing": outcome.error,
+        "rule": f"{file}{at}: {outcome.error}",
+        "compile": f"{file} does not compile{at}",
+        "interface": "the kernel's name or parameters are not those of the exercise",
+        "launch": "the kernel cannot be launched as the exercise launches it",
+        "crash": f"the kernel crashes{at}",
+        "time limit": f"the kernel does not end{at}",
+        "deadlock": f"threads wait at a barrier that the others never reach{at}",
+        "divergent barrier": f"threads wait at different barriers{at}",
+        "bad collective": f"not all lanes of a warp take part in a shuffle or vote{at}",
+        "gpu": "the kernel fails on the GPU",
+        "trap": f"the kernel stops itself{at}",
+    }
+    name = names.get(outcome.kind, f"the kernel took its process down: {outcome.kind}")
+    if outcome.kind in ("rule", "missing"):
+        return Diagnosis(name)
+    if outcome.kind in ("crash", "gpu") and outcome.findings:
+        cause = of_finding(exercise, _cause(outcome.findings))
+        return replace(cause, detail=f"{cause.detail}\n{case.name}: {outcome.error}")
+    finding = f"\n{outcome.findings[0]}" if outcome.findings else ""
+    where = "" if outcome.kind in ("compile", "interface") else f"{case.name}: "
+    return Diagnosis(name, f"{where}{outcome.error}{finding}")
+
+
+# ---- the sanitizer
+
+
+def of_finding(exercise: Exercise, finding: Finding) -> Diagnosis:
+    """A finding, in the exercise's words for its tool or in its own. The report itself is the evidence."""
+    line = f" (line {finding.line})" if finding.line else ""
+    special = exercise.findings.get(finding.tool)
+    if special is not None:
+        return replace(special, detail=str(finding))
+    if finding.tool == "racecheck" and "hazard" in finding.message and finding.line and finding.other_line:
+        first, second = sorted((finding.line, finding.other_line))
+        name = f"missing barrier between line {first} and line {second}"
+        if first == second:
+            name = f"missing barrier: two threads meet at line {first}"
+    elif finding.tool == "memcheck" and (
+        past := re.search(r"(before|past the end of) [^(]*\('(\w+)'\)", finding.message)
+    ):
+        verb = "written" if finding.message.startswith("write") else "read"
+        name = f"{past[2]} is {verb} {'before its start' if past[1] == 'before' else 'past its end'}{line}"
+    elif finding.tool == "initcheck":
+        name = f"shared memory is read before it is written{line}"
+    else:
+        name = f"{finding.tool}: {finding.message.split('[')[0].strip()}{line}"
+    return Diagnosis(name, str(finding), "chapter 00: reading a sanitizer report")
+
+
+# ---- values
+
+
+def wrong_values(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
+    """What is wrong with the outputs of a case; None where nothing is."""
+    if case.compare is not None:
+        return case.compare(case, outputs)
+    for name, output in case.outputs.items():
+        got = outputs[name]
+        if output.kind == "scratch":
+            continue
+        unwritten = still_blank(got)
+        if unwritten.any():
+            some = "" if unwritten.all() else " in places"
+            count = f"{int(unwritten.sum())} of {unwritten.numel()} elements, the first at {_first(unwritten)}"
+            return Diagnosis(f"{name} is never written{some}", f"{case.name}: {count}")
+        if output.kind == "exact":
+            where = got != output.expected.to(got.dtype)
+            if where.any():
+                count = f"{int(where.sum())} of {where.numel()} elements differ, the first at {_first(where)}"
+                return Diagnosis(f"{name} is wrong", f"{case.name}: {count}")
+            continue
+        if output.kind == "lse":
+            report = lse_report(got, output.expected, name=name)
+        else:
+            empty = case.facts.get("empty_rows")
+            report = error_report(
+                got,
+                output.expected,
+                output.same_dtype,
+                empty_rows=empty if isinstance(empty, Tensor) else None,
+                name=name,
+            )
+        if not report.passed:
+            return Diagnosis(f"{name} is {_how(got, output.expected)}", f"{case.name}: {report}")
+    return None
+
+
+def _first(where: Tensor) -> tuple[int, ...]:
+    return tuple(where.nonzero()[0].tolist())
+
+
+def _how(got: Tensor, expected: Tensor) -> str:
+    if torch.isnan(got).any():
+        return "NaN in places" if not torch.isnan(got).all() else "NaN everywhere"
+    if torch.isposinf(got).any() or (torch.isneginf(got) & ~torch.isneginf(expected)).any():
+        return "infinite in places"
+    if not got.any() and expected.any():
+        return "all zeros"
+    return "wrong"
+
+
+def _matches(mistake: Mistake, case: Case, outputs: Mapping[str, Tensor]) -> bool:
+    """Whether the outputs are those that the mistake would give, and these are not the right ones."""
+    given = mistake.simulate(case) or {}
+    judged = {name for name, output in case.outputs.items() if output.kind != "scratch" or case.compare is not None}
+    simulated = {name: wanted for name, wanted in given.items() if name in judged}
+    if not simulated or any(still_blank(outputs[name]).any() for name in simulated):
+        return False
+    return all(_near(outputs[name], wanted) for name, wanted in simulated.items()) and any(
+        not _near(wanted, case.outputs[name].expected) for name, wanted in simulated.items()
+    )
+
+
+def _near(got: Tensor, wanted: Tensor) -> bool:
+    got, wanted = got.double(), wanted.double()
+    if got.shape != wanted.shape:
+        return False
+    finite = torch.isfinite(wanted)
+    largest = wanted[finite].abs().max().item() if finite.any() else 1.0
+    return torch.allclose(got, wanted, rtol=EQUAL, atol=EQUAL * max(largest, 1e-30), equal_nan=True)
+
+
+def most_common(found: Sequence[Diagnosis]) -> Diagnosis:
+    """The one whose name occurs most often; of these, the first."""
+    counts = Counter(diagnosis.name for diagnosis in found)
+    return max(found, key=lambda diagnosis: counts[diagnosis.name])

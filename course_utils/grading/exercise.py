@@ -1,0 +1,199 @@
+"""What an exercise is, for the grader: its parts and points, the launches that test a kernel, the mistakes it knows.
+
+An exercise lives in three places: `solutions/NN_slug/name.cu` and `name.ipynb` (what the teacher writes),
+`exercises/NN_slug/` (the same without what the student is to find, see release.py), and a module of
+`course_utils/grading/tasks/`, whose `EXERCISE` says how it is graded. The student's kernel runs in a child process;
+everything here stays in the grader's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.emulator.profiler import CounterRow
+from course_utils.emulator.sanitizer import Finding
+
+
+@dataclass(frozen=True)
+class Part:
+    """One property that earns points, all or nothing.
+
+    name: short and unique in the exercise ("causal"). title: what the student reads ("Causal mask, L_q ≠ L_k too").
+    bonus: earned on top of the exercise's points, and only where the machine can measure it (speed, on a GPU).
+    """
+
+    name: str
+    points: int
+    title: str
+    bonus: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch of the student's kernel.
+
+    arguments: names of the case's tensors (inputs and outputs), or NumPy scalars, in the kernel's order.
+    options: compile options such as "-DD=64". shared_mem: bytes of dynamic shared memory.
+    """
+
+    kernel: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: tuple[str | np.generic, ...]
+    options: tuple[str, ...] = ()
+    shared_mem: int = 0
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor that the kernel writes, and what it must hold afterwards.
+
+    expected: float64 (or an integer dtype), the right values; minus infinity where a log-sum-exp has no key.
+    dtype: that of the tensor the kernel gets. It starts as NaN (integers: the largest value), or as `initial`.
+    same_dtype: the same computation in plain torch in `dtype`, if the error may be twice that of it.
+    kind: "values": finite, and `course_utils.checks.error_report`'s rule. "lse": `lse_report`'s. "exact": equal bit
+    for bit. "scratch": not compared (what one launch leaves for the next).
+    """
+
+    expected: Tensor
+    dtype: torch.dtype = torch.float32
+    same_dtype: Tensor | None = None
+    kind: str = "values"
+    initial: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one case left behind: the outputs by name, what the emulator's sanitizer and profiler said.
+
+    error: why the launch did not finish, in the words of the exception or of the sandbox; then `outputs` is empty.
+    kind: of the error: "" (none), "compile", "interface", "launch", a `KernelError.kind` ("crash", "time limit",
+    "deadlock", ...), or a reason of the sandbox ("memory limit", "died", ...). line: of the student's file, if known.
+    seconds: of the launches on a GPU (median), NaN where not timed.
+    """
+
+    outputs: Mapping[str, Tensor] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+    counters: tuple[CounterRow, ...] = ()
+    error: str = ""
+    kind: str = ""
+    line: int | None = None
+    seconds: float = float("nan")
+    reference_seconds: float = float("nan")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is wrong, in a name that a student can look up.
+
+    name: one line ("O is not rescaled when the maximum changes"). detail: the evidence (where, how much). It must be
+    the same each time the same submission is graded with the same seed. read_again: chapter and section.
+    """
+
+    name: str
+    detail: str = ""
+    read_again: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Launches of the student's kernel on one set of inputs, and what they must give. The part needs all its cases.
+
+    facts: what `mistakes` and `compare` want to know (scale, is_causal, ...). They never leave the grader.
+    must_be_clean: a finding of the sanitizer fails the case, even if the values are right.
+    compare: judges the outputs instead of `Output.kind`; returns a Diagnosis or None. For results that have more than
+    one right form.
+    review: judges the counters (and findings) of a case whose values are right; returns a Diagnosis or None.
+    reference: for a bonus part: the launches of the course's own kernel on the same tensors, as (source, Launch) with
+    `source` a name for `read_kernel`. Such a case runs on a GPU only, where both are timed in turns; `ratio` is the
+    largest of student's time / reference's time that earns the points.
+    """
+
+    part: str
+    name: str
+    launches: tuple[Launch, ...]
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Output]
+    facts: Mapping[str, object] = field(default_factory=dict)
+    must_be_clean: bool = False
+    compare: Callable[[Case, Mapping[str, Tensor]], Diagnosis | None] | None = None
+    review: Callable[[Case, Outcome], Diagnosis | None] | None = None
+    reference: tuple[tuple[str, Launch], ...] = ()
+    ratio: float = 1.0
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A known mistake: what a kernel that makes it would write.
+
+    simulate: gives the outputs of a kernel with this mistake for a case (float64, by name; a subset of the case's
+    outputs will do), or None where the mistake does not show or does not apply. A failing case whose outputs equal
+    them is explained. Where several mistakes explain as much, the first in the exercise's list is named.
+    """
+
+    diagnosis: Diagnosis
+    simulate: Callable[[Case], Mapping[str, Tensor] | None]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A figure to predict before it is measured; the student writes `answers["name"] = ...` in the notebook.
+
+    value: right answer, from `course_utils.costs` or counted. tolerance: relative. unit: as it is printed.
+    misconceptions: (figure, diagnosis) of known wrong ways to it.
+    """
+
+    name: str
+    points: int
+    title: str
+    value: float
+    unit: str = ""
+    tolerance: float = 0.01
+    misconceptions: tuple[tuple[float, str], ...] = ()
+    read_again: str = ""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One graded task.
+
+    id: "NN_slug/name", also the place of `name.cu` and `name.ipynb` below `solutions/` and `exercises/`.
+    kernels: the names that `name.cu` must define; empty if there is no kernel to write.
+    cases: makes fresh inputs from a generator, and from what the student's Python cells gave (`python`, else empty).
+    findings: how this exercise calls a finding of a tool ("memcheck": "the last tile reads past L"); where it says
+    nothing, the finding's own words are the name.
+    cells: `grade_id`s of the notebook's cells with the student's Python, run in order in a child process; "answers"
+    among them if there are questions. An exception in one does not stop the others.
+    collect: runs in that child after the last cell: takes the cells' variables, returns tensors by name for `cases` and
+    `judge`. Its exceptions are shown to the student.
+    judge: verdicts on what `collect` returned: part name -> Diagnosis, or None where the part is right. Parts that
+    it judges need no cases.
+    assembly: whether the kernel may hold inline PTX.
+    """
+
+    id: str
+    title: str
+    parts: tuple[Part, ...]
+    kernels: tuple[str, ...] = ()
+    cases: Callable[[torch.Generator, Mapping[str, Tensor]], list[Case]] | None = None
+    mistakes: tuple[Mistake, ...] = ()
+    findings: Mapping[str, Diagnosis] = field(default_factory=dict)
+    questions: tuple[Question, ...] = ()
+    cells: tuple[str, ...] = ()
+    collect: Callable[[Mapping[str, object]], Mapping[str, Tensor]] | None = None
+    judge: Callable[[Mapping[str, Tensor], torch.Generator], Mapping[str, Diagnosis | None]] | None = None
+    assembly: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.id.split("/")[1]
+
+    @property
+    def points(self) -> int:
+        """What a right submission earns, without bonuses."""
+        return sum(p.points for p in self.parts if not p.bonus) + sum(q.points for q in self.questions)

@@ -1,0 +1,325 @@
+"""Grades one submission: makes the inputs and the right answers here, runs the student's code in a child, compares."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course_utils.emulator.profiler import CounterRow
+from course_utils.emulator.sanitizer import Finding
+from course_utils.grading.catalog import EXERCISE_IDS, exercise
+from course_utils.grading.diagnosis import diagnose, most_common
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Outcome, Part, Question
+from course_utils.grading.job import Job, Run, blank
+from course_utils.grading.result import NOT_MEASURED, RIGHT, WRONG, PartResult, Result
+from course_utils.grading.sandbox import Ended, Limits, run_child
+from course_utils.grading.submission import Submission, read_submission
+
+MOST_CHILDREN = 4  # a child that dies is replaced, and goes on after what killed it
+SEEDS = 2**31
+
+
+def grade(
+    path: str | os.PathLike[str],
+    exercise_id: str,
+    *,
+    seed: int | None = None,
+    device: str = "cpu",
+    isolation: str = "auto",
+) -> Result:
+    """Grades what the folder `path` holds for an exercise; see `grade_submission`."""
+    return grade_submission(read_submission(Path(path), exercise_id), seed=seed, device=device, isolation=isolation)
+
+
+def grade_submission(
+    submission: Submission,
+    *,
+    seed: int | None = None,
+    device: str = "cpu",
+    isolation: str = "auto",
+    limits: Limits | None = None,
+) -> Result:
+    """Grades one submission. Whatever it does, the result has every part of the exercise, with a reason for each loss.
+
+    seed: of the inputs; None draws a fresh one. The same seed gives the same result. device: "cpu" runs kernels on the
+    emulator, "cuda" on the GPU (what the sanitizer and the profiler say comes from the emulator even then).
+    isolation, limits: of the child process, see `sandbox.run_child`. Raises GraderError where that cannot start.
+    """
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"device takes 'cpu' or 'cuda', got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is 'cuda', but PyTorch finds no GPU here: 'cpu' grades on the emulator")
+    if seed is not None and not (isinstance(seed, int) and 0 <= seed < SEEDS):
+        raise ValueError(f"seed takes an int from 0 to {SEEDS - 1}, got {seed!r}")
+    task = exercise(submission.exercise)
+    seed = random.SystemRandom().randrange(SEEDS) if seed is None else seed
+    child = _Child(task, submission, device, isolation, limits or Limits())
+
+    python = _Python()
+    if task.collect is not None and task.cells:
+        python = child.run([], with_python=True)[1]
+    cases = task.cases(torch.Generator().manual_seed(seed), python.tensors) if task.cases else []
+    if device != "cuda":
+        cases = [case for case in cases if not case.reference]
+    outcomes: dict[int, Outcome] = {}
+    if submission.kernel is None:
+        reason = next((p.name for file, p in submission.problems.items() if file.endswith(".cu")), "no kernel")
+        outcomes = {i: Outcome(error=reason, kind="missing") for i in range(len(cases))}
+    if task.collect is None:
+        outcomes, python = child.run(cases if not outcomes else [], with_python=bool(task.cells), before=outcomes)
+    elif not outcomes:
+        outcomes, _ = child.run(cases, with_python=False)
+
+    found = diagnose(task, cases, [outcomes[i] for i in range(len(cases))])
+    judged = _judged(task, submission, python, cases, seed)
+    parts = [_part(task, part, cases, outcomes, found, judged) for part in task.parts]
+    if any(part.status == WRONG for part in parts if not part.bonus):
+        parts = [_too_early(part) if part.status == RIGHT and part.bonus else part for part in parts]
+    parts += [_answer(submission, question, python) for question in task.questions]
+    return Result(task.id, task.title, submission.digest, seed, device, submission.status, tuple(parts))
+
+
+# ---- the child
+
+
+class GraderError(RuntimeError):
+    """The child did not even start: the machine's fault, and no grade of anybody."""
+
+
+@dataclass
+class _Python:
+    """What the Python cells gave: answers, tensors, or why there are none."""
+
+    answers: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)  # by cell
+
+
+@dataclass(frozen=True)
+class _Child:
+    """Runs cases and cells in child processes, and goes on in a new one when the student's code takes one down."""
+
+    task: Exercise
+    submission: Submission
+    device: str
+    isolation: str
+    limits: Limits
+
+    def run(
+        self, cases: Sequence[Case], *, with_python: bool, before: Mapping[int, Outcome] | None = None
+    ) -> tuple[dict[int, Outcome], _Python]:
+        outcomes, python = dict(before or {}), _Python()
+        cells = self._cells() if with_python else ()
+        last = Ended("finished", 0, [], "", "", "")
+        for _ in range(MOST_CHILDREN):
+            runs = tuple(_as_run(i, case) for i, case in enumerate(cases) if i not in outcomes)
+            if not runs and not cells:
+                break
+            job = Job(
+                exercise=self.task.id,
+                device=self.device,
+                file=f"{self.task.name}.cu",
+                kernel=self.submission.kernel or "",
+                kernels=self.task.kernels,
+                assembly=self.task.assembly,
+                runs=runs,
+                cells=cells,
+                questions=tuple(question.name for question in self.task.questions),
+            )
+            last = run_child(pickle.dumps(job), limits=self.limits, isolation=self.isolation, gpu=self.device == "cuda")
+            if not last.messages or last.messages[0].header.get("kind") != "ready":
+                raise GraderError(f"the grader's child process did not start: {last.detail}\n{last.stderr[-2000:]}")
+            begun = None
+            for message in last.messages:
+                kind, index = message.header.get("kind"), message.header.get("index")
+                if kind == "python" and cells:
+                    python, cells = _python(message.header, message.blob, self.task.cells), ()
+                elif kind == "begin" and isinstance(index, int):
+                    begun, cells = index, ()
+                elif kind == "case" and isinstance(index, int) and 0 <= index < len(cases) and index not in outcomes:
+                    outcomes[index] = _outcome(cases[index], message.header, message.blob)
+                    begun = None
+            words = last.detail or last.reason
+            if begun is not None and 0 <= begun < len(cases) and begun not in outcomes:
+                outcomes[begun] = Outcome(error=words, kind=last.reason)
+            elif cells:  # it died in the Python cells
+                python.errors = {name: f"they took their process down: {words}" for name, _ in cells}
+                cells = ()
+        for i in range(len(cases)):
+            words = f"not run, since the process was ended before: {last.detail or last.reason}"
+            outcomes.setdefault(i, Outcome(error=words, kind=last.reason))
+        return outcomes, python
+
+    def _cells(self) -> tuple[tuple[str, str], ...]:
+        there_are = self.submission.cells
+        return tuple((name, there_are[name]) for name in self.task.cells if name in there_are)
+
+
+def _as_run(index: int, case: Case) -> Run:
+    tensors = {name: tensor.contiguous() for name, tensor in case.inputs.items()}
+    for name, output in case.outputs.items():
+        first = output.initial
+        tensors[name] = blank(output.expected.shape, output.dtype) if first is None else first.to(output.dtype)
+    return Run(index, case.launches, tensors, tuple(case.outputs), case.reference)
+
+
+def _outcome(case: Case, header: Mapping[str, Any], blob: bytes) -> Outcome:
+    """A frame of the child as an Outcome. The child may be under the student's control: nothing in it is trusted."""
+    try:
+        findings = tuple(_finding(fields) for fields in header.get("findings", ()))
+        counters = tuple(CounterRow(**row) for row in header.get("counters", ()))
+        line = header.get("line")
+        rest = {"findings": findings, "counters": counters, "line": line if isinstance(line, int) else None}
+        if header.get("error"):
+            return Outcome(error=str(header["error"])[:4000], kind=str(header.get("error_kind", "died")), **rest)
+        outputs, at = {}, 0
+        for name, output in case.outputs.items():
+            size = output.expected.numel() * output.dtype.itemsize
+            piece = blob[at : at + size]
+            outputs[name] = torch.frombuffer(bytearray(piece), dtype=output.dtype).reshape(output.expected.shape)
+            at += size
+        seconds = {key: float(header.get(key, math.nan)) for key in ("seconds", "reference_seconds")}
+        return Outcome(outputs=outputs, **rest, **seconds)
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        return Outcome(error=f"what the child sent back cannot be read ({error})", kind="died")
+
+
+def _finding(fields: Mapping[str, Any]) -> Finding:
+    return Finding(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+
+
+def _python(header: Mapping[str, Any], blob: bytes, cells: Sequence[str]) -> _Python:
+    python = _Python()
+    try:
+        python.errors = {str(cell): str(words)[:1000] for cell, words in header.get("errors", {}).items()}
+        python.answers = dict(header.get("answers") or {})
+        at, tensors = 0, {}
+        for name, dtype, shape in header.get("tensors", ()):
+            empty = torch.empty(shape, dtype=getattr(torch, dtype))
+            piece = bytearray(blob[at : at + empty.nbytes])
+            tensors[name] = torch.frombuffer(piece, dtype=empty.dtype).reshape(shape) if empty.nbytes else empty
+            at += empty.nbytes
+        python.tensors = tensors
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        python.errors = dict.fromkeys(cells, f"what the Python cells gave cannot be read ({error})")
+    return python
+
+
+# ---- points
+
+
+def _part(
+    task: Exercise,
+    part: Part,
+    cases: Sequence[Case],
+    outcomes: Mapping[int, Outcome],
+    found: Sequence[Diagnosis | None],
+    judged: Mapping[str, Diagnosis | None],
+) -> PartResult:
+    mine = [i for i, case in enumerate(cases) if case.part == part.name]
+    wrong = [found[i] for i in mine if found[i] is not None]
+    diagnosis = most_common(wrong) if wrong else None
+    if part.name in judged:
+        diagnosis = judged[part.name]
+    elif not mine and part.bonus:
+        words = Diagnosis("measured on a GPU only")
+        return PartResult(part.name, part.title, part.points, 0, NOT_MEASURED, part.bonus, words)
+    elif not mine:
+        raise AssertionError(f"{task.id}: no case and no verdict for the part {part.name!r}")
+    if diagnosis is None:
+        timed = (i for i in mine if cases[i].reference)
+        diagnosis = next((slow for i in timed if (slow := _too_slow(cases[i], outcomes[i]))), None)
+    earned, status = (part.points, RIGHT) if diagnosis is None else (0, WRONG)
+    return PartResult(part.name, part.title, part.points, earned, status, part.bonus, diagnosis)
+
+
+def _too_early(part: PartResult) -> PartResult:
+    return replace(part, earned=0, status=WRONG, diagnosis=Diagnosis("a bonus counts once all parts are right"))
+
+
+def _too_slow(case: Case, outcome: Outcome) -> Diagnosis | None:
+    ratio = outcome.seconds / outcome.reference_seconds
+    if ratio <= case.ratio:
+        return None
+    words = f"{case.name}: {ratio:.2f} times the reference's time; {case.ratio:g} times earns the points"
+    return Diagnosis("the kernel is slower than the reference allows", words)
+
+
+def _judged(
+    task: Exercise, submission: Submission, python: _Python, cases: Sequence[Case], seed: int
+) -> Mapping[str, Diagnosis | None]:
+    """Verdicts on the parts that have no cases."""
+    if task.judge is None:
+        return {}
+    problem = _python_problem(submission, python, [name for name in task.cells if name != "answers"])
+    if problem is None:
+        return task.judge(python.tensors, torch.Generator().manual_seed(seed))
+    with_cases = {case.part for case in cases}
+    return {part.name: problem for part in task.parts if part.name not in with_cases}
+
+
+def _python_problem(submission: Submission, python: _Python, cells: Sequence[str]) -> Diagnosis | None:
+    """Why there is nothing to judge: a bad notebook, a missing cell, an exception in one."""
+    for name in (*(file for file in submission.problems if file.endswith(".ipynb")), *cells):
+        if name in submission.problems:
+            return submission.problems[name]
+    for name in cells:
+        if name in python.errors:
+            return Diagnosis(f"the cell {name!r} raises an exception", python.errors[name])
+    return None
+
+
+def _answer(submission: Submission, question: Question, python: _Python) -> PartResult:
+    def result(diagnosis: Diagnosis | None) -> PartResult:
+        earned, status = (question.points, RIGHT) if diagnosis is None else (0, WRONG)
+        return PartResult(question.name, question.title, question.points, earned, status, diagnosis=diagnosis)
+
+    problem = _python_problem(submission, python, ("answers",))
+    if problem is not None:
+        return result(problem)
+    given = python.answers.get(question.name)
+    if given is None:
+        return result(Diagnosis("not answered yet", f"answers[{question.name!r}] takes a number", question.read_again))
+    if not isinstance(given, (int, float)) or not math.isfinite(given):
+        return result(Diagnosis("the answer is not a number", f"answers[{question.name!r}] is {given}"))
+    if abs(given - question.value) <= question.tolerance * abs(question.value):
+        return result(None)
+    unit = f" {question.unit}" if question.unit else ""
+    for figure, name in question.misconceptions:
+        if abs(given - figure) <= question.tolerance * abs(figure):
+            return result(Diagnosis(name, f"answered {given:g}{unit}", question.read_again))
+    return result(Diagnosis("the figure is wrong", f"answered {given:g}{unit}", question.read_again))
+
+
+def exercises_in(path: Path) -> list[tuple[Path, str]]:
+    """(folder, exercise id) of what a path means: the exercises/ folder, one chapter in it, or one file of an exercise.
+
+    Raises ValueError where there is none.
+    """
+    if path.is_dir():
+        chapters = [path] if any(_exercises_of(path)) else sorted(child for child in path.iterdir() if child.is_dir())
+        found = [(chapter, exercise_id) for chapter in chapters for exercise_id in _exercises_of(chapter)]
+    else:
+        found = [
+            (path.parent, exercise_id)
+            for exercise_id in EXERCISE_IDS
+            if path.suffix in (".cu", ".ipynb") and exercise_id.split("/")[1] == path.stem
+        ]
+    if not found:
+        raise ValueError(f"{path} is no exercise: give a folder such as exercises/{EXERCISE_IDS[2].split('/')[0]}")
+    return found
+
+
+def _exercises_of(folder: Path) -> list[str]:
+    """The exercises that have a file in this folder."""
+    names = {path.stem for path in folder.iterdir() if path.suffix in (".cu", ".ipynb")}
+    return [exercise_id for exercise_id in EXERCISE_IDS if exercise_id.split("/")[1] in names]

@@ -1,0 +1,146 @@
+"""The self-check at the end of an exercise's notebook: runs the grader on the saved files and shows what it says.
+
+In Jupyter it is a widget with a button that checks again. Without anywidget the grade is a table, and outside Jupyter
+it is printed.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+from pathlib import Path
+
+from IPython import get_ipython
+from IPython.display import display
+
+from course_utils.grading import progress
+from course_utils.grading.catalog import exercise
+from course_utils.grading.grader import grade_submission
+from course_utils.grading.progress import ProgressError
+from course_utils.grading.result import Result
+from course_utils.grading.submission import Submission, read_submission
+from course_utils.widgets.frame import HERE, anywidget, esm
+
+if anywidget is not None:
+    import traitlets
+
+
+class Check:
+    """One exercise in one folder. After `run`, `result` holds the grade and `notes` what else there is to say."""
+
+    def __init__(self, exercise_id: str, folder: str | os.PathLike[str], device: str) -> None:
+        self.exercise, self.folder, self.device = exercise(exercise_id), Path(folder), device
+        self.result: Result | None = None
+        self.notes: list[str] = []
+
+    @property
+    def waiting(self) -> str:
+        """What to say while a check runs."""
+        return f"Checking {self._files()}: this takes a few seconds."
+
+    def run(self) -> None:
+        """Grade the files as they are saved now, and keep the result."""
+        submission = read_submission(self.folder, self.exercise.id)
+        self.notes = [f"Checked {self._files()}. Change them, save, and check again."]
+        self.notes += [_unsaved(cell) for cell in _stale_cells(submission)]
+        self.result = grade_submission(submission, device=self.device)
+        try:
+            progress.record(self.result)
+        except ProgressError as error:
+            self.notes.append(f"Not kept: {error}")
+
+    @property
+    def summary(self) -> str:
+        """The result in a sentence, which a screen reader reads aloud, and the notes."""
+        assert self.result is not None
+        words = f"{self.result.earned} of {self.result.points} points."
+        if self.result.full:
+            words += " Everything is right."
+        elif self.result.diagnosis:
+            words += f" To begin with: {self.result.diagnosis.name}."
+        return "\n".join([words, *self.notes])
+
+    def _files(self) -> str:
+        """The files that are read, with the time when they were saved."""
+        suffixes = [".cu"] * bool(self.exercise.kernels) + [".ipynb"] * bool(self.exercise.cells)
+        paths = [self.folder / f"{self.exercise.name}{suffix}" for suffix in suffixes]
+        saved = [f"{path.name} ({_saved(path)})" for path in paths]
+        return " and ".join(saved)
+
+
+def _saved(path: Path) -> str:
+    try:
+        return f"saved at {datetime.fromtimestamp(path.stat().st_mtime):%H:%M:%S}"
+    except OSError:
+        return "missing"
+
+
+def _stale_cells(submission: Submission) -> list[str]:
+    """The cells whose last run here differs from what is saved; a cell is known by its first line."""
+    shell = get_ipython()
+    ran = {source.strip().split("\n")[0]: source.strip() for source in (shell.user_ns.get("In", ()) if shell else ())}
+    saved = {name: source.strip() for name, source in submission.cells.items()}
+    return [name for name, source in saved.items() if ran.get(source.split("\n")[0], source) != source]
+
+
+def _unsaved(cell: str) -> str:
+    return f"The cell {cell!r} was run with other text than is saved: save the notebook (Ctrl+S) and check again."
+
+
+if anywidget is not None:
+
+    class Panel(anywidget.AnyWidget):
+        """The widget: a button, the state of the check in words, and the grade as HTML."""
+
+        _esm = esm("grade_panel.js")
+        _css = (HERE / "widgets.css").read_text(encoding="utf-8")
+        title = traitlets.Unicode().tag(sync=True)
+        status = traitlets.Unicode().tag(sync=True)
+        page = traitlets.Unicode().tag(sync=True)
+        busy = traitlets.Bool(False).tag(sync=True)
+        asked = traitlets.Int(0).tag(sync=True)
+
+        def __init__(self, checked: Check) -> None:
+            super().__init__(title=checked.exercise.title)
+            self._check = checked
+            self._show()
+            self.observe(self._again, "asked")
+
+        def _show(self) -> None:
+            assert self._check.result is not None
+            self.status, self.page = self._check.summary, self._check.result.to_html()
+
+        def _again(self, _: object) -> None:
+            self.busy, self.status = True, self._check.waiting
+            try:
+                self._check.run()
+                self._show()
+            except Exception as error:  # of the grader itself: here nobody would see a traceback
+                self.status = f"The check did not run: {type(error).__name__}: {error}"
+            finally:
+                self.busy = False
+
+        def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
+            live, metadata = super()._repr_mimebundle_()
+            return {**live, "text/html": self.page, "text/plain": f"{self._check.result}\n{self.status}"}, metadata
+
+
+def check(exercise_id: str, folder: str | os.PathLike[str] = ".", *, device: str = "cpu") -> None:
+    """Grade the exercise whose files lie in `folder`, show the grade, and keep it (`python -m course_utils progress`).
+
+    Reads what is saved, not what an editor shows. Whatever is wrong with the files is part of the grade. Raises
+    LookupError for an unknown exercise.
+    """
+    checked = Check(exercise_id, folder, device)
+    if get_ipython() is None:
+        checked.run()
+        print(checked.result, *checked.notes, sep="\n")
+        return
+    # Words first, since a check takes seconds; then the panel in their place.
+    handle = display({"text/plain": checked.waiting}, raw=True, display_id=True)
+    checked.run()
+    if anywidget is not None:
+        handle.update(Panel(checked))
+    else:
+        handle.update(checked.result)
+        print(*checked.notes, sep="\n")

@@ -1,0 +1,125 @@
+"""The grade of one exercise: points part by part, each with what is wrong and where to read again."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+
+from course_utils.grading.exercise import Diagnosis
+
+RIGHT, WRONG, NOT_MEASURED = "right", "wrong", "not measured"
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """One part: `earned` of `points`. status: "right", "wrong", or "not measured" (a bonus that needs a GPU)."""
+
+    name: str
+    title: str
+    points: int
+    earned: int
+    status: str
+    bonus: bool = False
+    diagnosis: Diagnosis | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """The grade of one submission.
+
+    exercise: its id; digest: of the submission; seed: of the inputs; device: "cpu" (the emulator) or "cuda".
+    status: as `Submission.status`.
+    """
+
+    exercise: str
+    title: str
+    digest: str
+    seed: int
+    device: str
+    status: str
+    parts: tuple[PartResult, ...]
+
+    @property
+    def earned(self) -> int:
+        """Points, with bonuses."""
+        return sum(part.earned for part in self.parts)
+
+    @property
+    def points(self) -> int:
+        """What a right submission earns, without bonuses."""
+        return sum(part.points for part in self.parts if not part.bonus)
+
+    @property
+    def full(self) -> bool:
+        """Whether every part that is no bonus is right."""
+        return all(part.status == RIGHT for part in self.parts if not part.bonus)
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """The main one: that of most lost points, of these the first. None where nothing is wrong."""
+        lost: Counter[str] = Counter()
+        first: dict[str, Diagnosis] = {}
+        for part in self.parts:
+            if part.diagnosis is not None and part.status == WRONG:
+                lost[part.diagnosis.name] += part.points if not part.bonus else 0
+                first.setdefault(part.diagnosis.name, part.diagnosis)
+        return first[max(lost, key=lambda name: lost[name])] if lost else None
+
+    def to_json(self) -> str:
+        """As text that `from_json` reads, the same for the same result."""
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Result:
+        """Raises ValueError (KeyError, TypeError) for text that `to_json` did not write."""
+        fields = json.loads(text)
+        fields["parts"] = tuple(
+            PartResult(**{**part, "diagnosis": part["diagnosis"] and Diagnosis(**part["diagnosis"])})
+            for part in fields["parts"]
+        )
+        return cls(**fields)
+
+    def __str__(self) -> str:
+        lines = [f"{self.title}: {self.earned} of {self.points} points"]
+        seen: set[Diagnosis] = set()
+        for part in self.parts:
+            mark = {RIGHT: "+", WRONG: "-"}.get(part.status, " ")
+            bonus = " (bonus)" if part.bonus else ""
+            lines.append(f"  {mark} {part.earned}/{part.points}{bonus}  {part.title}")
+            if part.diagnosis is not None:
+                lines.append(f"        {part.diagnosis.name}")
+                if part.diagnosis not in seen:
+                    lines += [f"        {line}" for line in part.diagnosis.detail.splitlines()]
+                    if part.diagnosis.read_again:
+                        lines.append(f"        read again: {part.diagnosis.read_again}")
+                seen.add(part.diagnosis)
+        return "\n".join(lines)
+
+    def to_html(self) -> str:
+        """A heading and a table with one row per part, without styles: the page around it brings them."""
+        rows, seen = [], set()
+        for part in self.parts:
+            said = ""
+            if part.diagnosis is not None:
+                said = f"<strong>{html.escape(part.diagnosis.name)}</strong>"
+                if part.diagnosis not in seen:
+                    if part.diagnosis.detail:
+                        said += f"<pre>{html.escape(part.diagnosis.detail)}</pre>"
+                    if part.diagnosis.read_again:
+                        said += f"<div>Read again: {html.escape(part.diagnosis.read_again)}</div>"
+                seen.add(part.diagnosis)
+            bonus = " (bonus)" if part.bonus else ""
+            rows.append(
+                f'<tr class="ak-{part.status.replace(" ", "-")}"><td>{html.escape(part.title)}{bonus}</td>'
+                f"<td>{part.status}</td><td>{part.earned} / {part.points}</td><td>{said}</td></tr>"
+            )
+        head = "<tr><th>part</th><th></th><th>points</th><th>diagnosis</th></tr>"
+        return (
+            f"<p><strong>{html.escape(self.title)}: {self.earned} of {self.points} points</strong></p>"
+            f'<table class="ak-grade"><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
+        )
+
+    def _repr_html_(self) -> str:
+        return self.to_html()

@@ -1,0 +1,298 @@
+"""The child process: compiles and launches a student's kernel, runs the Python cells, and sends back what came out.
+
+Started by sandbox.run_child as `python -m course_utils.grading.runner JOB RESULTS`, two file numbers. It judges nothing
+and knows no right answer. Frames that it sends:
+
+    {"kind": "ready"}
+    {"kind": "python", "answers": {...}, "tensors": [...], "errors": {...}}    blob: the tensors' bytes
+    {"kind": "begin", "index": i}
+    {"kind": "case", "index": i, "error": ..., "findings": [...], ...}        blob: the outputs' bytes, in order
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import pickle
+import re
+import resource
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule, read_kernel
+from course_utils.emulator import configure, profile, sanitize
+from course_utils.grading import catalog
+from course_utils.grading.job import LAUNCH_SECONDS, PYTHON_BYTES, PYTHON_SECONDS, Job, Run
+from course_utils.grading.kernel_rules import broken_rule
+from course_utils.grading.sandbox import read_job, send
+from course_utils.kernel_source import KernelSource, find_kernels, required_architecture
+from course_utils.nvrtc import compile_kernel
+
+MOST_FINDINGS = 40
+MOST_TIMEOUTS = 3  # launches that never end, before the rest is left alone
+LARGEST_PYTHON = 64 << 20  # bytes that the Python cells may give back
+
+
+def main() -> None:
+    job_file, results = int(sys.argv[1]), int(sys.argv[2])
+    job: Job = pickle.loads(read_job(job_file))
+    torch.set_num_threads(1)
+    send(results, {"kind": "ready"})  # from here on, what goes wrong is the student's
+    if job.cells:
+        _send_python(job, results)
+    if job.runs:
+        _send_cases(job, results)
+
+
+# ---- the student's Python
+
+
+def _send_python(job: Job, results: int) -> None:
+    """Runs the cells in a process of their own, so that exit() or a crash there leaves the kernels alone."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        os.close(reading)
+        os.close(results)
+        resource.setrlimit(resource.RLIMIT_DATA, (PYTHON_BYTES, PYTHON_BYTES))
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.writelines(_run_python(job))
+        os._exit(0)
+    os.close(writing)
+    content, deadline, in_time = bytearray(), time.monotonic() + PYTHON_SECONDS, True
+    while len(content) <= LARGEST_PYTHON:
+        in_time = bool(select.select([reading], [], [], max(0.0, deadline - time.monotonic()))[0])
+        piece = os.read(reading, 1 << 20) if in_time else b""
+        if not piece:
+            break
+        content += piece
+    os.close(reading)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    header, blob = _parse_python(bytes(content))
+    if header is None:
+        how = f"they did not end within {PYTHON_SECONDS:.0f} s"
+        if in_time:
+            ended = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            how = f"they ended the process ({ended}) before the answers were read"
+        header, blob = {"errors": dict.fromkeys((cell for cell, _ in job.cells), how)}, b""
+    send(results, {**header, "kind": "python"}, blob)
+
+
+def _run_python(job: Job) -> list[bytes]:
+    """What the cells give: a line of JSON, then the tensors' bytes."""
+    task = catalog.exercise(job.exercise)
+    names: dict[str, object] = {"__name__": "__main__"}
+    answers: dict[str, float | str | None] = {}
+    tensors: Mapping[str, Tensor] = {}
+    errors: dict[str, str] = {}  # by cell: one that fails does not stop the others
+    for cell, source in job.cells:
+        try:
+            exec(compile(_without_magics(source), f"cell {cell!r}", "exec"), names)
+            if cell == "answers":
+                answers = _answers(names.get("answers"), job.questions)
+            elif task.collect is not None and cell == job.cells[-1][0]:
+                tensors = task.collect(names)
+        except BaseException as error:  # sys.exit too
+            errors[cell] = _last_line(error)
+    header: dict[str, Any] = {"answers": answers, "errors": errors}
+    header["tensors"] = [(name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in tensors.items()]
+    return [json.dumps(header).encode() + b"\n", *(_bytes(tensor) for tensor in tensors.values())]
+
+
+def _answers(given: object, questions: Sequence[str]) -> dict[str, float | str | None]:
+    if not isinstance(given, dict):
+        raise TypeError(f"answers must be a dict, got {type(given).__name__}")
+    return {name: _number(given.get(name)) for name in questions}
+
+
+def _without_magics(source: str) -> str:
+    """IPython's own lines, such as %matplotlib, say nothing to Python."""
+    return re.sub(r"^[ \t]*[%!].*$", "", source, flags=re.MULTILINE)
+
+
+def _number(value: object) -> float | str | None:
+    """An answer as a float; None where there is none yet, and what it is instead where it is no number."""
+    if value is None or value is Ellipsis:
+        return None
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return repr(value)[:80]
+
+
+def _last_line(error: BaseException) -> str:
+    """The exception in one line, with the line of the student's cell that it came from."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith("cell ")]
+    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {str(error)[:500]}{place}"
+
+
+def _parse_python(content: bytes) -> tuple[dict[str, Any] | None, bytes]:
+    line, _, blob = content.partition(b"\n")
+    try:
+        header = json.loads(line)
+    except (ValueError, RecursionError):
+        return None, b""
+    return (header, blob) if isinstance(header, dict) else (None, b"")
+
+
+# ---- the student's kernel
+
+
+def _send_cases(job: Job, results: int) -> None:
+    source = KernelSource(job.kernel, Path.cwd() / job.file, job.file)
+    problem = _interface_problem(job, source)
+    modules: dict[tuple[str, ...], RawModule | dict[str, Any]] = {}
+    timeouts = 0
+    for run in job.runs:
+        send(results, {"kind": "begin", "index": run.index})
+        header: dict[str, Any] = {}
+        outputs: list[bytes] = []
+        if problem is not None:
+            header = problem
+        elif timeouts >= MOST_TIMEOUTS:
+            header = {"error": f"not run, since {timeouts} launches before did not end", "error_kind": "time limit"}
+        else:
+            header, outputs = _run_case(job, run, source, modules)
+            timeouts += header.get("error_kind") == "time limit"
+        send(results, {**header, "kind": "case", "index": run.index}, b"".join(outputs))
+        if header.get("error_kind") == "gpu":
+            os._exit(1)  # after a fault CUDA takes no more launches from this process: the next case has a new one
+
+
+def _interface_problem(job: Job, source: KernelSource) -> dict[str, Any] | None:
+    """What keeps every launch from being tried, if anything does."""
+    rule = broken_rule(source, assembly=job.assembly)
+    if rule is not None:
+        return {"error": rule[0], "error_kind": "rule", "line": rule[1]}
+    there_are = sorted(name for name, kernel in find_kernels(source).items() if kernel.bodies)
+    for kernel in job.kernels:
+        if kernel not in there_are:
+            listed = ", ".join(there_are) or "no __global__ function"
+            return {"error": f"{job.file} must define {kernel}(); it defines {listed}", "error_kind": "interface"}
+    return None
+
+
+def _compiled(
+    source: KernelSource, options: tuple[str, ...], modules: dict[tuple[str, ...], RawModule | dict[str, Any]]
+) -> RawModule | dict[str, Any]:
+    """The module of these options, or why there is none. NVIDIA's compiler has the first word: what it refuses would
+    not run on a GPU, though the emulator's C++ compiler may take it.
+    """
+    if options not in modules:
+        try:
+            needed = required_architecture(source)
+            compile_kernel(source, str(needed) if needed.exact or needed.number > 80 else "sm_80", options)
+            modules[options] = RawModule(code=source, options=options)
+        except CompileError as error:
+            modules[options] = _compile_problem(error, source.name)
+    return modules[options]
+
+
+def _compile_problem(error: CompileError, file: str) -> dict[str, Any]:
+    first = re.search(rf"^.*{re.escape(file)}[:(](\d+)\b.*error.*$", error.log or str(error), flags=re.MULTILINE)
+    text = first[0].strip() if first else str(error)[:500]
+    return {"error": text, "error_kind": "compile", "line": int(first[1]) if first else None}
+
+
+def _run_case(
+    job: Job, run: Run, source: KernelSource, modules: dict[tuple[str, ...], RawModule | dict[str, Any]]
+) -> tuple[dict[str, Any], list[bytes]]:
+    header: dict[str, Any] = {}
+    for launch in run.launches:
+        module = _compiled(source, launch.options, modules)
+        if isinstance(module, dict):
+            return module, []
+    problem: dict[str, Any] = {}
+    if not run.reference:  # what is to be timed is too large for the emulator
+        tensors = {name: tensor.clone() for name, tensor in run.tensors.items()}
+        with (
+            configure(time_limit=LAUNCH_SECONDS, threads=1),
+            sanitize() as report,
+            profile() as counters,
+            contextlib.redirect_stdout(io.StringIO()),  # printf of a kernel
+        ):
+            problem = _launch(run, modules, tensors)
+        header["findings"] = [asdict(finding) for finding in report.findings[:MOST_FINDINGS]]
+        header["counters"] = [asdict(row) for row in counters.rows]
+    if job.device == "cuda" and not problem:
+        tensors = {name: tensor.to("cuda", copy=True) for name, tensor in run.tensors.items()}
+        problem = _launch(run, modules, tensors)
+        if not problem and run.reference:
+            header |= _timings(run, modules, tensors)
+    if problem:
+        return {**header, **problem}, []
+    header["outputs"] = list(run.outputs)
+    return header, [_bytes(tensors[name]) for name in run.outputs]
+
+
+def _launch(
+    run: Run, modules: Mapping[tuple[str, ...], RawModule | dict[str, Any]], tensors: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """Runs the launches of a case on these tensors; returns what went wrong, or nothing."""
+    try:
+        for launch in run.launches:
+            function = modules[launch.options].get_function(launch.kernel)
+            function(launch.grid, launch.block, _arguments(launch, tensors), shared_mem=launch.shared_mem)
+        if any(tensor.is_cuda for tensor in tensors.values()):
+            torch.cuda.synchronize()
+    except KernelError as error:
+        return {"error": str(error), "error_kind": error.kind, "line": error.line}
+    except CompileError as error:
+        return _compile_problem(error, modules[launch.options].name)
+    except LaunchError as error:
+        return {"error": str(error), "error_kind": "launch"}
+    except (TypeError, ValueError, LookupError) as error:
+        return {"error": str(error), "error_kind": "interface"}
+    except Exception as error:  # CuPy's and the driver's own
+        return {"error": f"{type(error).__name__}: {error}", "error_kind": "gpu"}
+    return {}
+
+
+def _arguments(launch: Any, tensors: Mapping[str, Tensor]) -> tuple[Tensor | np.generic, ...]:
+    return tuple(tensors[a] if isinstance(a, str) else a for a in launch.arguments)
+
+
+def _timings(
+    run: Run, modules: Mapping[tuple[str, ...], RawModule | dict[str, Any]], tensors: Mapping[str, Tensor]
+) -> dict[str, float]:
+    from course_utils.timing import compare
+
+    theirs = [(RawModule(code=read_kernel(name), options=launch.options), launch) for name, launch in run.reference]
+    ours = [(modules[launch.options], launch) for launch in run.launches]
+
+    def work(pairs: list[tuple[Any, Any]]) -> Any:
+        ready = [(m.get_function(launch.kernel), launch, _arguments(launch, tensors)) for m, launch in pairs]
+
+        def run_all() -> None:
+            for function, launch, arguments in ready:
+                function(launch.grid, launch.block, arguments, shared_mem=launch.shared_mem)
+
+        return run_all
+
+    times = compare({"student": work(ours), "reference": work(theirs)})
+    return {"seconds": times["student"].median / 1e3, "reference_seconds": times["reference"].median / 1e3}
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+if __name__ == "__main__":
+    main()

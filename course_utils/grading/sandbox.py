@@ -1,0 +1,546 @@
+"""Runs one module in a child process that can harm nobody: limits, and namespaces where the machine has bubblewrap.
+
+    child.py     what the child does first; the frames of its results
+    landlock.py  fewer rights without bubblewrap
+
+With "bubblewrap" the child sees a file system of its own: the system's programs, Python, this package and the kernels,
+all read-only; one temporary folder of limited size; no network; no other processes. With "limits" it is its user's
+process: time, memory, processes, output and the size of files are limited. Landlock, where the kernel has it and no GPU
+is used, bars it from other files, from TCP and from other processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import select
+import shlex
+import shutil
+import signal
+import site
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from course_utils.grading.child import END, FRAME, MARKER, apply_limits, descendants, read_job, send
+
+__all__ = [
+    "Ended",
+    "Limits",
+    "Message",
+    "apply_limits",
+    "isolation_available",
+    "read_job",
+    "run_child",
+    "send",
+]
+
+PACKAGE = Path(__file__).resolve().parent.parent
+CHILD = PACKAGE / "grading" / "child.py"
+WATCH_SECONDS = 0.05
+TAIL_BYTES = 16 << 10  # of stdout and stderr, for the one who looks into a failure
+LARGEST_HEADER = 1 << 20
+LARGEST_RESULTS = 512 << 20  # all headers and blobs together
+MOST_RESULTS = 10_000
+INSIDE = "/tmp"  # the one writable folder of a child in bubblewrap
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
+ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
+HIDDEN = ("solutions", "exercises", "tests")  # beside the package
+PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "CXX", "COURSE_EMULATOR_CXX", "COURSE_KERNELS", "LD_LIBRARY_PATH")
+PASSED_ON_WITH_GPU = ("CUDA_", "NVIDIA_", "CUPY_")  # every variable that starts so
+INSTALL = "install it (`apt install bubblewrap`, `dnf install bubblewrap`; version 0.8 or newer)"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """seconds: wall-clock time. memory: bytes, all processes together. file_bytes: one file, and all that is written.
+    output_bytes: stdout and stderr together.
+    """
+
+    seconds: float = 60.0
+    memory: int = 4 << 30
+    processes: int = 64
+    file_bytes: int = 256 << 20
+    output_bytes: int = 8 << 20
+
+
+@dataclass(frozen=True)
+class Message:
+    """One result of the child. Everything in it may be made up: the student's code runs in that process."""
+
+    header: dict[str, Any]
+    blob: bytes = b""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the child ended.
+
+    reason: "finished" (its module ran to the end), "time limit", "memory limit", "process limit", "output limit",
+    "file limit" or "died". status: exit status, 128 + n after signal n. messages: what it sent before.
+    stdout, stderr: the last 16 KB of each. detail: the reason in a student's words; empty where it finished.
+    """
+
+    reason: str
+    status: int
+    messages: list[Message]
+    stdout: str = ""
+    stderr: str = ""
+    detail: str = ""
+
+
+def run_child(
+    job: bytes,
+    *,
+    module: str = "course_utils.grading.runner",
+    limits: Limits | None = None,
+    isolation: str = "auto",
+    gpu: bool = False,
+) -> Ended:
+    """Runs `module` (or the .py file of that path) as `__main__` in a child, with sys.argv[1:] = JOB, RESULTS.
+
+    These are file numbers for `read_job` and `send`. isolation: "bubblewrap", "limits", or "auto": the first where it
+    runs. When this returns, or raises, no process of the child is left.
+    Raises ValueError for an unknown isolation, RuntimeError where bubblewrap is wanted and does not run.
+    """
+    limits = limits or Limits()
+    if isolation not in ("auto", "bubblewrap", "limits"):
+        raise ValueError(f'isolation takes "auto", "bubblewrap" or "limits", got {isolation!r}')
+    if isolation != "limits":
+        runs, why_not = isolation_available()
+        if isolation == "bubblewrap" and not runs:
+            raise RuntimeError(f"bubblewrap does not run here: {why_not}")
+        isolation = "bubblewrap" if runs else "limits"
+    keeper = isolation == "limits"
+    settings = {
+        "module": module,
+        "limits": asdict(limits),
+        "gpu": gpu,
+        "keeper": keeper,
+        "parent": os.getpid(),
+        "paths": [str(PACKAGE.parent), *_user_site()],
+    }
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(_private_folder()) if keeper else Path(INSIDE)
+        if keeper:
+            etc = [f"/etc/{name}" for name in ETC]
+            settings["readable"] = [*SYSTEM, *etc, "/proc", "/sys", *map(str, _read_only_folders())]
+            settings["readable"] += [module] if module.endswith(".py") else []
+            settings["writable"] = [str(folder), *DEVICES]
+        runtime = _runtime_file()
+        if runtime is None:
+            handed_over = []
+        elif keeper:
+            cache = folder / "cache" / runtime.parent.name
+            cache.mkdir(parents=True)
+            shutil.copy(runtime, cache / runtime.name)  # a link would let the child write to the original
+        else:
+            handed_over = ["--ro-bind", str(runtime), f"{INSIDE}/cache/{runtime.parent.name}/{runtime.name}"]
+        job_file = stack.enter_context(_file_with(job))
+        reading, writing = os.pipe()
+        told, telling = os.pipe()  # by bwrap
+        for file in (reading, told):
+            stack.callback(os.close, file)
+        with os.fdopen(writing, "wb", buffering=0), os.fdopen(telling, "wb", buffering=0):
+            command = [sys.executable, "-I", "-B", str(CHILD), json.dumps(settings), str(job_file), str(writing)]
+            if not keeper:
+                files = [*handed_over, *(["--ro-bind", module, module] if module.endswith(".py") else [])]
+                bubblewrap = _bubblewrap(limits.file_bytes, gpu, tuple(files))
+                command = [*bubblewrap, "--info-fd", str(telling), "--", *command]
+            environment = _environment(folder, gpu)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                pass_fds=(job_file, writing, telling),
+                start_new_session=True,
+                cwd=folder if keeper else "/",
+                env=environment,
+            )
+        try:
+            watch = _Watch(process, reading, limits, folder if keeper else None)
+            watch.run()
+        finally:
+            if keeper:
+                _end_with_keeper(process, environment[MARKER])
+            else:
+                _end_namespace(process, told)
+            for pipe in (process.stdout, process.stderr):
+                pipe.close()
+        return watch.ended()
+
+
+# ---- what the child can see
+
+
+@functools.cache
+def isolation_available() -> tuple[bool, str]:
+    """Whether bubblewrap runs here, and if not, why. It is tried."""
+    if sys.platform != "linux" or shutil.which("bwrap") is None:
+        return False, f"there is no program bwrap; {INSTALL}"
+    command = [*_bubblewrap(1 << 20, False, ()), "--", sys.executable, "-I", "-S", "-c", "pass"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=20, check=False, env=_environment(Path(INSIDE), False)
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return False, str(error)
+    if done.returncode == 0:
+        return True, ""
+    said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+    if "Unknown option" in said[0]:
+        return False, f"it is too old ({said[0]}); {INSTALL}"
+    return False, f"{said[0]}. The system must allow unprivileged user namespaces (containers often do not)"
+
+
+def _bubblewrap(file_bytes: int, gpu: bool, files: tuple[str, ...]) -> list[str]:
+    """The command line up to the program: namespaces and mounts. `files`: more arguments, for single files."""
+    command = ["bwrap", "--unshare-user", "--unshare-all", "--disable-userns", "--die-with-parent", "--new-session"]
+    command += ["--cap-drop", "ALL", "--hostname", "sandbox", "--size", str(file_bytes), "--tmpfs", INSIDE]
+    for name in SYSTEM:
+        if os.path.islink(name):
+            command += ["--symlink", os.readlink(name), name]
+        elif os.path.isdir(name):
+            command += ["--ro-bind", name, name]
+    for name in ETC:
+        command += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    mounted = [Path("/usr")]
+    for place in _read_only_folders():
+        if not any(place.is_relative_to(there) for there in mounted):
+            command += ["--ro-bind", str(place), str(place)]
+            mounted.append(place)
+    for name in HIDDEN:
+        place = PACKAGE.parent / name
+        if place.is_dir() and any(place.is_relative_to(there) for there in mounted):
+            command += ["--perms", "0555", "--size", "4096", "--tmpfs", str(place)]
+    command += [*files, "--proc", "/proc", "--dev", "/dev"]
+    if gpu:
+        devices = [*Path("/dev").glob("nvidia*"), Path("/dev/dxg")]
+        for device in devices:
+            command += ["--dev-bind-try", str(device), str(device)]
+        command += ["--ro-bind", "/sys", "/sys"]
+    # What is mounted is a tmpfs without a limit: /dev, with /dev/shm, and the root.
+    command += ["--remount-ro", "/dev", "--remount-ro", "/"]
+    return [*command, "--chdir", INSIDE]
+
+
+def _read_only_folders() -> list[Path]:
+    """Python, this package, the kernels and the C++ compiler, each under its own name and under that of its target."""
+    from course_utils.kernel_source import KERNELS
+
+    folders = [Path(sys.prefix), Path(sys.base_prefix), Path(os.path.realpath(sys.executable)).parent.parent]
+    folders += [PACKAGE, KERNELS, *map(Path, _user_site())]
+    words = shlex.split(os.environ.get("COURSE_EMULATOR_CXX") or os.environ.get("CXX") or "g++")
+    compiler = shutil.which(words[0]) if words else None
+    if compiler is not None:
+        prefix = Path(os.path.realpath(compiler)).parent.parent
+        if not Path.home().is_relative_to(prefix) and not PACKAGE.is_relative_to(prefix):
+            folders.append(prefix)
+    both = [way for folder in folders for way in (folder.absolute(), folder.resolve())]
+    return [folder for folder in dict.fromkeys(both) if folder.is_dir()]
+
+
+def _user_site() -> list[str]:
+    """Where `pip install --user` puts packages, if this Python looks there (the child's option -I would not)."""
+    folder = site.getusersitepackages()
+    return [folder] if site.ENABLE_USER_SITE and os.path.isdir(folder) else []
+
+
+def _environment(folder: Path, gpu: bool) -> dict[str, str]:
+    """A small environment, whose writable places are all below `folder`."""
+    passed_on = PASSED_ON_WITH_GPU if gpu else ()
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in PASSED_ON or (passed_on and name.startswith(passed_on))
+    }
+    return environment | {
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "USER": "student",
+        "LOGNAME": "student",
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        MARKER: uuid.uuid4().hex,
+    }
+
+
+def _runtime_file() -> Path | None:
+    """The emulator's runtime library, built here once: the child cannot keep what it builds. None: no compiler."""
+    from course_utils.emulator.compiler import build_runtime, find_compiler
+    from course_utils.errors import CompileError
+
+    try:
+        return build_runtime(find_compiler())
+    except CompileError:
+        return None  # the child will say so itself
+
+
+@contextlib.contextmanager
+def _private_folder() -> Iterator[Path]:
+    folder = tempfile.mkdtemp(prefix="grading-")
+    try:
+        yield Path(folder)
+    finally:
+        with contextlib.suppress(RecursionError):
+            shutil.rmtree(folder, ignore_errors=True)
+        for command in (["rm", "-rf"], ["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            if os.path.exists(folder):  # folders without rights, or in folders, deeper than Python goes
+                subprocess.run([*command, folder], capture_output=True, check=False)
+
+
+@contextlib.contextmanager
+def _file_with(content: bytes) -> Iterator[int]:
+    """A file in memory that nobody can change."""
+    import fcntl
+
+    file = os.memfd_create("job", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with os.fdopen(os.dup(file), "wb") as writer:
+            writer.write(content)
+        fcntl.fcntl(
+            file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        )
+        yield file
+    finally:
+        os.close(file)
+
+
+# ---- watching it
+
+
+class _Malformed(Exception):
+    """The child's results are no frames of ours."""
+
+
+@dataclass
+class _Parser:
+    """Takes the child's results apart as they come."""
+
+    messages: list[Message] = field(default_factory=list)
+    finished: bool = False
+    _waiting: bytearray = field(default_factory=bytearray)
+    _taken: int = 0
+
+    def feed(self, piece: bytes) -> None:
+        """Raises _Malformed."""
+        self._waiting += piece
+        while len(self._waiting) >= FRAME.size:
+            header_bytes, blob_bytes = FRAME.unpack_from(self._waiting)
+            end = FRAME.size + header_bytes + blob_bytes
+            too_much = header_bytes > LARGEST_HEADER or self._taken + end > LARGEST_RESULTS
+            if too_much or len(self.messages) >= MOST_RESULTS:
+                raise _Malformed("it sent more results than it may")
+            if len(self._waiting) < end:
+                return
+            header = bytes(self._waiting[FRAME.size : FRAME.size + header_bytes])
+            blob = bytes(self._waiting[FRAME.size + header_bytes : end])
+            del self._waiting[:end]
+            self._taken += end
+            try:
+                content = json.loads(header)
+            except (ValueError, RecursionError):
+                content = None
+            if not isinstance(content, dict):
+                raise _Malformed("it sent results that cannot be read")
+            if blob == END and not content:
+                self.finished = True
+            else:
+                self.messages.append(Message(content, blob))
+
+
+class _Watch:
+    """Reads what a child says and ends it where it goes too far."""
+
+    def __init__(self, process: subprocess.Popen[bytes], results: int, limits: Limits, folder: Path | None) -> None:
+        assert process.stdout is not None and process.stderr is not None
+        self._process, self._limits, self._folder = process, limits, folder
+        self._started = time.monotonic()
+        self._results, self._stdout, self._stderr = results, process.stdout.fileno(), process.stderr.fileno()
+        self._tails = {self._stdout: bytearray(), self._stderr: bytearray()}
+        self._said = self._open = 0
+        self._parser = _Parser()
+        self._reason, self._detail = "", ""
+        self._folder_looked_at = self._started
+
+    def run(self) -> None:
+        """Returns when the child has ended, or must be."""
+        poll = select.poll()
+        for file in (self._results, self._stdout, self._stderr):
+            poll.register(file, select.POLLIN)
+            self._open += 1
+        next_look = self._started + WATCH_SECONDS
+        while not self._reason:
+            wait = max(0.0, next_look - time.monotonic())
+            if self._open:
+                self._read_all(poll, wait)
+            else:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(wait)
+                    break
+            if time.monotonic() >= next_look:
+                if self._process.poll() is not None:
+                    break
+                self._look()
+                next_look = time.monotonic() + WATCH_SECONDS
+        while self._open and not self._reason and self._read_all(poll, 0.0):
+            pass  # what it said last
+
+    def _read_all(self, poll: select.poll, seconds: float) -> bool:
+        """Waits so long for something to read, and reads it. Whether there was any."""
+        ready = poll.poll(seconds * 1000)
+        for file, _ in ready:
+            if not self._read(file):
+                poll.unregister(file)
+                self._open -= 1
+        return bool(ready)
+
+    def _read(self, file: int) -> bool:
+        """Whether there may be more to come."""
+        piece = os.read(file, 1 << 20)
+        if file == self._results:
+            try:
+                self._parser.feed(piece)
+            except _Malformed as error:
+                self._end("died", str(error))
+            return bool(piece)
+        self._said += len(piece)
+        self._tails[file] += piece
+        del self._tails[file][:-TAIL_BYTES]
+        if self._said > self._limits.output_bytes:
+            self._end("output limit", f"it printed more than {_size(self._limits.output_bytes)}")
+        return bool(piece)
+
+    def _look(self) -> None:
+        limits, now = self._limits, time.monotonic()
+        if now - self._started > limits.seconds:
+            return self._end("time limit", f"it did not end within {limits.seconds:g} s")
+        processes = descendants(self._process.pid)
+        if len(processes) > limits.processes:
+            return self._end("process limit", f"it started more than {limits.processes} processes")
+        if sum(map(_memory, processes)) > limits.memory:
+            return self._end("memory limit", f"it took more than {_size(limits.memory)} of memory")
+        if self._folder is not None and now - self._folder_looked_at > 10 * WATCH_SECONDS:
+            if _folder_bytes(self._folder) > limits.file_bytes:
+                return self._end("file limit", f"it wrote more than {_size(limits.file_bytes)} to files")
+            self._folder_looked_at = time.monotonic()
+        return None
+
+    def _end(self, reason: str, detail: str) -> None:
+        self._reason, self._detail = reason, detail
+
+    def ended(self) -> Ended:
+        """After the process is gone."""
+        status = self._process.returncode
+        status = status if status >= 0 else 128 - status
+        reason, detail = self._reason, self._detail
+        if not reason and self._parser.finished and status == 0:
+            reason = "finished"
+        elif not reason and status == 128 + signal.SIGXFSZ:
+            reason, detail = "file limit", f"it wrote a file of more than {_size(self._limits.file_bytes)}"
+        elif not reason:
+            reason, detail = "died", _how_it_died(status)
+        out, err = (bytes(tail).decode(errors="replace") for tail in self._tails.values())
+        return Ended(reason, status, self._parser.messages, out, err, detail)
+
+
+def _how_it_died(status: int) -> str:
+    if status in (0, 1):
+        return f"it ended before it was done (exit status {status})"
+    with contextlib.suppress(ValueError):
+        return f"it crashed ({signal.Signals(status - 128).name})"
+    return f"it ended before it was done (exit status {status})"
+
+
+def _memory(process: int) -> int:
+    """Bytes that are this process's own, in RAM."""
+    try:
+        with open(f"/proc/{process}/status", "rb") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith((b"RssAnon:", b"RssShmem:")))
+
+
+def _folder_bytes(folder: Path) -> int:
+    """What the files below it take on the disk, as far as one can see in a moment."""
+    total, folders, seen = 0, [os.fspath(folder)], 0
+    while folders and seen < 20_000:
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                seen += 1
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    else:
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total
+
+
+def _size(count: int) -> str:
+    unit = next((u for u in (30, 20, 10) if count >= 1 << u), 0)
+    return f"{count / (1 << unit):g} {({30: 'GiB', 20: 'MiB', 10: 'KiB', 0: 'bytes'})[unit]}"
+
+
+# ---- ending it
+
+
+def _end_namespace(bwrap: subprocess.Popen[bytes], told: int) -> None:
+    """Ends bwrap and the first process of its namespace, which takes all others with it, and waits until they are gone.
+
+    `told`: where bwrap says which process that is.
+    """
+    bwrap.kill()
+    bwrap.wait()  # the first process is told by the kernel (--die-with-parent)
+    said = re.search(rb'"child-pid": (\d+)', os.read(told, 4096))
+    while said and _state(int(said[1])) not in "ZX":
+        time.sleep(0.0005)
+
+
+def _state(process: int) -> str:
+    """As in /proc: Z for one that has ended, with its namespace; X: there is none."""
+    try:
+        return Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
+    except OSError:
+        return "X"
+
+
+def _end_with_keeper(keeper: subprocess.Popen[bytes], marker: str) -> None:
+    """Ends all that the keeper looks after, then the keeper, then what got away from it."""
+    while keeper.poll() is None:
+        for one in descendants(keeper.pid) or [keeper.pid]:
+            _kill(one)
+        time.sleep(0.001)
+    while left := _with_marker(marker):
+        for one in left:
+            _kill(one)
+        time.sleep(0.001)
+
+
+def _kill(process: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(process, signal.SIGKILL)
+
+
+def _with_marker(marker: str) -> list[int]:
+    """Processes of this job that got away from its tree."""
+    mark, found = f"{MARKER}={marker}".encode(), []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
+                if mark in file.read().split(b"\0"):
+                    found.append(int(name))
+    return found

@@ -1,0 +1,1 @@
+"""One module per exercise: how it is graded. See course_utils/grading/exercise.py."""

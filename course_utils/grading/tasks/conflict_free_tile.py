@@ -1,0 +1,274 @@
+"""How 00_start_here/conflict_free_tile is graded: values bit for bit, sectors and bank conflicts by the counters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.costs import ceil_div
+from course_utils.emulator.profiler import CounterRow
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
+
+TILE = 32
+COALESCING = "chapter 00, section 6, 'Coalescing: neighbours read neighbours'"
+TILES = "chapter 00, section 7, 'A tile in shared memory'"
+CONFLICTS = "chapter 00, section 8, 'Bank conflicts'"
+COUNTERS = "chapter 00, section 11, 'Reading a counter table'"
+
+
+def _case(
+    part: str,
+    generator: torch.Generator,
+    heads: int,
+    length: int,
+    width: int,
+    review: Callable[[Case, Outcome], Diagnosis | None] | None = None,
+) -> Case:
+    """One launch on `heads` matrices of `length` rows of `width` numbers."""
+    x = torch.randn(heads, length, width, generator=generator)
+    launch = Launch(
+        kernel="conflict_free_tile",
+        grid=(ceil_div(width, TILE), ceil_div(length, TILE), heads),
+        block=(TILE, 8),
+        arguments=("in", "out", np.int32(length), np.int32(width)),
+    )
+    return Case(
+        part=part,
+        name=f"heads={heads} L={length} D={width}",
+        launches=(launch,),
+        inputs={"in": x},
+        outputs={"out": Output(expected=x.mT.contiguous(), kind="exact")},
+        must_be_clean=True,
+        review=review,
+    )
+
+
+def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
+    """Values of whole tiles and of others, then three looks at the counters of one size."""
+    counted = (2, 64, 96)  # whole tiles, and not square
+    return [
+        _case("whole", generator, 1, 64, 64),
+        _case("whole", generator, 1, 96, 32),
+        _case("ragged", generator, 1, 70, 45),
+        _case("ragged", generator, 1, 1, 3),
+        _case("ragged", generator, 1, 33, 8),
+        _case("heads", generator, 3, 64, 32),
+        _case("heads", generator, 5, 37, 70),
+        _case("loads", generator, *counted, review=review_loads),
+        _case("stores", generator, *counted, review=review_stores),
+        _case("conflicts", generator, *counted, review=review_conflicts),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------- the counters
+
+
+def review_loads(case: Case, outcome: Outcome) -> Diagnosis | None:
+    """Whether every load from global memory touches as few sectors as hold its bytes."""
+    row = _most_sectors(outcome, "load")
+    return row and Diagnosis("The loads of in are not coalesced", _sectors(row), COALESCING)
+
+
+def review_stores(case: Case, outcome: Outcome) -> Diagnosis | None:
+    """The same for the stores."""
+    row = _most_sectors(outcome, "store")
+    return row and Diagnosis("The stores of out are not coalesced", _sectors(row), COALESCING)
+
+
+def review_conflicts(case: Case, outcome: Outcome) -> Diagnosis | None:
+    """Whether the numbers go through shared memory, every request in as few wavefronts as it can."""
+    shared = [row for row in outcome.counters if row.space == "shared"]
+    if not shared:
+        return Diagnosis(
+            "Nothing goes through shared memory",
+            "Without a tile one of the two sides cannot be coalesced.",
+            TILES,
+        )
+    row = max(shared, key=lambda row: row.bank_conflicts)
+    if not row.bank_conflicts:
+        return None
+    ways = row.wavefronts / row.ideal_wavefronts
+    side = "read" if row.operation == "load" else "written"
+    return Diagnosis(
+        f"The tile is {side} with {ways:.3g}-way bank conflicts",
+        f"Line {row.line}: {row.requests:,} requests take {row.wavefronts:,} wavefronts; {row.ideal_wavefronts:,} "
+        f"would do. {_HINTS.get(round(ways), _OTHERS)}\n{row.line:6d} | {row.source}",
+        CONFLICTS,
+    )
+
+
+_OTHERS = "Write down the banks, (address / 4) % 32, of the 32 threads of a warp."
+_HINTS = {
+    32: "All threads of a warp meet in one bank, as with a row pitch that is a multiple of 32 words.",
+    16: "Sixteen threads meet in a bank, as with a padding of 16 words.",
+    8: "Eight threads meet in a bank, as with a padding of 8 words.",
+    4: "Four threads meet in a bank, as with a padding of 4 words, which serves float4 along rows but no columns.",
+    2: "Two threads meet in a bank, as with a padding of 2 words: the row pitch must be odd.",
+}
+
+
+def _most_sectors(outcome: Outcome, operation: str) -> CounterRow | None:
+    rows = [row for row in outcome.counters if row.space == "global" and row.operation == operation]
+    rows = [row for row in rows if row.sectors > row.ideal_sectors]
+    return max(rows, key=lambda row: row.sectors - row.ideal_sectors, default=None)
+
+
+def _sectors(row: CounterRow) -> str:
+    return (
+        f"Line {row.line}: {row.sectors / row.requests:.4g} sectors per request, where "
+        f"{row.ideal_sectors / row.requests:.4g} would hold the numbers. Neighbouring threads (threadIdx.x) should "
+        f"have neighbouring addresses here.\n{row.line:6d} | {row.source}"
+    )
+
+
+# ---------------------------------------------------------------------------------------------- known mistakes
+
+Change = Callable[[Tensor], Tensor | None]  # in [heads, L, D] -> out [heads, D, L] with a mistake in it
+
+
+def _mistake(name: str, detail: str, read_again: str, change: Change) -> Mistake:
+    def simulate(case: Case) -> Mapping[str, Tensor] | None:
+        out = change(case.inputs["in"])
+        return None if out is None else {"out": out}
+
+    return Mistake(Diagnosis(name, detail, read_again), simulate)
+
+
+def _tilewise(change: Callable[[Tensor], Tensor]) -> Change:
+    """The right transposition, with each tile [r, c] changed beforehand. Only where all tiles are whole."""
+
+    def changed(x: Tensor) -> Tensor | None:
+        heads, length, width = x.shape
+        if length % TILE or width % TILE:
+            return None
+        tiles = x.reshape(heads, length // TILE, TILE, width // TILE, TILE).transpose(2, 3)
+        return change(tiles).transpose(2, 3).reshape(x.shape).mT.contiguous()
+
+    return changed
+
+
+def _columns_taken(column: Callable[[Tensor, Tensor], Tensor]) -> Change:
+    """Row r of a tile has, in the place of its column c, what lies in column(r, c)."""
+    r, c = torch.arange(TILE)[:, None], torch.arange(TILE)[None, :]
+    return _tilewise(lambda tiles: tiles[..., r, column(r, c)])
+
+
+def _not_moved(x: Tensor) -> Tensor | None:
+    """Each tile is turned but stays where it was. In a matrix that is not square it would not even land inside."""
+    heads, length, width = x.shape
+    if length != width or length % TILE or length == TILE:
+        return None
+    tiles = x.reshape(heads, length // TILE, TILE, width // TILE, TILE)
+    return tiles.transpose(2, 4).reshape(x.shape)
+
+
+MISTAKES = (
+    _mistake(
+        "The tile is not turned: a row is written out as a row",
+        "A warp loads a row of the tile. What it writes to out must be a column of it: tile[tx][...].",
+        TILES,
+        _tilewise(lambda tiles: tiles.mT),
+    ),
+    _mistake(
+        "The tiles are turned but stay where they were",
+        "The tile at (top, left) of in belongs at (left, top) of out.",
+        TILES,
+        _not_moved,
+    ),
+    _mistake(
+        "The XOR stands on one side only",
+        "Element (r, c) is written to one column of the tile and looked for in another: both take c ^ r.",
+        CONFLICTS,
+        _columns_taken(lambda r, c: c ^ r),
+    ),
+    _mistake(
+        "The XOR is made with threadIdx.y instead of the row",
+        "A thread that moves four rows has one threadIdx.y, and reads elements of other rows than it wrote: take the "
+        "row of the element, on both sides.",
+        CONFLICTS,
+        _columns_taken(lambda r, c: c ^ (c % 8) ^ (r % 8)),
+    ),
+    _mistake(
+        "Every head reads head 0",
+        "Head h begins h · L · D numbers further on, in in and in out.",
+        "chapter 01, section 4, 'Scores, one thread each'",
+        lambda x: x[:1].mT.expand(x.shape[0], -1, -1) if x.shape[0] > 1 else None,
+    ),
+)
+
+FINDINGS = {
+    "initcheck": Diagnosis("Shared memory is read that nobody has written", read_again=TILES),
+    "synccheck": Diagnosis(
+        "Threads of a block wait at different barriers", read_again="chapter 00, section 10, 'Reading a finding'"
+    ),
+}
+
+# ---------------------------------------------------------------------------------------------- figures to predict
+
+KEYS, D = 4096, 128  # of the question about a whole matrix
+
+
+def column_wavefronts(pitch: int) -> int:
+    """Wavefronts of a warp that reads a column of 32 words of 4 bytes, `pitch` words apart: the fullest of 32 banks."""
+    return int(torch.bincount(torch.arange(TILE) * pitch % 32).max())
+
+
+QUESTIONS = (
+    Question(
+        name="pitch_34",
+        points=1,
+        title="Wavefronts of a warp that reads a column of a tile with 34 floats per row",
+        value=column_wavefronts(34),
+        misconceptions=(
+            (1, "34 is no multiple of 32, but it is even: rows 0 and 16 are 544 words apart, and 544 is 17 · 32"),
+            (16, "That is the number of banks in use; each of them serves two threads"),
+            (32, "That is the tile without padding"),
+        ),
+        read_again=CONFLICTS,
+    ),
+    Question(
+        name="pitch_36",
+        points=1,
+        title="Wavefronts of a warp that reads a column of a tile with 36 floats per row",
+        value=column_wavefronts(36),
+        misconceptions=(
+            (1, "A padding of 4 keeps float4 loads aligned, but rows 0 and 8 meet in a bank"),
+            (8, "That is the number of banks in use; how many threads meet in each?"),
+            (32, "That is the tile without padding"),
+        ),
+        read_again=CONFLICTS,
+    ),
+    Question(
+        name="unpadded",
+        points=1,
+        title="Wavefronts to read all tiles by columns, one matrix with L = 4096 and D = 128, 32 floats per row",
+        value=KEYS * D // TILE * column_wavefronts(32),
+        misconceptions=(
+            (KEYS * D // TILE, "Those are the requests; each takes 32 wavefronts, since a column lies in one bank"),
+            (KEYS * D * TILE, "A request serves 32 threads: there are L · D / 32 requests, not L · D"),
+        ),
+        read_again=COUNTERS,
+    ),
+)
+
+EXERCISE = Exercise(
+    id="00_start_here/conflict_free_tile",
+    title="A tile without bank conflicts",
+    kernels=("conflict_free_tile",),
+    parts=(
+        Part("whole", 2, "out = inᵀ, whole tiles"),
+        Part("ragged", 2, "Every L and D"),
+        Part("heads", 1, "Several matrices in one launch"),
+        Part("loads", 2, "Loads touch no sector too many"),
+        Part("stores", 2, "Stores touch no sector too many"),
+        Part("conflicts", 4, "No bank conflicts in the tile"),
+    ),
+    cases=cases,
+    mistakes=MISTAKES,
+    findings=FINDINGS,
+    questions=QUESTIONS,
+    cells=("answers",),
+)

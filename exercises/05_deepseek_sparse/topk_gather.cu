@@ -1,0 +1,66 @@
+// topk_gather.cu — choose k keys for each query, then attend to these only: DeepSeek Sparse
+// Attention with everything else taken away.
+//
+// select_topk finds the k-th greatest score without sorting. A float's bits, turned round the right
+// way, are an unsigned number of the same order. So the k-th greatest is found bit by bit, from the
+// top: set the bit; if at least k scores are that great or greater, it stays set. 32 rounds of
+// counting, whatever the length. Chapter 05's kernel takes 11 bits at a time; the idea is the same.
+//
+// gather_attention computes softmax attention over the chosen keys of each query.
+//
+// select_topk
+// grid   (S)                             block  (THREADS), one block per row
+// layout scores [S, T], fp32, −∞ where the query must not look; indices [S, k], int32
+//
+// gather_attention
+// grid   (S, H)                          block  (THREADS), one block per query and head
+// layout Q, O [S, H, D]  K, V [T, D], one for all heads  LSE [S, H], fp32; indices [S, k], int32
+//
+// shared select_topk: 4 · (THREADS / 32 + 2) bytes, static; gather_attention: 4 · k bytes, dynamic
+// limits D a multiple of 32; THREADS a multiple of 32, at least D; k ≥ 1, T ≥ 1; no NaN
+// options: -DD=64 -DTHREADS=64
+// paper  DeepSeek-V3.2 (arXiv 2512.02556), §2.1
+constexpr int WARPS = THREADS / 32;
+constexpr unsigned ALL = 0xffffffff;
+#define NEG_INF __int_as_float(0xff800000)
+static_assert(D % 32 == 0 && THREADS % 32 == 0 && THREADS >= D, "whole warps; a thread per column");
+
+// Unsigned numbers in the order of the scores: of a negative number all bits are turned round, of
+// any other the sign.
+__device__ inline unsigned ordered(float score) {
+    const unsigned bits = __float_as_uint(score);
+    return bits & 0x80000000 ? ~bits : bits | 0x80000000;
+}
+
+// Sum over the 32 lanes, which all get it. All lanes of the warp must call it together.
+template <class Number>
+__device__ inline Number warp_sum(Number x) {
+    for (int other = 16; other > 0; other /= 2) x += __shfl_xor_sync(ALL, x, other);
+    return x;
+}
+
+// The greatest over the 32 lanes.
+__device__ inline float warp_max(float x) {
+    for (int other = 16; other > 0; other /= 2) x = fmaxf(x, __shfl_xor_sync(ALL, x, other));
+    return x;
+}
+
+// Row blockIdx.x: the indices of its k greatest scores, in any order. Of scores that equal the k-th
+// greatest, any will do, but k places are k places. −∞ is never selected: where a row has fewer
+// other scores, −1 fills the places that are left, at the end.
+extern "C" __global__ void select_topk(const float* scores, int* indices, int T, int k) {
+    scores += (long long)blockIdx.x * T, indices += (long long)blockIdx.x * k;
+    // YOUR CODE HERE
+}
+
+// Query blockIdx.x of head blockIdx.y attends to the keys that its row of indices names, in any
+// order. An index below 0, or T and more, names no key: nothing is read, nothing is added. A key
+// that stands there twice counts twice. Without any key: O = 0 and LSE = −∞.
+extern "C" __global__ void gather_attention(const float* Q, const float* K, const float* V,
+                                            const int* indices, float* O, float* LSE, int T, int k,
+                                            float scale) {
+    extern __shared__ float s[];   // k scores, if you want them
+    const long long query = (long long)blockIdx.x * gridDim.y + blockIdx.y;   // row of Q, O and LSE
+    indices += (long long)blockIdx.x * k;
+    // YOUR CODE HERE
+}

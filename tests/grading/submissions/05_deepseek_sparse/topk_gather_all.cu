@@ -1,0 +1,91 @@
+// topk_gather_all.cu — wrong: attention over all keys.
+constexpr int WARPS = THREADS / 32;
+constexpr unsigned ALL = 0xffffffff;
+#define NEG_INF __int_as_float(0xff800000)
+static_assert(D % 32 == 0 && THREADS % 32 == 0 && THREADS >= D, "whole warps; a thread per column");
+
+// Unsigned numbers in the order of the scores: of a negative number all bits are turned round, of
+// any other the sign.
+__device__ inline unsigned ordered(float score) {
+    const unsigned bits = __float_as_uint(score);
+    return bits & 0x80000000 ? ~bits : bits | 0x80000000;
+}
+
+// Sum over the 32 lanes, which all get it. All lanes of the warp must call it together.
+template <class Number>
+__device__ inline Number warp_sum(Number x) {
+    for (int other = 16; other > 0; other /= 2) x += __shfl_xor_sync(ALL, x, other);
+    return x;
+}
+
+// The greatest over the 32 lanes.
+__device__ inline float warp_max(float x) {
+    for (int other = 16; other > 0; other /= 2) x = fmaxf(x, __shfl_xor_sync(ALL, x, other));
+    return x;
+}
+
+// Row blockIdx.x: the indices of its k greatest scores, in any order. Of scores that equal the k-th
+// greatest, any will do, but k places are k places. −∞ is never selected: where a row has fewer
+// other scores, −1 fills the places that are left, at the end.
+extern "C" __global__ void select_topk(const float* scores, int* indices, int T, int k) {
+    scores += (long long)blockIdx.x * T, indices += (long long)blockIdx.x * k;
+    __shared__ int counts[WARPS], greater, ties;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    if (threadIdx.x == 0) greater = ties = 0;
+
+    // The greatest number that at least k scores reach. If fewer than k scores are not −∞, it ends
+    // as the number of −∞ or below, and all the others lie above it.
+    unsigned threshold = 0;
+    for (unsigned bit = 0x80000000; bit > 0; bit /= 2) {
+        int count = 0;
+        for (int j = threadIdx.x; j < T; j += THREADS)
+            count += ordered(scores[j]) >= (threshold | bit);
+        count = warp_sum(count);
+        __syncthreads();   // all have read the counts of the round before
+        if (lane == 0) counts[warp] = count;
+        __syncthreads();
+        count = 0;
+        for (int w = 0; w < WARPS; w++) count += counts[w];
+        if (count >= k) threshold |= bit;
+    }
+    threshold = max(threshold, ordered(NEG_INF));
+
+    // First those above the threshold, of which there are fewer than k; then, in the places that
+    // are left, those equal to it.
+    for (int j = threadIdx.x; j < T; j += THREADS)
+        if (ordered(scores[j]) > threshold) indices[atomicAdd(&greater, 1)] = j;
+    __syncthreads();
+    if (threshold > ordered(NEG_INF))
+        for (int j = threadIdx.x; j < T; j += THREADS)
+            if (ordered(scores[j]) == threshold) {
+                const int place = greater + atomicAdd(&ties, 1);
+                if (place < k) indices[place] = j;
+            }
+    __syncthreads();
+    for (int n = greater + ties + threadIdx.x; n < k; n += THREADS) indices[n] = -1;
+}
+
+// Query blockIdx.x of head blockIdx.y attends to the keys that its row of indices names, in any
+// order. An index below 0, or T and more, names no key: nothing is read, nothing is added. A key
+// that stands there twice counts twice. Without any key: O = 0 and LSE = −∞.
+extern "C" __global__ void gather_attention(const float* Q, const float* K, const float* V,
+                                            const int* indices, float* O, float* LSE, int T, int k,
+                                            float scale) {
+    extern __shared__ float s[];   // k scores, if you want them
+    const long long query = (long long)blockIdx.x * gridDim.y + blockIdx.y;   // row of Q, O and LSE
+    indices += (long long)blockIdx.x * k;
+    if (threadIdx.x >= 32) return;
+    const int lane = threadIdx.x;
+    float o[D / 32] = {}, m = NEG_INF, l = 0;
+    for (int key = 0; key < T; key++) {
+        const long long row = (long long)key * D + lane;
+        float score = 0;
+        for (int c = 0; c < D; c += 32) score += Q[query * D + lane + c] * K[row + c];
+        score = warp_sum(score) * scale;
+        const float m_new = fmaxf(m, score), rescale = expf(m - m_new), p = expf(score - m_new);
+        m = m_new, l = l * rescale + p;
+        for (int c = 0; c < D / 32; c++) o[c] = o[c] * rescale + p * V[row + 32 * c];
+    }
+    for (int c = 0; c < D / 32; c++) O[query * D + lane + 32 * c] = o[c] / l;
+    if (lane == 0) LSE[query] = m + logf(l);
+}

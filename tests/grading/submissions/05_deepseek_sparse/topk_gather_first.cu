@@ -1,0 +1,78 @@
+// topk_gather_first.cu — wrong: the first k keys, whatever their scores.
+constexpr int WARPS = THREADS / 32;
+constexpr unsigned ALL = 0xffffffff;
+#define NEG_INF __int_as_float(0xff800000)
+static_assert(D % 32 == 0 && THREADS % 32 == 0 && THREADS >= D, "whole warps; a thread per column");
+
+// Unsigned numbers in the order of the scores: of a negative number all bits are turned round, of
+// any other the sign.
+__device__ inline unsigned ordered(float score) {
+    const unsigned bits = __float_as_uint(score);
+    return bits & 0x80000000 ? ~bits : bits | 0x80000000;
+}
+
+// Sum over the 32 lanes, which all get it. All lanes of the warp must call it together.
+template <class Number>
+__device__ inline Number warp_sum(Number x) {
+    for (int other = 16; other > 0; other /= 2) x += __shfl_xor_sync(ALL, x, other);
+    return x;
+}
+
+// The greatest over the 32 lanes.
+__device__ inline float warp_max(float x) {
+    for (int other = 16; other > 0; other /= 2) x = fmaxf(x, __shfl_xor_sync(ALL, x, other));
+    return x;
+}
+
+// Row blockIdx.x: the indices of its k greatest scores, in any order. Of scores that equal the k-th
+// greatest, any will do, but k places are k places. −∞ is never selected: where a row has fewer
+// other scores, −1 fills the places that are left, at the end.
+extern "C" __global__ void select_topk(const float* scores, int* indices, int T, int k) {
+    scores += (long long)blockIdx.x * T, indices += (long long)blockIdx.x * k;
+    if (threadIdx.x == 0) {
+        int place = 0;
+        for (int j = 0; j < T && place < k; j++)
+            if (scores[j] != NEG_INF) indices[place++] = j;
+        for (; place < k; place++) indices[place] = -1;
+    }
+}
+
+// Query blockIdx.x of head blockIdx.y attends to the keys that its row of indices names, in any
+// order. An index below 0, or T and more, names no key: nothing is read, nothing is added. A key
+// that stands there twice counts twice. Without any key: O = 0 and LSE = −∞.
+extern "C" __global__ void gather_attention(const float* Q, const float* K, const float* V,
+                                            const int* indices, float* O, float* LSE, int T, int k,
+                                            float scale) {
+    extern __shared__ float s[];   // k scores, if you want them
+    const long long query = (long long)blockIdx.x * gridDim.y + blockIdx.y;   // row of Q, O and LSE
+    indices += (long long)blockIdx.x * k;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+
+    // Scores: a warp per key, so that the lanes read neighbouring columns of its row.
+    for (int n = warp; n < k; n += WARPS) {
+        const int key = indices[n];
+        const bool valid = 0 <= key && key < T;   // the same for all lanes
+        float sum = 0;
+        if (valid)
+            for (int c = lane; c < D; c += 32) sum += Q[query * D + c] * K[(long long)key * D + c];
+        sum = warp_sum(sum);
+        if (lane == 0) s[n] = valid ? sum * scale : NEG_INF;
+    }
+    __syncthreads();
+
+    // Softmax: every warp for itself, which saves a barrier.
+    float m = NEG_INF, l = 0;
+    for (int n = lane; n < k; n += 32) m = fmaxf(m, s[n]);
+    m = warp_max(m);
+    for (int n = lane; n < k; n += 32) l += m == NEG_INF ? 0 : expf(s[n] - m);   // never −∞ − (−∞)
+    l = warp_sum(l);
+
+    // O: a thread per column. The weight of a place without a key would be 0, but there is no V.
+    if (threadIdx.x < D) {
+        float o = 0;
+        for (int n = 0; n < k; n++)
+            if (s[n] != NEG_INF) o += expf(s[n] - m) * V[(long long)indices[n] * D + threadIdx.x];
+        O[query * D + threadIdx.x] = l == 0 ? 0 : o / l;
+    }
+    if (threadIdx.x == 0) LSE[query] = l == 0 ? NEG_INF : m + logf(l);
+}

@@ -1,0 +1,96 @@
+"""Names for what is wrong, from made-up outcomes: no kernel runs here."""
+
+import torch
+
+from course_utils.emulator.sanitizer import Finding
+from course_utils.grading.diagnosis import diagnose
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome, Output, Part
+from course_utils.grading.job import blank
+
+RIGHT = torch.arange(1.0, 9.0, dtype=torch.float64)
+DOUBLED = Mistake(Diagnosis("everything is doubled"), lambda case: {"out": 2 * case.outputs["out"].expected})
+NEGATED = Mistake(Diagnosis("the sign is wrong"), lambda case: {"out": -case.outputs["out"].expected})
+EXERCISE = Exercise(
+    "00_start_here/conflict_free_tile", "made up", (Part("p", 1, "p"),), mistakes=(NEGATED, DOUBLED), kernels=("k",)
+)
+
+
+def case(name: str = "case", *, clean: bool = False, **rest) -> Case:
+    return Case("p", name, (), {}, {"out": Output(RIGHT)}, must_be_clean=clean, **rest)
+
+
+def name_of(outcome: Outcome, made: Case | None = None) -> str | None:
+    found = diagnose(EXERCISE, [made or case()], [outcome])[0]
+    return found and found.name
+
+
+def out(values: torch.Tensor, *findings: Finding) -> Outcome:
+    return Outcome({"out": values.float()}, findings=findings)
+
+
+def finding(tool: str, message: str, line: int | None = 7, other_line: int | None = None) -> Finding:
+    return Finding(tool, message, "k", "k.cu", line, "code", (0, 0, 0), (1, 0, 0), other_line=other_line)
+
+
+RACE = finding("racecheck", "read-after-write hazard in shared memory: ...", 38, 31)
+
+
+def test_right_values_have_no_diagnosis() -> None:
+    assert name_of(out(RIGHT)) is None
+
+
+def test_a_known_mistake_is_named() -> None:
+    assert name_of(out(2 * RIGHT)) == "everything is doubled"
+    assert name_of(out(-RIGHT)) == "the sign is wrong"
+
+
+def test_one_mistake_in_many_cases_goes_before_several() -> None:
+    zeros = Case("p", "zeros", (), {}, {"out": Output(torch.zeros(8, dtype=torch.float64))})
+    found = diagnose(EXERCISE, [case(), case(), zeros], [out(2 * RIGHT), out(-RIGHT), out(RIGHT)])
+    assert [d and d.name for d in found] == ["everything is doubled", "the sign is wrong", "out is wrong"]
+
+
+def test_other_wrong_values_are_described() -> None:
+    assert name_of(out(torch.full((8,), float("nan")))) == "out is NaN everywhere"
+    assert name_of(out(blank((8,), torch.float32))) == "out is never written"
+    assert name_of(out(torch.zeros(8))) == "out is all zeros"
+    assert name_of(out(RIGHT + 1)) == "out is wrong"
+    half = RIGHT.clone()
+    half[3] = float("nan")
+    assert name_of(out(half)) == "out is NaN in places"
+
+
+def test_a_finding_names_wrong_values_that_no_mistake_explains() -> None:
+    assert name_of(out(RIGHT + 1, RACE)) == "missing barrier between line 31 and line 38"
+    assert name_of(out(2 * RIGHT, RACE)) == "everything is doubled"
+
+
+def test_a_finding_fails_right_values_only_where_the_case_must_be_clean() -> None:
+    assert name_of(out(RIGHT, RACE)) is None
+    assert name_of(out(RIGHT, RACE), case(clean=True)) == "missing barrier between line 31 and line 38"
+
+
+def test_findings_in_plain_words() -> None:
+    past = "read of 4 bytes out of bounds, 0 bytes past the end of argument 1 ('K') of k() (64 bytes)"
+    clean = case(clean=True)
+    assert name_of(out(RIGHT, finding("memcheck", past)), clean) == "K is read past its end (line 7)"
+    unwritten = finding("initcheck", "reads shared memory that no thread of the block has written")
+    assert name_of(out(RIGHT, unwritten), clean) == "shared memory is read before it is written (line 7)"
+
+
+def test_errors_have_names_of_their_own() -> None:
+    assert name_of(Outcome(error="x.cu:3: boom", kind="crash", line=3)) == "the kernel crashes, line 3"
+    past = finding(
+        "memcheck", "read of 4 bytes out of bounds, 0 bytes past the end of argument 1 ('K') of k() (64 bytes)"
+    )
+    failed = Outcome(error="illegal address", kind="gpu", findings=(past,))
+    assert name_of(failed) == "K is read past its end (line 7)"
+    assert name_of(Outcome(error="...", kind="time limit", line=9)) == "the kernel does not end, line 9"
+    assert name_of(Outcome(error="killed", kind="memory limit")).startswith("the kernel took its process down")
+    assert name_of(Outcome(error="no kernel", kind="missing")) == "no kernel"
+
+
+def test_the_review_of_counters_comes_last() -> None:
+    slow = case(review=lambda case, outcome: Diagnosis("too many sectors"))
+    assert name_of(out(RIGHT), slow) == "too many sectors"
+    assert name_of(out(2 * RIGHT), slow) == "everything is doubled"

@@ -1,0 +1,167 @@
+"""Every submission whose grade is known gets that grade: full marks where it is right, else the name of its mistake."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from course_utils.grading.catalog import EXERCISE_IDS
+from course_utils.grading.command import EXAMPLES_SEED
+from course_utils.grading.examples import Example, ExampleError, all_examples, examples_of, markdown
+from course_utils.grading.exercise import Diagnosis
+from course_utils.grading.grader import grade_submission
+from course_utils.grading.release import SOLUTIONS
+from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
+from course_utils.grading.submission import read_submission
+
+SUBMISSIONS = Path(__file__).parent / "submissions"
+UNCLEAN = re.compile(r"exception|did not compile|does not compile|crash|time limit|memory limit|died|is missing")
+
+
+def known():
+    """A parameter for each example; for an exercise whose examples cannot be built, one that says why."""
+    for exercise_id in EXERCISE_IDS:
+        try:
+            for example in examples_of(exercise_id, SUBMISSIONS):
+                yield pytest.param(example, id=f"{exercise_id.split('/')[1]}: {example.name}")
+        except (ExampleError, OSError) as error:
+            yield pytest.param(error, id=f"{exercise_id.split('/')[1]}: cannot be built")
+
+
+@pytest.mark.parametrize("example", list(known()))
+def test_the_grade_is_as_expected(example, quick_child):
+    assert isinstance(example, Example), str(example)
+    result = grade_submission(example.submission(), seed=EXAMPLES_SEED)
+    assert example.surprise(result) == "", str(result)
+    if example.kind == "skeleton":
+        said = [part.diagnosis.name for part in result.parts if part.diagnosis]
+        assert result.status == "ok" and not any(UNCLEAN.search(name) for name in said), str(result)
+
+
+@pytest.mark.parametrize("exercise_id", EXERCISE_IDS)
+def test_a_solution_gets_full_marks_in_the_sandbox(exercise_id):
+    result = grade_submission(read_submission((SOLUTIONS / exercise_id).parent, exercise_id))  # fresh inputs
+    assert result.full, str(result)
+
+
+@pytest.mark.parametrize("exercise_id", EXERCISE_IDS)
+def test_there_are_enough_examples(exercise_id):
+    examples = examples_of(exercise_id, SUBMISSIONS)
+    kinds, names = [example.kind for example in examples], [example.name for example in examples]
+    assert kinds.count("right") >= 1 and kinds.count("wrong") >= 8
+    assert len(set(names)) == len(names)
+
+
+# ---- examples are built as their file says
+
+ID = "02_flash_attention_minimal/online_softmax"
+NOTEBOOK = """{"cells": [{"cell_type": "code", "id": "a", "metadata": {"nbgrader": {"grade_id": "answers"}},
+"source": "answers = {}", "outputs": [], "execution_count": null}],
+"metadata": {}, "nbformat": 4, "nbformat_minor": 5}"""
+
+
+@pytest.fixture
+def build(tmp_path):
+    """build(toml) -> the examples of an exercise with a made-up solution."""
+
+    def built(toml):
+        for folder in ("solutions", "examples"):
+            (tmp_path / folder / ID).parent.mkdir(parents=True, exist_ok=True)
+        kernel = "a\n// BEGIN SOLUTION\nb = 1;\nb += 2;\n// END SOLUTION\n"
+        (tmp_path / "solutions" / f"{ID}.cu").write_text(kernel, encoding="utf-8")
+        (tmp_path / "solutions" / f"{ID}.ipynb").write_text(NOTEBOOK, encoding="utf-8")
+        (tmp_path / "examples" / f"{ID}.toml").write_text(toml, encoding="utf-8")
+        (tmp_path / "examples" / f"{ID}_other.cu").write_text("other", encoding="utf-8")
+        return all_examples(tmp_path / "examples", tmp_path / "solutions")
+
+    return built
+
+
+def test_an_example_differs_from_the_solution_as_its_file_says(build):
+    examples = build(
+        '[[right]]\nname = "other"\nfile = "online_softmax_other.cu"\n'
+        '[[wrong]]\nname = "b"\ndiagnosis = "b is *"\nfails = ["x"]\n'
+        'replace = [["b = 1;", "b = 3;"], ["b +=", "b -="]]\n'
+        '[[wrong]]\nname = "c"\ndiagnosis = "c"\ncells = { answers = "answers = 1" }\n'
+    )
+    solution, other, wrong, cells, skeleton = examples
+    assert [example.kind for example in examples] == ["solution", "right", "wrong", "wrong", "skeleton"]
+    assert other.kernel == "other" and other.notebook == solution.notebook == NOTEBOOK
+    assert wrong.kernel == solution.kernel.replace("b = 1;\nb +=", "b = 3;\nb -=")
+    assert (wrong.diagnosis, wrong.fails) == (("b is *",), ("x",))
+    assert '"answers = 1"' in cells.notebook and cells.kernel == solution.kernel
+    assert skeleton.kernel == "a\n// YOUR CODE HERE\n"
+    assert cells.submission().cells == {"answers": "answers = 1"}
+
+
+@pytest.mark.parametrize(
+    "toml, message",
+    [
+        (
+            '[[wrong]]\nname = "n"\ndiagnosis = "d"\nreplace = [["b", "c"]]',
+            "'n': .* must be in the solution once, not 2",
+        ),
+        ('[[wrong]]\nname = "n"\ndiagnosis = "d"\nreplace = [["zz", "c"]]', "not 0 times: zz"),
+        ('[[wrong]]\nname = "n"\nreplace = [["a", "c"]]', "a wrong one has both"),
+        ('[[right]]\nname = "n"\ndiagnosis = "d"\nreplace = [["a", "c"]]', "no diagnosis"),
+        ('[[right]]\nname = "n"', "takes one of file and replace"),
+        ('[[right]]\nname = "n"\npoints = 3', "got the field 'points'"),
+        ('[[right]]\nname = "n"\ncells = { other = "1" }', "no cell 'other'"),
+        ('[[good]]\nname = "n"', r"got \[\[good\]\]"),
+        ("[[right]\n", r"online_softmax\.toml: "),
+    ],
+)
+def test_an_example_that_cannot_be_built_is_named(build, toml, message):
+    with pytest.raises(ExampleError, match=message):
+        build(toml)
+
+
+def test_a_file_of_no_exercise_is_named(tmp_path):
+    (tmp_path / "02_flash_attention_minimal").mkdir()
+    (tmp_path / "02_flash_attention_minimal" / "nothing.toml").touch()
+    with pytest.raises(ExampleError, match="got 02_flash_attention_minimal/nothing"):
+        all_examples(tmp_path)
+
+
+def result(**lost):
+    """Two parts, x and y, of five points each; `lost` names what is wrong with them."""
+    parts = []
+    for name in ("x", "y"):
+        wrong = Diagnosis(lost[name]) if lost.get(name) else None
+        parts.append(
+            PartResult(name, name, 5, 0 if name in lost else 5, WRONG if name in lost else RIGHT, False, wrong)
+        )
+    return Result(ID, "Title | more", "", 0, "cpu", "ok", tuple(parts))
+
+
+def example(kind, *diagnosis, fails=None):
+    return Example(ID, "n", kind, "", "", diagnosis, fails)
+
+
+@pytest.mark.parametrize(
+    "of, grade, surprise",
+    [
+        (example("solution"), result(), ""),
+        (example("right"), result(x="slow"), "lost x: slow"),
+        (example("wrong", "slow"), result(), "got full marks"),
+        (example("wrong", "race between line * and [line] *"), result(x="race between line 3 and [line] 4"), ""),
+        (example("wrong", "slow"), result(x="slower"), "the diagnosis must be 'slow', not 'slower'"),
+        (example("wrong", "fast", "slow"), result(x="slow"), ""),
+        (example("wrong", "slow", fails=("x",)), result(x="slow", y="slow"), "must lose x, not x, y"),
+        (example("wrong", "slow", fails=("x", "y")), result(x="slow", y="slow"), ""),
+        (example("skeleton"), result(x="slow"), "got 5 points"),
+        (example("skeleton"), result(x="slow", y=""), "no diagnosis for y"),
+        (example("skeleton"), result(x="slow", y="slow"), ""),
+    ],
+)
+def test_what_is_not_as_expected_is_said(of, grade, surprise):
+    assert of.surprise(grade) == surprise
+
+
+def test_the_page_has_a_row_for_each_example():
+    graded = [(example("solution"), result()), (example("wrong", "slow"), result(x="a | b"))]
+    page = markdown(graded, seed=0, device="cpu", command="grade")
+    assert "## Title | more" in page
+    assert "| n | 10 of 10 |  | yes |" in page
+    assert r"| n | 5 of 10 | a \| b | the diagnosis must be 'slow', not 'a \| b' |" in page
+    assert page == markdown(graded, seed=0, device="cpu", command="grade")

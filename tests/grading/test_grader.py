@@ -1,0 +1,187 @@
+"""How outcomes become points, with a child process that is made up: no kernel runs here."""
+
+import json
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from course_utils.grading import grader
+from course_utils.grading.exercise import Case, Exercise, Launch, Output, Part, Question
+from course_utils.grading.grader import GraderError, grade_submission
+from course_utils.grading.job import Job
+from course_utils.grading.result import Result
+from course_utils.grading.sandbox import Ended, Message
+from course_utils.grading.submission import Submission
+
+RIGHT = np.arange(4, dtype=np.float32).tobytes()
+READY = Message({"kind": "ready"})
+
+
+def made_cases(generator: torch.Generator, _: object) -> list[Case]:
+    launch = Launch("k", (1,), (32,), ("out",))
+    made = [
+        Case(part, name, (launch,), {}, {"out": Output(torch.arange(4.0, dtype=torch.float64))})
+        for part, name in (("plain", "first"), ("plain", "second"), ("ragged", "third"))
+    ]
+    return [*made, Case("speed", "fast", (launch,), {}, made[0].outputs, reference=(("x.cu", launch),), ratio=1.5)]
+
+
+EXERCISE = Exercise(
+    "02_flash_attention_minimal/online_softmax",
+    "made up",
+    (Part("plain", 3, "Plain"), Part("ragged", 2, "Ragged"), Part("speed", 1, "Speed", bonus=True)),
+    kernels=("k",),
+    cases=made_cases,
+    questions=(Question("flops", 2, "How many?", 100.0, "FLOP", misconceptions=((50.0, "a multiply-add is two"),)),),
+    cells=("answers",),
+)
+SUBMISSION = Submission(EXERCISE.id, "code", {"answers": "..."}, {}, {"x.cu": "ok", "x.ipynb": "ok"})
+
+
+def answered(value: object) -> Message:
+    return Message({"kind": "python", "answers": {"flops": value}, "tensors": []})
+
+
+def case_frame(index: int, blob: bytes = RIGHT, **header: object) -> Message:
+    return Message({"kind": "case", "index": index, **header}, blob)
+
+
+@pytest.fixture
+def graded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Grades a submission with children that answer as given, one after the other."""
+    monkeypatch.setattr(grader, "exercise", lambda exercise_id: EXERCISE)
+
+    def run(*children: Ended, submission: Submission = SUBMISSION, **options: object) -> Result:
+        waiting = list(children)
+        monkeypatch.setattr(grader, "run_child", lambda job, **_: waiting.pop(0))
+        return grade_submission(submission, seed=1, **options)
+
+    return run
+
+
+def finished(*messages: Message) -> Ended:
+    return Ended("finished", 0, [READY, *messages])
+
+
+def killed(*messages: Message) -> Ended:
+    return Ended("memory limit", 137, [READY, *messages], detail="it took more than 4 GiB of memory")
+
+
+ALL = [case_frame(i) for i in range(4)]
+
+
+def test_full_marks(graded) -> None:
+    result = graded(finished(answered(100), *ALL))
+    assert (result.earned, result.points, result.full, result.diagnosis) == (7, 7, True, None)
+    assert Result.from_json(result.to_json()) == result
+    assert json.loads(result.to_json())["seed"] == 1
+
+
+def test_a_part_needs_all_its_cases(graded) -> None:
+    result = graded(finished(answered(100), case_frame(0), case_frame(1, bytes(16)), *ALL[2:]))
+    assert [part.earned for part in result.parts] == [0, 2, 0, 2]
+    assert result.diagnosis.name == "out is all zeros"
+
+
+@pytest.mark.parametrize(
+    ("answer", "diagnosis"),
+    [
+        (50.0, "a multiply-add is two"),
+        (99.5, None),
+        (98.0, "the figure is wrong"),
+        (None, "not answered yet"),
+        ("'many'", "the answer is not a number"),
+        (float("nan"), "the answer is not a number"),
+    ],
+)
+def test_answers(graded, answer: object, diagnosis: str | None) -> None:
+    part = graded(finished(answered(answer), *ALL)).parts[-1]
+    assert (part.diagnosis and part.diagnosis.name, part.earned) == (diagnosis, 0 if diagnosis else 2)
+
+
+def test_a_case_that_kills_the_child_costs_only_its_part(graded) -> None:
+    first = killed(answered(100), case_frame(0), Message({"kind": "begin", "index": 1}))
+    result = graded(first, finished(*ALL[2:]))
+    assert [part.earned for part in result.parts] == [0, 2, 0, 2]
+    assert result.diagnosis.name == "the kernel took its process down: memory limit"
+
+
+def test_python_that_kills_the_child_costs_only_the_answers(graded) -> None:
+    result = graded(killed(), finished(*ALL))
+    assert [part.earned for part in result.parts] == [3, 2, 0, 0]
+    assert "took their process down: it took more than" in result.parts[-1].diagnosis.detail
+
+
+def test_a_child_that_dies_again_and_again_ends(graded) -> None:
+    result = graded(*[killed(Message({"kind": "begin", "index": i})) for i in range(grader.MOST_CHILDREN)])
+    assert result.earned == 0 and len(result.parts) == 4
+
+
+def test_a_child_that_does_not_start_is_nobodys_grade(graded) -> None:
+    with pytest.raises(GraderError, match="did not start"):
+        graded(Ended("died", 1, [], stderr="ModuleNotFoundError: torch"))
+
+
+def test_frames_that_make_no_sense_are_wrong_answers(graded) -> None:
+    odd = [
+        case_frame(0, b"short"),
+        case_frame(1, findings=[{"tool": "x"}]),
+        case_frame(2, findings=7),
+        case_frame(99),
+        Message({"kind": "case", "index": "0"}),
+        Message({"kind": "python", "answers": 5, "tensors": [["t", "float99", [2]]]}),
+    ]
+    result = graded(finished(*odd, case_frame(3)))
+    assert [part.earned for part in result.parts] == [0, 0, 0, 0]
+
+
+def test_a_gpu_that_is_not_there_is_said(graded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="finds no GPU"):
+        graded(finished(*ALL), device="cuda")
+
+
+def test_a_bonus_is_measured_on_a_gpu_only(graded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    fast, slow = ({"seconds": s, "reference_seconds": 1.0} for s in (1.4, 1.6))
+    assert graded(finished(answered(1), *ALL[:3])).parts[2].status == "not measured"
+    quick = graded(finished(answered(100), *ALL[:3], case_frame(3, **fast)), device="cuda")
+    assert (quick.earned, quick.points) == (8, 7)
+    wrong = graded(finished(answered(100), case_frame(0, bytes(16)), *ALL[1:3], case_frame(3, **fast)), device="cuda")
+    assert wrong.parts[2].earned == 0 and "once all parts are right" in wrong.parts[2].diagnosis.name
+    tardy = graded(finished(answered(100), *ALL[:3], case_frame(3, **slow)), device="cuda")
+    assert (tardy.earned, tardy.full, tardy.parts[2].status) == (7, True, "wrong")
+
+
+def test_a_missing_kernel_leaves_the_answers(graded, tmp_path) -> None:
+    from course_utils.grading.exercise import Diagnosis
+
+    missing = Diagnosis("online_softmax.cu is missing")
+    submission = Submission(
+        EXERCISE.id, None, {"answers": "..."}, {"online_softmax.cu": missing}, {"online_softmax.cu": "missing"}
+    )
+    result = graded(finished(answered(100)), submission=submission)
+    assert result.earned == 2 and result.diagnosis.name == "online_softmax.cu is missing"
+
+
+def test_the_job_holds_no_right_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grader, "exercise", lambda exercise_id: EXERCISE)
+    jobs: list[Job] = []
+
+    def run(job: bytes, **_: object) -> Ended:
+        jobs.append(pickle.loads(job))
+        return finished(answered(1), *ALL)
+
+    monkeypatch.setattr(grader, "run_child", run)
+    grade_submission(SUBMISSION, seed=3)
+    assert all(torch.isnan(run.tensors["out"]).all() for run in jobs[0].runs)
+    assert jobs[0].questions == ("flops",)
+
+
+@pytest.mark.parametrize("options", [{"device": "tpu"}, {"seed": -1}, {"seed": 1.5}])
+def test_bad_arguments_are_named(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        grade_submission(SUBMISSION, **options)

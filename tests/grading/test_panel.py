@@ -1,0 +1,141 @@
+"""The self-check of a notebook: in words, as a table, and as a widget that checks again."""
+
+import json
+import os
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+import course_utils.grading
+from course_utils.grading import panel, progress
+from course_utils.grading.exercise import Diagnosis
+from course_utils.grading.release import EXERCISES
+from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
+
+ID = "02_flash_attention_minimal/online_softmax"
+
+
+def graded(earned, diagnosis="P is <never> written"):
+    lost = PartResult("values", "Values", 10 - earned, 0, WRONG, diagnosis=Diagnosis(diagnosis, "at (0, 0)"))
+    right = PartResult("peaks", "Peaks", earned, earned, RIGHT)
+    return Result(ID, "Online softmax", "", 7, "cpu", "ok", (right, *((lost,) if earned < 10 else ())))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The exercise as a learner has it; the progress goes to a folder of the test."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for suffix in (".cu", ".ipynb"):
+        shutil.copy(EXERCISES / f"{ID}{suffix}", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def grades(monkeypatch):
+    """What the grader is to say, one after the other."""
+    coming = []
+    monkeypatch.setattr(panel, "grade_submission", lambda submission, *, device: coming.pop(0))
+    return coming
+
+
+@pytest.fixture
+def jupyter(monkeypatch):
+    """A notebook around `check`: `.shown` is what its output area holds, one entry per change; `.ran` its cells."""
+    notebook = SimpleNamespace(shown=[], ran=[""])
+    monkeypatch.setattr(panel, "get_ipython", lambda: SimpleNamespace(user_ns={"In": notebook.ran}))
+
+    def display(shown, **_):
+        notebook.shown.append(shown)
+        return SimpleNamespace(update=notebook.shown.append)
+
+    monkeypatch.setattr(panel, "display", display)
+    return notebook
+
+
+def test_outside_jupyter_the_grade_is_printed(folder, grades, capsys):
+    grades.append(graded(4))
+    course_utils.grading.check(ID, folder)
+    out = capsys.readouterr().out
+    assert out.startswith(str(graded(4))) and "Checked online_softmax.cu (saved at " in out
+    assert [standing.last for standing in progress.overview()] == [graded(4)]
+
+
+def test_the_panel_takes_the_place_of_the_words(folder, grades, jupyter):
+    grades.append(graded(4))
+    panel.check(ID, folder)
+    words, shown = jupyter.shown
+    assert words["text/plain"].startswith("Checking online_softmax.cu (saved at ")
+    assert shown.title == "Online softmax" and not shown.busy
+    assert shown.status.startswith("4 of 10 points. To begin with: P is <never> written.\nChecked online_softmax.cu")
+    assert "&lt;never&gt;" in shown.page
+    bundle, _ = shown._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert bundle["text/html"] == shown.page and bundle["text/plain"].startswith(str(graded(4)))
+
+
+def test_the_button_checks_again(folder, grades, jupyter):
+    grades += [graded(4), graded(10)]
+    panel.check(ID, folder)
+    shown, states = jupyter.shown[1], []
+    shown.observe(lambda change: states.append(change["new"]), ["busy", "status"])
+    shown.set_state({"asked": 1})
+    assert states[0] is True and states[1].startswith("Checking ") and states[-1] is False
+    assert shown.status.startswith("10 of 10 points. Everything is right.")
+    (kept,) = progress.overview()
+    assert (kept.attempts, kept.best) == (2, graded(10))
+
+
+def test_a_failing_grader_does_not_hang_the_button(folder, grades, jupyter):
+    grades.append(graded(4))
+    panel.check(ID, folder)
+    shown = jupyter.shown[1]
+    shown.set_state({"asked": 1})  # nothing more to say: an IndexError in the place of a grade
+    assert shown.status.startswith("The check did not run: IndexError") and not shown.busy
+
+
+def test_without_anywidget_the_grade_is_a_table(folder, grades, jupyter, monkeypatch, capsys):
+    monkeypatch.setattr(panel, "anywidget", None)
+    grades.append(graded(4))
+    panel.check(ID, folder)
+    assert jupyter.shown[1] == graded(4) and "<table" in jupyter.shown[1]._repr_html_()
+    assert capsys.readouterr().out.startswith("Checked online_softmax.cu")
+
+
+def test_a_cell_that_was_run_but_not_saved_is_named(folder, grades, jupyter):
+    cells = json.loads((folder / "online_softmax.ipynb").read_text(encoding="utf-8"))["cells"]
+    saved = next("".join(cell["source"]) for cell in cells if cell["id"] == "answers")
+    for ran, stale in (
+        ([saved], False),
+        ([saved, saved.replace("...", "1")], True),
+        ([saved.replace("...", "1")], True),
+    ):
+        jupyter.ran[1:] = ran
+        grades.append(graded(4))
+        panel.check(ID, folder)
+        assert ("The cell 'answers' was run with other text than is saved" in jupyter.shown[-1].status) == stale
+
+
+def test_files_that_are_missing_and_a_store_that_fails_are_said(folder, grades, jupyter):
+    os.remove(folder / "online_softmax.cu")
+    (folder / "data").write_text("a file where the folder should be", encoding="utf-8")
+    grades.append(graded(0, "online_softmax.cu is missing"))
+    panel.check(ID, folder)
+    status = jupyter.shown[1].status
+    assert "Checked online_softmax.cu (missing) and online_softmax.ipynb (saved at " in status
+    assert "Not kept: your progress cannot be kept in" in status
+
+
+def test_an_unknown_exercise_is_named():
+    with pytest.raises(LookupError, match="there is no exercise '99_nothing/at_all'"):
+        panel.check("99_nothing/at_all")
+
+
+def test_importing_the_package_brings_no_grader():
+    import subprocess
+    import sys
+
+    code = "import sys, course_utils.grading; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        course_utils.grading.other  # noqa: B018

@@ -1,0 +1,472 @@
+"""The sandbox ends whatever runs in it, keeps what it says, and lets it touch nothing."""
+
+import contextlib
+import hashlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from course_utils.grading import landlock, sandbox
+from course_utils.grading.child import END, FRAME, exit_status
+from course_utils.grading.sandbox import Limits, Message, isolation_available, run_child
+
+REPO = Path(__file__).resolve().parents[2]
+HEAD = """
+import contextlib, ctypes, json, os, signal, subprocess, sys, time
+from course_utils.grading.child import read_job, send
+JOB, RESULTS = map(int, sys.argv[1:])
+
+def tell(**what):
+    send(RESULTS, what)
+
+def attempt(do):
+    try:
+        return repr(do())
+    except OSError as error:
+        return type(error).__name__
+"""
+
+
+@pytest.fixture(params=["bubblewrap", "limits"])
+def isolation(request) -> str:
+    if request.param == "bubblewrap" and not isolation_available()[0]:
+        pytest.skip(f"bubblewrap does not run here: {isolation_available()[1]}")
+    return request.param
+
+
+@pytest.fixture
+def child(tmp_path, isolation):
+    """Runs this code in a child; afterwards no process of it may be left."""
+
+    def run(code: str, job: bytes = b"", **limits: float) -> sandbox.Ended:
+        file = tmp_path / "student.py"
+        file.write_text(HEAD + textwrap.dedent(code))
+        return run_child(job, module=str(file), isolation=isolation, limits=Limits(**{"seconds": 20, **limits}))
+
+    yield run
+    assert processes_with(str(tmp_path)) == []
+
+
+def processes_with(word: str) -> list[int]:
+    """Those with this word in their command line."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if word.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
+                found.append(int(name))
+    return found
+
+
+# ---- what goes in and comes back
+
+
+def test_a_job_goes_in_and_its_results_come_back(child):
+    job = os.urandom(3 << 20)
+    ended = child(
+        """
+        job = read_job(JOB)
+        send(RESULTS, {"bytes": len(job)}, job[::-1])
+        send(RESULTS, {"text": "∑"})
+        print("said"); print("warned", file=sys.stderr)
+        tell(fails=attempt(lambda: os.pwrite(JOB, b"x", 0)))
+        """,
+        job,
+    )
+    assert (ended.reason, ended.status, ended.detail) == ("finished", 0, "")
+    assert ended.messages[:2] == [Message({"bytes": len(job)}, job[::-1]), Message({"text": "∑"})]
+    assert ended.messages[2].header["fails"] == "PermissionError"
+    assert (ended.stdout, ended.stderr) == ("said\n", "warned\n")
+
+
+def test_the_runner_is_found_by_its_name(isolation):
+    ended = run_child(b"", module="course_utils.errors", isolation=isolation)
+    assert (ended.reason, ended.messages) == ("finished", [])
+
+
+def test_several_children_at_once(child, tmp_path, isolation):
+    file = tmp_path / "echo.py"
+    file.write_text(HEAD + "send(RESULTS, {}, read_job(JOB))")
+    jobs = [str(i).encode() for i in range(6)]
+    with ThreadPoolExecutor(3) as pool:
+        ended = list(pool.map(lambda job: run_child(job, module=str(file), isolation=isolation), jobs))
+    assert [one.messages[0].blob for one in ended] == jobs
+
+
+@pytest.mark.parametrize(
+    ("frames", "detail"),
+    [
+        (b"no frame of ours at all", "more results than it may"),
+        (FRAME.pack(2 << 20, 0), "more results than it may"),
+        (FRAME.pack(2, 1 << 40) + b"{}", "more results than it may"),
+        (FRAME.pack(4, 0) + b"[12]", "cannot be read"),
+        (FRAME.pack(4, 0) + b"\xff\xfe{}", "cannot be read"),
+        (FRAME.pack(100_000, 0) + b"[" * 100_000, "cannot be read"),
+        (FRAME.pack(9, 8) + b'{"a": 12}1234', "before it was done"),
+        (FRAME.pack(2, len(END)) + b"{}" + END, "before it was done"),  # a forged end, then a bad exit
+    ],
+)
+def test_malformed_results(tmp_path, frames, detail):
+    file = tmp_path / "student.py"
+    write = f"os.write(RESULTS, {frames!r})" if len(frames) < 1000 else "os.write(RESULTS, FRAME)"
+    define = "" if len(frames) < 1000 else f"FRAME = {frames[:12]!r} + b'[' * 100_000\n"
+    file.write_text(f"{HEAD}{define}tell(first=1)\n{write}\nos._exit(4)")
+    ended = run_child(b"", module=str(file))
+    assert (ended.reason, ended.messages) == ("died", [Message({"first": 1})])
+    assert detail in ended.detail
+
+
+def test_results_may_come_in_any_pieces():
+    parser = sandbox._Parser()
+    stream = FRAME.pack(8, 3) + b'{"a": 1}' + b"xyz" + FRAME.pack(2, 0) + b"{}" + FRAME.pack(2, len(END)) + b"{}" + END
+    for at in range(len(stream)):
+        assert not parser.finished
+        parser.feed(stream[at : at + 1])
+    assert parser.messages == [Message({"a": 1}, b"xyz"), Message({})]
+    assert parser.finished
+
+
+def test_there_is_a_limit_to_the_number_and_size_of_results(monkeypatch):
+    monkeypatch.setattr(sandbox, "MOST_RESULTS", 3)
+    frame = FRAME.pack(2, 0) + b"{}"
+    with pytest.raises(sandbox._Malformed):
+        sandbox._Parser().feed(4 * frame)
+    monkeypatch.setattr(sandbox, "LARGEST_RESULTS", 2 * len(frame))
+    with pytest.raises(sandbox._Malformed):
+        sandbox._Parser().feed(3 * frame)
+
+
+# ---- how it may end
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "detail"),
+    [
+        ("os._exit(3)", 3, "before it was done (exit status 3)"),
+        ("os._exit(0)", 0, "before it was done (exit status 0)"),
+        ("sys.exit()", 0, "before it was done"),
+        ("raise ValueError('no')", 1, "before it was done (exit status 1)"),
+        ("ctypes.string_at(0)", 128 + signal.SIGSEGV, "it crashed (SIGSEGV)"),
+        ("os.abort()", 128 + signal.SIGABRT, "it crashed (SIGABRT)"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 128 + signal.SIGKILL, "it crashed (SIGKILL)"),
+    ],
+)
+def test_deaths(child, code, status, detail):
+    ended = child(f"tell(first=1)\n{code}\ntell(second=2)")
+    assert (ended.reason, ended.status, ended.messages) == ("died", status, [Message({"first": 1})])
+    assert detail in ended.detail
+
+
+def test_time_limit(child):
+    started = time.monotonic()
+    ended = child("tell(first=1)\nwhile True: pass", seconds=0.5)
+    assert time.monotonic() - started < 5
+    assert (ended.reason, ended.detail) == ("time limit", "it did not end within 0.5 s")
+    assert ended.messages == [Message({"first": 1})]
+
+
+def test_one_process_cannot_have_more_memory_than_the_limit(child):
+    ended = child("tell(first=1)\nx = bytearray(10 << 30)\ntell(got=len(x))", memory=300 << 20)
+    assert (ended.reason, ended.messages) == ("died", [Message({"first": 1})])
+    assert "MemoryError" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for i in range(6): os.fork() or (bytearray(os.urandom(1 << 20) * 40), time.sleep(60))\ntime.sleep(60)",
+        "import mmap\nm = mmap.mmap(-1, 300 << 20)\nwhile m.write(bytes([1]) * (1 << 20)): pass",
+    ],
+    ids=["in several processes", "shared"],
+)
+def test_memory_limit(child, code):
+    ended = child(code, memory=150 << 20)
+    assert (ended.reason, ended.detail) == ("memory limit", "it took more than 150 MiB of memory")
+
+
+def test_process_limit(child):
+    ended = child("for i in range(40): os.fork() or time.sleep(60)\ntime.sleep(60)", processes=12)
+    assert (ended.reason, ended.detail) == ("process limit", "it started more than 12 processes")
+
+
+def test_a_fork_bomb_ends(child):
+    ended = child("with contextlib.suppress(OSError):\n    while True: os.fork()\nwhile True: time.sleep(1)")
+    assert ended.reason == "process limit"
+
+
+def test_output_limit_and_the_tail_of_the_output(child):
+    ended = child("while True: print('x' * 1000, file=sys.stderr)", output_bytes=1 << 20)
+    assert (ended.reason, ended.detail) == ("output limit", "it printed more than 1 MiB")
+    assert len(ended.stderr) <= 16 << 10
+    ended = child("print('a' * 100_000 + 'the end')")
+    assert ended.reason == "finished"
+    assert ended.stdout.endswith("athe end\n") and len(ended.stdout) == 16 << 10
+
+
+@pytest.mark.parametrize("handler", ["SIG_IGN", "SIG_DFL"], ids=["in Python", "in native code"])
+def test_one_file_cannot_be_larger_than_the_limit(child, handler):
+    ended = child(
+        f"""
+        signal.signal(signal.SIGXFSZ, signal.{handler})
+        def fill():
+            with open(os.path.join(os.environ["TMPDIR"], "large"), "wb", buffering=0) as file:
+                for _ in range(8): file.write(bytes(1 << 20))
+        tell(got=attempt(fill))
+        """,
+        file_bytes=2 << 20,
+    )
+    if handler == "SIG_IGN":
+        assert ended.messages == [Message({"got": "OSError"})]
+    else:
+        assert (ended.reason, ended.detail) == ("file limit", "it wrote a file of more than 2 MiB")
+
+
+def test_all_files_together_cannot_be_larger_than_the_limit(child, isolation):
+    ended = child(
+        """
+        def fill():
+            for i in range(8):
+                with open(os.path.join(os.environ["TMPDIR"], str(i)), "wb") as file:
+                    file.write(os.urandom(1 << 20))
+        tell(got=attempt(fill))
+        if os.getcwd() != "/tmp": time.sleep(20)
+        """,
+        file_bytes=4 << 20,
+    )
+    if isolation == "bubblewrap":  # the file system is full
+        assert (ended.reason, ended.messages) == ("finished", [Message({"got": "OSError"})])
+    else:
+        assert (ended.reason, ended.detail) == ("file limit", "it wrote more than 4 MiB to files")
+
+
+# ---- what it leaves
+
+
+@pytest.mark.parametrize("environment", ["os.environ", "{}"], ids=["its environment", "an empty environment"])
+def test_processes_that_get_away_are_ended(child, tmp_path, environment):
+    ended = child(
+        f"""
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                for file in (1, 2, RESULTS): os.close(file)
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                words = ["python", "-c", "import time; time.sleep(100)", {str(tmp_path)!r}]
+                os.execve(sys.executable, words, {environment})
+            os._exit(0)
+        os.wait()
+        tell(first=1)
+        """
+    )
+    assert (ended.reason, ended.messages) == ("finished", [Message({"first": 1})])
+
+
+def test_a_child_that_kills_its_keeper(child):
+    """In bubblewrap the keeper is out of reach."""
+    ended = child(
+        "os.setsid()\nos.fork()\nos.kill(os.getppid(), signal.SIGKILL)\nos.kill(1, 9)\ntime.sleep(100)", seconds=1
+    )
+    assert ended.reason in ("died", "time limit")
+
+
+def test_an_interrupt_ends_the_child(child, monkeypatch):
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sandbox._Watch, "_look", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        child("os.fork()\ntime.sleep(100)")
+
+
+def test_the_child_ends_with_a_killed_grader(tmp_path, isolation):
+    file, ready = tmp_path / "student.py", tmp_path / "ready"
+    file.write_text(f"{HEAD}os.fork()\nprint('ready', flush=True)\ntime.sleep(100)")
+    grader = (
+        "import sys\nfrom course_utils.grading import sandbox\n"
+        "sandbox._runtime_file = lambda: None\n"
+        "take = sandbox._Watch._read\n"
+        f"def read(*a):\n    open({str(ready)!r}, 'w').close()\n    return take(*a)\n"
+        "sandbox._Watch._read = read\n"
+        f"sandbox.run_child(b'', module={str(file)!r}, isolation={isolation!r})"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}  # nobody is left to remove the child's folder
+    process = subprocess.Popen([sys.executable, "-c", grader], cwd=REPO, env=environment)
+    assert wait_for(ready.exists)
+    assert len(processes_with(str(file))) > 1
+    process.kill()
+    process.wait()
+    assert wait_for(lambda: not processes_with(str(file)))
+
+
+def wait_for(what) -> bool:
+    deadline = time.monotonic() + 10
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(what())
+
+
+@pytest.mark.parametrize("how", ["Python", "rm"])
+def test_its_folder_is_removed_whatever_is_in_it(child, monkeypatch, how):
+    def too_deep(*arguments, **options):
+        raise RecursionError
+
+    if how == "rm":  # as after a thousand folders in folders, which takes seconds
+        monkeypatch.setattr(sandbox.shutil, "rmtree", too_deep)
+    ended = child(
+        """
+        tell(folder=os.environ["TMPDIR"])
+        os.chdir(os.environ["TMPDIR"])
+        os.makedirs("closed/inside")
+        os.symlink("/", "link")
+        os.chmod("closed", 0)
+        """
+    )
+    assert ended.reason == "finished"
+    folder = ended.messages[0].header["folder"]
+    assert folder == "/tmp" or not os.path.exists(folder)
+
+
+# ---- what it can reach
+
+
+def test_the_environment_is_small(child, monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    ended = child("tell(names=sorted(os.environ), home=os.environ['HOME'], inside=os.environ['TMPDIR'])")
+    header = ended.messages[0].header
+    assert not any("SECRET" in name for name in header["names"])
+    assert len(header["names"]) < 20
+    assert header["home"] == header["inside"] != str(Path.home())
+
+
+def test_the_emulators_runtime_is_handed_over_but_not_the_cache(child):
+    runtime = sandbox._runtime_file()
+    before = hashlib.sha256(runtime.read_bytes()).hexdigest()
+    ended = child(
+        """
+        folder = os.path.join(os.environ["XDG_CACHE_HOME"], "attention-kernels")
+        tell(there=os.listdir(folder))
+        file = os.path.join(folder, os.listdir(folder)[0])
+        attempt(lambda: open(file, "wb").write(b"poison"))
+        tell(new=attempt(lambda: open(file + "2", "w").write("x")))
+        """
+    )
+    assert ended.messages[0].header["there"] == [runtime.name]
+    assert ended.messages[1].header["new"] == "1"
+    assert hashlib.sha256(runtime.read_bytes()).hexdigest() == before
+    assert not runtime.with_name(runtime.name + "2").exists()
+
+
+@pytest.fixture
+def walled_child(child, isolation):
+    """A child behind a wall: namespaces, or Landlock with all that it can do."""
+    if isolation == "limits" and landlock.version() < 6:
+        pytest.skip(f"the kernel has version {landlock.version()} of Landlock; 6 does all that is tested here")
+    return child
+
+
+def test_the_hosts_files_cannot_be_read(walled_child, tmp_path):
+    (tmp_path / "marker").write_text("secret")
+    hidden = [tmp_path / "marker", REPO / "README.md", REPO / "pyproject.toml", REPO / "solutions", REPO / "tests"]
+    hidden += map(Path, ("/etc/passwd", "/etc/shadow", "/var/log", "/proc/1/root/home", f"/proc/{os.getpid()}/environ"))
+    code = f"tell(**{{name: attempt(lambda: os.open(name, os.O_RDONLY)) for name in {list(map(str, hidden))!r}}})"
+    told = walled_child(code).messages[0].header
+    assert set(told.values()) <= {"FileNotFoundError", "PermissionError"}, told
+
+
+def test_the_hosts_files_cannot_be_written(walled_child):
+    places = ["/", "/usr", "/etc", "/dev", "/dev/shm", "/lib", REPO / "course_utils", REPO / "kernels", sys.prefix]
+    places += [Path.home(), "/var/tmp", REPO]
+    code = f"""
+        def write(place):
+            with open(os.path.join(place, "planted"), "w") as file: file.write("x")
+        def change():
+            with open({str(REPO / "course_utils" / "checks.py")!r}, "a") as file: file.write("x")
+        tell(**{{place: attempt(lambda: write(place)) for place in {list(map(str, places))!r}}})
+        tell(change=attempt(change), remove=attempt(lambda: os.remove({str(REPO / "course_utils" / "checks.py")!r})))
+    """
+    ended = walled_child(code)
+    assert len(ended.messages) == 2
+    for message in ended.messages:
+        assert set(message.header.values()) <= {"OSError", "PermissionError", "FileNotFoundError"}, message
+    assert not any((Path(place) / "planted").exists() for place in places)
+
+
+def test_there_is_no_network_and_nobody_else(walled_child, isolation):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = f"""
+            import socket
+            tell(connect=attempt(lambda: socket.create_connection(("127.0.0.1", {port}), 1)))
+            tell(kill=attempt(lambda: os.kill({os.getpid()}, 0)))
+            tell(memory=attempt(lambda: open("/proc/{os.getpid()}/mem")))
+            libc = ctypes.CDLL(None, use_errno=True)
+            tell(mount=libc.mount(b"none", os.environ["TMPDIR"].encode(), b"tmpfs", 0, None))
+            tell(interfaces=[name for _, name in socket.if_nameindex()], namespace=libc.unshare(0x10000000))
+            tell(processes=[int(name) for name in os.listdir("/proc") if name.isdigit()], me=os.getpid())
+        """
+        told = {}
+        for message in walled_child(code).messages:
+            told |= message.header
+    assert told["connect"] in ("ConnectionRefusedError", "PermissionError")
+    assert told["kill"] in ("ProcessLookupError", "PermissionError")
+    assert told["memory"] in ("FileNotFoundError", "PermissionError")
+    assert told["mount"] == -1
+    if isolation == "bubblewrap":
+        assert (told["interfaces"], told["namespace"]) == (["lo"], -1)
+        assert len(told["processes"]) <= 2
+
+
+# ---- asking for it
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match=r"isolation takes .* got 'docker'"):
+        run_child(b"", isolation="docker")
+
+
+def test_without_bubblewrap(monkeypatch, tmp_path):
+    isolation_available.cache_clear()
+    monkeypatch.setattr(sandbox.shutil, "which", lambda name: None)
+    try:
+        runs, why_not = isolation_available()
+        assert not runs and "apt install bubblewrap" in why_not
+        with pytest.raises(RuntimeError, match="there is no program bwrap"):
+            run_child(b"", isolation="bubblewrap")
+        file = tmp_path / "student.py"
+        file.write_text(HEAD + "tell(folder=os.getcwd())")
+        assert run_child(b"", module=str(file)).messages[0].header["folder"] != "/tmp"
+    finally:
+        monkeypatch.undo()
+        isolation_available.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("bwrap: Unknown option --disable-userns", "too old"),
+        ("bwrap: No permissions to create new namespace", "user namespaces"),
+    ],
+)
+def test_why_bubblewrap_does_not_run(monkeypatch, tmp_path, said, words):
+    program = tmp_path / "bwrap"
+    program.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    isolation_available.cache_clear()
+    try:
+        assert not isolation_available()[0]
+        assert words in isolation_available()[1]
+    finally:
+        isolation_available.cache_clear()
+
+
+def test_a_status_is_as_in_a_shell():
+    assert exit_status(3 << 8) == 3
+    assert exit_status(signal.SIGSEGV) == 139
