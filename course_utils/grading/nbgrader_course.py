@@ -1,0 +1,403 @@
+"""A class folder as an nbgrader course: release, autograde and feedback with nbgrader's own commands and formgrader.
+
+nbgrader grades by running a student's notebook. We never do that: where nbgrader would run it, the grade comes from
+the course's grader (classroom.py), which runs kernel and answers in a child process, and the verdict is written into
+the output of the notebook's cell "grade". Three of nbgrader's classes are extended for this, see `configure`.
+
+The class folder holds students.csv, assignments.csv (due dates), source (a link to the course's solutions), release/,
+submitted/STUDENT/NN_slug/ (what was handed in, never changed), checked/ (copies that are safe to read), autograded/,
+feedback/, results/ (see classroom.py) and gradebook.db.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import nbformat
+from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
+from nbformat.notebooknode import NotebookNode
+from nbgrader import preprocessors as nb
+from nbgrader.api import Gradebook
+from nbgrader.apps import api as nbgrader_api
+from nbgrader.apps import autogradeapp, generateassignmentapp
+from nbgrader.apps.baseapp import NbGrader
+from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
+from nbgrader.converters.base import NbGraderException
+from nbgrader.exchange.default import ExchangeCollect
+from nbgrader.preprocessors.base import NbGraderPreprocessor
+from nbgrader.utils import is_grade, is_locked, is_solution
+from sqlalchemy.exc import SAWarning
+from traitlets.config import Config
+
+from course_utils.grading import release as stripping
+from course_utils.grading.catalog import EXERCISE_IDS, exercise
+from course_utils.grading.class_folder import CHAPTERS, ClassFolder, ClassroomError, read_class
+from course_utils.grading.result import Result
+from course_utils.grading.submission import Submission
+
+CONFIG_FILE = "nbgrader_config.py"
+CONFIG_TEXT = '''\
+"""nbgrader's settings of this class. Settings of your own go below."""
+
+from pathlib import Path
+
+from course_utils.grading.nbgrader_course import configure
+
+c = get_config()  # noqa: F821
+configure(c, Path(__file__).parent)
+
+c.CourseDirectory.course_id = "attention-kernels"
+'''
+GRADE_CELL = "grade"
+CHECKED = "checked"
+SECRET = "submission_secret.txt"
+STYLE = (
+    "<style>.ak-grade td, .ak-grade th { text-align: left; vertical-align: top; padding: 4px 12px 4px 0; }"
+    " .ak-grade pre, .ak-kernel { white-space: pre-wrap; font-size: 12px; }"
+    " summary { display: list-item; cursor: pointer; }"
+    " .ak-right td:nth-child(2) { color: #1a7f37; } .ak-wrong td:nth-child(2) { color: #b3261e; }</style>"
+)
+
+
+def configure(c: Config, folder: Path) -> None:
+    """nbgrader's settings for the class in `folder`; the folder's nbgrader_config.py calls it.
+
+    nbgrader has no setting for the class of a converter, and its hooks come too late: it has by then left out
+    submissions without a notebook and stumbled over broken ones. So the two places that name the classes (the command
+    line and formgrader's buttons) get ours.
+    """
+    for module in (autogradeapp, nbgrader_api):
+        module.Autograde = CourseAutograde
+    for module in (generateassignmentapp, nbgrader_api):
+        module.GenerateAssignment = CourseGenerateAssignment
+
+    # nbgrader starts `alembic` by its bare name to make the gradebook, also where .venv was not activated.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+
+    # nbgrader's own queries, under SQLAlchemy 2.1; three warnings for each hand-in would bury what matters.
+    warnings.filterwarnings("ignore", category=SAWarning, module="nbgrader")
+
+    c.CourseDirectory.root = str(folder.resolve())
+    # nbgrader's list without InstantiateTests, which starts a kernel to write tests (we have none of its kind), and
+    # with our StripSolutions for ClearSolutions, which knows only one stub per language and leaves explanations in.
+    c.GenerateAssignment.preprocessors = _named(
+        nb.IncludeHeaderFooter,
+        nb.LockCells,
+        StripSolutions,
+        nb.ClearOutput,
+        nb.CheckCellMetadata,
+        nb.ComputeChecksums,
+        nb.SaveCells,
+        nb.ClearHiddenTests,
+        nb.ClearMarkScheme,
+        nb.ComputeChecksums,
+        nb.CheckCellMetadata,
+    )
+    # WriteVerdict stands for Execute. IgnorePattern and ClearMetadataPreprocessor treat what Execute leaves behind.
+    c.Autograde.autograde_preprocessors = _named(
+        WriteVerdict, nb.LimitOutput, nb.SaveAutoGrades, nb.AssignLatePenalties, nb.CheckCellMetadata
+    )
+    # Autograde puts the teacher's files over the student's, except for these: the kernels that the student wrote.
+    c.Autograde.exclude_overwriting = {
+        chapter: [f"{exercise_id.split('/')[1]}.cu" for exercise_id in _exercises(chapter)] for chapter in CHAPTERS
+    }
+    # A link in a hand-in must not be followed with the teacher's rights.
+    c.ExchangeFactory.collect = _named(CourseCollect)[0]
+    # zip_collect: one archive per student, STUDENT.zip, with the files of a chapter at any depth.
+    c.FileNameCollectorPlugin.valid_ext = [".cu", ".ipynb"]
+    c.FileNameCollectorPlugin.named_regexp = r".*/extracted/(?P<student_id>[^/]+)/(?:.*/)?(?P<file_id>[^/]+)$"
+    c.GenerateFeedback.preprocessors = _named(nb.GetGrades, HideTests, CSSHTMLHeaderPreprocessor)
+
+
+def _named(*classes: type) -> list[str]:
+    """By name, because formgrader shows the settings, and as JSON only if they are plain data."""
+    return [f"{cls.__module__}.{cls.__name__}" for cls in classes]
+
+
+def _exercises(chapter: str) -> list[str]:
+    return [exercise_id for exercise_id in EXERCISE_IDS if exercise_id.split("/")[0] == chapter]
+
+
+class StripSolutions(nb.ClearSolutions):
+    """Takes out solutions as `make exercises` does, and refuses test cells that would never be run."""
+
+    def preprocess(self, notebook: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        where = f"{resources['nbgrader']['assignment']}/{resources['nbgrader']['notebook']}"
+        points = exercise(where).points
+        for cell in notebook.cells:
+            if not is_grade(cell):
+                continue
+            settings = cell.metadata.nbgrader
+            if settings.grade_id != GRADE_CELL or settings.points != points:
+                raise ValueError(
+                    f"{where}: got a graded cell {settings.grade_id!r} with {settings.points} points; takes one named"
+                    f" {GRADE_CELL!r} with {points}: tests belong in course_utils/grading/tasks, notebooks are not run"
+                )
+        return stripping.strip_notebook(notebook, where), resources
+
+
+class CourseGenerateAssignment(GenerateAssignment):
+    """nbgrader's, which copies all but notebooks as they are: here a kernel loses its solution, other files go."""
+
+    def init_assignment(self, assignment_id: str, student_id: str) -> None:
+        """Raises MarkError; nbgrader then removes what it had released of the assignment."""
+        super().init_assignment(assignment_id, student_id)
+        source = Path(self._format_source(assignment_id, student_id))
+        released = Path(self._format_dest(assignment_id, student_id))
+        for copied in [path for path in released.rglob("*") if path.is_file()]:
+            copied.unlink()
+            if copied.suffix == ".cu":
+                copied.write_bytes(stripping.release(source / copied.relative_to(released)))
+
+
+class CourseCollect(ExchangeCollect):
+    """nbgrader's, without what is no file or folder: it copies what a link points to, and stops at a pipe."""
+
+    def do_copy(self, src: str, dest: str, log: logging.Logger | None = None) -> None:
+        if self.get_size(src) > 1000 * self.coursedir.max_dir_size:
+            raise RuntimeError(f"{src} has more than {self.coursedir.max_dir_size:,} kB")
+        with tempfile.TemporaryDirectory() as place:
+            copy = os.path.join(place, "hand-in")
+            shutil.copytree(src, copy, ignore=self._no_file)
+            super().do_copy(copy, dest, log)
+
+    def _no_file(self, folder: str, names: list[str]) -> list[str]:
+        paths = [Path(folder, name) for name in names]
+        left_out = [path for path in paths if path.is_symlink() or not (path.is_file() or path.is_dir())]
+        for path in left_out:
+            self.log.warning("%s is not collected: it is a link or no file", path)
+        return [path.name for path in left_out]
+
+
+class CourseAutograde(Autograde):
+    """nbgrader's, on copies in checked/ in place of what was handed in.
+
+    A copy is the released notebook with the student's answers put in, and the student's kernel. So edited, deleted or
+    doubled cells, bad JSON, links and missing files do not reach nbgrader, and every submission gets a grade.
+    """
+
+    @property
+    def _input_directory(self) -> str:
+        return CHECKED if self._sanitizing else self.coursedir.autograded_directory
+
+    def start(self) -> None:
+        folder = read_class(self.coursedir.root)
+        pattern = f"{self.coursedir.student_id}/{self.coursedir.assignment_id}"
+        for handed_in in sorted((folder.path / "submitted").glob(pattern)):
+            student, chapter = handed_in.parts[-2:]
+            if handed_in.is_dir() and student in {student.id for student in folder.students}:
+                check_submission(folder, student, chapter)
+        super().start()
+
+    def init_single_notebook_resources(self, notebook_filename: str) -> dict:
+        resources = super().init_single_notebook_resources(notebook_filename)
+        resources["nbgrader"]["class_folder"] = self.coursedir.root
+        return resources
+
+
+def check_submission(folder: ClassFolder, student: str, chapter: str) -> None:
+    """Write checked/STUDENT/NN_slug/ from what the student handed in. Raises ClassroomError if it was not released."""
+    frames = sorted((folder.path / "release" / chapter).glob("*.ipynb"))
+    if not frames:
+        raise ClassroomError(f"{chapter} is not in {folder.path / 'release'}: run `make release` first")
+    target = folder.path / CHECKED / student / chapter
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for frame in frames:
+        submission = folder.hand_in(student, f"{chapter}/{frame.stem}")
+        nbformat.write(_fill(nbformat.read(frame, as_version=4), submission), target / frame.name)
+        if submission.kernel is not None:
+            (target / f"{frame.stem}.cu").write_text(submission.kernel, encoding="utf-8")
+    with contextlib.suppress(ValueError):  # an unreadable time: the class's table of grades says so
+        submitted_at = folder.submitted_at(student, chapter)
+        if submitted_at is not None:
+            (target / "timestamp.txt").write_text(f"{submitted_at:%Y-%m-%d %H:%M:%S.%f} UTC")
+    secret = _secret(folder.path / "submitted" / student / chapter)
+    if secret:
+        (target / SECRET).write_text(secret)
+
+
+def _secret(handed_in: Path) -> str:
+    """What nbgrader puts into a hand-in so that its author alone can fetch the feedback; "" where there is none."""
+    if handed_in.is_symlink() or handed_in.parent.is_symlink():
+        return ""
+    try:
+        number = os.open(handed_in / SECRET, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(number, encoding="ascii") as file:
+            return file.read(1000)
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _fill(frame: NotebookNode, submission: Submission) -> NotebookNode:
+    """The released notebook with the student's cells."""
+    for cell in frame.cells:
+        if is_solution(cell):
+            cell.source = submission.cells.get(cell.metadata.nbgrader.grade_id, cell.source)
+    return frame
+
+
+class WriteVerdict(NbGraderPreprocessor):
+    """In place of running a notebook: grades it, or takes the stored grade, and writes the verdict as cell outputs."""
+
+    def preprocess(self, notebook: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        """Raises RuntimeError if there is no grade to be had; nbgrader then reports the student and goes on."""
+        place = resources["nbgrader"]
+        folder, exercise_id = Path(place["class_folder"]), f"{place['assignment']}/{place['notebook']}"
+        result = result_of(folder, place["student"], exercise_id)
+        kernel = folder / CHECKED / place["student"] / f"{exercise_id}.cu"
+        for cell in notebook.cells:
+            if is_grade(cell):
+                cell.outputs = _outputs(result, kernel)
+        return notebook, resources
+
+
+def result_of(folder: Path, student: str, exercise_id: str) -> Result:
+    """The grade of one submission: the stored one if it still holds, else a new one, which is then stored."""
+    from course_utils.grading.classroom import record_of
+
+    record = record_of(folder, student, exercise_id)
+    if record.result is None:
+        raise RuntimeError(f"{student}, {exercise_id}: {record.status}: {record.message}")
+    return record.result
+
+
+def _outputs(result: Result, kernel: Path) -> list[NotebookNode]:
+    """What nbgrader reads points from (a number as the cell's result, at most its points), after what people read."""
+    listing = ""
+    if kernel.exists():
+        lines = kernel.read_text(encoding="utf-8").splitlines()
+        numbered = html.escape("\n".join(f"{at:4}  {line}" for at, line in enumerate(lines, 1)))
+        listing = (
+            f'<details><summary>{kernel.name}, as handed in</summary><pre class="ak-kernel">{numbered}</pre></details>'
+        )
+    points = str(min(result.earned, result.points))
+    return [
+        nbformat.v4.new_output(
+            "display_data", {"text/html": STYLE + result.to_html() + listing, "text/plain": str(result)}
+        ),
+        nbformat.v4.new_output("execute_result", {"text/plain": points}, execution_count=1),
+    ]
+
+
+class HideTests(nb.ClearHiddenTests):
+    """Takes hidden tests out of feedback pages: autograde has put the teacher's test cells back, with all they hold."""
+
+    def preprocess_cell(self, cell: NotebookNode, resources: dict, cell_index: int) -> tuple[NotebookNode, dict]:
+        if is_locked(cell):  # in a cell of the student's, such a mark means nothing, and one without an end would raise
+            return super().preprocess_cell(cell, resources, cell_index)
+        return cell, resources
+
+
+def _open(folder: Path) -> NbGrader:
+    """nbgrader with the settings of the class folder, which is made if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / "source"
+    if not link.is_symlink() and link.exists():
+        raise FileExistsError(f"{link} is in the way: it takes a link to the course's solutions")
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(stripping.SOLUTIONS, folder.resolve()))
+    (folder / "submitted").mkdir(exist_ok=True)
+    for name, text in ((CONFIG_FILE, CONFIG_TEXT), ("students.csv", "id,first_name,last_name,email\n")):
+        if not (folder / name).exists():
+            (folder / name).write_text(text)
+    app = NbGrader(log_level=logging.ERROR)
+    app.load_cwd_config = False  # another class may live where we were called
+    app.initialize([], root=str(folder.resolve()))
+    return app
+
+
+def _register(app: NbGrader, folder: ClassFolder, wanted: Iterable[str]) -> None:
+    """Put the class list and the due dates into the gradebook."""
+    with Gradebook(app.coursedir.db_url, app.coursedir.course_id) as gradebook:
+        for student in folder.students:
+            names = {"first_name": student.first_name, "last_name": student.last_name, "email": student.email}
+            gradebook.update_or_create_student(student.id, **names)
+        for chapter in wanted:
+            gradebook.update_or_create_assignment(chapter, duedate=folder.due.get(chapter))
+
+
+def _wanted(chapters: Sequence[str] | None, there_are: list[str]) -> list[str]:
+    unknown = [chapter for chapter in chapters or () if chapter not in there_are]
+    if unknown:
+        raise ValueError(f"chapters: got {', '.join(unknown)}; takes {', '.join(there_are)}")
+    return list(chapters or there_are)
+
+
+def release(folder: Path, chapters: Sequence[str] | None = None) -> int:
+    """Make or renew the class folder, and release chapters (None: all). Returns the exit status."""
+    app = _open(folder)
+    wanted = _wanted(chapters, [chapter for chapter in CHAPTERS if any((folder / "source" / chapter).glob("*.ipynb"))])
+    _register(app, read_class(folder), wanted)
+    for chapter in wanted:
+        app.coursedir.assignment_id = chapter
+        converter = CourseGenerateAssignment(coursedir=app.coursedir, parent=app)
+        converter.force = True
+        try:
+            converter.start()
+        except NbGraderException as error:
+            print(f"{chapter}: not released. {error}")
+            return 1
+        check_release(folder, chapter)
+        notebooks = sorted(path.stem for path in (folder / "release" / chapter).glob("*.ipynb"))
+        print(f"{folder / 'release' / chapter}: {', '.join(notebooks)}")
+    return 0
+
+
+def check_release(folder: Path, chapter: str) -> None:
+    """Raise AssertionError unless what is released of a chapter is its exercises, with no solution in it."""
+    source, released = folder / "source" / chapter, folder / "release" / chapter
+    expected = {path.name: path for path in source.iterdir() if path.suffix in stripping.SUFFIXES}
+    found = {path.name: path for path in released.rglob("*") if path.is_file()}
+    if expected.keys() != found.keys():
+        raise AssertionError(f"{released} holds {sorted(found)}, the chapter's exercises are {sorted(expected)}")
+    for name, path in found.items():
+        exercise_file = stripping.release(expected[name])
+        if path.suffix == ".ipynb":
+            same = _sources(path.read_text("utf-8")) == _sources(exercise_file.decode())
+        else:
+            same = path.read_bytes() == exercise_file
+        if not same:
+            raise AssertionError(f"{path} differs from the exercise: do not hand it out")
+
+
+def _sources(text: str) -> list[tuple[str, str, str]]:
+    notebook, _ = nb.ClearHiddenTests().preprocess(nbformat.reads(text, as_version=4), {})
+    return [(cell.id, cell.cell_type, cell.source) for cell in notebook.cells]
+
+
+def feedback(folder: Path, chapters: Sequence[str] | None = None) -> int:
+    """Bring the grades into gradebook.db and write feedback/STUDENT/NN_slug/*.html. Returns the exit status.
+
+    Submissions without a stored grade are graded here, one after the other.
+    """
+    app = _open(folder)
+    handed_in = {path.name for path in (folder / "submitted").glob("*/*") if path.is_dir()}
+    released = [chapter for chapter in CHAPTERS if any((folder / "release" / chapter).glob("*.ipynb"))]
+    wanted = _wanted(chapters, released)
+    _register(app, read_class(folder), wanted)
+    status = 0
+    for chapter in wanted:
+        if chapter not in handed_in:
+            continue
+        app.coursedir.assignment_id = chapter
+        for kind in (CourseAutograde, GenerateFeedback):
+            converter = kind(coursedir=app.coursedir, parent=app)
+            converter.force = True
+            try:
+                converter.start()
+            except NbGraderException as error:
+                print(f"{chapter}: {error}")
+                status = 1
+        pages = len(list((folder / "feedback").glob(f"*/{chapter}/*.html")))
+        print(f"{folder / 'feedback'}/*/{chapter}: {pages} pages")
+    return status

@@ -1,0 +1,146 @@
+"""What a class keeps between runs: results/STUDENT/NN_slug/name.json, the seed in run.json, and the lock.
+
+A file is there whole or not at all: it is written beside its place, flushed to the disk, and moved. So a run that was
+killed loses at most what was being graded.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import course_utils
+from course_utils.grading.class_folder import ClassroomError
+from course_utils.grading.result import Result
+
+GRADER_FAILED = "grader failed"
+_SOURCES = {".py", ".cpp", ".h", ".hpp", ".cuh", ".S"}
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a grade depends on. If all of it is equal, the stored grade stands.
+
+    digest: of the submission (`Submission.digest`). grader: `grader_version()`. seed: the class's, see `exercise_seed`.
+    """
+
+    digest: str
+    grader: str
+    seed: int
+    device: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """One stored grade. status: "graded", "missing", "empty", "unreadable", "partly ..." or "grader failed".
+
+    result: None only if the grader failed; `message` says how. A failure is tried again by the next run.
+    """
+
+    student: str
+    exercise: str
+    status: str
+    key: Key
+    result: Result | None = None
+    message: str = ""
+
+
+class ResultsStore:
+    """The results of a class in its folder. Only one process may write, see `lock`."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def path(self, student: str, exercise_id: str) -> Path:
+        return self.folder / "results" / student / f"{exercise_id}.json"
+
+    def read(self, student: str, exercise_id: str) -> Record | None:
+        """The stored grade; None if there is none, or if the file is damaged: then it is graded again."""
+        try:
+            fields = json.loads(self.path(student, exercise_id).read_text(encoding="utf-8"))
+            result = fields.pop("result")
+            fields["key"] = Key(**fields["key"])
+            return Record(**fields, result=result and Result.from_json(json.dumps(result)))
+        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def write(self, record: Record) -> None:
+        """Stores one grade in the place of an older one."""
+        fields = asdict(record) | {"result": record.result and json.loads(record.result.to_json())}
+        text = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
+        write_atomically(self.path(record.student, record.exercise), text)
+
+    def seed(self, *, new: bool = False) -> int:
+        """The seed of the class, drawn at first use. All inputs follow from it, see `exercise_seed`."""
+        path = self.folder / "run.json"
+        if new or not path.exists():
+            write_atomically(path, json.dumps({"seed": secrets.randbits(53)}) + "\n")
+        try:
+            seed = json.loads(path.read_text(encoding="utf-8"))["seed"]
+            if type(seed) is not int or seed < 0:
+                raise ValueError(f"the seed is {seed!r}")
+            return seed
+        except (ValueError, KeyError, TypeError) as error:
+            hint = "mend it, or draw another seed with --new-seed (all are graded again)"
+            raise ClassroomError(f"{path} does not hold the class's seed ({error}): {hint}") from None
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps other runs out of this folder. Raises ClassroomError if one is at work; ends with the process."""
+        path = self.folder / "run.lock"
+        with path.open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                who = file.read(200).strip() or "unknown"
+                raise ClassroomError(f"another run ({who}) is grading {self.folder}: wait for it, or stop it") from None
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}")
+            file.flush()
+            try:
+                yield
+            finally:
+                file.truncate(0)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a file so that a reader, or a crash, finds either the old or the new text."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        # Half a surrogate pair, from a student's notebook, becomes the \uXXXX that JSON reads.
+        with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def exercise_seed(seed: int, exercise_id: str) -> int:
+    """The seed of one exercise's inputs, below 2³¹: the same for all students of a class."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{exercise_id}".encode()).digest()[:4]) >> 1
+
+
+@lru_cache(maxsize=1)
+def grader_version() -> str:
+    """The version of the course with a hash of its sources: another grader may give other grades."""
+    root = Path(course_utils.__file__).parent
+    content = hashlib.sha256()
+    for path in sorted(path for path in root.rglob("*") if path.suffix in _SOURCES):
+        content.update(f"{path.relative_to(root)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return f"{course_utils.__version__}+{content.hexdigest()[:12]}"

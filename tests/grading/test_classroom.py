@@ -1,0 +1,523 @@
+"""A class on Dask: nothing is lost, nothing is graded twice, nobody is left out of the tables.
+
+Most tests use a stand-in for the grader that does what the text of the "kernel" says; the last one grades in earnest.
+"""
+
+import csv
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("distributed", reason="Dask is not installed (pip install course_utils[classroom])")
+
+from course_utils.__main__ import main
+from course_utils.grading import classroom, sandbox
+from course_utils.grading.catalog import exercise
+from course_utils.grading.class_folder import ClassroomError, parse_time, read_class
+from course_utils.grading.classroom import Interrupted, Summary, grade_class, record_of
+from course_utils.grading.classroom_demo import ODD_FILES, make_class
+from course_utils.grading.gradebook import harmless
+from course_utils.grading.result import Result
+from course_utils.grading.results_store import GRADER_FAILED, Key, Record, ResultsStore, exercise_seed, grader_version
+from course_utils.grading.submission import LARGEST_KERNEL, Submission
+
+CHAPTER, NAME = "01_attention_basics", "coalesced_scores"
+EXERCISE = f"{CHAPTER}/{NAME}"
+
+STAND_IN = '''
+"""Does what the text of the kernel says, and notes in the file LOG that it was asked."""
+import os, signal, time
+from pathlib import Path
+from course_utils.grading.exercise import Diagnosis
+from course_utils.grading.result import PartResult, Result
+
+def grade(submission, seed, device, isolation):
+    words = (submission.kernel or "").split()
+    with open(os.environ["STAND_IN_LOG"], "a") as log:
+        log.write(" ".join(words[:1]) + "\\n")
+    if words[:1] == ["raise"]:
+        raise RuntimeError("a bug in the grader")
+    if words[:1] == ["die"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if words[:1] == ["wait"] and not Path(words[1]).exists():  # the first time, until it may go on
+        Path(words[1]).write_text(str(os.getpid()))
+        while not Path(words[1] + ".go").exists():
+            time.sleep(0.05)
+    said = Diagnosis(" ".join(words) or "no kernel", "".join(submission.cells.values()))
+    right = words[:1] in (["right"], ["wait"])
+    parts = (
+        PartResult("values", "Values", 4, 4 if right else 0, "right" if right else "wrong",
+                   diagnosis=None if right else said),
+        PartResult("seed", f"seed {seed}", 1, seed % 2 if right else 0, "right"),
+    )
+    return Result(submission.exercise, "T", submission.digest, seed, device, submission.status, parts).to_json()
+'''
+
+
+@pytest.fixture(scope="module")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """A module that workers can import too."""
+    folder = tmp_path_factory.mktemp("stand_in")
+    (folder / "classroom_stand_in.py").write_text(STAND_IN)
+    os.environ["STAND_IN_LOG"] = str(folder / "log")
+    (folder / "log").touch()
+    sys.path.insert(0, str(folder))
+    import classroom_stand_in
+
+    yield classroom_stand_in
+    sys.path.remove(str(folder))
+    del os.environ["STAND_IN_LOG"]
+
+
+@pytest.fixture(scope="module")
+def scheduler(stand_in: object) -> Iterator[str]:
+    """One worker, for all tests: starting one takes seconds. It is used through its address, as other machines are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classroom, "DEATHS", 2)
+        with classroom._cluster(1, None) as client:
+            yield client.scheduler.address
+
+
+@pytest.fixture
+def graded(stand_in: object, scheduler: str) -> Callable[..., Summary]:
+    def run(folder: Path, **options: object) -> Summary:
+        if "workers" not in options:
+            options["scheduler"] = scheduler
+        return grade_class(folder, isolation="limits", grade=stand_in.grade, **options)
+
+    return run
+
+
+def notebook() -> str:
+    cells = [
+        {"cell_type": "code", "metadata": {"nbgrader": {"grade_id": name}}, "source": "answers = {}"}
+        for name in exercise(EXERCISE).cells
+    ]
+    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
+
+def hand_in(folder: Path, student: str, kernel: str | bytes = "right", when: str = "2026-11-01 12:00:00 UTC") -> Path:
+    place = folder / "submitted" / student / CHAPTER
+    place.mkdir(parents=True, exist_ok=True)
+    (place / f"{NAME}.cu").write_bytes(kernel.encode() if isinstance(kernel, str) else kernel)
+    (place / f"{NAME}.ipynb").write_text(notebook())
+    (place / "timestamp.txt").write_text(when)
+    return place
+
+
+def make(folder: Path, *students: str) -> Path:
+    """A class folder with this roster, nothing handed in, the chapter released, and a seed."""
+    (folder / "submitted").mkdir(parents=True)
+    lines = "".join(f"{student},First {student},Last,{student}@example.org\n" for student in students)
+    (folder / "students.csv").write_text("id,first_name,last_name,email\n" + lines)
+    (folder / "assignments.csv").write_text(f"assignment,due\n{CHAPTER},2026-11-02 12:00 UTC\n")
+    (folder / "run.json").write_text('{"seed": 7}')
+    return folder
+
+
+def table(folder: Path, name: str = "grades.csv") -> dict[str, dict[str, str]]:
+    with (folder / name).open(newline="") as file:
+        return {row["student_id"]: row for row in csv.DictReader(file)}
+
+
+def tables(folder: Path) -> tuple[bytes, bytes]:
+    return (folder / "grades.csv").read_bytes(), (folder / "grades_by_student.csv").read_bytes()
+
+
+def asked() -> list[str]:
+    return Path(os.environ["STAND_IN_LOG"]).read_text().splitlines()
+
+
+def when_there(path: Path, then: Callable[[], None]) -> threading.Thread:
+    """Does something as soon as a file is there and written."""
+
+    def wait() -> None:
+        for _ in range(600):
+            if path.exists() and path.read_text():
+                return then()
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+# ---- every student has a row
+
+
+def test_each_status_has_a_row_and_a_reason(tmp_path: Path, graded: Callable[..., Summary]) -> None:
+    names = (
+        "right wrong none empty_folder empty_kernel bad_json no_text large directory both late linked refused".split()
+    )
+    folder = make(tmp_path / "class", *names)
+    for name in set(names) - {"none", "linked"}:
+        hand_in(folder, name, name if name in ("right", "wrong") else "right")
+    place = {name: folder / "submitted" / name / CHAPTER for name in names}
+    for path in (place["empty_folder"] / f"{NAME}.cu", place["empty_folder"] / f"{NAME}.ipynb"):
+        path.unlink()
+    (place["empty_kernel"] / f"{NAME}.cu").write_text("")
+    (place["bad_json"] / f"{NAME}.ipynb").write_text('{"cells": [')
+    (place["no_text"] / f"{NAME}.cu").write_bytes(b"\xff\xfe\x00\x01")
+    (place["large"] / f"{NAME}.cu").write_bytes(b" " * (LARGEST_KERNEL + 1))
+    (place["directory"] / f"{NAME}.cu").unlink()
+    (place["directory"] / f"{NAME}.cu").mkdir()
+    for suffix in ("cu", "ipynb"):
+        (place["both"] / f"{NAME}.{suffix}").write_bytes(b"\xff")
+    (place["wrong"] / f"{NAME}.ipynb").write_text(notebook().replace("answers = {}", "'half \\ud800 a pair'"))
+    (place["late"] / "timestamp.txt").write_text("2026-11-02 13:00:30.5 +0100 ")
+    os.symlink(place["right"].parent, folder / "submitted" / "linked")
+    (place["refused"] / f"{NAME}.cu").unlink()
+    os.symlink(place["right"] / f"{NAME}.cu", place["refused"] / f"{NAME}.cu")
+    hand_in(folder, "stranger")
+
+    summary = graded(folder)
+    rows = table(folder)
+    assert list(rows) == sorted([*names, "stranger"])
+    assert {name: row["status"] for name, row in rows.items()} == {
+        **dict.fromkeys(("right", "wrong", "late", "stranger"), "graded"),
+        "none": "missing",
+        "empty_folder": "empty",
+        "empty_kernel": "partly empty",
+        **dict.fromkeys(("bad_json", "no_text", "large", "directory", "refused"), "partly unreadable"),
+        **dict.fromkeys(("both", "linked"), "unreadable"),
+    }
+    assert rows["right"]["parts"].startswith("values 4/4; seed ")
+    assert rows["bad_json"]["parts"].startswith("values 4/4"), "the kernel is graded without the notebook"
+    assert rows["wrong"]["diagnosis"] == "wrong"
+    assert rows["none"]["diagnosis"] == "nothing was handed in"
+    assert {row["late_seconds"] for name, row in rows.items() if name != "late"} == {"0"}
+    assert (rows["late"]["late_seconds"], rows["late"]["submitted_at"]) == ("30", "2026-11-02 12:00:30 UTC")
+    assert all(
+        all(row[column] for column in row if column not in ("diagnosis", "submitted_at"))
+        for row in rows.values()
+        if row["student_id"] != "stranger"
+    )
+    assert (rows["stranger"]["in_roster"], rows["right"]["in_roster"]) == ("no", "yes")
+    text = str(summary)
+    for words in (
+        "missing: 1: none (coalesced_scores)",
+        "late: 1: late (",
+        "partly empty: 1: empty_kernel",
+        "unreadable: 2: both (coalesced_scores), linked (",
+        "linked is a symbolic link",
+        "not in students.csv, graded all the same: stranger",
+    ):
+        assert words in text
+    by_student = table(folder, "grades_by_student.csv")
+    assert list(by_student) == list(rows)
+    assert by_student["none"][EXERCISE] == "0" and by_student["none"]["remarks"] == f"{EXERCISE}: missing"
+    assert by_student["late"]["remarks"] == f"{EXERCISE}: late"
+
+
+def test_an_unreadable_time_is_said_and_not_taken_as_in_time(tmp_path: Path, graded: Callable[..., Summary]) -> None:
+    folder = make(tmp_path / "class", "a")
+    hand_in(folder, "a", when="yesterday")
+    summary = graded(folder)
+    assert table(folder)["a"]["late_seconds"] == table(folder)["a"]["submitted_at"] == "unknown"
+    assert "the time of the hand-in cannot be read" in str(summary)
+
+
+def test_what_a_student_wrote_is_no_formula(tmp_path: Path, graded: Callable[..., Summary]) -> None:
+    folder = make(tmp_path / "class", "=1+1", "b")
+    hand_in(folder, "=1+1", '@SUM(A1:A9)\n"x",\n')
+    hand_in(folder, "b", "=HYPERLINK(1)")
+    graded(folder)
+    for cell in (cell for name in ("'=1+1", "b") for cell in table(folder)[name].values()):
+        assert cell[:1] not in ("=", "+", "-", "@") and "\n" not in cell
+    assert table(folder)["'=1+1"]["diagnosis"].startswith("'@SUM")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-3, "-3"), (" =x", "'=x"), ("-1", "'-1"), ("a\t\r\nb", "a b"), ("\x00+", "'+"), ("ok", "ok")]
+)
+def test_harmless(value: object, text: str) -> None:
+    assert harmless(value) == text
+
+
+# ---- resuming
+
+
+def test_a_finished_grade_is_kept_until_what_it_depends_on_changes(
+    tmp_path: Path, graded: Callable[..., Summary]
+) -> None:
+    folder = make(tmp_path / "class", "a", "b")
+    hand_in(folder, "a", "right 1")
+    hand_in(folder, "b", "wrong 1")
+    assert (graded(folder).graded, graded(folder).kept) == (2, 2)
+
+    hand_in(folder, "b", "right 2", "2026-11-03 12:00:00 UTC")
+    again = graded(folder)
+    assert (again.graded, again.kept) == (1, 1), "b replaced a file, and is late"
+    assert table(folder)["b"]["parts"].startswith("values 4/4")
+    assert table(folder)["b"]["late_seconds"] == "86400"
+
+    (folder / "results" / "a" / f"{EXERCISE}.json").write_text('{"student": ')
+    assert graded(folder).graded == 1, "a damaged result is no result"
+    before = tables(folder)
+    new = graded(folder, new_seed=True)
+    assert (new.graded, new.kept) == (2, 0)
+    assert json.loads((folder / "run.json").read_text())["seed"] != 7 and graded(folder).kept == 2
+    (folder / "run.json").write_text('{"seed": 7}')
+    graded(folder)
+    assert tables(folder) == before
+
+
+def test_another_version_of_the_grader_grades_again(
+    tmp_path: Path, graded: Callable[..., Summary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make(tmp_path / "class", "a")
+    hand_in(folder, "a")
+    graded(folder)
+    monkeypatch.setattr(classroom, "grader_version", lambda: "another")
+    with pytest.raises(ClassroomError, match=f"has version {grader_version().replace('+', '.')} of the course"):
+        graded(folder)
+
+
+def test_a_killed_worker_changes_nothing(tmp_path: Path, graded: Callable[..., Summary]) -> None:
+    started = tmp_path / "started"
+    for name in ("calm", "killed"):
+        make(tmp_path / name, "a", "b", "c")
+        for student, kernel in {"a": "right", "b": f"wait {started}", "c": "wrong"}.items():
+            hand_in(tmp_path / name, student, kernel)
+    started.touch()  # nothing to wait for
+    graded(tmp_path / "calm")
+    started.unlink()
+    thread = when_there(started, lambda: os.kill(int(started.read_text()), signal.SIGKILL))
+    assert graded(tmp_path / "killed").graded == 3
+    thread.join()
+    assert tables(tmp_path / "killed") == tables(tmp_path / "calm")
+
+
+def test_a_stopped_run_goes_on_and_repeats_nothing(tmp_path: Path, graded: Callable[..., Summary]) -> None:
+    folder, started = make(tmp_path / "class", "a", "b", "c"), tmp_path / "started"
+    for student, kernel in {"a": "right first", "b": f"wait {started}", "c": "right third"}.items():
+        hand_in(folder, student, kernel)
+    thread = when_there(started, lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(Interrupted, match="stopped: 1 of 3 graded and kept"):
+        graded(folder)
+    thread.join()
+    assert not (folder / "grades.csv").exists()
+    Path(f"{started}.go").touch()
+    before = len(asked())
+    summary = graded(folder)
+    assert (summary.graded, summary.kept) == (2, 1)
+    assert len(asked()) - before == 2 and {row["status"] for row in table(folder).values()} == {"graded"}
+
+
+def test_what_takes_the_grader_down_is_reported_and_stops_nobody(
+    tmp_path: Path, graded: Callable[..., Summary]
+) -> None:
+    folder = make(tmp_path / "class", "a", "b", "c")
+    for student, kernel in {"a": "die", "b": "raise", "c": "right"}.items():
+        hand_in(folder, student, kernel)
+    summary = graded(folder)
+    rows = table(folder)
+    assert [rows[name]["status"] for name in "abc"] == [GRADER_FAILED, GRADER_FAILED, "graded"]
+    assert "the grader's process died each time" in rows["a"]["diagnosis"]
+    assert "RuntimeError: a bug in the grader" in rows["b"]["diagnosis"]
+    assert table(folder, "grades_by_student.csv")["a"][EXERCISE] == GRADER_FAILED, "no silent 0"
+    assert [row.student.id for row in summary.failures] == ["a", "b"]
+    assert f"{GRADER_FAILED}: a ({EXERCISE})" in str(summary)
+
+    hand_in(folder, "a", "right")
+    assert graded(folder).graded == 2, "failures are tried again"
+
+
+def test_two_workers_give_the_table_of_one(tmp_path: Path, graded: Callable[..., Summary]) -> None:
+    for name, options in (("one", {}), ("two", {"workers": 2})):
+        folder = make(tmp_path / name, *"abcdef", "none")
+        for student in "abcdef":
+            hand_in(folder, student, "right" if student in "ace" else f"wrong {student}")
+        graded(folder, **options)
+    assert tables(tmp_path / "one") == tables(tmp_path / "two")
+
+
+def test_a_second_run_in_the_folder_is_refused(tmp_path: Path, graded: Callable[..., Summary]) -> None:
+    folder = make(tmp_path / "class", "a")
+    hand_in(folder, "a")
+    with ResultsStore(folder).lock(), pytest.raises(ClassroomError, match=f"process {os.getpid()} on .* is grading"):
+        graded(folder)
+    assert graded(folder).graded == 1
+
+
+def test_only_the_exercises_asked_for_and_the_others_are_not_forgotten(
+    tmp_path: Path, graded: Callable[..., Summary]
+) -> None:
+    folder = make(tmp_path / "class", "a")
+    hand_in(folder, "a")
+    graded(folder, exercises=["05_deepseek_sparse/topk_gather"])
+    text = (folder / "grades.csv").read_text()
+    assert text.count("\n") == 3 and ",missing," in text and ",not graded," in text
+    assert table(folder, "grades_by_student.csv")["a"][EXERCISE] == "not graded"
+
+
+# ---- the folder
+
+
+def test_the_seed_is_drawn_once_and_each_exercise_has_its_own(tmp_path: Path) -> None:
+    store = ResultsStore(tmp_path)
+    assert store.seed() == store.seed() != store.seed(new=True)
+    assert exercise_seed(7, EXERCISE) == exercise_seed(7, EXERCISE) < 2**31
+    assert exercise_seed(7, EXERCISE) not in (exercise_seed(8, EXERCISE), exercise_seed(7, "other"))
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(ClassroomError, match="--new-seed"):
+        store.seed()
+
+
+def test_a_record_comes_back_as_it_was_whatever_a_student_wrote(tmp_path: Path, stand_in: object) -> None:
+    store, key = ResultsStore(tmp_path), Key("digest", "grader", 7, "cpu")
+    submission = Submission(EXERCISE, "half \ud800 a pair, ü", statuses={"a.cu": "ok"})
+    result = Result.from_json(stand_in.grade(submission, 7, "cpu", "limits"))
+    record = Record("a", EXERCISE, "graded", key, result)
+    store.write(record)
+    assert store.read("a", EXERCISE) == record and store.read("b", EXERCISE) is None
+    assert [path.name for path in (tmp_path / "results" / "a" / CHAPTER).iterdir()] == [f"{NAME}.json"]
+
+
+@pytest.mark.parametrize(
+    ("roster", "words"),
+    [
+        ("name\na\n", "no column 'id'"),
+        ("id,last_name\na,A\na,B\n", "line 3: the id 'a' is there twice"),
+        ("id\n../../etc\n", "line 2: the id '../../etc' cannot be a folder's name: it is empty or starts with a dot"),
+        ("id\nx/../../y\n", "it has a slash"),
+        ('id\n""\n', "it is empty"),
+        ("id\nx\x07\n", "cannot be printed"),
+        ("id,last_name\na\n", "more or fewer values"),
+        (b"id,last_name\na,M\xfcller\n", "not text in UTF-8"),
+    ],
+)
+def test_mistakes_in_the_roster(tmp_path: Path, roster: str | bytes, words: str) -> None:
+    folder = make(tmp_path / "class", "a")
+    (folder / "students.csv").write_bytes(roster.encode() if isinstance(roster, str) else roster)
+    with pytest.raises(ClassroomError, match=words.replace("(", r"\(")):
+        read_class(folder)
+
+
+def test_mistakes_in_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(ClassroomError, match="not the folder of a class"):
+        read_class(tmp_path)
+    folder = make(tmp_path / "class", "a")
+    for line, words in (("02_flash,", "'02_flash' is no assignment"), (f"{CHAPTER},soon", "the due time 'soon'")):
+        (folder / "assignments.csv").write_text(f"assignment,due\n{line}\n")
+        with pytest.raises(ClassroomError, match=f"line 2: {words}"):
+            read_class(folder)
+    (folder / "assignments.csv").unlink()
+    with pytest.raises(ClassroomError, match="nothing to grade"):
+        grade_class(folder, isolation="limits")
+    (folder / "students.csv").unlink()
+    with pytest.raises(ClassroomError, match="students.csv cannot be read"):
+        read_class(folder)
+
+
+def test_odd_things_in_submitted_are_named(tmp_path: Path) -> None:
+    folder = make(tmp_path / "class", "a")
+    (folder / "assignments.csv").unlink()
+    hand_in(folder, "a")
+    (folder / "submitted" / "a" / "01_attention").mkdir()
+    (folder / "submitted" / "notes.txt").touch()
+    (folder / "submitted" / "bad\nname").mkdir()
+    (folder / "submitted" / ".DS_Store").touch()
+    read = read_class(folder)
+    assert read.released == (EXERCISE,) and [student.id for student in read.students] == ["a"]
+    remarks = "; ".join(read.remarks)
+    assert "01_attention' is no chapter" in remarks and "notes.txt is not graded" in remarks
+    assert "bad\\nname' is not graded" in remarks and "DS_Store" not in remarks
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-11-22 08:15:00 UTC",
+        "2026-11-22 08:15:00",
+        "2026-11-22T09:15:00+01:00",
+        "2026-11-22 09:15:00.0 +0100\n",
+        "2026-11-22 09:15:00 Europe/Berlin",
+        "2026-11-22 08:15",
+    ],
+)
+def test_times_as_nbgrader_writes_them(text: str) -> None:
+    assert parse_time(text) == datetime(2026, 11, 22, 8, 15, tzinfo=UTC)
+
+
+def test_times_that_are_none() -> None:
+    for text in ("", "soon", "2026-11-22 08:15:00 Mars"):
+        with pytest.raises(ValueError):
+            parse_time(text)
+
+
+def test_without_bubblewrap_a_class_is_not_graded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "isolation_available", lambda: (False, "it is not here"))
+    classroom._refuse_without_bubblewrap.cache_clear()
+    folder = make(tmp_path / "class", "a")
+    with pytest.raises(ClassroomError, match=r"bubblewrap \(it is not here\).*--isolation limits"):
+        grade_class(folder)
+
+
+# ---- the commands
+
+
+def run(*words: str) -> int:
+    return main(["classroom", *words])
+
+
+def test_the_demo_is_the_same_for_a_seed_and_leaves_a_folder_in_use_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert (
+            run("demo", "--folder", str(tmp_path / name), "--exercise", NAME, "--students", "24", "--seed", seed) == 0
+        )
+    drawn = [(tmp_path / name / "demo.csv").read_text() for name in "abc"]
+    assert drawn[0] == drawn[1] != drawn[2] and drawn[0].count("\n") == 26
+    assert all(words in drawn[0] for words in (*ODD_FILES, "nothing", "; late", "solution: ", "wrong: ", "visitor,"))
+    assert len(read_class(tmp_path / "a").students) == 25
+    assert run("demo", "--folder", str(tmp_path / "a")) == 1
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_mistakes_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ("--folder", str(make(tmp_path / "class", "a")), "--isolation", "limits")
+    assert run("grade", *folder, "--assignment", "02_flash") == 1
+    said = capsys.readouterr().err
+    assert "there is no 02_flash; there are: 00_start_here" in said
+    assert "read and change what this account can" in said, "what limits alone do not enforce"
+    assert run("grade", *folder, "--workers", "0") == 1
+    assert "workers takes a number from 1, got 0" in capsys.readouterr().err
+    assert run("grade", "--folder", str(tmp_path / "nowhere"), "--isolation", "limits") == 1
+    assert "not the folder of a class" in capsys.readouterr().err
+
+
+def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classroom, "SECONDS_TO_CONNECT", 0.5)
+    with pytest.raises(ClassroomError, match="no worker through the scheduler tcp://127.0.0.1:9"):
+        grade_class(make(tmp_path / "class", "a"), scheduler="tcp://127.0.0.1:9", isolation="limits")
+
+
+# ---- in earnest
+
+
+def test_a_real_class(tmp_path: Path) -> None:
+    folder = tmp_path / "class"
+    make_class(folder, students=3, exercises=[EXERCISE], seed=3)
+    isolation = "bubblewrap" if sandbox.isolation_available()[0] else "limits"
+    classroom._refuse_without_bubblewrap.cache_clear()
+    summary = grade_class(folder, workers=2, isolation=isolation)
+    assert not summary.failures, str(summary)
+    with (folder / "demo.csv").open(newline="") as file:
+        drawn = {row["student"]: row["handed_in"] for row in csv.DictReader(file)}
+    rows = table(folder)
+    assert rows.keys() == drawn.keys()
+    for student, handed_in in drawn.items():
+        full = rows[student]["points"] == rows[student]["max_points"]
+        assert full == handed_in.startswith(("solution", "right")) or ";" in handed_in, rows[student]
+    record = record_of(folder, "visitor", EXERCISE, isolation=isolation)
+    assert record.result is not None and str(record.result.earned) == rows["visitor"]["points"]

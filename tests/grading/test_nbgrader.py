@@ -1,0 +1,338 @@
+"""A class in nbgrader: what is released, that hand-ins of every kind get their grade, and what feedback pages show.
+
+Grading itself is stubbed here: tests/grading/test_classroom.py runs it.
+"""
+
+import os
+import re
+import shutil
+import zipfile
+
+import nbformat
+import pytest
+
+pytest.importorskip("nbgrader")
+
+from nbgrader.api import Gradebook
+from nbgrader.apps import NbGraderAPI, ZipCollectApp
+from nbgrader.auth import Authenticator
+from nbgrader.exchange import ExchangeFactory
+
+from course_utils.grading import nbgrader_course, release
+from course_utils.grading.catalog import exercise
+from course_utils.grading.class_folder import ClassFolder
+from course_utils.grading.exercise import Diagnosis
+from course_utils.grading.result import PartResult, Result
+
+CHAPTER, NAME = "02_flash_attention_minimal", "online_softmax"
+ID = f"{CHAPTER}/{NAME}"
+POINTS = exercise(ID).points
+KERNEL = """extern "C" __global__ void online_softmax(const float* S, float* P, int rows, int columns) {
+    // BEGIN SOLUTION
+    P[0] = the_solution(S);
+    // END SOLUTION
+}
+"""
+WRITTEN = KERNEL.replace("    // BEGIN SOLUTION\n", "").replace("    // END SOLUTION\n", "")
+GRADED = {"schema_version": 3, "grade": True, "solution": False, "locked": True, "task": False, "grade_id": "grade"}
+ANSWERS = {"schema_version": 3, "grade": False, "solution": True, "locked": False, "task": False}
+
+
+def solution(*, points=POINTS, test="check()"):
+    """A notebook as the course's solutions are built: text, answers, self-check, explanation."""
+    v4 = nbformat.v4
+    answers = "answers = {}\n### BEGIN SOLUTION\nanswers = {'sectors': 32}\n### END SOLUTION"
+    cells = [
+        v4.new_markdown_cell("# The story", id="story"),
+        v4.new_code_cell(answers, id="answers", metadata={"nbgrader": {**ANSWERS, "grade_id": "answers"}}),
+        v4.new_code_cell(test, id="grade", metadata={"nbgrader": {**GRADED, "points": points}}),
+        v4.new_markdown_cell("the solution explained", id="why", metadata={"tags": ["solution"]}),
+    ]
+    metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    return v4.new_notebook(cells=cells, metadata=metadata)
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    """Solutions, and a class folder into which they are released."""
+    place = tmp_path_factory.mktemp("released")
+    folder, classroom = place / "solutions" / CHAPTER, place / "class (2026+)"
+    folder.mkdir(parents=True)
+    classroom.mkdir()
+    (folder / f"{NAME}.cu").write_text(KERNEL)
+    (folder / "notes.txt").write_text("the solution in words")
+    test = "check()\n### BEGIN HIDDEN TESTS\nhidden()\n### END HIDDEN TESTS"
+    nbformat.write(solution(test=test), folder / f"{NAME}.ipynb")
+    (classroom / "students.csv").write_text("id,first_name,last_name,email\nada,Ada,Lovelace,ada@example.org\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release, "SOLUTIONS", place / "solutions")
+        assert nbgrader_course.release(classroom, [CHAPTER]) == 0
+    return place
+
+
+@pytest.fixture
+def solutions(released, tmp_path, monkeypatch):
+    """A copy of the solutions' chapter; `classroom` is beside it."""
+    shutil.copytree(released, tmp_path, symlinks=True, dirs_exist_ok=True)
+    monkeypatch.setattr(release, "SOLUTIONS", tmp_path / "solutions")
+    return tmp_path / "solutions" / CHAPTER
+
+
+@pytest.fixture
+def classroom(solutions):
+    return solutions.parent.parent / "class (2026+)"
+
+
+def hand_in(folder, student, **files):
+    """A hand-in that starts as the released files; a file given as None is not there."""
+    target = folder / "submitted" / student / CHAPTER
+    shutil.copytree(folder / "release" / CHAPTER, target)
+    for suffix, content in files.items():
+        path = target / f"{NAME}.{suffix}"
+        path.unlink()
+        if content is not None:
+            path.write_text(content)
+    return target
+
+
+@pytest.fixture
+def grades(monkeypatch):
+    """The grader, stubbed: points by student; remembers what it was asked."""
+    points, asked = {}, []
+
+    def result_of(folder, student, exercise_id):
+        submission = ClassFolder(folder, (), {}, (), ()).hand_in(student, exercise_id)
+        asked.append((student, submission))
+        if student == "crash":
+            raise RuntimeError("the grader failed")
+        earned = points.get(student, 0)
+        problem = next(iter(submission.problems.values()), Diagnosis("mistake <b>n</b>", "line 3", "chapter 02"))
+        part = PartResult("all", "all of it", POINTS, earned, "wrong", diagnosis=problem)
+        return Result(exercise_id, "Online softmax", submission.digest, 1, "cpu", submission.status, (part,))
+
+    monkeypatch.setattr(nbgrader_course, "result_of", result_of)
+    return points, asked
+
+
+def scores(folder):
+    with Gradebook(f"sqlite:///{folder}/gradebook.db") as gradebook:
+        return {
+            submission.student.id: (submission.score, submission.needs_manual_grade)
+            for submission in gradebook.assignment_submissions(CHAPTER)
+        }
+
+
+def pages(folder):
+    return {path.parts[-3]: path.read_text() for path in (folder / "feedback").glob(f"*/{CHAPTER}/{NAME}.html")}
+
+
+def test_what_is_released_is_the_exercise(classroom, solutions):
+    released = classroom / "release" / CHAPTER
+    assert sorted(path.name for path in released.iterdir()) == [f"{NAME}.cu", f"{NAME}.ipynb"]
+    assert (released / f"{NAME}.cu").read_text() == release.strip_cuda(KERNEL)
+    ours = release.strip_notebook(nbformat.read(solutions / f"{NAME}.ipynb", as_version=4))
+    theirs = nbformat.read(released / f"{NAME}.ipynb", as_version=4)
+    for our, their in zip(ours.cells, theirs.cells, strict=True):
+        source = re.sub("\n### BEGIN HIDDEN.*", "", our.source, flags=re.DOTALL)
+        assert (our.id, our.cell_type, source) == (their.id, their.cell_type, their.source)
+    text = "".join(path.read_text() for path in released.iterdir())
+    assert not any(secret in text for secret in ("the_solution", "SOLUTION", "explained", "'sectors': 32", "hidden()"))
+
+
+def test_the_gradebook_knows_students_points_and_due_dates(classroom):
+    (classroom / "assignments.csv").write_text(f"assignment,due\n{CHAPTER},2026-11-30 18:00 +0100\n")
+    assert nbgrader_course.release(classroom) == 0
+    with Gradebook(f"sqlite:///{classroom}/gradebook.db") as gradebook:
+        assert [(student.id, student.last_name) for student in gradebook.students] == [("ada", "Lovelace")]
+        assignment = gradebook.find_assignment(CHAPTER)
+        assert (assignment.max_score, assignment.duedate.isoformat()) == (POINTS, "2026-11-30T17:00:00")
+
+
+@pytest.mark.parametrize(
+    "break_it, says",
+    [
+        (lambda folder: (folder / f"{NAME}.cu").write_text(KERNEL.replace("// END", "// end")), "END SOLUTION"),
+        (lambda folder: nbformat.write(solution(points=POINTS + 1), folder / f"{NAME}.ipynb"), "notebooks are not run"),
+    ],
+    ids=["a mark that is not written right", "points that the grader does not give"],
+)
+def test_a_bad_solution_is_not_released(classroom, solutions, break_it, says, capfd):
+    break_it(solutions)
+    assert nbgrader_course.release(classroom, [CHAPTER]) == 1
+    assert says in "".join(capfd.readouterr())
+    assert not (classroom / "release" / CHAPTER).exists()
+
+
+def test_a_chapter_that_is_not_there_is_named(classroom):
+    with pytest.raises(ValueError, match="chapters: got 02_flash; takes 02_flash_attention_minimal"):
+        nbgrader_course.release(classroom, ["02_flash"])
+
+
+def test_a_solution_in_the_release_is_found(classroom):
+    path = classroom / "release" / CHAPTER / f"{NAME}.cu"
+    path.write_text(path.read_text().replace("// YOUR CODE HERE", "P[0] = the_solution(S);"))
+    with pytest.raises(AssertionError, match="do not hand it out"):
+        nbgrader_course.check_release(classroom, CHAPTER)
+
+
+def broken_hand_ins(folder, tmp_path):
+    """Hand-ins that nbgrader by itself leaves out, or stops at."""
+    hand_in(folder, "missing_notebook", cu=WRITTEN, ipynb=None)
+    hand_in(folder, "bad_json", cu=WRITTEN, ipynb="{'cells': [")
+    hand_in(folder, "no_cells", cu=WRITTEN, ipynb='{"cells": 3}')
+    hand_in(folder, "missing_kernel", cu=None)
+    (folder / "submitted" / "empty_folder" / CHAPTER).mkdir(parents=True)
+    (tmp_path / "secret.cu").write_text("a file of the teacher's")
+    links = hand_in(folder, "links", cu=None)
+    (links / f"{NAME}.cu").symlink_to(tmp_path / "secret.cu")
+    (links / "elsewhere").symlink_to(tmp_path)
+    os.mkfifo(links / "a_pipe")
+    (links / "timestamp.txt").write_text("yesterday")
+    (folder / "submitted" / "links_chapter").mkdir()
+    (folder / "submitted" / "links_chapter" / CHAPTER).symlink_to(folder / "submitted" / "bad_json" / CHAPTER)
+    return {"missing_notebook", "bad_json", "no_cells", "missing_kernel", "empty_folder", "links", "links_chapter"}
+
+
+def test_every_hand_in_gets_a_grade_and_a_page(classroom, grades, tmp_path):
+    """A right one, cheated cells, and all the broken ones; with a grader that fails for one student."""
+    points, asked = grades
+    notebook = nbformat.read(classroom / "release" / CHAPTER / f"{NAME}.ipynb", as_version=4)
+    notebook.cells[1].source = "answers = {'sectors': 7}  # <script>alert(1)</script>"
+    hand_in(classroom, "ada", cu=WRITTEN, ipynb=nbformat.writes(notebook))
+    cheated = nbformat.from_dict(notebook)
+    cheated.cells[2].source = "100"
+    cheated.cells[2].outputs = [nbformat.v4.new_output("execute_result", {"text/plain": "100"})]
+    cheated.cells[2].metadata.nbgrader.points = 1000
+    hand_in(classroom, "cheater", ipynb=nbformat.writes(cheated))
+    del cheated.cells[2]
+    cheated.cells.append(nbformat.from_dict({**cheated.cells[1], "id": "copy"}))
+    hand_in(classroom, "deleted", ipynb=nbformat.writes(cheated))
+    endless = nbformat.from_dict(notebook)
+    endless.cells[1].source = "### BEGIN HIDDEN TESTS\nwhile True: pass"
+    hand_in(classroom, "endless", ipynb=nbformat.writes(endless))
+    broken = broken_hand_ins(classroom, tmp_path)
+    points.update(ada=POINTS, cheater=1, deleted=2, endless=3)
+
+    assert nbgrader_course.feedback(classroom) == 0
+    assert scores(classroom) == {
+        "ada": (POINTS, False),
+        "cheater": (1, False),
+        "deleted": (2, False),
+        "endless": (3, False),
+        **dict.fromkeys(broken, (0, False)),
+    }
+    assert {student for student, _ in asked} == {"ada", "cheater", "deleted", "endless"} | broken
+    shown = pages(classroom)
+    assert shown.keys() == {student for student, _ in asked}
+    for student, page in shown.items():
+        assert f"Score: {scores(classroom)[student][0]}" in page
+        assert not any(
+            secret in page for secret in ("hidden()", str(tmp_path), "explained", "<b>n</b>", "of the teacher")
+        )
+        assert "<script>alert" not in page
+        assert (
+            student == "ada" or "the_solution(S)" not in page or student in {"missing_notebook", "bad_json", "no_cells"}
+        )
+    assert "online_softmax.ipynb is missing" in shown["missing_notebook"]
+    assert "bad JSON" in shown["bad_json"]
+    assert "online_softmax.cu is missing" in shown["missing_kernel"]
+    assert "the folder 02_flash_attention_minimal is empty" in shown["empty_folder"]
+    assert "symbolic link" in shown["links"] and "symbolic link" in shown["links_chapter"]
+
+
+def test_a_failed_grader_is_no_zero(classroom, grades, capfd):
+    """The student has no grade, the run says so, and the others have theirs."""
+    grades[0].update(ada=4)
+    for student in ("ada", "crash"):
+        hand_in(classroom, student)
+    assert nbgrader_course.feedback(classroom) == 1
+    assert "the grader failed" in "".join(capfd.readouterr())
+    assert scores(classroom)["ada"] == (4, False)
+    assert pages(classroom).keys() == {"ada"}
+
+
+def test_nbgraders_own_api_grades_the_same_way(classroom, grades):
+    """What formgrader's buttons call, and a student's second hand-in."""
+    points, _ = grades
+    points.update(ada=5)
+    target = hand_in(classroom, "ada", cu=WRITTEN)
+    (target / "timestamp.txt").write_text("2026-11-20 10:00:00.000000 UTC")
+    app = nbgrader_course._open(classroom)
+    api = NbGraderAPI(app.coursedir, parent=app)
+    assert api.get_submitted_students(CHAPTER) == {"ada"}
+    assert api.autograde(CHAPTER, "ada")["success"]
+    assert (api.get_submission(CHAPTER, "ada")["score"], api.get_submission(CHAPTER, "ada")["autograded"]) == (5, True)
+    assert (classroom / "autograded" / "ada" / CHAPTER / f"{NAME}.cu").read_text() == WRITTEN
+
+    points.update(ada=POINTS)
+    (target / "timestamp.txt").write_text("2026-11-21 10:00:00.000000 UTC")
+    assert api.autograde(CHAPTER, "ada", force=False)["success"]
+    assert api.get_submission(CHAPTER, "ada")["score"] == POINTS
+    assert api.generate_feedback(CHAPTER, "ada")["success"]
+    assert api.generate_assignment(CHAPTER)["success"]
+    nbgrader_course.check_release(classroom, CHAPTER)
+
+
+def test_the_way_through_the_exchange(classroom, grades, tmp_path, monkeypatch):
+    """Release, fetch and submit as a student, collect without links, and give the page back to its author alone."""
+    (tmp_path / "exchange").mkdir(mode=0o777)
+    (tmp_path / "exchange").chmod(0o777)
+    config = classroom / "nbgrader_config.py"
+    config.write_text(config.read_text() + f"c.Exchange.root = {str(tmp_path / 'exchange')!r}\n")
+    app = nbgrader_course._open(classroom)
+    app.exchange = ExchangeFactory(parent=app)
+    app.authenticator = Authenticator(parent=app)
+    app.coursedir.assignment_id = CHAPTER
+
+    def step(name):
+        getattr(app.exchange, name)(coursedir=app.coursedir, authenticator=app.authenticator, parent=app).start()
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("ReleaseAssignment", "FetchAssignment", "Submit"):
+        step(name)
+    (inbound,) = (tmp_path / "exchange" / "attention-kernels" / "inbound").iterdir()
+    (tmp_path / "secret.cu").write_text("a file of the teacher's")
+    (inbound / f"{NAME}.cu").unlink()
+    (inbound / f"{NAME}.cu").symlink_to(tmp_path / "secret.cu")
+    os.mkfifo(inbound / "a_pipe")
+    step("Collect")
+    ((student, submission),) = [(path.name, path / CHAPTER) for path in (classroom / "submitted").iterdir()]
+    assert {path.name for path in submission.iterdir()} == {f"{NAME}.ipynb", "timestamp.txt", "submission_secret.txt"}
+    assert nbgrader_course.feedback(classroom) == 0
+    assert "online_softmax.cu is missing" in pages(classroom)[student]
+    app.coursedir.student_id = student
+    step("ReleaseFeedback")
+    assert len(list((tmp_path / "exchange" / "attention-kernels" / "feedback").iterdir())) == 1
+
+
+def test_a_download_of_archives_is_collected(classroom, monkeypatch):
+    """STUDENT.zip for each student, the files at any depth, and what else a platform puts in."""
+    archives = classroom / "downloaded" / CHAPTER / "archive"
+    archives.mkdir(parents=True)
+    with zipfile.ZipFile(archives / "ada.zip", "w") as archive:
+        archive.write(classroom / "release" / CHAPTER / f"{NAME}.ipynb", f"hand in/{CHAPTER}/{NAME}.ipynb")
+        archive.writestr(f"hand in/{CHAPTER}/{NAME}.cu", WRITTEN)
+        archive.writestr("hand in/.DS_Store", "")
+    monkeypatch.chdir(classroom)
+    app = ZipCollectApp()
+    app.initialize([CHAPTER])
+    app.start()
+    there = classroom / "submitted" / "ada" / CHAPTER
+    assert sorted(path.name for path in there.iterdir()) == [f"{NAME}.cu", f"{NAME}.ipynb"]
+    assert (there / f"{NAME}.cu").read_text() == WRITTEN
+
+
+def test_a_bonus_does_not_exceed_the_cell(classroom, grades):
+    """nbgrader refuses more points than a cell has; the course's own table has them all."""
+    grades[0].update(ada=POINTS + 2)
+    hand_in(classroom, "ada")
+    assert nbgrader_course.feedback(classroom) == 0
+    assert scores(classroom) == {"ada": (POINTS, False)}
+
+
+def test_the_teachers_settings_are_kept(classroom):
+    config = classroom / "nbgrader_config.py"
+    config.write_text(config.read_text().replace("attention-kernels", "cs-500"))
+    assert nbgrader_course.release(classroom, [CHAPTER]) == 0
+    assert nbgrader_course._open(classroom).coursedir.course_id == "cs-500"
