@@ -13,9 +13,10 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from course_utils import measured
 from course_utils.grading import examples, progress, release
 from course_utils.grading.catalog import EXERCISE_IDS
-from course_utils.grading.grader import exercises_in, grade, grade_submission
+from course_utils.grading.grader import default_device, exercises_in, grade, grade_submission
 from course_utils.grading.progress import ProgressError, Standing
 from course_utils.grading.release import EXERCISES
 from course_utils.grading.result import WRONG, Result
@@ -35,7 +36,11 @@ def add_grade_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a folder of exercises, such as exercises/02_flash_attention_minimal, or one's .cu or .ipynb file",
     )
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cpu: the emulator (default)")
+    parser.add_argument(
+        "--device",
+        choices=["cpu", "cuda"],
+        help="cpu: the emulator; default: the GPU if there is one (with --examples: cpu)",
+    )
     parser.add_argument("--seed", type=int, metavar="N", help="of the inputs; default: another one each time")
     parser.add_argument("--json", metavar="FILE", help="also write the results as JSON; - for the screen")
     parser.add_argument(
@@ -52,6 +57,9 @@ def add_grade_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="with --examples: so many at once; default: the CPUs")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="with --examples: also write the table as a page")
+    parser.add_argument(
+        "--record", action="store_true", help="with --examples, on a GPU: keep the table for this course"
+    )
 
 
 def run_grade(options: argparse.Namespace) -> int:
@@ -62,8 +70,11 @@ def run_grade(options: argparse.Namespace) -> int:
         return _bad("takes the path of an exercise, or --examples FOLDER; for example: grade exercises/00_start_here")
     if options.seed is not None and options.seed < 0:
         return _bad(f"--seed: got {options.seed}, takes a number from 0")
-    if (options.markdown or options.jobs is not None) and not options.examples:
-        return _bad("--markdown and --jobs belong to --examples")
+    options.device = options.device or ("cpu" if options.examples else default_device())
+    if (options.markdown or options.record or options.jobs is not None) and not options.examples:
+        return _bad("--markdown, --record and --jobs belong to --examples")
+    if options.record and options.device != "cuda":
+        return _bad("--record keeps what a GPU says: it needs one, and --device cuda")
     if options.jobs is not None and options.jobs < 1:
         return _bad(f"--jobs: got {options.jobs}, takes a number from 1")
     try:
@@ -132,12 +143,20 @@ def _grade_examples(options: argparse.Namespace) -> int:
     unexpected = [example for example, result in graded if example.surprise(result)]
     print(f"\n{len(graded) - len(unexpected)} of {len(graded)} as expected")
     _write_json([result for _, result in graded], options.json)
+    if options.record:
+        command = f"python -m course_utils grade --examples {shlex.quote(options.examples.as_posix())} --device cuda"
+        measured.save("exercises", examples.record(graded), f"{command} --record")
     if options.markdown:
         command = f".venv/bin/python -m course_utils grade --examples {shlex.quote(options.examples.as_posix())}"
         command += f"{' --device cuda' if options.device == 'cuda' else ''} --markdown {options.markdown.as_posix()}"
-        page = examples.markdown(graded, seed=seed, device=options.device, command=command)
+        page = examples.markdown(graded, seed=seed, device=options.device, command=command, on_gpu=_recorded())
         options.markdown.write_text(page, encoding="utf-8")
     return 1 if unexpected else 0
+
+
+def _recorded() -> measured.Measurement | None:
+    """The grades that a GPU gave, if there are any."""
+    return measured.load("exercises") if "exercises" in measured.recorded_names() else None
 
 
 def aligned(table: Sequence[Sequence[str]]) -> str:

@@ -30,6 +30,7 @@ from course_utils.grading.catalog import EXERCISE_IDS
 from course_utils.grading.release import SOLUTIONS, release
 from course_utils.grading.result import WRONG, Result
 from course_utils.grading.submission import Submission, read_submission
+from course_utils.measured import Measurement, caption
 
 KINDS = ("right", "wrong")
 FIELDS = {"name", "diagnosis", "fails", "replace", "file", "cells"}
@@ -194,8 +195,32 @@ def rows(graded: Sequence[tuple[Example, Result]]) -> list[tuple[str, ...]]:
     ]
 
 
-def markdown(graded: Sequence[tuple[Example, Result]], *, seed: int, device: str, command: str) -> str:
-    """docs/grading.md: one table per exercise; the same for the same grades."""
+def record(graded: Sequence[tuple[Example, Result]]) -> list[dict[str, object]]:
+    """Rows to keep as a measurement: grades on a GPU, and the ratio of times where one was measured."""
+    return [
+        {
+            "exercise": example.exercise,
+            "submission": example.name,
+            "kind": example.kind,
+            "points": result.earned,
+            "of": result.points,
+            "diagnosis": result.diagnosis.name if result.diagnosis else "",
+            "as_expected": not example.surprise(result),
+            "time_over_reference": next((part.ratio for part in result.parts if part.ratio is not None), None),
+        }
+        for example, result in graded
+    ]
+
+
+def markdown(
+    graded: Sequence[tuple[Example, Result]],
+    *,
+    seed: int,
+    device: str,
+    command: str,
+    on_gpu: Measurement | None = None,
+) -> str:
+    """docs/grading.md: one table per exercise; the same for the same grades. on_gpu: what `--record` has kept."""
     surprises = sum(bool(example.surprise(result)) for example, result in graded)
     wrong = sum(example.kind == "wrong" for example, _ in graded)
     exercises = list(dict.fromkeys(example.exercise for example, _ in graded))
@@ -207,6 +232,7 @@ def markdown(graded: Sequence[tuple[Example, Result]], *, seed: int, device: str
         f"none. These are {len(graded)} submissions for {len(exercises)} exercises, {wrong} of them wrong. The grader",
         f"gave these points and names on {'the emulator' if device == 'cpu' else 'a GPU'}, with the seed {seed}; "
         f"{surprises or 'none'} {'is' if surprises == 1 else 'are'} not as expected.",
+        *(["", *_on_gpu(on_gpu)] if on_gpu else []),
         "",
         "```",
         command,
@@ -219,3 +245,17 @@ def markdown(graded: Sequence[tuple[Example, Result]], *, seed: int, device: str
         escaped = [[cell.replace("|", r"\|") for cell in row[1:]] for row in rows(own)]
         lines += [f"| {' | '.join(cells)} |" for cells in escaped]
     return "\n".join(lines) + "\n"
+
+
+def _on_gpu(recorded: Measurement) -> list[str]:
+    expected = sum(bool(row["as_expected"]) for row in recorded.rows)
+    full = [row for row in recorded.rows if row["kind"] == "solution" and row["points"] >= row["of"]]
+    solutions = sum(row["kind"] == "solution" for row in recorded.rows)
+    lines = [
+        f"On a GPU ({caption(recorded)}; `course_utils/measurements/exercises.json`)",
+        f"{expected} of {len(recorded.rows)} were as expected, {len(full)} of {solutions} solutions got full marks.",
+    ]
+    for row in full:
+        if row["time_over_reference"] is not None:
+            lines[-1] += f" `{row['exercise']}` took {row['time_over_reference']:.2f} times the reference's time."
+    return lines

@@ -28,6 +28,11 @@ MOST_CHILDREN = 4  # a child that dies is replaced, and goes on after what kille
 SEEDS = 2**31
 
 
+def default_device() -> str:
+    """Where a learner's kernel is graded: "cuda" if there is a GPU, else "cpu", the emulator."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def grade(
     path: str | os.PathLike[str],
     exercise_id: str,
@@ -235,11 +240,13 @@ def _part(
         return PartResult(part.name, part.title, part.points, 0, NOT_MEASURED, part.bonus, words)
     elif not mine:
         raise AssertionError(f"{task.id}: no case and no verdict for the part {part.name!r}")
+    timed = [i for i in mine if cases[i].reference]
+    ratio = max((round(outcomes[i].seconds / outcomes[i].reference_seconds, 3) for i in timed), default=None)
     if diagnosis is None:
-        timed = (i for i in mine if cases[i].reference)
         diagnosis = next((slow for i in timed if (slow := _too_slow(cases[i], outcomes[i]))), None)
     earned, status = (part.points, RIGHT) if diagnosis is None else (0, WRONG)
-    return PartResult(part.name, part.title, part.points, earned, status, part.bonus, diagnosis)
+    ratio = ratio if ratio is not None and math.isfinite(ratio) else None
+    return PartResult(part.name, part.title, part.points, earned, status, part.bonus, diagnosis, ratio)
 
 
 def _too_early(part: PartResult) -> PartResult:

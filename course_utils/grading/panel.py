@@ -15,7 +15,7 @@ from IPython.display import display
 
 from course_utils.grading import progress
 from course_utils.grading.catalog import exercise
-from course_utils.grading.grader import grade_submission
+from course_utils.grading.grader import default_device, grade_submission
 from course_utils.grading.progress import ProgressError
 from course_utils.grading.result import Result
 from course_utils.grading.submission import Submission, read_submission
@@ -125,13 +125,13 @@ if anywidget is not None:
             return {**live, "text/html": self.page, "text/plain": f"{self._check.result}\n{self.status}"}, metadata
 
 
-def check(exercise_id: str, folder: str | os.PathLike[str] = ".", *, device: str = "cpu") -> None:
+def check(exercise_id: str, folder: str | os.PathLike[str] = ".", *, device: str | None = None) -> None:
     """Grade the exercise whose files lie in `folder`, show the grade, and keep it (`python -m course_utils progress`).
 
-    Reads what is saved, not what an editor shows. Whatever is wrong with the files is part of the grade. Raises
-    LookupError for an unknown exercise.
+    device: "cpu" (the emulator) or "cuda"; None takes the GPU if there is one. Reads what is saved, not what an editor
+    shows. Whatever is wrong with the files is part of the grade. Raises LookupError for an unknown exercise.
     """
-    checked = Check(exercise_id, folder, device)
+    checked = Check(exercise_id, folder, device or default_device())
     if get_ipython() is None:
         checked.run()
         print(checked.result, *checked.notes, sep="\n")

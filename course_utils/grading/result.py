@@ -14,7 +14,10 @@ RIGHT, WRONG, NOT_MEASURED = "right", "wrong", "not measured"
 
 @dataclass(frozen=True)
 class PartResult:
-    """One part: `earned` of `points`. status: "right", "wrong", or "not measured" (a bonus that needs a GPU)."""
+    """One part: `earned` of `points`. status: "right", "wrong", or "not measured" (a bonus that needs a GPU).
+
+    ratio: of a timed part, the kernel's time over the reference's on this GPU; it differs a little from run to run.
+    """
 
     name: str
     title: str
@@ -23,6 +26,7 @@ class PartResult:
     status: str
     bonus: bool = False
     diagnosis: Diagnosis | None = None
+    ratio: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class Result:
         for part in self.parts:
             mark = {RIGHT: "+", WRONG: "-"}.get(part.status, " ")
             bonus = " (bonus)" if part.bonus else ""
-            lines.append(f"  {mark} {part.earned}/{part.points}{bonus}  {part.title}")
+            lines.append(f"  {mark} {part.earned}/{part.points}{bonus}  {part.title}{_timed(part)}")
             if part.diagnosis is not None:
                 lines.append(f"        {part.diagnosis.name}")
                 if part.diagnosis not in seen:
@@ -110,9 +114,9 @@ class Result:
                     if part.diagnosis.read_again:
                         said += f"<div>Read again: {html.escape(part.diagnosis.read_again)}</div>"
                 seen.add(part.diagnosis)
-            bonus = " (bonus)" if part.bonus else ""
+            title = html.escape(part.title) + (" (bonus)" if part.bonus else "") + _timed(part)
             rows.append(
-                f'<tr class="ak-{part.status.replace(" ", "-")}"><td>{html.escape(part.title)}{bonus}</td>'
+                f'<tr class="ak-{part.status.replace(" ", "-")}"><td>{title}</td>'
                 f"<td>{part.status}</td><td>{part.earned} / {part.points}</td><td>{said}</td></tr>"
             )
         head = "<tr><th>part</th><th></th><th>points</th><th>diagnosis</th></tr>"
@@ -123,3 +127,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         return self.to_html()
+
+
+def _timed(part: PartResult) -> str:
+    return f" ({part.ratio:.2f} times the reference's time)" if part.ratio is not None else ""

@@ -93,10 +93,11 @@ def test_results_as_json(calls, tmp_path, capsys):
         (["docs"], "docs is no exercise"),
         ([], "takes the path of an exercise"),
         (["exercises", "--examples", "tests"], "takes the path of an exercise"),
-        (["exercises", "--markdown", "x.md"], "--markdown and --jobs belong to --examples"),
+        (["exercises", "--markdown", "x.md"], "--markdown, --record and --jobs belong to --examples"),
         (["--examples", "tests", "--jobs", "0"], "--jobs: got 0"),
         (["exercises", "--seed", "-1"], "--seed: got -1"),
         (["--examples", "docs"], "docs: got nothing"),
+        (["--examples", "tests", "--record"], "--record keeps what a GPU says"),
     ],
 )
 def test_bad_arguments_are_named(calls, capsys, monkeypatch, arguments, message):

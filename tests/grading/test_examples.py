@@ -7,12 +7,13 @@ import pytest
 
 from course_utils.grading.catalog import EXERCISE_IDS
 from course_utils.grading.command import EXAMPLES_SEED
-from course_utils.grading.examples import Example, ExampleError, all_examples, examples_of, markdown
+from course_utils.grading.examples import Example, ExampleError, all_examples, examples_of, markdown, record
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.grader import grade_submission
 from course_utils.grading.release import SOLUTIONS
 from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
 from course_utils.grading.submission import read_submission
+from course_utils.measured import Measurement
 
 SUBMISSIONS = Path(__file__).parent / "submissions"
 UNCLEAN = re.compile(r"exception|did not compile|does not compile|crash|time limit|memory limit|died|is missing")
@@ -156,6 +157,18 @@ def example(kind, *diagnosis, fails=None):
 )
 def test_what_is_not_as_expected_is_said(of, grade, surprise):
     assert of.surprise(grade) == surprise
+
+
+def test_what_a_gpu_said_is_kept_and_shown():
+    fast = Result(ID, "Title", "", 0, "cuda", "ok", (PartResult("speed", "Speed", 2, 2, RIGHT, True, None, 0.74),))
+    rows = record([(example("solution"), fast), (example("wrong", "slow"), result(x="slow"))])
+    assert rows[0] | {"points": 2, "as_expected": True, "time_over_reference": 0.74} == rows[0]
+    assert rows[1] | {"points": 5, "of": 10, "diagnosis": "slow", "time_over_reference": None} == rows[1]
+    versions = {"torch": "2.11.0+cu130", "cuda": "13.0", "cupy": "14", "python": "3.12"}
+    kept = Measurement("exercises", "NVIDIA H200", "580", versions, "2026-11-22", "grade", rows)
+    page = markdown([(example("solution"), result())], seed=0, device="cpu", command="grade", on_gpu=kept)
+    assert "NVIDIA H200, 2026-11-22" in page and "2 of 2 were as expected, 1 of 1 solutions" in page
+    assert f"`{ID}` took 0.74 times" in page
 
 
 def test_the_page_has_a_row_for_each_example():
