@@ -12,7 +12,8 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,15 @@ _TIMESTAMP = "timestamp.txt"
 
 class ClassroomError(Exception):
     """What stops a run, in words for the teacher: a bad roster, a lock, a worker that cannot grade."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around what writes to a file or folder of the class: an OSError becomes a ClassroomError that names it."""
+    try:
+        yield
+    except OSError as error:
+        raise ClassroomError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,10 @@ def read_class(folder: str | os.PathLike[str]) -> ClassFolder:
         raise ClassroomError(f"{path} is not the folder of a class: there is no {submitted}/STUDENT/NN_slug/")
     roster = _roster(path / "students.csv")
     due = _due(path / "assignments.csv")
-    handed_in, chapters, remarks = _look_through(submitted)
+    try:
+        handed_in, chapters, remarks = _look_through(submitted)
+    except OSError as error:
+        raise ClassroomError(f"{submitted} cannot be read: {error.strerror}") from None
     strangers = sorted(handed_in - roster.keys())
     if strangers:
         remarks.append(f"not in students.csv, graded all the same: {', '.join(strangers)}")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 DEATHS = 3  # of workers, all while they grade the same submission: then it is given up
 SECONDS_TO_CONNECT = 20
+# Ctrl-C reaches all processes of the terminal: only the one that started the run is to answer it.
+IGNORE_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 GradeFunction = Callable[[Submission, int, str, str], str]
 """(submission, seed, device, isolation) -> the Result as JSON. Workers must be able to import it."""
@@ -73,7 +76,10 @@ class Summary:
         statuses = sorted({row.status for row in self.rows} - {"graded", GRADER_FAILED, NOT_GRADED})
         for status in statuses:
             lines += _listed(status, [row for row in self.rows if row.status == status])
-        lines += _listed("late", [row for row in self.rows if row.late_seconds != 0])
+        lines += _listed("late", [row for row in self.rows if row.is_late])
+        unknown = [row for row in self.rows if row.late_seconds == UNKNOWN]
+        if unknown:
+            lines.append(f"time of hand-in unknown: {len(unknown)}: late or not is open, see late_seconds")
         lines += _listed(NOT_GRADED, [row for row in self.rows if row.status == NOT_GRADED])
         lines += [f"{GRADER_FAILED}: {row.student.id} ({row.exercise}): {row.diagnosis}" for row in self.failures]
         lines += [f"note: {remark}" for remark in self.remarks]
@@ -105,6 +111,8 @@ def grade_class(
         raise ValueError(f"isolation takes 'bubblewrap' or 'limits', got {isolation!r}")
     if workers is not None and workers < 1:
         raise ValueError(f"workers takes a number from 1, got {workers}")
+    if scheduler is not None and not re.fullmatch(r"\w+://\S+:\d+", scheduler):
+        raise ValueError(f"scheduler takes an address like tcp://HOST:8786, got {scheduler!r}")
     if scheduler is None and isolation == "bubblewrap":
         _refuse_without_bubblewrap("this machine")
     classroom, store = read_class(folder), ResultsStore(folder)
@@ -124,15 +132,16 @@ def grade_class(
         if todo:
             workers = workers or (1 if device == "cuda" else len(os.sched_getaffinity(0)))
             run = _Run(classroom, store, seed, device, isolation, grade or grade_in_child)
-            run.all(todo, min(workers, len(todo)), scheduler, progress)
+            try:
+                run.all(todo, min(workers, len(todo)), scheduler, progress)
+            except Interrupted as stopped:
+                same = "The same command without --new-seed" if new_seed else "The same command"
+                raise Interrupted(f"{stopped}. {same} goes on; the tables were not written again") from None
         rows = _rows(classroom, store, seed, device, wanted)
         tables = write_tables(classroom.path, rows)
     remarks = list(classroom.remarks)
-    remarks += [
-        f"{row.student.id} ({row.exercise}): the time of the hand-in cannot be read"
-        for row in rows
-        if isinstance(row.submitted_at, str)
-    ]
+    bad_times = {f"{row.student.id}/{row.exercise.split('/')[0]}": 0 for row in rows if row.submitted_at == UNKNOWN}
+    remarks += [f"the time in submitted/{place}/timestamp.txt cannot be read" for place in bad_times]
     return Summary(tuple(rows), len(todo), kept, tuple(remarks), tables)
 
 
@@ -203,8 +212,7 @@ class _Run:
                     bar.update()
                     self._start(client, islice(waiting, max(0, _threads(client) - len(under_way))), under_way, results)
         except KeyboardInterrupt:
-            words = f"stopped: {finished} of {len(todo)} graded and kept. The same command without --new-seed goes on"
-            raise Interrupted(words) from None
+            raise Interrupted(f"stopped: {finished} of {len(todo)} graded and kept") from None
 
     def _start(self, client: Client, todo: Iterator[tuple[str, str]], under_way: dict, results: object) -> None:
         for student, exercise_id in todo:
@@ -334,6 +342,7 @@ def _cluster(workers: int, scheduler: str | None) -> Iterator[Client]:
     settings = {
         "distributed.scheduler.allowed-failures": DEATHS - 1,
         "distributed.worker.daemon": False,
+        "distributed.worker.preload": [IGNORE_CTRL_C],
     }
     with (
         dask.config.set(settings),
@@ -362,5 +371,6 @@ def _connect(scheduler: str) -> Client:
         return client
     except (OSError, ValueError) as error:  # TimeoutError is an OSError
         if client is not None:
-            client.close()
+            with suppress(OSError):
+                client.close()
         raise ClassroomError(f"no worker through the scheduler {scheduler}: {error}") from None

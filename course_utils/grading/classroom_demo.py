@@ -12,12 +12,13 @@ import json
 import os
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from course_utils.grading.class_folder import ClassroomError
+from course_utils.grading.class_folder import ClassroomError, writing
 from course_utils.grading.examples import Example, examples_of
-from course_utils.grading.release import ROOT, SOLUTIONS
+from course_utils.grading.release import CUDA, PYTHON, ROOT, SOLUTIONS
 from course_utils.grading.results_store import write_atomically
 from course_utils.grading.submission import LARGEST_KERNEL, LARGEST_NOTEBOOK
 
@@ -64,11 +65,12 @@ def make_class(
                 key += [(student, exercise_id, fate) for exercise_id in examples if exercise_id.startswith(chapter)]
                 continue
             place = folder / "submitted" / student / chapter
-            place.mkdir(parents=True)
+            with writing(place):
+                place.mkdir(parents=True)
             for exercise_id, choice in examples.items():
                 if exercise_id.startswith(chapter):
                     drawn = draw.choices(choice, [_weight(example, choice) for example in choice])[0]
-                    drawn.write(place)
+                    _without_marks(drawn).write(place)
                     if fate in ODD_FILES:
                         ODD_FILES[fate](place, exercise_id.split("/")[1])
                     key.append((student, exercise_id, f"{drawn.kind}: {drawn.name}" + (f"; {fate}" if fate else "")))
@@ -94,6 +96,22 @@ def _examples(exercises: Sequence[str] | None, solutions: Path, submissions: Pat
     except FileNotFoundError as error:
         words = "the demo needs a clone of the course, or --solutions and --submissions"
         raise ClassroomError(f"{error}: {words}") from None
+
+
+def _without_marks(example: Example) -> Example:
+    """As a student would have written it: the lines that mark the solution are not there."""
+
+    def unmarked(text: str) -> str:
+        marks = (CUDA.begin, CUDA.end, PYTHON.begin, PYTHON.end)
+        return "".join(line for line in text.splitlines(keepends=True) if line.strip() not in marks)
+
+    kernel, notebook = example.kernel, example.notebook
+    if notebook is not None:
+        content = json.loads(notebook)
+        for cell in content["cells"]:
+            cell["source"] = unmarked("".join(cell["source"]))
+        notebook = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    return replace(example, kernel=None if kernel is None else unmarked(kernel), notebook=notebook)
 
 
 def _weight(example: Example, choice: Sequence[Example]) -> float:

@@ -78,10 +78,15 @@ def run_grade(options: argparse.Namespace) -> int:
     if options.jobs is not None and options.jobs < 1:
         return _bad(f"--jobs: got {options.jobs}, takes a number from 1")
     try:
+        if options.json and options.json != "-":
+            Path(options.json).touch()  # better now than after the grading
         if options.examples:
             return _grade_examples(options)
         return _grade_paths(options)
-    except (ValueError, OSError) as error:
+    except BrokenPipeError:  # `grade ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError, RuntimeError) as error:
         return _bad(str(error))
 
 

@@ -14,27 +14,27 @@ from course_utils.checks import error_report, lse_report
 from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome
 from course_utils.grading.job import still_blank
+from course_utils.kernel_source import blank_comments
 
 OUTSIDE = re.compile(r"(before|past the end of) [^(]*\('(\w+)'\)")  # in the words of emulator/memory.py
 EQUAL = 1e-3  # how near an output must be to what a mistake would give, relative to the largest value
 
 
-def diagnose(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[Diagnosis | None]:
-    """What is wrong in each case; None where nothing is.
+def diagnose(
+    exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome], source: str = ""
+) -> list[Diagnosis | None]:
+    """What is wrong in each case; None where nothing is. source: the kernel's text.
 
     Where a value is wrong, a known mistake that gives the same wrong values names it; else what the sanitizer found;
     else the values themselves do. One mistake that explains many cases goes before several that explain few.
     """
-    verdicts = [verdict(exercise, case, outcome) for case, outcome in zip(cases, outcomes, strict=True)]
+    verdicts = [verdict(exercise, case, outcome, source) for case, outcome in zip(cases, outcomes, strict=True)]
     open_cases = [
         i
         for i, (found, case, outcome) in enumerate(zip(verdicts, cases, outcomes, strict=True))
         if found is not None and not outcome.error and wrong_values(case, outcome.outputs) is not None
     ]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # many small tensors: more threads only get into each other's way, on a busy machine badly
     explained = {m: [i for i in open_cases if _matches(m, cases[i], outcomes[i].outputs)] for m in exercise.mistakes}
-    torch.set_num_threads(threads)
     while open_cases:
         best = max(explained, key=lambda m: len(set(explained[m]) & set(open_cases)), default=None)
         hits = [i for i in explained[best] if i in open_cases] if best else []
@@ -43,17 +43,19 @@ def diagnose(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outco
         for i in hits:
             evidence = wrong_values(cases[i], outcomes[i].outputs)
             detail = best.diagnosis.detail or f"{cases[i].name}: {evidence.name if evidence else ''}"
+            if outcomes[i].findings:
+                detail += f"\nbesides: {of_finding(exercise, _cause(outcomes[i].findings), source).name}"
             verdicts[i] = replace(best.diagnosis, detail=detail)
             open_cases.remove(i)
     return verdicts
 
 
-def verdict(exercise: Exercise, case: Case, outcome: Outcome) -> Diagnosis | None:
+def verdict(exercise: Exercise, case: Case, outcome: Outcome, source: str = "") -> Diagnosis | None:
     """What is wrong in one case, without looking for known mistakes."""
     if outcome.error:
-        return of_error(exercise, case, outcome)
+        return of_error(exercise, case, outcome, source)
     wrong = wrong_values(case, outcome.outputs)
-    found = of_finding(exercise, _cause(outcome.findings)) if outcome.findings else None
+    found = of_finding(exercise, _cause(outcome.findings), source) if outcome.findings else None
     if wrong is not None:
         return replace(found, detail=f"{found.detail}\n{case.name}: {wrong.name}") if found else wrong
     if found is not None and case.must_be_clean:
@@ -69,7 +71,7 @@ def _cause(findings: Sequence[Finding]) -> Finding:
 # ---- errors
 
 
-def of_error(exercise: Exercise, case: Case, outcome: Outcome) -> Diagnosis:
+def of_error(exercise: Exercise, case: Case, outcome: Outcome, source: str = "") -> Diagnosis:
     """A launch that did not finish."""
     at = f", line {outcome.line}" if outcome.line else ""
     file = f"{exercise.name}.cu"
@@ -81,6 +83,7 @@ def of_error(exercise: Exercise, case: Case, outcome: Outcome) -> Diagnosis:
         "launch": "the kernel cannot be launched as the exercise launches it",
         "crash": f"the kernel crashes{at}",
         "time limit": f"the kernel does not end{at}",
+        "too long": "grading took longer than it may",
         "deadlock": f"threads wait at a barrier that the others never reach{at}",
         "divergent barrier": f"threads wait at different barriers{at}",
         "bad collective": f"not all lanes of a warp take part in a shuffle or vote{at}",
@@ -91,7 +94,7 @@ def of_error(exercise: Exercise, case: Case, outcome: Outcome) -> Diagnosis:
     if outcome.kind in ("rule", "missing"):
         return Diagnosis(name)
     if outcome.kind in ("crash", "gpu") and outcome.findings:
-        cause = of_finding(exercise, _cause(outcome.findings))
+        cause = of_finding(exercise, _cause(outcome.findings), source)
         return replace(cause, detail=f"{cause.detail}\n{case.name}: {outcome.error}")
     finding = f"\n{outcome.findings[0]}" if outcome.findings else ""
     where = "" if outcome.kind in ("compile", "interface") else f"{case.name}: "
@@ -101,27 +104,38 @@ def of_error(exercise: Exercise, case: Case, outcome: Outcome) -> Diagnosis:
 # ---- the sanitizer
 
 
-def of_finding(exercise: Exercise, finding: Finding) -> Diagnosis:
+def of_finding(exercise: Exercise, finding: Finding, source: str = "") -> Diagnosis:
     """A finding, in the exercise's words for its tool or in its own. The report itself is the evidence."""
     line = f" (line {finding.line})" if finding.line else ""
     special = exercise.findings.get(finding.tool)
     if special is not None:
         return replace(special, detail=str(finding))
+    name = f"{finding.tool}: {finding.message.split('[')[0].strip()}{line}"
     if finding.tool == "racecheck" and "hazard" in finding.message and finding.line and finding.other_line:
-        first, second = sorted((finding.line, finding.other_line))
-        name = f"missing barrier between line {first} and line {second}"
-        if first == second:
-            name = f"missing barrier: two threads meet at line {first}"
-    elif finding.tool == "memcheck" and (
-        past := re.search(r"(before|past the end of) [^(]*\('(\w+)'\)", finding.message)
-    ):
+        name = _missing_barrier(*sorted((finding.line, finding.other_line)), source)
+        if finding.line == finding.other_line and finding.message.startswith("write-after-write"):
+            name = f"several threads write the same place{line}: one of them is enough"
+    elif finding.tool == "racecheck" and "another block" in finding.message:
+        too = "another block writes, too" in finding.message
+        name = f"several blocks write the same memory{line}" if too else f"a block needs what another writes{line}"
+    elif finding.tool == "memcheck":
         verb = "written" if finding.message.startswith("write") else "read"
-        name = f"{past[2]} is {verb} {'before its start' if past[1] == 'before' else 'past its end'}{line}"
+        if past := OUTSIDE.search(finding.message):
+            name = f"{past[2]} is {verb} {'before its start' if past[1] == 'before' else 'past its end'}{line}"
+        elif "near no argument" in finding.message:
+            name = f"memory that belongs to no argument is {verb}{line}"
     elif finding.tool == "initcheck":
         name = f"shared memory is read before it is written{line}"
-    else:
-        name = f"{finding.tool}: {finding.message.split('[')[0].strip()}{line}"
-    return Diagnosis(name, str(finding), "chapter 00: reading a sanitizer report")
+    return Diagnosis(name, str(finding), "chapter 00, section 10, 'Reading a finding'")
+
+
+def _missing_barrier(first: int, second: int, source: str) -> str:
+    """Between two lines; where a barrier stands between them already, it is the way back of a loop that lacks one."""
+    if first == second:
+        return f"missing barrier: two threads meet at line {first}"
+    if "__syncthreads" in blank_comments("\n".join(source.splitlines()[first : second - 1])):
+        return f"missing barrier between line {second} and line {first}, around the loop"
+    return f"missing barrier between line {first} and line {second}"
 
 
 # ---- values
@@ -146,19 +160,25 @@ def wrong_values(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
                 count = f"{int(where.sum())} of {where.numel()} elements differ, the first at {_first(where)}"
                 return Diagnosis(f"{name} is wrong", f"{case.name}: {count}")
             continue
+        expected = output.expected
+        if output.kind == "values" and (hidden := torch.isneginf(expected)).any():
+            if (torch.isneginf(got) != hidden).any():
+                count = f"{case.name}: {int((torch.isneginf(got) != hidden).sum())} elements"
+                return Diagnosis(f"{name} is −∞ in the wrong places", count)
+            got, expected = got.masked_fill(hidden, 0), expected.masked_fill(hidden, 0)
         if output.kind == "lse":
-            report = lse_report(got, output.expected, name=name)
+            report = lse_report(got, expected, name=name)
         else:
             empty = case.facts.get("empty_rows")
             report = error_report(
                 got,
-                output.expected,
+                expected,
                 output.same_dtype,
                 empty_rows=empty if isinstance(empty, Tensor) else None,
                 name=name,
             )
         if not report.passed:
-            return Diagnosis(f"{name} is {_how(got, output.expected)}", f"{case.name}: {report}")
+            return Diagnosis(f"{name} is {_how(got, expected)}", f"{case.name}: {report}")
     return None
 
 
@@ -178,11 +198,13 @@ def _how(got: Tensor, expected: Tensor) -> str:
 
 def _matches(mistake: Mistake, case: Case, outputs: Mapping[str, Tensor]) -> bool:
     """Whether the outputs are those that the mistake would give, and these are not the right ones."""
-    given = mistake.simulate(case) or {}
+    given = {} if case.reference else mistake.simulate(case) or {}
     judged = {name for name, output in case.outputs.items() if output.kind != "scratch" or case.compare is not None}
     simulated = {name: wanted for name, wanted in given.items() if name in judged}
     if not simulated or any(still_blank(outputs[name]).any() for name in simulated):
         return False
+    if not any(torch.isfinite(wanted).any() for wanted in simulated.values()):
+        return False  # many roads lead to an output that is nothing but NaN
     return all(_near(outputs[name], wanted) for name, wanted in simulated.items()) and any(
         not _near(wanted, case.outputs[name].expected) for name, wanted in simulated.items()
     )

@@ -8,7 +8,7 @@ everything here stays in the grader's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,14 +55,15 @@ class Output:
 
     expected: float64 (or an integer dtype), the right values; minus infinity where a log-sum-exp has no key.
     dtype: that of the tensor the kernel gets. It starts as NaN (integers: the largest value), or as `initial`.
-    same_dtype: the same computation in plain torch in `dtype`, if the error may be twice that of it.
-    kind: "values": finite, and `course_utils.checks.error_report`'s rule. "lse": `lse_report`'s. "exact": equal bit
-    for bit. "scratch": not compared (what one launch leaves for the next).
+    same_dtype: the same computation in plain torch in `dtype`, if the error may be twice that of it; of several such
+    runs the worst counts.
+    kind: "values": `course_utils.checks.error_report`'s rule, and −∞ exactly where −∞ is expected. "lse":
+    `lse_report`'s. "exact": equal bit for bit. "scratch": not compared (what one launch leaves for the next).
     """
 
     expected: Tensor
     dtype: torch.dtype = torch.float32
-    same_dtype: Tensor | None = None
+    same_dtype: Tensor | Sequence[Tensor] | None = None
     kind: str = "values"
     initial: Tensor | None = None
 
@@ -85,6 +86,11 @@ class Outcome:
     line: int | None = None
     seconds: float = float("nan")
     reference_seconds: float = float("nan")
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What all threads asked for in loads of global memory; an atomic function loads, too."""
+        return sum(row.bytes for row in self.counters if row.space == "global" and row.operation != "store")
 
 
 @dataclass(frozen=True)

@@ -49,20 +49,27 @@ class Row:
         return self.record is not None and self.record.result is not None
 
     @property
-    def points(self) -> int:
-        return self.record.result.earned if self.has_points else 0
+    def points(self) -> int | None:
+        """None where it is not known how many."""
+        return self.record.result.earned if self.has_points else None
 
     @property
     def late_seconds(self) -> int | str:
-        if self.due is None or self.submitted_at is None:
+        """0 if it was in time, or if nothing was due or handed in; "unknown" for a hand-in without a time."""
+        if self.due is None:
             return 0
-        if isinstance(self.submitted_at, str):
-            return UNKNOWN
-        return max(0, int((self.submitted_at - self.due).total_seconds()))
+        if isinstance(self.submitted_at, datetime):
+            return max(0, int((self.submitted_at - self.due).total_seconds()))
+        nothing = self.submitted_at is None and self.status in ("missing", NOT_GRADED)
+        return 0 if nothing else UNKNOWN
+
+    @property
+    def is_late(self) -> bool:
+        return self.late_seconds not in (0, UNKNOWN)
 
     @property
     def diagnosis(self) -> str:
-        """The main one, or why there are no points."""
+        """The main one, and what is wrong with a file; or why there are no points."""
         if self.record is None:
             return "not graded by this run; grade it with --assignment " + self.exercise.split("/")[0]
         if self.record.result is None:
@@ -70,7 +77,14 @@ class Row:
         main = self.record.result.diagnosis
         if self.status == "missing":
             return "nothing was handed in"
-        return "" if main is None else main.name
+        if main is None:
+            return ""
+        names = [main.name]
+        if self.status.startswith("partly "):
+            task = exercise(self.exercise).name
+            files = [part.diagnosis.name for part in self.record.result.parts if part.diagnosis is not None]
+            names += [name for name in files if name.startswith((f"{task}.cu ", f"{task}.ipynb "))]
+        return "; ".join(dict.fromkeys(names))
 
     @property
     def parts(self) -> str:
@@ -102,7 +116,7 @@ def _values(row: Row) -> tuple[object, ...]:
         row.student.last_name,
         row.student.first_name,
         *row.exercise.split("/"),
-        row.points,
+        "" if row.points is None else row.points,
         exercise(row.exercise).points,
         row.status,
         row.late_seconds,
@@ -114,7 +128,10 @@ def _values(row: Row) -> tuple[object, ...]:
 
 
 def _by_student(rows: Sequence[Row]) -> list[Sequence[object]]:
-    """One line per student. Where the points are not known, the cell says so in words; remarks name what is odd."""
+    """One line per student; remarks name what is odd.
+
+    Where the points of an exercise are not known, its cell says so in words, and there is no total.
+    """
     exercises = list(dict.fromkeys(row.exercise for row in rows))
     most = sum(exercise(exercise_id).points for exercise_id in exercises)
     table: list[Sequence[object]] = [
@@ -126,13 +143,31 @@ def _by_student(rows: Sequence[Row]) -> list[Sequence[object]]:
     for mine in by_student.values():
         student = mine[0].student
         remarks = [] if student.enrolled else ["not in students.csv"]
-        remarks += [f"{row.exercise}: {row.status}" for row in mine if row.status != "graded"]
-        remarks += [f"{row.exercise}: late" for row in mine if row.late_seconds != 0]
-        points = [row.points if row.has_points else row.status for row in mine]
-        total = sum(row.points for row in mine)
+        remarks += _remarks(mine)
+        points = [row.status if row.points is None else row.points for row in mine]
+        total = sum(row.points or 0 for row in mine) if all(row.has_points for row in mine) else ""
         names = (student.id, student.last_name, student.first_name, student.email)
         table.append((*names, *points, total, most, "; ".join(remarks)))
     return table
+
+
+def _remarks(rows: Sequence[Row]) -> list[str]:
+    """What is odd about a student's hand-ins, a remark for each chapter: "NN_slug: missing (a, b), late"."""
+    by_chapter: dict[str, list[Row]] = {}
+    for row in rows:
+        by_chapter.setdefault(row.exercise.split("/")[0], []).append(row)
+    remarks = []
+    for chapter, mine in by_chapter.items():
+        names: dict[str, list[str]] = {}
+        for row in mine:
+            if row.status != "graded":
+                names.setdefault(row.status, []).append(row.exercise.split("/")[1])
+        odd = [status if len(who) == len(mine) else f"{status} ({', '.join(who)})" for status, who in names.items()]
+        odd += ["late"] * any(row.is_late for row in mine)
+        odd += ["time unknown"] * any(row.late_seconds == UNKNOWN for row in mine)
+        if odd:
+            remarks.append(f"{chapter}: {', '.join(odd)}")
+    return remarks
 
 
 def _text(table: Sequence[Sequence[object]]) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import math
 import os
 import pickle
 import random
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,12 +23,14 @@ from course_utils.grading.catalog import EXERCISE_IDS, exercise
 from course_utils.grading.diagnosis import diagnose, most_common
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Outcome, Part, Question
 from course_utils.grading.job import Job, Run, blank
-from course_utils.grading.result import NOT_MEASURED, RIGHT, WRONG, PartResult, Result
+from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
 from course_utils.grading.sandbox import Ended, Limits, run_child
 from course_utils.grading.submission import Submission, read_submission
 
 MOST_CHILDREN = 4  # a child that dies is replaced, and goes on after what killed it
 SEEDS = 2**31
+
+_Row = TypeVar("_Row", Finding, CounterRow)
 
 
 def default_device() -> str:
@@ -65,14 +70,19 @@ def grade_submission(
         raise ValueError("device is 'cuda', but PyTorch finds no GPU here: 'cpu' grades on the emulator")
     if seed is not None and not (isinstance(seed, int) and 0 <= seed < SEEDS):
         raise ValueError(f"seed takes an int from 0 to {SEEDS - 1}, got {seed!r}")
+    with _one_thread():
+        return _graded(submission, seed, device, isolation, limits or Limits())
+
+
+def _graded(submission: Submission, seed: int | None, device: str, isolation: str, limits: Limits) -> Result:
     task = exercise(submission.exercise)
     seed = random.SystemRandom().randrange(SEEDS) if seed is None else seed
-    child = _Child(task, submission, device, isolation, limits or Limits())
+    child = _Child(task, submission, device, isolation, limits)
 
     python = _Python()
     if task.collect is not None and task.cells:
         python = child.run([], with_python=True)[1]
-    cases = task.cases(torch.Generator().manual_seed(seed), python.tensors) if task.cases else []
+    cases = _cases(task, python, seed)
     if device != "cuda":
         cases = [case for case in cases if not case.reference]
     outcomes: dict[int, Outcome] = {}
@@ -84,13 +94,42 @@ def grade_submission(
     elif not outcomes:
         outcomes, _ = child.run(cases, with_python=False)
 
-    found = diagnose(task, cases, [outcomes[i] for i in range(len(cases))])
+    found = diagnose(task, cases, [outcomes[i] for i in range(len(cases))], submission.kernel or "")
     judged = _judged(task, submission, python, cases, seed)
     parts = [_part(task, part, cases, outcomes, found, judged) for part in task.parts]
     if any(part.status == WRONG for part in parts if not part.bonus):
         parts = [_too_early(part) if part.status == RIGHT and part.bonus else part for part in parts]
     parts += [_answer(submission, question, python) for question in task.questions]
     return Result(task.id, task.title, submission.digest, seed, device, submission.status, tuple(parts))
+
+
+def _cases(task: Exercise, python: _Python, seed: int) -> list[Case]:
+    """The exercise's cases. What the Python cells gave is the student's, and may be of any shape."""
+    if task.cases is None:
+        return []
+    try:
+        return task.cases(torch.Generator().manual_seed(seed), python.tensors)
+    except Exception as error:
+        if not python.tensors:
+            raise
+        _cannot_be_used(python, task, error)
+        return task.cases(torch.Generator().manual_seed(seed), {})
+
+
+def _cannot_be_used(python: _Python, task: Exercise, error: Exception) -> None:
+    python.tensors = {}
+    python.errors = {task.cells[-1]: f"what it gives cannot be used ({type(error).__name__}: {_clean(str(error))})"}
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """torch on one thread: the right answers then do not depend on the machine, and busy cores do not wait for it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 # ---- the child
@@ -124,7 +163,7 @@ class _Child:
     ) -> tuple[dict[int, Outcome], _Python]:
         outcomes, python = dict(before or {}), _Python()
         cells = self._cells() if with_python else ()
-        last = Ended("finished", 0, [], "", "", "")
+        last, kind = Ended("finished", 0, [], "", "", ""), ""
         for _ in range(MOST_CHILDREN):
             runs = tuple(_as_run(i, case) for i, case in enumerate(cases) if i not in outcomes)
             if not runs and not cells:
@@ -154,14 +193,15 @@ class _Child:
                     outcomes[index] = _outcome(cases[index], message.header, message.blob)
                     begun = None
             words = last.detail or last.reason
+            kind = "too long" if last.reason == "time limit" else last.reason
             if begun is not None and 0 <= begun < len(cases) and begun not in outcomes:
-                outcomes[begun] = Outcome(error=words, kind=last.reason)
+                outcomes[begun] = Outcome(error=words, kind=kind)
             elif cells:  # it died in the Python cells
                 python.errors = {name: f"they took their process down: {words}" for name, _ in cells}
                 cells = ()
         for i in range(len(cases)):
             words = f"not run, since the process was ended before: {last.detail or last.reason}"
-            outcomes.setdefault(i, Outcome(error=words, kind=last.reason))
+            outcomes.setdefault(i, Outcome(error=words, kind=kind))
         return outcomes, python
 
     def _cells(self) -> tuple[tuple[str, str], ...]:
@@ -180,12 +220,15 @@ def _as_run(index: int, case: Case) -> Run:
 def _outcome(case: Case, header: Mapping[str, Any], blob: bytes) -> Outcome:
     """A frame of the child as an Outcome. The child may be under the student's control: nothing in it is trusted."""
     try:
-        findings = tuple(_finding(fields) for fields in header.get("findings", ()))
-        counters = tuple(CounterRow(**row) for row in header.get("counters", ()))
+        findings = tuple(_record(Finding, fields) for fields in header.get("findings", ()))
+        counters = tuple(_record(CounterRow, fields) for fields in header.get("counters", ()))
+        if any(row.requests < 1 or (row.space == "shared" and row.ideal_wavefronts < 1) for row in counters):
+            raise ValueError("a line without a request")
         line = header.get("line")
         rest = {"findings": findings, "counters": counters, "line": line if isinstance(line, int) else None}
         if header.get("error"):
-            return Outcome(error=str(header["error"])[:4000], kind=str(header.get("error_kind", "died")), **rest)
+            error = _clean(str(header["error"])[:4000])
+            return Outcome(error=error, kind=str(header.get("error_kind", "died")), **rest)
         outputs, at = {}, 0
         for name, output in case.outputs.items():
             size = output.expected.numel() * output.dtype.itemsize
@@ -193,20 +236,41 @@ def _outcome(case: Case, header: Mapping[str, Any], blob: bytes) -> Outcome:
             outputs[name] = torch.frombuffer(bytearray(piece), dtype=output.dtype).reshape(output.expected.shape)
             at += size
         seconds = {key: float(header.get(key, math.nan)) for key in ("seconds", "reference_seconds")}
+        if any(time <= 0 for time in seconds.values()):
+            raise ValueError("no time at all")
         return Outcome(outputs=outputs, **rest, **seconds)
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
         return Outcome(error=f"what the child sent back cannot be read ({error})", kind="died")
 
 
-def _finding(fields: Mapping[str, Any]) -> Finding:
-    return Finding(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+def _record(kind: type[_Row], fields: Mapping[str, Any]) -> _Row:
+    """A Finding or CounterRow from JSON; raises TypeError or ValueError unless each field is what it must be."""
+    values = {}
+    for field_ in dataclasses.fields(kind):
+        value = fields.get(field_.name)
+        if isinstance(value, list):
+            value = tuple(value)
+        kinds = {int: "int", str: "str", tuple: "Index3", type(None): "None"}
+        if kinds.get(type(value), "?") not in field_.type:
+            raise TypeError(f"{field_.name} is {value!r}")
+        if isinstance(value, int) and not 0 <= value < 2**62:
+            raise ValueError(f"{field_.name} is {value}")
+        values[field_.name] = _clean(value) if isinstance(value, str) else value
+    return kind(**values)
+
+
+def _clean(text: str) -> str:
+    """Text from the child, fit to be shown and the same each time: no addresses, no control characters."""
+    text = re.sub(r"0x[0-9a-f]{5,}", "0x…", text.encode(errors="replace").decode())
+    return "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
 def _python(header: Mapping[str, Any], blob: bytes, cells: Sequence[str]) -> _Python:
     python = _Python()
     try:
-        python.errors = {str(cell): str(words)[:1000] for cell, words in header.get("errors", {}).items()}
-        python.answers = dict(header.get("answers") or {})
+        python.errors = {str(cell): _clean(str(words)[:1000]) for cell, words in header.get("errors", {}).items()}
+        answers = dict(header.get("answers") or {})
+        python.answers = {name: float(x) if isinstance(x, int | float) else x for name, x in answers.items()}
         at, tensors = 0, {}
         for name, dtype, shape in header.get("tensors", ()):
             empty = torch.empty(shape, dtype=getattr(torch, dtype))
@@ -214,7 +278,7 @@ def _python(header: Mapping[str, Any], blob: bytes, cells: Sequence[str]) -> _Py
             tensors[name] = torch.frombuffer(piece, dtype=empty.dtype).reshape(shape) if empty.nbytes else empty
             at += empty.nbytes
         python.tensors = tensors
-    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+    except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
         python.errors = dict.fromkeys(cells, f"what the Python cells gave cannot be read ({error})")
     return python
 
@@ -267,9 +331,14 @@ def _judged(
     """Verdicts on the parts that have no cases."""
     if task.judge is None:
         return {}
-    problem = _python_problem(submission, python, [name for name in task.cells if name != "answers"])
+    cells = [name for name in task.cells if name != "answers"]
+    problem = _python_problem(submission, python, cells)
     if problem is None:
-        return task.judge(python.tensors, torch.Generator().manual_seed(seed))
+        try:
+            return task.judge(python.tensors, torch.Generator().manual_seed(seed))
+        except Exception as error:
+            _cannot_be_used(python, task, error)
+            problem = _python_problem(submission, python, cells)
     with_cases = {case.part for case in cases}
     return {part.name: problem for part in task.parts if part.name not in with_cases}
 
@@ -281,23 +350,24 @@ def _python_problem(submission: Submission, python: _Python, cells: Sequence[str
             return submission.problems[name]
     for name in cells:
         if name in python.errors:
-            return Diagnosis(f"the cell {name!r} raises an exception", python.errors[name])
+            return Diagnosis(f"the cell {name!r} fails", python.errors[name])
     return None
 
 
 def _answer(submission: Submission, question: Question, python: _Python) -> PartResult:
-    def result(diagnosis: Diagnosis | None) -> PartResult:
-        earned, status = (question.points, RIGHT) if diagnosis is None else (0, WRONG)
+    def result(diagnosis: Diagnosis | None, lost: str = WRONG) -> PartResult:
+        earned, status = (question.points, RIGHT) if diagnosis is None else (0, lost)
         return PartResult(question.name, question.title, question.points, earned, status, diagnosis=diagnosis)
 
-    problem = _python_problem(submission, python, ("answers",))
-    if problem is not None:
-        return result(problem)
     given = python.answers.get(question.name)
+    problem = _python_problem(submission, python, ("answers",))
+    if given is None and problem is not None:
+        return result(problem)
     if given is None:
-        return result(Diagnosis("not answered yet", f"answers[{question.name!r}] takes a number", question.read_again))
-    if not isinstance(given, (int, float)) or not math.isfinite(given):
-        return result(Diagnosis("the answer is not a number", f"answers[{question.name!r}] is {given}"))
+        todo = Diagnosis("not answered yet", f"answers[{question.name!r}] takes a number", question.read_again)
+        return result(todo, OPEN)
+    if not isinstance(given, float) or not math.isfinite(given):
+        return result(Diagnosis("the answer is not a number", f"answers[{question.name!r}] is {_clean(str(given))}"))
     if abs(given - question.value) <= question.tolerance * abs(question.value):
         return result(None)
     unit = f" {question.unit}" if question.unit else ""

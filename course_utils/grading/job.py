@@ -10,8 +10,8 @@ from torch import Tensor
 
 from course_utils.grading.exercise import Launch
 
-LAUNCH_SECONDS = 10.0  # for one launch on the emulator
-PYTHON_SECONDS = 15.0  # for the student's Python cells
+LAUNCH_SECONDS = 20.0  # for one launch on the emulator
+PYTHON_SECONDS = 30.0  # for the student's Python cells
 PYTHON_BYTES = 2 << 30  # of memory for them
 
 

@@ -13,7 +13,7 @@ from course_utils.kernel_source import INCLUDE, blank_comments
 SYSTEM_HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "stdint.h", "cstdint")
 
 _RULES = (
-    (r"\b(?:__attribute__|__attribute|_Pragma|__builtin_\w+|__asm\w*)\b", "{} is not CUDA C++"),
+    (r"\b(?:__attribute__|__attribute|_Pragma|__builtin_\w+|__asm\w*)\b", "{} is not taken here"),
     (r"^\s*#\s*pragma\s+(?!unroll\b|nounroll\b|once\b)\w*", "only #pragma unroll is taken here, not {}"),
     (
         r"\b(?:EMU_\w+|emu_\w+|__CUDACC\w*|__GNUC__|__clang__|__linux__|__x86_64__|__has_include|__INCLUDE_LEVEL__)\b",
@@ -33,7 +33,9 @@ def broken_rule(code: str, *, assembly: bool = False) -> tuple[str, int] | None:
         )
         if not known:
             line = text.count("\n", 0, match.start()) + 1
-            return f"#include {name} is not taken: use the headers of kernels/include or {SYSTEM_HEADERS[0]}", line
+            there_are = ", ".join(SYSTEM_HEADERS)
+            words = f"the math functions need no header; there are {there_are}, and those of kernels/include"
+            return f"#include {name} is not taken: {words}", line
     without_strings = blank_comments(text)
     rules = _RULES if assembly else (*_RULES, (r"\basm\b", "{} is not needed in this exercise"))
     for pattern, words in rules:

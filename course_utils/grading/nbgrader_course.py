@@ -15,6 +15,7 @@ import contextlib
 import html
 import logging
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -32,6 +33,7 @@ from nbgrader.apps import autogradeapp, generateassignmentapp
 from nbgrader.apps.baseapp import NbGrader
 from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
 from nbgrader.converters.base import NbGraderException
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange.default import ExchangeCollect
 from nbgrader.preprocessors.base import NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_locked, is_solution
@@ -40,7 +42,7 @@ from traitlets.config import Config
 
 from course_utils.grading import release as stripping
 from course_utils.grading.catalog import EXERCISE_IDS, exercise
-from course_utils.grading.class_folder import CHAPTERS, ClassFolder, ClassroomError, read_class
+from course_utils.grading.class_folder import CHAPTERS, ClassFolder, ClassroomError, Student, read_class, writing
 from course_utils.grading.result import Result
 from course_utils.grading.submission import Submission
 
@@ -115,7 +117,9 @@ def configure(c: Config, folder: Path) -> None:
     # zip_collect: one archive per student, STUDENT.zip, with the files of a chapter at any depth.
     c.FileNameCollectorPlugin.valid_ext = [".cu", ".ipynb"]
     c.FileNameCollectorPlugin.named_regexp = r".*/extracted/(?P<student_id>[^/]+)/(?:.*/)?(?P<file_id>[^/]+)$"
-    c.GenerateFeedback.preprocessors = _named(nb.GetGrades, HideTests, CSSHTMLHeaderPreprocessor)
+    c.GenerateFeedback.preprocessors = _named(nb.GetGrades, HideTests, PlainLinks, CSSHTMLHeaderPreprocessor)
+    # nbgrader's own name would be grades.csv, that of the table of `classroom grade`.
+    c.ExportPlugin.to = "nbgrader_export.csv"
 
 
 def _named(*classes: type) -> list[str]:
@@ -192,10 +196,13 @@ class CourseAutograde(Autograde):
     def start(self) -> None:
         folder = read_class(self.coursedir.root)
         pattern = f"{self.coursedir.student_id}/{self.coursedir.assignment_id}"
-        for handed_in in sorted((folder.path / "submitted").glob(pattern)):
-            student, chapter = handed_in.parts[-2:]
-            if handed_in.is_dir() and student in {student.id for student in folder.students}:
-                check_submission(folder, student, chapter)
+        known = {student.id: student for student in folder.students}
+        found = [path.parts[-2:] for path in sorted((folder.path / "submitted").glob(pattern)) if path.is_dir()]
+        found = [(student, chapter) for student, chapter in found if student in known]
+        students = [known[student] for student in dict.fromkeys(student for student, _ in found)]
+        _register(self.coursedir, folder, students, sorted({chapter for _, chapter in found}))
+        for student, chapter in found:
+            check_submission(folder, student, chapter)
         super().start()
 
     def init_single_notebook_resources(self, notebook_filename: str) -> dict:
@@ -298,28 +305,41 @@ class HideTests(nb.ClearHiddenTests):
         return cell, resources
 
 
+class PlainLinks(NbGraderPreprocessor):
+    """Makes links to other notebooks and kernels plain text: they lead nowhere from the folder of a feedback page."""
+
+    def preprocess_cell(self, cell: NotebookNode, resources: dict, cell_index: int) -> tuple[NotebookNode, dict]:
+        if cell.cell_type == "markdown":
+            cell.source = re.sub(
+                r"(?<!!)\[([^\[\]]+)\]\((?!\w+:)[^()\s]+\.(?:ipynb|cu)(?:#[^()\s]*)?\)", r"\1", cell.source
+            )
+        return cell, resources
+
+
 def _open(folder: Path) -> NbGrader:
-    """nbgrader with the settings of the class folder, which is made if it is not there."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """nbgrader with the settings of the class folder, which is made if it is not there. Raises ClassroomError."""
     link = folder / "source"
     if not link.is_symlink() and link.exists():
-        raise FileExistsError(f"{link} is in the way: it takes a link to the course's solutions")
-    link.unlink(missing_ok=True)
-    link.symlink_to(os.path.relpath(stripping.SOLUTIONS, folder.resolve()))
-    (folder / "submitted").mkdir(exist_ok=True)
-    for name, text in ((CONFIG_FILE, CONFIG_TEXT), ("students.csv", "id,first_name,last_name,email\n")):
-        if not (folder / name).exists():
-            (folder / name).write_text(text)
+        raise ClassroomError(f"{link} is in the way: it takes a link to the course's solutions")
+    with writing(folder):
+        (folder / "submitted").mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(os.path.relpath(stripping.SOLUTIONS, folder.resolve()))
+        for name, text in ((CONFIG_FILE, CONFIG_TEXT), ("students.csv", "id,first_name,last_name,email\n")):
+            if not (folder / name).exists():
+                (folder / name).write_text(text)
     app = NbGrader(log_level=logging.ERROR)
     app.load_cwd_config = False  # another class may live where we were called
     app.initialize([], root=str(folder.resolve()))
     return app
 
 
-def _register(app: NbGrader, folder: ClassFolder, wanted: Iterable[str]) -> None:
-    """Put the class list and the due dates into the gradebook."""
-    with Gradebook(app.coursedir.db_url, app.coursedir.course_id) as gradebook:
-        for student in folder.students:
+def _register(
+    coursedir: CourseDirectory, folder: ClassFolder, students: Iterable[Student], wanted: Iterable[str]
+) -> None:
+    """Put students' names and the due dates of chapters into the gradebook."""
+    with Gradebook(coursedir.db_url, coursedir.course_id) as gradebook:
+        for student in students:
             names = {"first_name": student.first_name, "last_name": student.last_name, "email": student.email}
             gradebook.update_or_create_student(student.id, **names)
         for chapter in wanted:
@@ -337,7 +357,8 @@ def release(folder: Path, chapters: Sequence[str] | None = None) -> int:
     """Make or renew the class folder, and release chapters (None: all). Returns the exit status."""
     app = _open(folder)
     wanted = _wanted(chapters, [chapter for chapter in CHAPTERS if any((folder / "source" / chapter).glob("*.ipynb"))])
-    _register(app, read_class(folder), wanted)
+    classroom = read_class(folder)
+    _register(app.coursedir, classroom, classroom.students, wanted)
     for chapter in wanted:
         app.coursedir.assignment_id = chapter
         converter = CourseGenerateAssignment(coursedir=app.coursedir, parent=app)
@@ -378,13 +399,21 @@ def _sources(text: str) -> list[tuple[str, str, str]]:
 def feedback(folder: Path, chapters: Sequence[str] | None = None) -> int:
     """Bring the grades into gradebook.db and write feedback/STUDENT/NN_slug/*.html. Returns the exit status.
 
-    Submissions without a stored grade are graded here, one after the other.
+    Submissions without a stored grade are graded here, one after the other. Raises ClassroomError for a folder that is
+    no class, has no hand-ins or nothing released.
     """
-    app = _open(folder)
-    handed_in = {path.name for path in (folder / "submitted").glob("*/*") if path.is_dir()}
+    classroom = read_class(folder)
+    handed_in = {path.name for path in (folder / "submitted").glob("*/*") if path.is_dir()} & set(CHAPTERS)
+    if not handed_in:
+        raise ClassroomError(f"no feedback to write in {folder}: no hand-in of a chapter")
     released = [chapter for chapter in CHAPTERS if any((folder / "release" / chapter).glob("*.ipynb"))]
+    if not released:
+        raise ClassroomError(f"there is no {folder / 'release'}/NN_slug/*.ipynb: run `make release` first")
     wanted = _wanted(chapters, released)
-    _register(app, read_class(folder), wanted)
+    for chapter in sorted(handed_in - set(released)):
+        print(f"{chapter}: no feedback: it is not in {folder / 'release'}")
+    app = _open(folder)
+    _register(app.coursedir, classroom, classroom.students, wanted)
     status = 0
     for chapter in wanted:
         if chapter not in handed_in:

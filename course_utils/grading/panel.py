@@ -41,9 +41,10 @@ class Check:
     def run(self) -> None:
         """Grade the files as they are saved now, and keep the result."""
         submission = read_submission(self.folder, self.exercise.id)
-        self.notes = [f"Checked {self._files()}. Change them, save, and check again."]
-        self.notes += [_unsaved(cell) for cell in _stale_cells(submission)]
         self.result = grade_submission(submission, device=self.device)
+        again = "" if self.result.full else " Change them, save, and check again."
+        self.notes = [f"Checked {self._files()}.{again}"]
+        self.notes += [_unsaved(cell) for cell in _stale_cells(submission)]
         try:
             progress.record(self.result)
         except ProgressError as error:

@@ -165,7 +165,10 @@ def _version(store: sqlite3.Connection) -> int:
 
 
 def _date(text: str) -> datetime:
-    return datetime.fromisoformat(text)
+    try:
+        return datetime.fromisoformat(text)
+    except (ValueError, TypeError) as error:
+        raise ProgressError(f"{progress_file()} holds a date that cannot be read ({text!r}); move it away") from error
 
 
 def _result(text: str) -> Result:

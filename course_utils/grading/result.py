@@ -5,16 +5,18 @@ from __future__ import annotations
 import html
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from course_utils.grading.exercise import Diagnosis
 
-RIGHT, WRONG, NOT_MEASURED = "right", "wrong", "not measured"
+RIGHT, WRONG, OPEN, NOT_MEASURED = "right", "wrong", "open", "not measured"
 
 
 @dataclass(frozen=True)
 class PartResult:
-    """One part: `earned` of `points`. status: "right", "wrong", or "not measured" (a bonus that needs a GPU).
+    """One part: `earned` of `points`. status: "right", "wrong", "open" (a question that is not answered
+    yet), or "not measured" (a bonus that needs a GPU).
 
     ratio: of a timed part, the kernel's time over the reference's on this GPU; it differs a little from run to run.
     """
@@ -66,7 +68,7 @@ class Result:
         lost: Counter[str] = Counter()
         first: dict[str, Diagnosis] = {}
         for part in self.parts:
-            if part.diagnosis is not None and part.status == WRONG:
+            if part.diagnosis is not None and part.status in (WRONG, OPEN):
                 lost[part.diagnosis.name] += part.points if not part.bonus else 0
                 first.setdefault(part.diagnosis.name, part.diagnosis)
         return first[max(lost, key=lambda name: lost[name])] if lost else None
@@ -87,43 +89,47 @@ class Result:
 
     def __str__(self) -> str:
         lines = [f"{self.title}: {self.earned} of {self.points} points"]
-        seen: set[Diagnosis] = set()
-        for part in self.parts:
+        for part, details, read_again in self._told():
             mark = {RIGHT: "+", WRONG: "-"}.get(part.status, " ")
             bonus = " (bonus)" if part.bonus else ""
             lines.append(f"  {mark} {part.earned}/{part.points}{bonus}  {part.title}{_timed(part)}")
             if part.diagnosis is not None:
-                lines.append(f"        {part.diagnosis.name}")
-                if part.diagnosis not in seen:
-                    lines += [f"        {line}" for line in part.diagnosis.detail.splitlines()]
-                    if part.diagnosis.read_again:
-                        lines.append(f"        read again: {part.diagnosis.read_again}")
-                seen.add(part.diagnosis)
+                lines += [f"        {line}" for line in (part.diagnosis.name, *details.splitlines())]
+                if read_again:
+                    lines.append(f"        read again: {read_again}")
         return "\n".join(lines)
 
     def to_html(self) -> str:
         """A heading and a table with one row per part, without styles: the page around it brings them."""
-        rows, seen = [], set()
-        for part in self.parts:
+        rows = []
+        for part, details, read_again in self._told():
             said = ""
             if part.diagnosis is not None:
                 said = f"<strong>{html.escape(part.diagnosis.name)}</strong>"
-                if part.diagnosis not in seen:
-                    if part.diagnosis.detail:
-                        said += f"<pre>{html.escape(part.diagnosis.detail)}</pre>"
-                    if part.diagnosis.read_again:
-                        said += f"<div>Read again: {html.escape(part.diagnosis.read_again)}</div>"
-                seen.add(part.diagnosis)
+                said += f"<pre>{html.escape(details)}</pre>" if details else ""
+                said += f"<div>Read again: {html.escape(read_again)}</div>" if read_again else ""
             title = html.escape(part.title) + (" (bonus)" if part.bonus else "") + _timed(part)
             rows.append(
                 f'<tr class="ak-{part.status.replace(" ", "-")}"><td>{title}</td>'
                 f"<td>{part.status}</td><td>{part.earned} / {part.points}</td><td>{said}</td></tr>"
             )
-        head = "<tr><th>part</th><th></th><th>points</th><th>diagnosis</th></tr>"
+        last = "diagnosis" if any(part.diagnosis for part in self.parts) else ""
+        head = f"<tr><th>part</th><th></th><th>points</th><th>{last}</th></tr>"
         return (
             f"<p><strong>{html.escape(self.title)}: {self.earned} of {self.points} points</strong></p>"
             f'<table class="ak-grade"><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
         )
+
+    def _told(self) -> Iterator[tuple[PartResult, str, str]]:
+        """Each part with the evidence to show and where to read again: its last line if the name was there."""
+        seen, sent = set(), set()
+        for part in self.parts:
+            diagnosis = part.diagnosis or Diagnosis("")
+            again = diagnosis.name in seen
+            details = diagnosis.detail.rpartition("\n")[2] if again else diagnosis.detail
+            yield part, details, "" if diagnosis.read_again in sent else diagnosis.read_again
+            seen.add(diagnosis.name)
+            sent.add(diagnosis.read_again)
 
     def _repr_html_(self) -> str:
         return self.to_html()

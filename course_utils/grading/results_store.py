@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import course_utils
-from course_utils.grading.class_folder import ClassroomError
+from course_utils.grading.class_folder import ClassroomError, writing
 from course_utils.grading.result import Result
 
 GRADER_FAILED = "grader failed"
@@ -71,7 +71,7 @@ class ResultsStore:
             result = fields.pop("result")
             fields["key"] = Key(**fields["key"])
             return Record(**fields, result=result and Result.from_json(json.dumps(result)))
-        except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def write(self, record: Record) -> None:
@@ -90,7 +90,7 @@ class ResultsStore:
             if type(seed) is not int or seed < 0:
                 raise ValueError(f"the seed is {seed!r}")
             return seed
-        except (ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             hint = "mend it, or draw another seed with --new-seed (all are graded again)"
             raise ClassroomError(f"{path} does not hold the class's seed ({error}): {hint}") from None
 
@@ -98,7 +98,9 @@ class ResultsStore:
     def lock(self) -> Iterator[None]:
         """Keeps other runs out of this folder. Raises ClassroomError if one is at work; ends with the process."""
         path = self.folder / "run.lock"
-        with path.open("a+", encoding="utf-8") as file:
+        with writing(path):
+            file = path.open("a+", encoding="utf-8")
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -115,7 +117,12 @@ class ResultsStore:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file so that a reader, or a crash, finds either the old or the new text."""
+    """Writes a file so that a reader, or a crash, finds either the old or the new text. Raises ClassroomError."""
+    with writing(path):
+        _write(path, text)
+
+
+def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

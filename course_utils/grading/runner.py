@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import pickle
 import re
@@ -23,9 +24,10 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -35,14 +37,15 @@ from torch import Tensor
 from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule, read_kernel
 from course_utils.emulator import configure, profile, sanitize
 from course_utils.grading import catalog
+from course_utils.grading.child import read_job, send
+from course_utils.grading.exercise import Launch
 from course_utils.grading.job import LAUNCH_SECONDS, PYTHON_BYTES, PYTHON_SECONDS, Job, Run
 from course_utils.grading.kernel_rules import broken_rule
-from course_utils.grading.sandbox import read_job, send
 from course_utils.kernel_source import KernelSource, find_kernels, required_architecture
 from course_utils.nvrtc import compile_kernel
 
 MOST_FINDINGS = 40
-MOST_TIMEOUTS = 3  # launches that never end, before the rest is left alone
+MOST_TIMEOUTS = 2  # launches that never end, before the rest is left alone
 LARGEST_PYTHON = 64 << 20  # bytes that the Python cells may give back
 
 
@@ -97,22 +100,27 @@ def _send_python(job: Job, results: int) -> None:
 def _run_python(job: Job) -> list[bytes]:
     """What the cells give: a line of JSON, then the tensors' bytes."""
     task = catalog.exercise(job.exercise)
-    names: dict[str, object] = {"__name__": "__main__"}
+    # A cell is run without the notebook around it, where some names are at hand.
+    names: dict[str, object] = {"__name__": "__main__", "display": print, "math": math, "np": np, "torch": torch}
     answers: dict[str, float | str | None] = {}
-    tensors: Mapping[str, Tensor] = {}
+    listed: list[tuple[str, str, list[int]]] = []  # name, dtype and shape of each tensor
+    blobs: list[bytes] = []
     errors: dict[str, str] = {}  # by cell: one that fails does not stop the others
     for cell, source in job.cells:
         try:
-            exec(compile(_without_magics(source), f"cell {cell!r}", "exec"), names)
-            if cell == "answers":
-                answers = _answers(names.get("answers"), job.questions)
-            elif task.collect is not None and cell == job.cells[-1][0]:
+            try:
+                exec(_compiled_cell(cell, source), names)
+            finally:
+                if cell == "answers" and "answers" in names:
+                    answers = _answers(names["answers"], job.questions)
+            if task.collect is not None and cell == job.cells[-1][0]:
                 tensors = task.collect(names)
+                blobs = [_bytes(tensor) for tensor in tensors.values()]
+                listed = [(name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in tensors.items()]
         except BaseException as error:  # sys.exit too
             errors[cell] = _last_line(error)
-    header: dict[str, Any] = {"answers": answers, "errors": errors}
-    header["tensors"] = [(name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in tensors.items()]
-    return [json.dumps(header).encode() + b"\n", *(_bytes(tensor) for tensor in tensors.values())]
+    header = {"answers": answers, "errors": errors, "tensors": listed}
+    return [json.dumps(header).encode() + b"\n", *blobs]
 
 
 def _answers(given: object, questions: Sequence[str]) -> dict[str, float | str | None]:
@@ -121,9 +129,13 @@ def _answers(given: object, questions: Sequence[str]) -> dict[str, float | str |
     return {name: _number(given.get(name)) for name in questions}
 
 
-def _without_magics(source: str) -> str:
-    """IPython's own lines, such as %matplotlib, say nothing to Python."""
-    return re.sub(r"^[ \t]*[%!].*$", "", source, flags=re.MULTILINE)
+def _compiled_cell(cell: str, source: str) -> CodeType:
+    """The cell's code; if it is not Python as it stands, without IPython's own lines, such as %matplotlib."""
+    name = f"cell {cell!r}"
+    try:
+        return compile(source, name, "exec")
+    except SyntaxError:
+        return compile(re.sub(r"^[ \t]*[%!].*$", "", source, flags=re.MULTILINE), name, "exec")
 
 
 def _number(value: object) -> float | str | None:
@@ -232,10 +244,10 @@ def _run_case(
         header["findings"] = [asdict(finding) for finding in report.findings[:MOST_FINDINGS]]
         header["counters"] = [asdict(row) for row in counters.rows]
     if job.device == "cuda" and not problem:
-        tensors = {name: tensor.to("cuda", copy=True) for name, tensor in run.tensors.items()}
+        tensors = _on_gpu(run)
         problem = _launch(run, modules, tensors)
         if not problem and run.reference:
-            header |= _timings(run, modules, tensors)
+            header |= _timings(run, modules)
     if problem:
         return {**header, **problem}, []
     header["outputs"] = list(run.outputs)
@@ -265,20 +277,24 @@ def _launch(
     return {}
 
 
-def _arguments(launch: Any, tensors: Mapping[str, Tensor]) -> tuple[Tensor | np.generic, ...]:
+def _arguments(launch: Launch, tensors: Mapping[str, Tensor]) -> tuple[Tensor | np.generic, ...]:
     return tuple(tensors[a] if isinstance(a, str) else a for a in launch.arguments)
 
 
-def _timings(
-    run: Run, modules: Mapping[tuple[str, ...], RawModule | dict[str, Any]], tensors: Mapping[str, Tensor]
-) -> dict[str, float]:
+def _on_gpu(run: Run) -> dict[str, Tensor]:
+    return {name: tensor.to("cuda", copy=True) for name, tensor in run.tensors.items()}
+
+
+def _timings(run: Run, modules: Mapping[tuple[str, ...], RawModule | dict[str, Any]]) -> dict[str, float]:
+    """Times of the student's launches and the reference's, each on tensors of its own: none finds the other's work."""
     from course_utils.timing import compare
 
     theirs = [(RawModule(code=read_kernel(name), options=launch.options), launch) for name, launch in run.reference]
     ours = [(modules[launch.options], launch) for launch in run.launches]
 
-    def work(pairs: list[tuple[Any, Any]]) -> Any:
-        ready = [(m.get_function(launch.kernel), launch, _arguments(launch, tensors)) for m, launch in pairs]
+    def work(pairs: list[tuple[Any, Launch]]) -> Callable[[], None]:
+        tensors = _on_gpu(run)
+        ready = [(module.get_function(launch.kernel), launch, _arguments(launch, tensors)) for module, launch in pairs]
 
         def run_all() -> None:
             for function, launch, arguments in ready:

@@ -17,7 +17,6 @@ import json
 import os
 import re
 import select
-import shlex
 import shutil
 import signal
 import site
@@ -31,21 +30,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_utils.grading.child import END, FRAME, MARKER, apply_limits, descendants, read_job, send
-
-__all__ = [
-    "Ended",
-    "Limits",
-    "Message",
-    "apply_limits",
-    "isolation_available",
-    "read_job",
-    "run_child",
-    "send",
-]
+from course_utils.grading.child import END, FRAME, MARKER, descendants
 
 PACKAGE = Path(__file__).resolve().parent.parent
 CHILD = PACKAGE / "grading" / "child.py"
+PYTHON = os.path.abspath(sys.executable)  # without `..`, which leads nowhere in the child, and not behind venv's link
 WATCH_SECONDS = 0.05
 TAIL_BYTES = 16 << 10  # of stdout and stderr, for the one who looks into a failure
 LARGEST_HEADER = 1 << 20
@@ -67,7 +56,7 @@ class Limits:
     output_bytes: stdout and stderr together.
     """
 
-    seconds: float = 60.0
+    seconds: float = 180.0
     memory: int = 4 << 30
     processes: int = 64
     file_bytes: int = 256 << 20
@@ -152,7 +141,7 @@ def run_child(
         for file in (reading, told):
             stack.callback(os.close, file)
         with os.fdopen(writing, "wb", buffering=0), os.fdopen(telling, "wb", buffering=0):
-            command = [sys.executable, "-I", "-B", str(CHILD), json.dumps(settings), str(job_file), str(writing)]
+            command = [PYTHON, "-I", "-B", str(CHILD), json.dumps(settings), str(job_file), str(writing)]
             if not keeper:
                 files = [*handed_over, *(["--ro-bind", module, module] if module.endswith(".py") else [])]
                 bubblewrap = _bubblewrap(limits.file_bytes, gpu, tuple(files))
@@ -189,7 +178,7 @@ def isolation_available() -> tuple[bool, str]:
     """Whether bubblewrap runs here, and if not, why. It is tried."""
     if sys.platform != "linux" or shutil.which("bwrap") is None:
         return False, f"there is no program bwrap; {INSTALL}"
-    command = [*_bubblewrap(1 << 20, False, ()), "--", sys.executable, "-I", "-S", "-c", "pass"]
+    command = [*_bubblewrap(1 << 20, False, ()), "--", PYTHON, "-I", "-S", "-c", "pass"]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=20, check=False, env=_environment(Path(INSIDE), False)
@@ -237,17 +226,17 @@ def _bubblewrap(file_bytes: int, gpu: bool, files: tuple[str, ...]) -> list[str]
 
 def _read_only_folders() -> list[Path]:
     """Python, this package, the kernels and the C++ compiler, each under its own name and under that of its target."""
+    from course_utils.emulator.compiler import find_compiler
+    from course_utils.errors import CompileError
     from course_utils.kernel_source import KERNELS
 
     folders = [Path(sys.prefix), Path(sys.base_prefix), Path(os.path.realpath(sys.executable)).parent.parent]
     folders += [PACKAGE, KERNELS, *map(Path, _user_site())]
-    words = shlex.split(os.environ.get("COURSE_EMULATOR_CXX") or os.environ.get("CXX") or "g++")
-    compiler = shutil.which(words[0]) if words else None
-    if compiler is not None:
-        prefix = Path(os.path.realpath(compiler)).parent.parent
+    with contextlib.suppress(CompileError):
+        prefix = Path(os.path.realpath(shutil.which(find_compiler().command[0]) or "/usr")).parent.parent
         if not Path.home().is_relative_to(prefix) and not PACKAGE.is_relative_to(prefix):
             folders.append(prefix)
-    both = [way for folder in folders for way in (folder.absolute(), folder.resolve())]
+    both = [Path(way) for folder in folders for way in (os.path.abspath(folder), os.path.realpath(folder))]
     return [folder for folder in dict.fromkeys(both) if folder.is_dir()]
 
 

@@ -10,6 +10,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,11 +81,9 @@ def read_submission(folder: str | os.PathLike[str], exercise_id: str) -> Submiss
     if task.cells:
         file = f"{task.name}.ipynb"
         try:
-            cells, missing = _cells(_read(folder / file, LARGEST_NOTEBOOK), task.cells, file)
+            cells, unusable = _cells(_read(folder / file, LARGEST_NOTEBOOK), task.cells, file)
             statuses[file] = "ok"
-            for name in missing:
-                words = "it was deleted or lost its tag; take it from a fresh copy of the exercise"
-                problems[name] = Diagnosis(f"the cell {name!r} is not in {file}", words)
+            problems |= unusable
         except _Unusable as error:
             statuses[file], problems[file] = error.status, Diagnosis(str(error))
     return Submission(exercise_id, kernel, cells, problems, statuses)
@@ -116,17 +115,19 @@ def _read(path: Path, most: int) -> str:
     if not content.strip():
         raise _Unusable("empty", f"{name} is empty")
     try:
-        return content.decode("utf-8-sig")
+        return re.sub(r"\r\n?", "\n", content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise _Unusable("unreadable", f"{name} is not text in UTF-8 (byte {error.start:,})") from None
+        utf_16 = " but in UTF-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        words = f"{name} is not text in UTF-8{utf_16} (byte {error.start:,}): save it as UTF-8"
+        raise _Unusable("unreadable", words) from None
 
 
-def _cells(text: str, wanted: tuple[str, ...], file: str) -> tuple[dict[str, str], list[str]]:
-    """The cells by grade_id, and the ids that are not there. Of copies of a cell the last counts, as in nbgrader."""
+def _cells(text: str, wanted: tuple[str, ...], file: str) -> tuple[dict[str, str], dict[str, Diagnosis]]:
+    """The cells by grade_id, and what is wrong with others. Of copies of a cell the last counts, as in nbgrader."""
     try:
         notebook = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _Unusable("unreadable", f"{file} is not a notebook: bad JSON ({str(error)[:80]})") from None
+        raise _Unusable("unreadable", f"{file} is not a notebook: bad JSON ({str(error)[:200]})") from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
         raise _Unusable("unreadable", f"{file} is not a notebook: it has no list of cells")
@@ -137,8 +138,18 @@ def _cells(text: str, wanted: tuple[str, ...], file: str) -> tuple[dict[str, str
         if isinstance(source, list) and all(isinstance(line, str) for line in source):
             source = "".join(source)
         if isinstance(name, str) and name in wanted and _path(cell, "cell_type") == "code" and isinstance(source, str):
-            found[name] = source[:LARGEST_CELL]
-    return found, [name for name in wanted if name not in found]
+            found[name] = source
+    problems = {}
+    for name in wanted:
+        if name not in found:
+            words = "it was deleted or lost its tag; take it from a fresh copy of the exercise"
+            problems[name] = Diagnosis(f"the cell {name!r} is not in {file}", words)
+        elif (length := len(found[name])) > LARGEST_CELL:
+            problems[name] = Diagnosis(
+                f"the cell {name!r} has {length:,} characters; at most {LARGEST_CELL:,} are read"
+            )
+            del found[name]
+    return found, problems
 
 
 def _path(value: object, *keys: str) -> object:

@@ -6,7 +6,7 @@
 // grid   (H, B)      block  (64): a key of the tile, then a column of O
 // layout Q, O [B, H, D]  K, V [B, H, L_k, D], fp32, contiguous
 // shared 4 · (64·65 + 64·64 + 3·64) = 33792 bytes, static
-// limits D = 64, L_k >= 1
+// limits D = 64, L_k >= 1; B up to 65535
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1, for one row
 #define NEG_INF __int_as_float(0xff800000)
 constexpr int D = 64, B_C = 64;   // columns; keys of a tile

@@ -9,11 +9,13 @@
 // grid   (ceil(L_q / B_R), N)          block  (4 · B_R)
 // layout Q, O [N, L_q, D]  K, V [N, L_k, D]  LSE [N, L_q], fp32, contiguous; N = B · H
 // shared 8 · B_C·D bytes, static
-// limits B_R a multiple of 8, up to 256; D a multiple of 4; B_C·D at most 6144; L · D below 2^31
+// limits B_R a multiple of 8, up to 256; D a multiple of 4; B_C·D at most 6144; L · D below 2^31;
+//        N at most 65535
 // options: -DD=32 -DB_R=32 -DB_C=16 | -DD=32 -DB_R=16 -DB_C=32 | -DD=64 -DB_R=32 -DB_C=32
 // paper  FlashAttention-2 (arXiv 2307.08691), section 3.1, "Causal masking"
 constexpr int COLUMNS = D / 4;   // of a thread
 #define NEG_INF __int_as_float(0xff800000)
+static_assert(B_R % 8 == 0 && D % 4 == 0, "whole warps; four threads share a query");
 
 // Copies keys j0, j0 + 1, ... to shared memory, for K or V; zeros past the end.
 __device__ void load_tile(float (&tile)[B_C][D], const float* matrix, int j0, int L_k) {
@@ -57,7 +59,7 @@ causal_skip(const float* Q, const float* K, const float* V, float* O, float* LSE
             if (c >= visible) s = NEG_INF;
 
             // 3. Online softmax of one key, for a row that has seen a key before or sees this one.
-            //    A row that saw none yet has m = -inf: what is -inf - (-inf)?
+            //    A row that saw none yet has m = −∞: what is −∞ − (−∞)?
             const float m_new = fmaxf(m, s);
             float base = m_new;
             // YOUR CODE HERE
@@ -69,7 +71,7 @@ causal_skip(const float* Q, const float* K, const float* V, float* O, float* LSE
         }
     }
 
-    // 4. One division per row. A row that sees no key gives 0 and -inf, never 0 / 0.
+    // 4. One division per row. A row that sees no key gives 0 and −∞, never 0 / 0.
     float inverse = 1 / l, lse = m + logf(l);
     // YOUR CODE HERE
     if (i < L_q) {

@@ -17,7 +17,8 @@
 // layout Q, O [S, H, D]  K, V [T, D], one for all heads  LSE [S, H], fp32; indices [S, k], int32
 //
 // shared select_topk: 4 · (THREADS / 32 + 2) bytes, static; gather_attention: 4 · k bytes, dynamic
-// limits D a multiple of 32; THREADS a multiple of 32, at least D; k ≥ 1, T ≥ 1; no NaN
+// limits D a multiple of 32; THREADS a multiple of 32, at least D; k ≥ 1, in gather_attention at
+//        most 12288; T ≥ 1; H at most 65535; no NaN
 // options: -DD=64 -DTHREADS=64
 // paper  DeepSeek-V3.2 (arXiv 2512.02556), §2.1
 constexpr int WARPS = THREADS / 32;
@@ -48,7 +49,8 @@ __device__ inline float warp_max(float x) {
 // Row blockIdx.x: the indices of its k greatest scores, in any order. Of scores that equal the k-th
 // greatest, any will do, but k places are k places. −∞ is never selected: where a row has fewer
 // other scores, −1 fills the places that are left, at the end.
-extern "C" __global__ void select_topk(const float* scores, int* indices, int T, int k) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+select_topk(const float* scores, int* indices, int T, int k) {
     scores += (long long)blockIdx.x * T, indices += (long long)blockIdx.x * k;
     // YOUR CODE HERE
 }
@@ -56,9 +58,9 @@ extern "C" __global__ void select_topk(const float* scores, int* indices, int T,
 // Query blockIdx.x of head blockIdx.y attends to the keys that its row of indices names, in any
 // order. An index below 0, or T and more, names no key: nothing is read, nothing is added. A key
 // that stands there twice counts twice. Without any key: O = 0 and LSE = −∞.
-extern "C" __global__ void gather_attention(const float* Q, const float* K, const float* V,
-                                            const int* indices, float* O, float* LSE, int T, int k,
-                                            float scale) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+gather_attention(const float* Q, const float* K, const float* V, const int* indices, float* O,
+                 float* LSE, int T, int k, float scale) {
     extern __shared__ float s[];   // k scores, if you want them
     const long long query = (long long)blockIdx.x * gridDim.y + blockIdx.y;   // row of Q, O and LSE
     indices += (long long)blockIdx.x * k;

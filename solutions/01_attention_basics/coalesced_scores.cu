@@ -5,7 +5,7 @@
 // grid   (ceil(L_k / 32), ceil(L_q / 32), B · H)      block  (32, 8)
 // layout Q [B, L_q, H, d]  K [B, L_k, H, d]  S [B, H, L_q, L_k], fp32, contiguous
 // shared 4 · 32 · (32 + 33) = 8320 bytes, static
-// limits any L_q, L_k and d; B · H up to 65535
+// limits any L_q, L_k and d; B · H and L_q / 32 up to 65535
 // paper  FlashAttention (arXiv 2205.14135), Algorithm 0, line 1
 #define NEG_INF __int_as_float(0xff800000)
 constexpr int TILE = 32, ROWS = 8, PER_THREAD = TILE / ROWS;   // a thread has 4 scores

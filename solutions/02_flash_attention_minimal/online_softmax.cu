@@ -1,12 +1,13 @@
 // online_softmax.cu — P = softmax(S) and LSE, row by row: m and l of a row in a single read of S.
-// Each thread walks over its own scores, then threads, then warps put together what they have found.
+// Each thread walks over its own scores, then threads, then warps put together what they found.
 //
 // grid   (R), a block per row      block (128)
 // layout S, P [R, L]  LSE [R], fp32, contiguous
 // shared 4 · 8 = 32 bytes, static
-// limits any R and L from 1. Scores may be −∞ (hidden keys); a row of nothing but −∞ gives P = 0 and
+// limits any R and L from 1. Scores may be −∞ (hidden keys); a row of nothing but −∞: P = 0 and
 //        LSE = −∞
-// paper  Online normalizer calculation for softmax (arXiv 1805.02867), Algorithm 3 and §3.1
+// paper  Online normalizer calculation for softmax (arXiv 1805.02867), Algorithm 3 and §3.1; its d
+//        is our l
 constexpr int THREADS = 128, WARPS = THREADS / 32;
 #define NEG_INF __int_as_float(0xff800000)
 
@@ -48,7 +49,7 @@ online_softmax(const float* S, float* P, float* LSE, int L) {
     }
     // END SOLUTION
 
-    // 3. All warps of the block, by way of of_warp. Afterwards each thread knows m and l of the row.
+    // 3. All warps of the block, by way of of_warp. Then each thread knows m and l of the row.
     // BEGIN SOLUTION
     if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = known;
     __syncthreads();

@@ -5,15 +5,18 @@
 // A row is one sequence and head. Its cache has room for L_max keys, of which the first lengths[n]
 // count; what follows them is stale.
 //
-// split_partial  grid (splits, N)   block (32)   one warp; a lane owns the columns lane, lane + 32
+// split_partial  grid (splits, N)   block (32)   one warp; a lane owns the columns lane,
+//                                               lane + 32, …
 // split_merge    grid (N)           block (D)    a thread owns one column of O
 // layout Q, O [N, D]  K, V [N, L_max, D]  O_part [N, splits, D]  LSE_part [N, splits]  LSE [N],
 //        fp32, contiguous; lengths [N], int32
-// limits D a multiple of 32; 0 <= lengths[n] <= L_max; splits >= 1
+// shared 0 bytes
+// limits D a multiple of 32; 0 <= lengths[n] <= L_max; splits >= 1; N at most 65535
 // options: -DD=64 | -DD=128
 // paper  Flash-Decoding (pytorch.org/blog/flash-decoding); Dao et al., FlashAttention-2
 constexpr int COLUMNS = D / 32;   // of a lane
 #define NEG_INF __int_as_float(0xff800000)
+static_assert(D % 32 == 0, "each lane has as many columns");
 
 // Sum over the 32 lanes; each of them gets it.
 __device__ inline float warp_sum(float x) {
@@ -27,7 +30,8 @@ split_partial(const float* Q, const float* K, const float* V, float* O_part, flo
     const int split = blockIdx.x, splits = gridDim.x, n = blockIdx.y, lane = threadIdx.x;
     const int L = lengths[n];
     Q += n * D, K += (long long)n * L_max * D, V += (long long)n * L_max * D;
-    O_part += ((long long)n * splits + split) * D, LSE_part += n * splits + split;
+    O_part += ((long long)n * splits + split) * D;
+    LSE_part += (long long)n * splits + split;
 
     // 1. The keys of this split: first, first + 1, ... end - 1. Every split but the last ones
     //    takes ceil(L / splits) of them.
@@ -52,7 +56,7 @@ split_partial(const float* Q, const float* K, const float* V, float* O_part, flo
     }
 
     // 2. Leave the attention of these keys alone, and its log-sum-exp. Here O_s and l are sums
-    //    relative to the maximum m; a split without keys has m = -inf and l = 0.
+    //    relative to the maximum m; a split without keys has m = −∞ and l = 0.
     // BEGIN SOLUTION
     for (int c = 0; c < COLUMNS; c++) O_part[lane + 32 * c] = l > 0 ? O_s[c] / l : 0;
     if (lane == 0) LSE_part[0] = l > 0 ? m + logf(l) : NEG_INF;
@@ -62,13 +66,13 @@ split_partial(const float* Q, const float* K, const float* V, float* O_part, flo
 extern "C" __global__ void __launch_bounds__(D)
 split_merge(const float* O_part, const float* LSE_part, float* O, float* LSE, int splits) {
     const int n = blockIdx.x, column = threadIdx.x;
-    O_part += (long long)n * splits * D, LSE_part += n * splits;
+    O_part += (long long)n * splits * D, LSE_part += (long long)n * splits;
 
     // 3. O and LSE of row n from its partial results: O_part[s * D + column] and LSE_part[s].
     // BEGIN SOLUTION
     float largest = NEG_INF;
     for (int s = 0; s < splits; s++) largest = fmaxf(largest, LSE_part[s]);
-    const float base = largest == NEG_INF ? 0 : largest;   // no key at all: never -inf - (-inf)
+    const float base = largest == NEG_INF ? 0 : largest;   // no key at all: never −∞ − (−∞)
 
     float sum = 0, O_n = 0;
     for (int s = 0; s < splits; s++) {

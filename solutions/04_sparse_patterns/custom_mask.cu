@@ -8,7 +8,8 @@
 // layout Q, O [B, H, L_q, D]  K, V [B, H, L_k, D]  LSE [B, H, L_q], fp32, contiguous
 //        indptr [L_q + 1], indices [indptr[L_q]], int32; all heads share them
 // shared 0 bytes
-// limits D a multiple of 32; every index at least 0 and less than L_k, none twice in a row
+// limits D a multiple of 32; every index at least 0 and less than L_k, none twice in a row;
+//        B · H at most 65535
 // options: -DD=64 -DWARPS=4
 // paper  online softmax: FlashAttention-2 (arXiv 2307.08691), Algorithm 1
 constexpr int COLUMNS = D / 32;   // of Q, K, V and O per lane: lane, lane + 32, …
@@ -22,9 +23,9 @@ __device__ inline float warp_sum(float x) {
     return x;
 }
 
-extern "C" __global__ void csr_attention(const float* Q, const float* K, const float* V,
-                                         const int* indptr, const int* indices, float* O,
-                                         float* LSE, int L_q, int L_k, float scale) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+csr_attention(const float* Q, const float* K, const float* V, const int* indptr,
+              const int* indices, float* O, float* LSE, int L_q, int L_k, float scale) {
     const int i = blockIdx.x * WARPS + threadIdx.x / 32;   // row of Q, one for the whole warp
     const int lane = threadIdx.x % 32;
     const int head = blockIdx.y;                           // b · H + h

@@ -21,11 +21,12 @@ pytest.importorskip("distributed", reason="Dask is not installed (pip install co
 from course_utils.__main__ import main
 from course_utils.grading import classroom, sandbox
 from course_utils.grading.catalog import exercise
-from course_utils.grading.class_folder import ClassroomError, parse_time, read_class
+from course_utils.grading.class_folder import ClassroomError, Student, parse_time, read_class
 from course_utils.grading.classroom import Interrupted, Summary, grade_class, record_of
 from course_utils.grading.classroom_demo import ODD_FILES, make_class
-from course_utils.grading.gradebook import harmless
-from course_utils.grading.result import Result
+from course_utils.grading.exercise import Diagnosis
+from course_utils.grading.gradebook import Row, _by_student, _text, harmless
+from course_utils.grading.result import PartResult, Result
 from course_utils.grading.results_store import GRADER_FAILED, Key, Record, ResultsStore, exercise_seed, grader_version
 from course_utils.grading.submission import LARGEST_KERNEL, Submission
 
@@ -193,7 +194,8 @@ def test_each_status_has_a_row_and_a_reason(tmp_path: Path, graded: Callable[...
     assert rows["bad_json"]["parts"].startswith("values 4/4"), "the kernel is graded without the notebook"
     assert rows["wrong"]["diagnosis"] == "wrong"
     assert rows["none"]["diagnosis"] == "nothing was handed in"
-    assert {row["late_seconds"] for name, row in rows.items() if name != "late"} == {"0"}
+    assert rows["linked"]["late_seconds"] == "unknown", "its time was not read"
+    assert {row["late_seconds"] for name, row in rows.items() if name not in ("late", "linked")} == {"0"}
     assert (rows["late"]["late_seconds"], rows["late"]["submitted_at"]) == ("30", "2026-11-02 12:00:30 UTC")
     assert all(
         all(row[column] for column in row if column not in ("diagnosis", "submitted_at"))
@@ -205,6 +207,7 @@ def test_each_status_has_a_row_and_a_reason(tmp_path: Path, graded: Callable[...
     for words in (
         "missing: 1: none (coalesced_scores)",
         "late: 1: late (",
+        "time of hand-in unknown: 1:",
         "partly empty: 1: empty_kernel",
         "unreadable: 2: both (coalesced_scores), linked (",
         "linked is a symbolic link",
@@ -213,16 +216,49 @@ def test_each_status_has_a_row_and_a_reason(tmp_path: Path, graded: Callable[...
         assert words in text
     by_student = table(folder, "grades_by_student.csv")
     assert list(by_student) == list(rows)
-    assert by_student["none"][EXERCISE] == "0" and by_student["none"]["remarks"] == f"{EXERCISE}: missing"
-    assert by_student["late"]["remarks"] == f"{EXERCISE}: late"
+    assert by_student["none"][EXERCISE] == "0" and by_student["none"]["remarks"] == f"{CHAPTER}: missing"
+    assert by_student["late"]["remarks"] == f"{CHAPTER}: late"
+    assert by_student["linked"]["remarks"] == f"{CHAPTER}: unreadable, time unknown"
 
 
 def test_an_unreadable_time_is_said_and_not_taken_as_in_time(tmp_path: Path, graded: Callable[..., Summary]) -> None:
-    folder = make(tmp_path / "class", "a")
+    folder = make(tmp_path / "class", "a", "b", "none")
     hand_in(folder, "a", when="yesterday")
+    (hand_in(folder, "b") / "timestamp.txt").unlink()
     summary = graded(folder)
-    assert table(folder)["a"]["late_seconds"] == table(folder)["a"]["submitted_at"] == "unknown"
-    assert "the time of the hand-in cannot be read" in str(summary)
+    rows = table(folder)
+    assert [rows[name]["late_seconds"] for name in ("a", "b", "none")] == ["unknown", "unknown", "0"]
+    assert [rows[name]["submitted_at"] for name in ("a", "b", "none")] == ["unknown", "", ""]
+    assert {table(folder, "grades_by_student.csv")[name]["remarks"] for name in "ab"} == {f"{CHAPTER}: time unknown"}
+    said = str(summary)
+    assert f"note: the time in submitted/a/{CHAPTER}/timestamp.txt cannot be read" in said
+    assert "time of hand-in unknown: 2:" in said and "late: " not in said
+
+    (folder / "assignments.csv").unlink()
+    graded(folder)
+    assert table(folder)["b"]["late_seconds"] == "0", "nothing was due"
+
+
+def test_remarks_name_a_chapter_once() -> None:
+    chapter, names = "02_flash_attention_minimal", ("online_softmax", "mini_flash", "mend_the_race")
+    key, due = Key("", "", 7, "cpu"), datetime(2026, 11, 2, tzinfo=UTC)
+    rows = []
+    for name, status, problem in zip(
+        names, ("graded", "partly missing", "missing"), ("", "notebook", "all"), strict=True
+    ):
+        said = {"": None, "notebook": Diagnosis(f"{name}.ipynb is missing"), "all": Diagnosis(f"{name}.cu is missing")}
+        parts = (
+            PartResult("values", "Values", 4, 0, "wrong", diagnosis=Diagnosis("m is not initialized")),
+            PartResult("question", "Question", 1, 0, "wrong", diagnosis=said[problem]),
+        )
+        result = Result(f"{chapter}/{name}", "T", "", 7, "cpu", status, parts)
+        record = Record("a", f"{chapter}/{name}", status, key, result)
+        rows.append(Row(Student("a"), f"{chapter}/{name}", record, datetime(2026, 11, 3, tzinfo=UTC), due))
+    assert rows[0].diagnosis == "m is not initialized"
+    assert rows[1].diagnosis == "m is not initialized; mini_flash.ipynb is missing"
+    (line,) = list(csv.DictReader(_text(_by_student(rows)).splitlines()))
+    assert line["remarks"] == f"{chapter}: partly missing (mini_flash), missing (mend_the_race), late"
+    assert (line["total"], line["max_total"]) != ("", "")
 
 
 def test_what_a_student_wrote_is_no_formula(tmp_path: Path, graded: Callable[..., Summary]) -> None:
@@ -301,7 +337,8 @@ def test_a_stopped_run_goes_on_and_repeats_nothing(tmp_path: Path, graded: Calla
     for student, kernel in {"a": "right first", "b": f"wait {started}", "c": "right third"}.items():
         hand_in(folder, student, kernel)
     thread = when_there(started, lambda: os.kill(os.getpid(), signal.SIGINT))
-    with pytest.raises(Interrupted, match="stopped: 1 of 3 graded and kept"):
+    words = "stopped: 1 of 3 graded and kept. The same command goes on; the tables were not written again"
+    with pytest.raises(Interrupted, match=words):
         graded(folder)
     thread.join()
     assert not (folder / "grades.csv").exists()
@@ -323,7 +360,10 @@ def test_what_takes_the_grader_down_is_reported_and_stops_nobody(
     assert [rows[name]["status"] for name in "abc"] == [GRADER_FAILED, GRADER_FAILED, "graded"]
     assert "the grader's process died each time" in rows["a"]["diagnosis"]
     assert "RuntimeError: a bug in the grader" in rows["b"]["diagnosis"]
-    assert table(folder, "grades_by_student.csv")["a"][EXERCISE] == GRADER_FAILED, "no silent 0"
+    assert [rows[name]["points"] for name in "abc"] == ["", "", rows["c"]["points"]] and rows["c"]["points"]
+    by_student = table(folder, "grades_by_student.csv")
+    assert (by_student["a"][EXERCISE], by_student["a"]["total"]) == (GRADER_FAILED, ""), "no silent 0"
+    assert by_student["c"]["total"] == rows["c"]["points"]
     assert [row.student.id for row in summary.failures] == ["a", "b"]
     assert f"{GRADER_FAILED}: a ({EXERCISE})" in str(summary)
 
@@ -480,6 +520,9 @@ def test_the_demo_is_the_same_for_a_seed_and_leaves_a_folder_in_use_alone(
     assert drawn[0] == drawn[1] != drawn[2] and drawn[0].count("\n") == 26
     assert all(words in drawn[0] for words in (*ODD_FILES, "nothing", "; late", "solution: ", "wrong: ", "visitor,"))
     assert len(read_class(tmp_path / "a").students) == 25
+    handed_in = [path for path in (tmp_path / "a" / "submitted").glob("*/*/*.*") if path.suffix in (".cu", ".ipynb")]
+    texts = [path.read_bytes() for path in handed_in if path.is_file()]
+    assert texts and not any(b"SOLUTION" in text for text in texts)
     assert run("demo", "--folder", str(tmp_path / "a")) == 1
     assert "is not empty" in capsys.readouterr().err
 
@@ -496,7 +539,32 @@ def test_mistakes_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "not the folder of a class" in capsys.readouterr().err
 
 
+def test_a_folder_that_cannot_be_written_is_said_in_one_line(
+    tmp_path: Path, graded: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make(tmp_path / "class", "a")
+    hand_in(folder, "a")
+    (folder / "results").write_text("a file where a folder must be")
+    with pytest.raises(ClassroomError, match=f"results/a/{EXERCISE}.json cannot be written: "):
+        graded(folder)
+    (folder / "run.lock").unlink()
+    (folder / "run.lock").mkdir()
+    assert run("grade", "--folder", str(folder), "--isolation", "limits") == 1
+    assert f"error: {folder / 'run.lock'} cannot be written: Is a directory" in capsys.readouterr().err
+    assert run("demo", "--folder", str(folder / "students.csv" / "class"), "--students", "1") == 1
+    assert "cannot be written: Not a directory" in capsys.readouterr().err
+
+
+def test_ctrl_c_does_not_reach_the_workers(graded: Callable[..., Summary], scheduler: str) -> None:
+    from distributed import Client
+
+    with Client(scheduler, set_as_default=False) as client:
+        assert client.submit(signal.getsignal, signal.SIGINT, pure=False).result() == signal.SIG_IGN
+
+
 def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="takes an address like tcp://HOST:8786, got 'nonsense'"):
+        grade_class(make(tmp_path / "nonsense", "a"), scheduler="nonsense", isolation="limits")
     monkeypatch.setattr(classroom, "SECONDS_TO_CONNECT", 0.5)
     with pytest.raises(ClassroomError, match="no worker through the scheduler tcp://127.0.0.1:9"):
         grade_class(make(tmp_path / "class", "a"), scheduler="tcp://127.0.0.1:9", isolation="limits")
@@ -505,12 +573,12 @@ def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monke
 # ---- in earnest
 
 
-def test_a_real_class(tmp_path: Path) -> None:
+def test_a_real_class(tmp_path: Path, scheduler: str) -> None:
     folder = tmp_path / "class"
-    make_class(folder, students=3, exercises=[EXERCISE], seed=3)
+    make_class(folder, students=2, exercises=[EXERCISE], seed=6)
     isolation = "bubblewrap" if sandbox.isolation_available()[0] else "limits"
     classroom._refuse_without_bubblewrap.cache_clear()
-    summary = grade_class(folder, workers=2, isolation=isolation)
+    summary = grade_class(folder, scheduler=scheduler, isolation=isolation)
     assert not summary.failures, str(summary)
     with (folder / "demo.csv").open(newline="") as file:
         drawn = {row["student"]: row["handed_in"] for row in csv.DictReader(file)}

@@ -144,6 +144,39 @@ def test_a_gpu_that_is_not_there_is_said(graded, monkeypatch: pytest.MonkeyPatch
         graded(finished(*ALL), device="cuda")
 
 
+FINDING = {"tool": "memcheck", "message": "boom", "kernel": "k", "file": "k.cu", "line": 3, "source": "x"}
+FINDING |= {"block": [0, 0, 0], "thread": [0, 0, 0], "other_line": None, "other_source": None, "count": 1}
+FINDING |= {"other_block": None, "other_thread": None}
+COUNTER = {"kernel": "k", "file": "k.cu", "line": 3, "source": "x", "space": "shared", "operation": "load"}
+COUNTER |= dict.fromkeys(("requests", "sectors", "ideal_sectors", "bank_conflicts", "bytes", "wavefronts"), 1)
+COUNTER |= {"ideal_wavefronts": 1}
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"findings": [FINDING | {"message": 5}]},
+        {"findings": [FINDING | {"line": "a"}]},
+        {"findings": [FINDING | {"count": -1}]},
+        {"counters": [COUNTER | {"ideal_wavefronts": 0}]},
+        {"counters": [COUNTER | {"bytes": 2**80}]},
+        {"seconds": 10**400},
+        {"reference_seconds": 0},
+    ],
+)
+def test_forged_results_are_wrong_and_stop_nothing(graded, header: dict[str, object]) -> None:
+    assert graded(finished(answered(100), case_frame(0, findings=[FINDING], counters=[COUNTER]), *ALL[1:])).full
+    result = graded(finished(answered(10**400), case_frame(0, **header), *ALL[1:]))
+    assert [part.earned for part in result.parts] == [0, 2, 0, 0]
+    assert "cannot be read" in result.parts[0].diagnosis.detail
+
+
+def test_text_from_the_child_is_cleaned(graded) -> None:
+    error = "\ud800 \x1b[31mred, at 0x7f12345678 \u202e"
+    detail = graded(finished(case_frame(0, error=error, error_kind="crash"), *ALL[1:])).parts[0].diagnosis.detail
+    assert "? [31mred, at 0x… " in detail and "\x1b" not in detail and "\u202e" not in detail
+
+
 def test_a_bonus_is_measured_on_a_gpu_only(graded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     fast, slow = ({"seconds": s, "reference_seconds": 1.0} for s in (1.4, 1.6))

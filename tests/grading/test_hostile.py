@@ -49,7 +49,7 @@ def answers_lost(pattern: str) -> dict[str, str]:
     return dict.fromkeys(QUESTIONS, pattern)
 
 
-RAISE = "*raise* an exception"
+RAISE = "the cell * fails"
 RULE = "online_softmax.cu, line *: "
 PATCH = """
 import numpy, torch, sys
@@ -96,7 +96,7 @@ ATTACKS = (
     ),
     Attack(
         "segmentation faults",
-        {"lengths": "the kernel crashes*"} | answers_lost(RAISE),
+        {"lengths": "memory that belongs to no argument is written*"} | answers_lost(RAISE),
         (BODY, BODY + " if (L == 31) *(volatile int*)8 = 1;"),
         "import ctypes; ctypes.string_at(0)",
     ),

@@ -12,7 +12,7 @@ from course_utils.kernel_source import KERNELS
         ("#include </etc/passwd>\n", "/etc/passwd", 1),
         ('\n#include "../../solutions/x.cu"', "solutions", 2),
         ("#include <unistd.h>", "unistd.h", 1),
-        ("\n\n__attribute__((constructor)) void f() {}", "__attribute__ is not CUDA", 3),
+        ("\n\n__attribute__((constructor)) void f() {}", "__attribute__ is not taken", 3),
         ("#pragma GCC optimize", "#pragma GCC", 1),
         ("#ifdef EMU_TRACED", "EMU_TRACED", 1),
         ("void f() { syscall(57); }", "syscall", 1),

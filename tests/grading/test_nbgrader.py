@@ -14,13 +14,13 @@ import pytest
 pytest.importorskip("nbgrader")
 
 from nbgrader.api import Gradebook
-from nbgrader.apps import NbGraderAPI, ZipCollectApp
+from nbgrader.apps import ExportApp, NbGraderAPI, ZipCollectApp
 from nbgrader.auth import Authenticator
 from nbgrader.exchange import ExchangeFactory
 
 from course_utils.grading import nbgrader_course, release
 from course_utils.grading.catalog import exercise
-from course_utils.grading.class_folder import ClassFolder
+from course_utils.grading.class_folder import ClassFolder, ClassroomError
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.result import PartResult, Result
 
@@ -43,7 +43,10 @@ def solution(*, points=POINTS, test="check()"):
     v4 = nbformat.v4
     answers = "answers = {}\n### BEGIN SOLUTION\nanswers = {'sectors': 32}\n### END SOLUTION"
     cells = [
-        v4.new_markdown_cell("# The story", id="story"),
+        v4.new_markdown_cell(
+            "# The story\n[Chapter 02](../../notebooks/02.ipynb#softmax), [before](x.ipynb), [paper](https://arxiv.org/x)",
+            id="story",
+        ),
         v4.new_code_cell(answers, id="answers", metadata={"nbgrader": {**ANSWERS, "grade_id": "answers"}}),
         v4.new_code_cell(test, id="grade", metadata={"nbgrader": {**GRADED, "points": points}}),
         v4.new_markdown_cell("the solution explained", id="why", metadata={"tags": ["solution"]}),
@@ -233,6 +236,7 @@ def test_every_hand_in_gets_a_grade_and_a_page(classroom, grades, tmp_path):
         assert (
             student == "ada" or "the_solution(S)" not in page or student in {"missing_notebook", "bad_json", "no_cells"}
         )
+        assert ".ipynb#" not in page and 'href="x.' not in page and "Chapter 02, before, <a href=" in page
     assert "online_softmax.ipynb is missing" in shown["missing_notebook"]
     assert "bad JSON" in shown["bad_json"]
     assert "online_softmax.cu is missing" in shown["missing_kernel"]
@@ -251,6 +255,30 @@ def test_a_failed_grader_is_no_zero(classroom, grades, capfd):
     assert pages(classroom).keys() == {"ada"}
 
 
+def test_feedback_needs_a_class_with_hand_ins_and_a_release(classroom, tmp_path):
+    with pytest.raises(ClassroomError, match="is not the folder of a class"):
+        nbgrader_course.feedback(tmp_path / "nowhere")
+    assert not (tmp_path / "nowhere").exists()
+    with pytest.raises(ClassroomError, match="no hand-in of a chapter"):
+        nbgrader_course.feedback(classroom)
+    hand_in(classroom, "ada")
+    shutil.rmtree(classroom / "release")
+    with pytest.raises(ClassroomError, match="run `make release` first"):
+        nbgrader_course.feedback(classroom)
+    (classroom / "source").unlink()
+    (classroom / "source").mkdir()
+    with pytest.raises(ClassroomError, match="is in the way"):
+        nbgrader_course.release(classroom, [CHAPTER])
+
+
+def test_nbgraders_export_leaves_our_table_alone(classroom, monkeypatch):
+    monkeypatch.chdir(classroom)
+    app = ExportApp()
+    app.initialize([])
+    app.start()
+    assert (classroom / "nbgrader_export.csv").exists() and not (classroom / "grades.csv").exists()
+
+
 def test_nbgraders_own_api_grades_the_same_way(classroom, grades):
     """What formgrader's buttons call, and a student's second hand-in."""
     points, _ = grades
@@ -260,7 +288,12 @@ def test_nbgraders_own_api_grades_the_same_way(classroom, grades):
     app = nbgrader_course._open(classroom)
     api = NbGraderAPI(app.coursedir, parent=app)
     assert api.get_submitted_students(CHAPTER) == {"ada"}
+    (classroom / "assignments.csv").write_text(f"assignment,due\n{CHAPTER},2026-11-30 18:00 UTC\n")
+    (classroom / "students.csv").write_text("id,first_name\nada,Augusta Ada\n")
     assert api.autograde(CHAPTER, "ada")["success"]
+    with Gradebook(f"sqlite:///{classroom}/gradebook.db") as gradebook:
+        assert gradebook.find_student("ada").first_name == "Augusta Ada"
+        assert gradebook.find_assignment(CHAPTER).duedate.isoformat() == "2026-11-30T18:00:00"
     assert (api.get_submission(CHAPTER, "ada")["score"], api.get_submission(CHAPTER, "ada")["autograded"]) == (5, True)
     assert (classroom / "autograded" / "ada" / CHAPTER / f"{NAME}.cu").read_text() == WRITTEN
 

@@ -470,3 +470,11 @@ def test_why_bubblewrap_does_not_run(monkeypatch, tmp_path, said, words):
 def test_a_status_is_as_in_a_shell():
     assert exit_status(3 << 8) == 3
     assert exit_status(signal.SIGSEGV) == 139
+
+
+def test_python_may_be_called_by_a_way_round(tmp_path):
+    """As a teacher does, in the class folder: ../.venv/bin/python."""
+    way = Path(sys.executable).parent / ".." / "bin" / Path(sys.executable).name
+    words = "from course_utils.grading.sandbox import isolation_available; print(isolation_available()[0])"
+    said = subprocess.run([way, "-c", words], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    assert said.strip() == str(isolation_available()[0])

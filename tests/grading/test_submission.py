@@ -114,3 +114,16 @@ def test_equal_content_has_an_equal_digest(folder: Path) -> None:
 def test_an_unknown_exercise_is_an_error_of_the_caller(tmp_path: Path) -> None:
     with pytest.raises(LookupError, match="online_softmax"):
         read_submission(tmp_path, "02_flash_attention_minimal/nothing")
+
+
+def test_line_ends_of_other_systems_are_taken(folder: Path) -> None:
+    (folder / f"{NAME}.cu").write_bytes(b"\xef\xbb\xbfa\r\nb\rc\n")
+    assert read(folder).kernel == "a\nb\nc\n"
+    (folder / f"{NAME}.cu").write_text("code", encoding="utf-16")
+    assert "UTF-16" in read(folder).problems[f"{NAME}.cu"].name
+
+
+def test_a_cell_that_is_too_long_is_not_cut(folder: Path) -> None:
+    (folder / f"{NAME}.ipynb").write_text(notebook(("answers", "#" * 70_000)))
+    submission = read(folder)
+    assert not submission.cells and "at most 65,536 are read" in submission.problems["answers"].name

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div, naive_requested
-from course_utils.emulator.profiler import CounterRow
+from course_utils.grading.counters import scattered, sectors
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 
 TILE, SECTOR = 32, 32  # queries and keys of a block's tile; bytes
@@ -62,7 +62,7 @@ def _case(
         name=f"B={B} H={H} L_q={L_q} L_k={L_k} d={d}{', causal' * is_causal}{', large scores' * bool(largest)}",
         launches=(launch,),
         inputs={"Q": query, "K": key},
-        outputs={"S": Output(expected=scores(query, key, scale, is_causal), kind="lse")},
+        outputs={"S": Output(expected=scores(query, key, scale, is_causal), kind="values")},
         facts={"scale": scale, "is_causal": is_causal},
         must_be_clean=True,
         review=review,
@@ -94,17 +94,17 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 
 def review_loads(case: Case, outcome: Outcome) -> Diagnosis | None:
     """Whether each line that loads from global memory touches about as few sectors as would hold its bytes."""
-    row = _worst(outcome, "load")
+    row = scattered(outcome, "load", ALLOWED)
     if row is None:
         return None
     tensors = " and ".join(name for name in "QK" if re.search(rf"\b{name}\s*\[", row.source)) or "Q or K"
-    return Diagnosis(f"The loads of {tensors} are not coalesced", _sectors(row), ADDRESSES)
+    return Diagnosis(f"the loads of {tensors} are not coalesced", sectors(row), ADDRESSES)
 
 
 def review_stores(case: Case, outcome: Outcome) -> Diagnosis | None:
     """The same for the lines that store."""
-    row = _worst(outcome, "store")
-    return row and Diagnosis("The stores of S are not coalesced", _sectors(row), ADDRESSES)
+    row = scattered(outcome, "store", ALLOWED)
+    return row and Diagnosis("the stores of S are not coalesced", sectors(row), ADDRESSES)
 
 
 def review_reuse(case: Case, outcome: Outcome) -> Diagnosis | None:
@@ -112,26 +112,11 @@ def review_reuse(case: Case, outcome: Outcome) -> Diagnosis | None:
     query, key = case.inputs["Q"], case.inputs["K"]
     key_tiles, query_tiles = ceil_div(key.shape[1], TILE), ceil_div(query.shape[1], TILE)
     tiled = 4 * (query.numel() * key_tiles + key.numel() * query_tiles) // SECTOR
-    loaded = sum(row.sectors for row in outcome.counters if row.space == "global" and row.operation == "load")
+    loaded = sum(row.sectors for row in outcome.counters if row.space == "global" and row.operation != "store")
     if loaded <= ALLOWED * tiled:
         return None
     detail = f"The loads touch {loaded:,} sectors in all; tiles of 32 × 32 need {tiled:,} ({loaded / tiled:.1f} times)."
     return Diagnosis("K is loaded again for every query, or Q for every key", detail, TILES)
-
-
-def _worst(outcome: Outcome, operation: str) -> CounterRow | None:
-    """The line with the most sectors too many, if any has more than allowed."""
-    rows = [row for row in outcome.counters if row.space == "global" and row.operation == operation]
-    rows = [row for row in rows if row.sectors > ALLOWED * row.ideal_sectors]
-    return max(rows, key=lambda row: row.sectors - row.ideal_sectors, default=None)
-
-
-def _sectors(row: CounterRow) -> str:
-    touched, ideal = row.sectors / row.requests, row.ideal_sectors / row.requests
-    return (
-        f"Line {row.line}: {touched:.4g} sectors per request, where {ideal:.4g} would hold the numbers. "
-        f"Neighbouring threads (threadIdx.x) should have neighbouring addresses here: {row.source}"
-    )
 
 
 # ---------------------------------------------------------------------------------------------- known mistakes
@@ -148,7 +133,7 @@ def _mistake(name: str, detail: str, read_again: str, change: Change) -> Mistake
 
 
 def _mask_value(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor | None:
-    return scores(query, key, scale, True).clamp(min=-1e30).masked_fill_(~_kept(query, key), 0) if is_causal else None
+    return scores(query, key, scale, False).masked_fill(~_kept(query, key), 0) if is_causal else None
 
 
 def _kept(query: Tensor, key: Tensor) -> Tensor:
@@ -188,31 +173,31 @@ def _transposed(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Te
 
 MISTAKES = (
     _mistake(
-        "The scores are not multiplied by scale",
+        "the scores are not multiplied by scale",
         "S is Q Kᵀ.",
         "chapter 01, section 2, 'Why the scores are divided by √d'",
         lambda q, k, s, c: scores(q, k, 1.0, c),
     ),
     _mistake(
-        "Only the first 32 columns of Q and K are multiplied",
+        "only the first 32 columns of Q and K are multiplied",
         "Each score is the dot product of the first piece; the loop over pieces of d does not go on.",
         SCORES,
         lambda q, k, s, c: scores(q[..., :TILE], k[..., :TILE], s, c) if q.shape[-1] > TILE else None,
     ),
     _mistake(
-        "Only the last piece of d counts",
+        "only the last piece of d counts",
         "The sum starts afresh with each piece of 32 columns; it belongs before the loop.",
         SCORES,
         lambda q, k, s, c: _last_piece(q, k, s, c) if q.shape[-1] > TILE else None,
     ),
     _mistake(
-        "The columns past d are multiplied too",
+        "the columns past d are multiplied too",
         "d is no multiple of 32 here. The last piece of a row goes on into the next head or token: zeros belong there.",
         SCORES,
         lambda q, k, s, c: scores(_past_the_end_of_d(q), _past_the_end_of_d(k), s, c) if q.shape[-1] % TILE else None,
     ),
     _mistake(
-        "Rows are taken to be d floats apart",
+        "rows are taken to be d floats apart",
         "In [B, L, H, d] the next token's row begins H · d floats further on.",
         SCORES,
         lambda q, k, s, c: scores(_rows_side_by_side(q), _rows_side_by_side(k), s, c),
@@ -224,13 +209,13 @@ MISTAKES = (
         lambda q, k, s, c: scores(_heads_first(q), _heads_first(k), s, c),
     ),
     _mistake(
-        "Every head reads head 0",
+        "every head reads head 0",
         "Head h of a token begins h · d floats further on.",
         SCORES,
         lambda q, k, s, c: scores(q[:, :, :1].expand_as(q), k[:, :, :1].expand_as(k), s, c),
     ),
     _mistake(
-        "Every sequence of the batch reads the first one",
+        "every sequence of the batch reads the first one",
         "Sequence b begins b · L · H · d floats further on.",
         SCORES,
         lambda q, k, s, c: scores(q[:1].expand_as(q), k[:1].expand_as(k), s, c),
@@ -242,31 +227,31 @@ MISTAKES = (
         _transposed,
     ),
     _mistake(
-        "The causal mask is missing",
+        "the causal mask is missing",
         "With is_causal, a key j > i + L_k − L_q gets −∞.",
         MASK,
         lambda q, k, s, c: scores(q, k, s, False) if c else None,
     ),
     _mistake(
-        "The causal mask is aligned at the top left",
+        "the causal mask is aligned at the top left",
         "It keeps j ≤ i. The last query must see every key: j ≤ i + L_k − L_q.",
         UNEQUAL,
         lambda q, k, s, c: scores(q, k, s, c, shift=0) if c else None,
     ),
     _mistake(
-        "The causal mask is off by one: a query does not see its own key",
+        "the causal mask is off by one: a query does not see its own key",
         "It masks j ≥ i + L_k − L_q; the diagonal stays.",
         MASK,
         lambda q, k, s, c: scores(q, k, s, c, shift=k.shape[1] - q.shape[1] - 1) if c else None,
     ),
     _mistake(
-        "The causal mask is off by one: a query sees one key of the future",
+        "the causal mask is off by one: a query sees one key of the future",
         "It keeps j ≤ i + L_k − L_q + 1.",
         MASK,
         lambda q, k, s, c: scores(q, k, s, c, shift=k.shape[1] - q.shape[1] + 1) if c else None,
     ),
     _mistake(
-        "A masked score is 0 instead of −∞",
+        "a masked score is 0 instead of −∞",
         "A score of 0 is a score like any other: exp(0) = 1, so the softmax would give the key a weight.",
         MASK,
         _mask_value,
@@ -275,7 +260,7 @@ MISTAKES = (
 
 FINDINGS = {
     "initcheck": Diagnosis(
-        "A piece of the tile is read that nobody has written",
+        "a piece of the tile is read that nobody has written",
         read_again=TILES,
     ),
 }
@@ -295,9 +280,9 @@ QUESTIONS = (
         title="Sectors per load of K where thread t reads row t, H = 16, d = 64",
         value=32,
         misconceptions=(
-            (4, "That is a coalesced load: here the 32 threads read 32 rows, H · d floats apart"),
-            (1, "A request is one, but it touches a sector for every row"),
-            (1024, "Those are the bytes that move (32 sectors of 32); the question is how many sectors"),
+            (4, "that is a coalesced load: here the 32 threads read 32 rows, H · d floats apart"),
+            (1, "a request is one, but it touches a sector for every row"),
+            (1024, "those are the bytes that move (32 sectors of 32); the question is how many sectors"),
         ),
         read_again=ADDRESSES,
     ),
@@ -308,8 +293,8 @@ QUESTIONS = (
         value=4,
         misconceptions=(
             (1, "32 floats are 128 bytes; a sector has 32"),
-            (32, "Eight neighbouring floats share a sector"),
-            (8, "A sector holds 8 floats; the question is how many sectors hold 32"),
+            (32, "eight neighbouring floats share a sector"),
+            (8, "a sector holds 8 floats; the question is how many sectors hold 32"),
         ),
         read_again=ADDRESSES,
     ),
@@ -322,11 +307,11 @@ QUESTIONS = (
         misconceptions=(
             (
                 ONCE / MIB,
-                "That is Q and K once: each tile of queries asks for all of K, and each of keys for all of Q",
+                "that is Q and K once: each tile of queries asks for all of K, and each of keys for all of Q",
             ),
-            (UNSHARED / MIB, "That is each score for itself: in a tile, a number that was loaded serves 32 scores"),
-            (REQUESTED / MIB / HEADS, "That is one head of 16"),
-            (REQUESTED / MIB / 2, "That is K alone, or Q alone"),
+            (UNSHARED / MIB, "that is each score for itself: in a tile, a number that was loaded serves 32 scores"),
+            (REQUESTED / MIB / HEADS, "that is one head of 16"),
+            (REQUESTED / MIB / 2, "that is K alone, or Q alone"),
         ),
         read_again="chapter 01, section 9, 'The score matrix needs bandwidth'",
     ),

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.emulator.profiler import CounterRow
+from course_utils.grading.counters import scattered, sectors
+from course_utils.grading.diagnosis import wrong_values
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
+from course_utils.grading.job import still_blank
 
-TILE = 32
+TILE, ROWS = 32, 8  # ROWS: of a tile that the threads of a block move at a time
 COALESCING = "chapter 00, section 6, 'Coalescing: neighbours read neighbours'"
 TILES = "chapter 00, section 7, 'A tile in shared memory'"
 CONFLICTS = "chapter 00, section 8, 'Bank conflicts'"
@@ -32,7 +35,7 @@ def _case(
     launch = Launch(
         kernel="conflict_free_tile",
         grid=(ceil_div(width, TILE), ceil_div(length, TILE), heads),
-        block=(TILE, 8),
+        block=(TILE, ROWS),
         arguments=("in", "out", np.int32(length), np.int32(width)),
     )
     return Case(
@@ -42,8 +45,28 @@ def _case(
         inputs={"in": x},
         outputs={"out": Output(expected=x.mT.contiguous(), kind="exact")},
         must_be_clean=True,
+        compare=_compare,
         review=review,
     )
+
+
+def _compare(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
+    """Bit for bit, as `Output.kind` says; and whether only those elements are missing whose threads had none to load.
+
+    Thread (tx, ty) of the block at (left, top) loads column left + tx of the rows top + ty, top + ty + 8, ... of `in`,
+    and writes columns top + tx of the rows left + ty, left + ty + 8, ... of `out`.
+    """
+    wrong = wrong_values(replace(case, compare=None), outputs)
+    missing = still_blank(outputs["out"])
+    _, width, length = missing.shape
+    c, r = torch.arange(width)[:, None], torch.arange(length)[None, :]
+    past_a_row = c // TILE * TILE + r % TILE >= width
+    past_the_last = r // TILE * TILE + c % ROWS >= length
+    for gone in (past_a_row, past_the_last, past_a_row | past_the_last):
+        if gone.any() and torch.equal(missing, gone.expand_as(missing)):
+            detail = f"{wrong.detail}; a thread that has nothing to load may have something to write"
+            return Diagnosis("threads past the end of `in` leave before they have written", detail, TILES)
+    return wrong
 
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
@@ -68,32 +91,33 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 
 def review_loads(case: Case, outcome: Outcome) -> Diagnosis | None:
     """Whether every load from global memory touches as few sectors as hold its bytes."""
-    row = _most_sectors(outcome, "load")
-    return row and Diagnosis("The loads of in are not coalesced", _sectors(row), COALESCING)
+    row = scattered(outcome, "load")
+    return row and Diagnosis("the loads of `in` are not coalesced", sectors(row), COALESCING)
 
 
 def review_stores(case: Case, outcome: Outcome) -> Diagnosis | None:
     """The same for the stores."""
-    row = _most_sectors(outcome, "store")
-    return row and Diagnosis("The stores of out are not coalesced", _sectors(row), COALESCING)
+    row = scattered(outcome, "store")
+    return row and Diagnosis("the stores of `out` are not coalesced", sectors(row), COALESCING)
 
 
 def review_conflicts(case: Case, outcome: Outcome) -> Diagnosis | None:
-    """Whether the numbers go through shared memory, every request in as few wavefronts as it can."""
+    """Whether the numbers are turned in shared memory, every request in as few wavefronts as it can."""
     shared = [row for row in outcome.counters if row.space == "shared"]
     if not shared:
         return Diagnosis(
-            "Nothing goes through shared memory",
+            "nothing goes through shared memory",
             "Without a tile one of the two sides cannot be coalesced.",
             TILES,
         )
     row = max(shared, key=lambda row: row.bank_conflicts)
     if not row.bank_conflicts:
-        return None
+        astray = scattered(outcome, "load") or scattered(outcome, "store")
+        return astray and Diagnosis("the tile does not change the direction of a warp", sectors(astray), TILES)
     ways = row.wavefronts / row.ideal_wavefronts
     side = "read" if row.operation == "load" else "written"
     return Diagnosis(
-        f"The tile is {side} with {ways:.3g}-way bank conflicts",
+        f"the tile is {side} with {ways:.3g}-way bank conflicts",
         f"Line {row.line}: {row.requests:,} requests take {row.wavefronts:,} wavefronts; {row.ideal_wavefronts:,} "
         f"would do. {_HINTS.get(round(ways), _OTHERS)}\n{row.line:6d} | {row.source}",
         CONFLICTS,
@@ -108,20 +132,6 @@ _HINTS = {
     4: "Four threads meet in a bank, as with a padding of 4 words, which serves float4 along rows but no columns.",
     2: "Two threads meet in a bank, as with a padding of 2 words: the row pitch must be odd.",
 }
-
-
-def _most_sectors(outcome: Outcome, operation: str) -> CounterRow | None:
-    rows = [row for row in outcome.counters if row.space == "global" and row.operation == operation]
-    rows = [row for row in rows if row.sectors > row.ideal_sectors]
-    return max(rows, key=lambda row: row.sectors - row.ideal_sectors, default=None)
-
-
-def _sectors(row: CounterRow) -> str:
-    return (
-        f"Line {row.line}: {row.sectors / row.requests:.4g} sectors per request, where "
-        f"{row.ideal_sectors / row.requests:.4g} would hold the numbers. Neighbouring threads (threadIdx.x) should "
-        f"have neighbouring addresses here.\n{row.line:6d} | {row.source}"
-    )
 
 
 # ---------------------------------------------------------------------------------------------- known mistakes
@@ -167,32 +177,32 @@ def _not_moved(x: Tensor) -> Tensor | None:
 
 MISTAKES = (
     _mistake(
-        "The tile is not turned: a row is written out as a row",
+        "the tile is not turned: a row is written out as a row",
         "A warp loads a row of the tile. What it writes to out must be a column of it: tile[tx][...].",
         TILES,
         _tilewise(lambda tiles: tiles.mT),
     ),
     _mistake(
-        "The tiles are turned but stay where they were",
+        "the tiles are turned but stay where they were",
         "The tile at (top, left) of in belongs at (left, top) of out.",
         TILES,
         _not_moved,
     ),
     _mistake(
-        "The XOR stands on one side only",
+        "the XOR stands on one side only",
         "Element (r, c) is written to one column of the tile and looked for in another: both take c ^ r.",
         CONFLICTS,
         _columns_taken(lambda r, c: c ^ r),
     ),
     _mistake(
-        "The XOR is made with threadIdx.y instead of the row",
+        "the XOR is made with threadIdx.y instead of the row",
         "A thread that moves four rows has one threadIdx.y, and reads elements of other rows than it wrote: take the "
         "row of the element, on both sides.",
         CONFLICTS,
         _columns_taken(lambda r, c: c ^ (c % 8) ^ (r % 8)),
     ),
     _mistake(
-        "Every head reads head 0",
+        "every head reads head 0",
         "Head h begins h · L · D numbers further on, in in and in out.",
         "chapter 01, section 4, 'Scores, one thread each'",
         lambda x: x[:1].mT.expand(x.shape[0], -1, -1) if x.shape[0] > 1 else None,
@@ -200,9 +210,9 @@ MISTAKES = (
 )
 
 FINDINGS = {
-    "initcheck": Diagnosis("Shared memory is read that nobody has written", read_again=TILES),
+    "initcheck": Diagnosis("shared memory is read that nobody has written", read_again=TILES),
     "synccheck": Diagnosis(
-        "Threads of a block wait at different barriers", read_again="chapter 00, section 10, 'Reading a finding'"
+        "threads of a block wait at different barriers", read_again="chapter 00, section 10, 'Reading a finding'"
     ),
 }
 
@@ -224,8 +234,8 @@ QUESTIONS = (
         value=column_wavefronts(34),
         misconceptions=(
             (1, "34 is no multiple of 32, but it is even: rows 0 and 16 are 544 words apart, and 544 is 17 · 32"),
-            (16, "That is the number of banks in use; each of them serves two threads"),
-            (32, "That is the tile without padding"),
+            (16, "that is the number of banks in use; each of them serves two threads"),
+            (32, "that is the tile without padding"),
         ),
         read_again=CONFLICTS,
     ),
@@ -235,9 +245,9 @@ QUESTIONS = (
         title="Wavefronts of a warp that reads a column of a tile with 36 floats per row",
         value=column_wavefronts(36),
         misconceptions=(
-            (1, "A padding of 4 keeps float4 loads aligned, but rows 0 and 8 meet in a bank"),
-            (8, "That is the number of banks in use; how many threads meet in each?"),
-            (32, "That is the tile without padding"),
+            (1, "a padding of 4 keeps float4 loads aligned, but rows 0 and 8 meet in a bank"),
+            (8, "that is the number of banks in use; how many threads meet in each?"),
+            (32, "that is the tile without padding"),
         ),
         read_again=CONFLICTS,
     ),
@@ -247,8 +257,8 @@ QUESTIONS = (
         title="Wavefronts to read all tiles by columns, one matrix with L = 4096 and D = 128, 32 floats per row",
         value=KEYS * D // TILE * column_wavefronts(32),
         misconceptions=(
-            (KEYS * D // TILE, "Those are the requests; each takes 32 wavefronts, since a column lies in one bank"),
-            (KEYS * D * TILE, "A request serves 32 threads: there are L · D / 32 requests, not L · D"),
+            (KEYS * D // TILE, "those are the requests; each takes 32 wavefronts, since a column lies in one bank"),
+            (KEYS * D * TILE, "a request serves 32 threads: there are L · D / 32 requests, not L · D"),
         ),
         read_again=COUNTERS,
     ),

@@ -105,27 +105,27 @@ def _first_tile(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
 
 MISTAKES = (
     _mistake(
-        "The rows past L_k count as keys with score 0",
+        "the rows past L_k count as keys with score 0",
         "They were filled with zeros, but a score of 0 has the weight exp(0 − m). A row that is no key gets −∞.",
         _zeros_behind,
     ),
     _mistake(
-        "The last key counts more than once",
+        "the last key counts more than once",
         "A row past L_k was replaced by the last key. Its address is safe now, but its weight must be 0.",
         _last_again,
     ),
     _mistake(
-        "The last key is left out",
+        "the last key is left out",
         "The last tile has L_k − j0 keys, and not one less.",
         _without_last_key,
     ),
     _mistake(
-        "The last tile is left out where it is not full",
+        "the last tile is left out where it is not full",
         "The loop must go on while j0 < L_k.",
         _whole_tiles,
     ),
     _mistake(
-        "Only the first tile counts",
+        "only the first tile counts",
         "The loop must go on while j0 < L_k, and no thread may leave before its end.",
         _first_tile,
     ),
@@ -133,11 +133,11 @@ MISTAKES = (
 
 FINDINGS = {
     "synccheck": Diagnosis(
-        "Threads of a block wait at different barriers",
+        "threads of a block wait at different barriers",
         read_again=SANITIZER,
     ),
     "initcheck": Diagnosis(
-        "Shared memory is read that nobody has written",
+        "shared memory is read that nobody has written",
         read_again=SANITIZER,
     ),
 }
@@ -155,10 +155,10 @@ QUESTIONS = (
         title="Barriers that one tile needs, the two that stand there included",
         value=4,
         misconceptions=(
-            (2, "Those are the two that stand there; the sanitizer names what is missing"),
-            (3, "One more: the roles change after S, after P, after the load, and before the next load"),
-            (5, "One is not needed: ask at each place who writes next what others may still read"),
-            (6, "Not every place needs one: ask who writes next what others may still read"),
+            (2, "those are the two that stand there; the sanitizer names what is missing"),
+            (3, "one more: the roles change after S, after P, after the load, and before the next load"),
+            (5, "one is not needed: ask at each place who writes next what others may still read"),
+            (6, "not every place needs one: ask who writes next what others may still read"),
         ),
         read_again=SANITIZER,
     ),
@@ -168,24 +168,24 @@ QUESTIONS = (
         title="Floats of K past its end that the kernel as handed out reads, one head, L_k = 100",
         value=_missing(PROMPT) * D,
         misconceptions=(
-            (_missing(PROMPT), "Those are rows; each has 64 floats"),
-            (4 * _missing(PROMPT) * D, "Those are bytes"),
-            (2 * _missing(PROMPT) * D, "That is K and V together"),
-            (PROMPT % TILE * D, "Those are the floats of the last tile that are keys"),
+            (_missing(PROMPT), "those are rows; each has 64 floats"),
+            (4 * _missing(PROMPT) * D, "those are bytes"),
+            (2 * _missing(PROMPT) * D, "that is K and V together"),
+            (PROMPT % TILE * D, "those are the floats of the last tile that are keys"),
         ),
         read_again=ALGORITHM,
     ),
     Question(
         name="least_mib",
         points=1,
-        title="MiB that one step must move at least: H = 32, L_k = 4096, D = 64, B = 1, fp32",
+        title="MiB that this kernel must move at least: H = 32, L_k = 4096, D = 64, B = 1, fp32",
         value=LEAST / MIB,
         unit="MiB",
         misconceptions=(
             (LEAST / MIB / 2, "K and V both have to be read"),
-            (LEAST / MIB / HEADS, "That is one head of 32"),
-            (LEAST / MIB / 4, "Those are numbers; each has 4 bytes"),
-            (4 * HEADS * LENGTH**2 / MIB, "There is one query: S has one row for each head, and it stays on the chip"),
+            (LEAST / MIB / HEADS, "that is one head of 32"),
+            (LEAST / MIB / 4, "those are numbers; each has 4 bytes"),
+            (4 * HEADS * LENGTH**2 / MIB, "there is one query: S has one row for each head, and it stays on the chip"),
         ),
         read_again="chapter 02, section 7, 'Two loop orders and their traffic'",
     ),

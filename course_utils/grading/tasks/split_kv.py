@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from course_utils import costs
+from course_utils.grading.diagnosis import wrong_values
 from course_utils.grading.exercise import (
     Case,
     Diagnosis,
@@ -29,8 +31,9 @@ STALE = 40.0  # V behind the end of a sequence: one stale key is seen at once
 Bounds = Callable[[int, int, int], tuple[int, int]]  # (L, splits, s) -> first and end key of split s
 Finish = Callable[[float, float, Tensor], tuple[Tensor, float]]  # (m, l, sum of p · V) -> O and LSE of a split
 Results = tuple[Tensor, Tensor]  # O and LSE, of splits or of rows
+Merge = Callable[[Tensor, Tensor], Results]  # O and LSE of the splits -> of the rows
 
-SPEC = "this exercise, 'What the kernels must do'"
+SPEC = "this exercise, 'What to write'"
 MERGING = "chapter 02, section 2, 'A list, split in two'"
 ONE_TRAP = "chapter 02, section 2, 'The one trap'"
 LSE_SECTION = "chapter 03, section 5, 'The log-sum-exp'"
@@ -53,7 +56,7 @@ def finish(m: float, total: float, weighted: Tensor) -> tuple[Tensor, float]:
 
 
 def partial_results(
-    inputs: Mapping[str, Tensor], splits: int, scale: float, *, bounds=bounds, finish=finish
+    inputs: Mapping[str, Tensor], splits: int, scale: float, *, bounds: Bounds = bounds, finish: Finish = finish
 ) -> Results:
     """O [N, splits, D] and LSE [N, splits], float64. Raises IndexError where a split would read past all memory."""
     query, keys, values = (inputs[name].double() for name in ("Q", "K", "V"))
@@ -121,6 +124,7 @@ def _partial_case(part: str, name: str, inputs: dict[str, Tensor], splits: int, 
         outputs={"O_part": Output(out), "LSE_part": Output(lse, kind="lse")},
         facts={"stage": "partial", "splits": splits, "scale": scale},
         must_be_clean=True,
+        compare=_one_split_first,
         **options,
     )
 
@@ -186,16 +190,24 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 _EMPTY_SPLITS = torch.tensor([[0, 0, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1], [1, 0, 0, 0], [0, 0, 1, 0]], dtype=torch.bool)
 
 
+def _one_split_first(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
+    """What is wrong with partial results, and what to try where no known mistake explains it."""
+    found = wrong_values(replace(case, compare=None), outputs)
+    if found is None:
+        return None
+    words = "With one split, is it right? Then look at the bounds; if not, at what is left after the loop."
+    return replace(found, detail=f"{found.detail}\n{words}", read_again=SPEC)
+
+
 def _reads_once(case: Case, outcome: Outcome) -> Diagnosis | None:
     """The blocks of a row together read its K and V once."""
     keys = int(case.inputs["lengths"].sum())
-    loaded = sum(row.bytes for row in outcome.counters if row.space == "global" and row.operation == "load")
     needed = 2 * keys * D * 4
-    if loaded <= 1.5 * needed:  # room for Q and lengths, which each split reads
+    if outcome.loaded_bytes <= 1.5 * needed:  # room for Q and lengths, which each split reads
         return None
     return Diagnosis(
         "every split reads all the keys",
-        f"K and V of {keys} keys are {needed:,} bytes; the splits asked for {loaded:,} bytes together.",
+        f"K and V of {keys} keys are {needed:,} bytes; the splits asked for {outcome.loaded_bytes:,} bytes together.",
         "chapter 03, section 1, 'Why: most of the GPU is idle'",
     )
 
@@ -203,7 +215,9 @@ def _reads_once(case: Case, outcome: Outcome) -> Diagnosis | None:
 # ---------------------------------------------------------------------------------------------- known mistakes
 
 
-def _simulate(case: Case, *, bounds=bounds, finish=finish, merge=merge) -> Mapping[str, Tensor] | None:
+def _simulate(
+    case: Case, *, bounds: Bounds = bounds, finish: Finish = finish, merge: Merge = merge
+) -> Mapping[str, Tensor] | None:
     """The outputs of kernels with other bounds, another end of split_partial, or another merge, where they differ."""
     stage, splits = case.facts["stage"], case.facts["splits"]
     names = ("O_part", "LSE_part") if stage == "partial" else ("O", "LSE")
@@ -240,6 +254,10 @@ def _floor(length: int, splits: int) -> int:
     return length // splits
 
 
+def _of_room(length: int, splits: int) -> int:
+    return costs.ceil_div(L_MAX, splits)
+
+
 def _rest_to_last(length: int, splits: int, s: int) -> tuple[int, int]:
     return s * (length // splits), length if s == splits - 1 else (s + 1) * (length // splits)
 
@@ -272,7 +290,15 @@ def _finish_with(
     return of_split
 
 
-def _weigh(out: Tensor, lse: Tensor, *, exp=torch.exp, log=torch.log, divide: bool = True, add_maximum: bool = True):
+def _weigh(
+    out: Tensor,
+    lse: Tensor,
+    *,
+    exp: Callable[[Tensor], Tensor] = torch.exp,
+    log: Callable[[Tensor], Tensor] = torch.log,
+    divide: bool = True,
+    add_maximum: bool = True,
+) -> Results:
     """The merge, with the maximum, by another exp or log or with a step left out."""
     largest = lse.amax(dim=1)
     base = torch.where(largest == -math.inf, 0.0, largest)
@@ -347,7 +373,7 @@ _NO_MAXIMUM = (
 )
 _EMPTY_ROW = (
     "a row without keys gives NaN in the merge",
-    "Where all LSE_part are minus infinity, O is 0 and LSE minus infinity. -inf - (-inf) is NaN, and so is 0 / 0.",
+    "Where all LSE_part are −∞, O is 0 and LSE −∞. −∞ − (−∞) is NaN, and so is 0 / 0.",
     ONE_TRAP,
 )
 
@@ -369,6 +395,12 @@ MISTAKES = (
     _mistake("the splits are cut at other keys than the spec says",
              "The splits cover all keys, from s · L / splits on. The spec wants ceil(L / splits) keys in each.",
              SPEC, bounds=_even),
+    _mistake("the splits are cut from L_max, not from the row's length",
+             "The cache has room for L_max keys; lengths[n] of them count. Each split takes ceil(L / splits).",
+             SPEC, bounds=_cut(_of_room)),
+    _mistake("the splits are cut from L_max, not from the row's length",
+             "The cache has room for L_max keys; lengths[n] of them count. What follows them is stale.",
+             SPEC, bounds=lambda length, splits, s: _up_to_room(L_MAX, splits, s)),
     _mistake("every split attends to all the keys",
              "Each partial result is that of the whole row: the work was not split, it was repeated.",
              SPEC, bounds=lambda length, splits, s: (0, length)),
@@ -383,10 +415,10 @@ MISTAKES = (
     _mistake("the LSE of a split is only its maximum", "It is m + log(l): how many keys there are counts too.",
              LSE_SECTION, finish=_finish_with(lse=lambda m, total: m)),
     _mistake("an empty split gives NaN",
-             "A split without keys has l = 0, and 0 / 0 is NaN. It leaves O = 0 and LSE = minus infinity. The weight 0 "
+             "A split without keys has l = 0, and 0 / 0 is NaN. It leaves O = 0 and LSE = −∞. The weight 0 "
              "does not help later: 0 · NaN is NaN.", ONE_TRAP, finish=_finish_with(empty=(math.nan, -math.inf))),
-    _mistake("the LSE of an empty split is not minus infinity",
-             "With LSE = 0 an empty split gets a weight like a split with one key of score 0. exp(-inf) is 0.",
+    _mistake("the LSE of an empty split is not −∞",
+             "With LSE = 0 an empty split gets a weight like a split with one key of score 0. exp(−∞) is 0.",
              LSE_SECTION, finish=_finish_with(empty=(0.0, 0.0))),
     _mistake(*_BASE_2, finish=_finish_with(lse=lambda m, total: m + math.log2(total))),
     _mistake(*_BASE_2, finish=_finish_with(lse=lambda m, total: (m + math.log(total)) / math.log(2))),
@@ -417,7 +449,7 @@ MISTAKES = (
     _mistake("the last split is left out of the merge", "There are `splits` partial results: s < splits.", MERGING,
              merge=_first_splits),
     _mistake("an empty split before the others gives NaN in the merge",
-             "As long as no split had a key, the running maximum is minus infinity, and -inf - (-inf) is NaN.",
+             "As long as no split had a key, the running maximum is −∞, and −∞ − (−∞) is NaN.",
              ONE_TRAP, merge=partial(_nan_rows, where=_leading, lse_too=True)),
 )  # fmt: skip
 
@@ -461,11 +493,12 @@ EXERCISE = Exercise(
                 (LENGTH, "this would be so if a key served all queries; here there is one query"),
                 (LENGTH / 2, "this would be so if a key served all queries; here there is one query"),
             ),
-            read_again="chapter 02, section 1, 'Why: the score matrix goes through memory again and again'",
+            read_again="chapter 00, section 5, 'Two floors and a roof'",
         ),
         Question(
-            "extra", 1, "Bytes of the partial results, in percent of K and V", _EXTRA, "%", 0.02,
+            "extra", 1, "Bytes of the partial results, in percent of K and V (to two digits)", _EXTRA, "%", 0.02,
             misconceptions=(
+                (0.1, "nearly: give two digits"),
                 (_EXTRA / 2, "the partial results are written and read: count them twice"),
                 (_EXTRA * 2, "K and V are both read: 2 · L · d numbers"),
                 (_EXTRA / 100, "this is the ratio; the question asks for percent"),

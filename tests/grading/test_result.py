@@ -1,0 +1,48 @@
+"""How a grade is told."""
+
+import pytest
+
+from course_utils.grading.exercise import Diagnosis
+from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
+
+RACE = "missing barrier between line 3 and line 9"
+PARTS = (
+    PartResult("rows", "Rows", 2, 0, WRONG, diagnosis=Diagnosis(RACE, "a long report\nrows: O is wrong", "chapter 00")),
+    PartResult(
+        "tail", "Tail <L>", 1, 0, WRONG, diagnosis=Diagnosis(RACE, "a long report\ntail: O is wrong", "chapter 00")
+    ),
+    PartResult("flops", "FLOP", 1, 0, OPEN, diagnosis=Diagnosis("not answered yet", "", "chapter 01")),
+    PartResult("lse", "LSE", 1, 1, RIGHT),
+    PartResult("speed", "Speed", 2, 2, RIGHT, True, None, 0.74),
+)
+
+
+def result(*parts: PartResult) -> Result:
+    return Result("00_start_here/conflict_free_tile", "Title", "d", 0, "cuda", "ok", parts)
+
+
+@pytest.mark.parametrize("told", [str(result(*PARTS)), result(*PARTS).to_html()])
+def test_a_long_report_is_told_once(told: str) -> None:
+    assert told.count("a long report") == 1 and told.count(RACE) == 2
+    assert "rows: O is wrong" in told and "tail: O is wrong" in told
+    assert told.count("chapter 00") == 1 and told.count("chapter 01") == 1
+    assert "0.74 times the reference's time" in told
+
+
+def test_html_is_escaped_and_has_no_empty_column() -> None:
+    assert "Tail &lt;L&gt;" in result(*PARTS).to_html()
+    assert "<th>diagnosis</th>" in result(*PARTS).to_html()
+    assert "diagnosis" not in result(PARTS[3]).to_html()
+
+
+def test_points_and_the_main_diagnosis() -> None:
+    whole = result(*PARTS)
+    assert (whole.earned, whole.points, whole.full) == (3, 5, False)
+    assert whole.diagnosis.name == RACE
+    assert result(PARTS[2]).diagnosis.name == "not answered yet"
+    unmeasured = PartResult("speed", "Speed", 2, 0, NOT_MEASURED, True, Diagnosis("measured on a GPU only"))
+    assert result(PARTS[3], unmeasured).full and result(PARTS[3], unmeasured).diagnosis is None
+
+
+def test_json_both_ways() -> None:
+    assert Result.from_json(result(*PARTS).to_json()) == result(*PARTS)

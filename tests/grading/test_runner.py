@@ -1,0 +1,42 @@
+"""How the student's Python cells are run, in this process."""
+
+import json
+
+import pytest
+
+from course_utils.grading import runner
+from course_utils.grading.job import Job
+
+EXERCISE = "02_flash_attention_minimal/online_softmax"
+
+
+def ran(*cells: tuple[str, str]) -> dict:
+    job = Job(exercise=EXERCISE, cells=cells, questions=("a", "b"))
+    return json.loads(runner._run_python(job)[0])
+
+
+@pytest.mark.parametrize(
+    ("source", "answers"),
+    [
+        ("answers = {'a': 3, 'b': ...}", {"a": 3.0, "b": None}),
+        ("%matplotlib inline\n!ls\nanswers = {'a': 1}", {"a": 1.0, "b": None}),
+        ("answers = {'a': (700\n    + 32\n    % 32\n)}", {"a": 700.0, "b": None}),
+        ("answers = {'a': math.sqrt(4), 'b': np.float32(2)}\ndisplay(answers)", {"a": 2.0, "b": 2.0}),
+        ("answers = {'a': 'many'}", {"a": "'many'", "b": None}),
+    ],
+)
+def test_answers(source: str, answers: dict) -> None:
+    assert ran(("answers", source)) == {"answers": answers, "errors": {}, "tensors": []}
+
+
+def test_answers_given_before_an_exception_count() -> None:
+    given = ran(("answers", "answers = {'a': 1}\nraise ValueError('later')"))
+    assert given["answers"]["a"] == 1.0
+    assert given["errors"] == {"answers": "ValueError: later (cell 'answers', line 2)"}
+
+
+@pytest.mark.parametrize("source", ["import sys; sys.exit(3)", "1 +", "answers = 5", "raise KeyboardInterrupt"])
+def test_a_cell_that_fails_is_named_and_stops_no_other(source: str) -> None:
+    given = ran(("answers", source), ("other", "1 / 0"))
+    assert set(given["errors"]) == {"answers", "other"}
+    assert given["errors"]["other"].startswith("ZeroDivisionError")
