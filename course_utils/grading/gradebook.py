@@ -56,12 +56,11 @@ class Row:
     @property
     def late_seconds(self) -> int | str:
         """0 if it was in time, or if nothing was due or handed in; "unknown" for a hand-in without a time."""
-        if self.due is None:
+        if self.due is None or self.status == "missing":
             return 0
         if isinstance(self.submitted_at, datetime):
             return max(0, int((self.submitted_at - self.due).total_seconds()))
-        nothing = self.submitted_at is None and self.status in ("missing", NOT_GRADED)
-        return 0 if nothing else UNKNOWN
+        return 0 if self.submitted_at is None and self.status == NOT_GRADED else UNKNOWN
 
     @property
     def is_late(self) -> bool:
