@@ -393,8 +393,11 @@ def test_the_hosts_files_cannot_be_written(walled_child):
     """
     ended = walled_child(code)
     assert len(ended.messages) == 2
+    # Of a clone in /tmp the child sees what it needs, in a /tmp of its own, where it may write.
+    own = {str(place) for place in places if Path(place).is_relative_to(sandbox.INSIDE)}
     for message in ended.messages:
-        assert set(message.header.values()) <= {"OSError", "PermissionError", "FileNotFoundError"}, message
+        ends = {end for place, end in message.header.items() if place not in own}
+        assert ends <= {"OSError", "PermissionError", "FileNotFoundError"}, message
     assert not any((Path(place) / "planted").exists() for place in places)
 
 
