@@ -32,7 +32,8 @@ def test_the_self_check_grades_the_skeleton_and_then_the_solution(folder, open_n
     (panel,) = notebook.widgets()
     page, status = panel.page, panel.locator(".ak-status")
     assert status.text_content().startswith(f"0 of {task.points} points. To begin with: ")
-    assert panel.locator("tr.ak-wrong").count() == len(task.parts) + len(task.questions)
+    assert panel.locator("tr.ak-wrong").count() == len(task.parts)
+    assert panel.locator("tr.ak-open").count() == len(task.questions)
     notebook.screenshot("exercise-skeleton", panel)
 
     for suffix in (".cu", ".ipynb"):
