@@ -172,12 +172,8 @@ def record_of(
 
 def grade_in_child(submission: Submission, seed: int, device: str, isolation: str) -> str:
     """Grades one submission with the student's code in a child process; returns the Result as JSON."""
-    import torch
-
     from course_utils.grading.grader import grade_submission
 
-    # Sums of many threads are added in another order: references would depend on the machine.
-    torch.set_num_threads(1)
     return grade_submission(submission, seed=seed, device=device, isolation=isolation).to_json()
 
 

@@ -28,12 +28,10 @@ def diagnose(
     Where a value is wrong, a known mistake that gives the same wrong values names it; else what the sanitizer found;
     else the values themselves do. One mistake that explains many cases goes before several that explain few.
     """
-    verdicts = [verdict(exercise, case, outcome, source) for case, outcome in zip(cases, outcomes, strict=True)]
-    open_cases = [
-        i
-        for i, (found, case, outcome) in enumerate(zip(verdicts, cases, outcomes, strict=True))
-        if found is not None and not outcome.error and wrong_values(case, outcome.outputs) is not None
-    ]
+    pairs = list(zip(cases, outcomes, strict=True))
+    wrong = [None if outcome.error else wrong_values(case, outcome.outputs) for case, outcome in pairs]
+    verdicts = [_verdict(exercise, *pair, values, source) for pair, values in zip(pairs, wrong, strict=True)]
+    open_cases = [i for i, values in enumerate(wrong) if values is not None]
     explained = {m: [i for i in open_cases if _matches(m, cases[i], outcomes[i].outputs)] for m in exercise.mistakes}
     while open_cases:
         best = max(explained, key=lambda m: len(set(explained[m]) & set(open_cases)), default=None)
@@ -41,8 +39,7 @@ def diagnose(
         if not hits:
             break
         for i in hits:
-            evidence = wrong_values(cases[i], outcomes[i].outputs)
-            detail = best.diagnosis.detail or f"{cases[i].name}: {evidence.name if evidence else ''}"
+            detail = best.diagnosis.detail or f"{cases[i].name}: {wrong[i].name}"
             if outcomes[i].findings:
                 detail += f"\nbesides: {of_finding(exercise, _cause(outcomes[i].findings), source).name}"
             verdicts[i] = replace(best.diagnosis, detail=detail)
@@ -50,11 +47,12 @@ def diagnose(
     return verdicts
 
 
-def verdict(exercise: Exercise, case: Case, outcome: Outcome, source: str = "") -> Diagnosis | None:
-    """What is wrong in one case, without looking for known mistakes."""
+def _verdict(
+    exercise: Exercise, case: Case, outcome: Outcome, wrong: Diagnosis | None, source: str
+) -> Diagnosis | None:
+    """What is wrong in one case, without looking for known mistakes. wrong: what `wrong_values` says."""
     if outcome.error:
         return of_error(exercise, case, outcome, source)
-    wrong = wrong_values(case, outcome.outputs)
     found = of_finding(exercise, _cause(outcome.findings), source) if outcome.findings else None
     if wrong is not None:
         return replace(found, detail=f"{found.detail}\n{case.name}: {wrong.name}") if found else wrong

@@ -24,7 +24,7 @@ from course_utils.grading.diagnosis import diagnose, most_common
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Outcome, Part, Question
 from course_utils.grading.job import Job, Run, blank
 from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
-from course_utils.grading.sandbox import Ended, Limits, run_child
+from course_utils.grading.sandbox import Limits, run_child
 from course_utils.grading.submission import Submission, read_submission
 
 MOST_CHILDREN = 4  # a child that dies is replaced, and goes on after what killed it
@@ -163,7 +163,7 @@ class _Child:
     ) -> tuple[dict[int, Outcome], _Python]:
         outcomes, python = dict(before or {}), _Python()
         cells = self._cells() if with_python else ()
-        last, kind = Ended("finished", 0, [], "", "", ""), ""
+        end = Outcome()  # of the last child, as an outcome of what it did not get to
         for _ in range(MOST_CHILDREN):
             runs = tuple(_as_run(i, case) for i, case in enumerate(cases) if i not in outcomes)
             if not runs and not cells:
@@ -192,16 +192,16 @@ class _Child:
                 elif kind == "case" and isinstance(index, int) and 0 <= index < len(cases) and index not in outcomes:
                     outcomes[index] = _outcome(cases[index], message.header, message.blob)
                     begun = None
-            words = last.detail or last.reason
-            kind = "too long" if last.reason == "time limit" else last.reason
+            reason = "too long" if last.reason == "time limit" else last.reason
+            end = Outcome(error=last.detail or last.reason, kind=reason)
             if begun is not None and 0 <= begun < len(cases) and begun not in outcomes:
-                outcomes[begun] = Outcome(error=words, kind=kind)
+                outcomes[begun] = end
             elif cells:  # it died in the Python cells
-                python.errors = {name: f"they took their process down: {words}" for name, _ in cells}
+                python.errors = {name: f"they took their process down: {end.error}" for name, _ in cells}
                 cells = ()
+        not_run = replace(end, error=f"not run, since the process was ended before: {end.error}")
         for i in range(len(cases)):
-            words = f"not run, since the process was ended before: {last.detail or last.reason}"
-            outcomes.setdefault(i, Outcome(error=words, kind=kind))
+            outcomes.setdefault(i, not_run)
         return outcomes, python
 
     def _cells(self) -> tuple[tuple[str, str], ...]:
@@ -229,18 +229,25 @@ def _outcome(case: Case, header: Mapping[str, Any], blob: bytes) -> Outcome:
         if header.get("error"):
             error = _clean(str(header["error"])[:4000])
             return Outcome(error=error, kind=str(header.get("error_kind", "died")), **rest)
-        outputs, at = {}, 0
-        for name, output in case.outputs.items():
-            size = output.expected.numel() * output.dtype.itemsize
-            piece = blob[at : at + size]
-            outputs[name] = torch.frombuffer(bytearray(piece), dtype=output.dtype).reshape(output.expected.shape)
-            at += size
+        outputs = _tensors(blob, [(name, output.dtype, output.expected.shape) for name, output in case.outputs.items()])
         seconds = {key: float(header.get(key, math.nan)) for key in ("seconds", "reference_seconds")}
         if any(time <= 0 for time in seconds.values()):
             raise ValueError("no time at all")
         return Outcome(outputs=outputs, **rest, **seconds)
     except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
         return Outcome(error=f"what the child sent back cannot be read ({error})", kind="died")
+
+
+def _tensors(blob: bytes, wanted: Sequence[tuple[str, torch.dtype, Sequence[int]]]) -> dict[str, Tensor]:
+    """Tensors of these dtypes and shapes, one after the other in `blob`; raises ValueError or RuntimeError."""
+    tensors, at = {}, 0
+    for name, dtype, shape in wanted:
+        size = math.prod(shape) * dtype.itemsize
+        piece = bytearray(blob[at : at + size])
+        flat = torch.frombuffer(piece, dtype=dtype) if size else torch.empty(0, dtype=dtype)
+        tensors[name] = flat.reshape(shape)
+        at += size
+    return tensors
 
 
 def _record(kind: type[_Row], fields: Mapping[str, Any]) -> _Row:
@@ -271,13 +278,8 @@ def _python(header: Mapping[str, Any], blob: bytes, cells: Sequence[str]) -> _Py
         python.errors = {str(cell): _clean(str(words)[:1000]) for cell, words in header.get("errors", {}).items()}
         answers = dict(header.get("answers") or {})
         python.answers = {name: float(x) if isinstance(x, int | float) else x for name, x in answers.items()}
-        at, tensors = 0, {}
-        for name, dtype, shape in header.get("tensors", ()):
-            empty = torch.empty(shape, dtype=getattr(torch, dtype))
-            piece = bytearray(blob[at : at + empty.nbytes])
-            tensors[name] = torch.frombuffer(piece, dtype=empty.dtype).reshape(shape) if empty.nbytes else empty
-            at += empty.nbytes
-        python.tensors = tensors
+        listed = header.get("tensors", ())
+        python.tensors = _tensors(blob, [(name, getattr(torch, dtype), shape) for name, dtype, shape in listed])
     except (TypeError, ValueError, RuntimeError, AttributeError, ArithmeticError) as error:
         python.errors = dict.fromkeys(cells, f"what the Python cells gave cannot be read ({error})")
     return python
