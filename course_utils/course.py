@@ -1,0 +1,52 @@
+"""The course from beginning to end: its chapters in order, and what is planned.
+
+Everything that lists chapters reads this: navigation, progress, questions, the site.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One chapter. slug: of its notebook and folders; title and idea: for lists, the idea in one line."""
+
+    slug: str
+    title: str
+    idea: str
+
+    @property
+    def number(self) -> str:
+        """Its two digits."""
+        return self.slug[:2]
+
+    @property
+    def name(self) -> str:
+        """The slug without its number: the name of Python modules about this chapter."""
+        return self.slug[3:]
+
+
+CHAPTERS = (
+    Chapter("00_start_here", "Start here", "memories, floors, tiles"),
+    Chapter("01_attention_basics", "Attention basics", "three kernels, and what the score matrix costs"),
+    Chapter(
+        "02_flash_attention_minimal", "FlashAttention, minimal", "online softmax: the score matrix is never stored"
+    ),
+    Chapter("03_flash_attention_v2", "FlashAttention-2", "tensor cores, pipelines, where the speed comes from"),
+    Chapter("04_sparse_patterns", "Sparse patterns", "windows, blocks, arbitrary masks; when they pay"),
+    Chapter("05_deepseek_sparse", "DeepSeek Sparse Attention", "a small network chooses the keys"),
+    Chapter("08_choosing", "Choosing", "which attention fits, which is fast enough, what to try in which order"),
+)
+PLANNED = (  # numbered, and not written yet
+    Chapter("06_serving", "Serving", "paged caches, split-KV decoding, CUDA graphs"),
+    Chapter("07_hopper", "Hopper", "wgmma, TMA, warp specialisation"),
+)
+
+
+def chapter(slug: str) -> Chapter:
+    """The chapter of this slug. Raises LookupError."""
+    for one in CHAPTERS:
+        if one.slug == slug:
+            return one
+    raise LookupError(f"slug: got {slug!r}, takes one of {', '.join(one.slug for one in CHAPTERS)}")
