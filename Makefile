@@ -7,11 +7,15 @@
 #   make exercises  exercises/ anew from solutions/, in the place of what is there
 #   make classroom  what a teacher needs: the course with nbgrader and Dask, and which isolation this machine has
 #   make release    the exercises for a class, in the folder CLASS (docs/teaching.md)
+#   make site       the chapters as pages to read, in build/site; with REPOSITORY=owner/name their badges, too
+#   make badges     badges and Colab's set-up cell into the chapters: make badges REPOSITORY=owner/name
 
 PYTHON  ?= python3
 JOBS    ?= 2
 CHAPTER ?= 00_start_here
 CLASS   ?= classroom
+# Where the course lies on GitHub, as owner/name; GitHub's own workflows say it.
+REPOSITORY ?= $(GITHUB_REPOSITORY)
 
 BIN    := .venv/bin
 STAMP  := .venv/.installed
@@ -21,19 +25,20 @@ export JUPYTER_CONFIG_PATH := $(CURDIR)/course_utils/jupyter
 # A container's only user is root, and JupyterLab asks root to say so.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test format bench exercises classroom release
+.PHONY: lab test format bench exercises classroom release site badges
 .DELETE_ON_ERROR:
 
 lab: $(STAMP)
 	$(BIN)/jupyter lab $(ROOT_FLAG) notebooks/00_start_here.ipynb
 
-# The browser tests run alone, because they also hold each chapter to its time.
+# The browser tests run alone, because they also hold each chapter to its time. A chapter that is run as a test must
+# not count as read: its progress goes to build/.
 test: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(PYTEST) -n $(JOBS) --dist loadscope tests --ignore tests/browser
 	$(PYTEST) tests/browser
-	$(PYTEST) -n $(JOBS) --dist loadscope --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
+	XDG_DATA_HOME=$(CURDIR)/build/test-data $(PYTEST) -n $(JOBS) --dist loadscope --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
@@ -52,6 +57,12 @@ classroom: $(STAMP)
 
 release: $(STAMP)
 	$(BIN)/python -m course_utils classroom release --folder $(CLASS)
+
+site: $(STAMP)
+	$(BIN)/python -m course_utils.site build --repository "$(REPOSITORY)"
+
+badges: $(STAMP)
+	$(BIN)/python -m course_utils.site badges --repository "$(REPOSITORY)"
 
 # With an NVIDIA driver: PyTorch's GPU build from PyPI, and CuPy. Without one: PyTorch's CPU build from its own index, if
 # that answers within a few seconds; otherwise pip takes what its usual indexes have.

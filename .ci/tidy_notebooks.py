@@ -1,16 +1,38 @@
-"""Part of `make format`: leaves only the still picture of a widget in a saved notebook.
+"""Part of `make format`: puts the bars with links into the chapters, and leaves only the still picture of a widget.
 
 A stored widget view points to a model in a kernel that is gone: JupyterLab would show an error in place of the picture.
 """
 
+import copy
 import sys
+from pathlib import Path
 
 import nbformat
 
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+from course_utils.course import CHAPTERS
+from course_utils.navigation import with_navigation
 
-for path in sys.argv[1:]:
-    notebook = nbformat.read(path, as_version=4)
-    stored = [output.data for cell in notebook.cells for output in cell.get("outputs", ()) if "data" in output]
-    if any(data.pop(WIDGET_VIEW, None) for data in stored):
-        nbformat.write(notebook, path)
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+SLUGS = {chapter.slug for chapter in CHAPTERS}
+
+
+def tidy(notebook: nbformat.NotebookNode, slug: str) -> nbformat.NotebookNode:
+    """A notebook as it is to be saved. slug: its name; the bars are for chapters only."""
+    tidied = copy.deepcopy(notebook)
+    for cell in tidied.cells:
+        for output in cell.get("outputs", ()):
+            output.get("data", {}).pop(WIDGET_VIEW, None)
+    return with_navigation(tidied, slug) if slug in SLUGS else tidied
+
+
+def main(paths: list[str]) -> None:
+    """Rewrites those notebooks that are not tidy."""
+    for path in paths:
+        notebook = nbformat.read(path, as_version=4)
+        tidied = tidy(notebook, Path(path).stem)
+        if tidied != notebook:
+            nbformat.write(tidied, path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -27,9 +27,9 @@ def _grade(options: argparse.Namespace) -> int:
 
 
 def _progress(options: argparse.Namespace) -> int:
-    from course_utils.grading import command
+    from course_utils.progress import command
 
-    return command.run_progress(options)
+    return command.run(options)
 
 
 def _exercises(options: argparse.Namespace) -> int:
@@ -64,13 +64,17 @@ def parser(command: str = "") -> argparse.ArgumentParser:
 
     grade = commands.add_parser("grade", help="grade exercises: points, what is wrong, what to read again")
     grade.set_defaults(run=_grade)
-    progress = commands.add_parser("progress", help="show what you have done so far, and what comes next")
-    progress.set_defaults(run=_progress)
-    if command in ("grade", "progress"):
-        from course_utils.grading.command import add_grade_arguments, add_progress_arguments
+    if command == "grade":
+        from course_utils.grading.command import add_grade_arguments
 
         add_grade_arguments(grade)
-        add_progress_arguments(progress)
+
+    progress = commands.add_parser("progress", help="show what you have done so far, and what comes next")
+    progress.set_defaults(run=_progress)
+    if command == "progress":
+        from course_utils.progress.command import add_arguments
+
+        add_arguments(progress)
 
     exercises = commands.add_parser("exercises", help="make exercises/ from solutions/, for authors")
     exercises.set_defaults(run=_exercises)

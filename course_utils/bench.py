@@ -2,8 +2,8 @@
 
 A subject is a chapter, a pattern of sparse attention with its arguments as options, "emulator" for the speed of the CPU
 emulator itself, or "counters" or "sanitizer" for what the emulator finds beside what NVIDIA's tools find. What is
-measured is in `bench_gpu`, `bench_flash_v2`, `bench_sparse`, `bench_deepseek`, `bench_emulator` and `bench_counters`;
-here are the command line, the table and the plot.
+measured is in `bench_gpu`, `bench_flash_v2`, `bench_sparse`, `bench_deepseek`, `bench_choosing`, `bench_emulator` and
+`bench_counters`; here are the command line, the table and the plot.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import torch
 from matplotlib.figure import Figure
 
 from course_utils import (
+    bench_choosing,
     bench_counters,
     bench_deepseek,
     bench_emulator,
@@ -39,6 +40,7 @@ CHAPTERS: dict[str, Callable[[], list[Row]]] = {
     "03_flash_attention_v2": bench_flash_v2.flash_v2_chapter,
     "04_sparse_patterns": bench_sparse.sparse_chapter,
     "05_deepseek_sparse": bench_deepseek.deepseek_chapter,
+    "08_choosing": bench_choosing.choosing_chapter,
 }
 ALIASES = {  # an operator stands for its chapter
     "flash_attention_v2": "03_flash_attention_v2",

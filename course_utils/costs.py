@@ -78,6 +78,14 @@ def attended_pairs(query_length: int, key_length: int, is_causal: bool = False) 
     return seeing * key_length - seeing * (seeing - 1) // 2
 
 
+def window_pairs(length: int, window: int, is_causal: bool = True) -> int:
+    """Pairs that a sliding window keeps, for one head: `0 ≤ i−j < window` if causal, else `|i−j| < window`."""
+    _require_counts(length=length, window=window)
+    beyond = max(length - window, 0)
+    one_side = beyond * (beyond + 1) // 2  # pairs at a distance of `window` or more, on one side of the diagonal
+    return attended_pairs(length, length, is_causal) - (one_side if is_causal else 2 * one_side)
+
+
 def arithmetic_intensity(flops: int, bytes_moved: int) -> float:
     """FLOP per byte."""
     _require_positive(bytes_moved=bytes_moved)

@@ -39,6 +39,15 @@ def pytest_runtest_setup(item):
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nobodys_progress(tmp_path_factory):
+    """No test may touch the progress of who runs it, nor draw the questions with their seed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        patch.delenv("ATTENTION_KERNELS_SEED", raising=False)
+        yield
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def device(request) -> torch.device:
     """The emulator, and the GPU where there is one."""

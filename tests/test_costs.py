@@ -301,3 +301,18 @@ def test_bad_input_names_the_argument():
         costs.flash_io_order(128, 64, 8)
     with pytest.raises(ValueError, match="top_k is 0"):
         costs.sparse_mla_flops(4, 4, 0)
+
+
+# ---- windows
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize(("length", "window"), [(1, 1), (7, 1), (7, 3), (7, 7), (7, 50), (200, 64)])
+def test_pairs_of_a_window_are_those_of_its_mask(length, window, is_causal):
+    kept = [abs(i - j) < window and (j <= i or not is_causal) for i in range(length) for j in range(length)]
+    assert costs.window_pairs(length, window, is_causal) == sum(kept)
+
+
+def test_a_window_of_no_keys_is_named():
+    with pytest.raises(ValueError, match="window is 0"):
+        costs.window_pairs(8, 0)

@@ -5,14 +5,21 @@ So each such cell must have both, and `keep_output` so that stripping the notebo
 kept with `keep_output` alone: nbval cannot compare them.
 """
 
+import importlib
 import re
 from pathlib import Path
 
 import nbformat
 import pytest
 
-NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+from course_utils import course
+from course_utils.navigation import cheat_sheet, is_navigation
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = ROOT / "notebooks"
 CHAPTERS = sorted(NOTEBOOKS.glob("*.ipynb"))
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+WITHOUT_KERNELS = {"08_choosing"}  # it compares the kernels of the others
 LONGEST_CELL = 25  # lines of code that a reader takes in at once
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 HIDING_TAGS = {"nbval-skip", "nbval-ignore-output", "nbval-raises-exception", "raises-exception"}
@@ -57,7 +64,7 @@ def problems(notebook, folder: Path) -> list[str]:
 
 
 def dead_links(markdown: str, folder: Path, own_headings: set[str]) -> list[str]:
-    """Targets of relative links and pictures that are not there; an anchor must be a heading of its notebook."""
+    """Targets of relative links and pictures that are not there; an anchor must be a heading of its file."""
     dead = []
     prose = re.sub(r"```.*?```|`[^`\n]*`", "", markdown, flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)[^)]*\)|<img[^>]*src=\"([^\"]+)\"", prose):
@@ -72,13 +79,31 @@ def dead_links(markdown: str, folder: Path, own_headings: set[str]) -> list[str]
             dead += [link] if anchor not in own_headings else []
         elif anchor and file.endswith(".ipynb"):
             dead += [link] if anchor not in headings(nbformat.read(path, as_version=4)) else []
+        elif anchor and file.endswith(".md"):
+            dead += [link] if anchor not in anchors(path.read_text(encoding="utf-8")) else []
     return dead
 
 
 def headings(notebook) -> set[str]:
-    """Anchors as JupyterLab makes them: the heading with its spaces turned into hyphens."""
-    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    return {title.strip().replace(" ", "-") for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+    """Anchors of a notebook's headings."""
+    return anchors("\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown"))
+
+
+def anchors(markdown: str) -> set[str]:
+    """Anchors as JupyterLab makes them: the heading without marks of code, its spaces turned into hyphens."""
+    text = re.sub(r"```.*?```", "", markdown, flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {title.strip().replace("`", "").replace(" ", "-") for title in titles}
+
+
+def listed_and_there(notebook) -> tuple[list[str], list[str]]:
+    """What the line "**Contents**" of a chapter links to, and the anchors of its sections, both in order."""
+    texts = [cell.source for cell in notebook.cells if cell.cell_type == "markdown" and not is_navigation(cell)]
+    text = re.sub(r"```.*?```", "", "\n".join(texts), flags=re.DOTALL)
+    _, _, after = text.partition("**Contents**")
+    contents = after.split("\n\n")[0]
+    sections = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    return re.findall(r"\]\(#([^)\s]+)\)", contents), [title.strip().replace(" ", "-") for title in sections]
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
@@ -88,16 +113,28 @@ def test_chapter_keeps_the_policy(path):
     assert problems(notebook, path.parent) == []
 
 
-@pytest.mark.parametrize("path, following", list(zip(CHAPTERS, CHAPTERS[1:], strict=False)), ids=lambda path: path.stem)
-def test_chapter_links_to_the_next(path, following):
-    notebook = nbformat.read(path, as_version=4)
-    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    assert f"]({following.name}" in text
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_the_contents_of_a_chapter_list_all_its_sections_in_order(path):
+    listed, there = listed_and_there(nbformat.read(path, as_version=4))
+    assert listed == there
 
 
-def test_there_are_chapters():
-    stems = {path.stem for path in CHAPTERS}
-    assert stems >= {"00_start_here", "01_attention_basics", "02_flash_attention_minimal"}
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_the_links_of_a_page_lead_somewhere(path):
+    text = path.read_text(encoding="utf-8")
+    assert dead_links(text, path.parent, anchors(text)) == []
+
+
+def test_the_notebooks_are_the_chapters_of_the_course():
+    assert [path.stem for path in CHAPTERS] == [chapter.slug for chapter in course.CHAPTERS]
+
+
+@pytest.mark.parametrize("chapter", course.CHAPTERS, ids=lambda chapter: chapter.slug)
+def test_a_chapter_has_kernels_a_cheat_sheet_and_questions(chapter):
+    kernels = list((ROOT / "kernels" / chapter.slug).glob("*.cu"))
+    assert bool(kernels) == (chapter.slug not in WITHOUT_KERNELS)
+    assert (NOTEBOOKS / cheat_sheet(chapter.slug)).is_file()
+    assert importlib.import_module(f"course_utils.questions.sources.{chapter.name}").QUESTIONS
 
 
 # ---- the policy itself: each rule is seen to bite
@@ -153,6 +190,29 @@ def test_widget_state_is_found(tmp_path):
     notebook = notebook_of(checked_cell())
     notebook.metadata.widgets = {}
     assert any("metadata.widgets" in problem for problem in problems(notebook, tmp_path))
+
+
+def test_links_to_a_page_must_be_headings(tmp_path):
+    (tmp_path / "a.md").write_text("# Words\n\n### bank conflict\n\n```\n# no heading\n```\n### `ldmatrix`\n")
+    assert dead_links("[x](a.md#bank-conflict) [y](a.md) [z](a.md#ldmatrix)", tmp_path, set()) == []
+    assert dead_links("[x](a.md#bank) [y](a.md#no-heading)", tmp_path, set()) == ["a.md#bank", "a.md#no-heading"]
+
+
+@pytest.mark.parametrize(
+    "contents, complete",
+    [
+        ("[1 One](#1-One) ·\n[Two](#Two)", True),
+        ("[1 One](#1-One)", False),
+        ("[Two](#Two) · [1 One](#1-One)", False),
+        ("[1 One](#1-One) · [Two](#Two) · [3](#3-Gone)", False),
+    ],
+)
+def test_contents_that_are_not_complete_or_in_order_are_found(contents, complete):
+    bar = nbformat.v4.new_markdown_cell("## Two", metadata={"tags": ["navigation"]})
+    first = nbformat.v4.new_markdown_cell(f"# A chapter\n\n**Contents**\n{contents}\n\n[3](#3)")
+    rest = nbformat.v4.new_markdown_cell("## 1 One\n### 1.1 Part\n```\n## no section\n```\n## Two")
+    listed, there = listed_and_there(notebook_of(bar, first, rest))
+    assert (listed == there) is complete
 
 
 def test_links_inside_a_notebook_must_be_headings(tmp_path):

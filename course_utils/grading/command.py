@@ -1,4 +1,4 @@
-"""`python -m course_utils grade`, `progress` and `exercises`: the learner's and the author's commands."""
+"""`python -m course_utils grade` and `exercises`: the learner's and the author's commands."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from course_utils import measured
-from course_utils.grading import examples, progress, release
-from course_utils.grading.catalog import EXERCISE_IDS
+from course_utils import measured, progress
+from course_utils.grading import examples, release
 from course_utils.grading.grader import default_device, exercises_in, grade, grade_submission
-from course_utils.grading.progress import ProgressError, Standing
 from course_utils.grading.release import EXERCISES
-from course_utils.grading.result import WRONG, Result
+from course_utils.grading.result import Result
+from course_utils.tables import aligned
 
 EXAMPLES_SEED = 0  # the page of known submissions is the same each time
 
@@ -113,8 +112,8 @@ def _grade_paths(options: argparse.Namespace) -> int:
 def record_or_say(result: Result) -> None:
     """Keep the result; if that fails, say so and go on: the grade does not depend on it."""
     try:
-        progress.record(result)
-    except ProgressError as error:
+        progress.record_exercise(result)
+    except progress.ProgressError as error:
         print(f"Not kept: {error}", file=sys.stderr)
 
 
@@ -162,78 +161,6 @@ def _grade_examples(options: argparse.Namespace) -> int:
 def _recorded() -> measured.Measurement | None:
     """The grades that a GPU gave, if there are any."""
     return measured.load("exercises") if "exercises" in measured.recorded_names() else None
-
-
-def aligned(table: Sequence[Sequence[str]]) -> str:
-    """Rows of text with columns of equal width."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
-
-
-# ---- progress
-
-
-def add_progress_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `progress` to a command line."""
-    parser.add_argument("--json", metavar="FILE", help="write everything that is kept as JSON; - for the screen")
-    parser.add_argument("--reset", action="store_true", help="forget everything (after --json, if both are given)")
-
-
-def run_progress(options: argparse.Namespace) -> int:
-    """Carry out `progress`. Returns 0, or 1 if the store cannot be read or written."""
-    try:
-        if options.json == "-":
-            print(progress.export(), end="")
-        elif options.json:
-            Path(options.json).write_text(progress.export(), encoding="utf-8")
-        if options.reset:
-            count = progress.reset()
-            print(f"{count} exercise{'s' if count != 1 else ''} forgotten", file=sys.stderr)
-        elif not options.json:
-            print(progress_table(progress.overview()))
-    except (ProgressError, OSError) as error:
-        print(f"progress: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def progress_table(standings: Sequence[Standing]) -> str:
-    """The course's exercises with what was reached, and what to do next."""
-    by_id = {standing.exercise: standing for standing in standings}
-    table = [("exercise", "best", "attempts", "last", "next")]
-    for exercise_id in EXERCISE_IDS:
-        standing = by_id.get(exercise_id)
-        if standing is None:
-            table.append((exercise_id, "", "0", "", "open its notebook"))
-            continue
-        best = f"{standing.best.earned} of {standing.best.points}"
-        date = standing.last_at.astimezone().strftime("%Y-%m-%d")
-        table.append((exercise_id, best, str(standing.attempts), date, _next(standing)))
-    started = [by_id[exercise_id] for exercise_id in EXERCISE_IDS if exercise_id in by_id]
-    lines = [aligned(table)]
-    unfinished = [standing for standing in started if not standing.best.full]
-    if unfinished:
-        lines += ["", "What the last attempts lost points for:"]
-        lines += [line for standing in unfinished for line in _lost(standing)]
-    done = sum(standing.best.full for standing in started)
-    lines += ["", f"{done} of {len(EXERCISE_IDS)} exercises done"]
-    if todo := next((i for i in EXERCISE_IDS if i not in by_id or not by_id[i].best.full), None):
-        lines[-1] += f"; next: {EXERCISES.name}/{todo}.ipynb"
-    return "\n".join(lines)
-
-
-def _next(standing: Standing) -> str:
-    if standing.best.full:
-        return "done"
-    diagnosis = standing.last.diagnosis
-    return f"read again: {diagnosis.read_again}" if diagnosis and diagnosis.read_again else "mend it and grade again"
-
-
-def _lost(standing: Standing) -> list[str]:
-    names = dict.fromkeys(
-        part.diagnosis.name for part in standing.last.parts if part.status == WRONG and part.diagnosis
-    )
-    return [f"  {standing.exercise}: {name}" for name in names]
 
 
 # ---- exercises

@@ -13,10 +13,9 @@ from pathlib import Path
 from IPython import get_ipython
 from IPython.display import display
 
-from course_utils.grading import progress
+from course_utils import progress
 from course_utils.grading.catalog import exercise
 from course_utils.grading.grader import default_device, grade_submission
-from course_utils.grading.progress import ProgressError
 from course_utils.grading.result import Result
 from course_utils.grading.submission import Submission, read_submission
 from course_utils.widgets.frame import HERE, anywidget, esm
@@ -46,8 +45,8 @@ class Check:
         self.notes = [f"Checked {self._files()}.{again}"]
         self.notes += [_unsaved(cell) for cell in _stale_cells(submission)]
         try:
-            progress.record(self.result)
-        except ProgressError as error:
+            progress.record_exercise(self.result)
+        except progress.ProgressError as error:
             self.notes.append(f"Not kept: {error}")
 
     @property

@@ -89,7 +89,7 @@ class Figure:
 
     value: computed, in `unit`. unit: "MB", "sectors", "" for a bare number.
     tolerance: relative; 0 asks for the exact number.
-    why: how it is computed, with the drawn sizes; shown once answered, right or wrong.
+    why: how it is computed, with the drawn sizes; shown with the right number only, since it gives it away.
     mistakes: wrong figures with a name; none may lie within the tolerance of `value`.
     """
 
@@ -142,7 +142,7 @@ Source = Callable[[Random], Question]  # its name is the question's name, its do
 
 @dataclass(frozen=True)
 class Item:
-    """What is said about one part of an answer: the chosen option, a statement, a typed figure."""
+    """What is said about one part of a question: an option, a statement, a figure. OPEN: it was not answered."""
 
     status: str
     said: str

@@ -4,16 +4,19 @@ from course_utils.widgets.dsa_explorer import DsaState, dsa_explorer, dsa_state,
 from course_utils.widgets.explorer import mask_explorer
 from course_utils.widgets.fragments import warp_fragments
 from course_utils.widgets.heatmap import score_heatmap
+from course_utils.widgets.planner import Planner, planner
 from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
 
 __all__ = [
     "DsaState",
+    "Planner",
     "TileStep",
     "dsa_explorer",
     "dsa_state",
     "example_scores",
     "mask_explorer",
+    "planner",
     "score_heatmap",
     "tile_stepper",
     "tile_steps",

@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "build" / "screenshots"
 SERVER_SECONDS = 60
 
+# What lies in front of the page is this file.
+IN_FRONT = "(path) => window.jupyterapp?.shell.currentWidget?.context?.path === path"
 # Runs all cells of the notebook in front and returns its content afterwards. Waiting for an "idle" indicator instead
 # would race with the kernel's start.
 RUN_ALL_CELLS = """async () => {
@@ -34,13 +36,19 @@ SCROLL_TO_CELL = """async (index) => {
     await jupyterapp.shell.currentWidget.content.scrollToItem(index, "center");
 }"""
 
+SHUT_DOWN = """() => Promise.all([...jupyterapp.shell.widgets("main")].map((one) => one.sessionContext?.shutdown()))"""
+
+
+def wait_until_in_front(page, path: str) -> None:
+    """Returns once the page shows this file, by whatever way it was opened."""
+    page.wait_for_function(IN_FRONT, arg=path)
+
 
 class NotebookPage:
     """A notebook that was opened in JupyterLab and run from top to bottom. `seconds`: how long the cells took."""
 
-    def __init__(self, page, path: str) -> None:
+    def __init__(self, page) -> None:
         self.page = page
-        page.wait_for_function("(path) => window.jupyterapp?.shell.currentWidget?.context?.path === path", arg=path)
         result = page.evaluate(RUN_ALL_CELLS)
         self.seconds: float = result["seconds"]
         self.cells: list[dict] = result["cells"]
@@ -126,33 +134,53 @@ class Lab:
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory):
-    """JupyterLab over a copy of notebooks/, so that running a chapter changes nothing in the repository."""
+    """JupyterLab over a copy of what the chapters link to, so that running one changes nothing in the repository."""
     folder = tmp_path_factory.mktemp("lab")
-    if (ROOT / "notebooks").is_dir():
-        ignored = shutil.ignore_patterns(".ipynb_checkpoints")
-        shutil.copytree(ROOT / "notebooks", folder / "notebooks", ignore=ignored)
+    for name in ("notebooks", "docs", "kernels"):
+        ignored = shutil.ignore_patterns(".ipynb_checkpoints", "kernel-ipc-*")  # sockets of kernels at work there
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     server = Lab(folder)
     yield server
     server.stop()
 
 
 @pytest.fixture
-def open_notebook(lab, browser):
-    """open_notebook("notebooks/NN_slug.ipynb") -> NotebookPage, after running all cells."""
+def open_page(lab, browser):
+    """open_page("folder/file") -> a page that shows this file in JupyterLab, alone."""
     pages = []
 
-    def open_path(path: str) -> NotebookPage:
+    def open_path(path: str):
         page = browser.new_page(viewport={"width": 1300, "height": 1000})
         pages.append(page)
         page.set_default_timeout(60_000)
         page.goto(f"{lab.url}/lab/tree/{path}?reset")
-        return NotebookPage(page, path)
+        wait_until_in_front(page, path)
+        return page
 
     yield open_path
     for page in pages:
-        # The kernel goes with the page; a dialog about unsaved changes must not hold up the close.
-        page.evaluate("() => jupyterapp.shell.currentWidget?.sessionContext?.shutdown()")
+        # The kernels go with the page; a dialog about unsaved changes must not hold up the close.
+        page.evaluate(
+            "() => Promise.all([...jupyterapp.shell.widgets('main')].map((w) => w.sessionContext?.shutdown()))"
+        )
         page.close(run_before_unload=False)
+
+
+@pytest.fixture
+def follow():
+    """follow(link, "folder/file"): clicks a link in a page and waits for the file that it is to open."""
+
+    def click(link, path: str) -> None:
+        link.click()
+        wait_until_in_front(link.page, path)
+
+    return click
+
+
+@pytest.fixture
+def open_notebook(open_page):
+    """open_notebook("notebooks/NN_slug.ipynb") -> NotebookPage, after running all cells."""
+    return lambda path: NotebookPage(open_page(path))
 
 
 @pytest.fixture

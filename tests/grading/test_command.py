@@ -1,11 +1,11 @@
-"""`python -m course_utils grade`, `progress` and `exercises`, as a learner calls them."""
+"""`python -m course_utils grade` and `exercises`, as a learner calls them."""
 
 import json
 
 import pytest
 
-from course_utils import __main__
-from course_utils.grading import command, progress, release
+from course_utils import __main__, progress
+from course_utils.grading import command, release
 from course_utils.grading.catalog import EXERCISE_IDS
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.release import EXERCISES
@@ -55,7 +55,7 @@ def test_one_exercise_is_printed_and_kept(calls, capsys):
     ):
         assert words in out
     assert calls == [(CHAPTER, IDS[1], {"seed": 7, "device": "cpu", "isolation": "auto"})]
-    (kept,) = progress.overview()
+    (kept,) = progress.overview().exercises
     assert (kept.exercise, kept.attempts, kept.best.earned) == (IDS[1], 1, 4)
 
 
@@ -124,40 +124,6 @@ def test_examples_are_compared_and_written_as_a_page(monkeypatch, tmp_path, caps
     out = capsys.readouterr().out
     assert "the solution" in out and "lost peaks: O is not rescaled" in out
     assert f"## Title of {IDS[0]}" in page.read_text(encoding="utf-8")
-
-
-# ---- progress
-
-
-def test_progress_says_what_was_reached_and_what_comes_next(capsys):
-    assert __main__.main(["progress"]) == 0
-    assert f"next: exercises/{EXERCISE_IDS[0]}.ipynb" in capsys.readouterr().out
-    progress.record(graded(EXERCISE_IDS[0], 10))
-    progress.record(graded(EXERCISE_IDS[1], 4))
-    assert __main__.main(["progress"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["exercise", "best", "attempts", "last", "next"]
-    assert [line.split()[0] for line in lines[1:10]] == list(EXERCISE_IDS)
-    assert "10 of 10" in lines[1] and lines[1].endswith("done")
-    assert "4 of 10" in lines[2] and lines[2].endswith("read again: chapter 02, section 2")
-    assert f"  {EXERCISE_IDS[1]}: O is not rescaled" in lines
-    assert lines[-1] == f"1 of 9 exercises done; next: exercises/{EXERCISE_IDS[1]}.ipynb"
-
-
-def test_progress_is_exported_and_forgotten(tmp_path, capsys):
-    progress.record(graded(IDS[0], 4))
-    assert __main__.main(["progress", "--json", str(tmp_path / "all.json"), "--reset"]) == 0
-    assert "1 exercise forgotten" in capsys.readouterr().err
-    assert json.loads((tmp_path / "all.json").read_text(encoding="utf-8"))["exercises"][0]["attempts"] == 1
-    assert __main__.main(["progress", "--json", "-"]) == 0
-    assert json.loads(capsys.readouterr().out)["exercises"] == []
-
-
-def test_progress_that_cannot_be_read_is_an_error(capsys):
-    progress.progress_file().parent.mkdir(parents=True)
-    progress.progress_file().write_text("certainly not SQLite" * 100, encoding="utf-8")
-    assert __main__.main(["progress"]) == 1
-    assert "progress: your progress cannot be kept in" in capsys.readouterr().err
 
 
 # ---- exercises

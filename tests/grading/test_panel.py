@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 import course_utils.grading
-from course_utils.grading import panel, progress
+from course_utils import progress
+from course_utils.grading import panel
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.release import EXERCISES
 from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
@@ -58,7 +59,7 @@ def test_outside_jupyter_the_grade_is_printed(folder, grades, capsys):
     course_utils.grading.check(ID, folder)
     out = capsys.readouterr().out
     assert out.startswith(str(graded(4))) and "Checked online_softmax.cu (saved at " in out
-    assert [standing.last for standing in progress.overview()] == [graded(4)]
+    assert [standing.last for standing in progress.overview().exercises] == [graded(4)]
 
 
 def test_the_panel_takes_the_place_of_the_words(folder, grades, jupyter):
@@ -82,7 +83,7 @@ def test_the_button_checks_again(folder, grades, jupyter):
     shown.set_state({"asked": 1})
     assert states[0] is True and states[1].startswith("Checking ") and states[-1] is False
     assert shown.status.startswith("10 of 10 points. Everything is right.")
-    (kept,) = progress.overview()
+    (kept,) = progress.overview().exercises
     assert (kept.attempts, kept.best) == (2, graded(10))
 
 

@@ -9,6 +9,7 @@ from course_utils.widgets import (
     dsa_explorer,
     example_scores,
     mask_explorer,
+    planner,
     score_heatmap,
     tile_stepper,
     warp_fragments,
@@ -49,6 +50,7 @@ WIDGETS = {
     "fragments": warp_fragments,
     "mask-explorer": mask_explorer,
     "dsa-explorer": dsa_explorer,
+    "planner": planner,
 }
 LARGEST = {
     "score-heatmap": lambda: heatmap(64, 64),
@@ -56,6 +58,7 @@ LARGEST = {
     "fragments": lambda: warp_fragments(head_dim=128),
     "mask-explorer": lambda: mask_explorer(length=1024, tile=16),
     "dsa-explorer": lambda: dsa_explorer(*example_scores(256), top_k=128),
+    "planner": planner,
 }
 
 

@@ -1,0 +1,81 @@
+"""The bars at the top and at the end of a chapter's notebook, as Markdown made from the list of chapters.
+
+`.ci/tidy_notebooks.py` writes them into the notebooks; tests/test_navigation.py holds the notebooks against them.
+Links are relative to notebooks/, as JupyterLab and GitHub follow them.
+"""
+
+from __future__ import annotations
+
+import nbformat
+
+from course_utils.course import CHAPTERS, Chapter, chapter
+from course_utils.grading.catalog import EXERCISE_IDS, exercise
+
+TAG = "navigation"
+TOP, BOTTOM = "navigation-top", "navigation-bottom"  # the cells' ids
+CONTENTS = "00_start_here.ipynb#14-How-to-read-the-course"
+GLOSSARY, NOTATION = "../docs/glossary.md", "../docs/notation.md"
+
+
+def cheat_sheet(slug: str) -> str:
+    """The link to a chapter's cheat sheet."""
+    return f"../docs/cheat_sheets/{slug}.md"
+
+
+def neighbours(slug: str) -> tuple[Chapter | None, Chapter | None]:
+    """The chapters before and after this one; None at the ends of the course. Raises LookupError for another slug."""
+    at = CHAPTERS.index(chapter(slug))
+    return (CHAPTERS[at - 1] if at else None), (CHAPTERS[at + 1] if at + 1 < len(CHAPTERS) else None)
+
+
+def exercise_ids(slug: str) -> list[str]:
+    """The ids of a chapter's exercises, in the order of the course."""
+    return [one for one in EXERCISE_IDS if one.split("/")[0] == slug]
+
+
+def top(slug: str) -> str:
+    """The bar above a chapter: contents, the chapters beside it, its cheat sheet, the glossary, the notation."""
+    previous, following = neighbours(slug)
+    parts = [f"[Contents]({CONTENTS})"]
+    if previous:
+        parts.append(f"[← {_label(previous)}]({previous.slug}.ipynb)")
+    if following:
+        parts.append(f"[{_label(following)} →]({following.slug}.ipynb)")
+    parts += [f"[Cheat sheet]({cheat_sheet(slug)})", f"[Glossary]({GLOSSARY})", f"[Notation]({NOTATION})"]
+    return " · ".join(parts)
+
+
+def bottom(slug: str) -> str:
+    """The bar below a chapter: its exercises, then the chapter before and the one after with its idea."""
+    previous, following = neighbours(slug)
+    lines = []
+    if ids := exercise_ids(slug):
+        links = (f"[{exercise(one).title}](../exercises/{one}.ipynb)" for one in ids)
+        lines.append(f"**Exercise{'s' if len(ids) > 1 else ''}** " + " · ".join(links))
+    parts = [f"**Back** [{_label(previous)}]({previous.slug}.ipynb)"] if previous else []
+    if following:
+        parts.append(f"**Next** [{_label(following)}]({following.slug}.ipynb) ({following.idea})")
+    else:
+        parts.append(f"**The end of the course** [Contents]({CONTENTS})")
+    return "\n\n".join([*lines, " · ".join(parts)])
+
+
+def with_navigation(notebook: nbformat.NotebookNode, slug: str) -> nbformat.NotebookNode:
+    """The notebook of this chapter with both bars, as its first and its last cell, in the place of older ones."""
+    cells = list(notebook.cells)
+    changed = nbformat.from_dict(notebook)
+    changed.cells = [_cell(TOP, top(slug)), *cells, _cell(BOTTOM, bottom(slug))]
+    return changed
+
+
+def is_navigation(cell: nbformat.NotebookNode) -> bool:
+    """Whether a cell is one of the bars."""
+    return TAG in cell.metadata.get("tags", ()) or cell.get("id") in (TOP, BOTTOM)
+
+
+def _label(one: Chapter) -> str:
+    return f"{one.number} {one.title}"
+
+
+def _cell(name: str, text: str) -> nbformat.NotebookNode:
+    return nbformat.v4.new_markdown_cell(text, id=name, metadata={"tags": [TAG]})

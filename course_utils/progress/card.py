@@ -1,0 +1,142 @@
+"""The learner's progress in a notebook: the card at the end of a chapter, and that of the whole course.
+
+In Jupyter it is a widget that reads the store again and exports it. Without anywidget it is a page, and outside Jupyter
+it is printed.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from IPython import get_ipython
+from IPython.display import display
+
+from course_utils.course import chapter
+from course_utils.progress import pages, store
+from course_utils.progress.achievements import achievements
+from course_utils.progress.state import chapter_state, chapter_states, next_steps
+from course_utils.progress.store import Overview, ProgressError
+from course_utils.widgets.frame import HERE, anywidget, esm
+
+if anywidget is not None:
+    import traitlets
+
+EXPORTED = "attention-kernels-progress.json"
+_COMMAND = "python -m course_utils progress --json FILE"
+
+
+class Card:
+    """A chapter's card, or that of the course if `slug` is "": `title`, `summary`, `page` (HTML) and `text`.
+
+    before: what was kept before the chapter was run to its end this time: achievements since then are new.
+    """
+
+    def __init__(self, slug: str, before: Overview = Overview()) -> None:  # noqa: B008  (frozen)
+        self.slug, self._known = slug, _known(before)
+        self.title = pages.chapter_title(chapter_state(slug, Overview())) if slug else pages.COURSE_TITLE
+        self.summary = self.page = self.text = ""
+        self.read()
+
+    def read(self) -> None:
+        """Take over what is kept now. If that cannot be read, `summary` says why, and the rest stays."""
+        try:
+            kept = store.overview()
+        except ProgressError as error:
+            self.summary = f"Nothing to show: {error}"
+            self.text = f"{self.title}\n{self.summary}"
+            return
+        reached, states = achievements(kept), chapter_states(kept)
+        steps = next_steps(states, self.slug)
+        if self.slug:
+            state = chapter_state(self.slug, kept)
+            new = [one for one in reached if one.reached and one.name not in self._known]
+            self.summary = pages.chapter_summary(state, new)
+            self.page = pages.chapter_page(state, new, steps)
+            self.text = pages.chapter_text(state, new, steps)
+        else:
+            self.summary = pages.course_summary(states, reached)
+            self.page = pages.course_page(states, reached, steps)
+            self.text = pages.course_text(states, reached, steps)
+
+    @property
+    def html(self) -> str:
+        """For a notebook without the widget."""
+        said = pages.escape(self.summary)
+        return f"<p><strong>{pages.escape(self.title)}</strong><br>{said}</p>{self.page}"
+
+
+def _known(before: Overview) -> frozenset[str]:
+    """The achievements that the last card of a chapter showed."""
+    if not before.chapters:
+        return frozenset()
+    shown_at = max(one.last_at for one in before.chapters)
+    return frozenset(one.name for one in achievements(before) if one.when and one.when <= shown_at)
+
+
+if anywidget is not None:
+
+    class Panel(anywidget.AnyWidget):
+        """The widget: buttons, the state in words, and the card as HTML."""
+
+        _esm = esm("progress_card.js")
+        _css = (HERE / "widgets.css").read_text(encoding="utf-8")
+        title = traitlets.Unicode().tag(sync=True)
+        status = traitlets.Unicode().tag(sync=True)
+        page = traitlets.Unicode().tag(sync=True)
+
+        def __init__(self, card: Card, note: str = "") -> None:
+            super().__init__(title=card.title)
+            self._card = card
+            self._show(note)
+            self.on_msg(self._asked)
+
+        def _show(self, note: str) -> None:
+            self.status, self.page = "\n".join(filter(None, (self._card.summary, note))), self._card.page
+
+        def _asked(self, _: object, message: dict, __: object) -> None:
+            if message["asked"] == "refresh":
+                self._card.read()
+                self._show(f"Read again at {datetime.now():%H:%M:%S}.")
+                return
+            try:
+                self.send({"file": EXPORTED, "content": store.export()})
+            except ProgressError as error:
+                self._show(f"Not exported: {error}")
+            else:
+                self._show(f"Everything that is kept is in your downloads, {EXPORTED}. The same: {_COMMAND}")
+
+        def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
+            live, metadata = super()._repr_mimebundle_()
+            return {**live, "text/html": self._card.html, "text/plain": self._card.text}, metadata
+
+
+def finish(slug: str) -> None:
+    """Keep that this chapter was run to its end, and show its card: the last cell of a chapter.
+
+    Raises LookupError for a chapter that does not exist. A store that cannot be written is said, and raises nothing:
+    the chapter does not depend on it.
+    """
+    before, note = Overview(), ""
+    chapter(slug)
+    try:
+        before = store.overview()
+        store.record_finished(slug)
+    except ProgressError as error:
+        note = f"Not kept: {error}"
+    _show(Card(slug, before), note)
+
+
+def show() -> None:
+    """Show how far the learner is in the whole course. A store that cannot be read is said."""
+    _show(Card(""), "")
+
+
+def _show(card: Card, note: str) -> None:
+    if get_ipython() is None:
+        print("\n".join(filter(None, (card.text, note))))
+    elif anywidget is not None:
+        display(Panel(card, note))
+    else:
+        display({"text/html": card.html, "text/plain": card.text}, raw=True)
+        if note:
+            print(note)

@@ -1,0 +1,111 @@
+"""How far a learner is, chapter by chapter, and what comes next: from what is kept and the lists of the course."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course_utils.course import CHAPTERS, Chapter, chapter
+from course_utils.grading.catalog import EXERCISE_IDS
+from course_utils.progress.store import Answered, Finished, Overview, Standing
+from course_utils.questions.catalog import question_ids
+
+QUESTIONS_HEADING = "Questions"
+
+
+@dataclass(frozen=True)
+class ChapterState:
+    """One chapter: whether it was run to its end, its questions and its exercises by id, in their order.
+
+    None where a question was not answered, or an exercise not graded. What is kept about ids that this edition of the
+    course does not have is left out.
+    """
+
+    chapter: Chapter
+    finished: Finished | None
+    questions: dict[str, Answered | None]
+    exercises: dict[str, Standing | None]
+
+    @property
+    def open_questions(self) -> list[str]:
+        """Those without a right answer so far."""
+        return [one for one, kept in self.questions.items() if kept is None or kept.right_at is None]
+
+    @property
+    def open_exercises(self) -> list[str]:
+        """Those without all their points so far."""
+        return [one for one, kept in self.exercises.items() if kept is None or not kept.best.full]
+
+    @property
+    def questions_right(self) -> int:
+        """How many have a right answer."""
+        return len(self.questions) - len(self.open_questions)
+
+    @property
+    def exercises_done(self) -> int:
+        """How many have all their points."""
+        return len(self.exercises) - len(self.open_exercises)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something to do next, and the notebook to do it in.
+
+    path: relative to the repository's root. heading: where in the notebook ("Questions"); "" for its beginning.
+    """
+
+    words: str
+    path: str
+    heading: str = ""
+
+
+def chapter_state(slug: str, kept: Overview) -> ChapterState:
+    """Raises LookupError for a chapter that does not exist."""
+    exercises = {one.exercise: one for one in kept.exercises}
+    questions = {one.question: one for one in kept.questions}
+    return ChapterState(
+        chapter=chapter(slug),
+        finished=next((one for one in kept.chapters if one.slug == slug), None),
+        questions={one: questions.get(one) for one in question_ids(slug)},
+        exercises={one: exercises.get(one) for one in EXERCISE_IDS if one.startswith(f"{slug}/")},
+    )
+
+
+def chapter_states(kept: Overview) -> list[ChapterState]:
+    """All chapters, in the order of the course."""
+    return [chapter_state(one.slug, kept) for one in CHAPTERS]
+
+
+def next_steps(states: list[ChapterState], slug: str = "") -> list[Step]:
+    """At most one chapter to run, one with open questions, one exercise; none once everything is done.
+
+    slug: the chapter where the learner is: what is open in it and behind it comes before what was left open earlier.
+    """
+    here = next((n for n, state in enumerate(states) if state.chapter.slug == slug), 0)
+    ahead = states[here:] + states[:here]
+    steps = []
+    if state := next((state for state in ahead if not state.finished), None):
+        steps.append(Step(f"Run chapter {state.chapter.number}, {state.chapter.title}", notebook(state.chapter.slug)))
+    # A chapter that was not run yet has its turn with its questions and exercises later.
+    known = [state for state in ahead if state.finished]
+    if state := next((state for state in known if state.open_questions), None):
+        open_ones = counted(len(state.open_questions), "open question")
+        words = f"Answer the {open_ones} of chapter {state.chapter.number}"
+        steps.append(Step(words, notebook(state.chapter.slug), QUESTIONS_HEADING))
+    if found := next((one for state in known for one in state.open_exercises), None):
+        steps.append(Step(f"Solve the exercise {found.split('/')[1]}", exercise_notebook(found)))
+    return steps
+
+
+def notebook(slug: str) -> str:
+    """A chapter's notebook, relative to the repository's root."""
+    return f"notebooks/{slug}.ipynb"
+
+
+def exercise_notebook(exercise_id: str) -> str:
+    """An exercise's notebook, relative to the repository's root."""
+    return f"exercises/{exercise_id}.ipynb"
+
+
+def counted(count: int, noun: str) -> str:
+    """ "1 exercise", "3 exercises"."""
+    return f"{count} {noun}{'s' if count != 1 else ''}"

@@ -1,0 +1,56 @@
+"""The questions of the course, by id: `<slug>/<name of the source function>`, such as "01_attention_basics/tiles"."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from random import Random
+
+from course_utils.course import chapter
+from course_utils.questions.question import Question, Source
+
+
+def question_ids(slug: str) -> tuple[str, ...]:
+    """The ids of a chapter's questions, in the order in which they are asked; none if it has no sources yet.
+
+    Raises LookupError for a chapter that does not exist.
+    """
+    return tuple(f"{slug}/{one.__name__}" for one in _sources(slug))
+
+
+def source(question_id: str) -> Source:
+    """The function behind the id. Raises LookupError, which lists the ids of the chapter."""
+    slug, _, name = question_id.partition("/")
+    for one in _sources(slug):
+        if one.__name__ == name:
+            return one
+    raise LookupError(
+        f"question_id: got {question_id!r}, takes one of {', '.join(question_ids(slug)) or 'none yet in ' + slug}"
+    )
+
+
+def question(question_id: str, seed: int) -> Question:
+    """The question with the sizes that `seed` draws: the same in every process and version of Python.
+
+    Raises LookupError for an unknown id, TypeError for a seed that is no int.
+    """
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise TypeError(f"seed: got {seed!r}, takes an int")
+    # hash() of a text differs between processes, and how Random takes a text is not promised to stay as it is.
+    digest = hashlib.sha256(f"{seed} {question_id}".encode()).digest()
+    return source(question_id)(Random(int.from_bytes(digest[:8], "big")))
+
+
+def title(question_id: str) -> str:
+    """A few words on what is asked: the first line of the source's docstring. Raises LookupError."""
+    return (source(question_id).__doc__ or "").strip().partition("\n")[0].rstrip(".")
+
+
+def _sources(slug: str) -> tuple[Source, ...]:
+    module = f"course_utils.questions.sources.{chapter(slug).name}"
+    try:
+        return importlib.import_module(module).QUESTIONS
+    except ModuleNotFoundError as error:
+        if error.name != module:  # something that the sources import is missing
+            raise
+        return ()

@@ -1,0 +1,361 @@
+"""Questions of chapter 08: what fits, the floors, whether flash is on, and in which order to try."""
+
+from __future__ import annotations
+
+from random import Random
+
+from course_utils import costs, planner
+from course_utils.devices import DEVICES
+from course_utils.planner import amount, duration
+from course_utils.questions.question import (
+    Aggregate,
+    Choice,
+    Figure,
+    Grid,
+    Mistake,
+    Number,
+    Option,
+    Source,
+    TradeOff,
+    TrueFalse,
+    Votes,
+)
+
+GLANCE = "2 Three choices at a glance"
+FITS = "3 What fits, and the least time"
+PLANNER = "4 The planner"
+MEASURED = "5 Measured"
+BACKEND = "6 Is flash really on?"
+QUALITY = "7 Quality before sparse"
+WRONG = "8 What can go wrong"
+
+
+def out_of_memory(draw: Random) -> Choice:
+    """The first thing to try"""
+    length, name = draw.choice(((65536, "H200"), (32768, "A100 40 GB"), (65536, "H100")))
+    plan = planner.plan(length, device=name)
+    square, flash = plan.methods["dense"].parts[4], plan.methods["flash"]
+    options = [
+        Option(
+            "Ask which attention kernel really runs, and turn flash on.",
+            f"An allocation of {amount(square.bytes)} is a matrix of the size of S. Flash never makes "
+            f"one: {amount(flash.memory_bytes)} "
+            "in all, and the output stays the same.",
+            right=True,
+        ),
+        Option(
+            "Train with a sliding window.",
+            "That changes the model, and the matrix of scores is only avoided by a kernel that skips it anyway.",
+        ),
+        Option(
+            "Retrieve, and put a quarter of the tokens into the context.",
+            "It would fit, but the model then never sees the other tokens. Something that loses nothing comes first.",
+        ),
+        Option(
+            "Halve the head dimension.",
+            "Look at the allocation that fails: the scores have no d. Another model would be needed as well.",
+        ),
+    ]
+    draw.shuffle(options)
+    return Choice(
+        f"A layer with 16 heads of d = 128 in fp16 runs out of memory at {length:,} tokens on an "
+        f"{name}: torch tried to "
+        f"allocate {amount(square.bytes)}. What comes first?",
+        tuple(options),
+        BACKEND,
+        kind="scenario",
+    )
+
+
+def what_a_mask_saves(draw: Random) -> Choice:
+    """What a window does to memory"""
+    window, length = draw.choice((512, 1024, 4096)), draw.choice((32768, 65536, 131072))
+    options = [
+        Option(
+            "Nothing: Q, K, V, O and the log-sum-exp stay.",
+            "Flash stores no scores, so there is nothing of size L² left that a pattern could make smaller.",
+            right=True,
+        ),
+        Option(
+            f"It falls to {window / length:.2%}, as the pairs do.",
+            "That is about what happens to the FLOPs. Which tensor in memory has an entry for each pair?",
+        ),
+        Option(
+            "It falls by half, since only V is still read whole.",
+            "Every key is in the window of some query, and so is its value.",
+        ),
+        Option(
+            "It grows, by a mask of one byte for each pair.",
+            "That would be a dense mask. A kernel of ranges computes which tiles to visit, and stores no mask.",
+        ),
+    ]
+    draw.shuffle(options)
+    return Choice(
+        f"At {length:,} tokens, flash attention is replaced by a range kernel with a window of "
+        f"{window:,}. What becomes of "
+        "the memory that the layer needs, at prefill?",
+        tuple(options),
+        GLANCE,
+    )
+
+
+def below_the_window(draw: Random) -> TrueFalse:
+    """A window on short inputs"""
+    window = draw.choice((1024, 2048, 4096))
+    holds = draw.choice((True, False))
+    length = window // 2 if holds else 8 * window
+    pairs = costs.window_pairs(length, window)
+    return TrueFalse(
+        f"A causal window of {window:,} keys saves no FLOPs at {length:,} tokens.",
+        holds,
+        f"It keeps {pairs:,} of {costs.attended_pairs(length, length, True):,} causal pairs. As long "
+        "as L is at most the "
+        "window, it hides nothing; beyond, the work grows with L and no longer with its square.",
+        MEASURED,
+    )
+
+
+def silent_fallback(draw: Random) -> Votes:
+    """What turns flash off"""
+    length = draw.choice((4096, 8192))
+    statements = [
+        Option(
+            "The inputs are fp32.",
+            "Torch's flash kernel takes fp16 and bf16 only, since tensor cores do its products.",
+            right=True,
+        ),
+        Option(
+            f"A causal mask is passed as a bool tensor `attn_mask` [{length}, {length}].",
+            "The kernel takes no mask tensor. The same mask as `is_causal=True` is part of it.",
+            right=True,
+        ),
+        Option(
+            "The batch is 1.",
+            "A batch of 1 with few tokens may leave the GPU half idle, but the kernel takes it.",
+        ),
+        Option(
+            f"The length is {length - 3}, no multiple of the tile.",
+            "Ragged lengths are masked in the last tile. The kernel takes them.",
+        ),
+    ]
+    draw.shuffle(statements)
+    return Votes(
+        "Which of these keeps `scaled_dot_product_attention` from torch's flash kernel on a recent GPU? Mark all.",
+        tuple(statements),
+        BACKEND,
+    )
+
+
+def pick_for_a_target(draw: Random) -> TradeOff:
+    """Under the target, with the least risk"""
+    name, length, target_ms = draw.choice((("H200", 32768, 20), ("H200", 131072, 20), ("A100 80 GB", 65536, 40)))
+    plan = planner.plan(length, device=name)
+    rows = {key: plan.methods[key] for key in ("dense", "flash", "sparse")}
+    exact = {"dense": "yes", "flash": "yes", "sparse": "no"}
+    within = [key for key in ("flash", "sparse") if rows[key].fits and rows[key].seconds * 1e3 <= target_ms]
+    best = within[0]
+    flash = rows["flash"]
+    why = {
+        "dense": f"It needs {amount(rows['dense'].memory_bytes)}, and its floor is {duration(rows['dense'].seconds)}.",
+        "flash": (
+            "It fits, its floor is below the target, and the output stays what it was."
+            if best == "flash"
+            else f"Its floor is {duration(flash.seconds)}, and no kernel can be faster than its floor."
+        ),
+        "sparse": (
+            "The only one with a floor below the target; whether the model bears it, a quality check must say."
+            if best == "sparse"
+            else "It is fast, but it leaves keys out. Is there an exact way whose floor is below the target?"
+        ),
+    }
+    options = [
+        Option(
+            planner.TITLES[key],
+            why[key],
+            right=key == best,
+            figures=(amount(row.memory_bytes), duration(row.seconds), exact[key]),
+        )
+        for key, row in rows.items()
+    ]
+    draw.shuffle(options)
+    return TradeOff(
+        f"{length:,} tokens, 16 heads of d = 128, fp16, causal, on an {name} with "
+        f"{amount(DEVICES[name].memory_bytes)}. The "
+        f"target is {target_ms} ms for a layer. Which one would you try first: fits, may meet the target, least risk?",
+        ("memory", "time floor", "exact"),
+        tuple(options),
+        PLANNER,
+    )
+
+
+def scores_of_a_layer(draw: Random) -> Number:
+    """What S and P take"""
+    length, batch, heads = draw.choice((2048, 4096, 8192)), draw.choice((4, 6, 8)), draw.choice((12, 16, 32))
+    one = costs.score_matrix_bytes(batch, heads, length, length, 2)
+    value = costs.score_matrix_bytes(batch, heads, length, length, 2, matrices=2) / 1e9
+    return Number(
+        f"Dense attention, written out: batch {batch}, {heads} heads, {length:,} tokens, fp16. How "
+        "many GB (10⁹ bytes) do "
+        "S and P take together?",
+        Figure(
+            value,
+            "GB",
+            f"2 matrices · {batch} · {heads} · {length:,}² · 2 bytes = {value:.4g} GB.",
+            tolerance=0.02,
+            mistakes=(
+                Mistake(one / 1e9, "That is one of the two matrices. Both are alive when P is written."),
+                Mistake(value / batch, "That is one sequence of the batch. Each has its own scores."),
+                Mistake(value / heads, "That is one head. Each has its own scores."),
+            ),
+        ),
+        FITS,
+    )
+
+
+def parts_of_flash(draw: Random) -> Aggregate:
+    """What flash needs"""
+    length, heads = draw.choice((8192, 16384, 32768)), draw.choice((16, 32))
+    kv_heads = draw.choice((4, 8))
+    plan = planner.plan(length, heads=heads, kv_heads=kv_heads)
+    sizes = {part.name: part.bytes / 1e6 for part in plan.methods["flash"].parts}
+    no_sharing = costs.kv_cache_bytes(length, heads, 128) / 1e6
+    return Aggregate(
+        f"Flash attention of one sequence: {length:,} tokens, {heads} query heads, {kv_heads} key "
+        "heads (GQA), d = 128, "
+        "fp16. What does it need in device memory, in MB (10⁶ bytes)?",
+        (
+            (
+                "Q and O",
+                Figure(
+                    sizes["Q"] + sizes["O"],
+                    "MB",
+                    f"Two tensors of {heads} · {length:,} · 128 numbers of 2 bytes.",
+                    tolerance=0.01,
+                    mistakes=(Mistake(sizes["Q"], "That is Q alone; the output is as large."),),
+                ),
+            ),
+            (
+                "K and V",
+                Figure(
+                    sizes["K"] + sizes["V"],
+                    "MB",
+                    f"Two tensors of {kv_heads} · {length:,} · 128 numbers of 2 bytes: key heads, not query heads.",
+                    tolerance=0.01,
+                    mistakes=(
+                        Mistake(no_sharing, "With GQA several query heads share a key head. How many are kept?"),
+                    ),
+                ),
+            ),
+            (
+                "log-sum-exp",
+                Figure(
+                    sizes["log-sum-exp, fp32"],
+                    "MB",
+                    f"One fp32 number for each of {heads} · {length:,} rows.",
+                    tolerance=0.01,
+                    mistakes=(Mistake(sizes["log-sum-exp, fp32"] / 2, "It is kept in fp32, whatever the inputs are."),),
+                ),
+            ),
+        ),
+        FITS,
+    )
+
+
+def which_fits(draw: Random) -> Grid:
+    """Memory by length"""
+    heads = draw.choice((8, 16))
+    lengths = draw.choice(((4096, 16384), (8192, 32768)))
+
+    def cell(length: int, name: str) -> Figure:
+        method = planner.plan(length, heads=heads).methods[name]
+        value = method.memory_bytes / 1e9
+        tensors = sum(part.bytes for part in method.parts if part.name in "QKVO") / 1e9
+        if name == "dense":
+            why = f"Q, K, V and O: {tensors:.3g} GB; S and P: 2 · {heads} · {length:,}² · 2 bytes."
+            mistakes = (Mistake((value + tensors) / 2, "S and P are two matrices: count both."),)
+        else:
+            why = f"Q, K, V and O: {tensors:.3g} GB, and one fp32 number a row."
+            mistakes = (Mistake(tensors / 2, "Four tensors of L · d numbers a head: Q, K, V and O."),)
+        return Figure(value, "GB", why, tolerance=0.02, mistakes=mistakes)
+
+    return Grid(
+        f"One sequence, {heads} heads of d = 128, fp16. How much device memory does a layer need, inputs and output "
+        "included, in GB (10⁹ bytes)?",
+        ("dense, written out", "flash"),
+        tuple(f"L = {length:,}" for length in lengths),
+        tuple(tuple(cell(length, name) for length in lengths) for name in ("dense", "flash")),
+        FITS,
+    )
+
+
+def floor_of_flash(draw: Random) -> Number:
+    """A time floor"""
+    name, length = draw.choice(("A100 80 GB", "H200", "L4")), draw.choice((16384, 32768))
+    where = DEVICES[name]
+    method = planner.plan(length, device=name).methods["flash"]
+    return Number(
+        f"Causal flash attention, {length:,} tokens, 16 heads of d = 128, fp16, on an {name}: "
+        f"{where.half_flops / 1e12:g} TFLOP/s on tensor cores, {where.bandwidth / 1e9:,g} GB/s. What "
+        "is its time floor?",
+        Figure(
+            method.seconds * 1e3,
+            "ms",
+            f"{method.flops:.3g} FLOP over the peak are {duration(method.arithmetic_seconds)}; "
+            f"{amount(method.least_bytes)} "
+            f"over the bandwidth are {duration(method.memory_seconds)}. The larger one is the floor.",
+            tolerance=0.03,
+            mistakes=(
+                Mistake(method.seconds * 2e3, "Is the masked half computed? Flash skips the tiles above the diagonal."),
+                Mistake(method.memory_seconds * 1e3, "That is the bytes' floor. The larger of the two counts."),
+                Mistake(method.seconds * 5e2, "A multiply-add counts 2 FLOP, and there are two products, QKᵀ and PV."),
+            ),
+        ),
+        FITS,
+    )
+
+
+def quality_check(draw: Random) -> Choice:
+    """Before a window goes in"""
+    share = draw.choice((93, 95, 97))
+    options = [
+        Option(
+            "The kept share of each head, and then the task's own score.",
+            "A mean hides the head that loses nearly all; and only the task says whether that head was needed.",
+            right=True,
+        ),
+        Option(
+            f"Nothing: {share} % of the mass is kept.",
+            "That is a mean. One head of twenty may have lost everything, such as the one that looks up names.",
+        ),
+        Option(
+            "Whether the outputs agree with SDPA under the same mask.",
+            "That tests the kernel, and must hold anyway. It says nothing about what the mask leaves out.",
+        ),
+        Option(
+            "The speed at the longest length.",
+            "It was the reason to try. Whether the answers are still right is another question.",
+        ),
+    ]
+    draw.shuffle(options)
+    return Choice(
+        f"A window keeps {share} % of the attention mass, as a mean over all heads of a trained "
+        "model. What do you look at "
+        "before it goes in?",
+        tuple(options),
+        QUALITY,
+        kind="scenario",
+    )
+
+
+QUESTIONS: tuple[Source, ...] = (
+    what_a_mask_saves,
+    scores_of_a_layer,
+    parts_of_flash,
+    which_fits,
+    floor_of_flash,
+    below_the_window,
+    silent_fallback,
+    out_of_memory,
+    pick_for_a_target,
+    quality_check,
+)

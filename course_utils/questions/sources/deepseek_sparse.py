@@ -1,0 +1,432 @@
+"""Questions of chapter 05: the latent cache, the indexer, top-k, the sparse core, and what all of it costs."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import torch
+
+from course_utils import costs, measured, reference
+from course_utils.operators import quantize_e4m3
+from course_utils.questions.question import (
+    Aggregate,
+    Choice,
+    Figure,
+    Grid,
+    Mistake,
+    Number,
+    Option,
+    TradeOff,
+    TrueFalse,
+    Votes,
+)
+
+LAYERS = 61  # of DeepSeek-V3.2
+SIZES = costs.V3_2
+E4M3_MAX = torch.finfo(torch.float8_e4m3fn).max
+
+
+def _shuffled(draw: Random, *options: Option) -> tuple[Option, ...]:
+    return tuple(draw.sample(options, len(options)))
+
+
+# ---------------------------------------------------------------------------------------------- 2 latent attention
+
+
+def three_caches(draw: Random) -> Grid:
+    """Three caches"""
+    length, groups = draw.choice([16384, 32768, 65536, 131072]), draw.choice([4, 8, 16])
+    heads, width, row = SIZES.n_heads, SIZES.qk_nope_head_dim, SIZES.kv_lora_rank + SIZES.qk_rope_head_dim
+
+    def line(per_token: int, how: str, *wrong: tuple[int, str]) -> tuple[Figure, Figure]:
+        return (
+            Figure(per_token, "bytes", f"{how} = {per_token:,}.", mistakes=tuple(Mistake(*one) for one in wrong)),
+            Figure(
+                LAYERS * length * per_token / 1e9,
+                "GB",
+                f"{per_token:,} · {length:,} tokens · {LAYERS} layers.",
+                tolerance=0.02,
+                mistakes=(Mistake(length * per_token / 1e9, f"That is one layer of {LAYERS}."),),
+            ),
+        )
+
+    return Grid(
+        f"Caches in bf16: bytes for a token in one layer, and GB for {length:,} tokens in {LAYERS} layers.",
+        (f"multi-head, {heads} heads of {width}", f"grouped-query, {groups} heads of {width}", "MLA of DeepSeek-V3.2"),
+        ("one token, one layer", f"{length:,} tokens, {LAYERS} layers"),
+        (
+            line(
+                costs.kv_cache_bytes(1, heads, width),
+                f"2 · {heads} · {width} numbers of 2 bytes",
+                (heads * width * 2, "That is K alone: V is kept as well."),
+            ),
+            line(
+                costs.kv_cache_bytes(1, groups, width),
+                f"2 · {groups} · {width} numbers of 2 bytes",
+                (groups * width * 2, "That is K alone: V is kept as well."),
+                (
+                    costs.kv_cache_bytes(1, heads, width),
+                    f"That is {heads} heads. Grouped queries share the keys and values of {groups}.",
+                ),
+            ),
+            line(
+                costs.mla_cache_bytes(1),
+                f"{SIZES.kv_lora_rank} numbers of the latent, {SIZES.qk_rope_head_dim} of the RoPE key, 2 bytes each: "
+                f"2 · {row}",
+                (2 * 2 * SIZES.kv_lora_rank, "V comes from the same latent: no factor 2. And the RoPE key is missing."),
+                (2 * SIZES.kv_lora_rank, "The RoPE key, which all heads share, is kept beside the latent."),
+                (2 * 2 * row, "V comes from the same latent as K: it is kept once, not twice."),
+            ),
+        ),
+        read_again="2 Multi-head latent attention",
+    )
+
+
+def absorption(draw: Random) -> TrueFalse:
+    """What absorption saves"""
+    ratio = costs.mla_pair_flops() / costs.mha_pair_flops()
+    per_byte = costs.mla_pair_flops() / costs.mla_cache_bytes(1)
+    unpacked = 2 * SIZES.n_heads * (SIZES.qk_nope_head_dim + SIZES.qk_rope_head_dim + SIZES.v_head_dim)
+    why = (
+        f"Per pair it takes {ratio:.1f} times as many FLOPs as keys and values that lie ready. What it saves is memory "
+        f"traffic: {costs.mla_cache_bytes(1):,} bytes a key instead of {unpacked:,}, {per_byte:.0f} FLOP per byte. "
+        "It is exact: the matrices are only multiplied in another order."
+    )
+    statement, holds = draw.choice(
+        [
+            ("Absorption makes a pair cheaper in FLOPs than plain multi-head attention with K and V ready.", ratio < 1),
+            ("Absorption takes more FLOPs per pair than plain multi-head attention with K and V ready.", ratio > 1),
+            ("Absorption is an approximation: the model must be trained with it.", False),
+            (
+                "Absorption pays in decoding because far fewer bytes are read for each key.",
+                costs.mla_cache_bytes(1) < unpacked,
+            ),
+        ]
+    )
+    return TrueFalse(statement, holds, why, read_again="What absorption saves, and what it does not")
+
+
+# ---------------------------------------------------------------------------------------------- 4 to 7 the kernels
+
+
+def index_score_by_hand(draw: Random) -> Number:
+    """An index score by hand"""
+    while True:
+        dots = [draw.choice([3, 4, 5]), draw.choice([-4, -3, -2]), draw.choice([1, 2]), draw.choice([2, 3])]
+        weights = [draw.choice([2, 3]), draw.choice([1, 2]), draw.choice([-2, -1]), 1]
+        order = draw.sample(range(4), 4)
+        dots, weights = [dots[n] for n in order], [weights[n] for n in order]
+        heads = torch.tensor(dots)[None, :, None].float()  # against a key of one number, 1
+        score = int(reference.lightning_indexer(heads, torch.ones(1, 1), torch.tensor(weights)[None]))
+        linear = sum(w * dot for w, dot in zip(weights, dots, strict=True))
+        positive = sum(max(w * dot, 0) for w, dot in zip(weights, dots, strict=True))
+        if linear >= 0 and len({score, linear, positive, sum(dots)}) == 4:
+            break
+    terms = " + ".join(f"{w if w > 0 else f'({w})'} · ReLU({dot})" for w, dot in zip(weights, dots, strict=True))
+    return Number(
+        f"A query's four index heads have the products q · k = {', '.join(map(str, dots))} with a key, and the weights "
+        f"w = {', '.join(map(str, weights))}. What is the key's score I?",
+        Figure(
+            score,
+            "",
+            f"{terms} = {score}. A negative product counts as nothing, a negative weight counts against.",
+            mistakes=(
+                Mistake(linear, "That is without the ReLU. A negative product counts as nothing."),
+                Mistake(
+                    positive, "ReLU stands around each product, not around product and weight: weights may be negative."
+                ),
+                Mistake(sum(dots), "That is the sum of the products. Each head has a weight, and a ReLU."),
+            ),
+        ),
+        read_again="4 The lightning indexer",
+    )
+
+
+def scale_of_a_vector(draw: Random) -> Number:
+    """The scale of a vector"""
+    largest = draw.choice([3.2, 9.6, 12.8, 27.2, 41.6])
+    exponent = round(math.log2(quantize_e4m3(torch.tensor([largest]))[1]))
+    return Number(
+        f"The largest number of a vector is {largest}. Divided by the vector's scale, as what number does it go into "
+        "E4M3 (before it is rounded there)?",
+        Figure(
+            largest / 2.0**exponent,
+            "",
+            f"{largest} / 448 lies between 2^{exponent - 1} and 2^{exponent}; the scale is rounded up to 2^{exponent}. "
+            f"{largest} · 2^{-exponent} lies between 224 and 448.",
+            tolerance=0.005,
+            mistakes=(
+                Mistake(
+                    largest / 2.0 ** (exponent - 1), "The scale was rounded down: this does not fit, 448 is the end."
+                ),
+                Mistake(
+                    E4M3_MAX,
+                    "That takes max|x| / 448 itself for the scale. It is no power of two: scaling would round, too.",
+                ),
+            ),
+        ),
+        read_again="E4M3",
+    )
+
+
+def test_of_top_k(draw: Random) -> Choice:
+    """A test of top-k"""
+    k, queries = draw.choice([256, 512, 2048]), draw.choice([8, 64])
+    return Choice(
+        f"A new top-k kernel, k = {k}, is compared with `torch.topk` on {queries} rows of the indexer's scores. "
+        "The indices of some rows differ, their sorted scores agree. What now?",
+        _shuffled(
+            draw,
+            Option(
+                "Compare the sorted scores, that no index occurs twice, and that none is illegal.",
+                "Scores behind a ReLU are often exactly equal, and any of the equal ones is right: top-k is a set.",
+                right=True,
+            ),
+            Option(
+                "The kernel is wrong: `torch.topk` is the reference.",
+                "Where scores are equal, PyTorch's own choice is one of many, and it promises none of them.",
+            ),
+            Option(
+                "Test with normal random scores instead, where the indices agree.",
+                "Then the case that is the normal one here, equal scores, is never tested. A kernel that fails on it "
+                "passes.",
+            ),
+            Option(
+                "Add a small random number to each score, so that none are equal.",
+                "That tests scores which the indexer never writes, and hides what the kernel does with long runs of "
+                "equal ones.",
+            ),
+        ),
+        read_again="6 Top-k without sorting",
+        kind="scenario",
+    )
+
+
+def tiles_without_neighbours(draw: Random) -> Choice:
+    """Tensor cores for a list per query"""
+    k = draw.choice([512, 1024, 2048])
+    return Choice(
+        f"No two queries have the same list of {k} keys. Why can `sparse_mla.cu` use tensor cores, and `csr_gather.cu` "
+        "of chapter 04 cannot?",
+        _shuffled(
+            draw,
+            Option(
+                "The rows of its products are the heads of one query, which share the list and the latent rows.",
+                f"A gathered tile of latents serves {SIZES.n_heads} heads: a matrix product, for a single query.",
+                right=True,
+            ),
+            Option(
+                "It sorts the queries, so that neighbours have similar lists.",
+                "No kernel of the chapter moves a query. Each block of threads has one query, with its own list.",
+            ),
+            Option(
+                "It computes all keys of the blocks in which the chosen ones lie, and masks the others.",
+                "That is what block lists do, and NSA by its choice of blocks. Here only chosen rows are loaded.",
+            ),
+            Option(
+                f"{k} keys are many enough; the lists of chapter 04 were too short.",
+                "A single query with plain heads stays a vector times a matrix, however long its list is.",
+            ),
+        ),
+        read_again="7 The sparse core",
+    )
+
+
+# ---------------------------------------------------------------------------------------------- 10 cost
+
+
+def last_token(draw: Random) -> Aggregate:
+    """FLOPs of the last token"""
+    length, k = draw.choice([16384, 32768, 65536, 131072, 262144]), draw.choice([512, 1024, 2048])
+    pair, index_pair = costs.mla_pair_flops(), costs.indexer_pair_flops()
+    return Aggregate(
+        f"The last of {length:,} tokens, one layer with DeepSeek-V3.2's widths, but k = {k}: a pair takes the indexer "
+        f"{index_pair:,} FLOP and the core {pair:,}. How many MFLOP are that?",
+        (
+            (
+                "indexer",
+                Figure(
+                    costs.indexer_flops(1, length) / 1e6,
+                    "MFLOP",
+                    f"It looks at every key: {length:,} · {index_pair:,}.",
+                    tolerance=0.01,
+                    mistakes=(
+                        Mistake(
+                            index_pair * k / 1e6, f"That is {k} keys. The choice comes after all of them have a score."
+                        ),
+                        Mistake(index_pair / 1e6, "The indexer is not O(1): that is a single key."),
+                    ),
+                ),
+            ),
+            (
+                "sparse core",
+                Figure(
+                    costs.sparse_mla_flops(1, length, k) / 1e6,
+                    "MFLOP",
+                    f"It attends to the chosen keys only: {k} · {pair:,}.",
+                    tolerance=0.01,
+                    mistakes=(
+                        Mistake(costs.mla_flops(1, length) / 1e6, "That is dense attention, to every key."),
+                        Mistake(
+                            k * costs.mha_pair_flops() / 1e6,
+                            "That is multi-head mode, with K and V unpacked. The core attends to latents.",
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        read_again="10 What it costs",
+    )
+
+
+def where_indexer_meets_core(draw: Random) -> Number:
+    """Where the indexer meets the core"""
+    k, faster = draw.choice([512, 1024, 2048]), draw.choice([1, 1.5, 2])
+    even = costs.indexer_core_crossover(k, index_speed=faster)
+    ratio = costs.mla_pair_flops() / costs.indexer_pair_flops()
+    mistakes = [
+        Mistake(
+            costs.dsa_dense_crossover(k, index_speed=faster),
+            "That is where DSA costs as much as dense attention, which is much earlier.",
+        ),
+        Mistake(ratio * faster, "That is how many times as fast a pair is scored. The core has k pairs."),
+    ]
+    if faster > 1:
+        mistakes += [
+            Mistake(even / faster, "That is where the FLOPs are equal. The indexer's take less time each."),
+            Mistake(even / faster**2, "A faster indexer stays ahead for longer, not for shorter."),
+        ]
+    return Number(
+        f"k = {k}, widths of DeepSeek-V3.2. The indexer's FLOPs run at {faster:g} times the core's speed. At how many "
+        "keys does the indexer take as long as the core?",
+        Figure(
+            even,
+            "keys",
+            f"The core takes {k} · {costs.mla_pair_flops():,} FLOP. The indexer takes {costs.indexer_pair_flops():,} a "
+            f"key, {ratio:g} times fewer, at {faster:g} times the speed: {k} · {ratio:g} · {faster:g}.",
+            tolerance=0.01,
+            mistakes=tuple(mistakes),
+        ),
+        read_again="10 What it costs",
+    )
+
+
+def way_to_attend(draw: Random) -> TradeOff:
+    """The way to attend"""
+    queries, length = draw.choice([(1, 1024), (1, 65536), (8192, 8192), (65536, 65536)])
+    speeds = {row["name"]: row for row in measured.load("00_start_here").rows}
+    peak = 1e12 * speeds["bf16 matrix product, tensor cores"]["tflop_per_s"]
+    bandwidth = 1e9 * speeds["device memory copy"]["gb_per_s"]
+    key, value = SIZES.qk_nope_head_dim + SIZES.qk_rope_head_dim, SIZES.v_head_dim
+    unpacked = 2 * SIZES.n_heads * (key + value)  # bytes of K and V of a token, and as many of Q and O
+    pairs = costs.attended_pairs(queries, length, is_causal=True)
+    rebuilt = 0 if queries == 1 else costs.rebuild_flops(length)  # decoding: they lie in the cache
+    sparse = costs.dsa_work(queries, length)
+    ways = {
+        "dense, absorbed": (costs.mla_flops(queries, length), costs.mla_work(queries, length).bytes_moved),
+        "dense, multi-head mode, K and V unpacked": (
+            pairs * costs.mha_pair_flops() + rebuilt,
+            unpacked * (queries + length),
+        ),
+        f"DSA, k = {costs.TOP_K}": (sum(part.flops for part in sparse), sum(part.bytes_moved for part in sparse)),
+    }
+    floors = {name: costs.time_floor(*cost, peak, bandwidth) for name, cost in ways.items()}
+    best = min(floors, key=floors.get)
+    unit, time = (1e-6, "µs") if queries == 1 else (1e-3, "ms")
+
+    def option(name: str) -> Option:
+        flops, moved = ways[name]
+        bound = "FLOPs" if flops / peak > moved / bandwidth else "bytes"
+        times = f"its {bound} take {floors[name] / unit:.2f} {time}"
+        why = f"The longer of its two: {times}. " + (
+            "The others take longer." if name == best else "Another one has a lower floor."
+        )
+        return Option(
+            name, why, right=name == best, figures=(f"{flops / (unit * 1e15):,.2f}", f"{moved / (unit * 1e12):,.2f}")
+        )
+
+    work = "One token is decoded behind" if queries == 1 else "A whole prompt of"
+    columns = ("GFLOP", "MB moved at least") if queries == 1 else ("TFLOP", "GB moved at least")
+    return TradeOff(
+        f"{work} {length:,} tokens, one layer of DeepSeek-V3.2, on a GPU of {peak / 1e12:.0f} TFLOP/s and "
+        f"{bandwidth / 1e12:.1f} TB/s. Time floor: the longer of the times for the FLOPs and for the bytes. Which has "
+        "the lowest?",
+        columns,
+        _shuffled(draw, *map(option, ways)),
+        read_again="10 What it costs",
+    )
+
+
+# ---------------------------------------------------------------------------------------------- 12 claims
+
+
+def what_is_said(draw: Random) -> Votes:
+    """What is said about DSA"""
+    length = draw.choice([32768, 65536, 131072])
+    share = costs.indexer_flops(length, length) / costs.dsa_flops(length, length)
+    against_mha = costs.kv_cache_bytes(1, 128, 128) / costs.mla_cache_bytes(1)
+    against_gqa = costs.kv_cache_bytes(1, 8, 128) / costs.mla_cache_bytes(1)
+    numbers = SIZES.kv_lora_rank + SIZES.qk_rope_head_dim
+    holding = (
+        Option(
+            f"All heads of a layer attend to the same keys, at most {costs.TOP_K} for a query.",
+            "There is one score per key, and one k for all layers and heads.",
+            right=True,
+        ),
+        Option(
+            f"Over {length:,} tokens the indexer takes {share:.0%} of the FLOPs of DSA.",
+            "It looks at every causal pair, while the core's share of them gets smaller and smaller.",
+            right=True,
+        ),
+        Option(
+            f"Up to {costs.TOP_K} tokens DSA computes exactly what dense MLA computes.",
+            "There is nothing to choose yet: top-k takes every key. The indexer is extra work then.",
+            right=True,
+        ),
+        Option(
+            "DeepSeek-V3 attends to all keys; DSA came with V3.2.",
+            "V3 is dense MLA (arXiv 2412.19437). DSA was added to a model that had been trained dense.",
+            right=True,
+        ),
+    )
+    wrong = (
+        Option(
+            "The lightning indexer takes O(1) per token.",
+            "It takes O(L): it scores every earlier key. Its constant is small, and that is all.",
+        ),
+        Option("k lies between 128 and 512, and differs between layers.", f"k = {costs.TOP_K}, one for all layers."),
+        Option(
+            "MLA keeps 2 · 512 numbers per token, and so saves 4 to 8 times the cache.",
+            f"It keeps {numbers}: K and V come from one latent, and the RoPE key stands beside it. That is "
+            f"{against_mha:.1f} times less than 128 heads of 128, {against_gqa:.1f} times less than 8.",
+        ),
+        Option(
+            "DSA stands for Dynamic Sparse Attention, and is linear in the length.",
+            "It is DeepSeek's, and its indexer is quadratic over a prompt, with a small constant.",
+        ),
+        Option(
+            "The language model's loss trains the indexer, which also balances the load of the experts.",
+            "The choice has no gradient: the indexer's teacher is the attention, by a KL divergence. Experts are "
+            "another matter altogether.",
+        ),
+    )
+    return Votes(
+        "These are said about DeepSeek-V3.2 and its attention. Which hold?",
+        _shuffled(draw, *draw.sample(holding, 2), *draw.sample(wrong, 3)),
+        read_again="12 What is often said",
+    )
+
+
+QUESTIONS = (
+    three_caches,
+    absorption,
+    index_score_by_hand,
+    scale_of_a_vector,
+    test_of_top_k,
+    tiles_without_neighbours,
+    last_token,
+    where_indexer_meets_core,
+    way_to_attend,
+    what_is_said,
+)

@@ -1,0 +1,495 @@
+"""Questions of chapter 02: online softmax, tiles, loop orders, shared memory, register tiles, recomputation."""
+
+from math import log
+from random import Random
+
+import torch
+
+from course_utils import costs, nvrtc, reference
+from course_utils.questions.question import (
+    Aggregate,
+    Choice,
+    Figure,
+    Grid,
+    Mistake,
+    Number,
+    Option,
+    Question,
+    Source,
+    TradeOff,
+    TrueFalse,
+    Votes,
+)
+
+_KIB, _MB = 2**10, 1e6
+
+
+def two_blocks_of_a_row(draw: Random) -> Question:
+    """Online softmax by hand"""
+    first_top = draw.choice((2, 3))
+    second_top = first_top + draw.choice((1, 2))
+    first = [first_top, draw.randrange(first_top)]
+    second = [second_top, draw.randrange(second_top)]
+    draw.shuffle(first)
+    draw.shuffle(second)
+    values = [draw.randrange(1, 5) for _ in range(4)]
+
+    m_1, l_1, o_1 = _statistics(first, values[:2])
+    m_here, l_here, o_here = _statistics(second, values[2:])
+    m_2, factor = max(m_1, m_here), 2.0 ** (m_1 - m_here)
+    l_2, o_2 = factor * l_1 + l_here, factor * o_1 + o_here
+
+    forgotten = "The first block's sum is relative to the old maximum: it needs the factor 2^(old m − new m)."
+    lost = "That is the second block alone. The first one still counts, by a factor."
+    return Grid(
+        prompt=(
+            f"One row of scores comes in two blocks of keys: ({first[0]}, {first[1]}) and then ({second[0]}, "
+            f"{second[1]}). The values are single numbers, {values[0]}, {values[1]} and then {values[2]}, "
+            f"{values[3]}. Weights are 2^(x − m) / l, with 2 in place of e. What does the kernel hold after each "
+            "block? Õ is the output before the division by l."
+        ),
+        rows=("after the first block", "after the second block"),
+        columns=("m", "l", "Õ"),
+        cells=(
+            (
+                Figure(m_1, "", f"The larger of {first[0]} and {first[1]}."),
+                Figure(l_1, "", f"2^({first[0]} − {m_1}) + 2^({first[1]} − {m_1}) = {l_1}", 1e-3),
+                Figure(o_1, "", f"The same two terms, each times its value: {o_1}", 1e-3),
+            ),
+            (
+                Figure(m_2, "", f"The larger of {m_1} and the second block's {m_here}.", 0.0),
+                Figure(
+                    l_2,
+                    "",
+                    f"2^({m_1} − {m_2}) · {l_1} + {l_here} = {l_2}",
+                    1e-3,
+                    (Mistake(l_1 + l_here, forgotten), Mistake(l_here, lost)),
+                ),
+                Figure(
+                    o_2,
+                    "",
+                    f"The same factor as for l: 2^({m_1} − {m_2}) · {o_1} + {o_here} = {o_2}",
+                    1e-3,
+                    (Mistake(o_1 + o_here, forgotten), Mistake(o_here, lost)),
+                ),
+            ),
+        ),
+        read_again="The output comes along",
+    )
+
+
+def order_of_the_pieces(draw: Random) -> Question:
+    """The order of the pieces"""
+    keys, pieces = draw.choice((1024, 4096, 16384)), draw.choice((3, 5, 7))
+    return TrueFalse(
+        statement=(
+            f"The {keys:,} keys of a row are cut into {pieces} pieces of unequal length. Different blocks of threads "
+            "compute (m, l, Õ) of one piece each, and the triples are merged in the order in which they happen to be "
+            "finished. Up to rounding the result is that of one walk from the first key to the last."
+        ),
+        holds=True,
+        why=(
+            "Merging is associative and commutative: each triple is a sum over its keys, relative to its own maximum. "
+            "So pieces may have any size and come in any order. Only the rounding depends on it."
+        ),
+        read_again="The output comes along",
+    )
+
+
+def first_tile_hidden(draw: Random) -> Question:
+    """A first tile without a visible key"""
+    options = [
+        Option(
+            "NaN, whatever the later tiles hold",
+            "The new maximum is −∞ like the old one, and exp(−∞ − (−∞)) is NaN. Later tiles multiply it and add to it, "
+            "and NaN stays NaN. Subtracting 0 in place of −∞ keeps every term at 0.",
+            right=True,
+        ),
+        Option(
+            "0 from this tile, so the row is right in the end",
+            "exp(−∞) is 0, but here the maximum is −∞ as well, and the exponent is the difference of two infinities.",
+        ),
+        Option(
+            "something wrong, which the next tile's factor exp(−∞ − m) = 0 wipes out",
+            "The factor is 0 indeed, but it multiplies what is there, and 0 times NaN is not 0.",
+        ),
+        Option(
+            "the average of V, as every key of the tile weighs the same",
+            "That is what a large negative number in place of −∞ would give: all differences are 0 then, not NaN.",
+        ),
+    ]
+    draw.shuffle(options)
+    return Choice(
+        prompt=(
+            "A row starts with m = −∞, l = 0 and Õ = 0. All keys of its first tile are masked: their scores are −∞. "
+            "Later tiles hold keys that it sees. A kernel computes `P = exp(S - m_new)` and `rescale = exp(m - "
+            "m_new)` with no further precaution. What is its output?"
+        ),
+        options=tuple(options),
+        read_again="The one trap",
+    )
+
+
+def tiles_of_a_causal_mask(draw: Random) -> Question:
+    """Tiles under a causal mask"""
+    length = draw.choice((512, 1024, 2048))
+    shapes = draw.sample(((64, 64), (128, 64), (64, 32), (128, 128)), 2)
+    visited = [len(list(costs.visited_tiles(length, length, *shape, is_causal=True))) for shape in shapes]
+    masked = [costs.masked_tiles(length, length, *shape) for shape in shapes]
+    everything = [len(list(costs.visited_tiles(length, length, *shape))) for shape in shapes]
+    crossed = [max(1, rows // columns) for rows, columns in shapes]  # tiles of keys that a query tile's diagonal meets
+    return Grid(
+        prompt=(
+            f"Self-attention of L = {length:,} tokens with a causal mask. How many tiles of S are computed, and how "
+            "many of these need the mask, because they hold a hidden pair too?"
+        ),
+        rows=("computed", "of these masked"),
+        columns=tuple(f"B_r = {rows}, B_c = {columns}" for rows, columns in shapes),
+        cells=(
+            tuple(
+                Figure(
+                    count,
+                    "tiles",
+                    f"Query tile i = 0, 1, … ends at query (i + 1) · {shape[0]} − 1 and needs the keys up to there: "
+                    f"(i + 1) · {shape[0]} / {shape[1]}, rounded up. Together {count}.",
+                    mistakes=(
+                        Mistake(total, "These are all tiles. Those wholly above the diagonal are never visited."),
+                        Mistake(
+                            total / 2, "Half of all tiles leaves out that tiles on the diagonal are computed whole."
+                        ),
+                    ),
+                )
+                for shape, count, total in zip(shapes, visited, everything, strict=True)
+            ),
+            tuple(
+                Figure(
+                    count,
+                    "tiles",
+                    f"Tiles of keys on the diagonal: {each} in each of {length // shape[0]} query tiles.",
+                    mistakes=(Mistake(before, "Tiles wholly below the diagonal are computed too, and need no mask."),),
+                )
+                for shape, count, each, before in zip(shapes, masked, crossed, visited, strict=True)
+            ),
+        ),
+        read_again="6 Step through the tiles",
+    )
+
+
+def bytes_of_both_orders(draw: Random) -> Question:
+    """Bytes of the two loop orders"""
+    length, d = draw.choice((2048, 4096)), draw.choice((64, 128))
+    rows, columns = draw.choice(((128, 32), (64, 16), (256, 64), (32, 128)))
+    tiles = {"block_rows": rows, "block_cols": columns, "element_bytes": 4}
+    fa1 = {step.name: step.total / _MB for step in costs.fa1_traffic(1, 1, length, length, d, **tiles)}
+    fa2 = {step.name: step.total / _MB for step in costs.fa2_traffic(1, 1, length, length, d, **tiles)}
+    one = length * d * 4 / _MB  # a matrix of length × d
+    by_rows, by_columns = costs.ceil_div(length, rows), costs.ceil_div(length, columns)
+    return Grid(
+        prompt=(
+            f"One head, L = {length:,}, d = {d}, fp32, tiles with B_r = {rows} and B_c = {columns}, no mask. How many "
+            "MB (10⁶ bytes) does each loop order request, read and written together? FA1's first zeros in O are not "
+            f"counted. A matrix of L × d takes {one:.4g} MB."
+        ),
+        rows=("Q", "K and V", "O"),
+        columns=("FA1: outer loop over K and V", "FA2: outer loop over Q"),
+        cells=(
+            (
+                Figure(
+                    fa1["Q tiles"],
+                    "MB",
+                    f"Q is read once for each of the {by_columns} tiles of keys.",
+                    0.02,
+                    (
+                        Mistake(one, "FA1 holds K and V. Q streams past them once for every tile of keys."),
+                        Mistake(by_rows * one, "FA1's outer loop runs over tiles of keys: B_c says how many, not B_r."),
+                    ),
+                ),
+                Figure(
+                    fa2["Q tiles"],
+                    "MB",
+                    "A block loads its tile of Q once and holds it.",
+                    0.02,
+                    (Mistake(by_columns * one, "FA2 holds the query tile. K and V are what streams past it."),),
+                ),
+            ),
+            (
+                Figure(
+                    fa1["K and V tiles"],
+                    "MB",
+                    "Each tile of K and V is loaded once, by the outer loop.",
+                    0.02,
+                    (
+                        Mistake(one, "K and V are two matrices."),
+                        Mistake(2 * by_rows * one, "That is FA2's order. FA1's outer loop holds K and V."),
+                    ),
+                ),
+                Figure(
+                    fa2["K and V tiles"],
+                    "MB",
+                    f"Both are read once for each of the {by_rows} query tiles.",
+                    0.02,
+                    (
+                        Mistake(by_rows * one, "K and V are two matrices."),
+                        Mistake(
+                            2 * by_columns * one, "K and V come back once per query tile: B_r says how often, not B_c."
+                        ),
+                        Mistake(2 * one, "K and V would be read once only if they stayed on the chip. FA2 holds Q."),
+                    ),
+                ),
+            ),
+            (
+                Figure(
+                    fa1["O tiles"],
+                    "MB",
+                    f"O is read and written for each of the {by_columns} tiles of keys.",
+                    0.02,
+                    (
+                        Mistake(by_columns * one, "O is written and also read back at each inner step."),
+                        Mistake(one, "FA1 leaves a query tile unfinished, and comes back to it for each tile of keys."),
+                    ),
+                ),
+                Figure(
+                    fa2["O tiles"],
+                    "MB",
+                    "O waits in registers, and is written once.",
+                    0.02,
+                    (Mistake(2 * one, "Nothing of O is read back: it was never anywhere but in registers."),),
+                ),
+            ),
+        ),
+        read_again="7 Two loop orders and their traffic",
+    )
+
+
+def shared_memory_of_the_tiles(draw: Random) -> Question:
+    """Shared memory of the tiles"""
+    rows, columns, d = draw.choice((64, 128)), draw.choice((16, 32)), draw.choice((64, 128))
+    keys = costs.tile_shared_bytes(rows, columns, d, 4, query_tiles=0) / _KIB
+    query = costs.tile_shared_bytes(rows, columns, d, 4) / _KIB - keys
+    scores = costs.tile_shared_bytes(rows, columns, d, 4, score_tile=True) / _KIB - keys - query
+    elements = "That counts elements. An fp32 number takes four bytes."
+    limit = nvrtc.SM_LIMITS[90].shared_per_block // _KIB
+    return Aggregate(
+        prompt=(
+            f"A block holds tiles of Q, K, V and S in shared memory, in fp32, with B_r = {rows}, B_c = {columns}, d = "
+            f"{d} and no padding. How many KiB (1024 bytes) is that? A block may take 48 without asking, and at most "
+            f"{limit} on Hopper."
+        ),
+        parts=(
+            (
+                "tile of Q",
+                Figure(query, "KiB", f"{rows} · {d} numbers of 4 bytes", mistakes=(Mistake(query / 4, elements),)),
+            ),
+            (
+                "tiles of K and V",
+                Figure(
+                    keys,
+                    "KiB",
+                    f"2 · {columns} · {d} numbers of 4 bytes",
+                    mistakes=(Mistake(keys / 2, "K and V are two tiles."), Mistake(keys / 4, elements)),
+                ),
+            ),
+            (
+                "tile of S",
+                Figure(
+                    scores,
+                    "KiB",
+                    f"{rows} · {columns} numbers of 4 bytes",
+                    mistakes=(
+                        Mistake(scores / 4, elements),
+                        Mistake(query, "A row of S has a number for each key of the tile, B_c of them, and not d."),
+                    ),
+                ),
+            ),
+        ),
+        read_again="8 Tile sizes against shared memory",
+    )
+
+
+def tiles_for_two_blocks(draw: Random) -> Question:
+    """Tiles that leave room for a second block"""
+    arch, shapes = draw.choice(
+        (
+            (89, [(32, 64), (64, 32), (64, 16), (128, 32)]),
+            (90, [(64, 64), (128, 64), (128, 32), (256, 64)]),
+        )
+    )
+    length, d = draw.choice((2048, 4096, 8192)), 64
+    draw.shuffle(shapes)
+    limits = nvrtc.SM_LIMITS[arch]
+
+    def shared(shape: tuple[int, int]) -> int:
+        return costs.tile_shared_bytes(*shape, d, 4, score_tile=True)
+
+    def requested(shape: tuple[int, int]) -> int:
+        steps = costs.fa2_traffic(1, 1, length, length, d, block_rows=shape[0], block_cols=shape[1], element_bytes=4)
+        return costs.total_bytes(steps)
+
+    def two_fit(shape: tuple[int, int]) -> bool:
+        return 2 * (shared(shape) + limits.shared_reserved) <= limits.shared
+
+    best = min(filter(two_fit, shapes), key=lambda shape: (requested(shape), shared(shape)))
+
+    def why(shape: tuple[int, int]) -> str:
+        if shape == best:
+            return (
+                "Two blocks fit, and K and V are requested as seldom as that allows. A larger B_c would save no byte."
+            )
+        if not two_fit(shape):
+            return "Twice these tiles do not fit: while one block waits at a barrier, nothing else runs."
+        if requested(shape) == requested(best):
+            return "The bytes are the same as with a smaller B_c. It only takes more shared memory."
+        return "It fits, but K and V are requested more often than need be: L / B_r times."
+
+    return TradeOff(
+        prompt=(
+            f"The plain kernel in fp32, one head, L = {length:,}, d = {d}. A multiprocessor of sm_{arch} has "
+            f"{limits.shared // _KIB} KiB of shared memory, and the system takes {limits.shared_reserved // _KIB} KiB "
+            "of it for each block. Two blocks shall fit at a time, so that one computes while the other waits. Which "
+            "tiles request the fewest bytes, and with these bytes take the least shared memory?"
+        ),
+        columns=("shared memory, KiB", "requested, MB"),
+        options=tuple(
+            Option(
+                f"B_r = {shape[0]}, B_c = {shape[1]}",
+                why(shape),
+                right=shape == best,
+                figures=(f"{shared(shape) / _KIB:.0f}", f"{requested(shape) / _MB:.1f}"),
+            )
+            for shape in shapes
+        ),
+        read_again="8 Tile sizes against shared memory",
+    )
+
+
+def share_of_the_peak(draw: Random) -> Question:
+    """What shared memory can feed"""
+    rows, columns = draw.choice(((2, 2), (4, 2), (8, 2), (4, 4), (8, 4)))
+    balance = costs.ridge_point(
+        4, 1
+    )  # warps' worth of multiply-adds per clock, over those of numbers from shared memory
+    share = 100 * costs.arithmetic_intensity(rows * columns, rows + columns) / balance
+    alone = 100 * costs.arithmetic_intensity(1, 2) / balance
+    return Number(
+        prompt=(
+            f"Each thread computes a piece of {rows} × {columns} scores in registers. A multiprocessor does four "
+            "warps' worth of multiply-adds per clock, and shared memory delivers one number to each thread of one "
+            "warp per clock. Which share of the multiply-add peak can it feed?"
+        ),
+        figure=Figure(
+            share,
+            "%",
+            f"{rows} + {columns} numbers read give {rows} · {columns} multiply-adds. Four warps at full speed would "
+            "need "
+            f"4 · {rows + columns} / {rows * columns} numbers per clock, and get one: {share:.1f} %.",
+            0.01,
+            (
+                Mistake(alone, "That is one score per thread, where each multiply-add reads two numbers."),
+                Mistake(4 * share, "Four warps compute at a time, and only one of them is served per clock."),
+            ),
+        ),
+        read_again="9 From plain to fast: register tiles",
+    )
+
+
+def what_the_log_sum_exp_knows(draw: Random) -> Question:
+    """What backward needs"""
+    true = [
+        Option(
+            "From Q, K and the log-sum-exp each weight comes back as exp(S − LSE), without a maximum or a sum.",
+            "LSE = m + ln l, so exp(S − LSE) = exp(S − m) / l, which is the weight itself.",
+            right=True,
+        ),
+        Option(
+            "exp(S − LSE) cannot overflow, however large the scores are.",
+            "The log-sum-exp is at least the largest score of the row, so the exponent is never above 0.",
+            right=True,
+        ),
+        Option(
+            "The row sum of P ∘ dP is the row sum of dO ∘ O, and needs no row of P.",
+            "Exchange the two sums: what is summed over keys is O itself.",
+            right=True,
+        ),
+    ]
+    false = [
+        Option(
+            "m and l must both be saved: their combination alone does not give the weights back.",
+            "Only exp(S − m) / l is needed, and in it m and l occur as m + ln l.",
+        ),
+        Option(
+            "Recomputing S saves multiply-adds against keeping P.",
+            "It costs one matrix product more. What it saves is memory, and the traffic of P.",
+        ),
+        Option(
+            "The backward pass must rescale its sums whenever the running maximum rises.",
+            "There is no running maximum any more: the log-sum-exp belongs to the finished row.",
+        ),
+    ]
+    statements = draw.sample(true, draw.choice((2, 3))) + draw.sample(false, 2)
+    draw.shuffle(statements)
+    return Votes(
+        prompt="The forward pass keeps O and one log-sum-exp per row, LSE. Which of these statements hold?",
+        statements=tuple(statements),
+        read_again="What must be kept?",
+    )
+
+
+def a_test_that_passes(draw: Random) -> Question:
+    """A test that passes"""
+    length, sigma = draw.choice((128, 256, 512)), draw.choice((0.01, 0.02))
+    options = [
+        Option(
+            "Compare with float64 on large logits, planted keys and ragged lengths.",
+            "Small inputs give scores near 0, so that no maximum rises and every factor is nearly 1. Inputs with "
+            "peaks make "
+            "a wrong or missing factor visible.",
+            right=True,
+        ),
+        Option(
+            "Run compute-sanitizer once more, with all of its tools.",
+            "A sanitizer knows who reads and writes what, and when. It knows no formula: a missing factor is silent.",
+        ),
+        Option(
+            "Repeat the test with a hundred other seeds.",
+            "A hundred inputs of one kind are one kind of input: none of them makes the maximum rise by much.",
+        ),
+        Option(
+            "Change the last step, the division by l, to double precision.",
+            "A wrong sum divided precisely is a wrong output. First find an input on which the error shows.",
+        ),
+    ]
+    draw.shuffle(options)
+    return Choice(
+        prompt=(
+            f"Your kernel agrees with PyTorch to 1e-5 on random inputs with standard deviation {sigma}, {length} "
+            "tokens, and compute-sanitizer finds nothing. In training the loss soon goes its own way. What do you try "
+            "first?"
+        ),
+        options=tuple(options),
+        read_again="Mistakes that only numbers show",
+        kind="scenario",
+    )
+
+
+def _statistics(scores: list[int], values: list[int]) -> tuple[int, float, float]:
+    """(m, l, Õ) of one block, with powers of two: the reference's output and log-sum-exp, taken apart again."""
+    key, value = (torch.tensor(numbers, dtype=torch.float64).view(1, 1, -1, 1) for numbers in (scores, values))
+    query = torch.full((1, 1, 1, 1), log(2), dtype=torch.float64)
+    output, lse = reference.attention(query, key, value, scale=1.0, return_lse=True)
+    m = max(scores)
+    l = round(2 ** (lse.item() / log(2) - m), 9)  # noqa: E741 the course's letter
+    return m, l, round(output.item() * l, 9)
+
+
+QUESTIONS: tuple[Source, ...] = (
+    two_blocks_of_a_row,
+    order_of_the_pieces,
+    first_tile_hidden,
+    tiles_of_a_causal_mask,
+    bytes_of_both_orders,
+    shared_memory_of_the_tiles,
+    tiles_for_two_blocks,
+    share_of_the_peak,
+    what_the_log_sum_exp_knows,
+    a_test_that_passes,
+)

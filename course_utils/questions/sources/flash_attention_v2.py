@@ -1,0 +1,363 @@
+"""Questions of chapter 03: floors, fragments, banks, asynchronous copies, registers, half precision, gradients."""
+
+from random import Random
+
+from course_utils import costs, measured, nvrtc
+from course_utils.questions.question import (
+    Aggregate,
+    Choice,
+    Figure,
+    Grid,
+    Mistake,
+    Number,
+    Option,
+    Question,
+    Source,
+    TradeOff,
+    TrueFalse,
+    Votes,
+)
+from course_utils.widgets.fragments import turns
+
+LANES, BANKS, BANK = 32, 32, 4  # of a warp; of shared memory, each so many bytes wide
+REGISTER = 4  # bytes
+MOST_REGISTERS = 255  # of a thread (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")
+
+
+def flop_per_byte(draw: Random) -> Question:
+    """FLOP per byte of attention"""
+    length, heads, d = draw.choice((512, 1024, 4096)), draw.choice((12, 16, 32)), draw.choice((64, 128))
+    flops = costs.attention_flops(1, heads, length, length, d)
+    least = costs.least_bytes(1, heads, length, length, d, element_bytes=2)
+    without_output = least - heads * length * d * 2
+    return Number(
+        prompt=(
+            f"Forward attention in fp16, {heads} heads, L_q = L_k = {length:,}, d = {d}, no mask. Q, K and V are read "
+            "once, O is written once. How many FLOP are done for each byte? A multiply-add is 2 FLOP; the softmax is "
+            "not counted."
+        ),
+        figure=Figure(
+            costs.arithmetic_intensity(flops, least),
+            "FLOP per byte",
+            f"4 · L² · d FLOP over 4 · L · d · 2 bytes per head: L / 2 = {length // 2}. Heads and d cancel.",
+            0.01,
+            (
+                Mistake(flops / 2 / least, "A multiply-add is two operations."),
+                Mistake(flops / (least / 2), "An fp16 number takes two bytes: that counts elements."),
+                Mistake(flops / without_output, "O has to be written, too."),
+            ),
+        ),
+        read_again="1 Why: most of the GPU is idle",
+    )
+
+
+def registers_for_s_and_o(draw: Random) -> Question:
+    """Registers of S and O"""
+    queries, columns, d = draw.choice((16, 32)), draw.choice((64, 128)), draw.choice((64, 128))
+    warps = 4
+    scores = costs.score_matrix_bytes(1, 1, queries, columns, REGISTER) / (REGISTER * LANES)
+    output = costs.tile_shared_bytes(queries, columns, d, REGISTER, kv_buffers=0) / (REGISTER * LANES)  # as large as Q
+    packed = "The sums are fp32, a register each. Only P, once rounded, is packed two to a register."
+    whole = "That divides the whole block's tile among one warp's lanes. Each warp has its own rows only."
+    least = f"Of {MOST_REGISTERS} that a lane can have."
+
+    def figure(registers: float, width: int) -> Figure:
+        return Figure(
+            registers,
+            "registers",
+            f"{queries} rows of {width} fp32 numbers over {LANES} lanes. {least}",
+            mistakes=(Mistake(registers / 2, packed), Mistake(warps * registers, whole)),
+        )
+
+    return Aggregate(
+        prompt=(
+            f"A block of {warps} warps holds {warps * queries} queries, {queries} for each warp (split Q). Its tiles "
+            f"have {columns} keys, and d = {d}. S and O are accumulated in fp32 by `mma.sync`. How many registers "
+            "does one lane need for its part of S and of O?"
+        ),
+        parts=(("S", figure(scores, columns)), ("O", figure(output, d))),
+        read_again="Step 7: tuning",
+        total_label="together",
+    )
+
+
+def wavefronts_of_a_matrix(draw: Random) -> Question:
+    """Rows, padding and banks"""
+    widths = draw.sample((32, 48, 64, 96, 128), 2)
+    paddings = (0, 8, 16)
+
+    def cell(width: int, padding: int) -> Figure:
+        pitch = 2 * (width + padding)
+        count = max(turns([pitch * row for row in range(8)])) + 1
+        groups = [pitch * row // (4 * BANK) % (BANKS // 4) for row in range(8)]
+        return Figure(
+            count,
+            "wavefronts",
+            f"A row is {pitch} bytes, and the eight chunks lie in bank groups {', '.join(map(str, groups))}. As many "
+            f"of them as share a group wait for one another: {count}.",
+            mistakes=(Mistake(4 * count, "That is `ldmatrix.x4`, which reads four such matrices."),),
+        )
+
+    return Grid(
+        prompt=(
+            "`ldmatrix` reads a matrix of 8 × 8 numbers of 16 bits: one chunk of 16 bytes from each of eight rows "
+            "that follow one another. Shared memory has 32 banks of 4 bytes, so a chunk takes a group of four banks. "
+            "How many wavefronts does one matrix take, if rows have this many numbers and this much padding?"
+        ),
+        rows=tuple(f"{padding} numbers of padding" if padding else "no padding" for padding in paddings),
+        columns=tuple(f"{width} numbers" for width in widths),
+        cells=tuple(tuple(cell(width, padding) for width in widths) for padding in paddings),
+        read_again="Step 3: swizzle",
+    )
+
+
+def whose_copies(draw: Random) -> Question:
+    """Whose copies have arrived"""
+    warps = draw.choice((4, 8))
+    return TrueFalse(
+        statement=(
+            f"A block of {warps} warps copies a tile of K with `cp.async`, each thread some chunks of it. Once a "
+            "thread has returned from `wait_for_copies<0>()`, it may read the whole tile."
+        ),
+        holds=False,
+        why=(
+            "The wait covers the thread's own copies. Those of the other threads are there after a barrier as well, "
+            "which all pass after their own wait."
+        ),
+        read_again="Step 4: double buffer",
+    )
+
+
+def why_p_stays(draw: Random) -> Question:
+    """Why P need not move"""
+    options = [
+        Option(
+            "A lane holds the same places of a result D as of a left factor A",
+            "So P, rounded and packed in pairs, is the left factor of P V as it lies: two products of 8 keys make one "
+            "fragment of 16 columns.",
+            right=True,
+        ),
+        Option(
+            "Each lane holds whole rows of S, so that the softmax needs no other lane",
+            (
+                "Four lanes share a row. They agree on its maximum by two shuffles; that alone would not bring P into "
+                "place."
+            ),
+        ),
+        Option(
+            "`mma.sync` reads its left factor from shared memory by itself",
+            "All factors of `mma.sync` are registers. That P is not in shared memory is what is to be explained.",
+        ),
+        Option(
+            "P is the transpose of what V needs, and `ldmatrix.trans` turns it in registers",
+            "`ldmatrix` reads from shared memory, not from registers. It is V whose columns are wanted.",
+        ),
+    ]
+    draw.shuffle(options)
+    return Choice(
+        prompt="From step 5 on, P goes from one product to the next without shared memory. What makes that possible?",
+        options=tuple(options),
+        read_again="Step 5: P in registers",
+    )
+
+
+def queries_per_warp(draw: Random) -> Question:
+    """Queries per warp"""
+    columns, d = draw.choice(((64, 64), (128, 64), (32, 64), (128, 128)))
+    others = 60  # registers for addresses, fragments, m and l
+    chip = {row["name"]: row for row in measured.load("00_start_here").rows}
+    clocks = chip["clock, at most"]["mhz"] * 1e6 * chip["streaming multiprocessors"]["count"]
+    choices = [16, 32, 64, 128]
+
+    def registers(queries: int) -> int:
+        return queries * (columns + d) // LANES
+
+    def allowed(queries: int) -> float:
+        fragment = 16 * 16  # numbers of 2 bytes, that many multiply-adds for each query; 128 bytes per clock
+        return clocks * 128 / (2 * fragment) * 2 * queries * fragment / 1e12
+
+    best = max(queries for queries in choices if registers(queries) + others <= MOST_REGISTERS)
+
+    def why(queries: int) -> str:
+        if queries == best:
+            return "Its S and O stay in registers, and each fragment of K and V serves as many queries as that allows."
+        if queries > best:
+            return "S and O do not fit beside the rest. What spills goes to local memory and back, at each tile."
+        return "It fits, but a fragment from shared memory serves fewer queries than the registers would allow."
+
+    return TradeOff(
+        prompt=(
+            f"A warp's queries at tiles of {columns} keys, d = {d}, fp16. S and O live in fp32 registers; a lane has "
+            f"{MOST_REGISTERS}, and needs about {others} for all else. Nothing may spill. Which choice then lets "
+            "shared memory feed the tensor cores best?"
+        ),
+        columns=("S and O, registers per lane", "shared memory allows, TFLOP/s"),
+        options=tuple(
+            Option(
+                f"{queries} queries per warp",
+                why(queries),
+                right=queries == best,
+                figures=(str(registers(queries)), f"{allowed(queries):,.0f}"),
+            )
+            for queries in choices
+        ),
+        read_again="Step 7: tuning",
+    )
+
+
+def warps_that_fit(draw: Random) -> Question:
+    """Warps on a multiprocessor"""
+    registers, threads, shared = draw.choice(
+        ((128, 128, 40), (168, 128, 80), (64, 128, 64), (255, 128, 40), (80, 256, 40))
+    )
+    limits = nvrtc.SM_LIMITS[90]
+
+    def fitting(registers: int, shared: int) -> nvrtc.Occupancy:
+        kernel = nvrtc.Resources(registers, shared * 2**10, 0, 0, 0, 0, 1)
+        return nvrtc.occupancy(kernel, threads, arch="sm_90")
+
+    fits, by_registers, by_shared = fitting(registers, shared), fitting(registers, 0), fitting(16, shared)
+    ways = [
+        (by_registers.warps, "That counts registers only. Shared memory is handed out to blocks, too."),
+        (by_shared.warps, "That counts shared memory only. The blocks' registers must fit as well."),
+        (fits.blocks, "Those are blocks. A block has several warps."),
+    ]
+    return Number(
+        prompt=(
+            f"A kernel takes {registers} registers per thread, {threads} threads per block and {shared} KiB of shared "
+            f"memory per block. A multiprocessor of sm_90 has {limits.registers:,} registers, "
+            f"{limits.shared // 2**10} KiB of shared memory, of which the system takes "
+            f"{limits.shared_reserved // 2**10} KiB for each block, and room for {limits.warps} warps. How many warps "
+            "does it hold at a time?"
+        ),
+        figure=Figure(
+            fits.warps,
+            "warps",
+            f"Registers leave room for {by_registers.blocks} blocks, shared memory for {by_shared.blocks}. So "
+            f"{fits.blocks} fit, of {threads // LANES} warps each: {fits.warps}.",
+            mistakes=tuple(Mistake(warps, said) for warps, said in ways if warps != fits.warps),
+        ),
+        read_again="What a step costs",
+    )
+
+
+def cache_of_grouped_heads(draw: Random) -> Question:
+    """Keys and values kept for past tokens"""
+    tokens, layers, kv_heads = draw.choice((8192, 32768, 131072)), draw.choice((32, 48)), draw.choice((4, 8))
+    heads, d = 32, 128
+    kept = costs.kv_cache_bytes(tokens, kv_heads, d, layers=layers) / 1e9
+    ungrouped = costs.kv_cache_bytes(tokens, heads, d, layers=layers) / 1e9
+    return Number(
+        prompt=(
+            f"A model with {layers} layers, {heads} query heads, {kv_heads} key heads and d = {d} generates text. How "
+            f"many GB (10⁹ bytes) do the keys and values of {tokens:,} past tokens take in bf16, for one sequence?"
+        ),
+        figure=Figure(
+            kept,
+            "GB",
+            f"2 (K and V) · {layers} · {tokens:,} · {kv_heads} · {d} numbers of 2 bytes",
+            0.02,
+            (
+                Mistake(kept / 2, "Either K and V were counted as one, or elements for bytes."),
+                Mistake(ungrouped, "Query heads that share a key head share its cache."),
+                Mistake(kept / layers, "Each layer has keys and values of its own."),
+            ),
+        ),
+        read_again="Grouped-query attention",
+    )
+
+
+def a_loss_that_stays(draw: Random) -> Question:
+    """A loss that does not move"""
+    batch, length, width = draw.choice(((16, 2048, 768), (8, 4096, 1024), (32, 2048, 1024)))
+    options = [
+        Option(
+            "Multiply the loss by a power of two before `backward()`, and divide the gradients by it in fp32",
+            "All gradients are linear in the loss. Scaled, they lie where fp16 has all its digits; fp32 holds them "
+            "after the "
+            "division.",
+            right=True,
+        ),
+        Option(
+            "Raise the learning rate by the same power of two",
+            "The gradients are exactly 0 by then. No factor afterwards brings back what was rounded away.",
+        ),
+        Option(
+            "Clip the gradients, as they overflow",
+            "Overflow would give infinities and NaN. Exact zeros are the other end of the format.",
+        ),
+        Option(
+            "Keep the log-sum-exp in float64",
+            (
+                "The log-sum-exp is fp32 already, and P comes out right. What is too small is dO, before attention "
+                "sees it."
+            ),
+        ),
+    ]
+    draw.shuffle(options)
+    return Choice(
+        prompt=(
+            f"A model is trained in fp16. The loss is a mean over {batch} · {length:,} tokens of {width} numbers "
+            f"each, so that an element of dO is about {1 / (batch * length * width):.0e}. The loss does not move, and "
+            "nearly all elements of dQ are exactly 0. In bf16 the same model learns. What do you do?"
+        ),
+        options=tuple(options),
+        read_again="Gradients that vanish",
+        kind="scenario",
+    )
+
+
+def backward_by_tiles(draw: Random) -> Question:
+    """The backward pass, tile by tile"""
+    true = [
+        Option(
+            "A block that owns a tile of keys keeps dK and dV in registers, and shares only dQ with other blocks.",
+            "Every tile of dS adds to one tile of dQ, which belongs to queries that other blocks see too.",
+            right=True,
+        ),
+        Option(
+            "With dQ summed by atomics, two runs on the same input may differ in their last bits.",
+            "Addition in floating point is not associative, and the order in which blocks arrive is left to chance.",
+            right=True,
+        ),
+        Option(
+            "Computing P again can take less time than reading it from HBM.",
+            "A product on tensor cores is cheap beside the traffic of a matrix of L × L.",
+            right=True,
+        ),
+    ]
+    false = [
+        Option(
+            "The second pass for dQ computes as many matrix products as the way by atomics.",
+            "It computes S and dP once more: seven products against five.",
+        ),
+        Option(
+            "The atomics may add in fp16, since dQ is fp16 in the end.",
+            "That would round at each addition. The sums are fp32, and a last kernel rounds them once.",
+        ),
+        Option(
+            "The backward pass needs P from the forward pass, rounded to 16 bits.",
+            "It computes P = exp(S − LSE) again. Nothing of size L² was kept.",
+        ),
+    ]
+    statements = draw.sample(true, 2) + draw.sample(false, draw.choice((1, 2)))
+    draw.shuffle(statements)
+    return Votes(
+        prompt="Which of these statements about FlashAttention-2's backward pass hold?",
+        statements=tuple(statements),
+        read_again="8 Backward",
+    )
+
+
+QUESTIONS: tuple[Source, ...] = (
+    flop_per_byte,
+    wavefronts_of_a_matrix,
+    whose_copies,
+    why_p_stays,
+    queries_per_warp,
+    registers_for_s_and_o,
+    warps_that_fit,
+    cache_of_grouped_heads,
+    a_loss_that_stays,
+    backward_by_tiles,
+)

@@ -1,0 +1,482 @@
+"""Questions of chapter 04: what a pattern keeps, what its tiles cost, what its lists hold, and what it cannot see."""
+
+from __future__ import annotations
+
+from random import Random
+
+import torch
+
+from course_utils import costs, measured, patterns
+from course_utils.operators import choose_kernel
+from course_utils.patterns import Pattern
+from course_utils.questions.question import (
+    Aggregate,
+    Choice,
+    Figure,
+    Grid,
+    Mistake,
+    Number,
+    Option,
+    TradeOff,
+    TrueFalse,
+    Votes,
+)
+
+TILE = 64
+
+
+def _shuffled(draw: Random, *options: Option) -> tuple[Option, ...]:
+    return tuple(draw.sample(options, len(options)))
+
+
+def _visited(pattern: Pattern, length: int) -> tuple[int, int]:
+    """Tiles of 64 × 64 that hold a pair, and how many of them are full."""
+    lists = pattern.block_lists(length)
+    return len(lists.indices), int((lists.bits_index < 0).sum())
+
+
+# ---------------------------------------------------------------------------------------------- 1 why
+
+
+def what_a_mask_saves(draw: Random) -> Choice:
+    """What a mask saves"""
+    length, window = draw.choice([4096, 8192, 16384]), draw.choice([128, 256, 512])
+    hidden = 1 - patterns.sliding_window(window).density(length)
+    return Choice(
+        f"A colleague hands `scaled_dot_product_attention` a dense mask for a causal window of {window} keys, "
+        f"L = {length:,}: {hidden:.1%} of the scores become −∞. The time does not fall. Why?",
+        _shuffled(
+            draw,
+            Option(
+                "All tiles of S are loaded and multiplied before the mask is applied.",
+                "A product does not become cheaper because its result is thrown away. Only a tile that is never "
+                "loaded saves time, and the kernel must be told so before it loads.",
+                right=True,
+            ),
+            Option(
+                f"{hidden:.1%} is not sparse enough for tensor cores.",
+                "Tensor cores do not look at the values. At 99.9 % of −∞ this call would take as long, too.",
+            ),
+            Option(
+                "The exponential of −∞ is slow.",
+                "It is 0 like that of any very small score, by the same instruction.",
+            ),
+            Option(
+                "The mask is read from memory, and that alone takes all the time that was saved.",
+                "Reading it makes matters worse, but it is not the cause: chapter 04 masks inside a kernel, without a "
+                "mask in memory, and that is no faster.",
+            ),
+        ),
+        read_again="1 Why: a mask saves nothing",
+    )
+
+
+def density_of_a_pattern(draw: Random) -> Number:
+    """Density of a pattern"""
+    length = draw.choice([512, 1024, 2048])
+    kind = draw.choice(["sliding_window", "streaming", "dilated"])
+    keys = length // draw.choice([4, 8])  # so many that the short first rows count
+    if kind == "sliding_window":
+        pattern, cut = patterns.sliding_window(keys), keys
+    elif kind == "streaming":
+        sinks = keys // 4
+        pattern, cut = patterns.streaming(sinks, keys - sinks), keys
+    else:
+        dilation = draw.choice([2, 4])
+        pattern, cut = patterns.dilated(keys // dilation, dilation), keys
+    pairs, causal = pattern.pairs(length), costs.attended_pairs(length, length, is_causal=True)
+    per_row = int(pattern.mask(1, length).sum())
+    name = pattern.name
+    return Number(
+        f"Which share of all L² pairs does `{name}` keep at L = {length:,}? Count the short rows at the start, too.",
+        Figure(
+            100 * pattern.density(length),
+            "%",
+            f"A late row has {per_row} keys. The first {cut} rows have fewer, on average about half. Together "
+            f"{pairs:,} pairs of {length**2:,}, {pattern.density(length):.2%}: `patterns.{name}.density({length})`.",
+            tolerance=0.02,
+            mistakes=(
+                Mistake(
+                    100 * per_row / length,
+                    f"That is {per_row} keys for every row. The first rows do not have so many keys behind them.",
+                ),
+                Mistake(100 * pairs / causal, "That is the share of the causal pairs. Density counts all L² pairs."),
+                Mistake(100 * (1 - pairs / length**2), "That is the share that is hidden."),
+            ),
+        ),
+        read_again="2 One object, many pictures",
+    )
+
+
+# ---------------------------------------------------------------------------------------------- 3 to 5 tiles and lists
+
+
+def tiles_of_three_patterns(draw: Random) -> Grid:
+    """Tiles of three patterns"""
+    length, blocks = draw.choice([512, 768, 1024]), draw.choice([2, 3, 4])
+    window, side = blocks * TILE, draw.choice([16, 32, 128, 256])
+    rows = length // TILE
+    chosen = (patterns.causal(), patterns.sliding_window(window), patterns.block_diagonal(side))
+    (all_causal, full_causal), (in_window, full_window), (in_blocks, full_blocks) = (
+        _visited(pattern, length) for pattern in chosen
+    )
+    wide = costs.ceil_div(side, TILE)
+    of_blocks = f"A row of tiles visits {wide}; {rows} rows of tiles."
+    if side > TILE:
+        mistakes = (Mistake(length // side, f"That is the number of blocks; each holds {wide} × {wide} tiles."),)
+        all_full = "Each block is made of whole tiles, so all of them are full."
+    else:
+        mistakes = (
+            Mistake(length // side, f"That is the number of blocks, of which several lie in one tile of {TILE}."),
+        )
+        all_full = f"Each tile holds {TILE // side} blocks and what lies between them, so none is full."
+    return Grid(
+        f"L = {length}, tiles of {TILE} × {TILE}. How many tiles hold a visible pair, and how many of these are full?",
+        tuple(f"`{pattern.name}`" for pattern in chosen),
+        ("tiles visited", "of these full"),
+        (
+            (
+                Figure(
+                    all_causal,
+                    "",
+                    f"Row r of tiles visits r + 1 of them, r from 0 to {rows - 1}.",
+                    mistakes=(Mistake(rows**2, "That is every tile. Those above the diagonal hold no visible pair."),),
+                ),
+                Figure(
+                    full_causal,
+                    "",
+                    "All but the one on the diagonal, in each row of tiles.",
+                    mistakes=(
+                        Mistake(all_causal, "The tiles on the diagonal are half hidden: they need the mask."),
+                        Mistake(rows, "These are the ones on the diagonal: the partial ones."),
+                    ),
+                ),
+            ),
+            (
+                Figure(
+                    in_window,
+                    "",
+                    f"Row r of tiles reaches from tile r − {blocks} to tile r, {blocks + 1} in all, fewer for the "
+                    f"first {blocks} rows.",
+                    mistakes=(
+                        Mistake(rows * (blocks + 1), f"The first {blocks} rows of tiles have fewer than {blocks + 1}."),
+                        Mistake(
+                            in_window - (rows - blocks),
+                            f"A window of {window} keys touches {blocks + 1} tiles, not {blocks}: the first and the "
+                            "last query of a row of tiles start at other keys.",
+                        ),
+                    ),
+                ),
+                Figure(
+                    full_window,
+                    "",
+                    "The tile on the diagonal and the one where the window starts are partial; what lies between is "
+                    "full.",
+                    mistakes=(
+                        Mistake(in_window, "Tiles that the window's start or the diagonal cuts are partial."),
+                        Mistake(in_window - rows, "The tiles where the window starts are partial as well."),
+                    ),
+                ),
+            ),
+            (
+                Figure(in_blocks, "", of_blocks, mistakes=mistakes),
+                Figure(full_blocks, "", all_full),
+            ),
+        ),
+        read_again="3 Ranges: tiles from arithmetic",
+    )
+
+
+def tiles_not_pairs(draw: Random) -> TrueFalse:
+    """Work is counted in tiles"""
+    side, length = draw.choice([8, 16]), 1024
+    small, wide = patterns.block_diagonal(side), patterns.sliding_window(TILE)
+    tiles, pairs = _visited(small, length)[0] / _visited(wide, length)[0], side / TILE
+    claimed, in_words = draw.choice([(1 / 2, "half"), (pairs, {8: "an eighth", 16: "a quarter"}[side])])
+    return TrueFalse(
+        f"`block_diagonal({side})` keeps {side} keys a query, `sliding_window({TILE})` keeps {TILE}. On a long "
+        f"sequence a kernel with tiles of {TILE} × {TILE} visits about {in_words} as many tiles for the first as for "
+        "the second.",
+        abs(claimed - tiles) < 0.1 * claimed,
+        f"Pairs: {pairs:.3g} times as many. Tiles: a row of tiles visits one for the blocks and two for the window, "
+        f"so {tiles:.2f} times as many at L = {length}. The tile is the unit of work, the pair the unit of use.",
+        read_again="3 Ranges: tiles from arithmetic",
+    )
+
+
+def sorted_by_residue(draw: Random) -> Number:
+    """What sorting by residue saves"""
+    dilation, window, classes_rows = draw.choice([4, 8]), draw.choice([32, 64]), draw.choice([2, 3, 4])
+    length = dilation * classes_rows * TILE
+    pattern = patterns.dilated(window, dilation)
+    unsorted = _visited(pattern, length)[0]
+    by_class = _visited(patterns.sliding_window(window), length // dilation)[0]
+    return Number(
+        f"`{pattern.name}`, L = {length}, tiles of {TILE} × {TILE}. A kernel that keeps the order of the positions "
+        f"visits {unsorted} tiles. How many are visited once the positions are sorted by i mod {dilation}?",
+        Figure(
+            dilation * by_class,
+            "tiles",
+            f"{dilation} classes of {length // dilation} positions; in each of them the pattern is "
+            f"`sliding_window({window})`, which visits {by_class} tiles: {dilation} · {by_class}.",
+            mistakes=(
+                Mistake(by_class, f"That is one residue class. There are {dilation} of them."),
+                Mistake(
+                    (length // TILE) * 2 - 1,
+                    "That is one window over the whole sequence. After sorting, each class is a sequence of its own, "
+                    "and its first row of tiles has nothing before it.",
+                ),
+            ),
+        ),
+        read_again="4 Dilated: sort, then window",
+    )
+
+
+def bytes_of_block_lists(draw: Random) -> Aggregate:
+    """Bytes of block lists"""
+    length, radius = draw.choice([1024, 1536, 2048]), draw.choice([64, 96, 128])
+    pattern = patterns.local(radius) | patterns.global_tokens([draw.choice([7, 70, 300])])
+    lists = pattern.block_lists(length)
+    visited, partial = len(lists.indices), len(lists.bits)
+    return Aggregate(
+        f"`{pattern.name}` at L = {length:,}: {lists.rows} rows of blocks of {TILE} × {TILE}; {visited} blocks are "
+        f"visited, {partial} of them partial. `indptr`, `indices` and `bits_index` are int32. How many "
+        "bytes has each list?",
+        (
+            (
+                "indptr",
+                Figure(
+                    lists.indptr.nbytes,
+                    "bytes",
+                    f"One entry for each row of blocks, and the end of the last: ({lists.rows} + 1) · 4.",
+                    mistakes=(Mistake(4 * lists.rows, "The end of the last row needs an entry, too."),),
+                ),
+            ),
+            (
+                "indices",
+                Figure(lists.indices.nbytes, "bytes", f"One number for each visited block: {visited} · 4."),
+            ),
+            (
+                "bits_index",
+                Figure(
+                    lists.bits_index.nbytes,
+                    "bytes",
+                    f"One number for each visited block, −1 for a full one: {visited} · 4.",
+                    mistakes=(
+                        Mistake(4 * partial, "Full blocks have an entry here, too: −1 says that they are full."),
+                    ),
+                ),
+            ),
+            (
+                "bits",
+                Figure(
+                    lists.bits.nbytes,
+                    "bytes",
+                    f"A bit for each pair of a partial block: {partial} · {TILE} · {TILE} / 8.",
+                    mistakes=(
+                        Mistake(partial * TILE**2, "That is a byte for each pair. A pair takes one bit."),
+                        Mistake(visited * TILE**2 / 8, "Full blocks need no bits."),
+                    ),
+                ),
+            ),
+        ),
+        read_again="5 Block lists",
+    )
+
+
+# ---------------------------------------------------------------------------------------------- 7 and 10 choosing
+
+
+def kernel_for_a_pattern(draw: Random) -> Choice:
+    """The kernel for a pattern"""
+    length, keys = 2048, draw.choice([4, 8])
+    part = length // keys  # one key of each query lies in each part of the sequence
+    anywhere = torch.randint(part, (length, keys), generator=torch.Generator().manual_seed(draw.randrange(2**31)))
+    drawn = anywhere + part * torch.arange(keys)
+    pattern, described = draw.choice(
+        [
+            (patterns.streaming(4, 128), "the first 4 keys and the last 128"),
+            (patterns.dilated(32, 8), "every 8th key, 32 of them"),
+            (patterns.bigbird(TILE, 1, 1, 2), "BigBird: a global block, the own block, two random blocks"),
+            (patterns.power_of_two(), "the keys 1, 2, 4, 8 … back"),
+            (
+                patterns.from_csr(torch.arange(0, length * keys + 1, keys), drawn.flatten()),
+                f"for each query {keys} keys of its own, anywhere",
+            ),
+        ]
+    )
+    right = choose_kernel(pattern, length).kernel
+    said = {
+        "range": (
+            "`range.cu`: which tiles to visit is arithmetic",
+            "Five integers say which keys every row sees, if need be in each residue class: no list is needed.",
+            "It takes one range of keys for each row, beside the sinks, with ends that only grow. This is none.",
+        ),
+        "block_sparse": (
+            "`block_sparse.cu`: lists of blocks, with bits for partial ones",
+            "The rows are no ranges, but neighbouring queries share their blocks of keys, and there are few of them.",
+            "It could: lists take any pattern. But here another kernel does with less work, or without lists.",
+        ),
+        "csr_gather": (
+            "`csr_gather.cu`: the keys of each row, one by one",
+            "Nearly every block holds a pair, and nearly nothing of it is useful: tiles would compute all of S.",
+            "It reads K and V anew for every pair. That pays only where neighbouring queries share next to nothing.",
+        ),
+    }
+    return Choice(
+        f"L = {length:,}, forward pass only. The pattern: {described}. Which kernel does the least work?",
+        _shuffled(
+            draw,
+            *(
+                Option(text, why_right if kernel == right else why_wrong, right=kernel == right)
+                for kernel, (text, why_right, why_wrong) in said.items()
+            ),
+            Option(
+                "Dense attention with the mask set to −∞",
+                "It visits every tile, whatever the pattern hides.",
+            ),
+        ),
+        read_again="7 Every pattern at once",
+        kind="scenario",
+    )
+
+
+def what_can_be_reached(draw: Random) -> Votes:
+    """What can be reached"""
+    length, many, window, layers = 256, 16, draw.choice([9, 17, 33]), draw.choice([2, 3, 4])
+    reach = layers * (window - 1)
+    asked = draw.choice([reach, layers * window])
+    stride = draw.choice([8, 16])
+    dilation = draw.choice([2, 4])
+
+    def reached(pattern: Pattern, n: int) -> torch.Tensor:
+        """Of the last query: which keys something can have come from after n layers."""
+        return torch.linalg.matrix_power(pattern.mask(length).float(), n)[-1] > 0
+
+    globals_first = (patterns.sliding_window(window) | patterns.global_tokens(range(4))) & patterns.causal()
+    sinks = patterns.streaming(4, window)
+    same = bool((globals_first.mask(length) == sinks.mask(length)).all())
+    statements = (
+        Option(
+            f"With `sliding_window({window})` and {layers} layers something can come from {asked} tokens back.",
+            f"A layer hands on by {window} − 1 tokens, since the window holds the query's own key: {layers} layers by "
+            f"{reach}.",
+            right=bool(reached(patterns.sliding_window(window), layers)[length - 1 - asked]),
+        ),
+        Option(
+            f"With `dilated(16, {dilation})` enough layers reach every earlier token.",
+            f"A query sees only keys with its own remainder modulo {dilation}, and so do these: after any number of "
+            f"layers at most 1 in {dilation} tokens.",
+            right=bool(reached(patterns.dilated(16, dilation), many).all()),
+        ),
+        Option(
+            f"With `strided({stride})` two layers reach every earlier token.",
+            f"One step inside the last {stride} keys finds the right remainder, one along the stride finds the token.",
+            right=bool(reached(patterns.strided(stride), 2).all()),
+        ),
+        Option(
+            "In a causal model, tokens 0 to 3 as global tokens see everything, and hand it on.",
+            "Causal global tokens see only what lies before them: these four are nothing but sinks. "
+            "`global_tokens(range(4))` with a window is the same mask as `streaming`.",
+            right=not same,
+        ),
+        Option(
+            f"With `block_diagonal({stride})` no number of layers leads out of a block.",
+            "Everybody whom a token can ask sees the same block. Such layers need another kind beside them.",
+            right=int(reached(patterns.block_diagonal(stride), many).sum()) <= stride,
+        ),
+    )
+    return Votes(
+        f"Information over several layers, all with the same pattern, L = {length}. Which statements hold?",
+        _shuffled(draw, *statements),
+        read_again="Reach",
+    )
+
+
+def pattern_for_a_recall(draw: Random) -> TradeOff:
+    """The cheapest pattern that recalls enough"""
+    needed = draw.choice([50, 55, 80, 85, 95])
+    asked = [("strided 8", 2), ("window 32", 1), ("window 48", 1), ("window 32", 2), ("dense", 1)]
+    rows = {(row["name"], row["layers"]): row for row in measured.load("04_recall_study").rows}
+    chosen = [rows[name] for name in asked]
+    cost = [row["layers"] * row["keys_per_question"] for row in chosen]
+    enough = [100 * row["accuracy"] >= needed for row in chosen]
+    least = min(price for price, good in zip(cost, enough, strict=True) if good)
+
+    def option(row: dict, price: float, good: bool) -> Option:
+        layers = f"{row['layers']} layer{'s' if row['layers'] > 1 else ''}"
+        total = f"{row['layers']} · {row['keys_per_question']:.1f} = {price:.1f} keys a question"
+        if not good:
+            why = f"It looks at {total}, but answers only {row['accuracy']:.1%} rightly."
+        elif price == least:
+            why = f"It looks at {total}, the fewest of those that answer at least {needed} %."
+        else:
+            why = f"It answers enough, but looks at {total}: another one does so with fewer."
+        figures = f"{row['keys_per_question']:.1f}", f"{row['visible_facts']:.0%}", f"{row['accuracy']:.1%}"
+        return Option(f"{row['name']}, {layers}", why, right=good and price == least, figures=figures)
+
+    return TradeOff(
+        "The recorded study of facts and questions (64 tokens). The cost of attention is the number of keys that a "
+        f"question looks at in all layers. At least {needed} % of the answers must be right. Which model costs least?",
+        ("keys per question and layer", "facts seen directly", "answers right"),
+        _shuffled(draw, *(option(*found) for found in zip(chosen, cost, enough, strict=True))),
+        read_again="Reach is not recall",
+    )
+
+
+def pattern_for_the_data(draw: Random) -> Choice:
+    """A pattern for the data"""
+    side, radius = draw.choice([(32, 2), (32, 3), (64, 3)])
+    keys = int(patterns.local_2d(16, 16, radius).mask(256)[8 * 16 + 8].sum())
+    cases = {
+        "stream": (
+            "A chat model must keep answering on a stream without end. Only recent text matters, and memory is fixed.",
+            "`streaming(4, W)`",
+            "The window holds the recent text, and the sinks hold the attention that models put on the first tokens.",
+            "It keeps the start of the sequence for ever, which says nothing about this data.",
+        ),
+        "code": (
+            "A code model needs imports and signatures from anywhere in a file, and the lines around the cursor.",
+            "`sliding_window(W) | global_tokens(declarations)`, causal",
+            "What is far and needed is known beforehand here, and a few chosen tokens cost little.",
+            "It spends keys on chosen tokens, but here nobody can say beforehand which ones those would be.",
+        ),
+        "image": (
+            f"An encoder takes {side} × {side} patches of an image, row by row. A patch needs those around it.",
+            f"`local_2d({side}, {side}, {radius})`",
+            f"A neighbour above lies {side} positions away. It sees {keys} patches around it, in both directions.",
+            "It takes the sequence for rows of an image: a token would see positions a whole row away.",
+        ),
+        "packed": (
+            "An encoder is trained on short texts that were cut to one length and packed into one sequence. None must "
+            "see another.",
+            "`block_diagonal(length of a text)`",
+            "Each text is a block. It is a range, so that no list is built.",
+            "It cuts the sequence at fixed places, and nothing ever passes from one block to the next.",
+        ),
+    }
+    name = draw.choice(list(cases))
+    options = [
+        Option(text, why_right if case == name else why_wrong, right=case == name)
+        for case, (_, text, why_right, why_wrong) in cases.items()
+    ]
+    return Choice(
+        f"{cases[name][0]} Which pattern suits it?",
+        _shuffled(draw, *options),
+        read_again="Which pattern for what",
+        kind="scenario",
+    )
+
+
+QUESTIONS = (
+    what_a_mask_saves,
+    density_of_a_pattern,
+    tiles_of_three_patterns,
+    tiles_not_pairs,
+    sorted_by_residue,
+    bytes_of_block_lists,
+    kernel_for_a_pattern,
+    what_can_be_reached,
+    pattern_for_a_recall,
+    pattern_for_the_data,
+)

@@ -1,0 +1,69 @@
+"""Builds the site: runs the chapters, writes the pages, sets them with Sphinx, checks the result."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_utils.site import badges, check
+from course_utils.site.execute import SiteError, execute
+from course_utils.site.pages import write_sources
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Built:
+    """A site. folder: where it is; wrong: broken links and pictures without alt text, one line each."""
+
+    folder: Path
+    wrong: tuple[str, ...]
+
+
+def build(root: Path, folder: Path, repository: str | None = None, notebooks: Sequence[Path] | None = None) -> Built:
+    """Builds the site of the course in `root` as `folder`/site. What was there is replaced.
+
+    folder: also keeps the outputs of the chapters (site-run) and the sources for Sphinx (site-source); repository:
+    "owner/name" on GitHub for the badges, None for no badges; notebooks: by default all chapters of `root`.
+    Raises SiteError if a cell fails or Sphinx warns.
+    """
+    notebooks = sorted((root / "notebooks").glob("*.ipynb")) if notebooks is None else notebooks
+    executed = execute(root, notebooks, folder / "site-run")
+    source, site = folder / "site-source", folder / "site"
+    for old in (source, site):
+        shutil.rmtree(old, ignore_errors=True)
+    shown = {path.stem: badges.markdown(repository, path.stem) for path in notebooks} if repository else None
+    sources = write_sources(root, executed, source, shown)
+    _set_pages(sources.pages, sources.extra, site)
+    # The cell that lacks an alt text says more than the picture that was made of it.
+    return Built(site, (*(sources.missing_alt or check.bare_pictures(site)), *check.broken_links(site)))
+
+
+def _set_pages(pages: Path, extra: Path, site: Path) -> None:
+    """Runs Sphinx; a warning is an error."""
+    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", "-c", str(HERE), "-j", "2", "-W", "--keep-going"]
+    command += ["-d", str(pages.parent / "doctrees"), "-D", f"html_extra_path={extra}", str(pages), str(site)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SiteError(f"Sphinx found something wrong with the pages in {pages}:\n{done.stdout}{done.stderr}")
+
+
+def main(repository: str | None, folder: Path) -> int:
+    """The command: builds the site of this checkout and says where it is."""
+    start = time.monotonic()
+    try:
+        site = build(ROOT, folder, repository)
+    except SiteError as error:
+        print(error, file=sys.stderr)
+        return 1
+    count = len(list(site.folder.rglob("*.html")))
+    print(f"{count} pages in {time.monotonic() - start:.0f} s: {site.folder / 'index.html'}")
+    if site.wrong:
+        print(f"{len(site.wrong)} things are wrong with them:", *site.wrong, sep="\n", file=sys.stderr)
+    return 1 if site.wrong else 0

@@ -1,0 +1,103 @@
+"""What a built site must be: each link leads somewhere, each picture says what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+LINKING = {"a": "href", "link": "href", "img": "src", "script": "src", "source": "src", "iframe": "src"}
+
+
+@dataclass
+class Page:
+    """One HTML page: the ids in it, what it links to, and the pictures without alt text."""
+
+    ids: set[str] = field(default_factory=set)
+    repeated: set[str] = field(default_factory=set)
+    links: list[str] = field(default_factory=list)
+    bare_pictures: list[str] = field(default_factory=list)
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.page = Page()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attributes}
+        for name in ("id", "name") if tag == "a" else ("id",):
+            if value := values.get(name):
+                if name == "id" and value in self.page.ids:
+                    self.page.repeated.add(value)
+                self.page.ids.add(value)
+        if (link := values.get(LINKING.get(tag, ""))) is not None:
+            self.page.links.append(link)
+        if tag == "img" and not values.get("alt", "").strip():
+            self.page.bare_pictures.append(values.get("src", "")[:80])
+
+    handle_startendtag = handle_starttag
+
+
+def read_page(path: Path) -> Page:
+    """The links, ids and pictures of an HTML file."""
+    reader = _Reader()
+    reader.feed(path.read_text(encoding="utf-8"))
+    return reader.page
+
+
+def read_site(site: Path) -> dict[Path, Page]:
+    """All pages in the folder `site`; what lies in `_static` are the theme's templates. Raises ValueError if none."""
+    paths = [path for path in sorted(site.rglob("*.html")) if "_static" not in path.relative_to(site).parts]
+    if not paths:
+        raise ValueError(f"site: {site} holds no page")
+    return {path: read_page(path) for path in paths}
+
+
+def broken_links(site: Path) -> list[str]:
+    """Links of the site in the folder `site` that lead nowhere, and ids that stand twice in a page; one line each."""
+    pages = read_site(site)
+    return [line for path, page in pages.items() for line in _wrong(site, path, page, pages)]
+
+
+def bare_pictures(site: Path) -> list[str]:
+    """Pictures of the site without alt text, one line each."""
+    return [
+        f"{path.relative_to(site)}: the picture {picture} has no alt text"
+        for path, page in read_site(site).items()
+        for picture in page.bare_pictures
+    ]
+
+
+def _wrong(site: Path, path: Path, page: Page, pages: dict[Path, Page]) -> Iterator[str]:
+    name = path.relative_to(site)
+    for repeated in sorted(page.repeated):
+        yield f"{name}: the id {repeated} stands there twice"
+    for link in dict.fromkeys(page.links):
+        if why := _broken(link, site, path, pages):
+            yield f"{name}: {link}: {why}"
+
+
+def _broken(link: str, site: Path, path: Path, pages: dict[Path, Page]) -> str:
+    """Why a link leads nowhere; an empty string if it does not."""
+    try:
+        parts = urlsplit(link)
+    except ValueError as error:
+        return f"no address: {error}"
+    if parts.scheme in ("http", "https"):
+        return "" if parts.hostname and " " not in link else "no address"
+    if parts.scheme or not link:
+        return "" if parts.scheme in ("mailto", "data") else "no address"
+    if parts.netloc or parts.path.startswith("/"):
+        return "leaves the folder of the site"
+    target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+    if not target.is_relative_to(site.resolve()):
+        return "leaves the folder of the site"
+    if not target.is_file():
+        return "no such file"
+    anchor = unquote(parts.fragment)
+    if anchor and target in pages and anchor not in pages[target].ids:
+        return "no such id on that page"
+    return ""

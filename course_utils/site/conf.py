@@ -1,0 +1,66 @@
+"""Sphinx's settings for the site. `build.py` sets what depends on the folder (html_extra_path)."""
+
+import shutil
+from importlib.metadata import files
+from pathlib import Path
+
+project = "Attention kernels in raw CUDA"
+html_title = project
+copyright = "the attention kernels course authors, MIT licence"
+language = "en"
+extensions = ["myst_nb", "sphinx.ext.mathjax"]
+exclude_patterns = []
+
+nb_execution_mode = "off"  # `execute.py` has run them
+nb_merge_streams = True
+nb_mime_priority_overrides = [("html", "text/html", 0)]
+myst_enable_extensions = ["dollarmath"]
+myst_dmath_double_inline = True
+myst_dmath_allow_labels = False
+myst_all_links_external = True  # `pages.py` has written them as they are on the site, and `check.py` follows each
+suppress_warnings = ["myst.header"]
+
+html_theme = "sphinx_book_theme"
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_js_files = ["scrolling.js"]
+html_favicon = "static/favicon.svg"
+html_use_index = False
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
+html_context = {"default_mode": "light"}  # the pictures and the boxes of the chapters are light
+html_theme_options = {
+    "show_navbar_depth": 1,
+    "show_toc_level": 1,
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+    # No bar on top: the search is in the side bar.
+    "navbar_start": [],
+    "navbar_center": [],
+    "navbar_end": [],
+    "navbar_persistent": [],
+    "article_header_end": ["toggle-secondary-sidebar.html"],
+    "pygments_light_style": "a11y-high-contrast-light",
+}
+
+# MathJax comes from a Python package, so that the site shows its formulas without any other server.
+mathjax_path = "mathjax/tex-chtml.js"
+MATHJAX = "sphinx-mathjax-offline/static/mathjax/"
+MATHJAX_PARTS = ("tex-chtml.js", "output/chtml/fonts/woff-v2/")
+
+
+def copy_mathjax(app, error) -> None:
+    """The parts of MathJax that a page loads, into the built site."""
+    if error is not None:
+        return
+    for file in files("sphinx-mathjax-offline"):
+        part = str(file).removeprefix(MATHJAX)
+        if part.startswith(MATHJAX_PARTS):
+            target = Path(app.outdir) / "_static" / "mathjax" / part
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file.locate(), target)
+
+
+def setup(app) -> None:
+    app.connect("build-finished", copy_mathjax)

@@ -1,0 +1,272 @@
+"""Sources for Sphinx, written from the repository: each file of the course becomes a page at the same place.
+
+`notebooks/01_x.ipynb` → `notebooks/01_x.html`, `docs/y.md` → `docs/y.html`, `kernels/01_x/z.cu` →
+`kernels/01_x/z.cu.html`, a folder → its `index.html`.
+So a relative link of the repository needs only a new ending (`site_link`).
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
+
+import nbformat
+from docutils.nodes import make_id
+from nbformat import NotebookNode
+
+from course_utils.course import CHAPTERS, Chapter
+
+LEFT_OUT = {"navigation", "badges", "colab-setup"}  # the site has bars of its own, and nothing to set up
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+PICTURES = ("image/png", "image/jpeg")
+CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
+LINK = re.compile(r"(?<!!)(\]\()([^)\s]+)")
+HREF = re.compile(r"(<a\b[^>]*?\bhref=[\"'])([^\"']+)")
+HEADING = re.compile(r"^#{1,6} +(.*?)[ #]*$", re.MULTILINE)
+GUIDES = ("docs/teaching.md", "docs/grading.md", "docs/validation.md", "CONTRIBUTING.md")
+SHEETS = ("docs/glossary.md", "docs/notation.md")
+
+
+@dataclass
+class Sources:
+    """Where Sphinx reads. pages: folder of the sources; extra: files copied as they are; missing_alt: one line each."""
+
+    pages: Path
+    extra: Path
+    missing_alt: list[str] = field(default_factory=list)
+
+
+def write_sources(
+    root: Path, chapters: Mapping[Path, NotebookNode], folder: Path, badges: Mapping[str, str] | None = None
+) -> Sources:
+    """Writes all sources below `folder`. chapters: path → notebook with outputs; badges: slug → Markdown."""
+    sources = Sources(folder / "pages", folder / "extra")
+    written = [chapter for chapter in CHAPTERS if root / "notebooks" / f"{chapter.slug}.ipynb" in chapters]
+    for path, notebook in chapters.items():
+        _write_notebook(sources, root, path, notebook, (badges or {}).get(path.stem, ""))
+    exercises = sorted((root / "exercises").glob("*/*.ipynb"), key=_title)
+    for path in exercises:
+        _write_notebook(sources, root, path, nbformat.read(path, as_version=4))
+    sheets = [root / name for name in SHEETS] + sorted((root / "docs" / "cheat_sheets").glob("*.md"))
+    guides = [root / name for name in GUIDES]
+    texts = [path for path in [*sheets, *guides] if path.exists()]
+    for path in texts:
+        _write(sources.pages / path.relative_to(root), markdown(path.read_text(encoding="utf-8"), path, root, _github))
+    for picture in (root / "docs").glob("**/*.png"):
+        _copy(picture, sources.pages / picture.relative_to(root))
+    for source in sorted([*root.glob("kernels/**/*.cu*"), *root.glob("exercises/*/*.cu")]):
+        _write(sources.pages / f"{source.relative_to(root)}.md", _kernel_page(source, root))
+    _write_folders(sources, root)
+    _write_start(sources, root, written, exercises, [path for path in sheets if path in texts], guides)
+    return sources
+
+
+# ---- links and anchors
+
+
+def site_link(link: str, page: Path, root: Path) -> str:
+    """A link as it stands in the file `page` of the repository → the same link on the site. Others stay as they are."""
+    if re.match(r"[a-zA-Z][a-zA-Z+.-]*:|//|#", link):
+        return link
+    file, hash_mark, anchor = link.partition("#")
+    target = (page.parent / unquote(file)).resolve()
+    if not target.is_relative_to(root.resolve()):
+        return link
+    file = file.rstrip("/")
+    if target.is_dir():
+        file = f"{file}/index.html"
+    elif target == (root / "README.md").resolve():
+        file = PurePosixPath(file).with_name("index.html").as_posix()
+    elif target.suffix in (".ipynb", ".md"):
+        file = f"{file.removesuffix(target.suffix)}.html"
+    elif target.suffix in (".cu", ".cuh"):
+        file = f"{file}.html"
+    return f"{file}{hash_mark}{anchor}"
+
+
+def markdown(text: str, page: Path, root: Path, anchor) -> str:
+    """Markdown with the site's links, and before each heading the anchor by which the repository links to it."""
+    parts = CODE.split(text)
+    for number, part in enumerate(parts):
+        if number % 2 == 0:
+            part = LINK.sub(lambda m: m[1] + site_link(m[2], page, root), part)
+            parts[number] = HREF.sub(lambda m: m[1] + site_link(m[2], page, root), part)
+    return _anchored("".join(parts), anchor)
+
+
+def _anchored(text: str, anchor) -> str:
+    """`text` with `<span id=...>` before each heading whose anchor is not what Sphinx itself calls the section."""
+    lines, fenced = [], False
+    for line in text.split("\n"):
+        fenced ^= line.lstrip().startswith("```")
+        heading = None if fenced else HEADING.match(line)
+        if heading:
+            title = re.sub(r"[`*$]|\[([^]]*)\]\([^)]*\)", r"\1", heading[1])
+            if (name := anchor(title)) != make_id(title):
+                lines += [f'<span id="{html.escape(name)}"></span>', ""]
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _jupyterlab(title: str) -> str:
+    return title.strip().replace(" ", "-")
+
+
+def _github(title: str) -> str:
+    return re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-")
+
+
+# ---- notebooks
+
+
+def _write_notebook(sources: Sources, root: Path, path: Path, notebook: NotebookNode, badges: str = "") -> None:
+    inside = path.relative_to(root)
+    page = nbformat.v4.new_notebook(metadata={"kernelspec": notebook.metadata.get("kernelspec", {})})
+    page.metadata["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}
+    for number, cell in enumerate(notebook.cells):
+        if LEFT_OUT & set(cell.metadata.get("tags", ())):
+            continue
+        if cell.cell_type == "markdown":
+            page.cells.append(nbformat.v4.new_markdown_cell(markdown(cell.source, path, root, _jupyterlab)))
+        elif cell.cell_type == "code" and (cell.source.strip() or cell.outputs):
+            shown = nbformat.v4.new_code_cell(cell.source, execution_count=cell.execution_count)
+            shown.outputs, missing = outputs(cell, path, root, sources.extra)
+            sources.missing_alt += [f"{inside}, cell {number} (id {cell.get('id')}): {what}" for what in missing]
+            page.cells.append(shown)
+    if badges:
+        page.cells.insert(1, nbformat.v4.new_markdown_cell(badges))
+    target = sources.pages / inside
+    target.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(page, target)
+
+
+def _title(path: Path) -> str:
+    """A notebook's title; those of exercises begin with their numbers."""
+    cells = nbformat.read(path, as_version=4).cells
+    return next((cell.source for cell in cells if cell.cell_type == "markdown" and cell.source.startswith("# ")), "")
+
+
+def outputs(cell: NotebookNode, path: Path, root: Path, extra: Path) -> tuple[list[NotebookNode], list[str]]:
+    """A code cell's outputs as a page shows them, and what its alt text lacks.
+
+    A widget is its still picture or its HTML, a picture is a file below `extra` and an `<img>`; progress bars are gone.
+    """
+    alts = cell.metadata.get("alt", [])
+    alts = [alts] if isinstance(alts, str) else list(alts)
+    shown, pictures = [], 0
+    for output in cell.outputs:
+        if output.output_type == "stream":
+            if output.name == "stdout":
+                shown.append(output)
+            continue
+        if output.output_type == "error":
+            shown.append(output)
+            continue
+        data = dict(output.data)
+        was_widget = data.pop(WIDGET_VIEW, None) is not None
+        kind = next((kind for kind in PICTURES if kind in data), None)
+        if "text/html" in data:
+            page = HREF.sub(lambda m: m[1] + site_link(m[2], path, root), _text(data["text/html"]))
+            data = {"text/html": page}
+        elif kind:
+            alt = alts[pictures].strip() if pictures < len(alts) else ""
+            pictures += 1
+            name = f"{path.stem}-{cell.get('id')}-{pictures}.{kind.partition('/')[2]}"
+            data = {"text/html": _picture(base64.b64decode(_text(data[kind])), name, alt, path, root, extra)}
+        elif was_widget:
+            continue  # a progress bar: its last state says nothing
+        shown.append(nbformat.v4.new_output("display_data", data=data))
+    given = len([alt for alt in alts if alt.strip()])
+    missing = [f"{pictures} pictures, alt text for {given}"] if pictures > given else []
+    return shown, missing
+
+
+def _text(value: str | Sequence[str]) -> str:
+    return value if isinstance(value, str) else "".join(value)
+
+
+def _picture(content: bytes, name: str, alt: str, path: Path, root: Path, extra: Path) -> str:
+    (extra / "pictures").mkdir(parents=True, exist_ok=True)
+    (extra / "pictures" / name).write_bytes(content)
+    up = os.path.relpath(root / "pictures", path.parent)
+    size = ""
+    if content[:8] == b"\x89PNG\r\n\x1a\n":
+        width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
+        size = f' width="{width}" height="{height}"'
+    image = f'<img src="{up}/{name}" alt="{html.escape(alt)}"{size} loading="lazy">'
+    return f'<div class="course-picture">{image}</div>'
+
+
+# ---- kernels, folders, start
+
+
+def _kernel_page(source: Path, root: Path) -> str:
+    inside = source.relative_to(root)
+    up = os.path.relpath(root / inside.parent, source.parent)
+    return (
+        f"---\norphan: true\n---\n\n# {source.name}\n\n"
+        f"`{inside}` · [all files of {inside.parent}]({up}/index.html){_chapter_link(inside, source, root)}\n\n"
+        f"````cuda\n{source.read_text(encoding='utf-8').rstrip()}\n````\n"
+    )
+
+
+def _chapter_link(inside: Path, source: Path, root: Path) -> str:
+    """A link to the chapter or the exercise that a kernel belongs to, if it has one."""
+    exercise = source.with_suffix(".ipynb")
+    chapter = root / "notebooks" / f"{inside.parts[1]}.ipynb"
+    for name, target in (("exercise", exercise), ("chapter", chapter)):
+        if target.exists():
+            return f" · [its {name}]({site_link(os.path.relpath(target, source.parent), source, root)})"
+    return ""
+
+
+def _write_folders(sources: Sources, root: Path) -> None:
+    """An index.md for each folder of kernels and exercises."""
+    folders = {path.parent for top in ("kernels", "exercises") for path in root.glob(f"{top}/**/*.cu*")}
+    folders |= {above for folder in folders for above in folder.parents if root / "kernels" in [above, *above.parents]}
+    for folder in sorted(folders | {root / "exercises"}):
+        inside = folder.relative_to(root)
+        entries = sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name))
+        wanted = [e for e in entries if e in folders or e.suffix in (".cu", ".cuh", ".ipynb")]
+        lines = [f"- [{entry.name}]({site_link(entry.name, folder / 'x', root)})" for entry in wanted]
+        _write(
+            sources.pages / inside / "index.md", f"---\norphan: true\n---\n\n# {inside}\n\n" + "\n".join(lines) + "\n"
+        )
+
+
+def _write_start(
+    sources: Sources, root: Path, chapters: Sequence[Chapter], exercises: Sequence[Path], sheets, guides
+) -> None:
+    """index.md: the README, and the order of the pages."""
+    readme = root / "README.md"
+    text = markdown(readme.read_text(encoding="utf-8"), readme, root, _github)
+    blocks = {
+        "Chapters": [f"notebooks/{chapter.slug}" for chapter in chapters],
+        "Exercises": [path.relative_to(root).with_suffix("").as_posix() for path in exercises],
+        "To look up": [path.relative_to(root).with_suffix("").as_posix() for path in sheets],
+        "Behind the course": [path.relative_to(root).with_suffix("").as_posix() for path in guides if path.exists()],
+    }
+    _write(sources.pages / "index.md", text + "\n" + "\n".join(_toctrees(blocks)))
+
+
+def _toctrees(blocks: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for caption, pages in blocks.items():
+        if pages:
+            listed = "\n".join(pages)
+            yield f"```{{toctree}}\n:hidden:\n:titlesonly:\n:caption: {caption}\n\n{listed}\n```\n"
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(source.read_bytes())

@@ -1,0 +1,126 @@
+"""The cards of the learner's progress in a real JupyterLab: by mouse and keyboard, in both themes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
+
+pytestmark = pytest.mark.browser
+
+SLUG = "02_flash_attention_minimal"
+SAYS = "([root, words]) => root.querySelector('.ak-status').textContent.includes(words)"
+# Of each text in the card: its colour against the background behind it, as the contrast of WCAG 2.
+LOWEST_CONTRAST = """(root) => {
+    const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
+    const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255)
+        .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+        .reduce((sum, c, n) => sum + c * [0.2126, 0.7152, 0.0722][n], 0);
+    const behind = (node) => {
+        for (; node; node = node.parentElement) {
+            const colour = channels(getComputedStyle(node).backgroundColor);
+            if (colour.length === 3 || colour[3] === 1) return colour;
+        }
+        return [255, 255, 255];
+    };
+    const contrasts = [...root.querySelectorAll("*")]
+        .filter((node) => [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim()))
+        .map((node) => [light(channels(getComputedStyle(node).color)), light(behind(node))])
+        .map(([a, b]) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05));
+    return Math.min(...contrasts);
+}"""
+# Cells of tables whose text sticks out of them, or that stick out of the card.
+CLIPPED = """(root) => [...root.querySelectorAll("th, td, .ak-progress-page")]
+    .filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.textContent.slice(0, 40))"""
+
+
+def learner_does(lab, code):
+    """Runs `code` in a process of its own, as the learner of the notebooks in `lab`."""
+    environment = {**os.environ, "XDG_DATA_HOME": str(lab.folder / ".jupyter" / "xdg_data_home")}
+    subprocess.run([sys.executable, "-c", f"from course_utils import progress\n{code}"], env=environment, check=True)
+
+
+def record_exercise(lab, name, earned, of):
+    parts = [PartResult("one", "One", earned, earned, RIGHT)]
+    parts += [PartResult("two", "Two", of - earned, 0, WRONG)] if earned < of else []
+    result = Result(f"{SLUG}/{name}", "Title", "", 0, "cpu", "ok", tuple(parts))
+    record = f"progress.record_exercise(Result.from_json({result.to_json()!r}))"
+    learner_does(lab, f"from course_utils.grading.result import Result\n{record}")
+
+
+@pytest.fixture
+def notebook(lab, write_notebook, open_notebook):
+    """Both cards, for a learner who has begun; in the folder of the chapters, as their links expect."""
+    learner_does(lab, "progress.reset()")
+    record_exercise(lab, "online_softmax", 12, 12)
+    record_exercise(lab, "mini_flash", 13, 20)
+    cells = ["from course_utils import progress", f'progress.finish("{SLUG}")', "progress.show()"]
+    notebook = open_notebook(write_notebook("notebooks/progress.ipynb", cells))
+    notebook.assert_every_cell_ran()
+    yield notebook
+    (lab.folder / "notebooks" / "progress.ipynb").unlink()
+
+
+def test_an_answer_of_another_process_appears_by_mouse_and_keyboard(lab, notebook):
+    page = notebook.page
+    chapter, course = notebook.widgets()
+    status = chapter.locator(".ak-status")
+    assert status.get_attribute("aria-live") == "polite"
+    asked = "from course_utils.questions.catalog import question_ids\n"
+    asked += f"ids = question_ids('{SLUG}')\n"
+    of = chapter.locator("progress").first.get_attribute("max")
+
+    learner_does(lab, asked + "progress.record_answer(ids[0], True, 1, 0)")
+    chapter.locator("button.ak-refresh").click()
+    page.wait_for_function(SAYS, arg=[chapter.element_handle(), f"1 of {of} questions right"])
+
+    learner_does(lab, asked + "progress.record_answer(ids[1], True, 1, 0)")
+    refresh = chapter.locator("button.ak-refresh")
+    refresh.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function(SAYS, arg=[chapter.element_handle(), f"2 of {of} questions right"])
+    assert refresh.evaluate("(node) => node === document.activeElement")
+    assert refresh.evaluate("(node) => getComputedStyle(node).outlineStyle") == "solid"
+    page.keyboard.press("Tab")
+    assert chapter.locator("button.ak-export").evaluate("(node) => node === document.activeElement")
+
+    with page.expect_download() as download:
+        page.keyboard.press("Enter")
+    assert download.value.suggested_filename == "attention-kernels-progress.json"
+    exported = json.loads(download.value.path().read_text(encoding="utf-8"))
+    assert [one["attempts"] for one in exported["questions"]] == [1, 1]
+    assert {one["exercise"] for one in exported["exercises"]} == {f"{SLUG}/online_softmax", f"{SLUG}/mini_flash"}
+    page.wait_for_function(SAYS, arg=[chapter.element_handle(), "python -m course_utils progress --json FILE"])
+
+    course.scroll_into_view_if_needed()
+    course.locator("button.ak-refresh").click()
+    page.wait_for_function(SAYS, arg=[course.element_handle(), "1 of 7 chapters run to the end, 2 of "])
+
+
+def test_links_open_in_jupyterlab_as_tabs(lab, notebook):
+    page = notebook.page
+    chapter, _ = notebook.widgets()
+    following = "notebooks/03_flash_attention_v2.ipynb"
+    chapter.get_by_role("link", name=following).focus()
+    page.keyboard.press("Enter")
+    page.wait_for_function("(path) => jupyterapp.shell.currentWidget?.context?.path === path", arg=following)
+    open_ones = "() => [...jupyterapp.shell.widgets('main')].map((one) => one.context?.path)"
+    assert "notebooks/progress.ipynb" in page.evaluate(open_ones)  # the page was not left
+
+
+@pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
+def test_the_cards_are_legible_in_both_themes(notebook, theme):
+    page = notebook.page
+    page.evaluate("(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
+    page.wait_for_function("(theme) => document.body.dataset.jpThemeName === theme", arg=theme)
+    page.wait_for_timeout(500)  # the theme's style sheet
+    try:
+        for name, card in zip(("chapter", "course"), notebook.widgets(), strict=True):
+            notebook.screenshot(f"progress-{name}-{theme.split()[1].lower()}", card)
+            assert card.evaluate(LOWEST_CONTRAST) >= 4.5
+            assert card.evaluate(CLIPPED) == []
+    finally:
+        page.evaluate("() => jupyterapp.commands.execute('apputils:change-theme', { theme: 'JupyterLab Light' })")

@@ -1,0 +1,229 @@
+"""The questions of a chapter in a real JupyterLab: every kind by mouse and by keyboard, in both themes."""
+
+from pathlib import Path
+
+import pytest
+
+from course_utils import progress
+
+pytestmark = pytest.mark.browser
+
+DEMO = Path(__file__).resolve().parents[1] / "questions"
+CELL = f"""import sys
+sys.path.insert(0, {str(DEMO)!r})
+import demo_questions
+demo_questions.install()
+from course_utils import questions
+questions.ask("99_demo", seed=3)"""
+THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
+SET_THEME = """async (theme) => {
+    await jupyterapp.commands.execute("apputils:change-theme", { theme });
+    await new Promise((done) => setTimeout(done, 800));
+}"""
+# The wrong answer, what is said about it, and the right one, as numbers of parts or as texts.
+ANSWERS = {
+    "concept": ([0], "Then the score matrix would be stored", [1]),
+    "scenario": ([1], "A wrong scale would spoil every length", [0]),
+    "true_false": ([0], "only the rounding differs", [1]),
+    "votes": ([0, 1], "Every product is still computed", [0, 2]),
+    "trade_off": ([0], "It stores the whole score matrix", [1]),
+    "number": (["134.2"], "That is fp16", ["268.4 MB"]),
+    "aggregate": (
+        ["25.2", "1", "26.2"],
+        "the sum of the parts that you typed",
+        ["25.2", "16.8", "41,9".replace(",", ".")],
+    ),
+    "grid": (["31", "8", "16", "40"], "31 is too small", ["32", "8", "16", "40"]),
+}
+FINISHED = """(root) => root.getAttribute("aria-busy") === "false"
+    && !root.querySelector(".ak-status").textContent.startsWith("Checking")"""
+
+
+@pytest.fixture
+def questions(lab, write_notebook, open_notebook, monkeypatch):
+    """The widget with the demo's questions; nothing has been answered yet."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(lab.folder / ".jupyter" / "xdg_data_home"))
+    progress.reset()
+    notebook = open_notebook(write_notebook("questions.ipynb", [CELL]))
+    notebook.assert_every_cell_ran()
+    (widget,) = notebook.widgets()
+    notebook.page.set_viewport_size({"width": 1300, "height": 3000})  # so that a screenshot holds all of it
+    yield notebook, widget
+    progress.reset()
+
+
+def question(widget, name):
+    return widget.locator(f'fieldset.ak-question[data-id="99_demo/{name}"]')
+
+
+def status(root):
+    return root.locator(".ak-status").inner_text()
+
+
+def checked(root, action):
+    """Does `action`, which checks or shows an answer, and returns the status that Python replied with."""
+    action()
+    root.page.wait_for_function(FINISHED, arg=root.element_handle())
+    return status(root)
+
+
+def click_in(root, answer):
+    """Chooses, marks or types by mouse; what was marked before and does not belong to the answer is unmarked."""
+    inputs = root.locator("input")
+    for index, part in enumerate(answer):
+        if isinstance(part, str):
+            inputs.nth(index).click(click_count=3)
+            root.page.keyboard.type(part)
+    if isinstance(answer[0], int):
+        for index in range(inputs.count()):
+            if inputs.nth(index).is_checked() != (index in answer) and (
+                index in answer or inputs.nth(index).get_attribute("type") == "checkbox"
+            ):
+                inputs.nth(index).click()
+
+
+def key_in(root, answer):
+    """The same with keys only, from the question's first input on; leaves the focus in the question."""
+    press, inputs = root.page.keyboard.press, root.locator("input")
+    radio = inputs.first.get_attribute("type") == "radio"
+    if radio:
+        inputs.first.focus()
+        press("Space")
+        for _ in range(answer[0]):
+            press("ArrowDown")
+        return
+    inputs.first.focus()
+    for index in range(inputs.count()):
+        if isinstance(answer[0], str):
+            press("Control+a")
+            root.page.keyboard.type(answer[index])
+        elif inputs.nth(index).is_checked() != (index in answer):
+            press("Space")
+        if index + 1 < inputs.count():
+            press("Tab")
+
+
+def explanations(root):
+    return " ".join(root.locator(".ak-why").all_inner_texts())
+
+
+def test_every_kind_is_answered_wrong_then_right_by_mouse(questions):
+    _, widget = questions
+    for name, (wrong, said, _) in ANSWERS.items():
+        root = question(widget, name)
+        assert status(root) == "" and explanations(root).strip() == ""
+        assert root.locator(".ak-reveal").is_hidden()
+        click_in(root, wrong)
+        assert checked(root, root.locator(".ak-check").click).startswith("✗ Not right.")
+        assert said in explanations(root)
+        assert root.locator(".ak-reveal").is_visible()
+    kept = {one.question: one for one in progress.overview().questions}
+    assert kept.keys() == {f"99_demo/{name}" for name in ANSWERS} and not any(one.last_right for one in kept.values())
+    for name, (_, _, right) in ANSWERS.items():
+        root = question(widget, name)
+        click_in(root, right)
+        assert checked(root, root.locator(".ak-check").click).startswith("✓ Right.")
+        assert root.locator('.ak-mark[data-status="wrong"], [aria-invalid="true"]').count() == 0
+    assert all(one.last_right and one.attempts == 2 for one in progress.overview().questions)
+
+
+def test_every_kind_is_answered_wrong_then_right_by_keyboard(questions):
+    _, widget = questions
+    page = widget.page
+    for name, (wrong, said, right) in ANSWERS.items():
+        root = question(widget, name)
+        for answer, sign in ((wrong, "✗ Not right."), (right, "✓ Right.")):
+            key_in(root, answer)
+            focused = page.evaluate_handle("document.activeElement")
+            assert checked(root, lambda: page.keyboard.press("Enter")).startswith(sign), name
+            assert page.evaluate("(node) => node === document.activeElement", focused), "the focus was taken away"
+            assert said in explanations(root) or answer == right
+    root = question(widget, "concept")
+    root.locator(".ak-check").focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.tagName") == "INPUT", "the next question's input follows the button"
+
+
+def test_the_answer_is_shown_only_after_a_wrong_one_and_counts_as_not_right(questions):
+    notebook, widget = questions
+    for name, (wrong, _, _) in ANSWERS.items():
+        root = question(widget, name)
+        click_in(root, wrong)
+        checked(root, root.locator(".ak-check").click)
+        before = [node.input_value() for node in root.locator("input[type=text]").all()]
+        assert checked(root, root.locator(".ak-reveal").click).startswith("The answer is shown.")
+        assert [node.input_value() for node in root.locator("input[type=text]").all()] == before
+        assert explanations(root).strip()
+    notebook.screenshot("questions-shown", widget)
+    assert "268.4 MB" in explanations(question(widget, "number"))
+    kept = {one.question: one for one in progress.overview().questions}
+    assert all(one.last_answer == {"shown": True} and not one.last_right for one in kept.values())
+
+
+def test_nothing_is_recorded_while_the_answer_is_missing_or_unreadable(questions):
+    _, widget = questions
+    for name in ANSWERS:
+        root = question(widget, name)
+        assert checked(root, root.locator(".ak-check").click)[0] not in "✓✗"
+    root = question(widget, "number")
+    click_in(root, ["1,5"])
+    assert checked(root, root.locator(".ak-check").click).startswith("The figure cannot be read.")
+    assert "two ways" in explanations(root)
+    assert progress.overview().questions == ()
+
+
+def test_what_was_typed_and_said_survives_a_redraw_and_a_second_run_says_what_was_right(questions):
+    notebook, widget = questions
+    page = widget.page
+    number, concept = question(widget, "number"), question(widget, "concept")
+    click_in(number, ["268.4"])
+    checked(number, number.locator(".ak-check").click)
+    click_in(concept, [2])
+    page.evaluate("""() => { const cell = jupyterapp.shell.currentWidget.content.widgets[0];
+        cell.outputHidden = true; cell.outputHidden = false; }""")
+    assert number.locator("input").input_value() == "268.4"
+    assert concept.locator("input").nth(2).is_checked()
+    # A second view of the same output is drawn from what the notebook's model keeps.
+    page.evaluate("() => jupyterapp.commands.execute('notebook:create-output-view')")
+    copy = page.locator(".jp-LinkedOutputView fieldset[data-id='99_demo/number']")
+    copy.wait_for()
+    assert copy.locator("input").input_value() == "268.4"
+    assert copy.locator(".ak-status").inner_text().startswith("✓ Right.")
+    ids = page.locator(".ak-question [id]").evaluate_all("(all) => all.map((node) => node.id)")
+    assert len(ids) == len(set(ids))
+    page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.locator(".jp-Notebook .ak-earlier").wait_for()
+    assert page.locator(".jp-Notebook .ak-earlier").inner_text().startswith("✓ answered right on ")
+
+
+def test_axe_finds_nothing_serious_in_either_theme(questions):
+    from axe_playwright_python.sync_playwright import Axe
+
+    notebook, widget = questions
+
+    def look(state):
+        for theme, name in THEMES.items():
+            widget.page.evaluate(SET_THEME, name)
+            found = Axe().run(widget.page, context='.ak-widget[data-widget="questions"]').response["violations"]
+            assert [(one["id"], one["nodes"]) for one in found if one["impact"] in ("serious", "critical")] == []
+            notebook.screenshot(f"questions-{state}-{theme}", widget)
+
+    look("asked")
+    for state, place in (("wrong", 0), ("right", 2)):
+        for name, answers in ANSWERS.items():
+            root = question(widget, name)
+            click_in(root, answers[place])
+            checked(root, root.locator(".ak-check").click)
+        look(state)
+
+
+def test_the_browser_holds_no_answer_before_it_is_asked_for(questions):
+    _, widget = questions
+    said = widget.evaluate("(root) => root.innerHTML")
+    for text in ("268.4", "Every product is still computed", "With those, earlier parts can be rescaled"):
+        assert text not in said
+    root = question(widget, "concept")
+    assert "<b>not</b>" in checked(
+        root, lambda: (click_in(root, [0]), root.locator(".ak-check").click())
+    ) + explanations(root)
+    assert root.locator("b").count() == 0, "text of a question was read as HTML"

@@ -1,0 +1,175 @@
+"""The cards: printed, as a page, and as a widget that reads again and exports."""
+
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+
+from course_utils import progress
+from course_utils.progress import card, store
+from course_utils.progress.links import href
+
+ROOT = Path(__file__).resolve().parents[2]
+SLUG = "02_flash_attention_minimal"
+
+
+@pytest.fixture(autouse=True)
+def in_notebooks(monkeypatch, two_questions):
+    """Where Jupyter runs a chapter."""
+    monkeypatch.chdir(ROOT / "notebooks")
+
+
+@pytest.fixture
+def jupyter(monkeypatch):
+    """A notebook around the cards: what its output areas hold."""
+    shown = []
+    monkeypatch.setattr(card, "get_ipython", SimpleNamespace)
+    monkeypatch.setattr(card, "display", lambda one, **_: shown.append(one))
+    return shown
+
+
+def test_finishing_keeps_the_chapter_and_prints_its_card(capsys, graded):
+    progress.record_answer(f"{SLUG}/first", True, 1, 0)
+    progress.record_exercise(graded(4))
+    progress.finish(SLUG)
+    out = capsys.readouterr().out
+    for words in (
+        "Chapter 02 · FlashAttention, minimal",
+        "1 of 2 questions right. 0 of 3 exercises done. New: First chapter.",
+        f"Open questions:\n  Title of {SLUG}/second",
+        f"  {SLUG}/mini_flash: 4 of 10 points",
+        f"  {SLUG}/online_softmax: not graded yet",
+        "  Run chapter 03, FlashAttention-2: notebooks/03_flash_attention_v2.ipynb",
+    ):
+        assert words in out
+    assert [(one.slug, one.times) for one in progress.overview().chapters] == [(SLUG, 1)]
+
+
+def test_a_chapter_that_does_not_exist_is_named():
+    with pytest.raises(LookupError, match="slug: got '02', takes one of 00_start_here"):
+        progress.finish("02")
+    assert not progress.progress_file().exists()
+
+
+def test_an_achievement_is_new_once(jupyter, graded, monkeypatch):
+    days = (f"2026-01-{day:02}T00:00:00+00:00" for day in range(1, 20))
+    monkeypatch.setattr(store, "_now", lambda: next(days))
+    progress.finish(SLUG)
+    progress.record_exercise(graded(10, exercise=f"{SLUG}/mend_the_race"))
+    jupyter[-1]._handle_custom_msg({"asked": "refresh"}, [])
+    assert "New: First chapter, First kernel, Race hunter." in jupyter[-1].status
+    progress.finish(SLUG)  # they were reached since the chapter was last run
+    assert "New: First kernel, Race hunter." in jupyter[-1].status
+    progress.finish("03_flash_attention_v2")
+    assert "New" not in jupyter[-1].status and "New achievements" not in jupyter[-1].page
+
+
+def test_the_widget_reads_again_what_others_kept(jupyter):
+    progress.finish(SLUG)
+    panel = jupyter[-1]
+    assert "0 of 2 questions right" in panel.status
+    code = f"from course_utils import progress; progress.record_answer('{SLUG}/first', True, 1, 0)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    panel._handle_custom_msg({"asked": "refresh"}, [])
+    assert "1 of 2 questions right" in panel.status and "Read again at " in panel.status
+    assert '<progress max="2" value="1" aria-label="questions right">' in panel.page
+    bundle, _ = panel._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert panel.page in bundle["text/html"] and "1 of 2 questions right" in bundle["text/plain"]
+
+
+def test_the_widget_exports_everything(jupyter, monkeypatch):
+    progress.show()
+    sent = []
+    monkeypatch.setattr(jupyter[-1], "send", sent.append)
+    progress.record_answer(f"{SLUG}/first", True, 1, 0)
+    jupyter[-1]._handle_custom_msg({"asked": "export"}, [])
+    assert sent == [{"file": "attention-kernels-progress.json", "content": progress.export()}]
+    assert json.loads(sent[0]["content"])["questions"][0]["question"] == f"{SLUG}/first"
+    assert "python -m course_utils progress --json FILE" in jupyter[-1].status
+
+
+def test_the_card_of_the_course_shows_every_chapter_and_achievement(jupyter, graded):
+    progress.finish(SLUG)
+    progress.show()
+    page = jupyter[-1].page
+    assert jupyter[-1].status == (
+        "1 of 7 chapters run to the end, 0 of 14 questions right, 0 of 9 exercises done. 1 of 14 achievements."
+    )
+    assert page.count('<th scope="row">') == 7 + 14 and page.count("✓ ") == 1
+    assert page.index("First chapter") < page.index("Counted before measured")
+
+
+def test_titles_are_escaped(jupyter):
+    progress.finish(SLUG)
+    assert "Title of 02_flash_attention_minimal/first &lt;&amp;&gt;" in jupyter[-1].page
+
+
+def test_every_bar_says_its_value_in_words_too(jupyter):
+    progress.record_answer(f"{SLUG}/first", True, 1, 0)
+    progress.show()
+    for most, value, after in re.findall(
+        r'<progress max="(\d+)" value="(\d+)" aria-label="[^"]+">(.{60})', jupyter[-1].page
+    ):
+        assert f"{value} of {most}" in after
+
+
+def test_links_lead_to_notebooks_and_headings_that_exist(jupyter):
+    for one in ("00_start_here", SLUG, "05_deepseek_sparse"):
+        progress.finish(one)
+    progress.show()
+    found = {link for panel in jupyter for link in re.findall(r'href="([^"]+)"', panel.page)}
+    assert f"../exercises/{SLUG}/mini_flash.ipynb" in found
+    sections = [link.split("#") for link in found if "#" in link]
+    assert len(sections) >= 3
+    for link in found:
+        assert (ROOT / "notebooks" / link.split("#")[0]).resolve().is_file(), link
+    for file, anchor in sections:
+        cells = nbformat.read(ROOT / "notebooks" / file, as_version=4).cells
+        headings = [line for cell in cells if cell.cell_type == "markdown" for line in cell.source.splitlines()]
+        assert any(line.startswith("## ") and line[3:].strip().replace(" ", "-") == anchor for line in headings)
+
+
+def test_a_link_is_left_out_where_the_notebook_is_not(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert href("notebooks/00_start_here.ipynb", "Questions") == ""
+    (tmp_path / "notebooks").mkdir()
+    shutil.copy(ROOT / "notebooks" / "00_start_here.ipynb", tmp_path / "notebooks")  # a copy leads to copies
+    assert href("notebooks/00_start_here.ipynb") == "notebooks/00_start_here.ipynb"
+
+
+def test_without_anywidget_the_card_is_a_page(jupyter, monkeypatch, data_home, capsys):
+    monkeypatch.setattr(card, "anywidget", None)
+    progress.finish(SLUG)
+    (bundle,) = jupyter
+    assert "<table" in bundle["text/html"] and bundle["text/plain"].startswith("Chapter 02")
+    progress.progress_file().write_text("certainly not SQLite" * 100, encoding="utf-8")
+    progress.finish(SLUG)
+    assert "not a database" in jupyter[-1]["text/plain"]
+    assert capsys.readouterr().out.startswith("Not kept: ")
+
+
+def test_a_store_that_fails_is_said_and_ends_no_chapter(jupyter, data_home):
+    progress.finish(SLUG)
+    with sqlite3.connect(progress.progress_file()) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    for message in ({"asked": "refresh"}, {"asked": "export"}):
+        jupyter[0]._handle_custom_msg(message, [])
+        assert "newer edition" in jupyter[0].status and "<table" in jupyter[0].page
+    progress.finish(SLUG)
+    progress.show()
+    assert "Not kept: " in jupyter[1].status and "Nothing to show: " in jupyter[2].status
+
+
+def test_importing_the_package_brings_no_card():
+    code = "import sys; from course_utils import progress; sys.exit('IPython' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        progress.other  # noqa: B018

@@ -1,0 +1,49 @@
+"""Badges and the set-up cell: where they go, that they are replaced, and that nobody else's repository is named."""
+
+import os
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from course_utils.site import badges
+
+
+def notebook():
+    cells = [nbformat.v4.new_markdown_cell(text) for text in ("a bar", "# 01 · Title", "text")]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def test_both_cells_follow_the_title_and_a_second_run_replaces_them():
+    chapter = notebook()
+    for name in ("someone/old", "someone-else/new.course"):
+        badges.put_into_notebook(chapter, name, "01_attention_basics")
+    nbformat.validate(chapter)
+    assert [cell.cell_type for cell in chapter.cells] == ["markdown", "markdown", "markdown", "code", "markdown"]
+    text = "\n".join(cell.source for cell in chapter.cells)
+    assert "someone/old" not in text
+    assert "github/someone-else/new.course/blob/main/notebooks/01_attention_basics.ipynb" in text
+    assert "https://github.com/someone-else/new.course" in chapter.cells[3].source
+
+
+def test_the_readme_gets_one_row_below_its_title():
+    text = "# Title\n\nIt is a course.\n"
+    once = badges.put_into_readme(text, "someone/old")
+    again = badges.put_into_readme(once, "someone/new")
+    assert again == badges.put_into_readme(text, "someone/new")
+    assert again.startswith("# Title\n\n<!-- badges") and again.endswith("\n\nIt is a course.\n")
+
+
+@pytest.mark.parametrize("name", ["", "name", "a/b/c", "https://github.com/a/b", 'a/b"; import os', "a/b)", "-a/b"])
+def test_only_owner_and_name_are_taken(name):
+    with pytest.raises(ValueError, match="takes owner/name"):
+        badges.setup_cell(name)
+
+
+def test_outside_colab_the_set_up_cell_does_nothing(tmp_path):
+    environment = {key: value for key, value in os.environ.items() if key != "COLAB_RELEASE_TAG"}
+    command = [sys.executable, "-c", badges.setup_cell("someone/name")]
+    done = subprocess.run(command, cwd=tmp_path, env=environment | {"PATH": ""}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []

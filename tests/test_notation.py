@@ -1,0 +1,132 @@
+"""One letter, one meaning: every letter of a formula stands in docs/notation.md, and what stands there is used."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course_utils.course import CHAPTERS
+
+ROOT = Path(__file__).resolve().parent.parent
+SHEET = (ROOT / "docs" / "notation.md").read_text(encoding="utf-8")
+NOTEBOOKS = {chapter.number: ROOT / "notebooks" / f"{chapter.slug}.ipynb" for chapter in CHAPTERS}
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+FORMULA = re.compile(r"\$\$.*?\$\$|\$[^$]+?\$", re.DOTALL)
+LETTERS_BY_NAME = {"Delta": "Δ", "Theta": "Θ", "ell": "ℓ"}
+
+
+def letters(formula: str) -> set[str]:
+    """The letters of a formula, without subscripts, words and the names of functions."""
+    text = re.sub(r"\\(?:text|mathrm|begin|end)\{[^}]*\}", " ", formula)
+    text = re.sub(r"\\mathcal\s*\{?L\}?", " ℒ ", text)
+    for name, letter in LETTERS_BY_NAME.items():
+        text = re.sub(rf"\\{name}(?![a-zA-Z])", f" {letter} ", text)
+    text = re.sub(r"\\[a-zA-Z]+", " ", text)
+    text = re.sub(r"_(?:\{[^{}]*\}|\w)", " ", text)
+    text = re.sub(r"\b[a-z]{3,}\b", " ", text)  # new, old, factor
+    return set(re.findall(r"[^\W\d_]", text))
+
+
+def formulas(markdown: str) -> list[str]:
+    return FORMULA.findall(CODE.sub("", markdown))
+
+
+def rows(heading: str) -> Iterator[list[str]]:
+    """The cells of each line of the table below a heading of the sheet."""
+    lines = SHEET.split(f"## {heading}\n")[1].split("\n## ")[0].splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    for line in table[2:]:
+        yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def named(cell: str) -> list[str]:
+    """The letters that a line of the sheet is about, in its first cell."""
+    return [letter for formula in formulas(cell) for letter in sorted(letters(formula))]
+
+
+MAIN = [(letter, cells) for cells in rows("Letters") for letter in named(cells[0])]
+SECOND = [(letter, cells) for cells in rows("The same letter with a second meaning") for letter in named(cells[0])]
+
+
+def markdown_of(number: str) -> list[str]:
+    cells = nbformat.read(NOTEBOOKS[number], as_version=4).cells
+    return [cell.source for cell in cells if cell.cell_type == "markdown"]
+
+
+def unexplained(markdown: list[str], number: str) -> list[str]:
+    """The letters of a chapter's formulas that the sheet does not explain for that chapter, each with its formula."""
+    known = {letter for letter, _ in MAIN} | {letter for letter, cells in SECOND if cells[1] == number}
+    used = ((letter, formula) for text in markdown for formula in formulas(text) for letter in letters(formula))
+    return sorted({f"{letter} in {formula}" for letter, formula in used if letter not in known})
+
+
+def uses(letter: str, number: str) -> bool:
+    """Whether a letter stands in a chapter's text, in a formula or as a name in code."""
+    text = "\n".join(markdown_of(number))
+    in_formulas = any(letter in letters(formula) for formula in formulas(text))
+    return in_formulas or bool(re.search(rf"\b{letter}\b", " ".join(CODE.findall(text))))
+
+
+@pytest.mark.parametrize("number", NOTEBOOKS)
+def test_every_letter_of_a_formula_stands_in_the_sheet(number):
+    assert unexplained(markdown_of(number), number) == []
+
+
+def test_each_letter_has_one_line_for_the_course():
+    subscripted = {"B"}  # B_r and B_c are sizes of tiles, wherever they stand
+    found = [letter for letter, _ in MAIN]
+    repeated = {letter for letter in found if found.count(letter) > 1}
+    lines = {letter: {cells[0] for other, cells in MAIN if other == letter} for letter in repeated}
+    assert {letter for letter, where in lines.items() if len(where) > 1} <= subscripted
+
+
+@pytest.mark.parametrize("letter, number", sorted({(letter, cells[1]) for letter, cells in SECOND}))
+def test_a_second_meaning_is_really_used_in_its_chapter(letter, number):
+    assert uses(letter, number)
+
+
+@pytest.mark.parametrize(
+    "cells", [cells for cells in rows("Letters") if named(cells[0])], ids=lambda cells: f"{cells[0]}-{cells[3]}"
+)
+def test_a_letter_is_used_in_the_chapter_that_introduces_it(cells):
+    assert any(uses(letter, cells[3]) for letter in named(cells[0]))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "kernels").glob("0*/*.cu")), ids=lambda path: path.stem)
+def test_the_letters_in_a_kernels_shapes_stand_in_the_sheet(path):
+    header = re.match(r"(?://.*\n)*", path.read_text(encoding="utf-8"))[0]
+    shapes = " ".join(re.findall(r"\[([\w, ]+)\]", header))
+    known = {letter for letter, _ in MAIN} | set(
+        re.findall(r"`(\w+)`", "".join(c[0] for c in rows("Names in kernels")))
+    )
+    assert {letter for letter in re.findall(r"\b[A-Z]\b", shapes)} <= known
+
+
+# ---- the rule itself
+
+
+@pytest.mark.parametrize(
+    "formula, expected",
+    [
+        (r"$O = \mathrm{softmax}(QK^\top / \sqrt d)\,V$", set("OQKdV")),
+        (r"$e^{m_{old} - m}$", set("em")),
+        (r"$B_c = \lceil M/4d \rceil$", set("BMd")),
+        (r"$\Delta = \mathrm{rowsum}(dO \circ O)$", set("ΔdO")),
+        (r"$\mathcal L^I$", set("ℒI")),
+        (r"$m_i^{new} = \ell_i$", set("mℓ")),
+        (r"$\text{scale} \cdot x$", set("x")),
+    ],
+)
+def test_letters_are_found_without_subscripts_and_words(formula, expected):
+    assert letters(formula) == expected
+
+
+def test_an_unknown_letter_is_named_with_its_formula():
+    assert unexplained(["Take $Z = 2$, and `Z` again."], "00") == ["Z in $Z = 2$"]
+
+
+def test_a_second_meaning_holds_in_its_own_chapter_only():
+    assert unexplained([r"$\Theta(L)$"], "02") == []
+    assert unexplained([r"$\Theta(L)$"], "03") == [r"Θ in $\Theta(L)$"]
