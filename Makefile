@@ -29,7 +29,7 @@ ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 .DELETE_ON_ERROR:
 
 lab: $(STAMP)
-	$(BIN)/jupyter lab $(ROOT_FLAG) notebooks/00_start_here.ipynb
+	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.root_dir=$(CURDIR) notebooks/00_start_here.ipynb
 
 # The browser tests run alone, because they also hold each chapter to its time. A chapter that is run as a test must
 # not count as read: its progress goes to build/.
@@ -43,7 +43,7 @@ test: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/nbstripout --keep-count notebooks/*.ipynb
+	$(BIN)/nbstripout --keep-count --keep-id notebooks/*.ipynb
 	$(BIN)/python .ci/tidy_notebooks.py notebooks/*.ipynb
 
 bench: $(STAMP)

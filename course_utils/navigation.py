@@ -62,7 +62,7 @@ def bottom(slug: str) -> str:
 
 def with_navigation(notebook: nbformat.NotebookNode, slug: str) -> nbformat.NotebookNode:
     """The notebook of this chapter with both bars, as its first and its last cell, in the place of older ones."""
-    cells = list(notebook.cells)
+    cells = [cell for cell in notebook.cells if not is_navigation(cell)]
     changed = nbformat.from_dict(notebook)
     changed.cells = [_cell(TOP, top(slug)), *cells, _cell(BOTTOM, bottom(slug))]
     return changed

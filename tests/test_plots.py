@@ -220,3 +220,15 @@ def test_gathered_tile_shows_the_chosen_rows_twice():
 def test_dsa_layer_names_its_steps():
     words = " ".join(texts(plots.dsa_layer().axes[0]))
     assert all(step in words for step in ("lightning indexer", "top-k", "sparse core", "cache"))
+
+
+def test_three_choices_mark_where_memory_ran_out():
+    def row(name, length, ms, peak, asked=None):
+        return {"name": name, "length": length, "median_ms": ms, "peak_extra_bytes": peak, "asked_bytes": asked}
+
+    rows = [row("dense", 512, 1.0, 10), row("dense", 1024, None, None, 400), row("flash", 512, 0.5, 5)]
+    time, memory = plots.three_choices(rows, memory_bytes=100).axes
+    assert [line.get_label() for line in time.lines] == ["dense", "flash"]
+    assert list(time.lines[0].get_xdata()) == [512]
+    (cross,) = (line for line in memory.lines if line.get_marker() == "x")
+    assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([1024], [400])

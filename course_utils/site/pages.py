@@ -127,8 +127,7 @@ def _github(title: str) -> str:
 
 def _write_notebook(sources: Sources, root: Path, path: Path, notebook: NotebookNode, badges: str = "") -> None:
     inside = path.relative_to(root)
-    page = nbformat.v4.new_notebook(metadata={"kernelspec": notebook.metadata.get("kernelspec", {})})
-    page.metadata["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}
+    page = nbformat.v4.new_notebook(metadata={"language_info": {"name": "python", "pygments_lexer": "ipython3"}})
     for number, cell in enumerate(notebook.cells):
         if LEFT_OUT & set(cell.metadata.get("tags", ())):
             continue

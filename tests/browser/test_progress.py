@@ -114,6 +114,7 @@ def test_links_open_in_jupyterlab_as_tabs(lab, notebook):
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
 def test_the_cards_are_legible_in_both_themes(notebook, theme):
     page = notebook.page
+    page.set_viewport_size({"width": 1300, "height": 1600})  # the whole course on one picture
     page.evaluate("(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
     page.wait_for_function("(theme) => document.body.dataset.jpThemeName === theme", arg=theme)
     page.wait_for_timeout(500)  # the theme's style sheet

@@ -135,12 +135,17 @@ function render({ model, el }) {
     model.save_changes();
   }
 
+  let last = null; // what Python said, as the controls show it
+
   function redraw() {
     const { shown } = model.get("meta");
     const step = Math.min(model.get("step"), lengths.length - 1);
     length.input.value = step;
     length.text.textContent = bytes(lengths[step]);
-    for (const [setting, select] of Object.entries(selects)) select.value = choices[setting].indexOf(shown.settings[setting]);
+    if (shown !== last) {
+      for (const [setting, select] of Object.entries(selects)) select.value = choices[setting].indexOf(shown.settings[setting]);
+      last = shown;
+    }
     if (shown.error) {
       status.textContent = `These settings do not go together. ${shown.error}`;
       return;
