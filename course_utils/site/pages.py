@@ -226,13 +226,14 @@ def _chapter_link(inside: Path, source: Path, root: Path) -> str:
 
 
 def _write_folders(sources: Sources, root: Path) -> None:
-    """An index.md for each folder of kernels and exercises."""
+    """An index.md for each folder of kernels and exercises, and for the cheat sheets."""
     folders = {path.parent for top in ("kernels", "exercises") for path in root.glob(f"{top}/**/*.cu*")}
     folders |= {above for folder in folders for above in folder.parents if root / "kernels" in [above, *above.parents]}
-    for folder in sorted(folders | {root / "exercises"}):
+    folders |= {folder for folder in (root / "exercises", root / "docs" / "cheat_sheets") if folder.is_dir()}
+    for folder in sorted(folders):
         inside = folder.relative_to(root)
         entries = sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name))
-        wanted = [e for e in entries if e in folders or e.suffix in (".cu", ".cuh", ".ipynb")]
+        wanted = [e for e in entries if e in folders or e.suffix in (".cu", ".cuh", ".ipynb", ".md")]
         lines = [f"- [{entry.name}]({site_link(entry.name, folder / 'x', root)})" for entry in wanted]
         _write(
             sources.pages / inside / "index.md", f"---\norphan: true\n---\n\n# {inside}\n\n" + "\n".join(lines) + "\n"

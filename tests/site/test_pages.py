@@ -32,6 +32,7 @@ def root(tmp_path):
         "README.md": "# The course\n\n[First](notebooks/00_start_here.ipynb), [tasks](exercises)\n",
         "kernels/00_start_here/add.cu": "__global__ void add(float* a) { a[0] += 1; }\n",
         "exercises/00_start_here/task.cu": "// YOUR CODE HERE\n",
+        "docs/cheat_sheets/00_start_here.md": "# Sheet\n",
         "docs/glossary.md": "# Glossary\n\n## Two words\n\nSee [the chapter](../notebooks/00_start_here.ipynb).\n",
     }
     for name, text in files.items():
@@ -129,6 +130,8 @@ def test_sources_hold_every_kind_of_page_and_nothing_to_set_up(root):
         "kernels/00_start_here/index.md",
         "kernels/index.md",
         "docs/glossary.md",
+        "docs/cheat_sheets/00_start_here.md",
+        "docs/cheat_sheets/index.md",
     }
     chapter = (sources.pages / "notebooks" / "00_start_here.ipynb").read_text()
     assert "hidden" not in chapter and "BADGES" in chapter
