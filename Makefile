@@ -74,6 +74,6 @@ $(STAMP): pyproject.toml constraints.txt
 	if nvidia-smi >/dev/null 2>&1; then extras=test,cuda; \
 	elif timeout 8 $(BIN)/python -c 'import urllib.request as u; u.urlopen("https://download.pytorch.org/whl/cpu/torch/", timeout=4)' 2>/dev/null; \
 	then index="--extra-index-url https://download.pytorch.org/whl/cpu"; fi; \
-	echo "Installing the course into .venv (extras: $$extras). The first time takes a few minutes."; \
+	echo "Installing the course into .venv (extras: $$extras). The first time takes some minutes and 2.4 GB; nothing is printed meanwhile."; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$index -c constraints.txt -e ".[$$extras]"
 	@touch $@

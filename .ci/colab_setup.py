@@ -10,33 +10,86 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Mapping, Sequence
 from importlib import invalidate_caches
-from importlib.metadata import PackageNotFoundError, distributions, version
+from importlib.metadata import distributions
 from pathlib import Path
+
+try:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+    from packaging.version import InvalidVersion, Version
+except ImportError:  # pip is there, and brings its own copy
+    from pip._vendor.packaging.requirements import Requirement
+    from pip._vendor.packaging.utils import canonicalize_name
+    from pip._vendor.packaging.version import InvalidVersion, Version
 
 ROOT = Path(__file__).resolve().parents[1]
 # The page is Colab's own, and cells run in the kernel that is running now.
 NOT_NEEDED = {"jupyterlab", "ipykernel"}
+# CUDA's compiler and headers, which must fit each other.
+CUDA = re.compile(r"(nvidia-cuda-(?:cccl|crt|nvrtc|runtime))==(\S+)")
 
 
-def missing(requirements: list[str]) -> list[str]:
-    """Those requirements of which no version is installed. Says which installed ones may be too old."""
+def installed() -> dict[str, str]:
+    """Normalised name → version of each package. One that lies on several paths is there once: as `import` finds it."""
+    found: dict[str, str] = {}
+    for one in distributions():  # in the order of sys.path
+        name, number = one.metadata["Name"], one.version
+        if name and number:
+            found.setdefault(canonicalize_name(name), number)
+    return found
+
+
+def missing(requirements: Sequence[str], there: Mapping[str, str]) -> list[str]:
+    """Those requirements of which no version is `there`. Says of the others what is kept, and what is too old."""
     absent = []
-    for requirement in requirements:
-        name = re.match(r"[A-Za-z0-9._-]+", requirement)[0]
+    for text in requirements:
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
         if name in NOT_NEEDED:
             continue
-        try:
-            print(f"kept: {name} {version(name)} (the course asks for {requirement})")
-        except PackageNotFoundError:
-            absent.append(requirement)
+        if name not in there:
+            absent.append(text)
+            continue
+        print(f"kept: {name} {there[name]}{_objection(requirement, there[name])}")
     return absent
 
 
-def pins() -> str:
-    """A constraints file of everything that is installed."""
-    found = {(one.metadata["Name"], one.version) for one in distributions()}
-    return "".join(f"{name}=={number}\n" for name, number in sorted(found) if name and number)
+def _objection(requirement: Requirement, number: str) -> str:
+    """What is wrong with an installed version; an empty string if it is one that the course asks for."""
+    needs = f"needs {requirement.specifier}"
+    if not _readable(number):
+        return f", a version that cannot be compared: {needs}"
+    if requirement.specifier.contains(number, prereleases=True):
+        return ""
+    floors = [Version(one.version) for one in requirement.specifier if one.operator == ">="]
+    return f", too old: {needs}" if any(Version(number) < floor for floor in floors) else f", too new: {needs}"
+
+
+def _readable(number: str) -> bool:
+    """Whether pip can read this version: a Linux distribution's own packages may have others."""
+    try:
+        Version(number)
+    except InvalidVersion:
+        return False
+    return True
+
+
+def pins(there: Mapping[str, str], tested: str) -> str:
+    """A constraints file: everything that is `there`, and what is missing of CUDA as in `tested` (constraints.txt).
+
+    If a part of CUDA is there in another minor version, the missing parts are pinned to that one.
+    """
+    lines = [f"{name}=={number}" for name, number in sorted(there.items()) if _readable(number)]
+    parts = {match[1]: Version(match[2]) for match in map(CUDA.match, tested.splitlines()) if match}
+    found = [Version(there[name]) for name in parts if name in there and _readable(there[name])]
+    for name, number in parts.items():
+        if name not in there:
+            same = next((one for one in found if one.major == number.major), number)
+            fits = number if same.minor == number.minor else f"{same.major}.{same.minor}.*"
+            lines.append(f"{name}=={fits}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def pip(*arguments: str) -> None:
@@ -48,8 +101,9 @@ def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     with tempfile.TemporaryDirectory() as folder:
         constraints = Path(folder) / "constraints.txt"
-        constraints.write_text(pins(), encoding="utf-8")
-        if absent := missing(project["dependencies"]):
+        there = installed()
+        constraints.write_text(pins(there, (ROOT / "constraints.txt").read_text(encoding="utf-8")), encoding="utf-8")
+        if absent := missing(project["dependencies"], there):
             print("installing:", ", ".join(absent))
             pip("--constraint", str(constraints), *absent)
     pip("--no-deps", "--editable", str(ROOT))

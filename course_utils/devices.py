@@ -74,19 +74,24 @@ _TABLE = (
     _device("T4", 16, 320, 65, 8.1, None, 4 * _MIB, (7, 5), "T4 datasheet; L2: Turing whitepaper"),
     _device("RTX 3090", 24, 936, 71, 35.6, None, 6 * _MIB, (8, 6), "GA102 whitepaper"),
     _device("RTX 4090", 24, 1008, 165.2, 82.6, 330.3, 72 * _MIB, (8, 9), "Ada whitepaper"),
-    _device("L4", 24, 300, 121, 30.3, 242, 48 * _MIB, (8, 9), "L4 datasheet, half of its figures with sparsity"),
-    _device("A100 40 GB", 40, 1555, 312, 19.5, None, 40 * _MIB, (8, 0), "A100 datasheet, SXM4"),
-    _device("A100 80 GB", 80, 2039, 312, 19.5, None, 40 * _MIB, (8, 0), "A100 datasheet, SXM4"),
     _device(
-        "H100", 80, 3350, 989.4, 67, 1978.9, 50 * _MIB, (9, 0), "H100 datasheet, SXM, half of its figures with sparsity"
+        "L4", 24, 300, 121, 30.3, 242.5, 48 * _MIB, (8, 9),
+        "L4 datasheet, half of its figures with sparsity; L2: Ada whitepaper",
+    ),
+    _device("A100 40 GB", 40, 1555, 312, 19.5, None, 40 * _MIB, (8, 0), "A100 datasheet, SXM4; L2: Ampere whitepaper"),
+    _device("A100 80 GB", 80, 2039, 312, 19.5, None, 40 * _MIB, (8, 0), "A100 datasheet, SXM4; L2: Ampere whitepaper"),
+    _device(
+        "H100", 80, 3350, 989.4, 67, 1978.9, 50 * _MIB, (9, 0),
+        "H100 datasheet, SXM; dense peaks of the tensor cores, and L2: Hopper whitepaper",
     ),
     _device(
         "H200", 141, 4800, 989.4, 67, 1978.9, 60 * _MIB, (9, 0),
-        "H200 datasheet, SXM, half of its figures with sparsity; L2: as the driver says",
+        "H200 datasheet, SXM; dense peaks of the tensor cores: Hopper whitepaper; L2: as its driver says",
     ),
     _device(
         "B200", 180, 8000, 2250, 75, 4500, 126 * _MIB, (10, 0),
-        "HGX B200 datasheet, an eighth, half of its figures with sparsity; L2: as the driver says",
+        "DGX B200 datasheet (memory, bandwidth), HGX B200 datasheet (peaks), an eighth, half of its figures with "
+        "sparsity; L2: in no datasheet, as its driver is quoted",
     ),
 )  # fmt: skip
 DEVICES: dict[str, Device] = {device.name: device for device in _TABLE}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import nbformat
 
 from course_utils.course import CHAPTERS, Chapter, chapter
-from course_utils.grading.catalog import EXERCISE_IDS, exercise
+from course_utils.grading.catalog import exercise, exercise_ids
 
 TAG = "navigation"
 TOP, BOTTOM = "navigation-top", "navigation-bottom"  # the cells' ids
@@ -26,11 +26,6 @@ def neighbours(slug: str) -> tuple[Chapter | None, Chapter | None]:
     """The chapters before and after this one; None at the ends of the course. Raises LookupError for another slug."""
     at = CHAPTERS.index(chapter(slug))
     return (CHAPTERS[at - 1] if at else None), (CHAPTERS[at + 1] if at + 1 < len(CHAPTERS) else None)
-
-
-def exercise_ids(slug: str) -> list[str]:
-    """The ids of a chapter's exercises, in the order of the course."""
-    return [one for one in EXERCISE_IDS if one.split("/")[0] == slug]
 
 
 def top(slug: str) -> str:

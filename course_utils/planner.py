@@ -162,7 +162,7 @@ def plan(
         heads: query heads; kv_heads: key heads, a divisor of it; None: as many.
         head_dim: d.
         dtype: "float16", "bfloat16" or "float32" of dense, flash and sparse. In fp32 their rate is that of the CUDA
-            cores.
+            cores; a kernel that makes fp32 products of several TF32 ones can be faster than that.
         device: a name in `devices.DEVICES`, or a `Device`.
         is_causal: MLA and DSA are, and are left out otherwise.
         window: keys that each query of the sliding window sees; if not causal, on either side of it, itself included.
@@ -327,8 +327,8 @@ def advice(planned: Plan, target_ms: float = TARGET_MS) -> list[Advice]:
     """What to try, in order, until the setting fits in memory and its floor is at most `target_ms` a layer.
 
     1. Is flash really on? 2. Batch and dtype. 3. Sparse, or chunks of queries, with a quality check. 4. Retrieval.
-    The first two are exact, and so are chunks; a window and retrieval leave keys out, and what that costs in quality no
-    formula says: measure it.
+    Flash, a smaller batch and chunks compute the same; 16 bits round. A window and retrieval leave keys out, and what
+    that costs in quality no formula says: measure it.
 
     Raises ValueError for a target that is not positive.
     """
@@ -361,14 +361,14 @@ def _flash_step(dense: Method, flash: Method, s: Setting, target: float) -> Advi
     )
     if s.dtype == "float32":
         why = (
-            "Exact, so always first. But torch's flash kernel takes 16-bit inputs only: in fp32 it falls back to "
-            "another backend, so this step needs the next one."
+            "Exact, so always first. But torch's FLASH and cuDNN kernels take 16-bit inputs only: in fp32 its "
+            "memory-efficient kernel runs. It stores no S either, but is slower: take the next step with this one."
         )
     elif not dense.fits:
         part = dense.breaking_part
         why = f"Exact, so always first. Written out, memory runs out at {part.name} ({amount(part.bytes)})."
     else:
-        why = "Exact, so always first: look which backend really runs, it can fall back without a word."
+        why = "Exact, so always first: look which kernel really runs, torch chooses without a word."
     enough = " Then the target is within reach." if _good(flash.memory_bytes, flash.seconds, s, target) else ""
     return Advice("Is flash really on?", "try this", effect, why + enough, flash.memory_bytes, flash.seconds)
 
@@ -402,7 +402,7 @@ def _batch_step(flash: Method, s: Setting, target: float) -> Advice:
     )
     if good and smaller.dtype == s.dtype:
         return Advice(name, "not needed", effect, "Flash alone is enough.", after.memory_bytes, after.seconds)
-    why = "16 bits halve every tensor, and only they reach the tensor cores." if smaller.dtype != s.dtype else ""
+    why = "16 bits halve every tensor and suit the tensor cores; they round." if smaller.dtype != s.dtype else ""
     if smaller.batch != s.batch:
         why += (
             " A smaller batch divides memory and the time of a call alike; the time for all sequences stays the same."
@@ -421,7 +421,7 @@ def _sparse_step(s: Setting, target: float) -> Advice:
     )
     memory, seconds = min(chunked, sparse.memory_bytes), sparse.seconds
     if _good(flash.memory_bytes, flash.seconds, s, target):
-        verdict, why = "not needed", "The steps before are enough, and they are exact."
+        verdict, why = "not needed", "The steps before are enough, and they leave no key out."
     elif flash.fits and sparse.seconds > 0.9 * flash.seconds:
         verdict, why = "no help", f"A window of {s.window:,} leaves out almost nothing at {s.length:,} tokens."
     elif flash.fits:
@@ -449,7 +449,7 @@ def _retrieval_step(s: Setting, target: float) -> Advice:
         f"{amount(after.memory_bytes)}, time floor {duration(flash.seconds)} → {duration(after.seconds)}"
     )
     if _good(flash.memory_bytes, flash.seconds, s, target):
-        verdict, why = "not needed", "The steps before are enough, and they are exact."
+        verdict, why = "not needed", "The steps before are enough, and they leave no key out."
     elif context == s.length:
         verdict, why = "no help", "The context is as short as that already."
     elif _good(min(chunked, sparse.memory_bytes), sparse.seconds, s, target):

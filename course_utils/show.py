@@ -163,7 +163,8 @@ def expected_error() -> Iterator[None]:
     except (KernelError, LaunchError, CompileError, TypeError, ValueError, LookupError, OSError) as error:
         message = html.escape(f"{type(error).__name__}: {error}")
         style = "border-left: 4px solid #b3261e; padding: 6px 12px; background: #fff4f2; color: #1a1a1a"
-        display(HTML(f'<pre style="{style}; white-space: pre-wrap">{message}</pre>'))
+        wrap = "white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"  # JupyterLab would break words
+        display(HTML(f'<pre style="{style}; {wrap}">{message}</pre>'))
     else:
         raise AssertionError("this code was expected to fail, but it ran to its end")
 

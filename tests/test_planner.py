@@ -147,7 +147,18 @@ def test_without_a_causal_mask_deepseek_s_are_left_out():
     assert planned.methods["flash"].flops == 2 * plan(4096).methods["flash"].flops
 
 
+def test_a_long_flash_is_bound_by_arithmetic_and_dense_by_memory():
+    methods = plan(131072).methods
+    assert (methods["flash"].bound, methods["dense"].bound) == ("arithmetic", "memory")
+
+
 # ---- advice
+
+
+def test_what_the_texts_say_of_torch_is_what_was_recorded():
+    rows = [row for row in measured.load("08_choosing").rows if row["part"] == "backends"]
+    chosen = {row["case"]: row["backend"] for row in rows if row["chosen"]}
+    assert chosen["fp32"] == "EFFICIENT_ATTENTION" and "MATH" not in chosen.values() and len(chosen) == 5
 
 
 def test_flash_comes_first_and_ends_it_where_it_is_enough():
@@ -168,7 +179,7 @@ def test_a_window_as_wide_as_the_sequence_does_not_help():
 
 def test_fp32_needs_16_bits_before_flash_is_on():
     first, second = advice(plan(8192, dtype="float32"))[:2]
-    assert "16-bit inputs only" in first.why
+    assert "16-bit inputs only" in first.why and "memory-efficient kernel runs" in first.why
     assert second.verdict == "try this" and "float32 → float16" in second.effect
 
 

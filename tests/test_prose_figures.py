@@ -24,11 +24,13 @@ from course_utils import costs, measured, nvrtc
 
 CHAPTERS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
-UNITS = r"%|×(?! ?\d)|times\b|[µmn]s\b|[KMGT]i?B\b|[KMGTP]?FLOPs?\b"
+UNITS = r"%|×(?! ?\d)|times\b|[µmn]s\b|seconds\b|[KMGT]i?B\b|[KMGTP]?FLOPs?\b"
+WORDS = dict(zip("three four five six seven eight nine ten eleven twelve".split(), range(3, 13), strict=True))
 # A number with decimals, one with a unit, or one with thousands. Sections, versions and equations are no figures.
 FIGURE = re.compile(
-    r"(?<![\w.,§/-])(?<!section )(?<!sections )(?<!equation )(?<!CUDA )(?<!torch )(?<!chapter )(?<!capability )"
+    r"(?<![\w.,§/])(?<!\w-)(?<!section )(?<!sections )(?<!equation )(?<!CUDA )(?<!torch )(?<!chapter )(?<!capability )"
     rf"(?:\d[\d,]*\.\d+(?:[eE]-?\d+)?|{NUMBER}(?=[ \u00a0]?(?:{UNITS}))|\d{{1,3}}(?:,\d{{3}})+)(?![\w.]*\d)"
+    rf"|\b(?:{'|'.join(WORDS)})(?= times\b)"
 )
 
 
@@ -69,13 +71,18 @@ NAMES = {"costs": costs, "measured": measured, "nvrtc": nvrtc, "math": math, "ro
 
 
 def as_shown(value: float, shown: str) -> bool:
-    """Whether `value` rounds to the number `shown`: to its decimals, or to its last digit before trailing zeros."""
+    """Whether `value` rounds to the number `shown`: to its decimals, or to its last digit before trailing zeros, of
+    which two digits must stay; with fewer it may be off by 5 %."""
+    if shown in WORDS:
+        return round(value) == WORDS[shown]
     shown = shown.replace(",", "")
     number, decimals = float(shown), len(shown.partition(".")[2])
     if decimals or "." in shown:
         return math.isclose(round(value, decimals), number, abs_tol=1e-9)
     zeros = len(shown) - len(shown.rstrip("0")) if number else 0
-    return any(round(value, -places) == number for places in range(min(zeros, len(shown) - 1) + 1))
+    if any(round(value, -places) == number for places in range(min(zeros, max(0, len(shown) - 2)) + 1)):
+        return True
+    return zeros > 0 and abs(value - number) <= 0.05 * abs(number)
 
 
 def problems(notebook) -> list[str]:
@@ -89,11 +96,11 @@ def problems(notebook) -> list[str]:
         sources = cell.metadata.get("figures", {})
         left = prose(cell.source)
         for shown, source in sources.items():
-            if shown not in left:
+            place = re.compile(rf"(?<![\d.,]){re.escape(shown)}(?!\d)")
+            if not place.search(left):
                 found.append(f"cell {index}: {shown!r} has a source, but does not stand in the text")
                 continue
-            # Counted once for each time it stands there.
-            left = left.replace(shown, " ")
+            left = place.sub(" ", left)
             found += [f"cell {index}: {shown!r}: {why}" for why in _wrong(shown, source, text_of, everything)]
         found += [
             f"cell {index}: {match[0]!r} has no source: …{left[max(0, match.start() - 30) : match.end() + 20]!r}"
@@ -103,7 +110,7 @@ def problems(notebook) -> list[str]:
 
 
 def _wrong(shown: str, source: str, text_of: dict[str, str], everything: str) -> list[str]:
-    literal = re.search(NUMBER, shown)
+    literal = re.search(rf"{NUMBER}|\b(?:{'|'.join(WORDS)})\b", shown)
     if literal is None:
         return ["holds no number"]
     kind, _, rest = source.partition(" ")
@@ -154,6 +161,8 @@ def notebook_of(text, figures=None, output="S is 16.8 MB\n"):
         ("It is 17 times as long.", {"17 times": "costs.mla_pair_flops() / costs.indexer_pair_flops()"}),
         ("About 280,000 operations on 16,384 tokens in tiles of 64 × 64", {"280,000": "costs.mla_pair_flops()"}),
         ("They reached 230 TFLOP/s ([paper](https://arxiv.org/abs/2307.08691))", {"230 TFLOP/s": "source: 2307.08691"}),
+        ("It is seventeen or eight times as long.", {"eight times": "64 / 8"}),
+        ("About 60 times less", {"60 times": "62.4"}),
         ("See section 3.1, §2.2, `1.5 MB`, $1.5$, CUDA 13.0, chapter 01 and sm_90 with 32 threads.", {}),
     ],
 )
@@ -168,6 +177,10 @@ def test_figures_with_a_source_pass(text, figures):
         ("It saves 75 %.", {}, "has no source"),
         ("13 times faster", {}, "has no source"),
         ("278,528 operations", {}, "has no source"),
+        ("It costs -5 % or eight times as much.", {}, "'5' has no source"),
+        ("It costs -5 % or eight times as much.", {}, "'eight' has no source"),
+        ("It costs 17 % and 7 %.", {"7 %": "7"}, "'17' has no source"),
+        ("10 times faster", {"10 times": "14.9"}, "gives 14.9"),
         ("It takes 16.9 MB.", {"16.9 MB": "costs.score_matrix_bytes(1, 1, 2048, 2048, 4) / 1e6"}, "gives 16.77"),
         ("It takes 15 MB.", {"15 MB": "cell 7"}, "does not stand in the output"),
         ("It takes 15 MB.", {"15 MB": "cell 8"}, "no cell 8"),

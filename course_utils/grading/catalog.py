@@ -20,6 +20,11 @@ EXERCISE_IDS = (
 """In the order of the course."""
 
 
+def exercise_ids(slug: str) -> tuple[str, ...]:
+    """Those of one chapter."""
+    return tuple(one for one in EXERCISE_IDS if one.startswith(f"{slug}/"))
+
+
 def exercise(exercise_id: str) -> Exercise:
     """The exercise of that id. Raises LookupError, which lists the ids there are."""
     if exercise_id not in EXERCISE_IDS:

@@ -19,7 +19,8 @@ from course_utils.patterns.ranges import Ranges, define_ranges
 Define = Callable[[Shape], Definition]
 MAX_DRAWN = 4096
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-SAMPLED_ROWS = 32  # rows of blocks
+# Rows of blocks. Odd: samples a power of two apart would all fall on one phase of a stride that is a power of two.
+SAMPLED_ROWS = 33
 
 
 class Pattern:
@@ -159,7 +160,7 @@ class Pattern:
     ) -> tuple[int, int]:
         """The numbers of pairs that are kept and of blocks that hold one.
 
-        Of a pattern that is known key by key, as `strided` is, estimates from 32 rows of blocks: its block lists can
+        Of a pattern that is known key by key, as `strided` is, estimates from 33 rows of blocks: its block lists can
         be much larger than its keys, and are not built for this.
         """
         shape = self.shape(L_q, L_k, device)

@@ -7,6 +7,7 @@ it is printed.
 from __future__ import annotations
 
 from datetime import datetime
+from html import escape
 
 from IPython import get_ipython
 from IPython.display import display
@@ -61,8 +62,7 @@ class Card:
     @property
     def html(self) -> str:
         """For a notebook without the widget."""
-        said = pages.escape(self.summary)
-        return f"<p><strong>{pages.escape(self.title)}</strong><br>{said}</p>{self.page}"
+        return f"<p><strong>{escape(self.title)}</strong><br>{escape(self.summary)}</p>{self.page}"
 
 
 def _known(before: Overview) -> frozenset[str]:
@@ -93,11 +93,15 @@ if anywidget is not None:
         def _show(self, note: str) -> None:
             self.status, self.page = "\n".join(filter(None, (self._card.summary, note))), self._card.page
 
-        def _asked(self, _: object, message: dict, __: object) -> None:
-            if message["asked"] == "refresh":
-                self._card.read()
-                self._show(f"Read again at {datetime.now():%H:%M:%S}.")
-                return
+        def _asked(self, _: object, message: object, __: object) -> None:
+            match message:
+                case {"asked": "refresh"}:
+                    self._card.read()
+                    self._show(f"Read again at {datetime.now():%H:%M:%S}.")
+                case {"asked": "export"}:
+                    self._export()
+
+        def _export(self) -> None:
             try:
                 self.send({"file": EXPORTED, "content": store.export()})
             except ProgressError as error:

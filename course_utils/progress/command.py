@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _slug(given: str) -> str | None:
-    return next((one.slug for one in course.CHAPTERS if given in (one.slug, one.number)), None)
+    return next((one.slug for one in course.CHAPTERS if given.zfill(2) in (one.slug, one.number)), None)
 
 
 def _told(forgotten: store.Forgotten) -> str:
@@ -73,7 +73,7 @@ def _exercises(states: Sequence[ChapterState]) -> list[str]:
     table = [("exercise", "best", "attempts", "last", "next")]
     for exercise_id, standing in _by_id(states).items():
         if standing is None:
-            table.append((exercise_id, "", "0", "", "open its notebook"))
+            table.append((exercise_id, "", "0", "", "open it"))
             continue
         best = f"{standing.best.earned} of {standing.best.points}"
         table.append((exercise_id, best, str(standing.attempts), pages.day(standing.last_at), _next(standing)))

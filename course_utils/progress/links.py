@@ -24,8 +24,14 @@ def href(path: str, heading: str = "") -> str:
 
 
 def _anchor(file: Path, heading: str) -> str:
-    """The section's anchor as JupyterLab makes it from its heading; "" if there is no such section."""
-    for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]:
+    """The section's anchor as JupyterLab makes it from its heading; "" if there is no such section, or the notebook
+    cannot be read, as one that is being saved.
+    """
+    try:
+        cells = json.loads(file.read_text(encoding="utf-8"))["cells"]
+    except (OSError, ValueError, KeyError):
+        return ""
+    for cell in cells:
         if cell["cell_type"] != "markdown":
             continue
         found = re.search(rf"^#+ ((?:[\d.]+ )?{re.escape(heading)})\s*$", "".join(cell["source"]), re.MULTILINE)

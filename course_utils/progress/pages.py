@@ -5,6 +5,7 @@ The HTML has no styles of its own: the page around it brings them, widgets.css i
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from html import escape
@@ -24,6 +25,7 @@ from course_utils.questions import catalog
 from course_utils.tables import aligned
 
 NOT_YET, NONE = "not yet", "none"
+COLUMNS = 80  # of plain text
 DONE = "Every chapter, question and exercise is done."
 
 
@@ -128,7 +130,7 @@ def course_text(
         right = _share(state.questions_right, len(state.questions))
         done = _share(state.exercises_done, len(state.exercises))
         table.append((f"{state.chapter.number} · {state.chapter.title}", _run(state), right, done))
-    lines = [aligned(table), "", course_summary(states, reached), *details]
+    lines = [aligned(table), "", textwrap.fill(course_summary(states, reached), COLUMNS), *details]
     lines += _block("Achievements", (f"{one.name} ({day(one.when)}): {one.description}" for one in reached if one.when))
     open_ones = (f"{one.name} ({one.progress}): {one.description}" for one in reached if not one.reached)
     lines += _block("To be reached", open_ones)
@@ -158,7 +160,11 @@ def _share(done: int, of: int) -> str:
 
 
 def _block(heading: str, lines: Iterable[str]) -> list[str]:
-    found = [f"  {line}" for line in lines]
+    """A heading and its lines, those that are too long continued below; nothing if there is none."""
+    wrapped = textwrap.TextWrapper(
+        COLUMNS, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+    )
+    found = [wrapped.fill(line) for line in lines]
     return ["", f"{heading}:", *found] if found else []
 
 

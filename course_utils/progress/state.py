@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from course_utils.course import CHAPTERS, Chapter, chapter
-from course_utils.grading.catalog import EXERCISE_IDS
+from course_utils.grading.catalog import exercise_ids
 from course_utils.progress.store import Answered, Finished, Overview, Standing
 from course_utils.questions.catalog import question_ids
 
@@ -66,7 +66,7 @@ def chapter_state(slug: str, kept: Overview) -> ChapterState:
         chapter=chapter(slug),
         finished=next((one for one in kept.chapters if one.slug == slug), None),
         questions={one: questions.get(one) for one in question_ids(slug)},
-        exercises={one: exercises.get(one) for one in EXERCISE_IDS if one.startswith(f"{slug}/")},
+        exercises={one: exercises.get(one) for one in exercise_ids(slug)},
     )
 
 

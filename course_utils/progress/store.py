@@ -323,6 +323,8 @@ def _store(*, write: bool = False) -> Iterator[sqlite3.Connection]:
         raise ProgressError(f"your progress cannot be kept in {path}: {error}{hint}") from error
     except OSError as error:
         raise ProgressError(f"your progress cannot be kept in {path}: {error.strerror or error}") from error
+    except OverflowError as error:  # a seed beyond SQLite's integers
+        raise ProgressError(f"your progress cannot be kept in {path}: {error}") from error
 
 
 def _migrate(store: sqlite3.Connection) -> None:
@@ -348,6 +350,8 @@ def _version(store: sqlite3.Connection) -> int:
 
 def _seed(store: sqlite3.Connection) -> int | None:
     row = store.execute("SELECT seed FROM learner").fetchone()
+    if row and not isinstance(row[0], int):  # SQLite keeps a text in a column of integers
+        raise ProgressError(f"{progress_file()} holds a seed that cannot be read ({row[0]!r}); move it away")
     return row and row[0]
 
 
@@ -358,15 +362,15 @@ def _rank(result: Result) -> tuple[bool, int]:
 
 def _date(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
-    except (ValueError, TypeError) as error:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, TypeError, OverflowError) as error:
         raise ProgressError(f"{progress_file()} holds a date that cannot be read ({text!r}); move it away") from error
 
 
 def _result(text: str) -> Result:
     try:
         return Result.from_json(text)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ProgressError(f"{progress_file()} holds a result that this edition cannot read; move it away") from error
 
 

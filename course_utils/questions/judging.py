@@ -54,8 +54,7 @@ def judge(question: Question, answer: object) -> Verdict:
             return _aggregate(question, answer)
         case Grid():
             texts = _texts_of_grid(question, answer)
-            figures = [figure for row in question.cells for figure in row]
-            return _summed_up(question, [_figure(*pair) for pair in zip(figures, texts, strict=True)])
+            return _summed_up(question, [_figure(*pair) for pair in zip(figures(question), texts, strict=True)])
 
 
 def right_answer(question: Question) -> object:

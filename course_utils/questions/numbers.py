@@ -7,7 +7,9 @@ import re
 
 PREFIXES = "KMGTPE"
 SAME_RATIO = 0.01  # how close a ratio lies to one with a name
-LARGEST_POWER = 512.0
+LARGEST_POWER = 512
+LARGEST_RATIO = 1e12  # beyond it a factor says nothing any more, and might be infinite
+LONGEST = 60  # characters of a typed number
 
 _GROUPS = r"[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+|(?:_[0-9]{3})+)(?![0-9])"
 _NUMBER = rf"(?:{_GROUPS}|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+"
@@ -30,6 +32,8 @@ def read_number(text: str, unit: str = "") -> float:
     """
     text = _SPACES.sub(" ", text.translate(_SPELLINGS)).strip().removeprefix("+").removeprefix("≈").removeprefix("~")
     text = text.strip()
+    if len(text) > LONGEST:
+        raise UnreadableNumber(f"This is too long for a number: type at most {LONGEST} characters.")
     try:
         value, rest = _product(text)
     except (ZeroDivisionError, OverflowError):
@@ -49,7 +53,8 @@ def read_number(text: str, unit: str = "") -> float:
 
 def _product(text: str) -> tuple[float | None, str]:
     """The value of the factors at the beginning of `text`, None if there is none, and what follows them."""
-    match, value, sign = _FACTOR.match(text), None, "*"
+    value, end, sign = None, 0, "*"
+    match = _FACTOR.match(text)
     while match:
         factor = float(re.sub("[, _]", "", match[2])) * 10.0 ** int(match[3] or 0)
         if match[4]:
@@ -58,13 +63,11 @@ def _product(text: str) -> tuple[float | None, str]:
             factor **= int(match[4])
         factor = -factor if match[1] else factor
         value = factor if value is None else value * factor if sign == "*" else value / factor
-        text = text[match.end() :]
-        following = _SIGN.match(text)
-        match = _FACTOR.match(text, following.end()) if following else None
-        if match:
-            sign, text = following[1], text[following.end() :]
-            match = _FACTOR.match(text)
-    return value, text
+        end = match.end()
+        match = None
+        if following := _SIGN.match(text, end):
+            sign, match = following[1], _FACTOR.match(text, following.end())
+    return value, text[end:]
 
 
 def _scale(text: str, typed: str, unit: str) -> float:
@@ -118,16 +121,18 @@ def how_far_off(number: float, value: float, unit: str) -> str:
     if abs(number - value) == 1 and min(abs(number), abs(value)) > 2:
         return f"{write_number(number)} is too {direction} by one."
     ratio = number / value
+    if not 1 / LARGEST_RATIO < ratio < LARGEST_RATIO:
+        return f"{write_number(number)} is too {direction} by far."
     larger = max(ratio, 1 / ratio)
     said = _prefix_mistaken(ratio, unit) or _power(larger)
     if said:
         return f"{write_number(number)} is too {direction}{said}"
     if larger < 1.5:
         return f"{write_number(number)} is too {direction}, by about {100 * abs(ratio - 1):.2g} %."
-    return f"{write_number(number)} is too {direction}, by a factor of about {_factor(larger)}."
+    return f"{write_number(number)} is too {direction}, by a factor of about {_rounded(larger)}."
 
 
-def _factor(ratio: float) -> str:
+def _rounded(ratio: float) -> str:
     return f"{ratio:.2g}" if ratio < 10 else f"{ratio:,.0f}" if ratio < 1e6 else f"{ratio:.1e}"
 
 

@@ -97,33 +97,37 @@ if anywidget is not None:
             self._by_id = {asked.id: asked for asked in questions}
             self.on_msg(lambda _widget, message, _buffers: self._answer(message))
 
-        def _answer(self, message: dict) -> None:
-            """Judge or show one answer, keep it, and reply."""
-            asked = self._by_id[message["id"]].question
+        def _answer(self, message: object) -> None:
+            """Judge or show one answer, keep it, and reply. What is no such message gets no reply."""
+            match message:
+                case {"id": str(name), "action": "check" | "show" as action, "answer": answer, "turn": int(turn)}:
+                    asked = self._by_id.get(name)
+                case _:
+                    return
+            if asked is None:
+                return
             try:
-                reply = self._shown(message) if message["action"] == "show" else self._judged(message)
+                reply = self._shown(asked) if action == "show" else self._judged(asked, answer)
             except ValueError as error:  # an answer of another form: of a page that is older than the question
                 reply = {"status": OPEN, "summary": f"The answer cannot be read: {error}", "items": []}
-            reply |= {"turn": message["turn"], "answer": message["answer"], "shown": message["action"] == "show"}
-            reply["single"] = asked.kind in ("concept", "scenario", "true-false", "trade-off", "number")
-            self.replies = {**self.replies, message["id"]: reply}
+            reply |= {"turn": turn, "answer": answer, "shown": action == "show"}
+            self.replies = {**self.replies, asked.id: reply}
 
-        def _judged(self, message: dict) -> dict:
-            asked = self._by_id[message["id"]].question
-            verdict = judge(asked, message["answer"])
-            note = "" if verdict.status == OPEN else self._keep(message, verdict.status == RIGHT, message["answer"])
+        def _judged(self, asked: Asked, answer: object) -> dict:
+            verdict = judge(asked.question, answer)
+            note = "" if verdict.status == OPEN else self._keep(asked, verdict.status == RIGHT, answer)
             summary = " ".join(filter(None, (verdict.summary, note)))
-            return {"status": verdict.status, "summary": summary, "items": remarks(asked, verdict)}
+            return {"status": verdict.status, "summary": summary, "items": remarks(asked.question, verdict)}
 
-        def _shown(self, message: dict) -> dict:
-            note = self._keep(message, False, {"shown": True})
+        def _shown(self, asked: Asked) -> dict:
+            note = self._keep(asked, False, {"shown": True})
             summary = " ".join(filter(None, ("The answer is shown. This counts as not answered right.", note)))
-            return {"status": OPEN, "summary": summary, "items": shown_answer(self._by_id[message["id"]].question)}
+            return {"status": OPEN, "summary": summary, "items": shown_answer(asked.question)}
 
-        def _keep(self, message: dict, right: bool, answer: object) -> str:
+        def _keep(self, asked: Asked, right: bool, answer: object) -> str:
             """Record the answer; what to say if it could not be kept."""
             try:
-                progress.record_answer(message["id"], right, answer, self._seed)
+                progress.record_answer(asked.id, right, answer, self._seed)
             except progress.ProgressError as error:
                 return f"Not kept: {error}."
             return ""

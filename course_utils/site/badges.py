@@ -51,16 +51,19 @@ def markdown(repository: str, slug: str) -> str:
 
 def setup_cell(repository: str) -> str:
     """The code that fetches and sets up the course on Colab, and does nothing elsewhere."""
-    folder = f"/content/{check_repository(repository).partition('/')[2]}"
+    check_repository(repository)
     return f"""# Google Colab only: fetches the course and installs what Colab lacks, beside Colab's own PyTorch.
 import os
 import runpy
 import subprocess
+from pathlib import Path
 
 if os.environ.get("COLAB_RELEASE_TAG"):
-    if not os.path.isdir("{folder}"):
-        subprocess.run(["git", "clone", "--depth=1", "https://github.com/{repository}", "{folder}"], check=True)
-    runpy.run_path("{folder}/.ci/colab_setup.py", run_name="__main__")"""
+    address = "https://github.com/{repository}"
+    folder = Path("/content", Path(address).name)
+    if not folder.is_dir():
+        subprocess.run(["git", "clone", "--depth=1", address, folder], check=True)
+    runpy.run_path(str(folder / ".ci" / "colab_setup.py"), run_name="__main__")"""
 
 
 def put_into_notebook(notebook: NotebookNode, repository: str, slug: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_utils.site import badges, check
+from course_utils.site import badges, check, places
 from course_utils.site.execute import SiteError, execute
 from course_utils.site.pages import write_sources
 
@@ -20,7 +20,7 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Built:
-    """A site. folder: where it is; wrong: broken links and pictures without alt text, one line each."""
+    """A site. folder: where it is; wrong: broken links, local paths, pictures without alt text, one line each."""
 
     folder: Path
     wrong: tuple[str, ...]
@@ -42,7 +42,9 @@ def build(root: Path, folder: Path, repository: str | None = None, notebooks: Se
     sources = write_sources(root, executed, source, shown)
     _set_pages(sources.pages, sources.extra, site)
     # The cell that lacks an alt text says more than the picture that was made of it.
-    return Built(site, (*(sources.missing_alt or check.bare_pictures(site)), *check.broken_links(site)))
+    pages = check.read_site(site)
+    bare = sources.missing_alt or check.bare_pictures(pages, site)
+    return Built(site, (*bare, *check.broken_links(pages, site), *check.local_paths(site, places.private(root))))
 
 
 def _set_pages(pages: Path, extra: Path, site: Path) -> None:

@@ -1,12 +1,16 @@
-"""What a built site must be: each link leads somewhere, each picture says what it shows."""
+"""What a built site must be: each link leads somewhere, each picture says what it shows, no page names our machine."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from course_utils.site import places
 
 LINKING = {"a": "href", "link": "href", "img": "src", "script": "src", "source": "src", "iframe": "src"}
 
@@ -48,30 +52,48 @@ def read_page(path: Path) -> Page:
     return reader.page
 
 
-def read_site(site: Path) -> dict[Path, Page]:
+def page_files(site: Path) -> list[Path]:
     """All pages in the folder `site`; what lies in `_static` are the theme's templates. Raises ValueError if none."""
     paths = [path for path in sorted(site.rglob("*.html")) if "_static" not in path.relative_to(site).parts]
     if not paths:
         raise ValueError(f"site: {site} holds no page")
-    return {path: read_page(path) for path in paths}
+    return paths
 
 
-def broken_links(site: Path) -> list[str]:
-    """Links of the site in the folder `site` that lead nowhere, and ids that stand twice in a page; one line each."""
-    pages = read_site(site)
+def read_site(site: Path) -> dict[Path, Page]:
+    """The links, ids and pictures of each page in the folder `site`."""
+    return {path: read_page(path) for path in page_files(site)}
+
+
+def broken_links(pages: Mapping[Path, Page], site: Path) -> list[str]:
+    """Links on the `pages` of the site that lead nowhere, and ids that stand twice in a page; one line each."""
     return [line for path, page in pages.items() for line in _wrong(site, path, page, pages)]
 
 
-def bare_pictures(site: Path) -> list[str]:
-    """Pictures of the site without alt text, one line each."""
+def local_paths(site: Path, private: Mapping[str, str]) -> list[str]:
+    """Where pages of the site show one of the paths in `private` (`places.private`), one line each."""
+    return [
+        f"{path.relative_to(site)}: shows {place}, a path of the machine that built it"
+        for path in page_files(site)
+        for place in places.shown(_with_and_without_tags(path.read_text(encoding="utf-8")), private)
+    ]
+
+
+def _with_and_without_tags(page: str) -> str:
+    """A path may stand in an attribute, and colours may cut one into pieces."""
+    return f"{page}\n{unescape(re.sub(r'<[^>]*>', '', page))}"
+
+
+def bare_pictures(pages: Mapping[Path, Page], site: Path) -> list[str]:
+    """Pictures without alt text on the `pages` of the site, one line each."""
     return [
         f"{path.relative_to(site)}: the picture {picture} has no alt text"
-        for path, page in read_site(site).items()
+        for path, page in pages.items()
         for picture in page.bare_pictures
     ]
 
 
-def _wrong(site: Path, path: Path, page: Page, pages: dict[Path, Page]) -> Iterator[str]:
+def _wrong(site: Path, path: Path, page: Page, pages: Mapping[Path, Page]) -> Iterator[str]:
     name = path.relative_to(site)
     for repeated in sorted(page.repeated):
         yield f"{name}: the id {repeated} stands there twice"
@@ -80,7 +102,7 @@ def _wrong(site: Path, path: Path, page: Page, pages: dict[Path, Page]) -> Itera
             yield f"{name}: {link}: {why}"
 
 
-def _broken(link: str, site: Path, path: Path, pages: dict[Path, Page]) -> str:
+def _broken(link: str, site: Path, path: Path, pages: Mapping[Path, Page]) -> str:
     """Why a link leads nowhere; an empty string if it does not."""
     try:
         parts = urlsplit(link)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from importlib.metadata import distributions
 from pathlib import Path
 
 import nbformat
@@ -17,10 +20,13 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 from tqdm import tqdm
 
+from course_utils.site import places
+
 KERNELS = 2  # at once: the chapters wait for a compiler as often as for a core
 CELL_SECONDS = 300
 SEED = "0"  # of the questions: the site shows everyone the same
-WHAT_OUTPUTS_DEPEND_ON = ("course_utils/**/*", "kernels/**/*", "constraints.txt", "pyproject.toml")
+WHAT_OUTPUTS_DEPEND_ON = ("course_utils/**/*", "kernels/**/*")
+VARIABLES = ("COURSE_", "CUDA_", "CXX", "TORCH_", "OMP_")  # beginnings of names of variables that change an output
 NOT_RUN_BY_CHAPTERS = {"site", "__pycache__"}
 
 
@@ -31,18 +37,20 @@ class SiteError(RuntimeError):
 def execute(root: Path, notebooks: Sequence[Path], kept: Path) -> dict[Path, NotebookNode]:
     """The notebooks below `root`, each with the outputs of a run from top to bottom.
 
-    A run is kept in the folder `kept` and used again as long as the notebook's cells, the package and the kernels are
-    the same. Nobody's progress is touched. Raises SiteError with the notebook, the cell and its error.
+    A run is kept in the folder `kept` and used again as long as the notebook's code, the package, the kernels, what is
+    installed and the machine's GPUs are the same. Nobody's progress is touched, and outputs name no path of this
+    machine (`places.private`). Raises SiteError with the notebook, the cell and its error.
     """
     kept.mkdir(parents=True, exist_ok=True)
-    base = _digest(_dependencies(root))
-    places = {path: kept / f"{path.stem}-{_key(path, base)}.ipynb" for path in notebooks}
-    for old in set(kept.glob("*.ipynb")) - set(places.values()):
+    base = _digest(root)
+    runs_at = {path: kept / f"{path.stem}-{_key(path, base)}.ipynb" for path in notebooks}
+    for old in set(kept.glob("*.ipynb")) - set(runs_at.values()):
         old.unlink()
-    to_run = [path for path in notebooks if not places[path].exists()]
+    to_run = [path for path in notebooks if not runs_at[path].exists()]
+    private = places.private(root)
     to_run.sort(key=lambda path: path.stat().st_size, reverse=True)  # the longest first: no kernel is left alone
     with ThreadPoolExecutor(KERNELS) as pool, tqdm(total=len(to_run), desc="running chapters", unit="chapter") as bar:
-        runs = {pool.submit(_run, path, places[path]): path for path in to_run}
+        runs = {pool.submit(_run, path, runs_at[path], private): path for path in to_run}
         try:
             for run in as_completed(runs):
                 run.result()
@@ -51,7 +59,7 @@ def execute(root: Path, notebooks: Sequence[Path], kept: Path) -> dict[Path, Not
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return {path: _with_outputs(path, place) for path, place in places.items()}
+    return {path: _with_outputs(path, place) for path, place in runs_at.items()}
 
 
 def _with_outputs(path: Path, place: Path) -> NotebookNode:
@@ -70,11 +78,26 @@ def _dependencies(root: Path) -> Iterable[Path]:
                 yield path
 
 
-def _digest(paths: Iterable[Path]) -> bytes:
-    digest = hashlib.sha256(sys.version.encode())
-    for path in paths:
-        digest.update(str(path).encode() + path.read_bytes())
+def _digest(root: Path) -> bytes:
+    """Of all that a chapter's outputs depend on, but for the chapter: it changes when one of them does."""
+    digest = hashlib.sha256(Path(__file__).read_bytes() + Path(places.__file__).read_bytes())
+    digest.update(repr(_machine()).encode())
+    for path in _dependencies(root):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
     return digest.digest()
+
+
+def _machine() -> tuple[str, ...]:
+    """Python, its packages, the GPUs and the variables that the chapters look at."""
+    packages = sorted({f"{one.metadata['Name']} {one.version}" for one in distributions()})
+    lists = shutil.which("nvidia-smi")
+    gpus = subprocess.run([lists, "-L"], capture_output=True, text=True).stdout if lists else ""
+    return (
+        sys.version,
+        *packages,
+        gpus,
+        *(f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(VARIABLES)),
+    )
 
 
 def _key(path: Path, base: bytes) -> str:
@@ -83,7 +106,8 @@ def _key(path: Path, base: bytes) -> str:
     return hashlib.sha256(base + "\0".join(code).encode()).hexdigest()[:16]
 
 
-def _run(path: Path, place: Path) -> None:
+def _run(path: Path, place: Path, private: Mapping[str, str]) -> None:
+    """Runs the notebook `path` and keeps it as `place`, without the paths in `private`."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "XDG_DATA_HOME": home, "ATTENTION_KERNELS_SEED": SEED}
@@ -99,9 +123,22 @@ def _run(path: Path, place: Path) -> None:
             client.execute(env=environment)
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             raise SiteError(_failure(path, notebook, error)) from error
+        _neutralise(notebook, {**private, home: "~/.local/share"})
     partial = place.with_suffix(".partial")
     nbformat.write(notebook, partial)
     partial.rename(place)
+
+
+def _neutralise(notebook: NotebookNode, private: Mapping[str, str]) -> None:
+    """Replaces paths of this machine in all texts that the cells have shown."""
+    for output in (output for cell in notebook.cells for output in cell.get("outputs", ())):
+        if "text" in output:
+            output.text = places.neutral(output.text, private)
+        if "traceback" in output:
+            output.traceback = [places.neutral(line, private) for line in output.traceback]
+        for kind, content in output.get("data", {}).items():
+            if kind.startswith("text/"):
+                output.data[kind] = places.neutral(content, private)
 
 
 def _failure(path: Path, notebook: NotebookNode, error: Exception) -> str:

@@ -29,7 +29,7 @@ CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 LINK = re.compile(r"(?<!!)(\]\()([^)\s]+)")
 HREF = re.compile(r"(<a\b[^>]*?\bhref=[\"'])([^\"']+)")
 HEADING = re.compile(r"^#{1,6} +(.*?)[ #]*$", re.MULTILINE)
-GUIDES = ("docs/teaching.md", "docs/grading.md", "docs/validation.md", "CONTRIBUTING.md")
+GUIDES = ("docs/first_steps.md", "docs/teaching.md", "docs/grading.md", "docs/validation.md", "CONTRIBUTING.md")
 SHEETS = ("docs/glossary.md", "docs/notation.md")
 
 

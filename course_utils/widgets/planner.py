@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patches import Patch, Polygon, Rectangle
 
 from course_utils import planner as planning
 from course_utils.devices import DEVICES, DTYPES, Device, device
@@ -173,19 +173,35 @@ def planner(length: int = LENGTHS[START], *, own: Device | None = None, **settin
 
 
 def _draw(plan: Plan) -> Figure:
-    figure = Figure(figsize=(8.4, 6), layout="constrained")
-    figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))  # the last line is for the note about still pictures
+    figure = Figure(figsize=(8.4, 6.6), layout="constrained")
+    # The first two lines are for the title and the colours, the last for the note about still pictures.
+    figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.86))
+    handles = _legend(plan.setting.is_causal)
+    figure.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.96), ncols=4, fontsize=9, frameon=False)
     s = plan.setting
     figure.suptitle(
         f"{s.length:,} tokens, batch {s.batch}, {s.heads} heads of {s.head_dim}, {s.dtype}, "
         f"{'causal' if s.is_causal else 'not causal'}, on {s.device.name}",
         fontsize=10,
+        y=0.985,
     )
     grid = figure.add_gridspec(2, 3, height_ratios=(3, 2))
     for column, name in enumerate(GLANCED):
         _draw_glance(figure.add_subplot(grid[0, column]), plan, plan.methods[name])
     _draw_memory(figure.add_subplot(grid[1, :]), plan)
     return figure
+
+
+def _legend(is_causal: bool) -> list[Patch]:
+    masked = Patch(
+        facecolor=STORED, edgecolor="white", hatch=MASKED_HATCH, alpha=0.75, label="computed, stored, masked"
+    )
+    return [
+        Patch(color=STORED, alpha=0.75, label="computed, stored in HBM"),
+        *([masked] if is_causal else []),
+        Patch(color=COMPUTED, label="computed, kept on the chip"),
+        Patch(facecolor="white", edgecolor="0.6", label="skipped"),
+    ]
 
 
 def _draw_glance(axes: Axes, plan: Plan, method: Method) -> None:
@@ -204,11 +220,15 @@ def _draw_glance(axes: Axes, plan: Plan, method: Method) -> None:
     words = {
         "dense": "all computed; S and P stored",
         "flash": "nothing of size L² stored",
-        "sparse": "the rest skipped",
+        "sparse": "the rest skipped" if width < 1 else "the window covers all",
     }
     fits = "fits" if method.fits else f"out of memory at {method.breaking_part.name}"
     axes.set_title(f"{method.title}\n{words[method.name]}", fontsize=9)
-    axes.set_xlabel(f"{amount(method.memory_bytes)}: {fits}\nat least {duration(method.seconds)}", fontsize=9)
+    axes.set_xlabel(
+        f"keys →\nmemory {amount(method.memory_bytes)}: {fits}\ntime at least {duration(method.seconds)}", fontsize=9
+    )
+    if method.name == GLANCED[0]:
+        axes.set_ylabel("← queries", fontsize=9)
 
 
 def _band(width: float, causal: bool) -> list[tuple[float, float]]:
@@ -221,15 +241,15 @@ def _draw_memory(axes: Axes, plan: Plan) -> None:
     methods = list(plan.methods.values())
     titles = [method.title for method in methods]
     sizes = [method.memory_bytes for method in methods]
-    colours = [COMPUTED if method.fits else STORED for method in methods]
+    colours = ["0.25" if method.fits else "0.65" for method in methods]
     axes.barh(titles, sizes, color=colours)
     axes.axvline(plan.setting.device.memory_bytes, color="black", linestyle="--", linewidth=1)
     axes.set(xscale="log", xlim=(min(sizes) / 4, 30 * max(*sizes, plan.setting.device.memory_bytes)))
-    axes.set_xlabel(f"bytes; dashed: the memory of {plan.setting.device.name}", fontsize=9)
+    axes.set_xlabel(f"memory in bytes; dashed: what {plan.setting.device.name} has; grey: does not fit", fontsize=9)
     for place, method in enumerate(methods):
         axes.text(
             1.1 * method.memory_bytes, place, f" {amount(method.memory_bytes)}, at least {duration(method.seconds)}",
-            va="center", fontsize=8,
+            va="center", fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )  # fmt: skip
     axes.invert_yaxis()
     axes.tick_params(labelsize=9)

@@ -9,6 +9,7 @@ import axe_playwright_python
 import pytest
 
 from course_utils.site.build import ROOT, build
+from course_utils.site.check import page_files
 
 # Building runs every chapter whose last run is not kept in build/site-run.
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
@@ -16,10 +17,32 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SCREENSHOTS = ROOT / "build" / "screenshots"
 DESK, PHONE = {"width": 1300, "height": 1000}, {"width": 390, "height": 844}
+# All chapters, and one page of each other kind.
+LOOKED_AT = [
+    *(f"notebooks/{path.stem}.html" for path in CHAPTERS),
+    "index.html",
+    "search.html",
+    "CONTRIBUTING.html",
+    "docs/glossary.html",
+    "docs/notation.html",
+    "docs/teaching.html",
+    "docs/cheat_sheets/index.html",
+    "docs/cheat_sheets/02_flash_attention_minimal.html",
+    "exercises/index.html",
+    "exercises/02_flash_attention_minimal/mini_flash.html",
+    "exercises/02_flash_attention_minimal/mini_flash.cu.html",
+    "kernels/index.html",
+    "kernels/02_flash_attention_minimal/forward.cu.html",
+]
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 RUN_AXE = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
     .filter((violation) => ["serious", "critical"].includes(violation.impact))
     .flatMap((violation) => violation.nodes.map((node) => `${violation.id}: ${node.html.slice(0, 200)}`))"""
+# Formulas are set where there are some, and a side bar of the theme is no longer on its way in or out.
+SETTLED = """async () => {
+    await Promise.all(document.getAnimations().map((one) => one.finished.catch(() => null)));
+    if (document.querySelector(".math")) await window.MathJax.startup.promise;
+}"""
 # Elements that stick out of the page and out of every box that scrolls.
 STICKING_OUT = """() => {
     const width = document.documentElement.clientWidth;
@@ -52,57 +75,72 @@ def address(site):
     server.server_close()
 
 
-@pytest.fixture
-def open_page(address, browser):
-    """open_page("name.html", size) -> the page after its formulas are set. Nothing outside the site is loaded."""
-    opened = []
+@pytest.fixture(scope="module")
+def page(address, browser):
+    """One page for all tests, as wide as a phone. Nothing outside the site is loaded."""
+    page = browser.new_page(viewport=PHONE)
+    page.set_default_timeout(60_000)
+    page.route(lambda url: not url.startswith(address), lambda route: route.abort())
+    yield page
+    page.close()
 
-    def open_at(name, size):
-        page = browser.new_page(viewport=size)
-        opened.append(page)
-        page.set_default_timeout(60_000)
-        page.route(lambda url: not url.startswith(address), lambda route: route.abort())
+
+@pytest.fixture(scope="module")
+def open_at(address, page):
+    """open_at("name.html", size) -> the page, loaded at this size, with its formulas set and no bar on the move."""
+
+    def load(name, size):
+        if page.viewport_size != size:
+            page.set_viewport_size(size)
         page.goto(f"{address}/{name}")
-        page.evaluate("() => window.MathJax?.startup?.promise")
+        page.evaluate(SETTLED)
         return page
 
-    yield open_at
-    for page in opened:
-        page.close()
+    return load
 
 
-def test_links_lead_somewhere_and_pictures_say_what_they_show(site):
+def names(site):
+    return [path.relative_to(site.folder).as_posix() for path in page_files(site.folder)]
+
+
+def save(page, name, device):
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"site-{name.removesuffix('.html').replace('/', '-')}-{device}.png")
+
+
+def test_links_lead_somewhere_pictures_say_what_they_show_and_no_page_names_this_machine(site):
     assert site.wrong == ()
 
 
-@pytest.mark.parametrize("notebook", CHAPTERS, ids=lambda path: path.stem)
-def test_a_chapter_is_accessible(notebook, open_page):
-    page = open_page(f"notebooks/{notebook.stem}.html", DESK)
+def test_every_page_fits_a_phone(site, open_at):
+    too_wide = {}
+    for name in names(site):
+        page = open_at(name, PHONE)
+        if parts := page.evaluate(STICKING_OUT):
+            too_wide[name] = parts
+        if name in LOOKED_AT:
+            save(page, name, "phone")
+    assert too_wide == {}
+
+
+@pytest.mark.parametrize("name", LOOKED_AT)
+def test_a_page_of_each_kind_is_accessible_on_a_desk_and_sets_its_formulas_without_another_server(name, open_at):
+    page = open_at(name, DESK)
+    save(page, name, "desk")
+    assert page.evaluate(STICKING_OUT) == []
+    assert page.locator(".math").count() == page.locator(".math mjx-container").count()
+    assert page.locator("mjx-merror").count() == 0
     page.evaluate(AXE)
     assert page.evaluate(RUN_AXE) == []
 
 
-@pytest.mark.parametrize("notebook", CHAPTERS, ids=lambda path: path.stem)
-def test_a_chapters_formulas_are_set_without_another_server(notebook, open_page):
-    page = open_page(f"notebooks/{notebook.stem}.html", PHONE)
-    assert page.locator(".math").count() == page.locator(".math mjx-container").count()
-    assert page.locator("mjx-merror").count() == 0
+def test_each_kind_of_page_is_among_those_that_are_looked_at(site):
+    def kind(name):
+        top, *rest = name.split("/")
+        return top, name.rpartition("/")[2] == "index.html", name.endswith(".cu.html") if rest else top
 
-
-def test_every_page_fits_a_desk_and_a_phone(site, address, open_page):
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page, too_wide = open_page("index.html", DESK), {}
-    names = (path.relative_to(site.folder).as_posix() for path in sorted(site.folder.rglob("*.html")))
-    for name in (name for name in names if not name.startswith("_static/")):
-        page.set_viewport_size(DESK)
-        page.goto(f"{address}/{name}")
-        page.evaluate("() => window.MathJax?.startup?.promise")
-        for device, size in (("desk", DESK), ("phone", PHONE)):
-            page.set_viewport_size(size)
-            if parts := page.evaluate(STICKING_OUT):
-                too_wide[f"{name} ({device})"] = parts
-            page.screenshot(path=SCREENSHOTS / f"site-{name.removesuffix('.html').replace('/', '-')}-{device}.png")
-    assert too_wide == {}
+    looked_at = {kind(name) for name in LOOKED_AT}
+    assert {kind(name) for name in names(site)} - looked_at == set()
 
 
 # ---- the tests themselves: what they look for is seen

@@ -6,14 +6,16 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
 import pytest
 
-from course_utils import progress
-from course_utils.progress import card, store
+from course_utils import course, progress
+from course_utils.course import CHAPTERS
+from course_utils.progress import card, state, store
 from course_utils.progress.links import href
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,9 +109,17 @@ def test_the_card_of_the_course_shows_every_chapter_and_achievement(jupyter, gra
     assert page.index("First chapter") < page.index("Counted before measured")
 
 
-def test_titles_are_escaped(jupyter):
+def test_titles_are_escaped(jupyter, monkeypatch):
     progress.finish(SLUG)
     assert "Title of 02_flash_attention_minimal/first &lt;&amp;&gt;" in jupyter[-1].page
+    spoilt = tuple(replace(one, title="<script>") for one in CHAPTERS)
+    monkeypatch.setattr(course, "CHAPTERS", spoilt)
+    monkeypatch.setattr(state, "CHAPTERS", spoilt)
+    progress.finish(SLUG)
+    progress.show()
+    for panel in jupyter[-2:]:
+        html = panel._card.html
+        assert "&lt;script&gt;" in html and "<script" not in html
 
 
 def test_every_bar_says_its_value_in_words_too(jupyter):
@@ -145,6 +155,14 @@ def test_a_link_is_left_out_where_the_notebook_is_not(monkeypatch, tmp_path):
     assert href("notebooks/00_start_here.ipynb") == "notebooks/00_start_here.ipynb"
 
 
+def test_a_notebook_that_is_being_saved_takes_no_card_away(jupyter, monkeypatch, tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / f"{SLUG}.ipynb").write_text('{"cells": [', encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "notebooks")
+    progress.finish(SLUG)
+    assert f'href="{SLUG}.ipynb"' in jupyter[-1].page
+
+
 def test_without_anywidget_the_card_is_a_page(jupyter, monkeypatch, data_home, capsys):
     monkeypatch.setattr(card, "anywidget", None)
     progress.finish(SLUG)
@@ -166,6 +184,14 @@ def test_a_store_that_fails_is_said_and_ends_no_chapter(jupyter, data_home):
     progress.finish(SLUG)
     progress.show()
     assert "Not kept: " in jupyter[1].status and "Nothing to show: " in jupyter[2].status
+
+
+@pytest.mark.parametrize("message", [None, [], "refresh", {}, {"asked": "delete"}, {"asked": ["refresh"]}])
+def test_a_message_of_another_form_is_left_alone(jupyter, message):
+    progress.show()
+    before = jupyter[-1].get_state()
+    jupyter[-1]._handle_custom_msg(message, [])
+    assert jupyter[-1].get_state() == before
 
 
 def test_importing_the_package_brings_no_card():

@@ -53,7 +53,7 @@ def test_everything_done_is_said(capsys, graded, catalogue):
     assert "14 of 14 achievements" in out
 
 
-@pytest.mark.parametrize("given", ["02", SLUG])
+@pytest.mark.parametrize("given", ["02", "2", SLUG])
 def test_one_chapter(capsys, graded, given):
     progress.record_exercise(graded(4))
     assert __main__.main(["progress", "--chapter", given]) == 0

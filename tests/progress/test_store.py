@@ -199,7 +199,9 @@ def test_a_file_of_a_newer_course_is_left_alone(graded):
     [
         ("UPDATE exercise SET last = '{}'", "a result that this edition cannot read"),
         ("UPDATE question SET last_answer = '{'", "an answer that cannot be read"),
+        ("UPDATE exercise SET best = '[]'", "a result that this edition cannot read"),
         ("UPDATE chapter SET first_at = 'yesterday'", "a date that cannot be read"),
+        ("INSERT INTO learner VALUES (1, 'seven')", "a seed that cannot be read"),
     ],
 )
 def test_what_cannot_be_read_is_named(graded, damage, message):

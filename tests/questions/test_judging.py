@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 
 import pytest
 from hypothesis import given
@@ -85,10 +86,27 @@ def test_what_is_no_number_is_not_guessed(text):
         read_number(text)
 
 
-@pytest.mark.parametrize("text", ["1/0", "1e999", "9^400", "0^-1"])
+@pytest.mark.parametrize("text", ["1/0", "1e999", "1e400", "9^400", "0^-1", "9e300*9e300"])
 def test_no_finite_number(text):
     with pytest.raises(UnreadableNumber, match="no finite number"):
         read_number(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2^99999", "9**9**9", "-inf", "٣٤", "１２", "2²", "\x00", "\ud800", "__import__('os')", "1e5e5", "2^-99999"],
+)
+def test_hostile_text_is_no_number(text):
+    with pytest.raises(UnreadableNumber):
+        read_number(text)
+
+
+@pytest.mark.parametrize("part", ["1", "1*", "1^", "1,000", "1 ", "-", "1e", ".9", "(", "2^2*"])
+def test_a_long_text_is_refused_at_once_and_not_repeated(part):
+    begun = time.perf_counter()
+    with pytest.raises(UnreadableNumber, match="too long for a number: type at most 60 characters") as refused:
+        read_number(part * (10_000 // len(part)))
+    assert time.perf_counter() - begun < 1 and len(str(refused.value)) < 100
 
 
 @given(st.text(max_size=20))
@@ -207,6 +225,9 @@ def test_a_rounded_mistake_is_still_named():
         (16, 16.777216, "GB", "by about 4.6 %."),
         (-2, 16, "", "too small."),
         (0, 16, "", "too small."),
+        (1e308, 1e-6, "s", "too large by far."),
+        (1e-320, 3e15, "FLOP", "too small by far."),
+        (1e308, 16.8, "MB", "too large by far."),
     ],
 )
 def test_a_wrong_number_is_told_how_far_off_it_is(typed, value, unit, words):

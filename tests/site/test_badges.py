@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -47,3 +48,28 @@ def test_outside_colab_the_set_up_cell_does_nothing(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, env=environment | {"PATH": ""}, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["me/a", f"{'o' * 39}/{'n' * 100}"])
+def test_the_set_up_cell_is_as_make_test_wants_every_cell(tmp_path, name):
+    path = tmp_path / "cell.py"
+    path.write_text(badges.setup_cell(name) + "\n")
+    for task in (["check"], ["format", "--check"]):
+        settings = ["--config", str(Path(__file__).resolve().parents[2] / "pyproject.toml")]
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *task, *settings, str(path)], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stdout
+
+
+def test_on_colab_the_set_up_cell_fetches_the_course_once_and_runs_its_set_up(tmp_path):
+    content = tmp_path / "content"
+    git = tmp_path / "git"
+    set_up = "print('set up')"
+    git.write_text(f'#!/bin/sh\necho "$1 $3"\nmkdir -p "$4/.ci"\necho "{set_up}" > "$4/.ci/colab_setup.py"\n')
+    git.chmod(0o755)
+    code = badges.setup_cell("someone/name").replace("/content", str(content))
+    environment = os.environ | {"COLAB_RELEASE_TAG": "release", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [sys.executable, "-c", code]
+    said = [subprocess.run(command, env=environment, capture_output=True, text=True).stdout for _ in range(2)]
+    assert said == ["clone https://github.com/someone/name\nset up\n", "set up\n"]

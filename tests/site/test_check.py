@@ -11,6 +11,14 @@ def site_of(folder, **pages):
     return folder
 
 
+def broken_links(site):
+    return check.broken_links(check.read_site(site), site)
+
+
+def bare_pictures(site):
+    return check.bare_pictures(check.read_site(site), site)
+
+
 def test_a_good_site_has_no_problem(tmp_path):
     (tmp_path / "a b.png").write_bytes(b"")
     first = (
@@ -19,7 +27,7 @@ def test_a_good_site_has_no_problem(tmp_path):
     site = site_of(
         tmp_path, first=first, second='<h2 id="There">x</h2><a href="#There">x</a><a href="first.html">x</a>'
     )
-    assert check.broken_links(site) == check.bare_pictures(site) == []
+    assert broken_links(site) == bare_pictures(site) == []
 
 
 @pytest.mark.parametrize(
@@ -40,16 +48,31 @@ def test_a_good_site_has_no_problem(tmp_path):
     ],
 )
 def test_each_broken_link_is_seen(tmp_path, body, words):
-    (problem,) = check.broken_links(site_of(tmp_path, first=body))
+    (problem,) = broken_links(site_of(tmp_path, first=body))
     assert words in problem and problem.startswith("first.html")
 
 
 @pytest.mark.parametrize("attributes", ["", 'alt=""', 'alt=" "', "alt"])
 def test_a_picture_without_alt_text_is_seen(tmp_path, attributes):
     (tmp_path / "a.png").write_bytes(b"")
-    assert len(check.bare_pictures(site_of(tmp_path, first=f'<img src="a.png" {attributes}>'))) == 1
+    assert len(bare_pictures(site_of(tmp_path, first=f'<img src="a.png" {attributes}>'))) == 1
 
 
 def test_an_empty_folder_is_no_site(tmp_path):
     with pytest.raises(ValueError, match="holds no page"):
-        check.broken_links(tmp_path)
+        broken_links(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "body, seen",
+    [
+        ("<pre>3.11.7 at /home/me/course/.venv/bin/python</pre>", True),
+        ('<p title="/home/me/course">x</p>', True),
+        ("<pre><span>/home/me</span>/course/kernels</pre>", True),
+        ("<pre>/home/me/courses, /srv/home/me/course</pre>", False),
+        ('<a href="https://example.org/home/me/course">x</a>', False),
+    ],
+)
+def test_a_path_of_the_machine_that_built_the_site_is_seen(tmp_path, body, seen):
+    problems = check.local_paths(site_of(tmp_path, first=body), {"/home/me/course": "…"})
+    assert [problem.split(":")[0] for problem in problems] == ["first.html"] * seen

@@ -1,11 +1,18 @@
 """Running chapters for the site: outputs, what is kept, and what a failing cell says."""
 
+import sys
+from pathlib import Path
+
 import nbformat
 import pytest
 
+from course_utils.site import execute as execution
+from course_utils.site import places
 from course_utils.site.execute import SiteError, execute
 
-REPORT = "import os\nprint(os.environ['ATTENTION_KERNELS_SEED'], os.environ['XDG_DATA_HOME'], os.getcwd())"
+# What a run writes about its paths is made neutral: whether they are as expected is asked inside.
+REPORT = """import os
+print(os.environ["ATTENTION_KERNELS_SEED"], os.environ["XDG_DATA_HOME"] != "/a/learners/own", os.getcwd())"""
 
 
 def write(path, *cells):
@@ -19,9 +26,42 @@ def write(path, *cells):
 def test_cells_run_beside_their_notebook_with_a_fixed_seed_and_nobodys_progress(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", "/a/learners/own")
     path = write(tmp_path / "notebooks" / "a.ipynb", REPORT)
-    seed, home, folder = execute(tmp_path, [path], tmp_path / "kept")[path].cells[0].outputs[0].text.split()
-    assert (seed, folder) == ("0", str(path.parent))
-    assert home != "/a/learners/own"
+    said = execute(tmp_path, [path], tmp_path / "kept")[path].cells[0].outputs[0].text.split()
+    assert said == ["0", "True", "…/notebooks"]
+
+
+def test_outputs_name_no_path_of_this_machine(tmp_path, tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    source = f"""import os, sys
+from IPython.display import HTML, display
+print({str(tmp_path)!r} + "/kernels/a.cu", os.path.expanduser("~/x"), sys.prefix + "/bin", os.environ["XDG_DATA_HOME"])
+display(HTML("<b>" + {str(tmp_path)!r} + "</b>"))"""
+    path = write(tmp_path / "notebooks" / "a.ipynb", source)
+    text, page = execute(tmp_path, [path], tmp_path / "kept")[path].cells[0].outputs
+    assert text.text.split() == ["…/kernels/a.cu", "~/x", ".venv/bin", "~/.local/share"]
+    assert page.data["text/html"] == "<b>…</b>"
+
+
+def test_a_root_directory_as_home_replaces_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(Path, "home", lambda: Path("/"))
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    assert places.neutral("/proc/self, 1 / 2", places.private(tmp_path)) == "/proc/self, 1 / 2"
+
+
+@pytest.mark.parametrize("what", ["package", "variable", "kernel's file name"])
+def test_what_outputs_depend_on_asks_for_another_run(tmp_path, monkeypatch, what):
+    kernel = tmp_path / "kernels" / "a.cu"
+    kernel.parent.mkdir()
+    kernel.write_text("// a")
+    before = execution._digest(tmp_path)
+    assert execution._digest(tmp_path) == before
+    if what == "package":
+        monkeypatch.setattr(execution, "distributions", lambda: [])
+    elif what == "variable":
+        monkeypatch.setenv("COURSE_EMULATOR_CXX", "another++")
+    else:
+        kernel.rename(kernel.with_name("b.cu"))
+    assert execution._digest(tmp_path) != before
 
 
 def test_a_run_is_kept_until_code_changes_and_text_is_always_new(tmp_path):

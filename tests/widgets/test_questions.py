@@ -3,6 +3,8 @@
 import json
 import re
 import sys
+from dataclasses import fields, is_dataclass, replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -108,6 +110,35 @@ def test_an_open_answer_is_not_kept(panel, questions):
     assert progress.overview().questions == ()
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        [],
+        "check",
+        {},
+        {"id": "99_demo/number"},
+        {"id": "99_demo/none", "action": "check", "answer": "1", "turn": 1},
+        {"id": ["99_demo/number"], "action": "check", "answer": "1", "turn": 1},
+        {"id": "99_demo/number", "action": "delete", "answer": "1", "turn": 1},
+        {"id": "99_demo/number", "action": "check", "turn": 1},
+        {"id": "99_demo/number", "action": "check", "answer": "1", "turn": "one"},
+    ],
+)
+def test_a_message_of_another_form_is_left_alone(panel, questions, message):
+    panel._handle_custom_msg(message, [])
+    assert panel.replies == {} and progress.overview().questions == ()
+    assert give(panel, questions[2], False)["status"] == "right"
+
+
+@pytest.mark.parametrize(
+    "answer", [1, -1, 99, 1.5, True, "x" * 10_000, {"a": 1}, [[]], [None], [0, 99], [["1"] * 9] * 9]
+)
+def test_an_answer_of_another_form_is_replied_to_and_not_raised(panel, questions, answer):
+    for asked in questions:
+        assert give(panel, asked, answer)["status"] in ("right", "wrong", "open")
+
+
 def test_progress_that_cannot_be_kept_is_said_and_not_raised(panel, questions, monkeypatch):
     def fail(*_):
         raise progress.ProgressError("the disk is full")
@@ -117,6 +148,12 @@ def test_progress_that_cannot_be_kept_is_said_and_not_raised(panel, questions, m
     assert reply["status"] == "right" and reply["summary"].endswith("Not kept: the disk is full.")
     monkeypatch.setattr(progress, "overview", fail)
     assert Panel(questions, SEED).sheet["notes"][-1] == "What you answered before is not known: the disk is full."
+
+
+def test_a_seed_that_the_file_cannot_hold_is_said_and_not_raised():
+    seed = 10**30
+    (asked,) = draw(("99_demo/true_false",), seed)
+    assert "Not kept: your progress cannot be kept in " in give(Panel((asked,), seed), asked, False)["summary"]
 
 
 def test_what_was_right_earlier_is_said_with_its_date(panel, questions):
@@ -169,6 +206,27 @@ def test_the_page_folds_every_answer_away_and_has_no_form(questions):
     assert html.count('<th scope="row">') == 3 + 2 and '<th scope="col">' in html
     for asked in questions:
         assert str(SEED) in html and asked.title in html
+
+
+def test_nothing_in_a_question_is_read_as_html(questions):
+    marks = ("&", "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>')
+    for mark in marks:
+        hostile = [replace(asked, title=mark, id=mark, question=spoilt(asked.question, mark)) for asked in questions]
+        html = to_html(hostile, SEED)
+        assert not {"script", "img"} & set(Page(html).tags)
+        assert html.count(escape(mark)) > 40
+
+
+def spoilt(thing, mark):
+    """A question with `mark` in place of each of its texts except its kind."""
+    if isinstance(thing, str):
+        return mark
+    if isinstance(thing, tuple):
+        return tuple(spoilt(one, mark) for one in thing)
+    if is_dataclass(thing):
+        changed = {one.name: spoilt(getattr(thing, one.name), mark) for one in fields(thing) if one.name != "kind"}
+        return replace(thing, **changed)
+    return thing
 
 
 def test_the_text_has_the_questions_first_and_then_the_answers(questions):

@@ -49,7 +49,7 @@ def divided_by_d(draw: Random) -> Choice:
             right=True,
         ),
         Option(
-            "Each row has one weight near 1: the softmax is saturated.",
+            "Each row has one weight near 1, and O is close to a single value: the softmax is saturated.",
             "That is what scores that are too large do. Is d a larger divisor than √d, or a smaller one?",
         ),
         Option(
@@ -244,7 +244,8 @@ def traffic_of_three_passes(draw: Random) -> Aggregate:
     return Aggregate(
         f"Standard attention, one sequence of {length:,} tokens, {heads} heads of d = {d}, {kind}, S and P too "
         "large for "
-        "L2. How many bytes does each step move through HBM, read and written (1 GB = 1e9 bytes)?",
+        "L2. Each step reads its inputs once and writes its result once. How many bytes does it move through HBM, read "
+        "and written (1 GB = 1e9 bytes)?",
         (
             part(
                 "S = Q Kᵀ / √d",
@@ -285,7 +286,7 @@ def less_memory_or_less_time(draw: Random) -> TradeOff:
     apart, merged = ((0,), (1,), (2,)), ((0, 1), (2,))
     plans = (
         plan("all heads at once, fp32, S and P both kept", 4, apart, 2),
-        plan("the same, but P is written over S", 4, apart, 1),
+        plan("all heads at once, fp32, P written over S", 4, apart, 1),
         plan("one sequence of the batch after another, fp32", 4, apart, 2 / batch),
         plan("scores and softmax in one kernel, which writes P only, fp32", 4, merged, 1),
         plan("all heads at once, fp16 on tensor cores, S and P both kept", 2, apart, 2),
@@ -332,8 +333,9 @@ def too_good_a_loss(draw: Random) -> Choice:
     loss = draw.choice(("0.02", "0.03", "0.05"))
     options = [
         Option(
-            "The causal mask is missing or shifted: each position sees the token that it is to predict.",
-            "Held-out text can be copied from the right neighbour as well as any other. When it writes, there is none.",
+            "The causal mask is missing or shifted.",
+            "Each position then sees the token that it is to predict. Held-out text can be copied from "
+            "the right neighbour as well as any other. When it writes, there is none.",
             right=True,
         ),
         Option(
@@ -406,11 +408,11 @@ def who_sees_the_shifted_mask(draw: Random) -> Votes:
             right=True,
         ),
         Option(
-            "The mean error over all rows, with inputs that are nearly 0.",
+            "The mean absolute error over all rows, held to 1e-3, with inputs of about 1e-3.",
             "Then all weights are nearly equal and all outputs near 0. One key more changes next to nothing.",
         ),
         Option(
-            "`sanitize()` at a ragged length.",
+            "`sanitize()`, with all of its checks.",
             "The kernel reads and writes only what it may. It computes something else, and that is no forbidden "
             "access.",
         ),

@@ -116,17 +116,18 @@ def below_the_window(draw: Random) -> TrueFalse:
 
 
 def silent_fallback(draw: Random) -> Votes:
-    """What turns flash off"""
+    """What torch's FLASH does not take"""
     length = draw.choice((4096, 8192))
     statements = [
         Option(
             "The inputs are fp32.",
-            "Torch's flash kernel takes fp16 and bf16 only, since tensor cores do its products.",
+            "FLASH takes fp16 and bf16 only. Torch then runs its memory-efficient kernel: no L² scores, but slower.",
             right=True,
         ),
         Option(
             f"A causal mask is passed as a bool tensor `attn_mask` [{length}, {length}].",
-            "The kernel takes no mask tensor. The same mask as `is_causal=True` is part of it.",
+            "FLASH takes no mask tensor; another fused kernel does, if it takes the rest. The tensor itself has L² "
+            f"entries, {amount(costs.score_matrix_bytes(1, 1, length, length, 1))} here. `is_causal=True` needs none.",
             right=True,
         ),
         Option(
@@ -140,8 +141,42 @@ def silent_fallback(draw: Random) -> Votes:
     ]
     draw.shuffle(statements)
     return Votes(
-        "Which of these keeps `scaled_dot_product_attention` from torch's flash kernel on a recent GPU? Mark all.",
+        "Which of these keeps `scaled_dot_product_attention` from torch's FLASH kernel on a recent GPU? Mark all.",
         tuple(statements),
+        BACKEND,
+    )
+
+
+def memory_of_a_mask(draw: Random) -> Choice:
+    """A causal mask as a tensor"""
+    length, heads = draw.choice((32768, 65536, 131072)), draw.choice((16, 32))
+    mask = costs.score_matrix_bytes(1, 1, length, length, 1)
+    square = costs.score_matrix_bytes(1, heads, length, length, 2)
+    options = [
+        Option(
+            f"The mask takes {amount(mask)}; the scores of the heads stay out of memory.",
+            "The recording of section 6: cuDNN's kernel, fused as well, takes what FLASH refuses. But the mask has an "
+            "entry for each pair, whatever kernel reads it.",
+            right=True,
+        ),
+        Option(
+            f"S is written out for all heads: {amount(square)}.",
+            "Then `MATH` would have been chosen. Look at the column of the chosen kernel.",
+        ),
+        Option(
+            "Nothing: it is the same mask.",
+            "It hides the same pairs, but one of the two is a tensor. How many entries has it?",
+        ),
+        Option(
+            "An error: no kernel takes a mask tensor.",
+            "FLASH does not. Torch asks the others before it gives up.",
+        ),
+    ]
+    draw.shuffle(options)
+    return Choice(
+        f"One sequence of {length:,} tokens, {heads} heads, fp16, on an H200 with torch 2.11: `is_causal=True` is "
+        "replaced by the same mask as a bool tensor `attn_mask` [L, L]. What happens to the memory?",
+        tuple(options),
         BACKEND,
     )
 
@@ -355,6 +390,7 @@ QUESTIONS: tuple[Source, ...] = (
     floor_of_flash,
     below_the_window,
     silent_fallback,
+    memory_of_a_mask,
     out_of_memory,
     pick_for_a_target,
     quality_check,

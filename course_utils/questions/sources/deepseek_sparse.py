@@ -89,14 +89,20 @@ def absorption(draw: Random) -> TrueFalse:
     per_byte = costs.mla_pair_flops() / costs.mla_cache_bytes(1)
     unpacked = 2 * SIZES.n_heads * (SIZES.qk_nope_head_dim + SIZES.qk_rope_head_dim + SIZES.v_head_dim)
     why = (
-        f"Per pair it takes {ratio:.1f} times as many FLOPs as keys and values that lie ready. What it saves is memory "
-        f"traffic: {costs.mla_cache_bytes(1):,} bytes a key instead of {unpacked:,}, {per_byte:.0f} FLOP per byte. "
-        "It is exact: the matrices are only multiplied in another order."
+        f"For a query and a key it takes {ratio:.1f} times as many FLOPs as keys and values that lie ready. "
+        f"What it saves is memory traffic: {costs.mla_cache_bytes(1):,} bytes a key instead of {unpacked:,}, "
+        f"{per_byte:.0f} FLOP per byte. It is exact: the matrices are only multiplied in another order."
     )
     statement, holds = draw.choice(
         [
-            ("Absorption makes a pair cheaper in FLOPs than plain multi-head attention with K and V ready.", ratio < 1),
-            ("Absorption takes more FLOPs per pair than plain multi-head attention with K and V ready.", ratio > 1),
+            (
+                "For one query and one key absorption takes fewer FLOPs than multi-head attention with K and V ready.",
+                ratio < 1,
+            ),
+            (
+                "For one query and one key absorption takes more FLOPs than multi-head attention with K and V ready.",
+                ratio > 1,
+            ),
             ("Absorption is an approximation: the model must be trained with it.", False),
             (
                 "Absorption pays in decoding because far fewer bytes are read for each key.",
@@ -148,8 +154,9 @@ def scale_of_a_vector(draw: Random) -> Number:
     largest = draw.choice([3.2, 9.6, 12.8, 27.2, 41.6])
     exponent = round(math.log2(quantize_e4m3(torch.tensor([largest]))[1]))
     return Number(
-        f"The largest number of a vector is {largest}. Divided by the vector's scale, as what number does it go into "
-        "E4M3 (before it is rounded there)?",
+        f"The largest number of a vector is {largest}. Its scale is the smallest power of two with which all of the "
+        f"vector fits E4M3, whose largest number is {E4M3_MAX:.0f}. Divided by the scale, as what number does it go "
+        "into E4M3 (before it is rounded there)?",
         Figure(
             largest / 2.0**exponent,
             "",
@@ -188,7 +195,7 @@ def test_of_top_k(draw: Random) -> Choice:
                 "Where scores are equal, PyTorch's own choice is one of many, and it promises none of them.",
             ),
             Option(
-                "Test with normal random scores instead, where the indices agree.",
+                "Test with normal random scores in place of the indexer's, where none are equal and the indices agree.",
                 "Then the case that is the normal one here, equal scores, is never tested. A kernel that fails on it "
                 "passes.",
             ),
@@ -221,7 +228,7 @@ def tiles_without_neighbours(draw: Random) -> Choice:
                 "No kernel of the chapter moves a query. Each block of threads has one query, with its own list.",
             ),
             Option(
-                "It computes all keys of the blocks in which the chosen ones lie, and masks the others.",
+                "It computes all keys of the blocks in which the chosen ones lie, and masks those that are not chosen.",
                 "That is what block lists do, and NSA by its choice of blocks. Here only chosen rows are loaded.",
             ),
             Option(
@@ -240,16 +247,19 @@ def last_token(draw: Random) -> Aggregate:
     """FLOPs of the last token"""
     length, k = draw.choice([16384, 32768, 65536, 131072, 262144]), draw.choice([512, 1024, 2048])
     pair, index_pair = costs.mla_pair_flops(), costs.indexer_pair_flops()
+    row = SIZES.kv_lora_rank + SIZES.qk_rope_head_dim
     return Aggregate(
-        f"The last of {length:,} tokens, one layer with DeepSeek-V3.2's widths, but k = {k}: a pair takes the indexer "
-        f"{index_pair:,} FLOP and the core {pair:,}. How many MFLOP are that?",
+        f"The last of {length:,} tokens, which sees itself, too; one layer, k = {k}. The indexer has "
+        f"{SIZES.index_n_heads} heads of {SIZES.index_head_dim} numbers, the core {SIZES.n_heads} heads with keys of "
+        f"{row} numbers and values of {SIZES.kv_lora_rank}. How many MFLOP are their matrix products, without the "
+        "projections? A multiply-add is 2 FLOP.",
         (
             (
                 "indexer",
                 Figure(
                     costs.indexer_flops(1, length) / 1e6,
                     "MFLOP",
-                    f"It looks at every key: {length:,} · {index_pair:,}.",
+                    f"It looks at every key: {length:,} · 2 · {SIZES.index_n_heads} · {SIZES.index_head_dim}.",
                     tolerance=0.01,
                     mistakes=(
                         Mistake(
@@ -264,7 +274,8 @@ def last_token(draw: Random) -> Aggregate:
                 Figure(
                     costs.sparse_mla_flops(1, length, k) / 1e6,
                     "MFLOP",
-                    f"It attends to the chosen keys only: {k} · {pair:,}.",
+                    f"It attends to the chosen keys only: {k} · 2 · {SIZES.n_heads} · ({row} + {SIZES.kv_lora_rank}), "
+                    f"which is {k} · {pair:,}.",
                     tolerance=0.01,
                     mistakes=(
                         Mistake(costs.mla_flops(1, length) / 1e6, "That is dense attention, to every key."),
@@ -285,6 +296,7 @@ def where_indexer_meets_core(draw: Random) -> Number:
     k, faster = draw.choice([512, 1024, 2048]), draw.choice([1, 1.5, 2])
     even = costs.indexer_core_crossover(k, index_speed=faster)
     ratio = costs.mla_pair_flops() / costs.indexer_pair_flops()
+    speed = "as fast as the core's" if faster == 1 else f"at {faster:g} times the core's speed"
     mistakes = [
         Mistake(
             costs.dsa_dense_crossover(k, index_speed=faster),
@@ -298,8 +310,8 @@ def where_indexer_meets_core(draw: Random) -> Number:
             Mistake(even / faster**2, "A faster indexer stays ahead for longer, not for shorter."),
         ]
     return Number(
-        f"k = {k}, widths of DeepSeek-V3.2. The indexer's FLOPs run at {faster:g} times the core's speed. At how many "
-        "keys does the indexer take as long as the core?",
+        f"One query, k = {k}, widths of DeepSeek-V3.2. The indexer's FLOPs run {speed}. At how many keys does its "
+        "indexer take as long as its core? Only FLOPs are counted.",
         Figure(
             even,
             "keys",
@@ -347,11 +359,12 @@ def way_to_attend(draw: Random) -> TradeOff:
         )
 
     work = "One token is decoded behind" if queries == 1 else "A whole prompt of"
+    unpacking = "lie unpacked in the cache" if queries == 1 else "are unpacked first, which is counted"
     columns = ("GFLOP", "MB moved at least") if queries == 1 else ("TFLOP", "GB moved at least")
     return TradeOff(
         f"{work} {length:,} tokens, one layer of DeepSeek-V3.2, on a GPU of {peak / 1e12:.0f} TFLOP/s and "
-        f"{bandwidth / 1e12:.1f} TB/s. Time floor: the longer of the times for the FLOPs and for the bytes. Which has "
-        "the lowest?",
+        f"{bandwidth / 1e12:.1f} TB/s. In multi-head mode K and V {unpacking}. All FLOPs run at that speed, the "
+        "indexer's too. Time floor: the longer of the times for the FLOPs and for the bytes. Which has the lowest?",
         columns,
         _shuffled(draw, *map(option, ways)),
         read_again="10 What it costs",
@@ -364,7 +377,8 @@ def way_to_attend(draw: Random) -> TradeOff:
 def what_is_said(draw: Random) -> Votes:
     """What is said about DSA"""
     length = draw.choice([32768, 65536, 131072])
-    share = costs.indexer_flops(length, length) / costs.dsa_flops(length, length)
+    scored, attended = costs.indexer_flops(1, length), costs.sparse_mla_flops(1, length)
+    share = scored / (scored + attended)
     against_mha = costs.kv_cache_bytes(1, 128, 128) / costs.mla_cache_bytes(1)
     against_gqa = costs.kv_cache_bytes(1, 8, 128) / costs.mla_cache_bytes(1)
     numbers = SIZES.kv_lora_rank + SIZES.qk_rope_head_dim
@@ -375,8 +389,9 @@ def what_is_said(draw: Random) -> Votes:
             right=True,
         ),
         Option(
-            f"Over {length:,} tokens the indexer takes {share:.0%} of the FLOPs of DSA.",
-            "It looks at every causal pair, while the core's share of them gets smaller and smaller.",
+            f"For the last of {length:,} tokens the indexer takes {share:.0%} of the FLOPs of indexer and core.",
+            f"It scores {length:,} keys at {costs.indexer_pair_flops():,} FLOP, the core attends to {costs.TOP_K} at "
+            f"{costs.mla_pair_flops():,}.",
             right=True,
         ),
         Option(
@@ -385,7 +400,7 @@ def what_is_said(draw: Random) -> Votes:
             right=True,
         ),
         Option(
-            "DeepSeek-V3 attends to all keys; DSA came with V3.2.",
+            "DeepSeek-V3 attends to all keys; DSA came with V3.2-Exp.",
             "V3 is dense MLA (arXiv 2412.19437). DSA was added to a model that had been trained dense.",
             right=True,
         ),
@@ -394,6 +409,10 @@ def what_is_said(draw: Random) -> Votes:
         Option(
             "The lightning indexer takes O(1) per token.",
             "It takes O(L): it scores every earlier key. Its constant is small, and that is all.",
+        ),
+        Option(
+            "The indexer takes a seventeenth of the core's FLOPs, whatever the length.",
+            f"A seventeenth is its cost for one key. It scores all of them, the core attends to {costs.TOP_K} at most.",
         ),
         Option("k lies between 128 and 512, and differs between layers.", f"k = {costs.TOP_K}, one for all layers."),
         Option(
@@ -411,9 +430,10 @@ def what_is_said(draw: Random) -> Votes:
             "another matter altogether.",
         ),
     )
+    right = draw.choice([1, 2, 3])
     return Votes(
         "These are said about DeepSeek-V3.2 and its attention. Which hold?",
-        _shuffled(draw, *draw.sample(holding, 2), *draw.sample(wrong, 3)),
+        _shuffled(draw, *draw.sample(holding, right), *draw.sample(wrong, 5 - right)),
         read_again="12 What is often said",
     )
 

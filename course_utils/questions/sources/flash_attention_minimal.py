@@ -81,13 +81,19 @@ def two_blocks_of_a_row(draw: Random) -> Question:
 def order_of_the_pieces(draw: Random) -> Question:
     """The order of the pieces"""
     keys, pieces = draw.choice((1024, 4096, 16384)), draw.choice((3, 5, 7))
+    ending, holds = draw.choice(
+        (
+            ("Up to rounding the result is that of one walk from the first key to the last.", True),
+            ("The result is wrong unless the pieces happen to be finished from the first key to the last.", False),
+        )
+    )
     return TrueFalse(
         statement=(
             f"The {keys:,} keys of a row are cut into {pieces} pieces of unequal length. Different blocks of threads "
             "compute (m, l, Õ) of one piece each, and the triples are merged in the order in which they happen to be "
-            "finished. Up to rounding the result is that of one walk from the first key to the last."
+            f"finished. {ending}"
         ),
-        holds=True,
+        holds=holds,
         why=(
             "Merging is associative and commutative: each triple is a sum over its keys, relative to its own maximum. "
             "So pieces may have any size and come in any order. Only the rounding depends on it."
@@ -454,7 +460,7 @@ def a_test_that_passes(draw: Random) -> Question:
             "A hundred inputs of one kind are one kind of input: none of them makes the maximum rise by much.",
         ),
         Option(
-            "Change the last step, the division by l, to double precision.",
+            "Compute the sums and the last step, the division by l, in double precision.",
             "A wrong sum divided precisely is a wrong output. First find an input on which the error shows.",
         ),
     ]

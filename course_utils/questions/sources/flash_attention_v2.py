@@ -114,12 +114,13 @@ def wavefronts_of_a_matrix(draw: Random) -> Question:
 def whose_copies(draw: Random) -> Question:
     """Whose copies have arrived"""
     warps = draw.choice((4, 8))
+    readable, holds = draw.choice((("the whole tile", False), ("the chunks that it has copied itself", True)))
     return TrueFalse(
         statement=(
             f"A block of {warps} warps copies a tile of K with `cp.async`, each thread some chunks of it. Once a "
-            "thread has returned from `wait_for_copies<0>()`, it may read the whole tile."
+            f"thread has returned from `wait_for_copies<0>()`, it may read {readable}, before any barrier."
         ),
-        holds=False,
+        holds=holds,
         why=(
             "The wait covers the thread's own copies. Those of the other threads are there after a barrier as well, "
             "which all pass after their own wait."
@@ -188,8 +189,9 @@ def queries_per_warp(draw: Random) -> Question:
     return TradeOff(
         prompt=(
             f"A warp's queries at tiles of {columns} keys, d = {d}, fp16. S and O live in fp32 registers; a lane has "
-            f"{MOST_REGISTERS}, and needs about {others} for all else. Nothing may spill. Which choice then lets "
-            "shared memory feed the tensor cores best?"
+            f"{MOST_REGISTERS}, and needs {others} for all else. Nothing may spill. Which choice then "
+            "reads the fewest bytes from shared memory for each product? (The second column is the rate at which "
+            "shared memory can feed fragments of K and V; the tensor cores' own peak is another limit.)"
         ),
         columns=("S and O, registers per lane", "shared memory allows, TFLOP/s"),
         options=tuple(
@@ -272,14 +274,14 @@ def a_loss_that_stays(draw: Random) -> Question:
     batch, length, width = draw.choice(((16, 2048, 768), (8, 4096, 1024), (32, 2048, 1024)))
     options = [
         Option(
-            "Multiply the loss by a power of two before `backward()`, and divide the gradients by it in fp32",
+            "Scale the loss by a power of two, and unscale the gradients in fp32",
             "All gradients are linear in the loss. Scaled, they lie where fp16 has all its digits; fp32 holds them "
             "after the "
             "division.",
             right=True,
         ),
         Option(
-            "Raise the learning rate by the same power of two",
+            "Raise the learning rate by as many powers of two as the gradients are too small",
             "The gradients are exactly 0 by then. No factor afterwards brings back what was rounded away.",
         ),
         Option(
@@ -328,7 +330,7 @@ def backward_by_tiles(draw: Random) -> Question:
     ]
     false = [
         Option(
-            "The second pass for dQ computes as many matrix products as the way by atomics.",
+            "With a second pass for dQ the backward pass takes as many matrix products as with atomics.",
             "It computes S and dP once more: seven products against five.",
         ),
         Option(

@@ -48,7 +48,7 @@ def what_a_mask_saves(draw: Random) -> Choice:
         _shuffled(
             draw,
             Option(
-                "All tiles of S are loaded and multiplied before the mask is applied.",
+                "All tiles of K and V are loaded and multiplied, whatever the mask says.",
                 "A product does not become cheaper because its result is thrown away. Only a tile that is never "
                 "loaded saves time, and the kernel must be told so before it loads.",
                 right=True,
@@ -92,8 +92,9 @@ def density_of_a_pattern(draw: Random) -> Number:
         Figure(
             100 * pattern.density(length),
             "%",
-            f"A late row has {per_row} keys. The first {cut} rows have fewer, on average about half. Together "
-            f"{pairs:,} pairs of {length**2:,}, {pattern.density(length):.2%}: `patterns.{name}.density({length})`.",
+            f"A late row has {per_row} keys. The first {cut} rows work up to that, with about half on average. "
+            f"Together {pairs:,} pairs of {length**2:,}, {pattern.density(length):.2%}: "
+            f"`patterns.{name}.density({length})`.",
             tolerance=0.02,
             mistakes=(
                 Mistake(
@@ -131,7 +132,8 @@ def tiles_of_three_patterns(draw: Random) -> Grid:
         )
         all_full = f"Each tile holds {TILE // side} blocks and what lies between them, so none is full."
     return Grid(
-        f"L = {length}, tiles of {TILE} × {TILE}. How many tiles hold a visible pair, and how many of these are full?",
+        f"L = {length}, tiles of {TILE} × {TILE}. How many tiles hold a visible pair, and how many of these are full? "
+        "`block_diagonal` sees both ways inside a block, the others only back.",
         tuple(f"`{pattern.name}`" for pattern in chosen),
         ("tiles visited", "of these full"),
         (
@@ -171,7 +173,7 @@ def tiles_of_three_patterns(draw: Random) -> Grid:
                     full_window,
                     "",
                     "The tile on the diagonal and the one where the window starts are partial; what lies between is "
-                    "full.",
+                    f"full: in row r of tiles r of them, at most {blocks - 1}.",
                     mistakes=(
                         Mistake(in_window, "Tiles that the window's start or the diagonal cuts are partial."),
                         Mistake(in_window - rows, "The tiles where the window starts are partial as well."),
@@ -241,7 +243,7 @@ def bytes_of_block_lists(draw: Random) -> Aggregate:
     return Aggregate(
         f"`{pattern.name}` at L = {length:,}: {lists.rows} rows of blocks of {TILE} × {TILE}; {visited} blocks are "
         f"visited, {partial} of them partial. `indptr`, `indices` and `bits_index` are int32. How many "
-        "bytes has each list?",
+        "bytes do they take?",
         (
             (
                 "indptr",
@@ -253,17 +255,17 @@ def bytes_of_block_lists(draw: Random) -> Aggregate:
                 ),
             ),
             (
-                "indices",
-                Figure(lists.indices.nbytes, "bytes", f"One number for each visited block: {visited} · 4."),
-            ),
-            (
-                "bits_index",
+                "indices and bits_index",
                 Figure(
-                    lists.bits_index.nbytes,
+                    lists.indices.nbytes + lists.bits_index.nbytes,
                     "bytes",
-                    f"One number for each visited block, −1 for a full one: {visited} · 4.",
+                    f"Two numbers for each visited block, in `bits_index` −1 for a full one: 2 · {visited} · 4.",
                     mistakes=(
-                        Mistake(4 * partial, "Full blocks have an entry here, too: −1 says that they are full."),
+                        Mistake(4 * visited, "These are two lists."),
+                        Mistake(
+                            4 * (visited + partial),
+                            "Full blocks have an entry in `bits_index`, too: −1 says that they are full.",
+                        ),
                     ),
                 ),
             ),
@@ -296,7 +298,7 @@ def kernel_for_a_pattern(draw: Random) -> Choice:
     pattern, described = draw.choice(
         [
             (patterns.streaming(4, 128), "the first 4 keys and the last 128"),
-            (patterns.dilated(32, 8), "every 8th key, 32 of them"),
+            (patterns.dilated(32, 8), "every 8th key back, 32 of them"),
             (patterns.bigbird(TILE, 1, 1, 2), "BigBird: a global block, the own block, two random blocks"),
             (patterns.power_of_two(), "the keys 1, 2, 4, 8 … back"),
             (
@@ -315,7 +317,7 @@ def kernel_for_a_pattern(draw: Random) -> Choice:
         "block_sparse": (
             "`block_sparse.cu`: lists of blocks, with bits for partial ones",
             "The rows are no ranges, but neighbouring queries share their blocks of keys, and there are few of them.",
-            "It could: lists take any pattern. But here another kernel does with less work, or without lists.",
+            "It could: lists take any pattern. But here another kernel is faster, or as fast without lists.",
         ),
         "csr_gather": (
             "`csr_gather.cu`: the keys of each row, one by one",
@@ -324,7 +326,7 @@ def kernel_for_a_pattern(draw: Random) -> Choice:
         ),
     }
     return Choice(
-        f"L = {length:,}, forward pass only. The pattern: {described}. Which kernel does the least work?",
+        f"L = {length:,}, forward pass only. The pattern: {described}. Which kernel does `sparse_attention` choose?",
         _shuffled(
             draw,
             *(

@@ -86,9 +86,10 @@ def unchecked_overrun(draw: Random) -> Choice:
     past = blocks * threads - n
     options = [
         Option(
-            f"The last {past} threads wrote into memory behind the tensor, which may be another tensor's.",
-            "A GPU has no fence around a tensor. The memory behind it usually exists, so nothing is reported, and what "
-            "stood there is gone.",
+            f"The last {past} threads read behind a and b, and wrote behind c.",
+            "A GPU has no fence around a tensor, and the memory behind it exists, so nothing is reported. PyTorch "
+            "rounds allocations up to 512 bytes: here the writes may have hit padding. Behind a slice of a "
+            "larger tensor they hit its data.",
             right=True,
         ),
         Option(
@@ -192,8 +193,9 @@ def sectors_of_a_load(draw: Random) -> Number:
         Figure(
             sectors(stride, element),
             "sectors",
-            f"The {WARP} addresses are {stride * element} bytes apart, and a sector has {SECTOR} bytes: "
-            f"{sectors(stride, element)} different sectors.",
+            f"The {WARP} addresses are {stride * element} bytes apart, less than a sector's {SECTOR}, so none in "
+            f"between is skipped. From the first to the last they span {(WARP - 1) * stride * element + element} "
+            f"bytes: {sectors(stride, element)} sectors.",
             mistakes=(
                 Mistake(sectors(1, element), "That is a load of neighbours, without the stride."),
                 Mistake(sectors(stride, FLOAT), "That counts 4 bytes for each number. fp16 has 2."),
@@ -256,7 +258,7 @@ def tile_of_a_product(draw: Random) -> TradeOff:
             f"{tile} × {tile}",
             why(tile),
             right=tile == best,
-            figures=(f"{requested[tile] / 1e9:.2f} GB", str(sums[tile]), str(blocks[tile])),
+            figures=(f"{requested[tile] / 1e9:.2f} GB", str(sums[tile]), f"{blocks[tile]:,}"),
         )
         for tile in tiles
     )
@@ -273,10 +275,15 @@ def tile_of_a_product(draw: Random) -> TradeOff:
 def lucky_race(draw: Random) -> TrueFalse:
     """A race that does not show"""
     runs = draw.choice((100, 1000, 10_000))
+    claim, holds = draw.choice(
+        (
+            ("So on this GPU the barrier is not needed.", False),
+            ("`racecheck` may report a race in it all the same.", True),
+        )
+    )
     return TrueFalse(
-        f"`matmul_tiled.cu` without its second barrier gave the right product in {runs:,} runs on your GPU. So on this "
-        "GPU the barrier is not needed.",
-        False,
+        f"`matmul_tiled.cu` without its second barrier gave the right product in {runs:,} runs on your GPU. {claim}",
+        holds,
         "The result depends on how far one warp runs ahead of another. Another size, another compiler, or "
         "another kernel "
         "beside it changes that. `racecheck` needs no luck: it asks whether a barrier stands between the two accesses.",

@@ -99,7 +99,8 @@ function draw(ctx, theme, box, state) {
   const plain = () => COLOURS.S;
   drawBars(ctx, theme, box, tops[0], scores, visible, stage >= 1 ? state.colour : plain, stage >= 1 ? threshold : null);
   if (stage >= 1 && chosen.length) {
-    write(ctx, theme, `- - -  k-th: ${short(threshold)}`, box.x + box.width, tops[0] - 13, { size: 11.5, align: "right" });
+    const line = box.width < 420 ? "" : "- - -  "; // beside the title there is no room for more
+    write(ctx, theme, `${line}k-th: ${short(threshold)}`, box.x + box.width, tops[0] - 13, { size: 11.5, align: "right" });
   }
   if (stage >= 1) drawChoice(ctx, theme, box, tops[1], state);
   else frame(ctx, theme, box.x, tops[1], box.width, 2 * STRIP + 6, 0.2);

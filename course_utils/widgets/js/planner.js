@@ -6,6 +6,7 @@ const LABELS = {
   is_causal: "causal", window: "window", target_ms: "target a layer",
 };
 const WORDS = { dense: "all pairs; S and P stored", flash: "nothing of size L² stored", sparse: "the rest is skipped" };
+const ALL_SEEN = "the window covers all"; // in place of the last one
 const GAP = 26;
 const CAPTION = 62; // height of the four lines below a square
 
@@ -64,7 +65,7 @@ function draw(ctx, theme, page, { side, places }) {
     write(ctx, theme, method.title, x, y - 11, { bold: true, size: 13 });
     drawSquare(ctx, theme, method, page, side, x, y);
     const lines = [
-      WORDS[method.name],
+      method.name === "sparse" && page.window >= 1 ? ALL_SEEN : WORDS[method.name],
       `memory ${method.memoryText}`,
       method.fits ? "fits" : `out of memory at ${method.breaking}`,
       `at least ${method.secondsText}`,
@@ -73,34 +74,74 @@ function draw(ctx, theme, page, { side, places }) {
   });
 }
 
-// A bar of a method's memory beside the device's: full where it does not fit.
-function memoryBar(method, page) {
+// The text of a node, changed only where it differs: what stays is not laid out anew.
+function say(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+// What a method takes of the device's memory: "38 %", or "7.8 ×" where it does not fit.
+function shareOf(method, page) {
   const part = method.memory / page.capacity;
-  const words = method.fits ? "" : `${part >= 100 ? bytes(Math.round(part)) : part.toFixed(1)} × what there is`;
-  const colour = method.fits ? COLOURS.Q : COLOURS.K;
-  return element("div", { class: "ak-bar ak-capacity" },
-    element("span", { style: `width: ${100 * Math.min(part, 1)}%; background: ${colour}` }, words));
+  if (method.fits) return part < 0.01 ? "< 1 %" : `${Math.floor(100 * part)} %`;
+  return `${part >= 100 ? bytes(Math.round(part)) : part < 1.1 ? part.toFixed(2) : part.toFixed(1)} ×`;
 }
 
-function memoryTable(page) {
-  const head = ["method", "memory", `of ${page.device}'s ${page.capacityText}`, "runs out at", "at least", "floor of", "FLOPs"];
-  const rows = page.methods.map((method) => element("tr", {},
-    element("th", { scope: "row" }, method.title),
-    element("td", { title: method.parts.map(([name, , text]) => `${name}: ${text}`).join("\n") }, method.memoryText),
-    element("td", {}, memoryBar(method, page)),
-    element("td", {}, method.breaking || "–"),
-    element("td", {}, method.secondsText),
-    element("td", {}, method.bound),
-    element("td", {}, method.flopsText)));
-  return element("table", { class: "ak-table ak-plan" },
-    element("thead", {}, element("tr", {}, ...head.map((text) => element("th", { scope: "col" }, text)))),
-    element("tbody", {}, ...rows));
+// A row of the memory table, made once and filled for each page. The bar is full where a method does not fit.
+function methodRow() {
+  const title = element("th", { scope: "row" });
+  const fill = element("span", {});
+  const share = element("span", { class: "ak-number" });
+  const texts = Array.from({ length: 5 }, () => element("td", {}));
+  const bar = element("td", {}, element("div", { class: "ak-capacity" }, element("div", { class: "ak-bar" }, fill), share));
+  const [memory, ...others] = texts;
+  const show = (method, page) => {
+    const values = [method.memoryText, method.breaking || "–", method.secondsText, method.bound, method.flopsText];
+    texts.forEach((node, n) => say(node, values[n]));
+    say(title, method.title);
+    say(share, shareOf(method, page));
+    fill.style.width = `${100 * Math.min(method.memory / page.capacity, 1)}%`;
+    fill.style.background = method.fits ? COLOURS.Q : COLOURS.K;
+  };
+  return { root: element("tr", {}, title, memory, bar, ...others), show };
 }
 
-function adviceList(page) {
-  return page.advice.map((step) => element("li", { class: step.verdict === "try this" ? "ak-now" : "" },
-    element("b", {}, step.step), ` ${step.verdict}. `,
-    element("span", {}, `${step.effect[0].toUpperCase()}${step.effect.slice(1)}. `), element("span", { class: "ak-note" }, step.why)));
+// The table of the methods, and below it what the memory of each consists of.
+function memoryTable() {
+  const share = element("th", { scope: "col" });
+  const [method, memory, ...others] = ["method", "memory", "runs out at", "at least", "floor of", "FLOPs"].map(
+    (text) => element("th", { scope: "col" }, text));
+  const body = element("tbody", {});
+  let rows = [];
+  const show = (page) => {
+    say(share, `of ${page.device}'s ${page.capacityText}`);
+    if (rows.length !== page.methods.length) {
+      rows = page.methods.map(methodRow);
+      body.replaceChildren(...rows.map((row) => row.root));
+    }
+    rows.forEach((row, n) => row.show(page.methods[n], page));
+  };
+  const head = element("thead", {}, element("tr", {}, method, memory, share, ...others));
+  return { root: element("table", { class: "ak-table ak-plan" }, head, body), show };
+}
+
+function partsList(page) {
+  return page.methods.map((method) => element("li", {},
+    element("b", {}, method.title), `: ${method.parts.map(([name, , text]) => `${name} ${text}`).join(" + ")}`));
+}
+
+// A step of what to try, made once and filled for each page.
+function adviceItem() {
+  const [name, verdict, effect, why] = ["b", "span", "span", "span"].map((tag) => element(tag, {}));
+  why.className = "ak-note";
+  const root = element("li", {}, name, " ", verdict, " ", effect, " ", why);
+  const show = (step) => {
+    root.className = step.verdict === "try this" ? "ak-now" : "";
+    say(name, step.step);
+    say(verdict, `${step.verdict}.`);
+    say(effect, `${step.effect[0].toUpperCase()}${step.effect.slice(1)}.`);
+    say(why, step.why);
+  };
+  return { root, show };
 }
 
 function swatch(style, words) {
@@ -114,9 +155,13 @@ function render({ model, el }) {
   const length = stepper("length L", lengths.length - 1, (step) => setStep(model, step));
   const selects = Object.fromEntries(Object.entries(choices).map(([setting, values]) => [setting,
     control("select", { class: `ak-${setting}`, onchange: ask }, ...values.map((value, n) => element("option", { value: n }, nameOf(setting, value))))]));
-  const table = control("div", { class: "ak-scroll", tabindex: 0, role: "region", "aria-label": "memory and time floor of each method" });
+  const methods = memoryTable();
+  const table = control("div", { class: "ak-scroll", tabindex: 0, role: "region", "aria-label": "memory and time floor of each method" }, methods.root);
+  const list = element("ul", {});
+  const parts = element("details", { class: "ak-parts", ontoggle: redraw }, control("summary", {}, "What takes the memory"), list);
   const notes = element("div", { class: "ak-note" });
-  const advice = element("ol", { class: "ak-advice" });
+  const steps = Array.from({ length: 4 }, adviceItem);
+  const advice = element("ol", { class: "ak-advice" }, ...steps.map((step) => step.root));
   const root = element("div", { class: "ak-widget", "data-widget": "planner" },
     element("div", { class: "ak-row" }, length.prev, length.next, length.row),
     element("div", { class: "ak-row" }, ...Object.entries(selects).map(([setting, select]) => element("label", {}, LABELS[setting], select))),
@@ -124,8 +169,9 @@ function render({ model, el }) {
     canvas,
     element("div", { class: "ak-legend" },
       swatch(COLOURS.K, "computed, and stored in HBM"), swatch("hatch", "computed, stored, and masked"),
-      swatch(COLOURS.Q, "computed, kept on the chip"), swatch("transparent", "skipped")),
-    table, notes,
+      swatch(COLOURS.Q, "computed, kept on the chip"), swatch("transparent", "skipped"),
+      element("span", {}, "each square is S: queries down, keys across")),
+    table, parts, notes,
     element("div", { class: "ak-title" }, "What to try, in this order"), advice);
   el.append(root);
 
@@ -140,8 +186,9 @@ function render({ model, el }) {
   function redraw() {
     const { shown } = model.get("meta");
     const step = Math.min(model.get("step"), lengths.length - 1);
+    const box = layoutOf(Math.max(root.clientWidth - 8, 280)); // read before anything is written, or all is laid out twice
     length.input.value = step;
-    length.text.textContent = bytes(lengths[step]);
+    say(length.text, bytes(lengths[step]));
     if (shown !== last) {
       for (const [setting, select] of Object.entries(selects)) select.value = choices[setting].indexOf(shown.settings[setting]);
       last = shown;
@@ -151,16 +198,16 @@ function render({ model, el }) {
       return;
     }
     const page = shown.plans[step];
-    const box = layoutOf(Math.max(root.clientWidth - 8, 280));
     draw(prepare(canvas, box.width, box.height), themeOf(root), page, box);
-    table.replaceChildren(memoryTable(page));
-    notes.textContent = [
+    methods.show(page);
+    if (parts.open) list.replaceChildren(...partsList(page));
+    say(notes, [
       "Of one layer, forward, at the datasheet's rates; kernels take a multiple of a floor.",
       "MLA and DSA are of DeepSeek-V3.2's own sizes, whatever heads, d and dtype are.",
       ...page.leftOut.map((text) => `${text}, so left out here.`),
-    ].join(" ");
-    advice.replaceChildren(...adviceList(page));
-    status.textContent = page.status;
+    ].join(" "));
+    steps.forEach((step, n) => step.show(page.advice[n]));
+    say(status, page.status);
     canvas.setAttribute("aria-label", `The score matrix of dense, flash and sparse attention: what is computed, stored and skipped. ${page.status}`);
   }
 

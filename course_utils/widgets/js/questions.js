@@ -56,6 +56,7 @@ function formOf(asked) {
 function questionView(asked, prefix, model, send) {
   const form = formOf(asked);
   const id = (name) => `${prefix}-${asked.number}-${name}`;
+  const hasOneAnswer = form.type === "radio" || asked.labels.length === 1; // a verdict is about one part
   const inputs = asked.labels.map((_, n) =>
     control("input", {
       type: form.type,
@@ -144,7 +145,7 @@ function questionView(asked, prefix, model, send) {
     status.replaceChildren(sign, got.summary);
     // A screen reader gets with the verdict what stands beside the one part that it is about.
     const said = got.items.filter((one) => one.said && (!got.shown || one.status === "right")).map((one) => one.said);
-    if (got.single && said.length) status.append(element("span", { class: "ak-aloud" }, ` ${said.join(" ")}`));
+    if (hasOneAnswer && said.length) status.append(element("span", { class: "ak-aloud" }, ` ${said.join(" ")}`));
   };
 
   check.addEventListener("click", () => ask("check"));

@@ -1,0 +1,88 @@
+"""Colab's set-up: what is there is kept and pinned once, what is too old is said, CUDA's parts fit each other."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTED = "# tested\nnumpy==2.4.6\nnvidia-cuda-nvrtc==13.0.88\nnvidia-cuda-crt==13.0.88\n"
+
+
+@pytest.fixture(scope="module")
+def setup():
+    """.ci/colab_setup.py as a module."""
+    spec = importlib.util.spec_from_file_location("colab_setup", ROOT / ".ci" / "colab_setup.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def put(folder, name, number):
+    metadata = folder / f"{name}-{number}.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n")
+
+
+def test_of_a_package_on_two_paths_the_one_that_is_imported_is_there(setup, tmp_path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    put(first, "Py_Six", "1.17.0")
+    put(second, "py-six", "1.16.0")
+    put(second, "other", "2.0")
+    monkeypatch.setattr(sys, "path", [str(first), str(second)])
+    assert setup.installed() == {"py-six": "1.17.0", "other": "2.0"}
+
+
+def test_a_version_that_pip_cannot_read_is_not_pinned(setup):
+    there = {"six": "1.17.0", "python-apt": "2.4.0+ubuntu_4~x", "blinker": "1.4-final.x"}
+    assert setup.pins(there, "") == "six==1.17.0\n"
+
+
+@pytest.mark.parametrize(
+    "nvrtc, crt",
+    [
+        ("13.0.48", "13.0.88"),
+        ("13.2.51", "13.2.*"),
+        ("12.8.93", "13.0.88"),
+    ],
+)
+def test_a_missing_part_of_cuda_is_the_tested_one_unless_another_part_is_newer(setup, nvrtc, crt):
+    pinned = setup.pins({"nvidia-cuda-nvrtc": nvrtc}, TESTED)
+    assert pinned == f"nvidia-cuda-nvrtc=={nvrtc}\nnvidia-cuda-crt=={crt}\n"
+
+
+def test_the_tested_versions_of_all_four_wheels_are_found(setup):
+    ours = setup.pins({}, (ROOT / "constraints.txt").read_text(encoding="utf-8")).splitlines()
+    assert [line.partition("==")[0] for line in ours] == [
+        f"nvidia-cuda-{part}" for part in ("cccl", "crt", "nvrtc", "runtime")
+    ]
+
+
+@pytest.mark.parametrize(
+    "number, said",
+    [
+        ("2.11.0", "kept: torch 2.11.0"),
+        ("2.12.0+cu130", "kept: torch 2.12.0+cu130"),
+        ("2.10.1", "kept: torch 2.10.1, too old: needs <3,>=2.11"),
+        ("3.0", "kept: torch 3.0, too new: needs <3,>=2.11"),
+        ("2023-nightly_x", "kept: torch 2023-nightly_x, a version that cannot be compared: needs <3,>=2.11"),
+    ],
+)
+def test_what_is_there_is_kept_and_compared(setup, capsys, number, said):
+    assert setup.missing(["torch>=2.11,<3"], {"torch": number}) == []
+    assert capsys.readouterr().out.strip() == said
+
+
+def test_what_is_not_there_is_missing_but_for_what_colab_has_its_own_of(setup, capsys):
+    assert setup.missing(["ziglang>=0.13", "jupyterlab>=4.4"], {}) == ["ziglang>=0.13"]
+    assert capsys.readouterr().out == ""
+
+
+def test_without_packaging_pips_own_copy_reads_the_requirements():
+    hide = "import sys; sys.modules['packaging'] = None; import runpy; runpy.run_path(sys.argv[1])"
+    done = subprocess.run(
+        [sys.executable, "-c", hide, str(ROOT / ".ci" / "colab_setup.py")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
