@@ -23,7 +23,7 @@ if anywidget is not None:
     import traitlets
 
 EXPORTED = "attention-kernels-progress.json"
-_COMMAND = "python -m course_utils progress --json FILE"
+_COMMAND = ".venv/bin/python -m course_utils progress --json FILE"
 
 
 class Card:

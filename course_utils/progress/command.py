@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         if options.json == "-":
             print(store.export(), end="")
         elif options.json:
-            Path(options.json).write_text(store.export(), encoding="utf-8")
+            _write(Path(options.json), store.export())
         if options.reset:
             forgotten = store.reset()
             print(f"{_told(forgotten)} forgotten", file=sys.stderr)
@@ -44,6 +44,18 @@ def run(options: argparse.Namespace) -> int:
         print(f"progress: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing, and never in the place of the store itself."""
+    if path.exists() and path.samefile(store.progress_file()):
+        raise ProgressError(f"--json: got {path}, where your progress itself is kept; takes another file")
+    if path.exists() and not path.is_file():  # a pipe or /dev/stdout
+        path.write_text(text, encoding="utf-8")
+        return
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
 
 
 def _slug(given: str) -> str | None:

@@ -196,7 +196,7 @@ def _link(words: str, path: str, heading: str = "") -> str:
 
 
 def _list(heading: str, items: Sequence[str]) -> str:
-    return f"<h4>{heading}</h4><ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>" if items else ""
+    return f"<h3>{heading}</h3><ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>" if items else ""
 
 
 def _steps(steps: Sequence[Step]) -> str:
@@ -212,4 +212,4 @@ def _achievements(reached: Sequence[Achievement]) -> str:
         rows.append(_row(escape(one.name), escape(one.description), said))
     head = "".join(f'<th scope="col">{name}</th>' for name in ("Achievement", "What for", "Reached"))
     table = f'<table class="ak-course ak-achievements"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody>'
-    return f"<h4>Achievements</h4>{table}</table>"
+    return f"<h3>Achievements</h3>{table}</table>"

@@ -100,8 +100,11 @@ def figures(question: Number | Aggregate | Grid) -> tuple[Figure, ...]:
 
 
 def shown(figure: Figure) -> str:
-    """The right number with its unit."""
-    return f"{_written(figure)} {figure.unit}".strip()
+    """The right number with its unit: "4 sectors", "1 sector", "1.5 ms"."""
+    written, unit = _written(figure), figure.unit
+    if written == "1" and len(unit) > 2 and unit.endswith("s"):
+        unit = unit.removesuffix("s")
+    return f"{written} {unit}".strip()
 
 
 def _written(figure: Figure) -> str:

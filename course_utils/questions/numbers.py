@@ -133,7 +133,9 @@ def how_far_off(number: float, value: float, unit: str) -> str:
 
 
 def _rounded(ratio: float) -> str:
-    return f"{ratio:.2g}" if ratio < 10 else f"{ratio:,.0f}" if ratio < 1e6 else f"{ratio:.1e}"
+    """To two digits, so that the factor does not tell the right number."""
+    two = float(f"{ratio:.2g}")
+    return f"{two:,.0f}" if 10 <= two < 1e6 else f"{two:.2g}"
 
 
 def _prefix_mistaken(ratio: float, unit: str) -> str:

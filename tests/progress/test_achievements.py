@@ -125,7 +125,7 @@ def test_a_newcomer_is_sent_to_the_first_chapter(two_questions):
     assert step.path == "notebooks/00_start_here.ipynb" and step.words == "Run chapter 00, Start here"
 
 
-def test_after_a_chapter_come_the_next_one_its_open_questions_and_its_exercise(two_questions, solved):
+def test_after_a_chapter_come_its_open_questions_its_exercise_and_the_next_one(two_questions, solved):
     kept = Overview(
         (solved("02_flash_attention_minimal/online_softmax"),),
         (answered("02_flash_attention_minimal/first"),),
@@ -133,16 +133,16 @@ def test_after_a_chapter_come_the_next_one_its_open_questions_and_its_exercise(t
     )
     steps = next_steps(chapter_states(kept), SLUGS[2])
     assert [(step.words, step.path, step.heading) for step in steps] == [
-        ("Run chapter 03, FlashAttention-2", "notebooks/03_flash_attention_v2.ipynb", ""),
         ("Answer the 1 open question of chapter 02", "notebooks/02_flash_attention_minimal.ipynb", "Questions"),
         ("Solve the exercise mini_flash", "exercises/02_flash_attention_minimal/mini_flash.ipynb", ""),
+        ("Run chapter 03, FlashAttention-2", "notebooks/03_flash_attention_v2.ipynb", ""),
     ]
     # Seen from the whole course, what was left open first comes first.
     steps = next_steps(chapter_states(kept))
     assert [step.words for step in steps] == [
-        "Run chapter 01, Attention basics",
         "Answer the 2 open questions of chapter 00",
         "Solve the exercise conflict_free_tile",
+        "Run chapter 01, Attention basics",
     ]
 
 
@@ -150,7 +150,7 @@ def test_after_the_last_chapter_comes_what_was_left_out(two_questions):
     kept = Overview(chapters=tuple(finished(one) for one in SLUGS if one != SLUGS[3]))
     steps = next_steps(chapter_states(kept), SLUGS[-1])
     assert [step.path for step in steps] == [
-        f"notebooks/{SLUGS[3]}.ipynb",
         f"notebooks/{SLUGS[-1]}.ipynb",
         f"exercises/{EXERCISE_IDS[0]}.ipynb",
+        f"notebooks/{SLUGS[3]}.ipynb",
     ]

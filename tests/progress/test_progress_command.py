@@ -35,8 +35,8 @@ def test_it_says_what_was_reached_and_what_comes_next(capsys, graded):
     assert any(line.startswith("  First kernel (20") for line in lines)
     assert "  Race hunter (0 of 1): " in "\n".join(lines)
     assert lines[-2:] == [
-        "  Run chapter 01, Attention basics: notebooks/01_attention_basics.ipynb",
         "  Answer the 1 open question of chapter 00: notebooks/00_start_here.ipynb",
+        "  Run chapter 01, Attention basics: notebooks/01_attention_basics.ipynb",
     ]
 
 
@@ -91,3 +91,10 @@ def test_a_store_that_cannot_be_read_is_an_error(capsys):
     progress.progress_file().write_text("certainly not SQLite" * 100, encoding="utf-8")
     assert __main__.main(["progress"]) == 1
     assert "progress: your progress cannot be kept in" in capsys.readouterr().err
+
+
+def test_the_store_itself_is_not_overwritten_by_the_export(capsys):
+    progress.record_finished(SLUG)
+    assert __main__.main(["progress", "--json", str(progress.progress_file())]) == 1
+    assert "takes another file" in capsys.readouterr().err
+    assert [one.slug for one in progress.overview().chapters] == [SLUG]

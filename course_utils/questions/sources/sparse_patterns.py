@@ -345,7 +345,7 @@ def kernel_for_a_pattern(draw: Random) -> Choice:
 
 def what_can_be_reached(draw: Random) -> Votes:
     """What can be reached"""
-    length, many, window, layers = 256, 16, draw.choice([9, 17, 33]), draw.choice([2, 3, 4])
+    length, many, window, layers = 160, 16, draw.choice([9, 17, 33]), draw.choice([2, 3, 4])
     reach = layers * (window - 1)
     asked = draw.choice([reach, layers * window])
     stride = draw.choice([8, 16])
