@@ -34,6 +34,7 @@ html_theme_options = {
     "show_navbar_depth": 1,
     "show_toc_level": 1,
     "use_download_button": False,
+    "footer_content_items": ["copyright.html"],
     "use_fullscreen_button": False,
     # No bar on top: the search is in the side bar.
     "navbar_start": [],

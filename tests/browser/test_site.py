@@ -77,26 +77,21 @@ def address(site):
 
 @pytest.fixture(scope="module")
 def page(address, browser):
-    """One page for all tests, as wide as a phone. Nothing outside the site is loaded."""
+    """One page for all tests. Nothing outside the site is loaded."""
     page = browser.new_page(viewport=PHONE)
     page.set_default_timeout(60_000)
     page.route(lambda url: not url.startswith(address), lambda route: route.abort())
+    page.add_init_script("sessionStorage.clear()")  # the theme keeps how far a page before has scrolled its side bar
     yield page
     page.close()
 
 
-@pytest.fixture(scope="module")
-def open_at(address, page):
-    """open_at("name.html", size) -> the page, loaded at this size, with its formulas set and no bar on the move."""
-
-    def load(name, size):
-        if page.viewport_size != size:
-            page.set_viewport_size(size)
-        page.goto(f"{address}/{name}")
-        page.evaluate(SETTLED)
-        return page
-
-    return load
+def load(page, address, name, size):
+    """Opens a page of the site at this size, and waits for its formulas and for bars on the move."""
+    page.goto("about:blank")  # nothing is laid out anew at the next size
+    page.set_viewport_size(size)
+    page.goto(f"{address}/{name}")
+    page.evaluate(SETTLED)
 
 
 def names(site):
@@ -112,10 +107,10 @@ def test_links_lead_somewhere_pictures_say_what_they_show_and_no_page_names_this
     assert site.wrong == ()
 
 
-def test_every_page_fits_a_phone(site, open_at):
+def test_every_page_fits_a_phone(site, address, page):
     too_wide = {}
     for name in names(site):
-        page = open_at(name, PHONE)
+        load(page, address, name, PHONE)
         if parts := page.evaluate(STICKING_OUT):
             too_wide[name] = parts
         if name in LOOKED_AT:
@@ -124,8 +119,8 @@ def test_every_page_fits_a_phone(site, open_at):
 
 
 @pytest.mark.parametrize("name", LOOKED_AT)
-def test_a_page_of_each_kind_is_accessible_on_a_desk_and_sets_its_formulas_without_another_server(name, open_at):
-    page = open_at(name, DESK)
+def test_a_page_of_each_kind_is_accessible_on_a_desk_and_sets_its_formulas_without_another_server(name, address, page):
+    load(page, address, name, DESK)
     save(page, name, "desk")
     assert page.evaluate(STICKING_OUT) == []
     assert page.locator(".math").count() == page.locator(".math mjx-container").count()
@@ -137,7 +132,7 @@ def test_a_page_of_each_kind_is_accessible_on_a_desk_and_sets_its_formulas_witho
 def test_each_kind_of_page_is_among_those_that_are_looked_at(site):
     def kind(name):
         top, *rest = name.split("/")
-        return top, name.rpartition("/")[2] == "index.html", name.endswith(".cu.html") if rest else top
+        return top, name.rpartition("/")[2] == "index.html", name.endswith((".cu.html", ".cuh.html")) if rest else top
 
     looked_at = {kind(name) for name in LOOKED_AT}
     assert {kind(name) for name in names(site)} - looked_at == set()

@@ -1,14 +1,19 @@
 // What scrolls sideways inside its box can be scrolled by keyboard, too: it takes the focus.
 "use strict";
 
+function scrolls(box) {
+  if (!(box.scrollWidth > box.clientWidth || box.scrollHeight > box.clientHeight) || box.clientWidth === 0) return false;
+  const style = getComputedStyle(box);
+  return (
+    (/auto|scroll/.test(style.overflowX) && box.scrollWidth > box.clientWidth) ||
+    (/auto|scroll/.test(style.overflowY) && box.scrollHeight > box.clientHeight)
+  );
+}
+
+// All are measured before the first is changed: a change makes the browser lay the page out anew before it measures.
 function makeScrollableFocusable() {
-  for (const box of document.querySelectorAll("article *")) {
-    const style = getComputedStyle(box);
-    const scrolls =
-      (/auto|scroll/.test(style.overflowX) && box.scrollWidth > box.clientWidth) ||
-      (/auto|scroll/.test(style.overflowY) && box.scrollHeight > box.clientHeight);
-    if (scrolls && box.clientWidth > 0 && !box.hasAttribute("tabindex")) box.tabIndex = 0;
-  }
+  const found = [...document.querySelectorAll("article *:not([tabindex])")].filter(scrolls);
+  for (const box of found) box.tabIndex = 0;
 }
 
 window.addEventListener("load", makeScrollableFocusable);
