@@ -30,6 +30,11 @@ class Option:
     figures: tuple[str, ...] = ()
 
 
+def shuffled(draw: Random, *options: Option) -> tuple[Option, ...]:
+    """The options in an order that `draw` chooses."""
+    return tuple(draw.sample(options, len(options)))
+
+
 @dataclass(frozen=True)
 class Choice:
     """Exactly one option is right. kind "concept": what is so; "scenario": what to do, or what happened, in a case."""

@@ -20,15 +20,12 @@ from course_utils.questions.question import (
     TradeOff,
     TrueFalse,
     Votes,
+    shuffled,
 )
 
 LAYERS = 61  # of DeepSeek-V3.2
 SIZES = costs.V3_2
 E4M3_MAX = torch.finfo(torch.float8_e4m3fn).max
-
-
-def _shuffled(draw: Random, *options: Option) -> tuple[Option, ...]:
-    return tuple(draw.sample(options, len(options)))
 
 
 # ---------------------------------------------------------------------------------------------- 2 latent attention
@@ -183,7 +180,7 @@ def test_of_top_k(draw: Random) -> Choice:
     return Choice(
         f"A new top-k kernel, k = {k}, is compared with `torch.topk` on {queries} rows of the indexer's scores. "
         "The indices of some rows differ, their sorted scores agree. What now?",
-        _shuffled(
+        shuffled(
             draw,
             Option(
                 "Compare the sorted scores, that no index occurs twice, and that none is illegal.",
@@ -216,7 +213,7 @@ def tiles_without_neighbours(draw: Random) -> Choice:
     return Choice(
         f"No two queries have the same list of {k} keys. Why can `sparse_mla.cu` use tensor cores, and `csr_gather.cu` "
         "of chapter 04 cannot?",
-        _shuffled(
+        shuffled(
             draw,
             Option(
                 "The rows of its products are the heads of one query, which share the list and the latent rows.",
@@ -366,7 +363,7 @@ def way_to_attend(draw: Random) -> TradeOff:
         f"{bandwidth / 1e12:.1f} TB/s. In multi-head mode K and V {unpacking}. All FLOPs run at that speed, the "
         "indexer's too. Time floor: the longer of the times for the FLOPs and for the bytes. Which has the lowest?",
         columns,
-        _shuffled(draw, *map(option, ways)),
+        shuffled(draw, *map(option, ways)),
         read_again="10 What it costs",
     )
 
@@ -433,7 +430,7 @@ def what_is_said(draw: Random) -> Votes:
     right = draw.choice([1, 2, 3])
     return Votes(
         "These are said about DeepSeek-V3.2 and its attention. Which hold?",
-        _shuffled(draw, *draw.sample(holding, right), *draw.sample(wrong, 5 - right)),
+        shuffled(draw, *draw.sample(holding, right), *draw.sample(wrong, 5 - right)),
         read_again="12 What is often said",
     )
 

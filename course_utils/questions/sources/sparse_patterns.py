@@ -20,13 +20,10 @@ from course_utils.questions.question import (
     TradeOff,
     TrueFalse,
     Votes,
+    shuffled,
 )
 
 TILE = 64
-
-
-def _shuffled(draw: Random, *options: Option) -> tuple[Option, ...]:
-    return tuple(draw.sample(options, len(options)))
 
 
 def _visited(pattern: Pattern, length: int) -> tuple[int, int]:
@@ -45,7 +42,7 @@ def what_a_mask_saves(draw: Random) -> Choice:
     return Choice(
         f"A colleague hands `scaled_dot_product_attention` a dense mask for a causal window of {window} keys, "
         f"L = {length:,}: {hidden:.1%} of the scores become −∞. The time does not fall. Why?",
-        _shuffled(
+        shuffled(
             draw,
             Option(
                 "All tiles of K and V are loaded and multiplied, whatever the mask says.",
@@ -327,7 +324,7 @@ def kernel_for_a_pattern(draw: Random) -> Choice:
     }
     return Choice(
         f"L = {length:,}, forward pass only. The pattern: {described}. Which kernel does `sparse_attention` choose?",
-        _shuffled(
+        shuffled(
             draw,
             *(
                 Option(text, why_right if kernel == right else why_wrong, right=kernel == right)
@@ -390,7 +387,7 @@ def what_can_be_reached(draw: Random) -> Votes:
     )
     return Votes(
         f"Information over several layers, all with the same pattern, L = {length}. Which statements hold?",
-        _shuffled(draw, *statements),
+        shuffled(draw, *statements),
         read_again="Reach",
     )
 
@@ -421,7 +418,7 @@ def pattern_for_a_recall(draw: Random) -> TradeOff:
         "The recorded study of facts and questions (64 tokens). The cost of attention is the number of keys that a "
         f"question looks at in all layers. At least {needed} % of the answers must be right. Which model costs least?",
         ("keys per question and layer", "facts seen directly", "answers right"),
-        _shuffled(draw, *(option(*found) for found in zip(chosen, cost, enough, strict=True))),
+        shuffled(draw, *(option(*found) for found in zip(chosen, cost, enough, strict=True))),
         read_again="Reach is not recall",
     )
 
@@ -464,7 +461,7 @@ def pattern_for_the_data(draw: Random) -> Choice:
     ]
     return Choice(
         f"{cases[name][0]} Which pattern suits it?",
-        _shuffled(draw, *options),
+        shuffled(draw, *options),
         read_again="Which pattern for what",
         kind="scenario",
     )
