@@ -31,6 +31,23 @@ def why_no_browser() -> str:
     return "" if find_chromium() else "no Chromium on this machine (apt-get install chromium)"
 
 
+def pytest_addoption(parser):
+    parser.addoption("--exhaustive", action="store_true", help="also run what is marked exhaustive: make test-all")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves what is exhaustive to `make test-all`, and holds each such test to saying why."""
+    marked = [item for item in items if item.get_closest_marker("exhaustive")]
+    for item in marked:
+        reasons = item.get_closest_marker("exhaustive").args
+        if len(reasons) != 1 or not isinstance(reasons[0], str) or not reasons[0].strip():
+            raise pytest.UsageError(f"{item.nodeid}: exhaustive takes one reason, in words")
+    if marked and not config.getoption("--exhaustive"):
+        config.hook.pytest_deselected(items=marked)
+        left_out = set(marked)
+        items[:] = [item for item in items if item not in left_out]
+
+
 def pytest_runtest_setup(item):
     if item.get_closest_marker("gpu") and (reason := why_no_gpu()):
         pytest.skip(reason)
