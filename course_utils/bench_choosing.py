@@ -24,10 +24,10 @@ from tqdm import tqdm
 from course_utils import patterns, timing
 from course_utils.bench_gpu import Function, sdpa
 from course_utils.bench_sparse import require_right
-from course_utils.errors import LaunchError
 from course_utils.measured import Row
 from course_utils.operators import flash_attention_v2, sparse_attention
 from course_utils.patterns import Pattern
+from course_utils.toolchain.errors import LaunchError
 
 DENSE, OURS, FLASH = "dense, written out", "flash_attention_v2", "torch FLASH"
 FLASH_BACKEND = SDPBackend.FLASH_ATTENTION

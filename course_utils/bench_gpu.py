@@ -16,9 +16,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from course_utils import costs, reference, timing
 from course_utils.cuda import Kernel, RawModule, read_kernel
-from course_utils.kernel_source import blank_comments
 from course_utils.measured import Row
 from course_utils.operators import flash_attention_minimal, naive_attention
+from course_utils.toolchain.source import blank_comments
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 BATCH, HEADS, HEAD_DIM = 16, 12, 64  # the shape of the timings in chapters 01 and 02

@@ -23,8 +23,8 @@ import torch
 from course_utils.emulator import tracing
 from course_utils.emulator.memory import Array
 from course_utils.emulator.module import DEVICE, SHARED_LIMIT, EmulatedModule
-from course_utils.errors import CompileError, KernelError, LaunchError
-from course_utils.kernel_source import (
+from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
+from course_utils.toolchain.source import (
     INCLUDE,
     Architecture,
     KernelFunction,

@@ -63,7 +63,7 @@ def check_jupyter() -> Finding:
 
 def check_compiler() -> Finding:
     from course_utils.emulator.compiler import find_compiler
-    from course_utils.errors import CompileError
+    from course_utils.toolchain.errors import CompileError
 
     try:
         return Finding("C++ compiler", "ok", find_compiler().describe())
@@ -83,7 +83,7 @@ def check_emulator() -> Finding:
 def check_nvrtc() -> Finding:
     advice = "pip install nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt cuda-bindings"
     try:
-        from course_utils import nvrtc
+        from course_utils.toolchain import nvrtc
 
         nvrtc.compile_kernel("#include <cuda_fp16.h>\n" + KERNEL, "sm_90")
         return Finding("NVRTC", "ok", f"{nvrtc.version()}: compiles kernels for every architecture, without a GPU")

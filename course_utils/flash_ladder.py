@@ -16,8 +16,8 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, RawModule, read_kernel
-from course_utils.kernel_source import KernelSource, with_headers
 from course_utils.operators.flash_v2 import FORWARD_TILES
+from course_utils.toolchain.source import KernelSource, with_headers
 
 HEAD_DIMS = (64, 128)
 DTYPES = (torch.float16, torch.bfloat16)

@@ -32,10 +32,10 @@ from course_utils import measured
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator import profile, sanitize
 from course_utils.emulator.sanitizer import TOOLS, Finding
-from course_utils.errors import Index3, KernelError
-from course_utils.kernel_source import line_text
 from course_utils.launches import Launch
 from course_utils.measured import Row
+from course_utils.toolchain.errors import Index3, KernelError
+from course_utils.toolchain.source import line_text
 
 PROGRAMS = ("compute-sanitizer", "ncu")
 # Where CUDA's installers put them if they are not on the PATH.

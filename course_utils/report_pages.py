@@ -17,7 +17,7 @@ from pygments.token import Comment, Keyword
 
 from course_utils.emulator.profiler import CounterRow, Counters, Footprint
 from course_utils.emulator.sanitizer import Finding, SanitizerReport
-from course_utils.errors import Index3
+from course_utils.toolchain.errors import Index3
 
 SECTOR_BYTES = 32  # the piece in which global memory is fetched
 WAVEFRONT_BYTES = 128  # one pass through 32 banks of 4 bytes

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend
 
 from course_utils import bench, bench_emulator, bench_flash_v2, bench_gpu, costs, measured, timing
 from course_utils.cuda import RawModule
-from course_utils.kernel_source import read_kernel
+from course_utils.toolchain.source import read_kernel
 
 ROWS = [
     {"name": "naive torch", "pass": "forward", "length": 512, "median_ms": 2.0, "peak_mb": 12.5},
@@ -263,7 +263,7 @@ def test_emulator_benchmark_runs_another_emulator_side_by_side(tmp_path):
     "file", ["fma_peak.cu", "emulator/naive.cu", "emulator/flash_half.cu", "emulator/flash_mma.cu"]
 )
 def test_benchmark_kernels_compile_for_gpus(file):
-    from course_utils.nvrtc import ARCHITECTURES, compile_kernel
+    from course_utils.toolchain.nvrtc import ARCHITECTURES, compile_kernel
 
     source = read_kernel(Path(bench_gpu.BENCHMARKS) / file)
     lowest = 80 if "arch: sm_80" in source else 75

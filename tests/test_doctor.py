@@ -7,7 +7,7 @@ import pytest
 
 from course_utils import __main__, __version__, doctor
 from course_utils.doctor import Finding
-from course_utils.errors import CompileError
+from course_utils.toolchain.errors import CompileError
 
 
 def test_this_machine_can_run_kernels(capsys):

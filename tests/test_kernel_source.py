@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
-from course_utils import kernel_source
-from course_utils.kernel_source import (
+from course_utils.toolchain import source
+from course_utils.toolchain.source import (
     KernelSource,
     blank_comments,
     compile_options,
@@ -24,7 +24,7 @@ def kernels(tmp_path, monkeypatch):
     (tmp_path / "01_attention_basics").mkdir()
     for name in ("scores.cu", "softmax.cu"):
         (tmp_path / "01_attention_basics" / name).write_text(f"// {name} — für alle\n")
-    monkeypatch.setattr(kernel_source, "KERNELS", tmp_path)
+    monkeypatch.setattr(source, "KERNELS", tmp_path)
     return tmp_path
 
 

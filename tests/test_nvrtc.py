@@ -2,9 +2,9 @@
 
 import pytest
 
-from course_utils import nvrtc
-from course_utils.errors import CompileError
-from course_utils.kernel_source import KERNELS, KernelSource, compile_options, read_kernel
+from course_utils.toolchain import nvrtc
+from course_utils.toolchain.errors import CompileError
+from course_utils.toolchain.source import KERNELS, KernelSource, compile_options, read_kernel
 
 CHAPTERS = {"00_start_here", "01_attention_basics", "02_flash_attention_minimal"}
 FILES = sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*.cu"))
@@ -66,7 +66,7 @@ def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
 
 def test_a_changed_header_is_compiled_again(tmp_path, monkeypatch):
     (tmp_path / "one.cuh").write_text("constexpr int ONE = 1;", encoding="utf-8")
-    monkeypatch.setattr("course_utils.kernel_source.INCLUDE", tmp_path)
+    monkeypatch.setattr("course_utils.toolchain.source.INCLUDE", tmp_path)
     code = '#include "one.cuh"\n' + SAXPY
     before = nvrtc._kept_in(code)
     (tmp_path / "one.cuh").write_text("constexpr int ONE = 2;", encoding="utf-8")

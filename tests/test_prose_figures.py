@@ -20,7 +20,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_utils import costs, measured, nvrtc
+from course_utils import costs, measured
+from course_utils.toolchain import nvrtc
 
 CHAPTERS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 NUMBER = r"\d[\d,]*(?:\.\d+)?"

@@ -8,7 +8,7 @@
     tracing.py     sanitize() and profile()        trace_results.py what a watched launch leaves
     sanitizer.py   findings                        profiler.py     counters per source line
 
-A launch that fails raises `course_utils.errors.KernelError` in the calling process, which goes on. What the emulator
+A launch that fails raises `course_utils.cuda.KernelError` in the calling process, which goes on. What the emulator
 does not imitate: the order in which a GPU runs threads between barriers (here: one after the other), the last bits of
 fast functions, and time. A thread that waits in a loop for another one of its block must wait by an atomic function or
 __nanosleep(): a loop of plain reads goes on for ever. Its device presents itself as sm_80 with 227 KB of shared memory

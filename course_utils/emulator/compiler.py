@@ -17,8 +17,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_utils.cache import cache_folder
-from course_utils.errors import CompileError
+from course_utils.toolchain.cache import cache_folder
+from course_utils.toolchain.errors import CompileError
 
 HERE = Path(__file__).resolve().parent
 RUNTIME_FILES = ("fiber.cpp", "block.cpp", "async_copy.cpp", "launch.cpp", "trace.cpp", "races.cpp", "counters.cpp")

@@ -18,8 +18,8 @@ from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.memory import Array, DeviceMemory
 from course_utils.emulator.trace_results import RESULTS_BYTES
 from course_utils.emulator.translate import Translation, translate
-from course_utils.errors import CompileError, LaunchError
-from course_utils.kernel_source import (
+from course_utils.toolchain.errors import CompileError, LaunchError
+from course_utils.toolchain.source import (
     INCLUDE,
     Architecture,
     KernelSource,

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 from course_utils.emulator.launcher import Dim3
-from course_utils.errors import KernelError
+from course_utils.toolchain.errors import KernelError
 
 RUNNING, FINISHED, CRASH, TIME_LIMIT = range(4)
 KINDS = ("died", "finished", "crash", "time limit", "divergent barrier", "deadlock", "bad collective", "trap")

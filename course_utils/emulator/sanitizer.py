@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from course_utils.errors import Index3
+from course_utils.toolchain.errors import Index3
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 

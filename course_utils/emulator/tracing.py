@@ -12,7 +12,7 @@ from course_utils.emulator import trace_results as raw
 from course_utils.emulator.memory import DeviceMemory
 from course_utils.emulator.profiler import CounterRow, Counters, Footprint
 from course_utils.emulator.sanitizer import Finding, SanitizerReport
-from course_utils.kernel_source import line_text
+from course_utils.toolchain.source import line_text
 
 Block = tuple[int, int, int]
 Locate = Callable[[int], "tuple[str, int] | None"]

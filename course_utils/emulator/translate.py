@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_utils.emulator import ptx
-from course_utils.errors import CompileError
-from course_utils.kernel_source import MACRO, blank_comments, closing, find_kernels, split_outside_brackets
+from course_utils.toolchain.errors import CompileError
+from course_utils.toolchain.source import MACRO, blank_comments, closing, find_kernels, split_outside_brackets
 
 
 @dataclass

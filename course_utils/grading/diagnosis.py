@@ -14,7 +14,7 @@ from course_utils.checks import error_report, lse_report
 from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome
 from course_utils.grading.job import still_blank
-from course_utils.kernel_source import blank_comments
+from course_utils.toolchain.source import blank_comments
 
 OUTSIDE = re.compile(r"(before|past the end of) [^(]*\('(\w+)'\)")  # in the words of emulator/memory.py
 EQUAL = 1e-3  # how near an output must be to what a mistake would give, relative to the largest value

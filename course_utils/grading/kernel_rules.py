@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from course_utils.kernel_source import INCLUDE, blank_comments
+from course_utils.toolchain.source import INCLUDE, blank_comments
 
 SYSTEM_HEADERS = ("cuda_fp16.h", "cuda_bf16.h", "cuda_fp8.h", "stdint.h", "cstdint")
 

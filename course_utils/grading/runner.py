@@ -41,8 +41,8 @@ from course_utils.grading.child import read_job, send
 from course_utils.grading.exercise import Launch
 from course_utils.grading.job import LAUNCH_SECONDS, PYTHON_BYTES, PYTHON_SECONDS, Job, Run
 from course_utils.grading.kernel_rules import broken_rule
-from course_utils.kernel_source import KernelSource, find_kernels, required_architecture
-from course_utils.nvrtc import compile_kernel
+from course_utils.toolchain.nvrtc import compile_kernel
+from course_utils.toolchain.source import KernelSource, find_kernels, required_architecture
 
 MOST_FINDINGS = 40
 MOST_TIMEOUTS = 2  # launches that never end, before the rest is left alone

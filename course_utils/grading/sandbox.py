@@ -227,8 +227,8 @@ def _bubblewrap(file_bytes: int, gpu: bool, files: tuple[str, ...]) -> list[str]
 def _read_only_folders() -> list[Path]:
     """Python, this package, the kernels and the C++ compiler, each under its own name and under that of its target."""
     from course_utils.emulator.compiler import find_compiler
-    from course_utils.errors import CompileError
-    from course_utils.kernel_source import KERNELS
+    from course_utils.toolchain.errors import CompileError
+    from course_utils.toolchain.source import KERNELS
 
     folders = [Path(sys.prefix), Path(sys.base_prefix), Path(os.path.realpath(sys.executable)).parent.parent]
     folders += [PACKAGE, KERNELS, *map(Path, _user_site())]
@@ -270,7 +270,7 @@ def _environment(folder: Path, gpu: bool) -> dict[str, str]:
 def _runtime_file() -> Path | None:
     """The emulator's runtime library, built here once: the child cannot keep what it builds. None: no compiler."""
     from course_utils.emulator.compiler import build_runtime, find_compiler
-    from course_utils.errors import CompileError
+    from course_utils.toolchain.errors import CompileError
 
     try:
         return build_runtime(find_compiler())

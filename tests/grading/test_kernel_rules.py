@@ -3,7 +3,7 @@
 import pytest
 
 from course_utils.grading.kernel_rules import broken_rule
-from course_utils.kernel_source import KERNELS
+from course_utils.toolchain.source import KERNELS
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import matplotlib.pyplot as plt
 import nbformat
 import pytest
 
-from course_utils import nvrtc
 from course_utils.cuda import RawModule
 from course_utils.grading.catalog import EXERCISE_IDS, exercise
 from course_utils.grading.release import (
@@ -21,7 +20,8 @@ from course_utils.grading.release import (
     strip_notebook,
     strip_python,
 )
-from course_utils.kernel_source import compile_options, find_kernels, read_kernel
+from course_utils.toolchain import nvrtc
+from course_utils.toolchain.source import compile_options, find_kernels, read_kernel
 
 KERNEL = """// scale.cu
 extern "C" __global__ void scale(float* x, int n) {

@@ -87,7 +87,7 @@ def test_a_job_goes_in_and_its_results_come_back(child):
 
 
 def test_the_runner_is_found_by_its_name(isolation):
-    ended = run_child(b"", module="course_utils.errors", isolation=isolation)
+    ended = run_child(b"", module="course_utils.toolchain.errors", isolation=isolation)
     assert (ended.reason, ended.messages) == ("finished", [])
 
 

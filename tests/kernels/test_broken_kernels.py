@@ -7,8 +7,8 @@ import torch
 
 from course_utils.broken_kernels import BROKEN, attention_reports
 from course_utils.emulator import profile, sanitize
-from course_utils.errors import KernelError
-from course_utils.kernel_source import INCLUDE, KERNELS, blank_comments, read_kernel
+from course_utils.toolchain.errors import KernelError
+from course_utils.toolchain.source import INCLUDE, KERNELS, blank_comments, read_kernel
 
 SANITIZED = [
     name for name, kernel in BROKEN.items() if kernel.tool in ("memcheck", "racecheck", "initcheck", "synccheck")

@@ -7,8 +7,8 @@ import torch
 
 from course_utils.bench_counters import course_launches, hard_launches
 from course_utils.emulator import sanitize
-from course_utils.kernel_source import KERNELS, read_kernel, required_architecture
 from course_utils.operators import flash_attention_minimal, naive_attention
+from course_utils.toolchain.source import KERNELS, read_kernel, required_architecture
 
 MOST_SECONDS = 5.0  # for one launch, compilation left out
 LENGTHS = [(1, 1), (1, 65), (65, 1), (63, 65), (113, 200)]

@@ -10,9 +10,9 @@ import torch
 from course_utils import checks, flash_ladder
 from course_utils.cuda import read_kernel
 from course_utils.emulator import profile, sanitize
-from course_utils.errors import KernelError
 from course_utils.flash_ladder import DTYPES, HEAD_DIMS, LADDER, launch
-from course_utils.kernel_source import compile_options
+from course_utils.toolchain.errors import KernelError
+from course_utils.toolchain.source import compile_options
 
 STEPS = pytest.mark.parametrize("step", LADDER, ids=lambda step: step.kernel)
 LENGTHS = (

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from course_utils import checks, nvrtc, reference
+from course_utils import checks, reference
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator import sanitize
-from course_utils.kernel_source import compile_options
 from course_utils.operators.flash_v2 import BackwardTile
 from course_utils.patterns import UNBOUNDED, Ranges
+from course_utils.toolchain import nvrtc
+from course_utils.toolchain.source import compile_options
 
 FOLDER = "04_sparse_patterns"
 SMALL, WIDE = BackwardTile(64, 4, 16, 64), BackwardTile(64, 4, 32, 64)

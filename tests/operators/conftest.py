@@ -3,7 +3,7 @@
 import pytest
 
 from course_utils.cuda import read_kernel
-from course_utils.kernel_source import with_headers
+from course_utils.toolchain.source import with_headers
 
 
 @pytest.fixture

@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from course_utils import checks, nvrtc
+from course_utils import checks
 from course_utils.cuda import read_kernel
-from course_utils.kernel_source import compile_options
 from course_utils.operators import flash_attention_minimal, inputs, minimal
+from course_utils.toolchain import nvrtc
+from course_utils.toolchain.source import compile_options
 
 CASES = checks.attention_cases()
 FOLDER = "02_flash_attention_minimal"

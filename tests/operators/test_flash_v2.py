@@ -5,13 +5,14 @@ import dataclasses
 import pytest
 import torch
 
-from course_utils import checks, nvrtc
+from course_utils import checks
 from course_utils.bench_counters import course_launches
 from course_utils.cuda import read_kernel
 from course_utils.emulator import profile
 from course_utils.flash_ladder import LADDER
-from course_utils.kernel_source import compile_options
 from course_utils.operators import flash_attention_v2, flash_v2, inputs
+from course_utils.toolchain import nvrtc
+from course_utils.toolchain.source import compile_options
 
 CASES = checks.attention_cases(head_dims=flash_v2.HEAD_DIMS)
 GQA_CASES = checks.attention_cases(head_dims=flash_v2.HEAD_DIMS, enable_gqa=True)

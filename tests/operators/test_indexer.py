@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from course_utils import checks, nvrtc, reference
+from course_utils import checks, reference
 from course_utils.cuda import read_kernel
 from course_utils.emulator import sanitize
-from course_utils.kernel_source import compile_options
 from course_utils.operators import indexer, lightning_indexer, quantize_e4m3
 from course_utils.operators.inputs import takes_wgmma
+from course_utils.toolchain import nvrtc
+from course_utils.toolchain.source import compile_options
 
 HALF, BF16, E4M3 = torch.float16, torch.bfloat16, torch.float8_e4m3fn
 KERNELS = ("lightning_indexer", "lightning_indexer_fp8")

@@ -8,10 +8,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from course_utils import checks, nvrtc, patterns, reference
+from course_utils import checks, patterns, reference
 from course_utils.cuda import read_kernel
 from course_utils.emulator import sanitize
-from course_utils.kernel_source import compile_options
 from course_utils.operators import (
     block_sparse_attention,
     choose_kernel,
@@ -22,6 +21,8 @@ from course_utils.operators import (
     sparse_attention,
 )
 from course_utils.patterns import BlockLists, Pattern, Ranges
+from course_utils.toolchain import nvrtc
+from course_utils.toolchain.source import compile_options
 
 HALF, BF16 = torch.float16, torch.bfloat16
 LENGTHS = (1, 63, 64, 65, 200)

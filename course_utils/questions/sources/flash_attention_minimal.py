@@ -5,7 +5,7 @@ from random import Random
 
 import torch
 
-from course_utils import costs, nvrtc, reference
+from course_utils import costs, reference
 from course_utils.questions.question import (
     Aggregate,
     Choice,
@@ -20,6 +20,7 @@ from course_utils.questions.question import (
     TrueFalse,
     Votes,
 )
+from course_utils.toolchain import nvrtc
 
 _KIB, _MB = 2**10, 1e6
 

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from course_utils import costs, measured, nvrtc
+from course_utils import costs, measured
 from course_utils.questions.question import (
     Aggregate,
     Choice,
@@ -17,6 +17,7 @@ from course_utils.questions.question import (
     TrueFalse,
     Votes,
 )
+from course_utils.toolchain import nvrtc
 from course_utils.widgets.fragments import turns
 
 LANES, BANKS, BANK = 32, 32, 4  # of a warp; of shared memory, each so many bytes wide

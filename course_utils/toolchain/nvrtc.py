@@ -19,9 +19,9 @@ from typing import NamedTuple
 from cuda.bindings import nvrtc as _nvrtc
 from cuda.pathfinder import find_nvidia_header_directory
 
-from course_utils.cache import cache_folder
-from course_utils.errors import CompileError
-from course_utils.kernel_source import INCLUDE, KernelSource, required_architecture, source_name, with_headers
+from course_utils.toolchain.cache import cache_folder
+from course_utils.toolchain.errors import CompileError
+from course_utils.toolchain.source import INCLUDE, KernelSource, required_architecture, source_name, with_headers
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 """Compute capabilities, times ten, that every kernel compiles for unless its header says otherwise."""

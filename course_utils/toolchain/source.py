@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-KERNELS = Path(os.environ.get("COURSE_KERNELS") or Path(__file__).resolve().parent.parent / "kernels")
+KERNELS = Path(os.environ.get("COURSE_KERNELS") or Path(__file__).resolve().parents[2] / "kernels")
 INCLUDE = KERNELS / "include"
 
 
