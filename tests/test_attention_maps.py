@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from course_utils.attention_maps import HEADS, attention_maps, density, kept_mass, mask_of
 from course_utils.patterns import causal, sliding_window, streaming
+from course_utils.studies.maps import HEADS, attention_maps, density, kept_mass, mask_of
 
 
 @pytest.mark.parametrize("length", [1, 3, 97, 256])

@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 
-from course_utils import indexer_study as study
 from course_utils import reference
-from course_utils.indexer_study import FACTS, LENGTH, NAMES, QUESTIONS, VALUES, WITNESSES, Recall
+from course_utils.studies import indexer as study
+from course_utils.studies.indexer import FACTS, LENGTH, NAMES, QUESTIONS, VALUES, WITNESSES, Recall
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from course_utils import measured, recall_study
-from course_utils.recall_study import FACTS, LENGTH, VALUES, Case, Recall, make_batch
+from course_utils import measured
+from course_utils.studies import recall as recall_study
+from course_utils.studies.recall import FACTS, LENGTH, VALUES, Case, Recall, make_batch
 
 CASES = recall_study.cases()
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from course_utils import costs, reference
-from course_utils.attention_maps import HEADS, attention_maps, density, kept_mass, mask_of
 from course_utils.checks import AttentionCase, make_inputs
 from course_utils.grading.exercise import (
     Case,
@@ -29,6 +28,7 @@ from course_utils.grading.exercise import (
     Question,
 )
 from course_utils.patterns import local
+from course_utils.studies.maps import HEADS, attention_maps, density, kept_mass, mask_of
 
 BUDGET = 0.25  # of the causal pairs
 LENGTHS = (256, 320)

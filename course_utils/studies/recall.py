@@ -4,7 +4,7 @@ The task is associative recall. A sequence is `FACTS` tokens, each a fact "key =
 question "key = ?" about one of the facts. All is drawn anew for each sequence, so nothing can be learned by heart: the
 answer must be fetched through attention. What one layer can answer follows from the pattern alone: `expected_accuracy`.
 
-    python -m course_utils.recall_study    # trains all cases on the CPU and records the table of chapter 04
+    python -m course_utils.studies.recall    # trains all cases on the CPU and records the table of chapter 04
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def main() -> None:
     rows = study()
     versions = {"torch": torch.__version__, "cuda": "none", "cupy": "none", "python": platform.python_version()}
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    command = "python -m course_utils.recall_study"
+    command = "python -m course_utils.studies.recall"
     record = measured.Measurement(NAME, f"{_processor()} (CPU)", "none", versions, today, command, rows)
     print(measured.write(record))
 
