@@ -5,8 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from course_utils import devices, measured
-from course_utils.devices import DEVICES
+from course_utils import measured
+from course_utils.planner import devices
+from course_utils.planner.devices import DEVICES
 
 
 def test_peaks_are_dense_and_in_order():

@@ -6,8 +6,8 @@ import itertools
 import pytest
 
 from course_utils import costs, measured, planner
-from course_utils.devices import DEVICES
 from course_utils.planner import advice, plan
+from course_utils.planner.devices import DEVICES
 
 MIB = 2**20
 

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Polygon, Rectangle
 
 from course_utils import planner as planning
-from course_utils.devices import DEVICES, DTYPES, Device, device
 from course_utils.planner import Method, Plan, amount, duration
+from course_utils.planner.devices import DEVICES, DTYPES, Device, device
 from course_utils.widgets.frame import MASKED_HATCH, Frame, anywidget, esm
 
 if anywidget is not None:

@@ -8,8 +8,8 @@ import time
 import pytest
 from matplotlib.figure import Figure
 
-from course_utils import devices
 from course_utils import planner as planning
+from course_utils.planner import devices
 from course_utils.widgets import planner
 from course_utils.widgets.planner import CHOICES, LENGTHS, SETTINGS, THIS, described, planned
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from course_utils import costs, planner
-from course_utils.devices import DEVICES
 from course_utils.planner import amount, duration
+from course_utils.planner.devices import DEVICES
 from course_utils.questions.question import (
     Aggregate,
     Choice,

@@ -14,9 +14,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from course_utils import costs, devices
+from course_utils import costs
 from course_utils.costs import TOP_K, V3_2, ceil_div
-from course_utils.devices import DTYPES, Device
+from course_utils.planner import devices
+from course_utils.planner.devices import DTYPES, Device
 
 WINDOW = 4096  # keys
 CHUNK = 4096  # queries at a time
