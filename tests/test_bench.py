@@ -25,7 +25,7 @@ ROWS = [
 def recorded(tmp_path, monkeypatch):
     """One recorded chapter, on a machine without a GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(measured, "FOLDER", tmp_path)
+    monkeypatch.setattr("course_utils.measured.measurement.FOLDER", tmp_path)
     versions = {"torch": "2.11.0+cu130", "cuda": "13.0", "cupy": "14.2.0", "python": "3.12.3"}
     measurement = measured.Measurement(
         "02_flash_attention_minimal", "NVIDIA H200", "580.1", versions, "2026-11-21", "bench", ROWS

@@ -216,7 +216,7 @@ def bench_command(*words):
 def recorded(tmp_path, monkeypatch):
     """One row of chapter 04, on a machine without a GPU."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(measured, "FOLDER", tmp_path)
+    monkeypatch.setattr("course_utils.measured.measurement.FOLDER", tmp_path)
     rows = [
         {"part": part, "pattern": f"{kind}(window=8)", "length": 512, "name": OURS, "median_ms": 1.25}
         for part, kind in (("scaling", "sliding_window"), ("small", "sliding_window"), ("peers", "dilated"))

@@ -12,7 +12,7 @@ ROWS = [{"length": 1024, "median_ms": 1.5}, {"length": 2048, "median_ms": 6.0}]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(measured, "FOLDER", tmp_path)
+    monkeypatch.setattr("course_utils.measured.measurement.FOLDER", tmp_path)
     return tmp_path
 
 

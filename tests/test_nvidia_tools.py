@@ -363,7 +363,7 @@ def test_launches_are_told_apart_by_all_that_decides_their_addresses():
 
 
 def test_recorded_figures_are_found_by_the_launch(tmp_path, monkeypatch):
-    monkeypatch.setattr(measured, "FOLDER", tmp_path)
+    monkeypatch.setattr("course_utils.measured.measurement.FOLDER", tmp_path)
     assert nvidia_tools.recorded_figures(LAUNCH) is None
     metric = FIGURES["global load sectors"].metrics[0]
     rows = [{"name": "add", "launch": nvidia_tools.describe(LAUNCH), "metrics": {metric: 64}}]
@@ -390,7 +390,7 @@ def test_the_tools_run_on_a_gpu(program):
 
 def test_side_by_side_without_a_gpu_shows_the_emulators_column_and_says_why(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(measured, "FOLDER", tmp_path)
+    monkeypatch.setattr("course_utils.measured.measurement.FOLDER", tmp_path)
     overrun = Launch(**{**vars(LAUNCH), "grid": (2,)})
     shown = nvidia_tools.side_by_side(overrun)
     assert {row["by"] for row in shown.findings} == {"emulator"}

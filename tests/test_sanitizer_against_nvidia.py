@@ -1,4 +1,4 @@
-"""The emulator's sanitizer against compute-sanitizer (course_utils/measurements/sanitizer.json), for the broken kernels
+"""The emulator's sanitizer against compute-sanitizer (course_utils/measured/sanitizer.json), for the broken kernels
 of the course, the same mended, and kernels that nothing is wrong with. They name the same lines, or the difference is
 explained; and neither complains about a clean kernel."""
 

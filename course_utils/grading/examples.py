@@ -252,7 +252,7 @@ def _on_gpu(recorded: Measurement) -> list[str]:
     full = [row for row in recorded.rows if row["kind"] == "solution" and row["points"] >= row["of"]]
     solutions = sum(row["kind"] == "solution" for row in recorded.rows)
     lines = [
-        f"On a GPU ({caption(recorded)}; `course_utils/measurements/exercises.json`)",
+        f"On a GPU ({caption(recorded)}; `course_utils/measured/exercises.json`)",
         f"{expected} of {len(recorded.rows)} were as expected, {len(full)} of {solutions} solutions got full marks.",
     ]
     for row in full:

@@ -1,4 +1,4 @@
-"""The emulator's counters against those that ncu read on a GPU (course_utils/measurements/counters.json), for every
+"""The emulator's counters against those that ncu read on a GPU (course_utils/measured/counters.json), for every
 micro-kernel and every kernel of the course. Equal, or different by exactly what is explained here."""
 
 import pytest

@@ -1,7 +1,7 @@
 """Figures measured on a GPU, kept as JSON with the device, the versions and the date.
 
 A notebook on a machine without a GPU shows these, labelled with their caption; it never invents a timing. The files lie
-in `course_utils/measurements/`, one per chapter, and are refreshed by `python -m course_utils bench CHAPTER --record`.
+in `course_utils/measured/`, one per chapter, and are refreshed by `python -m course_utils bench CHAPTER --record`.
 """
 
 import datetime
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-FOLDER = Path(__file__).parent / "measurements"
+FOLDER = Path(__file__).parent
 Row = dict[str, object]  # one line of a table; units are in the keys, such as "median_ms"
 
 
