@@ -20,8 +20,8 @@ from course_utils import nvidia_tools, patterns
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator.sanitizer import TOOLS
-from course_utils.flash_ladder import LADDER, Step
 from course_utils.launches import Launch
+from course_utils.launches.ladder import LADDER, Step
 from course_utils.measured import Row
 from course_utils.nvidia_tools import ToolError
 from course_utils.operators import flash_v2, indexer, mla, sparse
@@ -747,7 +747,7 @@ class SanitizerCase:
 
 def sanitizer_cases() -> list[SanitizerCase]:
     """The broken kernels, the same mended, and kernels of the course of every kind, which nothing is wrong with."""
-    from course_utils.broken_kernels import BROKEN
+    from course_utils.launches.broken import BROKEN
 
     clean = course_launches() | {
         case.name: case.launch

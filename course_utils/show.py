@@ -23,7 +23,7 @@ from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
 from course_utils.toolchain.source import read_kernel, source_name
 
 if TYPE_CHECKING:
-    from course_utils.broken_kernels import BrokenKernel
+    from course_utils.launches.broken import BrokenKernel
 
 _CAPTION = '<div style="font-size: 85%; opacity: 0.8">{}</div>'
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from course_utils import show
-from course_utils.broken_kernels import BROKEN
+from course_utils.launches.broken import BROKEN
 
 PLAIN = "02_flash_attention_minimal/forward_plain.cu"
 

@@ -5,8 +5,8 @@ import difflib
 import pytest
 import torch
 
-from course_utils.broken_kernels import BROKEN, attention_reports
 from course_utils.emulator import profile, sanitize
+from course_utils.launches.broken import BROKEN, attention_reports
 from course_utils.toolchain.errors import KernelError
 from course_utils.toolchain.source import INCLUDE, KERNELS, blank_comments, read_kernel
 

@@ -7,10 +7,11 @@ import re
 import pytest
 import torch
 
-from course_utils import checks, flash_ladder
+from course_utils import checks
 from course_utils.cuda import read_kernel
 from course_utils.emulator import profile, sanitize
-from course_utils.flash_ladder import DTYPES, HEAD_DIMS, LADDER, launch
+from course_utils.launches import ladder as flash_ladder
+from course_utils.launches.ladder import DTYPES, HEAD_DIMS, LADDER, launch
 from course_utils.toolchain.errors import KernelError
 from course_utils.toolchain.source import compile_options
 

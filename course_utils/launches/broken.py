@@ -20,8 +20,8 @@ from torch import Tensor
 from course_utils import patterns, reference
 from course_utils.checks import AttentionCase, ErrorReport, error_report, lse_report, make_inputs
 from course_utils.costs import ceil_div
-from course_utils.flash_ladder import LADDER
 from course_utils.launches import Launch
+from course_utils.launches.ladder import LADDER
 from course_utils.operators import indexer, mla, sparse
 
 START, NAIVE, FLASH = "00_start_here", "01_attention_basics", "02_flash_attention_minimal"
