@@ -18,19 +18,19 @@ from matplotlib.figure import Figure
 
 from course_utils import (
     bench_choosing,
-    bench_counters,
     bench_deepseek,
     bench_emulator,
     bench_flash_v2,
     bench_gpu,
     bench_sparse,
     measured,
-    nvidia_tools,
-    validation,
 )
 from course_utils.bench_sparse import PATTERNS
 from course_utils.costs import ceil_div
 from course_utils.measured import Measurement, Row
+from course_utils.nvidia import measure as bench_counters
+from course_utils.nvidia import tools as nvidia_tools
+from course_utils.nvidia import validation
 from course_utils.patterns import Pattern
 
 CHAPTERS: dict[str, Callable[[], list[Row]]] = {

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from course_utils import costs, nvidia_tools, reference, timing
+from course_utils import costs, reference, timing
 from course_utils.bench_gpu import Function, backward_pass, require_close, sdpa
 from course_utils.launches import ladder as flash_ladder
 from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step
 from course_utils.measured import Row
+from course_utils.nvidia import tools as nvidia_tools
 from course_utils.operators import flash_attention_minimal, flash_attention_v2, flash_v2
 from course_utils.toolchain import nvrtc
 

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from course_utils import bench_counters, measured, nvidia_tools
+from course_utils import measured
 from course_utils.cuda import read_kernel
 from course_utils.launches import Launch
-from course_utils.nvidia_tools import FIGURES, METRICS, ToolError
+from course_utils.nvidia import measure as bench_counters
+from course_utils.nvidia import tools as nvidia_tools
+from course_utils.nvidia.tools import FIGURES, METRICS, ToolError
 
 LAUNCH = Launch("00_start_here/vector_add.cu", "vector_add", (1,), (256,), (*torch.zeros(3, 256), np.int32(300)))
 ADDITION = next(n for n, line in enumerate(read_kernel(LAUNCH.source).splitlines(), 1) if "c[i] = a[i]" in line)
@@ -203,7 +205,7 @@ def test_compute_sanitizer_watches_a_replay_without_torchs_pool(fake):
         "compute-sanitizer",
         f"if '--help' in args: print('  --padding arg (=0)'); sys.exit()\n"
         f"assert args[:2] == ['--tool', 'memcheck'], args\n"
-        f"assert args[-5:-2] == ['-m', 'course_utils.nvidia_tools', 'replay'] and os.path.exists(args[-2])\n"
+        f"assert args[-5:-2] == ['-m', 'course_utils.nvidia.tools', 'replay'] and os.path.exists(args[-2])\n"
         f"assert args[args.index('--padding') + 1] == '1024'\n"
         f"assert os.environ['PYTORCH_NO_CUDA_MEMORY_CACHING'] == '1'\n"
         f"print({MEMCHECK!r})",
@@ -234,7 +236,7 @@ def test_a_kernel_that_does_not_end_is_a_verdict(fake, said):
 # A fake compute-sanitizer that does replay, without a GPU: `run` takes the place of the launch.
 REPLAY = """
 import torch
-from course_utils import nvidia_tools
+from course_utils.nvidia import tools as nvidia_tools
 from course_utils.launches import Launch
 
 class Tensor:

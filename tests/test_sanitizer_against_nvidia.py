@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from course_utils import measured, validation
-from course_utils.bench_counters import sanitizer_cases
-from course_utils.validation import SANITIZER, Verdict
+from course_utils import measured
+from course_utils.nvidia import validation
+from course_utils.nvidia.measure import sanitizer_cases
+from course_utils.nvidia.validation import SANITIZER, Verdict
 
 PAGE = Path(__file__).parent.parent / "docs" / "validation.md"
 

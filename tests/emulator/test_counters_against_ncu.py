@@ -3,10 +3,11 @@ micro-kernel and every kernel of the course. Equal, or different by exactly what
 
 import pytest
 
-from course_utils import measured, nvidia_tools
-from course_utils.bench_counters import Case, compulsory_bytes, counter_cases
-from course_utils.nvidia_tools import FIGURES
-from course_utils.validation import EXPLAINED, differences, explained_differences
+from course_utils import measured
+from course_utils.nvidia import tools as nvidia_tools
+from course_utils.nvidia.measure import Case, compulsory_bytes, counter_cases
+from course_utils.nvidia.tools import FIGURES
+from course_utils.nvidia.validation import EXPLAINED, differences, explained_differences
 
 CASES = {case.name: case for case in counter_cases()}
 COUNTED = [case for case in CASES.values() if case.group != "large"]

@@ -1,6 +1,6 @@
 """NVIDIA's compute-sanitizer and ncu on a `Launch`, and what they say beside what the emulator says.
 
-Both tools watch a process of their own, `python -m course_utils.nvidia_tools replay FILE`, which runs saved launches on
+Both tools watch a process of their own, `python -m course_utils.nvidia.tools replay FILE`, which runs saved launches on
 the GPU. They differ from the emulator by design: compute-sanitizer's racecheck sees shared memory only and its
 initcheck global memory only; ncu counts what the compiled kernel does, after the compiler merged, hoisted or dropped
 accesses of the source.
@@ -262,14 +262,14 @@ def known_metrics() -> list[str]:
 def _replay(folder: str, launches: Sequence[Launch], kernel_timeout: int = 0) -> list[str]:
     file = Path(folder) / "launches.pt"
     torch.save(list(launches), file)
-    return [sys.executable, "-m", "course_utils.nvidia_tools", "replay", str(file), str(kernel_timeout)]
+    return [sys.executable, "-m", "course_utils.nvidia.tools", "replay", str(file), str(kernel_timeout)]
 
 
 def _run(
     command: list[str], folder: str, timeout: float, environment: dict[str, str] | None = None
 ) -> tuple[int | None, str]:
     """Exit status (None: stopped at the time limit) and output of a command, which is stopped with all its children."""
-    root = str(Path(__file__).resolve().parent.parent)
+    root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
     output = Path(folder) / "output.txt"
     with output.open("wb") as file:
@@ -544,5 +544,5 @@ def _argument(value: torch.Tensor | np.generic) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) not in (3, 4) or sys.argv[1] != "replay":
-        sys.exit("usage: python -m course_utils.nvidia_tools replay FILE [SECONDS]")
+        sys.exit("usage: python -m course_utils.nvidia.tools replay FILE [SECONDS]")
     replay(sys.argv[2], *map(int, sys.argv[3:]))

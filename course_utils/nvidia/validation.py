@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from tqdm import tqdm
 
-from course_utils import measured, nvidia_tools
-from course_utils.bench_counters import Case, counter_cases, sanitizer_cases
+from course_utils import measured
 from course_utils.measured import Measurement, Row
-from course_utils.nvidia_tools import FIGURES
+from course_utils.nvidia import tools as nvidia_tools
+from course_utils.nvidia.measure import Case, counter_cases, sanitizer_cases
+from course_utils.nvidia.tools import FIGURES
 
 # ---- counters
 

@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from course_utils import nvidia_tools, patterns
+from course_utils import patterns
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator.sanitizer import TOOLS
 from course_utils.launches import Launch
 from course_utils.launches.ladder import LADDER, Step
 from course_utils.measured import Row
-from course_utils.nvidia_tools import ToolError
+from course_utils.nvidia import tools as nvidia_tools
+from course_utils.nvidia.tools import ToolError
 from course_utils.operators import flash_v2, indexer, mla, sparse
 from course_utils.operators.minimal import BACKWARD_TILES, FORWARD_TILES, BackwardTile, ForwardTile
 
