@@ -15,7 +15,7 @@ def _doctor(_: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from course_utils import bench
+    from course_utils.commands import bench
 
     return bench.run(options)
 
@@ -58,7 +58,7 @@ def parser(command: str = "") -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="time a chapter's kernels on this GPU, or show the recorded figures")
     bench.set_defaults(run=_bench)
     if command == "bench":
-        from course_utils.bench import add_arguments
+        from course_utils.commands.bench import add_arguments
 
         add_arguments(bench)
 

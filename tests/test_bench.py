@@ -9,7 +9,11 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from course_utils import bench, bench_emulator, bench_flash_v2, bench_gpu, costs, measured, timing
+from course_utils import costs, measured, timing
+from course_utils.bench import emulator as bench_emulator
+from course_utils.bench import flash_attention_v2 as bench_flash_v2
+from course_utils.bench import gpu as bench_gpu
+from course_utils.commands import bench
 from course_utils.cuda import RawModule
 from course_utils.toolchain.source import read_kernel
 

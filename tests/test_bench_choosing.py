@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from course_utils import bench, bench_choosing, patterns, timing
-from course_utils.bench_choosing import DENSE, FLASH, OURS
+from course_utils import patterns, timing
+from course_utils.bench import choosing as bench_choosing
+from course_utils.bench.choosing import DENSE, FLASH, OURS
+from course_utils.commands import bench
 
 TINY = {"device": "cpu", "heads": 1, "window": 16, "recent": 8}
 NAMES = [DENSE, OURS, FLASH, "sliding window of 16", "streaming, 4 + 8"]

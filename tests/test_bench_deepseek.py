@@ -5,8 +5,9 @@ import json
 import pytest
 import torch
 
-from course_utils import bench, bench_deepseek, costs, reference, timing
-from course_utils.bench_deepseek import (
+from course_utils import costs, reference, timing
+from course_utils.bench import deepseek_sparse as bench_deepseek
+from course_utils.bench.deepseek_sparse import (
     ABSORBED_TORCH,
     BACKWARD,
     CORE,
@@ -28,6 +29,7 @@ from course_utils.bench_deepseek import (
     TOPK,
     TOPK_TORCH,
 )
+from course_utils.commands import bench
 from course_utils.costs import DeepSeekDims
 from course_utils.cuda import RawModule
 from course_utils.operators import mla

@@ -8,8 +8,10 @@ import torch
 from torch.nn.attention import SDPBackend
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from course_utils import bench, bench_sparse, measured, patterns, timing
-from course_utils.bench_sparse import FLASH, OURS, SDPA_MASK, TORCH_SPARSE
+from course_utils import measured, patterns, timing
+from course_utils.bench import sparse_patterns as bench_sparse
+from course_utils.bench.sparse_patterns import FLASH, OURS, SDPA_MASK, TORCH_SPARSE
+from course_utils.commands import bench
 from course_utils.cuda import RawModule
 
 FLEX_128, FLEX_64, FLEX_TUNED = bench_sparse.FLEX

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from course_utils import costs, reference, timing
-from course_utils.bench_gpu import Function, backward_pass, require_close, sdpa
+from course_utils.bench.gpu import Function, backward_pass, require_close, sdpa
 from course_utils.launches import ladder as flash_ladder
 from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step
 from course_utils.measured import Row

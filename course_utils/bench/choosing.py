@@ -22,8 +22,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
 from course_utils import patterns, timing
-from course_utils.bench_gpu import Function, sdpa
-from course_utils.bench_sparse import require_right
+from course_utils.bench.gpu import Function, sdpa
+from course_utils.bench.sparse_patterns import require_right
 from course_utils.measured import Row
 from course_utils.operators import flash_attention_v2, sparse_attention
 from course_utils.patterns import Pattern

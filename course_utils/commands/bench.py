@@ -16,16 +16,14 @@ from pathlib import Path
 import torch
 from matplotlib.figure import Figure
 
-from course_utils import (
-    bench_choosing,
-    bench_deepseek,
-    bench_emulator,
-    bench_flash_v2,
-    bench_gpu,
-    bench_sparse,
-    measured,
-)
-from course_utils.bench_sparse import PATTERNS
+from course_utils import measured
+from course_utils.bench import choosing as bench_choosing
+from course_utils.bench import deepseek_sparse as bench_deepseek
+from course_utils.bench import emulator as bench_emulator
+from course_utils.bench import flash_attention_v2 as bench_flash_v2
+from course_utils.bench import gpu as bench_gpu
+from course_utils.bench import sparse_patterns as bench_sparse
+from course_utils.bench.sparse_patterns import PATTERNS
 from course_utils.costs import ceil_div
 from course_utils.measured import Measurement, Row
 from course_utils.nvidia import measure as bench_counters

@@ -20,7 +20,7 @@ from course_utils.measured import Row
 from course_utils.operators import flash_attention_minimal, naive_attention
 from course_utils.toolchain.source import blank_comments
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 BATCH, HEADS, HEAD_DIM = 16, 12, 64  # the shape of the timings in chapters 01 and 02
 LENGTHS = (512, 1024, 2048, 4096)
 MATRIX = 8192  # side of the matrices that measure the arithmetic ceilings

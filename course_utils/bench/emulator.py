@@ -31,7 +31,7 @@ from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.launch import settings
 from course_utils.measured import Row
 
-FOLDER = Path(__file__).resolve().parent.parent / "benchmarks" / "emulator"
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "emulator"
 HEADS, HEAD_DIM, SCALE = 2, 64, np.float32(0.125)
 REPEATS = 5
 MAX_ERROR = 2e-3

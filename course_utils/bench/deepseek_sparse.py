@@ -23,8 +23,8 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from tqdm import tqdm
 
 from course_utils import costs, reference, timing
-from course_utils.bench_gpu import Function, sdpa
-from course_utils.bench_sparse import that_run
+from course_utils.bench.gpu import Function, sdpa
+from course_utils.bench.sparse_patterns import that_run
 from course_utils.costs import TOP_K, V3_2, DeepSeekDims
 from course_utils.measured import Row
 from course_utils.operators import indexer, mla

@@ -28,7 +28,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
 from course_utils import costs, patterns, timing
-from course_utils.bench_gpu import Function, backward_pass, require_close, sdpa
+from course_utils.bench.gpu import Function, backward_pass, require_close, sdpa
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.measured import Row
 from course_utils.operators import flash_v2, sparse

@@ -1,0 +1,1 @@
+"""Measures a chapter's figures on a GPU, one module for each chapter."""

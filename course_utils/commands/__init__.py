@@ -1,0 +1,1 @@
+"""One module for each `python -m course_utils` command."""
