@@ -5,7 +5,8 @@ import json
 import pytest
 
 from course_utils import __main__, progress
-from course_utils.grading import command, release
+from course_utils.commands import grade as command
+from course_utils.grading import release
 from course_utils.grading.catalog import EXERCISE_IDS
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.release import EXERCISES

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from course_utils.commands.grade import EXAMPLES_SEED
 from course_utils.grading.catalog import EXERCISE_IDS
-from course_utils.grading.command import EXAMPLES_SEED
 from course_utils.grading.examples import Example, ExampleError, all_examples, examples_of, markdown, record
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.grader import grade_submission

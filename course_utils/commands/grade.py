@@ -1,4 +1,4 @@
-"""`python -m course_utils grade` and `exercises`: the learner's and the author's commands."""
+"""`python -m course_utils grade`: points, what is wrong, what to read again."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from pathlib import Path
 from tqdm import tqdm
 
 from course_utils import measured, progress
-from course_utils.grading import examples, release
+from course_utils.grading import examples
 from course_utils.grading.grader import default_device, exercises_in, grade, grade_submission
-from course_utils.grading.release import EXERCISES
 from course_utils.grading.result import Result
 from course_utils.tables import aligned
 
@@ -26,7 +25,7 @@ EXAMPLES_SEED = 0  # the page of known submissions is the same each time
 # ---- grade
 
 
-def add_grade_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `grade` to a command line."""
     parser.add_argument(
         "paths",
@@ -61,7 +60,7 @@ def add_grade_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_grade(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Carry out `grade`. Returns 0 once graded, whatever the points, 1 if an example is not as expected, 2 for
     arguments that cannot be used.
     """
@@ -161,19 +160,3 @@ def _grade_examples(options: argparse.Namespace) -> int:
 def _recorded() -> measured.Measurement | None:
     """The grades that a GPU gave, if there are any."""
     return measured.load("exercises") if "exercises" in measured.recorded_names() else None
-
-
-# ---- exercises
-
-
-def run_exercises(_: argparse.Namespace) -> int:
-    """Carry out `exercises`. Returns 0, or 1 if a mark is wrong; then nothing was written."""
-    try:
-        changed = release.make_exercises()
-    except (release.MarkError, OSError) as error:
-        print(f"exercises: {error}", file=sys.stderr)
-        return 1
-    for path in changed:
-        print(f"{'written' if path.exists() else 'removed'} {path.relative_to(release.ROOT)}")
-    print(f"{len(changed)} file{'s' if len(changed) != 1 else ''} changed in {EXERCISES.name}/")
-    return 0
