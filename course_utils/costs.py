@@ -17,8 +17,7 @@ products differ in width, costs 704,512 / 278,528 = 2.53 times the forward pass.
 """
 
 import math
-from collections.abc import Iterator
-from fractions import Fraction
+from collections.abc import Iterator, Sequence
 from numbers import Integral
 from typing import NamedTuple
 
@@ -599,19 +598,18 @@ def naive_requested(
     return [Step(name, 4 * batch * heads * read, 4 * batch * heads * written) for name, read, written in steps]
 
 
-def standard_io_order(length: int, head_dim: int) -> int:
-    """N·d + N²: HBM accesses of standard attention in elements, up to a constant (FlashAttention, Theorem 2)."""
-    _require_positive(length=length, head_dim=head_dim)
-    return length * head_dim + length**2
+def first_bank(offset: int) -> int:
+    """The first of the four banks that hold the 16 bytes at `offset`: a bank is 4 bytes wide, and there are 32."""
+    return offset // 4 % 32
 
 
-def flash_io_order(length: int, head_dim: int, sram_elements: int) -> Fraction:
-    """N²·d²/M: the same for FlashAttention with M elements of on-chip memory, valid for d ≤ M ≤ N·d (Theorem 2)."""
-    _require_positive(length=length, head_dim=head_dim, sram_elements=sram_elements)
-    if not head_dim <= sram_elements <= length * head_dim:
-        limits = f"{head_dim} to {length * head_dim}"
-        raise ValueError(f"sram_elements is {sram_elements}; Theorem 2 holds for d <= M <= N·d, here {limits}")
-    return Fraction(length**2 * head_dim**2, sram_elements)
+def ldmatrix_turns(offsets: Sequence[int]) -> tuple[int, ...]:
+    """The wavefront in which `ldmatrix` serves each lane: how many rows before it in its phase lie in the same banks.
+
+    offsets: bytes, multiples of 16, all different, one for each lane; eight lanes are a phase.
+    """
+    banks = [first_bank(offset) for offset in offsets]
+    return tuple(banks[lane // 8 * 8 : lane].count(bank) for lane, bank in enumerate(banks))
 
 
 def _tile_passes(

@@ -5,13 +5,13 @@ The layouts are those of kernels/include/tensor_core.cuh and swizzled_tile.cuh.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_utils.costs import first_bank, ldmatrix_turns
 from course_utils.widgets.frame import COLOUR_MAP, Frame, esm
 
 LANES = 32
@@ -86,21 +86,7 @@ def ldmatrix_request(reads: str, layout: str, head_dim: int) -> LdmatrixRequest:
     offsets = [
         2 * head_dim * row + CHUNK_BYTES * (chunk ^ row % swizzle) for row, chunk in zip(rows, chunks, strict=True)
     ]
-    return LdmatrixRequest(tuple(rows), tuple(chunks), tuple(offsets), turns(offsets))
-
-
-def first_bank(offset: int) -> int:
-    """The first of the four banks that hold the 16 bytes at `offset`: a bank is 4 bytes wide, and there are 32."""
-    return offset // 4 % 32
-
-
-def turns(offsets: Sequence[int]) -> tuple[int, ...]:
-    """The wavefront in which each lane is served: how many rows before it in its phase lie in the same four banks.
-
-    offsets: bytes, multiples of 16, all different, one for each lane; eight lanes are a phase.
-    """
-    banks = [first_bank(offset) for offset in offsets]
-    return tuple(banks[lane // 8 * 8 : lane].count(bank) for lane, bank in enumerate(banks))
+    return LdmatrixRequest(tuple(rows), tuple(chunks), tuple(offsets), ldmatrix_turns(offsets))
 
 
 class Fragments(Frame):

@@ -7,10 +7,11 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from course_utils.costs import ldmatrix_turns
 from course_utils.cuda import RawModule
 from course_utils.emulator import profile
 from course_utils.widgets import warp_fragments
-from course_utils.widgets.fragments import HEAD_DIMS, LAYOUTS, READS, lane_registers, ldmatrix_request, turns
+from course_utils.widgets.fragments import HEAD_DIMS, LAYOUTS, READS, lane_registers, ldmatrix_request
 
 TILES = [(reads, layout, head_dim) for reads in READS for layout in LAYOUTS for head_dim in HEAD_DIMS]
 
@@ -115,8 +116,8 @@ def test_a_wavefront_asks_each_bank_for_one_word(reads, layout, head_dim):
 
 def test_turns_count_the_rows_before_in_the_same_banks():
     padded = [row * (128 + 16) for row in range(32)]  # a row of padding also frees all the banks
-    assert turns(padded) == (0,) * 32
-    assert turns([row * 64 for row in range(32)]) == (0, 0, 1, 1, 2, 2, 3, 3) * 4
+    assert ldmatrix_turns(padded) == (0,) * 32
+    assert ldmatrix_turns([row * 64 for row in range(32)]) == (0, 0, 1, 1, 2, 2, 3, 3) * 4
 
 
 def test_the_browser_gets_what_the_functions_say():

@@ -18,7 +18,6 @@ from course_utils.questions.question import (
     Votes,
 )
 from course_utils.toolchain import nvrtc
-from course_utils.widgets.fragments import turns
 
 LANES, BANKS, BANK = 32, 32, 4  # of a warp; of shared memory, each so many bytes wide
 REGISTER = 4  # bytes
@@ -89,7 +88,7 @@ def wavefronts_of_a_matrix(draw: Random) -> Question:
 
     def cell(width: int, padding: int) -> Figure:
         pitch = 2 * (width + padding)
-        count = max(turns([pitch * row for row in range(8)])) + 1
+        count = max(costs.ldmatrix_turns([pitch * row for row in range(8)])) + 1
         groups = [pitch * row // (4 * BANK) % (BANKS // 4) for row in range(8)]
         return Figure(
             count,
