@@ -10,7 +10,7 @@ from pathlib import Path
 import nbformat
 
 from course_utils.course import CHAPTERS
-from course_utils.navigation import with_navigation
+from course_utils.site.navigation import with_navigation
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 SLUGS = {chapter.slug for chapter in CHAPTERS}

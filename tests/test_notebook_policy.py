@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from course_utils import course
-from course_utils.navigation import cheat_sheet, is_navigation
+from course_utils.site.navigation import cheat_sheet, is_navigation
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"

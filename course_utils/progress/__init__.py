@@ -1,12 +1,9 @@
 """What a learner has done: chapters run, questions answered, exercises graded, and what that amounts to.
 
-The store is imported at once; the cards, which need Jupyter, when they are called.
+`finish` and `show` are cards for notebooks.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
+from course_utils import aliases
 from course_utils.progress.store import (
     Answered,
     Finished,
@@ -23,9 +20,6 @@ from course_utils.progress.store import (
     record_finished,
     reset,
 )
-
-if TYPE_CHECKING:
-    from course_utils.progress.card import finish, show
 
 __all__ = [
     "Answered",
@@ -47,9 +41,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name in ("finish", "show"):
-        from course_utils.progress import card
-
-        return getattr(card, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = aliases(__name__)

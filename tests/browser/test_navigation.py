@@ -6,8 +6,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_utils import navigation
 from course_utils.course import CHAPTERS
+from course_utils.site import navigation
 
 pytestmark = pytest.mark.browser
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_utils import navigation
 from course_utils.course import CHAPTERS
 from course_utils.grading.catalog import EXERCISE_IDS, exercise
+from course_utils.site import navigation
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SLUGS = [chapter.slug for chapter in CHAPTERS]
 FIRST, LAST = SLUGS[0], SLUGS[-1]
 

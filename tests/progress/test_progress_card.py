@@ -15,8 +15,9 @@ import pytest
 
 from course_utils import course, progress
 from course_utils.course import CHAPTERS
-from course_utils.progress import card, state, store
+from course_utils.progress import state, store
 from course_utils.progress.links import href
+from course_utils.widgets import progress_card as card
 
 ROOT = Path(__file__).resolve().parents[2]
 SLUG = "02_flash_attention_minimal"

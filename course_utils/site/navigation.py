@@ -1,6 +1,6 @@
 """The bars at the top and at the end of a chapter's notebook, as Markdown made from the list of chapters.
 
-`.ci/tidy_notebooks.py` writes them into the notebooks; tests/test_navigation.py holds the notebooks against them.
+`.ci/tidy_notebooks.py` writes them into the notebooks; tests/site/test_navigation.py holds the notebooks against them.
 Links are relative to notebooks/, as JupyterLab and GitHub follow them.
 """
 

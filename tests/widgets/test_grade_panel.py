@@ -9,10 +9,10 @@ import pytest
 
 import course_utils.grading
 from course_utils import progress
-from course_utils.grading import panel
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.release import EXERCISES
 from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
+from course_utils.widgets import grade_panel
 
 ID = "02_flash_attention_minimal/online_softmax"
 
@@ -36,7 +36,7 @@ def folder(tmp_path, monkeypatch):
 def grades(monkeypatch):
     """What the grader is to say, one after the other."""
     coming = []
-    monkeypatch.setattr(panel, "grade_submission", lambda submission, *, device: coming.pop(0))
+    monkeypatch.setattr(grade_panel, "grade_submission", lambda submission, *, device: coming.pop(0))
     return coming
 
 
@@ -44,13 +44,13 @@ def grades(monkeypatch):
 def jupyter(monkeypatch):
     """A notebook around `check`: `.shown` is what its output area holds, one entry per change; `.ran` its cells."""
     notebook = SimpleNamespace(shown=[], ran=[""])
-    monkeypatch.setattr(panel, "get_ipython", lambda: SimpleNamespace(user_ns={"In": notebook.ran}))
+    monkeypatch.setattr(grade_panel, "get_ipython", lambda: SimpleNamespace(user_ns={"In": notebook.ran}))
 
     def display(shown, **_):
         notebook.shown.append(shown)
         return SimpleNamespace(update=notebook.shown.append)
 
-    monkeypatch.setattr(panel, "display", display)
+    monkeypatch.setattr(grade_panel, "display", display)
     return notebook
 
 
@@ -64,7 +64,7 @@ def test_outside_jupyter_the_grade_is_printed(folder, grades, capsys):
 
 def test_the_panel_takes_the_place_of_the_words(folder, grades, jupyter):
     grades.append(graded(4))
-    panel.check(ID, folder)
+    grade_panel.check(ID, folder)
     words, shown = jupyter.shown
     assert words["text/plain"].startswith("Checking online_softmax.cu (saved at ")
     assert shown.title == "Online softmax" and not shown.busy
@@ -77,7 +77,7 @@ def test_the_panel_takes_the_place_of_the_words(folder, grades, jupyter):
 
 def test_the_button_checks_again(folder, grades, jupyter):
     grades += [graded(4), graded(10)]
-    panel.check(ID, folder)
+    grade_panel.check(ID, folder)
     shown, states = jupyter.shown[1], []
     shown.observe(lambda change: states.append(change["new"]), ["busy", "status"])
     shown.set_state({"asked": 1})
@@ -89,16 +89,16 @@ def test_the_button_checks_again(folder, grades, jupyter):
 
 def test_a_failing_grader_does_not_hang_the_button(folder, grades, jupyter):
     grades.append(graded(4))
-    panel.check(ID, folder)
+    grade_panel.check(ID, folder)
     shown = jupyter.shown[1]
     shown.set_state({"asked": 1})  # nothing more to say: an IndexError in the place of a grade
     assert shown.status.startswith("The check did not run: IndexError") and not shown.busy
 
 
 def test_without_anywidget_the_grade_is_a_table(folder, grades, jupyter, monkeypatch, capsys):
-    monkeypatch.setattr(panel, "anywidget", None)
+    monkeypatch.setattr(grade_panel, "anywidget", None)
     grades.append(graded(4))
-    panel.check(ID, folder)
+    grade_panel.check(ID, folder)
     assert jupyter.shown[1] == graded(4) and "<table" in jupyter.shown[1]._repr_html_()
     assert capsys.readouterr().out.startswith("Checked online_softmax.cu")
 
@@ -113,7 +113,7 @@ def test_a_cell_that_was_run_but_not_saved_is_named(folder, grades, jupyter):
     ):
         jupyter.ran[1:] = ran
         grades.append(graded(4))
-        panel.check(ID, folder)
+        grade_panel.check(ID, folder)
         assert ("The cell 'answers' was run with other text than is saved" in jupyter.shown[-1].status) == stale
 
 
@@ -121,7 +121,7 @@ def test_files_that_are_missing_and_a_store_that_fails_are_said(folder, grades, 
     os.remove(folder / "online_softmax.cu")
     (folder / "data").write_text("a file where the folder should be", encoding="utf-8")
     grades.append(graded(0, "online_softmax.cu is missing"))
-    panel.check(ID, folder)
+    grade_panel.check(ID, folder)
     status = jupyter.shown[1].status
     assert "Checked online_softmax.cu (missing) and online_softmax.ipynb (saved at " in status
     assert "Not kept: your progress cannot be kept in" in status
@@ -129,7 +129,7 @@ def test_files_that_are_missing_and_a_store_that_fails_are_said(folder, grades, 
 
 def test_an_unknown_exercise_is_named():
     with pytest.raises(LookupError, match="there is no exercise '99_nothing/at_all'"):
-        panel.check("99_nothing/at_all")
+        grade_panel.check("99_nothing/at_all")
 
 
 def test_importing_the_package_brings_no_grader():
