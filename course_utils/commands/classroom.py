@@ -51,8 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Runs it; returns the exit status: 1 if something was not done, 130 after Ctrl-C."""
-    from course_utils.grading.class_folder import ClassroomError
-    from course_utils.grading.classroom import Interrupted
+    from course_utils.classroom.class_folder import ClassroomError
+    from course_utils.classroom.grading import Interrupted
 
     try:
         return options.act(options)
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _grade(options: argparse.Namespace) -> int:
-    from course_utils.grading.classroom import grade_class
+    from course_utils.classroom.grading import grade_class
 
     if options.isolation == "limits":
         print(NOT_ENFORCED, file=sys.stderr)
@@ -89,7 +89,7 @@ def _grade(options: argparse.Namespace) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from course_utils.grading.classroom_demo import make_class
+    from course_utils.classroom.demo import make_class
 
     make_class(
         options.folder,
@@ -105,7 +105,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _nbgrader(options: argparse.Namespace) -> int:
-    from course_utils.grading import nbgrader_course
+    from course_utils.classroom import nbgrader_course
 
     return getattr(nbgrader_course, options.action)(options.folder, options.chapters or None)
 

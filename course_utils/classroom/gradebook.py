@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from course_utils.classroom.class_folder import Student
+from course_utils.classroom.results_store import Record, write_atomically
 from course_utils.grading.catalog import exercise
-from course_utils.grading.class_folder import Student
-from course_utils.grading.results_store import Record, write_atomically
 
 NOT_GRADED = "not graded"
 UNKNOWN = "unknown"

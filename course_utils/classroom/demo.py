@@ -16,10 +16,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from course_utils.grading.class_folder import ClassroomError, writing
+from course_utils.classroom.class_folder import ClassroomError, writing
+from course_utils.classroom.results_store import write_atomically
 from course_utils.grading.examples import Example, examples_of
 from course_utils.grading.release import CUDA, PYTHON, ROOT, SOLUTIONS
-from course_utils.grading.results_store import write_atomically
 from course_utils.grading.submission import LARGEST_KERNEL, LARGEST_NOTEBOOK
 
 CHAPTER = "02_flash_attention_minimal"

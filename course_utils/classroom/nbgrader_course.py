@@ -40,9 +40,9 @@ from nbgrader.utils import is_grade, is_locked, is_solution
 from sqlalchemy.exc import SAWarning
 from traitlets.config import Config
 
+from course_utils.classroom.class_folder import CHAPTERS, ClassFolder, ClassroomError, Student, read_class, writing
 from course_utils.grading import release as stripping
 from course_utils.grading.catalog import EXERCISE_IDS, exercise
-from course_utils.grading.class_folder import CHAPTERS, ClassFolder, ClassroomError, Student, read_class, writing
 from course_utils.grading.result import Result
 from course_utils.grading.submission import Submission
 
@@ -52,7 +52,7 @@ CONFIG_TEXT = '''\
 
 from pathlib import Path
 
-from course_utils.grading.nbgrader_course import configure
+from course_utils.classroom.nbgrader_course import configure
 
 c = get_config()  # noqa: F821
 configure(c, Path(__file__).parent)
@@ -270,7 +270,7 @@ class WriteVerdict(NbGraderPreprocessor):
 
 def result_of(folder: Path, student: str, exercise_id: str) -> Result:
     """The grade of one submission: the stored one if it still holds, else a new one, which is then stored."""
-    from course_utils.grading.classroom import record_of
+    from course_utils.classroom.grading import record_of
 
     record = record_of(folder, student, exercise_id)
     if record.result is None:

@@ -18,9 +18,10 @@ from nbgrader.apps import ExportApp, NbGraderAPI, ZipCollectApp
 from nbgrader.auth import Authenticator
 from nbgrader.exchange import ExchangeFactory
 
-from course_utils.grading import nbgrader_course, release
+from course_utils.classroom import nbgrader_course
+from course_utils.classroom.class_folder import ClassFolder, ClassroomError
+from course_utils.grading import release
 from course_utils.grading.catalog import exercise
-from course_utils.grading.class_folder import ClassFolder, ClassroomError
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.result import PartResult, Result
 

@@ -23,11 +23,9 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from course_utils.grading.catalog import EXERCISE_IDS
-from course_utils.grading.class_folder import ClassFolder, ClassroomError, read_class
-from course_utils.grading.gradebook import NOT_GRADED, UNKNOWN, Row, write_tables
-from course_utils.grading.result import Result
-from course_utils.grading.results_store import (
+from course_utils.classroom.class_folder import ClassFolder, ClassroomError, read_class
+from course_utils.classroom.gradebook import NOT_GRADED, UNKNOWN, Row, write_tables
+from course_utils.classroom.results_store import (
     GRADER_FAILED,
     Key,
     Record,
@@ -35,6 +33,8 @@ from course_utils.grading.results_store import (
     exercise_seed,
     grader_version,
 )
+from course_utils.grading.catalog import EXERCISE_IDS
+from course_utils.grading.result import Result
 from course_utils.grading.submission import Submission
 
 if TYPE_CHECKING:

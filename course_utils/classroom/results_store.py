@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import course_utils
-from course_utils.grading.class_folder import ClassroomError, writing
+from course_utils.classroom.class_folder import ClassroomError, writing
 from course_utils.grading.result import Result
 
 GRADER_FAILED = "grader failed"

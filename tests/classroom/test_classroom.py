@@ -19,15 +19,16 @@ import pytest
 pytest.importorskip("distributed", reason="Dask is not installed (pip install course_utils[classroom])")
 
 from course_utils.__main__ import main
-from course_utils.grading import classroom, sandbox
+from course_utils.classroom import classroom
+from course_utils.classroom.class_folder import ClassroomError, Student, parse_time, read_class
+from course_utils.classroom.grading import Interrupted, Summary, grade_class, record_of
+from course_utils.classroom.demo import ODD_FILES, make_class
+from course_utils.classroom.gradebook import Row, _by_student, _text, harmless
+from course_utils.classroom.results_store import GRADER_FAILED, Key, Record, ResultsStore, exercise_seed, grader_version
+from course_utils.grading import sandbox
 from course_utils.grading.catalog import exercise
-from course_utils.grading.class_folder import ClassroomError, Student, parse_time, read_class
-from course_utils.grading.classroom import Interrupted, Summary, grade_class, record_of
-from course_utils.grading.classroom_demo import ODD_FILES, make_class
 from course_utils.grading.exercise import Diagnosis
-from course_utils.grading.gradebook import Row, _by_student, _text, harmless
 from course_utils.grading.result import PartResult, Result
-from course_utils.grading.results_store import GRADER_FAILED, Key, Record, ResultsStore, exercise_seed, grader_version
 from course_utils.grading.submission import LARGEST_KERNEL, Submission
 
 CHAPTER, NAME = "01_attention_basics", "coalesced_scores"
