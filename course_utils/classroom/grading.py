@@ -102,7 +102,7 @@ def grade_class(
 
     workers: processes on this machine (its cores; one with device "cuda", since speed is measured there), or
     `scheduler`, the address of a Dask scheduler whose workers have the same version of the course. isolation:
-    "bubblewrap", or "limits" for a machine without it, see sandbox.py. exercises: ids, instead of all that are
+    "bubblewrap", or "limits" for a machine without it, see grading.sandbox. exercises: ids, instead of all that are
     released. new_seed: other inputs; all is graded again. grade: for tests.
 
     Raises ClassroomError for what keeps it from grading, and `Interrupted` after Ctrl-C.
@@ -308,7 +308,7 @@ def _listed(status: str, rows: Sequence[Row]) -> list[str]:
 
 @lru_cache
 def _refuse_without_bubblewrap(where: str) -> None:
-    from course_utils.grading.sandbox import isolation_available
+    from course_utils.grading.sandbox.parent import isolation_available
 
     works, why = isolation_available()
     if not works:

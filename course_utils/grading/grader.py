@@ -24,7 +24,7 @@ from course_utils.grading.diagnosis import diagnose, most_common
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Outcome, Part, Question
 from course_utils.grading.job import Job, Run, blank
 from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
-from course_utils.grading.sandbox import Limits, run_child
+from course_utils.grading.sandbox.parent import Limits, run_child
 from course_utils.grading.submission import Submission, read_submission
 
 MOST_CHILDREN = 4  # a child that dies is replaced, and goes on after what killed it

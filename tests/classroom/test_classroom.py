@@ -21,14 +21,14 @@ pytest.importorskip("distributed", reason="Dask is not installed (pip install co
 from course_utils.__main__ import main
 from course_utils.classroom import classroom
 from course_utils.classroom.class_folder import ClassroomError, Student, parse_time, read_class
-from course_utils.classroom.grading import Interrupted, Summary, grade_class, record_of
 from course_utils.classroom.demo import ODD_FILES, make_class
 from course_utils.classroom.gradebook import Row, _by_student, _text, harmless
+from course_utils.classroom.grading import Interrupted, Summary, grade_class, record_of
 from course_utils.classroom.results_store import GRADER_FAILED, Key, Record, ResultsStore, exercise_seed, grader_version
-from course_utils.grading import sandbox
 from course_utils.grading.catalog import exercise
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.result import PartResult, Result
+from course_utils.grading.sandbox import parent as sandbox
 from course_utils.grading.submission import LARGEST_KERNEL, Submission
 
 CHAPTER, NAME = "01_attention_basics", "coalesced_scores"

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from course_utils.grading import grader, runner
-from course_utils.grading.child import END, send
-from course_utils.grading.sandbox import Ended, _Parser
+from course_utils.grading.sandbox.child import END, send
+from course_utils.grading.sandbox.parent import Ended, _Parser
 
 SECONDS = 120
 

@@ -13,7 +13,7 @@ from course_utils.grading.exercise import Case, Exercise, Launch, Output, Part, 
 from course_utils.grading.grader import GraderError, grade_submission
 from course_utils.grading.job import Job
 from course_utils.grading.result import Result
-from course_utils.grading.sandbox import Ended, Message
+from course_utils.grading.sandbox.parent import Ended, Message
 from course_utils.grading.submission import Submission
 
 RIGHT = np.arange(4, dtype=np.float32).tobytes()

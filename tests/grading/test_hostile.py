@@ -14,7 +14,7 @@ import pytest
 from course_utils.grading import grader
 from course_utils.grading.catalog import exercise
 from course_utils.grading.result import RIGHT
-from course_utils.grading.sandbox import Limits, isolation_available, run_child
+from course_utils.grading.sandbox.parent import Limits, isolation_available, run_child
 from course_utils.grading.submission import read_submission
 
 REPO = Path(__file__).resolve().parents[2]
@@ -158,7 +158,7 @@ def submission(tmp_path):
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_harmed():
     """The host's files are there afterwards, what the attacks aim at unchanged, and no process is left."""
-    aims = [SOLUTION / KERNEL, SOLUTION / NOTEBOOK, REPO / "course_utils" / "grading" / "child.py"]
+    aims = [SOLUTION / KERNEL, SOLUTION / NOTEBOOK, REPO / "course_utils" / "grading" / "sandbox" / "child.py"]
     folders = [REPO / name for name in ("solutions", "course_utils/grading", "tests/grading/hostile", "kernels")]
     files = [file for folder in folders for file in folder.rglob("*.*") if "__pycache__" not in file.parts]
     before = [file.read_bytes() for file in aims]

@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.grading import landlock, sandbox
-from course_utils.grading.child import END, FRAME, exit_status
-from course_utils.grading.sandbox import Limits, Message, isolation_available, run_child
+from course_utils.grading.sandbox import landlock
+from course_utils.grading.sandbox import parent as sandbox
+from course_utils.grading.sandbox.child import END, FRAME, exit_status
+from course_utils.grading.sandbox.parent import Limits, Message, isolation_available, run_child
 
 REPO = Path(__file__).resolve().parents[2]
 HEAD = """
 import contextlib, ctypes, json, os, signal, subprocess, sys, time
-from course_utils.grading.child import read_job, send
+from course_utils.grading.sandbox.child import read_job, send
 JOB, RESULTS = map(int, sys.argv[1:])
 
 def tell(**what):
@@ -289,7 +290,7 @@ def test_the_child_ends_with_a_killed_grader(tmp_path, isolation):
     file, ready = tmp_path / "student.py", tmp_path / "ready"
     file.write_text(f"{HEAD}os.fork()\nprint('ready', flush=True)\ntime.sleep(100)")
     grader = (
-        "import sys\nfrom course_utils.grading import sandbox\n"
+        "import sys\nfrom course_utils.grading.sandbox import parent as sandbox\n"
         "sandbox._runtime_file = lambda: None\n"
         "take = sandbox._Watch._read\n"
         f"def read(*a):\n    open({str(ready)!r}, 'w').close()\n    return take(*a)\n"
@@ -478,6 +479,6 @@ def test_a_status_is_as_in_a_shell():
 def test_python_may_be_called_by_a_way_round(tmp_path):
     """As a teacher does, in the class folder: ../.venv/bin/python."""
     way = Path(sys.executable).parent / ".." / "bin" / Path(sys.executable).name
-    words = "from course_utils.grading.sandbox import isolation_available; print(isolation_available()[0])"
+    words = "from course_utils.grading.sandbox.parent import isolation_available; print(isolation_available()[0])"
     said = subprocess.run([way, "-c", words], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
     assert said.strip() == str(isolation_available()[0])

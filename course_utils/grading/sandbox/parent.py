@@ -30,10 +30,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_utils.grading.child import END, FRAME, MARKER, descendants
+from course_utils.grading.sandbox.child import END, FRAME, MARKER, descendants
 
-PACKAGE = Path(__file__).resolve().parent.parent
-CHILD = PACKAGE / "grading" / "child.py"
+PACKAGE = Path(__file__).resolve().parents[2]
+CHILD = Path(__file__).resolve().with_name("child.py")
 PYTHON = os.path.abspath(sys.executable)  # without `..`, which leads nowhere in the child, and not behind venv's link
 WATCH_SECONDS = 0.05
 TAIL_BYTES = 16 << 10  # of stdout and stderr, for the one who looks into a failure
