@@ -3,7 +3,7 @@
 `finish` and `show` are cards for notebooks.
 """
 
-from course_utils import aliases
+from course_utils.aliases import look_up_in
 from course_utils.progress.store import (
     Answered,
     Finished,
@@ -41,4 +41,4 @@ __all__ = [
 ]
 
 
-__getattr__ = aliases(__name__)
+__getattr__ = look_up_in(__name__)

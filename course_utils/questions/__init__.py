@@ -1,7 +1,7 @@
 """Questions of the chapters: kinds, sources and judging. `ask` shows them in a notebook."""
 
-from course_utils import aliases
+from course_utils.aliases import look_up_in
 
 __all__ = ["ask"]
 
-__getattr__ = aliases(__name__)
+__getattr__ = look_up_in(__name__)
