@@ -7,7 +7,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from course_utils.plots import BLUE
+from course_utils.plots.look import BLUE
 
 
 def draw_mask(mask: Tensor, tile: int, title: str) -> Figure:

@@ -1,5 +1,6 @@
 """The plots of the chapters say what they were given."""
 
+import matplotlib.colors
 import matplotlib.pyplot as plt
 import pytest
 import torch
@@ -21,7 +22,7 @@ def texts(ax):
 def test_launch_grid_draws_every_thread_once_and_the_idle_ones_apart():
     ax = plots.launch_grid(n=1000, threads=256)
     assert sum(patch.get_width() for patch in ax.patches) == 1024
-    idle = [patch for patch in ax.patches if plots.mpl.colors.to_hex(patch.get_facecolor()) == "#cccccc"]
+    idle = [patch for patch in ax.patches if matplotlib.colors.to_hex(patch.get_facecolor()) == "#cccccc"]
     assert [patch.get_width() for patch in idle] == [24]
 
 
@@ -45,7 +46,7 @@ def test_bank_map_has_one_bank_per_column_without_padding_and_all_banks_with_it(
 
 def test_matmul_tiles_marks_one_tile_of_each_matrix():
     ax = plots.matmul_tiles(tiles=4, step=1, row=2, column=3)
-    colours = [plots.mpl.colors.to_hex(patch.get_facecolor()) for patch in ax.patches]
+    colours = [matplotlib.colors.to_hex(patch.get_facecolor()) for patch in ax.patches]
     assert colours.count(plots.ORANGE.lower()) == 2
     assert colours.count(plots.SKY.lower()) == 6
     assert colours.count(plots.GREEN.lower()) == 1
@@ -57,7 +58,7 @@ def test_traffic_bars_name_each_total_and_highlight_what_was_asked_for():
     assert [label.get_text() for label in ax.get_yticklabels()] == ["standard", "least"]
     assert [text.strip() for text in texts(ax)] == ["5.0 MB", "0.5 MB"]
     vermilion = [
-        patch for patch in ax.patches if plots.mpl.colors.to_hex(patch.get_facecolor()) == plots.VERMILION.lower()
+        patch for patch in ax.patches if matplotlib.colors.to_hex(patch.get_facecolor()) == plots.VERMILION.lower()
     ]
     assert [patch.get_width() for patch in vermilion] == [4.0]
 
@@ -76,7 +77,7 @@ def test_loop_orders_visit_every_tile_once():
 
 def test_tiled_attention_colours_one_tile_of_each_matrix():
     ax = plots.tiled_attention(query_tiles=3, key_tiles=4, i=1, j=2)
-    faces = [plots.mpl.colors.to_hex(patch.get_facecolor()) for patch in ax.patches if patch.get_width() <= 1]
+    faces = [matplotlib.colors.to_hex(patch.get_facecolor()) for patch in ax.patches if patch.get_width() <= 1]
     expected = {plots.BLUE: 1, plots.VERMILION: 1, plots.ORANGE: 1, plots.GREEN: 2}
     assert {colour: faces.count(colour.lower()) for colour in expected} == expected
 
@@ -192,7 +193,7 @@ def test_radix_digits_finds_the_kth_greatest():
         least = scores.sort(descending=True).values[k - 1]
         counts = []
         for ax in (first, second):
-            colours = [plots.mpl.colors.to_hex(bar.get_facecolor()) for bar in ax.patches]
+            colours = [matplotlib.colors.to_hex(bar.get_facecolor()) for bar in ax.patches]
             assert colours.count(plots.ORANGE.lower()) == 1
             assert colours == sorted(colours, key=[plots.BLUE.lower(), plots.ORANGE.lower(), "#bbbbbb"].index)
             counts.append(
@@ -213,7 +214,7 @@ def test_token_costs_draws_each_line_in_gflop_and_each_mark():
 
 def test_gathered_tile_shows_the_chosen_rows_twice():
     ax = plots.gathered_tile(chosen=(0, 3), tokens=5).axes[0]
-    colours = [plots.mpl.colors.to_hex(patch.get_facecolor()) for patch in ax.patches if hasattr(patch, "get_width")]
+    colours = [matplotlib.colors.to_hex(patch.get_facecolor()) for patch in ax.patches if hasattr(patch, "get_width")]
     assert (colours.count(plots.ORANGE.lower()), colours.count("#dddddd")) == (4, 3)
 
 

@@ -1,0 +1,67 @@
+"""Pictures, one module for each chapter, and the one look that they share."""
+
+from course_utils.plots.attention_basics import masks, three_passes, warp_addresses
+from course_utils.plots.choosing import three_choices
+from course_utils.plots.deepseek_sparse import dsa_layer, gathered_tile, radix_digits, token_costs
+from course_utils.plots.flash_attention_minimal import (
+    loop_orders,
+    online_weights,
+    tile_choice,
+    tiled_attention,
+    traffic_bars,
+    training,
+)
+from course_utils.plots.flash_attention_v2 import (
+    chunk_banks,
+    copy_and_compute,
+    ladder,
+    magnitudes,
+    speed_by_length,
+    warp_shares,
+)
+from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
+from course_utils.plots.rates import roofline, time_and_memory
+from course_utils.plots.sparse_patterns import break_even, scaling, short_sequences
+from course_utils.plots.start_here import bank_map, gpu_memories, launch_grid, matmul_tiles, memory_levels, warp_sectors
+
+__all__ = [
+    "BLUE",
+    "GREEN",
+    "GREY",
+    "ORANGE",
+    "PURPLE",
+    "SKY",
+    "VERMILION",
+    "YELLOW",
+    "bank_map",
+    "break_even",
+    "chunk_banks",
+    "copy_and_compute",
+    "dsa_layer",
+    "gathered_tile",
+    "gpu_memories",
+    "ladder",
+    "launch_grid",
+    "loop_orders",
+    "magnitudes",
+    "masks",
+    "matmul_tiles",
+    "memory_levels",
+    "online_weights",
+    "radix_digits",
+    "roofline",
+    "scaling",
+    "short_sequences",
+    "speed_by_length",
+    "three_choices",
+    "three_passes",
+    "tile_choice",
+    "tiled_attention",
+    "time_and_memory",
+    "token_costs",
+    "traffic_bars",
+    "training",
+    "warp_addresses",
+    "warp_sectors",
+    "warp_shares",
+]
