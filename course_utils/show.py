@@ -18,9 +18,9 @@ from pygments.lexers import CudaLexer
 
 from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.launch import settings
+from course_utils.emulator.pages import FRAME
 from course_utils.errors import CompileError, KernelError, LaunchError
 from course_utils.kernel_source import read_kernel, source_name
-from course_utils.report_pages import FRAME
 
 if TYPE_CHECKING:
     from course_utils.broken_kernels import BrokenKernel

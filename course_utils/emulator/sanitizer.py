@@ -1,4 +1,4 @@
-"""What the sanitizer found, as data and as text. The pictures of it are in course_utils/report_pages.py."""
+"""What the sanitizer found, as data and as text. Its page for a notebook is in pages.py, which this module does not know."""
 
 from __future__ import annotations
 
@@ -73,8 +73,3 @@ class SanitizerReport:
         return "\n".join([head, *map(str, self.findings), *lost])
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        from course_utils.report_pages import findings_page
-
-        return findings_page(self)
