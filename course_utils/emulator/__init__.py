@@ -16,7 +16,8 @@ __nanosleep(): a loop of plain reads goes on for ever. Its device presents itsel
 per block. A worker is a process like any other, not a sandbox: a kernel can do what its user can.
 
 Inside `sanitize()` or `profile()` a launch runs a second build of the kernel, which the compiler has instrumented: each
-memory access calls runtime/trace.cpp. races.cpp looks for hazards, counters.cpp counts sectors and bank conflicts.
+memory access calls runtime/trace.cpp. races.cpp looks for hazards, counters.cpp counts sectors and bank conflicts. The
+head of runtime/worker.cpp says in which order the runtime's files stand.
 """
 
 from course_utils.emulator.launch import configure
@@ -26,7 +27,7 @@ from course_utils.emulator.profiler import Counters
 from course_utils.emulator.sanitizer import SanitizerReport
 from course_utils.emulator.tracing import profile, sanitize
 
-# The data do not know their pages. Whoever imports either comes through here first, so that a notebook always shows them.
+# The data do not know their pages. An import of either comes through here, so that a notebook always shows them.
 SanitizerReport._repr_html_ = findings_page
 Counters._repr_html_ = counters_page
 Counters.listing = heat_listing

@@ -21,7 +21,9 @@ from course_utils.cache import cache_folder
 from course_utils.errors import CompileError
 
 HERE = Path(__file__).resolve().parent
-RUNTIME_FILES = ("fiber.cpp", "block.cpp", "async_copy.cpp", "launch.cpp", "trace.cpp", "races.cpp", "counters.cpp")
+RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
+    f"{name}.cpp" for name in ("fiber", "findings", "block", "counters", "races", "trace", "async_copy", "worker")
+)
 
 
 @dataclass(frozen=True)

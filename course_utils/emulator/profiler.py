@@ -1,4 +1,4 @@
-"""What the profiler counted, as data and as text. Its page for a notebook is in pages.py, which this module does not know."""
+"""What the profiler counted, as data and as text. Its page for a notebook, in pages.py, is unknown here."""
 
 from __future__ import annotations
 

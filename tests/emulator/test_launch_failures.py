@@ -62,7 +62,7 @@ BROKEN = {
             out[threadIdx.x + 59] = n;    // BUG
         }""",
         "crash",
-        r"write 0 bytes past the end of argument 0",
+        r"write the first bytes past the end of argument 0",
         (5, 0, 0),
     ),
     "null pointer": (
