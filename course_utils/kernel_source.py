@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,6 +57,27 @@ def with_headers(code: str) -> str:
 
     pattern = r'#include "([^"]+)"|#pragma once'
     return re.sub(pattern, text, code)
+
+
+INCLUDE_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', flags=re.MULTILINE)
+
+
+def included_files(code: str, search_path: Sequence[Path]) -> dict[Path, str]:
+    """The text of each header that the code includes from `search_path`, itself or through another header.
+
+    A header looks into its own folder first. What lies in none of the folders (the compiler's headers) is left out.
+    """
+    found: dict[Path, str] = {}
+
+    def search(text: str, folders: Sequence[Path]) -> None:
+        for line in INCLUDE_LINE.finditer(blank_comments(text, strings=False)):
+            path = next((folder / line[1] for folder in folders if (folder / line[1]).is_file()), None)
+            if path is not None and path.resolve() not in found:
+                found[path.resolve()] = header = path.read_text(encoding="utf-8")
+                search(header, [path.resolve().parent, *search_path])
+
+    search(code, search_path)
+    return found
 
 
 def source_name(code: str) -> str:

@@ -64,13 +64,23 @@ def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_changed_header_is_compiled_again(tmp_path, monkeypatch):
-    (tmp_path / "one.cuh").write_text("constexpr int ONE = 1;", encoding="utf-8")
-    monkeypatch.setattr("course_utils.kernel_source.INCLUDE", tmp_path)
-    code = '#include "one.cuh"\n' + SAXPY
-    before = nvrtc._kept_in(code)
-    (tmp_path / "one.cuh").write_text("constexpr int ONE = 2;", encoding="utf-8")
-    assert nvrtc._kept_in(code) != before
+@pytest.mark.parametrize("place", ["beside the kernel", "the course's headers", "-I", "--include-path="])
+def test_a_changed_header_of_a_header_is_compiled_again(place, tmp_path, monkeypatch):
+    cache, headers = tmp_path / "cache", tmp_path / "headers"
+    cache.mkdir()
+    headers.mkdir()
+    monkeypatch.setattr(nvrtc, "cache_folder", lambda: cache)
+    if place == "the course's headers":
+        monkeypatch.setattr(nvrtc, "INCLUDE", headers)
+    (headers / "outer.cuh").write_text('#include "inner.cuh"\n', encoding="utf-8")
+    code = KernelSource('#include "outer.cuh"\n' + SAXPY.replace("256", "SIZE"), tmp_path / "a.cu", "a.cu")
+    if place == "beside the kernel":
+        code.path = headers / "a.cu"
+    options = (f"{place}{headers}",) if place.startswith("-") else ()
+    for size in (64, 128, 64):
+        (headers / "inner.cuh").write_text(f"constexpr int SIZE = {size};", encoding="utf-8")
+        assert nvrtc.compile_kernel(code, options=options).resources["saxpy"].static_shared == 4 * size
+    assert len(list(cache.iterdir())) == 2
 
 
 def test_two_kernels_in_one_file_keep_their_own_resources():
