@@ -879,9 +879,9 @@ def found_in(name, compiler):
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_mistake_is_found_and_nothing_else(name, compiler):
+def test_a_mistake_is_found_and_nothing_else(name, each_compiler):
     with configure(threads=1):
-        report = found_in(name, compiler)
+        report = found_in(name, each_compiler)
     marks = marked(name)
     tools = {match[1].replace("copy", "racecheck") for match in marks.values()}
     assert {finding.tool for finding in report.findings} == tools, str(report)
@@ -1251,7 +1251,7 @@ def test_a_large_array_needs_little_memory(dtype, name):
 
 
 @pytest.mark.parametrize("function", ["__device__", "__device__ inline", "template <int n> __device__"])
-def test_shared_variables_of_a_function_belong_to_their_library(function, compiler):
+def test_shared_variables_of_a_function_belong_to_their_library(function, each_compiler):
     """Two modules and their traced builds, with a variable of one name and two sizes."""
     for size in (32, 512):
         code = f"""{function} float reverse(float x) {{
