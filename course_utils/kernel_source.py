@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
 from collections.abc import Sequence
@@ -87,8 +88,13 @@ def source_name(code: str) -> str:
 
 def line_text(code: str, line: int | None) -> str | None:
     """A line of the code (1-based) without the space around it; None where there is no such line."""
-    lines = code.splitlines()
+    lines = _split(code)
     return lines[line - 1].strip() if line and 0 < line <= len(lines) else None
+
+
+@functools.lru_cache(maxsize=16)  # asked for thousands of lines of a few files
+def _split(code: str) -> list[str]:
+    return code.splitlines()
 
 
 def blank_comments(code: str, *, strings: bool = True) -> str:
