@@ -18,7 +18,7 @@ from pygments.lexers import CudaLexer
 
 from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.launch import settings
-from course_utils.report_pages import FRAME
+from course_utils.emulator.pages import FRAME
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
 from course_utils.toolchain.source import read_kernel, source_name
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -58,6 +60,27 @@ def with_headers(code: str) -> str:
     return re.sub(pattern, text, code)
 
 
+INCLUDE_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', flags=re.MULTILINE)
+
+
+def included_files(code: str, search_path: Sequence[Path]) -> dict[Path, str]:
+    """The text of each header that the code includes from `search_path`, itself or through another header.
+
+    A header looks into its own folder first. What lies in none of the folders (the compiler's headers) is left out.
+    """
+    found: dict[Path, str] = {}
+
+    def search(text: str, folders: Sequence[Path]) -> None:
+        for line in INCLUDE_LINE.finditer(blank_comments(text, strings=False)):
+            path = next((folder / line[1] for folder in folders if (folder / line[1]).is_file()), None)
+            if path is not None and path.resolve() not in found:
+                found[path.resolve()] = header = path.read_text(encoding="utf-8")
+                search(header, [path.resolve().parent, *search_path])
+
+    search(code, search_path)
+    return found
+
+
 def source_name(code: str) -> str:
     """The name under which messages speak of this code."""
     return code.name if isinstance(code, KernelSource) else "kernel.cu"
@@ -65,8 +88,13 @@ def source_name(code: str) -> str:
 
 def line_text(code: str, line: int | None) -> str | None:
     """A line of the code (1-based) without the space around it; None where there is no such line."""
-    lines = code.splitlines()
+    lines = _split(code)
     return lines[line - 1].strip() if line and 0 < line <= len(lines) else None
+
+
+@functools.lru_cache(maxsize=16)  # asked for thousands of lines of a few files
+def _split(code: str) -> list[str]:
+    return code.splitlines()
 
 
 def blank_comments(code: str, *, strings: bool = True) -> str:

@@ -28,7 +28,7 @@ from course_utils.classroom.results_store import GRADER_FAILED, Key, Record, Res
 from course_utils.grading.catalog import exercise
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.result import PartResult, Result
-from course_utils.grading.sandbox import parent as sandbox
+from course_utils.grading.sandbox.parent import parent as sandbox
 from course_utils.grading.submission import LARGEST_KERNEL, Submission
 
 CHAPTER, NAME = "01_attention_basics", "coalesced_scores"

@@ -71,7 +71,7 @@ def test_a_finding_fails_right_values_only_where_the_case_must_be_clean() -> Non
 
 
 def test_findings_in_plain_words() -> None:
-    past = "read of 4 bytes out of bounds, 0 bytes past the end of argument 1 ('K') of k() (64 bytes)"
+    past = "read of 4 bytes out of bounds, the first bytes past the end of argument 1 ('K') of k() (64 bytes)"
     clean = case(clean=True)
     assert name_of(out(RIGHT, finding("memcheck", past)), clean) == "K is read past its end (line 7)"
     unwritten = finding("initcheck", "reads shared memory that no thread of the block has written")
@@ -81,7 +81,7 @@ def test_findings_in_plain_words() -> None:
 def test_errors_have_names_of_their_own() -> None:
     assert name_of(Outcome(error="x.cu:3: boom", kind="crash", line=3)) == "the kernel crashes, line 3"
     past = finding(
-        "memcheck", "read of 4 bytes out of bounds, 0 bytes past the end of argument 1 ('K') of k() (64 bytes)"
+        "memcheck", "read of 4 bytes out of bounds, the first bytes past the end of argument 1 ('K') of k() (64 bytes)"
     )
     failed = Outcome(error="illegal address", kind="gpu", findings=(past,))
     assert name_of(failed) == "K is read past its end (line 7)"

@@ -13,16 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from course_utils.grading.sandbox.parent.child import END, FRAME, exit_status
 
-from course_utils.grading.sandbox import landlock
-from course_utils.grading.sandbox import parent as sandbox
-from course_utils.grading.sandbox.child import END, FRAME, exit_status
-from course_utils.grading.sandbox.parent import Limits, Message, isolation_available, run_child
+from course_utils.grading.sandbox.parent import Limits, Message, isolation_available, landlock, run_child
+from course_utils.grading.sandbox.parent import parent as sandbox
 
 REPO = Path(__file__).resolve().parents[2]
 HEAD = """
 import contextlib, ctypes, json, os, signal, subprocess, sys, time
-from course_utils.grading.sandbox.child import read_job, send
+from course_utils.grading.sandbox.parent.child import read_job, send
 JOB, RESULTS = map(int, sys.argv[1:])
 
 def tell(**what):
@@ -290,7 +289,7 @@ def test_the_child_ends_with_a_killed_grader(tmp_path, isolation):
     file, ready = tmp_path / "student.py", tmp_path / "ready"
     file.write_text(f"{HEAD}os.fork()\nprint('ready', flush=True)\ntime.sleep(100)")
     grader = (
-        "import sys\nfrom course_utils.grading.sandbox import parent as sandbox\n"
+        "import sys\nfrom course_utils.grading.sandbox.parent import parent as sandbox\n"
         "sandbox._runtime_file = lambda: None\n"
         "take = sandbox._Watch._read\n"
         f"def read(*a):\n    open({str(ready)!r}, 'w').close()\n    return take(*a)\n"

@@ -2,12 +2,15 @@
 
 import html
 import re
+import subprocess
+import sys
 
 import pytest
+from IPython.core.formatters import DisplayFormatter
 
+from course_utils.emulator.pages import cost, counters_page, findings_page, heat_listing
 from course_utils.emulator.profiler import CounterRow, Counters, Footprint
 from course_utils.emulator.sanitizer import TOOLS, Finding, SanitizerReport
-from course_utils.report_pages import cost, counters_page, findings_page, heat_listing
 
 SOURCE = """// copy.cu: a header
 // of two lines
@@ -259,10 +262,33 @@ def test_text_keeps_its_contrast_on_every_background():
     assert min(contrast("#ffffff", pill) for pill in pills) >= 4.5
 
 
-def test_the_dataclasses_show_these_pages():
-    assert counters()._repr_html_() == counters_page(counters())
-    assert SanitizerReport([finding()])._repr_html_() == findings_page(SanitizerReport([finding()]))
-    assert counters().listing()._repr_html_() == heat_listing(counters()).html
+@pytest.mark.parametrize(
+    ("shown", "page"),
+    [
+        (SanitizerReport([finding()]), findings_page(SanitizerReport([finding()]))),
+        (counters(), counters_page(counters())),
+        (counters().listing(), heat_listing(counters()).html),
+    ],
+    ids=["findings", "counters", "listing"],
+)
+def test_a_notebook_shows_the_page_and_a_terminal_the_text(shown, page):
+    formats, _ = DisplayFormatter().format(shown)
+    assert formats["text/html"] == page
+    assert formats["text/plain"] == str(shown)
+
+
+@pytest.mark.parametrize(
+    "imported",
+    [
+        "from course_utils.emulator.sanitizer import SanitizerReport as Shown",
+        "from course_utils.emulator.profiler import Counters as Shown",
+    ],
+)
+def test_the_page_is_there_whichever_module_is_imported_first(imported):
+    """The data do not know their pages: the package brings the two together."""
+    program = f"{imported}\nprint(Shown()._repr_html_())"
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed.startswith("<div")
 
 
 def test_the_indentation_is_of_spaces_that_do_not_collapse():

@@ -1,6 +1,18 @@
 // The worker process of a launch: OS threads that share out the blocks, a watchdog, and the last words of a crash.
-#include "launch.h"
-
+//
+// A launch begins here, at emu_start(). The order of the runtime's files, from here down; each includes and calls only what
+// stands below it:
+//
+//   worker                this file
+//   async_copy            cp.async: the bytes arrive at the wait
+//   trace                 where accesses come in: memcheck, and the log of each thread
+//   races     counters    they read the logs: racecheck and initcheck; what ncu would count
+//   tracer.h              what the tracer knows: the logs
+//   block                 the scheduler: the threads of a block take turns
+//   findings  fiber       what was found; the stack of a thread
+//   launch.h  report.h  trace_results.h  abi.h    what the runtime shares with Python and with the kernels
+//
+// One arrow goes up, from the scheduler to the tracer: the calls in trace_hooks.h.
 #include <errno.h>
 #include <link.h>
 #include <pthread.h>
@@ -15,7 +27,12 @@
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "block.h"
+#include "counters.h"
+#include "findings.h"
+#include "races.h"
 #include "trace.h"
+#include "trace_hooks.h"
 
 // A stack and its guard page are two mappings, of which Linux grants a process 65530.
 static const uint64_t most_stacks = 24 << 10;
@@ -23,7 +40,6 @@ static const uint64_t most_stacks = 24 << 10;
 static const emu_launch* launch;          // of this worker; a worker runs one launch and exits
 static uint64_t next_block, block_count;
 static uintptr_t code_low, code_high;     // the machine code of the kernel's module
-uintptr_t emu_load_base, emu_load_end;
 
 static void* run_blocks(void*) {
     const size_t signal_stack_bytes = 64 << 10;
@@ -116,7 +132,7 @@ static void on_fault(int signal, siginfo_t* info, void* context) {
     launch->report->address = address;
     bool explained = address < 4096 || in_stacks(b, address) || in_dynamic_shared(b, address);
     launch->report->access = explained ? 0 : fault.access;
-    if (b && b->tracer && f && !b->tracer->finding) emu_trace_logs(*b);
+    if (b && b->tracer && f && !emu_is_finding()) emu_trace_logs(*b);
     emu_end_worker(true);
 }
 
@@ -196,6 +212,7 @@ static void install_handlers() {
     _exit(0);
 }
 
+// Starts a worker process that runs the launch; returns its process id, or -errno.
 extern "C" int emu_start(const emu_launch* request) {
     pid_t worker = fork();
     if (worker == 0) {
