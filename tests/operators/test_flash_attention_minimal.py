@@ -8,7 +8,8 @@ import torch
 from course_utils import checks, nvrtc
 from course_utils.cuda import read_kernel
 from course_utils.kernel_source import compile_options
-from course_utils.operators import flash_attention_minimal, inputs, minimal
+from course_utils.operators import flash_attention_minimal, minimal, prepare
+from tests.helpers.tensors import random
 
 CASES = checks.attention_cases()
 FOLDER = "02_flash_attention_minimal"
@@ -16,18 +17,6 @@ ALL_TILES = [
     *(("forward", tile) for tiles in minimal.FORWARD_TILES.values() for tile in tiles),
     *(("backward", tile) for tiles in minimal.BACKWARD_TILES.values() for tile in tiles),
 ]
-
-
-def random(*shape, device="cpu", seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device)
-
-
-@pytest.fixture
-def fresh_kernels():
-    """Nothing compiled from a source that a test has changed is kept, before or after."""
-    minimal._kernel.cache_clear(), minimal._module.cache_clear()
-    yield
-    minimal._kernel.cache_clear(), minimal._module.cache_clear()
 
 
 # ---------------------------------------------------------------------------------------------- right
@@ -54,8 +43,8 @@ def test_a_head_dim_without_a_kernel_is_filled_up(device, head_dim):
 
 
 def test_the_smaller_tiles_are_correct(device, monkeypatch):
-    monkeypatch.setattr(inputs, "shared_memory_limit", lambda device: 64 * 1024)  # a Turing GPU's
-    chosen = [inputs.fitting(tiles, device) for tiles in (minimal.FORWARD_TILES[64], minimal.BACKWARD_TILES[128])]
+    monkeypatch.setattr(prepare, "shared_memory_limit", lambda device: 64 * 1024)  # a Turing GPU's
+    chosen = [prepare.fitting(tiles, device) for tiles in (minimal.FORWARD_TILES[64], minimal.BACKWARD_TILES[128])]
     assert chosen == [minimal.FORWARD_TILES[64][-1], minimal.BACKWARD_TILES[128][-1]]
     checks.check_attention(flash_attention_minimal, device=device, gradients=True, cases=CASES[::4])
 
@@ -177,9 +166,9 @@ def test_a_forward_kernel_is_minimal(file):
         ("backward", "dK += head * L_k * D", "dK += head * L_q * D"),
     ],
 )
-def test_a_broken_kernel_fails_the_check(break_kernel, fresh_kernels, file, right, wrong):
+def test_a_broken_kernel_fails_the_check(break_kernel, file, right, wrong):
     wrong = right.replace(" - delta", "") if wrong is None else wrong  # dS = P ∘ dP
-    break_kernel(minimal, file, right, wrong)
+    break_kernel(f"{FOLDER}/{file}.cu", right, wrong)
     # Lengths differ in the selected cases, all kinds of input occur, and some rows see no key.
     cases = [dataclasses.replace(case, head_dim=32) for case in CASES if case.query_length != case.key_length]
     cases.sort(key=lambda case: not case.is_causal)  # where most mistakes show

@@ -1,6 +1,7 @@
 """flash_attention_v2 and its kernels: right on every case, the same in every run, seen to be wrong when broken."""
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from course_utils.cuda import read_kernel
 from course_utils.emulator import profile
 from course_utils.flash_ladder import LADDER
 from course_utils.kernel_source import compile_options
-from course_utils.operators import flash_attention_v2, flash_v2, inputs
+from course_utils.operators import flash_attention_v2, flash_v2, prepare
+from tests.helpers import tensors
 
 CASES = checks.attention_cases(head_dims=flash_v2.HEAD_DIMS)
 GQA_CASES = checks.attention_cases(head_dims=flash_v2.HEAD_DIMS, enable_gqa=True)
@@ -25,8 +27,7 @@ ALL_FORWARD_TILES = [tile for tiles in flash_v2.FORWARD_TILES.values() for tile 
 ALL_BACKWARD_TILES = [tile for tiles in flash_v2.BACKWARD_TILES.values() for tile in tiles]
 
 
-def random(*shape, device="cpu", dtype=torch.float16, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+random = partial(tensors.random, dtype=torch.float16)
 
 
 @pytest.fixture(params=["atomics", "deterministic"])
@@ -44,14 +45,6 @@ def deterministic():
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture
-def fresh_kernels():
-    """Nothing compiled from a source that a test has changed is kept, before or after."""
-    flash_v2._kernel.cache_clear(), flash_v2._module.cache_clear()
-    yield
-    flash_v2._kernel.cache_clear(), flash_v2._module.cache_clear()
 
 
 # ---------------------------------------------------------------------------------------------- right
@@ -127,8 +120,8 @@ def test_a_head_dim_without_a_kernel_is_filled_up(device, head_dim):
 
 
 def test_smaller_tiles_are_correct(device, monkeypatch):
-    monkeypatch.setattr(inputs, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
-    chosen = [inputs.fitting(tiles[128], device) for tiles in (flash_v2.FORWARD_TILES, flash_v2.BACKWARD_TILES)]
+    monkeypatch.setattr(prepare, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
+    chosen = [prepare.fitting(tiles[128], device) for tiles in (flash_v2.FORWARD_TILES, flash_v2.BACKWARD_TILES)]
     assert all(tile.shared_bytes <= 99 * 1024 for tile in chosen) and chosen[1].dq_shared_bytes <= 99 * 1024
     cases = [case for case in CASES if case.head_dim == 128]
     checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, gradients=True, cases=cases[::3])
@@ -322,8 +315,8 @@ def check_broken(gradients):
         ("kv_head = head / group;", "kv_head = head % (gridDim.y / group);"),
     ],
 )
-def test_a_broken_forward_kernel_fails_the_check(break_kernel, fresh_kernels, right, wrong):
-    break_kernel(flash_v2, "forward", right, wrong)
+def test_a_broken_forward_kernel_fails_the_check(break_kernel, right, wrong):
+    break_kernel(flash_v2.FORWARD, right, wrong)
     with pytest.raises(AssertionError, match="WRONG"):
         check_broken(gradients=False)
 
@@ -345,9 +338,9 @@ def test_a_broken_forward_kernel_fails_the_check(break_kernel, fresh_kernels, ri
         ("deterministic", "j > i + shift)) ds = 0;", "j > i + shift + 1)) ds = 0;"),
     ],
 )
-def test_a_broken_backward_kernel_fails_the_check(break_kernel, fresh_kernels, monkeypatch, path, right, wrong):
+def test_a_broken_backward_kernel_fails_the_check(break_kernel, monkeypatch, path, right, wrong):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: path == "deterministic")
-    break_kernel(flash_v2, "backward", right, wrong)
+    break_kernel(flash_v2.BACKWARD, right, wrong)
     try:
         with pytest.raises(AssertionError, match="d[qkv]: WRONG"):
             check_broken(gradients=True)

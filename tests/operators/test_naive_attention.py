@@ -6,14 +6,11 @@ import torch
 
 from course_utils import checks, reference
 from course_utils.cuda import KernelError, RawModule, read_kernel
-from course_utils.operators import naive, naive_attention
+from course_utils.operators import naive_attention
+from tests.helpers.tensors import random
 
 CASES = checks.attention_cases()
 SCORES = ("scores_uncoalesced", "scores")
-
-
-def random(*shape, device="cpu", seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
 # ---------------------------------------------------------------------------------------------- right
@@ -89,15 +86,11 @@ def test_the_unsafe_softmax_overflows_and_the_safe_one_does_not(device):
     ],
 )
 def test_a_broken_kernel_fails_the_check(break_kernel, file, right, wrong):
-    break_kernel(naive, file, right, wrong)
-    naive._kernel.cache_clear()
+    break_kernel(f"01_attention_basics/{file}.cu", right, wrong)
     # Lengths differ in the selected cases, all kinds of input occur, and some rows see no key.
     cases = [case for case in CASES if case.query_length != case.key_length]
-    try:
-        with pytest.raises((AssertionError, KernelError)):  # a wrong stride may also read out of bounds
-            checks.check_attention(naive_attention, cases=cases)
-    finally:
-        naive._kernel.cache_clear()
+    with pytest.raises((AssertionError, KernelError)):  # a wrong stride may also read out of bounds
+        checks.check_attention(naive_attention, cases=cases)
 
 
 # ---------------------------------------------------------------------------------------------- bad input

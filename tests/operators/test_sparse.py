@@ -16,20 +16,20 @@ from course_utils.operators import (
     block_sparse_attention,
     choose_kernel,
     csr_attention,
-    inputs,
+    prepare,
     range_attention,
     sparse,
     sparse_attention,
 )
 from course_utils.patterns import BlockLists, Pattern, Ranges
+from tests.helpers import tensors
 
 HALF, BF16 = torch.float16, torch.bfloat16
 LENGTHS = (1, 63, 64, 65, 200)
 UNEQUAL_LENGTHS = ((65, 130), (130, 65), (1, 200), (200, 3))
 
 
-def random(*shape, device="cpu", dtype=HALF, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+random = partial(tensors.random, dtype=HALF)
 
 
 def rows_of_keys(query_length, key_length, seed=0):
@@ -126,14 +126,6 @@ def check(pattern, case, *, device="cpu", dtype=HALF, gradients=False, kernel=No
         assert report.passed, (
             f"{pattern.name} by {kernel or 'sparse_attention'}, {case}, {dtype}, seed {seed}: {report}"
         )
-
-
-@pytest.fixture
-def fresh_kernels():
-    """Nothing compiled from a source that a test has changed is kept, before or after."""
-    sparse._kernel.cache_clear(), sparse._module.cache_clear()
-    yield
-    sparse._kernel.cache_clear(), sparse._module.cache_clear()
 
 
 # ---------------------------------------------------------------------------------------------- right
@@ -304,9 +296,9 @@ def test_a_long_row_is_split_and_merged(device, kernel, monkeypatch):
 
 
 def test_smaller_tiles_are_correct(device, monkeypatch):
-    monkeypatch.setattr(inputs, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
+    monkeypatch.setattr(prepare, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
     for tiles in (sparse.RANGE_TILES, sparse.RANGE_BACKWARD_TILES, sparse.BLOCK_TILES, sparse.BLOCK_BACKWARD_TILES):
-        assert all(inputs.fitting(of_dim, device).shared_bytes <= 99 * 1024 for of_dim in tiles.values())
+        assert all(prepare.fitting(of_dim, device).shared_bytes <= 99 * 1024 for of_dim in tiles.values())
     case = make_case(0, (130, 140), head_dim=128)
     for kernel in KERNELS[:3]:
         check(patterns.sliding_window(40), case, device=device, kernel=kernel, gradients=True)
@@ -424,9 +416,9 @@ def test_a_row_too_long_for_one_warp_goes_to_the_blocks(monkeypatch):
 def test_the_operator_takes_the_kernel_of_its_choice(monkeypatch):
     taken, attend = [], sparse.attend
 
-    def remember(query, key, value, mask, *more):
+    def remember(function, query, key, value, mask, *more, **options):
         taken.append(type(mask).__name__)
-        return attend(query, key, value, mask, *more)
+        return attend(function, query, key, value, mask, *more, **options)
 
     monkeypatch.setattr(sparse, "attend", remember)
     query = random(1, 1, 1000, 64)
@@ -553,8 +545,8 @@ def check_broken(kernel, gradients=False):
         ("csr_gather", "/ group;", "% (gridDim.y / group);"),
     ],
 )
-def test_a_broken_forward_kernel_fails_the_check(break_kernel, fresh_kernels, kernel, right, wrong):
-    break_kernel(sparse, kernel.split()[0], right, wrong)
+def test_a_broken_forward_kernel_fails_the_check(break_kernel, kernel, right, wrong):
+    break_kernel(f"{sparse.FOLDER}/{kernel.split()[0]}.cu", right, wrong)
     with pytest.raises(AssertionError, match="WRONG"):
         check_broken(kernel)
 
@@ -569,16 +561,16 @@ def test_a_broken_forward_kernel_fails_the_check(break_kernel, fresh_kernels, ke
         ("block_sparse 128", "* BLOCK + now.i0 % BLOCK;", "* BLOCK;"),
     ],
 )
-def test_a_broken_backward_kernel_fails_the_check(break_kernel, fresh_kernels, kernel, right, wrong):
-    break_kernel(sparse, f"{kernel.split()[0]}_backward", right, wrong)
+def test_a_broken_backward_kernel_fails_the_check(break_kernel, kernel, right, wrong):
+    break_kernel(f"{sparse.FOLDER}/{kernel.split()[0]}_backward.cu", right, wrong)
     with pytest.raises(AssertionError, match="d[qkv]: WRONG"):
         check_broken(kernel, gradients=True)
 
 
-def test_a_broken_merge_fails_the_check(break_kernel, fresh_kernels, monkeypatch):
+def test_a_broken_merge_fails_the_check(break_kernel, monkeypatch):
     monkeypatch.setattr(sparse, "SHORTEST_PART", 64)
     monkeypatch.setattr(sparse, "SLOTS", {64: 8})
-    break_kernel(sparse, "block_sparse", "(LSE_parts[row_of(part)] - base) * LOG2_E", "0")
+    break_kernel(f"{sparse.FOLDER}/block_sparse.cu", "(LSE_parts[row_of(part)] - base) * LOG2_E", "0")
     case = make_case(0, (70, 300), batch=1, kind="planted")
     with pytest.raises(AssertionError, match="WRONG"):
         check(patterns.causal(), case, kernel="block_sparse 64")
