@@ -18,18 +18,19 @@ from course_utils.emulator import tracing
 from course_utils.operators.prepare import fitting
 
 BF16 = {torch.float16: 0, torch.bfloat16: 1}  # the option -DBF16 of the kernels
+BF16_OPTION = {dtype: f"-DBF16={bf16}" for dtype, bf16 in BF16.items()}
 HEAD_DIMS = (64, 128)
 BACKWARD = "03_flash_attention_v2/backward.cu"
 
 
 def module(file: str, options: tuple[str, ...], dtype: torch.dtype) -> RawModule:
     """A kernel file, for `read_kernel`, with its options and that of the dtype."""
-    return compiled(file, (*options, f"-DBF16={BF16[dtype]}"))
+    return compiled(file, (*options, BF16_OPTION[dtype]))
 
 
 def kernel(file: str, options: tuple[str, ...], dtype: torch.dtype, name: str) -> Kernel:
     """The kernel `name` of `module(file, options, dtype)`."""
-    return module(file, options, dtype).get_function(name)
+    return compiled(file, (*options, BF16_OPTION[dtype])).get_function(name)
 
 
 def kernel_scalars(query: Tensor, key: Tensor, scale: float) -> tuple[np.generic, ...]:

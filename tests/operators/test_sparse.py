@@ -132,17 +132,19 @@ def check(pattern, case, *, device="cpu", dtype=HALF, gradients=False, kernel=No
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_every_pattern_at_ragged_and_tiny_lengths(device, name):
+def test_every_pattern_at_ragged_and_tiny_lengths(device, name, thinned):
     first = list(PATTERNS).index(name)
-    for n, length in enumerate(LENGTHS, start=first):
+    for n, length in thinned([*enumerate(LENGTHS, start=first)], 2, first % 2):
         case = make_case(n, (length, length))
-        check(PATTERNS[name](length, length), case, device=device, dtype=(HALF, BF16)[n % 2], gradients=length == 65)
+        check(
+            PATTERNS[name](length, length), case, device=device, dtype=(HALF, BF16)[n % 2], gradients=length in (64, 65)
+        )
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_every_pattern_with_other_lengths_of_keys_than_of_queries(device, name):
+def test_every_pattern_with_other_lengths_of_keys_than_of_queries(device, name, thinned):
     first = list(PATTERNS).index(name)
-    for n, lengths in enumerate(UNEQUAL_LENGTHS, start=first):
+    for n, lengths in thinned([*enumerate(UNEQUAL_LENGTHS, start=first)], 2, first % 2):
         gradients = lengths == UNEQUAL_LENGTHS[first % 2]
         check(
             PATTERNS[name](*lengths),
@@ -153,6 +155,7 @@ def test_every_pattern_with_other_lengths_of_keys_than_of_queries(device, name):
         )
 
 
+@pytest.mark.exhaustive("`make test` has rows of 700 keys, split and merged; a GPU has length 1000 under every pattern")
 @pytest.mark.parametrize("name", ["dilated", "BigBird", "streaming"])
 def test_a_longer_sequence(device, name):
     on_gpu = device.type == "cuda"  # slow on the emulator
@@ -170,9 +173,9 @@ def test_ranges_that_hold_whole_tiles(device, head_dim, ranges):
 
 
 @pytest.mark.parametrize("name", ["window of 64", "dilated", "streaming", "block-diagonal"])
-def test_each_kernel_gives_the_same_for_the_same_mask(device, name):
+def test_each_kernel_gives_the_same_for_the_same_mask(device, name, thinned):
     lengths = (150, 131)
-    for n, kernel in enumerate(KERNELS):
+    for n, kernel in thinned([*enumerate(KERNELS)], 2, len(name) % 2):
         case = make_case(n + 3 * len(name), lengths, kind="planted")
         check(PATTERNS[name](*lengths), case, device=device, kernel=kernel, gradients=kernel != "csr_gather")
 
@@ -247,7 +250,7 @@ def test_a_head_dim_without_a_kernel_is_filled_up(device, kernel):
 @pytest.mark.parametrize("scale", [0.0, -0.3, 1e-46])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_any_finite_scale(device, kernel, scale):
-    case = make_case(0, (40, 70), head_dim=64, scale=scale)
+    case = make_case(0, (20, 30), head_dim=64, scale=scale)
     check(patterns.sliding_window(20), case, device=device, kernel=kernel, gradients=kernel != "csr_gather")
 
 
