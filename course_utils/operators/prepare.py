@@ -1,4 +1,4 @@
-"""What every operator does with its arguments before the first launch: check them, and lay them out for the kernels."""
+"""What operators do around their launches: check the arguments, lay them out for the kernels, tell autograd."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from course_utils.arguments import check_attention_inputs, flag
 from course_utils.cuda import shared_memory_limit
-from course_utils.emulator import tracing
-from course_utils.reference import check_attention_inputs
 
 ALIGNMENT = 16  # bytes: kernels read float4
 MAX_SCALE, MIN_SCALE = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny  # smaller ones count as 0
@@ -43,8 +42,7 @@ def check_inputs(
         raise TypeError(f"query has dtype {query.dtype}; it must be {' or '.join(map(str, dtypes))}")
     if query.device.type not in ("cpu", "cuda"):
         raise ValueError(f"query is on {query.device}; kernels run on cpu and cuda tensors")
-    if not isinstance(is_causal, (bool, np.bool_)):
-        raise TypeError(f"is_causal is {is_causal!r}; it must be True or False")
+    flag("is_causal", is_causal)
     for size, what in zip(query.shape, ("batch size", "heads"), strict=False):
         if size > MAX_GRID:
             raise ValueError(f"query has {what} {size}; it must be at most {MAX_GRID}")
@@ -61,54 +59,6 @@ def checked_scale(scale: float, alternative: str = "") -> float:
     if abs(scale) > MAX_SCALE or math.isnan(scale):
         raise ValueError(f"scale is {scale!r}; it must be a finite number in fp32{alternative}")
     return float(scale) if abs(scale) >= MIN_SCALE else 0.0
-
-
-def check_tensor(
-    name: str,
-    tensor: Tensor,
-    shape: tuple[int | str, ...],
-    dtypes: tuple[torch.dtype, ...] | None = None,
-    *,
-    like: tuple[str, Tensor] | None = None,
-    may_be_empty: bool = False,
-) -> None:
-    """Raises TypeError or ValueError, which names the argument, what it got and what it takes, unless it is a tensor of
-    this shape and one of these dtypes on a CPU or GPU.
-
-    shape: a size that is a word may be any from 1 on, with may_be_empty from 0 on. like: an argument, and its name,
-    whose device the tensor must have; where dtypes is None, its dtype too.
-    """
-    expected = "[" + ", ".join(map(str, shape)) + "]"
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch tensor {expected}")
-    if tensor.is_nested or tensor.layout != torch.strided:
-        layout = "nested" if tensor.is_nested else tensor.layout
-        raise TypeError(f"{name} has layout {layout}; it must be torch.strided, and not nested")
-    as_other = f", like {like[0]}" if like else ""
-    if dtypes is None and like and tensor.dtype != like[1].dtype:
-        raise TypeError(f"{name} has dtype {tensor.dtype}; it must be {like[1].dtype}{as_other}")
-    if dtypes and tensor.dtype not in dtypes:
-        raise TypeError(f"{name} has dtype {tensor.dtype}; it must be {' or '.join(map(str, dtypes))}")
-    fits = len(tensor.shape) == len(shape) and all(
-        (may_be_empty or size > 0) if isinstance(wanted, str) else size == wanted
-        for size, wanted in zip(tensor.shape, shape, strict=True)
-    )
-    if not fits:
-        least = ", none of them 0" if not may_be_empty and any(isinstance(size, str) for size in shape) else ""
-        raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be {expected}{least}")
-    if like and tensor.device != like[1].device:
-        raise ValueError(f"{name} is on {tensor.device}; it must be on {like[1].device}{as_other}")
-    if tensor.device.type not in ("cpu", "cuda"):
-        raise ValueError(f"{name} is on {tensor.device}; kernels run on cpu and cuda tensors")
-
-
-def check_count(name: str, value: int, most: int | None = None) -> None:
-    """Raises TypeError or ValueError unless it is an integer from 1 to `most`."""
-    takes = "an int from 1 on" if most is None else f"an int from 1 to {most}"
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} is {value!r}; it must be {takes}")
-    if value < 1 or most is not None and value > most:
-        raise ValueError(f"{name} is {value}; it must be {takes}")
 
 
 def dense(tensor: Tensor) -> Tensor:
@@ -145,15 +95,46 @@ def positive_factor(query: Tensor, factor: float) -> tuple[Tensor, float]:
     return (query, factor) if factor > 0 else (query * (-1.0 if factor else 0.0), -factor or 1.0)
 
 
-def kernel_scalars(query: Tensor, key: Tensor, scale: float) -> tuple[np.generic, ...]:
-    """L_q, L_k, the query heads of a key head, and the scale, as the tensor-core kernels and csr_gather take them."""
-    group = query.shape[1] // key.shape[1]
-    return np.int32(query.shape[2]), np.int32(key.shape[2]), np.int32(group), np.float32(scale)
-
-
 def cut(out: Tensor, head_dim: int) -> Tensor:
     """The output without the columns that `padded` has added."""
     return out if out.shape[-1] == head_dim else out[..., :head_dim].contiguous()
+
+
+def empty_outputs(query: Tensor, value_dim: int | None = None) -> tuple[Tensor, Tensor]:
+    """What a forward kernel writes: out, like query `[..., d]` but with `value_dim` columns (None: d), and the
+    log-sum-exp, float32 `[...]`."""
+    rows, head_dim = query.shape[:-1], query.shape[-1]
+    return query.new_empty(*rows, value_dim or head_dim), query.new_empty(rows, dtype=torch.float32)
+
+
+# ---------------------------------------------------------------------------------------------- autograd
+
+
+def attend(
+    function: type[torch.autograd.Function],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: object,
+    factor: float,
+    *,
+    head_dims: tuple[int, ...],
+    return_lse: bool,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`function.apply(query, key, value, mask, scale)` of inputs as the kernels take them (see `for_kernels`), which
+    gives out and the log-sum-exp; and these as an operator returns them."""
+    *inputs, scale = for_kernels(query, key, value, factor, head_dims)
+    out, lse = function.apply(*inputs, mask, scale)
+    out = cut(out, query.shape[-1])
+    return (out, lse) if return_lse else out
+
+
+def save_for_backward(ctx: Any, tensors: tuple[Tensor, ...], scale: float, mask: object = None) -> None:
+    """For the `forward` of an autograd Function: keeps what `backward` needs, `tensors` with the log-sum-exp last, and
+    says that the log-sum-exp is not differentiable."""
+    ctx.save_for_backward(*tensors)
+    ctx.scale, ctx.mask = scale, mask
+    ctx.mark_non_differentiable(tensors[-1])
 
 
 def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,10 +162,7 @@ def not_deterministic(operator: str, what: str) -> None:
         warnings.warn(message, UserWarning, stacklevel=2)
 
 
-def takes_wgmma(device: torch.device) -> bool:
-    """Whether a launch with tensors of this device reaches a Hopper GPU; what is watched runs on the emulator."""
-    on_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) == (9, 0)
-    return on_hopper and not tracing.active()
+# ---------------------------------------------------------------------------------------------- tiles
 
 
 class Tile(Protocol):

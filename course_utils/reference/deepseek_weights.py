@@ -8,11 +8,8 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
+from course_utils.arguments import check_tensor
 from course_utils.costs import TOP_K, V3_2
-from course_utils.operators.indexer import MAX_DIM as MAX_INDEX_DIM
-from course_utils.operators.indexer import MAX_HEADS as MAX_INDEX_HEADS
-from course_utils.operators.inputs import check_tensor
-from course_utils.operators.mla import MAX_DIM, MAX_VALUE_DIM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +52,9 @@ class DeepSeekConfig:
             if not is_number or not math.isfinite(number) or not number > least:
                 limit = "" if least == -math.inf else f" above {least:g}"
                 raise ValueError(f"{field.name} is {number!r}; it must be a finite number{limit}")
-        limits = {"kv_lora_rank": MAX_VALUE_DIM, "index_n_heads": MAX_INDEX_HEADS, "index_head_dim": MAX_INDEX_DIM}
-        limits["qk_rope_head_dim"] = MAX_DIM - self.kv_lora_rank  # of one latent row
+        # The kernels hold a latent row and the indexer's heads of V3.2, and no larger ones.
+        limits = {name: getattr(V3_2, name) for name in ("kv_lora_rank", "index_n_heads", "index_head_dim")}
+        limits["qk_rope_head_dim"] = V3_2.kv_lora_rank + V3_2.qk_rope_head_dim - self.kv_lora_rank
         for name, most in limits.items():
             if getattr(self, name) > most:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at most {most}, for the kernels")

@@ -1,4 +1,4 @@
-"""What DeepSeek's attention should return: plain torch in float64, written for reading rather than for speed.
+"""What DeepSeek's attention should return, in float64.
 
 Multi-head latent attention in its absorbed form (DeepSeek-V3, arXiv 2412.19437 §2.1.1) and DeepSeek Sparse Attention
 (DeepSeek-V3.2, arXiv 2512.02556 §2.1). One sequence, without a batch axis: S queries, T tokens in the cache, H heads.
@@ -8,13 +8,11 @@ The S queries are the last of the T tokens: query t sees key s when `s <= t + T 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from course_utils.operators.deepseek_weights import DeepSeekConfig, DeepSeekWeights
+from course_utils.reference.deepseek_weights import DeepSeekConfig, DeepSeekWeights
 
 
 def mla_attention(

@@ -1,8 +1,7 @@
-"""What attention should return: plain torch in float64, written for reading rather than for speed.
+"""What exact attention, dense or sparse, should return, in float64.
 
-Every operator of the course is compared with a function of this file (see `course_utils.checks`). Layout
-`[B, H, L, d]`. Causal masks are bottom-right aligned: query i sees key j when `j <= i + L_k - L_q`, so the last query
-sees every key. A query that sees no key gives a row of zeros and a log-sum-exp of minus infinity, never NaN.
+Layout `[B, H, L, d]`. Causal masks are bottom-right aligned: query i sees key j when `j <= i + L_k - L_q`, so the last
+query sees every key. A query that sees no key gives a row of zeros and a log-sum-exp of minus infinity, never NaN.
 """
 
 from __future__ import annotations
@@ -14,16 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from course_utils.reference_deepseek import (  # noqa: F401  # of chapter 05, in a file of their own
-    deepseek_attention,
-    deepseek_mla,
-    deepseek_sparse_attention,
-    index_scores,
-    lightning_indexer,
-    mla_attention,
-    select_topk,
-    sparse_mla,
-)
+from course_utils.arguments import check_attention_inputs
 
 if TYPE_CHECKING:
     from course_utils.patterns import Pattern
@@ -186,31 +176,6 @@ def full_float32() -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool = False) -> None:
-    """Raise TypeError or ValueError, naming the argument, unless the three tensors fit `attention`."""
-    for name, tensor in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch tensor [B, H, L, d]")
-        if not tensor.is_floating_point():
-            raise TypeError(f"{name} has dtype {tensor.dtype}; it must be a floating point dtype")
-        if tensor.dim() != 4 or 0 in tensor.shape:
-            raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be [B, H, L, d], none of them 0")
-        if tensor.device != query.device:
-            raise ValueError(f"{name} is on {tensor.device}; it must be on {query.device}, like query")
-        if tensor.dtype != query.dtype:
-            raise TypeError(f"{name} has dtype {tensor.dtype}; it must be {query.dtype}, like query")
-    batch, heads, _, head_dim = query.shape
-    if key.shape[0] != batch or key.shape[3] != head_dim:
-        raise ValueError(f"key has shape {list(key.shape)}; B and d must be those of query, {list(query.shape)}")
-    if value.shape != key.shape:
-        raise ValueError(f"value has shape {list(value.shape)}; it must be that of key, {list(key.shape)}")
-    kv_heads = key.shape[1]
-    if enable_gqa and heads % kv_heads:
-        raise ValueError(f"key has {kv_heads} heads; with enable_gqa that must divide the {heads} heads of query")
-    if not enable_gqa and kv_heads != heads:
-        raise ValueError(f"key has {kv_heads} heads and query {heads}; they must be equal, or pass enable_gqa=True")
 
 
 def _scores(
