@@ -110,9 +110,7 @@ def difference(before: str, after: str, context: int = 2, skip_header: bool = Fa
         for line, old, new in _numbered(lines[2:])
     )
     caption = html.escape(" → ".join(dict.fromkeys(names)))
-    mono = (
-        "font-family: ui-monospace, monospace; white-space: pre; line-height: 1.35; width: max-content; min-width: 100%"
-    )
+    mono = "font: 90%/1.35 ui-monospace, monospace; white-space: pre; width: max-content; min-width: 100%"
     page = f'<div style="{FRAME}">{_CAPTION.format(caption)}<div style="{mono}">{body}</div></div>'
     return display({"text/html": page, "text/plain": "\n".join(lines)}, raw=True)
 
@@ -141,7 +139,7 @@ def mistake(broken: BrokenKernel) -> DisplayHandle | None:
     The lines that the sanitizer names in the broken one are those of the second column.
     """
     right, wrong = (read_kernel(launch.source) for launch in (broken.mended(), broken.launch()))
-    return difference(right, wrong)
+    return difference(right, wrong, context=3)  # as in the .diff file
 
 
 def _cell(value: Any) -> str:
