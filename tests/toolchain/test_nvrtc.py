@@ -4,12 +4,20 @@ import itertools
 
 import pytest
 
+from course_utils.launches.broken import BROKEN
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.errors import CompileError
-from course_utils.toolchain.source import KERNELS, KernelSource, compile_options, read_kernel
+from course_utils.toolchain.source import KernelSource, compile_options, kernel_names, read_kernel
 
 CHAPTERS = {"00_start_here", "01_attention_basics", "02_flash_attention_minimal"}
-FILES = sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*.cu"))
+FILES = kernel_names()
+LAUNCHED = {launch.source: launch.options for launch in (broken.launch() for broken in BROKEN.values())}
+
+
+def option_sets(file):
+    """Those of the header; of a right kernel broken by a diff only the set that it is launched with."""
+    source = read_kernel(file)
+    return [LAUNCHED[file]] if source.path.suffix == ".diff" else compile_options(source)
 
 
 EXHAUSTIVE = pytest.mark.exhaustive(
@@ -19,7 +27,7 @@ EXHAUSTIVE = pytest.mark.exhaustive(
 
 
 def cases(file):
-    architectures, options = nvrtc.architectures(read_kernel(file)), compile_options(read_kernel(file))
+    architectures, options = nvrtc.architectures(read_kernel(file)), option_sets(file)
     for arch, chosen in itertools.product(architectures, options):
         in_gate = arch == architectures[0] and chosen in (options[0], options[-1])
         marks = [] if in_gate else [EXHAUSTIVE]
