@@ -68,7 +68,7 @@ def build(tmp_path):
     def built(toml):
         for folder in ("solutions", "examples"):
             (tmp_path / folder / ID).parent.mkdir(parents=True, exist_ok=True)
-        kernel = "a\n// BEGIN SOLUTION\nb = 1;\nb += 2;\n// END SOLUTION\n"
+        kernel = "a\n// BEGIN SOLUTION\nb = 1;\nb += 2;\n// END SOLUTION\n// BEGIN SOLUTION\nc = 5;\n// END SOLUTION\n"
         (tmp_path / "solutions" / f"{ID}.cu").write_text(kernel, encoding="utf-8")
         (tmp_path / "solutions" / f"{ID}.ipynb").write_text(NOTEBOOK, encoding="utf-8")
         (tmp_path / "examples" / f"{ID}.toml").write_text(toml, encoding="utf-8")
@@ -84,14 +84,17 @@ def test_an_example_differs_from_the_solution_as_its_file_says(build):
         '[[wrong]]\nname = "b"\ndiagnosis = "b is *"\nfails = ["x"]\n'
         'replace = [["b = 1;", "b = 3;"], ["b +=", "b -="]]\n'
         '[[wrong]]\nname = "c"\ndiagnosis = "c"\ncells = { answers = "answers = 1" }\n'
+        '[[wrong]]\nname = "r"\ndiagnosis = "r"\ngate = true\nregions.2 = "d = 7;\\ne = 8;\\n"\n'
     )
-    solution, other, wrong, cells, skeleton = examples
-    assert [example.kind for example in examples] == ["solution", "right", "wrong", "wrong", "skeleton"]
+    solution, other, wrong, cells, region, skeleton = examples
+    assert [example.kind for example in examples] == ["solution", "right", "wrong", "wrong", "wrong", "skeleton"]
+    assert [example.gate for example in examples] == [True, False, False, False, True, True]
     assert other.kernel == "other" and other.notebook == solution.notebook == NOTEBOOK
     assert wrong.kernel == solution.kernel.replace("b = 1;\nb +=", "b = 3;\nb -=")
     assert (wrong.diagnosis, wrong.fails) == (("b is *",), ("x",))
     assert '"answers = 1"' in cells.notebook and cells.kernel == solution.kernel
-    assert skeleton.kernel == "a\n// YOUR CODE HERE\n"
+    assert region.kernel == solution.kernel.replace("c = 5;\n", "d = 7;\ne = 8;\n")
+    assert skeleton.kernel == "a\n// YOUR CODE HERE\n// YOUR CODE HERE\n"
     assert cells.submission().cells == {"answers": "answers = 1"}
 
 
@@ -105,7 +108,10 @@ def test_an_example_differs_from_the_solution_as_its_file_says(build):
         ('[[wrong]]\nname = "n"\ndiagnosis = "d"\nreplace = [["zz", "c"]]', "not 0 times: zz"),
         ('[[wrong]]\nname = "n"\nreplace = [["a", "c"]]', "a wrong one has both"),
         ('[[right]]\nname = "n"\ndiagnosis = "d"\nreplace = [["a", "c"]]', "no diagnosis"),
-        ('[[right]]\nname = "n"', "takes one of file and replace"),
+        ('[[right]]\nname = "n"', "takes one of file, regions and replace"),
+        ('[[right]]\nname = "n"\nregions.1 = "x"\nreplace = [["a", "c"]]', "takes one of file, regions and replace"),
+        ('[[right]]\nname = "n"\nregions.3 = "x"', "'n': got region '3', the solution has 1, 2"),
+        ('[[right]]\nname = "n"\nreplace = [["a", "c"]]\ngate = false', "gate takes true, got False"),
         ('[[right]]\nname = "n"\npoints = 3', "got the field 'points'"),
         ('[[right]]\nname = "n"\ncells = { other = "1" }', "no cell 'other'"),
         ('[[good]]\nname = "n"', r"got \[\[good\]\]"),
