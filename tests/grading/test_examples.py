@@ -67,6 +67,8 @@ def test_there_are_enough_examples(exercise_id):
     kinds, names = [example.kind for example in examples], [example.name for example in examples]
     assert kinds.count("right") >= 1 and kinds.count("wrong") >= 8
     assert len(set(names)) == len(names)
+    gate = [example.kind for example in examples if example.gate]
+    assert gate.count("right") >= 1 and gate.count("wrong") >= 5
 
 
 # ---- examples are built as their file says
