@@ -53,7 +53,7 @@ exercises: $(STAMP)
 	$(BIN)/python -m course_utils exercises
 
 classroom: $(STAMP)
-	@$(BIN)/python -c 'from course_utils.grading.sandbox.parent.parent.parent.parent import isolation_available as a; works, why = a(); print("bubblewrap keeps submissions apart here." if works else "bubblewrap does not work here: " + why)'
+	@$(BIN)/python -c 'from course_utils.grading.sandbox.parent import isolation_available as a; works, why = a(); print("bubblewrap keeps submissions apart here." if works else "bubblewrap does not work here: " + why)'
 
 release: $(STAMP)
 	$(BIN)/python -m course_utils classroom release --folder $(CLASS)

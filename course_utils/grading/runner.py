@@ -40,7 +40,7 @@ from course_utils.grading import catalog
 from course_utils.grading.exercise import Launch
 from course_utils.grading.job import LAUNCH_SECONDS, PYTHON_BYTES, PYTHON_SECONDS, Job, Run
 from course_utils.grading.kernel_rules import broken_rule
-from course_utils.grading.sandbox.parent.child import read_job, send
+from course_utils.grading.sandbox.child import read_job, send
 from course_utils.toolchain.nvrtc import compile_kernel
 from course_utils.toolchain.source import KernelSource, find_kernels, required_architecture
 

@@ -166,7 +166,7 @@ def main() -> None:
         run_process_keeper()
     sys.path += [path for path in settings.paths if path not in sys.path]
     if settings.keeper and not settings.gpu:
-        from course_utils.grading.sandbox.parent import landlock
+        from course_utils.grading.sandbox import landlock
 
         landlock.restrict(settings.readable, settings.writable)
         drop_capabilities()

@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_utils.grading.sandbox.parent.child import END, FRAME, MARKER, descendants
+from course_utils.grading.sandbox.child import END, FRAME, MARKER, descendants
 
 PACKAGE = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).resolve().with_name("child.py")
