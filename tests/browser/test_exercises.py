@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from course_utils.grading.catalog import exercise
-from course_utils.grading.release import EXERCISES, SOLUTIONS
+from course_utils.grading.release import SOLUTIONS
 
 pytestmark = pytest.mark.browser
 
@@ -14,20 +14,9 @@ FINISHED = """(root) => root.getAttribute("aria-busy") === "false" && !root.quer
     && root.querySelector(".ak-status").textContent.includes("points")"""
 
 
-@pytest.fixture
-def folder(lab):
-    """The exercise as a learner has it, below JupyterLab's folder."""
-    folder = lab.folder / "exercises"
-    folder.mkdir()
-    for suffix in (".cu", ".ipynb"):
-        shutil.copy(EXERCISES / f"{ID}{suffix}", folder)
-    yield folder
-    shutil.rmtree(folder)
-
-
-def test_the_self_check_grades_the_skeleton_and_then_the_solution(folder, open_notebook):
+def test_the_self_check_grades_the_skeleton_and_then_the_solution(lab, open_notebook):
     task = exercise(ID)
-    notebook = open_notebook(f"exercises/{task.name}.ipynb")
+    notebook = open_notebook(f"exercises/{ID}.ipynb")
     notebook.assert_every_cell_ran()
     (panel,) = notebook.widgets()
     page, status = panel.page, panel.locator(".ak-status")
@@ -37,7 +26,7 @@ def test_the_self_check_grades_the_skeleton_and_then_the_solution(folder, open_n
     notebook.screenshot("exercise-skeleton", panel)
 
     for suffix in (".cu", ".ipynb"):
-        shutil.copy(SOLUTIONS / f"{ID}{suffix}", folder)
+        shutil.copy(SOLUTIONS / f"{ID}{suffix}", (lab.folder / "exercises" / ID).parent)
     button = panel.locator("button.ak-check")
     button.focus()
     page.keyboard.press("Enter")

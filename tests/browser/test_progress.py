@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
+from tests.helpers.jupyterlab import SCRATCH, wait_until_in_front
 
 pytestmark = pytest.mark.browser
 
@@ -52,16 +53,15 @@ def record_exercise(lab, name, earned, of):
 
 
 @pytest.fixture
-def notebook(lab, write_notebook, open_notebook):
-    """Both cards, for a learner who has begun; in the folder of the chapters, as their links expect."""
+def notebook(lab, run_cells):
+    """Both cards, for a learner who has begun."""
     learner_does(lab, "progress.reset()")
     record_exercise(lab, "online_softmax", 12, 12)
     record_exercise(lab, "mini_flash", 13, 20)
     cells = ["from course_utils import progress", f'progress.finish("{SLUG}")', "progress.show()"]
-    notebook = open_notebook(write_notebook("notebooks/progress.ipynb", cells))
+    notebook = run_cells(cells)
     notebook.assert_every_cell_ran()
-    yield notebook
-    (lab.folder / "notebooks" / "progress.ipynb").unlink()
+    return notebook
 
 
 def test_an_answer_of_another_process_appears_by_mouse_and_keyboard(lab, notebook):
@@ -106,9 +106,9 @@ def test_links_open_in_jupyterlab_as_tabs(lab, notebook):
     following = "notebooks/03_flash_attention_v2.ipynb"
     chapter.get_by_role("link", name=following).focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("(path) => jupyterapp.shell.currentWidget?.context?.path === path", arg=following)
+    wait_until_in_front(page, following)
     open_ones = "() => [...jupyterapp.shell.widgets('main')].map((one) => one.context?.path)"
-    assert "notebooks/progress.ipynb" in page.evaluate(open_ones)  # the page was not left
+    assert SCRATCH in page.evaluate(open_ones)  # the page was not left
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])

@@ -15,6 +15,7 @@ import demo_questions
 demo_questions.install()
 from course_utils import questions
 questions.ask("99_demo", seed=3)"""
+WITHOUT_DEMO = "from course_utils import course\ncourse.CHAPTERS = course.CHAPTERS[:-1]"  # the kernel stays
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 SET_THEME = """async (theme) => {
     await jupyterapp.commands.execute("apputils:change-theme", { theme });
@@ -40,15 +41,16 @@ FINISHED = """(root) => root.getAttribute("aria-busy") === "false"
 
 
 @pytest.fixture
-def questions(lab, write_notebook, open_notebook, monkeypatch):
+def questions(lab, run_cells, monkeypatch):
     """The widget with the demo's questions; nothing has been answered yet."""
     monkeypatch.setenv("XDG_DATA_HOME", str(lab.folder / ".jupyter" / "xdg_data_home"))
     progress.reset()
-    notebook = open_notebook(write_notebook("questions.ipynb", [CELL]))
+    notebook = run_cells([CELL])
     notebook.assert_every_cell_ran()
     (widget,) = notebook.widgets()
     notebook.page.set_viewport_size({"width": 1300, "height": 3000})  # so that a screenshot holds all of it
     yield notebook, widget
+    run_cells([WITHOUT_DEMO]).assert_every_cell_ran()
     progress.reset()
 
 
