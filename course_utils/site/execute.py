@@ -90,15 +90,27 @@ def keep(root: Path, path: Path, notebook: NotebookNode, home: str, cache: Jupyt
     Its outputs name no path of this machine then (`places.private`).
     """
     _neutralise(notebook, {**places.private(root), home: "~/.local/share"})
-    cache.cache_notebook_bundle(CacheBundleIn(notebook, str(path)), overwrite=True)
+    # An empty cell has no count, which jupyter-cache would take for a cell that has not run.
+    cache.cache_notebook_bundle(CacheBundleIn(_code_of(notebook), str(path)), check_validity=False, overwrite=True)
+
+
+def _code_of(notebook: NotebookNode) -> NotebookNode:
+    """The code cells without their metadata, by which jupyter-cache knows a run: an alt text asks for no new one."""
+    cells = [nbformat.from_dict({**cell, "metadata": {}}) for cell in notebook.cells if cell.cell_type == "code"]
+    return nbformat.v4.new_notebook(cells=cells)
 
 
 def _with_outputs(path: Path, cache: JupyterCacheBase) -> NotebookNode | None:
     """The notebook as it is now, with the outputs of its run in the cache; None if there is none."""
+    notebook = nbformat.read(path, as_version=4)
     try:
-        return cache.merge_match_into_notebook(nbformat.read(path, as_version=4), nb_meta=(), cell_meta=())[1]
+        _, run = cache.merge_match_into_notebook(_code_of(notebook))
     except KeyError:
         return None
+    cells = (cell for cell in notebook.cells if cell.cell_type == "code")
+    for cell, same in zip(cells, run.cells, strict=True):
+        cell.outputs, cell.execution_count = same.outputs, same.execution_count
+    return notebook
 
 
 def _dependencies(root: Path) -> Iterable[Path]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.jupyterlab import ROOT
+from tests.helpers.jupyterlab import ROOT, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -47,7 +47,7 @@ def drive(widget, action, milliseconds=30_000):
     words, before = widget.locator(".ak-status").text_content(), picture(widget)
     action()
     handle = widget.element_handle()
-    widget.page.wait_for_function(CHANGED, arg=[handle, ".ak-status", words], timeout=milliseconds)
+    wait_until(widget.page, CHANGED, [handle, ".ak-status", words], milliseconds)
     assert picture(widget) != before, "the words changed, but the picture did not"
 
 
@@ -87,7 +87,7 @@ def press_every_button(widget):
         before = form.locator(".ak-status").first.text_content()
         button.click()
         handle = form.element_handle()
-        widget.page.wait_for_function(CHANGED, arg=[handle, ".ak-status", before], timeout=30_000)
+        wait_until(widget.page, CHANGED, [handle, ".ak-status", before])
 
 
 exhaustive = pytest.mark.exhaustive(

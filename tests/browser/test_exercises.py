@@ -6,6 +6,7 @@ import pytest
 
 from course_utils.grading.catalog import exercise
 from course_utils.grading.release import SOLUTIONS
+from tests.helpers.jupyterlab import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -30,8 +31,8 @@ def test_the_self_check_grades_the_skeleton_and_then_the_solution(lab, open_note
     button = panel.locator("button.ak-check")
     button.focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("(root) => root.getAttribute('aria-busy') === 'true'", arg=panel.element_handle())
-    page.wait_for_function(FINISHED, arg=panel.element_handle(), timeout=60_000)
+    wait_until(page, "(root) => root.getAttribute('aria-busy') === 'true'", panel.element_handle())
+    wait_until(page, FINISHED, panel.element_handle())
     assert status.text_content().startswith(f"{task.points} of {task.points} points. Everything is right.")
     assert panel.locator("tr.ak-wrong").count() == 0
     assert button.evaluate("(node) => node === document.activeElement")

@@ -23,7 +23,7 @@ FRONT = ".lm-DockPanel-widget:not(.lm-mod-hidden)"  # what lies in front; other 
 # The one notebook for cells of tests: its kernel imports the course once. It lies where links of the chapters lead.
 SCRATCH = "notebooks/scratch.ipynb"
 
-OPEN = "(path) => jupyterapp.commands.execute('docmanager:open', { path })"
+OPEN = "async (path) => { await jupyterapp.commands.execute('docmanager:open', { path }); }"
 # What lies in front of the page is this file.
 IN_FRONT = "(path) => window.jupyterapp?.shell.currentWidget?.context?.path === path"
 # Runs all cells of the notebook in front and returns its content afterwards. Waiting for an "idle" indicator instead
@@ -56,9 +56,14 @@ CLOSE_OTHERS = """async (kept) => {
 }"""
 
 
+def wait_until(page, condition: str, arg: object = None, milliseconds: int = 60_000) -> None:
+    """Returns once the JavaScript function `condition` says yes to `arg`, or raises Playwright's TimeoutError."""
+    page.wait_for_function(condition, arg=arg, timeout=milliseconds, polling=50)  # by default it is every frame
+
+
 def wait_until_in_front(page, path: str) -> None:
     """Returns once the page shows this file, by whatever way it was opened."""
-    page.wait_for_function(IN_FRONT, arg=path)
+    wait_until(page, IN_FRONT, path)
 
 
 class NotebookPage:
@@ -153,10 +158,9 @@ def new_page(browser, lab: Lab):
     """A page that shows JupyterLab, with nothing open but the scratch notebook."""
     page = browser.new_page(viewport=SIZE)
     page.set_default_timeout(60_000)
-    page.goto(f"{lab.url}/lab?reset")
-    page.wait_for_function("window.jupyterapp?.shell.currentWidget")
     nbformat.write(_notebook([]), lab.folder / SCRATCH)
-    open_file(page, SCRATCH)
+    page.goto(f"{lab.url}/lab/tree/{SCRATCH}?reset")
+    wait_until_in_front(page, SCRATCH)
     return page
 
 
