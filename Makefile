@@ -23,14 +23,10 @@ REPOSITORY ?= $(GITHUB_REPOSITORY)
 
 BIN    := .venv/bin
 STAMP  := .venv/.installed
-# INSTALLED=1 takes the packages that $(PYTHON) has, and installs nothing.
-ifdef INSTALLED
-PYTHON_HERE := $(PYTHON)
-else
-PYTHON_HERE := $(BIN)/python
-READY       := $(STAMP)
-endif
-PYTEST := $(PYTHON_HERE) -m pytest$(if $(EXHAUSTIVE), --exhaustive)
+# What the tests run with. INSTALLED=1 takes the packages that $(PYTHON) has, and installs nothing.
+RUN    := $(if $(INSTALLED),$(PYTHON),$(BIN)/python)
+READY  := $(if $(INSTALLED),,$(STAMP))
+PYTEST := $(RUN) -m pytest
 NBVAL  := --nbval-lax --nbval-current-env --nbval-cell-timeout=300 --dist loadfile notebooks
 # JupyterLab's defaults for this course: no pop-up that asks about news.
 export JUPYTER_CONFIG_PATH := $(CURDIR)/course_utils/jupyter
@@ -47,38 +43,39 @@ lab: $(STAMP)
 
 # $(call timed,NAME,COMMANDS): stops at the first command that fails, and notes how long they took.
 timed = @start=$$(date +%s); trap 'echo "$(1) $$(($$(date +%s) - start)) s" >> build/times' EXIT; set -e; $(2)
+# $(call parts,FLAGS): runs all parts of the proof, also when one fails, and says how long each took.
+parts = @mkdir -p build; rm -f build/times; start=$$(date +%s); \
+    $(MAKE) --no-print-directory --keep-going $(1) $(PARTS:%=test-%); status=$$?; \
+    echo; cat build/times; echo "all $$(($$(date +%s) - start)) s"; exit $$status
 
-test: $(STAMP)
-	@mkdir -p build && rm -f build/times
+test: $(READY)
 	@echo "$(PARTS): side by side; each prints its output when it is done."
-	$(call timed,all,$(MAKE) --no-print-directory --keep-going --jobs --output-sync=target $(PARTS:%=test-%)); \
-	    sort build/times
+	$(call parts,--jobs --output-sync=target)
+
+# One part after the other: the chapters' time limits in JupyterLab hold for a machine that does nothing else.
+test-all: $(READY)
+	$(call parts,--jobs=1 EXHAUSTIVE=--exhaustive)
 
 # One thread of PyTorch in each process: the processes are as many as the cores.
-test-%: export OMP_NUM_THREADS = 1
+$(PARTS:%=test-%): export OMP_NUM_THREADS = 1
 
 test-lint:
-	$(call timed,lint,$(BIN)/ruff check .; $(BIN)/ruff format --check .)
+	$(call timed,lint,$(RUN) -m ruff check .; $(RUN) -m ruff format --check .)
 
 test-tests:
-	$(call timed,tests,$(PYTEST) -n $(JOBS) --dist worksteal tests --ignore tests/browser --ignore tests/site)
+	$(call timed,tests,$(PYTEST) $(EXHAUSTIVE) -n $(JOBS) --dist worksteal tests --ignore tests/browser --ignore tests/site)
 
 test-browser:
-	$(call timed,browser,$(PYTEST) tests/browser)
+	$(call timed,browser,$(PYTEST) $(EXHAUSTIVE) tests/browser)
 
 # The site shows what nbval has just run.
 test-site:
 	$(call timed,notebooks,$(PYTEST) -n $(JOBS) -p tests.helpers.keep_outputs $(NBVAL))
-	$(call timed,site,$(PYTEST) tests/site)
-
-# One part after the other: the chapters' time limits in JupyterLab hold for a machine that does nothing else.
-test-all: $(STAMP)
-	@mkdir -p build && rm -f build/times
-	$(call timed,all,$(MAKE) --no-print-directory --keep-going $(PARTS:%=test-%) EXHAUSTIVE=1); sort build/times
+	$(call timed,site,$(PYTEST) $(EXHAUSTIVE) tests/site)
 
 # A chapter that is run as a test must not count as read: its progress goes to build/.
 test-gpu: $(READY)
-	@mkdir -p build && rm -f build/times
+	@mkdir -p build; rm -f build/times
 	$(call timed,tests,$(PYTEST) -n 10 --dist worksteal -m gpu tests)
 	$(call timed,notebooks,XDG_DATA_HOME=$(CURDIR)/build/test-data $(PYTEST) -n $(JOBS) $(NBVAL))
 	@cat build/times
