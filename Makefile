@@ -108,7 +108,7 @@ badges: $(STAMP)
 	$(BIN)/python -m course_utils.site badges --repository "$(REPOSITORY)"
 
 # With an NVIDIA driver: PyTorch's GPU build from PyPI, and CuPy. Without one: PyTorch's CPU build from its own index, if
-# that answers within a few seconds; otherwise pip takes what its usual indexes have.
+# that answers within a few seconds; otherwise pip takes what its usual indexes have. Python compiles what it imports.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "The course needs Python 3.11 or newer; %s is %d.%d. Try: make PYTHON=python3.12" % (sys.executable, v[0], v[1]))'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
@@ -118,5 +118,5 @@ $(STAMP): pyproject.toml constraints.txt
 	elif timeout 8 $(BIN)/python -c 'import urllib.request as u; u.urlopen("https://download.pytorch.org/whl/cpu/torch/", timeout=4)' 2>/dev/null; \
 	then index="--extra-index-url https://download.pytorch.org/whl/cpu"; fi; \
 	echo "Installing the course into .venv (extras: $$extras). The first time takes some minutes and 2.4 GB; nothing is printed meanwhile."; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$index -c constraints.txt -e ".[$$extras]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $$index -c constraints.txt -e ".[$$extras]"
 	@touch $@
