@@ -40,6 +40,20 @@ class Measurement:
     command: str
     rows: list[Row]
 
+    def select(self, **columns: object) -> list[Row]:
+        """The rows that have these values in these columns, such as `select(part="ladder", head_dim=64)`, in their order.
+
+        A list without rows is no error: what a machine could not run has no row.
+
+        Raises:
+            KeyError: no row has such a column; the message names those that there are.
+        """
+        there = dict.fromkeys(key for row in self.rows for key in row)
+        for column in columns:
+            if column not in there:
+                raise KeyError(f"{self.name} has no column {column!r}; it has {', '.join(there)}")
+        return [row for row in self.rows if all(key in row and row[key] == value for key, value in columns.items())]
+
 
 def collect(name: str, rows: list[Row], command: str) -> Measurement:
     """Label rows that were just measured with this machine's GPU, versions and today's date.
