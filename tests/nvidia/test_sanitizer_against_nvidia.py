@@ -11,7 +11,7 @@ from course_utils.nvidia import validation
 from course_utils.nvidia.measure import sanitizer_cases
 from course_utils.nvidia.validation import SANITIZER, Verdict
 
-PAGE = Path(__file__).parent.parent / "docs" / "validation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "validation.md"
 
 
 @pytest.fixture(scope="module")
