@@ -8,13 +8,15 @@ a test.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from tqdm import tqdm
 
 from course_utils import measured
+from course_utils.emulator.sanitizer import Finding
+from course_utils.launches import Launch
 from course_utils.measured import Measurement, Row
 from course_utils.nvidia.comparison import emulated_findings
 from course_utils.nvidia.figures import FIGURES, emulated_figures, ncu_figures
@@ -257,12 +259,12 @@ class Verdict(NamedTuple):
         return set(sum(self.ours, ())) == set(sum(self.nvidias, ())) and bool(self.nvidias or not self.failure)
 
 
-def verdicts(recorded: list[Row]) -> list[Verdict]:
-    """One per launch and tool that was recorded; the emulator runs every launch."""
+def verdicts(recorded: list[Row], findings: Callable[[Launch], list[Finding]] = emulated_findings) -> list[Verdict]:
+    """One per launch and tool that was recorded. findings: what the emulator finds in a launch."""
     rows = {(row["name"], row["state"], row["tool"]): row for row in recorded}
     result = []
     for case in tqdm(sanitizer_cases(), desc="emulator", leave=False):
-        found = emulated_findings(case.launch)
+        found = findings(case.launch)
         for tool in case.tools:
             if row := rows.get((case.name, case.state, tool)):
                 ours = _lines((f.line, f.other_line) for f in found if f.tool == tool)
