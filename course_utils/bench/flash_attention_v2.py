@@ -21,6 +21,7 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 from course_utils import costs, reference, timing
 from course_utils.bench.timed import (
     Function,
+    all_parts,
     backward_pass,
     columns,
     compile_ahead,
@@ -55,16 +56,18 @@ Shape = tuple[int, int, int, int]  # B, H, L, d
 def flash_v2_chapter() -> list[Row]:
     """Every figure of chapter 03."""
     compile_all()
-    return [
-        *by_length(),
-        *ladder(),
-        *tuning(),
-        *short_lengths(),
-        *time_and_memory(),
-        *recompute_or_store(),
-        *training_block(),
-        *gradient_underflow(),
-    ]
+    return all_parts(
+        (
+            by_length,
+            ladder,
+            tuning,
+            short_lengths,
+            time_and_memory,
+            recompute_or_store,
+            training_block,
+            gradient_underflow,
+        )
+    )
 
 
 def compile_all(device: str = "cuda") -> None:

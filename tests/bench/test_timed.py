@@ -1,13 +1,42 @@
 """What every chapter's benchmarks share: a wrong kernel is not timed, and what does not fit is left out."""
 
+import inspect
 from pathlib import Path
 
 import pytest
 import torch
 
-from course_utils.bench import timed
+from course_utils.bench import deepseek_sparse, flash_attention_v2, sparse_patterns, timed
 from course_utils.toolchain.nvrtc import ARCHITECTURES, compile_kernel
 from course_utils.toolchain.source import read_kernel
+
+
+def public_parts(chapter) -> list[str]:
+    """The functions of a chapter's module that return rows, but the one that returns all of them."""
+    functions = {
+        name: function
+        for name, function in vars(chapter).items()
+        if inspect.isfunction(function) and function.__module__ == chapter.__name__ and not name.startswith("_")
+    }
+    rows = [name for name, function in functions.items() if function.__annotations__.get("return") == "list[Row]"]
+    return [name for name in rows if not name.endswith("_chapter")]
+
+
+@pytest.mark.parametrize(
+    ("chapter", "measure"),
+    [
+        (flash_attention_v2, flash_attention_v2.flash_v2_chapter),
+        (sparse_patterns, sparse_patterns.sparse_chapter),
+        (deepseek_sparse, deepseek_sparse.deepseek_chapter),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_chapter_measures_every_one_of_its_parts(chapter, measure, monkeypatch):
+    names = public_parts(chapter)
+    monkeypatch.setattr(chapter, "compile_all", lambda: None)
+    for name in names:
+        monkeypatch.setattr(chapter, name, lambda name=name: [{"part": name}])
+    assert len(names) > 5 and {row["part"] for row in measure()} == set(names)
 
 
 def test_lengths_that_do_not_fit_the_gpu_are_left_out(monkeypatch, capsys):
