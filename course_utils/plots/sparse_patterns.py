@@ -18,8 +18,8 @@ from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERM
 def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Milliseconds against the sequence length: a panel per kernel, a line per pattern, dense attention dashed.
 
-    rows: the part "scaling" of `bench.sparse_patterns`; those without a kernel are of dense attention. A pattern is drawn with
-    the kernel that it has at its greatest length.
+    rows: the part "scaling" of `bench.sparse_patterns`; those without a kernel are of dense attention. A pattern is
+    drawn with the kernel that it has at its greatest length.
     """
     kernel_of = {row["pattern"]: row.get("kernel") for row in sorted(rows, key=lambda row: row["length"])}
     kernels = list(dict.fromkeys(kernel for kernel in kernel_of.values() if kernel))
