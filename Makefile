@@ -27,14 +27,13 @@ STAMP  := .venv/.installed
 RUN    := $(if $(INSTALLED),$(PYTHON),$(BIN)/python)
 READY  := $(if $(INSTALLED),,$(STAMP))
 PYTEST := $(RUN) -m pytest
-NBVAL  := --nbval-lax --nbval-current-env --nbval-cell-timeout=300 --dist loadfile notebooks
+NBVAL  := --nbval-lax --nbval-current-env --nbval-cell-timeout=300 notebooks
 # JupyterLab's defaults for this course: no pop-up that asks about news.
 export JUPYTER_CONFIG_PATH := $(CURDIR)/course_utils/jupyter
 # A container's only user is root, and JupyterLab asks root to say so.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-# The parts of `make test`. They run side by side; each prints its output when it is done.
-PARTS := lint tests browser site
+PARTS := lint tests notebooks site browser
 .PHONY: lab test test-all test-gpu mutants format bench exercises classroom release site badges $(PARTS:%=test-%)
 .DELETE_ON_ERROR:
 
@@ -43,21 +42,22 @@ lab: $(STAMP)
 
 # $(call timed,NAME,COMMANDS): stops at the first command that fails, and notes how long they took.
 timed = @start=$$(date +%s); trap 'echo "$(1) $$(($$(date +%s) - start)) s" >> build/times' EXIT; set -e; $(2)
-# $(call parts,FLAGS): runs all parts of the proof, also when one fails, and says how long each took.
-parts = @mkdir -p build; rm -f build/times; start=$$(date +%s); \
-    $(MAKE) --no-print-directory --keep-going $(1) $(PARTS:%=test-%); status=$$?; \
+# $(call parts,MORE,FLAGS): runs the parts, also when one fails.
+parts = $(MAKE) --no-print-directory --keep-going $(2) $(1:%=test-%)
+# $(call proof,COMMAND): runs it, and says how long each part took.
+proof = @mkdir -p build; rm -f build/times; start=$$(date +%s); status=0; $(1) || status=$$?; \
     echo; cat build/times; echo "all $$(($$(date +%s) - start)) s"; exit $$status
 
+# Two lanes side by side: the tests, whose dots show how far they are, and what is read and clicked.
 test: $(READY)
-	@echo "$(PARTS): side by side; each prints its output when it is done."
-	$(call parts,--jobs --output-sync=target)
+	$(call proof,$(call parts,lint tests read-and-clicked,--jobs))
 
 # One part after the other: the chapters' time limits in JupyterLab hold for a machine that does nothing else.
 test-all: $(READY)
-	$(call parts,--jobs=1 EXHAUSTIVE=--exhaustive)
+	$(call proof,$(call parts,$(PARTS),--jobs=1 EXHAUSTIVE=--exhaustive))
 
 # One thread of PyTorch in each process: the processes are as many as the cores.
-$(PARTS:%=test-%): export OMP_NUM_THREADS = 1
+test-%: export OMP_NUM_THREADS = 1
 
 test-lint:
 	$(call timed,lint,$(RUN) -m ruff check .; $(RUN) -m ruff format --check .)
@@ -65,19 +65,26 @@ test-lint:
 test-tests:
 	$(call timed,tests,$(PYTEST) $(EXHAUSTIVE) -n $(JOBS) --dist worksteal tests --ignore tests/browser --ignore tests/site)
 
-test-browser:
-	$(call timed,browser,$(PYTEST) $(EXHAUSTIVE) tests/browser)
+test-notebooks:
+	$(call timed,notebooks,$(PYTEST) -p tests.helpers.keep_outputs $(NBVAL))
 
 # The site shows what nbval has just run.
 test-site:
-	$(call timed,notebooks,$(PYTEST) -n $(JOBS) -p tests.helpers.keep_outputs $(NBVAL))
 	$(call timed,site,$(PYTEST) $(EXHAUSTIVE) tests/site)
+
+test-browser:
+	$(call timed,browser,$(PYTEST) $(EXHAUSTIVE) tests/browser)
+
+# Prints when it is done, so that it does not stand between the dots of the tests.
+test-read-and-clicked:
+	@$(call parts,notebooks site browser,--jobs=1) > build/read-and-clicked.log 2>&1; status=$$?; \
+	    cat build/read-and-clicked.log; exit $$status
 
 # A chapter that is run as a test must not count as read: its progress goes to build/.
 test-gpu: $(READY)
 	@mkdir -p build; rm -f build/times
 	$(call timed,tests,$(PYTEST) -n 10 --dist worksteal -m gpu tests)
-	$(call timed,notebooks,XDG_DATA_HOME=$(CURDIR)/build/test-data $(PYTEST) -n $(JOBS) $(NBVAL))
+	$(call timed,notebooks,XDG_DATA_HOME=$(CURDIR)/build/test-data $(PYTEST) -n $(JOBS) --dist loadfile $(NBVAL))
 	@cat build/times
 
 mutants: $(STAMP)
