@@ -219,7 +219,7 @@ def tile_shared_bytes(
 class DeepSeekDims(NamedTuple):
     """Sizes of one attention layer of DeepSeek-V3.2, by the names and with the figures of its published configuration.
 
-    `operators.deepseek_weights.DeepSeekConfig` has the same names, and serves wherever a function here takes `config`.
+    `course_utils.operators.DeepSeekConfig` has the same names, and serves wherever a function here takes `config`.
     """
 
     dim: int = 7168

@@ -43,6 +43,7 @@ __all__ = [
     "KernelSource",
     "LaunchError",
     "RawModule",
+    "compiled",
     "read_kernel",
     "shared_memory_limit",
 ]
@@ -107,9 +108,15 @@ class RawModule:
         self.name_expressions = tuple(name_expressions or ())
         self.name = source_name(code)
         self._kernels = find_kernels(code)
+        self._found: dict[str, Kernel] = {}
 
     def get_function(self, name: str) -> Kernel:
         """The kernel of that name, or of that name expression. Raises LookupError, which lists those there are."""
+        if name not in self._found:
+            self._found[name] = self._find(name)
+        return self._found[name]
+
+    def _find(self, name: str) -> Kernel:
         base = re.match(r"\s*([\w:]*)", name)
         function = self._kernels.get(base[1].split("::")[-1] if base else name)
         if (
@@ -197,6 +204,15 @@ class RawModule:
             log = str(error)
             raise CompileError(f"{self.name} did not compile for the GPU:\n{log}", log) from None
         return module
+
+
+@functools.cache
+def compiled(path: str, options: tuple[str, ...] = ()) -> RawModule:
+    """The module of a kernel file, for `read_kernel`, with these options: made once, then looked up.
+
+    It is compiled at its first launch. A file that changes afterwards is not read again in this process.
+    """
+    return RawModule(code=read_kernel(path), options=options)
 
 
 class Kernel:

@@ -18,7 +18,7 @@ from pygments.lexers import CudaLexer
 
 from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.launch import settings
-from course_utils.report_pages import FRAME
+from course_utils.emulator.pages import FRAME
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
 from course_utils.toolchain.source import read_kernel, source_name
 
@@ -84,6 +84,7 @@ def passage(name: str, start: str, end: str | None = None) -> DisplayHandle | No
 
 def difference(before: str, after: str, context: int = 2, skip_header: bool = False) -> DisplayHandle | None:
     """Shows in which lines two kernels differ, as `diff -u` does: "-" lines are only in `before`, "+" only in `after`.
+    The page has each line's number in either kernel ahead of it.
 
     before, after: what `read_kernel` returns, or any text; context: equal lines shown around each change; skip_header:
     leave out the comments at the heads of the files. Raises ValueError if the texts are equal, as after a `replace`
@@ -103,13 +104,28 @@ def difference(before: str, after: str, context: int = 2, skip_header: bool = Fa
 
     lines = [re.sub(r"^@@ -(\d+)(\S*) \+(\d+)", in_the_file, line) for line in lines]
     looks = {"-": "background: #ffe3e0", "+": "background: #dcf3de", "@": "color: #4a4a4a", " ": ""}
-    body = "".join(f'<div style="{looks[line[0]]}">{html.escape(line)}</div>' for line in lines[2:])
-    caption = html.escape(" → ".join(dict.fromkeys(names)))
-    mono = (
-        "font-family: ui-monospace, monospace; white-space: pre; line-height: 1.35; width: max-content; min-width: 100%"
+    number = '<span style="color: #595959; user-select: none">{:>4} {:>4} </span>'
+    body = "".join(
+        f'<div style="{looks[line[0]]}">{number.format(old, new)}{html.escape(line)}</div>'
+        for line, old, new in _numbered(lines[2:])
     )
+    caption = html.escape(" → ".join(dict.fromkeys(names)))
+    mono = "font: 90%/1.35 ui-monospace, monospace; white-space: pre; width: max-content; min-width: 100%"
     page = f'<div style="{FRAME}">{_CAPTION.format(caption)}<div style="{mono}">{body}</div></div>'
     return display({"text/html": page, "text/plain": "\n".join(lines)}, raw=True)
+
+
+def _numbered(lines: Sequence[str]) -> Iterator[tuple[str, int | str, int | str]]:
+    """The lines of a diff's hunks, each with its number in the text before and in the text after; "" if it has none."""
+    old = new = 0
+    for line in lines:
+        if place := re.match(r"@@ -(\d+)\S* \+(\d+)", line):
+            old, new = int(place[1]), int(place[2])
+            yield line, "", ""
+        else:
+            yield line, old if line[0] != "+" else "", new if line[0] != "-" else ""
+            old += line[0] != "+"
+            new += line[0] != "-"
 
 
 def _header_lines(text: Sequence[str]) -> int:
@@ -118,9 +134,12 @@ def _header_lines(text: Sequence[str]) -> int:
 
 
 def mistake(broken: BrokenKernel) -> DisplayHandle | None:
-    """Shows what turns a right kernel (-) into the broken one (+), if each has a file of its own."""
+    """Shows what turns a right kernel (-) into the broken one (+), if these are two kernels and not one with an option.
+
+    The lines that the sanitizer names in the broken one are those of the second column.
+    """
     right, wrong = (read_kernel(launch.source) for launch in (broken.mended(), broken.launch()))
-    return difference(right, wrong, context=0, skip_header=True)
+    return difference(right, wrong, context=3)  # as in the .diff file
 
 
 def _cell(value: Any) -> str:

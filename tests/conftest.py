@@ -71,13 +71,30 @@ def device(request) -> torch.device:
     return torch.device(request.param)
 
 
-@pytest.fixture(params=COMPILERS)
+def use_compiler(name, monkeypatch):
+    """Chooses a compiler as a user chooses it, for one test."""
+    monkeypatch.setenv("COURSE_EMULATOR_CXX", name)
+    find_compiler.cache_clear()
+    yield name
+    find_compiler.cache_clear()
+
+
+SECOND = pytest.mark.exhaustive(
+    "a compiler that this machine does not take by itself; what the compilers do differently is tested with "
+    "`each_compiler`"
+)
+
+
+@pytest.fixture(params=[*COMPILERS[:1], *(pytest.param(name, marks=SECOND) for name in COMPILERS[1:])])
 def compiler(request, monkeypatch):
-    """Each compiler in turn, chosen as a user chooses it."""
-    monkeypatch.setenv("COURSE_EMULATOR_CXX", request.param)
-    find_compiler.cache_clear()
-    yield request.param
-    find_compiler.cache_clear()
+    """The compiler that this machine takes by itself; with --exhaustive each one in turn."""
+    yield from use_compiler(request.param, monkeypatch)
+
+
+@pytest.fixture(params=COMPILERS)
+def each_compiler(request, monkeypatch):
+    """Each compiler in turn: for a test of what they do differently, the flags and the headers' own cases."""
+    yield from use_compiler(request.param, monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -32,8 +32,7 @@ from course_utils.bench.deepseek_sparse import (
 from course_utils.commands import bench
 from course_utils.costs import DeepSeekDims
 from course_utils.cuda import RawModule
-from course_utils.operators import mla
-from course_utils.operators.deepseek_weights import DeepSeekConfig
+from course_utils.operators import DeepSeekConfig, mla
 
 SMALL = DeepSeekDims(
     n_heads=3, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=64, v_head_dim=32, index_n_heads=3

@@ -301,6 +301,21 @@ def test_allowed_error_is_the_floor_or_twice_that_of_torch(dtype, floor):
     assert checks.error_report(output, expected + 10, output, factor=3).allowed == 30
 
 
+def test_the_worst_run_of_torch_counts_and_no_more_are_made_than_it_takes():
+    expected, output, taken = torch.full((1, 1, 2, 2), 10.0, dtype=torch.float64), torch.zeros(1, 1, 2, 2), []
+
+    def runs(*errors):
+        for error in errors:
+            taken.append(error)
+            yield (expected - error).float()
+
+    enough = checks.error_report(output, expected, runs(1, 6, 2, 7))
+    assert enough.passed and (enough.allowed, enough.torch_error, taken) == (12, 6, [1, 6])
+    taken.clear()
+    too_far = checks.error_report(output, expected, runs(1, 4, 2))
+    assert not too_far.passed and (too_far.allowed, too_far.torch_error, taken) == (8, 4, [1, 4, 2])
+
+
 def test_report_is_one_line_with_all_figures():
     report = checks.error_report(torch.ones(1, 1, 1, 2), torch.zeros(1, 1, 1, 2, dtype=torch.float64), name="dk")
     assert (

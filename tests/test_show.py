@@ -1,5 +1,6 @@
 """What a chapter puts on the page: passages of kernels, predictions."""
 
+import html
 import re
 
 import pytest
@@ -78,9 +79,11 @@ def test_difference_skips_the_headers_and_keeps_the_line_numbers_of_the_files(mo
 def test_mistake_shows_the_lines_that_a_finding_names(monkeypatch):
     shown = []
     monkeypatch.setattr(show, "display", lambda data, raw: shown.append(data))
-    broken = BROKEN["no_zero_fill"]
+    broken = BROKEN["half_accumulation"]  # of several hunks, and with a line more than the right kernel from line 11 on
     show.mistake(broken)
-    added = [line[1:] for line in shown[0]["text/plain"].splitlines()[2:] if line.startswith("+")]
-    lines = show.read_kernel(broken.launch().source).splitlines()
-    number = int(re.search(r"\+(\d+)", shown[0]["text/plain"].splitlines()[2])[1])
-    assert lines[number - 1 : number - 1 + len(added)] == added
+    numbered = re.findall(r"<span [^>]*>(.{4}) (.{4}) </span>([-+ ])(.*?)</div>", shown[0]["text/html"])
+    assert [kind for *_, kind, _ in numbered].count("+") == 5
+    right, wrong = (show.read_kernel(launch.source).splitlines() for launch in (broken.mended(), broken.launch()))
+    for old, new, kind, line in numbered:
+        assert old.strip() == "" if kind == "+" else right[int(old) - 1] == html.unescape(line)
+        assert new.strip() == "" if kind == "-" else wrong[int(new) - 1] == html.unescape(line)

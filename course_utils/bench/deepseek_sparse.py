@@ -27,11 +27,10 @@ from course_utils.bench.gpu import Function, sdpa
 from course_utils.bench.sparse_patterns import that_run
 from course_utils.costs import TOP_K, V3_2, DeepSeekDims
 from course_utils.measured import Row
-from course_utils.operators import indexer, mla
+from course_utils.operators import DeepSeekConfig, DeepSeekWeights, indexer, mla
 from course_utils.operators.deepseek import deepseek_mla, deepseek_sparse_attention
-from course_utils.operators.deepseek_weights import DeepSeekConfig, DeepSeekWeights
 from course_utils.operators.indexer import indexer_forward, quantize_e4m3
-from course_utils.operators.inputs import takes_wgmma
+from course_utils.operators.tensor_core import takes_wgmma
 from course_utils.operators.topk import select_topk
 
 CORE, CORE_PORTABLE, CORE_TORCH = "sparse_mla", "sparse_mla, mma.sync", "torch, gather and einsum"

@@ -32,7 +32,7 @@ from course_utils.bench.gpu import Function, backward_pass, require_close, sdpa
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.measured import Row
 from course_utils.operators import flash_v2, sparse
-from course_utils.operators.inputs import fitting
+from course_utils.operators.prepare import fitting
 from course_utils.operators.sparse import sparse_attention
 from course_utils.patterns import BlockLists, Pattern, Ranges
 from course_utils.patterns.pattern import range_pattern

@@ -7,6 +7,7 @@
     launch.py      the worker process              report.py       and to an exception
     tracing.py     sanitize() and profile()        trace_results.py what a watched launch leaves
     sanitizer.py   findings                        profiler.py     counters per source line
+    pages.py       both of them in a notebook
 
 A launch that fails raises `course_utils.cuda.KernelError` in the calling process, which goes on. What the emulator
 does not imitate: the order in which a GPU runs threads between barriers (here: one after the other), the last bits of
@@ -15,11 +16,20 @@ __nanosleep(): a loop of plain reads goes on for ever. Its device presents itsel
 per block. A worker is a process like any other, not a sandbox: a kernel can do what its user can.
 
 Inside `sanitize()` or `profile()` a launch runs a second build of the kernel, which the compiler has instrumented: each
-memory access calls runtime/trace.cpp. races.cpp looks for hazards, counters.cpp counts sectors and bank conflicts.
+memory access calls runtime/trace.cpp. races.cpp looks for hazards, counters.cpp counts sectors and bank conflicts. The
+head of runtime/worker.cpp says in which order the runtime's files stand.
 """
 
 from course_utils.emulator.launch import configure
 from course_utils.emulator.module import EmulatedModule
+from course_utils.emulator.pages import counters_page, findings_page, heat_listing
+from course_utils.emulator.profiler import Counters
+from course_utils.emulator.sanitizer import SanitizerReport
 from course_utils.emulator.tracing import profile, sanitize
+
+# The data do not know their pages. An import of either comes through here, so that a notebook always shows them.
+SanitizerReport._repr_html_ = findings_page
+Counters._repr_html_ = counters_page
+Counters.listing = heat_listing
 
 __all__ = ["EmulatedModule", "configure", "profile", "sanitize"]

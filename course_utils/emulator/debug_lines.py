@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,8 @@ class DebugLines:
             dwarf = ELFFile(handle).get_dwarf_info()
             units = list(dwarf.iter_CUs())
             self._rows = sorted(row for unit in units for row in _line_rows(dwarf, unit))
-            self._inlined = [call for unit in units for call in _inlined_calls(dwarf, unit)]
+            inlined = [call for unit in units for call in _inlined_calls(dwarf, unit)]
+        self._inlined = sorted(inlined, key=lambda call: call.high - call.low)  # the innermost first
         self._starts = [row.low for row in self._rows]
 
     def locate(self, address: int) -> tuple[str, int] | None:
@@ -35,9 +37,8 @@ class DebugLines:
         one around it."""
         i = bisect.bisect_right(self._starts, address) - 1
         frames = [self._rows[i]] if i >= 0 else []
-        frames += sorted(self._inlined, key=lambda call: call.high - call.low)
         innermost = None
-        for frame in frames:
+        for frame in itertools.chain(frames, self._inlined):
             if frame.low <= address < frame.high and frame.line and frame.file in self._files:
                 if (frame.file, frame.line) not in self._wrapped:
                     return frame.file, frame.line

@@ -161,7 +161,8 @@ class DeviceMemory:
                 low = array.tensor.data_ptr() + region.shift
                 distance = low - address if address < low else address - (low + array.size)
                 where = "before" if address < low else "past the end of"
-                text = f"{distance:,} bytes {where} {array.label} ({array.size:,} bytes)"
+                how_far = f"{distance:,} byte{'s' if distance != 1 else ''}" if distance else "the first bytes"
+                text = f"{how_far} {where} {array.label} ({array.size:,} bytes)"
                 if nearest is None or abs(distance) < nearest[0]:
                     nearest = (abs(distance), text)
         if nearest and nearest[0] < 64 * GAP:

@@ -1,4 +1,4 @@
-"""What the profiler counted, as data and as text. The pictures of it are in course_utils/report_pages.py."""
+"""What the profiler counted, as data and as text. Its page for a notebook, in pages.py, is unknown here."""
 
 from __future__ import annotations
 
@@ -79,17 +79,6 @@ class Counters:
         return _text(self.rows) + lost
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        from course_utils.report_pages import counters_page
-
-        return counters_page(self)
-
-    def listing(self) -> object:
-        """The kernel's source, each line shaded by what it costs, to display in a notebook."""
-        from course_utils.report_pages import heat_listing
-
-        return heat_listing(self)
 
 
 def _text(rows: Iterable[CounterRow]) -> str:

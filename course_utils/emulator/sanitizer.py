@@ -1,4 +1,4 @@
-"""What the sanitizer found, as data and as text. The pictures of it are in course_utils/report_pages.py."""
+"""What the sanitizer found, as data and as text. Its page for a notebook, in pages.py, is unknown here."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ class Finding:
     """One defect that a launch ran into, found by one of compute-sanitizer's tools (here: our own of that name).
 
     `file`, `line` and `source`: the place and its text (None where unknown). `block` and `thread`: the first to run
-    into it, as (x, y, z); `count`: how often it happened in the launch. For a race, `other_line`, `other_source`,
-    `other_block` and `other_thread` are the other party; None for a finding with one party.
+    into it, as (x, y, z); `count`: how often it happened in the launch. For a race and for threads that wait at
+    different barriers, `other_line`, `other_source`, `other_block` and `other_thread` are the other party; None for a
+    finding with one party.
     """
 
     tool: str
@@ -73,8 +74,3 @@ class SanitizerReport:
         return "\n".join([head, *map(str, self.findings), *lost])
 
     __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        from course_utils.report_pages import findings_page
-
-        return findings_page(self)

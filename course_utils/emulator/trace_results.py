@@ -39,7 +39,9 @@ class RawFinding(ctypes.Structure):
         ("other_block", Dim3),
         ("other_thread", Dim3),
         ("line", ctypes.c_int32),
+        ("other_line", ctypes.c_int32),
         ("file", ctypes.c_char * 256),
+        ("other_file", ctypes.c_char * 256),
         ("message", ctypes.c_char * 400),
     ]
 

@@ -192,8 +192,8 @@ def collect(
 def _finding(
     f: raw.RawFinding, kernel: str, memory: DeviceMemory, locate: Locate, sources: Mapping[str, str]
 ) -> Finding:
-    place = (f.file.decode(errors="replace"), f.line) if f.line else locate(f.place)
-    other = locate(f.other_place) if f.has_other else None
+    place = _place(f.file, f.line, f.place, locate)
+    other = _place(f.other_file, f.other_line, f.other_place, locate) if f.has_other else None
     tool, message = _words(f, memory, other[1] if other else None)
     return Finding(
         tool=tool,
@@ -210,6 +210,11 @@ def _finding(
         other_thread=f.other_thread.as_tuple() if f.has_other else None,
         count=f.count,
     )
+
+
+def _place(file: bytes, line: int, counter: int, locate: Locate) -> tuple[str, int] | None:
+    """(file, line): as the runtime knows them, or where its program counter lies."""
+    return (file.decode(errors="replace"), line) if line else locate(counter)
 
 
 def _text(sources: Mapping[str, str], place: tuple[str, int] | None) -> str | None:

@@ -19,7 +19,14 @@ from pathlib import Path
 
 from course_utils.emulator import ptx
 from course_utils.toolchain.errors import CompileError
-from course_utils.toolchain.source import MACRO, blank_comments, closing, find_kernels, split_outside_brackets
+from course_utils.toolchain.source import (
+    INCLUDE_LINE,
+    MACRO,
+    blank_comments,
+    closing,
+    find_kernels,
+    split_outside_brackets,
+)
 
 
 @dataclass
@@ -167,9 +174,7 @@ def _early_returns(code: str, plain: str) -> list[_Edit]:
 
 def _includes(code: str, search_path: list[Path], result: Translation) -> list[_Edit]:
     edits = []
-    for match in re.finditer(
-        r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', blank_comments(code, strings=False), flags=re.MULTILINE
-    ):
+    for match in INCLUDE_LINE.finditer(blank_comments(code, strings=False)):
         path = next((folder / match[1] for folder in search_path if (folder / match[1]).is_file()), None)
         if path is None:
             continue  # one of the emulator's own headers, or the compiler says what is missing

@@ -12,6 +12,14 @@
     fails = ["peaks"]                               # optional: these parts lose points, and no others
     replace = [["old text, once in the solution", "new text"]]
     cells = { answers = "answers = {}" }            # optional: other source for a cell, by grade_id
+    gate = true                                     # optional: `make test` grades it, too, not only `make test-all`
+
+    [[wrong]]
+    name = "the merge without a maximum"
+    diagnosis = "the weights exp(L_i) are taken without the maximum"
+    regions.3 = '''                                 # in the place of the solution's third region
+        ...
+    '''
 
 The solution itself and the skeleton are examples of every exercise.
 """
@@ -27,13 +35,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from course_utils.grading.catalog import EXERCISE_IDS
-from course_utils.grading.release import SOLUTIONS, release
+from course_utils.grading.release import SOLUTIONS, release, solution_lines
 from course_utils.grading.result import OPEN, WRONG, Result
 from course_utils.grading.submission import Submission, read_submission
 from course_utils.measured import Measurement, caption
 
 KINDS = ("right", "wrong")
-FIELDS = {"name", "diagnosis", "fails", "replace", "file", "cells"}
+KERNELS = {"file", "regions", "replace"}  # the three ways to say what the kernel is; an example takes one at most
+FIELDS = {"name", "diagnosis", "fails", "cells", "gate"} | KERNELS
 
 
 class ExampleError(ValueError):
@@ -46,7 +55,7 @@ class Example:
 
     kind: "solution", "right", "wrong" or "skeleton". kernel, notebook: texts of the files, None where the exercise has
     none. diagnosis: patterns for the name of the main one, any of which will do. fails: the names of exactly the parts
-    that lose their points, None where that is open.
+    that lose their points, None where that is open. gate: whether `make test` grades it.
     """
 
     exercise: str
@@ -56,6 +65,7 @@ class Example:
     notebook: str | None = None
     diagnosis: tuple[str, ...] = ()
     fails: tuple[str, ...] | None = None
+    gate: bool = True
 
     @property
     def right(self) -> bool:
@@ -145,11 +155,15 @@ def _example(exercise_id: str, kind: str, entry: dict, toml: Path, texts: dict[s
         raise ExampleError(f"{where}: got the field {min(unknown)!r}, takes {', '.join(sorted(FIELDS))}")
     if "name" not in entry or (kind == "wrong") != ("diagnosis" in entry):
         raise ExampleError(f"{where}: a right one has a name and no diagnosis, a wrong one has both")
-    if not {"file", "replace", "cells"} & set(entry) or {"file", "replace"} <= set(entry):
-        raise ExampleError(f"{where}: takes one of file and replace, or cells, or both")
+    if not (KERNELS | {"cells"}) & set(entry) or len(KERNELS & set(entry)) > 1:
+        raise ExampleError(f"{where}: takes one of file, regions and replace, or cells, or both")
+    if entry.get("gate", True) is not True:
+        raise ExampleError(f"{where}: gate takes true, got {entry['gate']!r}")
     kernel, notebook = texts[".cu"], texts[".ipynb"]
     if "file" in entry:
         kernel = (toml.parent / entry["file"]).read_text(encoding="utf-8")
+    if "regions" in entry:
+        kernel = _with_regions(kernel or "", entry["regions"], where)
     for old, new in entry.get("replace", ()):
         times = (kernel or "").count(old)
         if times != 1:
@@ -160,7 +174,19 @@ def _example(exercise_id: str, kind: str, entry: dict, toml: Path, texts: dict[s
     fails = tuple(entry["fails"]) if "fails" in entry else None
     names = entry.get("diagnosis", ())
     names = (names,) if isinstance(names, str) else tuple(names)
-    return Example(exercise_id, entry["name"], kind, kernel, notebook, names, fails)
+    return Example(exercise_id, entry["name"], kind, kernel, notebook, names, fails, "gate" in entry)
+
+
+def _with_regions(kernel: str, texts: dict[str, str], where: str) -> str:
+    """The solution's kernel with these texts between the marks of its regions, by their numbers from "1"."""
+    lines, regions = kernel.split("\n"), solution_lines(kernel)
+    numbers = [str(number) for number in range(1, len(regions) + 1)]
+    if unknown := set(texts) - set(numbers):
+        raise ExampleError(f"{where}: got region {min(unknown)!r}, the solution has {', '.join(numbers) or 'none'}")
+    for number, (begin, end) in reversed(list(zip(numbers, regions, strict=True))):
+        if number in texts:
+            lines[begin + 1 : end] = texts[number].rstrip("\n").split("\n")
+    return "\n".join(lines)
 
 
 def _with_cells(notebook: str | None, sources: dict[str, str], where: str) -> str:

@@ -42,6 +42,11 @@ def strip_cuda(text: str, where: str = "kernel.cu") -> str:
     return _strip(text, CUDA, where)
 
 
+def solution_lines(text: str, where: str = "kernel.cu") -> list[tuple[int, int]]:
+    """The two marks of each solution region of a `.cu` file, as lines counted from 0. MarkError names `where`."""
+    return _regions(text, CUDA, where)
+
+
 def strip_python(text: str, where: str = "cell") -> str:
     """A notebook's code cell without its solution. MarkError names `where` and the line."""
     return _strip(text, PYTHON, where)

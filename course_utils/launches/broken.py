@@ -1,7 +1,8 @@
 """The classic mistakes of attention kernels, each beside the kernel that does not make it.
 
-Every `kernels/*/broken/*.cu` is here, and a few mistakes that need no file of their own. Each comes with a launch at
-which it shows, and with the tool that names it:
+Every kernel of `kernels/*/broken` is here, and a few mistakes that need no file of their own: in chapter 00 a mistake
+is an option of a small kernel, in the others a diff that breaks a kernel of the chapter (`read_kernel` applies it).
+Each comes with a launch at which it shows, and with the tool that names it:
 
     with sanitize() as report:
         BROKEN["missing_sync_after_load"].launch().run()
@@ -54,8 +55,8 @@ class BrokenKernel:
 
 
 def _flash_v2(file: str, query_length: int, key_length: int) -> Launch:
-    """A launch of a step of the ladder ("step4_double_buffer"), or of a file made from one ("broken/...", see there):
-    one head, fp16, D = 64."""
+    """A launch of a step of the ladder ("step4_double_buffer"), or of one that a diff breaks ("broken/..."): one head,
+    fp16, D = 64."""
     step = next(step for step in LADDER if step.kernel == _MADE_FROM.get(file, file))
     case = AttentionCase(1, 1, 1, query_length, key_length, 64, False, "normal")
     query, key, value, _ = make_inputs(case, dtype=torch.float16, seed=0)
@@ -114,7 +115,7 @@ def _even_attention() -> list[Tensor]:
 def _flash(
     file: str, inputs: Callable[[], list[Tensor]], *, kernel: str = "forward_plain", is_causal: bool = False
 ) -> Launch:
-    """A launch of forward_plain.cu or forward.cu, or of a file that was made from one."""
+    """A launch of forward_plain.cu or forward.cu, or of one of them that a diff breaks."""
     query, key, value = (tensor.contiguous() for tensor in inputs())
     batch, heads, query_length, d = query.shape
     plain = kernel == "forward_plain"
@@ -378,7 +379,7 @@ def attention_reports(launch: Launch, results: list[Tensor]) -> list[ErrorReport
 
 
 def _of_file(name: str, mended: str, make: Callable[[str], Launch]) -> dict[str, Callable[[], Launch]]:
-    """A mistake with a file of its own, and the file that it was made from."""
+    """A mistake that is a diff, and the kernel that it breaks."""
     return {"launch": partial(make, f"broken/{name}"), "mended": partial(make, mended)}
 
 

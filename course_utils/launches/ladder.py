@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import Kernel, RawModule, read_kernel
+from course_utils.cuda import Kernel, RawModule, compiled, read_kernel
 from course_utils.operators.flash_v2 import FORWARD_TILES
 from course_utils.toolchain.source import KernelSource, with_headers
 
@@ -199,12 +199,14 @@ def _changed(code: str, changes: tuple[tuple[str, str], ...]) -> str:
 
 def build(step: Step, head_dim: int, dtype: torch.dtype) -> Kernel:
     """The kernel of a step, compiled at its first launch. Errors as of `Step.options`."""
-    return _kernel(step.file, step.changes, step.kernel, step.options(head_dim, dtype))
+    options = step.options(head_dim, dtype)
+    module = _compiled_with(step.file, step.changes, options) if step.changes else compiled(step.file, options)
+    return module.get_function(step.kernel)
 
 
 @functools.cache
-def _kernel(file: str, changes: tuple[tuple[str, str], ...], name: str, options: tuple[str, ...]) -> Kernel:
-    return RawModule(code=_source(file, changes), options=options).get_function(name)
+def _compiled_with(file: str, changes: tuple[tuple[str, str], ...], options: tuple[str, ...]) -> RawModule:
+    return RawModule(code=_source(file, changes), options=options)
 
 
 def launch(

@@ -1,7 +1,6 @@
 """The course's attention operators: torch tensors in and out, on the GPU or on the CPU emulator."""
 
 from course_utils.operators.deepseek import deepseek_mla, deepseek_sparse_attention
-from course_utils.operators.deepseek_weights import DeepSeekConfig, DeepSeekWeights
 from course_utils.operators.flash_v2 import flash_attention_v2
 from course_utils.operators.indexer import lightning_indexer, quantize_e4m3
 from course_utils.operators.minimal import flash_attention_minimal
@@ -15,6 +14,7 @@ from course_utils.operators.sparse import (
     sparse_attention,
 )
 from course_utils.operators.topk import select_topk
+from course_utils.reference import DeepSeekConfig, DeepSeekWeights
 
 __all__ = [
     "DeepSeekConfig",

@@ -2,7 +2,8 @@
 
 Multi-head latent attention (DeepSeek-V3, arXiv 2412.19437 §2.1.1) in its absorbed form, and DeepSeek Sparse Attention
 (DeepSeek-V3.2, arXiv 2512.02556 §2.1) upon it. Projections are matrix products of torch in the dtype of the weights;
-scores, top-k and attention are the course's kernels (kernels/05_deepseek_sparse). One sequence, without a batch axis,
+scores, top-k and attention are the operators beside it, which no other operator may call: `lightning_indexer`,
+`select_topk`, `mla_attention` and `sparse_mla` (kernels/05_deepseek_sparse). One sequence, without a batch axis,
 positions 0 to S - 1. What each step of the layer does is a small function here; shapes in comments use H heads, and
 H_I index heads of d_I numbers.
 """
@@ -12,17 +13,16 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from course_utils.operators.deepseek_weights import DeepSeekWeights
+from course_utils.arguments import check_tensor, flag, integer
 from course_utils.operators.indexer import lightning_indexer, quantize_e4m3, runs_fp8
-from course_utils.operators.inputs import check_count, check_tensor
 from course_utils.operators.mla import mla_attention, sparse_mla
 from course_utils.operators.rope import RopeTable, rope_half_split, rope_interleaved, rope_table
 from course_utils.operators.topk import MAX_K, select_topk
+from course_utils.reference import DeepSeekWeights
 
 EPS = 1e-6  # of both norms
 INDEX_DTYPES = (torch.float8_e4m3fn, torch.bfloat16)
@@ -65,9 +65,8 @@ def deepseek_sparse_attention(
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
     _check(hidden, weights, chunk_size)
-    check_count("top_k", top_k)
-    if not isinstance(return_indices, (bool, np.bool_)):
-        raise TypeError(f"return_indices is {return_indices!r}; it must be True or False")
+    integer("top_k", top_k, 1)
+    flag("return_indices", return_indices)
     if min(top_k, len(hidden)) > MAX_K:
         raise ValueError(f"top_k is {top_k}; with {len(hidden)} tokens it must be at most {MAX_K}")
     top_k, out, indices = min(top_k, len(hidden)), torch.empty_like(hidden), []
@@ -283,4 +282,4 @@ def _check(hidden: Tensor, weights: DeepSeekWeights, chunk_size: int) -> None:
     check_tensor("hidden", hidden, ("S", weights.config.dim), like=("the weights", weights.wq_a))
     if len(hidden) > weights.config.max_seq_len:
         raise ValueError(f"hidden has {len(hidden)} tokens; it must have at most {weights.config.max_seq_len}")
-    check_count("chunk_size", chunk_size)
+    integer("chunk_size", chunk_size, 1)

@@ -6,23 +6,23 @@ and on Hopper, where mma.sync multiplies FP8 as fp16, wgmma.
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.costs import ceil_div
-from course_utils.cuda import RawModule, read_kernel
-from course_utils.operators.flash_v2 import BF16
-from course_utils.operators.inputs import MAX_GRID, check_tensor, dense, padded, takes_wgmma
+from course_utils.arguments import check_tensor
+from course_utils.costs import V3_2, ceil_div
+from course_utils.cuda import RawModule, compiled
+from course_utils.operators.prepare import MAX_GRID, dense, padded
+from course_utils.operators.tensor_core import BF16, takes_wgmma
 
 FOLDER = "05_deepseek_sparse"
 E4M3 = torch.float8_e4m3fn
 E4M3_MAX = 448.0
 AMAX_FLOOR = 1e-4  # a vector of zeros has a scale too
-MAX_HEADS, MAX_DIM = 64, 128
+MAX_HEADS, MAX_DIM = V3_2.index_n_heads, V3_2.index_head_dim
 WARPS = 4
 BLOCK_KEYS = 64 * WARPS
 BLOCK_QUERIES = 64  # at most: then to load the keys takes a few percent of the time
@@ -111,7 +111,7 @@ def indexer_forward(
     q, k = (_padded(tensor.detach(), kernel.dim) for tensor in (q_index, k_index))
     scales = () if q_scale is None else (dense(q_scale.detach()), dense(k_scale.detach()))
     q_start = max(-queries, min(q_start, keys))  # beyond, nothing changes, and t + q_start could overflow
-    _module(kernel.file, kernel.options).get_function(kernel.file)(
+    _module(kernel).get_function(kernel.file)(
         grid(queries, keys),
         (kernel.threads,),
         (q, k, dense(weights.detach()), *scales, logits, *map(np.int32, (queries, keys, heads, q_start))),
@@ -156,7 +156,7 @@ def modules(device: torch.device) -> list[RawModule]:
     variants = [variant(torch.bfloat16, 128, device)]
     if runs_fp8(device):
         variants += {variant(E4M3, 128, device), variant(E4M3, 128, device, hopper=False)}
-    return [_module(kernel.file, kernel.options) for kernel in variants]
+    return [_module(kernel) for kernel in variants]
 
 
 def runs_fp8(device: torch.device) -> bool:
@@ -191,6 +191,5 @@ def _check(
             check_tensor(name, scale, tuple(shape), (torch.float32,), like=like)
 
 
-@functools.cache
-def _module(file: str, options: tuple[str, ...]) -> RawModule:
-    return RawModule(code=read_kernel(f"{FOLDER}/{file}.cu"), options=options)
+def _module(kernel: Variant) -> RawModule:
+    return compiled(f"{FOLDER}/{kernel.file}.cu", kernel.options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +9,18 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import Kernel, RawModule, read_kernel
-from course_utils.operators.inputs import check_inputs, cut, dense, differentiable_once, fitting, for_kernels
+from course_utils.cuda import compiled
+from course_utils.operators.prepare import (
+    attend,
+    check_inputs,
+    dense,
+    differentiable_once,
+    empty_outputs,
+    fitting,
+    save_for_backward,
+)
 
+FORWARD, BACKWARD = (f"02_flash_attention_minimal/{file}.cu" for file in ("forward", "backward"))
 ROWS = 8  # forward.cu: rows of a tile that one thread works on
 
 
@@ -104,10 +112,8 @@ def flash_attention_minimal(
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
     factor = check_inputs(query, key, value, is_causal=is_causal, scale=scale, dtypes=(torch.float32,))
-    *inputs, factor = for_kernels(query, key, value, factor, HEAD_DIMS)
-    out, lse = _FlashAttention.apply(*inputs, bool(is_causal), factor)
-    out = cut(out, query.shape[-1])
-    return (out, lse) if return_lse else out
+    how = {"head_dims": HEAD_DIMS, "return_lse": return_lse}
+    return attend(_FlashAttention, query, key, value, bool(is_causal), factor, **how)
 
 
 class _FlashAttention(torch.autograd.Function):
@@ -118,18 +124,15 @@ class _FlashAttention(torch.autograd.Function):
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float
     ) -> tuple[Tensor, Tensor]:
         batch, heads, query_length, head_dim = query.shape
-        out = torch.empty_like(query)
-        lse = query.new_empty(batch, heads, query_length)
+        out, lse = empty_outputs(query)
         tile = fitting(FORWARD_TILES[head_dim], query.device)
-        _kernel("forward", tile.options)(
+        compiled(FORWARD, tile.options).get_function("forward")(
             (ceil_div(query_length, tile.block_rows), heads, batch),
             (tile.threads,),
             (query, key, value, out, lse, *_scalars(query, key, scale, is_causal)),
             shared_mem=tile.shared_bytes,
         )
-        ctx.save_for_backward(query, key, value, out, lse)
-        ctx.is_causal, ctx.scale = is_causal, scale
-        ctx.mark_non_differentiable(lse)
+        save_for_backward(ctx, (query, key, value, out, lse), scale, is_causal)
         return out, lse
 
     @staticmethod
@@ -145,27 +148,14 @@ class _FlashAttention(torch.autograd.Function):
         key_tiles = ceil_div(key.shape[2], tile.tile), heads, batch
         block, shared = (tile.threads,), tile.shared_bytes
         inputs = query, key, value, grad_out, lse, delta
-        scalars = _scalars(query, key, ctx.scale, ctx.is_causal)
+        scalars = _scalars(query, key, ctx.scale, ctx.mask)
+        kernel = compiled(BACKWARD, tile.options).get_function
 
-        _kernel("backward", tile.options, "backward_delta")(query_tiles, block, (out, grad_out, delta, scalars[0]))
-        _kernel("backward", tile.options, "backward_dk_dv")(
-            key_tiles, block, (*inputs, grad_key, grad_value, *scalars), shared_mem=shared
-        )
-        _kernel("backward", tile.options, "backward_dq")(
-            query_tiles, block, (*inputs, grad_query, *scalars), shared_mem=shared
-        )
+        kernel("backward_delta")(query_tiles, block, (out, grad_out, delta, scalars[0]))
+        kernel("backward_dk_dv")(key_tiles, block, (*inputs, grad_key, grad_value, *scalars), shared_mem=shared)
+        kernel("backward_dq")(query_tiles, block, (*inputs, grad_query, *scalars), shared_mem=shared)
         return grad_query, grad_key, grad_value, None, None
 
 
 def _scalars(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> tuple[np.generic, ...]:
     return np.int32(query.shape[2]), np.int32(key.shape[2]), np.float32(scale), np.int32(is_causal)
-
-
-@functools.cache
-def _kernel(file: str, options: tuple[str, ...], name: str | None = None) -> Kernel:
-    return _module(file, options).get_function(name or file)
-
-
-@functools.cache
-def _module(file: str, options: tuple[str, ...]) -> RawModule:
-    return RawModule(code=read_kernel(f"02_flash_attention_minimal/{file}.cu"), options=options)

@@ -6,33 +6,33 @@ One latent row per token serves all heads: its d numbers are the key, the first 
 
 from __future__ import annotations
 
-import functools
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.costs import ceil_div
-from course_utils.cuda import Kernel, RawModule, read_kernel
-from course_utils.operators.flash_v2 import BF16
-from course_utils.operators.inputs import (
+from course_utils.arguments import check_tensor, flag, integer
+from course_utils.costs import V3_2, ceil_div
+from course_utils.cuda import Kernel, RawModule, compiled
+from course_utils.operators.prepare import (
     MAX_GRID,
-    check_count,
-    check_tensor,
     checked_scale,
     cut,
     dense,
     differentiable_once,
+    empty_outputs,
     fitting,
     not_deterministic,
     padded,
     positive_factor,
-    takes_wgmma,
+    save_for_backward,
 )
+from course_utils.operators.tensor_core import BF16, kernel, module, takes_wgmma
 
 FOLDER = "05_deepseek_sparse"
-FULL = 576, 512  # columns of a latent row and of a value in DeepSeek-V2 to V3.2
+# Columns of a latent row and of a value in DeepSeek-V2 to V3.2: 576 and 512.
+FULL = V3_2.kv_lora_rank + V3_2.qk_rope_head_dim, V3_2.kv_lora_rank
 
 
 class LatentTile(NamedTuple):
@@ -131,8 +131,7 @@ def mla_attention(
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
     scale = _checked(query, latent, scale, value_dim)
-    if not isinstance(is_causal, (bool, np.bool_)):
-        raise TypeError(f"is_causal is {is_causal!r}; it must be True or False")
+    flag("is_causal", is_causal)
     if torch.is_grad_enabled() and (query.requires_grad or latent.requires_grad):
         indices = _all_keys(query.shape[0], latent.shape[0], is_causal, query.device)
         return sparse_mla(query, latent, indices, scale=scale, value_dim=value_dim)
@@ -176,9 +175,7 @@ class _SparseMla(torch.autograd.Function):
         ctx: Any, query: Tensor, latent: Tensor, indices: Tensor, scale: float, value_dim: int
     ) -> tuple[Tensor, Tensor]:
         out, lse = sparse_forward(query, latent, indices, scale=scale, value_dim=value_dim)
-        ctx.save_for_backward(query, latent, indices, lse)
-        ctx.scale = scale
-        ctx.mark_non_differentiable(lse)
+        save_for_backward(ctx, (query, latent, indices, lse), scale)
         return out, lse
 
     @staticmethod
@@ -204,8 +201,8 @@ def mla_reprojected(
     value_dim, latent_dim = w_uv.shape[1:]
     sizes = {"D_NOPE": nope_dim, "D_ROPE": q_rope.shape[2], "D_C": latent_dim, "D_V": value_dim, "THREADS": 128}
     out = q_nope.new_empty(queries, heads, value_dim)
-    kernel = _module("mla_reprojected", tuple(f"-D{name}={size}" for name, size in sizes.items()))
-    kernel.get_function("mla_reprojected")(
+    options = tuple(f"-D{name}={size}" for name, size in sizes.items())
+    compiled(f"{FOLDER}/mla_reprojected.cu", options).get_function("mla_reprojected")(
         (heads, queries),
         (sizes["THREADS"],),
         (q_nope, q_rope, c, k_rope, w_uk, w_uv, out, *map(np.int32, (queries, c.shape[0], heads)), np.float32(scale)),
@@ -231,10 +228,11 @@ def dense_forward(
     `mla_attention` takes.
     """
     (queries, heads, _), keys = query.shape, latent.shape[0]
-    out, lse, tile, kernel = _outputs_and_kernel("mla_dense", query, value_dim, hopper)
+    out, lse = empty_outputs(query, value_dim)
+    tile, launch = _tile_and_kernel("mla_dense", query, value_dim, hopper)
     for part, size in _launches(queries):
         seen = keys - queries + part.stop if is_causal else keys  # the part's queries are the last of so many tokens
-        kernel(
+        launch(
             (ceil_div(heads, tile.block_rows), size),
             (tile.threads,),
             (query[part], latent, out[part], lse[part], *map(np.int32, (size, seen, heads)))
@@ -255,9 +253,10 @@ def sparse_forward(
 ) -> tuple[Tensor, Tensor]:
     """The kernel of `sparse_mla`, as `dense_forward` is that of `mla_attention`; indices are int32."""
     queries, heads, _ = query.shape
-    out, lse, tile, kernel = _outputs_and_kernel("sparse_mla", query, value_dim, hopper)
+    out, lse = empty_outputs(query, value_dim)
+    tile, launch = _tile_and_kernel("sparse_mla", query, value_dim, hopper)
     for part, size in _launches(queries):
-        kernel(
+        launch(
             (ceil_div(heads, tile.block_rows), size),
             (tile.threads,),
             (query[part], latent, indices[part], out[part], lse[part])
@@ -276,9 +275,9 @@ def sparse_backward(
     tiles = FEW_HEADS_BACKWARD_TILES if heads <= FEW_HEADS else BACKWARD_TILES
     tile = fitting(tiles[key_dim, value_dim], query.device)
     grad_query, grad_latent = torch.empty_like(query), torch.zeros_like(latent, dtype=torch.float32)
-    kernel = _kernel("sparse_mla_backward", "sparse_mla_backward", tile.options, query.dtype)
+    launch = kernel(f"{FOLDER}/sparse_mla_backward.cu", tile.options, query.dtype, "sparse_mla_backward")
     for part, size in _launches(queries):
-        kernel(
+        launch(
             (ceil_div(heads, tile.block_rows), size),
             (tile.threads,),
             (query[part], latent, indices[part], grad_out[part], lse[part], grad_query[part], grad_latent)
@@ -294,37 +293,26 @@ def _launches(queries: int) -> list[tuple[slice, int]]:
     return [(part, part.stop - part.start) for part in parts]
 
 
-def _outputs_and_kernel(
+def _tile_and_kernel(
     name: str, query: Tensor, value_dim: int, hopper: bool | None
-) -> tuple[Tensor, Tensor, LatentTile | HopperTile, Kernel]:
-    queries, heads, key_dim = query.shape
-    out = query.new_empty(queries, heads, value_dim)
-    lse = query.new_empty(queries, heads, dtype=torch.float32)
+) -> tuple[LatentTile | HopperTile, Kernel]:
+    _, heads, key_dim = query.shape
     if hopper is None:
         hopper = (key_dim, value_dim) == FULL and takes_wgmma(query.device)
     if hopper:
         tile: LatentTile | HopperTile = HopperTile()
-        return out, lse, tile, _kernel("sparse_mla_hopper", f"{name}_hopper", tile.options, query.dtype)
+        return tile, kernel(f"{FOLDER}/sparse_mla_hopper.cu", tile.options, query.dtype, f"{name}_hopper")
     tiles = FEW_HEADS_TILES if heads <= FEW_HEADS else TILES
     tile = fitting(tiles[key_dim, value_dim], query.device)
-    return out, lse, tile, _kernel(name, name, tile.options, query.dtype)
+    return tile, kernel(f"{FOLDER}/{name}.cu", tile.options, query.dtype, name)
 
 
 def modules(device: torch.device) -> list[RawModule]:
     """What the operators launch for DeepSeek-V3.2's sizes on this device, in bf16, to be compiled ahead of time."""
     files = ("mla_dense", TILES), ("sparse_mla", TILES), ("sparse_mla_backward", BACKWARD_TILES)
-    portable = [_module(file, (*fitting(tiles[FULL], device).options, "-DBF16=1")) for file, tiles in files]
-    return portable + ([_module("sparse_mla_hopper", ("-DBF16=1",))] if takes_wgmma(device) else [])
-
-
-@functools.cache
-def _kernel(file: str, name: str, options: tuple[str, ...], dtype: torch.dtype) -> Kernel:
-    return _module(file, (*options, f"-DBF16={BF16[dtype]}")).get_function(name)
-
-
-@functools.cache
-def _module(file: str, options: tuple[str, ...]) -> RawModule:
-    return RawModule(code=read_kernel(f"{FOLDER}/{file}.cu"), options=options)
+    options = [(file, fitting(tiles[FULL], device).options) for file, tiles in files]
+    options += [("sparse_mla_hopper", HopperTile().options)] if takes_wgmma(device) else []
+    return [module(f"{FOLDER}/{file}.cu", of_file, torch.bfloat16) for file, of_file in options]
 
 
 # ---------------------------------------------------------------------------------------------- the inputs
@@ -337,7 +325,7 @@ def _checked(query: Tensor, latent: Tensor, scale: float, value_dim: int) -> flo
     if head_dim > MAX_DIM:
         raise ValueError(f"query has d = {head_dim}; it must be at most {MAX_DIM}")
     check_tensor("latent", latent, ("T", head_dim), like=("query", query))
-    check_count("value_dim", value_dim, min(head_dim, MAX_VALUE_DIM))
+    integer("value_dim", value_dim, 1, min(head_dim, MAX_VALUE_DIM))
     return checked_scale(scale)
 
 

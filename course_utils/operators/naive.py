@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import Kernel, RawModule, read_kernel
-from course_utils.operators.inputs import check_inputs
+from course_utils.cuda import Kernel, compiled
+from course_utils.operators.prepare import check_inputs
 
 TILE = 32  # scores.cu and output.cu: a block makes 32 × 32 elements
 SOFTMAX_THREADS = 256
@@ -55,6 +53,5 @@ def naive_attention(
     return out.to(query.dtype)
 
 
-@functools.cache
 def _kernel(name: str) -> Kernel:
-    return RawModule(code=read_kernel(f"01_attention_basics/{name}.cu")).get_function(name)
+    return compiled(f"01_attention_basics/{name}.cu").get_function(name)

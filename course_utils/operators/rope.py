@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from course_utils.operators.deepseek_weights import DeepSeekConfig
+from course_utils.reference import DeepSeekConfig
 
 
 class RopeTable(NamedTuple):

@@ -17,18 +17,28 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import Kernel, RawModule, read_kernel
-from course_utils.operators import flash_v2
-from course_utils.operators.flash_v2 import BF16, HEAD_DIMS, BackwardTile, ForwardTile
-from course_utils.operators.inputs import (
+from course_utils.cuda import RawModule
+from course_utils.operators.prepare import (
+    attend,
     check_inputs,
-    cut,
     dense,
     differentiable_once,
+    empty_outputs,
     fitting,
-    for_kernels,
-    kernel_scalars,
     not_deterministic,
+    save_for_backward,
+)
+from course_utils.operators.tensor_core import (
+    BACKWARD_TILES,
+    BF16,
+    HEAD_DIMS,
+    BackwardTile,
+    ForwardTile,
+    kernel,
+    kernel_scalars,
+    module,
+    rounded_dq,
+    row_delta,
 )
 from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges
 
@@ -81,9 +91,9 @@ class BlockTile(NamedTuple):
         return 2 * self.head_dim * (self.block + 4 * self.block_cols)
 
 
-# As in flash_v2: the fastest tiles on an H200 first, then smaller ones for GPUs with less shared memory.
+# As in flash_attention_v2: the fastest tiles on an H200 first, then smaller ones for GPUs with less shared memory.
 RANGE_TILES = {64: (RangeTile(64, 128, 128, 4),), 128: (RangeTile(128, 128, 64, 4),)}
-RANGE_BACKWARD_TILES = flash_v2.BACKWARD_TILES
+RANGE_BACKWARD_TILES = BACKWARD_TILES
 BLOCK_TILES = {  # by (head dimension, block)
     (64, 64): (BlockTile(64, 64, 64, 2),),
     (64, 128): (BlockTile(64, 128, 128, 4),),
@@ -156,7 +166,7 @@ def sparse_attention(
         mask = ListMask(pattern.block_lists(*lengths, block=BLOCK, device=device))
     else:
         mask = CsrMask(*_csr(pattern, *lengths, device))
-    return attend(query, key, value, mask, factor, return_lse)
+    return _attend(query, key, value, mask, factor, return_lse)
 
 
 def choose_kernel(
@@ -227,7 +237,7 @@ def range_attention(
     """`sparse_attention` by range.cu. ranges: a Ranges of `course_utils.patterns`, such as `pattern.ranges`."""
     factor = check_inputs(query, key, value, is_causal=False, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa)
     _check_ranges(ranges, query.shape[2], key.shape[2])
-    return attend(query, key, value, RangeMask(ranges), factor, return_lse)
+    return _attend(query, key, value, RangeMask(ranges), factor, return_lse)
 
 
 def block_sparse_attention(
@@ -255,7 +265,7 @@ def block_sparse_attention(
         raise ValueError(f"block_lists has L_q {block_lists.L_q} and L_k {block_lists.L_k}; they must be {wanted}")
     if block_lists.device != device:
         raise ValueError(f"block_lists is on {block_lists.device}; it must be on {device}, like query")
-    return attend(query, key, value, ListMask(block_lists), factor, return_lse)
+    return _attend(query, key, value, ListMask(block_lists), factor, return_lse)
 
 
 def csr_attention(
@@ -282,29 +292,23 @@ def csr_attention(
             "csr_attention has no backward pass: call it under torch.no_grad(), or take sparse_attention or "
             "block_sparse_attention"
         )
-    return attend(query, key, value, CsrMask(indptr, indices), factor, return_lse)
+    return _attend(query, key, value, CsrMask(indptr, indices), factor, return_lse)
 
 
-def attend(
+def _attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, factor: float, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
-    *inputs, scale = for_kernels(query, key, value, factor, HEAD_DIMS)
-    out, lse = _SparseAttention.apply(*inputs, scale, mask)
-    out = cut(out, query.shape[-1])
-    return (out, lse) if return_lse else out
+    return attend(_SparseAttention, query, key, value, mask, factor, head_dims=HEAD_DIMS, return_lse=return_lse)
 
 
 class _SparseAttention(torch.autograd.Function):
     """The kernels of a mask as a differentiable function of dense tensors whose head dimension has a kernel."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, mask: Mask) -> tuple[Tensor, Tensor]:
-        out = torch.empty_like(query)
-        lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor]:
+        out, lse = empty_outputs(query)
         mask.forward(query, key, value, out, lse, kernel_scalars(query, key, scale))
-        ctx.save_for_backward(query, key, value, out, lse)
-        ctx.scale, ctx.mask = scale, mask
-        ctx.mark_non_differentiable(lse)
+        save_for_backward(ctx, (query, key, value, out, lse), scale, mask)
         return out, lse
 
     @staticmethod
@@ -313,12 +317,12 @@ class _SparseAttention(torch.autograd.Function):
         not_deterministic("sparse_attention", "dQ")
         query, key, value, out, lse = ctx.saved_tensors
         grad_out = dense(grad_out)
-        delta = flash_v2.row_delta(out, grad_out)
+        delta = row_delta(out, grad_out)
         dq_sum = torch.zeros_like(query, dtype=torch.float32)
         grad_key, grad_value = torch.empty_like(key), torch.empty_like(value)
         tensors = query, key, value, grad_out, lse, delta, dq_sum, grad_key, grad_value
         ctx.mask.backward(*tensors, kernel_scalars(query, key, ctx.scale))
-        return flash_v2.rounded_dq(dq_sum, ctx.scale, query.dtype), grad_key, grad_value, None, None
+        return rounded_dq(dq_sum, ctx.scale, query.dtype), grad_key, grad_value, None, None
 
 
 # ---------------------------------------------------------------------------------------------- the launches
@@ -336,7 +340,7 @@ class RangeMask(NamedTuple):
         tile = fitting(RANGE_TILES[head_dim], query.device)
         ranges = _numbers(self.ranges, query, key)
         options = *tile.options, f"-DDILATED={int(ranges[-1] > 1)}"
-        _kernel("range", options, query.dtype, "range_forward")(
+        kernel(f"{FOLDER}/range.cu", options, query.dtype, "range_forward")(
             (_class_tiles(query_length, ranges[-1], tile.block_rows), heads, batch),
             (tile.threads,),
             (query, key, value, out, lse, *scalars, *map(np.int32, ranges)),
@@ -348,7 +352,7 @@ class RangeMask(NamedTuple):
         tile = fitting(RANGE_BACKWARD_TILES[head_dim], key.device)
         ranges = _numbers(self.ranges, query, key)
         *tensors, scalars = more
-        _kernel("range_backward", tile.options, key.dtype, "range_dk_dv")(
+        kernel(f"{FOLDER}/range_backward.cu", tile.options, key.dtype, "range_dk_dv")(
             (_class_tiles(key_length, ranges[-1], tile.block_cols), kv_heads, batch),
             (tile.threads,),
             (query, key, *tensors, *scalars, *map(np.int32, ranges)),
@@ -382,8 +386,8 @@ class ListMask(NamedTuple):
         work = _kept(lists, ("work", batch * heads), lambda: work_items(lists, batch * heads))
         parts = query.new_empty(work.parts, batch, heads, lists.block, head_dim, dtype=torch.float32)
         lse_parts = parts.new_empty(parts.shape[:-1])
-        kernel = functools.partial(_kernel, "block_sparse", tile.options, query.dtype)
-        kernel("block_sparse_forward")(
+        kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, query.dtype)
+        kernels.get_function("block_sparse_forward")(
             (len(work.items), heads, batch),
             (tile.threads,),
             (query, key, value, out, lse, work.items, lists.indices, lists.bits_index, lists.bits, parts, lse_parts)
@@ -391,7 +395,7 @@ class ListMask(NamedTuple):
             shared_mem=tile.shared_bytes,
         )
         if work.parts:
-            kernel("merge_parts")(
+            kernels.get_function("merge_parts")(
                 (len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch),
                 (32 * MERGED_ROWS,),
                 (parts, lse_parts, work.split_rows, out, lse, scalars[0]),
@@ -401,7 +405,8 @@ class ListMask(NamedTuple):
         lists, (batch, kv_heads, key_length, head_dim) = self.lists, key.shape
         tile = fitting(BLOCK_BACKWARD_TILES[head_dim, lists.block], key.device)
         *tensors, scalars = more
-        _kernel("block_sparse_backward", (*tile.options, f"-DBLOCK={lists.block}"), key.dtype, "block_sparse_dk_dv")(
+        options = *tile.options, f"-DBLOCK={lists.block}"
+        kernel(f"{FOLDER}/block_sparse_backward.cu", options, key.dtype, "block_sparse_dk_dv")(
             (ceil_div(key_length, lists.block) * lists.block // tile.block_cols, kv_heads, batch),
             (tile.threads,),
             (query, key, *tensors, *lists.by_key(), lists.bits, *scalars),
@@ -417,7 +422,8 @@ class CsrMask(NamedTuple):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
         batch, heads, query_length, head_dim = query.shape
-        _kernel("csr_gather", (f"-DD={head_dim}", f"-DWARPS={CSR_WARPS}"), query.dtype, "csr_gather")(
+        options = f"-DD={head_dim}", f"-DWARPS={CSR_WARPS}"
+        kernel(f"{FOLDER}/csr_gather.cu", options, query.dtype, "csr_gather")(
             (ceil_div(query_length, CSR_WARPS), heads, batch),
             (32 * CSR_WARPS,),
             (query, key, value, out, lse, self.indptr, self.indices, *scalars),
@@ -471,7 +477,6 @@ def work_items(lists: BlockLists, heads: int) -> Work:
 
 def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     """What the operators launch for tensors of this dtype and device, to be compiled ahead of time."""
-    bf16 = f"-DBF16={BF16[dtype]}"
     options = [("csr_gather", (f"-DD={head_dim}", f"-DWARPS={CSR_WARPS}")) for head_dim in HEAD_DIMS]
     options += [
         ("range", (*fitting(tiles, device).options, f"-DDILATED={dilated}"))
@@ -484,17 +489,7 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
         ("block_sparse_backward", (*fitting(tiles, device).options, f"-DBLOCK={block}"))
         for (_, block), tiles in BLOCK_BACKWARD_TILES.items()
     ]
-    return [_module(file, (*of_file, bf16)) for file, of_file in options]
-
-
-@functools.cache
-def _kernel(file: str, options: tuple[str, ...], dtype: torch.dtype, name: str) -> Kernel:
-    return _module(file, (*options, f"-DBF16={BF16[dtype]}")).get_function(name)
-
-
-@functools.cache
-def _module(file: str, options: tuple[str, ...]) -> RawModule:
-    return RawModule(code=read_kernel(f"{FOLDER}/{file}.cu"), options=options)
+    return [module(f"{FOLDER}/{file}.cu", of_file, dtype) for file, of_file in options]
 
 
 Made = TypeVar("Made")

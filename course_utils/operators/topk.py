@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.cuda import Kernel, RawModule, read_kernel
-from course_utils.operators.inputs import check_count, check_tensor, dense
+from course_utils.arguments import check_tensor, integer
+from course_utils.cuda import compiled
+from course_utils.operators.prepare import dense
 
 MAX_K = 2048  # that of DeepSeek-V3.2, and what the tests cover; the kernel has room for 4096
 MAX_LENGTH = 2**30
@@ -43,18 +42,13 @@ def select_topk(logits: Tensor, k: int) -> Tensor:
     scores = dense(logits.detach())
     indices = scores.new_empty((rows, k), dtype=torch.int32)
     threads = THREADS_FOR_FEW_ROWS if rows <= FEW_ROWS else THREADS
-    _kernel(threads)((rows,), (threads,), (scores, indices, np.int32(length), np.int32(k)))
+    kernel = compiled("05_deepseek_sparse/radix_topk.cu", (f"-DTHREADS={threads}",)).get_function("radix_topk")
+    kernel((rows,), (threads,), (scores, indices, np.int32(length), np.int32(k)))
     return indices
-
-
-@functools.cache
-def _kernel(threads: int) -> Kernel:
-    code = read_kernel("05_deepseek_sparse/radix_topk.cu")
-    return RawModule(code=code, options=(f"-DTHREADS={threads}",)).get_function("radix_topk")
 
 
 def _check(logits: Tensor, k: int) -> None:
     check_tensor("logits", logits, ("S", "T"), (torch.float32,), may_be_empty=True)
     if logits.shape[1] > MAX_LENGTH:
         raise ValueError(f"logits has {logits.shape[1]} scores per row; it must have at most 2^30")
-    check_count("k", k, MAX_K)
+    integer("k", k, 1, MAX_K)

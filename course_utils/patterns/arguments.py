@@ -8,19 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from course_utils.arguments import integer
 from course_utils.patterns.definition import Shape
 
 MAX_LENGTH = 2**30  # positions and the bounds of Ranges are added in int32
-
-
-def integer(name: str, value: object, least: int, most: int | None = None) -> int:
-    """The value as an int from `least` to `most`. A bool is not an int."""
-    takes = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} is {value!r}; it must be {takes}")
-    if value < least or (most is not None and value > most):
-        raise ValueError(f"{name} is {value}; it must be {takes}")
-    return int(value)
 
 
 def integers(name: str, values: object) -> np.ndarray:

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.patterns.arguments import MAX_LENGTH, integer, integers
+from course_utils.arguments import integer
+from course_utils.patterns.arguments import MAX_LENGTH, integers
 from course_utils.patterns.definition import Blocks, Definition, Mask, Shape, keep
 from course_utils.patterns.pattern import Pattern, range_pattern
 from course_utils.patterns.ranges import UNBOUNDED, Ranges, define_ranges

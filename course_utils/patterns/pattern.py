@@ -10,7 +10,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from course_utils.patterns.arguments import integer, lengths
+from course_utils.arguments import integer
+from course_utils.patterns.arguments import lengths
 from course_utils.patterns.definition import Definition, Mask, Shape, both, either, row_chunks
 from course_utils.patterns.drawing import draw_mask
 from course_utils.patterns.lists import BLOCKS, BlockLists, build

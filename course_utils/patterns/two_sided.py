@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.patterns.arguments import MAX_LENGTH, integer, integers
+from course_utils.arguments import integer
+from course_utils.patterns.arguments import MAX_LENGTH, integers
 from course_utils.patterns.definition import (
     Blocks,
     Definition,

@@ -1,7 +1,8 @@
 """Sources for Sphinx, written from the repository: each file of the course becomes a page at the same place.
 
 `notebooks/01_x.ipynb` → `notebooks/01_x.html`, `docs/y.md` → `docs/y.html`, `kernels/01_x/z.cu` →
-`kernels/01_x/z.cu.html`, a folder → its `index.html`.
+`kernels/01_x/z.cu.html`, a folder → its `index.html`. A broken kernel, `kernels/01_x/broken/z.diff`, has its page where
+the kernel would have it: `kernels/01_x/broken/z.cu.html`.
 So a relative link of the repository needs only a new ending (`site_link`).
 """
 
@@ -21,6 +22,7 @@ from docutils.nodes import make_id
 from nbformat import NotebookNode
 
 from course_utils.course import CHAPTERS, Chapter
+from course_utils.toolchain.source import read_kernel
 
 LEFT_OUT = {"navigation", "badges", "colab-setup"}  # the site has bars of its own, and nothing to set up
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -70,6 +72,9 @@ def write_sources(
         _copy(picture, sources.pages / picture.relative_to(root))
     for source in sorted([*root.glob("kernels/**/*.cu*"), *root.glob("exercises/*/*.cu")]):
         _write(sources.pages / f"{source.relative_to(root)}.md", _kernel_page(source, root))
+    for diff in sorted(root.glob("kernels/**/*.diff")):
+        kernel = diff.with_suffix(".cu")
+        _write(sources.pages / f"{kernel.relative_to(root)}.md", _kernel_page(kernel, root, diff))
     _write_folders(sources, root)
     _write_start(sources, root, written, exercises, [path for path in sheets if path in texts], guides)
     return sources
@@ -95,6 +100,8 @@ def site_link(link: str, page: Path, root: Path) -> str:
         file = f"{file.removesuffix(target.suffix)}.html"
     elif target.suffix in (".cu", ".cuh"):
         file = f"{file}.html"
+    elif target.suffix == ".diff":
+        file = f"{file.removesuffix('.diff')}.cu.html"
     return f"{file}{hash_mark}{anchor}"
 
 
@@ -213,13 +220,15 @@ def _picture(content: bytes, name: str, alt: str, path: Path, root: Path, extra:
 # ---- kernels, folders, start
 
 
-def _kernel_page(source: Path, root: Path) -> str:
+def _kernel_page(source: Path, root: Path, diff: Path | None = None) -> str:
+    """The page of a kernel; `diff`: what it is made by, if it is no file, which is then shown ahead of it."""
     inside = source.relative_to(root)
     up = os.path.relpath(root / inside.parent, source.parent)
+    change = f"````diff\n{diff.read_text(encoding='utf-8').rstrip()}\n````\n\nThe whole kernel:\n\n" if diff else ""
     return (
         f"---\norphan: true\n---\n\n# {source.name}\n\n"
         f"`{inside}` · [all files of {inside.parent}]({up}/index.html){_chapter_link(inside, source, root)}\n\n"
-        f"````cuda\n{source.read_text(encoding='utf-8').rstrip()}\n````\n"
+        f"{change}````cuda\n{read_kernel(source).rstrip()}\n````\n"
     )
 
 
@@ -235,13 +244,14 @@ def _chapter_link(inside: Path, source: Path, root: Path) -> str:
 
 def _write_folders(sources: Sources, root: Path) -> None:
     """An index.md for each folder of kernels and exercises, and for the cheat sheets."""
-    folders = {path.parent for top in ("kernels", "exercises") for path in root.glob(f"{top}/**/*.cu*")}
+    globs = ("kernels/**/*.cu*", "kernels/**/*.diff", "exercises/**/*.cu*")
+    folders = {path.parent for pattern in globs for path in root.glob(pattern)}
     folders |= {above for folder in folders for above in folder.parents if root / "kernels" in [above, *above.parents]}
     folders |= {folder for folder in (root / "exercises", root / "docs" / "cheat_sheets") if folder.is_dir()}
     for folder in sorted(folders):
         inside = folder.relative_to(root)
         entries = sorted(folder.iterdir(), key=lambda path: (path.is_dir(), path.name))
-        wanted = [e for e in entries if e in folders or e.suffix in (".cu", ".cuh", ".ipynb", ".md")]
+        wanted = [e for e in entries if e in folders or e.suffix in (".cu", ".cuh", ".diff", ".ipynb", ".md")]
         lines = [f"- [{entry.name}]({site_link(entry.name, folder / 'x', root)})" for entry in wanted]
         _write(
             sources.pages / inside / "index.md", f"---\norphan: true\n---\n\n# {inside}\n\n" + "\n".join(lines) + "\n"

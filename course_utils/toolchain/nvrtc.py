@@ -21,7 +21,7 @@ from cuda.pathfinder import find_nvidia_header_directory
 
 from course_utils.toolchain.cache import cache_folder
 from course_utils.toolchain.errors import CompileError
-from course_utils.toolchain.source import INCLUDE, KernelSource, required_architecture, source_name, with_headers
+from course_utils.toolchain.source import INCLUDE, KernelSource, included_files, required_architecture, source_name
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 """Compute capabilities, times ten, that every kernel compiles for unless its header says otherwise."""
@@ -112,20 +112,21 @@ def compile_kernel(
     if isinstance(options, str) or isinstance(name_expressions, str):
         raise TypeError('options and name_expressions take a tuple of strings, such as ("-DD=64",), and got one string')
     name = source_name(code)
+    folders = [*([code.path.parent] if isinstance(code, KernelSource) else []), INCLUDE]
     flags = [
         f"--gpu-architecture={arch}",
         "-std=c++17",
         "-lineinfo",
         "--ptxas-options=-v",
         "--no-cache",  # with a driver, NVRTC keeps what it compiled, and then says nothing of its resources
-        *([f"-I{code.path.parent}"] if isinstance(code, KernelSource) else []),
-        f"-I{INCLUDE}",
+        *(f"-I{folder}" for folder in folders),
         *_cuda_include_flags(),
         *options,
     ]
 
     failure = f"{name} does not compile for {arch} with options {tuple(options)}"
-    kept = _kept_in(code, name, *flags, *name_expressions)
+    headers = included_files(code, [*folders, *_include_folders(options)])
+    kept = _kept_in(code, headers, name, *flags, *name_expressions)
     try:
         found = json.loads(kept.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # not there, or not whole
@@ -141,14 +142,17 @@ def compile_kernel(
     )
 
 
-def _kept_in(code: str, *parts: str) -> Path:
-    """The file for what this code compiles to. The course's headers are a part of the code; no others change."""
-    try:
-        code = with_headers(code)
-    except OSError:  # a header that is not there: it is NVRTC that says so
-        pass
-    key = hashlib.sha256("\0".join((version(), code, *parts)).encode()).hexdigest()[:24]
+def _kept_in(code: str, headers: Mapping[Path, str], *parts: str) -> Path:
+    """The file for what this code and its headers compile to. CUDA's own headers change with NVRTC's version only."""
+    texts = (text for path, found in sorted(headers.items()) for text in (path.name, found))
+    key = hashlib.sha256("\0".join((version(), code, *texts, *parts)).encode()).hexdigest()[:24]
     return cache_folder() / f"nvrtc-{key}.json"
+
+
+def _include_folders(options: Sequence[str]) -> list[Path]:
+    """The folders that -I and --include-path= name, also as two words."""
+    words = " ".join(options)
+    return [Path(folder) for folder in re.findall(r"(?:^|\s)(?:-I\s?|--include-path[=\s])(\S+)", words)]
 
 
 def _compile(

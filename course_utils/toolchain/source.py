@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+from course_utils.toolchain.unified_diff import apply_diff, changed_file
 
 KERNELS = Path(os.environ.get("COURSE_KERNELS") or Path(__file__).resolve().parents[2] / "kernels")
 INCLUDE = KERNELS / "include"
 
 
 class KernelSource(str):
-    """The text of a `.cu` file that remembers where it came from: `path` on disk, `name` for messages."""
+    """The text of a `.cu` file that remembers where it came from: `path` on disk, `name` for messages.
+
+    A broken kernel is a right one with a diff applied: its `path` is that of the diff.
+    """
 
     path: Path
     name: str
@@ -31,17 +38,36 @@ class KernelSource(str):
 def read_kernel(name: str | os.PathLike[str]) -> KernelSource:
     """Reads a kernel file: "NN_slug/file.cu" below `kernels/`, or the path of a file elsewhere (an exercise).
 
-    Raises FileNotFoundError, which lists the files with the most similar names.
+    Where "file.cu" is not there but "file.diff" is, the text is the kernel that the diff names with the diff applied.
+    Raises FileNotFoundError, which lists the files with the most similar names, and ValueError where a diff no longer
+    applies.
     """
     name = os.fspath(name)
     for path in (KERNELS / name, Path(name)):
         if path.is_file():
             return KernelSource(path.read_text(encoding="utf-8"), path.resolve(), name)
-    there_are = sorted(str(path.relative_to(KERNELS)) for path in KERNELS.rglob("*.cu"))
+        if path.suffix == ".cu" and path.with_suffix(".diff").is_file():
+            return _read_changed(path.with_suffix(".diff").resolve(), name)
+    there_are = kernel_names()
     close = difflib.get_close_matches(name, there_are, n=3, cutoff=0.4) or there_are
     raise FileNotFoundError(
         f"no kernel file {name!r} below {KERNELS}; did you mean one of {', '.join(close) or 'none'}?"
     )
+
+
+def kernel_names() -> list[str]:
+    """All that `read_kernel` finds below `kernels/`, as "NN_slug/file.cu", sorted."""
+    files = [*KERNELS.rglob("*.cu"), *(diff.with_suffix(".cu") for diff in KERNELS.rglob("*.diff"))]
+    return sorted(file.relative_to(KERNELS).as_posix() for file in files)
+
+
+def _read_changed(diff: Path, name: str) -> KernelSource:
+    """Reads NN_slug/broken/file.diff, which changes the file that it calls "kernels/NN_slug/....cu"."""
+    changes, kernels = diff.read_text(encoding="utf-8"), diff.parents[2]
+    original = kernels.joinpath(*PurePosixPath(changed_file(changes, str(diff))).parts[1:])
+    if not original.is_file():
+        raise FileNotFoundError(f"{diff} changes {original}, and there is no such file")
+    return KernelSource(apply_diff(changes, original.read_text(encoding="utf-8"), str(diff)), diff, name)
 
 
 def with_headers(code: str) -> str:
@@ -58,6 +84,27 @@ def with_headers(code: str) -> str:
     return re.sub(pattern, text, code)
 
 
+INCLUDE_LINE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">]+)[">]', flags=re.MULTILINE)
+
+
+def included_files(code: str, search_path: Sequence[Path]) -> dict[Path, str]:
+    """The text of each header that the code includes from `search_path`, itself or through another header.
+
+    A header looks into its own folder first. What lies in none of the folders (the compiler's headers) is left out.
+    """
+    found: dict[Path, str] = {}
+
+    def search(text: str, folders: Sequence[Path]) -> None:
+        for line in INCLUDE_LINE.finditer(blank_comments(text, strings=False)):
+            path = next((folder / line[1] for folder in folders if (folder / line[1]).is_file()), None)
+            if path is not None and path.resolve() not in found:
+                found[path.resolve()] = header = path.read_text(encoding="utf-8")
+                search(header, [path.resolve().parent, *search_path])
+
+    search(code, search_path)
+    return found
+
+
 def source_name(code: str) -> str:
     """The name under which messages speak of this code."""
     return code.name if isinstance(code, KernelSource) else "kernel.cu"
@@ -65,8 +112,13 @@ def source_name(code: str) -> str:
 
 def line_text(code: str, line: int | None) -> str | None:
     """A line of the code (1-based) without the space around it; None where there is no such line."""
-    lines = code.splitlines()
+    lines = _split(code)
     return lines[line - 1].strip() if line and 0 < line <= len(lines) else None
+
+
+@functools.lru_cache(maxsize=16)  # asked for thousands of lines of a few files
+def _split(code: str) -> list[str]:
+    return code.splitlines()
 
 
 def blank_comments(code: str, *, strings: bool = True) -> str:

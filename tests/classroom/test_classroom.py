@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -260,6 +260,16 @@ def test_remarks_name_a_chapter_once() -> None:
     (line,) = list(csv.DictReader(_text(_by_student(rows)).splitlines()))
     assert line["remarks"] == f"{chapter}: partly missing (mini_flash), missing (mend_the_race), late"
     assert (line["total"], line["max_total"]) != ("", "")
+
+
+@pytest.mark.parametrize(("second", "late_seconds"), [(-1, 0), (0, 0), (1, 1)])
+def test_late_is_a_second_after_the_due_date(second: int, late_seconds: int) -> None:
+    due = datetime(2026, 11, 2, tzinfo=UTC)
+    record = Record("a", EXERCISE, "graded", Key("", "", 7, "cpu"), Result(EXERCISE, "T", "", 7, "cpu", "graded", ()))
+    row = Row(Student("a"), EXERCISE, record, due + timedelta(seconds=second), due)
+    assert (row.late_seconds, row.is_late) == (late_seconds, second > 0)
+    (line,) = csv.DictReader(_text(_by_student([row])).splitlines())
+    assert line["remarks"] == (f"{CHAPTER}: late" if second > 0 else "")
 
 
 def test_what_a_student_wrote_is_no_formula(tmp_path: Path, graded: Callable[..., Summary]) -> None:

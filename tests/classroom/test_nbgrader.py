@@ -1,6 +1,6 @@
 """A class in nbgrader: what is released, that hand-ins of every kind get their grade, and what feedback pages show.
 
-Grading itself is stubbed here: tests/grading/test_classroom.py runs it.
+Grading itself is stubbed here: test_classroom.py runs it.
 """
 
 import os

@@ -66,7 +66,7 @@ def test_barriers_count_and_combine_predicates(run_kernel):
     assert (out[0] == 34).all() and (out[1] == 1).all() and (out[2] == 0).all() and (out[3] == 1).all()
 
 
-def test_a_block_of_1024_threads_sums_through_shared_memory(compiler, run_kernel):
+def test_a_block_of_1024_threads_sums_through_shared_memory(each_compiler, run_kernel):
     a, out = torch.arange(2048, dtype=torch.int32), integers(2)
     run_kernel(
         """extern "C" __global__ void k(const int* a, int* out) {

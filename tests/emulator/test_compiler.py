@@ -1,6 +1,7 @@
 """Which compiler is found, what it says when it fails, and that it is not asked twice."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -84,6 +85,32 @@ def test_a_changed_header_is_compiled_anew(empty_cache, tmp_path):
         RawModule(code=read_kernel(tmp_path / "a.cu")).get_function("k")((1,), (1,), (out,))
         assert out.item() == value
     assert len(empty_cache) == 4
+
+
+def test_a_changed_header_of_a_header_is_compiled_anew(empty_cache, tmp_path):
+    (tmp_path / "a.cu").write_text('#include "deep/outer.cuh"\n' + KERNEL.replace("1;", "VALUE;"))
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "outer.cuh").write_text('#include "inner.cuh"\n')
+    out = torch.zeros(1)
+    for value in (3, 4, 3):
+        (tmp_path / "deep" / "inner.cuh").write_text(f"#define VALUE {value}\n")
+        RawModule(code=read_kernel(tmp_path / "a.cu")).get_function("k")((1,), (1,), (out,))
+        assert out.item() == value
+    assert len(empty_cache) == 4
+
+
+@pytest.mark.parametrize(
+    "file", ["runtime/abi.h", "runtime/block.cpp", "include/cooperative_groups/reduce.h", "compiler.py"]
+)
+def test_a_change_of_the_emulator_itself_is_compiled_anew(file, monkeypatch, tmp_path):
+    emulator = tmp_path / "emulator"
+    shutil.copytree(compilers.HERE, emulator)
+    monkeypatch.setattr(compilers, "HERE", emulator)
+    before = compilers._own_files.__wrapped__()
+    assert compilers._own_files.__wrapped__() == before
+    with (emulator / file).open("a") as changed:
+        changed.write("\n")
+    assert compilers._own_files.__wrapped__() != before
 
 
 def test_a_failed_compilation_leaves_nothing_behind(empty_cache, tmp_path):

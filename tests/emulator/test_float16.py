@@ -48,7 +48,7 @@ def samples(dtype, seed):
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-def test_every_bit_pattern_becomes_the_float_that_torch_makes_of_it(dtype, compiler, run_kernel):
+def test_every_bit_pattern_becomes_the_float_that_torch_makes_of_it(dtype, each_compiler, run_kernel):
     a = all_patterns(dtype)
     assert same_bits(elementwise(run_kernel, torch.float32, (a,), "(float)a"), a.float())
 

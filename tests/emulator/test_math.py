@@ -65,7 +65,7 @@ def test_max_and_min_of_floats_drop_a_nan(run_kernel):
     assert out[:, 0].tolist() == [1, 1, 2]
 
 
-def test_products_and_sums_are_not_contracted(compiler, run_kernel):
+def test_products_and_sums_are_not_contracted(each_compiler, run_kernel):
     """The same bits with every compiler: a * b + c rounds twice."""
     a, b, c = torch.randn(3, 64)
     parameters = [("float", "a"), ("float", "b"), ("float", "c")]

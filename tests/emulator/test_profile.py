@@ -281,8 +281,8 @@ def counted(name, compiler, **options):
 
 
 @pytest.mark.parametrize("name", COUNTED)
-def test_what_each_line_asks_for(name, compiler):
-    counters = counted(name, compiler)
+def test_what_each_line_asks_for(name, each_compiler):
+    counters = counted(name, each_compiler)
     found = [
         (
             r.line,

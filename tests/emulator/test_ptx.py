@@ -161,7 +161,7 @@ extern "C" __global__ void k(const float4* a, float* out) {
 }"""
 
 
-def test_an_asynchronous_copy_arrives_at_the_wait_for_its_group_and_not_before(compiler, run_kernel):
+def test_an_asynchronous_copy_arrives_at_the_wait_for_its_group_and_not_before(each_compiler, run_kernel):
     a, out = torch.rand(96, 4), torch.zeros(5, 32)
     run_kernel(COPY, (1,), (32,), (a, out))
     stages = a[:, 0].view(3, 32)

@@ -879,9 +879,9 @@ def found_in(name, compiler):
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_mistake_is_found_and_nothing_else(name, compiler):
+def test_a_mistake_is_found_and_nothing_else(name, each_compiler):
     with configure(threads=1):
-        report = found_in(name, compiler)
+        report = found_in(name, each_compiler)
     marks = marked(name)
     tools = {match[1].replace("copy", "racecheck") for match in marks.values()}
     assert {finding.tool for finding in report.findings} == tools, str(report)
@@ -890,8 +890,9 @@ def test_a_mistake_is_found_and_nothing_else(name, compiler):
         assert all({f.line, f.other_line} == set(marks) for f in report.findings), str(report)
     elif any("copy" in match[0] for match in marks.values()):  # its other party is the cp.async in a function
         assert all(f.line in marks or f.other_line in marks for f in report.findings), str(report)
-    elif any("either" in match[0] for match in marks.values()):
-        assert lines <= set(marks), str(report)
+    elif any("either" in match[0] for match in marks.values()):  # the one names the other
+        assert all({f.line, f.other_line} == set(marks) for f in report.findings), str(report)
+        assert all(f.other_thread not in (None, f.thread) and f.other_block == f.block for f in report.findings)
     else:
         assert lines == set(marks), str(report)
     text = source(BROKEN).splitlines()
@@ -905,11 +906,11 @@ def test_a_mistake_is_found_and_nothing_else(name, compiler):
 # ---------------------------------------------------------------------------------------------- what a finding says
 
 FIRST = {
-    "one_past_the_end": ((0, 0, 0), (63, 0, 0), 1, "0 bytes past the end of argument 1 ('out')"),
+    "one_past_the_end": ((0, 0, 0), (63, 0, 0), 1, "the first bytes past the end of argument 1 ('out')"),
     "one_before_the_start": ((0, 0, 0), (0, 0, 0), 1, "4 bytes before argument 0 ('in')"),
     "far_away": ((0, 0, 0), (0, 0, 0), 64, "399,983,616 bytes past the end of argument 0 ('in')"),
     "the_sixth_of_five_bytes": ((0, 0, 0), (5, 0, 0), 1, "write of 1 byte out of bounds"),
-    "from_one_view_into_the_next": ((0, 0, 0), (31, 0, 0), 1, "0 bytes past the end of argument 0 ('a')"),
+    "from_one_view_into_the_next": ((0, 0, 0), (31, 0, 0), 1, "the first bytes past the end of argument 0 ('a')"),
     "misaligned_float2": ((0, 0, 0), (0, 0, 0), 1, "4 bytes past a multiple of 8"),
     "local_array": ((0, 0, 0), (0, 0, 0), 64, "index 8 is outside of"),
     "static_shared": ((0, 0, 0), (63, 0, 0), 1, "index 64 is outside of"),
@@ -920,6 +921,12 @@ FIRST = {
     "two_write": ((0, 0, 0), (1, 0, 0), 32, "write-after-write hazard in shared memory"),
     "blocks_write_one_element": ((1, 0, 0), (0, 0, 0), 64, "writes global memory that another block writes"),
     "sum_without_a_start": ((0, 0, 0), (0, 0, 0), 64, "reads shared memory that no thread of the block has written"),
+    "barrier_of_two_branches": (
+        (0, 0, 0),
+        (0, 0, 0),
+        1,
+        "but thread (63,0,0) of the same block waits at the one in line",
+    ),
     "shuffle_against_barrier": ((0, 0, 0), (0, 0, 0), 1, r"32 threads in __syncthreads() at line"),
 }
 
@@ -1244,7 +1251,7 @@ def test_a_large_array_needs_little_memory(dtype, name):
 
 
 @pytest.mark.parametrize("function", ["__device__", "__device__ inline", "template <int n> __device__"])
-def test_shared_variables_of_a_function_belong_to_their_library(function, compiler):
+def test_shared_variables_of_a_function_belong_to_their_library(function, each_compiler):
     """Two modules and their traced builds, with a variable of one name and two sizes."""
     for size in (32, 512):
         code = f"""{function} float reverse(float x) {{

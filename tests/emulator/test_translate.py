@@ -100,7 +100,7 @@ def test_a_kernel_in_a_namespace_can_be_launched(run_kernel):
 
 
 @pytest.mark.parametrize("name", ["index", "div", "time", "select", "softmax", "y0", "signal", "environ"])
-def test_a_kernel_or_variable_may_have_a_name_of_libc(name, compiler, run_kernel):
+def test_a_kernel_or_variable_may_have_a_name_of_libc(name, each_compiler, run_kernel):
     out = torch.zeros(2)
     run_kernel(
         f"""__device__ float stdout_ = 1, program_invocation_name = 2;

@@ -60,6 +60,24 @@ def test_other_wrong_values_are_described() -> None:
     assert name_of(out(half)) == "out is NaN in places"
 
 
+def test_exact_outputs_must_not_differ_by_one_element_up_or_down() -> None:
+    expected = torch.arange(8, dtype=torch.int32)
+    exact = Case("p", "exact", (), {}, {"out": Output(expected, dtype=torch.int32, kind="exact")})
+    for step in (1, 0, -1):
+        got = expected.clone()
+        got[3] += step
+        assert name_of(Outcome({"out": got}), exact) == ("out is wrong" if step else None)
+
+
+def test_minus_infinity_belongs_exactly_where_it_is_expected() -> None:
+    expected = RIGHT.clone()
+    expected[2] = -torch.inf
+    hidden = Case("p", "hidden", (), {}, {"out": Output(expected)})
+    assert name_of(out(expected), hidden) is None
+    assert name_of(out(RIGHT), hidden) == "out is −∞ in the wrong places"
+    assert name_of(out(expected.roll(1)), hidden) == "out is −∞ in the wrong places"
+
+
 def test_a_finding_names_wrong_values_that_no_mistake_explains() -> None:
     assert name_of(out(RIGHT + 1, RACE)) == "missing barrier between line 31 and line 38"
     assert name_of(out(2 * RIGHT, RACE)) == "everything is doubled"
@@ -71,7 +89,7 @@ def test_a_finding_fails_right_values_only_where_the_case_must_be_clean() -> Non
 
 
 def test_findings_in_plain_words() -> None:
-    past = "read of 4 bytes out of bounds, 0 bytes past the end of argument 1 ('K') of k() (64 bytes)"
+    past = "read of 4 bytes out of bounds, the first bytes past the end of argument 1 ('K') of k() (64 bytes)"
     clean = case(clean=True)
     assert name_of(out(RIGHT, finding("memcheck", past)), clean) == "K is read past its end (line 7)"
     unwritten = finding("initcheck", "reads shared memory that no thread of the block has written")
@@ -81,7 +99,7 @@ def test_findings_in_plain_words() -> None:
 def test_errors_have_names_of_their_own() -> None:
     assert name_of(Outcome(error="x.cu:3: boom", kind="crash", line=3)) == "the kernel crashes, line 3"
     past = finding(
-        "memcheck", "read of 4 bytes out of bounds, 0 bytes past the end of argument 1 ('K') of k() (64 bytes)"
+        "memcheck", "read of 4 bytes out of bounds, the first bytes past the end of argument 1 ('K') of k() (64 bytes)"
     )
     failed = Outcome(error="illegal address", kind="gpu", findings=(past,))
     assert name_of(failed) == "K is read past its end (line 7)"

@@ -16,7 +16,14 @@ from course_utils.grading.submission import read_submission
 from course_utils.measured import Measurement
 
 SUBMISSIONS = Path(__file__).parent / "submissions"
+IN_THE_SANDBOX = ("00_start_here/conflict_free_tile", "04_sparse_patterns/custom_mask")
 UNCLEAN = re.compile(r"exception|did not compile|does not compile|crash|time limit|memory limit|died|is missing")
+
+
+NOT_IN_THE_GATE = pytest.mark.exhaustive(
+    "every known submission: `make test` grades the solutions, the skeletons, and those that their file gives "
+    "`gate = true`: per exercise a right one, and a wrong one for each way to a diagnosis"
+)
 
 
 def known():
@@ -24,7 +31,8 @@ def known():
     for exercise_id in EXERCISE_IDS:
         try:
             for example in examples_of(exercise_id, SUBMISSIONS):
-                yield pytest.param(example, id=f"{exercise_id.split('/')[1]}: {example.name}")
+                marks = () if example.gate else NOT_IN_THE_GATE
+                yield pytest.param(example, id=f"{exercise_id.split('/')[1]}: {example.name}", marks=marks)
         except (ExampleError, OSError) as error:
             yield pytest.param(error, id=f"{exercise_id.split('/')[1]}: cannot be built")
 
@@ -39,7 +47,15 @@ def test_the_grade_is_as_expected(example, quick_child):
         assert result.status == "ok" and not any(UNCLEAN.search(name) for name in said), str(result)
 
 
-@pytest.mark.parametrize("exercise_id", EXERCISE_IDS)
+OTHER_SOLUTIONS = pytest.mark.exhaustive(
+    "every solution in a sandbox: `make test` has two there (one with Python cells that make inputs), and all in a fork"
+)
+
+
+@pytest.mark.parametrize(
+    "exercise_id",
+    [pytest.param(one, marks=() if one in IN_THE_SANDBOX else OTHER_SOLUTIONS) for one in EXERCISE_IDS],
+)
 def test_a_solution_gets_full_marks_in_the_sandbox(exercise_id):
     result = grade_submission(read_submission((SOLUTIONS / exercise_id).parent, exercise_id))  # fresh inputs
     assert result.full, str(result)
@@ -51,6 +67,8 @@ def test_there_are_enough_examples(exercise_id):
     kinds, names = [example.kind for example in examples], [example.name for example in examples]
     assert kinds.count("right") >= 1 and kinds.count("wrong") >= 8
     assert len(set(names)) == len(names)
+    gate = [example.kind for example in examples if example.gate]
+    assert gate.count("right") >= 1 and gate.count("wrong") >= 5
 
 
 # ---- examples are built as their file says
@@ -68,7 +86,7 @@ def build(tmp_path):
     def built(toml):
         for folder in ("solutions", "examples"):
             (tmp_path / folder / ID).parent.mkdir(parents=True, exist_ok=True)
-        kernel = "a\n// BEGIN SOLUTION\nb = 1;\nb += 2;\n// END SOLUTION\n"
+        kernel = "a\n// BEGIN SOLUTION\nb = 1;\nb += 2;\n// END SOLUTION\n// BEGIN SOLUTION\nc = 5;\n// END SOLUTION\n"
         (tmp_path / "solutions" / f"{ID}.cu").write_text(kernel, encoding="utf-8")
         (tmp_path / "solutions" / f"{ID}.ipynb").write_text(NOTEBOOK, encoding="utf-8")
         (tmp_path / "examples" / f"{ID}.toml").write_text(toml, encoding="utf-8")
@@ -84,14 +102,17 @@ def test_an_example_differs_from_the_solution_as_its_file_says(build):
         '[[wrong]]\nname = "b"\ndiagnosis = "b is *"\nfails = ["x"]\n'
         'replace = [["b = 1;", "b = 3;"], ["b +=", "b -="]]\n'
         '[[wrong]]\nname = "c"\ndiagnosis = "c"\ncells = { answers = "answers = 1" }\n'
+        '[[wrong]]\nname = "r"\ndiagnosis = "r"\ngate = true\nregions.2 = "d = 7;\\ne = 8;\\n"\n'
     )
-    solution, other, wrong, cells, skeleton = examples
-    assert [example.kind for example in examples] == ["solution", "right", "wrong", "wrong", "skeleton"]
+    solution, other, wrong, cells, region, skeleton = examples
+    assert [example.kind for example in examples] == ["solution", "right", "wrong", "wrong", "wrong", "skeleton"]
+    assert [example.gate for example in examples] == [True, False, False, False, True, True]
     assert other.kernel == "other" and other.notebook == solution.notebook == NOTEBOOK
     assert wrong.kernel == solution.kernel.replace("b = 1;\nb +=", "b = 3;\nb -=")
     assert (wrong.diagnosis, wrong.fails) == (("b is *",), ("x",))
     assert '"answers = 1"' in cells.notebook and cells.kernel == solution.kernel
-    assert skeleton.kernel == "a\n// YOUR CODE HERE\n"
+    assert region.kernel == solution.kernel.replace("c = 5;\n", "d = 7;\ne = 8;\n")
+    assert skeleton.kernel == "a\n// YOUR CODE HERE\n// YOUR CODE HERE\n"
     assert cells.submission().cells == {"answers": "answers = 1"}
 
 
@@ -105,7 +126,10 @@ def test_an_example_differs_from_the_solution_as_its_file_says(build):
         ('[[wrong]]\nname = "n"\ndiagnosis = "d"\nreplace = [["zz", "c"]]', "not 0 times: zz"),
         ('[[wrong]]\nname = "n"\nreplace = [["a", "c"]]', "a wrong one has both"),
         ('[[right]]\nname = "n"\ndiagnosis = "d"\nreplace = [["a", "c"]]', "no diagnosis"),
-        ('[[right]]\nname = "n"', "takes one of file and replace"),
+        ('[[right]]\nname = "n"', "takes one of file, regions and replace"),
+        ('[[right]]\nname = "n"\nregions.1 = "x"\nreplace = [["a", "c"]]', "takes one of file, regions and replace"),
+        ('[[right]]\nname = "n"\nregions.3 = "x"', "'n': got region '3', the solution has 1, 2"),
+        ('[[right]]\nname = "n"\nreplace = [["a", "c"]]\ngate = false', "gate takes true, got False"),
         ('[[right]]\nname = "n"\npoints = 3', "got the field 'points'"),
         ('[[right]]\nname = "n"\ncells = { other = "1" }', "no cell 'other'"),
         ('[[good]]\nname = "n"', r"got \[\[good\]\]"),

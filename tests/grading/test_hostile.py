@@ -1,6 +1,5 @@
 """Submissions that break, cheat or attack: each loses its own points only, with a reason, and harms nothing else."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -16,11 +15,13 @@ from course_utils.grading.catalog import exercise
 from course_utils.grading.result import RIGHT
 from course_utils.grading.sandbox.parent import Limits, isolation_available, run_child
 from course_utils.grading.submission import read_submission
+from tests.helpers.processes import processes_with
 
 REPO = Path(__file__).resolve().parents[2]
 EXERCISE = "02_flash_attention_minimal/online_softmax"
 KERNEL, NOTEBOOK = "online_softmax.cu", "online_softmax.ipynb"
 SOLUTION = REPO / "solutions" / "02_flash_attention_minimal"
+RUNNER = Path(__file__).with_name("hostile") / "short_runner.py"
 LIMITS = Limits(seconds=30, memory=3 << 30, processes=40, output_bytes=4 << 20)
 PARTS = tuple(part.name for part in exercise(EXERCISE).parts)
 QUESTIONS = tuple(question.name for question in exercise(EXERCISE).questions)
@@ -165,18 +166,7 @@ def nothing_is_harmed():
     yield
     assert [file.read_bytes() for file in aims] == before
     assert [file for file in files if not file.exists()] == []
-    assert children_left() == []
-
-
-def children_left() -> list[str]:
-    """Processes that some child of the sandbox has left."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            command = Path(f"/proc/{name}/cmdline").read_bytes()
-            if b"short_runner.py" in command:
-                found.append(f"{name}: {command[:200]!r}")
-    return found
+    assert processes_with(RUNNER.name) == []
 
 
 def grade(folder: Path, isolation: str = "auto"):
@@ -185,8 +175,7 @@ def grade(folder: Path, isolation: str = "auto"):
 
 @pytest.fixture(autouse=True)
 def short_runner(monkeypatch):
-    script = Path(__file__).with_name("hostile") / "short_runner.py"
-    monkeypatch.setattr(grader, "run_child", partial(run_child, module=str(script)))
+    monkeypatch.setattr(grader, "run_child", partial(run_child, module=str(RUNNER)))
 
 
 def edit_notebook(folder: Path, change) -> None:
@@ -234,7 +223,7 @@ def test_attack(submission, attack):
         pytest.skip("without namespaces a submission has its user's rights")
     attack_with(submission, attack)
     check(grade(submission), attack.lost)
-    assert children_left() == []
+    assert processes_with(RUNNER.name) == []
 
 
 NATIVE = """#ifdef __SSE2__  // which NVIDIA's compiler does not know
@@ -261,7 +250,7 @@ def test_native_code_that_passes_the_rules(submission):
     (submission / KERNEL).write_text(code.replace(BODY, BODY + " if (threadIdx.x == 0 && L == 3) attack(P);", 1))
     result = grade(submission)
     check(result, {"lengths": "the kernel took its process down*"})
-    assert children_left() == []
+    assert processes_with(RUNNER.name) == []
 
 
 # ---- files that are not what they should be
@@ -338,7 +327,8 @@ FILES = {
 
 
 @pytest.mark.parametrize(("change", "expected"), FILES.values(), ids=FILES)
-def test_files(submission, change, expected):
+def test_files(submission, change, expected, quick_child):
+    """Nothing in them attacks what runs it, so they need no sandbox."""
     change(submission)
     check(grade(submission), expected)
 

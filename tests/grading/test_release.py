@@ -223,6 +223,15 @@ def test_no_text_of_a_solution_stands_in_the_exercises():
 
 @pytest.mark.parametrize("folder", [SOLUTIONS, EXERCISES], ids=lambda folder: folder.name)
 @pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_compiles_for_the_graders_architecture(name, folder):
+    code = read_kernel(folder / name)
+    for options in compile_options(code):
+        assert nvrtc.compile_kernel(code, "sm_80", options).resources
+
+
+@pytest.mark.exhaustive("every architecture: test_every_kernel_compiles_for_the_graders_architecture has one")
+@pytest.mark.parametrize("folder", [SOLUTIONS, EXERCISES], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_compiles_for_each_architecture(name, folder):
     code = read_kernel(folder / name)
     for options in compile_options(code):

@@ -8,7 +8,8 @@ import torch
 from course_utils.emulator import profile, sanitize
 from course_utils.launches.broken import BROKEN, attention_reports
 from course_utils.toolchain.errors import KernelError
-from course_utils.toolchain.source import INCLUDE, KERNELS, blank_comments, read_kernel
+from course_utils.toolchain.source import INCLUDE, kernel_names, read_kernel
+from course_utils.toolchain.unified_diff import changed_file
 
 SANITIZED = [
     name for name, kernel in BROKEN.items() if kernel.tool in ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -28,18 +29,13 @@ def line_number(source, snippet):
     return in_a_file[0]
 
 
-def code_lines(source):
-    """The lines of a file without comments and blank lines."""
-    return [line.rstrip() for line in blank_comments(str(read_kernel(source))).splitlines() if line.strip()]
-
-
 def test_each_mistake_is_of_a_known_kind():
     assert sorted(SANITIZED + COUNTED + CHECKED) == sorted(BROKEN)
     assert {kernel.name for kernel in BROKEN.values()} == set(BROKEN)
 
 
 def test_the_registry_holds_every_broken_file():
-    files = {path.relative_to(KERNELS).as_posix() for path in KERNELS.glob("*/broken/*.cu")}
+    files = {name for name in kernel_names() if "/broken/" in name}
     sources = {name: kernel.launch().source for name, kernel in BROKEN.items()}
     assert files == {source for source in sources.values() if "/broken/" in source}
     assert all(source.endswith(f"/{name}.cu") for name, source in sources.items() if "/broken/" in source)
@@ -53,18 +49,21 @@ def test_the_line_is_found_by_its_text(name):
 
 
 @pytest.mark.parametrize("name", [name for name in BROKEN if "/broken/" in BROKEN[name].launch().source])
-def test_broken_and_mended_differ_by_little(name):
+def test_broken_and_mended_differ_by_an_option_or_by_few_lines(name):
     broken, mended = BROKEN[name].launch(), BROKEN[name].mended()
     assert (broken.grid, broken.block, broken.shared_mem) == (mended.grid, mended.block, mended.shared_mem)
-    assert "broken on purpose" in read_kernel(broken.source)
+    source = read_kernel(broken.source)
     if broken.source == mended.source:
         assert broken.options != mended.options
-        assert f"Mended: {mended.options[0]}." in read_kernel(broken.source)
+        assert "broken on purpose" in source and f"Mended: {mended.options[0]}." in source
         return
-    assert f"Mended: {mended.source.split('/')[-1]}." in read_kernel(broken.source)
-    difference = list(difflib.unified_diff(code_lines(mended.source), code_lines(broken.source), lineterm="", n=0))
-    changed = [line for line in difference if line[0] in "+-" and line[:3] not in ("+++", "---")]
-    assert 1 <= len(changed) <= (9 if name == "half_accumulation" else 3), "\n".join(difference)
+    diff = source.path.read_text(encoding="utf-8")
+    right = mended.source.split("/")[-1]
+    assert diff.startswith(f"# {name}.cu — {right} broken on purpose: ".rstrip()), diff
+    assert changed_file(diff, name) == f"kernels/{mended.source}"
+    difference = list(difflib.ndiff(read_kernel(mended.source).splitlines(), source.splitlines()))
+    changed = [line for line in difference if line[0] in "+-"]
+    assert 1 <= len(changed) <= (9 if name == "half_accumulation" else 3), "\n".join(changed)
 
 
 def reports(launch):
@@ -72,9 +71,16 @@ def reports(launch):
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_numbers_are_wrong_and_those_of_the_mended_kernel_right(name):
-    broken, mended = reports(BROKEN[name].launch()), reports(BROKEN[name].mended())
+def test_the_numbers_show_a_mistake_in_the_arithmetic_and_no_sanitizer_does(name):
+    with sanitize() as findings:
+        broken = reports(BROKEN[name].launch())
     assert not all(report.passed for report in broken), f"right in spite of the mistake: {broken}"
+    assert findings.launches == 1 and not findings.findings, str(findings)
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_the_numbers_of_the_mended_kernel_are_right(name):
+    mended = reports(BROKEN[name].mended())
     assert all(report.passed for report in mended), f"wrong: {[str(report) for report in mended]}"
 
 
@@ -98,7 +104,8 @@ def test_the_mended_form_of_a_small_kernel_is_right(name):
 
 
 def test_small_kernels_of_chapter_00_have_an_expected_result():
-    assert set(EXPECTED) == {path.stem for path in (KERNELS / "00_start_here" / "broken").glob("*.cu")}
+    names = {name.removeprefix("00_start_here/broken/") for name in kernel_names()}
+    assert {f"{name}.cu" for name in EXPECTED} == {name for name in names if "/" not in name}
 
 
 # ---------------------------------------------------------------------------------------------- what the tools say
@@ -106,17 +113,18 @@ def test_small_kernels_of_chapter_00_have_an_expected_result():
 
 @pytest.mark.parametrize("name", SANITIZED)
 def test_the_sanitizer_names_the_line(name, compiler):
-    kernel, launch = BROKEN[name], BROKEN[name].launch()
+    kernel, launch, deadlock = BROKEN[name], BROKEN[name].launch(), False
     with sanitize() as report:
         try:
             launch.run()
         except KernelError:  # a deadlock ends the launch; what was found is kept
             assert kernel.tool == "synccheck", str(report)
+            deadlock = True
     line, other_line = (line_number(launch.source, snippet) for snippet in (kernel.line, kernel.other_line))
     found = [(f.line, f.other_line) for f in report.findings if f.tool == kernel.tool]
-    if kernel.tool == "racecheck":
+    if kernel.tool == "racecheck" or (kernel.tool == "synccheck" and not deadlock):
         assert (line, other_line) in found, str(report)
-    else:  # `other_line`: where the other threads of a barrier are
+    else:  # a finding for each place
         assert {(line, None), (other_line or line, None)} <= set(found), str(report)
 
 
@@ -125,13 +133,6 @@ def test_the_sanitizer_finds_nothing_in_the_mended_kernel(name, compiler):
     with sanitize() as report:
         BROKEN[name].mended().run()
     assert not report.findings, str(report)
-
-
-@pytest.mark.parametrize("name", CHECKED)
-def test_no_sanitizer_sees_a_mistake_in_the_arithmetic(name):
-    with sanitize() as report:
-        BROKEN[name].launch().run()
-    assert report.launches == 1 and not report.findings, str(report)
 
 
 def excess(counters, line=None):

@@ -18,14 +18,14 @@ FILES = [path.relative_to(KERNELS).as_posix() for path in sorted(KERNELS.glob("*
 
 @pytest.mark.parametrize("name", LAUNCHES)
 def test_a_launch_of_a_chapter(name, compiler):
-    launch = LAUNCHES[name]
-    with sanitize():
-        launch.run()  # compiles
-    start = time.perf_counter()
-    with sanitize() as report:
-        launch.run()
-    assert not report.findings, str(report)
-    assert time.perf_counter() - start < MOST_SECONDS
+    def seconds() -> float:
+        start = time.perf_counter()
+        with sanitize() as report:
+            LAUNCHES[name].run()
+        assert not report.findings, str(report)
+        return time.perf_counter() - start
+
+    assert seconds() < MOST_SECONDS or seconds() < MOST_SECONDS  # the first may have compiled
 
 
 @pytest.mark.parametrize("file", FILES)

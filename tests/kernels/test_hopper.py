@@ -7,7 +7,7 @@ import torch
 from course_utils import checks, reference
 from course_utils.cuda import KernelSource, RawModule, read_kernel
 from course_utils.operators import mla
-from course_utils.operators.inputs import takes_wgmma
+from course_utils.operators.tensor_core import takes_wgmma
 
 OUTPUT = "start_output(state.O, shared, buffer, consumer);\n            wait_for"  # the one in the loop
 DELAYS = {  # who is held up, and before which statement

@@ -2,25 +2,33 @@
 
 import pytest
 
-from course_utils.cuda import read_kernel
+from course_utils import cuda
 from course_utils.toolchain.source import with_headers
 
 
 @pytest.fixture
+def thinned(request, device):
+    """thinned(cases, n, first=0): every n-th of the cases, from the first-th on, on the emulator; all of them on a GPU,
+    where they cost next to nothing, and in `make test-all`."""
+    if device.type == "cuda" or request.config.getoption("--exhaustive"):
+        return lambda cases, n, first=0: cases
+    return lambda cases, n, first=0: cases[first::n]
+
+
+@pytest.fixture
 def break_kernel(monkeypatch):
-    """break_kernel(operator_module, file, right, wrong): that module reads `file`.cu, or what it includes of the
-    course, with one passage replaced."""
+    """break_kernel(file, right, wrong): operators take the kernel file, or what it includes of the course, with one
+    passage replaced, until the test ends."""
+    read_kernel = cuda.read_kernel
 
-    def replace(operator_module, file, right, wrong):
-        def read_broken(name):
-            code = read_kernel(name)
-            if not name.endswith(f"/{file}.cu"):
-                return code
-            if right not in code:
-                code = with_headers(code)
-            assert code.count(right) == 1
-            return code.replace(right, wrong)
+    def replace(file, right, wrong):
+        code = read_kernel(file)
+        if right not in code:
+            code = with_headers(code)
+        assert code.count(right) == 1
+        broken = code.replace(right, wrong)
+        monkeypatch.setattr(cuda, "read_kernel", lambda name: broken if name == file else read_kernel(name))
+        cuda.compiled.cache_clear()
 
-        monkeypatch.setattr(operator_module, "read_kernel", read_broken)
-
-    return replace
+    yield replace
+    cuda.compiled.cache_clear()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from course_utils import reference, reference_deepseek
+from course_utils import reference
 from course_utils.checks import error_report
-from course_utils.operators import deepseek
+from course_utils.operators import DeepSeekConfig, DeepSeekWeights, deepseek
 from course_utils.operators.deepseek import (
     IndexKeys,
     hadamard_matrix,
@@ -22,7 +22,6 @@ from course_utils.operators.deepseek import (
     project_query,
     sparse_step,
 )
-from course_utils.operators.deepseek_weights import DeepSeekConfig, DeepSeekWeights
 from course_utils.operators.rope import rope_frequencies, rope_half_split, rope_interleaved, rope_table
 
 BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
@@ -41,8 +40,8 @@ def layer(config, length, device="cpu", seed=0, dtype=BF16):
 def assert_right(out, hidden, weights, indices=None):
     """Within twice the error of the formulas in the dtype of the layer."""
     assert out.shape == hidden.shape
-    expected = reference_deepseek.deepseek_attention(hidden, weights, indices=indices)
-    plain = reference_deepseek.deepseek_attention(hidden, weights, indices=indices, dtype=hidden.dtype)
+    expected = reference.deepseek_attention(hidden, weights, indices=indices)
+    plain = reference.deepseek_attention(hidden, weights, indices=indices, dtype=hidden.dtype)
     report = error_report(out, expected, plain)
     assert report.passed, str(report)
 
@@ -176,7 +175,7 @@ def test_chosen_keys_have_the_highest_scores(index_dtype, device):
 
 def test_index_scores_equal_the_formula_but_for_rounding(device):
     hidden, weights = layer(EXTENDED, 90, device)
-    exact = reference_deepseek.index_scores(hidden, weights)
+    exact = reference.index_scores(hidden, weights)
     _, q_lora = project_query(hidden, weights)
     q_index, index_weights = project_index_query(hidden, q_lora, weights)
     ours = reference.lightning_indexer(q_index, project_index_key(hidden, weights), index_weights)
@@ -195,7 +194,7 @@ def test_indexer_has_a_rope_of_its_own(monkeypatch):
 def test_fp8_chooses_nearly_the_keys_of_exact_scores(device):
     hidden, weights = layer(SMALL, 200, device)
     _, indices = deepseek.deepseek_sparse_attention(hidden, weights, top_k=16, return_indices=True)
-    _, exact = reference_deepseek.deepseek_sparse_attention(hidden, weights, top_k=16, return_indices=True)
+    _, exact = reference.deepseek_sparse_attention(hidden, weights, top_k=16, return_indices=True)
     full = range(16, 200)
     common = [len({*indices[t].tolist()} & {*exact[t].tolist()}) / 16 for t in full]
     assert sum(common) / len(common) > 0.95  # keys taken at random: 0.2

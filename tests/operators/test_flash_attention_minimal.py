@@ -7,9 +7,10 @@ import torch
 
 from course_utils import checks
 from course_utils.cuda import read_kernel
-from course_utils.operators import flash_attention_minimal, inputs, minimal
+from course_utils.operators import flash_attention_minimal, minimal, prepare
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
+from tests.helpers.tensors import random
 
 CASES = checks.attention_cases()
 FOLDER = "02_flash_attention_minimal"
@@ -17,18 +18,6 @@ ALL_TILES = [
     *(("forward", tile) for tiles in minimal.FORWARD_TILES.values() for tile in tiles),
     *(("backward", tile) for tiles in minimal.BACKWARD_TILES.values() for tile in tiles),
 ]
-
-
-def random(*shape, device="cpu", seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device)
-
-
-@pytest.fixture
-def fresh_kernels():
-    """Nothing compiled from a source that a test has changed is kept, before or after."""
-    minimal._kernel.cache_clear(), minimal._module.cache_clear()
-    yield
-    minimal._kernel.cache_clear(), minimal._module.cache_clear()
 
 
 # ---------------------------------------------------------------------------------------------- right
@@ -54,11 +43,11 @@ def test_a_head_dim_without_a_kernel_is_filled_up(device, head_dim):
     checks.check_attention(flash_attention_minimal, device=device, cases=[case], gradients=True)
 
 
-def test_the_smaller_tiles_are_correct(device, monkeypatch):
-    monkeypatch.setattr(inputs, "shared_memory_limit", lambda device: 64 * 1024)  # a Turing GPU's
-    chosen = [inputs.fitting(tiles, device) for tiles in (minimal.FORWARD_TILES[64], minimal.BACKWARD_TILES[128])]
+def test_the_smaller_tiles_are_correct(device, monkeypatch, thinned):
+    monkeypatch.setattr(prepare, "shared_memory_limit", lambda device: 64 * 1024)  # a Turing GPU's
+    chosen = [prepare.fitting(tiles, device) for tiles in (minimal.FORWARD_TILES[64], minimal.BACKWARD_TILES[128])]
     assert chosen == [minimal.FORWARD_TILES[64][-1], minimal.BACKWARD_TILES[128][-1]]
-    checks.check_attention(flash_attention_minimal, device=device, gradients=True, cases=CASES[::4])
+    checks.check_attention(flash_attention_minimal, device=device, gradients=True, cases=thinned(CASES, 4))
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.3, 2])
@@ -161,8 +150,8 @@ def test_a_forward_kernel_is_minimal(file):
         ("forward", "m_new = fmaxf(m_new, __shfl_xor_sync(0xffffffff, m_new, x));", ";"),  # each thread its own
         ("forward", "l[r] *= rescale;", "l[r] *= 1;"),
         ("forward", "O_i[r][c] *= rescale;", ";"),
-        ("forward", "j > i + shift);", "j > i + shift + 1);"),  # sees one key of the future
-        ("forward", "j > i + shift);", "j > i);"),  # top-left
+        ("forward", "j > i + shift))", "j > i + shift + 1))"),  # sees one key of the future
+        ("forward", "j > i + shift))", "j > i))"),  # top-left
         ("forward", "j0 + B_C - 1 > i0 + shift", "j0 > i0 + shift"),  # forgets the mask in tiles on the diagonal
         ("forward", "j0 + B_C > L_k || ", ""),  # the ragged end counts as keys of zeros
         ("forward", "base = m_new == NEG_INF ? 0 : m_new", "base = m_new"),  # NaN in rows without keys
@@ -170,7 +159,8 @@ def test_a_forward_kernel_is_minimal(file):
         ("forward", "scale * LOG2_E;", "scale;"),  # base 2 for base e
         ("forward", "K += head * L_k * D", "K += head * L_q * D"),
         ("backward", "(dS[r][c] - delta);\n            }\n        }\n        store_and_multiply(dV_j", None),
-        ("backward", "-lse) * LOG2_E", "-lse)"),
+        ("backward", "fmaf(P[r][c], scale, -lse) * LOG2_E", "fmaf(P[r][c], scale, -lse)"),
+        ("backward", "fmaf(S[r][c], scale, -lse) * LOG2_E", "fmaf(S[r][c], scale, -lse)"),
         ("backward", "store(dK, dK_j, scale,", "store(dK, dK_j, 1,"),
         ("backward", "store(dQ, dQ_i, scale,", "store(dQ, dQ_i, 1,"),
         ("backward", "max(j0 - shift, 0) / TILE * TILE", "max(j0 - shift + TILE, 0) / TILE * TILE"),
@@ -178,13 +168,13 @@ def test_a_forward_kernel_is_minimal(file):
         ("backward", "dK += head * L_k * D", "dK += head * L_q * D"),
     ],
 )
-def test_a_broken_kernel_fails_the_check(break_kernel, fresh_kernels, file, right, wrong):
+def test_a_broken_kernel_fails_the_check(break_kernel, file, right, wrong):
     wrong = right.replace(" - delta", "") if wrong is None else wrong  # dS = P ∘ dP
-    break_kernel(minimal, file, right, wrong)
+    break_kernel(f"{FOLDER}/{file}.cu", right, wrong)
     # Lengths differ in the selected cases, all kinds of input occur, and some rows see no key.
     cases = [dataclasses.replace(case, head_dim=32) for case in CASES if case.query_length != case.key_length]
     cases.sort(key=lambda case: not case.is_causal)  # where most mistakes show
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="WRONG"):
         checks.check_attention(flash_attention_minimal, gradients=file == "backward", cases=cases)
 
 

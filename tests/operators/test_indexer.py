@@ -7,7 +7,7 @@ from course_utils import checks, reference
 from course_utils.cuda import read_kernel
 from course_utils.emulator import sanitize
 from course_utils.operators import indexer, lightning_indexer, quantize_e4m3
-from course_utils.operators.inputs import takes_wgmma
+from course_utils.operators.tensor_core import takes_wgmma
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
 
@@ -28,14 +28,6 @@ def blocks(request, monkeypatch):
     """All queries in one block, which then passes from one to the next, or one query in each."""
     if request.param == "few blocks":
         monkeypatch.setattr(indexer, "SLOTS", 1)
-
-
-@pytest.fixture
-def fresh_kernels():
-    """Nothing compiled from a source that a test has changed is kept, before or after."""
-    indexer._module.cache_clear()
-    yield
-    indexer._module.cache_clear()
 
 
 @pytest.fixture(autouse=True)
@@ -268,12 +260,6 @@ def test_a_bad_argument_is_named(arguments, error, message):
 # ---------------------------------------------------------------------------------------------- seen to be wrong
 
 
-def make_module(dtype, dim):
-    """Reads the kernel, broken or not: outside the `raises` that must be the check's."""
-    kernel = indexer.variant(dtype, dim, torch.device("cpu"))
-    indexer._module(kernel.file, kernel.options)
-
-
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
@@ -286,19 +272,17 @@ def make_module(dtype, dim):
     ],
 )
 @pytest.mark.parametrize("file", KERNELS)
-def test_the_check_sees_a_broken_kernel(file, right, wrong, break_kernel, fresh_kernels, monkeypatch):
+def test_the_check_sees_a_broken_kernel(file, right, wrong, break_kernel, monkeypatch):
     monkeypatch.setattr(indexer, "SLOTS", 1)
-    break_kernel(indexer, file, right, wrong)
+    break_kernel(f"{indexer.FOLDER}/{file}.cu", right, wrong)
     dtype = BF16 if file == "lightning_indexer" else E4M3
-    make_module(dtype, 64)
     with pytest.raises(AssertionError):
         check(*make_inputs((5, 300, 20, 64, 254), dtype))
 
 
 @pytest.mark.parametrize("scale", ["*= scale", "* own_scale[r]"])
-def test_the_check_sees_a_missing_scale(scale, break_kernel, fresh_kernels):
-    break_kernel(indexer, "lightning_indexer_fp8", scale, "*= 1" if "=" in scale else "")
-    make_module(E4M3, 64)
+def test_the_check_sees_a_missing_scale(scale, break_kernel):
+    break_kernel(f"{indexer.FOLDER}/lightning_indexer_fp8.cu", scale, "*= 1" if "=" in scale else "")
     with pytest.raises(AssertionError):
         check(*make_inputs((3, 70, 4, 64, 68), E4M3))
 

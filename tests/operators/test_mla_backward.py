@@ -3,6 +3,8 @@
 tests/operators/test_mla.py has the gradients of the operators, and the mutations.
 """
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -10,10 +12,12 @@ from course_utils import checks, reference
 from course_utils.emulator import sanitize
 from course_utils.operators import mla
 from course_utils.operators.mla import BackwardTile, sparse_mla
+from tests.helpers import tensors
 
 HALF, BF16 = torch.float16, torch.bfloat16
 FULL, SMALL = (576, 512), (128, 64)
 SCALE = 192**-0.5
+BACKWARD = "05_deepseek_sparse/sparse_mla_backward.cu"
 # P and dS are rounded to 16 bits, one number in a product each: relative errors of half a last place, some of which
 # add up. The sums are in fp32, so this holds in the mean over all numbers of a gradient.
 MEAN_ERROR = {BF16: 6e-3, HALF: 1e-3}
@@ -22,8 +26,7 @@ TILES = sorted(
 )
 
 
-def random(*shape, device="cpu", dtype=BF16, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
+random = partial(tensors.random, dtype=BF16)
 
 
 def random_indices(queries, tokens, k, *, device="cpu", seed=0):
@@ -187,29 +190,20 @@ def test_strided_inputs_and_an_expanded_gradient(device):
     ],
 )
 def test_a_broken_kernel_fails_the_check(break_kernel, monkeypatch, right, wrong):
-    mla._kernel.cache_clear(), mla._module.cache_clear()
-    break_kernel(mla, "sparse_mla_backward", right, wrong)
-    mla._module("sparse_mla_backward", ())  # here, and not below, it fails where the passage is not found
-    try:
-        query, latent, grad_out = make_inputs(2, 40, 9, SMALL)
-        indices = random_indices(2, 40, 70)
-        indices[1] = -1
-        with pytest.raises(AssertionError, match="WRONG"):
-            check(query, latent, indices, grad_out)
-    finally:
-        mla._kernel.cache_clear(), mla._module.cache_clear()
+    break_kernel(BACKWARD, right, wrong)
+    query, latent, grad_out = make_inputs(2, 40, 9, SMALL)
+    indices = random_indices(2, 40, 70)
+    indices[1] = -1
+    with pytest.raises(AssertionError, match="WRONG"):
+        check(query, latent, indices, grad_out)
 
 
 def test_a_missing_barrier_is_a_race(break_kernel):
-    mla._kernel.cache_clear(), mla._module.cache_clear()
     barrier = "                      __syncthreads();\n"
-    break_kernel(mla, "sparse_mla_backward", f"{barrier}                      accumulate_dQ", "accumulate_dQ")
-    try:
-        query, latent, grad_out = make_inputs(1, 40, 9, SMALL)
-        with sanitize() as report:
-            gradients(query, latent, random_indices(1, 40, 70), grad_out, SCALE)
-    finally:
-        mla._kernel.cache_clear(), mla._module.cache_clear()
+    break_kernel(BACKWARD, f"{barrier}                      accumulate_dQ", "accumulate_dQ")
+    query, latent, grad_out = make_inputs(1, 40, 9, SMALL)
+    with sanitize() as report:
+        gradients(query, latent, random_indices(1, 40, 70), grad_out, SCALE)
     assert any(finding.tool == "racecheck" for finding in report.findings)
 
 

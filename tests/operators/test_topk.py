@@ -6,18 +6,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from course_utils import reference_deepseek as reference
-from course_utils.cuda import RawModule, read_kernel
+from course_utils import reference
+from course_utils.cuda import compiled
 from course_utils.emulator import sanitize
 from course_utils.operators import topk
 from course_utils.operators.topk import select_topk
+from tests.helpers.tensors import random
 
 INF, NAN = torch.inf, torch.nan
+RADIX_TOPK = "05_deepseek_sparse/radix_topk.cu"
 LENGTHS = (1, 3, 63, 64, 65, 1000, 4097)
-
-
-def random(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def from_bits(bits):
@@ -179,7 +177,8 @@ def test_every_place_is_written(device):
     logits[1] = -INF
     for k in (5, 77, 100):
         indices = torch.full((3, k), 12345, dtype=torch.int32, device=device)
-        topk._kernel(512)((3,), (512,), (logits, indices, np.int32(77), np.int32(k)))
+        kernel = compiled(RADIX_TOPK, ("-DTHREADS=512",)).get_function("radix_topk")
+        kernel((3,), (512,), (logits, indices, np.int32(77), np.int32(k)))
         check(logits, k, indices)
 
 
@@ -206,8 +205,8 @@ def test_the_sanitizer_finds_nothing():
 
 
 def test_the_sanitizer_names_the_missing_barrier():
-    code = read_kernel("05_deepseek_sparse/broken/histogram_without_barrier.cu")
-    kernel = RawModule(code=code, options=("-DTHREADS=512",)).get_function("radix_topk")
+    file = "05_deepseek_sparse/broken/histogram_without_barrier.cu"
+    kernel = compiled(file, ("-DTHREADS=512",)).get_function("radix_topk")
     with sanitize() as report:
         kernel((1,), (512,), (random(1, 3000), torch.zeros(1, 3000, dtype=torch.int32), np.int32(3000), np.int32(64)))
     races = {finding.source: finding.other_source for finding in report.findings if finding.tool == "racecheck"}
@@ -227,14 +226,9 @@ def test_the_sanitizer_names_the_missing_barrier():
     ],
 )
 def test_a_broken_kernel_fails_the_check(break_kernel, right, wrong):
-    topk._kernel.cache_clear()
-    break_kernel(topk, "radix_topk", right, wrong)
-    topk._kernel(topk.THREADS_FOR_FEW_ROWS)  # here, and not below, it fails where the passage is not found
-    try:
-        with pytest.raises(AssertionError):
-            check_all()
-    finally:
-        topk._kernel.cache_clear()
+    break_kernel(RADIX_TOPK, right, wrong)
+    with pytest.raises(AssertionError):
+        check_all()
 
 
 def check_all():
@@ -259,10 +253,10 @@ def check_all():
         (torch.zeros(3), 1, ValueError, r"logits has shape \[3\]; it must be \[S, T\]"),
         (torch.zeros(1, 2, 3), 1, ValueError, "logits has shape"),
         (torch.zeros(2, 3, device="meta"), 1, ValueError, "logits is on meta"),
-        (torch.zeros(2, 3), 0, ValueError, "k is 0; it must be an int from 1 to 2048"),
-        (torch.zeros(2, 3), 2049, ValueError, "k is 2049; it must be an int from 1 to 2048"),
-        (torch.zeros(2, 3), 1.0, TypeError, "k is 1.0; it must be an int"),
-        (torch.zeros(2, 3), True, TypeError, "k is True; it must be an int"),
+        (torch.zeros(2, 3), 0, ValueError, "k is 0; it must be an integer from 1 to 2048"),
+        (torch.zeros(2, 3), 2049, ValueError, "k is 2049; it must be an integer from 1 to 2048"),
+        (torch.zeros(2, 3), 1.0, TypeError, "k is 1.0; it must be an integer"),
+        (torch.zeros(2, 3), True, TypeError, "k is True; it must be an integer"),
     ],
 )
 def test_bad_input_is_named(logits, k, error, message):

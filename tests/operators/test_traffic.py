@@ -14,6 +14,17 @@ from course_utils.operators.minimal import FORWARD_TILES
 FLOAT = 4
 NAIVE, FLASH = "01_attention_basics", "02_flash_attention_minimal"
 LENGTHS = [(64, 64), (128, 96), (70, 80), (33, 200), (200, 33), (1, 65), (65, 1)]  # whole tiles and ragged ones
+EVERY = pytest.mark.exhaustive("the formula is per tile and head: `make test` has each length, mask and tile once")
+
+
+def combinations(*others):
+    """Each length with and without the mask, the others in turn; what is left of the product is exhaustive."""
+    pairs = [(lengths, is_causal) for lengths in LENGTHS for is_causal in (False, True)]
+    return [
+        pytest.param(lengths, is_causal, other, marks=() if (n // 2 + n % 2) % len(others) == m else EVERY)
+        for n, (lengths, is_causal) in enumerate(pairs)
+        for m, other in enumerate(others)
+    ]
 
 
 def inputs(batch: int, heads: int, query_length: int, key_length: int, d: int) -> list[torch.Tensor]:
@@ -57,10 +68,9 @@ def flash_counters(
 # ---------------------------------------------------------------------------------------------- chapter 01
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize(("batch", "heads", "d"), [(1, 1, 32), (2, 3, 40)])
-def test_three_kernels_request_what_the_formula_says(batch, heads, d, lengths, is_causal):
+@pytest.mark.parametrize(("lengths", "is_causal", "sizes"), combinations((1, 1, 32), (2, 1, 40)))
+def test_three_kernels_request_what_the_formula_says(lengths, is_causal, sizes):
+    batch, heads, d = sizes
     shape = batch, heads, *lengths, d
     with profile() as counters:
         naive_attention(*inputs(*shape), is_causal=is_causal)
@@ -71,7 +81,7 @@ def test_three_kernels_request_what_the_formula_says(batch, heads, d, lengths, i
 @pytest.mark.parametrize("lengths", LENGTHS)
 def test_three_kernels_touch_what_standard_attention_moves(lengths):
     """The distinct bytes are the algorithm's traffic: each matrix read once and written once, step by step."""
-    shape = 2, 3, *lengths, 40
+    shape = 1, 2, *lengths, 40
     with profile() as counters:
         naive_attention(*inputs(*shape))
     for kernel, step in zip(("scores", "softmax", "output"), costs.naive_traffic(*shape, FLOAT), strict=True):
@@ -96,35 +106,20 @@ def test_uncoalesced_scores_request_two_floats_for_each_multiply_add(lengths):
 # ---------------------------------------------------------------------------------------------- chapter 02
 
 TILES = [(32, 16), (64, 32), (16, 64)]
+ORDERS = {"forward_plain": costs.fa2_traffic, "forward_fa1_order": costs.fa1_traffic}
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("tile", TILES)
-def test_plain_forward_requests_the_traffic_of_fa2s_order(tile, lengths, is_causal):
-    shape = 2, 3, *lengths, 32
-    traffic = costs.fa2_traffic(
-        *shape, block_rows=tile[0], block_cols=tile[1], element_bytes=FLOAT, is_causal=is_causal
-    )
-    assert requested(flash_counters("forward_plain", shape, tile, is_causal)) == expected(traffic)
+@pytest.mark.parametrize(("kernel", "formula"), list(ORDERS.items()))
+@pytest.mark.parametrize(("lengths", "is_causal", "tile"), combinations(*TILES))
+def test_each_loop_order_requests_the_traffic_of_its_formula(kernel, formula, tile, lengths, is_causal):
+    shape = 1, 2, *lengths, 32
+    traffic = formula(*shape, block_rows=tile[0], block_cols=tile[1], element_bytes=FLOAT, is_causal=is_causal)
+    assert requested(flash_counters(kernel, shape, tile, is_causal)) == expected(traffic)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("tile", TILES)
-def test_fa1_order_requests_the_traffic_of_algorithm_1(tile, lengths, is_causal):
-    shape = 2, 3, *lengths, 32
-    traffic = costs.fa1_traffic(
-        *shape, block_rows=tile[0], block_cols=tile[1], element_bytes=FLOAT, is_causal=is_causal
-    )
-    assert requested(flash_counters("forward_fa1_order", shape, tile, is_causal)) == expected(traffic)
-
-
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("lengths", LENGTHS)
-@pytest.mark.parametrize("head_dim", list(FORWARD_TILES))
+@pytest.mark.parametrize(("lengths", "is_causal", "head_dim"), combinations(*FORWARD_TILES))
 def test_fast_forward_requests_the_traffic_of_fa2s_order(head_dim, lengths, is_causal):
-    shape, tile = (2, 3, *lengths, head_dim), FORWARD_TILES[head_dim][0]
+    shape, tile = (1, 2, *lengths, head_dim), FORWARD_TILES[head_dim][0]
     with profile() as counters:
         flash_attention_minimal(*inputs(*shape), is_causal=is_causal)
     traffic = costs.fa2_traffic(

@@ -31,6 +31,11 @@ def root(tmp_path):
     files = {
         "README.md": "# The course\n\n[First](notebooks/00_start_here.ipynb), [tasks](exercises)\n",
         "kernels/00_start_here/add.cu": "__global__ void add(float* a) { a[0] += 1; }\n",
+        "kernels/00_start_here/broken/sub.diff": (
+            "# sub.cu — add.cu broken on purpose\n"
+            "--- a/kernels/00_start_here/add.cu\n+++ b/kernels/00_start_here/add.cu\n@@ -1 +1 @@\n"
+            "-__global__ void add(float* a) { a[0] += 1; }\n+__global__ void add(float* a) { a[0] -= 1; }\n"
+        ),
         "exercises/00_start_here/task.cu": "// YOUR CODE HERE\n",
         "docs/cheat_sheets/00_start_here.md": "# Sheet\n",
         "docs/glossary.md": "# Glossary\n\n## Two words\n\nSee [the chapter](../notebooks/00_start_here.ipynb).\n",
@@ -50,6 +55,8 @@ def root(tmp_path):
     [
         ("01_x.ipynb#Two-words", "01_x.html#Two-words"),
         ("../kernels/00_start_here/add.cu", "../kernels/00_start_here/add.cu.html"),
+        ("../kernels/00_start_here/broken/sub.diff", "../kernels/00_start_here/broken/sub.cu.html"),
+        ("../kernels/00_start_here/broken/sub.cu", "../kernels/00_start_here/broken/sub.cu.html"),
         ("../kernels/00_start_here", "../kernels/00_start_here/index.html"),
         ("../exercises/", "../exercises/index.html"),
         ("../docs/glossary.md#two-words", "../docs/glossary.html#two-words"),
@@ -127,6 +134,8 @@ def test_sources_hold_every_kind_of_page_and_nothing_to_set_up(root):
         "exercises/00_start_here/task.cu.md",
         "exercises/index.md",
         "kernels/00_start_here/add.cu.md",
+        "kernels/00_start_here/broken/sub.cu.md",
+        "kernels/00_start_here/broken/index.md",
         "kernels/00_start_here/index.md",
         "kernels/index.md",
         "docs/glossary.md",
@@ -135,6 +144,12 @@ def test_sources_hold_every_kind_of_page_and_nothing_to_set_up(root):
     }
     chapter = (sources.pages / "notebooks" / "00_start_here.ipynb").read_text()
     assert "hidden" not in chapter and "BADGES" in chapter
+    folder = (sources.pages / "kernels" / "00_start_here" / "broken" / "index.md").read_text()
+    assert "[sub.diff](sub.cu.html)" in folder
+    broken = (sources.pages / "kernels" / "00_start_here" / "broken" / "sub.cu.md").read_text()
+    diff, whole = broken.split("The whole kernel:")
+    assert "````diff\n# sub.cu — add.cu broken on purpose\n--- a/" in diff
+    assert "````cuda\n__global__ void add(float* a) { a[0] -= 1; }\n````" in whole
     start = (sources.pages / "index.md").read_text()
     assert "[First](notebooks/00_start_here.html), [tasks](exercises/index.html)" in start
     assert start.index("notebooks/00_start_here\n") < start.index("exercises/00_start_here/task\n")

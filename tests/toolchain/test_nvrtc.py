@@ -1,25 +1,44 @@
 """The compile gate: every kernel of the course, for every architecture and option set of its header, without a GPU."""
 
+import itertools
+
 import pytest
 
+from course_utils.launches.broken import BROKEN
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.errors import CompileError
-from course_utils.toolchain.source import KERNELS, KernelSource, compile_options, read_kernel
+from course_utils.toolchain.source import KernelSource, compile_options, kernel_names, read_kernel
 
 CHAPTERS = {"00_start_here", "01_attention_basics", "02_flash_attention_minimal"}
-FILES = sorted(path.relative_to(KERNELS).as_posix() for path in KERNELS.rglob("*.cu"))
+FILES = kernel_names()
+LAUNCHED = {launch.source: launch.options for launch in (broken.launch() for broken in BROKEN.values())}
 
 
-CASES = [
-    pytest.param(file, arch, options, id=" ".join((file, arch, *options)))
-    for file in FILES
-    for arch in nvrtc.architectures(read_kernel(file))
-    for options in compile_options(read_kernel(file))
-]
+def option_sets(file):
+    """Those of the header; of a right kernel broken by a diff only the set that it is launched with."""
+    source = read_kernel(file)
+    return [LAUNCHED[file]] if source.path.suffix == ".diff" else compile_options(source)
+
+
+EXHAUSTIVE = pytest.mark.exhaustive(
+    "make test compiles each kernel for the lowest architecture with the first and the last of its option sets, "
+    "between which nearly every -D changes"
+)
+
+
+def cases(file):
+    architectures, options = nvrtc.architectures(read_kernel(file)), option_sets(file)
+    for arch, chosen in itertools.product(architectures, options):
+        in_gate = arch == architectures[0] and chosen in (options[0], options[-1])
+        marks = [] if in_gate else [EXHAUSTIVE]
+        yield pytest.param(file, arch, chosen, id=" ".join((file, arch, *chosen)), marks=marks)
+
+
+CASES = [case for file in FILES for case in cases(file)]
 
 
 def test_the_gate_covers_each_kernel_of_each_chapter():
-    assert {case.values[0] for case in CASES} == set(FILES)
+    assert {case.values[0] for case in CASES if not case.marks} == set(FILES)
     assert {file.split("/")[0] for file in FILES} >= CHAPTERS
 
 
@@ -64,13 +83,23 @@ def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_a_changed_header_is_compiled_again(tmp_path, monkeypatch):
-    (tmp_path / "one.cuh").write_text("constexpr int ONE = 1;", encoding="utf-8")
-    monkeypatch.setattr("course_utils.toolchain.source.INCLUDE", tmp_path)
-    code = '#include "one.cuh"\n' + SAXPY
-    before = nvrtc._kept_in(code)
-    (tmp_path / "one.cuh").write_text("constexpr int ONE = 2;", encoding="utf-8")
-    assert nvrtc._kept_in(code) != before
+@pytest.mark.parametrize("place", ["beside the kernel", "the course's headers", "-I", "--include-path="])
+def test_a_changed_header_of_a_header_is_compiled_again(place, tmp_path, monkeypatch):
+    cache, headers = tmp_path / "cache", tmp_path / "headers"
+    cache.mkdir()
+    headers.mkdir()
+    monkeypatch.setattr(nvrtc, "cache_folder", lambda: cache)
+    if place == "the course's headers":
+        monkeypatch.setattr(nvrtc, "INCLUDE", headers)
+    (headers / "outer.cuh").write_text('#include "inner.cuh"\n', encoding="utf-8")
+    code = KernelSource('#include "outer.cuh"\n' + SAXPY.replace("256", "SIZE"), tmp_path / "a.cu", "a.cu")
+    if place == "beside the kernel":
+        code.path = headers / "a.cu"
+    options = (f"{place}{headers}",) if place.startswith("-") else ()
+    for size in (64, 128, 64):
+        (headers / "inner.cuh").write_text(f"constexpr int SIZE = {size};", encoding="utf-8")
+        assert nvrtc.compile_kernel(code, options=options).resources["saxpy"].static_shared == 4 * size
+    assert len(list(cache.iterdir())) == 2
 
 
 def test_two_kernels_in_one_file_keep_their_own_resources():

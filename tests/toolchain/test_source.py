@@ -11,6 +11,7 @@ from course_utils.toolchain.source import (
     blank_comments,
     compile_options,
     find_kernels,
+    kernel_names,
     read_kernel,
     required_architecture,
     source_name,
@@ -61,6 +62,50 @@ def test_a_name_like_no_other_lists_the_files_there_are(kernels):
 def test_a_folder_is_no_kernel_file(kernels):
     with pytest.raises(FileNotFoundError):
         read_kernel("01_attention_basics")
+
+
+@pytest.fixture
+def changed(kernels):
+    """A diff of one of the files, beside it in broken/."""
+    diff = kernels / "01_attention_basics/broken/loud.diff"
+    diff.parent.mkdir()
+    diff.write_text(
+        "# loud.cu — scores.cu broken on purpose\n"
+        "--- a/kernels/01_attention_basics/scores.cu\n+++ b/kernels/01_attention_basics/scores.cu\n"
+        "@@ -1 +1 @@\n-// scores.cu — für alle\n+// scores.cu — FÜR ALLE\n",
+        encoding="utf-8",
+    )
+    return diff
+
+
+def test_a_kernel_that_is_a_diff_is_read_as_the_changed_kernel(changed, kernels):
+    source = read_kernel("01_attention_basics/broken/loud.cu")
+    assert source == "// scores.cu — FÜR ALLE\n" and isinstance(source, KernelSource)
+    assert (source.path, source.name) == (changed, "01_attention_basics/broken/loud.cu")
+    assert read_kernel(changed.with_suffix(".cu")) == source  # by its path, as any file
+    assert kernel_names() == [
+        "01_attention_basics/broken/loud.cu",
+        "01_attention_basics/scores.cu",
+        "01_attention_basics/softmax.cu",
+    ]
+    with pytest.raises(FileNotFoundError, match=r"did you mean one of 01_attention_basics/broken/loud\.cu"):
+        read_kernel("01_attention_basics/broken/load.cu")
+
+
+def test_a_file_comes_before_a_diff_of_the_same_name(changed):
+    changed.with_suffix(".cu").write_text("// whole\n")
+    assert read_kernel("01_attention_basics/broken/loud.cu") == "// whole\n"
+
+
+def test_a_diff_of_an_edited_kernel_or_of_none_is_an_error_that_names_both(changed, kernels):
+    (kernels / "01_attention_basics/scores.cu").write_text("// edited\n")
+    with pytest.raises(ValueError, match=rf"{changed} no longer applies: hunk 1 expects line 1 of .*/scores\.cu"):
+        read_kernel("01_attention_basics/broken/loud.cu")
+    (kernels / "01_attention_basics/scores.cu").unlink()
+    with pytest.raises(
+        FileNotFoundError, match=rf"{changed} changes {kernels}/.*/scores\.cu, and there is no such file"
+    ):
+        read_kernel("01_attention_basics/broken/loud.cu")
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda source: pickle.loads(pickle.dumps(source))])

@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 #include "fiber.h"
-#include "trace.h"
+#include "findings.h"
+#include "trace_hooks.h"
 
 static const size_t stack_bytes = (256 + 16) << 10;   // 16 KB are for all but local arrays
 
@@ -60,33 +61,42 @@ template <class... T>
 
 static bool sanitizing() { return emu_block->launch->tracing && emu_block->launch->tracing->sanitize; }
 
-// With the sanitizer a synchronisation error is a finding, and the launch goes on where it can.
+// With the sanitizer a synchronisation error is a finding, and the launch goes on where it can. `other` waits elsewhere
+// (null: there is no other party).
 template <class... T>
-static void find(const Fiber* fiber, emu_site site, const char* format, T... values) {
+static void find(const Fiber* fiber, emu_site site, const Fiber* other, const char* format, T... values) {
     emu_finding finding = emu_finding_at(fiber, EMU_BARRIER, 0);
     finding.line = site.line;
     snprintf(finding.file, sizeof finding.file, "%s", site.file);
+    if (other) {
+        finding.has_other = 1;
+        finding.other_line = other->waits_at.line;
+        snprintf(finding.other_file, sizeof finding.other_file, "%s", other->waits_at.file);
+        finding.other_block = other->block_idx;
+        finding.other_thread = other->thread_idx;
+    }
     snprintf(finding.message, sizeof finding.message, format, values...);
-    emu_find(*emu_block->tracer, finding);
+    emu_find(emu_block->launch->tracing->results, finding);
 }
 template <class... T>
-static void find_or_fail(const Fiber* fiber, emu_site site, const char* format, T... values) {
+static void find_or_fail(const Fiber* fiber, emu_site site, const Fiber* other, const char* format, T... values) {
     if (!sanitizing()) fail(EMU_DIVERGENT_BARRIER, fiber, site, format, values...);
-    find(fiber, site, format, values...);
+    find(fiber, site, other, format, values...);
 }
 
 static void report_divergent(const Fiber* waiting) {
     const Block& b = *emu_block;
-    const emu_dim3 w = waiting->thread_idx;
     if (b.elsewhere) {
-        const emu_dim3 o = b.elsewhere->thread_idx;
-        find_or_fail(b.elsewhere, b.elsewhere->waits_at,
+        const Fiber *one = b.elsewhere, *other = waiting;
+        if (sanitizing() && other->waits_at.line < one->waits_at.line) one = waiting, other = b.elsewhere;   // a pair is one finding
+        const emu_dim3 o = one->thread_idx, w = other->thread_idx;
+        find_or_fail(one, one->waits_at, other,
                      "barrier in a divergent branch: thread (%u,%u,%u) waits at this __syncthreads(), "
                      "but thread (%u,%u,%u) of the same block waits at the one in line %d",
-                     o.x, o.y, o.z, w.x, w.y, w.z, b.barrier_site.line);
+                     o.x, o.y, o.z, w.x, w.y, w.z, other->waits_at.line);
     } else {
         const emu_dim3 o = b.fell_off->thread_idx;
-        find_or_fail(waiting, b.barrier_site,
+        find_or_fail(waiting, b.barrier_site, nullptr,
                      "barrier in a divergent branch: %u of the block's %u threads wait at this __syncthreads(), "
                      "but thread (%u,%u,%u) ran past it to the end of the kernel", b.waiting, b.size, o.x, o.y, o.z);
     }
@@ -126,7 +136,7 @@ template <class Tell> static void for_each_group(const Block& b, Tell tell) {
     });
     if (sanitizing()) {
         for_each_group(b, [&](const Fiber& f, unsigned together) {
-            find(&f, f.waits_at, "deadlock: %u thread%s wait here in %s; no thread of the block can go on: %s", together,
+            find(&f, f.waits_at, nullptr, "deadlock: %u thread%s wait here in %s; no thread of the block can go on: %s", together,
                  together == 1 ? "" : "s", what_it_waits_for(&f), text);
         });
     }
@@ -261,8 +271,8 @@ static bool complete(Warp& w, Fiber* f) {
         const emu_collective* other = lanes[lowest(m)];
         if (other->combine == f->collective->combine) continue;
         if (sanitizing())
-            find(f, f->waits_at, "lanes of one warp meet in different collectives: %s here, %s in line %d", f->collective->name,
-                 other->name, other->site.line);
+            find(f, f->waits_at, w.fiber[lowest(m)], "lanes of one warp meet in different collectives: %s here, %s in line %d",
+                 f->collective->name, other->name, other->site.line);
         fail(EMU_BAD_COLLECTIVE, f, f->waits_at, "lanes of one warp meet in different collectives: %s here, %s in line %d",
              f->collective->name, other->name, other->site.line);
     }
@@ -277,7 +287,7 @@ extern "C" void emu_collect(emu_collective* mine) {
     Warp& w = emu_block->warps[f->warp];
     if (!(mine->mask & bit(f->lane))) {
         if (sanitizing())
-            find(f, mine->site, "%s: the mask 0x%08x does not name lane %u, which calls it", mine->name, mine->mask, f->lane);
+            find(f, mine->site, nullptr, "%s: the mask 0x%08x does not name lane %u, which calls it", mine->name, mine->mask, f->lane);
         fail(EMU_BAD_COLLECTIVE, f, mine->site, "%s: the mask 0x%08x does not name lane %u, which calls it", mine->name,
              mine->mask, f->lane);
     }

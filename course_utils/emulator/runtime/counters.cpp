@@ -1,11 +1,11 @@
 // The profiler's counters. The accesses that the lanes of a warp make with one instruction are a request; its cost follows
 // from the addresses: sectors of 32 bytes in global memory, passes through the 32 banks of shared memory.
+#include "counters.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-#include "trace.h"
 
 struct Request { unsigned count; uint64_t address[32]; uint8_t lane[32], space[32], target[32]; };
 

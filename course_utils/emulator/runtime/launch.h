@@ -36,6 +36,3 @@ struct emu_launch {
     emu_report* report;               // in memory that the worker shares with its parent
     const emu_tracing* tracing;       // null: a plain launch
 };
-
-// Starts a worker process that runs the launch; returns its process id, or -errno.
-extern "C" int emu_start(const emu_launch* launch);

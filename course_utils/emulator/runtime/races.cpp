@@ -1,11 +1,13 @@
 // Racecheck and initcheck. What shared memory remembers: for each word, who wrote it last, and who has read it since the last
 // barrier. What global memory remembers: the lowest blocks that wrote and read each element, whatever the order they ran in.
+#include "races.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "trace.h"
+#include "findings.h"
 
 // One access to shared memory: epoch (22 bits), number of its place in the code (12), thread (10), warp epoch (18), atomic (1),
 // cp.async that has not arrived (1). Two accesses of one epoch have no barrier between them; of one warp epoch, no
@@ -144,7 +146,7 @@ static void find_race(Races& r, emu_finding_kind kind, const Fiber* f, const Log
     finding.other_block = f->block_idx;
     finding.other_thread = party.thread_idx;
     finding.same_warp = party.warp == f->warp;
-    emu_find(*r.tracer, finding);
+    emu_find(r.tracer->results, finding);
 }
 
 // May the two, of one block, happen in either order?
@@ -272,7 +274,7 @@ static void find_global_race(Races& r, emu_finding_kind kind, const Fiber* f, co
     finding.other_place = r.places[marked_place_id(other)];
     finding.other_block = f->block_idx;
     finding.other_thread = r.block->fibers[marked_thread(other)].thread_idx;
-    emu_find(*r.tracer, finding);
+    emu_find(r.tracer->results, finding);
 }
 
 static inline void check_global(Races& r, const Fiber* f, const LogEntry& e) {
@@ -318,7 +320,7 @@ static void find_conflict(const Races& first, emu_finding_kind kind, const Races
     finding.other_place = of_b.places[marked_place_id(b)];
     finding.other_block = index_in(launch->grid, high_part(b) - 1);
     finding.other_thread = index_in(launch->block, marked_thread(b));
-    emu_find(*first.tracer, finding);
+    emu_find(first.tracer->results, finding);
 }
 
 // Who among the OS threads has the lowest mark of another block than `not_this` (0: of any).
@@ -435,7 +437,7 @@ void emu_end_race_interval(Tracer& t) {
             emu_finding finding = emu_finding_at(&r.block->fibers[thread_of(u.read[n])], EMU_UNINITIALISED, u.place);
             finding.is_shared = 1;
             finding.count = u.count;
-            emu_find(t, finding);
+            emu_find(t.results, finding);
             break;
         }
     }

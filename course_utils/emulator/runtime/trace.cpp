@@ -2,59 +2,18 @@
 // and those of our own headers. Memcheck happens here, at once; the rest when the logs are read.
 #include "trace.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "counters.h"
+#include "findings.h"
+#include "races.h"
+#include "trace_hooks.h"
+
 static const unsigned log_capacity = 32, log_stride = log_capacity + 8;   // no power of two: cache sets; room for a sync
 
-static pthread_mutex_t findings_lock = PTHREAD_MUTEX_INITIALIZER;
-
-// ---- findings
-
-static bool same(const emu_finding& a, const emu_finding& b) {
-    return a.kind == b.kind && a.place == b.place && a.other_place == b.other_place && a.line == b.line && !strcmp(a.file, b.file);
-}
-
-static bool tells_more(const emu_finding& a, const emu_finding& b) {
-    if (a.same_warp != b.same_warp) return !a.same_warp;   // that of two warps takes the stronger barrier to mend
-    const unsigned key_a[] = {a.block.z, a.block.y, a.block.x, a.thread.z, a.thread.y, a.thread.x};
-    const unsigned key_b[] = {b.block.z, b.block.y, b.block.x, b.thread.z, b.thread.y, b.thread.x};
-    for (int i = 0; i < 6; i++)
-        if (key_a[i] != key_b[i]) return key_a[i] < key_b[i];
-    return false;
-}
-
-void emu_find(Tracer& t, const emu_finding& finding) {
-    emu_trace_results& r = *t.results;
-    t.finding = true;                        // a signal that comes now must not wait for the lock
-    pthread_mutex_lock(&findings_lock);
-    uint32_t i = 0;
-    while (i < r.finding_count && !same(r.findings[i], finding)) i++;
-    if (i < r.finding_count) {
-        const uint64_t count = r.findings[i].count + finding.count;
-        if (tells_more(finding, r.findings[i])) r.findings[i] = finding;   // whichever OS thread comes first
-        r.findings[i].count = count;
-    } else if (i < sizeof r.findings / sizeof *r.findings) {
-        r.findings[i] = finding;
-        __atomic_store_n(&r.finding_count, i + 1, __ATOMIC_RELEASE);   // whole, should the worker die now
-    } else {
-        r.findings_dropped++;
-    }
-    pthread_mutex_unlock(&findings_lock);
-    t.finding = false;
-}
-
-emu_finding emu_finding_at(const Fiber* fiber, emu_finding_kind kind, uint64_t place) {
-    emu_finding finding = {};
-    finding.kind = kind;
-    finding.place = place;
-    finding.count = 1;
-    finding.block = fiber->block_idx;
-    finding.thread = fiber->thread_idx;
-    return finding;
-}
+uintptr_t emu_load_base, emu_load_end;
 
 // Of the thread that runs; null where nobody sanitizes it.
 static Tracer* sanitizer() {
@@ -95,7 +54,7 @@ static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t ad
     finding.bytes = bytes;
     finding.is_write = !is_read(access);
     finding.is_shared = address - (uintptr_t)t.block->shared_low < (uintptr_t)(t.block->shared_high - t.block->shared_low);
-    emu_find(t, finding);
+    emu_find(t.results, finding);
 }
 
 // ---- the log
@@ -262,7 +221,7 @@ static void find_misaligned(uintptr_t address, unsigned bytes, emu_touch_kind ki
     emu_finding finding = emu_finding_at(emu_current, EMU_MISALIGNED, counter - 1 - emu_load_base);
     snprintf(finding.message, sizeof finding.message, "%s at an address %u bytes past a multiple of %u",
              kind == EMU_TOUCH_ATOMIC ? "an atomic" : "a row of ldmatrix", (unsigned)(address % bytes), bytes);
-    emu_find(*t, finding);
+    emu_find(t->results, finding);
 }
 
 #define COUNTER ((uintptr_t)__builtin_return_address(0))
@@ -330,7 +289,7 @@ static void find_at(const Place& place, emu_finding_kind kind, const char* forma
     finding.line = (int32_t)place.line;
     snprintf(finding.file, sizeof finding.file, "%s", place.file);
     snprintf(finding.message, sizeof finding.message, format, values...);
-    emu_find(*t, finding);
+    emu_find(t->results, finding);
 }
 
 extern "C" void __ubsan_handle_out_of_bounds(const OutOfBounds* what, uintptr_t index) {

@@ -21,8 +21,8 @@ struct emu_finding {
     uint64_t place, other_place;  // program counters, relative to where the library is loaded; 0: see `line`
     uint64_t address, count;
     emu_dim3 block, thread, other_block, other_thread;
-    int32_t line;
-    char file[256];
+    int32_t line, other_line;     // where the place is known without its program counter; other_line 0: see `other_place`
+    char file[256], other_file[256];
     char message[400];            // only where the kind does not say it all
 };
 

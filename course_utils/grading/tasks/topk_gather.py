@@ -25,7 +25,7 @@ from course_utils.grading.exercise import (
     Part,
     Question,
 )
-from course_utils.reference_deepseek import select_topk
+from course_utils.reference import select_topk
 
 HEAD_DIM, THREADS = 64, 64
 OPTIONS = (f"-DD={HEAD_DIM}", f"-DTHREADS={THREADS}")

@@ -1,0 +1,89 @@
+"""Checks of arguments that several rooms share: each message names the argument, what it got and what it takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def integer(name: str, value: object, least: int, most: int | None = None) -> int:
+    """The value as an int from `least` to `most`, or without an upper end. A bool is not an int."""
+    takes = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} is {value!r}; it must be {takes}")
+    if value < least or (most is not None and value > most):
+        raise ValueError(f"{name} is {value}; it must be {takes}")
+    return int(value)
+
+
+def flag(name: str, value: object) -> bool:
+    """The value as a bool: True or False, or one of NumPy's."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} is {value!r}; it must be True or False")
+    return bool(value)
+
+
+def check_tensor(
+    name: str,
+    tensor: Tensor,
+    shape: tuple[int | str, ...],
+    dtypes: tuple[torch.dtype, ...] | None = None,
+    *,
+    like: tuple[str, Tensor] | None = None,
+    may_be_empty: bool = False,
+) -> None:
+    """Raises TypeError or ValueError, which names the argument, what it got and what it takes, unless it is a tensor of
+    this shape and one of these dtypes on a CPU or GPU.
+
+    shape: a size that is a word may be any from 1 on, with may_be_empty from 0 on. like: an argument, and its name,
+    whose device the tensor must have; where dtypes is None, its dtype too.
+    """
+    expected = "[" + ", ".join(map(str, shape)) + "]"
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch tensor {expected}")
+    if tensor.is_nested or tensor.layout != torch.strided:
+        layout = "nested" if tensor.is_nested else tensor.layout
+        raise TypeError(f"{name} has layout {layout}; it must be torch.strided, and not nested")
+    as_other = f", like {like[0]}" if like else ""
+    if dtypes is None and like and tensor.dtype != like[1].dtype:
+        raise TypeError(f"{name} has dtype {tensor.dtype}; it must be {like[1].dtype}{as_other}")
+    if dtypes and tensor.dtype not in dtypes:
+        raise TypeError(f"{name} has dtype {tensor.dtype}; it must be {' or '.join(map(str, dtypes))}")
+    fits = len(tensor.shape) == len(shape) and all(
+        (may_be_empty or size > 0) if isinstance(wanted, str) else size == wanted
+        for size, wanted in zip(tensor.shape, shape, strict=True)
+    )
+    if not fits:
+        least = ", none of them 0" if not may_be_empty and any(isinstance(size, str) for size in shape) else ""
+        raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be {expected}{least}")
+    if like and tensor.device != like[1].device:
+        raise ValueError(f"{name} is on {tensor.device}; it must be on {like[1].device}{as_other}")
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{name} is on {tensor.device}; kernels run on cpu and cuda tensors")
+
+
+def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool = False) -> None:
+    """Raises TypeError or ValueError unless the three tensors fit an attention operator: query `[B, H, L_q, d]`, key
+    and value `[B, H_k, L_k, d]` of one floating dtype and device; `H_k == H`, or with enable_gqa a divisor of H."""
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch tensor [B, H, L, d]")
+        if not tensor.is_floating_point():
+            raise TypeError(f"{name} has dtype {tensor.dtype}; it must be a floating point dtype")
+        if tensor.dim() != 4 or 0 in tensor.shape:
+            raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be [B, H, L, d], none of them 0")
+        if tensor.device != query.device:
+            raise ValueError(f"{name} is on {tensor.device}; it must be on {query.device}, like query")
+        if tensor.dtype != query.dtype:
+            raise TypeError(f"{name} has dtype {tensor.dtype}; it must be {query.dtype}, like query")
+    batch, heads, _, head_dim = query.shape
+    if key.shape[0] != batch or key.shape[3] != head_dim:
+        raise ValueError(f"key has shape {list(key.shape)}; B and d must be those of query, {list(query.shape)}")
+    if value.shape != key.shape:
+        raise ValueError(f"value has shape {list(value.shape)}; it must be that of key, {list(key.shape)}")
+    kv_heads = key.shape[1]
+    if enable_gqa and heads % kv_heads:
+        raise ValueError(f"key has {kv_heads} heads; with enable_gqa that must divide the {heads} heads of query")
+    if not enable_gqa and kv_heads != heads:
+        raise ValueError(f"key has {kv_heads} heads and query {heads}; they must be equal, or pass enable_gqa=True")

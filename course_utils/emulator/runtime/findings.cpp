@@ -1,0 +1,53 @@
+#include "findings.h"
+
+#include <pthread.h>
+#include <string.h>
+
+static pthread_mutex_t findings_lock = PTHREAD_MUTEX_INITIALIZER;
+static __thread bool finding_now __attribute__((tls_model("initial-exec"))) = false;
+
+static bool same(const emu_finding& a, const emu_finding& b) {
+    return a.kind == b.kind && a.place == b.place && a.other_place == b.other_place && a.line == b.line && !strcmp(a.file, b.file) &&
+           a.other_line == b.other_line && !strcmp(a.other_file, b.other_file);
+}
+
+static bool tells_more(const emu_finding& a, const emu_finding& b) {
+    if (a.same_warp != b.same_warp) return !a.same_warp;   // that of two warps takes the stronger barrier to mend
+    const unsigned key_a[] = {a.block.z, a.block.y, a.block.x, a.thread.z, a.thread.y, a.thread.x};
+    const unsigned key_b[] = {b.block.z, b.block.y, b.block.x, b.thread.z, b.thread.y, b.thread.x};
+    for (int i = 0; i < 6; i++)
+        if (key_a[i] != key_b[i]) return key_a[i] < key_b[i];
+    return false;
+}
+
+emu_finding emu_finding_at(const emu_thread* thread, emu_finding_kind kind, uint64_t place) {
+    emu_finding finding = {};
+    finding.kind = kind;
+    finding.place = place;
+    finding.count = 1;
+    finding.block = thread->block_idx;
+    finding.thread = thread->thread_idx;
+    return finding;
+}
+
+void emu_find(emu_trace_results* results, const emu_finding& finding) {
+    emu_trace_results& r = *results;
+    finding_now = true;                      // a signal that comes now must not wait for the lock
+    pthread_mutex_lock(&findings_lock);
+    uint32_t i = 0;
+    while (i < r.finding_count && !same(r.findings[i], finding)) i++;
+    if (i < r.finding_count) {
+        const uint64_t count = r.findings[i].count + finding.count;
+        if (tells_more(finding, r.findings[i])) r.findings[i] = finding;   // whichever OS thread comes first
+        r.findings[i].count = count;
+    } else if (i < sizeof r.findings / sizeof *r.findings) {
+        r.findings[i] = finding;
+        __atomic_store_n(&r.finding_count, i + 1, __ATOMIC_RELEASE);   // whole, should the worker die now
+    } else {
+        r.findings_dropped++;
+    }
+    pthread_mutex_unlock(&findings_lock);
+    finding_now = false;
+}
+
+bool emu_is_finding() { return finding_now; }

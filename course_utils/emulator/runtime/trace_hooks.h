@@ -1,0 +1,17 @@
+// The calls that go up: what the scheduler (block.cpp) tells the tracer above it (trace.cpp), while a block is traced. All
+// other calls of the runtime go down.
+#pragma once
+#include <stdint.h>
+
+struct Block;
+struct Fiber;
+struct Warp;
+
+void emu_prepare_tracer(Block& b);            // once per OS thread
+void emu_release_tracer(Block& b);            // adds this thread's counters to the results
+void emu_trace_start(Block& b);               // a block starts
+void emu_trace_interval(Block& b);            // all of its threads have come to a barrier, or to their end
+void emu_trace_logs(Block& b);                // no thread can go on before the logs are read, or the launch ends
+void emu_trace_leave_room(Fiber* f);          // before a __syncwarp(): makes room for it in the log
+void emu_trace_settle(Fiber* f);              // before another thread may run: notes what this one has just written
+void emu_trace_warp_sync(Warp& w, uint32_t participants);   // a __syncwarp() has completed

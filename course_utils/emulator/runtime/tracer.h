@@ -1,0 +1,44 @@
+// What the tracer knows. Each access of a thread goes into a log of its own; the logs of a block are read when all of its
+// threads have come to a barrier, side by side, as if the threads had run in step.
+#pragma once
+#include "block.h"
+#include "trace_results.h"
+
+enum class Access : uint8_t {
+    read, write, atomic,
+    volatile_read,
+    copy_read,                    // by a cp.async.cg, which goes around the L1 cache
+    copy_issued,                  // cp.async: the bytes are on their way to shared memory
+    copy_arrived,                 // its wait has returned
+    warp_sync,                    // no access: a __syncwarp(), whose number stands in `address`
+};
+
+inline bool is_read(Access a) { return a == Access::read || a == Access::volatile_read || a == Access::copy_read; }
+
+struct LogEntry {
+    uint64_t address;
+    uint32_t place;               // the program counter, relative to the library; of a __syncwarp(), the lanes
+    uint8_t log_bytes;
+    Access access;
+    uint8_t space;                // 0: shared memory; n: the n-th array of the launch, counted from 1
+    uint8_t value;                // of a write to shared memory: a digest of what was written; 0: unknown. Of a copy_read:
+                                  // to which 32 bytes of shared memory it goes, modulo 256
+};
+
+struct Array { uintptr_t low, high; unsigned element_bytes; };
+
+struct Races;
+struct Counters;
+
+struct Tracer {                   // one for each OS thread
+    Block* block;
+    const emu_tracing* tracing;
+    emu_trace_results* results;
+    bool watching;                // the block that runs is one of those to trace
+    Array arrays[64];
+    unsigned array_count;
+    uint8_t* statics;             // for each word of the shared-memory window
+    LogEntry* logs;
+    Races* races;                 // null without the sanitizer
+    Counters* counters;           // null without the profiler
+};

@@ -1,0 +1,248 @@
+// The worker process of a launch: OS threads that share out the blocks, a watchdog, and the last words of a crash.
+//
+// A launch begins here, at emu_start(). The order of the runtime's files, from here down; each includes and calls only what
+// stands below it:
+//
+//   worker                this file
+//   async_copy            cp.async: the bytes arrive at the wait
+//   trace                 where accesses come in: memcheck, and the log of each thread
+//   races     counters    they read the logs: racecheck and initcheck; what ncu would count
+//   tracer.h              what the tracer knows: the logs
+//   block                 the scheduler: the threads of a block take turns
+//   findings  fiber       what was found; the stack of a thread
+//   launch.h  report.h  trace_results.h  abi.h    what the runtime shares with Python and with the kernels
+//
+// One arrow goes up, from the scheduler to the tracer: the calls in trace_hooks.h.
+#include <errno.h>
+#include <link.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "block.h"
+#include "counters.h"
+#include "findings.h"
+#include "races.h"
+#include "trace.h"
+#include "trace_hooks.h"
+
+// A stack and its guard page are two mappings, of which Linux grants a process 65530.
+static const uint64_t most_stacks = 24 << 10;
+
+static const emu_launch* launch;          // of this worker; a worker runs one launch and exits
+static uint64_t next_block, block_count;
+static uintptr_t code_low, code_high;     // the machine code of the kernel's module
+
+static void* run_blocks(void*) {
+    const size_t signal_stack_bytes = 64 << 10;
+    stack_t signal_stack = {};
+    signal_stack.ss_sp = malloc(signal_stack_bytes);
+    signal_stack.ss_size = signal_stack_bytes;
+    sigaltstack(&signal_stack, nullptr);      // a fiber that overflowed its stack has no room to handle that
+
+    Block* block = (Block*)calloc(1, sizeof(Block));
+    emu_prepare_block(*block, launch);
+    uint64_t index;
+    while ((index = __atomic_fetch_add(&next_block, 1, __ATOMIC_RELAXED)) < block_count) emu_run_block(*block, index);
+    emu_release_block(*block);
+    return nullptr;
+}
+
+// ---- crashes and the time limit
+
+struct Fault { uintptr_t program_counter, stack_pointer; uint32_t access; };
+
+static Fault read_context(const ucontext_t* context) {
+#if defined(__x86_64__)
+    const greg_t* r = context->uc_mcontext.gregs;
+    return {(uintptr_t)r[REG_RIP], (uintptr_t)r[REG_RSP], r[REG_ERR] & 2 ? 2u : 1u};
+#else
+    return {(uintptr_t)context->uc_mcontext.pc, (uintptr_t)context->uc_mcontext.sp, 0u};
+#endif
+}
+
+// Inside the runtime or libm, the nearest return address into the kernel's code says which line called it.
+static uintptr_t kernel_program_counter(const Fault& fault, const Block& b) {
+    if (fault.program_counter - code_low < code_high - code_low) return fault.program_counter;
+    uintptr_t low = (uintptr_t)b.stacks, high = low + b.stacks_bytes;
+    if (fault.stack_pointer - low >= high - low) return fault.program_counter;
+    const uintptr_t* word = (const uintptr_t*)(fault.stack_pointer & ~(uintptr_t)7);
+    for (int i = 0; i < 1024 && (uintptr_t)(word + i) < high; i++)
+        if (word[i] - code_low < code_high - code_low) return word[i] - 1;   // inside the call, not behind it
+    return fault.program_counter;
+}
+
+static bool in_stacks(const Block* b, uintptr_t address) { return b && address - (uintptr_t)b->stacks < b->stacks_bytes; }
+
+static const char still_running[] = "time limit: the kernel was still running after %g s";
+
+static bool in_dynamic_shared(const Block* b, uintptr_t address) {
+    return b && address - (uintptr_t)b->dynamic_shared < EMU_SHARED_LIMIT;
+}
+
+static const char* explain(int signal, int code, uintptr_t address, const Block* b) {
+    switch (signal) {
+    case SIGFPE: return "integer division by zero, or of the lowest int by -1 (a GPU returns garbage and goes on)";
+    case SIGILL: case SIGTRAP: return "undefined behaviour: the compiler proved that this code cannot be reached";
+    }
+    if (in_stacks(b, address))
+        return "stack overflow of a CUDA thread: deep recursion, or local arrays of more than 256 KB";
+    if (in_dynamic_shared(b, address))
+        return "invalid memory access: past the end of the dynamic shared memory that the launch asked for (shared_mem)";
+    if (code == SI_KERNEL) return "invalid memory access: a misaligned vector, or an address that cannot exist";
+    if (address < 4096) return "invalid memory access: a null pointer";
+    return "invalid memory access";
+}
+
+// An access that the sanitizer has found to be out of bounds goes on, to memory that nobody else knows.
+static bool let_pass(int signal, uintptr_t address) {
+    const emu_tracing* tracing = launch->tracing;
+    if (signal != SIGSEGV || !tracing || !tracing->sanitize) return false;
+    if (address - (uintptr_t)tracing->reserved.address >= tracing->reserved.bytes) return false;
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = address / page * page;
+    if (mprotect((void*)start, page, PROT_READ | PROT_WRITE)) return false;
+    memset((void*)start, 0xff, page);         // NaN, so that what was read there shows in the result
+    return true;
+}
+
+static void on_fault(int signal, siginfo_t* info, void* context) {
+    Block* b = emu_block;
+    const Fiber* f = emu_current;
+    if (f && let_pass(signal, (uintptr_t)info->si_addr)) return;
+    Fault fault = read_context((const ucontext_t*)context);
+    if (signal == SIGALRM && !f) return;      // between two blocks: the next tick of the watchdog finds a kernel
+    uintptr_t address = signal == SIGSEGV || signal == SIGBUS ? (uintptr_t)info->si_addr : 0;
+    emu_outcome outcome = signal == SIGALRM ? EMU_TIME_LIMIT : EMU_CRASH;
+    emu_site site = f && signal != SIGALRM ? f->copying : emu_site{};
+    bool first = signal == SIGALRM ? emu_record(launch, outcome, f, site, still_running, launch->time_limit)
+                                   : emu_record(launch, outcome, f, site, "%s", explain(signal, info->si_code, address, b));
+    if (!first) {
+        if (signal == SIGALRM) return;
+        emu_end_worker(false);
+    }
+    launch->report->program_counter = b ? kernel_program_counter(fault, *b) : fault.program_counter;
+    launch->report->address = address;
+    bool explained = address < 4096 || in_stacks(b, address) || in_dynamic_shared(b, address);
+    launch->report->access = explained ? 0 : fault.access;
+    if (b && b->tracer && f && !emu_is_finding()) emu_trace_logs(*b);
+    emu_end_worker(true);
+}
+
+static void* watch(void*) {
+    double whole = (double)(time_t)launch->time_limit;
+    timespec limit = {(time_t)whole, (long)((launch->time_limit - whole) * 1e9)};
+    nanosleep(&limit, nullptr);
+    const timespec tick = {0, 100000000};
+    for (int i = 0; i < 10; i++) {            // the handler runs on a thread that executes the kernel, and says where
+        kill(getpid(), SIGALRM);
+        nanosleep(&tick, nullptr);
+    }
+    emu_end_worker(emu_record(launch, EMU_TIME_LIMIT, nullptr, emu_site{}, still_running, launch->time_limit));
+}
+
+static int find_code(dl_phdr_info* info, size_t, void*) {
+    uintptr_t inside = (uintptr_t)launch->kernel, last = 0;
+    bool mine = false;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const auto& segment = info->dlpi_phdr[i];
+        if (segment.p_type != PT_LOAD) continue;
+        uintptr_t start = info->dlpi_addr + segment.p_vaddr, end = start + segment.p_memsz;
+        if (end > last) last = end;
+        if (inside < start || inside >= end) continue;
+        mine = true;
+        code_low = start;
+        code_high = end;
+    }
+    if (!mine) return 0;
+    emu_load_base = info->dlpi_addr;
+    emu_load_end = last;
+    return 1;
+}
+
+static void install_handlers() {
+    struct sigaction action = {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGALRM};
+    for (int signal : faults) sigaction(signal, &action, nullptr);
+    signal(SIGINT, SIG_DFL);                  // the notebook's interrupt button ends the worker, too
+    signal(SIGTERM, SIG_DFL);
+}
+
+[[noreturn]] static void work() {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    dl_iterate_phdr(find_code, nullptr);
+    install_handlers();
+
+    for (uint64_t i = 0, at = 0; i < launch->global_count; at += launch->globals[i++].bytes)
+        memcpy(launch->globals[i].address, launch->global_values + at, launch->globals[i].bytes);
+    if (launch->tracing && launch->tracing->profile) emu_prepare_touched(launch->tracing);
+    next_block = 0;
+    block_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
+    const uint64_t block_threads = (uint64_t)launch->block.x * launch->block.y * launch->block.z;
+    uint64_t threads = launch->os_threads;
+    if (threads > most_stacks / block_threads) threads = most_stacks / block_threads;
+    if (threads > block_count) threads = block_count;
+    pthread_t* pool = (pthread_t*)calloc(threads, sizeof(pthread_t));
+    sigset_t alarms, inherited;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    pthread_sigmask(SIG_UNBLOCK, &alarms, &inherited);
+    for (uint64_t i = 0; i < threads; i++)
+        if ((errno = pthread_create(&pool[i], nullptr, run_blocks, nullptr))) emu_fail_to_start(launch, "a thread");
+    pthread_sigmask(SIG_BLOCK, &alarms, nullptr);   // leaves SIGALRM to the pool
+    pthread_t watchdog;
+    if ((errno = pthread_create(&watchdog, nullptr, watch, nullptr))) emu_fail_to_start(launch, "a thread");
+    for (uint64_t i = 0; i < threads; i++) pthread_join(pool[i], nullptr);
+    if (launch->tracing && launch->tracing->sanitize) emu_find_conflicts();
+    if (launch->tracing && launch->tracing->profile) emu_count_touched(launch->tracing);
+
+    for (uint64_t i = 0, at = 0; i < launch->global_count; at += launch->globals[i++].bytes)
+        memcpy(launch->global_values + at, launch->globals[i].address, launch->globals[i].bytes);
+    uint32_t running = EMU_RUNNING;
+    __atomic_compare_exchange_n(&launch->report->outcome, &running, EMU_FINISHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    _exit(0);
+}
+
+// Starts a worker process that runs the launch; returns its process id, or -errno.
+extern "C" int emu_start(const emu_launch* request) {
+    pid_t worker = fork();
+    if (worker == 0) {
+        launch = request;
+        work();
+    }
+    return worker < 0 ? -errno : worker;
+}
+
+extern "C" uint64_t emu_report_bytes() { return sizeof(emu_report); }
+extern "C" uint64_t emu_trace_results_bytes() { return sizeof(emu_trace_results); }
+
+// ---- device printf
+
+extern "C" int emu_printf(const char* format, ...) {
+    char line[4096];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+    if (length < 0) return length;
+    uint32_t bytes = (uint32_t)length < sizeof line ? (uint32_t)length : (uint32_t)sizeof line - 1;
+    emu_report* report = launch->report;
+    uint32_t at = __atomic_load_n(&report->printed, __ATOMIC_RELAXED);
+    do {
+        if (bytes > sizeof report->output - at) {
+            __atomic_fetch_add(&report->print_lost, bytes, __ATOMIC_RELAXED);
+            return length;
+        }
+    } while (!__atomic_compare_exchange_n(&report->printed, &at, at + bytes, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    memcpy(report->output + at, line, bytes);
+    return length;
+}

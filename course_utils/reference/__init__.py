@@ -1,0 +1,46 @@
+"""What attention should return: plain torch in float64, written for reading rather than for speed."""
+
+from course_utils.reference.deepseek import (
+    deepseek_attention,
+    deepseek_mla,
+    deepseek_sparse_attention,
+    index_scores,
+    lightning_indexer,
+    mla_attention,
+    select_topk,
+    sparse_mla,
+)
+from course_utils.reference.deepseek_weights import DeepSeekConfig, DeepSeekWeights
+from course_utils.reference.dense import (
+    attention,
+    attention_gradients,
+    causal_mask,
+    flash_attention_minimal,
+    flash_attention_v2,
+    full_float32,
+    naive_attention,
+    sparse_attention,
+    torch_attention,
+)
+
+__all__ = [
+    "DeepSeekConfig",
+    "DeepSeekWeights",
+    "attention",
+    "attention_gradients",
+    "causal_mask",
+    "deepseek_attention",
+    "deepseek_mla",
+    "deepseek_sparse_attention",
+    "flash_attention_minimal",
+    "flash_attention_v2",
+    "full_float32",
+    "index_scores",
+    "lightning_indexer",
+    "mla_attention",
+    "naive_attention",
+    "select_topk",
+    "sparse_attention",
+    "sparse_mla",
+    "torch_attention",
+]

@@ -1,0 +1,129 @@
+"""A unified diff is applied where it says, to the lines that it says, or an error says what is different."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from course_utils.toolchain.source import KERNELS, read_kernel
+from course_utils.toolchain.unified_diff import apply_diff, changed_file
+
+HEAD = "# a note\n# in two lines\n--- a/kernels/x.cu\n+++ b/kernels/x.cu\n"
+TEXT = "".join(f"line {n}\n" for n in range(1, 11))
+DIFFS = sorted(KERNELS.rglob("*.diff"))
+
+
+def apply(hunks: str, text: str = TEXT) -> str:
+    return apply_diff(HEAD + hunks, text, "x.diff")
+
+
+@pytest.mark.parametrize(
+    "hunks, old, new",
+    [
+        ("@@ -4,3 +4,3 @@\n line 4\n-line 5\n+five\n line 6\n", "line 5\n", "five\n"),
+        ("@@ -1,2 +1,3 @@\n+zero\n line 1\n line 2\n", "line 1\n", "zero\nline 1\n"),
+        ("@@ -1 +1 @@ void f()\n-line 1\n+one\n", "line 1\n", "one\n"),
+        ("@@ -9,2 +9 @@\n line 9\n-line 10\n", "line 10\n", ""),
+        ("@@ -10,0 +11,2 @@\n+line 11\n+line 12\n", "line 10\n", "line 10\nline 11\nline 12\n"),
+        ("@@ -3 +2,0 @@\n-line 3\n", "line 3\n", ""),
+        ("@@ -0,0 +1 @@\n+zero\n", "line 1\n", "zero\nline 1\n"),
+    ],
+    ids=[
+        "in the middle",
+        "at the first line",
+        "first line alone",
+        "last line",
+        "after the last",
+        "removal",
+        "in front",
+    ],
+)
+def test_a_hunk_changes_its_lines_and_no_others(hunks, old, new):
+    index = TEXT.index(old)
+    assert apply(hunks) == TEXT[:index] + new + TEXT[index + len(old) :]
+
+
+def test_several_hunks_count_the_lines_that_those_ahead_of_them_add_and_remove():
+    hunks = "@@ -2 +2,2 @@\n-line 2\n+2a\n+2b\n@@ -6,2 +7 @@\n-line 6\n line 7\n@@ -10 +10 @@\n-line 10\n+ten\n"
+    lines = ["line 1", "2a", "2b", "line 3", "line 4", "line 5", "line 7", "line 8", "line 9", "ten"]
+    assert apply(hunks).splitlines() == lines
+
+
+def test_the_end_of_a_text_without_a_newline_is_kept_added_and_removed():
+    no_newline = "\\ No newline at end of file\n"
+    text = TEXT.removesuffix("\n")
+    assert apply("@@ -9,2 +9,2 @@\n-line 9\n+nine\n line 10\n" + no_newline, text) == text.replace("line 9", "nine")
+    assert apply("@@ -10 +10 @@\n-line 10\n" + no_newline + "+line 10\n", text) == TEXT
+    assert apply("@@ -10 +10 @@\n-line 10\n+line 10\n" + no_newline) == text
+    with pytest.raises(ValueError, match=r"line 10 of kernels/x.cu to be 'line 10\\n', found 'line 10'"):
+        apply("@@ -10 +10 @@\n-line 10\n+ten\n", text)
+
+
+def test_a_line_ends_only_at_a_line_feed_and_an_empty_one_may_have_lost_its_space():
+    text = "a\x0cb\u2028c\n\nlast\n"
+    assert apply("@@ -1,3 +1,3 @@\n a\x0cb\u2028c\n\n-last\n+end\n", text) == "a\x0cb\u2028c\n\nend\n"
+
+
+@pytest.mark.parametrize(
+    "hunks, words",
+    [
+        (
+            "@@ -4,2 +4 @@\n line 4\n-line five\n",
+            r"hunk 1 expects line 5 of \S+ to be 'line five\\n', found 'line 5\\n'",
+        ),
+        ("@@ -5,2 +5 @@\n line 4\n-line 5\n", r"hunk 1 expects line 5 of \S+ to be 'line 4\\n', found 'line 5\\n'"),
+        ("@@ -4,2 +4 @@\n line 4 \n-line 5\n", r"hunk 1 expects line 4 of \S+ to be 'line 4 \\n', found 'line 4\\n'"),
+        ("@@ -1 +1 @@\n-line 1\n+1\n@@ -8 +8 @@\n-line 7\n+7\n", r"hunk 2 expects line 8 of \S+ to be 'line 7\\n'"),
+        ("@@ -10,2 +10 @@\n line 10\n-line 11\n", r"hunk 1 expects line 11 .*, found the end of the file"),
+        (
+            "@@ -30 +30 @@\n-line 30\n+x\n",
+            r"hunk 1: it says that 29 lines come before it, and 29 in the result; .* 29 and 10",
+        ),
+    ],
+    ids=["another line", "a line further up", "a space too many", "the second hunk", "behind the end", "far behind it"],
+)
+def test_a_hunk_that_meets_another_text_is_an_error_that_quotes_both(hunks, words):
+    with pytest.raises(ValueError, match=rf"^x\.diff.*{words}"):
+        apply(hunks)
+
+
+@pytest.mark.parametrize(
+    "hunks, words",
+    [
+        ("@@ -5 +6 @@\n-line 5\n+five\n", "hunk 1: .* and 5 in the result; .* are 4 and 4"),
+        ("@@ -5 +5 @@\n-line 5\n+a\n@@ -5 +5 @@\n-line 5\n+b\n", "hunk 2: it says that 4 lines .* are 5 and 5"),
+        ("@@ -5,2 +5 @@\n-line 5\n", "hunk 1 does not have as many lines as it says"),
+        ("@@ -5 +5 @@\n-line 5\n-line 6\n", "hunk 1 does not have as many lines as it says"),
+        ("@@ -5 +5 @@\n-line 5\n+five\n line 6\n", r"line 8: expected a hunk .*found ' line 6\\n'"),
+        ("@@ -5 @@\n-line 5\n", "line 5: expected a hunk"),
+        ("@@ -5,2 +5,2 @@\nline 5\n", "hunk 1 does not have"),
+        ("", "no hunk"),
+    ],
+    ids=["result", "overlap", "too few", "too many", "uncounted", "header", "no sign", "none"],
+)
+def test_a_malformed_diff_is_an_error_that_says_where(hunks, words):
+    with pytest.raises(ValueError, match=rf"^x\.diff.*{words}"):
+        apply(hunks)
+
+
+def test_the_changed_file_is_the_one_path_ahead_of_the_hunks():
+    assert changed_file(HEAD + "@@ -1 +1 @@\n--- a\n+++ b\n", "x.diff") == "kernels/x.cu"  # removes "-- a"
+    assert changed_file("--- kernels/x.cu\t2026-01-01\n+++ y\n@@ -1 +1 @@\n", "x.diff") == "kernels/x.cu"
+    for diff in ("@@ -1 +1 @@\n-a\n+b\n", HEAD + HEAD):
+        with pytest.raises(ValueError, match=r"^x\.diff: a diff has one line '--- a/path' ahead of its hunks"):
+            changed_file(diff, "x.diff")
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="no git on this machine")
+def test_git_applies_the_broken_kernels_diffs_to_the_same_text(tmp_path):
+    assert DIFFS
+    for diff in DIFFS:
+        broken = read_kernel(diff.with_suffix(".cu"))
+        changed = changed_file(diff.read_text(encoding="utf-8"), str(diff))
+        file = tmp_path / changed
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(KERNELS.parent / changed, file)
+        outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}  # a plain folder, in no repository
+        subprocess.run(["git", "apply", diff], cwd=tmp_path, env=outside, check=True)
+        assert file.read_text(encoding="utf-8") == broken
