@@ -1,7 +1,11 @@
 # The course's commands. The first one you run prepares .venv; later ones only when the dependencies changed.
 #
 #   make lab        open the course in JupyterLab
-#   make test       everything CI checks
+#   make test       the proof that each change needs, and what CI runs
+#   make test-all   the same and all that is exhaustive, which takes an hour or two
+#   make test-gpu   what needs a GPU, then every chapter there; with a machine's own packages:
+#                   make test-gpu PYTHON=python3 INSTALLED=1
+#   make mutants    planted mistakes, each of which a test of make test must see; options: ARGS=--help
 #   make format     tidy the Python code and the notebooks
 #   make bench      timings of one chapter, for example: make bench CHAPTER=02_flash_attention_minimal
 #   make exercises  exercises/ anew from solutions/, in the place of what is there
@@ -19,26 +23,65 @@ REPOSITORY ?= $(GITHUB_REPOSITORY)
 
 BIN    := .venv/bin
 STAMP  := .venv/.installed
-PYTEST := $(BIN)/python -m pytest
+# What the tests run with. INSTALLED=1 takes the packages that $(PYTHON) has, and installs nothing.
+RUN    := $(if $(INSTALLED),$(PYTHON),$(BIN)/python)
+READY  := $(if $(INSTALLED),,$(STAMP))
+PYTEST := $(RUN) -m pytest
+NBVAL  := --nbval-lax --nbval-current-env --nbval-cell-timeout=300 --dist loadfile notebooks
 # JupyterLab's defaults for this course: no pop-up that asks about news.
 export JUPYTER_CONFIG_PATH := $(CURDIR)/course_utils/jupyter
 # A container's only user is root, and JupyterLab asks root to say so.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test format bench exercises classroom release site badges
+# The parts of `make test`. They run side by side; each prints its output when it is done.
+PARTS := lint tests browser site
+.PHONY: lab test test-all test-gpu mutants format bench exercises classroom release site badges $(PARTS:%=test-%)
 .DELETE_ON_ERROR:
 
 lab: $(STAMP)
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.root_dir=$(CURDIR) notebooks/00_start_here.ipynb
 
-# The browser tests run alone, because they also hold each chapter to its time. A chapter that is run as a test must
-# not count as read: its progress goes to build/.
-test: $(STAMP)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(PYTEST) -n $(JOBS) --dist loadscope tests --ignore tests/browser
-	$(PYTEST) tests/browser
-	XDG_DATA_HOME=$(CURDIR)/build/test-data $(PYTEST) -n $(JOBS) --dist loadscope --nbval-lax --nbval-current-env --nbval-cell-timeout=120 notebooks
+# $(call timed,NAME,COMMANDS): stops at the first command that fails, and notes how long they took.
+timed = @start=$$(date +%s); trap 'echo "$(1) $$(($$(date +%s) - start)) s" >> build/times' EXIT; set -e; $(2)
+# $(call parts,FLAGS): runs all parts of the proof, also when one fails, and says how long each took.
+parts = @mkdir -p build; rm -f build/times; start=$$(date +%s); \
+    $(MAKE) --no-print-directory --keep-going $(1) $(PARTS:%=test-%); status=$$?; \
+    echo; cat build/times; echo "all $$(($$(date +%s) - start)) s"; exit $$status
+
+test: $(READY)
+	@echo "$(PARTS): side by side; each prints its output when it is done."
+	$(call parts,--jobs --output-sync=target)
+
+# One part after the other: the chapters' time limits in JupyterLab hold for a machine that does nothing else.
+test-all: $(READY)
+	$(call parts,--jobs=1 EXHAUSTIVE=--exhaustive)
+
+# One thread of PyTorch in each process: the processes are as many as the cores.
+$(PARTS:%=test-%): export OMP_NUM_THREADS = 1
+
+test-lint:
+	$(call timed,lint,$(RUN) -m ruff check .; $(RUN) -m ruff format --check .)
+
+test-tests:
+	$(call timed,tests,$(PYTEST) $(EXHAUSTIVE) -n $(JOBS) --dist worksteal tests --ignore tests/browser --ignore tests/site)
+
+test-browser:
+	$(call timed,browser,$(PYTEST) $(EXHAUSTIVE) tests/browser)
+
+# The site shows what nbval has just run.
+test-site:
+	$(call timed,notebooks,$(PYTEST) -n $(JOBS) -p tests.helpers.keep_outputs $(NBVAL))
+	$(call timed,site,$(PYTEST) $(EXHAUSTIVE) tests/site)
+
+# A chapter that is run as a test must not count as read: its progress goes to build/.
+test-gpu: $(READY)
+	@mkdir -p build; rm -f build/times
+	$(call timed,tests,$(PYTEST) -n 10 --dist worksteal -m gpu tests)
+	$(call timed,notebooks,XDG_DATA_HOME=$(CURDIR)/build/test-data $(PYTEST) -n $(JOBS) $(NBVAL))
+	@cat build/times
+
+mutants: $(STAMP)
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
@@ -65,7 +108,7 @@ badges: $(STAMP)
 	$(BIN)/python -m course_utils.site badges --repository "$(REPOSITORY)"
 
 # With an NVIDIA driver: PyTorch's GPU build from PyPI, and CuPy. Without one: PyTorch's CPU build from its own index, if
-# that answers within a few seconds; otherwise pip takes what its usual indexes have.
+# that answers within a few seconds; otherwise pip takes what its usual indexes have. Python compiles what it imports.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "The course needs Python 3.11 or newer; %s is %d.%d. Try: make PYTHON=python3.12" % (sys.executable, v[0], v[1]))'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv || \
@@ -75,5 +118,5 @@ $(STAMP): pyproject.toml constraints.txt
 	elif timeout 8 $(BIN)/python -c 'import urllib.request as u; u.urlopen("https://download.pytorch.org/whl/cpu/torch/", timeout=4)' 2>/dev/null; \
 	then index="--extra-index-url https://download.pytorch.org/whl/cpu"; fi; \
 	echo "Installing the course into .venv (extras: $$extras). The first time takes some minutes and 2.4 GB; nothing is printed meanwhile."; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$index -c constraints.txt -e ".[$$extras]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $$index -c constraints.txt -e ".[$$extras]"
 	@touch $@

@@ -26,8 +26,8 @@ MOVED: dict[str, tuple[str, ...]] = {
     "bench_counters": ("nvidia.measure", "launches.chapters", "launches.micro"),
     "bench_deepseek": ("bench.deepseek_sparse",),
     "bench_flash_v2": ("bench.flash_attention_v2",),
-    "bench_gpu": ("bench.start_here", "bench.attention_basics", "bench.flash_attention_minimal"),
-    "bench_sparse": ("bench.sparse_patterns",),
+    "bench_gpu": ("bench.timed", "bench.start_here", "bench.attention_basics", "bench.flash_attention_minimal"),
+    "bench_sparse": ("bench.timed", "bench.flex", "bench.one_pattern", "bench.sparse_patterns"),
     "broken_kernels": ("launches.broken",),
     "devices": ("planner.devices",),
     "errors": ("toolchain.errors",),
@@ -35,9 +35,12 @@ MOVED: dict[str, tuple[str, ...]] = {
     "grading.nbgrader_course": ("classroom.nbgrader_course",),
     "indexer_study": ("studies.indexer",),
     "kernel_source": ("toolchain.source",),
-    "nvidia_tools": ("nvidia.tools", "nvidia.output"),
+    "nvidia_tools": ("nvidia.tools", "nvidia.output", "nvidia.figures", "nvidia.comparison"),
     "nvrtc": ("toolchain.nvrtc",),
+    "operators.deepseek_weights": ("reference.deepseek_weights",),
     "recall_study": ("studies.recall",),
+    "reference_deepseek": ("reference.deepseek",),
+    "report_pages": ("emulator.pages",),
 }
 
 

@@ -61,8 +61,7 @@ def row(recording: str, **values):
 
 def rows(recording: str, **values):
     """All such rows."""
-    missing = object()
-    found = [r for r in measured.load(recording).rows if all(r.get(k, missing) == v for k, v in values.items())]
+    found = measured.load(recording).select(**values)
     if not found:
         raise LookupError(f"no row of {recording} has {values}")
     return found

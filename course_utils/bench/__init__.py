@@ -1,1 +1,1 @@
-"""Measures a chapter's figures on a GPU, one module for each chapter."""
+"""Measures a chapter's figures on a GPU, one module for each chapter; `subjects` lists them all."""

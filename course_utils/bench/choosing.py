@@ -22,8 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
 from course_utils import patterns, timing
-from course_utils.bench.gpu import Function, sdpa
-from course_utils.bench.sparse_patterns import require_right
+from course_utils.bench.timed import Function, columns, random_inputs, require_right, sdpa
 from course_utils.measured import Row
 from course_utils.operators import flash_attention_v2, sparse_attention
 from course_utils.patterns import Pattern
@@ -73,7 +72,7 @@ def choosing(
     expected_ms: dict[str, float] = {}  # of the next length
     with tqdm(total=len(lengths), desc="lengths") as bar:
         for length, following in zip(lengths, [*lengths[1:], lengths[-1]], strict=True):
-            inputs = tuple(torch.randn(1, heads, length, HEAD_DIM, device=device).half() for _ in range(3))
+            inputs = random_inputs((1, heads, length, HEAD_DIM), device)
             found = _one_length(contestants(inputs, window, recent), inputs, expected_ms, most_ms, bar)
             rows += found
             growth = (following / length) ** 2
@@ -142,9 +141,7 @@ def _one_length(
         taken = times.get(name)
         row: Row = {"part": "choices", "name": name, "choice": choice, "length": length, "heads": inputs[0].shape[1]}
         row |= {"head_dim": HEAD_DIM, "is_causal": True}
-        row |= (
-            {"median_ms": taken.median, "spread_ms": taken.spread} if taken else {"median_ms": None, "spread_ms": None}
-        )
+        row |= columns(taken) if taken else {"median_ms": None, "spread_ms": None}
         row["speed_over_flash"] = baseline.median / taken.median if taken and baseline else None
         row |= {"peak_extra_bytes": memory.get(name), "asked_bytes": None, "why_not": None}
         rows.append(row | missing.get(name, {}))

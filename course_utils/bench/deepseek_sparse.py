@@ -5,26 +5,22 @@ selected for each query. Times are of the GPU alone (`head_start_us` of `timing.
 the pairs that the formula has, by `costs`. Inputs are random normal, with the sizes of DeepSeek-V3.2. The kernels of
 the parts step, core and index, and what is in rebuild, are timed once some rows of their output are those of float64;
 backward has some queries checked in launches of their own, and the layer is held against the dense one by quality. What
-this machine cannot run is printed and left out. Conventions as in `bench_gpu`.
+this machine cannot run is printed and left out. Conventions as in `timed`.
 """
 
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import pad, scaled_dot_product_attention
-from tqdm import tqdm
 
 from course_utils import costs, reference, timing
-from course_utils.bench.gpu import Function, sdpa
-from course_utils.bench.sparse_patterns import that_run
+from course_utils.bench.timed import Function, all_parts, columns, compile_ahead, sdpa, that_run
 from course_utils.costs import TOP_K, V3_2, DeepSeekDims
 from course_utils.measured import Row
 from course_utils.operators import DeepSeekConfig, DeepSeekWeights, indexer, mla
@@ -57,21 +53,14 @@ TORCH_CHUNK = 256  # queries that torch's versions have in memory at a time
 def deepseek_chapter() -> list[Row]:
     """Every figure of chapter 05."""
     compile_all()
-    rows: list[Row] = []
-    for part in tqdm((step, core, backward, index, select, rebuild, layer, quality), desc="parts"):
-        start = time.perf_counter()
-        rows += part()
-        tqdm.write(f"{part.__name__}: {time.perf_counter() - start:.0f} s")
-        torch.cuda.empty_cache()
-    return rows
+    return all_parts((step, core, backward, index, select, rebuild, layer, quality))
 
 
 def compile_all(device: str = "cuda") -> None:
-    """Compiles what the chapter launches, several kernels at a time: one alone takes NVRTC seconds."""
+    """Compiles what the chapter launches."""
     where = torch.device(device)
     modules = [module for operator in (mla, indexer) for module in operator.modules(where)]
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda module: module.compile(device), modules))
+    compile_ahead(modules, device)
 
 
 # ---------------------------------------------------------------------------------------------- a step beside dense MLA
@@ -540,7 +529,7 @@ def _row(
     part: str, sizes: tuple[int, int], k: int | None, name: str, taken: timing.Timing, flops: int | None = None
 ) -> Row:
     row: Row = {"part": part, "queries": sizes[0], "length": sizes[1], "k": k, "name": name}
-    row |= {"median_ms": taken.median, "spread_ms": taken.spread}
+    row |= columns(taken)
     if flops:
         row |= {"gflop": flops / 1e9, "tflop_per_s": flops / taken.median / 1e9}
     return row

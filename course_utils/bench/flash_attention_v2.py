@@ -2,7 +2,7 @@
 
 Each row has its `part`. Peers run interleaved with our kernels, and torch's FlashAttention-2 twice: what it gains on
 itself is the noise. Where kernels are short, times are of the GPU alone (`head_start_us` of `timing.compare`), and
-`call_ms` is of the whole call. Conventions as in `bench_gpu`.
+`call_ms` is of the whole call. Conventions as in `timed`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from course_utils import costs, reference, timing
-from course_utils.bench.gpu import Function, backward_pass, require_close, sdpa
-from course_utils.launches import ladder as flash_ladder
-from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step
+from course_utils.bench.timed import (
+    Function,
+    all_parts,
+    backward_pass,
+    columns,
+    compile_ahead,
+    median_of,
+    random_inputs,
+    require_close,
+    sdpa,
+)
+from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step, build, launch
 from course_utils.measured import Row
-from course_utils.nvidia import tools as nvidia_tools
+from course_utils.nvidia import tools
 from course_utils.operators import flash_attention_minimal, flash_attention_v2, flash_v2
 from course_utils.toolchain import nvrtc
 
@@ -47,25 +56,26 @@ Shape = tuple[int, int, int, int]  # B, H, L, d
 def flash_v2_chapter() -> list[Row]:
     """Every figure of chapter 03."""
     compile_all()
-    return [
-        *by_length(),
-        *ladder(),
-        *tuning(),
-        *short_lengths(),
-        *time_and_memory(),
-        *recompute_or_store(),
-        *training_block(),
-        *gradient_underflow(),
-    ]
+    return all_parts(
+        (
+            by_length,
+            ladder,
+            tuning,
+            short_lengths,
+            time_and_memory,
+            recompute_or_store,
+            training_block,
+            gradient_underflow,
+        )
+    )
 
 
 def compile_all(device: str = "cuda") -> None:
-    """Compiles what the chapter launches, several kernels at a time: one alone takes NVRTC seconds."""
+    """Compiles what the chapter launches."""
     modules = flash_v2.modules(torch.float16, torch.device(device))
     for step, head_dim in itertools.product((*LADDER, *TUNING), flash_v2.HEAD_DIMS):
-        modules.append(flash_ladder.build(step, head_dim, torch.float16).module)
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda module: module.compile(device), modules))
+        modules.append(build(step, head_dim, torch.float16).module)
+    compile_ahead(modules, device)
 
 
 # ---------------------------------------------------------------------------------------------- against torch
@@ -108,7 +118,7 @@ def _race(part: str, shape: Shape, is_causal: bool, pass_name: str, device: str)
     runs, as peers are timed; "short" one, of the GPU alone, and the time of calls beside it."""
     runs, head_start_us = (RUNS, 0.0) if part == "lengths" else (1, HEAD_START_US)
     batch, heads, length, head_dim = shape
-    inputs = _inputs(shape, device)
+    inputs = random_inputs(shape, device, count=4)
     functions = _functions(*inputs, is_causal=is_causal, backward=pass_name == "backward")
     if pass_name == "forward":
         require_close(OURS, functions[OURS](), functions[FLASH](), at_most=MAX_ERROR)
@@ -152,10 +162,7 @@ def _interleaved(
         for name, time in found.items():
             times[name].append(time)
             ratios[name].append(found[base].median / time.median)
-    return {
-        name: (timing.Timing(*(statistics.median(figures) for figures in zip(*of_name, strict=True))), ratios[name])
-        for name, of_name in times.items()
-    }
+    return {name: (median_of(of_name), ratios[name]) for name, of_name in times.items()}
 
 
 def _summary(rows: list[Row], pass_name: str) -> Row:
@@ -238,7 +245,7 @@ def ladder(
     rows: list[Row] = []
     for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
         shape = tokens // length, width // head_dim, length, head_dim
-        query, key, value, _ = _inputs(shape, device)
+        query, key, value, _ = random_inputs(shape, device, count=4)
         flash = sdpa(PEERS[FLASH], query, key, value, is_causal=is_causal)
         functions: dict[str, Function] = {FLASH: flash}
         for step in steps:
@@ -247,7 +254,7 @@ def ladder(
         flops = costs.attention_flops(*shape[:2], length, length, head_dim, is_causal)
         for name, (time, ratios) in _interleaved(functions, FLASH, 1, HEAD_START_US).items():
             row: Row = {"part": "ladder", "head_dim": head_dim, "is_causal": is_causal, "length": length, "name": name}
-            row |= {"median_ms": time.median, "spread_ms": time.spread, "tflop_per_s": flops / time.median / 1e9}
+            row |= columns(time) | {"tflop_per_s": flops / time.median / 1e9}
             rows.append(row | {"ratio_to_flash": statistics.median(ratios)} | taken.get((name, head_dim), {}))
     return rows
 
@@ -255,7 +262,7 @@ def ladder(
 def _step_function(step: Step, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Function:
     out = torch.empty_like(query)
     lse = query.new_empty(query.shape[:3], dtype=torch.float32)
-    return lambda: flash_ladder.launch(step, query, key, value, is_causal=is_causal, out=out, lse=lse)[0]
+    return lambda: launch(step, query, key, value, is_causal=is_causal, out=out, lse=lse)[0]
 
 
 def _resources(steps: Sequence[Step], head_dims: Sequence[int], device: str) -> dict[tuple[str, int], Row]:
@@ -308,7 +315,7 @@ def time_and_memory(*, device: str = "cuda", shape: Shape = TABLE_SHAPE) -> list
 
 
 def _table_functions(shape: Shape, device: str) -> dict[str, Function]:
-    query, key, value, _ = _inputs(shape, device)
+    query, key, value, _ = random_inputs(shape, device, count=4)
     full = [tensor.float() for tensor in (query, key, value)]
     return {
         NAIVE: lambda: reference.torch_attention(query, key, value),
@@ -322,8 +329,8 @@ def _hbm_bytes(names: list[str]) -> dict[str, tuple[float, float]]:
     """MB read and written, of each function of the table: all kernels of one call, each from cold caches."""
     metrics = "dram__bytes_read", "dram__bytes_write"
     try:
-        kernels = nvidia_tools.count_program(["-m", __name__], metrics, timeout=90)
-    except nvidia_tools.ToolError as error:
+        kernels = tools.count_program(["-m", __name__], metrics, timeout=90)
+    except tools.ToolError as error:
         print(f"no HBM bytes: {error}")
         return {}
     found = {}
@@ -367,7 +374,7 @@ def recompute_or_store(
     rows: list[Row] = []
     for length in lengths:
         shape = tokens // length, heads, length, head_dim
-        *inputs, grad_output = _inputs(shape, device)
+        *inputs, grad_output = random_inputs(shape, device, count=4)
         forwards: dict[str, Callable[..., Tensor]] = {"recomputes P": flash_attention_v2}
         if _fits(shape, device):
             forwards["stores P"] = reference.torch_attention
@@ -376,7 +383,7 @@ def recompute_or_store(
         del functions  # with the P that one of them keeps
         for name, forward in forwards.items():
             row: Row = {"part": "recompute", "pass": "backward", "length": length, "name": name}
-            row |= {"median_ms": times[name].median, "spread_ms": times[name].spread}
+            row |= columns(times[name])
             peak = timing.peak_memory(lambda call=(forward, *inputs, grad_output): backward_pass(*call)())
             stored = costs.score_matrix_bytes(*shape[:2], length, length, 2) if name == "stores P" else 0
             rows.append(row | {"peak_mb": peak / 1e6, "stored_p_mb": stored / 1e6})
@@ -420,7 +427,7 @@ def training_block(
     times = timing.compare({name: lambda step=step: step(batch) for name, step in steps.items()})
     for name, step in steps.items():
         row: Row = {"part": "block", "name": name, "batch": batch, "length": length}
-        row |= {"median_ms": times[name].median, "spread_ms": times[name].spread}
+        row |= columns(times[name])
         row["peak_mb"] = timing.peak_memory(lambda step=step: step(batch)) / 1e6
         if device == "cuda":
             torch.cuda.empty_cache()
@@ -478,7 +485,7 @@ def gradient_underflow(*, device: str = "cuda", shape: Shape = (4, 16, 1024, 64)
 
     A number is subnormal below 2^-14 in fp16, where it has fewer than 11 bits, and 0 below 2^-25.
     """
-    *inputs, _ = _inputs(shape, device)
+    *inputs, _ = random_inputs(shape, device, count=4)
     rows: list[Row] = []
     for dtype, loss_scale in [(torch.float16, 1), (torch.float16, 2**10), (torch.float16, 2**16), (torch.bfloat16, 1)]:
         leaves = [tensor.to(dtype).requires_grad_() for tensor in inputs]
@@ -508,11 +515,6 @@ def lost_shares(gradient: Tensor) -> Row:
 
 
 # ---------------------------------------------------------------------------------------------- shared
-
-
-def _inputs(shape: Shape, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Random normal query, key, value and gradient of the output, fp16."""
-    return tuple(torch.randn(shape, device=device, dtype=torch.float16) for _ in range(4))
 
 
 def _fits(shape: Shape, device: str) -> bool:

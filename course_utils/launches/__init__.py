@@ -1,4 +1,4 @@
-"""Launches as data: those of the chapters, the micro-kernels, the ladder of chapter 03, and the broken kernels."""
+"""Launches as data: those of each chapter, of the micro-kernels, of the ladder of chapter 03, of the broken kernels."""
 
 from course_utils.launches.launch import Launch
 

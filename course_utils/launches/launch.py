@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,3 +40,18 @@ class Launch:
         module = RawModule(code=read_kernel(self.source), options=self.options)
         module.get_function(self.kernel)(self.grid, self.block, args, shared_mem=self.shared_mem)
         return [arg for arg in args if isinstance(arg, torch.Tensor)]
+
+    def describe(self) -> str:
+        """The launch in one line, which tells launches apart by all that decides which addresses a kernel accesses."""
+        place = " ".join([self.source, *self.options])
+        arguments = ", ".join(map(_described, self.args))
+        return f"{place}: {self.kernel}<<<{self.grid}, {self.block}, {self.shared_mem}>>>({arguments})"
+
+
+def _described(value: torch.Tensor | np.generic) -> str:
+    if not isinstance(value, torch.Tensor):
+        return str(value)
+    text = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if value.dtype.is_floating_point:
+        return text
+    return f"{text}#{zlib.crc32(value.numpy().tobytes()):08x}"  # integers may be indices

@@ -40,14 +40,30 @@ class Measurement:
     command: str
     rows: list[Row]
 
+    def select(self, **columns: object) -> list[Row]:
+        """The rows with these values in these columns, such as `select(part="ladder", head_dim=64)`, in their order.
 
-def collect(name: str, rows: list[Row], command: str) -> Measurement:
+        A list without rows is no error: what a machine could not run has no row.
+
+        Raises:
+            KeyError: no row has such a column; the message names those that there are.
+        """
+        there = dict.fromkeys(key for row in self.rows for key in row)
+        for column in columns:
+            if column not in there:
+                raise KeyError(f"{self.name} has no column {column!r}; it has {', '.join(there)}")
+        return [row for row in self.rows if all(key in row and row[key] == value for key, value in columns.items())]
+
+
+def collect(name: str, rows: list[Row], command: str, *, device: str | None = None) -> Measurement:
     """Label rows that were just measured with this machine's GPU, versions and today's date.
+
+    device: what they were measured on if that was no GPU.
 
     Raises:
         RuntimeError: there is no CUDA device, so these rows cannot have been measured here.
     """
-    if not torch.cuda.is_available():
+    if device is None and not torch.cuda.is_available():
         raise RuntimeError(f"figures for {name!r} cannot be labelled: this machine has no usable NVIDIA GPU")
     _check_rows(rows)
     versions = {
@@ -57,7 +73,8 @@ def collect(name: str, rows: list[Row], command: str) -> Measurement:
         "python": platform.python_version(),
     }
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    return Measurement(name, torch.cuda.get_device_name(), _driver_version(), versions, today, command, rows)
+    driver = _driver_version() if device is None else "none"
+    return Measurement(name, device or torch.cuda.get_device_name(), driver, versions, today, command, rows)
 
 
 def save(name: str, rows: list[Row], command: str, path: Path | str | None = None) -> Measurement:

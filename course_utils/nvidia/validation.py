@@ -8,17 +8,19 @@ a test.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from tqdm import tqdm
 
 from course_utils import measured
+from course_utils.emulator.sanitizer import Finding
+from course_utils.launches import Launch
 from course_utils.measured import Measurement, Row
-from course_utils.nvidia import tools as nvidia_tools
+from course_utils.nvidia.comparison import emulated_findings
+from course_utils.nvidia.figures import FIGURES, emulated_figures, ncu_figures
 from course_utils.nvidia.measure import Case, counter_cases, sanitizer_cases
-from course_utils.nvidia.tools import FIGURES
 
 # ---- counters
 
@@ -173,7 +175,7 @@ def compare_counters(recorded: list[Row]) -> list[Row]:
             continue
         if name not in cases:
             continue
-        different = differences(nvidia_tools.emulated_figures(cases[name].launch), nvidia_tools.ncu_figures(metrics))
+        different = differences(emulated_figures(cases[name].launch), ncu_figures(metrics))
         if not different:
             rows.append({"launch": name, "figure": "all", "why they differ": ""})
         for figure, (ours, ncus) in different.items():
@@ -257,12 +259,12 @@ class Verdict(NamedTuple):
         return set(sum(self.ours, ())) == set(sum(self.nvidias, ())) and bool(self.nvidias or not self.failure)
 
 
-def verdicts(recorded: list[Row]) -> list[Verdict]:
-    """One per launch and tool that was recorded; the emulator runs every launch."""
+def verdicts(recorded: list[Row], findings: Callable[[Launch], list[Finding]] = emulated_findings) -> list[Verdict]:
+    """One per launch and tool that was recorded. findings: what the emulator finds in a launch."""
     rows = {(row["name"], row["state"], row["tool"]): row for row in recorded}
     result = []
     for case in tqdm(sanitizer_cases(), desc="emulator", leave=False):
-        found = nvidia_tools.emulated_findings(case.launch)
+        found = findings(case.launch)
         for tool in case.tools:
             if row := rows.get((case.name, case.state, tool)):
                 ours = _lines((f.line, f.other_line) for f in found if f.tool == tool)
@@ -385,7 +387,7 @@ def _agreement() -> list[Row]:
 def _other_count(counters: Measurement) -> str:
     """What ncu's other wavefronts are, with one launch as the example."""
     name, metric = "read_float4 partners 1 and 1, 1", "pipe_lsu_wavefronts_mem_shared_op_ld"
-    metrics = next(row["metrics"] for row in counters.rows if row["name"] == name)
+    metrics = counters.select(name=name)[0]["metrics"]
     at_l1, per_instruction = metrics[f"l1tex__data_{metric}"], metrics[f"smsp__sass_l1tex_data_{metric}"]
     return (
         "ncu has two counts of wavefronts. The one named `l1tex__...` comes from the unit that holds shared memory, "

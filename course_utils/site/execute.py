@@ -1,4 +1,4 @@
-"""Runs the chapters for the site, so that every cell has its output, and keeps what came out for the next build."""
+"""The chapters with their outputs for the site: from the run that `make test` has just made, or from one made here."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import nbformat
+from jupyter_cache import get_cache
+from jupyter_cache.base import CacheBundleIn
+from jupyter_cache.cache.main import JupyterCacheBase
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
@@ -26,7 +29,7 @@ KERNELS = 2  # at once: the chapters wait for a compiler as often as for a core
 CELL_SECONDS = 300
 SEED = "0"  # of the questions: the site shows everyone the same
 WHAT_OUTPUTS_DEPEND_ON = ("course_utils/**/*", "kernels/**/*")
-VARIABLES = ("COURSE_", "CUDA_", "CXX", "TORCH_", "OMP_")  # beginnings of names of variables that change an output
+VARIABLES = ("COURSE_", "CUDA_", "CXX", "TORCH_")  # beginnings of names of variables that change an output
 NOT_RUN_BY_CHAPTERS = {"site", "__pycache__"}
 
 
@@ -37,36 +40,75 @@ class SiteError(RuntimeError):
 def execute(root: Path, notebooks: Sequence[Path], kept: Path) -> dict[Path, NotebookNode]:
     """The notebooks below `root`, each with the outputs of a run from top to bottom.
 
-    A run is kept in the folder `kept` and used again as long as the notebook's code, the package, the kernels, what is
-    installed and the machine's GPUs are the same. Nobody's progress is touched, and outputs name no path of this
-    machine (`places.private`). Raises SiteError with the notebook, the cell and its error.
+    What is in the cache (`runs`) of the folder `kept` is taken from there, the others are run and put there. Raises
+    SiteError with the notebook, the cell and its error.
     """
-    kept.mkdir(parents=True, exist_ok=True)
-    base = _digest(root)
-    runs_at = {path: kept / f"{path.stem}-{_key(path, base)}.ipynb" for path in notebooks}
-    for old in set(kept.glob("*.ipynb")) - set(runs_at.values()):
-        old.unlink()
-    to_run = [path for path in notebooks if not runs_at[path].exists()]
-    private = places.private(root)
-    to_run.sort(key=lambda path: path.stat().st_size, reverse=True)  # the longest first: no kernel is left alone
+    cache = runs(root, kept)
+    found = {path: _with_outputs(path, cache) for path in notebooks}
+    to_run = sorted(
+        (path for path in notebooks if found[path] is None),
+        key=lambda path: path.stat().st_size,
+        reverse=True,  # the longest first: no kernel is left alone
+    )
     with ThreadPoolExecutor(KERNELS) as pool, tqdm(total=len(to_run), desc="running chapters", unit="chapter") as bar:
-        runs = {pool.submit(_run, path, runs_at[path], private): path for path in to_run}
+        running = {pool.submit(_run, path): path for path in to_run}
         try:
-            for run in as_completed(runs):
-                run.result()
-                bar.set_postfix_str(runs[run].stem)
+            for run in as_completed(running):
+                path = running[run]
+                keep(root, path, *run.result(), cache)
+                found[path] = _with_outputs(path, cache)
+                bar.set_postfix_str(path.stem)
                 bar.update()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return {path: _with_outputs(path, place) for path, place in runs_at.items()}
+    return found
 
 
-def _with_outputs(path: Path, place: Path) -> NotebookNode:
-    """The notebook as it is now, with the outputs of the run that is kept in `place`."""
-    notebook, run = (nbformat.read(file, as_version=4) for file in (path, place))
-    cells, ran = ([cell for cell in one.cells if cell.cell_type == "code"] for one in (notebook, run))
-    for cell, same in zip(cells, ran, strict=True):
+def runs(root: Path, kept: Path) -> JupyterCacheBase:
+    """The cache of the notebooks that were run with the course in `root` as it is now; older ones in `kept` go.
+
+    jupyter-cache knows a run by the notebook's code alone, so its folder bears a digest of all else that outputs
+    depend on: the package, the kernels, what is installed and the machine's GPUs.
+    """
+    folder = kept / _digest(root)
+    for old in set(kept.glob("*")) - {folder}:
+        shutil.rmtree(old, ignore_errors=True)
+    cache = get_cache(folder)
+    cache.db  # noqa: B018 — made here, so that no two processes make it at once
+    return cache
+
+
+def learner_of_the_site(home: str) -> dict[str, str]:
+    """The environment in which a chapter runs for the site: nobody's progress, and the questions of one seed."""
+    return {"XDG_DATA_HOME": home, "ATTENTION_KERNELS_SEED": SEED}
+
+
+def keep(root: Path, path: Path, notebook: NotebookNode, home: str, cache: JupyterCacheBase) -> None:
+    """Puts the notebook that was run as `path`, with `learner_of_the_site(home)`, into `cache`.
+
+    Its outputs name no path of this machine then (`places.private`).
+    """
+    _neutralise(notebook, {**places.private(root), home: "~/.local/share"})
+    # An empty cell has no count, which jupyter-cache would take for a cell that has not run.
+    cache.cache_notebook_bundle(CacheBundleIn(_code_of(notebook), str(path)), check_validity=False, overwrite=True)
+
+
+def _code_of(notebook: NotebookNode) -> NotebookNode:
+    """The code cells without their metadata, by which jupyter-cache knows a run: an alt text asks for no new one."""
+    cells = [nbformat.from_dict({**cell, "metadata": {}}) for cell in notebook.cells if cell.cell_type == "code"]
+    return nbformat.v4.new_notebook(cells=cells)
+
+
+def _with_outputs(path: Path, cache: JupyterCacheBase) -> NotebookNode | None:
+    """The notebook as it is now, with the outputs of its run in the cache; None if there is none."""
+    notebook = nbformat.read(path, as_version=4)
+    try:
+        _, run = cache.merge_match_into_notebook(_code_of(notebook))
+    except KeyError:
+        return None
+    cells = (cell for cell in notebook.cells if cell.cell_type == "code")
+    for cell, same in zip(cells, run.cells, strict=True):
         cell.outputs, cell.execution_count = same.outputs, same.execution_count
     return notebook
 
@@ -78,13 +120,13 @@ def _dependencies(root: Path) -> Iterable[Path]:
                 yield path
 
 
-def _digest(root: Path) -> bytes:
+def _digest(root: Path) -> str:
     """Of all that a chapter's outputs depend on, but for the chapter: it changes when one of them does."""
     digest = hashlib.sha256(Path(__file__).read_bytes() + Path(places.__file__).read_bytes())
     digest.update(repr(_machine()).encode())
     for path in _dependencies(root):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
-    return digest.digest()
+    return digest.hexdigest()[:16]
 
 
 def _machine() -> tuple[str, ...]:
@@ -100,17 +142,10 @@ def _machine() -> tuple[str, ...]:
     )
 
 
-def _key(path: Path, base: bytes) -> str:
-    """Of the code that is run: a text, an alt text or a saved output may change without another run."""
-    code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    return hashlib.sha256(base + "\0".join(code).encode()).hexdigest()[:16]
-
-
-def _run(path: Path, place: Path, private: Mapping[str, str]) -> None:
-    """Runs the notebook `path` and keeps it as `place`, without the paths in `private`."""
+def _run(path: Path) -> tuple[NotebookNode, str]:
+    """Runs the notebook `path`; returns it with its outputs, and the folder in which its learner's progress was."""
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as home:
-        environment = {**os.environ, "XDG_DATA_HOME": home, "ATTENTION_KERNELS_SEED": SEED}
         client = NotebookClient(
             notebook,
             timeout=CELL_SECONDS,
@@ -120,13 +155,10 @@ def _run(path: Path, place: Path, private: Mapping[str, str]) -> None:
             extra_arguments=["--log-level=ERROR"],  # not a warning per kernel between the lines of the bar
         )
         try:
-            client.execute(env=environment)
+            client.execute(env={**os.environ, **learner_of_the_site(home)})
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
             raise SiteError(_failure(path, notebook, error)) from error
-        _neutralise(notebook, {**private, home: "~/.local/share"})
-    partial = place.with_suffix(".partial")
-    nbformat.write(notebook, partial)
-    partial.rename(place)
+    return notebook, home
 
 
 def _neutralise(notebook: NotebookNode, private: Mapping[str, str]) -> None:

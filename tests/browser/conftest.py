@@ -1,142 +1,17 @@
-"""A real JupyterLab, and a page that opens a notebook in it as a learner would."""
+"""One JupyterLab for all tests, one page of it, and one kernel for the cells that tests bring."""
 
-import os
-import re
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
-from pathlib import Path
 
-import nbformat
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SCREENSHOTS = ROOT / "build" / "screenshots"
-SERVER_SECONDS = 60
-
-# What lies in front of the page is this file.
-IN_FRONT = "(path) => window.jupyterapp?.shell.currentWidget?.context?.path === path"
-# Runs all cells of the notebook in front and returns its content afterwards. Waiting for an "idle" indicator instead
-# would race with the kernel's start.
-RUN_ALL_CELLS = """async () => {
-    const panel = jupyterapp.shell.currentWidget;
-    await panel.context.ready;
-    await panel.sessionContext.ready;
-    await panel.sessionContext.session.kernel.info;
-    const start = performance.now();
-    await jupyterapp.commands.execute("notebook:run-all-cells");
-    return { seconds: (performance.now() - start) / 1000, cells: panel.content.model.toJSON().cells };
-}"""
-# JupyterLab builds the cells that are far from the view only when they come near it.
-SCROLL_TO_CELL = """async (index) => {
-    await jupyterapp.shell.currentWidget.content.scrollToItem(index, "center");
-}"""
-
-SHUT_DOWN = """() => Promise.all([...jupyterapp.shell.widgets("main")].map((one) => one.sessionContext?.shutdown()))"""
-
-
-def wait_until_in_front(page, path: str) -> None:
-    """Returns once the page shows this file, by whatever way it was opened."""
-    page.wait_for_function(IN_FRONT, arg=path)
-
-
-class NotebookPage:
-    """A notebook that was opened in JupyterLab and run from top to bottom. `seconds`: how long the cells took."""
-
-    def __init__(self, page) -> None:
-        self.page = page
-        result = page.evaluate(RUN_ALL_CELLS)
-        self.seconds: float = result["seconds"]
-        self.cells: list[dict] = result["cells"]
-
-    def assert_every_cell_ran(self) -> None:
-        """Every code cell has a count and no error among its outputs."""
-        ran = 0
-        for index, cell in enumerate(self.cells):
-            if cell["cell_type"] != "code" or not "".join(cell["source"]).strip():
-                continue
-            for output in cell["outputs"]:
-                trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(output.get("traceback", ())))
-                assert output["output_type"] != "error", f"cell {index} failed:\n{trace}"
-            assert cell["execution_count"], f"cell {index} did not run"
-            ran += 1
-        assert ran, "the notebook has no code cell"
-
-    def widgets(self):
-        """The course's widgets, in order: scrolls to each cell that shows one and yields its root element."""
-        for index, cell in enumerate(self.cells):
-            shown = [output.get("data", {}) for output in cell.get("outputs", ())]
-            if not any("application/vnd.jupyter.widget-view+json" in data for data in shown):
-                continue
-            self.page.evaluate(SCROLL_TO_CELL, index)
-            drawn = self.page.locator(".jp-Notebook-cell").nth(index).locator(".ak-widget")
-            if drawn.count() == 0:  # a progress bar, or a widget that is not drawn yet
-                self.page.wait_for_timeout(1000)
-            for number in range(drawn.count()):
-                drawn.nth(number).scroll_into_view_if_needed()
-                yield drawn.nth(number)
-
-    def screenshot(self, name: str, element=None) -> None:
-        """Saves what the learner sees as build/screenshots/<name>.png."""
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        (element or self.page).screenshot(path=SCREENSHOTS / f"{name}.png")
-
-
-class Lab:
-    """A JupyterLab server over a folder of its own, with nobody's settings but the course's."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
-        own = ("JUPYTER_CONFIG_DIR", "IPYTHONDIR", "XDG_DATA_HOME")
-        private = {name: str(folder / ".jupyter" / name.lower()) for name in own}
-        environment = {
-            **os.environ,
-            **private,
-            "JUPYTER_CONFIG_PATH": str(ROOT / "course_utils" / "jupyter"),
-            "JUPYTERLAB_WORKSPACES_DIR": str(folder / ".jupyter" / "workspaces"),
-        }
-        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1"]
-        command += [f"--port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token="]
-        command += [f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True"]
-        self.log = folder / "jupyter.log"
-        with self.log.open("wb") as log:
-            self.server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=folder)
-        self._wait()
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + SERVER_SECONDS
-        while time.monotonic() < deadline and self.server.poll() is None:
-            try:
-                urllib.request.urlopen(f"{self.url}/api/status", timeout=5).close()
-                return
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.2)
-        self.stop()
-        raise RuntimeError(f"JupyterLab did not start:\n{self.log.read_text(errors='replace')[-4000:]}")
-
-    def stop(self) -> None:
-        """Ends the server and its kernels."""
-        self.server.terminate()
-        try:
-            self.server.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            self.server.kill()
-            self.server.wait()
+from tests.helpers.jupyterlab import ROOT, Lab, NotebookPage, new_page, open_file, show_cells, tidy, wait_until_in_front
 
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory):
     """JupyterLab over a copy of what the chapters link to, so that running one changes nothing in the repository."""
     folder = tmp_path_factory.mktemp("lab")
-    for name in ("notebooks", "docs", "kernels"):
+    for name in ("notebooks", "docs", "kernels", "exercises"):
         ignored = shutil.ignore_patterns(".ipynb_checkpoints", "kernel-ipc-*")  # sockets of kernels at work there
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     server = Lab(folder)
@@ -144,26 +19,29 @@ def lab(tmp_path_factory):
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def only_page(lab, browser):
+    page = new_page(browser, lab)
+    yield page
+    page.close(run_before_unload=False)
+
+
 @pytest.fixture
-def open_page(lab, browser):
-    """open_page("folder/file") -> a page that shows this file in JupyterLab, alone."""
-    pages = []
+def lab_page(only_page):
+    """JupyterLab's page; what a test opens in it is closed afterwards."""
+    yield only_page
+    tidy(only_page)
+
+
+@pytest.fixture
+def open_page(lab_page):
+    """open_page("folder/file") -> the page, with this file of JupyterLab's folder in front."""
 
     def open_path(path: str):
-        page = browser.new_page(viewport={"width": 1300, "height": 1000})
-        pages.append(page)
-        page.set_default_timeout(60_000)
-        page.goto(f"{lab.url}/lab/tree/{path}?reset")
-        wait_until_in_front(page, path)
-        return page
+        open_file(lab_page, path)
+        return lab_page
 
-    yield open_path
-    for page in pages:
-        # The kernels go with the page; a dialog about unsaved changes must not hold up the close.
-        page.evaluate(
-            "() => Promise.all([...jupyterapp.shell.widgets('main')].map((w) => w.sessionContext?.shutdown()))"
-        )
-        page.close(run_before_unload=False)
+    return open_path
 
 
 @pytest.fixture
@@ -179,19 +57,16 @@ def follow():
 
 @pytest.fixture
 def open_notebook(open_page):
-    """open_notebook("notebooks/NN_slug.ipynb") -> NotebookPage, after running all cells."""
+    """open_notebook("notebooks/NN_slug.ipynb") -> NotebookPage, after running all cells in a kernel of its own."""
     return lambda path: NotebookPage(open_page(path))
 
 
 @pytest.fixture
-def write_notebook(lab):
-    """write_notebook("name.ipynb", ["cell", ...]) -> path below JupyterLab's folder."""
+def run_cells(lab_page):
+    """run_cells(["cell", ...]) -> NotebookPage, after running them; the kernel knows what earlier tests ran in it."""
 
-    def write(name: str, cells: list[str]) -> str:
-        notebook = nbformat.v4.new_notebook()
-        notebook.cells = [nbformat.v4.new_code_cell(source) for source in cells]
-        notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        nbformat.write(notebook, lab.folder / name)
-        return name
+    def run(cells: list[str]) -> NotebookPage:
+        show_cells(lab_page, cells)
+        return NotebookPage(lab_page)
 
-    return write
+    return run

@@ -5,7 +5,8 @@ import shutil
 import pytest
 
 from course_utils.grading.catalog import exercise
-from course_utils.grading.release import EXERCISES, SOLUTIONS
+from course_utils.grading.release import SOLUTIONS
+from tests.helpers.jupyterlab import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -14,20 +15,9 @@ FINISHED = """(root) => root.getAttribute("aria-busy") === "false" && !root.quer
     && root.querySelector(".ak-status").textContent.includes("points")"""
 
 
-@pytest.fixture
-def folder(lab):
-    """The exercise as a learner has it, below JupyterLab's folder."""
-    folder = lab.folder / "exercises"
-    folder.mkdir()
-    for suffix in (".cu", ".ipynb"):
-        shutil.copy(EXERCISES / f"{ID}{suffix}", folder)
-    yield folder
-    shutil.rmtree(folder)
-
-
-def test_the_self_check_grades_the_skeleton_and_then_the_solution(folder, open_notebook):
+def test_the_self_check_grades_the_skeleton_and_then_the_solution(lab, open_notebook):
     task = exercise(ID)
-    notebook = open_notebook(f"exercises/{task.name}.ipynb")
+    notebook = open_notebook(f"exercises/{ID}.ipynb")
     notebook.assert_every_cell_ran()
     (panel,) = notebook.widgets()
     page, status = panel.page, panel.locator(".ak-status")
@@ -37,12 +27,12 @@ def test_the_self_check_grades_the_skeleton_and_then_the_solution(folder, open_n
     notebook.screenshot("exercise-skeleton", panel)
 
     for suffix in (".cu", ".ipynb"):
-        shutil.copy(SOLUTIONS / f"{ID}{suffix}", folder)
+        shutil.copy(SOLUTIONS / f"{ID}{suffix}", (lab.folder / "exercises" / ID).parent)
     button = panel.locator("button.ak-check")
     button.focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("(root) => root.getAttribute('aria-busy') === 'true'", arg=panel.element_handle())
-    page.wait_for_function(FINISHED, arg=panel.element_handle(), timeout=60_000)
+    wait_until(page, "(root) => root.getAttribute('aria-busy') === 'true'", panel.element_handle())
+    wait_until(page, FINISHED, panel.element_handle())
     assert status.text_content().startswith(f"{task.points} of {task.points} points. Everything is right.")
     assert panel.locator("tr.ak-wrong").count() == 0
     assert button.evaluate("(node) => node === document.activeElement")

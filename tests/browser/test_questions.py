@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from course_utils import progress
+from tests.helpers.jupyterlab import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -15,6 +16,7 @@ import demo_questions
 demo_questions.install()
 from course_utils import questions
 questions.ask("99_demo", seed=3)"""
+WITHOUT_DEMO = "from course_utils import course\ncourse.CHAPTERS = course.CHAPTERS[:-1]"  # the kernel stays
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 SET_THEME = """async (theme) => {
     await jupyterapp.commands.execute("apputils:change-theme", { theme });
@@ -40,15 +42,16 @@ FINISHED = """(root) => root.getAttribute("aria-busy") === "false"
 
 
 @pytest.fixture
-def questions(lab, write_notebook, open_notebook, monkeypatch):
+def questions(lab, run_cells, monkeypatch):
     """The widget with the demo's questions; nothing has been answered yet."""
     monkeypatch.setenv("XDG_DATA_HOME", str(lab.folder / ".jupyter" / "xdg_data_home"))
     progress.reset()
-    notebook = open_notebook(write_notebook("questions.ipynb", [CELL]))
+    notebook = run_cells([CELL])
     notebook.assert_every_cell_ran()
     (widget,) = notebook.widgets()
     notebook.page.set_viewport_size({"width": 1300, "height": 3000})  # so that a screenshot holds all of it
     yield notebook, widget
+    run_cells([WITHOUT_DEMO]).assert_every_cell_ran()
     progress.reset()
 
 
@@ -63,7 +66,7 @@ def status(root):
 def checked(root, action):
     """Does `action`, which checks or shows an answer, and returns the status that Python replied with."""
     action()
-    root.page.wait_for_function(FINISHED, arg=root.element_handle())
+    wait_until(root.page, FINISHED, root.element_handle())
     return status(root)
 
 
@@ -196,14 +199,23 @@ def test_what_was_typed_and_said_survives_a_redraw_and_a_second_run_says_what_wa
     assert page.locator(".jp-Notebook .ak-earlier").inner_text().startswith("✓ answered right on ")
 
 
-def test_axe_finds_nothing_serious_in_either_theme(questions):
+@pytest.mark.parametrize(
+    "themes",
+    [
+        pytest.param(["light"], id="light"),
+        pytest.param(
+            ["dark", "light"], id="both", marks=pytest.mark.exhaustive("the dark theme: the light one in make test")
+        ),
+    ],
+)
+def test_axe_finds_nothing_serious(questions, themes):
     from axe_playwright_python.sync_playwright import Axe
 
     notebook, widget = questions
 
     def look(state):
-        for theme, name in THEMES.items():
-            widget.page.evaluate(SET_THEME, name)
+        for theme in themes:
+            widget.page.evaluate(SET_THEME, THEMES[theme])
             found = Axe().run(widget.page, context='.ak-widget[data-widget="questions"]').response["violations"]
             assert [(one["id"], one["nodes"]) for one in found if one["impact"] in ("serious", "critical")] == []
             notebook.screenshot(f"questions-{state}-{theme}", widget)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from course_utils.emulator import sanitize
-from course_utils.nvidia.measure import course_launches, hard_launches
+from course_utils.launches.chapters import course_launches, hard_launches
 from course_utils.operators import flash_attention_minimal, naive_attention
 from course_utils.toolchain.source import KERNELS, read_kernel, required_architecture
 

@@ -9,8 +9,8 @@ import torch
 from course_utils import checks
 from course_utils.cuda import read_kernel
 from course_utils.emulator import profile
+from course_utils.launches.chapters import course_launches
 from course_utils.launches.ladder import LADDER
-from course_utils.nvidia.measure import course_launches
 from course_utils.operators import flash_attention_v2, flash_v2, prepare
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options

@@ -1,5 +1,6 @@
-"""Running chapters for the site: outputs, what is kept, and what a failing cell says."""
+"""Running chapters for the site: outputs, what is kept, what nbval has run, and what a failing cell says."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from course_utils.site import execute as execution
 from course_utils.site import places
 from course_utils.site.execute import SiteError, execute
 
+ROOT = Path(__file__).resolve().parents[2]
 # What a run writes about its paths is made neutral: whether they are as expected is asked inside.
 REPORT = """import os
 print(os.environ["ATTENTION_KERNELS_SEED"], os.environ["XDG_DATA_HOME"] != "/a/learners/own", os.getcwd())"""
@@ -89,4 +91,27 @@ def test_a_failing_cell_is_named_with_its_code_and_error_and_nothing_is_kept(tmp
     path = write(tmp_path / "notebooks" / "a.ipynb", "1 + 1", "x = 0\n1 / x")
     with pytest.raises(SiteError, match=r"(?s)a\.ipynb, cell 1 .*1 / x.*ZeroDivisionError"):
         execute(tmp_path, [path], tmp_path / "kept")
-    assert list((tmp_path / "kept").iterdir()) == []
+    assert list((tmp_path / "kept").glob("*/executed/*")) == []
+
+
+NBVAL = ["-p", "tests.helpers.keep_outputs", "--nbval-lax", "--nbval-current-env", "-p", "no:cacheprovider"]
+
+
+def run_by_nbval(root):
+    """Runs the notebooks of the course in `root` as `make test` does; returns nbval's exit status."""
+    (root / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-q", *NBVAL, f"--rootdir={root}", str(root / "notebooks")]
+    return subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode
+
+
+def test_the_site_shows_what_nbval_has_run_and_leaves_out_a_notebook_that_failed(tmp_path):
+    good = write(tmp_path / "notebooks" / "a.ipynb", "import uuid\nprint(uuid.uuid4())", REPORT, "x = 1\nx;")
+    write(tmp_path / "notebooks" / "b.ipynb", "1 + 1", "1 / 0", "2 + 2")
+    assert run_by_nbval(tmp_path) == 1
+    kept = tmp_path / "build" / "site-run"
+    assert len(list(kept.glob("*/executed/*"))) == 1
+    first, report, silent = (cell.outputs for cell in execute(tmp_path, [good], kept)[good].cells)
+    again = execute(tmp_path, [good], kept)[good].cells[0].outputs
+    assert first == again, "it was run once more"
+    assert report[0].text.split() == ["0", "True", "…/notebooks"]
+    assert silent == [], "a semicolon hides a cell's value, as in JupyterLab"

@@ -4,9 +4,8 @@ micro-kernel and every kernel of the course. Equal, or different by exactly what
 import pytest
 
 from course_utils import measured
-from course_utils.nvidia import tools as nvidia_tools
+from course_utils.nvidia.figures import FIGURES, emulated_figures, ncu_figures
 from course_utils.nvidia.measure import Case, compulsory_bytes, counter_cases
-from course_utils.nvidia.tools import FIGURES
 from course_utils.nvidia.validation import EXPLAINED, differences, explained_differences
 
 CASES = {case.name: case for case in counter_cases()}
@@ -24,16 +23,16 @@ def by_name(cases: list[Case]) -> pytest.MarkDecorator:
 
 
 def test_every_launch_is_recorded_as_it_is_now(recorded):
-    assert {name: nvidia_tools.describe(case.launch) for name, case in CASES.items()} == {
+    assert {name: case.launch.describe() for name, case in CASES.items()} == {
         name: row["launch"] for name, row in recorded.items()
     }
 
 
 @by_name(COUNTED)
 def test_the_emulator_counts_what_ncu_counts(case, recorded):
-    ncus = nvidia_tools.ncu_figures(recorded[case.name]["metrics"])
+    ncus = ncu_figures(recorded[case.name]["metrics"])
     assert set(ncus) == set(FIGURES), "ncu has no metric for some figure"
-    found = differences(nvidia_tools.emulated_figures(case.launch), ncus)
+    found = differences(emulated_figures(case.launch), ncus)
     assert found == explained_differences(case.name)
 
 

@@ -1,5 +1,6 @@
 """Recorded figures: written, read back, labelled, and never invented."""
 
+import dataclasses
 import json
 
 import pytest
@@ -89,3 +90,21 @@ def test_every_committed_measurement_loads_and_has_a_caption():
         measurement = measured.load(name)
         assert measurement.name == name
         assert measured.caption(measurement).startswith(measurement.device)
+
+
+def test_rows_are_selected_by_the_values_of_their_columns():
+    rows = [
+        {"part": "ladder", "name": "ours", "head_dim": 64, "ratio": None},
+        {"part": "ladder", "name": "ours", "head_dim": 128, "ratio": 1.5},
+        {"part": "summary", "name": "ours"},
+    ]
+    measurement = dataclasses.replace(example(), rows=rows)
+    assert measurement.select() == measurement.select(name="ours") == rows
+    assert measurement.select(part="ladder", head_dim=128) == rows[1:2]
+    assert measurement.select(ratio=None) == rows[:1]  # a row without the column has not this value
+    assert measurement.select(name="theirs") == []
+
+
+def test_a_column_that_no_row_has_is_named_beside_those_that_there_are():
+    with pytest.raises(KeyError, match="02_example has no column 'lenght'; it has length, median_ms"):
+        example().select(lenght=1024)

@@ -1,4 +1,4 @@
-"""The built site in a real browser: on a desk and on a phone, and by axe-core's rules of accessibility."""
+"""The site of this checkout: links, pictures, paths, and in a real browser its pages on a desk and on a phone."""
 
 import functools
 import threading
@@ -10,22 +10,20 @@ import pytest
 
 from course_utils.site.build import ROOT, build
 from course_utils.site.check import page_files
+from tests.helpers.jupyterlab import SCREENSHOTS
 
-# Building runs every chapter whose last run is not kept in build/site-run.
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
+# Building runs every chapter that nbval has not just run (tests/helpers/keep_outputs.py).
+pytestmark = pytest.mark.timeout(900)
 
 CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-SCREENSHOTS = ROOT / "build" / "screenshots"
 DESK, PHONE = {"width": 1300, "height": 1000}, {"width": 390, "height": 844}
-# All chapters, and one page of each other kind.
+# One page of each kind.
 LOOKED_AT = [
-    *(f"notebooks/{path.stem}.html" for path in CHAPTERS),
+    "notebooks/08_choosing.html",
     "index.html",
     "search.html",
     "CONTRIBUTING.html",
     "docs/glossary.html",
-    "docs/notation.html",
-    "docs/teaching.html",
     "docs/cheat_sheets/index.html",
     "docs/cheat_sheets/02_flash_attention_minimal.html",
     "exercises/index.html",
@@ -33,6 +31,17 @@ LOOKED_AT = [
     "exercises/02_flash_attention_minimal/mini_flash.cu.html",
     "kernels/index.html",
     "kernels/02_flash_attention_minimal/forward.cu.html",
+]
+ON_A_DESK = [
+    *LOOKED_AT,
+    *(
+        pytest.param(name, marks=pytest.mark.exhaustive("all chapters and guides: one page of each kind in make test"))
+        for name in (
+            *(f"notebooks/{path.stem}.html" for path in CHAPTERS if path.stem != "08_choosing"),
+            "docs/notation.html",
+            "docs/teaching.html",
+        )
+    ),
 ]
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 RUN_AXE = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
@@ -107,9 +116,17 @@ def test_links_lead_somewhere_pictures_say_what_they_show_and_no_page_names_this
     assert site.wrong == ()
 
 
-def test_every_page_fits_a_phone(site, address, page):
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    "all_pages",
+    [
+        pytest.param(False, id="one of each kind"),
+        pytest.param(True, id="all", marks=pytest.mark.exhaustive("all pages: one page of each kind in make test")),
+    ],
+)
+def test_pages_fit_a_phone(all_pages, site, address, page):
     too_wide = {}
-    for name in names(site):
+    for name in names(site) if all_pages else LOOKED_AT:
         load(page, address, name, PHONE)
         if parts := page.evaluate(STICKING_OUT):
             too_wide[name] = parts
@@ -118,7 +135,8 @@ def test_every_page_fits_a_phone(site, address, page):
     assert too_wide == {}
 
 
-@pytest.mark.parametrize("name", LOOKED_AT)
+@pytest.mark.browser
+@pytest.mark.parametrize("name", ON_A_DESK)
 def test_a_page_of_each_kind_is_accessible_on_a_desk_and_sets_its_formulas_without_another_server(name, address, page):
     load(page, address, name, DESK)
     save(page, name, "desk")
@@ -141,6 +159,7 @@ def test_each_kind_of_page_is_among_those_that_are_looked_at(site):
 # ---- the tests themselves: what they look for is seen
 
 
+@pytest.mark.browser
 def test_a_page_that_sticks_out_is_seen(browser):
     page = browser.new_page(viewport=PHONE)
     page.set_content('<div style="overflow-x: auto"><p style="width: 900px">in a box</p></div>')
@@ -150,6 +169,7 @@ def test_a_page_that_sticks_out_is_seen(browser):
     page.close()
 
 
+@pytest.mark.browser
 def test_axe_sees_a_picture_without_alt_text(browser):
     page = browser.new_page()
     page.set_content('<html lang="en"><title>t</title><main><img src="data:,"></main></html>')

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from course_utils import costs, reference, timing
-from course_utils.bench import deepseek_sparse as bench_deepseek
+from course_utils import costs, reference
+from course_utils.bench import deepseek_sparse as chapter
 from course_utils.bench.deepseek_sparse import (
     ABSORBED_TORCH,
     BACKWARD,
@@ -29,38 +29,21 @@ from course_utils.bench.deepseek_sparse import (
     TOPK,
     TOPK_TORCH,
 )
-from course_utils.commands import bench
 from course_utils.costs import DeepSeekDims
 from course_utils.cuda import RawModule
 from course_utils.operators import DeepSeekConfig, mla
+from tests.helpers.rows import named
 
 SMALL = DeepSeekDims(
     n_heads=3, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=64, v_head_dim=32, index_n_heads=3
 )
 
 
-@pytest.fixture
-def on_cpu(monkeypatch):
-    """Timing without a clock: every function runs once, on the emulator, and is said to take 2 ms."""
-
-    def compare(functions, **options):
-        for fn in functions.values():
-            fn()
-        return dict.fromkeys(functions, timing.Timing(2.0, 0.1))
-
-    monkeypatch.setattr(timing, "compare", compare)
-    monkeypatch.setattr(timing, "peak_memory", lambda fn: 3_000_000)
-
-
-def named(rows, name):
-    return next(row for row in rows if row["name"] == name)
-
-
 # ---------------------------------------------------------------------------------------------- the parts
 
 
-def test_a_step_is_timed_whole_and_in_parts_beside_dense_mla(on_cpu):
-    rows = bench_deepseek.step(device="cpu", queries=5, lengths=(40,), top_k=16, config=SMALL)
+def test_a_step_is_timed_whole_and_in_parts_beside_dense_mla(one_run_each):
+    rows = chapter.step(device="cpu", queries=5, lengths=(40,), top_k=16, config=SMALL)
     names = [STEP, STEP_BF16, INDEXER_FP8, INDEXER, TOPK, CORE, DENSE, DENSE_MHA]
     assert [row["name"] for row in rows] == names
     pairs = 36 + 37 + 38 + 39 + 40
@@ -76,7 +59,7 @@ def test_a_step_is_timed_whole_and_in_parts_beside_dense_mla(on_cpu):
     json.dumps(rows)
 
 
-def test_where_there_is_a_hopper_kernel_the_portable_one_is_timed_too(on_cpu, monkeypatch):
+def test_where_there_is_a_hopper_kernel_the_portable_one_is_timed_too(one_run_each, monkeypatch):
     asked = []
 
     def forward(kernel):
@@ -86,17 +69,17 @@ def test_where_there_is_a_hopper_kernel_the_portable_one_is_timed_too(on_cpu, mo
 
         return run
 
-    for module, name in ((mla, "sparse_forward"), (mla, "dense_forward"), (bench_deepseek, "indexer_forward")):
+    for module, name in ((mla, "sparse_forward"), (mla, "dense_forward"), (chapter, "indexer_forward")):
         monkeypatch.setattr(module, name, forward(getattr(module, name)))
-    monkeypatch.setattr(bench_deepseek, "takes_wgmma", lambda device: True)
-    rows = bench_deepseek.step(device="cpu", queries=3, lengths=(20,), top_k=8, config=SMALL)
+    monkeypatch.setattr(chapter, "takes_wgmma", lambda device: True)
+    rows = chapter.step(device="cpu", queries=3, lengths=(20,), top_k=8, config=SMALL)
     names = {CORE, CORE_PORTABLE, DENSE, DENSE_PORTABLE, INDEXER_FP8, INDEXER_FP8_PORTABLE}
     assert names < {row["name"] for row in rows}
     assert {None, False} == set(asked)
 
 
-def test_the_core_is_timed_beside_torch_at_the_pairs_that_it_has(on_cpu):
-    rows = bench_deepseek.core(device="cpu", shapes=((6, 40, 16), (9, 9, 8)), config=SMALL)
+def test_the_core_is_timed_beside_torch_at_the_pairs_that_it_has(one_run_each):
+    rows = chapter.core(device="cpu", shapes=((6, 40, 16), (9, 9, 8)), config=SMALL)
     assert [(row["length"], row["name"]) for row in rows] == [
         (length, name) for length in (40, 9) for name in (CORE, CORE_TORCH)
     ]
@@ -105,26 +88,26 @@ def test_the_core_is_timed_beside_torch_at_the_pairs_that_it_has(on_cpu):
     assert rows[0]["tflop_per_s"] == pytest.approx(rows[0]["gflop"] / 2) and rows[0]["heads"] == 3
 
 
-def test_the_backward_pass_is_timed_once_its_gradients_are_right(on_cpu, monkeypatch):
+def test_the_backward_pass_is_timed_once_its_gradients_are_right(one_run_each, monkeypatch):
     shapes = ((5, 40, 16),)
-    rows = bench_deepseek.backward(device="cpu", shapes=shapes, config=SMALL)
+    rows = chapter.backward(device="cpu", shapes=shapes, config=SMALL)
     assert [row["name"] for row in rows] == [BACKWARD, CORE_PORTABLE]
     assert rows[0]["gflop"] == pytest.approx(5 * 16 * 2 * (3 * 128 + 2 * 64) * 3 / 1e9)
     right = mla.sparse_backward
     monkeypatch.setattr(mla, "sparse_backward", lambda *args, **options: (args[0], right(*args, **options)[1]))
     with pytest.raises(RuntimeError, match="queries from 0 on, gradient of query is off"):
-        bench_deepseek.backward(device="cpu", shapes=shapes, config=SMALL)
+        chapter.backward(device="cpu", shapes=shapes, config=SMALL)
 
 
-def test_the_indexer_is_timed_beside_the_formula_and_its_products(on_cpu):
-    rows = bench_deepseek.index(device="cpu", shapes=((5, 30, 3, 64),))
+def test_the_indexer_is_timed_beside_the_formula_and_its_products(one_run_each):
+    rows = chapter.index(device="cpu", shapes=((5, 30, 3, 64),))
     assert [row["name"] for row in rows] == [INDEXER_FP8, INDEXER, INDEXER_TORCH, PRODUCTS_TORCH]
     assert {row["gflop"] for row in rows} == {5 * 30 * 2 * 3 * 64 / 1e9}
     assert rows[0]["ratio_to_torch"] == rows[0]["ratio_to_products"] == 1 and rows[0]["head_dim"] == 64
 
 
-def test_top_k_is_timed_on_scores_of_three_kinds(on_cpu):
-    rows = bench_deepseek.select(device="cpu", shapes=((4, 300),), k=40)
+def test_top_k_is_timed_on_scores_of_three_kinds(one_run_each):
+    rows = chapter.select(device="cpu", shapes=((4, 300),), k=40)
     kinds = "normal", "mostly zeros", "causal"
     assert [(row["scores"], row["name"]) for row in rows] == [
         (kind, name) for kind in kinds for name in (TOPK, TOPK_TORCH)
@@ -132,17 +115,17 @@ def test_top_k_is_timed_on_scores_of_three_kinds(on_cpu):
     assert rows[0]["gbytes_per_s"] == pytest.approx(4 * 300 * 4 / 2e-3 / 1e9)
 
 
-def test_rebuilding_k_and_v_is_timed_beside_absorption(on_cpu):
-    rows = bench_deepseek.rebuild(device="cpu", queries=3, length=20, config=SMALL)
+def test_rebuilding_k_and_v_is_timed_beside_absorption(one_run_each):
+    rows = chapter.rebuild(device="cpu", queries=3, length=20, config=SMALL)
     assert [row["name"] for row in rows] == [REBUILT, ABSORBED_TORCH, DENSE]
     pairs = 18 + 19 + 20
     assert rows[0]["gflop"] == pytest.approx(pairs * 3 * 2 * (64 * (32 + 32) + 32 + 64 + 32) / 1e9)
     assert rows[1]["gflop"] == rows[2]["gflop"] == pytest.approx(pairs * 3 * 2 * (128 + 64) / 1e9)
 
 
-def test_the_layer_is_timed_sparse_and_dense(on_cpu):
+def test_the_layer_is_timed_sparse_and_dense(one_run_each):
     config = DeepSeekConfig.small()
-    rows = bench_deepseek.layer(device="cpu", lengths=(20,), top_k=8, config=config)
+    rows = chapter.layer(device="cpu", lengths=(20,), top_k=8, config=config)
     assert [row["name"] for row in rows] == [SPARSE_LAYER, DENSE_LAYER]
     sparse, dense = (row["gflop"] * 1e9 for row in rows)
     indexer = 2 * 20 * (96 * 4 * 128 + 256 * 128 + 256 * 4)
@@ -150,8 +133,8 @@ def test_the_layer_is_timed_sparse_and_dense(on_cpu):
     assert sparse - dense == pytest.approx(indexer + difference)
 
 
-def test_quality_compares_the_sparse_layer_with_the_dense_one(on_cpu):
-    every_key, some = bench_deepseek.quality(device="cpu", shapes=((20, 20), (20, 4)), config=DeepSeekConfig.small())
+def test_quality_compares_the_sparse_layer_with_the_dense_one(one_run_each):
+    every_key, some = chapter.quality(device="cpu", shapes=((20, 20), (20, 4)), config=DeepSeekConfig.small())
     assert every_key["cosine_difference"] < 1e-5 < some["cosine_difference"]
     assert every_key["max_difference"] < 0.02 * every_key["largest"]
 
@@ -159,20 +142,16 @@ def test_quality_compares_the_sparse_layer_with_the_dense_one(on_cpu):
 def test_what_takes_long_is_compiled_ahead(monkeypatch):
     compiled = []
     monkeypatch.setattr(RawModule, "compile", lambda module, device: compiled.append(module.name))
-    bench_deepseek.compile_all(device="cpu")
+    chapter.compile_all(device="cpu")
     names = {name.split("/")[-1] for name in compiled}
     assert {"mla_dense.cu", "sparse_mla.cu", "lightning_indexer.cu", "lightning_indexer_fp8.cu"} <= names
-
-
-def test_the_chapter_is_a_subject_of_bench():
-    assert bench.CHAPTERS[bench.ALIASES["deepseek"]] is bench_deepseek.deepseek_chapter
 
 
 # ---------------------------------------------------------------------------------------------- what torch computes
 
 
 def test_the_torch_versions_are_the_formulas(monkeypatch):
-    monkeypatch.setattr(bench_deepseek, "TORCH_CHUNK", 4)
+    monkeypatch.setattr(chapter, "TORCH_CHUNK", 4)
     torch.manual_seed(0)
     query, latent = torch.randn(6, 3, 128), torch.randn(30, 128)
     indices = torch.stack([torch.randperm(30)[:8] for _ in range(6)]).int()
@@ -180,11 +159,11 @@ def test_the_torch_versions_are_the_formulas(monkeypatch):
     options = {"scale": 0.1, "value_dim": 64}
     expected, _ = reference.sparse_mla(query, latent, indices, **options)
     torch.testing.assert_close(
-        bench_deepseek.torch_sparse_mla(query, latent, indices, **options).double(), expected, rtol=1e-4, atol=1e-5
+        chapter.torch_sparse_mla(query, latent, indices, **options).double(), expected, rtol=1e-4, atol=1e-5
     )
     q, k, weights = torch.randn(6, 3, 64), torch.randn(30, 64), torch.randn(6, 3)
     expected = reference.lightning_indexer(q, k, weights, q_start=30)
-    torch.testing.assert_close(bench_deepseek.torch_indexer(q, k, weights).double(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(chapter.torch_indexer(q, k, weights).double(), expected, rtol=1e-4, atol=1e-4)
 
 
 # ---------------------------------------------------------------------------------------------- checks
@@ -192,10 +171,10 @@ def test_the_torch_versions_are_the_formulas(monkeypatch):
 
 def test_cosine_difference_sees_noise_and_factors():
     x = torch.randn(1000, dtype=torch.float64)
-    assert bench_deepseek.cosine_difference(x, x) == 0
-    assert bench_deepseek.cosine_difference(x, 2 * x) == pytest.approx(1 - 4 / 5)
+    assert chapter.cosine_difference(x, x) == 0
+    assert chapter.cosine_difference(x, 2 * x) == pytest.approx(1 - 4 / 5)
     noise = torch.randn(1000, dtype=torch.float64)
-    assert bench_deepseek.cosine_difference(x, x + 1e-3 * noise) == pytest.approx(0.5e-6, rel=0.2)
+    assert chapter.cosine_difference(x, x + 1e-3 * noise) == pytest.approx(0.5e-6, rel=0.2)
 
 
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf"), 3.0])
@@ -203,10 +182,10 @@ def test_a_wrong_output_is_not_timed(wrong):
     expected = torch.ones(4, 8, dtype=torch.float64)
     expected[0] = -torch.inf
     out = expected.float()
-    bench_deepseek.require_right("kernel", out, expected, 1e-6)
+    chapter.require_right("kernel", out, expected, 1e-6)
     out[1, 3] = wrong
     with pytest.raises(RuntimeError, match="kernel is .*: not timed"):
-        bench_deepseek.require_right("kernel", out, expected, 1e-6)
+        chapter.require_right("kernel", out, expected, 1e-6)
 
 
 def mend(indices, row, place, index):
@@ -226,6 +205,6 @@ def test_a_wrong_selection_is_not_timed(wrong):
     logits = torch.arange(20.0).flip(0).repeat(2, 1)
     logits[1, 2:] = -torch.inf
     right = reference.select_topk(logits, 4)
-    bench_deepseek.require_selection("top-k", right, logits, 4)
+    chapter.require_selection("top-k", right, logits, 4)
     with pytest.raises(RuntimeError, match="top-k does not select the 4 greatest"):
-        bench_deepseek.require_selection("top-k", wrong(right), logits, 4)
+        chapter.require_selection("top-k", wrong(right), logits, 4)

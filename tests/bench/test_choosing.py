@@ -8,9 +8,8 @@ import torch
 from torch.nn.attention import SDPBackend
 
 from course_utils import patterns, timing
-from course_utils.bench import choosing as bench_choosing
+from course_utils.bench import choosing as chapter
 from course_utils.bench.choosing import DENSE, FLASH, OURS
-from course_utils.commands import bench
 
 TINY = {"device": "cpu", "heads": 1, "window": 16, "recent": 8}
 NAMES = [DENSE, OURS, FLASH, "sliding window of 16", "streaming, 4 + 8"]
@@ -28,11 +27,11 @@ def on_cpu(monkeypatch):
 
     monkeypatch.setattr(timing, "compare", compare)
     monkeypatch.setattr(timing, "peak_memory", lambda fn: fn().nbytes)
-    monkeypatch.setattr(bench_choosing, "FLASH_BACKEND", SDPBackend.MATH)
+    monkeypatch.setattr(chapter, "FLASH_BACKEND", SDPBackend.MATH)
 
 
 def test_each_length_has_the_three_choices_in_five_rows(on_cpu):
-    rows = bench_choosing.choosing(lengths=(40, 72), **TINY)
+    rows = chapter.choosing(lengths=(40, 72), **TINY)
     assert [(row["length"], row["name"]) for row in rows] == [(length, name) for length in (40, 72) for name in NAMES]
     assert [row["choice"] for row in rows[:5]] == ["dense", "flash", "flash", "sparse", "sparse"]
     assert [row["speed_over_flash"] for row in rows[:5]] == [0.5, 2, 1, 4, 8]
@@ -45,22 +44,22 @@ def test_running_out_of_memory_is_a_row_with_the_bytes_that_were_asked_for(on_cp
     def full(query, key, value):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 512.50 GiB. GPU 0 has a total capacity of")
 
-    monkeypatch.setattr(bench_choosing, "written_out", full)
-    rows = bench_choosing.choosing(lengths=(40,), **TINY)
+    monkeypatch.setattr(chapter, "written_out", full)
+    rows = chapter.choosing(lengths=(40,), **TINY)
     assert rows[0]["why_not"] == "out of memory" and rows[0]["asked_bytes"] == 512.5 * 2**30
     assert rows[0]["median_ms"] is rows[0]["peak_extra_bytes"] is rows[0]["speed_over_flash"] is None
     assert [row["median_ms"] for row in rows[1:]] == [2, 4, 1, 0.5]
 
 
 def test_what_does_not_run_on_a_device_says_why_and_the_others_run(on_cpu, monkeypatch):
-    monkeypatch.setattr(bench_choosing, "FLASH_BACKEND", SDPBackend.CUDNN_ATTENTION)  # for GPUs only
-    rows = bench_choosing.choosing(lengths=(40,), **TINY)
+    monkeypatch.setattr(chapter, "FLASH_BACKEND", SDPBackend.CUDNN_ATTENTION)  # for GPUs only
+    rows = chapter.choosing(lengths=(40,), **TINY)
     assert rows[2]["why_not"].startswith("does not run here: ") and rows[2]["median_ms"] is None
     assert [row["speed_over_flash"] for row in rows] == [None] * 5 and rows[0]["median_ms"] == 8
 
 
 def test_a_length_that_would_take_too_long_is_not_tried(on_cpu):
-    rows = bench_choosing.choosing(lengths=(10, 20, 30), most_ms=20, **TINY)
+    rows = chapter.choosing(lengths=(10, 20, 30), most_ms=20, **TINY)
     dense = [row for row in rows if row["name"] == DENSE]
     assert [row["median_ms"] for row in dense] == [8, None, None]
     assert dense[1]["why_not"] == "not tried: one run would take about 0.03 s here"
@@ -74,15 +73,15 @@ def test_dense_is_dropped_if_it_does_not_fit_beside_the_others(on_cpu, monkeypat
         return dict.fromkeys(functions, timing.Timing(2.0, 0.1))
 
     monkeypatch.setattr(timing, "compare", compare)
-    rows = bench_choosing.choosing(lengths=(40,), **TINY)
+    rows = chapter.choosing(lengths=(40,), **TINY)
     assert (rows[0]["why_not"], rows[0]["asked_bytes"]) == ("out of memory", 2**28)
     assert [row["median_ms"] for row in rows] == [None, 2, 2, 2, 2]
 
 
 def test_a_wrong_output_is_not_timed(on_cpu, monkeypatch):
-    monkeypatch.setattr(bench_choosing, "written_out", lambda query, key, value: value)
+    monkeypatch.setattr(chapter, "written_out", lambda query, key, value: value)
     with pytest.raises(RuntimeError, match=r"dense, written out, causal.* is off by"):
-        bench_choosing.choosing(lengths=(40,), **TINY)
+        chapter.choosing(lengths=(40,), **TINY)
 
 
 @pytest.mark.parametrize(
@@ -94,12 +93,12 @@ def test_a_wrong_output_is_not_timed(on_cpu, monkeypatch):
     ],
 )
 def test_the_bytes_asked_for_are_read_from_torchs_message(message, found):
-    assert bench_choosing.asked_bytes(message) == found
+    assert chapter.asked_bytes(message) == found
 
 
 def test_dense_keeps_the_pairs_of_the_causal_pattern():
     query, key, value = (torch.randn(1, 2, 33, 16) for _ in range(3))
-    out = bench_choosing.written_out(query, key, value)
+    out = chapter.written_out(query, key, value)
     weights = (query @ key.mT / 4).masked_fill(~patterns.causal().mask(33, 33), -torch.inf).softmax(-1)
     torch.testing.assert_close(out, weights @ value)
 
@@ -115,21 +114,17 @@ def test_torchs_reason_is_the_one_of_the_backend_asked_for(monkeypatch):
         warnings.warn("Expected Half but got Float (Triggered internally at sdp_utils.cpp:1.)", stacklevel=1)
         raise RuntimeError("No available kernel. Aborting execution.")
 
-    monkeypatch.setattr(bench_choosing, "scaled_dot_product_attention", refuses)
-    reason = bench_choosing.why_not_taken(SDPBackend.FLASH_ATTENTION, *torch.zeros(3, 1, 1, 1, 1))
+    monkeypatch.setattr(chapter, "scaled_dot_product_attention", refuses)
+    reason = chapter.why_not_taken(SDPBackend.FLASH_ATTENTION, *torch.zeros(3, 1, 1, 1, 1))
     assert reason == "Expected Half but got Float"
-    assert bench_choosing.why_not_taken(SDPBackend.MATH, *torch.zeros(3, 1, 1, 1, 1)).startswith("No available kernel")
-
-
-def test_the_chapter_is_a_subject_of_bench():
-    assert bench.CHAPTERS["08_choosing"] is bench_choosing.choosing_chapter
+    assert chapter.why_not_taken(SDPBackend.MATH, *torch.zeros(3, 1, 1, 1, 1)).startswith("No available kernel")
 
 
 def test_of_each_case_every_backend_says_whether_it_runs_and_one_is_chosen():
-    rows = bench_choosing.backends(device="cpu", length=8)
-    for case in bench_choosing.sdpa_cases("cpu", 8):
+    rows = chapter.backends(device="cpu", length=8)
+    for case in chapter.sdpa_cases("cpu", 8):
         of_case = [row for row in rows if row["case"] == case]
-        assert [row["backend"] for row in of_case] == [backend.name for backend in bench_choosing.BACKENDS]
+        assert [row["backend"] for row in of_case] == [backend.name for backend in chapter.BACKENDS]
         (chosen,) = (row for row in of_case if row["chosen"])
         assert chosen["runs"] and all((row["why_not"] is None) == row["runs"] for row in of_case)
         assert not next(row for row in of_case if row["backend"] == "CUDNN_ATTENTION")["runs"]  # for GPUs only

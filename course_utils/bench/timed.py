@@ -1,0 +1,153 @@
+"""What is timed: functions without arguments, of our kernels and of their peers, once their outputs are right.
+
+Peers and own kernels run interleaved in one process; see `timing.compare`. Times are medians with the interquartile
+range as spread, TFLOP/s follow the conventions of `costs`, and peak memory is what torch's allocator held beyond the
+inputs.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from tqdm import tqdm
+
+from course_utils import costs
+from course_utils.cuda import Kernel, RawModule, read_kernel
+from course_utils.measured import Row
+from course_utils.patterns import Pattern
+from course_utils.timing import Timing
+
+KERNELS = Path(__file__).parent / "kernels"  # those that only a benchmark launches
+BATCH, HEADS, HEAD_DIM = 16, 12, 64  # the shape of the timings in chapters 01 and 02
+MAX_ERROR = 1e-3  # an fp32 kernel further than this from torch is wrong, and its time means nothing
+MAX_HALF_ERROR = {torch.float16: 2e-2, torch.bfloat16: 8e-2}  # between two right kernels
+
+Function = Callable[[], object]
+
+
+# ---------------------------------------------------------------------------------------------- a chapter
+
+
+def all_parts(parts: Iterable[Callable[[], list[Row]]]) -> list[Row]:
+    """The rows of every part of a chapter; says how long each took."""
+    rows: list[Row] = []
+    for part in tqdm(parts, desc="parts"):
+        start = time.perf_counter()
+        rows += part()
+        tqdm.write(f"{part.__name__}: {time.perf_counter() - start:.0f} s")
+        torch.cuda.empty_cache()
+    return rows
+
+
+def compile_ahead(modules: Iterable[RawModule], device: str) -> None:
+    """Compiles modules for a device, several at a time: one alone takes NVRTC seconds."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda module: module.compile(device), modules))
+
+
+# ---------------------------------------------------------------------------------------------- functions
+
+
+def build_kernel(file: str | Path, name: str, options: tuple[str, ...] = ()) -> Kernel:
+    """A kernel of a file, as for `read_kernel`, compiled at its first launch."""
+    return RawModule(code=read_kernel(file), options=options).get_function(name)
+
+
+def sdpa(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False) -> Function:
+    """A function without arguments that runs one of torch's own kernels on these inputs."""
+
+    def function() -> Tensor:
+        with sdpa_kernel(backend):
+            return scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+    return function
+
+
+def backward_pass(
+    forward: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, grad_output: Tensor
+) -> Callable[[], tuple[Tensor, ...]]:
+    """The backward pass alone of `forward(query, key, value)`, which is done once, here: gives dq, dk and dv."""
+    inputs = [tensor.detach().clone().requires_grad_() for tensor in (query, key, value)]
+    out = forward(*inputs)
+    return lambda: torch.autograd.grad(out, inputs, grad_output, retain_graph=True)
+
+
+def that_run(made: dict[str, Callable[[], Function]], where: str) -> dict[str, Function]:
+    """What can be made and run on this machine; of all else, why not is printed."""
+    functions: dict[str, Function] = {}
+    for name, make in made.items():
+        try:
+            function = make()
+            function()
+        except Exception as error:  # torch.compile lets through those of Triton and of the C compiler
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            print(f"{name} is left out at {where}: {reason}")
+        else:
+            functions[name] = function
+    return functions
+
+
+# ---------------------------------------------------------------------------------------------- inputs
+
+
+def random_inputs(
+    shape: tuple[int, ...], device: str, dtype: torch.dtype = torch.float16, *, count: int = 3
+) -> tuple[Tensor, ...]:
+    """Random normal query, key and value, or as many as `count`; zeros would run faster than real data."""
+    return tuple(torch.randn(shape, device=device, dtype=dtype) for _ in range(count))
+
+
+def fitting(lengths: tuple[int, ...], batch: int, heads: int, device: str) -> list[int]:
+    """The lengths whose score matrices, eight at a time at the most, fit in the memory that is free."""
+    free = torch.cuda.mem_get_info()[0] if device == "cuda" else math.inf
+    needed = {length: 8 * costs.score_matrix_bytes(batch, heads, length, length, 4) for length in lengths}
+    for length, count in needed.items():
+        if count > free:
+            print(f"L = {length} is left out: it takes up to {count / 1e9:.0f} GB, and {free / 1e9:.0f} GB are free")
+    return [length for length, count in needed.items() if count <= free]
+
+
+# ---------------------------------------------------------------------------------------------- rows
+
+
+def columns(taken: Timing) -> Row:
+    """The columns of a time."""
+    return {"median_ms": taken.median, "spread_ms": taken.spread}
+
+
+def median_of(times: Sequence[Timing]) -> Timing:
+    """The median of each figure of several runs."""
+    return Timing(*(statistics.median(figures) for figures in zip(*times, strict=True)))
+
+
+# ---------------------------------------------------------------------------------------------- right or not timed
+
+
+def require_close(name: str, out: Tensor, expected: Tensor, *, at_most: float = MAX_ERROR) -> None:
+    """Raise RuntimeError unless the output is right; `checks` tests more closely."""
+    error = (out - expected).abs().max().item()
+    if not error <= at_most:
+        raise RuntimeError(f"{name} is off by {error:.2e} from plain torch (at most {at_most}): not timed")
+
+
+def require_right(name: str, out: Tensor, query: Tensor, key: Tensor, value: Tensor, pattern: Pattern) -> None:
+    """Raise RuntimeError unless 32 rows of the output, the first and last among them, are those of fp32 torch."""
+    query_length, key_length, device = query.shape[2], key.shape[2], query.device
+    rows = torch.linspace(0, query_length - 1, min(query_length, 32)).long().to(device)
+    head = torch.zeros((), dtype=torch.long, device=device)
+    mask_mod = pattern.flex_mask_mod(query_length, key_length, device)
+    keep = mask_mod(head, head, rows[:, None], torch.arange(key_length, device=device)[None])
+    scores = query[:, :, rows].float() @ key.float().mT * query.shape[-1] ** -0.5
+    weights = scores.masked_fill(~keep, -torch.inf).softmax(-1).nan_to_num(0)  # a row without a key: 0
+    require_close(
+        f"{name}, {pattern.name}", out[:, :, rows], weights @ value.float(), at_most=MAX_HALF_ERROR[query.dtype]
+    )

@@ -1,0 +1,103 @@
+"""Launches of chapter 04's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from course_utils import patterns
+from course_utils.costs import ceil_div
+from course_utils.launches.arguments import ints, normal
+from course_utils.launches.launch import Launch
+from course_utils.operators import flash_v2, sparse
+
+FOLDER = "04_sparse_patterns"
+# Their source names what a row sees, or the bits of a block, again for each score. How often that is an access depends
+# on the compiler, on a GPU and on the emulator, so that these are for the sanitizers only.
+UNCOUNTED = ("range_forward", "block_sparse_forward", "range_dk_dv")
+
+
+def course() -> dict[str, Launch]:
+    """Each kernel at a length that does not fill its tiles, but those that only the sanitizers see."""
+    return {name: launch for name, launch in _short().items() if launch.kernel not in UNCOUNTED}
+
+
+def hard() -> dict[str, Launch]:
+    """The kernels that `course` leaves out; and all of them where most can go wrong: bf16, two query heads to a key
+    head, and a mask that leaves the first queries without a key."""
+    sizes = {"heads": 4, "kv_heads": 2, "queries": 200, "keys": 136, "head_dim": 128}
+    uncounted = {name: launch for name, launch in _short().items() if launch.kernel in UNCOUNTED}
+    return uncounted | _kernels("hard", torch.bfloat16, (patterns.dilated(16, 3),), **sizes)
+
+
+def _short() -> dict[str, Launch]:
+    kinds = patterns.sliding_window(40), patterns.streaming(4, 40), patterns.dilated(16, 3)
+    return _kernels("L=200", torch.float16, kinds, heads=2, kv_heads=2, queries=200, keys=200, head_dim=64)
+
+
+def _kernels(
+    label: str,
+    dtype: torch.dtype,
+    of_ranges: Sequence[patterns.Pattern],
+    *,
+    heads: int,
+    kv_heads: int,
+    queries: int,
+    keys: int,
+    head_dim: int,
+) -> dict[str, Launch]:
+    """Every kernel, range_dk_dv for the last of the patterns of ranges only. The block lists have rows of
+    several lengths, one of which is split in two."""
+    query, out = (normal(1, heads, queries, head_dim).to(dtype) for _ in range(2))
+    key, value = (normal(1, kv_heads, keys, head_dim).to(dtype) for _ in range(2))
+    row = torch.zeros(1, heads, queries)
+    lse = torch.full_like(row, 10.0).masked_fill(torch.arange(queries) < queries - keys, -torch.inf)
+    gradients = out, lse, row, torch.zeros(1, heads, queries, head_dim), key.clone(), value.clone()
+    scalars = *ints(queries, keys, heads // kv_heads), np.float32(head_dim**-0.5)
+    bf16 = f"-DBF16={flash_v2.BF16[dtype]}"
+    launches: dict[str, Launch] = {}
+
+    def add(what: str, file: str, kernel: str, grid: int, threads: int, args: tuple, options: tuple, shared: int = 0):
+        of = kv_heads if kernel.endswith("dk_dv") else heads
+        launches[f"sparse {kernel}, {what}{label}"] = Launch(
+            f"{FOLDER}/{file}.cu", kernel, (grid, of, 1), (threads,), args, (*options, bf16), shared
+        )
+
+    forward, back = sparse.RANGE_TILES[head_dim][0], sparse.RANGE_BACKWARD_TILES[head_dim][0]
+    for pattern in of_ranges:
+        what = f"{pattern.kind}, "
+        numbers, classes = ints(*pattern.ranges), pattern.ranges.dilation
+        tiles = classes * ceil_div(ceil_div(queries, classes), forward.block_rows)
+        args = query, key, value, out, row, *scalars, *numbers
+        options = *forward.options, f"-DDILATED={int(classes > 1)}"
+        add(what, "range", "range_forward", tiles, forward.threads, args, options, forward.shared_bytes)
+    tiles = classes * ceil_div(ceil_div(keys, classes), back.block_cols)
+    args = query, key, value, *gradients, *scalars, *numbers
+    add(what, "range_backward", "range_dk_dv", tiles, back.threads, args, back.options, back.shared_bytes)
+
+    lists = (patterns.local(40) | patterns.global_tokens([3])).block_lists(queries, keys)
+    ends = lists.indptr.tolist()
+    items = [(n, ends[n], ends[n + 1], -1) for n in range(1, lists.rows)]
+    items += [(0, 0, ends[1] // 2, 0), (0, ends[1] // 2, ends[1], 1)]
+    parts = torch.zeros(2, 1, heads, lists.block, head_dim)
+    tile = sparse.BLOCK_TILES[head_dim, lists.block][0]
+    of_lists = torch.tensor(items, dtype=torch.int32), lists.indices, lists.bits_index, lists.bits
+    args = query, key, value, out, row, *of_lists, parts, parts[..., 0].contiguous(), *scalars
+    name = "block_sparse_forward"
+    add("", "block_sparse", name, len(items), tile.threads, args, tile.options, tile.shared_bytes)
+    args = parts, parts[..., 0].contiguous(), torch.tensor([(0, 0, 2, 0)], dtype=torch.int32), out, row, scalars[0]
+    rows = sparse.MERGED_ROWS
+    add("", "block_sparse", "merge_parts", lists.block // rows, 32 * rows, args, tile.options)
+    back = sparse.BLOCK_BACKWARD_TILES[head_dim, lists.block][0]
+    args = query, key, value, *gradients, *lists.by_key(), lists.bits, *scalars
+    tiles, options = ceil_div(keys, lists.block) * lists.block // back.block_cols, (*back.options, "-DBLOCK=64")
+    name = "block_sparse_dk_dv"
+    add("", "block_sparse_backward", name, tiles, back.threads, args, options, back.shared_bytes)
+
+    warps = sparse.CSR_WARPS
+    args = query, key, value, out, row, *patterns.power_of_two().csr(queries, keys), *scalars
+    options = f"-DD={head_dim}", f"-DWARPS={warps}"
+    add("", "csr_gather", "csr_gather", ceil_div(queries, warps), 32 * warps, args, options)
+    return launches

@@ -1,0 +1,38 @@
+"""Launches of chapter 00's kernels."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from course_utils.launches.arguments import counted, ints
+from course_utils.launches.launch import Launch
+
+FOLDER = "00_start_here"
+
+
+def course() -> dict[str, Launch]:
+    """Each kernel at a size that fills its tiles."""
+    a, b, out = (counted(128, 128) / 128 for _ in range(3))
+    side = np.int32(128)
+    launches = {
+        "vector_add": _elementwise("vector_add", a, b, out, np.int32(a.numel())),
+        "copy": _elementwise("copy", a, out, np.int32(a.numel())),
+        "copy_vectors": _elementwise("copy_vectors", a, out, np.int32(a.numel()), per_thread=4),
+        "copy_strided": _elementwise("copy_strided", a, out, np.int32(a.numel()), np.int32(8)),
+        "reread": Launch(f"{FOLDER}/reread.cu", "reread", (2,), (128,), (a, torch.zeros(256), *ints(a.numel(), 2))),
+    }
+    for name in ("transpose_naive", "transpose_tiled", "transpose_padded"):
+        launches[name] = Launch(f"{FOLDER}/{name}.cu", name, (4, 4), (32, 32), (a, out, side, side))
+    for name, tile, block in [
+        ("matmul_naive", 32, (32, 32)),
+        ("matmul_tiled", 32, (32, 32)),
+        ("matmul_registers", 64, (16, 16)),
+    ]:
+        launches[name] = Launch(f"{FOLDER}/{name}.cu", name, (128 // tile,) * 2, block, (a, b, out, side, side, side))
+    return launches
+
+
+def _elementwise(name: str, *args: torch.Tensor | np.generic, per_thread: int = 1) -> Launch:
+    grid = args[0].numel() // per_thread // 256
+    return Launch(f"{FOLDER}/{name}.cu", name, (grid,), (256,), args)

@@ -1,0 +1,37 @@
+"""Chapter 02's benchmarks, on the emulator; and how long its kernels are."""
+
+import json
+
+import pytest
+from torch.nn.attention import SDPBackend
+
+from course_utils import costs
+from course_utils.bench import flash_attention_minimal
+from course_utils.toolchain.source import read_kernel
+
+
+def test_minimal_flash_times_forward_and_backward(one_run_each, monkeypatch):
+    monkeypatch.setattr(flash_attention_minimal, "SDPA_KERNELS", {"SDPA math": SDPBackend.MATH})
+    rows = flash_attention_minimal.minimal_flash(device="cpu", batch=1, heads=2, lengths=(40,))
+    names = {(row["pass"], row["name"]) for row in rows}
+    everywhere = {"naive torch", "flash_attention_minimal", "SDPA math", "SDPA flash, fp16"}
+    assert names == {("forward", "forward_plain.cu")} | {(p, n) for p in ("forward", "backward") for n in everywhere}
+    forward = next(row for row in rows if row["name"] == "flash_attention_minimal" and row["pass"] == "forward")
+    backward = next(row for row in rows if row["name"] == "flash_attention_minimal" and row["pass"] == "backward")
+    assert forward["tflop_per_s"] == pytest.approx(costs.attention_flops(1, 2, 40, 40, 64) / 2e-3 / 1e12)
+    assert backward["tflop_per_s"] == pytest.approx(2.5 * forward["tflop_per_s"])
+    assert forward["speed_over_naive"] == 1 and forward["peak_mb"] == 3 and backward["code_lines"] is None
+    json.dumps(rows)
+
+
+def test_code_lines_leaves_out_blank_lines_and_comments():
+    assert flash_attention_minimal.code_lines('// a\n\nint x; // b\n/* c\n d */\nchar* s = "// text";\n') == 2
+
+
+@pytest.mark.parametrize("file", ["forward_plain.cu", "forward.cu"])
+def test_minimal_forward_kernels_have_at_most_100_lines_of_at_most_100_columns(file):
+    source = read_kernel(f"02_flash_attention_minimal/{file}")
+    assert flash_attention_minimal.code_lines(source) <= 100
+    assert '#include "' not in source
+    code = [line for line in source.splitlines() if not line.startswith("//")]
+    assert max(map(len, code)) <= 100

@@ -1,0 +1,72 @@
+"""What every chapter's benchmarks share: a wrong kernel is not timed, and what does not fit is left out."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+
+from course_utils.bench import deepseek_sparse, flash_attention_v2, sparse_patterns, timed
+from course_utils.toolchain.nvrtc import ARCHITECTURES, compile_kernel
+from course_utils.toolchain.source import read_kernel
+
+
+def public_parts(chapter) -> list[str]:
+    """The functions of a chapter's module that return rows, but the one that returns all of them."""
+    functions = {
+        name: function
+        for name, function in vars(chapter).items()
+        if inspect.isfunction(function) and function.__module__ == chapter.__name__ and not name.startswith("_")
+    }
+    rows = [name for name, function in functions.items() if function.__annotations__.get("return") == "list[Row]"]
+    return [name for name in rows if not name.endswith("_chapter")]
+
+
+@pytest.mark.parametrize(
+    ("chapter", "measure"),
+    [
+        (flash_attention_v2, flash_attention_v2.flash_v2_chapter),
+        (sparse_patterns, sparse_patterns.sparse_chapter),
+        (deepseek_sparse, deepseek_sparse.deepseek_chapter),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_chapter_measures_every_one_of_its_parts(chapter, measure, monkeypatch):
+    names = public_parts(chapter)
+    monkeypatch.setattr(chapter, "compile_all", lambda: None)
+    for name in names:
+        monkeypatch.setattr(chapter, name, lambda name=name: [{"part": name}])
+    assert len(names) > 5 and {row["part"] for row in measure()} == set(names)
+
+
+def test_lengths_that_do_not_fit_the_gpu_are_left_out(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10 * 2**30, 16 * 2**30))
+    assert timed.fitting((512, 4096), 16, 12, "cuda") == [512]
+    assert "L = 4096 is left out" in capsys.readouterr().out
+
+
+def test_a_wrong_kernel_is_not_timed():
+    with pytest.raises(RuntimeError, match="ours is off by"):
+        timed.require_close("ours", torch.ones(2), torch.zeros(2))
+    with pytest.raises(RuntimeError, match="ours is off by nan"):
+        timed.require_close("ours", torch.full((2,), torch.nan), torch.zeros(2))
+
+
+FILES = pytest.mark.parametrize("file", sorted(timed.KERNELS.glob("*.cu")), ids=lambda file: file.stem)
+
+
+def spills(file: Path, architecture: int) -> bool:
+    resources = compile_kernel(read_kernel(file), arch=f"sm_{architecture}").resources
+    return any(kernel.spill_stores for kernel in resources.values())
+
+
+@FILES
+def test_benchmark_kernels_compile_for_gpus(file):
+    assert not spills(file, 90)
+
+
+@FILES
+@pytest.mark.exhaustive("the other architectures; sm_90 is in make test")
+def test_benchmark_kernels_compile_for_every_gpu(file):
+    lowest = 80 if "arch: sm_80" in read_kernel(file) else 75
+    assert not any(spills(file, architecture) for architecture in ARCHITECTURES if architecture >= lowest)

@@ -1,0 +1,196 @@
+"""The rooms of course_utils and the arrows between them are those of structure.toml; no arrow runs up."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LAYOUT = tomllib.loads((ROOT / "tests" / "structure.toml").read_text(encoding="utf-8"))
+ROOMS: dict[str, list[str]] = LAYOUT["rooms"]
+PACKAGE = "course_utils"
+
+
+class Arrow(NamedTuple):
+    """One import: `line` of the file `where` makes the module `source` depend on `target` (names below the package)."""
+
+    source: str
+    target: str
+    where: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.where}:{self.line}: {self.source} imports {self.target}"
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Dotted name below course_utils → file; a package by its own name, course_utils itself as ""."""
+    found = {}
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(root / PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def arrows(root: Path) -> list[Arrow]:
+    """Every import of the course by the course, also those inside functions and for type checkers alone."""
+    known = modules(root)
+    found = []
+    for source, path in known.items():
+        for line, name in imports(ast.parse(path.read_text(encoding="utf-8"))):
+            package, _, inner = name.partition(".")
+            if package in ("tests", "exercises", "solutions"):
+                found.append(Arrow(source, name, path.relative_to(root).as_posix(), line))
+            if package != PACKAGE:
+                continue
+            while inner and inner not in known:
+                inner = inner.rpartition(".")[0]
+            if inner and inner != source:
+                found.append(Arrow(source, inner, path.relative_to(root).as_posix(), line))
+    return list(dict.fromkeys(found))  # one import of three names is one
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of all that a file imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"line {node.lineno}: imports are absolute here"
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def room(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def wrong_arrows(found: list[Arrow]) -> list[str]:
+    """What structure.toml does not allow, a line each."""
+    wrong = []
+    for arrow in found:
+        here, there = room(arrow.source), room(arrow.target)
+        if here == there or not here:
+            continue
+        if there not in ROOMS.get(here, ()):
+            wrong.append(f"{arrow} ({here} may import {', '.join(ROOMS.get(here, ())) or 'no other room'})")
+    return wrong
+
+
+def wrong_siblings(found: list[Arrow]) -> list[str]:
+    """Imports between the modules of a room that must not know each other."""
+    wrong = []
+    for name, rule in LAYOUT["siblings"].items():
+        for arrow in found:
+            parts = arrow.source.split("."), arrow.target.split(".")
+            if [part[0] for part in parts] != [name, name] or any(len(part) < 2 for part in parts):
+                continue
+            source, target = parts[0][1], parts[1][1]
+            if target not in rule["shared"] and target not in rule["allowed"].get(source, ()):
+                wrong.append(f"{arrow}: what siblings share is in {' and '.join(rule['shared'])}")
+    return wrong
+
+
+def circle(found: list[Arrow]) -> list[Arrow] | None:
+    """Imports that lead from a module back to itself, or None. A package's own name stands for its __init__."""
+    out: dict[str, list[Arrow]] = {}
+    for arrow in found:
+        out.setdefault(arrow.source, []).append(arrow)
+    done: set[str] = set()
+
+    def walk(module: str, way: list[Arrow]) -> list[Arrow] | None:
+        for arrow in out.get(module, ()):
+            begin = next((i for i, step in enumerate(way) if step.source == arrow.target), None)
+            if begin is not None or arrow.target == module:
+                return [*way[begin or 0 :], arrow]
+            if arrow.target not in done and (round_ := walk(arrow.target, [*way, arrow])):
+                return round_
+        done.add(module)
+        return None
+
+    return next((round_ for module in sorted(out) if module not in done and (round_ := walk(module, []))), None)
+
+
+ARROWS = arrows(ROOT)
+
+
+def test_every_import_is_one_that_the_layout_allows():
+    assert not (wrong := wrong_arrows(ARROWS)), "\n".join(wrong)
+
+
+def test_no_arrow_runs_up():
+    order = list(ROOMS)
+    for name, allowed in ROOMS.items():
+        for other in allowed:
+            below = order[: order.index(name)]
+            assert other in below, f"structure.toml: {name} may import {other}, which is not below it"
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    round_ = circle(ARROWS)
+    assert round_ is None, "\n".join(map(str, round_))
+
+
+def test_siblings_share_by_the_modules_made_for_it():
+    assert not (wrong := wrong_siblings(ARROWS)), "\n".join(wrong)
+
+
+def test_every_allowed_arrow_is_used():
+    """A permission that nobody needs would let the next wrong import through."""
+    used = {(room(arrow.source), room(arrow.target)) for arrow in ARROWS}
+    unused = [f"{name} → {other}" for name, allowed in ROOMS.items() for other in allowed if (name, other) not in used]
+    assert not unused, unused
+
+
+def test_every_folder_is_a_room_that_says_what_it_is_for():
+    folders = {path.parent.name: path for path in (ROOT / PACKAGE).glob("*/__init__.py")}
+    for name, path in folders.items():
+        assert name in ROOMS, f"{path.relative_to(ROOT)}: structure.toml has no room of that name"
+        words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+        assert words and words.partition("\n")[0].endswith("."), f"{path.relative_to(ROOT)} begins with a sentence"
+
+
+def test_few_modules_lie_loose_at_the_top():
+    loose = sorted(path.stem for path in (ROOT / PACKAGE).glob("*.py") if path.stem != "__init__")
+    assert loose == sorted(LAYOUT["loose"])
+    assert len(loose) + 1 <= LAYOUT["most_loose"]
+
+
+def test_no_test_imports_from_another_test():
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for line, name in imports(ast.parse(path.read_text(encoding="utf-8"))):
+            shared = name.startswith(("tests.helpers", "tests.mutants"))
+            assert shared or not name.startswith("tests."), f"{path.relative_to(ROOT)}:{line}: imports {name}"
+
+
+def test_an_import_by_a_string_stays_in_its_room():
+    """But for the command line, which imports one command, and the aliases, whose strings are a table of their own."""
+    for module, path in modules(ROOT).items():
+        if module not in ("__main__", "aliases"):
+            for name in re.findall(r'import_module\(f?"course_utils\.(\w+)', path.read_text(encoding="utf-8")):
+                assert name == room(module), f"{path.relative_to(ROOT)} imports {name} by a string"
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "says"),
+    [
+        ("costs.py", "from course_utils.operators import naive", "costs imports operators.naive"),
+        ("questions/judging.py", "def f():\n    from course_utils import widgets", "questions.judging imports widgets"),
+        ("operators/naive.py", "import course_utils.operators.sparse", "what siblings share is in prepare"),
+        ("emulator/profiler.py", "from course_utils.emulator import pages", "emulator.profiler imports emulator.pages"),
+        ("show.py", "from tests.helpers import anything", "show imports tests.helpers"),
+    ],
+)
+def test_a_planted_import_is_found_and_printed(tmp_path, file, line, says):
+    for path in modules(ROOT).values():
+        copy = tmp_path / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    target = tmp_path / PACKAGE / file
+    target.write_text(target.read_text(encoding="utf-8") + f"\n{line}\n", encoding="utf-8")
+    found = arrows(tmp_path)
+    said = [*wrong_arrows(found), *wrong_siblings(found), *map(str, circle(found) or ())]
+    assert any(says in words for words in said), said
