@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 def three_choices(rows: Sequence[Mapping[str, Any]], memory_bytes: float) -> Figure:
     """Milliseconds and peak bytes against the length, a line per name; a cross where a row ran out of memory, at the
-    allocation that failed. Rows as `bench_choosing.choosing` gives them. memory_bytes: of the device, a dashed line."""
+    allocation that failed. Rows as `bench.choosing` gives them. memory_bytes: of the device, a dashed line."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 4))
     lengths = sorted({row["length"] for row in rows})
     for place, (name, marker) in enumerate(zip(dict.fromkeys(row["name"] for row in rows), "os^Dv", strict=False)):

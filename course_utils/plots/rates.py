@@ -30,7 +30,7 @@ def roofline(peaks: Mapping[str, float], bandwidth: float, points: Mapping[str, 
 
 
 def time_and_memory(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, wide: Sequence[str] = ()) -> Figure:
-    """Milliseconds and peak megabytes against the sequence length, a line per name; rows as `bench_gpu` gives them.
+    """Milliseconds and peak megabytes against the sequence length, a line per name; rows as `bench` gives them.
 
     Memory of the names in `wide` is drawn wide and pale, the first the widest: lines that coincide stay visible.
     """

@@ -18,8 +18,8 @@ from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERM
 def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Milliseconds against the sequence length: a panel per kernel, a line per pattern, dense attention dashed.
 
-    rows: the part "scaling" of `bench_sparse`; those without a kernel are of dense attention. A pattern is drawn with
-    the kernel that it has at its greatest length.
+    rows: the part "scaling" of `bench.sparse_patterns`; those without a kernel are of dense attention. A pattern is
+    drawn with the kernel that it has at its greatest length.
     """
     kernel_of = {row["pattern"]: row.get("kernel") for row in sorted(rows, key=lambda row: row["length"])}
     kernels = list(dict.fromkeys(kernel for kernel in kernel_of.values() if kernel))
@@ -49,7 +49,7 @@ def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:
 def break_even(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
     """How many times as fast as dense attention, by sequence length and density, a panel per name: blue is faster.
 
-    rows: the part "break_even" of `bench_sparse`.
+    rows: the part "break_even" of `bench.sparse_patterns`.
     """
     lengths = sorted({row["length"] for row in rows})
     densities = sorted({row["density"] for row in rows})
@@ -89,7 +89,7 @@ def short_sequences(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Microseconds against the sequence length, a panel per pattern and a colour per name: those of the GPU alone as a
     line, those of a whole call dotted.
 
-    rows: the part "small" of `bench_sparse`.
+    rows: the part "small" of `bench.sparse_patterns`.
     """
     panels = list(dict.fromkeys(row["pattern"] for row in rows))
     figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 3.8), sharey=True, squeeze=False)

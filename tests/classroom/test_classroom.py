@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("distributed", reason="Dask is not installed (pip install course_utils[classroom])")
 
 from course_utils.__main__ import main
-from course_utils.classroom import classroom
+from course_utils.classroom import grading as class_grading
 from course_utils.classroom.class_folder import ClassroomError, Student, parse_time, read_class
 from course_utils.classroom.demo import ODD_FILES, make_class
 from course_utils.classroom.gradebook import Row, _by_student, _text, harmless
@@ -83,8 +83,8 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 def scheduler(stand_in: object) -> Iterator[str]:
     """One worker, for all tests: starting one takes seconds. It is used through its address, as other machines are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(classroom, "DEATHS", 2)
-        with classroom._cluster(1, None) as client:
+        patch.setattr(class_grading, "DEATHS", 2)
+        with class_grading._cluster(1, None) as client:
             yield client.scheduler.address
 
 
@@ -323,7 +323,7 @@ def test_another_version_of_the_grader_grades_again(
     folder = make(tmp_path / "class", "a")
     hand_in(folder, "a")
     graded(folder)
-    monkeypatch.setattr(classroom, "grader_version", lambda: "another")
+    monkeypatch.setattr(class_grading, "grader_version", lambda: "another")
     with pytest.raises(ClassroomError, match=f"has version {grader_version().replace('+', '.')} of the course"):
         graded(folder)
 
@@ -507,7 +507,7 @@ def test_times_that_are_none() -> None:
 
 def test_without_bubblewrap_a_class_is_not_graded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "isolation_available", lambda: (False, "it is not here"))
-    classroom._refuse_without_bubblewrap.cache_clear()
+    class_grading._refuse_without_bubblewrap.cache_clear()
     folder = make(tmp_path / "class", "a")
     with pytest.raises(ClassroomError, match=r"bubblewrap \(it is not here\).*--isolation limits"):
         grade_class(folder)
@@ -576,7 +576,7 @@ def test_ctrl_c_does_not_reach_the_workers(graded: Callable[..., Summary], sched
 def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="takes an address like tcp://HOST:8786, got 'nonsense'"):
         grade_class(make(tmp_path / "nonsense", "a"), scheduler="nonsense", isolation="limits")
-    monkeypatch.setattr(classroom, "SECONDS_TO_CONNECT", 0.5)
+    monkeypatch.setattr(class_grading, "SECONDS_TO_CONNECT", 0.5)
     with pytest.raises(ClassroomError, match="no worker through the scheduler tcp://127.0.0.1:9"):
         grade_class(make(tmp_path / "class", "a"), scheduler="tcp://127.0.0.1:9", isolation="limits")
 
@@ -588,7 +588,7 @@ def test_a_real_class(tmp_path: Path, scheduler: str) -> None:
     folder = tmp_path / "class"
     make_class(folder, students=2, exercises=[EXERCISE], seed=6)
     isolation = "bubblewrap" if sandbox.isolation_available()[0] else "limits"
-    classroom._refuse_without_bubblewrap.cache_clear()
+    class_grading._refuse_without_bubblewrap.cache_clear()
     summary = grade_class(folder, scheduler=scheduler, isolation=isolation)
     assert not summary.failures, str(summary)
     with (folder / "demo.csv").open(newline="") as file:

@@ -10,8 +10,7 @@ import torch
 from course_utils import checks
 from course_utils.cuda import read_kernel
 from course_utils.emulator import profile, sanitize
-from course_utils.launches import ladder as flash_ladder
-from course_utils.launches.ladder import DTYPES, HEAD_DIMS, LADDER, launch
+from course_utils.launches.ladder import DTYPES, FORWARD, HEAD_DIMS, LADDER, TUNING, launch
 from course_utils.toolchain.errors import KernelError
 from course_utils.toolchain.source import compile_options
 
@@ -175,13 +174,13 @@ def test_a_broken_step_fails_the_check(name, right, wrong):
         checks.check_attention(operator(step), dtype=torch.float16, lse=True, cases=chosen, seed=seed)
 
 
-@pytest.mark.parametrize("step", flash_ladder.TUNING, ids=lambda step: step.title)
+@pytest.mark.parametrize("step", TUNING, ids=lambda step: step.title)
 def test_the_final_kernel_without_one_of_its_ideas_is_right(device, step):
-    chosen = [checks.AttentionCase(1, 2, 1, 150, 200, head_dim, True, "planted") for head_dim in flash_ladder.HEAD_DIMS]
+    chosen = [checks.AttentionCase(1, 2, 1, 150, 200, head_dim, True, "planted") for head_dim in HEAD_DIMS]
     checks.check_attention(operator(step), device=device, dtype=torch.float16, lse=True, cases=chosen)
 
 
 def test_a_change_of_text_that_is_not_there_is_refused():
-    step = dataclasses.replace(flash_ladder.FORWARD, changes=(("no such text", ""),))
+    step = dataclasses.replace(FORWARD, changes=(("no such text", ""),))
     with pytest.raises(ValueError, match="must stand in the kernel once; it does 0 times"):
         step.source  # noqa: B018

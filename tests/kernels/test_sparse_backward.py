@@ -10,7 +10,7 @@ from course_utils import checks, reference
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator import sanitize
-from course_utils.operators.flash_v2 import BackwardTile
+from course_utils.operators.tensor_core import BackwardTile
 from course_utils.patterns import UNBOUNDED, Ranges
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options

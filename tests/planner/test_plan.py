@@ -34,7 +34,7 @@ def test_memory_at_the_shape_of_the_training_step_is_what_was_allocated_on_the_h
 
 @pytest.mark.parametrize(("name", "method"), [("dense, written out", "dense"), ("torch FLASH", "flash")])
 def test_memory_is_what_the_recorded_runs_allocated(name, method):
-    rows = [row for row in measured.load("08_choosing").rows if row.get("name") == name]
+    rows = measured.load("08_choosing").select(name=name)
     checked = 0
     for row in rows:
         if row["peak_extra_bytes"] and row["length"] >= 1024:  # below, torch's flash splits the keys
@@ -44,7 +44,7 @@ def test_memory_is_what_the_recorded_runs_allocated(name, method):
 
 
 def test_where_the_recorded_dense_run_failed_the_planner_runs_out_too():
-    rows = [row for row in measured.load("08_choosing").rows if row.get("name") == "dense, written out"]
+    rows = measured.load("08_choosing").select(name="dense, written out")
     for row in rows:
         dense = plan(row["length"]).methods["dense"]
         assert dense.fits == (row["why_not"] is None)
@@ -156,7 +156,7 @@ def test_a_long_flash_is_bound_by_arithmetic_and_dense_by_memory():
 
 
 def test_what_the_texts_say_of_torch_is_what_was_recorded():
-    rows = [row for row in measured.load("08_choosing").rows if row["part"] == "backends"]
+    rows = measured.load("08_choosing").select(part="backends")
     chosen = {row["case"]: row["backend"] for row in rows if row["chosen"]}
     assert chosen["fp32"] == "EFFICIENT_ATTENTION" and "MATH" not in chosen.values() and len(chosen) == 5
 
