@@ -103,6 +103,7 @@ FLOORS = (
             "tables": "text tables",
             "aliases": "former names still work",
         },
+        sideways=False,
     ),
 )
 MODULES = "__main__ aliases arguments checks costs course cuda doctor show tables timing".split()
