@@ -1,7 +1,7 @@
 """Names that stand for others: what notebooks call by its subject, and what had another name in earlier versions.
 
 Edited chapters, copies of the exercises and folders of classes are out there and use them: a name that was here once
-goes on working.
+keeps working.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What "correct" means in this course, and the inputs that make wrong kernels show it.
+"""What "correct" means in this course, and inputs that expose wrong kernels.
 
 An output is compared with the float64 reference. It must be finite everywhere, and its largest error may be at most
 twice that of the same computation in plain torch and the same dtype (gradients: three times), or a floor of 1e-5
@@ -8,7 +8,7 @@ work this way.
 
 Small random inputs prove little: with N(0, 0.01), `mean(V)` and even zeros pass. So the cases here have peaked weights
 on planted keys, logits up to ±50 and beyond what exp can hold, a large offset on V, ragged and tiny lengths, and
-outputs that start as NaN, so that an element nobody wrote is seen.
+outputs that start as NaN, so that an element that was never written shows.
 """
 
 import inspect
@@ -101,7 +101,7 @@ def error_report(
     allowed = FLOORS[output.dtype] * max(1.0, expected.abs().max().item())
     for run in [same_dtype] if isinstance(same_dtype, Tensor) else same_dtype or ():
         torch_errors.append((run.to(expected.device, torch.float64) - expected).abs().max().item())
-        if allowed < torch_errors[-1] * factor < math.inf:  # else, and for NaN, what holds already
+        if allowed < torch_errors[-1] * factor < math.inf:  # otherwise, and for NaN, `allowed` stays
             allowed = torch_errors[-1] * factor
         if max_error <= allowed:
             break
@@ -259,7 +259,7 @@ def make_inputs(
     key, value = normal(case.kv_heads, case.key_length), normal(case.kv_heads, case.key_length)
     if case.kind == "planted":
         columns = torch.arange(case.key_length)
-        rows = columns - (case.key_length - case.query_length) - columns % 3  # 0: diagonal, 1: one beyond, 2: replaced
+        rows = columns - (case.key_length - case.query_length) - columns % 3  # 0: diagonal, 1: one past it, 2: replaced
         anywhere = torch.randint(case.query_length, rows.shape, generator=generator)
         rows = torch.where((columns % 3 == 2) | (rows < 0), anywhere, rows)
         key = 2.0 * query[:, :: case.heads // case.kv_heads][:, :, rows] + 0.5 * key
@@ -363,7 +363,7 @@ def check_case(
     if case.kv_heads != case.heads:
         options["enable_gqa"] = True
     inputs = [tensor.detach().requires_grad_(gradients) for tensor in (query, key, value)]
-    with poisoned_outputs():  # the operator runs first: nothing right can lie about in memory yet
+    with poisoned_outputs():  # the operator runs first: memory holds no right result yet
         out, out_lse = operator(*inputs, **options, return_lse=True) if lse else (operator(*inputs, **options), None)
         grads = torch.autograd.grad(out, inputs, grad_output) if gradients else ()
     if out.dtype != dtype or out.shape != query.shape:

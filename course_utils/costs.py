@@ -1,4 +1,4 @@
-"""What attention must cost: operations, bytes and memory, counted exactly.
+"""The least that attention costs: operations, bytes and memory, counted exactly.
 
 Two kinds of byte count, never to be mixed:
 

@@ -1,4 +1,4 @@
-"""The course from beginning to end: its chapters in order, and what is planned.
+"""The chapters of the course in order, and the planned ones.
 
 Everything that lists chapters reads this: navigation, progress, questions, the site.
 """

@@ -111,7 +111,7 @@ class RawModule:
         self._found: dict[str, Kernel] = {}
 
     def get_function(self, name: str) -> Kernel:
-        """The kernel of that name, or of that name expression. Raises LookupError, which lists those there are."""
+        """The kernel of this name or name expression. Raises LookupError, which lists the kernels of the module."""
         if name not in self._found:
             self._found[name] = self._find(name)
         return self._found[name]
@@ -195,7 +195,7 @@ class RawModule:
         cupy = _import_cupy()
         folder = [f"-I{self.code.path.parent}"] if isinstance(self.code, KernelSource) else []
         needed = self._architecture
-        exact = [f"-arch={needed}"] if needed.exact else []  # CuPy's own choice leaves out what only this one has
+        exact = [f"-arch={needed}"] if needed.exact else []  # CuPy's default leaves out what only this architecture has
         options = ("--std=c++17", "-lineinfo", *exact, *self.options, *folder, f"-I{INCLUDE}")
         module = cupy.RawModule(code=str(self.code), options=options, name_expressions=self.name_expressions or None)
         try:
@@ -226,9 +226,9 @@ class Kernel:
     def __call__(
         self, grid: Sequence[int], block: Sequence[int], args: Sequence[object], *, shared_mem: int = 0
     ) -> None:
-        """Launches the kernel: on torch's current stream for CUDA tensors, to its end on the emulator for CPU tensors.
+        """Launches the kernel: for CUDA tensors on torch's current stream, for CPU tensors on the emulator, to its end.
 
-        Inside `emulator.sanitize()` or `emulator.profile()` always on the emulator, where CUDA tensors are copied to.
+        Inside `emulator.sanitize()` or `emulator.profile()` it always runs on the emulator, on copies of CUDA tensors.
 
         grid, block: one to three positive ints; args: torch tensors and NumPy scalars, one per parameter; shared_mem:
         bytes of dynamic shared memory. Raises TypeError or ValueError for arguments that do not fit, LaunchError for a
@@ -347,7 +347,7 @@ class Kernel:
         args: Sequence[object],
         shared_mem: int,
     ) -> None:
-        """On the emulator with CUDA tensors. Views of one storage stay views of one storage."""
+        """Runs on the emulator with copies of CUDA tensors. Views that share a storage still share one."""
         storages: dict[int, torch.UntypedStorage] = {}
         copies = []
         for argument in args:

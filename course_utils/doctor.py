@@ -30,7 +30,7 @@ extern "C" __global__ void twice_plus_one(float* x, int n) {
 
 
 class Finding(NamedTuple):
-    """One line of the report. "absent" is a thing this machine does without; "broken" is one that should work."""
+    """One line of the report. "absent": this machine does without it. "broken": it should work and does not."""
 
     subject: str
     state: State
@@ -241,7 +241,7 @@ def find_chromium() -> str | None:
 
 
 def _run_kernel(device: str) -> float:
-    """Compiles and launches a small kernel, checks its result, returns the seconds that took."""
+    """Compiles and launches a small kernel, checks its result, and returns how many seconds that took."""
     import numpy as np
     import torch
 

@@ -83,8 +83,8 @@ def passage(name: str, start: str, end: str | None = None) -> DisplayHandle | No
 
 
 def difference(before: str, after: str, context: int = 2, skip_header: bool = False) -> DisplayHandle | None:
-    """Shows in which lines two kernels differ, as `diff -u` does: "-" lines are only in `before`, "+" only in `after`.
-    The page has each line's number in either kernel ahead of it.
+    """Shows the lines in which two kernels differ, as `diff -u` does: "-" only in `before`, "+" only in `after`.
+    Before each line the page shows its number in either kernel.
 
     before, after: what `read_kernel` returns, or any text; context: equal lines shown around each change; skip_header:
     leave out the comments at the heads of the files. Raises ValueError if the texts are equal, as after a `replace`
@@ -129,7 +129,7 @@ def _numbered(lines: Sequence[str]) -> Iterator[tuple[str, int | str, int | str]
 
 
 def _header_lines(text: Sequence[str]) -> int:
-    """How many lines at the head of a file are comment."""
+    """How many lines of comment a file begins with."""
     return sum(1 for _ in itertools.takewhile(lambda line: line.startswith("//"), text))
 
 
@@ -176,7 +176,7 @@ def table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> None:
 
 @contextlib.contextmanager
 def expected_error() -> Iterator[None]:
-    """Runs code that must fail and prints the error where a traceback would stand. No error is an AssertionError."""
+    """Runs code that must fail, and shows its error without a traceback. No error raises AssertionError."""
     try:
         yield
     except (KernelError, LaunchError, CompileError, TypeError, ValueError, LookupError, OSError) as error:
@@ -189,7 +189,7 @@ def expected_error() -> Iterator[None]:
 
 
 def prediction(predicted: float | None, found: float, unit: str = "") -> None:
-    """Sets a learner's prediction beside the figure that was found; None means that none was made."""
+    """Prints a learner's prediction beside the figure that was found; None: no prediction was made."""
     figure = f"{_cell(found)} {unit}".strip()
     if predicted is None:
         print(f"You made no prediction. Found: {figure}.")

@@ -1,7 +1,7 @@
 """Timing on a GPU: CUDA events, warm-up, a cold L2 cache, medians.
 
 Why it is done this way: a launch returns before the kernel has run, so a host clock measures nothing; the first runs
-pay for loading and compiling; and inputs that still lie in the L2 cache flatter every repeat after the first.
+pay for loading and compiling; and inputs that are still in the L2 cache make every repeat after the first look faster.
 There is no CPU fallback: a time taken on the emulator says nothing about a GPU.
 """
 
@@ -54,7 +54,7 @@ def compare(
     budget_ms: float = 500.0,
     head_start_us: float = 0.0,
 ) -> dict[str, Timing]:
-    """Time several functions side by side, interleaved A B B A A B …, so that a drifting clock touches all alike.
+    """Time several functions side by side, interleaved A B B A A B …, so that a drifting clock affects all alike.
 
     Arguments as for `time_gpu`; `repeats` and `budget_ms` hold for each function, so a slow one has fewer runs.
     head_start_us: the GPU idles that many microseconds before each run, while the host queues what it launches. If it
@@ -79,7 +79,7 @@ def compare(
 
 
 def time_calls(fn: Callable[[], object], calls: int = 50) -> float:
-    """Milliseconds per call of `fn()` when many follow one another, in a warm cache: the time of the GPU or that of the
+    """Milliseconds per call of `fn()` when many follow one another, with a warm cache: the time of the GPU, or of the
     host that launches, whichever is longer.
 
     Raises:

@@ -87,7 +87,7 @@ SECOND = pytest.mark.exhaustive(
 
 @pytest.fixture(params=[*COMPILERS[:1], *(pytest.param(name, marks=SECOND) for name in COMPILERS[1:])])
 def compiler(request, monkeypatch):
-    """The compiler that this machine takes by itself; with --exhaustive each one in turn."""
+    """This machine's default compiler; with --exhaustive each one in turn."""
     yield from use_compiler(request.param, monkeypatch)
 
 

@@ -1,7 +1,7 @@
-"""A class of fictional students, to try the classroom commands on: what they hand in is drawn, the same for a seed.
+"""A class of fictional students, to try the classroom commands on. A seed decides what they hand in.
 
 Most hand in a solution, a wrong kernel or the skeleton. The others are what a teacher meets: nothing, an empty folder,
-bad JSON, a file that is no text, a link to a neighbour's file, a late hand-in, somebody who is not on the roster.
+bad JSON, a file that is not text, a link to a neighbour's file, a late hand-in, somebody who is not on the roster.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A class folder as an nbgrader course: release, autograde and feedback with nbgrader's own commands and formgrader.
 
-nbgrader grades by running a student's notebook. We never do that: where nbgrader would run it, the grade comes from
-the course's grader (classroom.py), which runs kernel and answers in a child process, and the verdict is written into
-the output of the notebook's cell "grade". Three of nbgrader's classes are extended for this, see `configure`.
+nbgrader grades by running a student's notebook. We never do that: where nbgrader would run it, the grade comes from the
+course's grader (grading.py), which runs kernel and answers in a child process, and the verdict is written into the
+output of the notebook's cell "grade". Three of nbgrader's classes are extended for this, see `configure`.
 
 The class folder holds students.csv, assignments.csv (due dates), source (a link to the course's solutions), release/,
 submitted/STUDENT/NN_slug/ (what was handed in, never changed), checked/ (copies that are safe to read), autograded/,

@@ -1,7 +1,7 @@
 """What a class keeps between runs: results/STUDENT/NN_slug/name.json, the seed in run.json, and the lock.
 
-A file is there whole or not at all: it is written beside its place, flushed to the disk, and moved. So a run that was
-killed loses at most what was being graded.
+A file is complete or not there at all: it is written under another name, flushed to the disk, and renamed. So a run
+that was killed loses at most what was being graded.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ResultsStore:
             return None
 
     def write(self, record: Record) -> None:
-        """Stores one grade in the place of an older one."""
+        """Stores one grade; it replaces an older one."""
         fields = asdict(record) | {"result": record.result and json.loads(record.result.to_json())}
         text = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
         write_atomically(self.path(record.student, record.exercise), text)

@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing, and never in the place of the store itself."""
+    """Writes the whole file or nothing, and never over the store itself."""
     if path.exists() and path.samefile(store.progress_file()):
         raise ProgressError(f"--json: got {path}, where your progress itself is kept; takes another file")
     if path.exists() and not path.is_file():  # a pipe or /dev/stdout

@@ -1,4 +1,4 @@
-"""Checks of what a pattern is given: each message names the argument, what it got and what it takes."""
+"""Checks of a pattern's arguments: each message names the argument, what it got and what it takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pattern is for given lengths: its mask, and cheap ways to the blocks and to the keys of a query."""
+"""A pattern at given lengths: its mask, and cheap ways to find the blocks and the keys of a query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patterns in which a query also sees keys behind it."""
+"""Patterns in which a query also sees later keys."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ _DRIVER_NAMES = {
 
 
 def device(name: str | Device) -> Device:
-    """The device of this name; one of one's own is returned as it is. Raises ValueError."""
+    """The device of this name; a `Device` is returned unchanged. Raises ValueError."""
     if isinstance(name, Device):
         return name
     if name not in DEVICES:

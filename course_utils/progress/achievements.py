@@ -1,4 +1,4 @@
-"""Achievements: what chapters, questions and exercises amount to, computed from what is kept and stored nowhere."""
+"""Achievements for chapters, questions and exercises. They are computed from the store and not stored themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a learner is, chapter by chapter, and what comes next: from what is kept and the lists of the course."""
+"""How far a learner is, chapter by chapter, and what comes next."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ QUESTIONS_HEADING = "Questions"
 class ChapterState:
     """One chapter: whether it was run to its end, its questions and its exercises by id, in their order.
 
-    None where a question was not answered, or an exercise not graded. What is kept about ids that this edition of the
-    course does not have is left out.
+    None where a question was not answered, or an exercise not graded. Ids in the store that this edition of the course
+    does not have are left out.
     """
 
     chapter: Chapter

@@ -184,7 +184,7 @@ def record_answer(question_id: str, right: bool, answer: object, seed: int) -> N
 
 
 def record_finished(slug: str) -> None:
-    """Add that a chapter was run to its end. Raises ProgressError, and LookupError for a chapter that is not there."""
+    """Add that a chapter was run to its end. Raises ProgressError, and LookupError for an unknown chapter."""
     values = {"slug": course.chapter(slug).slug, "now": _now()}
     with _store(write=True) as store:
         store.execute(_RECORD_FINISHED, values)
@@ -339,7 +339,7 @@ def _migrate(store: sqlite3.Connection) -> None:
 
 
 def _version(store: sqlite3.Connection) -> int:
-    """Of the store's tables; 0 where there are none yet."""
+    """The version of the store's tables; 0 if there are none yet."""
     version = store.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
         raise ProgressError(

@@ -1,4 +1,4 @@
-"""What is said about an answer. An answer is what JSON can hold:
+"""Judges an answer and says why it is right or wrong. An answer is data that JSON can hold:
 
 Choice, TradeOff  the index of the chosen option; None if none is
 TrueFalse         True or False; None

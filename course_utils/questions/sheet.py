@@ -1,7 +1,7 @@
-"""Questions as they are laid out: what stands in each part, and what is written beside a part once it was answered.
+"""The layout of a question: the text of each part, and the remarks beside a part once it was answered.
 
-A sheet is plain data for JSON. That of a question holds nothing that gives its answer away; `remarks` and
-`shown_answer` do, and are asked for only once there is an answer to speak about.
+A sheet is plain data for JSON. A question's sheet does not give its answer away. `remarks` and `shown_answer` do; they
+are asked for only after an answer.
 """
 
 from __future__ import annotations

@@ -31,7 +31,15 @@ CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 LINK = re.compile(r"(?<!!)(\]\()([^)\s]+)")
 HREF = re.compile(r"(<a\b[^>]*?\bhref=[\"'])([^\"']+)")
 HEADING = re.compile(r"^#{1,6} +(.*?)[ #]*$", re.MULTILINE)
-GUIDES = ("docs/first_steps.md", "docs/teaching.md", "docs/grading.md", "docs/validation.md", "CONTRIBUTING.md")
+GUIDES = (
+    "docs/first_steps.md",
+    "docs/updating.md",
+    "docs/teaching.md",
+    "docs/grading.md",
+    "docs/validation.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+)
 SHEETS = ("docs/glossary.md", "docs/notation.md")
 
 
@@ -60,7 +68,7 @@ def write_sources(
     texts = [path for path in [*sheets, *guides] if path.exists()]
     for path in texts:
         _write(sources.pages / path.relative_to(root), markdown(path.read_text(encoding="utf-8"), path, root, _github))
-    for picture in (root / "docs").glob("**/*.png"):
+    for picture in [*root.glob("docs/**/*.png"), *root.glob("docs/**/*.svg")]:
         _copy(picture, sources.pages / picture.relative_to(root))
     for source in sorted([*root.glob("kernels/**/*.cu*"), *root.glob("exercises/*/*.cu")]):
         _write(sources.pages / f"{source.relative_to(root)}.md", _kernel_page(source, root))

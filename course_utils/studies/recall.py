@@ -1,7 +1,7 @@
 """What a sparse pattern costs in quality: small transformers learn to recall facts, each through another pattern.
 
 The task is associative recall. A sequence is `FACTS` tokens, each a fact "key = value", then `QUESTIONS` tokens, each a
-question "key = ?" about one of the facts. All is drawn anew for each sequence, so nothing can be learned by heart: the
+question "key = ?" about one of the facts. Each sequence is drawn afresh, so nothing can be memorised: the
 answer must be fetched through attention. What one layer can answer follows from the pattern alone: `expected_accuracy`.
 
     python -m course_utils.studies.recall    # trains all cases on the CPU and records the table of chapter 04

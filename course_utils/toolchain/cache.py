@@ -1,4 +1,4 @@
-"""Where what was compiled once is kept: the emulator's builds and NVRTC's."""
+"""Where compiled kernels are kept: the emulator's builds and NVRTC's."""
 
 import functools
 import os

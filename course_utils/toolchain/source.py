@@ -71,7 +71,7 @@ def _read_changed(diff: Path, name: str) -> KernelSource:
 
 
 def with_headers(code: str) -> str:
-    """The code with the course's own headers in the place of their first `#include`."""
+    """The code with each of the course's headers in place of its first `#include`."""
     included: set[str] = set()
 
     def text(match: re.Match[str]) -> str:

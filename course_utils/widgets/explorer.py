@@ -178,8 +178,8 @@ def mask_explorer(
     """Explore sparse patterns in the browser: mask, tiles, FLOPs, and what a query draws on after n layers.
 
     pattern, length (64 to 1024, a multiple of 16) and tile (16, 32, 64 or 128) say where the widget starts; each has a
-    control, and so have the parameters of the pattern. A pattern that the sliders cannot express (a combination, a
-    list of one's own) is shown at `length`, as it is. None: a sliding window. head_dim (64 or 128) is for the FLOPs.
+    control, and so have the parameters of the pattern. A pattern that the sliders cannot express (a combination, your
+    own list) is shown at `length`, as it is. None: a sliding window. head_dim (64 or 128) is for the FLOPs.
 
     rates turns on estimated times at 16 K and 128 K tokens: {"flops_per_second": of the visited tiles,
     "bytes_per_second": of Q, K, V and O, "heads": batch times heads of one launch, "label": device and date}.

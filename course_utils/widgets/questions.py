@@ -1,6 +1,6 @@
 """`ask`: the questions of a chapter in a notebook, judged by Python as they are answered.
 
-In Jupyter it is a widget; the browser gets the questions first, and what is to say about an answer when there is one.
+In Jupyter it is a widget; the browser gets the questions first, and the remarks on an answer once there is one.
 Where no widget runs, a page shows the questions with their answers folded away; outside Jupyter they are printed.
 """
 
