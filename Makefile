@@ -83,7 +83,7 @@ test-read-and-clicked:
 # A chapter that is run as a test must not count as read: its progress goes to build/.
 test-gpu: $(READY)
 	@mkdir -p build; rm -f build/times
-	$(call timed,tests,$(PYTEST) -n 10 --dist worksteal -m gpu tests)
+	$(call timed,tests,$(PYTEST) -n 10 --dist worksteal -m gpu tests $(foreach part,browser site classroom,--ignore tests/$(part)))
 	$(call timed,notebooks,XDG_DATA_HOME=$(CURDIR)/build/test-data $(PYTEST) -n $(JOBS) --dist loadfile $(NBVAL))
 	@cat build/times
 
