@@ -58,6 +58,8 @@ def test_other_wrong_values_are_described() -> None:
     half = RIGHT.clone()
     half[3] = float("nan")
     assert name_of(out(half)) == "out is NaN in places"
+    half[3] = blank((1,), torch.float32)
+    assert name_of(out(half)) == "out is never written in places"
 
 
 def test_a_finding_names_wrong_values_that_no_mistake_explains() -> None:

@@ -28,8 +28,13 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
         runner = Runner(ROOT, listed_files(ROOT), Path(folder))
         with ThreadPoolExecutor(max_workers=options.jobs) as pool:
-            futures = [pool.submit(runner.judge, row, whole=options.whole) for row in rows]
             try:
+                if not options.whole:
+                    tests = sorted({row.test for row in rows})
+                    print(f"Running {len(tests)} tests without a mistake first.", flush=True)
+                    shares = [tests[n :: options.jobs] for n in range(options.jobs)]
+                    list(pool.map(runner.prove_unchanged, shares))
+                futures = [pool.submit(runner.judge, row, whole=options.whole) for row in rows]
                 for number, future in enumerate(as_completed(futures), start=1):
                     verdict = future.result()
                     row = verdict.mutant

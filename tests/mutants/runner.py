@@ -21,6 +21,7 @@ KILLED, SURVIVED, BROKEN = "killed", "SURVIVED", "broken"
 NBVAL = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120"]
 TEST_SECONDS, WHOLE_SECONDS = 900, 3600
 STAMP = ".venv/.installed"  # of the Makefile
+OF_ANOTHER_PYTEST = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,18 @@ class Runner:
             return verdict(KILLED)
         return verdict(BROKEN, f"no test failed, but {mutant.test} ended with {run.why()}")
 
+    def prove_unchanged(self, tests: Iterable[str]) -> None:
+        """Runs the tests on the unchanged tree, all at once; `judge` runs alone what does not pass here."""
+        tests = [test for test in tests if not test.endswith(".ipynb")]
+        if not tests:
+            return
+        run = self._run([*_pytest("-v", "-p", "no:nbval"), *tests], self._unchanged, WHOLE_SECONDS)
+        ended = re.findall(r"^(tests/.*) (PASSED|FAILED|ERROR)\b", run.output, flags=re.MULTILINE)
+        for test in tests:
+            mine = {outcome for name, outcome in ended if name == test or name.startswith(f"{test}[")}
+            if mine == {"PASSED"}:
+                self._passes[test] = ""
+
     def stop(self) -> None:
         """Ends every run, also those that have yet to start."""
         with self._lock:
@@ -120,7 +133,7 @@ class Runner:
         return self._passes[test]
 
     def _run(self, command: list[str], tree: Path, seconds: float) -> _Run:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+        environment = {name: value for name, value in os.environ.items() if name not in OF_ANOTHER_PYTEST}
         environment |= {
             "PYTHONPATH": str(tree),
             "XDG_DATA_HOME": str(tree / "build" / "test-data"),  # nobody's progress
@@ -152,12 +165,13 @@ class Runner:
         return _Run(process.returncode, output)
 
 
+def _pytest(*options: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+
+
 def _command(test: str) -> list[str]:
-    return [
-        *(sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"),
-        *(NBVAL if test.endswith(".ipynb") else []),
-        test,
-    ]
+    # The plugin nbval alone takes seconds to import.
+    return [*_pytest("-x", "-q", *(NBVAL if test.endswith(".ipynb") else ["-p", "no:nbval"])), test]
 
 
 def _end(process: subprocess.Popen[str]) -> None:

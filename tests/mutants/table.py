@@ -1,11 +1,11 @@
 """The table of planted mistakes. Each file `KIND.toml` beside this one holds the rows of a kind:
 
-    [name_of_the_mistake]
-    file = "kernels/01_attention_basics/softmax.cu"         # from the root of the repository
-    old = "what stands there"                               # must occur exactly once in the file
-    after = "a text before it"                              # optional: `old` need only be unique behind this text
-    new = "the mistake"
-    test = "tests/operators/test_naive_attention.py::test_name"     # or a notebook, which nbval runs
+[name_of_the_mistake]
+file = "kernels/01_attention_basics/softmax.cu"         # from the root of the repository
+old = "what stands there"                               # must occur exactly once in the file
+after = "a text before it"                              # optional: `old` need only be unique behind this text
+new = "the mistake"
+test = "tests/operators/test_naive_attention.py::test_name"     # or a notebook, which nbval runs
 """
 
 from __future__ import annotations
