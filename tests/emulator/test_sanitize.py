@@ -518,6 +518,12 @@ BROKEN = {
         parameters="signed char* to",
         args=lambda: (torch.zeros(5, dtype=torch.int8),),
     ),
+    "a_vector_that_sticks_out": Case(
+        "*(float2*)(out + 2) = make_float2(0, 0);    // memcheck",
+        block=(1,),
+        parameters="float* out",
+        args=lambda: (torch.zeros(3),),
+    ),
     "from_one_view_into_the_next": Case(
         "c[threadIdx.x] = a[threadIdx.x + 1];    // memcheck",
         block=(32,),
@@ -909,6 +915,7 @@ FIRST = {
     "one_before_the_start": ((0, 0, 0), (0, 0, 0), 1, "4 bytes before argument 0 ('in')"),
     "far_away": ((0, 0, 0), (0, 0, 0), 64, "399,983,616 bytes past the end of argument 0 ('in')"),
     "the_sixth_of_five_bytes": ((0, 0, 0), (5, 0, 0), 1, "write of 1 byte out of bounds"),
+    "a_vector_that_sticks_out": ((0, 0, 0), (0, 0, 0), 1, "write of 8 bytes out of bounds"),
     "from_one_view_into_the_next": ((0, 0, 0), (31, 0, 0), 1, "0 bytes past the end of argument 0 ('a')"),
     "misaligned_float2": ((0, 0, 0), (0, 0, 0), 1, "4 bytes past a multiple of 8"),
     "local_array": ((0, 0, 0), (0, 0, 0), 64, "index 8 is outside of"),

@@ -21,6 +21,7 @@ KILLED, SURVIVED, BROKEN = "killed", "SURVIVED", "broken"
 NBVAL = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120"]
 TEST_SECONDS, WHOLE_SECONDS = 900, 3600
 STAMP = ".venv/.installed"  # of the Makefile
+LEFT_BY_RUNS = shutil.ignore_patterns("build", ".ipynb_checkpoints", "kernel-ipc-*", "*.pyc.*")
 OF_ANOTHER_PYTEST = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
 
 
@@ -88,7 +89,7 @@ class Runner:
         if not whole and (why := self._why_not_unchanged(mutant.test)):
             return verdict(BROKEN, f"without the mistake, {mutant.test} does not pass: {why}")
         tree = self._folder / mutant.name
-        shutil.copytree(self._unchanged, tree, symlinks=True)
+        shutil.copytree(self._unchanged, tree, symlinks=True, ignore=LEFT_BY_RUNS)
         try:
             (tree / mutant.file).write_text(text, encoding="utf-8")
             if whole:
