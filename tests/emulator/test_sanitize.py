@@ -280,6 +280,7 @@ CLEAN = {
         out[threadIdx.x] = s[threadIdx.x];""",
         block=(40,),
     ),
+    "two_warps_add_to_one_element": Case("atomicAdd(out, 1.f);", block=(64,)),
     "many_warp_syncs": Case(  # as many as a 16-bit counter has values
         """
         __shared__ float s[32];
@@ -1081,6 +1082,15 @@ def test_two_kernels_of_the_same_name_keep_their_findings_apart():
         ("out[threadIdx.x + 1] = 1;", 1),
         ("out[threadIdx.x + 2] = 1;", 2),
     ]
+
+
+def test_the_same_mistake_in_two_launches_is_one_finding_that_counts_both():
+    with sanitize() as once:
+        run_once(BAD)
+    with sanitize() as twice:
+        run_once(BAD)
+        run_once(BAD)
+    assert [f.count for f in twice.findings] == [2 * f.count for f in once.findings] != []
 
 
 def test_nested_sanitizers_both_see_a_launch_and_end_in_order():
