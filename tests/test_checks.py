@@ -225,9 +225,13 @@ def test_trivial_outputs_fail_on_every_kind_of_input(operator, kind):
 
 @pytest.mark.parametrize("shift", [1, -1])
 def test_planted_keys_show_a_mask_that_is_off_by_one(shift):
+    def off_by_one_from_row_100(query, key, value, *, is_causal, scale):  # in the first rows any key would show
+        out = masked(query, key, value, shift, scale)
+        out[:, :, :100] = masked(query, key, value, 0, scale)[:, :, :100]
+        return out
+
     case = checks.AttentionCase(1, 2, 2, 200, 200, 64, True, "planted")
-    report = checks.check_case(lambda q, k, v, *, is_causal, scale: masked(q, k, v, shift, scale), case, seed=2)[0]
-    assert report.max_error > 0.5
+    assert checks.check_case(off_by_one_from_row_100, case, seed=2)[0].max_error > 2
 
 
 def with_lse(change):
@@ -289,6 +293,8 @@ def test_nan_never_passes_whatever_torch_gives():
     assert not checks.error_report(torch.full_like(nan, torch.inf), expected, nan).passed
     far = checks.error_report(torch.ones_like(nan), expected, nan)  # NaN from torch must not widen what is allowed
     assert not far.passed and far.allowed == 1e-5
+    far = checks.error_report(torch.ones_like(nan), expected, torch.full_like(nan, torch.inf))
+    assert not far.passed and far.allowed == 1e-5
 
 
 @pytest.mark.parametrize(("dtype", "floor"), [(torch.float32, 1e-5), (torch.float16, 1e-3), (torch.bfloat16, 8e-3)])
@@ -296,6 +302,7 @@ def test_allowed_error_is_the_floor_or_twice_that_of_torch(dtype, floor):
     expected = torch.zeros(1, 1, 2, 2, dtype=torch.float64)
     output = torch.zeros(1, 1, 2, 2, dtype=dtype)
     assert checks.error_report(output, expected).allowed == floor
+    assert checks.error_report(output, expected, output).allowed == floor
     assert checks.error_report(output, expected + 10, output).allowed == 20
     assert checks.error_report(output, expected + 10).allowed == pytest.approx(10 * floor)
     assert checks.error_report(output, expected + 10, output, factor=3).allowed == 30

@@ -370,7 +370,7 @@ def lists(*, device: str = "cuda", heads: int = HEADS, length: int = 131072, war
 def _attention(kernel: str, inputs: Sequence[Tensor], arguments: tuple) -> Function:
     """A kernel on its ranges, lists or rows; the rows of csr_gather are not checked again at each call."""
     mask = {"range": sparse.RangeMask, "block_sparse": sparse.ListMask, "csr_gather": sparse.CsrMask}[kernel]
-    return functools.partial(sparse.attend, *inputs, mask(*arguments), inputs[0].shape[-1] ** -0.5, False)
+    return functools.partial(sparse.attend_masked, *inputs, mask(*arguments), inputs[0].shape[-1] ** -0.5, False)
 
 
 def _built(pattern: Pattern, kernel: str, length: int, device: str) -> tuple[tuple, float | None]:

@@ -166,7 +166,7 @@ def sparse_attention(
         mask = ListMask(pattern.block_lists(*lengths, block=BLOCK, device=device))
     else:
         mask = CsrMask(*_csr(pattern, *lengths, device))
-    return _attend(query, key, value, mask, factor, return_lse)
+    return attend_masked(query, key, value, mask, factor, return_lse)
 
 
 def choose_kernel(
@@ -237,7 +237,7 @@ def range_attention(
     """`sparse_attention` by range.cu. ranges: a Ranges of `course_utils.patterns`, such as `pattern.ranges`."""
     factor = check_inputs(query, key, value, is_causal=False, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa)
     _check_ranges(ranges, query.shape[2], key.shape[2])
-    return _attend(query, key, value, RangeMask(ranges), factor, return_lse)
+    return attend_masked(query, key, value, RangeMask(ranges), factor, return_lse)
 
 
 def block_sparse_attention(
@@ -265,7 +265,7 @@ def block_sparse_attention(
         raise ValueError(f"block_lists has L_q {block_lists.L_q} and L_k {block_lists.L_k}; they must be {wanted}")
     if block_lists.device != device:
         raise ValueError(f"block_lists is on {block_lists.device}; it must be on {device}, like query")
-    return _attend(query, key, value, ListMask(block_lists), factor, return_lse)
+    return attend_masked(query, key, value, ListMask(block_lists), factor, return_lse)
 
 
 def csr_attention(
@@ -292,10 +292,10 @@ def csr_attention(
             "csr_attention has no backward pass: call it under torch.no_grad(), or take sparse_attention or "
             "block_sparse_attention"
         )
-    return _attend(query, key, value, CsrMask(indptr, indices), factor, return_lse)
+    return attend_masked(query, key, value, CsrMask(indptr, indices), factor, return_lse)
 
 
-def _attend(
+def attend_masked(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, factor: float, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
     return attend(_SparseAttention, query, key, value, mask, factor, head_dims=HEAD_DIMS, return_lse=return_lse)

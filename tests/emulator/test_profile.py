@@ -383,6 +383,14 @@ def test_every_launch_has_its_footprint_and_the_rows_add_up():
     assert [f.bytes_read + f.bytes_written for f in counters.footprint] == [400, 200, 400] * 2
 
 
+def test_a_view_keeps_its_place_among_the_sectors():
+    """A warp's 128 bytes lie in four sectors if they begin with one, and in five if they begin in the middle of one."""
+    code = """extern "C" __global__ void k(const float* in, float* out) { out[threadIdx.x] = in[threadIdx.x]; }"""
+    with profile() as counters:
+        RawModule(code=code).get_function("k")((1,), (32,), (torch.zeros(64)[4:36], torch.zeros(64)[8:40]))
+    assert [counters.total("sectors", operation=operation) for operation in ("load", "store")] == [5, 4]
+
+
 @pytest.mark.parametrize(
     ("dtype", "offset", "read", "count"),
     [
@@ -450,6 +458,16 @@ def test_only_the_chosen_blocks_are_traced_and_all_run(blocks, traced):
     assert (out == 1).all()
     assert (counters.blocks, counters.blocks_traced, counters.total("requests")) == (24, traced, traced)
     assert counters.footprint[0].bytes_written == 4 * traced
+
+
+def test_the_block_that_is_named_is_the_one_that_is_traced():
+    code = """extern "C" __global__ void k(int* out) {
+        if (blockIdx.x == 3 && blockIdx.y == 1 && blockIdx.z == 1 && threadIdx.x == 0) *out = 1;
+    }"""
+    kernel = RawModule(code=code).get_function("k")
+    with profile(blocks=[(3, 1, 1)]) as counters:
+        kernel((4, 3, 2), (32,), (torch.zeros(1, dtype=torch.int32),))
+    assert counters.total("requests") == 1
 
 
 @pytest.mark.parametrize("blocks", [[4], [(0, 3)], [(0, 0, 2)], [0, 100]])

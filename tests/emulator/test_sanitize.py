@@ -280,6 +280,7 @@ CLEAN = {
         out[threadIdx.x] = s[threadIdx.x];""",
         block=(40,),
     ),
+    "two_warps_add_to_one_element": Case("atomicAdd(out, 1.f);", block=(64,)),
     "many_warp_syncs": Case(  # as many as a 16-bit counter has values
         """
         __shared__ float s[32];
@@ -517,6 +518,12 @@ BROKEN = {
         block=(6,),
         parameters="signed char* to",
         args=lambda: (torch.zeros(5, dtype=torch.int8),),
+    ),
+    "a_vector_that_sticks_out": Case(
+        "*(float2*)(out + 2) = make_float2(0, 0);    // memcheck",
+        block=(1,),
+        parameters="float* out",
+        args=lambda: (torch.zeros(3),),
     ),
     "from_one_view_into_the_next": Case(
         "c[threadIdx.x] = a[threadIdx.x + 1];    // memcheck",
@@ -910,6 +917,7 @@ FIRST = {
     "one_before_the_start": ((0, 0, 0), (0, 0, 0), 1, "4 bytes before argument 0 ('in')"),
     "far_away": ((0, 0, 0), (0, 0, 0), 64, "399,983,616 bytes past the end of argument 0 ('in')"),
     "the_sixth_of_five_bytes": ((0, 0, 0), (5, 0, 0), 1, "write of 1 byte out of bounds"),
+    "a_vector_that_sticks_out": ((0, 0, 0), (0, 0, 0), 1, "write of 8 bytes out of bounds"),
     "from_one_view_into_the_next": ((0, 0, 0), (31, 0, 0), 1, "the first bytes past the end of argument 0 ('a')"),
     "misaligned_float2": ((0, 0, 0), (0, 0, 0), 1, "4 bytes past a multiple of 8"),
     "local_array": ((0, 0, 0), (0, 0, 0), 64, "index 8 is outside of"),
@@ -1081,6 +1089,15 @@ def test_two_kernels_of_the_same_name_keep_their_findings_apart():
         ("out[threadIdx.x + 1] = 1;", 1),
         ("out[threadIdx.x + 2] = 1;", 2),
     ]
+
+
+def test_the_same_mistake_in_two_launches_is_one_finding_that_counts_both():
+    with sanitize() as once:
+        run_once(BAD)
+    with sanitize() as twice:
+        run_once(BAD)
+        run_once(BAD)
+    assert [f.count for f in twice.findings] == [2 * f.count for f in once.findings] != []
 
 
 def test_nested_sanitizers_both_see_a_launch_and_end_in_order():

@@ -58,6 +58,8 @@ def test_other_wrong_values_are_described() -> None:
     half = RIGHT.clone()
     half[3] = float("nan")
     assert name_of(out(half)) == "out is NaN in places"
+    half[3] = blank((1,), torch.float32)
+    assert name_of(out(half)) == "out is never written in places"
 
 
 def test_exact_outputs_must_not_differ_by_one_element_up_or_down() -> None:

@@ -31,6 +31,9 @@ def test_a_long_report_is_told_once(told: str) -> None:
 
 def test_html_is_escaped_and_has_no_empty_column() -> None:
     assert "Tail &lt;L&gt;" in result(*PARTS).to_html()
+    hostile = Diagnosis("<b>name", "<b>detail", "<b>again")
+    page = result(PartResult("rows", "Rows", 2, 0, WRONG, diagnosis=hostile)).to_html()
+    assert "<b>" not in page and all(f"&lt;b&gt;{word}" in page for word in ("name", "detail", "again"))
     assert "<th>diagnosis</th>" in result(*PARTS).to_html()
     assert "diagnosis" not in result(PARTS[3]).to_html()
 

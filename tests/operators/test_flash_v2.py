@@ -239,6 +239,18 @@ def test_without_the_switch_only_the_gradient_of_query_may_change(device):
     torch.testing.assert_close(first[2], second[2], atol=1e-3, rtol=1e-3)
 
 
+def test_both_ways_to_the_gradient_of_query_agree(device):
+    """By atomics, and under torch's switch by a second pass: `check_attention` asks for the second only."""
+    inputs = [random(1, heads, 130, 64, device=device, seed=heads).requires_grad_() for heads in (4, 2, 2)]
+    by_atomics = all_results(*inputs)[2]
+    torch.use_deterministic_algorithms(True)
+    try:
+        by_second_pass = all_results(*inputs)[2]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    torch.testing.assert_close(by_atomics, by_second_pass, atol=1e-3, rtol=1e-2)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("head_dim", flash_v2.HEAD_DIMS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

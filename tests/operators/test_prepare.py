@@ -15,8 +15,9 @@ def test_views_that_are_negated_when_read_count_as_negated(operator, device):
     assert torch.allclose(out.double(), reference.attention(-query, key, value), atol=1e-5)
 
 
+@pytest.mark.parametrize("wrong", ["no", 1])
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_is_causal_takes_a_bool(operator):
+def test_is_causal_takes_a_bool(operator, wrong):
     tensor = torch.zeros(1, 1, 2, 32)
-    with pytest.raises(TypeError, match="is_causal is 'no'; it must be True or False"):
-        operator(tensor, tensor, tensor, is_causal="no")
+    with pytest.raises(TypeError, match=f"is_causal is {wrong!r}; it must be True or False"):
+        operator(tensor, tensor, tensor, is_causal=wrong)

@@ -105,6 +105,9 @@ def test_export_holds_everything_and_reset_forgets_it(graded):
     assert progress.reset() == progress.Forgotten(exercises=1, questions=2, chapters=1)
     assert overview() == progress.Overview()
     assert progress.reset() == progress.Forgotten()
+    progress.learner_seed()
+    progress.reset()
+    assert overview().seed is None
 
 
 def test_the_file_is_below_the_data_home(tmp_path, monkeypatch):
@@ -186,7 +189,7 @@ def test_an_update_of_the_tables_that_fails_leaves_the_file_as_it_was(version_1,
 def test_a_file_of_a_newer_course_is_left_alone(graded):
     progress.record_exercise(graded(1))
     with sqlite3.connect(progress_file()) as connection:
-        connection.execute("PRAGMA user_version = 99")
+        connection.execute("PRAGMA user_version = 3")  # the next edition's
     before = progress_file().read_bytes()
     for call in (lambda: progress.record_exercise(graded(2)), overview, progress.reset, progress.learner_seed):
         with pytest.raises(ProgressError, match="newer edition"):

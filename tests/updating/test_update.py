@@ -22,7 +22,7 @@ OLD = {
     f"{EXERCISE}.ipynb": "the exercise, old",
     "exercises/gone.cu": "// a hole",
     "kernels/broken.cu": "// old",
-    "course_utils/errors.py": "# old",
+    "course_utils/toolchain/errors.py": "# old",
     ".gitignore": "build/\n",
 }
 NEW = {
@@ -107,7 +107,7 @@ def test_edited_notebooks_answers_and_progress_are_there_beside_the_new_version(
         f"{EXERCISE}.ipynb": "my answers",
         "exercises/gone.cu": "// my other kernel",
         "kernels/broken.cu": "// mended",
-        "course_utils/errors.py": "# with a print",
+        "course_utils/toolchain/errors.py": "# with a print",
         "notebooks/my own ü.ipynb": "made here",
         "build/log": "ignored by git",
     }
@@ -119,7 +119,7 @@ def test_edited_notebooks_answers_and_progress_are_there_beside_the_new_version(
     said, status = update(clone)
     assert status == 0, said
     (branch,) = branches(clone)
-    beside = {CHAPTER, "kernels/broken.cu", "course_utils/errors.py"}
+    beside = {CHAPTER, "kernels/broken.cu", "course_utils/toolchain/errors.py"}
     kept = {name.replace(".", f".{branch}.") if name in beside else name: text for name, text in mine.items()}
     assert texts(clone) == NEW | kept
     assert branch in said and all(name in said for name in beside | {f"{EXERCISE}.cu"})

@@ -25,7 +25,10 @@ START = """async ([traits, data]) => {
         },
         save_changes: () => { window.saves += 1; },
         on: (event, call) => listeners.push([event, call]),
-        off: (event, call) => listeners.splice(listeners.findIndex((l) => l[0] === event && l[1] === call), 1),
+        off: (event, call) => {
+            const at = listeners.findIndex((l) => l[0] === event && l[1] === call);
+            if (at >= 0) listeners.splice(at, 1);  // else splice would take the last one
+        },
         listeners,
     };
     const module = (await import("/widget.js")).default;
