@@ -63,17 +63,17 @@ test-lint:
 	$(call timed,lint,$(RUN) -m ruff check .; $(RUN) -m ruff format --check .)
 
 test-tests:
-	$(call timed,tests,$(PYTEST) $(EXHAUSTIVE) -n $(JOBS) --dist worksteal tests --ignore tests/browser --ignore tests/site)
+	$(call timed,tests,$(PYTEST) -p no:nbval $(EXHAUSTIVE) -n $(JOBS) --dist worksteal tests --ignore tests/browser --ignore tests/site)
 
 test-notebooks:
 	$(call timed,notebooks,$(PYTEST) -p tests.helpers.keep_outputs $(NBVAL))
 
 # The site shows what nbval has just run.
 test-site:
-	$(call timed,site,$(PYTEST) $(EXHAUSTIVE) tests/site)
+	$(call timed,site,$(PYTEST) -p no:nbval $(EXHAUSTIVE) tests/site)
 
 test-browser:
-	$(call timed,browser,$(PYTEST) $(EXHAUSTIVE) tests/browser)
+	$(call timed,browser,$(PYTEST) -p no:nbval $(EXHAUSTIVE) tests/browser)
 
 # Prints when it is done, so that it does not stand between the dots of the tests.
 test-read-and-clicked:
