@@ -33,13 +33,15 @@ export JUPYTER_CONFIG_PATH := $(CURDIR)/course_utils/jupyter
 # A container's only user is root, and JupyterLab asks root to say so.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-PARTS := lint tests notebooks site browser
+PARTS := lint classroom tests notebooks site browser
 .PHONY: lab test test-all test-gpu mutants format bench exercises classroom release site badges $(PARTS:%=test-%)
 .DELETE_ON_ERROR:
 
 lab: $(STAMP)
 	$(BIN)/jupyter lab $(ROOT_FLAG) --ServerApp.root_dir=$(CURDIR) notebooks/00_start_here.ipynb
 
+# $(call without,ROOMS): leaves them out of tests/.
+without = $(1:%=--ignore tests/%)
 # $(call timed,NAME,COMMANDS): stops at the first command that fails, and notes how long they took.
 timed = @start=$$(date +%s); trap 'echo "$(1) $$(($$(date +%s) - start)) s" >> build/times' EXIT; set -e; $(2)
 # $(call parts,MORE,FLAGS): runs the parts, also when one fails.
@@ -50,7 +52,7 @@ proof = @mkdir -p build; rm -f build/times; start=$$(date +%s); status=0; $(1) |
 
 # Two lanes side by side: the tests, whose dots show how far they are, and what is read and clicked.
 test: $(READY)
-	$(call proof,$(call parts,lint tests read-and-clicked,--jobs))
+	$(call proof,$(call parts,in-dots read-and-clicked,--jobs))
 
 # One part after the other: the chapters' time limits in JupyterLab hold for a machine that does nothing else.
 test-all: $(READY)
@@ -62,8 +64,12 @@ test-%: export OMP_NUM_THREADS = 1
 test-lint:
 	$(call timed,lint,$(RUN) -m ruff check .; $(RUN) -m ruff format --check .)
 
+# Dask's workers die and start again within seconds, or the tests of a class fail: nothing runs beside them in this lane.
+test-classroom:
+	$(call timed,classroom,$(PYTEST) -p no:nbval $(EXHAUSTIVE) tests/classroom)
+
 test-tests:
-	$(call timed,tests,$(PYTEST) -p no:nbval $(EXHAUSTIVE) -n $(JOBS) --dist worksteal tests --ignore tests/browser --ignore tests/site)
+	$(call timed,tests,$(PYTEST) -p no:nbval $(EXHAUSTIVE) -n $(JOBS) --dist worksteal tests $(call without,browser site classroom))
 
 test-notebooks:
 	$(call timed,notebooks,$(PYTEST) -p tests.helpers.keep_outputs $(NBVAL))
@@ -75,6 +81,9 @@ test-site:
 test-browser:
 	$(call timed,browser,$(PYTEST) -p no:nbval $(EXHAUSTIVE) tests/browser)
 
+test-in-dots:
+	@$(call parts,lint classroom tests,--jobs=1)
+
 # Prints when it is done, so that it does not stand between the dots of the tests.
 test-read-and-clicked:
 	@$(call parts,notebooks site browser,--jobs=1) > build/read-and-clicked.log 2>&1; status=$$?; \
@@ -83,7 +92,7 @@ test-read-and-clicked:
 # A chapter that is run as a test must not count as read: its progress goes to build/.
 test-gpu: $(READY)
 	@mkdir -p build; rm -f build/times
-	$(call timed,tests,$(PYTEST) -n 10 --dist worksteal -m gpu tests $(foreach part,browser site classroom,--ignore tests/$(part)))
+	$(call timed,tests,$(PYTEST) -n 10 --dist worksteal -m gpu tests $(call without,browser site classroom))
 	$(call timed,notebooks,XDG_DATA_HOME=$(CURDIR)/build/test-data $(PYTEST) -n $(JOBS) --dist loadfile $(NBVAL))
 	@cat build/times
 

@@ -22,6 +22,7 @@ LOOKED_AT = [
     "notebooks/08_choosing.html",
     "index.html",
     "search.html",
+    "CHANGELOG.html",
     "CONTRIBUTING.html",
     "docs/glossary.html",
     "docs/cheat_sheets/index.html",
