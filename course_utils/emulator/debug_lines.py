@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -24,13 +25,7 @@ class DebugLines:
 
     def __init__(self, library: Path, files: Collection[str], wrapped: Collection[tuple[str, int]] = ()) -> None:
         self._files, self._wrapped = set(files), set(wrapped)
-        with library.open("rb") as handle:
-            dwarf = ELFFile(handle).get_dwarf_info()
-            units = list(dwarf.iter_CUs())
-            self._rows = sorted(row for unit in units for row in _line_rows(dwarf, unit))
-            inlined = [call for unit in units for call in _inlined_calls(dwarf, unit)]
-        self._inlined = sorted(inlined, key=lambda call: call.high - call.low)  # the innermost first
-        self._starts = [row.low for row in self._rows]
+        self._rows, self._starts, self._inlined = _tables(library)
 
     def locate(self, address: int) -> tuple[str, int] | None:
         """(file, line) of the innermost frame that lies in one of the learner's files, and not in `wrapped` if there is
@@ -44,6 +39,17 @@ class DebugLines:
                     return frame.file, frame.line
                 innermost = innermost or (frame.file, frame.line)
         return innermost
+
+
+@functools.cache  # a library's name tells what is in it; reading the tables takes longer than a small launch
+def _tables(library: Path) -> tuple[list[_Range], list[int], list[_Range]]:
+    """The rows of the line table, where each begins, and the inlined calls, the innermost first."""
+    with library.open("rb") as handle:
+        dwarf = ELFFile(handle).get_dwarf_info()
+        units = list(dwarf.iter_CUs())
+        rows = sorted(row for unit in units for row in _line_rows(dwarf, unit))
+        inlined = [call for unit in units for call in _inlined_calls(dwarf, unit)]
+    return rows, [row.low for row in rows], sorted(inlined, key=lambda call: call.high - call.low)
 
 
 def _full_names(dwarf: Any, unit: Any) -> dict[int, str]:

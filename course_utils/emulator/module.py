@@ -71,6 +71,21 @@ class _Symbol(NamedTuple):
     section: str
 
 
+@functools.cache  # a library's name tells what is in it, and each launch of another module asks again
+def _symbols(library: Path) -> dict[str, _Symbol]:
+    """Everything defined in the library, by name."""
+    with library.open("rb") as handle:
+        elf = ELFFile(handle)
+        sections = [section.name for section in elf.iter_sections()]
+        return {
+            symbol.name: _Symbol(
+                symbol["st_value"], symbol["st_size"], symbol["st_info"]["type"], sections[symbol["st_shndx"]]
+            )
+            for symbol in elf.get_section_by_name(".symtab").iter_symbols()
+            if isinstance(symbol["st_shndx"], int)
+        }
+
+
 class _Library:
     """A compiled kernel file, loaded into this process; a `traced` one reports its memory accesses."""
 
@@ -97,19 +112,9 @@ class _Library:
             raise LookupError(f"{self._name}: the preprocessor leaves {function}() out with these options")
         return symbol
 
-    @functools.cached_property
+    @property
     def symbols(self) -> dict[str, _Symbol]:
-        """Everything defined in the library, by name."""
-        with self.path.open("rb") as handle:
-            elf = ELFFile(handle)
-            sections = [section.name for section in elf.iter_sections()]
-            return {
-                symbol.name: _Symbol(
-                    symbol["st_value"], symbol["st_size"], symbol["st_info"]["type"], sections[symbol["st_shndx"]]
-                )
-                for symbol in elf.get_section_by_name(".symtab").iter_symbols()
-                if isinstance(symbol["st_shndx"], int)
-            }
+        return _symbols(self.path)
 
     @property
     def load_address(self) -> int:
