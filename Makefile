@@ -60,6 +60,10 @@ test-all: $(READY)
 
 # One thread of PyTorch in each process: the processes are as many as the cores.
 test-%: export OMP_NUM_THREADS = 1
+# The kernels of the notebooks, too, take the course from here where nothing is installed.
+ifdef INSTALLED
+export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+endif
 
 test-lint:
 	$(call timed,lint,$(RUN) -m ruff check .; $(RUN) -m ruff format --check .)
