@@ -60,6 +60,8 @@ test-all: $(READY)
 
 # One thread of PyTorch in each process: the processes are as many as the cores.
 test-%: export OMP_NUM_THREADS = 1
+# Some machines tell Python to keep no bytecode. Each of the proof's many processes would then compile all it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # The kernels of the notebooks, too, take the course from here where nothing is installed.
 ifdef INSTALLED
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))

@@ -1,5 +1,6 @@
 """What every test may ask for: the devices of this machine, its compilers, and a browser."""
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -46,6 +47,11 @@ def pytest_collection_modifyitems(config, items):
         config.hook.pytest_deselected(items=marked)
         left_out = set(marked)
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish():
+    """What collecting has made stays to the end: the collector of garbage need not walk through it again and again."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item):

@@ -45,7 +45,7 @@ class DebugLines:
 def _tables(library: Path) -> tuple[list[_Range], list[int], list[_Range]]:
     """The rows of the line table, where each begins, and the inlined calls, the innermost first."""
     with library.open("rb") as handle:
-        dwarf = ELFFile(handle).get_dwarf_info()
+        dwarf = ELFFile(handle).get_dwarf_info(relocate_dwarf_sections=False)  # the linker has done that
         units = list(dwarf.iter_CUs())
         rows = sorted(row for unit in units for row in _line_rows(dwarf, unit))
         inlined = [call for unit in units for call in _inlined_calls(dwarf, unit)]

@@ -36,19 +36,39 @@ START = """async ([traits, data]) => {
 }"""
 
 
+@pytest.fixture(scope="session")
+def widget_pages(browser):
+    """Pages that stay open from test to test: a new one takes Chromium longer than most of these tests."""
+    pages = []
+    yield pages
+    for page in pages:
+        page.close()
+
+
 @pytest.fixture
-def open_widget(browser):
+def open_widget(browser, widget_pages):
     """open_widget(widget, width=900, theme="light") -> page with the widget drawn. An error on it fails the test."""
-    pages, errors = [], []
+    opened, errors = 0, []
+
+    def note(message):
+        if message.type == "error":
+            errors.append(message.text)
+
+    def note_error(error):
+        errors.append(str(error))
 
     def open_page(widget, *, width=900, theme="light"):
-        page = browser.new_page(viewport={"width": width, "height": 900})
-        pages.append(page)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        nonlocal opened
+        if opened == len(widget_pages):
+            widget_pages.append(browser.new_page())
+        page = widget_pages[opened]
+        opened += 1
+        page.on("pageerror", note_error)
+        page.on("console", note)
         style = ";".join(f"{name}: {value}" for name, value in THEMES[theme].items())
         page.route("**/widget.js", lambda route: route.fulfill(body=widget._esm, content_type="text/javascript"))
         page.route("**/page", lambda route: route.fulfill(body=PAGE % (theme, style), content_type="text/html"))
+        page.set_viewport_size({"width": width, "height": 900})
         page.goto("http://widget.test/page")
         page.add_style_tag(content=widget._css)
         traits = {"meta": json.loads(json.dumps(widget.meta)), "step": widget.step}
@@ -56,6 +76,9 @@ def open_widget(browser):
         return page
 
     yield open_page
-    for page in pages:
-        page.close()
+    for page in widget_pages[:opened]:
+        page.goto("about:blank")  # nothing of this widget goes on
+        page.unroute_all()
+        page.remove_listener("pageerror", note_error)
+        page.remove_listener("console", note)
     assert not errors, errors
