@@ -150,16 +150,16 @@ def poisoned_outputs() -> Iterator[None]:
     settings are put back afterwards.
     """
     fill = torch.utils.deterministic.fill_uninitialized_memory
-    enabled = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    mode = torch.get_deterministic_debug_mode()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*deterministic.*", category=UserWarning)
         try:
             torch.utils.deterministic.fill_uninitialized_memory = True
-            torch.use_deterministic_algorithms(True, warn_only=True)
+            # use_deterministic_algorithms() sets the same, and imports torch.compile's modules first: 3 s.
+            torch.set_deterministic_debug_mode("warn")
             yield
         finally:
-            torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+            torch.set_deterministic_debug_mode(mode)
             torch.utils.deterministic.fill_uninitialized_memory = fill
 
 

@@ -1,12 +1,11 @@
 """Names of earlier versions that copies of notebooks, exercises and class folders use."""
 
 import importlib
-import subprocess
-import sys
 
 import pytest
 
 from course_utils import aliases
+from tests.helpers.fresh_process import run_without_the_course
 
 
 @pytest.mark.parametrize("former", sorted(aliases.MOVED))
@@ -36,7 +35,7 @@ def test_what_handed_out_copies_import_works_in_a_fresh_process():
         "from course_utils import nvrtc",
         "from course_utils.errors import KernelError",
     ]
-    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True)
+    run_without_the_course("\n".join(lines))
 
 
 def test_an_unknown_module_is_still_unknown():

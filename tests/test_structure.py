@@ -1,9 +1,9 @@
 """The rooms of course_utils and the arrows between them are those of structure.toml; no arrow runs up."""
 
 import ast
+import functools
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ def arrows(root: Path) -> list[Arrow]:
     known = modules(root)
     found = []
     for source, path in known.items():
-        for line, name in imports(ast.parse(path.read_text(encoding="utf-8"))):
+        for line, name in imports(path.read_text(encoding="utf-8")):
             package, _, inner = name.partition(".")
             if package in ("tests", "exercises", "solutions"):
                 found.append(Arrow(source, name, path.relative_to(root).as_posix(), line))
@@ -54,14 +54,17 @@ def arrows(root: Path) -> list[Arrow]:
     return list(dict.fromkeys(found))  # one import of three names is one
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and full dotted name of all that a file imports."""
-    for node in ast.walk(tree):
+@functools.cache  # a copy of the tree differs in one file
+def imports(text: str) -> list[tuple[int, str]]:
+    """Line and full dotted name of all that a file with this text imports."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"line {node.lineno}: imports are absolute here"
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
+            found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
+    return found
 
 
 def room(module: str) -> str:
@@ -161,7 +164,7 @@ def test_few_modules_lie_loose_at_the_top():
 
 def test_no_test_imports_from_another_test():
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        for line, name in imports(ast.parse(path.read_text(encoding="utf-8"))):
+        for line, name in imports(path.read_text(encoding="utf-8")):
             shared = name.startswith(("tests.helpers", "tests.mutants"))
             assert shared or not name.startswith("tests."), f"{path.relative_to(ROOT)}:{line}: imports {name}"
 

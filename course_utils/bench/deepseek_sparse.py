@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
-from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from course_utils import costs, reference, timing
@@ -140,6 +139,8 @@ def _mha_mode(queries: int, length: int, config: DeepSeekDims, device: str) -> d
     value = _normal(1, heads, length, config.v_head_dim, device=device)
 
     def masked() -> Function:
+        from torch.nn.attention.bias import causal_lower_right  # takes 3 s: it brings torch.compile
+
         wide, mask = pad(value, (0, width - config.v_head_dim)), causal_lower_right(queries, length)
         return lambda: scaled_dot_product_attention(query, key, wide, attn_mask=mask)
 

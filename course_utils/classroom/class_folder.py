@@ -20,7 +20,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from course_utils.grading.catalog import EXERCISE_IDS, exercise
-from course_utils.grading.exercise import Diagnosis
+from course_utils.grading.result import Diagnosis
 from course_utils.grading.submission import Submission, read_submission
 
 CHAPTERS = tuple(dict.fromkeys(exercise_id.split("/")[0] for exercise_id in EXERCISE_IDS))

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from course_utils.emulator.profiler import CounterRow
 from course_utils.emulator.sanitizer import Finding
+from course_utils.grading.result import Diagnosis
 
 
 @dataclass(frozen=True)
@@ -91,19 +92,6 @@ class Outcome:
     def loaded_bytes(self) -> int:
         """What all threads asked for in loads of global memory; an atomic function loads, too."""
         return sum(row.bytes for row in self.counters if row.space == "global" and row.operation != "store")
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What is wrong, in a name that a student can look up.
-
-    name: one line ("O is not rescaled when the maximum changes"). detail: the evidence (where, how much). It must be
-    the same each time the same submission is graded with the same seed. read_again: chapter and section.
-    """
-
-    name: str
-    detail: str = ""
-    read_again: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""The grade of one exercise: points part by part, each with what is wrong and where to read again."""
+"""The grade of one exercise: points part by part, each with what is wrong and where to read again.
+
+Plain data: who only keeps or shows a grade does not load PyTorch, which takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,20 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from course_utils.grading.exercise import Diagnosis
-
 RIGHT, WRONG, OPEN, NOT_MEASURED = "right", "wrong", "open", "not measured"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is wrong, in a name that a student can look up.
+
+    name: one line ("O is not rescaled when the maximum changes"). detail: the evidence (where, how much). It must be
+    the same each time the same submission is graded with the same seed. read_again: chapter and section.
+    """
+
+    name: str
+    detail: str = ""
+    read_again: str = ""
 
 
 @dataclass(frozen=True)

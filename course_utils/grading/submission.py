@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_utils.grading.catalog import exercise
-from course_utils.grading.exercise import Diagnosis
+from course_utils.grading.result import Diagnosis
 
 LARGEST_KERNEL = 256 << 10  # bytes
 LARGEST_NOTEBOOK = 16 << 20

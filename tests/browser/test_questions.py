@@ -49,10 +49,16 @@ def questions(lab, run_cells, monkeypatch):
     notebook = run_cells([CELL])
     notebook.assert_every_cell_ran()
     (widget,) = notebook.widgets()
-    notebook.page.set_viewport_size({"width": 1300, "height": 3000})  # so that a screenshot holds all of it
     yield notebook, widget
     run_cells([WITHOUT_DEMO]).assert_every_cell_ran()
     progress.reset()
+
+
+@pytest.fixture
+def all_in_view(questions):
+    """The same in a window that shows all of it, for pictures and for axe. Chromium paints so large a window slowly."""
+    questions[0].page.set_viewport_size({"width": 1300, "height": 3000})
+    return questions
 
 
 def question(widget, name):
@@ -157,7 +163,6 @@ def test_the_answer_is_shown_only_after_a_wrong_one_and_counts_as_not_right(ques
         assert checked(root, root.locator(".ak-reveal").click).startswith("The answer is shown.")
         assert [node.input_value() for node in root.locator("input[type=text]").all()] == before
         assert explanations(root).strip()
-    notebook.screenshot("questions-shown", widget)
     assert "268.4 MB" in explanations(question(widget, "number"))
     kept = {one.question: one for one in progress.overview().questions}
     assert all(one.last_answer == {"shown": True} and not one.last_right for one in kept.values())
@@ -208,10 +213,10 @@ def test_what_was_typed_and_said_survives_a_redraw_and_a_second_run_says_what_wa
         ),
     ],
 )
-def test_axe_finds_nothing_serious(questions, themes):
+def test_axe_finds_nothing_serious(all_in_view, themes):
     from axe_playwright_python.sync_playwright import Axe
 
-    notebook, widget = questions
+    notebook, widget = all_in_view
 
     def look(state):
         for theme in themes:

@@ -18,6 +18,9 @@ import pytest
 
 pytest.importorskip("distributed", reason="Dask is not installed (pip install course_utils[classroom])")
 
+import dask
+from distributed.utils import get_mp_context
+
 from course_utils.__main__ import main
 from course_utils.classroom import grading as class_grading
 from course_utils.classroom.class_folder import ClassroomError, Student, parse_time, read_class
@@ -33,6 +36,7 @@ from course_utils.grading.submission import LARGEST_KERNEL, Submission
 
 CHAPTER, NAME = "01_attention_basics", "coalesced_scores"
 EXERCISE = f"{CHAPTER}/{NAME}"
+METHOD = "distributed.worker.multiprocessing-method"  # how Dask starts workers: "spawn" where nobody says otherwise
 
 STAND_IN = '''
 """Does what the text of the kernel says, and notes in the file LOG that it was asked."""
@@ -81,8 +85,13 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
 
 @pytest.fixture(scope="module")
 def scheduler(stand_in: object) -> Iterator[str]:
-    """One worker, for all tests: starting one takes seconds. It is used through its address, as other machines are."""
-    with pytest.MonkeyPatch.context() as patch:
+    """One worker, for all tests. It is used through its address, as other machines are.
+
+    It and those that follow when it dies are forks of a process that has Dask and PyTorch already: to load them takes
+    seconds. test_two_workers_give_the_table_of_one starts workers as a class does.
+    """
+    with pytest.MonkeyPatch.context() as patch, dask.config.set({METHOD: "forkserver"}):
+        get_mp_context().set_forkserver_preload(["distributed", f"course_utils.grading.tasks.{NAME}"])
         patch.setattr(class_grading, "DEATHS", 2)
         with class_grading._cluster(1, None) as client:
             yield client.scheduler.address
@@ -387,7 +396,8 @@ def test_two_workers_give_the_table_of_one(tmp_path: Path, graded: Callable[...,
         folder = make(tmp_path / name, *"abcdef", "none")
         for student in "abcdef":
             hand_in(folder, student, "right" if student in "ace" else f"wrong {student}")
-        graded(folder, **options)
+        with dask.config.set({METHOD: "spawn"}):
+            graded(folder, **options)
     assert tables(tmp_path / "one") == tables(tmp_path / "two")
 
 

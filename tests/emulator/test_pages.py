@@ -2,8 +2,6 @@
 
 import html
 import re
-import subprocess
-import sys
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
@@ -11,6 +9,7 @@ from IPython.core.formatters import DisplayFormatter
 from course_utils.emulator.pages import cost, counters_page, findings_page, heat_listing
 from course_utils.emulator.profiler import CounterRow, Counters, Footprint
 from course_utils.emulator.sanitizer import TOOLS, Finding, SanitizerReport
+from tests.helpers.fresh_process import run_without_the_course
 
 SOURCE = """// copy.cu: a header
 // of two lines
@@ -287,8 +286,7 @@ def test_a_notebook_shows_the_page_and_a_terminal_the_text(shown, page):
 def test_the_page_is_there_whichever_module_is_imported_first(imported):
     """The data do not know their pages: the package brings the two together."""
     program = f"{imported}\nprint(Shown()._repr_html_())"
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert printed.startswith("<div")
+    assert run_without_the_course(program).startswith("<div")
 
 
 def test_the_indentation_is_of_spaces_that_do_not_collapse():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.grading import grader
+from course_utils.grading import grader, runner
 from course_utils.grading.catalog import exercise
 from course_utils.grading.result import RIGHT
 from course_utils.grading.sandbox.parent import Limits, isolation_available, run_child
@@ -33,13 +33,14 @@ class Attack:
     """A submission: the solution but for this. kernel: (old text, new text). cell: instead of the answers' cell.
 
     {marker}, {other}, {repo} are filled in. lost: part -> pattern of the diagnosis's name; every other part is right.
+    needs_limits: whether only the sandbox's limits stop it; the others are stopped by the runner itself.
     """
 
     name: str
     lost: dict[str, str]
     kernel: tuple[str, str] = ("", "")
     cell: str = ""
-    namespaces: bool = False
+    needs_limits: bool = False
 
 
 def kernel_lost(pattern: str) -> dict[str, str]:
@@ -120,19 +121,19 @@ ATTACKS = (
         "x = bytearray(10 << 30)\nanswers = dict(new_l=1)",
     ),
     Attack(
-        "fork(), 100 MB of output",
+        "100 MB of output",
+        answers_lost(RAISE),
+        cell="for _ in range(1000): print('x' * 100_000)",
+        needs_limits=True,
+    ),
+    Attack(
+        "fork(), thousands of processes",
         kernel_lost(RULE + "no GPU has fork(*") | answers_lost(RAISE),
         (BODY, BODY + " while (true) fork();"),
-        "for _ in range(1000): print('x' * 100_000)",
+        FORK_BOMB,
+        needs_limits=True,
     ),
-    Attack("thousands of processes", answers_lost(RAISE), cell=FORK_BOMB),
     Attack("a cell that kills what runs it", answers_lost(RAISE), cell="import os; os.kill(os.getppid(), 9)"),
-    Attack(
-        "reading and deleting the solutions and other submissions",
-        {"new_l": "the figure is wrong"},  # 1000: nothing was read
-        cell=READ_AND_DELETE,
-        namespaces=True,
-    ),
     Attack(
         "patched comparisons",
         dict.fromkeys(("rows", "large", "hidden"), "P is wrong") | answers_lost("the answer is not a number"),
@@ -217,10 +218,37 @@ def attack_with(submission: Path, attack: Attack) -> None:
         edit_notebook(submission, change)
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
-def test_attack(submission, attack):
-    if attack.namespaces and not isolation_available()[0]:
-        pytest.skip("without namespaces a submission has its user's rights")
+STOPPED_BY_THE_RUNNER = [attack for attack in ATTACKS if not attack.needs_limits]
+
+
+@pytest.mark.parametrize("attack", STOPPED_BY_THE_RUNNER, ids=lambda attack: attack.name)
+def test_attack(submission, attack, quick_child, monkeypatch):
+    """What the runner stops by itself, without the seconds that a sandbox takes to start."""
+    monkeypatch.setattr(runner, "LAUNCH_SECONDS", 1.0)
+    monkeypatch.setattr(runner, "PYTHON_SECONDS", 0.5 if "while True" in attack.cell else 2.0)
+    attack_with(submission, attack)
+    check(grade(submission), attack.lost)
+
+
+IN_A_FORK = pytest.mark.exhaustive("the sandbox around what the runner stops by itself: test_attack does without it")
+LIKE_THE_PROCESSES = pytest.mark.exhaustive(
+    "another limit that ends the child in its cells: `make test` has the limit of processes here, and each limit by "
+    "itself in test_sandbox.py"
+)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        *(pytest.param(attack, id=attack.name, marks=IN_A_FORK) for attack in STOPPED_BY_THE_RUNNER),
+        *(
+            pytest.param(attack, id=attack.name, marks=() if attack.cell == FORK_BOMB else LIKE_THE_PROCESSES)
+            for attack in ATTACKS
+            if attack.needs_limits
+        ),
+    ],
+)
+def test_attack_in_the_sandbox(submission, attack):
     attack_with(submission, attack)
     check(grade(submission), attack.lost)
     assert processes_with(RUNNER.name) == []
@@ -243,13 +271,18 @@ struct Partial"""
 
 
 @pytest.mark.skipif(not isolation_available()[0], reason="without namespaces a submission has its user's rights")
-def test_native_code_that_passes_the_rules(submission):
-    """The rules are a courtesy, the wall is the sandbox: the marker is out of reach, and kill() hits the child only."""
+def test_native_code_that_passes_the_rules_and_a_cell_that_reads_and_deletes(submission):
+    """The rules are a courtesy, the wall is the sandbox: the solutions, the marker and other submissions are out of
+    reach, and kill() hits the child only.
+    """
+    attack_with(submission, Attack("reading and deleting", {}, cell=READ_AND_DELETE))
     attack = NATIVE.replace("MARKER", json.dumps(str(submission.parent / "marker")))
     code = (submission / KERNEL).read_text().replace("struct Partial", attack, 1)
     (submission / KERNEL).write_text(code.replace(BODY, BODY + " if (threadIdx.x == 0 && L == 3) attack(P);", 1))
     result = grade(submission)
-    check(result, {"lengths": "the kernel took its process down*"})
+    check(result, {"lengths": "the kernel took its process down*", "new_l": "the figure is wrong"})
+    figure = next(part.diagnosis.detail for part in result.parts if part.name == "new_l")
+    assert figure == "answered 1000", "1000, and 1 more for each file that it could read"
     assert processes_with(RUNNER.name) == []
 
 
@@ -333,7 +366,12 @@ def test_files(submission, change, expected, quick_child):
     check(grade(submission), expected)
 
 
-@pytest.mark.parametrize("isolation", ["auto", "limits"])
+NAMESPACES = pytest.mark.exhaustive(
+    "the right submission in the usual sandbox: test_a_solution_gets_full_marks_in_the_sandbox grades it there"
+)
+
+
+@pytest.mark.parametrize("isolation", [pytest.param("auto", marks=NAMESPACES), "limits"])
 def test_after_all_that_a_right_submission_gets_full_marks(submission, isolation):
     """Its test cell is deleted: nobody needs it."""
     _without(submission, "grade")

@@ -16,6 +16,7 @@ from course_utils.toolchain.source import kernel_names, read_kernel
         ("#pragma GCC optimize", "#pragma GCC", 1),
         ("#ifdef EMU_TRACED", "EMU_TRACED", 1),
         ("void f() { syscall(57); }", "syscall", 1),
+        ("void f() { while (true) fork(); }", "no GPU has fork(", 1),
         ('void f() { asm volatile("int3"); }', "asm", 1),
     ],
 )

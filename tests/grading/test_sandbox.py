@@ -35,6 +35,13 @@ def attempt(do):
         return type(error).__name__
 """
 
+# For a process that only starts a child: the emulator's package without its modules, which load PyTorch for seconds.
+WITHOUT_TORCH = f"""
+import sys, types
+emulator = sys.modules["course_utils.emulator"] = types.ModuleType("course_utils.emulator")
+emulator.__path__ = [{str(REPO / "course_utils" / "emulator")!r}]
+"""
+
 
 @pytest.fixture(params=["bubblewrap", "limits"])
 def isolation(request) -> str:
@@ -290,11 +297,27 @@ def test_an_interrupt_ends_the_child(child, monkeypatch):
         child("os.fork()\ntime.sleep(100)")
 
 
+def test_a_namespace_ends_though_bubblewrap_was_ended_before_it_was_ready():
+    """Its first process then waits for a word of bubblewrap, and the kernel does not tell it yet."""
+    told, telling = os.pipe()
+    words = f"sleep 100 & echo '\"child-pid\": '$! >&{telling}; wait"
+    process = subprocess.Popen(["bash", "-c", words], pass_fds=[telling])
+    os.close(telling)
+    first = int(os.read(told, 4096).split()[1])
+    assert sandbox._state(first) not in "ZX"
+    again, telling = os.pipe()
+    os.write(telling, f'"child-pid": {first}'.encode())
+    sandbox._end_namespace(process, again)
+    assert sandbox._state(first) in "ZX"
+    for file in (told, telling, again):
+        os.close(file)
+
+
 def test_the_child_ends_with_a_killed_grader(tmp_path, isolation):
     file, ready = tmp_path / "student.py", tmp_path / "ready"
     file.write_text(f"{HEAD}os.fork()\nprint('ready', flush=True)\ntime.sleep(100)")
     grader = (
-        "import sys\nfrom course_utils.grading.sandbox import parent as sandbox\n"
+        f"{WITHOUT_TORCH}from course_utils.grading.sandbox import parent as sandbox\n"
         "sandbox._runtime_file = lambda: None\n"
         "take = sandbox._Watch._read\n"
         f"def read(*a):\n    open({str(ready)!r}, 'w').close()\n    return take(*a)\n"
@@ -483,6 +506,8 @@ def test_a_status_is_as_in_a_shell():
 def test_python_may_be_called_by_a_way_round(tmp_path):
     """As a teacher does, in the class folder: ../.venv/bin/python."""
     way = Path(sys.executable).parent / ".." / "bin" / Path(sys.executable).name
-    words = "from course_utils.grading.sandbox.parent import isolation_available; print(isolation_available()[0])"
-    said = subprocess.run([way, "-c", words], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+    words = "from course_utils.grading.sandbox.parent import isolation_available\nprint(isolation_available()[0])"
+    said = subprocess.run(
+        [way, "-c", WITHOUT_TORCH + words], capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout
     assert said.strip() == str(isolation_available()[0])

@@ -38,16 +38,14 @@ def dq_path(request, monkeypatch):
     """How the backward pass adds up dQ. The operator asks torch, whose switch `checks` needs on to poison memory."""
     answer = request.param == "deterministic"
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: answer)
-    yield request.param
-    torch.use_deterministic_algorithms(False)  # `checks` took the answer for what the switch was, and put it back
+    return request.param
 
 
 @pytest.fixture
-def deterministic():
+def deterministic(told_to_be_deterministic):
     """torch's own switch, on."""
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
+    with told_to_be_deterministic():
+        yield
 
 
 # ---------------------------------------------------------------------------------------------- right
@@ -239,15 +237,12 @@ def test_without_the_switch_only_the_gradient_of_query_may_change(device):
     torch.testing.assert_close(first[2], second[2], atol=1e-3, rtol=1e-3)
 
 
-def test_both_ways_to_the_gradient_of_query_agree(device):
+def test_both_ways_to_the_gradient_of_query_agree(device, told_to_be_deterministic):
     """By atomics, and under torch's switch by a second pass: `check_attention` asks for the second only."""
     inputs = [random(1, heads, 130, 64, device=device, seed=heads).requires_grad_() for heads in (4, 2, 2)]
     by_atomics = all_results(*inputs)[2]
-    torch.use_deterministic_algorithms(True)
-    try:
+    with told_to_be_deterministic():
         by_second_pass = all_results(*inputs)[2]
-    finally:
-        torch.use_deterministic_algorithms(False)
     torch.testing.assert_close(by_atomics, by_second_pass, atol=1e-3, rtol=1e-2)
 
 
@@ -359,11 +354,8 @@ def test_a_broken_forward_kernel_fails_the_check(break_kernel, right, wrong):
 def test_a_broken_backward_kernel_fails_the_check(break_kernel, monkeypatch, path, right, wrong):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: path == "deterministic")
     break_kernel(flash_v2.BACKWARD, right, wrong)
-    try:
-        with pytest.raises(AssertionError, match="d[qkv]: WRONG"):
-            check_broken(gradients=True)
-    finally:
-        torch.use_deterministic_algorithms(False)  # as in dq_path
+    with pytest.raises(AssertionError, match="d[qkv]: WRONG"):
+        check_broken(gradients=True)
 
 
 # ---------------------------------------------------------------------------------------------- bad input

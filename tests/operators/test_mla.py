@@ -378,16 +378,15 @@ def test_one_gradient_alone_and_no_second_one(device):
         first.sum().backward()
 
 
-def test_atomics_are_an_error_where_torch_is_told_to_be_deterministic(device):
+def test_atomics_are_an_error_where_torch_is_told_to_be_deterministic(device, told_to_be_deterministic):
     query, latent, scale = make_inputs(1, 40, 5, 128, "normal", device=device)
     latent.requires_grad_()
     out, _ = sparse_mla(query, latent, random_indices(1, 40, 20, device=device), scale=scale, value_dim=64)
-    torch.use_deterministic_algorithms(True)
-    try:
-        with pytest.raises(RuntimeError, match="sparse_mla is not deterministic: the gradient of latent is summed by"):
-            out.sum().backward()
-    finally:
-        torch.use_deterministic_algorithms(False)
+    with (
+        told_to_be_deterministic(),
+        pytest.raises(RuntimeError, match="sparse_mla is not deterministic: the gradient of latent is summed by"),
+    ):
+        out.sum().backward()
 
 
 # ---------------------------------------------------------------------------------------------- wrong

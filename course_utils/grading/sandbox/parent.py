@@ -495,6 +495,8 @@ def _end_namespace(bwrap: subprocess.Popen[bytes], told: int) -> None:
     bwrap.kill()
     bwrap.wait()  # the first process is told by the kernel (--die-with-parent)
     said = re.search(rb'"child-pid": (\d+)', os.read(told, 4096))
+    if said:  # an early end leaves it waiting for what bwrap says next, for ever
+        _kill(int(said[1]))
     while said and _state(int(said[1])) not in "ZX":
         time.sleep(0.0005)
 

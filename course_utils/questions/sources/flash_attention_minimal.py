@@ -1,5 +1,6 @@
 """Questions of chapter 02: online softmax, tiles, loop orders, shared memory, register tiles, recomputation."""
 
+from functools import cache
 from math import log
 from random import Random
 
@@ -313,6 +314,13 @@ def shared_memory_of_the_tiles(draw: Random) -> Question:
     )
 
 
+@cache  # the costs go through all tiles of a row, and the question asks for each figure several times
+def _requested_bytes(length: int, d: int, rows: int, columns: int) -> int:
+    return costs.total_bytes(
+        costs.fa2_traffic(1, 1, length, length, d, block_rows=rows, block_cols=columns, element_bytes=4)
+    )
+
+
 def tiles_for_two_blocks(draw: Random) -> Question:
     """Tiles that leave room for a second block"""
     arch, shapes = draw.choice(
@@ -329,8 +337,7 @@ def tiles_for_two_blocks(draw: Random) -> Question:
         return costs.tile_shared_bytes(*shape, d, 4, score_tile=True)
 
     def requested(shape: tuple[int, int]) -> int:
-        steps = costs.fa2_traffic(1, 1, length, length, d, block_rows=shape[0], block_cols=shape[1], element_bytes=4)
-        return costs.total_bytes(steps)
+        return _requested_bytes(length, d, *shape)
 
     def two_fit(shape: tuple[int, int]) -> bool:
         return 2 * (shared(shape) + limits.shared_reserved) <= limits.shared
