@@ -15,7 +15,10 @@ COMPILERS = [
     *[name for name in ("g++", "clang++") if shutil.which(name)],
     *(["zig"] if importlib.util.find_spec("ziglang") else []),
 ]
-CHROMIUM_FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking")
+CHROMIUM_FLAGS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # no server but those that the tests start
+)
 
 
 def why_no_gpu() -> str:

@@ -48,8 +48,8 @@ def build(root: Path, folder: Path, repository: str | None = None, notebooks: Se
 
 
 def _set_pages(pages: Path, extra: Path, site: Path) -> None:
-    """Runs Sphinx; a warning is an error."""
-    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", "-c", str(HERE), "-j", "2", "-W", "--keep-going"]
+    """Runs Sphinx; a warning is an error. Two processes would pass so much between them that they work a third more."""
+    command = [sys.executable, "-m", "sphinx", "-q", "-b", "html", "-c", str(HERE), "-W", "--keep-going"]
     command += ["-d", str(pages.parent / "doctrees"), "-D", f"html_extra_path={extra}", str(pages), str(site)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

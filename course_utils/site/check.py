@@ -12,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from course_utils.site import places
 
+# What gives words of code their colours: most tags of the site, with neither an id nor a link in them.
+COLOURS = re.compile(r'<span class="[\w -]*">|</span>')
 LINKING = {"a": "href", "link": "href", "img": "src", "script": "src", "source": "src", "iframe": "src"}
 
 
@@ -48,7 +50,7 @@ class _Reader(HTMLParser):
 def read_page(path: Path) -> Page:
     """The links, ids and pictures of an HTML file."""
     reader = _Reader()
-    reader.feed(path.read_text(encoding="utf-8"))
+    reader.feed(COLOURS.sub("", path.read_text(encoding="utf-8")))
     return reader.page
 
 

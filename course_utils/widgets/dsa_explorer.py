@@ -237,12 +237,10 @@ def _draw_cells(axes: Axes, filled: dict[int, str], count: int, low: float, heig
     axes.axis("off")
     axes.set_ylim(0, 1)
     cells = range(first, first + count)
-    axes.bar(
-        cells,
-        height,
-        width=1,
-        bottom=low,
-        color=[filled.get(n, "0.92") for n in cells],
+    axes.broken_barh(
+        [(n - 0.5, 1) for n in cells],
+        (low, height),
+        facecolor=[filled.get(n, "0.92") for n in cells],
         edgecolor="white",
         linewidth=0.4,
     )

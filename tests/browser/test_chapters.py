@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.helpers.jupyterlab import ROOT, wait_until
+from tests.helpers.jupyterlab import ROOT, NotebookPage, show_cells, wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -120,11 +120,18 @@ def test_every_chapter_with_a_widget_is_there():
     assert {path.stem for path in CHAPTERS} == set(WIDGETS)
 
 
+@pytest.fixture(scope="module")
+def all_widgets(only_page):
+    """A notebook that shows every widget, run once."""
+    show_cells(only_page, ["import torch\nfrom course_utils import widgets", *SHOWS.values()])
+    return NotebookPage(only_page)
+
+
 @pytest.mark.parametrize("name", SHOWS)
-def test_a_widget_answers(name, run_cells):
-    notebook = run_cells(["import torch\nfrom course_utils import widgets", SHOWS[name]])
+def test_a_widget_answers(name, all_widgets):
+    notebook = all_widgets
     notebook.assert_every_cell_ran()
-    (widget,) = notebook.widgets()
+    (widget,) = notebook.widgets_of(1 + list(SHOWS).index(name))
     assert widget.get_attribute("data-widget") == name
     drive_by_keyboard(widget)
     drive_by_mouse(widget)

@@ -5,18 +5,22 @@ from pathlib import Path
 import pytest
 
 from course_utils import progress
-from tests.helpers.jupyterlab import wait_until
+from tests.helpers.jupyterlab import NotebookPage, show_cells, wait_until
 
 pytestmark = pytest.mark.browser
 
 DEMO = Path(__file__).resolve().parents[1] / "questions"
-CELL = f"""import sys
+# The kernel stays from test to test, and with it a demo that is a chapter.
+WITHOUT_DEMO = (
+    'from course_utils import course\ncourse.CHAPTERS = [one for one in course.CHAPTERS if one.slug != "99_demo"]'
+)
+CELL = f"""{WITHOUT_DEMO}
+import sys
 sys.path.insert(0, {str(DEMO)!r})
 import demo_questions
 demo_questions.install()
 from course_utils import questions
 questions.ask("99_demo", seed=3)"""
-WITHOUT_DEMO = "from course_utils import course\ncourse.CHAPTERS = course.CHAPTERS[:-1]"  # the kernel stays
 THEMES = {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}
 SET_THEME = """async (theme) => {
     await jupyterapp.commands.execute("apputils:change-theme", { theme });
@@ -41,6 +45,30 @@ FINISHED = """(root) => root.getAttribute("aria-busy") === "false"
     && !root.querySelector(".ak-status").textContent.startsWith("Checking")"""
 
 
+SEND = """(root, answers) => {
+    for (const [id, answer] of Object.entries(answers)) {
+        const question = root.querySelector(`fieldset.ak-question[data-id="${id}"]`);
+        question.querySelectorAll("input").forEach((input, n) => {
+            if (input.type === "text") {
+                input.value = answer[n];
+                input.dispatchEvent(new Event("input", { bubbles: true }));
+            } else if (input.checked !== answer.includes(n) && (answer.includes(n) || input.type === "checkbox")) {
+                input.click();
+            }
+        });
+        question.querySelector(".ak-check").click();
+    }
+}"""
+ALL_FINISHED = f"(root) => [...root.querySelectorAll('fieldset.ak-question')].every({FINISHED})"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_demo_afterwards(only_page):
+    yield
+    show_cells(only_page, [WITHOUT_DEMO])
+    NotebookPage(only_page).assert_every_cell_ran()
+
+
 @pytest.fixture
 def questions(lab, run_cells, monkeypatch):
     """The widget with the demo's questions; nothing has been answered yet."""
@@ -50,7 +78,6 @@ def questions(lab, run_cells, monkeypatch):
     notebook.assert_every_cell_ran()
     (widget,) = notebook.widgets()
     yield notebook, widget
-    run_cells([WITHOUT_DEMO]).assert_every_cell_ran()
     progress.reset()
 
 
@@ -74,6 +101,13 @@ def checked(root, action):
     action()
     wait_until(root.page, FINISHED, root.element_handle())
     return status(root)
+
+
+def send_all(widget, place):
+    """Sends the answers at a place in ANSWERS, all at once: for tests of what follows, not of mouse and keyboard."""
+    answers = {f"99_demo/{name}": answer[place] for name, answer in ANSWERS.items()}
+    widget.evaluate(SEND, answers)
+    wait_until(widget.page, ALL_FINISHED, widget.element_handle())
 
 
 def click_in(root, answer):
@@ -155,10 +189,9 @@ def test_every_kind_is_answered_wrong_then_right_by_keyboard(questions):
 
 def test_the_answer_is_shown_only_after_a_wrong_one_and_counts_as_not_right(questions):
     notebook, widget = questions
-    for name, (wrong, _, _) in ANSWERS.items():
+    send_all(widget, 0)
+    for name in ANSWERS:
         root = question(widget, name)
-        click_in(root, wrong)
-        checked(root, root.locator(".ak-check").click)
         before = [node.input_value() for node in root.locator("input[type=text]").all()]
         assert checked(root, root.locator(".ak-reveal").click).startswith("The answer is shown.")
         assert [node.input_value() for node in root.locator("input[type=text]").all()] == before
@@ -226,11 +259,9 @@ def test_axe_finds_nothing_serious(all_in_view, themes):
             notebook.screenshot(f"questions-{state}-{theme}", widget)
 
     look("asked")
-    for state, place in (("wrong", 0), ("right", 2)):
-        for name, answers in ANSWERS.items():
-            root = question(widget, name)
-            click_in(root, answers[place])
-            checked(root, root.locator(".ak-check").click)
+    for state, place, sign in (("wrong", 0, "✗"), ("right", 2, "✓")):
+        send_all(widget, place)
+        assert {status(question(widget, name))[0] for name in ANSWERS} == {sign}
         look(state)
 
 

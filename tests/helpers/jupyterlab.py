@@ -47,9 +47,9 @@ SHOW_CELLS = """async (notebook) => {
     await panel.context.ready;
     panel.context.model.fromJSON(notebook);
 }"""
-# Closes all but one file without asking whether to save, and ends their kernels.
+# Closes all but these files without asking whether to save, and ends their kernels.
 CLOSE_OTHERS = """async (kept) => {
-    for (const one of [...jupyterapp.shell.widgets("main")].filter((one) => one.context?.path !== kept)) {
+    for (const one of [...jupyterapp.shell.widgets("main")].filter((one) => !kept.includes(one.context?.path))) {
         await one.sessionContext?.shutdown();
         one.dispose();
     }
@@ -92,15 +92,18 @@ class NotebookPage:
         """The course's widgets, in order: scrolls to each cell that shows one and yields its root element."""
         for index, cell in enumerate(self.cells):
             shown = [output.get("data", {}) for output in cell.get("outputs", ())]
-            if not any("application/vnd.jupyter.widget-view+json" in data for data in shown):
-                continue
-            self.page.evaluate(SCROLL_TO_CELL, index)
-            drawn = self.page.locator(f"{FRONT} .jp-Notebook-cell").nth(index).locator(".ak-widget")
-            if drawn.count() == 0:  # a progress bar, or a widget that is not drawn yet
-                self.page.wait_for_timeout(1000)
-            for number in range(drawn.count()):
-                drawn.nth(number).scroll_into_view_if_needed()
-                yield drawn.nth(number)
+            if any("application/vnd.jupyter.widget-view+json" in data for data in shown):
+                yield from self.widgets_of(index)
+
+    def widgets_of(self, index: int):
+        """The course's widgets that the cell `index` shows: scrolls to each and yields its root element."""
+        self.page.evaluate(SCROLL_TO_CELL, index)
+        drawn = self.page.locator(f"{FRONT} .jp-Notebook-cell").nth(index).locator(".ak-widget")
+        if drawn.count() == 0:  # a progress bar, or a widget that is not drawn yet
+            self.page.wait_for_timeout(1000)
+        for number in range(drawn.count()):
+            drawn.nth(number).scroll_into_view_if_needed()
+            yield drawn.nth(number)
 
     def screenshot(self, name: str, element=None) -> None:
         """Saves what the learner sees as build/screenshots/<name>.png."""
@@ -176,9 +179,12 @@ def show_cells(page, cells: Sequence[str]) -> None:
     page.evaluate(SHOW_CELLS, _notebook(cells))
 
 
-def tidy(page) -> None:
-    """The page as `new_page` gave it, but for the cells of the scratch notebook and what its kernel has imported."""
-    page.evaluate(CLOSE_OTHERS, SCRATCH)
+def tidy(page, *kept: str) -> None:
+    """The page as `new_page` gave it, but for the cells of the scratch notebook and what its kernel has imported.
+
+    kept: files that stay open, too.
+    """
+    page.evaluate(CLOSE_OTHERS, [SCRATCH, *kept])
     page.set_viewport_size(SIZE)
 
 

@@ -21,6 +21,7 @@ KILLED, SURVIVED, BROKEN = "killed", "SURVIVED", "broken"
 NBVAL = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120"]
 TEST_SECONDS, WHOLE_SECONDS = 900, 3600
 STAMP = ".venv/.installed"  # of the Makefile
+A_PART_FAILED = r"make\[\d+\]: \*\*\* "
 LEFT_BY_RUNS = shutil.ignore_patterns("build", ".ipynb_checkpoints", "kernel-ipc-*", "*.pyc.*")
 OF_ANOTHER_PYTEST = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
 
@@ -93,8 +94,11 @@ class Runner:
         try:
             (tree / mutant.file).write_text(text, encoding="utf-8")
             if whole:
-                run = self._run(["make", "-o", STAMP, "test"], tree, WHOLE_SECONDS)
-                return verdict(KILLED if run.status else SURVIVED, _failed_parts(run.output) if run.status else "")
+                run = self._run(["make", "-o", STAMP, "test"], tree, WHOLE_SECONDS, until=A_PART_FAILED)
+                if run.status == 0:
+                    return verdict(SURVIVED)
+                failed = _failed_parts(run.output)
+                return verdict(KILLED, failed) if failed else verdict(BROKEN, f"`make test` ended with {run.why()}")
             run = self._run(_command(mutant.test), tree, TEST_SECONDS)
         finally:
             shutil.rmtree(tree, ignore_errors=True)
@@ -133,13 +137,15 @@ class Runner:
                 self._passes[test] = "" if run.status == 0 and run.count("passed") else run.why()
         return self._passes[test]
 
-    def _run(self, command: list[str], tree: Path, seconds: float) -> _Run:
+    def _run(self, command: list[str], tree: Path, seconds: float, *, until: str = "") -> _Run:
+        """`until`: the run may end with the first line that begins so, and each pytest in it with its first failure."""
         environment = {name: value for name, value in os.environ.items() if name not in OF_ANOTHER_PYTEST}
         environment |= {
             "PYTHONPATH": str(tree),
             "XDG_DATA_HOME": str(tree / "build" / "test-data"),  # nobody's progress
             "OMP_NUM_THREADS": "1",
         }
+        environment |= {"PYTEST_ADDOPTS": "-x"} if until else {}
         with self._lock:
             if self._stopped:
                 raise KeyboardInterrupt
@@ -155,15 +161,20 @@ class Runner:
                 start_new_session=True,  # Ctrl-C is ours to pass on
             )
             self._processes.add(process)
+        lines: list[str] = []
+        late = threading.Timer(seconds, _end, [process])
+        late.start()
         try:
-            output, _ = process.communicate(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            return _Run(-1, f"stopped after {seconds} s")
+            for line in process.stdout or ():
+                lines.append(line)
+                if until and re.match(until, line):
+                    _end(process)
+            status = process.wait()
         finally:
+            late.cancel()
             with self._lock:
                 self._processes.discard(process)
-        return _Run(process.returncode, output)
+        return _Run(status, "".join(lines))
 
 
 def _pytest(*options: str) -> list[str]:
@@ -186,8 +197,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _failed_parts(output: str) -> str:
-    """The last command that make showed, its tests that failed, and what make said of it."""
+    """The tests that failed, and what make said of it; empty if it said nothing."""
     lines = output.splitlines()
-    commands = [line for line in lines if re.match(r"(\w+=\S+ )*\.venv/bin/", line)]
-    failed = [line for line in lines if re.match(r"FAILED |ERROR |make(\[\d+\])?: \*\*\* ", line)]
-    return "\n    ".join([*commands[-1:], *failed[:5]])
+    failed = [line for line in lines if re.match(r"FAILED |ERROR ", line)]
+    parts = [line for line in lines if re.match(A_PART_FAILED, line)]
+    return "\n    ".join([*failed[:4], *parts[:1]]) if parts else ""

@@ -77,7 +77,6 @@ def open_widget(browser, widget_pages):
 
     yield open_page
     for page in widget_pages[:opened]:
-        page.goto("about:blank")  # nothing of this widget goes on
         page.unroute_all()
         page.remove_listener("pageerror", note_error)
         page.remove_listener("console", note)

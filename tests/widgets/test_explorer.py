@@ -270,8 +270,10 @@ def test_a_pattern_of_ones_own_is_shown_as_it_is(open_widget):
     assert "Query 96 of 128 sees 127 other keys." in page.locator(".ak-status").inner_text()
 
 
-# The best of three medians: other work on the machine must not count. Canvases are read back, as in test_widget_pages.
-CHANGE = """([slider, low, high]) => {
+# The best of up to three medians: other work on the machine must not count. Canvases are read back, as in
+# test_widget_pages.
+REDRAW_MS = 16
+CHANGE = """([slider, low, high, budget]) => {
     const input = document.querySelector(slider), medians = [];
     for (let round = 0; round < 3; round++) {
         const times = [];
@@ -283,6 +285,7 @@ CHANGE = """([slider, low, high]) => {
             times.push(performance.now() - start);
         }
         medians.push(times.sort((a, b) => a - b)[10]);
+        if (medians[round] <= budget) break;
     }
     return Math.min(...medians);
 }"""
@@ -295,5 +298,5 @@ def test_a_changed_pattern_is_redrawn_within_a_frame(open_widget, kind):
     page.select_option(".ak-pattern", kind)
     slider = list(SLIDERS[kind])[-1]
     for name, (low, high) in {slider: SLIDERS[kind][slider][:2], "length": LENGTHS[:2]}.items():
-        median = page.evaluate(CHANGE, [f".ak-{name}", low, high])
-        assert median <= 16, f"{name}: {median:.1f} ms per step"
+        median = page.evaluate(CHANGE, [f".ak-{name}", low, high, REDRAW_MS])
+        assert median <= REDRAW_MS, f"{name}: {median:.1f} ms per step"

@@ -148,7 +148,9 @@ def test_ink_follows_the_theme(open_widget, name):
     before = picture(light)
     light.evaluate("document.body.style.setProperty('--jp-ui-font-color1', 'white')")
     light.wait_for_function(
-        "(old) => [...document.querySelectorAll('canvas')].map((c) => c.toDataURL()).join() !== old", arg=before
+        "(old) => [...document.querySelectorAll('canvas')].map((c) => c.toDataURL()).join() !== old",
+        arg=before,
+        polling=20,  # by default it reads the canvases in every frame
     )
 
 
