@@ -92,7 +92,7 @@ class Runner:
         tree = self._folder / mutant.name
         shutil.copytree(self._unchanged, tree, symlinks=True, ignore=LEFT_BY_RUNS)
         try:
-            (tree / mutant.file).write_text(text, encoding="utf-8")
+            _replace(tree / mutant.file, text)
             if whole:
                 run = self._run(["make", "-o", STAMP, "test"], tree, WHOLE_SECONDS, until=A_PART_FAILED)
                 if run.status == 0:
@@ -175,6 +175,13 @@ class Runner:
             with self._lock:
                 self._processes.discard(process)
         return _Run(status, "".join(lines))
+
+
+def _replace(file: Path, text: str) -> None:
+    """Writes a file and forgets its bytecode, which Python would take for that of a file as long, of the same second."""
+    file.write_text(text, encoding="utf-8")
+    for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
+        compiled.unlink()
 
 
 def _pytest(*options: str) -> list[str]:

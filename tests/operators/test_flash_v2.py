@@ -305,7 +305,7 @@ def check_broken(gradients):
     cases = [dataclasses.replace(case, head_dim=64) for case in GQA_CASES if case.query_length != case.key_length]
     cases.sort(key=lambda case: not case.is_causal)  # where most mistakes show
     cases = corner_cases()[::2] + cases
-    checks.check_attention(flash_attention_v2, dtype=torch.float16, gradients=gradients, cases=cases)
+    checks.check_attention(flash_attention_v2, dtype=torch.float16, gradients=gradients, cases=cases, seed=0)
 
 
 @pytest.mark.parametrize(

@@ -510,6 +510,7 @@ def test_the_headers_list_the_tiles_in_use():
 
 
 def check_broken(kernel, gradients=False):
+    torch.manual_seed(0)  # what a mistake does to one key may be lost in rounding, by chance
     for n, (lengths, pattern) in enumerate(
         [
             ((130, 150), patterns.sliding_window(40)),
