@@ -178,7 +178,7 @@ class Runner:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Writes a file and forgets its bytecode, which Python would take for that of a file as long, of the same second."""
+    """Writes a file and forgets its bytecode: Python takes it for that of any file as long, of the same second."""
     file.write_text(text, encoding="utf-8")
     for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*"):
         compiled.unlink()
