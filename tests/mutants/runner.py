@@ -162,6 +162,7 @@ class Runner:
             )
             self._processes.add(process)
         lines: list[str] = []
+        start = time.monotonic()
         late = threading.Timer(seconds, _end, [process])
         late.start()
         try:
@@ -174,6 +175,8 @@ class Runner:
             late.cancel()
             with self._lock:
                 self._processes.discard(process)
+        if time.monotonic() - start >= seconds:
+            return _Run(-1, f"stopped after {seconds} s")
         return _Run(status, "".join(lines))
 
 

@@ -1,9 +1,6 @@
 """What the tests of several operators use."""
 
-from contextlib import contextmanager
-
 import pytest
-import torch
 
 from course_utils import cuda
 from course_utils.toolchain.source import with_headers
@@ -16,22 +13,6 @@ def thinned(request, device):
     if device.type == "cuda" or request.config.getoption("--exhaustive"):
         return lambda cases, n, first=0: cases
     return lambda cases, n, first=0: cases[first::n]
-
-
-@pytest.fixture
-def told_to_be_deterministic():
-    """told_to_be_deterministic(): a context in which torch is; as use_deterministic_algorithms() has it, which imports
-    torch.compile's modules first, and takes 3 s for that."""
-
-    @contextmanager
-    def told():
-        torch.set_deterministic_debug_mode("error")
-        try:
-            yield
-        finally:
-            torch.set_deterministic_debug_mode("default")
-
-    return told
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from course_utils.operators import flash_attention_v2, flash_v2, prepare
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
 from tests.helpers import tensors
+from tests.helpers.deterministic import told_to_be_deterministic
 
 CASES = checks.attention_cases(head_dims=flash_v2.HEAD_DIMS)
 GQA_CASES = checks.attention_cases(head_dims=flash_v2.HEAD_DIMS, enable_gqa=True)
@@ -42,7 +43,7 @@ def dq_path(request, monkeypatch):
 
 
 @pytest.fixture
-def deterministic(told_to_be_deterministic):
+def deterministic():
     """torch's own switch, on."""
     with told_to_be_deterministic():
         yield
@@ -237,7 +238,7 @@ def test_without_the_switch_only_the_gradient_of_query_may_change(device):
     torch.testing.assert_close(first[2], second[2], atol=1e-3, rtol=1e-3)
 
 
-def test_both_ways_to_the_gradient_of_query_agree(device, told_to_be_deterministic):
+def test_both_ways_to_the_gradient_of_query_agree(device):
     """By atomics, and under torch's switch by a second pass: `check_attention` asks for the second only."""
     inputs = [random(1, heads, 130, 64, device=device, seed=heads).requires_grad_() for heads in (4, 2, 2)]
     by_atomics = all_results(*inputs)[2]

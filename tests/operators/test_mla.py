@@ -14,6 +14,7 @@ from course_utils.operators import mla
 from course_utils.operators.mla import mla_attention, mla_reprojected, sparse_mla
 from course_utils.operators.tensor_core import takes_wgmma
 from tests.helpers import tensors
+from tests.helpers.deterministic import told_to_be_deterministic
 
 HALF, BF16 = torch.float16, torch.bfloat16
 FULL = 576, 512
@@ -378,7 +379,7 @@ def test_one_gradient_alone_and_no_second_one(device):
         first.sum().backward()
 
 
-def test_atomics_are_an_error_where_torch_is_told_to_be_deterministic(device, told_to_be_deterministic):
+def test_atomics_are_an_error_where_torch_is_told_to_be_deterministic(device):
     query, latent, scale = make_inputs(1, 40, 5, 128, "normal", device=device)
     latent.requires_grad_()
     out, _ = sparse_mla(query, latent, random_indices(1, 40, 20, device=device), scale=scale, value_dim=64)
