@@ -53,8 +53,10 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """What collecting has made stays to the end: the collector of garbage need not walk through it again and again."""
+    """What collecting has made stays to the end: the collector of garbage need not walk through it again and again,
+    nor, since memory is no concern here, come as often as in a program that runs for days."""
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_runtest_setup(item):

@@ -7,7 +7,7 @@
     launch.py      the worker process              report.py       and to an exception
     tracing.py     sanitize() and profile()        trace_results.py what a watched launch leaves
     sanitizer.py   findings                        profiler.py     counters per source line
-    pages.py       both of them in a notebook
+    pages.py       both of them in a notebook      library_tables.py  symbols and lines of a compiled kernel
 
 A launch that fails raises `course_utils.cuda.KernelError` in the calling process, which goes on. What the emulator
 does not imitate: the order in which a GPU runs threads between barriers (here: one after the other), the last bits of

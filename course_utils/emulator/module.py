@@ -7,14 +7,13 @@ import functools
 import math
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from elftools.elf.elffile import ELFFile
 
 from course_utils.emulator import launch, report, tracing
 from course_utils.emulator.compiler import Compiler, build_kernels, build_runtime, find_compiler
 from course_utils.emulator.debug_lines import DebugLines
+from course_utils.emulator.library_tables import Symbol, symbols
 from course_utils.emulator.memory import Array, DeviceMemory
 from course_utils.emulator.trace_results import RESULTS_BYTES
 from course_utils.emulator.translate import Translation, translate
@@ -64,28 +63,6 @@ def _is_relative_include(word: str) -> bool:
     return word.startswith("-I") and not word[2:].startswith("/")
 
 
-class _Symbol(NamedTuple):
-    offset: int
-    size: int
-    kind: str
-    section: str
-
-
-@functools.cache  # a library's name tells what is in it, and each launch of another module asks again
-def _symbols(library: Path) -> dict[str, _Symbol]:
-    """Everything defined in the library, by name."""
-    with library.open("rb") as handle:
-        elf = ELFFile(handle)
-        sections = [section.name for section in elf.iter_sections()]
-        return {
-            symbol.name: _Symbol(
-                symbol["st_value"], symbol["st_size"], symbol["st_info"]["type"], sections[symbol["st_shndx"]]
-            )
-            for symbol in elf.get_section_by_name(".symtab").iter_symbols()
-            if isinstance(symbol["st_shndx"], int)
-        }
-
-
 class _Library:
     """A compiled kernel file, loaded into this process; a `traced` one reports its memory accesses."""
 
@@ -113,8 +90,8 @@ class _Library:
         return symbol
 
     @property
-    def symbols(self) -> dict[str, _Symbol]:
-        return _symbols(self.path)
+    def symbols(self) -> dict[str, Symbol]:
+        return symbols(self.path)
 
     @property
     def load_address(self) -> int:

@@ -121,6 +121,7 @@ def _split(code: str) -> list[str]:
     return code.splitlines()
 
 
+@functools.lru_cache(maxsize=128)  # a kernel, its headers: asked several times on the way to a launch
 def blank_comments(code: str, *, strings: bool = True) -> str:
     """The code with comments (and string literals) turned into spaces: same length, same lines."""
     pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
@@ -219,6 +220,7 @@ def _parse_parameters(text: str) -> tuple[Parameter, ...]:
     return tuple(_parse_parameter(part) for part in split_outside_brackets(text, brackets="()[]{}<>"))
 
 
+@functools.lru_cache(maxsize=128)
 def find_kernels(code: str) -> dict[str, KernelFunction]:
     """Every `__global__` function of the code, by name; not those that a macro makes."""
     plain = _blank_macros(blank_comments(code))

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import random
 
 import numpy as np
 import pytest
@@ -91,6 +90,5 @@ def test_a_broken_kernel_fails_the_check(forward, right, wrong):
     # Lengths differ in the selected cases, all kinds of input occur, and some rows see no key.
     selected = [dataclasses.replace(case, head_dim=32) for case in cases() if case.query_length != case.key_length]
     selected.sort(key=lambda case: not case.is_causal)  # where most mistakes show
-    seed = random.SystemRandom().randrange(2**31)
     with pytest.raises(AssertionError, match="max error|NaN|finite|zero|inf"):
-        checks.check_attention(broken, lse=True, cases=selected, seed=seed)
+        checks.check_attention(broken, lse=True, cases=selected, seed=0)

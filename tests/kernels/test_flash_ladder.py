@@ -1,7 +1,6 @@
 """The ladder of chapter 03: each step against float64, its table against its header, and what its idea is to change."""
 
 import dataclasses
-import random
 import re
 
 import pytest
@@ -72,8 +71,8 @@ def test_correct_at_every_length(device, step, dtype, request):
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 def test_the_sanitizer_finds_nothing(step, head_dim):
     with sanitize() as report:
-        launch(step, *inputs(70, 200, head_dim, heads=4), is_causal=True)
-        launch(step, *inputs(200, 70, head_dim), is_causal=True)  # rows that see no key
+        launch(step, *inputs(70, 130, head_dim, heads=2), is_causal=True)
+        launch(step, *inputs(130, 70, head_dim), is_causal=True)  # rows that see no key
         launch(step, *inputs(65, 129, head_dim, torch.bfloat16))
     assert report.launches == 3 and not report.findings, str(report)
 
@@ -165,9 +164,8 @@ def test_a_broken_step_fails_the_check(name, right, wrong):
         checks.AttentionCase(1, 4, 2, *pair, 64, is_causal, "normal")
         for pair, is_causal in [((129, 200), True), ((200, 65), True), ((70, 130), False)]
     ]
-    seed = random.SystemRandom().randrange(2**31)
     with pytest.raises((AssertionError, KernelError), match="max error|NaN|finite|inf|past the end"):
-        checks.check_attention(operator(step), dtype=torch.float16, lse=True, cases=chosen, seed=seed)
+        checks.check_attention(operator(step), dtype=torch.float16, lse=True, cases=chosen, seed=0)
 
 
 @pytest.mark.parametrize("step", TUNING, ids=lambda step: step.title)

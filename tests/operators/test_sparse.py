@@ -510,61 +510,63 @@ def test_the_headers_list_the_tiles_in_use():
 # ---------------------------------------------------------------------------------------------- broken kernels are seen
 
 
-def check_broken(kernel, gradients=False):
+# Each mistake is met with one of these, which shows it.
+SHOWS = {
+    "a window": ((130, 150), patterns.sliding_window(40)),
+    "blocks": ((70, 64), patterns.block_diagonal(24)),
+    "steps": ((130, 150), patterns.dilated(9, 3)),
+    "all": ((70, 64), patterns.full()),
+    "a wide window": ((230, 230), patterns.sliding_window(200)),
+    "sinks": ((130, 150), patterns.streaming(3, 40)),
+}
+
+
+def check_broken(kernel, shown_by, gradients=False):
     """With fixed inputs: what a mistake does to one key may be lost in rounding, by chance."""
-    for n, (lengths, pattern) in enumerate(
-        [
-            ((130, 150), patterns.sliding_window(40)),
-            ((70, 64), patterns.block_diagonal(24)),
-            ((130, 150), patterns.dilated(9, 3)),
-            ((70, 64), patterns.full()),
-            ((230, 230), patterns.sliding_window(200)),
-            ((130, 150), patterns.streaming(3, 40)),
-        ]
-    ):
-        head_dim, kind = 128 if "128" in kernel else 64, ("planted", "overflowing exp")[n % 2]
-        case = make_case(n, lengths, batch=2, heads=4, kv_heads=2, head_dim=head_dim, kind=kind)
-        check(pattern, case, kernel=kernel, gradients=gradients, seed=n)
+    n, (lengths, pattern) = list(SHOWS).index(shown_by), SHOWS[shown_by]
+    head_dim, kind = 128 if "128" in kernel else 64, ("planted", "overflowing exp")[n % 2]
+    case = make_case(n, lengths, batch=1, heads=4, kv_heads=2, head_dim=head_dim, kind=kind)
+    check(pattern, case, kernel=kernel, gradients=gradients, seed=n)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "right", "wrong"),
+    ("kernel", "right", "wrong", "shown_by"),
     [
-        ("range", "min(base + right, keys)", "min(base + right + 1, keys)"),
-        ("range", "max(0, keys.start) / B_C, ", "(max(0, keys.start) + B_C - 1) / B_C, "),
-        ("range", "(rest < 0 ? step : 0)", "0"),
-        ("range", "(first % dilation + dilation) % dilation", "first % dilation"),
-        ("range", "j0 < bottom.start &&", "j0 < top.start &&"),
-        ("block_sparse 64", "if (mask >= 0) {", "if (false) {"),
-        ("block_sparse 128", "* BLOCK + n % TILES * B_C) / 32", "* BLOCK) / 32"),
-        ("csr_gather", "if (key < 0) s = NEG_INF;", ""),
-        ("csr_gather", "m = m_new, l *= rescale;", "m = m_new;"),
-        ("csr_gather", "m_new = fmaxf(m_new, __shfl_xor_sync(ALL, m_new, other));", ";"),  # lanes disagree
-        ("csr_gather", "exp2f(s - (m == NEG_INF ? 0 : m))", "exp2f(s)"),
-        ("csr_gather", "__shfl_sync(ALL, p, n, LANES)", "__shfl_sync(ALL, p, n)"),
-        ("csr_gather", "/ group;", "% (gridDim.y / group);"),
+        ("range", "min(base + right, keys)", "min(base + right + 1, keys)", "sinks"),
+        ("range", "max(0, keys.start) / B_C, ", "(max(0, keys.start) + B_C - 1) / B_C, ", "a window"),
+        ("range", "(rest < 0 ? step : 0)", "0", "blocks"),
+        ("range", "(first % dilation + dilation) % dilation", "first % dilation", "steps"),
+        ("range", "j0 < bottom.start &&", "j0 < top.start &&", "a wide window"),
+        ("block_sparse 64", "if (mask >= 0) {", "if (false) {", "steps"),
+        ("block_sparse 128", "* BLOCK + n % TILES * B_C) / 32", "* BLOCK) / 32", "a window"),
+        ("csr_gather", "if (key < 0) s = NEG_INF;", "", "a window"),
+        ("csr_gather", "m = m_new, l *= rescale;", "m = m_new;", "all"),
+        ("csr_gather", "m_new = fmaxf(m_new, __shfl_xor_sync(ALL, m_new, other));", ";", "blocks"),  # lanes disagree
+        ("csr_gather", "exp2f(s - (m == NEG_INF ? 0 : m))", "exp2f(s)", "a window"),
+        ("csr_gather", "__shfl_sync(ALL, p, n, LANES)", "__shfl_sync(ALL, p, n)", "all"),
+        ("csr_gather", "/ group;", "% (gridDim.y / group);", "blocks"),
     ],
 )
-def test_a_broken_forward_kernel_fails_the_check(break_kernel, kernel, right, wrong):
+def test_a_broken_forward_kernel_fails_the_check(break_kernel, kernel, right, wrong, shown_by):
     break_kernel(f"{sparse.FOLDER}/{kernel.split()[0]}.cu", right, wrong)
     with pytest.raises(AssertionError, match="WRONG"):
-        check_broken(kernel)
+        check_broken(kernel, shown_by)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "right", "wrong"),
+    ("kernel", "right", "wrong", "shown_by"),
     [
-        ("range", "round_down(j + left, step) + step - of.shift", "round_down(j + left, step) - of.shift"),
-        ("range", "j < sinks ? of.queries : ", ""),
-        ("range", "min(i0 + B_R, end) > seen_by[KEYS].end", "i0 > seen_by[KEYS].end"),
-        ("block_sparse 64", "partial >= 0, [=]", "partial > 0, [=]"),
-        ("block_sparse 128", "* BLOCK + now.i0 % BLOCK;", "* BLOCK;"),
+        ("range", "round_down(j + left, step) + step - of.shift", "round_down(j + left, step) - of.shift", "blocks"),
+        ("range", "j < sinks ? of.queries : ", "", "sinks"),
+        ("range", "min(i0 + B_R, end) > seen_by[KEYS].end", "i0 > seen_by[KEYS].end", "a wide window"),
+        ("block_sparse 64", "partial >= 0, [=]", "partial > 0, [=]", "blocks"),
+        ("block_sparse 128", "* BLOCK + now.i0 % BLOCK;", "* BLOCK;", "blocks"),
     ],
 )
-def test_a_broken_backward_kernel_fails_the_check(break_kernel, kernel, right, wrong):
+def test_a_broken_backward_kernel_fails_the_check(break_kernel, kernel, right, wrong, shown_by):
     break_kernel(f"{sparse.FOLDER}/{kernel.split()[0]}_backward.cu", right, wrong)
     with pytest.raises(AssertionError, match="d[qkv]: WRONG"):
-        check_broken(kernel, gradients=True)
+        check_broken(kernel, shown_by, gradients=True)
 
 
 def test_a_broken_merge_fails_the_check(break_kernel, monkeypatch):

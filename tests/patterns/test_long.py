@@ -20,9 +20,9 @@ def documents():
     return patterns.document(lengths)
 
 
-def bushy_tree():
+def bushy_tree(length):
     draw = random.Random(0)
-    return patterns.tree([-1] + [draw.randrange(n) for n in range(1, LENGTH)])
+    return patterns.tree([-1] + [draw.randrange(n) for n in range(1, length)])
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,6 @@ def bushy_tree():
         (patterns.random_blocks(64, 3, 0), 6144),
         (documents(), None),
         (documents() & patterns.causal(), None),
-        (bushy_tree(), None),
         (patterns.tree(range(-1, LENGTH - 1)), 2048 * 2049 // 2),
     ],
     ids=lambda value: getattr(value, "kind", ""),
@@ -46,6 +45,14 @@ def test_block_lists_are_built_in_seconds(pattern, entries):
     assert time.perf_counter() - start < SECONDS
     assert entries in (None, len(lists.indices))
     assert lists.pairs() == pattern.pairs(LENGTH)
+
+
+def test_lists_of_a_bushy_tree_are_built_in_seconds(request):
+    length = LENGTH if request.config.getoption("--exhaustive") else LENGTH // 8
+    start = time.perf_counter()
+    lists = bushy_tree(length).block_lists(length)
+    assert time.perf_counter() - start < SECONDS
+    assert lists.pairs() == bushy_tree(length).pairs(length)
 
 
 def test_nothing_of_length_times_length_is_stored():

@@ -65,14 +65,14 @@ def test_a_device_of_ones_own_is_offered_and_taken():
     assert widget.meta["shown"]["plans"][0]["device"] == "H200"
 
 
-@pytest.mark.parametrize("settings", [{}, {"is_causal": False}, {"window": 32768}, {"device": "T4", "batch": 128}])
+@pytest.mark.parametrize("settings", [{"window": 32768}, {"device": "T4", "batch": 128, "is_causal": False}])
 def test_every_length_has_a_still_picture(settings):
     widget = planner(**settings)
     for step in (0, 6, 11):
         figure = widget.static_figure(step)
         assert isinstance(figure, Figure) and len(figure.axes) == 4
         assert f"{LENGTHS[step]:,} tokens" in figure.get_suptitle()
-        if step in (0, 11):  # the one between is drawn below
+        if step == 11:  # one of the others is drawn below
             figure.canvas.draw()
     data, _ = widget._repr_mimebundle_()
     assert 1000 < len(data["image/png"]) < 60_000
