@@ -6,10 +6,10 @@ import os
 import shutil
 
 import pytest
-import torch
 
 from course_utils.doctor import find_chromium
-from course_utils.emulator.compiler import find_compiler
+
+# PyTorch takes seconds to import: the processes that only hand out tests, or drive a browser, do without.
 
 COMPILERS = [
     *[name for name in ("g++", "clang++") if shutil.which(name)],
@@ -23,6 +23,8 @@ CHROMIUM_FLAGS = (
 
 def why_no_gpu() -> str:
     """Why tests marked `gpu` cannot run here; empty if they can."""
+    import torch
+
     if not torch.cuda.is_available():
         return "no NVIDIA GPU that PyTorch can use"
     return "" if importlib.util.find_spec("cupy") else "CuPy is not installed"
@@ -77,13 +79,17 @@ def nobodys_progress(tmp_path_factory):
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request) -> torch.device:
-    """The emulator, and the GPU where there is one."""
+def device(request):
+    """The emulator's torch.device, and the GPU's where there is one."""
+    import torch
+
     return torch.device(request.param)
 
 
 def use_compiler(name, monkeypatch):
     """Chooses a compiler as a user chooses it, for one test."""
+    from course_utils.emulator.compiler import find_compiler
+
     monkeypatch.setenv("COURSE_EMULATOR_CXX", name)
     find_compiler.cache_clear()
     yield name

@@ -1,0 +1,30 @@
+"""How long a widget takes to draw a change."""
+
+from playwright.sync_api import Page
+
+FRAME_MS = 16  # of a screen with 60 pictures a second
+_MEDIANS = """([change, frame]) => {
+    const apply = eval(change), medians = [];
+    for (let round = 0; round < 3; round++) {
+        const times = [];
+        for (let n = 0; n < 20; n++) {
+            const start = performance.now();
+            apply(n);
+            for (const canvas of document.querySelectorAll("canvas")) canvas.getContext("2d").getImageData(0, 0, 1, 1);
+            times.push(performance.now() - start);
+        }
+        medians.push(times.sort((a, b) => a - b)[10]);
+        if (medians[round] <= frame) break;
+    }
+    return Math.min(...medians);
+}"""
+
+
+def assert_redrawn_within_a_frame(page: Page, change: str, what: str) -> None:
+    """`change`: a JavaScript function of n, 0 to 19, that changes what the page shows; `what`: names it in a failure.
+
+    Canvases are read back, so that the time covers the drawing itself and not only the calls that order it. The best
+    of up to three medians counts: other work on the machine must not.
+    """
+    median = page.evaluate(_MEDIANS, [change, FRAME_MS])
+    assert median <= FRAME_MS, f"{what}: {median:.1f} ms a change"
