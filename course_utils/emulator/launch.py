@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,12 +26,18 @@ from course_utils.emulator.trace_results import MOST_ARRAYS, RESULTS_BYTES, Trac
 from course_utils.emulator.tracing import Watch
 
 
+def _threads() -> int:
+    """As many as OMP_NUM_THREADS says, as for PyTorch; else one for each core that this process may use."""
+    said = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(said) if said.isdigit() and int(said) else len(os.sched_getaffinity(0))
+
+
 @dataclass(frozen=True)
 class Settings:
     """`time_limit` of a launch in seconds; `threads`: over how many OS threads its blocks are spread."""
 
     time_limit: float = 60.0
-    threads: int = len(os.sched_getaffinity(0))
+    threads: int = field(default_factory=_threads)
 
 
 _settings = Settings()

@@ -298,6 +298,7 @@ def csr_attention(
 def attend_masked(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, factor: float, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention under a mask's kernels, differentiable; arguments are checked. factor: of the scores."""
     return attend(_SparseAttention, query, key, value, mask, factor, head_dims=HEAD_DIMS, return_lse=return_lse)
 
 

@@ -16,7 +16,7 @@ import torch
 
 from course_utils.cuda import KernelError, RawModule, read_kernel
 from course_utils.emulator import configure
-from course_utils.emulator.launch import settings
+from course_utils.emulator.launch import Settings, settings
 
 BROKEN = {
     "endless loop": (
@@ -370,6 +370,12 @@ def test_the_time_limit_leaves_its_with_block():
     with pytest.raises(ZeroDivisionError), configure(time_limit=0.3):
         raise ZeroDivisionError
     assert settings().time_limit == 60
+
+
+@pytest.mark.parametrize(("said", "threads"), [("3", 3), (" 2,4", 2), ("", None), ("0", None), ("many", None)])
+def test_a_launch_has_as_many_threads_as_pytorch_is_told_to_have_or_as_there_are_cores(said, threads, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert Settings().threads == (threads or len(os.sched_getaffinity(0)))
 
 
 @pytest.mark.parametrize("limit", [0, -1.0, float("inf"), float("nan"), "5"])
