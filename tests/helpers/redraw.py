@@ -1,6 +1,11 @@
 """How long a widget takes to draw a change."""
 
-from playwright.sync_api import Page
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 FRAME_MS = 16  # of a screen with 60 pictures a second
 _MEDIANS = """([change, frame]) => {
