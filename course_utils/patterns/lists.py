@@ -252,8 +252,11 @@ def unpack(bits: Tensor) -> Tensor:
 
 def popcount(bits: Tensor) -> Tensor:
     """The number of ones in each row of int32 `[..., words]`, as int32 `[...]`."""
-    ones = torch.tensor([n.bit_count() for n in range(256)], dtype=torch.int32, device=bits.device)
-    return ones[bits.view(torch.uint8).int()].sum(-1, dtype=torch.int32)
+    # Each two bits become their sum, then each four, each eight; the product adds up the bytes in the highest one.
+    twos = bits - (bits >> 1 & 0x55555555)
+    fours = (twos & 0x33333333) + (twos >> 2 & 0x33333333)
+    eights = fours + (fours >> 4) & 0x0F0F0F0F
+    return (eights * 0x01010101 >> 24).sum(-1, dtype=torch.int32)
 
 
 # ---- building

@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -41,13 +42,18 @@ def test_a_mistake_can_be_planted(row):
     assert plant(row, (ROOT / row.file).read_text(encoding="utf-8"))
 
 
+@functools.cache
+def parsed(file):
+    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("test", sorted({row.test for row in TABLE}))
 def test_the_test_of_a_row_is_in_make_test(test):
     file, _, name = test.partition("::")
     assert (ROOT / file).is_file()
     if file.endswith(".ipynb"):
         return
-    module = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    module = parsed(file)
     functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
     assert name.partition("[")[0] in functions
     # A mark on one of its parameters leaves the others in `make test`.
