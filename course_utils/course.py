@@ -6,6 +6,7 @@ Everything that lists chapters reads this: navigation, progress, questions, the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,12 @@ PLANNED = (  # numbered, and not written yet
     Chapter("06_serving", "Serving", "paged caches, split-KV decoding, CUDA graphs"),
     Chapter("07_hopper", "Hopper", "wgmma, TMA, warp specialisation"),
 )
+
+
+def chapter_notebooks(root: Path) -> list[Path]:
+    """The notebooks of the chapters in a checkout, without a learner's own that an update has laid beside them
+    (docs/updating.md): slugs have no dot."""
+    return [path for path in sorted((root / "notebooks").glob("*.ipynb")) if "." not in path.stem]
 
 
 def chapter(slug: str) -> Chapter:

@@ -13,11 +13,12 @@ import nbformat
 import pytest
 
 from course_utils import course
+from course_utils.course import chapter_notebooks
 from course_utils.site.navigation import cheat_sheet, is_navigation
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
-CHAPTERS = sorted(NOTEBOOKS.glob("*.ipynb"))
+CHAPTERS = chapter_notebooks(NOTEBOOKS.parent)
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 WITHOUT_KERNELS = {"08_choosing"}  # it compares the kernels of the others
 LONGEST_CELL = 25  # lines of code that a reader takes in at once
@@ -220,3 +221,10 @@ def test_links_inside_a_notebook_must_be_headings(tmp_path):
     good = "[x](a.ipynb#The-first-part) [y](https://example.org) `[z](code)` [own](#Own)"
     assert dead_links(good, tmp_path, {"Own"}) == []
     assert dead_links("[x](a.ipynb#nowhere) [y](#Own)", tmp_path, set()) == ["a.ipynb#nowhere", "#Own"]
+
+
+def test_a_learners_own_copy_beside_a_chapter_is_no_chapter(tmp_path):
+    (tmp_path / "notebooks").mkdir()
+    for name in ("01_attention_basics.ipynb", "01_attention_basics.my-work-2026-11-22-173000.ipynb"):
+        (tmp_path / "notebooks" / name).touch()
+    assert [path.name for path in chapter_notebooks(tmp_path)] == ["01_attention_basics.ipynb"]

@@ -21,9 +21,10 @@ import nbformat
 import pytest
 
 from course_utils import costs, measured
+from course_utils.course import chapter_notebooks
 from course_utils.toolchain import nvrtc
 
-CHAPTERS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
+CHAPTERS = chapter_notebooks(Path(__file__).resolve().parent.parent)
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 UNITS = r"%|×(?! ?\d)|times\b|[µmn]s\b|seconds\b|[KMGT]i?B\b|[KMGTP]?FLOPs?\b"
 WORDS = dict(zip("three four five six seven eight nine ten eleven twelve".split(), range(3, 13), strict=True))

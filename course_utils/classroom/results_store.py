@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import course_utils
+from course_utils import __version__
 from course_utils.classroom.class_folder import ClassroomError, writing
 from course_utils.grading.result import Result
 
@@ -146,8 +146,8 @@ def exercise_seed(seed: int, exercise_id: str) -> int:
 @lru_cache(maxsize=1)
 def grader_version() -> str:
     """The version of the course with a hash of its sources: another grader may give other grades."""
-    root = Path(course_utils.__file__).parent
+    root = Path(__file__).resolve().parents[1]
     content = hashlib.sha256()
     for path in sorted(path for path in root.rglob("*") if path.suffix in _SOURCES):
         content.update(f"{path.relative_to(root)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
-    return f"{course_utils.__version__}+{content.hexdigest()[:12]}"
+    return f"{__version__}+{content.hexdigest()[:12]}"

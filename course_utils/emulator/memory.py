@@ -154,17 +154,22 @@ class DeviceMemory:
                     ctypes.memmove(low, low + region.copy_shift, array.size)
 
     def describe(self, address: int) -> str:
-        """Where an address lies, in words: before or past the end of the nearest array."""
+        """Where an access that is out of bounds begins, in words: by the nearest array."""
         nearest: tuple[int, str] | None = None
         for region in self._regions:
             for array in region.arrays:
                 low = array.tensor.data_ptr() + region.shift
-                distance = low - address if address < low else address - (low + array.size)
-                where = "before" if address < low else "past the end of"
+                end = low + array.size
+                if address < low:
+                    distance, where = low - address, "before"
+                elif address < end:  # a wide access that reaches over the end
+                    distance, where = end - address, "before the end of"
+                else:
+                    distance, where = address - end, "past the end of"
                 how_far = f"{distance:,} byte{'s' if distance != 1 else ''}" if distance else "the first bytes"
                 text = f"{how_far} {where} {array.label} ({array.size:,} bytes)"
-                if nearest is None or abs(distance) < nearest[0]:
-                    nearest = (abs(distance), text)
+                if nearest is None or distance < nearest[0]:
+                    nearest = (distance, text)
         if nearest and nearest[0] < 64 * GAP:
             return nearest[1]
         return f"at address {address:#x}, near no argument of the kernel"

@@ -12,6 +12,8 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from course_utils.course import chapter_notebooks
+
 BRANCH = "main"
 BADGES, SETUP = "badges", "colab-setup"  # tags of the two cells
 FIRST, LAST = "<!-- badges: written by make badges -->", "<!-- end of badges -->"
@@ -84,7 +86,7 @@ def put_into_readme(text: str, repository: str) -> str:
 
 def main(repository: str, root: Path) -> int:
     """The command: writes badges and set-up cells into every chapter of `root`, and badges into its README."""
-    for path in sorted((root / "notebooks").glob("*.ipynb")):
+    for path in chapter_notebooks(root):
         notebook = nbformat.read(path, as_version=4)
         put_into_notebook(notebook, repository, path.stem)
         nbformat.write(notebook, path)

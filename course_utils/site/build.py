@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from course_utils.course import chapter_notebooks
 from course_utils.site import badges, check, places
 from course_utils.site.execute import SiteError, execute
 from course_utils.site.pages import write_sources
@@ -33,7 +34,7 @@ def build(root: Path, folder: Path, repository: str | None = None, notebooks: Se
     "owner/name" on GitHub for the badges, None for no badges; notebooks: by default all chapters of `root`.
     Raises SiteError if a cell fails or Sphinx warns.
     """
-    notebooks = sorted((root / "notebooks").glob("*.ipynb")) if notebooks is None else notebooks
+    notebooks = chapter_notebooks(root) if notebooks is None else notebooks
     executed = execute(root, notebooks, folder / "site-run")
     source, site = folder / "site-source", folder / "site"
     for old in (source, site):

@@ -2,11 +2,12 @@
 
 import pytest
 
+from course_utils.course import chapter_notebooks
 from tests.helpers.jupyterlab import ROOT, NotebookPage, show_cells, wait_until
 
 pytestmark = pytest.mark.browser
 
-CHAPTERS = sorted((ROOT / "notebooks").glob("0*.ipynb"))
+CHAPTERS = chapter_notebooks(ROOT)
 SHORT = "08_choosing"
 WIDGETS = {  # that a chapter shows before its questions
     "00_start_here": ["progress-card"],

@@ -917,7 +917,7 @@ FIRST = {
     "one_before_the_start": ((0, 0, 0), (0, 0, 0), 1, "4 bytes before argument 0 ('in')"),
     "far_away": ((0, 0, 0), (0, 0, 0), 64, "399,983,616 bytes past the end of argument 0 ('in')"),
     "the_sixth_of_five_bytes": ((0, 0, 0), (5, 0, 0), 1, "write of 1 byte out of bounds"),
-    "a_vector_that_sticks_out": ((0, 0, 0), (0, 0, 0), 1, "write of 8 bytes out of bounds"),
+    "a_vector_that_sticks_out": ((0, 0, 0), (0, 0, 0), 1, "write of 8 bytes out of bounds, 4 bytes before the end of"),
     "from_one_view_into_the_next": ((0, 0, 0), (31, 0, 0), 1, "the first bytes past the end of argument 0 ('a')"),
     "misaligned_float2": ((0, 0, 0), (0, 0, 0), 1, "4 bytes past a multiple of 8"),
     "local_array": ((0, 0, 0), (0, 0, 0), 64, "index 8 is outside of"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import axe_playwright_python
 import pytest
 
+from course_utils.course import chapter_notebooks
 from course_utils.site.build import ROOT, build
 from course_utils.site.check import page_files
 from tests.helpers.jupyterlab import SCREENSHOTS
@@ -15,7 +16,7 @@ from tests.helpers.jupyterlab import SCREENSHOTS
 # Building runs every chapter that nbval has not just run (tests/helpers/keep_outputs.py).
 pytestmark = pytest.mark.timeout(900)
 
-CHAPTERS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+CHAPTERS = chapter_notebooks(ROOT)
 DESK, PHONE = {"width": 1300, "height": 1000}, {"width": 390, "height": 844}
 # One page of each kind.
 LOOKED_AT = [

@@ -60,7 +60,7 @@ def test_a_handed_out_exercise_runs_and_is_checked(tmp_path, monkeypatch, capsys
         if cell["cell_type"] == "code":
             exec("".join(cell["source"]), names)
     plt.close("all")
-    assert "course_utils.studies.maps" in str(cells) and "16 points" in capsys.readouterr().out
+    assert "course_utils.attention_maps" in str(cells) and "16 points" in capsys.readouterr().out
     (standing,) = progress.overview().exercises
     assert (standing.exercise, standing.last.status) == (EXERCISE, "ok")
     assert 0 < standing.last.earned < standing.last.points
