@@ -19,6 +19,13 @@ def test_a_former_module_has_what_took_its_place(former):
             assert getattr(module, key) is value
 
 
+def test_the_one_arrow_up_leads_to_the_widgets():
+    there = {
+        module for room, names in aliases.SHOWN_BY.items() for module in names.values() if not module.startswith(room)
+    }
+    assert {module.rpartition(".")[0] for module in there} == {"course_utils.widgets"}
+
+
 @pytest.mark.parametrize("room", sorted(aliases.SHOWN_BY))
 def test_a_room_has_the_names_that_notebooks_call(room):
     for name, module in aliases.SHOWN_BY[room].items():

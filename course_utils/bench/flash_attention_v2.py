@@ -31,7 +31,7 @@ from course_utils.bench.timed import (
     sdpa,
 )
 from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step, build, launch
-from course_utils.measured import Row
+from course_utils.measured import Row, select
 from course_utils.nvidia import tools
 from course_utils.operators import flash_attention_minimal, flash_attention_v2, flash_v2
 from course_utils.toolchain import nvrtc
@@ -169,7 +169,7 @@ def _summary(rows: list[Row], pass_name: str) -> Row:
     """Geometric mean and extremes of our ratios to FLASH, and of FLASH's to itself."""
 
     def ratios(name: str) -> list[float]:
-        return [row["ratio_to_flash"] for row in rows if row["pass"] == pass_name and row["name"] == name]
+        return [row["ratio_to_flash"] for row in select(rows, **{"pass": pass_name, "name": name})]
 
     ours, noise = ratios(OURS), ratios(FLASH_AGAIN)
     return {

@@ -45,7 +45,7 @@ from course_utils.bench.timed import (
     sdpa,
     that_run,
 )
-from course_utils.cuda import RawModule, read_kernel
+from course_utils.cuda import RawModule, compiled
 from course_utils.measured import Row
 from course_utils.operators import flash_v2, sparse
 from course_utils.operators.prepare import fitting
@@ -142,11 +142,9 @@ def _every_tile(query: Tensor, key: Tensor, value: Tensor, ranges: Ranges) -> Te
     return out
 
 
-@functools.cache
 def _every_tile_module(tile: sparse.RangeTile) -> RawModule:
     options = [option for option in tile.options if "SKIP" not in option]
-    options += ["-DSKIP=0", "-DDILATED=0", "-DBF16=0"]
-    return RawModule(code=read_kernel(f"{sparse.FOLDER}/range.cu"), options=tuple(options))
+    return compiled(f"{sparse.FOLDER}/range.cu", (*options, "-DSKIP=0", "-DDILATED=0", "-DBF16=0"))
 
 
 # ---------------------------------------------------------------------------------------------- short sequences

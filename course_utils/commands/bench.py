@@ -172,7 +172,7 @@ def plot(measurement: Measurement) -> Figure:
         chosen = [row for row in rows if _panel(row) == name]
         if "length" in chosen[0]:
             for label in dict.fromkeys(row["name"] for row in chosen):
-                points = [(row["length"], row["median_ms"]) for row in chosen if row["name"] == label]
+                points = [(row["length"], row["median_ms"]) for row in measured.select(chosen, name=label)]
                 axes.plot(*zip(*points, strict=True), marker="o", label=label, color=colours[label])
             axes.set(xscale="log", yscale="log", xlabel="sequence length", ylabel="milliseconds (median)")
             axes.set_title(name, loc="left")

@@ -174,7 +174,10 @@ def serve(connection: socket.socket) -> None:
             answer = error
         finally:
             os.close(files[0])
-        connection.send(pickle.dumps(answer))
+        try:
+            connection.send(pickle.dumps(answer))
+        except BrokenPipeError:  # it did not wait for this one
+            return
 
 
 if __name__ == "__main__":

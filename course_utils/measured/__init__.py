@@ -9,6 +9,7 @@ from course_utils.measured.measurement import (
     load,
     recorded_names,
     save,
+    select,
     write,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "load",
     "recorded_names",
     "save",
+    "select",
     "write",
 ]

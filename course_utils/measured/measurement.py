@@ -8,7 +8,7 @@ import datetime
 import importlib.metadata
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -52,7 +52,12 @@ class Measurement:
         for column in columns:
             if column not in there:
                 raise KeyError(f"{self.name} has no column {column!r}; it has {', '.join(there)}")
-        return [row for row in self.rows if all(key in row and row[key] == value for key, value in columns.items())]
+        return select(self.rows, **columns)
+
+
+def select(rows: Iterable[Row], **columns: object) -> list[Row]:
+    """The rows with these values in these columns, in their order. A column that no row has gives none."""
+    return [row for row in rows if all(key in row and row[key] == value for key, value in columns.items())]
 
 
 def collect(name: str, rows: list[Row], command: str, *, device: str | None = None) -> Measurement:

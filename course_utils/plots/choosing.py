@@ -8,6 +8,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from course_utils.measured import select
+
 
 def three_choices(rows: Sequence[Mapping[str, Any]], memory_bytes: float) -> Figure:
     """Milliseconds and peak bytes against the length, a line per name; a cross where a row ran out of memory, at the
@@ -15,7 +17,7 @@ def three_choices(rows: Sequence[Mapping[str, Any]], memory_bytes: float) -> Fig
     figure, axes = plt.subplots(1, 2, figsize=(9, 4))
     lengths = sorted({row["length"] for row in rows})
     for place, (name, marker) in enumerate(zip(dict.fromkeys(row["name"] for row in rows), "os^Dv", strict=False)):
-        chosen = [row for row in rows if row["name"] == name]
+        chosen = select(rows, name=name)
         for ax, column in zip(axes, ("median_ms", "peak_extra_bytes"), strict=True):
             points = [(row["length"], row[column]) for row in chosen if row[column] is not None]
             ax.plot(*zip(*points, strict=True), marker=marker, markersize=4, label=name, color=f"C{place}")

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from course_utils.measured import select
 from course_utils.plots.look import GREY
 
 
@@ -36,7 +37,7 @@ def time_and_memory(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, 
     """
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6))
     for name, marker in zip(names, "os^Dv", strict=False):
-        chosen = sorted((row for row in rows if row["name"] == name), key=lambda row: row["length"])
+        chosen = sorted(select(rows, name=name), key=lambda row: row["length"])
         lengths = [row["length"] for row in chosen]
         for ax, column in zip(axes, ("median_ms", "peak_mb"), strict=True):
             pale = column == "peak_mb" and name in wide

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 
+from course_utils.measured import select
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
 
@@ -32,7 +33,7 @@ def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:
             strict=False,
         )  # where two lines lie on each other, one is dotted
         for pattern in shown:
-            points = sorted((row["length"], row["median_ms"]) for row in rows if row["pattern"] == pattern)
+            points = sorted((row["length"], row["median_ms"]) for row in select(rows, pattern=pattern))
             dense = kernel_of[pattern] is None
             colour, line = ("black", "--") if dense else next(looks)
             label = re.sub(r"\w+=", "", pattern)  # values are enough
@@ -58,14 +59,13 @@ def break_even(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figur
     limit, image = 8.0, None
     for ax, name in zip(axes[0], names, strict=True):
         ratios = torch.full((len(densities), len(lengths)), torch.nan)
-        for row in rows:
-            if row["name"] == name:
-                place = densities.index(row["density"]), lengths.index(row["length"])
-                ratio = ratios[place] = row["ratio_to_dense"]
-                dark = not 1 / 3 < ratio < 3
-                text = f"{ratio:.2g}" if ratio > 0.1 else f"1/{1 / ratio:.2g}" if ratio > 0.01 else f"1/{1 / ratio:.0f}"
-                colour = "white" if dark else "black"
-                ax.text(*reversed(place), text, ha="center", va="center", fontsize=8, color=colour)
+        for row in select(rows, name=name):
+            place = densities.index(row["density"]), lengths.index(row["length"])
+            ratio = ratios[place] = row["ratio_to_dense"]
+            dark = not 1 / 3 < ratio < 3
+            text = f"{ratio:.2g}" if ratio > 0.1 else f"1/{1 / ratio:.2g}" if ratio > 0.01 else f"1/{1 / ratio:.0f}"
+            colour = "white" if dark else "black"
+            ax.text(*reversed(place), text, ha="center", va="center", fontsize=8, color=colour)
         norm = mpl.colors.LogNorm(1 / limit, limit, clip=True)
         image = ax.imshow(ratios.numpy(), cmap="RdBu", norm=norm, origin="lower", aspect="auto")
         ax.set_xticks(range(len(lengths)), [f"{length // 1024} K" for length in lengths])
@@ -94,11 +94,11 @@ def short_sequences(rows: Sequence[Mapping[str, Any]]) -> Figure:
     panels = list(dict.fromkeys(row["pattern"] for row in rows))
     figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 3.8), sharey=True, squeeze=False)
     for ax, pattern in zip(axes[0], panels, strict=True):
-        chosen = [row for row in rows if row["pattern"] == pattern]
+        chosen = select(rows, pattern=pattern)
         names = list(dict.fromkeys(row["name"] for row in chosen))
         for name, colour in zip(names, (BLUE, "black", ORANGE, GREEN, PURPLE), strict=False):
             for column, style in (("median_ms", "-"), ("call_ms", ":")):
-                points = [(row["length"], 1e3 * row[column]) for row in chosen if row["name"] == name]
+                points = [(row["length"], 1e3 * row[column]) for row in select(chosen, name=name)]
                 label = f"{name}, {'GPU' if column == 'median_ms' else 'call'}"
                 ax.plot(
                     *zip(*points, strict=True), color=colour, linestyle=style, marker="o", markersize=3, label=label

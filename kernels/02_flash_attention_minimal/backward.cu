@@ -17,9 +17,10 @@
 constexpr int TY = TILE / ROWS, THREADS = TX * TY;
 constexpr int SCORES = TILE / TX, COLS = D / TX;   // a thread's columns of scores, of a gradient
 constexpr float LOG2_E = 1.44269504f;
-static_assert(COLS * TX == D && COLS % 4 == 0, "D must be a multiple of 4·TX");
+static_assert(COLS * TX == D && COLS % 4 == 0, "D must be a multiple of 4 * TX");
 static_assert(SCORES * TX == TILE && TILE % 4 == 0, "TILE must be a multiple of TX and of 4");
-static_assert(ROWS * TY == TILE && THREADS % 32 == 0, "TILE must be a multiple of 32·ROWS/TX");
+static_assert(ROWS * TY == TILE && THREADS % 32 == 0, "TILE must be a multiple of 32 * ROWS / TX");
+static_assert(TX == 8 || TX == 16, "TX must be 8 or 16");
 
 // Padding shifts each row by a few banks, so that rows read together do not collide.
 typedef float Matrix[TILE][D + 4];

@@ -14,9 +14,9 @@ constexpr int ROWS = 8, TY = B_R / ROWS, THREADS = TX * TY;
 constexpr int KEYS = B_C / TX, COLS = D / TX;   // a thread's columns of S, of O
 constexpr float LOG2_E = 1.44269504f;
 #define NEG_INF __int_as_float(0xff800000)
-static_assert(COLS * TX == D && COLS % 4 == 0, "D must be a multiple of 4·TX");
+static_assert(16 % TX == 0 && TX >= 4 && D / 4 % TX == 0, "TX must be 4, 8 or 16 and divide D/4");
 static_assert(KEYS * TX == B_C && B_C % 4 == 0, "B_C must be a multiple of TX and of 4");
-static_assert(ROWS * TY == B_R && THREADS % 32 == 0, "B_R must be a multiple of 256/TX");
+static_assert(ROWS * TY == B_R && THREADS % 32 == 0, "B_R must be a multiple of 256 / TX");
 
 // Padding shifts each row by a few banks, so that rows read together do not collide.
 struct Tiles { float Q[B_R][D + 4], K[B_C][D + 4], V[B_C][D], P[B_R][B_C + TX]; };

@@ -20,8 +20,10 @@ constexpr int SHARE = THREADS / B_R;               // threads that share a row o
 constexpr int TX = 16, TY = THREADS / TX;          // a thread has B_R/TY rows, B_C/TX keys of S
 constexpr int TX_O = D / 8, TY_O = THREADS / TX_O; // and B_R/TY_O rows, 8 columns of O
 #define NEG_INF __int_as_float(0xff800000)
-static_assert(B_R <= B_C && B_C <= D, "P, of pitch D, must fit into the tile of K");
-static_assert(SHARE * B_R == THREADS && B_C % (2 * SHARE) == 0, "each row takes SHARE threads");
+static_assert(B_R <= B_C && B_C <= D, "B_R <= B_C <= D must hold: P lies in K's tile");
+static_assert(SHARE * B_R == THREADS && B_C % (2 * SHARE) == 0, "B_R must divide 32 * WARPS");
+static_assert(B_C % TX == 0 && B_R % TY == 0, "B_C must be a multiple of 16, B_R of 2 * WARPS");
+static_assert((D == 64 || D == 128) && B_R % TY_O == 0, "D must be 64 or 128");
 
 struct alignas(16) Chunk { scalar_t x[8]; };       // what one instruction reads
 

@@ -18,12 +18,12 @@ constexpr int THREADS = 32 * WARPS;
 #include "swizzled_tile.cuh"
 constexpr int S_PITCH = B_C + 8;                   // floats from one row of S to the next
 constexpr int SHARE = THREADS / B_R;               // threads that share a row of S in the softmax
-constexpr int ACROSS = WARPS / (B_R / 32);         // warps that share 32 rows of S and O
+constexpr int ACROSS = SHARE;                        // warps that share 32 rows of S and O
 constexpr int N = B_C / 8 / ACROSS, C = D / 8 / ACROSS;   // a warp's products of 8 columns
 #define NEG_INF __int_as_float(0xff800000)
-static_assert(ACROSS * B_R / 32 == WARPS && N % 2 == 0 && C % 2 == 0, "each warp has 32 rows");
-static_assert(B_R <= B_C && B_C <= D, "P, of pitch D, must fit into the tile of K");
-static_assert(SHARE * B_R == THREADS && B_C % (2 * SHARE) == 0, "each row takes SHARE threads");
+static_assert(B_R % 32 == 0 && THREADS % B_R == 0, "B_R must be a multiple of 32, divide THREADS");
+static_assert(B_C % (16 * SHARE) + D % (16 * SHARE) == 0, "16 * THREADS / B_R must divide B_C, D");
+static_assert(B_R <= B_C && B_C <= D, "B_R <= B_C <= D must hold: P lies in K's tile");
 
 // The shared-memory address of a chunk, for ldmatrix.
 __device__ inline unsigned address(const scalar_t* tile, int row, int chunk) {

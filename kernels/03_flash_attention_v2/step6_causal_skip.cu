@@ -19,7 +19,7 @@ constexpr int ROWS = B_R / WARPS, M = ROWS / 16;   // a warp's rows, and its pro
 constexpr int N = B_C / 8, C = D / 8;              // and of 8 columns, of S and of O
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 #define NEG_INF __int_as_float(0xff800000)
-static_assert(16 * M * WARPS == B_R && N % 2 == 0, "each warp has 16 M rows, keys come in 16s");
+static_assert(16 * M * WARPS == B_R && B_C % 16 == 0, "16 * WARPS must divide B_R, and 16 B_C");
 
 __device__ inline float exp2_approx(float x) {
     float y;

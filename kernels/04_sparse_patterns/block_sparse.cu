@@ -29,7 +29,8 @@ constexpr int THREADS = 32 * WARPS, ROWS = BLOCK / WARPS;
 #include "attention_tile.cuh"
 
 constexpr int TILES = BLOCK / B_C;   // tiles of keys in a block
-static_assert(BLOCK % B_C == 0, "whole tiles");
+static_assert(BLOCK == 64 || BLOCK == 128, "BLOCK must be 64 or 128");
+static_assert(BLOCK % B_C == 0, "BLOCK must be a multiple of B_C");
 
 struct Tiles { scalar_t Q[BLOCK * D], K[2][B_C * D], V[2][B_C * D]; };
 

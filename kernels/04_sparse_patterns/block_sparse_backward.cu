@@ -24,8 +24,9 @@
 #include "gradient_tile.cuh"
 
 constexpr int WORDS = BLOCK / 32;   // of bits, per query of a partial block
-static_assert(BLOCK % B_C == 0 && BLOCK % B_R == 0, "tiles divide blocks");
-static_assert(32 % KEYS == 0, "the bits of a warp's keys are in one word");
+static_assert(BLOCK % B_C == 0, "BLOCK must be a multiple of B_C = WARPS * KEYS");
+static_assert(BLOCK % B_R == 0, "BLOCK must be a multiple of B_R");
+static_assert(32 % KEYS == 0, "KEYS must be 16 or 32");   // a warp's bits are in one word
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,

@@ -27,7 +27,7 @@ constexpr int THREADS = 32 * WARPS, LANES = D / 8;
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 constexpr unsigned ALL = 0xffffffff;
 #define NEG_INF __int_as_float(0xff800000)
-static_assert(D == 64 || D == 128, "8 or 16 lanes per key");
+static_assert(D == 64 || D == 128, "D must be 64 or 128");
 
 // Calls f(column, number) for the eight numbers of a lane's chunk.
 template <class F>

@@ -31,7 +31,8 @@ constexpr int CAPACITY = 4096;                   // keys that are kept; at least
 constexpr int BATCH = 4, STEP = 4 * THREADS;     // loads on their way per thread; scores per load
 constexpr unsigned ALL = 0xffffffff;
 #define NEG_INF __int_as_float(0xff800000)
-static_assert(BINS % THREADS == 0, "each thread has the same number of bins");
+static_assert(THREADS % 32 == 0 && BINS % THREADS == 0,
+              "THREADS must be a multiple of 32 that divides 2048, the number of bins");
 
 // A key grows with its score: a negative number has all its bits turned round, any other its sign.
 // Less the key of −∞, that is 0, which is also what stands outside the row, and is never selected;

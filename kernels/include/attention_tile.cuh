@@ -11,7 +11,8 @@
 constexpr int M = ROWS / 16, N = B_C / 8;   // products that a warp's rows, a tile's keys take
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 #define NEG_INF __int_as_float(0xff800000)
-static_assert(ROWS % 16 == 0 && B_C % 16 == 0, "whole matrix products");
+static_assert(ROWS % 16 == 0, "B_R, or BLOCK, must be a multiple of 16 * WARPS");
+static_assert(B_C % 16 == 0, "B_C must be a multiple of 16");
 
 typedef float Scores[M][N][4];
 

@@ -14,8 +14,9 @@ constexpr int THREADS = 32 * WARPS, B_C = WARPS * KEYS;
 
 constexpr int M = KEYS / 16;   // products that a warp's keys take
 constexpr float LOG2_E = 1.44269504f;
-static_assert(KEYS % 16 == 0 && (B_R == 32 || B_R == 64), "tile sizes");
-static_assert(WARPS == 2 || WARPS == 4 || WARPS == 8, "add_dQ divides D by a power of two");
+static_assert(KEYS % 16 == 0, "KEYS must be a multiple of 16");
+static_assert(B_R == 32 || B_R == 64, "B_R must be 32 or 64");
+static_assert(WARPS == 2 || WARPS == 4 || WARPS == 8, "WARPS must be 2, 4 or 8");
 
 // Of queries, and of dS, two tiles: one in use, the other on its way, or read for dQ.
 struct Tiles {
@@ -59,7 +60,7 @@ __device__ inline void load_keys_async(Tiles& tile, const scalar_t* K, const sca
 // Starts to copy a number for each query of a tile; zeros from row `rows_left` on.
 __device__ inline void load_rows_async(float* rows, const float* source, int rows_left,
                                        int pitch) {
-    static_assert(B_R <= THREADS, "one copy per thread");
+    static_assert(B_R <= THREADS, "B_R must be at most 32 * WARPS");
     const int r = threadIdx.x;
     if (r < B_R) copy_4_bytes_async(rows + r, source + r * (pitch / D), r < rows_left);
 }

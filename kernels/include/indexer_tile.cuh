@@ -15,7 +15,7 @@ constexpr int HEADS = 64;             // the most; rows of a tile from H on are 
 constexpr int M = 4, ROWS = 16 * M;   // products that a warp's keys take, and these keys
 constexpr int KEYS = ROWS * WARPS;
 #define NEG_INF __int_as_float(0xff800000)
-static_assert(THREADS >= HEADS, "a thread for each weight");
+static_assert(WARPS == 4 || WARPS == 8, "WARPS must be 4 or 8");
 
 struct Query { scalar_t q[HEADS * D]; float w[HEADS]; };
 

@@ -20,17 +20,21 @@
 constexpr int THREADS = 32 * WARPS, D = 64;
 #include "tile_products.cuh"
 
-static_assert(16 * WARPS % B_R == 0, "the same number of warps for every 16 heads");
+static_assert(16 * WARPS % B_R == 0, "16 * WARPS must be a multiple of B_R");
 constexpr int PANELS = D_QK / D;
 constexpr int KEY_WARPS = 16 * WARPS / B_R, KEYS = B_C / KEY_WARPS;
 constexpr int COLUMNS = D_V / WARPS, WIDTH = COLUMNS < D ? COLUMNS : D;   // WIDTH: in one panel
 constexpr int STEP = THREADS / 8;   // rows that the block copies at a time: 8 threads a row
 constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 #define NEG_INF __int_as_float(0xff800000)
-static_assert(D_QK % D == 0 && D_V % D == 0 && D_V <= D_QK, "whole panels; V is a part of K");
-static_assert(KEYS % 16 == 0 && B_C <= D, "whole products of S");
-static_assert(COLUMNS % 16 == 0 && (COLUMNS & (COLUMNS - 1)) == 0, "whole products of O");
-static_assert(STEP % 8 == 0 && B_R % STEP == 0 && B_C % STEP == 0, "whole rounds of copies");
+static_assert(D_QK % D == 0 && D_V % D == 0, "D_QK and D_V must be multiples of 64");
+static_assert(D_V <= D_QK, "D_V must be at most D_QK: V is a part of K");
+static_assert(KEYS % 16 == 0, "B_R * B_C must be a multiple of 256 * WARPS");
+static_assert(B_C <= D, "B_C must be at most 64");
+static_assert(COLUMNS % 16 == 0 && (COLUMNS & (COLUMNS - 1)) == 0,
+              "D_V / WARPS must be a power of two, and at least 16");
+static_assert(STEP % 8 == 0, "WARPS must be even");
+static_assert(B_R % STEP == 0 && B_C % STEP == 0, "B_R and B_C must be multiples of 4 * WARPS");
 
 typedef scalar_t LatentTile[PANELS][B_C * D];
 

@@ -8,7 +8,7 @@
 #include "async_copy.cuh"
 #include "tensor_core.cuh"
 
-static_assert(D == 64 || D == 128, "a row must be 8 or 16 chunks");
+static_assert(D == 64 || D == 128, "D must be 64 or 128");
 
 // Index of the first element of a chunk.
 __device__ inline int swizzled(int row, int chunk) { return row * D + (chunk ^ row % 8) * 8; }
@@ -28,7 +28,8 @@ template <int ROWS, bool RAGGED = true>
 __device__ inline void load_tile_async(scalar_t* tile, const scalar_t* matrix,
                                        int rows_left = ROWS, int pitch = D) {
     constexpr int STEP = THREADS / (D / 8);   // the block copies so many rows at a time
-    static_assert((STEP & (STEP - 1)) == 0 && ROWS % STEP == 0, "a thread's rows: r XOR row % 8");
+    static_assert((STEP & (STEP - 1)) == 0, "WARPS must be a power of two");
+    static_assert(ROWS % STEP == 0, "a tile's rows must be a multiple of 256 * WARPS / D");
     const int row = threadIdx.x / (D / 8), chunk = threadIdx.x % (D / 8);
     const int place = swizzled(row, chunk);
     matrix += row * pitch + chunk * 8;

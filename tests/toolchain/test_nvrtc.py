@@ -1,13 +1,14 @@
 """The compile gate: every kernel of the course, for every architecture and option set of its header, without a GPU."""
 
 import itertools
+import re
 
 import pytest
 
 from course_utils.launches.broken import BROKEN
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.errors import CompileError
-from course_utils.toolchain.source import KernelSource, compile_options, kernel_names, read_kernel
+from course_utils.toolchain.source import KERNELS, KernelSource, compile_options, kernel_names, read_kernel
 
 CHAPTERS = {"00_start_here", "01_attention_basics", "02_flash_attention_minimal"}
 FILES = kernel_names()
@@ -47,6 +48,46 @@ def test_kernel_compiles(file, arch, options):
     compiled = nvrtc.compile_kernel(read_kernel(file), arch, options)
     assert compiled.resources, "no __global__ function in this file"
     assert len(compiled.cubin) > 0
+
+
+@pytest.mark.parametrize(
+    ("file", "wrong", "says"),
+    [
+        ("02_flash_attention_minimal/forward", "-DTX=12 -DD=96 -DB_C=48", "TX must be 4, 8 or 16 and divide D/4"),
+        ("02_flash_attention_minimal/backward", "-DD=40", "D must be a multiple of 4 * TX"),
+        ("03_flash_attention_v2/forward", "-DB_R=48", "B_R, or BLOCK, must be a multiple of 16 * WARPS"),
+        ("03_flash_attention_v2/forward", "-DD=96", "D must be 64 or 128"),
+        ("03_flash_attention_v2/forward", "-DWARPS=3 -DB_R=96", "WARPS must be a power of two"),
+        ("03_flash_attention_v2/backward", "-DKEYS=40", "KEYS must be a multiple of 16"),
+        ("03_flash_attention_v2/step1_cuda_cores", "-DB_R=48", "B_R must divide 32 * WARPS"),
+        ("03_flash_attention_v2/step2_tensor_cores", "-DB_R=16", "B_R must be a multiple of 32"),
+        ("03_flash_attention_v2/step3_swizzle", "-DB_C=72", "16 * THREADS / B_R must divide B_C"),
+        ("03_flash_attention_v2/step5_registers", "-DB_C=72", "16 * WARPS must divide B_R, and 16 B_C"),
+        ("04_sparse_patterns/block_sparse", "-DBLOCK=96", "BLOCK must be 64 or 128"),
+        ("04_sparse_patterns/block_sparse_backward", "-DBLOCK=96", "BLOCK must be a multiple of B_C"),
+        ("05_deepseek_sparse/lightning_indexer", "-DWARPS=3", "WARPS must be 4 or 8"),
+        ("05_deepseek_sparse/radix_topk", "-DTHREADS=96", "multiple of 32 that divides 2048"),
+        ("05_deepseek_sparse/mla_reprojected", "-DTHREADS=96", "at least D_V"),
+        ("05_deepseek_sparse/sparse_mla", "-DWARPS=6", "16 * WARPS must be a multiple of B_R"),
+        ("05_deepseek_sparse/sparse_mla", "-DB_C=48", "multiples of 4 * WARPS"),
+    ],
+)
+def test_a_tile_that_a_kernel_cannot_have_is_an_error_that_names_the_option(file, wrong, says):
+    code = read_kernel(f"{file}.cu")
+    changed = dict(option.split("=") for option in wrong.split())
+    options = (
+        f"{name}={changed.pop(name, value)}" for name, _, value in (o.partition("=") for o in option_sets(code.name)[0])
+    )
+    with pytest.raises(CompileError, match=re.escape(says)):
+        nvrtc.compile_kernel(code, options=tuple(options))
+    assert not changed, f"{file}.cu has no such option"
+
+
+def test_what_a_kernel_asserts_reads_well_wherever_it_is_printed():
+    """NVRTC prints a character beyond ASCII as its bytes."""
+    for path in KERNELS.rglob("*.cu*"):
+        for sentence in re.findall(r'static_assert\([^;]*"(.*)"\);', path.read_text(encoding="utf-8")):
+            assert sentence.isascii(), path
 
 
 SAXPY = """

@@ -106,6 +106,10 @@ static const char* what_it_waits_for(const Fiber* f) {
     return f->state == State::in_collective ? f->collective->name : "__syncthreads()";
 }
 
+static bool waits_with(const Fiber& f, const Fiber& g) {
+    return f.state == g.state && f.waits_at.line == g.waits_at.line;
+}
+
 // Calls `tell(first thread, number of threads)` for each place where live threads wait.
 template <class Tell> static void for_each_group(const Block& b, Tell tell) {
     for (unsigned i = 0; i < b.size; i++) {
@@ -115,12 +119,19 @@ template <class Tell> static void for_each_group(const Block& b, Tell tell) {
         bool told = false;
         for (unsigned j = 0; j < b.size; j++) {
             const Fiber& g = b.fibers[j];
-            if (g.state != f.state || g.waits_at.line != f.waits_at.line) continue;
+            if (!waits_with(g, f)) continue;
             told |= j < i;
             together++;
         }
         if (!told) tell(f, together);
     }
+}
+
+// The first live thread that waits at another place than `f`; null if there is none.
+static const Fiber* waits_elsewhere(const Block& b, const Fiber& f) {
+    for (unsigned i = 0; i < b.size; i++)
+        if (b.fibers[i].state != State::done && !waits_with(b.fibers[i], f)) return &b.fibers[i];
+    return nullptr;
 }
 
 [[noreturn]] static void fail_deadlock() {
@@ -136,7 +147,7 @@ template <class Tell> static void for_each_group(const Block& b, Tell tell) {
     });
     if (sanitizing()) {
         for_each_group(b, [&](const Fiber& f, unsigned together) {
-            find(&f, f.waits_at, nullptr, "deadlock: %u thread%s wait here in %s; no thread of the block can go on: %s", together,
+            find(&f, f.waits_at, waits_elsewhere(b, f), "deadlock: %u thread%s wait here in %s; no thread of the block can go on: %s", together,
                  together == 1 ? "" : "s", what_it_waits_for(&f), text);
         });
     }
