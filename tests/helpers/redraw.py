@@ -1,12 +1,15 @@
-"""How long a widget takes to draw a change."""
+"""How a widget is drawn: which of its still pictures make test draws, and how long a change takes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+OTHER_PICTURES = pytest.mark.exhaustive("a still picture takes half a second: make test draws one of each kind")
 FRAME_MS = 16  # of a screen with 60 pictures a second
 _MEDIANS = """([change, frame]) => {
     const apply = eval(change), medians = [];

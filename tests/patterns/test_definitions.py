@@ -16,7 +16,7 @@ def loop(L_q, L_k, sees):
 
 
 def power_of_two(i, j):
-    return i == j or i - j in [2**n for n in range(20)]
+    return i == j or i - j in {2**n for n in range(20)}
 
 
 def strided(stride):
@@ -34,7 +34,7 @@ def fixed(stride, columns):
 
 
 def dilated(window, dilation):
-    return lambda i, j: j in [i - n * dilation for n in range(window)]
+    return lambda i, j: j in range(i, i - window * dilation, -dilation)
 
 
 def streaming(sinks, window):

@@ -170,15 +170,13 @@ def test_two_notebooks_at_once_lose_nothing(data_home):
         cells = [
             "from course_utils import progress",
             f"for n in range(40): progress.record_answer(f'{name}/{{n % 20}}', True, n, 0)",
-            "progress.finish('01_attention_basics')",
+            "progress.record_finished('01_attention_basics')",
         ]
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         NotebookClient(notebook, kernel_name="python3", timeout=120).execute()
-        return notebook.cells[-1].outputs[0].data
 
     with ThreadPoolExecutor(2) as pool:
-        shown = list(pool.map(run, ("here", "there")))
-    assert all("Chapter 01" in data["text/plain"] and "<table" in data["text/html"] for data in shown)
+        list(pool.map(run, ("here", "there")))
     kept = overview()
     assert [one.attempts for one in kept.questions] == [2] * 40
     assert kept.chapters[0].times == 2

@@ -1,6 +1,7 @@
 """Every question of every chapter, for many seeds: it can be answered, in one way, and each wrong way is explained."""
 
 import ast
+import functools
 import inspect
 import json
 import math
@@ -54,6 +55,7 @@ def drawn():
     return draw
 
 
+@functools.cache
 def headings(slug):
     """The headings of the chapter's notebook."""
     notebook = nbformat.read(ROOT / "notebooks" / f"{slug}.ipynb", as_version=4)

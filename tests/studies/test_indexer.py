@@ -111,6 +111,7 @@ def test_the_facts_that_agree_are_enough_but_the_oracle_does_not_single_them_out
     assert study.accuracy_with(trained, agreeing) > 0.98 > study.accuracy(trained, WITNESSES // 2, "oracle") + 0.2
 
 
+@pytest.mark.exhaustive("make test runs chapter 05, which trains in both ways and shows what came out")
 def test_sparse_training_helps_after_a_short_warm_up_and_is_slow_without_one(trained):
     found = {}
     for steps in (0, 20):

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from course_utils import costs, reference
 from course_utils.widgets import dsa_explorer, dsa_state, example_scores
 from course_utils.widgets.frame import pack
+from tests.helpers.redraw import OTHER_PICTURES
 
 LOGITS, WEIGHTS = example_scores()
 
@@ -97,7 +98,7 @@ def test_any_floating_tensors_are_taken():
     assert dsa_explorer(*example_scores(256)).meta["top_k"] == 32
 
 
-@pytest.mark.parametrize("scores", [example_scores(256), drawn(10)[:2]])
+@pytest.mark.parametrize("scores", [example_scores(256), pytest.param(drawn(10)[:2], marks=OTHER_PICTURES)])
 def test_every_query_has_a_small_still_picture(scores):
     widget = dsa_explorer(*scores)
     assert all(isinstance(widget.static_figure(query), Figure) for query in (0, widget.meta["queries"] - 1))

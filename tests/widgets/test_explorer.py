@@ -23,7 +23,7 @@ from course_utils.widgets.explorer import (
     settings_of,
     tiles_of,
 )
-from tests.helpers.redraw import assert_redrawn_within_a_frame
+from tests.helpers.redraw import OTHER_PICTURES, assert_redrawn_within_a_frame
 
 RATES = {"flops_per_second": 3e14, "bytes_per_second": 4e12, "heads": 16, "label": "some GPU, some day"}
 START = {kind: {name: start for name, (*_, start) in sliders.items()} for kind, sliders in SLIDERS.items()}
@@ -110,7 +110,7 @@ def test_other_patterns_are_sent_as_they_are(make):
     assert isinstance(widget.static_figure(), Figure)
 
 
-@pytest.mark.parametrize("kind", ["bigbird", "power_of_two"])
+@pytest.mark.parametrize("kind", ["bigbird", pytest.param("power_of_two", marks=OTHER_PICTURES)])
 def test_a_saved_notebook_holds_a_small_picture(kind):
     bundle, _ = mask_explorer(make_pattern(kind, START[kind], 1024), 1024)._repr_mimebundle_()
     assert bundle["image/png"].startswith(b"\x89PNG") and len(bundle["image/png"]) <= 60_000

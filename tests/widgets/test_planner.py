@@ -10,6 +10,7 @@ from course_utils import planner as planning
 from course_utils.planner import devices
 from course_utils.widgets import planner
 from course_utils.widgets.planner import CHOICES, LENGTHS, SETTINGS, THIS, described, planned
+from tests.helpers.redraw import OTHER_PICTURES
 
 # ---- the Python half
 
@@ -65,7 +66,10 @@ def test_a_device_of_ones_own_is_offered_and_taken():
     assert widget.meta["shown"]["plans"][0]["device"] == "H200"
 
 
-@pytest.mark.parametrize("settings", [{"window": 32768}, {"device": "T4", "batch": 128, "is_causal": False}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"window": 32768}, pytest.param({"device": "T4", "batch": 128, "is_causal": False}, marks=OTHER_PICTURES)],
+)
 def test_every_length_has_a_still_picture(settings):
     widget = planner(**settings)
     for step in (0, 6, 11):
