@@ -22,6 +22,8 @@ NBVAL = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120"]
 TEST_SECONDS, WHOLE_SECONDS = 900, 3600
 STAMP = ".venv/.installed"  # of the Makefile
 A_PART_FAILED = r"make\[\d+\]: \*\*\* "
+# Looks for the text that each row changes, and so would fail on every planted row without seeing the mistake.
+SEES_EVERY_ROW = "tests/mutants/test_mutants.py::test_a_mistake_can_be_planted"
 LEFT_BY_RUNS = shutil.ignore_patterns("build", ".ipynb_checkpoints", "kernel-ipc-*", "*.pyc.*")
 OF_ANOTHER_PYTEST = ("PYTEST_ADDOPTS", "PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT")
 
@@ -145,7 +147,7 @@ class Runner:
             "XDG_DATA_HOME": str(tree / "build" / "test-data"),  # nobody's progress
             "OMP_NUM_THREADS": "1",
         }
-        environment |= {"PYTEST_ADDOPTS": "-x"} if until else {}
+        environment |= {"PYTEST_ADDOPTS": f"-x --deselect {SEES_EVERY_ROW}"} if until else {}
         with self._lock:
             if self._stopped:
                 raise KeyboardInterrupt

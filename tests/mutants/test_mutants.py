@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.runner import BROKEN, KILLED, SURVIVED, Runner
+from tests.mutants.runner import BROKEN, KILLED, SEES_EVERY_ROW, SURVIVED, Runner
 from tests.mutants.table import ROOT, Mutant, plant, read_table
 
 TABLE = read_table()
@@ -40,6 +40,11 @@ def test_each_kind_has_enough_rows():
 def test_a_mistake_can_be_planted(row):
     """Its text occurs once in its file."""
     assert plant(row, (ROOT / row.file).read_text(encoding="utf-8"))
+
+
+def test_the_whole_of_make_test_is_judged_without_the_test_above():
+    file, _, name = SEES_EVERY_ROW.partition("::")
+    assert ROOT / file == Path(__file__).resolve() and name == test_a_mistake_can_be_planted.__name__
 
 
 @functools.cache
