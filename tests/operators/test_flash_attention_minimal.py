@@ -1,6 +1,7 @@
 """flash_attention_minimal and its kernels: right on every case, seen to be wrong when broken, clear when misused."""
 
 import dataclasses
+import secrets
 
 import pytest
 import torch
@@ -34,7 +35,8 @@ def test_output_lse_and_gradients_are_correct_on_every_case(device):
     strict=False,
 )
 def test_all_combinations_on_a_gpu():
-    checks.check_attention(flash_attention_minimal, device="cuda", full=True, gradients=True)
+    seed = secrets.randbelow(2**31)
+    checks.check_attention(flash_attention_minimal, device="cuda", full=True, gradients=True, seed=seed)
 
 
 @pytest.mark.parametrize("head_dim", [1, 5, 40, 59, 111])
