@@ -5,6 +5,7 @@ import importlib.util
 import os
 import random
 import shutil
+import signal
 
 import pytest
 
@@ -68,6 +69,14 @@ def pytest_runtest_setup(item):
     if item.get_closest_marker("browser") and (reason := why_no_browser()):
         # CI promises a browser: there, a missing one must not pass as a skip.
         pytest.fail(reason) if os.environ.get("CI") == "true" else pytest.skip(reason)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interrupts_arrive():
+    """Tests interrupt themselves and others. A shell starts what is to run in the background with SIGINT ignored, and
+    so would be all that it starts."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
