@@ -412,3 +412,31 @@ def test_inputs_depend_on_the_seed_alone():
 def test_unknown_kind_is_refused():
     with pytest.raises(ValueError, match=r"case\.kind is 'zeros'"):
         checks.make_inputs(checks.AttentionCase(1, 1, 1, 1, 1, 32, False, "zeros"), seed=0)
+
+
+# ---------------------------------------------------------------------------------------------- torch's own runs
+
+
+def test_torch_is_also_run_with_sums_in_a_loop():
+    left, right = torch.randn(2, 3, 40), torch.randn(2, 40, 5)
+    with checks._SumsInALoop():
+        product, row_sums = left @ right, left.sum(dim=-1, keepdim=True)
+    expected, expected_sums = torch.zeros(2, 3, 5), torch.zeros(2, 3, 1)
+    for n in range(40):
+        expected = torch.addcmul(expected, left[..., n : n + 1], right[..., n : n + 1, :])
+        expected_sums = expected_sums + left[..., n : n + 1]
+    torch.testing.assert_close((product, row_sums), (expected, expected_sums), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("error", "runs"), [(0.0, 1), (3e-5, 16), (1e-3, 8), (math.nan, 8)])
+def test_no_sums_in_a_loop_are_asked_for_where_none_could_explain_the_error(error, runs):
+    asked = []
+    expected = torch.ones(4, dtype=torch.float64)
+
+    def same_dtype():
+        for n in range(2 * checks.TORCH_RUNS):
+            asked.append(n)
+            yield torch.ones(4)
+
+    report = checks.error_report(torch.full((4,), 1 + error), expected, same_dtype())
+    assert (report.passed, len(asked)) == (error == 0, runs)
