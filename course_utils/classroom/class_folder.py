@@ -1,25 +1,30 @@
 """The folder of a class: who is in it, what is due when, and what was handed in.
 
-    students.csv                   the roster, with nbgrader's columns: id, first_name, last_name, email
-    assignments.csv                optional: assignment, due (a chapter's slug; "2026-11-30 18:00 UTC", or empty)
+    students.csv                   the roster, with nbgrader's columns: id, first_name, last_name, email; and, where
+                                   Canvas is to know them, canvas_id and section
+    assignments.csv                optional: assignment (a chapter or an exercise), due ("2026-11-30 18:00 UTC", or
+                                   empty), and what late work costs: late_percent_per_day, late_percent_most
     submitted/STUDENT/NN_slug/     name.cu and name.ipynb of each exercise, and nbgrader's timestamp.txt
 
 What a teacher wrote is checked, and a mistake in it stops the run with its line. What a student handed in never does.
+Tables may have commas, semicolons or tabs between their values.
 """
 
 from __future__ import annotations
 
 import csv
+import difflib
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-from course_utils.grading.catalog import EXERCISE_IDS, exercise
+from course_utils.grading.catalog import EXERCISE_IDS, exercise, exercise_ids, unlisted
 from course_utils.grading.result import Diagnosis
 from course_utils.grading.submission import Submission, read_submission
 
@@ -49,15 +54,36 @@ class Student:
     last_name: str = ""
     email: str = ""
     enrolled: bool = True
+    canvas_id: str = ""
+    section: str = ""
+
+    @property
+    def name(self) -> str:
+        """First and last name, or the id where there is none."""
+        return f"{self.first_name} {self.last_name}".strip() or self.id
+
+
+@dataclass(frozen=True)
+class LateRule:
+    """What late work costs: so many percent of its points for each day begun, and at most `most` percent."""
+
+    per_day: float
+    most: float = 100.0
+
+    def penalty(self, points: float, late_seconds: float) -> float:
+        """Points to take off, to a hundredth."""
+        days = math.ceil(late_seconds / 86_400)
+        return round(max(0.0, points) * min(self.most, self.per_day * days) / 100, 2)
 
 
 @dataclass(frozen=True)
 class ClassFolder:
     """What the folder of a class says, without the hand-ins themselves.
 
-    students: sorted by id, those who are not enrolled too. due: by chapter; None where no time is set.
+    students: sorted by id, those who are not enrolled too. due: by exercise; None where no time is set.
     released: ids of the exercises that every student has a row for: those of assignments.csv if there is one, else of
-    the chapters in which anybody handed in anything. remarks: what the teacher should look at.
+    the chapters in which anybody handed in anything. remarks: what the teacher should look at. late: what late work
+    costs, by exercise. delimiter: what stands between the values of the roster, and so of the tables of grades.
     """
 
     path: Path
@@ -65,6 +91,17 @@ class ClassFolder:
     due: Mapping[str, datetime | None]
     released: tuple[str, ...]
     remarks: tuple[str, ...]
+    late: Mapping[str, LateRule] = field(default_factory=dict)
+    delimiter: str = ","
+
+    def due_of_chapter(self, chapter: str) -> datetime | None:
+        """The last of its exercises' due times."""
+        times = [self.due.get(exercise_id) for exercise_id in exercise_ids(chapter)]
+        return max((time for time in times if time is not None), default=None)
+
+    def several_due(self, chapter: str) -> bool:
+        """Whether its exercises are due at different times."""
+        return len({self.due.get(exercise_id) for exercise_id in exercise_ids(chapter)}) > 1
 
     def hand_in(self, student: str, exercise_id: str) -> Submission:
         """What the student handed in; missing or refused files are part of it. A link to a folder is refused."""
@@ -73,10 +110,19 @@ class ClassFolder:
         for level in (folder, chapter):
             if os.path.islink(level):
                 return _without_files(exercise_id, "unreadable", f"{level.name} is a symbolic link: hand in the folder")
+        if os.path.isfile(chapter):
+            words = f"{chapter.name} is a file: hand in a folder of that name, with the exercise's files in it"
+            return _without_files(exercise_id, "unreadable", words)
         submission = read_submission(chapter, exercise_id)
         if submission.status == "missing" and _is_empty(chapter):
             return _without_files(exercise_id, "empty", f"the folder {chapter.name} is empty")
         return submission
+
+    def hand_ins(self) -> list[tuple[str, str]]:
+        """Student and chapter of each, whatever it is: a folder, a link, a file in the place of a folder."""
+        folder = self.path / "submitted"
+        there_are = [(student.id, chapter) for student in self.students for chapter in CHAPTERS]
+        return [place for place in there_are if os.path.lexists(folder.joinpath(*place))]
 
     def submitted_at(self, student: str, chapter: str) -> datetime | None:
         """The time in timestamp.txt, in UTC; None where there is none. Raises ValueError if it cannot be read."""
@@ -99,8 +145,8 @@ def read_class(folder: str | os.PathLike[str]) -> ClassFolder:
     submitted = path / "submitted"
     if not submitted.is_dir():
         raise ClassroomError(f"{path} is not the folder of a class: there is no {submitted}/STUDENT/NN_slug/")
-    roster = _roster(path / "students.csv")
-    due = _due(path / "assignments.csv")
+    roster, delimiter = _roster(path / "students.csv")
+    due, late = _due(path / "assignments.csv")
     try:
         handed_in, chapters, remarks = _look_through(submitted)
     except OSError as error:
@@ -109,13 +155,17 @@ def read_class(folder: str | os.PathLike[str]) -> ClassFolder:
     if strangers:
         remarks.append(f"not in students.csv, graded all the same: {', '.join(strangers)}")
     students = [*roster.values(), *(Student(name, enrolled=False) for name in strangers)]
-    listed = due if due is not None else chapters
+    chosen = [one for one in EXERCISE_IDS if (one in due if due is not None else one.split("/")[0] in chapters)]
+    for name in unlisted():
+        remarks.append(f"{name} is not among the EXERCISE_IDS of course_utils/grading/catalog.py: it is not graded")
     return ClassFolder(
         path,
         tuple(sorted(students, key=lambda student: student.id)),
         due or {},
-        tuple(exercise_id for exercise_id in EXERCISE_IDS if exercise_id.split("/")[0] in listed),
+        tuple(chosen),
         tuple(remarks),
+        late,
+        delimiter,
     )
 
 
@@ -163,45 +213,82 @@ def _look_through(submitted: Path) -> tuple[set[str], set[str], list[str]]:
             remarks.append(f"submitted/{name} cannot be read: {error.strerror}")
             continue
         chapters |= there_are & set(CHAPTERS)
-        remarks += [f"submitted/{name}/{entry!r} is no chapter" for entry in sorted(there_are - set(CHAPTERS))]
+        remarks += [_no_chapter(name, entry) for entry in sorted(there_are - set(CHAPTERS))]
     return students, chapters, remarks
 
 
-def _roster(path: Path) -> dict[str, Student]:
+def _no_chapter(student: str, entry: str) -> str:
+    close = difflib.get_close_matches(entry, CHAPTERS, 1, 0.8)
+    hint = f": is it {close[0]}? Then name it so" if close else ""
+    if entry.endswith((".cu", ".ipynb")):
+        hint = ": a file belongs into the folder of its chapter"
+    return f"submitted/{student}/{entry!r} is no chapter{hint}"
+
+
+def _roster(path: Path) -> tuple[dict[str, Student], str]:
     students: dict[str, Student] = {}
-    for line, row in _rows(path, "id", "id,first_name,last_name,email"):
+    rows, delimiter = _rows(path, "id", "id,first_name,last_name,email")
+    for line, row in rows:
         reason = _bad_id(row["id"])
         if reason:
             raise ClassroomError(f"{path}, line {line}: the id {row['id']!r} cannot be a folder's name: {reason}")
         if row["id"] in students:
             raise ClassroomError(f"{path}, line {line}: the id {row['id']!r} is there twice")
-        names = ("first_name", "last_name", "email")
-        students[row["id"]] = Student(row["id"], *(row.get(name) or "" for name in names))
-    return students
+        names = ("first_name", "last_name", "email", "canvas_id", "section")
+        students[row["id"]] = Student(row["id"], **{name: row[name] for name in names if name in row})
+    return students, delimiter
 
 
-def _due(path: Path) -> dict[str, datetime | None] | None:
-    """Due times by chapter; None if there is no such file."""
+def _due(path: Path) -> tuple[dict[str, datetime | None] | None, dict[str, LateRule]]:
+    """Due times by exercise, None if there is no such file; and what late work costs.
+
+    A line for a chapter is one for each of its exercises; a line for an exercise goes before it.
+    """
     if not path.exists():
-        return None
+        return None, {}
     due: dict[str, datetime | None] = {}
-    for line, row in _rows(path, "assignment", "assignment,due"):
-        chapter = row["assignment"]
-        if chapter not in CHAPTERS:
-            raise ClassroomError(f"{path}, line {line}: {chapter!r} is no assignment; there are: {', '.join(CHAPTERS)}")
+    late: dict[str, LateRule] = {}
+    rows, _ = _rows(path, "assignment", "assignment,due")
+    for line, row in sorted(rows, key=lambda numbered: numbered[1]["assignment"] not in CHAPTERS):
+        assignment, where = row["assignment"], f"{path}, line {line}"
+        mine = [one for one in EXERCISE_IDS if assignment in (one, *one.split("/"))]
+        if not mine:
+            there_are = ", ".join((*CHAPTERS, *EXERCISE_IDS))
+            raise ClassroomError(f"{where}: {assignment!r} is no assignment; there are: {there_are}")
         try:
-            due[chapter] = parse_time(row["due"]) if row.get("due") else None
+            time = parse_time(row["due"]) if row.get("due") else None
         except ValueError as error:
             like = "write it like 2026-11-30 18:00 UTC"
-            raise ClassroomError(f"{path}, line {line}: the due time {row['due']!r}: {error}; {like}") from None
-    return due
+            raise ClassroomError(f"{where}: the due time {row['due']!r}: {error}; {like}") from None
+        due |= dict.fromkeys(mine, time)
+        rule = _late_rule(row, where)
+        late |= dict.fromkeys(mine, rule) if rule else {}
+    return due, late
 
 
-def _rows(path: Path, needed: str, columns: str) -> list[tuple[int, dict[str, str]]]:
-    """The lines of a table of the teacher's with their numbers, values stripped."""
+def _late_rule(row: Mapping[str, str], where: str) -> LateRule | None:
+    """What a line says that late work costs; None where it says nothing. Raises ClassroomError."""
+    percent = []
+    for name in ("late_percent_per_day", "late_percent_most"):
+        text = row.get(name, "")
+        try:
+            percent.append(float(text.removesuffix("%").replace(",", ".")) if text else None)
+        except ValueError:
+            percent.append(math.nan)
+        if percent[-1] is not None and not 0 <= percent[-1] <= 100:
+            raise ClassroomError(f"{where}: {name} takes a number from 0 to 100, got {text!r}")
+    per_day, most = percent
+    return None if per_day is None else LateRule(per_day, 100.0 if most is None else most)
+
+
+def _rows(path: Path, needed: str, columns: str) -> tuple[list[tuple[int, dict[str, str]]], str]:
+    """The lines of a table of the teacher's with their numbers, values stripped; and what stands between values."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
+            first = file.readline()
+            delimiter = max(",;\t", key=first.count)
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=delimiter)
             if needed not in (reader.fieldnames or ()):
                 raise ClassroomError(f"{path} has no column {needed!r}: its first line must be {columns}")
             rows = []
@@ -209,7 +296,7 @@ def _rows(path: Path, needed: str, columns: str) -> list[tuple[int, dict[str, st
                 if None in row or None in row.values():
                     raise ClassroomError(f"{path}, line {reader.line_num}: more or fewer values than columns")
                 rows.append((reader.line_num, {name: value.strip() for name, value in row.items()}))
-            return rows
+            return rows, delimiter
     except UnicodeDecodeError:
         raise ClassroomError(f"{path} is not text in UTF-8: save it as CSV UTF-8") from None
     except (OSError, csv.Error) as error:

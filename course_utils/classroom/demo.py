@@ -1,7 +1,8 @@
 """A class of fictional students, to try the classroom commands on. A seed decides what they hand in.
 
 Most hand in a solution, a wrong kernel or the skeleton. The others are what a teacher meets: nothing, an empty folder,
-bad JSON, a file that is not text, a link to a neighbour's file, a late hand-in, somebody who is not on the roster.
+bad JSON, a file that is not text or under a browser's name, another exercise's, a link to a neighbour's file, a late
+hand-in, somebody who is not on the roster.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from pathlib import Path
 
 from course_utils.classroom.class_folder import ClassroomError, writing
 from course_utils.classroom.results_store import write_atomically
+from course_utils.grading.catalog import EXERCISE_IDS, exercise_ids
 from course_utils.grading.examples import Example, examples_of
-from course_utils.grading.release import CUDA, PYTHON, ROOT, SOLUTIONS
+from course_utils.grading.release import CUDA, PYTHON, ROOT, SOLUTIONS, release
 from course_utils.grading.submission import LARGEST_KERNEL, LARGEST_NOTEBOOK
 
 CHAPTER = "02_flash_attention_minimal"
-DUE = datetime(2026, 11, 30, 18, tzinfo=UTC)
+DUE = datetime(2025, 11, 28, 18, tzinfo=UTC)
 WEIGHTS = {"solution": 3.0, "right": 1.0, "wrong": 5.0, "skeleton": 1.0}
 """How often a kind of submission is drawn."""
 ODD = 0.1
@@ -80,7 +82,9 @@ def make_class(
     names = [(draw.choice(FIRST_NAMES), draw.choice(LAST_NAMES)) for _ in ids]
     roster = [(student, *name, f"{student}@example.org") for student, name in zip(ids, names, strict=True)]
     _write_table(folder / "students.csv", [("id", "first_name", "last_name", "email"), *roster])
-    due = [(chapter, f"{DUE:%Y-%m-%d %H:%M} UTC") for chapter in chapters]
+    whole = [chapter for chapter in chapters if {*exercise_ids(chapter)} <= examples.keys()]
+    parts = [exercise_id for exercise_id in examples if exercise_id.split("/")[0] not in whole]
+    due = [(assignment, f"{DUE:%Y-%m-%d %H:%M} UTC") for assignment in (*whole, *parts)]
     _write_table(folder / "assignments.csv", [("assignment", "due"), *due])
     _write_table(folder / "demo.csv", key)
     write_atomically(folder / "run.json", json.dumps({"seed": seed}) + "\n")
@@ -88,8 +92,6 @@ def make_class(
 
 def _examples(exercises: Sequence[str] | None, solutions: Path, submissions: Path) -> dict[str, list[Example]]:
     """What can be drawn, by exercise."""
-    from course_utils.grading.catalog import EXERCISE_IDS
-
     wanted = [exercise_id for exercise_id in EXERCISE_IDS if exercise_id.startswith(CHAPTER)]
     try:
         return {exercise_id: examples_of(exercise_id, submissions, solutions) for exercise_id in exercises or wanted}
@@ -172,6 +174,28 @@ def _link(place: Path, name: str) -> None:
     os.symlink(Path("..") / ".." / "visitor" / place.name / kernel.name, kernel)
 
 
+def _browsers_name(place: Path, name: str) -> None:
+    kernel = place / f"{name}.cu"
+    if kernel.exists():
+        kernel.rename(place / f"{name} (1).cu")
+
+
+def _other_name(place: Path, name: str) -> None:
+    notebook = place / f"{name}.ipynb"
+    if notebook.exists():
+        notebook.rename(place / "final_version.ipynb")
+
+
+def _no_cells(place: Path, name: str) -> None:
+    (place / f"{name}.ipynb").write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}\n')
+
+
+def _other_exercise(place: Path, name: str) -> None:
+    other = "mini_flash" if name != "mini_flash" else "online_softmax"
+    for suffix in (".cu", ".ipynb"):
+        (place / f"{name}{suffix}").write_bytes(release(SOLUTIONS / CHAPTER / f"{other}{suffix}"))
+
+
 ODD_FILES: dict[str, Callable[[Path, str], None]] = {
     "bad JSON": _bad_json,
     "empty folder": _empty_folder,
@@ -181,6 +205,10 @@ ODD_FILES: dict[str, Callable[[Path, str], None]] = {
     "kernel is no text": _no_text,
     "too large": _too_large,
     "kernel is a folder": _folder_for_kernel,
+    "a browser's name": _browsers_name,
+    "another name": _other_name,
+    "no cells": _no_cells,
+    "another exercise": _other_exercise,
 }
 
 

@@ -1,27 +1,32 @@
-"""The tables of a class: grades.csv, a row per student and exercise, and grades_by_student.csv, for a gradebook.
+"""The tables of a class: grades.csv, a row per student and exercise; grades_by_student.csv, for people; and the same
+for Moodle and Canvas to import.
 
 Every student has a row for every exercise, with a status. Tables of equal grades are equal, byte for byte: they are
-sorted, and hold no times but those of hand-ins.
+sorted, and hold no times but those of hand-ins. What is not due yet, and not handed in, is no zero.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
 from pathlib import Path
 
-from course_utils.classroom.class_folder import Student
+from course_utils.classroom.by_hand import ByHand
+from course_utils.classroom.class_folder import LateRule, Student
 from course_utils.classroom.results_store import Record, write_atomically
 from course_utils.grading.catalog import exercise
 
-NOT_GRADED = "not graded"
+NOT_GRADED, NOT_DUE = "not graded", "not due yet"
 UNKNOWN = "unknown"
+BOM = "\ufeff"  # by which Excel knows that a table is in UTF-8
 COLUMNS = (
     "student_id", "last_name", "first_name", "assignment", "exercise", "points", "max_points", "status",
     "late_seconds", "diagnosis", "parts", "submitted_at", "in_roster",
+    "points_by_grader", "points_by_hand", "late_penalty", "notes",
 )  # fmt: skip
 
 
@@ -30,7 +35,8 @@ class Row:
     """One student and one exercise.
 
     record: its grade; None if it is not graded yet. submitted_at: in UTC; None if there is no time, "unknown" if it
-    cannot be read. due: None if no time is set.
+    cannot be read. due: None if no time is set. is_open: whether it may still be handed in. handed_in: whether anything
+    was. late_rule: what late work costs. by_hand: what the teacher changed.
     """
 
     student: Student
@@ -38,28 +44,61 @@ class Row:
     record: Record | None
     submitted_at: datetime | str | None = None
     due: datetime | None = None
+    is_open: bool = False
+    handed_in: bool = True
+    late_rule: LateRule | None = None
+    by_hand: ByHand = ByHand()
 
     @property
     def status(self) -> str:
+        missing = not self.handed_in if self.record is None else self.record.status == "missing"
+        if self.is_open and missing:
+            return NOT_DUE
         return NOT_GRADED if self.record is None else self.record.status
 
     @property
     def has_points(self) -> bool:
-        """Whether it is known how many. A missing submission has 0; one that is not graded has no points yet."""
-        return self.record is not None and self.record.result is not None
+        """Whether it is known how many. A missing submission has 0; one that is not graded or not due has none yet."""
+        return self.status != NOT_DUE and (self.points_by_grader is not None or self.by_hand.points is not None)
 
     @property
-    def points(self) -> int | None:
-        """None where it is not known how many."""
-        return self.record.result.earned if self.has_points else None
+    def points_by_grader(self) -> int | None:
+        """None where there are none."""
+        graded = self.record is not None and self.record.result is not None and self.status != NOT_DUE
+        return self.record.result.earned if graded else None
+
+    @property
+    def points(self) -> float | int | None:
+        """Those that count: by hand or of the grader, less what late work costs. None where that is not known."""
+        if not self.has_points:
+            return None
+        return short(self._before_penalty() - self.penalty)
+
+    @property
+    def penalty(self) -> float | int:
+        """What is taken off for late work: by the class's own rule if there is one, else by nbgrader's plugin."""
+        if not self.has_points:
+            return 0
+        if self.late_rule is None:
+            return short(min(self.by_hand.penalty, max(0.0, self._before_penalty())))
+        return short(self.late_rule.penalty(self._before_penalty(), self.late_seconds if self.is_late else 0))
+
+    def _before_penalty(self) -> float:
+        return (self.points_by_grader if self.by_hand.points is None else self.by_hand.points) + self.by_hand.extra
 
     @property
     def late_seconds(self) -> int | str:
-        """0 if it was in time, or if nothing was due or handed in; "unknown" for a hand-in without a time."""
-        if self.due is None or self.status == "missing":
+        """0 if it was in time, or if nothing was due or handed in; "unknown" for a hand-in without a time.
+
+        Without a time, it was in time if it was seen before the due date.
+        """
+        if self.due is None or self.status in ("missing", NOT_DUE):
             return 0
         if isinstance(self.submitted_at, datetime):
             return max(0, int((self.submitted_at - self.due).total_seconds()))
+        seen = self.record.seen if self.record is not None else ""
+        if self.is_open or (seen and datetime.fromisoformat(seen) <= self.due):
+            return 0
         return 0 if self.submitted_at is None and self.status == NOT_GRADED else UNKNOWN
 
     @property
@@ -69,6 +108,8 @@ class Row:
     @property
     def diagnosis(self) -> str:
         """The main one, and what is wrong with a file; or why there are no points."""
+        if self.status == NOT_DUE:
+            return ""
         if self.record is None:
             return "not graded by this run; grade it with --assignment " + self.exercise.split("/")[0]
         if self.record.result is None:
@@ -82,7 +123,8 @@ class Row:
         if self.status.startswith("partly "):
             task = exercise(self.exercise).name
             files = [part.diagnosis.name for part in self.record.result.parts if part.diagnosis is not None]
-            names += [name for name in files if name.startswith((f"{task}.cu ", f"{task}.ipynb "))]
+            of_a_file = re.compile(rf".{{0,40}}{re.escape(task)}.{{0,40}}\.(cu|ipynb)\b", re.IGNORECASE)
+            names += [name for name in files if of_a_file.match(name)]
         return "; ".join(dict.fromkeys(names))
 
     @property
@@ -91,18 +133,49 @@ class Row:
         there_are = self.record.result.parts if self.has_points else ()
         return "; ".join(f"{part.name} {part.earned}/{part.points}{' bonus' * part.bonus}" for part in there_are)
 
+    @property
+    def notes(self) -> str:
+        """What is to be known of its files and of points given by hand."""
+        notes = list(self.record.result.notes) if self.record is not None and self.record.result is not None else []
+        if self.by_hand.points is not None:
+            notes.append("points given by hand" + ", before it was graded again" * self.by_hand.review)
+        if self.by_hand.extra:
+            notes.append(f"{short(self.by_hand.extra)} points added by hand")
+        return "; ".join(notes)
 
-def write_tables(folder: Path, rows: Sequence[Row]) -> tuple[Path, Path]:
-    """Writes both tables, sorted by student and in the order of the course; returns their paths."""
-    tables = folder / "grades.csv", folder / "grades_by_student.csv"
-    write_atomically(tables[0], _text([COLUMNS, *(_values(row) for row in rows)]))
-    write_atomically(tables[1], _text(_by_student(rows)))
-    return tables
+
+def short(points: float) -> float | int:
+    """Without decimals that say nothing."""
+    rounded = round(points, 2)
+    return int(rounded) if rounded == int(rounded) else rounded
+
+
+def write_tables(folder: Path, rows: Sequence[Row], delimiter: str = ",") -> tuple[Path, ...]:
+    """Writes the tables, sorted by student and in the order of the course; returns their paths.
+
+    Those for people begin with a BOM and have the roster's delimiter, so that the spreadsheet that wrote it opens them.
+    """
+    tables = {
+        "grades.csv": BOM + _text([COLUMNS, *(_values(row) for row in rows)], delimiter),
+        "grades_by_student.csv": BOM + _text(_by_student(rows), delimiter),
+        "grades_moodle.csv": _text(_for_moodle(rows)),
+        "grades_canvas.csv": _text(_for_canvas(rows)),
+    }
+    for name, text in tables.items():
+        write_atomically(folder / name, text)
+    return tuple(folder / name for name in tables)
+
+
+def write_csv(path: Path, kind: type, records: Sequence[object], delimiter: str) -> None:
+    """A table of dataclasses of one kind, as the tables of grades are written."""
+    names = [one.name for one in fields(kind)]
+    lines = [[getattr(record, name) for name in names] for record in records]
+    write_atomically(path, BOM + _text([names, *lines], delimiter))
 
 
 def harmless(value: object) -> str:
     """A cell that a spreadsheet shows as text: no formula, no line break. Numbers stay."""
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return str(value)
     text = " ".join("".join(char if char.isprintable() else " " for char in str(value)).split())
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
@@ -123,31 +196,89 @@ def _values(row: Row) -> tuple[object, ...]:
         row.parts,
         f"{time:%Y-%m-%d %H:%M:%S} UTC" if isinstance(time, datetime) else time or "",
         "yes" if row.student.enrolled else "no",
+        "" if row.points_by_grader is None else row.points_by_grader,
+        "" if row.by_hand.points is None else short(row.by_hand.points),
+        row.penalty,
+        row.notes,
     )
+
+
+def by_student(rows: Iterable[Row]) -> list[list[Row]]:
+    """The rows of one student after the other."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.student.id, []).append(row)
+    return list(found.values())
 
 
 def _by_student(rows: Sequence[Row]) -> list[Sequence[object]]:
     """One line per student; remarks name what is odd.
 
-    Where the points of an exercise are not known, its cell says so in words, and there is no total.
+    Where the points of an exercise are not known, its cell says so in words, and there is no total. What may still be
+    handed in is not in the total, for nobody.
     """
     exercises = list(dict.fromkeys(row.exercise for row in rows))
-    most = sum(exercise(exercise_id).points for exercise_id in exercises)
     table: list[Sequence[object]] = [
         ("student_id", "last_name", "first_name", "email", *exercises, "total", "max_total", "remarks")
     ]
-    by_student: dict[str, list[Row]] = {}
-    for row in rows:
-        by_student.setdefault(row.student.id, []).append(row)
-    for mine in by_student.values():
+    for mine in by_student(rows):
         student = mine[0].student
         remarks = [] if student.enrolled else ["not in students.csv"]
         remarks += _remarks(mine)
         points = [row.status if row.points is None else row.points for row in mine]
-        total = sum(row.points or 0 for row in mine) if all(row.has_points for row in mine) else ""
         names = (student.id, student.last_name, student.first_name, student.email)
-        table.append((*names, *points, total, most, "; ".join(remarks)))
+        table.append((*names, *points, *_total(mine), "; ".join(remarks)))
     return table
+
+
+def _total(mine: Sequence[Row]) -> tuple[object, int]:
+    """Points of what is due, "" if they are not known of each; and the most there can be."""
+    due = [row for row in mine if not row.is_open]
+    total = short(sum(row.points for row in due)) if all(row.has_points for row in due) else ""
+    return total, sum(exercise(row.exercise).points for row in due)
+
+
+def _for_moodle(rows: Sequence[Row]) -> list[Sequence[object]]:
+    """What Moodle's "Grades › Import › CSV" takes: a student by ID number or email, a column of points and one of
+    feedback for each exercise. A cell without points is empty, which Moodle leaves as it is.
+    """
+    exercises = list(dict.fromkeys(row.exercise for row in rows))
+    heads = [head for one in exercises for head in (f"{one} (points)", f"{one} (feedback)")]
+    table: list[Sequence[object]] = [("ID number", "First name", "Last name", "Email address", *heads, "Total")]
+    for mine in by_student(rows):
+        student = mine[0].student
+        cells = [cell for row in mine for cell in (_points(row), _told(row))]
+        names = (student.id, student.first_name, student.last_name, student.email)
+        table.append((*names, *cells, _total(mine)[0]))
+    return table
+
+
+def _for_canvas(rows: Sequence[Row]) -> list[Sequence[object]]:
+    """What Canvas's "Grades › Import" takes: Canvas finds a student by ID (canvas_id of the roster) or by SIS User ID,
+    here the roster's id; the second line says how many points there are.
+    """
+    exercises = list(dict.fromkeys(row.exercise for row in rows))
+    heads = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
+    most = [exercise(one).points for one in exercises]
+    table: list[Sequence[object]] = [(*heads, *exercises), ("Points Possible", "", "", "", "", *most)]
+    for mine in by_student(rows):
+        student = mine[0].student
+        name = ", ".join(part for part in (student.last_name, student.first_name) if part) or student.id
+        place = (name, student.canvas_id, student.id, student.email, student.section)
+        table.append((*place, *(_points(row) for row in mine)))
+    return table
+
+
+def _points(row: Row) -> object:
+    return "" if row.points is None else row.points
+
+
+def _told(row: Row) -> str:
+    """Why points are lost, in one line."""
+    told = [row.diagnosis if row.has_points else row.status, row.notes]
+    if row.penalty:
+        told.append(f"late: {row.penalty} points taken off")
+    return "; ".join(words for words in told if words)
 
 
 def _remarks(rows: Sequence[Row]) -> list[str]:
@@ -162,14 +293,22 @@ def _remarks(rows: Sequence[Row]) -> list[str]:
             if row.status != "graded":
                 names.setdefault(row.status, []).append(row.exercise.split("/")[1])
         odd = [status if len(who) == len(mine) else f"{status} ({', '.join(who)})" for status, who in names.items()]
-        odd += ["late"] * any(row.is_late for row in mine)
+        odd += ["not in the total yet"] * any(row.is_open and row.status != NOT_DUE for row in mine)
+        taken_off = short(sum(row.penalty for row in mine))
+        odd += ["late" + f" ({taken_off} points taken off)" * bool(taken_off)] * any(row.is_late for row in mine)
         odd += ["time unknown"] * any(row.late_seconds == UNKNOWN for row in mine)
+        odd += [f"{row.exercise.split('/')[1]}: {row.notes}" for row in mine if row.notes]
         if odd:
             remarks.append(f"{chapter}: {', '.join(odd)}")
     return remarks
 
 
-def _text(table: Sequence[Sequence[object]]) -> str:
+def _text(table: Sequence[Sequence[object]], delimiter: str = ",") -> str:
+    """As CSV. Where semicolons stand between values, a spreadsheet writes half a point as 0,5."""
     file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows([harmless(value) for value in line] for line in table)
+    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    for line in table:
+        comma = delimiter == ";"
+        cells = [(harmless(value), isinstance(value, float) and comma) for value in line]
+        writer.writerow([text.replace(".", ",") if decimal else text for text, decimal in cells])
     return file.getvalue()

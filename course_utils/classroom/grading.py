@@ -12,10 +12,12 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -23,8 +25,9 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from course_utils.classroom.class_folder import ClassFolder, ClassroomError, read_class
-from course_utils.classroom.gradebook import NOT_GRADED, UNKNOWN, Row, write_tables
+from course_utils.classroom.by_hand import ByHand, read_by_hand
+from course_utils.classroom.class_folder import ClassFolder, ClassroomError, Student, parse_time, read_class
+from course_utils.classroom.gradebook import NOT_DUE, NOT_GRADED, UNKNOWN, Row, write_tables
 from course_utils.classroom.results_store import (
     GRADER_FAILED,
     Key,
@@ -59,21 +62,25 @@ class UnfitWorker(Exception):
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did. rows: those of grades.csv; graded: by this run; kept: had a grade already, the same content."""
+    """What a run did. rows: those of grades.csv; graded: by this run; kept: had a grade already, the same content.
+
+    why: how many were graded for which reason.
+    """
 
     rows: tuple[Row, ...]
     graded: int
     kept: int
     remarks: tuple[str, ...]
-    tables: tuple[Path, Path]
+    tables: tuple[Path, ...]
+    why: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def failures(self) -> list[Row]:
         return [row for row in self.rows if row.status == GRADER_FAILED]
 
     def __str__(self) -> str:
-        lines = [f"{self.graded} graded now, {self.kept} graded before and unchanged"]
-        statuses = sorted({row.status for row in self.rows} - {"graded", GRADER_FAILED, NOT_GRADED})
+        lines = [f"{self.graded} graded now{told_why(self.why)}, {self.kept} graded before and unchanged"]
+        statuses = sorted({row.status for row in self.rows} - {"graded", GRADER_FAILED, NOT_GRADED, NOT_DUE})
         for status in statuses:
             lines += _listed(status, [row for row in self.rows if row.status == status])
         lines += _listed("late", [row for row in self.rows if row.is_late])
@@ -81,6 +88,17 @@ class Summary:
         if unknown:
             lines.append(f"time of hand-in unknown: {len(unknown)}: late or not is open, see late_seconds")
         lines += _listed(NOT_GRADED, [row for row in self.rows if row.status == NOT_GRADED])
+        older = [row for row in self.rows if row.record and row.record.key.grader != grader_version(row.exercise)]
+        if older:
+            words = "graded before an update of the course that changed the grader: grade all, to renew them"
+            lines.append(f"note: {len(older)} {words}")
+        still_open = {row.exercise: row.due for row in self.rows if row.is_open and row.due is not None}
+        for exercise_id, due in still_open.items():
+            lines.append(f"not due yet, so in no total: {exercise_id} (until {due:%Y-%m-%d %H:%M} UTC)")
+        by_hand = sum(row.by_hand.points is not None or bool(row.by_hand.extra) for row in self.rows)
+        lines += [f"points given by hand in formgrader: {by_hand}, see points_by_hand"] if by_hand else []
+        noted = [row for row in self.rows if row.record and row.record.result and row.record.result.notes]
+        lines += [f"note: {row.student.id}: {note}" for row in noted for note in row.record.result.notes]
         lines += [f"{GRADER_FAILED}: {row.student.id} ({row.exercise}): {row.diagnosis}" for row in self.failures]
         lines += [f"note: {remark}" for remark in self.remarks]
         return "\n".join([*lines, *(f"wrote {table}" for table in self.tables)])
@@ -94,16 +112,19 @@ def grade_class(
     device: str = "cpu",
     isolation: str = "bubblewrap",
     exercises: Sequence[str] | None = None,
+    students: Sequence[str] | None = None,
     new_seed: bool = False,
     progress: bool = False,
     grade: GradeFunction | None = None,
+    now: datetime | None = None,
 ) -> Summary:
-    """Grades what is not graded yet and writes grades.csv and grades_by_student.csv.
+    """Grades what is not graded yet and writes the tables of grades, see gradebook.py.
 
     workers: processes on this machine (its cores; one with device "cuda", since speed is measured there), or
     `scheduler`, the address of a Dask scheduler whose workers have the same version of the course. isolation:
     "bubblewrap", or "limits" for a machine without it, see grading.sandbox. exercises: ids, instead of all that are
-    released. new_seed: other inputs; all is graded again. grade: for tests.
+    released. students: ids; only their hand-ins are graded, and again even if nothing has changed. new_seed: other
+    inputs; all is graded again, so not with `exercises` or `students`. grade: for tests. now: what counts as due.
 
     Raises ClassroomError for what keeps it from grading, and `Interrupted` after Ctrl-C.
     """
@@ -119,30 +140,53 @@ def grade_class(
     wanted = classroom.released if exercises is None else tuple(exercises)
     if not wanted:
         raise ClassroomError(f"nothing to grade in {folder}: no hand-in of a chapter, and no assignments.csv")
+    others = [exercise_id for exercise_id in classroom.released if exercise_id not in wanted]
+    if new_seed and others:
+        raise ClassroomError(
+            f"a new seed draws the inputs of all exercises, and the grades of {', '.join(others)} would be gone: "
+            "leave out --new-seed, or grade all"
+        )
+    there_are = [student.id for student in classroom.students]
+    if unknown := sorted({*(students or ())} - {*there_are}):
+        known = ", ".join(there_are[:20]) + ", …" * (len(there_are) > 20)
+        raise ClassroomError(f"there is no student {', '.join(unknown)} in {folder}; there are: {known}")
+    if new_seed and students is not None:
+        raise ClassroomError("a new seed draws the inputs of all students: leave out --new-seed, or --student")
+    now = now or datetime.now(UTC)
     with store.lock():
         seed = store.seed(new=new_seed)
-        todo, kept = [], 0
-        for student in classroom.students:
+        handed_in = _handed_in(classroom, {*classroom.released, *wanted})
+        todo, kept, why = [], 0, Counter[str]()
+        for student in there_are if students is None else [one for one in there_are if one in students]:
             for exercise_id in wanted:
-                key = _key(classroom.hand_in(student.id, exercise_id), seed, device)
-                if _finished(store.read(student.id, exercise_id), key):
-                    kept += 1
+                digest, status = handed_in[student, exercise_id]
+                due = classroom.due.get(exercise_id)
+                if status == "missing" and due is not None and now <= due:
+                    continue
+                record = store.read(student, exercise_id)
+                key = Key(digest, grader_version(exercise_id), seed, device)
+                reason = "asked for" if students is not None else _why(store, student, exercise_id, record, key)
+                if reason:
+                    todo.append((student, exercise_id))
+                    why[reason] += 1
                 else:
-                    todo.append((student.id, exercise_id))
+                    kept += 1
         if todo:
             workers = workers or (1 if device == "cuda" else len(os.sched_getaffinity(0)))
-            run = _Run(classroom, store, seed, device, isolation, grade or grade_in_child)
+            run = _Run(classroom, store, seed, device, isolation, grade or grade_in_child, now)
+            if progress and why.keys() - {NEW}:
+                print(f"to grade: {len(todo)}{told_why(why)}")
             try:
                 run.all(todo, min(workers, len(todo)), scheduler, progress)
             except Interrupted as stopped:
                 same = "The same command without --new-seed" if new_seed else "The same command"
                 raise Interrupted(f"{stopped}. {same} goes on; the tables were not written again") from None
-        rows = _rows(classroom, store, seed, device, wanted)
-        tables = write_tables(classroom.path, rows)
+        rows = _rows(classroom, store, seed, {*classroom.released, *wanted}, handed_in, now)
+        tables = write_tables(classroom.path, rows, classroom.delimiter)
     remarks = list(classroom.remarks)
     bad_times = {f"{row.student.id}/{row.exercise.split('/')[0]}": 0 for row in rows if row.submitted_at == UNKNOWN}
     remarks += [f"the time in submitted/{place}/timestamp.txt cannot be read" for place in bad_times]
-    return Summary(tuple(rows), len(todo), kept, tuple(remarks), tables)
+    return Summary(tuple(rows), len(todo), kept, tuple(remarks), tables, dict(why))
 
 
 def record_of(
@@ -152,7 +196,7 @@ def record_of(
 
     Raises ClassroomError if another run is at work in the folder, or without bubblewrap.
     """
-    classroom, store = read_class(folder), ResultsStore(folder)
+    classroom, store = ClassFolder(Path(folder), (), {}, (), ()), ResultsStore(folder)
     submission = classroom.hand_in(student, exercise_id)
     stored = store.read(student, exercise_id)
     if _finished(stored, _key(submission, store.seed(), stored.key.device if stored else "cpu")):
@@ -164,6 +208,7 @@ def record_of(
         try:
             text = grade_in_child(submission, exercise_seed(key.seed, exercise_id), key.device, isolation)
             record = _record(student, submission, key, Result.from_json(text))
+            record = _dated(record, stored, classroom, datetime.now(UTC))
         except Exception as error:  # a grader's bug must not stop the others
             record = _failure(student, submission, key, error)
         store.write(record)
@@ -187,6 +232,7 @@ class _Run:
     device: str
     isolation: str
     grade: GradeFunction
+    now: datetime
 
     def all(self, todo: list[tuple[str, str]], workers: int, scheduler: str | None, progress: bool) -> None:
         """Grades and stores them. Only as many are under way as there are workers: the others stay on the disk."""
@@ -203,7 +249,9 @@ class _Run:
                 results = as_completed(loop=client.loop)
                 self._start(client, islice(waiting, _threads(client)), under_way, results)
                 for future in results:
-                    self.store.write(_arrived(future, *under_way.pop(future)))
+                    record = _arrived(future, *under_way.pop(future))
+                    before = self.store.read(record.student, record.exercise)
+                    self.store.write(_dated(record, before, self.classroom, self.now))
                     finished += 1
                     bar.update()
                     self._start(client, islice(waiting, max(0, _threads(client) - len(under_way))), under_way, results)
@@ -231,8 +279,9 @@ class _Run:
 
 def _graded(grade: GradeFunction, version: str, submission: Submission, seed: int, device: str, isolation: str) -> str:
     """The task, on a worker."""
-    if grader_version() != version:
-        words = f"the worker on {socket.gethostname()} has version {grader_version()} of the course, this run {version}"
+    mine = grader_version(submission.exercise)
+    if mine != version:
+        words = f"the worker on {socket.gethostname()} has version {mine} of the course, this run {version}"
         raise UnfitWorker(f"{words}: install the same on all")
     if isolation == "bubblewrap":
         try:
@@ -256,7 +305,18 @@ def _arrived(future: Future, student: str, submission: Submission, key: Key) -> 
 
 def _record(student: str, submission: Submission, key: Key, result: Result) -> Record:
     status = "graded" if submission.status == "ok" else submission.status
-    return Record(student, submission.exercise, status, key, result)
+    return Record(student, submission.exercise, status, key, replace(result, notes=submission.notes))
+
+
+def _dated(record: Record, before: Record | None, classroom: ClassFolder, now: datetime) -> Record:
+    """With the time at which this content was first graded, and that of its hand-in then."""
+    if before is not None and before.key.digest == record.key.digest and before.seen:
+        return replace(record, seen=before.seen, submitted_at=before.submitted_at)
+    try:
+        time = classroom.submitted_at(record.student, record.exercise.split("/")[0])
+    except ValueError:
+        time = None
+    return replace(record, seen=now.isoformat(), submitted_at=time.isoformat() if time is not None else "")
 
 
 def _failure(student: str, submission: Submission, key: Key, error: BaseException) -> Record:
@@ -269,32 +329,96 @@ def _failure(student: str, submission: Submission, key: Key, error: BaseExceptio
 
 
 def _key(submission: Submission, seed: int, device: str) -> Key:
-    return Key(submission.digest, grader_version(), seed, device)
+    return Key(submission.digest, grader_version(submission.exercise), seed, device)
 
 
 def _finished(record: Record | None, key: Key) -> bool:
     return record is not None and record.key == key and record.status != GRADER_FAILED
 
 
-def _rows(classroom: ClassFolder, store: ResultsStore, seed: int, device: str, wanted: Sequence[str]) -> list[Row]:
+NEW, CHANGED, FAILED, DAMAGED = "new", "handed in again", "the grader had failed", "the stored grade was damaged"
+OTHER_SEED, OTHER_DEVICE = "another seed", "graded on another device before"
+
+
+def _why(store: ResultsStore, student: str, exercise_id: str, record: Record | None, key: Key) -> str:
+    """Why a hand-in is graded, in the teacher's words; "" if its stored grade stands."""
+    if record is None:
+        return DAMAGED if store.path(student, exercise_id).exists() else NEW
+    if record.status == GRADER_FAILED:
+        return FAILED
+    if record.key.digest != key.digest:
+        return CHANGED
+    if record.key.seed != key.seed:
+        return OTHER_SEED
+    if record.key.device != key.device:
+        return OTHER_DEVICE
+    return "" if record.key.grader == key.grader else f"the grader of {exercise_id} changed in an update of the course"
+
+
+def told_why(why: Mapping[str, int]) -> str:
+    """ " (12 new, 3 handed in again)"."""
+    return f" ({', '.join(f'{number} {reason}' for reason, number in why.items())})" if why else ""
+
+
+def _handed_in(classroom: ClassFolder, exercises: set[str]) -> dict[tuple[str, str], tuple[str, str]]:
+    """Digest and status of each hand-in. The hand-ins themselves stay on the disk."""
+    found = {}
+    for student in classroom.students:
+        for exercise_id in exercises:
+            submission = classroom.hand_in(student.id, exercise_id)
+            found[student.id, exercise_id] = submission.digest, submission.status
+    return found
+
+
+def _rows(
+    classroom: ClassFolder,
+    store: ResultsStore,
+    seed: int,
+    exercises: set[str],
+    handed_in: Mapping[tuple[str, str], tuple[str, str]],
+    now: datetime,
+) -> list[Row]:
     """A row for each student and exercise that is released or was asked for."""
     rows = []
-    shown = [exercise_id for exercise_id in EXERCISE_IDS if exercise_id in {*classroom.released, *wanted}]
+    by_hand = read_by_hand(classroom.path)
     for student in classroom.students:
-        for exercise_id in shown:
-            chapter = exercise_id.split("/")[0]
+        for exercise_id in (one for one in EXERCISE_IDS if one in exercises):
             record = store.read(student.id, exercise_id)
-            # Others may have been handed in again since they were graded.
-            if exercise_id not in wanted and record is not None:
-                submission = classroom.hand_in(student.id, exercise_id)
-                if record.key != _key(submission, seed, record.key.device):
-                    record = None
-            try:
-                time = classroom.submitted_at(student.id, chapter)
-            except ValueError:
-                time = UNKNOWN
-            rows.append(Row(student, exercise_id, record, time, classroom.due.get(chapter)))
+            digest, status = handed_in[student.id, exercise_id]
+            # It may have been handed in again, or the seed drawn anew, since it was graded.
+            if record is not None and (record.key.digest, record.key.seed) != (digest, seed):
+                record = None
+            changed = by_hand.get((student.id, exercise_id), ByHand())
+            rows.append(_row(classroom, student, exercise_id, record, status != "missing", changed, now))
     return rows
+
+
+def _row(
+    classroom: ClassFolder,
+    student: Student,
+    exercise_id: str,
+    record: Record | None,
+    handed_in: bool,
+    by_hand: ByHand,
+    now: datetime,
+) -> Row:
+    chapter, due = exercise_id.split("/")[0], classroom.due.get(exercise_id)
+    try:
+        time = classroom.submitted_at(student.id, chapter)
+    except ValueError:
+        time = UNKNOWN
+    if record is not None and record.submitted_at and isinstance(time, datetime) and classroom.several_due(chapter):
+        # The chapter was handed in again, for another of its exercises: this one is as it was.
+        time = min(time, parse_time(record.submitted_at))
+    is_open = due is not None and now <= due
+    rule = classroom.late.get(exercise_id)
+    return Row(student, exercise_id, record, time, due, is_open, handed_in, rule, by_hand)
+
+
+def row_of(classroom: ClassFolder, student: Student, exercise_id: str) -> Row:
+    """What the tables say of one stored grade, for its page. By hand: as nbgrader's gradebook has it at that moment."""
+    record = ResultsStore(classroom.path).read(student.id, exercise_id)
+    return _row(classroom, student, exercise_id, record, True, ByHand(), datetime.now(UTC))
 
 
 def _listed(status: str, rows: Sequence[Row]) -> list[str]:

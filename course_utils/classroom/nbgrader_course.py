@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import json
 import logging
 import os
 import re
@@ -21,15 +22,19 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 
 import nbformat
+from nbconvert.exporters import HTMLExporter
 from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
 from nbformat.notebooknode import NotebookNode
 from nbgrader import preprocessors as nb
 from nbgrader.api import Gradebook
 from nbgrader.apps import api as nbgrader_api
-from nbgrader.apps import autogradeapp, generateassignmentapp
+from nbgrader.apps import autogradeapp, generateassignmentapp, generatefeedbackapp
 from nbgrader.apps.baseapp import NbGrader
 from nbgrader.converters import Autograde, GenerateAssignment, GenerateFeedback
 from nbgrader.converters.base import NbGraderException
@@ -40,9 +45,11 @@ from nbgrader.utils import is_grade, is_locked, is_solution
 from sqlalchemy.exc import SAWarning
 from traitlets.config import Config
 
+from course_utils.classroom.by_hand import ByHand
 from course_utils.classroom.class_folder import CHAPTERS, ClassFolder, ClassroomError, Student, read_class, writing
+from course_utils.classroom.gradebook import UNKNOWN, Row
 from course_utils.grading import release as stripping
-from course_utils.grading.catalog import EXERCISE_IDS, exercise
+from course_utils.grading.catalog import EXERCISE_IDS, exercise, unlisted
 from course_utils.grading.result import Result
 from course_utils.grading.submission import Submission
 
@@ -60,11 +67,15 @@ configure(c, Path(__file__).parent)
 c.CourseDirectory.course_id = "attention-kernels"
 '''
 GRADE_CELL = "grade"
+RESULT = "course_result"  # metadata of the output that shows it
+NO_RESPONSE = "No response."  # nbgrader's own comment on a cell that is as it was handed out
 CHECKED = "checked"
 SECRET = "submission_secret.txt"
+TEMPLATES = Path(__file__).parent / "templates"
 STYLE = (
     "<style>.ak-grade td, .ak-grade th { text-align: left; vertical-align: top; padding: 4px 12px 4px 0; }"
-    " .ak-grade pre, .ak-kernel { white-space: pre-wrap; font-size: 12px; }"
+    " .ak-grade pre, .ak-kernel { white-space: pre-wrap; font-size: 12px; word-break: normal; overflow-wrap: normal; }"
+    " .ak-grade td:nth-child(2), .ak-grade td:nth-child(3) { white-space: nowrap; }"
     " summary { display: list-item; cursor: pointer; }"
     " .ak-right td:nth-child(2) { color: #1a7f37; } .ak-wrong td:nth-child(2) { color: #b3261e; }</style>"
 )
@@ -81,6 +92,8 @@ def configure(c: Config, folder: Path) -> None:
         module.Autograde = CourseAutograde
     for module in (generateassignmentapp, nbgrader_api):
         module.GenerateAssignment = CourseGenerateAssignment
+    for module in (generatefeedbackapp, nbgrader_api):
+        module.GenerateFeedback = CourseFeedback
 
     # nbgrader starts `alembic` by its bare name to make the gradebook, also where .venv was not activated.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -106,7 +119,7 @@ def configure(c: Config, folder: Path) -> None:
     )
     # WriteVerdict stands for Execute. IgnorePattern and ClearMetadataPreprocessor treat what Execute leaves behind.
     c.Autograde.autograde_preprocessors = _named(
-        WriteVerdict, nb.LimitOutput, nb.SaveAutoGrades, nb.AssignLatePenalties, nb.CheckCellMetadata
+        WriteVerdict, nb.LimitOutput, nb.SaveAutoGrades, LatePenalties, nb.CheckCellMetadata
     )
     # Autograde puts the teacher's files over the student's, except for these: the kernels that the student wrote.
     c.Autograde.exclude_overwriting = {
@@ -115,9 +128,12 @@ def configure(c: Config, folder: Path) -> None:
     # A link in a hand-in must not be followed with the teacher's rights.
     c.ExchangeFactory.collect = _named(CourseCollect)[0]
     # zip_collect: one archive per student, STUDENT.zip, with the files of a chapter at any depth.
-    c.FileNameCollectorPlugin.valid_ext = [".cu", ".ipynb"]
-    c.FileNameCollectorPlugin.named_regexp = r".*/extracted/(?P<student_id>[^/]+)/(?:.*/)?(?P<file_id>[^/]+)$"
-    c.GenerateFeedback.preprocessors = _named(nb.GetGrades, HideTests, PlainLinks, CSSHTMLHeaderPreprocessor)
+    c.FileNameCollectorPlugin.valid_ext = [".cu", ".ipynb", ".txt", ".json"]  # as some browsers name them
+    # No other .txt: a timestamp.txt of the student's own is no time of hand-in.
+    c.FileNameCollectorPlugin.named_regexp = (
+        r".*/extracted/(?P<student_id>[^/]+)/(?:.*/)?(?P<file_id>[^/]+\.(?:cu|ipynb)(?:\.(?:txt|json))?)$"
+    )
+    c.GenerateFeedback.preprocessors = _named(nb.GetGrades, HideTests, PlainLinks, PageHead, CSSHTMLHeaderPreprocessor)
     # nbgrader's own name would be grades.csv, that of the table of `classroom grade`.
     c.ExportPlugin.to = "nbgrader_export.csv"
 
@@ -136,6 +152,8 @@ class StripSolutions(nb.ClearSolutions):
 
     def preprocess(self, notebook: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         where = f"{resources['nbgrader']['assignment']}/{resources['nbgrader']['notebook']}"
+        if where not in EXERCISE_IDS:
+            raise ValueError(f"{where} is not among the EXERCISE_IDS of course_utils/grading/catalog.py: add it there")
         points = exercise(where).points
         for cell in notebook.cells:
             if not is_grade(cell):
@@ -195,15 +213,22 @@ class CourseAutograde(Autograde):
 
     def start(self) -> None:
         folder = read_class(self.coursedir.root)
-        pattern = f"{self.coursedir.student_id}/{self.coursedir.assignment_id}"
         known = {student.id: student for student in folder.students}
-        found = [path.parts[-2:] for path in sorted((folder.path / "submitted").glob(pattern)) if path.is_dir()]
-        found = [(student, chapter) for student, chapter in found if student in known]
+        pattern = f"{self.coursedir.student_id}/{self.coursedir.assignment_id}"
+        found = [place for place in folder.hand_ins() if fnmatchcase("/".join(place), pattern)]
         students = [known[student] for student in dict.fromkeys(student for student, _ in found)]
         _register(self.coursedir, folder, students, sorted({chapter for _, chapter in found}))
+        unreadable = []
         for student, chapter in found:
-            check_submission(folder, student, chapter)
+            try:
+                check_submission(folder, student, chapter)
+            except (OSError, ValueError) as error:
+                # No bad file of the student's, which has its sentence: the machine cannot read or write one.
+                unreadable.append(f"{student}, {chapter}: {error}: no grade and no page; the others have theirs")
+                shutil.rmtree(folder.path / CHECKED / student / chapter, ignore_errors=True)
         super().start()
+        if unreadable:
+            raise NbGraderException("; ".join(unreadable))
 
     def init_single_notebook_resources(self, notebook_filename: str) -> dict:
         resources = super().init_single_notebook_resources(notebook_filename)
@@ -221,7 +246,9 @@ def check_submission(folder: ClassFolder, student: str, chapter: str) -> None:
     target.mkdir(parents=True)
     for frame in frames:
         submission = folder.hand_in(student, f"{chapter}/{frame.stem}")
-        nbformat.write(_fill(nbformat.read(frame, as_version=4), submission), target / frame.name)
+        # A student's cell may hold half a surrogate pair, which is no text: JSON escapes it, and "?" takes its place.
+        text = nbformat.writes(_fill(nbformat.read(frame, as_version=4), submission))
+        (target / frame.name).write_bytes(text.encode("utf-8", "replace"))
         if submission.kernel is not None:
             (target / f"{frame.stem}.cu").write_text(submission.kernel, encoding="utf-8")
     with contextlib.suppress(ValueError):  # an unreadable time: the class's table of grades says so
@@ -268,6 +295,42 @@ class WriteVerdict(NbGraderPreprocessor):
         return notebook, resources
 
 
+class LatePenalties(nb.AssignLatePenalties):
+    """Takes off what assignments.csv says that late work costs; where it says nothing, nbgrader's plugin is asked."""
+
+    def preprocess(self, notebook: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        place = resources["nbgrader"]
+        row = _row_of(Path(place["class_folder"]), place["student"], f"{place['assignment']}/{place['notebook']}")
+        if row.late_rule is None:
+            return super().preprocess(notebook, resources)
+        with Gradebook(place["db_url"]) as gradebook:
+            mine = gradebook.find_submission_notebook(place["notebook"], place["assignment"], place["student"])
+            mine.late_submission_penalty = row.late_rule.penalty(mine.score, row.late_seconds if row.is_late else 0)
+            gradebook.db.commit()
+        return notebook, resources
+
+
+def _row_of(folder: Path, student: str, exercise_id: str) -> Row:
+    """What the class's tables say of a grade."""
+    from course_utils.classroom.grading import row_of
+
+    classroom = _class_as_it_is(folder, *(_changed(folder / name) for name in ("students.csv", "assignments.csv")))
+    known = next((one for one in classroom.students if one.id == student), Student(student, enrolled=False))
+    return row_of(classroom, known, exercise_id)
+
+
+@lru_cache(maxsize=1)
+def _class_as_it_is(folder: Path, *_: float) -> ClassFolder:
+    return read_class(folder)
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def result_of(folder: Path, student: str, exercise_id: str) -> Result:
     """The grade of one submission: the stored one if it still holds, else a new one, which is then stored."""
     from course_utils.classroom.grading import record_of
@@ -280,20 +343,116 @@ def result_of(folder: Path, student: str, exercise_id: str) -> Result:
 
 def _outputs(result: Result, kernel: Path) -> list[NotebookNode]:
     """What nbgrader reads points from (a number as the cell's result, at most its points), after what people read."""
-    listing = ""
-    if kernel.exists():
-        lines = kernel.read_text(encoding="utf-8").splitlines()
-        numbered = html.escape("\n".join(f"{at:4}  {line}" for at, line in enumerate(lines, 1)))
-        listing = (
-            f'<details><summary>{kernel.name}, as handed in</summary><pre class="ak-kernel">{numbered}</pre></details>'
-        )
+    page = STYLE + result.to_html() + _listing(kernel)
     points = str(min(result.earned, result.points))
     return [
         nbformat.v4.new_output(
-            "display_data", {"text/html": STYLE + result.to_html() + listing, "text/plain": str(result)}
+            "display_data",
+            {"text/html": page, "text/plain": str(result)},
+            metadata={RESULT: json.loads(result.to_json())},
         ),
         nbformat.v4.new_output("execute_result", {"text/plain": points}, execution_count=1),
     ]
+
+
+def _listing(kernel: Path) -> str:
+    """The kernel with line numbers, folded."""
+    if not kernel.exists():
+        return ""
+    lines = kernel.read_text(encoding="utf-8").split("\n")
+    numbered = html.escape("\n".join(f"{at:4}  {line}" for at, line in enumerate(lines, 1)))
+    return f'<details><summary>{kernel.name}, as handed in</summary><pre class="ak-kernel">{numbered}</pre></details>'
+
+
+class PageExporter(HTMLExporter):
+    """Makes a page from templates/course_feedback/, also where nbgrader names its own template."""
+
+
+class CourseFeedback(GenerateFeedback):
+    """nbgrader's, with our page, and with what its head needs: who it is, and whether it was late."""
+
+    def __init__(self, coursedir: CourseDirectory | None = None, **settings: object) -> None:
+        super().__init__(coursedir=coursedir, **settings)
+        template = {"template_name": "course_feedback", "extra_template_basedirs": [str(TEMPLATES)]}
+        self.update_config(Config({"PageExporter": template}))
+        self.exporter_class = PageExporter
+
+    def init_single_notebook_resources(self, notebook_filename: str) -> dict:
+        resources = super().init_single_notebook_resources(notebook_filename)
+        resources["nbgrader"]["class_folder"] = self.coursedir.root
+        return resources
+
+
+class PageHead(NbGraderPreprocessor):
+    """Puts together what templates/course_feedback/ shows: the head of the page, the verdict, and what is folded."""
+
+    def preprocess(self, notebook: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        place = resources["nbgrader"]
+        folder, exercise_id = Path(place["class_folder"]), f"{place['assignment']}/{place['notebook']}"
+        row = _row_of(folder, place["student"], exercise_id)
+        score = sum(cell.metadata.nbgrader.score for cell in notebook.cells if is_grade(cell))
+        given = row.points_by_grader is None or score != min(row.points_by_grader, exercise(exercise_id).points)
+        row = replace(row, by_hand=ByHand(score if given else None, penalty=place["late_penalty"]))
+        comments = [cell.metadata.nbgrader.get("comment") for cell in notebook.cells if is_solution(cell)]
+        resources["course"] = {
+            "title": exercise(exercise_id).title,
+            "name": row.student.name,
+            "id": exercise_id,
+            "points": row.points,
+            "most": exercise(exercise_id).points,
+            "told": _told(row),
+            "comments": [comment for comment in comments if comment and comment != NO_RESPONSE],
+            "verdict": "".join(_verdict(cell) for cell in notebook.cells if is_grade(cell)),
+            "kernel": _listing(folder / CHECKED / place["student"] / f"{exercise_id}.cu"),
+            "answers": [cell for cell in notebook.cells if is_solution(cell)],
+            "text": [cell for cell in notebook.cells if cell.cell_type == "markdown" and not _about_the_check(cell)],
+        }
+        return notebook, resources
+
+
+def _verdict(cell: NotebookNode) -> str:
+    """The table that WriteVerdict left in the cell's output; of an older course, the whole output."""
+    shown = [output for output in cell.outputs if output.output_type == "display_data"]
+    return "".join(
+        Result.from_json(json.dumps(output.metadata[RESULT])).table_html()
+        if RESULT in output.metadata
+        else output.data.get("text/html", "")
+        for output in shown
+    )
+
+
+def _about_the_check(cell: NotebookNode) -> bool:
+    """Whether it says how to grade oneself, or hints at it: nothing for a page with the grade."""
+    return cell.source.startswith(("## Check", "## Hints"))
+
+
+def _told(row: Row) -> list[str]:
+    """What stands below the points: lateness, what the teacher changed, how the files were read."""
+    told = []
+    missing = row.record is not None and row.record.status == "missing"
+    if missing:
+        told.append(
+            "Nothing was handed in for this exercise." if not row.is_open else f"Due {row.due:%Y-%m-%d %H:%M} UTC."
+        )
+    elif row.is_late:
+        words = f"Handed in {_span(int(row.late_seconds))} after the due time, {row.due:%Y-%m-%d %H:%M} UTC."
+        told.append(words + f" It costs {row.penalty} points." * bool(row.penalty))
+    elif row.late_seconds == UNKNOWN:
+        told.append(f"Due {row.due:%Y-%m-%d %H:%M} UTC; the time of this hand-in is not known.")
+    elif row.due is not None:
+        told.append(f"Handed in in time (due {row.due:%Y-%m-%d %H:%M} UTC).")
+    if row.by_hand.points is not None and row.points_by_grader is not None:
+        told.append(f"Your teacher changed the points; the grader gave {row.points_by_grader}.")
+    notes = row.record.result.notes if row.record is not None and row.record.result is not None else ()
+    return [*told, *(f"Note: {note}." for note in notes)]
+
+
+def _span(seconds: int) -> str:
+    """A time in its two largest units: "1 d 2 h"."""
+    counts = {"d": seconds // 86_400, "h": seconds // 3600 % 24, "min": seconds // 60 % 60, "s": seconds % 60}
+    units = [unit for unit, count in counts.items() if count]
+    first = list(counts).index(units[0]) if units else 3
+    return " ".join(f"{counts[unit]} {unit}" for unit in list(counts)[first : first + 2] if counts[unit]) or "0 s"
 
 
 class HideTests(nb.ClearHiddenTests):
@@ -343,7 +502,7 @@ def _register(
             names = {"first_name": student.first_name, "last_name": student.last_name, "email": student.email}
             gradebook.update_or_create_student(student.id, **names)
         for chapter in wanted:
-            gradebook.update_or_create_assignment(chapter, duedate=folder.due.get(chapter))
+            gradebook.update_or_create_assignment(chapter, duedate=folder.due_of_chapter(chapter))
 
 
 def _wanted(chapters: Sequence[str] | None, there_are: list[str]) -> list[str]:
@@ -359,6 +518,8 @@ def release(folder: Path, chapters: Sequence[str] | None = None) -> int:
     wanted = _wanted(chapters, [chapter for chapter in CHAPTERS if any((folder / "source" / chapter).glob("*.ipynb"))])
     classroom = read_class(folder)
     _register(app.coursedir, classroom, classroom.students, wanted)
+    for name in unlisted():
+        print(f"{name} is not among the EXERCISE_IDS of course_utils/grading/catalog.py: it will not be graded")
     for chapter in wanted:
         app.coursedir.assignment_id = chapter
         converter = CourseGenerateAssignment(coursedir=app.coursedir, parent=app)
@@ -403,7 +564,7 @@ def feedback(folder: Path, chapters: Sequence[str] | None = None) -> int:
     no class, has no hand-ins or nothing released.
     """
     classroom = read_class(folder)
-    handed_in = {path.name for path in (folder / "submitted").glob("*/*") if path.is_dir()} & set(CHAPTERS)
+    handed_in = {chapter for _, chapter in classroom.hand_ins()}
     if not handed_in:
         raise ClassroomError(f"no feedback to write in {folder}: no hand-in of a chapter")
     released = [chapter for chapter in CHAPTERS if any((folder / "release" / chapter).glob("*.ipynb"))]
@@ -419,7 +580,7 @@ def feedback(folder: Path, chapters: Sequence[str] | None = None) -> int:
         if chapter not in handed_in:
             continue
         app.coursedir.assignment_id = chapter
-        for kind in (CourseAutograde, GenerateFeedback):
+        for kind in (CourseAutograde, CourseFeedback):
             converter = kind(coursedir=app.coursedir, parent=app)
             converter.force = True
             try:

@@ -6,6 +6,7 @@ that was killed loses at most what was being graded.
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import hashlib
 import json
@@ -16,7 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from course_utils import __version__
@@ -24,14 +25,17 @@ from course_utils.classroom.class_folder import ClassroomError, writing
 from course_utils.grading.result import Result
 
 GRADER_FAILED = "grader failed"
-_SOURCES = {".py", ".cpp", ".h", ".hpp", ".cuh", ".S"}
+_ROOT = Path(__file__).resolve().parents[1]
+_SOURCES = {".cpp", ".h", ".hpp", ".cuh", ".S"}
+_NO_GRADE = ("course_utils.plots", "course_utils.grading.catalog")  # pictures, and the list of exercises
 
 
 @dataclass(frozen=True)
 class Key:
     """What a grade depends on. If all of it is equal, the stored grade stands.
 
-    digest: of the submission (`Submission.digest`). grader: `grader_version()`. seed: the class's, see `exercise_seed`.
+    digest: of the submission (`Submission.digest`). grader: `grader_version` of the exercise. seed: the class's, see
+    `exercise_seed`.
     """
 
     digest: str
@@ -45,6 +49,7 @@ class Record:
     """One stored grade. status: "graded", "missing", "empty", "unreadable", "partly ..." or "grader failed".
 
     result: None only if the grader failed; `message` says how. A failure is tried again by the next run.
+    seen, submitted_at: when this content was first graded, and the time of its hand-in then; in ISO 8601, or "".
     """
 
     student: str
@@ -53,6 +58,8 @@ class Record:
     key: Key
     result: Result | None = None
     message: str = ""
+    seen: str = ""
+    submitted_at: str = ""
 
 
 class ResultsStore:
@@ -143,11 +150,57 @@ def exercise_seed(seed: int, exercise_id: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}:{exercise_id}".encode()).digest()[:4]) >> 1
 
 
-@lru_cache(maxsize=1)
-def grader_version() -> str:
-    """The version of the course with a hash of its sources: another grader may give other grades."""
-    root = Path(__file__).resolve().parents[1]
+@cache
+def grader_version(exercise_id: str) -> str:
+    """The version of the course with a hash of what a grade of this exercise depends on: another may give other grades.
+
+    That is the grader, the exercise's own module, all that these import, and the emulator's sources. A new exercise,
+    another exercise's module, a picture or a chapter does not count.
+    """
+    modules = _needed(f"course_utils.grading.tasks.{exercise_id.split('/')[1]}")
+    paths = {_modules()[name] for name in modules} | {path for path in _ROOT.rglob("*") if path.suffix in _SOURCES}
     content = hashlib.sha256()
-    for path in sorted(path for path in root.rglob("*") if path.suffix in _SOURCES):
-        content.update(f"{path.relative_to(root)}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    for path in sorted(paths):
+        content.update(f"{path.relative_to(_ROOT)}\0".encode() + _file_hash(path))
     return f"{__version__}+{content.hexdigest()[:12]}"
+
+
+def _needed(*first: str) -> set[str]:
+    """Modules that grader, runner and `first` import, at their top or in a function."""
+    found: set[str] = set()
+    todo = ["course_utils.grading.grader", "course_utils.grading.runner", *first]
+    while todo:
+        name = todo.pop()
+        if name not in found and not name.startswith(_NO_GRADE):
+            found.add(name)
+            todo += _imports(name)
+    return found
+
+
+@cache
+def _modules() -> dict[str, Path]:
+    """The course's modules by name."""
+    names = {path: path.relative_to(_ROOT.parent).with_suffix("").parts for path in _ROOT.rglob("*.py")}
+    return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for path, parts in names.items()}
+
+
+@cache
+def _imports(name: str) -> tuple[str, ...]:
+    """The course's modules that one of them imports, with the packages around these."""
+    wanted: list[str] = []
+    for node in ast.walk(ast.parse(_modules()[name].read_bytes())):
+        if isinstance(node, ast.Import):
+            wanted += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            wanted += [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
+    found = set()
+    for dotted in wanted:
+        while dotted:
+            found |= {dotted} & _modules().keys()
+            dotted = dotted.rpartition(".")[0]
+    return tuple(sorted(found))
+
+
+@cache
+def _file_hash(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()

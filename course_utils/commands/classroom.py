@@ -28,8 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="bubblewrap",
         help="how submissions are kept apart from the machine; limits: weaker, without bubblewrap",
     )
+    grade.add_argument(
+        "--student", action="append", metavar="ID", help="only this one (may be repeated), graded again in any case"
+    )
     grade.add_argument("--new-seed", action="store_true", help="draw other inputs, and grade everything again")
     grade.set_defaults(act=_grade)
+
+    overview = actions.add_parser("overview", help="count points, parts and diagnoses of the class, and draw them")
+    _add_folder(overview)
+    overview.set_defaults(act=_overview)
 
     demo = actions.add_parser("demo", help="make a class of fictional students, to try the others on")
     _add_folder(demo)
@@ -81,11 +88,20 @@ def _grade(options: argparse.Namespace) -> int:
         device=options.device,
         isolation=options.isolation,
         exercises=_selected(options),
+        students=options.student,
         new_seed=options.new_seed,
         progress=True,
     )
     print(summary)
     return 1 if summary.failures else 0
+
+
+def _overview(options: argparse.Namespace) -> int:
+    from course_utils.classroom.overview import overview
+
+    for path in overview(options.folder):
+        print(f"wrote {path}")
+    return 0
 
 
 def _demo(options: argparse.Namespace) -> int:

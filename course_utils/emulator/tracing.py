@@ -1,4 +1,4 @@
-"""`sanitize()` and `profile()`: what they watch, and how a launch's raw results become findings and counters."""
+"""`sanitize()`, `profile()`, `in_step()`: what they watch; how raw results become findings and counters."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ Locate = Callable[[int], "tuple[str, int] | None"]
 
 _sanitizers: list[SanitizerReport] = []
 _profilers: list[tuple[Counters, tuple[Block, ...] | None]] = []
+_in_step: list[None] = []
 
 
 @contextlib.contextmanager
@@ -111,6 +112,23 @@ def profile(*, blocks: int | Iterable[int | tuple[int, ...]] | None = None) -> I
         _profilers[:] = [entry for entry in _profilers if entry[0] is not counters]
 
 
+@contextlib.contextmanager
+def in_step() -> Iterator[None]:
+    """For the launches inside a `with`, the threads of a block go in step, as if no barrier were missing.
+
+    They write to shared memory until each of them waits or wants to read there, then read until each waits or wants to
+    write, and so on. Otherwise a thread runs on until it waits, and a kernel without a barrier gives wrong values; in
+    step it gives what its writer meant. Raises ValueError inside sanitize() or profile().
+    """
+    if _sanitizers or _profilers:
+        raise ValueError("in_step() inside sanitize() or profile(): use one after the other")
+    _in_step.append(None)
+    try:
+        yield
+    finally:
+        _in_step.pop()
+
+
 def _block(block: int | tuple[int, ...]) -> Block:
     index = block if isinstance(block, (tuple, list)) else (block,)
     if not 1 <= len(index) <= 3 or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in index):
@@ -128,15 +146,18 @@ class Watch:
     sanitize: bool
     profile: bool
     blocks: tuple[int, ...]
+    in_step: bool = False
 
 
 def active() -> bool:
-    """Whether launches belong to the emulator, since a sanitizer or a profiler watches."""
-    return bool(_sanitizers or _profilers)
+    """Whether launches belong to the emulator in any case: nothing else watches, or lets threads go in step."""
+    return bool(_sanitizers or _profilers or _in_step)
 
 
 def watch(grid: Block) -> Watch | None:
     """How to watch a launch of this grid now; None: not at all."""
+    if _in_step:
+        return Watch(False, False, (), in_step=True)
     if not active():
         return None
     chosen: set[int] = set()

@@ -14,6 +14,7 @@ from course_utils.checks import error_report, lse_report
 from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome
 from course_utils.grading.job import still_blank
+from course_utils.grading.seen import first_of, places
 from course_utils.toolchain.source import blank_comments
 
 OUTSIDE = re.compile(r"(before|past the end of) [^(]*\('(\w+)'\)")  # in the words of emulator/memory.py
@@ -26,13 +27,18 @@ def diagnose(
     """What is wrong in each case; None where nothing is. source: the kernel's text.
 
     Where a value is wrong, a known mistake that gives the same wrong values names it; else what the sanitizer found;
-    else the values themselves do. One mistake that explains many cases goes before several that explain few.
+    else the values themselves do. One mistake that explains many cases goes before several that explain few. A mistake
+    that would show in a case where the values are right is none that this kernel makes. What no mistake explains,
+    `Case.explain` of this or another case may read off the values.
     """
     pairs = list(zip(cases, outcomes, strict=True))
     wrong = [None if outcome.error else wrong_values(case, outcome.outputs) for case, outcome in pairs]
+    lacks_barrier = [right_in_step(case, outcome) for case, outcome in pairs]
     verdicts = [_verdict(exercise, *pair, values, source) for pair, values in zip(pairs, wrong, strict=True)]
-    open_cases = [i for i, values in enumerate(wrong) if values is not None]
+    open_cases = [i for i, values in enumerate(wrong) if values is not None and not lacks_barrier[i]]
+    right = [case for (case, outcome), values in zip(pairs, wrong, strict=True) if not (outcome.error or values)]
     explained = {m: [i for i in open_cases if _matches(m, cases[i], outcomes[i].outputs)] for m in exercise.mistakes}
+    explained = {m: hits for m, hits in explained.items() if hits and not any(_shows(m, case) for case in right)}
     while open_cases:
         best = max(explained, key=lambda m: len(set(explained[m]) & set(open_cases)), default=None)
         hits = [i for i in explained[best] if i in open_cases] if best else []
@@ -44,7 +50,36 @@ def diagnose(
                 detail += f"\nbesides: {of_finding(exercise, _cause(outcomes[i].findings), source).name}"
             verdicts[i] = replace(best.diagnosis, detail=detail)
             open_cases.remove(i)
+    words = {i: _explained(cases[i], outcomes[i]) for i in open_cases}
+    from_another = next((said for said in words.values() if said), None)
+    for i in open_cases:
+        verdicts[i] = words[i] or (verdicts[i] if outcomes[i].findings else from_another) or verdicts[i]
     return verdicts
+
+
+def _explained(case: Case, outcome: Outcome) -> Diagnosis | None:
+    """What a case of unknown mistake says for itself, unless a finding says it."""
+    if case.explain is None or outcome.findings:
+        return None
+    said = case.explain(case, outcome.outputs)
+    return said and replace(said, detail=f"{case.name}: {said.detail}")
+
+
+def unsettled(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> bool:
+    """Whether the exercise's experiments are to say more: wrong values with no name yet, or with more than one."""
+    for case, outcome in zip(cases, outcomes, strict=True):
+        if outcome.error or outcome.findings or wrong_values(case, outcome.outputs) is None:
+            continue
+        if len({m.diagnosis.name for m in exercise.mistakes if _matches(m, case, outcome.outputs)}) != 1:
+            return True
+    return False
+
+
+def right_in_step(case: Case, outcome: Outcome) -> bool:
+    """Whether nothing but a barrier is missing: the case is right where the threads go in step."""
+    if outcome.in_step is None or wrong_values(case, outcome.in_step) is not None:
+        return False
+    return case.review is None or case.review(case, outcome) is None
 
 
 def _verdict(
@@ -150,19 +185,20 @@ def wrong_values(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
         unwritten = still_blank(got)
         if unwritten.any():
             some = "" if unwritten.all() else " in places"
-            count = f"{int(unwritten.sum())} of {unwritten.numel()} elements, the first at {_first(unwritten)}"
+            count = f"{int(unwritten.sum())} of {unwritten.numel()} elements: {places(unwritten, output.axes)}"
             return Diagnosis(f"{name} is never written{some}", f"{case.name}: {count}")
         if output.kind == "exact":
             where = got != output.expected.to(got.dtype)
             if where.any():
-                count = f"{int(where.sum())} of {where.numel()} elements differ, the first at {_first(where)}"
-                return Diagnosis(f"{name} is wrong", f"{case.name}: {count}")
+                seen = _seen(where, got, output.expected, output.axes)
+                return Diagnosis(f"{name} is wrong", f"{case.name}: {seen}")
             continue
         expected = output.expected
         if output.kind == "values" and (hidden := torch.isneginf(expected)).any():
-            if (torch.isneginf(got) != hidden).any():
-                count = f"{case.name}: {int((torch.isneginf(got) != hidden).sum())} elements"
-                return Diagnosis(f"{name} is −∞ in the wrong places", count)
+            if (where := torch.isneginf(got) != hidden).any():
+                seen = _seen(where, got, expected, output.axes)
+                how = "not −∞ where it must be" if not (where & ~hidden).any() else "−∞ in the wrong places"
+                return Diagnosis(f"{name} is {how}", f"{case.name}: {seen}")
             got, expected = got.masked_fill(hidden, 0), expected.masked_fill(hidden, 0)
         if output.kind == "lse":
             report = lse_report(got, expected, name=name)
@@ -176,12 +212,17 @@ def wrong_values(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
                 name=name,
             )
         if not report.passed:
-            return Diagnosis(f"{name} is {_how(got, expected)}", f"{case.name}: {report}")
+            where = ~((got == expected) | ((got - expected).abs() <= report.allowed))
+            seen = f"\n{_seen(where, got, expected, output.axes)}" if where.any() else ""
+            return Diagnosis(f"{name} is {_how(got, expected)}", f"{case.name}: {report}{seen}")
     return None
 
 
-def _first(where: Tensor) -> tuple[int, ...]:
-    return tuple(where.nonzero()[0].tolist())
+def _seen(where: Tensor, got: Tensor, expected: Tensor, axes: Sequence[str]) -> str:
+    """How many elements differ, where, and what stands at the first."""
+    at = places(where, axes)
+    count = f"{int(where.sum())} of {where.numel()} elements differ{': ' if at else ''}{at}"
+    return f"{count}\nthe first at {first_of(where, got, expected, axes)}"
 
 
 def _how(got: Tensor, expected: Tensor) -> str:
@@ -196,16 +237,29 @@ def _how(got: Tensor, expected: Tensor) -> str:
 
 def _matches(mistake: Mistake, case: Case, outputs: Mapping[str, Tensor]) -> bool:
     """Whether the outputs are those that the mistake would give, and these are not the right ones."""
-    given = {} if case.reference else mistake.simulate(case) or {}
-    judged = {name for name, output in case.outputs.items() if output.kind != "scratch" or case.compare is not None}
-    simulated = {name: wanted for name, wanted in given.items() if name in judged}
+    simulated = _simulated(mistake, case)
     if not simulated or any(still_blank(outputs[name]).any() for name in simulated):
         return False
     if not any(torch.isfinite(wanted).any() for wanted in simulated.values()):
         return False  # many roads lead to an output that is nothing but NaN
-    return all(_near(outputs[name], wanted) for name, wanted in simulated.items()) and any(
-        not _near(wanted, case.outputs[name].expected) for name, wanted in simulated.items()
-    )
+    return all(_near(outputs[name], wanted) for name, wanted in simulated.items()) and _differ(simulated, case)
+
+
+def _shows(mistake: Mistake, case: Case) -> bool:
+    """Whether a kernel with this mistake would lose the case by its values."""
+    simulated = _simulated(mistake, case)
+    return bool(simulated) and _differ(simulated, case)
+
+
+def _simulated(mistake: Mistake, case: Case) -> dict[str, Tensor]:
+    """The judged outputs of a case, as the mistake would give them; none where it does not show."""
+    given = {} if case.reference else mistake.simulate(case) or {}
+    judged = {name for name, output in case.outputs.items() if output.kind != "scratch" or case.compare is not None}
+    return {name: wanted for name, wanted in given.items() if name in judged}
+
+
+def _differ(simulated: Mapping[str, Tensor], case: Case) -> bool:
+    return any(not _near(wanted, case.outputs[name].expected) for name, wanted in simulated.items())
 
 
 def _near(got: Tensor, wanted: Tensor) -> bool:

@@ -10,6 +10,7 @@
     name = "no rescale of O"
     diagnosis = "O is not rescaled when the maximum changes"    # Diagnosis.name; * stands for anything; or a list
     fails = ["peaks"]                               # optional: these parts lose points, and no others
+    earned = 7                                      # optional: exactly these points, of a half-done submission
     replace = [["old text, once in the solution", "new text"]]
     cells = { answers = "answers = {}" }            # optional: other source for a cell, by grade_id
     gate = true                                     # optional: `make test` grades it, too, not only `make test-all`
@@ -42,7 +43,7 @@ from course_utils.measured import Measurement, caption
 
 KINDS = ("right", "wrong")
 KERNELS = {"file", "regions", "replace"}  # the three ways to say what the kernel is; an example takes one at most
-FIELDS = {"name", "diagnosis", "fails", "cells", "gate"} | KERNELS
+FIELDS = {"name", "diagnosis", "fails", "earned", "cells", "gate"} | KERNELS
 
 
 class ExampleError(ValueError):
@@ -55,7 +56,8 @@ class Example:
 
     kind: "solution", "right", "wrong" or "skeleton". kernel, notebook: texts of the files, None where the exercise has
     none. diagnosis: patterns for the name of the main one, any of which will do. fails: the names of exactly the parts
-    that lose their points, None where that is open. gate: whether `make test` grades it.
+    that lose their points, None where that is open. earned: the points that are left, likewise. gate: whether
+    `make test` grades it.
     """
 
     exercise: str
@@ -65,6 +67,7 @@ class Example:
     notebook: str | None = None
     diagnosis: tuple[str, ...] = ()
     fails: tuple[str, ...] | None = None
+    earned: int | None = None
     gate: bool = True
 
     @property
@@ -101,6 +104,8 @@ class Example:
             return f"the diagnosis must be {' or '.join(map(repr, self.diagnosis))}, not {named!r}"
         if self.fails is not None and set(lost) != set(self.fails):
             return f"must lose {', '.join(self.fails)}, not {', '.join(lost)}"
+        if self.earned is not None and result.earned != self.earned:
+            return f"must get {self.earned} points, not {result.earned}"
         return ""
 
 
@@ -174,7 +179,9 @@ def _example(exercise_id: str, kind: str, entry: dict, toml: Path, texts: dict[s
     fails = tuple(entry["fails"]) if "fails" in entry else None
     names = entry.get("diagnosis", ())
     names = (names,) if isinstance(names, str) else tuple(names)
-    return Example(exercise_id, entry["name"], kind, kernel, notebook, names, fails, "gate" in entry)
+    return Example(
+        exercise_id, entry["name"], kind, kernel, notebook, names, fails, entry.get("earned"), "gate" in entry
+    )
 
 
 def _with_regions(kernel: str, texts: dict[str, str], where: str) -> str:
@@ -259,6 +266,9 @@ def markdown(
         f"gave these points and names on {'the emulator' if device == 'cpu' else 'a GPU'}, with the seed {seed}; "
         f"{surprises or 'none'} {'is' if surprises == 1 else 'are'} not as expected.",
         *(["", *_on_gpu(on_gpu)] if on_gpu else []),
+        "",
+        "What such a submission can read, write, start, keep and reach while it is graded, and what it cannot, is in",
+        "[What a submission can reach](sandbox.md).",
         "",
         "```",
         command,

@@ -22,7 +22,7 @@ from course_utils.grading.result import Diagnosis
 
 @dataclass(frozen=True)
 class Part:
-    """One property that earns points, all or nothing.
+    """One property that earns points: all, none, or half of them (`Exercise.half_in_step`).
 
     name: short and unique in the exercise ("causal"). title: what the student reads ("Causal mask, L_q ≠ L_k too").
     bonus: earned on top of the exercise's points, and only where the machine can measure it (speed, on a GPU).
@@ -60,6 +60,7 @@ class Output:
     runs the worst counts.
     kind: "values": `course_utils.checks.error_report`'s rule, and −∞ exactly where −∞ is expected. "lse":
     `lse_report`'s. "exact": equal bit for bit. "scratch": not compared (what one launch leaves for the next).
+    axes: what its dimensions are ("head", "query", "column"), for words about where it is wrong.
     """
 
     expected: Tensor
@@ -67,6 +68,7 @@ class Output:
     same_dtype: Tensor | Sequence[Tensor] | None = None
     kind: str = "values"
     initial: Tensor | None = None
+    axes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,7 @@ class Outcome:
     error: why the launch did not finish, in the words of the exception or of the sandbox; then `outputs` is empty.
     kind: of the error: "" (none), "compile", "interface", "launch", a `KernelError.kind` ("crash", "time limit",
     "deadlock", ...), or a reason of the sandbox ("memory limit", "died", ...). line: of the student's file, if known.
+    in_step: of a kernel that lacks a barrier, the outputs where its threads go in step as if none were missing.
     seconds: of the launches on a GPU (median), NaN where not timed.
     """
 
@@ -85,6 +88,7 @@ class Outcome:
     error: str = ""
     kind: str = ""
     line: int | None = None
+    in_step: Mapping[str, Tensor] | None = None
     seconds: float = float("nan")
     reference_seconds: float = float("nan")
 
@@ -103,6 +107,7 @@ class Case:
     compare: judges the outputs instead of `Output.kind`; returns a Diagnosis or None. For results that have more than
     one right form.
     review: judges the counters (and findings) of a case whose values are right; returns a Diagnosis or None.
+    explain: says what is seen in wrong outputs that no known mistake explains; None where it has no words for them.
     reference: for a bonus part: the launches of the course's own kernel on the same tensors, as (source, Launch) with
     `source` a name for `read_kernel`. Such a case runs on a GPU only, where both are timed in turns; `ratio` is the
     largest of student's time / reference's time that earns the points.
@@ -117,6 +122,7 @@ class Case:
     must_be_clean: bool = False
     compare: Callable[[Case, Mapping[str, Tensor]], Diagnosis | None] | None = None
     review: Callable[[Case, Outcome], Diagnosis | None] | None = None
+    explain: Callable[[Case, Mapping[str, Tensor]], Diagnosis | None] | None = None
     reference: tuple[tuple[str, Launch], ...] = ()
     ratio: float = 1.0
 
@@ -159,6 +165,8 @@ class Exercise:
     id: "NN_slug/name", also the place of `name.cu` and `name.ipynb` below `solutions/` and `exercises/`.
     kernels: the names that `name.cu` must define; empty if there is no kernel to write.
     cases: makes fresh inputs from a generator, and from what the student's Python cells gave (`python`, else empty).
+    experiments: cases without points, run where wrong values have no name yet, or more than one: a known mistake must
+    give what the kernel gives there, too, and `Case.explain` may read off what no known mistake explains.
     findings: how this exercise calls a finding of a tool ("memcheck": "the last tile reads past L"); where it says
     nothing, the finding's own words are the name.
     cells: `grade_id`s of the notebook's cells with the student's Python, run in order in a child process; "answers"
@@ -168,6 +176,7 @@ class Exercise:
     judge: verdicts on what `collect` returned: part name -> Diagnosis, or None where the part is right. Parts that
     it judges need no cases.
     assembly: whether the kernel may hold inline PTX.
+    half_in_step: whether parts that would be right but for a missing barrier earn half of their points.
     """
 
     id: str
@@ -176,12 +185,14 @@ class Exercise:
     kernels: tuple[str, ...] = ()
     cases: Callable[[torch.Generator, Mapping[str, Tensor]], list[Case]] | None = None
     mistakes: tuple[Mistake, ...] = ()
+    experiments: Callable[[torch.Generator], list[Case]] | None = None
     findings: Mapping[str, Diagnosis] = field(default_factory=dict)
     questions: tuple[Question, ...] = ()
     cells: tuple[str, ...] = ()
     collect: Callable[[Mapping[str, object]], Mapping[str, Tensor]] | None = None
     judge: Callable[[Mapping[str, Tensor], torch.Generator], Mapping[str, Diagnosis | None]] | None = None
     assembly: bool = False
+    half_in_step: bool = True
 
     @property
     def name(self) -> str:

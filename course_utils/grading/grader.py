@@ -19,9 +19,11 @@ from torch import Tensor
 
 from course_utils.emulator.profiler import CounterRow
 from course_utils.emulator.sanitizer import Finding
+from course_utils.grading.answers import wrong_answer
 from course_utils.grading.catalog import EXERCISE_IDS, exercise
-from course_utils.grading.diagnosis import diagnose, most_common
+from course_utils.grading.diagnosis import diagnose, most_common, right_in_step, unsettled
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Outcome, Part, Question
+from course_utils.grading.hints import hints
 from course_utils.grading.job import Job, Run, blank
 from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
 from course_utils.grading.sandbox.parent import Limits, run_child
@@ -94,13 +96,29 @@ def _graded(submission: Submission, seed: int | None, device: str, isolation: st
     elif not outcomes:
         outcomes, _ = child.run(cases, with_python=False)
 
-    found = diagnose(task, cases, [outcomes[i] for i in range(len(cases))], submission.kernel or "")
+    found = _diagnosed(task, child, cases, [outcomes[i] for i in range(len(cases))], seed)
     judged = _judged(task, submission, python, cases, seed)
     parts = [_part(task, part, cases, outcomes, found, judged) for part in task.parts]
+    if task.half_in_step:
+        parts = _with_halves(parts, cases, outcomes, found)
     if any(part.status == WRONG for part in parts if not part.bonus):
         parts = [_too_early(part) if part.status == RIGHT and part.bonus else part for part in parts]
     parts += [_answer(submission, question, python) for question in task.questions]
-    return Result(task.id, task.title, submission.digest, seed, device, submission.status, tuple(parts))
+    said = hints(submission.kernel or "")
+    return Result(task.id, task.title, submission.digest, seed, device, submission.status, tuple(parts), said)
+
+
+def _diagnosed(
+    task: Exercise, child: _Child, cases: Sequence[Case], outcomes: Sequence[Outcome], seed: int
+) -> list[Diagnosis | None]:
+    """What is wrong in each case, after the exercise's experiments where they may say more."""
+    source = child.submission.kernel or ""
+    if task.experiments is None or not unsettled(task, cases, outcomes):
+        return diagnose(task, cases, outcomes, source)
+    more = task.experiments(torch.Generator().manual_seed(seed))
+    tried, _ = child.run(more, with_python=False)
+    together = diagnose(task, [*cases, *more], [*outcomes, *(tried[i] for i in range(len(more)))], source)
+    return together[: len(cases)]
 
 
 def _cases(task: Exercise, python: _Python, seed: int) -> list[Case]:
@@ -178,6 +196,7 @@ class _Child:
                 runs=runs,
                 cells=cells,
                 questions=tuple(question.name for question in self.task.questions),
+                collects=self.task.collect is not None,
             )
             last = run_child(pickle.dumps(job), limits=self.limits, isolation=self.isolation, gpu=self.device == "cuda")
             if not last.messages or last.messages[0].header.get("kind") != "ready":
@@ -226,10 +245,14 @@ def _outcome(case: Case, header: Mapping[str, Any], blob: bytes) -> Outcome:
             raise ValueError("a line without a request")
         line = header.get("line")
         rest = {"findings": findings, "counters": counters, "line": line if isinstance(line, int) else None}
+        there_are = [(name, output.dtype, output.expected.shape) for name, output in case.outputs.items()]
+        if header.get("in_step") is True:
+            size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in there_are)
+            rest["in_step"] = _tensors(blob[-size:] if size else b"", there_are)
         if header.get("error"):
             error = _clean(str(header["error"])[:4000])
             return Outcome(error=error, kind=str(header.get("error_kind", "died")), **rest)
-        outputs = _tensors(blob, [(name, output.dtype, output.expected.shape) for name, output in case.outputs.items()])
+        outputs = _tensors(blob, there_are)
         seconds = {key: float(header.get(key, math.nan)) for key in ("seconds", "reference_seconds")}
         if any(time <= 0 for time in seconds.values()):
             raise ValueError("no time at all")
@@ -315,6 +338,28 @@ def _part(
     return PartResult(part.name, part.title, part.points, earned, status, part.bonus, diagnosis, ratio)
 
 
+def _with_halves(
+    parts: Sequence[PartResult],
+    cases: Sequence[Case],
+    outcomes: Mapping[int, Outcome],
+    found: Sequence[Diagnosis | None],
+) -> list[PartResult]:
+    """The parts, where those that would be right but for a missing barrier earn half of their points, together."""
+    lost = {case.part for i, case in enumerate(cases) if found[i] is not None and not right_in_step(case, outcomes[i])}
+    halves, so_far = [], 0
+    for part in parts:
+        if (
+            part.status == WRONG
+            and not part.bonus
+            and part.name not in lost
+            and any(c.part == part.name for c in cases)
+        ):
+            before, so_far = so_far, so_far + part.points
+            part = replace(part, earned=so_far // 2 - before // 2)
+        halves.append(part)
+    return halves
+
+
 def _too_early(part: PartResult) -> PartResult:
     return replace(part, earned=0, status=WRONG, diagnosis=Diagnosis("a bonus counts once all parts are right"))
 
@@ -370,13 +415,7 @@ def _answer(submission: Submission, question: Question, python: _Python) -> Part
         return result(todo, OPEN)
     if not isinstance(given, float) or not math.isfinite(given):
         return result(Diagnosis("the answer is not a number", f"answers[{question.name!r}] is {_clean(str(given))}"))
-    if abs(given - question.value) <= question.tolerance * abs(question.value):
-        return result(None)
-    unit = f" {question.unit}" if question.unit else ""
-    for figure, name in question.misconceptions:
-        if abs(given - figure) <= question.tolerance * abs(figure):
-            return result(Diagnosis(name, f"answered {given:g}{unit}", question.read_again))
-    return result(Diagnosis("the figure is wrong", f"answered {given:g}{unit}", question.read_again))
+    return result(wrong_answer(question, given))
 
 
 def exercises_in(path: Path) -> list[tuple[Path, str]]:

@@ -50,7 +50,7 @@ class Result:
     """The grade of one submission.
 
     exercise: its id; digest: of the submission; seed: of the inputs; device: "cpu" (the emulator) or "cuda".
-    status: as `Submission.status`.
+    status, notes: as those of `Submission`. hints: what a look at the source shows, without points.
     """
 
     exercise: str
@@ -60,6 +60,8 @@ class Result:
     device: str
     status: str
     parts: tuple[PartResult, ...]
+    hints: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def earned(self) -> int:
@@ -83,13 +85,16 @@ class Result:
         first: dict[str, Diagnosis] = {}
         for part in self.parts:
             if part.diagnosis is not None and part.status in (WRONG, OPEN):
-                lost[part.diagnosis.name] += part.points if not part.bonus else 0
+                lost[part.diagnosis.name] += part.points - part.earned if not part.bonus else 0
                 first.setdefault(part.diagnosis.name, part.diagnosis)
         return first[max(lost, key=lambda name: lost[name])] if lost else None
 
     def to_json(self) -> str:
         """As text that `from_json` reads, the same for the same result."""
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False)
+        fields = asdict(self)
+        if not self.notes:
+            del fields["notes"]  # an older course reads it, too
+        return json.dumps(fields, indent=1, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Result:
@@ -99,50 +104,63 @@ class Result:
             PartResult(**{**part, "diagnosis": part["diagnosis"] and Diagnosis(**part["diagnosis"])})
             for part in fields["parts"]
         )
-        return cls(**fields)
+        lists = {name: tuple(fields.get(name, ())) for name in ("hints", "notes")}
+        return cls(**fields | lists)
 
     def __str__(self) -> str:
-        lines = [f"{self.title}: {self.earned} of {self.points} points"]
-        for part, details, read_again in self._told():
+        lines = [f"{self.title}: {self.earned} of {self.points} points", *(f"  note: {note}" for note in self.notes)]
+        for part, name, details, read_again in self._told():
             mark = {RIGHT: "+", WRONG: "-"}.get(part.status, " ")
             bonus = " (bonus)" if part.bonus else ""
             lines.append(f"  {mark} {part.earned}/{part.points}{bonus}  {part.title}{_timed(part)}")
             if part.diagnosis is not None:
-                lines += [f"        {line}" for line in (part.diagnosis.name, *details.splitlines())]
+                lines += [f"        {line}" for line in (name, *details.splitlines())]
                 if read_again:
                     lines.append(f"        read again: {read_again}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"  hint, without points: {hint}" for hint in self.hints)])
 
     def to_html(self) -> str:
         """A heading and a table with one row per part, without styles: the page around it brings them."""
+        heading = f"<p><strong>{html.escape(self.title)}: {self.earned} of {self.points} points</strong></p>"
+        notes = "".join(f"<p>Note: {html.escape(note)}</p>" for note in self.notes)
+        return f"{heading}{notes}{self.table_html()}"
+
+    def table_html(self) -> str:
+        """The table and the hints alone. A line break stands between cells: copied text keeps its columns apart."""
         rows = []
-        for part, details, read_again in self._told():
+        for part, name, details, read_again in self._told():
             said = ""
             if part.diagnosis is not None:
-                said = f"<strong>{html.escape(part.diagnosis.name)}</strong>"
+                said = f"<strong>{html.escape(name)}</strong>" if name == part.diagnosis.name else html.escape(name)
                 said += f"<pre>{html.escape(details)}</pre>" if details else ""
                 said += f"<div>Read again: {html.escape(read_again)}</div>" if read_again else ""
             title = html.escape(part.title) + (" (bonus)" if part.bonus else "") + _timed(part)
-            rows.append(
-                f'<tr class="ak-{part.status.replace(" ", "-")}"><td>{title}</td>'
-                f"<td>{part.status}</td><td>{part.earned} / {part.points}</td><td>{said}</td></tr>"
-            )
+            cells = (title, part.status, f"{part.earned} / {part.points}", said)
+            row = "\n".join(f"<td>{cell}</td>" for cell in cells)
+            rows.append(f'<tr class="ak-{part.status.replace(" ", "-")}">{row}</tr>')
         last = "diagnosis" if any(part.diagnosis for part in self.parts) else ""
-        head = f"<tr><th>part</th><th></th><th>points</th><th>{last}</th></tr>"
-        return (
-            f"<p><strong>{html.escape(self.title)}: {self.earned} of {self.points} points</strong></p>"
-            f'<table class="ak-grade"><thead>{head}</thead><tbody>{"".join(rows)}</tbody></table>'
-        )
+        head = "\n".join(f"<th>{name}</th>" for name in ("part", "", "points", last))
+        body = "\n".join(rows)
+        hints = "".join(f"<p>Hint, without points: {html.escape(hint)}</p>" for hint in self.hints)
+        return f'<table class="ak-grade"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{hints}'
 
-    def _told(self) -> Iterator[tuple[PartResult, str, str]]:
-        """Each part with the evidence to show and where to read again: its last line if the name was there."""
-        seen, sent = set(), set()
+    def _told(self) -> Iterator[tuple[PartResult, str, str, str]]:
+        """Each part with what to say, the evidence to show and where to read again: nothing that was told before.
+
+        Of a diagnosis with the same evidence, such as a compile error, it is said for which part it was told; of one
+        with other evidence, the last line is added.
+        """
+        names, told, sent = set(), {}, set()
         for part in self.parts:
             diagnosis = part.diagnosis or Diagnosis("")
-            again = diagnosis.name in seen
-            details = diagnosis.detail.rpartition("\n")[2] if again else diagnosis.detail
-            yield part, details, "" if diagnosis.read_again in sent else diagnosis.read_again
-            seen.add(diagnosis.name)
+            name, details = diagnosis.name, diagnosis.detail
+            if diagnosis in told:
+                name, details = f"as for “{told[diagnosis]}”", ""
+            elif diagnosis.name in names:
+                details = details.rpartition("\n")[2]
+            yield part, name, details, "" if diagnosis.read_again in sent else diagnosis.read_again
+            names.add(diagnosis.name)
+            told.setdefault(diagnosis, part.title)
             sent.add(diagnosis.read_again)
 
     def _repr_html_(self) -> str:

@@ -36,17 +36,21 @@ from torch import Tensor
 
 from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule, read_kernel
 from course_utils.emulator import configure, profile, sanitize
+from course_utils.emulator.sanitizer import Finding
+from course_utils.emulator.tracing import in_step
 from course_utils.grading import catalog
 from course_utils.grading.exercise import Launch
 from course_utils.grading.job import LAUNCH_SECONDS, PYTHON_BYTES, PYTHON_SECONDS, Job, Run
 from course_utils.grading.kernel_rules import broken_rule
 from course_utils.grading.sandbox.child import read_job, send
+from course_utils.grading.sandbox.parent import hide
 from course_utils.toolchain.nvrtc import compile_kernel
 from course_utils.toolchain.source import KernelSource, find_kernels, required_architecture
 
 MOST_FINDINGS = 40
 MOST_TIMEOUTS = 2  # launches that never end, before the rest is left alone
 LARGEST_PYTHON = 64 << 20  # bytes that the Python cells may give back
+TASKS = Path(__file__).resolve().with_name("tasks")  # know the right answers; nothing of them is imported before
 
 
 def main() -> None:
@@ -64,16 +68,39 @@ def main() -> None:
 
 
 def _send_python(job: Job, results: int) -> None:
-    """Runs the cells in a process of their own, so that exit() or a crash there leaves the kernels alone."""
+    """Runs the cells for their answers, and again for their tensors where the exercise takes some."""
+    header, blob = _in_a_process(_give_answers, job, results, hidden=TASKS)
+    if job.collects:
+        of_tensors, blob = _in_a_process(_give_tensors, job, results)
+        errors = {cell: how for cell, how in _errors(header).items() if cell == "answers"}
+        header = {**of_tensors, "answers": header.get("answers"), "errors": _errors(of_tensors) | errors}
+    send(results, {**header, "kind": "python"}, blob)
+
+
+def _errors(header: Mapping[str, Any]) -> dict[str, Any]:
+    """By cell; the header came from a process that the student's code has run in."""
+    errors = header.get("errors")
+    return errors if isinstance(errors, dict) else {}
+
+
+def _in_a_process(
+    give: Callable[[Job], list[bytes]], job: Job, results: int, hidden: Path | None = None
+) -> tuple[dict[str, Any], bytes]:
+    """What `give` gives in a process of its own, so that exit() or a crash there leaves the kernels alone.
+
+    hidden: a folder that this process cannot read, where the kernel has Landlock.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.setsid()
         os.close(reading)
         os.close(results)
+        if hidden is not None:
+            hide(hidden)
         resource.setrlimit(resource.RLIMIT_DATA, (PYTHON_BYTES, PYTHON_BYTES))
         with os.fdopen(writing, "wb") as pipe:
-            pipe.writelines(_run_python(job))
+            pipe.writelines(give(job))
         os._exit(0)
     os.close(writing)
     content, deadline, in_time = bytearray(), time.monotonic() + PYTHON_SECONDS, True
@@ -94,33 +121,46 @@ def _send_python(job: Job, results: int) -> None:
             ended = signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
             how = f"they ended the process ({ended}) before the answers were read"
         header, blob = {"errors": dict.fromkeys((cell for cell, _ in job.cells), how)}, b""
-    send(results, {**header, "kind": "python"}, blob)
+    return header, blob
 
 
-def _run_python(job: Job) -> list[bytes]:
-    """What the cells give: a line of JSON, then the tensors' bytes."""
-    task = catalog.exercise(job.exercise)
+def _give_answers(job: Job) -> list[bytes]:
+    """The cells' answers, in a line of JSON."""
+    names, errors = _run_cells(job)
+    answers: dict[str, float | str | None] = {}
+    try:
+        if "answers" in names:
+            answers = _answers(names["answers"], job.questions)
+    except BaseException as error:
+        errors.setdefault("answers", _last_line(error))
+    return [json.dumps({"answers": answers, "errors": errors}).encode()]
+
+
+def _give_tensors(job: Job) -> list[bytes]:
+    """What the exercise takes from the cells: a line of JSON with name, dtype and shape of each tensor, then bytes."""
+    names, errors = _run_cells(job)
+    last, tensors = job.cells[-1][0], {}
+    try:
+        if last not in errors:
+            tensors = catalog.exercise(job.exercise).collect(names)
+    except BaseException as error:
+        errors[last] = _last_line(error)
+    listed = [(name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in tensors.items()]
+    header = json.dumps({"tensors": listed, "errors": errors}).encode()
+    return [header + b"\n", *(_bytes(tensor) for tensor in tensors.values())]
+
+
+def _run_cells(job: Job) -> tuple[dict[str, object], dict[str, str]]:
+    """The cells' variables, and their errors by cell: one that fails does not stop the others."""
     # A cell is run without the notebook around it, where some names are at hand.
     names: dict[str, object] = {"__name__": "__main__", "display": print, "math": math, "np": np, "torch": torch}
-    answers: dict[str, float | str | None] = {}
-    listed: list[tuple[str, str, list[int]]] = []  # name, dtype and shape of each tensor
-    blobs: list[bytes] = []
-    errors: dict[str, str] = {}  # by cell: one that fails does not stop the others
+    errors: dict[str, str] = {}
     for cell, source in job.cells:
         try:
-            try:
-                exec(_compiled_cell(cell, source), names)
-            finally:
-                if cell == "answers" and "answers" in names:
-                    answers = _answers(names["answers"], job.questions)
-            if task.collect is not None and cell == job.cells[-1][0]:
-                tensors = task.collect(names)
-                blobs = [_bytes(tensor) for tensor in tensors.values()]
-                listed = [(name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in tensors.items()]
+            exec(_compiled_cell(cell, source), names)
         except BaseException as error:  # sys.exit too
             errors[cell] = _last_line(error)
-    header = {"answers": answers, "errors": errors, "tensors": listed}
-    return [json.dumps(header).encode() + b"\n", *blobs]
+    return names, errors
 
 
 def _answers(given: object, questions: Sequence[str]) -> dict[str, float | str | None]:
@@ -233,7 +273,7 @@ def _run_case(
             return module, []
     problem: dict[str, Any] = {}
     if not run.reference:  # what is to be timed is too large for the emulator
-        tensors = {name: tensor.clone() for name, tensor in run.tensors.items()}
+        tensors = _copies(run)
         with (
             configure(time_limit=LAUNCH_SECONDS, threads=1),
             sanitize() as report,
@@ -248,10 +288,21 @@ def _run_case(
         problem = _launch(run, modules, tensors)
         if not problem and run.reference:
             header |= _timings(run, modules)
-    if problem:
-        return {**header, **problem}, []
-    header["outputs"] = list(run.outputs)
-    return header, [_bytes(tensors[name]) for name in run.outputs]
+    outputs = [] if problem else [_bytes(tensors[name]) for name in run.outputs]
+    if not run.reference and _lacks_barriers_only(report.findings):
+        tensors = _copies(run)
+        with configure(time_limit=LAUNCH_SECONDS, threads=1), in_step(), contextlib.redirect_stdout(io.StringIO()):
+            header["in_step"] = not _launch(run, modules, tensors)
+        if header["in_step"]:
+            outputs += [_bytes(tensors[name]) for name in run.outputs]
+    return {**header, **problem}, outputs
+
+
+def _lacks_barriers_only(findings: Sequence[Finding]) -> bool:
+    """Whether threads meet in shared memory, and nothing else is found but reads of what is not written yet."""
+    return any(f.tool == "racecheck" and "shared memory" in f.message for f in findings) and all(
+        f.tool in ("racecheck", "initcheck") for f in findings
+    )
 
 
 def _launch(
@@ -279,6 +330,10 @@ def _launch(
 
 def _arguments(launch: Launch, tensors: Mapping[str, Tensor]) -> tuple[Tensor | np.generic, ...]:
     return tuple(tensors[a] if isinstance(a, str) else a for a in launch.arguments)
+
+
+def _copies(run: Run) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in run.tensors.items()}
 
 
 def _on_gpu(run: Run) -> dict[str, Tensor]:

@@ -1,7 +1,8 @@
 """What a student handed in for one exercise, read with care: files may be missing, empty, links, or not what they say.
 
 Reading never raises for a bad file: what cannot be used becomes a Diagnosis that the student gets to see, and the parts
-that need the file lose their points; the others do not.
+that need the file lose their points; the others do not. A file named as browsers and file managers name a second copy,
+"online_softmax (1).cu", is taken if it is the only one, with a note.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ import json
 import os
 import re
 import stat
+import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_utils.grading.catalog import exercise
+from course_utils.grading.catalog import EXERCISE_IDS, exercise
 from course_utils.grading.result import Diagnosis
 
 LARGEST_KERNEL = 256 << 10  # bytes
 LARGEST_NOTEBOOK = 16 << 20
 LARGEST_CELL = 64 << 10  # characters
+MOST_NAMED = 5  # files that a message names
+_COPY = "copy|copie|kopie|copia"
+_NO_TEXT = {b"PK\x03\x04": "a ZIP archive", b"%PDF": "a PDF", b"\x1f\x8b": "a gzip archive", b"\x89PNG": "a picture"}
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,8 @@ class Submission:
 
     kernel: text of the .cu file; None where it cannot be used. cells: source of the notebook's cells that the exercise
     asks for, by grade_id. problems: what is wrong with a file or cell, by its name. statuses: of each file the exercise
-    has: "ok", "missing", "empty" or "unreadable".
+    has: "ok", "missing", "empty" or "unreadable" (which it is, too, if it is another exercise's). notes: what student
+    and teacher should know of files: "online_softmax (1).cu was taken as online_softmax.cu".
     """
 
     exercise: str
@@ -37,6 +43,7 @@ class Submission:
     cells: dict[str, str] = field(default_factory=dict)
     problems: dict[str, Diagnosis] = field(default_factory=dict)
     statuses: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def status(self) -> str:
@@ -50,6 +57,7 @@ class Submission:
         """Equal for equal content, as far as grading looks at it."""
         content = [self.exercise, self.kernel, sorted(self.cells.items()), sorted(self.statuses.items())]
         content.append(sorted((name, problem.name) for name, problem in self.problems.items()))
+        content += [self.notes] if self.notes else []
         return hashlib.sha256(json.dumps(content).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -68,25 +76,74 @@ def read_submission(folder: str | os.PathLike[str], exercise_id: str) -> Submiss
     """
     task = exercise(exercise_id)
     folder = Path(folder)
+    there_are = _names(folder)
     kernel, cells = None, {}
     problems: dict[str, Diagnosis] = {}
     statuses: dict[str, str] = {}
-    if task.kernels:
-        file = f"{task.name}.cu"
+    notes: list[str] = []
+    for suffix, needed in ((".cu", task.kernels), (".ipynb", task.cells)):
+        if not needed:
+            continue
+        file = f"{task.name}{suffix}"
         try:
-            kernel = _read(folder / file, LARGEST_KERNEL)
+            name = _choose(file, there_are, notes)
+            if suffix == ".cu":
+                kernel = _kernel(_read(folder / name, LARGEST_KERNEL), task.kernels, name)
+            else:
+                cells, unusable = _cells(_read(folder / name, LARGEST_NOTEBOOK), task.cells, name, exercise_id)
+                problems |= unusable
             statuses[file] = "ok"
         except _Unusable as error:
             statuses[file], problems[file] = error.status, Diagnosis(str(error))
-    if task.cells:
-        file = f"{task.name}.ipynb"
-        try:
-            cells, unusable = _cells(_read(folder / file, LARGEST_NOTEBOOK), task.cells, file)
-            statuses[file] = "ok"
-            problems |= unusable
-        except _Unusable as error:
-            statuses[file], problems[file] = error.status, Diagnosis(str(error))
-    return Submission(exercise_id, kernel, cells, problems, statuses)
+    return Submission(exercise_id, kernel, cells, problems, statuses, tuple(notes))
+
+
+# ---- which file
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    except OSError:
+        return []
+
+
+def _choose(file: str, there_are: list[str], notes: list[str]) -> str:
+    """The name of the file to read for `file`: itself, or the only copy of it under a browser's name."""
+    copies = [name for name in there_are if name != file and name.isprintable() and _as_released(name) == file]
+    if file in there_are:
+        notes += [f"{name} lies beside {file} and was not graded" for name in copies[:MOST_NAMED]]
+        return file
+    if len(copies) == 1:
+        notes.append(f"{copies[0]} was taken as {file}")
+        return copies[0]
+    if copies:
+        words = f"there are {', '.join(copies[:MOST_NAMED])}: hand in the one that counts, under that name"
+        raise _Unusable("missing", f"{file} is missing; {words}")
+    others = [name for name in there_are if name.isprintable() and not _is_of_an_exercise(name)]
+    others = [name for name in others if name not in ("timestamp.txt", "submission_secret.txt")]
+    if others:
+        others = [name for name in others if name.endswith(Path(file).suffix)] or others
+        words = f"there is {', '.join(others[:MOST_NAMED])}: files keep the names that they were handed out with"
+        raise _Unusable("missing", f"{file} is missing; {words}")
+    return file
+
+
+def _as_released(name: str) -> str:
+    """A file's name without what browsers and file managers add to that of a second copy."""
+    name = unicodedata.normalize("NFC", name).lower()
+    name = re.sub(r"\.(txt|json|download)$", "", name)
+    name = re.sub(rf"^({_COPY}) (of|von|de|di) ", "", name)
+    name = re.sub(rf"[\s_-]+({_COPY})[\s_-]*\d*(?=[\s.(]|$)", "", name)
+    return re.sub(r"\s*\(\d+\)", "", name).replace(" ", "")
+
+
+def _is_of_an_exercise(name: str) -> bool:
+    released = _as_released(name)
+    return any(released in (f"{task}.cu", f"{task}.ipynb") for task in (one.split("/")[1] for one in EXERCISE_IDS))
+
+
+# ---- what is in it
 
 
 def _read(path: Path, most: int) -> str:
@@ -107,38 +164,79 @@ def _read(path: Path, most: int) -> str:
         raise _Unusable("unreadable", f"{name} is not a file")
     with os.fdopen(number, "rb") as file:
         if kind.st_size > most:
-            raise _Unusable("unreadable", f"{name} has {kind.st_size:,} bytes; at most {most:,} are read")
+            hint = ": clear its outputs and save it again" if ".ipynb" in name else ""
+            raise _Unusable("unreadable", f"{name} has {kind.st_size:,} bytes; at most {most:,} are read{hint}")
         try:
             content = file.read(most + 1)
         except OSError as error:
             raise _Unusable("unreadable", f"{name} cannot be read: {os.strerror(error.errno or 0)}") from None
     if not content.strip():
         raise _Unusable("empty", f"{name} is empty")
+    for start, what in _NO_TEXT.items():
+        if content.startswith(start):
+            raise _Unusable("unreadable", f"{name} is {what}: hand in the file itself")
+    if re.match(rb"\s*<(!doctype|html|\?xml)", content[:200], re.IGNORECASE):
+        raise _Unusable("unreadable", f"{name} is a web page: download the file itself again")
+    utf_16 = " but in UTF-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in content[:2] else ""
     try:
-        return re.sub(r"\r\n?", "\n", content.decode("utf-8-sig"))
+        text = content.decode("utf-8-sig")
+        zero = text.find("\0")
+        if zero < 0:
+            return re.sub(r"\r\n?", "\n", text)
     except UnicodeDecodeError as error:
-        utf_16 = " but in UTF-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
-        words = f"{name} is not text in UTF-8{utf_16} (byte {error.start:,}): save it as UTF-8"
-        raise _Unusable("unreadable", words) from None
+        zero = error.start
+    words = f"{name} is not text in UTF-8{utf_16} (byte {zero:,}): save it as UTF-8"
+    raise _Unusable("unreadable", words) from None
 
 
-def _cells(text: str, wanted: tuple[str, ...], file: str) -> tuple[dict[str, str], dict[str, Diagnosis]]:
+def _kernel(text: str, wanted: tuple[str, ...], file: str) -> str:
+    """The text, unless it is that of another exercise."""
+    if not any(re.search(rf"\b{name}\b", text) for name in wanted):
+        for other in EXERCISE_IDS:
+            for name in exercise(other).kernels:
+                if re.search(rf"__global__[^;{{}}]*\b{name}\s*\(", text):
+                    words = f"{file} holds the kernel {name}, which is that of the exercise {other}"
+                    raise _Unusable("unreadable", f"{words}: hand in this exercise's")
+    if re.match(r'\s*\{\s*"(cells|metadata|nbformat)"', text):
+        raise _Unusable("unreadable", f"{file} is a notebook, not a kernel: hand in the .cu file")
+    return text
+
+
+def _cells(
+    text: str, wanted: tuple[str, ...], file: str, exercise_id: str
+) -> tuple[dict[str, str], dict[str, Diagnosis]]:
     """The cells by grade_id, and what is wrong with others. Of copies of a cell the last counts, as in nbgrader."""
     try:
         notebook = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise _Unusable("unreadable", f"{file} is not a notebook: bad JSON ({str(error)[:200]})") from None
+        words = f"bad JSON ({str(error)[:200]})"
+        if text.lstrip().startswith("{") and not text.rstrip().endswith("}"):
+            words = f"bad JSON, it ends in the middle (line {text.rstrip().count(chr(10)) + 1}); hand in the whole file"
+        raise _Unusable("unreadable", f"{file} is not a notebook: {words}") from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
+    if isinstance(notebook, dict) and "worksheets" in notebook:
+        raise _Unusable("unreadable", f"{file} is a notebook of an old format: open and save it in JupyterLab")
     if not isinstance(cells, list):
         raise _Unusable("unreadable", f"{file} is not a notebook: it has no list of cells")
+    if not cells:
+        raise _Unusable("empty", f"{file} has no cells: take a fresh copy of the exercise")
     found: dict[str, str] = {}
+    checks: set[str] = set()
     for cell in cells:
         name = _path(cell, "metadata", "nbgrader", "grade_id")
         source = _path(cell, "source")
         if isinstance(source, list) and all(isinstance(line, str) for line in source):
             source = "".join(source)
-        if isinstance(name, str) and name in wanted and _path(cell, "cell_type") == "code" and isinstance(source, str):
+        if _path(cell, "cell_type") != "code" or not isinstance(source, str):
+            continue
+        if name == "grade":
+            checks |= set(re.findall(r"""\bcheck\(\s*["']([^"'\n]+)["']""", source))
+        if isinstance(name, str) and name in wanted:
             found[name] = source
+    if exercise_id not in checks and (others := [other for other in EXERCISE_IDS if other in checks]):
+        raise _Unusable(
+            "unreadable", f"{file} is the notebook of another exercise, {others[0]}: hand in this exercise's"
+        )
     problems = {}
     for name in wanted:
         if name not in found:

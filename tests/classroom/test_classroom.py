@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,11 +24,15 @@ from distributed.utils import get_mp_context
 
 from course_utils.__main__ import main
 from course_utils.classroom import grading as class_grading
-from course_utils.classroom.class_folder import ClassroomError, Student, parse_time, read_class
+from course_utils.classroom import results_store
+from course_utils.classroom.by_hand import ByHand, read_by_hand
+from course_utils.classroom.class_folder import ClassroomError, LateRule, Student, parse_time, read_class
 from course_utils.classroom.demo import ODD_FILES, make_class
 from course_utils.classroom.gradebook import Row, _by_student, _text, harmless
 from course_utils.classroom.grading import Interrupted, Summary, grade_class, record_of
+from course_utils.classroom.overview import overview
 from course_utils.classroom.results_store import GRADER_FAILED, Key, Record, ResultsStore, exercise_seed, grader_version
+from course_utils.grading import catalog
 from course_utils.grading.catalog import exercise
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.result import PartResult, Result
@@ -36,6 +41,8 @@ from course_utils.grading.submission import LARGEST_KERNEL, Submission
 
 CHAPTER, NAME = "01_attention_basics", "coalesced_scores"
 EXERCISE = f"{CHAPTER}/{NAME}"
+AFTERWARDS = datetime(2026, 12, 24, tzinfo=UTC)  # all is due
+OPTIONAL = {"diagnosis", "submitted_at", "points_by_hand", "notes"}  # columns that may be empty
 METHOD = "distributed.worker.multiprocessing-method"  # how Dask starts workers: "spawn" where nobody says otherwise
 
 STAND_IN = '''
@@ -102,6 +109,7 @@ def graded(stand_in: object, scheduler: str) -> Callable[..., Summary]:
     def run(folder: Path, **options: object) -> Summary:
         if "workers" not in options:
             options["scheduler"] = scheduler
+        options.setdefault("now", AFTERWARDS)
         return grade_class(folder, isolation="limits", grade=stand_in.grade, **options)
 
     return run
@@ -135,7 +143,7 @@ def make(folder: Path, *students: str) -> Path:
 
 
 def table(folder: Path, name: str = "grades.csv") -> dict[str, dict[str, str]]:
-    with (folder / name).open(newline="") as file:
+    with (folder / name).open(encoding="utf-8-sig", newline="") as file:
         return {row["student_id"]: row for row in csv.DictReader(file)}
 
 
@@ -208,7 +216,7 @@ def test_each_status_has_a_row_and_a_reason(tmp_path: Path, graded: Callable[...
     assert {row["late_seconds"] for name, row in rows.items() if name not in ("late", "linked")} == {"0"}
     assert (rows["late"]["late_seconds"], rows["late"]["submitted_at"]) == ("30", "2026-11-02 12:00:30 UTC")
     assert all(
-        all(row[column] for column in row if column not in ("diagnosis", "submitted_at"))
+        all(row[column] for column in row if column not in OPTIONAL)
         for row in rows.values()
         if row["student_id"] != "stranger"
     )
@@ -298,6 +306,145 @@ def test_harmless(value: object, text: str) -> None:
     assert harmless(value) == text
 
 
+# ---- what is due, what counts
+
+
+def graded_row(points: int = 8, when: datetime | str | None = None, **more: object) -> Row:
+    part = PartResult("values", "Values", 10, points, "wrong")
+    record = Record("a", EXERCISE, "graded", Key("", "", 7, "cpu"), Result(EXERCISE, "T", "", 7, "cpu", "ok", (part,)))
+    return Row(Student("a"), EXERCISE, record, when, datetime(2026, 11, 2, tzinfo=UTC), **more)
+
+
+def test_what_is_not_due_yet_is_no_zero_and_nobody_is_late(tmp_path: Path, graded: Callable[..., Summary]) -> None:
+    folder = make(tmp_path / "class", "early", "none", "undated")
+    hand_in(folder, "early")
+    (hand_in(folder, "undated") / "timestamp.txt").unlink()
+    before = graded(folder, now=datetime(2026, 11, 1, tzinfo=UTC))
+    assert before.graded == 2, "nobody is graded for what may still come"
+    rows, by_student = table(folder), table(folder, "grades_by_student.csv")
+    assert [rows[name]["status"] for name in ("early", "none", "undated")] == ["graded", "not due yet", "graded"]
+    assert {row["late_seconds"] for row in rows.values()} == {"0"} and rows["none"]["points"] == ""
+    assert {(row["total"], row["max_total"]) for row in by_student.values()} == {("0", "0")}
+    assert by_student["early"]["remarks"] == f"{CHAPTER}: not in the total yet"
+    assert f"not due yet, so in no total: {EXERCISE} (until 2026-11-02 12:00 UTC)" in str(before)
+
+    assert graded(folder).graded == 1, "now the one who has nothing"
+    rows, by_student = table(folder), table(folder, "grades_by_student.csv")
+    assert rows["none"]["status"] == "missing" and by_student["none"]["total"] == "0"
+    assert rows["undated"]["late_seconds"] == "0", "it was there before the due time"
+    assert by_student["early"]["max_total"] == str(exercise(EXERCISE).points)
+
+
+def test_exercises_of_a_chapter_may_be_due_at_different_times(tmp_path: Path, graded: Callable[..., Summary]) -> None:
+    """Who hands in the chapter again for the second exercise is not late with the first, which is as it was."""
+    folder, chapter = make(tmp_path / "class", "a"), "02_flash_attention_minimal"
+    (folder / "assignments.csv").write_text(
+        f"assignment\tdue\nmend_the_race\t2026-11-20 12:00 UTC\n{chapter}\t2026-11-02 12:00 UTC\n"
+    )
+    place = folder / "submitted" / "a" / chapter
+    place.mkdir(parents=True)
+    (place / "online_softmax.cu").write_text("right")
+    (place / "timestamp.txt").write_text("2026-11-01 12:00:00 UTC")
+    graded(folder)
+    (place / "mend_the_race.cu").write_text("right")
+    (place / "timestamp.txt").write_text("2026-11-19 12:00:00 UTC")
+    assert graded(folder).why == {"handed in again": 1}
+    with (folder / "grades.csv").open(encoding="utf-8-sig", newline="") as file:
+        late = {row["exercise"]: row["late_seconds"] for row in csv.DictReader(file)}
+    assert late == {"online_softmax": "0", "mini_flash": "0", "mend_the_race": "0"}
+    read = read_class(folder)
+    assert read.due_of_chapter(chapter) == datetime(2026, 11, 20, 12, tzinfo=UTC) and read.several_due(chapter)
+
+    (folder / "assignments.csv").write_text("assignment,due\n02_flash_attention_minimal/mend_the_race,\n")
+    assert read_class(folder).released == ("02_flash_attention_minimal/mend_the_race",)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "penalty"), [(0, 0), (1, 0.8), (86_400, 0.8), (86_401, 1.6), (10 * 86_400, 4), (None, 0)]
+)
+def test_late_work_costs_what_the_class_says(seconds: int | None, penalty: float) -> None:
+    when = None if seconds is None else datetime(2026, 11, 2, tzinfo=UTC) + timedelta(seconds=seconds)
+    row = graded_row(8, when, late_rule=LateRule(10, 50))
+    assert (row.penalty, row.points, row.points_by_grader) == (penalty, 8 - penalty, 8)
+
+
+def test_points_by_hand_go_before_the_graders() -> None:
+    assert graded_row(8, by_hand=ByHand(3.5, 1.0)).points == 4.5
+    assert graded_row(8, by_hand=ByHand(None, 1.0, penalty=2.0)).points == 7
+    assert graded_row(8, by_hand=ByHand(0.0, penalty=2.0)).points == 0, "a penalty takes no more than there is"
+    row = graded_row(8, by_hand=ByHand(3.0, review=True))
+    assert row.notes == "points given by hand, before it was graded again"
+    failed = Record("a", EXERCISE, GRADER_FAILED, Key("", "", 7, "cpu"))
+    assert Row(Student("a"), EXERCISE, failed, by_hand=ByHand(3.0)).points == 3
+
+
+def test_a_gradebook_that_cannot_be_read_stops_the_tables(tmp_path: Path) -> None:
+    assert read_by_hand(tmp_path) == {}
+    (tmp_path / "gradebook.db").write_text("no database")
+    with pytest.raises(ClassroomError, match="gradebook.db cannot be read .*points given by hand are there"):
+        read_by_hand(tmp_path)
+
+
+def test_tables_of_a_spreadsheet_with_semicolons(tmp_path: Path, graded: Callable[..., Summary]) -> None:
+    folder = make(tmp_path / "class")
+    (folder / "students.csv").write_text(
+        "\ufeffid;first_name;last_name;email;canvas_id\r\na;Zoë;Müller;z@example.org;77\r\n", "utf-8"
+    )
+    (folder / "assignments.csv").write_text(
+        f"assignment;due;late_percent_per_day;late_percent_most\n{CHAPTER};2026-10-31 12:00 UTC;12,5 %;50%\n"
+    )
+    hand_in(folder, "a")
+    graded(folder)
+    text = (folder / "grades.csv").read_text("utf-8")
+    assert text.startswith("\ufeffstudent_id;last_name;first_name;") and "\na;Müller;Zoë;" in text
+    (row,) = csv.DictReader(text.removeprefix("\ufeff").splitlines(), delimiter=";")
+    penalty = round(int(row["points_by_grader"]) * 0.125, 2)
+    assert float(row["late_penalty"].replace(",", ".")) == penalty > 0
+    moodle = list(csv.DictReader((folder / "grades_moodle.csv").read_text("utf-8").splitlines()))
+    assert moodle[0]["ID number"] == "a" and moodle[0]["Email address"] == "z@example.org"
+    assert float(moodle[0][f"{EXERCISE} (points)"]) == int(row["points_by_grader"]) - penalty
+    assert "points taken off" in moodle[0][f"{EXERCISE} (feedback)"]
+    most, canvas = csv.DictReader((folder / "grades_canvas.csv").read_text("utf-8").splitlines())
+    assert (most["Student"], most[EXERCISE]) == ("Points Possible", str(exercise(EXERCISE).points))
+    assert [canvas[name] for name in ("Student", "ID", "SIS User ID")] == ["Müller, Zoë", "77", "a"]
+
+
+def test_where_the_class_stands(tmp_path: Path, graded: Callable[..., Summary]) -> None:
+    folder = make(tmp_path / "class", "a", "b", "c", "none")
+    for student, kernel in {"a": "right", "b": "wrong", "c": "wrong"}.items():
+        hand_in(folder, student, kernel)
+    with pytest.raises(ClassroomError, match="nothing is graded"):
+        overview(folder)
+    graded(folder)
+    parts, diagnoses, picture = overview(folder)
+    values, _ = csv.DictReader(parts.read_text("utf-8-sig").splitlines())
+    assert [values[name] for name in ("name", "handed_in", "right", "some", "none", "earned")] == list(
+        "values 3 1 0 2 4".split()
+    )
+    (named,) = csv.DictReader(diagnoses.read_text("utf-8-sig").splitlines())
+    assert [named[name] for name in ("name", "students", "main", "points_lost")] == ["wrong", "2", "2", "8"]
+    assert picture.read_text().count("<svg") == 1
+
+
+# ---- an exercise of one's own
+
+
+def test_another_exercise_or_a_picture_does_not_change_the_grader() -> None:
+    needed = results_store._needed(f"course_utils.grading.tasks.{NAME}")
+    assert {"course_utils.grading.grader", "course_utils.emulator.sanitizer", "course_utils.checks"} <= needed
+    assert [name for name in needed if ".tasks." in name] == [f"course_utils.grading.tasks.{NAME}"]
+    rooms = {name.split(".")[1] for name in needed if "." in name}
+    assert not rooms & {"plots", "classroom", "commands", "widgets", "site", "questions", "progress"}
+    assert grader_version(EXERCISE) != grader_version("00_start_here/conflict_free_tile")
+
+
+def test_an_exercise_that_is_not_in_the_list_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make(tmp_path / "class", "a")
+    assert not read_class(folder).remarks
+    monkeypatch.setattr(catalog, "EXERCISE_IDS", tuple(one for one in catalog.EXERCISE_IDS if "split_kv" not in one))
+    assert "tasks/split_kv.py is not among the EXERCISE_IDS" in read_class(folder).remarks[0]
+
+
 # ---- resuming
 
 
@@ -307,11 +454,12 @@ def test_a_finished_grade_is_kept_until_what_it_depends_on_changes(
     folder = make(tmp_path / "class", "a", "b")
     hand_in(folder, "a", "right 1")
     hand_in(folder, "b", "wrong 1")
-    assert (graded(folder).graded, graded(folder).kept) == (2, 2)
+    assert (graded(folder).why, graded(folder).kept) == ({"new": 2}, 2)
 
     hand_in(folder, "b", "right 2", "2026-11-03 12:00:00 UTC")
     again = graded(folder)
     assert (again.graded, again.kept) == (1, 1), "b replaced a file, and is late"
+    assert str(again).startswith("1 graded now (1 handed in again), 1 graded before and unchanged\n")
     assert table(folder)["b"]["parts"].startswith("values 4/4")
     assert table(folder)["b"]["late_seconds"] == "86400"
 
@@ -319,7 +467,7 @@ def test_a_finished_grade_is_kept_until_what_it_depends_on_changes(
     assert graded(folder).graded == 1, "a damaged result is no result"
     before = tables(folder)
     new = graded(folder, new_seed=True)
-    assert (new.graded, new.kept) == (2, 0)
+    assert (new.why, new.kept) == ({"another seed": 2}, 0)
     assert json.loads((folder / "run.json").read_text())["seed"] != 7 and graded(folder).kept == 2
     (folder / "run.json").write_text('{"seed": 7}')
     graded(folder)
@@ -332,9 +480,31 @@ def test_another_version_of_the_grader_grades_again(
     folder = make(tmp_path / "class", "a")
     hand_in(folder, "a")
     graded(folder)
-    monkeypatch.setattr(class_grading, "grader_version", lambda: "another")
-    with pytest.raises(ClassroomError, match=f"has version {grader_version().replace('+', '.')} of the course"):
+    monkeypatch.setattr(class_grading, "grader_version", lambda exercise_id: "another")
+    with pytest.raises(ClassroomError, match=f"has version {grader_version(EXERCISE).replace('+', '.')} of the course"):
         graded(folder)
+
+
+def test_an_update_says_why_it_grades_again_and_one_student_can_be(
+    tmp_path: Path, graded: Callable[..., Summary]
+) -> None:
+    folder = make(tmp_path / "class", "a", "b")
+    hand_in(folder, "a")
+    hand_in(folder, "b", "wrong")
+    graded(folder)
+    before = tables(folder)
+    assert graded(folder, students=["b"]).why == {"asked for": 1} and tables(folder) == before
+    for words, options in (("no student c in .*there are: a, b", {}), ("all students", {"new_seed": True})):
+        with pytest.raises(ClassroomError, match=words):
+            graded(folder, students=["b"] if options else ["c"], **options)
+    store = ResultsStore(folder)
+    for student in "ab":
+        record = store.read(student, EXERCISE)
+        store.write(replace(record, key=replace(record.key, grader="0.0+older")))
+    one = graded(folder, students=["a"])
+    assert tables(folder) == before, "the grade of an earlier version stays in the table"
+    assert "note: 1 graded before an update of the course that changed the grader" in str(one)
+    assert graded(folder).why == {f"the grader of {EXERCISE} changed in an update of the course": 1}
 
 
 def test_a_killed_worker_changes_nothing(tmp_path: Path, graded: Callable[..., Summary]) -> None:
@@ -420,6 +590,18 @@ def test_only_the_exercises_asked_for_and_the_others_are_not_forgotten(
     assert table(folder, "grades_by_student.csv")["a"][EXERCISE] == "not graded"
 
 
+def test_a_new_seed_for_some_exercises_is_refused_and_no_grade_is_lost(
+    tmp_path: Path, graded: Callable[..., Summary]
+) -> None:
+    folder = make(tmp_path / "class", "a")
+    hand_in(folder, "a")
+    graded(folder)
+    before = (folder / "grades.csv").read_bytes(), (folder / "run.json").read_bytes()
+    with pytest.raises(ClassroomError, match=f"a new seed draws the inputs of all exercises, .*{EXERCISE}"):
+        graded(folder, exercises=["05_deepseek_sparse/topk_gather"], new_seed=True)
+    assert ((folder / "grades.csv").read_bytes(), (folder / "run.json").read_bytes()) == before
+
+
 # ---- the folder
 
 
@@ -467,8 +649,13 @@ def test_mistakes_in_the_folder(tmp_path: Path) -> None:
     with pytest.raises(ClassroomError, match="not the folder of a class"):
         read_class(tmp_path)
     folder = make(tmp_path / "class", "a")
-    for line, words in (("02_flash,", "'02_flash' is no assignment"), (f"{CHAPTER},soon", "the due time 'soon'")):
-        (folder / "assignments.csv").write_text(f"assignment,due\n{line}\n")
+    for line, words in (
+        ("02_flash,,", "'02_flash' is no assignment"),
+        (f"{CHAPTER},soon,", "the due time 'soon'"),
+        (f"{CHAPTER},,-3", "late_percent_per_day takes a number from 0 to 100, got '-3'"),
+        (f"{CHAPTER},,much", "late_percent_per_day takes a number from 0 to 100, got 'much'"),
+    ):
+        (folder / "assignments.csv").write_text(f"assignment,due,late_percent_per_day\n{line}\n")
         with pytest.raises(ClassroomError, match=f"line 2: {words}"):
             read_class(folder)
     (folder / "assignments.csv").unlink()
@@ -484,12 +671,16 @@ def test_odd_things_in_submitted_are_named(tmp_path: Path) -> None:
     (folder / "assignments.csv").unlink()
     hand_in(folder, "a")
     (folder / "submitted" / "a" / "01_attention").mkdir()
+    (folder / "submitted" / "a" / f"{CHAPTER} (1)").mkdir()
+    (folder / "submitted" / "a" / f"{NAME}.cu").touch()
     (folder / "submitted" / "notes.txt").touch()
     (folder / "submitted" / "bad\nname").mkdir()
     (folder / "submitted" / ".DS_Store").touch()
     read = read_class(folder)
     assert read.released == (EXERCISE,) and [student.id for student in read.students] == ["a"]
     remarks = "; ".join(read.remarks)
+    assert f"{CHAPTER} (1)' is no chapter: is it {CHAPTER}?" in remarks
+    assert f"{NAME}.cu' is no chapter: a file belongs into the folder of its chapter" in remarks
     assert "01_attention' is no chapter" in remarks and "notes.txt is not graded" in remarks
     assert "bad\\nname' is not graded" in remarks and "DS_Store" not in remarks
 
@@ -535,12 +726,12 @@ def test_the_demo_is_the_same_for_a_seed_and_leaves_a_folder_in_use_alone(
 ) -> None:
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         assert (
-            run("demo", "--folder", str(tmp_path / name), "--exercise", NAME, "--students", "24", "--seed", seed) == 0
+            run("demo", "--folder", str(tmp_path / name), "--exercise", NAME, "--students", "30", "--seed", seed) == 0
         )
     drawn = [(tmp_path / name / "demo.csv").read_text() for name in "abc"]
-    assert drawn[0] == drawn[1] != drawn[2] and drawn[0].count("\n") == 26
+    assert drawn[0] == drawn[1] != drawn[2] and drawn[0].count("\n") == 32
     assert all(words in drawn[0] for words in (*ODD_FILES, "nothing", "; late", "solution: ", "wrong: ", "visitor,"))
-    assert len(read_class(tmp_path / "a").students) == 25
+    assert len(read_class(tmp_path / "a").students) == 31
     handed_in = [path for path in (tmp_path / "a" / "submitted").glob("*/*/*.*") if path.suffix in (".cu", ".ipynb")]
     texts = [path.read_bytes() for path in handed_in if path.is_file()]
     assert texts and not any(b"SOLUTION" in text for text in texts)

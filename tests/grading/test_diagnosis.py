@@ -1,9 +1,11 @@
 """Names for what is wrong, from made-up outcomes: no kernel runs here."""
 
+from dataclasses import replace
+
 import torch
 
 from course_utils.emulator.sanitizer import Finding
-from course_utils.grading.diagnosis import diagnose
+from course_utils.grading.diagnosis import diagnose, unsettled
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome, Output, Part
 from course_utils.grading.job import blank
 
@@ -50,6 +52,42 @@ def test_one_mistake_in_many_cases_goes_before_several() -> None:
     assert [d and d.name for d in found] == ["everything is doubled", "the sign is wrong", "out is wrong"]
 
 
+def test_a_mistake_that_would_show_where_the_kernel_is_right_is_not_named() -> None:
+    other = Case("p", "other", (), {}, {"out": Output(RIGHT)})
+    assert [d and d.name for d in diagnose(EXERCISE, [case(), other], [out(2 * RIGHT), out(RIGHT)])] == [
+        "out is wrong",
+        None,
+    ]
+    hidden_there = replace(
+        EXERCISE, mistakes=(replace(DOUBLED, simulate=lambda c: None if c is other else DOUBLED.simulate(c)),)
+    )
+    found = diagnose(hidden_there, [case(), other], [out(2 * RIGHT), out(RIGHT)])
+    assert [d and d.name for d in found] == ["everything is doubled", None]
+
+
+def test_values_without_a_name_are_told_by_the_place_or_by_a_case_that_can_read_them() -> None:
+    got = torch.arange(12.0).reshape(1, 3, 4)
+    made = Case("p", "c", (), {}, {"out": Output(got.double(), axes=("head", "query", "column"))})
+    got[0, 1:, 2] = -1
+    (seen,) = diagnose(EXERCISE, [made], [Outcome({"out": got})])
+    assert seen.name == "out is wrong"
+    assert seen.detail.endswith(
+        "2 of 12 elements differ: queries 1 and later; column 2\nthe first at query 1, column 2: expected 6, got -1"
+    )
+    reads = replace(made, name="reading", explain=lambda case, outputs: Diagnosis("column 2 is lost", "see"))
+    found = diagnose(EXERCISE, [made, reads], [Outcome({"out": got})] * 2)
+    assert [(d.name, d.detail) for d in found] == [("column 2 is lost", "reading: see")] * 2
+
+
+def test_experiments_are_asked_where_there_is_no_name_or_more_than_one() -> None:
+    assert unsettled(EXERCISE, [case()], [out(RIGHT + 1)])
+    assert not unsettled(EXERCISE, [case()], [out(2 * RIGHT)])
+    assert not unsettled(EXERCISE, [case()], [out(RIGHT)])
+    assert not unsettled(EXERCISE, [case()], [out(RIGHT + 1, RACE)])
+    twin = Mistake(Diagnosis("2 is added to the power"), DOUBLED.simulate)
+    assert unsettled(replace(EXERCISE, mistakes=(DOUBLED, twin)), [case()], [out(2 * RIGHT)])
+
+
 def test_other_wrong_values_are_described() -> None:
     assert name_of(out(torch.full((8,), float("nan")))) == "out is NaN everywhere"
     assert name_of(out(blank((8,), torch.float32))) == "out is never written"
@@ -76,7 +114,7 @@ def test_minus_infinity_belongs_exactly_where_it_is_expected() -> None:
     expected[2] = -torch.inf
     hidden = Case("p", "hidden", (), {}, {"out": Output(expected)})
     assert name_of(out(expected), hidden) is None
-    assert name_of(out(RIGHT), hidden) == "out is −∞ in the wrong places"
+    assert name_of(out(RIGHT), hidden) == "out is not −∞ where it must be"
     assert name_of(out(expected.roll(1)), hidden) == "out is −∞ in the wrong places"
 
 

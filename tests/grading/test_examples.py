@@ -49,6 +49,16 @@ def test_the_grade_is_as_expected(example, quick_child):
         assert result.status == "ok" and not any(UNCLEAN.search(name) for name in said), str(result)
 
 
+@pytest.mark.exhaustive("every known submission on four more seeds, and twice on one: `make test` has one seed")
+@pytest.mark.parametrize("example", [one.values[0] for one in known()], ids=[one.id for one in known()])
+def test_another_seed_gives_the_same_grade_and_the_same_seed_the_same_words(example, quick_child):
+    assert isinstance(example, Example), str(example)
+    submission = example.submission()
+    results = [grade_submission(submission, seed=seed) for seed in (1, 1, 2, 3, 4)]
+    assert results[0] == results[1]
+    assert [example.surprise(result) for result in results] == [""] * 5
+
+
 OTHER_SOLUTIONS = pytest.mark.exhaustive(
     "every solution in a sandbox: `make test` has one there, the Python cells of another, and all in a fork"
 )
@@ -181,8 +191,8 @@ def result(**lost):
     return Result(ID, "Title | more", "", 0, "cpu", "ok", tuple(parts))
 
 
-def example(kind, *diagnosis, fails=None):
-    return Example(ID, "n", kind, "", "", diagnosis, fails)
+def example(kind, *diagnosis, fails=None, earned=None):
+    return Example(ID, "n", kind, "", "", diagnosis, fails, earned)
 
 
 @pytest.mark.parametrize(
@@ -196,6 +206,8 @@ def example(kind, *diagnosis, fails=None):
         (example("wrong", "fast", "slow"), result(x="slow"), ""),
         (example("wrong", "slow", fails=("x",)), result(x="slow", y="slow"), "must lose x, not x, y"),
         (example("wrong", "slow", fails=("x", "y")), result(x="slow", y="slow"), ""),
+        (example("wrong", "slow", earned=7), result(x="slow"), "must get 7 points, not 5"),
+        (example("wrong", "slow", earned=5), result(x="slow"), ""),
         (example("skeleton"), result(x="slow"), "got 5 points"),
         (example("skeleton"), result(x="slow", y=""), "no diagnosis for y"),
         (example("skeleton"), result(x="slow", y="slow"), ""),

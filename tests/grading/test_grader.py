@@ -3,13 +3,14 @@
 import json
 import pickle
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from course_utils.grading import grader
-from course_utils.grading.exercise import Case, Exercise, Launch, Output, Part, Question
+from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Output, Part, Question
 from course_utils.grading.grader import GraderError, grade_submission
 from course_utils.grading.job import Job
 from course_utils.grading.result import Result
@@ -86,12 +87,35 @@ def test_a_part_needs_all_its_cases(graded) -> None:
     assert result.diagnosis.name == "out is all zeros"
 
 
+def test_what_is_right_but_for_a_barrier_earns_half(graded) -> None:
+    """Of the points of all such parts together, rounded down."""
+    racing = {"findings": [FINDING | HAZARD], "in_step": True}
+    first, third = case_frame(0, bytes(16) + RIGHT, **racing), case_frame(2, bytes(16) + RIGHT, **racing)
+    one = graded(finished(answered(100), first, *ALL[1:]))
+    assert [part.earned for part in one.parts] == [1, 2, 0, 2]
+    both = graded(finished(answered(100), first, ALL[1], third, ALL[3]))
+    assert [part.earned for part in both.parts] == [1, 1, 0, 2] and not both.full
+    assert {part.diagnosis.name for part in both.parts[:2]} == {"missing barrier between line 3 and line 5"}
+    crashed = case_frame(0, RIGHT, error="boom", error_kind="crash", **racing)
+    assert graded(finished(answered(100), crashed, *ALL[1:])).parts[0].earned == 1
+    other_mistake = case_frame(1, bytes(16))
+    assert graded(finished(answered(100), first, other_mistake, *ALL[2:])).parts[0].earned == 0
+    still_wrong = case_frame(0, bytes(16) + bytes(16), **racing)
+    assert graded(finished(answered(100), still_wrong, *ALL[1:])).parts[0].earned == 0
+
+
 @pytest.mark.parametrize(
     ("answer", "diagnosis"),
     [
         (50.0, "a multiply-add is two"),
         (99.5, None),
         (98.0, "the figure is wrong"),
+        (200.0, "the answer is off by a factor of 2"),
+        (25.0, "the answer is off by a factor of 4"),
+        (104.858, "powers of 1,000 and of 1,024 are mixed"),
+        (0.1, "the unit is another one than was asked for"),
+        (1.0, "the unit is another one than was asked for"),
+        (300.0, "the figure is wrong"),
         (None, "not answered yet"),
         ("'many'", "the answer is not a number"),
         (float("nan"), "the answer is not a number"),
@@ -147,6 +171,7 @@ def test_a_gpu_that_is_not_there_is_said(graded, monkeypatch: pytest.MonkeyPatch
 FINDING = {"tool": "memcheck", "message": "boom", "kernel": "k", "file": "k.cu", "line": 3, "source": "x"}
 FINDING |= {"block": [0, 0, 0], "thread": [0, 0, 0], "other_line": None, "other_source": None, "count": 1}
 FINDING |= {"other_block": None, "other_thread": None}
+HAZARD = {"tool": "racecheck", "message": "write-after-read hazard in shared memory: s", "other_line": 5}
 COUNTER = {"kernel": "k", "file": "k.cu", "line": 3, "source": "x", "space": "shared", "operation": "load"}
 COUNTER |= dict.fromkeys(("requests", "sectors", "ideal_sectors", "bank_conflicts", "bytes", "wavefronts"), 1)
 COUNTER |= {"ideal_wavefronts": 1}
@@ -189,9 +214,18 @@ def test_a_bonus_is_measured_on_a_gpu_only(graded, monkeypatch: pytest.MonkeyPat
     assert (tardy.earned, tardy.full, tardy.parts[2].status) == (7, True, "wrong")
 
 
-def test_a_missing_kernel_leaves_the_answers(graded, tmp_path) -> None:
-    from course_utils.grading.exercise import Diagnosis
+def test_experiments_are_run_where_a_mistake_has_no_name_yet(graded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They earn nothing, and lose nothing."""
+    read = [replace(made_cases(torch.Generator(), {})[0], part="", explain=lambda *_: Diagnosis("it is all zeros", ""))]
+    monkeypatch.setattr(grader, "exercise", lambda _: replace(EXERCISE, experiments=lambda generator: read))
+    children = finished(answered(100), case_frame(0, bytes(16)), *ALL[1:]), finished(case_frame(0, bytes(16)))
+    result = graded(*children)
+    assert [part.earned for part in result.parts] == [0, 2, 0, 2]
+    assert result.diagnosis == Diagnosis("it is all zeros", "first: ")
+    assert graded(finished(answered(100), *ALL)).full
 
+
+def test_a_missing_kernel_leaves_the_answers(graded, tmp_path) -> None:
     missing = Diagnosis("online_softmax.cu is missing")
     submission = Submission(
         EXERCISE.id, None, {"answers": "..."}, {"online_softmax.cu": missing}, {"online_softmax.cu": "missing"}

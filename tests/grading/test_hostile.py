@@ -56,15 +56,13 @@ RULE = "online_softmax.cu, line *: "
 PATCH = """
 import numpy, torch, sys
 import course_utils.checks, course_utils.grading.diagnosis, course_utils.grading.grader
-import course_utils.grading.tasks.online_softmax as task
 numpy.allclose = torch.allclose = torch.equal = torch.isclose = lambda *a, **k: True
 course_utils.grading.diagnosis.diagnose = lambda *a, **k: [None] * 99
 course_utils.grading.grader._answer = course_utils.checks.error_report = lambda *a, **k: None
-task.EXERCISE.__dict__["questions"] = ()
 answers = dict.fromkeys(("new_l", "shuffles", "traffic_ratio"), float("nan"))
 """
 READ_AND_DELETE = """
-import os, shutil
+import gc, importlib, os, shutil
 seen = []
 solution = {repo!r} + "/solutions/02_flash_attention_minimal/online_softmax.cu"
 for place in (solution, {marker!r}, {other!r} + "/online_softmax.cu"):
@@ -77,6 +75,11 @@ for place in (solution, {marker!r}, {other!r} + "/online_softmax.cu"):
     except OSError:
         pass
 shutil.rmtree({other!r}, ignore_errors=True)
+try:
+    seen.append(importlib.import_module("course_utils.grading.tasks.online_softmax").EXERCISE)
+except (ImportError, OSError):
+    pass
+seen += [one for one in gc.get_objects() if type(one).__name__ == "Question"]
 answers = dict(new_l=1000 + len(seen), shuffles=10, traffic_ratio=4 / 3)
 """
 FORK_BOMB = """
@@ -282,7 +285,7 @@ def test_native_code_that_passes_the_rules_and_a_cell_that_reads_and_deletes(sub
     result = grade(submission)
     check(result, {"lengths": "the kernel took its process down*", "new_l": "the figure is wrong"})
     figure = next(part.diagnosis.detail for part in result.parts if part.name == "new_l")
-    assert figure == "answered 1000", "1000, and 1 more for each file that it could read"
+    assert figure == "answered 1000", "1000, and 1 more for each file, or question with its right answer, that it found"
     assert processes_with(RUNNER.name) == []
 
 

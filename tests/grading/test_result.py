@@ -1,5 +1,7 @@
 """How a grade is told."""
 
+from dataclasses import replace
+
 import pytest
 
 from course_utils.grading.exercise import Diagnosis
@@ -29,6 +31,21 @@ def test_a_long_report_is_told_once(told: str) -> None:
     assert "0.74 times the reference's time" in told
 
 
+def test_one_compile_error_is_told_once_and_columns_stay_apart() -> None:
+    error = Diagnosis("x.cu does not compile, line 3", "line 3: expected ';'", "chapter 00")
+    parts = [PartResult(str(n), f"Part, L = {n}", 1, 0, WRONG, diagnosis=error) for n in range(7)]
+    for told in (str(result(*parts)), result(*parts).to_html()):
+        assert told.count("does not compile") == told.count("expected") == 1
+        assert told.count("as for “Part, L = 0”") == 6
+    assert "L = 3</td>\n<td>wrong</td>\n<td>0 / 1</td>" in result(*parts).table_html()
+
+
+def test_notes_are_told_and_kept() -> None:
+    noted = replace(result(*PARTS), notes=("x (1).cu was taken as x.cu",))
+    assert "x (1).cu was taken as x.cu" in str(noted) and "x (1).cu" in noted.to_html()
+    assert Result.from_json(noted.to_json()) == noted and "notes" not in result(*PARTS).to_json()
+
+
 def test_html_is_escaped_and_has_no_empty_column() -> None:
     assert "Tail &lt;L&gt;" in result(*PARTS).to_html()
     hostile = Diagnosis("<b>name", "<b>detail", "<b>again")
@@ -49,3 +66,9 @@ def test_points_and_the_main_diagnosis() -> None:
 
 def test_json_both_ways() -> None:
     assert Result.from_json(result(*PARTS).to_json()) == result(*PARTS)
+
+
+def test_a_hint_is_told_and_costs_nothing() -> None:
+    hinted = replace(result(PARTS[3]), hints=("line 3: <int>",))
+    assert hinted.full and Result.from_json(hinted.to_json()) == hinted
+    assert str(hinted).endswith("hint, without points: line 3: <int>") and "line 3: &lt;int&gt;" in hinted.to_html()

@@ -94,6 +94,13 @@ def _parent(process: int) -> int:
         return 0
 
 
+def give_up_new_privileges() -> None:
+    """No program that this process starts gets rights that it has not. Landlock asks for that."""
+    from ctypes import CDLL
+
+    CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
 def run_process_keeper() -> None:
     """Goes on in a child process; what called this stays behind as its keeper, and ends with its exit status.
 
@@ -102,8 +109,8 @@ def run_process_keeper() -> None:
     """
     from ctypes import CDLL
 
+    give_up_new_privileges()
     libc = CDLL(None)
-    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

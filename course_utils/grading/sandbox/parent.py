@@ -1,7 +1,8 @@
 """Runs one module in a child process that can harm nobody: limits, and namespaces where the machine has bubblewrap.
 
-    child.py     what the child does first; the frames of its results
-    landlock.py  fewer rights without bubblewrap
+    child.py         what the child does first; the frames of its results
+    landlock.py      fewer rights without bubblewrap
+    unprivileged.py  another user than root
 
 With "bubblewrap" the child sees a file system of its own: the system's programs, Python, this package and the kernels,
 all read-only; one temporary folder of limited size; no network; no other processes. With "limits" it is its user's
@@ -25,12 +26,14 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from course_utils.grading.sandbox.child import END, FRAME, MARKER, descendants
+from course_utils.grading.sandbox import landlock
+from course_utils.grading.sandbox.child import END, FRAME, MARKER, descendants, give_up_new_privileges
+from course_utils.grading.sandbox.unprivileged import child_user, command_as
 
 PACKAGE = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).resolve().with_name("child.py")
@@ -43,6 +46,7 @@ MOST_RESULTS = 10_000
 INSIDE = "/tmp"  # the one writable folder of a child in bubblewrap
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
+OPEN_IN_PROC = ("/proc/sys", "/proc/pressure")  # below them some files may be written by everybody
 ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
 HIDDEN = ("solutions", "exercises", "tests")  # beside the package
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "CXX", "COURSE_EMULATOR_CXX", "COURSE_KERNELS", "LD_LIBRARY_PATH")
@@ -77,7 +81,7 @@ class Ended:
 
     reason: "finished" (its module ran to the end), "time limit", "memory limit", "process limit", "output limit",
     "file limit" or "died". status: exit status, 128 + n after signal n. messages: what it sent before.
-    stdout, stderr: the last 16 KB of each. detail: the reason in a student's words; empty where it finished.
+    stdout, stderr: the last 16 KiB of each. detail: the reason in a student's words; empty where it finished.
     """
 
     reason: str
@@ -122,10 +126,9 @@ def run_child(
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(_private_folder()) if keeper else Path(INSIDE)
         if keeper:
-            etc = [f"/etc/{name}" for name in ETC]
-            settings["readable"] = [*SYSTEM, *etc, "/proc", "/sys", *map(str, _read_only_folders())]
-            settings["readable"] += [module] if module.endswith(".py") else []
+            settings["readable"] = [*_readable(), *([module] if module.endswith(".py") else [])]
             settings["writable"] = [str(folder), *DEVICES]
+        needed = [*map(str, _read_only_folders()), *([module] if module.endswith(".py") else [])]
         runtime = _runtime_file()
         if runtime is None:
             handed_over = []
@@ -135,6 +138,7 @@ def run_child(
             shutil.copy(runtime, cache / runtime.name)  # a link would let the child write to the original
         else:
             handed_over = ["--ro-bind", str(runtime), f"{INSIDE}/cache/{runtime.parent.name}/{runtime.name}"]
+            needed.append(str(runtime))
         job_file = stack.enter_context(_file_with(job))
         reading, writing = os.pipe()
         told, telling = os.pipe()  # by bwrap
@@ -146,6 +150,7 @@ def run_child(
                 files = [*handed_over, *(["--ro-bind", module, module] if module.endswith(".py") else [])]
                 bubblewrap = _bubblewrap(limits.file_bytes, gpu, tuple(files))
                 command = [*bubblewrap, "--info-fd", str(telling), "--", *command]
+            command = _not_as_root(command, needed, folder if keeper else None)
             environment = _environment(folder, gpu)
             process = subprocess.Popen(
                 command,
@@ -180,10 +185,11 @@ def isolation_available() -> tuple[bool, str]:
         return False, f"there is no program bwrap; {INSTALL}"
     command = [*_bubblewrap(1 << 20, False, ()), "--", PYTHON, "-I", "-S", "-c", "pass"]
     try:
+        command = _not_as_root(command, map(str, _read_only_folders()), None)
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=20, check=False, env=_environment(Path(INSIDE), False)
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         return False, str(error)
     if done.returncode == 0:
         return True, ""
@@ -193,9 +199,21 @@ def isolation_available() -> tuple[bool, str]:
     return False, f"{said[0]}. The system must allow unprivileged user namespaces (containers often do not)"
 
 
+def _not_as_root(command: list[str], needed: Iterable[str], folder: Path | None) -> list[str]:
+    """The command, for a grader that is root by way of another user, who gets this folder. Raises RuntimeError."""
+    user = child_user()
+    if user is None:
+        return command
+    if folder is not None:
+        for place in (folder, *folder.rglob("*")):
+            os.chown(place, user, user)
+    return command_as(user, [*needed, command[0]], command)
+
+
 def _bubblewrap(file_bytes: int, gpu: bool, files: tuple[str, ...]) -> list[str]:
     """The command line up to the program: namespaces and mounts. `files`: more arguments, for single files."""
-    command = ["bwrap", "--unshare-user", "--unshare-all", "--disable-userns", "--die-with-parent", "--new-session"]
+    command = [shutil.which("bwrap") or "bwrap", "--unshare-user", "--unshare-all", "--disable-userns"]
+    command += ["--die-with-parent", "--new-session"]
     command += ["--cap-drop", "ALL", "--hostname", "sandbox", "--size", str(file_bytes), "--tmpfs", INSIDE]
     for name in SYSTEM:
         if os.path.islink(name):
@@ -214,6 +232,8 @@ def _bubblewrap(file_bytes: int, gpu: bool, files: tuple[str, ...]) -> list[str]
         if place.is_dir() and any(place.is_relative_to(there) for there in mounted):
             command += ["--perms", "0555", "--size", "4096", "--tmpfs", str(place)]
     command += [*files, "--proc", "/proc", "--dev", "/dev"]
+    for name in OPEN_IN_PROC:
+        command += ["--ro-bind-try", name, name]
     if gpu:
         devices = [*Path("/dev").glob("nvidia*"), Path("/dev/dxg")]
         for device in devices:
@@ -238,6 +258,35 @@ def _read_only_folders() -> list[Path]:
             folders.append(prefix)
     both = [Path(way) for folder in folders for way in (os.path.abspath(folder), os.path.realpath(folder))]
     return [folder for folder in dict.fromkeys(both) if folder.is_dir()]
+
+
+def _readable() -> list[str]:
+    """What Landlock leaves open for reading."""
+    return [*SYSTEM, *(f"/etc/{name}" for name in ETC), "/proc", "/sys", *map(str, _read_only_folders())]
+
+
+def hide(folder: Path) -> None:
+    """Takes this folder from the calling process, for good, with all but what a child needs. Without Landlock: nothing.
+
+    For a child that runs already.
+    """
+    own, folder = Path(tempfile.gettempdir()).resolve(), folder.resolve()
+    if folder.is_relative_to(own):  # of a clone in /tmp
+        own = Path(tempfile.mkdtemp())
+        tempfile.tempdir = os.environ["TMPDIR"] = os.environ["HOME"] = str(own)
+    give_up_new_privileges()
+    devices = [*DEVICES, *map(str, Path("/dev").glob("nvidia*"))]
+    landlock.restrict(_without(_readable(), folder), [str(own), *devices])
+
+
+def _without(paths: Iterable[str], hidden: Path) -> Iterator[str]:
+    """The paths; for a folder above the hidden one what lies in it, and so on."""
+    for path in paths:
+        real = Path(path).resolve()
+        if hidden.is_relative_to(real):
+            yield from _without((entry.path for entry in os.scandir(real) if real != hidden), hidden)
+        elif not real.is_relative_to(hidden):
+            yield path
 
 
 def _user_site() -> list[str]:

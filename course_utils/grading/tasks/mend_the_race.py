@@ -206,4 +206,5 @@ EXERCISE = Exercise(
     findings=FINDINGS,
     questions=QUESTIONS,
     cells=("answers",),
+    half_in_step=False,  # the barriers are the exercise
 )

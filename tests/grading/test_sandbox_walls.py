@@ -1,0 +1,196 @@
+"""Nothing outside its own folder is open to a submission, and it is never root: in both isolations, whoever grades.
+
+Nothing here writes anywhere outside: the child asks the kernel what it may do (access), and opens for writing, without
+a write, only what is no setting of the machine.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_utils.grading.sandbox import landlock, unprivileged
+from course_utils.grading.sandbox import parent as sandbox
+from course_utils.grading.sandbox.parent import isolation_available
+
+REPO = Path(__file__).resolve().parents[2]
+ORDINARY = 65533  # a user of no name, not the one that root's children become
+# Every user may open these, by their rights. Landlock denies it; without it the kernel asks for more than rights.
+OF_THE_KERNEL = {"/proc/sys/kernel/ns_last_pid", *(f"/proc/pressure/{name}" for name in ("cpu", "io", "memory", "irq"))}
+
+CHILD = """
+import json, os, sys, time
+from course_utils.grading.sandbox.child import read_job, send
+
+def listed(folder):
+    try:
+        return list(os.scandir(folder))
+    except OSError:
+        return []
+
+def below(folder, depth):
+    yield folder
+    for entry in listed(folder) if depth else ():
+        own = folder == "/proc" and (entry.name.isdigit() or entry.name in ("self", "thread-self"))
+        if not own and not entry.is_symlink():
+            yield from below(entry.path, depth - 1) if entry.is_dir(follow_symlinks=False) else [entry.path]
+
+def opens(path):
+    try:
+        folder = os.path.isdir(path)
+        os.close(os.open(path, os.O_WRONLY | (os.O_TMPFILE if folder else os.O_NONBLOCK | os.O_NOCTTY)))
+    except OSError:
+        return False
+    return True
+
+mounts = [line.split()[4] for line in open("/proc/self/mountinfo")]
+places = {*json.loads(read_job(int(sys.argv[1]))), *mounts, *below("/proc", 8), *below("/sys", 4), *below("/dev", 3)}
+own = os.environ["TMPDIR"]
+writable = [p for p in places if not (p + "/").startswith(own + "/") and os.access(p, os.W_OK, follow_symlinks=False)]
+# Only those that are no settings are tried.
+kept = [path for path in writable if path.startswith(("/proc", "/sys")) or opens(path)]
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+send(int(sys.argv[2]), {"writable": sorted(kept), "looked at": len(places), "status": status})
+time.sleep(0.3)
+"""
+
+GRADER = f"""
+import json, os, sys, types
+emulator = sys.modules["course_utils.emulator"] = types.ModuleType("course_utils.emulator")
+emulator.__path__ = [{str(REPO / "course_utils" / "emulator")!r}]  # without its modules, which load PyTorch
+sys.path.insert(0, {str(REPO)!r})
+from course_utils.grading.sandbox import parent
+from course_utils.grading.sandbox.child import descendants
+parent._runtime_file = lambda: None
+users, look = set(), parent._Watch._look
+
+def look_at_users(watch):
+    for process in descendants(watch._process.pid):
+        try:
+            if sys.argv[1] in open(f"/proc/{{process}}/cmdline").read():
+                users.update(open(f"/proc/{{process}}/status").read().split("Uid:")[1].split()[:4])
+        except OSError:
+            pass
+    return look(watch)
+
+parent._Watch._look = look_at_users
+ended = parent.run_child(sys.stdin.buffer.read(), module=sys.argv[1], isolation=sys.argv[2])
+print(json.dumps({{"reason": ended.reason, "stderr": ended.stderr, "users outside": sorted(map(int, users)),
+                  **(ended.messages[0].header if ended.messages else {{}})}}))
+"""
+
+
+@pytest.fixture(params=["root", "an ordinary user"])
+def graders_user(request) -> int | None:
+    """The user whom the grader is started as; None: as the tests."""
+    if request.param == "root":
+        if os.geteuid() != 0:
+            pytest.skip("the tests do not run as root")
+        return None
+    return ORDINARY if os.geteuid() == 0 else None
+
+
+@pytest.fixture(params=["bubblewrap", "limits"])
+def told(request, graders_user, tmp_path) -> dict:
+    """What a child says of itself and of what it can write."""
+    if request.param == "bubblewrap" and not isolation_available()[0]:
+        pytest.skip(f"bubblewrap does not run here: {isolation_available()[1]}")
+    file = tmp_path / "student.py"
+    file.write_text(CHILD)
+    outside = [str(path) for pattern in ("*", "*/*") for path in Path("/").glob(pattern)]
+    outside += map(str, (REPO, REPO / "course_utils" / "checks.py", sys.prefix, Path.home(), tmp_path))
+    links = "/dev/std", "/dev/fd"  # to the child's own files
+    job = json.dumps([path for path in outside if not path.startswith(("/proc/", "/sys/", *links))])
+    home = tmp_path / "home"
+    home.mkdir()
+    command = [sys.executable, "-B", "-c", GRADER, str(file), request.param]
+    if graders_user is not None:
+        os.chown(home, graders_user, graders_user)
+        reachable = [*map(str, sandbox._read_only_folders()), str(REPO), str(file)]
+        command = unprivileged.command_as(graders_user, reachable, command)
+        home = Path("/tmp")
+    environment = {**os.environ, "HOME": str(home), "TMPDIR": "/tmp"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120, input=job)
+    assert done.returncode == 0, done.stderr
+    return {**json.loads(done.stdout), "isolation": request.param}
+
+
+def test_nothing_outside_its_folder_is_writable_and_it_is_nobody(told, graders_user):
+    assert told["reason"] == "finished", told["stderr"]
+    assert told["looked at"] > 1000
+    devices = {*sandbox.DEVICES, "/dev/tty", "/dev/ptmx", "/dev/pts", "/dev/pts/ptmx"}
+    if told["isolation"] == "limits":
+        devices = {*sandbox.DEVICES, *(OF_THE_KERNEL if landlock.version() else ())}
+    if landlock.version() or told["isolation"] == "bubblewrap":
+        assert set(told["writable"]) <= devices
+    expected = unprivileged.NOBODY if graders_user is None and os.geteuid() == 0 else graders_user or os.geteuid()
+    assert told["users outside"] == [expected] and expected != 0
+    status = {name: words.split() for name, words in told["status"].items()}
+    assert not int(status["CapPrm"][0], 16) and not int(status["CapEff"][0], 16) and status["NoNewPrivs"] == ["1"]
+    if os.geteuid() == 0:
+        assert status["Groups"] == []
+
+
+# ---- becoming another user
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "user"),
+    [
+        ("0 0 4294967295\n", unprivileged.NOBODY),
+        ("0 1000 1\n1 100000 65536\n", unprivileged.NOBODY),
+        ("0 1000 1\n", None),  # root of a container, an ordinary user outside, and the only one there is
+    ],
+)
+def test_who_root_becomes(monkeypatch, uid_map, user):
+    monkeypatch.setattr(unprivileged.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(unprivileged.Path, "read_text", lambda self: uid_map)
+    assert unprivileged.child_user() == user
+
+
+def test_root_that_can_be_nobody_else_is_told(monkeypatch):
+    monkeypatch.setattr(unprivileged.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(unprivileged.Path, "read_text", lambda self: "0 0 1\n")
+    with pytest.raises(RuntimeError, match="grade as an ordinary user"):
+        unprivileged.child_user()
+
+
+def test_an_ordinary_user_stays_who_he_is(monkeypatch):
+    monkeypatch.setattr(unprivileged.os, "geteuid", lambda: 1000)
+    assert unprivileged.child_user() is None
+
+
+def test_a_file_that_others_may_not_read_is_named(tmp_path):
+    (tmp_path / "kernels").mkdir(mode=0o700)
+    with pytest.raises(RuntimeError, match=r"may not read .*kernels: `chmod -R go\+rX .*kernels`"):
+        unprivileged.command_as(unprivileged.NOBODY, [str(tmp_path / "kernels")], ["true"])
+
+
+def test_of_a_closed_folder_only_what_is_needed_is_shown(tmp_path):
+    closed, inside = tmp_path / "closed", tmp_path / "closed" / "closed too"
+    (inside / "python" / "lib").mkdir(parents=True)
+    (tmp_path / "open").mkdir()
+    closed.chmod(0o700)
+    inside.chmod(0o700)
+    tmp_path.chmod(0o755)
+    paths = [inside / "python" / "lib", inside / "python", tmp_path / "open"]
+    above = [path for path in tmp_path.parents if not path.stat().st_mode & 1]
+    topmost = str(above[-1] if above else closed)
+    shown = unprivileged._shown(list(map(str, paths)))
+    assert str(inside / "python") in shown[topmost] and str(inside / "python" / "lib") not in shown[topmost]
+    assert not above or str(tmp_path / "open") in shown[topmost]
+
+
+def test_each_row_of_the_page_about_the_sandbox_names_a_test_that_there_is():
+    page = (REPO / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    tests = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py"))
+    rows = [line.split("|")[-2] for line in page.splitlines() if line.startswith("| ") and "---" not in line][1:]
+    assert len(rows) >= 15
+    for row in rows:
+        names = re.findall(r"`(test_\w+)`", row)
+        assert names or row.strip() == "the same", row
+        assert all(f"def {name}(" in tests for name in names), row
