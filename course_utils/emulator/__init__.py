@@ -12,7 +12,7 @@
 A launch that fails raises `course_utils.cuda.KernelError` in the calling process, which goes on. What the emulator
 does not imitate: the order in which a GPU runs threads between barriers (here: one after the other), the last bits of
 fast functions, and time. A thread that waits in a loop for another one of its block must wait by an atomic function or
-__nanosleep(): a loop of plain reads goes on for ever. Its device presents itself as sm_80 with 227 KB of shared memory
+__nanosleep(): a loop of plain reads goes on for ever. Its device presents itself as sm_80 with 227 KiB of shared memory
 per block. A worker is a process like any other, not a sandbox: a kernel can do what its user can.
 
 Inside `sanitize()` or `profile()` a launch runs a second build of the kernel, which the compiler has instrumented: each

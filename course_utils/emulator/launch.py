@@ -233,6 +233,7 @@ def run(
         and {
             "sanitize": watch.sanitize,
             "profile": watch.profile,
+            "in_step": watch.in_step,
             "block_count": len(watch.blocks),
             "arrays": memory.spans,
             "statics": statics,

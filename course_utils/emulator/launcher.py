@@ -46,6 +46,7 @@ class Tracing(ctypes.Structure):
     _fields_ = [
         ("sanitize", ctypes.c_uint32),
         ("profile", ctypes.c_uint32),
+        ("in_step", ctypes.c_uint32),
         ("arrays", ctypes.POINTER(ArraySpan)),
         ("array_count", ctypes.c_uint64),
         ("reserved", Span),
@@ -95,6 +96,7 @@ def tracing_of(request: dict, front: int) -> Tracing | None:
     return Tracing(
         sanitize=asked["sanitize"],
         profile=asked["profile"],
+        in_step=asked["in_step"],
         arrays=(ArraySpan * max(1, len(spans)))(*[ArraySpan(*span) for span in spans]),
         array_count=len(spans),
         reserved=Span(*request["reserved"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections import Counter
 from collections.abc import Callable
 
 from course_utils.emulator.launcher import Dim3
@@ -11,6 +12,10 @@ from course_utils.toolchain.errors import KernelError
 
 RUNNING, FINISHED, CRASH, TIME_LIMIT = range(4)
 KINDS = ("died", "finished", "crash", "time limit", "divergent barrier", "deadlock", "bad collective", "trap")
+
+
+class Sample(ctypes.Structure):
+    _fields_ = [("program_counter", ctypes.c_uint64), ("waited_at", ctypes.c_int32), ("padding", ctypes.c_int32)]
 
 
 class Report(ctypes.Structure):
@@ -21,6 +26,8 @@ class Report(ctypes.Structure):
         ("message", ctypes.c_char * 512),
         ("program_counter", ctypes.c_uint64),
         ("address", ctypes.c_uint64),
+        ("sample_count", ctypes.c_uint32),
+        ("samples", Sample * 256),
         ("block", Dim3),
         ("thread", Dim3),
         ("has_thread", ctypes.c_uint32),
@@ -41,6 +48,17 @@ def printed_text(report: Report) -> str:
     return text + (f"\n[{report.print_lost} more bytes were printed and lost]\n" if report.print_lost else "")
 
 
+def _first_line(report: Report, locate: Callable[[int], tuple[str, int] | None]) -> tuple[str, int] | None:
+    """The first line in which the kernel was seen after the time limit, in the file where it was most: its loop's."""
+    seen = []
+    for sample in report.samples[: min(report.sample_count, len(report.samples))]:
+        waited = (report.file.decode(errors="replace"), sample.waited_at) if sample.waited_at else None
+        if place := locate(sample.program_counter) or waited:
+            seen.append(place)
+    files = Counter(file for file, _ in seen)
+    return min((place for place in seen if place[0] == files.most_common(1)[0][0]), default=None)
+
+
 def failure(
     report: Report,
     *,
@@ -58,7 +76,10 @@ def failure(
     if report.outcome == RUNNING:
         how = f"signal {os.WTERMSIG(exit_status)}" if os.WIFSIGNALED(exit_status) else f"status {exit_status}"
         return KernelError(f"{kernel}: the worker process ended without a word ({how})", kind="died", kernel=kernel)
-    place = (report.file.decode(errors="replace"), report.line) if report.line else locate(report.program_counter)
+    if report.outcome == TIME_LIMIT:
+        place = _first_line(report, locate)
+    else:
+        place = (report.file.decode(errors="replace"), report.line) if report.line else locate(report.program_counter)
     message = report.message.decode(errors="replace")
     if report.outcome == CRASH and report.access:
         message += f": {('', 'read', 'write')[report.access]} {describe_address(report.address)}"

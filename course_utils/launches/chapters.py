@@ -28,6 +28,13 @@ def large_launches() -> dict[str, Launch]:
     return launches
 
 
+def busy_launches() -> dict[str, tuple[Launch, int]]:
+    """Launches that fill the GPU as the chapters' timings do, each with the FLOPs that its work needs: for what limits
+    a kernel."""
+    chapters = start_here, attention_basics, flash_attention_minimal, flash_attention_v2
+    return {name: found for of in chapters for name, found in of.busy().items()}
+
+
 def hard_launches() -> dict[str, Launch]:
     """The kernels from chapter 03 on where most can go wrong, for the sanitizers only."""
     return flash_attention_v2.hard() | sparse_patterns.hard() | deepseek_sparse.hard()

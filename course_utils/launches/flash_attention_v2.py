@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from course_utils.costs import ceil_div
+from course_utils.costs import attention_flops, ceil_div
 from course_utils.launches.arguments import ints, normal
 from course_utils.launches.ladder import LADDER, Step
 from course_utils.launches.launch import Launch
@@ -74,6 +74,17 @@ def hard() -> dict[str, Launch]:
                     ),
                 ]
             }
+    return launches
+
+
+def busy() -> dict[str, tuple[Launch, int]]:
+    """forward.cu at 16384 tokens of 2048 numbers, L=2048, as the chapter times it, with its FLOPs."""
+    launches, length = dict[str, tuple[Launch, int]](), 2048
+    for head_dim in flash_v2.HEAD_DIMS:
+        heads = 16384 // length * 2048 // head_dim
+        flops = attention_flops(1, heads, length, length, head_dim)
+        found = _ladder(LADDER[-1:], heads, length, is_causal=False, head_dim=head_dim)
+        launches |= {name: (launch, flops) for name, launch in found.items()}
     return launches
 
 

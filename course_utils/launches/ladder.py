@@ -1,4 +1,5 @@
-"""The ladder of forward kernels of chapter 03: one step a file, each the one before with one idea more.
+"""The ladder of forward kernels of chapter 03: one step a file, each the one before with one idea more; the last, the
+operator's kernel, has several, and `TUNING` takes them away one by one.
 
 for step in LADDER:
     out, lse = launch(step, query, key, value, is_causal=True)
@@ -27,13 +28,14 @@ DTYPES = (torch.float16, torch.bfloat16)
 class Step:
     """One kernel of the ladder.
 
-    file: as for `read_kernel`; the kernel has the name of the file. title, idea: for tables; the idea is what this step
-    changes. tiles: of each head dimension D, the options B_R (queries of a block), B_C (keys of a tile) and WARPS.
-    shared: bytes of dynamic shared memory from (D, B_R, B_C). changes: text of the file, or of a header that it
-    includes, and what stands there instead.
+    file: as for `read_kernel`; the kernel has the name of the file. number: its place on the ladder, "3b" between 3 and
+    4. title, idea: for tables; the idea is what this step changes. tiles: of each head dimension D, the options B_R
+    (queries of a block), B_C (keys of a tile) and WARPS. shared: bytes of dynamic shared memory from (D, B_R, B_C).
+    changes: text of the file, or of a header that it includes, and what stands there instead.
     """
 
     file: str
+    number: str
     title: str
     idea: str
     tiles: dict[int, dict[str, int]]
@@ -72,12 +74,16 @@ class Step:
         return self.shared(head_dim, self.tiles[head_dim]["B_R"], self.tiles[head_dim]["B_C"])
 
 
-def _shared_scores(d: int, rows: int, keys: int) -> int:
-    return 2 * d * (rows + 2 * keys) + 4 * rows * (keys + 9)
+def _padded(d: int, rows: int, keys: int) -> int:
+    return 2 * ((rows + keys) * (d + 8) + keys * d + rows * (keys + d // 8))
 
 
-def _shared_scores_two_buffers(d: int, rows: int, keys: int) -> int:
-    return 2 * d * (rows + 4 * keys) + 4 * rows * (keys + 9)
+def _with_weights(d: int, rows: int, keys: int) -> int:
+    return 4 * d * (rows + keys)
+
+
+def _with_weights_two_buffers(d: int, rows: int, keys: int) -> int:
+    return 4 * d * (rows + 2 * keys)
 
 
 def _two_buffers(d: int, rows: int, keys: int) -> int:
@@ -90,50 +96,81 @@ _TILES = dict.fromkeys(HEAD_DIMS, {"B_R": 64, "B_C": 64, "WARPS": 4})
 LADDER = (
     Step(
         f"{_CHAPTER}/step1_cuda_cores.cu",
+        "1",
         "CUDA cores",
-        "FlashAttention-2 with fp32 arithmetic: tiles in shared memory, S never in global memory.",
-        _TILES,
-        _shared_scores,
+        "Chapter 02's kernel, with tiles of 16-bit numbers and fp32 arithmetic.",
+        {64: {"B_R": 128, "B_C": 64, "WARPS": 4}, 128: {"B_R": 128, "B_C": 64, "WARPS": 8}},
+        _padded,
     ),
     Step(
         f"{_CHAPTER}/step2_tensor_cores.cu",
+        "2",
         "tensor cores",
         "Both products by mma.sync, whose operands ldmatrix brings from shared memory.",
         _TILES,
-        _shared_scores,
+        _with_weights,
     ),
     Step(
         f"{_CHAPTER}/step3_swizzle.cu",
+        "3",
         "swizzle",
         "Chunks of a row change places, so that ldmatrix reads eight rows from all 32 banks at once.",
         _TILES,
-        _shared_scores,
+        _with_weights,
+    ),
+    Step(
+        f"{_CHAPTER}/step3b_async_copy.cu",
+        "3b",
+        "async copy",
+        "cp.async copies tiles from global to shared memory, past the registers.",
+        _TILES,
+        _with_weights,
     ),
     Step(
         f"{_CHAPTER}/step4_double_buffer.cu",
+        "4",
         "double buffer",
-        "cp.async brings the next tile of K and V while this one is computed with.",
+        "Two buffers: the next tile of K and V comes while this one is computed with.",
         _TILES,
-        _shared_scores_two_buffers,
+        _with_weights_two_buffers,
     ),
     Step(
         f"{_CHAPTER}/step5_registers.cu",
+        "5",
         "P in registers",
-        "Each warp owns 16 queries: S becomes P in its registers, without shared memory or barriers.",
+        "S becomes P, and P the left factor of P V, in the registers where it is.",
+        _TILES,
+        _two_buffers,
+    ),
+    Step(
+        f"{_CHAPTER}/step5b_exp2.cu",
+        "5b",
+        "exp2",
+        "Scale and subtraction are one multiply-add, the exponential is one instruction.",
         _TILES,
         _two_buffers,
     ),
     Step(
         f"{_CHAPTER}/step6_causal_skip.cu",
+        "6",
         "causal skip",
-        "Key tiles beyond the diagonal are not visited, and only those that cross an edge are masked.",
+        "Key tiles beyond the diagonal are not visited.",
+        _TILES,
+        _two_buffers,
+    ),
+    Step(
+        f"{_CHAPTER}/step6b_mask_edges.cu",
+        "6b",
+        "mask at edges",
+        "Only tiles that cross the diagonal, or the last key, are masked.",
         _TILES,
         _two_buffers,
     ),
     Step(
         f"{_CHAPTER}/forward.cu",
+        "7",
         "tuned",
-        "32 queries per warp, tiles as large as registers allow, O rarely rescaled, the longest blocks first.",
+        "Several small ideas: 32 queries per warp, larger tiles, O rarely rescaled, ...",
         {d: {"B_R": t.block_rows, "B_C": t.block_cols, "WARPS": t.warps} for d, (t, *_) in FORWARD_TILES.items()},
         _two_buffers,
     ),
@@ -160,6 +197,18 @@ TUNING = (
     ),
     replace(
         FORWARD,
+        title="all exponentials before the products",
+        changes=(
+            (
+                "            pack_a(p[i], S[i][n], S[i][n + 1]);\n        }\n",
+                "        }\n    }\n    #pragma unroll\n    for (int n = 0; n < N; n += 2) {\n"
+                "        unsigned p[M][4];\n"
+                "        for (int i = 0; i < M; i++) pack_a(p[i], S[i][n], S[i][n + 1]);\n",
+            ),
+        ),
+    ),
+    replace(
+        FORWARD,
         title="every copy looks for the end",
         changes=tuple(
             (
@@ -173,7 +222,7 @@ TUNING = (
     replace(
         FORWARD,
         title="no warp leaves out a tile",
-        changes=(("if (is_causal && j0 > i_warp + ROWS - 1 + shift) continue;", ""),),
+        changes=(("if (idle || (is_causal && j0 > last + shift)) continue;", ""),),
     ),
     replace(
         FORWARD,

@@ -234,7 +234,8 @@ def hadamard_transform(x: Tensor) -> Tensor:
     """`x [..., d]` times the Hadamard matrix times `d^-1/2`, d a power of two; dtype of x, rounded once.
 
     An orthogonal matrix leaves dot products as they are; one of equal magnitudes spreads a single large number over
-    all d, so that a vector has no outlier to spend the range of FP8 on.
+    all d. Where queries and keys are large in the same place, differently from key to key, the rounding error of FP8
+    then averages out over all products instead of lying in one.
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
     return (x.to(dtype) @ hadamard_matrix(x.shape[-1], x.device).to(dtype) * x.shape[-1] ** -0.5).to(x.dtype)

@@ -23,8 +23,13 @@ from course_utils.operators.tensor_core import (
     BACKWARD,
     BACKWARD_TILES,
     BF16,
+    FORWARD,
+    FORWARD_TILES,
     HEAD_DIMS,
-    ForwardTile,
+    PACKED_TILES,
+    dense_dk_dv,
+    dense_forward,
+    kernel,
     kernel_scalars,
     module,
     rounded_dq,
@@ -32,9 +37,6 @@ from course_utils.operators.tensor_core import (
 )
 
 FOLDER = "03_flash_attention_v2"
-FORWARD = f"{FOLDER}/forward.cu"
-# For each head dimension, as BACKWARD_TILES.
-FORWARD_TILES = {64: (ForwardTile(64, 128, 128, 4),), 128: (ForwardTile(128, 128, 64, 4),)}
 
 
 def flash_attention_v2(
@@ -57,7 +59,8 @@ def flash_attention_v2(
         is_causal: bottom-right aligned: query i sees key j when `j <= i + L_k - L_q`.
         scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in
             fp32, and rows can come out wrong.
-        enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.
+        enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`. With few queries the heads
+            of a group share tiles (`tensor_core.forward_tile`).
         return_lse: also return the log-sum-exp of each row of scores.
 
     Returns:
@@ -90,15 +93,8 @@ class _FlashAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float
     ) -> tuple[Tensor, Tensor]:
-        batch, heads, query_length, head_dim = query.shape
         out, lse = empty_outputs(query)
-        tile = fitting(FORWARD_TILES[head_dim], query.device)
-        module(FORWARD, tile.options, query.dtype).get_function("forward")(
-            (ceil_div(query_length, tile.block_rows), heads, batch),
-            (tile.threads,),
-            (query, key, value, out, lse, *kernel_scalars(query, key, scale), np.int32(is_causal)),
-            shared_mem=tile.shared_bytes,
-        )
+        dense_forward(query, key, value, out, lse, scale, is_causal)
         save_for_backward(ctx, (query, key, value, out, lse), scale, is_causal)
         return out, lse
 
@@ -113,23 +109,15 @@ class _FlashAttention(torch.autograd.Function):
         grad_key, grad_value = torch.empty_like(key), torch.empty_like(value)
         # The second pass needs no sums; delta stands for them where the kernel takes a pointer.
         dq_sum = delta if deterministic else torch.zeros_like(query, dtype=torch.float32)
-        tile = fitting(BACKWARD_TILES[head_dim], query.device)
-        kernel = module(BACKWARD, tile.options, query.dtype).get_function
-        block, inputs = (tile.threads,), (query, key, value, grad_out, lse, delta)
-        numbers = *kernel_scalars(query, key, ctx.scale), np.int32(ctx.mask)
-
-        kernel("backward_dk_dv")(
-            (ceil_div(key.shape[2], tile.block_cols), key.shape[1], batch),
-            block,
-            (*inputs, dq_sum, grad_key, grad_value, *numbers, np.int32(not deterministic)),
-            shared_mem=tile.shared_bytes,
-        )
+        inputs = query, key, value, grad_out, lse, delta
+        dense_dk_dv(inputs, dq_sum, grad_key, grad_value, ctx.scale, ctx.mask, adds_dq=not deterministic)
         if deterministic:
             grad_query = torch.empty_like(query)
-            kernel("backward_dq")(
+            tile = fitting(BACKWARD_TILES[head_dim], query.device)
+            kernel(BACKWARD, tile.options, query.dtype, "backward_dq")(
                 (ceil_div(query_length, tile.dq_rows), heads, batch),
-                block,
-                (*inputs, grad_query, *numbers),
+                (tile.threads,),
+                (*inputs, grad_query, *kernel_scalars(query, key, ctx.scale), np.int32(ctx.mask)),
                 shared_mem=tile.dq_shared_bytes,
             )
         else:
@@ -139,8 +127,7 @@ class _FlashAttention(torch.autograd.Function):
 
 def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     """What the operator launches for tensors of this dtype and device, to be compiled ahead of time."""
-    return [
-        module(file, fitting(tiles, device).options, dtype)
-        for file, of_file in ((FORWARD, FORWARD_TILES), (BACKWARD, BACKWARD_TILES))
-        for tiles in of_file.values()
-    ]
+    forward = [(FORWARD, fitting(tiles, device)) for tiles in FORWARD_TILES.values()]
+    forward += [(FORWARD, tile) for tiles in PACKED_TILES.values() for tile in tiles]
+    backward = [(BACKWARD, fitting(tiles, device)) for tiles in BACKWARD_TILES.values()]
+    return [module(file, tile.options, dtype) for file, tile in forward + backward]

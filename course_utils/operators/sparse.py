@@ -19,6 +19,7 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule
 from course_utils.operators.prepare import (
+    MAX_GRID,
     attend,
     check_inputs,
     dense,
@@ -34,23 +35,28 @@ from course_utils.operators.tensor_core import (
     HEAD_DIMS,
     BackwardTile,
     ForwardTile,
+    dense_dk_dv,
+    dense_forward,
     kernel,
     kernel_scalars,
     module,
     rounded_dq,
     row_delta,
 )
-from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges
+from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges, RowRanges
 
 FOLDER = "04_sparse_patterns"
 BLOCK = 64  # of the block lists that sparse_attention asks a pattern for
 # What a row costs csr_gather beside its pairs, and what a block costs block_sparse, in pairs of csr_gather: measured on
 # an H200 with d = 128 (part "csr" of the chapter's figures).
-CSR_ROW_COST, CSR_BLOCK_COST = 25, 130
+CSR_ROW_COST, CSR_BLOCK_COST = 25, 155
 CSR_LONGEST = 4096  # keys: a row is the work of one warp, and a longer one would set the time of the whole
 CSR_WARPS = 4
 MERGED_ROWS = 4  # rows per block of merge_parts
 MAX_DILATION = 2**17  # of range.cu
+# Blocks of so many rows, or a multiple, are a batch of dense attention: a tile of queries then lies in one block. On
+# the same tiles the dense kernel takes a few percent less time than range.cu (H200, part "dense_way").
+DENSE_ROWS = 128
 SLOTS = {64: 512, 128: 256}  # blocks of threads that a large GPU runs at a time, by the size of a block of the lists
 SHORTEST_PART = 1024  # keys: below, to split a row and merge it again costs more than it saves
 
@@ -91,6 +97,7 @@ class BlockTile(NamedTuple):
         return 2 * self.head_dim * (self.block + 4 * self.block_cols)
 
 
+TABLE = "-DDILATED=0", "-DTABLE=1"  # options of range.cu for rows whose ends are in two arrays
 # As in flash_attention_v2: the fastest tiles on an H200 first, then smaller ones for GPUs with less shared memory.
 RANGE_TILES = {64: (RangeTile(64, 128, 128, 4),), 128: (RangeTile(128, 128, 64, 4),)}
 RANGE_BACKWARD_TILES = BACKWARD_TILES
@@ -111,7 +118,7 @@ BLOCK_BACKWARD_TILES = {
 
 
 class Choice(NamedTuple):
-    """Which kernel sparse_attention takes, "range", "block_sparse" or "csr_gather", and why, in words."""
+    """Which kernel sparse_attention takes, "dense", "range", "block_sparse" or "csr_gather", and why, in words."""
 
     kernel: str
     why: str
@@ -159,9 +166,12 @@ def sparse_attention(
     _check_pattern(pattern)
     factor = check_inputs(query, key, value, is_causal=False, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa)
     lengths, device = (query.shape[2], key.shape[2]), query.device
-    chosen = choose_kernel(pattern, *lengths, differentiable=_needs_gradient(query, key, value), device=device)
-    if chosen.kernel == "range":
-        mask: Mask = RangeMask(pattern.ranges)
+    differentiable, grouped = _needs_gradient(query, key, value), query.shape[1] != key.shape[1]
+    chosen = choose_kernel(pattern, *lengths, differentiable=differentiable, grouped=grouped, device=device)
+    if chosen.kernel == "dense" and query.shape[0] * query.shape[1] <= MAX_GRID:
+        mask: Mask = DenseMask(pattern.ranges.step)
+    elif chosen.kernel in ("dense", "range"):
+        mask = range_mask(pattern, *lengths, device)
     elif chosen.kernel == "block_sparse":
         mask = ListMask(pattern.block_lists(*lengths, block=BLOCK, device=device))
     else:
@@ -175,28 +185,42 @@ def choose_kernel(
     key_length: int | None = None,
     *,
     differentiable: bool = False,
+    grouped: bool = False,
     device: torch.device | str = "cpu",
 ) -> Choice:
     """Which kernel `sparse_attention` takes for a pattern at these lengths, and why.
 
-    "range" where the rows are ranges of keys. Else "block_sparse", unless so few pairs of the visited blocks are kept
-    that gathering the keys of each row costs less (a block as much as 130 keys, a row as 25 more): then "csr_gather",
-    if no row has more than 4096 keys, and no gradient is asked for.
+    "dense" where the pattern is equal blocks on the diagonal, each a sequence of its own to the dense kernel, with no
+    tile that it shares with another. "range" where the rows are ranges of keys. Else "block_sparse", unless so few
+    pairs of the visited blocks are kept that gathering the keys of each row costs less (a block as much as 155 keys, a
+    row as 25 more): then "csr_gather", if no row has more than 4096 keys, and no gradient is asked for.
 
-    differentiable: whether gradients will be asked for. device: where the lists are built and kept.
+    differentiable: whether gradients will be asked for. grouped: whether several query heads share a key head. device:
+    where the lists are built and kept.
     """
     _check_pattern(pattern)
     shape = pattern.shape(query_length, key_length, device)
-    return _kept(
-        pattern, ("choice", shape, differentiable), functools.partial(_choose, pattern, *shape, differentiable)
-    )
+    key = "choice", shape, differentiable, grouped
+    return _kept(pattern, key, functools.partial(_choose, pattern, *shape, differentiable, grouped))
 
 
-def _choose(pattern: Pattern, query_length: int, key_length: int, device: torch.device, differentiable: bool) -> Choice:
+def _choose(
+    pattern: Pattern,
+    query_length: int,
+    key_length: int,
+    device: torch.device,
+    differentiable: bool,
+    grouped: bool,
+) -> Choice:
+    if not grouped and _is_batch_of_dense(pattern.ranges, query_length, key_length):
+        blocks, length = key_length // pattern.ranges.step, pattern.ranges.step
+        return Choice("dense", f"{blocks} blocks of {length} that do not meet: a batch of dense attention, on a view")
     if pattern.ranges is not None and _dilation(pattern.ranges, query_length, key_length) <= MAX_DILATION:
         classes = pattern.ranges.dilation
         where = "" if classes == 1 else f", in each of {classes} residue classes"
         return Choice("range", f"the rows are ranges of keys{where}: which tiles to visit is arithmetic")
+    if pattern.row_ranges(query_length, key_length, device=device):
+        return Choice("range", "the rows are ranges of keys: two arrays say where each starts and ends")
     pairs, visited = pattern.work(query_length, key_length, block=BLOCK, device=device)
     if not visited:
         return Choice("block_sparse", "no query sees a key: the lists are empty")
@@ -214,6 +238,16 @@ def _choose(pattern: Pattern, query_length: int, key_length: int, device: torch.
         return Choice("block_sparse", f"{kept}: few, but one row of {longest} keys would be the work of one warp")
     more = blocks / gather
     return Choice("csr_gather", f"{kept}: all of these blocks would cost about {more:.1f} times as much as their keys")
+
+
+def _is_batch_of_dense(ranges: Ranges | None, query_length: int, key_length: int) -> bool:
+    """Whether the ranges are equal blocks on the diagonal that fill the sequence, each of whole tiles of the dense
+    kernel: then it visits the tiles that range.cu visits, without the arithmetic."""
+    if ranges is None or query_length != key_length or key_length % ranges.step:
+        return False
+    if key_length // ranges.step > MAX_GRID:
+        return False
+    return ranges == Ranges(left=0, right=ranges.step, step=ranges.step) and ranges.step % DENSE_ROWS == 0
 
 
 def _csr(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -331,6 +365,75 @@ class _SparseAttention(torch.autograd.Function):
 Scalars = tuple[np.generic, ...]  # L_q, L_k, group and scale, as the kernels take them
 
 
+class DenseMask(NamedTuple):
+    """Launches of the dense kernels of chapter 03: blocks of `length` rows are sequences of their own, in a view of
+    the tensors `[B · H, L / length, length, d]`, since a head's rows lie one behind the other. L is a multiple of
+    length, for queries and keys alike, and each head has keys of its own."""
+
+    length: int
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
+        *views, of_lse = self._views(query, key, value, out, lse)
+        dense_forward(*views, of_lse, float(scalars[-1]), False)
+
+    def backward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        grad_out: Tensor,
+        lse: Tensor,
+        delta: Tensor,
+        dq_sum: Tensor,
+        grad_key: Tensor,
+        grad_value: Tensor,
+        scalars: Scalars,
+    ) -> None:
+        inputs = self._views(query, key, value, grad_out, lse, delta)
+        dense_dk_dv(inputs, *self._views(dq_sum, grad_key, grad_value), float(scalars[-1]), False)
+
+    def _views(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Of `[B, H, L, ...]`."""
+        return tuple(tensor.flatten(0, 1).unflatten(1, (-1, self.length)) for tensor in tensors)
+
+
+def range_mask(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> RangeMask | RowMask:
+    """Of a pattern whose rows are ranges: its five numbers where these say it, else an array for each end."""
+    if pattern.ranges is not None and _dilation(pattern.ranges, query_length, key_length) <= MAX_DILATION:
+        return RangeMask(pattern.ranges)
+    rows = pattern.row_ranges(query_length, key_length, device=device)
+    by_key = ("by key", query_length, key_length, str(device))
+    return RowMask(rows, _kept(pattern, by_key, functools.partial(rows.by_key, key_length)))
+
+
+class RowMask(NamedTuple):
+    """Launches of range.cu and range_backward.cu with -DTABLE=1. by_key: `rows.by_key(L_k)`, for gradients."""
+
+    rows: RowRanges
+    by_key: RowRanges
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
+        batch, heads, query_length, head_dim = query.shape
+        tile = fitting(RANGE_TILES[head_dim], query.device)
+        kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE), query.dtype, "table_forward")(
+            (ceil_div(query_length, tile.block_rows), heads, batch),
+            (tile.threads,),
+            (query, key, value, out, lse, *scalars, *self.rows),
+            shared_mem=tile.shared_bytes,
+        )
+
+    def backward(self, query: Tensor, key: Tensor, *more: Any) -> None:
+        batch, kv_heads, key_length, head_dim = key.shape
+        tile = fitting(RANGE_BACKWARD_TILES[head_dim], key.device)
+        *tensors, scalars = more
+        kernel(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1"), key.dtype, "table_dk_dv")(
+            (ceil_div(key_length, tile.block_cols), kv_heads, batch),
+            (tile.threads,),
+            (query, key, *tensors, *scalars, *self.by_key),
+            shared_mem=tile.shared_bytes,
+        )
+
+
 class RangeMask(NamedTuple):
     """Launches of range.cu and range_backward.cu."""
 
@@ -431,7 +534,7 @@ class CsrMask(NamedTuple):
         )
 
 
-Mask = RangeMask | ListMask | CsrMask
+Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask
 
 
 class Work(NamedTuple):
@@ -484,7 +587,12 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
         for tiles in RANGE_TILES.values()
         for dilated in (0, 1)
     ]
-    options += [("range_backward", fitting(tiles, device).options) for tiles in RANGE_BACKWARD_TILES.values()]
+    options += [("range", (*fitting(tiles, device).options, *TABLE)) for tiles in RANGE_TILES.values()]
+    options += [
+        ("range_backward", (*fitting(tiles, device).options, *table))
+        for tiles in RANGE_BACKWARD_TILES.values()
+        for table in ((), ("-DTABLE=1",))
+    ]
     options += [("block_sparse", fitting(tiles, device).options) for tiles in BLOCK_TILES.values()]
     options += [
         ("block_sparse_backward", (*fitting(tiles, device).options, f"-DBLOCK={block}"))

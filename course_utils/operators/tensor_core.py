@@ -1,7 +1,8 @@
-"""What the operators on tensor cores share: dtypes, tiles, and the two ends of a backward pass.
+"""What the operators on tensor cores share: dtypes, tiles, the dense kernels, and the two ends of a backward pass.
 
 The kernels of kernels/04_sparse_patterns have the tiles of those of kernels/03_flash_attention_v2, and their backward
-passes begin and end with the same two kernels of backward.cu there.
+passes begin and end with the same two kernels of backward.cu there. Blocks on the diagonal are dense attention of many
+short sequences, by these kernels themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from course_utils.operators.prepare import fitting
 BF16 = {torch.float16: 0, torch.bfloat16: 1}  # the option -DBF16 of the kernels
 BF16_OPTION = {dtype: f"-DBF16={bf16}" for dtype, bf16 in BF16.items()}
 HEAD_DIMS = (64, 128)
-BACKWARD = "03_flash_attention_v2/backward.cu"
+FORWARD, BACKWARD = "03_flash_attention_v2/forward.cu", "03_flash_attention_v2/backward.cu"
 
 
 def module(file: str, options: tuple[str, ...], dtype: torch.dtype) -> RawModule:
@@ -46,16 +47,19 @@ def takes_wgmma(device: torch.device) -> bool:
 
 
 class ForwardTile(NamedTuple):
-    """Options of 03_flash_attention_v2/forward.cu: B_r queries, split among the warps, by B_c keys."""
+    """Options of 03_flash_attention_v2/forward.cu: B_r queries, split among the warps, by B_c keys. packed: the queries
+    are those of all heads that share a key head."""
 
     head_dim: int
     block_rows: int
     block_cols: int
     warps: int
+    packed: bool = False
 
     @property
     def options(self) -> tuple[str, ...]:
-        return f"-DD={self.head_dim}", f"-DB_R={self.block_rows}", f"-DB_C={self.block_cols}", f"-DWARPS={self.warps}"
+        sizes = {"D": self.head_dim, "B_R": self.block_rows, "B_C": self.block_cols, "WARPS": self.warps}
+        return *(f"-D{name}={size}" for name, size in sizes.items()), *(("-DPACKED=1",) if self.packed else ())
 
     @property
     def threads(self) -> int:
@@ -111,6 +115,67 @@ BACKWARD_TILES = {
     64: (BackwardTile(64, 4, 32, 64),),
     128: (BackwardTile(128, 8, 16, 64), BackwardTile(128, 4, 16, 32)),
 }
+FORWARD_TILES = {64: (ForwardTile(64, 128, 128, 4),), 128: (ForwardTile(128, 128, 64, 4),)}
+# For few queries: one tile that just holds them, if it does, so that every warp has some; else the large one.
+PACKED_TILES = {
+    64: (ForwardTile(64, 64, 128, 4, packed=True), ForwardTile(64, 128, 128, 4, packed=True)),
+    128: (ForwardTile(128, 64, 64, 4, packed=True), ForwardTile(128, 128, 64, 4, packed=True)),
+}
+
+
+def forward_tile(query_length: int, group: int, head_dim: int, device: torch.device) -> ForwardTile:
+    """The tile for queries of which `group` heads share a key head. The heads of a group share tiles, too (PackGQA in
+    the code of FlashAttention-3), where that makes fewer tiles than the group has heads.
+
+    Each head has one tile then, which visits all keys, as the shared ones do: a tile less is that much work less. Heads
+    of several tiles keep their own, since causal ones end early, and a tile of several heads would not.
+    """
+    tile, rows = fitting(FORWARD_TILES[head_dim], device), group * query_length
+    if ceil_div(rows, tile.block_rows) >= group:
+        return tile
+    small, large = PACKED_TILES[head_dim]
+    return small if rows <= small.block_rows else large
+
+
+def dense_forward(
+    query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scale: float, is_causal: bool
+) -> None:
+    """Launches forward.cu, which writes out `[B, H, L_q, d]` and lse `[B, H, L_q]`; all tensors dense."""
+    batch, heads, rows, head_dim = query.shape
+    group = heads // key.shape[1]
+    tile = forward_tile(rows, group, head_dim, query.device)
+    if tile.packed:  # the matrices [L_q, d] of a group's heads lie behind one another: they are one
+        heads, rows = heads // group, group * rows
+    kernel(FORWARD, tile.options, query.dtype, "forward")(
+        (ceil_div(rows, tile.block_rows), heads, batch),
+        (tile.threads,),
+        (query, key, value, out, lse, *kernel_scalars(query, key, scale), np.int32(is_causal)),
+        shared_mem=tile.shared_bytes,
+    )
+
+
+def dense_dk_dv(
+    inputs: tuple[Tensor, ...],
+    dq_sum: Tensor,
+    grad_key: Tensor,
+    grad_value: Tensor,
+    scale: float,
+    is_causal: bool,
+    *,
+    adds_dq: bool = True,
+) -> None:
+    """Launches backward_dk_dv of backward.cu, which writes grad_key and grad_value `[B, H_k, L_k, d]` and, with
+    adds_dq, adds to dq_sum, float32 `[B, H, L_q, d]`. inputs: query, key, value, the gradient of out, lse and delta."""
+    query, key, *_ = inputs
+    batch, kv_heads, key_length, head_dim = key.shape
+    tile = fitting(BACKWARD_TILES[head_dim], key.device)
+    numbers = *kernel_scalars(query, key, scale), np.int32(is_causal), np.int32(adds_dq)
+    kernel(BACKWARD, tile.options, key.dtype, "backward_dk_dv")(
+        (ceil_div(key_length, tile.block_cols), kv_heads, batch),
+        (tile.threads,),
+        (*inputs, dq_sum, grad_key, grad_value, *numbers),
+        shared_mem=tile.shared_bytes,
+    )
 
 
 def row_delta(out: Tensor, grad_out: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from course_utils.patterns.causal import (
     strided,
     tree,
 )
+from course_utils.patterns.definition import RowRanges
 from course_utils.patterns.given import from_csr, from_mask_mod
 from course_utils.patterns.lists import BlockLists
 from course_utils.patterns.pattern import Pattern
@@ -27,6 +28,7 @@ __all__ = [
     "BlockLists",
     "Pattern",
     "Ranges",
+    "RowRanges",
     "bigbird",
     "block_diagonal",
     "causal",

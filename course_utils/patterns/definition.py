@@ -37,6 +37,23 @@ class Blocks(NamedTuple):
     full: Tensor
 
 
+class RowRanges(NamedTuple):
+    """Query row r sees the keys starts[r] <= j < ends[r]; int32 `[L_q]`, from 0 to L_k, neither of them ever falls."""
+
+    starts: Tensor
+    ends: Tensor
+
+    def by_key(self, L_k: int) -> RowRanges:
+        """The same the other way round: key j is seen by the query rows starts[j] <= r < ends[j], int32 `[L_k]`."""
+        keys = torch.arange(L_k, dtype=torch.int32, device=self.starts.device)
+        first, end = (torch.searchsorted(edge, keys, right=True, out_int32=True) for edge in (self.ends, self.starts))
+        return RowRanges(first, end)
+
+    def pairs(self) -> int:
+        """How many pairs these are."""
+        return int((self.ends - self.starts).clamp(min=0).sum(dtype=torch.int64))
+
+
 class Definition(NamedTuple):
     """A pattern at a Shape. `mask` is the definition; all others are optional short cuts to the same.
 
@@ -44,6 +61,7 @@ class Definition(NamedTuple):
         blocks: blocks(block) gives the blocks that can hold a pair.
         keys: keys(first, end) gives the pairs of query rows first to end - 1, ordered: (rows, keys), int64 `[n]` each.
         pairs: pairs() gives their number.
+        rows: rows() gives the keys of each query as one range, where all of them are one, and neither end ever falls.
         width: the most keys of a row, or more than that; None for L_k.
         shift_invariant: the mask depends on i - j only.
         grain: the mask is the same for all pairs of floor(i / grain) and floor(j / grain).
@@ -53,6 +71,7 @@ class Definition(NamedTuple):
     blocks: Callable[[int], Blocks] | None = None
     keys: Callable[[int, int], tuple[Tensor, Tensor]] | None = None
     pairs: Callable[[], int] | None = None
+    rows: Callable[[], RowRanges] | None = None
     width: int | None = None
     shift_invariant: bool = False
     grain: int = 1
@@ -182,12 +201,19 @@ def both(a: Definition, b: Definition, shape: Shape) -> Definition:
         kept = other.mask((rows + shape.shift).int(), columns.int())
         return rows[kept], columns[kept]
 
+    def rows() -> RowRanges:
+        one, two = a.rows(), b.rows()
+        return RowRanges(torch.maximum(one.starts, two.starts), torch.minimum(one.ends, two.ends))
+
     has_keys = known.keys is not None
     has_blocks = bool(a.blocks and b.blocks) or (bool(a.blocks or b.blocks) and not has_keys)
+    has_rows = bool(a.rows and b.rows)
     return Definition(
         lambda i, j: a.mask(i, j) & b.mask(i, j),
         blocks if has_blocks else None,
         keys if has_keys else None,
+        pairs=(lambda: rows().pairs()) if has_rows else None,
+        rows=rows if has_rows else None,
         width=known.width,
         shift_invariant=a.shift_invariant and b.shift_invariant,
         grain=math.gcd(a.grain, b.grain),

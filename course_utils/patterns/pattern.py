@@ -12,7 +12,7 @@ from torch import Tensor
 
 from course_utils.arguments import integer
 from course_utils.patterns.arguments import lengths
-from course_utils.patterns.definition import Definition, Mask, Shape, both, either, row_chunks
+from course_utils.patterns.definition import Definition, Mask, RowRanges, Shape, both, either, row_chunks
 from course_utils.patterns.drawing import draw_mask
 from course_utils.patterns.lists import BLOCKS, BlockLists, build
 from course_utils.patterns.ranges import Ranges, define_ranges
@@ -35,7 +35,7 @@ class Pattern:
         kind, parameters: the name of the function that made it, and its arguments; "and" or "or" with {"parts": (a, b)}
             for a combination.
         name: both as text, "sliding_window(window=64)".
-        ranges: its keys as `Ranges`, or None where they are no ranges.
+        ranges: its keys as `Ranges`, five numbers, or None where these do not say it.
     """
 
     def __init__(
@@ -124,6 +124,13 @@ class Pattern:
         if isinstance(block, bool) or block not in BLOCKS:
             raise ValueError(f"block is {block!r}; it must be 64 or 128")
         return self._cached((shape, block), lambda: build(self._definition(shape), shape, block))
+
+    def row_ranges(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> RowRanges | None:
+        """Where each query's keys start and end, int32 `[L_q]` each, as of documents; None where the keys of a query
+        are not one range (sinks and a window, dilation), or not known to be. Kept, and not to be changed."""
+        shape = self.shape(L_q, L_k, device)
+        rows = self._definition(shape).rows
+        return self._cached((shape, "rows"), rows) if rows else None
 
     def csr(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """The keys of each query: indptr int64 `[L_q + 1]`, and indices int32 `[pairs]`, ascending in a row."""

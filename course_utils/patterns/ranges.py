@@ -7,7 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from course_utils.patterns.definition import Blocks, Definition, Shape, row_positions, span_blocks, unite
+from course_utils.patterns.definition import (
+    Blocks,
+    Definition,
+    RowRanges,
+    Shape,
+    row_positions,
+    span_blocks,
+    unite,
+)
 
 UNBOUNDED = 2**30  # an open end of a range
 
@@ -62,4 +70,11 @@ def define_ranges(ranges: Ranges, shape: Shape) -> Definition:
         low, end = (base - left).clamp(min=0), torch.minimum(base + right, keys)
         return int((end - low).clamp(min=0).sum() + torch.minimum(low, end).clamp(0, sinks).sum())
 
-    return Definition(mask, blocks, pairs=pairs, shift_invariant=step == 1 and not sinks)
+    def rows() -> RowRanges:
+        low, end = bounds(torch.arange(shape.shift, shape.L_k, device=shape.device))
+        return RowRanges(low.clamp(0, shape.L_k).int(), end.clamp(0, shape.L_k).int())
+
+    one_range = dilation == 1 and not sinks
+    return Definition(
+        mask, blocks, pairs=pairs, rows=rows if one_range else None, shift_invariant=step == 1 and not sinks
+    )

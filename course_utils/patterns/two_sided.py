@@ -13,6 +13,7 @@ from course_utils.patterns.arguments import MAX_LENGTH, integers
 from course_utils.patterns.definition import (
     Blocks,
     Definition,
+    RowRanges,
     Shape,
     expand,
     rectangle_blocks,
@@ -81,7 +82,11 @@ def local_2d(height: int, width: int, radius: int) -> Pattern:
 
 
 def document(lengths: Any) -> Pattern:
-    """Documents of these lengths, one behind the other: a query sees the keys of its own. Their sum must be L_k."""
+    """Documents of these lengths, one behind the other: a query sees the keys of its own. Their sum must be L_k.
+
+    A row is a range of keys, from the start of its document to the end: two arrays of L_q numbers, and no lists. The
+    same holds for `document(...) & causal()`, and with a window in place of `causal()`.
+    """
     sizes = integers("lengths", lengths)
     if not len(sizes):
         raise ValueError("lengths is empty; it must have the length of at least one document")
@@ -107,7 +112,13 @@ def document(lengths: Any) -> Pattern:
             start = end - torch.from_numpy(sizes).to(shape.device)
             return rectangle_blocks(shape, block, (start, end), (start, end))
 
-        return Definition(mask, blocks)
+        def rows() -> RowRanges:
+            ends = torch.from_numpy(np.concatenate([[0], sizes.cumsum()])).int().to(shape.device)
+            # Behind each document's number, its start and its end; before the first one there are no keys.
+            of_row = table[torch.arange(shape.shift, shape.L_k, device=shape.device).clamp(min=-1) + 1].long()
+            return RowRanges(ends[of_row.clamp(min=0)], ends[of_row + 1])
+
+        return Definition(mask, blocks, pairs=lambda: rows().pairs(), rows=rows)
 
     any_shape = Shape(total, total, torch.device("cpu"))
     return Pattern("document", {"lengths": tuple(sizes.tolist())}, define, mask=define(any_shape).mask)

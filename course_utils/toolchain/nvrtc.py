@@ -84,7 +84,7 @@ class Occupancy(NamedTuple):
     blocks: int  # per SM; 0 means that the launch is impossible
     warps: int  # per SM
     max_warps: int  # that the SM could hold
-    limited_by: str  # "warps", "blocks", "registers" or "shared memory"
+    limited_by: str  # "warps", "blocks", "registers", "shared memory", or several: "registers and shared memory"
 
     @property
     def fraction(self) -> float:
@@ -229,8 +229,8 @@ def occupancy(resources: Resources, block_threads: int, dynamic_shared: int = 0,
     # The hardware checks a block's registers as if its warps filled all four partitions evenly.
     if warp_registers * _round_up(block_warps, _SM_PARTITIONS) > limits.registers:
         room["registers"] = 0
-    limited_by = min(room, key=room.__getitem__)
-    blocks = room[limited_by]
+    blocks = min(room.values())
+    limited_by = " and ".join(name for name, fits in room.items() if fits == blocks)
     return Occupancy(blocks, blocks * block_warps, limits.warps, limited_by)
 
 

@@ -1,5 +1,5 @@
 // copy.cu — out = in, and neighbouring threads take neighbouring elements: a coalesced access.
-// It computes nothing, so its time is the time that the memory takes.
+// It computes nothing, but one word per thread leaves the memory idle at times (copy_vectors.cu).
 //
 // grid   (ceil(n / threads))           block  (threads), a multiple of 32, such as 256
 // layout in, out [n], fp32, contiguous

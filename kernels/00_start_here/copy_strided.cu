@@ -7,9 +7,9 @@
 // limits n >= 1, stride >= 1, n + stride <= 2^31 - 1024
 extern "C" __global__ void copy_strided(const float* in, float* out, int n, int stride) {
     const int t = blockIdx.x * blockDim.x + threadIdx.x;
-    const int rows = (n + stride - 1) / stride;
-    const int row = t % rows, column = t / rows;   // thread t + 1 takes the next row
-    const int i = row * stride + column;
-    if (column < stride && i < n)                  // the last row may be short
+    const int rows = (n + stride - 1) / stride;    // of `stride` elements; the last may be short
+    const int row = t % rows, column = t / rows;   // down a column: thread t + 1 takes the next row,
+    const int i = row * stride + column;           // `stride` elements further on
+    if (column < stride && i < n)
         out[i] = in[i];
 }

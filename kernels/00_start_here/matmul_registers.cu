@@ -3,19 +3,19 @@
 //
 // grid   (ceil(N/64), ceil(M/64))      block  (16, 16)
 // layout A [M, K], B [K, N], C [M, N], fp32, contiguous
-// shared 4 · (64·17 + 16·64) = 8448 bytes, static
+// shared 4 · (64·16 + 16·64) = 8192 bytes, static
 // limits 1 <= M <= 64·65535, any K and N >= 1 for which the tensors fit memory
 // paper  S. Boehm, "How to Optimize a CUDA Matmul Kernel", 2022, kernel 5
 extern "C" __global__ void
 matmul_registers(const float* A, const float* B, float* C, int M, int N, int K) {
-    __shared__ float tile_A[64][16 + 1], tile_B[16][64];   // padded: no conflicts
+    __shared__ float tile_A[64][16], tile_B[16][64];   // a warp reads two rows of A: 16 banks apart
     const int tx = threadIdx.x, ty = threadIdx.y, thread = ty * 16 + tx;
     const int n0 = blockIdx.x * 64, m0 = blockIdx.y * 64;   // the block's 64 × 64 piece of C
     float sum[4][4] = {};   // this thread's rows ty + 16·i, columns tx + 16·j of it
 
     for (int k0 = 0; k0 < K; k0 += 16) {
         // load: four elements of each tile per thread; zeros past the edges add nothing
-        for (int e = thread; e < 64 * 16; e += 256) {
+        for (int e = thread; e < 64 * 16; e += 256) {   // element e of each, row after row
             const int m = m0 + e / 16, k_A = k0 + e % 16, k_B = k0 + e / 64, n = n0 + e % 64;
             tile_A[e / 16][e % 16] = m < M && k_A < K ? A[(long long)m * K + k_A] : 0;
             tile_B[e / 64][e % 64] = n < N && k_B < K ? B[(long long)k_B * N + n] : 0;

@@ -76,7 +76,7 @@ backward_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sc
         const int place = n % 2, i0 = now.i0;
         if (n + 1 < steps) start_copies(after(now), place ^ 1);   // line 9, one tile ahead
         if (with_dQ && n > 0) add_dQ_of(before, place ^ 1);   // line 15: its dS is complete by now
-        // Lines 10 to 14, and 16.
+        // Lines 10 to 14, and 16
         const bool edge = j0 + B_C > L_k || (is_causal && j0 + B_C - 1 > i0 + shift);
         accumulate(keys, tile, place, scale, with_dQ, edge, [=](int query, int key) {
             return j_warp + key < L_k && (!is_causal || j_warp + key <= i0 + query + shift);
@@ -141,27 +141,28 @@ backward_dq(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scala
         const int place = j0 / KEY_TILE % 2;
         const bool edge = j0 + KEY_TILE > L_k || (is_causal && j0 + KEY_TILE - 1 > i0 + shift);
 
-        // S = Q Kᵀ, dP = dO Vᵀ
-        float S[1][KEY_TILE / 8][4] = {}, dS[1][KEY_TILE / 8][4] = {};
+        // Lines 10 and 13: S = Q Kᵀ, dP = dO Vᵀ
+        float S[1][KEY_TILE / 8][4] = {}, dP[1][KEY_TILE / 8][4] = {};
         #pragma unroll
         for (int d = 0; d < D; d += 16) {
             unsigned q[1][4], o[1][4];
             ldmatrix_x4(q[0], at(by_rows(tile.Q), warp_row, d));
             ldmatrix_x4(o[0], at(by_rows(tile.dO), warp_row, d));
             multiply_transposed(S, q, at(by_columns(tile.K[place]), 0, d));
-            multiply_transposed(dS, o, at(by_columns(tile.V[place]), 0, d));
+            multiply_transposed(dP, o, at(by_columns(tile.V[place]), 0, d));
         }
-        each_score(S, dS, [&](float& s, float& ds, int query, int key) {
-            const int half = query / 8;
-            const float P = exp2_approx(s * (scale * LOG2_E) - lse[half]);
-            ds = P * (ds - Delta[half]);
+        // Lines 11 and 14: P = exp(scale · S − LSE), dS = P ∘ (dP − Δ)
+        float dS[1][KEY_TILE / 8][4];
+        each_of_lane<1, KEY_TILE / 8>([&](int m, int n, int e, int query, int key) {
+            const float P = exp2_approx(S[m][n][e] * (scale * LOG2_E) - lse[query / 8]);
+            dS[m][n][e] = P * (dP[m][n][e] - Delta[query / 8]);
         });
         if (edge)
-            each_score(S, dS, [&](float&, float& ds, int query, int key) {
+            each_of_lane<1, KEY_TILE / 8>([&](int m, int n, int e, int query, int key) {
                 const int i = i0 + warp_row + query, j = j0 + key;
-                if (j >= L_k || (is_causal && j > i + shift)) ds = 0;
+                if (j >= L_k || (is_causal && j > i + shift)) dS[m][n][e] = 0;
             });
-        // dQ += dS K
+        // Line 15: dQ += dS K
         #pragma unroll
         for (int k = 0; k < KEY_TILE / 16; k++) {
             unsigned a[1][4];

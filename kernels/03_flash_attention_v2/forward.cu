@@ -7,15 +7,22 @@
 // visited from last to first, so that only the first copy looks where they end; a warp leaves out
 // what it does not see; the longest blocks start first; O is written 16 bytes at a time.
 //
+// -DPACKED=1, for few queries: the tiles are those of a whole group of heads, whose queries lie
+// behind one another: one matrix [group · L_q, D], whose row r is query r mod L_q of its head.
+//
 // grid   (ceil(L_q / B_R), H, B)       block  (32 · WARPS)
+//        PACKED: (ceil(group · L_q / B_R), H / group, B)
 // layout Q, O [B, H, L_q, D]  K, V [B, H / group, L_k, D], 16-bit; LSE [B, H, L_q], fp32;
 //        contiguous, aligned to 16 bytes; query head h reads key head h / group
 // shared 2 · D · (B_R + 4 · B_C) bytes, dynamic: Q, and two tiles of K and of V
 // limits scale > 0; D 64 or 128; B_R a multiple of 16 · WARPS, B_C of 16
-// options: -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 | -DD=128 -DBF16=1 -DB_R=128 -DB_C=64 -DWARPS=4
+// options: -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 | -DD=128 -DBF16=1 -DB_R=128 -DB_C=64 -DWARPS=4 | -DD=64 -DBF16=0 -DB_R=64 -DB_C=128 -DWARPS=4 -DPACKED=1 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 -DPACKED=1 | -DD=128 -DBF16=1 -DB_R=64 -DB_C=64 -DWARPS=4 -DPACKED=1 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 -DPACKED=1
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1 and §3.3; rescaling now and then:
-//        FlashAttention-4 (arXiv 2603.05451)
+//        FlashAttention-4 (arXiv 2603.05451); packing: "PackGQA" in the code of FlashAttention-3
+#ifndef PACKED
+#define PACKED 0
+#endif
 constexpr int THREADS = 32 * WARPS, ROWS = B_R / WARPS;
 #include "attention_tile.cuh"
 
@@ -29,13 +36,21 @@ forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, fl
 
     // Line 3, in parallel: each block has one tile of queries; if causal, the longest rows first.
     const int i0 = (is_causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * B_R;
-    const int head = blockIdx.z * gridDim.y + blockIdx.y, kv_head = head / group;
-    Q += ((long long)head * L_q + i0) * D;
+    const int head = blockIdx.z * gridDim.y + blockIdx.y, kv_head = PACKED ? head : head / group;
+    const int rows = PACKED ? group * L_q : L_q;   // queries of one head, or of a group
+    Q += ((long long)head * rows + i0) * D;
     K += (long long)kv_head * L_k * D, V += (long long)kv_head * L_k * D;
-    const int row0 = threadIdx.x / 32 * ROWS, i_warp = i0 + row0;   // this warp's first query
+    const int row0 = threadIdx.x / 32 * ROWS, i_warp = i0 + row0;   // this warp's first row
+
+    // Which query a row of the warp is, and between which they lie: packed, they count anew with
+    // each head.
+    auto query = [=](int row) { return PACKED ? (i_warp + row) % L_q : i_warp + row; };
+    const int first = PACKED ? 0 : i_warp, last = PACKED ? L_q - 1 : i_warp + ROWS - 1;
 
     const int shift = L_k - L_q;   // causal: query i sees keys j <= i + shift
-    const int keys_end = is_causal ? min(L_k, i0 + B_R + shift) : L_k;
+    const int keys_end = is_causal && !PACKED ? min(L_k, i0 + B_R + shift) : L_k;
+    // A warp without rows has nothing to do, nor has one where none of its rows sees a key.
+    const bool idle = i_warp >= rows;
     const float factor = scale * LOG2_E;
 
     // Line 4, and line 7 for the first tile. The order of the keys is free: from last to first,
@@ -43,7 +58,7 @@ forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, fl
     // end are zeros, computed as any others and never written.
     int j = (keys_end + B_C - 1) / B_C - 1;
     if (j >= 0) {
-        load_tile_async<B_R>(tile.Q, Q, L_q - i0);
+        load_tile_async<B_R>(tile.Q, Q, rows - i0);
         load_tile_async<B_C>(tile.K[j % 2], K + (long long)j * B_C * D, L_k - j * B_C);
         load_tile_async<B_C>(tile.V[j % 2], V + (long long)j * B_C * D, L_k - j * B_C);
     }
@@ -60,19 +75,19 @@ forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, fl
             commit_copies();
         }
         const int j0 = j * B_C;
-        if (is_causal && j0 > i_warp + ROWS - 1 + shift) continue;   // no row of the warp sees it
+        if (idle || (is_causal && j0 > last + shift)) continue;
 
         Scores S;
         compute_scores(S, tile.Q + row0 * D, tile.K[j % 2]);
-        if (j0 + B_C > L_k || (is_causal && j0 + B_C - 1 > i_warp + shift))
+        if (j0 + B_C > L_k || (is_causal && j0 + B_C - 1 > first + shift))
             mask_scores(S, [=](int row) {
-                const int end = is_causal ? min(L_k, i_warp + row + shift + 1) : L_k;
+                const int end = is_causal ? min(L_k, query(row) + shift + 1) : L_k;
                 return [=](int key) { return j0 + key < end; };
             });
         update_maximum(state, S, factor);
         accumulate(state, S, tile.V[j % 2], factor);
     }
     normalize(state);   // lines 12 to 15
-    const long long row = (long long)head * L_q + i_warp;
-    write_rows(state, O + row * D, LSE + row, L_q - i_warp, tile.Q + row0 * D);
+    const long long row = (long long)head * rows + i_warp;
+    write_rows(state, O + row * D, LSE + row, rows - i_warp, tile.Q + row0 * D);
 }

@@ -1,10 +1,8 @@
-// step5_registers.cu — FlashAttention-2 forward that keeps S and P in registers.
+// step5_registers.cu — FlashAttention-2 forward that keeps P in registers.
 //
-// Step 5 of the ladder. Each warp owns 16 M rows of Q and meets all keys of the tile ("split Q",
-// §3.3), so the S that it needs is the S that it made. Four lanes share a row, and the registers of
-// S, packed in pairs, are laid out as mma wants its operand P: no S, no rescale factors in shared
-// memory, and one barrier per tile, not three. P = 2^(scale · log2(e) · S − m) is one FMA and one
-// instruction for 2^x. In the profiler: fewer stalls at barriers, less traffic in shared memory.
+// Step 5 of the ladder. The registers of S, rounded and packed in pairs, are laid out as mma wants
+// its left factor: P need not pass through shared memory to change hands. In the profiler: fewer
+// requests to shared memory.
 //
 // grid   (ceil(L_q / B_R), H, B)       block  (32 · WARPS)
 // layout Q, O [B, H, L_q, D]  K, V [B, H/group, L_k, D], fp16 or bf16  LSE [B, H, L_q], fp32;
@@ -16,17 +14,12 @@
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1
 constexpr int THREADS = 32 * WARPS;
 #include "swizzled_tile.cuh"
+#include "fragment_rows.cuh"
 constexpr int ROWS = B_R / WARPS, M = ROWS / 16;   // a warp's rows, and its products of 16 rows
 constexpr int N = B_C / 8, C = D / 8;              // and of 8 columns, of S and of O
-constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
+constexpr float LOG2_E = 1.44269504f;
 #define NEG_INF __int_as_float(0xff800000)
 static_assert(16 * M * WARPS == B_R && B_C % 16 == 0, "16 * WARPS must divide B_R, and 16 B_C");
-
-__device__ inline float exp2_approx(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 
 // The shared-memory address of a chunk, for ldmatrix.
 __device__ inline unsigned address(const scalar_t* tile, int row, int chunk) {
@@ -34,74 +27,70 @@ __device__ inline unsigned address(const scalar_t* tile, int row, int chunk) {
 }
 
 // S = Q Kᵀ for the warp's rows
-__device__ inline void compute_scores(float (&S)[M][N][4], const scalar_t* Q, const scalar_t* K) {
+__device__ void compute_scores(float (&S)[M][N][4], const scalar_t* Q, const scalar_t* K) {
     const int lane = threadIdx.x % 32;
     for (int d = 0; d < D / 16; d++) {
         unsigned q[M][4];
-        for (int m = 0; m < M; m++)
-            ldmatrix_x4(q[m], address(Q, 16 * m + lane % 16, 2 * d + lane / 16));
+        for (int i = 0; i < M; i++)
+            ldmatrix_x4(q[i], address(Q, 16 * i + lane % 16, 2 * d + lane / 16));
         for (int n = 0; n < N; n += 2) {
             unsigned k[4];   // rows of K are columns of Kᵀ: 16 keys
             const int key = 8 * n + lane % 8 + lane / 16 * 8;
             ldmatrix_x4(k, address(K, key, 2 * d + lane / 8 % 2));
-            for (int m = 0; m < M; m++) {
-                mma_16x8x16(S[m][n], q[m], k[0], k[1]);
-                mma_16x8x16(S[m][n + 1], q[m], k[2], k[3]);
+            for (int i = 0; i < M; i++) {
+                mma_16x8x16(S[i][n], q[i], k[0], k[1]);
+                mma_16x8x16(S[i][n + 1], q[i], k[2], k[3]);
             }
         }
     }
 }
 
-// S = −∞ where the query may not see the key, or there is none. The lane's first row is i, its
-// first column j; a causal query i sees the keys up to i + shift.
-__device__ inline void mask(float (&S)[M][N][4], int i, int j, int L_k, int shift, int is_causal) {
-    for (int m = 0; m < M; m++)
+// S = −∞ where the query may not see the key, or there is none. The lane's first query is i0, its
+// first key j0; a causal query i sees the keys up to i + shift.
+__device__ void mask(float (&S)[M][N][4], int i0, int j0, int L_k, int shift, int is_causal) {
+    for (int i = 0; i < M; i++)
         for (int n = 0; n < N; n++)
             for (int e = 0; e < 4; e++) {
-                const int row = i + 16 * m + e / 2 * 8, column = j + 8 * n + e % 2;
-                if (column >= L_k || (is_causal && column > row + shift)) S[m][n][e] = NEG_INF;
+                const int query = i0 + 16 * i + e / 2 * 8, key = j0 + 8 * n + e % 2;
+                if (key >= L_k || (is_causal && key > query + shift)) S[i][n][e] = NEG_INF;
             }
 }
 
-// Online softmax: raises the maximum m, rescales l and O to it, S becomes P = 2^(factor · S − m).
-__device__ inline void softmax(float (&S)[M][N][4], float (&O)[M][C][4], float (&m_i)[M][2],
-                               float (&l_i)[M][2], float factor) {
-    for (int m = 0; m < M; m++)
+// Online softmax: raises the maximum m, rescales l and O to it, S becomes P = exp(scale · (S − m)).
+__device__ void softmax(float (&S)[M][N][4], float (&O)[M][C][4], float (&m)[M][2],
+                        float (&l)[M][2], float factor) {
+    for (int i = 0; i < M; i++)
         for (int r = 0; r < 2; r++) {
-            float top = NEG_INF;
-            for (int n = 0; n < N; n++)
-                top = fmaxf(top, fmaxf(S[m][n][2 * r], S[m][n][2 * r + 1]));
-            for (int x = 1; x < 4; x *= 2) top = fmaxf(top, __shfl_xor_sync(0xffffffff, top, x));
-            const float m_new = fmaxf(m_i[m][r], top * factor);
+            const float m_new = highest_of_row(highest_of_lane(S[i], r, m[i][r]));
             const float base = m_new == NEG_INF ? 0 : m_new;   // no key yet: never −∞ − (−∞)
-            const float rescale = exp2_approx(m_i[m][r] - base);
-            m_i[m][r] = m_new, l_i[m][r] *= rescale;
-            for (int c = 0; c < C; c++) O[m][c][2 * r] *= rescale, O[m][c][2 * r + 1] *= rescale;
+            const float rescale = exp2f((m[i][r] - base) * factor);
+            m[i][r] = m_new, l[i][r] *= rescale;
+            scale_row(O[i], r, rescale);
             for (int n = 0; n < N; n++)
                 for (int e = 2 * r; e < 2 * r + 2; e++) {
-                    S[m][n][e] = exp2_approx(fmaf(S[m][n][e], factor, -base));
-                    l_i[m][r] += S[m][n][e];   // this lane's keys; four lanes add up at the end
+                    S[i][n][e] = exp2f((S[i][n][e] - base) * factor);
+                    l[i][r] += S[i][n][e];   // this lane's keys; four lanes add up at the end
                 }
         }
 }
 
-// O += P V: two products of S, packed, are the operand of one of O
-__device__ inline void accumulate(float (&O)[M][C][4], const float (&P)[M][N][4],
-                                  const scalar_t* V) {
+// O += P V: two products of S, packed, are the left factor of one of O
+__device__ void accumulate(float (&O)[M][C][4], const float (&P)[M][N][4],
+                           const scalar_t* V) {
     const int lane = threadIdx.x % 32;
     for (int n = 0; n < N; n += 2) {
         unsigned p[M][4];
-        for (int m = 0; m < M; m++)
-            for (int i = 0; i < 4; i++) {   // rows g, g + 8 of 8 keys, then of the next 8 keys
-                const float* pair = &P[m][n + i / 2][i % 2 * 2];
-                p[m][i] = pack(pair[0], pair[1]);
+        for (int i = 0; i < M; i++)
+            for (int e = 0; e < 4; e++) {   // rows g, g + 8 of 8 keys, then of the next 8 keys
+                const float* pair = &P[i][n + e / 2][e % 2 * 2];
+                p[i][e] = pack(pair[0], pair[1]);
             }
         for (int c = 0; c < C; c += 2) {
             unsigned v[4];   // columns of V: 16 keys, transposed on the way
             ldmatrix_x4_trans(v, address(V, 8 * n + lane % 16, c + lane / 16));
-            for (int m = 0; m < M; m++) {
-                mma_16x8x16(O[m][c], p[m], v[0], v[1]);
-                mma_16x8x16(O[m][c + 1], p[m], v[2], v[3]);
+            for (int i = 0; i < M; i++) {
+                mma_16x8x16(O[i][c], p[i], v[0], v[1]);
+                mma_16x8x16(O[i][c + 1], p[i], v[2], v[3]);
             }
         }
     }
@@ -117,11 +106,12 @@ step5_registers(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_
     const long long head = (long long)blockIdx.z * gridDim.y + blockIdx.y;
     Q += head * L_q * D, O += head * L_q * D, LSE += head * L_q;
     K += head / group * L_k * D, V += head / group * L_k * D;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int i0 = blockIdx.x * B_R, i_warp = i0 + warp * ROWS, shift = L_k - L_q;
+    const int lane = threadIdx.x % 32, row0 = threadIdx.x / 32 * ROWS;
+    const int i0 = blockIdx.x * B_R, i_warp = i0 + row0, shift = L_k - L_q;
+    const float factor = scale * LOG2_E;
 
-    float O_i[M][C][4] = {}, m_i[M][2], l_i[M][2] = {};
-    for (int m = 0; m < M; m++) m_i[m][0] = m_i[m][1] = NEG_INF;
+    float O_i[M][C][4] = {}, m[M][2], l[M][2] = {};
+    for (int i = 0; i < M; i++) m[i][0] = m[i][1] = NEG_INF;
     load_tile_async<B_R>(Q_tile, Q + (long long)i0 * D, L_q - i0);
     load_tile_async<B_C>(K_tile, K, L_k);
     load_tile_async<B_C>(V_tile, V, L_k);
@@ -136,22 +126,21 @@ step5_registers(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_
             commit_copies();
         }
         float S[M][N][4] = {};
-        compute_scores(S, Q_tile + warp * ROWS * D, K_tile + now);
+        compute_scores(S, Q_tile + row0 * D, K_tile + now);
         mask(S, i_warp + lane / 4, j0 + lane % 4 * 2, L_k, shift, is_causal);
-        softmax(S, O_i, m_i, l_i, scale * LOG2_E);
+        softmax(S, O_i, m, l, factor);
         accumulate(O_i, S, V_tile + now);
     }
 
     // one division per row; a row that saw no key gives 0 and −∞
-    for (int m = 0; m < M; m++)
+    for (int i = 0; i < M; i++)
         for (int r = 0; r < 2; r++) {
-            const int i = i_warp + 16 * m + 8 * r + lane / 4;
-            float l = l_i[m][r];
-            for (int x = 1; x < 4; x *= 2) l += __shfl_xor_sync(0xffffffff, l, x);
-            const float inverse = l > 0 ? 1 / l : 0;
-            if (lane % 4 == 0 && i < L_q) LSE[i] = l > 0 ? (m_i[m][r] + log2f(l)) * LN_2 : NEG_INF;
-            for (int c = 0; c < C && i < L_q; c++)
-                *reinterpret_cast<unsigned*>(O + i * (long long)D + lane % 4 * 2 + 8 * c) =
-                    pack(O_i[m][c][2 * r] * inverse, O_i[m][c][2 * r + 1] * inverse);
+            const int query = i_warp + 16 * i + 8 * r + lane / 4;
+            const float sum = sum_of_row(l[i][r]), inverse = sum > 0 ? 1 / sum : 0;
+            if (lane % 4 == 0 && query < L_q)
+                LSE[query] = sum > 0 ? fmaf(m[i][r], scale, logf(sum)) : NEG_INF;
+            for (int c = 0; c < C && query < L_q; c++)
+                *reinterpret_cast<unsigned*>(O + query * (long long)D + lane % 4 * 2 + 8 * c) =
+                    pack(O_i[i][c][2 * r] * inverse, O_i[i][c][2 * r + 1] * inverse);
         }
 }

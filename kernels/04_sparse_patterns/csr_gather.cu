@@ -2,7 +2,7 @@
 //
 // Where the keys of a query are strewn, a tile holds next to none of them, and a tensor core would
 // multiply mostly what the mask throws away. Here nothing is computed for a pair that is not kept;
-// the price is that each query reads its own K and V, from L2 at best, and uses them once.
+// the price is that each query reads its own K and V, from a cache at best, and uses them once.
 //
 // A warp takes 32 keys at a time. LANES = D / 8 lanes read one key, 16 bytes each, so that the
 // warp's 32 / LANES groups read as many keys at once; group g has keys g · LANES to

@@ -9,6 +9,10 @@
 // counted without gaps, and the pattern is a range again. So a block takes its rows from one class,
 // n rows apart in memory, and its tiles are as dense as those of a window.
 //
+// With TABLE=1 the file holds table_forward in place of range_forward: row r sees the keys
+// starts[r] <= j < ends[r], from two arrays, int32 [L_q], neither of which falls. Documents of any
+// lengths are such rows.
+//
 // grid   (dilation · ceil(ceil(L_q / dilation) / B_R), H, B)       block  (32 · WARPS)
 // layout Q, O [B, H, L_q, D]  K, V [B, H / group, L_k, D], 16-bit; LSE [B, H, L_q], fp32;
 //        contiguous, aligned to 16 bytes; query head h reads key head h / group; query r has
@@ -17,8 +21,9 @@
 //        each row sees
 // limits scale > 0; left, right <= 2^30, which means no end; dilation and step >= 1, dilation at
 //        most 131072; sinks only with dilation 1 and step 1; D 64 or 128; B_R a multiple of
-//        16 · WARPS, B_C of 16; DILATED=0 takes dilation 1 only; SKIP=0 visits every tile
-// options: -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 | -DD=128 -DBF16=1 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=0 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=1 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=1 | -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=0 -DDILATED=0
+//        16 · WARPS, B_C of 16; DILATED=0 takes dilation 1 only; SKIP=0 visits every tile;
+//        TABLE=1 with DILATED=0
+// options: -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 | -DD=128 -DBF16=1 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=0 | -DD=64 -DBF16=1 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=1 | -DD=128 -DBF16=0 -DB_R=128 -DB_C=64 -DWARPS=4 -DSKIP=1 -DDILATED=1 | -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=0 -DDILATED=0 | -DD=64 -DBF16=0 -DB_R=128 -DB_C=128 -DWARPS=4 -DSKIP=1 -DDILATED=0 -DTABLE=1
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1; Longformer (2004.05150), §3.1;
 //        StreamingLLM (2309.17453)
@@ -28,16 +33,16 @@ constexpr int THREADS = 32 * WARPS, ROWS = B_R / WARPS;
 
 struct Tiles { scalar_t Q[B_R * D], K[2][B_C * D], V[2][B_C * D]; Keys seen[B_R]; };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
-range_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, float* LSE,
-              int L_q, int L_k, int group, float scale,
-              int sinks, int left, int right, int step, int dilation) {
-    if (!DILATED) dilation = 1;   // known to the compiler, it makes all addresses immediate
+// keys_in(r): the keys of row r of the class, beside the sinks; r may lie behind the last row.
+template <class KeysIn>
+__device__ __forceinline__ void
+attend(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, float* LSE,
+       int L_q, int L_k, int group, float scale, int sinks, int dilation, ResidueClass of,
+       KeysIn keys_in) {
     extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
 
     // A block has one tile of queries of one class; if causal, the longest rows are first.
-    const ResidueClass of = residue_class(blockIdx.x % dilation, dilation, L_q, L_k);
     const int i0 = (gridDim.x - 1 - blockIdx.x) / dilation * B_R;
     if (i0 >= of.queries) return;
     const int pitch = dilation * D;   // elements from one row of the class to the next
@@ -49,9 +54,7 @@ range_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t*
     const int row0 = threadIdx.x / 32 * ROWS, i_warp = i0 + row0;   // this warp's first query
 
     // Both ends of what a row sees only grow with the row: first and last row decide.
-    auto keys_of = [=](int row) {
-        return keys_of_row(i0 + row + of.shift, left, right, step, of.keys);
-    };
+    auto keys_of = [=](int row) { return keys_in(i0 + row); };
     const Keys block_sees = {keys_of(0).start, keys_of(B_R - 1).end};
     const TileRange tiles = SKIP ? tiles_of(block_sees, sinks) : every_tile(of.keys);
     const float factor = scale * LOG2_E;
@@ -97,3 +100,26 @@ range_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t*
     const long long row = first_row + (long long)i_warp * dilation;
     write_rows(state, O + row * D, LSE + row, of.queries - i_warp, tile.Q + row0 * D, pitch);
 }
+
+#if TABLE
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+table_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, float* LSE,
+              int L_q, int L_k, int group, float scale, const int* starts, const int* ends) {
+    const ResidueClass all = {0, 0, L_k, L_q, L_k - L_q};
+    attend(Q, K, V, O, LSE, L_q, L_k, group, scale, 0, 1, all, [=](int row) {
+        const int r = min(row, L_q - 1);
+        return Keys{starts[r], ends[r]};
+    });
+}
+#else
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+range_forward(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, float* LSE,
+              int L_q, int L_k, int group, float scale,
+              int sinks, int left, int right, int step, int dilation) {
+    if (!DILATED) dilation = 1;   // known to the compiler, it makes all addresses immediate
+    const ResidueClass of = residue_class(blockIdx.x % dilation, dilation, L_q, L_k);
+    attend(Q, K, V, O, LSE, L_q, L_k, group, scale, sinks, dilation, of, [=](int row) {
+        return keys_of_row(row + of.shift, left, right, step, of.keys);
+    });
+}
+#endif

@@ -8,6 +8,9 @@
 // an order of chance. delta and the rounding of dQ: backward_delta and backward_round_dq of
 // 03_flash_attention_v2/backward.cu, whose tile this is.
 //
+// With TABLE=1 the file holds table_dk_dv in place of range_dk_dv, for table_forward of range.cu:
+// key j is seen by the rows starts[j] <= r < ends[j], int32 [L_k], neither of which falls.
+//
 // grid   (dilation · ceil(ceil(L_k / dilation) / B_C), H / group, B), with B_C = WARPS · KEYS
 // block  (32 · WARPS)
 // layout Q, dO [B, H, L_q, D]  K, V, dK, dV [B, H / group, L_k, D], 16-bit
@@ -18,7 +21,7 @@
 // limits scale > 0; left, right <= 2^30, which means no end; 1 <= step <= 2^29; dilation at most
 //        max(L_q, L_k); sinks only with dilation 1 and step 1; D 64 or 128; KEYS a multiple of 16,
 //        B_R 32 or 64, WARPS 2, 4 or 8
-// options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32
+// options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2
 #include "gradient_tile.cuh"
@@ -27,14 +30,15 @@
 // Rows [start, end) of a residue class, counted from its first one.
 struct Rows { int start, end; };
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-range_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
-            const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
-            int L_q, int L_k, int group, float scale,
-            int sinks, int left, int right, int step, int dilation) {
+// rows_that_see(j): the rows of the class that see its key j.
+template <class RowsThatSee>
+__device__ __forceinline__ void
+differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
+              const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
+              int L_q, int L_k, int group, float scale, int sinks, int dilation, ResidueClass of,
+              RowsThatSee rows_that_see) {
     extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
-    const ResidueClass of = residue_class(blockIdx.x % dilation, dilation, L_q, L_k);
     const int j0 = blockIdx.x / dilation * B_C, j_warp = j0 + first_key();
     if (j0 >= of.keys) return;
     const int pitch = dilation * D;   // elements from one row of the class to the next
@@ -42,12 +46,6 @@ range_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scala
     const long long keys_at = (key_head * L_k + of.first_key) * D + (long long)j0 * pitch;
     const long long query_row = key_head * group * L_q + of.first_query;   // of the first head
 
-    // Row i sees key j if j − right < base <= j + left, where base is i rounded down.
-    auto rows_that_see = [=](int j) {
-        const int start = round_down(j - right + step, step) - of.shift;
-        const int end = round_down(j + left, step) + step - of.shift;
-        return Rows{max(0, start), j < sinks ? of.queries : min(end, of.queries)};
-    };
     const int first = rows_that_see(j0).start;   // of the rows that see some key of this tile
     const int end = max(rows_that_see(j0).end, rows_that_see(min(j0 + B_C, of.keys) - 1).end);
     const int group_rows = first < end ? group * L_q : 0;   // where the walk ends, head by head
@@ -108,3 +106,30 @@ range_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scala
     }
     write_gradients(keys, dK + keys_at, dV + keys_at, scale, of.keys - j0, pitch);
 }
+
+#if TABLE
+extern "C" __global__ void __launch_bounds__(THREADS)
+table_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
+            const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
+            int L_q, int L_k, int group, float scale, const int* starts, const int* ends) {
+    const ResidueClass all = {0, 0, L_k, L_q, L_k - L_q};
+    differentiate(Q, K, V, dO, LSE, delta, dQ_sum, dK, dV, L_q, L_k, group, scale, 0, 1, all,
+                  [=](int j) { return Rows{starts[j], ends[j]}; });
+}
+#else
+extern "C" __global__ void __launch_bounds__(THREADS)
+range_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
+            const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
+            int L_q, int L_k, int group, float scale,
+            int sinks, int left, int right, int step, int dilation) {
+    const ResidueClass of = residue_class(blockIdx.x % dilation, dilation, L_q, L_k);
+    // Row i sees key j if j − right < base <= j + left, where base is i rounded down.
+    auto rows_that_see = [=](int j) {
+        const int start = round_down(j - right + step, step) - of.shift;
+        const int end = round_down(j + left, step) + step - of.shift;
+        return Rows{max(0, start), j < sinks ? of.queries : min(end, of.queries)};
+    };
+    differentiate(Q, K, V, dO, LSE, delta, dQ_sum, dK, dV, L_q, L_k, group, scale, sinks,
+                  dilation, of, rows_that_see);
+}
+#endif

@@ -1,8 +1,9 @@
 // mla_dense.cu — multi-head latent attention in its absorbed form: every query head attends to the
 // same latent rows, and a row's first D_V numbers are its value.
 //
-// The heads of one query are the rows of the matrix products, so that even a single query, as in
-// decoding, fills the tensor cores: a tile of the latent is read once for B_R heads.
+// The heads of one query are the rows of the matrix products: a tile of the latent is read once for
+// B_R heads, and even a single query, as in decoding, leaves no row empty. It leaves most of the GPU
+// empty: a query makes ceil(H / B_R) blocks, 2 of 128 heads, as its keys are not split over blocks.
 // Line for line sparse_mla.cu, but for the name of a tile's row: here it is the key's own number.
 //
 // grid   (ceil(H / B_R), S)       block  (32 · WARPS)

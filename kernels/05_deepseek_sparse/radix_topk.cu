@@ -21,7 +21,7 @@
 // grid   (S)                             block  (THREADS)
 // layout logits [S, T], fp32; indices [S, k], int32; contiguous, aligned to 16 bytes; a row
 //        belongs to query t = 0 … S − 1, a column to key s = 0 … T − 1
-// shared 4 · (BINS + 2·CAPACITY + WARPS + 7) bytes, static: 41 KB
+// shared 4 · (BINS + 2·CAPACITY + WARPS + 7) bytes, static: 40.2 KiB
 // limits 1 ≤ k ≤ 4096; 1 ≤ T ≤ 2^30
 // options: -DTHREADS=1024 | -DTHREADS=512
 // paper  DeepSeek-V3.2 (arXiv 2512.02556), §2.1: top-k selection over the indexer's scores

@@ -6,8 +6,8 @@
 //
 // FlashAttention-2 takes Δ = rowsum(dO ∘ O), which is the same, from the O that was written: rounded
 // to 16 bits. Where one key has most of the weight, dP − Δ of that key is a small difference of
-// large numbers, and that rounding, over 512 columns, drowns it. So the block walks twice over its
-// tiles, and takes Δ from the first walk, in fp32; two of the seven products are done again.
+// large numbers, and this rounding, over 512 columns, the largest. So the block walks twice over
+// its tiles, and takes Δ from the first walk, in fp32; two of the seven products are done again.
 //
 // A block has B_R heads of one query and walks over the query's list, as in the forward pass; dQ
 // stays in registers to the end. A latent row is named by the lists of many queries, which ones is

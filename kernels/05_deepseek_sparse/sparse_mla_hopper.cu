@@ -8,7 +8,7 @@
 //
 // Consumer w of two has half of the work in each product: keys 32 w to 32 w + 31 of S = Q Kᵀ, and
 // columns 256 w to 256 w + 255 of O = P V. They meet twice a tile: to hear whether the maximum of a
-// row has to rise, and when P is complete in shared memory.
+// row has to rise, and when P is complete in shared memory; if it rises, once more in between.
 //
 // grid   (ceil(H / 64), S)      block  (384)      a block: 64 heads of one query
 // layout query [S, H, 576], latent [T, 576], indices [S, k] int32, O [S, H, 512], LSE [S, H] fp32,
@@ -85,6 +85,14 @@ __device__ inline void produce(Shared& shared, const scalar_t* latent, int tiles
     }
 }
 
+// Who holds what of a product. A lane has two rows of a tile, first_row() and 8 further down; its
+// number i of S or O stands in the row row(i) of these, 0 or 1, and in column(i) of the consumer's
+// 32 keys, or of 128 columns of O. Numbers i and i + 1 of an even i are neighbours.
+__device__ inline int first_row() { return threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4; }
+__device__ inline int row(int i) { return i / 2 % 2; }
+__device__ inline int column(int i) { return i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2; }
+__device__ inline bool first_of_row() { return threadIdx.x % 4 == 0; }   // one of a row's four lanes
+
 // Starts S = Q Kᵀ for a consumer's 32 keys of a tile.
 __device__ inline void start_scores(float (&S)[16], const Shared& shared, int buffer,
                                     int consumer) {
@@ -113,45 +121,45 @@ __device__ inline void start_output(float (&O)[2][64], const Shared& shared, int
     wgmma_commit();
 }
 
-// What a consumer carries from tile to tile: its 256 columns of O, not yet divided by l; of rows
-// first_row and first_row + 8 the maximum m in powers of two, and this lane's part of the sum l.
+// What a consumer carries from tile to tile: its 256 columns of O, not yet divided by l; of the
+// lane's two rows the maximum m in powers of two, and this lane's part of the sum l.
 struct State { float O[2][64], m[2], l[2]; };
 
 // P = exp(S − m) in 16 bits to its place in shared memory, and l += rowsum(P).
 __device__ inline void write_weights(State& state, const float (&S)[16], Shared& shared,
-                                     int consumer, int first_row, float factor) {
+                                     int consumer, float factor) {
     #pragma unroll
     for (int i = 0; i < 16; i += 2) {
-        const int r = i / 2 % 2, lane = threadIdx.x % 32;
+        const int r = row(i), key = 32 * consumer + column(i);
         const float base = state.m[r] == NEG_INF ? 0 : state.m[r];
         const float p = exp2_approx(fmaf(S[i], factor, -base));
         const float next_p = exp2_approx(fmaf(S[i + 1], factor, -base));
         state.l[r] += p + next_p;
-        scalar_t* chunk = shared.P + in_panels(B_R, first_row + 8 * r, 4 * consumer + i / 4);
-        reinterpret_cast<unsigned*>(chunk)[lane % 4] = pack(p, next_p);
+        scalar_t* chunk = shared.P + in_panels(B_R, first_row() + 8 * r, key / 8);
+        *reinterpret_cast<unsigned*>(chunk + key % 8) = pack(p, next_p);
     }
     publish_to_tensor_cores();
 }
 
 // A new maximum, on which both consumers must agree, and what is old times exp(m_old − m).
 __device__ inline void raise_maximum(State& state, const float (&highest)[2], Shared& shared,
-                                     int consumer, int first_row, float factor) {
+                                     int consumer, float factor) {
     float rescale[2];
     for (int r = 0; r < 2; r++) {
         const float high = row_max(highest[r]);
-        if (threadIdx.x % 4 == 0) shared.row[consumer][first_row + 8 * r] = high;
+        if (first_of_row()) shared.row[consumer][first_row() + 8 * r] = high;
     }
     sync_threads(1, CONSUMERS);
     for (int r = 0; r < 2; r++) {
-        const int row = first_row + 8 * r;
-        const float high = fmaxf(shared.row[0][row], shared.row[1][row]) * factor;
+        const int head = first_row() + 8 * r;
+        const float high = fmaxf(shared.row[0][head], shared.row[1][head]) * factor;
         const float m_new = fmaxf(state.m[r], high);
         rescale[r] = exp2_approx(state.m[r] - (m_new == NEG_INF ? 0 : m_new));
         state.m[r] = m_new, state.l[r] *= rescale[r];
     }
     for (int i = 0; i < 64; i++) {
-        state.O[0][i] *= rescale[i / 2 % 2];
-        state.O[1][i] *= rescale[i / 2 % 2];
+        state.O[0][i] *= rescale[row(i)];
+        state.O[1][i] *= rescale[row(i)];
     }
 }
 
@@ -159,43 +167,41 @@ __device__ inline void raise_maximum(State& state, const float (&highest)[2], Sh
 // exceeds the old m by more than 8, in powers of two, m stays and O needs no rescaling.
 __device__ inline void update(State& state, float (&S)[16], Shared& shared, int buffer,
                               int consumer, float factor) {
-    const int lane = threadIdx.x % 32, first_row = threadIdx.x % 128 / 32 * 16 + lane / 4;
     const unsigned seen = shared.seen[buffer][consumer];
     if (seen != 0xffffffff)
         #pragma unroll
-        for (int i = 0; i < 16; i++)   // key 8 (i / 4) + 2t + i % 2, row r = i / 2 % 2
-            if (!(seen >> (i / 4 * 8 + lane % 4 * 2 + i % 2) & 1)) S[i] = NEG_INF;
+        for (int i = 0; i < 16; i++)
+            if (!(seen >> column(i) & 1)) S[i] = NEG_INF;
     float highest[2] = {NEG_INF, NEG_INF};   // of this lane's keys
-    for (int i = 0; i < 16; i++) highest[i / 2 % 2] = fmaxf(highest[i / 2 % 2], S[i]);
+    for (int i = 0; i < 16; i++) highest[row(i)] = fmaxf(highest[row(i)], S[i]);
     const bool exceeds = highest[0] * factor > state.m[0] + 8 |
                          highest[1] * factor > state.m[1] + 8;
     // After this meeting both are done with the last tile's P as well, and it may be overwritten.
     if (sync_threads_or(1, CONSUMERS, exceeds))
-        raise_maximum(state, highest, shared, consumer, first_row, factor);
-    write_weights(state, S, shared, consumer, first_row, factor);
+        raise_maximum(state, highest, shared, consumer, factor);
+    write_weights(state, S, shared, consumer, factor);
     sync_threads(1, CONSUMERS);
 }
 
 // O / l and the log-sum-exp of the block's first `rows_left` rows.
 __device__ inline void write(State& state, Shared& shared, scalar_t* out, float* lse,
                              int rows_left, int consumer) {
-    const int lane = threadIdx.x % 32, first_row = threadIdx.x % 128 / 32 * 16 + lane / 4;
     for (int r = 0; r < 2; r++) {
         const float l = row_sum(state.l[r]);
-        if (lane % 4 == 0) shared.row[consumer][first_row + 8 * r] = l;
+        if (first_of_row()) shared.row[consumer][first_row() + 8 * r] = l;
     }
     sync_threads(1, CONSUMERS);
     for (int r = 0; r < 2; r++) {
-        const int row = first_row + 8 * r;
-        if (row >= rows_left) continue;
-        const float l = shared.row[0][row] + shared.row[1][row], inverse = l == 0 ? 0 : 1 / l;
-        if (consumer == 0 && lane % 4 == 0)
-            lse[row] = l == 0 ? NEG_INF : (state.m[r] + log2f(l)) * LN_2;
-        unsigned* pairs = reinterpret_cast<unsigned*>(out + row * D_V + 256 * consumer);
+        const int head = first_row() + 8 * r;
+        if (head >= rows_left) continue;
+        const float l = shared.row[0][head] + shared.row[1][head], inverse = l == 0 ? 0 : 1 / l;
+        if (consumer == 0 && first_of_row())
+            lse[head] = l == 0 ? NEG_INF : (state.m[r] + log2f(l)) * LN_2;
+        scalar_t* columns = out + head * D_V + 256 * consumer;
         #pragma unroll
-        for (int i = 2 * r; i < 64; i += 4)
+        for (int i = 2 * r; i < 64; i += 4)   // where row(i) is r
             for (int half = 0; half < 2; half++)
-                pairs[half * 64 + i / 4 * 4 + lane % 4] =
+                *reinterpret_cast<unsigned*>(columns + 128 * half + column(i)) =
                     pack(state.O[half][i] * inverse, state.O[half][i + 1] * inverse);
     }
 }

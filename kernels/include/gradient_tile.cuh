@@ -1,15 +1,16 @@
 // gradient_tile.cuh — FlashAttention-2's backward pass as a warp sees it: its KEYS keys, of the
 // block's B_C, meet B_R queries; what becomes of dK and dV, and the block's share of dQ.
 //
-// A warp has keys, not queries, and computes Sᵀ = K Qᵀ and dPᵀ = V dOᵀ: then Pᵀ and dSᵀ are laid
-// out as the left factor of Pᵀ dO and dSᵀ Q and stay in registers. K and V of the warp stay there
-// too, as left factors, and 16 queries at a time leave room for that. Only dS, of which dQ needs
-// all keys of the block, goes through shared memory.
+// A warp has keys, not queries, and computes Sᵀ = K Qᵀ and dPᵀ = V dOᵀ, St and dPt in the code:
+// then Pᵀ and dSᵀ are laid out as the left factors of Pᵀ dO and dSᵀ Q and stay in registers. K and
+// V of the warp stay there too, as left factors, and 16 queries at a time leave room for that. Only
+// dSᵀ, of which dQ needs all keys of the block, goes through shared memory.
 // "Line" is a line of Algorithm 2 of FlashAttention-2 (arXiv 2307.08691). `pitch`: elements from
 // one row of a matrix to the next; LSE and delta have one for each D of them.
 // Include after D, WARPS, KEYS and B_R are defined; THREADS and B_C follow from them.
 #pragma once
 constexpr int THREADS = 32 * WARPS, B_C = WARPS * KEYS;
+#include "fragment_rows.cuh"
 #include "tile_products.cuh"
 
 constexpr int M = KEYS / 16;   // products that a warp's keys take
@@ -18,9 +19,9 @@ static_assert(KEYS % 16 == 0, "KEYS must be a multiple of 16");
 static_assert(B_R == 32 || B_R == 64, "B_R must be 32 or 64");
 static_assert(WARPS == 2 || WARPS == 4 || WARPS == 8, "WARPS must be 2, 4 or 8");
 
-// Of queries, and of dS, two tiles: one in use, the other on its way, or read for dQ.
+// Of queries, and of dSᵀ, two tiles: one in use, the other on its way, or read for dQ.
 struct Tiles {
-    scalar_t K[B_C * D], V[B_C * D], Q[2][B_R * D], dO[2][B_R * D], dS[2][B_C * B_R];
+    scalar_t K[B_C * D], V[B_C * D], Q[2][B_R * D], dO[2][B_R * D], dSt[2][B_C * B_R];
     float LSE[2][B_R], delta[2][B_R];
 };
 
@@ -37,17 +38,13 @@ __device__ inline void store_pair(scalar_t* address, float low, float high) {
     *reinterpret_cast<unsigned*>(address) = pack(low, high);
 }
 
-// Calls f(P, dS, row, column) for each number of two products, [16 M, 8 N], that this lane holds.
-template <int M, int N, class F>
-__device__ inline void each_score(float (&P)[M][N][4], float (&dS)[M][N][4], F f) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    #pragma unroll
-    for (int n = 0; n < N; n++)
-        #pragma unroll
-        for (int m = 0; m < M; m++)
-            #pragma unroll
-            for (int e = 0; e < 4; e++)
-                f(P[m][n][e], dS[m][n][e], 16 * m + e / 2 * 8 + g, 8 * n + 2 * t + e % 2);
+// A product of the warp's keys and 16 queries: a row is a key, a column a query. And the same in 16
+// bits, as the left factor of a product.
+typedef float KeysByQueries[M][2][4];
+typedef unsigned LeftFactor[M][4];
+
+__device__ inline void as_left_factor(LeftFactor& a, const KeysByQueries& product) {
+    for (int m = 0; m < M; m++) pack_a(a[m], product[m][0], product[m][1]);
 }
 
 // Line 6: starts to copy the block's keys; zeros from row `rows_left` on.
@@ -77,68 +74,112 @@ __device__ inline void load_queries_async(Tiles& tile, int place, const scalar_t
 }
 
 // Lines 6 and 7, for a warp: its keys come from shared memory, dK = dV = 0.
-__device__ inline void initialize(KeyGradients& of, const Tiles& tile) {
+__device__ inline void initialize(KeyGradients& keys, const Tiles& tile) {
     #pragma unroll
     for (int d = 0; d < D; d += 16)
         for (int m = 0; m < M; m++) {
-            ldmatrix_x4(of.K[d / 16][m], at(by_rows(tile.K), first_key() + 16 * m, d));
-            ldmatrix_x4(of.V[d / 16][m], at(by_rows(tile.V), first_key() + 16 * m, d));
+            ldmatrix_x4(keys.K[d / 16][m], at(by_rows(tile.K), first_key() + 16 * m, d));
+            ldmatrix_x4(keys.V[d / 16][m], at(by_rows(tile.V), first_key() + 16 * m, d));
         }
-    for (int m = 0; m < M; m++)
-        for (int c = 0; c < D / 8; c++)
-            for (int e = 0; e < 4; e++) of.dK[m][c][e] = of.dV[m][c][e] = 0;
+    clear(keys.dK);
+    clear(keys.dV);
+}
+
+// Line 10: Sᵀ = K Qᵀ, of 16 queries that begin at row r of the tile, as in the lines below.
+__device__ inline void compute_St(KeysByQueries& St, const KeyGradients& keys, const scalar_t* Q,
+                                  int r) {
+    clear(St);
+    #pragma unroll
+    for (int d = 0; d < D; d += 16)
+        multiply_transposed(St, keys.K[d / 16], at(by_columns(Q), r, d));
+}
+
+// Line 11: Pᵀ = exp(scale · Sᵀ − LSE).
+__device__ inline void compute_Pt(KeysByQueries& Pt, const KeysByQueries& St, const float* LSE,
+                                  float scale) {
+    each_of_lane<M, 2>([&](int m, int n, int e, int key, int query) {
+        Pt[m][n][e] = exp2_approx(St[m][n][e] * (scale * LOG2_E) - LSE[query] * LOG2_E);
+    });
+}
+
+// Pᵀ = 0 where a query does not see a key. Of one that sees none, LSE is −∞ and P is ∞ until here.
+template <class Visible>
+__device__ inline void hide(KeysByQueries& Pt, int r, Visible visible) {
+    each_of_lane<M, 2>([&](int m, int n, int e, int key, int query) {
+        if (!visible(r + query, key)) Pt[m][n][e] = 0;
+    });
+}
+
+// Line 12: dV += Pᵀ dO.
+__device__ inline void add_dV(KeyGradients& keys, const KeysByQueries& Pt, const scalar_t* dO,
+                              int r) {
+    LeftFactor a;
+    as_left_factor(a, Pt);
+    multiply(keys.dV, a, at(by_rows(dO), r, 0));
+}
+
+// Line 13: dPᵀ = V dOᵀ.
+__device__ inline void compute_dPt(KeysByQueries& dPt, const KeyGradients& keys,
+                                   const scalar_t* dO, int r) {
+    clear(dPt);
+    #pragma unroll
+    for (int d = 0; d < D; d += 16)
+        multiply_transposed(dPt, keys.V[d / 16], at(by_columns(dO), r, d));
+}
+
+// Line 14: dSᵀ = Pᵀ ∘ (dPᵀ − Δ), at once rounded as the left factor that line 16 takes.
+__device__ inline void compute_dSt(LeftFactor& dSt, const KeysByQueries& Pt,
+                                   const KeysByQueries& dPt, const float* delta) {
+    KeysByQueries exact;
+    each_of_lane<M, 2>([&](int m, int n, int e, int key, int query) {
+        exact[m][n][e] = Pt[m][n][e] * (dPt[m][n][e] - delta[query]);
+    });
+    as_left_factor(dSt, exact);
 }
 
 // dSᵀ is stored [B_C, B_R]. Index of chunk 0 of a row; that of chunk c is this XOR 8 c, and eight
 // rows use all banks.
-__device__ inline int dS_row(int key) {
+__device__ inline int dSt_row(int key) {
     return key * B_R + (B_R == 32 ? key / 2 % 4 : key % 8) * 8;
 }
 
-// Lines 10 to 14 and 16 for one tile of queries; dS is left in shared memory if `with_dQ`. If
-// `edge`, P = 0 where `visible(query, key)` is false; queries count from the tile's first, keys
-// from the warp's.
+// For line 15, which needs all keys of the block: dSᵀ to shared memory.
+__device__ inline void store_dSt(scalar_t* tile, const LeftFactor& dSt, int r) {
+    const int lane = threadIdx.x % 32, corner = dSt_row(first_key() + lane / 4) + lane % 4 * 2;
+    for (int m = 0; m < M; m++)
+        for (int e = 0; e < 4; e++) {
+            const int row = 16 * m + e % 2 * 8, column = r + e / 2 * 8;
+            *reinterpret_cast<unsigned*>(tile + (corner ^ column) + row * B_R) = dSt[m][e];
+        }
+}
+
+// Line 16: dK += dSᵀ Q.
+__device__ inline void add_dK(KeyGradients& keys, const LeftFactor& dSt, const scalar_t* Q, int r) {
+    multiply(keys.dK, dSt, at(by_rows(Q), r, 0));
+}
+
+// Lines 10 to 16 for one tile of queries, but of line 15 only what leads to it, and that only if
+// `with_dQ`. Products that do not wait for one another stand side by side, 10 with 13 and 12 with
+// 16: in the order of the paper the kernels of chapter 04 need one register too many. If `edge`,
+// P = 0 where `visible(query, key)` is false; queries count from the tile's first, keys from the
+// warp's. Past the last query all of Q, dO, LSE and Δ are 0: P is 1, but it is multiplied by
+// dO = 0, and dS is 0.
 template <class Visible>
-__device__ inline void accumulate(KeyGradients& of, Tiles& tile, int place, float scale,
+__device__ inline void accumulate(KeyGradients& keys, Tiles& tile, int place, float scale,
                                   bool with_dQ, bool edge, Visible visible) {
     const scalar_t *Q = tile.Q[place], *dO = tile.dO[place];
-    const int lane = threadIdx.x % 32, dS_lane = dS_row(first_key() + lane / 4) + lane % 4 * 2;
     #pragma unroll 1
     for (int r = 0; r < B_R; r += 16) {
-        // Lines 10 and 13: Sᵀ = K Qᵀ and dPᵀ = V dOᵀ. A row is a key, a column a query.
-        float P[M][2][4] = {}, dS[M][2][4] = {};
-        #pragma unroll
-        for (int d = 0; d < D; d += 16) {
-            multiply_transposed(P, of.K[d / 16], at(by_columns(Q), r, d));
-            multiply_transposed(dS, of.V[d / 16], at(by_columns(dO), r, d));
-        }
-        // Line 11, Pᵀ = exp(Sᵀ − LSE), and line 14, dSᵀ = Pᵀ ∘ (dPᵀ − Δ). Past the last query all
-        // of Q, dO, LSE and Δ are 0: P is 1, but it is multiplied by dO = 0, and dS is 0.
-        const float *LSE_i = tile.LSE[place] + r, *delta_i = tile.delta[place] + r;
-        each_score(P, dS, [&](float& p, float& ds, int key, int query) {
-            p = exp2_approx(p * (scale * LOG2_E) - LSE_i[query] * LOG2_E);
-        });
-        if (edge)   // of a query that sees no key, LSE is −∞ and P is ∞ until here
-            each_score(P, dS, [&](float& p, float& ds, int key, int query) {
-                if (!visible(r + query, key)) p = 0;
-            });
-        each_score(P, dS, [&](float& p, float& ds, int key, int query) {
-            ds = p * (ds - delta_i[query]);
-        });
-
-        // Lines 12 and 16: dV += Pᵀ dO, dK += dSᵀ Q
-        unsigned P_a[M][4], dS_a[M][4];
-        for (int m = 0; m < M; m++) pack_a(P_a[m], P[m][0], P[m][1]);
-        for (int m = 0; m < M; m++) pack_a(dS_a[m], dS[m][0], dS[m][1]);
-        if (with_dQ)
-            for (int m = 0; m < M; m++)
-                for (int e = 0; e < 4; e++) {
-                    const int row = 16 * m + e % 2 * 8, column = r + e / 2 * 8;
-                    scalar_t* pair = tile.dS[place] + (dS_lane ^ column) + row * B_R;
-                    *reinterpret_cast<unsigned*>(pair) = dS_a[m][e];
-                }
-        multiply(of.dV, P_a, at(by_rows(dO), r, 0));
-        multiply(of.dK, dS_a, at(by_rows(Q), r, 0));
+        KeysByQueries St, Pt, dPt;
+        LeftFactor dSt;
+        compute_St(St, keys, Q, r);                         // line 10
+        compute_dPt(dPt, keys, dO, r);                      // line 13
+        compute_Pt(Pt, St, tile.LSE[place] + r, scale);     // line 11
+        if (edge) hide(Pt, r, visible);
+        compute_dSt(dSt, Pt, dPt, tile.delta[place] + r);   // line 14
+        if (with_dQ) store_dSt(tile.dSt[place], dSt, r);    // line 15: its dS, for add_dQ
+        add_dV(keys, Pt, dO, r);                            // line 12
+        add_dK(keys, dSt, Q, r);                            // line 16
     }
 }
 
@@ -150,15 +191,15 @@ __device__ inline void add_dQ(float* dQ_sum, const Tiles& tile, int place, int r
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
     const int row = warp % 2 * ROWS, col = warp / 2 * COLS;
 
-    // As by_columns, for the pitch of dS: transposed on the way, dSᵀ is the A of dS K.
-    const int corner = dS_row(lane % 8 + lane / 16 * 8) ^ (row + lane / 8 % 2 * 8);
-    const unsigned dS_address = __cvta_generic_to_shared(tile.dS[place] + corner);
+    // As by_columns, for the pitch of dSᵀ: transposed on the way, dSᵀ is the A of dS K.
+    const int corner = dSt_row(lane % 8 + lane / 16 * 8) ^ (row + lane / 8 % 2 * 8);
+    const unsigned dSt_address = __cvta_generic_to_shared(tile.dSt[place] + corner);
     float dQ[ROWS / 16][COLS / 8][4] = {};
     #pragma unroll
     for (int j = 0; j < B_C; j += 16) {
         unsigned a[ROWS / 16][4];
         for (int m = 0; m < ROWS / 16; m++)
-            ldmatrix_x4_trans(a[m], (dS_address ^ 2 * 16 * m) + 2 * B_R * j);
+            ldmatrix_x4_trans(a[m], (dSt_address ^ 2 * 16 * m) + 2 * B_R * j);
         multiply(dQ, a, at(by_rows(tile.K), j, col));
     }
     #pragma unroll
@@ -175,7 +216,7 @@ __device__ inline void add_dQ(float* dQ_sum, const Tiles& tile, int place, int r
 }
 
 // Line 18: writes dK and dV of the block's first `rows_left` keys.
-__device__ inline void write_gradients(const KeyGradients& of, scalar_t* dK, scalar_t* dV,
+__device__ inline void write_gradients(const KeyGradients& keys, scalar_t* dK, scalar_t* dV,
                                        float scale, int rows_left, int pitch = D) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     #pragma unroll
@@ -187,7 +228,7 @@ __device__ inline void write_gradients(const KeyGradients& of, scalar_t* dK, sca
             #pragma unroll
             for (int c = 0; c < D / 8; c++) {
                 const long long at = (long long)key * pitch + 8 * c + 2 * t;
-                const float *k = of.dK[m][c] + 2 * half, *v = of.dV[m][c] + 2 * half;
+                const float *k = keys.dK[m][c] + 2 * half, *v = keys.dV[m][c] + 2 * half;
                 store_pair(dK + at, scale * k[0], scale * k[1]);
                 store_pair(dV + at, v[0], v[1]);
             }

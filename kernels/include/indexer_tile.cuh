@@ -9,6 +9,7 @@
 // Include after D and WARPS are defined.
 #pragma once
 constexpr int THREADS = 32 * WARPS;
+#include "fragment_rows.cuh"
 #include "tile_products.cuh"
 
 constexpr int HEADS = 64;             // the most; rows of a tile from H on are zeros
@@ -53,9 +54,7 @@ __device__ inline void load_query_async(Query& query, const scalar_t* q, const f
 // S = q · k for heads j to j + 15. `product` is D += A B on tensor cores.
 template <auto product>
 __device__ inline void compute_scores(Scores& S, const Keys& K, const Query& query, int j) {
-    for (int m = 0; m < M; m++)
-        for (int n = 0; n < 2; n++)
-            S[m][n][0] = S[m][n][1] = S[m][n][2] = S[m][n][3] = 0;
+    clear(S);
     const unsigned heads = at(by_columns(query.q), j, 0);
     #pragma unroll
     for (int d = 0; d < D; d += 16) {

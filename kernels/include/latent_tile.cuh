@@ -18,6 +18,7 @@
 //        FlashAttention-4 (2603.05451); DeepSeek-V3 (2412.19437), §2.1.1
 #pragma once
 constexpr int THREADS = 32 * WARPS, D = 64;
+#include "fragment_rows.cuh"
 #include "tile_products.cuh"
 
 static_assert(16 * WARPS % B_R == 0, "16 * WARPS must be a multiple of B_R");
@@ -137,9 +138,7 @@ __device__ inline bool exceeds(float (&highest)[2], const Scores& S, const float
                                int head) {
     bool any = false;
     for (int r = 0; r < 2; r++) {
-        highest[r] = NEG_INF;
-        for (int n = 0; n < KEYS / 8; n++)
-            highest[r] = fmaxf(highest[r], fmaxf(S[n][2 * r], S[n][2 * r + 1]));
+        highest[r] = highest_of_lane(S, r, NEG_INF);
         any |= highest[r] * factor > m[head + 8 * r + threadIdx.x % 32 / 4] + 8;
     }
     return any;
@@ -149,12 +148,9 @@ __device__ inline bool exceeds(float (&highest)[2], const Scores& S, const float
 __device__ inline void raise_maximum(Tiles& tile, Sums& sums, const float (&highest)[2],
                                      float factor, int head) {
     const int lane = threadIdx.x % 32, row_of_lane = lane / 4;
-    for (int r = 0; r < 2; r++) {
-        float high = highest[r];   // of this lane's keys; four lanes share a row
-        high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));
-        high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 2));
-        tile.by_warp[threadIdx.x / 32 % KEY_WARPS][head + 8 * r + row_of_lane] = high;
-    }
+    for (int r = 0; r < 2; r++)
+        tile.by_warp[threadIdx.x / 32 % KEY_WARPS][head + 8 * r + row_of_lane] =
+            highest_of_row(highest[r]);
     __syncthreads();
     const int row = threadIdx.x;
     if (row < B_R) {
@@ -169,8 +165,7 @@ __device__ inline void raise_maximum(Tiles& tile, Sums& sums, const float (&high
         sums.l[r] *= tile.rescale[head + 8 * r + row_of_lane];
         for (int i = 0; i < B_R / 16; i++) {
             const float rescale = tile.rescale[16 * i + 8 * r + row_of_lane];
-            for (auto& panel : sums.O)
-                for (auto& o : panel[i]) o[2 * r] *= rescale, o[2 * r + 1] *= rescale;
+            for (auto& panel : sums.O) scale_row(panel[i], r, rescale);
         }
     }
 }
@@ -192,12 +187,9 @@ __device__ inline void accumulate(Sums& sums, const scalar_t* P, const LatentTil
 __device__ inline void write_output(Tiles& tile, const Sums& sums, scalar_t* O, float* LSE,
                                     int heads, int head, int column) {
     const int lane = threadIdx.x % 32;
-    for (int r = 0; r < 2; r++) {
-        float l = sums.l[r];
-        l += __shfl_xor_sync(0xffffffff, l, 1);
-        l += __shfl_xor_sync(0xffffffff, l, 2);
-        tile.by_warp[threadIdx.x / 32 % KEY_WARPS][head + 8 * r + lane / 4] = l;
-    }
+    for (int r = 0; r < 2; r++)
+        tile.by_warp[threadIdx.x / 32 % KEY_WARPS][head + 8 * r + lane / 4] =
+            sum_of_row(sums.l[r]);
     __syncthreads();
     auto row_sum = [&](int row) {
         float l = 0;

@@ -1,5 +1,6 @@
 """A kernel that fails is an exception that says where; the caller's data and its next launch are untouched."""
 
+import contextlib
 import os
 import pickle
 import re
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from course_utils.cuda import KernelError, RawModule, read_kernel
-from course_utils.emulator import configure
+from course_utils.emulator import configure, sanitize
 from course_utils.emulator.launch import Settings, settings
 
 BROKEN = {
@@ -353,6 +354,38 @@ def test_the_time_limit_is_kept():
     with configure(time_limit=0.5):
         error, _ = raised(ENDLESS)
     assert error.kind == "time limit" and 0.5 <= time.monotonic() - start < 5
+
+
+SHUFFLES = """while (step >= 0) {
+            sum += __shfl_xor_sync(0xffffffff, sum, step);
+            step /= 2;
+        }"""
+COMPUTES = """while (n > 0) {
+            sum = expf(sum) - expf(sum * 0.5f);
+            sum = fmaxf(sum, -1.0f);
+            n |= 1;
+        }"""
+
+
+@pytest.mark.parametrize(
+    "loop, watched, lines",
+    [
+        pytest.param(SHUFFLES, False, {5}, id="of shuffles"),
+        pytest.param(SHUFFLES, True, {5}, id="of shuffles, watched"),
+        pytest.param("while (n > 0) { __syncwarp(); }", True, {4}, id="of __syncwarp, watched"),
+        pytest.param(COMPUTES, False, {4, 5}, id="of arithmetic"),
+    ],
+)
+def test_an_endless_loop_is_named_by_its_first_line(loop, watched, lines):
+    code = f"""extern "C" __global__ void k(int* out, int n) {{
+        float sum = n;
+        int step = 16;
+        {loop}
+        out[threadIdx.x] = sum;
+    }}"""
+    with configure(time_limit=0.1), sanitize() if watched else contextlib.nullcontext():
+        error, _ = raised(code)
+    assert error.kind == "time limit" and error.line in lines
 
 
 def test_a_launch_of_many_short_blocks_is_stopped_too():

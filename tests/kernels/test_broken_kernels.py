@@ -84,6 +84,15 @@ def test_the_numbers_of_the_mended_kernel_are_right(name):
     assert all(report.passed for report in mended), f"wrong: {[str(report) for report in mended]}"
 
 
+@pytest.mark.parametrize("name", ["missing_sync_after_load", "missing_sync_before_overwrite", "missing_syncwarp"])
+def test_watching_changes_the_order_in_which_a_race_runs(name):
+    """Chapter 02 says so: a thread that nobody watches runs as far as the next barrier."""
+    alone = reports(BROKEN[name].launch())
+    with sanitize():
+        watched = reports(BROKEN[name].launch())
+    assert not alone[0].passed and all(report.passed for report in watched), f"{alone}, watched: {watched}"
+
+
 # What the mended form of a small kernel returns last, from what it gets.
 EXPECTED = {
     "too_few_warp_slots": lambda S, *_: S.amax(-1),

@@ -49,6 +49,26 @@ def test_a_strided_copy_also_touches_every_element(device, n, stride):
     assert torch.equal(out, source)
 
 
+@pytest.mark.parametrize("steps", [0, 1, 7, 50])
+def test_a_pointer_chase_ends_where_the_walk_does(device, steps):
+    ring, last = torch.randperm(50).int(), torch.full((1,), -1, dtype=torch.int32, device=device)
+    launch("pointer_chase", (1,), (1,), ring.to(device), last, np.int32(steps))
+    place = 0
+    for _ in range(steps):
+        place = int(ring[place])
+    assert int(last) == place
+
+
+@pytest.mark.parametrize("run", [1, 16, 32, 64])
+def test_neighbours_go_the_same_way(device, run):
+    out = nans(128, device=device)
+    launch("two_ways", (2,), (64,), out, np.int32(1), np.int32(run))
+    threads = torch.arange(128)
+    start = threads % 2 * 0.25
+    expected = torch.where(threads // run % 2 == 0, 0.5 * start + 0.25, start**2 - 0.25)
+    assert torch.equal(out.cpu(), expected)
+
+
 @pytest.mark.parametrize("name", ["transpose_naive", "transpose_tiled", "transpose_padded"])
 @pytest.mark.parametrize("shape", [(1, 1), (32, 64), (33, 70), (5, 100)])
 def test_transpose(device, name, shape):

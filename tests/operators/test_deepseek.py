@@ -10,7 +10,7 @@ import torch
 
 from course_utils import reference
 from course_utils.checks import error_report
-from course_utils.operators import DeepSeekConfig, DeepSeekWeights, deepseek
+from course_utils.operators import DeepSeekConfig, DeepSeekWeights, deepseek, quantize_e4m3
 from course_utils.operators.deepseek import (
     IndexKeys,
     hadamard_matrix,
@@ -310,6 +310,26 @@ def test_hadamard_is_orthogonal_and_spreads_an_outlier():
     assert hadamard_transform(k.to(BF16)).dtype == BF16
     with pytest.raises(ValueError, match="dim is 96; it must be a power of two"):
         hadamard_transform(torch.randn(2, 96))
+
+
+@pytest.mark.parametrize(
+    "where, gains",
+    [("q", 0), ("k", 0), ("both, varying", 1), ("both, constant in k", -1), ("both, constant, LayerNorm of k", 1)],
+)
+def test_hadamard_helps_a_ranking_in_eight_bits_where_q_and_k_are_large_in_one_place_that_varies(where, gains):
+    q, k = (torch.randn(n, 128, generator=torch.Generator().manual_seed(n)) for n in (64, 1024))
+    q[:, 5] += 10 * (where != "k")
+    k[:, 5] = 10 if "constant" in where else k[:, 5] + 10 * (where != "q")
+    if "LayerNorm" in where:
+        k = torch.nn.functional.layer_norm(k, (128,))
+    best = (q.double() @ k.double().T).topk(64).indices
+    right = []
+    for transform in (torch.clone, hadamard_transform):
+        (q8, q_scale), (k8, k_scale) = quantize_e4m3(transform(q)), quantize_e4m3(transform(k))
+        found = (q8.float() * q_scale[:, None] @ (k8.float() * k_scale[:, None]).T).topk(64).indices
+        right.append((best[:, :, None] == found[:, None]).any(2).double().mean().item())
+    change = right[1] - right[0]
+    assert {0: abs(change) < 0.01, 1: change > 0.09, -1: -0.03 < change < -0.01}[gains]
 
 
 # ---------------------------------------------------------------------------------------------- bad input

@@ -1,6 +1,7 @@
 """flash_attention_v2 and its kernels: right on every case, the same in every run, seen to be wrong when broken."""
 
 import dataclasses
+import itertools
 from functools import partial
 
 import pytest
@@ -8,10 +9,10 @@ import torch
 
 from course_utils import checks
 from course_utils.cuda import read_kernel
-from course_utils.emulator import profile
+from course_utils.emulator import profile, sanitize
 from course_utils.launches.chapters import course_launches
 from course_utils.launches.ladder import LADDER
-from course_utils.operators import flash_attention_v2, flash_v2, prepare
+from course_utils.operators import flash_attention_v2, flash_v2, prepare, tensor_core
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
 from tests.helpers import tensors
@@ -27,7 +28,9 @@ CORNER_LENGTHS = ((66, 128), (130, 131))
 DTYPES = (torch.float16, torch.bfloat16)
 # Of the NVRTC gates: bf16 differs from fp16 in the conversions alone.
 BF16_OPTIONS = [0, pytest.param(1, marks=pytest.mark.exhaustive("fp16 has the same registers and shared memory"))]
-ALL_FORWARD_TILES = [tile for tiles in flash_v2.FORWARD_TILES.values() for tile in tiles]
+ALL_FORWARD_TILES = [
+    tile for of in (tensor_core.FORWARD_TILES, tensor_core.PACKED_TILES) for tiles in of.values() for tile in tiles
+]
 ALL_BACKWARD_TILES = [tile for tiles in flash_v2.BACKWARD_TILES.values() for tile in tiles]
 
 
@@ -82,6 +85,64 @@ def test_very_unequal_lengths(device, dq_path, lengths):
     cases = [checks.AttentionCase(1, 2, 1, *lengths, 64, is_causal, kind)]
     cases += [checks.AttentionCase(1, 1, 1, *lengths, 128, not is_causal, "normal")]
     checks.check_attention(flash_attention_v2, device=device, dtype=torch.float16, gradients=True, cases=cases)
+
+
+# Groups and queries whose heads share tiles, each with some length of keys: one that fills no tile, none at all for
+# the first queries, and keys of several tiles. 8 · 17 rows are two tiles, and so are 4 · 60.
+PACKED_CASES = [
+    checks.AttentionCase(
+        1 + n % 2, 2 * group, 2, length, (1, 3, 40, 130, 257)[n % 5], 64, n % 3 > 0, checks.KINDS[n % 5]
+    )
+    for n, (group, length) in enumerate([*itertools.product((2, 4, 7, 8), (1, 2, 3, 5, 17)), (4, 60)])
+]
+
+
+@pytest.mark.parametrize(("dtype", "head_dim"), [(torch.float16, 64), (torch.bfloat16, 128)], ids=str)
+def test_heads_of_a_group_that_share_tiles_are_correct(device, dtype, head_dim):
+    """Their gradients, by kernels in which none do, are in `test_4_and_8_query_heads_may_share_a_key_head`."""
+    cases = [dataclasses.replace(case, head_dim=head_dim) for case in PACKED_CASES]
+    assert all(tile_of(case.query_length, case.heads // case.kv_heads, head_dim).packed for case in cases)
+    assert any(case.empty_rows.any() for case in cases)
+    checks.check_attention(flash_attention_v2, device=device, dtype=dtype, cases=cases)
+
+
+def test_the_sanitizer_finds_nothing_where_heads_share_tiles():
+    query, key = random(1, 14, 19, 64), random(1, 2, 70, 64)
+    with sanitize() as report:
+        flash_attention_v2(query, key, key, is_causal=True, enable_gqa=True)
+    assert report.launches == 1 and not report.findings, str(report)
+
+
+def tile_of(query_length, group, head_dim=128):
+    return tensor_core.forward_tile(query_length, group, head_dim, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("query_length", "group", "packed", "rows"),
+    [
+        (1, 1, False, 128),
+        (1, 2, True, 64),
+        (16, 4, True, 64),
+        (17, 4, True, 128),  # 68 rows
+        (64, 2, True, 128),
+        (65, 2, False, 128),  # 130 rows: two tiles, as before
+        (96, 4, True, 128),  # three instead of four
+        (97, 4, False, 128),
+        (1025, 8, False, 128),  # 65 tiles instead of 72, but causal ones would all see the last key
+    ],
+)
+def test_heads_share_tiles_where_that_makes_fewer_that_visit_the_same_keys(query_length, group, packed, rows):
+    tile = tile_of(query_length, group)
+    assert (tile.packed, tile.block_rows) == (packed, rows)
+
+
+def test_heads_that_share_tiles_read_their_keys_once():
+    query, key = random(1, 8, 2, 64), random(1, 2, 300, 64)
+    q_bytes, kv_bytes = 2 * query.numel(), 2 * 2 * key.numel()
+    for keys, copies in ((key, 1), (key.repeat_interleave(4, dim=1), 4)):
+        with profile() as counters:
+            flash_attention_v2(query, keys, keys, enable_gqa=copies == 1)
+        assert counters.total("bytes", "global", "load") == q_bytes + copies * kv_bytes
 
 
 def corner_cases():
@@ -280,7 +341,8 @@ def test_shared_memory_is_what_the_forward_kernel_lays_out_and_next_to_nothing_s
     code = read_kernel("03_flash_attention_v2/forward.cu")
     code += f"\nstatic_assert(THREADS == {tile.threads} && sizeof(Tiles) == {tile.shared_bytes});\n"
     found = nvrtc.compile_kernel(code, "sm_90", (*tile.options, f"-DBF16={bf16}")).resources["forward"]
-    assert max(found.spill_stores, found.spill_loads) <= 16  # bytes: of 255 registers, a few too few for d = 128
+    # Bytes: of 255 registers, a few are too few for d = 128, and packed rows' numbers take one more in the mask.
+    assert max(found.spill_stores, found.spill_loads) <= (32 if tile.packed else 16)
 
 
 @pytest.mark.parametrize("head_dim", flash_v2.HEAD_DIMS)
@@ -294,7 +356,7 @@ def test_the_ladder_ends_with_the_kernel_of_the_operator(head_dim):
 @pytest.mark.parametrize(("file", "tiles"), [("forward", ALL_FORWARD_TILES), ("backward", ALL_BACKWARD_TILES)])
 def test_the_header_lists_the_tiles_in_use(file, tiles):
     header = compile_options(read_kernel(f"03_flash_attention_v2/{file}.cu"))
-    listed = {frozenset(option for option in options if "BF16" not in option) for options in header}
+    listed = {frozenset(option for option in options if not option.startswith("-DBF16")) for options in header}
     assert listed == {frozenset(tile.options) for tile in tiles}
 
 
@@ -312,21 +374,21 @@ def check_broken(gradients):
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("exceeds |= high * factor > state.m[i][r] + 8;", ""),  # no running maximum: exp overflows
+        ("exceeds |= highest[i][r] * factor > state.m[i][r] + 8;", ""),  # no running maximum: exp overflows
         ("state.m[i][r] = m_new, state.l[i][r] *= rescale;", "state.m[i][r] = m_new;"),
-        ("state.O[i][c][2 * r] *= rescale, state.O[i][c][2 * r + 1] *= rescale;", ";"),
-        ("high = fmaxf(high, __shfl_xor_sync(0xffffffff, high, 1));", ";"),  # lanes of a row disagree
-        ("i_warp + row + shift + 1)", "i_warp + row + shift + 2)"),  # sees one key of the future
-        ("i_warp + row + shift + 1)", "i_warp + row + 1)"),  # top-left
-        ("j0 + B_C - 1 > i_warp + shift", "j0 > i_warp + shift"),  # forgets the mask in tiles on the diagonal
-        ("j0 + B_C - 1 > i_warp + shift", "j0 + B_C - 2 > i_warp + shift"),  # forgets it in their corners
+        ("scale_row(state.O[i], r, rescale);", ";"),
+        ("x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));", ";"),  # lanes of a row disagree
+        ("query(row) + shift + 1)", "query(row) + shift + 2)"),  # sees one key of the future
+        ("query(row) + shift + 1)", "query(row) + 1)"),  # top-left
+        ("j0 + B_C - 1 > first + shift", "j0 > first + shift"),  # forgets the mask in tiles on the diagonal
+        ("j0 + B_C - 1 > first + shift", "j0 + B_C - 2 > first + shift"),  # forgets it in their corners
         (
-            "min(L_k, i_warp + row + shift + 1) : L_k",
-            "i_warp + row + shift + 1 : L_k + B_C",
+            "min(L_k, query(row) + shift + 1) : L_k",
+            "query(row) + shift + 1 : L_k + B_C",
         ),  # the ragged end counts as keys of zeros
         ("l == 0 ? 0 : __fdividef(1, l)", "__fdividef(1, l)"),  # NaN in rows without keys
         ("(state.m[i][r] + __log2f(l)) * LN_2", "state.m[i][r] + __log2f(l)"),  # log-sum-exp in base 2
-        ("kv_head = head / group;", "kv_head = head % (gridDim.y / group);"),
+        ("? head : head / group;", "? head : head % (gridDim.y / group);"),
     ],
 )
 def test_a_broken_forward_kernel_fails_the_check(break_kernel, right, wrong):
@@ -336,10 +398,25 @@ def test_a_broken_forward_kernel_fails_the_check(break_kernel, right, wrong):
 
 
 @pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("(i_warp + row) % L_q :", "(i_warp + row) / group :"),  # as if neighbouring rows were of different heads
+        ("first = PACKED ? 0 :", "first = PACKED ? L_q - 1 :"),  # forgets the mask where only a head's last sees all
+        ("PACKED ? group * L_q : L_q;", "L_q;"),  # leaves out all heads of a group but one
+        ("kv_head = PACKED ? head :", "kv_head = PACKED ? head / group :"),
+    ],
+)
+def test_a_broken_packing_fails_the_check(break_kernel, right, wrong):
+    break_kernel(flash_v2.FORWARD, right, wrong)
+    with pytest.raises(AssertionError, match="WRONG"):
+        checks.check_attention(flash_attention_v2, dtype=torch.float16, cases=PACKED_CASES[-6:], seed=0)
+
+
+@pytest.mark.parametrize(
     ("path", "right", "wrong"),
     [
-        ("atomics", "ds = p * (ds - delta_i[query]);", "ds = p * ds;"),
-        ("atomics", "- LSE_i[query] * LOG2_E", "- LSE_i[query]"),
+        ("atomics", "Pt[m][n][e] * (dPt[m][n][e] - delta[query])", "Pt[m][n][e] * dPt[m][n][e]"),
+        ("atomics", "- LSE[query] * LOG2_E", "- LSE[query]"),
         ("atomics", "<= i0 + query + shift", "<= i0 + query + shift + 1"),
         ("atomics", "store_pair(dK + at, scale * k[0], scale * k[1]);", "store_pair(dK + at, k[0], k[1]);"),
         ("atomics", "steps = group * (", "steps = ("),  # only the first query head of a group counts
@@ -348,8 +425,8 @@ def test_a_broken_forward_kernel_fails_the_check(break_kernel, right, wrong):
         ("atomics", "max(j0 - shift, 0)", "max(j0 - shift + 1, 0)"),  # begins a row too late
         ("deterministic", "j0 + KEY_TILE - 1 > i0 + shift", "j0 + KEY_TILE - 2 > i0 + shift"),
         ("deterministic", "i0 + 16 * WARPS + shift)", "i0 + 16 * WARPS - 1 + shift)"),  # ends a key too early
-        ("deterministic", "ds = P * (ds - Delta[half]);", "ds = P * ds;"),
-        ("deterministic", "j > i + shift)) ds = 0;", "j > i + shift + 1)) ds = 0;"),
+        ("deterministic", "P * (dP[m][n][e] - Delta[query / 8]);", "P * dP[m][n][e];"),
+        ("deterministic", "j > i + shift)) dS[m]", "j > i + shift + 1)) dS[m]"),
     ],
 )
 def test_a_broken_backward_kernel_fails_the_check(break_kernel, monkeypatch, path, right, wrong):

@@ -17,7 +17,8 @@ def one_thread():
 
 @pytest.fixture(scope="session")
 def check_lists():
-    """check_lists(pattern, L_q, L_k, mask): block_lists, csr, pairs and density of a pattern say what its mask says."""
+    """check_lists(pattern, L_q, L_k, mask): block_lists, csr, row ranges, pairs and density of a pattern say what its
+    mask says."""
     return _check_lists
 
 
@@ -48,8 +49,19 @@ def _check_lists(pattern, L_q, L_k, mask):
         assert lists.pairs() == int(mask.sum())
         _check_csr(lists.csr(), mask)
     _check_csr(pattern.csr(L_q, L_k), mask)
+    _check_row_ranges(pattern.row_ranges(L_q, L_k), mask)
     assert pattern.pairs(L_q, L_k) == int(mask.sum())
     assert pattern.density(L_q, L_k) == pytest.approx(float(mask.double().mean()))
+
+
+def _check_row_ranges(rows, mask):
+    if rows is None:
+        return
+    for ranges, seen in ((rows, mask), (rows.by_key(mask.shape[1]), mask.T)):
+        place = torch.arange(seen.shape[1])
+        assert torch.equal((ranges.starts[:, None] <= place) & (place < ranges.ends[:, None]), seen)
+        assert all((edge.diff() >= 0).all() and edge.dtype == torch.int32 for edge in ranges)
+        assert all(((0 <= edge) & (edge <= seen.shape[1])).all() for edge in ranges)
 
 
 def _check_csr(csr, mask):

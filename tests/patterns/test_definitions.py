@@ -215,6 +215,17 @@ def test_only_range_patterns_have_ranges_and_two_of_them_share_one():
     assert (patterns.causal() | patterns.local(9)).ranges is None
 
 
+def test_rows_of_documents_are_ranges_alone_and_under_a_window():
+    documents = patterns.document([3, 60, 2])
+    assert [edge.tolist()[1:5] for edge in documents.row_ranges(65)] == [[0, 0, 3, 3], [3, 3, 63, 63]]
+    assert [edge.tolist() for edge in documents.row_ranges(3, 65)] == [[3, 63, 63], [63, 65, 65]]
+    for other in (patterns.causal(), patterns.sliding_window(9), patterns.local(4), patterns.block_diagonal(16)):
+        assert (documents & other).row_ranges(65) is not None
+    for other in (patterns.streaming(2, 9), patterns.dilated(4, 2), patterns.strided(4)):
+        assert other.row_ranges(65) is None and (documents & other).row_ranges(65) is None
+    assert (documents | patterns.causal()).row_ranges(65) is None
+
+
 def test_combinations_say_what_they_are():
     parts = patterns.sliding_window(4), patterns.global_tokens([0, 9])
     combination = parts[0] | parts[1]

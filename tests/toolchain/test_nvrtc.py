@@ -59,9 +59,9 @@ def test_kernel_compiles(file, arch, options):
         ("03_flash_attention_v2/forward", "-DD=96", "D must be 64 or 128"),
         ("03_flash_attention_v2/forward", "-DWARPS=3 -DB_R=96", "WARPS must be a power of two"),
         ("03_flash_attention_v2/backward", "-DKEYS=40", "KEYS must be a multiple of 16"),
-        ("03_flash_attention_v2/step1_cuda_cores", "-DB_R=48", "B_R must divide 32 * WARPS"),
-        ("03_flash_attention_v2/step2_tensor_cores", "-DB_R=16", "B_R must be a multiple of 32"),
-        ("03_flash_attention_v2/step3_swizzle", "-DB_C=72", "16 * THREADS / B_R must divide B_C"),
+        ("03_flash_attention_v2/step1_cuda_cores", "-DB_R=48", "B_R * D must be 2048 * WARPS"),
+        ("03_flash_attention_v2/step2_tensor_cores", "-DB_C=144", "B_C <= D must hold"),
+        ("03_flash_attention_v2/step3_swizzle", "-DB_R=48", "16 * WARPS must divide B_R, and 16 B_C"),
         ("03_flash_attention_v2/step5_registers", "-DB_C=72", "16 * WARPS must divide B_R, and 16 B_C"),
         ("04_sparse_patterns/block_sparse", "-DBLOCK=96", "BLOCK must be 64 or 128"),
         ("04_sparse_patterns/block_sparse_backward", "-DBLOCK=96", "BLOCK must be a multiple of B_C"),
@@ -219,7 +219,7 @@ def resources(registers=32, static_shared=0):
 @pytest.mark.parametrize(
     "registers, shared, threads, arch, blocks, limited_by",
     [
-        (32, 0, 256, "sm_90", 8, "warps"),
+        (32, 0, 256, "sm_90", 8, "warps and registers"),
         (32, 0, 32, "sm_90", 32, "blocks"),
         (32, 0, 32, "sm_75", 16, "blocks"),
         (128, 0, 128, "sm_90", 4, "registers"),
@@ -227,6 +227,7 @@ def resources(registers=32, static_shared=0):
         (32, 100 << 10, 128, "sm_90", 2, "shared memory"),  # (100 + 1) KB each of 228 KB
         (32, 48 << 10, 128, "sm_80", 3, "shared memory"),  # (48 + 1) KB each of 164 KB
         (32, 32 << 10, 128, "sm_75", 2, "shared memory"),  # Turing reserves nothing
+        (128, 56 << 10, 128, "sm_90", 4, "registers and shared memory"),  # no single one of them is to blame
     ],
 )
 def test_occupancy(registers, shared, threads, arch, blocks, limited_by):

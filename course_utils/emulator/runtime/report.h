@@ -13,14 +13,24 @@ enum emu_outcome : uint32_t {
     EMU_TRAP = 7,             // assert() or __trap()
 };
 
+// Where the kernel was at a moment after the time limit.
+struct emu_sample {
+    uint64_t program_counter;
+    int32_t waited_at;        // the line of the thread's last barrier or collective: it is there where the counter says nothing
+    int32_t padding;
+};
+#define EMU_SAMPLES 256
+
 struct emu_report {
     uint32_t outcome;
     int32_t line;             // 0: unknown, look the program counter up
     char file[4096];
     char message[512];
     uint64_t program_counter, address;
+    uint32_t sample_count;
+    emu_sample samples[EMU_SAMPLES];
     emu_dim3 block, thread;
-    uint32_t has_thread;
+    uint32_t has_thread;      // after the time limit: whether each sample is of this thread
     uint32_t access;          // of a crash: 0 unknown, 1 read, 2 write
     uint64_t print_lost;      // bytes that found no room in `output`
     uint32_t printed;         // bytes in `output`

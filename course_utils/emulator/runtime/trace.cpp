@@ -111,6 +111,10 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
         if (!t->counters && !t->arrays[i].element_bytes) return;   // in bounds, and nobody may write there: no race
         space = i + 1;
     }
+    if (t->tracing->in_step) {
+        if (space == 0 && is_read(access) != t->reading) emu_wait_for_room();
+        return;
+    }
     append(*t, f, address, log_bytes, access, space, place);
 }
 
@@ -184,6 +188,7 @@ void emu_trace_start(Block& b) {
     Tracer& t = *b.tracer;
     const emu_dim3 grid = b.launch->grid;
     t.watching = chosen(t, b.index.x + (uint64_t)grid.x * (b.index.y + (uint64_t)grid.y * b.index.z));
+    t.reading = false;
     if (!t.watching) return;
     __atomic_fetch_add(&t.results->blocks_traced, 1, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < b.size; i++) {
@@ -198,6 +203,7 @@ void emu_trace_start(Block& b) {
 void emu_trace_logs(Block& b) {
     Tracer& t = *b.tracer;
     if (!t.watching) return;
+    t.reading = !t.reading;                  // in step: all who may not go on now wait for that
     t.watching = false;                      // a signal that comes now finds nothing to do
     if (t.counters) emu_count(t);
     if (t.races) emu_check_races(t);
@@ -209,6 +215,7 @@ void emu_trace_interval(Block& b) {
     Tracer& t = *b.tracer;
     if (!t.watching) return;
     emu_trace_logs(b);
+    t.reading = false;
     if (t.counters) emu_close_requests(t);
     if (t.races) emu_end_race_interval(t);
 }

@@ -35,6 +35,7 @@ struct Tracer {                   // one for each OS thread
     const emu_tracing* tracing;
     emu_trace_results* results;
     bool watching;                // the block that runs is one of those to trace
+    bool reading;                 // in step: shared memory may be read now, not written
     Array arrays[64];
     unsigned array_count;
     uint8_t* statics;             // for each word of the shared-memory window

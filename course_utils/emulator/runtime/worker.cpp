@@ -113,21 +113,34 @@ static bool let_pass(int signal, uintptr_t address) {
     return true;
 }
 
+// Past the time limit: where is it? An endless loop has several lines, and is in any of them.
+static void sample(const Fault& fault) {
+    Block* b = emu_block;
+    const Fiber* f = emu_current;
+    if (!f) return;                           // between two blocks: the next tick of the watchdog finds a kernel
+    emu_report* report = launch->report;
+    emu_record(launch, EMU_TIME_LIMIT, f, emu_site{}, still_running, launch->time_limit);
+    if (report->outcome != EMU_TIME_LIMIT) return;
+    const uint32_t i = __atomic_fetch_add(&report->sample_count, 1, __ATOMIC_RELAXED);
+    if (i >= EMU_SAMPLES) return;
+    report->samples[i] = {kernel_program_counter(fault, *b), f->waits_at.line, 0};
+    if (f->waits_at.file) snprintf(report->file, sizeof report->file, "%s", f->waits_at.file);
+    if (memcmp(&report->block, &f->block_idx, sizeof report->block) || memcmp(&report->thread, &f->thread_idx, sizeof report->thread))
+        report->has_thread = 0;
+    if (i + 1 < EMU_SAMPLES) return;
+    if (b->tracer && !emu_is_finding()) emu_trace_logs(*b);
+    emu_end_worker(true);
+}
+
 static void on_fault(int signal, siginfo_t* info, void* context) {
     Block* b = emu_block;
     const Fiber* f = emu_current;
     if (f && let_pass(signal, (uintptr_t)info->si_addr)) return;
     Fault fault = read_context((const ucontext_t*)context);
-    if (signal == SIGALRM && !f) return;      // between two blocks: the next tick of the watchdog finds a kernel
+    if (signal == SIGALRM) return sample(fault);
     uintptr_t address = signal == SIGSEGV || signal == SIGBUS ? (uintptr_t)info->si_addr : 0;
-    emu_outcome outcome = signal == SIGALRM ? EMU_TIME_LIMIT : EMU_CRASH;
-    emu_site site = f && signal != SIGALRM ? f->copying : emu_site{};
-    bool first = signal == SIGALRM ? emu_record(launch, outcome, f, site, still_running, launch->time_limit)
-                                   : emu_record(launch, outcome, f, site, "%s", explain(signal, info->si_code, address, b));
-    if (!first) {
-        if (signal == SIGALRM) return;
-        emu_end_worker(false);
-    }
+    emu_site site = f ? f->copying : emu_site{};
+    if (!emu_record(launch, EMU_CRASH, f, site, "%s", explain(signal, info->si_code, address, b))) emu_end_worker(false);
     launch->report->program_counter = b ? kernel_program_counter(fault, *b) : fault.program_counter;
     launch->report->address = address;
     bool explained = address < 4096 || in_stacks(b, address) || in_dynamic_shared(b, address);
@@ -140,8 +153,8 @@ static void* watch(void*) {
     double whole = (double)(time_t)launch->time_limit;
     timespec limit = {(time_t)whole, (long)((launch->time_limit - whole) * 1e9)};
     nanosleep(&limit, nullptr);
-    const timespec tick = {0, 100000000};
-    for (int i = 0; i < 10; i++) {            // the handler runs on a thread that executes the kernel, and says where
+    const timespec tick = {0, 500000};
+    for (int i = 0; i < 2000; i++) {          // the handler runs on a thread that executes the kernel, and says where
         kill(getpid(), SIGALRM);
         nanosleep(&tick, nullptr);
     }
