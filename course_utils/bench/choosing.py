@@ -1,10 +1,17 @@
 """What `bench 08_choosing` measures: dense, flash and sparse attention side by side, from 512 to 128 K tokens.
 
-Then which of torch's kernels take which inputs. Each row has its `part`.
+Then which of torch's kernels take which inputs, and how fast. Each row has its `part`.
 
-B = 1, fp16, causal, forward pass. Times are of the GPU alone (`head_start_us` of `timing.compare`), all functions of a
-length interleaved. An output is compared with fp32 torch on some rows before it is timed. What runs out of memory, does
-not run on this device, or would take too long keeps its row, which says so: nothing is left out in silence.
+B = 1, fp16, causal, forward pass. Times are of the GPU alone (`head_start_us` of `timing.compare`). At each length
+the ways to exact attention are interleaved, and then those to a pattern. Not all of them: right after a dense kernel of
+100 ms a window took up to a quarter longer (H200, 128 K tokens), most likely because the clock was still low.
+
+An output is compared with fp32 torch on some rows before it is timed. What runs out of memory, does not run on this
+device, or would take too long keeps its row, which says so: nothing is left out in silence.
+
+Of each choice there is ours and what torch has for it: dense by forced FLASH, by forced cuDNN and by what
+`scaled_dot_product_attention` takes if nothing is said; a pattern by FlexAttention, tuned, and the window also by
+FLASH's own.
 """
 
 from __future__ import annotations
@@ -22,14 +29,18 @@ from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
 from course_utils import patterns, timing
-from course_utils.bench.timed import Function, columns, random_inputs, require_right, sdpa
+from course_utils.bench import flex
+from course_utils.bench.by_hand import WINDOW as FLASH_WINDOW
+from course_utils.bench.by_hand import by_hand
+from course_utils.bench.flex import FLEX_TUNED
+from course_utils.bench.timed import MAX_HALF_ERROR, Function, columns, random_inputs, require_right, sdpa
 from course_utils.measured import Row
 from course_utils.operators import flash_attention_v2, sparse_attention
 from course_utils.patterns import Pattern
-from course_utils.toolchain.errors import LaunchError
 
 DENSE, OURS, FLASH = "dense, written out", "flash_attention_v2", "torch FLASH"
-FLASH_BACKEND = SDPBackend.FLASH_ATTENTION
+CUDNN, TORCHS_CHOICE = "torch cuDNN", "torch's choice"
+FLASH_BACKEND, CUDNN_BACKEND = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
 HEADS, HEAD_DIM = 16, 128
 LENGTHS = tuple(2**n for n in range(9, 18))  # 512 to 128 K
 WINDOW, SINKS, RECENT = 4096, 4, 1024
@@ -61,7 +72,7 @@ def choosing(
     recent: int = RECENT,
     most_ms: float = MOST_MS,
 ) -> list[Row]:
-    """Time and memory of the three choices at each length, five rows a length.
+    """Time and memory of the three choices at each length, ten rows a length.
 
     `peak_extra_bytes`: what torch's allocator held beyond query, key and value, the output included;
     at short lengths torch's FLASH splits the keys and keeps fp32 partial outputs, too.
@@ -88,16 +99,28 @@ def choosing(
 def contestants(inputs: Sequence[Tensor], window: int = WINDOW, recent: int = RECENT) -> dict[str, Contestant]:
     """By its name, each way to compute causal attention of query, key and value `[B, H, L, d]`."""
     sliding, streaming = patterns.sliding_window(window), patterns.streaming(SINKS, recent)
-    causal = patterns.causal()
+    causal, length, device = patterns.causal(), inputs[0].shape[2], str(inputs[0].device)
+    flash_window = by_hand(sliding, length, device)[FLASH_WINDOW]
+    by_flex = [flex.attentions(pattern, length, length, (FLEX_TUNED,), device) for pattern in (sliding, streaming)]
+    flex_window, flex_streaming = (attention[FLEX_TUNED] for attention in by_flex)
     return {
         DENSE: Contestant("dense", functools.partial(written_out, *inputs), causal),
         OURS: Contestant("flash", functools.partial(flash_attention_v2, *inputs, is_causal=True), causal),
         FLASH: Contestant("flash", sdpa(FLASH_BACKEND, *inputs, is_causal=True), causal),
+        CUDNN: Contestant("flash", sdpa(CUDNN_BACKEND, *inputs, is_causal=True), causal),
+        TORCHS_CHOICE: Contestant(
+            "flash", functools.partial(scaled_dot_product_attention, *inputs, is_causal=True), causal
+        ),
         f"sliding window of {window}": Contestant(
             "sparse", functools.partial(sparse_attention, *inputs, sliding), sliding
         ),
+        f"window of {window}, FLASH": Contestant("sparse", functools.partial(flash_window, *inputs), sliding),
+        f"window of {window}, Flex": Contestant("sparse", functools.partial(flex_window, *inputs), sliding),
         f"streaming, {SINKS} + {recent}": Contestant(
             "sparse", functools.partial(sparse_attention, *inputs, streaming), streaming
+        ),
+        f"streaming, {SINKS} + {recent}, Flex": Contestant(
+            "sparse", functools.partial(flex_streaming, *inputs), streaming
         ),
     }
 
@@ -117,7 +140,8 @@ def _one_length(
     most_ms: float,
     bar: tqdm,
 ) -> list[Row]:
-    """The rows of one length: each is checked, its memory is taken, and then all that run are timed side by side."""
+    """The rows of one length: each is checked, its memory is taken, and then all that run are timed, exact attention
+    first and then the patterns."""
     length = inputs[0].shape[2]
     missing: dict[str, Row] = {}
     memory: dict[str, int] = {}
@@ -134,7 +158,10 @@ def _one_length(
             if inputs[0].is_cuda:
                 torch.cuda.empty_cache()  # the matrices that did fit were freed with the error
     bar.set_description(f"L = {length:,}: timing {len(memory)} ways")
-    times = _times({name: contestants[name].function for name in memory}, missing)
+    times: dict[str, timing.Timing] = {}
+    for choices in (("dense", "flash"), ("sparse",)):
+        group = {name: contestants[name].function for name in memory if contestants[name].choice in choices}
+        times |= _times(group, missing)
     baseline = times.get(FLASH)
     rows: list[Row] = []
     for name, (choice, _, _) in contestants.items():
@@ -171,8 +198,8 @@ def _check(name: str, function: Function, inputs: Sequence[Tensor], pattern: Pat
             torch.cuda.synchronize()
     except torch.OutOfMemoryError as error:
         return {"asked_bytes": asked_bytes(str(error)), "why_not": "out of memory"}
-    except (RuntimeError, LaunchError) as error:  # a kernel for newer devices, or a backend that takes no such input
-        return {"why_not": f"does not run here: {str(error).strip().splitlines()[0]}"}
+    except Exception as error:  # a kernel for newer devices, a backend that takes no such input, or Triton's own errors
+        return {"why_not": f"does not run here: {(str(error).strip() or type(error).__name__).splitlines()[0]}"}
     require_right(name, out, *inputs, pattern)
     return None
 
@@ -193,28 +220,54 @@ BACKENDS = {
 }  # and how torch's reasons begin
 
 
-def backends(*, device: str = "cuda", length: int = 256) -> list[Row]:
-    """Which of torch's kernels takes which inputs, and which one it chooses, for inputs that differ by one thing.
+def backends(*, device: str = "cuda", heads: int = HEADS, length: int = 4096) -> list[Row]:
+    """Which of torch's kernels takes which inputs, which one it chooses, and how long each takes, for inputs that
+    differ by one thing.
 
     `backend`: torch's name of the kernel. `runs`: whether it takes the case. `chosen`: whether it is what
-    `scaled_dot_product_attention` takes by itself. `why_not`: torch's reason.
+    `scaled_dot_product_attention` takes by itself. `why_not`: torch's reason. `right`: whether the output is that of
+    fp32 torch on some rows, with the causal mask top left; None if there is none. What is not right is not timed.
     """
     rows: list[Row] = []
-    for case, (query, key, value, options) in sdpa_cases(device, length).items():
+    for case, (query, key, value, options) in sdpa_cases(device, heads, length).items():
         mask, is_causal = options.get("attn_mask"), options.get("is_causal", False)
         chosen = SDPBackend(torch._fused_sdp_choice(query, key, value, mask, 0.0, is_causal))
-        for backend in BACKENDS:
-            why_not = why_not_taken(backend, query, key, value, **options)
-            row: Row = {"part": "backends", "case": case, "backend": backend.name, "runs": why_not is None}
-            rows.append(row | {"chosen": backend == chosen, "why_not": why_not})
+        reasons = {backend: why_not_taken(backend, query, key, value, **options) for backend in BACKENDS}
+        functions = {
+            backend: functools.partial(_by_backend, backend, query, key, value, **options)
+            for backend, why_not in reasons.items()
+            if why_not is None
+        }
+        right = {backend: is_right(function(), query, key, value) for backend, function in functions.items()}
+        timed = {backend.name: functions[backend] for backend, is_so in right.items() if is_so}
+        times = timing.compare(timed, budget_ms=BUDGET_MS, head_start_us=HEAD_START_US) if timed else {}
+        for backend, why_not in reasons.items():
+            row: Row = {"part": "backends", "case": case, "length": length, "backend": backend.name}
+            row |= {"runs": why_not is None, "chosen": backend == chosen, "why_not": why_not}
+            row |= {"right": right.get(backend), "median_ms": None, "spread_ms": None}
+            rows.append(row | (columns(times[backend.name]) if backend.name in times else {}))
     return rows
 
 
-def sdpa_cases(device: str, length: int) -> dict[str, tuple[Tensor, Tensor, Tensor, dict]]:
+def _by_backend(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor, **options: object) -> Tensor:
+    with sdpa_kernel(backend):
+        return scaled_dot_product_attention(query, key, value, **options)
+
+
+def is_right(out: Tensor, query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether some rows of the output are those of causal attention with the mask top left: row r sees keys 0 to r."""
+    rows = torch.linspace(0, query.shape[2] - 1, 16, device=query.device).long()
+    scores = query[:, :, rows].float() @ key.float().mT * query.shape[-1] ** -0.5
+    hidden = torch.arange(key.shape[2], device=query.device) > rows[:, None]
+    expected = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ value.float()
+    return (out[:, :, rows] - expected).abs().max().item() <= MAX_HALF_ERROR[torch.float16]
+
+
+def sdpa_cases(device: str, heads: int, length: int) -> dict[str, tuple[Tensor, Tensor, Tensor, dict]]:
     """Inputs of `scaled_dot_product_attention` and its options: one that every kernel takes, and changes of it."""
-    query, key, value = (torch.randn(1, 2, length, 64, device=device).half() for _ in range(3))
+    query, key, value = (torch.randn(1, heads, length, HEAD_DIM, device=device).half() for _ in range(3))
     mask = torch.ones(length, length, dtype=torch.bool, device=device).tril()
-    wide = [torch.randn(1, 2, length, 512, device=device).half() for _ in range(3)]
+    wide = [torch.randn(1, heads, length, 512, device=device).half() for _ in range(3)]
     return {
         "fp16, is_causal": (query, key, value, {"is_causal": True}),
         "the same mask as attn_mask": (query, key, value, {"attn_mask": mask}),

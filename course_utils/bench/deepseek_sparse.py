@@ -15,38 +15,76 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from course_utils import costs, reference, timing
-from course_utils.bench.timed import Function, all_parts, columns, compile_ahead, sdpa, that_run
+from course_utils.bench.timed import Function, all_parts, columns, compile_ahead, that_run
 from course_utils.costs import TOP_K, V3_2, DeepSeekDims
 from course_utils.measured import Row
 from course_utils.operators import DeepSeekConfig, DeepSeekWeights, indexer, mla
-from course_utils.operators.deepseek import deepseek_mla, deepseek_sparse_attention
+from course_utils.operators.deepseek import (
+    deepseek_mla,
+    deepseek_sparse_attention,
+    project_index_keys,
+    project_index_query,
+    project_query,
+    to_index_dtype,
+)
 from course_utils.operators.indexer import indexer_forward, quantize_e4m3
 from course_utils.operators.tensor_core import takes_wgmma
 from course_utils.operators.topk import select_topk
 
 CORE, CORE_PORTABLE, CORE_TORCH = "sparse_mla", "sparse_mla, mma.sync", "torch, gather and einsum"
+CORE_COMPILED = "torch, gather and einsum, compiled"
 BACKWARD = "sparse_mla, backward"
 DENSE, DENSE_PORTABLE = "mla_attention", "mla_attention, mma.sync"
-DENSE_MHA, DENSE_MHA_CUDNN = "torch SDPA, MHA mode", "torch cuDNN, MHA mode, no mask"
+DENSE_MHA, DENSE_MHA_CUDNN = "torch SDPA, MHA mode", "torch cuDNN, MHA mode, merged"
+UNPACKING = "torch, unpacking K and V"
 INDEXER, INDEXER_FP8 = "lightning_indexer, bf16", "lightning_indexer, FP8"
 INDEXER_FP8_PORTABLE = "lightning_indexer, FP8, mma.sync"
 INDEXER_TORCH, PRODUCTS_TORCH = "torch, bf16 einsum", "torch, its products alone"
-TOPK, TOPK_TORCH = "select_topk", "torch.topk"
+INDEXER_COMPILED = "torch, bf16 einsum, compiled"
+TOPK, TOPK_TORCH, TOPK_UNSORTED = "select_topk", "torch.topk", "torch.topk, unsorted"
 REBUILT, ABSORBED_TORCH = "mla_reprojected", "torch, absorbed, fp32"
 STEP, STEP_BF16 = "DSA, indexer in FP8", "DSA, indexer in bf16"
 SPARSE_LAYER, DENSE_LAYER = "deepseek_sparse_attention", "deepseek_mla"
+INDEX_VECTORS = "torch, the indexer's queries and keys"
 
 QUERIES = 4096  # of a chunk of a prefill
 LENGTHS = tuple(2**n for n in range(13, 18))  # 8 K to 128 K
 TIMES = {"warmup": 1, "budget_ms": 25.0, "head_start_us": 500.0}  # longer than the host takes to launch a step
 # Cosine difference from float64 that passes: of outputs, log-sum-exps and gradients, and of torch, which rounds scores.
-OURS_OFF, LSE_OFF, GRADIENT_OFF, TORCH_OFF = 7e-6, 1e-10, 5e-5, 1e-3
+OURS_OFF, LSE_OFF, GRADIENT_OFF, MHA_OFF, TORCH_OFF = 7e-6, 1e-10, 5e-5, 1e-4, 1e-3
 FEW_HEADS = V3_2._replace(n_heads=16)  # for what is slow
 TORCH_CHUNK = 256  # queries that torch's versions have in memory at a time
+
+# What others say of their own kernels, at their own shapes, and of which GPU: no times of this course.
+PUBLISHED: tuple[Row, ...] = (
+    {
+        "part": "core",
+        "name": "FlashMLA, sparse prefill",
+        "tflop_per_s": 640,
+        "device": "H800 SXM5",
+        "says": "up to",
+        "source": "https://github.com/deepseek-ai/FlashMLA",
+    },
+    {
+        "part": "core",
+        "name": "TileLang, sparse_mla_fwd_pipelined",
+        "tflop_per_s": 600,
+        "device": "H800 SXM",
+        "says": "close to",
+        "source": "https://github.com/tile-ai/tilelang/tree/main/examples/deepseek_v32",
+    },
+    {
+        "part": "backward",
+        "name": "TileLang, sparse_mla_bwd",
+        "tflop_per_s": 115,
+        "device": "H200 SXM",
+        "says": "about",
+        "source": "https://github.com/tile-ai/tilelang/tree/main/examples/deepseek_v32",
+    },
+)
 
 
 def deepseek_chapter() -> list[Row]:
@@ -77,8 +115,8 @@ def step(
     absorbed and in MHA mode. Without projections; MHA mode has its K and V ready made.
 
     `ratio_to_dense`, `ratio_to_mha`: how many times as fast as `mla_attention`, and as the faster of torch's two in MHA
-    mode; cuDNN has no bottom-right causal mask, and attends to all keys. `panel`: whether it stands for the attention
-    of the layer, or for one of the kernels of DSA.
+    mode. `panel`: whether it stands for the attention of the layer, or for one of the kernels of DSA, or for what MHA
+    mode needs before it: K and V of all keys from their latents, the products alone.
     """
     rows: list[Row] = []
     for length in lengths:
@@ -107,8 +145,8 @@ def step(
         steps = {name: functools.partial(whole, indexers[of]) for name, of in kinds.items() if of in indexers}
         kernels = indexers | {TOPK: functools.partial(select_topk, logits, top_k)} | cores
         functions = steps | kernels | dense
-        mha = that_run(_mha_mode(*sizes, config, device), f"{length} keys")
-        functions |= mha
+        mha = _mha_mode(*sizes, config, device)
+        functions |= mha | {UNPACKING: _unpacking(latent, config)}
         times = timing.compare(functions, **TIMES)
 
         pairs = costs.attended_pairs(*sizes, is_causal=True)
@@ -116,11 +154,12 @@ def step(
         flops |= dict.fromkeys(cores, costs.sparse_mla_flops(*sizes, top_k, config=config))
         flops |= dict.fromkeys(steps, costs.dsa_flops(*sizes, top_k, config=config))
         flops |= dict.fromkeys(dense, costs.mla_flops(*sizes, config=config))
-        flops |= {DENSE_MHA: pairs * costs.mha_pair_flops(config), TOPK: 0}
-        flops[DENSE_MHA_CUDNN] = queries * length * costs.mha_pair_flops(config)
+        flops |= dict.fromkeys(mha, pairs * costs.mha_pair_flops(config))
+        flops |= {UNPACKING: costs.rebuild_flops(length, config), TOPK: 0}
+        panels = dict.fromkeys(kernels, "kernels of DSA") | {UNPACKING: "before MHA mode"}
         for name, taken in times.items():
             row = _row("step", sizes, top_k, name, taken, flops[name])
-            row["panel"] = "kernels of DSA" if name in kernels else "whole attention"
+            row["panel"] = panels.get(name, "whole attention")
             if name in steps:
                 row["ratio_to_dense"] = times[DENSE].median / taken.median
                 row["ratio_to_mha"] = min(times[name].median for name in mha) / taken.median if mha else None
@@ -131,8 +170,12 @@ def step(
     return rows
 
 
-def _mha_mode(queries: int, length: int, config: DeepSeekDims, device: str) -> dict[str, Callable[[], Function]]:
-    """Dense attention with K and V of every head. With the mask torch wants V as wide as K, padded with zeros."""
+def _mha_mode(queries: int, length: int, config: DeepSeekDims, device: str) -> dict[str, Function]:
+    """Dense attention with K and V of every head, what runs here of torch's two ways, after a check of each.
+
+    SDPA with the mask wants V as wide as K, padded with zeros. cuDNN takes V as it is, but has no mask for queries at
+    the end of a longer sequence: it runs twice, and the results are merged.
+    """
     heads, width = config.n_heads, config.qk_nope_head_dim + config.qk_rope_head_dim
     query = _normal(1, heads, queries, width, device=device)
     key = _normal(1, heads, length, width, device=device)
@@ -142,12 +185,44 @@ def _mha_mode(queries: int, length: int, config: DeepSeekDims, device: str) -> d
         from torch.nn.attention.bias import causal_lower_right  # takes 3 s: it brings torch.compile
 
         wide, mask = pad(value, (0, width - config.v_head_dim)), causal_lower_right(queries, length)
-        return lambda: scaled_dot_product_attention(query, key, wide, attn_mask=mask)
+        return functools.partial(scaled_dot_product_attention, query, key, wide, attn_mask=mask)
 
-    return {
-        DENSE_MHA: masked,
-        DENSE_MHA_CUDNN: lambda: sdpa(SDPBackend.CUDNN_ATTENTION, query, key, value),
-    }
+    made = {DENSE_MHA: masked, DENSE_MHA_CUDNN: lambda: functools.partial(merged_attention, query, key, value)}
+    functions = that_run(made, f"{length} keys")
+    for name, function in functions.items():
+        out = function()[..., : config.v_head_dim]
+        require_mha(f"{name}, {length} keys", out, query, key, value)
+    return functions
+
+
+def cudnn_attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> tuple[Tensor, Tensor]:
+    """cuDNN's attention and its natural log-sum-exp; of torch's own kernels only this operator gives both."""
+    attention = torch.ops.aten._scaled_dot_product_cudnn_attention
+    out, lse, *_ = attention(query, key, value, None, compute_log_sumexp=True, is_causal=is_causal)
+    return out, lse.reshape(out.shape[:-1])
+
+
+def merged_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention: Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, Tensor]] = cudnn_attention,
+) -> Tensor:
+    """Causal attention of the last queries of a sequence by a kernel without that mask: all keys before the chunk,
+    which every query sees, then the chunk's own keys, causal, and both weighted by their sums of exponentials."""
+    before = key.shape[2] - query.shape[2]
+    own, own_lse = attention(query, key[:, :, before:], value[:, :, before:], True)
+    if before == 0:
+        return own
+    earlier, earlier_lse = attention(query, key[:, :, :before], value[:, :, :before], False)
+    return torch.lerp(earlier, own, torch.sigmoid(own_lse - earlier_lse).to(own.dtype)[..., None])
+
+
+def _unpacking(latent: Tensor, config: DeepSeekDims) -> Function:
+    """K (without RoPE) and V of all heads from the latents, by one matrix product."""
+    width = config.n_heads * (config.qk_nope_head_dim + config.v_head_dim)
+    weights = _normal(config.kv_lora_rank, width, device=str(latent.device))
+    return functools.partial(torch.mm, latent[:, : config.kv_lora_rank], weights)
 
 
 # ---------------------------------------------------------------------------------------------- the sparse core
@@ -161,7 +236,8 @@ def core(
 ) -> list[Row]:
     """The sparse core at (S, T, k): keys at random among those that the query sees, -1 where there are fewer than k.
 
-    `ratio_to_torch`: how many times as fast as torch, which gathers the rows of a chunk of queries into a tensor.
+    `ratio_to_torch`: how many times as fast as the faster of torch's two, which gather the rows of a chunk of queries
+    into a tensor; one is compiled.
     """
     rows: list[Row] = []
     for queries, length, k in shapes:
@@ -170,17 +246,20 @@ def core(
         functions = _cores(query, latent, indices, config)
         for name, function in functions.items():
             require_core(name, function(), query, latent, indices, config)
-        functions[CORE_TORCH] = functools.partial(torch_sparse_mla, query, latent, indices, **_scale(config))
-        torch_out = functions[CORE_TORCH]()
-        for rows_of in _ends(queries):
-            expected, _ = reference.sparse_mla(query[rows_of], latent, indices[rows_of], **_scale(config))
-            require_right(CORE_TORCH, torch_out[rows_of], expected, TORCH_OFF)
-        del torch_out
+        in_torch = functools.partial(torch_sparse_mla, query, latent, indices, **_scale(config))
+        peers = {CORE_TORCH: in_torch} | _compiled(CORE_COMPILED, in_torch, attend_gathered, device)
+        for name, function in peers.items():
+            torch_out = function()
+            for rows_of in _ends(queries):
+                expected, _ = reference.sparse_mla(query[rows_of], latent, indices[rows_of], **_scale(config))
+                require_right(name, torch_out[rows_of], expected, TORCH_OFF)
+            del torch_out
+        functions |= peers
         times = timing.compare(functions, **TIMES)
         flops = int((indices >= 0).sum()) * costs.mla_pair_flops(config)
         for name, taken in times.items():
             row = _row("core", (queries, length), k, name, taken, flops) | {"heads": config.n_heads}
-            row["ratio_to_torch"] = times[CORE_TORCH].median / taken.median
+            row["ratio_to_torch"] = min(times[peer].median for peer in peers) / taken.median
             rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
     return rows
 
@@ -232,16 +311,39 @@ def _cores(query: Tensor, latent: Tensor, indices: Tensor, config: DeepSeekDims)
     return cores
 
 
-def torch_sparse_mla(query: Tensor, latent: Tensor, indices: Tensor, *, scale: float, value_dim: int) -> Tensor:
-    """The sparse core as one writes it in torch, a chunk of queries at a time: gather, einsum, softmax, einsum."""
-    out = query.new_empty(*query.shape[:2], value_dim)
+def torch_sparse_mla(
+    query: Tensor,
+    latent: Tensor,
+    indices: Tensor,
+    *,
+    scale: float,
+    value_dim: int,
+    chunk_of: Callable[..., Tensor] | None = None,
+) -> Tensor:
+    """The sparse core as one writes it in torch, a chunk of queries at a time, by `attend_gathered` or as compiled."""
+    out, attend = query.new_empty(*query.shape[:2], value_dim), chunk_of or attend_gathered
     for first in range(0, len(query), TORCH_CHUNK):
         chunk = slice(first, first + TORCH_CHUNK)
-        gathered = latent[indices[chunk].clamp(min=0)]  # [chunk, k, d]
-        scores = torch.einsum("shd,skd->shk", query[chunk], gathered) * scale
-        weights = scores.masked_fill_((indices[chunk] < 0)[:, None], -torch.inf).softmax(-1)
-        out[chunk] = torch.einsum("shk,skd->shd", weights, gathered[..., :value_dim])
+        out[chunk] = attend(query[chunk], latent, indices[chunk], scale, value_dim)
     return out
+
+
+def attend_gathered(query: Tensor, latent: Tensor, indices: Tensor, scale: float, value_dim: int) -> Tensor:
+    """Gather, einsum, softmax, einsum."""
+    gathered = latent[indices.clamp(min=0)]  # [chunk, k, d]
+    scores = torch.einsum("shd,skd->shk", query, gathered) * scale
+    weights = scores.masked_fill((indices < 0)[:, None], -torch.inf).softmax(-1)
+    return torch.einsum("shk,skd->shd", weights, gathered[..., :value_dim])
+
+
+def _compiled(
+    name: str, in_torch: Callable[..., Tensor], chunk_of: Callable[..., Tensor], device: str
+) -> dict[str, Function]:
+    """`in_torch` with its work on a chunk compiled, if this machine can: a GPU, Triton and a C compiler."""
+    if device != "cuda":
+        return {}
+    made = functools.partial(in_torch, chunk_of=torch.compile(chunk_of, dynamic=False))
+    return that_run({name: lambda: made}, "torch.compile")
 
 
 # ---------------------------------------------------------------------------------------------- the indexer
@@ -254,40 +356,56 @@ def index(
 ) -> list[Row]:
     """The lightning indexer at (S, T, heads, d), every key legal, in FP8 and bf16, beside torch in bf16.
 
-    `ratio_to_torch`: how many times as fast as the whole formula in torch; `ratio_to_products`: as the einsum for
-    `q · k` alone, which is not yet the result.
+    `ratio_to_torch`: how many times as fast as the whole formula in torch, plain or compiled, whichever is faster;
+    `ratio_to_products`: as the einsum for `q · k` alone, which is not yet the result.
     """
     rows: list[Row] = []
     for queries, length, heads, head_dim in shapes:
         config = V3_2._replace(index_n_heads=heads, index_head_dim=head_dim)
         functions = _indexers(queries, length, length, config, device)  # from q_start = T - 1 on, all keys are legal
         q, k, weights = _index_inputs(queries, length, config, device)
-        torch_logits = torch_indexer(q, k, weights)
-        for rows_of in _ends(queries):
-            expected = reference.lightning_indexer(q[rows_of], k, weights[rows_of], q_start=length)
-            require_right(INDEXER_TORCH, torch_logits[rows_of], expected, TORCH_OFF)
-        del torch_logits
-        functions[INDEXER_TORCH] = functools.partial(torch_indexer, q, k, weights)
+        in_torch = functools.partial(torch_indexer, q, k, weights)
+        peers = {INDEXER_TORCH: in_torch} | _compiled(INDEXER_COMPILED, in_torch, fused_scores, device)
+        for name, function in peers.items():
+            torch_logits = function()
+            for rows_of in _ends(queries):
+                expected = reference.lightning_indexer(q[rows_of], k, weights[rows_of], q_start=length)
+                require_right(name, torch_logits[rows_of], expected, TORCH_OFF)
+            del torch_logits
+        functions |= peers
         functions[PRODUCTS_TORCH] = functools.partial(_torch_products, q, k)
         times = timing.compare(functions, **TIMES)
         flops = queries * length * costs.indexer_pair_flops(config)
         for name, taken in times.items():
             row = _row("indexer", (queries, length), None, name, taken, flops) | {"heads": heads, "head_dim": head_dim}
-            row["ratio_to_torch"] = times[INDEXER_TORCH].median / taken.median
+            row["ratio_to_torch"] = min(times[peer].median for peer in peers) / taken.median
             row["ratio_to_products"] = times[PRODUCTS_TORCH].median / taken.median
             rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
         del functions
     return rows
 
 
-def torch_indexer(q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
-    """The formula as one writes it in torch, a chunk of queries at a time; the products of all heads are in memory."""
-    logits = weights.new_empty(len(q), len(k))
+def torch_indexer(
+    q: Tensor, k: Tensor, weights: Tensor, *, chunk_of: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+) -> Tensor:
+    """The formula as one writes it in torch, a chunk of queries at a time, by `weighted_scores` or as compiled."""
+    logits, score = weights.new_empty(len(q), len(k)), chunk_of or weighted_scores
     for first in range(0, len(q), TORCH_CHUNK):
         chunk = slice(first, first + TORCH_CHUNK)
-        products = torch.einsum("shd,td->sht", q[chunk], k).relu_()
-        logits[chunk] = torch.einsum("sh,sht->st", weights[chunk].to(q.dtype), products)
+        logits[chunk] = score(q[chunk], k, weights[chunk])
     return logits
+
+
+def weighted_scores(q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
+    """einsum, ReLU, einsum; the products of all heads are in memory."""
+    products = torch.einsum("shd,td->sht", q, k).relu_()
+    return torch.einsum("sh,sht->st", weights.to(q.dtype), products)
+
+
+def fused_scores(q: Tensor, k: Tensor, weights: Tensor) -> Tensor:
+    """The same with a sum in place of the second einsum, which a compiler makes one kernel with the ReLU."""
+    products = torch.einsum("shd,td->sht", q, k)
+    return (weights[..., None] * products.relu()).sum(1)
 
 
 def _torch_products(q: Tensor, k: Tensor) -> None:
@@ -304,7 +422,10 @@ def select(
     shapes: Sequence[tuple[int, int]] = ((64, 32768), (4096, 32768), (1024, 131072)),
     k: int = TOP_K,
 ) -> list[Row]:
-    """Top-k of (rows, T) logits: random normal; mostly equal, as where ReLU leaves zeros; and causal."""
+    """Top-k of (rows, T) logits: random normal; mostly equal, as where ReLU leaves zeros; and causal.
+
+    `ratio_to_torch`: how many times as fast as `torch.topk`, sorted or not, whichever is faster.
+    """
     rows: list[Row] = []
     for queries, length in shapes:
         normal = torch.randn(queries, length, device=device)
@@ -320,12 +441,13 @@ def select(
             functions: dict[str, Function] = {
                 TOPK: functools.partial(select_topk, logits, k),
                 TOPK_TORCH: functools.partial(torch.topk, logits, min(k, length)),
+                TOPK_UNSORTED: functools.partial(torch.topk, logits, min(k, length), sorted=False),
             }
             require_selection(f"{TOPK}, {kind}", functions[TOPK](), logits, k)
             times = timing.compare(functions, **TIMES)
             for name, taken in times.items():
                 row = _row("topk", (queries, length), k, name, taken) | {"scores": kind}
-                row["ratio_to_torch"] = times[TOPK_TORCH].median / taken.median
+                row["ratio_to_torch"] = min(times[TOPK_TORCH].median, times[TOPK_UNSORTED].median) / taken.median
                 rows.append(row | {"gbytes_per_s": logits.nbytes / taken.median / 1e6})
     return rows
 
@@ -395,7 +517,8 @@ def layer(
     top_k: int = TOP_K,
     config: DeepSeekConfig | None = None,
 ) -> list[Row]:
-    """The whole layer from hidden states, projections included: sparse beside dense."""
+    """The whole layer from hidden states, projections included: sparse beside dense. And a part of the sparse one that
+    is left to torch: the indexer's queries and keys, by projections, LayerNorm, RoPE, Hadamard transform and E4M3."""
     config = config or DeepSeekConfig.v3_2()
     weights = DeepSeekWeights.random(config, seed=0, dtype=torch.bfloat16, device=device)
     rows: list[Row] = []
@@ -404,6 +527,7 @@ def layer(
         functions: dict[str, Function] = {
             SPARSE_LAYER: functools.partial(deepseek_sparse_attention, hidden, weights, top_k=top_k),
             DENSE_LAYER: functools.partial(deepseek_mla, hidden, weights),
+            INDEX_VECTORS: _index_vectors(hidden, weights),
         }
         times = timing.compare(functions, **TIMES)
         projections = costs.projection_flops(length, config=config)
@@ -412,12 +536,25 @@ def layer(
         flops = {
             SPARSE_LAYER: sum(projections.values()) + costs.dsa_flops(length, length, top_k, config=config),
             DENSE_LAYER: dense_flops,
+            INDEX_VECTORS: of_indexer,
         }
         for name, taken in times.items():
             row = _row("layer", (length, length), top_k, name, taken, flops[name])
-            row["ratio_to_dense"] = times[DENSE_LAYER].median / taken.median
+            if name != INDEX_VECTORS:
+                row["ratio_to_dense"] = times[DENSE_LAYER].median / taken.median
             rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
     return rows
+
+
+def _index_vectors(hidden: Tensor, weights: DeepSeekWeights) -> Function:
+    q_lora = project_query(hidden, weights)[1]
+
+    def function() -> tuple[object, object]:
+        keys = project_index_keys(hidden, weights)
+        queries, _ = project_index_query(hidden, q_lora, weights)
+        return keys, to_index_dtype(queries, keys.key.dtype)
+
+    return torch.no_grad()(function)
 
 
 def quality(
@@ -464,6 +601,16 @@ def require_dense(
     for rows in _ends(len(query)):
         seen = latent[: len(latent) - len(query) + rows.stop]
         _require_attention(name, result, reference.mla_attention(query[rows], seen, **_scale(config)), rows)
+
+
+def require_mha(name: str, out: Tensor, query: Tensor, key: Tensor, value: Tensor) -> None:
+    """The same for causal attention in MHA mode, `[1, H, L, d]`, of the first and the last head."""
+    heads = [0, query.shape[1] - 1]
+    for rows in _ends(query.shape[2]):
+        seen = key.shape[2] - query.shape[2] + rows.stop
+        wide = pad(value[:, heads, :seen], (0, query.shape[3] - value.shape[3]))  # the reference wants them alike
+        expected = reference.attention(query[:, heads, rows], key[:, heads, :seen], wide, is_causal=True)
+        require_right(name, out[:, heads, rows], expected[..., : value.shape[3]], MHA_OFF)
 
 
 def _require_attention(name: str, result: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], rows: slice) -> None:

@@ -26,7 +26,7 @@ from course_utils.bench.timed import (
 from course_utils.cuda import read_kernel
 from course_utils.measured import Row
 from course_utils.operators import flash_attention_minimal
-from course_utils.toolchain.source import blank_comments
+from course_utils.toolchain.source import blank_comments, with_headers
 
 LENGTHS = (512, 1024, 2048, 4096)
 # Kernels of torch that take fp32; the flash and cuDNN kernels take half precision only.
@@ -119,10 +119,10 @@ def _forward_plain(query: Tensor, key: Tensor, value: Tensor, rows: int = 64, co
 
 
 def code_lines(source: str) -> int:
-    """Lines of code of a kernel file: neither blank nor comment."""
+    """Lines of code of a kernel: neither blank nor comment."""
     return sum(bool(line.strip()) for line in blank_comments(source, strings=False).splitlines())
 
 
 def _code_lines_of(name: str) -> int | None:
     file = {"forward_plain.cu": "forward_plain.cu", "flash_attention_minimal": "forward.cu"}.get(name)
-    return code_lines(read_kernel(f"02_flash_attention_minimal/{file}")) if file else None
+    return code_lines(with_headers(read_kernel(f"02_flash_attention_minimal/{file}"))) if file else None

@@ -1,18 +1,21 @@
 """What `bench 03_flash_attention_v2` measures: every figure of chapter 03, one function for each part of it.
 
-Each row has its `part`. Peers run interleaved with our kernels, and torch's FlashAttention-2 twice: what it gains on
-itself is the noise. Where kernels are short, times are of the GPU alone (`head_start_us` of `timing.compare`), and
-`call_ms` is of the whole call. Conventions as in `timed`.
+Each row has its `part`. Torch's FlashAttention-2 is the yardstick, cuDNN the fastest that torch has on a Hopper. Peers
+run interleaved with our kernels, and FLASH twice: what it gains on itself is the noise. Where kernels are short, times
+are of the GPU alone (`head_start_us` of `timing.compare`), and `call_ms` is of the whole call. Conventions as in
+`timed`.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -20,26 +23,31 @@ from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from course_utils import costs, reference, timing
 from course_utils.bench.timed import (
+    KERNELS,
     Function,
     all_parts,
     backward_pass,
+    build_kernel,
     columns,
     compile_ahead,
     median_of,
     random_inputs,
     require_close,
     sdpa,
+    that_run,
 )
+from course_utils.cuda import Kernel
 from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step, build, launch
 from course_utils.measured import Row, select
 from course_utils.nvidia import tools
-from course_utils.operators import flash_attention_minimal, flash_attention_v2, flash_v2
+from course_utils.operators import flash_attention_minimal, flash_attention_v2, flash_v2, tensor_core
 from course_utils.toolchain import nvrtc
 
 OURS, FLASH, FLASH_AGAIN, NAIVE = "flash_attention_v2", "torch FLASH", "torch FLASH again", "naive torch"
+CUDNN = "torch cuDNN"
 PEERS = {
     FLASH: SDPBackend.FLASH_ATTENTION,
-    "torch cuDNN": SDPBackend.CUDNN_ATTENTION,
+    CUDNN: SDPBackend.CUDNN_ATTENTION,
     "torch memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
 TOKENS, WIDTH = 16384, 2048  # B · L and H · d of the comparison
@@ -62,8 +70,10 @@ def flash_v2_chapter() -> list[Row]:
             ladder,
             tuning,
             short_lengths,
+            few_queries,
             time_and_memory,
             recompute_or_store,
+            fused_recompute_or_read,
             training_block,
             gradient_underflow,
         )
@@ -75,6 +85,7 @@ def compile_all(device: str = "cuda") -> None:
     modules = flash_v2.modules(torch.float16, torch.device(device))
     for step, head_dim in itertools.product((*LADDER, *TUNING), flash_v2.HEAD_DIMS):
         modules.append(build(step, head_dim, torch.float16).module)
+    modules += [reads_p(head_dim, torch.float16).module for head_dim in flash_v2.HEAD_DIMS]
     compile_ahead(modules, device)
 
 
@@ -223,6 +234,115 @@ def _naive(
     return backward_pass(forward, query, key, value, grad_output) if backward else lambda: forward(query, key, value)
 
 
+# ---------------------------------------------------------------------------------------------- few queries
+
+UNPACKED = "a tile for each head"
+SPLIT = ", keys split"
+BY_HAND = ", packed by hand"
+
+
+def few_queries(
+    *,
+    device: str = "cuda",
+    caches: Sequence[tuple[int, int]] = ((1, 65536), (8, 8192), (8, 65536), (64, 8192)),
+    query_lengths: Sequence[int] = (1, 4, 16, 64),
+    heads: int = 32,
+    kv_heads: int = 8,
+    head_dim: int = 128,
+    places: int | None = None,
+) -> list[Row]:
+    """What reading a cache takes while text is generated: few queries, many keys, grouped heads. Of the GPU alone.
+
+    flash_attention_v2, which packs the heads of a group, beside its kernel with a tile for each head; both also with
+    the keys split, so that their blocks fill the GPU; and beside torch's kernels, which are also given the packed view
+    of the queries. No mask: for one query it would hide nothing, and torch's causal mask is another (top-left).
+
+    caches: batch sizes and lengths of keys. places: for blocks on the GPU; None: two on each multiprocessor. `pieces`
+    are those of the keys, `tb_per_s` counts K and V once.
+    """
+    if places is None:
+        places = 2 * torch.cuda.get_device_properties(0).multi_processor_count
+    rows: list[Row] = []
+    for (batch, key_length), query_length in itertools.product(caches, query_lengths):
+        query = torch.randn(batch, heads, query_length, head_dim, device=device, dtype=torch.float16)
+        key, value = random_inputs((batch, kv_heads, key_length, head_dim), device, count=2)
+        shape = f"{list(query.shape)} with {key_length} keys"
+        pieces, made = _ways_to_read_a_cache(query, key, value, places)
+        functions = that_run(made, shape)
+        expected = torch.softmax(_grouped(query, kv_heads).float() @ key.float().mT * head_dim**-0.5, -1)
+        expected = (expected @ value.float()).view(query.shape)
+        at_most = MAX_ERROR * expected.abs().max().item()  # an average over many keys is near 0
+        for name, function in functions.items():
+            require_close(f"{name}, {shape}", function().view(query.shape), expected, at_most=at_most)
+        del expected
+        for name, time in timing.compare(functions, budget_ms=BUDGET_MS, head_start_us=4 * HEAD_START_US).items():
+            row: Row = {"part": "few queries", "name": name, "batch": batch, "heads": heads, "kv_heads": kv_heads}
+            row |= {"head_dim": head_dim, "query_length": query_length, "length": key_length, **columns(time)}
+            row |= {"tb_per_s": 2 * key.nbytes / time.median / 1e9, "pieces": pieces.get(name, 1)}
+            rows.append(row)
+    return rows
+
+
+def _ways_to_read_a_cache(
+    query: Tensor, key: Tensor, value: Tensor, places: int
+) -> tuple[dict[str, int], dict[str, Callable[[], Function]]]:
+    """By name: how many pieces the keys are in where they are split, and what makes each function."""
+    batch, heads, query_length, head_dim = query.shape
+    kv_heads, group = key.shape[1], heads // key.shape[1]
+    packed = _grouped(query, kv_heads)
+    alone, shared = (tensor_core.forward_tile(query_length, n, head_dim, query.device) for n in (1, group))
+
+    def unpacked(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return launch(FORWARD, q, k, v)
+
+    def ours(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return flash_attention_v2(q, k, v, enable_gqa=True, return_lse=True)
+
+    pieces: dict[str, int] = {}
+    made: dict[str, Callable[[], Function]] = {}
+    for name, attention, blocks in (
+        (UNPACKED, unpacked, batch * heads * costs.ceil_div(query_length, alone.block_rows)),
+        (OURS, ours, batch * kv_heads * costs.ceil_div(group * query_length, shared.block_rows)),
+    ):
+        made[name] = lambda attention=attention: lambda: attention(query, key, value)[0]
+        count = 2 ** int(math.log2(max(1, places / blocks)))
+        if count > 1:
+            pieces[name + SPLIT] = count
+            made[name + SPLIT] = lambda attention=attention, count=count: (
+                lambda: split_keys(attention, query, key, value, count)
+            )
+    for name in (FLASH, "torch cuDNN"):
+        backend = PEERS[name]
+        made[name] = lambda backend=backend: sdpa(backend, query, key, value, enable_gqa=True)
+        made[name + BY_HAND] = lambda backend=backend: sdpa(backend, packed, key, value)
+    return pieces, made
+
+
+def _grouped(query: Tensor, kv_heads: int) -> Tensor:
+    """`[B, H, L_q, d]` as `[B, H_kv, group · L_q, d]`: the queries of the heads that share a key head, as a view."""
+    return query.unflatten(1, (kv_heads, -1)).flatten(2, 3)
+
+
+def split_keys(
+    attention: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    pieces: int,
+) -> Tensor:
+    """`attention(query, key, value)`, out and the log-sum-exp, with the keys in so many pieces of one length, each for
+    blocks of its own, and the results merged by the log-sum-exp. A piece of a key head is given as a head: a view.
+    Only the queries, which are few, are repeated. query `[B, H, L_q, d]`, key and value `[B, H_kv, L_k, d]`; no mask.
+    """
+    kv_heads = key.shape[1]
+    queries = query.unflatten(1, (kv_heads, 1, -1)).expand(-1, -1, pieces, -1, -1, -1).flatten(1, 3)
+    key, value = (tensor.unflatten(2, (pieces, -1)).flatten(1, 2) for tensor in (key, value))
+    parts = attention(queries, key, value)
+    out, lse = (part.unflatten(1, (kv_heads, pieces, -1)) for part in parts)
+    weights = torch.softmax(lse, dim=2)  # exp(LSE of the piece − LSE)
+    return (weights[..., None] * out).sum(dim=2).flatten(1, 2).to(query.dtype)
+
+
 # ---------------------------------------------------------------------------------------------- the ladder
 
 
@@ -240,23 +360,29 @@ def ladder(
     head_dims: Sequence[int] = flash_v2.HEAD_DIMS,
     steps: Sequence[Step] = LADDER,
 ) -> list[Row]:
-    """Each step of the ladder beside FLASH, and what its kernel takes of a multiprocessor."""
+    """Each step of the ladder beside FLASH and cuDNN, and what its kernel takes of a multiprocessor."""
     taken = _resources(steps, head_dims, device)
     rows: list[Row] = []
     for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
         shape = tokens // length, width // head_dim, length, head_dim
         query, key, value, _ = random_inputs(shape, device, count=4)
-        flash = sdpa(PEERS[FLASH], query, key, value, is_causal=is_causal)
-        functions: dict[str, Function] = {FLASH: flash}
+        functions = _peers((FLASH, CUDNN), query, key, value, is_causal)
+        expected = functions[FLASH]()
         for step in steps:
             functions[step.title] = _step_function(step, query, key, value, is_causal)
-            require_close(step.title, functions[step.title](), flash(), at_most=MAX_ERROR)
+            require_close(step.title, functions[step.title](), expected, at_most=MAX_ERROR)
         flops = costs.attention_flops(*shape[:2], length, length, head_dim, is_causal)
         for name, (time, ratios) in _interleaved(functions, FLASH, 1, HEAD_START_US).items():
             row: Row = {"part": "ladder", "head_dim": head_dim, "is_causal": is_causal, "length": length, "name": name}
             row |= columns(time) | {"tflop_per_s": flops / time.median / 1e9}
             rows.append(row | {"ratio_to_flash": statistics.median(ratios)} | taken.get((name, head_dim), {}))
     return rows
+
+
+def _peers(names: Sequence[str], query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> dict[str, Function]:
+    """Those of torch's kernels that run on these inputs."""
+    made = {name: functools.partial(sdpa, PEERS[name], query, key, value, is_causal=is_causal) for name in names}
+    return that_run(made, str(list(query.shape)))
 
 
 def _step_function(step: Step, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Function:
@@ -320,7 +446,7 @@ def _table_functions(shape: Shape, device: str) -> dict[str, Function]:
     return {
         NAIVE: lambda: reference.torch_attention(query, key, value),
         "flash_attention_minimal": lambda: flash_attention_minimal(*full),
-        FLASH: sdpa(PEERS[FLASH], query, key, value),
+        **_peers((FLASH, CUDNN), query, key, value, False),
         OURS: lambda: flash_attention_v2(query, key, value),
     }
 
@@ -390,6 +516,81 @@ def recompute_or_store(
     return rows
 
 
+def fused_recompute_or_read(
+    *,
+    device: str = "cuda",
+    tokens: int = TOKENS,
+    width: int = WIDTH,
+    lengths: Sequence[int] = (2048, 8192),
+    head_dims: Sequence[int] = flash_v2.HEAD_DIMS,
+) -> list[Row]:
+    """backward_dk_dv, which computes P again, beside the same kernel when it reads P (backward_reads_p.cu): like with
+    like, where `recompute_or_store` has naive torch. Without the forward pass, which would have to write P."""
+    rows: list[Row] = []
+    for head_dim, length in itertools.product(head_dims, lengths):
+        shape = tokens // length, width // head_dim, length, head_dim
+        if not _fits(shape, device):
+            continue
+        functions, results = fused_backwards(*random_inputs(shape, device, count=4))
+        for function in functions.values():
+            function()
+        for ours, theirs in zip(*results.values(), strict=True):
+            require_close("backward_reads_p", theirs, ours, at_most=MAX_ERROR * max(1.0, ours.abs().max().item()))
+        stored = costs.score_matrix_bytes(*shape[:2], length, length, 2)
+        times = timing.compare(functions, budget_ms=BUDGET_MS, head_start_us=HEAD_START_US)
+        for name, time in times.items():
+            row: Row = {"part": "fused", "head_dim": head_dim, "length": length, "name": name} | columns(time)
+            rows.append(row | {"read_p_mb": stored / 1e6 if name == "reads P" else 0.0})
+    return rows
+
+
+def fused_backwards(
+    query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor
+) -> tuple[dict[str, Function], dict[str, tuple[Tensor, Tensor]]]:
+    """The two kernels that `fused_recompute_or_read` times, and the dK and dV that each writes.
+
+    Args:
+        query, key, value, grad_out: `[B, H, L, d]`, float16, d 64 or 128, L a multiple of the tiles.
+    """
+    batch, heads, length, head_dim = query.shape
+    scale, tile = head_dim**-0.5, tensor_core.BACKWARD_TILES[head_dim][0]
+    out, lse = flash_attention_v2(query, key, value, return_lse=True)
+    recompute = tensor_core.kernel(tensor_core.BACKWARD, tile.options, query.dtype, "backward_dk_dv")
+    read = reads_p(head_dim, query.dtype)
+    grid, block = (length // tile.block_cols, heads, batch), (tile.threads,)
+    delta, dq_sum = tensor_core.row_delta(out, grad_out), torch.zeros_like(query, dtype=torch.float32)
+    results = {name: (torch.empty_like(key), torch.empty_like(value)) for name in ("recomputes P", "reads P")}
+    weights = in_left_factors(torch.softmax(scale * query @ key.mT, -1))
+    sizes = np.int32(length), np.int32(length)
+    again = *sizes, np.int32(1), np.float32(scale), np.int32(0), np.int32(1)  # one head a group, no mask, with dQ
+    inputs = query, key, value, grad_out
+
+    def call(kernel: Kernel, name: str, rows: Tensor, numbers: tuple[np.generic, ...]) -> Function:
+        args = (*inputs, rows, delta, dq_sum, *results[name], *numbers)
+        return lambda: kernel(grid, block, args, shared_mem=tile.shared_bytes)
+
+    return {
+        "recomputes P": call(recompute, "recomputes P", lse, again),
+        "reads P": call(read, "reads P", weights, (*sizes, np.float32(scale))),
+    }, results
+
+
+@functools.cache
+def reads_p(head_dim: int, dtype: torch.dtype) -> Kernel:
+    """backward_reads_p.cu with the tiles of backward_dk_dv, compiled at its first launch."""
+    options = (*tensor_core.BACKWARD_TILES[head_dim][0].options, tensor_core.BF16_OPTION[dtype])
+    return build_kernel(KERNELS / "backward_reads_p.cu", "backward_reads_p", options)
+
+
+def in_left_factors(weights: Tensor) -> Tensor:
+    """P `[B, H, L_q, L_k]` as backward_reads_p.cu takes it: Pᵀ in tiles of 16 × 16, each as the left factor of an mma,
+    `[B, H, L_q / 16, L_k / 16, lane, 8]` (the layout is that of tensor_core.cuh)."""
+    *heads, queries, keys = weights.shape
+    tiles = weights.mT.unflatten(-1, (queries // 16, 2, 4, 2)).unflatten(-5, (keys // 16, 2, 8))
+    # [B, H, key tile, upper or lower rows, g, query tile, left or right columns, t, of a pair]
+    return tiles.permute(0, 1, 5, 2, 4, 7, 6, 3, 8).reshape(*heads, queries // 16, keys // 16, 32, 8).contiguous()
+
+
 # ---------------------------------------------------------------------------------------------- a training step
 
 
@@ -405,37 +606,91 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x and the result: `[B, L, width]`."""
-        query, key, value = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        x = x + self.out(self.attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2))
+        x = x + self.out(self.attend(self.qkv(self.norm1(x))))
         return x + self.down(gelu(self.up(self.norm2(x))))
 
+    def attend(self, qkv: Tensor) -> Tensor:
+        """From `[B, L, 3 · width]` to `[B, L, width]`: query, key and value are strided views of `qkv`."""
+        query, key, value = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return self.attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
 
+
+def _prescribed(name: str) -> Callable[..., Tensor]:
+    """One of torch's kernels, called as SDPA is."""
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False) -> Tensor:
+        with sdpa_kernel(PEERS[name]):
+            return scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+
+    return attention
+
+
+PRESCRIBED = (FLASH, CUDNN)
 ATTENTIONS: dict[str, Callable[..., Tensor]] = {
     NAIVE: reference.torch_attention,
     OURS: flash_attention_v2,
     "SDPA": scaled_dot_product_attention,
+    **{name: _prescribed(name) for name in PRESCRIBED},
 }
+STEP_HEAD_START_US = 10_000.0  # longer than the host takes to launch a whole step
 
 
 def training_block(
     *, device: str = "cuda", batch: int = 16, length: int = 2048, width: int = 768, heads: int = 12
 ) -> list[Row]:
     """A training step (forward, backward, SGD) of one block in fp16: time and peak memory at one batch size, and the
-    largest batch that fits the memory that is free."""
+    largest batch that fits the memory that is free.
+
+    `median_ms` is the step with the host's share, `gpu_ms` the GPU's time alone. Of it attention has `forward_ms` and
+    `backward_ms`, with the copies that its layout asks for in the block, from the output of one linear layer to the
+    input of the next; `dense_forward_ms` and `dense_backward_ms` are without these: dense `[B, H, L, d]` in and out.
+
+    The largest batch is None where a kernel of torch is prescribed: at such batches torch 2.11's FLASH ends in an
+    illegal memory access, after which the process can do nothing more.
+    """
     rows: list[Row] = []
     steps = {name: training_step(attention, length, width, heads, device) for name, attention in ATTENTIONS.items()}
-    times = timing.compare({name: lambda step=step: step(batch) for name, step in steps.items()})
-    for name, step in steps.items():
+    whole = that_run({name: lambda step=step: functools.partial(step, batch) for name, step in steps.items()}, "a step")
+    times = timing.compare(whole)
+    on_gpu = timing.compare(whole, budget_ms=10 * BUDGET_MS, head_start_us=STEP_HEAD_START_US)
+    shares = attention_shares(tuple(whole), batch, length, width, heads, device)
+    for name in whole:
+        step = steps[name]
         row: Row = {"part": "block", "name": name, "batch": batch, "length": length}
-        row |= columns(times[name])
+        row |= columns(times[name]) | {"gpu_ms": on_gpu[name].median} | shares[name]
         row["peak_mb"] = timing.peak_memory(lambda step=step: step(batch)) / 1e6
         if device == "cuda":
             torch.cuda.empty_cache()
         free = torch.cuda.mem_get_info()[0] if device == "cuda" else 2**30
         row["free_mb"] = free / 1e6
-        row["largest_batch"] = largest_batch(lambda n, step=step: timing.peak_memory(lambda: step(n)), free)
+        row["largest_batch"] = None
+        if name not in PRESCRIBED:
+            row["largest_batch"] = largest_batch(lambda n, step=step: timing.peak_memory(lambda: step(n)), free)
         rows.append(row)
     return rows
+
+
+def attention_shares(
+    names: Sequence[str], batch: int, length: int, width: int, heads: int, device: str
+) -> dict[str, dict[str, float]]:
+    """For each attention the columns `forward_ms` to `dense_backward_ms` of `training_block`."""
+    qkv, grad = (torch.randn(batch, length, n * width, device=device, dtype=torch.float16) for n in (3, 1))
+    *dense, dense_grad = random_inputs((batch, heads, length, width // heads), device, count=4)
+    parts: dict[str, dict[str, Function]] = {"forward": {}, "backward": {}, "dense_forward": {}, "dense_backward": {}}
+    for name in names:
+        block, attention = Block(ATTENTIONS[name], width, heads), functools.partial(ATTENTIONS[name], is_causal=True)
+        leaf = qkv.clone().requires_grad_()
+        out = block.attend(leaf)
+        parts["forward"][name] = functools.partial(block.attend, qkv)
+        parts["backward"][name] = functools.partial(torch.autograd.grad, out, leaf, grad, retain_graph=True)
+        parts["dense_forward"][name] = functools.partial(attention, *dense)
+        parts["dense_backward"][name] = backward_pass(attention, *dense, dense_grad)
+    shares: dict[str, dict[str, float]] = {name: {} for name in names}
+    for part, functions in parts.items():
+        times = timing.compare(functions, budget_ms=BUDGET_MS, head_start_us=2 * HEAD_START_US)
+        for name, time in times.items():
+            shares[name][f"{part}_ms"] = time.median
+    return shares
 
 
 def training_step(
@@ -480,22 +735,51 @@ def largest_batch(peak: Callable[[int], int], free: int) -> int:
 # ---------------------------------------------------------------------------------------------- gradients in 16 bits
 
 
-def gradient_underflow(*, device: str = "cuda", shape: Shape = (4, 16, 1024, 64)) -> list[Row]:
-    """Which share of dQ, dK and dV is lost in 16 bits when the loss is a mean, with and without loss scaling.
+def output_gradient(shape: Shape, tokens: int, vocabulary: int = 2048) -> Tensor:
+    """dO of a language model before it has learnt anything: float64 `[B, H, L, d]` on the CPU.
+
+    The loss is the mean of the cross-entropy over `tokens` tokens, of which these are B · L. Between O and the loss lie
+    a projection and the matrix that gives a score to each word, with random weights of standard deviation 0.02, that of
+    most of GPT-2's (Hugging Face's `GPT2Config.initializer_range`; its projection behind attention begins smaller, by
+    the root of twice the layers); O and the stream that it is added to are normal.
+    """
+    generator = torch.Generator().manual_seed(5)
+
+    def normal(*size: int, std: float = 1.0) -> Tensor:
+        return std * torch.randn(size, generator=generator, dtype=torch.float64)
+
+    batch, heads, length, head_dim = shape
+    width = heads * head_dim
+    out = normal(batch, length, width).requires_grad_()
+    stream = torch.nn.functional.layer_norm(
+        normal(batch, length, width) + out @ normal(width, width, std=0.02), (width,)
+    )
+    scores = (stream @ normal(width, vocabulary, std=0.02)).flatten(0, 1)
+    words = torch.randint(vocabulary, (batch * length,), generator=generator)
+    loss = torch.nn.functional.cross_entropy(scores, words, reduction="sum") / tokens
+    (gradient,) = torch.autograd.grad(loss, out)
+    return gradient.unflatten(-1, (heads, head_dim)).transpose(1, 2).contiguous()
+
+
+def gradient_underflow(*, device: str = "cuda", shape: Shape = (2, 12, 1024, 64), tokens: int = 16 * 2048) -> list[Row]:
+    """Which share of dQ, dK and dV is lost in 16 bits when the loss is a mean over tokens (`output_gradient`), with and
+    without loss scaling.
 
     A number is subnormal below 2^-14 in fp16, where it has fewer than 11 bits, and 0 below 2^-25.
     """
     *inputs, _ = random_inputs(shape, device, count=4)
+    gradient_of_out = output_gradient(shape, tokens).to(device)
     rows: list[Row] = []
     for dtype, loss_scale in [(torch.float16, 1), (torch.float16, 2**10), (torch.float16, 2**16), (torch.bfloat16, 1)]:
         leaves = [tensor.to(dtype).requires_grad_() for tensor in inputs]
-        loss = loss_scale * flash_attention_v2(*leaves).float().square().mean()
-        for name, gradient in zip(("dq", "dk", "dv"), torch.autograd.grad(loss, leaves), strict=True):
+        out, scaled = flash_attention_v2(*leaves), (loss_scale * gradient_of_out).to(dtype)
+        for name, gradient in zip(("dq", "dk", "dv"), torch.autograd.grad(out, leaves, scaled), strict=True):
             rows.append(
                 {
                     "part": "underflow",
                     "dtype": str(dtype).removeprefix("torch."),
                     "loss_scale": loss_scale,
+                    "length": shape[2],
                     "name": name,
                 }
                 | lost_shares(gradient)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch._functorch.config
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
-from course_utils import timing
+from course_utils import patterns, timing
 from course_utils.bench.timed import (
     MAX_HALF_ERROR,
     Function,
@@ -29,7 +29,7 @@ from course_utils.bench.timed import (
     that_run,
 )
 from course_utils.measured import Row
-from course_utils.operators import sparse
+from course_utils.operators import flash_attention_v2, sparse
 from course_utils.operators.sparse import sparse_attention
 from course_utils.patterns import Pattern
 
@@ -59,12 +59,19 @@ def race(
     dtype: torch.dtype = torch.float16,
     backward: bool = False,
     flex: Sequence[str] = tuple(FLEX),
+    others: Mapping[str, Attention] | None = None,
+    label: str | None = None,
 ) -> list[Row]:
-    """Rows of one pattern and shape (B, H, L, d): ours, FlexAttention, and causal dense attention, few times.
+    """Rows of one pattern and shape (B, H, L, d): ours, FlexAttention, other ways to the same, and causal dense
+    attention, few times.
 
+    others: by their names, what else gives the output of this pattern; label: for the pattern, in place of its name.
     `ratio_to_flex`: how many times as fast as FlexAttention with the better size of block, the median of three
     interleaved runs with the extremes beside it; `ratio_to_tuned`: the same with the number of warps that we found
-    fastest for it by hand among its options; `ratio_to_dense`: as dense FLASH, which is causal for every pattern.
+    fastest for it by hand among its options; `ratio_to_best`: as the fastest of all that give this output but ours;
+    `ratio_to_dense`: as dense FLASH, which is causal for every pattern; that of ours is of runs beside dense attention,
+    which at 128 K tokens take longer than those of `median_ms`. All that is timed was compared: with ours,
+    which was compared with fp32 torch, or, if dense, with causal attention.
     """
     *inputs, grad_output = random_inputs(shape, device, dtype, count=4)
     batch, heads, length, head_dim = shape
@@ -80,23 +87,26 @@ def race(
     functions = {OURS: function(functools.partial(sparse_attention, pattern=pattern))}
     where = f"{pattern.name}, L = {length}"
     of_flex = attentions(pattern, length, length, flex, device)
+    peers = of_flex | dict(others or {})
     with torch._functorch.config.patch(donated_buffer=False):  # else a compiled backward pass can run only once
-        functions |= that_run({name: functools.partial(function, attend) for name, attend in of_flex.items()}, where)
+        functions |= that_run({name: functools.partial(function, attend) for name, attend in peers.items()}, where)
     dense_functions = that_run(
         {name: functools.partial(function, dense(backend)) for name, backend in DENSE.items()}, where
     )
     require_alike(functions, pattern, inputs, backward)
+    ours_dense = {OURS: function(functools.partial(flash_attention_v2, is_causal=True))}
+    require_alike(ours_dense | dense_functions, patterns.causal(), inputs, backward)
 
     found = [timing.compare(functions, budget_ms=BUDGET_MS, head_start_us=HEAD_START_US) for _ in range(RUNS)]
     times = {name: median_of([run[name] for run in found]) for name in functions}
-    if dense_functions:
-        times |= timing.compare(dense_functions, head_start_us=HEAD_START_US, **FEW)
+    beside_dense = timing.compare({OURS: functions[OURS]} | dense_functions, head_start_us=HEAD_START_US, **FEW)
+    times |= {name: beside_dense[name] for name in dense_functions}
 
     flops = 4 * head_dim * batch * heads * count_pairs(pattern, length, device) * (2.5 if backward else 1)
     kernel = sparse.choose_kernel(pattern, length, length, differentiable=backward, device=device).kernel
     rows: list[Row] = []
     for name, taken in times.items():
-        row: Row = {"pattern": pattern.name, "pass": "backward" if backward else "forward", "length": length}
+        row: Row = {"pattern": label or pattern.name, "pass": "backward" if backward else "forward", "length": length}
         row |= {"name": name, "kernel": kernel if name == OURS else None}
         row |= {"dense_mask": "causal" if name in DENSE else None}
         row |= columns(taken)
@@ -105,8 +115,11 @@ def race(
         if ratios:
             row |= {"ratio_to_flex": statistics.median(ratios), "ratio_low": min(ratios), "ratio_high": max(ratios)}
             row |= {"ratio_to_tuned": statistics.median(_ratios(found, name, flex))}
+        best = _ratios(found, name, [other for other in functions if other != OURS])
+        if best:
+            row["ratio_to_best"] = statistics.median(best)
         if FLASH in times:
-            row["ratio_to_dense"] = times[FLASH].median / taken.median
+            row["ratio_to_dense"] = times[FLASH].median / (beside_dense[OURS] if name == OURS else taken).median
         rows.append(row)
     return rows
 
@@ -176,4 +189,8 @@ def require_alike(functions: dict[str, Function], pattern: Pattern, inputs: Sequ
 
 def count_pairs(pattern: Pattern, length: int, device: str) -> int:
     """Pairs that are kept, per head: arithmetic for ranges, else counted in the lists, where the device is quick."""
-    return pattern.pairs(length) if pattern.ranges else pattern.block_lists(length, device=device).pairs()
+    return (
+        pattern.pairs(length)
+        if pattern.row_ranges(length) or pattern.ranges
+        else pattern.block_lists(length, device=device).pairs()
+    )

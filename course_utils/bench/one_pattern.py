@@ -11,6 +11,7 @@ import torch
 
 from course_utils import costs, measured, patterns
 from course_utils.bench import flex
+from course_utils.bench.by_hand import by_hand
 from course_utils.measured import Measurement, Row
 from course_utils.operators import sparse
 from course_utils.patterns import Pattern
@@ -104,6 +105,7 @@ def measure(kind: str, **options: object) -> list[Row]:
             (size["batch"], size["heads"], length, size["head_dim"]),
             dtype=getattr(torch, size["dtype"]),
             backward=size["backward"],
+            others=by_hand(pattern, length, "cuda") if size["batch"] == 1 else None,
         )
     ]
 

@@ -2,8 +2,9 @@
 
 Each row has its `part`. Times are of the GPU alone (`head_start_us` of `timing.compare`); `call_ms`, where calls are
 short, is that of the whole call. FlexAttention is compiled for each shape and size of block, and has the blocks that it
-finds itself. A kernel is timed once its output is right: some rows of it by fp32 torch, and all of it beside
-FlexAttention. What this machine cannot run is printed and left out. Conventions as in `timed`.
+finds itself; beside it stands what a user could write by dense kernels (`by_hand`). A kernel is timed once its output
+is right: some rows of it by fp32 torch, and all of it beside the others. What this machine cannot run is printed and
+left out. Conventions as in `timed`.
 
 TFLOP/s are useful ones: 4 · d for each pair that a pattern keeps, whatever a kernel computes besides.
 """
@@ -24,6 +25,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from course_utils import costs, patterns, timing
 from course_utils.bench import flex
+from course_utils.bench.by_hand import by_hand
 from course_utils.bench.flex import (
     BUDGET_MS,
     DENSE,
@@ -36,11 +38,14 @@ from course_utils.bench.flex import (
     OURS,
 )
 from course_utils.bench.timed import (
+    MAX_HALF_ERROR,
     Function,
     all_parts,
+    backward_pass,
     columns,
     compile_ahead,
     random_inputs,
+    require_close,
     require_right,
     sdpa,
     that_run,
@@ -50,9 +55,9 @@ from course_utils.measured import Row
 from course_utils.operators import flash_v2, sparse
 from course_utils.operators.prepare import fitting
 from course_utils.operators.sparse import sparse_attention
-from course_utils.patterns import BlockLists, Pattern, Ranges
+from course_utils.patterns import Pattern, Ranges
 
-SDPA_MASK, TORCH_SPARSE = "SDPA, dense mask", "torch.sparse, fp32"
+SDPA_MASK, SDPA_NUMBERS, TORCH_SPARSE = "SDPA, dense mask", "SDPA, mask as numbers", "torch.sparse, fp32"
 HEADS, HEAD_DIM = 16, 128
 LENGTHS = tuple(2**n for n in range(10, 18))  # 1 K to 128 K
 
@@ -60,7 +65,7 @@ LENGTHS = tuple(2**n for n in range(10, 18))  # 1 K to 128 K
 def sparse_chapter() -> list[Row]:
     """Every figure of chapter 04."""
     compile_all()
-    return all_parts((peers, skip, small, scaling, break_even, tree, lists, backward, csr))
+    return all_parts((peers, skip, small, scaling, break_even, tree, lists, backward, dense_way, csr))
 
 
 def compile_all(device: str = "cuda") -> None:
@@ -74,34 +79,82 @@ def compile_all(device: str = "cuda") -> None:
 # ---------------------------------------------------------------------------------------------- beside FlexAttention
 
 
-def peer_patterns() -> list[Pattern]:
-    """The patterns that are timed beside FlexAttention; new ones at each call, since a pattern keeps its lists."""
-    return [
+DOCUMENTS_NAME = "document(512 to 3072 each)"
+CAUSAL_DOCUMENTS = f"{DOCUMENTS_NAME} & causal()"
+
+
+def peer_patterns(length: int) -> dict[str, Pattern]:
+    """The patterns that are timed beside their peers, by a name that is the same at all lengths; new ones at each call,
+    since a pattern keeps its lists."""
+    same = [
         patterns.sliding_window(4096),
         patterns.streaming(4, 1024),
         patterns.block_diagonal(256),
         patterns.dilated(512, 8),
         patterns.bigbird(64),
     ]
+    of_length = {CAUSAL_DOCUMENTS: patterns.document(documents(length)) & patterns.causal()}
+    return {pattern.name: pattern for pattern in same} | of_length
 
 
 def peers(*, device: str = "cuda", heads: int = HEADS, lengths: Sequence[int] = (16384, 131072)) -> list[Row]:
-    """Forward pass beside FlexAttention and beside dense attention."""
-    return [
-        {"part": "peers"} | row
-        for length in lengths
-        for pattern in peer_patterns()
-        for row in flex.race(pattern, (1, heads, length, HEAD_DIM), device=device)
-    ]
+    """Forward pass beside FlexAttention, beside dense kernels on a view, and beside dense attention."""
+    rows: list[Row] = []
+    for length in lengths:
+        for label, pattern in peer_patterns(length).items():
+            others = by_hand(pattern, length, device)
+            found = flex.race(pattern, (1, heads, length, HEAD_DIM), device=device, others=others, label=label)
+            rows += [{"part": "peers"} | row for row in found]
+    return rows
+
+
+BACKWARD_KINDS = ("sliding_window", "bigbird", "block_diagonal", "and")
 
 
 def backward(*, device: str = "cuda", heads: int = HEADS, length: int = 16384) -> list[Row]:
-    """Backward pass alone beside FlexAttention's, which has no tile for blocks of 64, and dense attention's."""
-    return [
-        {"part": "backward"} | row
-        for pattern in (patterns.sliding_window(4096), patterns.bigbird(64))
-        for row in flex.race(pattern, (1, heads, length, HEAD_DIM), device=device, backward=True, flex=(FLEX_128,))
-    ]
+    """Backward pass alone beside FlexAttention's, which has no tile for blocks of 64, beside that of dense kernels on a
+    view, and beside dense attention's."""
+    rows: list[Row] = []
+    for label, pattern in peer_patterns(length).items():
+        if pattern.kind not in BACKWARD_KINDS:
+            continue
+        others, shape = by_hand(pattern, length, device, with_flex=False), (1, heads, length, HEAD_DIM)
+        found = flex.race(pattern, shape, device=device, backward=True, flex=(FLEX_128,), others=others, label=label)
+        rows += [{"part": "backward"} | row for row in found]
+    return rows
+
+
+def dense_way(
+    *,
+    device: str = "cuda",
+    heads: int = HEADS,
+    lengths: Sequence[int] = (4096, 16384, 131072),
+    blocks: Sequence[int] = (128, 256, 1024, 4096),
+    backward_length: int = 16384,
+) -> list[Row]:
+    """Equal blocks by the two ways of `sparse_attention`: range.cu, and a batch of dense attention on a view.
+
+    `speed_over_range`: how many times as fast as range.cu; where it is above 1, the operator should go the dense way.
+    """
+    rows: list[Row] = []
+    for length, block in itertools.product(lengths, blocks):
+        pattern = patterns.block_diagonal(block)
+        *inputs, grad_output = random_inputs((1, heads, length, HEAD_DIM), device, count=4)
+        masks = {"range": sparse.RangeMask(pattern.ranges), "dense": sparse.DenseMask(block)}
+        passes = {"forward": {name: _attention(mask, inputs) for name, mask in masks.items()}}
+        for name, function in passes["forward"].items():
+            require_right(name, function(), *inputs, pattern)
+        if length == backward_length:
+            ways = {name: functools.partial(_attend, mask) for name, mask in masks.items()}
+            passes["backward"] = {name: backward_pass(way, *inputs, grad_output) for name, way in ways.items()}
+            for ranges, dense in zip(*(function() for function in passes["backward"].values()), strict=True):
+                require_close(f"dense beside range, {pattern.name}", dense, ranges, at_most=MAX_HALF_ERROR[dense.dtype])
+        for which, functions in passes.items():
+            times = _compare(functions)
+            for name, taken in times.items():
+                row: Row = {"part": "dense_way", "pattern": pattern.name, "pass": which, "length": length, "name": name}
+                rows.append(row | columns(taken) | {"speed_over_range": times["range"].median / taken.median})
+    return rows
 
 
 # ---------------------------------------------------------------------------------------------- what a mask alone saves
@@ -156,24 +209,22 @@ def small(
     heads: int = HEADS,
     head_dim: int = 64,
     lengths: Sequence[int] = (128, 256, 512, 1024, 2048, 4096),
-    flex_lengths: Sequence[int] = (128, 512, 2048),
+    flex_lengths: Sequence[int] = (128, 512, 1024, 2048, 4096),
 ) -> list[Row]:
-    """Where the time of a call is not that of the GPU: ours, causal dense FLASH, and at some lengths FlexAttention."""
+    """Where the time of a call is not that of the GPU: ours, causal dense attention, dense kernels on a view, and at
+    some lengths FlexAttention."""
     rows: list[Row] = []
     for pattern, length in itertools.product((patterns.block_diagonal(16), patterns.streaming(16, 64)), lengths):
         inputs = random_inputs((1, heads, length, head_dim), device)
-        functions = {
-            OURS: functools.partial(sparse_attention, *inputs, pattern),
-            FLASH: lambda i=inputs: scaled_dot_product_attention(*i, is_causal=True),
-        }
-        if length in flex_lengths:
-            functions |= _flex(pattern, inputs)
+        functions: dict[str, Function] = {OURS: functools.partial(sparse_attention, *inputs, pattern)}
         require_right(OURS, functions[OURS](), *inputs, pattern)
-        with sdpa_kernel(DENSE[FLASH]):  # around all of it: choosing a kernel takes the host as long as launching it
-            for name, taken in _compare(functions).items():
-                row: Row = {"part": "small", "pattern": pattern.name, "length": length, "name": name}
-                row |= columns(taken) | {"call_ms": timing.time_calls(functions[name])}
-                rows.append(row | {"dense_mask": "causal" if name == FLASH else None})
+        dense = _dense(inputs, is_causal=True)
+        functions |= dense | (_flex(pattern, inputs) if length in flex_lengths else {}) | _others(pattern, inputs)
+        for name, taken in _compare(functions).items():
+            row: Row = {"part": "small", "pattern": pattern.name, "length": length, "name": name}
+            row |= columns(taken)
+            row["call_ms"] = _time_dense_calls(name, inputs) if name in dense else timing.time_calls(functions[name])
+            rows.append(row | {"dense_mask": "causal" if name in dense else None})
     return rows
 
 
@@ -192,41 +243,43 @@ def documents(length: int) -> list[int]:
 def scaling_patterns(length: int) -> dict[str, Pattern]:
     """The patterns of the scaling study at one length, by a name that is the same at all lengths."""
     width = 2 ** (length.bit_length() // 2)  # about √L
-    same = [
-        *peer_patterns(),
-        patterns.power_of_two(),
-        patterns.local(256),
-    ]
-    return {pattern.name: pattern for pattern in same} | {
+    return peer_patterns(length) | {
+        "power_of_two()": patterns.power_of_two(),
+        "local(radius=256)": patterns.local(256),
         "strided(√L)": patterns.strided(width),
         "fixed(√L, 8)": patterns.fixed(width, 8),
-        "document(512 to 3072 each)": patterns.document(documents(length)),
+        DOCUMENTS_NAME: patterns.document(documents(length)),
         "global_tokens(16) | local(256)": patterns.global_tokens(range(16)) | patterns.local(256),
         "local_2d(radius=8)": patterns.local_2d(length // width, width, 8),
     }
 
 
 def scaling(*, device: str = "cuda", heads: int = HEADS, lengths: Sequence[int] = LENGTHS) -> list[Row]:
-    """Each pattern by the kernel that suits it, and causal dense FLASH, from 1 K to 128 K tokens."""
+    """Each pattern by the kernel that suits it, by dense kernels on a view where there is such a way, and causal dense
+    attention, from 1 K to 128 K tokens. Only rows of ours have a kernel."""
     rows: list[Row] = []
     for length in lengths:
         inputs = random_inputs((1, heads, length, HEAD_DIM), device)
-        flash = {FLASH: sdpa(DENSE[FLASH], *inputs, is_causal=True)}
-        (taken,) = timing.compare(flash, head_start_us=HEAD_START_US, **FEW).values()
-        rows.append({"part": "scaling", "pattern": "causal, dense", "length": length, "name": FLASH} | columns(taken))
+        dense = timing.compare(_dense(inputs, is_causal=True), head_start_us=HEAD_START_US, **FEW)
+        of_dense: Row = {"part": "scaling", "pattern": "causal, dense", "length": length}
+        rows += [of_dense | {"name": name} | columns(taken) for name, taken in dense.items()]
         for label, pattern in scaling_patterns(length).items():
             try:
                 require_right(OURS, sparse_attention(*inputs, pattern), *inputs, pattern)
             except torch.OutOfMemoryError:
                 print(f"{label} is left out at L = {length}: its lists do not fit into memory")
                 continue
-            (taken,) = _compare({OURS: functools.partial(sparse_attention, *inputs, pattern)}).values()
+            ours: dict[str, Function] = {OURS: functools.partial(sparse_attention, *inputs, pattern)}
+            times = _compare(ours | _others(pattern, inputs))
+            taken = times.pop(OURS)
             pairs = flex.count_pairs(pattern, length, device)
             kernel = sparse.choose_kernel(pattern, length, length, device=device).kernel
             row: Row = {"part": "scaling", "pattern": label, "length": length, "name": OURS}
             row |= {"kernel": kernel, "density": pairs / length**2}
             row |= columns(taken) | {"useful_tflop_per_s": 4 * HEAD_DIM * heads * pairs / taken.median / 1e9}
             rows.append(row)
+            other: Row = {"part": "scaling", "pattern": label, "length": length, "density": pairs / length**2}
+            rows += [other | {"name": name} | columns(taken) for name, taken in times.items()]
     return rows
 
 
@@ -243,7 +296,7 @@ def break_even(
     densities: Sequence[float] = DENSITIES,
     sparse_lengths: Sequence[int] = (1024, 4096),
 ) -> list[Row]:
-    """Random blocks of 64 by density and length: ours, FlexAttention with blocks of 64, and dense FLASH, not causal.
+    """Random blocks of 64 by density and length: ours, FlexAttention with blocks of 64, and dense, not causal.
 
     torch.sparse takes part at some lengths: CSR matrices in fp32, one head at a time, their indices ready made.
     """
@@ -251,6 +304,7 @@ def break_even(
     for length in lengths:
         inputs = random_inputs((1, heads, length, HEAD_DIM), device)
         torch._dynamo.reset()
+        dense = _dense(inputs)
         attend = flex.compiled()  # once: the masks differ in what their tables hold only, and every block is full
         for density in densities:
             per_row = round(density * length / 64)
@@ -262,7 +316,7 @@ def break_even(
             attention = functools.partial(attend, *inputs, block_mask=mask, kernel_options=FLEX[FLEX_TUNED][1])
             functions |= that_run({FLEX_TUNED: lambda attention=attention: attention}, f"{pattern.name}, L = {length}")
             flex.require_alike(functions, pattern, inputs, False)
-            times = _compare(functions | {FLASH: sdpa(DENSE[FLASH], *inputs)})
+            times = _compare(functions | dense)
             slow = {TORCH_SPARSE: functools.partial(torch_sparse, pattern, *inputs)} if length in sparse_lengths else {}
             for name, function in that_run(slow, f"{pattern.name}, L = {length}").items():
                 require_right(name, function(), *inputs, pattern)
@@ -310,7 +364,10 @@ def tree(
     tokens: Sequence[int] = (32, 64, 128, 192, 256, 512, 1024),
     flex_tokens: Sequence[int] = (64, 256, 1024),
 ) -> list[Row]:
-    """Tokens that a draft model proposes as a tree, checked in one step: alone, and behind a context that all see."""
+    """Tokens that a draft model proposes as a tree, checked in one step: alone, and behind a context that all see.
+
+    SDPA takes the mask twice: as bools, which it turns into numbers at each call, and as numbers.
+    """
     rows: list[Row] = []
     for context, n in itertools.product(contexts, tokens):
         length = context + n
@@ -318,9 +375,11 @@ def tree(
         query, key, value = random_inputs((1, heads, length, HEAD_DIM), device)
         inputs = query[:, :, -n:].contiguous(), key, value
         mask = pattern.mask(n, length, device=device)
+        numbers = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, -torch.inf)
         functions: dict[str, Function] = {
             OURS: functools.partial(sparse_attention, *inputs, pattern),
             SDPA_MASK: lambda i=inputs, m=mask: scaled_dot_product_attention(*i, attn_mask=m),
+            SDPA_NUMBERS: lambda i=inputs, m=numbers: scaled_dot_product_attention(*i, attn_mask=m),
         }
         for name, function in functions.items():
             require_right(name, function(), *inputs, pattern)
@@ -339,18 +398,18 @@ def tree(
 
 def lists(*, device: str = "cuda", heads: int = HEADS, length: int = 131072, warm_length: int = 4096) -> list[Row]:
     """The lists that a kernel reads: the first call that builds them, on the GPU, what they hold, and beside them one
-    call of attention with the memory that it takes beyond its output. A range kernel has none; the row beside it is of
-    the same pattern by lists."""
+    call of attention with the memory that it takes beyond its output. Ranges have none, or the ends of each row; the
+    row beside theirs is of the same pattern by lists."""
     inputs = random_inputs((1, heads, length, HEAD_DIM), device)
     rows: list[Row] = []
     for label, pattern in scaling_patterns(length).items():
         kernel = sparse.choose_kernel(pattern, length, length, device=device).kernel
-        for used in (kernel, "block_sparse") if kernel == "range" else (kernel,):
-            if used != "range":
-                _built(scaling_patterns(warm_length)[label], used, warm_length, device)  # loads torch's kernels
+        ways = {"dense": ("dense", "range", "block_sparse"), "range": ("range", "block_sparse")}
+        for used in ways.get(kernel, (kernel,)):
+            _built(scaling_patterns(warm_length)[label], used, warm_length, device)  # loads torch's kernels
             try:
-                arguments, milliseconds = _built(scaling_patterns(length)[label], used, length, device)
-                attention = _attention(used, inputs, arguments)
+                mask, milliseconds = _built(scaling_patterns(length)[label], used, length, device)
+                attention = _attention(mask, inputs)
                 require_right(used, attention(), *inputs, pattern)
             except torch.OutOfMemoryError:
                 print(f"lists of {label} are left out at L = {length}: they do not fit into memory")
@@ -358,39 +417,50 @@ def lists(*, device: str = "cuda", heads: int = HEADS, length: int = 131072, war
             (taken,) = _compare({used: attention}).values()
             output_bytes = inputs[0].nbytes
             row: Row = {"part": "lists", "pattern": label, "length": length, "kernel": used}
-            row |= {"block": arguments[0].block if used == "block_sparse" else None}
-            row |= {"build_ms": milliseconds, "list_bytes": _list_bytes(arguments) if used != "range" else 0}
+            row |= {"block": mask.lists.block if used == "block_sparse" else None}
+            row |= {"build_ms": milliseconds, "list_bytes": _list_bytes(mask)}
             row |= {"attention_ms": taken.median, "output_bytes": output_bytes}
             rows.append(row | {"peak_extra_bytes": timing.peak_memory(attention) - output_bytes})
     return rows
 
 
-def _attention(kernel: str, inputs: Sequence[Tensor], arguments: tuple) -> Function:
+def _attention(mask: sparse.Mask, inputs: Sequence[Tensor]) -> Function:
     """A kernel on its ranges, lists or rows; the rows of csr_gather are not checked again at each call."""
-    mask = {"range": sparse.RangeMask, "block_sparse": sparse.ListMask, "csr_gather": sparse.CsrMask}[kernel]
-    return functools.partial(sparse.attend_masked, *inputs, mask(*arguments), inputs[0].shape[-1] ** -0.5, False)
+    return functools.partial(_attend, mask, *inputs)
 
 
-def _built(pattern: Pattern, kernel: str, length: int, device: str) -> tuple[tuple, float | None]:
-    """What a kernel takes besides query, key and value, and the milliseconds of building it."""
-    if kernel == "range":
-        return (pattern.ranges,), None
+def _attend(mask: sparse.Mask, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return sparse.attend_masked(query, key, value, mask, query.shape[-1] ** -0.5, False)
+
+
+def _built(pattern: Pattern, kernel: str, length: int, device: str) -> tuple[sparse.Mask, float | None]:
+    """What a kernel takes besides query, key and value, and the milliseconds of building it; None of mere numbers."""
+    if kernel == "dense":
+        return sparse.DenseMask(pattern.ranges.step), None
     _synchronize(device)
     start = time.perf_counter()
-    if kernel == "csr_gather":
-        arguments = pattern.csr(length, length, device=device)
+    if kernel == "range":
+        mask: sparse.Mask = sparse.range_mask(pattern, length, length, torch.device(device))
+    elif kernel == "csr_gather":
+        mask = sparse.CsrMask(*pattern.csr(length, length, device=device))
     else:
-        arguments = (pattern.block_lists(length, length, device=device),)
+        mask = sparse.ListMask(pattern.block_lists(length, length, device=device))
     _synchronize(device)
-    return arguments, 1e3 * (time.perf_counter() - start)
+    return mask, None if isinstance(mask, sparse.RangeMask) else 1e3 * (time.perf_counter() - start)
 
 
-def _list_bytes(arguments: tuple) -> int:
-    """Bytes of the tensors of CSR, or of block lists."""
-    if isinstance(arguments[0], BlockLists):
-        (of,) = arguments
-        arguments = of.indptr, of.indices, of.bits_index, of.bits
-    return sum(tensor.nbytes for tensor in arguments)
+def _list_bytes(mask: sparse.Mask) -> int:
+    """Bytes of the tensors that a mask consists of."""
+    match mask:
+        case sparse.RowMask(rows, by_key):
+            tensors = *rows, *by_key
+        case sparse.ListMask(lists):
+            tensors = lists.indptr, lists.indices, lists.bits_index, lists.bits
+        case sparse.CsrMask():
+            tensors = tuple(mask)
+        case _:
+            tensors = ()
+    return sum(tensor.nbytes for tensor in tensors)
 
 
 # ---------------------------------------------------------------------------------------------- key by key
@@ -410,15 +480,15 @@ def csr(*, device: str = "cuda", heads: int = HEADS, length: int = 16384, share:
     rows: list[Row] = []
     for label, pattern in chosen.items():
         functions = {
-            "csr_gather": _attention("csr_gather", inputs, pattern.csr(length, device=device)),
-            "block_sparse": _attention("block_sparse", inputs, (pattern.block_lists(length, device=device),)),
+            "csr_gather": _attention(sparse.CsrMask(*pattern.csr(length, device=device)), inputs),
+            "block_sparse": _attention(sparse.ListMask(pattern.block_lists(length, device=device)), inputs),
         }
         for name, function in functions.items():
             require_right(name, function(), *inputs, pattern)
         pairs = flex.count_pairs(pattern, length, device)
-        for name, taken in _compare(functions | {FLASH: sdpa(DENSE[FLASH], *inputs, is_causal=True)}).items():
+        for name, taken in _compare(functions | _dense(inputs, is_causal=True)).items():
             row: Row = {"part": "csr", "pattern": label, "length": length, "density": pairs / length**2, "name": name}
-            row |= columns(taken) | {"dense_mask": "causal" if name == FLASH else None}
+            row |= columns(taken) | {"dense_mask": "causal" if name in DENSE else None}
             row["gbytes_per_s"] = 4 * HEAD_DIM * heads * pairs / taken.median / 1e6 if name == "csr_gather" else None
             rows.append(row)
     return rows
@@ -429,6 +499,33 @@ def csr(*, device: str = "cuda", heads: int = HEADS, length: int = 16384, share:
 
 def _compare(functions: dict[str, Function]) -> dict[str, timing.Timing]:
     return timing.compare(functions, budget_ms=BUDGET_MS, head_start_us=HEAD_START_US)
+
+
+def _dense(inputs: Sequence[Tensor], *, is_causal: bool = False) -> dict[str, Function]:
+    """torch's dense kernels that run here, after a check that they are right."""
+    made = {name: sdpa(backend, *inputs, is_causal=is_causal) for name, backend in DENSE.items()}
+    return _right(made, inputs, patterns.causal() if is_causal else patterns.full())
+
+
+def _time_dense_calls(name: str, inputs: Sequence[Tensor]) -> float:
+    """Of causal attention, without the choice of the kernel, which takes the host as long as launching it."""
+    with sdpa_kernel(DENSE[name]):
+        return timing.time_calls(lambda: scaled_dot_product_attention(*inputs, is_causal=True))
+
+
+def _others(pattern: Pattern, inputs: Sequence[Tensor]) -> dict[str, Function]:
+    """Dense kernels on a view that give the same and run here, after a check that they do."""
+    ways = by_hand(pattern, inputs[0].shape[2], str(inputs[0].device), with_flex=False)
+    return _right({name: functools.partial(attention, *inputs) for name, attention in ways.items()}, inputs, pattern)
+
+
+def _right(made: dict[str, Function], inputs: Sequence[Tensor], pattern: Pattern) -> dict[str, Function]:
+    """Those that run on this machine; raises RuntimeError if one of them is wrong."""
+    where = f"{pattern.name}, L = {inputs[0].shape[2]}"
+    functions = that_run({name: lambda function=function: function for name, function in made.items()}, where)
+    for name, function in functions.items():
+        require_right(name, function(), *inputs, pattern)
+    return functions
 
 
 def _flex(pattern: Pattern, inputs: Sequence[Tensor]) -> dict[str, Function]:

@@ -12,26 +12,41 @@ from course_utils.cuda import Kernel
 from course_utils.measured import Row
 
 STRIDES = (1, 2, 4, 8, 16, 32)
+CHASED = tuple(2**n for n in (13, 14, 15, 16, 17, 20, 22, 23, 24, 27, 28, 29))  # bytes, for the latency
+LINE = 128  # bytes that L1 keeps together
+RUNS = (1, 2, 4, 8, 16, 32, 64)  # neighbours that go the same way
 WORKING_SETS = tuple(n * 2**20 for n in (4, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 128, 256, 512, 1024))  # bytes
 
 
 def start_here() -> list[Row]:
     """Every figure of chapter 00: the ceilings of the device, its caches, and the chapter's own kernels."""
-    return ceilings() + copies() + rereads() + transposes() + matmuls()
+    return ceilings() + latencies() + copies() + rereads() + transposes() + matmuls() + divergence()
 
 
-def ceilings(*, device: str = "cuda", matrix: int = 8192, copy_bytes: int = 2**30, fma_steps: int = 4096) -> list[Row]:
+def ceilings(
+    *,
+    device: str = "cuda",
+    matrix: int = 8192,
+    copy_bytes: int = 2**30,
+    fma_steps: int = 4096,
+    mma_steps: int = 4096,
+    exp_steps: int = 1024,
+) -> list[Row]:
     """The rates nothing on this device exceeds, measured, and the sizes of its memories, as the driver gives them."""
     source = torch.randn(copy_bytes // 4, device=device)
     target = torch.empty_like(source)
     blocks = 32 * (torch.cuda.get_device_properties(0).multi_processor_count if device == "cuda" else 1)
     sink = torch.empty(blocks * 256, device=device)
     fma = build_kernel(KERNELS / "fma_peak.cu", "fma_peak")
+    exp = build_kernel(KERNELS / "exp_peak.cu", "exp_peak")
+    mma = build_kernel(KERNELS / "mma_peak.cu", "mma_peak", ("-DBF16=0",))
     products = {dtype: [torch.randn(matrix, matrix, device=device).to(dtype) for _ in range(3)] for dtype in _PRODUCTS}
 
     functions: dict[str, Function] = {
         "device memory copy": lambda: target.copy_(source),
         "fp32 multiply-add, CUDA cores": lambda: fma((blocks,), (256,), (sink, np.int32(fma_steps), np.float32(0.999))),
+        "exponentials, special function units": lambda: exp((blocks,), (256,), (sink, np.int32(exp_steps))),
+        "fp16 mma.sync alone, tensor cores": lambda: mma((blocks,), (256,), (sink, np.int32(mma_steps))),
     }
     for dtype, label in _PRODUCTS.items():
         a, b, out = products[dtype]
@@ -41,15 +56,68 @@ def ceilings(*, device: str = "cuda", matrix: int = 8192, copy_bytes: int = 2**3
 
     work = dict.fromkeys(_PRODUCTS.values(), 2 * matrix**3)
     work["fp32 multiply-add, CUDA cores"] = 16 * fma_steps * sink.numel()
+    work["fp16 mma.sync alone, tensor cores"] = 8 * 2 * 16 * 8 * 16 * mma_steps * (sink.numel() // 32)
     rows: list[Row] = []
     for name, time in times.items():
         row: Row = {"name": name} | columns(time)
-        if name in work:
+        if name == "exponentials, special function units":
+            row["per_s"] = 8 * exp_steps * sink.numel() / time.median * 1e3
+        elif name in work:
             row["tflop_per_s"] = work[name] / time.median / 1e9
         else:
             row["gb_per_s"] = 2 * source.nbytes / time.median / 1e6  # read and written
         rows.append(row)
     return rows + (_sizes() if device == "cuda" else [])
+
+
+def latencies(*, device: str = "cuda", sizes: tuple[int, ...] = CHASED, steps: int = 2**15) -> list[Row]:
+    """pointer_chase.cu over arrays of `sizes` bytes: nanoseconds of a load that begins when the one before is back.
+
+    The walk visits each line of 128 bytes once, in a random order, before it comes back to the first. Caches are cold
+    when it begins: of two walks, the longer one's surplus is what counts. What fits L2 is walked through once before
+    that, at least `steps` loads; of what does not fit, so many are walked that none comes twice.
+    """
+    kernel, last = build_kernel("00_start_here/pointer_chase.cu", "pointer_chase"), torch.empty(1, device=device).int()
+    l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size if device == "cuda" else 2**20
+    functions: dict[str, Function] = {}
+    walks: dict[int, int] = {}
+    for size in sizes:
+        lines = size // LINE
+        array = torch.zeros(lines, LINE // 4, dtype=torch.int32, device=device)
+        array[:, 0] = _random_cycle(lines).to(device) * (LINE // 4)
+        walks[size] = max(steps, lines) if size <= l2_bytes else min(steps, lines // 2)
+        for times_over in (1, 2):
+            functions[f"{size} bytes, {times_over}"] = lambda array=array, loads=times_over * walks[size]: kernel(
+                (1,), (1,), (array, last, np.int32(loads))
+            )
+    times = timing.compare(functions)
+    rows: list[Row] = []
+    for size, loads in walks.items():
+        short, long = (times[f"{size} bytes, {times_over}"].median for times_over in (1, 2))
+        name, surplus = f"pointer_chase.cu, {size} bytes", 1e6 * (long - short)
+        rows.append({"name": name, "chased_bytes": size, "median_ms": long, "ns_per_load": surplus / loads})
+    return rows
+
+
+def _random_cycle(n: int) -> Tensor:
+    """int32 [n]: where to go from each of n places so as to visit all of them, in a random order."""
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0), dtype=torch.int64)
+    following = torch.empty(n, dtype=torch.int32)
+    following[order] = order.roll(-1).int()
+    return following
+
+
+def divergence(*, device: str = "cuda", threads: int = 2**22, steps: int = 1024) -> list[Row]:
+    """two_ways.cu for each of RUNS: the same multiply-adds, with both ways in a warp below 32."""
+    kernel, out = build_kernel("00_start_here/two_ways.cu", "two_ways"), torch.empty(threads, device=device)
+    functions: dict[str, Function] = {
+        f"two_ways.cu, run {run}": lambda run=run: kernel(
+            (costs.ceil_div(threads, 256),), (256,), (out, np.int32(steps), np.int32(run))
+        )
+        for run in RUNS
+    }
+    times = timing.compare(functions)
+    return [{"name": name, "run": run} | columns(times[name]) for name, run in zip(functions, RUNS, strict=True)]
 
 
 def copies(*, device: str = "cuda", n: int = 2**26) -> list[Row]:

@@ -20,8 +20,8 @@ from course_utils.bench import (
     start_here,
 )
 from course_utils.measured import Measurement, Row
+from course_utils.nvidia import bottlenecks, validation
 from course_utils.nvidia import measure as nvidia
-from course_utils.nvidia import validation
 
 
 class View(NamedTuple):
@@ -105,6 +105,13 @@ SUBJECTS: dict[str, Subject] = {
         dict.fromkeys(("json", "record"), False),
         functools.partial(measured.load, "counters"),
         _counters,
+        program="ncu",
+    ),
+    "bottlenecks": Subject(
+        bottlenecks.measure_bottlenecks,
+        dict.fromkeys(("json", "record"), False),
+        functools.partial(measured.load, "bottlenecks"),
+        lambda rows: View([bottlenecks.table(rows)]),
         program="ncu",
     ),
     "sanitizer": Subject(

@@ -62,12 +62,14 @@ def build_kernel(file: str | Path, name: str, options: tuple[str, ...] = ()) -> 
     return RawModule(code=read_kernel(file), options=options).get_function(name)
 
 
-def sdpa(backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False) -> Function:
+def sdpa(
+    backend: SDPBackend, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False, enable_gqa: bool = False
+) -> Function:
     """A function without arguments that runs one of torch's own kernels on these inputs."""
 
     def function() -> Tensor:
         with sdpa_kernel(backend):
-            return scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+            return scaled_dot_product_attention(query, key, value, is_causal=is_causal, enable_gqa=enable_gqa)
 
     return function
 

@@ -45,7 +45,7 @@ FIGURES: dict[str, Figure] = {
     "shared store bank conflicts": _shared("bank_conflicts", "store", "st"),
     "shared atomic wavefronts": _shared("wavefronts", "atomic", "atom"),
 }
-# What `tools.run_ncu` asks for (ncu then wants ".sum" behind each: over the GPU), less what ncu does not know here.
+# What `tools.run_ncu` asks for: totals over the GPU.
 METRICS = [
     *dict.fromkeys(metric for figure in FIGURES.values() for metric in figure.metrics),
     "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ld",  # for the example in docs/validation.md

@@ -114,18 +114,23 @@ def _function(signature: str) -> str:
 # ---- ncu
 
 
-def parse_ncu(text: str) -> list[tuple[str, dict[str, int]]]:
-    """ncu's `--csv --page raw` output: per launch the kernel's name and its metrics, without the suffix ".sum"."""
+def parse_ncu(text: str) -> list[tuple[str, dict[str, float]]]:
+    """ncu's `--csv --page raw` output: per launch the kernel's name and its metrics. A total (".sum") is a whole
+    number, under the name without it; averages and shares have their full name."""
     table = csv.DictReader(line for line in text.splitlines() if line.startswith('"'))
     kernels = []
     for row in table:
         if not row["ID"]:
             continue  # the row of units
-        counters = {
-            name.removesuffix(".sum"): round(float(value.replace(",", "")))
-            for name, value in row.items()
-            if name and name.endswith(".sum") and re.fullmatch(r"[\d.,]+(?:e\+\d+)?", value or "")
-        }
+        counters: dict[str, float] = {}
+        for name, value in row.items():
+            if "__" not in (name or "") or not re.fullmatch(r"[\d.,]+(?:e[+-]\d+)?", value or ""):
+                continue
+            number = float(value.replace(",", ""))
+            if name.endswith(".sum"):
+                counters[name.removesuffix(".sum")] = round(number)
+            elif "." in name:
+                counters[name] = number
         kernels.append((_function(row["Kernel Name"]), counters))
     return kernels
 

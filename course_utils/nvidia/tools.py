@@ -141,12 +141,16 @@ def _knows_padding(program: str) -> bool:
     return "--padding" in subprocess.run([program, "--help"], capture_output=True, text=True, check=False).stdout
 
 
-def run_ncu(launches: Sequence[Launch], *, timeout: float = 300) -> list[dict[str, int]]:
-    """Counts launches on the GPU under one ncu process, from cold caches: for each, the total of each of METRICS.
+def run_ncu(
+    launches: Sequence[Launch], metrics: Sequence[str] = METRICS, *, timeout: float = 300
+) -> list[dict[str, float]]:
+    """Counts launches on the GPU under one ncu process, from cold caches: for each, what ncu says of each metric.
 
+    metrics: as ncu takes them; a name without a dot is its total over the GPU. Those that this ncu does not know are
+    left out.
     Raises ToolError if ncu cannot be used here, fails, or takes more than `timeout` seconds.
     """
-    metrics = known_metrics()
+    metrics = known_metrics(metrics)
     names = "|".join(sorted({launch.kernel for launch in launches}))
     with tempfile.TemporaryDirectory() as folder:
         program = _replay(folder, launches)
@@ -158,21 +162,21 @@ def run_ncu(launches: Sequence[Launch], *, timeout: float = 300) -> list[dict[st
 
 def count_program(
     arguments: Sequence[str], metrics: Sequence[str], *, timeout: float = 300
-) -> list[tuple[str, dict[str, int]]]:
-    """Counts every kernel of `python ARGUMENTS` under ncu, torch's own too, each from cold caches: its name and the
-    total of each metric. Raises ToolError as `run_ncu` does."""
+) -> list[tuple[str, dict[str, float]]]:
+    """Counts every kernel of `python ARGUMENTS` under ncu, torch's own too, each from cold caches: its name and
+    the metrics, as `run_ncu` takes them. Raises ToolError as it does."""
     with tempfile.TemporaryDirectory() as folder:
         return _count([sys.executable, *arguments], metrics, folder, timeout)[0]
 
 
 def _count(
     program: Sequence[str], metrics: Sequence[str], folder: str, timeout: float, options: Sequence[str] = ()
-) -> tuple[list[tuple[str, dict[str, int]]], str]:
+) -> tuple[list[tuple[str, dict[str, float]]], str]:
     """The kernels of a program as ncu counted them, and all that was printed."""
     log = Path(folder) / "ncu.csv"
     command = [_require("ncu"), "--csv", "--page", "raw", "--print-units", "base", "--print-kernel-base", "function"]
     command += ["--clock-control", "none", "--log-file", str(log), *options]
-    command += ["--metrics", ",".join(f"{name}.sum" for name in metrics), *program]
+    command += ["--metrics", ",".join(name if "." in name else f"{name}.sum" for name in metrics), *program]
     code, output = _run(command, folder, timeout)
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     if code != 0:
@@ -183,15 +187,18 @@ def _count(
 
 
 @functools.cache
-def known_metrics() -> list[str]:
-    """Those of METRICS that this ncu knows for this GPU."""
+def _known() -> tuple[set[str], str]:
+    """The metrics that this ncu knows for this GPU, and all that it printed."""
     query = subprocess.run([_require("ncu"), "--query-metrics"], capture_output=True, text=True, check=False)
-    known = {line.split()[0] for line in query.stdout.splitlines() if line.strip()}
-    found = [name for name in METRICS if name in known]
+    return {line.split()[0] for line in query.stdout.splitlines() if line.strip()}, query.stdout + query.stderr
+
+
+def known_metrics(metrics: Sequence[str] = METRICS) -> list[str]:
+    """Those of the metrics that this ncu knows for this GPU."""
+    known, text = _known()
+    found = [name for name in metrics if name.partition(".")[0] in known]
     if not found:
-        raise ToolError(
-            f"ncu --query-metrics listed none of the metrics wanted:\n{(query.stdout + query.stderr)[-TAIL:]}"
-        )
+        raise ToolError(f"ncu --query-metrics listed none of the metrics wanted:\n{text[-TAIL:]}")
     return found
 
 

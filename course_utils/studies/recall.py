@@ -4,7 +4,8 @@ The task is associative recall. A sequence is `FACTS` tokens, each a fact "key =
 question "key = ?" about one of the facts. Each sequence is drawn afresh, so nothing can be memorised: the
 answer must be fetched through attention. What one layer can answer follows from the pattern alone: `expected_accuracy`.
 
-    python -m course_utils.studies.recall    # trains all cases on the CPU and records the table of chapter 04
+    python -m course_utils.studies.recall            # trains all cases on the CPU and records the table of chapter 04
+    python -m course_utils.studies.recall longer     # one of them with four times the steps
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import datetime
 import math
 import platform
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,17 +27,20 @@ from course_utils.patterns import Pattern
 FACTS, QUESTIONS, VALUES = 32, 32, 4  # there are as many keys as facts, and each is in a sequence once
 LENGTH, WIDTH, HEADS = FACTS + QUESTIONS, 64, 4
 STEPS = {1: 500, 2: 1500}  # of training, by the number of layers
-NAME = "04_recall_study"
+LONGER = 6000  # steps for one of the cases, to see whether the others would gain, too
+NAME, LONGER_NAME = "04_recall_study", "04_recall_longer"
 
 
 @dataclass(frozen=True)
 class Case:
-    """A pattern, how many layers the model has, and how many keys each query keeps by score (None: all it sees)."""
+    """A pattern, how many layers the model has, how many keys each query keeps by score (None: all it sees), and how
+    many steps it is trained (None: STEPS)."""
 
     name: str
     pattern: Pattern
     layers: int = 1
     top_k: int | None = None
+    steps: int | None = None
 
 
 def cases() -> list[Case]:
@@ -58,6 +63,11 @@ def cases() -> list[Case]:
     for step, tokens in every.items():
         found.append(Case(f"window 8, 1 of {step} facts global", (window(8) | tokens) & causal, layers=2))
     return found + [Case(f"the {k} highest scores", causal, top_k=k) for k in (1, 2, 4)]
+
+
+def longer_cases() -> list[Case]:
+    """One of the cases with two layers, trained longer."""
+    return [Case("strided 8", patterns.strided(8), layers=2, steps=LONGER)]
 
 
 # ---------------------------------------------------------------------------------------------- what must come out
@@ -132,8 +142,8 @@ class Recall(nn.Module):
 
 
 def train(case: Case, *, steps: int | None = None, batch: int = 32, rate: float = 3e-3, seed: int = 0) -> float:
-    """Trains a case's model from scratch (steps None: STEPS); its share of right answers on 512 new sequences."""
-    steps = STEPS[case.layers] if steps is None else steps
+    """Trains a case's model from scratch (steps None: the case's); its share of right answers on 512 new sequences."""
+    steps = steps or case.steps or STEPS[case.layers]
     threads = torch.get_num_threads()
     torch.set_num_threads(
         1
@@ -160,14 +170,15 @@ def train(case: Case, *, steps: int | None = None, batch: int = 32, rate: float 
 # ---------------------------------------------------------------------------------------------- the record
 
 
-def study() -> list[measured.Row]:
+def study(cases: list[Case]) -> list[measured.Row]:
     """A row per case: name, pattern, layers, keys per question, visible and reachable facts, and the accuracies."""
     rows: list[measured.Row] = []
-    for case in cases():
+    for case in cases:
         start = time.process_time()
         accuracy = train(case)
         seen = visible_facts(case)
-        row = {"name": case.name, "pattern": case.pattern.name, "layers": case.layers, "steps": STEPS[case.layers]}
+        row = {"name": case.name, "pattern": case.pattern.name, "layers": case.layers}
+        row["steps"] = case.steps or STEPS[case.layers]
         row["keys_per_question"] = case.top_k or case.pattern.mask(LENGTH)[FACTS:].sum(dim=1).float().mean().item()
         row |= {"visible_facts": seen, "reachable_facts": reachable_facts(case)}
         row |= {"expected_accuracy": expected_accuracy(seen), "accuracy": accuracy}
@@ -185,14 +196,15 @@ def _processor() -> str:
     return next(names, platform.machine())
 
 
-def main() -> None:
-    rows = study()
+def main(which: str = "") -> None:
+    name, chosen = (LONGER_NAME, longer_cases()) if which == "longer" else (NAME, cases())
+    rows = study(chosen)
     versions = {"torch": torch.__version__, "cuda": "none", "cupy": "none", "python": platform.python_version()}
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    command = "python -m course_utils.studies.recall"
-    record = measured.Measurement(NAME, f"{_processor()} (CPU)", "none", versions, today, command, rows)
+    command = f"python -m course_utils.studies.recall {which}".strip()
+    record = measured.Measurement(name, f"{_processor()} (CPU)", "none", versions, today, command, rows)
     print(measured.write(record))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

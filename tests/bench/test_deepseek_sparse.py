@@ -1,5 +1,6 @@
 """The benchmarks of chapter 05: on the emulator, that each calls what it says it times, and times nothing wrong."""
 
+import functools
 import json
 
 import pytest
@@ -17,6 +18,7 @@ from course_utils.bench.deepseek_sparse import (
     DENSE_LAYER,
     DENSE_MHA,
     DENSE_PORTABLE,
+    INDEX_VECTORS,
     INDEXER,
     INDEXER_FP8,
     INDEXER_FP8_PORTABLE,
@@ -28,6 +30,8 @@ from course_utils.bench.deepseek_sparse import (
     STEP_BF16,
     TOPK,
     TOPK_TORCH,
+    TOPK_UNSORTED,
+    UNPACKING,
 )
 from course_utils.costs import DeepSeekDims
 from course_utils.cuda import RawModule
@@ -44,7 +48,7 @@ SMALL = DeepSeekDims(
 
 def test_a_step_is_timed_whole_and_in_parts_beside_dense_mla(one_run_each):
     rows = chapter.step(device="cpu", queries=5, lengths=(40,), top_k=16, config=SMALL)
-    names = [STEP, STEP_BF16, INDEXER_FP8, INDEXER, TOPK, CORE, DENSE, DENSE_MHA]
+    names = [STEP, STEP_BF16, INDEXER_FP8, INDEXER, TOPK, CORE, DENSE, DENSE_MHA, UNPACKING]
     assert [row["name"] for row in rows] == names
     pairs = 36 + 37 + 38 + 39 + 40
     assert named(rows, DENSE)["gflop"] == pytest.approx(pairs * 2 * (128 + 64) * 3 / 1e9)
@@ -52,11 +56,46 @@ def test_a_step_is_timed_whole_and_in_parts_beside_dense_mla(one_run_each):
     assert named(rows, INDEXER)["gflop"] == pytest.approx(pairs * 2 * 128 * 3 / 1e9)
     assert named(rows, STEP)["gflop"] == pytest.approx(named(rows, INDEXER)["gflop"] + named(rows, CORE)["gflop"])
     assert named(rows, DENSE_MHA)["gflop"] == pytest.approx(pairs * 2 * (96 + 32) * 3 / 1e9)
+    assert named(rows, UNPACKING)["gflop"] == pytest.approx(40 * 2 * 64 * (32 + 32) * 3 / 1e9)
     assert "gflop" not in named(rows, TOPK) and named(rows, STEP)["ratio_to_dense"] == 1
     assert named(rows, STEP)["peak_extra_bytes"] == 3_000_000 and named(rows, STEP)["ratio_to_mha"] == 1
     assert {row["panel"] for row in rows if row["name"] in (STEP, DENSE, DENSE_MHA)} == {"whole attention"}
     assert {row["panel"] for row in rows if row["name"] in (TOPK, CORE)} == {"kernels of DSA"}
     json.dumps(rows)
+
+
+@pytest.mark.parametrize("keys", [5, 12])
+def test_two_passes_without_a_bottom_right_mask_are_merged_to_causal_attention(keys):
+    query, key, value = (torch.randn(1, 3, n, 16) for n in (5, keys, keys))
+    calls = []
+
+    def attention(query, key, value, is_causal):  # as cuDNN's: its causal mask is that of a square
+        calls.append((key.shape[2], is_causal))
+        assert not is_causal or query.shape[2] == key.shape[2]
+        return (x.float() for x in reference.attention(query, key, value, is_causal=is_causal, return_lse=True))
+
+    merged = chapter.merged_attention(query, key, value, attention)
+    expected = reference.attention(query, key, value, is_causal=True)
+    torch.testing.assert_close(merged.double(), expected, atol=1e-6, rtol=1e-5)
+    assert sum(pairs for pairs, _ in calls) == keys and [True] == [causal for _, causal in calls if causal]
+    chapter.require_mha("merged", merged, query, key, value)
+    with pytest.raises(RuntimeError, match="wrong is off"):
+        chapter.require_mha("wrong", merged.roll(1, dims=2), query, key, value)
+
+
+def test_torch_compiles_its_work_on_a_chunk_and_computes_the_same(monkeypatch):
+    made = []
+    monkeypatch.setattr(torch, "compile", lambda function, **options: made.append(function) or function)
+    query, latent, weights = torch.randn(6, 3, 64), torch.randn(20, 64), torch.randn(6, 3)
+    in_torch = functools.partial(chapter.torch_indexer, query, latent, weights)
+    (compiled,) = chapter._compiled("compiled", in_torch, chapter.fused_scores, "cuda").values()
+    torch.testing.assert_close(compiled(), in_torch())
+    assert made == [chapter.fused_scores] and not chapter._compiled("", in_torch, chapter.fused_scores, "cpu")
+
+
+def test_published_figures_name_their_device_and_source():
+    for row in chapter.PUBLISHED:
+        assert row["source"].startswith("https://") and row["device"].startswith("H") and row["tflop_per_s"] > 0
 
 
 def test_where_there_is_a_hopper_kernel_the_portable_one_is_timed_too(one_run_each, monkeypatch):
@@ -110,7 +149,7 @@ def test_top_k_is_timed_on_scores_of_three_kinds(one_run_each):
     rows = chapter.select(device="cpu", shapes=((4, 300),), k=40)
     kinds = "normal", "mostly zeros", "causal"
     assert [(row["scores"], row["name"]) for row in rows] == [
-        (kind, name) for kind in kinds for name in (TOPK, TOPK_TORCH)
+        (kind, name) for kind in kinds for name in (TOPK, TOPK_TORCH, TOPK_UNSORTED)
     ]
     assert rows[0]["gbytes_per_s"] == pytest.approx(4 * 300 * 4 / 2e-3 / 1e9)
 
@@ -126,9 +165,10 @@ def test_rebuilding_k_and_v_is_timed_beside_absorption(one_run_each):
 def test_the_layer_is_timed_sparse_and_dense(one_run_each):
     config = DeepSeekConfig.small()
     rows = chapter.layer(device="cpu", lengths=(20,), top_k=8, config=config)
-    assert [row["name"] for row in rows] == [SPARSE_LAYER, DENSE_LAYER]
-    sparse, dense = (row["gflop"] * 1e9 for row in rows)
+    assert [row["name"] for row in rows] == [SPARSE_LAYER, DENSE_LAYER, INDEX_VECTORS]
+    sparse, dense, vectors = (row["gflop"] * 1e9 for row in rows)
     indexer = 2 * 20 * (96 * 4 * 128 + 256 * 128 + 256 * 4)
+    assert vectors == pytest.approx(indexer)
     difference = costs.dsa_flops(20, 20, 8, config=config) - costs.mla_flops(20, 20, config=config)
     assert sparse - dense == pytest.approx(indexer + difference)
 

@@ -1,5 +1,6 @@
 """Chapter 04's benchmarks, on the emulator: each calls what it says it times."""
 
+import functools
 import json
 
 import pytest
@@ -8,10 +9,10 @@ from torch.nn.attention import SDPBackend
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from course_utils import patterns, timing
-from course_utils.bench import flex
+from course_utils.bench import by_hand, flex
 from course_utils.bench import sparse_patterns as chapter
 from course_utils.bench.flex import FLASH, FLEX_64, FLEX_128, FLEX_TUNED, OURS
-from course_utils.bench.sparse_patterns import SDPA_MASK, TORCH_SPARSE
+from course_utils.bench.sparse_patterns import SDPA_MASK, SDPA_NUMBERS, TORCH_SPARSE
 from course_utils.bench.timed import require_right
 from course_utils.cuda import RawModule
 from tests.helpers.rows import named
@@ -23,17 +24,18 @@ pytestmark = [
 
 
 @pytest.fixture
-def on_cpu(one_run_each, monkeypatch):
+def on_cpu(one_run_each, plain_varlen, monkeypatch):
     """torch's kernels for GPUs are played by its plain one, and FlexAttention is not compiled."""
-    for name in flex.DENSE:
-        monkeypatch.setitem(flex.DENSE, name, SDPBackend.MATH)
+    for backends in (flex.DENSE, by_hand.BLOCKS):
+        for name in backends:
+            monkeypatch.setitem(backends, name, SDPBackend.MATH)
     monkeypatch.setattr(flex, "compiled", lambda: flex_attention)
     monkeypatch.setattr("torch.nn.attention.flex_attention._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)  # no tracing
 
 
 def test_peers_are_timed_beside_both_block_sizes_of_flex_attention_and_causal_dense_attention(on_cpu, monkeypatch):
     chosen = [patterns.streaming(4, 40), patterns.bigbird(64, random_blocks=1)]
-    monkeypatch.setattr(chapter, "peer_patterns", lambda: chosen)
+    monkeypatch.setattr(chapter, "peer_patterns", lambda length: {p.name: p for p in chosen})
     rows = chapter.peers(device="cpu", heads=1, lengths=(192,))
     names = [OURS, *flex.FLEX, *flex.DENSE]
     assert [(row["pattern"], row["name"]) for row in rows] == [(p.name, name) for p in chosen for name in names]
@@ -107,14 +109,10 @@ def test_skipping_is_timed_beside_masking(on_cpu):
 
 def test_short_sequences_have_the_time_of_a_call_too(on_cpu):
     rows = chapter.small(device="cpu", heads=1, lengths=(40, 72), flex_lengths=(40,))
-    assert [(row["length"], row["name"]) for row in rows[:5]] == [
-        (40, OURS),
-        (40, FLASH),
-        (40, FLEX_128),
-        (72, OURS),
-        (72, FLASH),
-    ]
-    assert len(rows) == 10 and {row["call_ms"] for row in rows} == {0.5}
+    dense = [OURS, *flex.DENSE]
+    of_40, of_72 = [(40, name) for name in (*dense, FLEX_128)], [(72, name) for name in dense]
+    assert [(row["length"], row["name"]) for row in rows] == 2 * (of_40 + of_72)
+    assert {row["call_ms"] for row in rows} == {0.5}
 
 
 def test_scaling_has_every_pattern_by_a_name_without_its_length(on_cpu, monkeypatch):
@@ -123,8 +121,60 @@ def test_scaling_has_every_pattern_by_a_name_without_its_length(on_cpu, monkeypa
     some = ("power_of_two()", "global_tokens(16) | local(256)")
     monkeypatch.setattr(chapter, "scaling_patterns", lambda length: {name: everything(length)[name] for name in some})
     rows = chapter.scaling(device="cpu", heads=1, lengths=(128,))
-    assert [row["pattern"] for row in rows] == ["causal, dense", *some] and rows[0]["name"] == FLASH
-    assert rows[1]["density"] == patterns.power_of_two().density(128) and rows[1]["kernel"] == "block_sparse"
+    assert [row["pattern"] for row in rows] == [*2 * ["causal, dense"], *some] and rows[0]["name"] == FLASH
+    assert rows[2]["density"] == patterns.power_of_two().density(128) and rows[2]["kernel"] == "block_sparse"
+
+
+BY_HAND = {
+    patterns.block_diagonal(32): list(by_hand.BLOCKS),
+    patterns.sliding_window(40): [by_hand.WINDOW],
+    patterns.dilated(5, 4): [by_hand.CLASSES, *by_hand.STRIDED, *by_hand.SORTED],
+    patterns.document([50, 100, 10]): [by_hand.DOCUMENTS],
+    patterns.document([50, 100, 10]) & patterns.causal(): [by_hand.DOCUMENTS],
+    patterns.streaming(4, 40): [],
+    patterns.block_diagonal(48): [],  # does not fill the sequence
+}
+
+
+@pytest.mark.parametrize("pattern", BY_HAND, ids=str)
+def test_dense_kernels_on_a_view_give_the_same_and_copy_nothing_but_where_they_say_so(on_cpu, monkeypatch, pattern):
+    inputs = [torch.randn(1, 2, 160, 64).half() for _ in range(3)]
+    dense = torch.nn.functional.scaled_dot_product_attention
+    memory, read = {tensor.untyped_storage().data_ptr() for tensor in inputs}, set()
+
+    def watch(function):
+        @functools.wraps(function)
+        def watched(*tensors, **options):
+            read.update(tensor.untyped_storage().data_ptr() for tensor in tensors[:3])
+            return function(*tensors, **options)
+
+        return watched
+
+    monkeypatch.setattr(flex, "compiled", lambda: watch(flex_attention))
+    monkeypatch.setattr(by_hand, "varlen_attn", watch(by_hand.varlen_attn))
+    monkeypatch.setattr(by_hand, "sdpa", lambda backend, *tensors: functools.partial(watch(dense), *tensors))
+    ways = by_hand.by_hand(pattern, 160, "cpu")
+    assert list(ways) == BY_HAND[pattern]
+    for name, attention in ways.items():
+        read.clear()
+        require_right(name, attention(*inputs), *inputs, pattern)
+        assert (read == memory) == (name not in by_hand.SORTED)
+
+
+def test_a_wrong_peer_is_an_error(on_cpu):
+    others = {"FLASH, wrong": lambda query, key, value: value}
+    with pytest.raises(RuntimeError, match="sparse_attention beside FLASH, wrong is off by"):
+        flex.race(patterns.local(8), (1, 1, 64, 64), device="cpu", flex=(FLEX_64,), others=others)
+
+
+def test_both_ways_to_equal_blocks_are_timed(on_cpu):
+    rows = chapter.dense_way(device="cpu", heads=1, lengths=(128, 256), blocks=(128,), backward_length=128)
+    assert [(row["length"], row["pass"], row["name"]) for row in rows] == [
+        (length, which, name)
+        for length, which in ((128, "forward"), (128, "backward"), (256, "forward"))
+        for name in ("range", "dense")
+    ]
+    assert {row["speed_over_range"] for row in rows} == {1}
 
 
 @pytest.mark.parametrize("length", [100, 1024, 5000, 131072])
@@ -137,7 +187,7 @@ def test_break_even_goes_by_density_and_length(on_cpu):
         device="cpu", heads=2, lengths=(128, 256), densities=(1 / 4, 1 / 2), sparse_lengths=(256,)
     )
     found = [(row["length"], row["per_row"], row["name"]) for row in rows]
-    names = [OURS, FLEX_TUNED, FLASH]
+    names = [OURS, FLEX_TUNED, *flex.DENSE]
     assert found == [
         *((128, 1, name) for name in names),
         *((256, per_row, name) for per_row in (1, 2) for name in (*names, TORCH_SPARSE)),
@@ -153,9 +203,9 @@ def test_a_tree_of_tokens_hangs_on_the_end_of_its_context():
 def test_tree_is_timed_alone_and_behind_a_context(on_cpu):
     rows = chapter.tree(device="cpu", heads=1, contexts=(0, 70), tokens=(33,), flex_tokens=(33,))
     assert [(row["context"], row["name"]) for row in rows] == [
-        (context, name) for context in (0, 70) for name in (OURS, SDPA_MASK, FLEX_128)
+        (context, name) for context in (0, 70) for name in (OURS, SDPA_MASK, SDPA_NUMBERS, FLEX_128)
     ]
-    assert rows[3]["density"] > 70 / 103 > rows[0]["density"] and rows[0]["call_ms"] == 0.5
+    assert rows[4]["density"] > 70 / 103 > rows[0]["density"] and rows[0]["call_ms"] == 0.5
 
 
 def test_lists_have_their_bytes_and_the_time_to_build_them(on_cpu, monkeypatch):
@@ -177,7 +227,7 @@ def test_lists_have_their_bytes_and_the_time_to_build_them(on_cpu, monkeypatch):
 
 def test_csr_counts_the_bytes_that_it_gathers(on_cpu):
     rows = chapter.csr(device="cpu", heads=1, length=100, share=0.1)
-    assert [row["name"] for row in rows] == ["csr_gather", "block_sparse", FLASH] * 3
+    assert [row["name"] for row in rows] == ["csr_gather", "block_sparse", *flex.DENSE] * 3
     pairs = patterns.power_of_two().pairs(100)
     assert rows[0]["gbytes_per_s"] == pytest.approx(2 * 128 * 2 * pairs / 2e-3 / 1e9)
 

@@ -48,10 +48,10 @@ def test_bad_arguments_are_named():
 @pytest.fixture
 def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    tools.known_metrics.cache_clear()
+    tools._known.cache_clear()
     tools._find.cache_clear()
     yield
-    tools.known_metrics.cache_clear()
+    tools._known.cache_clear()
     tools._find.cache_clear()
 
 

@@ -1,0 +1,103 @@
+"""What limits a kernel: ncu's output read into a row, and no stated bound that a recorded speed passes."""
+
+import pytest
+
+from course_utils import costs, measured
+from course_utils.launches import Launch
+from course_utils.nvidia import bottlenecks
+from tests.helpers.nvidia_output import LAUNCH
+
+ROWS = {row["name"]: row for row in measured.load("bottlenecks").rows}
+PRODUCT = 2 * 16 * 12 * 64  # FLOPs of chapter 01's products per score: B, H, d as it times them
+CHIP = {row["name"]: row for row in measured.load("00_start_here").rows}
+
+
+def speeds(kernel: str) -> list[float]:
+    """Every TFLOP/s that is recorded of a kernel that `bench bottlenecks` counts."""
+    name = kernel.partition(",")[0]
+    if name.startswith("matmul"):
+        return [CHIP[f"{name}.cu"]["tflop_per_s"]]
+    if name in ("scores", "scores_uncoalesced", "output"):
+        found = measured.load("01_attention_basics").select(name=f"{name}.cu")
+        return [PRODUCT * row["length"] ** 2 / row["median_ms"] / 1e9 for row in found]
+    minimal = {"forward_plain": "forward_plain.cu", "forward": "flash_attention_minimal"}
+    if name in minimal:
+        found = measured.load("02_flash_attention_minimal").select(name=minimal[name], **{"pass": "forward"})
+        return [row["tflop_per_s"] for row in found]
+    return []
+
+
+BOUNDED = [name for name in ROWS if speeds(name)]
+
+
+def test_every_fp32_product_of_the_chapters_is_bounded():
+    products = {"matmul_naive", "matmul_tiled", "matmul_registers", "scores", "scores_uncoalesced", "output"}
+    assert {name.partition(",")[0] for name in BOUNDED} == products | {"forward_plain", "forward"}
+
+
+@pytest.mark.parametrize("kernel", BOUNDED)
+def test_no_recorded_speed_passes_what_wavefronts_allow(kernel):
+    assert max(speeds(kernel)) < bottlenecks.allowed_tflops(ROWS[kernel])
+
+
+@pytest.mark.parametrize("kernel", BOUNDED)
+def test_what_is_reached_of_the_bound_is_how_busy_ncu_finds_the_data_path(kernel):
+    reached = max(speeds(kernel)) / bottlenecks.allowed_tflops(ROWS[kernel])
+    assert 100 * reached == pytest.approx(ROWS[kernel]["units"]["L1 and shared memory"], rel=0.1)
+
+
+def test_no_recorded_speed_passes_the_roof_of_its_unit():
+    """fp32 on CUDA cores, and products of 16 bits by mma.sync, which chapters 03 and 04 use."""
+    fp32 = CHIP["fp32 multiply-add, CUDA cores"]["tflop_per_s"]
+    by_mma = CHIP["fp16 mma.sync alone, tensor cores"]["tflop_per_s"]
+    minimal = measured.load("02_flash_attention_minimal").rows
+    other = "SDPA memory-efficient", "SDPA flash, fp16"  # tensor cores: fp32 as sums of TF32 numbers, and fp16
+    on_cuda_cores = [row for row in minimal if row["name"] not in other]
+    on_cuda_cores += [row for name, row in CHIP.items() if name.startswith(("matmul", "torch.mm", "fp32 matrix"))]
+    assert max(row["tflop_per_s"] for row in on_cuda_cores) < fp32
+    dense = [row for row in measured.load("03_flash_attention_v2").rows if row.get("name") != "torch cuDNN"]
+    ours = [row["tflop_per_s"] for row in dense if row.get("tflop_per_s")]
+    peers = measured.load("04_sparse_patterns").select(name="sparse_attention")
+    ours += [row["useful_tflop_per_s"] for row in peers if row.get("useful_tflop_per_s")]
+    assert max(ours) < by_mma < CHIP["fp16 matrix product, tensor cores"]["tflop_per_s"]
+
+
+def test_bytes_move_no_faster_than_the_memory_reads():
+    """A copy is a little slower than reading alone: what the chapters draw as the memory's roof is the copy."""
+    read = max(row["gb_per_s"] for row in CHIP.values() if row.get("working_set_bytes", 0) >= 2**28)
+    copies = [row["gb_per_s"] for row in CHIP.values() if "gb_per_s" in row and "working_set_bytes" not in row]
+    assert max(copies) == CHIP["device memory copy"]["gb_per_s"] < read < 1.1 * max(copies)
+
+
+def test_a_row_holds_what_ncu_says(monkeypatch):
+    found = dict.fromkeys(bottlenecks.METRICS, 2.0) | {bottlenecks.WAVEFRONTS: 640, bottlenecks.FMAS: 3200}
+    found[bottlenecks._WAITS.format("barrier")] = 7.5
+    launches = {"some": (LAUNCH, 4000)}
+    monkeypatch.setattr(bottlenecks, "busy_launches", lambda: launches)
+    monkeypatch.setattr(bottlenecks.tools, "run_ncu", lambda launches, metrics: [found])
+    (row,) = bottlenecks.measure_bottlenecks()
+    assert (row["name"], row["flops"], row["launch"]) == ("some", 4000, LAUNCH.describe())
+    assert bottlenecks.wavefronts_per_fma(row) == pytest.approx(640 / 100)
+    assert bottlenecks.waits_for(row, most=1) == "a barrier (barrier)"
+    rate = CHIP["streaming multiprocessors"]["count"] * CHIP["clock, at most"]["mhz"] * 1e6
+    assert bottlenecks.allowed_tflops(row) == pytest.approx(4000 / (640 / rate) / 1e12)
+
+
+def test_reasons_to_wait_that_are_as_long_are_all_named():
+    waits = dict.fromkeys(bottlenecks.WAITS, 0.0) | {"not_selected": 9.0, "barrier": 1.55, "drain": 1.58, "wait": 0.7}
+    assert bottlenecks.waits_for({"waits": waits}, most=1) == "its last stores (drain); a barrier (barrier)"
+    assert bottlenecks.waits_for({"waits": waits | {"barrier": 1.4}}, most=1) == "its last stores (drain)"
+
+
+@pytest.mark.exhaustive(
+    "fills gigabytes with numbers, which takes 12 s; make test compares the record that these launches left with the "
+    "speeds of the same kernels"
+)
+def test_launches_that_fill_the_gpu_do_the_work_that_is_said():
+    launches = bottlenecks.busy_launches()
+    assert list(launches) == list(ROWS)
+    for name, (launch, flops) in launches.items():
+        assert isinstance(launch, Launch) and ROWS[name]["flops"] == flops
+        blocks = launch.grid[0] * launch.grid[1] * (launch.grid[2] if len(launch.grid) > 2 else 1)
+        assert blocks > 8 * CHIP["streaming multiprocessors"]["count"]
+    assert launches["forward, L=2048"][1] == costs.attention_flops(16, 12, 2048, 2048, 64)
