@@ -6,6 +6,7 @@
 #   make test-gpu   what needs a GPU, then every chapter there; with a machine's own packages:
 #                   make test-gpu PYTHON=python3 INSTALLED=1
 #   make mutants    planted mistakes, each of which a test of make test must see; options: ARGS=--help
+#   make mutants-of-solutions  every change of a solution's operators, constants, bounds …, which the grader must see
 #   make format     tidy the Python code and the notebooks
 #   make bench      timings of one chapter, for example: make bench CHAPTER=02_flash_attention_minimal
 #   make exercises  exercises/ anew from solutions/, in the place of what is there
@@ -34,7 +35,7 @@ export JUPYTER_CONFIG_PATH := $(CURDIR)/course_utils/jupyter
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 PARTS := lint classroom tests notebooks site browser
-.PHONY: lab test test-all test-gpu mutants format bench exercises classroom release site badges $(PARTS:%=test-%)
+.PHONY: lab test test-all test-gpu mutants mutants-of-solutions format bench exercises classroom release site badges $(PARTS:%=test-%)
 .DELETE_ON_ERROR:
 
 lab: $(STAMP)
@@ -105,11 +106,15 @@ test-gpu: $(READY)
 mutants: $(STAMP)
 	$(BIN)/python -m tests.mutants $(ARGS)
 
+mutants-of-solutions: $(STAMP)
+	$(BIN)/python -m tests.mutants.solutions $(ARGS)
+
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/nbstripout --keep-count --keep-id notebooks/*.ipynb
 	$(BIN)/python .ci/tidy_notebooks.py notebooks/*.ipynb
+	$(BIN)/python -m course_utils reading --write
 
 bench: $(STAMP)
 	$(BIN)/python -m course_utils bench $(CHAPTER)

@@ -45,6 +45,7 @@ FLOORS = (
         "#ddf4ff",
         {
             "questions": "asks, and judges the answer",
+            "reading": "sections, paths, how long they take",
             "grading": "grades one submission; sandbox/ keeps it apart",
             "progress": "remembers what was done",
             "widgets": "what a learner clicks: Python and JavaScript",
@@ -99,7 +100,7 @@ FLOORS = (
             "timing": "time_gpu",
             "arguments": "says what is wrong with an argument",
             "costs": "FLOPs, bytes, time floors",
-            "course": "the chapters in order",
+            "course": "the chapters in order, the paths",
             "tables": "text tables",
             "aliases": "former names still work",
         },

@@ -11,6 +11,7 @@ COMMANDS = {
     "bench": "time a chapter's kernels on this GPU, or show the recorded figures",
     "grade": "grade exercises: points, what is wrong, what to read again",
     "progress": "show what you have done so far, and what comes next",
+    "reading": "how long chapters and paths take to read",
     "exercises": "make exercises/ from solutions/, for authors",
     "classroom": "release, grade and give back the exercises of a class",
 }

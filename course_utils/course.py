@@ -1,6 +1,7 @@
-"""The chapters of the course in order, and the planned ones.
+"""The chapters of the course in order, the planned ones, and the paths through them.
 
-Everything that lists chapters reads this: navigation, progress, questions, the site.
+Everything that lists chapters reads this: navigation, progress, questions, the site. How long chapters and paths take
+is counted by `course_utils.reading`.
 """
 
 from __future__ import annotations
@@ -42,6 +43,56 @@ CHAPTERS = (
 PLANNED = (  # numbered, and not written yet
     Chapter("06_serving", "Serving", "paged caches, split-KV decoding, CUDA graphs"),
     Chapter("07_hopper", "Hopper", "wgmma, TMA, warp specialisation"),
+)
+
+
+@dataclass(frozen=True)
+class ReadingPath:
+    """A way through a part of the course. reader: for whom it is, or what it gives. legs: chapters in order, each with
+    the numbers of its sections; none stands for all of the chapter, questions included."""
+
+    reader: str
+    legs: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+PATHS = (
+    ReadingPath(
+        "The idea: why the score matrix need not be stored",
+        (
+            ("00_start_here", (1, 2, 3, 4, 5, 9, 10)),
+            ("01_attention_basics", (1, 2, 3, 4, 5, 8)),
+            ("02_flash_attention_minimal", (1, 2, 3, 4, 5, 6)),
+        ),
+    ),
+    ReadingPath(
+        "The basics, whole",
+        (
+            ("00_start_here", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
+            ("01_attention_basics", ()),
+            ("02_flash_attention_minimal", ()),
+            ("03_flash_attention_v2", (1, 2)),
+        ),
+    ),
+    ReadingPath(
+        "Most of the course",
+        (
+            ("00_start_here", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
+            ("01_attention_basics", ()),
+            ("02_flash_attention_minimal", ()),
+            ("03_flash_attention_v2", ()),
+            ("04_sparse_patterns", (1, 2, 3, 4, 5, 10)),
+            ("05_deepseek_sparse", (1, 2, 3, 4, 5, 6, 7)),
+            ("08_choosing", ()),
+        ),
+    ),
+    ReadingPath(
+        "You know CUDA already",
+        (("00_start_here", (4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)), ("02_flash_attention_minimal", ())),
+    ),
+    ReadingPath("You know FlashAttention already", (("03_flash_attention_v2", ()),)),
+    ReadingPath("You came for windows and masks", (("04_sparse_patterns", ()),)),
+    ReadingPath("You came for a model's own choice of keys", (("05_deepseek_sparse", ()),)),
+    ReadingPath("You know them all and only want to choose", (("08_choosing", ()),)),
 )
 
 

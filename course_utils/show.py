@@ -25,6 +25,7 @@ from course_utils.toolchain.source import read_kernel, source_name
 if TYPE_CHECKING:
     from course_utils.launches.broken import BrokenKernel
 
+MISTAKE_CONTEXT = 3  # equal lines around each change of a broken kernel, as in its .diff file
 _CAPTION = '<div style="font-size: 85%; opacity: 0.8">{}</div>'
 
 
@@ -65,6 +66,11 @@ def passage(name: str, start: str, end: str | None = None) -> DisplayHandle | No
     `end=None` goes to the next line that begins with "}", the end of a function, and includes it. Unlike line numbers,
     this follows the file when it is edited. Raises ValueError if there is no such line.
     """
+    return source(name, *passage_lines(name, start, end))
+
+
+def passage_lines(name: str, start: str, end: str | None = None) -> tuple[int, int]:
+    """The first and the last line (1-based, inclusive) of what `passage` shows. Raises ValueError if there are none."""
     lines = read_kernel(name).splitlines()
     first = next((n for n, line in enumerate(lines, 1) if start in line), None)
     if first is None:
@@ -79,7 +85,7 @@ def passage(name: str, start: str, end: str | None = None) -> DisplayHandle | No
         last -= 1
         while not lines[last - 1].strip():
             last -= 1
-    return source(name, first, last)
+    return first, last
 
 
 def difference(before: str, after: str, context: int = 2, skip_header: bool = False) -> DisplayHandle | None:
@@ -90,6 +96,21 @@ def difference(before: str, after: str, context: int = 2, skip_header: bool = Fa
     leave out the comments at the heads of the files. Raises ValueError if the texts are equal, as after a `replace`
     that found nothing.
     """
+    lines = difference_lines(before, after, context, skip_header)
+    looks = {"-": "background: #ffe3e0", "+": "background: #dcf3de", "@": "color: #4a4a4a", " ": ""}
+    number = '<span style="color: #595959; user-select: none">{:>4} {:>4} </span>'
+    body = "".join(
+        f'<div style="{looks[line[0]]}">{number.format(old, new)}{html.escape(line)}</div>'
+        for line, old, new in _numbered(lines[2:])
+    )
+    caption = html.escape(" → ".join(dict.fromkeys(source_name(text) for text in (before, after))))
+    mono = "font: 90%/1.35 ui-monospace, monospace; white-space: pre; width: max-content; min-width: 100%"
+    page = f'<div style="{FRAME}">{_CAPTION.format(caption)}<div style="{mono}">{body}</div></div>'
+    return display({"text/html": page, "text/plain": "\n".join(lines)}, raw=True)
+
+
+def difference_lines(before: str, after: str, context: int = 2, skip_header: bool = False) -> list[str]:
+    """What `difference` shows as plain text, a line each; the first two name the kernels. Raises ValueError as it."""
     names = [source_name(text) for text in (before, after)]
     texts = [text.splitlines() for text in (before, after)]
     skipped = [_header_lines(text) if skip_header else 0 for text in texts]
@@ -102,17 +123,7 @@ def difference(before: str, after: str, context: int = 2, skip_header: bool = Fa
         old, size, new = place.groups()
         return f"@@ -{int(old) + skipped[0]}{size} +{int(new) + skipped[1]}"
 
-    lines = [re.sub(r"^@@ -(\d+)(\S*) \+(\d+)", in_the_file, line) for line in lines]
-    looks = {"-": "background: #ffe3e0", "+": "background: #dcf3de", "@": "color: #4a4a4a", " ": ""}
-    number = '<span style="color: #595959; user-select: none">{:>4} {:>4} </span>'
-    body = "".join(
-        f'<div style="{looks[line[0]]}">{number.format(old, new)}{html.escape(line)}</div>'
-        for line, old, new in _numbered(lines[2:])
-    )
-    caption = html.escape(" → ".join(dict.fromkeys(names)))
-    mono = "font: 90%/1.35 ui-monospace, monospace; white-space: pre; width: max-content; min-width: 100%"
-    page = f'<div style="{FRAME}">{_CAPTION.format(caption)}<div style="{mono}">{body}</div></div>'
-    return display({"text/html": page, "text/plain": "\n".join(lines)}, raw=True)
+    return [re.sub(r"^@@ -(\d+)(\S*) \+(\d+)", in_the_file, line) for line in lines]
 
 
 def _numbered(lines: Sequence[str]) -> Iterator[tuple[str, int | str, int | str]]:
@@ -138,8 +149,13 @@ def mistake(broken: BrokenKernel) -> DisplayHandle | None:
 
     The lines that the sanitizer names in the broken one are those of the second column.
     """
+    return difference(*mistake_kernels(broken), context=MISTAKE_CONTEXT)
+
+
+def mistake_kernels(broken: BrokenKernel) -> tuple[str, str]:
+    """The texts of the right kernel and of the broken one."""
     right, wrong = (read_kernel(launch.source) for launch in (broken.mended(), broken.launch()))
-    return difference(right, wrong, context=3)  # as in the .diff file
+    return right, wrong
 
 
 def _cell(value: Any) -> str:

@@ -47,7 +47,9 @@ def named(cell: str) -> list[str]:
 
 
 MAIN = [(letter, cells) for cells in rows("Letters") for letter in named(cells[0])]
-SECOND = [(letter, cells) for cells in rows("The same letter with a second meaning") for letter in named(cells[0])]
+BORROWED = [(letter, cells) for cells in rows("The same letter with a second meaning") for letter in named(cells[0])]
+OF_ONE_PLACE = [(letter, cells) for cells in rows("Letters of one place") for letter in named(cells[0])]
+SECOND = BORROWED + OF_ONE_PLACE
 
 
 def markdown_of(number: str) -> list[str]:
@@ -82,6 +84,10 @@ def test_each_letter_has_one_line_for_the_course():
     assert {letter for letter, of_letter in lines.items() if len(of_letter) > 1} == subscripted
 
 
+def test_a_borrowed_letter_has_a_lender():
+    assert [cells for _, cells in BORROWED if not cells[3] or "ours" in cells[3]] == []
+
+
 @pytest.mark.parametrize("letter, number", sorted({(letter, cells[1]) for letter, cells in SECOND}))
 def test_a_second_meaning_is_really_used_in_its_chapter(letter, number):
     assert uses(letter, number)
@@ -104,7 +110,33 @@ def test_the_letters_in_a_kernels_shapes_stand_in_the_sheet(path):
     assert {letter for letter in re.findall(r"\b[A-Z]\b", shapes)} <= known
 
 
+DECLARED = re.compile(
+    r"\b(?:int|float|unsigned|bool|scalar_t|float[24]|u?int[24]|long long|auto|double|half|class|typename)"
+    r"[\s&*(]+(?:const\s+)?([A-Za-z]\b(?:\s*(?:=[^,;()]*|\[[^\]]*\])*\s*,\s*[A-Za-z]\b)*)"
+)
+CODE_ROWS = [*rows("Names in kernels"), *rows("Letters that count in kernels")]
+OF_CODE = {name for cells in CODE_ROWS for name in re.findall(r"`(\w)`", " ".join(cells))}
+
+
+def declared(code: str) -> set[str]:
+    """The variables and parameters of one letter."""
+    found = DECLARED.findall(re.sub(r"//.*", "", code))
+    return {
+        letter for names in found for letter in re.findall(r"(?<![\w.])[A-Za-z](?!\w)", re.sub("=[^,]*", "", names))
+    }
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "kernels").rglob("*.cu*")), ids=lambda path: path.stem)
+def test_a_letter_that_a_kernel_declares_stands_in_the_sheet(path):
+    known = {letter for letter, _ in MAIN + SECOND} | OF_CODE
+    assert declared(path.read_text(encoding="utf-8")) - known == set()
+
+
 # ---- the rule itself
+
+
+def test_declared_letters_are_found():
+    assert declared("int a = 2, b; float (&c)[3]; // int q\nauto* f; for (int n = 0, m[2];;) x") == set("abcfnm")
 
 
 @pytest.mark.parametrize(
@@ -130,3 +162,33 @@ def test_an_unknown_letter_is_named_with_its_formula():
 def test_a_second_meaning_holds_in_its_own_chapter_only():
     assert unexplained([r"$\Theta(L)$"], "02") == []
     assert unexplained([r"$\Theta(L)$"], "03") == [r"Θ in $\Theta(L)$"]
+
+
+# ---- units
+
+UNITS = ("docs/**/*.md", "*.md", "course_utils/**/*.py", "kernels/**/*.cu*", "exercises/**/*.cu", "solutions/**/*.cu")
+
+
+def wrong_units(text: str) -> list[str]:
+    """KB says neither 1000 nor 1024 bytes; and what is shifted by 10, 20 or 30 bits is KiB, MiB or GiB."""
+    shifted = re.compile(r"(?:<<|\*\*) ?(?:10|20|30)\b")
+    lines = (line for line in text.splitlines() if re.search(r"\b[KMG]B\b", line))
+    return [line for line in lines if re.search(r"\bKB\b", line) or shifted.search(line)]
+
+
+def test_units_are_those_that_the_sheet_names():
+    found = {}
+    for path in (path for pattern in UNITS for path in ROOT.glob(pattern)):
+        if path != ROOT / "docs" / "notation.md" and (lines := wrong_units(path.read_text(encoding="utf-8"))):
+            found[path.relative_to(ROOT).as_posix()] = lines
+    for path in NOTEBOOKS.values():
+        cells = nbformat.read(path, as_version=4).cells
+        said = [str(output.get("text", "")) for cell in cells for output in cell.get("outputs", ())]
+        if lines := wrong_units("\n".join([*(cell.source for cell in cells), *said])):
+            found[path.name] = lines
+    assert found == {}
+
+
+def test_a_wrong_unit_is_seen():
+    assert wrong_units("48 KB of tiles") and wrong_units("f'{n / 2**20} MB'") and wrong_units("MB = n >> 1, 1 << 20")
+    assert wrong_units("48 KiB\n3 MB\n5 MiB = 5 << 20") == []

@@ -2,7 +2,7 @@
 
 from course_utils.plots.attention_basics import masks, three_passes, warp_addresses
 from course_utils.plots.choosing import three_choices
-from course_utils.plots.deepseek_sparse import dsa_layer, gathered_tile, radix_digits, token_costs
+from course_utils.plots.deepseek_sparse import dsa_layer, gathered_tile, kept_by_fp8, radix_digits, token_costs
 from course_utils.plots.flash_attention_minimal import (
     loop_orders,
     online_weights,
@@ -16,6 +16,7 @@ from course_utils.plots.flash_attention_v2 import (
     copy_and_compute,
     ladder,
     magnitudes,
+    packed_heads,
     speed_by_length,
     warp_shares,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "dsa_layer",
     "gathered_tile",
     "gpu_memories",
+    "kept_by_fp8",
     "ladder",
     "launch_grid",
     "loop_orders",
@@ -48,6 +50,7 @@ __all__ = [
     "matmul_tiles",
     "memory_levels",
     "online_weights",
+    "packed_heads",
     "radix_digits",
     "roofline",
     "scaling",

@@ -16,11 +16,12 @@ def three_choices(rows: Sequence[Mapping[str, Any]], memory_bytes: float) -> Fig
     allocation that failed. Rows as `bench.choosing` gives them. memory_bytes: of the device, a dashed line."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 4))
     lengths = sorted({row["length"] for row in rows})
-    for place, (name, marker) in enumerate(zip(dict.fromkeys(row["name"] for row in rows), "os^Dv", strict=False)):
+    for place, (name, marker) in enumerate(zip(dict.fromkeys(row["name"] for row in rows), "os^Dv<>PX*", strict=False)):
         chosen = select(rows, name=name)
         for ax, column in zip(axes, ("median_ms", "peak_extra_bytes"), strict=True):
             points = [(row["length"], row[column]) for row in chosen if row[column] is not None]
-            ax.plot(*zip(*points, strict=True), marker=marker, markersize=4, label=name, color=f"C{place}")
+            look = {"marker": marker, "linestyle": "--" if place > 5 else "-", "color": f"C{place}"}  # six colours
+            ax.plot(*zip(*points, strict=True), markersize=4, label=name, **look)
         failed = [(row["length"], row["asked_bytes"]) for row in chosen if row["asked_bytes"]]
         if failed:
             axes[1].plot(*zip(*failed, strict=True), "x", markersize=9, color=f"C{place}")

@@ -150,3 +150,17 @@ def gathered_tile(chosen: Sequence[int] = (1, 2, 6, 11, 17), tokens: int = 20) -
     ax.set(xlim=(-0.1, 17.2), ylim=(-0.2, 7.6))
     ax.axis("off")
     return figure
+
+
+def kept_by_fp8(kept: Mapping[str, tuple[float, float]]) -> Figure:
+    """% of the right keys that eight bits choose, a pair of bars for each case: without and with Hadamard transform."""
+    figure, ax = plt.subplots(figsize=(7.5, 0.42 * len(kept) + 1.1))
+    for number, (name, colour) in enumerate({"without": GREY, "with Hadamard transform": BLUE}.items()):
+        places = [row + 0.38 * (number - 0.5) for row in range(len(kept))]
+        bars = ax.barh(places, [pair[number] for pair in kept.values()], height=0.36, color=colour, label=name)
+        ax.bar_label(bars, fmt="%.0f", fontsize=8, padding=2)
+    ax.set_yticks(range(len(kept)), list(kept))
+    ax.invert_yaxis()
+    ax.set(xlabel="% of the right keys", xlim=(0, 108))
+    figure.legend(loc="outside upper center", ncols=2, fontsize=9)
+    return figure

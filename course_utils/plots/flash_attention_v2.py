@@ -83,23 +83,47 @@ def copy_and_compute(tiles: int = 4) -> Figure:
     return figure
 
 
-def ladder(names: Sequence[str], speeds: Mapping[str, Sequence[float]], peers: Mapping[str, float]) -> Figure:
-    """TFLOP/s of each step of a ladder, a panel for each series, with the library's speed as a line.
+def packed_heads(heads: int = 4, queries: int = 2, tile_rows: int = 16) -> Figure:
+    """Which query of which head is in each row of a tile: a tile for each head of a group, and one for them all."""
+    figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.2), sharey=True, width_ratios=(heads, 1))
+    colours = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW)
+    alone = [[(head, query) for query in range(queries)] for head in range(heads)]
+    for ax, tiles, title in zip(axes, (alone, [sum(alone, [])]), ("a tile for each head", "packed"), strict=True):
+        for block, rows in enumerate(tiles):
+            left = 1.2 * block
+            ax.add_patch(Rectangle((left, 0), 1, tile_rows, facecolor="#e8e8e8"))
+            for place, (head, query) in enumerate(rows):
+                colour = colours[head % len(colours)]
+                ax.add_patch(Rectangle((left, place), 1, 1, facecolor=colour, edgecolor="white", alpha=0.6))
+                ax.text(left + 0.5, place + 0.5, f"head {head}, query {query}", ha="center", va="center", fontsize=7)
+            ax.text(left + 0.5, tile_rows + 0.3, f"block {block}", ha="center", va="top", fontsize=9)
+        ax.set(xlim=(-0.05, 1.2 * len(tiles) - 0.15), ylim=(tile_rows + 1.5, 0), title=title)
+        ax.axis("off")
+    return figure
 
-    `speeds` maps a panel's title to one figure per name, `peers` the same titles to the library's figure.
+
+def ladder(
+    names: Sequence[str], speeds: Mapping[str, Sequence[float]], peers: Mapping[str, Mapping[str, float]]
+) -> Figure:
+    """TFLOP/s of each step of a ladder, a panel for each series, with the library's kernels as lines.
+
+    `speeds` maps a panel's title to one figure per name, `peers` the same titles to the figure of each kernel; the
+    shares beside the bars are of the first one, and bars beyond it are green.
     """
-    figure, axes = plt.subplots(1, len(speeds), figsize=(7.5, 0.9 + 0.36 * len(names)), sharey=True, squeeze=False)
+    figure, axes = plt.subplots(1, len(speeds), figsize=(7.5, 1.2 + 0.36 * len(names)), sharey=True, squeeze=False)
     for ax, (title, values) in zip(axes[0], speeds.items(), strict=True):
-        peer = peers[title]
-        ax.barh(names, values, color=[ORANGE if value < peer else GREEN for value in values], height=0.65)
-        ax.axvline(peer, color=BLUE, linestyle="--")
+        first = next(iter(peers[title].values()))
+        ax.barh(names, values, color=[ORANGE if value < first else GREEN for value in values], height=0.65)
+        for (name, peer), colour, dashes in zip(peers[title].items(), (BLUE, PURPLE), ("--", ":"), strict=False):
+            ax.axvline(peer, color=colour, linestyle=dashes, label=name)
         for row, value in enumerate(values):
-            label = ax.text(value, row, f" {value / peer:.0%}", va="center", fontsize=9)
+            label = ax.text(value, row, f" {value / first:.0%}", va="center", fontsize=9)
             label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
-        ax.set(xlabel="TFLOP/s", xlim=(0, 1.35 * max(*values, peer)))
+        ax.set(xlabel="TFLOP/s", xlim=(0, max(1.35 * max(values), *(1.1 * peer for peer in peers[title].values()))))
         ax.set_title(title, fontsize=10)
         ax.tick_params(axis="y", length=0)
     axes[0][0].invert_yaxis()
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure
 
 

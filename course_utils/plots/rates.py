@@ -20,9 +20,12 @@ def roofline(peaks: Mapping[str, float], bandwidth: float, points: Mapping[str, 
     """
     ax = plt.figure(figsize=(7.5, 3.8)).subplots()
     left, right = 0.1, 2000.0
-    for (name, peak), style in zip(peaks.items(), ("--", "-"), strict=False):
+    lowest_first = sorted(peaks.items(), key=lambda item: item[1])
+    for n, ((name, peak), style) in enumerate(zip(lowest_first, ("--", "-.", "-")[-len(peaks) :], strict=True)):
         ax.plot([left, peak / bandwidth, right], [left * bandwidth, peak, peak], color=GREY, linestyle=style)
-        ax.text(right, peak * 1.15, name, ha="right", color=GREY)
+        below = n + 1 < len(lowest_first) and lowest_first[n + 1][1] < 2 * peak  # the next roof needs the place above
+        place = {"va": "top", "y": peak / 1.15} if below else {"va": "bottom", "y": peak * 1.1}
+        ax.text(right, s=name, ha="right", color=GREY, **place)
     for (name, (intensity, speed)), marker in zip(points.items(), "os^Dv", strict=False):
         ax.plot(intensity, speed, marker, markersize=8, label=name)
     ax.set(xscale="log", yscale="log", xlim=(left, right), xlabel="FLOP per byte of HBM traffic", ylabel="FLOP/s")

@@ -17,12 +17,18 @@ from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERM
 
 
 def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """Milliseconds against the sequence length: a panel per kernel, a line per pattern, dense attention dashed.
+    """Milliseconds against the sequence length: a panel per kernel, a line per pattern, and the fastest other way to it
+    dashed in its colour, where one was timed; dense attention dashed in black, of each kernel.
 
-    rows: the part "scaling" of `bench.sparse_patterns`; those without a kernel are of dense attention. A pattern is
-    drawn with the kernel that it has at its greatest length.
+    rows: the part "scaling" of `bench.sparse_patterns`; those without a kernel are not ours, and where a pattern has
+    no others, dense attention. A pattern is drawn with the kernel that it has at its greatest length; "dense", which
+    is for one kind of ranges, shares the panel of ranges.
     """
-    kernel_of = {row["pattern"]: row.get("kernel") for row in sorted(rows, key=lambda row: row["length"])}
+    if any(row.get("kernel") == "dense" for row in rows):
+        both = {"range": "range, dense", "dense": "range, dense"}
+        rows = [{**row, "kernel": both.get(row.get("kernel"), row.get("kernel"))} for row in rows]
+    ordered = sorted(rows, key=lambda row: (row["length"], bool(row.get("kernel"))))
+    kernel_of = {row["pattern"]: row.get("kernel") for row in ordered}
     kernels = list(dict.fromkeys(kernel for kernel in kernel_of.values() if kernel))
     figure, axes = plt.subplots(1, len(kernels), figsize=(7.5, 4.2), sharex=True, sharey=True, squeeze=False)
     for ax, kernel in zip(axes[0], kernels, strict=True):
@@ -33,18 +39,31 @@ def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:
             strict=False,
         )  # where two lines lie on each other, one is dotted
         for pattern in shown:
-            points = sorted((row["length"], row["median_ms"]) for row in select(rows, pattern=pattern))
-            dense = kernel_of[pattern] is None
-            colour, line = ("black", "--") if dense else next(looks)
+            of_pattern = select(rows, pattern=pattern)
+            if kernel_of[pattern] is None:
+                for name, line in zip(dict.fromkeys(row["name"] for row in of_pattern), ("--", ":"), strict=False):
+                    dense = {row["length"]: row["median_ms"] for row in select(of_pattern, name=name)}
+                    ax.plot(*_line(dense), line, color="black", label=f"causal, {name}")
+                continue
+            colour, line = next(looks)
+            ours = {row["length"]: row["median_ms"] for row in of_pattern if row.get("kernel")}
             label = re.sub(r"\w+=", "", pattern)  # values are enough
-            ax.plot(
-                *zip(*points, strict=True), line, color=colour, marker="" if dense else "o", markersize=3, label=label
-            )
+            ax.plot(*_line(ours), line, color=colour, marker="o", markersize=3, label=label)
+            others = sorted((row["length"], -row["median_ms"]) for row in of_pattern if not row.get("kernel"))
+            if others:
+                best = {length: -negative for length, negative in others}  # the last of a length is the fastest
+                ax.plot(*_line(best), "--", color=colour, linewidth=1)
         ax.set(xscale="log", yscale="log", title=kernel, xlabel="sequence length L")
         ax.set_xscale("log", base=2)
         ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), fontsize=7)
     axes[0][0].set_ylabel("time, ms")
     return figure
+
+
+def _line(points: Mapping[int, float]) -> tuple[list[int], list[float]]:
+    """Lengths and times, by length."""
+    lengths = sorted(points)
+    return lengths, [points[length] for length in lengths]
 
 
 def break_even(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figure:
@@ -96,7 +115,7 @@ def short_sequences(rows: Sequence[Mapping[str, Any]]) -> Figure:
     for ax, pattern in zip(axes[0], panels, strict=True):
         chosen = select(rows, pattern=pattern)
         names = list(dict.fromkeys(row["name"] for row in chosen))
-        for name, colour in zip(names, (BLUE, "black", ORANGE, GREEN, PURPLE), strict=False):
+        for name, colour in zip(names, (BLUE, "black", GREY, ORANGE, GREEN, PURPLE, VERMILION), strict=False):
             for column, style in (("median_ms", "-"), ("call_ms", ":")):
                 points = [(row["length"], 1e3 * row[column]) for row in select(chosen, name=name)]
                 label = f"{name}, {'GPU' if column == 'median_ms' else 'call'}"

@@ -12,7 +12,7 @@ import base64
 import html
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
@@ -36,6 +36,7 @@ GUIDES = (
     "docs/updating.md",
     "docs/teaching.md",
     "docs/grading.md",
+    "docs/sandbox.md",
     "docs/validation.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
@@ -67,7 +68,10 @@ def write_sources(
     guides = [root / name for name in GUIDES]
     texts = [path for path in [*sheets, *guides] if path.exists()]
     for path in texts:
-        _write(sources.pages / path.relative_to(root), markdown(path.read_text(encoding="utf-8"), path, root, _github))
+        _write(
+            sources.pages / path.relative_to(root),
+            markdown(path.read_text(encoding="utf-8"), path, root, _github, _jupyterlab),
+        )
     for picture in [*root.glob("docs/**/*.png"), *root.glob("docs/**/*.svg")]:
         _copy(picture, sources.pages / picture.relative_to(root))
     for source in sorted([*root.glob("kernels/**/*.cu*"), *root.glob("exercises/*/*.cu")]):
@@ -105,26 +109,27 @@ def site_link(link: str, page: Path, root: Path) -> str:
     return f"{file}{hash_mark}{anchor}"
 
 
-def markdown(text: str, page: Path, root: Path, anchor) -> str:
-    """Markdown with the site's links, and before each heading the anchor by which the repository links to it."""
+def markdown(text: str, page: Path, root: Path, *anchors: Callable[[str], str]) -> str:
+    """Markdown with the site's links, and before each heading the anchors by which the repository links to it."""
     parts = CODE.split(text)
     for number, part in enumerate(parts):
         if number % 2 == 0:
             part = LINK.sub(lambda m: m[1] + site_link(m[2], page, root), part)
             parts[number] = HREF.sub(lambda m: m[1] + site_link(m[2], page, root), part)
-    return _anchored("".join(parts), anchor)
+    return _anchored("".join(parts), anchors)
 
 
-def _anchored(text: str, anchor) -> str:
-    """`text` with `<span id=...>` before each heading whose anchor is not what Sphinx itself calls the section."""
+def _anchored(text: str, anchors: Iterable[Callable[[str], str]]) -> str:
+    """`text` with a `<span id=...>` before a heading for each anchor that is not what Sphinx calls the section."""
     lines, fenced = [], False
     for line in text.split("\n"):
         fenced ^= line.lstrip().startswith("```")
         heading = None if fenced else HEADING.match(line)
         if heading:
             title = re.sub(r"[`*$]|\[([^]]*)\]\([^)]*\)", r"\1", heading[1])
-            if (name := anchor(title)) != make_id(title):
-                lines += [f'<span id="{html.escape(name)}"></span>', ""]
+            for name in dict.fromkeys(anchor(title) for anchor in anchors):
+                if name != make_id(title):
+                    lines += [f'<span id="{html.escape(name)}"></span>', ""]
         lines.append(line)
     return "\n".join(lines)
 

@@ -185,7 +185,7 @@ def test_with_a_gpu_a_pattern_is_timed_as_the_options_say(recorded_patterns, mon
     monkeypatch.setattr(one_pattern, "counts", lambda *_: [{"density": 0.5}])
     options = "--sinks 4 --window 60 --heads 2 --head-dim 64 --dtype bfloat16 --backward --seq-len 128 192"
     assert bench_command("streaming", *options.split()) == 0
-    name, how = "streaming(sinks=4, window=60)", {"dtype": torch.bfloat16, "backward": True}
+    name, how = "streaming(sinks=4, window=60)", {"dtype": torch.bfloat16, "backward": True, "others": {}}
     assert asked == [(name, (1, 2, length, 64), how) for length in (128, 192)]
     assert "a GPU, " in capsys.readouterr().out
 

@@ -39,3 +39,11 @@ def run_fork(job, **_):
         parser.feed(results.read())
     reason = "finished" if parser.finished else "died"
     return Ended(reason, 0, parser.messages, "", "", "" if parser.finished else "the forked runner did not end well")
+
+
+def grade_in_fork(submission, seed, device, isolation):
+    """As `classroom.grading.grade_in_child`, for a worker, with forks in the place of sandboxes."""
+    from course_utils.grading import grader
+
+    grader.run_child = run_fork
+    return grader.grade_submission(submission, seed=seed, device=device, isolation=isolation).to_json()

@@ -110,6 +110,13 @@ def test_warp_shares_give_each_warp_columns_of_fa1_and_rows_of_fa2():
         assert sum((patch.get_width(), patch.get_height()) == shape for patch in ax.patches) == 4
 
 
+def test_packed_heads_fill_the_rows_of_one_tile_that_were_spread_over_four():
+    for ax, tiles in zip(plots.packed_heads(heads=4, queries=2).axes, [4, 1], strict=True):
+        rows = [text for text in ax.texts if text.get_text().startswith("head")]
+        assert (len(ax.patches), len(rows)) == (tiles + 8, 8)
+    assert [text.get_text() for text in rows[1:3]] == ["head 0, query 1", "head 1, query 0"]
+
+
 def test_chunk_banks_frame_one_place_per_row_in_one_column_and_in_all_of_them():
     for ax, columns in zip(plots.chunk_banks().axes, [1, 8], strict=True):
         framed = [patch for patch in ax.patches if patch.get_linewidth() == 3]
@@ -122,11 +129,13 @@ def test_copy_and_compute_ends_earlier_with_two_buffers():
     assert len(one.patches) == len(two.patches) == 10
 
 
-def test_ladder_writes_the_share_of_the_library_beside_each_step():
-    figure = plots.ladder(
-        ["1", "2"], {"d = 64": [50.0, 120.0], "d = 128": [100.0, 100.0]}, {"d = 64": 100, "d = 128": 200}
-    )
+def test_ladder_writes_the_share_of_the_first_kernel_beside_each_step_and_draws_a_line_for_each():
+    peers = {"d = 64": {"FLASH": 100, "cuDNN": 150}, "d = 128": {"FLASH": 200, "cuDNN": 300}}
+    figure = plots.ladder(["1", "2"], {"d = 64": [50.0, 120.0], "d = 128": [100.0, 100.0]}, peers)
     assert [[text.strip() for text in texts(ax)] for ax in figure.axes] == [["50%", "120%"], ["50%", "50%"]]
+    for ax, title in zip(figure.axes, peers, strict=True):
+        assert {line.get_label(): line.get_xdata()[0] for line in ax.lines} == peers[title]
+        assert ax.get_xlim()[1] > peers[title]["cuDNN"]
 
 
 def test_speed_by_length_draws_a_panel_per_title_and_a_line_per_name():
@@ -148,7 +157,7 @@ def test_magnitudes_mark_both_limits():
 
 
 def scaling_row(pattern, kernel, length, milliseconds):
-    return {"pattern": pattern, "kernel": kernel, "length": length, "median_ms": milliseconds}
+    return {"pattern": pattern, "name": "x", "kernel": kernel, "length": length, "median_ms": milliseconds}
 
 
 def test_scaling_has_a_panel_per_kernel_and_dense_attention_in_each():
@@ -157,8 +166,19 @@ def test_scaling_has_a_panel_per_kernel_and_dense_attention_in_each():
     rows += [scaling_row("c", kernel, length, 1.0) for length, kernel in ((1024, "block_sparse"), (2048, "csr_gather"))]
     figure = plots.scaling(rows)
     lines = {ax.get_title(loc="left"): [line.get_label() for line in ax.lines] for ax in figure.axes}
-    assert lines == {"range": ["dense", "a", "b"], "csr_gather": ["dense", "c"]}
+    assert lines == {"range": ["causal, x", "a", "b"], "csr_gather": ["causal, x", "c"]}
     assert list(figure.axes[0].lines[0].get_xdata()) == [1024, 2048]
+
+
+def test_scaling_draws_the_fastest_other_way_to_a_pattern_in_its_colour():
+    rows = [scaling_row("a", kernel, 1024, 1.0) for kernel in ("range", "dense")]
+    rows += [
+        scaling_row("a", None, 1024, milliseconds) | {"name": f"{milliseconds}"} for milliseconds in (3.0, 2.0, 4.0)
+    ]
+    (ax,) = plots.scaling([scaling_row("dense", None, 1024, 5.0), *rows]).axes
+    _, ours, other = ax.lines
+    assert list(other.get_ydata()) == [2.0] and other.get_color() == ours.get_color()
+    assert ax.get_title(loc="left") == "range, dense"
 
 
 def test_break_even_writes_the_ratio_at_its_length_and_density():
@@ -216,6 +236,12 @@ def test_gathered_tile_shows_the_chosen_rows_twice():
     ax = plots.gathered_tile(chosen=(0, 3), tokens=5).axes[0]
     colours = [matplotlib.colors.to_hex(patch.get_facecolor()) for patch in ax.patches if hasattr(patch, "get_width")]
     assert (colours.count(plots.ORANGE.lower()), colours.count("#dddddd")) == (4, 3)
+
+
+def test_kept_by_fp8_draws_two_bars_for_each_case():
+    ax = plots.kept_by_fp8({"in q": (97, 96), "in q and k": (83, 95)}).axes[0]
+    assert [bar.get_width() for bar in ax.patches] == [97, 83, 96, 95] and texts(ax) == ["97", "83", "96", "95"]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["in q", "in q and k"]
 
 
 def test_dsa_layer_names_its_steps():

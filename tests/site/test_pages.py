@@ -79,6 +79,11 @@ def test_headings_get_jupyterlabs_anchors(root):
     assert '<span id="5-Which-addresses?"></span>\n\n## 5 Which addresses?' in text
 
 
+def test_headings_of_guides_get_githubs_anchors_and_jupyterlabs(root):
+    text = pages.markdown("## In a `cell` of 2\n", root / "docs" / "a.md", root, pages._github, pages._jupyterlab)
+    assert '<span id="In-a-cell-of-2"></span>' in text
+
+
 def show(root, cell):
     return pages.outputs(cell, root / "notebooks" / "00_start_here.ipynb", root, root / "extra")
 

@@ -20,6 +20,7 @@ from course_utils.questions.question import (
 )
 
 WARP, SECTOR = 32, 32  # threads; bytes
+FP32 = 4  # bytes, of a score in the chapter's kernels
 SOFTMAX_FLOPS = 5  # per score, as the chapter counts: compare, subtract, exp, add, multiply
 
 
@@ -74,7 +75,7 @@ def sectors_by_mapping(draw: Random) -> Grid:
     """Which threads make a warp"""
     d, element = draw.choice((64, 96, 128)), draw.choice((2, 4))
     kind = {2: "fp16", 4: "fp32"}[element]
-    keys = draw.choice((1000, 2000, 3000))
+    keys = draw.choice((1008, 2000, 3008))  # multiples of 16: every row of S starts at a sector, in fp16 too
     row = d * element
     steps = {  # bytes between the addresses of neighbouring threads
         "load of `Q[i * d + c]`": (0, row),
@@ -106,9 +107,10 @@ def sectors_by_mapping(draw: Random) -> Grid:
         )
 
     return Grid(
-        f"The accesses of `scores_uncoalesced.cu`, with {kind} inputs and scores, d = {d}, L_k = {keys:,}, all tensors "
-        "starting at a sector. A warp has 32 neighbouring keys j and one query i, as in the chapter; or, with x and y "
-        "exchanged, 32 neighbouring queries i and one key j. How many sectors does each access of a full warp touch?",
+        f"The accesses of `scores_uncoalesced.cu`, if inputs and scores were {kind}, with d = {d}, L_k = {keys:,}. All "
+        "tensors start at a sector, and so do all of their rows. A warp has 32 neighbouring keys j, from a multiple of "
+        "32 on, and one query i, as in the chapter; or, with x and y exchanged, 32 neighbouring queries i and one key "
+        "j. How many sectors does each access of a full warp touch?",
         tuple(steps),
         ("neighbouring keys", "neighbouring queries"),
         tuple(tuple(figure(step) for step in pair) for pair in steps.values()),
@@ -155,10 +157,11 @@ def safe_softmax(draw: Random) -> Votes:
 def scores_of_a_mask(draw: Random) -> Grid:
     """Cells, tiles and bytes of S"""
     length, tile = draw.choice((1000, 1500, 2000, 3000)), 64
-    element = draw.choice((2, 4))
-    kind = {2: "fp16", 4: "fp32"}[element]
+    kind = draw.choice(("fp16", "fp32"))
     side = costs.ceil_div(length, tile)
-    memory = costs.score_matrix_bytes(1, 1, length, length, element) / 1e6
+    memory = costs.score_matrix_bytes(1, 1, length, length, FP32) / 1e6
+    halved = "The kernels of this chapter compute and store S in fp32, whatever the inputs were."
+    elements = "Those are elements. Count their bytes."
 
     all_pairs, causal_pairs = (costs.attended_pairs(length, length, is_causal) for is_causal in (False, True))
     all_tiles, causal_tiles = (
@@ -174,7 +177,14 @@ def scores_of_a_mask(draw: Random) -> Grid:
                 Mistake((length // tile) ** 2, "The tiles at the end are not full. They are visited all the same."),
             ),
         ),
-        Figure(memory, "MB", f"{length:,}² scores of {element} bytes are {memory:g} MB.", tolerance=0.01),
+        Figure(
+            memory,
+            "MB",
+            f"{length:,}² scores of {FP32} bytes are {memory:g} MB: the kernels are fp32, and inputs in 16 bits are "
+            "converted before the first one.",
+            tolerance=0.01,
+            mistakes=(Mistake(memory / 2, halved), Mistake(memory / FP32, elements)),
+        ),
     )
     causal = (
         Figure(
@@ -202,14 +212,18 @@ def scores_of_a_mask(draw: Random) -> Grid:
             "MB",
             f"The kernels write a masked score as −∞: all {length:,}² scores are stored, {memory:g} MB.",
             tolerance=0.01,
-            mistakes=(Mistake(memory / 2, "Do the kernels leave out what is masked when they write S?"),),
+            mistakes=(
+                Mistake(
+                    memory / 2, f"Half of S? The kernels store what is masked, too, and all of it in {FP32} bytes."
+                ),
+                Mistake(memory / FP32, elements),
+            ),
         ),
     )
     return Grid(
-        f"One head, {length:,} queries and keys, {kind}. Count the (query, key) pairs that the mask keeps, the "
-        "tiles of "
-        f"{tile} × {tile} that hold at least one such pair, and the memory that the three kernels of this chapter take "
-        "for S (1 MB = 1e6 bytes).",
+        f"One head, {length:,} queries and keys, inputs in {kind}. Count the (query, key) pairs that the mask keeps, "
+        f"the tiles of {tile} × {tile} that hold at least one such pair, and the memory that S takes in "
+        "`naive_attention`, the three fp32 kernels of this chapter (1 MB = 1e6 bytes).",
         ("without a mask", "with the causal mask"),
         ("pairs", "tiles", "memory of S"),
         (unmasked, causal),
@@ -423,8 +437,8 @@ def who_sees_the_shifted_mask(draw: Random) -> Votes:
     ]
     draw.shuffle(statements)
     return Votes(
-        "`j > i + L_k - L_q` has become `j > i + L_k - L_q + 1`. Which of these would notice it at L_q = L_k = "
-        f"{length}?",
+        "In `scores.cu`, `j > i + L_k - L_q` has become `j > i + L_k - L_q + 1`. Which of these would notice it at "
+        f"L_q = L_k = {length}?",
         tuple(statements),
         "14 What can go wrong",
     )

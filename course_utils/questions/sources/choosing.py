@@ -120,28 +120,31 @@ def silent_fallback(draw: Random) -> Votes:
     length = draw.choice((4096, 8192))
     statements = [
         Option(
-            "The inputs are fp32.",
-            "FLASH takes fp16 and bf16 only. Torch then runs its memory-efficient kernel: no L² scores, but slower.",
+            "The inputs become fp32.",
+            "FLASH takes fp16 and bf16 only. Left to choose, torch runs its memory-efficient kernel: no L² scores, but "
+            "slower.",
             right=True,
         ),
         Option(
-            f"A causal mask is passed as a bool tensor `attn_mask` [{length}, {length}].",
-            "FLASH takes no mask tensor; another fused kernel does, if it takes the rest. The tensor itself has L² "
-            f"entries, {amount(costs.score_matrix_bytes(1, 1, length, length, 1))} here. `is_causal=True` needs none.",
+            f"The same mask is passed as a bool tensor `attn_mask` [{length}, {length}], in place of the flag.",
+            "FLASH takes no mask tensor. Left to choose, torch runs another fused kernel, if one takes the rest. The "
+            f"tensor has L² entries, {amount(costs.score_matrix_bytes(1, 1, length, length, 1))} here; "
+            "`is_causal=True` needs none.",
             right=True,
         ),
         Option(
-            "The batch is 1.",
+            "The batch becomes 1.",
             "A batch of 1 with few tokens may leave the GPU half idle, but the kernel takes it.",
         ),
         Option(
-            f"The length is {length - 3}, no multiple of the tile.",
+            f"The length becomes {length - 3}, no multiple of the tile.",
             "Ragged lengths are masked in the last tile. The kernel takes them.",
         ),
     ]
     draw.shuffle(statements)
     return Votes(
-        "Which of these keeps `scaled_dot_product_attention` from torch's FLASH kernel on a recent GPU? Mark all.",
+        f"fp16, batch 4, d = 64, {length:,} tokens, `is_causal=True`: within `sdpa_kernel(SDPBackend.FLASH_ATTENTION)` "
+        "torch's FLASH kernel runs on an H200. Which of these changes, alone, ends in `No available kernel`? Mark all.",
         tuple(statements),
         BACKEND,
     )
@@ -151,13 +154,19 @@ def memory_of_a_mask(draw: Random) -> Choice:
     """A causal mask as a tensor"""
     length, heads = draw.choice((32768, 65536, 131072)), draw.choice((16, 32))
     mask = costs.score_matrix_bytes(1, 1, length, length, 1)
+    converted = costs.score_matrix_bytes(1, 1, length, length, 2)
     square = costs.score_matrix_bytes(1, heads, length, length, 2)
     options = [
         Option(
-            f"The mask takes {amount(mask)}; the scores of the heads stay out of memory.",
-            "The recording of section 6: cuDNN's kernel, fused as well, takes what FLASH refuses. But the mask has an "
-            "entry for each pair, whatever kernel reads it.",
+            f"The mask takes {amount(mask)}, and its copy in fp16 {amount(converted)}; no scores are stored.",
+            "cuDNN's kernel, fused as well, takes what FLASH refuses. But before any kernel runs, torch makes of a "
+            "bool mask one of the inputs' dtype, to be added to the scores (`convert_boolean_attn_mask` in its "
+            "`attention.cpp`): three bytes for each pair together, and perhaps more for a moment.",
             right=True,
+        ),
+        Option(
+            f"The mask takes {amount(mask)}, and nothing else is added.",
+            "That is the tensor that you pass. In which form do the kernels take it?",
         ),
         Option(
             f"S is written out for all heads: {amount(square)}.",
@@ -175,7 +184,8 @@ def memory_of_a_mask(draw: Random) -> Choice:
     draw.shuffle(options)
     return Choice(
         f"One sequence of {length:,} tokens, {heads} heads, fp16, on an H200 with torch 2.11: `is_causal=True` is "
-        "replaced by the same mask as a bool tensor `attn_mask` [L, L]. What happens to the memory?",
+        "replaced by the same mask as a bool tensor `attn_mask` [L, L]. What does that add to the memory during the "
+        "call?",
         tuple(options),
         BACKEND,
     )
@@ -183,24 +193,33 @@ def memory_of_a_mask(draw: Random) -> Choice:
 
 def pick_for_a_target(draw: Random) -> TradeOff:
     """Under the target, with the least risk"""
-    name, length, target_ms = draw.choice((("H200", 32768, 20), ("H200", 131072, 20), ("A100 80 GB", 65536, 40)))
+    name, length, target_ms = draw.choice(  # none of them is in a table of the chapter
+        (
+            ("H100", 65536, 60),
+            ("H100", 131072, 30),
+            ("A100 80 GB", 32768, 50),
+            ("A100 80 GB", 65536, 40),
+            ("L4", 16384, 30),
+            ("L4", 32768, 30),
+        )
+    )
     plan = planner.plan(length, device=name)
     rows = {key: plan.methods[key] for key in ("dense", "flash", "sparse")}
     exact = {"dense": "yes", "flash": "yes", "sparse": "no"}
-    within = [key for key in ("flash", "sparse") if rows[key].fits and rows[key].seconds * 1e3 <= target_ms]
-    best = within[0]
+    within = [key for key, row in rows.items() if row.fits and 3 * row.seconds * 1e3 <= target_ms]
+    best = within[0]  # in the order of risk
     flash = rows["flash"]
     why = {
         "dense": f"It needs {amount(rows['dense'].memory_bytes)}, and its floor is {duration(rows['dense'].seconds)}.",
         "flash": (
-            "It fits, its floor is below the target, and the output stays what it was."
+            "It fits, three times its floor is within the target, and the output stays what it was."
             if best == "flash"
             else f"Its floor is {duration(flash.seconds)}, and no kernel can be faster than its floor."
         ),
         "sparse": (
-            "The only one with a floor below the target; whether the model bears it, a quality check must say."
+            "The only one that may meet the target; whether the model bears it, a quality check must say."
             if best == "sparse"
-            else "It is fast, but it leaves keys out. Is there an exact way whose floor is below the target?"
+            else "It is fast, but it leaves keys out. Is there an exact way that may meet the target?"
         ),
     }
     options = [
@@ -215,8 +234,9 @@ def pick_for_a_target(draw: Random) -> TradeOff:
     draw.shuffle(options)
     return TradeOff(
         f"{length:,} tokens, 16 heads of d = 128, fp16, causal, on an {name} with "
-        f"{amount(DEVICES[name].memory_bytes)}. The "
-        f"target is {target_ms} ms for a layer. Which one would you try first: fits, may meet the target, least risk?",
+        f"{amount(DEVICES[name].memory_bytes)}; the window has {planner.WINDOW:,} keys. The target is {target_ms} ms "
+        "for a layer, and you allow a kernel three times its floor. Which is the first to try: it fits, may meet the "
+        "target, and changes the output least?",
         ("memory", "time floor", "exact"),
         tuple(options),
         PLANNER,
@@ -255,9 +275,9 @@ def parts_of_flash(draw: Random) -> Aggregate:
     sizes = {part.name: part.bytes / 1e6 for part in plan.methods["flash"].parts}
     no_sharing = costs.kv_cache_bytes(length, heads, 128) / 1e6
     return Aggregate(
-        f"Flash attention of one sequence: {length:,} tokens, {heads} query heads, {kv_heads} key "
-        "heads (GQA), d = 128, "
-        "fp16. What does it need in device memory, in MB (10⁶ bytes)?",
+        f"Flash attention of one sequence, forward: {length:,} tokens, {heads} query heads, {kv_heads} key heads "
+        "(GQA), d = 128, fp16, and the log-sum-exp is returned too. What do these tensors take in device memory, in "
+        "MB (10⁶ bytes)?",
         (
             (
                 "Q and O",
@@ -298,7 +318,7 @@ def parts_of_flash(draw: Random) -> Aggregate:
 
 def which_fits(draw: Random) -> Grid:
     """Memory by length"""
-    heads = draw.choice((8, 16))
+    heads = draw.choice((8, 12, 24, 32))  # the chapter's tables have 16
     lengths = draw.choice(((4096, 16384), (8192, 32768)))
 
     def cell(length: int, name: str) -> Figure:
@@ -314,8 +334,8 @@ def which_fits(draw: Random) -> Grid:
         return Figure(value, "GB", why, tolerance=0.02, mistakes=mistakes)
 
     return Grid(
-        f"One sequence, {heads} heads of d = 128, fp16. How much device memory does a layer need, inputs and output "
-        "included, in GB (10⁹ bytes)?",
+        f"One sequence, {heads} heads of d = 128, fp16, forward. How much device memory does attention need in one "
+        "layer, inputs and output included, in GB (10⁹ bytes)? Written out, it keeps S and P, and no mask tensor.",
         ("dense, written out", "flash"),
         tuple(f"L = {length:,}" for length in lengths),
         tuple(tuple(cell(length, name) for length in lengths) for name in ("dense", "flash")),
@@ -325,13 +345,13 @@ def which_fits(draw: Random) -> Grid:
 
 def floor_of_flash(draw: Random) -> Number:
     """A time floor"""
-    name, length = draw.choice(("A100 80 GB", "H200", "L4")), draw.choice((16384, 32768))
+    name, length = draw.choice(("A100 80 GB", "B200", "L4")), draw.choice((16384, 32768))
     where = DEVICES[name]
     method = planner.plan(length, device=name).methods["flash"]
     return Number(
-        f"Causal flash attention, {length:,} tokens, 16 heads of d = 128, fp16, on an {name}: "
-        f"{where.half_flops / 1e12:g} TFLOP/s on tensor cores, {where.bandwidth / 1e9:,g} GB/s. What "
-        "is its time floor?",
+        f"Causal flash attention, forward, one sequence of {length:,} tokens, 16 heads of d = 128, fp16, at the rates "
+        f"of the {name}'s datasheet: {where.half_flops / 1e12:g} TFLOP/s on tensor cores, {where.bandwidth / 1e9:,g} "
+        "GB/s. What is its time floor?",
         Figure(
             method.seconds * 1e3,
             "ms",

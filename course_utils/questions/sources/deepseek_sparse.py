@@ -23,7 +23,6 @@ from course_utils.questions.question import (
     shuffled,
 )
 
-LAYERS = 61  # of DeepSeek-V3.2
 SIZES = costs.V3_2
 E4M3_MAX = torch.finfo(torch.float8_e4m3fn).max
 
@@ -33,25 +32,33 @@ E4M3_MAX = torch.finfo(torch.float8_e4m3fn).max
 
 def three_caches(draw: Random) -> Grid:
     """Three caches"""
-    length, groups = draw.choice([16384, 32768, 65536, 131072]), draw.choice([4, 8, 16])
-    heads, width, row = SIZES.n_heads, SIZES.qk_nope_head_dim, SIZES.kv_lora_rank + SIZES.qk_rope_head_dim
+    length, groups = draw.choice([16384, 32768, 65536, 131072]), draw.choice([2, 4, 16])
+    heads, width, layers = draw.choice([32, 64, 96]), SIZES.qk_nope_head_dim, draw.choice([32, 48])
+    latent, rope = draw.choice([256, 384, 768]), draw.choice([32, 64])  # other ones than the chapter's
+    row = latent + rope
 
     def line(per_token: int, how: str, *wrong: tuple[int, str]) -> tuple[Figure, Figure]:
         return (
             Figure(per_token, "bytes", f"{how} = {per_token:,}.", mistakes=tuple(Mistake(*one) for one in wrong)),
             Figure(
-                LAYERS * length * per_token / 1e9,
+                layers * length * per_token / 1e9,
                 "GB",
-                f"{per_token:,} · {length:,} tokens · {LAYERS} layers.",
+                f"{per_token:,} · {length:,} tokens · {layers} layers.",
                 tolerance=0.02,
-                mistakes=(Mistake(length * per_token / 1e9, f"That is one layer of {LAYERS}."),),
+                mistakes=(Mistake(length * per_token / 1e9, f"That is one layer of {layers}."),),
             ),
         )
 
     return Grid(
-        f"Caches in bf16: bytes for a token in one layer, and GB for {length:,} tokens in {LAYERS} layers.",
-        (f"multi-head, {heads} heads of {width}", f"grouped-query, {groups} heads of {width}", "MLA of DeepSeek-V3.2"),
-        ("one token, one layer", f"{length:,} tokens, {LAYERS} layers"),
+        f"Caches of three models in bf16, keys and values of heads with {width} numbers each, or MLA as DeepSeek built "
+        "it with other sizes: bytes for a token in one layer, and GB (10⁹ bytes) for one sequence of "
+        f"{length:,} tokens in {layers} layers.",
+        (
+            f"multi-head, {heads} heads",
+            f"grouped-query, {groups} key heads for {heads} query heads",
+            f"MLA, a latent of {latent} and a RoPE key of {rope}",
+        ),
+        ("one token, one layer", f"{length:,} tokens, {layers} layers"),
         (
             line(
                 costs.kv_cache_bytes(1, heads, width),
@@ -68,11 +75,10 @@ def three_caches(draw: Random) -> Grid:
                 ),
             ),
             line(
-                costs.mla_cache_bytes(1),
-                f"{SIZES.kv_lora_rank} numbers of the latent, {SIZES.qk_rope_head_dim} of the RoPE key, 2 bytes each: "
-                f"2 · {row}",
-                (2 * 2 * SIZES.kv_lora_rank, "V comes from the same latent: no factor 2. And the RoPE key is missing."),
-                (2 * SIZES.kv_lora_rank, "The RoPE key, which all heads share, is kept beside the latent."),
+                costs.mla_cache_bytes(1, latent_dim=latent, rope_dim=rope),
+                f"{latent} numbers of the latent, {rope} of the RoPE key, 2 bytes each: 2 · {row}",
+                (2 * 2 * latent, "V comes from the same latent: no factor 2. And the RoPE key is missing."),
+                (2 * latent, "The RoPE key, which all heads share, is kept beside the latent."),
                 (2 * 2 * row, "V comes from the same latent as K: it is kept once, not twice."),
             ),
         ),
@@ -151,9 +157,9 @@ def scale_of_a_vector(draw: Random) -> Number:
     largest = draw.choice([3.2, 9.6, 12.8, 27.2, 41.6])
     exponent = round(math.log2(quantize_e4m3(torch.tensor([largest]))[1]))
     return Number(
-        f"The largest number of a vector is {largest}. Its scale is the smallest power of two with which all of the "
-        f"vector fits E4M3, whose largest number is {E4M3_MAX:.0f}. Divided by the scale, as what number does it go "
-        "into E4M3 (before it is rounded there)?",
+        f"The largest absolute value in a vector is {largest}. Its scale is the smallest power of two that brings it, "
+        f"divided by the scale, to at most {E4M3_MAX:.0f}, the largest number of E4M3. As what number does it go into "
+        "E4M3 (after the division, before it is rounded)?",
         Figure(
             largest / 2.0**exponent,
             "",
@@ -184,7 +190,7 @@ def test_of_top_k(draw: Random) -> Choice:
             draw,
             Option(
                 "Compare the sorted scores, that no index occurs twice, and that none is illegal.",
-                "Scores behind a ReLU are often exactly equal, and any of the equal ones is right: top-k is a set.",
+                "Scores behind a ReLU can be exactly equal, and any of the equal ones is right: top-k is a set.",
                 right=True,
             ),
             Option(
@@ -193,8 +199,8 @@ def test_of_top_k(draw: Random) -> Choice:
             ),
             Option(
                 "Test with normal random scores in place of the indexer's, where none are equal and the indices agree.",
-                "Then the case that is the normal one here, equal scores, is never tested. A kernel that fails on it "
-                "passes.",
+                "Then equal scores, which few heads or coarse numbers make, are never tested. A kernel that fails on "
+                "them passes.",
             ),
             Option(
                 "Add a small random number to each score, so that none are equal.",
@@ -242,7 +248,7 @@ def tiles_without_neighbours(draw: Random) -> Choice:
 
 def last_token(draw: Random) -> Aggregate:
     """FLOPs of the last token"""
-    length, k = draw.choice([16384, 32768, 65536, 131072, 262144]), draw.choice([512, 1024, 2048])
+    length, k = draw.choice([16384, 32768, 65536, 98304, 262144]), draw.choice([512, 1024, 4096])
     pair, index_pair = costs.mla_pair_flops(), costs.indexer_pair_flops()
     row = SIZES.kv_lora_rank + SIZES.qk_rope_head_dim
     return Aggregate(
@@ -290,7 +296,7 @@ def last_token(draw: Random) -> Aggregate:
 
 def where_indexer_meets_core(draw: Random) -> Number:
     """Where the indexer meets the core"""
-    k, faster = draw.choice([512, 1024, 2048]), draw.choice([1, 1.5, 2])
+    k, faster = draw.choice([512, 1024, 4096]), draw.choice([1, 1.5, 2])
     even = costs.indexer_core_crossover(k, index_speed=faster)
     ratio = costs.mla_pair_flops() / costs.indexer_pair_flops()
     speed = "as fast as the core's" if faster == 1 else f"at {faster:g} times the core's speed"
@@ -307,8 +313,10 @@ def where_indexer_meets_core(draw: Random) -> Number:
             Mistake(even / faster**2, "A faster indexer stays ahead for longer, not for shorter."),
         ]
     return Number(
-        f"One query, k = {k}, widths of DeepSeek-V3.2. The indexer's FLOPs run {speed}. At how many keys does its "
-        "indexer take as long as its core? Only FLOPs are counted.",
+        f"One query with k = {k}. The indexer has {SIZES.index_n_heads} heads of {SIZES.index_head_dim} numbers, the "
+        f"core {SIZES.n_heads} heads with keys of {SIZES.kv_lora_rank + SIZES.qk_rope_head_dim} numbers and values of "
+        f"{SIZES.kv_lora_rank}, as in DeepSeek-V3.2. The indexer's FLOPs run {speed}. At how many keys does the "
+        "indexer take as long as the core? Only the FLOPs of their matrix products are counted.",
         Figure(
             even,
             "keys",
@@ -355,7 +363,7 @@ def way_to_attend(draw: Random) -> TradeOff:
             name, why, right=name == best, figures=(f"{flops / (unit * 1e15):,.2f}", f"{moved / (unit * 1e12):,.2f}")
         )
 
-    work = "One token is decoded behind" if queries == 1 else "A whole prompt of"
+    work = "One token is decoded, the last of" if queries == 1 else "A whole prompt of"
     unpacking = "lie unpacked in the cache" if queries == 1 else "are unpacked first, which is counted"
     columns = ("GFLOP", "MB moved at least") if queries == 1 else ("TFLOP", "GB moved at least")
     return TradeOff(

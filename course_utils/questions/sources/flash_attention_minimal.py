@@ -1,5 +1,6 @@
 """Questions of chapter 02: online softmax, tiles, loop orders, shared memory, register tiles, recomputation."""
 
+from collections.abc import Callable
 from functools import cache
 from math import log
 from random import Random
@@ -183,13 +184,18 @@ def tiles_of_a_causal_mask(draw: Random) -> Question:
     )
 
 
+@cache  # the costs go through all tiles
+def _megabytes(traffic: Callable[..., list[costs.Step]], length: int, d: int, rows: int, columns: int) -> dict:
+    """MB of one head in fp32, by the name of the step."""
+    steps = traffic(1, 1, length, length, d, block_rows=rows, block_cols=columns, element_bytes=4)
+    return {step.name: step.total / _MB for step in steps}
+
+
 def bytes_of_both_orders(draw: Random) -> Question:
     """Bytes of the two loop orders"""
     length, d = draw.choice((2048, 4096)), draw.choice((64, 128))
     rows, columns = draw.choice(((128, 32), (64, 16), (256, 64), (32, 128)))
-    tiles = {"block_rows": rows, "block_cols": columns, "element_bytes": 4}
-    fa1 = {step.name: step.total / _MB for step in costs.fa1_traffic(1, 1, length, length, d, **tiles)}
-    fa2 = {step.name: step.total / _MB for step in costs.fa2_traffic(1, 1, length, length, d, **tiles)}
+    fa1, fa2 = (_megabytes(one, length, d, rows, columns) for one in (costs.fa1_traffic, costs.fa2_traffic))
     one = length * d * 4 / _MB  # a matrix of length × d
     by_rows, by_columns = costs.ceil_div(length, rows), costs.ceil_div(length, columns)
     return Grid(
@@ -314,13 +320,6 @@ def shared_memory_of_the_tiles(draw: Random) -> Question:
     )
 
 
-@cache  # the costs go through all tiles of a row, and the question asks for each figure several times
-def _requested_bytes(length: int, d: int, rows: int, columns: int) -> int:
-    return costs.total_bytes(
-        costs.fa2_traffic(1, 1, length, length, d, block_rows=rows, block_cols=columns, element_bytes=4)
-    )
-
-
 def tiles_for_two_blocks(draw: Random) -> Question:
     """Tiles that leave room for a second block"""
     arch, shapes = draw.choice(
@@ -336,8 +335,8 @@ def tiles_for_two_blocks(draw: Random) -> Question:
     def shared(shape: tuple[int, int]) -> int:
         return costs.tile_shared_bytes(*shape, d, 4, score_tile=True)
 
-    def requested(shape: tuple[int, int]) -> int:
-        return _requested_bytes(length, d, *shape)
+    def requested(shape: tuple[int, int]) -> float:
+        return sum(_megabytes(costs.fa2_traffic, length, d, *shape).values())
 
     def two_fit(shape: tuple[int, int]) -> bool:
         return 2 * (shared(shape) + limits.shared_reserved) <= limits.shared
@@ -357,7 +356,8 @@ def tiles_for_two_blocks(draw: Random) -> Question:
 
     return TradeOff(
         prompt=(
-            f"The plain kernel in fp32, one head, L = {length:,}, d = {d}. A multiprocessor of sm_{arch} has "
+            f"FA2's loop order with tiles of Q, K, V and S in fp32, without padding; one head, L = {length:,}, d = "
+            f"{d}, no mask. A multiprocessor of sm_{arch} has "
             f"{limits.shared // _KIB} KiB of shared memory, and the system takes {limits.shared_reserved // _KIB} KiB "
             "of it for each block. Two blocks shall fit at a time, so that one computes while the other waits. Which "
             "tiles request the fewest bytes, and with these bytes take the least shared memory?"
@@ -368,7 +368,7 @@ def tiles_for_two_blocks(draw: Random) -> Question:
                 f"B_r = {shape[0]}, B_c = {shape[1]}",
                 why(shape),
                 right=shape == best,
-                figures=(f"{shared(shape) / _KIB:.0f}", f"{requested(shape) / _MB:.1f}"),
+                figures=(f"{shared(shape) / _KIB:.0f}", f"{requested(shape):.1f}"),
             )
             for shape in shapes
         ),
@@ -378,28 +378,28 @@ def tiles_for_two_blocks(draw: Random) -> Question:
 
 def share_of_the_peak(draw: Random) -> Question:
     """What shared memory can feed"""
-    rows, columns = draw.choice(((2, 2), (4, 2), (8, 2), (4, 4), (8, 4)))
-    balance = costs.ridge_point(
-        4, 1
-    )  # warps' worth of multiply-adds per clock, over those of numbers from shared memory
+    rows, columns = draw.choice(((4, 2), (8, 2), (6, 4), (6, 6), (8, 6)))  # none is in the chapter's table
+    balance = costs.ridge_point(4, 1)  # multiply-adds of a warp per clock, over loads of a warp
     share = 100 * costs.arithmetic_intensity(rows * columns, rows + columns) / balance
     alone = 100 * costs.arithmetic_intensity(1, 2) / balance
     return Number(
         prompt=(
-            f"Each thread computes a piece of {rows} × {columns} scores in registers. A multiprocessor does four "
-            "warps' worth of multiply-adds per clock, and shared memory delivers one number to each thread of one "
-            "warp per clock. Which share of the multiply-add peak can it feed?"
+            f"Each thread computes a piece of {rows} × {columns} scores in registers. For each step of d it loads the "
+            f"{rows} numbers of Q and the {columns} of K from shared memory, each by an instruction of its own. A "
+            "multiprocessor executes four warps' multiply-adds per clock, and one warp's load from shared memory. "
+            "Which share of the multiply-add peak do the loads allow at most?"
         ),
         figure=Figure(
             share,
             "%",
-            f"{rows} + {columns} numbers read give {rows} · {columns} multiply-adds. Four warps at full speed would "
-            "need "
-            f"4 · {rows + columns} / {rows * columns} numbers per clock, and get one: {share:.1f} %.",
+            f"{rows} + {columns} loads give {rows} · {columns} multiply-adds. Four per clock would need 4 · "
+            f"{rows + columns} / {rows * columns} loads per clock, and there is one: {share:.1f} %. A compiler that "
+            "merges four loads into one of 16 bytes, or lanes that share a number, need fewer: count instructions and "
+            "wavefronts of the program, not words of the source.",
             0.01,
             (
                 Mistake(alone, "That is one score per thread, where each multiply-add reads two numbers."),
-                Mistake(4 * share, "Four warps compute at a time, and only one of them is served per clock."),
+                Mistake(4 * share, "Four warps compute at a time, and only one of them can load per clock."),
             ),
         ),
         read_again="9 From plain to fast: register tiles",
@@ -410,7 +410,8 @@ def what_the_log_sum_exp_knows(draw: Random) -> Question:
     """What backward needs"""
     true = [
         Option(
-            "From Q, K and the log-sum-exp each weight comes back as exp(S − LSE), without a maximum or a sum.",
+            "Where a row sees a key, Q, K and the log-sum-exp give its weights back as exp(S − LSE), with no maximum "
+            "or sum.",
             "LSE = m + ln l, so exp(S − LSE) = exp(S − m) / l, which is the weight itself.",
             right=True,
         ),

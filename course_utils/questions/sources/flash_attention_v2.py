@@ -26,25 +26,28 @@ MOST_REGISTERS = 255  # of a thread (CUDA C++ Programming Guide, "Technical Spec
 
 def flop_per_byte(draw: Random) -> Question:
     """FLOP per byte of attention"""
-    length, heads, d = draw.choice((512, 1024, 4096)), draw.choice((12, 16, 32)), draw.choice((64, 128))
-    flops = costs.attention_flops(1, heads, length, length, d)
-    least = costs.least_bytes(1, heads, length, length, d, element_bytes=2)
-    without_output = least - heads * length * d * 2
+    queries, heads, d = draw.choice((512, 1024, 4096)), draw.choice((12, 16, 32)), draw.choice((64, 128))
+    keys = queries * draw.choice((2, 3, 4))
+    flops = costs.attention_flops(1, heads, queries, keys, d)
+    least = costs.least_bytes(1, heads, queries, keys, d, element_bytes=2)
+    without_output = least - heads * queries * d * 2
     return Number(
         prompt=(
-            f"Forward attention in fp16, {heads} heads, L_q = L_k = {length:,}, d = {d}, no mask. Q, K and V are read "
-            "once, O is written once. How many FLOP are done for each byte? A multiply-add is 2 FLOP; the softmax is "
-            "not counted."
+            f"Cross-attention in fp16, forward: {heads} heads, L_q = {queries:,}, L_k = {keys:,}, d = {d}, no mask. "
+            "Q, K and V are read once from HBM, O is written once, nothing else is moved. How many FLOP are done for "
+            "each byte? A multiply-add is 2 FLOP; the softmax is not counted."
         ),
         figure=Figure(
             costs.arithmetic_intensity(flops, least),
             "FLOP per byte",
-            f"4 · L² · d FLOP over 4 · L · d · 2 bytes per head: L / 2 = {length // 2}. Heads and d cancel.",
+            "4 · L_q · L_k · d FLOP over (2 · L_q + 2 · L_k) · d · 2 bytes per head: L_q · L_k / (L_q + L_k) = "
+            f"{flops / least:.1f}. Heads and d cancel.",
             0.01,
             (
                 Mistake(flops / 2 / least, "A multiply-add is two operations."),
                 Mistake(flops / (least / 2), "An fp16 number takes two bytes: that counts elements."),
                 Mistake(flops / without_output, "O has to be written, too."),
+                Mistake(queries / 2, "L / 2 holds for as many keys as queries. Here there are more keys."),
             ),
         ),
         read_again="1 Why: most of the GPU is idle",
@@ -125,7 +128,7 @@ def whose_copies(draw: Random) -> Question:
             "The wait covers the thread's own copies. Those of the other threads are there after a barrier as well, "
             "which all pass after their own wait."
         ),
-        read_again="Step 4: double buffer",
+        read_again="Step 3b: copies past the registers",
     )
 
 
@@ -251,8 +254,9 @@ def cache_of_grouped_heads(draw: Random) -> Question:
     ungrouped = costs.kv_cache_bytes(tokens, heads, d, layers=layers) / 1e9
     return Number(
         prompt=(
-            f"A model with {layers} layers, {heads} query heads, {kv_heads} key heads and d = {d} generates text. How "
-            f"many GB (10⁹ bytes) do the keys and values of {tokens:,} past tokens take in bf16, for one sequence?"
+            f"A model with {layers} layers generates text. Each layer has {heads} query heads and keeps, for each past "
+            f"token, a key and a value of {d} numbers for each of its {kv_heads} key heads, in bf16. How many GB (10⁹ "
+            f"bytes) do the keys and values of {tokens:,} past tokens take in all layers, for one sequence?"
         ),
         figure=Figure(
             kept,
@@ -299,8 +303,9 @@ def a_loss_that_stays(draw: Random) -> Question:
     draw.shuffle(options)
     return Choice(
         prompt=(
-            f"A model is trained in fp16. The loss is a mean over {batch} · {length:,} tokens of {width} numbers "
-            f"each, so that an element of dO is about {1 / (batch * length * width):.0e}. The loss does not move, and "
+            "A model that predicts vectors is trained in fp16. The loss is a mean of squares over "
+            f"{batch} · {length:,} tokens of {width} numbers each, so that an element of dO is about "
+            f"{1 / (batch * length * width):.0e}. The loss does not move, and "
             "nearly all elements of dQ are exactly 0. In bf16 the same model learns. What do you do?"
         ),
         options=tuple(options),
@@ -311,6 +316,11 @@ def a_loss_that_stays(draw: Random) -> Question:
 
 def backward_by_tiles(draw: Random) -> Question:
     """The backward pass, tile by tile"""
+    fused = measured.load("03_flash_attention_v2")
+    times = [
+        [row["median_ms"] for row in fused.select(part="fused", name=name)] for name in ("recomputes P", "reads P")
+    ]
+    slower = [again / reads for again, reads in zip(*times, strict=True)]
     true = [
         Option(
             "A block that owns a tile of keys keeps dK and dV in registers, and shares only dQ with other blocks.",
@@ -323,8 +333,10 @@ def backward_by_tiles(draw: Random) -> Question:
             right=True,
         ),
         Option(
-            "Computing P again can take less time than reading it from HBM.",
-            "A product on tensor cores is cheap beside the traffic of a matrix of L × L.",
+            "Computing P again saves the memory of a matrix of L × L, and costs a matrix product that reading it "
+            "would not.",
+            "Five products instead of four. Section 8 timed a fused kernel either way: recomputing took "
+            f"{min(slower):.2f} to {max(slower):.2f} times as long as reading.",
             right=True,
         ),
     ]
@@ -334,7 +346,7 @@ def backward_by_tiles(draw: Random) -> Question:
             "It computes S and dP once more: seven products against five.",
         ),
         Option(
-            "The atomics may add in fp16, since dQ is fp16 in the end.",
+            "The atomics add in fp16, since dQ is fp16 in the end.",
             "That would round at each addition. The sums are fp32, and a last kernel rounds them once.",
         ),
         Option(
@@ -345,7 +357,7 @@ def backward_by_tiles(draw: Random) -> Question:
     statements = draw.sample(true, 2) + draw.sample(false, draw.choice((1, 2)))
     draw.shuffle(statements)
     return Votes(
-        prompt="Which of these statements about FlashAttention-2's backward pass hold?",
+        prompt="FlashAttention-2's backward pass, with as many key heads as query heads. Which statements hold?",
         statements=tuple(statements),
         read_again="8 Backward",
     )

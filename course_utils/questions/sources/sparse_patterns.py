@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from random import Random
 
 import torch
@@ -24,6 +26,24 @@ from course_utils.questions.question import (
 )
 
 TILE = 64
+STUDY_LENGTH = 64  # tokens of the recall study
+
+
+@cache  # a pattern keeps its lists, and a few sizes are drawn again and again
+def _pattern(kind: str, *arguments: int) -> Pattern:
+    """`patterns.kind(*arguments)`."""
+    return getattr(patterns, kind)(*arguments)
+
+
+def _named(name: str) -> Pattern:
+    """The pattern whose name is "strided(stride=8)", say."""
+    kind, _, arguments = name.partition("(")
+    return _pattern(kind, *map(int, re.findall(r"\d+", arguments)))
+
+
+@cache
+def _local_and_global(radius: int, position: int) -> Pattern:
+    return patterns.local(radius) | patterns.global_tokens([position])
 
 
 def _visited(pattern: Pattern, length: int) -> tuple[int, int]:
@@ -41,7 +61,7 @@ def what_a_mask_saves(draw: Random) -> Choice:
     hidden = 1 - patterns.sliding_window(window).density(length)
     return Choice(
         f"A colleague hands `scaled_dot_product_attention` a dense mask for a causal window of {window} keys, "
-        f"L = {length:,}: {hidden:.1%} of the scores become −∞. The time does not fall. Why?",
+        f"L = {length:,}: {hidden:.1%} of the scores become −∞. It takes no less time than without a mask. Why?",
         shuffled(
             draw,
             Option(
@@ -61,7 +81,7 @@ def what_a_mask_saves(draw: Random) -> Choice:
             Option(
                 "The mask is read from memory, and that alone takes all the time that was saved.",
                 "Reading it makes matters worse, but it is not the cause: chapter 04 masks inside a kernel, without a "
-                "mask in memory, and that is no faster.",
+                "mask in memory, and that takes nearly as long.",
             ),
         ),
         read_again="1 Why: a mask saves nothing",
@@ -114,7 +134,7 @@ def tiles_of_three_patterns(draw: Random) -> Grid:
     length, blocks = draw.choice([512, 768, 1024]), draw.choice([2, 3, 4])
     window, side = blocks * TILE, draw.choice([16, 32, 128, 256])
     rows = length // TILE
-    chosen = (patterns.causal(), patterns.sliding_window(window), patterns.block_diagonal(side))
+    chosen = (_pattern("causal"), _pattern("sliding_window", window), _pattern("block_diagonal", side))
     (all_causal, full_causal), (in_window, full_window), (in_blocks, full_blocks) = (
         _visited(pattern, length) for pattern in chosen
     )
@@ -189,7 +209,7 @@ def tiles_of_three_patterns(draw: Random) -> Grid:
 def tiles_not_pairs(draw: Random) -> TrueFalse:
     """Work is counted in tiles"""
     side, length = draw.choice([8, 16]), 1024
-    small, wide = patterns.block_diagonal(side), patterns.sliding_window(TILE)
+    small, wide = _pattern("block_diagonal", side), _pattern("sliding_window", TILE)
     tiles, pairs = _visited(small, length)[0] / _visited(wide, length)[0], side / TILE
     claimed, in_words = draw.choice([(1 / 2, "half"), (pairs, {8: "an eighth", 16: "a quarter"}[side])])
     return TrueFalse(
@@ -207,9 +227,9 @@ def sorted_by_residue(draw: Random) -> Number:
     """What sorting by residue saves"""
     dilation, window, classes_rows = draw.choice([4, 8]), draw.choice([32, 64]), draw.choice([2, 3, 4])
     length = dilation * classes_rows * TILE
-    pattern = patterns.dilated(window, dilation)
+    pattern = _pattern("dilated", window, dilation)
     unsorted = _visited(pattern, length)[0]
-    by_class = _visited(patterns.sliding_window(window), length // dilation)[0]
+    by_class = _visited(_pattern("sliding_window", window), length // dilation)[0]
     return Number(
         f"`{pattern.name}`, L = {length}, tiles of {TILE} × {TILE}. A kernel that keeps the order of the positions "
         f"visits {unsorted} tiles. How many are visited once the positions are sorted by i mod {dilation}?",
@@ -234,7 +254,7 @@ def sorted_by_residue(draw: Random) -> Number:
 def bytes_of_block_lists(draw: Random) -> Aggregate:
     """Bytes of block lists"""
     length, radius = draw.choice([1024, 1536, 2048]), draw.choice([64, 96, 128])
-    pattern = patterns.local(radius) | patterns.global_tokens([draw.choice([7, 70, 300])])
+    pattern = _local_and_global(radius, draw.choice([7, 70, 300]))
     lists = pattern.block_lists(length)
     visited, partial = len(lists.indices), len(lists.bits)
     return Aggregate(
@@ -313,13 +333,15 @@ def kernel_for_a_pattern(draw: Random) -> Choice:
         ),
         "block_sparse": (
             "`block_sparse.cu`: lists of blocks, with bits for partial ones",
-            "The rows are no ranges, but neighbouring queries share their blocks of keys, and there are few of them.",
+            "The rows are no ranges. Neighbouring queries share blocks of keys, so that a block is loaded once for all "
+            "of them: keys one by one would cost more.",
             "It could: lists take any pattern. But here another kernel is faster, or as fast without lists.",
         ),
         "csr_gather": (
             "`csr_gather.cu`: the keys of each row, one by one",
             "Nearly every block holds a pair, and nearly nothing of it is useful: tiles would compute all of S.",
-            "It reads K and V anew for every pair. That pays only where neighbouring queries share next to nothing.",
+            "It reads K and V anew for every pair. That pays only where queries share next to nothing, and tiles would "
+            "be nearly all of S.",
         ),
     }
     return Choice(
@@ -398,27 +420,29 @@ def pattern_for_a_recall(draw: Random) -> TradeOff:
     asked = [("strided 8", 2), ("window 32", 1), ("window 48", 1), ("window 32", 2), ("dense", 1)]
     rows = {(row["name"], row["layers"]): row for row in measured.load("04_recall_study").rows}
     chosen = [rows[name] for name in asked]
-    cost = [row["layers"] * row["keys_per_question"] for row in chosen]
+    pairs = [_named(row["pattern"]).pairs(STUDY_LENGTH) for row in chosen]
+    cost = [row["layers"] * count for row, count in zip(chosen, pairs, strict=True)]
     enough = [100 * row["accuracy"] >= needed for row in chosen]
     least = min(price for price, good in zip(cost, enough, strict=True) if good)
 
-    def option(row: dict, price: float, good: bool) -> Option:
+    def option(row: dict, count: int, price: int, good: bool) -> Option:
         layers = f"{row['layers']} layer{'s' if row['layers'] > 1 else ''}"
-        total = f"{row['layers']} · {row['keys_per_question']:.1f} = {price:.1f} keys a question"
+        total = f"{row['layers']} · {count:,} = {price:,} pairs"
         if not good:
-            why = f"It looks at {total}, but answers only {row['accuracy']:.1%} rightly."
+            why = f"It computes {total}, but answers only {row['accuracy']:.1%} rightly."
         elif price == least:
-            why = f"It looks at {total}, the fewest of those that answer at least {needed} %."
+            why = f"It computes {total}, the fewest of those that answer at least {needed} %."
         else:
-            why = f"It answers enough, but looks at {total}: another one does so with fewer."
-        figures = f"{row['keys_per_question']:.1f}", f"{row['visible_facts']:.0%}", f"{row['accuracy']:.1%}"
+            why = f"It answers enough, but computes {total}: another one does so with fewer."
+        figures = f"{count:,}", f"{row['visible_facts']:.0%}", f"{row['accuracy']:.1%}"
         return Option(f"{row['name']}, {layers}", why, right=good and price == least, figures=figures)
 
     return TradeOff(
-        "The recorded study of facts and questions (64 tokens). The cost of attention is the number of keys that a "
-        f"question looks at in all layers. At least {needed} % of the answers must be right. Which model costs least?",
-        ("keys per question and layer", "facts seen directly", "answers right"),
-        shuffled(draw, *(option(*found) for found in zip(chosen, cost, enough, strict=True))),
+        "The models of the recorded study of facts and questions, as they were trained. The cost of attention is the "
+        f"number of (query, key) pairs that a head computes for all {STUDY_LENGTH} tokens, in all layers together. At "
+        f"least {needed} % of the answers must be right. Which model's attention costs least?",
+        ("pairs per layer", "facts seen directly", "answers right"),
+        shuffled(draw, *(option(*found) for found in zip(chosen, pairs, cost, enough, strict=True))),
         read_again="Reach is not recall",
     )
 
@@ -429,28 +453,32 @@ def pattern_for_the_data(draw: Random) -> Choice:
     keys = int(patterns.local_2d(16, 16, radius).mask(256)[8 * 16 + 8].sum())
     cases = {
         "stream": (
-            "A chat model must keep answering on a stream without end. Only recent text matters, and memory is fixed.",
+            "A chat model that was trained with dense attention must answer on a stream without end, from a cache of "
+            "fixed size. What was said long ago may be forgotten.",
             "`streaming(4, W)`",
-            "The window holds the recent text, and the sinks hold the attention that models put on the first tokens.",
-            "It keeps the start of the sequence for ever, which says nothing about this data.",
+            "The window holds the recent text, and the sinks hold the attention that such a model puts on the first "
+            "tokens.",
+            "It keeps a window and the first four tokens, whatever these say. Nothing here needs just those.",
         ),
         "code": (
-            "A code model needs imports and signatures from anywhere in a file, and the lines around the cursor.",
+            "A code model continues a file. It needs the lines just before, and signatures from all over the file, "
+            "whose places a parser has found.",
             "`sliding_window(W) | global_tokens(declarations)`, causal",
             "What is far and needed is known beforehand here, and a few chosen tokens cost little.",
-            "It spends keys on chosen tokens, but here nobody can say beforehand which ones those would be.",
+            "It spends keys on tokens that were chosen beforehand. This case names no such tokens.",
         ),
         "image": (
             f"An encoder takes {side} × {side} patches of an image, row by row. A patch needs those around it.",
             f"`local_2d({side}, {side}, {radius})`",
-            f"A neighbour above lies {side} positions away. It sees {keys} patches around it, in both directions.",
+            f"A neighbour above lies {side} positions away. A patch inside sees {keys} patches, itself among them.",
             "It takes the sequence for rows of an image: a token would see positions a whole row away.",
         ),
         "packed": (
-            "An encoder is trained on short texts that were cut to one length and packed into one sequence. None must "
-            "see another.",
+            "An encoder is trained on short texts that were cut to one length and packed into one sequence. A token "
+            "sees all of its own text, and nothing of another.",
             "`block_diagonal(length of a text)`",
-            "Each text is a block. It is a range, so that no list is built.",
+            "Each text is a block. With equal lengths it is the same as a batch of short sequences under dense "
+            "attention.",
             "It cuts the sequence at fixed places, and nothing ever passes from one block to the next.",
         ),
     }

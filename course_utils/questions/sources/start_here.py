@@ -63,7 +63,7 @@ def idle_threads(draw: Random) -> Grid:
                     mistakes=(
                         Mistake(
                             costs.ceil_div(idle, WARP),
-                            "That counts the warp that is partly busy, too. It executes the instructions all the same.",
+                            "That counts the warp that is partly busy, too: some of its threads have elements.",
                         ),
                     ),
                 ),
@@ -72,7 +72,7 @@ def idle_threads(draw: Random) -> Grid:
     return Grid(
         f"`vector_add` has {n:,} elements, one thread for each. Fill in what a launch with blocks of this size has.",
         tuple(f"{threads} threads per block" for threads in sizes),
-        ("blocks", "threads without an element", "warps with nothing at all to do"),
+        ("blocks", "threads without an element", "warps without any element"),
         tuple(cells),
         "2 A first kernel",
     )
@@ -88,8 +88,8 @@ def unchecked_overrun(draw: Random) -> Choice:
         Option(
             f"The last {past} threads read behind a and b, and wrote behind c.",
             "A GPU has no fence around a tensor, and the memory behind it exists, so nothing is reported. PyTorch "
-            "rounds allocations up to 512 bytes: here the writes may have hit padding. Behind a slice of a "
-            "larger tensor they hit its data.",
+            f"rounds allocations up to 512 bytes, and {blocks} · {threads} · 4 is a multiple of that: if `c` is a "
+            "tensor of its own, these writes hit its padding. Behind a slice of a larger tensor they hit its data.",
             right=True,
         ),
         Option(
@@ -126,7 +126,8 @@ def floor_of_a_scaled_sum(draw: Random) -> Number:
 
     return Number(
         f"`y[i] = a * x[i] + y[i]` for {n:,} floats (fp32) in device memory, on a GPU that moves {terabytes:g} TB/s "
-        f"and does {teraflops:g} TFLOP/s in fp32. Below what time can no kernel get?",
+        f"and does {teraflops:g} TFLOP/s in fp32. No part of x or y lies in a cache beforehand, and at the end all of "
+        "y is in device memory again. Below what time can no kernel get?",
         Figure(
             milliseconds(moved),
             "ms",
@@ -148,7 +149,7 @@ def floor_of_a_scaled_sum(draw: Random) -> Number:
 
 def traffic_of_a_chain(draw: Random) -> Aggregate:
     """Three kernels in a row"""
-    n = draw.choice((10, 20, 40, 50)) * 10**6
+    n = draw.choice((100, 200, 400, 500)) * 10**6  # in fp16 200 MB at least: more than any L2
     element = draw.choice((2, 4))
     kind = {2: "fp16", 4: "fp32"}[element]
 
@@ -170,9 +171,9 @@ def traffic_of_a_chain(draw: Random) -> Aggregate:
 
     fused = f" As one kernel, all three would read a, b and w and write y: {4 * element * n / 1e6:.0f} MB in all."
     return Aggregate(
-        f"Three kernels run one after the other on vectors of {n:,} numbers in {kind}, too large for any cache. "
-        "How many "
-        "bytes must each move to and from HBM at least, and all together?",
+        f"Three kernels run one after the other on vectors of {n:,} numbers in {kind}, each of which is larger than "
+        "the L2 cache. What one kernel leaves in the cache is not counted: each reads its inputs from HBM and writes "
+        "its result there. How many bytes does each move to and from HBM at least, and all together?",
         (part("`t = a + b`", 2), part("`r = relu(t)`", 1), part("`y = r * w`", 2, fused)),
         "5 Two floors and a roof",
     )
@@ -295,6 +296,7 @@ def line_to_mend(draw: Random) -> Choice:
     """Which line of the table"""
     requests = draw.choice((1024, 2048, 4096))
     wide, narrow, few = 16 * requests, 4 * requests, requests // 16
+    saved, saved_by_few = wide - narrow, 32 * few - 4 * few  # sectors beyond the ideal, on lines 19 and 23
     options = [
         Option(
             f"line 12: {requests:,} requests, {wide:,} sectors, ideal {wide:,}",
@@ -303,12 +305,13 @@ def line_to_mend(draw: Random) -> Choice:
         ),
         Option(
             f"line 19: {requests:,} requests, {wide:,} sectors, ideal {narrow:,}",
-            f"It moves {wide // narrow} times what its threads ask for, and it does so often. This can be mended.",
+            f"It moves {wide // narrow} times what its threads ask for, and does so often: {saved:,} sectors beyond "
+            "the ideal.",
             right=True,
         ),
         Option(
             f"line 23: {few:,} requests, {few * 32:,} sectors, ideal {few * 4:,}",
-            "Its ratio to the ideal is the worst, but it runs so seldom that mending it saves few sectors.",
+            f"Its ratio to the ideal is the worst, but it runs seldom: mending it saves {saved_by_few:,} sectors.",
         ),
         Option(
             f"line 30: {requests:,} requests, {narrow:,} sectors, ideal {narrow:,}",
@@ -317,7 +320,8 @@ def line_to_mend(draw: Random) -> Choice:
     ]
     draw.shuffle(options)
     return Choice(
-        "Global loads of a kernel, by line. Which line would you look at first?",
+        "Global loads of a kernel, by line. If you could bring one of these lines to its ideal, at which would that "
+        "save the most sectors?",
         tuple(options),
         "11 Reading a counter table",
     )

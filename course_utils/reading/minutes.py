@@ -1,0 +1,207 @@
+"""How long it takes to read a chapter, a part of it or a path: counted from what stands in the notebooks.
+
+Reading is words of text, lines of code and questions, at the rates below. What a machine needs for the cells comes on
+top, and so do outputs that are looked at and predictions that are thought about.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import re
+from collections import ChainMap
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from course_utils import show
+from course_utils.course import ReadingPath
+from course_utils.launches.broken import BROKEN
+from course_utils.launches.ladder import LADDER
+from course_utils.questions import catalog
+from course_utils.reading.names import python
+from course_utils.reading.sections import HEAD, Section, chapter_sections
+from course_utils.toolchain.source import read_kernel
+
+# Most adults read English non-fiction silently at 175 to 300 words a minute (M. Brysbaert, "How many words do we read
+# per minute?", Journal of Memory and Language 109, 2019, doi 10.1016/j.jml.2019.104047); this text is slow reading.
+WORDS_PER_MINUTE = 180
+SECONDS_PER_LINE = 6  # our assumption: a line of code is read, not skimmed
+MINUTES_PER_QUESTION = 1.5  # our assumption: to work a figure out; the words of question and explanations come on top
+STEP = 5  # minutes: what is stated is rounded to a multiple of this
+SEED = 0  # of the questions whose words are counted
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What there is to read. lines: of code, in cells and shown from kernels, without empty ones."""
+
+    words: int = 0
+    lines: int = 0
+    questions: int = 0
+    question_words: int = 0
+
+    def __add__(self, other: Reading) -> Reading:
+        return Reading(*(a + b for a, b in zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+
+    @property
+    def text_minutes(self) -> float:
+        """Of text and code."""
+        return self.words / WORDS_PER_MINUTE + self.lines * SECONDS_PER_LINE / 60
+
+    @property
+    def question_minutes(self) -> float:
+        """Of the questions that are judged, with their explanations."""
+        return self.question_words / WORDS_PER_MINUTE + self.questions * MINUTES_PER_QUESTION
+
+    @property
+    def minutes(self) -> float:
+        """Of all."""
+        return self.text_minutes + self.question_minutes
+
+
+def stated(minutes: float) -> int:
+    """Minutes as they are stated: rounded to a multiple of `STEP`."""
+    return STEP * round(minutes / STEP)
+
+
+def hours(minutes: float) -> str:
+    """Minutes of a path as they are stated: "3 h 25 min"."""
+    whole, rest = divmod(stated(minutes), 60)
+    return " ".join([f"{whole} h"] * bool(whole) + [f"{rest} min"] * bool(rest))
+
+
+def path_reading(path: ReadingPath) -> Reading:
+    """All that a path asks to read."""
+    return sum((chapter_reading(slug, numbers) for slug, numbers in path.legs), Reading())
+
+
+def chapter_reading(slug: str, numbers: Collection[int] = ()) -> Reading:
+    """What there is to read in a chapter, or in its head and the sections with these numbers.
+
+    Raises LookupError for a section that the chapter does not have.
+    """
+    read = _by_section(slug)
+    if not numbers:
+        return sum(read.values(), Reading())
+    if unknown := [number for number in numbers if str(number) not in read]:
+        raise LookupError(f"numbers: got section {unknown[0]}, takes sections of {slug}: {', '.join(read)}")
+    return sum((read[str(number)] for number in (HEAD, *numbers)), Reading())
+
+
+@functools.cache
+def _by_section(slug: str) -> dict[str, Reading]:
+    return section_readings(chapter_sections(slug))
+
+
+def section_readings(chapter: Collection[Section]) -> dict[str, Reading]:
+    """What there is to read in each of these sections, by key."""
+    known = _Assigned(chapter)
+    return {section.key: _read(section, known) for section in chapter}
+
+
+def _read(section: Section, known: _Assigned) -> Reading:
+    words = sum(len(_words(text)) for text in section.texts)
+    lines = sum(_lines(source) for _, source in section.codes)
+    for _, source in section.codes:
+        lines += sum(_shown(ast.parse(python(source)).body, known))
+    asked = [slug for _, source in section.codes for slug in re.findall(r'questions\.ask\("(\w+)"\)', source)]
+    ids = [one for slug in asked for one in catalog.question_ids(slug)]
+    question_words = sum(len(_texts(catalog.question(one, SEED))) for one in ids)
+    return Reading(words, lines, len(ids), question_words)
+
+
+def _words(markdown: str) -> list[str]:
+    """The words of a text as they are seen: without addresses, HTML tags and the marks of lists and tables."""
+    seen = re.sub(r"\]\([^)]*\)|<[^>]+>", " ", markdown)
+    return [word for word in seen.split() if re.search(r"\w", word)]
+
+
+def _lines(source: str) -> int:
+    return sum(1 for line in source.splitlines() if line.strip())
+
+
+def _texts(part: Any) -> list[str]:
+    """The words of all texts of a question, but for what names its kind and its section."""
+    if isinstance(part, str):
+        return part.split()
+    if isinstance(part, tuple):
+        return [word for one in part for word in _texts(one)]
+    if not dataclasses.is_dataclass(part):
+        return []
+    fields = (field.name for field in dataclasses.fields(part) if field.name not in ("kind", "read_again"))
+    return [word for name in fields for word in _texts(getattr(part, name))]
+
+
+# ---- lines shown from kernels
+
+
+class _Assigned(dict):
+    """The values of names that a chapter's cells assign in one plain statement, found when they are asked for.
+
+    So `show.difference(tiled, forgotten)` can be counted without running the chapter.
+    """
+
+    def __init__(self, sections: Collection[Section]) -> None:
+        super().__init__(read_kernel=read_kernel, BROKEN=BROKEN, LADDER=LADDER)
+        self.expressions = {}
+        for _, source in (code for section in sections for code in section.codes):
+            for node in ast.parse(python(source)).body:
+                if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+                    self.expressions.setdefault(node.targets[0].id, node.value)
+
+    def __missing__(self, name: str) -> Any:
+        if name not in self.expressions:
+            raise KeyError(name)
+        self[name] = _value(self.expressions[name], self)
+        return self[name]
+
+
+def _value(expression: ast.expr, known: Any) -> Any:
+    names = {node.id for node in ast.walk(expression) if isinstance(node, ast.Name)}
+    values = {}
+    for name in names:
+        try:
+            values[name] = known[name]
+        except KeyError:  # of Python's own, or of a comprehension
+            continue
+    return eval(compile(ast.Expression(expression), "cell", "eval"), values)
+
+
+def _shown(statements: list[ast.stmt], known: Any) -> Iterator[int]:
+    """The number of lines that each call of `show` in these statements shows of a kernel."""
+    for statement in statements:
+        if isinstance(statement, ast.For) and isinstance(statement.target, ast.Name) and _shows(statement):
+            for value in _value(statement.iter, known):
+                yield from _shown(statement.body, ChainMap({statement.target.id: value}, known))
+        elif isinstance(statement, ast.Expr) and (count := _shows(statement.value, directly=True)):
+            call = statement.value
+            given = [_value(ast.List([one], ast.Load(), lineno=1, col_offset=0), known) for one in call.args]
+            options = {one.arg: _value(one.value, known) for one in call.keywords}
+            yield count(*(value for values in given for value in values), **options)
+
+
+def _shows(node: ast.AST, directly: bool = False) -> Any:
+    """What counts the lines of a call of `show` in this piece of code; None if there is no such call."""
+    for one in [node] if directly else ast.walk(node):
+        if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and ast.unparse(one.func.value) == "show":
+            if count := _COUNTED.get(one.func.attr):
+                return count
+    return None
+
+
+def _source_lines(name: str, first: int = 1, last: int | None = None) -> int:
+    return _lines("\n".join(read_kernel(name).splitlines()[first - 1 : last]))
+
+
+def _difference_lines(before: str, after: str, context: int = 2, skip_header: bool = False) -> int:
+    return _lines("\n".join(show.difference_lines(before, after, context, skip_header)))
+
+
+_COUNTED = {
+    "source": _source_lines,
+    "passage": lambda *place: _source_lines(place[0], *show.passage_lines(*place)),
+    "difference": _difference_lines,
+    "mistake": lambda broken: _difference_lines(*show.mistake_kernels(broken), context=show.MISTAKE_CONTEXT),
+}

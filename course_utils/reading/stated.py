@@ -1,0 +1,211 @@
+"""Where the course states reading times, paths and what a section needs: what stands there, and what should.
+
+`python -m course_utils reading --write` puts in what should; tests/reading/test_stated.py holds the pages against it.
+A text says which chapter and sections it means in one of these forms, and the number of minutes is put in:
+
+    **Time** 100 minutes                                       in a chapter: all of it, with its questions
+    sections 1 to 6, the heart of it: 45 minutes               in a chapter: these, and what stands above section 1
+    01, sections 1 to 5 and 8 (30 min), chapter 01 (115 min)   on a page
+    | [01 Attention basics](notebooks/01_attention_basics.ipynb) | 115 min |    in a table of chapters
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+
+from course_utils.course import CHAPTERS, PATHS, ReadingPath, chapter
+from course_utils.reading.minutes import STEP, chapter_reading, hours, path_reading, stated
+from course_utils.reading.sections import ROOT, chapter_path, chapter_sections, needs
+
+README, TEACHING, FIRST_STEPS = "README.md", "docs/teaching.md", "docs/first_steps.md"
+START = "00_start_here"
+BRACKETS = (
+    "You may begin with any section: run the cells above section 1 first, and those of the sections in brackets "
+    "behind its name."
+)
+PATHS_HEAD = "| path | read | time |\n|---|---|---|\n"
+_NUMBERS = r"\d+(?:(?:, | and | to )\d+)*"
+_LIST = rf"sections? (?P<sections>{_NUMBERS})"
+
+
+@dataclass(frozen=True)
+class Time:
+    """A reading time in a text. slug: the chapter that it is about; numbers: of its sections, none for all of it;
+    minutes: what stands there; counted: unrounded."""
+
+    slug: str
+    numbers: tuple[int, ...]
+    minutes: int
+    counted: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is rounded, and within a step of what is counted: a sentence more is no reason to change it."""
+        return self.minutes % STEP == 0 and abs(self.minutes - self.counted) <= STEP
+
+
+def times(text: str, slug: str = "") -> list[Time]:
+    """The reading times that a text states. slug: of the chapter whose notebook it stands in, "" for a page."""
+    return [_time(match, slug) for match in _places(text, slug)]
+
+
+def with_times(text: str, slug: str = "") -> str:
+    """The text with each of its reading times as it is counted now."""
+    for match in sorted(_places(text, slug), key=lambda one: -one.start("minutes")):
+        begin, end = match.span("minutes")
+        text = text[:begin] + str(stated(_time(match, slug).counted)) + text[end:]
+    return text
+
+
+def _places(text: str, slug: str) -> Iterator[re.Match[str]]:
+    forms = [
+        rf"(?:[Cc]hapter )?\b(?P<chapter>\d\d), {_LIST} \((?P<minutes>\d+) min\)",
+        r"[Cc]hapter (?P<chapter>\d\d) \((?P<minutes>\d+) min\)",
+        r"\]\(notebooks/(?P<slug>\w+)\.ipynb\) \| (?P<minutes>\d+) min \|",
+    ]
+    if slug:
+        forms = [r"\*\*Time\*\* (?P<minutes>\d+) minutes", rf"\b{_LIST}[^.;:()]*: (?P<minutes>\d+) minutes"]
+    for form in forms:
+        yield from re.finditer(form, text)
+
+
+def _time(match: re.Match[str], slug: str) -> Time:
+    named = match.groupdict()
+    if number := named.get("chapter"):
+        slug = next(one.slug for one in CHAPTERS if one.number == number)
+    slug = slug or chapter(named["slug"]).slug
+    numbers = section_numbers(named["sections"]) if named.get("sections") else ()
+    return Time(slug, numbers, int(match["minutes"]), chapter_reading(slug, numbers).minutes)
+
+
+def section_numbers(text: str) -> tuple[int, ...]:
+    """The sections that "1 to 5, 8 and 10" lists."""
+    found: list[int] = []
+    for separator, number in re.findall(r"(to )?(\d+)", text):
+        found += range(found[-1] + 1, int(number) + 1) if separator else [int(number)]
+    return tuple(found)
+
+
+def listed(numbers: tuple[int, ...]) -> str:
+    """Sections as a text lists them: "sections 1 to 5 and 8"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [f"{run[0]} to {run[-1]}" if len(run) > 2 else " and ".join(map(str, run)) for run in runs]
+    return f"section{'s' if len(numbers) > 1 else ''} " + " and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
+
+
+# ---- a chapter's first cell, and the paths of chapter 00
+
+
+def with_needs(text: str, slug: str) -> str:
+    """The text of a chapter's first cell, whose contents say in brackets which sections' cells a section needs."""
+    head, contents, after = text.partition("**Contents**\n")
+    if not contents:
+        return text
+    links, _, rest = after.partition("\n\n")
+    required = needs(chapter_sections(slug))
+    links = "\n".join(_with_brackets(line, required) for line in links.splitlines())
+    rest = rest.removeprefix(BRACKETS).lstrip("\n")
+    told = BRACKETS if any(required.values()) else ""
+    return head + contents + "\n\n".join(filter(None, [links, told, rest]))
+
+
+def _with_brackets(line: str, required: dict[str, tuple[str, ...]]) -> str:
+    link, key = re.match(r"(\[(\S+)[^\]]*\]\(#[^)\s]*\))", line).groups()
+    first = required.get(key, ())
+    brackets = f" ({', '.join(first)})" if first else ""
+    return f"{link}{brackets}{' ·' if line.endswith('·') else ''}"
+
+
+def path_words(path: ReadingPath) -> str:
+    """For whom a path is and what it reads, as the first two columns of the table of chapter 00."""
+    return f"{path.reader} | {'; '.join(_leg(*leg) for leg in path.legs)}"
+
+
+def table_rows(text: str) -> list[tuple[str, str]]:
+    """The rows of the table of paths in a text: (path and what it reads, its time)."""
+    _, _, after = text.partition(PATHS_HEAD)
+    rows = re.match(r"(?:\|.*\n)*", after)[0].splitlines()
+    return [tuple(row.removeprefix("| ").removesuffix(" |").rsplit(" | ", 1)) for row in rows]
+
+
+def _leg(slug: str, numbers: tuple[int, ...]) -> str:
+    if slug == START:
+        return f"here {listed(numbers)}" if numbers else "all of this chapter"
+    link = f"[chapter {chapter(slug).number}]({slug}.ipynb)"
+    return f"{link}, {listed(numbers)}" if numbers else link
+
+
+def with_paths(text: str) -> str:
+    """The text with the table of paths as it is now, if it has one."""
+    rows = (f"| {path_words(path)} | {hours(path_reading(path).minutes)} |\n" for path in PATHS)
+    table = PATHS_HEAD + "".join(rows)
+    return re.sub(re.escape(PATHS_HEAD) + r"(?:\|.*\n)*", lambda _: table, text)
+
+
+# ---- a day's course
+
+
+def with_spare(text: str) -> str:
+    """The page for teachers with its times, and with what a day of 8 hours leaves besides."""
+    text = with_times(text)
+    day = re.search(r"\*\*A day \(8 h\).*?leaves (?P<spare>\d+) minutes", text, re.DOTALL)
+    spare = 8 * 60 - sum(map(int, re.findall(r"\((\d+) min\)", day[0])))
+    begin, end = day.span("spare")
+    return f"{text[:begin]}{spare}{text[end:]}"
+
+
+# ---- the way from a clone to the end of chapter 01
+
+
+def first_steps_minutes() -> dict[str, float]:
+    """Minutes of reading in the steps of docs/first_steps.md that are counted, by the number of the step."""
+    basics = chapter_reading("01_attention_basics")
+    return {"4": chapter_reading(START).text_minutes, "6": basics.text_minutes, "7": basics.question_minutes}
+
+
+def with_first_steps(text: str) -> str:
+    """The page with its steps' minutes of reading, and their sum."""
+    for step, minutes in first_steps_minutes().items():
+        text = re.sub(rf"^(\| {step} \|.*\| )\d+ \|$", rf"\g<1>{minutes:.0f} |", text, flags=re.MULTILINE)
+    rows = re.findall(r"^\| \d+ \|.*\| (\d+) \|$", text, re.MULTILINE)
+    return re.sub(
+        r"(\*\*together\*\* .*\| \*\*)\d+(\*\* \|)$", rf"\g<1>{sum(map(int, rows))}\2", text, flags=re.MULTILINE
+    )
+
+
+# ---- all of them
+
+
+def write(root: Path = ROOT) -> list[Path]:
+    """Puts what is counted into all pages and chapters of a checkout; returns those that changed."""
+    pages = {README: with_times, TEACHING: with_spare, FIRST_STEPS: with_first_steps}
+    changed = [root / page for page, change in pages.items() if _rewrite(root / page, change)]
+    for one in CHAPTERS:
+        path = chapter_path(one.slug, root)
+        notebook = nbformat.read(path, as_version=4)
+        before = [cell.source for cell in notebook.cells]
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = with_paths(with_needs(with_times(cell.source, one.slug), one.slug))
+        if before != [cell.source for cell in notebook.cells]:
+            nbformat.write(notebook, path)
+            changed.append(path)
+    return changed
+
+
+def _rewrite(path: Path, change: Callable[[str], str]) -> bool:
+    text = path.read_text(encoding="utf-8")
+    changed = change(text)
+    if changed != text:
+        path.write_text(changed, encoding="utf-8")
+    return changed != text
