@@ -128,11 +128,46 @@ def declared(code: str) -> set[str]:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "kernels").rglob("*.cu*")), ids=lambda path: path.stem)
 def test_a_letter_that_a_kernel_declares_stands_in_the_sheet(path):
-    known = {letter for letter, _ in MAIN + SECOND} | OF_CODE
-    assert declared(path.read_text(encoding="utf-8")) - known == set()
+    """A second meaning holds in its own chapter only; a header is for several."""
+    number = path.relative_to(ROOT / "kernels").parts[0][:2]
+    second = {letter for letter, cells in SECOND if number in (cells[1], "in")}
+    assert declared(path.read_text(encoding="utf-8")) - {letter for letter, _ in MAIN} - second - OF_CODE == set()
+
+
+TRANSPOSED = {"St", "Pt", "dPt", "dSt"}
+
+
+def wrong_side(code: str) -> list[str]:
+    """Tiles of scores or their gradients whose name does not say on which side the queries are: K Qᵀ and V dOᵀ have
+    keys for rows and a t in their names, Q Kᵀ and dO Vᵀ have none; a function has tiles of one kind only."""
+    found = []
+    for function in re.sub(r"//.*", "", code).split("\n}\n"):
+        for tile, left in re.findall(r"\bmultiply_transposed\((\w+), (?:\w+\.)?(\w+)", function):
+            if (left in ("K", "V")) != (tile in TRANSPOSED):
+                found.append(f"{tile} is a product with {left} on the left")
+        words = set(re.findall(r"(?<![\w.])d?[SP]t?(?!\w)", function))
+        if words & TRANSPOSED:
+            found += [f"{word} beside {min(words & TRANSPOSED)}" for word in sorted(words - TRANSPOSED)]
+    return found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted((ROOT / "kernels").rglob("*.cu*")) if "backward" in path.stem or "gradient" in path.stem],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_a_transposed_tile_is_called_so(path):
+    assert wrong_side(path.read_text(encoding="utf-8")) == []
 
 
 # ---- the rule itself
+
+
+def test_a_tile_with_the_name_of_its_transpose_is_seen():
+    assert wrong_side("multiply_transposed(S, keys.K[d], at(Q));") == ["S is a product with K on the left"]
+    assert wrong_side("multiply_transposed(dPt, tile.dO, tile.V);") == ["dPt is a product with dO on the left"]
+    assert wrong_side("float P[4], St[4];") == ["P beside St"]
+    assert wrong_side("multiply_transposed(St, tile.K, tile.Q);\n}\nmultiply_transposed(S, q, at(K));") == []
 
 
 def test_declared_letters_are_found():
