@@ -2,9 +2,10 @@
 
 import pytest
 
-from course_utils import costs, measured
+from course_utils import costs, measured, planner
 from course_utils.launches import Launch
 from course_utils.nvidia import bottlenecks
+from course_utils.planner.devices import DEVICES
 from tests.helpers.nvidia_output import LAUNCH
 
 ROWS = {row["name"]: row for row in measured.load("bottlenecks").rows}
@@ -67,6 +68,54 @@ def test_bytes_move_no_faster_than_the_memory_reads():
     read = max(row["gb_per_s"] for row in CHIP.values() if row.get("working_set_bytes", 0) >= 2**28)
     copies = [row["gb_per_s"] for row in CHIP.values() if "gb_per_s" in row and "working_set_bytes" not in row]
     assert max(copies) == CHIP["device memory copy"]["gb_per_s"] < read < 1.1 * max(copies)
+
+
+def test_no_recorded_time_of_chapter_01_is_below_its_floor():
+    """As the chapter states it: bytes over a copy's rate, or FLOP over what multiply-adds sustain."""
+    fp32, copy = CHIP["fp32 multiply-add, CUDA cores"]["tflop_per_s"], CHIP["device memory copy"]["gb_per_s"]
+    kernels = {"scores.cu": (0, PRODUCT), "softmax.cu": (1, 0), "output.cu": (2, PRODUCT)}
+    rows = [row for row in measured.load("01_attention_basics").rows if row["name"] in kernels]
+    assert {row["name"] for row in rows} == kernels.keys()
+    for row in rows:
+        step, flops = kernels[row["name"]]
+        moved = costs.naive_traffic(16, 12, row["length"], row["length"], 64, 4)[step].total
+        floor = costs.time_floor(flops * row["length"] ** 2, moved, fp32 * 1e12, copy * 1e9)
+        assert row["median_ms"] / 1e3 > floor, row
+
+
+def test_no_recorded_time_of_chapter_08_is_below_its_floor():
+    kinds = {"dense,": "dense", "sliding": "sparse", "window": "sparse"}
+    rows = [row for row in measured.load("08_choosing").select(part="choices") if row["median_ms"]]
+    for row in (row for row in rows if not row["name"].startswith("streaming")):
+        method = kinds.get(row["name"].split()[0], "flash")
+        assert row["median_ms"] / 1e3 > planner.plan(row["length"], device="H200").methods[method].seconds, row
+
+
+def test_kernels_with_16_queries_a_warp_stay_below_what_shared_memory_allows_them():
+    """Chapter 03: a fragment of 512 bytes of K or V serves 16 queries; shared memory gives 128 bytes a clock."""
+    clocks = CHIP["streaming multiprocessors"]["count"] * CHIP["clock, at most"]["mhz"] * 1e6
+    dense = measured.load("03_flash_attention_v2")
+    steps = dense.select(part="tuning", name="16 queries per warp") + [
+        row
+        for row in dense.select(part="ladder")
+        if row["name"] not in ("CUDA cores", "tuned") and not row["name"].startswith("torch")
+    ]
+    assert len(steps) > 30
+    assert max(row["tflop_per_s"] for row in steps) < clocks * 128 / 512 * 2 * 16 * 16 * 16 / 1e12
+
+
+def test_no_recorded_speed_passes_the_datasheet():
+    """Chapters 03 and 05 time tensor cores by every instruction that they have: 16 bits, and FP8 at twice the rate."""
+    half = DEVICES["H200"].half_flops / 1e12
+    for name in ("03_flash_attention_v2", "05_deepseek_sparse"):
+        for row in measured.load(name).rows:
+            assert (row.get("tflop_per_s") or 0) < half * (1 + ("FP8" in row.get("name", ""))), row
+
+
+def test_exponentials_alone_take_less_than_any_forward_pass():
+    """Chapter 03 holds their time, at the rate that chapter 00 measured, against the passes of its table."""
+    alone = 16 * 12 * 2048**2 / CHIP["exponentials, special function units"]["per_s"]
+    assert all(row["median_ms"] / 1e3 > alone for row in measured.load("03_flash_attention_v2").select(part="table"))
 
 
 def test_a_row_holds_what_ncu_says(monkeypatch):
