@@ -305,7 +305,7 @@ def _arrived(future: Future, student: str, submission: Submission, key: Key) -> 
 
 def _record(student: str, submission: Submission, key: Key, result: Result) -> Record:
     status = "graded" if submission.status == "ok" else submission.status
-    return Record(student, submission.exercise, status, key, replace(result, notes=submission.notes))
+    return Record(student, submission.exercise, status, key, result)
 
 
 def _dated(record: Record, before: Record | None, classroom: ClassFolder, now: datetime) -> Record:

@@ -18,6 +18,8 @@ from course_utils.grading.seen import first_of, places
 from course_utils.toolchain.source import blank_comments
 
 OUTSIDE = re.compile(r"(before|past the end of) [^(]*\('(\w+)'\)")  # in the words of emulator/memory.py
+MISALIGNED = re.compile(r"misaligned: (.*) at an address \d+ bytes past a multiple of (\d+)")
+ABSENT_LANE = re.compile(r"reads lane \d+, which (.*): what it gets")
 EQUAL = 1e-3  # how near an output must be to what a mistake would give, relative to the largest value
 
 
@@ -157,8 +159,12 @@ def of_finding(exercise: Exercise, finding: Finding, source: str = "") -> Diagno
             name = f"{past[2]} is {verb} {'before its start' if past[1] == 'before' else 'past its end'}{line}"
         elif "near no argument" in finding.message:
             name = f"memory that belongs to no argument is {verb}{line}"
+        elif wrong := MISALIGNED.search(finding.message):
+            name = f"{wrong[1]} at an address that is no multiple of {wrong[2]} bytes{line}"
     elif finding.tool == "initcheck":
         name = f"shared memory is read before it is written{line}"
+    elif absent := ABSENT_LANE.search(finding.message):
+        name = f"a shuffle reads a lane that {absent[1]}{line}"
     return Diagnosis(name, str(finding), "chapter 00, section 10, 'Reading a finding'")
 
 

@@ -9,7 +9,7 @@ import os
 import pickle
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ from course_utils.grading.hints import hints
 from course_utils.grading.job import Job, Run, blank
 from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
 from course_utils.grading.sandbox.parent import Limits, run_child
-from course_utils.grading.submission import Submission, read_submission
+from course_utils.grading.submission import Submission, as_released, read_submission
 
 MOST_CHILDREN = 4  # a child that dies is replaced, and goes on after what killed it
 SEEDS = 2**31
@@ -105,7 +105,8 @@ def _graded(submission: Submission, seed: int | None, device: str, isolation: st
         parts = [_too_early(part) if part.status == RIGHT and part.bonus else part for part in parts]
     parts += [_answer(submission, question, python) for question in task.questions]
     said = hints(submission.kernel or "")
-    return Result(task.id, task.title, submission.digest, seed, device, submission.status, tuple(parts), said)
+    about = (submission.digest, seed, device, submission.status)
+    return Result(task.id, task.title, *about, tuple(parts), hints=said, notes=submission.notes)
 
 
 def _diagnosed(
@@ -198,7 +199,11 @@ class _Child:
                 questions=tuple(question.name for question in self.task.questions),
                 collects=self.task.collect is not None,
             )
-            last = run_child(pickle.dumps(job), limits=self.limits, isolation=self.isolation, gpu=self.device == "cuda")
+            try:
+                gpu = self.device == "cuda"
+                last = run_child(pickle.dumps(job), limits=self.limits, isolation=self.isolation, gpu=gpu)
+            except RuntimeError as error:  # no such isolation here, or a user who may not read the course
+                raise GraderError(str(error)) from error
             if not last.messages or last.messages[0].header.get("kind") != "ready":
                 raise GraderError(f"the grader's child process did not start: {last.detail}\n{last.stderr[-2000:]}")
             begun = None
@@ -428,9 +433,7 @@ def exercises_in(path: Path) -> list[tuple[Path, str]]:
         found = [(chapter, exercise_id) for chapter in chapters for exercise_id in _exercises_of(chapter)]
     else:
         found = [
-            (path.parent, exercise_id)
-            for exercise_id in EXERCISE_IDS
-            if path.suffix in (".cu", ".ipynb") and exercise_id.split("/")[1] == path.stem
+            (path.parent, exercise_id) for exercise_id in EXERCISE_IDS if exercise_id.split("/")[1] in _names([path])
         ]
     if not found:
         raise ValueError(f"{path} is no exercise: give a folder such as exercises/{EXERCISE_IDS[2].split('/')[0]}")
@@ -439,5 +442,11 @@ def exercises_in(path: Path) -> list[tuple[Path, str]]:
 
 def _exercises_of(folder: Path) -> list[str]:
     """The exercises that have a file in this folder."""
-    names = {path.stem for path in folder.iterdir() if path.suffix in (".cu", ".ipynb")}
+    names = _names(folder.iterdir())
     return [exercise_id for exercise_id in EXERCISE_IDS if exercise_id.split("/")[1] in names]
+
+
+def _names(files: Iterable[Path]) -> set[str]:
+    """What the files would be of, "online_softmax (1).cu" of online_softmax."""
+    released = (Path(as_released(path.name)) for path in files)
+    return {name.stem for name in released if name.suffix in (".cu", ".ipynb")}

@@ -110,7 +110,7 @@ def _names(folder: Path) -> list[str]:
 
 def _choose(file: str, there_are: list[str], notes: list[str]) -> str:
     """The name of the file to read for `file`: itself, or the only copy of it under a browser's name."""
-    copies = [name for name in there_are if name != file and name.isprintable() and _as_released(name) == file]
+    copies = [name for name in there_are if name != file and name.isprintable() and as_released(name) == file]
     if file in there_are:
         notes += [f"{name} lies beside {file} and was not graded" for name in copies[:MOST_NAMED]]
         return file
@@ -129,7 +129,7 @@ def _choose(file: str, there_are: list[str], notes: list[str]) -> str:
     return file
 
 
-def _as_released(name: str) -> str:
+def as_released(name: str) -> str:
     """A file's name without what browsers and file managers add to that of a second copy."""
     name = unicodedata.normalize("NFC", name).lower()
     name = re.sub(r"\.(txt|json|download)$", "", name)
@@ -139,7 +139,7 @@ def _as_released(name: str) -> str:
 
 
 def _is_of_an_exercise(name: str) -> bool:
-    released = _as_released(name)
+    released = as_released(name)
     return any(released in (f"{task}.cu", f"{task}.ipynb") for task in (one.split("/")[1] for one in EXERCISE_IDS))
 
 

@@ -826,6 +826,22 @@ BROKEN = {
         else
             out[1] = __shfl_sync(0xffffffffu, n, 0);    // synccheck: either""",
     ),
+    "shuffle_from_a_lane_that_left": Case(
+        """
+        if (threadIdx.x >= 40) return;
+        float v = in[threadIdx.x];
+        out[threadIdx.x] = v + __shfl_xor_sync(0xffffffffu, v, 16);    // synccheck""",
+    ),
+    "shuffle_from_a_lane_that_never_was": Case(
+        """
+        out[threadIdx.x] = __shfl_down_sync(0xffffffffu, in[threadIdx.x], 4);    // synccheck""",
+        block=(40,),
+    ),
+    "shuffle_from_a_lane_outside_the_mask": Case(
+        """
+        if (threadIdx.x % 32 < 16)
+            out[threadIdx.x] = __shfl_sync(0xffffu, in[threadIdx.x], 20);    // synccheck""",
+    ),
 }
 
 

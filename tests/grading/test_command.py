@@ -77,6 +77,14 @@ def test_a_copy_elsewhere(calls, tmp_path):
     assert calls == [(tmp_path, "03_flash_attention_v2/split_kv", options)]
 
 
+@pytest.mark.parametrize("whole_folder", [True, False])
+def test_a_copy_under_a_browsers_name(calls, tmp_path, whole_folder):
+    file = tmp_path / "split_kv (1).cu"
+    file.touch()
+    assert __main__.main(["grade", str(tmp_path if whole_folder else file)]) == 0
+    assert [call[:2] for call in calls] == [(tmp_path, "03_flash_attention_v2/split_kv")]
+
+
 def test_results_as_json(calls, tmp_path, capsys):
     assert __main__.main(["grade", str(CHAPTER), "--json", str(tmp_path / "out.json")]) == 0
     capsys.readouterr()

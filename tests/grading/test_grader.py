@@ -74,6 +74,20 @@ def killed(*messages: Message) -> Ended:
 ALL = [case_frame(i) for i in range(4)]
 
 
+def test_what_is_odd_about_the_files_is_told(graded) -> None:
+    noted = replace(SUBMISSION, notes=("x (1).cu was taken as x.cu",))
+    assert graded(finished(answered(100), *ALL), submission=noted).notes == noted.notes
+
+
+def test_a_child_that_cannot_be_started_is_no_grade(graded, monkeypatch) -> None:
+    def refuse(job: bytes, **_: object) -> Ended:
+        raise RuntimeError("bubblewrap does not run here")
+
+    monkeypatch.setattr(grader, "run_child", refuse)
+    with pytest.raises(GraderError, match="bubblewrap does not run"):
+        grade_submission(SUBMISSION, seed=1)
+
+
 def test_full_marks(graded) -> None:
     result = graded(finished(answered(100), *ALL))
     assert (result.earned, result.points, result.full, result.diagnosis) == (7, 7, True, None)

@@ -39,8 +39,10 @@ template <class T> struct shuffle : emu_collective {
     unsigned source;
     static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
         while (participants) {
-            shuffle* mine = (shuffle*)lanes[take_lane(participants)];
+            const unsigned l = take_lane(participants);
+            shuffle* mine = (shuffle*)lanes[l];
             const shuffle* source = (const shuffle*)lanes[mine->source];
+            if (!source) emu_absent_lane(mine, l, mine->source);
             mine->result = (source ? source : mine)->value;      // a lane that takes no part has no value to give
         }
     }

@@ -35,6 +35,7 @@ __attribute__((const)) const emu_thread* emu_self();      // a fiber never chang
 
 int emu_barrier(int predicate, emu_site site);            // __syncthreads(); returns how many brought a true predicate
 void emu_collect(emu_collective* mine);                   // returns when every lane of mine->mask has arrived
+void emu_absent_lane(const emu_collective* reads, unsigned lane, unsigned source);   // a shuffle of `lane` reads one that is not there
 void emu_leave();                                         // the kernel's own `return;`, before its closing brace
 
 unsigned emu_shared_offset(const void* pointer);          // generic pointer -> 32-bit shared address, as PTX wants it

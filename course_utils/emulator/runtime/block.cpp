@@ -308,6 +308,15 @@ extern "C" void emu_collect(emu_collective* mine) {
     if (mine->mask & w.ready || !complete(w, f)) run_another();
 }
 
+extern "C" void emu_absent_lane(const emu_collective* reads, unsigned lane, unsigned source) {
+    if (!sanitizing()) return;
+    const Warp& w = emu_block->warps[emu_current->warp];
+    const char* why = !w.fiber[source] ? "which the block does not have" : w.live & bit(source) ? "which the mask does not name"
+                                                                                            : "which has left the kernel";
+    find(w.fiber[lane], reads->site, nullptr, "%s of lane %u reads lane %u, %s: what it gets is undefined", reads->name, lane,
+         source, why);
+}
+
 // ---- the life of a thread
 
 extern "C" const emu_thread* emu_self() { return emu_current; }
