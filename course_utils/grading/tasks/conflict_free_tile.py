@@ -14,7 +14,11 @@ from course_utils.grading.counters import scattered, sectors
 from course_utils.grading.diagnosis import wrong_values
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
+from course_utils.grading.names import HEAD_ZERO_READ
+from course_utils.grading.seen import first_of, places
 
+AXES = ("head", "row", "column")
+ROUNDED = 0.01  # how far a number may be off that was kept with 8 bits or more
 TILE, ROWS = 32, 8  # ROWS: of a tile that the threads of a block move at a time
 COALESCING = "chapter 00, section 6, 'Coalescing: neighbours read neighbours'"
 TILES = "chapter 00, section 7, 'A tile in shared memory'"
@@ -43,11 +47,28 @@ def _case(
         name=f"heads={heads} L={length} D={width}",
         launches=(launch,),
         inputs={"in": x},
-        outputs={"out": Output(expected=x.mT.contiguous(), kind="exact")},
+        outputs={"out": Output(expected=x.mT.contiguous(), kind="exact", axes=AXES)},
         must_be_clean=True,
         compare=_compare,
         review=review,
+        explain=explain,
     )
+
+
+def _cut_off(
+    part: str,
+    generator: torch.Generator,
+    *size: int,
+    review: Callable[[Case, Outcome], Diagnosis | None],
+) -> Case:
+    """A look at the counters alone of a size that is no multiple of 32: its values are the business of other parts."""
+
+    def reviewed(case: Case, outcome: Outcome) -> Diagnosis | None:
+        found = review(case, outcome)
+        return found and replace(found, name=f"where tiles are cut off, {found.name}")
+
+    case = _case(part, generator, *size, review=reviewed)
+    return replace(case, must_be_clean=False, compare=lambda case, outputs: None)
 
 
 def _compare(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
@@ -66,23 +87,63 @@ def _compare(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
         if gone.any() and torch.equal(missing, gone.expand_as(missing)):
             detail = f"{wrong.detail}; a thread that has nothing to load may have something to write"
             return Diagnosis("threads past the end of `in` leave before they have written", detail, TILES)
+    for axis, within, gone in (("row", c % TILE, missing.all(2).all(0)), ("column", r % TILE, missing.all(1).all(0))):
+        lines = torch.isin(torch.arange(TILE), within.flatten()[gone])
+        if 0 < lines.sum() < TILE and torch.equal(missing, lines[within].expand_as(missing)):
+            return Diagnosis(f"{places(lines, (axis,))} of each tile of out: never written", wrong.detail, TILES)
     return wrong
 
 
+def explain(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
+    """Where the numbers of `out` come from: no two of `in` are the same."""
+    x, got, expected = case.inputs["in"], outputs["out"], case.outputs["out"].expected
+    wrong = got != expected
+    if still_blank(got).any():
+        return None
+    first = first_of(wrong, got, expected, AXES)
+    if not got[wrong].any():
+        return Diagnosis("zeros stand where a number of `in` belongs", f"{places(wrong, AXES)}; {first}", TILES)
+    values, order = x.flatten().sort()
+    nearest = torch.searchsorted(values, got.flatten().contiguous()).clamp(max=len(values) - 1)
+    if not torch.equal(values[nearest].reshape(got.shape)[wrong], got[wrong]):
+        near = ((got - expected).abs() <= ROUNDED * expected.abs()).all()
+        return Diagnosis("the numbers are rounded on the way", first, TILES) if near else None
+    came_from = torch.stack(torch.unravel_index(order[nearest].reshape(got.shape), x.shape))
+    belongs = torch.stack(torch.meshgrid(*map(torch.arange, got.shape), indexing="ij"))[[0, 2, 1]]
+    off = (came_from != belongs)[:, wrong].any(dim=1).tolist()
+    other = " and ".join(f"{name}s" for name, is_off in zip(AXES, off, strict=True) if is_off)
+    at, source = (tuple(int(n[wrong][0]) for n in place) for place in (belongs, came_from))
+    detail = f"{places(wrong, AXES)}; where in{list(at)} belongs stands in{list(source)}"
+    return Diagnosis(f"out holds numbers of other {other} of `in`", detail, TILES)
+
+
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
-    """Values of whole tiles and of others, then three looks at the counters of one size."""
-    counted = (2, 64, 96)  # whole tiles, and not square
+    """Values of whole tiles and of others, then the counters of whole tiles and of such as are cut off.
+
+    All sizes but one are drawn. Where sectors are counted, rows begin at a sector: L and D are multiples of 8.
+    """
+
+    def drawn(first: int, last: int, step: int = 1) -> int:
+        return first + step * int(torch.randint((last - first) // step + 1, (), generator=generator))
+
+    whole = (1, drawn(64, 96, 32), 128)  # not square
+    cut_off = (1, drawn(72, 88, 8), drawn(40, 56, 8))
+    narrow = (1, drawn(47, 63, 16), drawn(79, 95, 16))  # a pitch of the tile's own width + 1 would be 16 or 32
     return [
         _case("whole", generator, 1, 64, 64),
-        _case("whole", generator, 1, 96, 32),
-        _case("ragged", generator, 1, 70, 45),
-        _case("ragged", generator, 1, 1, 3),
-        _case("ragged", generator, 1, 33, 8),
-        _case("heads", generator, 3, 64, 32),
-        _case("heads", generator, 5, 37, 70),
-        _case("loads", generator, *counted, review=review_loads),
-        _case("stores", generator, *counted, review=review_stores),
-        _case("conflicts", generator, *counted, review=review_conflicts),
+        _case("whole", generator, 1, drawn(96, 160, 32), 32),
+        _case("ragged", generator, 1, drawn(65, 95), drawn(33, 63)),
+        _case("ragged", generator, 1, 1, drawn(2, 31)),
+        _case("ragged", generator, 1, drawn(33, 63), 1),
+        _case("ragged", generator, 1, drawn(2, 31), drawn(130, 160)),
+        _case("heads", generator, drawn(3, 5), 64, 32),
+        _case("heads", generator, drawn(4, 6), drawn(33, 61, 2), drawn(65, 95)),
+        _case("loads", generator, *whole, review=review_loads),
+        _cut_off("loads", generator, *cut_off, review=review_loads),
+        _case("stores", generator, *whole, review=review_stores),
+        _cut_off("stores", generator, *cut_off, review=review_stores),
+        _case("conflicts", generator, *whole, review=review_conflicts),
+        _cut_off("conflicts", generator, *narrow, review=review_banks),
     ]
 
 
@@ -102,18 +163,30 @@ def review_stores(case: Case, outcome: Outcome) -> Diagnosis | None:
 
 
 def review_conflicts(case: Case, outcome: Outcome) -> Diagnosis | None:
-    """Whether the numbers are turned in shared memory, every request in as few wavefronts as it can."""
-    shared = [row for row in outcome.counters if row.space == "shared"]
-    if not shared:
+    """Whether the numbers are turned on the chip, and every request to shared memory takes as few wavefronts as it can.
+
+    A warp can also turn them by shuffles, without shared memory; then both sides are coalesced all the same.
+    """
+    astray = scattered(outcome, "load") or scattered(outcome, "store")
+    if conflicts := review_banks(case, outcome):
+        return conflicts
+    if not astray:
+        return None
+    if not any(row.space == "shared" for row in outcome.counters):
         return Diagnosis(
             "nothing goes through shared memory",
-            "Without a tile one of the two sides cannot be coalesced.",
+            f"So a warp meets the other direction in global memory: {sectors(astray)}",
             TILES,
         )
-    row = max(shared, key=lambda row: row.bank_conflicts)
-    if not row.bank_conflicts:
-        astray = scattered(outcome, "load") or scattered(outcome, "store")
-        return astray and Diagnosis("the tile does not change the direction of a warp", sectors(astray), TILES)
+    return Diagnosis("the tile does not change the direction of a warp", sectors(astray), TILES)
+
+
+def review_banks(case: Case, outcome: Outcome) -> Diagnosis | None:
+    """Whether every request to shared memory takes as few wavefronts as it can."""
+    shared = [row for row in outcome.counters if row.space == "shared"]
+    row = max(shared, key=lambda row: row.bank_conflicts, default=None)
+    if row is None or not row.bank_conflicts:
+        return None
     ways = row.wavefronts / row.ideal_wavefronts
     side = "read" if row.operation == "load" else "written"
     return Diagnosis(
@@ -166,6 +239,14 @@ def _columns_taken(column: Callable[[Tensor, Tensor], Tensor]) -> Change:
     return _tilewise(lambda tiles: tiles[..., r, column(r, c)])
 
 
+def _rows_of_L(x: Tensor) -> Tensor | None:
+    """in[h, r, c] looked for at r · L + c. What lies past the end of `in` is not known."""
+    heads, length, width = x.shape
+    if length >= width:
+        return None
+    return x.as_strided((heads, length, width), (length * width, length, 1)).mT
+
+
 def _not_moved(x: Tensor) -> Tensor | None:
     """Each tile is turned but stays where it was. In a matrix that is not square it would not even land inside."""
     heads, length, width = x.shape
@@ -202,7 +283,19 @@ MISTAKES = (
         _columns_taken(lambda r, c: c ^ (c % 8) ^ (r % 8)),
     ),
     _mistake(
-        "every head reads head 0",
+        "the numbers are copied as they lie, not turned",
+        "Element (r, c) of in belongs at row c, column r of out: the output's rows are the input's columns.",
+        TILES,
+        lambda x: x.reshape(x.shape[0], x.shape[2], x.shape[1]),
+    ),
+    _mistake(
+        "a row of `in` is taken to be L numbers long",
+        "Row r of in begins r · D numbers further on; a row of out has L.",
+        TILES,
+        _rows_of_L,
+    ),
+    _mistake(
+        HEAD_ZERO_READ,
         "Head h begins h · L · D numbers further on, in in and in out.",
         "chapter 01, section 4, 'Scores, one thread each'",
         lambda x: x[:1].mT.expand(x.shape[0], -1, -1) if x.shape[0] > 1 else None,
