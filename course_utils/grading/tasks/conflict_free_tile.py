@@ -22,6 +22,7 @@ ROUNDED = 0.01  # how far a number may be off that was kept with 8 bits or more
 TILE, ROWS = 32, 8  # ROWS: of a tile that the threads of a block move at a time
 COALESCING = "chapter 00, section 6, 'Coalescing: neighbours read neighbours'"
 TILES = "chapter 00, section 7, 'A tile in shared memory'"
+HEADS = "chapter 01, section 4, 'Scores, one thread each'"
 CONFLICTS = "chapter 00, section 8, 'Bank conflicts'"
 COUNTERS = "chapter 00, section 11, 'Reading a counter table'"
 
@@ -34,8 +35,9 @@ def _case(
     width: int,
     review: Callable[[Case, Outcome], Diagnosis | None] | None = None,
 ) -> Case:
-    """One launch on `heads` matrices of `length` rows of `width` numbers."""
-    x = torch.randn(heads, length, width, generator=generator)
+    """One launch on `heads` matrices of `length` rows of `width` numbers, no two of which are the same, and none 0."""
+    count = heads * length * width
+    x = ((2 * torch.randperm(count, generator=generator) + 1.5) / count - 1).reshape(heads, length, width)
     launch = Launch(
         kernel="conflict_free_tile",
         grid=(ceil_div(width, TILE), ceil_div(length, TILE), heads),
@@ -68,7 +70,7 @@ def _cut_off(
         return found and replace(found, name=f"where tiles are cut off, {found.name}")
 
     case = _case(part, generator, *size, review=reviewed)
-    return replace(case, must_be_clean=False, compare=lambda case, outputs: None)
+    return replace(case, must_be_clean=False, compare=lambda case, outputs: None, facts={"counters only": True})
 
 
 def _compare(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
@@ -108,10 +110,14 @@ def explain(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
     if not torch.equal(values[nearest].reshape(got.shape)[wrong], got[wrong]):
         near = ((got - expected).abs() <= ROUNDED * expected.abs()).all()
         return Diagnosis("the numbers are rounded on the way", first, TILES) if near else None
+    far = (order[nearest].reshape(got.shape) - torch.arange(x.numel()).reshape(x.shape).mT).flatten(1)
+    if far.any() and not far[0].any() and (far == far[:, :1]).all():
+        detail = f"head 1 begins at number {x[0].numel()}; it was looked for {int(far[1, 0]):+d} numbers from there"
+        return Diagnosis("the heads of `in` are looked for at the wrong distance", detail, HEADS)
     came_from = torch.stack(torch.unravel_index(order[nearest].reshape(got.shape), x.shape))
     belongs = torch.stack(torch.meshgrid(*map(torch.arange, got.shape), indexing="ij"))[[0, 2, 1]]
     off = (came_from != belongs)[:, wrong].any(dim=1).tolist()
-    other = " and ".join(f"{name}s" for name, is_off in zip(AXES, off, strict=True) if is_off)
+    other = ", ".join(f"{name}s" for name, is_off in zip(AXES, off, strict=True) if is_off)
     at, source = (tuple(int(n[wrong][0]) for n in place) for place in (belongs, came_from))
     detail = f"{places(wrong, AXES)}; where in{list(at)} belongs stands in{list(source)}"
     return Diagnosis(f"out holds numbers of other {other} of `in`", detail, TILES)
@@ -192,7 +198,7 @@ def review_banks(case: Case, outcome: Outcome) -> Diagnosis | None:
     return Diagnosis(
         f"the tile is {side} with {ways:.3g}-way bank conflicts",
         f"Line {row.line}: {row.requests:,} requests take {row.wavefronts:,} wavefronts; {row.ideal_wavefronts:,} "
-        f"would do. {_HINTS.get(round(ways), _OTHERS)}\n{row.line:6d} | {row.source}",
+        f"would do. {_HINTS.get(ways, _OTHERS)}\n{row.line:6d} | {row.source}",
         CONFLICTS,
     )
 
@@ -214,7 +220,7 @@ Change = Callable[[Tensor], Tensor | None]  # in [heads, L, D] -> out [heads, D,
 
 def _mistake(name: str, detail: str, read_again: str, change: Change) -> Mistake:
     def simulate(case: Case) -> Mapping[str, Tensor] | None:
-        out = change(case.inputs["in"])
+        out = None if case.facts.get("counters only") else change(case.inputs["in"])
         return None if out is None else {"out": out}
 
     return Mistake(Diagnosis(name, detail, read_again), simulate)
@@ -297,7 +303,7 @@ MISTAKES = (
     _mistake(
         HEAD_ZERO_READ,
         "Head h begins h · L · D numbers further on, in in and in out.",
-        "chapter 01, section 4, 'Scores, one thread each'",
+        HEADS,
         lambda x: x[:1].mT.expand(x.shape[0], -1, -1) if x.shape[0] > 1 else None,
     ),
 )
