@@ -10,15 +10,17 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.grading.counters import scattered, sectors
+from course_utils.grading.counters import counters_only, scattered, sectors
 from course_utils.grading.diagnosis import wrong_values
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
 from course_utils.grading.names import HEAD_ZERO_READ
 from course_utils.grading.seen import first_of, places
 
+CUT_OFF = "where tiles are cut off"
 AXES = ("head", "row", "column")
 ROUNDED = 0.01  # how far a number may be off that was kept with 8 bits or more
+FLOATS = 8  # numbers of a sector
 TILE, ROWS = 32, 8  # ROWS: of a tile that the threads of a block move at a time
 COALESCING = "chapter 00, section 6, 'Coalescing: neighbours read neighbours'"
 TILES = "chapter 00, section 7, 'A tile in shared memory'"
@@ -55,22 +57,6 @@ def _case(
         review=review,
         explain=explain,
     )
-
-
-def _cut_off(
-    part: str,
-    generator: torch.Generator,
-    *size: int,
-    review: Callable[[Case, Outcome], Diagnosis | None],
-) -> Case:
-    """A look at the counters alone of a size that is no multiple of 32: its values are the business of other parts."""
-
-    def reviewed(case: Case, outcome: Outcome) -> Diagnosis | None:
-        found = review(case, outcome)
-        return found and replace(found, name=f"where tiles are cut off, {found.name}")
-
-    case = _case(part, generator, *size, review=reviewed)
-    return replace(case, must_be_clean=False, compare=lambda case, outputs: None, facts={"counters only": True})
 
 
 def _compare(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
@@ -145,27 +131,47 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _case("heads", generator, drawn(3, 5), 64, 32),
         _case("heads", generator, drawn(4, 6), drawn(33, 61, 2), drawn(65, 95)),
         _case("loads", generator, *whole, review=review_loads),
-        _cut_off("loads", generator, *cut_off, review=review_loads),
+        counters_only(_case("loads", generator, *cut_off, review=coalesced_loads), CUT_OFF),
         _case("stores", generator, *whole, review=review_stores),
-        _cut_off("stores", generator, *cut_off, review=review_stores),
+        counters_only(_case("stores", generator, *cut_off, review=coalesced_stores), CUT_OFF),
         _case("conflicts", generator, *whole, review=review_conflicts),
-        _cut_off("conflicts", generator, *narrow, review=review_banks),
+        counters_only(_case("conflicts", generator, *narrow, review=review_banks), CUT_OFF),
     ]
 
 
 # ---------------------------------------------------------------------------------------------- the counters
 
 
-def review_loads(case: Case, outcome: Outcome) -> Diagnosis | None:
+def coalesced_loads(case: Case, outcome: Outcome) -> Diagnosis | None:
     """Whether every load from global memory touches as few sectors as hold its bytes."""
     row = scattered(outcome, "load")
     return row and Diagnosis("the loads of `in` are not coalesced", sectors(row), COALESCING)
 
 
-def review_stores(case: Case, outcome: Outcome) -> Diagnosis | None:
+def coalesced_stores(case: Case, outcome: Outcome) -> Diagnosis | None:
     """The same for the stores."""
     row = scattered(outcome, "store")
     return row and Diagnosis("the stores of `out` are not coalesced", sectors(row), COALESCING)
+
+
+def review_loads(case: Case, outcome: Outcome) -> Diagnosis | None:
+    """Whether all loads together touch no sector twice, either."""
+    return coalesced_loads(case, outcome) or _too_many(case, outcome, "in", "load", "loaded")
+
+
+def review_stores(case: Case, outcome: Outcome) -> Diagnosis | None:
+    """The same for the stores."""
+    return coalesced_stores(case, outcome) or _too_many(case, outcome, "out", "store", "stored")
+
+
+def _too_many(case: Case, outcome: Outcome, tensor: str, operation: str, done: str) -> Diagnosis | None:
+    """Whether some sectors were touched twice."""
+    touched = sum(row.sectors for row in outcome.counters if row.space == "global" and row.operation == operation)
+    needed = ceil_div(case.inputs["in"].numel(), FLOATS)
+    if touched <= needed:
+        return None
+    detail = f"{touched:,} sectors in all; {needed:,} hold the numbers"
+    return Diagnosis(f"some numbers of `{tensor}` are {done} twice", detail, TILES)
 
 
 def review_conflicts(case: Case, outcome: Outcome) -> Diagnosis | None:
@@ -220,7 +226,7 @@ Change = Callable[[Tensor], Tensor | None]  # in [heads, L, D] -> out [heads, D,
 
 def _mistake(name: str, detail: str, read_again: str, change: Change) -> Mistake:
     def simulate(case: Case) -> Mapping[str, Tensor] | None:
-        out = None if case.facts.get("counters only") else change(case.inputs["in"])
+        out = change(case.inputs["in"])
         return None if out is None else {"out": out}
 
     return Mistake(Diagnosis(name, detail, read_again), simulate)
