@@ -30,7 +30,8 @@ from course_utils.grading.names import (
 from course_utils.grading.seen import first_of, places
 
 TILE, SECTOR, FLOATS = 32, 32, 8  # queries and keys of a block's tile; bytes; numbers of a sector
-ALLOWED = 1.25  # times the ideal number of sectors, and times the sectors that a kernel by tiles loads
+ALLOWED = 1.25  # times the ideal number of sectors, in a line
+AT_MOST = 1.1  # times the sectors that a kernel by tiles loads, in all
 AXES = ("sequence", "head", "query", "key")
 CUT_OFF = "where tiles are cut off"
 LARGE = 1000  # a hidden score below its negative is meant to be −∞
@@ -193,7 +194,7 @@ def review_reuse(case: Case, outcome: Outcome) -> Diagnosis | None:
     # Where a warp takes one number for all lanes (a broadcast), it serves 32 scores at once: it is no sector.
     sectors_of = {row: row.sectors / FLOATS if 2 * row.sectors <= row.ideal_sectors else row.sectors for row in rows}
     loaded = sum(sectors_of.values())
-    if loaded <= ALLOWED * tiled:
+    if loaded <= AT_MOST * tiled:
         return None
     worst = max(rows, key=lambda row: sectors_of[row])
     detail = (
