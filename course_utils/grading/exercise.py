@@ -176,7 +176,8 @@ class Exercise:
     judge: verdicts on what `collect` returned: part name -> Diagnosis, or None where the part is right. Parts that
     it judges need no cases.
     assembly: whether the kernel may hold inline PTX.
-    half_in_step: whether parts that would be right but for a missing barrier earn half of their points.
+    half_in_step: whether parts that would be right but for a missing barrier earn half of their points; or the names of
+    the parts that do.
     """
 
     id: str
@@ -192,11 +193,15 @@ class Exercise:
     collect: Callable[[Mapping[str, object]], Mapping[str, Tensor]] | None = None
     judge: Callable[[Mapping[str, Tensor], torch.Generator], Mapping[str, Diagnosis | None]] | None = None
     assembly: bool = False
-    half_in_step: bool = True
+    half_in_step: bool | tuple[str, ...] = True
 
     @property
     def name(self) -> str:
         return self.id.split("/")[1]
+
+    def earns_half(self, part: str) -> bool:
+        """Whether this part earns half of its points where only a barrier is missing."""
+        return self.half_in_step if isinstance(self.half_in_step, bool) else part in self.half_in_step
 
     @property
     def points(self) -> int:

@@ -99,8 +99,7 @@ def _graded(submission: Submission, seed: int | None, device: str, isolation: st
     found = _diagnosed(task, child, cases, [outcomes[i] for i in range(len(cases))], seed)
     judged = _judged(task, submission, python, cases, seed)
     parts = [_part(task, part, cases, outcomes, found, judged) for part in task.parts]
-    if task.half_in_step:
-        parts = _with_halves(parts, cases, outcomes, found)
+    parts = _with_halves(task, parts, cases, outcomes, found)
     if any(part.status == WRONG for part in parts if not part.bonus):
         parts = [_too_early(part) if part.status == RIGHT and part.bonus else part for part in parts]
     parts += [_answer(submission, question, python) for question in task.questions]
@@ -344,6 +343,7 @@ def _part(
 
 
 def _with_halves(
+    task: Exercise,
     parts: Sequence[PartResult],
     cases: Sequence[Case],
     outcomes: Mapping[int, Outcome],
@@ -357,6 +357,7 @@ def _with_halves(
             part.status == WRONG
             and not part.bonus
             and part.name not in lost
+            and task.earns_half(part.name)
             and any(c.part == part.name for c in cases)
         ):
             before, so_far = so_far, so_far + part.points

@@ -11,12 +11,33 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div, naive_requested
-from course_utils.grading.counters import scattered, sectors
+from course_utils.grading.counters import counters_only, scattered, sectors
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
+from course_utils.grading.job import still_blank
+from course_utils.grading.names import (
+    BATCH_ZERO_READ,
+    HEAD_ZERO_READ,
+    HIDDEN_IS_ZERO,
+    MASK_MISSING,
+    MASK_TOP_LEFT,
+    NEXT_KEY_SEEN,
+    OWN_KEY_HIDDEN,
+    SCALE_MISSING,
+    SCALE_NOT_THE_ARGUMENT,
+    SCALE_TWICE,
+    SHIFT_WRONG_SIGN,
+)
+from course_utils.grading.seen import first_of, places
 
-TILE, SECTOR = 32, 32  # queries and keys of a block's tile; bytes
-ALLOWED = 1.25  # times the ideal number of sectors, and times the sectors that a kernel by tiles loads
+TILE, SECTOR, FLOATS = 32, 32, 8  # queries and keys of a block's tile; bytes; numbers of a sector
+ALLOWED = 1.25  # times the ideal number of sectors, in a line
+AT_MOST = 1.1  # times the sectors that a kernel by tiles loads, in all
+AXES = ("sequence", "head", "query", "key")
+CUT_OFF = "where tiles are cut off"
+LARGE = 1000  # a hidden score below its negative is meant to be −∞
+ROUNDED = 0.005  # how far scores may be off, relative to the largest, that were kept with 8 bits or more
 ADDRESSES = "chapter 01, section 5, 'Which addresses does a warp touch?'"
+SCALE = "chapter 01, section 2, 'Why the scores are divided by √d'"
 MASK = "chapter 01, section 10, 'The causal mask, and a model that cheats'"
 UNEQUAL = "chapter 01, section 11, 'Cross-attention: more keys than queries'"
 SCORES = "chapter 01, section 4, 'Scores, one thread each'"
@@ -42,13 +63,19 @@ def _case(
     *,
     is_causal: bool = False,
     largest: float | None = None,
+    one_column: bool = False,
     review: Callable[[Case, Outcome], Diagnosis | None] | None = None,
 ) -> Case:
-    """One launch. shape: B, H, L_q, L_k, d. largest: |score| that the queries are scaled to."""
+    """One launch. shape: B, H, L_q, L_k, d. largest: |score| that the queries are scaled to.
+
+    one_column: key j has nothing but a 1 in column j, so that each score shows one column. The scale is not 1/√d.
+    """
     B, H, L_q, L_k, d = shape
     query = torch.randn(B, L_q, H, d, generator=generator)
     key = torch.randn(B, L_k, H, d, generator=generator)
-    scale = float(np.float32(d**-0.5))
+    if one_column:
+        key[:] = torch.eye(L_k, d)[None, :, None]
+    scale = float(np.float32(d**-0.5 * (0.4 + 0.4 * torch.rand((), generator=generator).item())))
     if largest is not None:
         query *= largest / scores(query, key, scale, False).abs().max()
     launch = Launch(
@@ -59,34 +86,85 @@ def _case(
     )
     return Case(
         part=part,
-        name=f"B={B} H={H} L_q={L_q} L_k={L_k} d={d}{', causal' * is_causal}{', large scores' * bool(largest)}",
+        name=f"B={B} H={H} L_q={L_q} L_k={L_k} d={d}{', causal' * is_causal}{', large scores' * bool(largest)}"
+        f"{', a key for each column' * one_column}",
         launches=(launch,),
         inputs={"Q": query, "K": key},
-        outputs={"S": Output(expected=scores(query, key, scale, is_causal), kind="values")},
-        facts={"scale": scale, "is_causal": is_causal},
+        outputs={"S": Output(expected=scores(query, key, scale, is_causal), kind="values", axes=AXES)},
+        facts={"scale": scale, "is_causal": is_causal, "one_column": one_column},
         must_be_clean=True,
+        explain=explain,
         review=review,
     )
 
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
-    """Values with one head, with several, with the mask; then three looks at the counters of one size."""
+    """Values with one head, with several, with the mask; then the counters of whole tiles, and of such as are cut off.
+
+    Nearly all sizes are drawn: d below, beside and far above a piece of 32, L_k − L_q of both signs. Where sectors are
+    counted, rows begin at a sector: L_k and d are multiples of 8.
+    """
+
+    def drawn(first: int, last: int, step: int = 1) -> int:
+        return first + step * int(torch.randint((last - first) // step + 1, (), generator=generator))
+
     case = partial(_case, generator=generator)
-    counted = (1, 2, 64, 96, 64)
+    columns, causal = drawn(130, 140), [drawn(33, 65), drawn(33, 45), drawn(65, 75), drawn(66, 80)]
+    whole, cut_off = (1, 1, 64, 96, 64), (1, 3, drawn(40, 56, 8), drawn(72, 88, 8), drawn(40, 56, 8))
     return [
         case("scores", shape=(1, 1, 64, 64, 64)),
-        case("scores", shape=(1, 1, 1, 3, 32)),
-        case("scores", shape=(1, 1, 70, 45, 40)),
-        case("scores", shape=(1, 1, 33, 113, 72), largest=50.0),
-        case("heads", shape=(2, 3, 35, 65, 32)),
-        case("heads", shape=(3, 1, 3, 33, 40)),
-        case("causal", shape=(1, 1, 65, 65, 32), is_causal=True),
-        case("causal", shape=(1, 2, 40, 75, 32), is_causal=True),
-        case("causal", shape=(1, 1, 75, 40, 32), is_causal=True, largest=50.0),
-        case("loads", shape=counted, review=review_loads),
-        case("stores", shape=counted, review=review_stores),
-        case("reuse", shape=counted, review=review_reuse),
+        case("scores", shape=(1, 1, 1, drawn(2, 5), 1)),
+        case("scores", shape=(1, 1, drawn(65, 80), drawn(33, 50), drawn(30, 33, 3))),
+        case("scores", shape=(1, 1, drawn(3, 9), columns, columns), one_column=True),
+        case("scores", shape=(1, 1, drawn(2, 5), drawn(3, 9), drawn(290, 330))),
+        case("scores", shape=(1, 1, 33, drawn(97, 127), 72), largest=50.0),
+        case("heads", shape=(2, 3, drawn(33, 40), drawn(41, 65), drawn(30, 33, 3))),
+        case("heads", shape=(3, 1, drawn(3, 9), drawn(33, 50), drawn(34, 62))),
+        case("heads", shape=(2, drawn(2, 4), drawn(9, 20), drawn(2, 8), drawn(1, 5))),
+        case("causal", shape=(1, 1, causal[0], causal[0], 32), is_causal=True),
+        case("causal", shape=(1, 2, causal[1], causal[1] + drawn(1, 31), 32), is_causal=True),
+        case("causal", shape=(1, 1, causal[2], causal[2] - drawn(1, 31), 32), is_causal=True, largest=50.0),
+        case("causal", shape=(1, 1, causal[3], drawn(1, 20), 32), is_causal=True),
+        case("causal", shape=(1, 1, drawn(1, 3), drawn(65, 95), 32), is_causal=True),
+        case("loads", shape=whole, review=review_loads),
+        counters_only(case("loads", shape=cut_off, review=review_loads), CUT_OFF),
+        case("stores", shape=whole, review=review_stores),
+        counters_only(case("stores", shape=cut_off, review=review_stores), CUT_OFF),
+        case("reuse", shape=whole, review=review_reuse),
     ]
+
+
+def explain(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
+    """What wrong scores show: which keys are hidden, which columns count, whether digits are missing."""
+    got, expected = outputs["S"].double(), case.outputs["S"].expected
+    if still_blank(outputs["S"]).any() or torch.isnan(got).any():
+        return None
+    hidden, is_hidden = torch.isneginf(expected), torch.isneginf(got)
+    if (hidden != is_hidden).any():
+        if (got[hidden] < -LARGE).all() and not (is_hidden & ~hidden).any():
+            first = first_of(hidden & ~is_hidden, got, expected, AXES)
+            return Diagnosis("a hidden score is a large negative number, not −∞", first, MASK)
+        lost = is_hidden & ~hidden
+        where, how = (
+            (lost, "hidden, and must be seen") if lost.any() else (hidden & ~is_hidden, "seen, and must be hidden")
+        )
+        b, h, i, _ = where.nonzero()[0].tolist()
+        of_row = torch.zeros_like(where)
+        of_row[b, h, i] = where[b, h, i]
+        detail = f"{int(where.any(dim=-1).sum())} of {where[..., 0].numel()} rows have such keys"
+        return Diagnosis(f"for query {i}, {places(where[b, h, i], ('key',))}: {how}", detail, MASK)
+    got, expected = got.masked_fill(hidden, 0), expected.masked_fill(hidden, 0)
+    if case.facts["one_column"]:
+        ratio = (got / expected)[0, 0]
+        for value, how in ((0.0, "not multiplied"), (2.0, "counted twice")):
+            columns = ((ratio - value).abs() < ROUNDED).all(dim=0)
+            if 0 < columns.sum() < len(columns):
+                return Diagnosis(f"{places(columns, ('column',))} of Q and K: {how}", f"d = {len(columns)}", SCORES)
+    error = (got - expected).abs().max() / expected.abs().max()
+    if error < ROUNDED:
+        detail = f"The scores are off by {error:.1e} of the largest. Is something kept in fp16, or by a fast function?"
+        return Diagnosis("the scores have fewer digits than fp32", detail, SCORES)
+    return None
 
 
 # ---------------------------------------------------------------------------------------------- the counters
@@ -112,11 +190,18 @@ def review_reuse(case: Case, outcome: Outcome) -> Diagnosis | None:
     query, key = case.inputs["Q"], case.inputs["K"]
     key_tiles, query_tiles = ceil_div(key.shape[1], TILE), ceil_div(query.shape[1], TILE)
     tiled = 4 * (query.numel() * key_tiles + key.numel() * query_tiles) // SECTOR
-    loaded = sum(row.sectors for row in outcome.counters if row.space == "global" and row.operation != "store")
-    if loaded <= ALLOWED * tiled:
+    rows = [row for row in outcome.counters if row.space == "global" and row.operation != "store"]
+    # Where a warp takes one number for all lanes (a broadcast), it serves 32 scores at once: it is no sector.
+    sectors_of = {row: row.sectors / FLOATS if 2 * row.sectors <= row.ideal_sectors else row.sectors for row in rows}
+    loaded = sum(sectors_of.values())
+    if loaded <= AT_MOST * tiled:
         return None
-    detail = f"The loads touch {loaded:,} sectors in all; tiles of 32 × 32 need {tiled:,} ({loaded / tiled:.1f} times)."
-    return Diagnosis("K is loaded again for every query, or Q for every key", detail, TILES)
+    worst = max(rows, key=lambda row: sectors_of[row])
+    detail = (
+        f"The loads touch {loaded:,.0f} sectors in all; tiles of 32 × 32 need {tiled:,} ({loaded / tiled:.1f} times). "
+        f"Most of them here:\n{worst.line:6d} | {worst.source}"
+    )
+    return Diagnosis("a block loads the same numbers of Q or K several times", detail, TILES)
 
 
 # ---------------------------------------------------------------------------------------------- known mistakes
@@ -166,6 +251,26 @@ def _last_piece(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Te
     return scores(query[..., first:], key[..., first:], scale, is_causal)
 
 
+def _whole_pieces(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor | None:
+    end = query.shape[-1] // TILE * TILE
+    return scores(query[..., :end], key[..., :end], scale, is_causal) if end else None
+
+
+def _batch_of_queries(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor | None:
+    """K's sequences L_q tokens apart. What lies past its end is not known."""
+    B, L_k, H, d = key.shape
+    L_q = query.shape[1]
+    if L_q > L_k:
+        return None
+    return scores(query, key.as_strided(key.shape, (L_q * H * d, H * d, d, 1)), scale, is_causal)
+
+
+def _past_hidden(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor | None:
+    i, j = torch.arange(query.shape[1])[:, None], torch.arange(key.shape[1])
+    past = j < i + key.shape[1] - query.shape[1]
+    return scores(query, key, scale, False).masked_fill(past, -torch.inf) if is_causal else None
+
+
 def _transposed(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor:
     S = scores(query, key, scale, is_causal)
     return S.mT.reshape(S.shape)
@@ -173,16 +278,40 @@ def _transposed(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Te
 
 MISTAKES = (
     _mistake(
-        "the scores are not multiplied by scale",
+        SCALE_MISSING,
         "S is Q Kᵀ.",
-        "chapter 01, section 2, 'Why the scores are divided by √d'",
+        SCALE,
         lambda q, k, s, c: scores(q, k, 1.0, c),
+    ),
+    _mistake(
+        SCALE_TWICE,
+        "S is scale² · Q Kᵀ: one multiplication is enough.",
+        SCALE,
+        lambda q, k, s, c: scores(q, k, s * s, c),
+    ),
+    _mistake(
+        SCALE_NOT_THE_ARGUMENT,
+        "S is Q Kᵀ / √d. The caller may want another scale, and says so.",
+        SCALE,
+        lambda q, k, s, c: scores(q, k, q.shape[-1] ** -0.5, c),
+    ),
+    _mistake(
+        "the scores are divided by √d besides",
+        "The scale is the argument; nothing else is to be divided.",
+        SCALE,
+        lambda q, k, s, c: scores(q, k, s * q.shape[-1] ** -0.5, c),
     ),
     _mistake(
         "only the first 32 columns of Q and K are multiplied",
         "Each score is the dot product of the first piece; the loop over pieces of d does not go on.",
         SCORES,
         lambda q, k, s, c: scores(q[..., :TILE], k[..., :TILE], s, c) if q.shape[-1] > TILE else None,
+    ),
+    _mistake(
+        "only whole pieces of 32 columns are multiplied",
+        "The last columns, fewer than 32, are left out: the loop must go on while c0 < d.",
+        SCORES,
+        _whole_pieces,
     ),
     _mistake(
         "only the last piece of d counts",
@@ -209,16 +338,40 @@ MISTAKES = (
         lambda q, k, s, c: scores(_heads_first(q), _heads_first(k), s, c),
     ),
     _mistake(
-        "every head reads head 0",
+        HEAD_ZERO_READ,
         "Head h of a token begins h · d floats further on.",
         SCORES,
         lambda q, k, s, c: scores(q[:, :, :1].expand_as(q), k[:, :, :1].expand_as(k), s, c),
     ),
     _mistake(
-        "every sequence of the batch reads the first one",
+        BATCH_ZERO_READ,
         "Sequence b begins b · L · H · d floats further on.",
         SCORES,
         lambda q, k, s, c: scores(q[:1].expand_as(q), k[:1].expand_as(k), s, c),
+    ),
+    _mistake(
+        f"{HEAD_ZERO_READ} of K",
+        "Head h of a token begins h · d floats further on, in K as in Q.",
+        SCORES,
+        lambda q, k, s, c: scores(q, k[:, :, :1].expand_as(k), s, c),
+    ),
+    _mistake(
+        f"{HEAD_ZERO_READ} of Q",
+        "Head h of a token begins h · d floats further on, in Q as in K.",
+        SCORES,
+        lambda q, k, s, c: scores(q[:, :, :1].expand_as(q), k, s, c),
+    ),
+    _mistake(
+        "every sequence of the batch reads the first one's keys",
+        "Sequence b of K begins b · L_k · H · d floats further on.",
+        SCORES,
+        lambda q, k, s, c: scores(q, k[:1].expand_as(k), s, c),
+    ),
+    _mistake(
+        "the sequences of K are taken to be L_q tokens apart",
+        "K has L_k tokens per sequence; Q has L_q.",
+        SCORES,
+        _batch_of_queries,
     ),
     _mistake(
         "S is stored transposed",
@@ -227,31 +380,49 @@ MISTAKES = (
         _transposed,
     ),
     _mistake(
-        "the causal mask is missing",
+        MASK_MISSING,
         "With is_causal, a key j > i + L_k − L_q gets −∞.",
         MASK,
         lambda q, k, s, c: scores(q, k, s, False) if c else None,
     ),
     _mistake(
-        "the causal mask is aligned at the top left",
+        MASK_TOP_LEFT,
         "It keeps j ≤ i. The last query must see every key: j ≤ i + L_k − L_q.",
         UNEQUAL,
         lambda q, k, s, c: scores(q, k, s, c, shift=0) if c else None,
     ),
     _mistake(
-        "the causal mask is off by one: a query does not see its own key",
+        SHIFT_WRONG_SIGN,
+        "It keeps j ≤ i + L_q − L_k. The last query, i = L_q − 1, must see every key.",
+        UNEQUAL,
+        lambda q, k, s, c: scores(q, k, s, c, shift=q.shape[1] - k.shape[1]) if c else None,
+    ),
+    _mistake(
+        "the mask hides the past, not the future",
+        "It masks j < i + L_k − L_q; what comes after the query is to be hidden.",
+        MASK,
+        _past_hidden,
+    ),
+    _mistake(
+        "the mask hides keys without is_causal, too",
+        "Where is_causal is 0, every query sees every key.",
+        MASK,
+        lambda q, k, s, c: None if c else scores(q, k, s, True),
+    ),
+    _mistake(
+        OWN_KEY_HIDDEN,
         "It masks j ≥ i + L_k − L_q; the diagonal stays.",
         MASK,
         lambda q, k, s, c: scores(q, k, s, c, shift=k.shape[1] - q.shape[1] - 1) if c else None,
     ),
     _mistake(
-        "the causal mask is off by one: a query sees one key of the future",
+        NEXT_KEY_SEEN,
         "It keeps j ≤ i + L_k − L_q + 1.",
         MASK,
         lambda q, k, s, c: scores(q, k, s, c, shift=k.shape[1] - q.shape[1] + 1) if c else None,
     ),
     _mistake(
-        "a masked score is 0 instead of −∞",
+        HIDDEN_IS_ZERO,
         "A score of 0 is a score like any other: exp(0) = 1, so the softmax would give the key a weight.",
         MASK,
         _mask_value,

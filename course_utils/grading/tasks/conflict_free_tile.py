@@ -10,14 +10,21 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.grading.counters import scattered, sectors
+from course_utils.grading.counters import counters_only, scattered, sectors
 from course_utils.grading.diagnosis import wrong_values
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
+from course_utils.grading.names import HEAD_ZERO_READ
+from course_utils.grading.seen import first_of, places
 
+CUT_OFF = "where tiles are cut off"
+AXES = ("head", "row", "column")
+ROUNDED = 0.01  # how far a number may be off that was kept with 8 bits or more
+FLOATS = 8  # numbers of a sector
 TILE, ROWS = 32, 8  # ROWS: of a tile that the threads of a block move at a time
 COALESCING = "chapter 00, section 6, 'Coalescing: neighbours read neighbours'"
 TILES = "chapter 00, section 7, 'A tile in shared memory'"
+HEADS = "chapter 01, section 4, 'Scores, one thread each'"
 CONFLICTS = "chapter 00, section 8, 'Bank conflicts'"
 COUNTERS = "chapter 00, section 11, 'Reading a counter table'"
 
@@ -30,8 +37,9 @@ def _case(
     width: int,
     review: Callable[[Case, Outcome], Diagnosis | None] | None = None,
 ) -> Case:
-    """One launch on `heads` matrices of `length` rows of `width` numbers."""
-    x = torch.randn(heads, length, width, generator=generator)
+    """One launch on `heads` matrices of `length` rows of `width` numbers, no two of which are the same, and none 0."""
+    count = heads * length * width
+    x = ((2 * torch.randperm(count, generator=generator) + 1.5) / count - 1).reshape(heads, length, width)
     launch = Launch(
         kernel="conflict_free_tile",
         grid=(ceil_div(width, TILE), ceil_div(length, TILE), heads),
@@ -43,10 +51,11 @@ def _case(
         name=f"heads={heads} L={length} D={width}",
         launches=(launch,),
         inputs={"in": x},
-        outputs={"out": Output(expected=x.mT.contiguous(), kind="exact")},
+        outputs={"out": Output(expected=x.mT.contiguous(), kind="exact", axes=AXES)},
         must_be_clean=True,
         compare=_compare,
         review=review,
+        explain=explain,
     )
 
 
@@ -66,60 +75,136 @@ def _compare(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
         if gone.any() and torch.equal(missing, gone.expand_as(missing)):
             detail = f"{wrong.detail}; a thread that has nothing to load may have something to write"
             return Diagnosis("threads past the end of `in` leave before they have written", detail, TILES)
+    for axis, within, gone in (("row", c % TILE, missing.all(2).all(0)), ("column", r % TILE, missing.all(1).all(0))):
+        lines = torch.isin(torch.arange(TILE), within.flatten()[gone])
+        if 0 < lines.sum() < TILE and torch.equal(missing, lines[within].expand_as(missing)):
+            return Diagnosis(f"{places(lines, (axis,))} of each tile of out: never written", wrong.detail, TILES)
     return wrong
 
 
+def explain(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
+    """Where the numbers of `out` come from: no two of `in` are the same."""
+    x, got, expected = case.inputs["in"], outputs["out"], case.outputs["out"].expected
+    wrong = got != expected
+    if still_blank(got).any():
+        return None
+    first = first_of(wrong, got, expected, AXES)
+    if not got[wrong].any():
+        return Diagnosis("zeros stand where a number of `in` belongs", f"{places(wrong, AXES)}; {first}", TILES)
+    values, order = x.flatten().sort()
+    nearest = torch.searchsorted(values, got.flatten().contiguous()).clamp(max=len(values) - 1)
+    if not torch.equal(values[nearest].reshape(got.shape)[wrong], got[wrong]):
+        near = ((got - expected).abs() <= ROUNDED * expected.abs()).all()
+        return Diagnosis("the numbers are rounded on the way", first, TILES) if near else None
+    far = (order[nearest].reshape(got.shape) - torch.arange(x.numel()).reshape(x.shape).mT).flatten(1)
+    if far.any() and not far[0].any() and (far == far[:, :1]).all():
+        detail = f"head 1 begins at number {x[0].numel()}; it was looked for {int(far[1, 0]):+d} numbers from there"
+        return Diagnosis("the heads of `in` are looked for at the wrong distance", detail, HEADS)
+    came_from = torch.stack(torch.unravel_index(order[nearest].reshape(got.shape), x.shape))
+    belongs = torch.stack(torch.meshgrid(*map(torch.arange, got.shape), indexing="ij"))[[0, 2, 1]]
+    off = (came_from != belongs)[:, wrong].any(dim=1).tolist()
+    other = ", ".join(f"{name}s" for name, is_off in zip(AXES, off, strict=True) if is_off)
+    at, source = (tuple(int(n[wrong][0]) for n in place) for place in (belongs, came_from))
+    detail = f"{places(wrong, AXES)}; where in{list(at)} belongs stands in{list(source)}"
+    return Diagnosis(f"out holds numbers of other {other} of `in`", detail, TILES)
+
+
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
-    """Values of whole tiles and of others, then three looks at the counters of one size."""
-    counted = (2, 64, 96)  # whole tiles, and not square
+    """Values of whole tiles and of others, then the counters of whole tiles and of such as are cut off.
+
+    All sizes but one are drawn. Where sectors are counted, rows begin at a sector: L and D are multiples of 8.
+    """
+
+    def drawn(first: int, last: int, step: int = 1) -> int:
+        return first + step * int(torch.randint((last - first) // step + 1, (), generator=generator))
+
+    whole = (1, drawn(64, 96, 32), 128)  # not square
+    cut_off = (1, drawn(72, 88, 8), drawn(40, 56, 8))
+    narrow = (1, drawn(47, 63, 16), drawn(79, 95, 16))  # a pitch of the tile's own width + 1 would be 16 or 32
     return [
         _case("whole", generator, 1, 64, 64),
-        _case("whole", generator, 1, 96, 32),
-        _case("ragged", generator, 1, 70, 45),
-        _case("ragged", generator, 1, 1, 3),
-        _case("ragged", generator, 1, 33, 8),
-        _case("heads", generator, 3, 64, 32),
-        _case("heads", generator, 5, 37, 70),
-        _case("loads", generator, *counted, review=review_loads),
-        _case("stores", generator, *counted, review=review_stores),
-        _case("conflicts", generator, *counted, review=review_conflicts),
+        _case("whole", generator, 1, drawn(96, 160, 32), 32),
+        _case("ragged", generator, 1, drawn(65, 95), drawn(33, 63)),
+        _case("ragged", generator, 1, 1, drawn(2, 31)),
+        _case("ragged", generator, 1, drawn(33, 63), 1),
+        _case("ragged", generator, 1, drawn(2, 31), drawn(130, 160)),
+        _case("heads", generator, drawn(3, 5), 64, 32),
+        _case("heads", generator, drawn(4, 6), drawn(33, 61, 2), drawn(65, 95)),
+        _case("loads", generator, *whole, review=review_loads),
+        counters_only(_case("loads", generator, *cut_off, review=coalesced_loads), CUT_OFF),
+        _case("stores", generator, *whole, review=review_stores),
+        counters_only(_case("stores", generator, *cut_off, review=coalesced_stores), CUT_OFF),
+        _case("conflicts", generator, *whole, review=review_conflicts),
+        counters_only(_case("conflicts", generator, *narrow, review=review_banks), CUT_OFF),
     ]
 
 
 # ---------------------------------------------------------------------------------------------- the counters
 
 
-def review_loads(case: Case, outcome: Outcome) -> Diagnosis | None:
+def coalesced_loads(case: Case, outcome: Outcome) -> Diagnosis | None:
     """Whether every load from global memory touches as few sectors as hold its bytes."""
     row = scattered(outcome, "load")
     return row and Diagnosis("the loads of `in` are not coalesced", sectors(row), COALESCING)
 
 
-def review_stores(case: Case, outcome: Outcome) -> Diagnosis | None:
+def coalesced_stores(case: Case, outcome: Outcome) -> Diagnosis | None:
     """The same for the stores."""
     row = scattered(outcome, "store")
     return row and Diagnosis("the stores of `out` are not coalesced", sectors(row), COALESCING)
 
 
+def review_loads(case: Case, outcome: Outcome) -> Diagnosis | None:
+    """Whether all loads together touch no sector twice, either."""
+    return coalesced_loads(case, outcome) or _too_many(case, outcome, "in", "load", "loaded")
+
+
+def review_stores(case: Case, outcome: Outcome) -> Diagnosis | None:
+    """The same for the stores."""
+    return coalesced_stores(case, outcome) or _too_many(case, outcome, "out", "store", "stored")
+
+
+def _too_many(case: Case, outcome: Outcome, tensor: str, operation: str, done: str) -> Diagnosis | None:
+    """Whether some sectors were touched twice."""
+    touched = sum(row.sectors for row in outcome.counters if row.space == "global" and row.operation == operation)
+    needed = ceil_div(case.inputs["in"].numel(), FLOATS)
+    if touched <= needed:
+        return None
+    detail = f"{touched:,} sectors in all; {needed:,} hold the numbers"
+    return Diagnosis(f"some numbers of `{tensor}` are {done} twice", detail, TILES)
+
+
 def review_conflicts(case: Case, outcome: Outcome) -> Diagnosis | None:
-    """Whether the numbers are turned in shared memory, every request in as few wavefronts as it can."""
-    shared = [row for row in outcome.counters if row.space == "shared"]
-    if not shared:
+    """Whether the numbers are turned on the chip, and every request to shared memory takes as few wavefronts as it can.
+
+    A warp can also turn them by shuffles, without shared memory; then both sides are coalesced all the same.
+    """
+    astray = scattered(outcome, "load") or scattered(outcome, "store")
+    if conflicts := review_banks(case, outcome):
+        return conflicts
+    if not astray:
+        return None
+    if not any(row.space == "shared" for row in outcome.counters):
         return Diagnosis(
             "nothing goes through shared memory",
-            "Without a tile one of the two sides cannot be coalesced.",
+            f"So a warp meets the other direction in global memory: {sectors(astray)}",
             TILES,
         )
-    row = max(shared, key=lambda row: row.bank_conflicts)
-    if not row.bank_conflicts:
-        astray = scattered(outcome, "load") or scattered(outcome, "store")
-        return astray and Diagnosis("the tile does not change the direction of a warp", sectors(astray), TILES)
+    return Diagnosis("the tile does not change the direction of a warp", sectors(astray), TILES)
+
+
+def review_banks(case: Case, outcome: Outcome) -> Diagnosis | None:
+    """Whether every request to shared memory takes as few wavefronts as it can."""
+    shared = [row for row in outcome.counters if row.space == "shared"]
+    row = max(shared, key=lambda row: row.bank_conflicts, default=None)
+    if row is None or not row.bank_conflicts:
+        return None
     ways = row.wavefronts / row.ideal_wavefronts
     side = "read" if row.operation == "load" else "written"
     return Diagnosis(
         f"the tile is {side} with {ways:.3g}-way bank conflicts",
         f"Line {row.line}: {row.requests:,} requests take {row.wavefronts:,} wavefronts; {row.ideal_wavefronts:,} "
-        f"would do. {_HINTS.get(round(ways), _OTHERS)}\n{row.line:6d} | {row.source}",
+        f"would do. {_HINTS.get(ways, _OTHERS)}\n{row.line:6d} | {row.source}",
         CONFLICTS,
     )
 
@@ -166,6 +251,14 @@ def _columns_taken(column: Callable[[Tensor, Tensor], Tensor]) -> Change:
     return _tilewise(lambda tiles: tiles[..., r, column(r, c)])
 
 
+def _rows_of_L(x: Tensor) -> Tensor | None:
+    """in[h, r, c] looked for at r · L + c. What lies past the end of `in` is not known."""
+    heads, length, width = x.shape
+    if length >= width:
+        return None
+    return x.as_strided((heads, length, width), (length * width, length, 1)).mT
+
+
 def _not_moved(x: Tensor) -> Tensor | None:
     """Each tile is turned but stays where it was. In a matrix that is not square it would not even land inside."""
     heads, length, width = x.shape
@@ -202,9 +295,21 @@ MISTAKES = (
         _columns_taken(lambda r, c: c ^ (c % 8) ^ (r % 8)),
     ),
     _mistake(
-        "every head reads head 0",
+        "the numbers are copied as they lie, not turned",
+        "Element (r, c) of in belongs at row c, column r of out: the output's rows are the input's columns.",
+        TILES,
+        lambda x: x.reshape(x.shape[0], x.shape[2], x.shape[1]),
+    ),
+    _mistake(
+        "a row of `in` is taken to be L numbers long",
+        "Row r of in begins r · D numbers further on; a row of out has L.",
+        TILES,
+        _rows_of_L,
+    ),
+    _mistake(
+        HEAD_ZERO_READ,
         "Head h begins h · L · D numbers further on, in in and in out.",
-        "chapter 01, section 4, 'Scores, one thread each'",
+        HEADS,
         lambda x: x[:1].mT.expand(x.shape[0], -1, -1) if x.shape[0] > 1 else None,
     ),
 )

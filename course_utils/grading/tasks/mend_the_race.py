@@ -2,65 +2,160 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils import reference
-from course_utils.checks import AttentionCase, make_inputs
+from course_utils import checks, reference
 from course_utils.costs import ceil_div, least_bytes
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part, Question
+from course_utils.grading.job import still_blank
+from course_utils.grading.names import (
+    BATCH_ZERO_READ,
+    HEAD_ZERO_READ,
+    L_NOT_RESCALED,
+    LAST_KEY_LEFT_OUT,
+    LAST_TILE_LEFT_OUT,
+    MAXIMUM_FROM_ZERO,
+    MAXIMUM_OF_THE_TILE,
+    NEITHER_RESCALED,
+    NO_MAXIMUM,
+    NOT_DIVIDED,
+    O_NOT_RESCALED,
+    SCALE_MISSING,
+    SCALE_NOT_THE_ARGUMENT,
+    SCALE_TWICE,
+    TAIL_COUNTS,
+)
+from course_utils.grading.seen import one_hot_values, places, weights_in, wrong_weights
 
 TILE = D = 64  # keys of a tile; columns
+AXES = ("sequence", "head", "query", "column")
+LOG2_E = math.log2(math.e)
 SANITIZER = "chapter 02, section 12, 'Mistakes that only a sanitizer shows'"
+NUMBERS = "chapter 02, section 2, 'Two numbers'"
 ALGORITHM = "chapter 02, section 3, 'The tiled algorithm'"
 
 
-def _case(part: str, generator: torch.Generator, shape: tuple[int, int, int], kind: str = "normal") -> Case:
-    """One launch, one query for each head. shape: B, H, L_k. kind: of `checks.KINDS`."""
-    B, H, L_k = shape
-    seed = int(torch.randint(2**31, (), generator=generator))
-    query, key, value, _ = make_inputs(AttentionCase(B, H, H, 1, L_k, D, False, kind), seed=seed)
-    scale = float(np.float32(D**-0.5))
+def _case(
+    part: str,
+    name: str,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    scale: float,
+    one_hot: bool = False,
+) -> Case:
+    """One launch, one query for each head. one_hot: each key has a column of its own, so O is the keys' weights."""
+    query, key, value = (x.contiguous() for x in inputs)
+    B, H, L_k, _ = key.shape
     launch = Launch(
         kernel="mend_the_race",
         grid=(H, B),
         block=(D,),
         arguments=("Q", "K", "V", "O", np.int32(L_k), np.float32(scale)),
     )
-    exact = reference.attention(query, key, value, scale=scale)
-    same = torch.softmax(query @ key.mT * scale, dim=-1) @ value
+    S = query @ key.mT * scale
+    base_2 = torch.exp2(S * LOG2_E - (S * LOG2_E).amax(dim=-1, keepdim=True))
+    same = torch.softmax(S, dim=-1) @ value, base_2 / base_2.sum(dim=-1, keepdim=True) @ value
+    exact = reference.attention(query.double(), key.double(), value.double(), scale=scale)
     return Case(
         part=part,
-        name=f"B={B} H={H} L_k={L_k}, {kind}",
+        name=f"B={B} H={H} L_k={L_k}, {name}",
         launches=(launch,),
         inputs={"Q": query, "K": key, "V": value},
-        outputs={"O": Output(expected=exact, same_dtype=same)},
-        facts={"scale": scale},
+        outputs={"O": Output(expected=exact, same_dtype=same, axes=AXES)},
+        facts={"scale": scale, "one_hot": one_hot},
         must_be_clean=True,
+        explain=explain,
     )
 
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
-    """Whole tiles first, then a tile that ends early, then both together."""
+    """Whole tiles first, then a tile that ends early, then both together. Lengths and the scale are drawn."""
+
+    def drawn(first: int, last: int) -> int:
+        return int(torch.randint(first, last + 1, (), generator=generator))
+
+    def case(part: str, B: int, H: int, L_k: int, kind: str = "normal") -> Case:
+        """kind: of `checks.KINDS`, or "the largest score last"."""
+        scale = float(np.float32(0.05 + 0.05 * torch.rand((), generator=generator).item()))
+        last = kind not in checks.KINDS
+        of_inputs = checks.AttentionCase(B, H, H, 1, L_k, D, False, "normal" if last else kind, scale)
+        query, key, value, _ = checks.make_inputs(of_inputs, seed=drawn(0, 2**31 - 1))
+        if last:
+            key[:, :, -1:] = query * 25 / (scale * query.square().sum(dim=-1, keepdim=True))
+        return _case(part, kind, (query, key, value), scale)
+
     return [
-        _case("one_tile", generator, (1, 1, TILE)),
-        _case("tiles", generator, (1, 1, 3 * TILE)),
-        _case("tiles", generator, (1, 2, 2 * TILE), "large logits"),
-        _case("tail", generator, (1, 1, 40)),
-        _case("tail", generator, (1, 1, 3), "offset on V"),
-        _case("together", generator, (1, 3, 67)),
-        _case("together", generator, (2, 2, 113), "overflowing exp"),
-        _case("together", generator, (1, 3, 200)),
-        _case("together", generator, (1, 1, 1)),
+        case("one_tile", 1, 1, TILE),
+        case("tiles", 1, 1, 3 * TILE, "the largest score last"),
+        case("tiles", 1, 2, 2 * TILE, "large logits"),
+        case("tail", 1, 1, drawn(33, 62)),
+        case("tail", 1, 1, drawn(2, 31), "offset on V"),
+        _one_hot("together", generator, drawn(193, 250)),
+        _far_below("together", generator, drawn(65, 120)),
+        case("together", 2, 3, drawn(65, 120), "overflowing exp"),
+        case("together", 1, 1, drawn(600, 640), "the largest score last"),
+        case("together", 1, 1, 1),
     ]
+
+
+def experiments(generator: torch.Generator) -> list[Case]:
+    """The weights of more keys than a small array holds."""
+    return [_one_hot("together", generator, 600 + int(torch.randint(40, (), generator=generator)))]
+
+
+def _one_hot(part: str, generator: torch.Generator, L_k: int) -> Case:
+    """Heads that differ in V only, where each key has a column of its own: O is the keys' weights."""
+    value = one_hot_values(L_k, D)
+    query, key = (torch.randn(1, 1, length, D, generator=generator) for length in (1, L_k))
+    key *= 0.2  # so that no weight is too small to be seen
+    heads = value.shape[1]
+    return _case(
+        part,
+        "a column for each key",
+        (query.expand(-1, heads, -1, -1), key.expand(-1, heads, -1, -1), value),
+        0.0625,
+        one_hot=True,
+    )
+
+
+def _far_below(part: str, generator: torch.Generator, L_k: int) -> Case:
+    """Scores of about -20,000 in head 0, exact in fp32 whatever the order of the products; usual ones in head 1."""
+    query, key, value = (torch.randn(1, 2, length, D, generator=generator) for length in (1, L_k, L_k))
+    query[:, 0] = torch.eye(1, D) * 4
+    key[:, 0, :, 0] = -20_000 + torch.randint(64, (L_k,), generator=generator) / 16
+    return _case(part, "scores far below 0", (query, key, value), 0.25)
+
+
+def explain(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
+    """Which columns nobody has written, and what the weights show where each key has a column of its own."""
+    keys = case.inputs["K"].shape[2]
+    missing = still_blank(outputs["O"])
+    if missing.any():
+        no_key = (torch.arange(D) >= D - _missing(keys)).expand_as(missing)
+        if not torch.equal(missing, no_key):
+            return None
+        detail = f"{places(missing, AXES)}: never written. Each thread is a column of O, too"
+        return Diagnosis("a thread that is no key leaves before it has stored its column", detail, ALGORITHM)
+    if not case.facts["one_hot"]:
+        return None
+    got, expected = (weights_in(output, keys) for output in (outputs["O"], case.outputs["O"].expected))
+    if said := wrong_weights(got, expected):
+        return said
+    total = got.double().sum().item()
+    if math.isfinite(total) and abs(total - 1) > 1e-3:
+        return Diagnosis("the weights of the keys do not add up to 1", f"They add up to {total:.4g}.", ALGORITHM)
+    return None
 
 
 # ---------------------------------------------------------------------------------------------- known mistakes
 
 Change = Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]  # K, V [B, H, L_k, D] -> as the mistake sees them
+Loop = Callable[[Tensor, Tensor, Tensor, float], Tensor]  # Q, K, V, scale -> O with a mistake in it
 
 
 def _mistake(name: str, detail: str, change: Change) -> Mistake:
@@ -73,6 +168,63 @@ def _mistake(name: str, detail: str, change: Change) -> Mistake:
     return Mistake(Diagnosis(name, detail, ALGORITHM), simulate)
 
 
+def _in_loop(name: str, detail: str, read_again: str, loop: Loop) -> Mistake:
+    def simulate(case: Case) -> Mapping[str, Tensor]:
+        query, key, value = (case.inputs[name] for name in "QKV")
+        return {"O": loop(query, key, value, float(case.facts["scale"]))}
+
+    return Mistake(Diagnosis(name, detail, read_again), simulate)
+
+
+def _online(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    *,
+    first: float = -torch.inf,
+    takes: str = "running",
+    rescales: str = "lO",
+    divides: bool = True,
+) -> Tensor:
+    """The loop over tiles in fp32, so that exp overflows where a kernel's does. first: what m starts at.
+
+    takes: which maximum is subtracted, "running", "tile" or "none". rescales: which of l and O are.
+    """
+    m = torch.full((*query.shape[:3], 1), first)
+    total, out = torch.zeros_like(m), torch.zeros_like(query)
+    for j0 in range(0, key.shape[2], TILE):
+        S = query @ key[:, :, j0 : j0 + TILE].mT * scale
+        of_tile = S.amax(dim=-1, keepdim=True)
+        new = {"running": m.maximum(of_tile), "tile": of_tile, "none": torch.zeros_like(m)}[takes]
+        P = torch.exp(S - new)
+        factor = torch.exp(m - new) if takes != "none" else torch.ones_like(m)
+        total = (total * factor if "l" in rescales else total) + P.sum(dim=-1, keepdim=True)
+        out = (out * factor if "O" in rescales else out) + P @ value[:, :, j0 : j0 + TILE]
+        m = new
+    return out / total if divides else out
+
+
+def _scaled(factor: Callable[[float], float]) -> Loop:
+    """Attention with another scale."""
+
+    def loop(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        return reference.attention(query.double(), key.double(), value.double(), scale=factor(scale))
+
+    return loop
+
+
+def _first_of(axis: int) -> Change:
+    """Every index of this axis reads the first one."""
+
+    def change(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
+        if key.shape[axis] == 1:
+            return None
+        return tuple(x.narrow(axis, 0, 1).expand_as(x) for x in (key, value))
+
+    return change
+
+
 def _missing(L_k: int) -> int:
     """Rows of the last tile that are no keys."""
     return ceil_div(L_k, TILE) * TILE - L_k
@@ -81,6 +233,11 @@ def _missing(L_k: int) -> int:
 def _zeros_behind(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
     rows = _missing(key.shape[2])
     return tuple(torch.nn.functional.pad(x, (0, 0, 0, rows)) for x in (key, value)) if rows else None
+
+
+def _one_zero_behind(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
+    rows = _missing(key.shape[2]) > 0
+    return tuple(torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (key, value)) if rows else None
 
 
 def _last_again(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -105,9 +262,14 @@ def _first_tile(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
 
 MISTAKES = (
     _mistake(
-        "the rows past L_k count as keys with score 0",
+        TAIL_COUNTS,
         "They were filled with zeros, but a score of 0 has the weight exp(0 − m). A row that is no key gets −∞.",
         _zeros_behind,
+    ),
+    _mistake(
+        "one row past L_k counts as a key with score 0",
+        "The number of keys of the last tile is one too large somewhere: row L_k − j0 is no key any more.",
+        _one_zero_behind,
     ),
     _mistake(
         "the last key counts more than once",
@@ -115,12 +277,12 @@ MISTAKES = (
         _last_again,
     ),
     _mistake(
-        "the last key is left out",
+        LAST_KEY_LEFT_OUT,
         "The last tile has L_k − j0 keys, and not one less.",
         _without_last_key,
     ),
     _mistake(
-        "the last tile is left out where it is not full",
+        LAST_TILE_LEFT_OUT,
         "The loop must go on while j0 < L_k.",
         _whole_tiles,
     ),
@@ -128,6 +290,37 @@ MISTAKES = (
         "only the first tile counts",
         "The loop must go on while j0 < L_k, and no thread may leave before its end.",
         _first_tile,
+    ),
+    _mistake(HEAD_ZERO_READ, "Head h of K and V begins h · L_k · 64 floats further on.", _first_of(1)),
+    _mistake(BATCH_ZERO_READ, "Sequence b of K and V begins b · H · L_k · 64 floats further on.", _first_of(0)),
+    _in_loop(SCALE_MISSING, "The scores are q · k.", ALGORITHM, _scaled(lambda scale: 1.0)),
+    _in_loop(SCALE_TWICE, "The scores are scale² · q · k.", ALGORITHM, _scaled(lambda scale: scale * scale)),
+    _in_loop(
+        SCALE_NOT_THE_ARGUMENT,
+        "The scores are q · k / 8. The caller may want another scale, and says so.",
+        ALGORITHM,
+        _scaled(lambda scale: D**-0.5),
+    ),
+    _in_loop(
+        NOT_DIVIDED, "What is stored is the sum of the weighted values.", NUMBERS, partial(_online, divides=False)
+    ),
+    _in_loop(NO_MAXIMUM, "exp of a large score is more than fp32 holds.", NUMBERS, partial(_online, takes="none")),
+    _in_loop(
+        MAXIMUM_FROM_ZERO,
+        "Where all scores are far below 0, all weights become 0, and so does their sum.",
+        NUMBERS,
+        partial(_online, first=0.0),
+    ),
+    _in_loop(
+        MAXIMUM_OF_THE_TILE,
+        "What was added before is multiplied by exp(m − m_new), which is large where m falls.",
+        NUMBERS,
+        partial(_online, takes="tile"),
+    ),
+    _in_loop(L_NOT_RESCALED, "l belongs to the old maximum until it is.", NUMBERS, partial(_online, rescales="O")),
+    _in_loop(O_NOT_RESCALED, "O belongs to the old maximum until it is.", NUMBERS, partial(_online, rescales="l")),
+    _in_loop(
+        NEITHER_RESCALED, "Both belong to the old maximum until they are.", NUMBERS, partial(_online, rescales="")
     ),
 )
 
@@ -203,8 +396,9 @@ EXERCISE = Exercise(
     ),
     cases=cases,
     mistakes=MISTAKES,
+    experiments=experiments,
     findings=FINDINGS,
     questions=QUESTIONS,
     cells=("answers",),
-    half_in_step=False,  # the barriers are the exercise
+    half_in_step=("tail", "together"),  # the barriers are the exercise; here more is asked for
 )
