@@ -26,7 +26,8 @@ from course_utils.grading.exercise import (
     Part,
     Question,
 )
-from course_utils.grading.seen import one_hot_values, wrong_weights
+from course_utils.grading.job import still_blank
+from course_utils.grading.seen import one_hot_values, places, wrong_weights
 
 HEAD_DIMS = 64, 128
 STALE = 40.0  # V behind the end of a sequence: one stale key is seen at once
@@ -71,7 +72,9 @@ def finish(m: Tensor, total: Tensor, weighted: Tensor) -> Results:
 def merge(out: Tensor, lse: Tensor) -> Results:
     """O [N, D] and LSE [N] of all splits together."""
     total = torch.logsumexp(lse, dim=1)
-    weights = torch.exp(lse - torch.where(total == -math.inf, 0.0, total)[:, None])
+    largest = lse.amax(dim=1, keepdim=True)
+    weights = torch.exp(lse - torch.where(largest == -math.inf, 0.0, largest))
+    weights = weights / weights.sum(dim=1, keepdim=True).clamp(min=1.0)
     merged = (weights[:, :, None] * out).sum(dim=1)  # 0 without a key, even if an empty split left NaN
     return merged.masked_fill((total == -math.inf)[:, None], 0.0), total
 
@@ -80,12 +83,15 @@ def merge(out: Tensor, lse: Tensor) -> Results:
 class Way:
     """How a pair of kernels works; as it stands, the right one.
 
+    of_room: whether L_max stands in for L in `bounds`. within: "L" or "L_max", what the bounds are cut off at.
     scale: from the argument and D, the factor of the scores. of_row_0: the inputs that every row reads of row 0.
     columns: of D, groups of columns that have scores of their own: each lane adds over the lanes of its group alone.
     stored: what becomes of O_part and LSE_part on their way to memory.
     """
 
     bounds: Bounds = bounds
+    of_room: bool = False
+    within: str = ""
     walk: Walk = walk
     finish: Finish = finish
     scale: Callable[[float, int], float] = lambda scale, head_dim: scale
@@ -109,7 +115,10 @@ def partial_results(
     lse = torch.zeros(rows, splits, dtype=torch.float64)
     group = way.columns(head_dim)
     for n, length in enumerate(read["lengths"].tolist()):
-        pairs = torch.tensor([way.bounds(length, splits, s) for s in range(splits)])
+        cut = room if way.of_room else length
+        pairs = torch.tensor([way.bounds(cut, splits, s) for s in range(splits)])
+        if way.within:
+            pairs = pairs.clamp(max=length if way.within == "L" else room)
         first, end = pairs[:, :1], pairs.amax(dim=1, keepdim=True)
         behind = max(1, int(end.max()))
         keys, values = (
@@ -270,6 +279,7 @@ def _decode_case(name: str, made: tuple[dict[str, Tensor], float], splits: int) 
         },
         facts={"stage": "decode", "splits": splits, "scale": scale},
         must_be_clean=True,
+        explain=_not_written,
     )
 
 
@@ -415,6 +425,15 @@ def _in_words(said: Diagnosis | None, **words: str) -> Diagnosis | None:
     return Diagnosis(name, detail, SPEC)
 
 
+def _not_written(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
+    """Whether the first kernel has left out a part of what the second one reads."""
+    for name, axes in (("O_part", ("row", "split", "column")), ("LSE_part", ("row", "split"))):
+        if (missing := still_blank(outputs[name])).any():
+            count = f"{int(missing.sum())} of {missing.numel()} elements: {places(missing, axes)}"
+            return Diagnosis(f"{name} is never written{'' if missing.all() else ' in places'}", count, SPEC)
+    return None
+
+
 def _finite_lse(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
     """Whether LSE has a number where there is no key, and O is right."""
     for name, output in case.outputs.items():
@@ -448,11 +467,10 @@ def _simulate(case: Case, *, way: Way) -> Mapping[str, Tensor] | None:
         results = results if stage == "partial" else way.merge(*results)
     simulated = dict(zip(written, results, strict=True))
     right = {name: case.outputs[name].expected for name in written}
-    if case.facts.get("only_empty"):
-        name = written[1]
-        number = torch.isfinite(simulated[name]) & torch.isfinite(right[name])
-        simulated[name] = torch.where(number, right[name], simulated[name])
-    same = all(torch.allclose(simulated[name], right[name], rtol=1e-3, atol=1e-3) for name in written)
+    lse = written[1]
+    if case.facts.get("only_empty") and bool((torch.isfinite(simulated[lse]) == torch.isfinite(right[lse])).all()):
+        del simulated[lse]
+    same = all(torch.allclose(x, right[name], rtol=1e-3, atol=1e-3) for name, x in simulated.items())
     return None if same else simulated
 
 
@@ -683,7 +701,7 @@ MISTAKES = (
     _mistake("the last split misses the rest of L",
              "L / splits rounds down: with 37 keys in 4 splits, key 36 belongs to no split. Round up.",
              SPEC, bounds=_cut(_floor)),
-    *_mistakes(*_PAST_L, {"bounds": _past_end}),
+    *_mistakes(*_PAST_L, {"bounds": _past_end}, {"bounds": _past_end, "within": "L_max"}),
     _mistake("neighbouring splits share a key",
              "`end` is the first key that the split does not take. The last key of a split was counted twice.",
              SPEC, bounds=_cut(costs.ceil_div, more=1)),
@@ -698,6 +716,9 @@ MISTAKES = (
     *_mistakes("the splits are cut at other keys than the spec says",
                "The splits cover all keys, but each of them is to take ceil(L / splits) keys.", SPEC,
                *({"bounds": way} for way in (_even, _cut(_one_more), _cut(_whole_warps)))),
+    *_mistakes("the splits are cut from L_max, not from the row's length",
+               "The cache has room for L_max keys; lengths[n] of them count. Each split takes ceil(L / splits). What "
+               "follows is stale.", SPEC, {"of_room": True, "within": "L"}, {"of_room": True}),
     *_mistakes("every split attends to all the keys",
                "Each partial result is that of the whole row: the work was not split, it was repeated.",
                SPEC, {"bounds": lambda length, splits, s: (0, length)}),
