@@ -190,25 +190,27 @@ def _sorted(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     return {**inputs, "K": keys}
 
 
-def _key_by_key(generator: torch.Generator, length: int, head_dim: int) -> tuple[dict[str, Tensor], float]:
+def _key_by_key(
+    generator: torch.Generator, length: int, head_dim: int, *, logits: float = 2.0
+) -> tuple[dict[str, Tensor], float]:
     """As many rows as it takes that each key has a column of its own, in which its weight can be read."""
     room = costs.ceil_div(length + 1, head_dim) * head_dim
     values = one_hot_values(room, head_dim)[0]
-    inputs, scale = _inputs(generator, (length,), head_dim=head_dim, logits=2.0, room=room)
+    inputs, scale = _inputs(generator, (length,), head_dim=head_dim, logits=logits, room=room)
     same = {name: inputs[name].expand(len(values), *inputs[name].shape[1:]) for name in ("Q", "K", "lengths")}
     return {**same, "V": values}, scale
 
 
 def _low(generator: torch.Generator, length: int, splits: int) -> tuple[dict[str, Tensor], float]:
-    """Rows whose largest score is −20,000, or LOWEST. Several keys of one split have it, and no others near it."""
-    inputs, _ = _inputs(generator, (length,) * 3)
+    """Rows whose largest score is −20,000, −300 or LOWEST. Several keys of one split have it, and no others near it."""
+    tops = (splits - 1, -2e4), (_draw(generator, 0, splits - 2), -2e4), (0, LOWEST), (1, -300.0)
+    inputs, _ = _inputs(generator, (length,) * len(tops))
     scale, query, keys = 2.0 ** -_draw(generator, 4, 6), inputs["Q"], inputs["K"]
     query[2] = 2.0**30
-    for n, split in enumerate((splits - 1, _draw(generator, 0, splits - 2), 0)):
+    for n, (split, lowest) in enumerate(tops):
         toward = query[n] / (scale * (query[n] @ query[n]))  # a key with score 1
-        lowest = LOWEST if n == 2 else -2e4
-        below = lowest - (2.0**67 if n == 2 else 200.0 + 50.0 * torch.rand(len(keys[n]), 1, generator=generator))
-        keys[n] = below * toward
+        apart = 2.0**67 if lowest == LOWEST else 200.0 + 50.0 * torch.rand(len(keys[n]), 1, generator=generator)
+        keys[n] = (lowest - apart) * toward
         first, end = bounds(length, splits, split)
         keys[n, first + 1 : end] = lowest * toward
     return inputs, scale
@@ -336,7 +338,8 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
                         2.0 * normal(2, many) - 3.0)  # fmt: skip
     far = _merge_case("log-sum-exps of 100 and -130, and far apart", normal(*_FAR.shape, D),
                       normal(*_FAR.shape) + _FAR * (1 + 0.2 * torch.rand((), generator=generator)))  # fmt: skip
-    low = _merge_case("log-sum-exps of -20,000 and less", normal(4, 6, twice), _low_lse(generator, 6))
+    low = _merge_case("log-sum-exps of -20,000 and less", normal(4, 6, twice), _low_lse(generator, 6),
+                      explain=_taken_for_empty)  # fmt: skip
     empty = normal(len(_EMPTY_SPLITS), 4).masked_fill(_EMPTY_SPLITS, -math.inf)
     return [
         *_judging(own_keys, splits="O_part", split_lse="LSE_part"),
@@ -355,10 +358,16 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _of_empty("empty_rows", _merge_case("some splits empty, or all", normal(len(empty), 4, D), empty)),
         _decode_case("ragged lengths, 6 splits", inputs((131, 0, 1, draw(105, 115), draw(132, 137))), 6),
         _decode_case(f"D = {twice}, large logits, 3 splits",
-                     inputs((draw(120, 135), 3, draw(64, 66), 64), head_dim=twice, logits=50.0), 3),
+                     inputs((draw(120, 135), 3, draw(64, 66), 64), head_dim=twice, logits=110.0), 3),
         _decode_case("more splits than D", inputs((5, draw(80, 95), 0, draw(140, 170))), draw(190, 220)),
         _decode_case("scores of -20,000 and less, 4 splits", _low(generator, draw(40, 50), 4), 4),
     ]  # fmt: skip
+
+
+def experiments(generator: torch.Generator) -> list[Case]:
+    """A long split whose keys have a column each."""
+    made = _key_by_key(generator, _draw(generator, 400, 480), HEAD_DIMS[0], logits=0.5)
+    return [_partial_case("one long split, one column for each key", made, 1, explain=_keys_of_splits)]
 
 
 _EMPTY_SPLITS = torch.tensor([[0, 0, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1], [1, 0, 0, 0], [0, 1, 0, 0]], dtype=torch.bool)
@@ -377,7 +386,7 @@ _FAR = torch.tensor(
 def _low_lse(generator: torch.Generator, splits: int) -> Tensor:
     """LSE of four rows, [4, splits]: in each of them one split is far above the others."""
     below = 100.0 + 100.0 * torch.rand(4, splits, generator=generator)
-    lse = torch.stack([-2e4 - below[0], LOWEST * below[1], torch.full_like(below[2], -math.inf), LOWEST * below[3]])
+    lse = torch.stack([-2e4 - below[0], LOWEST * below[1], LOWEST * below[2], LOWEST * below[3]])
     for n, (split, largest) in enumerate(
         ((_draw(generator, 1, 4), -2e4), (0, LOWEST), (splits - 1, LOWEST), (2, -3.0))
     ):
@@ -406,6 +415,9 @@ def _reads_once(case: Case, outcome: Outcome) -> Diagnosis | None:
 def _keys_of_splits(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
     """Where each key has a column of its own: which keys a split has left out, or taken too many of."""
     got, expected = (x.movedim(0, 1).flatten(1) for x in (outputs["O_part"], case.outputs["O_part"].expected))
+    length = int(case.inputs["lengths"][0])
+    if not got[:, length:].any():
+        got, expected = got[:, :length], expected[:, :length]
     return _in_words(wrong_weights(got, expected), query="split")
 
 
@@ -431,6 +443,16 @@ def _not_written(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
         if (missing := still_blank(outputs[name])).any():
             count = f"{int(missing.sum())} of {missing.numel()} elements: {places(missing, axes)}"
             return Diagnosis(f"{name} is never written{'' if missing.all() else ' in places'}", count, SPEC)
+    return None
+
+
+def _taken_for_empty(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
+    """Whether O is 0 in a row that has keys, where their scores are very small."""
+    expected = case.outputs["O"].expected
+    if (taken := (outputs["O"] == 0).all(dim=1) & (expected != 0).any(dim=1)).any():
+        row = int(taken.nonzero()[0])
+        words = f"row {row} has a log-sum-exp of {case.outputs['LSE'].expected[row].item():.6g}, and its O is 0"
+        return Diagnosis("a row with keys is taken for an empty one", words, SPEC)
     return None
 
 
@@ -840,6 +862,7 @@ EXERCISE = Exercise(
     kernels=("split_partial", "split_merge"),
     cases=cases,
     mistakes=MISTAKES,
+    experiments=experiments,
     questions=(
         Question(
             "fewest_splits", 1, "Fewest splits that give each of 132 SMs a block, for 8 heads", _SPLITS, "", 0.001,
