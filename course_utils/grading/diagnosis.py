@@ -21,6 +21,7 @@ OUTSIDE = re.compile(r"(before|past the end of) [^(]*\('(\w+)'\)")  # in the wor
 MISALIGNED = re.compile(r"misaligned: (.*) at an address \d+ bytes past a multiple of (\d+)")
 ABSENT_LANE = re.compile(r"reads lane \d+, which (.*): what it gets")
 EQUAL = 1e-3  # how near an output must be to what a mistake would give, relative to the largest value
+OWN_ARRAY = re.compile(r"index (-?)\d+ is outside of '")  # in the words of emulator/runtime/trace.cpp
 
 
 def diagnose(
@@ -157,6 +158,8 @@ def of_finding(exercise: Exercise, finding: Finding, source: str = "") -> Diagno
         verb = "written" if finding.message.startswith("write") else "read"
         if past := OUTSIDE.search(finding.message):
             name = f"{past[2]} is {verb} {'before its start' if past[1] == 'before' else 'past its end'}{line}"
+        elif own := OWN_ARRAY.search(finding.message):
+            name = f"an array of the kernel is used {'before its start' if own[1] else 'past its end'}{line}"
         elif "near no argument" in finding.message:
             name = f"memory that belongs to no argument is {verb}{line}"
         elif wrong := MISALIGNED.search(finding.message):

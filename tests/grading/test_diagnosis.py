@@ -141,6 +141,12 @@ def test_findings_in_plain_words() -> None:
     assert name_of(out(RIGHT, absent), clean) == "a shuffle reads a lane that has left the kernel (line 7)"
 
 
+def test_an_index_outside_of_an_array_of_the_kernel() -> None:
+    for index, where in ((8, "past its end"), (-1, "before its start")):
+        outside = finding("memcheck", f"out of bounds: index {index} is outside of 'float [8]'")
+        assert name_of(out(RIGHT, outside), case(clean=True)) == f"an array of the kernel is used {where} (line 7)"
+
+
 def test_errors_have_names_of_their_own() -> None:
     assert name_of(Outcome(error="x.cu:3: boom", kind="crash", line=3)) == "the kernel crashes, line 3"
     past = finding(
