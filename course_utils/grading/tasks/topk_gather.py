@@ -280,7 +280,11 @@ def _bits(scores: Tensor) -> Tensor:
 
 _Order = tuple[str, Callable[[Tensor], Tensor], str]  # name, what is taken for the scores' order, words
 _ROUNDED = "scores are rounded before they are compared"
+_NO_NEGATIVE = "negative scores are never selected"
+_BELOW_ZERO = "a largest that starts at 0 is above them, and so are the bits of −∞ while they are not turned round"
 _ORDERS: tuple[_Order, ...] = (
+    (_NO_NEGATIVE, lambda s: s.masked_fill(s < 0, -torch.inf), _BELOW_ZERO),
+    (_NO_NEGATIVE, lambda s: s.masked_fill(s <= 0, -torch.inf), _BELOW_ZERO),
     (
         "negative scores are in the wrong order",
         _bits,
@@ -290,16 +294,6 @@ _ORDERS: tuple[_Order, ...] = (
         "negative scores come out as the greatest",
         lambda s: _bits(s) & 0xFFFFFFFF,
         "as unsigned numbers, the bits of a negative float have the highest bit set",
-    ),
-    (
-        "negative scores are never selected",
-        lambda s: s.masked_fill(s < 0, -torch.inf),
-        "a largest that starts at 0 is never beaten by them",
-    ),
-    (
-        "scores of 0 and below are never selected",
-        lambda s: s.masked_fill(s <= 0, -torch.inf),
-        "a largest that starts at 0 is never beaten by them",
     ),
     ("the k smallest scores are selected", lambda s: -s, "turn the comparison round"),
     ("the scores are ordered by magnitude", lambda s: s.abs(), "a negative score is smaller the larger its magnitude"),
