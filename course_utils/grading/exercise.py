@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.emulator.profiler import CounterRow
+from course_utils.emulator.profiler import CounterRow, Footprint
 from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.result import Diagnosis
 
@@ -79,12 +79,14 @@ class Outcome:
     kind: of the error: "" (none), "compile", "interface", "launch", a `KernelError.kind` ("crash", "time limit",
     "deadlock", ...), or a reason of the sandbox ("memory limit", "died", ...). line: of the student's file, if known.
     in_step: of a kernel that lacks a barrier, the outputs where its threads go in step as if none were missing.
+    footprint: of each array argument, launch by launch in the kernel's order, how many bytes of it were touched.
     seconds: of the launches on a GPU (median), NaN where not timed.
     """
 
     outputs: Mapping[str, Tensor] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     counters: tuple[CounterRow, ...] = ()
+    footprint: tuple[Footprint, ...] = ()
     error: str = ""
     kind: str = ""
     line: int | None = None

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from course_utils.emulator.profiler import CounterRow
+from course_utils.emulator.profiler import CounterRow, Footprint
 from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.answers import wrong_answer
 from course_utils.grading.catalog import EXERCISE_IDS, exercise
@@ -32,7 +32,7 @@ from course_utils.grading.submission import Submission, as_released, read_submis
 MOST_CHILDREN = 4  # a child that dies is replaced, and goes on after what killed it
 SEEDS = 2**31
 
-_Row = TypeVar("_Row", Finding, CounterRow)
+_Row = TypeVar("_Row", Finding, CounterRow, Footprint)
 
 
 def default_device() -> str:
@@ -247,8 +247,9 @@ def _outcome(case: Case, header: Mapping[str, Any], blob: bytes) -> Outcome:
         counters = tuple(_record(CounterRow, fields) for fields in header.get("counters", ()))
         if any(row.requests < 1 or (row.space == "shared" and row.ideal_wavefronts < 1) for row in counters):
             raise ValueError("a line without a request")
-        line = header.get("line")
-        rest = {"findings": findings, "counters": counters, "line": line if isinstance(line, int) else None}
+        footprint = tuple(_record(Footprint, fields) for fields in header.get("footprint", ()))
+        line = header.get("line") if isinstance(header.get("line"), int) else None
+        rest = {"findings": findings, "counters": counters, "footprint": footprint, "line": line}
         there_are = [(name, output.dtype, output.expected.shape) for name, output in case.outputs.items()]
         if header.get("in_step") is True:
             size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in there_are)
@@ -278,7 +279,7 @@ def _tensors(blob: bytes, wanted: Sequence[tuple[str, torch.dtype, Sequence[int]
 
 
 def _record(kind: type[_Row], fields: Mapping[str, Any]) -> _Row:
-    """A Finding or CounterRow from JSON; raises TypeError or ValueError unless each field is what it must be."""
+    """A Finding, CounterRow or Footprint from JSON; raises TypeError or ValueError unless each field is what it must be."""
     values = {}
     for field_ in dataclasses.fields(kind):
         value = fields.get(field_.name)

@@ -283,6 +283,7 @@ def _run_case(
             problem = _launch(run, modules, tensors)
         header["findings"] = [asdict(finding) for finding in report.findings[:MOST_FINDINGS]]
         header["counters"] = [asdict(row) for row in counters.rows]
+        header["footprint"] = [asdict(touched) for touched in counters.footprint]
     if job.device == "cuda" and not problem:
         tensors = _on_gpu(run)
         problem = _launch(run, modules, tensors)

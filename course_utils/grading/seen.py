@@ -78,8 +78,10 @@ def weights_in(output: Tensor, keys: int) -> Tensor:
     return output[0].movedim(0, 1).flatten(1)[:, :keys]
 
 
-def wrong_weights(got: Tensor, expected: Tensor) -> Diagnosis | None:
+def wrong_weights(got: Tensor, expected: Tensor, axes: tuple[str, str] = ("query", "key")) -> Diagnosis | None:
     """What is wrong with the weights `[L_q, L_k]` of the keys; None where no key stands out.
+
+    axes: what rows and columns are called, where they are not queries and keys.
 
     Weights that are all off by the same factor in a row are left alone: whoever leaves out a key raises the others.
     """
@@ -104,8 +106,9 @@ def wrong_weights(got: Tensor, expected: Tensor) -> Diagnosis | None:
             same_for_all = bool((where == (of_all & possible)).all())
             query = int(where.any(dim=1).nonzero()[0])
             keys = (of_all if same_for_all else where[query]).nonzero().flatten().tolist()
-            who = "" if same_for_all else f"for query {query}, "
-            name = f"{who}{_named('key', keys, where.shape[1])} {verb if len(keys) == 1 else verbs}"
-            count = f"; {int(where.any(dim=1).sum())} of {len(where)} queries have such keys"
-            return Diagnosis(name, f"weight of {first_of(where, got, expected, ('query', 'key'))}{count}")
+            who = "" if same_for_all else f"for {axes[0]} {query}, "
+            name = f"{who}{_named(axes[1], keys, where.shape[1])} {verb if len(keys) == 1 else verbs}"
+            rows, columns = map(_plural, axes)
+            count = f"; {int(where.any(dim=1).sum())} of {len(where)} {rows} have such {columns}"
+            return Diagnosis(name, f"weight of {first_of(where, got, expected, axes)}{count}")
     return None

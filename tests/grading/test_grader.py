@@ -189,6 +189,7 @@ HAZARD = {"tool": "racecheck", "message": "write-after-read hazard in shared mem
 COUNTER = {"kernel": "k", "file": "k.cu", "line": 3, "source": "x", "space": "shared", "operation": "load"}
 COUNTER |= dict.fromkeys(("requests", "sectors", "ideal_sectors", "bank_conflicts", "bytes", "wavefronts"), 1)
 COUNTER |= {"ideal_wavefronts": 1}
+TOUCHED = {"kernel": "k", "argument": "K", "bytes": 8, "bytes_read": 4, "bytes_written": 0}
 
 
 @pytest.mark.parametrize(
@@ -199,12 +200,14 @@ COUNTER |= {"ideal_wavefronts": 1}
         {"findings": [FINDING | {"count": -1}]},
         {"counters": [COUNTER | {"ideal_wavefronts": 0}]},
         {"counters": [COUNTER | {"bytes": 2**80}]},
+        {"footprint": [TOUCHED | {"bytes_read": "all"}]},
         {"seconds": 10**400},
         {"reference_seconds": 0},
     ],
 )
 def test_forged_results_are_wrong_and_stop_nothing(graded, header: dict[str, object]) -> None:
-    assert graded(finished(answered(100), case_frame(0, findings=[FINDING], counters=[COUNTER]), *ALL[1:])).full
+    seen = {"findings": [FINDING], "counters": [COUNTER], "footprint": [TOUCHED]}
+    assert graded(finished(answered(100), case_frame(0, **seen), *ALL[1:])).full
     result = graded(finished(answered(10**400), case_frame(0, **header), *ALL[1:]))
     assert [part.earned for part in result.parts] == [0, 2, 0, 0]
     assert "cannot be read" in result.parts[0].diagnosis.detail

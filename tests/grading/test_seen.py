@@ -70,6 +70,12 @@ def test_wrong_weights_have_words(got, expected, name):
     assert (found and found.name) == name
 
 
+def test_wrong_weights_may_be_those_of_places_in_a_list():
+    found = wrong_weights(without(WEIGHTS, 3, slice(32, None)), WEIGHTS, ("head", "place"))
+    assert found.name == "for head 3, places 32 and later have no weight"
+    assert found.detail.endswith("1 of 6 heads have such places")
+
+
 def test_weights_are_read_off_the_output_of_one_hot_values():
     V = one_hot_values(50, 16)
     assert V.shape == (1, 4, 50, 16)

@@ -7,13 +7,15 @@ among equal scores are free, so scores are compared, never indices.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils import costs, reference
+from course_utils.grading import names
 from course_utils.grading.exercise import (
     Case,
     Diagnosis,
@@ -25,6 +27,7 @@ from course_utils.grading.exercise import (
     Part,
     Question,
 )
+from course_utils.grading.seen import places, wrong_weights
 from course_utils.reference import select_topk
 
 HEAD_DIM, THREADS = 64, 64
@@ -52,51 +55,113 @@ PARTS = (
 # ---------------------------------------------------------------------------------------------- select_topk
 
 
+def _draw(generator: torch.Generator, first: int, last: int) -> int:
+    """A size from first to last: no number that a kernel may hold fits all of them."""
+    return int(torch.randint(first, last + 1, (1,), generator=generator))
+
+
 def _selection(part: str, name: str, scores: Tensor, k: int) -> Case:
     rows, length = scores.shape
     launch = Launch("select_topk", (rows,), (THREADS,), ("scores", "indices", np.int32(length), np.int32(k)), OPTIONS)
-    output = Output(select_topk(scores, k), dtype=torch.int32, kind="exact")
+    output = Output(select_topk(scores, k), dtype=torch.int32, kind="exact", axes=("row", "place"))
+    name = f"{name}{', ' if name else ''}T = {length}, k = {k}"
     return Case(
         part, name, (launch,), {"scores": scores}, {"indices": output}, must_be_clean=True, compare=_compare_selection
     )
 
 
 def _selections(generator: torch.Generator) -> list[Case]:
+    return [*_greatest(generator), *_ties(generator), *_hidden(generator)]
+
+
+def _greatest(generator: torch.Generator) -> Iterator[Case]:
     def normal(rows: int, length: int) -> Tensor:
         return torch.randn(rows, length, generator=generator)
 
     # Few scores are negative, fewer than k: so the wrong orders of negative numbers differ from each other.
-    plain, wide = normal(4, 200) + 1.5, torch.exp(12 * normal(4, 131))
+    yield _selection("greatest", "", normal(4, _draw(generator, 200, 250)) + 1.5, _draw(generator, 24, 40))
+    wide = torch.exp(12 * normal(3, _draw(generator, 131, 180)))
     wide[:, torch.randperm(131, generator=generator)[:7]] *= -1
-    negative = -normal(4, 150).abs() - 0.5
-    equal = torch.full((1, 100), -1.5)
-    common = torch.full((1, 170), 0.5)  # the k-th greatest, by far the most common one
-    common[0, 35 + torch.randperm(28, generator=generator)[:10]] += normal(1, 10)[0].abs() + 0.1
-    common[0, torch.randperm(20, generator=generator)[:6]] = -7.0
-    few = torch.randint(-1, 5, (1, 130), generator=generator).float()
-    zeros = torch.cat((torch.zeros(50), normal(1, 10)[0].abs(), -normal(1, 30)[0].abs()))
-    zeros = zeros[torch.randperm(90, generator=generator)][None]
+    yield _selection("greatest", "scores from 1e-16 to 1e16", wide, _draw(generator, 12, 30))
+    negative = -normal(3, _draw(generator, 140, 170)).abs() - 0.5
+    yield _selection("greatest", "negative scores only", negative, _draw(generator, 12, 30))
+    yield _selection("greatest", "", normal(2, 1), 1)
+    yield _selection("greatest", "", normal(3, 65) + 2.0, _draw(generator, 4, 8))
+    for rows, lengths, counts in (
+        (2, (330, 380), (65, 100)),
+        (2, (1100, 1200), (129, 180)),
+        (1, (4100, 4200), (257, 330)),
+    ):
+        length, k = _draw(generator, *lengths), _draw(generator, *counts)
+        yield _selection("greatest", "", _gathered_in_places(normal(rows, length) + 1.5, generator), k)
+
+
+def _gathered_in_places(scores: Tensor, generator: torch.Generator) -> Tensor:
+    """The same, with greater ones at the first key, among the last and in a stretch before them; in the last row at all
+    keys of one thread, too."""
+    length = scores.shape[1]
+    scores[:, 0] += 9.0
+    scores[:, -3:] += 8.0
+    scores[:, -40 - length // 60 : -40] += 6.0
+    scores[-1, _draw(generator, 1, THREADS - 1) :: THREADS] += 7.0
+    return scores
+
+
+def _ties(generator: torch.Generator) -> Iterator[Case]:
+    """One row each, so that what is written past its end is no other row."""
+
+    def chosen(length: int, count: int) -> Tensor:
+        return torch.randperm(length, generator=generator)[:count]
+
+    yield _selection(
+        "ties", "all scores equal", torch.full((1, _draw(generator, 90, 120)), -1.5), _draw(generator, 20, 30)
+    )
+    common = torch.full((1, _draw(generator, 160, 190)), 0.5)  # the k-th greatest, by far the most common one
+    common[0, 35 + chosen(28, 10)] += torch.randn(10, generator=generator).abs() + 0.1
+    common[0, chosen(20, 6)] = -7.0
+    yield _selection("ties", "the k-th greatest at nearly all keys", common, _draw(generator, 20, 30))
+    few = torch.randint(-1, 5, (1, _draw(generator, 120, 150)), generator=generator).float()
+    yield _selection("ties", "six different scores", few, _draw(generator, 36, 50))
+    few = torch.randint(-4, 5, (1, _draw(generator, 700, 800)), generator=generator).float()
+    yield _selection("ties", "nine different scores", few, _draw(generator, 200, 300))
+    zeros = torch.randn(1, _draw(generator, 90, 110), generator=generator)
+    zeros = zeros.abs() * torch.where(torch.arange(zeros.shape[1]) < 10, 1.0, -1.0)
+    zeros[0, 40:] = 0.0
+    zeros[0, 80:] = -0.0  # equals 0, though its bits do not
+    yield _selection("ties", "half of them 0 and −0", zeros[:, chosen(zeros.shape[1], zeros.shape[1])], 40)
+    for sign in (1, -1):
+        first = torch.rand(1, generator=generator) * 3 + 1
+        apart = torch.randint(0, 160, (1, _draw(generator, 200, 240)), generator=generator).int()
+        near = (first.view(torch.int32) + apart).view(torch.float32) * sign
+        name = f"{'negative ' if sign < 0 else ''}scores one unit in the last place apart"
+        yield _selection("ties", name, near, _draw(generator, 40, 60))
+
+
+def _hidden(generator: torch.Generator) -> Iterator[Case]:
+    def normal(rows: int, length: int) -> Tensor:
+        return torch.randn(rows, length, generator=generator)
+
     causal = normal(12, 12).masked_fill(~torch.ones(12, 12, dtype=torch.bool).tril(), -torch.inf)
-    hidden = normal(5, 140) + 1.5
+    yield _selection("hidden", "causal", causal, 8)
+    length = _draw(generator, 140, 190)
+    hidden = normal(5, length) + 1.5
     hidden[0] = -torch.inf
-    hidden[1, torch.randperm(140, generator=generator)[5:]] = -torch.inf
+    hidden[1, torch.randperm(length, generator=generator)[5:]] = -torch.inf
     hidden[2, :-16] = -torch.inf
     hidden[3, ::2] = -torch.inf
-    return [
-        _selection("greatest", "S = 4, T = 200, k = 32", plain, 32),
-        _selection("greatest", "scores from 1e-16 to 1e16, k = 16", wide, 16),
-        _selection("greatest", "negative scores only, k = 16", negative, 16),
-        _selection("greatest", "T = 1, k = 1", normal(2, 1), 1),
-        _selection("greatest", "k = 5, T = 65", normal(3, 65) + 2.0, 5),
-        # One row each, so that what is written past its end is no other row.
-        _selection("ties", "all scores equal, T = 100, k = 24", equal, 24),
-        _selection("ties", "the k-th greatest 154 times, T = 170, k = 24", common, 24),
-        _selection("ties", "six different scores, T = 130, k = 40", few, 40),
-        _selection("ties", "half of them 0, T = 90, k = 40", zeros, 40),
-        _selection("hidden", "causal, T = 12, k = 8", causal, 8),
-        _selection("hidden", "rows with few keys, T = 140, k = 16", hidden, 16),
-        _selection("hidden", "k greater than T, T = 5, k = 9", normal(3, 5), 9),
-    ]
+    yield _selection("hidden", "rows with few keys", hidden, 16)
+    yield _selection("hidden", "k greater than T", normal(3, 5), 9)
+    length, k = _draw(generator, 80, 100), _draw(generator, 290, 340)
+    yield _selection("hidden", "k greater than T", normal(2, length), k)
+    # Hidden keys among scores that are as low as they can be, and seen.
+    low = -torch.exp(torch.rand(2, length, generator=generator) * 40 + 46)  # from -1e20 to -2e37
+    low[:, 2] = torch.finfo(torch.float32).min
+    low[:, 3::5] = -torch.inf
+    low[1, torch.rand(length, generator=generator) < 0.2] = 1.0
+    yield _selection(
+        "hidden", "scores of −1e20 and below", low, int((low[0] > -torch.inf).sum()) - _draw(generator, 1, 5)
+    )
+    yield _selection("hidden", "scores of −1e20 and below", low, k)
 
 
 def _compare_selection(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
@@ -114,7 +179,8 @@ def _compare_selection(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis |
     if unwritten.any():
         tail = (unwritten <= (expected == -1)).all()
         name = "the places that are left at the end of a row are not filled with −1"
-        return diagnosis(name if tail else "not all k places of a row are written", unwritten)
+        found = diagnosis(name if tail else "not all k places of a row are written", unwritten)
+        return replace(found, detail=f"{found.detail}\nunwritten: {places(unwritten, ('row', 'place'))}")
     none = got == -1
     outside = (got >= length) | (got < -1)
     if outside.any():
@@ -159,19 +225,41 @@ def _compare_scores(case: Case, chosen: Tensor, got: Tensor) -> Diagnosis | None
         return Diagnosis(
             "ties at the threshold take the places of greater scores", f"{detail}; {equal}: {words}", _SELECT
         )
-    for name, key, words in _ORDERS:
-        if any(torch.equal(have, _best_by(scores, key, k, above=above)) for above in (False, True)):
+    for name, key, words in (*_ORDERS, *_cuts(scores.shape[1])):
+        if any(_is_best_by(scores, got, key, above=above) for above in (False, True)):
             return Diagnosis(name, f"{detail}; {words}", _SELECT)
     if len(found) < len(wanted):
         detail = f"{case.name}: row {row}: {len(found)} keys are selected of {len(wanted)}; {equal}"
-        if torch.equal(found, wanted[: len(found)]) and (wanted[len(found) :] == least).all():
-            return Diagnosis("scores equal to the k-th greatest are dropped", detail, _SELECT)
+        if torch.equal(found, wanted[: len(found)]):
+            if (wanted[len(found) :] == least).all():
+                return Diagnosis("scores equal to the k-th greatest are dropped", detail, _SELECT)
+            if (below := wanted[len(found)]) < LOW:
+                words = f"{below:g} is a score like any other: −∞ alone is hidden"
+                return Diagnosis("a low score is taken for −∞", f"{detail}\n{words}", _SELECT)
         return Diagnosis("too few keys are selected", detail, _SELECT)
+    if most := _most_of_a_thread(scores, got, right):
+        words = f"all keys of a thread, j, j + {THREADS}, j + {2 * THREADS}, …, may be among the greatest"
+        return Diagnosis(f"no more than {most} keys of one thread are selected", f"{detail}; {words}", _SELECT)
     return Diagnosis("a greater score is left out for a smaller one", detail, _SELECT)
 
 
-def _best_by(scores: Tensor, key: Callable[[Tensor], Tensor], k: int, *, above: bool) -> Tensor:
-    """The scores that are selected, sorted, where `key(scores)` is taken for their order.
+LOW = -1e4  # what is sometimes written for −∞ lies below
+
+
+def _most_of_a_thread(scores: Tensor, got: Tensor, right: Tensor) -> int:
+    """How many keys of a thread are selected at most, if greater ones are left out for that alone; 0 if not."""
+    selected = torch.zeros(scores.shape[0], scores.shape[1] + 1).scatter(1, got % (scores.shape[1] + 1), 1.0)[:, :-1]
+    left_out = (scores >= right[:, -1:]) & (scores > -torch.inf) & (selected == 0)
+    counts, of_lost = (
+        torch.nn.functional.pad(x.float(), (0, -x.shape[1] % THREADS)).unflatten(1, (-1, THREADS)).sum(dim=1)
+        for x in (selected, left_out)
+    )
+    most = counts.max()
+    return int(most) if (counts[of_lost > 0] == most).all() and (of_lost > 0).sum() < THREADS // 2 else 0
+
+
+def _is_best_by(scores: Tensor, got: Tensor, key: Callable[[Tensor], Tensor], *, above: bool) -> bool:
+    """Whether these are the selected indices where `key(scores)` is taken for the scores' order; ties may go any way.
 
     above: −∞ and what this order puts below it are left out, instead of −∞ alone.
     """
@@ -179,17 +267,24 @@ def _best_by(scores: Tensor, key: Callable[[Tensor], Tensor], k: int, *, above: 
     hidden = scores == -torch.inf
     if above:
         hidden = hidden | (order <= key(torch.full_like(scores, -torch.inf)))
-    padded = torch.nn.functional.pad(order.masked_fill(hidden, -torch.inf), (0, k), value=-torch.inf)
-    best = padded.topk(k, dim=1)
-    found = scores.gather(1, best.indices.clamp(max=scores.shape[1] - 1))
-    return found.masked_fill(best.values == -torch.inf, -torch.inf).sort(dim=1, descending=True).values
+    order = torch.nn.functional.pad(order.masked_fill(hidden, -torch.inf), (0, got.shape[1]), value=-torch.inf)
+    mine = order.gather(1, torch.where(got < 0, scores.shape[1], got))
+    if ((got >= 0) & (mine == -torch.inf)).any():
+        return False
+    return torch.equal(mine.sort(dim=1, descending=True).values, order.topk(got.shape[1], dim=1).values)
 
 
 def _bits(scores: Tensor) -> Tensor:
     return scores.contiguous().view(torch.int32).long()
 
 
-_ORDERS: tuple[tuple[str, Callable[[Tensor], Tensor], str], ...] = (
+_Order = tuple[str, Callable[[Tensor], Tensor], str]  # name, what is taken for the scores' order, words
+_ROUNDED = "scores are rounded before they are compared"
+_NO_NEGATIVE = "negative scores are never selected"
+_BELOW_ZERO = "a largest that starts at 0 is above them, and so are the bits of −∞ while they are not turned round"
+_ORDERS: tuple[_Order, ...] = (
+    (_NO_NEGATIVE, lambda s: s.masked_fill(s < 0, -torch.inf), _BELOW_ZERO),
+    (_NO_NEGATIVE, lambda s: s.masked_fill(s <= 0, -torch.inf), _BELOW_ZERO),
     (
         "negative scores are in the wrong order",
         _bits,
@@ -202,6 +297,10 @@ _ORDERS: tuple[tuple[str, Callable[[Tensor], Tensor], str], ...] = (
     ),
     ("the k smallest scores are selected", lambda s: -s, "turn the comparison round"),
     ("the scores are ordered by magnitude", lambda s: s.abs(), "a negative score is smaller the larger its magnitude"),
+    (_ROUNDED, torch.trunc, "to whole numbers: 1.2 is less than 1.7"),
+    (_ROUNDED, lambda s: s.half().float(), "to 16 bits: fp32 keeps 24 bits of a number, half 11"),
+    (_ROUNDED, lambda s: s.bfloat16().float(), "to 16 bits: fp32 keeps 24 bits of a number, bfloat16 8"),
+    (_ROUNDED, lambda s: (_bits(s) & ~0xFFFF).int().view(torch.float32), "all 32 bits of a score count"),
     (
         "the first k keys are selected, whatever their scores",
         lambda s: -torch.arange(s.shape[1]).expand_as(s),
@@ -213,16 +312,30 @@ _ORDERS: tuple[tuple[str, Callable[[Tensor], Tensor], str], ...] = (
         "it did not matter which scores are great",
     ),
     (
-        f"keys from {THREADS} on are never selected",
-        lambda s: s.masked_fill(torch.arange(s.shape[1]) >= THREADS, -torch.inf),
-        "a row is longer than the block has threads: each takes several keys",
-    ),
-    (
         "every row gets the selection of row 0",
         lambda s: s[:1].expand_as(s),
         "a row starts at blockIdx.x · T",
     ),
 )
+
+
+def _cuts(length: int) -> Iterator[_Order]:
+    """Orders in which the keys from one on are as good as hidden."""
+
+    def first(end: int) -> Callable[[Tensor], Tensor]:
+        return lambda s: s.masked_fill(torch.arange(length) >= end, -torch.inf)
+
+    for end in (64, 128, 256, 512, 1024, 2048, 4096):
+        if end < length - 1:
+            words = (
+                "a row is longer than the block has threads: each takes several keys"
+                if end == THREADS
+                else ("a row may have any length")
+            )
+            yield f"keys from {end} on are never selected", first(end), words
+    yield names.LAST_KEY_LEFT_OUT, first(length - 1), "the keys are 0 to T − 1"
+    for step in (THREADS, 32, 4):
+        yield names.LAST_TILE_LEFT_OUT, first(length // step * step), f"T need not be a multiple of {step}"
 
 
 def _shown(row: Tensor) -> str:
@@ -237,135 +350,270 @@ def _shown(row: Tensor) -> str:
 def _gather(
     part: str,
     name: str,
-    indices: Tensor,
-    length: int,
-    generator: torch.Generator,
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
     *,
-    heads: int = 2,
-    largest: float = 0.0,
-    offset: float = 0.0,
+    scale: float = HEAD_DIM**-0.5,
+    judged: str = "O LSE",
     **options: object,
 ) -> Case:
-    """Attention over `indices [S, k]`. largest: of the selected logits, if not 0. offset: added to V."""
-    queries, k = indices.shape
-    Q, K, V = (torch.randn(*shape, HEAD_DIM, generator=generator) for shape in ((queries, heads), (length,), (length,)))
-    scale = HEAD_DIM**-0.5
-    if largest:
-        selected = torch.einsum("shd,skd->shk", Q, K[indices.long()])
-        Q *= largest / (scale * selected.max())
-    V += offset
-    inputs = {"Q": Q, "K": K, "V": V, "indices": indices.int()}
-    facts = {"scale": scale}
+    """Attention of Q `[S, H, 64]` over K and V `[T, 64]` by lists `[S, k]`. judged: which outputs count."""
+    inputs = dict(zip(("Q", "K", "V", "indices"), inputs, strict=True))
+    inputs["indices"] = inputs["indices"].int()
+    (queries, heads, _), (_, k), length = inputs["Q"].shape, inputs["indices"].shape, len(inputs["K"])
+    name = f"{name}{', ' if name else ''}S = {queries}, H = {heads}, T = {length}, k = {k}"
+    facts = {"scale": float(np.float32(scale))}
     case = Case(part, name, (), inputs, {}, facts)
     exact = _attend(case)
     with reference.full_float32():
-        runs = [_attend(case, dtype=torch.float32, order=n)["O"] for n in range(4)]
+        runs = [_attend(case, dtype=torch.float32, order=n, base_2=n == 3) for n in range(4)]
     arguments = (*inputs, "O", "LSE", np.int32(length), np.int32(k), np.float32(scale))
     launch = Launch("gather_attention", (queries, heads), (THREADS,), arguments, OPTIONS, shared_mem=4 * k)
-    outputs = {"O": Output(exact["O"], same_dtype=runs), "LSE": Output(exact["LSE"], kind="lse")}
+    empty = exact["LSE"] == -torch.inf
+    kinds = {output: "values" if output in judged.split() else "scratch" for output in exact}
+    outputs = {
+        "O": Output(
+            exact["O"], same_dtype=[run["O"] for run in runs], kind=kinds["O"], axes=("query", "head", "column")
+        ),
+        "LSE": Output(
+            exact["LSE"],
+            same_dtype=[run["LSE"].masked_fill(empty, 0.0) for run in runs],
+            kind=kinds["LSE"],
+            axes=("query", "head"),
+        ),
+    }
     return Case(part, name, (launch,), inputs, outputs, facts, **options)
+
+
+def _normal(
+    generator: torch.Generator, indices: Tensor, length: int, *, heads: int = 2
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Q, K and V for lists, all normal."""
+    shapes = (len(indices), heads), (length,), (length,)
+    return *(torch.randn(*shape, HEAD_DIM, generator=generator) for shape in shapes), indices
 
 
 def _distinct(rows: int, length: int, k: int, generator: torch.Generator) -> Tensor:
     return torch.rand(rows, length, generator=generator).argsort(dim=1)[:, :k]
 
 
+def _logits(Q: Tensor, K: Tensor, indices: Tensor, scale: float) -> Tensor:
+    """Of lists without holes: `[S, H, k]`."""
+    return scale * torch.einsum("shd,skd->shk", Q, K[indices.long()])
+
+
+def _drawn_scale(generator: torch.Generator, way: int) -> float:
+    """Some factor larger (way 1) or smaller (way -1) than 1/√64: it is an argument."""
+    return 0.125 * 2 ** (way * (0.5 + 0.7 * torch.rand(1, generator=generator).item()))
+
+
 def _gathers(generator: torch.Generator) -> list[Case]:
-    holes = _distinct(6, 90, 40, generator)
-    holes[torch.rand(6, 40, generator=generator) < 0.3] = -1
+    return [*_values(generator), *_invalid(generator), *_gathered(generator)]
+
+
+def _values(generator: torch.Generator) -> Iterator[Case]:
+    k, length = _draw(generator, 33, 63), _draw(generator, 130, 190)
+    inputs = _normal(generator, _distinct(6, length, k, generator), length, heads=_draw(generator, 2, 3))
+    yield _gather("values", "", inputs, scale=_drawn_scale(generator, 1))
+    k, length = _draw(generator, 30, 40), _draw(generator, 90, 120)
+    Q, K, V, indices = _normal(generator, _distinct(3, length, k, generator), length)
+    yield _gather("values", "V + 100", (Q, K, V + 100, indices), scale=_drawn_scale(generator, -1))
+    for largest, counts in ((50.0, (65, 90)), (100.0, (17, 31))):
+        k, length = _draw(generator, *counts), _draw(generator, 100, 130)
+        Q, K, V, indices = _normal(generator, _distinct(3, length, k, generator), length)
+        Q *= largest / _logits(Q, K, indices, 0.125).max()
+        rising = _logits(Q, K, indices, 0.125)[:, 0].argsort(dim=1)  # for head 0 the largest stands last
+        yield _gather("values", f"scores to {largest:g}", (Q, K, V, indices.gather(1, rising)))
+    yield _gather("values", "", _normal(generator, torch.zeros(1, 1), 1, heads=_draw(generator, 3, 5)))
+    yield from _far(generator)
+    yield _weights(generator)
+    k, length = _draw(generator, 1030, 1100), _draw(generator, 250, 350)
+    Q, K, V, indices = _normal(generator, torch.randint(length, (1, k), generator=generator), length, heads=1)
+    Q[:, 0] += 0.3 * K[indices[:, -1]]  # the last place counts
+    yield _gather("values", "keys that stand there several times", (Q, K, V, indices))
+
+
+def _far(generator: torch.Generator) -> Iterator[Case]:
+    """Scores near −20,000 and 20,000, then finite ones of −1e20.
+
+    Only one column of a query is not 0, and all factors are short numbers: fp32 adds no error to these scores.
+    """
+    k, length = _draw(generator, 33, 50), _draw(generator, 60, 90)
+    Q, K, V, indices = _normal(generator, _distinct(2, length, k, generator), length)
+    K[:, 5] = 20000 + torch.randint(0, 40, (length,), generator=generator) / 8
+    Q[:] = 0
+    Q[0, :, 5] = torch.tensor([-4.0, 4.0])
+    Q[1, :, 5] = torch.tensor([4.0, -4.0])
+    yield _gather("values", "scores near −20,000 and 20,000", (Q, K, V, indices), scale=0.25)
+    K = K.clone()
+    K[:, 5] = 1e20 * torch.randint(1, 3, (length,), generator=generator)
+    yield _gather("values", "scores of −1e20", (-Q.abs(), K, V, indices), scale=0.25)
+
+
+def _weights(generator: torch.Generator) -> Case:
+    """Each column of O is the weight of one place of the list, times k.
+
+    All queries have the same Q, and lists of keys with the same K. V of the keys of query s is 1 in the columns of the
+    places 64 s to 64 s + 63, one each.
+    """
+    k = _draw(generator, 257, 310)
+    queries = costs.ceil_div(k, HEAD_DIM)
+    length = queries * k + _draw(generator, 1, 40)
+    indices = torch.randperm(length, generator=generator)[: queries * k].reshape(queries, k)
+    Q, K, V, _ = _normal(generator, indices[:1], length, heads=1)
+    K[indices] = torch.randn(k, HEAD_DIM, generator=generator)
+    V.zero_()
+    place = torch.arange(k)
+    V[indices[place // HEAD_DIM, place], place % HEAD_DIM] = float(k)
+    inputs = ((0.3 * Q).repeat(queries, 1, 1), K, V, indices)
+    scale = _drawn_scale(generator, 1)
+    return _gather("values", "a column per key", inputs, scale=scale, must_be_clean=True, explain=_seen_weights)
+
+
+def _seen_weights(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
+    k = case.inputs["indices"].shape[1]
+    both = (outputs["O"], case.outputs["O"].expected)
+    got, expected = (out.movedim(0, 1).flatten(1)[:, :k] for out in both)
+    found = wrong_weights(got, expected, ("head", "place"))
+    words = "places of the list are counted from 0; weights are given times k"
+    return found and Diagnosis(found.name, f"{found.detail}; {words}", _CORE)
+
+
+def _invalid(generator: torch.Generator) -> Iterator[Case]:
+    """Scores that no mistake in the scale can spoil: this part is about the lists."""
+    k, length = _draw(generator, 36, 50), _draw(generator, 80, 100)
+    holes = _distinct(6, length, k, generator)
+    holes[torch.rand(6, k, generator=generator) < 0.3] = -1
     holes[:, 0] = torch.tensor([-1, 3, -1, 5, -1, 7])
-    foreign = _distinct(5, 70, 24, generator)
-    foreign[:, 1::4] = torch.tensor([[70], [71], [-2], [75], [-3]])
-    twice = _distinct(5, 60, 20, generator)
-    twice[:, 10:] = twice[:, :1]
-    empty = _distinct(4, 50, 12, generator)
+    yield _gather("invalid", "−1 anywhere", _two_kinds(generator, holes, length), judged="O", must_be_clean=True)
+    k, length = _draw(generator, 20, 30), _draw(generator, 65, 75)
+    foreign = _distinct(5, length, k, generator)
+    largest = torch.iinfo(torch.int32).max
+    strange = [length, length + 1, -2, largest, -largest - 1]
+    foreign[:, 1::4] = torch.tensor(strange)[:, None]
+    yield _gather(
+        "invalid", "indices that are no keys", _two_kinds(generator, foreign, length), judged="O", must_be_clean=True
+    )
+    k, length = _draw(generator, 18, 30), _draw(generator, 50, 70)
+    twice = _distinct(5, length, k, generator)
+    twice[:, k // 2 :] = twice[:, :1]
+    Q, K, V, _ = _normal(generator, twice, length)
+    yield _gather("invalid", "duplicates", (0 * Q, K, V, twice), must_be_clean=True)
+    empty = _distinct(5, length, k, generator)
     empty[1:3] = -1
-    return [
-        _gather("values", "k = 33, T = 150", _distinct(6, 150, 33, generator), 150, generator),
-        _gather("values", "V + 100, k = 32", _distinct(5, 100, 32, generator), 100, generator, offset=100.0),
-        _gather("values", "scores to 50, k = 70", _distinct(4, 100, 70, generator), 100, generator, largest=50.0),
-        _gather("values", "scores to 100, k = 20", _distinct(4, 64, 20, generator), 64, generator, largest=100.0),
-        _gather("values", "S = 1, T = 1, k = 1", torch.zeros(1, 1), 1, generator, heads=3),
-        _gather("invalid", "−1 anywhere, k = 40", holes, 90, generator, must_be_clean=True),
-        _gather("invalid", "indices that are no keys, T = 70", foreign, 70, generator, must_be_clean=True),
-        _gather("invalid", "duplicates, k = 20", twice, 60, generator, must_be_clean=True),
-        _gather("invalid", "queries without any key", empty, 50, generator, must_be_clean=True),
-        _gather(
-            "gathered",
-            "k = 2 of T = 2048",
-            _distinct(2, 2048, 2, generator),
-            2048,
-            generator,
-            heads=1,
-            must_be_clean=True,
-            review=_review,
-        ),
-    ]
+    empty[3] = length + torch.arange(k)
+    Q, K, V, _ = _normal(generator, empty, length)
+    yield _gather("invalid", "queries without any key", (0 * Q, K, V, empty), must_be_clean=True)
+    holes = _distinct(3, length, k, generator)
+    holes[:, 2::3] = torch.tensor([-1, length, -7])[:, None]
+    Q, K, V, _ = _normal(generator, holes, length)
+    inputs = (torch.full_like(Q, -50.0), torch.full_like(K, 50.0), V, holes)
+    yield _gather("invalid", "all scores −20,000, and holes", inputs, judged="O", must_be_clean=True)
+
+
+def _two_kinds(generator: torch.Generator, indices: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Q, K and V for lists: every second key, or so, has a score of 40, the others of −40."""
+    Q, K, V, _ = _normal(generator, indices, length)
+    kind = torch.where(torch.rand(length, 1, generator=generator) < 0.5, 1.0, -1.0)
+    return torch.full_like(Q, 5.0), kind.expand_as(K).contiguous(), V, indices
+
+
+def _gathered(generator: torch.Generator) -> Iterator[Case]:
+    """One key: its V is the answer whatever the scores are, so that a mistake in these costs no points here.
+
+    Then more keys, where nothing but what is read is judged.
+    """
+    length, k = _draw(generator, 300, 400), _draw(generator, 20, 40)
+    inputs = _normal(generator, _distinct(2, length, 1, generator), length, heads=1)
+    yield _gather("gathered", "", inputs, judged="O", must_be_clean=True, review=_review)
+    length = _draw(generator, 500, 600)
+    inputs = _normal(generator, _distinct(2, length, k, generator), length)
+    yield _gather("gathered", "", inputs, judged="", must_be_clean=True, review=_review)
 
 
 def _review(case: Case, outcome: Outcome) -> Diagnosis | None:
-    """The loads may not grow with T: half of reading K for each query and head is too much.
-
-    With few keys of many it is told from waste on the selected ones: each thread may ask for all their K and V, twice.
-    """
-    queries, heads, _ = case.inputs["Q"].shape
-    length, k = case.inputs["K"].shape[0], case.inputs["indices"].shape[1]
-    of_a_key = 2 * queries * heads * HEAD_DIM * 4
-    if outcome.loaded_bytes <= of_a_key * length / 4:
-        return None
-    reads = [row for row in outcome.counters if row.space == "global" and row.operation != "store"]
-    most = max(reads, key=lambda row: row.bytes)
-    asked = outcome.loaded_bytes / 1e6
-    detail = (
-        f"{case.name}: the kernel asks for {asked:.3f} MB, most of it in line {most.line}; K and V of the "
-        f"selected keys are {of_a_key * k / 1e6:.3f} MB, of all keys {of_a_key * length / 1e6:.3f} MB"
-    )
-    return Diagnosis("the selection saves nothing: all keys are still loaded", detail, _WHY)
+    """What is read of K and V, once or often, are the selected keys, and a few others at most."""
+    length, selected = len(case.inputs["K"]), len(case.inputs["indices"].unique())
+    for name, argument in zip("KV", outcome.footprint[1:3], strict=True):
+        rows = argument.bytes_read / (HEAD_DIM * 4)
+        if rows > 2 * selected + 4:
+            detail = f"{case.name}: {rows:g} of {length} rows of {name} are read; the lists name {selected} keys"
+            return Diagnosis("the selection saves nothing: keys that are not selected are loaded", detail, _WHY)
+    return None
 
 
 def _attend(
     case: Case,
     *,
     keys: Callable[[Tensor, int], Tensor] | None = None,
+    lists: Callable[[Tensor, int], Tensor] | None = None,
+    queries: Callable[[Tensor], Tensor] | None = None,
+    of_scores: Callable[[Tensor, int], Tensor] | None = None,
+    of_values: Callable[[Tensor, int], Tensor] | None = None,
+    columns: Callable[[Tensor], Tensor] | None = None,
     dtype: torch.dtype = torch.float64,
     order: int | None = None,
-    scaled: bool = True,
-    maximum: bool = True,
-    zero_scores: bool = False,
+    base_2: bool = False,
+    scale: Callable[[float], float] = lambda scale: scale,
+    maximum: str = "all",
+    running: tuple[bool, bool] = (False, False),
+    summed: Callable[[Tensor], Tensor] | None = None,
+    of_holes: float | None = None,
     divided: bool = True,
     lse: Callable[[Tensor, Tensor], Tensor] = lambda m, total: m + total.log(),
     empty: tuple[float, float] = (0.0, -math.inf),
 ) -> dict[str, Tensor]:
     """O `[S, H, D]` and LSE `[S, H]` of gather_attention, right but for what the arguments say.
 
-    keys: a row of indices and T -> the indices that are used instead. order: a seed, to add up the products in another
-    order. zero_scores: an invalid index counts as a score of 0 with V = 0.
+    keys: a row of indices and T -> the indices that are used instead. lists: all lists and the number of a head ->
+    those that it uses. queries: Q -> what is used instead. of_scores, of_values: the indices, and T -> the rows of K,
+    or of V, that are read for them. columns: which columns of a product count. order: a seed, to add up the products in
+    another order. base_2: by exp2, with log2(e) in the scale. maximum: "all", "none", "zero" (it starts at 0), "holes"
+    (at 0 where a place is invalid), or "first" (the first valid key's score). running: whether l, and O, are sums of
+    exp(s − m) for the m of that time. summed: which places l is the sum of. of_holes: the score of an invalid index,
+    with V = 0.
     """
     Q, K, V = (case.inputs[name].to(dtype) for name in "QKV")
     if order is not None:
-        columns = torch.randperm(HEAD_DIM, generator=torch.Generator().manual_seed(order))
-        Q, K = Q[..., columns], K[..., columns]
-    length = len(K)
+        shuffled = torch.randperm(HEAD_DIM, generator=torch.Generator().manual_seed(order))
+        Q, K = Q[..., shuffled], K[..., shuffled]
+    Q = Q if queries is None else queries(Q)
+    length, heads = len(K), Q.shape[1]
     used = [row.long() if keys is None else keys(row.long(), length) for row in case.inputs["indices"]]
     used = torch.nn.utils.rnn.pad_sequence(used, batch_first=True, padding_value=-1)
     used = torch.nn.functional.pad(used, (0, 1), value=-1)  # no row is empty
-    valid = ((used >= 0) & (used < length))[:, None]
-    rows = torch.where(valid[:, 0], used, 0)
-    s = torch.einsum("shd,skd->shk", Q, K[rows]) * (case.facts["scale"] if scaled else 1.0)
+    used = torch.stack([used if lists is None else lists(used, head) for head in range(heads)], dim=1)
+    valid = (used >= 0) & (used < length)
+    rows = torch.where(valid, used, 0)
+    unit = math.log(2) if base_2 else 1.0
+    products = Q[:, :, None] * K[rows if of_scores is None else of_scores(rows, length)]
+    s = (products if columns is None else columns(products)).sum(dim=-1) * (scale(case.facts["scale"]) / unit)
     s = s.masked_fill(~valid, -torch.inf)
-    if zero_scores:
-        s[..., :-1] = s[..., :-1].masked_fill(~valid[..., :-1], 0.0)
-    m = s.amax(dim=-1, keepdim=True) if maximum else torch.zeros_like(s[..., :1])
-    weights = torch.exp(s - torch.where(m == -torch.inf, torch.zeros_like(m), m))
-    if not maximum:  # fp32 overflows, and that is the mistake
+    if of_holes is not None:
+        s[..., :-1] = s[..., :-1].masked_fill(~valid[..., :-1], of_holes)
+    m = s.amax(dim=-1, keepdim=True)
+    if maximum == "zero":
+        m = m.clamp(min=0.0)
+    elif maximum == "holes":
+        m = torch.where(valid[..., :-1].all(dim=-1, keepdim=True), m, m.clamp(min=0.0))
+    elif maximum == "first":
+        m = s.gather(-1, valid.int().argmax(dim=-1, keepdim=True))
+    elif maximum == "none":
+        m = torch.zeros_like(m)
+    exp = torch.exp2 if base_2 else torch.exp
+    weights = exp(s - torch.where(m == -torch.inf, torch.zeros_like(m), m))
+    if maximum != "all":  # fp32 overflows, and that is the mistake
         weights = weights.float().to(dtype)
-    total = weights.sum(dim=-1, keepdim=True)
-    out = torch.einsum("shk,skd->shd", weights * valid, V[rows])
+    so_far = s.cummax(dim=-1).values
+    at_the_time = torch.where(valid, exp(s - torch.where(so_far == -torch.inf, 0.0, so_far)), 0.0)
+    of_sum, of_output = (at_the_time if late else weights for late in running)
+    total = (of_sum if summed is None else summed(of_sum)).sum(dim=-1, keepdim=True)
+    read = V[rows if of_values is None else of_values(rows, length)]
+    out = torch.einsum("shk,shkd->shd", of_output * valid, read)
     out = out / total if divided else out
     nothing = total == 0
     return {
         "O": torch.where(nothing, torch.full_like(out, empty[0]), out),
-        "LSE": torch.where(nothing, torch.full_like(m, empty[1]), lse(m, total))[..., 0],
+        "LSE": torch.where(nothing, torch.full_like(m, empty[1]), lse(m * unit, total))[..., 0],
     }
 
 
@@ -387,8 +635,22 @@ def _mistake(name: str, detail: str, read_again: str, **wrong: object) -> Mistak
     return Mistake(Diagnosis(name, detail, read_again), _of_gather(**wrong))
 
 
+def _by_place(rows: Tensor, length: int) -> Tensor:
+    return (torch.arange(rows.shape[-1]) % length).expand_as(rows)
+
+
+def _head_after_head(case: Case) -> dict[str, Tensor] | None:
+    """O and LSE as [H, S, …] where [S, H, …] is asked for."""
+    if "O" not in case.outputs:
+        return None
+    return {name: x.transpose(0, 1).reshape(x.shape) for name, x in _attend(case).items()}
+
+
 _LSE_NAME = "LSE is the natural logarithm of the sum: m + logf(l)"
 _EMPTY_NAME = "without any key l is 0: write O = 0 and LSE = −∞ instead of 0 / 0 or exp(−∞ − (−∞))"
+_LISTS = "block x has query blockIdx.x, and its list is row blockIdx.x of indices, whatever the head"
+_ROWS = "row of Q, O and LSE: blockIdx.x · H + blockIdx.y. K and V have no heads: row indices[n]"
+_WHOLE_SUM = "the sum over all places of the list, of both warps: through shared memory"
 
 MISTAKES = (
     _mistake(
@@ -409,6 +671,41 @@ MISTAKES = (
         _CORE,
         keys=lambda row, length: torch.arange(len(row)),
     ),
+    _mistake(
+        "V is read at the place in the list, not at the key",
+        "the n-th key's V is row indices[n], not row n",
+        _CORE,
+        of_values=_by_place,
+    ),
+    _mistake(
+        "K is read at the place in the list, not at the key",
+        "the n-th key's K is row indices[n], not row n",
+        _CORE,
+        of_scores=_by_place,
+    ),
+    _mistake("every place reads K of key 0", _ROWS, _CORE, of_scores=lambda rows, length: torch.zeros_like(rows)),
+    _mistake("every place reads V of key 0", _ROWS, _CORE, of_values=lambda rows, length: torch.zeros_like(rows)),
+    _mistake("another query's list is read", _LISTS, _CORE, lists=lambda all, head: all[:1].expand_as(all)),
+    _mistake(
+        "another query's list is read", _LISTS, _CORE, lists=lambda all, head: all[head % len(all)].expand_as(all)
+    ),
+    _mistake("another query's list is read", _LISTS, _CORE, lists=lambda all, head: all.roll(-1, dims=0)),
+    _mistake("another query's list is read", _LISTS, _CORE, lists=lambda all, head: all.roll(1, dims=0)),
+    _mistake(names.HEAD_ZERO_READ, _ROWS, _CORE, queries=lambda Q: Q[:, :1].expand_as(Q)),
+    _mistake("every query reads Q of query 0", _ROWS, _CORE, queries=lambda Q: Q[:1].expand_as(Q)),
+    _mistake(
+        "Q is read as if it had no heads",
+        _ROWS,
+        _CORE,
+        queries=lambda Q: Q.flatten(0, 1)[: len(Q), None].expand_as(Q),
+    ),
+    _mistake(
+        "Q is read in the wrong order: one head after the other",
+        _ROWS,
+        _CORE,
+        queries=lambda Q: Q.reshape(Q.shape[1], Q.shape[0], -1).transpose(0, 1),
+    ),
+    Mistake(Diagnosis("O is written in the wrong order: one head after the other", _ROWS, _CORE), _head_after_head),
     _mistake(
         "−1 is read as the last key",
         "an index below 0 names no key: it is not counted from the end",
@@ -437,7 +734,22 @@ MISTAKES = (
         "an invalid index counts as a score of 0",
         "its score is −∞, so that its weight is 0; with a score of 0 it takes a part of the softmax",
         _EDGES,
-        zero_scores=True,
+        of_holes=0.0,
+    ),
+    *(
+        _mistake(
+            "an invalid index has a finite score, not −∞",
+            "among scores that are lower still it takes a part of the softmax, and a row without keys has an LSE",
+            _EDGES,
+            of_holes=score,
+        )
+        for score in (-1e4, -1e9, -1e20, -1e30)
+    ),
+    _mistake(
+        "an invalid index counts for the maximum",
+        "m is the largest score of the keys; a place without a key has none, not even 0",
+        _EDGES,
+        maximum="holes",
     ),
     _mistake(
         "the list is taken to end at the first −1",
@@ -451,26 +763,98 @@ MISTAKES = (
         _EDGES,
         keys=lambda row, length: row.unique(),
     ),
-    _mistake(
-        "only the first 32 places of a list are read",
-        "k may be more than a warp has lanes",
-        _CORE,
-        keys=lambda row, length: row[:32],
+    *(
+        _mistake(
+            f"only the first {most} places of a list are read",
+            "a list may have up to 12,288 places: no array and no count of threads may limit it",
+            _CORE,
+            keys=lambda row, length, most=most: row[:most],
+        )
+        for most in (32, 64, 128, 256, 512, 1024)
+    ),
+    *(
+        _mistake(
+            "the places past the last whole step of a list are left out",
+            f"k need not be a multiple of {step}",
+            _CORE,
+            keys=lambda row, length, step=step: row[: len(row) // step * step],
+        )
+        for step in (2, 4, 32, 64)
     ),
     _mistake(
         "the last place of a list is left out", "n runs from 0 to k − 1", _CORE, keys=lambda row, length: row[:-1]
     ),
-    _mistake("the scale is missing", "a score is scale · (Q · K)", _CORE, scaled=False),
-    _mistake("the maximum is not subtracted", "exp overflows fp32 above 88.7: take exp(s − m)", _ONLINE, maximum=False),
-    _mistake("O is not divided by l", "O / l, once, at the end", _ONLINE, divided=False),
-    _mistake("a query without any key gives NaN", _EMPTY_NAME, _EDGES, empty=(math.nan, -math.inf)),
-    _mistake("a query without any key gives NaN", _EMPTY_NAME, _EDGES, empty=(math.nan, math.nan)),
-    _mistake("LSE of a query without any key is not −∞", _EMPTY_NAME, _EDGES, empty=(0.0, math.nan)),
-    _mistake("LSE of a query without any key is not −∞", _EMPTY_NAME, _EDGES, empty=(0.0, 0.0)),
-    _mistake("LSE lacks m", _LSE_NAME, _ONLINE, lse=lambda m, total: total.log()),
-    _mistake("LSE is in base 2", _LSE_NAME, _ONLINE, lse=lambda m, total: m + total.log2()),
-    _mistake("LSE is in base 2", _LSE_NAME, _ONLINE, lse=lambda m, total: (m + total.log()) / math.log(2)),
+    _mistake(
+        "the first place of a list is left out", "n runs from 0 to k − 1", _CORE, keys=lambda row, length: row[1:]
+    ),
+    *(
+        _mistake(names.ONE_WARP_ONLY, _WHOLE_SUM, _CORE, keys=lambda row, length, mine=mine: row[mine(len(row))])
+        for mine in (
+            lambda k: torch.arange(k) % 2 == 0,
+            lambda k: torch.arange(k) % 2 == 1,
+            lambda k: torch.arange(k) % 64 < 32,
+            lambda k: torch.arange(k) % 64 >= 32,
+        )
+    ),
+    *(
+        _mistake("l is the sum of one warp's places", _WHOLE_SUM, _CORE, summed=summed)
+        for summed in (lambda p: p[..., ::2], lambda p: p * (torch.arange(p.shape[-1]) % 64 < 32))
+    ),
+    *(
+        _mistake(
+            names.HALF_WARP,
+            "a sum over 32 lanes takes steps of 16, 8, 4, 2 and 1",
+            _CORE,
+            columns=lambda products, first=first: products[..., torch.arange(HEAD_DIM) % 32 // 16 == first],
+        )
+        for first in (0, 1)
+    ),
+    _mistake(
+        "half of the columns of a product are left out",
+        "a key has 64 columns, a warp 32 lanes: each takes two",
+        _CORE,
+        columns=lambda products: products[..., :32],
+    ),
+    _mistake(names.SCALE_MISSING, "a score is scale · (Q · K)", _CORE, scale=lambda scale: 1.0),
+    _mistake(names.SCALE_TWICE, "a score is scale · (Q · K), with scale once", _CORE, scale=lambda scale: scale**2),
+    _mistake(
+        names.SCALE_NOT_THE_ARGUMENT,
+        "scale is a parameter of the kernel, and may be any number",
+        _CORE,
+        scale=lambda scale: HEAD_DIM**-0.5,
+    ),
+    _mistake(names.NO_MAXIMUM, "exp overflows fp32 above 88.7: take exp(s − m)", _ONLINE, maximum="none"),
+    _mistake(
+        names.MAXIMUM_FROM_ZERO,
+        "where all scores are negative m stays 0, and every exp(s − m) may be 0",
+        _ONLINE,
+        maximum="zero",
+    ),
+    _mistake(
+        "the first key's score is subtracted, not the largest",
+        "a later score may be larger by more than exp can hold: m is the largest of all",
+        _ONLINE,
+        maximum="first",
+    ),
+    _mistake(
+        names.O_NOT_RESCALED, "when m rises, O takes the factor exp(m_old − m_new)", _ONLINE, running=(False, True)
+    ),
+    _mistake(
+        names.L_NOT_RESCALED, "when m rises, l takes the factor exp(m_old − m_new)", _ONLINE, running=(True, False)
+    ),
+    _mistake(
+        names.NEITHER_RESCALED, "when m rises, both take the factor exp(m_old − m_new)", _ONLINE, running=(True, True)
+    ),
+    _mistake(names.NOT_DIVIDED, "O / l, once, at the end", _ONLINE, divided=False),
+    _mistake(names.EMPTY_ROW_IS_NAN, _EMPTY_NAME, _EDGES, empty=(math.nan, -math.inf)),
+    _mistake(names.EMPTY_ROW_IS_NAN, _EMPTY_NAME, _EDGES, empty=(math.nan, math.nan)),
+    _mistake(names.LSE_EMPTY_ROW, _EMPTY_NAME, _EDGES, empty=(0.0, math.nan)),
+    _mistake(names.LSE_EMPTY_ROW, _EMPTY_NAME, _EDGES, empty=(0.0, 0.0)),
+    _mistake(names.LSE_LACKS_M, _LSE_NAME, _ONLINE, lse=lambda m, total: total.log()),
+    _mistake(names.LSE_BASE_2, _LSE_NAME, _ONLINE, lse=lambda m, total: m + total.log2()),
+    _mistake(names.LSE_BASE_2, _LSE_NAME, _ONLINE, lse=lambda m, total: (m + total.log()) / math.log(2)),
     _mistake("LSE lacks the logarithm", _LSE_NAME, _ONLINE, lse=lambda m, total: m + total),
+    _mistake("LSE is only the maximum", _LSE_NAME, _ONLINE, lse=lambda m, total: m),
 )
 
 
