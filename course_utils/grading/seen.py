@@ -78,10 +78,11 @@ def weights_in(output: Tensor, keys: int) -> Tensor:
     return output[0].movedim(0, 1).flatten(1)[:, :keys]
 
 
-def wrong_weights(got: Tensor, expected: Tensor) -> Diagnosis | None:
+def wrong_weights(got: Tensor, expected: Tensor, what: str = "key") -> Diagnosis | None:
     """What is wrong with the weights `[L_q, L_k]` of the keys; None where no key stands out.
 
-    Weights that are all off by the same factor in a row are left alone: whoever leaves out a key raises the others.
+    what: the columns are: "key", or "entry" (of a list). Weights that are all off by the same factor in a row are left
+    alone: whoever leaves out a key raises the others.
     """
     got, expected = got.double(), expected.double()
     if not torch.isfinite(got).all():
@@ -105,7 +106,7 @@ def wrong_weights(got: Tensor, expected: Tensor) -> Diagnosis | None:
             query = int(where.any(dim=1).nonzero()[0])
             keys = (of_all if same_for_all else where[query]).nonzero().flatten().tolist()
             who = "" if same_for_all else f"for query {query}, "
-            name = f"{who}{_named('key', keys, where.shape[1])} {verb if len(keys) == 1 else verbs}"
-            count = f"; {int(where.any(dim=1).sum())} of {len(where)} queries have such keys"
-            return Diagnosis(name, f"weight of {first_of(where, got, expected, ('query', 'key'))}{count}")
+            name = f"{who}{_named(what, keys, where.shape[1])} {verb if len(keys) == 1 else verbs}"
+            count = f"; {int(where.any(dim=1).sum())} of {len(where)} queries have such {_plural(what)}"
+            return Diagnosis(name, f"weight of {first_of(where, got, expected, ('query', what))}{count}")
     return None
