@@ -79,6 +79,9 @@ def judge(python: Mapping[str, Tensor], generator: torch.Generator) -> dict[str,
     if not python:
         words = "assign a Pattern or a mask_mod to `pattern`, in the notebook"
         return dict.fromkeys(STEPS, Diagnosis("there is no design yet", words, _OBJECT))
+    if other := next((mask.dtype for mask in python.values() if mask.dtype != torch.bool), None):
+        words = f"the mask is of {other}: compare with <, ==, and combine with & and |"
+        return dict.fromkeys(STEPS, Diagnosis("the design's mask is not of bools", words, _OBJECT))
     masks = {length: _mask(python, length) for length in (*LENGTHS, KERNEL_LENGTH)}
     if any(mask is None for mask in masks.values()):
         words = "for each length L, `pattern` must give a bool tensor of shape [L, L]"
@@ -206,15 +209,17 @@ def _any_order(mask: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _in_float32(Q: Tensor, K: Tensor, V: Tensor, mask: Tensor, scale: float) -> list[Tensor]:
-    """Plain torch in fp32, in four orders of the head dimension: one alone may be exact by luck."""
+    """Plain torch in fp32, in orders of the head dimension, since one alone may be exact by luck; and with powers of 2,
+    whose scores are rounded where those of powers of e may be exact."""
     with reference.full_float32():
         runs = []
-        for n in range(4):
+        for n in range(3):
             order = torch.randperm(HEAD_DIM, generator=torch.Generator().manual_seed(n))
-            out = reference.torch_attention(
-                Q[..., order], K[..., order], V[..., order], attn_mask=mask, scale=float(np.float32(scale))
-            )
+            out = reference.torch_attention(Q[..., order], K[..., order], V[..., order], attn_mask=mask, scale=scale)
             runs.append(out[..., order.argsort()])
+        S = (Q * (scale * math.log2(math.e)) @ K.mT).masked_fill(~mask, -torch.inf)
+        weights = torch.exp2(S - S.amax(dim=-1, keepdim=True)).nan_to_num(nan=0.0)
+        runs.append(weights @ V / weights.sum(dim=-1, keepdim=True).clamp(min=1.0))
     return runs
 
 
