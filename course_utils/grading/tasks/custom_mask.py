@@ -273,6 +273,7 @@ def _weights_seen(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None
         return another
     if (got.abs() > PRESENT)[~mask].any():
         return wrong_weights(got, expected)
+    listed = listed[:, : int(mask.sum(dim=1).max())]
     got, expected = (weights.gather(1, listed.clamp(min=0)).masked_fill(listed < 0, 0.0) for weights in (got, expected))
     found = wrong_weights(got, expected, "entry")
     return found and replace(found, detail=f"entries of a query's list, from 0: {found.detail}", read_again=_ROWS)
@@ -502,9 +503,11 @@ def _attend(
     if maximum == "zero" or tail is not None:
         m = m.clamp(min=0).where(times.any(dim=-1, keepdim=True), m)
     weights = times * torch.exp(s - torch.where(m == -torch.inf, torch.zeros_like(m), m))
-    weights = weights.float().double()  # fp32 overflows, or loses it, and that is the mistake
+    weights = weights.float().double()  # what is too small for fp32 is 0
     total = weights.sum(dim=-1, keepdim=True) + filled * torch.exp(-m).nan_to_num(posinf=0.0)
     out = weights @ V
+    if maximum in ("first", "none"):
+        out, total = _sums_in_float32(case, weights, V)
     out = out / total if divided else out
     out = torch.where(total == 0, torch.full_like(out, empty[0]), out)
     LSE = torch.where(total == 0, torch.full_like(m, empty[1]), lse(m, total))[..., 0]
@@ -512,6 +515,18 @@ def _attend(
         none = ~case.facts["mask"].any(dim=1)
         out, LSE = out.masked_fill(none[:, None], no_keys[0]), LSE.masked_fill(none, no_keys[1])
     return {"O": out, "LSE": LSE}
+
+
+def _sums_in_float32(case: Case, weights: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    """O before its division, and l, added up in the order of the lists: where fp32 overflows, this is the mistake."""
+    listed = case.facts["listed"][:, : int(case.facts["mask"].sum(dim=1).max())]
+    key = listed.clamp(min=0)
+    there = weights.gather(-1, key.expand(*weights.shape[:2], -1, -1)).masked_fill(listed < 0, 0.0).float()
+    terms = torch.cat(
+        [there[..., None] * V[:, :, key].float(), there[..., None]], dim=-1
+    )  # [B, H, L_q, entries, D + 1]
+    sums = torch.nn.functional.pad(terms, (0, 0, 1, 0)).cumsum(dim=-2)[..., -1, :].double()  # 0 where no list has a key
+    return sums[..., :-1], sums[..., -1:]
 
 
 def _not_rescaled(case: Case, *, out: bool, total: bool) -> dict[str, Tensor]:
