@@ -337,9 +337,9 @@ def _planted(generator: torch.Generator) -> Case:
 
 def _long(part: str, generator: torch.Generator) -> Case:
     """Rows of many keys, beside short ones."""
-    counts = [_drawn(generator, *range_) for range_ in ((700, 1100), (200, 600), (33, 190), (2, 31), (0, 0))]
+    counts = [_drawn(generator, *range_) for range_ in ((1030, 1200), (200, 600), (33, 190), (2, 31), (0, 0))]
     mask = _mask_of_counts(_shuffled(counts, generator), max(counts) + _drawn(generator, 1, 60), generator)
-    return _case(part, "rows of up to 1,100 keys", mask, _tensors(mask, generator), generator, must_be_clean=True)
+    return _case(part, "rows of up to 1,200 keys", mask, _tensors(mask, generator), generator, must_be_clean=True)
 
 
 def _skips(generator: torch.Generator) -> list[Case]:
@@ -589,6 +589,16 @@ def _permuted(case: Case, order: Tensor) -> dict[str, Tensor]:
     return {"O": right["O"][..., order], "LSE": right["LSE"]}
 
 
+def _heads_by_queries(case: Case) -> dict[str, Tensor] | None:
+    """K and V of head n start at row n · L_q; None where that is past their end."""
+    (batch, heads, L_q, _), L_k = case.inputs["Q"].shape, case.inputs["K"].shape[2]
+    if L_q > L_k:
+        return None
+    rows = (L_q * torch.arange(batch * heads)[:, None] + torch.arange(L_k)).unflatten(0, (batch, heads))
+    moved = {name: case.inputs[name].flatten(0, 2)[rows] for name in "KV"}
+    return _attend(replace(case, inputs={**case.inputs, **moved}))
+
+
 def _every_key(case: Case) -> Tensor:
     return torch.ones_like(case.facts["mask"])
 
@@ -824,6 +834,12 @@ MISTAKES = (
         for which in ("KV", "K", "V", "Q", "QKV")
     ),
     _mistake(
+        "the heads of K and V are taken to lie L_q rows apart",
+        "K and V have L_k rows in each head, and Q and O have L_q: head blockIdx.y of K starts at head · L_k · D",
+        "chapter 01, section 4, 'Scores, one thread each'",
+        _heads_by_queries,
+    ),
+    _mistake(
         "the products are not summed over the lanes",
         "each lane has D / 32 of the D products; a score is the sum over the whole warp",
         _ROWS,
@@ -936,7 +952,7 @@ MISTAKES = (
             _TRAP,
             partial(_attend, no_keys=(0.0, value)),
         )
-        for value in (math.nan, 0.0, math.inf)
+        for value in (math.nan, 0.0, math.inf, -1e9, -1e30, float(torch.finfo(torch.float32).min))
     ),
     _mistake(names.LSE_LACKS_M, _LSE_NAME, _ONLINE, partial(_attend, lse=lambda m, total: total.log())),
     _mistake(names.LSE_BASE_2, _LSE_NAME, _ONLINE, partial(_attend, lse=lambda m, total: m + total.log2())),
