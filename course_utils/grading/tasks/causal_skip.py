@@ -663,7 +663,6 @@ EXERCISE = Exercise(
             "visited", 1, "Visited tiles at L = 512, 64 × 64, in percent of all", _VISITED, "%", 0.005,
             misconceptions=(
                 (50, "half of the pairs are visible, but the tiles on the diagonal are visited whole"),
-                (_VISITED / 100, "this is the ratio; the question asks for percent"),
                 (100 - _VISITED, "this is the part that is skipped; the tiles on the diagonal are visited too"),
             ),
             read_again=SKIPPING,
@@ -685,8 +684,6 @@ EXERCISE = Exercise(
                 (32768**2, "this is the number of scores, L². Each costs 4 · d FLOPs: a multiply-add is two, in "
                  "Q Kᵀ and in P V"),
                 (32768**2 / 2, "this is the number of visible pairs. Each costs 4 · d FLOPs"),
-                (_FLOPS / 2, "a multiply-add counts as two FLOPs, and there are two products, Q Kᵀ and P V"),
-                (_FLOPS / 4, "a multiply-add counts as two FLOPs, and there are two products, Q Kᵀ and P V"),
             ),
             read_again="chapter 03, section 1, 'Why: most of the GPU is idle'",
         ),
