@@ -37,6 +37,7 @@ EMPTY_ROWS = "chapter 02, section 2, 'The one trap'"
 SCALING = "chapter 01, section 2, 'Why the scores are divided by √d'"
 ONLINE = "chapter 02, section 2, 'Two numbers'"
 OUTPUT_TOO = "chapter 02, section 2, 'The output comes along'"
+FINDING = "chapter 00, section 10, 'Reading a finding'"
 OVERFLOW = "chapter 01, section 6, 'Softmax without overflow'"
 
 
@@ -187,7 +188,7 @@ def _and_small(case: Case, small: Case) -> Case:
     arguments = tuple(other.get(a, a) if isinstance(a, str) else a for a in launch.arguments)
     return replace(
         case,
-        name=f"{case.name}; {small.name}",
+        name=f"{case.name}; {queries} × {keys}",
         launches=(*case.launches, replace(launch, arguments=arguments)),
         inputs={**case.inputs, **{other[name]: x for name, x in small.inputs.items()}},
         outputs={**case.outputs, **{other[name]: x for name, x in small.outputs.items()}},
@@ -655,8 +656,12 @@ EXERCISE = Exercise(
     findings={
         "synccheck": Diagnosis(
             "not all threads come to a barrier or shuffle",
-            read_again="chapter 00, section 10, 'Reading a finding'",
-        )
+            read_again=FINDING,
+        ),
+        "initcheck": Diagnosis(
+            "a piece of the tile is read that nobody has written",
+            read_again=FINDING,
+        ),
     },
     questions=(
         Question(
