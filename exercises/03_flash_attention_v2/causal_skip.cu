@@ -9,7 +9,7 @@
 // grid   (ceil(L_q / B_R), N)          block  (4 · B_R)
 // layout Q, O [N, L_q, D]  K, V [N, L_k, D]  LSE [N, L_q], fp32, contiguous; N = B · H
 // shared 8 · B_C·D bytes, static
-// limits B_R a multiple of 8, up to 256; D a multiple of 4; B_C·D at most 6144; L · D below 2^31;
+// limits B_R a multiple of 8, up to 256; B_C and D of 4; B_C·D at most 6144; L · D below 2^31;
 //        N at most 65535
 // options: -DD=32 -DB_R=32 -DB_C=16 | -DD=32 -DB_R=16 -DB_C=32 | -DD=64 -DB_R=32 -DB_C=32
 // paper  FlashAttention-2 (arXiv 2307.08691), section 3.1, "Causal masking"
