@@ -211,18 +211,20 @@ def _send_cases(job: Job, results: int) -> None:
     source = KernelSource(job.kernel, Path.cwd() / job.file, job.file)
     problem = _interface_problem(job, source)
     modules: dict[tuple[str, ...], RawModule | dict[str, Any]] = {}
-    timeouts = 0
+    endless: list[int | None] = []  # lines of the launches that did not end
     for run in job.runs:
         send(results, {"kind": "begin", "index": run.index})
         header: dict[str, Any] = {}
         outputs: list[bytes] = []
         if problem is not None:
             header = problem
-        elif timeouts >= MOST_TIMEOUTS:
-            header = {"error": f"not run, since {timeouts} launches before did not end", "error_kind": "time limit"}
+        elif len(endless) >= MOST_TIMEOUTS:
+            words = f"not run, since {len(endless)} launches before did not end"
+            header = {"error": words, "error_kind": "time limit", "line": endless[0]}
         else:
             header, outputs = _run_case(job, run, source, modules)
-            timeouts += header.get("error_kind") == "time limit"
+            if header.get("error_kind") == "time limit":
+                endless.append(header.get("line"))
         send(results, {**header, "kind": "case", "index": run.index}, b"".join(outputs))
         if header.get("error_kind") == "gpu":
             os._exit(1)  # after a fault CUDA takes no more launches from this process: the next case has a new one

@@ -96,13 +96,13 @@ ATTACKS = (
     Attack(
         "endless loops",
         {"lengths": "the kernel does not end*"} | answers_lost(RAISE),
-        (BODY, BODY + " if (L == 3) while (true) {}"),
+        (BODY, BODY + " if (L > 4000) while (true) {}"),
         "while True: pass",
     ),
     Attack(
         "segmentation faults",
         {"lengths": "memory that belongs to no argument is written*"} | answers_lost(RAISE),
-        (BODY, BODY + " if (L == 31) *(volatile int*)8 = 1;"),
+        (BODY, BODY + " if (L > 4000) *(volatile int*)8 = 1;"),
         "import ctypes; ctypes.string_at(0)",
     ),
     Attack(
@@ -139,8 +139,9 @@ ATTACKS = (
     Attack("a cell that kills what runs it", answers_lost(RAISE), cell="import os; os.kill(os.getppid(), 9)"),
     Attack(
         "patched comparisons",
-        dict.fromkeys(("rows", "large", "hidden"), "P is wrong") | answers_lost("the answer is not a number"),
-        ("/ known.l", "/ (known.l + (L == 300 && row == 0))"),
+        dict.fromkeys(("thread", "late", "warp", "rows", "large", "hidden"), "P is wrong")
+        | answers_lost("the answer is not a number"),
+        ("/ known.l", "/ (known.l + (L % 128 == 0 && row == 0))"),
         PATCH,
     ),
 )
