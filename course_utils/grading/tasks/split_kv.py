@@ -399,7 +399,7 @@ def _reads_once(case: Case, outcome: Outcome) -> Diagnosis | None:
     keys, head_dim = int(case.inputs["lengths"].sum()), case.inputs["K"].shape[2]
     needed, of_query = 2 * keys * head_dim * 4, keys * head_dim * 4
     loaded = outcome.loaded_bytes - of_query
-    if loaded <= 2 * needed:  # room for keys behind a split that are read and left out, and for Q and lengths
+    if loaded <= 3 * needed:  # room for a second pass, and for keys behind a split that are read and left out
         return None
     return Diagnosis(
         "every split reads all the keys",
