@@ -279,7 +279,7 @@ def _tensors(blob: bytes, wanted: Sequence[tuple[str, torch.dtype, Sequence[int]
 
 
 def _record(kind: type[_Row], fields: Mapping[str, Any]) -> _Row:
-    """A Finding, CounterRow or Footprint from JSON; raises TypeError or ValueError unless each field is what it must be."""
+    """A row from JSON; raises TypeError or ValueError unless each field is what it must be."""
     values = {}
     for field_ in dataclasses.fields(kind):
         value = fields.get(field_.name)

@@ -418,23 +418,17 @@ def _keys_of_splits(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | No
     length = int(case.inputs["lengths"][0])
     if not got[:, length:].any():
         got, expected = got[:, :length], expected[:, :length]
-    return _in_words(wrong_weights(got, expected), query="split")
+    return _to_read_again(wrong_weights(got, expected, ("split", "key")))
 
 
 def _merged_splits(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
     """Where each split has a column of its own: which splits the merge has left out, or counted twice."""
     got, expected = (x.flatten()[None, : case.facts["splits"]] for x in (outputs["O"], case.outputs["O"].expected))
-    return _in_words(wrong_weights(got, expected), query="row", key="split")
+    return _to_read_again(wrong_weights(got, expected, ("row", "split")))
 
 
-def _in_words(said: Diagnosis | None, **words: str) -> Diagnosis | None:
-    """What is said of queries and keys, with other words for these."""
-    if said is None:
-        return None
-    name, detail = said.name, said.detail.partition(";")[0]
-    for word, other in words.items():
-        name, detail = name.replace(word, other), detail.replace(word, other)
-    return Diagnosis(name, detail, SPEC)
+def _to_read_again(said: Diagnosis | None) -> Diagnosis | None:
+    return said and replace(said, read_again=SPEC)
 
 
 def _not_written(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
