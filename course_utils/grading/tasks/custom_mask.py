@@ -495,8 +495,7 @@ def _attend(
     m = s.amax(dim=-1, keepdim=True)
     if maximum == "first":
         listed = case.facts["listed"][:, :1]
-        first = s.gather(-1, listed.clamp(min=0).expand(*s.shape[:3], 1)).masked_fill(listed < 0, -torch.inf)
-        m = first
+        m = s.gather(-1, listed.clamp(min=0).expand(*s.shape[:3], 1)).masked_fill(listed < 0, -torch.inf)
     elif maximum == "none":
         m = torch.zeros_like(m)
     filled = 0 if tail is None else -times.sum(dim=-1, keepdim=True) % tail
@@ -571,12 +570,10 @@ def _l_of_a_lane(case: Case, *, guarded: bool) -> dict[str, Tensor]:
     s = s.masked_fill(~case.facts["mask"], -torch.inf)
     m = s.amax(dim=-1, keepdim=True)
     weights = torch.exp(s - m).nan_to_num(nan=0.0)
-    lane = torch.full(s.shape[2:], -1).scatter(1, case.facts["listed"].clamp(min=0), 0)
-    places = torch.arange(lane.shape[1]).expand_as(lane)
-    kept = case.facts["listed"] >= 0
-    lane = torch.full_like(lane, -1)
-    row = torch.arange(len(lane))[:, None].expand_as(lane)
-    lane[row[kept], case.facts["listed"][kept]] = places[kept] % 32
+    listed = case.facts["listed"]
+    row, place = (listed >= 0).nonzero(as_tuple=True)
+    lane = torch.full(listed.shape, -1)
+    lane[row, listed[row, place]] = place % 32
     of_lane = torch.stack([(weights * (lane == n)).sum(dim=-1) for n in range(32)], dim=-1)  # [B, H, L_q, 32]
     out = weights @ V / of_lane[..., torch.arange(HEAD_DIM) % 32]
     out = out.masked_fill((of_lane == 0)[..., torch.arange(HEAD_DIM) % 32], 0.0) if guarded else out
