@@ -24,23 +24,41 @@ EQUAL = 1e-3  # how near an output must be to what a mistake would give, relativ
 OWN_ARRAY = re.compile(r"index (-?)\d+ is outside of '")  # in the words of emulator/runtime/trace.cpp
 
 
+class Matches:
+    """Which mistakes give what a kernel gave, case by case. Of one submission: each is simulated once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Mistake, int], bool] = {}
+
+    def __call__(self, mistake: Mistake, case: Case, outcome: Outcome) -> bool:
+        key = mistake, id(case)
+        if key not in self._known:
+            self._known[key] = _matches(mistake, case, outcome.outputs)
+        return self._known[key]
+
+
 def diagnose(
-    exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome], source: str = ""
+    exercise: Exercise,
+    cases: Sequence[Case],
+    outcomes: Sequence[Outcome],
+    source: str = "",
+    matches: Matches | None = None,
 ) -> list[Diagnosis | None]:
-    """What is wrong in each case; None where nothing is. source: the kernel's text.
+    """What is wrong in each case; None where nothing is. source: the kernel's text. matches: what is known already.
 
     Where a value is wrong, a known mistake that gives the same wrong values names it; else what the sanitizer found;
     else the values themselves do. One mistake that explains many cases goes before several that explain few. A mistake
     that would show in a case where the values are right is none that this kernel makes. What no mistake explains,
     `Case.explain` of this or another case may read off the values.
     """
+    matches = matches or Matches()
     pairs = list(zip(cases, outcomes, strict=True))
     wrong = [None if outcome.error else wrong_values(case, outcome.outputs) for case, outcome in pairs]
     lacks_barrier = [right_in_step(case, outcome) for case, outcome in pairs]
     verdicts = [_verdict(exercise, *pair, values, source) for pair, values in zip(pairs, wrong, strict=True)]
     open_cases = [i for i, values in enumerate(wrong) if values is not None and not lacks_barrier[i]]
     right = [case for (case, outcome), values in zip(pairs, wrong, strict=True) if not (outcome.error or values)]
-    explained = {m: [i for i in open_cases if _matches(m, cases[i], outcomes[i].outputs)] for m in exercise.mistakes}
+    explained = {m: [i for i in open_cases if matches(m, *pairs[i])] for m in exercise.mistakes}
     explained = {m: hits for m, hits in explained.items() if hits and not any(_shows(m, case) for case in right)}
     while open_cases:
         best = max(explained, key=lambda m: len(set(explained[m]) & set(open_cases)), default=None)
@@ -68,12 +86,12 @@ def _explained(case: Case, outcome: Outcome) -> Diagnosis | None:
     return said and replace(said, detail=f"{case.name}: {said.detail}")
 
 
-def unsettled(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> bool:
+def unsettled(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome], matches: Matches) -> bool:
     """Whether the exercise's experiments are to say more: wrong values with no name yet, or with more than one."""
     for case, outcome in zip(cases, outcomes, strict=True):
         if outcome.error or outcome.findings or wrong_values(case, outcome.outputs) is None:
             continue
-        if len({m.diagnosis.name for m in exercise.mistakes if _matches(m, case, outcome.outputs)}) != 1:
+        if len({m.diagnosis.name for m in exercise.mistakes if matches(m, case, outcome)}) != 1:
             return True
     return False
 

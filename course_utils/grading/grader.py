@@ -21,7 +21,7 @@ from course_utils.emulator.profiler import CounterRow, Footprint
 from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.answers import wrong_answer
 from course_utils.grading.catalog import EXERCISE_IDS, exercise
-from course_utils.grading.diagnosis import diagnose, most_common, right_in_step, unsettled
+from course_utils.grading.diagnosis import Matches, diagnose, most_common, right_in_step, unsettled
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Outcome, Part, Question
 from course_utils.grading.hints import hints
 from course_utils.grading.job import Job, Run, blank
@@ -113,11 +113,12 @@ def _diagnosed(
 ) -> list[Diagnosis | None]:
     """What is wrong in each case, after the exercise's experiments where they may say more."""
     source = child.submission.kernel or ""
-    if task.experiments is None or not unsettled(task, cases, outcomes):
-        return diagnose(task, cases, outcomes, source)
+    matches = Matches()
+    if task.experiments is None or not unsettled(task, cases, outcomes, matches):
+        return diagnose(task, cases, outcomes, source, matches)
     more = task.experiments(torch.Generator().manual_seed(seed))
     tried, _ = child.run(more, with_python=False)
-    together = diagnose(task, [*cases, *more], [*outcomes, *(tried[i] for i in range(len(more)))], source)
+    together = diagnose(task, [*cases, *more], [*outcomes, *(tried[i] for i in range(len(more)))], source, matches)
     return together[: len(cases)]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from course_utils.emulator.sanitizer import Finding
-from course_utils.grading.diagnosis import diagnose, unsettled
+from course_utils.grading.diagnosis import Matches, diagnose, unsettled
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome, Output, Part
 from course_utils.grading.job import blank
 
@@ -80,12 +80,12 @@ def test_values_without_a_name_are_told_by_the_place_or_by_a_case_that_can_read_
 
 
 def test_experiments_are_asked_where_there_is_no_name_or_more_than_one() -> None:
-    assert unsettled(EXERCISE, [case()], [out(RIGHT + 1)])
-    assert not unsettled(EXERCISE, [case()], [out(2 * RIGHT)])
-    assert not unsettled(EXERCISE, [case()], [out(RIGHT)])
-    assert not unsettled(EXERCISE, [case()], [out(RIGHT + 1, RACE)])
+    assert unsettled(EXERCISE, [case()], [out(RIGHT + 1)], Matches())
+    assert not unsettled(EXERCISE, [case()], [out(2 * RIGHT)], Matches())
+    assert not unsettled(EXERCISE, [case()], [out(RIGHT)], Matches())
+    assert not unsettled(EXERCISE, [case()], [out(RIGHT + 1, RACE)], Matches())
     twin = Mistake(Diagnosis("2 is added to the power"), DOUBLED.simulate)
-    assert unsettled(replace(EXERCISE, mistakes=(DOUBLED, twin)), [case()], [out(2 * RIGHT)])
+    assert unsettled(replace(EXERCISE, mistakes=(DOUBLED, twin)), [case()], [out(2 * RIGHT)], Matches())
 
 
 def test_other_wrong_values_are_described() -> None:
