@@ -75,9 +75,9 @@ def _normal(generator: torch.Generator, rows: int, length: int, spread: float = 
     return spread * torch.randn(rows, length, generator=generator)
 
 
-def _whole(generator: torch.Generator, fewest: int = 3) -> int:
+def _whole(generator: torch.Generator) -> int:
     """A length that is a multiple of 128: only the part about lengths depends on the end of a row."""
-    return THREADS * _draw(generator, fewest, fewest + 2)
+    return THREADS * _draw(generator, 3, 4)
 
 
 def _planted_case(
@@ -114,7 +114,7 @@ def _in_columns(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
 
 def _rising(generator: torch.Generator) -> Tensor:
     """What a thread reads: rising scores; rising by 110 in all; the last one far above the first; a peak."""
-    turns = _draw(generator, 5, 9)
+    turns = _draw(generator, 3, 4)
     S = _normal(generator, 4, turns).sort(dim=1).values
     S[1] += torch.linspace(-55, 55, turns)
     S[2] -= 50
@@ -125,7 +125,7 @@ def _rising(generator: torch.Generator) -> Tensor:
 
 def _peaks(generator: torch.Generator, threads: int) -> Tensor:
     """What some threads read: falling and rising rows, and peaks; in one row the last score is far above the first."""
-    turns = _draw(generator, 3, 5)
+    turns = _draw(generator, 3, 4)
     S = _normal(generator, 7, turns * threads)
     S[0] = S[0].sort(descending=True).values
     S[1] = S[1].sort().values
@@ -156,16 +156,18 @@ def _large(generator: torch.Generator) -> Tensor:
 
 
 def _far_below(generator: torch.Generator) -> Tensor:
-    """Scores near −20,000, in one row with a rest that is farther below."""
-    S = _normal(generator, 3, _whole(generator)) - 20_000 - 500 * torch.rand(3, 1, generator=generator)
+    """Scores near −20,000, in one row with a rest that is farther below, and near −10,000."""
+    S = _normal(generator, 4, _whole(generator)) - 20_000 - 500 * torch.rand(4, 1, generator=generator)
     S[1, 2 * WARP :] -= 20_000
+    S[3] = _normal(generator, 1, S.shape[1]) - 10_050
     return S
 
 
 def _finite_minimum(generator: torch.Generator) -> Tensor:
-    """Rows of one finite score of −1e20 or less: alone, and below ordinary scores."""
-    S = torch.full((2, _whole(generator)), -(10.0 ** _draw(generator, 20, 37)))
+    """Rows of one finite score of −1e20 or less: alone, and below ordinary scores; and one just below −1e9."""
+    S = torch.full((3, _whole(generator)), -(10.0 ** _draw(generator, 20, 37)))
     S[1, THREADS - 7 :: 3] = _normal(generator, 1, S.shape[1])[0, THREADS - 7 :: 3]
+    S[2] = -1e9 - 64
     return S
 
 
@@ -179,7 +181,7 @@ def _hidden(generator: torch.Generator) -> Tensor:
     S[3, torch.rand(length, generator=generator) < 0.5] = -torch.inf
     S[4:] = -torch.inf
     S[4, _draw(generator, 0, length - 1)] = -3.0
-    S[6, 0] = -5.0
+    S[6, THREADS - 1] = -5.0  # the last warp alone knows something
     return S
 
 
@@ -244,7 +246,8 @@ def _counted(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
     group, P, lse = case.facts["group"], case.outputs["P"], case.outputs["LSE"]
     if P.kind != "scratch" and (blank := still_blank(outputs["P"])).any():
         where = places(blank.any(dim=0), ("score",))
-        return Diagnosis(f"P is never written at {where}", read_again=_PIECES) if where else None
+        count = f"{int(blank.sum())} of {blank.numel()} elements are as they were before the launch"
+        return None if blank.all() else Diagnosis(f"P is never written at {where}", count)
     of_groups = torch.zeros(len(P.expected), len(P.expected), dtype=torch.float64)
     of_groups.index_add_(1, group, P.expected)
     who = "the l in LSE"
@@ -455,8 +458,8 @@ def _padded_with_zeros(S: np.ndarray) -> dict[str, Tensor] | None:
     return _write(S, _known(np.pad(S, ((0, 0), (0, missing))))) if missing else None
 
 
-def _taken_for_hidden(S: np.ndarray) -> dict[str, Tensor]:
-    S = np.where(S <= -1e19, np.float32(-np.inf), S)
+def _taken_for_hidden(limit: float, S: np.ndarray) -> dict[str, Tensor]:
+    S = np.where(S < limit, np.float32(-np.inf), S)
     return _write(S, _known(S))
 
 
@@ -631,7 +634,7 @@ MISTAKES = (
         *_bases(lambda S: np.zeros_like(S[:, :1])),
     ),
     *_mistakes(
-        "the first score is subtracted, not the largest",
+        "the first key's score is subtracted, not the largest",
         "exp(score − first) overflows fp32 where a later score is 88.7 above the first one",
         _OVERFLOW,
         *_bases(lambda S: S[:, :1]),
@@ -650,9 +653,9 @@ MISTAKES = (
     ),
     *_mistakes(
         "finite scores are taken for hidden ones",
-        "only −∞ hides a key; a row of finite scores has a softmax, however low they are",
+        "only −∞ hides a key, and m starts there: a row of finite scores has a softmax, however low they are",
         _TRAP,
-        _taken_for_hidden,
+        *(partial(_taken_for_hidden, limit) for limit in (-1e4, -1e5, -1e9, -1e10)),
     ),
     *_mistakes(names.NOT_DIVIDED, "P = exp(score − m) / l: each row must add up to 1", _NUMBERS, _not_divided),
     *_mistakes(
