@@ -78,6 +78,7 @@ def _case(
     out, lse = reference.attention(query, key, value, is_causal=True, scale=scale, return_lse=True)
     plain, plain_lse = _plain(query, key, value, scale)
     lengths = np.int32(query_length), np.int32(key_length)
+    different = slice(1) if "explain" in options else slice(None)  # with a column of V for each key
     lse_kind = "lse" if kind == "extreme scores" else "values"
     return Case(
         part=part,
@@ -100,6 +101,7 @@ def _case(
         facts={
             "tiles": tiles,
             "scale": scale,
+            "where": _where(query[0, different], key[0, different], value[0], scale, tiles),
             "no_key": torch.arange(query_length) + key_length - query_length < 0,
         },
         must_be_clean=True,
@@ -289,6 +291,8 @@ class Where(NamedTuple):
     tiles: Tiles
     query_length: int
     key_length: int
+    scores: Tensor  # float64; of one head where all have the same Q and K
+    value: Tensor
 
     @property
     def causal(self) -> Tensor:
@@ -304,27 +308,22 @@ class Where(NamedTuple):
         return (self.j0 < end) & (self.j0 < self.key_length)
 
 
-def _where(case: Case) -> Where:
-    query_length, key_length = (case.inputs[name].shape[1] for name in ("Q", "K"))
-    tiles: Tiles = case.facts["tiles"]
+def _where(query: Tensor, key: Tensor, value: Tensor, scale: float, tiles: Tiles) -> Where:
+    """Of Q, K and V `[H, L, D]`, with zeros past L_k in the last tile, as load_tile leaves them."""
+    query_length, key_length = query.shape[1], key.shape[1]
     i = torch.arange(query_length)[:, None]
     j = torch.arange(costs.ceil_div(key_length, tiles.keys) * tiles.keys)[None]
     i0, j0 = i // tiles.rows * tiles.rows, j // tiles.keys * tiles.keys
-    return Where(i, j, i0, j0, key_length - query_length, tiles, query_length, key_length)
+    missing = j.shape[1] - key_length
+    scores = torch.nn.functional.pad(scale * query.double() @ key.double().mT, (0, missing))
+    value = torch.nn.functional.pad(value.double(), (0, 0, 0, missing))
+    return Where(i, j, i0, j0, key_length - query_length, tiles, query_length, key_length, scores, value)
 
 
 def _inputs(case: Case) -> tuple[Where, Tensor, Tensor]:
-    """The places, the scores, and V, with zeros past L_k in the last tile, as load_tile leaves them; in float64.
-
-    Where all heads have the same Q and K, the scores are those of one.
-    """
-    where = _where(case)
-    missing = where.j.shape[1] - where.key_length
-    query, key, value = (case.inputs[name].double() for name in ("Q", "K", "V"))
-    if case.explain is not None:
-        query, key = query[:1], key[:1]
-    scores = torch.nn.functional.pad(case.facts["scale"] * query @ key.mT, (0, missing))
-    return where, scores, torch.nn.functional.pad(value, (0, 0, 0, missing))
+    """The places, the scores and V."""
+    where: Where = case.facts["where"]
+    return where, where.scores, where.value
 
 
 def _attention(case: Case, scores_of: Callable[[Where, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -360,6 +359,9 @@ def _differing(case: Case, out: Tensor, lse: Tensor) -> Mapping[str, Tensor] | N
 
 def _other_pairs(case: Case, sees: Callable[[Where], Tensor]) -> Mapping[str, Tensor] | None:
     """The outputs if query i sees the pairs of `sees` instead of the causal ones."""
+    where = case.facts["where"]
+    if torch.equal(sees(where) & where.exists, where.causal & where.exists):
+        return None
     return _differing(case, *_attention(case, lambda w, scores: scores.masked_fill(~(sees(w) & w.exists), -math.inf)))
 
 
@@ -374,7 +376,7 @@ def _hidden_as(case: Case, score: float) -> Mapping[str, Tensor] | None:
 
 def _nan_rows(case: Case, *, in_visited: bool, divides: bool) -> Mapping[str, Tensor] | None:
     """Rows without keys: NaN where the block visits a tile (`in_visited`), and 0 / 0 at the end (`divides`)."""
-    where, empty = _where(case), case.facts["no_key"]
+    where, empty = case.facts["where"], case.facts["no_key"]
     visits = where.visited().any(dim=1)
     lost = empty & visits if in_visited else torch.zeros_like(empty)
     out = case.outputs["O"].expected.masked_fill((lost | (empty & divides))[:, None], math.nan)
@@ -431,8 +433,9 @@ def _with_scale(case: Case, scale: Callable[[Case], float]) -> Mapping[str, Tens
 
 def _head_zero(case: Case) -> Mapping[str, Tensor] | None:
     """Each head with K and V of the first."""
-    key, value = (case.inputs[name][:1].expand_as(case.inputs[name]) for name in ("K", "V"))
-    return _differing(case, *_attention(replace(case, inputs={**case.inputs, "K": key, "V": value}), _causal))
+    key, value = (case.inputs[name][:1] for name in ("K", "V"))
+    where = _where(case.inputs["Q"], key, value, case.facts["scale"], case.facts["tiles"])
+    return _differing(case, *_attention(replace(case, facts={**case.facts, "where": where}), _causal))
 
 
 def _with_lse(case: Case, lse_of: Callable[[Tensor, Tensor], Tensor]) -> Mapping[str, Tensor] | None:
