@@ -197,10 +197,12 @@ def _tempted(generator: torch.Generator, inputs: Inputs) -> Inputs:
 
 
 def _apart(generator: torch.Generator, query_length: int, key_length: int) -> Inputs:
-    """Each query has a logit of 250 with a key of its own, far above its others. The keys are spread over the tiles."""
+    """Two of three queries have a logit of 250 with one key, far above their others: in each quarter of a tile."""
     Q, K, V = _inputs(generator, query_length, key_length)
-    own = K[:, :, (11 * torch.arange(query_length) + _between(generator, 0, 31)) % key_length]
-    return 250 * Q.shape[3] ** 0.5 * own / own.square().sum(dim=-1, keepdim=True), K, V
+    i = torch.arange(query_length)
+    own = K[:, :, (3 * i + _between(generator, 0, 31)) % key_length]
+    toward = 250 * Q.shape[3] ** 0.5 * own / own.square().sum(dim=-1, keepdim=True)
+    return torch.where(i[:, None] % 3 > 0, toward, Q), K, V
 
 
 def _far(generator: torch.Generator, key_length: int) -> Inputs:
@@ -457,7 +459,7 @@ def _flash(
     In fp32, since overflow is part of what is simulated. read: another Q, K and V.
     columns: those of Q and K that are multiplied. hide_max, hide_sum, hide_output: what is hidden from m, from l and
     from O, where that differs. maximum: "running", "tile", "first" (of the first tile) or "none". of_maximum, of_total:
-    how the lanes put m and l together; in_each_tile, at_the_end: when they do so with l. of_sum, of_output: what becomes
+    how the lanes put m and l together; in_each_tile, at_the_end: when, of l. of_sum, of_output: what becomes
     of l and O when m changes: "rescaled", "kept", "inverse" (as it stands, or "guarded inverse" where m was −∞), "late"
     (rescaled after the tile was added), "lane 0" (rescaled by one lane), or "set". own_keys: a lane adds to its columns
     of O only the keys it has scored. full_tiles: the ragged tile is left out. order: of the tile's "scores", or of its
