@@ -41,7 +41,7 @@ _CROSS = "chapter 01, section 11, 'Cross-attention: more keys than queries'"
 PARTS = (
     Part("rows", 3, "O where the largest score is in the first tile"),
     Part("peaks", 3, "O where peaks come late"),
-    Part("large", 2, "O with large logits: ±50, and more than exp can hold"),
+    Part("large", 2, "O with large logits: more than exp can hold"),
     Part("causal", 2, "O with the causal mask"),
     Part("unequal", 2, "O with L_q ≠ L_k, and rows that see no key"),
     Part("lengths", 2, "O for tiny, ragged and long rows, and other D"),
@@ -183,12 +183,26 @@ def _end_of_long(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
 
 
 def _tempted(generator: torch.Generator, inputs: Inputs) -> Inputs:
-    """The same, square and causal, but a query would like best, by far, the key next to its own: a hidden one."""
+    """The same, square and causal, but a query would like best, by far, the key next to its own: a hidden one.
+
+    Its logits with the keys that it sees are 0.
+    """
     Q, K, V = inputs
     i = _between(generator, 1, Q.shape[2] - 2)
-    key = K[:, :, i + 1]
-    Q[:, :, i] = 250 * Q.shape[3] ** 0.5 * key / key.square().sum(dim=-1, keepdim=True)
+    hidden = K[:, :, i + 1 : i + 2]
+    toward = hidden / hidden.square().sum(dim=-1, keepdim=True)
+    K[:, :, : i + 1] -= (K[:, :, : i + 1] * hidden).sum(dim=-1, keepdim=True) * toward
+    Q[:, :, i : i + 1] = 250 * Q.shape[3] ** 0.5 * toward
     return Q, K, V
+
+
+def _apart(generator: torch.Generator, query_length: int, key_length: int) -> Inputs:
+    """Two of three queries have a logit of 250 with one key, far above their others: in each quarter of a tile."""
+    Q, K, V = _inputs(generator, query_length, key_length)
+    i = torch.arange(query_length)
+    own = K[:, :, (3 * i + _between(generator, 0, 31)) % key_length]
+    toward = 250 * Q.shape[3] ** 0.5 * own / own.square().sum(dim=-1, keepdim=True)
+    return torch.where(i[:, None] % 3 > 0, toward, Q), K, V
 
 
 def _far(generator: torch.Generator, key_length: int) -> Inputs:
@@ -275,7 +289,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _case("rows", _toward(make(number(17, 32), 96, "offset on V"), {number(0, 31): 6.0}), scale=_scale(generator)),
         _case("peaks", _toward(make(number(17, 48), 96), {number(32, 63): 5.0, number(64, 95): 7.0})),
         _case("peaks", make(number(17, 48), number(97, 127), "planted"), scale=32**-0.5),
-        _case("large", make(number(17, 48), 64, "large logits")),
+        _case("large", _apart(generator, number(17, 48), 64)),
         _case("large", _far(generator, number(70, 95)), scale=0.25),
         _case("causal", _one_hot(generator, square, square), is_causal=True, explain=_weights),
         _case("causal", _tempted(generator, make(square, square, "planted", is_causal=True)), is_causal=True),
@@ -407,7 +421,7 @@ class Shuffles:
 
 
 ROW, ALONE = Shuffles(), Shuffles(())
-_HALVES = (Shuffles((2, 1)), Shuffles((4, 2)), Shuffles((4, 1)))
+_HALVES = (Shuffles((2, 1)), Shuffles((4, 2)))
 _TOO_WIDE = (Shuffles((8, 4, 2, 1)), Shuffles((16, 8, 4, 2, 1)))
 _DOWN = Shuffles(down=True)
 
@@ -445,11 +459,11 @@ def _flash(
     In fp32, since overflow is part of what is simulated. read: another Q, K and V.
     columns: those of Q and K that are multiplied. hide_max, hide_sum, hide_output: what is hidden from m, from l and
     from O, where that differs. maximum: "running", "tile", "first" (of the first tile) or "none". of_maximum, of_total:
-    how the lanes put m and l together; in_each_tile, at_the_end: when l so far. of_sum, of_output:
-    what becomes of l and O when m changes: "rescaled", "kept", "inverse" (as it stands, or "guarded inverse" where m
-    was −∞), "late" (rescaled after the tile was added), or "lane 0" (rescaled by one lane). own_keys: a lane adds to
-    its columns of O only the keys it has scored. full_tiles: the ragged tile is left out. order: of the tile's
-    "scores", or of its weights, "P" or "P back", where each lane has four neighbours; of columns, "O" or "V".
+    how the lanes put m and l together; in_each_tile, at_the_end: when, of l. of_sum, of_output: what becomes
+    of l and O when m changes: "rescaled", "kept", "inverse" (as it stands, or "guarded inverse" where m was −∞), "late"
+    (rescaled after the tile was added), "lane 0" (rescaled by one lane), or "set". own_keys: a lane adds to its columns
+    of O only the keys it has scored. full_tiles: the ragged tile is left out. order: of the tile's "scores", or of its
+    weights, "P" or "P back", where each lane has four neighbours, or its "last key" alone; of columns, "O" or "V".
     divide: by l "once", in "each tile", or "never". guard: in the end l "zero" is asked for, or "positive", or "none".
     """
     Q, K, V = read(case) if read else (case.inputs[name] for name in "QKV")
@@ -481,12 +495,12 @@ def _flash(
             m_new = torch.maximum(m, newest) if maximum == "running" else m
         m_new = of_maximum(m_new, torch.maximum)
         base = torch.where(m_new == -torch.inf, 0.0, m_new) if guarded else m_new
-        P, P_sum = (
-            torch.exp(S[..., j0 : j0 + B_C].unflatten(-1, (-1, LANES)) - base[..., None, :])
-            for S in (for_output, for_sum)
-        )
+        P = torch.exp(for_output[..., j0 : j0 + B_C].unflatten(-1, (-1, LANES)) - base[..., None, :])
+        P_sum = P
+        if for_sum is not for_output:
+            P_sum = torch.exp(for_sum[..., j0 : j0 + B_C].unflatten(-1, (-1, LANES)) - base[..., None, :])
         down = torch.exp(m - base)
-        before = {"rescaled": down, "kept": one, "late": one}
+        before = {"rescaled": down, "kept": one, "late": one, "set": one}
         if of_sum not in before or of_output not in before:
             up = torch.exp(base - m)
             before |= {"inverse": up, "guarded inverse": torch.where(m == -torch.inf, 0.0, up)}
@@ -494,7 +508,8 @@ def _flash(
         total = total * before[of_sum] + P_sum.sum(dim=-2)
         if in_each_tile:
             total = of_total(total, torch.add)
-        out = out * before[of_output][..., lane] + _product(P.flatten(-2), V[:, :, j0 : j0 + B_C], own_keys, order)
+        kept = torch.zeros(()) if of_output == "set" else before[of_output][..., lane]
+        out = out * kept + _product(P.flatten(-2), V[:, :, j0 : j0 + B_C], own_keys, order)
         if of_output == "late":
             out = out * down[..., lane]
         if divide == "each tile":
@@ -526,6 +541,8 @@ def _by_fours(x: Tensor) -> Tensor:
 def _product(P: Tensor, V: Tensor, own_keys: bool, order: str) -> Tensor:
     if order == "P":
         P = _by_fours(P)
+    elif order == "last key":
+        P, V = P[..., -1:], V[:, :, -1:]
     elif order == "P back":
         P = P.unflatten(-1, (B_C // LANES, LANES)).transpose(-1, -2).flatten(-2)
     if not own_keys:
@@ -557,8 +574,28 @@ def _rows_of_queries(case: Case, which: str) -> tuple[Tensor, ...] | None:
     return tuple(x.reshape(-1, head_dim)[rows] if name in which else x for name, x in zip("QKV", tensors, strict=True))
 
 
+def _without_loads(case: Case) -> dict[str, Tensor] | None:
+    """Threads of rows past the end leave once the first tile is loaded: what they would load of the next stays old."""
+    query_length = case.inputs["Q"].shape[2]
+    idle = query_length % B_R * LANES  # the first thread of the last block that leaves
+    if not idle or case.part == "clean" or case.inputs["K"].shape[2] > LONGEST:
+        return None
+
+    def stale(case: Case) -> Inputs:
+        Q, K, V = (case.inputs[name] for name in "QKV")
+        key, column = torch.arange(K.shape[2])[:, None], torch.arange(K.shape[3])
+        left = (key >= B_C) & ((key % B_C * K.shape[3] + column) % THREADS >= idle)
+        return Q, *(torch.where(left, x[:, :, key[:, 0] % B_C], x) for x in (K, V))
+
+    full = query_length // B_R * B_R
+    right, wrong = _flash(case), _flash(case, read=stale)
+    return {name: torch.cat((right[name][:, :, :full], wrong[name][:, :, full:]), dim=2) for name in right}
+
+
 def _lse(of: Callable[[Case, Tensor, Tensor], Tensor], case: Case) -> dict[str, Tensor]:
     """A log-sum-exp made of m and l in another way; of m = −∞ and l = 0, too."""
+    if case.part == "clean":
+        return {}
     S = (case.inputs["Q"].double() @ case.inputs["K"].double().mT) * case.facts["scale"]
     if case.facts["is_causal"]:
         S = S.masked_fill(~reference.causal_mask(*S.shape[-2:]), -torch.inf)
@@ -762,7 +799,7 @@ MISTAKES = (
         _TRAP,
         *(
             {"fill": fill, "start": start}
-            for fill in (-1e4, -1e5, -1e9, -1e30, torch.finfo(torch.float32).min)
+            for fill in (-1e4, -1e9, -1e30, torch.finfo(torch.float32).min)
             for start in (-math.inf, fill)
         ),
     ),
@@ -792,6 +829,13 @@ MISTAKES = (
         {"of_output": "lane 0"},
         {"of_sum": "lane 0"},
         {"of_sum": "lane 0", "of_output": "lane 0"},
+    ),
+    *_mistake(
+        "O_i is set, not added to",
+        "O_i[c] is a sum over all keys of all tiles: only the last of them counts here",
+        _KERNEL,
+        {"of_output": "set"},
+        {"of_output": "set", "order": "last key"},
     ),
     *_mistake(
         "the shuffles put only half of a row's lanes together",
@@ -939,6 +983,14 @@ MISTAKES = (
         "K and V have L_k rows a head, Q and O have L_q",
         _CROSS,
         *({"read": partial(_rows_of_queries, which=which)} for which in ("KV", "K", "V")),
+    ),
+    Mistake(
+        Diagnosis(
+            "threads of rows past the end leave, and their part of the next tiles is not loaded",
+            "all threads of a block load K and V together, and meet at its barriers: who has no query, too",
+            _KERNEL,
+        ),
+        _without_loads,
     ),
     *_mistake(
         "LSE has the l of one lane only",
