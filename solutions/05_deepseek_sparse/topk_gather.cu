@@ -18,7 +18,7 @@
 //
 // shared select_topk: 4 · (THREADS / 32 + 2) bytes, static; gather_attention: 4 · k bytes, dynamic
 // limits D a multiple of 32; THREADS a multiple of 32, at least D; k ≥ 1, in gather_attention at
-//        most 12288; T ≥ 1; H at most 65535; no NaN
+//        most 12288; T ≥ 1; H at most 65535; no NaN; scale · q · k finite, and above −1e29
 // options: -DD=64 -DTHREADS=64
 // paper  DeepSeek-V3.2 (arXiv 2512.02556), §2.1
 constexpr int WARPS = THREADS / 32;

@@ -417,12 +417,16 @@ def _values(generator: torch.Generator) -> Iterator[Case]:
     k, length = _draw(generator, 30, 40), _draw(generator, 90, 120)
     Q, K, V, indices = _normal(generator, _distinct(3, length, k, generator), length)
     yield _gather("values", "V + 100", (Q, K, V + 100, indices), scale=_drawn_scale(generator, -1))
-    for largest, counts in ((50.0, (65, 90)), (100.0, (17, 31))):
-        k, length = _draw(generator, *counts), _draw(generator, 100, 130)
-        Q, K, V, indices = _normal(generator, _distinct(3, length, k, generator), length)
-        Q *= largest / _logits(Q, K, indices, 0.125).max()
-        rising = _logits(Q, K, indices, 0.125)[:, 0].argsort(dim=1)  # for head 0 the largest stands last
-        yield _gather("values", f"scores to {largest:g}", (Q, K, V, indices.gather(1, rising)))
+    k, length = _draw(generator, 65, 90), _draw(generator, 100, 130)
+    Q, K, V, indices = _normal(generator, _distinct(3, length, k, generator), length)
+    Q *= 50.0 / _logits(Q, K, indices, 0.125).max()
+    rising = _logits(Q, K, indices, 0.125)[:, 0].argsort(dim=1)  # for head 0 the largest stands last
+    yield _gather("values", "scores to 50", (Q, K, V, indices.gather(1, rising)))
+    k, length = _draw(generator, 33, 38), _draw(generator, 60, 90)
+    Q, K, V, indices = _normal(generator, _distinct(k, length - 1, k, generator), length, heads=1)
+    indices.fill_diagonal_(length - 1)  # the last key stands at place s of query s
+    Q[:] = K[-1] * (200.0 / (0.125 * K[-1].square().sum()))
+    yield _gather("values", "one score of 200, far above the others", (Q, K, V, indices))
     yield _gather("values", "", _normal(generator, torch.zeros(1, 1), 1, heads=_draw(generator, 3, 5)))
     yield from _far(generator)
     yield _weights(generator)
