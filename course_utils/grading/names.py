@@ -3,6 +3,8 @@
 # The online softmax
 NO_MAXIMUM = "the maximum is not subtracted"
 MAXIMUM_FROM_ZERO = "the maximum starts at 0 instead of −∞"
+MAXIMUM_FROM_FINITE = "the maximum starts at a finite number instead of −∞"
+FIRST_KEYS_SCORE = "the first key's score is subtracted, not the largest"
 MAXIMUM_OF_THE_TILE = "m is the maximum of the tile, not the largest so far"
 L_NOT_RESCALED = "l is not rescaled when the maximum changes"
 O_NOT_RESCALED = "O is not rescaled when the maximum changes"
@@ -17,6 +19,7 @@ HALF_WARP = "the shuffles put only half of a warp together"
 SCALE_MISSING = "the scale is missing"
 SCALE_TWICE = "the scale is applied twice"
 SCALE_NOT_THE_ARGUMENT = "the scale is taken to be 1/√d, not the argument"
+FIRST_32_COLUMNS = "only the first 32 columns of Q and K are multiplied"
 
 # Which keys a query sees
 MASK_MISSING = "the causal mask is missing"
@@ -32,9 +35,14 @@ LAST_KEY_LEFT_OUT = "the last key is left out"
 
 # Which rows are read and written
 HEAD_ZERO_READ = "every head reads head 0"
+HEAD_ZERO_OF_Q = f"{HEAD_ZERO_READ} of Q"
+HEAD_ZERO_OF_K = f"{HEAD_ZERO_READ} of K"
 BATCH_ZERO_READ = "every sequence of the batch reads the first one"
+PLACE_FOR_KEY = "the place in the list is taken for the key"
 
 # LSE
 LSE_LACKS_M = "LSE lacks m"
+LSE_LACKS_LOG = "LSE lacks the logarithm"
+LSE_IS_M = "LSE is the maximum"
 LSE_BASE_2 = "LSE is in base 2"
 LSE_EMPTY_ROW = "LSE of a row without keys is not −∞"

@@ -19,7 +19,10 @@ from course_utils.measured import Measurement
 SUBMISSIONS = Path(__file__).parent / "submissions"
 IN_THE_SANDBOX = "02_flash_attention_minimal/online_softmax"
 WITH_PYTHON_CELLS = "04_sparse_patterns/custom_mask"
-UNCLEAN = re.compile(r"exception|did not compile|does not compile|crash|time limit|memory limit|died|(?<!mask )is missing")
+UNCLEAN = re.compile(
+    r"exception|did not compile|does not compile|crash|time limit|memory limit|died"
+    r"|(?<!mask )is missing"
+)
 
 
 NOT_IN_THE_GATE = pytest.mark.exhaustive(

@@ -16,6 +16,7 @@ from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mis
 from course_utils.grading.job import still_blank
 from course_utils.grading.names import (
     BATCH_ZERO_READ,
+    FIRST_32_COLUMNS,
     HEAD_ZERO_READ,
     HIDDEN_IS_ZERO,
     MASK_MISSING,
@@ -302,7 +303,7 @@ MISTAKES = (
         lambda q, k, s, c: scores(q, k, s * q.shape[-1] ** -0.5, c),
     ),
     _mistake(
-        "only the first 32 columns of Q and K are multiplied",
+        FIRST_32_COLUMNS,
         "Each score is the dot product of the first piece; the loop over pieces of d does not go on.",
         SCORES,
         lambda q, k, s, c: scores(q[..., :TILE], k[..., :TILE], s, c) if q.shape[-1] > TILE else None,

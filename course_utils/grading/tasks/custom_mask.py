@@ -737,7 +737,7 @@ MISTAKES = (
         partial(_attend, counts=_from_the_start),
     ),
     _mistake(
-        "the place in the list is taken for the key",
+        names.PLACE_FOR_KEY,
         "the n-th key of row i is indices[indptr[i] + n], not n",
         _ROWS,
         partial(_attend, counts=_positions),
@@ -899,7 +899,7 @@ MISTAKES = (
             ("none", names.NO_MAXIMUM, "exp overflows fp32 above 88.7, and is 0 below −104: take exp(s − m)"),
             (
                 "first",
-                "the first key's score is subtracted, not the largest",
+                names.FIRST_KEYS_SCORE,
                 "a later score may be larger by more than 88.7, where exp overflows fp32",
             ),
             (
@@ -956,7 +956,7 @@ MISTAKES = (
     _mistake(
         names.LSE_BASE_2, _LSE_NAME, _ONLINE, partial(_attend, lse=lambda m, total: (m + total.log()) / math.log(2))
     ),
-    _mistake("LSE lacks the logarithm", _LSE_NAME, _ONLINE, partial(_attend, lse=lambda m, total: m + total)),
+    _mistake(names.LSE_LACKS_LOG, _LSE_NAME, _ONLINE, partial(_attend, lse=lambda m, total: m + total)),
     _mistake("LSE is m alone", _LSE_NAME, _ONLINE, partial(_attend, lse=lambda m, total: m)),
 )
 

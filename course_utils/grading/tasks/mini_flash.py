@@ -938,7 +938,7 @@ MISTAKES = (
         {"hide": _tiles_unshifted},
     ),
     *_mistake(
-        "only the first 32 columns of Q and K are multiplied",
+        names.FIRST_32_COLUMNS,
         "D is a compile option",
         _KERNEL,
         {"columns": slice(32)},
@@ -1009,8 +1009,8 @@ MISTAKES = (
         partial(_lse, lambda case, m, total: torch.where(total == 0, 0.0, m + total.log())),
     ),
     *_lse_mistake(names.LSE_LACKS_M, "LSE = m + log(l); here it is log(l) alone", lambda m, total: total.log()),
-    *_lse_mistake("LSE lacks the logarithm", "LSE = m + log(l); here it is m + l", lambda m, total: m + total),
-    *_lse_mistake("LSE is the maximum", "LSE = m + log(l); here it is m alone", lambda m, total: m),
+    *_lse_mistake(names.LSE_LACKS_LOG, "LSE = m + log(l); here it is m + l", lambda m, total: m + total),
+    *_lse_mistake(names.LSE_IS_M, "LSE = m + log(l); here it is m alone", lambda m, total: m),
     *_lse_mistake(
         names.LSE_BASE_2,
         "LSE is a natural logarithm: with exp2 and log2 inside, multiply by log(2) in the end",

@@ -634,7 +634,7 @@ MISTAKES = (
         *_bases(lambda S: np.zeros_like(S[:, :1])),
     ),
     *_mistakes(
-        "the first key's score is subtracted, not the largest",
+        names.FIRST_KEYS_SCORE,
         "exp(score − first) overflows fp32 where a later score is 88.7 above the first one",
         _OVERFLOW,
         *_bases(lambda S: S[:, :1]),
@@ -646,7 +646,7 @@ MISTAKES = (
         *_reductions({"start": 0.0}, {"start": 0.0, "guarded": False}),
     ),
     *_mistakes(
-        "the maximum starts at a finite number instead of −∞",
+        names.MAXIMUM_FROM_FINITE,
         "in a row of scores far below that number every exp(score − m) is 0",
         _TRAP,
         *_reductions(*({"start": start, "guarded": guarded} for start in (-1e4, -1e9) for guarded in (True, False))),
@@ -684,10 +684,10 @@ MISTAKES = (
         partial(_lse, lambda m, total: np.log(total)),
     ),
     *_mistakes(
-        "LSE lacks the logarithm", "LSE = m + log(l); here it is m + l", _LSE, partial(_lse, lambda m, total: m + total)
+        names.LSE_LACKS_LOG, "LSE = m + log(l); here it is m + l", _LSE, partial(_lse, lambda m, total: m + total)
     ),
     *_mistakes("LSE is m − log(l)", "LSE = m + log(l)", _LSE, partial(_lse, lambda m, total: m - np.log(total))),
-    *_mistakes("LSE is the maximum", "LSE = m + log(l); here it is m alone", _LSE, partial(_lse, lambda m, total: m)),
+    *_mistakes(names.LSE_IS_M, "LSE = m + log(l); here it is m alone", _LSE, partial(_lse, lambda m, total: m)),
     *_mistakes(
         "LSE counts one score too many",
         "l has the largest score in it, as exp(0) = 1: LSE = m + log(l), not m + log(1 + l)",

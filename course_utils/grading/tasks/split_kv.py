@@ -754,7 +754,7 @@ MISTAKES = (
       for name, rescaled, detail in _RESCALED),
     _mistake(*_NO_MAXIMUM, walk=partial(_walk, maximum=False)),
     _mistake(*_FROM_ZERO, walk=partial(_walk, start=0.0)),
-    *_mistakes("the maximum starts at a finite number instead of −∞",
+    *_mistakes(names.MAXIMUM_FROM_FINITE,
                "Scores may be smaller than any number that you choose. Only −∞ is below all of them.", ONE_TRAP,
                *({"walk": partial(_walk, start=start)} for start in (-1e3, -1e4, -1e5, -1e9, -1e10))),
     _mistake(names.HALF_WARP, "A sum over 32 lanes takes steps of 16, 8, 4, 2 and 1.", SPEC, columns=_half_warps),

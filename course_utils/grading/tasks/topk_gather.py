@@ -664,13 +664,13 @@ MISTAKES = (
         keys=lambda row, length: torch.arange(length),
     ),
     _mistake(
-        "the place in the list is taken for the key",
+        names.PLACE_FOR_KEY,
         "the n-th key is indices[n], not n",
         _CORE,
         keys=lambda row, length: torch.where(_is_key(row, length), torch.arange(len(row)), -1),
     ),
     _mistake(
-        "the place in the list is taken for the key",
+        names.PLACE_FOR_KEY,
         "the n-th key is indices[n], not n",
         _CORE,
         keys=lambda row, length: torch.arange(len(row)),
@@ -835,7 +835,7 @@ MISTAKES = (
         maximum="zero",
     ),
     _mistake(
-        "the first key's score is subtracted, not the largest",
+        names.FIRST_KEYS_SCORE,
         "a later score may be larger by more than exp can hold: m is the largest of all",
         _ONLINE,
         maximum="first",
@@ -857,7 +857,7 @@ MISTAKES = (
     _mistake(names.LSE_LACKS_M, _LSE_NAME, _ONLINE, lse=lambda m, total: total.log()),
     _mistake(names.LSE_BASE_2, _LSE_NAME, _ONLINE, lse=lambda m, total: m + total.log2()),
     _mistake(names.LSE_BASE_2, _LSE_NAME, _ONLINE, lse=lambda m, total: (m + total.log()) / math.log(2)),
-    _mistake("LSE lacks the logarithm", _LSE_NAME, _ONLINE, lse=lambda m, total: m + total),
+    _mistake(names.LSE_LACKS_LOG, _LSE_NAME, _ONLINE, lse=lambda m, total: m + total),
     _mistake("LSE is only the maximum", _LSE_NAME, _ONLINE, lse=lambda m, total: m),
 )
 
