@@ -18,7 +18,7 @@ from course_utils.grading.seen import first_of, places
 from course_utils.toolchain.source import blank_comments
 
 OUTSIDE = re.compile(r"(before|past the end of) [^(]*\('(\w+)'\)")  # in the words of emulator/memory.py
-MISALIGNED = re.compile(r"misaligned: (.*) at an address \d+ bytes past a multiple of (\d+)")
+MISALIGNED = re.compile(r"misaligned: '?(?:const )?(?:struct )?(.*?)'? at an address \d+ bytes past a multiple of (\d+)")
 ABSENT_LANE = re.compile(r"reads lane \d+, which (.*): what it gets")
 EQUAL = 1e-3  # how near an output must be to what a mistake would give, relative to the largest value
 OWN_ARRAY = re.compile(r"index (-?)\d+ is outside of '")  # in the words of emulator/runtime/trace.cpp
@@ -118,8 +118,12 @@ def _verdict(
 
 
 def _cause(findings: Sequence[Finding]) -> Finding:
-    """The finding to name: the first, but for barriers that threads miss, from which races follow in other lines."""
-    return next((finding for finding in findings if finding.tool == "synccheck"), findings[0])
+    """The finding to name: the first, but for what others follow from.
+
+    Those are barriers that threads miss, with races in other lines, and misaligned vectors, which also leave the array.
+    """
+    first = (lambda finding: finding.tool == "synccheck", lambda finding: MISALIGNED.search(finding.message))
+    return next((finding for is_first in first for finding in findings if is_first(finding)), findings[0])
 
 
 # ---- errors

@@ -134,8 +134,8 @@ def test_findings_in_plain_words() -> None:
     assert name_of(out(RIGHT, finding("memcheck", past)), clean) == "K is read past its end (line 7)"
     unwritten = finding("initcheck", "reads shared memory that no thread of the block has written")
     assert name_of(out(RIGHT, unwritten), clean) == "shared memory is read before it is written (line 7)"
-    vector = finding("memcheck", "misaligned: 'float4' at an address 4 bytes past a multiple of 16")
-    assert name_of(out(RIGHT, vector), clean) == "'float4' at an address that is no multiple of 16 bytes (line 7)"
+    vector = finding("memcheck", "misaligned: 'const struct float4' at an address 4 bytes past a multiple of 16")
+    assert name_of(out(RIGHT, vector), clean) == "float4 at an address that is no multiple of 16 bytes (line 7)"
     words = "__shfl_xor_sync() of lane 5 reads lane 21, which has left the kernel: what it gets is undefined"
     absent = finding("synccheck", words)
     assert name_of(out(RIGHT, absent), clean) == "a shuffle reads a lane that has left the kernel (line 7)"
