@@ -18,7 +18,9 @@ from course_utils.grading.seen import first_of, places
 from course_utils.toolchain.source import blank_comments
 
 OUTSIDE = re.compile(r"(before|past the end of) [^(]*\('(\w+)'\)")  # in the words of emulator/memory.py
-MISALIGNED = re.compile(r"misaligned: '?(?:const )?(?:struct )?(.*?)'? at an address \d+ bytes past a multiple of (\d+)")
+MISALIGNED = re.compile(
+    r"misaligned: '?(?:const )?(?:struct )?(.*?)'? at an address \d+ bytes past a multiple of (\d+)"
+)
 ABSENT_LANE = re.compile(r"reads lane \d+, which (.*): what it gets")
 EQUAL = 1e-3  # how near an output must be to what a mistake would give, relative to the largest value
 OWN_ARRAY = re.compile(r"index (-?)\d+ is outside of '")  # in the words of emulator/runtime/trace.cpp

@@ -11,6 +11,7 @@
     diagnosis = "O is not rescaled when the maximum changes"    # Diagnosis.name; * stands for anything; or a list
     fails = ["peaks"]                               # optional: these parts lose points, and no others
     earned = 7                                      # optional: exactly these points, of a half-done submission
+    judged = "true"                                 # optional: what a reader who knows the kernel says of the name
     replace = [["old text, once in the solution", "new text"]]
     cells = { answers = "answers = {}" }            # optional: other source for a cell, by grade_id
     gate = true                                     # optional: `make test` grades it, too, not only `make test-all`
@@ -43,7 +44,8 @@ from course_utils.measured import Measurement, caption
 
 KINDS = ("right", "wrong")
 KERNELS = {"file", "regions", "replace"}  # the three ways to say what the kernel is; an example takes one at most
-FIELDS = {"name", "diagnosis", "fails", "earned", "cells", "gate"} | KERNELS
+JUDGED = ("true", "seen", "none")  # the mistake itself; what is seen of it; no name that says anything
+FIELDS = {"name", "diagnosis", "fails", "earned", "judged", "cells", "gate"} | KERNELS
 
 
 class ExampleError(ValueError):
@@ -57,7 +59,7 @@ class Example:
     kind: "solution", "right", "wrong" or "skeleton". kernel, notebook: texts of the files, None where the exercise has
     none. diagnosis: patterns for the name of the main one, any of which will do. fails: the names of exactly the parts
     that lose their points, None where that is open. earned: the points that are left, likewise. gate: whether
-    `make test` grades it.
+    `make test` grades it. judged: one of JUDGED, or empty.
     """
 
     exercise: str
@@ -69,6 +71,7 @@ class Example:
     fails: tuple[str, ...] | None = None
     earned: int | None = None
     gate: bool = True
+    judged: str = ""
 
     @property
     def right(self) -> bool:
@@ -164,6 +167,8 @@ def _example(exercise_id: str, kind: str, entry: dict, toml: Path, texts: dict[s
         raise ExampleError(f"{where}: takes one of file, regions and replace, or cells, or both")
     if entry.get("gate", True) is not True:
         raise ExampleError(f"{where}: gate takes true, got {entry['gate']!r}")
+    if (judged := entry.get("judged", "")) and (judged not in JUDGED or kind == "right"):
+        raise ExampleError(f"{where}: judged takes {', '.join(JUDGED)} for a wrong one, got {judged!r}")
     kernel, notebook = texts[".cu"], texts[".ipynb"]
     if "file" in entry:
         kernel = (toml.parent / entry["file"]).read_text(encoding="utf-8")
@@ -179,9 +184,8 @@ def _example(exercise_id: str, kind: str, entry: dict, toml: Path, texts: dict[s
     fails = tuple(entry["fails"]) if "fails" in entry else None
     names = entry.get("diagnosis", ())
     names = (names,) if isinstance(names, str) else tuple(names)
-    return Example(
-        exercise_id, entry["name"], kind, kernel, notebook, names, fails, entry.get("earned"), "gate" in entry
-    )
+    rest = (fails, entry.get("earned"), "gate" in entry, judged)
+    return Example(exercise_id, entry["name"], kind, kernel, notebook, names, *rest)
 
 
 def _with_regions(kernel: str, texts: dict[str, str], where: str) -> str:
@@ -211,7 +215,7 @@ def _with_cells(notebook: str | None, sources: dict[str, str], where: str) -> st
 # ---- what came of them
 
 
-HEADINGS = ("exercise", "submission", "points", "diagnosis", "as expected")
+HEADINGS = ("exercise", "submission", "points", "diagnosis", "judged", "as expected")
 
 
 def rows(graded: Sequence[tuple[Example, Result]]) -> list[tuple[str, ...]]:
@@ -222,6 +226,7 @@ def rows(graded: Sequence[tuple[Example, Result]]) -> list[tuple[str, ...]]:
             example.name if example.kind != "right" else f"{example.name} (right)",
             f"{result.earned} of {result.points}",
             result.diagnosis.name if result.diagnosis else "",
+            example.judged,
             surprise if (surprise := example.surprise(result)) else "yes",
         )
         for example, result in graded
@@ -265,6 +270,7 @@ def markdown(
         f"none. These are {len(graded)} submissions for {len(exercises)} exercises, {wrong} of them wrong. The grader",
         f"gave these points and names on {'the emulator' if device == 'cpu' else 'a GPU'}, with the seed {seed}; "
         f"{surprises or 'none'} {'is' if surprises == 1 else 'are'} not as expected.",
+        *_judged([example.judged for example, _ in graded if example.judged]),
         *(["", *_on_gpu(on_gpu)] if on_gpu else []),
         "",
         "What such a submission can read, write, start, keep and reach while it is graded, and what it cannot, is in",
@@ -277,10 +283,22 @@ def markdown(
     for exercise_id in exercises:
         own = [pair for pair in graded if pair[0].exercise == exercise_id]
         lines += ["", f"## {own[0][1].title}", "", f"`{exercise_id}`", ""]
-        lines += [f"| {' | '.join(HEADINGS[1:])} |", "|---|---|---|---|"]
+        lines += [f"| {' | '.join(HEADINGS[1:])} |", "|---|---|---|---|---|"]
         escaped = [[cell.replace("|", r"\|") for cell in row[1:]] for row in rows(own)]
         lines += [f"| {' | '.join(cells)} |" for cells in escaped]
     return "\n".join(lines) + "\n"
+
+
+def _judged(words: Sequence[str]) -> list[str]:
+    """A sentence about the names that a reader judged, if there are any."""
+    if not words:
+        return []
+    count = {word: words.count(word) for word in JUDGED}
+    return [
+        "",
+        f"Of {len(words)} wrong ones a reader who knows the kernel judged the name: {count['true']} say what the mistake",
+        f'is ("true"), {count["seen"]} what is seen of it ("seen"), {count["none"]} neither ("none").',
+    ]
 
 
 def _on_gpu(recorded: Measurement) -> list[str]:

@@ -166,6 +166,7 @@ def test_an_example_differs_from_the_solution_as_its_file_says(build):
         ('[[right]]\nname = "n"\nregions.3 = "x"', "'n': got region '3', the solution has 1, 2"),
         ('[[right]]\nname = "n"\nreplace = [["a", "c"]]\ngate = false', "gate takes true, got False"),
         ('[[right]]\nname = "n"\npoints = 3', "got the field 'points'"),
+        ('[[wrong]]\nname = "n"\ndiagnosis = "d"\nreplace = []\njudged = "yes"', "judged takes true, seen, none"),
         ('[[right]]\nname = "n"\ncells = { other = "1" }', "no cell 'other'"),
         ('[[good]]\nname = "n"', r"got \[\[good\]\]"),
         ("[[right]\n", r"online_softmax\.toml: "),
@@ -233,9 +234,11 @@ def test_what_a_gpu_said_is_kept_and_shown():
 
 
 def test_the_page_has_a_row_for_each_example():
-    graded = [(example("solution"), result()), (example("wrong", "slow"), result(x="a | b"))]
+    wrong = replace(example("wrong", "slow"), judged="seen")
+    graded = [(example("solution"), result()), (wrong, result(x="a | b"))]
     page = markdown(graded, seed=0, device="cpu", command="grade")
     assert "## Title | more" in page
-    assert "| n | 10 of 10 |  | yes |" in page
-    assert r"| n | 5 of 10 | a \| b | the diagnosis must be 'slow', not 'a \| b' |" in page
+    assert "| n | 10 of 10 |  |  | yes |" in page
+    assert r"| n | 5 of 10 | a \| b | seen | the diagnosis must be 'slow', not 'a \| b' |" in page
+    assert "Of 1 wrong ones a reader who knows the kernel judged the name: 0 say what the mistake\nis" in page
     assert page == markdown(graded, seed=0, device="cpu", command="grade")
