@@ -296,8 +296,8 @@ def _judged(words: Sequence[str]) -> list[str]:
     count = {word: words.count(word) for word in JUDGED}
     return [
         "",
-        f"Of {len(words)} wrong ones a reader who knows the kernel judged the name: {count['true']} say what the mistake",
-        f'is ("true"), {count["seen"]} what is seen of it ("seen"), {count["none"]} neither ("none").',
+        f"A reader who knows the kernels judged {len(words)} names: {count['true']} say what the mistake is (“true”),",
+        f"{count['seen']} what is seen of it (“seen”), {count['none']} neither (“none”).",
     ]
 
 

@@ -240,5 +240,5 @@ def test_the_page_has_a_row_for_each_example():
     assert "## Title | more" in page
     assert "| n | 10 of 10 |  |  | yes |" in page
     assert r"| n | 5 of 10 | a \| b | seen | the diagnosis must be 'slow', not 'a \| b' |" in page
-    assert "Of 1 wrong ones a reader who knows the kernel judged the name: 0 say what the mistake\nis" in page
+    assert "judged 1 names: 0 say what the mistake is (“true”),\n1 what is seen of it (“seen”), 0 neither" in page
     assert page == markdown(graded, seed=0, device="cpu", command="grade")
