@@ -93,6 +93,8 @@ def unsettled(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outc
     for case, outcome in zip(cases, outcomes, strict=True):
         if outcome.error or outcome.findings or wrong_values(case, outcome.outputs) is None:
             continue
+        if all(still_blank(tensor).all() for tensor in outcome.outputs.values()):
+            continue  # a kernel that writes nothing here says no more elsewhere
         if len({m.diagnosis.name for m in exercise.mistakes if matches(m, case, outcome)}) != 1:
             return True
     return False
@@ -270,6 +272,8 @@ def _how(got: Tensor, expected: Tensor) -> str:
 
 def _matches(mistake: Mistake, case: Case, outputs: Mapping[str, Tensor]) -> bool:
     """Whether the outputs are those that the mistake would give, and these are not the right ones."""
+    if all(still_blank(outputs[name]).any() for name in _judged(case)):
+        return False
     simulated = _simulated(mistake, case)
     if not simulated or any(still_blank(outputs[name]).any() for name in simulated):
         return False
@@ -287,8 +291,12 @@ def _shows(mistake: Mistake, case: Case) -> bool:
 def _simulated(mistake: Mistake, case: Case) -> dict[str, Tensor]:
     """The judged outputs of a case, as the mistake would give them; none where it does not show."""
     given = {} if case.reference else mistake.simulate(case) or {}
-    judged = {name for name, output in case.outputs.items() if output.kind != "scratch" or case.compare is not None}
-    return {name: wanted for name, wanted in given.items() if name in judged}
+    return {name: wanted for name, wanted in given.items() if name in _judged(case)}
+
+
+def _judged(case: Case) -> list[str]:
+    """The outputs that count: scratch does where the case compares by itself."""
+    return [name for name, output in case.outputs.items() if output.kind != "scratch" or case.compare is not None]
 
 
 def _differ(simulated: Mapping[str, Tensor], case: Case) -> bool:
