@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from course_utils import costs, reference, timing
+from course_utils.bench import tilelang_peers
 from course_utils.bench.timed import Function, all_parts, columns, compile_ahead, that_run
 from course_utils.costs import TOP_K, V3_2, DeepSeekDims
 from course_utils.measured import Row
@@ -36,15 +37,17 @@ from course_utils.operators.topk import select_topk
 
 CORE, CORE_PORTABLE, CORE_TORCH = "sparse_mla", "sparse_mla, mma.sync", "torch, gather and einsum"
 CORE_COMPILED = "torch, gather and einsum, compiled"
-BACKWARD = "sparse_mla, backward"
+CORE_TILELANG = {"TileLang, pipelined": "sparse_mla_fwd_pipelined", "TileLang, seesaw": "sparse_mla_fwd_seesaw"}
+BACKWARD, BACKWARD_TILELANG = "sparse_mla, backward", "TileLang, backward"
 DENSE, DENSE_PORTABLE = "mla_attention", "mla_attention, mma.sync"
 DENSE_MHA, DENSE_MHA_CUDNN = "torch SDPA, MHA mode", "torch cuDNN, MHA mode, merged"
 UNPACKING = "torch, unpacking K and V"
 INDEXER, INDEXER_FP8 = "lightning_indexer, bf16", "lightning_indexer, FP8"
 INDEXER_FP8_PORTABLE = "lightning_indexer, FP8, mma.sync"
 INDEXER_TORCH, PRODUCTS_TORCH = "torch, bf16 einsum", "torch, its products alone"
-INDEXER_COMPILED = "torch, bf16 einsum, compiled"
+INDEXER_COMPILED, INDEXER_TILELANG = "torch, bf16 einsum, compiled", "TileLang, FP8"
 TOPK, TOPK_TORCH, TOPK_UNSORTED = "select_topk", "torch.topk", "torch.topk, unsorted"
+TOPK_TILELANG = "TileLang, topk_selector"
 REBUILT, ABSORBED_TORCH = "mla_reprojected", "torch, absorbed, fp32"
 STEP, STEP_BF16 = "DSA, indexer in FP8", "DSA, indexer in bf16"
 SPARSE_LAYER, DENSE_LAYER = "deepseek_sparse_attention", "deepseek_mla"
@@ -237,7 +240,7 @@ def core(
     """The sparse core at (S, T, k): keys at random among those that the query sees, -1 where there are fewer than k.
 
     `ratio_to_torch`: how many times as fast as the faster of torch's two, which gather the rows of a chunk of queries
-    into a tensor; one is compiled.
+    into a tensor; one is compiled. TileLang's kernels stand beside them (`tilelang_peers`).
     """
     rows: list[Row] = []
     for queries, length, k in shapes:
@@ -254,7 +257,7 @@ def core(
                 expected, _ = reference.sparse_mla(query[rows_of], latent, indices[rows_of], **_scale(config))
                 require_right(name, torch_out[rows_of], expected, TORCH_OFF)
             del torch_out
-        functions |= peers
+        functions |= peers | _tilelang_cores(query, latent, indices, config)
         times = timing.compare(functions, **TIMES)
         flops = int((indices >= 0).sum()) * costs.mla_pair_flops(config)
         for name, taken in times.items():
@@ -267,17 +270,18 @@ def core(
 def backward(
     *,
     device: str = "cuda",
-    shapes: Sequence[tuple[int, int, int]] = ((4096, 8192, 2048),),
+    shapes: Sequence[tuple[int, int, int]] = ((4096, 8192, 2048), (4096, 4096, 2048)),
     config: DeepSeekDims = V3_2,
 ) -> list[Row]:
-    """The backward pass of the sparse core alone, at (S, T, k), and the portable forward pass beside it."""
+    """The backward pass of the sparse core alone, at (S, T, k), the portable forward pass beside it, and TileLang's
+    backward pass where there are as many queries as keys: it knows no other mask."""
     rows: list[Row] = []
     for queries, length, k in shapes:
         query, latent = _latents(queries, length, config, device)
         indices = _random_selection(queries, length, k, device)
         grad = _normal(queries, config.n_heads, config.kv_lora_rank, device=device)
         forward = functools.partial(mla.sparse_forward, query, latent, indices, hopper=False, **_scale(config))
-        _, lse = forward()
+        out, lse = forward()
         for rows_of in _ends(queries):
             part = (tensor[rows_of] for tensor in (query, indices, lse, grad))
             require_gradients(f"{BACKWARD}, queries from {rows_of.start} on", *part, latent, config)
@@ -286,10 +290,19 @@ def backward(
             BACKWARD: functools.partial(mla.sparse_backward, query, latent, indices, lse, grad, scale=scale),
             CORE_PORTABLE: forward,
         }
+        ours = functions[BACKWARD]()
+        tensors = query, latent, indices, out, lse, grad
+        in_tilelang = functools.partial(tilelang_peers.sparse_backward, *tensors, scale=scale)
+        peers = that_run({BACKWARD_TILELANG: in_tilelang}, f"{queries} queries, {length} keys")
+        for function in peers.values():
+            for gradient, their, our in zip(("query", "latent"), function(), ours, strict=True):
+                require_right(f"{BACKWARD_TILELANG}, gradient of {gradient}", their, our, GRADIENT_OFF)
+        del ours
+        functions |= peers
         times = timing.compare(functions, **TIMES)
         pairs = int((indices >= 0).sum())
         for name, taken in times.items():
-            flops = pairs * costs.mla_pair_flops(config, backward=name == BACKWARD)
+            flops = pairs * costs.mla_pair_flops(config, backward=name != CORE_PORTABLE)
             row = _row("backward", (queries, length), k, name, taken, flops) | {"heads": config.n_heads}
             rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
     return rows
@@ -309,6 +322,21 @@ def _cores(query: Tensor, latent: Tensor, indices: Tensor, config: DeepSeekDims)
         portable = functools.partial(mla.sparse_forward, query, latent, indices, hopper=False, **_scale(config))
         cores[CORE_PORTABLE] = portable
     return cores
+
+
+def _tilelang_cores(query: Tensor, latent: Tensor, indices: Tensor, config: DeepSeekDims) -> dict[str, Function]:
+    """TileLang's kernels for the sparse core, those that run here, after a check of each."""
+    made = {
+        name: functools.partial(tilelang_peers.sparse_core, of, query, latent, indices, **_scale(config))
+        for name, of in CORE_TILELANG.items()
+    }
+    functions = that_run(made, f"{len(latent)} keys, k = {indices.shape[1]}")
+    for name, function in functions.items():
+        out = function()
+        for rows in _ends(len(query)):
+            expected, _ = reference.sparse_mla(query[rows], latent, indices[rows], **_scale(config))
+            require_right(name, out[rows], expected, OURS_OFF)
+    return functions
 
 
 def torch_sparse_mla(
@@ -354,7 +382,8 @@ def index(
     device: str = "cuda",
     shapes: Sequence[tuple[int, int, int, int]] = ((4096, 32768, 64, 128), (4096, 8192, 32, 64)),
 ) -> list[Row]:
-    """The lightning indexer at (S, T, heads, d), every key legal, in FP8 and bf16, beside torch in bf16.
+    """The lightning indexer at (S, T, heads, d), every key legal, in FP8 and bf16, beside torch in bf16 and TileLang in
+    FP8.
 
     `ratio_to_torch`: how many times as fast as the whole formula in torch, plain or compiled, whichever is faster;
     `ratio_to_products`: as the einsum for `q · k` alone, which is not yet the result.
@@ -372,7 +401,7 @@ def index(
                 expected = reference.lightning_indexer(q[rows_of], k, weights[rows_of], q_start=length)
                 require_right(name, torch_logits[rows_of], expected, TORCH_OFF)
             del torch_logits
-        functions |= peers
+        functions |= peers | _tilelang_indexer(q, k, weights, length)
         functions[PRODUCTS_TORCH] = functools.partial(_torch_products, q, k)
         times = timing.compare(functions, **TIMES)
         flops = queries * length * costs.indexer_pair_flops(config)
@@ -383,6 +412,20 @@ def index(
             rows.append(row | {"peak_extra_bytes": timing.peak_memory(functions[name])})
         del functions
     return rows
+
+
+def _tilelang_indexer(q: Tensor, k: Tensor, weights: Tensor, length: int) -> dict[str, Function]:
+    """TileLang's indexer on the same vectors in FP8, if it runs here, after a check."""
+    (q8, q_scale), (k8, k_scale) = quantize_e4m3(q), quantize_e4m3(k)
+    made = functools.partial(tilelang_peers.indexer, q8, k8, weights, q_scale=q_scale, k_scale=k_scale)
+    functions = that_run({INDEXER_TILELANG: made}, f"{length} keys")
+    for name, function in functions.items():
+        logits = function()
+        for rows in _ends(len(q)):
+            scales = {"q_scale": q_scale[rows], "k_scale": k_scale}
+            expected = reference.lightning_indexer(q8[rows], k8, weights[rows], q_start=length, **scales)
+            require_right(name, logits[rows], expected, OURS_OFF)
+    return functions
 
 
 def torch_indexer(
@@ -422,7 +465,8 @@ def select(
     shapes: Sequence[tuple[int, int]] = ((64, 32768), (4096, 32768), (1024, 131072)),
     k: int = TOP_K,
 ) -> list[Row]:
-    """Top-k of (rows, T) logits: random normal; mostly equal, as where ReLU leaves zeros; and causal.
+    """Top-k of (rows, T) logits: random normal; mostly equal, as where ReLU leaves zeros; and causal. TileLang's stands
+    beside the first: it has no room for rows of mostly equal numbers (`tilelang_peers`).
 
     `ratio_to_torch`: how many times as fast as `torch.topk`, sorted or not, whichever is faster.
     """
@@ -443,7 +487,10 @@ def select(
                 TOPK_TORCH: functools.partial(torch.topk, logits, min(k, length)),
                 TOPK_UNSORTED: functools.partial(torch.topk, logits, min(k, length), sorted=False),
             }
-            require_selection(f"{TOPK}, {kind}", functions[TOPK](), logits, k)
+            made = {TOPK_TILELANG: functools.partial(tilelang_peers.select_topk, logits, k)} if kind == "normal" else {}
+            functions |= that_run(made, f"{queries} rows of {length}")
+            for name in {TOPK, TOPK_TILELANG} & functions.keys():
+                require_selection(f"{name}, {kind}", functions[name](), logits, k)
             times = timing.compare(functions, **TIMES)
             for name, taken in times.items():
                 row = _row("topk", (queries, length), k, name, taken) | {"scores": kind}

@@ -97,7 +97,7 @@ def peer_patterns(length: int) -> dict[str, Pattern]:
     return {pattern.name: pattern for pattern in same} | of_length
 
 
-def peers(*, device: str = "cuda", heads: int = HEADS, lengths: Sequence[int] = (16384, 131072)) -> list[Row]:
+def peers(*, device: str = "cuda", heads: int = HEADS, lengths: Sequence[int] = (4096, 16384, 131072)) -> list[Row]:
     """Forward pass beside FlexAttention, beside dense kernels on a view, and beside dense attention."""
     rows: list[Row] = []
     for length in lengths:
