@@ -88,6 +88,8 @@ def of_dsa(row: Row) -> object:
     parts = "indexer, FP8", "indexer, bf16", "indexer, FP8", "select", "sparse_mla", "unpacking"
     if (row["part"] == "step" and any(part in row["name"] for part in parts)) or "products alone" in row["name"]:
         return None
+    if row["part"] == "backward" and "backward" not in row["name"]:  # the forward pass beside it
+        return None
     shape = "part", "queries", "length", "k", "scores", "heads"
     return tuple(row.get(column) for column in shape)
 

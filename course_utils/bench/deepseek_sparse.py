@@ -71,22 +71,6 @@ PUBLISHED: tuple[Row, ...] = (
         "says": "up to",
         "source": "https://github.com/deepseek-ai/FlashMLA",
     },
-    {
-        "part": "core",
-        "name": "TileLang, sparse_mla_fwd_pipelined",
-        "tflop_per_s": 600,
-        "device": "H800 SXM",
-        "says": "close to",
-        "source": "https://github.com/tile-ai/tilelang/tree/main/examples/deepseek_v32",
-    },
-    {
-        "part": "backward",
-        "name": "TileLang, sparse_mla_bwd",
-        "tflop_per_s": 115,
-        "device": "H200 SXM",
-        "says": "about",
-        "source": "https://github.com/tile-ai/tilelang/tree/main/examples/deepseek_v32",
-    },
 )
 
 
