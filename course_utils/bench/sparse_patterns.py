@@ -112,14 +112,16 @@ BACKWARD_KINDS = ("sliding_window", "bigbird", "block_diagonal", "and")
 
 
 def backward(*, device: str = "cuda", heads: int = HEADS, length: int = 16384) -> list[Row]:
-    """Backward pass alone beside FlexAttention's, which has no tile for blocks of 64, beside that of dense kernels on a
-    view, and beside dense attention's."""
+    """Backward pass alone beside FlexAttention's, whose own tile fits no block of 64, so that it is told another one;
+    beside that of dense kernels on a view, and beside dense attention's."""
     rows: list[Row] = []
     for label, pattern in peer_patterns(length).items():
         if pattern.kind not in BACKWARD_KINDS:
             continue
         others, shape = by_hand(pattern, length, device, with_flex=False), (1, heads, length, HEAD_DIM)
-        found = flex.race(pattern, shape, device=device, backward=True, flex=(FLEX_128,), others=others, label=label)
+        found = flex.race(
+            pattern, shape, device=device, backward=True, flex=tuple(flex.BACKWARD), others=others, label=label
+        )
         rows += [{"part": "backward"} | row for row in found]
     return rows
 
@@ -529,10 +531,10 @@ def _right(made: dict[str, Function], inputs: Sequence[Tensor], pattern: Pattern
 
 
 def _flex(pattern: Pattern, inputs: Sequence[Tensor]) -> dict[str, Function]:
-    """FlexAttention with blocks of 128 on these inputs, if it runs here, after a check that it is right."""
+    """FlexAttention on these inputs, as it is and tuned, what runs here of it, after a check that it is right."""
     query_length, key_length, device = inputs[0].shape[2], inputs[1].shape[2], str(inputs[0].device)
-    (attend,) = flex.attentions(pattern, query_length, key_length, (FLEX_128,), device).values()
-    made = {FLEX_128: lambda: functools.partial(attend, *inputs)}
+    attentions = flex.attentions(pattern, query_length, key_length, (FLEX_128, FLEX_TUNED), device)
+    made = {name: functools.partial(functools.partial, attend, *inputs) for name, attend in attentions.items()}
     functions = that_run(made, f"{pattern.name}, L = {key_length}")
     for name, function in functions.items():
         require_right(name, function(), *inputs, pattern)

@@ -110,7 +110,8 @@ def test_skipping_is_timed_beside_masking(on_cpu):
 def test_short_sequences_have_the_time_of_a_call_too(on_cpu):
     rows = chapter.small(device="cpu", heads=1, lengths=(40, 72), flex_lengths=(40,))
     dense = [OURS, *flex.DENSE]
-    of_40, of_72 = [(40, name) for name in (*dense, FLEX_128)], [(72, name) for name in dense]
+    of_40 = [(40, name) for name in (*dense, FLEX_128, FLEX_TUNED)]
+    of_72 = [(72, name) for name in dense]
     assert [(row["length"], row["name"]) for row in rows] == 2 * (of_40 + of_72)
     assert {row["call_ms"] for row in rows} == {0.5}
 
@@ -203,9 +204,9 @@ def test_a_tree_of_tokens_hangs_on_the_end_of_its_context():
 def test_tree_is_timed_alone_and_behind_a_context(on_cpu):
     rows = chapter.tree(device="cpu", heads=1, contexts=(0, 70), tokens=(33,), flex_tokens=(33,))
     assert [(row["context"], row["name"]) for row in rows] == [
-        (context, name) for context in (0, 70) for name in (OURS, SDPA_MASK, SDPA_NUMBERS, FLEX_128)
+        (context, name) for context in (0, 70) for name in (OURS, SDPA_MASK, SDPA_NUMBERS, FLEX_128, FLEX_TUNED)
     ]
-    assert rows[4]["density"] > 70 / 103 > rows[0]["density"] and rows[0]["call_ms"] == 0.5
+    assert rows[5]["density"] > 70 / 103 > rows[0]["density"] and rows[0]["call_ms"] == 0.5
 
 
 def test_lists_have_their_bytes_and_the_time_to_build_them(on_cpu, monkeypatch):
