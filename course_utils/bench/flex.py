@@ -35,15 +35,12 @@ from course_utils.patterns import Pattern
 
 OURS, FLASH = "sparse_attention", "dense FLASH"
 FLEX_128, FLEX_64, FLEX_TUNED = "FlexAttention 128", "FlexAttention 64", "FlexAttention 64, 4 warps"
-FLEX_64_BACKWARD = "FlexAttention 64, tiles of 64"
 _TILE_OF_64 = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 64}  # its own tile is larger than such a block, and fails
-_BACKWARD_TILES_OF_64 = {f"bwd_BLOCK_{side}": 64 for side in ("M1", "N1", "M2", "N2")}  # likewise
 FLEX: dict[str, tuple[int, dict[str, int] | None]] = {  # size of block, kernel_options
     FLEX_128: (128, None),
     FLEX_64: (64, _TILE_OF_64),
     FLEX_TUNED: (64, {**_TILE_OF_64, "fwd_num_warps": 4}),
 }
-BACKWARD = {FLEX_128: FLEX[FLEX_128], FLEX_64_BACKWARD: (64, {**_TILE_OF_64, **_BACKWARD_TILES_OF_64})}
 
 DENSE = {FLASH: SDPBackend.FLASH_ATTENTION, "dense cuDNN": SDPBackend.CUDNN_ATTENTION}
 RUNS = 3  # of the comparison with FlexAttention
@@ -144,12 +141,10 @@ def attentions(
     # Beyond 8 versions of one function, torch.compile gives up, and FlexAttention would write down S: start anew.
     torch._dynamo.reset()
     attend = compiled()
-    ways = {name: (FLEX | BACKWARD)[name] for name in names}
-    blocks = {block for block, _ in ways.values()}
+    blocks = {FLEX[name][0] for name in names}
     masks = {block: block_mask(pattern, query_length, key_length, block, device) for block in blocks}
     return {
-        name: functools.partial(attend, block_mask=masks[block], kernel_options=options)
-        for name, (block, options) in ways.items()
+        name: functools.partial(attend, block_mask=masks[FLEX[name][0]], kernel_options=FLEX[name][1]) for name in names
     }
 
 
