@@ -2,9 +2,10 @@
 //
 // Step 2 of the ladder. mma.sync multiplies 16 × 16 by 16 × 8 numbers in one instruction of a warp,
 // and ldmatrix brings its operands from shared memory; tensor cores do about ten times the work of
-// the CUDA cores. A warp has 16 M rows, of which four lanes share one each; all else is as before.
-// In the profiler: the tensor pipe works, but waits for shared memory: rows of a tile begin in the
-// same bank, and each ldmatrix takes eight turns for one.
+// the CUDA cores. A warp has 16 M rows, of which four lanes share one each. A tile has 64 queries,
+// and its rows no padding any more; all else is as before. In the profiler: the tensor pipe works,
+// but waits for shared memory: rows of a tile begin in the same bank, and each ldmatrix takes
+// eight turns for one.
 //
 // grid   (ceil(L_q / B_R), H, B)       block  (32 · WARPS)
 // layout Q, O [B, H, L_q, D]  K, V [B, H/group, L_k, D], fp16 or bf16  LSE [B, H, L_q], fp32;
