@@ -8,7 +8,8 @@ The key is the figure as it stands in the text, with enough words around it to b
 The source is one of
 
 - an expression over `costs`, `measured`, `row` (the one row of a recording with these values), `rows`, `nvrtc`, `math`;
-- `cell ID`: it stands in the saved output of that cell;
+- `cell ID`, or `cell ID: words`: it stands in the saved output of that cell, in a line with these words, which an
+  output of more than ten lines needs;
 - `source: ...`: quoted from a paper or manual that the notebook links, named by a word of its link or title;
 - `given: ...`: no result, but a size that we chose or a fact of the hardware.
 """
@@ -120,11 +121,15 @@ def _wrong(shown: str, source: str, text_of: dict[str, str], everything: str) ->
     if kind == "source:":
         return [] if rest and any(word in everything for word in [rest, *rest.split()]) else ["its source is not named"]
     if kind == "cell":
-        if rest not in text_of:
-            return [f"there is no cell {rest}"]
-        standing = re.findall(NUMBER, text_of[rest])
+        where, _, words = rest.partition(": ")
+        if where not in text_of:
+            return [f"there is no cell {where}"]
+        if not words and text_of[where].count("\n") > 10:
+            return [f"cell {where} shows many lines: say in which by its words, as in 'cell {where}: words'"]
+        lines = [line for line in text_of[where].splitlines() if all(word in line.split() for word in words.split())]
+        standing = [number for line in lines for number in re.findall(NUMBER, line)]
         near = any(as_shown(float(number.replace(",", "")), literal[0]) for number in standing)
-        return [] if near else [f"does not stand in the output of cell {rest}"]
+        return [] if near else [f"does not stand in such a line of the output of cell {where}"]
     try:
         value = float(eval(source, dict(NAMES)))
     except Exception as error:
@@ -149,9 +154,11 @@ def test_every_figure_in_the_text_comes_from_somewhere(path):
 def notebook_of(text, figures=None, output="S is 16.8 MB\n"):
     cell = nbformat.v4.new_markdown_cell(text)
     cell.metadata.figures = figures or {}
-    code = nbformat.v4.new_code_cell("print()", id="7")
+    code, table = (nbformat.v4.new_code_cell("print()", id=name) for name in "79")
     code.outputs = [nbformat.v4.new_output("stream", text=output)]
-    return nbformat.v4.new_notebook(cells=[cell, code])
+    lines = "".join(f"{length} S {16.8 if length == 2048 else length} MB\n" for length in range(2040, 2052))
+    table.outputs = [nbformat.v4.new_output("stream", text=lines)]
+    return nbformat.v4.new_notebook(cells=[cell, code, table])
 
 
 @pytest.mark.parametrize(
@@ -159,6 +166,7 @@ def notebook_of(text, figures=None, output="S is 16.8 MB\n"):
     [
         ("It takes 16.8 MB.", {"16.8 MB": "costs.score_matrix_bytes(1, 1, 2048, 2048, 4) / 1e6"}),
         ("It takes 16.8 MB.", {"16.8 MB": "cell 7"}),
+        ("It takes 16.8 MB.", {"16.8 MB": "cell 9: 2048 S"}),
         ("It is 17 times as long.", {"17 times": "costs.mla_pair_flops() / costs.indexer_pair_flops()"}),
         ("About 280,000 operations on 16,384 tokens in tiles of 64 × 64", {"280,000": "costs.mla_pair_flops()"}),
         ("They reached 230 TFLOP/s ([paper](https://arxiv.org/abs/2307.08691))", {"230 TFLOP/s": "source: 2307.08691"}),
@@ -183,7 +191,9 @@ def test_figures_with_a_source_pass(text, figures):
         ("It costs 17 % and 7 %.", {"7 %": "7"}, "'17' has no source"),
         ("10 times faster", {"10 times": "14.9"}, "gives 14.9"),
         ("It takes 16.9 MB.", {"16.9 MB": "costs.score_matrix_bytes(1, 1, 2048, 2048, 4) / 1e6"}, "gives 16.77"),
-        ("It takes 15 MB.", {"15 MB": "cell 7"}, "does not stand in the output"),
+        ("It takes 15 MB.", {"15 MB": "cell 7"}, "does not stand in such a line of the output"),
+        ("It takes 16.8 MB.", {"16.8 MB": "cell 7: P is"}, "does not stand in such a line of the output"),
+        ("It takes 16.8 MB.", {"16.8 MB": "cell 9"}, "say in which by its words"),
         ("It takes 15 MB.", {"15 MB": "cell 8"}, "no cell 8"),
         ("It takes 15 MB.", {"15 MB": "costs.nothing()"}, "fails"),
         ("It takes 15 MB.", {"15 MB": "source: 1234.56789"}, "not named"),
