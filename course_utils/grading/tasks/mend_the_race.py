@@ -99,7 +99,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _one_hot("together", generator, drawn(193, 250)),
         _far_below("together", generator, drawn(65, 120)),
         case("together", 2, 3, drawn(65, 120), "overflowing exp"),
-        case("together", 1, 1, drawn(2050, 2110), "the largest score last"),
+        case("together", 1, 1, drawn(1030, 1080), "the largest score last"),
         case("together", 1, 1, 1),
     ]
 
