@@ -35,7 +35,8 @@ class CounterRow:
 class Footprint:
     """How much of one argument a kernel touched: distinct bytes read and written, of `bytes` in all.
 
-    The sum over the arguments is the compulsory traffic: no cache, however large, can avoid it once.
+    The sum over the arguments is the compulsory traffic: no cache, however large, can avoid it once. bytes_loaded: what
+    all threads together ask for in loads of it, the same bytes each time anew; an atomic function loads, too.
     """
 
     kernel: str
@@ -43,6 +44,7 @@ class Footprint:
     bytes: int
     bytes_read: int
     bytes_written: int
+    bytes_loaded: int = 0
 
 
 @dataclass(repr=False)

@@ -61,7 +61,7 @@ class RawCounter(ctypes.Structure):
 
 
 class RawTouched(ctypes.Structure):
-    _fields_ = [("read", ctypes.c_uint64), ("written", ctypes.c_uint64)]
+    _fields_ = [("read", ctypes.c_uint64), ("written", ctypes.c_uint64), ("loaded", ctypes.c_uint64)]
 
 
 class TraceResults(ctypes.Structure):

@@ -194,7 +194,7 @@ def collect(
         return
     rows = _rows(results, kernel, locate, sources)
     touched = [
-        (position, Footprint(kernel, label, size, seen.read, seen.written))
+        (position, Footprint(kernel, label, size, seen.read, seen.written, seen.loaded))
         for (position, label, size), seen in zip(memory.arrays(), results.touched, strict=False)
     ]
     for counters, _ in _profilers:

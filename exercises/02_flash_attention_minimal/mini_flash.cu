@@ -4,7 +4,7 @@
 // grid   (ceil(L_q / 16), H, B)      block (128): 16 rows of 8 lanes; a row stays in its warp
 // layout Q, O [B, H, L_q, D]  K, V [B, H, L_k, D]  LSE [B, H, L_q], fp32, contiguous
 // shared 4 · (48·(D+1) + 32·D + 16·40) bytes, static: 12.7 KiB for D = 32, 22.7 KiB for D = 64
-// limits D a multiple of 8, tiles within 48 KiB; any L_q and L_k from 1; H and B up to 65535
+// limits D a multiple of 8, up to 128; any L_q and L_k from 1; H and B up to 65535
 // options: -DD=32 | -DD=64
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 1
 constexpr int B_R = 16, B_C = 32, LANES = 8, THREADS = B_R * LANES;

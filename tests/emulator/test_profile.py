@@ -302,6 +302,8 @@ def test_what_each_line_asks_for(name, each_compiler):
         assert (row.wavefronts == 0) == (row.space == "global") and (row.sectors == 0) == (row.space == "shared")
         assert row.bank_conflicts == row.wavefronts - row.ideal_wavefronts
     assert counters.rows == sorted(counters.rows, key=lambda row: (row.line, row.space, row.operation))
+    loads = sum(r.bytes for r in counters.rows if r.space == "global" and r.operation != "store")
+    assert sum(argument.bytes_loaded for argument in counters.footprint) == loads
 
 
 def test_a_struct_is_counted_in_bytes_whatever_pieces_the_compiler_makes_of_it(compiler, run_kernel):
@@ -419,6 +421,23 @@ def test_updates_and_atomics_are_read_and_written():
     )
     a, b = (torch.zeros(40, dtype=torch.int32) for _ in "ab")
     assert footprint((a, b), code, (1,), (32,)) == [(label(0, "a"), 160, 128, 128), (label(1, "b"), 160, 64, 64)]
+
+
+def test_what_is_loaded_again_counts_again_for_its_argument_whichever_line_loads_it():
+    code = """__device__ float sum(const float* x, int n) {
+        float s = 0;
+        for (int i = 0; i < n; i++) s += x[i];
+        return s;
+    }
+    extern "C" __global__ void k(const float* a, const float* b, float* c) {
+        const float* mine = threadIdx.x % 2 ? a : b;
+        atomicAdd(c, sum(a, 3) + sum(b, 5) + mine[threadIdx.x]);
+        c[1 + threadIdx.x] = 0;
+    }"""
+    kernel = RawModule(code=code).get_function("k")
+    with profile() as counters:
+        kernel((2,), (32,), tuple(torch.zeros(40) for _ in "abc"))
+    assert [f.bytes_loaded for f in counters.footprint] == [4 * 64 * n + 4 * 32 for n in (3, 5)] + [4 * 64]
 
 
 def test_an_empty_tensor_and_one_of_odd_length_have_a_footprint():

@@ -189,7 +189,7 @@ HAZARD = {"tool": "racecheck", "message": "write-after-read hazard in shared mem
 COUNTER = {"kernel": "k", "file": "k.cu", "line": 3, "source": "x", "space": "shared", "operation": "load"}
 COUNTER |= dict.fromkeys(("requests", "sectors", "ideal_sectors", "bank_conflicts", "bytes", "wavefronts"), 1)
 COUNTER |= {"ideal_wavefronts": 1}
-TOUCHED = {"kernel": "k", "argument": "K", "bytes": 8, "bytes_read": 4, "bytes_written": 0}
+TOUCHED = {"kernel": "k", "argument": "K", "bytes": 8, "bytes_read": 4, "bytes_written": 0, "bytes_loaded": 4}
 
 
 @pytest.mark.parametrize(
@@ -201,6 +201,7 @@ TOUCHED = {"kernel": "k", "argument": "K", "bytes": 8, "bytes_read": 4, "bytes_w
         {"counters": [COUNTER | {"ideal_wavefronts": 0}]},
         {"counters": [COUNTER | {"bytes": 2**80}]},
         {"footprint": [TOUCHED | {"bytes_read": "all"}]},
+        {"footprint": [TOUCHED | {"bytes_loaded": -1}]},
         {"seconds": 10**400},
         {"reference_seconds": 0},
     ],

@@ -23,6 +23,7 @@ static const unsigned most_places = 16384, most_open = 1024;   // most_open: req
 
 struct Counters {
     emu_counter place[most_places];      // open addressing
+    uint64_t loaded[64];                 // bytes of each array that loads and atomics ask for, each time anew
     OpenWarp open[32];
 };
 
@@ -140,6 +141,7 @@ static emu_counter* counter_for(Tracer& t, const LogEntry& e) {
 static void touch(const Tracer& t, const LogEntry& e, const Request& q, unsigned bytes) {
     for (unsigned i = 0; i < q.count; i++) {
         const unsigned array = q.space[i] - 1u;
+        if (e.access != Access::write) t.counters->loaded[array] += bytes;
         const uint64_t first = t.arrays[array].low / 4;
         for (uint64_t word = q.address[i] / 4; word * 4 < q.address[i] + bytes; word++) {
             unsigned which = 15;                                // of the word's bytes
@@ -328,6 +330,7 @@ void emu_merge_counters(Tracer& t) {
         sum.wavefronts += mine.wavefronts;
         sum.ideal_wavefronts += mine.ideal_wavefronts;
     }
+    for (unsigned i = 0; i < t.array_count; i++) r.touched[i].loaded += t.counters->loaded[i];
     pthread_mutex_unlock(&merge_lock);
 }
 

@@ -34,7 +34,7 @@ struct emu_counter {
     uint64_t requests, bytes, sectors, ideal_sectors, wavefronts, ideal_wavefronts;
 };
 
-struct emu_touched { uint64_t read, written; };   // distinct bytes of one array
+struct emu_touched { uint64_t read, written, loaded; };   // bytes of one array: distinct ones, and as often as asked for
 
 struct emu_trace_results {
     uint32_t finding_count, findings_dropped, counter_count, counters_dropped;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -251,30 +250,24 @@ def _loads(case: Case, outcome: Outcome) -> Diagnosis | None:
     key_length = case.inputs["K"].shape[1]
     tiles: Tiles = case.facts["tiles"]
     shape = query_length, key_length, tiles.rows, tiles.keys
-    tile = 2 * heads * tiles.keys * tiles.head_dim * 4  # of K and of V, in all heads
+    tile = heads * tiles.keys * tiles.head_dim * 4  # of K or of V, in all heads
     every = costs.ceil_div(query_length, tiles.rows) * costs.ceil_div(key_length, tiles.keys)
     visited = sum(1 for _ in costs.visited_tiles(*shape, is_causal=True))
-    needed = visited * tile
-    once, per_tile = case.inputs["Q"].nbytes, visited * heads * tiles.rows * tiles.head_dim * 4
-    lines = sum(row.bytes for row in outcome.counters if row.space == "global" and _reads_q(row.source))
-    loaded = outcome.loaded_bytes - max(once, lines)
-    # Q's lines may go by another name: once, or for each tile or key, by one or by each of the four threads of a query.
-    of_q = (times * bytes_ for bytes_ in (once, per_tile, per_tile * tiles.keys) for times in (1, 4))
-    if loaded <= needed + tile // 2 or outcome.loaded_bytes - needed in of_q:
+    of_each = [argument.bytes_loaded / tile for argument in outcome.footprint[1:3]]  # of K and V: in tiles
+    loaded, needed, of_all = sum(of_each), 2 * visited, 2 * every
+    if loaded <= needed + 1:
         return None
-    evidence = f"{case.name}: besides Q, {loaded:,} bytes were loaded; tiles with a visible pair hold {needed:,}"
-    if loaded > every * tile + tile // 2:
-        words = f"{evidence}, all tiles {every * tile:,}."
-        return Diagnosis("K and V are loaded more than once by a block", words, SKIPPING)
-    if loaded >= every * tile - tile // 2:
-        return Diagnosis("masked tiles are still loaded", f"{evidence}, all tiles {every * tile:,}.", SKIPPING)
-    words = f"{evidence}. That is {(loaded - needed) / tile:.1f} tiles too many per head, in all blocks together."
+    evidence = (
+        f"{case.name}: of K and V, {loaded * tile:,.0f} bytes were loaded; tiles with a visible pair hold "
+        f"{needed * tile:,}, all tiles {of_all * tile:,}."
+    )
+    again = all(tiles_ % visited == 0 for tiles_ in of_each) and max(of_each) != every  # the visited ones, and no other
+    if loaded > of_all + 1 or again:
+        return Diagnosis("K and V are loaded more than once by a block", evidence, SKIPPING)
+    if loaded >= of_all - 1:
+        return Diagnosis("masked tiles are still loaded", evidence, SKIPPING)
+    words = f"{evidence} That is {(loaded - needed) / 2:.1f} tiles too many per head, in all blocks together."
     return Diagnosis("some tiles that nobody sees are still loaded", words, SKIPPING)
-
-
-def _reads_q(line: str) -> bool:
-    """Whether a line of the student's text names Q, and neither K nor V."""
-    return re.search(r"\bQ\b", line) is not None and re.search(r"\b[KV]\b", line) is None
 
 
 # ---------------------------------------------------------------------------------------------- known mistakes

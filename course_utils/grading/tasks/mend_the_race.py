@@ -20,6 +20,7 @@ from course_utils.grading.names import (
     L_NOT_RESCALED,
     LAST_KEY_LEFT_OUT,
     LAST_TILE_LEFT_OUT,
+    MAXIMUM_FROM_FINITE,
     MAXIMUM_FROM_ZERO,
     MAXIMUM_OF_THE_TILE,
     NEITHER_RESCALED,
@@ -98,7 +99,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _one_hot("together", generator, drawn(193, 250)),
         _far_below("together", generator, drawn(65, 120)),
         case("together", 2, 3, drawn(65, 120), "overflowing exp"),
-        case("together", 1, 1, drawn(600, 640), "the largest score last"),
+        case("together", 1, 1, drawn(1030, 1080), "the largest score last"),
         case("together", 1, 1, 1),
     ]
 
@@ -124,10 +125,11 @@ def _one_hot(part: str, generator: torch.Generator, L_k: int) -> Case:
 
 
 def _far_below(part: str, generator: torch.Generator, L_k: int) -> Case:
-    """Scores of about -20,000 in head 0, exact in fp32 whatever the order of the products; usual ones in head 1."""
-    query, key, value = (torch.randn(1, 2, length, D, generator=generator) for length in (1, L_k, L_k))
-    query[:, 0] = torch.eye(1, D) * 4
-    key[:, 0, :, 0] = -20_000 + torch.randint(64, (L_k,), generator=generator) / 16
+    """Usual scores; about -20,000; -1e20 or less. These two are exact in fp32 whatever the order of the products."""
+    query, key, value = (torch.randn(1, 3, length, D, generator=generator) for length in (1, L_k, L_k))
+    query[:, 1:] = torch.eye(1, D) * 4
+    key[:, 1, :, 0] = -20_000 + torch.randint(64, (L_k,), generator=generator) / 16
+    key[:, 2, :, 0] = -1e20 * int(torch.randint(1, 10, (), generator=generator))
     return _case(part, "scores far below 0", (query, key, value), 0.25)
 
 
@@ -142,7 +144,7 @@ def explain(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
         detail = f"{places(missing, AXES)}: never written. Each thread is a column of O, too"
         return Diagnosis("a thread that is no key leaves before it has stored its column", detail, ALGORITHM)
     if not case.facts["one_hot"]:
-        return None
+        return _first_keys_only(case, outputs["O"])
     got, expected = (weights_in(output, keys) for output in (outputs["O"], case.outputs["O"].expected))
     if said := wrong_weights(got, expected):
         return said
@@ -150,6 +152,19 @@ def explain(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
     if math.isfinite(total) and abs(total - 1) > 1e-3:
         return Diagnosis("the weights of the keys do not add up to 1", f"They add up to {total:.4g}.", ALGORITHM)
     return None
+
+
+def _first_keys_only(case: Case, out: Tensor) -> Diagnosis | None:
+    """From which key on there are no weights, if O is right for the keys before."""
+    query, key, value = (case.inputs[name].double() for name in "QKV")
+    S = case.facts["scale"] * query @ key.mT
+    weights = torch.exp(S - S.amax(dim=-1, keepdim=True)).mT
+    of_first = (weights * value).cumsum(dim=2) / weights.cumsum(dim=2)  # [B, H, L_k, D]: O of the first 1, 2, ... keys
+    error = (of_first - out.double()).abs().amax(dim=(0, 1, 3)).nan_to_num(nan=math.inf)
+    first = int(error.argmin()) + 1
+    if first == len(error) or error[first - 1] > 1e-3:
+        return None
+    return Diagnosis(f"keys {first} and later have no weight", "O is what the keys before them give", ALGORITHM)
 
 
 # ---------------------------------------------------------------------------------------------- known mistakes
@@ -310,6 +325,12 @@ MISTAKES = (
         "Where all scores are far below 0, all weights become 0, and so does their sum.",
         NUMBERS,
         partial(_online, first=0.0),
+    ),
+    _in_loop(
+        MAXIMUM_FROM_FINITE,
+        "A row of scores below it has nothing but weights of 0. No number is below all scores but −∞.",
+        NUMBERS,
+        partial(_online, first=-1e9),
     ),
     _in_loop(
         MAXIMUM_OF_THE_TILE,

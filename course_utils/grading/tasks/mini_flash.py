@@ -162,9 +162,9 @@ def _weights(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
 
 
 def _long(generator: torch.Generator) -> Inputs:
-    """One row of more than a thousand keys. Each column of O has the weights of some neighbours."""
-    key_length = _between(generator, 1100, 1300)
-    Q, K, V = _inputs(generator, _between(generator, 1, 3), key_length, heads=1)
+    """One row of more than two thousand keys. Each column of O has the weights of some neighbours."""
+    key_length = _between(generator, 2060, 2300)
+    Q, K, V = _inputs(generator, 1, key_length, heads=1)
     key = torch.arange(key_length)
     V = torch.zeros_like(V)
     V[0, 0, key, key * V.shape[3] // key_length] = 1
@@ -172,14 +172,15 @@ def _long(generator: torch.Generator) -> Inputs:
 
 
 def _end_of_long(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
-    """From which key on a long row has no weights."""
-    got, expected = outputs["O"][0, 0], case.outputs["O"].expected[0, 0]
-    there = (got > 0.05 * expected).any(dim=0)
-    first = int(there.nonzero().max()) + 1 if there.any() else 0
-    if not 0 < first < len(there):
+    """From which key on a long row has no weights: l is as much smaller as the weights of the others are larger."""
+    Q, K, V = (case.inputs[name].double() for name in "QKV")
+    S = case.facts["scale"] * Q @ K.mT
+    kept = case.outputs["O"].expected[0, 0, 0, 0] / outputs["O"][0, 0, 0, 0].double()
+    first = int((torch.softmax(S, dim=-1)[0, 0, 0].cumsum(dim=0) - kept).abs().argmin()) + 1
+    without = torch.softmax(S[..., :first], dim=-1) @ V[:, :, :first]
+    if first == S.shape[3] or not torch.allclose(outputs["O"].double(), without, rtol=1e-3, atol=1e-6):
         return None
-    key = costs.ceil_div(first * case.inputs["K"].shape[2], len(there))
-    return Diagnosis(f"keys {key} and later have no weight", "in a row of more than a thousand keys", _TILES)
+    return Diagnosis(f"keys {first} and later have no weight", "in a row of more than two thousand keys", _TILES)
 
 
 def _tempted(generator: torch.Generator, inputs: Inputs) -> Inputs:
@@ -205,17 +206,17 @@ def _apart(generator: torch.Generator, query_length: int, key_length: int) -> In
     return torch.where(i[:, None] % 3 > 0, toward, Q), K, V
 
 
-def _far(generator: torch.Generator, key_length: int) -> Inputs:
+def _far(generator: torch.Generator, key_length: int, *, lowest: bool = True) -> Inputs:
     """Rows of logits far from 0, or far apart. Meant for a scale of 0.25.
 
     One has 120 in the first tile, all others near −240. One ends with 240, after others near −240. One is near −240,
-    one near 240, and one is −20,000 throughout. Keys are rounded, so that no logit of these rows is: at 240, that alone
-    would be an error of 1e-5 in O.
+    one near 240, one is −20,000 throughout, and one −1e20 or less (`lowest`). Keys are rounded, so that no logit of
+    these rows is: at 240, that alone would be an error of 1e-5 in O.
     """
     Q, K, V = _inputs(generator, _between(generator, 18, 31), key_length)
     K = (16 * K).round() / 16 + 2
     K[..., 31] = 2
-    first, late, low, high, deep = torch.randperm(Q.shape[2], generator=generator)[:5].tolist()
+    first, late, low, high, deep, bottom = torch.randperm(Q.shape[2], generator=generator)[:6].tolist()
     K[:, :, _between(generator, 0, 31), :10] = -1
     K[:, :, -1, 10:20] = -2
     Q[:, :, (first, late, low, high, deep)] = 0
@@ -224,6 +225,18 @@ def _far(generator: torch.Generator, key_length: int) -> Inputs:
     Q[:, :, low, 20:31] = -44
     Q[:, :, high, 20:31] = 44
     Q[:, :, deep, 31] = -40_000
+    if lowest:
+        Q[:, :, bottom] = 0
+        Q[:, :, bottom, 31] = -2e20 * _between(generator, 1, 9)
+    return Q, K, V
+
+
+def _lowest(generator: torch.Generator) -> Inputs:
+    """Two rows of −1e20 or less throughout, for LSE: beside usual rows it would hide their errors. For a scale of 1."""
+    Q, K, V = _inputs(generator, 2, _between(generator, 3, 9), heads=1)
+    Q[:] = 0
+    Q[..., 0] = -1e20 * _between(generator, 1, 9)
+    K[..., 0] = 1
     return Q, K, V
 
 
@@ -279,7 +292,7 @@ def _compare_some_rows(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis |
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
     """Fresh inputs for each part. Sizes, places and scales are drawn, so that no number in a kernel fits them."""
     make, number = partial(_inputs, generator), partial(_between, generator)
-    head_dim = _one_of(generator, 8, 24, 40, 48, 56)
+    head_dim, wide = _one_of(generator, 8, 24, 40, 48, 56), 8 * number(9, 16)
     more = {"batch": 2, "heads": number(2, 3)}
     square = number(34, 60)
     shift_lse = number(-30, -1)
@@ -300,14 +313,15 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _case("lengths", make(1, 1, **more)),
         _case("lengths", make(number(2, 7), number(2, 7), **more)),
         _case("lengths", make(number(9, 15), 31)),
-        _case("lengths", make(17, 33, head_dim=64)),
+        _case("lengths", make(17, 33, head_dim=wide, heads=1)),
         _case("lengths", _one_hot(generator, 16, number(65, 90), head_dim), explain=_weights),
         _case("lengths", _long(generator), explain=_end_of_long),
-        _case("lse", make(number(17, 48), number(65, 95)), judged="LSE"),
-        _case("lse", _far(generator, number(70, 95)), scale=0.25, judged="LSE"),
+        _case("lse", make(number(9, 15), number(65, 95), batch=2), judged="LSE"),
+        _case("lse", _far(generator, number(70, 95), lowest=False), scale=0.25, judged="LSE"),
+        _case("lse", _lowest(generator), scale=1.0, judged="LSE"),
         _case("lse", make(queries_lse, queries_lse + shift_lse, is_causal=True), is_causal=True, judged="LSE"),
-        _clean(make(number(33, 47), number(97, 127), is_causal=True), is_causal=True),
-        _clean(make(number(17, 31), number(97, 127), head_dim=64, heads=1)),
+        _clean(make(number(33, 47), number(97, 127), is_causal=True, heads=1), is_causal=True),
+        _clean(make(number(17, 31), number(97, 127), head_dim=wide, heads=1)),
         _speed(generator),
     ]
 
@@ -719,10 +733,10 @@ MISTAKES = (
         {"start": 0.0, "guard": "none"},
     ),
     *_mistake(
-        "the maximum starts at a number that scores may be below",
+        names.MAXIMUM_FROM_FINITE,
         "in a row of smaller scores m stays there, and every exp(S − m) may be 0: no number is below all scores but −∞",
         _TRAP,
-        *({"start": start} for start in (-100.0, -1e3, -1e4)),
+        *({"start": start} for start in (-100.0, -1e3, -1e4, -1e9)),
     ),
     *_mistake(
         names.MAXIMUM_OF_THE_TILE,

@@ -397,14 +397,13 @@ def _low_lse(generator: torch.Generator, splits: int) -> Tensor:
 def _reads_once(case: Case, outcome: Outcome) -> Diagnosis | None:
     """The blocks of a row together read its K and V once. Q may be read again for each key."""
     keys, head_dim = int(case.inputs["lengths"].sum()), case.inputs["K"].shape[2]
-    needed, of_query = 2 * keys * head_dim * 4, keys * head_dim * 4
-    loaded = outcome.loaded_bytes - of_query
+    needed = 2 * keys * head_dim * 4
+    loaded = sum(argument.bytes_loaded for argument in outcome.footprint[1:3])  # of K and V
     if loaded <= 3 * needed:  # room for a second pass, and for keys behind a split that are read and left out
         return None
     return Diagnosis(
         "every split reads all the keys",
-        f"K and V of {keys} keys are {needed:,} bytes; the splits asked for {outcome.loaded_bytes:,} bytes together. "
-        f"Of these, Q is {of_query:,} at most, if it is read again for each key.",
+        f"K and V of {keys} keys are {needed:,} bytes; the splits asked for {loaded:,} bytes of them together.",
         "chapter 03, section 1, 'Why: most of the GPU is idle'",
     )
 

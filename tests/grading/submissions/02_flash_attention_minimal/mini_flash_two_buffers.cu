@@ -1,7 +1,9 @@
-// Right: two buffers for K and V, and one barrier a tile; the next tile is loaded before this one is used.
+// Right: two buffers for K and V, and one barrier a tile; the next tile is loaded before this one is used. Where two do
+// not fit into 48 KiB, one, and two barriers a tile.
 // A causal block stops after its last tile; P stays in the lanes of its row.
 #define NEG_INF __int_as_float(0xff800000)
 struct Buffer { float K[32][D + 1], V[32][D]; };
+constexpr int BUFFERS = 2 * sizeof(Buffer) <= 48 * 1024 ? 2 : 1;
 
 __device__ void fill(Buffer& buffer, const float* K, const float* V, int j0, int L_k) {
     for (int e = threadIdx.x; e < 32 * D; e += 128) {
@@ -13,7 +15,7 @@ __device__ void fill(Buffer& buffer, const float* K, const float* V, int j0, int
 
 extern "C" __global__ void mini_flash(const float* Q, const float* K, const float* V, float* O, float* LSE,
                                       int L_q, int L_k, float scale, int is_causal) {
-    __shared__ Buffer buffers[2];
+    __shared__ Buffer buffers[BUFFERS];
     const long long head = (long long)blockIdx.z * gridDim.y + blockIdx.y;
     const int lane = threadIdx.x % 8, row = threadIdx.x / 8, i = blockIdx.x * 16 + row;
     K += head * L_k * D, V += head * L_k * D;
@@ -23,9 +25,13 @@ extern "C" __global__ void mini_flash(const float* Q, const float* K, const floa
 
     float m = -3e38f, l = 0, out[D / 8] = {};   // a finite start: what is hidden is left out below, not by its score
     if (end > 0) fill(buffers[0], K, V, 0, L_k);
-    for (int j0 = 0, turn = 0; j0 < end; j0 += 32, turn ^= 1) {
+    for (int j0 = 0, turn = 0; j0 < end; j0 += 32, turn ^= BUFFERS - 1) {
         __syncthreads();
-        if (j0 + 32 < end) fill(buffers[turn ^ 1], K, V, j0 + 32, L_k);
+        if (BUFFERS == 1 && j0) {
+            fill(buffers[0], K, V, j0, L_k);
+            __syncthreads();
+        }
+        if (BUFFERS == 2 && j0 + 32 < end) fill(buffers[(turn ^ 1) % BUFFERS], K, V, j0 + 32, L_k);
         const Buffer& tile = buffers[turn];
         float s[4], top = m;
         bool visible[4];
