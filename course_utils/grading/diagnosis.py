@@ -285,6 +285,8 @@ def _how(got: Tensor, expected: Tensor) -> str:
 
 def _matches(mistake: Mistake, case: Case, outputs: Mapping[str, Tensor]) -> bool:
     """Whether the outputs are those that the mistake would give, and these are not the right ones."""
+    if mistake.shows_in is not None:
+        return _shows(mistake, case) and mistake.shows_in(case, outputs)
     if all(still_blank(outputs[name]).any() for name in _judged(case)):
         return False
     simulated = _simulated(mistake, case)
