@@ -74,10 +74,20 @@ def diagnose(
             verdicts[i] = replace(best.diagnosis, detail=detail)
             open_cases.remove(i)
     words = {i: _explained(cases[i], outcomes[i]) for i in open_cases}
-    from_another = next((said for said in words.values() if said), None)
+    said = [(cases[i], words[i]) for i in open_cases]
     for i in open_cases:
-        verdicts[i] = words[i] or (verdicts[i] if outcomes[i].findings else from_another) or verdicts[i]
+        other = None if outcomes[i].findings else _of_another(cases[i], said)
+        verdicts[i] = words[i] or other or verdicts[i]
     return verdicts
+
+
+def _of_another(case: Case, words: Sequence[tuple[Case, Diagnosis | None]]) -> Diagnosis | None:
+    """What another case says, best one of the same part; else its name goes before, for it may not be true here."""
+    there_are = [(other, said) for other, said in words if said]
+    for other, said in there_are:
+        if other.part == case.part:
+            return said
+    return next((replace(said, name=f"{other.name}: {said.name}") for other, said in there_are), None)
 
 
 def _explained(case: Case, outcome: Outcome) -> Diagnosis | None:
@@ -113,7 +123,7 @@ def _verdict(
     """What is wrong in one case, without looking for known mistakes. wrong: what `wrong_values` says."""
     if outcome.error:
         return of_error(exercise, case, outcome, source)
-    found = of_finding(exercise, _cause(outcome.findings), source) if outcome.findings else None
+    found = of_finding(exercise, _cause(outcome.findings), source, right=wrong is None) if outcome.findings else None
     if wrong is not None:
         return replace(found, detail=f"{found.detail}\n{case.name}: {wrong.name}") if found else wrong
     if found is not None and case.must_be_clean:
@@ -166,8 +176,11 @@ def of_error(exercise: Exercise, case: Case, outcome: Outcome, source: str = "")
 # ---- the sanitizer
 
 
-def of_finding(exercise: Exercise, finding: Finding, source: str = "") -> Diagnosis:
-    """A finding, in the exercise's words for its tool or in its own. The report itself is the evidence."""
+def of_finding(exercise: Exercise, finding: Finding, source: str = "", *, right: bool = False) -> Diagnosis:
+    """A finding, in the exercise's words for its tool or in its own. The report itself is the evidence.
+
+    right: whether the values are, so that what threads write twice is the same.
+    """
     line = f" (line {finding.line})" if finding.line else ""
     special = exercise.findings.get(finding.tool)
     if special is not None:
@@ -176,7 +189,7 @@ def of_finding(exercise: Exercise, finding: Finding, source: str = "") -> Diagno
     if finding.tool == "racecheck" and "hazard" in finding.message and finding.line and finding.other_line:
         name = _missing_barrier(*sorted((finding.line, finding.other_line)), source)
         if finding.line == finding.other_line and finding.message.startswith("write-after-write"):
-            name = f"several threads write the same place{line}: one of them is enough"
+            name = f"several threads write the same place{line}{': one of them is enough' if right else ''}"
     elif finding.tool == "racecheck" and "another block" in finding.message:
         too = "another block writes, too" in finding.message
         name = f"several blocks write the same memory{line}" if too else f"a block needs what another writes{line}"
@@ -272,6 +285,8 @@ def _how(got: Tensor, expected: Tensor) -> str:
 
 def _matches(mistake: Mistake, case: Case, outputs: Mapping[str, Tensor]) -> bool:
     """Whether the outputs are those that the mistake would give, and these are not the right ones."""
+    if mistake.shows_in is not None:
+        return _shows(mistake, case) and mistake.shows_in(case, outputs)
     if all(still_blank(outputs[name]).any() for name in _judged(case)):
         return False
     simulated = _simulated(mistake, case)

@@ -136,10 +136,13 @@ class Mistake:
     simulate: gives the outputs of a kernel with this mistake for a case (float64, by name; a subset of the case's
     outputs will do), or None where the mistake does not show or does not apply. A failing case whose outputs equal
     them is explained. Where several mistakes explain as much, the first in the exercise's list is named.
+    shows_in: where what a kernel writes is not the same each time (several threads write different numbers to one
+    place, and none to another): whether these outputs of a case are such. Then `simulate` gives one of them.
     """
 
     diagnosis: Diagnosis
     simulate: Callable[[Case], Mapping[str, Tensor] | None]
+    shows_in: Callable[[Case, Mapping[str, Tensor]], bool] | None = None
 
 
 @dataclass(frozen=True)

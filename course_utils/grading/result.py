@@ -80,14 +80,18 @@ class Result:
 
     @property
     def diagnosis(self) -> Diagnosis | None:
-        """The main one: that of most lost points, of these the first. None where nothing is wrong."""
+        """The main one: that of most lost points, of these the first. None where nothing is wrong.
+
+        A part whose words are another part's, with the case's name before them, counts for these.
+        """
         lost: Counter[str] = Counter()
         first: dict[str, Diagnosis] = {}
         for part in self.parts:
             if part.diagnosis is not None and part.status in (WRONG, OPEN):
                 lost[part.diagnosis.name] += part.points - part.earned if not part.bonus else 0
                 first.setdefault(part.diagnosis.name, part.diagnosis)
-        return first[max(lost, key=lambda name: lost[name])] if lost else None
+        total = {name: sum(lost[n] for n in lost if n == name or n.endswith(f": {name}")) for name in lost}
+        return first[max(total, key=lambda name: total[name])] if total else None
 
     def to_json(self) -> str:
         """As text that `from_json` reads, the same for the same result."""

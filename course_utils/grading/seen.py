@@ -12,6 +12,7 @@ from course_utils.grading.exercise import Diagnosis
 MOST_RANGES = 4
 PRESENT = 1e-3  # a weight that is expected to be larger than this must be there
 AGREES = 0.02  # how far a weight may be from what is expected, relative to it
+EXACT = 1e-3  # likewise, of a weight that stands in another place
 PLURALS = {"query": "queries", "key": "keys", "entry": "entries"}
 
 
@@ -84,10 +85,13 @@ def wrong_weights(got: Tensor, expected: Tensor, axes: tuple[str, str] = ("query
     axes: what rows and columns are called, where they are not queries and keys.
 
     Weights that are all off by the same factor in a row are left alone: whoever leaves out a key raises the others.
+    A number below 0 is no weight: then something else was read.
     """
     got, expected = got.double(), expected.double()
-    if not torch.isfinite(got).all():
+    if not torch.isfinite(got).all() or (got < -PRESENT).any():
         return None
+    if moved := _moved_weights(got, expected, axes):
+        return moved
     there = expected > PRESENT
     lost = there & (got < PRESENT * expected)
     added = (expected == 0) & (got.abs() > PRESENT)
@@ -95,6 +99,8 @@ def wrong_weights(got: Tensor, expected: Tensor, axes: tuple[str, str] = ("query
     ratio = ratio / ratio.nanmedian(dim=1, keepdim=True).values
     odd = there & ~lost & ((ratio - 1).abs() > AGREES)
     twice = odd & ((ratio - 2).abs() < 2 * AGREES)
+    if not torch.equal(twice, odd):
+        twice = torch.zeros_like(odd)  # among weights that are wrong in other ways some are twice as large by chance
     for where, possible, verb, verbs in (
         (added, expected == 0, "has a weight, and must have none", "have a weight, and must have none"),
         (lost, there, "has no weight", "have no weight"),
@@ -112,3 +118,64 @@ def wrong_weights(got: Tensor, expected: Tensor, axes: tuple[str, str] = ("query
             count = f"; {int(where.any(dim=1).sum())} of {len(where)} {rows} have such {columns}"
             return Diagnosis(name, f"weight of {first_of(where, got, expected, axes)}{count}")
     return None
+
+
+def _moved_weights(got: Tensor, expected: Tensor, axes: tuple[str, str]) -> Diagnosis | None:
+    """Where the weights are right, but stand at other keys: in what way they have moved."""
+    count = expected.shape[1]
+    places, keys = torch.arange(count), _plural(axes[1])
+    if _are_those_of(got, expected, places):
+        return None
+    pairs, whole = places ^ 1, count - count % 2
+    for name, order, end in (
+        (f"neighbouring {keys} are swapped: 0 with 1, 2 with 3, …", pairs, whole),
+        (f"each {axes[1]} has the weight of the next one", places.roll(-1), count),
+        (f"each {axes[1]} has the weight of the next one", (places + 1).clamp(max=count - 1), count),
+        (f"each {axes[1]} has the weight of the one before", places.roll(1), count),
+        (f"each {axes[1]} has the weight of the one before", (places - 1).clamp(min=0), count),
+        (f"the {keys} have their weights in the opposite order", places.flip(0), count),
+    ):
+        if count > 2 and _are_those_of(got[:, :end], expected, order[:end]):
+            rest = f"; {axes[1]} {end} has {_of_itself(got[:, end], expected[:, end])}" if end < count else ""
+            return Diagnosis(name, _first_moved(got, expected, order[:end], axes) + rest)
+    direction = torch.rand(len(got), generator=torch.Generator().manual_seed(0)).double()
+    order = torch.empty_like(places)
+    order[(direction @ got).argsort()] = (direction @ expected).argsort()
+    if not _are_those_of(got, expected, order):
+        return None
+    moved = (order != places).nonzero().flatten().tolist()
+    name = f"{_named(axes[1], moved, count)} have each other's weights"
+    return Diagnosis(name, _first_moved(got, expected, order, axes))
+
+
+def _are_those_of(got: Tensor, expected: Tensor, order: Tensor) -> bool:
+    """Whether each column of got is that of expected which order names, but for a factor in each row.
+
+    Not where a row has more weights that way, or fewer: then its keys are other ones, and have not changed places.
+    """
+    wanted, at_home = expected[:, order], expected[:, : len(order)]
+    there, was = (x > PRESENT * x.amax(dim=1, keepdim=True) for x in (wanted, at_home))
+    if not torch.equal(there.sum(dim=1), was.sum(dim=1)):
+        return False
+    ratio = torch.where(there, got / wanted, torch.nan)
+    factor = ratio.nanmedian(dim=1, keepdim=True).values.nan_to_num(nan=1.0)
+    near = (got - factor * wanted).abs() <= EXACT * factor.abs() * wanted.amax(dim=1, keepdim=True)
+    near &= ~there | ((ratio - factor).abs() <= EXACT * factor.abs())
+    return bool((near & (factor > 0)).all())
+
+
+def _of_itself(got: Tensor, expected: Tensor) -> str:
+    if (got.abs() <= PRESENT * expected).all():
+        return "no weight"
+    return "its own weight" if torch.allclose(got, expected, rtol=AGREES, atol=PRESENT * PRESENT) else "a wrong weight"
+
+
+def _first_moved(got: Tensor, expected: Tensor, order: Tensor, axes: tuple[str, str]) -> str:
+    """What stands at the first place that has another one's weight."""
+    moved = (order != torch.arange(len(order))).expand(len(got), -1) & (got[:, : len(order)] > PRESENT)
+    where = torch.zeros_like(got, dtype=torch.bool)
+    where[:, : len(order)] = moved
+    if not where.any():
+        return ""
+    key = int(where.nonzero()[0, 1])
+    return f"weight of {first_of(where, got, expected, axes)}, which is that of {axes[1]} {int(order[key])}"

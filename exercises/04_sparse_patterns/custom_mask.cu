@@ -8,9 +8,9 @@
 // layout Q, O [B, H, L_q, D]  K, V [B, H, L_k, D]  LSE [B, H, L_q], fp32, contiguous
 //        indptr [L_q + 1], indices [indptr[L_q]], int32; all heads share them
 // shared 0 bytes
-// limits D a multiple of 32; every index at least 0 and less than L_k, none twice in a row; a row
-//        of any length; scores finite, from −1e20 to 1e20; B · H at most 65535
-// options: -DD=64 -DWARPS=4
+// limits D 64, 96 or 128; WARPS 2 or 4; every index at least 0 and less than L_k, none twice in a
+//        row; a row of any length; scores finite, from −1e20 to 1e20; B · H at most 65535
+// options: -DD=64 -DWARPS=4 | -DD=96 -DWARPS=2 | -DD=128 -DWARPS=2
 // paper  online softmax: FlashAttention-2 (arXiv 2307.08691), Algorithm 1
 constexpr int COLUMNS = D / 32;   // of Q, K, V and O per lane: lane, lane + 32, …
 constexpr unsigned ALL = 0xffffffff;

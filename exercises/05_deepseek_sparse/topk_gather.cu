@@ -17,9 +17,9 @@
 // layout Q, O [S, H, D]  K, V [T, D], one for all heads  LSE [S, H], fp32; indices [S, k], int32
 //
 // shared select_topk: 4 · (THREADS / 32 + 2) bytes, static; gather_attention: 4 · k bytes, dynamic
-// limits D a multiple of 32; THREADS a multiple of 32, at least D; k ≥ 1, in gather_attention at
-//        most 12288; T ≥ 1; H at most 65535; no NaN; scale · q · k finite, and above −1e29
-// options: -DD=64 -DTHREADS=64
+// limits D 64, 96 or 128; THREADS a multiple of 32 from 64 to 256, at least D; k ≥ 1, in
+//        gather_attention at most 12288; T ≥ 1; H at most 65535; no NaN; scale · q · k finite, and above −1e29
+// options: -DD=64 -DTHREADS=64 | -DD=96 -DTHREADS=160
 // paper  DeepSeek-V3.2 (arXiv 2512.02556), §2.1
 constexpr int WARPS = THREADS / 32;
 constexpr unsigned ALL = 0xffffffff;

@@ -79,6 +79,14 @@ def test_values_without_a_name_are_told_by_the_place_or_by_a_case_that_can_read_
     assert [(d.name, d.detail) for d in found] == [("column 2 is lost", "reading: see")] * 2
 
 
+def test_words_of_a_case_of_another_part_carry_its_name() -> None:
+    made = Case("q", "of q", (), {}, {"out": Output(RIGHT)})
+    reads = replace(case("reading"), explain=lambda case, outputs: Diagnosis("for query 0, key 1 has no weight", "see"))
+    found = diagnose(EXERCISE, [made, reads, replace(made, part="p")], [out(RIGHT + 1)] * 3)
+    words = "for query 0, key 1 has no weight"
+    assert [d.name for d in found] == [f"reading: {words}", words, words]
+
+
 def test_experiments_are_asked_where_there_is_no_name_or_more_than_one() -> None:
     assert unsettled(EXERCISE, [case()], [out(RIGHT + 1)], Matches())
     assert not unsettled(EXERCISE, [case()], [out(2 * RIGHT)], Matches())
@@ -126,6 +134,13 @@ def test_a_finding_names_wrong_values_that_no_mistake_explains() -> None:
 def test_a_finding_fails_right_values_only_where_the_case_must_be_clean() -> None:
     assert name_of(out(RIGHT, RACE)) is None
     assert name_of(out(RIGHT, RACE), case(clean=True)) == "missing barrier between line 31 and line 38"
+
+
+def test_one_of_several_writers_is_enough_only_where_the_values_are_right() -> None:
+    same_line = finding("racecheck", "write-after-write hazard in global memory: ...", 7, 7)
+    said = "several threads write the same place (line 7)"
+    assert name_of(out(RIGHT, same_line), case(clean=True)) == f"{said}: one of them is enough"
+    assert name_of(out(RIGHT + 1, same_line), case(clean=True)) == said
 
 
 def test_findings_in_plain_words() -> None:

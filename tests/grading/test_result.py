@@ -55,6 +55,18 @@ def test_html_is_escaped_and_has_no_empty_column() -> None:
     assert "diagnosis" not in result(PARTS[3]).to_html()
 
 
+def test_words_of_another_parts_case_count_for_these_words() -> None:
+    parts = [
+        PartResult(name, name, points, 0, WRONG, diagnosis=Diagnosis(said))
+        for name, points, said in (
+            ("a", 5, "slow"),
+            ("b", 3, "a case: key 63 has no weight"),
+            ("c", 4, "key 63 has no weight"),
+        )
+    ]
+    assert result(*parts).diagnosis.name == "key 63 has no weight"
+
+
 def test_points_and_the_main_diagnosis() -> None:
     whole = result(*PARTS)
     assert (whole.earned, whole.points, whole.full) == (3, 5, False)

@@ -39,6 +39,10 @@ WEIGHTS = torch.softmax(torch.randn(6, 50, generator=torch.Generator().manual_se
 CAUSAL = torch.softmax(torch.zeros(50, 50).masked_fill(~torch.ones(50, 50).tril().bool(), -torch.inf), dim=1).double()
 
 
+CAUSAL_RANDOM = torch.softmax(WEIGHTS.repeat(9, 1)[:50].log().masked_fill(CAUSAL == 0, -torch.inf), dim=1)
+SWAPPED = "neighbouring keys are swapped: 0 with 1, 2 with 3, …"
+
+
 def without(weights, rows, keys):
     changed = weights.clone()
     changed[rows, keys] = 0
@@ -61,13 +65,44 @@ def twice(weights, keys):
         (without(WEIGHTS, 3, 7), WEIGHTS, "for query 3, key 7 has no weight"),
         (without(CAUSAL, slice(20, None), slice(3, 5)), CAUSAL, "for query 20, keys 3 to 4 have no weight"),
         (twice(WEIGHTS, [5]), WEIGHTS, "key 5 counts twice"),
-        (WEIGHTS[:, [1, 0, *range(2, 50)]], WEIGHTS, "keys 0 to 1 have wrong weights"),
+        (WEIGHTS[:, [1, 0, *range(2, 50)]], WEIGHTS, "keys 0 to 1 have each other's weights"),
+        (WEIGHTS[:, torch.arange(50) ^ 1], WEIGHTS, SWAPPED),
+        (without(WEIGHTS[:, [*(torch.arange(48) ^ 1), 49, 48]], slice(None), [48])[:, :49], WEIGHTS[:, :49], SWAPPED),
+        (CAUSAL_RANDOM[:, torch.arange(50) ^ 1], CAUSAL_RANDOM, SWAPPED),
+        (WEIGHTS.roll(-1, dims=1), WEIGHTS, "each key has the weight of the next one"),
+        (WEIGHTS[:1].roll(1, dims=1), WEIGHTS[:1], "each key has the weight of the one before"),
+        (WEIGHTS[:, [*range(1, 50), 49]], WEIGHTS, "each key has the weight of the next one"),
+        (WEIGHTS.flip(1), WEIGHTS, "the keys have their weights in the opposite order"),
+        (
+            WEIGHTS[:, [*range(5), 9, 5, 7, 8, 6, *range(10, 50)]],
+            WEIGHTS,
+            "keys 5 to 6 and 9 have each other's weights",
+        ),
+        (WEIGHTS - 0.5, WEIGHTS, None),
         (torch.ones(50, 50).tril(1).double() / 50, CAUSAL, "for query 0, key 1 has a weight, and must have none"),
     ],
 )
 def test_wrong_weights_have_words(got, expected, name):
     found = wrong_weights(got, expected)
     assert (found and found.name) == name
+
+
+def test_weights_that_are_twice_as_large_by_chance_do_not_count_twice():
+    """Each key has its neighbour's weight, larger by a third, but for the ends of groups of 50."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        weights = torch.softmax(0.3 * torch.randn(1, 250, generator=generator), dim=1).double()
+        groups = weights.unflatten(1, (-1, 50))
+        found = wrong_weights(torch.cat([groups[..., 1:] * 1.3, groups[..., -1:]], dim=2).flatten(1), weights)
+        assert "twice" not in found.name
+
+
+def test_a_key_besides_the_pairs_is_told_in_the_detail():
+    weights = WEIGHTS[:1, :49].clone()
+    got = torch.cat([weights[:, torch.arange(48) ^ 1], torch.zeros(1, 1)], dim=1)
+    found = wrong_weights(got, weights)
+    assert found.name == SWAPPED
+    assert "which is that of key 1" in found.detail and found.detail.endswith("key 48 has no weight")
 
 
 def test_wrong_weights_may_be_those_of_places_in_a_list():

@@ -117,7 +117,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         case("scores", shape=(1, 1, 1, drawn(2, 5), 1)),
         case("scores", shape=(1, 1, drawn(65, 80), drawn(33, 50), drawn(30, 33, 3))),
         case("scores", shape=(1, 1, drawn(3, 9), columns, columns), one_column=True),
-        case("scores", shape=(1, 1, drawn(2, 5), drawn(3, 9), drawn(290, 330))),
+        case("scores", shape=(1, 1, drawn(2, 5), drawn(3, 9), drawn(390, 420))),
         case("scores", shape=(1, 1, 33, drawn(97, 127), 72), largest=50.0),
         case("heads", shape=(2, 3, drawn(33, 40), drawn(41, 65), drawn(30, 33, 3))),
         case("heads", shape=(3, 1, drawn(3, 9), drawn(33, 50), drawn(34, 62))),
@@ -257,6 +257,10 @@ def _whole_pieces(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> 
     return scores(query[..., :end], key[..., :end], scale, is_causal) if end else None
 
 
+def _first_columns(query: Tensor, key: Tensor, scale: float, is_causal: bool, *, most: int) -> Tensor | None:
+    return scores(query[..., :most], key[..., :most], scale, is_causal) if query.shape[-1] > most else None
+
+
 def _batch_of_queries(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor | None:
     """K's sequences L_q tokens apart. What lies past its end is not known."""
     B, L_k, H, d = key.shape
@@ -270,6 +274,34 @@ def _past_hidden(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> T
     i, j = torch.arange(query.shape[1])[:, None], torch.arange(key.shape[1])
     past = j < i + key.shape[1] - query.shape[1]
     return scores(query, key, scale, False).masked_fill(past, -torch.inf) if is_causal else None
+
+
+def _places_by_queries(case: Case) -> Tensor:
+    """Where S has its elements if a row of it is taken to have L_q: indices `[B, H, L_q, L_k]`."""
+    B, H, L_q, L_k = case.outputs["S"].expected.shape
+    i, j = torch.arange(L_q)[:, None], torch.arange(L_k)
+    return torch.arange(B * H).reshape(B, H, 1, 1) * L_q * L_k + i * L_q + j
+
+
+def _rows_by_queries(case: Case) -> Mapping[str, Tensor] | None:
+    """One of the results: the element that comes last has the place."""
+    right, places = case.outputs["S"].expected, _places_by_queries(case)
+    if right.shape[2] == right.shape[3]:
+        return None
+    S, inside = torch.full((right.numel(),), torch.nan, dtype=torch.float64), places < right.numel()
+    S[places[inside]] = right[inside]
+    return {"S": S.reshape(right.shape)}
+
+
+def _has_rows_by_queries(case: Case, outputs: Mapping[str, Tensor]) -> bool:
+    """Whether each place has one of the elements that belong there, and is blank where none does."""
+    got, right, places = outputs["S"].double(), case.outputs["S"].expected, _places_by_queries(case)
+    inside = places < right.numel()
+    there = torch.isclose(got.flatten()[places[inside]], right[inside], rtol=1e-3, atol=1e-3)
+    written, one_of_them = (torch.zeros(right.numel(), dtype=torch.bool) for _ in range(2))
+    written[places[inside]] = True
+    one_of_them[places[inside][there]] = True
+    return bool(torch.equal(one_of_them, written) and still_blank(outputs["S"]).flatten()[~written].all())
 
 
 def _transposed(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor:
@@ -307,6 +339,15 @@ MISTAKES = (
         "Each score is the dot product of the first piece; the loop over pieces of d does not go on.",
         SCORES,
         lambda q, k, s, c: scores(q[..., :TILE], k[..., :TILE], s, c) if q.shape[-1] > TILE else None,
+    ),
+    *(
+        _mistake(
+            "only the first columns of a long row are multiplied",
+            "d may be any number: no array in registers or shared memory limits it. Go on in pieces of 32 columns.",
+            SCORES,
+            partial(_first_columns, most=most),
+        )
+        for most in (128, 192, 256, 320, 384)
     ),
     _mistake(
         "only whole pieces of 32 columns are multiplied",
@@ -373,6 +414,15 @@ MISTAKES = (
         "K has L_k tokens per sequence; Q has L_q.",
         SCORES,
         _batch_of_queries,
+    ),
+    Mistake(
+        Diagnosis(
+            "the rows of S are taken to be L_q apart",
+            "A row of S has L_k scores: (i, j) belongs at i · L_k + j.",
+            SCORES,
+        ),
+        _rows_by_queries,
+        _has_rows_by_queries,
     ),
     _mistake(
         "S is stored transposed",

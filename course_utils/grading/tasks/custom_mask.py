@@ -38,7 +38,8 @@ LENGTHS = (256, 320)
 SHOWN_SEED = 0  # of the maps in the notebook
 STEPS = {"recall_70": 0.70, "recall_80": 0.80, "recall_87": 0.87}
 OVERFITTED = 0.02  # recall lost from the shown maps to fresh ones
-HEAD_DIM, WARPS = 64, 4
+HEAD_DIM, WARPS = 96, 2  # neither is what the header compiles first; more columns take a plain kernel too long
+ROW_DIM = 64  # of the question about bytes
 KERNEL_LENGTH = 96
 MOST_LOADED = 2  # times what is loaded where next to no key is left out
 
@@ -161,19 +162,20 @@ def _case(
     tensors: tuple[Tensor, Tensor, Tensor],
     generator: torch.Generator,
     *,
-    scale: float = HEAD_DIM**-0.5,
+    scale: float | None = None,
     listed: Tensor | None = None,
     judged: str = "O",
     **options: object,
 ) -> Case:
     """One launch over the pairs of mask `[L_q, L_k]`.
 
-    tensors: Q, K and V. listed: the keys of each row in their order, −1 behind the last; None draws an order. judged:
-    the output that counts, "O" or "LSE".
+    tensors: Q, K and V. scale: None is 1/√D. listed: the keys of each row in their order, −1 behind the last; None
+    draws an order. judged: the output that counts, "O" or "LSE".
     """
     Q, K, V = tensors
-    batch, heads, L_q, _ = Q.shape
+    batch, heads, L_q, head_dim = Q.shape
     L_k = K.shape[2]
+    scale = head_dim**-0.5 if scale is None else scale
     out, LSE = reference.attention(Q, K, V, attn_mask=mask, scale=scale, return_lse=True)
     listed = _any_order(mask, generator) if listed is None else listed
     inputs = {
@@ -189,7 +191,7 @@ def _case(
         (costs.ceil_div(L_q, WARPS), batch * heads),
         (32 * WARPS,),
         arguments,
-        (f"-DD={HEAD_DIM}", f"-DWARPS={WARPS}"),
+        (f"-DD={head_dim}", f"-DWARPS={WARPS}"),
     )
     axes = ("sequence", "head", "query", "column")
     outputs = {
@@ -214,7 +216,7 @@ def _in_float32(Q: Tensor, K: Tensor, V: Tensor, mask: Tensor, scale: float) -> 
     with reference.full_float32():
         runs = []
         for n in range(3):
-            order = torch.randperm(HEAD_DIM, generator=torch.Generator().manual_seed(n))
+            order = torch.randperm(Q.shape[-1], generator=torch.Generator().manual_seed(n))
             out = reference.torch_attention(Q[..., order], K[..., order], V[..., order], attn_mask=mask, scale=scale)
             runs.append(out[..., order.argsort()])
         S = (Q * (scale * math.log2(math.e)) @ K.mT).masked_fill(~mask, -torch.inf)
@@ -224,10 +226,10 @@ def _in_float32(Q: Tensor, K: Tensor, V: Tensor, mask: Tensor, scale: float) -> 
 
 
 def _tensors(
-    mask: Tensor, generator: torch.Generator, kind: str = "normal", *, batch: int = 1, heads: int = 1
+    mask: Tensor, head_dim: int, generator: torch.Generator, kind: str = "normal", *, batch: int = 1, heads: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Q, K and V of a kind of `course_utils.checks`."""
-    shape = AttentionCase(batch, heads, heads, *mask.shape, HEAD_DIM, False, kind)
+    shape = AttentionCase(batch, heads, heads, *mask.shape, head_dim, False, kind)
     return make_inputs(shape, seed=_drawn(generator, 0, 2**31 - 1))[:3]
 
 
@@ -249,15 +251,17 @@ def _shuffled(values: Sequence[int], generator: torch.Generator) -> list[int]:
     return [values[i] for i in torch.randperm(len(values), generator=generator).tolist()]
 
 
-def _read_off(part: str, name: str, mask: Tensor, generator: torch.Generator, *, scale: float, spread: float) -> Case:
+def _read_off(
+    part: str, name: str, mask: Tensor, head_dim: int, generator: torch.Generator, *, scale: float, spread: float
+) -> Case:
     """V as one-hot columns: O says which weight each key has. All heads have the same Q and K.
 
     spread: of the scores, so small that no kept key's weight is lost.
     """
     L_q, L_k = mask.shape
-    V = one_hot_values(L_k, HEAD_DIM)
-    Q, K, _ = _tensors(mask, generator)
-    Q = Q * (spread / scale / HEAD_DIM**0.5)
+    V = one_hot_values(L_k, head_dim)
+    Q, K, _ = _tensors(mask, head_dim, generator)
+    Q = Q * (spread / scale / head_dim**0.5)
     Q, K = (x.expand(1, V.shape[1], -1, -1).contiguous() for x in (Q, K))
     return _case(part, name, mask, (Q, K, V), generator, scale=scale, explain=_weights_seen)
 
@@ -293,7 +297,7 @@ def _list_of_another(has_weight: Tensor, mask: Tensor) -> Diagnosis | None:
     return Diagnosis(_ANOTHER_LIST, f"{detail}{', …' if len(walked) > 4 else ''}", _ROWS)
 
 
-def _planted(generator: torch.Generator) -> Case:
+def _planted(head_dim: int, generator: torch.Generator) -> Case:
     """Scores that are exact in fp32, whatever the order of the sum: each row has a column of its own in Q and K.
 
     What no list keeps has a score of 30 more than the largest.
@@ -322,27 +326,30 @@ def _planted(generator: torch.Generator) -> Case:
     mask = torch.zeros(len(lists), L_k, dtype=torch.bool)
     listed = torch.full((len(lists), L_k), -1)
     heads = 2
-    Q, K = torch.zeros(1, heads, len(lists), HEAD_DIM), torch.zeros(1, heads, L_k, HEAD_DIM)
-    columns = torch.randperm(HEAD_DIM, generator=generator)
+    Q, K = torch.zeros(1, heads, len(lists), head_dim), torch.zeros(1, heads, L_k, head_dim)
+    columns = torch.randperm(head_dim, generator=generator)
     for i, scores in enumerate(lists):
         keys = torch.randperm(L_k, generator=generator)[: len(scores)]
         listed[i, : len(scores)], mask[i, keys] = keys, True
-        Q[0, :, i, columns[i]] = HEAD_DIM**0.5
+        Q[0, :, i, columns[i]] = 8
         K[0, :, :, columns[i]] = scores.max() + 30
         for head in range(heads):
             K[0, head, keys, columns[i]] = scores - head  # all by as much: only the order of a softmax is in it
-    V = torch.randn(1, heads, L_k, HEAD_DIM, generator=generator)
-    return _case("large", "scores from −1e20 to 125", mask, (Q, K, V), generator, listed=listed)
+    V = torch.randn(1, heads, L_k, head_dim, generator=generator)
+    tensors = Q, K, V
+    return _case("large", "scores from −1e20 to 125", mask, tensors, generator, scale=1 / 8, listed=listed)
 
 
-def _long(part: str, generator: torch.Generator) -> Case:
+def _long(part: str, head_dim: int, generator: torch.Generator) -> Case:
     """Rows of many keys, beside short ones."""
-    counts = [_drawn(generator, *range_) for range_ in ((1030, 1200), (200, 600), (33, 190), (2, 31), (0, 0))]
+    counts = [_drawn(generator, *range_) for range_ in ((3080, 3150), (129, 180), (33, 60), (2, 31), (0, 0))]
     mask = _mask_of_counts(_shuffled(counts, generator), max(counts) + _drawn(generator, 1, 60), generator)
-    return _case(part, "rows of up to 1,200 keys", mask, _tensors(mask, generator), generator, must_be_clean=True)
+    return _case(
+        part, "rows of up to 3,150 keys", mask, _tensors(mask, head_dim, generator), generator, must_be_clean=True
+    )
 
 
-def _skips(generator: torch.Generator) -> list[Case]:
+def _skips(head_dim: int, generator: torch.Generator) -> list[Case]:
     """Lists of the same lengths over few keys and over many: what is loaded must not grow with the keys left out."""
     L_q, blocks = 4 * _drawn(generator, 2, 3), _drawn(generator, 48, 63)
     counts = [_drawn(generator, 15, 30) for _ in range(L_q)]
@@ -356,7 +363,7 @@ def _skips(generator: torch.Generator) -> list[Case]:
             "skips",
             name,
             mask,
-            _tensors(mask, generator),
+            _tensors(mask, head_dim, generator),
             generator,
             must_be_clean=True,
             review=partial(_review, loaded=loaded),
@@ -367,12 +374,13 @@ def _skips(generator: torch.Generator) -> list[Case]:
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
     """Lists of the student's own design, where it keeps the rules, and lists that nobody would design."""
+    head_dim = HEAD_DIM
     own, origin = _mask(python, KERNEL_LENGTH), "your pattern"
     if own is None or not own.any() or density(own) > 0.6:
         own, origin = _random_mask(KERNEL_LENGTH, KERNEL_LENGTH, 0.2, generator).tril(), "random causal pairs"
     own = own[4 * _drawn(generator, 9, 14) :]  # whole blocks: what is ragged is for the part "lengths"
     # Neither 1/√d nor near it.
-    other_scale = HEAD_DIM**-0.5 * (0.4 + 0.2 * float(torch.rand(1, generator=generator)))
+    other_scale = head_dim**-0.5 * (0.4 + 0.2 * float(torch.rand(1, generator=generator)))
     counts = [_drawn(generator, 1, 20) for _ in range(4 * _drawn(generator, 5, 9))]
     random = _mask_of_counts(counts, _drawn(generator, 40, 70), generator)
     counts = [_drawn(generator, 1, 20) for _ in range(4 * _drawn(generator, 4, 6) + 2)]
@@ -382,38 +390,53 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     large[-1] = True  # the row that has the score of 100
     ragged, whole = (
         _random_mask(4 * _drawn(generator, 6, 10) + rest, _drawn(generator, 50, 70), 0.2, generator)
-        for rest in (_drawn(generator, 1, 3), 0)
+        for rest in (2 * _drawn(generator, 0, 1) + 1, 0)
     )
     for mask in (ragged, whole):
         mask[[0, _drawn(generator, 1, 10), _drawn(generator, 11, 20), -1]] = False
     one, none = torch.ones(1, 1, dtype=torch.bool), torch.zeros(3, _drawn(generator, 4, 9), dtype=torch.bool)
     return [
-        _case("values", f"{origin}, V + 100", own, _tensors(own, generator, "offset on V", heads=2), generator),
-        _read_off("values", "one-hot V", dense, generator, scale=other_scale, spread=0.3),
+        _case(
+            "values", f"{origin}, V + 100", own, _tensors(own, head_dim, generator, "offset on V", heads=2), generator
+        ),
+        _read_off("values", "one-hot V", dense, head_dim, generator, scale=other_scale, spread=0.3),
         _case(
             "values",
             "random pairs",
             random,
-            _tensors(random, generator, batch=2, heads=3),
+            _tensors(random, head_dim, generator, batch=2, heads=3),
             generator,
             scale=other_scale,
         ),
-        _case("large", "scores up to 100", large, _tensors(large, generator, "overflowing exp", heads=2), generator),
-        _planted(generator),
-        _case("lse", "random pairs", whole, _tensors(whole, generator, heads=2), generator, judged="LSE"),
-        _case("lse", "scores up to 100", large, _tensors(large, generator, "overflowing exp"), generator, judged="LSE"),
-        _case("lengths", "one pair", one, _tensors(one, generator), generator, must_be_clean=True),
-        _case("lengths", "no pair", none, _tensors(none, generator), generator, must_be_clean=True),
-        _long("lengths", generator),
+        _case(
+            "large",
+            "scores up to 100",
+            large,
+            _tensors(large, head_dim, generator, "overflowing exp", heads=2),
+            generator,
+        ),
+        _planted(head_dim, generator),
+        _case("lse", "random pairs", whole, _tensors(whole, head_dim, generator, heads=2), generator, judged="LSE"),
+        _case(
+            "lse",
+            "scores up to 100",
+            large,
+            _tensors(large, head_dim, generator, "overflowing exp"),
+            generator,
+            judged="LSE",
+        ),
+        _case("lengths", "one pair", one, _tensors(one, head_dim, generator), generator, must_be_clean=True),
+        _case("lengths", "no pair", none, _tensors(none, head_dim, generator), generator, must_be_clean=True),
+        _long("lengths", head_dim, generator),
         _case(
             "lengths",
             "rows without keys",
             ragged,
-            _tensors(ragged, generator, batch=1),
+            _tensors(ragged, head_dim, generator, batch=1),
             generator,
             must_be_clean=True,
         ),
-        *_skips(generator),
+        *_skips(head_dim, generator),
     ]
 
 
@@ -421,7 +444,8 @@ def experiments(generator: torch.Generator) -> list[Case]:
     """Long rows whose weights are read off; a long row alone would name a kernel by nothing but its length."""
     counts = [_drawn(generator, *range_) for range_ in ((450, 600), (129, 400), (33, 128), (1, 31))]
     mask = _mask_of_counts(_shuffled(counts, generator), max(counts) + _drawn(generator, 1, 40), generator)
-    return [_read_off("values", "one-hot V", mask, generator, scale=HEAD_DIM**-0.5, spread=0.1)]
+    head_dim = HEAD_DIM
+    return [_read_off("values", "one-hot V", mask, head_dim, generator, scale=head_dim**-0.5, spread=0.1)]
 
 
 def _review(case: Case, outcome: Outcome, *, loaded: dict[str, int]) -> Diagnosis | None:
@@ -429,8 +453,8 @@ def _review(case: Case, outcome: Outcome, *, loaded: dict[str, int]) -> Diagnosi
     if case.name.startswith(_NEAR):
         loaded[_NEAR] = outcome.loaded_bytes
         return None
-    heads, L_q, L_k = *case.inputs["Q"].shape[1:3], case.inputs["K"].shape[2]
-    kept, everything = (2 * heads * pairs * HEAD_DIM * 4 for pairs in (len(case.inputs["indices"]), L_q * L_k))
+    heads, L_q, L_k, head_dim = *case.inputs["Q"].shape[1:3], *case.inputs["K"].shape[2:]
+    kept, everything = (2 * heads * pairs * head_dim * 4 for pairs in (len(case.inputs["indices"]), L_q * L_k))
     if outcome.loaded_bytes <= MOST_LOADED * loaded.get(_NEAR, kept):
         return None
     reads = [row for row in outcome.counters if row.space == "global" and row.operation != "store"]
@@ -446,24 +470,51 @@ def _review(case: Case, outcome: Outcome, *, loaded: dict[str, int]) -> Diagnosi
 # ---------------------------------------------------------------------------------------------- known mistakes
 
 
+Columns = Callable[[int], Tensor]  # D -> an order of the columns
+
+
+def _neighbours(head_dim: int) -> Tensor:
+    """lane + 32 c for C · lane + c, where each lane has C columns."""
+    return torch.arange(head_dim).unflatten(0, (32, -1)).T.flatten()
+
+
+def _apart(head_dim: int) -> Tensor:
+    """The other way round."""
+    return _neighbours(head_dim).argsort()
+
+
+def _in_order(head_dim: int) -> Tensor:
+    return torch.arange(head_dim)
+
+
+def _rolled(head_dim: int) -> Tensor:
+    return torch.arange(head_dim).roll(head_dim // 2)
+
+
 def _scores(
     case: Case,
     *,
     factor: Callable[[float], float] = lambda scale: scale,
     first_head: str = "",
-    columns: slice | Sequence[int] = slice(None),
-    columns_of_K: slice | Sequence[int] | None = None,
+    columns: slice | Columns = slice(None),
+    columns_of_K: slice | Columns | None = None,
+    root: bool = False,
+    exchanged: str = "QKV",
 ) -> tuple[Tensor, Tensor]:
     """Scores of all pairs `[B, H, L_q, L_k]`, and V. first_head: which of Q, K and V are those of the first head.
 
-    columns: of Q that are multiplied, with the same of K or with `columns_of_K`.
+    columns: of Q that are multiplied, with the same of K or with `columns_of_K`. root: 1/√D stands in for the scale.
+    exchanged: the inputs that are read as Q, K and V.
     """
     Q, K, V = (
         x[:1, :1].expand_as(x) if name in first_head else x
-        for name, x in ((name, case.inputs[name].double()) for name in "QKV")
+        for name, x in ((name, case.inputs[name].double()) for name in exchanged)
     )
-    K = K[..., columns if columns_of_K is None else columns_of_K]
-    return factor(case.facts["scale"]) * (Q[..., columns] @ K.mT), V
+    D = Q.shape[-1]
+    columns_of_K = columns if columns_of_K is None else columns_of_K
+    of_Q, of_K = (x if isinstance(x, slice) else x(D) for x in (columns, columns_of_K))
+    scale = D**-0.5 if root else factor(case.facts["scale"])
+    return scale * (Q[..., of_Q] @ K[..., of_K].mT), V
 
 
 def _attend(
@@ -575,15 +626,16 @@ def _l_of_a_lane(case: Case, *, guarded: bool) -> dict[str, Tensor]:
     lane = torch.full(listed.shape, -1)
     lane[row, listed[row, place]] = place % 32
     of_lane = torch.stack([(weights * (lane == n)).sum(dim=-1) for n in range(32)], dim=-1)  # [B, H, L_q, 32]
-    out = weights @ V / of_lane[..., torch.arange(HEAD_DIM) % 32]
-    out = out.masked_fill((of_lane == 0)[..., torch.arange(HEAD_DIM) % 32], 0.0) if guarded else out
+    of_column = torch.arange(V.shape[-1]) % 32
+    out = weights @ V / of_lane[..., of_column]
+    out = out.masked_fill((of_lane == 0)[..., of_column], 0.0) if guarded else out
     return {"O": out, "LSE": m[..., 0] + of_lane[..., 0].log()}
 
 
-def _permuted(case: Case, order: Tensor) -> dict[str, Tensor]:
+def _permuted(case: Case, order: Columns) -> dict[str, Tensor]:
     """Column c of O is what belongs into column order[c]."""
     right = _attend(case)
-    return {"O": right["O"][..., order], "LSE": right["LSE"]}
+    return {"O": right["O"][..., order(right["O"].shape[-1])], "LSE": right["LSE"]}
 
 
 def _heads_by_queries(case: Case) -> dict[str, Tensor] | None:
@@ -656,7 +708,6 @@ def _mistake(
 
 
 _LSE_NAME = "LSE is the natural logarithm of the sum: m + logf(l)"
-_PAIRS_OF_COLUMNS = torch.arange(HEAD_DIM).unflatten(0, (-1, 2)).T.flatten()  # lane + 32 c for 2 lane + c
 
 MISTAKES = (
     _mistake(_NOT_IN_LIST, "every key counts; the list was not looked at", _ROWS, partial(_attend, counts=_every_key)),
@@ -716,7 +767,7 @@ MISTAKES = (
         names.SCALE_NOT_THE_ARGUMENT,
         "a score is scale · (Q · K), with the scale that the kernel is given",
         _ROWS,
-        partial(_attend, factor=lambda scale: HEAD_DIM**-0.5),
+        partial(_attend, root=True),
     ),
     _mistake(
         "the last key of each row is left out",
@@ -749,7 +800,7 @@ MISTAKES = (
             _ROWS,
             partial(_attend, counts=partial(_without, left_out=lambda place, length, most=most: place >= most)),
         )
-        for most in (32, 64, 96, 128, 256, 512, 1024)
+        for most in (32, 64, 96, 128, 256, 512, 1024, 2048)
     ),
     *(
         _mistake(
@@ -797,8 +848,8 @@ MISTAKES = (
             ("query i has the list of query i + 1", lambda i: i + 1),
             ("query i has the list of query i − 1", lambda i: i - 1),
             ("all warps of a block have the list of its first query", lambda i: i // WARPS * WARPS),
-            ("query i has the list that belongs to warp i % 4 of the first block", lambda i: i % WARPS),
-            ("query i has the list of query i / 4", lambda i: i // WARPS),
+            ("query i has the list of its warp in the first block", lambda i: i % WARPS),
+            ("query i has the list of query i / WARPS", lambda i: i // WARPS),
         )
     ),
     *(
@@ -856,24 +907,38 @@ MISTAKES = (
     ),
     *(
         _mistake(
-            "a score lacks half of the columns",
-            f"only columns {first} to {first + 31} are multiplied: with 64 columns each lane has two",
-            _ROWS,
-            partial(_attend, columns=slice(first, first + 32)),
+            name, "a lane has D / 32 columns, and a score all D products", _ROWS, partial(_attend, columns=columns)
         )
-        for first in (0, 32)
+        for name, columns in (
+            (names.FIRST_32_COLUMNS, slice(0, 32)),
+            ("the first 32 columns of Q and K are left out", slice(32, None)),
+            ("only the first 64 columns of Q and K are multiplied", slice(0, 64)),
+        )
+    ),
+    *(
+        _mistake(
+            name,
+            "block y has head blockIdx.y of Q, of K and of V: K for the scores, V for O",
+            _ROWS,
+            partial(_attend, exchanged=read),
+        )
+        for name, read in (
+            ("K and V are swapped", "QVK"),
+            ("K is read in V's place", "QKK"),
+            ("V is read in K's place", "QVV"),
+        )
     ),
     _mistake(
         "Q and K are multiplied in different columns",
-        "a lane must hold the same columns of Q as of K: lane and lane + 32, or 2 · lane and 2 · lane + 1, for both",
+        "a lane must hold the same columns of Q as of K: lane, lane + 32, …, or neighbours, for both",
         _ROWS,
-        partial(_attend, columns=_PAIRS_OF_COLUMNS.argsort().tolist(), columns_of_K=list(range(HEAD_DIM))),
+        partial(_attend, columns=_apart, columns_of_K=_in_order),
     ),
     _mistake(
         "Q and K are multiplied in different columns",
-        "a lane must hold the same columns of Q as of K: lane and lane + 32, or 2 · lane and 2 · lane + 1, for both",
+        "a lane must hold the same columns of Q as of K: lane, lane + 32, …, or neighbours, for both",
         _ROWS,
-        partial(_attend, columns=_PAIRS_OF_COLUMNS.tolist(), columns_of_K=list(range(HEAD_DIM))),
+        partial(_attend, columns=_neighbours, columns_of_K=_in_order),
     ),
     *(
         _mistake(
@@ -882,7 +947,7 @@ MISTAKES = (
             _ROWS,
             partial(_permuted, order=order),
         )
-        for order in (_PAIRS_OF_COLUMNS, _PAIRS_OF_COLUMNS.argsort(), torch.arange(HEAD_DIM).roll(HEAD_DIM // 2))
+        for order in (_neighbours, _apart, _rolled)
     ),
     *(
         _mistake(
@@ -964,7 +1029,7 @@ MISTAKES = (
 # ---------------------------------------------------------------------------------------------- questions
 
 
-_LENGTH, _ROW_BYTES = 4096, 2 * 4 * HEAD_DIM  # of K and V together, for one key
+_LENGTH, _ROW_BYTES = 4096, 2 * 4 * ROW_DIM  # of K and V together, for one key
 _PAIRS = costs.attended_pairs(_LENGTH, _LENGTH, is_causal=True)
 _REQUESTED = BUDGET * _PAIRS * _ROW_BYTES / 1e6
 _TILED = sum(1 for _ in costs.visited_tiles(_LENGTH, _LENGTH, 64, 64, True)) * 64 * _ROW_BYTES / 1e6
@@ -992,7 +1057,7 @@ QUESTIONS = (
         unit="MB",
         misconceptions=(
             (
-                2 * _LENGTH * 4 * HEAD_DIM / 1e6,
+                2 * _LENGTH * 4 * ROW_DIM / 1e6,
                 "that is K and V once; the kernel asks for both rows at every kept pair",
             ),
             (BUDGET * _LENGTH**2 * _ROW_BYTES / 1e6, "the budget is a share of the causal pairs, not of all L²"),

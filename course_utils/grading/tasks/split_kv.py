@@ -29,7 +29,7 @@ from course_utils.grading.exercise import (
 from course_utils.grading.job import still_blank
 from course_utils.grading.seen import one_hot_values, places, wrong_weights
 
-HEAD_DIMS = 64, 128
+HEAD_DIMS = (64, 128), (32, 96)  # one of each pair is drawn
 STALE = 40.0  # V behind the end of a sequence: one stale key is seen at once
 LOWEST = -(2.0**66)  # finite, and its product with log2(e) is exact in fp32
 Bounds = Callable[[int, int, int], tuple[int, int]]  # (L, splits, s) -> first and end key of split s
@@ -162,7 +162,7 @@ def _scale(generator: torch.Generator, head_dim: int) -> float:
 
 
 def _inputs(
-    generator: torch.Generator, lengths: tuple[int, ...], *, head_dim: int = 64, logits: float = 4.0, room: int = 0
+    generator: torch.Generator, lengths: tuple[int, ...], *, head_dim: int, logits: float = 4.0, room: int = 0
 ) -> tuple[dict[str, Tensor], float]:
     """One query per row, a cache with stale numbers behind each sequence, and the scale.
 
@@ -201,10 +201,10 @@ def _key_by_key(
     return {**same, "V": values}, scale
 
 
-def _low(generator: torch.Generator, length: int, splits: int) -> tuple[dict[str, Tensor], float]:
+def _low(generator: torch.Generator, length: int, splits: int, head_dim: int) -> tuple[dict[str, Tensor], float]:
     """Rows whose largest score is −20,000, −300 or LOWEST. Several keys of one split have it, and no others near it."""
     tops = (splits - 1, -2e4), (_draw(generator, 0, splits - 2), -2e4), (0, LOWEST), (1, -300.0)
-    inputs, _ = _inputs(generator, (length,) * len(tops))
+    inputs, _ = _inputs(generator, (length,) * len(tops), head_dim=head_dim)
     scale, query, keys = 2.0 ** -_draw(generator, 4, 6), inputs["Q"], inputs["K"]
     query[2] = 2.0**30
     for n, (split, lowest) in enumerate(tops):
@@ -317,38 +317,39 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    draw, inputs = partial(_draw, generator), partial(_inputs, generator)
-    D, twice = HEAD_DIMS
-    few, many = draw(4, 7), draw(2 * twice + 1, 2 * twice + 60)
+    draw = partial(_draw, generator)
+    D, other = (pair[draw(0, 1)] for pair in HEAD_DIMS)
+    inputs = partial(_inputs, generator, head_dim=D)
+    few, many, most = draw(4, 7), draw(257, 316), draw(1030, 1200)
     length = next(n for n in range(draw(150, 250), 300) if n % few)  # the last split is shorter
     own_keys = _partial_case(f"{length} keys in {few} splits, one column for each key",
                              _key_by_key(generator, length, D), few, explain=_keys_of_splits)  # fmt: skip
-    ragged, scale = inputs((draw(50, 61), draw(9, 14), draw(115, 125), draw(90, 99)), head_dim=twice, logits=20.0)
-    offset = _partial_case(f"D = {twice}, 7 splits, an offset on V, keys in the order of their scores",
+    ragged, scale = inputs((draw(50, 61), draw(9, 14), draw(115, 125), draw(90, 99)), head_dim=other, logits=20.0)
+    offset = _partial_case(f"D = {other}, 7 splits, an offset on V, keys in the order of their scores",
                            (_sorted({**ragged, "V": ragged["V"] + 10.0}), scale), 7)  # fmt: skip
     long = inputs((draw(1100, 1300), draw(600, 900)))
-    longest = inputs((draw(2100, 2500), draw(1, 40)), head_dim=twice)
+    longest = inputs((draw(2100, 2500), draw(1, 40)), head_dim=other)
 
     splits = draw(4, 8)
     plain = _merge_case(f"{splits} splits", normal(4, splits, D), normal(4, splits) + 2.0)
     by_split = one_hot_values(many, D)[0]
     each = _merge_case(f"{many} splits, one column for each split", by_split,
                        (0.3 * normal(1, many) - 3.0).expand(len(by_split), -1), explain=_merged_splits)  # fmt: skip
-    crowd = _merge_case(f"D = {twice}, {many} splits, an offset on O", normal(2, many, twice) + 10.0,
-                        2.0 * normal(2, many) - 3.0)  # fmt: skip
+    crowd = _merge_case(f"D = {other}, {most} splits, an offset on O", normal(1, most, other) + 10.0,
+                        2.0 * normal(1, most) - 3.0)  # fmt: skip
     far = _merge_case("log-sum-exps of 100 and -130, and far apart", normal(*_FAR.shape, D),
                       normal(*_FAR.shape) + _FAR * (1 + 0.2 * torch.rand((), generator=generator)))  # fmt: skip
-    low = _merge_case("log-sum-exps of -20,000 and less", normal(4, 6, twice), _low_lse(generator, 6),
+    low = _merge_case("log-sum-exps of -20,000 and less", normal(4, 6, other), _low_lse(generator, 6),
                       explain=_taken_for_empty)  # fmt: skip
     empty = normal(len(_EMPTY_SPLITS), 4).masked_fill(_EMPTY_SPLITS, -math.inf)
     return [
         *_judging(own_keys, splits="O_part", split_lse="LSE_part"),
         *_judging(offset, splits="O_part", split_lse="LSE_part"),
         *_judging(_partial_case("long sequences", long, draw(24, 31), review=_reads_once), splits="O_part"),
-        *_judging(_partial_case(f"D = {twice}, one split", longest, 1), splits="O_part", split_lse="LSE_part"),
+        *_judging(_partial_case(f"D = {other}, one split", longest, 1), splits="O_part", split_lse="LSE_part"),
         _of_empty("empty_splits", _partial_case("lengths 1, 0, 3, 9 and 5 in 4 splits", inputs((1, 0, 3, 9, 5)), 4)),
         _of_empty("empty_splits", _partial_case(
-            f"D = {twice}, more splits than keys", inputs((0, draw(33, 38), draw(2, 9)), head_dim=twice), draw(40, 70)
+            f"D = {other}, more splits than keys", inputs((0, draw(33, 38), draw(2, 9)), head_dim=other), draw(40, 70)
         )),
         *_judging(plain, merge="O", merge_lse="LSE"),
         *_judging(each, merge="O", merge_lse="LSE"),
@@ -357,16 +358,16 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         *_judging(low, peaks="O"),
         _of_empty("empty_rows", _merge_case("some splits empty, or all", normal(len(empty), 4, D), empty)),
         _decode_case("ragged lengths, 6 splits", inputs((131, 0, 1, draw(105, 115), draw(132, 137))), 6),
-        _decode_case(f"D = {twice}, large logits, 3 splits",
-                     inputs((draw(120, 135), 3, draw(64, 66), 64), head_dim=twice, logits=110.0), 3),
+        _decode_case(f"D = {other}, large logits, 3 splits",
+                     inputs((draw(120, 135), 3, draw(64, 66), 64), head_dim=other, logits=110.0), 3),
         _decode_case("more splits than D", inputs((5, draw(80, 95), 0, draw(140, 170))), draw(190, 220)),
-        _decode_case("scores of -20,000 and less, 4 splits", _low(generator, draw(40, 50), 4), 4),
+        _decode_case("scores of -20,000 and less, 4 splits", _low(generator, draw(40, 50), 4, D), 4),
     ]  # fmt: skip
 
 
 def experiments(generator: torch.Generator) -> list[Case]:
     """A long split whose keys have a column each."""
-    made = _key_by_key(generator, _draw(generator, 400, 480), HEAD_DIMS[0], logits=0.5)
+    made = _key_by_key(generator, _draw(generator, 400, 480), HEAD_DIMS[0][0], logits=0.5)
     return [_partial_case("one long split, one column for each key", made, 1, explain=_keys_of_splits)]
 
 
@@ -641,6 +642,10 @@ def _but_the_last(empty: Tensor) -> Tensor:
     return (torch.arange(empty.shape[1]) < empty.shape[1] - 1).expand_as(empty)
 
 
+def _first(empty: Tensor, *, most: int) -> Tensor:
+    return (torch.arange(empty.shape[1]) < most).expand_as(empty)
+
+
 def _before_the_first_empty(empty: Tensor) -> Tensor:
     return empty.cumsum(dim=1) == 0
 
@@ -814,6 +819,10 @@ MISTAKES = (
     _mistake(*_LSE_BASE_2, merge=partial(_weigh, log=torch.log2)),
     _mistake("the last split is left out of the merge", "There are `splits` partial results: s < splits.", MERGING,
              merge=partial(_some_splits, there=_but_the_last)),
+    *_mistakes("the last of many splits are left out of the merge",
+               "There may be any number of splits, also more than 1,024: no array limits them.", MERGING,
+               *({"merge": partial(_some_splits, there=partial(_first, most=most))}
+                 for most in (320, 384, 448, 512, 640, 768, 896, 1000, 1024))),
     _mistake("the merge ends at the first empty split", "A split with keys may come after it: weigh all of them.",
              MERGING, merge=partial(_some_splits, there=_before_the_first_empty)),
     _mistake("an empty split before the others gives NaN in the merge",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -30,8 +30,7 @@ from course_utils.grading.exercise import (
 from course_utils.grading.seen import places, wrong_weights
 from course_utils.reference import select_topk
 
-HEAD_DIM, THREADS = 64, 64
-OPTIONS = (f"-DD={HEAD_DIM}", f"-DTHREADS={THREADS}")
+SIZES = (96, 128), (96, 160)  # D and THREADS, one pair for all cases: neither is what the header compiles
 UNWRITTEN = torch.iinfo(torch.int32).max
 
 _SELECT = "chapter 05, section 6, 'Top-k without sorting'"
@@ -60,108 +59,134 @@ def _draw(generator: torch.Generator, first: int, last: int) -> int:
     return int(torch.randint(first, last + 1, (1,), generator=generator))
 
 
-def _selection(part: str, name: str, scores: Tensor, k: int) -> Case:
+@dataclass(frozen=True)
+class _Draws:
+    """What cases are drawn with: the generator, and D and THREADS of this grading."""
+
+    generator: torch.Generator
+    head_dim: int
+    threads: int
+
+    @property
+    def options(self) -> tuple[str, str]:
+        return f"-DD={self.head_dim}", f"-DTHREADS={self.threads}"
+
+
+def _selection(draws: _Draws, part: str, name: str, scores: Tensor, k: int) -> Case:
     rows, length = scores.shape
-    launch = Launch("select_topk", (rows,), (THREADS,), ("scores", "indices", np.int32(length), np.int32(k)), OPTIONS)
+    arguments = ("scores", "indices", np.int32(length), np.int32(k))
+    launch = Launch("select_topk", (rows,), (draws.threads,), arguments, draws.options)
     output = Output(select_topk(scores, k), dtype=torch.int32, kind="exact", axes=("row", "place"))
     name = f"{name}{', ' if name else ''}T = {length}, k = {k}"
     return Case(
-        part, name, (launch,), {"scores": scores}, {"indices": output}, must_be_clean=True, compare=_compare_selection
+        part,
+        name,
+        (launch,),
+        {"scores": scores},
+        {"indices": output},
+        {"threads": draws.threads},
+        must_be_clean=True,
+        compare=_compare_selection,
     )
 
 
-def _selections(generator: torch.Generator) -> list[Case]:
-    return [*_greatest(generator), *_ties(generator), *_hidden(generator)]
+def _selections(draws: _Draws) -> list[Case]:
+    return [*_greatest(draws), *_ties(draws), *_hidden(draws)]
 
 
-def _greatest(generator: torch.Generator) -> Iterator[Case]:
+def _greatest(draws: _Draws) -> Iterator[Case]:
+    generator = draws.generator
+
     def normal(rows: int, length: int) -> Tensor:
         return torch.randn(rows, length, generator=generator)
 
     # Few scores are negative, fewer than k: so the wrong orders of negative numbers differ from each other.
-    yield _selection("greatest", "", normal(4, _draw(generator, 200, 250)) + 1.5, _draw(generator, 24, 40))
+    yield _selection(draws, "greatest", "", normal(4, _draw(generator, 200, 250)) + 1.5, _draw(generator, 24, 40))
     wide = torch.exp(12 * normal(3, _draw(generator, 131, 180)))
     wide[:, torch.randperm(131, generator=generator)[:7]] *= -1
-    yield _selection("greatest", "scores from 1e-16 to 1e16", wide, _draw(generator, 12, 30))
+    yield _selection(draws, "greatest", "scores from 1e-16 to 1e16", wide, _draw(generator, 12, 30))
     negative = -normal(3, _draw(generator, 140, 170)).abs() - 0.5
-    yield _selection("greatest", "negative scores only", negative, _draw(generator, 12, 30))
-    yield _selection("greatest", "", normal(2, 1), 1)
-    yield _selection("greatest", "", normal(3, 65) + 2.0, _draw(generator, 4, 8))
+    yield _selection(draws, "greatest", "negative scores only", negative, _draw(generator, 12, 30))
+    yield _selection(draws, "greatest", "", normal(2, 1), 1)
+    yield _selection(draws, "greatest", "", normal(3, 65) + 2.0, _draw(generator, 4, 8))
     for rows, lengths, counts in (
         (2, (330, 380), (65, 100)),
-        (2, (1100, 1200), (129, 180)),
-        (1, (4100, 4200), (257, 330)),
+        (1, (1400, 1500), (1030, 1090)),
+        (1, (12300, 12900), (129, 180)),
     ):
         length, k = _draw(generator, *lengths), _draw(generator, *counts)
-        yield _selection("greatest", "", _gathered_in_places(normal(rows, length) + 1.5, generator), k)
+        yield _selection(draws, "greatest", "", _gathered_in_places(normal(rows, length) + 1.5, draws), k)
 
 
-def _gathered_in_places(scores: Tensor, generator: torch.Generator) -> Tensor:
+def _gathered_in_places(scores: Tensor, draws: _Draws) -> Tensor:
     """The same, with greater ones at the first key, among the last and in a stretch before them; in the last row at all
     keys of one thread, too."""
     length = scores.shape[1]
     scores[:, 0] += 9.0
     scores[:, -3:] += 8.0
     scores[:, -40 - length // 60 : -40] += 6.0
-    scores[-1, _draw(generator, 1, THREADS - 1) :: THREADS] += 7.0
+    scores[-1, _draw(draws.generator, 1, draws.threads - 1) :: draws.threads] += 7.0
     return scores
 
 
-def _ties(generator: torch.Generator) -> Iterator[Case]:
+def _ties(draws: _Draws) -> Iterator[Case]:
     """One row each, so that what is written past its end is no other row."""
+    generator = draws.generator
 
     def chosen(length: int, count: int) -> Tensor:
         return torch.randperm(length, generator=generator)[:count]
 
     yield _selection(
-        "ties", "all scores equal", torch.full((1, _draw(generator, 90, 120)), -1.5), _draw(generator, 20, 30)
+        draws, "ties", "all scores equal", torch.full((1, _draw(generator, 90, 120)), -1.5), _draw(generator, 20, 30)
     )
     common = torch.full((1, _draw(generator, 160, 190)), 0.5)  # the k-th greatest, by far the most common one
     common[0, 35 + chosen(28, 10)] += torch.randn(10, generator=generator).abs() + 0.1
     common[0, chosen(20, 6)] = -7.0
-    yield _selection("ties", "the k-th greatest at nearly all keys", common, _draw(generator, 20, 30))
+    yield _selection(draws, "ties", "the k-th greatest at nearly all keys", common, _draw(generator, 20, 30))
     few = torch.randint(-1, 5, (1, _draw(generator, 120, 150)), generator=generator).float()
-    yield _selection("ties", "six different scores", few, _draw(generator, 36, 50))
+    yield _selection(draws, "ties", "six different scores", few, _draw(generator, 36, 50))
     few = torch.randint(-4, 5, (1, _draw(generator, 700, 800)), generator=generator).float()
-    yield _selection("ties", "nine different scores", few, _draw(generator, 200, 300))
+    yield _selection(draws, "ties", "nine different scores", few, _draw(generator, 200, 300))
     zeros = torch.randn(1, _draw(generator, 90, 110), generator=generator)
     zeros = zeros.abs() * torch.where(torch.arange(zeros.shape[1]) < 10, 1.0, -1.0)
     zeros[0, 40:] = 0.0
     zeros[0, 80:] = -0.0  # equals 0, though its bits do not
-    yield _selection("ties", "half of them 0 and −0", zeros[:, chosen(zeros.shape[1], zeros.shape[1])], 40)
+    yield _selection(draws, "ties", "half of them 0 and −0", zeros[:, chosen(zeros.shape[1], zeros.shape[1])], 40)
     for sign in (1, -1):
         first = torch.rand(1, generator=generator) * 3 + 1
         apart = torch.randint(0, 160, (1, _draw(generator, 200, 240)), generator=generator).int()
         near = (first.view(torch.int32) + apart).view(torch.float32) * sign
         name = f"{'negative ' if sign < 0 else ''}scores one unit in the last place apart"
-        yield _selection("ties", name, near, _draw(generator, 40, 60))
+        yield _selection(draws, "ties", name, near, _draw(generator, 40, 60))
 
 
-def _hidden(generator: torch.Generator) -> Iterator[Case]:
+def _hidden(draws: _Draws) -> Iterator[Case]:
+    generator = draws.generator
+
     def normal(rows: int, length: int) -> Tensor:
         return torch.randn(rows, length, generator=generator)
 
     causal = normal(12, 12).masked_fill(~torch.ones(12, 12, dtype=torch.bool).tril(), -torch.inf)
-    yield _selection("hidden", "causal", causal, 8)
+    yield _selection(draws, "hidden", "causal", causal, 8)
     length = _draw(generator, 140, 190)
     hidden = normal(5, length) + 1.5
     hidden[0] = -torch.inf
     hidden[1, torch.randperm(length, generator=generator)[5:]] = -torch.inf
     hidden[2, :-16] = -torch.inf
     hidden[3, ::2] = -torch.inf
-    yield _selection("hidden", "rows with few keys", hidden, 16)
-    yield _selection("hidden", "k greater than T", normal(3, 5), 9)
+    yield _selection(draws, "hidden", "rows with few keys", hidden, 16)
+    yield _selection(draws, "hidden", "k greater than T", normal(3, 5), 9)
     length, k = _draw(generator, 80, 100), _draw(generator, 290, 340)
-    yield _selection("hidden", "k greater than T", normal(2, length), k)
+    yield _selection(draws, "hidden", "k greater than T", normal(2, length), k)
     # Hidden keys among scores that are as low as they can be, and seen.
     low = -torch.exp(torch.rand(2, length, generator=generator) * 40 + 46)  # from -1e20 to -2e37
     low[:, 2] = torch.finfo(torch.float32).min
     low[:, 3::5] = -torch.inf
     low[1, torch.rand(length, generator=generator) < 0.2] = 1.0
     yield _selection(
-        "hidden", "scores of −1e20 and below", low, int((low[0] > -torch.inf).sum()) - _draw(generator, 1, 5)
+        draws, "hidden", "scores of −1e20 and below", low, int((low[0] > -torch.inf).sum()) - _draw(generator, 1, 5)
     )
-    yield _selection("hidden", "scores of −1e20 and below", low, k)
+    yield _selection(draws, "hidden", "scores of −1e20 and below", low, k)
 
 
 def _compare_selection(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
@@ -205,7 +230,7 @@ def _compare_selection(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis |
 
 def _compare_scores(case: Case, chosen: Tensor, got: Tensor) -> Diagnosis | None:
     """Whether the selected scores, of a selection that is one, are the greatest."""
-    scores, k = case.inputs["scores"], got.shape[1]
+    scores, k, threads = case.inputs["scores"], got.shape[1], int(case.facts["threads"])
     have = chosen.sort(dim=1, descending=True).values
     right = torch.nn.functional.pad(scores, (0, k), value=-torch.inf).topk(k, dim=1).values
     wrong = (have != right).any(dim=1)
@@ -225,7 +250,7 @@ def _compare_scores(case: Case, chosen: Tensor, got: Tensor) -> Diagnosis | None
         return Diagnosis(
             "ties at the threshold take the places of greater scores", f"{detail}; {equal}: {words}", _SELECT
         )
-    for name, key, words in (*_ORDERS, *_cuts(scores.shape[1])):
+    for name, key, words in (*_ORDERS, *_cuts(scores.shape[1], threads)):
         if any(_is_best_by(scores, got, key, above=above) for above in (False, True)):
             return Diagnosis(name, f"{detail}; {words}", _SELECT)
     if len(found) < len(wanted):
@@ -237,8 +262,8 @@ def _compare_scores(case: Case, chosen: Tensor, got: Tensor) -> Diagnosis | None
                 words = f"{below:g} is a score like any other: −∞ alone is hidden"
                 return Diagnosis("a low score is taken for −∞", f"{detail}\n{words}", _SELECT)
         return Diagnosis("too few keys are selected", detail, _SELECT)
-    if most := _most_of_a_thread(scores, got, right):
-        words = f"all keys of a thread, j, j + {THREADS}, j + {2 * THREADS}, …, may be among the greatest"
+    if most := _most_of_a_thread(scores, got, right, threads):
+        words = f"all keys of a thread, j, j + {threads}, j + {2 * threads}, …, may be among the greatest"
         return Diagnosis(f"no more than {most} keys of one thread are selected", f"{detail}; {words}", _SELECT)
     return Diagnosis("a greater score is left out for a smaller one", detail, _SELECT)
 
@@ -246,16 +271,16 @@ def _compare_scores(case: Case, chosen: Tensor, got: Tensor) -> Diagnosis | None
 LOW = -1e4  # what is sometimes written for −∞ lies below
 
 
-def _most_of_a_thread(scores: Tensor, got: Tensor, right: Tensor) -> int:
+def _most_of_a_thread(scores: Tensor, got: Tensor, right: Tensor, threads: int) -> int:
     """How many keys of a thread are selected at most, if greater ones are left out for that alone; 0 if not."""
     selected = torch.zeros(scores.shape[0], scores.shape[1] + 1).scatter(1, got % (scores.shape[1] + 1), 1.0)[:, :-1]
     left_out = (scores >= right[:, -1:]) & (scores > -torch.inf) & (selected == 0)
     counts, of_lost = (
-        torch.nn.functional.pad(x.float(), (0, -x.shape[1] % THREADS)).unflatten(1, (-1, THREADS)).sum(dim=1)
+        torch.nn.functional.pad(x.float(), (0, -x.shape[1] % threads)).unflatten(1, (-1, threads)).sum(dim=1)
         for x in (selected, left_out)
     )
     most = counts.max()
-    return int(most) if (counts[of_lost > 0] == most).all() and (of_lost > 0).sum() < THREADS // 2 else 0
+    return int(most) if (counts[of_lost > 0] == most).all() and (of_lost > 0).sum() < threads // 2 else 0
 
 
 def _is_best_by(scores: Tensor, got: Tensor, key: Callable[[Tensor], Tensor], *, above: bool) -> bool:
@@ -319,22 +344,22 @@ _ORDERS: tuple[_Order, ...] = (
 )
 
 
-def _cuts(length: int) -> Iterator[_Order]:
+def _cuts(length: int, threads: int) -> Iterator[_Order]:
     """Orders in which the keys from one on are as good as hidden."""
 
     def first(end: int) -> Callable[[Tensor], Tensor]:
         return lambda s: s.masked_fill(torch.arange(length) >= end, -torch.inf)
 
-    for end in (64, 128, 256, 512, 1024, 2048, 4096):
+    for end in sorted({threads, 64, 128, 256, 512, 1024, 2048, 4096, 8192}):
         if end < length - 1:
             words = (
                 "a row is longer than the block has threads: each takes several keys"
-                if end == THREADS
+                if end == threads
                 else ("a row may have any length")
             )
             yield f"keys from {end} on are never selected", first(end), words
     yield names.LAST_KEY_LEFT_OUT, first(length - 1), "the keys are 0 to T − 1"
-    for step in (THREADS, 32, 4):
+    for step in (threads, 32, 4):
         yield names.LAST_TILE_LEFT_OUT, first(length // step * step), f"T need not be a multiple of {step}"
 
 
@@ -348,15 +373,20 @@ def _shown(row: Tensor) -> str:
 
 
 def _gather(
+    draws: _Draws,
     part: str,
     name: str,
     inputs: tuple[Tensor, Tensor, Tensor, Tensor],
     *,
-    scale: float = HEAD_DIM**-0.5,
+    scale: float | None = None,
     judged: str = "O LSE",
     **options: object,
 ) -> Case:
-    """Attention of Q `[S, H, 64]` over K and V `[T, 64]` by lists `[S, k]`. judged: which outputs count."""
+    """Attention of Q `[S, H, D]` over K and V `[T, D]` by lists `[S, k]`. judged: which outputs count.
+
+    scale: None is 1/√D.
+    """
+    scale = draws.head_dim**-0.5 if scale is None else scale
     inputs = dict(zip(("Q", "K", "V", "indices"), inputs, strict=True))
     inputs["indices"] = inputs["indices"].int()
     (queries, heads, _), (_, k), length = inputs["Q"].shape, inputs["indices"].shape, len(inputs["K"])
@@ -367,7 +397,7 @@ def _gather(
     with reference.full_float32():
         runs = [_attend(case, dtype=torch.float32, order=n, base_2=n == 3) for n in range(4)]
     arguments = (*inputs, "O", "LSE", np.int32(length), np.int32(k), np.float32(scale))
-    launch = Launch("gather_attention", (queries, heads), (THREADS,), arguments, OPTIONS, shared_mem=4 * k)
+    launch = Launch("gather_attention", (queries, heads), (draws.threads,), arguments, draws.options, shared_mem=4 * k)
     empty = exact["LSE"] == -torch.inf
     kinds = {output: "values" if output in judged.split() else "scratch" for output in exact}
     outputs = {
@@ -384,12 +414,10 @@ def _gather(
     return Case(part, name, (launch,), inputs, outputs, facts, **options)
 
 
-def _normal(
-    generator: torch.Generator, indices: Tensor, length: int, *, heads: int = 2
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _normal(draws: _Draws, indices: Tensor, length: int, *, heads: int = 2) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Q, K and V for lists, all normal."""
     shapes = (len(indices), heads), (length,), (length,)
-    return *(torch.randn(*shape, HEAD_DIM, generator=generator) for shape in shapes), indices
+    return *(torch.randn(*shape, draws.head_dim, generator=draws.generator) for shape in shapes), indices
 
 
 def _distinct(rows: int, length: int, k: int, generator: torch.Generator) -> Tensor:
@@ -401,76 +429,80 @@ def _logits(Q: Tensor, K: Tensor, indices: Tensor, scale: float) -> Tensor:
     return scale * torch.einsum("shd,skd->shk", Q, K[indices.long()])
 
 
-def _drawn_scale(generator: torch.Generator, way: int) -> float:
-    """Some factor larger (way 1) or smaller (way -1) than 1/√64: it is an argument."""
-    return 0.125 * 2 ** (way * (0.5 + 0.7 * torch.rand(1, generator=generator).item()))
+def _drawn_scale(draws: _Draws, way: int) -> float:
+    """Some factor larger (way 1) or smaller (way -1) than 1/√D: it is an argument."""
+    return draws.head_dim**-0.5 * 2 ** (way * (0.5 + 0.7 * torch.rand(1, generator=draws.generator).item()))
 
 
-def _gathers(generator: torch.Generator) -> list[Case]:
-    return [*_values(generator), *_invalid(generator), *_gathered(generator)]
+def _gathers(draws: _Draws) -> list[Case]:
+    return [*_values(draws), *_invalid(draws), *_gathered(draws)]
 
 
-def _values(generator: torch.Generator) -> Iterator[Case]:
+def _values(draws: _Draws) -> Iterator[Case]:
+    generator, scale = draws.generator, draws.head_dim**-0.5
     k, length = _draw(generator, 33, 63), _draw(generator, 130, 190)
-    inputs = _normal(generator, _distinct(6, length, k, generator), length, heads=_draw(generator, 2, 3))
-    yield _gather("values", "", inputs, scale=_drawn_scale(generator, 1))
+    inputs = _normal(draws, _distinct(4, length, k, generator), length, heads=_draw(generator, 2, 3))
+    yield _gather(draws, "values", "", inputs, scale=_drawn_scale(draws, 1))
     k, length = _draw(generator, 30, 40), _draw(generator, 90, 120)
-    Q, K, V, indices = _normal(generator, _distinct(3, length, k, generator), length)
-    yield _gather("values", "V + 100", (Q, K, V + 100, indices), scale=_drawn_scale(generator, -1))
+    Q, K, V, indices = _normal(draws, _distinct(3, length, k, generator), length)
+    yield _gather(draws, "values", "V + 100", (Q, K, V + 100, indices), scale=_drawn_scale(draws, -1))
     k, length = _draw(generator, 65, 90), _draw(generator, 100, 130)
-    Q, K, V, indices = _normal(generator, _distinct(3, length, k, generator), length)
-    Q *= 50.0 / _logits(Q, K, indices, 0.125).max()
-    rising = _logits(Q, K, indices, 0.125)[:, 0].argsort(dim=1)  # for head 0 the largest stands last
-    yield _gather("values", "scores to 50", (Q, K, V, indices.gather(1, rising)))
+    Q, K, V, indices = _normal(draws, _distinct(3, length, k, generator), length)
+    Q *= 50.0 / _logits(Q, K, indices, scale).max()
+    rising = _logits(Q, K, indices, scale)[:, 0].argsort(dim=1)  # for head 0 the largest stands last
+    yield _gather(draws, "values", "scores to 50", (Q, K, V, indices.gather(1, rising)))
     k, length = _draw(generator, 33, 38), _draw(generator, 60, 90)
-    Q, K, V, indices = _normal(generator, _distinct(k, length - 1, k, generator), length, heads=1)
+    Q, K, V, indices = _normal(draws, _distinct(k, length - 1, k, generator), length, heads=1)
     indices.fill_diagonal_(length - 1)  # the last key stands at place s of query s
-    Q[:] = K[-1] * (200.0 / (0.125 * K[-1].square().sum()))
-    yield _gather("values", "one score of 200, far above the others", (Q, K, V, indices))
-    yield _gather("values", "", _normal(generator, torch.zeros(1, 1), 1, heads=_draw(generator, 3, 5)))
-    yield from _far(generator)
-    yield _weights(generator)
+    Q[:] = K[-1] * (200.0 / (scale * K[-1].square().sum()))
+    few = [*range(0, k - 1, 3), k - 1]  # the largest at every third place, the first and the last
+    yield _gather(draws, "values", "one score of 200, far above the others", (Q[few], K, V, indices[few]))
+    yield _gather(draws, "values", "", _normal(draws, torch.zeros(1, 1), 1, heads=_draw(generator, 3, 5)))
+    yield from _far(draws)
+    yield _weights(draws)
     k, length = _draw(generator, 1030, 1100), _draw(generator, 250, 350)
-    Q, K, V, indices = _normal(generator, torch.randint(length, (1, k), generator=generator), length, heads=1)
+    Q, K, V, indices = _normal(draws, torch.randint(length, (1, k), generator=generator), length, heads=1)
     Q[:, 0] += 0.3 * K[indices[:, -1]]  # the last place counts
-    yield _gather("values", "keys that stand there several times", (Q, K, V, indices))
+    yield _gather(draws, "values", "keys that stand there several times", (Q, K, V, indices))
 
 
-def _far(generator: torch.Generator) -> Iterator[Case]:
+def _far(draws: _Draws) -> Iterator[Case]:
     """Scores near −20,000 and 20,000, then finite ones of −1e20.
 
     Only one column of a query is not 0, and all factors are short numbers: fp32 adds no error to these scores.
     """
+    generator = draws.generator
     k, length = _draw(generator, 33, 50), _draw(generator, 60, 90)
-    Q, K, V, indices = _normal(generator, _distinct(2, length, k, generator), length)
+    Q, K, V, indices = _normal(draws, _distinct(2, length, k, generator), length)
     K[:, 5] = 20000 + torch.randint(0, 40, (length,), generator=generator) / 8
     Q[:] = 0
     Q[0, :, 5] = torch.tensor([-4.0, 4.0])
     Q[1, :, 5] = torch.tensor([4.0, -4.0])
-    yield _gather("values", "scores near −20,000 and 20,000", (Q, K, V, indices), scale=0.25)
+    yield _gather(draws, "values", "scores near −20,000 and 20,000", (Q, K, V, indices), scale=0.25)
     K = K.clone()
     K[:, 5] = 1e20 * torch.randint(1, 3, (length,), generator=generator)
-    yield _gather("values", "scores of −1e20", (-Q.abs(), K, V, indices), scale=0.25)
+    yield _gather(draws, "values", "scores of −1e20", (-Q.abs(), K, V, indices), scale=0.25)
 
 
-def _weights(generator: torch.Generator) -> Case:
+def _weights(draws: _Draws) -> Case:
     """Each column of O is the weight of one place of the list, times k.
 
     All queries have the same Q, and lists of keys with the same K. V of the keys of query s is 1 in the columns of the
-    places 64 s to 64 s + 63, one each.
+    places D s to D s + D − 1, one each.
     """
+    generator, head_dim = draws.generator, draws.head_dim
     k = _draw(generator, 257, 310)
-    queries = costs.ceil_div(k, HEAD_DIM)
+    queries = costs.ceil_div(k, head_dim)
     length = queries * k + _draw(generator, 1, 40)
     indices = torch.randperm(length, generator=generator)[: queries * k].reshape(queries, k)
-    Q, K, V, _ = _normal(generator, indices[:1], length, heads=1)
-    K[indices] = torch.randn(k, HEAD_DIM, generator=generator)
+    Q, K, V, _ = _normal(draws, indices[:1], length, heads=1)
+    K[indices] = torch.randn(k, head_dim, generator=generator)
     V.zero_()
     place = torch.arange(k)
-    V[indices[place // HEAD_DIM, place], place % HEAD_DIM] = float(k)
+    V[indices[place // head_dim, place], place % head_dim] = float(k)
     inputs = ((0.3 * Q).repeat(queries, 1, 1), K, V, indices)
-    scale = _drawn_scale(generator, 1)
-    return _gather("values", "a column per key", inputs, scale=scale, must_be_clean=True, explain=_seen_weights)
+    scale = _drawn_scale(draws, 1)
+    return _gather(draws, "values", "a column per key", inputs, scale=scale, must_be_clean=True, explain=_seen_weights)
 
 
 def _seen_weights(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
@@ -482,63 +514,68 @@ def _seen_weights(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None
     return found and Diagnosis(found.name, f"{found.detail}; {words}", _CORE)
 
 
-def _invalid(generator: torch.Generator) -> Iterator[Case]:
-    """Scores that no mistake in the scale can spoil: this part is about the lists."""
+def _invalid(draws: _Draws) -> Iterator[Case]:
+    """Scores that no mistake in the scale can spoil: this part is about the lists.
+
+    The numbers of Q are such that their products with K sum to 320 or −320, or −20,000, with the scale of 1/√D.
+    """
+    generator, root = draws.generator, draws.head_dim**0.5
     k, length = _draw(generator, 36, 50), _draw(generator, 80, 100)
     holes = _distinct(6, length, k, generator)
     holes[torch.rand(6, k, generator=generator) < 0.3] = -1
     holes[:, 0] = torch.tensor([-1, 3, -1, 5, -1, 7])
-    yield _gather("invalid", "−1 anywhere", _two_kinds(generator, holes, length), judged="O", must_be_clean=True)
+    yield _gather(draws, "invalid", "−1 anywhere", _two_kinds(draws, holes, length), judged="O", must_be_clean=True)
     k, length = _draw(generator, 20, 30), _draw(generator, 65, 75)
     foreign = _distinct(5, length, k, generator)
     largest = torch.iinfo(torch.int32).max
     strange = [length, length + 1, -2, largest, -largest - 1]
     foreign[:, 1::4] = torch.tensor(strange)[:, None]
     yield _gather(
-        "invalid", "indices that are no keys", _two_kinds(generator, foreign, length), judged="O", must_be_clean=True
+        draws, "invalid", "indices that are no keys", _two_kinds(draws, foreign, length), judged="O", must_be_clean=True
     )
     k, length = _draw(generator, 18, 30), _draw(generator, 50, 70)
     twice = _distinct(5, length, k, generator)
     twice[:, k // 2 :] = twice[:, :1]
-    Q, K, V, _ = _normal(generator, twice, length)
-    yield _gather("invalid", "duplicates", (0 * Q, K, V, twice), must_be_clean=True)
+    Q, K, V, _ = _normal(draws, twice, length)
+    yield _gather(draws, "invalid", "duplicates", (0 * Q, K, V, twice), must_be_clean=True)
     empty = _distinct(5, length, k, generator)
     empty[1:3] = -1
     empty[3] = length + torch.arange(k)
-    Q, K, V, _ = _normal(generator, empty, length)
-    yield _gather("invalid", "queries without any key", (0 * Q, K, V, empty), must_be_clean=True)
+    Q, K, V, _ = _normal(draws, empty, length)
+    yield _gather(draws, "invalid", "queries without any key", (0 * Q, K, V, empty), must_be_clean=True)
     holes = _distinct(3, length, k, generator)
     holes[:, 2::3] = torch.tensor([-1, length, -7])[:, None]
-    Q, K, V, _ = _normal(generator, holes, length)
-    inputs = (torch.full_like(Q, -50.0), torch.full_like(K, 50.0), V, holes)
-    yield _gather("invalid", "all scores −20,000, and holes", inputs, judged="O", must_be_clean=True)
+    Q, K, V, _ = _normal(draws, holes, length)
+    inputs = (torch.full_like(Q, -400.0 / root), torch.full_like(K, 50.0), V, holes)
+    yield _gather(draws, "invalid", "all scores −20,000, and holes", inputs, judged="O", must_be_clean=True)
 
 
-def _two_kinds(generator: torch.Generator, indices: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _two_kinds(draws: _Draws, indices: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Q, K and V for lists: every second key, or so, has a score of 40, the others of −40."""
-    Q, K, V, _ = _normal(generator, indices, length)
-    kind = torch.where(torch.rand(length, 1, generator=generator) < 0.5, 1.0, -1.0)
-    return torch.full_like(Q, 5.0), kind.expand_as(K).contiguous(), V, indices
+    Q, K, V, _ = _normal(draws, indices, length)
+    kind = torch.where(torch.rand(length, 1, generator=draws.generator) < 0.5, 1.0, -1.0)
+    return torch.full_like(Q, 40.0 * draws.head_dim**-0.5), kind.expand_as(K).contiguous(), V, indices
 
 
-def _gathered(generator: torch.Generator) -> Iterator[Case]:
+def _gathered(draws: _Draws) -> Iterator[Case]:
     """One key: its V is the answer whatever the scores are, so that a mistake in these costs no points here.
 
     Then more keys, where nothing but what is read is judged.
     """
+    generator = draws.generator
     length, k = _draw(generator, 300, 400), _draw(generator, 20, 40)
-    inputs = _normal(generator, _distinct(2, length, 1, generator), length, heads=1)
-    yield _gather("gathered", "", inputs, judged="O", must_be_clean=True, review=_review)
+    inputs = _normal(draws, _distinct(2, length, 1, generator), length, heads=1)
+    yield _gather(draws, "gathered", "", inputs, judged="O", must_be_clean=True, review=_review)
     length = _draw(generator, 500, 600)
-    inputs = _normal(generator, _distinct(2, length, k, generator), length)
-    yield _gather("gathered", "", inputs, judged="", must_be_clean=True, review=_review)
+    inputs = _normal(draws, _distinct(2, length, k, generator), length)
+    yield _gather(draws, "gathered", "", inputs, judged="", must_be_clean=True, review=_review)
 
 
 def _review(case: Case, outcome: Outcome) -> Diagnosis | None:
     """What is read of K and V, once or often, are the selected keys, and a few others at most."""
     length, selected = len(case.inputs["K"]), len(case.inputs["indices"].unique())
     for name, argument in zip("KV", outcome.footprint[1:3], strict=True):
-        rows = argument.bytes_read / (HEAD_DIM * 4)
+        rows = argument.bytes_read / (4 * case.inputs["K"].shape[1])
         if rows > 2 * selected + 4:
             detail = f"{case.name}: {rows:g} of {length} rows of {name} are read; the lists name {selected} keys"
             return Diagnosis("the selection saves nothing: keys that are not selected are loaded", detail, _WHY)
@@ -558,6 +595,8 @@ def _attend(
     order: int | None = None,
     base_2: bool = False,
     scale: Callable[[float], float] = lambda scale: scale,
+    root: bool = False,
+    rows_of: int = 0,
     maximum: str = "all",
     running: tuple[bool, bool] = (False, False),
     summed: Callable[[Tensor], Tensor] | None = None,
@@ -571,17 +610,20 @@ def _attend(
     keys: a row of indices and T -> the indices that are used instead. lists: all lists and the number of a head ->
     those that it uses. queries: Q -> what is used instead. of_scores, of_values: the indices, and T -> the rows of K,
     or of V, that are read for them. columns: which columns of a product count. order: a seed, to add up the products in
-    another order. base_2: by exp2, with log2(e) in the scale. maximum: "all", "none", "zero" (it starts at 0), "holes"
+    another order. scale: what is made of it. root: 1/√D stands in for it. rows_of: the columns that Q and K are taken
+    to have. base_2: by exp2, with log2(e) in the scale. maximum: "all", "none", "zero" (it starts at 0), "holes"
     (at 0 where a place is invalid), or "first" (the first valid key's score). running: whether l, and O, are sums of
     exp(s − m) for the m of that time. summed: which places l is the sum of. of_holes: the score of an invalid index,
     with V = 0.
     """
     Q, K, V = (case.inputs[name].to(dtype) for name in "QKV")
     if order is not None:
-        shuffled = torch.randperm(HEAD_DIM, generator=torch.Generator().manual_seed(order))
+        shuffled = torch.randperm(Q.shape[-1], generator=torch.Generator().manual_seed(order))
         Q, K = Q[..., shuffled], K[..., shuffled]
     Q = Q if queries is None else queries(Q)
-    length, heads = len(K), Q.shape[1]
+    length, heads, factor = len(K), Q.shape[1], Q.shape[-1] ** -0.5 if root else scale(case.facts["scale"])
+    if rows_of:
+        Q, K = (x.flatten()[: x[..., 0].numel() * rows_of].reshape(*x.shape[:-1], rows_of) for x in (Q, K))
     used = [row.long() if keys is None else keys(row.long(), length) for row in case.inputs["indices"]]
     used = torch.nn.utils.rnn.pad_sequence(used, batch_first=True, padding_value=-1)
     used = torch.nn.functional.pad(used, (0, 1), value=-1)  # no row is empty
@@ -590,7 +632,7 @@ def _attend(
     rows = torch.where(valid, used, 0)
     unit = math.log(2) if base_2 else 1.0
     products = Q[:, :, None] * K[rows if of_scores is None else of_scores(rows, length)]
-    s = (products if columns is None else columns(products)).sum(dim=-1) * (scale(case.facts["scale"]) / unit)
+    s = (products if columns is None else columns(products)).sum(dim=-1) * (factor / unit)
     s = s.masked_fill(~valid, -torch.inf)
     if of_holes is not None:
         s[..., :-1] = s[..., :-1].masked_fill(~valid[..., :-1], of_holes)
@@ -643,6 +685,11 @@ def _by_place(rows: Tensor, length: int) -> Tensor:
     return (torch.arange(rows.shape[-1]) % length).expand_as(rows)
 
 
+def _of_warp(places: int, step: int, warps: int, mine: int) -> Tensor:
+    """Which places of a list one warp of so many has, where they take turns after `step` places."""
+    return torch.arange(places) // step % warps == mine
+
+
 def _head_after_head(case: Case) -> dict[str, Tensor] | None:
     """O and LSE as [H, S, …] where [S, H, …] is asked for."""
     if "O" not in case.outputs:
@@ -654,7 +701,8 @@ _LSE_NAME = "LSE is the natural logarithm of the sum: m + logf(l)"
 _EMPTY_NAME = "without any key l is 0: write O = 0 and LSE = −∞ instead of 0 / 0 or exp(−∞ − (−∞))"
 _LISTS = "block x has query blockIdx.x, and its list is row blockIdx.x of indices, whatever the head"
 _ROWS = "row of Q, O and LSE: blockIdx.x · H + blockIdx.y. K and V have no heads: row indices[n]"
-_WHOLE_SUM = "the sum over all places of the list, of both warps: through shared memory"
+_WHOLE_SUM = "the sum over all places of the list, of all warps: through shared memory"
+_WARPS = tuple((step, warps, mine) for step in (1, 32) for warps in (4, 5) for mine in (0, warps - 1))
 
 MISTAKES = (
     _mistake(
@@ -792,32 +840,43 @@ MISTAKES = (
         "the first place of a list is left out", "n runs from 0 to k − 1", _CORE, keys=lambda row, length: row[1:]
     ),
     *(
-        _mistake(names.ONE_WARP_ONLY, _WHOLE_SUM, _CORE, keys=lambda row, length, mine=mine: row[mine(len(row))])
-        for mine in (
-            lambda k: torch.arange(k) % 2 == 0,
-            lambda k: torch.arange(k) % 2 == 1,
-            lambda k: torch.arange(k) % 64 < 32,
-            lambda k: torch.arange(k) % 64 >= 32,
+        _mistake(
+            names.ONE_WARP_ONLY,
+            _WHOLE_SUM,
+            _CORE,
+            keys=lambda row, length, of=of: row[_of_warp(len(row), *of)],
         )
+        for of in _WARPS
     ),
     *(
-        _mistake("l is the sum of one warp's places", _WHOLE_SUM, _CORE, summed=summed)
-        for summed in (lambda p: p[..., ::2], lambda p: p * (torch.arange(p.shape[-1]) % 64 < 32))
+        _mistake(
+            "l is the sum of one warp's places",
+            _WHOLE_SUM,
+            _CORE,
+            summed=lambda p, of=of: p * _of_warp(p.shape[-1], *of),
+        )
+        for of in _WARPS
     ),
     *(
         _mistake(
             names.HALF_WARP,
             "a sum over 32 lanes takes steps of 16, 8, 4, 2 and 1",
             _CORE,
-            columns=lambda products, first=first: products[..., torch.arange(HEAD_DIM) % 32 // 16 == first],
+            columns=lambda products, first=first: products[..., torch.arange(products.shape[-1]) % 32 // 16 == first],
         )
         for first in (0, 1)
     ),
     _mistake(
-        "half of the columns of a product are left out",
-        "a key has 64 columns, a warp 32 lanes: each takes two",
+        names.FIRST_32_COLUMNS,
+        "a key has D columns, a warp 32 lanes: each takes D / 32 of them",
         _CORE,
         columns=lambda products: products[..., :32],
+    ),
+    _mistake(
+        "the rows of Q and K are taken to be 64 columns long",
+        "they have D columns, and row n starts at n · D: the header's options are one example",
+        _CORE,
+        rows_of=64,
     ),
     _mistake(names.SCALE_MISSING, "a score is scale · (Q · K)", _CORE, scale=lambda scale: 1.0),
     _mistake(names.SCALE_TWICE, "a score is scale · (Q · K), with scale once", _CORE, scale=lambda scale: scale**2),
@@ -825,7 +884,7 @@ MISTAKES = (
         names.SCALE_NOT_THE_ARGUMENT,
         "scale is a parameter of the kernel, and may be any number",
         _CORE,
-        scale=lambda scale: HEAD_DIM**-0.5,
+        root=True,
     ),
     _mistake(names.NO_MAXIMUM, "exp overflows fp32 above 88.7: take exp(s − m)", _ONLINE, maximum="none"),
     _mistake(
@@ -864,7 +923,8 @@ MISTAKES = (
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
     """Fresh scores for the first kernel, fresh lists for the second."""
-    return [*_selections(generator), *_gathers(generator)]
+    draws = _Draws(generator, *SIZES[_draw(generator, 0, len(SIZES) - 1)])
+    return [*_selections(draws), *_gathers(draws)]
 
 
 # ---------------------------------------------------------------------------------------------- questions
