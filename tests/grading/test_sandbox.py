@@ -439,7 +439,8 @@ def test_there_is_no_network_and_nobody_else(walled_child, isolation):
             tell(memory=attempt(lambda: open("/proc/{os.getpid()}/mem")))
             libc = ctypes.CDLL(None, use_errno=True)
             tell(mount=libc.mount(b"none", os.environ["TMPDIR"].encode(), b"tmpfs", 0, None))
-            tell(interfaces=[name for _, name in socket.if_nameindex()], namespace=libc.unshare(0x10000000))
+            tell(interfaces=[line.split(":")[0].strip() for line in open("/proc/self/net/dev")][2:])
+            tell(namespace=libc.unshare(0x10000000))
             tell(processes=[int(name) for name in os.listdir("/proc") if name.isdigit()], me=os.getpid())
         """
         told = {}

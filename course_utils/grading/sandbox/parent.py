@@ -1,13 +1,15 @@
 """Runs one module in a child process that can harm nobody: limits, and namespaces where the machine has bubblewrap.
 
     child.py         what the child does first; the frames of its results
-    landlock.py      fewer rights without bubblewrap
+    landlock.py      fewer files without bubblewrap
+    seccomp.py       fewer system calls: no sockets, nothing that processes share but files
     unprivileged.py  another user than root
 
 With "bubblewrap" the child sees a file system of its own: the system's programs, Python, this package and the kernels,
 all read-only; one temporary folder of limited size; no network; no other processes. With "limits" it is its user's
 process: time, memory, processes, output and the size of files are limited. Landlock, where the kernel has it and no GPU
-is used, bars it from other files, from TCP and from other processes.
+is used, bars it from other files, from TCP and from other processes. In both, seccomp bars it from sockets and from
+what processes share, and a grader that is root gives it namespaces of its own for these.
 """
 
 from __future__ import annotations
@@ -207,7 +209,7 @@ def _not_as_root(command: list[str], needed: Iterable[str], folder: Path | None)
     if folder is not None:
         for place in (folder, *folder.rglob("*")):
             os.chown(place, user, user)
-    return command_as(user, [*needed, command[0]], command)
+    return command_as(user, [*needed, command[0]], command, apart=folder is not None)
 
 
 def _bubblewrap(file_bytes: int, gpu: bool, files: tuple[str, ...]) -> list[str]:
