@@ -141,6 +141,38 @@ def test_there_is_a_limit_to_the_number_and_size_of_results(monkeypatch):
         sandbox._Parser().feed(3 * frame)
 
 
+def test_a_child_asks_for_more_and_is_watched_meanwhile(child, isolation, tmp_path):
+    file = tmp_path / "asks.py"
+    file.write_text(
+        HEAD.replace("map(int, sys.argv[1:])", "map(int, sys.argv[1:3])")
+        + "from course_utils.grading.sandbox.child import ask\n"
+        "tell(first=1)\nsend(RESULTS, {}, ask(RESULTS, *map(int, sys.argv[3:])) or b'nothing')"
+    )
+    large = os.urandom(1 << 20)
+    for more in (large, None):
+        asked = []
+
+        def give(messages, asked=asked, more=more):
+            asked.append(messages)
+            return more
+
+        ended = run_child(b"", module=str(file), isolation=isolation, more=give)
+        assert ended.messages[-1] == Message({}, more or b"nothing") and ended.reason == "finished"
+        assert [message.header for message in asked[0]] == [{"first": 1}, {"kind": "more"}] and len(asked) == 1
+    words = "ask(RESULTS, *map(int, sys.argv[3:]))"
+    file.write_text(file.read_text().replace(f"send(RESULTS, {{}}, {words}", f"os.fork()\nos.fork()\n{words}#"))
+
+    def slow(messages):
+        deadline = time.monotonic() + 30
+        while processes_with(str(file)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    ended = run_child(b"", module=str(file), isolation=isolation, limits=Limits(processes=3), more=slow)
+    assert (ended.reason, ended.detail) == ("process limit", "it started more than 3 processes")
+    with pytest.raises(ZeroDivisionError):
+        run_child(b"", module=str(file), isolation=isolation, more=lambda _: 1 / 0)
+
+
 # ---- how it may end
 
 

@@ -21,6 +21,8 @@ from typing import Any
 
 FRAME = struct.Struct("<IQ")
 END = b"end of the child's results"  # what the blob of the last frame holds
+ASKS = {"kind": "more"}  # the header by which a child asks for more
+MORE = b"+"  # the word that there is some
 MARKER = "COURSE_GRADING_JOB"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 
@@ -41,6 +43,12 @@ def send(file: int, header: dict[str, Any], blob: bytes = b"") -> None:
         view = memoryview(piece)
         while view:
             view = view[os.write(file, view) :]
+
+
+def ask(results: int, content: int, word: int) -> bytes | None:
+    """What the parent has for a child that is done with its job; None: nothing. Once."""
+    send(results, ASKS)
+    return read_job(content) if os.read(word, 1) == MORE else None
 
 
 def apply_limits(limits: Any, *, gpu: bool = False) -> None:
@@ -165,7 +173,7 @@ def exit_status(wait_status: int) -> int:
 def main() -> None:
     settings = SimpleNamespace(**json.loads(sys.argv[1]))
     job, results = sys.argv[2:]
-    for file in (job, results):
+    for file in (job, results, *settings.more):
         os.set_inheritable(int(file), False)
     if settings.keeper:
         if os.getppid() != settings.parent:  # the grader went before we could ask to be told
@@ -182,7 +190,7 @@ def main() -> None:
 
         seccomp.restrict()
     apply_limits(SimpleNamespace(**settings.limits), gpu=settings.gpu)
-    sys.argv = [settings.module, job, results]
+    sys.argv = [settings.module, job, results, *map(str, settings.more)]
     if settings.module.endswith(".py"):
         runpy.run_path(settings.module, run_name="__main__")
     else:

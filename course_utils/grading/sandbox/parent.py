@@ -26,15 +26,16 @@ import site
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from course_utils.grading.sandbox import landlock
-from course_utils.grading.sandbox.child import END, FRAME, MARKER, descendants, give_up_new_privileges
+from course_utils.grading.sandbox.child import ASKS, END, FRAME, MARKER, MORE, descendants, give_up_new_privileges
 from course_utils.grading.sandbox.unprivileged import child_user, command_as
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -101,11 +102,13 @@ def run_child(
     limits: Limits | None = None,
     isolation: str = "auto",
     gpu: bool = False,
+    more: Callable[[list[Message]], bytes | None] | None = None,
 ) -> Ended:
     """Runs `module` (or the .py file of that path) as `__main__` in a child, with sys.argv[1:] = JOB, RESULTS.
 
     These are file numbers for `read_job` and `send`. isolation: "bubblewrap", "limits", or "auto": the first where it
-    runs. When this returns, or raises, no process of the child is left.
+    runs. more: gives the bytes for a child that asks for more (two more file numbers in its sys.argv, for `ask`), from
+    what it has sent so far; it is watched meanwhile. When this returns, or raises, no process of the child is left.
     Raises ValueError for an unknown isolation, RuntimeError where bubblewrap is wanted and does not run.
     """
     limits = limits or Limits()
@@ -142,11 +145,16 @@ def run_child(
             handed_over = ["--ro-bind", str(runtime), f"{INSIDE}/cache/{runtime.parent.name}/{runtime.name}"]
             needed.append(str(runtime))
         job_file = stack.enter_context(_file_with(job))
+        content = os.memfd_create("more")
+        hearing, word = os.pipe()
+        for file in (content, word):
+            stack.callback(os.close, file)
+        settings["more"] = [] if more is None else [content, hearing]
         reading, writing = os.pipe()
         told, telling = os.pipe()  # by bwrap
         for file in (reading, told):
             stack.callback(os.close, file)
-        with os.fdopen(writing, "wb", buffering=0), os.fdopen(telling, "wb", buffering=0):
+        with os.fdopen(writing, "wb", buffering=0), os.fdopen(telling, "wb", buffering=0), os.fdopen(hearing, "rb"):
             command = [PYTHON, "-I", "-B", str(CHILD), json.dumps(settings), str(job_file), str(writing)]
             if not keeper:
                 files = [*handed_over, *(["--ro-bind", module, module] if module.endswith(".py") else [])]
@@ -159,19 +167,28 @@ def run_child(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=(job_file, writing, telling),
+                pass_fds=(job_file, writing, telling, *settings["more"]),
                 start_new_session=True,
                 cwd=folder if keeper else "/",
                 env=environment,
             )
+        if keeper:
+            end = functools.partial(_end_with_keeper, process, environment[MARKER])
+        else:
+            end = functools.partial(_end_namespace, process, told)
+
+        def give(messages: list[Message]) -> None:
+            given = None if more is None else more(messages)
+            with os.fdopen(os.dup(content), "wb") as writer:
+                writer.write(given or b"")
+            with contextlib.suppress(BrokenPipeError):
+                os.write(word, b"-" if given is None else MORE)
+
         try:
-            watch = _Watch(process, reading, limits, folder if keeper else None)
+            watch = _Watch(process, reading, limits, folder if keeper else None, give, end)
             watch.run()
         finally:
-            if keeper:
-                _end_with_keeper(process, environment[MARKER])
-            else:
-                _end_namespace(process, told)
+            end()
             for pipe in (process.stdout, process.stderr):
                 pipe.close()
         return watch.ended()
@@ -405,9 +422,20 @@ class _Parser:
 class _Watch:
     """Reads what a child says and ends it where it goes too far."""
 
-    def __init__(self, process: subprocess.Popen[bytes], results: int, limits: Limits, folder: Path | None) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        results: int,
+        limits: Limits,
+        folder: Path | None,
+        more: Callable[[list[Message]], None],
+        stop: Callable[[], None],
+    ) -> None:
+        """more: called once, where the child asks for more. stop: ends the child."""
         assert process.stdout is not None and process.stderr is not None
         self._process, self._limits, self._folder = process, limits, folder
+        self._more, self._stop = more, stop
+        self._asked = False
         self._started = time.monotonic()
         self._results, self._stdout, self._stderr = results, process.stdout.fileno(), process.stderr.fileno()
         self._tails = {self._stdout: bytearray(), self._stderr: bytearray()}
@@ -431,6 +459,9 @@ class _Watch:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(wait)
                     break
+            if not self._asked and any(message.header == ASKS for message in self._parser.messages):
+                self._asked = True
+                self._give_more()
             if time.monotonic() >= next_look:
                 if self._process.poll() is not None:
                     break
@@ -438,6 +469,25 @@ class _Watch:
                 next_look = time.monotonic() + WATCH_SECONDS
         while self._open and not self._reason and self._read_all(poll, 0.0):
             pass  # what it said last
+
+    def _give_more(self) -> None:
+        """Takes its time; a thread looks after the child meanwhile, whose own time stands still."""
+        began, given = time.monotonic(), threading.Event()
+        watching = threading.Thread(target=self._look_until, args=(given,), daemon=True)
+        watching.start()
+        try:
+            self._more(list(self._parser.messages))
+        finally:
+            given.set()
+            watching.join()
+        self._started += time.monotonic() - began
+
+    def _look_until(self, given: threading.Event) -> None:
+        while not given.wait(WATCH_SECONDS) and self._process.poll() is None:
+            self._look()
+            if self._reason:
+                return self._stop()
+        return None
 
     def _read_all(self, poll: select.poll, seconds: float) -> bool:
         """Waits so long for something to read, and reads it. Whether there was any."""
