@@ -173,6 +173,23 @@ def test_a_child_asks_for_more_and_is_watched_meanwhile(child, isolation, tmp_pa
         run_child(b"", module=str(file), isolation=isolation, more=lambda _: 1 / 0)
 
 
+def test_what_pytorch_needs_for_compilers_only_is_loaded_where_it_is_used(child):
+    """A quarter of a child's start. A cell may do with PyTorch what it may do elsewhere."""
+    name = "torch._meta_registrations"
+    ended = child(
+        f"""
+        import course_utils.grading.runner, torch
+        tell(left_out=type(sys.modules[{name!r}]).__name__)
+        tell(meta=list((torch.empty(3, 4, device="meta") @ torch.empty(4, 5, device="meta")).shape))
+        compiled = torch.compile(lambda x: torch.softmax(x @ x.T, -1) + 1, backend="eager")
+        tell(compiled=round(compiled(torch.ones(3, 3)).sum().item()), loaded=type(sys.modules[{name!r}]).__name__)
+        """,
+        seconds=120,
+    )
+    told = {key: value for message in ended.messages for key, value in message.header.items()}
+    assert told == {"left_out": "Later", "meta": [3, 5], "compiled": 12, "loaded": "module"}, ended.stderr
+
+
 # ---- how it may end
 
 

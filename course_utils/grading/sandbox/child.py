@@ -9,6 +9,7 @@ A result is a frame: `<IQ` (lengths of what follows), a JSON object, bytes. The 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import resource
@@ -16,7 +17,9 @@ import runpy
 import signal
 import struct
 import sys
-from types import SimpleNamespace
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 FRAME = struct.Struct("<IQ")
@@ -170,6 +173,43 @@ def exit_status(wait_status: int) -> int:
     return code if code >= 0 else 128 - code
 
 
+class Later(ModuleType):
+    """Stands in for a module that others import and mostly do not use: it is imported where something of it is asked
+    for, or when one of `users` is imported, which need it without asking.
+    """
+
+    def __init__(self, name: str, users: Iterable[str]) -> None:
+        super().__init__(name)
+        self.__spec__ = ModuleSpec(name, None)
+        self._finder = _Users(self, frozenset(users))
+        sys.modules[name] = self
+        sys.meta_path.insert(0, self._finder)
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.load(), name)
+
+    def load(self) -> ModuleType:
+        """The module itself."""
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+            del sys.modules[self.__name__]
+        return importlib.import_module(self.__name__)
+
+
+class _Users:
+    """A finder that finds nothing, and sees who is imported."""
+
+    def __init__(self, later: Later, users: frozenset[str]) -> None:
+        self._later, self._users = later, users
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Called for each module that is imported."""
+        if name in self._users:
+            self._later.load()
+
+
 def main() -> None:
     settings = SimpleNamespace(**json.loads(sys.argv[1]))
     job, results = sys.argv[2:]
@@ -190,6 +230,8 @@ def main() -> None:
 
         seccomp.restrict()
     apply_limits(SimpleNamespace(**settings.limits), gpu=settings.gpu)
+    for name, users in settings.later.items():
+        Later(name, users)
     sys.argv = [settings.module, job, results, *map(str, settings.more)]
     if settings.module.endswith(".py"):
         runpy.run_path(settings.module, run_name="__main__")

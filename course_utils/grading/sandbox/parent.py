@@ -54,6 +54,8 @@ ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
 HIDDEN = ("solutions", "exercises", "tests")  # beside the package
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "CXX", "COURSE_EMULATOR_CXX", "COURSE_KERNELS", "LD_LIBRARY_PATH")
 PASSED_ON_WITH_GPU = ("CUDA_", "NVIDIA_", "CUPY_")  # every variable that starts so
+# A quarter of the time that PyTorch takes to start: shapes without values, for compilers. Then those who need them.
+LATER = {"torch._meta_registrations": ("torch._dynamo", "torch._inductor")}
 INSTALL = "install it (`apt install bubblewrap`, `dnf install bubblewrap`; version 0.8 or newer)"
 
 
@@ -125,6 +127,7 @@ def run_child(
         "limits": asdict(limits),
         "gpu": gpu,
         "keeper": keeper,
+        "later": LATER,
         "parent": os.getpid(),
         "paths": [str(PACKAGE.parent), *_user_site()],
     }
