@@ -2,8 +2,9 @@
 
     students.csv                   the roster, with nbgrader's columns: id, first_name, last_name, email; and, where
                                    Canvas is to know them, canvas_id and section
-    assignments.csv                optional: assignment (a chapter or an exercise), due ("2026-11-30 18:00 UTC", or
-                                   empty), and what late work costs: late_percent_per_day, late_percent_most
+    assignments.csv                optional: assignment (a chapter or an exercise), due ("2026-11-30 18:00 UTC", a day,
+                                   which lasts to its end, or empty), and what late work costs: late_percent_per_day,
+                                   late_percent_most
     submitted/STUDENT/NN_slug/     name.cu and name.ipynb of each exercise, and nbgrader's timestamp.txt
 
 What a teacher wrote is checked, and a mistake in it stops the run with its line. What a student handed in never does.
@@ -30,6 +31,7 @@ from course_utils.grading.submission import Submission, read_submission
 
 CHAPTERS = tuple(dict.fromkeys(exercise_id.split("/")[0] for exercise_id in EXERCISE_IDS))
 _TIMESTAMP = "timestamp.txt"
+_DAY = re.compile(r"(\d{4}-\d\d-\d\d)(?:\s+([A-Za-z+-]\S*))?")
 
 
 class ClassroomError(Exception):
@@ -132,7 +134,7 @@ class ClassFolder:
         try:
             number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with os.fdopen(number, "rb") as file:
-                return parse_time(file.read(100).decode())
+                return parse_time(file.read(100).decode("utf-8-sig"))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
@@ -256,7 +258,7 @@ def _due(path: Path) -> tuple[dict[str, datetime | None] | None, dict[str, LateR
             there_are = ", ".join((*CHAPTERS, *EXERCISE_IDS))
             raise ClassroomError(f"{where}: {assignment!r} is no assignment; there are: {there_are}")
         try:
-            time = parse_time(row["due"]) if row.get("due") else None
+            time = _due_time(row["due"]) if row.get("due") else None
         except ValueError as error:
             like = "write it like 2026-11-30 18:00 UTC"
             raise ClassroomError(f"{where}: the due time {row['due']!r}: {error}; {like}") from None
@@ -264,6 +266,12 @@ def _due(path: Path) -> tuple[dict[str, datetime | None] | None, dict[str, LateR
         rule = _late_rule(row, where)
         late |= dict.fromkeys(mine, rule) if rule else {}
     return due, late
+
+
+def _due_time(text: str) -> datetime:
+    """As `parse_time`; a day without an hour, with or without a zone, lasts to its last second."""
+    day = _DAY.fullmatch(text.strip())
+    return parse_time(f"{day[1]} 23:59:59 {day[2] or 'UTC'}" if day else text)
 
 
 def _late_rule(row: Mapping[str, str], where: str) -> LateRule | None:

@@ -9,7 +9,7 @@ import os
 import pickle
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from course_utils.grading.exercise import Case, Diagnosis, Exercise, Outcome, Pa
 from course_utils.grading.hints import hints
 from course_utils.grading.job import Job, Run, blank
 from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
-from course_utils.grading.sandbox.parent import Limits, run_child
+from course_utils.grading.sandbox.parent import Limits, Message, run_child
 from course_utils.grading.submission import Submission, as_released, read_submission
 
 MOST_CHILDREN = 4  # a child that dies is replaced, and goes on after what killed it
@@ -91,12 +91,21 @@ def _graded(submission: Submission, seed: int | None, device: str, isolation: st
     if submission.kernel is None:
         reason = next((p.name for file, p in submission.problems.items() if file.endswith(".cu")), "no kernel")
         outcomes = {i: Outcome(error=reason, kind="missing") for i in range(len(cases))}
-    if task.collect is None:
-        outcomes, python = child.run(cases if not outcomes else [], with_python=bool(task.cells), before=outcomes)
-    elif not outcomes:
-        outcomes, _ = child.run(cases, with_python=False)
+    matches, experiments = Matches(), []
 
-    found = _diagnosed(task, child, cases, [outcomes[i] for i in range(len(cases))], seed)
+    def experiment(outcomes: Sequence[Outcome]) -> Sequence[Case]:
+        if task.experiments is not None and unsettled(task, cases, outcomes, matches):
+            experiments.extend(task.experiments(torch.Generator().manual_seed(seed)))
+        return experiments
+
+    if task.collect is None:
+        mine, then = (cases, experiment) if not outcomes else ([], None)
+        outcomes, python = child.run(mine, with_python=bool(task.cells), before=outcomes, then=then)
+    elif not outcomes:
+        outcomes, _ = child.run(cases, with_python=False, then=experiment)
+
+    in_order = [outcomes[i] for i in range(len(cases) + len(experiments))]
+    found = diagnose(task, [*cases, *experiments], in_order, child.submission.kernel or "", matches)[: len(cases)]
     judged = _judged(task, submission, python, cases, seed)
     parts = [_part(task, part, cases, outcomes, found, judged) for part in task.parts]
     parts = _with_halves(task, parts, cases, outcomes, found)
@@ -106,20 +115,6 @@ def _graded(submission: Submission, seed: int | None, device: str, isolation: st
     said = hints(submission.kernel or "")
     about = (submission.digest, seed, device, submission.status)
     return Result(task.id, task.title, *about, tuple(parts), hints=said, notes=submission.notes)
-
-
-def _diagnosed(
-    task: Exercise, child: _Child, cases: Sequence[Case], outcomes: Sequence[Outcome], seed: int
-) -> list[Diagnosis | None]:
-    """What is wrong in each case, after the exercise's experiments where they may say more."""
-    source = child.submission.kernel or ""
-    matches = Matches()
-    if task.experiments is None or not unsettled(task, cases, outcomes, matches):
-        return diagnose(task, cases, outcomes, source, matches)
-    more = task.experiments(torch.Generator().manual_seed(seed))
-    tried, _ = child.run(more, with_python=False)
-    together = diagnose(task, [*cases, *more], [*outcomes, *(tried[i] for i in range(len(more)))], source, matches)
-    return together[: len(cases)]
 
 
 def _cases(task: Exercise, python: _Python, seed: int) -> list[Case]:
@@ -178,10 +173,56 @@ class _Child:
     limits: Limits
 
     def run(
-        self, cases: Sequence[Case], *, with_python: bool, before: Mapping[int, Outcome] | None = None
+        self,
+        cases: Sequence[Case],
+        *,
+        with_python: bool,
+        before: Mapping[int, Outcome] | None = None,
+        then: Callable[[Sequence[Outcome]], Sequence[Case]] | None = None,
     ) -> tuple[dict[int, Outcome], _Python]:
+        """Outcomes by index, and what the cells gave. before: outcomes that are known without a run. then: more cases,
+        after the outcomes of the first; they run in the same child, whose kernels are compiled, and are counted on.
+        """
         outcomes, python = dict(before or {}), _Python()
         cells = self._cells() if with_python else ()
+        self._run(cases, cells, outcomes, python, then)
+        return outcomes, python
+
+    def _run(
+        self,
+        first: Sequence[Case],
+        cells: tuple[tuple[str, str], ...],
+        outcomes: dict[int, Outcome],
+        python: _Python,
+        then: Callable[[Sequence[Outcome]], Sequence[Case]] | None,
+    ) -> None:
+        cases, seen = list(first), 0
+        begun: int | None = None
+
+        def take(messages: Sequence[Message]) -> None:
+            nonlocal seen, begun, cells
+            for message in messages[seen:]:
+                kind, index = message.header.get("kind"), message.header.get("index")
+                if kind == "python" and cells:
+                    given, cells = _python(message.header, message.blob, self.task.cells), ()
+                    python.answers, python.tensors, python.errors = given.answers, given.tensors, given.errors
+                elif kind == "begin" and isinstance(index, int):
+                    begun, cells = index, ()
+                elif kind == "case" and isinstance(index, int) and 0 <= index < len(cases) and index not in outcomes:
+                    outcomes[index] = _outcome(cases[index], message.header, message.blob)
+                    begun = None
+            seen = len(messages)
+
+        def more(messages: list[Message]) -> bytes | None:
+            nonlocal then
+            take(messages)
+            if then is None or any(i not in outcomes for i in range(len(first))):
+                return None
+            added, then = then([outcomes[i] for i in range(len(first))]), None
+            cases.extend(added)
+            runs = tuple(_as_run(i, case) for i, case in enumerate(cases) if i not in outcomes)
+            return pickle.dumps(runs) if runs else None
+
         end = Outcome()  # of the last child, as an outcome of what it did not get to
         for _ in range(MOST_CHILDREN):
             runs = tuple(_as_run(i, case) for i, case in enumerate(cases) if i not in outcomes)
@@ -199,23 +240,15 @@ class _Child:
                 questions=tuple(question.name for question in self.task.questions),
                 collects=self.task.collect is not None,
             )
+            begun, seen = None, 0
             try:
                 gpu = self.device == "cuda"
-                last = run_child(pickle.dumps(job), limits=self.limits, isolation=self.isolation, gpu=gpu)
+                last = run_child(pickle.dumps(job), limits=self.limits, isolation=self.isolation, gpu=gpu, more=more)
             except RuntimeError as error:  # no such isolation here, or a user who may not read the course
                 raise GraderError(str(error)) from error
             if not last.messages or last.messages[0].header.get("kind") != "ready":
                 raise GraderError(f"the grader's child process did not start: {last.detail}\n{last.stderr[-2000:]}")
-            begun = None
-            for message in last.messages:
-                kind, index = message.header.get("kind"), message.header.get("index")
-                if kind == "python" and cells:
-                    python, cells = _python(message.header, message.blob, self.task.cells), ()
-                elif kind == "begin" and isinstance(index, int):
-                    begun, cells = index, ()
-                elif kind == "case" and isinstance(index, int) and 0 <= index < len(cases) and index not in outcomes:
-                    outcomes[index] = _outcome(cases[index], message.header, message.blob)
-                    begun = None
+            take(last.messages)
             reason = "too long" if last.reason == "time limit" else last.reason
             end = Outcome(error=last.detail or last.reason, kind=reason)
             if begun is not None and 0 <= begun < len(cases) and begun not in outcomes:
@@ -226,7 +259,8 @@ class _Child:
         not_run = replace(end, error=f"not run, since the process was ended before: {end.error}")
         for i in range(len(cases)):
             outcomes.setdefault(i, not_run)
-        return outcomes, python
+        if then is not None and (added := then([outcomes[i] for i in range(len(first))])):
+            self._run([*cases, *added], (), outcomes, python, None)
 
     def _cells(self) -> tuple[tuple[str, str], ...]:
         there_are = self.submission.cells

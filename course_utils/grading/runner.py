@@ -1,12 +1,14 @@
 """The child process: compiles and launches a student's kernel, runs the Python cells, and sends back what came out.
 
-Started by sandbox.run_child as `python -m course_utils.grading.runner JOB RESULTS`, two file numbers. It judges nothing
-and knows no right answer. Frames that it sends:
+Started by sandbox.run_child as `python -m course_utils.grading.runner JOB RESULTS`, two file numbers, and two more if
+it may ask for more cases when it is done with the first. It judges nothing and knows no right answer. Frames that it
+sends:
 
     {"kind": "ready"}
     {"kind": "python", "answers": {...}, "tensors": [...], "errors": {...}}    blob: the tensors' bytes
     {"kind": "begin", "index": i}
     {"kind": "case", "index": i, "error": ..., "findings": [...], ...}        blob: the outputs' bytes, in order
+    {"kind": "more"}
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import CodeType
@@ -40,9 +42,9 @@ from course_utils.emulator.sanitizer import Finding
 from course_utils.emulator.tracing import in_step
 from course_utils.grading import catalog
 from course_utils.grading.exercise import Launch
-from course_utils.grading.job import LAUNCH_SECONDS, PYTHON_BYTES, PYTHON_SECONDS, Job, Run
+from course_utils.grading.job import LATER_SECONDS, LAUNCH_SECONDS, PYTHON_BYTES, PYTHON_SECONDS, Job, Run
 from course_utils.grading.kernel_rules import broken_rule
-from course_utils.grading.sandbox.child import read_job, send
+from course_utils.grading.sandbox.child import ask, read_job, send
 from course_utils.grading.sandbox.parent import hide
 from course_utils.toolchain.nvrtc import compile_kernel
 from course_utils.toolchain.source import KernelSource, find_kernels, required_architecture
@@ -54,14 +56,14 @@ TASKS = Path(__file__).resolve().with_name("tasks")  # know the right answers; n
 
 
 def main() -> None:
-    job_file, results = int(sys.argv[1]), int(sys.argv[2])
+    job_file, results, *asking = map(int, sys.argv[1:])
     job: Job = pickle.loads(read_job(job_file))
     torch.set_num_threads(1)
     send(results, {"kind": "ready"})  # from here on, what goes wrong is the student's
     if job.cells:
         _send_python(job, results)
     if job.runs:
-        _send_cases(job, results)
+        _send_cases(job, results, asking)
 
 
 # ---- the student's Python
@@ -207,12 +209,12 @@ def _parse_python(content: bytes) -> tuple[dict[str, Any] | None, bytes]:
 # ---- the student's kernel
 
 
-def _send_cases(job: Job, results: int) -> None:
+def _send_cases(job: Job, results: int, asking: Sequence[int]) -> None:
     source = KernelSource(job.kernel, Path.cwd() / job.file, job.file)
     problem = _interface_problem(job, source)
     modules: dict[tuple[str, ...], RawModule | dict[str, Any]] = {}
     endless: list[int | None] = []  # lines of the launches that did not end
-    for run in job.runs:
+    for run in _all_runs(job, results, asking):
         send(results, {"kind": "begin", "index": run.index})
         header: dict[str, Any] = {}
         outputs: list[bytes] = []
@@ -222,12 +224,19 @@ def _send_cases(job: Job, results: int) -> None:
             words = f"not run, since {len(endless)} launches before did not end"
             header = {"error": words, "error_kind": "time limit", "line": endless[0]}
         else:
-            header, outputs = _run_case(job, run, source, modules)
+            seconds = LATER_SECONDS if endless else LAUNCH_SECONDS
+            header, outputs = _run_case(job, run, source, modules, seconds)
             if header.get("error_kind") == "time limit":
                 endless.append(header.get("line"))
         send(results, {**header, "kind": "case", "index": run.index}, b"".join(outputs))
         if header.get("error_kind") == "gpu":
             os._exit(1)  # after a fault CUDA takes no more launches from this process: the next case has a new one
+
+
+def _all_runs(job: Job, results: int, asking: Sequence[int]) -> Iterator[Run]:
+    yield from job.runs
+    if asking and (more := ask(results, *asking)) is not None:
+        yield from pickle.loads(more)
 
 
 def _interface_problem(job: Job, source: KernelSource) -> dict[str, Any] | None:
@@ -266,7 +275,11 @@ def _compile_problem(error: CompileError, file: str) -> dict[str, Any]:
 
 
 def _run_case(
-    job: Job, run: Run, source: KernelSource, modules: dict[tuple[str, ...], RawModule | dict[str, Any]]
+    job: Job,
+    run: Run,
+    source: KernelSource,
+    modules: dict[tuple[str, ...], RawModule | dict[str, Any]],
+    seconds: float,
 ) -> tuple[dict[str, Any], list[bytes]]:
     header: dict[str, Any] = {}
     for launch in run.launches:
@@ -277,7 +290,7 @@ def _run_case(
     if not run.reference:  # what is to be timed is too large for the emulator
         tensors = _copies(run)
         with (
-            configure(time_limit=LAUNCH_SECONDS, threads=1),
+            configure(time_limit=seconds, threads=1),
             sanitize() as report,
             profile() as counters,
             contextlib.redirect_stdout(io.StringIO()),  # printf of a kernel
@@ -294,7 +307,7 @@ def _run_case(
     outputs = [] if problem else [_bytes(tensors[name]) for name in run.outputs]
     if not run.reference and _lacks_barriers_only(report.findings):
         tensors = _copies(run)
-        with configure(time_limit=LAUNCH_SECONDS, threads=1), in_step(), contextlib.redirect_stdout(io.StringIO()):
+        with configure(time_limit=seconds, threads=1), in_step(), contextlib.redirect_stdout(io.StringIO()):
             header["in_step"] = not _launch(run, modules, tensors)
         if header["in_step"]:
             outputs += [_bytes(tensors[name]) for name in run.outputs]

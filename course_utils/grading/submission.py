@@ -24,7 +24,14 @@ LARGEST_KERNEL = 256 << 10  # bytes
 LARGEST_NOTEBOOK = 16 << 20
 LARGEST_CELL = 64 << 10  # characters
 MOST_NAMED = 5  # files that a message names
-_COPY = "copy|copie|kopie|copia"
+_COPY = "copy|copie|kopie|copia|kopia|cópia"
+_WHICH = r"(?:another|\d+(?:st|nd|rd|th)|weitere|altra|otra|autre|\d+\.)"
+_APART = r"[\s_‐-―-]"  # the dashes of Unicode, too
+_OF_COPIES = (
+    rf"{_APART}*[(\[]\s*(({_WHICH} )?({_COPY})[ _-]*)?\d*\s*[)\]]$",
+    rf"{_APART}+({_WHICH} )?({_COPY}){_APART}*\d*$",
+    rf"{_APART}+\d{{1,2}}$",
+)
 _NO_TEXT = {b"PK\x03\x04": "a ZIP archive", b"%PDF": "a PDF", b"\x1f\x8b": "a gzip archive", b"\x89PNG": "a picture"}
 
 
@@ -130,12 +137,25 @@ def _choose(file: str, there_are: list[str], notes: list[str]) -> str:
 
 
 def as_released(name: str) -> str:
-    """A file's name without what browsers and file managers add to that of a second copy."""
-    name = unicodedata.normalize("NFC", name).lower()
+    """A file's name without what browsers and file managers add to that of a second copy, and what e-mail makes of it.
+
+    A number of one or two digits, a word for "copy" and brackets go; "_v2", "_old" or another name stay.
+    """
+    name = unicodedata.normalize("NFKC", name).lower()
     name = re.sub(r"\.(txt|json|download)$", "", name)
     name = re.sub(rf"^({_COPY}) (of|von|de|di) ", "", name)
-    name = re.sub(rf"[\s_-]+({_COPY})[\s_-]*\d*(?=[\s.(]|$)", "", name)
-    return re.sub(r"\s*\(\d+\)", "", name).replace(" ", "")
+    stem, dot, suffix = _without_copy(name).rpartition(".")
+    return (_without_copy(stem) + dot + suffix if dot else suffix).replace(" ", "")
+
+
+def _without_copy(name: str) -> str:
+    """Without what says that it is a copy, until that is the name of an exercise: it may end in a number of its own."""
+    exercises = {one.split("/")[1] for one in EXERCISE_IDS}
+    for pattern in _OF_COPIES * 2:  # "x - Kopie (2)", "x (copy 1) (1)"
+        if name in exercises:
+            break
+        name = re.sub(pattern, "", name)
+    return name
 
 
 def _is_of_an_exercise(name: str) -> bool:

@@ -82,7 +82,7 @@ def test_a_hundred_hand_ins_of_which_twenty_are_bad(folder: Path) -> None:
     pytest.importorskip("distributed")
     from course_utils.classroom import nbgrader_course
     from course_utils.classroom.grading import grade_class
-    from tests.helpers.forked_child import grade_in_fork
+    from tests.helpers.forked_child import grade_in_fork_or_sandbox
 
     assert exercise_ids(CHAPTER) == (ID,)
     students = [*BAD, *(f"s{number}" for number in range(100 - len(BAD)))]
@@ -94,7 +94,7 @@ def test_a_hundred_hand_ins_of_which_twenty_are_bad(folder: Path) -> None:
     for student, example in handed_in.items():
         example.write(folder / "submitted" / student / CHAPTER)
     assert nbgrader_course.release(folder, [CHAPTER]) == 0
-    summary = grade_class(folder, isolation="limits", grade=grade_in_fork)
+    summary = grade_class(folder, isolation="limits", grade=grade_in_fork_or_sandbox)
     assert summary.graded == 100 and not summary.failures
     with (folder / "grades.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = {row["student_id"]: row for row in csv.DictReader(file, delimiter=";")}

@@ -700,6 +700,28 @@ def test_times_as_nbgrader_writes_them(text: str) -> None:
     assert parse_time(text) == datetime(2026, 11, 22, 8, 15, tzinfo=UTC)
 
 
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ("2026-11-30", datetime(2026, 11, 30, 23, 59, 59, tzinfo=UTC)),
+        ("2026-11-30 +0100", datetime(2026, 11, 30, 22, 59, 59, tzinfo=UTC)),
+        ("2026-11-30 Europe/Berlin", datetime(2026, 11, 30, 22, 59, 59, tzinfo=UTC)),
+        ("2026-11-30 00:00", datetime(2026, 11, 30, tzinfo=UTC)),
+        ("2026-11-30 18:00 +0100", datetime(2026, 11, 30, 17, tzinfo=UTC)),
+    ],
+)
+def test_a_due_day_without_an_hour_lasts_to_its_end(tmp_path: Path, text: str, last: datetime) -> None:
+    folder = make(tmp_path / "class", "anna")
+    (folder / "assignments.csv").write_text(f"assignment,due\n{CHAPTER},{text}\n")
+    assert read_class(folder).due[EXERCISE] == last
+
+
+def test_a_time_that_an_editor_saved_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    folder = make(tmp_path / "class", "anna")
+    (hand_in(folder, "anna") / "timestamp.txt").write_bytes(b"\xef\xbb\xbf2026-11-22 08:15:00 UTC\r\n")
+    assert read_class(folder).submitted_at("anna", CHAPTER) == datetime(2026, 11, 22, 8, 15, tzinfo=UTC)
+
+
 def test_times_that_are_none() -> None:
     for text in ("", "soon", "2026-11-22 08:15:00 Mars"):
         with pytest.raises(ValueError):

@@ -1,6 +1,7 @@
 """Every submission whose grade is known gets that grade: full marks where it is right, else the name of its mistake."""
 
 import re
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,6 +61,31 @@ def test_another_seed_gives_the_same_grade_and_the_same_seed_the_same_words(exam
     results = [grade_submission(submission, seed=seed) for seed in (1, 1, 2, 3, 4)]
     assert results[0] == results[1]
     assert [example.surprise(result) for result in results] == [""] * 5
+
+
+SLOWEST = (
+    ("02_flash_attention_minimal/mini_flash", "the scale twice"),
+    ("02_flash_attention_minimal/mini_flash", "P stays with its lane"),
+    ("03_flash_attention_v2/causal_skip", "the skeleton"),
+    ("04_sparse_patterns/custom_mask", "no sum over the warp"),
+)
+
+
+@pytest.mark.exhaustive("seconds of CPU, for the submissions that took most of all: no behaviour of its own")
+@pytest.mark.parametrize(("exercise_id", "name"), SLOWEST)
+def test_the_slowest_take_less_than_ten_seconds_of_cpu(exercise_id, name):
+    """All of it, with the child's and the compilers' that it starts: its keeper waits for them. Not the wall's clock,
+    which goes on while others work."""
+    example = next(one for one in examples_of(exercise_id, SUBMISSIONS) if one.name == name)
+    submission, before = example.submission(), cpu_seconds()
+    grade_submission(submission, seed=EXAMPLES_SEED, isolation="limits")
+    assert cpu_seconds() - before < 10
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in both)
 
 
 OTHER_SOLUTIONS = pytest.mark.exhaustive(

@@ -236,11 +236,24 @@ def test_experiments_are_run_where_a_mistake_has_no_name_yet(graded, monkeypatch
     """They earn nothing, and lose nothing."""
     read = [replace(made_cases(torch.Generator(), {})[0], part="", explain=lambda *_: Diagnosis("it is all zeros", ""))]
     monkeypatch.setattr(grader, "exercise", lambda _: replace(EXERCISE, experiments=lambda generator: read))
-    children = finished(answered(100), case_frame(0, bytes(16)), *ALL[1:]), finished(case_frame(0, bytes(16)))
-    result = graded(*children)
+    first = [answered(100), case_frame(0, bytes(16)), *ALL[1:3]]
+    of_experiment = case_frame(3, bytes(16))  # after the three that run without a GPU
+    result = graded(finished(*first), finished(of_experiment))
     assert [part.earned for part in result.parts] == [0, 2, 0, 2]
     assert result.diagnosis == Diagnosis("it is all zeros", "first: ")
     assert graded(finished(answered(100), *ALL)).full
+
+    given = []
+
+    def run(job: bytes, *, more: Callable[[list[Message]], bytes | None], **_: object) -> Ended:
+        """A child that asks, too early and then when it is done, and gets the experiment only then."""
+        given.extend([more([READY]), more([READY, *first]), more([READY, *first])])
+        return finished(*first, of_experiment)
+
+    monkeypatch.setattr(grader, "run_child", run)
+    again = grade_submission(SUBMISSION, seed=1)
+    assert again == result
+    assert given[0] is None and given[2] is None and [run.index for run in pickle.loads(given[1])] == [3]
 
 
 def test_a_missing_kernel_leaves_the_answers(graded, tmp_path) -> None:

@@ -141,6 +141,55 @@ def test_there_is_a_limit_to_the_number_and_size_of_results(monkeypatch):
         sandbox._Parser().feed(3 * frame)
 
 
+def test_a_child_asks_for_more_and_is_watched_meanwhile(child, isolation, tmp_path):
+    file = tmp_path / "asks.py"
+    file.write_text(
+        HEAD.replace("map(int, sys.argv[1:])", "map(int, sys.argv[1:3])")
+        + "from course_utils.grading.sandbox.child import ask\n"
+        "tell(first=1)\nsend(RESULTS, {}, ask(RESULTS, *map(int, sys.argv[3:])) or b'nothing')"
+    )
+    large = os.urandom(1 << 20)
+    for more in (large, None):
+        asked = []
+
+        def give(messages, asked=asked, more=more):
+            asked.append(messages)
+            return more
+
+        ended = run_child(b"", module=str(file), isolation=isolation, more=give)
+        assert ended.messages[-1] == Message({}, more or b"nothing") and ended.reason == "finished"
+        assert [message.header for message in asked[0]] == [{"first": 1}, {"kind": "more"}] and len(asked) == 1
+    words = "ask(RESULTS, *map(int, sys.argv[3:]))"
+    file.write_text(file.read_text().replace(f"send(RESULTS, {{}}, {words}", f"os.fork()\nos.fork()\n{words}#"))
+
+    def slow(messages):
+        deadline = time.monotonic() + 30
+        while processes_with(str(file)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    ended = run_child(b"", module=str(file), isolation=isolation, limits=Limits(processes=3), more=slow)
+    assert (ended.reason, ended.detail) == ("process limit", "it started more than 3 processes")
+    with pytest.raises(ZeroDivisionError):
+        run_child(b"", module=str(file), isolation=isolation, more=lambda _: 1 / 0)
+
+
+def test_what_pytorch_needs_for_compilers_only_is_loaded_where_it_is_used(child):
+    """A quarter of a child's start. A cell may do with PyTorch what it may do elsewhere."""
+    name = "torch._meta_registrations"
+    ended = child(
+        f"""
+        import course_utils.grading.runner, torch
+        tell(left_out=type(sys.modules[{name!r}]).__name__)
+        tell(meta=list((torch.empty(3, 4, device="meta") @ torch.empty(4, 5, device="meta")).shape))
+        compiled = torch.compile(lambda x: torch.softmax(x @ x.T, -1) + 1, backend="eager")
+        tell(compiled=round(compiled(torch.ones(3, 3)).sum().item()), loaded=type(sys.modules[{name!r}]).__name__)
+        """,
+        seconds=120,
+    )
+    told = {key: value for message in ended.messages for key, value in message.header.items()}
+    assert told == {"left_out": "Later", "meta": [3, 5], "compiled": 12, "loaded": "module"}, ended.stderr
+
+
 # ---- how it may end
 
 
@@ -439,7 +488,8 @@ def test_there_is_no_network_and_nobody_else(walled_child, isolation):
             tell(memory=attempt(lambda: open("/proc/{os.getpid()}/mem")))
             libc = ctypes.CDLL(None, use_errno=True)
             tell(mount=libc.mount(b"none", os.environ["TMPDIR"].encode(), b"tmpfs", 0, None))
-            tell(interfaces=[name for _, name in socket.if_nameindex()], namespace=libc.unshare(0x10000000))
+            tell(interfaces=[line.split(":")[0].strip() for line in open("/proc/self/net/dev")][2:])
+            tell(namespace=libc.unshare(0x10000000))
             tell(processes=[int(name) for name in os.listdir("/proc") if name.isdigit()], me=os.getpid())
         """
         told = {}

@@ -4,16 +4,22 @@ Nothing here writes anywhere outside: the child asks the kernel what it may do (
 a write, only what is no setting of the machine.
 """
 
+import contextlib
+import ctypes
+import errno
 import json
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from course_utils.grading.sandbox import landlock, unprivileged
+from course_utils.grading.sandbox import landlock, seccomp, unprivileged
 from course_utils.grading.sandbox import parent as sandbox
 from course_utils.grading.sandbox.parent import isolation_available
 
@@ -58,6 +64,39 @@ send(int(sys.argv[2]), {"writable": sorted(kept), "looked at": len(places), "sta
 time.sleep(0.3)
 """
 
+REACH = """
+import ctypes, json, os, socket, sys
+from course_utils.grading.sandbox.child import read_job, send
+
+def attempt(do):
+    try:
+        return repr(do())
+    except OSError as error:
+        return type(error).__name__
+
+def connect(kind, name):
+    with socket.socket(socket.AF_UNIX, kind) as one:
+        one.connect(name)
+
+def call(number, *arguments):
+    libc = ctypes.CDLL(None, use_errno=True)
+    result = libc.syscall(ctypes.c_long(number), *(ctypes.c_long(a) for a in arguments))
+    return result if result >= 0 else os.strerror(ctypes.get_errno())
+
+path, abstract, key, shmget, add_key = json.loads(read_job(int(sys.argv[1])))
+told = {"path": attempt(lambda: connect(socket.SOCK_STREAM, path))}
+told["abstract"] = attempt(lambda: connect(socket.SOCK_STREAM, chr(0) + abstract))
+told["datagram"] = attempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("127.0.0.1", 9)))
+told["virtual machine's host"] = attempt(lambda: socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM))
+told["made"], told["found"] = call(shmget, key + 1, 4096, 0o1666), call(shmget, key, 0, 0)
+kind, name = ctypes.create_string_buffer(b"user"), ctypes.create_string_buffer(b"attention")
+told["key"] = call(add_key, ctypes.addressof(kind), ctypes.addressof(name), ctypes.addressof(name), 9, -4)
+pair = socket.socketpair()
+told["pair"] = attempt(lambda: pair[0].send(b"x"))
+told["namespaces"] = {name: os.readlink("/proc/self/ns/" + name) for name in ("ipc", "net")}
+send(int(sys.argv[2]), told)
+"""
+
 GRADER = f"""
 import json, os, sys, types
 emulator = sys.modules["course_utils.emulator"] = types.ModuleType("course_utils.emulator")
@@ -95,19 +134,29 @@ def graders_user(request) -> int | None:
 
 
 @pytest.fixture(params=["bubblewrap", "limits"])
-def told(request, graders_user, tmp_path) -> dict:
-    """What a child says of itself and of what it can write."""
+def isolation(request) -> str:
     if request.param == "bubblewrap" and not isolation_available()[0]:
         pytest.skip(f"bubblewrap does not run here: {isolation_available()[1]}")
-    file = tmp_path / "student.py"
-    file.write_text(CHILD)
+    return request.param
+
+
+@pytest.fixture
+def told(isolation, graders_user, tmp_path) -> dict:
+    """What a child says of itself and of what it can write."""
     outside = [str(path) for pattern in ("*", "*/*") for path in Path("/").glob(pattern)]
     outside += map(str, (REPO, REPO / "course_utils" / "checks.py", sys.prefix, Path.home(), tmp_path))
     links = "/dev/std", "/dev/fd"  # to the child's own files
     job = json.dumps([path for path in outside if not path.startswith(("/proc/", "/sys/", *links))])
+    return said_by(CHILD, job, isolation, graders_user, tmp_path)
+
+
+def said_by(code: str, job: str, isolation: str, graders_user: int | None, tmp_path: Path) -> dict:
+    """What the child of a grader of this user sends, when it runs this code."""
+    file = tmp_path / "student.py"
+    file.write_text(code)
     home = tmp_path / "home"
     home.mkdir()
-    command = [sys.executable, "-B", "-c", GRADER, str(file), request.param]
+    command = [sys.executable, "-B", "-c", GRADER, str(file), isolation]
     if graders_user is not None:
         os.chown(home, graders_user, graders_user)
         reachable = [*map(str, sandbox._read_only_folders()), str(REPO), str(file)]
@@ -116,7 +165,7 @@ def told(request, graders_user, tmp_path) -> dict:
     environment = {**os.environ, "HOME": str(home), "TMPDIR": "/tmp"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=120, input=job)
     assert done.returncode == 0, done.stderr
-    return {**json.loads(done.stdout), "isolation": request.param}
+    return {**json.loads(done.stdout), "isolation": isolation}
 
 
 def test_nothing_outside_its_folder_is_writable_and_it_is_nobody(told, graders_user):
@@ -133,6 +182,57 @@ def test_nothing_outside_its_folder_is_writable_and_it_is_nobody(told, graders_u
     assert not int(status["CapPrm"][0], 16) and not int(status["CapEff"][0], 16) and status["NoNewPrivs"] == ["1"]
     if os.geteuid() == 0:
         assert status["Groups"] == []
+
+
+def test_no_socket_and_no_shared_memory_of_others_is_reachable(isolation, graders_user, tmp_path):
+    """Landlock does not know sockets that have a file's name; the one here is open to everybody."""
+    if not seccomp.known():
+        pytest.skip("no list of system calls for this processor")
+    libc = ctypes.CDLL(None, use_errno=True)
+    key = 0x41740000 | os.getpid() & 0xFFF0
+    segment = libc.shmget(key, 4096, 0o1666)
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o755)
+    try:
+        with contextlib.ExitStack() as stack:
+            names = str(folder / "socket"), f"\0grading-{os.getpid()}"
+            for name in names:
+                server = stack.enter_context(socket.socket(socket.AF_UNIX))
+                server.bind(name)
+                server.listen()
+            os.chmod(names[0], 0o777)
+            numbers = seccomp._REFUSED[os.uname().machine][1]
+            job = [names[0], names[1][1:], key, numbers["shmget"], numbers["add_key"]]
+            said = said_by(REACH, json.dumps(job), isolation, graders_user, tmp_path)
+    finally:
+        shutil.rmtree(folder)
+        libc.shmctl(segment, 0, None)
+    assert said["reason"] == "finished", said["stderr"]
+    for what in ("path", "abstract", "datagram", "virtual machine's host"):
+        assert said[what] == "PermissionError", what
+    for what in ("made", "found", "key"):
+        assert said[what] == os.strerror(errno.EPERM), what
+    assert said["pair"] == "1"
+    if isolation == "bubblewrap" or (os.geteuid() == 0 and graders_user is None):
+        for name, inside in said["namespaces"].items():
+            assert inside != os.readlink(f"/proc/self/ns/{name}")
+
+
+def test_the_numbers_of_the_system_calls_are_the_kernels():
+    """As far as the kernel's headers lie here."""
+    headers = {
+        "x86_64": ("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "/usr/include/asm/unistd_64.h"),
+        "aarch64": ("/usr/include/asm-generic/unistd.h",),
+    }
+    looked_at = 0
+    for processor, places in headers.items():
+        for text in (Path(place).read_text() for place in places if os.path.exists(place)):
+            there_are = {name: int(number) for name, number in re.findall(r"#define __NR_(\w+) (\d+)", text)}
+            for name, number in seccomp._REFUSED[processor][1].items():
+                assert there_are.get(name, number) == number, (processor, name)
+                looked_at += name in there_are
+    if not looked_at:
+        pytest.skip("the kernel's headers are not installed")
 
 
 # ---- becoming another user

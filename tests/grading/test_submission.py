@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from course_utils.grading.submission import LARGEST_KERNEL, Submission, read_submission
+from course_utils.grading import submission as reading
+from course_utils.grading.catalog import EXERCISE_IDS
+from course_utils.grading.submission import LARGEST_KERNEL, Submission, as_released, read_submission
 
 EXERCISE = "02_flash_attention_minimal/online_softmax"
 NAME = "online_softmax"
@@ -127,3 +129,35 @@ def test_a_cell_that_is_too_long_is_not_cut(folder: Path) -> None:
     (folder / f"{NAME}.ipynb").write_text(notebook(("answers", "#" * 70_000)))
     submission = read(folder)
     assert not submission.cells and "at most 65,536 are read" in submission.problems["answers"].name
+
+
+COPIES = (
+    *("{}-1.cu", "{}-2.cu", "{} 2.cu", "{} copy.cu", "{} copy 2.cu"),  # Safari, Finder
+    *("{} (1).cu", "{}(1).cu", "{}[1].cu", "{}_1.cu", "{} (1) (1).cu", "{}.cu (1)", "{}.cu.txt", "{}.cu.download"),
+    *("{} - Copy.cu", "{} - Copy (3).cu", "{} - Kopie (2).cu", "{} – Kopie.cu", "{} — copie.cu", "Kopie von {}.cu"),
+    *("{} (copy).cu", "{} (another copy).cu", "{} (3rd copy).cu", "{} (Kopie).cu", "{} (copy 1).cu", "{}-Copy1.cu"),
+)
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_names_that_browsers_and_file_managers_give_are_taken_with_a_note(folder: Path, copy: str) -> None:
+    (folder / f"{NAME}.cu").rename(folder / copy.format(NAME))
+    submission = read(folder)
+    assert submission.kernel == "extern code" and submission.status == "ok"
+    assert submission.notes == (f"{copy.format(NAME)} was taken as {NAME}.cu",)
+    assert all(as_released(copy.format(one.split("/")[1])) == f"{one.split('/')[1]}.cu" for one in EXERCISE_IDS)
+
+
+@pytest.mark.parametrize(
+    "other", ["mini_flash.cu", "mini_flash (1).cu", "{}_v2.cu", "{}_old.cu", "my_{}.cu", "{} 2026.cu", "{}.c", "1.cu"]
+)
+def test_other_names_are_not_taken(folder: Path, other: str) -> None:
+    (folder / f"{NAME}.cu").rename(folder / other.format(NAME))
+    submission = read(folder)
+    assert submission.kernel is None and submission.statuses[f"{NAME}.cu"] == "missing"
+
+
+def test_a_name_that_ends_in_a_number_of_its_own_is_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "EXERCISE_IDS", ("02_x/softmax", "02_x/softmax_1"))
+    names = {"softmax_1.cu": "softmax_1.cu", "softmax_1 (2).cu": "softmax_1.cu", "softmax_2.cu": "softmax.cu"}
+    assert {name: as_released(name) for name in names} == names

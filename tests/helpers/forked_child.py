@@ -47,3 +47,12 @@ def grade_in_fork(submission, seed, device, isolation):
 
     grader.run_child = run_fork
     return grader.grade_submission(submission, seed=seed, device=device, isolation=isolation).to_json()
+
+
+def grade_in_fork_or_sandbox(submission, seed, device, isolation):
+    """The same, and in the real sandbox for one hand-in of sixteen, by its content."""
+    from course_utils.grading import grader
+    from course_utils.grading.sandbox.parent import run_child
+
+    grader.run_child = run_child if submission.digest.startswith("0") else run_fork
+    return grader.grade_submission(submission, seed=seed, device=device, isolation=isolation).to_json()

@@ -9,6 +9,7 @@ A result is a frame: `<IQ` (lengths of what follows), a JSON object, bytes. The 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import resource
@@ -16,11 +17,15 @@ import runpy
 import signal
 import struct
 import sys
-from types import SimpleNamespace
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 FRAME = struct.Struct("<IQ")
 END = b"end of the child's results"  # what the blob of the last frame holds
+ASKS = {"kind": "more"}  # the header by which a child asks for more
+MORE = b"+"  # the word that there is some
 MARKER = "COURSE_GRADING_JOB"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 36, 38
 
@@ -41,6 +46,12 @@ def send(file: int, header: dict[str, Any], blob: bytes = b"") -> None:
         view = memoryview(piece)
         while view:
             view = view[os.write(file, view) :]
+
+
+def ask(results: int, content: int, word: int) -> bytes | None:
+    """What the parent has for a child that is done with its job; None: nothing. Once."""
+    send(results, ASKS)
+    return read_job(content) if os.read(word, 1) == MORE else None
 
 
 def apply_limits(limits: Any, *, gpu: bool = False) -> None:
@@ -162,10 +173,47 @@ def exit_status(wait_status: int) -> int:
     return code if code >= 0 else 128 - code
 
 
+class Later(ModuleType):
+    """Stands in for a module that others import and mostly do not use: it is imported where something of it is asked
+    for, or when one of `users` is imported, which need it without asking.
+    """
+
+    def __init__(self, name: str, users: Iterable[str]) -> None:
+        super().__init__(name)
+        self.__spec__ = ModuleSpec(name, None)
+        self._finder = _Users(self, frozenset(users))
+        sys.modules[name] = self
+        sys.meta_path.insert(0, self._finder)
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.load(), name)
+
+    def load(self) -> ModuleType:
+        """The module itself."""
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+            del sys.modules[self.__name__]
+        return importlib.import_module(self.__name__)
+
+
+class _Users:
+    """A finder that finds nothing, and sees who is imported."""
+
+    def __init__(self, later: Later, users: frozenset[str]) -> None:
+        self._later, self._users = later, users
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Called for each module that is imported."""
+        if name in self._users:
+            self._later.load()
+
+
 def main() -> None:
     settings = SimpleNamespace(**json.loads(sys.argv[1]))
     job, results = sys.argv[2:]
-    for file in (job, results):
+    for file in (job, results, *settings.more):
         os.set_inheritable(int(file), False)
     if settings.keeper:
         if os.getppid() != settings.parent:  # the grader went before we could ask to be told
@@ -177,8 +225,14 @@ def main() -> None:
 
         landlock.restrict(settings.readable, settings.writable)
         drop_capabilities()
+    if not settings.gpu:  # its driver needs sockets
+        from course_utils.grading.sandbox import seccomp
+
+        seccomp.restrict()
     apply_limits(SimpleNamespace(**settings.limits), gpu=settings.gpu)
-    sys.argv = [settings.module, job, results]
+    for name, users in settings.later.items():
+        Later(name, users)
+    sys.argv = [settings.module, job, results, *map(str, settings.more)]
     if settings.module.endswith(".py"):
         runpy.run_path(settings.module, run_name="__main__")
     else:

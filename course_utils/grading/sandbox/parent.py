@@ -1,13 +1,15 @@
 """Runs one module in a child process that can harm nobody: limits, and namespaces where the machine has bubblewrap.
 
     child.py         what the child does first; the frames of its results
-    landlock.py      fewer rights without bubblewrap
+    landlock.py      fewer files without bubblewrap
+    seccomp.py       fewer system calls: no sockets, nothing that processes share but files
     unprivileged.py  another user than root
 
 With "bubblewrap" the child sees a file system of its own: the system's programs, Python, this package and the kernels,
 all read-only; one temporary folder of limited size; no network; no other processes. With "limits" it is its user's
 process: time, memory, processes, output and the size of files are limited. Landlock, where the kernel has it and no GPU
-is used, bars it from other files, from TCP and from other processes.
+is used, bars it from other files, from TCP and from other processes. In both, seccomp bars it from sockets and from
+what processes share, and a grader that is root gives it namespaces of its own for these.
 """
 
 from __future__ import annotations
@@ -24,15 +26,16 @@ import site
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from course_utils.grading.sandbox import landlock
-from course_utils.grading.sandbox.child import END, FRAME, MARKER, descendants, give_up_new_privileges
+from course_utils.grading.sandbox.child import ASKS, END, FRAME, MARKER, MORE, descendants, give_up_new_privileges
 from course_utils.grading.sandbox.unprivileged import child_user, command_as
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -51,6 +54,8 @@ ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime")
 HIDDEN = ("solutions", "exercises", "tests")  # beside the package
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "CXX", "COURSE_EMULATOR_CXX", "COURSE_KERNELS", "LD_LIBRARY_PATH")
 PASSED_ON_WITH_GPU = ("CUDA_", "NVIDIA_", "CUPY_")  # every variable that starts so
+# A quarter of the time that PyTorch takes to start: shapes without values, for compilers. Then those who need them.
+LATER = {"torch._meta_registrations": ("torch._dynamo", "torch._inductor")}
 INSTALL = "install it (`apt install bubblewrap`, `dnf install bubblewrap`; version 0.8 or newer)"
 
 
@@ -99,11 +104,13 @@ def run_child(
     limits: Limits | None = None,
     isolation: str = "auto",
     gpu: bool = False,
+    more: Callable[[list[Message]], bytes | None] | None = None,
 ) -> Ended:
     """Runs `module` (or the .py file of that path) as `__main__` in a child, with sys.argv[1:] = JOB, RESULTS.
 
     These are file numbers for `read_job` and `send`. isolation: "bubblewrap", "limits", or "auto": the first where it
-    runs. When this returns, or raises, no process of the child is left.
+    runs. more: gives the bytes for a child that asks for more (two more file numbers in its sys.argv, for `ask`), from
+    what it has sent so far; it is watched meanwhile. When this returns, or raises, no process of the child is left.
     Raises ValueError for an unknown isolation, RuntimeError where bubblewrap is wanted and does not run.
     """
     limits = limits or Limits()
@@ -120,6 +127,7 @@ def run_child(
         "limits": asdict(limits),
         "gpu": gpu,
         "keeper": keeper,
+        "later": LATER,
         "parent": os.getpid(),
         "paths": [str(PACKAGE.parent), *_user_site()],
     }
@@ -140,11 +148,16 @@ def run_child(
             handed_over = ["--ro-bind", str(runtime), f"{INSIDE}/cache/{runtime.parent.name}/{runtime.name}"]
             needed.append(str(runtime))
         job_file = stack.enter_context(_file_with(job))
+        content = os.memfd_create("more")
+        hearing, word = os.pipe()
+        for file in (content, word):
+            stack.callback(os.close, file)
+        settings["more"] = [] if more is None else [content, hearing]
         reading, writing = os.pipe()
         told, telling = os.pipe()  # by bwrap
         for file in (reading, told):
             stack.callback(os.close, file)
-        with os.fdopen(writing, "wb", buffering=0), os.fdopen(telling, "wb", buffering=0):
+        with os.fdopen(writing, "wb", buffering=0), os.fdopen(telling, "wb", buffering=0), os.fdopen(hearing, "rb"):
             command = [PYTHON, "-I", "-B", str(CHILD), json.dumps(settings), str(job_file), str(writing)]
             if not keeper:
                 files = [*handed_over, *(["--ro-bind", module, module] if module.endswith(".py") else [])]
@@ -157,19 +170,28 @@ def run_child(
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                pass_fds=(job_file, writing, telling),
+                pass_fds=(job_file, writing, telling, *settings["more"]),
                 start_new_session=True,
                 cwd=folder if keeper else "/",
                 env=environment,
             )
+        if keeper:
+            end = functools.partial(_end_with_keeper, process, environment[MARKER])
+        else:
+            end = functools.partial(_end_namespace, process, told)
+
+        def give(messages: list[Message]) -> None:
+            given = None if more is None else more(messages)
+            with os.fdopen(os.dup(content), "wb") as writer:
+                writer.write(given or b"")
+            with contextlib.suppress(BrokenPipeError):
+                os.write(word, b"-" if given is None else MORE)
+
         try:
-            watch = _Watch(process, reading, limits, folder if keeper else None)
+            watch = _Watch(process, reading, limits, folder if keeper else None, give, end)
             watch.run()
         finally:
-            if keeper:
-                _end_with_keeper(process, environment[MARKER])
-            else:
-                _end_namespace(process, told)
+            end()
             for pipe in (process.stdout, process.stderr):
                 pipe.close()
         return watch.ended()
@@ -207,7 +229,7 @@ def _not_as_root(command: list[str], needed: Iterable[str], folder: Path | None)
     if folder is not None:
         for place in (folder, *folder.rglob("*")):
             os.chown(place, user, user)
-    return command_as(user, [*needed, command[0]], command)
+    return command_as(user, [*needed, command[0]], command, apart=folder is not None)
 
 
 def _bubblewrap(file_bytes: int, gpu: bool, files: tuple[str, ...]) -> list[str]:
@@ -403,9 +425,20 @@ class _Parser:
 class _Watch:
     """Reads what a child says and ends it where it goes too far."""
 
-    def __init__(self, process: subprocess.Popen[bytes], results: int, limits: Limits, folder: Path | None) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        results: int,
+        limits: Limits,
+        folder: Path | None,
+        more: Callable[[list[Message]], None],
+        stop: Callable[[], None],
+    ) -> None:
+        """more: called once, where the child asks for more. stop: ends the child."""
         assert process.stdout is not None and process.stderr is not None
         self._process, self._limits, self._folder = process, limits, folder
+        self._more, self._stop = more, stop
+        self._asked = False
         self._started = time.monotonic()
         self._results, self._stdout, self._stderr = results, process.stdout.fileno(), process.stderr.fileno()
         self._tails = {self._stdout: bytearray(), self._stderr: bytearray()}
@@ -429,6 +462,9 @@ class _Watch:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(wait)
                     break
+            if not self._asked and any(message.header == ASKS for message in self._parser.messages):
+                self._asked = True
+                self._give_more()
             if time.monotonic() >= next_look:
                 if self._process.poll() is not None:
                     break
@@ -436,6 +472,25 @@ class _Watch:
                 next_look = time.monotonic() + WATCH_SECONDS
         while self._open and not self._reason and self._read_all(poll, 0.0):
             pass  # what it said last
+
+    def _give_more(self) -> None:
+        """Takes its time; a thread looks after the child meanwhile, whose own time stands still."""
+        began, given = time.monotonic(), threading.Event()
+        watching = threading.Thread(target=self._look_until, args=(given,), daemon=True)
+        watching.start()
+        try:
+            self._more(list(self._parser.messages))
+        finally:
+            given.set()
+            watching.join()
+        self._started += time.monotonic() - began
+
+    def _look_until(self, given: threading.Event) -> None:
+        while not given.wait(WATCH_SECONDS) and self._process.poll() is None:
+            self._look()
+            if self._reason:
+                return self._stop()
+        return None
 
     def _read_all(self, poll: select.poll, seconds: float) -> bool:
         """Waits so long for something to read, and reads it. Whether there was any."""
