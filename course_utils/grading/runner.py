@@ -100,7 +100,10 @@ def _in_a_process(
         os.close(results)
         if hidden is not None:
             hide(hidden)
-        resource.setrlimit(resource.RLIMIT_DATA, (PYTHON_BYTES, PYTHON_BYTES))
+        _, allowed = resource.getrlimit(resource.RLIMIT_DATA)
+        most = _bytes_held() + PYTHON_BYTES
+        most = most if allowed == resource.RLIM_INFINITY else min(most, allowed)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         with os.fdopen(writing, "wb") as pipe:
             pipe.writelines(give(job))
         os._exit(0)
@@ -124,6 +127,12 @@ def _in_a_process(
             how = f"they ended the process ({ended}) before the answers were read"
         header, blob = {"errors": dict.fromkeys((cell for cell, _ in job.cells), how)}, b""
     return header, blob
+
+
+def _bytes_held() -> int:
+    """Data of this process: what it has from the one that it was forked from counts against its limit, too."""
+    pages = int(Path("/proc/self/statm").read_text().split()[5])
+    return pages * resource.getpagesize()
 
 
 def _give_answers(job: Job) -> list[bytes]:
