@@ -166,8 +166,11 @@ def test_a_child_asks_for_more_and_is_watched_meanwhile(child, isolation, tmp_pa
         deadline = time.monotonic() + 30
         while processes_with(str(file)) and time.monotonic() < deadline:
             time.sleep(0.02)
+        left.extend(processes_with(str(file)))
 
+    left: list[int] = []
     ended = run_child(b"", module=str(file), isolation=isolation, limits=Limits(processes=3), more=slow)
+    assert left == [], "it is ended at once, not when the parent has time again"
     assert (ended.reason, ended.detail) == ("process limit", "it started more than 3 processes")
     with pytest.raises(ZeroDivisionError):
         run_child(b"", module=str(file), isolation=isolation, more=lambda _: 1 / 0)
