@@ -113,7 +113,8 @@ class Example:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern.replace("[", "[[]"))  # only * and ? are special
+    pattern = pattern.replace("[", "[[]")  # only * and ? are special
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*: {pattern}")  # words of another case begin with its name
 
 
 def examples_of(exercise_id: str, folder: Path, solutions: Path = SOLUTIONS) -> list[Example]:

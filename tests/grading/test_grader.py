@@ -240,7 +240,7 @@ def test_experiments_are_run_where_a_mistake_has_no_name_yet(graded, monkeypatch
     of_experiment = case_frame(3, bytes(16))  # after the three that run without a GPU
     result = graded(finished(*first), finished(of_experiment))
     assert [part.earned for part in result.parts] == [0, 2, 0, 2]
-    assert result.diagnosis == Diagnosis("it is all zeros", "first: ")
+    assert result.diagnosis == Diagnosis("first: it is all zeros", "first: ")  # of the case that showed it
     assert graded(finished(answered(100), *ALL)).full
 
     given = []

@@ -342,7 +342,7 @@ MISTAKES = (
     ),
     *(
         _mistake(
-            "only the first columns of a long row are multiplied",
+            f"only the first {most} columns of a long row are multiplied",
             "d may be any number: no array in registers or shared memory limits it. Go on in pieces of 32 columns.",
             SCORES,
             partial(_first_columns, most=most),
