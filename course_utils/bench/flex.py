@@ -41,7 +41,6 @@ FLEX: dict[str, tuple[int, dict[str, int] | None]] = {  # size of block, kernel_
     FLEX_64: (64, _TILE_OF_64),
     FLEX_TUNED: (64, {**_TILE_OF_64, "fwd_num_warps": 4}),
 }
-
 DENSE = {FLASH: SDPBackend.FLASH_ATTENTION, "dense cuDNN": SDPBackend.CUDNN_ATTENTION}
 RUNS = 3  # of the comparison with FlexAttention
 BUDGET_MS = 25.0  # for each function in each run

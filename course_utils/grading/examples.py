@@ -113,8 +113,7 @@ class Example:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    pattern = pattern.replace("[", "[[]")  # only * and ? are special
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*: {pattern}")  # words of another case begin with its name
+    return fnmatchcase(name, pattern.replace("[", "[[]"))  # only * and ? are special
 
 
 def examples_of(exercise_id: str, folder: Path, solutions: Path = SOLUTIONS) -> list[Example]:
