@@ -154,7 +154,7 @@ def of_error(exercise: Exercise, case: Case, outcome: Outcome, source: str = "")
         "interface": "the kernel's name or parameters are not those of the exercise",
         "launch": "the kernel cannot be launched as the exercise launches it",
         "crash": f"the kernel crashes{at}",
-        "time limit": f"the kernel does not end{at}",
+        "time limit": f"the kernel does not end in time{at}",
         "too long": "grading took longer than it may",
         "deadlock": f"threads wait at a barrier that the others never reach{at}",
         "divergent barrier": f"threads wait at different barriers{at}",
@@ -165,7 +165,7 @@ def of_error(exercise: Exercise, case: Case, outcome: Outcome, source: str = "")
     name = names.get(outcome.kind, f"the kernel took its process down: {outcome.kind}")
     if outcome.kind in ("rule", "missing"):
         return Diagnosis(name)
-    if outcome.kind in ("crash", "gpu") and outcome.findings:
+    if outcome.kind in ("crash", "died", "gpu") and outcome.findings:
         cause = of_finding(exercise, _cause(outcome.findings), source)
         return replace(cause, detail=f"{cause.detail}\n{case.name}: {outcome.error}")
     finding = f"\n{outcome.findings[0]}" if outcome.findings else ""

@@ -169,7 +169,12 @@ def test_errors_have_names_of_their_own() -> None:
     )
     failed = Outcome(error="illegal address", kind="gpu", findings=(past,))
     assert name_of(failed) == "K is read past its end (line 7)"
-    assert name_of(Outcome(error="...", kind="time limit", line=9)) == "the kernel does not end, line 9"
+    outside = finding("memcheck", "out of bounds: index 8 is outside of 'float [8]'")
+    assert (
+        name_of(replace(failed, kind="died", findings=(outside,)))
+        == "an array of the kernel is used past its end (line 7)"
+    )
+    assert name_of(Outcome(error="...", kind="time limit", line=9)) == "the kernel does not end in time, line 9"
     assert name_of(Outcome(error="killed", kind="memory limit")).startswith("the kernel took its process down")
     assert name_of(Outcome(error="no kernel", kind="missing")) == "no kernel"
 

@@ -6,10 +6,20 @@ from pathlib import Path
 
 
 def processes_with(word: str) -> list[int]:
-    """Those with this word in their command line."""
+    """Those with this word in their command line, but for what a sibling of this process started: another worker."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
-            if word.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
+            if word.encode() in Path(f"/proc/{name}/cmdline").read_bytes() and not _of_a_sibling(int(name)):
                 found.append(int(name))
     return found
+
+
+def _of_a_sibling(pid: int) -> bool:
+    me, above = os.getpid(), os.getppid()
+    while pid not in (0, 1, me):
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        if parent == above > 1:
+            return True
+        pid = parent
+    return False

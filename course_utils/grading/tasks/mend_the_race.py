@@ -265,6 +265,12 @@ def _without_last_key(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | Non
     return (key[:, :, :-1], value[:, :, :-1]) if L_k > 1 else None
 
 
+def _without_last_keys(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
+    L_k = key.shape[2]
+    rows = [j for j in range(L_k - 1) if (j + 1) % TILE]
+    return (key[:, :, rows], value[:, :, rows]) if rows else None
+
+
 def _whole_tiles(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor] | None:
     L_k = key.shape[2]
     whole = L_k // TILE * TILE
@@ -295,6 +301,11 @@ MISTAKES = (
         LAST_KEY_LEFT_OUT,
         "The last tile has L_k − j0 keys, and not one less.",
         _without_last_key,
+    ),
+    _mistake(
+        "the last key of each tile is left out",
+        "A tile has B_C keys, the last one L_k − j0, and not one less.",
+        _without_last_keys,
     ),
     _mistake(
         LAST_TILE_LEFT_OUT,

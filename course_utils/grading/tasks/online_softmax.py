@@ -448,6 +448,14 @@ def _full_pieces_only(S: np.ndarray) -> dict[str, Tensor] | None:
     return _write(S, _known(S[:, :full])) if 0 < full < S.shape[1] else None
 
 
+def _whole_turns_only(taken: int, S: np.ndarray) -> dict[str, Tensor] | None:
+    """A thread takes so many of its scores a turn; what is left over of them is in no turn."""
+    piece, thread = np.divmod(np.arange(S.shape[1]), THREADS)
+    has = -(-(S.shape[1] - thread) // THREADS)
+    kept = piece < has // taken * taken
+    return None if kept.all() else _write(S, _known(np.where(kept, S, np.float32(-np.inf))))
+
+
 def _without_the_last(S: np.ndarray) -> dict[str, Tensor] | None:
     return _write(S, _known(S[:, :-1])) if S.shape[1] > 1 else None
 
@@ -663,6 +671,12 @@ MISTAKES = (
         "the row does not end at a multiple of 128: m and l lack the scores behind it",
         _PIECES,
         _full_pieces_only,
+    ),
+    *_mistakes(
+        "what a thread has left over after its last whole turn is left out",
+        "the loop takes several scores a turn; a thread may have another number of them, and all of them count",
+        _PIECES,
+        *(partial(_whole_turns_only, taken) for taken in (2, 4)),
     ),
     *_mistakes(names.LAST_KEY_LEFT_OUT, "m and l must take score L − 1, too", _PIECES, _without_the_last),
     *_mistakes(

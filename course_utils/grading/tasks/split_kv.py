@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -155,6 +155,12 @@ def _draw(generator: torch.Generator, low: int, high: int) -> int:
     return int(torch.randint(low, high + 1, (), generator=generator))
 
 
+def _filling(generator: torch.Generator, low: int, high: int, splits: int) -> int:
+    """A number of keys from low on, or a few more than high, that leaves no split without a key."""
+    first = _draw(generator, low, high)
+    return next(n for n in range(first, first + splits) if bounds(n, splits, splits - 1)[0] < n)
+
+
 def _scale(generator: torch.Generator, head_dim: int) -> float:
     """A scale that is half or twice 1 / √D, roughly."""
     factor = 0.4 + 0.3 * torch.rand((), generator=generator).item()
@@ -162,7 +168,7 @@ def _scale(generator: torch.Generator, head_dim: int) -> float:
 
 
 def _inputs(
-    generator: torch.Generator, lengths: tuple[int, ...], *, head_dim: int, logits: float = 4.0, room: int = 0
+    generator: torch.Generator, lengths: Sequence[int], *, head_dim: int, logits: float = 4.0, room: int = 0
 ) -> tuple[dict[str, Tensor], float]:
     """One query per row, a cache with stale numbers behind each sequence, and the scale.
 
@@ -202,7 +208,7 @@ def _key_by_key(
 
 
 def _low(generator: torch.Generator, length: int, splits: int, head_dim: int) -> tuple[dict[str, Tensor], float]:
-    """Rows whose largest score is −20,000, −300 or LOWEST. Several keys of one split have it, and no others near it."""
+    """Rows whose largest score is −20,000, −300 or LOWEST. One key has it, and no other one is near it."""
     tops = (splits - 1, -2e4), (_draw(generator, 0, splits - 2), -2e4), (0, LOWEST), (1, -300.0)
     inputs, _ = _inputs(generator, (length,) * len(tops), head_dim=head_dim)
     scale, query, keys = 2.0 ** -_draw(generator, 4, 6), inputs["Q"], inputs["K"]
@@ -212,7 +218,7 @@ def _low(generator: torch.Generator, length: int, splits: int, head_dim: int) ->
         apart = 2.0**67 if lowest == LOWEST else 200.0 + 50.0 * torch.rand(len(keys[n]), 1, generator=generator)
         keys[n] = (lowest - apart) * toward
         first, end = bounds(length, splits, split)
-        keys[n, first + 1 : end] = lowest * toward
+        keys[n, _draw(generator, first + 1, end - 1)] = lowest * toward
     return inputs, scale
 
 
@@ -324,10 +330,15 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     length = next(n for n in range(draw(150, 250), 300) if n % few)  # the last split is shorter
     own_keys = _partial_case(f"{length} keys in {few} splits, one column for each key",
                              _key_by_key(generator, length, D), few, explain=_keys_of_splits)  # fmt: skip
-    ragged, scale = inputs((draw(50, 61), draw(9, 14), draw(115, 125), draw(90, 99)), head_dim=other, logits=20.0)
+    ragged, scale = inputs(
+        [_filling(generator, *ends, 7) for ends in ((50, 61), (9, 14), (115, 125), (90, 99))],
+        head_dim=other,
+        logits=20.0,
+    )
     offset = _partial_case(f"D = {other}, 7 splits, an offset on V, keys in the order of their scores",
                            (_sorted({**ragged, "V": ragged["V"] + 10.0}), scale), 7)  # fmt: skip
-    long = inputs((draw(1100, 1300), draw(600, 900)))
+    wide = draw(24, 31)
+    long = inputs([_filling(generator, *ends, wide) for ends in ((1100, 1300), (600, 900))])
     longest = inputs((draw(2100, 2500), draw(1, 40)), head_dim=other)
 
     splits = draw(4, 8)
@@ -345,7 +356,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     return [
         *_judging(own_keys, splits="O_part", split_lse="LSE_part"),
         *_judging(offset, splits="O_part", split_lse="LSE_part"),
-        *_judging(_partial_case("long sequences", long, draw(24, 31), review=_reads_once), splits="O_part"),
+        *_judging(_partial_case("long sequences", long, wide, review=_reads_once), splits="O_part"),
         *_judging(_partial_case(f"D = {other}, one split", longest, 1), splits="O_part", split_lse="LSE_part"),
         _of_empty("empty_splits", _partial_case("lengths 1, 0, 3, 9 and 5 in 4 splits", inputs((1, 0, 3, 9, 5)), 4)),
         _of_empty("empty_splits", _partial_case(
