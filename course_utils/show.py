@@ -169,25 +169,35 @@ def _cell(value: Any) -> str:
 
 
 def table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> None:
-    """Shows rows (dicts with the same keys) as a table; the keys are its heading. Numbers are right-aligned."""
+    """Shows rows (dicts with the same keys) as a table; the keys are its heading. Numbers are right-aligned, and long
+    words get the room for a few lines: on a narrow page their column would shrink to one word a line.
+    """
     columns = list(rows[0]) if rows else []
     cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
     widths = [max(len(line[i]) for line in [columns, *cells]) for i in range(len(columns))]
     plain = "\n".join(
         "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in [columns, *cells]
     )
-    numeric = [all(isinstance(row.get(column), (int, float)) for row in rows) for column in columns]
+    styles = [
+        _column_style([line[i] for line in cells], all(isinstance(row.get(column), (int, float)) for row in rows))
+        for i, column in enumerate(columns)
+    ]
 
     def row_html(tag: str, texts: Sequence[str]) -> str:
-        aligned = zip(texts, numeric, strict=True)
-        return "".join(
-            f'<{tag} style="text-align: {"right" if n else "left"}">{html.escape(text)}</{tag}>' for text, n in aligned
-        )
+        styled = zip(texts, styles, strict=True)
+        return "".join(f'<{tag} style="{style}">{html.escape(text)}</{tag}>' for text, style in styled)
 
     body = "".join(f"<tr>{row_html('td', line)}</tr>" for line in cells)
     heading = _CAPTION.format(html.escape(caption)) if caption else ""  # a <caption> would wrap at the table's width
     page = f"{heading}<table><thead><tr>{row_html('th', columns)}</tr></thead><tbody>{body}</tbody></table>"
     display({"text/html": page, "text/plain": f"{caption}\n{plain}".strip()}, raw=True)
+
+
+def _column_style(texts: Sequence[str], numeric: bool) -> str:
+    if numeric:
+        return "text-align: right"
+    longest = max(map(len, texts), default=0)
+    return "text-align: left" + (f"; min-width: {min(longest // 2, 24)}ch" if longest > 14 else "")
 
 
 @contextlib.contextmanager

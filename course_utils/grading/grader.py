@@ -183,50 +183,21 @@ class _Child:
         """Outcomes by index, and what the cells gave. before: outcomes that are known without a run. then: more cases,
         after the outcomes of the first; they run in the same child, whose kernels are compiled, and are counted on.
         """
-        outcomes, python = dict(before or {}), _Python()
-        cells = self._cells() if with_python else ()
-        self._run(cases, cells, outcomes, python, then)
-        return outcomes, python
+        work = _Work(self.task, list(cases), self._cells() if with_python else (), dict(before or {}), then)
+        while True:
+            end = self._children(work)
+            not_run = replace(end, error=f"not run, since the process was ended before: {end.error}")
+            for i in range(len(work.cases)):
+                work.outcomes.setdefault(i, not_run)
+            if not work.add_cases():
+                return work.outcomes, work.python
 
-    def _run(
-        self,
-        first: Sequence[Case],
-        cells: tuple[tuple[str, str], ...],
-        outcomes: dict[int, Outcome],
-        python: _Python,
-        then: Callable[[Sequence[Outcome]], Sequence[Case]] | None,
-    ) -> None:
-        cases, seen = list(first), 0
-        begun: int | None = None
-
-        def take(messages: Sequence[Message]) -> None:
-            nonlocal seen, begun, cells
-            for message in messages[seen:]:
-                kind, index = message.header.get("kind"), message.header.get("index")
-                if kind == "python" and cells:
-                    given, cells = _python(message.header, message.blob, self.task.cells), ()
-                    python.answers, python.tensors, python.errors = given.answers, given.tensors, given.errors
-                elif kind == "begin" and isinstance(index, int):
-                    begun, cells = index, ()
-                elif kind == "case" and isinstance(index, int) and 0 <= index < len(cases) and index not in outcomes:
-                    outcomes[index] = _outcome(cases[index], message.header, message.blob)
-                    begun = None
-            seen = len(messages)
-
-        def more(messages: list[Message]) -> bytes | None:
-            nonlocal then
-            take(messages)
-            if then is None or any(i not in outcomes for i in range(len(first))):
-                return None
-            added, then = then([outcomes[i] for i in range(len(first))]), None
-            cases.extend(added)
-            runs = tuple(_as_run(i, case) for i, case in enumerate(cases) if i not in outcomes)
-            return pickle.dumps(runs) if runs else None
-
-        end = Outcome()  # of the last child, as an outcome of what it did not get to
+    def _children(self, work: _Work) -> Outcome:
+        """Runs what is left, in a few children at most. How the last one ended, as an outcome of what it left out."""
+        end = Outcome()
         for _ in range(MOST_CHILDREN):
-            runs = tuple(_as_run(i, case) for i, case in enumerate(cases) if i not in outcomes)
-            if not runs and not cells:
+            runs = work.runs()
+            if not runs and not work.cells:
                 break
             job = Job(
                 exercise=self.task.id,
@@ -236,35 +207,89 @@ class _Child:
                 kernels=self.task.kernels,
                 assembly=self.task.assembly,
                 runs=runs,
-                cells=cells,
+                cells=work.cells,
                 questions=tuple(question.name for question in self.task.questions),
                 collects=self.task.collect is not None,
             )
-            begun, seen = None, 0
+            work.begin()
             try:
                 gpu = self.device == "cuda"
-                last = run_child(pickle.dumps(job), limits=self.limits, isolation=self.isolation, gpu=gpu, more=more)
+                limits, isolation = self.limits, self.isolation
+                last = run_child(pickle.dumps(job), limits=limits, isolation=isolation, gpu=gpu, more=work.more)
             except RuntimeError as error:  # no such isolation here, or a user who may not read the course
                 raise GraderError(str(error)) from error
             if not last.messages or last.messages[0].header.get("kind") != "ready":
                 raise GraderError(f"the grader's child process did not start: {last.detail}\n{last.stderr[-2000:]}")
-            take(last.messages)
+            work.take(last.messages)
             reason = "too long" if last.reason == "time limit" else last.reason
             end = Outcome(error=last.detail or last.reason, kind=reason)
-            if begun is not None and 0 <= begun < len(cases) and begun not in outcomes:
-                outcomes[begun] = end
-            elif cells:  # it died in the Python cells
-                python.errors = {name: f"they took their process down: {end.error}" for name, _ in cells}
-                cells = ()
-        not_run = replace(end, error=f"not run, since the process was ended before: {end.error}")
-        for i in range(len(cases)):
-            outcomes.setdefault(i, not_run)
-        if then is not None and (added := then([outcomes[i] for i in range(len(first))])):
-            self._run([*cases, *added], (), outcomes, python, None)
+            work.ended(end)
+        return end
 
     def _cells(self) -> tuple[tuple[str, str], ...]:
         there_are = self.submission.cells
         return tuple((name, there_are[name]) for name in self.task.cells if name in there_are)
+
+
+@dataclass
+class _Work:
+    """What children are to do for one submission, and what they have said so far.
+
+    then: gives more cases once the first have their outcomes; None once it was asked. cells: those that have not run.
+    begun: the case that the child is at. seen: so many of its messages are read.
+    """
+
+    task: Exercise
+    cases: list[Case]
+    cells: tuple[tuple[str, str], ...]
+    outcomes: dict[int, Outcome]
+    then: Callable[[Sequence[Outcome]], Sequence[Case]] | None
+    python: _Python = field(default_factory=_Python)
+    begun: int | None = None
+    seen: int = 0
+
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(_as_run(i, case) for i, case in enumerate(self.cases) if i not in self.outcomes)
+
+    def add_cases(self) -> bool:
+        """Asks `then`, where the first cases have their outcomes; whether it gave more."""
+        if self.then is None or any(i not in self.outcomes for i in range(len(self.cases))):
+            return False
+        then, self.then = self.then, None
+        added = then([self.outcomes[i] for i in range(len(self.cases))])
+        self.cases.extend(added)
+        return bool(added)
+
+    def begin(self) -> None:
+        """A child begins."""
+        self.begun, self.seen = None, 0
+
+    def take(self, messages: Sequence[Message]) -> None:
+        """Reads what is new of a child's messages."""
+        for message in messages[self.seen :]:
+            kind, index = message.header.get("kind"), message.header.get("index")
+            if kind == "python" and self.cells:
+                self.python, self.cells = _python(message.header, message.blob, self.task.cells), ()
+            elif kind == "begin" and isinstance(index, int):
+                self.begun, self.cells = index, ()
+            elif kind == "case" and isinstance(index, int) and 0 <= index < len(self.cases):
+                if index not in self.outcomes:
+                    self.outcomes[index] = _outcome(self.cases[index], message.header, message.blob)
+                    self.begun = None
+        self.seen = len(messages)
+
+    def more(self, messages: list[Message]) -> bytes | None:
+        """For a child that has done all: what else there is to run, or None."""
+        self.take(messages)
+        return pickle.dumps(self.runs()) if self.add_cases() else None
+
+    def ended(self, end: Outcome) -> None:
+        """A child is over: what it was at has its end as outcome."""
+        if self.begun is not None and 0 <= self.begun < len(self.cases) and self.begun not in self.outcomes:
+            self.outcomes[self.begun] = end
+        elif self.cells:  # it died in the Python cells
+            self.python.errors = {name: f"they took their process down: {end.error}" for name, _ in self.cells}
+            self.cells = ()
 
 
 def _as_run(index: int, case: Case) -> Run:

@@ -330,11 +330,8 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     length = next(n for n in range(draw(150, 250), 300) if n % few)  # the last split is shorter
     own_keys = _partial_case(f"{length} keys in {few} splits, one column for each key",
                              _key_by_key(generator, length, D), few, explain=_keys_of_splits)  # fmt: skip
-    ragged, scale = inputs(
-        [_filling(generator, *ends, 7) for ends in ((50, 61), (9, 14), (115, 125), (90, 99))],
-        head_dim=other,
-        logits=20.0,
-    )
+    lengths = [_filling(generator, *ends, 7) for ends in ((50, 61), (9, 14), (90, 99))]
+    ragged, scale = inputs([*lengths, 7 * draw(15, 18)], head_dim=other, logits=20.0)  # in the last all are equal
     offset = _partial_case(f"D = {other}, 7 splits, an offset on V, keys in the order of their scores",
                            (_sorted({**ragged, "V": ragged["V"] + 10.0}), scale), 7)  # fmt: skip
     wide = draw(24, 31)
