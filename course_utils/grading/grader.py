@@ -81,28 +81,25 @@ def _graded(submission: Submission, seed: int | None, device: str, isolation: st
     seed = random.SystemRandom().randrange(SEEDS) if seed is None else seed
     child = _Child(task, submission, device, isolation, limits)
 
-    python = _Python()
-    if task.collect is not None and task.cells:
-        python = child.run([], with_python=True)[1]
-    cases = _cases(task, python, seed)
-    if device != "cuda":
-        cases = [case for case in cases if not case.reference]
-    outcomes: dict[int, Outcome] = {}
-    if submission.kernel is None:
-        reason = next((p.name for file, p in submission.problems.items() if file.endswith(".cu")), "no kernel")
-        outcomes = {i: Outcome(error=reason, kind="missing") for i in range(len(cases))}
+    cases: list[Case] = []
     matches, experiments = Matches(), []
 
-    def experiment(outcomes: Sequence[Outcome]) -> Sequence[Case]:
-        if task.experiments is not None and unsettled(task, cases, outcomes, matches):
+    def first(outcomes: Sequence[Outcome], python: _Python) -> Sequence[Case]:
+        cases.extend(case for case in _cases(task, python, seed) if device == "cuda" or not case.reference)
+        return cases if submission.kernel is not None else []
+
+    def second(outcomes: Sequence[Outcome], python: _Python) -> Sequence[Case]:
+        if outcomes and task.experiments is not None and unsettled(task, cases, outcomes, matches):
             experiments.extend(task.experiments(torch.Generator().manual_seed(seed)))
         return experiments
 
-    if task.collect is None:
-        mine, then = (cases, experiment) if not outcomes else ([], None)
-        outcomes, python = child.run(mine, with_python=bool(task.cells), before=outcomes, then=then)
-    elif not outcomes:
-        outcomes, _ = child.run(cases, with_python=False, then=experiment)
+    if task.collect is None:  # nothing of the cells is needed for the cases
+        outcomes, python = child.run(first([], _Python()), second)
+    else:
+        outcomes, python = child.run([], first, second)
+    if submission.kernel is None:
+        reason = next((p.name for file, p in submission.problems.items() if file.endswith(".cu")), "no kernel")
+        outcomes = {i: Outcome(error=reason, kind="missing") for i in range(len(cases))}
 
     in_order = [outcomes[i] for i in range(len(cases) + len(experiments))]
     found = diagnose(task, [*cases, *experiments], in_order, child.submission.kernel or "", matches)[: len(cases)]
@@ -162,6 +159,9 @@ class _Python:
     errors: Mapping[str, str] = field(default_factory=dict)  # by cell
 
 
+_Stage = Callable[[Sequence[Outcome], _Python], Sequence[Case]]  # gives more cases, by what is known until then
+
+
 @dataclass(frozen=True)
 class _Child:
     """Runs cases and cells in child processes, and goes on in a new one when the student's code takes one down."""
@@ -172,18 +172,11 @@ class _Child:
     isolation: str
     limits: Limits
 
-    def run(
-        self,
-        cases: Sequence[Case],
-        *,
-        with_python: bool,
-        before: Mapping[int, Outcome] | None = None,
-        then: Callable[[Sequence[Outcome]], Sequence[Case]] | None = None,
-    ) -> tuple[dict[int, Outcome], _Python]:
-        """Outcomes by index, and what the cells gave. before: outcomes that are known without a run. then: more cases,
-        after the outcomes of the first; they run in the same child, whose kernels are compiled, and are counted on.
+    def run(self, cases: Sequence[Case], *stages: _Stage) -> tuple[dict[int, Outcome], _Python]:
+        """Outcomes by index, and what the cells gave. The cells run first, then the cases, then those of each stage,
+        all in one child while it lives: it has imported PyTorch, and compiled the kernels.
         """
-        work = _Work(self.task, list(cases), self._cells() if with_python else (), dict(before or {}), then)
+        work = _Work(self.task, self._cells(), list(cases), list(stages))
         while True:
             end = self._children(work)
             not_run = replace(end, error=f"not run, since the process was ended before: {end.error}")
@@ -235,15 +228,15 @@ class _Child:
 class _Work:
     """What children are to do for one submission, and what they have said so far.
 
-    then: gives more cases once the first have their outcomes; None once it was asked. cells: those that have not run.
-    begun: the case that the child is at. seen: so many of its messages are read.
+    cells: those that have not run. stages: those that have not been asked for their cases. begun: the case that the
+    child is at. seen: so many of its messages are read.
     """
 
     task: Exercise
-    cases: list[Case]
     cells: tuple[tuple[str, str], ...]
-    outcomes: dict[int, Outcome]
-    then: Callable[[Sequence[Outcome]], Sequence[Case]] | None
+    cases: list[Case]
+    stages: list[_Stage]
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
     python: _Python = field(default_factory=_Python)
     begun: int | None = None
     seen: int = 0
@@ -252,11 +245,12 @@ class _Work:
         return tuple(_as_run(i, case) for i, case in enumerate(self.cases) if i not in self.outcomes)
 
     def add_cases(self) -> bool:
-        """Asks `then`, where the first cases have their outcomes; whether it gave more."""
-        if self.then is None or any(i not in self.outcomes for i in range(len(self.cases))):
+        """Asks the next stages, where all before have their outcomes; whether one gave more."""
+        if self.cells or any(i not in self.outcomes for i in range(len(self.cases))):
             return False
-        then, self.then = self.then, None
-        added = then([self.outcomes[i] for i in range(len(self.cases))])
+        added: Sequence[Case] = ()
+        while self.stages and not added:
+            added = self.stages.pop(0)([self.outcomes[i] for i in range(len(self.cases))], self.python)
         self.cases.extend(added)
         return bool(added)
 

@@ -61,19 +61,20 @@ def main() -> None:
     torch.set_num_threads(1)
     send(results, {"kind": "ready"})  # from here on, what goes wrong is the student's
     if job.cells:
-        _send_python(job, results)
-    if job.runs:
+        _send_python(job, results, asking)
+    if job.runs or asking:
         _send_cases(job, results, asking)
 
 
 # ---- the student's Python
 
 
-def _send_python(job: Job, results: int) -> None:
+def _send_python(job: Job, results: int, asking: Sequence[int]) -> None:
     """Runs the cells for their answers, and again for their tensors where the exercise takes some."""
-    header, blob = _in_a_process(_give_answers, job, results, hidden=TASKS)
+    ours = (results, *asking)
+    header, blob = _in_a_process(_give_answers, job, ours, hidden=TASKS)
     if job.collects:
-        of_tensors, blob = _in_a_process(_give_tensors, job, results)
+        of_tensors, blob = _in_a_process(_give_tensors, job, ours)
         errors = {cell: how for cell, how in _errors(header).items() if cell == "answers"}
         header = {**of_tensors, "answers": header.get("answers"), "errors": _errors(of_tensors) | errors}
     send(results, {**header, "kind": "python"}, blob)
@@ -86,20 +87,21 @@ def _errors(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_a_process(
-    give: Callable[[Job], list[bytes]], job: Job, results: int, hidden: Path | None = None
+    give: Callable[[Job], list[bytes]], job: Job, ours: Sequence[int], hidden: Path | None = None
 ) -> tuple[dict[str, Any], bytes]:
     """What `give` gives in a process of its own, so that exit() or a crash there leaves the kernels alone.
 
-    hidden: a folder that this process cannot read, where the kernel has Landlock.
+    ours: file numbers that it must not have. hidden: a folder that it cannot read, where the kernel has Landlock, by
+    which it cannot reach this process's memory either.
     """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.setsid()
         os.close(reading)
-        os.close(results)
-        if hidden is not None:
-            hide(hidden)
+        for file in ours:
+            os.close(file)
+        hide(hidden)
         _, allowed = resource.getrlimit(resource.RLIMIT_DATA)
         most = _bytes_held() + PYTHON_BYTES
         most = most if allowed == resource.RLIM_INFINITY else min(most, allowed)
@@ -244,7 +246,7 @@ def _send_cases(job: Job, results: int, asking: Sequence[int]) -> None:
 
 def _all_runs(job: Job, results: int, asking: Sequence[int]) -> Iterator[Run]:
     yield from job.runs
-    if asking and (more := ask(results, *asking)) is not None:
+    while asking and (more := ask(results, *asking)) is not None:
         yield from pickle.loads(more)
 
 

@@ -256,6 +256,24 @@ def test_experiments_are_run_where_a_mistake_has_no_name_yet(graded, monkeypatch
     assert given[0] is None and given[2] is None and [run.index for run in pickle.loads(given[1])] == [3]
 
 
+def test_cases_that_need_the_cells_follow_in_the_same_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = replace(EXERCISE, collect=lambda names: {})
+    monkeypatch.setattr(grader, "exercise", lambda _: task)
+    jobs, given = [], []
+
+    def run(job: bytes, *, more: Callable[[list[Message]], bytes | None], **_: object) -> Ended:
+        """A child that asks before it has run the cells, after them, and when it is done with the cases."""
+        jobs.append(pickle.loads(job))
+        first = [READY, answered(100)]
+        given.extend([more([READY]), more(first), more([*first, *ALL[:2]]), more([*first, *ALL])])
+        return finished(answered(100), *ALL)
+
+    monkeypatch.setattr(grader, "run_child", run)
+    assert grade_submission(SUBMISSION, seed=1).full
+    assert [(job.runs, job.cells) for job in jobs] == [((), (("answers", "..."),))]
+    assert [given[0], *given[2:]] == [None] * 3 and [one.index for one in pickle.loads(given[1])] == [0, 1, 2]
+
+
 def test_a_missing_kernel_leaves_the_answers(graded, tmp_path) -> None:
     missing = Diagnosis("online_softmax.cu is missing")
     submission = Submission(

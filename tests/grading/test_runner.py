@@ -1,11 +1,14 @@
 """How the student's Python cells are run, in this process."""
 
 import json
+import os
+import tempfile
 
 import pytest
 
 from course_utils.grading import runner
 from course_utils.grading.job import Job
+from course_utils.grading.sandbox import landlock
 
 EXERCISE = "02_flash_attention_minimal/online_softmax"
 
@@ -40,3 +43,24 @@ def test_a_cell_that_fails_is_named_and_stops_no_other(source: str) -> None:
     given = ran(("answers", source), ("other", "1 / 0"))
     assert set(given["errors"]) == {"answers", "other"}
     assert given["errors"]["other"] == "ZeroDivisionError: division by zero (cell 'other', line 1)"
+
+
+@pytest.mark.parametrize("hidden", [None, runner.TASKS])
+def test_cells_have_no_way_to_what_the_runner_hears_and_remembers(hidden) -> None:
+    """Cases may follow the cells in the same child. Nothing is written: opening is enough to see."""
+
+    def give(job: Job) -> list[bytes]:
+        opened = []
+        for number in (file.fileno(), None):
+            place = f"/proc/{os.getppid()}/mem" if number is None else f"/proc/self/fd/{number}"
+            try:
+                os.close(os.open(place, os.O_RDWR))
+                opened.append(place)
+            except OSError:
+                pass
+        return [json.dumps({"opened": opened}).encode()]
+
+    with tempfile.TemporaryFile() as file:
+        header, _ = runner._in_a_process(give, Job(exercise=EXERCISE), (os.dup(file.fileno()), file.fileno()), hidden)
+    mine = [f"/proc/{os.getpid()}/mem"] if not landlock.version() else []
+    assert header == {"opened": mine}, "without Landlock, the memory of one user's processes is open to each of them"

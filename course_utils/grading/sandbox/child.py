@@ -49,7 +49,7 @@ def send(file: int, header: dict[str, Any], blob: bytes = b"") -> None:
 
 
 def ask(results: int, content: int, word: int) -> bytes | None:
-    """What the parent has for a child that is done with its job; None: nothing. Once."""
+    """What the parent has for a child that is done with its job; None: nothing. A few times at most."""
     send(results, ASKS)
     return read_job(content) if os.read(word, 1) == MORE else None
 

@@ -46,6 +46,7 @@ TAIL_BYTES = 16 << 10  # of stdout and stderr, for the one who looks into a fail
 LARGEST_HEADER = 1 << 20
 LARGEST_RESULTS = 512 << 20  # all headers and blobs together
 MOST_RESULTS = 10_000
+MOST_ASKS = 4  # for more: the runner needs three
 INSIDE = "/tmp"  # the one writable folder of a child in bubblewrap
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
@@ -182,6 +183,8 @@ def run_child(
 
         def give(messages: list[Message]) -> None:
             given = None if more is None else more(messages)
+            os.ftruncate(content, 0)
+            os.lseek(content, 0, os.SEEK_SET)
             with os.fdopen(os.dup(content), "wb") as writer:
                 writer.write(given or b"")
             with contextlib.suppress(BrokenPipeError):
@@ -287,18 +290,18 @@ def _readable() -> list[str]:
     return [*SYSTEM, *(f"/etc/{name}" for name in ETC), "/proc", "/sys", *map(str, _read_only_folders())]
 
 
-def hide(folder: Path) -> None:
-    """Takes this folder from the calling process, for good, with all but what a child needs. Without Landlock: nothing.
-
-    For a child that runs already.
+def hide(folder: Path | None) -> None:
+    """Takes this folder from the calling process, for good, with all but what a child needs: files, and the memory of
+    other processes. Without Landlock: nothing. For a child that runs already.
     """
-    own, folder = Path(tempfile.gettempdir()).resolve(), folder.resolve()
-    if folder.is_relative_to(own):  # of a clone in /tmp
+    own = Path(tempfile.gettempdir()).resolve()
+    if PACKAGE.is_relative_to(own):  # a clone in /tmp
         own = Path(tempfile.mkdtemp())
         tempfile.tempdir = os.environ["TMPDIR"] = os.environ["HOME"] = str(own)
     give_up_new_privileges()
     devices = [*DEVICES, *map(str, Path("/dev").glob("nvidia*"))]
-    landlock.restrict(_without(_readable(), folder), [str(own), *devices])
+    readable = _readable() if folder is None else _without(_readable(), folder.resolve())
+    landlock.restrict(readable, [str(own), *devices])
 
 
 def _without(paths: Iterable[str], hidden: Path) -> Iterator[str]:
@@ -434,11 +437,11 @@ class _Watch:
         more: Callable[[list[Message]], None],
         stop: Callable[[], None],
     ) -> None:
-        """more: called once, where the child asks for more. stop: ends the child."""
+        """more: called where the child asks for more, MOST_ASKS times at most. stop: ends the child."""
         assert process.stdout is not None and process.stderr is not None
         self._process, self._limits, self._folder = process, limits, folder
         self._more, self._stop = more, stop
-        self._asked = False
+        self._asked = 0
         self._started = time.monotonic()
         self._results, self._stdout, self._stderr = results, process.stdout.fileno(), process.stderr.fileno()
         self._tails = {self._stdout: bytearray(), self._stderr: bytearray()}
@@ -462,8 +465,8 @@ class _Watch:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(wait)
                     break
-            if not self._asked and any(message.header == ASKS for message in self._parser.messages):
-                self._asked = True
+            if self._asked < min(MOST_ASKS, sum(message.header == ASKS for message in self._parser.messages)):
+                self._asked += 1
                 self._give_more()
             if time.monotonic() >= next_look:
                 if self._process.poll() is not None:
