@@ -46,6 +46,7 @@ class _Region:
 
 
 def _regions(arrays: list[Array]) -> list[_Region]:
+    """In the order of the arguments: by their addresses here, a wild access would meet another one in each run."""
     regions: list[_Region] = []
     for array in sorted(arrays, key=lambda a: a.tensor.data_ptr()):
         low = array.tensor.data_ptr()
@@ -55,7 +56,8 @@ def _regions(arrays: list[Array]) -> list[_Region]:
         else:
             regions.append(_Region(low, high))
         regions[-1].arrays.append(array)
-    return regions
+    position = {array: i for i, array in enumerate(arrays)}
+    return sorted(regions, key=lambda region: min(position[array] for array in region.arrays))
 
 
 def _pages(size: int) -> int:

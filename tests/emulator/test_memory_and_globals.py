@@ -274,6 +274,17 @@ def test_an_array_behind_a_const_pointer_is_copied_back(run_kernel):
     assert a[0] == 1
 
 
+def test_a_wild_access_is_described_alike_wherever_the_arrays_lie_here(run_kernel):
+    code = 'extern "C" __global__ void k(float* a, float* b) { a[4LL << 30] = 1; }'  # 16 GiB on, behind both
+    first, second = torch.zeros(32).chunk(2)
+    errors = []
+    for arrays in ((first, second), (second, first)):
+        with pytest.raises(KernelError, match="past the end of argument 1") as caught:
+            run_kernel(code, (1,), (1,), arrays)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+
+
 def test_neighbours_in_one_storage_are_far_apart_for_a_kernel(run_kernel):
     storage = torch.zeros(32)
     with pytest.raises(KernelError, match=r"the first bytes past the end of argument 0 \('a'\)"):
