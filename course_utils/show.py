@@ -184,7 +184,9 @@ def table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> None:
     ]
 
     def row_html(tag: str, texts: Sequence[str]) -> str:
-        styled = zip(texts, styles, strict=True)
+        styled = (
+            (text, style if tag == "td" else style.partition(";")[0]) for text, style in zip(texts, styles, strict=True)
+        )
         return "".join(f'<{tag} style="{style}">{html.escape(text)}</{tag}>' for text, style in styled)
 
     body = "".join(f"<tr>{row_html('td', line)}</tr>" for line in cells)
@@ -197,7 +199,7 @@ def _column_style(texts: Sequence[str], numeric: bool) -> str:
     if numeric:
         return "text-align: right"
     longest = max(map(len, texts), default=0)
-    return "text-align: left" + (f"; min-width: {min(longest // 2, 24)}ch" if longest > 14 else "")
+    return f"text-align: left; {f'min-width: {min(longest // 2, 24)}ch' if longest > 14 else 'white-space: nowrap'}"
 
 
 @contextlib.contextmanager
