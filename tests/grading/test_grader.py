@@ -246,14 +246,15 @@ def test_experiments_are_run_where_a_mistake_has_no_name_yet(graded, monkeypatch
     given = []
 
     def run(job: bytes, *, more: Callable[[list[Message]], bytes | None], **_: object) -> Ended:
-        """A child that asks, too early and then when it is done, and gets the experiment only then."""
-        given.extend([more([READY]), more([READY, *first]), more([READY, *first])])
+        """A child that asks, twice too early and then when it is done, and gets the experiment only then."""
+        given.extend(more([READY, *first[:n]]) for n in (0, 2, len(first), len(first)))
         return finished(*first, of_experiment)
 
     monkeypatch.setattr(grader, "run_child", run)
     again = grade_submission(SUBMISSION, seed=1)
     assert again == result
-    assert given[0] is None and given[2] is None and [run.index for run in pickle.loads(given[1])] == [3]
+    assert [given[0], given[1], given[3]] == [None] * 3
+    assert [run.index for run in pickle.loads(given[2])] == [3]
 
 
 def test_cases_that_need_the_cells_follow_in_the_same_child(monkeypatch: pytest.MonkeyPatch) -> None:
