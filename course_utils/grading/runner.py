@@ -34,6 +34,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._prims.rng_prims  # torch.Generator needs it, and what imports it is left out here: sandbox.parent.LATER
 from torch import Tensor
 
 from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule, read_kernel
