@@ -178,28 +178,25 @@ def table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> None:
     plain = "\n".join(
         "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in [columns, *cells]
     )
-    styles = [
-        _column_style([line[i] for line in cells], all(isinstance(row.get(column), (int, float)) for row in rows))
-        for i, column in enumerate(columns)
-    ]
+    numeric = [all(isinstance(row.get(column), (int, float)) for row in rows) for column in columns]
+    aligned = [f"text-align: {'right' if n else 'left'}" for n in numeric]
+    in_body = [aligned[i] + ("" if numeric[i] else _room([line[i] for line in cells])) for i in range(len(columns))]
 
-    def row_html(tag: str, texts: Sequence[str]) -> str:
-        styled = (
-            (text, style if tag == "td" else style.partition(";")[0]) for text, style in zip(texts, styles, strict=True)
-        )
+    def row_html(tag: str, texts: Sequence[str], styles: Sequence[str]) -> str:
+        styled = zip(texts, styles, strict=True)
         return "".join(f'<{tag} style="{style}">{html.escape(text)}</{tag}>' for text, style in styled)
 
-    body = "".join(f"<tr>{row_html('td', line)}</tr>" for line in cells)
+    head = row_html("th", columns, aligned)
+    body = "".join(f"<tr>{row_html('td', line, in_body)}</tr>" for line in cells)
     heading = _CAPTION.format(html.escape(caption)) if caption else ""  # a <caption> would wrap at the table's width
-    page = f"{heading}<table><thead><tr>{row_html('th', columns)}</tr></thead><tbody>{body}</tbody></table>"
+    page = f"{heading}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     display({"text/html": page, "text/plain": f"{caption}\n{plain}".strip()}, raw=True)
 
 
-def _column_style(texts: Sequence[str], numeric: bool) -> str:
-    if numeric:
-        return "text-align: right"
-    longest = max(map(len, texts), default=0)
-    return f"text-align: left; {f'min-width: {min(longest // 2, 24)}ch' if longest > 14 else 'white-space: nowrap'}"
+def _room(words: Sequence[str]) -> str:
+    """More style for the cells of a column of words: short ones stay in one line, long ones get a few of some width."""
+    longest = max(map(len, words), default=0)
+    return f"; min-width: {min(longest // 2, 24)}ch" if longest > 14 else "; white-space: nowrap"
 
 
 @contextlib.contextmanager

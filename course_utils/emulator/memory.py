@@ -45,10 +45,10 @@ class _Region:
     copy_shift: int = 0  # address of the copy in this process - the tensor's address
 
 
-def _regions(arrays: list[Array]) -> list[_Region]:
+def _regions(positions: dict[Array, int]) -> list[_Region]:
     """In the order of the arguments: by their addresses here, a wild access would meet another one in each run."""
     regions: list[_Region] = []
-    for array in sorted(arrays, key=lambda a: a.tensor.data_ptr()):
+    for array in sorted(positions, key=lambda a: a.tensor.data_ptr()):
         low = array.tensor.data_ptr()
         high = low + array.size
         if regions and low < regions[-1].high:
@@ -56,8 +56,7 @@ def _regions(arrays: list[Array]) -> list[_Region]:
         else:
             regions.append(_Region(low, high))
         regions[-1].arrays.append(array)
-    position = {array: i for i, array in enumerate(arrays)}
-    return sorted(regions, key=lambda region: min(position[array] for array in region.arrays))
+    return sorted(regions, key=lambda region: min(positions[array] for array in region.arrays))
 
 
 def _pages(size: int) -> int:
@@ -75,8 +74,8 @@ class DeviceMemory:
     def __init__(self, arrays: list[Array], front_bytes: int, *, as_on_a_gpu: bool = False) -> None:
         """`as_on_a_gpu`: arrays start where a GPU's allocator would put them, for the sake of their sectors and banks,
         instead of ending at a gap, where an overrun is a fault."""
-        self._regions = _regions(arrays)
         self._positions = {array: position for position, array in enumerate(arrays)}
+        self._regions = _regions(self._positions)
         self.front_bytes = _pages(front_bytes)
         self.mappings: list[tuple[int, int, int]] = []
         address, offset = DEVICE_BASE + GAP, self.front_bytes

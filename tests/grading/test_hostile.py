@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import time
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -16,7 +15,7 @@ from course_utils.grading.catalog import exercise
 from course_utils.grading.result import RIGHT
 from course_utils.grading.sandbox.parent import Limits, isolation_available, run_child
 from course_utils.grading.submission import read_submission
-from tests.helpers.processes import processes_with
+from tests.helpers.processes import processes_with, wait_for
 
 REPO = Path(__file__).resolve().parents[2]
 EXERCISE = "02_flash_attention_minimal/online_softmax"
@@ -177,12 +176,7 @@ def nothing_is_harmed():
 
 def nothing_is_left() -> bool:
     """Whether no runner is there, at once or soon: what another worker ends is for a moment nobody's child."""
-    deadline = time.monotonic() + 2
-    while processes_with(RUNNER.name):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
+    return wait_for(lambda: not processes_with(RUNNER.name), seconds=2)
 
 
 def grade(folder: Path, isolation: str = "auto"):

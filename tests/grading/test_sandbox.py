@@ -17,7 +17,7 @@ from course_utils.grading.sandbox import landlock
 from course_utils.grading.sandbox import parent as sandbox
 from course_utils.grading.sandbox.child import END, FRAME, exit_status
 from course_utils.grading.sandbox.parent import Limits, Message, isolation_available, run_child
-from tests.helpers.processes import processes_with
+from tests.helpers.processes import processes_with, wait_for
 
 REPO = Path(__file__).resolve().parents[2]
 HEAD = """
@@ -387,13 +387,6 @@ def test_the_child_ends_with_a_killed_grader(tmp_path, isolation):
     process.kill()
     process.wait()
     assert wait_for(lambda: not processes_with(str(file)))
-
-
-def wait_for(what) -> bool:
-    deadline = time.monotonic() + 60  # a busy machine takes its time to start Python
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return bool(what())
 
 
 @pytest.mark.parametrize("how", ["Python", "rm"])

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -23,3 +25,11 @@ def _of_a_sibling(pid: int) -> bool:
             return True
         pid = parent
     return False
+
+
+def wait_for(what: Callable[[], object], seconds: float = 60) -> bool:
+    """Whether it becomes true in that time: a busy machine takes its time to start Python."""
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return bool(what())
