@@ -211,12 +211,28 @@ def of_finding(exercise: Exercise, finding: Finding, source: str = "", *, right:
 
 
 def _missing_barrier(first: int, second: int, source: str) -> str:
-    """Between two lines; where a barrier stands between them already, it is the way back of a loop that lacks one."""
+    """Between two lines; where a barrier surely stands between them, it is the way back of a loop that lacks one."""
     if first == second:
         return f"missing barrier: two threads meet at line {first}"
-    if "__syncthreads" in blank_comments("\n".join(source.splitlines()[first : second - 1])):
+    between = blank_comments(source).splitlines()[first : second - 1]
+    if _surely_waits("\n".join(between)):
         return f"missing barrier between line {second} and line {first}, around the loop"
     return f"missing barrier between line {first} and line {second}"
+
+
+def _surely_waits(between: str) -> bool:
+    """Whether whoever gets through these lines has come to __syncthreads(): it depends on no `if`, and on no loop that
+    ends before them."""
+    opened: list[int] = []  # the braces that are open
+    waits: list[list[int]] = []  # those around each barrier
+    for found in re.finditer(r"[{}]|__syncthreads", between):
+        if found[0] == "{":
+            opened.append(found.start())
+        elif found[0] == "}":
+            opened = opened[:-1]
+        elif not re.split(r"[;{}]", between[: found.start()])[-1].strip():  # else it is what an `if` chooses
+            waits.append(opened)
+    return any(opened[: len(around)] == around for around in waits)
 
 
 # ---- values

@@ -131,6 +131,33 @@ def test_a_finding_names_wrong_values_that_no_mistake_explains() -> None:
     assert name_of(out(2 * RIGHT, RACE)) == "everything is doubled"
 
 
+def test_a_race_goes_around_the_loop_only_where_a_barrier_surely_stands_between_its_lines() -> None:
+    def said(*between: str) -> str | None:
+        race = replace(RACE, line=1, other_line=len(between) + 2)
+        source = "\n".join(["tile[x] = 1;", *between, "sum += tile[y];"])
+        return diagnose(EXERCISE, [case()], [out(RIGHT + 1, race)], source)[0].name
+
+    straight, around = (
+        "missing barrier between line 1 and line {}",
+        "missing barrier between line {} and line 1, around",
+    )
+    for between in (
+        ["__syncthreads();"],
+        ["}", "__syncthreads();", "for (int c = 0; c < 4; ++c) {"],
+        ["{", "__syncthreads();"],
+        ["if (n > 32) x = 1;", "__syncthreads();"],
+    ):
+        assert said(*between).startswith(around.format(len(between) + 2)), between
+    for between in (
+        ["// __syncthreads();"],
+        ["if (n > 32) __syncthreads();"],
+        ["if (n > 32) { __syncthreads(); }"],
+        ["if (n > 32) {", "    __syncthreads();", "}"],
+        ["for (int i = 0; i < n; ++i) {", "if (i) {", "__syncthreads();", "}", "} {"],
+    ):
+        assert said(*between) == straight.format(len(between) + 2), between
+
+
 def test_a_finding_fails_right_values_only_where_the_case_must_be_clean() -> None:
     assert name_of(out(RIGHT, RACE)) is None
     assert name_of(out(RIGHT, RACE), case(clean=True)) == "missing barrier between line 31 and line 38"
