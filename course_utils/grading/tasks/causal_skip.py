@@ -68,6 +68,11 @@ def _drawn_tiles(generator: torch.Generator) -> tuple[Tiles, Tiles]:
     return Tiles(*tall, 4 * _draw(generator, 5, 7)), Tiles(*wide, 4 * _draw(generator, 9, 12))
 
 
+def _large_tiles(generator: torch.Generator) -> Tiles:
+    """More than a warp has lanes of queries, keys and columns: of one short case."""
+    return Tiles(8 * _draw(generator, 6, 8), 4 * _draw(generator, 9, 14), 4 * _draw(generator, 17, 24))
+
+
 def _case(
     part: str, inputs: tuple[Tensor, Tensor, Tensor], scale: float, tiles: Tiles, kind: str, **options: object
 ) -> Case:
@@ -199,14 +204,14 @@ def _and_small(case: Case, small: Case) -> Case:
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
     tall, wide = _drawn_tiles(generator)
     draw, random = partial(_draw, generator), partial(_random, generator)
-    few, length = draw(2, 5), draw(36, 63)
+    few, length, large = draw(2, 5), draw(57, 79), _large_tiles(generator)
     square = _weights(generator, "square", *_lengths(generator, tall, 0), tall)
     for small in (1, few):
         square = _and_small(square, random("square", small, small, wide))
     made = [
         square,
         random("square", *_lengths(generator, tall, 0), tall, "planted"),
-        random("square", length, length, wide, "large logits"),
+        random("square", length, length, large, "large logits"),
     ]
     for part, sign in (("unequal", 1), ("empty", -1)):
         for n, (shift, tiles) in enumerate(zip(_shifts(generator, 24), (tall, wide, tall, wide), strict=True)):

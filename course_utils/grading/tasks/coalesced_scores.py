@@ -65,17 +65,21 @@ def _case(
     is_causal: bool = False,
     largest: float | None = None,
     one_column: bool = False,
+    mask_alone: bool = False,
     review: Callable[[Case, Outcome], Diagnosis | None] | None = None,
 ) -> Case:
     """One launch. shape: B, H, L_q, L_k, d. largest: |score| that the queries are scaled to.
 
-    one_column: key j has nothing but a 1 in column j, so that each score shows one column. The scale is not 1/√d.
+    one_column: key j has nothing but a 1 in column j, so that each score shows one column. mask_alone: all
+    scores are 0, so that nothing but which keys are hidden can cost points here. The scale is not 1/√d.
     """
     B, H, L_q, L_k, d = shape
     query = torch.randn(B, L_q, H, d, generator=generator)
     key = torch.randn(B, L_k, H, d, generator=generator)
     if one_column:
         key[:] = torch.eye(L_k, d)[None, :, None]
+    if mask_alone:
+        query[:] = 0
     scale = float(np.float32(d**-0.5 * (0.4 + 0.4 * torch.rand((), generator=generator).item())))
     if largest is not None:
         query *= largest / scores(query, key, scale, False).abs().max()
@@ -88,7 +92,7 @@ def _case(
     return Case(
         part=part,
         name=f"B={B} H={H} L_q={L_q} L_k={L_k} d={d}{', causal' * is_causal}{', large scores' * bool(largest)}"
-        f"{', a key for each column' * one_column}",
+        f"{', all scores 0' * mask_alone}{', a key for each column' * one_column}",
         launches=(launch,),
         inputs={"Q": query, "K": key},
         outputs={"S": Output(expected=scores(query, key, scale, is_causal), kind="values", axes=AXES)},
@@ -110,7 +114,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         return first + step * int(torch.randint((last - first) // step + 1, (), generator=generator))
 
     case = partial(_case, generator=generator)
-    columns, causal = drawn(130, 140), [drawn(33, 65), drawn(33, 45), drawn(65, 75), drawn(66, 80)]
+    columns, causal = drawn(130, 140), [drawn(34, 45), drawn(33, 45), drawn(65, 75), drawn(66, 80), drawn(2, 4)]
     whole, cut_off = (1, 1, 64, 96, 64), (1, 3, drawn(40, 56, 8), drawn(72, 88, 8), drawn(40, 56, 8))
     return [
         case("scores", shape=(1, 1, 64, 64, 64)),
@@ -122,11 +126,13 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         case("heads", shape=(2, 3, drawn(33, 40), drawn(41, 65), drawn(30, 33, 3))),
         case("heads", shape=(3, 1, drawn(3, 9), drawn(33, 50), drawn(34, 62))),
         case("heads", shape=(2, drawn(2, 4), drawn(9, 20), drawn(2, 8), drawn(1, 5))),
-        case("causal", shape=(1, 1, causal[0], causal[0], 32), is_causal=True),
-        case("causal", shape=(1, 2, causal[1], causal[1] + drawn(1, 31), 32), is_causal=True),
-        case("causal", shape=(1, 1, causal[2], causal[2] - drawn(1, 31), 32), is_causal=True, largest=50.0),
+        case("causal", shape=(2, 2, causal[0], causal[0], drawn(36, 60, 4)), is_causal=True, mask_alone=True),
+        # With a shift of 1 or 30 beyond whole tiles, one score of a tile is seen, or hidden, and no other.
+        case("causal", shape=(1, 2, causal[1], causal[1] + drawn(1, 33, TILE), 32), is_causal=True),
+        case("causal", shape=(1, 1, causal[2], causal[2] - drawn(2, 34, TILE), 32), is_causal=True, largest=50.0),
         case("causal", shape=(1, 1, causal[3], drawn(1, 20), 32), is_causal=True),
-        case("causal", shape=(1, 1, drawn(1, 3), drawn(65, 95), 32), is_causal=True),
+        case("causal", shape=(1, 1, causal[4], causal[4] + drawn(62, 94, TILE), 32), is_causal=True),
+        case("causal", shape=(1, 1, 1, drawn(33, 95), 32), is_causal=True),
         case("loads", shape=whole, review=review_loads),
         counters_only(case("loads", shape=cut_off, review=review_loads), CUT_OFF),
         case("stores", shape=whole, review=review_stores),
@@ -152,8 +158,10 @@ def explain(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
         b, h, i, _ = where.nonzero()[0].tolist()
         of_row = torch.zeros_like(where)
         of_row[b, h, i] = where[b, h, i]
+        heads = where.any(dim=-1).any(dim=-1)
+        of = "" if heads.all() else f"{places(heads, AXES[:2])}: "
         detail = f"{int(where.any(dim=-1).sum())} of {where[..., 0].numel()} rows have such keys"
-        return Diagnosis(f"for query {i}, {places(where[b, h, i], ('key',))}: {how}", detail, MASK)
+        return Diagnosis(f"{of}for query {i}, {places(where[b, h, i], ('key',))}: {how}", detail, MASK)
     got, expected = got.masked_fill(hidden, 0), expected.masked_fill(hidden, 0)
     if case.facts["one_column"]:
         ratio = (got / expected)[0, 0]
@@ -257,6 +265,11 @@ def _whole_pieces(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> 
     return scores(query[..., :end], key[..., :end], scale, is_causal) if end else None
 
 
+def _without_last_piece(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> Tensor:
+    end = (query.shape[-1] - 1) // TILE * TILE
+    return scores(query[..., :end], key[..., :end], scale, is_causal)
+
+
 def _first_columns(query: Tensor, key: Tensor, scale: float, is_causal: bool, *, most: int) -> Tensor | None:
     return scores(query[..., :most], key[..., :most], scale, is_causal) if query.shape[-1] > most else None
 
@@ -354,6 +367,12 @@ MISTAKES = (
         "The last columns, fewer than 32, are left out: the loop must go on while c0 < d.",
         SCORES,
         _whole_pieces,
+    ),
+    _mistake(
+        "the last piece of d is left out, whole or not",
+        "d columns are ceil(d / 32) pieces: the last one begins below d.",
+        SCORES,
+        _without_last_piece,
     ),
     _mistake(
         "only the last piece of d counts",

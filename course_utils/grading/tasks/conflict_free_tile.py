@@ -97,7 +97,8 @@ def explain(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
         near = ((got - expected).abs() <= ROUNDED * expected.abs()).all()
         return Diagnosis("the numbers are rounded on the way", first, TILES) if near else None
     far = (order[nearest].reshape(got.shape) - torch.arange(x.numel()).reshape(x.shape).mT).flatten(1)
-    if far.any() and not far[0].any() and (far == far[:, :1]).all():
+    evenly = torch.arange(len(far))[:, None] * far[1 % len(far), 0]
+    if far.any() and (far == evenly).all():
         detail = f"head 1 begins at number {x[0].numel()}; it was looked for {int(far[1, 0]):+d} numbers from there"
         return Diagnosis("the heads of `in` are looked for at the wrong distance", detail, HEADS)
     came_from = torch.stack(torch.unravel_index(order[nearest].reshape(got.shape), x.shape))
@@ -123,12 +124,13 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     narrow = (1, drawn(47, 63, 16), drawn(79, 95, 16))  # a pitch of the tile's own width + 1 would be 16 or 32
     return [
         _case("whole", generator, 1, 64, 64),
-        _case("whole", generator, 1, drawn(96, 160, 32), 32),
+        _case("whole", generator, 1, drawn(288, 384, 32), 32),
         _case("ragged", generator, 1, drawn(65, 95), drawn(33, 63)),
         _case("ragged", generator, 1, 1, drawn(2, 31)),
         _case("ragged", generator, 1, drawn(33, 63), 1),
-        _case("ragged", generator, 1, drawn(2, 31), drawn(130, 160)),
-        _case("heads", generator, drawn(3, 5), 64, 32),
+        _case("ragged", generator, 1, drawn(2, 31), drawn(261, 300)),
+        _case("ragged", generator, 1, drawn(261, 300), drawn(2, 31)),
+        _case("heads", generator, drawn(9, 12), 64, 32),
         _case("heads", generator, drawn(4, 6), drawn(33, 61, 2), drawn(65, 95)),
         _case("loads", generator, *whole, review=review_loads),
         counters_only(_case("loads", generator, *cut_off, review=coalesced_loads), CUT_OFF),

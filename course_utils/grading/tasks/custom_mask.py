@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -38,7 +38,7 @@ LENGTHS = (256, 320)
 SHOWN_SEED = 0  # of the maps in the notebook
 STEPS = {"recall_70": 0.70, "recall_80": 0.80, "recall_87": 0.87}
 OVERFITTED = 0.02  # recall lost from the shown maps to fresh ones
-HEAD_DIM, WARPS = 96, 2  # neither is what the header compiles first; more columns take a plain kernel too long
+HEAD_DIMS, WARPS = (64, 96, 128), (2, 4)
 ROW_DIM = 64  # of the question about bytes
 KERNEL_LENGTH = 96
 MOST_LOADED = 2  # times what is loaded where next to no key is left out
@@ -155,12 +155,29 @@ def _too_low(fresh: Tensor, shown: Tensor, within_reach: Tensor) -> Diagnosis:
 # ---------------------------------------------------------------------------------------------- the kernel's cases
 
 
+@dataclass(frozen=True)
+class _Draws:
+    """What cases are drawn with: the generator, and what the kernel is compiled for."""
+
+    generator: torch.Generator
+    head_dim: int
+    warps: int
+
+
+def _two_blocks(generator: torch.Generator) -> tuple[_Draws, _Draws]:
+    """Two that differ in D and in WARPS. The first has less than 128 columns, with which a plain kernel takes long."""
+    first = HEAD_DIMS[_drawn(generator, 0, 1)]
+    others = [head_dim for head_dim in HEAD_DIMS if head_dim != first]
+    warps = _shuffled(WARPS, generator)
+    return _Draws(generator, first, warps[0]), _Draws(generator, others[_drawn(generator, 0, 1)], warps[1])
+
+
 def _case(
     part: str,
     name: str,
     mask: Tensor,
     tensors: tuple[Tensor, Tensor, Tensor],
-    generator: torch.Generator,
+    draws: _Draws,
     *,
     scale: float | None = None,
     listed: Tensor | None = None,
@@ -173,11 +190,11 @@ def _case(
     draws an order. judged: the output that counts, "O" or "LSE".
     """
     Q, K, V = tensors
-    batch, heads, L_q, head_dim = Q.shape
-    L_k = K.shape[2]
-    scale = head_dim**-0.5 if scale is None else scale
+    batch, heads, L_q, _ = Q.shape
+    L_k, warps = K.shape[2], draws.warps
+    scale = draws.head_dim**-0.5 if scale is None else scale
     out, LSE = reference.attention(Q, K, V, attn_mask=mask, scale=scale, return_lse=True)
-    listed = _any_order(mask, generator) if listed is None else listed
+    listed = _any_order(mask, draws.generator) if listed is None else listed
     inputs = {
         "Q": Q,
         "K": K,
@@ -188,10 +205,10 @@ def _case(
     arguments = (*inputs, "O", "LSE", np.int32(L_q), np.int32(L_k), np.float32(scale))
     launch = Launch(
         "csr_attention",
-        (costs.ceil_div(L_q, WARPS), batch * heads),
-        (32 * WARPS,),
+        (costs.ceil_div(L_q, warps), batch * heads),
+        (32 * warps,),
         arguments,
-        (f"-DD={head_dim}", f"-DWARPS={WARPS}"),
+        (f"-DD={draws.head_dim}", f"-DWARPS={warps}"),
     )
     axes = ("sequence", "head", "query", "column")
     outputs = {
@@ -200,8 +217,10 @@ def _case(
         else Output(out, kind="scratch"),
         "LSE": Output(LSE, kind="values" if judged == "LSE" else "scratch", axes=axes[:3]),
     }
-    facts = {"listed": listed, "scale": scale, "mask": mask}
-    return Case(part, f"{name}, L_q = {L_q}, L_k = {L_k}", (launch,), inputs, outputs, facts, **options)
+    facts = {"listed": listed, "scale": scale, "mask": mask, "warps": warps}
+    return Case(
+        part, f"{name}, D = {draws.head_dim}, L_q = {L_q}, L_k = {L_k}", (launch,), inputs, outputs, facts, **options
+    )
 
 
 def _any_order(mask: Tensor, generator: torch.Generator) -> Tensor:
@@ -226,11 +245,11 @@ def _in_float32(Q: Tensor, K: Tensor, V: Tensor, mask: Tensor, scale: float) -> 
 
 
 def _tensors(
-    mask: Tensor, head_dim: int, generator: torch.Generator, kind: str = "normal", *, batch: int = 1, heads: int = 1
+    mask: Tensor, draws: _Draws, kind: str = "normal", *, batch: int = 1, heads: int = 1
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Q, K and V of a kind of `course_utils.checks`."""
-    shape = AttentionCase(batch, heads, heads, *mask.shape, head_dim, False, kind)
-    return make_inputs(shape, seed=_drawn(generator, 0, 2**31 - 1))[:3]
+    shape = AttentionCase(batch, heads, heads, *mask.shape, draws.head_dim, False, kind)
+    return make_inputs(shape, seed=_drawn(draws.generator, 0, 2**31 - 1))[:3]
 
 
 def _drawn(generator: torch.Generator, least: int, most: int) -> int:
@@ -251,19 +270,17 @@ def _shuffled(values: Sequence[int], generator: torch.Generator) -> list[int]:
     return [values[i] for i in torch.randperm(len(values), generator=generator).tolist()]
 
 
-def _read_off(
-    part: str, name: str, mask: Tensor, head_dim: int, generator: torch.Generator, *, scale: float, spread: float
-) -> Case:
+def _read_off(part: str, name: str, mask: Tensor, draws: _Draws, *, scale: float, spread: float) -> Case:
     """V as one-hot columns: O says which weight each key has. All heads have the same Q and K.
 
     spread: of the scores, so small that no kept key's weight is lost.
     """
     L_q, L_k = mask.shape
-    V = one_hot_values(L_k, head_dim)
-    Q, K, _ = _tensors(mask, head_dim, generator)
-    Q = Q * (spread / scale / head_dim**0.5)
+    V = one_hot_values(L_k, draws.head_dim)
+    Q, K, _ = _tensors(mask, draws)
+    Q = Q * (spread / scale / draws.head_dim**0.5)
     Q, K = (x.expand(1, V.shape[1], -1, -1).contiguous() for x in (Q, K))
-    return _case(part, name, mask, (Q, K, V), generator, scale=scale, explain=_weights_seen)
+    return _case(part, name, mask, (Q, K, V), draws, scale=scale, explain=_weights_seen)
 
 
 def _weights_seen(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
@@ -297,11 +314,12 @@ def _list_of_another(has_weight: Tensor, mask: Tensor) -> Diagnosis | None:
     return Diagnosis(_ANOTHER_LIST, f"{detail}{', …' if len(walked) > 4 else ''}", _ROWS)
 
 
-def _planted(head_dim: int, generator: torch.Generator) -> Case:
+def _planted(draws: _Draws) -> Case:
     """Scores that are exact in fp32, whatever the order of the sum: each row has a column of its own in Q and K.
 
     What no list keeps has a score of 30 more than the largest.
     """
+    generator, head_dim = draws.generator, draws.head_dim
 
     def near(middle: float, count: int) -> Tensor:
         return middle + torch.randint(0, 21, (count,), generator=generator) / 4
@@ -337,21 +355,21 @@ def _planted(head_dim: int, generator: torch.Generator) -> Case:
             K[0, head, keys, columns[i]] = scores - head  # all by as much: only the order of a softmax is in it
     V = torch.randn(1, heads, L_k, head_dim, generator=generator)
     tensors = Q, K, V
-    return _case("large", "scores from −1e20 to 125", mask, tensors, generator, scale=1 / 8, listed=listed)
+    return _case("large", "scores from −1e20 to 125", mask, tensors, draws, scale=1 / 8, listed=listed)
 
 
-def _long(part: str, head_dim: int, generator: torch.Generator) -> Case:
-    """Rows of many keys, beside short ones."""
-    counts = [_drawn(generator, *range_) for range_ in ((3080, 3150), (129, 180), (33, 60), (2, 31), (0, 0))]
-    mask = _mask_of_counts(_shuffled(counts, generator), max(counts) + _drawn(generator, 1, 60), generator)
-    return _case(
-        part, "rows of up to 3,150 keys", mask, _tensors(mask, head_dim, generator), generator, must_be_clean=True
-    )
+def _long(part: str, draws: _Draws) -> Case:
+    """Rows of many keys, beside short ones; one of whole tiles, whatever their usual size."""
+    counts = [_drawn(draws.generator, *range_) for range_ in ((3080, 3150), (256, 256), (33, 60), (2, 31), (0, 0))]
+    length = max(counts) + _drawn(draws.generator, 1, 60)
+    mask = _mask_of_counts(_shuffled(counts, draws.generator), length, draws.generator)
+    return _case(part, "rows of up to 3,150 keys", mask, _tensors(mask, draws), draws, must_be_clean=True)
 
 
-def _skips(head_dim: int, generator: torch.Generator) -> list[Case]:
+def _skips(draws: _Draws) -> list[Case]:
     """Lists of the same lengths over few keys and over many: what is loaded must not grow with the keys left out."""
-    L_q, blocks = 4 * _drawn(generator, 2, 3), _drawn(generator, 48, 63)
+    generator = draws.generator
+    L_q, blocks = 4 * _drawn(generator, 2, 3), _drawn(generator, 65, 72)
     counts = [_drawn(generator, 15, 30) for _ in range(L_q)]
     near = _mask_of_counts(counts, max(counts) + _drawn(generator, 0, 2), generator)
     far = torch.zeros(L_q, 64 * blocks, dtype=torch.bool)  # each key in another block of 64
@@ -363,8 +381,8 @@ def _skips(head_dim: int, generator: torch.Generator) -> list[Case]:
             "skips",
             name,
             mask,
-            _tensors(mask, head_dim, generator),
-            generator,
+            _tensors(mask, draws),
+            draws,
             must_be_clean=True,
             review=partial(_review, loaded=loaded),
         )
@@ -374,17 +392,17 @@ def _skips(head_dim: int, generator: torch.Generator) -> list[Case]:
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
     """Lists of the student's own design, where it keeps the rules, and lists that nobody would design."""
-    head_dim = HEAD_DIM
+    draws, other = _two_blocks(generator)
     own, origin = _mask(python, KERNEL_LENGTH), "your pattern"
     if own is None or not own.any() or density(own) > 0.6:
         own, origin = _random_mask(KERNEL_LENGTH, KERNEL_LENGTH, 0.2, generator).tril(), "random causal pairs"
     own = own[4 * _drawn(generator, 9, 14) :]  # whole blocks: what is ragged is for the part "lengths"
     # Neither 1/√d nor near it.
-    other_scale = head_dim**-0.5 * (0.4 + 0.2 * float(torch.rand(1, generator=generator)))
+    other_scale = draws.head_dim**-0.5 * (0.4 + 0.2 * float(torch.rand(1, generator=generator)))
     counts = [_drawn(generator, 1, 20) for _ in range(4 * _drawn(generator, 5, 9))]
     random = _mask_of_counts(counts, _drawn(generator, 40, 70), generator)
     counts = [_drawn(generator, 1, 20) for _ in range(4 * _drawn(generator, 4, 6) + 2)]
-    counts += [_drawn(generator, 65, 90), _drawn(generator, 33, 64)]
+    counts += [_drawn(generator, 65, 90), 64]  # tiles of most sizes: one is cut off, or none
     dense = _mask_of_counts(_shuffled(counts, generator), _drawn(generator, 90, 128), generator)
     large = _random_mask(4 * _drawn(generator, 5, 7), _drawn(generator, 50, 70), 0.3, generator)
     large[-1] = True  # the row that has the score of 100
@@ -394,58 +412,30 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     )
     for mask in (ragged, whole):
         mask[[0, _drawn(generator, 1, 10), _drawn(generator, 11, 20), -1]] = False
-    one, none = torch.ones(1, 1, dtype=torch.bool), torch.zeros(3, _drawn(generator, 4, 9), dtype=torch.bool)
+    one, many = torch.ones(1, 1, dtype=torch.bool), _drawn(generator, 130, 150)
+    none = torch.zeros(many, _drawn(generator, 4, 9), dtype=torch.bool)
     return [
-        _case(
-            "values", f"{origin}, V + 100", own, _tensors(own, head_dim, generator, "offset on V", heads=2), generator
-        ),
-        _read_off("values", "one-hot V", dense, head_dim, generator, scale=other_scale, spread=0.3),
-        _case(
-            "values",
-            "random pairs",
-            random,
-            _tensors(random, head_dim, generator, batch=2, heads=3),
-            generator,
-            scale=other_scale,
-        ),
-        _case(
-            "large",
-            "scores up to 100",
-            large,
-            _tensors(large, head_dim, generator, "overflowing exp", heads=2),
-            generator,
-        ),
-        _planted(head_dim, generator),
-        _case("lse", "random pairs", whole, _tensors(whole, head_dim, generator, heads=2), generator, judged="LSE"),
-        _case(
-            "lse",
-            "scores up to 100",
-            large,
-            _tensors(large, head_dim, generator, "overflowing exp"),
-            generator,
-            judged="LSE",
-        ),
-        _case("lengths", "one pair", one, _tensors(one, head_dim, generator), generator, must_be_clean=True),
-        _case("lengths", "no pair", none, _tensors(none, head_dim, generator), generator, must_be_clean=True),
-        _long("lengths", head_dim, generator),
-        _case(
-            "lengths",
-            "rows without keys",
-            ragged,
-            _tensors(ragged, head_dim, generator, batch=1),
-            generator,
-            must_be_clean=True,
-        ),
-        *_skips(head_dim, generator),
+        _case("values", f"{origin}, V + 100", own, _tensors(own, draws, "offset on V", heads=2), draws),
+        _read_off("values", "one-hot V", dense, draws, scale=other_scale, spread=0.3),
+        _case("values", "random pairs", random, _tensors(random, draws, batch=2, heads=3), draws, scale=other_scale),
+        _case("large", "scores up to 100", large, _tensors(large, draws, "overflowing exp", heads=2), draws),
+        _planted(draws),
+        _case("lse", "random pairs", whole, _tensors(whole, other, heads=2), other, judged="LSE"),
+        _case("lse", "scores up to 100", large, _tensors(large, other, "overflowing exp"), other, judged="LSE"),
+        _case("lengths", "one pair", one, _tensors(one, other, batch=3, heads=3), other, must_be_clean=True),
+        _case("lengths", "no pair", none, _tensors(none, other), other, must_be_clean=True),
+        _long("lengths", draws),
+        _case("lengths", "rows without keys", ragged, _tensors(ragged, other), other, must_be_clean=True),
+        *_skips(draws),
     ]
 
 
 def experiments(generator: torch.Generator) -> list[Case]:
     """Long rows whose weights are read off; a long row alone would name a kernel by nothing but its length."""
-    counts = [_drawn(generator, *range_) for range_ in ((450, 600), (129, 400), (33, 128), (1, 31))]
+    draws, _ = _two_blocks(generator)
+    counts = [_drawn(generator, *range_) for range_ in ((450, 600), (256, 256), (129, 400), (33, 128), (1, 31))]
     mask = _mask_of_counts(_shuffled(counts, generator), max(counts) + _drawn(generator, 1, 40), generator)
-    head_dim = HEAD_DIM
-    return [_read_off("values", "one-hot V", mask, head_dim, generator, scale=head_dim**-0.5, spread=0.1)]
+    return [_read_off("values", "one-hot V", mask, draws, scale=draws.head_dim**-0.5, spread=0.1)]
 
 
 def _review(case: Case, outcome: Outcome, *, loaded: dict[str, int]) -> Diagnosis | None:
@@ -683,10 +673,10 @@ def _until_ahead(case: Case) -> Tensor:
     return _without(case, lambda place, length: ahead.bool())
 
 
-def _of_another(case: Case, of: Callable[[Tensor], Tensor]) -> Tensor:
-    """Row i has the list of row of(i)."""
+def _of_another(case: Case, of: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """Row i has the list of row of(i, warps of a block)."""
     mask = case.facts["mask"]
-    return mask[of(torch.arange(len(mask))).clamp(0, len(mask) - 1)]
+    return mask[of(torch.arange(len(mask)), case.facts["warps"]).clamp(0, len(mask) - 1)]
 
 
 def _without(case: Case, left_out: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -844,12 +834,12 @@ MISTAKES = (
     *(
         _mistake(_ANOTHER_LIST, detail, _ROWS, partial(_attend, counts=partial(_of_another, of=of)))
         for detail, of in (
-            ("every query has the list of query 0", torch.zeros_like),
-            ("query i has the list of query i + 1", lambda i: i + 1),
-            ("query i has the list of query i − 1", lambda i: i - 1),
-            ("all warps of a block have the list of its first query", lambda i: i // WARPS * WARPS),
-            ("query i has the list of its warp in the first block", lambda i: i % WARPS),
-            ("query i has the list of query i / WARPS", lambda i: i // WARPS),
+            ("every query has the list of query 0", lambda i, warps: 0 * i),
+            ("query i has the list of query i + 1", lambda i, warps: i + 1),
+            ("query i has the list of query i − 1", lambda i, warps: i - 1),
+            ("all warps of a block have the list of its first query", lambda i, warps: i // warps * warps),
+            ("query i has the list of its warp in the first block", lambda i, warps: i % warps),
+            ("query i has the list of query i / WARPS", lambda i, warps: i // warps),
         )
     ),
     *(

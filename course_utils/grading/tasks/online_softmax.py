@@ -164,10 +164,13 @@ def _far_below(generator: torch.Generator) -> Tensor:
 
 
 def _finite_minimum(generator: torch.Generator) -> Tensor:
-    """Rows of one finite score of −1e20 or less: alone, and below ordinary scores; and one just below −1e9."""
-    S = torch.full((3, _whole(generator)), -(10.0 ** _draw(generator, 20, 37)))
+    """Rows of one finite score of −1e20 or less: alone, and below ordinary scores; one just below −1e9, and one that is
+    as low as it can be where scores are turned to base 2.
+    """
+    S = torch.full((4, _whole(generator)), -(10.0 ** _draw(generator, 20, 37)))
     S[1, THREADS - 7 :: 3] = _normal(generator, 1, S.shape[1])[0, THREADS - 7 :: 3]
     S[2] = -1e9 - 64
+    S[3] = -1e38 * _draw(generator, 15, 22) / 10
     return S
 
 
@@ -196,7 +199,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _case("rows", "peaks everywhere", _peaks(generator, THREADS)),
         _case("rows", "equal scores, or one step apart", _one_ulp_apart(generator)),
         _case("large", "large scores", _large(generator), rounded=True),
-        _case("large", "scores near -20,000", _far_below(generator), rounded=True),
+        _case("large", "scores near -20,000", _far_below(generator), rounded=True, explain=_sums),
         _case("large", "scores of -1e20 or less", _finite_minimum(generator)),
         _case("hidden", "hidden keys", _hidden(generator)),
         *(
@@ -239,6 +242,20 @@ def _review(case: Case, outcome: Outcome) -> Diagnosis | None:
 
 
 # ---------------------------------------------------------------------------------------------- what is seen
+
+
+def _sums(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
+    """Whether all that is wrong with a row of P is that it does not quite add up to 1."""
+    got, expected = outputs["P"].double(), case.outputs["P"].expected
+    sums = got.sum(dim=1, keepdim=True)
+    if (sums - 1).abs().max() > 0.01 or not torch.allclose(got / sums, expected, rtol=1e-5, atol=1e-7):
+        return None
+    row = int((sums - 1).abs().argmax())
+    words = (
+        f"row {row} adds up to {sums[row].item():.5f}. Near −20,000 neighbouring numbers of fp32 are 0.002 apart, and "
+        "so are the LSE that it can hold: exp(score − LSE) has that error, exp(score − m) / l has not"
+    )
+    return Diagnosis("the rows of P do not add up to 1", words, _NUMBERS)
 
 
 def _counted(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
@@ -663,7 +680,7 @@ MISTAKES = (
         "finite scores are taken for hidden ones",
         "only −∞ hides a key, and m starts there: a row of finite scores has a softmax, however low they are",
         _TRAP,
-        *(partial(_taken_for_hidden, limit) for limit in (-1e4, -1e5, -1e9, -1e10)),
+        *(partial(_taken_for_hidden, limit) for limit in (-1e4, -1e5, -1e9, -1e10, -1e38)),
     ),
     *_mistakes(names.NOT_DIVIDED, "P = exp(score − m) / l: each row must add up to 1", _NUMBERS, _not_divided),
     *_mistakes(

@@ -161,6 +161,13 @@ def _filling(generator: torch.Generator, low: int, high: int, splits: int) -> in
     return next(n for n in range(first, first + splits) if bounds(n, splits, splits - 1)[0] < n)
 
 
+def _odd_at_the_end(generator: torch.Generator, low: int, high: int, splits: int) -> int:
+    """A number of keys from low on, or a few more than high, of which the last split has an odd number: whoever takes
+    two in a step goes past the end."""
+    first = _draw(generator, low, high)
+    return next(n for n in range(first, first + 4 * splits) if (n - bounds(n, splits, splits - 1)[0]) % 2)
+
+
 def _scale(generator: torch.Generator, head_dim: int) -> float:
     """A scale that is half or twice 1 / √D, roughly."""
     factor = 0.4 + 0.3 * torch.rand((), generator=generator).item()
@@ -199,8 +206,11 @@ def _sorted(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 def _key_by_key(
     generator: torch.Generator, length: int, head_dim: int, *, logits: float = 2.0
 ) -> tuple[dict[str, Tensor], float]:
-    """As many rows as it takes that each key has a column of its own, in which its weight can be read."""
-    room = costs.ceil_div(length + 1, head_dim) * head_dim
+    """As many rows as it takes that each key has a column of its own, in which its weight can be read.
+
+    The cache is full where the keys take whole rows.
+    """
+    room = costs.ceil_div(length, head_dim) * head_dim
     values = one_hot_values(room, head_dim)[0]
     inputs, scale = _inputs(generator, (length,), head_dim=head_dim, logits=logits, room=room)
     same = {name: inputs[name].expand(len(values), *inputs[name].shape[1:]) for name in ("Q", "K", "lengths")}
@@ -326,7 +336,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     draw = partial(_draw, generator)
     D, other = (pair[draw(0, 1)] for pair in HEAD_DIMS)
     inputs = partial(_inputs, generator, head_dim=D)
-    few, many, most = draw(4, 7), draw(257, 316), draw(1030, 1200)
+    few, many, most = draw(4, 7), draw(257, 316), 384 * draw(3, 4)  # `most`: whole tiles of 128, and of each `other`
     length = next(n for n in range(draw(150, 250), 300) if n % few)  # the last split is shorter
     own_keys = _partial_case(f"{length} keys in {few} splits, one column for each key",
                              _key_by_key(generator, length, D), few, explain=_keys_of_splits)  # fmt: skip
@@ -336,11 +346,14 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
                            (_sorted({**ragged, "V": ragged["V"] + 10.0}), scale), 7)  # fmt: skip
     wide = draw(24, 31)
     long = inputs([_filling(generator, *ends, wide) for ends in ((1100, 1300), (600, 900))])
-    longest = inputs((draw(2100, 2500), draw(1, 40)), head_dim=other)
+    whole_tiles = 128 * draw(17, 19)  # of any usual size; the last row has no room behind it, in this and in `full`
+    longest = inputs((draw(1, 40), whole_tiles), head_dim=other, room=whole_tiles)
+    full = _odd_at_the_end(generator, 132, 137, 6)
 
     splits = draw(4, 8)
     plain = _merge_case(f"{splits} splits", normal(4, splits, D), normal(4, splits) + 2.0)
     by_split = one_hot_values(many, D)[0]
+    one = _merge_case("one split", normal(3, 1, other), normal(3, 1) - 2.0)
     each = _merge_case(f"{many} splits, one column for each split", by_split,
                        (0.3 * normal(1, many) - 3.0).expand(len(by_split), -1), explain=_merged_splits)  # fmt: skip
     crowd = _merge_case(f"D = {other}, {most} splits, an offset on O", normal(1, most, other) + 10.0,
@@ -360,12 +373,13 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
             f"D = {other}, more splits than keys", inputs((0, draw(33, 38), draw(2, 9)), head_dim=other), draw(40, 70)
         )),
         *_judging(plain, merge="O", merge_lse="LSE"),
+        *_judging(one, merge="O", merge_lse="LSE"),
         *_judging(each, merge="O", merge_lse="LSE"),
         *_judging(crowd, merge="O", merge_lse="LSE"),
         *_judging(far, peaks="O", merge_lse="LSE"),
         *_judging(low, peaks="O"),
         _of_empty("empty_rows", _merge_case("some splits empty, or all", normal(len(empty), 4, D), empty)),
-        _decode_case("ragged lengths, 6 splits", inputs((131, 0, 1, draw(105, 115), draw(132, 137))), 6),
+        _decode_case("ragged lengths, 6 splits", inputs((131, 0, 1, draw(105, 115), full), room=full), 6),
         _decode_case(f"D = {other}, large logits, 3 splits",
                      inputs((draw(120, 135), 3, draw(64, 66), 64), head_dim=other, logits=110.0), 3),
         _decode_case("more splits than D", inputs((5, draw(80, 95), 0, draw(140, 170))), draw(190, 220)),
@@ -374,9 +388,20 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 
 
 def experiments(generator: torch.Generator) -> list[Case]:
-    """A long split whose keys have a column each."""
-    made = _key_by_key(generator, _draw(generator, 400, 480), HEAD_DIMS[0][0], logits=0.5)
-    return [_partial_case("one long split, one column for each key", made, 1, explain=_keys_of_splits)]
+    """Many keys, or splits, with a column each: a ragged number of them, and whole tiles without room behind them."""
+    D = HEAD_DIMS[0][0]
+    ragged, whole = _draw(generator, 400, 480), 128 * _draw(generator, 3, 4)
+    weights = (0.1 * torch.randn(1, whole, generator=generator)).expand(whole // D, -1)
+    long = {length: _key_by_key(generator, length, D, logits=0.5) for length in (ragged, whole)}
+    return [
+        *(
+            _partial_case(f"one split of {length} keys, one column for each", made, 1, explain=_keys_of_splits)
+            for length, made in long.items()
+        ),
+        _merge_case(
+            f"{whole} splits, one column for each", one_hot_values(whole, D)[0], weights, explain=_merged_splits
+        ),
+    ]
 
 
 _EMPTY_SPLITS = torch.tensor([[0, 0, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1], [1, 0, 0, 0], [0, 1, 0, 0]], dtype=torch.bool)
@@ -607,6 +632,13 @@ def _weigh(
     return merged, torch.where(nothing, -math.inf, log(total) + add_maximum * base)
 
 
+def _largest_but(lse: Tensor, *, split: int) -> Tensor:
+    """The largest LSE of each row, where this split is left out: −∞ if there is no other."""
+    others = lse.clone()
+    others[:, split] = -math.inf
+    return others.amax(dim=1)
+
+
 def _by_walk(out: Tensor, lse: Tensor, *, rescaled: str) -> Results:
     """The merge with a running maximum: the splits of a row are its keys. Each row is one split of `_walk`."""
     results = [_walk(lse[n : n + 1], out[n], rescaled=rescaled) for n in range(len(lse))]
@@ -808,9 +840,9 @@ MISTAKES = (
     *_mistakes("the LSE of the first split stands in for the largest", _OTHER_MAXIMUM, ONE_TRAP,
                *({"merge": partial(_weigh, largest=lambda lse: lse[:, 0], guard=guard)} for guard in (True, False))),
     _mistake("the first split is left out of the maximum", _OTHER_MAXIMUM, ONE_TRAP,
-             merge=partial(_weigh, largest=lambda lse: lse[:, 1:].amax(dim=1))),
+             merge=partial(_weigh, largest=partial(_largest_but, split=0))),
     _mistake("the last split is left out of the maximum", _OTHER_MAXIMUM, ONE_TRAP,
-             merge=partial(_weigh, largest=lambda lse: lse[:, :-1].amax(dim=1))),
+             merge=partial(_weigh, largest=partial(_largest_but, split=-1))),
     _mistake("the weights are not divided by their sum",
              "exp(L_i - max) is 1 for the largest split; the weights must sum to 1.", MERGING,
              merge=partial(_weigh, divide=False)),

@@ -30,7 +30,6 @@ from course_utils.grading.exercise import (
 from course_utils.grading.seen import places, wrong_weights
 from course_utils.reference import select_topk
 
-SIZES = (96, 128), (96, 160)  # D and THREADS, one pair for all cases: neither is what the header compiles
 UNWRITTEN = torch.iinfo(torch.int32).max
 
 _SELECT = "chapter 05, section 6, 'Top-k without sorting'"
@@ -72,6 +71,18 @@ class _Draws:
         return f"-DD={self.head_dim}", f"-DTHREADS={self.threads}"
 
 
+def _blocks(generator: torch.Generator) -> tuple[_Draws, _Draws, _Draws]:
+    """Blocks for each D: one as wide as D, with no thread to spare, and two wider ones, of 5, 6 or 7 warps."""
+    narrow = _Draws(generator, 64, 64)
+    return narrow, *(_Draws(generator, head_dim, 32 * _draw(generator, 5, 7)) for head_dim in (96, 128))
+
+
+def _whole(size: int, *steps: int) -> int:
+    """The size, or the next one above that is a multiple of all these steps."""
+    step = math.lcm(*steps)
+    return costs.ceil_div(size, step) * step
+
+
 def _selection(draws: _Draws, part: str, name: str, scores: Tensor, k: int) -> Case:
     rows, length = scores.shape
     arguments = ("scores", "indices", np.int32(length), np.int32(k))
@@ -90,10 +101,6 @@ def _selection(draws: _Draws, part: str, name: str, scores: Tensor, k: int) -> C
     )
 
 
-def _selections(draws: _Draws) -> list[Case]:
-    return [*_greatest(draws), *_ties(draws), *_hidden(draws)]
-
-
 def _greatest(draws: _Draws) -> Iterator[Case]:
     generator = draws.generator
 
@@ -109,12 +116,11 @@ def _greatest(draws: _Draws) -> Iterator[Case]:
     yield _selection(draws, "greatest", "negative scores only", negative, _draw(generator, 12, 30))
     yield _selection(draws, "greatest", "", normal(2, 1), 1)
     yield _selection(draws, "greatest", "", normal(3, 65) + 2.0, _draw(generator, 4, 8))
-    for rows, lengths, counts in (
-        (2, (330, 380), (65, 100)),
-        (1, (1400, 1500), (1030, 1090)),
-        (1, (12300, 12900), (129, 180)),
+    for rows, length, k in (
+        (2, _draw(generator, 330, 380), _draw(generator, 65, 100)),
+        (1, _draw(generator, 1400, 1500), _whole(_draw(generator, 1000, 1090), draws.threads)),
+        (1, _whole(_draw(generator, 12300, 12900), draws.threads, 128), _draw(generator, 129, 180)),
     ):
-        length, k = _draw(generator, *lengths), _draw(generator, *counts)
         yield _selection(draws, "greatest", "", _gathered_in_places(normal(rows, length) + 1.5, draws), k)
 
 
@@ -360,7 +366,8 @@ def _cuts(length: int, threads: int) -> Iterator[_Order]:
             yield f"keys from {end} on are never selected", first(end), words
     yield names.LAST_KEY_LEFT_OUT, first(length - 1), "the keys are 0 to T − 1"
     for step in (threads, 32, 4):
-        yield names.LAST_TILE_LEFT_OUT, first(length // step * step), f"T need not be a multiple of {step}"
+        last = (length - 1) // step * step  # where the last one begins, whole or not
+        yield names.LAST_TILE_LEFT_OUT, first(last), f"T may be a multiple of {step}, or not"
 
 
 def _shown(row: Tensor) -> str:
@@ -391,7 +398,7 @@ def _gather(
     inputs["indices"] = inputs["indices"].int()
     (queries, heads, _), (_, k), length = inputs["Q"].shape, inputs["indices"].shape, len(inputs["K"])
     name = f"{name}{', ' if name else ''}S = {queries}, H = {heads}, T = {length}, k = {k}"
-    facts = {"scale": float(np.float32(scale))}
+    facts = {"scale": float(np.float32(scale)), "threads": draws.threads}
     case = Case(part, name, (), inputs, {}, facts)
     exact = _attend(case)
     with reference.full_float32():
@@ -434,10 +441,6 @@ def _drawn_scale(draws: _Draws, way: int) -> float:
     return draws.head_dim**-0.5 * 2 ** (way * (0.5 + 0.7 * torch.rand(1, generator=draws.generator).item()))
 
 
-def _gathers(draws: _Draws) -> list[Case]:
-    return [*_values(draws), *_invalid(draws), *_gathered(draws)]
-
-
 def _values(draws: _Draws) -> Iterator[Case]:
     generator, scale = draws.generator, draws.head_dim**-0.5
     k, length = _draw(generator, 33, 63), _draw(generator, 130, 190)
@@ -459,8 +462,13 @@ def _values(draws: _Draws) -> Iterator[Case]:
     yield _gather(draws, "values", "one score of 200, far above the others", (Q[few], K, V, indices[few]))
     yield _gather(draws, "values", "", _normal(draws, torch.zeros(1, 1), 1, heads=_draw(generator, 3, 5)))
     yield from _far(draws)
-    yield _weights(draws)
-    k, length = _draw(generator, 1030, 1100), _draw(generator, 250, 350)
+
+
+def _crowds(draws: _Draws) -> Iterator[Case]:
+    """Long lists: one where each key has a column of its own, one of whole tiles."""
+    generator = draws.generator
+    yield _weights(draws, _draw(generator, 257, 310))
+    k, length = _whole(1030, draws.threads, 128), _draw(generator, 250, 350)
     Q, K, V, indices = _normal(draws, torch.randint(length, (1, k), generator=generator), length, heads=1)
     Q[:, 0] += 0.3 * K[indices[:, -1]]  # the last place counts
     yield _gather(draws, "values", "keys that stand there several times", (Q, K, V, indices))
@@ -484,14 +492,13 @@ def _far(draws: _Draws) -> Iterator[Case]:
     yield _gather(draws, "values", "scores of −1e20", (-Q.abs(), K, V, indices), scale=0.25)
 
 
-def _weights(draws: _Draws) -> Case:
+def _weights(draws: _Draws, k: int) -> Case:
     """Each column of O is the weight of one place of the list, times k.
 
     All queries have the same Q, and lists of keys with the same K. V of the keys of query s is 1 in the columns of the
     places D s to D s + D − 1, one each.
     """
     generator, head_dim = draws.generator, draws.head_dim
-    k = _draw(generator, 257, 310)
     queries = costs.ceil_div(k, head_dim)
     length = queries * k + _draw(generator, 1, 40)
     indices = torch.randperm(length, generator=generator)[: queries * k].reshape(queries, k)
@@ -685,9 +692,22 @@ def _by_place(rows: Tensor, length: int) -> Tensor:
     return (torch.arange(rows.shape[-1]) % length).expand_as(rows)
 
 
-def _of_warp(places: int, step: int, warps: int, mine: int) -> Tensor:
-    """Which places of a list one warp of so many has, where they take turns after `step` places."""
-    return torch.arange(places) // step % warps == mine
+def _of_one_warp(changed: str, step: int, last: bool) -> Callable[[Case], dict[str, Tensor] | None]:
+    """A mistake of gather_attention: of the warps, which take turns after `step` places of a list, the first or last
+    counts alone, for all ("keys") or for l ("summed").
+    """
+
+    def simulate(case: Case) -> dict[str, Tensor] | None:
+        warps = int(case.facts["threads"]) // 32
+
+        def mine(places: Tensor) -> Tensor:
+            return torch.arange(places.shape[-1]) // step % warps == (warps - 1 if last else 0)
+
+        if changed == "keys":
+            return _of_gather(keys=lambda row, length: row[mine(row)])(case)
+        return _of_gather(summed=lambda p: p * mine(p))(case)
+
+    return simulate
 
 
 def _head_after_head(case: Case) -> dict[str, Tensor] | None:
@@ -702,7 +722,7 @@ _EMPTY_NAME = "without any key l is 0: write O = 0 and LSE = −∞ instead of 0
 _LISTS = "block x has query blockIdx.x, and its list is row blockIdx.x of indices, whatever the head"
 _ROWS = "row of Q, O and LSE: blockIdx.x · H + blockIdx.y. K and V have no heads: row indices[n]"
 _WHOLE_SUM = "the sum over all places of the list, of all warps: through shared memory"
-_WARPS = tuple((step, warps, mine) for step in (1, 32) for warps in (4, 5) for mine in (0, warps - 1))
+_ONE_WARP = tuple((step, last) for step in (1, 32) for last in (False, True))
 
 MISTAKES = (
     _mistake(
@@ -840,22 +860,9 @@ MISTAKES = (
         "the first place of a list is left out", "n runs from 0 to k − 1", _CORE, keys=lambda row, length: row[1:]
     ),
     *(
-        _mistake(
-            names.ONE_WARP_ONLY,
-            _WHOLE_SUM,
-            _CORE,
-            keys=lambda row, length, of=of: row[_of_warp(len(row), *of)],
-        )
-        for of in _WARPS
-    ),
-    *(
-        _mistake(
-            "l is the sum of one warp's places",
-            _WHOLE_SUM,
-            _CORE,
-            summed=lambda p, of=of: p * _of_warp(p.shape[-1], *of),
-        )
-        for of in _WARPS
+        Mistake(Diagnosis(name, _WHOLE_SUM, _CORE), _of_one_warp(changed, *of))
+        for name, changed in ((names.ONE_WARP_ONLY, "keys"), ("l is the sum of one warp's places", "summed"))
+        for of in _ONE_WARP
     ),
     *(
         _mistake(
@@ -922,9 +929,16 @@ MISTAKES = (
 
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
-    """Fresh scores for the first kernel, fresh lists for the second."""
-    draws = _Draws(generator, *SIZES[_draw(generator, 0, len(SIZES) - 1)])
-    return [*_selections(draws), *_gathers(draws)]
+    """Fresh scores for the first kernel, fresh lists for the second; each in blocks of several widths."""
+    narrow, wide, wider = _blocks(generator)
+    of_scores = [*_greatest(wide), *_ties(narrow), *_hidden(wider)]
+    return [*of_scores, *_values(wide), *_crowds(wider), *_invalid(narrow), *_gathered(narrow)]
+
+
+def experiments(generator: torch.Generator) -> list[Case]:
+    """A list of whole tiles: what is lost of it can be read off."""
+    _, wide, _ = _blocks(generator)
+    return [_weights(wide, _whole(256, wide.threads, 128))]
 
 
 # ---------------------------------------------------------------------------------------------- questions
@@ -984,6 +998,7 @@ EXERCISE = Exercise(
     kernels=("select_topk", "gather_attention"),
     cases=cases,
     mistakes=MISTAKES,
+    experiments=experiments,
     questions=QUESTIONS,
     cells=("answers",),
 )
