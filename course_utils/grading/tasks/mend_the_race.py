@@ -92,7 +92,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 
     return [
         case("one_tile", 1, 1, TILE),
-        case("tiles", 1, 1, 3 * TILE, "the largest score last"),
+        case("tiles", 1, 1, drawn(3, 4) * TILE, "the largest score last"),
         case("tiles", 1, 2, 2 * TILE, "large logits"),
         case("tail", 1, 1, drawn(33, 62)),
         case("tail", 1, 1, drawn(2, 31), "offset on V"),
@@ -100,7 +100,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _far_below("together", generator, drawn(65, 120)),
         case("together", 2, 3, drawn(65, 120), "overflowing exp"),
         case("together", 1, 1, drawn(1030, 1080), "the largest score last"),
-        case("together", 1, 1, 1),
+        case("together", 2, drawn(2, 3), 1),
     ]
 
 
@@ -125,12 +125,16 @@ def _one_hot(part: str, generator: torch.Generator, L_k: int) -> Case:
 
 
 def _far_below(part: str, generator: torch.Generator, L_k: int) -> Case:
-    """Usual scores; about -20,000; -1e20 or less. These two are exact in fp32 whatever the order of the products."""
+    """Usual scores; about -20,000; and as low as can be where scores are turned to base 2.
+
+    The last two are exact in fp32 whatever the order of the products.
+    """
     query, key, value = (torch.randn(1, 3, length, D, generator=generator) for length in (1, L_k, L_k))
-    query[:, 1:] = torch.eye(1, D) * 4
+    query[:, 0] *= 0.25
+    query[:, 1:] = torch.eye(1, D)
     key[:, 1, :, 0] = -20_000 + torch.randint(64, (L_k,), generator=generator) / 16
-    key[:, 2, :, 0] = -1e20 * int(torch.randint(1, 10, (), generator=generator))
-    return _case(part, "scores far below 0", (query, key, value), 0.25)
+    key[:, 2, :, 0] = -1e36 * int(torch.randint(220, 236, (), generator=generator))
+    return _case(part, "scores far below 0", (query, key, value), 1.0)
 
 
 def explain(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:

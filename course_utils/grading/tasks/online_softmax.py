@@ -164,14 +164,20 @@ def _far_below(generator: torch.Generator) -> Tensor:
 
 
 def _finite_minimum(generator: torch.Generator) -> Tensor:
-    """Rows of one finite score of −1e20 or less: alone, and below ordinary scores; one just below −1e9, and one that is
-    as low as it can be where scores are turned to base 2.
+    """Rows of one finite score of −1e20 or less: alone, and below ordinary scores; one just below −1e9; and one that is
+    as low as it can be where scores are turned to base 2, beside hidden keys.
     """
     S = torch.full((4, _whole(generator)), -(10.0 ** _draw(generator, 20, 37)))
     S[1, THREADS - 7 :: 3] = _normal(generator, 1, S.shape[1])[0, THREADS - 7 :: 3]
     S[2] = -1e9 - 64
-    S[3] = -1e38 * _draw(generator, 15, 22) / 10
+    S[3] = _lowest(generator)
+    S[3, torch.rand(S.shape[1], generator=generator) < 0.5] = -torch.inf
     return S
+
+
+def _lowest(generator: torch.Generator) -> float:
+    """Between −2.2e38 and −2.35e38: log2(e) times that is still a number of fp32."""
+    return -1e36 * _draw(generator, 220, 235)
 
 
 def _hidden(generator: torch.Generator) -> Tensor:
@@ -201,6 +207,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _case("large", "large scores", _large(generator), rounded=True),
         _case("large", "scores near -20,000", _far_below(generator), rounded=True, explain=_sums),
         _case("large", "scores of -1e20 or less", _finite_minimum(generator)),
+        _case("large", "one score, and a low one", torch.tensor([[_lowest(generator)], [-1e20]])),
         _case("hidden", "hidden keys", _hidden(generator)),
         *(
             planted("lengths", "peaks everywhere", length, size)
