@@ -70,7 +70,7 @@ def _drawn_tiles(generator: torch.Generator) -> tuple[Tiles, Tiles]:
 
 def _large_tiles(generator: torch.Generator) -> Tiles:
     """More than a warp has lanes of queries, keys and columns: of one short case."""
-    return Tiles(8 * _draw(generator, 6, 8), 4 * _draw(generator, 9, 14), 4 * _draw(generator, 17, 24))
+    return Tiles(8 * _draw(generator, 5, 6), 4 * _draw(generator, 9, 10), 4 * _draw(generator, 17, 18))
 
 
 def _case(
@@ -234,7 +234,7 @@ def _full_tiles(generator: torch.Generator, tall: Tiles, wide: Tiles) -> list[Ca
     made = []
     for tiles, more in ((tall, 3), (wide, 4)):
         query_length = (tiles.keys // 4 + 1) * tiles.rows
-        key_length = (query_length // tiles.keys + _draw(generator, 1, more)) * tiles.keys
+        key_length = (query_length // tiles.keys + _draw(generator, 2, more)) * tiles.keys
         made.append(_random(generator, "skip", query_length, key_length, tiles, flat=True, review=_loads))
     # The first block sees no key, by less than a tile.
     rest = (tall.keys // 4 + _draw(generator, 1, 2)) * tall.rows

@@ -38,7 +38,7 @@ LENGTHS = (256, 320)
 SHOWN_SEED = 0  # of the maps in the notebook
 STEPS = {"recall_70": 0.70, "recall_80": 0.80, "recall_87": 0.87}
 OVERFITTED = 0.02  # recall lost from the shown maps to fresh ones
-HEAD_DIMS, WARPS = (64, 96, 128), (2, 4)
+NARROW, USUAL, WIDE = (64, 4), (96, 2), (128, 2)  # D and WARPS; with 128 columns a plain kernel takes long
 ROW_DIM = 64  # of the question about bytes
 KERNEL_LENGTH = 96
 MOST_LOADED = 2  # times what is loaded where next to no key is left out
@@ -164,14 +164,6 @@ class _Draws:
     warps: int
 
 
-def _two_blocks(generator: torch.Generator) -> tuple[_Draws, _Draws]:
-    """Two that differ in D and in WARPS. The first has less than 128 columns, with which a plain kernel takes long."""
-    first = HEAD_DIMS[_drawn(generator, 0, 1)]
-    others = [head_dim for head_dim in HEAD_DIMS if head_dim != first]
-    warps = _shuffled(WARPS, generator)
-    return _Draws(generator, first, warps[0]), _Draws(generator, others[_drawn(generator, 0, 1)], warps[1])
-
-
 def _case(
     part: str,
     name: str,
@@ -250,6 +242,12 @@ def _tensors(
     """Q, K and V of a kind of `course_utils.checks`."""
     shape = AttentionCase(batch, heads, heads, *mask.shape, draws.head_dim, False, kind)
     return make_inputs(shape, seed=_drawn(draws.generator, 0, 2**31 - 1))[:3]
+
+
+def _alike(tensors: tuple[Tensor, Tensor, Tensor], heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """So many heads that are the same: whoever reads another one loses nothing by it."""
+    Q, K, V = (x.expand(-1, heads, -1, -1).contiguous() for x in tensors)
+    return Q, K, V
 
 
 def _drawn(generator: torch.Generator, least: int, most: int) -> int:
@@ -349,13 +347,13 @@ def _planted(draws: _Draws) -> Case:
     for i, scores in enumerate(lists):
         keys = torch.randperm(L_k, generator=generator)[: len(scores)]
         listed[i, : len(scores)], mask[i, keys] = keys, True
-        Q[0, :, i, columns[i]] = 8
+        Q[0, :, i, columns[i]] = 16  # 1 / scale, which is 1 / √D for no D
         K[0, :, :, columns[i]] = scores.max() + 30
         for head in range(heads):
             K[0, head, keys, columns[i]] = scores - head  # all by as much: only the order of a softmax is in it
     V = torch.randn(1, heads, L_k, head_dim, generator=generator)
     tensors = Q, K, V
-    return _case("large", "scores from −1e20 to 125", mask, tensors, draws, scale=1 / 8, listed=listed)
+    return _case("large", "scores from −1e20 to 125", mask, tensors, draws, scale=1 / 16, listed=listed)
 
 
 def _long(part: str, draws: _Draws) -> Case:
@@ -392,7 +390,7 @@ def _skips(draws: _Draws) -> list[Case]:
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
     """Lists of the student's own design, where it keeps the rules, and lists that nobody would design."""
-    draws, other = _two_blocks(generator)
+    draws, other, wide = (_Draws(generator, *block) for block in (USUAL, NARROW, WIDE))
     own, origin = _mask(python, KERNEL_LENGTH), "your pattern"
     if own is None or not own.any() or density(own) > 0.6:
         own, origin = _random_mask(KERNEL_LENGTH, KERNEL_LENGTH, 0.2, generator).tril(), "random causal pairs"
@@ -422,7 +420,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _planted(draws),
         _case("lse", "random pairs", whole, _tensors(whole, other, heads=2), other, judged="LSE"),
         _case("lse", "scores up to 100", large, _tensors(large, other, "overflowing exp"), other, judged="LSE"),
-        _case("lengths", "one pair", one, _tensors(one, other, batch=3, heads=3), other, must_be_clean=True),
+        _case("lengths", "one pair", one, _alike(_tensors(one, wide), 9), wide, must_be_clean=True),
         _case("lengths", "no pair", none, _tensors(none, other), other, must_be_clean=True),
         _long("lengths", draws),
         _case("lengths", "rows without keys", ragged, _tensors(ragged, other), other, must_be_clean=True),
@@ -432,7 +430,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 
 def experiments(generator: torch.Generator) -> list[Case]:
     """Long rows whose weights are read off; a long row alone would name a kernel by nothing but its length."""
-    draws, _ = _two_blocks(generator)
+    draws = _Draws(generator, *USUAL)
     counts = [_drawn(generator, *range_) for range_ in ((450, 600), (256, 256), (129, 400), (33, 128), (1, 31))]
     mask = _mask_of_counts(_shuffled(counts, generator), max(counts) + _drawn(generator, 1, 40), generator)
     return [_read_off("values", "one-hot V", mask, draws, scale=draws.head_dim**-0.5, spread=0.1)]

@@ -204,7 +204,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         alone("warp", "peaks everywhere", _peaks(generator, WARP), WARP),
         _case("rows", "peaks everywhere", _peaks(generator, THREADS)),
         _case("rows", "equal scores, or one step apart", _one_ulp_apart(generator)),
-        _case("large", "large scores", _large(generator), rounded=True),
+        _case("large", "large scores", _large(generator), rounded=True, explain=_sums),
         _case("large", "scores near -20,000", _far_below(generator), rounded=True, explain=_sums),
         _case("large", "scores of -1e20 or less", _finite_minimum(generator)),
         _case("large", "one score, and a low one", torch.tensor([[_lowest(generator)], [-1e20]])),
@@ -258,9 +258,11 @@ def _sums(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
     if (sums - 1).abs().max() > 0.01 or not torch.allclose(got / sums, expected, rtol=1e-5, atol=1e-7):
         return None
     row = int((sums - 1).abs().argmax())
+    LSE = case.outputs["LSE"].expected[row].float()
+    step = torch.nextafter(LSE.abs(), torch.tensor(torch.inf)) - LSE.abs()
     words = (
-        f"row {row} adds up to {sums[row].item():.5f}. Near −20,000 neighbouring numbers of fp32 are 0.002 apart, and "
-        "so are the LSE that it can hold: exp(score − LSE) has that error, exp(score − m) / l has not"
+        f"row {row} adds up to {sums[row].item():.5f}. Near its LSE of {LSE.item():.0f} neighbouring numbers of fp32 "
+        f"are {step.item():.1g} apart: exp(score − LSE) has an error like that, exp(score − m) / l has not"
     )
     return Diagnosis("the rows of P do not add up to 1", words, _NUMBERS)
 
