@@ -185,7 +185,8 @@ def _hidden(draws: _Draws) -> Iterator[Case]:
     hidden[3, ::2] = -torch.inf
     yield _selection(draws, "hidden", "rows with few keys", hidden, 16)
     yield _selection(draws, "hidden", "k greater than T", normal(3, 5), 9)
-    length, k = _draw(generator, 80, 100), _draw(generator, 290, 340)
+    length = _draw(generator, 80, 100)
+    k = length + draws.threads + _draw(generator, 20, 60)  # the tail is longer than the block
     yield _selection(draws, "hidden", "k greater than T", normal(2, length), k)
     # Hidden keys among scores that are as low as they can be, and seen.
     low = -torch.exp(torch.rand(2, length, generator=generator) * 40 + 46)  # from -1e20 to -2e37
