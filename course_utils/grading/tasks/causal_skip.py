@@ -69,7 +69,7 @@ def _drawn_tiles(generator: torch.Generator) -> tuple[Tiles, Tiles]:
 
 
 def _large_tiles(generator: torch.Generator) -> Tiles:
-    """More than a warp has lanes of queries, keys and columns: of one short case."""
+    """More than a warp has lanes of queries, keys and columns: of a few short cases."""
     return Tiles(8 * _draw(generator, 5, 6), 4 * _draw(generator, 9, 10), 4 * _draw(generator, 17, 18))
 
 
@@ -222,9 +222,9 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     made[first["empty"]] = _and_small(made[first["empty"]], random("empty", draw(3, 5), draw(1, 2), tall))
     made += [
         random("unequal", length, length + draw(17, 40), wide, "planted"),
-        random("unequal", length, length + draw(1, 5), wide, "overflowing exp"),
+        random("unequal", length, length + draw(1, 5), large, "overflowing exp"),
         random("empty", draw(60, 80), draw(28, 40), tall, "planted"),
-        _extreme(generator, "empty", length, length - draw(3, 15), wide),
+        _extreme(generator, "empty", length, length - draw(3, 15), large),
     ]
     return made + _full_tiles(generator, tall, wide)
 

@@ -126,8 +126,14 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         case("heads", shape=(2, 3, drawn(33, 40), drawn(41, 65), drawn(30, 33, 3))),
         case("heads", shape=(3, 1, drawn(3, 9), drawn(33, 50), drawn(34, 62))),
         case("heads", shape=(2, drawn(2, 4), drawn(9, 20), drawn(2, 8), drawn(1, 5))),
-        case("causal", shape=(2, 2, causal[0], causal[0], drawn(36, 60, 4)), is_causal=True, mask_alone=True),
-        # With a shift of 1 or 30 beyond whole tiles, one score of a tile is seen, or hidden, and no other.
+        case("causal", shape=(1, 2, causal[0], causal[0], 32), is_causal=True),
+        # With a shift of 1, 30 or 31 beyond whole tiles, one score of a tile is seen, or hidden, or none is.
+        case(
+            "causal",
+            shape=(2, 2, causal[0], causal[0] - drawn(-31, 1, TILE), drawn(36, 60, 4)),
+            is_causal=True,
+            mask_alone=True,
+        ),
         case("causal", shape=(1, 2, causal[1], causal[1] + drawn(1, 33, TILE), 32), is_causal=True),
         case("causal", shape=(1, 1, causal[2], causal[2] - drawn(2, 34, TILE), 32), is_causal=True, largest=50.0),
         case("causal", shape=(1, 1, causal[3], drawn(1, 20), 32), is_causal=True),

@@ -410,8 +410,9 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     )
     for mask in (ragged, whole):
         mask[[0, _drawn(generator, 1, 10), _drawn(generator, 11, 20), -1]] = False
-    one, many = torch.ones(1, 1, dtype=torch.bool), _drawn(generator, 130, 150)
-    none = torch.zeros(many, _drawn(generator, 4, 9), dtype=torch.bool)
+    one, none = torch.ones(1, 1, dtype=torch.bool), torch.zeros(3, _drawn(generator, 4, 9), dtype=torch.bool)
+    counts = [_drawn(generator, 0, 3) for _ in range(_drawn(generator, 130, 150))]
+    many = _mask_of_counts(counts, _drawn(generator, 4, 9), generator)
     return [
         _case("values", f"{origin}, V + 100", own, _tensors(own, draws, "offset on V", heads=2), draws),
         _read_off("values", "one-hot V", dense, draws, scale=other_scale, spread=0.3),
@@ -420,7 +421,8 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _planted(draws),
         _case("lse", "random pairs", whole, _tensors(whole, other, heads=2), other, judged="LSE"),
         _case("lse", "scores up to 100", large, _tensors(large, other, "overflowing exp"), other, judged="LSE"),
-        _case("lengths", "one pair", one, _alike(_tensors(one, wide), 9), wide, must_be_clean=True),
+        _case("lengths", "one pair", one, _tensors(one, other), other, must_be_clean=True),
+        _case("lengths", "few pairs", many, _alike(_tensors(many, wide), 9), wide, must_be_clean=True),
         _case("lengths", "no pair", none, _tensors(none, other), other, must_be_clean=True),
         _long("lengths", draws),
         _case("lengths", "rows without keys", ragged, _tensors(ragged, other), other, must_be_clean=True),

@@ -346,7 +346,9 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
                            (_sorted({**ragged, "V": ragged["V"] + 10.0}), scale), 7)  # fmt: skip
     wide = draw(24, 31)
     long = inputs([_filling(generator, *ends, wide) for ends in ((1100, 1300), (600, 900))])
-    whole_tiles = 128 * draw(17, 19)  # of any usual size; the last row has no room behind it, in this and in `full`
+    whole_tiles = 384 * draw(
+        5, 6
+    )  # of any usual size, and of each D; the last row has no room behind it, in this and in `full`
     longest = inputs((draw(1, 40), whole_tiles), head_dim=other, room=whole_tiles)
     full = _odd_at_the_end(generator, 132, 137, 6)
 
