@@ -287,9 +287,7 @@ def test_native_code_that_passes_the_rules_and_a_cell_that_reads_and_deletes(sub
     attack_with(submission, Attack("reading and deleting", {}, cell=READ_AND_DELETE))
     attack = NATIVE.replace("MARKER", json.dumps(str(submission.parent / "marker")))
     code = (submission / KERNEL).read_text().replace("struct Partial", attack, 1)
-    (submission / KERNEL).write_text(
-        code.replace(BODY, BODY + " if (threadIdx.x == 0 && L == 1 && gridDim.x == 1) attack(P);", 1)
-    )
+    (submission / KERNEL).write_text(code.replace(BODY, BODY + " if (threadIdx.x == 0 && L == 1) attack(P);", 1))
     result = grade(submission)
     check(result, {"lengths": "the kernel took its process down*", "new_l": "the figure is wrong"})
     figure = next(part.diagnosis.detail for part in result.parts if part.name == "new_l")

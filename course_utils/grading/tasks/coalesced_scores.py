@@ -130,7 +130,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         # With a shift of 1, 30 or 31 beyond whole tiles, one score of a tile is seen, or hidden, or none is.
         case(
             "causal",
-            shape=(2, 2, causal[0], causal[0] - drawn(-31, 1, TILE), drawn(36, 60, 4)),
+            shape=(2, 2, causal[0], causal[0] + drawn(31, 63, TILE), drawn(36, 60, 4)),
             is_causal=True,
             mask_alone=True,
         ),
