@@ -221,8 +221,10 @@ def _missing_barrier(first: int, second: int, source: str) -> str:
 
 
 def _surely_waits(between: str) -> bool:
-    """Whether whoever gets through these lines has come to __syncthreads(): it depends on no `if`, and on no loop that
-    ends before them."""
+    """Whether whoever gets through these lines has come to __syncthreads().
+
+    Not where it depends on an `if`, or stands in a loop that ends before the last of them.
+    """
     opened: list[int] = []  # the braces that are open
     waits: list[list[int]] = []  # those around each barrier
     for found in re.finditer(r"[{}]|__syncthreads", between):

@@ -97,8 +97,7 @@ def explain(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
         near = ((got - expected).abs() <= ROUNDED * expected.abs()).all()
         return Diagnosis("the numbers are rounded on the way", first, TILES) if near else None
     far = (order[nearest].reshape(got.shape) - torch.arange(x.numel()).reshape(x.shape).mT).flatten(1)
-    evenly = torch.arange(len(far))[:, None] * far[1 % len(far), 0]
-    if far.any() and (far == evenly).all():
+    if len(far) > 1 and far.any() and (far == torch.arange(len(far))[:, None] * far[1, 0]).all():
         detail = f"head 1 begins at number {x[0].numel()}; it was looked for {int(far[1, 0]):+d} numbers from there"
         return Diagnosis("the heads of `in` are looked for at the wrong distance", detail, HEADS)
     came_from = torch.stack(torch.unravel_index(order[nearest].reshape(got.shape), x.shape))

@@ -170,14 +170,9 @@ def _finite_minimum(generator: torch.Generator) -> Tensor:
     S = torch.full((4, _whole(generator)), -(10.0 ** _draw(generator, 20, 37)))
     S[1, THREADS - 7 :: 3] = _normal(generator, 1, S.shape[1])[0, THREADS - 7 :: 3]
     S[2] = -1e9 - 64
-    S[3] = _lowest(generator)
+    S[3] = -1e36 * _draw(generator, 220, 235)  # log2(e) times that is still a number of fp32
     S[3, torch.rand(S.shape[1], generator=generator) < 0.5] = -torch.inf
     return S
-
-
-def _lowest(generator: torch.Generator) -> float:
-    """Between −2.2e38 and −2.35e38: log2(e) times that is still a number of fp32."""
-    return -1e36 * _draw(generator, 220, 235)
 
 
 def _hidden(generator: torch.Generator) -> Tensor:
