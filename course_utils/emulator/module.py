@@ -145,12 +145,15 @@ class EmulatedModule:
         translated = translate(code, self.name, search_path, name_expressions)
         self._originals = translated.originals
         self._build = functools.partial(_Library, find_compiler(compiler), translated, host_options, self.name)
-        self._plain = self._build(traced=False)
+        self._libraries: dict[bool, _Library] = {}
+        # The one that a launch would take here and now: many a module is only ever watched, or never.
+        self._first = self._library(traced=tracing.active())
 
-    @functools.cached_property
-    def _traced(self) -> _Library:
-        """Built at the first launch that the sanitizer or the profiler watches."""
-        return self._build(traced=True)
+    def _library(self, *, traced: bool) -> _Library:
+        """For launches that the sanitizer or the profiler watches, or for others; built at the first of them."""
+        if traced not in self._libraries:
+            self._libraries[traced] = self._build(traced=traced)
+        return self._libraries[traced]
 
     # ---- looking things up
 
@@ -161,10 +164,10 @@ class EmulatedModule:
         In the library itself they keep their first values: another module may have loaded the same file.
         """
         found = {}
-        for name, symbol in self._plain.symbols.items():
+        for name, symbol in self._first.symbols.items():
             in_section = re.match(r"\.l?(data|bss)\b(?!\.rel\.ro)", symbol.section)
             if in_section and symbol.kind == "STT_OBJECT" and symbol.size:
-                content = bytearray(ctypes.string_at(self._plain.load_address + symbol.offset, symbol.size))
+                content = bytearray(ctypes.string_at(self._first.load_address + symbol.offset, symbol.size))
                 first = torch.frombuffer(content, dtype=torch.uint8)
                 found[name] = launch.Global(name, first.clone(), first)
         return found
@@ -191,7 +194,7 @@ class EmulatedModule:
         name = function.split("<")[0].strip()
         instances: dict[str, int] = {}
         for_all = 0
-        for symbol, (_, size, kind, _) in self._plain.symbols.items():
+        for symbol, (_, size, kind, _) in self._first.symbols.items():
             if kind != "STT_TLS" or symbol == "emu_dynamic_shared":
                 continue
             local = re.match(r"_ZZ(\d+)(\w+)", symbol)  # the Itanium ABI's _ZZ <length> <function> ... E <variable>
@@ -209,7 +212,7 @@ class EmulatedModule:
         Raises LookupError where the preprocessor left the kernel out.
         """
         sizes = (ctypes.c_int * 256)()
-        count = getattr(self._plain.functions, self._plain.entry("emu_argument_sizes", function))(sizes)
+        count = getattr(self._first.functions, self._first.entry("emu_argument_sizes", function))(sizes)
         return sizes[:count]
 
     # ---- launching
@@ -228,7 +231,7 @@ class EmulatedModule:
         Raises KernelError for a kernel that crashes, deadlocks or runs out of time.
         """
         watch = tracing.watch(grid)
-        library = self._traced if watch else self._plain
+        library = self._library(traced=watch is not None)
         arrays = [argument for argument in arguments if isinstance(argument, Array)]
         global_variables = list(self._globals.values())
         with DeviceMemory(arrays, launch.front_bytes(global_variables, watch), as_on_a_gpu=watch is not None) as memory:

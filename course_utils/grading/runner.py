@@ -14,6 +14,7 @@ sends:
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import math
@@ -34,7 +35,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._prims.rng_prims  # torch.Generator needs it, and what imports it is left out here: sandbox.parent.LATER
 from torch import Tensor
 
 from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule, read_kernel
@@ -169,6 +169,9 @@ def _run_cells(job: Job) -> tuple[dict[str, object], dict[str, str]]:
     # A cell is run without the notebook around it, where some names are at hand.
     names: dict[str, object] = {"__name__": "__main__", "display": print, "math": math, "np": np, "torch": torch}
     errors: dict[str, str] = {}
+    if any("Generator" in source for _, source in job.cells):
+        # torch.Generator needs it, and what imports it is left out here (sandbox.parent.LATER): a tenth of the start.
+        importlib.import_module("torch._prims.rng_prims")
     for cell, source in job.cells:
         try:
             exec(_compiled_cell(cell, source), names)

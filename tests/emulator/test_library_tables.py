@@ -20,7 +20,7 @@ def library(tmp_path):
     module = RawModule(code=KERNEL)
     module.compile()
     path = tmp_path / "kernels.so"
-    path.write_bytes(module._emulated._plain.path.read_bytes())
+    path.write_bytes(module._emulated._first.path.read_bytes())
     return path
 
 
