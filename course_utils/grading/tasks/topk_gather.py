@@ -462,7 +462,7 @@ def _values(draws: _Draws) -> Iterator[Case]:
     Q, K, V, indices = _normal(draws, _distinct(k, length - 1, k, generator), length, heads=1)
     indices.fill_diagonal_(length - 1)  # the last key stands at place s of query s
     Q[:] = K[-1] * (200.0 / (scale * K[-1].square().sum()))
-    few = [*range(0, k - 1, 3), k - 1]  # the largest at every third place, the first and the last
+    few = sorted({*range(0, k, 3), 32, k - 1})  # the largest at every third place, the second turn's first and the last
     yield _gather(draws, "values", "one score of 200, far above the others", (Q[few], K, V, indices[few]))
     yield _gather(draws, "values", "", _normal(draws, torch.zeros(1, 1), 1, heads=_draw(generator, 3, 5)))
     yield from _far(draws)
