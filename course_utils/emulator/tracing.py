@@ -47,7 +47,9 @@ def sanitize() -> Iterator[SanitizerReport]:
         know what they do. No hazard: threads of a block that store the same value to shared memory, and a volatile
         read beside atomics. A hazard, though it may be meant: threads of a block that wait for each other by a flag.
         Not watched: __device__ variables; in global memory the lanes of one warp, and accesses narrower than the
-        tensor's elements; which lanes of a warp a __syncwarp() with a partial mask orders.
+        tensor's elements; which lanes of a warp a __syncwarp() with a partial mask orders; with g++, here and below,
+        what a call reads for a struct that the function takes by value (by reference it is seen; clang and zig show
+        both).
     initcheck: reads of shared memory that no thread of the block has written. (compute-sanitizer's looks at global
         memory only, which here always comes from a tensor.)
     synccheck: threads of a block that wait at different barriers, or run past one; with a deadlock, where each group

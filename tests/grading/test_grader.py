@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from course_utils.grading import grader
+from course_utils.grading.answers import wrong_answer
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Output, Part, Question
 from course_utils.grading.grader import GraderError, grade_submission
 from course_utils.grading.job import Job
@@ -118,6 +119,13 @@ def test_what_is_right_but_for_a_barrier_earns_half(graded) -> None:
     assert graded(finished(answered(100), still_wrong, *ALL[1:])).parts[0].earned == 0
 
 
+@pytest.mark.parametrize("unit", ["MB", "MiB", "bytes", "GFLOP", ""])
+def test_powers_are_mixed_only_where_bytes_are_asked_for(unit: str) -> None:
+    question = Question("size", 1, "How much?", 100.0, unit)
+    mixed = wrong_answer(question, 104.858).name == "powers of 1,000 and of 1,024 are mixed"
+    assert mixed == (unit in ("MB", "MiB", "bytes"))
+
+
 @pytest.mark.parametrize(
     ("answer", "diagnosis"),
     [
@@ -126,7 +134,7 @@ def test_what_is_right_but_for_a_barrier_earns_half(graded) -> None:
         (98.0, "the figure is wrong"),
         (200.0, "the answer is off by a factor of 2"),
         (25.0, "the answer is off by a factor of 4"),
-        (104.858, "powers of 1,000 and of 1,024 are mixed"),
+        (104.858, "the figure is wrong"),
         (0.1, "the unit is another one than was asked for"),
         (1.0, "the unit is another one than was asked for"),
         (300.0, "the figure is wrong"),

@@ -53,14 +53,16 @@ def opens(path):
         return False
     return True
 
-mounts = [line.split()[4] for line in open("/proc/self/mountinfo")]
+options = {line.split()[4]: line.split()[5].split(",") for line in open("/proc/self/mountinfo")}
+mounts = list(options)
 places = {*json.loads(read_job(int(sys.argv[1]))), *mounts, *below("/proc", 8), *below("/sys", 4), *below("/dev", 3)}
 own = os.environ["TMPDIR"]
 writable = [p for p in places if not (p + "/").startswith(own + "/") and os.access(p, os.W_OK, follow_symlinks=False)]
 # Only those that are no settings are tried.
 kept = [path for path in writable if path.startswith(("/proc", "/sys")) or opens(path)]
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
-send(int(sys.argv[2]), {"writable": sorted(kept), "looked at": len(places), "status": status})
+read_write = sorted(mount for mount in mounts if "ro" not in options[mount])
+send(int(sys.argv[2]), {"writable": sorted(kept), "looked at": len(places), "status": status, "mounts": read_write})
 time.sleep(0.3)
 """
 
@@ -176,6 +178,8 @@ def test_nothing_outside_its_folder_is_writable_and_it_is_nobody(told, graders_u
         devices = {*sandbox.DEVICES, *(OF_THE_KERNEL if landlock.version() else ())}
     if landlock.version() or told["isolation"] == "bubblewrap":
         assert set(told["writable"]) <= devices
+    if told["isolation"] == "bubblewrap":  # whatever the rights of the files behind a mount are
+        assert set(told["mounts"]) <= {*devices, sandbox.INSIDE, "/proc"}
     expected = unprivileged.NOBODY if graders_user is None and os.geteuid() == 0 else graders_user or os.geteuid()
     assert told["users outside"] == [expected] and expected != 0
     status = {name: words.split() for name, words in told["status"].items()}
