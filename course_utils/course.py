@@ -87,7 +87,7 @@ PATHS = (
     ),
     ReadingPath(
         "You know CUDA already",
-        (("00_start_here", (4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)), ("02_flash_attention_minimal", ())),
+        (("00_start_here", (4, 5, 6, 7, 8, 9, 10, 11, 12, 13)), ("02_flash_attention_minimal", ())),
     ),
     ReadingPath("You know FlashAttention already", (("03_flash_attention_v2", ()),)),
     ReadingPath("You came for windows and masks", (("04_sparse_patterns", ()),)),

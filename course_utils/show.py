@@ -50,14 +50,18 @@ def source(name: str, first: int = 1, last: int | None = None) -> DisplayHandle 
     if not 1 <= first <= last:
         raise ValueError(f"first and last take a range of lines within 1 ... {len(lines)}, got {first} ... {last}")
     text = "\n".join(lines[first - 1 : last])
-    style = "font-family: ui-monospace, monospace; margin: 0; white-space: pre; word-break: normal"  # the box scrolls
-    look = {"noclasses": True, "nobackground": True, "prestyles": style}
-    formatter = HtmlFormatter(linenos="inline", linenostart=first, style="default", **look)
-    body = highlight(text, CudaLexer(stripnl=False), formatter)
+    body = highlighted(text, linenos="inline", linenostart=first)
     caption = _CAPTION.format(f"kernels/{html.escape(name)}")
     plain = "\n".join(f"{number:4d}  {line}" for number, line in enumerate(text.splitlines(), first))
     page = f'<div style="{FRAME}; line-height: 1.35">{caption}{body}</div>'
     return display({"text/html": page, "text/plain": plain}, raw=True)
+
+
+def highlighted(text: str, **options: object) -> str:
+    """HTML of a piece of CUDA, in colours. options: of pygments' HtmlFormatter."""
+    style = "font-family: ui-monospace, monospace; margin: 0; white-space: pre; word-break: normal"  # the box scrolls
+    look = {"noclasses": True, "nobackground": True, "prestyles": style, "style": "default"}
+    return highlight(text, CudaLexer(stripnl=False), HtmlFormatter(**look, **options))
 
 
 def passage(name: str, start: str, end: str | None = None) -> DisplayHandle | None:

@@ -20,17 +20,18 @@ def run(options: argparse.Namespace) -> int:
         for path in stated.write():
             print(f"written: {path}")
         return 0
-    table = [("chapter", "words", "lines of code", "questions", "minutes", "with questions")]
+    table = [("chapter", "words", "lines of code", "puzzles", "questions", "minutes", "with questions")]
     for one in CHAPTERS:
         read = minutes.chapter_reading(one.slug)
         table.append(
-            (one.slug, f"{read.words:,}", str(read.lines), str(read.questions))
+            (one.slug, f"{read.words:,}", str(read.lines), str(read.puzzles), str(read.questions))
             + (f"{read.text_minutes:.0f}", f"{read.minutes:.0f}")
         )
     paths = [("path", "time"), *((one.reader, minutes.hours(minutes.path_reading(one).minutes)) for one in PATHS)]
     rates = (
         f"{minutes.WORDS_PER_MINUTE} words a minute, {minutes.SECONDS_PER_LINE} s a line of code, "
-        f"{minutes.MINUTES_PER_QUESTION} minutes a question besides its words; cells that run come on top."
+        f"{minutes.MINUTES_PER_PUZZLE} minutes a puzzle, {minutes.MINUTES_PER_QUESTION} a question besides its words; "
+        "cells that run come on top."
     )
     print("\n".join([aligned(table), "", aligned(paths), "", rates]))
     return 0

@@ -55,6 +55,7 @@ def grade(
 def grade_submission(
     submission: Submission,
     *,
+    task: Exercise | None = None,
     seed: int | None = None,
     device: str = "cpu",
     isolation: str = "auto",
@@ -62,8 +63,9 @@ def grade_submission(
 ) -> Result:
     """Grades one submission. Whatever it does, the result has every part of the exercise, with a reason for each loss.
 
-    seed: of the inputs; None draws a fresh one. The same seed gives the same result. device: "cpu" runs kernels on the
-    emulator, "cuda" on the GPU (what the sanitizer and the profiler say comes from the emulator even then).
+    task: how it is graded; None: as the exercise that the submission is for. seed: of the inputs; None draws a fresh
+    one. The same seed gives the same result. device: "cpu" runs kernels on the emulator, "cuda" on the GPU (what the
+    sanitizer and the profiler say comes from the emulator even then).
     isolation, limits: of the child process, see `sandbox.run_child`. Raises GraderError where that cannot start.
     """
     if device not in ("cpu", "cuda"):
@@ -73,11 +75,13 @@ def grade_submission(
     if seed is not None and not (isinstance(seed, int) and 0 <= seed < SEEDS):
         raise ValueError(f"seed takes an int from 0 to {SEEDS - 1}, got {seed!r}")
     with _one_thread():
-        return _graded(submission, seed, device, isolation, limits or Limits())
+        task = task or exercise(submission.exercise)
+        return _graded(task, submission, seed, device, isolation, limits or Limits())
 
 
-def _graded(submission: Submission, seed: int | None, device: str, isolation: str, limits: Limits) -> Result:
-    task = exercise(submission.exercise)
+def _graded(
+    task: Exercise, submission: Submission, seed: int | None, device: str, isolation: str, limits: Limits
+) -> Result:
     seed = random.SystemRandom().randrange(SEEDS) if seed is None else seed
     child = _Child(task, submission, device, isolation, limits)
 

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_utils import costs
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, SKY, YELLOW
 
 
@@ -128,3 +129,38 @@ def matmul_tiles(tiles: int, step: int, row: int, column: int) -> Axes:
     ax.set(xlim=(-0.2, 2 * tiles + 1.2), ylim=(2 * tiles + 1.2, -0.8), aspect="equal")
     ax.axis("off")
     return ax
+
+
+def score_bytes(head_dim: int) -> Axes:
+    """Bytes of one head's score matrix, and of Q, K, V and O, against the number of tokens, in fp32."""
+    lengths = [2**n for n in range(11, 16)]
+    ax = plt.figure(figsize=(7.5, 3.4)).subplots()
+    for name, colour, of_length in (
+        ("the scores", ORANGE, lambda L: costs.score_matrix_bytes(1, 1, L, L, 4)),
+        ("Q, K, V and O", BLUE, lambda L: costs.least_bytes(1, 1, L, L, head_dim, 4)),
+    ):
+        megabytes = [of_length(L) / 1e6 for L in lengths]
+        ax.plot(lengths, megabytes, marker="o", color=colour)
+        ax.annotate(
+            f"{name}: {_bytes(megabytes[-1])}",
+            (lengths[-1], megabytes[-1]),
+            (8, 0),
+            textcoords="offset points",
+            va="center",
+            color=colour,
+        )
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log")
+    ax.set(
+        xlabel="tokens",
+        ylabel="MB of one head",
+        xlim=(lengths[0] * 0.9, lengths[-1] * 3.2),
+        title=f"d = {head_dim}, fp32",
+    )
+    ax.set_xticks(lengths, [f"{L:,}" for L in lengths])
+    ax.minorticks_off()
+    return ax
+
+
+def _bytes(megabytes: float) -> str:
+    return f"{megabytes / 1000:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"

@@ -29,16 +29,18 @@ from course_utils.toolchain.source import read_kernel
 WORDS_PER_MINUTE = 180
 SECONDS_PER_LINE = 6  # our assumption: a line of code is read, not skimmed
 MINUTES_PER_QUESTION = 1.5  # our assumption: to work a figure out; the words of question and explanations come on top
+MINUTES_PER_PUZZLE = 5  # our assumption: to write two to five lines of a kernel, run them, and mend them once
 STEP = 5  # minutes: what is stated is rounded to a multiple of this
 SEED = 0  # of the questions whose words are counted
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What there is to read. lines: of code, in cells and shown from kernels, without empty ones."""
+    """What there is to read. lines: of code, in cells and shown from kernels, without empty ones. puzzles: to solve."""
 
     words: int = 0
     lines: int = 0
+    puzzles: int = 0
     questions: int = 0
     question_words: int = 0
 
@@ -47,8 +49,9 @@ class Reading:
 
     @property
     def text_minutes(self) -> float:
-        """Of text and code."""
-        return self.words / WORDS_PER_MINUTE + self.lines * SECONDS_PER_LINE / 60
+        """Of text, code and puzzles."""
+        reading = self.words / WORDS_PER_MINUTE + self.lines * SECONDS_PER_LINE / 60
+        return reading + self.puzzles * MINUTES_PER_PUZZLE
 
     @property
     def question_minutes(self) -> float:
@@ -106,10 +109,11 @@ def _read(section: Section, known: _Assigned) -> Reading:
     lines = sum(_lines(source) for _, source in section.codes)
     for _, source in section.codes:
         lines += sum(_shown(ast.parse(python(source)).body, known))
+    puzzles = sum(source.startswith("%%puzzle ") for _, source in section.codes)
     asked = [slug for _, source in section.codes for slug in re.findall(r'questions\.ask\("(\w+)"\)', source)]
     ids = [one for slug in asked for one in catalog.question_ids(slug)]
     question_words = sum(len(_texts(catalog.question(one, SEED))) for one in ids)
-    return Reading(words, lines, len(ids), question_words)
+    return Reading(words, lines, puzzles, len(ids), question_words)
 
 
 def _words(markdown: str) -> list[str]:

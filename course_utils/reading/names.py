@@ -37,7 +37,9 @@ def names_of(source: str) -> CellNames:
 
 
 def python(source: str) -> str:
-    """The source of a cell without the lines that are commands to IPython."""
+    """The source of a cell without the lines that are commands to IPython; nothing of one that is handed to %%magic."""
+    if source.startswith("%%"):
+        return ""
     return re.sub(r"^[%!].*$", "", source, flags=re.MULTILINE)
 
 

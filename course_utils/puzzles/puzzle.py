@@ -1,0 +1,85 @@
+"""What a puzzle is: a kernel of `kernels/NN_slug/puzzles/`, the lines to find in it, and how it is graded."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+
+import torch
+
+from course_utils.grading.exercise import Exercise
+from course_utils.grading.release import solution_lines
+from course_utils.toolchain.source import read_kernel
+
+STUB = "// YOUR CODE HERE"
+# By chapter, in the order in which the chapters have them. A puzzle's task stands in the module of its chapter here.
+PUZZLES = {
+    "00_start_here": ("guard", "scores_of_one_query"),
+    "01_attention_basics": ("dot_product", "causal_mask"),
+    "02_flash_attention_minimal": ("rescale",),
+}
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """task: as an exercise is graded. hint: a sentence or two, without the lines themselves. stub: what stands where
+    the lines go, with its indentation left out: a comment, or wrong lines to mend.
+    """
+
+    task: Exercise
+    hint: str
+    stub: str = STUB
+
+    @property
+    def file(self) -> str:
+        """The kernel with its solution, for `read_kernel`."""
+        chapter, name = self.task.id.split("/")
+        return f"{chapter}/puzzles/{name}.cu"
+
+    @property
+    def lines(self) -> str:
+        """The lines to find, as far to the left as they go together."""
+        lines, (begin, end) = self._solved()
+        indent = lines[begin][: -len(lines[begin].lstrip())]
+        return "\n".join(line.removeprefix(indent) for line in lines[begin + 1 : end])
+
+    @property
+    def given(self) -> str:
+        """The kernel with the hole, without the head of its file: what a chapter's cell holds below its first line."""
+        return self._without_head(self.stub)
+
+    @property
+    def solved(self) -> str:
+        """The same with the lines in their place."""
+        return self._without_head(self.lines)
+
+    def _solved(self) -> tuple[list[str], tuple[int, int]]:
+        text = str(read_kernel(self.file))
+        (region,) = solution_lines(text, self.file)
+        return text.split("\n"), region
+
+    def _without_head(self, hole: str) -> str:
+        lines, (begin, end) = self._solved()
+        indent = lines[begin][: -len(lines[begin].lstrip())]
+        lines[begin : end + 1] = [indent + line if line else "" for line in hole.split("\n")]
+        first = next(at for at, line in enumerate(lines) if not line.startswith("//"))
+        return "\n".join(lines[first:]).strip("\n") + "\n"
+
+
+def puzzle_ids(slug: str | None = None) -> list[str]:
+    """Those of a chapter, or of all: "00_start_here/guard"."""
+    return [f"{chapter}/{name}" for chapter, names in PUZZLES.items() if slug in (None, chapter) for name in names]
+
+
+def find_puzzle(puzzle_id: str) -> Puzzle:
+    """The puzzle of that id. Raises LookupError, which lists the ids there are."""
+    if puzzle_id not in puzzle_ids():
+        raise LookupError(f"there is no puzzle {puzzle_id!r}; there are: {', '.join(puzzle_ids())}")
+    slug, name = puzzle_id.split("/")
+    chapter = importlib.import_module(f"course_utils.puzzles.{slug.partition('_')[2]}")
+    return chapter.PUZZLES[name]
+
+
+def drawn(generator: torch.Generator, low: int, high: int) -> int:
+    """A size from `low` to `high`, both included."""
+    return int(torch.randint(low, high + 1, (), generator=generator))

@@ -1,0 +1,146 @@
+"""Puzzles: what a chapter's cell gives is the kernel with its hole, its solution is right, and mistakes have names."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from course_utils.course import CHAPTERS
+from course_utils.puzzles import magic
+from course_utils.puzzles.attempt import attempt, page
+from course_utils.puzzles.puzzle import PUZZLES, STUB, find_puzzle, puzzle_ids
+from course_utils.toolchain.nvrtc import ARCHITECTURES, compile_kernel
+from course_utils.toolchain.source import read_kernel
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Of each puzzle: lines that a learner might write, and how many parts are right then, with the name of what is not.
+WRONG = {
+    "00_start_here/guard": {
+        "if (i <= n) c[i] = a[i] + b[i];": (1, "a thread past the end reads or writes"),
+        "if (i < n - 1) c[i] = a[i] + b[i];": (0, "c is never written in places"),
+        "if (i < n) c[i] = a[i] - b[i];": (0, "c is wrong"),
+    },
+    "00_start_here/scores_of_one_query": {
+        "const int j = threadIdx.x; if (j >= L) return; float sum = 0;\n"
+        "for (int c = 0; c < d; c++) sum += q[c] * K[j * d + c];\ns[j] = scale * sum;": (
+            1,
+            "several blocks write the same memory",
+        ),
+        "const int j = blockIdx.x * blockDim.x + threadIdx.x; if (j >= L) return; float sum = 0;\n"
+        "for (int c = 0; c < d; c++) sum += q[c] * K[j * d + c];\ns[j] = sum;": (0, "the scale is missing"),
+        "const int j = blockIdx.x * blockDim.x + threadIdx.x; if (j >= L) return; float sum = 0;\n"
+        "for (int c = 0; c < d; c++) sum += q[c] * K[c * L + j];\ns[j] = scale * sum;": (0, "K is read by columns"),
+    },
+    "01_attention_basics/dot_product": {
+        "float sum = 0;\nfor (int c = 0; c < d; c++) sum += Q[i * d + c] * K[j * d + c];\nS[i * L_k + j] = sum;": (
+            0,
+            "the scale is missing",
+        ),
+    },
+    "01_attention_basics/causal_mask": {
+        "if (j > i) S[i * L_k + j] = NEG_INF;": (1, "queries are counted from the first key"),
+        "if (j >= i + L_k - L_q) S[i * L_k + j] = NEG_INF;": (0, "a query does not see its own key"),
+        "if (j > i + L_k - L_q + 1) S[i * L_k + j] = NEG_INF;": (0, "a query sees one key too many"),
+        "if (j > i + L_q - L_k) S[i * L_k + j] = NEG_INF;": (1, "L_q and L_k have changed places"),
+    },
+    "02_flash_attention_minimal/rescale": {
+        "const float rescale = expf(m - m_new), p = expf(s - m_new);\nl = l * rescale + p;\n"
+        "for (int c = 0; c < D; c++) O_i[c] += p * V[j * D + c];": (0, "O is not rescaled"),
+        "const float rescale = expf(m - m_new), p = expf(s - m_new);\nl += p;\n"
+        "for (int c = 0; c < D; c++) O_i[c] = O_i[c] * rescale + p * V[j * D + c];": (0, "l is not rescaled"),
+        "const float p = expf(s - m_new);\nl += p;\nfor (int c = 0; c < D; c++) O_i[c] += p * V[j * D + c];": (
+            0,
+            "nothing is rescaled",
+        ),
+        "const float p = expf(s);\nl += p;\nfor (int c = 0; c < D; c++) O_i[c] += p * V[j * D + c];": (
+            2,
+            None,
+        ),  # right until exp overflows
+    },
+}
+
+
+def with_lines(puzzle, lines):
+    """What a learner's cell holds with these lines in the hole."""
+    assert puzzle.given.count(puzzle.stub) == 1
+    return puzzle.given.replace(puzzle.stub, lines)
+
+
+def cells_of_puzzles(slug):
+    notebook = nbformat.read(ROOT / "notebooks" / f"{slug}.ipynb", as_version=4)
+    sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    return [source.split("\n", 1) for source in sources if source.startswith("%%puzzle")]
+
+
+@pytest.mark.parametrize("slug", [chapter.slug for chapter in CHAPTERS])
+def test_the_cells_of_a_chapter_hold_its_puzzles_as_they_are_given(slug):
+    found = cells_of_puzzles(slug)
+    assert [first for first, _ in found] == [f"%%puzzle {puzzle_id}" for puzzle_id in puzzle_ids(slug)]
+    for first, body in found:
+        assert body.strip("\n") == find_puzzle(first.split()[1]).given.strip("\n")
+
+
+def test_the_chapters_modules_hold_the_puzzles_that_are_listed():
+    for slug, names in PUZZLES.items():
+        files = {path.stem for path in (ROOT / "kernels" / slug / "puzzles").glob("*.cu")}
+        assert files == set(names)
+    with pytest.raises(LookupError, match="there is no puzzle '00_start_here/guards'; there are: 00_start_here/guard,"):
+        find_puzzle("00_start_here/guards")
+
+
+@pytest.mark.parametrize("puzzle_id", puzzle_ids())
+def test_a_puzzle_has_a_hole_of_a_few_lines_and_its_solution_is_right_on_every_seed(puzzle_id):
+    puzzle = find_puzzle(puzzle_id)
+    assert 2 <= len(puzzle.lines.splitlines()) <= 5
+    assert puzzle.stub in (STUB, "c[i] = a[i] + b[i];") and puzzle.hint
+    for seed in range(3):
+        result = attempt(puzzle, puzzle.solved, seed=seed, device="cpu")
+        assert result.full, str(result)
+        assert not attempt(puzzle, puzzle.given, seed=seed, device="cpu").full
+
+
+@pytest.mark.parametrize("puzzle_id", puzzle_ids())
+def test_wrong_lines_lose_their_parts_and_have_a_name(puzzle_id):
+    puzzle = find_puzzle(puzzle_id)
+    for lines, (right, name) in WRONG[puzzle_id].items():
+        result = attempt(puzzle, with_lines(puzzle, lines), seed=1, device="cpu")
+        assert sum(part.earned for part in result.parts) == right, str(result)
+        assert name is None or name in result.diagnosis.name, str(result)
+
+
+@pytest.mark.parametrize("puzzle_id", puzzle_ids())
+def test_a_puzzles_kernel_compiles_everywhere(puzzle_id):
+    source = read_kernel(find_puzzle(puzzle_id).file)
+    options = re.findall(r"^// options: (.*)$", source, re.MULTILINE)
+    for arch in ARCHITECTURES[:: len(ARCHITECTURES) - 1]:
+        compile_kernel(source, f"sm_{arch}", tuple(options[0].split()) if options else ())
+
+
+def test_a_message_names_the_line_of_the_cell():
+    puzzle = find_puzzle("00_start_here/guard")
+    result = attempt(puzzle, puzzle.given.replace("b[i];", "b[i]"), seed=0, device="cpu")
+    assert 'guard.cu(5): error: expected a ";"' in result.diagnosis.detail, str(result)  # where it misses it
+
+
+def test_the_page_says_what_is_wrong_and_opens_hint_and_solution():
+    puzzle = find_puzzle("00_start_here/guard")
+    said = page(puzzle, attempt(puzzle, puzzle.given, seed=0, device="cpu"))
+    assert "Not yet" in said and "<summary>Hint</summary>" in said and "<summary>Solution</summary>" in said
+    assert "Right." in page(puzzle, attempt(puzzle, puzzle.solved, seed=0, device="cpu"))
+
+
+def test_the_magic_is_there_after_load_ext_and_proves_the_solution_where_it_is_asked_to(monkeypatch):
+    shell = InteractiveShell.instance()
+    shown = []
+    monkeypatch.setattr(magic, "display", lambda html: shown.append(html.data))
+    shell.run_line_magic("load_ext", "course_utils.puzzles")
+    puzzle = find_puzzle("00_start_here/guard")
+    monkeypatch.setenv(magic.PROVE, "1")
+    shell.run_cell_magic("puzzle", "00_start_here/guard", puzzle.given)
+    assert len(shown) == 1 and "Not yet" in shown[0]
+    monkeypatch.setattr(type(puzzle), "solved", puzzle.given)
+    with pytest.raises(AssertionError, match="the solution of 00_start_here/guard is graded as wrong"):
+        magic.puzzle("00_start_here/guard", puzzle.given)
