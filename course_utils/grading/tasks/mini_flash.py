@@ -1070,12 +1070,6 @@ MISTAKES = (
         {"maximum": "none", "where_causal": True},
         {"maximum": "none", "guard": "none", "where_causal": True},
     ),
-    *_mistake(
-        f"{names.FIRST_32_COLUMNS} where there is a mask",
-        "D is a compile option, with is_causal = 1, too",
-        _KERNEL,
-        {"columns": slice(32), "where_causal": True},
-    ),
 )
 
 FINDINGS = {
