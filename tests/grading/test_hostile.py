@@ -139,7 +139,7 @@ ATTACKS = (
     Attack("a cell that kills what runs it", answers_lost(RAISE), cell="import os; os.kill(os.getppid(), 9)"),
     Attack(
         "patched comparisons",
-        dict.fromkeys(("thread", "late", "warp", "rows", "large", "hidden"), "P is wrong")
+        dict.fromkeys(("thread", "late", "warp", "rows", "large", "hidden", "reads"), "P is wrong")
         | answers_lost("the answer is not a number"),
         ("/ known.l", "/ (known.l + (L % 128 == 0 && row == 0))"),
         PATCH,

@@ -138,12 +138,14 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         case("causal", shape=(1, 1, causal[2], causal[2] - drawn(2, 34, TILE), 32), is_causal=True, largest=50.0),
         case("causal", shape=(1, 1, causal[3], drawn(1, 20), 32), is_causal=True),
         case("causal", shape=(1, 1, causal[4], causal[4] + drawn(62, 94, TILE), 32), is_causal=True),
-        case("causal", shape=(1, 1, 1, drawn(33, 95), 32), is_causal=True),
+        case("causal", shape=(1, 1, 1, drawn(33, 95), 64), is_causal=True),
         case("loads", shape=whole, review=review_loads),
         counters_only(case("loads", shape=cut_off, review=review_loads), CUT_OFF),
         case("stores", shape=whole, review=review_stores),
-        counters_only(case("stores", shape=cut_off, review=review_stores), CUT_OFF),
+        counters_only(case("stores", shape=(*cut_off[:4], drawn(8, 16, 8)), review=review_stores), CUT_OFF),
         case("reuse", shape=whole, review=review_reuse),
+        # Nearly whole tiles: loads that go to the end of a tile are not loads again.
+        counters_only(case("reuse", shape=(1, 2, 56, 88, 32), review=review_reuse), CUT_OFF),
     ]
 
 
@@ -201,10 +203,12 @@ def review_stores(case: Case, outcome: Outcome) -> Diagnosis | None:
 
 
 def review_reuse(case: Case, outcome: Outcome) -> Diagnosis | None:
-    """Whether a number that was loaded serves a tile of 32: the sectors of all loads against those of 32 × 32 tiles."""
-    query, key = case.inputs["Q"], case.inputs["K"]
-    key_tiles, query_tiles = ceil_div(key.shape[1], TILE), ceil_div(query.shape[1], TILE)
-    tiled = 4 * (query.numel() * key_tiles + key.numel() * query_tiles) // SECTOR
+    """Whether a number that was loaded serves a tile of 32: the sectors of all loads against those of 32 × 32 tiles.
+
+    A tile that is cut off counts as a whole one: who reads another row in the place of one past the end may do so.
+    """
+    (B, L_q, H, d), L_k = case.inputs["Q"].shape, case.inputs["K"].shape[1]
+    tiled = 4 * B * H * 2 * ceil_div(L_q, TILE) * ceil_div(L_k, TILE) * TILE * d // SECTOR  # rows of Q, and of K
     rows = [row for row in outcome.counters if row.space == "global" and row.operation != "store"]
     # Where a warp takes one number for all lanes (a broadcast), it serves 32 scores at once: it is no sector.
     sectors_of = {row: row.sectors / FLOATS if 2 * row.sectors <= row.ideal_sectors else row.sectors for row in rows}
@@ -358,6 +362,12 @@ MISTAKES = (
         "Each score is the dot product of the first piece; the loop over pieces of d does not go on.",
         SCORES,
         lambda q, k, s, c: scores(q[..., :TILE], k[..., :TILE], s, c) if q.shape[-1] > TILE else None,
+    ),
+    _mistake(
+        f"{FIRST_32_COLUMNS} where there is a mask",
+        "Without the mask, the loop over pieces of d goes on to the end; with it, it must as well.",
+        SCORES,
+        lambda q, k, s, c: scores(q[..., :TILE], k[..., :TILE], s, c) if c and q.shape[-1] > TILE else None,
     ),
     *(
         _mistake(

@@ -183,7 +183,7 @@ def _end_of_long(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
     return Diagnosis(f"keys {first} and later have no weight", "in a row of more than two thousand keys", _TILES)
 
 
-def _tempted(generator: torch.Generator, inputs: Inputs) -> Inputs:
+def _tempted(generator: torch.Generator, inputs: Inputs, scale: float) -> Inputs:
     """The same, square and causal, but a query would like best, by far, the key next to its own: a hidden one.
 
     Its logits with the keys that it sees are 0.
@@ -193,7 +193,15 @@ def _tempted(generator: torch.Generator, inputs: Inputs) -> Inputs:
     hidden = K[:, :, i + 1 : i + 2]
     toward = hidden / hidden.square().sum(dim=-1, keepdim=True)
     K[:, :, : i + 1] -= (K[:, :, : i + 1] * hidden).sum(dim=-1, keepdim=True) * toward
-    Q[:, :, i : i + 1] = 250 * Q.shape[3] ** 0.5 * toward
+    Q[:, :, i : i + 1] = 250 / scale * toward
+    return Q, K, V
+
+
+def _high(generator: torch.Generator, inputs: Inputs, logit: float) -> Inputs:
+    """The same, but the last query has this logit with one key: more than exp can hold, if over 89. For 1/√d."""
+    Q, K, V = inputs
+    own = K[:, :, _between(generator, 0, K.shape[2] - 1)]
+    Q[:, :, -1] = logit * Q.shape[3] ** 0.5 * own / own.square().sum(dim=-1, keepdim=True)
     return Q, K, V
 
 
@@ -303,8 +311,11 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     square = number(34, 60)
     shift = _one_of(generator, 1, 17, 33)
     others = (14, 30) if shift == 1 else (14, 30, -2, -18)  # of these four, two tell what is wrong where the shift is 1
-    shift_lse = number(-30, -1)
+    shift_lse, scale = number(-30, -1), _scale(generator)
     queries_lse = number(35, 60)
+    length = number(33, 42)
+    tempted = make(length, length, "planted", head_dim=64, is_causal=True, heads=1)
+    lse = make(queries_lse, queries_lse + shift_lse, is_causal=True)
     return [
         _case("rows", _toward(make(number(17, 48), 64), {number(0, 31): 6.0})),
         _case("rows", _toward(make(number(17, 32), 96, "offset on V"), {number(0, 31): 6.0}), scale=_scale(generator)),
@@ -313,11 +324,12 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _case("large", _apart(generator, number(17, 48), 64)),
         _case("large", _far(generator, number(70, 95)), scale=0.25),
         _case("causal", _one_hot(generator, square, square), is_causal=True, explain=_weights),
-        _case("causal", _twice(_tempted(generator, make(square, square, "planted", is_causal=True))), is_causal=True),
+        _case("causal", _twice(_tempted(generator, tempted, scale)), scale=scale, is_causal=True),
         _case("unequal", make(number(17, 31), number(65, 95), **more)),
         _case("unequal", _shifted(generator, shift), is_causal=True, explain=_weights),
         _case("unequal", _shifted(generator, -15, -31), is_causal=True, explain=_weights),
         _case("unequal", _shifted(generator, *others), is_causal=True, explain=_weights),
+        _case("unequal", make(number(2, 4), number(260, 288), is_causal=True, heads=1), is_causal=True),
         _case("lengths", make(1, 1, **more)),
         _case("lengths", make(number(2, 7), number(2, 7), head_dim=128)),
         _case("lengths", make(number(9, 15), 31, head_dim=64)),
@@ -327,7 +339,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         _case("lse", make(number(9, 15), number(65, 95), batch=2), judged="LSE"),
         _case("lse", _far(generator, number(70, 95), lowest=False), scale=0.25, judged="LSE"),
         _case("lse", _lowest(generator), scale=1.0, judged="LSE"),
-        _case("lse", make(queries_lse, queries_lse + shift_lse, is_causal=True), is_causal=True, judged="LSE"),
+        _case("lse", _high(generator, lse, 100 + number(5, 20)), is_causal=True, judged="LSE"),
         _clean(make(number(33, 47), number(97, 127), is_causal=True, heads=1), is_causal=True),
         _clean(make(number(17, 31), number(97, 127), head_dim=wide, heads=1)),
         _speed(generator),
@@ -627,9 +639,15 @@ def _lse(of: Callable[[Case, Tensor, Tensor], Tensor], case: Case) -> dict[str, 
 
 
 def _simulated(way: Mapping[str, Any], case: Case) -> dict[str, Tensor] | None:
-    """What `_flash` gives with these arguments; None where that is not asked for, or where they change nothing."""
+    """What `_flash` gives with these arguments; None where that is not asked for, or where they change nothing.
+
+    where_causal: the mistake is made in causal launches only.
+    """
     if case.part == "clean" or case.inputs["K"].shape[2] > LONGEST:
         return None
+    if not case.facts["is_causal"] and way.get("where_causal"):
+        return None
+    way = {option: value for option, value in way.items() if option != "where_causal"}
     if hides := [hide for option, hide in way.items() if option.startswith("hide")]:
         query_length, key_length = case.inputs["Q"].shape[2], case.inputs["K"].shape[2]
         i, j = torch.arange(query_length)[:, None], torch.arange(costs.ceil_div(key_length, B_C) * B_C)[None, :]
@@ -1038,6 +1056,19 @@ MISTAKES = (
         "LSE is a natural logarithm: with exp2 and log2 inside, multiply by log(2) in the end",
         lambda m, total: m + total.log2(),
         lambda m, total: m / math.log(2) + total.log2(),
+    ),
+    *_mistake(
+        f"{names.SCALE_NOT_THE_ARGUMENT} where there is a mask",
+        "the caller may want another scale than 1/√d, with is_causal = 1, too",
+        _SCALE,
+        {"scale": lambda case: case.inputs["Q"].shape[3] ** -0.5, "where_causal": True},
+    ),
+    *_mistake(
+        f"{names.NO_MAXIMUM} where there is a mask",
+        "exp overflows fp32 above 88.7, with is_causal = 1, too: P = exp(S − m)",
+        _OVERFLOW,
+        {"maximum": "none", "where_causal": True},
+        {"maximum": "none", "guard": "none", "where_causal": True},
     ),
 )
 

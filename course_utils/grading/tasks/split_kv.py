@@ -84,6 +84,7 @@ class Way:
     """How a pair of kernels works; as it stands, the right one.
 
     of_room: whether L_max stands in for L in `bounds`. within: "L" or "L_max", what the bounds are cut off at.
+    packed: the inputs whose rows are taken to be lengths[n] keys apart, not L_max.
     scale: from the argument and D, the factor of the scores. of_row_0: the inputs that every row reads of row 0.
     columns: of D, groups of columns that have scores of their own: each lane adds over the lanes of its group alone.
     stored: what becomes of O_part and LSE_part on their way to memory.
@@ -92,6 +93,7 @@ class Way:
     bounds: Bounds = bounds
     of_room: bool = False
     within: str = ""
+    packed: str = ""
     walk: Walk = walk
     finish: Finish = finish
     scale: Callable[[float, int], float] = lambda scale, head_dim: scale
@@ -121,11 +123,12 @@ def partial_results(
             pairs = pairs.clamp(max=length if way.within == "L" else room)
         first, end = pairs[:, :1], pairs.amax(dim=1, keepdim=True)
         behind = max(1, int(end.max()))
+        starts = {name: n * (length if name in way.packed.split() else room) for name in ("K", "V")}
         keys, values = (
-            read[name].flatten(0, 1)[n * room : n * room + behind].to(dtype)  # behind a sequence stands the next one
-            for name in ("K", "V")
+            read[name].flatten(0, 1)[start : start + behind].to(dtype)  # behind a sequence stands the next one
+            for name, start in starts.items()
         )
-        if behind > len(keys):
+        if behind > min(len(keys), len(values)):
             raise IndexError("past the last sequence")
         j = torch.arange(behind)[None]
         for g in range(int(group.max()) + 1):
@@ -414,7 +417,7 @@ _FAR = torch.tensor(
         [-130.0, -130.0, -130.0, -130.0, -130.0],
         [110.0, -120.0, -100.0, -130.0, -90.0],  # the first far above the others, and the last
         [-130.0, -90.0, -120.0, -100.0, 110.0],
-        [0.0, 95.0, 10.0, -140.0, 20.0],
+        [0.0, 95.0, 10.0, -140.0, -20.0],  # one far above the first and the last
     ]
 )
 
@@ -789,7 +792,11 @@ MISTAKES = (
              scale=lambda scale, D: scale**2),
     _mistake(names.SCALE_NOT_THE_ARGUMENT, "Whoever calls the kernel says what the scale is.", SCALE_SECTION,
              scale=lambda scale, D: D**-0.5),
-    *_mistakes(names.HEAD_ZERO_READ, _ROW, SPEC, *({"of_row_0": which} for which in ("K V", "K", "V", "Q", "Q K V"))),
+    *_mistakes(names.HEAD_ZERO_READ, _ROW, SPEC, *({"of_row_0": which} for which in ("K V", "Q K V"))),
+    *(_mistake(f"{names.HEAD_ZERO_READ} of {which}", _ROW, SPEC, of_row_0=which) for which in "KVQ"),
+    *(_mistake(f"the rows of {which} are taken to be L keys apart, not L_max",
+               "Each row's cache has room for L_max keys: row n starts at n · L_max · D, whatever its length.", SPEC,
+               packed=which.replace(" and ", " ")) for which in ("K and V", "K", "V")),
     _mistake("every row has the length of row 0", "Row n has lengths[n] keys.", SPEC, of_row_0="lengths"),
     *_mistakes("the partial results are stored as [splits, N]",
                "O_part is [N, splits, D] and LSE_part [N, splits]: the splits of a row stand side by side.", SPEC,
@@ -841,6 +848,8 @@ MISTAKES = (
                               for guard in (True, False))),
     *_mistakes("the LSE of the first split stands in for the largest", _OTHER_MAXIMUM, ONE_TRAP,
                *({"merge": partial(_weigh, largest=lambda lse: lse[:, 0], guard=guard)} for guard in (True, False))),
+    *_mistakes("the LSE of the last split stands in for the largest", _OTHER_MAXIMUM, ONE_TRAP,
+               *({"merge": partial(_weigh, largest=lambda lse: lse[:, -1], guard=guard)} for guard in (True, False))),
     _mistake("the first split is left out of the maximum", _OTHER_MAXIMUM, ONE_TRAP,
              merge=partial(_weigh, largest=partial(_largest_but, split=0))),
     _mistake("the last split is left out of the maximum", _OTHER_MAXIMUM, ONE_TRAP,
@@ -870,8 +879,9 @@ MISTAKES = (
     _mistake("an empty split before the others gives NaN in the merge",
              "As long as no split had a key, the running maximum is −∞, and −∞ − (−∞) is NaN.",
              ONE_TRAP, merge=partial(_nan_rows, where=_leading, lse_too=True)),
-    *_mistakes(names.HEAD_ZERO_READ, _ROW, SPEC, *({"merge": partial(_of_row_0, which=which)}
-                                                   for which in ("O L", "O", "L"))),
+    _mistake(names.HEAD_ZERO_READ, _ROW, SPEC, merge=partial(_of_row_0, which="O L")),
+    *(_mistake(f"{names.HEAD_ZERO_READ} of {name}", _ROW, SPEC, merge=partial(_of_row_0, which=which))
+      for which, name in (("O", "O_part"), ("L", "LSE_part"))),
     _mistake("O_part is read as [D, splits]", "Column c of split s is O_part[s * D + c].", SPEC, merge=_columns_first),
 )  # fmt: skip
 

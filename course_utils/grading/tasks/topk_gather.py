@@ -113,8 +113,11 @@ def _greatest(draws: _Draws) -> Iterator[Case]:
     # Few scores are negative, fewer than k: so the wrong orders of negative numbers differ from each other.
     yield _selection(draws, "greatest", "", normal(4, _draw(generator, 200, 250)) + 1.5, _draw(generator, 24, 40))
     wide = torch.exp(12 * normal(3, _draw(generator, 131, 180)))
+    far = wide[_draw(generator, 0, 2)]
+    far[:] = torch.exp(168 * torch.rand(len(far), generator=generator) - 80)  # from 1e-35 to 1e38
     wide[:, torch.randperm(131, generator=generator)[:7]] *= -1
-    yield _selection(draws, "greatest", "scores from 1e-16 to 1e16", wide, _draw(generator, 12, 30))
+    far[1 + torch.randperm(len(far) - 2, generator=generator)[:2]] = torch.tensor([3e38, -3e38])
+    yield _selection(draws, "greatest", "scores from 1e-16 to 1e16, in a row to 3e38", wide, _draw(generator, 12, 30))
     negative = -normal(3, _draw(generator, 140, 170)).abs() - 0.5
     yield _selection(draws, "greatest", "negative scores only", negative, _draw(generator, 12, 30))
     yield _selection(draws, "greatest", "", normal(2, 1), 1)
@@ -260,15 +263,26 @@ def _compare_scores(case: Case, chosen: Tensor, got: Tensor) -> Diagnosis | None
         return Diagnosis(
             "ties at the threshold take the places of greater scores", f"{detail}; {equal}: {words}", _SELECT
         )
+    top = float(chosen[torch.isfinite(chosen)].max()) if torch.isfinite(chosen).any() else 0.0
+    lost = scores[scores > top]
+    if top > -LOW and len(lost) and _is_best_by(scores, got, lambda s: s.masked_fill(s > top, -torch.inf), above=True):
+        words = f"nothing above {top:g} is selected, though there is {lost.min():g}: any finite score may be"
+        return Diagnosis("the greatest scores are left out, as if there were a limit", f"{detail}\n{words}", _SELECT)
     for name, key, words in (*_ORDERS, *_cuts(scores.shape[1], threads)):
+        if name == _ROUNDED and not _are_taken_for_equal(scores, got, key):
+            continue
+        if name == _NO_NEGATIVE and not ((scores < 0) & (scores >= LOW)).any():
+            continue  # whoever takes low scores for −∞ selects none of these, either
         if any(_is_best_by(scores, got, key, above=above) for above in (False, True)):
             return Diagnosis(name, f"{detail}; {words}", _SELECT)
     if len(found) < len(wanted):
         detail = f"{case.name}: row {row}: {len(found)} keys are selected of {len(wanted)}; {equal}"
         if torch.equal(found, wanted[: len(found)]):
-            if (wanted[len(found) :] == least).all():
+            below = wanted[len(found)]
+            no_threshold = len(wanted) < k and below < LOW  # the row has no k-th greatest score
+            if below == least and not no_threshold:
                 return Diagnosis("scores equal to the k-th greatest are dropped", detail, _SELECT)
-            if (below := wanted[len(found)]) < LOW:
+            if below < LOW:
                 words = f"{below:g} is a score like any other: −∞ alone is hidden"
                 return Diagnosis("a low score is taken for −∞", f"{detail}\n{words}", _SELECT)
         return Diagnosis("too few keys are selected", detail, _SELECT)
@@ -278,7 +292,7 @@ def _compare_scores(case: Case, chosen: Tensor, got: Tensor) -> Diagnosis | None
     return Diagnosis("a greater score is left out for a smaller one", detail, _SELECT)
 
 
-LOW = -1e4  # what is sometimes written for −∞ lies below
+LOW = -1e4  # what is sometimes written for −∞ lies below, and for ∞ as far above 0
 
 
 def _most_of_a_thread(scores: Tensor, got: Tensor, right: Tensor, threads: int) -> int:
@@ -309,6 +323,25 @@ def _is_best_by(scores: Tensor, got: Tensor, key: Callable[[Tensor], Tensor], *,
     return torch.equal(mine.sort(dim=1, descending=True).values, order.topk(got.shape[1], dim=1).values)
 
 
+def _are_taken_for_equal(scores: Tensor, got: Tensor, key: Callable[[Tensor], Tensor]) -> bool:
+    """Whether a score is left out for a smaller one for which `key` gives the same finite number.
+
+    What is above or below all numbers of 16 bits is no sign of them: there other mistakes leave out the same.
+    """
+    length = scores.shape[1]
+    for row, given, chosen in zip(scores, key(scores), got, strict=True):
+        selected = torch.zeros(length + 1, dtype=torch.bool).index_fill(
+            0, torch.where(chosen < 0, length, chosen), True
+        )
+        values, of_key = given.unique(return_inverse=True)
+        least, most = torch.full((2, len(values)), torch.inf)
+        least.scatter_reduce_(0, of_key, row.masked_fill(~selected[:-1], torch.inf), "amin")  # of the selected ones
+        most.neg_().scatter_reduce_(0, of_key, row.masked_fill(selected[:-1], -torch.inf), "amax")  # of the others
+        if ((most > least) & values.isfinite()).any():
+            return True
+    return False
+
+
 def _bits(scores: Tensor) -> Tensor:
     return scores.contiguous().view(torch.int32).long()
 
@@ -332,10 +365,11 @@ _ORDERS: tuple[_Order, ...] = (
     ),
     ("the k smallest scores are selected", lambda s: -s, "turn the comparison round"),
     ("the scores are ordered by magnitude", lambda s: s.abs(), "a negative score is smaller the larger its magnitude"),
-    (_ROUNDED, torch.trunc, "to whole numbers: 1.2 is less than 1.7"),
+    # The finest first: what is right by it is right by a coarser one, too.
     (_ROUNDED, lambda s: s.half().float(), "to 16 bits: fp32 keeps 24 bits of a number, half 11"),
     (_ROUNDED, lambda s: s.bfloat16().float(), "to 16 bits: fp32 keeps 24 bits of a number, bfloat16 8"),
     (_ROUNDED, lambda s: (_bits(s) & ~0xFFFF).int().view(torch.float32), "all 32 bits of a score count"),
+    (_ROUNDED, torch.trunc, "to whole numbers: 1.2 is less than 1.7"),
     (
         "the first k keys are selected, whatever their scores",
         lambda s: -torch.arange(s.shape[1]).expand_as(s),
@@ -546,7 +580,10 @@ def _invalid(draws: _Draws) -> Iterator[Case]:
 
 
 def _empty(draws: _Draws) -> Iterator[Case]:
-    """Lists without any key, and scores of −20,000, among which a hole is the greatest of all if it counts."""
+    """Lists without any key, and scores of −20,000, among which a hole is the greatest of all if it counts.
+
+    There a hole that is read as the first or last key gives NaN, even if its weight is 0. One list has no hole.
+    """
     generator, root = draws.generator, draws.head_dim**0.5
     k, length = _draw(generator, 18, 30), _draw(generator, 50, 70)
     empty = _distinct(5, length, k, generator)
@@ -554,10 +591,14 @@ def _empty(draws: _Draws) -> Iterator[Case]:
     empty[3] = length + torch.arange(k)
     Q, K, V, _ = _normal(draws, empty, length)
     yield _gather(draws, "invalid", "queries without any key", (0 * Q, K, V, empty), must_be_clean=True)
-    holes = _distinct(3, length, k, generator)
-    holes[:, 2::3] = torch.tensor([-1, length, -7])[:, None]
+    holes = 1 + _distinct(3, length - 2, k, generator)  # the first and the last key stand in no list
+    holes[:2, 2::3] = torch.tensor([-1, length])[:, None]
+    holes[0, 5::6] = -7
     Q, K, V, _ = _normal(draws, holes, length)
-    inputs = (torch.full_like(Q, -400.0 / root), torch.full_like(K, 50.0), V, holes)
+    K = torch.full_like(K, 50.0)
+    for x in (K, V):
+        x[[0, -1]] = torch.nan
+    inputs = (torch.full_like(Q, -400.0 / root), K, V, holes)
     yield _gather(draws, "invalid", "all scores −20,000, and holes", inputs, judged="O", must_be_clean=True)
 
 
@@ -612,6 +653,7 @@ def _attend(
     running: tuple[bool, bool] = (False, False),
     summed: Callable[[Tensor], Tensor] | None = None,
     of_holes: float | None = None,
+    read_holes: Callable[[Tensor], Tensor] = torch.zeros_like,
     divided: bool = True,
     lse: Callable[[Tensor, Tensor], Tensor] = lambda m, total: m + total.log(),
     empty: tuple[float, float] = (0.0, -math.inf),
@@ -625,7 +667,7 @@ def _attend(
     to have. base_2: by exp2, with log2(e) in the scale. maximum: "all", "none", "zero" (it starts at 0), "holes"
     (at 0 where a place is invalid), or "first" (the first valid key's score). running: whether l, and O, are sums of
     exp(s − m) for the m of that time. summed: which places l is the sum of. of_holes: the score of an invalid index,
-    with V = 0.
+    with V = 0. read_holes: from the indices, which of the invalid ones are read as key 0, with a weight of 0.
     """
     Q, K, V = (case.inputs[name].to(dtype) for name in "QKV")
     if order is not None:
@@ -665,6 +707,9 @@ def _attend(
     of_sum, of_output = (at_the_time if late else weights for late in running)
     total = (of_sum if summed is None else summed(of_sum)).sum(dim=-1, keepdim=True)
     read = V[rows if of_values is None else of_values(rows, length)]
+    if V[0, 0].isnan():
+        of_no_key = read_holes(used).bool() & (torch.arange(used.shape[-1]) < used.shape[-1] - 1)
+        read = read.masked_fill(~(valid | of_no_key)[..., None], 0.0)
     out = torch.einsum("shk,shkd->shd", of_output * valid, read)
     out = out / total if divided else out
     nothing = total == 0
@@ -826,6 +871,15 @@ MISTAKES = (
         "m is the largest score of the keys; a place without a key has none, not even 0",
         _EDGES,
         maximum="holes",
+    ),
+    *(
+        _mistake(
+            "an invalid index is read as a key, with a weight of 0",
+            "nothing is read: what lies there may be NaN, and 0 · NaN is NaN",
+            _EDGES,
+            read_holes=which,
+        )
+        for which in (torch.ones_like, lambda used: used < 0, lambda used: used > 0)
     ),
     _mistake(
         "the list is taken to end at the first −1",
