@@ -23,7 +23,15 @@ from course_utils.plots.flash_attention_v2 import (
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from course_utils.plots.rates import roofline, time_and_memory
 from course_utils.plots.sparse_patterns import break_even, scaling, short_sequences
-from course_utils.plots.start_here import bank_map, gpu_memories, launch_grid, matmul_tiles, memory_levels, score_bytes, warp_sectors
+from course_utils.plots.start_here import (
+    bank_map,
+    gpu_memories,
+    launch_grid,
+    matmul_tiles,
+    memory_levels,
+    score_bytes,
+    warp_sectors,
+)
 
 __all__ = [
     "BLUE",
@@ -54,6 +62,7 @@ __all__ = [
     "radix_digits",
     "roofline",
     "scaling",
+    "score_bytes",
     "short_sequences",
     "speed_by_length",
     "three_choices",

@@ -10,6 +10,10 @@ from course_utils.grading.submission import Submission
 from course_utils.puzzles.puzzle import Puzzle
 from course_utils.show import highlighted
 
+# Colours that can be told apart on a light and on a dark page; the words say the same.
+RIGHT, NOT_YET = "#1f9d57", "#d1543f"
+FRAME = "border-left: 4px solid; padding: 2px 0 2px 12px; margin: 4px 0; max-width: 60em"
+EVIDENCE = "white-space: pre-wrap; overflow-wrap: anywhere; font-size: 0.9em; margin: 4px 0"
 FIRST_LINE = "// below: %%puzzle"  # stands for the cell's first line, so that a message's lines are the cell's
 
 
@@ -23,21 +27,20 @@ def attempt(puzzle: Puzzle, kernel: str, *, seed: int | None = None, device: str
 
 
 def page(puzzle: Puzzle, result: Result) -> str:
-    """HTML: what is right or wrong, then a hint and the solution to open."""
-    said = "<p><strong>Right.</strong> The emulator found nothing to say against it, either.</p>"
+    """HTML: what is right or wrong, then a hint and the solution to open. It has its styles with it."""
+    said = "<p><strong>Right.</strong></p>"
     if not result.full:
         diagnosis = result.diagnosis
         assert diagnosis is not None, "a part that is not right says why"
-        name = html.escape(diagnosis.name)
-        said = f"<p><strong>Not yet: {name[:1]}{name[1:]}.</strong></p>"
-        said += f"<pre>{html.escape(diagnosis.detail)}</pre>" if diagnosis.detail else ""
+        said = f"<p><strong>Not yet: {html.escape(diagnosis.name)}.</strong></p>"
+        said += f'<pre style="{EVIDENCE}">{html.escape(diagnosis.detail)}</pre>' if diagnosis.detail else ""
         said += f"<p>Read again: {html.escape(diagnosis.read_again)}</p>" if diagnosis.read_again else ""
-    right = sum(part.earned == part.points for part in result.parts)
-    parts = "".join(f"<li>{'✓' if p.earned == p.points else '·'} {html.escape(p.title)}</li>" for p in result.parts)
-    count = f"{right} of {len(result.parts)}"
+    parts = "".join(
+        f"<li>{'✓' if part.earned == part.points else '✗'} {html.escape(part.title)}</li>" for part in result.parts
+    )
     return (
-        f'<div class="ak-puzzle {"ak-right" if result.full else "ak-not-yet"}">{said}'
-        f'<ul aria-label="{count} right">{parts}</ul>'
+        f'<div style="{FRAME}; border-left-color: {RIGHT if result.full else NOT_YET}">{said}'
+        f'<ul style="list-style: none; margin: 0; padding: 0">{parts}</ul>'
         f"<details><summary>Hint</summary><p>{html.escape(puzzle.hint)}</p></details>"
         f"<details><summary>Solution</summary>{highlighted(puzzle.lines)}</details></div>"
     )

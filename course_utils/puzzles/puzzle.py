@@ -14,7 +14,7 @@ from course_utils.toolchain.source import read_kernel
 STUB = "// YOUR CODE HERE"
 # By chapter, in the order in which the chapters have them. A puzzle's task stands in the module of its chapter here.
 PUZZLES = {
-    "00_start_here": ("guard", "scores_of_one_query"),
+    "00_start_here": ("guard", "scores_of_one_query", "attention"),
     "01_attention_basics": ("dot_product", "causal_mask"),
     "02_flash_attention_minimal": ("rescale",),
 }

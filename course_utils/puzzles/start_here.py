@@ -13,6 +13,7 @@ from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mis
 from course_utils.puzzles.puzzle import Puzzle, drawn
 
 THREADS = 64
+SOFTMAX = "chapter 00, 'Attention in ten lines'"
 KERNEL = "chapter 00, section 2, 'A first kernel'"
 
 
@@ -55,6 +56,38 @@ def _columns(case: Case) -> Mapping[str, Tensor] | None:
     return {"s": case.facts["scale"] * (K.reshape(-1).reshape(d, length).mT @ q)} if d > 1 else None
 
 
+def _attended(generator: torch.Generator, part: str, length: int, d: int, spread: float = 1.0) -> Case:
+    """spread: how far scores lie apart, in units of what random ones do."""
+    Q, K, V = torch.randn(3, length, d, generator=generator)
+    scale = float(np.float32(spread * d**-0.5 * (0.5 + torch.rand((), generator=generator).item())))
+    arguments = ("Q", "K", "V", "O", np.int32(length), np.int32(d), np.float32(scale))
+    launch = Launch("attention", (ceil_div(length, THREADS),), (THREADS,), arguments)
+    right, plain = _attention(Q.double(), K.double(), V.double(), scale), _attention(Q, K, V, scale)
+    outputs = {"O": Output(right, same_dtype=plain, axes=("query", "column"))}
+    inputs, facts = {"Q": Q, "K": K, "V": V}, {"scale": scale}
+    return Case(part, f"L = {length}, d = {d}", (launch,), inputs, outputs, facts, must_be_clean=True)
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    return torch.softmax(scale * query @ key.mT, dim=-1) @ value
+
+
+def _attentions(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
+    return [
+        _attended(generator, "values", drawn(generator, 9, 20), 16),
+        _attended(generator, "sizes", drawn(generator, 65, 80), drawn(generator, 9, 20)),
+        _attended(generator, "large", drawn(generator, 9, 20), 16, spread=60.0),
+    ]
+
+
+def _attention_without_scale(case: Case) -> Mapping[str, Tensor]:
+    """The largest score has its factor, which the kernel brings, and the weights have not."""
+    Q, K, V = (case.inputs[name].double() for name in "QKV")
+    scores = Q @ K.mT
+    weights = torch.exp(scores - case.facts["scale"] * scores.amax(dim=-1, keepdim=True))
+    return {"O": weights / weights.sum(dim=-1, keepdim=True) @ V}
+
+
 PUZZLES = {
     "guard": Puzzle(
         Exercise(
@@ -89,5 +122,26 @@ PUZZLES = {
         ),
         hint="One thread per key. Its number j comes from blockIdx, blockDim and threadIdx, as in vector_add; a thread "
         "without a key leaves. The others go over the d columns of row j, K[j * d + c], and store one number.",
+    ),
+    "attention": Puzzle(
+        Exercise(
+            id="00_start_here/attention",
+            title="Attention in one kernel",
+            kernels=("attention",),
+            parts=(
+                Part("values", 1, "a few tokens"),
+                Part("sizes", 1, "any L and d"),
+                Part("large", 1, "large scores"),
+            ),
+            cases=_attentions,
+            mistakes=(
+                Mistake(
+                    Diagnosis("the scale is missing", "A weight is exp(scale · score − m).", SOFTMAX),
+                    _attention_without_scale,
+                ),
+            ),
+        ),
+        hint="Go over the keys once more. Each has the weight exp(scale · dot − m); l is the sum of the weights, and the "
+        "row of O is the sum of the rows of V, each times its weight. The division comes below.",
     ),
 }

@@ -34,6 +34,14 @@ WRONG = {
         "const int j = blockIdx.x * blockDim.x + threadIdx.x; if (j >= L) return; float sum = 0;\n"
         "for (int c = 0; c < d; c++) sum += q[c] * K[c * L + j];\ns[j] = scale * sum;": (0, "K is read by columns"),
     },
+    "00_start_here/attention": {
+        "for (int j = 0; j < L; j++) {\nconst float p = expf(dot(Q, K + j * d, d) - m);\nl += p;\n"
+        "for (int c = 0; c < d; c++) O[c] += p * V[j * d + c];\n}": (0, "the scale is missing"),
+        "for (int j = 0; j < L; j++) {\nconst float p = expf(scale * dot(Q, K + j * d, d));\nl += p;\n"
+        "for (int c = 0; c < d; c++) O[c] += p * V[j * d + c];\n}": (2, None),  # right until exp overflows
+        "for (int j = 0; j < L; j++) {\nconst float p = expf(scale * dot(Q, K + j * d, d) - m);\nl += p;\n"
+        "for (int c = 0; c < d; c++) O[c] += p * V[c];\n}": (0, "O is wrong"),
+    },
     "01_attention_basics/dot_product": {
         "float sum = 0;\nfor (int c = 0; c < d; c++) sum += Q[i * d + c] * K[j * d + c];\nS[i * L_k + j] = sum;": (
             0,
