@@ -45,9 +45,9 @@ FLOORS = (
         "#ddf4ff",
         {
             "questions": "asks, and judges the answer",
-            "reading": "sections, paths, how long they take",
             "grading": "grades one submission; sandbox/ keeps it apart",
             "puzzles": "kernels with a hole, graded in a chapter's cell",
+            "reading": "sections, paths, how long they take",
             "progress": "remembers what was done",
             "widgets": "what a learner clicks: Python and JavaScript",
             "classroom": "grades a class: nbgrader, Dask, gradebook",

@@ -141,7 +141,7 @@ PUZZLES = {
                 ),
             ),
         ),
-        hint="Go over the keys once more. Each has the weight exp(scale · dot − m); l is the sum of the weights, and the "
-        "row of O is the sum of the rows of V, each times its weight. The division comes below.",
+        hint="Go over the keys once more. Each has the weight exp(scale · dot − m); l is the sum of the weights, and "
+        "the row of O is the sum of the rows of V, each times its weight. The division comes below.",
     ),
 }

@@ -1,0 +1,62 @@
+"""How soon a chapter shows and asks: what is read before its first picture, its first widget, its first puzzle."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+import nbformat
+
+from course_utils.puzzles.puzzle import PUZZLES
+from course_utils.reading.minutes import Reading, section_readings
+from course_utils.reading.sections import Section, chapter_path
+
+WIDGETS = r"\b(dsa_explorer|mask_explorer|planner_widget|tile_stepper|warp_fragments|widgets\.\w+)\("
+WHAT = {
+    "picture": re.compile(rf"\bplots\.(?!look)[a-z]\w*\(|\bplt\.|{WIDGETS}"),
+    "widget": re.compile(WIDGETS),
+    "puzzle": re.compile(r"^%%puzzle "),
+}
+# The first of these that a learner solves is a complete attention kernel of their own.
+ATTENTION = "00_start_here/attention"
+
+
+@dataclass(frozen=True)
+class First:
+    """Where something stands for the first time in a chapter: cells, words and minutes of reading above it."""
+
+    cells: int
+    words: int
+    minutes: float
+
+
+def first(slug: str, pattern: re.Pattern[str]) -> First | None:
+    """What stands above the first cell of code that the pattern is found in; None: the chapter has no such cell."""
+    above = Reading()
+    for number, (cell, read) in enumerate(_cells(slug)):
+        if cell.codes and pattern.search(cell.codes[0][1]):
+            return First(number, above.words, above.text_minutes)
+        above += read
+    return None
+
+
+def first_attention_kernel() -> float:
+    """Minutes of reading and puzzles up to a complete attention kernel of one's own, that puzzle included."""
+    slug = ATTENTION.split("/")[0]
+    assert ATTENTION.split("/")[1] in PUZZLES[slug]
+    there = first(slug, re.compile(rf"^%%puzzle {ATTENTION}$", re.MULTILINE))
+    assert there is not None
+    return there.minutes + Reading(puzzles=1).minutes
+
+
+@functools.cache
+def _cells(slug: str) -> tuple[tuple[Section, Reading], ...]:
+    """Each cell of a chapter, but for the bars with links, as a section of its own, and what there is to read in it."""
+    found = []
+    for cell in nbformat.read(chapter_path(slug), as_version=4).cells:
+        if "navigation" in cell.metadata.get("tags", ()):
+            continue
+        texts, codes = ((), ((0, cell.source),)) if cell.cell_type == "code" else ((cell.source,), ())
+        found.append(Section(str(len(found)), "", texts, codes))
+    return tuple(zip(found, section_readings(found).values(), strict=True))
