@@ -1,4 +1,4 @@
-"""python -m course_utils.site build | badges, for `make site` and `make badges`."""
+"""python -m course_utils.site build | badges | measure; the first two for `make site` and `make badges`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from course_utils.site import badges, build
+from course_utils.site import badges, build, measure
 
 
 def main() -> int:
@@ -19,7 +19,11 @@ def main() -> int:
     links = commands.add_parser("badges", help="badges and Colab's set-up cell into every chapter and the README")
     links.add_argument("--repository", required=True, help="owner/name on GitHub")
     links.add_argument("--root", type=Path, default=build.ROOT, help="the checkout whose chapters get them")
+    pages = commands.add_parser("measure", help="what the heights of the chapters' pages are made of, in a browser")
+    pages.add_argument("--folder", type=Path, default=build.ROOT / "build" / "site", help="a built site")
     arguments = parser.parse_args()
+    if arguments.command == "measure":
+        return measure.main(arguments.folder.resolve())
     if arguments.repository or arguments.command == "badges":
         try:
             badges.check_repository(arguments.repository)

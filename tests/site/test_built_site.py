@@ -11,6 +11,7 @@ import pytest
 from course_utils.course import chapter_notebooks
 from course_utils.site.build import ROOT, build
 from course_utils.site.check import page_files
+from course_utils.site.measure import page_heights
 from tests.helpers.jupyterlab import SCREENSHOTS
 
 # Building runs every chapter that nbval has not just run (tests/helpers/keep_outputs.py).
@@ -224,3 +225,26 @@ def test_axe_sees_a_pale_word_of_code(browser):
     page.evaluate(AXE)
     assert any(line.startswith("color-contrast") and 'class="k"' in line for line in page.evaluate(RUN_AXE))
     page.close()
+
+
+@pytest.mark.browser
+def test_the_height_of_a_page_is_measured_by_what_it_is_made_of(page):
+    """Each piece here has a height of its own, so that one counted for another would show."""
+
+    def cell(source, *outputs, high=10):
+        inner = f'<div class="cell_input" style="height: {high}px">{source}</div>'
+        return f'<div class="cell">{inner}<div class="cell_output">{"".join(outputs)}</div></div>'
+
+    page.set_content(
+        "<body style='margin: 0'><article style='line-height: 0'><div style='height: 300px'>text</div>"
+        + cell("%%puzzle 00/x", '<div style="height: 20px">Not yet</div>', high=40)
+        + cell("x", '<div style="height: 80px"><svg></svg></div>', '<div style="height: 160px"><table></table></div>')
+        + cell("y", '<div style="height: 5px">kernels/00_start_here/x.cu</div>')
+        + "</article></body>"
+    )
+    found = page_heights(page)
+    assert {kind: round(high) for kind, high in found["sums"].items()} == {
+        **{"text": 300, "code": 20, "puzzles": 40, "kernels": 5, "pictures and widgets": 80, "tables": 160},
+        "other outputs": 20,
+    }
+    assert (round(found["height"]), found["tables"]) == (625, 1)

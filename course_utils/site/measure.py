@@ -1,0 +1,74 @@
+"""What the height of a chapter's page is made of: text, code, puzzles, kernels, pictures, tables, other outputs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from course_utils.course import CHAPTERS
+from course_utils.tables import aligned
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+WIDTH, SCREEN = 1440, 900  # pixels of the window
+KINDS = ("text", "code", "puzzles", "kernels", "pictures and widgets", "tables", "other outputs")
+
+# Of each cell its input and its outputs; what is in no cell is text. The heights are those on the page.
+_HEIGHTS = """
+() => {
+  const article = document.querySelector("article");
+  const high = (element) => element.getBoundingClientRect().height;
+  const sums = Object.fromEntries(KINDS.map((kind) => [kind, 0]));
+  let tables = 0, cells = 0;
+  for (const cell of article.querySelectorAll("div.cell")) {
+    for (const input of cell.querySelectorAll(":scope > .cell_input, :scope > details > .cell_input"))
+      sums[input.textContent.trim().startsWith("%%puzzle") ? "puzzles" : "code"] += high(input);
+    for (const output of cell.querySelectorAll(".cell_output > *")) {
+      const picture = output.querySelector("img, svg, canvas, .course-picture, .ak-widget");
+      const kind = picture || output.matches("img, svg, .course-picture") ? "pictures and widgets"
+        : /^\\s*kernels\\//.test(output.textContent) ? "kernels"
+        : output.querySelector("table") ? "tables" : "other outputs";
+      sums[kind] += high(output);
+    }
+    tables += cell.querySelectorAll(".cell_output table").length;
+    cells += high(cell);
+  }
+  tables += [...article.querySelectorAll("table")].filter((table) => !table.closest("div.cell")).length;
+  sums.text = high(article) - cells;
+  return {height: high(article), tables, sums};
+}
+""".replace("KINDS", repr(list(KINDS)))
+
+
+def main(site: Path) -> int:
+    """Prints the table for the chapters of a built site. Needs Playwright and its browser, or Chromium on the PATH."""
+    rows = [("chapter", "screens", *KINDS, "number of tables")]
+    for slug, measured in heights(site).items():
+        shares = (f"{100 * measured['sums'][kind] / measured['height']:.0f} %" for kind in KINDS)
+        rows.append((slug, f"{measured['height'] / SCREEN:.0f}", *shares, str(measured["tables"])))
+    print(aligned(rows))
+    print(f"\nShares of the height of a page {WIDTH} pixels wide; a screen is {SCREEN} high.")
+    return 0
+
+
+def heights(site: Path) -> dict[str, dict[str, Any]]:
+    """By chapter: what `page_heights` says of its page."""
+    from playwright.sync_api import sync_playwright  # the test extra has it
+
+    found = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": WIDTH, "height": SCREEN})
+        for chapter in CHAPTERS:
+            page.goto((site / "notebooks" / f"{chapter.slug}.html").as_uri())
+            page.wait_for_load_state("load")
+            found[chapter.slug] = page_heights(page)
+        browser.close()
+    return found
+
+
+def page_heights(page: Page) -> dict[str, Any]:
+    """Of an open page: "height" in pixels, "sums" of it by kind, and how many "tables" there are."""
+    return page.evaluate(_HEIGHTS)
