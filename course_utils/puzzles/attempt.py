@@ -8,11 +8,11 @@ from course_utils.grading.grader import default_device, grade_submission
 from course_utils.grading.result import Result
 from course_utils.grading.submission import Submission
 from course_utils.puzzles.puzzle import Puzzle
-from course_utils.show import highlighted
+from course_utils.show import FRAME, highlighted
 
 # Colours that can be told apart on a light and on a dark page; the words say the same.
 RIGHT, NOT_YET = "#1f9d57", "#d1543f"
-FRAME = "border-left: 4px solid; padding: 2px 0 2px 12px; margin: 4px 0; max-width: 60em"
+BORDER = "border-left: 4px solid; padding: 2px 0 2px 12px; margin: 4px 0; max-width: 60em"
 EVIDENCE = "white-space: pre-wrap; overflow-wrap: anywhere; font-size: 0.9em; margin: 4px 0"
 FIRST_LINE = "// below: %%puzzle"  # stands for the cell's first line, so that a message's lines are the cell's
 
@@ -39,8 +39,8 @@ def page(puzzle: Puzzle, result: Result) -> str:
         f"<li>{'✓' if part.earned == part.points else '✗'} {html.escape(part.title)}</li>" for part in result.parts
     )
     return (
-        f'<div style="{FRAME}; border-left-color: {RIGHT if result.full else NOT_YET}">{said}'
+        f'<div style="{BORDER}; border-left-color: {RIGHT if result.full else NOT_YET}">{said}'
         f'<ul style="list-style: none; margin: 0; padding: 0">{parts}</ul>'
         f"<details><summary>Hint</summary><p>{html.escape(puzzle.hint)}</p></details>"
-        f"<details><summary>Solution</summary>{highlighted(puzzle.lines)}</details></div>"
+        f'<details><summary>Solution</summary><div style="{FRAME}">{highlighted(puzzle.lines)}</div></details></div>'
     )
