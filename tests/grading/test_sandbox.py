@@ -176,6 +176,21 @@ def test_a_child_asks_for_more_and_is_watched_meanwhile(child, isolation, tmp_pa
         run_child(b"", module=str(file), isolation=isolation, more=lambda _: 1 / 0)
 
 
+@pytest.mark.parametrize(
+    "cell", ["torch.Generator()", "import torch as t; getattr(t, 'Gener' + 'ator')()"], ids=["named", "by an import"]
+)
+def test_a_cell_may_make_a_generator(child, cell):
+    """What it needs of PyTorch is loaded where a cell can reach it: a library that it imports may make one, too."""
+    ended = child(
+        f"""
+        from course_utils.grading import job, runner
+        _, errors = runner._run_cells(job.Job(exercise="", cells=(("pattern", {cell!r}),), questions=()))
+        tell(errors=errors)
+        """
+    )
+    assert ended.messages[0].header == {"errors": {}}, ended.stderr
+
+
 def test_what_pytorch_needs_for_compilers_only_is_loaded_where_it_is_used(child):
     """A quarter of a child's start. A cell may do with PyTorch what it may do elsewhere."""
     name = "torch._meta_registrations"
