@@ -60,8 +60,9 @@ def source(name: str, first: int = 1, last: int | None = None) -> DisplayHandle 
 def highlighted(text: str, **options: object) -> str:
     """HTML of a piece of CUDA, in colours. options: of pygments' HtmlFormatter."""
     style = "font-family: ui-monospace, monospace; margin: 0; white-space: pre; word-break: normal"  # the box scrolls
-    look = {"noclasses": True, "nobackground": True, "prestyles": style, "style": "default"}
-    return highlight(text, CudaLexer(stripnl=False), HtmlFormatter(**look, **options))
+    ground = "background: transparent; color: inherit"  # JupyterLab's dark theme has a dark one for these elements
+    look = {"noclasses": True, "nobackground": True, "cssstyles": ground, "prestyles": f"{style}; {ground}"}
+    return highlight(text, CudaLexer(stripnl=False), HtmlFormatter(style="default", **look, **options))
 
 
 def passage(name: str, start: str, end: str | None = None) -> DisplayHandle | None:

@@ -39,7 +39,7 @@ def page(puzzle: Puzzle, result: Result) -> str:
         f"<li>{'✓' if part.earned == part.points else '✗'} {html.escape(part.title)}</li>" for part in result.parts
     )
     return (
-        f'<div style="{BORDER}; border-left-color: {RIGHT if result.full else NOT_YET}">{said}'
+        f'<div class="ak-puzzle" style="{BORDER}; border-left-color: {RIGHT if result.full else NOT_YET}">{said}'
         f'<ul style="list-style: none; margin: 0; padding: 0">{parts}</ul>'
         f"<details><summary>Hint</summary><p>{html.escape(puzzle.hint)}</p></details>"
         f'<details><summary>Solution</summary><div style="{FRAME}">{highlighted(puzzle.lines)}</div></details></div>'

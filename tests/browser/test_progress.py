@@ -7,31 +7,13 @@ import pytest
 from course_utils import progress
 from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
 from course_utils.questions.catalog import question_ids
+from tests.helpers.contrast import LOWEST_CONTRAST
 from tests.helpers.jupyterlab import SCRATCH, wait_until, wait_until_in_front
 
 pytestmark = pytest.mark.browser
 
 SLUG = "02_flash_attention_minimal"
 SAYS = "([root, words]) => root.querySelector('.ak-status').textContent.includes(words)"
-# Of each text in the card: its colour against the background behind it, as the contrast of WCAG 2.
-LOWEST_CONTRAST = """(root) => {
-    const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
-    const light = (rgb) => rgb.slice(0, 3).map((c) => c / 255)
-        .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
-        .reduce((sum, c, n) => sum + c * [0.2126, 0.7152, 0.0722][n], 0);
-    const behind = (node) => {
-        for (; node; node = node.parentElement) {
-            const colour = channels(getComputedStyle(node).backgroundColor);
-            if (colour.length === 3 || colour[3] === 1) return colour;
-        }
-        return [255, 255, 255];
-    };
-    const contrasts = [...root.querySelectorAll("*")]
-        .filter((node) => [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim()))
-        .map((node) => [light(channels(getComputedStyle(node).color)), light(behind(node))])
-        .map(([a, b]) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05));
-    return Math.min(...contrasts);
-}"""
 # Cells of tables whose text sticks out of them, or that stick out of the card.
 CLIPPED = """(root) => [...root.querySelectorAll("th, td, .ak-progress-page")]
     .filter((node) => node.scrollWidth > node.clientWidth + 1).map((node) => node.textContent.slice(0, 40))"""
