@@ -54,6 +54,22 @@ WRONG = {
         "if (j > i + L_k - L_q + 1) S[i * L_k + j] = NEG_INF;": (0, "a query sees one key too many"),
         "if (j > i + L_q - L_k) S[i * L_k + j] = NEG_INF;": (1, "L_q and L_k have changed places"),
     },
+    "02_flash_attention_minimal/merge": {
+        "const float l = l1[i] + l2[i];\nfor (int c = 0; c < d; c++) O[c] = (O1[c] + O2[c]) / l;": (
+            0,
+            "the halves are added without their factors",
+        ),
+        "const float m = fmaxf(m1[i], m2[i]);\nconst float a1 = expf(m - m1[i]), a2 = expf(m - m2[i]);\n"
+        "const float l = a1 * l1[i] + a2 * l2[i];\n"
+        "for (int c = 0; c < d; c++) O[c] = (a1 * O1[c] + a2 * O2[c]) / l;": (0, "the factors are upside down"),
+        "const float m = fmaxf(m1[i], m2[i]);\nconst float a1 = expf(m1[i] - m), a2 = expf(m2[i] - m);\n"
+        "for (int c = 0; c < d; c++) O[c] = (a1 * O1[c] + a2 * O2[c]) / l1[i];": (
+            0,
+            "O is divided by the sum of one half",
+        ),
+        "const float a2 = expf(m2[i] - m1[i]);\nconst float l = l1[i] + a2 * l2[i];\n"
+        "for (int c = 0; c < d; c++) O[c] = (O1[c] + a2 * O2[c]) / l;": (1, None),  # overflows, and by −∞ is NaN
+    },
     "02_flash_attention_minimal/rescale": {
         "const float rescale = expf(m - m_new), p = expf(s - m_new);\nl = l * rescale + p;\n"
         "for (int c = 0; c < D; c++) O_i[c] += p * V[j * D + c];": (0, "O is not rescaled"),
