@@ -84,6 +84,46 @@ WRONG = {
             None,
         ),  # right until exp overflows
     },
+    "05_deepseek_sparse/relu_before_sum": {
+        "float sum = 0;\nfor (int j = 0; j < H; j++) sum += w[j] * dot(q + j * d, k, d);\n"
+        "I[t * T + s] = fmaxf(sum, 0);": (0, "the ReLU comes after the sum"),
+        "float sum = 0;\nfor (int j = 0; j < H; j++) sum += w[j] * dot(q + j * d, k, d);\nI[t * T + s] = sum;": (
+            0,
+            "the ReLU is missing",
+        ),
+        "float sum = 0;\nfor (int j = 0; j < H; j++) sum += fmaxf(w[j] * dot(q + j * d, k, d), 0);\n"
+        "I[t * T + s] = sum;": (1, "the weight is inside of the ReLU"),
+        "float sum = 0;\nfor (int j = 0; j < H; j++) sum += fmaxf(dot(q + j * d, k, d), 0);\nI[t * T + s] = sum;": (
+            0,
+            "the weights are missing",
+        ),
+    },
+    "05_deepseek_sparse/gather": {
+        "if (indices[i] < 0 || indices[i] >= T) continue;\n"
+        "add_key(scale * dot(Q, K + i * d, d), V + i * d, m, l, O, d);": (
+            0,
+            "the place in the list is taken for the key",
+        ),
+        "const int s = indices[i];\nconst bool valid = 0 <= s && s < T;\nconst int row = valid ? s : 0;\n"
+        "add_key(valid ? scale * dot(Q, K + row * d, d) : 0, V + row * d, m, l, O, d);": (
+            1,
+            "an index that is no key counts as a score of 0",
+        ),
+        "const int s = indices[i];\nif (s < 0) break;\n"
+        "if (s < T) add_key(scale * dot(Q, K + s * d, d), V + s * d, m, l, O, d);": (
+            1,
+            "the list ends at the first index that is no key",
+        ),
+        "const int s = indices[i];\nif (s < 0) continue;\n"
+        "add_key(scale * dot(Q, K + s * d, d), V + s * d, m, l, O, d);": (
+            2,
+            "a row is read that K or V does not have",
+        ),
+        "const int s = indices[i];\nadd_key(scale * dot(Q, K + s * d, d), V + s * d, m, l, O, d);": (
+            1,
+            "a row is read that K or V does not have",
+        ),
+    },
 }
 
 
