@@ -15,6 +15,101 @@ from course_utils.puzzles.puzzle import Puzzle, drawn
 THREADS, D = 64, 32
 AXES = ("batch", "head", "query", "column")
 ONLINE = "chapter 02, section 2, 'Softmax, a piece at a time'"
+OUTPUT = "chapter 02, section 2, 'The output comes along'"
+
+
+# ---------------------------------------------------------------------------------------------- two halves of the keys
+
+
+def _half(scores: Tensor, V: Tensor, no_key: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """m, l and the unnormalised O of each row of scores, for one half of the keys. no_key: the rows that see none."""
+    m = scores.amax(dim=-1)
+    p = torch.exp(scores - m[:, None]).masked_fill(no_key[:, None], 0)
+    return m.masked_fill(no_key, -torch.inf), p.sum(dim=-1), p @ V
+
+
+def _halves(generator: torch.Generator, part: str, spread: float = 2.0, empty: bool = False) -> Case:
+    """spread: how far scores lie apart. empty: whether every third row has no key in its first half, and every third
+    none in its second.
+    """
+    rows, d = drawn(generator, 65, 90), drawn(generator, 9, 30)
+    inputs = {}
+    for half in "12":
+        keys = drawn(generator, 4, 12)
+        scores, V = spread * torch.randn(rows, keys, generator=generator), torch.randn(keys, d, generator=generator)
+        no_key = torch.arange(rows) % 3 == (int(half) if empty else 3)
+        inputs |= dict(zip((f"m{half}", f"l{half}", f"O{half}"), _half(scores, V, no_key), strict=True))
+    launch = Launch("merge", (ceil_div(rows, THREADS),), (THREADS,), (*inputs, "O", np.int32(rows), np.int32(d)))
+    right, plain = (_merged({name: x.to(dtype) for name, x in inputs.items()}) for dtype in (torch.double, torch.float))
+    outputs = {"O": Output(right, same_dtype=plain, axes=("row", "column"))}
+    return Case(part, f"rows = {rows}, d = {d}", (launch,), inputs, outputs, must_be_clean=True)
+
+
+def _factors(halves: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    m = torch.maximum(halves["m1"], halves["m2"])
+    return torch.exp(halves["m1"] - m), torch.exp(halves["m2"] - m)
+
+
+def _merged(halves: Mapping[str, Tensor]) -> Tensor:
+    return _quotient(halves, _factors(halves), _factors(halves))
+
+
+def _quotient(halves: Mapping[str, Tensor], of_O: tuple[Tensor, Tensor], of_l: tuple[Tensor, Tensor]) -> Tensor:
+    """O of both halves over l of both, each half with its factor."""
+    (b1, b2), (a1, a2) = of_O, of_l
+    out, total = b1[:, None] * halves["O1"] + b2[:, None] * halves["O2"], a1 * halves["l1"] + a2 * halves["l2"]
+    return out / total[:, None]
+
+
+def _merges(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
+    return [
+        _halves(generator, "values"),
+        _halves(generator, "large", spread=100.0),
+        _halves(generator, "empty", empty=True),
+    ]
+
+
+# Mistakes are computed in fp32, where small factors become 0 and large ones infinite, as in the kernel.
+
+
+def _without_factors(O_scaled: bool, l_scaled: bool) -> Callable[[Case], Mapping[str, Tensor]]:
+    """What a kernel gives that adds up the halves of O, or of l, or of both as they are."""
+
+    def simulate(case: Case) -> Mapping[str, Tensor]:
+        factors = _factors(case.inputs)
+        ones = torch.ones_like(factors[0]), torch.ones_like(factors[1])
+        return {"O": _quotient(case.inputs, factors if O_scaled else ones, factors if l_scaled else ones)}
+
+    return simulate
+
+
+def _upside_down(case: Case) -> Mapping[str, Tensor]:
+    """exp(m − m1) in place of exp(m1 − m), or each half with the other's factor: their quotient is the same."""
+    a1, a2 = _factors(case.inputs)
+    return {"O": _quotient(case.inputs, (a2, a1), (a2, a1))}
+
+
+def _over_one_sum(first: bool, scaled: bool) -> Callable[[Case], Mapping[str, Tensor]]:
+    """Divided by l of one half, with its factor or without."""
+
+    def simulate(case: Case) -> Mapping[str, Tensor]:
+        a1, a2 = _factors(case.inputs)
+        none, one = torch.zeros_like(a1), torch.ones_like(a1)
+        of_l = (a1 if scaled else one, none) if first else (none, a2 if scaled else one)
+        return {"O": _quotient(case.inputs, (a1, a2), of_l)}
+
+    return simulate
+
+
+def _undivided(case: Case) -> Mapping[str, Tensor]:
+    a1, a2 = _factors(case.inputs)
+    return {"O": a1[:, None] * case.inputs["O1"] + a2[:, None] * case.inputs["O2"]}
+
+
+_ONE_SUM = Diagnosis("O is divided by the sum of one half", "l of all keys has a part of each half.", OUTPUT)
+
+
+# ---------------------------------------------------------------------------------------------- one key at a time
 
 
 def _attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
@@ -66,6 +161,53 @@ def _one_pass(l_rescaled: bool, O_rescaled: bool) -> Callable[[Case], Mapping[st
 
 
 PUZZLES = {
+    "merge": Puzzle(
+        Exercise(
+            id="02_flash_attention_minimal/merge",
+            title="Two halves of the keys",
+            kernels=("merge",),
+            parts=(
+                Part("values", 1, "O of every row"),
+                Part("large", 1, "large scores"),
+                Part("empty", 1, "rows that see no key in one half"),
+            ),
+            cases=_merges,
+            mistakes=(
+                Mistake(
+                    Diagnosis(
+                        "the halves are added without their factors",
+                        "Each half of l and O was summed relative to its own maximum.",
+                        OUTPUT,
+                    ),
+                    _without_factors(O_scaled=False, l_scaled=False),
+                ),
+                Mistake(
+                    Diagnosis("l is added without the factors", "l takes the same factors as O.", OUTPUT),
+                    _without_factors(O_scaled=True, l_scaled=False),
+                ),
+                Mistake(
+                    Diagnosis("O is added without the factors", "O takes the same factors as l.", OUTPUT),
+                    _without_factors(O_scaled=False, l_scaled=True),
+                ),
+                Mistake(
+                    Diagnosis(
+                        "the factors are upside down",
+                        "The half with the smaller maximum shrinks: by exp(m1 − m) with m the larger of both.",
+                        OUTPUT,
+                    ),
+                    _upside_down,
+                ),
+                Mistake(Diagnosis("O is not divided by l", "Divide at the end, by l of both.", OUTPUT), _undivided),
+                *(
+                    Mistake(_ONE_SUM, _over_one_sum(first, scaled))
+                    for first in (True, False)
+                    for scaled in (True, False)
+                ),
+            ),
+        ),
+        hint="Each half was summed relative to its own maximum. Relative to the larger of both, a half shrinks by exp "
+        "of its maximum minus that one, l and O alike. Divide at the end, by l of both.",
+    ),
     "rescale": Puzzle(
         Exercise(
             id="02_flash_attention_minimal/rescale",

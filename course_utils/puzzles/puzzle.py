@@ -16,7 +16,8 @@ STUB = "// YOUR CODE HERE"
 PUZZLES = {
     "00_start_here": ("guard", "scores_of_one_query", "attention"),
     "01_attention_basics": ("dot_product", "causal_mask"),
-    "02_flash_attention_minimal": ("rescale",),
+    "02_flash_attention_minimal": ("merge", "rescale"),
+    "05_deepseek_sparse": ("relu_before_sum", "gather"),
 }
 
 

@@ -54,6 +54,22 @@ WRONG = {
         "if (j > i + L_k - L_q + 1) S[i * L_k + j] = NEG_INF;": (0, "a query sees one key too many"),
         "if (j > i + L_q - L_k) S[i * L_k + j] = NEG_INF;": (1, "L_q and L_k have changed places"),
     },
+    "02_flash_attention_minimal/merge": {
+        "const float l = l1[i] + l2[i];\nfor (int c = 0; c < d; c++) O[c] = (O1[c] + O2[c]) / l;": (
+            0,
+            "the halves are added without their factors",
+        ),
+        "const float m = fmaxf(m1[i], m2[i]);\nconst float a1 = expf(m - m1[i]), a2 = expf(m - m2[i]);\n"
+        "const float l = a1 * l1[i] + a2 * l2[i];\n"
+        "for (int c = 0; c < d; c++) O[c] = (a1 * O1[c] + a2 * O2[c]) / l;": (0, "the factors are upside down"),
+        "const float m = fmaxf(m1[i], m2[i]);\nconst float a1 = expf(m1[i] - m), a2 = expf(m2[i] - m);\n"
+        "for (int c = 0; c < d; c++) O[c] = (a1 * O1[c] + a2 * O2[c]) / l1[i];": (
+            0,
+            "O is divided by the sum of one half",
+        ),
+        "const float a2 = expf(m2[i] - m1[i]);\nconst float l = l1[i] + a2 * l2[i];\n"
+        "for (int c = 0; c < d; c++) O[c] = (O1[c] + a2 * O2[c]) / l;": (1, None),  # overflows, and by −∞ is NaN
+    },
     "02_flash_attention_minimal/rescale": {
         "const float rescale = expf(m - m_new), p = expf(s - m_new);\nl = l * rescale + p;\n"
         "for (int c = 0; c < D; c++) O_i[c] += p * V[j * D + c];": (0, "O is not rescaled"),
@@ -67,6 +83,46 @@ WRONG = {
             2,
             None,
         ),  # right until exp overflows
+    },
+    "05_deepseek_sparse/relu_before_sum": {
+        "float sum = 0;\nfor (int j = 0; j < H; j++) sum += w[j] * dot(q + j * d, k, d);\n"
+        "I[t * T + s] = fmaxf(sum, 0);": (0, "the ReLU comes after the sum"),
+        "float sum = 0;\nfor (int j = 0; j < H; j++) sum += w[j] * dot(q + j * d, k, d);\nI[t * T + s] = sum;": (
+            0,
+            "the ReLU is missing",
+        ),
+        "float sum = 0;\nfor (int j = 0; j < H; j++) sum += fmaxf(w[j] * dot(q + j * d, k, d), 0);\n"
+        "I[t * T + s] = sum;": (1, "the weight is inside of the ReLU"),
+        "float sum = 0;\nfor (int j = 0; j < H; j++) sum += fmaxf(dot(q + j * d, k, d), 0);\nI[t * T + s] = sum;": (
+            0,
+            "the weights are missing",
+        ),
+    },
+    "05_deepseek_sparse/gather": {
+        "if (indices[i] < 0 || indices[i] >= T) continue;\n"
+        "add_key(scale * dot(Q, K + i * d, d), V + i * d, m, l, O, d);": (
+            0,
+            "the place in the list is taken for the key",
+        ),
+        "const int s = indices[i];\nconst bool valid = 0 <= s && s < T;\nconst int row = valid ? s : 0;\n"
+        "add_key(valid ? scale * dot(Q, K + row * d, d) : 0, V + row * d, m, l, O, d);": (
+            1,
+            "an index that is no key counts as a score of 0",
+        ),
+        "const int s = indices[i];\nif (s < 0) break;\n"
+        "if (s < T) add_key(scale * dot(Q, K + s * d, d), V + s * d, m, l, O, d);": (
+            1,
+            "the list ends at the first index that is no key",
+        ),
+        "const int s = indices[i];\nif (s < 0) continue;\n"
+        "add_key(scale * dot(Q, K + s * d, d), V + s * d, m, l, O, d);": (
+            2,
+            "a row is read that K or V does not have",
+        ),
+        "const int s = indices[i];\nadd_key(scale * dot(Q, K + s * d, d), V + s * d, m, l, O, d);": (
+            1,
+            "a row is read that K or V does not have",
+        ),
     },
 }
 
