@@ -1,4 +1,5 @@
-"""Part of `make format`: puts the bars with links into the chapters, and leaves only the still picture of a widget.
+"""Part of `make format`: puts the bars with links into the chapters, folds the code of cells that only draw or import,
+and leaves only the still picture of a widget.
 
 A stored widget view points to a model in a kernel that is gone: JupyterLab would show an error in place of the picture.
 """
@@ -10,6 +11,7 @@ from pathlib import Path
 import nbformat
 
 from course_utils.course import CHAPTERS
+from course_utils.reading.folded import with_folds
 from course_utils.site.navigation import with_navigation
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -22,7 +24,7 @@ def tidy(notebook: nbformat.NotebookNode, slug: str) -> nbformat.NotebookNode:
     for cell in tidied.cells:
         for output in cell.get("outputs", ()):
             output.get("data", {}).pop(WIDGET_VIEW, None)
-    return with_navigation(tidied, slug) if slug in SLUGS else tidied
+    return with_navigation(with_folds(tidied), slug) if slug in SLUGS else tidied
 
 
 def main(paths: list[str]) -> None:

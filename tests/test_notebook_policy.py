@@ -14,6 +14,7 @@ import pytest
 
 from course_utils import course
 from course_utils.course import chapter_notebooks
+from course_utils.reading.folded import is_folded, with_folds
 from course_utils.site.navigation import cheat_sheet, is_navigation
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -112,6 +113,33 @@ def test_chapter_keeps_the_policy(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert problems(notebook, path.parent) == []
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_code_that_only_imports_or_draws_is_folded_and_no_other(path):
+    notebook = nbformat.read(path, as_version=4)
+    assert notebook == with_folds(notebook), "run make format"
+
+
+@pytest.mark.parametrize(
+    ("source", "folds"),
+    [
+        ("import a\nimport b\nfrom c import d\nimport e", True),
+        ("import a", False),
+        ("figure, ax = plt.subplots()\nax.plot(x)\nax.set(xlabel='x')\nax.legend();", True),
+        ("plots.roofline(points);", False),
+        ("lines = []\nfor x in rows:\n    lines.append({'a': x})\nshow.table(lines)", True),
+        ("a = 1\nb = 2\nc = kernel(a, b)\nprint(c)", False),
+        ("%%puzzle 00/x\nimport\nax.plot(\n1\n2\n", False),
+    ],
+)
+def test_what_is_folded(source, folds):
+    assert is_folded(source) == folds
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source, metadata={"tags": ["keep_output"]})])
+    (cell,) = with_folds(notebook).cells
+    assert cell.metadata.tags == ["keep_output", *["hide-input"] * folds]
+    assert cell.metadata.get("jupyter", {}).get("source_hidden", False) == folds
+    assert with_folds(with_folds(notebook)) == with_folds(notebook)
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)

@@ -20,6 +20,7 @@ from course_utils.course import ReadingPath
 from course_utils.launches.broken import BROKEN
 from course_utils.launches.ladder import LADDER
 from course_utils.questions import catalog
+from course_utils.reading.folded import is_folded
 from course_utils.reading.names import python
 from course_utils.reading.sections import HEAD, Section, chapter_sections
 from course_utils.toolchain.source import read_kernel
@@ -36,7 +37,8 @@ SEED = 0  # of the questions whose words are counted
 
 @dataclass(frozen=True)
 class Reading:
-    """What there is to read. lines: of code, in cells and shown from kernels, without empty ones. puzzles: to solve."""
+    """What there is to read. lines: of code, in cells that are not folded and shown from kernels, without
+    empty ones. puzzles: to solve."""
 
     words: int = 0
     lines: int = 0
@@ -106,7 +108,7 @@ def section_readings(chapter: Collection[Section]) -> dict[str, Reading]:
 
 def _read(section: Section, known: _Assigned) -> Reading:
     words = sum(len(_words(text)) for text in section.texts)
-    lines = sum(_lines(source) for _, source in section.codes)
+    lines = sum(_lines(source) for _, source in section.codes if not is_folded(source))
     for _, source in section.codes:
         lines += sum(_shown(ast.parse(python(source)).body, known))
     puzzles = sum(source.startswith("%%puzzle ") for _, source in section.codes)
