@@ -17,6 +17,7 @@ PUZZLES = {
     "00_start_here": ("guard", "scores_of_one_query", "attention"),
     "01_attention_basics": ("dot_product", "causal_mask"),
     "02_flash_attention_minimal": ("rescale",),
+    "03_flash_attention_v2": ("fragment", "swizzle"),
 }
 
 
