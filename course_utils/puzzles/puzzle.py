@@ -18,6 +18,7 @@ PUZZLES = {
     "01_attention_basics": ("dot_product", "causal_mask"),
     "02_flash_attention_minimal": ("rescale",),
     "03_flash_attention_v2": ("fragment", "swizzle"),
+    "04_sparse_patterns": ("skip_tile", "residue"),
 }
 
 

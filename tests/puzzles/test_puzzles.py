@@ -109,6 +109,37 @@ WRONG = {
         ),
         "out[e] = in[8 * out_row + out_chunk];": (1, "nothing goes through shared memory"),
     },
+    "04_sparse_patterns/skip_tile": {
+        "first = max(0, i0 - window + 1) / B_C;\nlast = (min(i0 + B_R, L) - 1) / B_C - 1;": (
+            0,
+            "the last tile, on the diagonal, is lost",
+        ),
+        "first = max(0, i0 - window + 1) / B_C;\nlast = i0 / B_C;": (0, "the loop ends at the block's first query"),
+        "first = max(0, i0 - window + 1);\nlast = i0 + B_R - 1;": (0, "keys are taken for tiles"),
+        "first = max(0, i0 - window) / B_C;\nlast = (min(i0 + B_R, L) - 1) / B_C;": (
+            1,
+            "some blocks load a tile that none of their queries sees",
+        ),
+        "last = (min(i0 + B_R, L) - 1) / B_C;": (1, "the tiles before the window are not skipped"),
+        "first = (i0 - window + 1) / B_C;\nlast = (min(i0 + B_R, L) - 1) / B_C;": (
+            0,
+            "a tile before the first one is loaded",
+        ),
+    },
+    "04_sparse_patterns/residue": {
+        "for (int n = 0; n < window && n <= i; n++)\nsee(row, Q + i * D, K + (i - n) * D, V + (i - n) * D, scale);": (
+            0,
+            "the dilation is ignored",
+        ),
+        "for (int j = i; j >= 0 && j > i - window; j -= dilation)\nsee(row, Q + i * D, K + j * D, V + j * D, scale);": (
+            1,
+            "the window is counted in positions",  # which is right where it holds all keys
+        ),
+        "for (int j = i; j >= 0 && j >= i - window * dilation; j -= dilation)\n"
+        "see(row, Q + i * D, K + j * D, V + j * D, scale);": (0, "a query sees one key too many"),
+        "for (int n = 0; n < window; n++)\nsee(row, Q + i * D, K + (i - n * dilation) * D, "
+        "V + (i - n * dilation) * D, scale);": (0, "a key before the first one is read"),
+    },
 }
 
 
