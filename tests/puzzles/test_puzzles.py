@@ -11,7 +11,7 @@ from course_utils.course import CHAPTERS
 from course_utils.puzzles import magic
 from course_utils.puzzles.attempt import attempt, page
 from course_utils.puzzles.puzzle import PUZZLES, STUB, find_puzzle, puzzle_ids
-from course_utils.toolchain.nvrtc import ARCHITECTURES, compile_kernel
+from course_utils.toolchain.nvrtc import architectures, compile_kernel
 from course_utils.toolchain.source import read_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,6 +83,78 @@ WRONG = {
             2,
             None,
         ),  # right until exp overflows
+    },
+    "03_flash_attention_v2/fragment": {
+        "for (int e = 0; e < 4; e++) C[(lane % 4 * 2 + e % 2 + e / 2 * 8) * 8 + lane / 4] = c[e];": (
+            0,
+            "rows and columns are exchanged",
+        ),
+        "for (int e = 0; e < 4; e++) C[(lane % 4 * 2 + e % 2) * 16 + lane / 4 + e / 2 * 8] = c[e];": (
+            0,
+            "C is stored column by column",
+        ),
+        "for (int e = 0; e < 4; e++) C[(lane / 4 * 2 + e / 2) * 8 + lane % 4 * 2 + e % 2] = c[e];": (
+            0,
+            "a lane's rows are taken for neighbours",
+        ),
+        "for (int e = 0; e < 4; e++) C[(lane / 4 + e / 2 * 8) * 8 + lane % 4 + e % 2 * 4] = c[e];": (
+            0,
+            "a lane's columns are taken for t and t + 4",
+        ),
+        "for (int e = 0; e < 4; e++) C[(lane / 4 + e % 2 * 8) * 8 + lane % 4 * 2 + e / 2] = c[e];": (
+            0,
+            "the registers 1 and 2 have changed places",
+        ),
+    },
+    "03_flash_attention_v2/swizzle": {
+        "tile[8 * row + chunk] = in[e];\n__syncthreads();\nout[e] = tile[8 * out_row + out_chunk];": (
+            1,
+            "the tile is read with bank conflicts",
+        ),
+        "tile[8 * row + (chunk ^ row % 8)] = in[e];\n__syncthreads();\nout[e] = tile[8 * out_row + out_chunk];": (
+            0,
+            "the swizzle stands on one side only",
+        ),
+        "tile[8 * row + chunk] = in[e];\n__syncthreads();\nout[e] = tile[8 * out_row + (out_chunk ^ out_row % 8)];": (
+            0,
+            "the swizzle stands on one side only",
+        ),
+        "tile[8 * row + (chunk ^ row % 8)] = in[e];\nout[e] = tile[8 * out_row + (out_chunk ^ out_row % 8)];": (
+            0,
+            "a chunk is read before all have written",
+        ),
+        "out[e] = in[8 * out_row + out_chunk];": (1, "nothing goes through shared memory"),
+    },
+    "04_sparse_patterns/skip_tile": {
+        "first = max(0, i0 - window + 1) / B_C;\nlast = (min(i0 + B_R, L) - 1) / B_C - 1;": (
+            0,
+            "the last tile, on the diagonal, is lost",
+        ),
+        "first = max(0, i0 - window + 1) / B_C;\nlast = i0 / B_C;": (0, "the loop ends at the block's first query"),
+        "first = max(0, i0 - window + 1);\nlast = i0 + B_R - 1;": (0, "keys are taken for tiles"),
+        "first = max(0, i0 - window) / B_C;\nlast = (min(i0 + B_R, L) - 1) / B_C;": (
+            1,
+            "some blocks load a tile that none of their queries sees",
+        ),
+        "last = (min(i0 + B_R, L) - 1) / B_C;": (1, "the tiles before the window are not skipped"),
+        "first = (i0 - window + 1) / B_C;\nlast = (min(i0 + B_R, L) - 1) / B_C;": (
+            0,
+            "a tile before the first one is loaded",
+        ),
+    },
+    "04_sparse_patterns/residue": {
+        "for (int n = 0; n < window && n <= i; n++)\nsee(row, Q + i * D, K + (i - n) * D, V + (i - n) * D, scale);": (
+            0,
+            "the dilation is ignored",
+        ),
+        "for (int j = i; j >= 0 && j > i - window; j -= dilation)\nsee(row, Q + i * D, K + j * D, V + j * D, scale);": (
+            1,
+            "the window is counted in positions",  # which is right where it holds all keys
+        ),
+        "for (int j = i; j >= 0 && j >= i - window * dilation; j -= dilation)\n"
+        "see(row, Q + i * D, K + j * D, V + j * D, scale);": (0, "a query sees one key too many"),
+        "for (int n = 0; n < window; n++)\nsee(row, Q + i * D, K + (i - n * dilation) * D, "
+        "V + (i - n * dilation) * D, scale);": (0, "a key before the first one is read"),
     },
     "05_deepseek_sparse/relu_before_sum": {
         "float sum = 0;\nfor (int j = 0; j < H; j++) sum += w[j] * dot(q + j * d, k, d);\n"
@@ -179,8 +251,9 @@ def test_wrong_lines_lose_their_parts_and_have_a_name(puzzle_id):
 def test_a_puzzles_kernel_compiles_everywhere(puzzle_id):
     source = read_kernel(find_puzzle(puzzle_id).file)
     options = re.findall(r"^// options: (.*)$", source, re.MULTILINE)
-    for arch in ARCHITECTURES[:: len(ARCHITECTURES) - 1]:
-        compile_kernel(source, f"sm_{arch}", tuple(options[0].split()) if options else ())
+    chosen = options[0].split(" | ")[0].split() if options else ()
+    for arch in (architectures(source)[0], architectures(source)[-1]):
+        compile_kernel(source, arch, tuple(chosen))
 
 
 def test_a_message_names_the_line_of_the_cell():
