@@ -34,6 +34,8 @@ def page(puzzle: Puzzle, result: Result) -> str:
         assert diagnosis is not None, "a part that is not right says why"
         said = f"<p><strong>Not yet: {html.escape(diagnosis.name)}.</strong></p>"
         said += f'<pre style="{EVIDENCE}">{html.escape(diagnosis.detail)}</pre>' if diagnosis.detail else ""
+        if diagnosis.name.endswith("is never written"):
+            said += "<p>Or it is only added to: it holds NaN at first, so that nothing forgotten passes.</p>"
         said += f"<p>Read again: {html.escape(diagnosis.read_again)}</p>" if diagnosis.read_again else ""
     parts = "".join(
         f"<li>{'✓' if part.earned == part.points else '✗'} {html.escape(part.title)}</li>" for part in result.parts

@@ -50,6 +50,11 @@ def _without_scale(case: Case) -> Mapping[str, Tensor]:
     return {"S": case.outputs["S"].expected / case.facts["scale"]}
 
 
+def _scale_of_d(case: Case) -> Mapping[str, Tensor]:
+    """1/√d in the place of the scale."""
+    return {"S": _without_scale(case)["S"] * case.inputs["Q"].shape[-1] ** -0.5}
+
+
 # ---------------------------------------------------------------------------------------------- the causal mask
 
 

@@ -116,10 +116,12 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tenso
     return torch.softmax(scale * query @ key.mT, dim=-1) @ value
 
 
-def _case(generator: torch.Generator, part: str, B: int, H: int, L_q: int, L_k: int, spread: float = 1.0) -> Case:
-    """spread: how far scores lie apart, in units of what random ones do."""
+def _case(generator: torch.Generator, part: str, B: int, H: int, L_q: int, L_k: int, *, large: bool = False) -> Case:
+    """large: scores of which exp overflows, and that fp32 holds exactly."""
     Q, K, V = (torch.randn(B, H, length, D, generator=generator) for length in (L_q, L_k, L_k))
-    scale = float(np.float32(spread * (0.15 + 0.1 * torch.rand((), generator=generator).item())))
+    scale = float(np.float32(0.15 + 0.1 * torch.rand((), generator=generator).item()))
+    if large:
+        Q, K, scale = (4 * Q).round() / 4, (4 * K).round() / 4, float(drawn(generator, 12, 16))
     launch = Launch(
         "rescale",
         (ceil_div(L_q, THREADS), B * H),
@@ -137,7 +139,7 @@ def _cases(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
     return [
         _case(generator, "values", 1, 1, drawn(generator, 9, 20), drawn(generator, 20, 40)),
         _case(generator, "sizes", 2, 2, drawn(generator, 65, 80), drawn(generator, 9, 30)),
-        _case(generator, "large", 1, 1, drawn(generator, 9, 20), drawn(generator, 20, 40), spread=40.0),
+        _case(generator, "large", 1, 1, drawn(generator, 9, 20), drawn(generator, 20, 40), large=True),
     ]
 
 
@@ -221,7 +223,7 @@ PUZZLES = {
             cases=_cases,
             mistakes=(
                 Mistake(
-                    Diagnosis("O is not rescaled", "What O holds was summed relative to the old maximum.", ONLINE),
+                    Diagnosis("O_i is not rescaled", "What O_i holds was summed relative to the old maximum.", ONLINE),
                     _one_pass(l_rescaled=True, O_rescaled=False),
                 ),
                 Mistake(
@@ -229,12 +231,12 @@ PUZZLES = {
                     _one_pass(l_rescaled=False, O_rescaled=True),
                 ),
                 Mistake(
-                    Diagnosis("nothing is rescaled", "l and O were summed relative to the old maximum.", ONLINE),
+                    Diagnosis("nothing is rescaled", "l and O_i were summed relative to the old maximum.", ONLINE),
                     _one_pass(l_rescaled=False, O_rescaled=False),
                 ),
             ),
         ),
-        hint="What l and O hold so far was summed with exp(s − m). Multiplied by exp(m − m_new) it is as if it had "
+        hint="What l and O_i hold so far was summed with exp(s − m). Multiplied by exp(m − m_new) it is as if it had "
         "been summed with exp(s − m_new). Then this key's own part is added.",
     ),
 }

@@ -12,39 +12,46 @@ from course_utils.costs import ceil_div
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
 from course_utils.puzzles.puzzle import Puzzle, drawn
 
-THREADS = 64
+BLOCK = 64
+OTHER_BLOCKS = 96, 128, 160  # a kernel asks blockDim how many threads a block has
 SOFTMAX = "chapter 00, 'Attention in ten lines'"
-KERNEL = "chapter 00, section 2, 'A first kernel'"
+KERNEL = "chapter 00, 'Your first kernels'"
+
+
+def _blocks(generator: torch.Generator) -> int:
+    return OTHER_BLOCKS[drawn(generator, 0, len(OTHER_BLOCKS) - 1)]
 
 
 def _added(generator: torch.Generator, part: str, n: int) -> Case:
     a, b = torch.randn(2, n, generator=generator)
-    launch = Launch("add", (ceil_div(n, THREADS),), (THREADS,), ("a", "b", "c", np.int32(n)))
+    launch = Launch("add", (ceil_div(n, BLOCK),), (BLOCK,), ("a", "b", "c", np.int32(n)))
     outputs = {"c": Output(a.double() + b.double(), axes=("element",))}
     return Case(part, f"n = {n}", (launch,), {"a": a, "b": b}, outputs, must_be_clean=True)
 
 
 def _additions(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
     return [
-        _added(generator, "whole", THREADS * drawn(generator, 1, 4)),
-        _added(generator, "ragged", THREADS * drawn(generator, 1, 4) + drawn(generator, 1, THREADS - 1)),
+        _added(generator, "whole", BLOCK * drawn(generator, 1, 4)),
+        _added(generator, "ragged", BLOCK * drawn(generator, 1, 4) + drawn(generator, 1, BLOCK - 1)),
     ]
 
 
-def _scored(generator: torch.Generator, part: str, length: int, d: int) -> Case:
+def _scored(generator: torch.Generator, part: str, length: int, d: int, block: int = BLOCK) -> Case:
     q, K = torch.randn(d, generator=generator), torch.randn(length, d, generator=generator)
     scale = float(np.float32(0.3 + torch.rand((), generator=generator).item()))
     arguments = ("q", "K", "s", np.int32(length), np.int32(d), np.float32(scale))
-    launch = Launch("scores_of_one_query", (ceil_div(length, THREADS),), (THREADS,), arguments)
+    launch = Launch("scores_of_one_query", (ceil_div(length, block),), (block,), arguments)
     outputs = {"s": Output(scale * K.double() @ q.double(), same_dtype=scale * (K @ q), axes=("key",))}
     facts = {"scale": scale}
-    return Case(part, f"L = {length}, d = {d}", (launch,), {"q": q, "K": K}, outputs, facts, must_be_clean=True)
+    name = f"L = {length}, d = {d}, blocks of {block}"
+    return Case(part, name, (launch,), {"q": q, "K": K}, outputs, facts, must_be_clean=True)
 
 
 def _scores(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
     return [
-        _scored(generator, "values", THREADS, 32),
-        _scored(generator, "sizes", drawn(generator, 65, 120), drawn(generator, 33, 60)),
+        _scored(generator, "values", BLOCK, 32),
+        _scored(generator, "sizes", drawn(generator, 65, 90), drawn(generator, 33, 60)),
+        _scored(generator, "sizes", drawn(generator, 170, 250), drawn(generator, 9, 20), _blocks(generator)),
         _scored(generator, "sizes", drawn(generator, 2, 9), 1),
     ]
 
@@ -56,12 +63,19 @@ def _columns(case: Case) -> Mapping[str, Tensor] | None:
     return {"s": case.facts["scale"] * (K.reshape(-1).reshape(d, length).mT @ q)} if d > 1 else None
 
 
-def _attended(generator: torch.Generator, part: str, length: int, d: int, spread: float = 1.0) -> Case:
-    """spread: how far scores lie apart, in units of what random ones do."""
+def _scale_of_d(case: Case) -> Mapping[str, Tensor]:
+    """1/√d in the place of the scale."""
+    return {"s": case.outputs["s"].expected / case.facts["scale"] * case.inputs["q"].numel() ** -0.5}
+
+
+def _attended(generator: torch.Generator, part: str, length: int, d: int, *, large: bool = False) -> Case:
+    """large: scores of which exp overflows, and that fp32 holds exactly."""
     Q, K, V = torch.randn(3, length, d, generator=generator)
-    scale = float(np.float32(spread * d**-0.5 * (0.5 + torch.rand((), generator=generator).item())))
+    scale = float(np.float32(d**-0.5 * (0.5 + torch.rand((), generator=generator).item())))
+    if large:
+        Q, K, scale = (4 * Q).round() / 4, (4 * K).round() / 4, float(drawn(generator, 20, 40))
     arguments = ("Q", "K", "V", "O", np.int32(length), np.int32(d), np.float32(scale))
-    launch = Launch("attention", (ceil_div(length, THREADS),), (THREADS,), arguments)
+    launch = Launch("attention", (ceil_div(length, BLOCK),), (BLOCK,), arguments)
     right, plain = _attention(Q.double(), K.double(), V.double(), scale), _attention(Q, K, V, scale)
     outputs = {"O": Output(right, same_dtype=plain, axes=("query", "column"))}
     inputs, facts = {"Q": Q, "K": K, "V": V}, {"scale": scale}
@@ -76,7 +90,7 @@ def _attentions(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Cas
     return [
         _attended(generator, "values", drawn(generator, 9, 20), 16),
         _attended(generator, "sizes", drawn(generator, 65, 80), drawn(generator, 9, 20)),
-        _attended(generator, "large", drawn(generator, 9, 20), 16, spread=60.0),
+        _attended(generator, "large", drawn(generator, 9, 20), 16, large=True),
     ]
 
 
@@ -96,7 +110,7 @@ PUZZLES = {
             kernels=("add",),
             parts=(Part("whole", 1, "n a multiple of the block"), Part("ragged", 1, "any n")),
             cases=_additions,
-            findings={"memcheck": Diagnosis("a thread past the end reads or writes", read_again=KERNEL)},
+            findings={"memcheck": Diagnosis("an array is read or written past its end", read_again=KERNEL)},
         ),
         hint="The last block has more threads than there are elements left. Which i may touch the arrays?",
         stub="c[i] = a[i] + b[i];",
@@ -114,14 +128,17 @@ PUZZLES = {
                     lambda case: {"s": case.outputs["s"].expected / case.facts["scale"]},
                 ),
                 Mistake(
+                    Diagnosis("the scale is taken to be 1/√d, not the argument", "`scale` may be anything.", KERNEL),
+                    _scale_of_d,
+                ),
+                Mistake(
                     Diagnosis("K is read by columns", "Row j of K begins at K[j * d].", KERNEL),
                     _columns,
                 ),
             ),
-            findings={"memcheck": Diagnosis("a thread past the end reads or writes", read_again=KERNEL)},
         ),
-        hint="One thread per key. Its number j comes from blockIdx, blockDim and threadIdx, as in vector_add; a thread "
-        "without a key leaves. The others go over the d columns of row j, K[j * d + c], and store one number.",
+        hint="One thread per key. Its number j comes from blockIdx, blockDim and threadIdx, as in `add` above; a "
+        "thread without a key leaves. The others go over the d columns of row j, K[j * d + c], and store one number.",
     ),
     "attention": Puzzle(
         Exercise(

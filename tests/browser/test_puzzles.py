@@ -32,7 +32,7 @@ def test_a_puzzle_says_what_is_wrong_and_opens_its_hint_and_solution(run_cells, 
     page.wait_for_timeout(500)  # the theme's style sheet
     try:
         given, solved = page.locator(f"{FRONT} .ak-puzzle").all()
-        assert "Not yet: a thread past the end reads or writes." in given.inner_text()
+        assert "Not yet: an array is read or written past its end." in given.inner_text()
         assert "Right." in solved.inner_text()
         hint, solution = given.locator("summary").all()
         assert not given.get_by_text("if (i < n)").is_visible()

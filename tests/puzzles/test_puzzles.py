@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Of each puzzle: lines that a learner might write, and how many parts are right then, with the name of what is not.
 WRONG = {
     "00_start_here/guard": {
-        "if (i <= n) c[i] = a[i] + b[i];": (1, "a thread past the end reads or writes"),
+        "if (i <= n) c[i] = a[i] + b[i];": (1, "an array is read or written past its end"),
         "if (i < n - 1) c[i] = a[i] + b[i];": (0, "c is never written in places"),
         "if (i < n) c[i] = a[i] - b[i];": (0, "c is wrong"),
     },
@@ -31,6 +31,16 @@ WRONG = {
         ),
         "const int j = blockIdx.x * blockDim.x + threadIdx.x; if (j >= L) return; float sum = 0;\n"
         "for (int c = 0; c < d; c++) sum += q[c] * K[j * d + c];\ns[j] = sum;": (0, "the scale is missing"),
+        "const int j = blockIdx.x * 64 + threadIdx.x; if (j >= L) return; float sum = 0;\n"
+        "for (int c = 0; c < d; c++) sum += q[c] * K[j * d + c];\ns[j] = scale * sum;": (
+            1,
+            "several blocks write the same memory",
+        ),
+        "const int j = blockIdx.x * blockDim.x + threadIdx.x; if (j >= L) return; float sum = 0;\n"
+        "for (int c = 0; c < d; c++) sum += q[c] * K[j * d + c];\ns[j] = sum / sqrtf(d);": (
+            0,
+            "the scale is taken to be 1/√d, not the argument",
+        ),
         "const int j = blockIdx.x * blockDim.x + threadIdx.x; if (j >= L) return; float sum = 0;\n"
         "for (int c = 0; c < d; c++) sum += q[c] * K[c * L + j];\ns[j] = scale * sum;": (0, "K is read by columns"),
     },
@@ -38,7 +48,7 @@ WRONG = {
         "for (int j = 0; j < L; j++) {\nconst float p = expf(dot(Q, K + j * d, d) - m);\nl += p;\n"
         "for (int c = 0; c < d; c++) O[c] += p * V[j * d + c];\n}": (0, "the scale is missing"),
         "for (int j = 0; j < L; j++) {\nconst float p = expf(scale * dot(Q, K + j * d, d));\nl += p;\n"
-        "for (int c = 0; c < d; c++) O[c] += p * V[j * d + c];\n}": (2, None),  # right until exp overflows
+        "for (int c = 0; c < d; c++) O[c] += p * V[j * d + c];\n}": (2, "O is NaN"),  # right until exp overflows
         "for (int j = 0; j < L; j++) {\nconst float p = expf(scale * dot(Q, K + j * d, d) - m);\nl += p;\n"
         "for (int c = 0; c < d; c++) O[c] += p * V[c];\n}": (0, "O is wrong"),
     },
@@ -72,7 +82,7 @@ WRONG = {
     },
     "02_flash_attention_minimal/rescale": {
         "const float rescale = expf(m - m_new), p = expf(s - m_new);\nl = l * rescale + p;\n"
-        "for (int c = 0; c < D; c++) O_i[c] += p * V[j * D + c];": (0, "O is not rescaled"),
+        "for (int c = 0; c < D; c++) O_i[c] += p * V[j * D + c];": (0, "O_i is not rescaled"),
         "const float rescale = expf(m - m_new), p = expf(s - m_new);\nl += p;\n"
         "for (int c = 0; c < D; c++) O_i[c] = O_i[c] * rescale + p * V[j * D + c];": (0, "l is not rescaled"),
         "const float p = expf(s - m_new);\nl += p;\nfor (int c = 0; c < D; c++) O_i[c] += p * V[j * D + c];": (

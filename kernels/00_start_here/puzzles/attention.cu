@@ -3,7 +3,7 @@
 // grid   (ceil(L / threads))           block  (threads)
 // layout Q, K, V, O [L, d], fp32, contiguous
 // shared 0 bytes
-// limits any L and d with L · d below 2^31
+// limits L up to 2^31 - 1024, L · d below 2^31
 #define NEG_INF __int_as_float(0xff800000)
 
 __device__ float dot(const float* q, const float* k, int d) {

@@ -3,7 +3,7 @@
 // grid   (ceil(L / threads))           block  (threads)
 // layout q [d]  K [L, d]  s [L], fp32, contiguous
 // shared 0 bytes
-// limits any L and d with L · d below 2^31
+// limits L up to 2^31 - 1024, L · d below 2^31
 extern "C" __global__ void scores_of_one_query(const float* q, const float* K, float* s,
                                                int L, int d, float scale) {
     // BEGIN SOLUTION

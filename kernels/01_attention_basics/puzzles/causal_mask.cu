@@ -4,7 +4,7 @@
 // grid   (ceil(L_k / 32), ceil(L_q / 8), B · H)      block  (32, 8)
 // layout S [B, H, L_q, L_k], fp32, contiguous, changed in place
 // shared 0 bytes
-// limits any L_q and L_k; B · H up to 65535
+// limits L_q up to 524,280; L_q · L_k below 2^31; B · H up to 65535
 #define NEG_INF __int_as_float(0xff800000)
 
 extern "C" __global__ void causal_mask(float* S, int L_q, int L_k) {

@@ -3,7 +3,7 @@
 // grid   (ceil(L_k / 32), ceil(L_q / 8), B · H)      block  (32, 8)
 // layout Q [B, H, L_q, d]  K [B, H, L_k, d]  S [B, H, L_q, L_k], fp32, contiguous
 // shared 0 bytes
-// limits any L_q, L_k and d; B · H up to 65535
+// limits L_q up to 524,280; L_q · L_k, L_q · d and L_k · d below 2^31; B · H up to 65535
 extern "C" __global__ void dot_product(const float* Q, const float* K, float* S,
                                        int L_q, int L_k, int d, float scale) {
     const long long head = blockIdx.z;

@@ -3,9 +3,9 @@
 // grid   (ceil(L_q / 64), B · H)       block  (64)
 // layout Q, O [B, H, L_q, D]  K, V [B, H, L_k, D], fp32, contiguous
 // shared 0 bytes
-// limits any L_q and L_k from 1; D whose row fits registers
+// limits L_q · D and L_k · D below 2^31; B · H up to 65535
 // options: -DD=32
-// paper  FlashAttention-2 (arXiv 2307.08691), Section 2.3.1
+// paper  FlashAttention-2 (arXiv 2307.08691), Section 3.1.1: O is divided by l at the end
 #define NEG_INF __int_as_float(0xff800000)
 
 extern "C" __global__ void rescale(const float* Q, const float* K, const float* V, float* O,
