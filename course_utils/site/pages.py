@@ -22,6 +22,7 @@ from docutils.nodes import make_id
 from nbformat import NotebookNode
 
 from course_utils.course import CHAPTERS, Chapter
+from course_utils.reading.folded import TAG
 from course_utils.toolchain.source import read_kernel
 
 LEFT_OUT = {"navigation", "badges", "colab-setup"}  # the site has bars of its own, and nothing to set up
@@ -154,7 +155,8 @@ def _write_notebook(sources: Sources, root: Path, path: Path, notebook: Notebook
         if cell.cell_type == "markdown":
             page.cells.append(nbformat.v4.new_markdown_cell(markdown(cell.source, path, root, _jupyterlab)))
         elif cell.cell_type == "code" and (cell.source.strip() or cell.outputs):
-            shown = nbformat.v4.new_code_cell(cell.source, execution_count=cell.execution_count)
+            folded = {"tags": [TAG]} if TAG in cell.metadata.get("tags", ()) else {}
+            shown = nbformat.v4.new_code_cell(cell.source, execution_count=cell.execution_count, metadata=folded)
             shown.outputs, missing = outputs(cell, path, root, sources.extra)
             sources.missing_alt += [f"{inside}, cell {number} (id {cell.get('id')}): {what}" for what in missing]
             page.cells.append(shown)

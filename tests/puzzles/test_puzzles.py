@@ -6,6 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from traitlets.config import Config
 
 from course_utils.course import CHAPTERS
 from course_utils.puzzles import magic
@@ -280,7 +281,7 @@ def test_the_page_says_what_is_wrong_and_opens_hint_and_solution():
 
 
 def test_the_magic_is_there_after_load_ext_and_proves_the_solution_where_it_is_asked_to(monkeypatch):
-    shell = InteractiveShell.instance()
+    shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))  # not the one that get_ipython() finds
     shown = []
     monkeypatch.setattr(magic, "display", lambda html: shown.append(html.data))
     shell.run_line_magic("load_ext", "course_utils.puzzles")

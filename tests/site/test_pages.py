@@ -126,6 +126,7 @@ def test_links_in_html_outputs_lead_to_pages(root):
 def test_sources_hold_every_kind_of_page_and_nothing_to_set_up(root):
     path = root / "notebooks" / "00_start_here.ipynb"
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("# Start"), cell_of()])
+    notebook.cells.append(cell_of(tags=["keep_output", "hide-input"]))
     for tag in ("navigation", "badges", "colab-setup"):
         hidden = nbformat.v4.new_markdown_cell(f"hidden {tag}")
         hidden.metadata.tags = [tag]
@@ -149,6 +150,8 @@ def test_sources_hold_every_kind_of_page_and_nothing_to_set_up(root):
     }
     chapter = (sources.pages / "notebooks" / "00_start_here.ipynb").read_text()
     assert "hidden" not in chapter and "BADGES" in chapter
+    codes = [cell for cell in nbformat.reads(chapter, as_version=4).cells if cell.cell_type == "code"]
+    assert [cell.metadata for cell in codes] == [{}, {"tags": ["hide-input"]}]
     folder = (sources.pages / "kernels" / "00_start_here" / "broken" / "index.md").read_text()
     assert "[sub.diff](sub.cu.html)" in folder
     broken = (sources.pages / "kernels" / "00_start_here" / "broken" / "sub.cu.md").read_text()
