@@ -23,7 +23,7 @@ _HEIGHTS = """
   const sums = Object.fromEntries(KINDS.map((kind) => [kind, 0]));
   let tables = 0, cells = 0;
   for (const cell of article.querySelectorAll("div.cell")) {
-    for (const input of cell.querySelectorAll(":scope > .cell_input, :scope > details > .cell_input"))
+    for (const input of [...cell.querySelectorAll(".cell_input")].filter((one) => !one.closest("details:not([open])")))
       sums[input.textContent.trim().startsWith("%%puzzle") ? "puzzles" : "code"] += high(input);
     for (const output of cell.querySelectorAll(".cell_output > *")) {
       const picture = output.querySelector("img, svg, canvas, .course-picture, .ak-widget");

@@ -236,9 +236,11 @@ def test_the_height_of_a_page_is_measured_by_what_it_is_made_of(page):
         return f'<div class="cell">{inner}<div class="cell_output">{"".join(outputs)}</div></div>'
 
     page.set_content(
-        "<body style='margin: 0'><article style='line-height: 0'><div style='height: 300px'>text</div>"
+        "<style>summary { height: 0; list-style: none } body { margin: 0; line-height: 0 }</style>"
+        "<body><article><div style='height: 300px'>text</div>"
         + cell("%%puzzle 00/x", '<div style="height: 20px">Not yet</div>', high=40)
         + cell("x", '<div style="height: 80px"><svg></svg></div>', '<div style="height: 160px"><table></table></div>')
+        + '<div class="cell"><details><summary></summary><div class="cell_input">folded</div></details></div>'
         + cell("y", '<div style="height: 5px">kernels/00_start_here/x.cu</div>')
         + "</article></body>"
     )
