@@ -222,7 +222,7 @@ def prediction(predicted: float | None, found: float, unit: str = "") -> None:
     """Prints a learner's prediction beside the figure that was found; None: no prediction was made."""
     figure = f"{_cell(found)} {unit}".strip()
     if predicted is None:
-        print(f"You made no prediction. Found: {figure}.")
+        print(f"Found: {figure}.")
     elif predicted == 0 or found == 0:
         print(f"You predicted {_cell(predicted)} {unit}".strip() + f"; found: {figure}.")
     else:
