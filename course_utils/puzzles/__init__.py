@@ -3,6 +3,7 @@
 `%load_ext course_utils.puzzles` in a notebook brings the cell magic `%%puzzle NN_slug/name`.
 
     puzzle.py    what a puzzle is, and its texts: as it is given, solved, and the lines between
+    cases.py     what the cases of several puzzles are made with
     attempt.py   grades a cell's text, and the page that says how it went
     magic.py     the cell magic
 """

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
+from course_utils.grading import names
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
-from course_utils.puzzles.puzzle import Puzzle, drawn
+from course_utils.puzzles.cases import drawn
+from course_utils.puzzles.puzzle import Puzzle
 
 BLOCK = 32, 8  # keys, queries
 AXES = ("batch", "head", "query", "key")
@@ -94,9 +96,8 @@ PUZZLES = {
             parts=(Part("values", 1, "the scores of one head"), Part("sizes", 1, "several heads, any lengths and d")),
             cases=_products,
             mistakes=(
-                Mistake(
-                    Diagnosis("the scale is missing", "Each score is scale times the sum.", SCORES), _without_scale
-                ),
+                Mistake(Diagnosis(names.SCALE_MISSING, "Each score is scale times the sum.", SCORES), _without_scale),
+                Mistake(Diagnosis(names.SCALE_NOT_THE_ARGUMENT, "`scale` may be anything.", SCORES), _scale_of_d),
             ),
         ),
         hint="Query i begins at Q[i * d], key j at K[j * d]. Add up the d products, then store scale times the sum in "

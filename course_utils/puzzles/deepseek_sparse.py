@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
+from course_utils.grading import names
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
-from course_utils.puzzles.puzzle import Puzzle, drawn
+from course_utils.puzzles.cases import drawn
+from course_utils.puzzles.puzzle import Puzzle
 
 BLOCK = 32, 8  # keys, queries
 THREADS = 64
@@ -141,9 +143,7 @@ def _score_zero(with_value: bool) -> Callable[[Case], Mapping[str, Tensor]]:
     return simulate
 
 
-_PLACE = Diagnosis(
-    "the place in the list is taken for the key", "Place i of the list holds the key's number, indices[i].", CORE
-)
+_PLACE = Diagnosis(names.PLACE_FOR_KEY, "Place i of the list holds the key's number, indices[i].", CORE)
 _ZERO = Diagnosis(
     "an index that is no key counts as a score of 0", "A score of 0 has a weight; no key has none.", EDGES
 )
@@ -217,7 +217,7 @@ PUZZLES = {
                     _listed(counted=lambda indices, valid: valid & (indices > 0)),
                 ),
                 Mistake(
-                    Diagnosis("the scale is missing", "Each score is scale times the dot product.", CORE),
+                    Diagnosis(names.SCALE_MISSING, "Each score is scale times the dot product.", CORE),
                     lambda case: _listed()(replace(case, facts={"scale": 1.0})),
                 ),
             ),

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
-from course_utils.puzzles.puzzle import Puzzle, drawn
+from course_utils.puzzles.cases import attention, drawn
+from course_utils.puzzles.puzzle import Puzzle
 
 THREADS, D = 64, 32
 AXES = ("batch", "head", "query", "column")
@@ -112,10 +113,6 @@ _ONE_SUM = Diagnosis("O is divided by the sum of one half", "l of all keys has a
 # ---------------------------------------------------------------------------------------------- one key at a time
 
 
-def _attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    return torch.softmax(scale * query @ key.mT, dim=-1) @ value
-
-
 def _case(generator: torch.Generator, part: str, B: int, H: int, L_q: int, L_k: int, *, large: bool = False) -> Case:
     """large: scores of which exp overflows, and that fp32 holds exactly."""
     Q, K, V = (torch.randn(B, H, length, D, generator=generator) for length in (L_q, L_k, L_k))
@@ -129,7 +126,7 @@ def _case(generator: torch.Generator, part: str, B: int, H: int, L_q: int, L_k: 
         ("Q", "K", "V", "O", np.int32(L_q), np.int32(L_k), np.float32(scale)),
         options=(f"-DD={D}",),
     )
-    right, plain = (_attention(q, k, v, scale) for q, k, v in ((Q.double(), K.double(), V.double()), (Q, K, V)))
+    right, plain = (attention(q, k, v, scale) for q, k, v in ((Q.double(), K.double(), V.double()), (Q, K, V)))
     inputs, facts = {"Q": Q, "K": K, "V": V}, {"scale": scale}
     outputs = {"O": Output(right, same_dtype=plain, axes=AXES)}
     return Case(part, f"L_q = {L_q}, L_k = {L_k}", (launch,), inputs, outputs, facts, must_be_clean=True)

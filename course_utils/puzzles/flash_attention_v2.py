@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part
-from course_utils.puzzles.puzzle import Puzzle, drawn
+from course_utils.puzzles.cases import drawn
+from course_utils.puzzles.puzzle import Puzzle
 
 TENSOR_CORES = "chapter 03, section 3, 'Step 2: tensor cores'"
 SWIZZLE = "chapter 03, section 3, 'Step 3: swizzle'"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 
-import torch
-
 from course_utils.grading.exercise import Exercise
 from course_utils.grading.release import solution_lines
 from course_utils.toolchain.source import read_kernel
@@ -81,8 +79,3 @@ def find_puzzle(puzzle_id: str) -> Puzzle:
     slug, name = puzzle_id.split("/")
     chapter = importlib.import_module(f"course_utils.puzzles.{slug.partition('_')[2]}")
     return chapter.PUZZLES[name]
-
-
-def drawn(generator: torch.Generator, low: int, high: int) -> int:
-    """A size from `low` to `high`, both included."""
-    return int(torch.randint(low, high + 1, (), generator=generator))

@@ -10,18 +10,14 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part
-from course_utils.puzzles.puzzle import Puzzle, drawn
+from course_utils.puzzles.cases import attention, drawn
+from course_utils.puzzles.puzzle import Puzzle
 
 D, THREADS = 16, 32
 LONGEST = 1000  # no case has as many tokens
 EDGES = "chapter 04, section 2, 'Edges'"
 RANGES = "chapter 04, section 3, 'Ranges: tiles from arithmetic'"
 DILATED = "chapter 04, section 4, 'Dilated: sort, then window'"
-
-
-def _attention(query: Tensor, key: Tensor, value: Tensor, scale: float, seen: Tensor) -> Tensor:
-    """NaN, as 0 / 0 is, where a query sees no key."""
-    return torch.softmax((scale * query @ key.mT).masked_fill(~seen, -torch.inf), dim=-1) @ value
 
 
 def _case(
@@ -36,8 +32,8 @@ def _case(
     """seen: the mask [L, L]. launch: takes the scale."""
     Q, K, V = torch.randn(3, len(seen), D, generator=generator)
     scale = np.float32(0.1 + 0.2 * torch.rand((), generator=generator).item())
-    right = _attention(Q.double(), K.double(), V.double(), float(scale), seen)
-    output = Output(right, same_dtype=_attention(Q, K, V, float(scale), seen), axes=("query", "column"))
+    right = attention(Q.double(), K.double(), V.double(), float(scale), seen)
+    output = Output(right, same_dtype=attention(Q, K, V, float(scale), seen), axes=("query", "column"))
     inputs, facts = {"Q": Q, "K": K, "V": V}, {**facts, "scale": float(scale), "seen": seen}
     return Case(part, name, (launch(scale),), inputs, {"O": output}, facts, must_be_clean=True, **options)
 
@@ -45,7 +41,7 @@ def _case(
 def _seeing(case: Case, seen: Tensor) -> Mapping[str, Tensor]:
     """What a kernel gives whose queries see these keys."""
     Q, K, V = (case.inputs[name].double() for name in "QKV")
-    return {"O": _attention(Q, K, V, case.facts["scale"], seen)}
+    return {"O": attention(Q, K, V, case.facts["scale"], seen)}
 
 
 def _back(length: int) -> Tensor:

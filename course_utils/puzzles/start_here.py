@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
+from course_utils.grading import names
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
-from course_utils.puzzles.puzzle import Puzzle, drawn
+from course_utils.puzzles.cases import attention, drawn
+from course_utils.puzzles.puzzle import Puzzle
 
 BLOCK = 64
 OTHER_BLOCKS = 96, 128, 160  # a kernel asks blockDim how many threads a block has
@@ -76,14 +78,10 @@ def _attended(generator: torch.Generator, part: str, length: int, d: int, *, lar
         Q, K, scale = (4 * Q).round() / 4, (4 * K).round() / 4, float(drawn(generator, 20, 40))
     arguments = ("Q", "K", "V", "O", np.int32(length), np.int32(d), np.float32(scale))
     launch = Launch("attention", (ceil_div(length, BLOCK),), (BLOCK,), arguments)
-    right, plain = _attention(Q.double(), K.double(), V.double(), scale), _attention(Q, K, V, scale)
+    right, plain = attention(Q.double(), K.double(), V.double(), scale), attention(Q, K, V, scale)
     outputs = {"O": Output(right, same_dtype=plain, axes=("query", "column"))}
     inputs, facts = {"Q": Q, "K": K, "V": V}, {"scale": scale}
     return Case(part, f"L = {length}, d = {d}", (launch,), inputs, outputs, facts, must_be_clean=True)
-
-
-def _attention(query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-    return torch.softmax(scale * query @ key.mT, dim=-1) @ value
 
 
 def _attentions(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
@@ -124,11 +122,11 @@ PUZZLES = {
             cases=_scores,
             mistakes=(
                 Mistake(
-                    Diagnosis("the scale is missing", "Each score is scale times the sum.", KERNEL),
+                    Diagnosis(names.SCALE_MISSING, "Each score is scale times the sum.", KERNEL),
                     lambda case: {"s": case.outputs["s"].expected / case.facts["scale"]},
                 ),
                 Mistake(
-                    Diagnosis("the scale is taken to be 1/√d, not the argument", "`scale` may be anything.", KERNEL),
+                    Diagnosis(names.SCALE_NOT_THE_ARGUMENT, "`scale` may be anything.", KERNEL),
                     _scale_of_d,
                 ),
                 Mistake(
@@ -153,7 +151,7 @@ PUZZLES = {
             cases=_attentions,
             mistakes=(
                 Mistake(
-                    Diagnosis("the scale is missing", "A weight is exp(scale · score − m).", SOFTMAX),
+                    Diagnosis(names.SCALE_MISSING, "A weight is exp(scale · score − m).", SOFTMAX),
                     _attention_without_scale,
                 ),
             ),

@@ -54,6 +54,8 @@ WRONG = {
         "for (int c = 0; c < d; c++) O[c] += p * V[c];\n}": (0, "O is wrong"),
     },
     "01_attention_basics/dot_product": {
+        "float sum = 0;\nfor (int c = 0; c < d; c++) sum += Q[i * d + c] * K[j * d + c];\n"
+        "S[i * L_k + j] = sum / sqrtf(d);": (0, "the scale is taken to be 1/√d, not the argument"),
         "float sum = 0;\nfor (int c = 0; c < d; c++) sum += Q[i * d + c] * K[j * d + c];\nS[i * L_k + j] = sum;": (
             0,
             "the scale is missing",
