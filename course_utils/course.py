@@ -1,5 +1,9 @@
 """The chapters of the course in order, the planned ones, and the paths through them.
 
+A chapter that is too long for one sitting has a second notebook, which is listed behind the first as a chapter of the
+same number. Its sections are counted on from the first, so that "chapter 02, section 12" is one place; its kernels,
+questions and exercises are kept under the slug of the first (`home`), as they were when there was one notebook.
+
 Everything that lists chapters reads this: navigation, progress, questions, the site. How long chapters and paths take
 is counted by `course_utils.reading`.
 """
@@ -12,11 +16,20 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Chapter:
-    """One chapter. slug: of its notebook and folders; title and idea: for lists, the idea in one line."""
+    """One chapter. slug: of its notebook and folders; title and idea: for lists, the idea in one line.
+
+    of: in a chapter's second notebook, the slug of the first; "" in all others.
+    """
 
     slug: str
     title: str
     idea: str
+    of: str = ""
+
+    @property
+    def home(self) -> str:
+        """The slug that its kernels, questions and exercises are kept under: its own, or that of the first notebook."""
+        return self.of or self.slug
 
     @property
     def number(self) -> str:
@@ -108,3 +121,8 @@ def chapter(slug: str) -> Chapter:
         if one.slug == slug:
             return one
     raise LookupError(f"slug: got {slug!r}, takes one of {', '.join(one.slug for one in CHAPTERS)}")
+
+
+def notebooks_of(number: str) -> tuple[Chapter, ...]:
+    """The notebooks of the chapter of this number ("02"), in order."""
+    return tuple(one for one in CHAPTERS if one.number == number)

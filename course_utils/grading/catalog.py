@@ -21,11 +21,18 @@ EXERCISE_IDS = (
     "05_deepseek_sparse/topk_gather",
 )
 """In the order of the course."""
+IN_SECOND_NOTEBOOK: dict[str, str] = {}
+"""The exercises that a chapter's second notebook leads to, and its slug; their ids begin with that of the first."""
 
 
 def exercise_ids(slug: str) -> tuple[str, ...]:
     """Those of one chapter."""
     return tuple(one for one in EXERCISE_IDS if one.startswith(f"{slug}/"))
+
+
+def exercises_of_notebook(slug: str) -> tuple[str, ...]:
+    """Those that this notebook of a chapter leads to."""
+    return tuple(one for one in EXERCISE_IDS if IN_SECOND_NOTEBOOK.get(one, one.split("/")[0]) == slug)
 
 
 def exercise(exercise_id: str) -> Exercise:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from course_utils.course import CHAPTERS
 from course_utils.grading.catalog import EXERCISE_IDS
+from course_utils.progress.state import finished
 from course_utils.progress.store import Overview
 from course_utils.questions.catalog import question_ids
 
@@ -49,7 +50,7 @@ class _Rule:
 def achievements(kept: Overview) -> tuple[Achievement, ...]:
     """All achievements of the course, reached or not, in its order."""
     done: dict[Piece, datetime] = {
-        **{(_CHAPTER, one.slug): one.first_at for one in kept.chapters},
+        **{(_CHAPTER, slug): one.first_at for slug, one in finished(kept).items()},
         **{(_QUESTION, one.question): one.right_at for one in kept.questions if one.right_at},
         **{(_EXERCISE, one.exercise): one.best_at for one in kept.exercises if one.best.full},
     }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from course_utils.course import CHAPTERS, Chapter, chapter
-from course_utils.grading.catalog import exercise_ids
+from course_utils.grading.catalog import exercises_of_notebook
 from course_utils.progress.store import Answered, Finished, Overview, Standing
 from course_utils.questions.catalog import question_ids
 
 QUESTIONS_HEADING = "Questions"
+ONE_NOTEBOOK_UNTIL = datetime(2026, 11, 25, tzinfo=UTC)  # then some chapters got a second one
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,20 @@ def chapter_state(slug: str, kept: Overview) -> ChapterState:
     questions = {one.question: one for one in kept.questions}
     return ChapterState(
         chapter=chapter(slug),
-        finished=next((one for one in kept.chapters if one.slug == slug), None),
+        finished=finished(kept).get(slug),
         questions={one: questions.get(one) for one in question_ids(slug)},
-        exercises={one: exercises.get(one) for one in exercise_ids(slug)},
+        exercises={one: exercises.get(one) for one in exercises_of_notebook(slug)},
     )
+
+
+def finished(kept: Overview) -> dict[str, Finished]:
+    """The chapters that were run to their end, by slug.
+
+    A chapter that was finished when it still had one notebook was finished whole, with what is in its second one now.
+    """
+    runs = {one.slug: one for one in kept.chapters}
+    whole = {slug: one for slug, one in runs.items() if one.first_at < ONE_NOTEBOOK_UNTIL}
+    return {one.slug: whole[one.of] for one in CHAPTERS if one.of in whole} | runs
 
 
 def chapter_states(kept: Overview) -> list[ChapterState]:

@@ -1,4 +1,7 @@
-"""The questions of the course, by id: `<slug>/<name of the source function>`, such as "01_attention_basics/tiles"."""
+"""The questions of the course, by id: `<slug>/<name of the source function>`, such as "01_attention_basics/tiles".
+
+The slug is the chapter's, also for a question that its second notebook asks: progress is kept by ids.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,28 @@ import hashlib
 import importlib
 from random import Random
 
-from course_utils.course import chapter
+from course_utils.course import chapter, notebooks_of
 from course_utils.questions.question import Question, Source
 
 
 def question_ids(slug: str) -> tuple[str, ...]:
-    """The ids of a chapter's questions, in the order in which they are asked; none if it has no sources yet.
+    """The ids of the questions in a chapter's notebook, in the order in which they are asked; none if it has no
+    sources yet.
 
     Raises LookupError for a chapter that does not exist.
     """
-    return tuple(f"{slug}/{one.__name__}" for one in _sources(slug))
+    return tuple(f"{chapter(slug).home}/{one.__name__}" for one in _sources(slug))
 
 
 def source(question_id: str) -> Source:
     """The function behind the id. Raises LookupError, which lists the ids of the chapter."""
     slug, _, name = question_id.partition("/")
-    for one in _sources(slug):
-        if one.__name__ == name:
+    notebooks = [one.slug for one in notebooks_of(chapter(slug).number)]
+    for one in (one for notebook in notebooks for one in _sources(notebook)):
+        if one.__name__ == name and chapter(slug).home == slug:
             return one
-    raise LookupError(
-        f"question_id: got {question_id!r}, takes one of {', '.join(question_ids(slug)) or 'none yet in ' + slug}"
-    )
+    known = [one for notebook in notebooks for one in question_ids(notebook)]
+    raise LookupError(f"question_id: got {question_id!r}, takes one of {', '.join(known) or 'none yet in ' + slug}")
 
 
 def question(question_id: str, seed: int) -> Question:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_utils import show
-from course_utils.course import ReadingPath
+from course_utils.course import ReadingPath, notebooks_of
 from course_utils.launches.broken import BROKEN
 from course_utils.launches.ladder import LADDER
 from course_utils.questions import catalog
@@ -93,6 +93,23 @@ def chapter_reading(slug: str, numbers: Collection[int] = ()) -> Reading:
     if unknown := [number for number in numbers if str(number) not in read]:
         raise LookupError(f"numbers: got section {unknown[0]}, takes sections of {slug}: {', '.join(read)}")
     return sum((read[str(number)] for number in (HEAD, *numbers)), Reading())
+
+
+def numbered_reading(number: str, numbers: Collection[int] = ()) -> Reading:
+    """The same for the chapter of a number ("02"), whose sections may lie in two notebooks.
+
+    Raises LookupError for a section that none of them has.
+    """
+    read = Reading()
+    left = list(numbers)
+    for one in notebooks_of(number):
+        here = [section for section in left if str(section) in _by_section(one.slug)]
+        left = [section for section in left if section not in here]
+        if here or not numbers:
+            read += chapter_reading(one.slug, here)
+    if left:
+        raise LookupError(f"numbers: got section {left[0]}, which chapter {number} does not have")
+    return read
 
 
 @functools.cache

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import nbformat
 
-from course_utils.course import CHAPTERS, PATHS, ReadingPath, chapter
-from course_utils.reading.minutes import STEP, chapter_reading, hours, path_reading, stated
+from course_utils.course import CHAPTERS, PATHS, ReadingPath, chapter, notebooks_of
+from course_utils.reading.minutes import STEP, chapter_reading, hours, numbered_reading, path_reading, stated
 from course_utils.reading.sections import ROOT, chapter_path, chapter_sections, needs
 
 README, TEACHING, FIRST_STEPS = "README.md", "docs/teaching.md", "docs/first_steps.md"
@@ -76,11 +76,13 @@ def _places(text: str, slug: str) -> Iterator[re.Match[str]]:
 
 def _time(match: re.Match[str], slug: str) -> Time:
     named = match.groupdict()
-    if number := named.get("chapter"):
-        slug = next(one.slug for one in CHAPTERS if one.number == number)
-    slug = slug or chapter(named["slug"]).slug
     numbers = section_numbers(named["sections"]) if named.get("sections") else ()
-    return Time(slug, numbers, int(match["minutes"]), chapter_reading(slug, numbers).minutes)
+    if number := named.get("chapter"):
+        slug, read = notebooks_of(number)[0].slug, numbered_reading(number, numbers)
+    else:
+        slug = slug or chapter(named["slug"]).slug
+        read = chapter_reading(slug, numbers)
+    return Time(slug, numbers, int(match["minutes"]), read.minutes)
 
 
 def section_numbers(text: str) -> tuple[int, ...]:
@@ -141,7 +143,8 @@ def table_rows(text: str) -> list[tuple[str, str]]:
 def _leg(slug: str, numbers: tuple[int, ...]) -> str:
     if slug == START:
         return f"here {listed(numbers)}" if numbers else "all of this chapter"
-    link = f"[chapter {chapter(slug).number}]({slug}.ipynb)"
+    one = chapter(slug)
+    link = f"[chapter {one.number}{f', {one.title}' if one.of else ''}]({slug}.ipynb)"
     return f"{link}, {listed(numbers)}" if numbers else link
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import nbformat
 
 from course_utils.course import CHAPTERS, Chapter, chapter
-from course_utils.grading.catalog import exercise, exercise_ids
+from course_utils.grading.catalog import exercise, exercises_of_notebook
 
 TAG = "navigation"
 TOP, BOTTOM = "navigation-top", "navigation-bottom"  # the cells' ids
@@ -19,7 +19,7 @@ GLOSSARY, NOTATION = "../docs/glossary.md", "../docs/notation.md"
 
 def cheat_sheet(slug: str) -> str:
     """The link to a chapter's cheat sheet."""
-    return f"../docs/cheat_sheets/{slug}.md"
+    return f"../docs/cheat_sheets/{chapter(slug).home}.md"
 
 
 def neighbours(slug: str) -> tuple[Chapter | None, Chapter | None]:
@@ -44,7 +44,7 @@ def bottom(slug: str) -> str:
     """The bar below a chapter: its exercises, then the chapter before and the one after with its idea."""
     previous, following = neighbours(slug)
     lines = []
-    if ids := exercise_ids(slug):
+    if ids := exercises_of_notebook(slug):
         links = (f"[{exercise(one).title}](../exercises/{one}.ipynb)" for one in ids)
         lines.append(f"**Exercise{'s' if len(ids) > 1 else ''}** " + " · ".join(links))
     parts = [f"**Back** [{_label(previous)}]({previous.slug}.ipynb)"] if previous else []

@@ -12,6 +12,7 @@ from IPython import get_ipython
 from IPython.display import display
 
 from course_utils import progress
+from course_utils.course import chapter
 from course_utils.questions.catalog import question_ids
 from course_utils.questions.judging import judge
 from course_utils.questions.pages import seed_line, to_html, to_text
@@ -30,7 +31,7 @@ def ask(slug: str, *names: str, seed: int | None = None) -> None:
 
     seed: of the figures; None takes the learner's own. Raises LookupError for an unknown chapter or question.
     """
-    ids = tuple(f"{slug}/{name}" for name in names) or question_ids(slug)
+    ids = tuple(f"{chapter(slug).home}/{name}" for name in names) or question_ids(slug)
     note = ""
     if seed is None:
         try:
