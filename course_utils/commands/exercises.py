@@ -1,11 +1,11 @@
-"""`python -m course_utils exercises`: makes exercises/ from solutions/, for authors."""
+"""`python -m course_utils exercises`: makes exercises/ from solutions/, and counts what these load, for authors."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from course_utils.grading import release
+from course_utils.grading import beside, release
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,4 +22,8 @@ def run(_: argparse.Namespace) -> int:
     for path in changed:
         print(f"{'written' if path.exists() else 'removed'} {path.relative_to(release.ROOT)}")
     print(f"{len(changed)} file{'s' if len(changed) != 1 else ''} changed in {release.EXERCISES.name}/")
+    text = beside.count_solutions(release.SOLUTIONS)
+    if not beside.RECORD.exists() or beside.RECORD.read_text(encoding="utf-8") != text:
+        beside.RECORD.write_text(text, encoding="utf-8")
+        print(f"written {beside.RECORD.relative_to(release.ROOT)}")
     return 0

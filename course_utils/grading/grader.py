@@ -79,6 +79,16 @@ def grade_submission(
         return _graded(task, submission, seed, device, isolation, limits or Limits())
 
 
+def outcome_of(task: Exercise, submission: Submission, case: Case, *, isolation: str = "auto") -> Outcome:
+    """What one case of an exercise leaves behind, run on the emulator in a child process. Nothing is judged.
+
+    Raises GraderError where the child cannot start.
+    """
+    with _one_thread():
+        outcomes, _ = _Child(task, replace(submission, cells={}), "cpu", isolation, Limits()).run([case])
+    return outcomes[0]
+
+
 def _graded(
     task: Exercise, submission: Submission, seed: int | None, device: str, isolation: str, limits: Limits
 ) -> Result:

@@ -14,6 +14,7 @@ from IPython import get_ipython
 from IPython.display import display
 
 from course_utils import progress
+from course_utils.grading.beside import Beside, beside
 from course_utils.grading.catalog import exercise
 from course_utils.grading.grader import default_device, grade_submission
 from course_utils.grading.result import Result
@@ -25,11 +26,13 @@ if anywidget is not None:
 
 
 class Check:
-    """One exercise in one folder. After `run`, `result` holds the grade and `notes` what else there is to say."""
+    """One exercise in one folder. After `run`, `result` holds the grade, `notes` what else there is to say, and
+    `beside`, once everything is right, the kernel beside the course's."""
 
     def __init__(self, exercise_id: str, folder: str | os.PathLike[str], device: str) -> None:
         self.exercise, self.folder, self.device = exercise(exercise_id), Path(folder), device
         self.result: Result | None = None
+        self.beside: Beside | None = None
         self.notes: list[str] = []
 
     @property
@@ -41,6 +44,7 @@ class Check:
         """Grade the files as they are saved now, and keep the result."""
         submission = read_submission(self.folder, self.exercise.id)
         self.result = grade_submission(submission, device=self.device)
+        self.beside = beside(submission) if self.result.full else None
         again = "" if self.result.full else " Change them, save, and check again."
         self.notes = [f"Checked {self._files()}.{again}"]
         self.notes += [_unsaved(cell) for cell in _stale_cells(submission)]
@@ -59,6 +63,18 @@ class Check:
         elif self.result.diagnosis:
             words += f" To begin with: {self.result.diagnosis.name}."
         return "\n".join([words, *self.notes])
+
+    @property
+    def page(self) -> str:
+        """The grade as HTML and, once everything is right, what comes after it."""
+        assert self.result is not None
+        return self.result.to_html() + (self.beside.to_html() if self.beside else "")
+
+    def _repr_html_(self) -> str:
+        return self.page
+
+    def __str__(self) -> str:
+        return "\n".join([str(self.result), *([str(self.beside)] if self.beside else []), *self.notes])
 
     def _files(self) -> str:
         """The files that are read, with the time when they were saved."""
@@ -107,8 +123,7 @@ if anywidget is not None:
             self.observe(self._again, "asked")
 
         def _show(self) -> None:
-            assert self._check.result is not None
-            self.status, self.page = self._check.summary, self._check.result.to_html()
+            self.status, self.page = self._check.summary, self._check.page
 
         def _again(self, _: object) -> None:
             self.busy, self.status = True, self._check.waiting
@@ -122,7 +137,7 @@ if anywidget is not None:
 
         def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
             live, metadata = super()._repr_mimebundle_()
-            return {**live, "text/html": self.page, "text/plain": f"{self._check.result}\n{self.status}"}, metadata
+            return {**live, "text/html": self.page, "text/plain": f"{self._check}\n{self.status}"}, metadata
 
 
 def check(exercise_id: str, folder: str | os.PathLike[str] = ".", *, device: str | None = None) -> None:
@@ -134,7 +149,7 @@ def check(exercise_id: str, folder: str | os.PathLike[str] = ".", *, device: str
     checked = Check(exercise_id, folder, device or default_device())
     if get_ipython() is None:
         checked.run()
-        print(checked.result, *checked.notes, sep="\n")
+        print(checked)
         return
     # Words first, since a check takes seconds; then the panel in their place.
     handle = display({"text/plain": checked.waiting}, raw=True, display_id=True)
@@ -142,5 +157,5 @@ def check(exercise_id: str, folder: str | os.PathLike[str] = ".", *, device: str
     if anywidget is not None:
         handle.update(Panel(checked))
     else:
-        handle.update(checked.result)
+        handle.update(checked)
         print(*checked.notes, sep="\n")

@@ -9,12 +9,14 @@ import pytest
 
 import course_utils.grading
 from course_utils import progress
+from course_utils.grading.beside import Beside, Figure
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.release import EXERCISES
 from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
 from course_utils.widgets import grade_panel
 
 ID = "02_flash_attention_minimal/online_softmax"
+BESIDE = Beside("Online softmax", "reads", (Figure("bytes loaded", 20, 10, 8),), 0, "Read each score once.")
 
 
 def graded(earned, diagnosis="P is <never> written"):
@@ -37,6 +39,7 @@ def grades(monkeypatch):
     """What the grader is to say, one after the other."""
     coming = []
     monkeypatch.setattr(grade_panel, "grade_submission", lambda submission, *, device: coming.pop(0))
+    monkeypatch.setattr(grade_panel, "beside", lambda submission: BESIDE)
     return coming
 
 
@@ -83,6 +86,7 @@ def test_the_button_checks_again(folder, grades, jupyter):
     shown.set_state({"asked": 1})
     assert states[0] is True and states[1].startswith("Checking ") and states[-1] is False
     assert shown.status.startswith("10 of 10 points. Everything is right.")
+    assert shown.page == graded(10).to_html() + BESIDE.to_html()
     (kept,) = progress.overview().exercises
     assert (kept.attempts, kept.best) == (2, graded(10))
 
@@ -99,7 +103,7 @@ def test_without_anywidget_the_grade_is_a_table(folder, grades, jupyter, monkeyp
     monkeypatch.setattr(grade_panel, "anywidget", None)
     grades.append(graded(4))
     grade_panel.check(ID, folder)
-    assert jupyter.shown[1] == graded(4) and "<table" in jupyter.shown[1]._repr_html_()
+    assert jupyter.shown[1]._repr_html_() == graded(4).to_html()
     assert capsys.readouterr().out.startswith("Checked online_softmax.cu")
 
 

@@ -26,6 +26,11 @@ export default {
       page.innerHTML = model.get("page"); // escaped by Python
       page.classList.toggle("ak-old", busy);
     };
+    page.addEventListener("click", ({ target }) => {
+      if (!target.classList.contains("ak-copy")) return;
+      navigator.clipboard?.writeText(page.querySelector(".ak-share").textContent);
+      target.textContent = "Copied";
+    });
     button.addEventListener("click", () => {
       if (model.get("busy")) return;
       model.set("busy", true);
