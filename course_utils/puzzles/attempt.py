@@ -13,7 +13,7 @@ from course_utils.show import FRAME, highlighted
 # Colours that can be told apart on a light and on a dark page; the words say the same.
 RIGHT, NOT_YET = "#1f9d57", "#d1543f"
 BORDER = "border-left: 4px solid; padding: 2px 0 2px 12px; margin: 4px 0; max-width: 60em"
-EVIDENCE = "white-space: pre-wrap; overflow-wrap: anywhere; font-size: 0.9em; margin: 4px 0"
+EVIDENCE = "white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere; font-size: 0.9em; margin: 4px 0"
 FIRST_LINE = "// below: %%puzzle"  # stands for the cell's first line, so that a message's lines are the cell's
 
 

@@ -73,7 +73,7 @@ def write_sources(
             sources.pages / path.relative_to(root),
             markdown(path.read_text(encoding="utf-8"), path, root, _github, _jupyterlab),
         )
-    for picture in [*root.glob("docs/**/*.png"), *root.glob("docs/**/*.svg")]:
+    for picture in (path for suffix in ("png", "svg", "gif") for path in root.glob(f"docs/**/*.{suffix}")):
         _copy(picture, sources.pages / picture.relative_to(root))
     for source in sorted([*root.glob("kernels/**/*.cu*"), *root.glob("exercises/*/*.cu")]):
         _write(sources.pages / f"{source.relative_to(root)}.md", _kernel_page(source, root))
