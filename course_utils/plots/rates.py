@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from course_utils.measured import select
-from course_utils.plots.look import GREY
+from course_utils.plots.look import GREY, colours_of
 
 
 def roofline(peaks: Mapping[str, float], bandwidth: float, points: Mapping[str, tuple[float, float]]) -> Axes:
@@ -39,13 +39,22 @@ def time_and_memory(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, 
     Memory of the names in `wide` is drawn wide and pale, the first the widest: lines that coincide stay visible.
     """
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6))
+    colours = colours_of(names)
     for name, marker in zip(names, "os^Dv", strict=False):
         chosen = sorted(select(rows, name=name), key=lambda row: row["length"])
         lengths = [row["length"] for row in chosen]
         for ax, column in zip(axes, ("median_ms", "peak_mb"), strict=True):
             pale = column == "peak_mb" and name in wide
             look = {"linewidth": 3 + 3 * (len(wide) - wide.index(name)), "alpha": 0.4} if pale else {}
-            ax.plot(lengths, [row[column] for row in chosen], marker=marker, markersize=4, label=name, **look)
+            ax.plot(
+                lengths,
+                [row[column] for row in chosen],
+                color=colours[name],
+                marker=marker,
+                markersize=4,
+                label=name,
+                **look,
+            )
             ax.set(xscale="log", yscale="log", xlabel="sequence length L")
             ax.set_xticks(lengths, lengths)
             ax.minorticks_off()
