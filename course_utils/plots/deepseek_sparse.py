@@ -108,7 +108,7 @@ def token_costs(lengths: Sequence[int], flops: Mapping[str, Sequence[float]], ma
     ticks = [length for length in lengths if length & (length - 1) == 0]
     ax.set_xticks(ticks, [f"{tick // 1024} K" for tick in ticks])
     ax.minorticks_off()
-    ax.legend(fontsize=9, frameon=True, facecolor=GROUND, edgecolor="none", framealpha=1)
+    ax.figure.legend(loc="outside upper center", ncols=len(flops), fontsize=9)
     return ax
 
 

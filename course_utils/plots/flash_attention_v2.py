@@ -60,7 +60,7 @@ def chunk_banks(rows: int = 8, chunks: int = 8) -> Figure:
             for place in range(chunks):
                 chunk, colour = chunk_at(row, place), mpl.colormaps[CYCLIC]((place + 0.5) / chunks)
                 ax.add_patch(Rectangle((place, row), 1, 1, facecolor=colour, edgecolor=GROUND))
-                ink = "black" if sum(colour[:3]) > 1.8 else "white"
+                ink = "black" if sum(colour[:3]) > 1.4 else "#fefefe"  # not GROUND: the map is the same in the dark
                 ax.text(place + 0.5, row + 0.5, f"c{chunk}", ha="center", va="center", fontsize=9, color=ink)
         for row in range(rows):
             place = chunk_at(row, 0)
@@ -81,7 +81,7 @@ def copy_and_compute(tiles: int = 4) -> Figure:
 
     def box(ax: Axes, x: float, line: int, width: float, tile: int) -> None:
         ax.add_patch(Rectangle((x, line), width, 0.8, facecolor=(SKY, ORANGE)[line], edgecolor=GROUND))
-        ax.text(x + width / 2, line + 0.4, f"{tile}", ha="center", va="center")
+        ax.text(x + width / 2, line + 0.4, f"{tile}", ha="center", va="center", color="black")
 
     for tile in range(tiles):
         box(axes[0], tile * (copy + compute), 0, copy, tile)
@@ -133,7 +133,7 @@ def ladder(
             ax.axvline(peer, color=colours[name], linestyle=dashes, label=name)
         for row, value in enumerate(values):
             label = ax.text(value, row, f" {value / first:.0%}", va="center", fontsize=9)
-            label.set_bbox({"facecolor": GROUND, "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
+            label.set_bbox({"facecolor": GROUND, "edgecolor": "none", "pad": 0.5})
         ax.set(xlabel="TFLOP/s", xlim=(0, max(1.35 * max(values), *(1.1 * peer for peer in peers[title].values()))))
         ax.set_title(title, fontsize=10)
         ax.tick_params(axis="y", length=0)
@@ -179,5 +179,5 @@ def magnitudes(values: Mapping[str, Tensor], limits: Mapping[str, float]) -> Axe
         ax.axvline(at, color=GREY, linestyle="--", linewidth=1)
         ax.text(at, 1.01, label, transform=ax.get_xaxis_transform(), ha=side, color=GREY, fontsize=9)
     ax.set(xlabel="exponent: log2 of the magnitude", ylabel="elements", yticks=[], xlim=(low, high))
-    ax.legend(loc="upper left")
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))  # beside the lines, which go anywhere
     return ax

@@ -37,6 +37,7 @@ ON_DARK = {
     (RED := "#b3261e"): "#ff8f85",
     (LEAF := "#2e6b34"): "#7bcf85",
 }
+# Text on a mark of one of these colours is black, in both: it has 4.5 on each but BLUE, where it has 4.
 TEXT = (INK, GREY, BLUE, GREEN, VERMILION, PURPLE, RED, LEAF)
 
 # Where a number is kept, from far to near.
@@ -114,8 +115,8 @@ def svg(figure: Figure) -> str:
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
     text = file.getvalue()
-    for light in ON_DARK:
-        text = text.replace(f": {light}", f": var(--c{light[1:]}, {light})")
+    for light in ON_DARK:  # in styles, and in the attributes of hatches
+        text = re.sub(f'(: |=")({light})', rf"\1var(--c{light[1:]}, \2)", text)
     head, tag, rest = text.partition("<defs>")
     return f"{head}{_THEMES}{tag}{rest}"
 

@@ -140,7 +140,7 @@ def matmul_tiles(tiles: int, step: int, row: int, column: int) -> Axes:
     matrix(gap, 0, "B", {(k, column) for k in range(tiles)}, {(step, column)})
     matrix(gap, gap, "C", set(), set())
     ax.add_patch(Rectangle((gap + column, gap + row), 1, 1, facecolor=GREEN, edgecolor=GREY))
-    ax.text(gap + column + 0.5, gap + row + 0.5, "block", ha="center", va="center", fontsize=9)
+    ax.text(gap + column + 0.5, gap + row + 0.5, "block", ha="center", va="center", fontsize=9, color="black")
     ax.set(xlim=(-0.2, 2 * tiles + 1.2), ylim=(2 * tiles + 1.2, -0.8), aspect="equal")
     ax.axis("off")
     return ax
@@ -162,7 +162,6 @@ def score_bytes(head_dim: int) -> Axes:
             (8, 0),
             textcoords="offset points",
             va="center",
-            color=colour,
         )
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")
