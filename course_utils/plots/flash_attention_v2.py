@@ -18,6 +18,7 @@ from course_utils.plots.look import (
     GREEN,
     GREY,
     GROUND,
+    ON_MAP,
     ORANGE,
     OURS,
     PALE,
@@ -60,7 +61,7 @@ def chunk_banks(rows: int = 8, chunks: int = 8) -> Figure:
             for place in range(chunks):
                 chunk, colour = chunk_at(row, place), mpl.colormaps[CYCLIC]((place + 0.5) / chunks)
                 ax.add_patch(Rectangle((place, row), 1, 1, facecolor=colour, edgecolor=GROUND))
-                ink = "black" if sum(colour[:3]) > 1.4 else "#fefefe"  # not GROUND: the map is the same in the dark
+                ink = ON_MAP[int(sum(colour[:3]) < 1.4)]
                 ax.text(place + 0.5, row + 0.5, f"c{chunk}", ha="center", va="center", fontsize=9, color=ink)
         for row in range(rows):
             place = chunk_at(row, 0)

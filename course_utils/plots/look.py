@@ -50,9 +50,10 @@ PASS, FAIL, WARNING = LEAF, RED, ORANGE
 MATRICES = {"Q": "#2b7de0", "K": "#c8641b", "V": "#2e8b57", "S": "#777777", "O": "#a35bd6", "pick": "#e0701a"}
 # Where neighbours must differ and the last is the neighbour of the first: banks, lanes, swizzled columns.
 CYCLIC = "twilight_shifted"
+# Text on a colour map, which is the same in light and dark: on its light and on its dark end.
+ON_MAP = ("black", "#fefefe")
 
-PNG_DPI = 200  # twice what is shown
-_SHOWN_DPI = 100
+SHOWN_DPI = 100
 _DARK = "".join(f"--c{light[1:]}:{dark};" for light, dark in ON_DARK.items())
 _THEMES = f"<style>@media (prefers-color-scheme: dark){{:root{{{_DARK}}}}}</style>"
 
@@ -67,7 +68,7 @@ mpl.rcParams.update(
         "axes.titlecolor": INK,
         "axes.titlelocation": "left",
         "figure.constrained_layout.use": True,
-        "figure.dpi": _SHOWN_DPI,
+        "figure.dpi": SHOWN_DPI,
         "figure.facecolor": GROUND,
         "figure.figsize": (7.5, 3.6),
         "font.size": 10,
@@ -102,12 +103,14 @@ def _role(name: str) -> str | None:
     return OURS if re.match("ours|(flash|sparse)_attention", name) else None
 
 
-def png(figure: Figure, dpi: int = PNG_DPI) -> bytes:
-    """`figure` as a PNG of 256 colours, so that it does not bloat a saved notebook."""
+def png_and_size(figure: Figure, shown_dpi: int = SHOWN_DPI) -> tuple[bytes, dict[str, int]]:
+    """`figure` as a PNG of 256 colours at twice the size, so that it is sharp and does not bloat a saved notebook; and
+    the width and height at which it is shown, as a notebook has them among an output's metadata."""
     full, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(full, format="png", dpi=dpi)
-    Image.open(full).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
-    return small.getvalue()
+    figure.savefig(full, format="png", dpi=2 * shown_dpi)
+    picture = Image.open(full).convert("RGB")
+    picture.quantize(256, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+    return small.getvalue(), {"width": picture.width // 2, "height": picture.height // 2}
 
 
 def svg(figure: Figure) -> str:
@@ -121,12 +124,6 @@ def svg(figure: Figure) -> str:
     return f"{head}{_THEMES}{tag}{rest}"
 
 
-def _png_of_its_size(figure: Figure) -> tuple[bytes, dict[str, int]]:
-    data = png(figure)
-    width, height = Image.open(io.BytesIO(data)).size
-    return data, {"width": width * _SHOWN_DPI // PNG_DPI, "height": height * _SHOWN_DPI // PNG_DPI}
-
-
 def show_in_notebook() -> None:
     """Lets figures go to a notebook in these two forms. Outside of IPython's kernel it does nothing."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
@@ -134,7 +131,7 @@ def show_in_notebook() -> None:
         return
     plt.switch_backend(mpl.get_backend())  # sets its own forms now, and not later in the place of these
     formatters = shell.display_formatter.formatters
-    formatters["image/png"].for_type(Figure, _png_of_its_size)
+    formatters["image/png"].for_type(Figure, png_and_size)
     formatters["image/svg+xml"].for_type(Figure, svg)
 
 

@@ -13,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from course_utils.measured import select
-from course_utils.plots.look import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, colours_of
+from course_utils.plots.look import BLUE, GREEN, GREY, INK, ON_MAP, ORANGE, PURPLE, SKY, VERMILION, colours_of
 
 
 def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:
@@ -83,7 +83,7 @@ def break_even(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figur
             ratio = ratios[place] = row["ratio_to_dense"]
             dark = not 1 / 3 < ratio < 3
             text = f"{ratio:.2g}" if ratio > 0.1 else f"1/{1 / ratio:.2g}" if ratio > 0.01 else f"1/{1 / ratio:.0f}"
-            colour = "white" if dark else "black"
+            colour = ON_MAP[dark]
             ax.text(*reversed(place), text, ha="center", va="center", fontsize=8, color=colour)
         norm = mpl.colors.LogNorm(1 / limit, limit, clip=True)
         image = ax.imshow(ratios.numpy(), cmap="RdBu", norm=norm, origin="lower", aspect="auto")

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_utils.costs import first_bank, ldmatrix_turns
+from course_utils.plots.look import MATRICES
 from course_utils.widgets.frame import COLOUR_MAP, Frame, esm
 
 LANES = 32
@@ -28,7 +29,7 @@ d0, d1: row g; d2, d3: row g + 8
 columns 2t, 2t + 1"""
 LAYOUTS = ("plain", "swizzled")
 HEAD_DIMS = (64, 128)
-COLOURS = {"Q": "#2b7de0", "K": "#c8641b", "V": "#2e8b57", "S": "#777777", "P": "#777777", "O": "#a35bd6"}
+COLOURS = MATRICES | {"P": MATRICES["S"]}
 
 Elements = tuple[tuple[int, int], ...]  # (row, column) of each number in a register
 

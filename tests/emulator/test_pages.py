@@ -9,6 +9,7 @@ from IPython.core.formatters import DisplayFormatter
 from course_utils.emulator.pages import cost, counters_page, findings_page, heat_listing
 from course_utils.emulator.profiler import CounterRow, Counters, Footprint
 from course_utils.emulator.sanitizer import TOOLS, Finding, SanitizerReport
+from tests.helpers.contrast import contrast, luminance
 from tests.helpers.fresh_process import run_without_the_course
 
 SOURCE = """// copy.cu: a header
@@ -66,18 +67,6 @@ def cells(page: str, first: str) -> list[str]:
     """The texts of the first table row that begins with `first`."""
     rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr[^>]*>(.*?)</tr>", page)]
     return next(texts for texts in ([squeezed(cell) for cell in row] for row in rows) if texts[0] == first)
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance as WCAG defines it, of "#rrggbb"."""
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
 
 
 def colours(page: str, name: str) -> set[str]:
