@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 from torch import Tensor
 
 from course_utils.costs import Step
-from course_utils.plots.look import BLUE, GREY, GROUND, INK, MATRICES, ORANGE, OURS, RED, SKY
+from course_utils.plots.look import BLUE, GREY, GROUND, INK, MATRICES, ON_MARK, ORANGE, OURS, RED, SKY
 
 
 def traffic_bars(
@@ -87,7 +87,7 @@ def tiled_attention(query_tiles: int, key_tiles: int, i: int, j: int) -> Axes:
     ax.text(right + strip + 0.35, middle, "O", **label)
     ax.text(-0.35, -2 * (strip + gap) + strip / 2, "K", **label)
     ax.text(-0.35, -(strip + gap) + strip / 2, "V", **label)
-    ax.text(j + 0.5, i + 0.5, "S, P", color="black", **label)
+    ax.text(j + 0.5, i + 0.5, "S, P", color=ON_MARK, **label)
     ax.annotate("", (key_tiles, i + 0.82), (0, i + 0.82), arrowprops={"arrowstyle": "->", "color": GREY})
     ax.text(key_tiles / 2, query_tiles + 0.3, "S and P: dashed tiles exist only on the chip, one at a time", **label)
     ax.set(xlim=(left - 0.7, right + strip + 0.8), ylim=(query_tiles + 0.6, -2 * (strip + gap) - 0.2), aspect="equal")

@@ -19,6 +19,7 @@ from course_utils.plots.look import (
     GREY,
     GROUND,
     ON_MAP,
+    ON_MARK,
     ORANGE,
     OURS,
     PALE,
@@ -82,7 +83,7 @@ def copy_and_compute(tiles: int = 4) -> Figure:
 
     def box(ax: Axes, x: float, line: int, width: float, tile: int) -> None:
         ax.add_patch(Rectangle((x, line), width, 0.8, facecolor=(SKY, ORANGE)[line], edgecolor=GROUND))
-        ax.text(x + width / 2, line + 0.4, f"{tile}", ha="center", va="center", color="black")
+        ax.text(x + width / 2, line + 0.4, f"{tile}", ha="center", va="center", color=ON_MARK)
 
     for tile in range(tiles):
         box(axes[0], tile * (copy + compute), 0, copy, tile)

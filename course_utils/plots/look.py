@@ -37,7 +37,6 @@ ON_DARK = {
     (RED := "#b3261e"): "#ff8f85",
     (LEAF := "#2e6b34"): "#7bcf85",
 }
-# Text on a mark of one of these colours is black, in both: it has 4.5 on each but BLUE, where it has 4.
 TEXT = (INK, GREY, BLUE, GREEN, VERMILION, PURPLE, RED, LEAF)
 
 # Where a number is kept, from far to near.
@@ -50,12 +49,13 @@ PASS, FAIL, WARNING = LEAF, RED, ORANGE
 MATRICES = {"Q": "#2b7de0", "K": "#c8641b", "V": "#2e8b57", "S": "#777777", "O": "#a35bd6", "pick": "#e0701a"}
 # Where neighbours must differ and the last is the neighbour of the first: banks, lanes, swizzled columns.
 CYCLIC = "twilight_shifted"
-# Text on a colour map, which is the same in light and dark: on its light and on its dark end.
-ON_MAP = ("black", "#fefefe")
+# Text on a mark, in both themes; and on the light and the dark end of a colour map, which is the same in both.
+ON_MARK = "#010101"
+ON_MAP = (ON_MARK, "#fefefe")
 
 SHOWN_DPI = 100
 _DARK = "".join(f"--c{light[1:]}:{dark};" for light, dark in ON_DARK.items())
-_THEMES = f"<style>@media (prefers-color-scheme: dark){{:root{{{_DARK}}}}}</style>"
+_THEMES = f"<style>svg{{fill:var(--c{INK[1:]},{INK})}}@media (prefers-color-scheme: dark){{:root{{{_DARK}}}}}</style>"
 
 mpl.rcParams.update(
     {
@@ -118,6 +118,7 @@ def svg(figure: Figure) -> str:
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
     text = file.getvalue()
+    text = text.replace(": #000000", f": {INK}")  # "black" of a cell that knows no INK
     for light in ON_DARK:  # in styles, and in the attributes of hatches
         text = re.sub(f'(: |=")({light})', rf"\1var(--c{light[1:]}, \2)", text)
     head, tag, rest = text.partition("<defs>")

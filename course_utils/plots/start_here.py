@@ -19,6 +19,7 @@ from course_utils.plots.look import (
     HBM,
     INK,
     L2,
+    ON_MARK,
     ORANGE,
     PALE,
     REGISTERS,
@@ -140,7 +141,7 @@ def matmul_tiles(tiles: int, step: int, row: int, column: int) -> Axes:
     matrix(gap, 0, "B", {(k, column) for k in range(tiles)}, {(step, column)})
     matrix(gap, gap, "C", set(), set())
     ax.add_patch(Rectangle((gap + column, gap + row), 1, 1, facecolor=GREEN, edgecolor=GREY))
-    ax.text(gap + column + 0.5, gap + row + 0.5, "block", ha="center", va="center", fontsize=9, color="black")
+    ax.text(gap + column + 0.5, gap + row + 0.5, "block", ha="center", va="center", fontsize=9, color=ON_MARK)
     ax.set(xlim=(-0.2, 2 * tiles + 1.2), ylim=(2 * tiles + 1.2, -0.8), aspect="equal")
     ax.axis("off")
     return ax
