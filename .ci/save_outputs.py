@@ -1,6 +1,6 @@
 """`make outputs`: runs chapters and saves what a reader on GitHub should see: their listings, pictures and findings.
 
-Cells that show a kernel get the tag `keep_output`. Of all other saved outputs nothing changes: they may be of a GPU.
+Cells that show a kernel or a picture get the tag `keep_output`. Of all other saved outputs nothing changes: they may be of a GPU.
 """
 
 import re
@@ -28,7 +28,8 @@ def with_outputs(notebook: nbformat.NotebookNode, run: nbformat.NotebookNode) ->
         if cell.cell_type != "code":
             continue
         tags = cell.metadata.get("tags", [])
-        if LISTING.search(cell.source) and "keep_output" not in tags:
+        shows = LISTING.search(cell.source) or "alt" in cell.metadata
+        if shows and "keep_output" not in tags:
             cell.metadata["tags"] = tags = ["keep_output", *tags]
         if "keep_output" in tags and is_seen(ran.outputs):
             cell.outputs = ran.outputs
@@ -39,6 +40,7 @@ def with_outputs(notebook: nbformat.NotebookNode, run: nbformat.NotebookNode) ->
 
 
 def main(paths: list[Path]) -> None:
+    """Runs what is not in the site's cache, and rewrites the notebooks."""
     for path, run in execute(ROOT, paths, ROOT / "build" / "site-run").items():
         nbformat.write(with_outputs(nbformat.read(path, as_version=4), run), path)
 

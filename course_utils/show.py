@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import html
 import itertools
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -124,10 +123,16 @@ def _code(body: str) -> str:
 
 
 def _file_link(name: str, path: Path) -> str:
-    """A kernel's name as a link to its file: from the notebook's folder, in which its kernel runs."""
+    """A kernel's name as a link to its file from the notebook's folder, in which its kernel runs.
+
+    The file is sought beside the notebook's folder and above, as links of the chapters find it.
+    """
+    file = Path("kernels", path.relative_to(KERNELS)) if path.is_relative_to(KERNELS) else Path(path.name)
     shown = html.escape(f"kernels/{name}" if path.is_relative_to(KERNELS) else name)
-    target = html.escape(Path(os.path.relpath(path)).as_posix())
-    return f'<a href="{target}">{shown}</a>'
+    for up, folder in enumerate((Path.cwd(), *Path.cwd().parents)):
+        if (folder / file).is_file():
+            return f'<a href="{html.escape("../" * up + file.as_posix())}">{shown}</a>'
+    return shown
 
 
 def passage(name: str, start: str, end: str | None = None) -> DisplayHandle | None:

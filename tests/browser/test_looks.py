@@ -3,9 +3,12 @@
 import pytest
 
 from course_utils.plots.look import GROUND, ON_DARK
+from course_utils.puzzles.puzzle import find_puzzle
+from tests.helpers.contrast import LEAST_LEGIBLE
 from tests.helpers.jupyterlab import FRONT, SCREENSHOTS, wait_until
 
 pytestmark = pytest.mark.browser
+PUZZLE = "00_start_here/guard"
 THEME = "async (theme) => { await jupyterapp.commands.execute('apputils:change-theme', { theme }); }"
 # A keyword of CUDA has a colour of its own beside that of the text.
 COLOURED = f"""() => [...document.querySelectorAll("{FRONT} .cm-line span")].some((token) =>
@@ -60,3 +63,36 @@ def test_a_picture_follows_the_theme(theme, run_cells):
     )
     ground = GROUND if theme == "light" else ON_DARK[GROUND]
     assert corner == [int(ground[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+SHOWN = [
+    "from course_utils import show\nfrom course_utils.launches.broken import BROKEN",
+    'show.passage("01_attention_basics/scores.cu", "// scores.cu")',
+    'show.mistake(BROKEN["half_accumulation"])',
+    "with show.expected_error():\n    raise ValueError('a message')",
+    "from course_utils.emulator import profile, sanitize\nlaunch = BROKEN['half_accumulation'].launch()",
+    "with sanitize() as report:\n    BROKEN['index_past_the_end'].launch().run()\nreport",
+    "with sanitize() as report:\n    launch.run()\nreport",
+    "with profile() as counters:\n    launch.run()\ncounters",
+    "counters.listing()",
+    "%load_ext course_utils.puzzles",
+    f"%%puzzle {PUZZLE}\n{find_puzzle(PUZZLE).given}",
+    'show.table([{"a": 1.5, "b": "words"}], "a caption")',
+]
+
+
+def test_what_cells_show_can_be_read_in_both_themes(theme, run_cells):
+    notebook = run_cells(SHOWN)
+    notebook.assert_every_cell_ran()
+    for index in range(1, len(SHOWN)):
+        cell = notebook.page.locator(f"{FRONT} .jp-Notebook-cell").nth(index)
+        cell.scroll_into_view_if_needed()
+        notebook.screenshot(f"shown-{index}-{theme}", cell)
+        for output in cell.locator(".jp-RenderedHTMLCommon").all():
+            contrast, text, colour = output.evaluate(LEAST_LEGIBLE)
+            assert contrast >= 4.5, f"{text!r} in {colour}"
+
+
+def test_a_caption_leads_to_its_file(run_cells, follow):
+    notebook = run_cells(['show.source("01_attention_basics/scores.cu")'])
+    follow(notebook.page.locator(f"{FRONT} .jp-RenderedHTMLCommon a"), "kernels/01_attention_basics/scores.cu")
