@@ -1,6 +1,7 @@
 """`make outputs`: runs chapters and saves what a reader on GitHub should see: their listings, pictures and findings.
 
-Cells that show a kernel or a picture get the tag `keep_output`. Of all other saved outputs nothing changes: they may be of a GPU.
+Cells that show a kernel or a picture get the tag `keep_output`. Of all other saved outputs nothing changes: they may be
+of a GPU.
 """
 
 import re

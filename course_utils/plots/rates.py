@@ -19,15 +19,16 @@ def roofline(peaks: Mapping[str, float], bandwidth: float, points: Mapping[str, 
     `peaks` maps a label to FLOP/s, `bandwidth` is in bytes/s, `points` maps a kernel to (FLOP per byte, FLOP/s).
     """
     ax = plt.figure(figsize=(7.5, 3.8)).subplots()
-    left, right = 0.1, 2000.0
+    left, right = 0.1, 20_000.0  # to the right of all points, for the names of the roofs
     lowest_first = sorted(peaks.items(), key=lambda item: item[1])
     for n, ((name, peak), style) in enumerate(zip(lowest_first, ("--", "-.", "-")[-len(peaks) :], strict=True)):
         ax.plot([left, peak / bandwidth, right], [left * bandwidth, peak, peak], color=GREY, linestyle=style)
         below = n + 1 < len(lowest_first) and lowest_first[n + 1][1] < 2 * peak  # the next roof needs the place above
         place = {"va": "top", "y": peak / 1.15} if below else {"va": "bottom", "y": peak * 1.1}
         ax.text(right, s=name, ha="right", color=GREY, **place)
+    colours = colours_of(points)
     for (name, (intensity, speed)), marker in zip(points.items(), "os^Dv", strict=False):
-        ax.plot(intensity, speed, marker, markersize=8, label=name)
+        ax.plot(intensity, speed, marker, color=colours[name], markersize=8, label=name)
     ax.set(xscale="log", yscale="log", xlim=(left, right), xlabel="FLOP per byte of HBM traffic", ylabel="FLOP/s")
     ax.legend(loc="lower right")
     return ax
