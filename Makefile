@@ -7,6 +7,7 @@
 #                   make test-gpu PYTHON=python3 INSTALLED=1
 #   make mutants    planted mistakes, each of which a test of make test must see; options: ARGS=--help
 #   make mutants-of-solutions  every change of a solution's operators, constants, bounds …, which the grader must see
+#   make outputs     listings and pictures of the chapters anew, as GitHub shows them; then make format
 #   make format     tidy the Python code and the notebooks
 #   make bench      timings of one chapter, for example: make bench CHAPTER=02_flash_attention_minimal
 #   make exercises  exercises/ anew from solutions/, in the place of what is there
@@ -35,7 +36,7 @@ export JUPYTER_CONFIG_PATH := $(CURDIR)/course_utils/jupyter
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 PARTS := lint classroom tests notebooks site browser
-.PHONY: lab test test-all test-gpu mutants mutants-of-solutions format bench exercises classroom release site badges $(PARTS:%=test-%)
+.PHONY: lab test test-all test-gpu mutants mutants-of-solutions outputs format bench exercises classroom release site badges $(PARTS:%=test-%)
 .DELETE_ON_ERROR:
 
 lab: $(STAMP)
@@ -108,6 +109,10 @@ mutants: $(STAMP)
 
 mutants-of-solutions: $(STAMP)
 	$(BIN)/python -m tests.mutants.solutions $(ARGS)
+
+outputs: $(STAMP)
+	$(BIN)/python .ci/save_outputs.py notebooks/*.ipynb
+	$(MAKE) --no-print-directory format
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -1,7 +1,8 @@
 """Part of `make format`: puts the bars with links into the chapters, folds the code of cells that only draw or import,
-and leaves only the still picture of a widget.
+and leaves only the still picture of a widget, and of a plot that as PNG.
 
 A stored widget view points to a model in a kernel that is gone: JupyterLab would show an error in place of the picture.
+SVG would be there twice, and JupyterLab shows none where it does not trust the notebook.
 """
 
 import copy
@@ -14,7 +15,7 @@ from course_utils.course import CHAPTERS
 from course_utils.reading.folded import with_folds
 from course_utils.site.navigation import with_navigation
 
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+NOT_SAVED = ("application/vnd.jupyter.widget-view+json", "image/svg+xml")
 SLUGS = {chapter.slug for chapter in CHAPTERS}
 
 
@@ -23,7 +24,9 @@ def tidy(notebook: nbformat.NotebookNode, slug: str) -> nbformat.NotebookNode:
     tidied = copy.deepcopy(notebook)
     for cell in tidied.cells:
         for output in cell.get("outputs", ()):
-            output.get("data", {}).pop(WIDGET_VIEW, None)
+            for kind in NOT_SAVED:
+                output.get("data", {}).pop(kind, None)
+                output.get("metadata", {}).pop(kind, None)
     return with_navigation(with_folds(tidied), slug) if slug in SLUGS else tidied
 
 

@@ -8,6 +8,7 @@ import html
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,18 +16,64 @@ from IPython.display import HTML, DisplayHandle, display
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import CudaLexer
+from pygments.style import Style
+from pygments.token import Comment, Keyword, Name, Number, String
 
 from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.launch import settings
-from course_utils.emulator.pages import FRAME
+from course_utils.emulator.pages import FRAME, MUTED
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
-from course_utils.toolchain.source import read_kernel, source_name
+from course_utils.toolchain.source import KERNELS, KernelSource, read_kernel, source_name
 
 if TYPE_CHECKING:
     from course_utils.launches.broken import BrokenKernel
 
 MISTAKE_CONTEXT = 3  # equal lines around each change of a broken kernel, as in its .diff file
-_CAPTION = '<div style="font-size: 85%; opacity: 0.8">{}</div>'
+_CAPTION = f'<div style="font-size: 85%; color: {MUTED}">{{}}</div>'
+_MONO = "font: 90%/1.35 ui-monospace, monospace; margin: 0; white-space: pre; word-break: normal"  # the box scrolls
+_NUMBER = f'<span style="color: {MUTED}; user-select: none">{{}} </span>'
+# Laid over the ground of either theme. The signs - and + say the same.
+_CHANGED = {"-": "background: rgba(220, 60, 40, 0.16)", "+": "background: rgba(40, 160, 70, 0.18)"}
+
+
+class _OnLight(Style):
+    """CUDA on white: each colour has a contrast of 4.5, on a changed line, too."""
+
+    styles = {
+        Comment: "italic #4d5f53",
+        Comment.Preproc: "noitalic #7a4a00",
+        Comment.PreprocFile: "noitalic #7a4a00",
+        Keyword: "bold #0b4f8a",
+        Keyword.Type: "nobold #7a2f8f",
+        Name.Function: "bold",
+        Number: "#8a3300",
+        String: "#96182a",
+    }
+
+
+class _OnDark(Style):
+    """The same on JupyterLab's dark grounds."""
+
+    styles = {
+        Comment: "italic #a9c4b1",
+        Comment.Preproc: "noitalic #e6b877",
+        Comment.PreprocFile: "noitalic #e6b877",
+        Keyword: "bold #8cc7ff",
+        Keyword.Type: "nobold #dfb0f2",
+        Name.Function: "bold",
+        Number: "#f3b088",
+        String: "#ffa8a8",
+    }
+
+
+def _rules(scope: str, style: type[Style]) -> str:
+    rules = HtmlFormatter(style=style, classprefix="ak-").get_token_style_defs(scope)
+    return "".join(rule.partition(" /*")[0] for rule in rules)
+
+
+# A page's <style> is dropped where the notebook is not trusted, and on GitHub: there the text has one colour.
+_DARK = '[data-jp-theme-light="false"] .ak-code'
+_COLOURS = f"<style>{_rules('.ak-code', _OnLight)}{_rules(_DARK, _OnDark)}</style>"
 
 
 def machine() -> torch.device:
@@ -45,24 +92,47 @@ def machine() -> torch.device:
 
 def source(name: str, first: int = 1, last: int | None = None) -> DisplayHandle | None:
     """Shows lines `first` to `last` (1-based, inclusive) of a kernel file, with line numbers and colours."""
-    lines = read_kernel(name).splitlines()
+    kernel = read_kernel(name)
+    lines = kernel.splitlines()
     last = min(len(lines), last or len(lines))
     if not 1 <= first <= last:
         raise ValueError(f"first and last take a range of lines within 1 ... {len(lines)}, got {first} ... {last}")
-    text = "\n".join(lines[first - 1 : last])
-    body = highlighted(text, linenos="inline", linenostart=first)
-    caption = _CAPTION.format(f"kernels/{html.escape(name)}")
-    plain = "\n".join(f"{number:4d}  {line}" for number, line in enumerate(text.splitlines(), first))
-    page = f'<div style="{FRAME}; line-height: 1.35">{caption}{body}</div>'
-    return display({"text/html": page, "text/plain": plain}, raw=True)
+    numbered = list(enumerate(lines[first - 1 : last], first))
+    coloured = _coloured([line for _, line in numbered])
+    body = "\n".join(_NUMBER.format(f"{n:4d}") + line for (n, _), line in zip(numbered, coloured, strict=True))
+    page = f'<div style="{FRAME}">{_CAPTION.format(_file_link(name, kernel.path))}{_code(body)}</div>'
+    return display({"text/html": page, "text/plain": "\n".join(f"{n:4d}  {line}" for n, line in numbered)}, raw=True)
 
 
-def highlighted(text: str, **options: object) -> str:
-    """HTML of a piece of CUDA, in colours. options: of pygments' HtmlFormatter."""
-    style = "font-family: ui-monospace, monospace; margin: 0; white-space: pre; word-break: normal"  # the box scrolls
-    ground = "background: transparent; color: inherit"  # JupyterLab's dark theme has a dark one for these elements
-    look = {"noclasses": True, "nobackground": True, "cssstyles": ground, "prestyles": f"{style}; {ground}"}
-    return highlight(text, CudaLexer(stripnl=False), HtmlFormatter(style="default", **look, **options))
+def highlighted(text: str) -> str:
+    """HTML of a piece of CUDA, in the colours of JupyterLab's theme."""
+    return _code("\n".join(_coloured(text.splitlines())))
+
+
+def _coloured(lines: Sequence[str]) -> list[str]:
+    """The HTML of each line of a text in CUDA."""
+    text = "".join(f"{line}\n" for line in lines)
+    formatter = HtmlFormatter(style=_OnLight, classprefix="ak-", nowrap=True)
+    return highlight(text, CudaLexer(stripnl=False), formatter).split("\n")[: len(lines)]
+
+
+def _code(body: str) -> str:
+    """A <pre>, because GitHub leaves the spaces of nothing else as they are."""
+    ground = "background: transparent; color: inherit; padding: 0; width: max-content; min-width: 100%"
+    return f'{_COLOURS}<pre class="ak-code" style="{_MONO}; {ground}">{body}</pre>'
+
+
+def _file_link(name: str, path: Path) -> str:
+    """A kernel's name as a link to its file from the notebook's folder, in which its kernel runs.
+
+    The file is sought beside the notebook's folder and above, as links of the chapters find it.
+    """
+    file = Path("kernels", path.relative_to(KERNELS)) if path.is_relative_to(KERNELS) else Path(path.name)
+    shown = html.escape(f"kernels/{name}" if path.is_relative_to(KERNELS) else name)
+    for up, folder in enumerate((Path.cwd(), *Path.cwd().parents)):
+        if (folder / file).is_file():
+            return f'<a href="{html.escape("../" * up + file.as_posix())}">{shown}</a>'
+    return shown
 
 
 def passage(name: str, start: str, end: str | None = None) -> DisplayHandle | None:
@@ -101,16 +171,17 @@ def difference(before: str, after: str, context: int = 2, skip_header: bool = Fa
     leave out the comments at the heads of the files. Raises ValueError if the texts are equal, as after a `replace`
     that found nothing.
     """
-    lines = difference_lines(before, after, context, skip_header)
-    looks = {"-": "background: #ffe3e0", "+": "background: #dcf3de", "@": "color: #4a4a4a", " ": ""}
-    number = '<span style="color: #595959; user-select: none">{:>4} {:>4} </span>'
+    both, lines = (before, after), difference_lines(before, after, context, skip_header)
+    numbered = list(_numbered(lines[2:]))
+    # The line break is inside of what fills the line: a <pre> would show one between two of them as an empty line.
     body = "".join(
-        f'<div style="{looks[line[0]]}">{number.format(old, new)}{html.escape(line)}</div>'
-        for line, old, new in _numbered(lines[2:])
+        f'<span style="display: block; {_CHANGED.get(line[0], "")}">'
+        f"{_NUMBER.format(f'{old:>4} {new:>4}')}{line[0]}{code}\n</span>"
+        for (line, old, new), code in zip(numbered, _coloured([line[1:] for line, *_ in numbered]), strict=True)
     )
-    caption = html.escape(" → ".join(dict.fromkeys(source_name(text) for text in (before, after))))
-    mono = "font: 90%/1.35 ui-monospace, monospace; white-space: pre; width: max-content; min-width: 100%"
-    page = f'<div style="{FRAME}">{_CAPTION.format(caption)}<div style="{mono}">{body}</div></div>'
+    links = [_file_link(text.name, text.path) if isinstance(text, KernelSource) else source_name(text) for text in both]
+    caption = " → ".join(dict.fromkeys(links))
+    page = f'<div style="{FRAME}">{_CAPTION.format(caption)}{_code(body)}</div>'
     return display({"text/html": page, "text/plain": "\n".join(lines)}, raw=True)
 
 
@@ -211,7 +282,7 @@ def expected_error() -> Iterator[None]:
         yield
     except (KernelError, LaunchError, CompileError, TypeError, ValueError, LookupError, OSError) as error:
         message = html.escape(f"{type(error).__name__}: {error}")
-        style = "border-left: 4px solid #b3261e; padding: 6px 12px; background: #fff4f2; color: #1a1a1a"
+        style = "border-left: 4px solid #d1543f; padding: 6px 12px; background: rgba(220, 60, 40, 0.1); color: inherit"
         wrap = "white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"  # JupyterLab would break words
         display(HTML(f'<pre style="{style}; {wrap}">{message}</pre>'))
     else:

@@ -24,6 +24,8 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 WITHOUT_KERNELS = {"08_choosing"}  # it compares the kernels of the others
 LONGEST_CELL = 25  # lines of code that a reader takes in at once
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+MOST_PICTURE = 150_000  # characters of one picture: a notebook is read over the network, and its history is kept
+LISTING = re.compile(r"^show\.(source|passage|difference|mistake)\(", re.MULTILINE)
 HIDING_TAGS = {"nbval-skip", "nbval-ignore-output", "nbval-raises-exception", "raises-exception"}
 
 
@@ -48,6 +50,7 @@ def problems(notebook, folder: Path) -> list[str]:
             found.append(f"cell {index} was saved with an error")
         if any(WIDGET_VIEW in output.get("data", {}) for output in cell.outputs):
             found.append(f"cell {index} was saved with a widget whose kernel is gone: run make format")
+        found += unseen(index, cell)
         if cell.outputs and "keep_output" not in tags:
             found.append(f"cell {index} was saved with an output that is not kept: run make format")
         if "nbval-check-output" in tags:
@@ -62,6 +65,21 @@ def problems(notebook, folder: Path) -> list[str]:
                 found.append(f"cell {index} is checked, but its output depends on the machine: {unstable[0]}")
     if not checked:
         found.append("no cell is tagged nbval-check-output: nothing is really checked")
+    return found
+
+
+def unseen(index: int, cell) -> list[str]:
+    """What a reader on GitHub would miss of a cell, or wait for."""
+    found = []
+    pictures = [output.data["image/png"] for output in cell.outputs if "image/png" in output.get("data", {})]
+    if LISTING.search(cell.source) and not any("text/html" in output.get("data", {}) for output in cell.outputs):
+        found.append(f"cell {index} shows a kernel, but was saved without it: run make outputs")
+    if "alt" in cell.metadata and not pictures:
+        found.append(f"cell {index} shows a picture, but was saved without it: run make outputs")
+    if any("image/svg+xml" in output.get("data", {}) for output in cell.outputs):
+        found.append(f"cell {index} was saved with SVG beside its PNG: run make format")
+    if any(len(picture) > MOST_PICTURE for picture in pictures):
+        found.append(f"cell {index} has a picture of more than {MOST_PICTURE:,} characters")
     return found
 
 
@@ -176,6 +194,12 @@ def checked_cell(source="print(4)", tags=("nbval-check-output", "keep_output"), 
     return cell
 
 
+def picture_cell(data):
+    cell = nbformat.v4.new_code_cell("plot()", metadata={"tags": ["keep_output"], "alt": "a picture"})
+    cell.outputs = [nbformat.v4.new_output("display_data", data=data)]
+    return cell
+
+
 def notebook_of(*cells):
     return nbformat.v4.new_notebook(cells=list(cells))
 
@@ -195,6 +219,10 @@ def test_a_good_notebook_has_no_problems(tmp_path):
         (checked_cell(text="<object at 0x7f12ab34cd56>\n"), "depends on the machine"),
         (checked_cell(source="x = 1\n" * 26), "26 lines"),
         (checked_cell(tags=["keep_output"]), "nothing is really checked"),
+        (checked_cell(source="show.passage('a.cu', 'x')"), "shows a kernel, but was saved without it"),
+        (picture_cell({}), "shows a picture, but was saved without it"),
+        (picture_cell({"image/png": "x", "image/svg+xml": "<svg/>"}), "SVG beside its PNG"),
+        (picture_cell({"image/png": "x" * (MOST_PICTURE + 1)}), "a picture of more than"),
         (nbformat.v4.new_markdown_cell("see [here](not_there.ipynb)"), "not_there.ipynb"),
         (nbformat.v4.new_markdown_cell('<img src="nothing.png" alt="">'), "nothing.png"),
     ],

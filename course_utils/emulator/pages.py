@@ -1,6 +1,7 @@
 """What the sanitizer found and the profiler counted, as HTML for a notebook: cards, tables, a listing shaded by cost.
 
-The pages carry their own styles and no scripts: light boxes with dark text, which read in light and in dark JupyterLab.
+The pages carry their own styles and no scripts. Grounds and texts are those of JupyterLab's theme, elsewhere
+light; what is laid over them is translucent, or brings its own text.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from course_utils.toolchain.errors import Index3
 SECTOR_BYTES = 32  # the piece in which global memory is fetched
 WAVEFRONT_BYTES = 128  # one pass through 32 banks of 4 bytes
 
-FRAME = "background: #fafafa; color: #1a1a1a; padding: 8px 12px; border-radius: 4px; overflow-x: auto"
+GROUND, INK = "var(--jp-layout-color1, #fafafa)", "var(--jp-content-font-color1, #1a1a1a)"
+MUTED = "color-mix(in srgb, currentColor 82%, transparent)"
+_RULE = "1px solid color-mix(in srgb, currentColor 40%, transparent)"
+FRAME = f"background: {GROUND}; color: {INK}; padding: 8px 12px; border-radius: 4px; overflow-x: auto"
 _FONT = "font-family: system-ui, sans-serif; font-size: 13px; line-height: 1.4"
 _MONO = "font-family: ui-monospace, monospace; font-size: 12px"
-_MUTED = "color: #4a4a4a; font-size: 12px"
-_EXCESS = "background: #ffd9a8; font-weight: 600"
+_MUTED = f"color: {MUTED}; font-size: 12px"
+_EXCESS = "background: #ffd9a8; color: #1a1a1a; font-weight: 600"
 _CUT = "overflow: hidden; text-overflow: ellipsis; white-space: nowrap"
 _WRAP = "white-space: pre-wrap; overflow-wrap: anywhere"
-_COLD, _HOT = (0xFA, 0xFA, 0xFA), (0xFF, 0xB0, 0x66)  # the text colours below keep a contrast of 4.5 on both
+_HOT, _MOST = "255, 122, 0", 0.45  # laid over either ground, so that either text keeps a contrast of 4.5
 _TOOL_COLOURS = {"memcheck": "#b3261e", "racecheck": "#7a4a00", "initcheck": "#1f5fa8", "synccheck": "#6a3d9a"}
 
 _LEGEND = (
@@ -44,7 +48,7 @@ _LEGEND = (
 class _TextStyle(Style):
     """Syntax by weight and slant: colours would lose their contrast on the shaded lines."""
 
-    styles = {Comment: "italic #4a4a4a", Comment.Preproc: "noitalic #1a1a1a", Keyword: "bold"}
+    styles = {Comment: "italic", Comment.Preproc: "noitalic", Keyword: "bold"}
 
 
 def _coloured(lines: Sequence[str]) -> list[str]:
@@ -77,7 +81,7 @@ def _row(cells: Iterable[str], style: str = "background: transparent") -> str:
 def _table(rows: Iterable[str], width: str = "100%") -> str:
     # each property that a notebook's own style sheet sets for tables is set here
     look = (
-        f"border-collapse: collapse; table-layout: auto; width: {width}; margin: 4px 0; color: #1a1a1a; font-size: 12px"
+        f"border-collapse: collapse; table-layout: auto; width: {width}; margin: 4px 0; color: inherit; font-size: 12px"
     )
     return f'<table style="{look}"><tbody>{"".join(rows)}</tbody></table>'
 
@@ -134,7 +138,7 @@ def _party(name: str, line: int | None, source: str | None, block: Index3 | None
     apart = "display: flex; flex-wrap: wrap; justify-content: space-between; column-gap: 24px"
     cells = [
         _cell(name, "white-space: nowrap; padding-left: 0") if name else "",
-        _cell(str(line or ""), f"{_MONO}; text-align: right; color: #4a4a4a"),
+        _cell(str(line or ""), f"{_MONO}; text-align: right; color: {MUTED}"),
         _cell(_div(texts, apart), "width: 100%"),
     ]
     return _row(cells)
@@ -198,7 +202,7 @@ def _counter_heading(space: str) -> str:
         _cell("", style, "th"),
     ]
     names += [_cell(name, f"{style}; text-align: right", "th") for name in figures[space]]
-    return _row(names, "background: transparent; border-bottom: 1px solid #b0b0b0")
+    return _row(names, f"background: transparent; border-bottom: {_RULE}")
 
 
 def _counter_row(row: CounterRow, show_file: bool) -> str:
@@ -215,7 +219,7 @@ def _counter_row(row: CounterRow, show_file: bool) -> str:
     source = row.source.strip()
     # the source takes what width is left and is cut with an ellipsis; its tip holds the whole line
     code = f"{_MONO}; width: 100%; min-width: 140px; max-width: 0; {_CUT}"
-    cells = [_cell(html.escape(place), f"{number}; color: #4a4a4a")]
+    cells = [_cell(html.escape(place), f"{number}; color: {MUTED}")]
     cells.append(_cell(f'<span title="{html.escape(source)}">{_coloured([source])[0]}</span>', code))
     cells.append(_cell(html.escape(row.operation)))
     cells += [
@@ -239,11 +243,11 @@ def _footprint(parts: Sequence[Footprint], rows: Sequence[CounterRow]) -> str:
         return _row([_cell(name, style, tag), *texts])
 
     heading = ("bytes in all", "bytes read", "bytes written")
-    lines = [line("argument", heading, "font-weight: 600; border-bottom: 1px solid #b0b0b0", "th")]
+    lines = [line("argument", heading, f"font-weight: 600; border-bottom: {_RULE}", "th")]
     for part in parts:
         sizes = (part.bytes, part.bytes_read, part.bytes_written)
         lines.append(line(html.escape(part.argument), map(_figure, sizes)))
-    rule = "border-top: 1px solid #b0b0b0"
+    rule = f"border-top: {_RULE}"
     lines.append(line("footprint", ["", *map(_figure, distinct)], rule))
     lines.append(line("requested", ["", *map(_figure, requested)]))
     lines.append(line("times each byte is requested, on average", ["", *times]))
@@ -364,7 +368,7 @@ def _listing_html(lines: Sequence[_Line]) -> str:
 def _listing_row(line: _Line, code: str) -> str:
     # a wrapped line goes on four columns to the right of the left edge
     look = f"{_MONO}; {_WRAP}; width: 100%; padding-left: calc(8px + 4ch); text-indent: -4ch"
-    number = _cell(str(line.number), f"{_MONO}; text-align: right; color: #4a4a4a; padding-left: 4px")
+    number = _cell(str(line.number), f"{_MONO}; text-align: right; color: {MUTED}; padding-left: 4px")
     if not line.remarks:  # the code may then run on through the columns of the figures
         return _row([number, _cell(code, look, span=3)])
     remarks = "".join(
@@ -382,7 +386,7 @@ def _share(paid: int, total: int) -> str:
 
 def _shade(heat: float) -> str:
     """The background of a line, from that of the page to the hottest; `heat` in 0 ... 1."""
-    return "#" + "".join(f"{round(cold + heat * (hot - cold)):02x}" for cold, hot in zip(_COLD, _HOT, strict=True))
+    return f"rgba({_HOT}, {_MOST * heat:.3f})"
 
 
 def _listing_text(lines: Sequence[_Line]) -> str:

@@ -7,15 +7,15 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from course_utils.plots.look import BLUE
+from course_utils.plots.look import BLUE, GREY
 
 
 def draw_mask(mask: Tensor, tile: int, title: str) -> Figure:
     """A dense mask with a grid of tiles."""
     L_q, L_k = mask.shape
     figure, ax = plt.subplots(figsize=(5.2, 5.0))
-    ax.imshow(mask.numpy(), cmap=ListedColormap(["white", BLUE]), vmin=0, vmax=1, extent=(0, L_k, L_q, 0))
-    ax.vlines(range(tile, L_k, tile), 0, L_q, color="#999999", linewidth=0.6)
-    ax.hlines(range(tile, L_q, tile), 0, L_k, color="#999999", linewidth=0.6)
+    ax.imshow(mask.numpy(), cmap=ListedColormap(["none", BLUE]), vmin=0, vmax=1, extent=(0, L_k, L_q, 0))
+    ax.vlines(range(tile, L_k, tile), 0, L_q, color=GREY, linewidth=0.6)
+    ax.hlines(range(tile, L_q, tile), 0, L_k, color=GREY, linewidth=0.6)
     ax.set(xlabel="key", ylabel="query", title=title)
     return figure

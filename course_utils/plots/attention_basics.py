@@ -9,19 +9,19 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION
+from course_utils.plots.look import BLUE, GREY, GROUND, MATRICES, ORANGE, RED
 
 
 def three_passes() -> Figure:
     """Naive attention as its three kernels: which matrix each reads and writes, drawn as shapes."""
     figure, ax = plt.subplots(figsize=(7.5, 3.2))
     boxes = [  # name, x, y, width, height, colour
-        ("Q", 0.0, 0.0, 0.8, 3.0, SKY),
-        ("$K^T$", 1.2, 3.3, 3.0, 0.8, SKY),
-        ("S", 1.2, 0.0, 3.0, 3.0, VERMILION),
-        ("P", 6.2, 0.0, 3.0, 3.0, VERMILION),
-        ("V", 9.6, 0.0, 0.8, 3.0, SKY),
-        ("O", 12.4, 0.0, 0.8, 3.0, GREEN),
+        ("Q", 0.0, 0.0, 0.8, 3.0, MATRICES["Q"]),
+        ("$K^T$", 1.2, 3.3, 3.0, 0.8, MATRICES["K"]),
+        ("S", 1.2, 0.0, 3.0, 3.0, MATRICES["S"]),
+        ("P", 6.2, 0.0, 3.0, 3.0, MATRICES["S"]),
+        ("V", 9.6, 0.0, 0.8, 3.0, MATRICES["V"]),
+        ("O", 12.4, 0.0, 0.8, 3.0, MATRICES["O"]),
     ]
     for name, x, y, width, height, colour in boxes:
         ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor=GREY, alpha=0.55))
@@ -36,7 +36,7 @@ def three_passes() -> Figure:
     for x, y in [(1.0, 3.15), (9.4, 1.5)]:
         ax.text(x, y, "×", ha="center", va="center", fontsize=13)
     for x in (2.7, 7.7):
-        ax.text(x, -0.75, "to HBM and back", ha="center", va="top", color=VERMILION, fontsize=9)
+        ax.text(x, -0.75, "to HBM and back", ha="center", va="top", color=RED, fontsize=9)
     for x, kernel in [(2.7, "1  scores.cu"), (7.7, "2  softmax.cu"), (12.6, "3  output.cu")]:
         ax.text(x, -1.8, kernel, ha="center", family="monospace", fontsize=9)
     ax.set(xlim=(-0.2, 14.0), ylim=(-2.1, 4.3), aspect="equal")
@@ -53,7 +53,7 @@ def warp_addresses(requests: Mapping[str, Sequence[int]], row_bytes: int, rows: 
     for ax, (title, addresses) in zip(axes[0], requests.items(), strict=True):
         for sector in {address // 32 for address in addresses}:
             y, x = divmod(sector * 32, row_bytes)
-            ax.add_patch(Rectangle((x, y), 32, 1, facecolor=ORANGE, edgecolor="white", alpha=0.5))
+            ax.add_patch(Rectangle((x, y), 32, 1, facecolor=ORANGE, edgecolor=GROUND, alpha=0.5))
         for address in set(addresses):
             y, x = divmod(address, row_bytes)
             ax.add_patch(Rectangle((x, y), 4, 1, facecolor=BLUE, edgecolor="none"))
@@ -71,7 +71,7 @@ def masks(panels: Mapping[str, Tensor]) -> Figure:
         rows, columns = mask.shape
         for i in range(rows):
             for j in range(columns):
-                colour = BLUE if mask[i, j] else "white"
+                colour = BLUE if mask[i, j] else GROUND
                 ax.add_patch(Rectangle((j, i), 1, 1, facecolor=colour, edgecolor=GREY, linewidth=0.5))
         ax.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", title=title, xlabel="key j", ylabel="query i")
         ax.set_xticks([j + 0.5 for j in range(columns)], range(columns))

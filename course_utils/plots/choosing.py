@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from course_utils.measured import select
+from course_utils.plots.look import INK
 
 
 def three_choices(rows: Sequence[Mapping[str, Any]], memory_bytes: float) -> Figure:
@@ -25,7 +26,7 @@ def three_choices(rows: Sequence[Mapping[str, Any]], memory_bytes: float) -> Fig
         failed = [(row["length"], row["asked_bytes"]) for row in chosen if row["asked_bytes"]]
         if failed:
             axes[1].plot(*zip(*failed, strict=True), "x", markersize=9, color=f"C{place}")
-    axes[1].axhline(memory_bytes, color="black", linestyle="--", linewidth=1)
+    axes[1].axhline(memory_bytes, color=INK, linestyle="--", linewidth=1)
     axes[1].text(lengths[0], 1.3 * memory_bytes, "memory of the device", fontsize=9)
     for ax, label in zip(axes, ("time, ms", "memory beyond the inputs, bytes"), strict=True):
         ax.set(xscale="log", yscale="log", xlabel="sequence length L", ylabel=label)

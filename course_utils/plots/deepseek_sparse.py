@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, YELLOW
+from course_utils.plots.look import BLUE, GREEN, GREY, GROUND, INK, MATRICES, ORANGE, PALE, VERMILION, YELLOW
 
 
 def dsa_layer() -> Figure:
@@ -29,7 +29,7 @@ def dsa_layer() -> Figure:
         middle = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
         ax.text(middle[0], middle[1] + 0.12, text, ha="center", va="bottom", fontsize=8)
 
-    box(0, 1.2, 2.1, "#cccccc", "token t", "hidden state\n7168 numbers")
+    box(0, 1.2, 2.1, GREY, "token t", "hidden state\n7168 numbers")
     box(3.2, 2.5, 3.0, ORANGE, "lightning indexer", "all keys s ≤ t:\n64 heads of 128, FP8")
     box(7.5, 2.5, 2.2, YELLOW, "top-k", "the 2048 greatest\nI[t, s]")
     box(11.0, 1.2, 3.2, BLUE, "sparse core", "attention of 128 heads\nto 2048 rows of 576")
@@ -72,7 +72,7 @@ def radix_digits(scores: Tensor, k: int, bars: int = 32) -> Figure:
         grouped, first = digits // (1 if number == 1 else 32), digit // (1 if number == 1 else 32)
         shown = grouped.unique().flip(0)[:bars] if number == 1 else torch.arange(63, -1, -1)
         heights = [int((grouped == group).sum()) for group in shown]
-        colours = [BLUE if group > first else ORANGE if group == first else "#bbbbbb" for group in shown]
+        colours = [BLUE if group > first else ORANGE if group == first else PALE for group in shown]
         ax.bar(range(len(shown)), heights, color=colours, width=0.9)
         ax.set(ylabel="scores", xlim=(-0.7, len(shown) - 0.3))
         if number == 1:
@@ -91,7 +91,7 @@ def radix_digits(scores: Tensor, k: int, bars: int = 32) -> Figure:
 def token_costs(lengths: Sequence[int], flops: Mapping[str, Sequence[float]], marks: Mapping[str, float]) -> Axes:
     """FLOPs of one token against the keys before it, a line per name, both logarithmic; a dotted line at each mark."""
     ax = plt.figure(figsize=(7.5, 3.9)).subplots()
-    for (name, values), colour in zip(flops.items(), ("black", ORANGE, BLUE, VERMILION), strict=False):
+    for (name, values), colour in zip(flops.items(), (INK, ORANGE, BLUE, VERMILION), strict=False):
         ax.plot(lengths, [value / 1e9 for value in values], color=colour, label=name, linewidth=2)
     ax.set(xscale="log", yscale="log", xlabel="keys before the token, L", ylabel="GFLOP, one layer")
     for text, length in marks.items():
@@ -103,12 +103,12 @@ def token_costs(lengths: Sequence[int], flops: Mapping[str, Sequence[float]], ma
             textcoords="offset points",
             fontsize=8,
             va="bottom",
-            color="#444444",
+            color=GREY,
         )
     ticks = [length for length in lengths if length & (length - 1) == 0]
     ax.set_xticks(ticks, [f"{tick // 1024} K" for tick in ticks])
     ax.minorticks_off()
-    ax.legend(fontsize=9, frameon=True, facecolor="white", edgecolor="none", framealpha=1)
+    ax.figure.legend(loc="outside upper center", ncols=len(flops), fontsize=9)
     return ax
 
 
@@ -117,7 +117,7 @@ def gathered_tile(chosen: Sequence[int] = (1, 2, 6, 11, 17), tokens: int = 20) -
     figure, ax = plt.subplots(figsize=(7.5, 3.7))
 
     def block(x: float, y: float, width: float, height: float, colour: str, text: str = "") -> None:
-        ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor="white", linewidth=0.8, alpha=0.7))
+        ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor=GROUND, linewidth=0.8, alpha=0.7))
         ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=10)
 
     def label(x: float, y: float, text: str, **look: Any) -> None:
@@ -125,7 +125,7 @@ def gathered_tile(chosen: Sequence[int] = (1, 2, 6, 11, 17), tokens: int = 20) -
 
     row, top = 0.3, 6.6
     for token in range(tokens):
-        block(0, top - (token + 1) * row, 3.6, row, ORANGE if token in chosen else "#dddddd")
+        block(0, top - (token + 1) * row, 3.6, row, ORANGE if token in chosen else PALE)
     label(1.8, top + 0.1, "cache: a latent row\nof 576 for each token")
     left, bottom = 5.6, 3.0
     for place, token in enumerate(chosen):
@@ -140,11 +140,11 @@ def gathered_tile(chosen: Sequence[int] = (1, 2, 6, 11, 17), tokens: int = 20) -
     label(left + 1.6, bottom - 0.25, "V: 512", va="top")
     ax.annotate("", (left, bottom - 0.75), (left + 3.6, bottom - 0.75), arrowprops={"arrowstyle": "<->", "color": GREY})
     label(left + 1.8, bottom - 0.85, "K: 576", va="top")
-    block(11.0, 3.6, 3.6, 2.4, SKY, "Q")
+    block(11.0, 3.6, 3.6, 2.4, MATRICES["Q"], "Q")
     label(12.8, 6.1, "64 heads of one query, 576")
-    block(15.4, 3.6, 1.5, 2.4, GREEN, "S, P")
+    block(15.4, 3.6, 1.5, 2.4, MATRICES["S"], "S, P")
     label(16.15, 6.1, "QKᵀ", fontweight="bold")
-    block(11.0, 0.4, 3.2, 2.4, BLUE, "O")
+    block(11.0, 0.4, 3.2, 2.4, MATRICES["O"], "O")
     label(12.6, 0.3, "64 heads, 512", va="top")
     label(15.6, 1.5, "O += P V", fontweight="bold")
     ax.set(xlim=(-0.1, 17.2), ylim=(-0.2, 7.6))

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch, Rectangle
 from torch import Tensor
 
 from course_utils.costs import Step
-from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION
+from course_utils.plots.look import BLUE, GREY, GROUND, INK, MATRICES, ON_MARK, ORANGE, OURS, RED, SKY
 
 
 def traffic_bars(
@@ -24,24 +24,22 @@ def traffic_bars(
 ) -> Axes:
     """One horizontal bar per algorithm, cut into its steps (`costs.Step`); megabytes on the x axis.
 
-    Steps whose name satisfies `highlight` are drawn in vermilion, the others in blue; `legend` names the two.
+    Steps whose name satisfies `highlight` are drawn in red, the others in blue; `legend` names the two.
     """
     ax = ax or plt.figure(figsize=(7.5, 1.0 + 0.55 * len(steps))).subplots()
     for row, parts in enumerate(steps.values()):
         left = 0.0
         for part in parts:
             width = part.total / 1e6
-            colour = VERMILION if highlight(part.name) else BLUE
-            ax.barh(row, width, left=left, height=0.6, color=colour, edgecolor="white")
+            colour = RED if highlight(part.name) else BLUE
+            ax.barh(row, width, left=left, height=0.6, color=colour, edgecolor=GROUND)
             left += width
         ax.text(left, row, f" {left:,.1f} MB", va="center")
     ax.set(yticks=range(len(steps)), yticklabels=list(steps), xlabel="bytes to and from HBM, MB")
     ax.margins(x=0.16)
     ax.invert_yaxis()
     if legend:
-        ax.legend(
-            handles=[Patch(color=VERMILION, label=legend[0]), Patch(color=BLUE, label=legend[1])], loc="lower right"
-        )
+        ax.legend(handles=[Patch(color=RED, label=legend[0]), Patch(color=BLUE, label=legend[1])], loc="lower right")
     return ax
 
 
@@ -71,25 +69,25 @@ def tiled_attention(query_tiles: int, key_tiles: int, i: int, j: int) -> Axes:
     strip, gap = 0.8, 0.3
 
     def rectangle(x: float, y: float, width: float, height: float, colour: str, dashed: bool = False) -> None:
-        style = {"linestyle": (0, (3, 3)), "edgecolor": GREY} if dashed else {"edgecolor": "black"}
+        style = {"linestyle": (0, (3, 3)), "edgecolor": GREY} if dashed else {"edgecolor": INK}
         ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, linewidth=0.8, **style))
 
     left, right = -strip - gap, key_tiles + gap
     for row in range(query_tiles):
-        rectangle(left, row, strip, 1, BLUE if row == i else "white")
-        rectangle(right, row, strip, 1, VERMILION if row == i else "white")
+        rectangle(left, row, strip, 1, MATRICES["Q"] if row == i else GROUND)
+        rectangle(right, row, strip, 1, MATRICES["O"] if row == i else GROUND)
         for column in range(key_tiles):
-            rectangle(column, row, 1, 1, ORANGE if (row, column) == (i, j) else "white", dashed=True)
+            rectangle(column, row, 1, 1, MATRICES["pick"] if (row, column) == (i, j) else GROUND, dashed=True)
     for column in range(key_tiles):
-        for shelf in (1, 2):
-            rectangle(column, -shelf * (strip + gap), 1, strip, GREEN if column == j else "white")
+        for shelf, name in ((1, "V"), (2, "K")):
+            rectangle(column, -shelf * (strip + gap), 1, strip, MATRICES[name] if column == j else GROUND)
     middle = query_tiles / 2
     label = {"ha": "center", "va": "center"}
     ax.text(left - 0.3, middle, "Q", **label)
     ax.text(right + strip + 0.35, middle, "O", **label)
     ax.text(-0.35, -2 * (strip + gap) + strip / 2, "K", **label)
     ax.text(-0.35, -(strip + gap) + strip / 2, "V", **label)
-    ax.text(j + 0.5, i + 0.5, "S, P", **label)
+    ax.text(j + 0.5, i + 0.5, "S, P", color=ON_MARK, **label)
     ax.annotate("", (key_tiles, i + 0.82), (0, i + 0.82), arrowprops={"arrowstyle": "->", "color": GREY})
     ax.text(key_tiles / 2, query_tiles + 0.3, "S and P: dashed tiles exist only on the chip, one at a time", **label)
     ax.set(xlim=(left - 0.7, right + strip + 0.8), ylim=(query_tiles + 0.6, -2 * (strip + gap) - 0.2), aspect="equal")
@@ -107,7 +105,7 @@ def loop_orders(query_tiles: int, key_tiles: int) -> Figure:
     for ax, (title, order), by_row in zip(axes, orders.items(), (False, True), strict=True):
         for i in range(query_tiles):
             for j in range(key_tiles):
-                shade = (SKY, "white")[(i if by_row else j) % 2]
+                shade = (SKY, GROUND)[(i if by_row else j) % 2]
                 ax.add_patch(Rectangle((j, i), 1, 1, facecolor=shade, edgecolor=GREY, alpha=0.6))
                 ax.text(j + 0.5, i + 0.5, str(order(i, j) + 1), ha="center", va="center")
         ax.set(xlim=(0, key_tiles), ylim=(query_tiles, 0), aspect="equal", title=title)
@@ -130,19 +128,19 @@ def tile_choice(block_rows: Sequence[int], ratios: Mapping[str, Sequence[float]]
     for label, at in limits.items():
         ax.axvline(at, color=GREY, linestyle="--", linewidth=1)
         ax.text(at, 1.01, label, transform=ax.get_xaxis_transform(), ha="center", color=GREY)
-    ax.axhline(1, color="black", linewidth=0.8)
+    ax.axhline(1, color=INK, linewidth=0.8)
     ax.set_xscale("log", base=2)
     ax.set_xticks(block_rows, block_rows)
     ax.set(xlabel="rows of a query tile, $B_r$", ylabel="times less traffic than standard attention")
-    ax.legend(loc="upper left", bbox_to_anchor=(0.25, 0.98))  # beside the line of the smallest limit
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))  # no line crosses it there
     return ax
 
 
 def training(ours: Sequence[float], reference: Sequence[float], weights: Tensor) -> Figure:
     """Two losses step by step, which should coincide, and the attention weights `[L_q, L_k]` learned."""
     figure, (loss, picture) = plt.subplots(1, 2, figsize=(7.5, 3.0), width_ratios=(1.5, 1))
-    loss.plot(ours, color=BLUE, label="our kernels")
-    loss.plot(reference, "o", color=ORANGE, markersize=3, label="plain PyTorch")
+    loss.plot(ours, color=OURS, label="our kernels")
+    loss.plot(reference, "o", color=BLUE, markersize=3, label="plain PyTorch")
     loss.set(xlabel="training step", ylabel="mean squared error", ylim=(0, None))
     loss.legend()
     image = picture.imshow(weights.numpy(), cmap="viridis", vmin=0, vmax=1)

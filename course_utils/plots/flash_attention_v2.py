@@ -12,7 +12,23 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, YELLOW
+from course_utils.plots.look import (
+    BLUE,
+    CYCLIC,
+    GREEN,
+    GREY,
+    GROUND,
+    ON_MAP,
+    ON_MARK,
+    ORANGE,
+    OURS,
+    PALE,
+    PASS,
+    PURPLE,
+    SKY,
+    YELLOW,
+    colours_of,
+)
 
 
 def warp_shares() -> Figure:
@@ -22,11 +38,11 @@ def warp_shares() -> Figure:
     for ax, split_q, title in zip(axes, (False, True), ("split K (FA1)", "split Q (FA2)"), strict=True):
         for warp, colour in enumerate(colours):
             x, y, width, height = (0, warp, 4, 1) if split_q else (warp, 0, 1, 4)
-            ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor="white", alpha=0.6))
+            ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor=GROUND, alpha=0.6))
             ax.text(x + width / 2, y + height / 2, f"warp {warp}", ha="center", va="center", fontsize=9)
-            q, k = (colour if split_q else "#cccccc"), ("#cccccc" if split_q else colour)
-            ax.add_patch(Rectangle((-0.75, warp), 0.5, 1, facecolor=q, edgecolor="white", alpha=0.6))
-            ax.add_patch(Rectangle((warp, -0.75), 1, 0.5, facecolor=k, edgecolor="white", alpha=0.6))
+            q, k = (colour if split_q else PALE), (PALE if split_q else colour)
+            ax.add_patch(Rectangle((-0.75, warp), 0.5, 1, facecolor=q, edgecolor=GROUND, alpha=0.6))
+            ax.add_patch(Rectangle((warp, -0.75), 1, 0.5, facecolor=k, edgecolor=GROUND, alpha=0.6))
         ax.text(-0.9, 2, "Q", ha="right", va="center")
         ax.text(2, -0.9, "$K^T$", ha="center", va="bottom")
         ax.set(xlim=(-1.3, 4.1), ylim=(4.1, -1.5), aspect="equal", title=title)
@@ -44,9 +60,9 @@ def chunk_banks(rows: int = 8, chunks: int = 8) -> Figure:
     for ax, (title, chunk_at) in zip(axes, orders.items(), strict=True):
         for row in range(rows):
             for place in range(chunks):
-                chunk, colour = chunk_at(row, place), mpl.colormaps["twilight_shifted"]((place + 0.5) / chunks)
-                ax.add_patch(Rectangle((place, row), 1, 1, facecolor=colour, edgecolor="white"))
-                ink = "black" if sum(colour[:3]) > 1.8 else "white"
+                chunk, colour = chunk_at(row, place), mpl.colormaps[CYCLIC]((place + 0.5) / chunks)
+                ax.add_patch(Rectangle((place, row), 1, 1, facecolor=colour, edgecolor=GROUND))
+                ink = ON_MAP[int(sum(colour[:3]) < 1.4)]
                 ax.text(place + 0.5, row + 0.5, f"c{chunk}", ha="center", va="center", fontsize=9, color=ink)
         for row in range(rows):
             place = chunk_at(row, 0)
@@ -66,8 +82,8 @@ def copy_and_compute(tiles: int = 4) -> Figure:
     copy, compute = 0.7, 1.0
 
     def box(ax: Axes, x: float, line: int, width: float, tile: int) -> None:
-        ax.add_patch(Rectangle((x, line), width, 0.8, facecolor=(SKY, ORANGE)[line], edgecolor="white"))
-        ax.text(x + width / 2, line + 0.4, f"{tile}", ha="center", va="center")
+        ax.add_patch(Rectangle((x, line), width, 0.8, facecolor=(SKY, ORANGE)[line], edgecolor=GROUND))
+        ax.text(x + width / 2, line + 0.4, f"{tile}", ha="center", va="center", color=ON_MARK)
 
     for tile in range(tiles):
         box(axes[0], tile * (copy + compute), 0, copy, tile)
@@ -91,10 +107,10 @@ def packed_heads(heads: int = 4, queries: int = 2, tile_rows: int = 16) -> Figur
     for ax, tiles, title in zip(axes, (alone, [sum(alone, [])]), ("a tile for each head", "packed"), strict=True):
         for block, rows in enumerate(tiles):
             left = 1.2 * block
-            ax.add_patch(Rectangle((left, 0), 1, tile_rows, facecolor="#e8e8e8"))
+            ax.add_patch(Rectangle((left, 0), 1, tile_rows, facecolor=PALE))
             for place, (head, query) in enumerate(rows):
                 colour = colours[head % len(colours)]
-                ax.add_patch(Rectangle((left, place), 1, 1, facecolor=colour, edgecolor="white", alpha=0.6))
+                ax.add_patch(Rectangle((left, place), 1, 1, facecolor=colour, edgecolor=GROUND, alpha=0.6))
                 ax.text(left + 0.5, place + 0.5, f"head {head}, query {query}", ha="center", va="center", fontsize=7)
             ax.text(left + 0.5, tile_rows + 0.3, f"block {block}", ha="center", va="top", fontsize=9)
         ax.set(xlim=(-0.05, 1.2 * len(tiles) - 0.15), ylim=(tile_rows + 1.5, 0), title=title)
@@ -113,12 +129,13 @@ def ladder(
     figure, axes = plt.subplots(1, len(speeds), figsize=(7.5, 1.2 + 0.36 * len(names)), sharey=True, squeeze=False)
     for ax, (title, values) in zip(axes[0], speeds.items(), strict=True):
         first = next(iter(peers[title].values()))
-        ax.barh(names, values, color=[ORANGE if value < first else GREEN for value in values], height=0.65)
-        for (name, peer), colour, dashes in zip(peers[title].items(), (BLUE, PURPLE), ("--", ":"), strict=False):
-            ax.axvline(peer, color=colour, linestyle=dashes, label=name)
+        ax.barh(names, values, color=[OURS if value < first else PASS for value in values], height=0.65)
+        colours = colours_of(peers[title])
+        for (name, peer), dashes in zip(peers[title].items(), ("--", ":"), strict=False):
+            ax.axvline(peer, color=colours[name], linestyle=dashes, label=name)
         for row, value in enumerate(values):
             label = ax.text(value, row, f" {value / first:.0%}", va="center", fontsize=9)
-            label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5})
+            label.set_bbox({"facecolor": GROUND, "edgecolor": "none", "pad": 0.5})
         ax.set(xlabel="TFLOP/s", xlim=(0, max(1.35 * max(values), *(1.1 * peer for peer in peers[title].values()))))
         ax.set_title(title, fontsize=10)
         ax.tick_params(axis="y", length=0)
@@ -134,8 +151,10 @@ def speed_by_length(panels: Mapping[str, Mapping[str, Mapping[int, float]]], yla
     size = (7.5, 0.6 + 2.4 * lines)
     figure, axes = plt.subplots(lines, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
     for ax, (title, series) in zip(axes.flat, panels.items(), strict=False):
+        colours = colours_of(series)
         for (name, points), marker in zip(series.items(), "os^Dv", strict=False):
-            ax.plot(list(points), list(points.values()), marker=marker, markersize=4, label=name)
+            look = {"color": colours[name], "marker": marker}
+            ax.plot(list(points), list(points.values()), **look, markersize=4, label=name)
             ax.set_xscale("log", base=2)
             ax.set_xticks(list(points), list(points))
         ax.minorticks_off()
@@ -162,5 +181,5 @@ def magnitudes(values: Mapping[str, Tensor], limits: Mapping[str, float]) -> Axe
         ax.axvline(at, color=GREY, linestyle="--", linewidth=1)
         ax.text(at, 1.01, label, transform=ax.get_xaxis_transform(), ha=side, color=GREY, fontsize=9)
     ax.set(xlabel="exponent: log2 of the magnitude", ylabel="elements", yticks=[], xlim=(low, high))
-    ax.legend(loc="upper left")
+    ax.legend(loc="center left", bbox_to_anchor=(1, 0.5))  # beside the lines, which go anywhere
     return ax

@@ -1,32 +1,139 @@
-"""The one look of all pictures: colours that can be told apart with any colour vision, and matplotlib's settings."""
+"""The one look of all pictures: a palette with meaning, matplotlib's settings, and how a notebook shows a figure.
+
+A figure goes to a notebook in two forms. PNG at twice the size, on a light ground, is what is saved: GitHub shows it,
+and JupyterLab where a notebook is not trusted, which shows no SVG there. SVG is shown where a cell has just run: it has
+each colour twice, for a light and for a dark page. JupyterLab shows SVG as an <img>, which sees none of the page's CSS
+variables but its `color-scheme`; the course's extension (course_utils/jupyter/labextensions) sets that by the theme.
+Elsewhere the system's theme decides. A grey on no ground would not do: none has a contrast of 4.5 on white and #111.
+"""
 
 from __future__ import annotations
 
-import matplotlib as mpl
-from cycler import cycler
+import io
+import itertools
+import re
+import sys
+from collections.abc import Iterable
 
-# Okabe and Ito's colours can be told apart with any colour vision.
-BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, GREY = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#D55E00",
-    "#CC79A7",
-    "#56B4E9",
-    "#F0E442",
-    "#666666",
-)
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+from cycler import cycler
+from matplotlib.figure import Figure
+from PIL import Image
+
+# What each colour becomes on a dark page. Marks have a contrast of 3 on their ground, the colours of TEXT 4.5.
+ON_DARK = {
+    (INK := "#1a1a1a"): "#ececec",
+    (GROUND := "#ffffff"): "#111111",
+    (GREY := "#666666"): "#a8a8a8",
+    (PALE := "#d9d9d9"): "#3d3d3d",  # idle, left out, a grid: it is meant to step back
+    (BLUE := "#0072b2"): "#4ba3dd",
+    (SKY := "#3b98d4"): "#8accf5",
+    (ORANGE := "#c87d00"): "#eba937",
+    (GREEN := "#00875f"): "#2fbd92",
+    (VERMILION := "#c04a00"): "#f08048",
+    (PURPLE := "#a8548a"): "#d98fc0",
+    (YELLOW := "#8c7a00"): "#dcc93a",
+    (RED := "#b3261e"): "#ff8f85",
+    (LEAF := "#2e6b34"): "#7bcf85",
+}
+TEXT = (INK, GREY, BLUE, GREEN, VERMILION, PURPLE, RED, LEAF)
+
+# Where a number is kept, from far to near.
+HBM, L2, SHARED, REGISTERS = BLUE, SKY, ORANGE, GREEN
+# Whose time or traffic it is. A model or a floor is a line in INK, or in GREY.
+OURS, FLASH, CUDNN, NAIVE = VERMILION, PURPLE, YELLOW, GREY
+_OTHERS = (BLUE, GREEN, SKY, ORANGE)
+PASS, FAIL, WARNING = LEAF, RED, ORANGE
+# The matrices of attention, and what the reader has chosen; js/shared.js has them, too. One value for light and dark.
+MATRICES = {"Q": "#2b7de0", "K": "#c8641b", "V": "#2e8b57", "S": "#777777", "O": "#a35bd6", "pick": "#e0701a"}
+# Where neighbours must differ and the last is the neighbour of the first: banks, lanes, swizzled columns.
+CYCLIC = "twilight_shifted"
+# Text on a mark, in both themes; and on the light and the dark end of a colour map, which is the same in both.
+ON_MARK = "#010101"
+ON_MAP = (ON_MARK, "#fefefe")
+
+SHOWN_DPI = 100
+_DARK = "".join(f"--c{light[1:]}:{dark};" for light, dark in ON_DARK.items())
+_THEMES = f"<style>svg{{fill:var(--c{INK[1:]},{INK})}}@media (prefers-color-scheme: dark){{:root{{{_DARK}}}}}</style>"
 
 mpl.rcParams.update(
     {
+        "axes.edgecolor": INK,
+        "axes.facecolor": GROUND,
+        "axes.labelcolor": INK,
         "axes.prop_cycle": cycler(color=[BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY]),
         "axes.spines.right": False,
         "axes.spines.top": False,
+        "axes.titlecolor": INK,
         "axes.titlelocation": "left",
         "figure.constrained_layout.use": True,
-        "figure.dpi": 100,
+        "figure.dpi": SHOWN_DPI,
+        "figure.facecolor": GROUND,
         "figure.figsize": (7.5, 3.6),
         "font.size": 10,
+        "hatch.color": INK,
         "legend.frameon": False,
+        "patch.edgecolor": INK,
+        "svg.hashsalt": "course",
+        "text.color": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
     }
 )
+
+
+def colours_of(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each of the kernels in `names`, by whose it is; a role that is taken gets one of the others."""
+    chosen: dict[str, str] = {}
+    others = itertools.cycle(_OTHERS)
+    for name in names:
+        role = _role(name)
+        chosen[name] = role if role and role not in chosen.values() else next(others)
+    return chosen
+
+
+def _role(name: str) -> str | None:
+    if re.search("naive|math|written out|dense mask", name):
+        return NAIVE
+    if "cuDNN" in name:
+        return CUDNN
+    if re.search("FLASH|SDPA flash", name):
+        return FLASH
+    return OURS if re.match("ours|(flash|sparse)_attention", name) else None
+
+
+def png_and_size(figure: Figure, shown_dpi: int = SHOWN_DPI) -> tuple[bytes, dict[str, int]]:
+    """`figure` as a PNG of 128 colours at twice the size, so that it is sharp and does not bloat a saved notebook; and
+    the width and height at which it is shown, as a notebook has them among an output's metadata."""
+    full, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(full, format="png", dpi=2 * shown_dpi)
+    picture = Image.open(full).convert("RGB")
+    picture.quantize(128, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+    return small.getvalue(), {"width": picture.width // 2, "height": picture.height // 2}
+
+
+def svg(figure: Figure) -> str:
+    """`figure` as SVG that follows the theme of the page that it is in."""
+    file = io.StringIO()
+    figure.savefig(file, format="svg", metadata={"Date": None})
+    text = file.getvalue()
+    text = text.replace(": #000000", f": {INK}")  # "black" of a cell that knows no INK
+    for light in ON_DARK:  # in styles, and in the attributes of hatches
+        text = re.sub(f'(: |=")({light})', rf"\1var(--c{light[1:]}, \2)", text)
+    head, tag, rest = text.partition("<defs>")
+    return f"{head}{_THEMES}{tag}{rest}"
+
+
+def show_in_notebook() -> None:
+    """Lets figures go to a notebook in these two forms. Outside of IPython's kernel it does nothing."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is None or "inline" not in mpl.get_backend():
+        return
+    plt.switch_backend(mpl.get_backend())  # sets its own forms now, and not later in the place of these
+    formatters = shell.display_formatter.formatters
+    formatters["image/png"].for_type(Figure, png_and_size)
+    formatters["image/svg+xml"].for_type(Figure, svg)
+
+
+show_in_notebook()

@@ -13,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from course_utils.measured import select
-from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
+from course_utils.plots.look import BLUE, GREEN, GREY, INK, ON_MAP, ORANGE, PURPLE, SKY, VERMILION, colours_of
 
 
 def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:
@@ -43,7 +43,7 @@ def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:
             if kernel_of[pattern] is None:
                 for name, line in zip(dict.fromkeys(row["name"] for row in of_pattern), ("--", ":"), strict=False):
                     dense = {row["length"]: row["median_ms"] for row in select(of_pattern, name=name)}
-                    ax.plot(*_line(dense), line, color="black", label=f"causal, {name}")
+                    ax.plot(*_line(dense), line, color=INK, label=f"causal, {name}")
                 continue
             colour, line = next(looks)
             ours = {row["length"]: row["median_ms"] for row in of_pattern if row.get("kernel")}
@@ -83,7 +83,7 @@ def break_even(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Figur
             ratio = ratios[place] = row["ratio_to_dense"]
             dark = not 1 / 3 < ratio < 3
             text = f"{ratio:.2g}" if ratio > 0.1 else f"1/{1 / ratio:.2g}" if ratio > 0.01 else f"1/{1 / ratio:.0f}"
-            colour = "white" if dark else "black"
+            colour = ON_MAP[dark]
             ax.text(*reversed(place), text, ha="center", va="center", fontsize=8, color=colour)
         norm = mpl.colors.LogNorm(1 / limit, limit, clip=True)
         image = ax.imshow(ratios.numpy(), cmap="RdBu", norm=norm, origin="lower", aspect="auto")
@@ -115,7 +115,7 @@ def short_sequences(rows: Sequence[Mapping[str, Any]]) -> Figure:
     for ax, pattern in zip(axes[0], panels, strict=True):
         chosen = select(rows, pattern=pattern)
         names = list(dict.fromkeys(row["name"] for row in chosen))
-        for name, colour in zip(names, (BLUE, "black", GREY, ORANGE, GREEN, PURPLE, VERMILION), strict=False):
+        for name, colour in colours_of(names).items():
             for column, style in (("median_ms", "-"), ("call_ms", ":")):
                 points = [(row["length"], 1e3 * row[column]) for row in select(chosen, name=name)]
                 label = f"{name}, {'GPU' if column == 'median_ms' else 'call'}"

@@ -10,7 +10,23 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_utils import costs
-from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, SKY, YELLOW
+from course_utils.plots.look import (
+    BLUE,
+    CYCLIC,
+    GREEN,
+    GREY,
+    GROUND,
+    HBM,
+    INK,
+    L2,
+    ON_MARK,
+    ORANGE,
+    PALE,
+    REGISTERS,
+    SHARED,
+    SKY,
+    YELLOW,
+)
 
 
 def gpu_memories() -> Figure:
@@ -21,7 +37,7 @@ def gpu_memories() -> Figure:
         ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor=GREY, alpha=0.45))
         ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=size)
 
-    ax.add_patch(Rectangle((0, 1.5), 13, 4.9, facecolor="none", edgecolor="black"))
+    ax.add_patch(Rectangle((0, 1.5), 13, 4.9, facecolor="none", edgecolor=INK))
     ax.text(0.1, 6.5, "the chip", va="bottom", fontsize=9)
     for number, x in enumerate((0.3, 3.3, 6.3, 9.9)):
         ax.add_patch(Rectangle((x, 3.0), 2.7, 3.2, facecolor="none", edgecolor=GREY))
@@ -29,11 +45,11 @@ def gpu_memories() -> Figure:
             x + 1.35, 5.85, "multiprocessor" if number < 3 else "the last one", ha="center", va="center", fontsize=9
         )
         box(x + 0.15, 4.9, 2.4, 0.65, YELLOW, "arithmetic units", 8)
-        box(x + 0.15, 4.05, 2.4, 0.65, GREEN, "registers", 8)
-        box(x + 0.15, 3.2, 2.4, 0.65, ORANGE, "shared memory, L1", 8)
+        box(x + 0.15, 4.05, 2.4, 0.65, REGISTERS, "registers", 8)
+        box(x + 0.15, 3.2, 2.4, 0.65, SHARED, "shared memory, L1", 8)
     ax.text(9.45, 4.6, "…", ha="center", va="center", fontsize=14)
-    box(0.3, 1.8, 12.3, 0.8, SKY, "L2 cache")
-    box(0, 0, 13, 0.9, BLUE, "HBM: device memory, beside the chip")
+    box(0.3, 1.8, 12.3, 0.8, L2, "L2 cache")
+    box(0, 0, 13, 0.9, HBM, "HBM: device memory, beside the chip")
     for x in (1.65, 4.65, 7.65, 11.25):
         ax.annotate("", (x, 2.62), (x, 3.18), arrowprops={"arrowstyle": "<->", "color": GREY})
     ax.annotate("", (6.5, 0.92), (6.5, 1.78), arrowprops={"arrowstyle": "<->", "color": GREY})
@@ -50,10 +66,10 @@ def launch_grid(n: int, threads: int) -> Axes:
         for first in range(0, threads, 32):
             busy = max(0, min(32, n - block * threads - first))
             colour = (BLUE, SKY)[first // 32 % 2]
-            ax.add_patch(Rectangle((first, block + 0.12), busy, 0.76, facecolor=colour, edgecolor="white"))
+            ax.add_patch(Rectangle((first, block + 0.12), busy, 0.76, facecolor=colour, edgecolor=GROUND))
             if busy < 32:
                 place = (first + busy, block + 0.12)
-                ax.add_patch(Rectangle(place, 32 - busy, 0.76, facecolor="#cccccc", edgecolor="white"))
+                ax.add_patch(Rectangle(place, 32 - busy, 0.76, facecolor=PALE, edgecolor=GROUND))
     ax.set(xlim=(0, threads), ylim=(blocks, 0), xlabel="threadIdx.x")
     ax.set_xticks(range(0, threads + 1, 32))
     ax.set_yticks([block + 0.5 for block in range(blocks)], [f"block {block}" for block in range(blocks)])
@@ -67,7 +83,7 @@ def memory_levels(levels: Sequence[tuple[str, float, float]]) -> Figure:
     names, sizes, rates = zip(*levels, strict=True)
     for ax, values, unit, label in ((left, sizes, 1e6, "MB"), (right, rates, 1e12, "TB/s")):
         scaled = [value / unit for value in values]
-        ax.barh(names, scaled, color=[GREEN, ORANGE, SKY, BLUE], height=0.6)
+        ax.barh(names, scaled, color=[REGISTERS, SHARED, L2, HBM], height=0.6)
         ax.set(xscale="log", xlabel=label, xlim=(min(scaled) / 3, max(scaled) * 20))
         for row, value in enumerate(scaled):
             ax.text(value * 1.15, row, f"{value:,.0f}" if value >= 10 else f"{value:.1f}", va="center", fontsize=9)
@@ -83,9 +99,9 @@ def warp_sectors(strides: Sequence[int]) -> Axes:
     for line, stride in enumerate(strides):
         words = [lane * stride for lane in range(32)]
         for sector in {word // 8 for word in words}:
-            ax.add_patch(Rectangle((8 * sector, line + 0.15), 8, 0.7, facecolor=ORANGE, edgecolor="white", alpha=0.5))
+            ax.add_patch(Rectangle((8 * sector, line + 0.15), 8, 0.7, facecolor=ORANGE, edgecolor=GROUND, alpha=0.5))
         for word in words:
-            ax.add_patch(Rectangle((word, line + 0.15), 1, 0.7, facecolor=BLUE, edgecolor="white", linewidth=0.3))
+            ax.add_patch(Rectangle((word, line + 0.15), 1, 0.7, facecolor=BLUE, edgecolor=GROUND, linewidth=0.3))
     last = 31 * max(strides) + 1
     ax.set(xlim=(0, 8 * -(-last // 8)), ylim=(len(strides), 0), xlabel="word (4 bytes) in memory")
     ax.set_yticks([line + 0.5 for line in range(len(strides))], [f"stride {stride}" for stride in strides])
@@ -99,10 +115,10 @@ def bank_map(pitches: Sequence[int], column: int = 0) -> Figure:
     image = None
     for ax, pitch in zip(axes[0], pitches, strict=True):
         banks = [[(row * pitch + x) % 32 for x in range(pitch)] for row in range(32)]
-        image = ax.imshow(banks, cmap="twilight_shifted", vmin=0, vmax=31, extent=(0, pitch, 32, 0))
+        image = ax.imshow(banks, cmap=CYCLIC, vmin=0, vmax=31, extent=(0, pitch, 32, 0))
         ax.add_patch(Rectangle((column, 0), 1, 32, facecolor="none", edgecolor=YELLOW, linewidth=2))
         if pitch > 32:
-            ax.add_patch(Rectangle((32, 0), pitch - 32, 32, facecolor="white", edgecolor=GREY, hatch="////"))
+            ax.add_patch(Rectangle((32, 0), pitch - 32, 32, facecolor=GROUND, edgecolor=GREY, hatch="////"))
         ax.set(title=f"rows of {pitch} words", xlabel="column", xticks=range(0, 33, 8), yticks=range(0, 33, 8))
     axes[0][0].set_ylabel("row")
     figure.colorbar(image, ax=axes[0], label="bank", ticks=range(0, 32, 8))
@@ -116,7 +132,7 @@ def matmul_tiles(tiles: int, step: int, row: int, column: int) -> Axes:
     def matrix(x: float, y: float, name: str, strip: set[tuple[int, int]], now: set[tuple[int, int]]) -> None:
         for i in range(tiles):
             for j in range(tiles):
-                colour = ORANGE if (i, j) in now else SKY if (i, j) in strip else "white"
+                colour = ORANGE if (i, j) in now else SKY if (i, j) in strip else GROUND
                 ax.add_patch(Rectangle((x + j, y + i), 1, 1, facecolor=colour, edgecolor=GREY, alpha=0.8))
         ax.text(x + tiles / 2, y - 0.35, name, ha="center", fontsize=12)
 
@@ -125,7 +141,7 @@ def matmul_tiles(tiles: int, step: int, row: int, column: int) -> Axes:
     matrix(gap, 0, "B", {(k, column) for k in range(tiles)}, {(step, column)})
     matrix(gap, gap, "C", set(), set())
     ax.add_patch(Rectangle((gap + column, gap + row), 1, 1, facecolor=GREEN, edgecolor=GREY))
-    ax.text(gap + column + 0.5, gap + row + 0.5, "block", ha="center", va="center", fontsize=9)
+    ax.text(gap + column + 0.5, gap + row + 0.5, "block", ha="center", va="center", fontsize=9, color=ON_MARK)
     ax.set(xlim=(-0.2, 2 * tiles + 1.2), ylim=(2 * tiles + 1.2, -0.8), aspect="equal")
     ax.axis("off")
     return ax
@@ -147,7 +163,6 @@ def score_bytes(head_dim: int) -> Axes:
             (8, 0),
             textcoords="offset points",
             va="center",
-            color=colour,
         )
     ax.set_xscale("log", base=2)
     ax.set_yscale("log")

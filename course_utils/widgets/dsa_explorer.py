@@ -19,12 +19,13 @@ from course_utils.costs import (
     mla_flops,
     mla_pair_flops,
 )
+from course_utils.plots.look import MATRICES
 from course_utils.widgets.frame import Frame, check_limit, esm, pack
 
 MOST_TOKENS = 256
 LONG = 128 * 1024  # tokens of the comparison at full length
 SUM_TOLERANCE = 0.01  # of the weights of a row; 16-bit ones do not sum to 1 exactly
-BLUE, ORANGE, GREY = "#2b7de0", "#e0701a", "#777777"
+BLUE, ORANGE, GREY = (MATRICES[name] for name in ("Q", "pick", "S"))
 
 
 @dataclass(frozen=True)

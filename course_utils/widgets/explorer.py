@@ -16,6 +16,7 @@ from matplotlib.patches import Rectangle
 from course_utils import patterns
 from course_utils.costs import ceil_div, time_floor
 from course_utils.patterns import Pattern
+from course_utils.plots.look import MATRICES
 from course_utils.widgets.frame import MASKED_HATCH, Frame, esm
 
 LENGTHS = (64, 1024, 16)  # least, most, step
@@ -24,7 +25,7 @@ HEAD_DIMS = (64, 128)
 LAYERS = 3
 RATES = ("flops_per_second", "bytes_per_second", "heads", "label")
 SKIPPED, PARTIAL, FULL = range(3)
-BLUE, GREEN, ORANGE = "#2b7de0", "#2e8b57", "#e0701a"
+BLUE, GREEN, ORANGE = (MATRICES[name] for name in ("Q", "V", "pick"))
 
 # kind -> slider -> (least, most, step, where it starts)
 CAUSAL = {
@@ -321,7 +322,7 @@ def _draw_tiles(axes: Axes, tiles: Tiles, length: int) -> None:
     axes.set(xlim=(0, length), ylim=(length, 0), aspect="equal", ylabel="tile of queries")
     axes.set(title=f"tiles of {tiles.size} × {tiles.size}", xlabel="blue full, dotted partial, hatched skipped")
     axes.add_patch(Rectangle((0, 0), length, length, facecolor="white", edgecolor="0.75", hatch=MASKED_HATCH))
-    styles = {FULL: {"facecolor": BLUE}, PARTIAL: {"facecolor": "#c0dccd", "hatch": "....", "edgecolor": GREEN}}
+    styles = {FULL: {"facecolor": BLUE}, PARTIAL: {"facecolor": (GREEN, 0.3), "hatch": "....", "edgecolor": GREEN}}
     for row, col in tiles.state.nonzero().tolist():
         style = {"edgecolor": "0.4", "linewidth": 0.5, **styles[int(tiles.state[row, col])]}
         axes.add_patch(Rectangle((col * tiles.size, row * tiles.size), tiles.size, tiles.size, **style))

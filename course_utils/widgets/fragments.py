@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_utils.costs import first_bank, ldmatrix_turns
-from course_utils.widgets.frame import COLOUR_MAP, Frame, esm
+from course_utils.plots.look import CYCLIC, MATRICES
+from course_utils.widgets.frame import Frame, esm
 
 LANES = 32
 ROWS = 16  # of a tile, as many as one ldmatrix reads here
@@ -28,7 +29,7 @@ d0, d1: row g; d2, d3: row g + 8
 columns 2t, 2t + 1"""
 LAYOUTS = ("plain", "swizzled")
 HEAD_DIMS = (64, 128)
-COLOURS = {"Q": "#2b7de0", "K": "#c8641b", "V": "#2e8b57", "S": "#777777", "P": "#777777", "O": "#a35bd6"}
+COLOURS = MATRICES | {"P": MATRICES["S"]}
 
 Elements = tuple[tuple[int, int], ...]  # (row, column) of each number in a register
 
@@ -165,7 +166,7 @@ def _draw_product(axes: Axes, lane: int, reads: str) -> None:
 def _draw_tile(axes: Axes, request: LdmatrixRequest, phase: int, head_dim: int) -> None:
     """The tile as it lies in memory, coloured by bank; framed, what the eight lanes of a phase read."""
     banks = [[word % 32 for word in range(head_dim // 2)]] * ROWS
-    axes.imshow(banks, cmap=COLOUR_MAP, alpha=0.35, extent=(0, head_dim // 2, ROWS, 0), aspect="auto")
+    axes.imshow(banks, cmap=CYCLIC, alpha=0.35, extent=(0, head_dim // 2, ROWS, 0), aspect="auto")
     lanes = range(8 * phase, 8 * phase + 8)
     for lane in lanes:
         row, place = request.rows[lane], request.offsets[lane] % (2 * head_dim) // 4

@@ -6,15 +6,15 @@ and `data` (float32 bytes) to the browser once; after that only the number of th
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import torch
 from matplotlib.figure import Figure
-from PIL import Image
+
+from course_utils.plots import look
 
 HERE = Path(__file__).parent
-PNG_DPI = 90
+SHOWN_DPI = 90
 COLOUR_MAP = "viridis"  # the same perceptually ordered map as in js/shared.js
 MASKED_HATCH = "////"
 
@@ -33,14 +33,6 @@ def esm(name: str) -> str:
     return "\n".join((HERE / "js" / part).read_text(encoding="utf-8") for part in ("shared.js", name))
 
 
-def png(figure: Figure) -> bytes:
-    """`figure` as a small PNG: 256 colours, so that it does not bloat a saved notebook."""
-    full, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(full, format="png", dpi=PNG_DPI)
-    Image.open(full).convert("RGB").quantize(256).save(small, format="png", optimize=True)
-    return small.getvalue()
-
-
 class _Still:
     """Adds a still picture to what a notebook stores, for viewers that run no widget (GitHub, nbconvert)."""
 
@@ -50,11 +42,12 @@ class _Still:
     def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
         figure = self.static_figure()
         figure.text(0.01, 0.012, WHY_STILL, fontsize=8, color="0.35")
-        bundle = {"image/png": png(figure), "text/plain": f"{type(self).__name__}. {WHY_STILL}"}
+        png, size = look.png_and_size(figure, SHOWN_DPI)
+        bundle = {"image/png": png, "text/plain": f"{type(self).__name__}. {WHY_STILL}"}
         if anywidget is None:
-            return bundle, {}
+            return bundle, {"image/png": size}
         live, metadata = super()._repr_mimebundle_()
-        return {**live, **bundle}, metadata
+        return {**live, **bundle}, {**metadata, "image/png": size}
 
 
 if anywidget is None:

@@ -9,6 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_utils.plots.look import MATRICES
 from course_utils.widgets.frame import COLOUR_MAP, Frame, check_key, check_limit, esm, one_head, pack
 
 MOST_TOKENS = 64
@@ -52,13 +53,13 @@ class ScoreHeatmap(Frame):
         shown = weights.masked_fill(scores == -torch.inf, torch.nan).numpy()
         image = map_axes.imshow(shown, cmap=COLOUR_MAP, vmin=0)
         map_axes.add_patch(
-            Rectangle((-0.5, row - 0.5), cols, 1, fill=False, edgecolor="#d2691e", linewidth=2, clip_on=False)
+            Rectangle((-0.5, row - 0.5), cols, 1, fill=False, edgecolor=MATRICES["pick"], linewidth=2, clip_on=False)
         )
         map_axes.set(title="softmax weights", xlabel="key j", ylabel="query i")
         figure.colorbar(
             image, ax=map_axes, shrink=0.85, label="weight (grey: masked)" if self.meta["is_causal"] else "weight"
         )
-        bar_axes.bar(range(cols), weights[row].numpy(), color="#2b7de0")
+        bar_axes.bar(range(cols), weights[row].numpy(), color=MATRICES["Q"])
         bar_axes.set(title=f"query {row}{_named(self.meta['query_tokens'], row)}", xlabel="key j", ylabel="weight")
         bar_axes.spines[["top", "right"]].set_visible(False)
         if self.meta["key_tokens"] and cols <= 24:

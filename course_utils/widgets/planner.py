@@ -11,6 +11,7 @@ from matplotlib.patches import Patch, Polygon, Rectangle
 from course_utils import planner as planning
 from course_utils.planner import Method, Plan, amount, duration
 from course_utils.planner.devices import DEVICES, DTYPES, Device, device
+from course_utils.plots.look import MATRICES
 from course_utils.widgets.frame import MASKED_HATCH, Frame, anywidget, esm
 
 if anywidget is not None:
@@ -42,7 +43,7 @@ SETTINGS: dict[str, object] = {
     "target_ms": planning.TARGET_MS,
 }
 GLANCED = ("dense", "flash", "sparse")
-STORED, COMPUTED = "#c8641b", "#2b7de0"
+STORED, COMPUTED = MATRICES["K"], MATRICES["Q"]
 
 
 def planned(settings: dict[str, object], length: int, own: Device | None = None) -> tuple[Plan, list[planning.Advice]]:

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_utils.costs import naive_traffic, total_bytes
+from course_utils.plots.look import MATRICES
 from course_utils.widgets.frame import COLOUR_MAP, MASKED_HATCH, Frame, check_limit, esm, one_head, pack
 from course_utils.widgets.tiles import FLOAT_BYTES, TileStep, tile_steps
 
@@ -142,7 +143,7 @@ def _draw(steps: list[TileStep], now: int, meta: dict) -> Figure:
         if other.skipped:
             style = {"facecolor": "white", "hatch": MASKED_HATCH}
         if n == now:
-            style["facecolor"] = "#e0701a"
+            style["facecolor"] = MATRICES["pick"]
         (top, bottom), (left, right) = other.rows, other.cols
         overview.add_patch(Rectangle((left, top), right - left, bottom - top, edgecolor="0.55", **style))
 

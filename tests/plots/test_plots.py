@@ -7,6 +7,7 @@ import torch
 
 from course_utils import plots
 from course_utils.costs import Step
+from course_utils.plots import look
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def texts(ax):
 def test_launch_grid_draws_every_thread_once_and_the_idle_ones_apart():
     ax = plots.launch_grid(n=1000, threads=256)
     assert sum(patch.get_width() for patch in ax.patches) == 1024
-    idle = [patch for patch in ax.patches if matplotlib.colors.to_hex(patch.get_facecolor()) == "#cccccc"]
+    idle = [patch for patch in ax.patches if matplotlib.colors.to_hex(patch.get_facecolor()) == look.PALE]
     assert [patch.get_width() for patch in idle] == [24]
 
 
@@ -57,9 +58,7 @@ def test_traffic_bars_name_each_total_and_highlight_what_was_asked_for():
     ax = plots.traffic_bars(steps, highlight=lambda name: name == "S")
     assert [label.get_text() for label in ax.get_yticklabels()] == ["standard", "least"]
     assert [text.strip() for text in texts(ax)] == ["5.0 MB", "0.5 MB"]
-    vermilion = [
-        patch for patch in ax.patches if matplotlib.colors.to_hex(patch.get_facecolor()) == plots.VERMILION.lower()
-    ]
+    vermilion = [patch for patch in ax.patches if matplotlib.colors.to_hex(patch.get_facecolor()) == look.RED]
     assert [patch.get_width() for patch in vermilion] == [4.0]
 
 
@@ -78,7 +77,7 @@ def test_loop_orders_visit_every_tile_once():
 def test_tiled_attention_colours_one_tile_of_each_matrix():
     ax = plots.tiled_attention(query_tiles=3, key_tiles=4, i=1, j=2)
     faces = [matplotlib.colors.to_hex(patch.get_facecolor()) for patch in ax.patches if patch.get_width() <= 1]
-    expected = {plots.BLUE: 1, plots.VERMILION: 1, plots.ORANGE: 1, plots.GREEN: 2}
+    expected = {look.MATRICES[name]: 1 for name in ("Q", "K", "V", "O", "pick")}
     assert {colour: faces.count(colour.lower()) for colour in expected} == expected
 
 
@@ -215,7 +214,7 @@ def test_radix_digits_finds_the_kth_greatest():
         for ax in (first, second):
             colours = [matplotlib.colors.to_hex(bar.get_facecolor()) for bar in ax.patches]
             assert colours.count(plots.ORANGE.lower()) == 1
-            assert colours == sorted(colours, key=[plots.BLUE.lower(), plots.ORANGE.lower(), "#bbbbbb"].index)
+            assert colours == sorted(colours, key=[plots.BLUE.lower(), plots.ORANGE.lower(), look.PALE].index)
             counts.append(
                 {c: sum(b.get_height() for b, d in zip(ax.patches, colours, strict=True) if c == d) for c in colours}
             )
@@ -235,7 +234,7 @@ def test_token_costs_draws_each_line_in_gflop_and_each_mark():
 def test_gathered_tile_shows_the_chosen_rows_twice():
     ax = plots.gathered_tile(chosen=(0, 3), tokens=5).axes[0]
     colours = [matplotlib.colors.to_hex(patch.get_facecolor()) for patch in ax.patches if hasattr(patch, "get_width")]
-    assert (colours.count(plots.ORANGE.lower()), colours.count("#dddddd")) == (4, 3)
+    assert (colours.count(plots.ORANGE.lower()), colours.count(look.PALE)) == (4, 3)
 
 
 def test_kept_by_fp8_draws_two_bars_for_each_case():

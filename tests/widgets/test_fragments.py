@@ -194,3 +194,12 @@ def test_a_click_on_an_element_goes_to_its_lane(open_widget):
     page = open_widget(warp_fragments())
     page.locator("canvas").first.click(position={"x": 24 + 14 * 4.5, "y": 294 + 14 * 11.5})  # A[11][4]
     assert page.evaluate("model.get('step')") == 4 * 3 + 2
+
+
+@pytest.mark.browser
+def test_the_pointer_is_a_hand_where_a_click_is_answered_and_nowhere_else(open_widget):
+    canvas = open_widget(warp_fragments()).locator("canvas").first
+    canvas.hover(position={"x": 24 + 14 * 4.5, "y": 294 + 14 * 11.5})  # A[11][4]
+    assert canvas.evaluate("(canvas) => getComputedStyle(canvas).cursor") == "pointer"
+    canvas.hover(position={"x": 4, "y": 290})
+    assert canvas.evaluate("(canvas) => getComputedStyle(canvas).cursor") == "default"

@@ -26,7 +26,7 @@ def test_the_still_picture_says_why(widgets, monkeypatch):
     again = sys.modules[f"{NAME}.frame"]
     assert again is not frame and again.anywidget is None
     # How a figure becomes a small picture is the same with anywidget, and tested there.
-    monkeypatch.setattr(again, "png", lambda figure: b"a picture" if figure.axes else b"")
+    monkeypatch.setattr(again.look, "png_and_size", lambda figure, _: (b"a picture" if figure.axes else b"", {}))
     x = torch.randn(8, 4)
     for widget in (
         widgets.score_heatmap(x, x),

@@ -636,10 +636,11 @@ function render({ model, el }) {
   }
 
   for (const canvas of [maskCanvas, tileCanvas]) {
-    canvas.addEventListener("click", ({ offsetY }) => {
-      const row = Math.floor(((offsetY - BOX.y) / sideNow()) * known.length);
-      if (row >= 0 && row < known.length) setStep(model, row);
-    });
+    const rowAt = (x, y) => {
+      const row = Math.floor(((y - BOX.y) / sideNow()) * known.length);
+      return row >= 0 && row < known.length ? row : null;
+    };
+    clickable(canvas, rowAt, (row) => setStep(model, row));
   }
   showParameters();
   const forget = keepDrawn(model, root, redraw);

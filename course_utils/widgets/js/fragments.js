@@ -23,7 +23,7 @@ const TURNS = { x: TILE.x, y: TILE.y + TILE.height + 62, bank: TILE.width / 32, 
 const TILE_SIZE = { width: TILE.x + TILE.width + 50, height: TURNS.y + 8 * TURNS.height + 28 };
 
 const colourOf = (matrix, { A, B, D }) => COLOURS[{ A: A === "P" ? "S" : A, B: B[0], D }[matrix[0]]];
-const bankColour = (bank) => `rgb(${colourAt(bank / 31).join(",")})`;
+const bankColour = (bank) => `rgb(${colourAt(bank / 32, TWILIGHT).join(",")})`;
 
 // Which 8 × 8 part of which matrix the four matrices of ldmatrix become: registers a0 to a3, or b0, b1 of two products.
 function target(reads, phase) {
@@ -221,7 +221,7 @@ function drawChunk(ctx, theme, place, text, x, y, width, height) {
     ctx.fillStyle = bankColour((4 * place + word) % 32);
     ctx.fillRect(x + (word * width) / 4, y, width / 4 + 0.5, height);
   }
-  const bright = place % 8 > 3;
+  const bright = [2, 3, 4, 5].includes(place % 8); // of the four banks of this place
   write(ctx, theme, text, x + width / 2, y + height / 2 + 0.5, { size: 11, align: "center", bold: true, colour: bright ? "#000" : "#fff" });
   frame(ctx, theme, x, y, width, height, 0.9);
 }
@@ -302,15 +302,17 @@ function render({ model, el }) {
     tile.setAttribute("aria-label", `The tile in shared memory, coloured by bank. ${status.textContent}`);
   }
 
-  product.addEventListener("click", ({ offsetX, offsetY }) => {
+  const laneAt = (offsetX, offsetY) => {
     for (const [name, { x, y, columns }] of Object.entries(MATRICES)) {
       const [row, column] = [Math.floor((offsetY - y) / CELL), Math.floor((offsetX - x) / CELL)];
       if (row < 0 || row >= ROWS || column < 0 || column >= columns) continue;
       const register = (held) => Object.entries(held).some(([key, elements]) =>
         key[0].toUpperCase() === name[0] && elements.some((at) => at[0] === row && at[1] === column));
-      setStep(model, lanes.findIndex(register));
+      return lanes.findIndex(register);
     }
-  });
+    return null;
+  };
+  clickable(product, laneAt, (lane) => setStep(model, lane));
   return keepDrawn(model, root, redraw);
 }
 

@@ -193,11 +193,12 @@ function render({ model, el }) {
     canvas.setAttribute("aria-label", `Heat map of ${settings.mode}. ${status.textContent}`);
   }
 
-  canvas.addEventListener("click", (event) => {
+  const rowAt = (x, y) => {
     const { map, cell } = layoutOf({ rows, cols, queryNames: meta.query_tokens, keyNames: meta.key_tokens });
-    const row = Math.floor((event.offsetY - map.y) / cell);
-    if (row >= 0 && row < rows) setStep(model, row);
-  });
+    const row = Math.floor((y - map.y) / cell);
+    return row >= 0 && row < rows ? row : null;
+  };
+  clickable(canvas, rowAt, (row) => setStep(model, row));
   return keepDrawn(model, root, redraw);
 }
 

@@ -6,14 +6,21 @@ const VIRIDIS = [
   [31, 158, 137], [53, 183, 121], [110, 206, 88], [181, 222, 43], [253, 231, 37],
 ];
 
-// Roles, the same in every widget: legible on white and on JupyterLab's dark background.
+// twilight_shifted, whose two ends meet: for banks, of which the last lies beside the first.
+const TWILIGHT = [
+  [48, 20, 55], [69, 19, 92], [89, 42, 143], [94, 81, 173], [98, 118, 186], [114, 151, 193], [149, 181, 199], [196, 206, 212],
+  [226, 217, 226], [216, 199, 190], [204, 163, 137], [194, 124, 99], [178, 86, 82], [152, 53, 80], [116, 30, 79], [74, 19, 66],
+  [48, 20, 55],
+];
+
+// Roles, the same in every widget and plot (plots/look.py): legible on white and on JupyterLab's dark background.
 const COLOURS = { Q: "#2b7de0", K: "#c8641b", V: "#2e8b57", S: "#777777", O: "#a35bd6", pick: "#e0701a" };
 
 // The colour [r, g, b] of t in [0, 1].
-function colourAt(t) {
-  const place = Math.min(Math.max(t, 0), 1) * (VIRIDIS.length - 1);
-  const low = Math.min(Math.floor(place), VIRIDIS.length - 2);
-  return VIRIDIS[low].map((c, k) => Math.round(c + (place - low) * (VIRIDIS[low + 1][k] - c)));
+function colourAt(t, map = VIRIDIS) {
+  const place = Math.min(Math.max(t, 0), 1) * (map.length - 1);
+  const low = Math.min(Math.floor(place), map.length - 2);
+  return map[low].map((c, k) => Math.round(c + (place - low) * (map[low + 1][k] - c)));
 }
 
 // Build a DOM element; attributes starting with "on" are listeners.
@@ -64,6 +71,17 @@ function prepare(canvas, width, height) {
   ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
   ctx.clearRect(0, 0, width, height);
   return ctx;
+}
+
+// A picture of which some places answer a click: stepAt(x, y) is the step that a place stands for, or null. The pointer
+// is a hand over those places and over no others.
+function clickable(canvas, stepAt, go) {
+  const at = ({ offsetX, offsetY }) => stepAt(offsetX, offsetY);
+  canvas.addEventListener("pointermove", (event) => { canvas.style.cursor = at(event) === null ? "default" : "pointer"; });
+  canvas.addEventListener("click", (event) => {
+    const step = at(event);
+    if (step !== null) go(step);
+  });
 }
 
 // Ink and font of the page around the widget, so that a light and a dark theme both work.

@@ -296,14 +296,15 @@ function render({ model, el }) {
     play.textContent = "Play";
   }
 
-  overview.addEventListener("click", ({ offsetX, offsetY }) => {
+  const tileAt = (offsetX, offsetY) => {
     const { S } = overviewLayout(meta);
     const hit = steps.findIndex((step) => {
       const box = tileBox(step, meta, S);
       return step.cols && offsetX >= box.x && offsetX < box.x + box.width && offsetY >= box.y && offsetY < box.y + box.height;
     });
-    if (hit >= 0) setStep(model, hit);
-  });
+    return hit >= 0 ? hit : null;
+  };
+  clickable(overview, tileAt, (step) => setStep(model, step));
   const forget = keepDrawn(model, root, redraw);
   return () => {
     stop();

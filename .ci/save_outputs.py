@@ -1,0 +1,50 @@
+"""`make outputs`: runs chapters and saves what a reader on GitHub should see: their listings, pictures and findings.
+
+Cells that show a kernel or a picture get the tag `keep_output`. Of all other saved outputs nothing changes: they may be
+of a GPU.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+
+from course_utils.emulator.pages import FRAME
+from course_utils.site.execute import execute
+
+ROOT = Path(__file__).resolve().parents[1]
+LISTING = re.compile(r"^show\.(source|passage|difference|mistake)\(", re.MULTILINE)
+
+
+def is_seen(outputs: list[nbformat.NotebookNode]) -> bool:
+    """Whether a picture is among a cell's outputs, or a page in the course's frame."""
+    shown = [output.get("data", {}) for output in outputs]
+    return any("image/png" in data or FRAME in data.get("text/html", "") for data in shown)
+
+
+def with_outputs(notebook: nbformat.NotebookNode, run: nbformat.NotebookNode) -> nbformat.NotebookNode:
+    """The notebook with the outputs of `run`, the same notebook after a run, in the cells that show what is seen."""
+    for cell, ran in zip(notebook.cells, run.cells, strict=True):
+        if cell.cell_type != "code":
+            continue
+        tags = cell.metadata.get("tags", [])
+        shows = LISTING.search(cell.source) or "alt" in cell.metadata
+        if shows and "keep_output" not in tags:
+            cell.metadata["tags"] = tags = ["keep_output", *tags]
+        if "keep_output" in tags and is_seen(ran.outputs):
+            cell.outputs = ran.outputs
+            for output in cell.outputs:
+                if "execution_count" in output:
+                    output["execution_count"] = cell.execution_count
+    return notebook
+
+
+def main(paths: list[Path]) -> None:
+    """Runs what is not in the site's cache, and rewrites the notebooks."""
+    for path, run in execute(ROOT, paths, ROOT / "build" / "site-run").items():
+        nbformat.write(with_outputs(nbformat.read(path, as_version=4), run), path)
+
+
+if __name__ == "__main__":
+    main([Path(path).resolve() for path in sys.argv[1:]])
