@@ -13,6 +13,7 @@ exclude_patterns = []
 
 nb_execution_mode = "off"  # `execute.py` has run them
 nb_merge_streams = True
+nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"
 nb_mime_priority_overrides = [("html", "text/html", 0)]
 myst_enable_extensions = ["dollarmath"]
 myst_dmath_double_inline = True
@@ -23,13 +24,13 @@ suppress_warnings = ["myst.header"]
 html_theme = "sphinx_book_theme"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
-html_js_files = ["scrolling.js"]
+html_js_files = [(name, {"defer": "defer"}) for name in ("theme.js", "code.js", "pictures.js", "scrolling.js")]
 html_favicon = "static/favicon.svg"
 html_use_index = False
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
-html_context = {"default_mode": "light"}  # the pictures and the boxes of the chapters are light
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "show_navbar_depth": 1,
     "show_toc_level": 1,
@@ -41,8 +42,9 @@ html_theme_options = {
     "navbar_center": [],
     "navbar_end": [],
     "navbar_persistent": [],
-    "article_header_end": ["toggle-secondary-sidebar.html"],
+    "article_header_end": ["theme-switcher.html", "toggle-secondary-sidebar.html"],
     "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
 }
 
 # MathJax comes from a Python package, so that the site shows its formulas without any other server.

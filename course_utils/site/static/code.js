@@ -1,0 +1,39 @@
+// Each line of a block of code becomes an element that knows how far in it begins, so that site.css can wrap it under
+// its own beginning. What is copied from the block stays the same.
+"use strict";
+
+// The lines of a node, each a copy that holds only what stands in that line.
+function linesOf(node) {
+  if (node.nodeType === Node.TEXT_NODE) {
+    const texts = node.data.split("\n");
+    return texts.map((text, n) => document.createTextNode(n + 1 < texts.length ? `${text}\n` : text));
+  }
+  const lines = [[]];
+  for (const child of node.childNodes) {
+    const [first, ...others] = linesOf(child);
+    lines.at(-1).push(first);
+    for (const other of others) lines.push([other]);
+  }
+  return lines.map((parts) => {
+    const copy = node.cloneNode(false);
+    copy.append(...parts);
+    return copy;
+  });
+}
+
+// A number that a listing has before each line counts as part of how far in the line begins.
+function lineElement(line) {
+  const text = line.textContent, first = line.firstElementChild?.textContent ?? "";
+  const numbered = /^ *\d+$/.test(first) && text.startsWith(first) ? first.length + 1 : 0;
+  const element = document.createElement("span");
+  element.className = "course-line";
+  element.style.setProperty("--indent", numbered + text.slice(numbered && first.length).match(/^ */)[0].length);
+  element.append(...line.childNodes);
+  return element;
+}
+
+for (const block of document.querySelectorAll("article pre")) {
+  const lines = linesOf(block).map(lineElement);
+  if (!lines.at(-1).textContent) lines.pop();
+  block.replaceChildren(...lines);
+}
