@@ -17,8 +17,7 @@
   const aloud = (node) => node.closest(".ak-aloud, .visually-hidden, mjx-assistive-mml"); // for screen readers only
 
   // Whether a part of a thing lies beyond the edge of a box that cuts or scrolls it, or beyond the window's.
-  const cut = (thing) => {
-    if (clips(thing) && thing.scrollWidth > thing.clientWidth + 1) return true;
+  const outside = (thing) => {
     const { left, right } = thing.getBoundingClientRect();
     for (let box = thing.parentElement; box && box !== document.body; box = box.parentElement) {
       if (!clips(box)) continue;
@@ -27,6 +26,7 @@
     }
     return right > document.documentElement.clientWidth + 1;
   };
+  const cut = (thing) => (clips(thing) && thing.scrollWidth > thing.clientWidth + 1) || outside(thing);
 
   // sRGB channels and opacity of a colour as the browser writes it.
   const channels = (colour) => {
@@ -67,9 +67,14 @@
 
   const all = (selector) => [...article.querySelectorAll(selector)].filter((node) => shown(node) && !aloud(node));
   const named = (some) => some.filter(cut).map(called);
-  // Boxes that cut or scroll what is none of the things above: words.
-  const boxes = all("*:not(mjx-container, mjx-container *, input)").filter((box) => clips(box) && box.scrollWidth > box.clientWidth + 1);
-  const things = all("pre, table, img, svg, canvas, video, .ak-widget, mjx-math");
+  // Words that are cut, and stand in none of the things above.
+  const things = "pre, svg, .ak-widget, mjx-container";
+  const words = (node) => {
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    return { parentElement: node, getBoundingClientRect: () => range.getBoundingClientRect() };
+  };
+  const lost = texts.filter((node) => article.contains(node) && shown(node) && !aloud(node) && !node.closest(things));
   const { scrollWidth, clientWidth } = document.documentElement;
   return {
     page: scrollWidth > clientWidth ? [`${scrollWidth} pixels wide in a window of ${clientWidth}`] : [],
@@ -77,7 +82,7 @@
     tables: named(all("table")),
     pictures: named(all("img, svg, canvas, video, .ak-widget")),
     formulas: named(all("mjx-math")),
-    text: boxes.filter((box) => !things.some((thing) => box.contains(thing) || thing.contains(box))).map(called),
+    text: lost.filter((node) => outside(words(node))).map(called),
     pale,
   };
 }

@@ -24,12 +24,34 @@ function linesOf(node) {
 // A number that a listing has before each line counts as part of how far in the line begins.
 function lineElement(line) {
   const text = line.textContent, first = line.firstElementChild?.textContent ?? "";
-  const numbered = /^ *\d+$/.test(first) && text.startsWith(first) ? first.length + 1 : 0;
+  const number = /^ *\d+$/.test(first) && text.startsWith(first) ? first.length : 0;
+  const spaces = text.slice(number).match(/^ */)[0].length;
+  if (spaces && text.length > number + spaces + 1) gather(line, number, number + spaces);
   const element = document.createElement("span");
   element.className = "course-line";
-  element.style.setProperty("--indent", numbered + text.slice(numbered && first.length).match(/^ */)[0].length);
+  element.style.setProperty("--number", number && number + 1);
+  element.style.setProperty("--spaces", spaces);
   element.append(...line.childNodes);
   return element;
+}
+
+// Puts these letters of a line into an element of their own, which a narrow window makes narrower.
+function gather(line, from, to) {
+  const range = document.createRange();
+  const place = (at) => {
+    const walker = document.createTreeWalker(line, NodeFilter.SHOW_TEXT);
+    let before = 0;
+    for (let text = walker.nextNode(); text; text = walker.nextNode()) {
+      if (at <= before + text.length && text.length) return [text, at - before];
+      before += text.length;
+    }
+  };
+  range.setStart(...place(from));
+  range.setEnd(...place(to));
+  const spaces = document.createElement("span");
+  spaces.className = "course-spaces";
+  spaces.append(range.extractContents());
+  range.insertNode(spaces);
 }
 
 for (const block of document.querySelectorAll("article pre")) {
