@@ -4,6 +4,8 @@ import shutil
 from importlib.metadata import files
 from pathlib import Path
 
+from course_utils.widgets.frame import esm
+
 project = "Attention kernels in raw CUDA"
 html_title = project
 copyright = "the attention kernels course authors, MIT licence"
@@ -22,10 +24,11 @@ myst_all_links_external = True  # `pages.py` has written them as they are on the
 suppress_warnings = ["myst.header"]
 
 html_theme = "sphinx_book_theme"
-html_static_path = ["static"]
-html_css_files = ["site.css"]
+COURSE = Path(__file__).resolve().parents[1]
+html_static_path = ["static", str(COURSE / "questions" / "js"), str(COURSE / "widgets" / "widgets.css")]
+html_css_files = ["widgets.css", "site.css"]
 SCRIPTS = ("theme.js", "code.js", "tables.js", "formulas.js", "pictures.js", "scrolling.js")
-html_js_files = [(name, {"defer": "defer"}) for name in SCRIPTS]
+html_js_files = [*((name, {"defer": "defer"}) for name in SCRIPTS), ("ask.js", {"type": "module"})]
 html_favicon = "static/favicon.svg"
 html_use_index = False
 html_copy_source = False
@@ -66,5 +69,12 @@ def copy_mathjax(app, error) -> None:
             shutil.copyfile(file.locate(), target)
 
 
+def write_forms(app, error) -> None:
+    """The form of questions, as JupyterLab gets it, into the built site."""
+    if error is None:
+        (Path(app.outdir) / "_static" / "questions.js").write_text(esm("questions.js"), encoding="utf-8")
+
+
 def setup(app) -> None:
     app.connect("build-finished", copy_mathjax)
+    app.connect("build-finished", write_forms)

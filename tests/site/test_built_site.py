@@ -1,8 +1,5 @@
 """The site of this checkout: links, pictures, paths, and in a real browser its pages on a desk and on a phone."""
 
-import functools
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import axe_playwright_python
@@ -11,6 +8,7 @@ import pytest
 from course_utils.course import chapter_notebooks
 from course_utils.site.build import ROOT, build
 from course_utils.site.check import page_files
+from course_utils.site.look import faults, served
 from course_utils.site.measure import page_heights
 from tests.helpers.jupyterlab import SCREENSHOTS
 
@@ -35,6 +33,8 @@ LOOKED_AT = [
     "kernels/index.html",
     "kernels/02_flash_attention_minimal/forward.cu.html",
 ]
+# Of the others `make test-all` says whether something on them is cut or too pale.
+LEGIBLE = ["index.html", "notebooks/08_choosing.html", "kernels/02_flash_attention_minimal/forward.cu.html"]
 ON_A_DESK = [
     *LOOKED_AT,
     *(
@@ -87,15 +87,6 @@ STICKING_OUT = """() => {
 }"""
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def end_headers(self):
-        self.send_header("Cache-Control", "max-age=3600")  # the theme and MathJax are fetched once
-        super().end_headers()
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture(scope="session")
 def site():
     """The site of this checkout, built once."""
@@ -104,11 +95,8 @@ def site():
 
 @pytest.fixture(scope="session")
 def address(site):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site.folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with served(site.folder) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -146,21 +134,22 @@ def test_links_lead_somewhere_pictures_say_what_they_show_and_no_page_names_this
 @pytest.mark.parametrize(
     "all_pages",
     [
-        pytest.param(False, id="start"),
+        pytest.param(False, id="three"),
         pytest.param(
             True,
             id="all",
-            marks=pytest.mark.exhaustive("all pages: in make test one of each kind is made as narrow as a phone"),
+            marks=pytest.mark.exhaustive("all pages: in make test the start, a chapter and a kernel"),
         ),
     ],
 )
-def test_pages_opened_on_a_phone_fit_it(all_pages, site, address, page):
-    too_wide = {}
-    for name in names(site) if all_pages else ["index.html"]:
-        load(page, address, name, PHONE)
-        if parts := page.evaluate(STICKING_OUT):
-            too_wide[name] = parts
-    assert too_wide == {}
+def test_nothing_is_cut_too_wide_or_too_pale_on_a_desk_and_on_a_phone(all_pages, site, address, browser):
+    page = browser.new_page()
+    wrong = {}
+    for name in names(site) if all_pages else LEGIBLE:
+        if found := {what: things for what, things in faults(page, f"{address}/{name}").items() if things}:
+            wrong[name] = found
+    page.close()
+    assert wrong == {}
 
 
 @pytest.mark.browser

@@ -31,15 +31,17 @@ function tooWide(table) {
   return false;
 }
 
-const labelled = [...document.querySelectorAll("article table")].filter(label);
-
 // All are measured before the first is changed, as in scrolling.js.
 function fit() {
-  for (const table of labelled) table.classList.remove("course-cards");
-  for (const table of labelled.filter(tooWide)) table.classList.add("course-cards");
+  const tables = [...document.querySelectorAll("article table")].filter(label);
+  for (const table of tables) table.classList.remove("course-cards");
+  for (const table of tables.filter(tooWide)) table.classList.add("course-cards");
 }
+
+let due = 0; // many boxes may be opened at once
+const fitSoon = () => (due ||= requestAnimationFrame(() => ((due = 0), fit())));
 
 fit();
 window.addEventListener("load", fit);
-window.addEventListener("resize", fit);
-document.addEventListener("toggle", fit, true);
+window.addEventListener("resize", fitSoon);
+document.addEventListener("toggle", fitSoon, true);
