@@ -58,8 +58,10 @@
     const [one, other] = [light(over([r, g, b, alpha * opacity], colour)), light(colour)];
     return (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
   };
-  const texts = [...document.body.querySelectorAll("*:not(script, style, noscript, option, title, svg *)")].filter((node) =>
-    [...node.childNodes].some((child) => child.nodeType === Node.TEXT_NODE && child.textContent.trim()),
+  const wordsIn = (node) =>
+    [...node.childNodes].filter((child) => child.nodeType === Node.TEXT_NODE && child.textContent.trim());
+  const texts = [...document.body.querySelectorAll("*:not(script, style, noscript, option, title, svg *)")].filter(
+    (node) => wordsIn(node).length,
   );
   const pale = texts
     .filter((node) => shown(node) && !aloud(node) && contrast(node) < lowest - 0.005)
@@ -71,8 +73,8 @@
   const things = "pre, svg, .ak-widget, mjx-container";
   const words = (node) => {
     const range = document.createRange();
-    range.selectNodeContents(node);
-    return { parentElement: node, getBoundingClientRect: () => range.getBoundingClientRect() };
+    range.selectNode(node);
+    return { parentElement: node.parentElement, getBoundingClientRect: () => range.getBoundingClientRect() };
   };
   const lost = texts.filter((node) => article.contains(node) && shown(node) && !aloud(node) && !node.closest(things));
   const { scrollWidth, clientWidth } = document.documentElement;
@@ -82,7 +84,7 @@
     tables: named(all("table")),
     pictures: named(all("img, svg, canvas, video, .ak-widget")),
     formulas: named(all("mjx-math")),
-    text: lost.filter((node) => outside(words(node))).map(called),
+    text: lost.filter((node) => wordsIn(node).some((one) => outside(words(one)))).map(called),
     pale,
   };
 }

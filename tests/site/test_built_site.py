@@ -4,11 +4,16 @@ from pathlib import Path
 
 import axe_playwright_python
 import pytest
+from playwright.sync_api import expect
 
 from course_utils.course import chapter_notebooks
+from course_utils.questions.catalog import question, question_ids
+from course_utils.questions.judging import right_answer
+from course_utils.questions.question import Choice
 from course_utils.site.build import ROOT, build
 from course_utils.site.check import page_files
-from course_utils.site.look import faults, served
+from course_utils.site.execute import SEED
+from course_utils.site.look import CONTRAST, LOOK, SET_THEME, faults, served
 from course_utils.site.measure import page_heights
 from tests.helpers.jupyterlab import SCREENSHOTS
 
@@ -45,6 +50,11 @@ ON_A_DESK = [
             "docs/teaching.html",
         )
     ),
+]
+ASKING = [path.stem for path in CHAPTERS if question_ids(path.stem)]
+OTHERS_ASKING = [
+    pytest.param(slug, marks=pytest.mark.exhaustive("all chapters' questions: those of one chapter in make test"))
+    for slug in ASKING[1:]
 ]
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 RUN_AXE = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
@@ -178,6 +188,75 @@ def test_each_kind_of_page_is_among_those_that_are_looked_at(site):
 
     looked_at = {kind(name) for name in LOOKED_AT}
     assert {kind(name) for name in names(site)} - looked_at == set()
+
+
+# ---- questions
+
+
+def give(form, answer):
+    """Chooses, marks or types an answer in the form of a question: parts by number, or texts."""
+    inputs = form.locator("input")
+    parts = [answer] if isinstance(answer, (int, str)) else answer
+    for index, part in enumerate(parts):
+        if isinstance(part, str):
+            inputs.nth(index).fill(part)
+        else:
+            inputs.nth(part).check()
+    form.locator(".ak-check").click()
+
+
+def in_the_form(answer):
+    """A right answer as numbers of inputs, or as the texts of all of them."""
+    if isinstance(answer, bool):
+        return 0 if answer else 1
+    flat = answer if isinstance(answer, list) else [answer]
+    return [text for row in flat for text in (row if isinstance(row, list) else [row])]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("slug", [pytest.param(ASKING[0], id="one"), *OTHERS_ASKING])
+def test_the_questions_of_a_page_are_answered_on_it(slug, address, browser):
+    page = browser.new_page(viewport=PHONE)
+    page.goto(f"{address}/notebooks/{slug}.html")
+    forms = page.locator("fieldset.ak-question")
+    forms.last.wait_for()
+    names = forms.evaluate_all("(all) => all.map((one) => one.dataset.id)")
+    assert sorted(names) == sorted(question_ids(slug))
+    for number, name in enumerate(names):
+        form, status = forms.nth(number), forms.nth(number).locator(".ak-status")
+        assert form.locator(".ak-why:visible, .ak-reveal:visible").count() == 0, "an answer is shown before it is given"
+        form.locator(".ak-check").click()
+        expect(status).not_to_have_text("")
+        assert status.inner_text()[0] not in "✓✗", name
+        give(form, in_the_form(right_answer(question(name, int(SEED)))))
+        expect(status).to_contain_text("✓ Right.")
+    page.evaluate(SET_THEME, "dark")
+    assert {kind: things for kind, things in page.evaluate(LOOK, CONTRAST).items() if things} == {}
+    page.close()
+
+
+@pytest.mark.browser
+def test_a_wrong_answer_is_explained_and_the_right_one_shown_on_demand(address, page):
+    load(page, address, f"notebooks/{ASKING[0]}.html", DESK)
+    name = next(one for one in question_ids(ASKING[0]) if isinstance(question(one, int(SEED)), Choice))
+    asked = question(name, int(SEED))
+    wrong = next(number for number, option in enumerate(asked.options) if not option.right)
+    form = page.locator(f'fieldset.ak-question[data-id="{name}"]')
+    give(form, [wrong])
+    expect(form.locator(".ak-status")).to_contain_text(f"✗ Not right. Read again: “{asked.read_again}”.")
+    plain = asked.options[wrong].why.replace("`", "")
+    assert form.locator(".ak-why").nth(wrong).inner_text() == plain
+    form.locator(".ak-reveal").click()
+    expect(form.locator('.ak-mark[data-status="right"]')).to_have_text("✓ the right one")
+
+
+@pytest.mark.browser
+def test_without_scripts_the_answers_are_folded_below_the_questions(address, browser):
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(f"{address}/notebooks/{ASKING[0]}.html")
+    questions = page.locator("div.ak-question")
+    assert questions.count() == len(question_ids(ASKING[0])) == page.locator("div.ak-question > details").count()
+    page.close()
 
 
 # ---- the tests themselves: what they look for is seen

@@ -6,7 +6,8 @@ const SHRUNK = 0.85; // of its own width: letters of 10 points are then smaller 
 function offer(picture) {
   const button = picture.nextElementSibling?.matches(".course-enlarge") ? picture.nextElementSibling : enlarger(picture);
   const images = [...picture.querySelectorAll("img")];
-  const shrunk = images.some((image) => image.clientWidth && image.clientWidth < SHRUNK * image.getAttribute("width"));
+  const own = (image) => Number(image.getAttribute("width")) || image.naturalWidth;
+  const shrunk = images.some((image) => image.clientWidth && image.clientWidth < SHRUNK * own(image));
   button.hidden = !shrunk && !picture.classList.contains("enlarged");
 }
 
@@ -32,3 +33,4 @@ const offerAll = () => document.querySelectorAll(".course-picture").forEach(offe
 offerAll();
 window.addEventListener("resize", offerAll);
 document.addEventListener("toggle", offerAll, true);
+document.addEventListener("load", offerAll, true);

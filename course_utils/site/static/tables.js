@@ -9,6 +9,7 @@ function label(table) {
   let headings = [];
   for (const row of table.rows) {
     const cells = [...row.cells];
+    if (cells.length === 1 && cells[0].colSpan === headings.length) continue; // said of the row above
     if (cells.some((cell) => cell.colSpan > 1 || cell.rowSpan > 1)) return false;
     if (row.closest("thead") || cells.filter((cell) => cell.tagName === "TH").length > 1) {
       headings = cells.map((cell) => cell.textContent.trim());
@@ -45,3 +46,4 @@ fit();
 window.addEventListener("load", fit);
 window.addEventListener("resize", fitSoon);
 document.addEventListener("toggle", fitSoon, true);
+new MutationObserver(fitSoon).observe(document.body, { childList: true, subtree: true });
