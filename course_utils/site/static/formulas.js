@@ -5,7 +5,7 @@ const SMALLEST = 0.5; // half of a formula's own size is still as large as a not
 
 // All are measured before the first is changed, as in scrolling.js.
 function fitFormulas() {
-  const formulas = [...document.querySelectorAll("article mjx-container")];
+  const formulas = [...document.querySelectorAll("article mjx-container:has(mjx-math)")];
   for (const formula of formulas) formula.style.removeProperty("zoom");
   const shares = formulas.map((formula) => formula.clientWidth / formula.querySelector("mjx-math").scrollWidth);
   formulas.forEach((formula, n) => {
@@ -13,6 +13,4 @@ function fitFormulas() {
   });
 }
 
-window.addEventListener("load", () => window.MathJax?.startup?.promise.then(fitFormulas));
-window.addEventListener("resize", fitFormulas);
-document.addEventListener("toggle", fitFormulas, true);
+fitted(fitFormulas);

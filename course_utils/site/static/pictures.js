@@ -29,8 +29,5 @@ function enlarger(picture) {
   return button;
 }
 
-const offerAll = () => document.querySelectorAll(".course-picture").forEach(offer);
-offerAll();
-window.addEventListener("resize", offerAll);
-document.addEventListener("toggle", offerAll, true);
-document.addEventListener("load", offerAll, true);
+fitted(() => document.querySelectorAll(".course-picture").forEach(offer));
+document.addEventListener("load", fitSoon, true); // a picture has arrived, and has its own width

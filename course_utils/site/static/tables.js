@@ -32,18 +32,11 @@ function tooWide(table) {
   return false;
 }
 
-// All are measured before the first is changed, as in scrolling.js.
-function fit() {
+// All are measured before the first is changed: a change makes the browser lay the page out anew before it measures.
+function fitTables() {
   const tables = [...document.querySelectorAll("article table")].filter(label);
   for (const table of tables) table.classList.remove("course-cards");
   for (const table of tables.filter(tooWide)) table.classList.add("course-cards");
 }
 
-let due = 0; // many boxes may be opened at once
-const fitSoon = () => (due ||= requestAnimationFrame(() => ((due = 0), fit())));
-
-fit();
-window.addEventListener("load", fit);
-window.addEventListener("resize", fitSoon);
-document.addEventListener("toggle", fitSoon, true);
-new MutationObserver(fitSoon).observe(document.body, { childList: true, subtree: true });
+fitted(fitTables);
