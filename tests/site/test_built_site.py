@@ -15,6 +15,7 @@ from course_utils.site.check import page_files
 from course_utils.site.execute import SEED
 from course_utils.site.look import CONTRAST, LOOK, SET_THEME, faults, served
 from course_utils.site.measure import page_heights
+from course_utils.toolchain.source import read_kernel
 from tests.helpers.jupyterlab import SCREENSHOTS
 
 # Building runs every chapter that nbval has not just run (tests/helpers/keep_outputs.py).
@@ -188,6 +189,50 @@ def test_each_kind_of_page_is_among_those_that_are_looked_at(site):
 
     looked_at = {kind(name) for name in LOOKED_AT}
     assert {kind(name) for name in names(site)} - looked_at == set()
+
+
+@pytest.mark.browser
+def test_the_switch_turns_the_theme_of_the_page_and_of_its_widgets(address, page):
+    load(page, address, "index.html", DESK)
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    for theme in ("dark", "light"):
+        page.locator(".theme-switch-button").click()
+        page.locator(f".theme-change-button[data-mode={theme}]").click()
+        expect(page.locator("body")).to_have_attribute("data-jp-theme-light", str(theme == "light").lower())
+        now = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (now == light) == (theme == "light")
+
+
+@pytest.mark.browser
+def test_folded_code_opens_and_closes(address, page):
+    load(page, address, f"notebooks/{ASKING[0]}.html", PHONE)
+    folded = page.locator("article details.hide").first
+    code = folded.locator("pre").first
+    for shown in (True, False):
+        assert code.is_visible() != shown
+        folded.locator("summary").click()
+        expect(code).to_be_visible(visible=shown)
+
+
+@pytest.mark.browser
+def test_a_shrunk_picture_is_enlarged_and_made_to_fit_again(address, page):
+    load(page, address, f"notebooks/{ASKING[0]}.html", PHONE)
+    button = page.locator(".course-enlarge:visible").first
+    button.scroll_into_view_if_needed()
+    image = button.locator("xpath=preceding-sibling::div[1]").locator("img").first
+    narrow, own = image.bounding_box()["width"], int(image.get_attribute("width"))
+    assert narrow < PHONE["width"] < own
+    for width in (own, narrow):
+        button.click()
+        assert round(image.bounding_box()["width"]) == round(width)
+
+
+@pytest.mark.browser
+def test_what_is_copied_from_a_block_of_code_is_its_text(address, page):
+    load(page, address, "kernels/02_flash_attention_minimal/forward.cu.html", PHONE)
+    select = "(node) => (getSelection().selectAllChildren(node), getSelection().toString())"
+    copied = page.locator("article pre").first.evaluate(select)
+    assert copied.rstrip("\n") == read_kernel("02_flash_attention_minimal/forward.cu").rstrip("\n")
 
 
 # ---- questions
