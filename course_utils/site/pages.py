@@ -215,10 +215,11 @@ def _text(value: str | Sequence[str]) -> str:
 
 def _picture(output: NotebookNode, kind: str) -> Picture:
     """The picture of this kind in an output; one drawn twice as fine says how large it is on the page."""
-    text = _text(output.data[kind])
-    size = output.metadata.get(kind, {})
-    content = text.encode() if kind.endswith("+xml") else base64.b64decode(text)
-    return Picture(content, kind, size.get("width"), size.get("height"))
+    png = base64.b64decode(_text(output.data.get("image/png", "")))
+    size = output.metadata.get(kind) or output.metadata.get("image/png") or {}
+    if kind == "image/svg+xml":
+        return Picture(_text(output.data[kind]).encode(), kind, size.get("width"), size.get("height"), png)
+    return Picture(base64.b64decode(_text(output.data[kind])), kind, size.get("width"), size.get("height"))
 
 
 # ---- kernels, folders, start

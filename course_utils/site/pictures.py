@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 import io
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,12 +20,16 @@ GAP = 8  # pixels of the page, at least, between two panels: nothing is drawn th
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture as a cell shows it. kind: its media type; width, height: pixels of the page, None for its own."""
+    """A picture as a cell shows it. kind: its media type; width, height: pixels of the page, None for its own.
+
+    pixels: of a drawing (SVG) the same as PNG, if the cell has that, too.
+    """
 
     content: bytes
     kind: str
     width: int | None = None
     height: int | None = None
+    pixels: bytes | None = None
 
 
 def to_html(picture: Picture, name: str, alt: str, page: Path, root: Path, extra: Path) -> str:
@@ -47,21 +52,42 @@ def to_html(picture: Picture, name: str, alt: str, page: Path, root: Path, extra
 
 
 def _panels(picture: Picture) -> list[Picture]:
-    """The panels of a PNG from left to right; any other picture, and one without a gap, as it is."""
-    if picture.kind != "image/png":
+    """The panels of a picture from left to right; one without a gap, or of which no pixels are known, as it is."""
+    pixels = picture.content if picture.kind == "image/png" else picture.pixels
+    if not pixels:
         return [picture]
-    image = Image.open(io.BytesIO(picture.content))
+    image = Image.open(io.BytesIO(pixels))
     width, height = picture.width or image.width, picture.height or image.height
     scale = image.width / width
     edges = [0, *_gaps(image, scale), image.width]
     if len(edges) == 2:
-        return [Picture(picture.content, picture.kind, width, height)]
+        return [replace(picture, width=width, height=height)]
+    cut = _cut_drawing if picture.kind == "image/svg+xml" else _cut_pixels
     parts = []
     for left, right in pairwise(edges):
-        content = io.BytesIO()
-        image.crop((left, 0, right, image.height)).save(content, format="png", optimize=True)
-        parts.append(Picture(content.getvalue(), picture.kind, round((right - left) / scale), height))
+        content = cut(picture.content, left / image.width, right / image.width)
+        parts.append(Picture(content, picture.kind, round((right - left) / scale), height))
     return parts
+
+
+def _cut_pixels(content: bytes, left: float, right: float) -> bytes:
+    """The part of a PNG between two shares of its width."""
+    image, part = Image.open(io.BytesIO(content)), io.BytesIO()
+    edges = (round(left * image.width), 0, round(right * image.width), image.height)
+    image.crop(edges).save(part, format="png", optimize=True)
+    return part.getvalue()
+
+
+def _cut_drawing(content: bytes, left: float, right: float) -> bytes:
+    """The same of an SVG: all of it, seen through a narrower window."""
+    text = content.decode()
+    head = re.search(r"<svg\b[^>]*>", text)
+    view = re.search(r'viewBox="([^"]*)"', head[0])
+    x, y, width, height = map(float, view[1].split())
+    window = f'viewBox="{x + left * width:g} {y:g} {(right - left) * width:g} {height:g}"'
+    narrow = re.sub(r' (?:width|height)="[^"]*"', "", head[0].replace(view[0], window))
+    size = f' width="{(right - left) * width:g}" height="{height:g}">'
+    return text.replace(head[0], narrow.removesuffix(">") + size, 1).encode()
 
 
 def _gaps(image: Image.Image, scale: float) -> list[int]:

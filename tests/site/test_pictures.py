@@ -1,6 +1,7 @@
 """Panels that stand side by side become pictures of their own; no other picture is cut."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -60,3 +61,12 @@ def test_a_picture_drawn_twice_as_fine_has_half_its_pixels_on_the_page(tmp_path)
 def test_a_drawing_stays_a_drawing(tmp_path):
     page, files = shown(tmp_path, Picture(b"<svg/>", "image/svg+xml"))
     assert 'src="../pictures/plot.svg"' in page and files["plot.svg"].read_bytes() == b"<svg/>"
+
+
+def test_a_drawing_is_cut_where_its_pixels_have_a_gap(tmp_path):
+    drawing = b'<svg version="1.1" width="72pt" height="14.4pt" viewBox="0 0 72 14.4"><g/></svg>'
+    pixels = png((10, 480), (520, 990))
+    page, files = shown(tmp_path, Picture(drawing, "image/svg+xml", 1000, 200, pixels))
+    assert page.count('width="500" height="200"') == 2
+    views = [re.search(r"<svg[^>]*>", files[name].read_text())[0] for name in ("plot.svg", "plot-panel2.svg")]
+    assert views == [f'<svg version="1.1" viewBox="{left} 0 36 14.4" width="36" height="14.4">' for left in ("0", "36")]

@@ -12,7 +12,7 @@ function linesOf(node) {
   for (const child of node.childNodes) {
     const [first, ...others] = linesOf(child);
     lines.at(-1).push(first);
-    for (const other of others) lines.push([other]);
+    for (const other of others) lines.push(other.textContent ? [other] : []); // an element may end with its line
   }
   return lines.map((parts) => {
     const copy = node.cloneNode(false);
@@ -23,13 +23,14 @@ function linesOf(node) {
 
 // A number that a listing has before each line counts as part of how far in the line begins.
 function lineElement(line) {
-  const text = line.textContent, first = line.firstElementChild?.textContent ?? "";
-  const number = /^ *\d+$/.test(first) && text.startsWith(first) ? first.length : 0;
+  const text = line.textContent;
+  const counted = line.querySelector('.linenos, [style*="user-select: none"]')?.textContent ?? "";
+  const number = text.startsWith(counted) ? counted.length : 0;
   const spaces = text.slice(number).match(/^ */)[0].length;
   if (spaces && text.length > number + spaces + 1) gather(line, number, number + spaces);
   const element = document.createElement("span");
   element.className = "course-line";
-  element.style.setProperty("--number", number && number + 1);
+  element.style.setProperty("--number", number);
   element.style.setProperty("--spaces", spaces);
   element.append(...line.childNodes);
   return element;
