@@ -1,4 +1,7 @@
-"""Questions where nothing can be typed: as HTML with the answers folded away, and as plain text."""
+"""Questions where no widget runs: as HTML with the answers folded away, and as plain text.
+
+The HTML also holds what a script needs to show the form in its place; the site has that script.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
+from course_utils.questions.key import to_script
 from course_utils.questions.question import Grid, Number, Question, TradeOff, TrueFalse
 from course_utils.questions.sheet import Asked, form, labels, prompt, shown_answer
 
@@ -23,7 +27,8 @@ def marked(text: str) -> str:
 def to_html(questions: Sequence[Asked], seed: int) -> str:
     """All questions, each with its answer below it in a <details>."""
     parts = "\n".join(_one_html(asked) for asked in questions)
-    return f'<div class="ak-questions-page"><p>{seed_line(seed)}</p>\n{parts}\n</div>'
+    script = to_script(questions, seed_line(seed))
+    return f'<div class="ak-questions-page"><p>{seed_line(seed)}</p>\n{parts}\n{script}</div>'
 
 
 def to_text(questions: Sequence[Asked], seed: int) -> str:

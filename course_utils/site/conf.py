@@ -4,6 +4,8 @@ import shutil
 from importlib.metadata import files
 from pathlib import Path
 
+from course_utils.widgets.frame import esm
+
 project = "Attention kernels in raw CUDA"
 html_title = project
 copyright = "the attention kernels course authors, MIT licence"
@@ -13,6 +15,7 @@ exclude_patterns = []
 
 nb_execution_mode = "off"  # `execute.py` has run them
 nb_merge_streams = True
+nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"
 nb_mime_priority_overrides = [("html", "text/html", 0)]
 myst_enable_extensions = ["dollarmath"]
 myst_dmath_double_inline = True
@@ -21,15 +24,17 @@ myst_all_links_external = True  # `pages.py` has written them as they are on the
 suppress_warnings = ["myst.header"]
 
 html_theme = "sphinx_book_theme"
-html_static_path = ["static"]
-html_css_files = ["site.css"]
-html_js_files = ["scrolling.js"]
+COURSE = Path(__file__).resolve().parents[1]
+html_static_path = ["static", str(COURSE / "questions" / "js"), str(COURSE / "widgets" / "widgets.css")]
+html_css_files = ["widgets.css", "site.css"]
+SCRIPTS = ("theme.js", "code.js", "fitting.js", "tables.js", "formulas.js", "pictures.js", "scrolling.js")
+html_js_files = [*((name, {"defer": "defer"}) for name in SCRIPTS), ("ask.js", {"type": "module"})]
 html_favicon = "static/favicon.svg"
 html_use_index = False
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
-html_context = {"default_mode": "light"}  # the pictures and the boxes of the chapters are light
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "show_navbar_depth": 1,
     "show_toc_level": 1,
@@ -41,8 +46,9 @@ html_theme_options = {
     "navbar_center": [],
     "navbar_end": [],
     "navbar_persistent": [],
-    "article_header_end": ["toggle-secondary-sidebar.html"],
+    "article_header_end": ["theme-switcher.html", "toggle-secondary-sidebar.html"],
     "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
 }
 
 # MathJax comes from a Python package, so that the site shows its formulas without any other server.
@@ -63,5 +69,12 @@ def copy_mathjax(app, error) -> None:
             shutil.copyfile(file.locate(), target)
 
 
+def write_forms(app, error) -> None:
+    """The form of questions, as JupyterLab gets it, into the built site."""
+    if error is None:
+        (Path(app.outdir) / "_static" / "questions.js").write_text(esm("questions.js"), encoding="utf-8")
+
+
 def setup(app) -> None:
     app.connect("build-finished", copy_mathjax)
+    app.connect("build-finished", write_forms)

@@ -23,11 +23,12 @@ from nbformat import NotebookNode
 
 from course_utils.course import CHAPTERS, Chapter
 from course_utils.reading.folded import TAG
+from course_utils.site.pictures import Picture, to_html
 from course_utils.toolchain.source import read_kernel
 
 LEFT_OUT = {"navigation", "badges", "colab-setup"}  # the site has bars of its own, and nothing to set up
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-PICTURES = ("image/png", "image/jpeg")
+PICTURES = ("image/svg+xml", "image/png", "image/jpeg")
 CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 LINK = re.compile(r"(?<!!)(\]\()([^)\s]+)")
 HREF = re.compile(r"(<a\b[^>]*?\bhref=[\"'])([^\"']+)")
@@ -198,8 +199,8 @@ def outputs(cell: NotebookNode, path: Path, root: Path, extra: Path) -> tuple[li
         elif kind:
             alt = alts[pictures].strip() if pictures < len(alts) else ""
             pictures += 1
-            name = f"{path.stem}-{cell.get('id')}-{pictures}.{kind.partition('/')[2]}"
-            data = {"text/html": _picture(base64.b64decode(_text(data[kind])), name, alt, path, root, extra)}
+            name = f"{path.stem}-{cell.get('id')}-{pictures}"
+            data = {"text/html": to_html(_picture(output, kind), name, alt, path, root, extra)}
         elif was_widget:
             continue  # a progress bar: its last state says nothing
         shown.append(nbformat.v4.new_output("display_data", data=data))
@@ -212,16 +213,13 @@ def _text(value: str | Sequence[str]) -> str:
     return value if isinstance(value, str) else "".join(value)
 
 
-def _picture(content: bytes, name: str, alt: str, path: Path, root: Path, extra: Path) -> str:
-    (extra / "pictures").mkdir(parents=True, exist_ok=True)
-    (extra / "pictures" / name).write_bytes(content)
-    up = os.path.relpath(root / "pictures", path.parent)
-    size = ""
-    if content[:8] == b"\x89PNG\r\n\x1a\n":
-        width, height = (int.from_bytes(content[at : at + 4], "big") for at in (16, 20))
-        size = f' width="{width}" height="{height}"'
-    image = f'<img src="{up}/{name}" alt="{html.escape(alt)}"{size} loading="lazy">'
-    return f'<div class="course-picture">{image}</div>'
+def _picture(output: NotebookNode, kind: str) -> Picture:
+    """The picture of this kind in an output; one drawn twice as fine says how large it is on the page."""
+    png = base64.b64decode(_text(output.data.get("image/png", "")))
+    size = output.metadata.get(kind) or output.metadata.get("image/png") or {}
+    if kind == "image/svg+xml":
+        return Picture(_text(output.data[kind]).encode(), kind, size.get("width"), size.get("height"), png)
+    return Picture(base64.b64decode(_text(output.data[kind])), kind, size.get("width"), size.get("height"))
 
 
 # ---- kernels, folders, start

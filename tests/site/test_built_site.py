@@ -1,17 +1,21 @@
 """The site of this checkout: links, pictures, paths, and in a real browser its pages on a desk and on a phone."""
 
-import functools
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import axe_playwright_python
 import pytest
+from playwright.sync_api import expect
 
 from course_utils.course import chapter_notebooks
+from course_utils.questions.catalog import question, question_ids
+from course_utils.questions.judging import right_answer
+from course_utils.questions.question import Choice
 from course_utils.site.build import ROOT, build
 from course_utils.site.check import page_files
+from course_utils.site.execute import SEED
+from course_utils.site.look import CONTRAST, LOOK, SET_THEME, faults, served
 from course_utils.site.measure import page_heights
+from course_utils.toolchain.source import read_kernel
 from tests.helpers.jupyterlab import SCREENSHOTS
 
 # Building runs every chapter that nbval has not just run (tests/helpers/keep_outputs.py).
@@ -35,6 +39,8 @@ LOOKED_AT = [
     "kernels/index.html",
     "kernels/02_flash_attention_minimal/forward.cu.html",
 ]
+# Of the others `make test-all` says whether something on them is cut or too pale.
+LEGIBLE = ["index.html", "notebooks/08_choosing.html", "kernels/02_flash_attention_minimal/forward.cu.html"]
 ON_A_DESK = [
     *LOOKED_AT,
     *(
@@ -45,6 +51,11 @@ ON_A_DESK = [
             "docs/teaching.html",
         )
     ),
+]
+ASKING = [path.stem for path in CHAPTERS if question_ids(path.stem)]
+OTHERS_ASKING = [
+    pytest.param(slug, marks=pytest.mark.exhaustive("all chapters' questions: those of one chapter in make test"))
+    for slug in ASKING[1:]
 ]
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 RUN_AXE = """async () => (await axe.run(document, { resultTypes: ["violations"] })).violations
@@ -87,15 +98,6 @@ STICKING_OUT = """() => {
 }"""
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def end_headers(self):
-        self.send_header("Cache-Control", "max-age=3600")  # the theme and MathJax are fetched once
-        super().end_headers()
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture(scope="session")
 def site():
     """The site of this checkout, built once."""
@@ -104,11 +106,8 @@ def site():
 
 @pytest.fixture(scope="session")
 def address(site):
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site.folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with served(site.folder) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -146,21 +145,22 @@ def test_links_lead_somewhere_pictures_say_what_they_show_and_no_page_names_this
 @pytest.mark.parametrize(
     "all_pages",
     [
-        pytest.param(False, id="start"),
+        pytest.param(False, id="three"),
         pytest.param(
             True,
             id="all",
-            marks=pytest.mark.exhaustive("all pages: in make test one of each kind is made as narrow as a phone"),
+            marks=pytest.mark.exhaustive("all pages: in make test the start, a chapter and a kernel"),
         ),
     ],
 )
-def test_pages_opened_on_a_phone_fit_it(all_pages, site, address, page):
-    too_wide = {}
-    for name in names(site) if all_pages else ["index.html"]:
-        load(page, address, name, PHONE)
-        if parts := page.evaluate(STICKING_OUT):
-            too_wide[name] = parts
-    assert too_wide == {}
+def test_nothing_is_cut_too_wide_or_too_pale_on_a_desk_and_on_a_phone(all_pages, site, address, browser):
+    page = browser.new_page()
+    wrong = {}
+    for name in names(site) if all_pages else LEGIBLE:
+        if found := {what: things for what, things in faults(page, f"{address}/{name}").items() if things}:
+            wrong[name] = found
+    page.close()
+    assert wrong == {}
 
 
 @pytest.mark.browser
@@ -189,6 +189,119 @@ def test_each_kind_of_page_is_among_those_that_are_looked_at(site):
 
     looked_at = {kind(name) for name in LOOKED_AT}
     assert {kind(name) for name in names(site)} - looked_at == set()
+
+
+@pytest.mark.browser
+def test_the_switch_turns_the_theme_of_the_page_and_of_its_widgets(address, page):
+    load(page, address, "index.html", DESK)
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    for theme in ("dark", "light"):
+        page.locator(".theme-switch-button").click()
+        page.locator(f".theme-change-button[data-mode={theme}]").click()
+        expect(page.locator("body")).to_have_attribute("data-jp-theme-light", str(theme == "light").lower())
+        now = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (now == light) == (theme == "light")
+
+
+@pytest.mark.browser
+def test_folded_code_opens_and_closes(address, page):
+    load(page, address, f"notebooks/{ASKING[0]}.html", PHONE)
+    folded = page.locator("article details.hide").first
+    code = folded.locator("pre").first
+    for shown in (True, False):
+        assert code.is_visible() != shown
+        folded.locator("summary").click()
+        expect(code).to_be_visible(visible=shown)
+
+
+@pytest.mark.browser
+def test_a_shrunk_picture_is_enlarged_and_made_to_fit_again(address, page):
+    load(page, address, f"notebooks/{ASKING[0]}.html", PHONE)
+    button = page.locator(".course-enlarge:visible").first
+    button.scroll_into_view_if_needed()
+    image = button.locator("xpath=preceding-sibling::div[1]").locator("img").first
+    narrow, own = image.bounding_box()["width"], int(image.get_attribute("width"))
+    assert narrow < PHONE["width"] < own
+    for width in (own, narrow):
+        button.click()
+        assert round(image.bounding_box()["width"]) == round(width)
+
+
+@pytest.mark.browser
+def test_what_is_copied_from_a_block_of_code_is_its_text(address, page):
+    load(page, address, "kernels/02_flash_attention_minimal/forward.cu.html", PHONE)
+    select = "(node) => (getSelection().selectAllChildren(node), getSelection().toString())"
+    copied = page.locator("article pre").first.evaluate(select)
+    assert copied.rstrip("\n") == read_kernel("02_flash_attention_minimal/forward.cu").rstrip("\n")
+
+
+# ---- questions
+
+
+def give(form, answer):
+    """Chooses, marks or types an answer in the form of a question: parts by number, or texts."""
+    inputs = form.locator("input")
+    parts = [answer] if isinstance(answer, (int, str)) else answer
+    for index, part in enumerate(parts):
+        if isinstance(part, str):
+            inputs.nth(index).fill(part)
+        else:
+            inputs.nth(part).check()
+    form.locator(".ak-check").click()
+
+
+def in_the_form(answer):
+    """A right answer as numbers of inputs, or as the texts of all of them."""
+    if isinstance(answer, bool):
+        return 0 if answer else 1
+    flat = answer if isinstance(answer, list) else [answer]
+    return [text for row in flat for text in (row if isinstance(row, list) else [row])]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("slug", [pytest.param(ASKING[0], id="one"), *OTHERS_ASKING])
+def test_the_questions_of_a_page_are_answered_on_it(slug, address, browser):
+    page = browser.new_page(viewport=PHONE)
+    page.goto(f"{address}/notebooks/{slug}.html")
+    forms = page.locator("fieldset.ak-question")
+    forms.last.wait_for()
+    names = forms.evaluate_all("(all) => all.map((one) => one.dataset.id)")
+    assert sorted(names) == sorted(question_ids(slug))
+    for number, name in enumerate(names):
+        form, status = forms.nth(number), forms.nth(number).locator(".ak-status")
+        assert form.locator(".ak-why:visible, .ak-reveal:visible").count() == 0, "an answer is shown before it is given"
+        form.locator(".ak-check").click()
+        expect(status).not_to_have_text("")
+        assert status.inner_text()[0] not in "✓✗", name
+        give(form, in_the_form(right_answer(question(name, int(SEED)))))
+        expect(status).to_contain_text("✓ Right.")
+    page.evaluate(SET_THEME, "dark")
+    assert {kind: things for kind, things in page.evaluate(LOOK, CONTRAST).items() if things} == {}
+    page.close()
+
+
+@pytest.mark.browser
+def test_a_wrong_answer_is_explained_and_the_right_one_shown_on_demand(address, page):
+    load(page, address, f"notebooks/{ASKING[0]}.html", DESK)
+    name = next(one for one in question_ids(ASKING[0]) if isinstance(question(one, int(SEED)), Choice))
+    asked = question(name, int(SEED))
+    wrong = next(number for number, option in enumerate(asked.options) if not option.right)
+    form = page.locator(f'fieldset.ak-question[data-id="{name}"]')
+    give(form, [wrong])
+    expect(form.locator(".ak-status")).to_contain_text(f"✗ Not right. Read again: “{asked.read_again}”.")
+    plain = asked.options[wrong].why.replace("`", "")
+    assert form.locator(".ak-why").nth(wrong).inner_text() == plain
+    form.locator(".ak-reveal").click()
+    expect(form.locator('.ak-mark[data-status="right"]')).to_have_text("✓ the right one")
+
+
+@pytest.mark.browser
+def test_without_scripts_the_answers_are_folded_below_the_questions(address, browser):
+    page = browser.new_page(java_script_enabled=False)
+    page.goto(f"{address}/notebooks/{ASKING[0]}.html")
+    questions = page.locator("div.ak-question")
+    assert questions.count() == len(question_ids(ASKING[0])) == page.locator("div.ak-question > details").count()
+    page.close()
 
 
 # ---- the tests themselves: what they look for is seen

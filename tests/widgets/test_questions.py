@@ -202,7 +202,7 @@ def test_the_page_folds_every_answer_away_and_has_no_form(questions):
     assert not {"input", "button", "form", "select", "b"} & set(page.tags)
     assert len(page.ids) == len(set(page.ids))
     assert "which it is &lt;b&gt;not&lt;/b&gt;." in html and "<code>online_softmax</code>" in html
-    visible = re.sub(r"<details>.*?</details>", "", html, flags=re.DOTALL)
+    visible = re.sub(r"<details>.*?</details>|<script .*?</script>", "", html, flags=re.DOTALL)
     assert "268.4 MB" in html and "268.4" not in visible
     assert html.count('<th scope="row">') == 3 + 2 and '<th scope="col">' in html
     for asked in questions:
@@ -214,8 +214,22 @@ def test_nothing_in_a_question_is_read_as_html(questions):
     for mark in marks:
         hostile = [replace(asked, title=mark, id=mark, question=spoilt(asked.question, mark)) for asked in questions]
         html = to_html(hostile, SEED)
-        assert not {"script", "img"} & set(Page(html).tags)
+        assert "img" not in Page(html).tags
+        assert data_in(html)["questions"][0]["title"] == mark
         assert html.count(escape(mark)) > 40
+
+
+def data_in(html):
+    """What the page holds for a script: its only one, which nothing runs."""
+    assert Page(html).tags.count("script") == 1
+    (data,) = re.findall('<script type="application/json" class="ak-questions-data">([^<]*)</script>', html)
+    return json.loads(data)
+
+
+def test_the_page_holds_forms_and_keys_for_a_script(questions):
+    data = data_in(to_html(questions, SEED))
+    assert [one["id"] for one in data["questions"]] == list(data["keys"]) == [asked.id for asked in questions]
+    assert all(one["labels"] for one in data["questions"])
 
 
 def spoilt(thing, mark):

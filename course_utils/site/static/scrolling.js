@@ -10,13 +10,10 @@ function scrolls(box) {
   );
 }
 
-// All are measured before the first is changed: a change makes the browser lay the page out anew before it measures.
+// All are measured before the first is changed, as in tables.js.
 function makeScrollableFocusable() {
   const found = [...document.querySelectorAll("article *:not([tabindex])")].filter(scrolls);
   for (const box of found) box.tabIndex = 0;
 }
 
-window.addEventListener("load", makeScrollableFocusable);
-window.addEventListener("resize", makeScrollableFocusable);
-// Formulas are set after the page has loaded; what is folded away gets its size when it is opened.
-document.addEventListener("toggle", makeScrollableFocusable, true);
+fitted(makeScrollableFocusable);

@@ -1,0 +1,115 @@
+"""What a reader cannot see on the site: what is cut or scrolls sideways, text too pale, errors of scripts.
+
+Each page is laid out as on a desk and as on a phone, in the light theme and the dark one, with what is folded opened.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from course_utils.site.check import page_files
+from course_utils.tables import aligned
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+WIDTHS = {"desk": 1440, "phone": 390}  # pixels of the window
+HEIGHT = 900
+THEMES = ("light", "dark")
+CONTRAST = 4.5  # WCAG 2, level AA
+# Wider than the window; cut, or to be scrolled sideways; below `CONTRAST`; said by the browser's console.
+FAULTS = ("page", "code", "tables", "pictures", "formulas", "text", "pale", "errors")
+
+LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8")
+_ARRIVED = """
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    await Promise.all(document.getAnimations().map((one) => one.finished.catch(() => null)));"""
+# As the theme's own switch does it. A colour that fades into the next one is looked at when it has arrived.
+SET_THEME = (
+    f"async (theme) => {{ Object.assign(document.documentElement.dataset, {{ theme, mode: theme }}); {_ARRIVED} }}"
+)
+# Formulas are set, pictures are there, and what is folded is open and has faded in.
+SETTLED = f"""async () => {{
+    if (document.querySelector(".math")) await window.MathJax.startup.promise;
+    for (const picture of document.images) picture.loading = "eager";
+    await Promise.all([...document.images].map((picture) => picture.decode().catch(() => null)));
+    for (const folded of document.querySelectorAll("details:not([open])")) folded.open = true; {_ARRIVED}
+}}"""
+
+
+def main(site: Path, names: Sequence[str]) -> int:
+    """Prints a row for each page of a built site, or for those named; returns 1 if something is wrong with one.
+
+    Needs Playwright and its browser, or Chromium on the PATH.
+    """
+    from playwright.sync_api import sync_playwright  # the test extra has it
+
+    rows, lines = [("page", *(f"{kind}, {device}" for device in WIDTHS for kind in FAULTS))], []
+    sums = dict.fromkeys(rows[0][1:], 0)
+    with sync_playwright() as playwright, served(site) as address:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page()
+        for name in names or [path.relative_to(site).as_posix() for path in page_files(site)]:
+            found = faults(page, f"{address}/{name}")
+            rows.append((name, *(str(len(found[what])) if found[what] else "·" for what in sums)))
+            for what, things in found.items():
+                sums[what] += len(things)
+                lines += [f"{name}: {what}: {one}" for one in things]
+        browser.close()
+    print(*lines, "", aligned([*rows, ("all", *map(str, sums.values()))]), sep="\n")
+    return 1 if lines else 0
+
+
+def faults(page: Page, address: str) -> dict[str, list[str]]:
+    """What is wrong with the page at this address: "<kind>, <device>" → the things, in words; all kinds are there."""
+    said: list[str] = []
+    on_console = lambda message: said.append(message.text) if message.type == "error" else None  # noqa: E731
+    on_error = lambda error: said.append(str(error))  # noqa: E731
+    page.on("console", on_console)
+    page.on("pageerror", on_error)
+    found: dict[str, list[str]] = {}
+    page.goto("about:blank")  # nothing is laid out anew at the next width
+    for device, width in WIDTHS.items():
+        page.set_viewport_size({"width": width, "height": HEIGHT})
+        if device == next(iter(WIDTHS)):
+            page.goto(address)
+        page.evaluate(SETTLED)
+        pale = []
+        for theme in THEMES:
+            page.evaluate(SET_THEME, theme)
+            seen = page.evaluate(LOOK, CONTRAST)
+            pale += [f"{theme}: {one}" for one in seen.pop("pale")]
+        found |= {f"{kind}, {device}": things for kind, things in seen.items()}
+        found |= {f"pale, {device}": pale, f"errors, {device}": said.copy()}
+        said.clear()
+    page.remove_listener("console", on_console)
+    page.remove_listener("pageerror", on_error)
+    return {f"{kind}, {device}": found[f"{kind}, {device}"] for device in WIDTHS for kind in FAULTS}
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address at which the files in `folder` are served to this machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "max-age=3600")  # the theme and MathJax are fetched once
+        super().end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
