@@ -5,6 +5,7 @@ from importlib.metadata import files
 from pathlib import Path
 
 from course_utils.widgets.frame import esm
+from course_utils.site import guesses
 
 project = "Attention kernels in raw CUDA"
 html_title = project
@@ -25,10 +26,14 @@ suppress_warnings = ["myst.header"]
 
 html_theme = "sphinx_book_theme"
 COURSE = Path(__file__).resolve().parents[1]
-html_static_path = ["static", str(COURSE / "questions" / "js"), str(COURSE / "widgets" / "widgets.css")]
-html_css_files = ["widgets.css", "site.css"]
+html_static_path = ["static", str(COURSE / "questions" / "js")]
+html_css_files = [*guesses.STYLES, "site.css"]
 SCRIPTS = ("theme.js", "code.js", "fitting.js", "tables.js", "formulas.js", "pictures.js", "scrolling.js")
-html_js_files = [*((name, {"defer": "defer"}) for name in SCRIPTS), ("ask.js", {"type": "module"})]
+MODULES = ("ask.js", guesses.SCRIPT)
+html_js_files = [
+    *((name, {"defer": "defer"}) for name in SCRIPTS),
+    *((name, {"type": "module"}) for name in MODULES),
+]
 html_favicon = "static/favicon.svg"
 html_use_index = False
 html_copy_source = False
@@ -69,12 +74,13 @@ def copy_mathjax(app, error) -> None:
             shutil.copyfile(file.locate(), target)
 
 
-def write_forms(app, error) -> None:
-    """The form of questions, as JupyterLab gets it, into the built site."""
+def write_widgets(app, error) -> None:
+    """The scripts and styles of questions and guesses, as JupyterLab gets them, into the built site."""
     if error is None:
-        (Path(app.outdir) / "_static" / "questions.js").write_text(esm("questions.js"), encoding="utf-8")
+        for name, text in (("questions.js", esm("questions.js")), *guesses.files()):
+            (Path(app.outdir) / "_static" / name).write_text(text, encoding="utf-8")
 
 
 def setup(app) -> None:
     app.connect("build-finished", copy_mathjax)
-    app.connect("build-finished", write_forms)
+    app.connect("build-finished", write_widgets)
