@@ -4,8 +4,8 @@ import shutil
 from importlib.metadata import files
 from pathlib import Path
 
-from course_utils.widgets.frame import esm
 from course_utils.site import guesses
+from course_utils.widgets.frame import esm
 
 project = "Attention kernels in raw CUDA"
 html_title = project
