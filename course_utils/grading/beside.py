@@ -201,8 +201,8 @@ def _shown(figure: Figure, value: int) -> str:
 
 
 def shown_bytes(count: int) -> str:
-    """ "1.3 MB", "82 KB", "12 bytes"."""
-    for unit, size in (("MB", 1e6), ("KB", 1e3)):
+    """ "1.3 MB", "82 kB", "12 bytes"."""
+    for unit, size in (("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count} bytes"
