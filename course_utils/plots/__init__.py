@@ -24,13 +24,14 @@ from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERM
 from course_utils.plots.rates import roofline, time_and_memory
 from course_utils.plots.sparse_patterns import break_even, scaling, short_sequences
 from course_utils.plots.start_here import (
-    bank_map,
+    against_size,
+    bars,
     gpu_memories,
-    launch_grid,
     matmul_tiles,
     memory_levels,
+    paired_bars,
     score_bytes,
-    warp_sectors,
+    two_lines,
 )
 
 __all__ = [
@@ -42,7 +43,8 @@ __all__ = [
     "SKY",
     "VERMILION",
     "YELLOW",
-    "bank_map",
+    "against_size",
+    "bars",
     "break_even",
     "chunk_banks",
     "copy_and_compute",
@@ -51,7 +53,6 @@ __all__ = [
     "gpu_memories",
     "kept_by_fp8",
     "ladder",
-    "launch_grid",
     "loop_orders",
     "magnitudes",
     "masks",
@@ -59,6 +60,7 @@ __all__ = [
     "memory_levels",
     "online_weights",
     "packed_heads",
+    "paired_bars",
     "radix_digits",
     "roofline",
     "scaling",
@@ -73,7 +75,7 @@ __all__ = [
     "token_costs",
     "traffic_bars",
     "training",
+    "two_lines",
     "warp_addresses",
-    "warp_sectors",
     "warp_shares",
 ]
