@@ -3,6 +3,7 @@
 from course_utils.plots.attention_basics import masks, three_passes, warp_addresses
 from course_utils.plots.choosing import three_choices
 from course_utils.plots.deepseek_sparse import dsa_layer, gathered_tile, kept_by_fp8, radix_digits, token_costs
+from course_utils.plots.first_kernels import one_query, past_the_end, two_barriers, where_kernels_run
 from course_utils.plots.flash_attention_minimal import (
     loop_orders,
     online_weights,
@@ -30,8 +31,12 @@ from course_utils.plots.start_here import (
     matmul_tiles,
     memory_levels,
     paired_bars,
+    race,
     score_bytes,
     two_lines,
+    under_way,
+    way_of_a_transpose,
+    ways_of_a_warp,
 )
 
 __all__ = [
@@ -58,9 +63,12 @@ __all__ = [
     "masks",
     "matmul_tiles",
     "memory_levels",
+    "one_query",
     "online_weights",
     "packed_heads",
     "paired_bars",
+    "past_the_end",
+    "race",
     "radix_digits",
     "roofline",
     "scaling",
@@ -75,7 +83,12 @@ __all__ = [
     "token_costs",
     "traffic_bars",
     "training",
+    "two_barriers",
     "two_lines",
+    "under_way",
     "warp_addresses",
     "warp_shares",
+    "way_of_a_transpose",
+    "ways_of_a_warp",
+    "where_kernels_run",
 ]

@@ -174,3 +174,89 @@ def two_lines(lines: Mapping[str, Mapping[int, float]], across: str, unit: str) 
     ax.yaxis.set_major_formatter("{x:g}")
     ax.minorticks_off()
     return ax
+
+
+def under_way(latency_ns: float, rate: float) -> Axes:
+    """Little's law as an area: `rate` bytes per second arrive for the `latency_ns` that each load takes. Drawn twice:
+    with loads enough, and with half of them."""
+    ax = plt.figure(figsize=(7.5, 2.4)).subplots()
+    per_ns = rate / 1e9
+    ax.add_patch(Rectangle((0, 0), latency_ns, per_ns, facecolor=SKY, edgecolor=BLUE))
+    ax.add_patch(Rectangle((0, 0), latency_ns, per_ns / 2, facecolor=BLUE, alpha=0.6, edgecolor=BLUE))
+    kib = latency_ns * per_ns / 2**10
+    ax.text(latency_ns / 2, 0.75 * per_ns, f"{kib:,.0f} KiB under way: busy", ha="center", va="center")
+    ax.text(latency_ns / 2, 0.25 * per_ns, "half of it: half as fast", ha="center", va="center", color="white")
+    ax.set(
+        xlim=(0, 1.15 * latency_ns), ylim=(0, 1.2 * per_ns), xlabel="ns: how long a load takes", ylabel="bytes per ns"
+    )
+    return ax
+
+
+def ways_of_a_warp(runs: Sequence[int] = (1, 8, 32)) -> Axes:
+    """A warp at an `if`, for runs of neighbours that go the same way: which lanes work in which of the two steps."""
+    ax = plt.figure(figsize=(7.5, 0.9 + 0.75 * len(runs))).subplots()
+    for line, run in enumerate(runs):
+        for way, colour in ((0, BLUE), (1, ORANGE)):
+            lanes = [lane for lane in range(32) if lane // run % 2 == way]
+            for lane in range(32):
+                face = colour if lane in lanes else "#e6e6e6"
+                place = (lane, line + 0.1 + 0.4 * way)
+                ax.add_patch(Rectangle(place, 1, 0.36, facecolor=face, edgecolor="white", linewidth=0.6))
+            words = "one way" if way == 0 else "the other" if lanes else "the other: skipped"
+            ax.text(32.4, line + 0.28 + 0.4 * way, words, va="center", fontsize=9)
+    ax.set(xlim=(0, 39), ylim=(len(runs), 0), xlabel="lane of the warp; grey waits")
+    ax.set_xticks(range(0, 33, 8))
+    ax.set_yticks([line + 0.5 for line in range(len(runs))], [f"run {run}" for run in runs])
+    ax.tick_params(axis="y", length=0)
+    return ax
+
+
+def way_of_a_transpose() -> Figure:
+    """What one warp reads and writes: by the naive kernel a row and a column, by the tiled one two rows with a tile
+    between them."""
+    figure, axes = plt.subplots(2, 3, figsize=(7.5, 4.0), height_ratios=(1, 1))
+    rows = (
+        ("naive", ("in: 4 sectors", "row"), None, ("out: 32 sectors", "column")),
+        (
+            "tiled",
+            ("in: 4 sectors", "row"),
+            ("tile: written by rows,\nread by columns", "both"),
+            ("out: 4 sectors", "row"),
+        ),
+    )
+    for line, (name, *steps) in zip(axes, rows, strict=True):
+        for ax, step in zip(line, steps, strict=True):
+            ax.axis("off")
+            if step is None:
+                continue
+            words, touched = step
+            for at in range(8):
+                for across in range(8):
+                    hit = {"row": at == 2, "column": across == 2, "both": at == 2 or across == 5}[touched]
+                    colour = ORANGE if touched != "row" and hit and not (touched == "both" and at == 2) else BLUE
+                    ax.add_patch(
+                        Rectangle((across, at), 1, 1, facecolor=colour if hit else "#eeeeee", edgecolor="white")
+                    )
+            ax.set(xlim=(0, 8), ylim=(8, 0), aspect="equal")
+            ax.set_title(words, fontsize=9, loc="center")
+        line[0].text(-1, 4, name, ha="right", va="center", fontsize=11)
+    axes[0][1].text(0.5, 0.5, "→", ha="center", va="center", fontsize=22, color=GREY)
+    return figure
+
+
+def race() -> Axes:
+    """A tile in shared memory over time: a fast warp writes the next round while a slow one still reads this one."""
+    ax = plt.figure(figsize=(7.5, 2.3)).subplots()
+    fast = ((0, 1, "load", SKY), (1, 3, "barrier, multiply", GREEN), (3, 4, "load the next", VERMILION))
+    slow = ((0, 1, "load", SKY), (1, 4.6, "barrier, multiply: still reading", GREEN), (4.6, 5.6, "load the next", SKY))
+    for y, warp, steps in ((1.2, "a fast warp", fast), (0.1, "a slow warp", slow)):
+        for begin, stop, words, colour in steps:
+            ax.add_patch(Rectangle((begin, y), stop - begin, 0.8, facecolor=colour, edgecolor="white", alpha=0.7))
+            ax.text((begin + stop) / 2, y + 0.4, words, ha="center", va="center", fontsize=9)
+        ax.text(-0.1, y + 0.4, warp, ha="right", va="center", fontsize=9)
+    ax.annotate("overwrites", (3.5, 0.95), (3.5, 1.2), color=VERMILION, fontsize=9, ha="center", va="top")
+    ax.axvspan(3, 4, color=VERMILION, alpha=0.12)
+    ax.text(3.5, 2.15, "here a second barrier is missing", ha="center", color=VERMILION, fontsize=9)
+    ax.set(xlim=(-1.2, 5.7), ylim=(0, 2.4))
+    ax.axis("off")
+    return ax

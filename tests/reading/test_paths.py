@@ -87,10 +87,8 @@ def test_every_section_and_every_path_runs_in_a_fresh_kernel(slug, tmp_path):
 def test_brackets_are_put_in_and_other_text_stays():
     text = "**Contents**\n[8 Memory](#a) (4) ·\n[9 Traffic](#b)"
     written = with_needs(f"# Title\n\n{text}\n\nLast words.", "01_attention_basics")
-    assert (
-        written
-        == f"# Title\n\n**Contents**\n[8 Memory](#a) ·\n[9 Traffic](#b) (4, 5)\n\n{BRACKETS.format(first=1)}\n\nLast words."
-    )
+    told = BRACKETS.format(first=1)
+    assert written == f"# Title\n\n**Contents**\n[8 Memory](#a) ·\n[9 Traffic](#b) (4, 5)\n\n{told}\n\nLast words."
     assert with_needs(written, "01_attention_basics") == written
 
 
