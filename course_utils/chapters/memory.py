@@ -140,6 +140,13 @@ def counted_work() -> Work:
     return work
 
 
+def intensities(work: Work) -> None:
+    """FLOPs for each byte, on a logarithmic axis; a copy has none."""
+    per_byte = {name: flops / moved for name, (flops, moved) in work.items() if flops}
+    plots.bars(per_byte, "FLOP per byte").set(xscale="log", xlim=(0.01, 1e4))
+    plt.show()
+
+
 def over_floor(gpu: Gpu, work: Work, name: str, kernel: str) -> float:
     """How many times its floor a kernel took; prints both."""
     flops, moved = work[name]
@@ -323,12 +330,23 @@ def check_matmuls(A: Tensor, B: Tensor) -> None:
 
 def requested_bytes() -> None:
     """What the source of each kernel asks of global memory, and of what it reads per multiply-add."""
-    for name, (tile, piece, _) in MATMULS.items():
-        loaded = 1 if name == "matmul_naive" else tile  # each element of A and B is loaded N / tile times
-        requested = 2 * 4 * SIDE**3 // loaded
+    for name, (_, piece, _) in MATMULS.items():
         words = 2 * piece / piece**2  # of A and of B, per multiply-add of a thread
-        asked = f"global bytes requested {requested / 1e9:5.1f} GB"
+        asked = f"global bytes requested {_requested(name) / 1e9:5.1f} GB"
         print(f"{name + '.cu':20s} {asked}, words read per multiply-add {words:.1f}")
+
+
+def requested_bars() -> None:
+    """The bytes of `requested_bytes` beside those of the three matrices, on a logarithmic axis."""
+    requested = {f"{name}.cu": _requested(name) / 1e9 for name in MATMULS}
+    least = 3 * 4 * SIDE**2 / 1e9
+    plots.bars(requested, "GB requested", {"the matrices": least}).set(xscale="log", xlim=(0.05, 5e3))
+    plt.show()
+
+
+def _requested(name: str) -> int:
+    """Bytes of global memory: each element of A and B is loaded N / tile times, by the naive kernel N times."""
+    return 2 * 4 * SIDE**3 // (1 if name == "matmul_naive" else MATMULS[name][0])
 
 
 def matmuls(gpu: Gpu) -> float:

@@ -3,7 +3,13 @@
 from course_utils.plots.attention_basics import masks, three_passes, warp_addresses
 from course_utils.plots.choosing import three_choices
 from course_utils.plots.deepseek_sparse import dsa_layer, gathered_tile, kept_by_fp8, radix_digits, token_costs
-from course_utils.plots.first_kernels import one_query, past_the_end, two_barriers, where_kernels_run
+from course_utils.plots.first_kernels import (
+    one_query,
+    past_the_end,
+    stacked_bars,
+    two_barriers,
+    where_kernels_run,
+)
 from course_utils.plots.flash_attention_minimal import (
     loop_orders,
     online_weights,
@@ -75,6 +81,7 @@ __all__ = [
     "score_bytes",
     "short_sequences",
     "speed_by_length",
+    "stacked_bars",
     "three_choices",
     "three_passes",
     "tile_choice",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import textwrap
+from collections.abc import Mapping
+
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, YELLOW
+from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 
 
 def one_query(tokens: int = 8, head_dim: int = 6) -> Figure:
@@ -19,7 +23,7 @@ def one_query(tokens: int = 8, head_dim: int = 6) -> Figure:
     K, V = torch.randn(2, tokens, head_dim, generator=generator)
     scores = K @ q / head_dim**0.5
     weights = torch.softmax(scores, dim=0)
-    figure, panels = plt.subplots(1, 5, figsize=(7.5, 3.1), width_ratios=(1, 2.2, 2, 2, 2.4))
+    figure, panels = plt.subplots(1, 5, figsize=(7.5, 3.7), width_ratios=(1, 2.2, 2, 2, 2.4))
     parts = (q[None], K, None, None, V)
     names = ("query", "keys", "scores", "weights", "values")
     for ax, name, part in zip(panels, names, parts, strict=True):
@@ -43,7 +47,7 @@ def one_query(tokens: int = 8, head_dim: int = 6) -> Figure:
 
 def where_kernels_run() -> Axes:
     """One kernel file, and the two ways on which it runs: by CuPy on a GPU, by a C++ compiler on the emulator."""
-    ax = plt.figure(figsize=(7.5, 2.3)).subplots()
+    ax = plt.figure(figsize=(7.5, 2.9)).subplots()
 
     def box(x: float, y: float, width: float, colour: str, text: str) -> None:
         ax.add_patch(Rectangle((x, y), width, 1, facecolor=colour, edgecolor=GREY, alpha=0.45))
@@ -71,7 +75,7 @@ def past_the_end(elements: int = 1000, threads: int = 1024, granule: int = 512) 
     end, written = 4 * elements, 4 * threads
     handed_out = -(-end // granule) * granule
     first = end - granule // 2
-    ax = plt.figure(figsize=(7.5, 1.9)).subplots()
+    ax = plt.figure(figsize=(7.5, 2.5)).subplots()
     parts = ((first, end, BLUE, "c"), (end, handed_out, "#dddddd", "padding"))
     for begin, stop, colour, name in (
         *parts,
@@ -89,7 +93,7 @@ def past_the_end(elements: int = 1000, threads: int = 1024, granule: int = 512) 
 
 def two_barriers(first: int = 100, threads: int = 256) -> Axes:
     """A block whose threads stand at two barriers: the first ones at one, the rest at the other, for ever."""
-    ax = plt.figure(figsize=(7.5, 2.1)).subplots()
+    ax = plt.figure(figsize=(7.5, 2.7)).subplots()
     for begin, stop, y, colour, words in (
         (0, first, 1.2, BLUE, f"threads 0 to {first - 1} wait at this barrier"),
         (first, threads, 0.3, ORANGE, f"threads {first} to {threads - 1} wait at the other"),
@@ -100,4 +104,24 @@ def two_barriers(first: int = 100, threads: int = 256) -> Axes:
     ax.set(xlim=(0, threads), ylim=(0, 1.7), xlabel="threadIdx.x", yticks=[])
     ax.set_xticks(range(0, threads + 1, 32))
     ax.spines["left"].set_visible(False)
+    return ax
+
+
+def stacked_bars(rows: Mapping[str, Mapping[str, float]], unit: str) -> Axes:
+    """A bar for each row, made of its parts; a part has one colour in all rows, which a legend names."""
+    names = list(dict.fromkeys(name for parts in rows.values() for name in parts))
+    colours = dict(
+        zip(names, itertools.cycle((BLUE, SKY, GREEN, YELLOW, ORANGE, VERMILION, PURPLE, GREY)), strict=False)
+    )
+    ax = plt.figure(figsize=(7.5, 1.6 + 0.42 * len(rows))).subplots()
+    for row, parts in enumerate(rows.values()):
+        begin = 0.0
+        for name, value in parts.items():
+            ax.barh(row, value, left=begin, height=0.65, color=colours[name], edgecolor="white")
+            begin += value
+    ax.set_yticks(range(len(rows)), [textwrap.fill(row, 34) for row in rows], fontsize=8)
+    ax.set(xlabel=unit, ylim=(len(rows) - 0.5, -0.5))
+    ax.tick_params(axis="y", length=0)
+    boxes = [Rectangle((0, 0), 1, 1, facecolor=colour) for colour in colours.values()]
+    ax.figure.legend(boxes, list(colours), loc="outside upper left", ncols=5, fontsize=8)
     return ax

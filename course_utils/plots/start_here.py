@@ -84,7 +84,7 @@ def matmul_tiles(tiles: int, step: int, row: int, column: int) -> Axes:
 def score_bytes(head_dim: int) -> Axes:
     """Bytes of one head's score matrix, and of Q, K, V and O, against the number of tokens, in fp32."""
     lengths = [2**n for n in range(11, 16)]
-    ax = plt.figure(figsize=(7.5, 3.4)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.9)).subplots()
     for name, colour, of_length in (
         ("the scores", ORANGE, lambda L: costs.score_matrix_bytes(1, 1, L, L, 4)),
         ("Q, K, V and O", BLUE, lambda L: costs.least_bytes(1, 1, L, L, head_dim, 4)),
@@ -118,7 +118,7 @@ def _bytes(megabytes: float) -> str:
 
 def against_size(values: Mapping[float, float], marks: Mapping[str, float]) -> Axes:
     """A curve of `values` by size, on a logarithmic axis, with dashed lines at the sizes in `marks`, by name."""
-    ax = plt.figure(figsize=(7.5, 3.2)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.6)).subplots()
     ax.plot(list(values), list(values.values()), "o-")
     for name, size in marks.items():
         ax.axvline(size, color=GREY, linestyle="--")
@@ -130,7 +130,7 @@ def against_size(values: Mapping[float, float], marks: Mapping[str, float]) -> A
 
 def bars(values: Mapping[str, float], unit: str, marks: Mapping[str, float] = MappingProxyType({})) -> Axes:
     """A bar for each value, with its figure, and dashed lines at `marks`, by name."""
-    ax = plt.figure(figsize=(7.5, 1.1 + 0.36 * len(values))).subplots()
+    ax = plt.figure(figsize=(7.5, 1.2 + 0.42 * len(values))).subplots()
     drawn = ax.barh(list(values), list(values.values()), color=BLUE, height=0.6)
     ax.bar_label(drawn, [f"{value:.3g}" for value in values.values()], padding=3)
     for name, value in marks.items():
@@ -179,7 +179,7 @@ def two_lines(lines: Mapping[str, Mapping[int, float]], across: str, unit: str) 
 def under_way(latency_ns: float, rate: float) -> Axes:
     """Little's law as an area: `rate` bytes per second arrive for the `latency_ns` that each load takes. Drawn twice:
     with loads enough, and with half of them."""
-    ax = plt.figure(figsize=(7.5, 2.4)).subplots()
+    ax = plt.figure(figsize=(7.5, 2.9)).subplots()
     per_ns = rate / 1e9
     ax.add_patch(Rectangle((0, 0), latency_ns, per_ns, facecolor=SKY, edgecolor=BLUE))
     ax.add_patch(Rectangle((0, 0), latency_ns, per_ns / 2, facecolor=BLUE, alpha=0.6, edgecolor=BLUE))
@@ -214,7 +214,7 @@ def ways_of_a_warp(runs: Sequence[int] = (1, 8, 32)) -> Axes:
 def way_of_a_transpose() -> Figure:
     """What one warp reads and writes: by the naive kernel a row and a column, by the tiled one two rows with a tile
     between them."""
-    figure, axes = plt.subplots(2, 3, figsize=(7.5, 4.0), height_ratios=(1, 1))
+    figure, axes = plt.subplots(2, 3, figsize=(7.5, 4.6), height_ratios=(1, 1))
     rows = (
         ("naive", ("in: 4 sectors", "row"), None, ("out: 32 sectors", "column")),
         (
@@ -246,7 +246,7 @@ def way_of_a_transpose() -> Figure:
 
 def race() -> Axes:
     """A tile in shared memory over time: a fast warp writes the next round while a slow one still reads this one."""
-    ax = plt.figure(figsize=(7.5, 2.3)).subplots()
+    ax = plt.figure(figsize=(7.5, 2.7)).subplots()
     fast = ((0, 1, "load", SKY), (1, 3, "barrier, multiply", GREEN), (3, 4, "load the next", VERMILION))
     slow = ((0, 1, "load", SKY), (1, 4.6, "barrier, multiply: still reading", GREEN), (4.6, 5.6, "load the next", SKY))
     for y, warp, steps in ((1.2, "a fast warp", fast), (0.1, "a slow warp", slow)):
