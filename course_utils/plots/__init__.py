@@ -27,6 +27,7 @@ from course_utils.plots.flash_attention_v2 import (
     speed_by_length,
     warp_shares,
 )
+from course_utils.plots.handed_out import bank_map, launch_grid, warp_sectors
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from course_utils.plots.rates import roofline, time_and_memory
 from course_utils.plots.sparse_patterns import break_even, scaling, short_sequences
@@ -55,6 +56,7 @@ __all__ = [
     "VERMILION",
     "YELLOW",
     "against_size",
+    "bank_map",
     "bars",
     "break_even",
     "chunk_banks",
@@ -64,6 +66,7 @@ __all__ = [
     "gpu_memories",
     "kept_by_fp8",
     "ladder",
+    "launch_grid",
     "loop_orders",
     "magnitudes",
     "masks",
@@ -94,6 +97,7 @@ __all__ = [
     "two_lines",
     "under_way",
     "warp_addresses",
+    "warp_sectors",
     "warp_shares",
     "way_of_a_transpose",
     "ways_of_a_warp",

@@ -25,6 +25,25 @@ def test_memory_levels_write_their_figures_in_megabytes_and_terabytes_per_second
     assert texts(rates) == ["8.2", "4.2"]
 
 
+def test_launch_grid_draws_every_thread_once_and_the_idle_ones_apart():
+    ax = plots.launch_grid(n=1000, threads=256)
+    assert sum(patch.get_width() for patch in ax.patches) == 1024
+    idle = [patch for patch in ax.patches if matplotlib.colors.to_hex(patch.get_facecolor()) == "#cccccc"]
+    assert [patch.get_width() for patch in idle] == [24]
+
+
+@pytest.mark.parametrize("stride, sectors", [(1, 4), (2, 8), (8, 32), (16, 32)])
+def test_warp_sectors_draws_each_touched_sector_once(stride, sectors):
+    widths = [patch.get_width() for patch in plots.warp_sectors([stride]).patches]
+    assert (widths.count(8), widths.count(1)) == (sectors, 32)
+
+
+def test_bank_map_has_one_bank_per_column_without_padding_and_all_banks_with_it():
+    plain, padded = (panel.images[0].get_array() for panel in plots.bank_map([32, 33]).axes[:2])
+    assert len(set(plain[:, 5].tolist())) == 1
+    assert len(set(padded[:, 5].tolist())) == 32
+
+
 def test_bars_write_their_figures_and_name_their_marks():
     ax = plots.bars({"copy.cu": 0.2037, "copy_vectors.cu": 0.13}, "ms", {"floor": 0.126})
     assert texts(ax) == ["0.204", "0.13", "floor"] and ax.get_xlabel() == "ms"
