@@ -71,6 +71,20 @@ def minimal_flash(
     return rows
 
 
+def minimal_flash_here() -> list[Row]:
+    """`minimal_flash` on this machine's GPU: smaller batch and lengths where it has less than 60 GB."""
+    if torch.cuda.get_device_properties(0).total_memory > 60e9:
+        return minimal_flash()
+    return minimal_flash(batch=2, lengths=(512, 1024, 2048))
+
+
+def time_table(timings: Measurement, which: str, length: int = 2048) -> list[Row]:
+    """The rows of one pass ("forward", "backward") at a length as a table."""
+    columns = {"median_ms": "ms", "tflop_per_s": "TFLOP/s", "speed_over_naive": "× naive", "peak_mb": "peak MB"}
+    rows = timings.select(length=length, **{"pass": which})
+    return [{"": row["name"]} | {columns[key]: row[key] for key in columns} for row in rows]
+
+
 def _flash_forward_functions(query: Tensor, key: Tensor, value: Tensor) -> dict[str, Function]:
     halves = [tensor.half() for tensor in (query, key, value)]
     return {

@@ -65,6 +65,11 @@ def reaching_hbm() -> list[Row]:
     return rows
 
 
+def hbm_reads(kernel: str) -> int:
+    """Bytes that a kernel read from HBM, by ncu, at `reaching_hbm`'s shape."""
+    return _counted(kernel)["metrics"]["dram__bytes_read"]
+
+
 def sectors_loaded(kernel: str) -> int:
     """Sectors of 32 bytes that a kernel's global loads asked of L1, by ncu, at `reaching_hbm`'s shape."""
     return _counted(kernel)["metrics"]["l1tex__t_sectors_pipe_lsu_mem_global_op_ld"]

@@ -97,13 +97,14 @@ def products(passes: Mapping[str, str]) -> Axes:
     return ax
 
 
-def gradient_errors(errors: Mapping[str, Mapping[str, float]]) -> Axes:
-    """Relative errors of gradients, a group of bars for each way to compute them; logarithmic."""
+def gradient_errors(gradients: Mapping[str, Sequence[Tensor]], expected: Sequence[Tensor]) -> Axes:
+    """Errors of dQ, dK and dV as shares of their largest entry, a group of bars for each way to compute them."""
     ax = plt.figure(figsize=(7.5, 2.8)).subplots()
-    for n, (way, of) in enumerate(errors.items()):
-        places = [at + 0.4 * (n - (len(errors) - 1) / 2) for at in range(len(of))]
-        ax.bar(places, [max(error, 1e-16) for error in of.values()], width=0.36, label=way)
-    ax.set_xticks(range(len(of)), list(of))
-    ax.set(yscale="log", ylim=(1e-16, 10), ylabel="error ÷ largest entry")
+    for n, (way, of) in enumerate(gradients.items()):
+        errors = [float((one - right).abs().max() / right.abs().max()) for one, right in zip(of, expected, strict=True)]
+        places = [at + 0.4 * (n - (len(gradients) - 1) / 2) for at in range(len(of))]
+        ax.bar(places, [max(error, 2e-17) for error in errors], width=0.36, label=way)
+    ax.set_xticks(range(len(expected)), ["dQ", "dK", "dV"])
+    ax.set(yscale="log", ylim=(1e-17, 10), ylabel="error ÷ largest entry")
     ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
     return ax
