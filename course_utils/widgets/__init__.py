@@ -5,6 +5,7 @@ from course_utils.widgets.explorer import mask_explorer
 from course_utils.widgets.fragments import warp_fragments
 from course_utils.widgets.guesses import guess
 from course_utils.widgets.heatmap import score_heatmap
+from course_utils.widgets.pieces import two_pieces
 from course_utils.widgets.planner import Planner, planner
 from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
@@ -22,5 +23,6 @@ __all__ = [
     "score_heatmap",
     "tile_stepper",
     "tile_steps",
+    "two_pieces",
     "warp_fragments",
 ]

@@ -12,7 +12,8 @@ SHORT = "08_choosing"
 WIDGETS = {  # that a chapter shows before its questions
     "00_start_here": ["progress-card"],
     "01_attention_basics": ["score-heatmap"],
-    "02_flash_attention_minimal": ["tile-stepper"],
+    "02_flash_attention_minimal": ["tile-stepper", "two-pieces", "tile-stepper"],
+    "02_flash_attention_backward": [],
     "03_flash_attention_v2": ["fragments"],
     "04_sparse_patterns": ["mask-explorer"],
     "05_deepseek_sparse": ["dsa-explorer"],
@@ -21,6 +22,7 @@ WIDGETS = {  # that a chapter shows before its questions
 AT_THE_END = ["questions", "progress-card"]
 SHOWS = {  # each of them in a cell of its own
     "score-heatmap": "widgets.score_heatmap(*torch.randn(2, 6, 8))",
+    "two-pieces": "widgets.two_pieces([1, 3, 2, 5, 4, 2])",
     "tile-stepper": "widgets.tile_stepper(*torch.randn(3, 24, 8), block_rows=8, block_cols=8)",
     "fragments": "widgets.warp_fragments()",
     "mask-explorer": "widgets.mask_explorer()",

@@ -97,6 +97,15 @@ WRONG = {
             None,
         ),  # right until exp overflows
     },
+    "02_flash_attention_minimal/score_gradient": {
+        "dS[at] = expf(S[at] - LSE[i]) * dP[at];": (0, "Δ is missing"),
+        "float delta = 0;\nfor (int c = 0; c < D; c++) delta += dO[i * D + c] * O[i * D + c];\n"
+        "dS[at] = expf(S[at]) * (dP[at] - delta);": (0, "the weight is not normalised"),
+        "float delta = 0;\nfor (int c = 0; c < D; c++) delta += dO[i * D + c] * O[i * D + c];\n"
+        "dS[at] = dP[at] - delta;": (0, "the weight is missing"),
+        "float delta = 0;\nfor (int c = 0; c < D; c++) delta += dO[j * D + c] * O[j * D + c];\n"
+        "dS[at] = expf(S[at] - LSE[i]) * (dP[at] - delta);": (0, None),  # the row of another query
+    },
     "03_flash_attention_v2/fragment": {
         "for (int e = 0; e < 4; e++) C[(lane % 4 * 2 + e % 2 + e / 2 * 8) * 8 + lane / 4] = c[e];": (
             0,
