@@ -9,43 +9,49 @@ from torch import Tensor
 
 from course_utils import checks, measured
 from course_utils.emulator import sanitize
-from course_utils.launches.broken import BROKEN, attention_reports
+from course_utils.launches.broken import BROKEN, BrokenKernel, attention_reports
 from course_utils.launches.launch import Launch
 from course_utils.measured import Row
 
 
 def tried(chapter: str) -> list[Row]:
-    """Each broken kernel of a chapter, run by itself and under the sanitizer, its results held against float64; its
-    mended twin under the sanitizer; and what NVIDIA's compute-sanitizer found (recorded).
+    """Each broken kernel of a chapter, run by itself and under the sanitizer, its results held against float64; and
+    what NVIDIA's compute-sanitizer found (recorded).
 
-    Columns of the broken kernel: sanitizer, wrong, wrong when watched, compute-sanitizer; mended right: bool.
+    Columns: broken kernel, wrong, wrong when watched, sanitizer, compute-sanitizer.
     """
     theirs = measured.load("sanitizer")
     rows: list[Row] = []
-    for name, case in BROKEN.items():
-        if not case.launch().source.startswith(f"{chapter}/broken"):
-            continue
+    for name, case in _of(chapter).items():
         alone = case.launch()
         wrong = _wrong(alone, alone.run())
         with sanitize() as report:
             watched = case.launch()
             wrong_watched = _wrong(watched, watched.run())
-        with sanitize() as after:
-            mended = case.mended()
-            still_wrong = _wrong(mended, mended.run())
         found = dict.fromkeys(finding.tool for finding in report.findings)
         on_gpu = dict.fromkeys(r["tool"] for r in theirs.select(name=name, state="broken") if r["findings"])
         rows.append(
             {
                 "broken kernel": name,
-                "sanitizer": ", ".join(found) or "silent",
                 "wrong": wrong or "-",
                 "wrong when watched": wrong_watched or "-",
+                "sanitizer": ", ".join(found) or "silent",
                 "compute-sanitizer": ", ".join(on_gpu) or "silent",
-                "mended right": not after.findings and not still_wrong,
             }
         )
     return rows
+
+
+def mended_are_right(chapter: str) -> bool:
+    """Whether the mended twins of a chapter's broken kernels are right, and the sanitizer is silent about them."""
+    with sanitize() as report:
+        mended = [case.mended() for case in _of(chapter).values()]
+        right = not any(_wrong(launch, launch.run()) for launch in mended)
+    return right and not report.findings
+
+
+def _of(chapter: str) -> dict[str, BrokenKernel]:
+    return {name: case for name, case in BROKEN.items() if case.launch().source.startswith(f"{chapter}/broken")}
 
 
 def _wrong(launch: Launch, results: list[Tensor]) -> str:

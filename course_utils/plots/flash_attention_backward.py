@@ -13,6 +13,8 @@ from torch import Tensor
 from course_utils.costs import lse_bytes, score_matrix_bytes
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 
+PASSES = {"forward": "S O", "backward of the paper": "S dP dV dK dQ", "backward.cu": "S dP dV dK S dP dQ"}
+
 
 def kept_for_backward(batch: int, heads: int, lengths: Sequence[int]) -> Axes:
     """Bytes that wait for the backward pass in fp32, against the length: the weights P, or one number per row."""
@@ -34,8 +36,9 @@ def kept_for_backward(batch: int, heads: int, lengths: Sequence[int]) -> Axes:
     return ax
 
 
-def score_gradients(P: Tensor, dP: Tensor, dS: Tensor) -> Figure:
+def score_gradients(P: Tensor, dP: Tensor) -> Figure:
     """The matrices `[L_q, L_k]` on the way from the weights to the gradient of the scores, and the row sums of dS."""
+    dS = P * (dP - (P * dP).sum(dim=1, keepdim=True))
     figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.6), width_ratios=(1, 1, 1, 0.5))
     for ax, name, matrix in zip(axes, ("P", "dP", "dS = P ∘ (dP − Δ)"), (P, dP, dS), strict=False):
         most = float(matrix.abs().max())
@@ -80,7 +83,7 @@ def backward_walks(query_tiles: int, key_tiles: int, i: int, j: int) -> Figure:
     return figure
 
 
-def products(passes: Mapping[str, str]) -> Axes:
+def products(passes: Mapping[str, str] = PASSES) -> Axes:
     """The matrix products of each pass, one box each. passes: their results, with blanks between, by pass."""
     ax = plt.figure(figsize=(7.5, 0.6 + 0.5 * len(passes))).subplots()
     for y, which in enumerate(passes.values()):

@@ -28,7 +28,9 @@ from course_utils.costs import (
     visited_tiles,
 )
 from course_utils.measured import select
-from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION
+from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, SKY, VERMILION, YELLOW
+
+PEERS_FP32 = {"naive torch": "plain PyTorch", "SDPA memory-efficient": "PyTorch's memory-efficient kernel"}
 
 
 def traffic_bars(
@@ -201,7 +203,7 @@ def relative_speeds(
 
     others: their names in the rows, and what the legend calls them; which: the pass.
     """
-    ax = plt.figure(figsize=(7.5, 2.9)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.3)).subplots()
     times = {(row["name"], row["length"]): row["median_ms"] for row in select(rows, **{"pass": which})}
     lengths = sorted({length for name, length in times if name == ours})
     width = 0.8 / len(others)
@@ -255,7 +257,7 @@ def plain_block(block_rows: int = 64, block_cols: int = 32, head_dim: int = 64, 
 
 def causal_tiles(lengths: Sequence[int], block: int = 64) -> Figure:
     """Which tiles of S a causal kernel computes, a map for each length: without a mask, with one, or not at all."""
-    figure, axes = plt.subplots(1, len(lengths), figsize=(7.5, 2.7))
+    figure, axes = plt.subplots(1, len(lengths), figsize=(7.5, 3.0))
     colours = ListedColormap(["white", SKY, ORANGE])
     for ax, length in zip(axes, lengths, strict=True):
         side = ceil_div(length, block)
@@ -336,6 +338,21 @@ def requested_bytes(rows: Sequence[Mapping[str, Any]]) -> Axes:
     return ax
 
 
+def blocks_at_work(blocks: Mapping[str, int], multiprocessors: int) -> Figure:
+    """Which of a chip's multiprocessors have a block, with each of these numbers of blocks."""
+    figure, axes = plt.subplots(1, len(blocks), figsize=(7.5, 2.3))
+    across = 22
+    for ax, (name, count), colour in zip(axes, blocks.items(), (VERMILION, BLUE), strict=True):
+        for n in range(multiprocessors):
+            look = {"facecolor": colour, "alpha": 0.7} if n < count else {"facecolor": "none"}
+            ax.add_patch(Rectangle((n % across, n // across), 0.85, 0.85, edgecolor=GREY, linewidth=0.5, **look))
+        busy = min(count, multiprocessors)
+        ax.set(xlim=(-0.2, across), ylim=(ceil_div(multiprocessors, across), -0.2), aspect="equal")
+        ax.set_title(f"{name}: {count:,} blocks, {busy / multiprocessors:.0%} at work", fontsize=10)
+        ax.axis("off")
+    return figure
+
+
 def reaching_hbm(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Megabytes that kernels request, their footprint, and what came from HBM and went there; rows of
     `chapters.loop_orders.reaching_hbm`."""
@@ -355,28 +372,32 @@ def reaching_hbm(rows: Sequence[Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def register_tiles(shapes: Sequence[tuple[int, int]]) -> Figure:
-    """The last of these pieces of R × C scores with what a thread reads for it; and of all, the share of the
-    multiply-add peak that shared memory can feed, each number being a read of its own."""
-    figure, (piece, shares) = plt.subplots(1, 2, figsize=(7.5, 3.4), width_ratios=(1, 1.4))
-    rows, columns = shapes[-1]
+def register_piece(rows: int, columns: int) -> Axes:
+    """A thread's piece of rows × columns scores, with what it reads for them in one step of d."""
+    ax = plt.figure(figsize=(7.5, 3.4)).subplots()
     for r in range(rows):
-        piece.add_patch(Rectangle((-1.6, r), 1, 1, facecolor=BLUE, alpha=0.5, edgecolor="black", linewidth=0.6))
+        ax.add_patch(Rectangle((-1.6, r), 1, 1, facecolor=BLUE, alpha=0.5, edgecolor="black", linewidth=0.6))
         for c in range(columns):
-            piece.add_patch(Rectangle((c, r), 1, 1, facecolor=ORANGE, alpha=0.5, edgecolor=GREY, linewidth=0.6))
+            ax.add_patch(Rectangle((c, r), 1, 1, facecolor=ORANGE, alpha=0.5, edgecolor=GREY, linewidth=0.6))
     for c in range(columns):
-        piece.add_patch(Rectangle((c, -1.6), 1, 1, facecolor=GREEN, alpha=0.5, edgecolor="black", linewidth=0.6))
-    piece.text(-2.0, rows / 2, f"{rows} numbers of Q", rotation=90, ha="right", va="center", fontsize=9)
-    piece.text(columns / 2, -1.9, f"{columns} numbers of K", ha="center", va="bottom", fontsize=9)
-    piece.text(columns / 2, rows + 0.3, f"{rows * columns} multiply-adds", ha="center", va="top", fontsize=9)
-    piece.set(xlim=(-3.6, columns + 0.3), ylim=(rows + 1.5, -3.2), aspect="equal")
-    piece.axis("off")
-    names = [f"{r} × {c}" for r, c in shapes]
+        ax.add_patch(Rectangle((c, -1.6), 1, 1, facecolor=GREEN, alpha=0.5, edgecolor="black", linewidth=0.6))
+    ax.text(-2, rows / 2, f"reads {rows} numbers of Q", ha="right", va="center")
+    ax.text(columns / 2, -1.9, f"reads {columns} numbers of K", ha="center", va="bottom")
+    ax.text(columns + 0.4, rows / 2, f"does {rows * columns} multiply-adds", ha="left", va="center")
+    ax.set(xlim=(-8, columns + 7), ylim=(rows + 0.2, -3), aspect="equal")
+    ax.axis("off")
+    return ax
+
+
+def fed_by_shared_memory(shapes: Sequence[tuple[int, int]]) -> Axes:
+    """The share of the multiply-add peak that shared memory can feed with pieces of R × C scores for each thread, if
+    each number is a read of its own."""
+    ax = plt.figure(figsize=(7.5, 3.2)).subplots()
     feeds = [100 * min(1, arithmetic_intensity(r * c, r + c) / ridge_point(4, 1)) for r, c in shapes]
-    bars = shares.bar(names, feeds, color=[GREY, *[BLUE] * (len(shapes) - 1)])
-    shares.bar_label(bars, [f"{one:.1f} %" for one in feeds], fontsize=9)
-    shares.set(xlabel="scores of a thread, R × C", ylabel="% of the multiply-add peak", ylim=(0, 115))
-    return figure
+    bars = ax.bar([f"{r} × {c}" for r, c in shapes], feeds, color=[GREY, *[BLUE] * (len(shapes) - 1)])
+    ax.bar_label(bars, [f"{one:.1f} %" for one in feeds], fontsize=9)
+    ax.set(xlabel="scores of a thread, R × C", ylabel="% of the multiply-add peak", ylim=(0, 115))
+    return ax
 
 
 def room_on_a_multiprocessor(rows: Sequence[Mapping[str, Any]]) -> Axes:
@@ -433,11 +454,27 @@ def speed_and_bounds(rows: Sequence[Mapping[str, Any]]) -> Axes:
     return ax
 
 
-def what_shows_it(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Axes:
-    """A grid of verdicts on kernels, vermilion where one shows a mistake. columns: of the rows, and their headings;
-    the first names the kernel. 0, "-" and "silent" show nothing."""
-    first, *others = columns
-    ax = plt.figure(figsize=(7.5, 0.7 + 0.34 * len(rows))).subplots()
+def missing_barrier() -> Axes:
+    """Two warps of forward_plain.cu in time, without the barrier before the next tiles are loaded."""
+    ax = plt.figure(figsize=(7.5, 2.2)).subplots()
+    read, load = "reads K and V of tile j", "loads tile j + 1 over them"
+    for y, parts in enumerate((((0, 3, read, BLUE), (3, 2.4, load, VERMILION)), ((0.6, 4.8, read, BLUE),))):
+        for start, length, words, colour in parts:
+            ax.add_patch(Rectangle((start, y + 0.15), length, 0.7, facecolor=colour, alpha=0.45, edgecolor="black"))
+            ax.text(start + length / 2, y + 0.5, words, ha="center", va="center", fontsize=9)
+    ax.axvspan(3, 5.4, color=YELLOW, alpha=0.25, zorder=0)
+    ax.text(4.2, 2.1, "the race", ha="center", va="top", fontsize=9)
+    ax.set(xlim=(0, 7), ylim=(2.4, -0.1), xticks=[], xlabel="time")
+    ax.set_yticks([0.5, 1.5], ["fast warp", "slow warp"])
+    ax.tick_params(length=0)
+    return ax
+
+
+def what_shows_it(rows: Sequence[Mapping[str, Any]]) -> Axes:
+    """A grid of verdicts on kernels, vermilion where one shows a mistake: 0, "-" and "silent" show nothing. The first
+    column of the rows names the kernel."""
+    first, *others = rows[0]
+    ax = plt.figure(figsize=(7.5, 0.7 + 0.36 * len(rows))).subplots()
     for y, row in enumerate(rows):
         for x, column in enumerate(others):
             shows = row[column] not in (0, "-", "silent")
@@ -445,7 +482,7 @@ def what_shows_it(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str])
             ax.add_patch(Rectangle((x, y), 1, 1, edgecolor=GREY, linewidth=0.6, **look))
             ax.text(x + 0.5, y + 0.5, str(row[column]).replace("-", "right"), ha="center", va="center", fontsize=9)
     ax.set(xlim=(0, len(others)), ylim=(len(rows), 0))
-    ax.set_xticks([x + 0.5 for x in range(len(others))], [columns[other] for other in others], fontsize=9)
+    ax.set_xticks([x + 0.5 for x in range(len(others))], others, fontsize=9)
     ax.set_yticks([y + 0.5 for y in range(len(rows))], [row[first] for row in rows], fontsize=9)
     ax.xaxis.tick_top()
     ax.tick_params(length=0)

@@ -57,8 +57,8 @@ def what_waits_for_backward(draw: Random) -> Question:
     rows = batch * heads * length
     return Aggregate(
         prompt=(
-            f"One attention layer, {batch} sequences of {length:,} tokens, {heads} heads, in fp16; the log-sum-exp is in "
-            "fp32. How many MiB (2²⁰ bytes) wait for the backward pass if P is stored, and if one number per "
+            f"One attention layer, {batch} sequences of {length:,} tokens, {heads} heads, in fp16; the log-sum-exp is "
+            "in fp32. How many MiB (2²⁰ bytes) wait for the backward pass if P is stored, and if one number per "
             "row is?"
         ),
         parts=(
