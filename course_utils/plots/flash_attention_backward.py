@@ -42,7 +42,7 @@ def score_gradients(P: Tensor, dP: Tensor) -> Figure:
     figure, axes = plt.subplots(1, 4, figsize=(7.5, 2.6), width_ratios=(1, 1, 1, 0.5))
     for ax, name, matrix in zip(axes, ("P", "dP", "dS = P ∘ (dP − Δ)"), (P, dP, dS), strict=False):
         most = float(matrix.abs().max())
-        ax.imshow(matrix, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
+        ax.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
         ax.set(title=name, xlabel="key", xticks=[], yticks=[])
     axes[0].set_ylabel("query")
     axes[3].barh(range(len(dS)), dS.sum(dim=1).tolist(), color=BLUE)

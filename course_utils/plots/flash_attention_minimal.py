@@ -117,7 +117,7 @@ def tiled_attention(query_tiles: int, key_tiles: int, i: int, j: int) -> Axes:
 
 def loop_orders(query_tiles: int, key_tiles: int) -> Figure:
     """The order in which the two algorithms visit the tiles of S: FA1 column by column, FA2 row by row."""
-    figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.3))
+    figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.6))
     orders = {
         "FA1: outer loop over K, V": lambda i, j: j * query_tiles + i,
         "FA2: outer loop over Q": lambda i, j: i * key_tiles + j,
@@ -203,7 +203,7 @@ def relative_speeds(
 
     others: their names in the rows, and what the legend calls them; which: the pass.
     """
-    ax = plt.figure(figsize=(7.5, 3.3)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.6)).subplots()
     times = {(row["name"], row["length"]): row["median_ms"] for row in select(rows, **{"pass": which})}
     lengths = sorted({length for name, length in times if name == ours})
     width = 0.8 / len(others)
@@ -265,7 +265,7 @@ def causal_tiles(lengths: Sequence[int], block: int = 64) -> Figure:
         tiles = torch.zeros(side, side)
         for i, j in visited:
             tiles[i, j] = 2 if (j + 1) * block - 1 > i * block else 1
-        ax.imshow(tiles, cmap=colours, vmin=0, vmax=2, extent=(0, side, side, 0))
+        ax.imshow(tiles.numpy(), cmap=colours, vmin=0, vmax=2, extent=(0, side, side, 0))
         ax.set(xticks=[], yticks=[], title=f"L = {length:,}")
         share, masked = len(visited) / side**2, int((tiles == 2).sum())
         ax.set_xlabel(f"{len(visited):,} of {side**2:,} computed\n({share:.0%}), {masked} masked")
@@ -304,7 +304,7 @@ def fa1_savings(length: int = 4096, head_dim: int = 64, most: int = 200) -> Axes
 def requested_bytes(rows: Sequence[Mapping[str, Any]]) -> Axes:
     """Bytes that both loop orders request, counted (bars: read, and above it written) and by formula (black ticks).
     rows: of `chapters.loop_orders.requested`, in pairs of FA1 and FA2."""
-    ax = plt.figure(figsize=(7.5, 3.4)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.8)).subplots()
     looks = {"FA1": (VERMILION, -0.2), "FA2": (BLUE, 0.2)}
     for n, row in enumerate(rows):
         colour, aside = looks[row["order"]]
@@ -403,7 +403,7 @@ def fed_by_shared_memory(shapes: Sequence[tuple[int, int]]) -> Axes:
 def room_on_a_multiprocessor(rows: Sequence[Mapping[str, Any]]) -> Axes:
     """How full the blocks of forward.cu make a multiprocessor; rows of `bench.flash_attention_minimal`'s
     forward_resources."""
-    ax = plt.figure(figsize=(7.5, 2.8)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.3)).subplots()
     parts = ("registers, %", "shared memory, %", "warps, %")
     for n, (part, colour) in enumerate(zip(parts, (BLUE, GREEN, ORANGE), strict=True)):
         places = [at + 0.27 * (n - 1) for at in range(len(rows))]
@@ -420,7 +420,7 @@ def errors(reports: Sequence[Any]) -> Axes:
     """The error of each comparison (`checks.ErrorReport`) as a share of what is allowed, a line for each kind of
     output; what passes lies left of 1."""
     names = list(dict.fromkeys(report.name for report in reports))
-    ax = plt.figure(figsize=(7.5, 1.1 + 0.35 * len(names))).subplots()
+    ax = plt.figure(figsize=(7.5, 1.3 + 0.45 * len(names))).subplots()
     for n, name in enumerate(names):
         shares = [max(report.max_error / report.allowed, 1e-3) for report in reports if report.name == name]
         spread = [n + 0.3 * (k / max(len(shares) - 1, 1) - 0.5) for k in range(len(shares))]
@@ -440,7 +440,7 @@ def errors(reports: Sequence[Any]) -> Axes:
 def speed_and_bounds(rows: Sequence[Mapping[str, Any]]) -> Axes:
     """What kernels reach in TFLOP/s, beside their bounds by wavefronts and by multiply-adds; rows of
     `bench.flash_attention_minimal.bounds`."""
-    ax = plt.figure(figsize=(7.5, 2.6)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.0)).subplots()
     columns = {"reached": BLUE, "wavefronts allow": GREEN, "multiply-adds sustained": GREY}
     for n, (column, colour) in enumerate(columns.items()):
         places = [at + 0.27 * (n - 1) for at in range(len(rows))]
@@ -474,7 +474,7 @@ def what_shows_it(rows: Sequence[Mapping[str, Any]]) -> Axes:
     """A grid of verdicts on kernels, vermilion where one shows a mistake: 0, "-" and "silent" show nothing. The first
     column of the rows names the kernel."""
     first, *others = rows[0]
-    ax = plt.figure(figsize=(7.5, 0.7 + 0.36 * len(rows))).subplots()
+    ax = plt.figure(figsize=(7.5, 0.8 + 0.4 * len(rows))).subplots()
     for y, row in enumerate(rows):
         for x, column in enumerate(others):
             shows = row[column] not in (0, "-", "silent")

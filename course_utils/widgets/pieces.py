@@ -51,7 +51,7 @@ class TwoPieces(Frame):
         at, values, keys = merged(scores, cut), torch.tensor(scores), range(len(scores))
         of_piece = torch.tensor([at.m1] * cut + [at.m2] * (len(scores) - cut))
         colours = [FIRST] * cut + [SECOND] * (len(scores) - cut)
-        figure = Figure(figsize=(8, 3.4), layout="constrained")
+        figure = Figure(figsize=(8, 3.8), layout="constrained")
         figure.get_layout_engine().set(rect=(0, 0.06, 1, 0.94))  # the last line is for the note about still pictures
         apart, together = figure.subplots(1, 2, sharey=True)
         apart.bar(keys, torch.exp(values - of_piece).tolist(), color=colours)

@@ -135,7 +135,7 @@ def _telling(steps: list[TileStep]) -> int:
 
 def _draw(steps: list[TileStep], now: int, meta: dict) -> Figure:
     step = steps[now]
-    figure = Figure(figsize=(9.6, 2.9 if meta["small"] else 4.4), layout="constrained")
+    figure = Figure(figsize=(9.6, 3.4 if meta["small"] else 4.4), layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))  # the last line is for the note about still pictures
     overview, tile, table, output = figure.subplots(1, 4, width_ratios=(1.5, 1.3, 1.1, 1.1))
     requested = sum(past.read_bytes + past.written_bytes for past in steps[: now + 1])
