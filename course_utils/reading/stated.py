@@ -116,8 +116,10 @@ def with_needs(text: str, slug: str) -> str:
     links, _, rest = after.partition("\n\n")
     required = needs(chapter_sections(slug))
     links = "\n".join(_with_brackets(line, required) for line in links.splitlines())
-    rest = rest.removeprefix(BRACKETS).lstrip("\n")
-    told = BRACKETS if any(required.values()) else ""
+    first = next(number for number in required if number.isdigit() and int(number))
+    pattern = re.escape(BRACKETS).replace("section\\ 1\\ ", r"section\ \d+\ ")
+    rest = re.sub(rf"\A{pattern}", "", rest).lstrip("\n")
+    told = BRACKETS.replace("section 1 ", f"section {first} ") if any(required.values()) else ""
     return head + contents + "\n\n".join(filter(None, [links, told, rest]))
 
 

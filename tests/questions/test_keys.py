@@ -447,13 +447,6 @@ def floor_of_flash(asked):
     return [1e3 * max(visible * flops(flash, query, query, query) / (teraflops * 1e12), moved / (gigabytes * 1e9))]
 
 
-def what_waits_for_backward(asked):
-    batch, length, heads = numbers(asked.prompt, r"layer, (\d+) sequences of ([\d,]+) tokens, (\d+) heads")
-    kept = tensor(batch, heads, length, length), tensor(batch, heads, length, dtype=torch.float32)
-    sizes = [size(one) / 2**20 for one in kept]
-    return [*sizes, sum(sizes)]
-
-
 COUNTS = {
     "00_start_here/idle_threads": idle_threads,
     "00_start_here/floor_of_a_scaled_sum": floor_of_a_scaled_sum,
@@ -469,7 +462,6 @@ COUNTS = {
     "02_flash_attention_minimal/bytes_of_both_orders": bytes_of_both_orders,
     "02_flash_attention_minimal/shared_memory_of_the_tiles": shared_memory_of_the_tiles,
     "02_flash_attention_minimal/share_of_the_peak": share_of_the_peak,
-    "02_flash_attention_minimal/what_waits_for_backward": what_waits_for_backward,
     "03_flash_attention_v2/flop_per_byte": flop_per_byte,
     "03_flash_attention_v2/wavefronts_of_a_matrix": wavefronts_of_a_matrix,
     "03_flash_attention_v2/registers_for_s_and_o": registers_for_s_and_o,

@@ -1,9 +1,8 @@
-"""Questions of chapter 02's second notebook: recomputation, and what waits for the backward pass."""
+"""Questions of chapter 02's second notebook: recomputation."""
 
 from random import Random
 
-from course_utils import costs
-from course_utils.questions.question import Aggregate, Figure, Mistake, Option, Question, Source, Votes
+from course_utils.questions.question import Option, Question, Source, Votes
 
 
 def what_the_log_sum_exp_knows(draw: Random) -> Question:
@@ -49,49 +48,4 @@ def what_the_log_sum_exp_knows(draw: Random) -> Question:
     )
 
 
-def what_waits_for_backward(draw: Random) -> Question:
-    """Memory that waits for the backward pass"""
-    batch, heads, length = draw.choice((2, 4, 8)), draw.choice((8, 16)), draw.choice((2048, 4096, 8192))
-    weights = costs.score_matrix_bytes(batch, heads, length, length, 2) / 2**20
-    numbers = costs.lse_bytes(batch, heads, length) / 2**20
-    rows = batch * heads * length
-    return Aggregate(
-        prompt=(
-            f"One attention layer, {batch} sequences of {length:,} tokens, {heads} heads, in fp16; the log-sum-exp is "
-            "in fp32. How many MiB (2²⁰ bytes) wait for the backward pass if P is stored, and if one number per "
-            "row is?"
-        ),
-        parts=(
-            (
-                "P stored",
-                Figure(
-                    weights,
-                    "MiB",
-                    f"{batch} · {heads} · {length:,} · {length:,} weights of 2 bytes.",
-                    0.01,
-                    (
-                        Mistake(2 * weights, "An fp16 number takes two bytes."),
-                        Mistake(weights / batch, "Each sequence of the batch has matrices of its own."),
-                        Mistake(weights / heads, "Each head has a matrix of its own."),
-                    ),
-                ),
-            ),
-            (
-                "log-sum-exp kept",
-                Figure(
-                    numbers,
-                    "MiB",
-                    f"{rows:,} rows, a number of 4 bytes for each.",
-                    0.01,
-                    (
-                        Mistake(numbers / 2, "The log-sum-exp is in fp32."),
-                        Mistake(2 * numbers, "Not m and l: their combination m + ln l is one number."),
-                    ),
-                ),
-            ),
-        ),
-        read_again="14 What must be kept",
-    )
-
-
-QUESTIONS: tuple[Source, ...] = (what_the_log_sum_exp_knows, what_waits_for_backward)
+QUESTIONS: tuple[Source, ...] = (what_the_log_sum_exp_knows,)
