@@ -59,6 +59,12 @@ CHAPTERS = (
     Chapter(
         "02_flash_attention_minimal", "FlashAttention, minimal", "online softmax: the score matrix is never stored"
     ),
+    Chapter(
+        "02_flash_attention_backward",
+        "FlashAttention, backward",
+        "gradients by recomputation: one number per row is kept",
+        of="02_flash_attention_minimal",
+    ),
     Chapter("03_flash_attention_v2", "FlashAttention-2", "tensor cores, pipelines, where the speed comes from"),
     Chapter("04_sparse_patterns", "Sparse patterns", "windows, blocks, arbitrary masks; when they pay"),
     Chapter("05_deepseek_sparse", "DeepSeek Sparse Attention", "a small network chooses the keys"),
@@ -96,6 +102,7 @@ PATHS = (
             ("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10)),
             ("01_attention_basics", ()),
             ("02_flash_attention_minimal", ()),
+            ("02_flash_attention_backward", ()),
             ("03_flash_attention_v2", (1, 2)),
         ),
     ),
@@ -106,6 +113,7 @@ PATHS = (
             ("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10)),
             ("01_attention_basics", ()),
             ("02_flash_attention_minimal", ()),
+            ("02_flash_attention_backward", ()),
             ("03_flash_attention_v2", ()),
             ("04_sparse_patterns", (1, 2, 3, 4, 5, 10)),
             ("05_deepseek_sparse", (1, 2, 3, 4, 5, 6, 7)),
@@ -114,7 +122,11 @@ PATHS = (
     ),
     ReadingPath(
         "You know CUDA already",
-        (("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10, 11, 12)), ("02_flash_attention_minimal", ())),
+        (
+            ("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10, 11, 12)),
+            ("02_flash_attention_minimal", ()),
+            ("02_flash_attention_backward", ()),
+        ),
     ),
     ReadingPath("You know FlashAttention already", (("03_flash_attention_v2", ()),)),
     ReadingPath("You came for windows and masks", (("04_sparse_patterns", ()),)),

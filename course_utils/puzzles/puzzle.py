@@ -17,6 +17,7 @@ PUZZLES = {
     "00_start_here": ("guard", "scores_of_one_query", "attention"),
     "01_attention_basics": ("dot_product", "causal_mask"),
     "02_flash_attention_minimal": ("merge", "rescale"),
+    "02_flash_attention_backward": ("score_gradient",),
     "03_flash_attention_v2": ("fragment", "swizzle"),
     "04_sparse_patterns": ("skip_tile", "residue"),
     "05_deepseek_sparse": ("relu_before_sum", "gather"),

@@ -8,6 +8,7 @@ from course_utils.widgets.guesses import guess
 from course_utils.widgets.heatmap import score_heatmap
 from course_utils.widgets.launch_grid import launch_grid
 from course_utils.widgets.load_sectors import load_sectors
+from course_utils.widgets.pieces import two_pieces
 from course_utils.widgets.planner import Planner, planner
 from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
@@ -28,5 +29,6 @@ __all__ = [
     "score_heatmap",
     "tile_stepper",
     "tile_steps",
+    "two_pieces",
     "warp_fragments",
 ]

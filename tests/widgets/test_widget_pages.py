@@ -15,6 +15,7 @@ from course_utils.widgets import (
     planner,
     score_heatmap,
     tile_stepper,
+    two_pieces,
     warp_fragments,
 )
 from course_utils.widgets.heatmap import scores_and_weights
@@ -36,12 +37,14 @@ def stepper(rows=64, cols=64, **options):
 
 
 TOKENS = "the animal did not cross the street because it was too tired".split()
+SCORES = [1.0, 2.0, 0.5, 1.5, 2.5, 4.0, 1.0, 3.0, 3.5, 2.0, 6.0, 1.0]
 WIDGETS = {
     "launch-grid": launch_grid,
     "load-sectors": load_sectors,
     "bank-turns": bank_turns,
     "score-heatmap": lambda: heatmap(12, 12, is_causal=True, tokens=TOKENS),
     "tile-stepper": lambda: stepper(is_causal=True),
+    "two-pieces": lambda: two_pieces(SCORES),
     "fragments": warp_fragments,
     "mask-explorer": mask_explorer,
     "dsa-explorer": dsa_explorer,
@@ -53,6 +56,7 @@ LARGEST = {
     "bank-turns": bank_turns,
     "score-heatmap": lambda: heatmap(64, 64),
     "tile-stepper": lambda: stepper(128, 128, block_rows=32, block_cols=32),
+    "two-pieces": lambda: two_pieces(2 * SCORES),
     "fragments": lambda: warp_fragments(head_dim=128),
     "mask-explorer": lambda: mask_explorer(length=1024, tile=16),
     "dsa-explorer": lambda: dsa_explorer(*example_scores(256), top_k=128),
