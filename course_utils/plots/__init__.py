@@ -13,12 +13,18 @@ from course_utils.plots.flash_attention_minimal import (
 )
 from course_utils.plots.flash_attention_v2 import (
     chunk_banks,
+    climb,
     copy_and_compute,
     ladder,
     magnitudes,
     packed_heads,
+    reading_rates,
+    shares,
+    short_calls,
+    side_by_side,
     speed_by_length,
     warp_shares,
+    who_owns_what,
 )
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from course_utils.plots.rates import roofline, time_and_memory
@@ -45,6 +51,7 @@ __all__ = [
     "bank_map",
     "break_even",
     "chunk_banks",
+    "climb",
     "copy_and_compute",
     "dsa_layer",
     "gathered_tile",
@@ -60,10 +67,14 @@ __all__ = [
     "online_weights",
     "packed_heads",
     "radix_digits",
+    "reading_rates",
     "roofline",
     "scaling",
     "score_bytes",
+    "shares",
+    "short_calls",
     "short_sequences",
+    "side_by_side",
     "speed_by_length",
     "three_choices",
     "three_passes",
@@ -76,4 +87,5 @@ __all__ = [
     "warp_addresses",
     "warp_sectors",
     "warp_shares",
+    "who_owns_what",
 ]
