@@ -19,6 +19,7 @@ from pygments.lexers import CudaLexer
 from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.launch import settings
 from course_utils.emulator.pages import FRAME
+from course_utils.tables import figure
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
 from course_utils.toolchain.source import read_kernel, source_name
 
@@ -163,22 +164,12 @@ def mistake_kernels(broken: BrokenKernel) -> tuple[str, str]:
     return right, wrong
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
-    return str(value)
-
-
 def table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> None:
     """Shows rows (dicts with the same keys) as a table; the keys are its heading. Numbers are right-aligned, and long
     words get the room for a few lines: on a narrow page their column would shrink to one word a line.
     """
     columns = list(rows[0]) if rows else []
-    cells = [[_cell(row.get(column, "")) for column in columns] for row in rows]
+    cells = [[figure(row.get(column, "")) for column in columns] for row in rows]
     widths = [max(len(line[i]) for line in [columns, *cells]) for i in range(len(columns))]
     plain = "\n".join(
         "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in [columns, *cells]
@@ -220,11 +211,11 @@ def expected_error() -> Iterator[None]:
 
 def prediction(predicted: float | None, found: float, unit: str = "") -> None:
     """Prints a learner's prediction beside the figure that was found; None: no prediction was made."""
-    figure = f"{_cell(found)} {unit}".strip()
+    shown = f"{figure(found)} {unit}".strip()
     if predicted is None:
-        print(f"Found: {figure}.")
+        print(f"Found: {shown}.")
     elif predicted == 0 or found == 0:
-        print(f"You predicted {_cell(predicted)} {unit}".strip() + f"; found: {figure}.")
+        print(f"You predicted {figure(predicted)} {unit}".strip() + f"; found: {shown}.")
     else:
         factor = max(predicted / found, found / predicted)
-        print(f"You predicted {_cell(predicted)} {unit}".strip() + f"; found: {figure}. You are off by {factor:.2g}×.")
+        print(f"You predicted {figure(predicted)} {unit}".strip() + f"; found: {shown}. You are off by {factor:.2g}×.")

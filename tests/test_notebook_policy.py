@@ -130,6 +130,8 @@ def test_code_that_only_imports_or_draws_is_folded_and_no_other(path):
         ("plots.roofline(points);", False),
         ("lines = []\nfor x in rows:\n    lines.append({'a': x})\nshow.table(lines)", True),
         ("a = 1\nb = 2\nc = kernel(a, b)\nprint(c)", False),
+        ("with widgets.guess('How many?') as held:\n    held.value = 2", True),
+        ("a = 1\nwith widgets.guess('How many?') as held:\n    held.value = a", False),
         ("%%puzzle 00/x\nimport\nax.plot(\n1\n2\n", False),
     ],
 )

@@ -64,8 +64,8 @@ def _slug(given: str) -> str | None:
 
 def _told(forgotten: store.Forgotten) -> str:
     return (
-        f"{counted(forgotten.exercises, 'exercise')}, {counted(forgotten.questions, 'question')} and "
-        f"{counted(forgotten.chapters, 'chapter')}"
+        f"{counted(forgotten.exercises, 'exercise')}, {counted(forgotten.questions, 'question')}, "
+        f"{counted(forgotten.chapters, 'chapter')} and {forgotten.guesses} guess{'es' * (forgotten.guesses != 1)}"
     )
 
 
@@ -73,11 +73,11 @@ def _report(slug: str) -> str:
     """The whole course, or one chapter."""
     kept = store.overview()
     states = chapter_states(kept)
-    steps = next_steps(states, slug)
+    steps, guesses = next_steps(states, slug), pages.guesses_in_words(kept)
     if slug:
         state = chapter_state(slug, kept)
-        return pages.chapter_text(state, (), steps, _lost([state]))
-    return pages.course_text(states, achievements(kept), steps, [*_exercises(states), *_lost(states)])
+        return pages.chapter_text(state, (), steps, [guesses, *_lost([state])])
+    return pages.course_text(states, achievements(kept), steps, [guesses, *_exercises(states), *_lost(states)])
 
 
 def _exercises(states: Sequence[ChapterState]) -> list[str]:

@@ -8,6 +8,7 @@ from course_utils.progress.store import (
     Answered,
     Finished,
     Forgotten,
+    Guessed,
     Overview,
     ProgressError,
     Standing,
@@ -18,6 +19,7 @@ from course_utils.progress.store import (
     record_answer,
     record_exercise,
     record_finished,
+    record_guess,
     reset,
 )
 
@@ -25,6 +27,7 @@ __all__ = [
     "Answered",
     "Finished",
     "Forgotten",
+    "Guessed",
     "Overview",
     "ProgressError",
     "Standing",
@@ -36,6 +39,7 @@ __all__ = [
     "record_answer",
     "record_exercise",
     "record_finished",
+    "record_guess",
     "reset",
     "show",
 ]

@@ -20,7 +20,7 @@ from course_utils.progress.state import (
     exercise_notebook,
     notebook,
 )
-from course_utils.progress.store import Standing
+from course_utils.progress.store import Overview, Standing
 from course_utils.questions import catalog
 from course_utils.tables import aligned
 
@@ -81,6 +81,13 @@ def chapter_text(
     lines += details
     lines += _block("New achievements", (f"{one.name}: {one.description}" for one in new))
     return "\n".join([*lines, *_next_lines(steps)])
+
+
+def guesses_in_words(kept: Overview) -> str:
+    """How many figures were guessed, and how many at once to within a factor of two; "" if none was."""
+    if not kept.guesses:
+        return ""
+    return f"Guesses: {len(kept.guesses)}, within a factor of two: {sum(one.close for one in kept.guesses)}."
 
 
 def points(standing: Standing | None) -> str:

@@ -61,6 +61,18 @@ _VERSIONS = (
         """,
         "CREATE TABLE learner (one INTEGER PRIMARY KEY CHECK (one = 1), seed INTEGER NOT NULL)",
     ),
+    (
+        """
+        CREATE TABLE guess (
+            asked TEXT PRIMARY KEY,  -- the question
+            times INTEGER NOT NULL,
+            first TEXT NOT NULL,     -- JSON: the only guess that was made before the figure was seen
+            value TEXT NOT NULL,     -- JSON: what the first guess was compared with
+            last TEXT NOT NULL,      -- JSON
+            last_at TEXT NOT NULL
+        )
+        """,
+    ),
 )
 SCHEMA_VERSION = len(_VERSIONS)
 
@@ -87,6 +99,10 @@ ON CONFLICT (id) DO UPDATE SET
 _RECORD_FINISHED = """
 INSERT INTO chapter VALUES (:slug, 1, :now, :now)
 ON CONFLICT (slug) DO UPDATE SET times = times + 1, last_at = excluded.last_at
+"""
+_RECORD_GUESS = """
+INSERT INTO guess VALUES (:asked, 1, :guess, :value, :guess, :now)
+ON CONFLICT (asked) DO UPDATE SET times = times + 1, last = excluded.last, last_at = excluded.last_at
 """
 
 
@@ -132,6 +148,27 @@ class Finished:
 
 
 @dataclass(frozen=True)
+class Guessed:
+    """What is kept about one guess: the question, how often it was guessed, the first guess with the value that it was
+    compared with (None: there was none), the last guess, and when (UTC). Numbers, or options in words."""
+
+    asked: str
+    times: int
+    first: float | str
+    value: float | str | None
+    last: float | str
+    last_at: datetime
+
+    @property
+    def close(self) -> bool:
+        """Whether the first guess was within a factor of two, or the right option."""
+        if not all(isinstance(one, (int, float)) for one in (self.first, self.value)):
+            return self.first == self.value
+        low, high = sorted((abs(self.first), abs(self.value)))
+        return self.first * self.value >= 0 and high <= 2 * low
+
+
+@dataclass(frozen=True)
 class Overview:
     """Everything that is kept, each in order of ids. seed: the learner's; None before it was drawn."""
 
@@ -139,15 +176,17 @@ class Overview:
     questions: tuple[Answered, ...] = ()
     chapters: tuple[Finished, ...] = ()
     seed: int | None = None
+    guesses: tuple[Guessed, ...] = ()
 
 
 @dataclass(frozen=True)
 class Forgotten:
-    """How many exercises, questions and chapters `reset` forgot."""
+    """How many exercises, questions, chapters and guesses `reset` forgot."""
 
     exercises: int = 0
     questions: int = 0
     chapters: int = 0
+    guesses: int = 0
 
 
 def progress_file() -> Path:
@@ -190,6 +229,13 @@ def record_finished(slug: str) -> None:
         store.execute(_RECORD_FINISHED, values)
 
 
+def record_guess(asked: str, guess: float | str, value: float | str | None) -> None:
+    """Add one guess at the answer to the question `asked`, and the value that was found. Raises ProgressError."""
+    texts = {"guess": json.dumps(guess), "value": json.dumps(value)}
+    with _store(write=True) as store:
+        store.execute(_RECORD_GUESS, {"asked": asked, **texts, "now": _now()})
+
+
 def learner_seed() -> int:
     """The seed that this learner's questions are drawn with: drawn once and kept; ATTENTION_KERNELS_SEED wins.
 
@@ -218,6 +264,7 @@ def overview() -> Overview:
         questions = store.execute("SELECT * FROM question ORDER BY id").fetchall() if version >= 2 else ()
         chapters = store.execute("SELECT * FROM chapter ORDER BY slug").fetchall() if version >= 2 else ()
         seed = _seed(store) if version >= 2 else None
+        guesses = store.execute("SELECT * FROM guess ORDER BY asked").fetchall() if version >= 3 else ()
     return Overview(
         tuple(
             Standing(id, attempts, _result(best), _date(best_at), _result(last), _date(last_at))
@@ -229,6 +276,10 @@ def overview() -> Overview:
         ),
         tuple(Finished(slug, times, _date(first_at), _date(last_at)) for slug, times, first_at, last_at in chapters),
         seed,
+        tuple(
+            Guessed(asked, times, _answer(first), _answer(value), _answer(last), _date(last_at))
+            for asked, times, first, value, last, last_at in guesses
+        ),
     )
 
 
@@ -267,12 +318,24 @@ def export() -> str:
         }
         for finished in kept.chapters
     ]
+    guesses = [
+        {
+            "asked": guessed.asked,
+            "times": guessed.times,
+            "first": guessed.first,
+            "value": guessed.value,
+            "last": guessed.last,
+            "last_at": guessed.last_at.isoformat(),
+        }
+        for guessed in kept.guesses
+    ]
     everything = {
         "version": SCHEMA_VERSION,
         "seed": kept.seed,
         "exercises": exercises,
         "questions": questions,
         "chapters": chapters,
+        "guesses": guesses,
     }
     return json.dumps(everything, indent=1, ensure_ascii=False) + "\n"
 
@@ -283,9 +346,8 @@ def reset() -> Forgotten:
         return Forgotten()
     with _store(write=True) as store:
         store.execute("DELETE FROM learner")
-        return Forgotten(
-            *(store.execute(f"DELETE FROM {table}").rowcount for table in ("exercise", "question", "chapter"))
-        )
+        tables = ("exercise", "question", "chapter", "guess")
+        return Forgotten(*(store.execute(f"DELETE FROM {table}").rowcount for table in tables))
 
 
 def _now() -> str:

@@ -3,6 +3,7 @@
 from course_utils.widgets.dsa_explorer import DsaState, dsa_explorer, dsa_state, example_scores
 from course_utils.widgets.explorer import mask_explorer
 from course_utils.widgets.fragments import warp_fragments
+from course_utils.widgets.guesses import guess
 from course_utils.widgets.heatmap import score_heatmap
 from course_utils.widgets.planner import Planner, planner
 from course_utils.widgets.stepper import tile_stepper
@@ -15,6 +16,7 @@ __all__ = [
     "dsa_explorer",
     "dsa_state",
     "example_scores",
+    "guess",
     "mask_explorer",
     "planner",
     "score_heatmap",

@@ -47,17 +47,18 @@ class Card:
             self.text = f"{self.title}\n{self.summary}"
             return
         reached, states = achievements(kept), chapter_states(kept)
-        steps = next_steps(states, self.slug)
+        steps, guesses = next_steps(states, self.slug), pages.guesses_in_words(kept)
         if self.slug:
             state = chapter_state(self.slug, kept)
             new = [one for one in reached if one.reached and one.name not in self._known]
             self.summary = pages.chapter_summary(state, new)
             self.page = pages.chapter_page(state, new, steps)
-            self.text = pages.chapter_text(state, new, steps)
+            self.text = pages.chapter_text(state, new, steps, [guesses])
         else:
             self.summary = pages.course_summary(states, reached)
             self.page = pages.course_page(states, reached, steps)
-            self.text = pages.course_text(states, reached, steps)
+            self.text = pages.course_text(states, reached, steps, [guesses])
+        self.summary = f"{self.summary} {guesses}".strip()
 
     @property
     def html(self) -> str:

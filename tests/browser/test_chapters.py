@@ -91,6 +91,15 @@ def press_every_button(widget):
         wait_until(widget.page, CHANGED, [handle, ".ak-status", before])
 
 
+def skip_the_guess(widget):
+    """What is held back is hidden before, and there is something to show after."""
+    held = widget.locator(".ak-held")
+    assert not held.is_visible()
+    widget.locator(".ak-skip").click()
+    held.wait_for()
+    assert held.bounding_box()["height"] > 10
+
+
 exhaustive = pytest.mark.exhaustive(
     f"all chapters: here {SHORT} runs, every widget answers in a cell of its own, and nbval runs each chapter"
 )
@@ -105,6 +114,9 @@ def test_chapter_runs_and_its_widgets_answer(slug, open_notebook, request):
     chapter.screenshot(slug)
     names = []
     for widget in chapter.widgets():
+        if widget.get_attribute("data-widget") == "guess":
+            skip_the_guess(widget)
+            continue
         names.append(widget.get_attribute("data-widget"))
         if names[-1] in AT_THE_END:
             press_every_button(widget)

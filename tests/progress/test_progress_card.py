@@ -110,6 +110,21 @@ def test_the_card_of_the_course_shows_every_chapter_and_achievement(jupyter, gra
     assert page.index("First chapter") < page.index("Counted before measured")
 
 
+def test_guesses_are_counted_in_one_line(jupyter, capsys, monkeypatch):
+    progress.finish(SLUG)
+    assert "Guesses" not in jupyter[-1].status
+    for question, guess in (("How many?", 80), ("How much?", 30), ("Which?", "K")):
+        progress.record_guess(question, guess, 37)
+    progress.record_guess("How many?", 37, 37)  # now it is no guess any more
+    said = "Guesses: 3, within a factor of two: 1."
+    for show in (lambda: progress.finish(SLUG), progress.show):
+        show()
+        assert jupyter[-1].status.endswith(said) and said in jupyter[-1]._card.text
+    monkeypatch.setattr(card, "get_ipython", lambda: None)
+    progress.show()
+    assert said in capsys.readouterr().out
+
+
 def test_titles_are_escaped(jupyter, monkeypatch):
     progress.finish(SLUG)
     assert "Title of 02_flash_attention_minimal/first &lt;&amp;&gt;" in jupyter[-1].page

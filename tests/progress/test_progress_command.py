@@ -73,7 +73,7 @@ def test_it_is_exported_and_forgotten(tmp_path, capsys, graded):
     progress.record_exercise(graded(4))
     progress.record_finished(SLUG)
     assert __main__.main(["progress", "--json", str(tmp_path / "all.json"), "--reset"]) == 0
-    assert capsys.readouterr().err == "1 exercise, 0 questions and 1 chapter forgotten\n"
+    assert capsys.readouterr().err == "1 exercise, 0 questions, 1 chapter and 0 guesses forgotten\n"
     assert json.loads((tmp_path / "all.json").read_text(encoding="utf-8"))["exercises"][0]["attempts"] == 1
     assert __main__.main(["progress", "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["exercises"] == []

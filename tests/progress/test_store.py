@@ -94,15 +94,19 @@ def test_export_holds_everything_and_reset_forgets_it(graded):
     progress.record_answer(QUESTION, False, {"typed": "Ü"}, 3)
     progress.record_answer(f"{CHAPTER}/other", True, 1.5, 3)
     progress.record_finished(CHAPTER)
+    progress.record_guess("How many?", 80, 37)
+    progress.record_guess("How many?", 40, 37)
     exported = json.loads(progress.export())
-    assert list(exported) == ["version", "seed", "exercises", "questions", "chapters"]
-    assert exported["version"] == 2 and exported["seed"] is None
+    assert list(exported) == ["version", "seed", "exercises", "questions", "chapters", "guesses"]
+    assert exported["version"] == 3 and exported["seed"] is None
     assert Result.from_json(json.dumps(exported["exercises"][0]["best"])) == graded(4)
     first, second = exported["questions"]
     assert (first["right_at"], first["last_answer"], first["attempts"]) == (None, {"typed": "Ü"}, 1)
     assert second["right_at"] == second["last_at"] and second["last_answer"] == 1.5
     assert (exported["chapters"][0]["chapter"], exported["chapters"][0]["times"]) == (CHAPTER, 1)
-    assert progress.reset() == progress.Forgotten(exercises=1, questions=2, chapters=1)
+    (guessed,) = exported["guesses"]
+    assert [guessed[name] for name in ("asked", "times", "first", "value", "last")] == ["How many?", 2, 80, 37, 40]
+    assert progress.reset() == progress.Forgotten(exercises=1, questions=2, chapters=1, guesses=1)
     assert overview() == progress.Overview()
     assert progress.reset() == progress.Forgotten()
     progress.learner_seed()
@@ -155,7 +159,7 @@ def user_version():
 def test_a_file_of_the_first_edition_is_read_as_it_is(version_1):
     kept = overview()
     assert [(one.attempts, one.best) for one in kept.exercises] == [(4, version_1)]
-    assert kept.questions == kept.chapters == () and kept.seed is None
+    assert kept.questions == kept.chapters == kept.guesses == () and kept.seed is None
     assert user_version() == 1  # reading changes nothing
 
 
@@ -164,6 +168,7 @@ def test_a_file_of_the_first_edition_is_read_as_it_is(version_1):
     [
         lambda: progress.record_answer(QUESTION, True, 1, 0),
         lambda: progress.record_finished(CHAPTER),
+        lambda: progress.record_guess("How many?", 80, 37),
         progress.learner_seed,
     ],
 )
@@ -171,14 +176,25 @@ def test_the_first_update_brings_a_file_of_the_first_edition_to_this_one(version
     update()
     kept = overview()
     assert [(one.attempts, one.best, one.best_at.month) for one in kept.exercises] == [(4, version_1, 2)]
-    assert len(kept.questions) + len(kept.chapters) + (kept.seed is not None) == 1
-    assert user_version() == 2
+    assert len(kept.questions) + len(kept.chapters) + len(kept.guesses) + (kept.seed is not None) == 1
+    assert user_version() == 3
+
+
+def test_a_file_of_the_second_edition_is_read_as_it_is_and_takes_guesses(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_VERSIONS", store._VERSIONS[:2])
+        patch.setattr(store, "SCHEMA_VERSION", 2)
+        progress.record_finished(CHAPTER)
+    assert (overview().guesses, user_version()) == ((), 2)
+    progress.record_guess("Which?", "K", None)
+    kept = overview()
+    assert [(one.first, one.value) for one in kept.guesses] == [("K", None)] and kept.chapters[0].times == 1
 
 
 def test_an_update_of_the_tables_that_fails_leaves_the_file_as_it_was(version_1, monkeypatch):
-    first, second = store._VERSIONS
+    first, *others = store._VERSIONS
     with monkeypatch.context() as patch:
-        patch.setattr(store, "_VERSIONS", (first, (*second, "CREATE TABLE exercise (id TEXT)")))
+        patch.setattr(store, "_VERSIONS", (first, *others, ("CREATE TABLE exercise (id TEXT)",)))
         with pytest.raises(ProgressError, match="already exists"):
             progress.record_finished(CHAPTER)
     assert user_version() == 1 and overview().exercises[0].best == version_1
@@ -189,7 +205,7 @@ def test_an_update_of_the_tables_that_fails_leaves_the_file_as_it_was(version_1,
 def test_a_file_of_a_newer_course_is_left_alone(graded):
     progress.record_exercise(graded(1))
     with sqlite3.connect(progress_file()) as connection:
-        connection.execute("PRAGMA user_version = 3")  # the next edition's
+        connection.execute("PRAGMA user_version = 4")  # the next edition's
     before = progress_file().read_bytes()
     for call in (lambda: progress.record_exercise(graded(2)), overview, progress.reset, progress.learner_seed):
         with pytest.raises(ProgressError, match="newer edition"):
@@ -204,6 +220,7 @@ def test_a_file_of_a_newer_course_is_left_alone(graded):
         ("UPDATE question SET last_answer = '{'", "an answer that cannot be read"),
         ("UPDATE exercise SET best = '[]'", "a result that this edition cannot read"),
         ("UPDATE chapter SET first_at = 'yesterday'", "a date that cannot be read"),
+        ("INSERT INTO guess VALUES ('?', 1, '1', '{', '1', '2026-02-03')", "an answer that cannot be read"),
         ("INSERT INTO learner VALUES (1, 'seven')", "a seed that cannot be read"),
     ],
 )

@@ -11,11 +11,13 @@ THEMES = {
 }
 PAGE = """<!doctype html><meta charset="utf-8"><body data-jp-theme-name="%s" style="%s; margin: 0; padding: 10px">
 <div id="out"></div></body>"""
+NOT_JSON = ("data", "layout")
 START = """async ([traits, data]) => {
     const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
     const state = { ...traits, data: new DataView(bytes.buffer) };
     const listeners = [];
     window.saves = 0;
+    window.sent = [];
     window.model = {
         get: (name) => state[name],
         set: (name, value) => {
@@ -24,6 +26,7 @@ START = """async ([traits, data]) => {
             for (const [event, call] of [...listeners]) if (event === `change:${name}`) call();
         },
         save_changes: () => { window.saves += 1; },
+        send: (message) => window.sent.push(message),
         on: (event, call) => listeners.push([event, call]),
         off: (event, call) => {
             const at = listeners.findIndex((l) => l[0] === event && l[1] === call);
@@ -71,8 +74,9 @@ def open_widget(browser, widget_pages):
         page.set_viewport_size({"width": width, "height": 900})
         page.goto("http://widget.test/page")
         page.add_style_tag(content=widget._css)
-        traits = {"meta": json.loads(json.dumps(widget.meta)), "step": widget.step}
-        page.evaluate(START, [traits, base64.b64encode(widget.data).decode()])
+        names = [name for name in widget.traits(sync=True) if not name.startswith("_") and name not in NOT_JSON]
+        traits = json.loads(json.dumps({name: getattr(widget, name) for name in names}))
+        page.evaluate(START, [traits, base64.b64encode(getattr(widget, "data", b"")).decode()])
         return page
 
     yield open_page
