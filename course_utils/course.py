@@ -49,6 +49,12 @@ CHAPTERS = (
         "02_flash_attention_minimal", "FlashAttention, minimal", "online softmax: the score matrix is never stored"
     ),
     Chapter("03_flash_attention_v2", "FlashAttention-2", "tensor cores, pipelines, where the speed comes from"),
+    Chapter(
+        "03_flash_attention_training",
+        "FlashAttention-2, training",
+        "gradients that vanish, the backward pass, a training step",
+        of="03_flash_attention_v2",
+    ),
     Chapter("04_sparse_patterns", "Sparse patterns", "windows, blocks, arbitrary masks; when they pay"),
     Chapter("05_deepseek_sparse", "DeepSeek Sparse Attention", "a small network chooses the keys"),
     Chapter("08_choosing", "Choosing", "which attention fits, which is fast enough, what to try in which order"),
@@ -93,6 +99,7 @@ PATHS = (
             ("01_attention_basics", ()),
             ("02_flash_attention_minimal", ()),
             ("03_flash_attention_v2", ()),
+            ("03_flash_attention_training", ()),
             ("04_sparse_patterns", (1, 2, 3, 4, 5, 10)),
             ("05_deepseek_sparse", (1, 2, 3, 4, 5, 6, 7)),
             ("08_choosing", ()),
@@ -102,7 +109,9 @@ PATHS = (
         "You know CUDA already",
         (("00_start_here", (4, 5, 6, 7, 8, 9, 10, 11, 12, 13)), ("02_flash_attention_minimal", ())),
     ),
-    ReadingPath("You know FlashAttention already", (("03_flash_attention_v2", ()),)),
+    ReadingPath(
+        "You know FlashAttention already", (("03_flash_attention_v2", ()), ("03_flash_attention_training", ()))
+    ),
     ReadingPath("You came for windows and masks", (("04_sparse_patterns", ()),)),
     ReadingPath("You came for a model's own choice of keys", (("05_deepseek_sparse", ()),)),
     ReadingPath("You know them all and only want to choose", (("08_choosing", ()),)),

@@ -18,6 +18,7 @@ PUZZLES = {
     "01_attention_basics": ("dot_product", "causal_mask"),
     "02_flash_attention_minimal": ("merge", "rescale"),
     "03_flash_attention_v2": ("fragment", "swizzle"),
+    "03_flash_attention_training": ("softmax_gradient",),
     "04_sparse_patterns": ("skip_tile", "residue"),
     "05_deepseek_sparse": ("relu_before_sum", "gather"),
 }
