@@ -14,10 +14,11 @@ from torch import Tensor
 from course_utils import checks, measured, plots, reference, show
 from course_utils.bench import flash_attention_v2 as bench
 from course_utils.cuda import read_kernel
-from course_utils.emulator import profile
+from course_utils.emulator import profile, sanitize
+from course_utils.launches.broken import BROKEN, attention_reports
 from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step, launch
 from course_utils.measured import Measurement
-from course_utils.operators import flash_attention_minimal
+from course_utils.operators import flash_attention_minimal, flash_attention_v2
 from course_utils.toolchain import nvrtc
 
 CHAPTER = "03_flash_attention_v2"
@@ -54,6 +55,37 @@ def check_all() -> None:
         print(f"{step.title:15} right: {right}")
 
 
+def check(dtype: torch.dtype, head_dims: tuple[int, ...] = (64,), longest: int = 70, **options: object) -> str:
+    """How many comparisons of the operator with float64 pass; options as for `check_attention`."""
+    cases = checks.attention_cases(head_dims=head_dims, enable_gqa=options.get("enable_gqa", False))
+    cases = [case for case in cases if max(case.query_length, case.key_length) <= longest]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    reports = checks.check_attention(flash_attention_v2, device=device, dtype=dtype, cases=cases, seed=0, **options)
+    return f"{len(cases)} cases, {len(reports)} comparisons, all passed: {all(report.passed for report in reports)}"
+
+
+def mistakes() -> None:
+    """The ladder's broken kernels: the sanitizer's verdicts here and on a GPU, and what is wrong in the result."""
+    recorded = measured.load("sanitizer")  # compute-sanitizer's verdicts, on a GPU
+    table, mended_right = [], True
+    for name, case in BROKEN.items():
+        if not case.launch().source.startswith(f"{CHAPTER}/broken"):
+            continue
+        with sanitize() as report:
+            out, lse = attention_reports(case.launch(), case.launch().run())
+        found = dict.fromkeys(finding.tool for finding in report.findings)
+        assert (list(found) or ["check"]) == [case.tool]
+        wrong = " and ".join(what for what, part in (("O", out), ("LSE", lse)) if not part.passed)
+        row = {"broken kernel": name, "sanitizer": ", ".join(found) or "silent", "wrong": wrong or "-"}
+        rows = recorded.select(name=name, state="broken")
+        on_gpu = ", ".join({one["tool"] for one in rows if one["findings"]}) or "silent"
+        table.append(row | {"compute-sanitizer": on_gpu if rows else "not recorded", "lesson": case.lesson})
+        mended_right &= all(part.passed for part in attention_reports(case.mended(), case.mended().run()))
+    where = f"compute-sanitizer: {measured.caption(recorded)}; all else: the emulator"
+    show.table(table, f"wrong: against float64. {where}")
+    print(f"mended, all right: {mended_right}")
+
+
 # ---- counted
 
 
@@ -74,6 +106,12 @@ def counts(name: str, file: str, run: Callable[[], object]) -> dict[str, object]
 def counted(step: Step, length: int = 256) -> dict[str, object]:
     """`counts` of a step, for one head of d = 64."""
     return counts(step.title, step.file, lambda: launch(step, *_one_head(length)))
+
+
+def requests_saved(number: str) -> float:
+    """How many times fewer requests to shared memory a step makes than the step before it."""
+    before, now = (counted(step)["requests"] for step in rung(number))
+    return before / now
 
 
 def compare(number: str) -> None:

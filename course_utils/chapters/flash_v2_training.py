@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils import checks, costs, measured, plots, reference, show
+from course_utils import costs, measured, plots, reference, show
 from course_utils.bench import flash_attention_v2 as bench
 from course_utils.chapters.flash_v2_peers import record, training_caption
 from course_utils.chapters.flash_v2_steps import normal
@@ -19,15 +19,6 @@ DTYPES = (torch.float16, torch.bfloat16)
 GRADIENTS = ("dQ", "dK", "dV")
 BATCH_TOKENS = 16 * 2048  # of the mean that is the loss
 SCALED = 2**16
-
-
-def check(dtype: torch.dtype, head_dims: tuple[int, ...] = (64,), longest: int = 70, **options: object) -> str:
-    """How many comparisons of the operator with float64 pass; options as for `check_attention`."""
-    cases = checks.attention_cases(head_dims=head_dims, enable_gqa=options.get("enable_gqa", False))
-    cases = [case for case in cases if max(case.query_length, case.key_length) <= longest]
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    reports = checks.check_attention(flash_attention_v2, device=device, dtype=dtype, cases=cases, seed=0, **options)
-    return f"{len(cases)} cases, {len(reports)} comparisons, all passed: {all(report.passed for report in reports)}"
 
 
 # ---- half precision

@@ -115,7 +115,8 @@ def climb(
         look = done if place < reached else {"facecolor": "none", "edgecolor": GREY, "linestyle": "--"}
         ax.bar(place, speed, width=0.7, **look)
         if place < reached:
-            ax.text(place, speed, f"{speed:.0f}", ha="center", va="bottom", fontsize=9)
+            label = ax.text(place, speed, f"{speed:.0f}", ha="center", va="bottom", fontsize=9, zorder=3)
+            label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.5})
     for (name, peer), colour, dashes in zip(peers.items(), (BLUE, PURPLE), ("--", ":"), strict=False):
         ax.axhline(peer, color=colour, linestyle=dashes)
         ax.text(-0.5, peer, name, color=colour, fontsize=9, va="bottom")
@@ -221,6 +222,23 @@ def reading_rates(groups: Mapping[str, Mapping[str, float]], copy: float) -> Fig
     ax.set_xticks(range(len(groups)), list(groups), fontsize=9)
     ax.set(ylabel="TB/s of K and V", xlim=(-0.55, len(groups) - 0.45))
     figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=len(names))
+    return figure
+
+
+def number_formats() -> Figure:
+    """The bits of fp16, bf16 and fp32, a box each: sign, exponent, fraction."""
+    figure, ax = plt.subplots(figsize=(7.5, 1.9))
+    for row, (name, exponent, fraction) in enumerate((("fp16", 5, 10), ("bf16", 8, 7), ("fp32", 8, 23))):
+        for bit in range(1 + exponent + fraction):
+            colour = GREY if bit == 0 else ORANGE if bit <= exponent else SKY
+            ax.add_patch(Rectangle((bit, row + 0.1), 1, 0.8, facecolor=colour, edgecolor="white"))
+        ax.text(-0.4, row + 0.5, name, ha="right", va="center")
+        for start, count in ((1, exponent), (1 + exponent, fraction)):
+            ax.text(start + count / 2, row + 0.5, str(count), ha="center", va="center", fontsize=9)
+    for x, label in ((0.5, "sign"), (4.0, "exponent: reach"), (13.0, "fraction: digits")):
+        ax.text(x, -0.1, label, ha="center" if x > 1 else "right", va="bottom", fontsize=9)
+    ax.set(xlim=(-2.5, 33), ylim=(3, -0.6))
+    ax.axis("off")
     return figure
 
 

@@ -1,5 +1,6 @@
 """Interactive pictures: drawn by JavaScript in the browser, with a still picture where no widget can run."""
 
+from course_utils.widgets.bank_places import bank_places
 from course_utils.widgets.dsa_explorer import DsaState, dsa_explorer, dsa_state, example_scores
 from course_utils.widgets.explorer import mask_explorer
 from course_utils.widgets.fragments import warp_fragments
@@ -13,6 +14,7 @@ __all__ = [
     "DsaState",
     "Planner",
     "TileStep",
+    "bank_places",
     "dsa_explorer",
     "dsa_state",
     "example_scores",

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from course_utils.widgets import (
+    bank_places,
     dsa_explorer,
     example_scores,
     mask_explorer,
@@ -37,6 +38,7 @@ WIDGETS = {
     "score-heatmap": lambda: heatmap(12, 12, is_causal=True, tokens=TOKENS),
     "tile-stepper": lambda: stepper(is_causal=True),
     "fragments": warp_fragments,
+    "bank-places": bank_places,
     "mask-explorer": mask_explorer,
     "dsa-explorer": dsa_explorer,
     "planner": planner,
@@ -45,6 +47,7 @@ LARGEST = {
     "score-heatmap": lambda: heatmap(64, 64),
     "tile-stepper": lambda: stepper(128, 128, block_rows=32, block_cols=32),
     "fragments": lambda: warp_fragments(head_dim=128),
+    "bank-places": lambda: bank_places(width=128),
     "mask-explorer": lambda: mask_explorer(length=1024, tile=16),
     "dsa-explorer": lambda: dsa_explorer(*example_scores(256), top_k=128),
     "planner": planner,
