@@ -83,13 +83,16 @@ def show_peaks() -> None:
 def show_floors() -> None:
     """The least time of arithmetic and of memory for three lengths, in fp16."""
     hbm = ceilings()["device memory copy"]["gb_per_s"] * 1e9
-    print("B = 16, H = 12, d = 64, fp16:")
+    floors: dict[str, list[float]] = {"arithmetic, ms": [], "memory, ms": [], "FLOP per byte": []}
     for length in (512, 2048, 8192):
         flops = costs.attention_flops(16, 12, length, length, 64)
         least = costs.least_bytes(16, 12, length, length, 64, element_bytes=2)
-        compute, memory = 1e3 * flops / (peak(BY_MMA) * 1e12), 1e3 * least / hbm
-        per_byte = f"{flops / least:4.0f} FLOP per byte"
-        print(f"L = {length:4}: {per_byte}; arithmetic {compute:6.3f} ms, memory {memory:.3f} ms")
+        row = 1e3 * flops / (peak(BY_MMA) * 1e12), 1e3 * least / hbm, flops / least
+        for values, value in zip(floors.values(), row, strict=True):
+            values.append(value)
+    plots.side_by_side([f"L = {length:,}" for length in (512, 2048, 8192)], floors, digits=2, alike=2)
+    plt.show()
+    print("B = 16, H = 12, d = 64, fp16")
 
 
 # ---- by length
@@ -117,7 +120,7 @@ def ratio_table(which: str) -> None:
             found = ratios(peer, which, head_dim=d, is_causal=is_causal)
             row = {"as fast as": peer, "d": d, "causal": is_causal}
             table.append(row | {f"L = {L}": f"{x:.2f}" for L, x in zip(bench.LENGTHS, found, strict=True)})
-    show.table(table, f"{which}, how many times as fast; {measured.caption(record())}")
+    show.table(table, f"{which}, how many times as fast; {measured.caption(record())}", folded=True)
 
 
 def lead_by_rescaling() -> None:
@@ -142,7 +145,7 @@ def long_sequences() -> None:
             where = {"part": "lengths", "pass": which, "is_causal": is_causal, "head_dim": 128, "length": 16384}
             row[name] = round(record().select(name=name, **where)[0]["tflop_per_s"])
         table.append(row)
-    show.table(table, f"TFLOP/s, d = 128, L = 16384; {measured.caption(record())}")
+    show.table(table, f"TFLOP/s, d = 128, L = 16384; {measured.caption(record())}", folded=True)
 
 
 # ---- under the roofs
@@ -170,7 +173,7 @@ def roofline() -> None:
     columns = {"median_ms": "ms", "tflop_per_s": "TFLOP/s", "peak_mb": "peak memory, MB"}
     columns |= {"hbm_read_mb": "HBM read, MB", "hbm_written_mb": "HBM written, MB", "least_mb": "Q, K, V, O once, MB"}
     table = [{"": name} | {shown: row[key] for key, shown in columns.items()} for name, row in rows.items()]
-    show.table(table, f"{caption}; HBM bytes: ncu")
+    show.table(table, f"{caption}; HBM bytes: ncu", folded=True)
 
 
 def exponentials() -> None:
@@ -193,7 +196,12 @@ def busy() -> None:
     """What ncu says keeps the kernel's units and warps busy."""
     by_ncu = measured.load("bottlenecks")
     rows = [row for row in by_ncu.rows if row["name"].startswith("v2 forward")]
-    show.table(bottlenecks.table(rows), f"ncu, {measured.caption(by_ncu)}")
+    shares = {row["kernel"]: row for row in bottlenecks.table(rows)}
+    units = [column for column in next(iter(shares.values())) if column.endswith(", %")]
+    panels = {f"% busy, {kernel}": [row[unit] for unit in units] for kernel, row in shares.items()}
+    plots.side_by_side([unit.removesuffix(", %") for unit in units], panels, alike=len(panels))
+    plt.show()
+    show.table(bottlenecks.table(rows), f"ncu, {measured.caption(by_ncu)}", folded=True)
 
 
 def time_and_memory() -> None:
@@ -242,7 +250,7 @@ def short_sequences() -> None:
         row = {"L": length} | {f"kernel: {kind}": times[length] for kind, times in of_kernel.items()}
         table.append(row | {f"call: {kind}": times[length] for kind, times in of_call.items()})
     where = f"forward, B = 1, H = 16, d = 64; {measured.caption(record())}"
-    show.table(table, f"µs, the kernel alone and a whole call, {where}")
+    show.table(table, f"µs, the kernel alone and a whole call, {where}", folded=True)
     as_fast = [str(L) for L in bench.SHORT_LENGTHS if of_call["naive"][L] <= of_call["ours"][L]]
     print(
         f"a call of naive attention is at least as fast as one of ours at L = {', '.join(as_fast) or 'none of these'}"
@@ -265,7 +273,9 @@ def few_queries() -> None:
         for peer in PEERS:
             row[peer] = min((times[name] for name in (peer, peer + bench.BY_HAND) if name in times), default="")
         table.append(row)
-    show.table(table, f"µs, 32 query heads, 8 key heads, d = 128, fp16, no mask; {measured.caption(record())}")
+    show.table(
+        table, f"µs, 32 query heads, 8 key heads, d = 128, fp16, no mask; {measured.caption(record())}", folded=True
+    )
 
 
 def one_query() -> None:
@@ -289,7 +299,8 @@ def one_query() -> None:
         groups[f"B = {batch}\n{keys:,} keys"] = rates
     plots.reading_rates(groups, copy)
     plt.show()
-    show.table(table, f"one query: as fast as with a tile for each head; K and V read; {measured.caption(record())}")
+    what = "one query: as fast as with a tile for each head; K and V read"
+    show.table(table, f"{what}; {measured.caption(record())}", folded=True)
 
 
 def _ways() -> list[str]:

@@ -82,7 +82,7 @@ def mistakes() -> None:
         table.append(row | {"compute-sanitizer": on_gpu if rows else "not recorded", "lesson": case.lesson})
         mended_right &= all(part.passed for part in attention_reports(case.mended(), case.mended().run()))
     where = f"compute-sanitizer: {measured.caption(recorded)}; all else: the emulator"
-    show.table(table, f"wrong: against float64. {where}")
+    show.table(table, f"wrong: against float64. {where}", folded=True)
     print(f"mended, all right: {mended_right}")
 
 
@@ -135,7 +135,7 @@ def _show_counts(rows: list[dict[str, object]]) -> None:
     conflicts = {"wavefronts": [row["bank conflicts"] for row in rows]}
     plots.side_by_side([str(row[""]) for row in rows], panels, wasted=conflicts)
     plt.show()
-    show.table(rows, "one head, L = 256, d = 64, counted; hatched above: bank conflicts")
+    show.table(rows, "one head, L = 256, d = 64, counted; hatched above: bank conflicts", folded=True)
 
 
 def conflicts(number: str) -> None:
@@ -260,7 +260,8 @@ def tiles_compared() -> None:
     panels = {name: [row[name] for row in table] for name in ("registers", "spilled bytes", "wavefronts")}
     plots.side_by_side(names, panels)
     plt.show()
-    show.table(table, "forward.cu, d = 64, fp16, compiled for sm_90; wavefronts in shared memory counted at L = 256")
+    how = "compiled for sm_90; wavefronts in shared memory counted at L = 256"
+    show.table(table, f"forward.cu, d = 64, fp16, {how}", folded=True)
 
 
 def compiled(step: Step) -> nvrtc.Resources:
@@ -297,7 +298,7 @@ def what_steps_cost(d: int) -> None:
     panels = {name: [row[name] for row in table] for name in ("registers", "shared KiB", "blocks", "TFLOP/s")}
     plots.side_by_side([str(row["step"]) for row in table], panels)
     plt.show()
-    show.table(table, f"d = {d}, not causal, blocks of a multiprocessor; {caption()}")
+    show.table(table, f"d = {d}, not causal, blocks of a multiprocessor; {caption()}", folded=True)
 
 
 def worth(step: Step, d: int, is_causal: bool) -> float:
@@ -316,7 +317,8 @@ def show_worth() -> None:
     rows = []
     for n, step in enumerate(TUNING):
         rows.append({"instead": step.title} | {name: f"{values[n]:.2f}" for name, values in panels.items()})
-    show.table(rows, f"time without the idea ÷ time with it; L = {LENGTH}, {measured.caption(measured.load(CHAPTER))}")
+    where = f"L = {LENGTH}, {measured.caption(measured.load(CHAPTER))}"
+    show.table(rows, f"time without the idea ÷ time with it; {where}", folded=True)
 
 
 def show_rescaling() -> None:

@@ -84,7 +84,7 @@ def what_is_left() -> None:
             subnormal.append(lost["subnormal"])
         table.append(row)
     _draw_shares(names, zeros, subnormal)
-    show.table(table, "L = 200; shares of elements that are 0 and subnormal; error in the Euclidean norm")
+    show.table(table, "L = 200; shares of elements that are 0 and subnormal; error in the Euclidean norm", folded=True)
 
 
 def what_is_left_of_longer_rows() -> None:
@@ -124,6 +124,8 @@ def products() -> None:
     """How many matrix products each way to dQ takes, against two in the forward pass."""
     ways = {"forward": "S O", "backward, dQ by atomics": "S dP dV dK dQ"}
     ways |= {"backward, second pass": "S dP dV dK, S dP dQ"}
+    plots.side_by_side(list(ways), {"matrix products": [len(taken.split()) for taken in ways.values()]})
+    plt.show()
     for name, taken in ways.items():
         count = len(taken.split())
         print(f"{name:24} {count} products ({taken}): {count / 2:.1f} × forward")
@@ -133,7 +135,10 @@ def sums_in_other_orders() -> None:
     """How many different sums the same numbers have."""
     x = torch.randn(256, generator=torch.Generator().manual_seed(6))
     orders = (torch.randperm(256, generator=torch.Generator().manual_seed(seed)) for seed in range(20))
-    sums = {float(np.add.accumulate(x[order].numpy())[-1]) for order in orders}
+    found = [float(np.add.accumulate(x[order].numpy())[-1]) for order in orders]
+    plots.different_sums(found, x.double().sum().item())
+    plt.show()
+    sums = set(found)
     print(f"the same 256 fp32 numbers added up in 20 orders: {len(sums)} different sums")
 
 
@@ -185,7 +190,7 @@ def recompute_or_store() -> None:
             line[f"stored: {unit}"] = stored.get(key, "does not fit")
         peer = {"part": "lengths", "pass": "backward", "head_dim": 64, "is_causal": False, "name": "torch cuDNN"}
         table.append(line | {"cuDNN: ms": record().select(length=length, **peer)[0]["median_ms"]})
-    show.table(table, training_caption())
+    show.table(table, training_caption(), folded=True)
 
 
 def recompute_or_read() -> None:
@@ -198,10 +203,10 @@ def recompute_or_read() -> None:
         row["recomputing is so many times as fast"] = f"{reads['median_ms'] / again['median_ms']:.2f}"
         table.append(row | {"P, MB": reads["read_p_mb"]})
     panels = {name: [row[name] for row in table] for name in ("recomputes P: ms", "reads P: ms")}
-    plots.side_by_side([f"d = {row['d']}, L = {row['L']:,}" for row in table], panels, digits=2)
+    plots.side_by_side([f"d = {row['d']}, L = {row['L']:,}" for row in table], panels, digits=2, alike=2)
     plt.show()
     shape = f"B · L = {bench.TOKENS}, H · d = {bench.WIDTH}, fp16"
-    show.table(table, f"backward_dk_dv alone, {shape}; {measured.caption(record())}")
+    show.table(table, f"backward_dk_dv alone, {shape}; {measured.caption(record())}", folded=True)
 
 
 # ---- a training step
@@ -222,7 +227,9 @@ def training_step() -> None:
     panels = {name: [line[name] for line in table] for name in ("ms per step", "peak MB")}
     plots.side_by_side([line["attention"] for line in table], panels, digits=1)
     plt.show()
-    show.table(table, f"B = {rows[0]['batch']}, L = {rows[0]['length']}, fp16; {measured.caption(record())}")
+    show.table(
+        table, f"B = {rows[0]['batch']}, L = {rows[0]['length']}, fp16; {measured.caption(record())}", folded=True
+    )
 
 
 def parts_of_the_step() -> None:
@@ -234,7 +241,7 @@ def parts_of_the_step() -> None:
     plots.shares(list(fused), stacked, "ms of the GPU")
     plt.show()
     where = f"B = {rows[0]['batch']}, L = {rows[0]['length']}, fp16; {measured.caption(record())}"
-    show.table(list(parts.values()), f"ms, {where}")
+    show.table(list(parts.values()), f"ms, {where}", folded=True)
     ours = parts[bench.OURS]
     for peer in ("SDPA", "torch FLASH"):
         lost = {part: ours[part] - parts[peer][part] for part in stacked}

@@ -149,16 +149,18 @@ def side_by_side(
     wasted: Mapping[str, Sequence[float]] | None = None,
     base: float = 0.0,
     digits: int | None = None,
+    alike: int = 0,
 ) -> Figure:
     """Bars of several quantities, a panel for each by its title, one bar per name with its figure.
 
-    wasted: of a panel's figures the part that is hatched; base: where bars begin; digits: after the point, None for as
-    few as whole numbers need.
+    wasted: of a panel's figures the part that is hatched; base: where bars begin; digits: after the point, None for none;
+    alike: so many panels, from the left, have one scale.
     """
     figure, axes = plt.subplots(
         1, len(panels), figsize=(7.5, 0.75 + 0.28 * len(names)), sharey=True, squeeze=False, sharex=bool(base)
     )
-    for ax, (title, values) in zip(axes[0], panels.items(), strict=True):
+    together = [value for values in list(panels.values())[:alike] for value in values]
+    for number, (ax, (title, values)) in enumerate(zip(axes[0], panels.items(), strict=True)):
         colours = [ORANGE if value < base else BLUE for value in values]
         ax.barh(names, [value - base for value in values], left=base, height=0.65, color=colours)
         if wasted and title in wasted:
@@ -168,7 +170,8 @@ def side_by_side(
         for row, value in enumerate(values):
             text = f"{value:,.0f}" if digits is None else f"{value:.{digits}f}"
             ax.text(max(value, base), row, f" {text}", va="center", fontsize=9)
-        low, high = min(base, *values), max(base, *values)
+        scale = together if number < alike else values
+        low, high = min(base, *scale), max(base, *scale)
         ax.set_xlim(low - 0.05 * (high - low) * bool(base), high + 0.45 * (high - low or 1))
         ax.set_title(title, fontsize=9)
         ax.set_xticks([])
@@ -312,6 +315,18 @@ def speed_by_length(panels: Mapping[str, Mapping[str, Mapping[int, float]]], yla
     for line in axes:
         line[0].set_ylabel(ylabel)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    return figure
+
+
+def different_sums(sums: Sequence[float], exact: float) -> Figure:
+    """What the same numbers add up to in several orders, a dot each, one below the other; a line: the exact sum."""
+    figure, ax = plt.subplots(figsize=(7.5, 2.2))
+    ax.plot(sums, range(len(sums)), "o", color=BLUE, markersize=5)
+    ax.axvline(exact, color=GREY, linestyle="--", linewidth=1)
+    ax.text(exact, len(sums) + 0.5, "exact", ha="center", color=GREY, fontsize=9)
+    ax.set(xlabel="sum", ylabel="order", yticks=[])
+    ax.ticklabel_format(axis="x", useOffset=False)
+    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
     return figure
 
 
