@@ -148,13 +148,13 @@ def side_by_side(
     *,
     wasted: Mapping[str, Sequence[float]] | None = None,
     base: float = 0.0,
-    digits: int | None = None,
+    digits: int = 0,
     alike: int = 0,
 ) -> Figure:
     """Bars of several quantities, a panel for each by its title, one bar per name with its figure.
 
-    wasted: of a panel's figures the part that is hatched; base: where bars begin; digits: after the point, None for none;
-    alike: so many panels, from the left, have one scale.
+    wasted: of a panel's figures the part that is hatched; base: where bars begin; digits: after the point; alike: so
+    many panels, from the left, have one scale.
     """
     figure, axes = plt.subplots(
         1, len(panels), figsize=(7.5, 0.75 + 0.28 * len(names)), sharey=True, squeeze=False, sharex=bool(base)
@@ -168,7 +168,7 @@ def side_by_side(
             left = [value - share for value, share in zip(values, part, strict=True)]
             ax.barh(names, part, left=left, height=0.65, color=VERMILION, edgecolor="white", hatch="////")
         for row, value in enumerate(values):
-            text = f"{value:,.0f}" if digits is None else f"{value:.{digits}f}"
+            text = f"{value:,.{digits}f}"
             ax.text(max(value, base), row, f" {text}", va="center", fontsize=9)
         scale = together if number < alike else values
         low, high = min(base, *scale), max(base, *scale)
