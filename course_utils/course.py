@@ -37,13 +37,24 @@ class Chapter:
         return self.slug[:2]
 
     @property
+    def words(self) -> str:
+        """What a sentence calls it: "chapter 02", and a second notebook by its title too."""
+        return f"chapter {self.number}, {self.title}" if self.of else f"chapter {self.number}"
+
+    @property
     def name(self) -> str:
         """The slug without its number: the name of Python modules about this chapter."""
         return self.slug[3:]
 
 
 CHAPTERS = (
-    Chapter("00_start_here", "Start here", "memories, floors, tiles"),
+    Chapter("00_start_here", "Start here", "attention, three kernels of your own, and how a kernel goes wrong"),
+    Chapter(
+        "00_memory_and_tools",
+        "Memory and tools",
+        "memories, floors, tiles; findings and counters",
+        of="00_start_here",
+    ),
     Chapter("01_attention_basics", "Attention basics", "three kernels, and what the score matrix costs"),
     Chapter(
         "02_flash_attention_minimal", "FlashAttention, minimal", "online softmax: the score matrix is never stored"
@@ -78,7 +89,8 @@ PATHS = (
     ReadingPath(
         "The idea: why the score matrix need not be stored",
         (
-            ("00_start_here", (1, 2, 3, 4, 5, 9, 10)),
+            ("00_start_here", (1, 2, 3)),
+            ("00_memory_and_tools", (4, 5, 9, 10)),
             ("01_attention_basics", (1, 2, 3, 4, 5, 8)),
             ("02_flash_attention_minimal", (1, 2, 3, 4, 5, 6)),
         ),
@@ -86,7 +98,8 @@ PATHS = (
     ReadingPath(
         "The basics, whole",
         (
-            ("00_start_here", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
+            ("00_start_here", ()),
+            ("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10)),
             ("01_attention_basics", ()),
             ("02_flash_attention_minimal", ()),
             ("03_flash_attention_v2", (1, 2)),
@@ -95,7 +108,8 @@ PATHS = (
     ReadingPath(
         "Most of the course",
         (
-            ("00_start_here", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
+            ("00_start_here", ()),
+            ("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10)),
             ("01_attention_basics", ()),
             ("02_flash_attention_minimal", ()),
             ("03_flash_attention_v2", ()),
@@ -107,7 +121,7 @@ PATHS = (
     ),
     ReadingPath(
         "You know CUDA already",
-        (("00_start_here", (4, 5, 6, 7, 8, 9, 10, 11, 12, 13)), ("02_flash_attention_minimal", ())),
+        (("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10, 11, 12)), ("02_flash_attention_minimal", ())),
     ),
     ReadingPath(
         "You know FlashAttention already", (("03_flash_attention_v2", ()), ("03_flash_attention_training", ()))
@@ -119,9 +133,11 @@ PATHS = (
 
 
 def chapter_notebooks(root: Path) -> list[Path]:
-    """The notebooks of the chapters in a checkout, without a learner's own that an update has laid beside them
-    (docs/updating.md): slugs have no dot."""
-    return [path for path in sorted((root / "notebooks").glob("*.ipynb")) if "." not in path.stem]
+    """The notebooks of the chapters in a checkout, in the order of the course, without a learner's own that an update
+    has laid beside them (docs/updating.md): slugs have no dot."""
+    order = {one.slug: place for place, one in enumerate(CHAPTERS)}
+    paths = [path for path in sorted((root / "notebooks").glob("*.ipynb")) if "." not in path.stem]
+    return sorted(paths, key=lambda path: order.get(path.stem, len(order)))
 
 
 def chapter(slug: str) -> Chapter:

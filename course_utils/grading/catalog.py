@@ -21,7 +21,7 @@ EXERCISE_IDS = (
     "05_deepseek_sparse/topk_gather",
 )
 """In the order of the course."""
-IN_SECOND_NOTEBOOK: dict[str, str] = {}
+IN_SECOND_NOTEBOOK = {"00_start_here/conflict_free_tile": "00_memory_and_tools"}
 """The exercises that a chapter's second notebook leads to, and its slug; their ids begin with that of the first."""
 
 

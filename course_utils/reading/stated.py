@@ -144,7 +144,7 @@ def _leg(slug: str, numbers: tuple[int, ...]) -> str:
     if slug == START:
         return f"here {listed(numbers)}" if numbers else "all of this chapter"
     one = chapter(slug)
-    link = f"[chapter {one.number}{f', {one.title}' if one.of else ''}]({slug}.ipynb)"
+    link = f"[{one.words}]({slug}.ipynb)"
     return f"{link}, {listed(numbers)}" if numbers else link
 
 
@@ -173,7 +173,7 @@ def with_spare(text: str) -> str:
 def first_steps_minutes() -> dict[str, float]:
     """Minutes of reading in the steps of docs/first_steps.md that are counted, by the number of the step."""
     basics = chapter_reading("01_attention_basics")
-    return {"4": chapter_reading(START).text_minutes, "6": basics.text_minutes, "7": basics.question_minutes}
+    return {"4": numbered_reading("00").text_minutes, "6": basics.text_minutes, "7": basics.question_minutes}
 
 
 def with_first_steps(text: str) -> str:

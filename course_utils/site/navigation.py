@@ -13,7 +13,7 @@ from course_utils.grading.catalog import exercise, exercises_of_notebook
 
 TAG = "navigation"
 TOP, BOTTOM = "navigation-top", "navigation-bottom"  # the cells' ids
-CONTENTS = "00_start_here.ipynb#13-How-to-read-the-course"
+CONTENTS = "00_start_here.ipynb#How-to-read-the-course"
 GLOSSARY, NOTATION = "../docs/glossary.md", "../docs/notation.md"
 
 

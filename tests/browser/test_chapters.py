@@ -10,7 +10,8 @@ pytestmark = pytest.mark.browser
 CHAPTERS = chapter_notebooks(ROOT)
 SHORT = "08_choosing"
 WIDGETS = {  # that a chapter shows before its questions
-    "00_start_here": ["progress-card"],
+    "00_start_here": ["launch-grid", "progress-card"],
+    "00_memory_and_tools": ["load-sectors", "bank-turns"],
     "01_attention_basics": ["score-heatmap"],
     "02_flash_attention_minimal": ["tile-stepper"],
     "03_flash_attention_v2": ["fragments", "bank-places"],
@@ -21,6 +22,9 @@ WIDGETS = {  # that a chapter shows before its questions
 }
 AT_THE_END = ["questions", "progress-card"]
 SHOWS = {  # each of them in a cell of its own
+    "launch-grid": "widgets.launch_grid()",
+    "load-sectors": "widgets.load_sectors()",
+    "bank-turns": "widgets.bank_turns()",
     "score-heatmap": "widgets.score_heatmap(*torch.randn(2, 6, 8))",
     "tile-stepper": "widgets.tile_stepper(*torch.randn(3, 24, 8), block_rows=8, block_cols=8)",
     "fragments": "widgets.warp_fragments()",

@@ -7,8 +7,11 @@ import torch
 
 from course_utils.widgets import (
     bank_places,
+    bank_turns,
     dsa_explorer,
     example_scores,
+    launch_grid,
+    load_sectors,
     mask_explorer,
     planner,
     score_heatmap,
@@ -35,6 +38,9 @@ def stepper(rows=64, cols=64, **options):
 
 TOKENS = "the animal did not cross the street because it was too tired".split()
 WIDGETS = {
+    "launch-grid": launch_grid,
+    "load-sectors": load_sectors,
+    "bank-turns": bank_turns,
     "score-heatmap": lambda: heatmap(12, 12, is_causal=True, tokens=TOKENS),
     "tile-stepper": lambda: stepper(is_causal=True),
     "fragments": warp_fragments,
@@ -44,6 +50,9 @@ WIDGETS = {
     "planner": planner,
 }
 LARGEST = {
+    "launch-grid": lambda: launch_grid(1024, 64),
+    "load-sectors": lambda: load_sectors(32, 16),
+    "bank-turns": bank_turns,
     "score-heatmap": lambda: heatmap(64, 64),
     "tile-stepper": lambda: stepper(128, 128, block_rows=32, block_cols=32),
     "fragments": lambda: warp_fragments(head_dim=128),
