@@ -8,7 +8,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
-from course_utils.course import CHAPTERS, chapter, notebooks_of
+from course_utils.course import CHAPTERS
 from course_utils.puzzles import magic
 from course_utils.puzzles.attempt import attempt, page
 from course_utils.puzzles.puzzle import PUZZLES, STUB, find_puzzle, puzzle_ids
@@ -225,17 +225,16 @@ def with_lines(puzzle, lines):
     return puzzle.given.replace(puzzle.stub, lines)
 
 
-def cells_of_puzzles(number):
-    """Of the notebooks of the chapter of this number."""
-    paths = [ROOT / "notebooks" / f"{one.slug}.ipynb" for one in notebooks_of(number)]
-    cells = [cell for path in paths for cell in nbformat.read(path, as_version=4).cells]
-    sources = [cell.source for cell in cells if cell.cell_type == "code"]
+def cells_of_puzzles(slug):
+    """Of a notebook."""
+    notebook = nbformat.read(ROOT / "notebooks" / f"{slug}.ipynb", as_version=4)
+    sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     return [source.split("\n", 1) for source in sources if source.startswith("%%puzzle")]
 
 
-@pytest.mark.parametrize("slug", [chapter.slug for chapter in CHAPTERS if not chapter.of])
-def test_the_cells_of_a_chapter_hold_its_puzzles_as_they_are_given(slug):
-    found = cells_of_puzzles(chapter(slug).number)
+@pytest.mark.parametrize("slug", [chapter.slug for chapter in CHAPTERS])
+def test_the_cells_of_a_notebook_hold_its_puzzles_as_they_are_given(slug):
+    found = cells_of_puzzles(slug)
     assert [first for first, _ in found] == [f"%%puzzle {puzzle_id}" for puzzle_id in puzzle_ids(slug)]
     for first, body in found:
         assert body.strip("\n") == find_puzzle(first.split()[1]).given.strip("\n")
