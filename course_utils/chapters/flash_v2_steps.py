@@ -82,7 +82,7 @@ def mistakes() -> None:
         table.append(row | {"compute-sanitizer": on_gpu if rows else "not recorded", "lesson": case.lesson})
         mended_right &= all(part.passed for part in attention_reports(case.mended(), case.mended().run()))
     where = f"compute-sanitizer: {measured.caption(recorded)}; all else: the emulator"
-    show.table(table, f"wrong: against float64. {where}", folded=True)
+    show.table(table, f"all four; wrong: against float64. {where}", folded=True)
     print(f"mended, all right: {mended_right}")
 
 

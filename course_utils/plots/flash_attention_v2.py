@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
@@ -119,7 +120,7 @@ def climb(
             label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.5})
     for (name, peer), colour, dashes in zip(peers.items(), (BLUE, PURPLE), ("--", ":"), strict=False):
         ax.axhline(peer, color=colour, linestyle=dashes)
-        ax.text(-0.5, peer, name, color=colour, fontsize=9, va="bottom")
+        ax.text(-0.5, peer + 0.01 * max(peers.values()), name, color=colour, fontsize=9, va="bottom")
     if reached:
         here = reached - 1
         above = speeds[here] + 0.09 * max(peers.values())
@@ -131,10 +132,11 @@ def climb(
             fontsize=9,
             fontweight="bold",
             arrowprops={"arrowstyle": "->"},
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+            zorder=4,
         )
     ax.set(xlim=(-0.6, len(names) - 0.4), ylim=(0, 1.15 * max(*speeds, *peers.values())), title=title)
-    ax.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names], fontsize=8)
+    ax.set_xticks(range(len(names)), [textwrap.fill(name, 11) for name in names], fontsize=8)
     ax.set_ylabel("TFLOP/s")
     if not reached:
         ax.set_yticks([])
@@ -323,8 +325,8 @@ def different_sums(sums: Sequence[float], exact: float) -> Figure:
     figure, ax = plt.subplots(figsize=(7.5, 2.2))
     ax.plot(sums, range(len(sums)), "o", color=BLUE, markersize=5)
     ax.axvline(exact, color=GREY, linestyle="--", linewidth=1)
-    ax.text(exact, len(sums) + 0.5, "exact", ha="center", color=GREY, fontsize=9)
-    ax.set(xlabel="sum", ylabel="order", yticks=[])
+    ax.text(exact, len(sums) + 1, " exact", color=GREY, fontsize=9)
+    ax.set(xlabel="sum", ylabel="order", yticks=[], ylim=(-1, len(sums) + 4))
     ax.ticklabel_format(axis="x", useOffset=False)
     ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
     return figure

@@ -6,7 +6,7 @@ const LINE = 128; // bytes: all 32 banks
 const GROUPS = LINE / CHUNK;
 const MEMORY = { x: 40, y: 40, cell: 46, high: 22 };
 const WAVES = { x: 470, y: 40, high: 22 };
-const SIZE = { width: 820, height: 40 + 17 * 22 + 14 };
+const WIDTH = 820;
 
 // At which place of its row a chunk lies.
 const placeOf = (layout, row, chunk) => (layout === "swizzled" ? chunk ^ row % 8 : chunk);
@@ -111,7 +111,8 @@ function render({ model, el }) {
   function redraw() {
     const state = { ...settings, chunk: model.get("step"), colours };
     const theme = themeOf(root);
-    const ctx = prepare(canvas, SIZE.width, SIZE.height);
+    const lines = (2 * settings.width * ROWS) / LINE + 1; // one more than without padding
+    const ctx = prepare(canvas, WIDTH, MEMORY.y + lines * MEMORY.high + 8);
     drawMemory(ctx, theme, state);
     drawWaves(ctx, theme, state);
     controls.input.value = state.chunk;
