@@ -250,7 +250,7 @@ def number_formats() -> Figure:
 def who_owns_what(tiles: int = 4) -> Figure:
     """The tiles of dS of a head, coloured by the block that computes them: a block owns a tile of keys, and walks
     over the queries. dK and dV below belong to one block each, dQ at the left gets a share from each of them."""
-    figure, ax = plt.subplots(figsize=(7.5, 3.4))
+    figure, ax = plt.subplots(figsize=(7.5, 3.9))
     colours = (BLUE, ORANGE, GREEN, PURPLE)
     for j in range(tiles):
         for i in range(tiles):
@@ -322,7 +322,7 @@ def speed_by_length(panels: Mapping[str, Mapping[str, Mapping[int, float]]], yla
 
 def different_sums(sums: Sequence[float], exact: float) -> Figure:
     """What the same numbers add up to in several orders, a dot each, one below the other; a line: the exact sum."""
-    figure, ax = plt.subplots(figsize=(7.5, 2.2))
+    figure, ax = plt.subplots(figsize=(7.5, 2.6))
     ax.plot(sums, range(len(sums)), "o", color=BLUE, markersize=5)
     ax.axvline(exact, color=GREY, linestyle="--", linewidth=1)
     ax.text(exact, len(sums) + 1, " exact", color=GREY, fontsize=9)
