@@ -30,7 +30,7 @@ from course_utils.plots.flash_attention_v2 import (
 )
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from course_utils.plots.rates import roofline, time_and_memory
-from course_utils.plots.sparse_patterns import break_even, scaling, short_sequences
+from course_utils.plots.sparse_patterns import break_even, first_wins, scaling, short_sequences, tree_times
 from course_utils.plots.start_here import (
     bank_map,
     gpu_memories,
@@ -57,6 +57,7 @@ __all__ = [
     "copy_and_compute",
     "different_sums",
     "dsa_layer",
+    "first_wins",
     "gathered_tile",
     "gpu_memories",
     "kept_by_fp8",
@@ -87,6 +88,7 @@ __all__ = [
     "time_and_memory",
     "token_costs",
     "traffic_bars",
+    "tree_times",
     "training",
     "warp_addresses",
     "warp_sectors",

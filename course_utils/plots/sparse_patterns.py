@@ -1,4 +1,4 @@
-"""Pictures of chapter 04."""
+"""Pictures of chapter 04, and the rows of its tables that take more than a line."""
 
 from __future__ import annotations
 
@@ -129,3 +129,47 @@ def short_sequences(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes[0][0].set_ylabel("time, µs")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8)
     return figure
+
+
+# ---- rows of tables that stand beside the pictures
+
+
+def first_wins(rows: Sequence[Mapping[str, Any]], dense: Sequence[str]) -> list[dict[str, Any]]:
+    """From which length on ours is faster, for each pattern: counted in whole calls, and in the GPU's time.
+
+    rows: as for `short_sequences`; dense: the names of the dense kernels. "never": at none of the longest lengths.
+    """
+    table = []
+    for pattern in dict.fromkeys(row["pattern"] for row in rows):
+        for column, what in (("call_ms", "a whole call"), ("median_ms", "the GPU's part")):
+            times: dict[int, dict[str, float]] = {}
+            for row in select(rows, pattern=pattern):
+                times.setdefault(row["length"], {})[row["name"]] = row[column]
+            line = {"pattern": pattern, "time": what}
+            for title, others in (
+                ("dense", lambda ms: [ms[name] for name in dense if name in ms]),
+                ("all others", lambda ms: [value for name, value in ms.items() if name != "sparse_attention"]),
+            ):
+                lost = [n for n, ms in times.items() if ms["sparse_attention"] >= min(others(ms))]
+                won = [n for n in times if n > max(lost, default=0)]
+                line[f"faster than {title} from"] = min(won, default="never")
+            table.append(line)
+    return table
+
+
+def tree_times(rows: Sequence[Mapping[str, Any]], names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Microseconds of each tree behind each context: of the GPU, and of a whole call.
+
+    rows: the part "tree" of `bench.sparse_patterns`; names: what to call each way; of two with one name the faster.
+    """
+    table = []
+    for row in select(rows, name="sparse_attention"):
+        case = select(rows, context=row["context"], tokens=row["tokens"])
+        slowest_first = sorted(case, key=lambda other: -other["median_ms"])
+        found = {names[other["name"]]: other for other in slowest_first}
+        line = {"context": row["context"], "tree": row["tokens"], "density": f"{row['density']:.0%}"}
+        for column, what in (("median_ms", "GPU"), ("call_ms", "call")):
+            for name in dict.fromkeys(names.values()):
+                line[f"{name}, {what}"] = 1e3 * found[name][column] if name in found else "-"
+        table.append(line)
+    return table

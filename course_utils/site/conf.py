@@ -4,6 +4,8 @@ import shutil
 from importlib.metadata import files
 from pathlib import Path
 
+from course_utils.site import guesses
+
 project = "Attention kernels in raw CUDA"
 html_title = project
 copyright = "the attention kernels course authors, MIT licence"
@@ -22,8 +24,8 @@ suppress_warnings = ["myst.header"]
 
 html_theme = "sphinx_book_theme"
 html_static_path = ["static"]
-html_css_files = ["site.css"]
-html_js_files = ["scrolling.js"]
+html_css_files = ["site.css", *guesses.STYLES]
+html_js_files = ["scrolling.js", (guesses.SCRIPT, {"type": "module"})]
 html_favicon = "static/favicon.svg"
 html_use_index = False
 html_copy_source = False
@@ -63,5 +65,13 @@ def copy_mathjax(app, error) -> None:
             shutil.copyfile(file.locate(), target)
 
 
+def write_guesses(app, error) -> None:
+    """What the chapters' guesses need, into the built site."""
+    if error is None:
+        for name, text in guesses.files():
+            (Path(app.outdir) / "_static" / name).write_text(text, encoding="utf-8")
+
+
 def setup(app) -> None:
     app.connect("build-finished", copy_mathjax)
+    app.connect("build-finished", write_guesses)

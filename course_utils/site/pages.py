@@ -23,6 +23,7 @@ from nbformat import NotebookNode
 
 from course_utils.course import CHAPTERS, Chapter
 from course_utils.reading.folded import TAG
+from course_utils.site import guesses
 from course_utils.toolchain.source import read_kernel
 
 LEFT_OUT = {"navigation", "badges", "colab-setup"}  # the site has bars of its own, and nothing to set up
@@ -194,7 +195,8 @@ def outputs(cell: NotebookNode, path: Path, root: Path, extra: Path) -> tuple[li
         kind = next((kind for kind in PICTURES if kind in data), None)
         if "text/html" in data:
             page = HREF.sub(lambda m: m[1] + site_link(m[2], path, root), _text(data["text/html"]))
-            data = {"text/html": page}
+            data = {"text/html": guesses.described(page, [alt.strip() for alt in alts[pictures:]])}
+            pictures += guesses.held_pictures(page)
         elif kind:
             alt = alts[pictures].strip() if pictures < len(alts) else ""
             pictures += 1

@@ -116,7 +116,8 @@ def _form(low: float | None, high: float | None, options: tuple) -> dict:
 def _asked(question: str, unit: str, form: dict, held: Held) -> _Asked:
     """The question with what the block has set. Raises ValueError if that is no figure and no option."""
     value = _value(held, form)
-    return _Asked(question, unit, form, value, "" if value is None else f"{figure(value)} {unit}".strip())
+    words = "" if value is None else value if isinstance(value, str) else f"{figure(value)} {unit}".strip()
+    return _Asked(question, unit, form, value, words)
 
 
 def _value(held: Held, form: dict) -> Value:

@@ -1,4 +1,4 @@
-"""A guess in a real JupyterLab, by keyboard: what the cell shows is hidden before it and shown after, in both themes."""
+"""A guess in a real JupyterLab, by keyboard: what the cell shows is hidden before it and shown after."""
 
 import pytest
 

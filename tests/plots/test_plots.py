@@ -259,3 +259,36 @@ def test_three_choices_mark_where_memory_ran_out():
     assert list(time.lines[0].get_xdata()) == [512]
     (cross,) = (line for line in memory.lines if line.get_marker() == "x")
     assert (list(cross.get_xdata()), list(cross.get_ydata())) == ([1024], [400])
+
+
+def test_first_wins_are_from_the_shortest_length_after_the_last_that_was_lost():
+    ms = {  # length → ours, dense A, dense B, another
+        128: (3, 4, 2, 9),
+        256: (1, 2, 2, 9),
+        512: (1, 2, 4, 1),
+        1024: (1, 2, 4, 2),
+    }
+    names = ("sparse_attention", "A", "B", "other")
+    rows = [
+        {"pattern": "p", "length": length, "name": name, "median_ms": one, "call_ms": 5 - one}
+        for length, times in ms.items()
+        for name, one in zip(names, times, strict=True)
+    ]
+    calls, gpu = plots.first_wins(rows, ["A", "B"])
+    assert gpu == {
+        "pattern": "p",
+        "time": "the GPU's part",
+        "faster than dense from": 256,
+        "faster than all others from": 1024,
+    }
+    assert calls["faster than dense from"] == calls["faster than all others from"] == "never"
+
+
+def test_tree_times_take_the_faster_of_two_ways_with_one_name():
+    case = {"context": 0, "tokens": 32, "density": 0.25}
+    times = {"sparse_attention": 2.0, "bools": 4.0, "numbers": 3.0}
+    rows = [case | {"name": name, "median_ms": ms, "call_ms": 2 * ms} for name, ms in times.items()]
+    names = {"sparse_attention": "ours", "bools": "SDPA", "numbers": "SDPA", "flex": "Flex"}
+    (line,) = plots.tree_times(rows, names)
+    assert (line["tree"], line["density"], line["ours, GPU"], line["SDPA, GPU"]) == (32, "25%", 2000, 3000)
+    assert (line["SDPA, call"], line["Flex, GPU"]) == (6000, "-")

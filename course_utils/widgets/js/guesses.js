@@ -5,7 +5,7 @@ const LOG_FROM = 3; // beyond this factor a linear scale would push one of both 
 
 const plain = (number) =>
   number.toLocaleString("en-US", Math.abs(number) >= 1000 ? { maximumFractionDigits: 0 } : { maximumSignificantDigits: 6 });
-const withUnit = (value, unit) => `${typeof value === "number" ? plain(value) : value} ${unit}`.trim();
+const withUnit = (value, unit) => (typeof value === "number" ? `${plain(value)} ${unit}`.trim() : value);
 
 // The number that was typed: { value }, or { why } it cannot be read. The figure's own unit may follow.
 export function readGuess(text, unit = "") {
@@ -57,11 +57,16 @@ export function scaleOf(guess, value, unit = "") {
   const log = least > 0 && most / least > LOG_FROM;
   let low, high, ticks;
   if (log) {
-    let [from, to] = [Math.floor(Math.log10(least)), Math.ceil(Math.log10(most))];
-    const step = Math.ceil((to - from) / 5);
-    to = from + step * Math.ceil((to - from) / step);
-    [low, high] = [10 ** from, 10 ** to];
-    ticks = Array.from({ length: (to - from) / step + 1 }, (_, n) => Number(`1e${from + n * step}`));
+    const [from, to] = [Math.floor(Math.log10(least)), Math.ceil(Math.log10(most))];
+    const between = to - from <= 2 ? [1, 2, 5] : [1];
+    const decades = Array.from({ length: to - from + 1 }, (_, n) => between.map((digit) => Number(`${digit}e${from + n}`)));
+    const marks = decades.flat();
+    low = marks.findLast((mark) => mark <= least);
+    high = marks.find((mark) => mark >= most);
+    const inside = marks.filter((mark) => low <= mark && mark <= high);
+    const each = Math.ceil((inside.length - 1) / 6); // of so many one tick, the ends among them
+    ticks = inside.filter((mark, n) => n % each === 0 || mark === high);
+    if (each > 1 && (inside.length - 1) % each) ticks.splice(-2, 1); // it would stand too near the end
   } else {
     const [from, to] = [Math.min(0, least), unit.startsWith("%") && most <= 100 ? 100 : Math.max(0, most)];
     const rough = (to - from || 1) / 4;
