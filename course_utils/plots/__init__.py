@@ -3,6 +3,13 @@
 from course_utils.plots.attention_basics import masks, three_passes, warp_addresses
 from course_utils.plots.choosing import three_choices
 from course_utils.plots.deepseek_sparse import dsa_layer, gathered_tile, kept_by_fp8, radix_digits, token_costs
+from course_utils.plots.first_kernels import (
+    one_query,
+    past_the_end,
+    stacked_bars,
+    two_barriers,
+    where_kernels_run,
+)
 from course_utils.plots.flash_attention_minimal import (
     loop_orders,
     online_weights,
@@ -28,17 +35,23 @@ from course_utils.plots.flash_attention_v2 import (
     warp_shares,
     who_owns_what,
 )
+from course_utils.plots.handed_out import bank_map, launch_grid, warp_sectors
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from course_utils.plots.rates import roofline, time_and_memory
 from course_utils.plots.sparse_patterns import break_even, first_wins, scaling, short_sequences, tree_times
 from course_utils.plots.start_here import (
-    bank_map,
+    against_size,
+    bars,
     gpu_memories,
-    launch_grid,
     matmul_tiles,
     memory_levels,
+    paired_bars,
+    race,
     score_bytes,
-    warp_sectors,
+    two_lines,
+    under_way,
+    way_of_a_transpose,
+    ways_of_a_warp,
 )
 
 __all__ = [
@@ -50,7 +63,9 @@ __all__ = [
     "SKY",
     "VERMILION",
     "YELLOW",
+    "against_size",
     "bank_map",
+    "bars",
     "break_even",
     "chunk_banks",
     "climb",
@@ -69,8 +84,12 @@ __all__ = [
     "matmul_tiles",
     "memory_levels",
     "number_formats",
+    "one_query",
     "online_weights",
     "packed_heads",
+    "paired_bars",
+    "past_the_end",
+    "race",
     "radix_digits",
     "reading_rates",
     "roofline",
@@ -81,6 +100,7 @@ __all__ = [
     "short_sequences",
     "side_by_side",
     "speed_by_length",
+    "stacked_bars",
     "three_choices",
     "three_passes",
     "tile_choice",
@@ -90,8 +110,14 @@ __all__ = [
     "traffic_bars",
     "tree_times",
     "training",
+    "two_barriers",
+    "two_lines",
+    "under_way",
     "warp_addresses",
     "warp_sectors",
     "warp_shares",
     "who_owns_what",
+    "way_of_a_transpose",
+    "ways_of_a_warp",
+    "where_kernels_run",
 ]

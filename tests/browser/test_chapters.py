@@ -10,7 +10,7 @@ pytestmark = pytest.mark.browser
 CHAPTERS = chapter_notebooks(ROOT)
 SHORT = "08_choosing"
 WIDGETS = {  # that a chapter shows before its questions
-    "00_start_here": ["launch-grid", "progress-card"],
+    "00_start_here": ["launch-grid"],
     "00_memory_and_tools": ["load-sectors", "bank-turns"],
     "01_attention_basics": ["score-heatmap"],
     "02_flash_attention_minimal": ["tile-stepper"],
@@ -158,7 +158,7 @@ def test_a_widget_answers(name, all_widgets):
 
 
 def test_every_widget_of_a_chapter_is_among_those_that_answer():
-    assert {name for names in WIDGETS.values() for name in names} == {*SHOWS, "progress-card"}
+    assert {name for names in WIDGETS.values() for name in names} == set(SHOWS)
 
 
 # ---- the harness itself: it must see what is wrong
