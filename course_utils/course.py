@@ -66,6 +66,12 @@ CHAPTERS = (
         of="02_flash_attention_minimal",
     ),
     Chapter("03_flash_attention_v2", "FlashAttention-2", "tensor cores, pipelines, where the speed comes from"),
+    Chapter(
+        "03_flash_attention_training",
+        "FlashAttention-2, training",
+        "gradients that vanish, the backward pass, a training step",
+        of="03_flash_attention_v2",
+    ),
     Chapter("04_sparse_patterns", "Sparse patterns", "windows, blocks, arbitrary masks; when they pay"),
     Chapter("05_deepseek_sparse", "DeepSeek Sparse Attention", "a small network chooses the keys"),
     Chapter("08_choosing", "Choosing", "which attention fits, which is fast enough, what to try in which order"),
@@ -115,6 +121,7 @@ PATHS = (
             ("02_flash_attention_minimal", ()),
             ("02_flash_attention_backward", ()),
             ("03_flash_attention_v2", ()),
+            ("03_flash_attention_training", ()),
             ("04_sparse_patterns", (1, 2, 3, 4, 5, 10)),
             ("05_deepseek_sparse", (1, 2, 3, 4, 5, 6, 7)),
             ("08_choosing", ()),
@@ -128,7 +135,9 @@ PATHS = (
             ("02_flash_attention_backward", ()),
         ),
     ),
-    ReadingPath("You know FlashAttention already", (("03_flash_attention_v2", ()),)),
+    ReadingPath(
+        "You know FlashAttention already", (("03_flash_attention_v2", ()), ("03_flash_attention_training", ()))
+    ),
     ReadingPath("You came for windows and masks", (("04_sparse_patterns", ()),)),
     ReadingPath("You came for a model's own choice of keys", (("05_deepseek_sparse", ()),)),
     ReadingPath("You know them all and only want to choose", (("08_choosing", ()),)),

@@ -19,6 +19,7 @@ PUZZLES = {
     "02_flash_attention_minimal": ("merge", "rescale"),
     "02_flash_attention_backward": ("score_gradient",),
     "03_flash_attention_v2": ("fragment", "swizzle"),
+    "03_flash_attention_training": ("softmax_gradient",),
     "04_sparse_patterns": ("skip_tile", "residue"),
     "05_deepseek_sparse": ("relu_before_sum", "gather"),
 }

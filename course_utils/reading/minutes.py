@@ -141,9 +141,14 @@ def _read(section: Section, known: _Assigned) -> Reading:
     return Reading(words, lines, puzzles, len(ids), question_words)
 
 
+# What is folded is no more read than code that is; but who has thought about a question opens its answer.
+_FOLDED = re.compile(r"(?s)<details><summary>(?!Answer)(.*?)</summary>.*?</details>")
+
+
 def _words(markdown: str) -> list[str]:
-    """The words of a text as they are seen: without addresses, HTML tags and the marks of lists and tables."""
-    seen = re.sub(r"\]\([^)]*\)|<[^>]+>", " ", markdown)
+    """The words of a text as they are seen: without what is folded, addresses, HTML tags and the marks of lists and
+    tables."""
+    seen = re.sub(r"\]\([^)]*\)|<[^>]+>", " ", _FOLDED.sub(r"\1", markdown))
     return [word for word in seen.split() if re.search(r"\w", word)]
 
 

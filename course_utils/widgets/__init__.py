@@ -1,5 +1,6 @@
 """Interactive pictures: drawn by JavaScript in the browser, with a still picture where no widget can run."""
 
+from course_utils.widgets.bank_places import bank_places
 from course_utils.widgets.bank_turns import bank_turns
 from course_utils.widgets.dsa_explorer import DsaState, dsa_explorer, dsa_state, example_scores
 from course_utils.widgets.explorer import mask_explorer
@@ -17,6 +18,7 @@ __all__ = [
     "DsaState",
     "Planner",
     "TileStep",
+    "bank_places",
     "bank_turns",
     "dsa_explorer",
     "dsa_state",

@@ -18,6 +18,7 @@ from course_utils.toolchain.source import read_kernel
 ROOT = Path(__file__).resolve().parents[2]
 
 # Of each puzzle: lines that a learner might write, and how many parts are right then, with the name of what is not.
+ADD_LANES = "for (int step = 16; step > 0; step /= 2) delta += __shfl_xor_sync(0xffffffff, delta, step);\n"
 WRONG = {
     "00_start_here/guard": {
         "if (i <= n) c[i] = a[i] + b[i];": (1, "an array is read or written past its end"),
@@ -146,6 +147,12 @@ WRONG = {
             "a chunk is read before all have written",
         ),
         "out[e] = in[8 * out_row + out_chunk];": (1, "nothing goes through shared memory"),
+    },
+    "03_flash_attention_v2/softmax_gradient": {
+        "dS[e] = p * dP[e];": (0, "Δ is left out"),
+        "dS[e] = p * (dP[e] - p * dP[e]);": (0, "Δ is this lane's share alone"),
+        f"float delta = dP[e];\n{ADD_LANES}dS[e] = p * (dP[e] - delta);": (0, "without the weights"),
+        f"float delta = p * dP[e];\n{ADD_LANES}dS[e] = dP[e] - delta;": (0, "the weight is missing"),
     },
     "04_sparse_patterns/skip_tile": {
         "first = max(0, i0 - window + 1) / B_C;\nlast = (min(i0 + B_R, L) - 1) / B_C - 1;": (

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from course_utils.widgets import (
+    bank_places,
     bank_turns,
     dsa_explorer,
     example_scores,
@@ -46,6 +47,7 @@ WIDGETS = {
     "tile-stepper": lambda: stepper(is_causal=True),
     "two-pieces": lambda: two_pieces(SCORES),
     "fragments": warp_fragments,
+    "bank-places": bank_places,
     "mask-explorer": mask_explorer,
     "dsa-explorer": dsa_explorer,
     "planner": planner,
@@ -58,6 +60,7 @@ LARGEST = {
     "tile-stepper": lambda: stepper(128, 128, block_rows=32, block_cols=32),
     "two-pieces": lambda: two_pieces(2 * SCORES),
     "fragments": lambda: warp_fragments(head_dim=128),
+    "bank-places": lambda: bank_places(width=128),
     "mask-explorer": lambda: mask_explorer(length=1024, tile=16),
     "dsa-explorer": lambda: dsa_explorer(*example_scores(256), top_k=128),
     "planner": planner,

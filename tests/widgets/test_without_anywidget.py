@@ -35,6 +35,7 @@ def test_the_still_picture_says_why(widgets, monkeypatch):
         widgets.score_heatmap(x, x),
         widgets.tile_stepper(x, x, x, block_rows=4, block_cols=4),
         widgets.warp_fragments(),
+        widgets.bank_places(),
         widgets.mask_explorer(),
         widgets.planner(),
         widgets.dsa_explorer(),
