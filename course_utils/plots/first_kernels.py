@@ -23,7 +23,7 @@ def one_query(tokens: int = 8, head_dim: int = 6) -> Figure:
     K, V = torch.randn(2, tokens, head_dim, generator=generator)
     scores = K @ q / head_dim**0.5
     weights = torch.softmax(scores, dim=0)
-    figure, panels = plt.subplots(1, 5, figsize=(7.5, 3.7), width_ratios=(1, 2.2, 2, 2, 2.4))
+    figure, panels = plt.subplots(1, 5, figsize=(7.5, 3.2), width_ratios=(1, 2.2, 2, 2, 2.4))
     parts = (q[None], K, None, None, V)
     names = ("query", "keys", "scores", "weights", "values")
     for ax, name, part in zip(panels, names, parts, strict=True):
