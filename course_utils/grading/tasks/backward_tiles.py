@@ -52,7 +52,13 @@ Inputs = dict[str, Tensor]  # Q, K, V and dO
 
 
 def _case(
-    part: str, given: Inputs, *, is_causal: bool = False, scale: float | None = None, judged: str = "dK dV", **options: Any
+    part: str,
+    given: Inputs,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    judged: str = "dK dV",
+    **options: Any,
 ) -> Case:
     """One launch on Q, K, V and dO. judged: which of dK and dV the part is about."""
     Q, K, V, dO = (given[name] for name in ("Q", "K", "V", "dO"))
@@ -306,12 +312,12 @@ def _divided(S: Tensor, LSE: Tensor) -> Tensor:
 class Way:
     """How a kernel works; as it stands, the right one.
 
-    of_head_0: the inputs that every head reads of head 0. scale, end_scale, dV_scale: of S, dK and dV, from the argument and D.
-    columns: where those of Q and K end that S is made of. hide, hide_dS: which pairs have P = 0, and dS = 0 where that differs.
-    fill: the score of a hidden pair, if P is made of it. LSE_row, delta_row: whose LSE and Δ a pair takes. stale: the
-    inputs whose rows past the end hold those of the tile before. turned: which of "P dS" are read [query][key] though
-    they were written [key][query]. own: whether a lane adds up the queries alone that it has scored. side_by_side:
-    whether a lane's columns are taken for neighbours when they are written.
+    of_head_0: the inputs that every head reads of head 0. scale, end_scale, dV_scale: of S, dK and dV, from the
+    argument and D. columns: where those of Q and K end that S is made of. hide, hide_dS: which pairs have P = 0, and
+    dS = 0 where that differs. fill: the score of a hidden pair, if P is made of it. LSE_row, delta_row: whose LSE and Δ
+    a pair takes. stale: the inputs whose rows past the end hold those of the tile before. turned: which of "P dS" are
+    read [query][key] though they were written [key][query]. own: whether a lane adds up the queries alone that it has
+    scored. side_by_side: whether a lane's columns are taken for neighbours when they are written. swapped: dK and dV.
     """
 
     of_head_0: str = ""
@@ -649,7 +655,7 @@ QUESTIONS = (
             (_query_mib(B_C) / 2, "both Q and dO are read, in fp32"),
             (_query_mib(1), "a tile of queries serves all 16 keys of the block"),
             (_query_mib(128), "a block has 128 threads, but 16 keys"),
-            (_query_mib(B_C) * 2, "there are L / 16 tiles of keys, and 4 bytes in an fp32 number; K and V are not asked"),
+            (_query_mib(B_C) * 2, "there are L / 16 tiles of keys, and 4 bytes in an fp32 number"),
         ),
         read_again=_TRAFFIC,
     ),

@@ -166,10 +166,10 @@ def of_d(e: int) -> Place:
 class Way:
     """How a kernel works; as it stands, the right one.
 
-    a, b, d: where the numbers of the registers come from, and where they go. of_Q, of_K: the first column of a step, from
-    that of the right kernel. counts: of (step, steps), whether the step's products count. halves: the halves of the keys
-    that are multiplied. turned: the tile of S is stored by keys. then: what becomes of S. of_head_0: the inputs that
-    every head reads of head 0.
+    a, b, d: where the numbers of the registers come from, and where they go. of_Q, of_K: the first column of a step,
+    from that of the right kernel. counts: of (step, steps), whether the step's products count. halves: the halves of
+    the keys that are multiplied. turned: the tile of S is stored by keys. then: what becomes of S. of_head_0: the
+    inputs that every head reads of head 0.
     """
 
     a: OfA = of_a
