@@ -104,7 +104,7 @@ def test_the_card_of_the_course_shows_every_chapter_and_achievement(jupyter, gra
     progress.show()
     page = jupyter[-1].page
     assert jupyter[-1].status == (
-        "1 of 7 chapters run to the end, 0 of 14 questions right, 0 of 9 exercises done. 1 of 14 achievements."
+        "1 of 7 chapters run to the end, 0 of 14 questions right, 0 of 11 exercises done. 1 of 14 achievements."
     )
     assert page.count('<th scope="row">') == 7 + 14 and page.count("✓ ") == 1
     assert page.index("First chapter") < page.index("Counted before measured")
