@@ -17,6 +17,8 @@ EXERCISE_IDS = (
     "02_flash_attention_minimal/mend_the_race",
     "03_flash_attention_v2/causal_skip",
     "03_flash_attention_v2/split_kv",
+    "03_flash_attention_v2/backward_tiles",
+    "03_flash_attention_v2/tensor_core_tile",
     "04_sparse_patterns/custom_mask",
     "05_deepseek_sparse/topk_gather",
 )

@@ -948,7 +948,7 @@ MISTAKES = (
         {"hide": _last_key_hidden, "guard": "none"},
     ),
     *_mistake(
-        "the causal mask is there without being asked for",
+        names.MASK_UNASKED,
         "with is_causal = 0 every query sees every key",
         _CAUSAL,
         {"hide": _always_causal},
@@ -966,13 +966,13 @@ MISTAKES = (
         {"hide": _keys_of_tile},
     ),
     *_mistake(
-        "the mask hides the earlier keys instead of the later",
+        names.EARLIER_KEYS_HIDDEN,
         "query i sees j <= i + L_k − L_q",
         _CAUSAL,
         {"hide": _other_side},
     ),
     *_mistake(
-        "tiles are skipped as if L_q and L_k were equal",
+        names.SKIPPING_UNSHIFTED,
         "a block's last query sees keys up to its number plus L_k − L_q: the mask knows that, the skipping does not",
         _CROSS,
         {"hide": _tiles_unshifted},
@@ -984,7 +984,7 @@ MISTAKES = (
         {"columns": slice(32)},
     ),
     *_mistake(
-        "the last column of Q and K is left out",
+        names.LAST_COLUMN_LEFT_OUT,
         "a product of rows has D terms",
         _KERNEL,
         {"columns": slice(-1)},
