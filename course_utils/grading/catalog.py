@@ -15,6 +15,7 @@ EXERCISE_IDS = (
     "02_flash_attention_minimal/online_softmax",
     "02_flash_attention_minimal/mini_flash",
     "02_flash_attention_minimal/mend_the_race",
+    "02_flash_attention_minimal/register_tile",
     "03_flash_attention_v2/causal_skip",
     "03_flash_attention_v2/split_kv",
     "04_sparse_patterns/custom_mask",
