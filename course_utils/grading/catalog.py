@@ -20,6 +20,7 @@ EXERCISE_IDS = (
     "03_flash_attention_v2/split_kv",
     "04_sparse_patterns/custom_mask",
     "05_deepseek_sparse/topk_gather",
+    "08_choosing/measure_and_decide",
 )
 """In the order of the course."""
 
