@@ -110,6 +110,11 @@ _RULES = (
         lambda: _exercises("mend_the_race"),
     ),
     _Rule(
+        "Kept in registers",
+        "register_tile with all its points: what was read from shared memory is used again and again.",
+        lambda: _exercises("register_tile"),
+    ),
+    _Rule(
         "Every tile explained",
         "Every question of chapters 02 and 03 right: the algorithm, and where its speed comes from.",
         lambda: _questions("02", "03"),
@@ -133,6 +138,11 @@ _RULES = (
         "A choice with reasons",
         "Chapter 08 run to its end, and its questions right.",
         lambda: [*_run("08"), *_questions("08")],
+    ),
+    _Rule(
+        "Measured, then decided",
+        "measure_and_decide with all its points: times foretold, and the right one chosen, or none.",
+        lambda: _exercises("measure_and_decide"),
     ),
     _Rule("Every exercise", "All exercises with all their points.", _exercises),
     _Rule("Every question", "All questions of all chapters right.", _questions),
