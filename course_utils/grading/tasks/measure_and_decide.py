@@ -18,7 +18,7 @@ from course_utils.grading.exercise import Diagnosis, Exercise, Part, Question
 from course_utils.planner import devices
 from course_utils.planner.workloads import NAMES, WINDOW, Candidate, Workload, actual, workloads
 
-WORKLOADS = workloads(300, seed=8)
+WORKLOADS = workloads(200, seed=8)
 TIME_WITHIN, BYTES_WITHIN = 0.25, 0.1  # how far predictions may be off, relative to what was measured
 AS_FAST = 1.1  # times the fastest candidate's time
 NOTHING, NOT_WRITTEN = -1, -2  # in the place of a choice
@@ -238,7 +238,7 @@ def _wrong(
         if all(math.isclose(given, growth(w, one) * was(one), rel_tol=1e-3) for w, one, given, _ in rows):
             return Diagnosis(name, detail, read_again)
     few = sum(abs(given / right - 1) > within for _, _, given, right in rows)
-    return Diagnosis(f"{few} of {len(rows)} predictions are too far off", detail, read_again)
+    return Diagnosis("predictions are too far off", f"{few} of {len(rows)}; {detail}", read_again)
 
 
 # ---------------------------------------------------------------------------------------------- figures to predict
