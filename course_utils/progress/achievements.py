@@ -96,8 +96,9 @@ _RULES = (
     ),
     _Rule(
         "Nothing wasted",
-        "conflict_free_tile and coalesced_scores with all their points: no bank conflict, no sector read in vain.",
-        lambda: _exercises("conflict_free_tile", "coalesced_scores"),
+        "conflict_free_tile, coalesced_scores and register_tile with all their points: no bank conflict, no sector read "
+        "in vain, no number used only once.",
+        lambda: _exercises("conflict_free_tile", "coalesced_scores", "register_tile"),
     ),
     _Rule(
         "Never stored",
@@ -108,11 +109,6 @@ _RULES = (
         "Race hunter",
         "mend_the_race with all its points: races found with the sanitizer, and mended.",
         lambda: _exercises("mend_the_race"),
-    ),
-    _Rule(
-        "Kept in registers",
-        "register_tile with all its points: what was read from shared memory is used again and again.",
-        lambda: _exercises("register_tile"),
     ),
     _Rule(
         "Every tile explained",
@@ -136,13 +132,8 @@ _RULES = (
     ),
     _Rule(
         "A choice with reasons",
-        "Chapter 08 run to its end, and its questions right.",
-        lambda: [*_run("08"), *_questions("08")],
-    ),
-    _Rule(
-        "Measured, then decided",
-        "measure_and_decide with all its points: times foretold, and the right one chosen, or none.",
-        lambda: _exercises("measure_and_decide"),
+        "Chapter 08 run to its end, its questions right, and measure_and_decide with all its points.",
+        lambda: [*_run("08"), *_questions("08"), *_exercises("measure_and_decide")],
     ),
     _Rule("Every exercise", "All exercises with all their points.", _exercises),
     _Rule("Every question", "All questions of all chapters right.", _questions),
