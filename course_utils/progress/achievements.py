@@ -96,8 +96,8 @@ _RULES = (
     ),
     _Rule(
         "Nothing wasted",
-        "conflict_free_tile, coalesced_scores and register_tile with all their points: no bank conflict, no sector read "
-        "in vain, no number used only once.",
+        "conflict_free_tile, coalesced_scores and register_tile with all their points: no bank conflict, no sector "
+        "read in vain, no number used only once.",
         lambda: _exercises("conflict_free_tile", "coalesced_scores", "register_tile"),
     ),
     _Rule(
