@@ -313,3 +313,11 @@ def test_pairs_of_a_window_are_those_of_its_mask(length, window, is_causal):
 def test_a_window_of_no_keys_is_named():
     with pytest.raises(ValueError, match="window is 0"):
         costs.window_pairs(8, 0)
+
+
+def test_the_gigabytes_that_chapter_00_begins_with():
+    """One head, d = 64, fp32: megabytes of the scores, and of Q, K, V and O."""
+    lengths = 2048, 8192, 32768
+    scores = [f"{costs.score_matrix_bytes(1, 1, L, L, 4) / 1e6:.1f}" for L in lengths]
+    least = [f"{costs.least_bytes(1, 1, L, L, 64, 4) / 1e6:.1f}" for L in lengths]
+    assert (scores, least) == (["16.8", "268.4", "4295.0"], ["2.1", "8.4", "33.6"])

@@ -1,11 +1,15 @@
-"""Chapter 00's first launches: a kernel broken on purpose, in three ways, and run on the emulator."""
+"""Chapter 00's first notebook: ten lines of attention are checked, and a kernel is broken in three ways."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from course_utils import emulator, show
+from course_utils import checks, emulator, reference, show
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule, read_kernel
 
@@ -22,6 +26,16 @@ MISTAKES = {
         "    else                   __syncthreads();                // ... and the others there\n"
     },
 }
+
+
+def check_attention(attention: Callable[..., Tensor], device: torch.device) -> None:
+    """Says whether attention(query, key, value, is_causal) is right: as near to fp64 as PyTorch's own."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 65, 32, generator=generator).to(device) for _ in range(3))
+    for is_causal in (False, True):
+        ours, theirs = attention(q, k, v, is_causal), F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+        report = checks.error_report(ours, reference.attention(q, k, v, is_causal=is_causal), theirs)
+        print(f"is_causal={is_causal}: correct = {report.passed}")
 
 
 def broken(mistake: str) -> str:

@@ -4,6 +4,7 @@ from course_utils.plots.attention_basics import masks, three_passes, warp_addres
 from course_utils.plots.choosing import three_choices
 from course_utils.plots.deepseek_sparse import dsa_layer, gathered_tile, kept_by_fp8, radix_digits, token_costs
 from course_utils.plots.first_kernels import (
+    grid_to_thread,
     one_query,
     past_the_end,
     stacked_bars,
@@ -46,11 +47,14 @@ from course_utils.plots.start_here import (
     matmul_tiles,
     memory_levels,
     paired_bars,
+    path_taken,
     race,
+    register_piece,
     score_bytes,
     two_lines,
     under_way,
     way_of_a_transpose,
+    way_through_the_caches,
     ways_of_a_warp,
 )
 
@@ -75,6 +79,7 @@ __all__ = [
     "first_wins",
     "gathered_tile",
     "gpu_memories",
+    "grid_to_thread",
     "kept_by_fp8",
     "ladder",
     "launch_grid",
@@ -89,9 +94,11 @@ __all__ = [
     "packed_heads",
     "paired_bars",
     "past_the_end",
+    "path_taken",
     "race",
     "radix_digits",
     "reading_rates",
+    "register_piece",
     "roofline",
     "scaling",
     "score_bytes",
@@ -118,6 +125,7 @@ __all__ = [
     "warp_shares",
     "who_owns_what",
     "way_of_a_transpose",
+    "way_through_the_caches",
     "ways_of_a_warp",
     "where_kernels_run",
 ]

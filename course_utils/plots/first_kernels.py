@@ -23,7 +23,7 @@ def one_query(tokens: int = 8, head_dim: int = 6) -> Figure:
     K, V = torch.randn(2, tokens, head_dim, generator=generator)
     scores = K @ q / head_dim**0.5
     weights = torch.softmax(scores, dim=0)
-    figure, panels = plt.subplots(1, 5, figsize=(7.5, 3.7), width_ratios=(1, 2.2, 2, 2, 2.4))
+    figure, panels = plt.subplots(1, 5, figsize=(7.5, 3.2), width_ratios=(1, 2.2, 2, 2, 2.4))
     parts = (q[None], K, None, None, V)
     names = ("query", "keys", "scores", "weights", "values")
     for ax, name, part in zip(panels, names, parts, strict=True):
@@ -124,4 +124,30 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float]], unit: str) -> Axes:
     ax.tick_params(axis="y", length=0)
     boxes = [Rectangle((0, 0), 1, 1, facecolor=colour) for colour in colours.values()]
     ax.figure.legend(boxes, list(colours), loc="outside upper left", ncols=5, fontsize=8)
+    return ax
+
+
+def grid_to_thread() -> Axes:
+    """From the grid of a launch to one of its blocks, one of the block's warps, and one of the warp's threads."""
+    ax = plt.figure(figsize=(7.5, 3.3)).subplots()
+    levels = (
+        ("grid: 4 blocks", 4, 1, BLUE, "blockIdx.x"),
+        ("block: 8 warps, 256 threads", 8, 2, SKY, "runs on one multiprocessor"),
+        ("warp: 32 threads", 32, 9, GREEN, "one instruction for all"),
+    )
+    for row, (name, count, chosen, colour, words) in enumerate(levels):
+        y, width = -1.5 * row, 12 / count
+        for part in range(count):
+            face = colour if part == chosen else "#e6e6e6"
+            ax.add_patch(Rectangle((part * width, y), width, 0.7, facecolor=face, edgecolor="white"))
+        ax.text(-0.2, y + 0.35, name, ha="right", va="center", fontsize=9)
+        ax.text(12.2, y + 0.35, words, va="center", fontsize=9, color=GREY)
+        for x, end in ((chosen * width, 0), ((chosen + 1) * width, 12)):
+            if row < 2:
+                ax.plot((x, end), (y, y - 0.8), color=GREY, linewidth=0.8)
+    at = 9.5 * 12 / 32
+    look = {"arrowstyle": "->", "color": GREY}
+    ax.annotate("thread 9 of its warp: one element", (at, -3), (at, -3.9), ha="center", fontsize=9, arrowprops=look)
+    ax.set(xlim=(-5, 17), ylim=(-4.1, 0.9))
+    ax.axis("off")
     return ax

@@ -84,7 +84,7 @@ def matmul_tiles(tiles: int, step: int, row: int, column: int) -> Axes:
 def score_bytes(head_dim: int) -> Axes:
     """Bytes of one head's score matrix, and of Q, K, V and O, against the number of tokens, in fp32."""
     lengths = [2**n for n in range(11, 16)]
-    ax = plt.figure(figsize=(7.5, 3.9)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.3)).subplots()
     for name, colour, of_length in (
         ("the scores", ORANGE, lambda L: costs.score_matrix_bytes(1, 1, L, L, 4)),
         ("Q, K, V and O", BLUE, lambda L: costs.least_bytes(1, 1, L, L, head_dim, 4)),
@@ -258,5 +258,72 @@ def race() -> Axes:
     ax.axvspan(3, 4, color=VERMILION, alpha=0.12)
     ax.text(3.5, 2.15, "here a second barrier is missing", ha="center", color=VERMILION, fontsize=9)
     ax.set(xlim=(-1.2, 5.7), ylim=(0, 2.4))
+    ax.axis("off")
+    return ax
+
+
+def register_piece(piece: int = 4) -> Axes:
+    """One step of a thread with a piece of C in registers: the words of A and B that it reads, and what they make."""
+    ax = plt.figure(figsize=(7.5, 3.4)).subplots()
+    for n in range(piece):
+        ax.add_patch(Rectangle((-1.6, n), 1, 1, facecolor=SKY, edgecolor="white"))
+        ax.add_patch(Rectangle((n, -1.6), 1, 1, facecolor=SKY, edgecolor="white"))
+        for m in range(piece):
+            ax.add_patch(Rectangle((n, m), 1, 1, facecolor=GREEN, edgecolor="white", alpha=0.7))
+    ax.text(-1.8, piece / 2, f"{piece} words of A", ha="right", va="center", fontsize=9)
+    ax.text(piece / 2, -1.8, f"{piece} words of B", ha="center", va="bottom", fontsize=9)
+    words = f"{piece * piece} multiply-adds\nfor {2 * piece} words read:\n{2 / piece:g} words for each."
+    words += "\n\nWith one element:\n2 words for each."
+    ax.text(piece + 0.5, piece / 2, words, va="center", fontsize=10)
+    ax.set(xlim=(-5, piece + 6), ylim=(piece + 0.2, -2.6), aspect="equal")
+    ax.axis("off")
+    return ax
+
+
+def path_taken() -> Axes:
+    """The branches of a kernel: a run at a length that fits the tiles takes one path, and no finding speaks of that
+    path alone."""
+    ax = plt.figure(figsize=(7.5, 3.2)).subplots()
+    places = {
+        "a tile begins": (0, 1), "it is full": (2.6, 1.8), "it is ragged": (2.6, 0.2),
+        "no mask": (5.2, 2.3), "masked": (5.2, 1.4), "keys past the end": (5.2, 0.6), "rows past the end": (5.2, -0.2),
+    }  # fmt: skip
+    arrows = (
+        ("a tile begins", "it is full"), ("it is full", "no mask"), ("a tile begins", "it is ragged"),
+        ("it is full", "masked"), ("it is ragged", "keys past the end"), ("it is ragged", "rows past the end"),
+    )  # fmt: skip
+    taken = ("a tile begins", "it is full", "no mask")
+    for begin, end in arrows:
+        (x, y), (to, at) = places[begin], places[end]
+        look = {"color": GREEN, "linewidth": 2.5} if end in taken else {"color": GREY, "linestyle": "--"}
+        ax.annotate("", (to - 0.05, at), (x + 1.75, y), arrowprops={"arrowstyle": "->", **look})
+    for name, (x, y) in places.items():
+        face = GREEN if name in taken else "#e6e6e6"
+        ax.add_patch(Rectangle((x, y - 0.25), 1.7, 0.5, facecolor=face, edgecolor=GREY, alpha=0.6))
+        ax.text(x + 0.85, y, name, ha="center", va="center", fontsize=9)
+    ax.text(7.1, 2.3, "run at L = 256:\nno finding", va="center", fontsize=9, color=GREEN)
+    ax.text(7.1, 0.6, "never run:\nnothing is known", va="center", fontsize=9, color=GREY)
+    ax.set(xlim=(-0.1, 9), ylim=(-0.6, 2.8))
+    ax.axis("off")
+    return ax
+
+
+def way_through_the_caches() -> Axes:
+    """Where a kernel's requests are answered: from threads to L1, to L2, to HBM, fewer at each step."""
+    ax = plt.figure(figsize=(7.5, 2.6)).subplots()
+    levels = (
+        (0, 2.0, BLUE, "requested\nby the threads"),
+        (3, 1.3, ORANGE, "not in L1"),
+        (6, 0.7, SKY, "not in L2:\nHBM bytes"),
+    )
+    for x, high, colour, name in levels:
+        ax.add_patch(Rectangle((x, -high / 2), 2, high, facecolor=colour, alpha=0.5, edgecolor=GREY))
+        ax.text(x + 1, 0, name, ha="center", va="center", fontsize=9)
+    for x, cache in ((2.1, "L1"), (5.1, "L2")):
+        ax.annotate("", (x + 0.8, 0), (x, 0), arrowprops={"arrowstyle": "->", "color": GREY})
+        ax.text(x + 0.4, 0.15, cache, ha="center", va="bottom", fontsize=9)
+    ax.plot((8.6, 8.6), (-0.3, 0.3), color=VERMILION)
+    ax.text(8.75, 0, "footprint: each byte once,\nthe least with cold caches", va="center", fontsize=9, color=VERMILION)
+    ax.set(xlim=(-0.2, 12.4), ylim=(-1.1, 1.1))
     ax.axis("off")
     return ax

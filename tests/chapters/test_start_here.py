@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from course_utils import emulator
+from course_utils import emulator, reference
 from course_utils.chapters import start_here
 from course_utils.cuda import RawModule
 from course_utils.toolchain.errors import KernelError
@@ -37,3 +37,13 @@ def test_a_line_that_is_gone_is_named(monkeypatch):
     monkeypatch.setattr(start_here, "read_kernel", lambda name: "nothing")
     with pytest.raises(ValueError, match=r"vector_add\.cu: has '    if \(i < n\) ' 0 times"):
         start_here.broken("no bounds check")
+
+
+def test_a_wrong_attention_is_called_wrong(capsys):
+    start_here.check_attention(half, torch.device("cpu"))
+    assert capsys.readouterr().out.count("correct = False") == 2
+
+
+def half(query, key, value, is_causal):
+    """Half of the right output."""
+    return reference.attention(query, key, value, is_causal=is_causal).float() / 2

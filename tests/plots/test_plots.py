@@ -316,3 +316,53 @@ def test_tree_times_take_the_faster_of_two_ways_with_one_name():
     (line,) = plots.tree_times(rows, names)
     assert (line["tree"], line["density"], line["ours, GPU"], line["SDPA, GPU"]) == (32, "25%", 2000, 3000)
     assert (line["SDPA, call"], line["Flex, GPU"]) == (6000, "-")
+
+
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (plots.grid_to_thread, "warp: 32 threads"),
+        (plots.path_taken, "never run:\nnothing is known"),
+        (plots.race, "here a second barrier is missing"),
+        (plots.two_barriers, "threads 0 to 99 wait at this barrier"),
+        (plots.way_through_the_caches, "not in L2:\nHBM bytes"),
+        (plots.where_kernels_run, "tensors on cuda"),
+    ],
+)
+def test_a_drawing_says_what_it_is_about(draw, words):
+    assert words in texts(draw())
+
+
+def test_a_piece_in_registers_is_counted():
+    assert "16 multiply-adds\nfor 8 words read:\n0.5 words for each." in texts(plots.register_piece(4))[-1]
+
+
+def test_what_is_written_past_the_end_is_where_it_lies():
+    ax = plots.past_the_end(elements=1000, threads=1024)
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["3,744", "4,000", "4,096"]
+
+
+def test_half_of_the_bytes_under_way_is_half_as_fast():
+    whole, half = plots.under_way(latency_ns=500, rate=2e12).patches
+    assert (whole.get_width(), whole.get_height(), half.get_height()) == (500, 2000, 1000)
+
+
+def test_a_warp_that_agrees_goes_one_way():
+    ax = plots.ways_of_a_warp([1, 32])
+    assert texts(ax) == ["one way", "the other", "one way", "the other: skipped"]
+
+
+def test_one_query_has_a_weight_for_each_key():
+    panels = plots.one_query(tokens=8).axes
+    assert sum(patch.get_width() for patch in panels[3].patches) == pytest.approx(1)
+
+
+def test_the_way_of_a_transpose_is_drawn_for_both_kernels():
+    titles = [ax.get_title() for ax in plots.way_of_a_transpose().axes]
+    assert titles.count("in: 4 sectors") == 2 and "out: 32 sectors" in titles
+
+
+def test_stacked_bars_end_at_their_sums():
+    ax = plots.stacked_bars({"a path": {"00": 30, "01": 60}, "another": {"01": 20}}, "minutes")
+    assert max(patch.get_x() + patch.get_width() for patch in ax.patches) == 90
+    assert len({patch.get_facecolor() for patch in ax.patches}) == 2
