@@ -56,7 +56,8 @@ def warp_shares() -> Figure:
 def chunk_banks(rows: int = 8, chunks: int = 8) -> Figure:
     """Where chunk c of each row lies in shared memory, row after row and swizzled; colours are groups of four banks.
 
-    The places of chunk 0, which one phase of ldmatrix reads, are framed.
+    The places of chunk 0, which one phase of ldmatrix reads, are framed. Copies of the chapter from before the widget
+    call this.
     """
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.4), sharey=True)
     orders = {"row after row": lambda row, place: place, "swizzled": lambda row, place: place ^ row % 8}
