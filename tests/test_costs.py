@@ -326,3 +326,11 @@ def test_the_largest_query_tile_fits_and_the_next_one_does_not(kibibytes, rows):
     assert costs.largest_block_rows(kibibytes << 10, 64, 64, 4) == rows
     assert not rows or costs.tile_shared_bytes(rows, 64, 64, 4, score_tile=True) <= kibibytes << 10
     assert costs.tile_shared_bytes(rows + 32, 64, 64, 4, score_tile=True) > kibibytes << 10
+
+
+def test_the_gigabytes_that_chapter_00_begins_with():
+    """One head, d = 64, fp32: megabytes of the scores, and of Q, K, V and O."""
+    lengths = 2048, 8192, 32768
+    scores = [f"{costs.score_matrix_bytes(1, 1, L, L, 4) / 1e6:.1f}" for L in lengths]
+    least = [f"{costs.least_bytes(1, 1, L, L, 64, 4) / 1e6:.1f}" for L in lengths]
+    assert (scores, least) == (["16.8", "268.4", "4295.0"], ["2.1", "8.4", "33.6"])

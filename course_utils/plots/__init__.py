@@ -3,6 +3,13 @@
 from course_utils.plots.attention_basics import masks, three_passes, warp_addresses
 from course_utils.plots.choosing import three_choices
 from course_utils.plots.deepseek_sparse import dsa_layer, gathered_tile, kept_by_fp8, radix_digits, token_costs
+from course_utils.plots.first_kernels import (
+    one_query,
+    past_the_end,
+    stacked_bars,
+    two_barriers,
+    where_kernels_run,
+)
 from course_utils.plots.flash_attention_backward import (
     backward_walks,
     gradient_errors,
@@ -44,17 +51,23 @@ from course_utils.plots.flash_attention_v2 import (
     speed_by_length,
     warp_shares,
 )
+from course_utils.plots.handed_out import bank_map, launch_grid, warp_sectors
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from course_utils.plots.rates import roofline, time_and_memory
 from course_utils.plots.sparse_patterns import break_even, scaling, short_sequences
 from course_utils.plots.start_here import (
-    bank_map,
+    against_size,
+    bars,
     gpu_memories,
-    launch_grid,
     matmul_tiles,
     memory_levels,
+    paired_bars,
+    race,
     score_bytes,
-    warp_sectors,
+    two_lines,
+    under_way,
+    way_of_a_transpose,
+    ways_of_a_warp,
 )
 
 __all__ = [
@@ -67,8 +80,10 @@ __all__ = [
     "SKY",
     "VERMILION",
     "YELLOW",
+    "against_size",
     "backward_walks",
     "bank_map",
+    "bars",
     "blocks_at_work",
     "break_even",
     "causal_tiles",
@@ -91,10 +106,14 @@ __all__ = [
     "matmul_tiles",
     "memory_levels",
     "missing_barrier",
+    "one_query",
     "online_weights",
     "packed_heads",
+    "paired_bars",
+    "past_the_end",
     "plain_block",
     "products",
+    "race",
     "radix_digits",
     "reaching_hbm",
     "register_piece",
@@ -109,6 +128,7 @@ __all__ = [
     "short_sequences",
     "speed_and_bounds",
     "speed_by_length",
+    "stacked_bars",
     "standard_and_least",
     "three_choices",
     "three_passes",
@@ -118,8 +138,14 @@ __all__ = [
     "token_costs",
     "traffic_bars",
     "training",
+    "two_barriers",
+    "two_lines",
+    "under_way",
     "warp_addresses",
     "warp_sectors",
     "warp_shares",
+    "way_of_a_transpose",
+    "ways_of_a_warp",
     "what_shows_it",
+    "where_kernels_run",
 ]

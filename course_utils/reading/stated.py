@@ -20,12 +20,12 @@ import nbformat
 
 from course_utils.course import CHAPTERS, PATHS, ReadingPath, chapter, notebooks_of
 from course_utils.reading.minutes import STEP, chapter_reading, hours, numbered_reading, path_reading, stated
-from course_utils.reading.sections import ROOT, chapter_path, chapter_sections, needs
+from course_utils.reading.sections import HEAD, ROOT, chapter_path, chapter_sections, needs
 
 README, TEACHING, FIRST_STEPS = "README.md", "docs/teaching.md", "docs/first_steps.md"
 START = "00_start_here"
-BRACKETS = (
-    "You may begin with any section: run the cells above section 1 first, and those of the sections in brackets "
+BRACKETS = (  # a second notebook's first section has another number
+    "You may begin with any section: run the cells above section {first} first, and those of the sections in brackets "
     "behind its name."
 )
 PATHS_HEAD = "| path | read | time |\n|---|---|---|\n"
@@ -114,12 +114,13 @@ def with_needs(text: str, slug: str) -> str:
     if not contents:
         return text
     links, _, rest = after.partition("\n\n")
-    required = needs(chapter_sections(slug))
+    sections = chapter_sections(slug)
+    required = needs(sections)
+    first = next((section.key for section in sections if section.key.isdecimal() and section.key != HEAD), "1")
+    brackets = BRACKETS.format(first=first)
     links = "\n".join(_with_brackets(line, required) for line in links.splitlines())
-    first = next(number for number in required if number.isdigit() and int(number))
-    pattern = re.escape(BRACKETS).replace("section\\ 1\\ ", r"section\ \d+\ ")
-    rest = re.sub(rf"\A{pattern}", "", rest).lstrip("\n")
-    told = BRACKETS.replace("section 1 ", f"section {first} ") if any(required.values()) else ""
+    rest = rest.removeprefix(brackets).lstrip("\n")
+    told = brackets if any(required.values()) else ""
     return head + contents + "\n\n".join(filter(None, [links, told, rest]))
 
 

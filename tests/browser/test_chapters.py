@@ -10,7 +10,8 @@ pytestmark = pytest.mark.browser
 CHAPTERS = chapter_notebooks(ROOT)
 SHORT = "08_choosing"
 WIDGETS = {  # that a chapter shows before its questions
-    "00_start_here": ["progress-card"],
+    "00_start_here": ["launch-grid"],
+    "00_memory_and_tools": ["load-sectors", "bank-turns"],
     "01_attention_basics": ["score-heatmap"],
     "02_flash_attention_minimal": ["tile-stepper", "two-pieces", "tile-stepper"],
     "02_flash_attention_backward": [],
@@ -21,6 +22,9 @@ WIDGETS = {  # that a chapter shows before its questions
 }
 AT_THE_END = ["questions", "progress-card"]
 SHOWS = {  # each of them in a cell of its own
+    "launch-grid": "widgets.launch_grid()",
+    "load-sectors": "widgets.load_sectors()",
+    "bank-turns": "widgets.bank_turns()",
     "score-heatmap": "widgets.score_heatmap(*torch.randn(2, 6, 8))",
     "two-pieces": "widgets.two_pieces([1, 3, 2, 5, 4, 2])",
     "tile-stepper": "widgets.tile_stepper(*torch.randn(3, 24, 8), block_rows=8, block_cols=8)",
@@ -154,7 +158,7 @@ def test_a_widget_answers(name, all_widgets):
 
 
 def test_every_widget_of_a_chapter_is_among_those_that_answer():
-    assert {name for names in WIDGETS.values() for name in names} == {*SHOWS, "progress-card"}
+    assert {name for names in WIDGETS.values() for name in names} == set(SHOWS)
 
 
 # ---- the harness itself: it must see what is wrong

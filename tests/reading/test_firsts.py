@@ -25,5 +25,5 @@ def test_every_chapter_has_a_picture_and_those_with_puzzles_say_so(chapter):
 
 def test_what_stands_above_is_counted():
     found = first("00_start_here", re.compile(r"^plots\.score_bytes"))
-    assert isinstance(found, First) and found.cells == 6  # title, two of imports, text, attention, text
+    assert isinstance(found, First) and found.cells == 6  # title, imports, heading, picture, text, attention
     assert first("00_start_here", re.compile("nothing like it")) is None

@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from course_utils.widgets import (
+    bank_turns,
     dsa_explorer,
     example_scores,
+    launch_grid,
+    load_sectors,
     mask_explorer,
     planner,
     score_heatmap,
@@ -36,6 +39,9 @@ def stepper(rows=64, cols=64, **options):
 TOKENS = "the animal did not cross the street because it was too tired".split()
 SCORES = [1.0, 2.0, 0.5, 1.5, 2.5, 4.0, 1.0, 3.0, 3.5, 2.0, 6.0, 1.0]
 WIDGETS = {
+    "launch-grid": launch_grid,
+    "load-sectors": load_sectors,
+    "bank-turns": bank_turns,
     "score-heatmap": lambda: heatmap(12, 12, is_causal=True, tokens=TOKENS),
     "tile-stepper": lambda: stepper(is_causal=True),
     "two-pieces": lambda: two_pieces(SCORES),
@@ -45,6 +51,9 @@ WIDGETS = {
     "planner": planner,
 }
 LARGEST = {
+    "launch-grid": lambda: launch_grid(1024, 64),
+    "load-sectors": lambda: load_sectors(32, 16),
+    "bank-turns": bank_turns,
     "score-heatmap": lambda: heatmap(64, 64),
     "tile-stepper": lambda: stepper(128, 128, block_rows=32, block_cols=32),
     "two-pieces": lambda: two_pieces(2 * SCORES),

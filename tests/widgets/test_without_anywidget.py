@@ -29,6 +29,9 @@ def test_the_still_picture_says_why(widgets, monkeypatch):
     monkeypatch.setattr(again, "png", lambda figure: b"a picture" if figure.axes else b"")
     x = torch.randn(8, 4)
     for widget in (
+        widgets.launch_grid(),
+        widgets.load_sectors(),
+        widgets.bank_turns(),
         widgets.score_heatmap(x, x),
         widgets.tile_stepper(x, x, x, block_rows=4, block_cols=4),
         widgets.warp_fragments(),
