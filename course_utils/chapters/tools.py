@@ -66,6 +66,13 @@ def sectors_per_store(counted: Counters) -> float:
     return counted.total("sectors", "global", "store") / counted.total("requests", "global", "store")
 
 
+def count_stores(counted: Counters) -> float:
+    """The sectors of a store in global memory; prints what they are counted from."""
+    requests, sectors = (counted.total(what, "global", "store") for what in ("requests", "sectors"))
+    print(f"{requests:,} store requests touch {sectors:,} sectors")
+    return sectors_per_store(counted)
+
+
 def conflicts_per_load(counted: Counters) -> float:
     """In shared memory; 0 without loads."""
     return counted.total("bank_conflicts", "shared", "load") / max(1, counted.total("requests", "shared", "load"))
