@@ -21,7 +21,7 @@ from course_utils.operators import naive_attention
 NAMES = ("scores", "softmax", "output")
 FLOP_PER_SCORE = (128, 5, 128)  # d = 64; softmax: compare, subtract, exp, add, multiply
 SHAPE = {"batch": 16, "heads": 12, "query_length": 2048, "key_length": 2048, "head_dim": 64}
-WAYS = {"one thread per score": "scores_uncoalesced", "the same, K transposed": "scores_uncoalesced", "tile": "scores"}
+WAYS = {"one thread per score": "scores_uncoalesced", "the same, K transposed": "scores_uncoalesced", "shared-memory tile": "scores"}
 TIMED = ("scores_uncoalesced.cu", "scores_uncoalesced.cu, K transposed", "scores.cu")
 
 
@@ -161,7 +161,7 @@ def show_traffic() -> float:
     plots.traffic_bars(
         {"three passes": steps, "the least": [costs.Step("Q, K, V and O", 0, least)]},
         highlight=lambda name: name != "Q, K, V and O",
-        legend=("S and P between the passes", "Q, K, V and O"),
+        legend=("a pass: reads and writes", "Q, K, V and O once"),
     )
     plt.show()
     for step in steps:

@@ -101,7 +101,7 @@ def show_tools() -> None:
             "check of numbers": ("sees nothing" if row["right numbers"] else "wrong numbers", not row["right numbers"]),
             "sanitizer": (row["sanitizer"] or "sees nothing", bool(row["sanitizer"])),
             "compute-sanitizer": (row["compute-sanitizer"] or "sees nothing", bool(row["compute-sanitizer"])),
-            "counters": (f"{waste:.1f} times the ideal sectors", waste > 2),
+            "counters": (f"{waste:.1f} × ideal sectors", waste > 2),
         }
     plots.verdicts(grid)
     plt.show()

@@ -89,12 +89,14 @@ def three_passes() -> Figure:
     return figure
 
 
-def warp_addresses(requests: Mapping[str, Sequence[int]], row_bytes: int, rows: int = 32) -> Figure:
+def warp_addresses(
+    requests: Mapping[str, Sequence[int]], row_bytes: int, rows: int = 32, ylabel: str = "row of K (one key each)"
+) -> Figure:
     """One panel per load of a warp: memory row by row, the sectors that move in light, the floats asked for in dark.
 
     `requests` maps a title to the byte addresses of the 32 lanes; memory is drawn as `rows` lines of `row_bytes`.
     """
-    figure, axes = plt.subplots(1, len(requests), figsize=(7.5, 4.2), squeeze=False)
+    figure, axes = plt.subplots(1, len(requests), figsize=(7.5, 1.0 + 0.1 * rows), squeeze=False)
     for ax, (title, addresses) in zip(axes[0], requests.items(), strict=True):
         for sector in {address // 32 for address in addresses}:
             y, x = divmod(sector * 32, row_bytes)
@@ -105,7 +107,7 @@ def warp_addresses(requests: Mapping[str, Sequence[int]], row_bytes: int, rows: 
         ax.set(xlim=(0, row_bytes), ylim=(rows, 0), title=title, xlabel="byte within the row")
         ax.set_xticks(range(0, row_bytes + 1, 64))
         ax.set_yticks(range(0, rows + 1, 8))
-    axes[0][0].set_ylabel("row of K (one key each)")
+    axes[0][0].set_ylabel(ylabel)
     return figure
 
 
@@ -128,7 +130,7 @@ def masks(panels: Mapping[str, Tensor]) -> Figure:
 def bar_panels(panels: Mapping[str, Mapping[str, float]], *, digits: int = 0, floors: Sequence[float] = ()) -> Figure:
     """Bars with their figures, a panel for each quantity; the names are those of the first panel.
 
-    digits: after the point; floors: below which no bar of the panel can be, drawn as lines.
+    digits: after the point, below 100; floors: below which no bar of the panel can be, drawn as lines.
     """
     names = list(next(iter(panels.values())))
     figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 0.8 + 0.34 * len(names)), sharey=True, squeeze=False)
@@ -136,7 +138,8 @@ def bar_panels(panels: Mapping[str, Mapping[str, float]], *, digits: int = 0, fl
         lengths = list(values.values())
         ax.barh(range(len(names)), lengths, height=0.6, color=BLUE)
         for row, value in enumerate(lengths):
-            ax.text(max(value, *floors[row : row + 1], 0), row, f" {value:,.{digits}f}", va="center", fontsize=9)
+            shown = f" {value:,.{digits if value < 100 else 0}f}"
+            ax.text(max(value, *floors[row : row + 1], 0), row, shown, va="center", fontsize=9)
         for row, floor in enumerate(floors):
             ax.plot(
                 [floor, floor], [row - 0.42, row + 0.42], color=INK, linewidth=2, label="floor" if not row else None
@@ -163,7 +166,7 @@ def added_by_shuffles(lanes: int = 32) -> Axes:
         for lane in range(lanes):
             for source in (lane, lane ^ distance):
                 kept = lane < distance
-                look = {"color": BLUE if kept else PALE, "linewidth": 1.2 if kept else 0.5, "zorder": 1 + kept}
+                look = {"color": BLUE if kept else PALE, "linewidth": 0.8 if kept else 0.4, "zorder": 1 + kept}
                 ax.plot([source, lane], [step, step + 1], **look)
         ax.text(lanes + 0.3, step + 0.5, f"⊕ {distance}", va="center", color=GREY, fontsize=9)
     for step in range(len(distances) + 1):
@@ -220,7 +223,7 @@ def growing_bytes(lengths: Sequence[int], lines: Mapping[str, Sequence[float]], 
     ax.set(xscale="log", yscale="log", xlabel="sequence length L", ylabel="GB")
     ax.set_xticks(lengths, [f"{length:,}" for length in lengths])
     ax.minorticks_off()
-    ax.legend(loc="upper left", bbox_to_anchor=(0.0, 0.86), fontsize=9)
+    ax.legend(loc="lower right", fontsize=9)
     return ax
 
 
