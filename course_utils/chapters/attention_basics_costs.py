@@ -21,7 +21,11 @@ from course_utils.operators import naive_attention
 NAMES = ("scores", "softmax", "output")
 FLOP_PER_SCORE = (128, 5, 128)  # d = 64; softmax: compare, subtract, exp, add, multiply
 SHAPE = {"batch": 16, "heads": 12, "query_length": 2048, "key_length": 2048, "head_dim": 64}
-WAYS = {"one thread per score": "scores_uncoalesced", "the same, K transposed": "scores_uncoalesced", "shared-memory tile": "scores"}
+WAYS = {
+    "one thread per score": "scores_uncoalesced",
+    "the same, K transposed": "scores_uncoalesced",
+    "shared-memory tile": "scores",
+}
 TIMED = ("scores_uncoalesced.cu", "scores_uncoalesced.cu, K transposed", "scores.cu")
 
 

@@ -3,6 +3,7 @@
 from course_utils.plots.attention_basics import (
     added_by_shuffles,
     bar_panels,
+    corner_turning,
     dot_products,
     growing_bytes,
     masks,
@@ -14,6 +15,7 @@ from course_utils.plots.attention_basics import (
     two_losses,
     verdicts,
     warp_addresses,
+    warp_of_scores,
     weight_maps,
 )
 from course_utils.plots.choosing import three_choices
@@ -63,6 +65,7 @@ __all__ = [
     "break_even",
     "chunk_banks",
     "copy_and_compute",
+    "corner_turning",
     "dot_products",
     "dsa_layer",
     "first_wins",
@@ -101,6 +104,7 @@ __all__ = [
     "two_losses",
     "verdicts",
     "warp_addresses",
+    "warp_of_scores",
     "warp_sectors",
     "warp_shares",
     "weight_maps",

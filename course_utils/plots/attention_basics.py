@@ -21,6 +21,7 @@ from course_utils.plots.look import (
     INK,
     L2,
     MATRICES,
+    ON_MARK,
     ORANGE,
     PALE,
     PASS,
@@ -86,6 +87,67 @@ def three_passes() -> Figure:
         ax.text(x, -1.8, kernel, ha="center", family="monospace", fontsize=9)
     ax.set(xlim=(-0.2, 14.0), ylim=(-2.1, 4.3), aspect="equal")
     ax.axis("off")
+    return figure
+
+
+def warp_of_scores(length: int = 80, tile: int = 32) -> Axes:
+    """S `[length, length]` cut into pieces of a block each; one warp in it, with the query and the keys it reads."""
+    ax = plt.figure(figsize=(7.5, 3.4)).subplots()
+    thin, gap, i, first = 10, 8, 37, tile
+    q_left, k_bottom = -gap - thin, -gap - thin  # Q left of S, Kᵀ above it; y grows downwards
+    for name, x, y, width, height, colour in (
+        ("Q", q_left, 0, thin, length, MATRICES["Q"]),
+        ("Kᵀ", 0, k_bottom, length, thin, MATRICES["K"]),
+        ("", 0, 0, length, length, MATRICES["S"]),
+    ):
+        ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, alpha=0.25, linewidth=0))
+        ax.text(x + min(width, thin) / 2, y - 2, name, ha="center", va="bottom", fontsize=12)
+    for x in range(0, length, tile):
+        for y in range(0, length, tile):
+            size = min(tile, length - x), min(tile, length - y)
+            ax.add_patch(Rectangle((x, y), *size, facecolor="none", edgecolor=GREY, linewidth=1))
+    ax.add_patch(Rectangle((q_left, i), thin, 1.5, facecolor=MATRICES["Q"], linewidth=0))
+    ax.add_patch(Rectangle((first, k_bottom), tile, thin, facecolor=MATRICES["K"], linewidth=0))
+    ax.add_patch(Rectangle((first, i), tile, 1.5, facecolor=VERMILION, linewidth=0))
+    right = length + 6
+    for y, words, colour in (
+        (k_bottom + thin / 2, "its 32 keys: one per thread", MATRICES["K"]),
+        (16, "a piece of S: one block, 32 × 32 threads", GREY),
+        (i + 1, "one warp: 32 threads side by side", VERMILION),
+        (length - 8, "beyond the end: these threads return", GREY),
+    ):
+        ax.text(right, y, words, va="center", color=colour if colour in (GREY, VERMILION) else INK, fontsize=9)
+    ax.text(q_left - 3, i + 1, "its query", ha="right", va="center", fontsize=9)
+    ax.set(xlim=(-60, 190), ylim=(length + 2, k_bottom - 14), aspect="equal")
+    ax.axis("off")
+    return ax
+
+
+def corner_turning(lanes: int = 8) -> Figure:
+    """A tile in shared memory with rows one longer than a warp: written by rows, read by columns. In each place stands
+    its bank; as many lanes and banks as `lanes`, to be read."""
+    figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.3))
+    row, column = 2, 5
+    titles = "a warp writes a row of K: side by side", "a warp reads a column: 8 different banks"
+    for ax, title, chosen in zip(axes, titles, ((row, None), (None, column)), strict=True):
+        for r in range(lanes):
+            for c in range(lanes + 1):
+                picked = (r == chosen[0] or c == chosen[1]) and c < lanes
+                face = ORANGE if picked else (PALE if c == lanes else GROUND)
+                ax.add_patch(Rectangle((c, r), 1, 1, facecolor=face, edgecolor=GREY, linewidth=0.6))
+                bank = (r * (lanes + 1) + c) % lanes
+                ax.text(c + 0.5, r + 0.5, bank, ha="center", va="center", fontsize=9, color=ON_MARK if picked else INK)
+        ax.set(
+            xlim=(0, lanes + 1),
+            ylim=(lanes, 0),
+            aspect="equal",
+            xticks=[],
+            yticks=[],
+            xlabel="column c of K, and one unused",
+        )
+        ax.set_title(title, fontsize=9)
+        ax.spines[["left", "bottom"]].set_visible(False)
+    axes[0].set_ylabel("key j")
     return figure
 
 
