@@ -22,7 +22,21 @@ from course_utils.plots.flash_attention_v2 import (
 )
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from course_utils.plots.rates import roofline, time_and_memory
-from course_utils.plots.sparse_patterns import break_even, first_wins, scaling, short_sequences, tree_times
+from course_utils.plots.sparse_patterns import (
+    break_even,
+    dots,
+    first_wins,
+    mask_and_blocks,
+    mask_gallery,
+    multiprocessors_at_work,
+    pieces_of_work,
+    reach,
+    recall,
+    scaling,
+    short_sequences,
+    tile_states,
+    tree_times,
+)
 from course_utils.plots.start_here import (
     bank_map,
     gpu_memories,
@@ -46,6 +60,7 @@ __all__ = [
     "break_even",
     "chunk_banks",
     "copy_and_compute",
+    "dots",
     "dsa_layer",
     "first_wins",
     "gathered_tile",
@@ -55,12 +70,18 @@ __all__ = [
     "launch_grid",
     "loop_orders",
     "magnitudes",
+    "mask_and_blocks",
+    "mask_gallery",
     "masks",
     "matmul_tiles",
     "memory_levels",
+    "multiprocessors_at_work",
     "online_weights",
     "packed_heads",
+    "pieces_of_work",
     "radix_digits",
+    "reach",
+    "recall",
     "roofline",
     "scaling",
     "score_bytes",
@@ -69,6 +90,7 @@ __all__ = [
     "three_choices",
     "three_passes",
     "tile_choice",
+    "tile_states",
     "tiled_attention",
     "time_and_memory",
     "token_costs",
