@@ -1,4 +1,4 @@
-"""Chapter 04's patterns as pictures: masks, tiles, what is useful in them, which kernel they get, how far they reach."""
+"""Chapter 04's patterns as pictures: masks, tiles, what is useful in them, their kernels, how far they reach."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ def at_random(length: int, keys: int) -> Pattern:
 
 FAR = patterns.global_tokens([0, 1, 130, 131])
 LONGFORMER = (patterns.sliding_window(32) | patterns.global_tokens([0, 64, 128, 192])) & patterns.causal()
+DOCUMENTS = patterns.document([50, 110, 20, 76])
 FIVE_INTEGERS = (
     patterns.causal(),
     patterns.sliding_window(4096),
@@ -100,7 +101,7 @@ def show_causal() -> None:
 
 def show_both_ways() -> None:
     """The patterns that look ahead, too."""
-    shown = [patterns.full(), patterns.local(24), patterns.block_diagonal(48), patterns.document([50, 110, 20, 76])]
+    shown = [patterns.full(), patterns.local(24), patterns.block_diagonal(48), DOCUMENTS]
     shown += [FAR | patterns.local(12), patterns.random_blocks(16, 3, seed=0), patterns.bigbird(16, 1, 3, 2)]
     shown += [patterns.local_2d(16, 16, 2)]
     show_masks({"global_tokens | local" if pattern.kind == "or" else pattern.kind: pattern for pattern in shown})
@@ -194,7 +195,7 @@ def show_blocks(pattern: Pattern, length: int) -> None:
 
 def show_split() -> None:
     """The blocks of keys of each row of blocks of BigBird, before and after long rows are split."""
-    lists = patterns.bigbird(64).block_lists(8192)
+    lists = patterns.bigbird(64).block_lists(4096)
     pieces = [end - start for _, start, end, _ in sparse.work_items(lists, heads=16).items.tolist()]
     plots.pieces_of_work({"a row of blocks each": lists.indptr.diff().tolist(), "long rows split": pieces})
     plt.show()

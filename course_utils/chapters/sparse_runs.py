@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
 
 from course_utils import checks, costs, measured, patterns, plots, reference, show
-from course_utils.chapters.sparse_masks import FAR, LONGFORMER, at_random, states, tree_of
+from course_utils.chapters.sparse_masks import FAR, LONGFORMER, at_random, states
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator import profile, sanitize
 from course_utils.launches.broken import BROKEN, attention_reports
@@ -26,7 +28,6 @@ SMALL = (
     *(patterns.block_diagonal(48), FAR, FAR | patterns.local(9), LONGFORMER),
     *(patterns.random_blocks(16, 2, seed=0), patterns.bigbird(16, 1, 1, 1)),
 )
-FITTED = patterns.tree(tree_of(150)), patterns.local_2d(10, 15, 2), patterns.document([50, 99, 1])  # to 150 tokens
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -136,6 +137,13 @@ def gradients_agree(pattern: Pattern, length: int = 150) -> list[bool]:
     mask = pattern.mask(length, device=grad.device)
     expected = reference.attention_gradients(*(x.detach() for x in leaves), grad, attn_mask=mask)
     return [checks.error_report(*pair).passed for pair in zip(found, expected, strict=True)]
+
+
+def flex(*tensors: Tensor, **options: object) -> Tensor:
+    """FlexAttention step by step, without torch.compile, which it warns of."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return flex_attention(*tensors, **options)
 
 
 # ---- mistakes

@@ -122,6 +122,9 @@ def beside_peers(*kinds: str) -> None:
     if not table:
         print("nothing is recorded of these yet")
         return
+    if len(table) == len(panels):  # one pattern: a line for each length, in one panel
+        name = table[0]["pattern"]
+        panels = {name: {length: rows[name] for length, rows in panels.items()}}
     plots.dots(panels, "ms")
     plt.show()
     show.table(table, caption(), folded=True)
@@ -158,7 +161,7 @@ def show_views() -> None:
             continue
         pattern, length, ms = row["pattern"], row["length"], row["median_ms"]
         ways, _ = _ways(pattern, length)
-        panels.setdefault(kilo(length), {})[f"{short(pattern)}: {row['name']}"] = {"": ms / ways["ours"]}
+        panels.setdefault(kilo(length), {})[f"{pattern.partition('(')[0]}: {row['name']}"] = {"": ms / ways["ours"]}
         line = {"pattern": short(pattern), "L": length, "on a view": row["name"], "ms": ms, "ours, ms": ways["ours"]}
         line |= {"ours, times": ms / ways["ours"], "Flex tuned, ms": ways["FlexAttention, tuned"]}
         table.append(line)

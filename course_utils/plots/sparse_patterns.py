@@ -122,7 +122,7 @@ def pieces_of_work(panels: Mapping[str, Sequence[int]]) -> Figure:
     """Blocks of keys of each block of threads, as bars one below the other: a panel per title."""
     figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 2.8), sharex=True, squeeze=False)
     for ax, (title, counts) in zip(axes[0], panels.items(), strict=True):
-        ax.barh(range(len(counts)), counts, height=0.8, color=BLUE)
+        ax.barh(range(len(counts)), counts, height=1.0, color=BLUE)
         ax.axvline(max(counts), color=VERMILION, linestyle="--")
         ax.set(title=title, xlabel="blocks of keys, one after the other", ylim=(len(counts), -1), yticks=[])
     axes[0][0].set_ylabel("blocks of threads")
@@ -210,22 +210,22 @@ def dots(
             ax.axvline(mark, color=GREY, linestyle="--", linewidth=1)
         ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=across)
         ax.set_title(title, fontsize=9)
-        _few_ticks(ax, log)
+        _few_ticks(ax, log, alone=len(panels) == 1)
         ax.tick_params(axis="y", length=0)
-    axes[0][0].set_yticks(range(len(rows)), rows, fontsize=9)
+    axes[0][0].set_yticks(range(len(rows)), [row.replace(" & ", "\n& ") for row in rows], fontsize=9)
     if len(names) > 1:
         figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9)
     return figure
 
 
-def _few_ticks(ax: Axes, log: bool) -> None:
-    """Round figures below the axis, as few as can be read."""
+def _few_ticks(ax: Axes, log: bool, alone: bool) -> None:
+    """Round figures below the axis, as few as can be read; alone: it has the width of the page."""
     if not log:
         ax.set_xlim(0, 1.05 * ax.get_xlim()[1])
         return
     ax.set_xscale("log")
     low, high = ax.get_xlim()
-    subs = (1,) if high > 30 * low else (1, 3) if high > 8 * low else (1, 2, 5)
+    subs = (1, 2, 5) if high < (300 if alone else 8) * low else (1, 3) if high < 30 * low else (1,)
     ax.xaxis.set_major_locator(mpl.ticker.LogLocator(subs=subs))
     ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     ax.minorticks_off()
