@@ -9,10 +9,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from course_utils import checks, costs, measured, patterns, plots, reference, show
-from course_utils.chapters.sparse_masks import FAR, LONGFORMER, at_random, states
+from course_utils.chapters.sparse_masks import FAR, LONGFORMER, at_random, states, tree_of
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator import profile, sanitize
 from course_utils.launches.broken import BROKEN, attention_reports
@@ -28,6 +28,7 @@ SMALL = (
     *(patterns.block_diagonal(48), FAR, FAR | patterns.local(9), LONGFORMER),
     *(patterns.random_blocks(16, 2, seed=0), patterns.bigbird(16, 1, 1, 1)),
 )
+FITTED = patterns.tree(tree_of(150)), patterns.local_2d(10, 15, 2), patterns.document([50, 99, 1])  # to 150 tokens
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -65,6 +66,14 @@ def loaded(pattern: Pattern, length: int, skip: bool) -> tuple[Tensor, int, int]
         out = run_range(*tensors, pattern, skip)
     read = counters.total("bytes", "global", "load")
     return out, (read - tensors[0].nbytes) // (2 * 2 * 64 * D), read  # a tile of K and one of V, 2 bytes a number
+
+
+def sectors(pattern: Pattern, length: int) -> tuple[int, int]:
+    """Sectors of global memory that the loads of `sparse_attention` ask for, and how many would do."""
+    with profile() as counters:
+        sparse_attention(*inputs(length), pattern)
+    loads = [row for row in counters.select("global", "load") if row.bytes]
+    return sum(row.sectors for row in loads), sum(row.ideal_sectors for row in loads)
 
 
 def masked_or_skipped(pattern: Pattern, length: int = 512) -> int:
@@ -144,6 +153,13 @@ def flex(*tensors: Tensor, **options: object) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return flex_attention(*tensors, **options)
+
+
+def say_blocks(name: str, block_mask: BlockMask) -> None:
+    """How many blocks a BlockMask of FlexAttention skips, and how many of each kind a row has."""
+    print(f"{name}: {block_mask.sparsity():.0f} % of the blocks are skipped")
+    print("partial blocks in each row:", block_mask.kv_num_blocks[0, 0].tolist(), end=", ")
+    print("full ones:", block_mask.full_kv_num_blocks[0, 0].tolist())
 
 
 # ---- mistakes

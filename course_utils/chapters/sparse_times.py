@@ -267,22 +267,27 @@ def longest_table() -> None:
     show.table(table, f"L = {LONGEST}, dense and causal, timed by itself: {timed}; {caption()}", folded=True)
 
 
+def lengths(brief: Measurement) -> list[int]:
+    """Of the short sequences."""
+    return sorted({row["length"] for row in brief.select(part="small")})
+
+
 def show_short(brief: Measurement) -> int | str:
     """Two small patterns; returns from which length on sinks and a window take less of the GPU's time than dense ones.
 
     brief: the part "small" of the bench, live or recorded.
     """
     times = brief.select(part="small")
-    lengths = sorted({row["length"] for row in times})
+    first, last = min(lengths(brief)), max(lengths(brief))
     plots.short_sequences(times)
     plt.show()
     print(f"H = {bench.HEADS}, d = 64, {measured.caption(brief)}")
     wins = plots.first_wins(times, bench.DENSE)
     named = [line | {"pattern": short(line["pattern"])} for line in wins]
-    show.table(named, f"from which length on, of {lengths[0]} to {lengths[-1]}", folded=True)
+    show.table(named, f"from which length on, of {first} to {last}", folded=True)
     flash = {row["length"]: row["median_ms"] for row in brief.select(pattern=wins[-1]["pattern"], name=FLASH)}
-    longer = flash[lengths[-1]] / flash[lengths[0]]
-    print(f"{lengths[-1] // lengths[0]} times the length takes dense FLASH {longer:.0f} times as long on the GPU")
+    longer = flash[last] / flash[first]
+    print(f"{last // first} times the length takes dense FLASH {longer:.0f} times as long on the GPU")
     return wins[-1]["faster than dense from"]
 
 
