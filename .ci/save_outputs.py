@@ -18,9 +18,10 @@ LISTING = re.compile(r"^show\.(source|passage|difference|mistake)\(", re.MULTILI
 
 
 def is_seen(outputs: list[nbformat.NotebookNode]) -> bool:
-    """Whether a picture is among a cell's outputs, or a page in the course's frame."""
+    """Whether a picture is among a cell's outputs, or held back by its guess, or a page in the course's frame."""
     shown = [output.get("data", {}) for output in outputs]
-    return any("image/png" in data or FRAME in data.get("text/html", "") for data in shown)
+    pages = [data.get("text/html", "") for data in shown]
+    return any("image/png" in data for data in shown) or any(re.search(f"{FRAME}|<img |<svg ", page) for page in pages)
 
 
 def with_outputs(notebook: nbformat.NotebookNode, run: nbformat.NotebookNode) -> nbformat.NotebookNode:

@@ -74,7 +74,11 @@ def unseen(index: int, cell) -> list[str]:
     pictures = [output.data["image/png"] for output in cell.outputs if "image/png" in output.get("data", {})]
     if LISTING.search(cell.source) and not any("text/html" in output.get("data", {}) for output in cell.outputs):
         found.append(f"cell {index} shows a kernel, but was saved without it: run make outputs")
-    if "alt" in cell.metadata and not pictures:
+    held_back = any(
+        re.search("(?s)data-guess.*<(img|svg) ", str(output.get("data", {}).get("text/html")))
+        for output in cell.outputs
+    )
+    if "alt" in cell.metadata and not pictures and not held_back:
         found.append(f"cell {index} shows a picture, but was saved without it: run make outputs")
     if any("image/svg+xml" in output.get("data", {}) for output in cell.outputs):
         found.append(f"cell {index} was saved with SVG beside its PNG: run make format")
@@ -231,6 +235,15 @@ def test_a_good_notebook_has_no_problems(tmp_path):
 )
 def test_each_rule_bites(cell, words, tmp_path):
     assert any(words in problem for problem in problems(notebook_of(cell), tmp_path))
+
+
+def test_a_picture_that_a_guess_holds_back_is_there(tmp_path):
+    page = '<div data-guess="{}"><details>\n{}</details></div>'
+    good, bad = (picture_cell({"text/html": page.format("", held)}) for held in ("<svg ></svg>", "15 tiles"))
+    assert problems(notebook_of(checked_cell(), good), tmp_path) == []
+    assert any(
+        "without it: run make outputs" in found for found in problems(notebook_of(checked_cell(), bad), tmp_path)
+    )
 
 
 def test_a_saved_error_is_found(tmp_path):
