@@ -14,7 +14,7 @@ WIDGETS = {  # that a chapter shows before its questions
     "01_attention_basics": ["score-heatmap"],
     "02_flash_attention_minimal": ["tile-stepper"],
     "03_flash_attention_v2": ["fragments"],
-    "04_sparse_patterns": ["mask-explorer"],
+    "04_sparse_patterns": ["mask-explorer", "mask-explorer"],
     "05_deepseek_sparse": ["dsa-explorer"],
     "08_choosing": ["planner"],
 }
