@@ -6,12 +6,17 @@ import pytest
 import torch
 
 from course_utils.widgets import (
+    bank_places,
+    bank_turns,
     dsa_explorer,
     example_scores,
+    launch_grid,
+    load_sectors,
     mask_explorer,
     planner,
     score_heatmap,
     tile_stepper,
+    two_pieces,
     warp_fragments,
 )
 from course_utils.widgets.heatmap import scores_and_weights
@@ -33,18 +38,29 @@ def stepper(rows=64, cols=64, **options):
 
 
 TOKENS = "the animal did not cross the street because it was too tired".split()
+SCORES = [1.0, 2.0, 0.5, 1.5, 2.5, 4.0, 1.0, 3.0, 3.5, 2.0, 6.0, 1.0]
 WIDGETS = {
+    "launch-grid": launch_grid,
+    "load-sectors": load_sectors,
+    "bank-turns": bank_turns,
     "score-heatmap": lambda: heatmap(12, 12, is_causal=True, tokens=TOKENS),
     "tile-stepper": lambda: stepper(is_causal=True),
+    "two-pieces": lambda: two_pieces(SCORES),
     "fragments": warp_fragments,
+    "bank-places": bank_places,
     "mask-explorer": mask_explorer,
     "dsa-explorer": dsa_explorer,
     "planner": planner,
 }
 LARGEST = {
+    "launch-grid": lambda: launch_grid(1024, 64),
+    "load-sectors": lambda: load_sectors(32, 16),
+    "bank-turns": bank_turns,
     "score-heatmap": lambda: heatmap(64, 64),
     "tile-stepper": lambda: stepper(128, 128, block_rows=32, block_cols=32),
+    "two-pieces": lambda: two_pieces(2 * SCORES),
     "fragments": lambda: warp_fragments(head_dim=128),
+    "bank-places": lambda: bank_places(width=128),
     "mask-explorer": lambda: mask_explorer(length=1024, tile=16),
     "dsa-explorer": lambda: dsa_explorer(*example_scores(256), top_k=128),
     "planner": planner,
@@ -176,6 +192,18 @@ def test_the_status_of_the_heat_map_is_right(open_widget):
     best, entropy = int(row.argmax()), -float(torch.xlogy(row, row).sum())
     assert f"Query 7 “because” attends most to key {best} “{TOKENS[best]}”, with weight {row[best]:.3f}" in status(page)
     assert f"It sees 8 of 12 keys. Entropy {entropy:.2f} nats" in status(page)
+
+
+@pytest.mark.parametrize(("key", "scale"), [("Home", 0.25 / 8), ("End", 0.25 * 8)])
+def test_at_the_ends_of_the_scale_the_heat_map_says_what_python_says(open_widget, key, scale):
+    page = open_widget(heatmap(12, 12, tokens=TOKENS, row=6))
+    page.focus(".ak-scale")
+    page.keyboard.press(key)
+    _, weights = scores_and_weights(random(12, 16, 0), random(12, 16, 1), scale=scale, is_causal=False)
+    row = weights[6]
+    best, entropy = int(row.argmax()), -float(torch.xlogy(row, row).sum())
+    assert f"Query 6 “street” attends most to key {best} “{TOKENS[best]}”, with weight {row[best]:.3f}" in status(page)
+    assert f"Entropy {entropy:.2f} nats" in status(page)
 
 
 def test_mask_scale_and_scores_change_the_heat_map(open_widget):
