@@ -12,10 +12,12 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from course_utils import checks, costs, measured, patterns, plots, reference, show
+from course_utils.chapters import broken_kernels
+from course_utils.chapters.flash_v2_steps import normal
 from course_utils.chapters.sparse_masks import FAR, LONGFORMER, at_random, states, tree_of
 from course_utils.cuda import RawModule, read_kernel
-from course_utils.emulator import profile, sanitize
-from course_utils.launches.broken import BROKEN, attention_reports
+from course_utils.emulator import profile
+from course_utils.launches.broken import BROKEN
 from course_utils.operators import block_sparse_attention, csr_attention, sparse, sparse_attention
 from course_utils.patterns import Pattern
 from course_utils.plots.sparse_patterns import FOR_NOTHING, NOT_LOADED
@@ -29,12 +31,6 @@ SMALL = (
     *(patterns.random_blocks(16, 2, seed=0), patterns.bigbird(16, 1, 1, 1)),
 )
 FITTED = patterns.tree(tree_of(150)), patterns.local_2d(10, 15, 2), patterns.document([50, 99, 1])  # to 150 tokens
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    """Random fp16 numbers, the same on every machine; on the GPU where there is one."""
-    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half()
-    return numbers.cuda() if torch.cuda.is_available() else numbers
 
 
 def inputs(L_q: int, L_k: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -181,23 +177,11 @@ def run_blocks(source: str, pattern: Pattern, tensors: Sequence[Tensor]) -> Tens
 
 
 def mistakes() -> None:
-    """The chapter's broken kernels: the sanitizer's verdicts here and on a GPU, and what is wrong in the result."""
-    theirs = measured.load("sanitizer")  # compute-sanitizer's verdicts, recorded on a GPU
-    table, mended_right = [], True
-    for name, case in BROKEN.items():
-        if not case.launch().source.startswith(f"{CHAPTER}/broken"):
-            continue
-        with sanitize() as report:
-            parts = attention_reports(case.launch(), case.launch().run())
-        found = dict.fromkeys(finding.tool for finding in report.findings)
-        assert (list(found) or ["check"]) == [case.tool]
-        wrong = " and ".join(what for what, part in zip(("O", "LSE"), parts, strict=True) if not part.passed)
-        recorded = theirs.select(name=name, state="broken")
-        on_gpu = {row["tool"] for row in recorded if row["findings"]}
-        line = {"broken kernel": name, "sanitizer": ", ".join(found) or "silent", "wrong": wrong or "-"}
-        line["compute-sanitizer"] = (", ".join(on_gpu) or "silent") if recorded else "not recorded"
-        table.append(line | {"lesson": case.lesson})
-        mended_right &= all(part.passed for part in attention_reports(case.mended(), case.mended().run()))
-    what = f"{len(table)} broken kernels, what each tool says of them, and the lesson"
-    show.table(table, f"{what}; compute-sanitizer: {measured.caption(theirs)}; all else: the emulator", folded=True)
-    print(f"mended, all right: {mended_right}")
+    """The chapter's broken kernels: what shows each, and its lesson."""
+    rows = broken_kernels.tried(CHAPTER)
+    plots.what_shows_it(rows)
+    plt.show()
+    table = [row | {"lesson": BROKEN[str(row["broken kernel"])].lesson} for row in rows]
+    where = f"compute-sanitizer: {measured.caption(measured.load('sanitizer'))}; all else: the emulator"
+    show.table(table, f"each with its lesson; {where}", folded=True)
+    print(f"mended, all right: {broken_kernels.mended_are_right(CHAPTER)}")
