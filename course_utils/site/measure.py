@@ -32,7 +32,8 @@ _HEIGHTS = """
       sums[input.textContent.trim().startsWith("%%puzzle") ? "puzzles" : "code"] += high(input);
     for (const output of cell.querySelectorAll(".cell_output > *")) {
       const picture = output.querySelector("img, svg, canvas, .course-picture, .ak-widget");
-      const kind = output.querySelector(asks) ? "questions" : picture || output.matches("img, svg, .course-picture") ? "pictures and widgets"
+      const kind = output.querySelector(asks) ? "questions"
+        : picture || output.matches("img, svg, .course-picture") ? "pictures and widgets"
         : /^\\s*kernels\\//.test(output.textContent) ? "kernels"
         : output.querySelector("table") ? "tables" : "other outputs";
       sums[kind] += high(output);

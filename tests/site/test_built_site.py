@@ -360,7 +360,7 @@ def test_the_height_of_a_page_is_measured_by_what_it_is_made_of(page):
     )
     found = page_heights(page)
     assert {kind: round(high) for kind, high in found["sums"].items()} == {
-        **{"text": 300, "code": 20, "puzzles": 40, "kernels": 5, "pictures and widgets": 80, "tables": 160},
+        **{"text": 300, "code": 30, "puzzles": 40, "kernels": 5, "pictures and widgets": 80, "tables": 160},
         "questions": 7,
         "other outputs": 20,
     }
