@@ -235,9 +235,11 @@ def mistake_kernels(broken: BrokenKernel) -> tuple[str, str]:
     return right, wrong
 
 
-def table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> None:
+def table(rows: Sequence[Mapping[str, Any]], caption: str = "", *, folded: bool = False) -> None:
     """Shows rows (dicts with the same keys) as a table; the keys are its heading. Numbers are right-aligned, and long
     words get the room for a few lines: on a narrow page their column would shrink to one word a line.
+
+    folded: only the caption is seen until it is clicked, as behind a picture of the same figures.
     """
     columns = list(rows[0]) if rows else []
     cells = [[figure(row.get(column, "")) for column in columns] for row in rows]
@@ -256,7 +258,13 @@ def table(rows: Sequence[Mapping[str, Any]], caption: str = "") -> None:
     head = row_html("th", columns, aligned)
     body = "".join(f"<tr>{row_html('td', line, in_body)}</tr>" for line in cells)
     heading = _CAPTION.format(html.escape(caption)) if caption else ""  # a <caption> would wrap at the table's width
-    page = f"{heading}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    page = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    if folded:
+        summary = f"The figures{': ' * bool(caption)}{html.escape(caption)}"
+        look = "cursor: pointer; font-size: 85%; opacity: 0.8"
+        page = f'<details><summary style="{look}">{summary}</summary>{page}</details>'
+    else:
+        page = heading + page
     display({"text/html": page, "text/plain": f"{caption}\n{plain}".strip()}, raw=True)
 
 

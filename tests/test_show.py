@@ -89,3 +89,14 @@ def test_mistake_shows_the_lines_that_a_finding_names(monkeypatch):
     for old, new, kind, line in numbered:
         assert old.strip() == "" if kind == "+" else right[int(old) - 1] == html.unescape(line)
         assert new.strip() == "" if kind == "-" else wrong[int(new) - 1] == html.unescape(line)
+
+
+def test_a_folded_table_shows_its_caption_alone_and_keeps_its_text(monkeypatch):
+    shown = []
+    monkeypatch.setattr(show, "display", lambda bundle, raw: shown.append(bundle))
+    for folded in (False, True):
+        show.table([{"L": 64, "ms": 1.5}], "a < b", folded=folded)
+    plain, folded = shown
+    assert plain["text/plain"] == folded["text/plain"] == "a < b\n L   ms\n64  1.5"
+    closed = re.fullmatch(r"<details><summary[^>]*>The figures: a &lt; b</summary>(.*)</details>", folded["text/html"])
+    assert closed[1].startswith("<table>") and plain["text/html"].endswith(closed[1])

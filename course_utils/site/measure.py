@@ -20,10 +20,11 @@ _HEIGHTS = """
 () => {
   const article = document.querySelector("article");
   const high = (element) => element.getBoundingClientRect().height;
+  const seen = (element) => !element.closest("details:not([open])");
   const sums = Object.fromEntries(KINDS.map((kind) => [kind, 0]));
   let tables = 0, cells = 0;
   for (const cell of article.querySelectorAll("div.cell")) {
-    for (const input of [...cell.querySelectorAll(".cell_input")].filter((one) => !one.closest("details:not([open])")))
+    for (const input of [...cell.querySelectorAll(".cell_input")].filter(seen))
       sums[input.textContent.trim().startsWith("%%puzzle") ? "puzzles" : "code"] += high(input);
     for (const output of cell.querySelectorAll(".cell_output > *")) {
       const picture = output.querySelector("img, svg, canvas, .course-picture, .ak-widget");
@@ -32,10 +33,10 @@ _HEIGHTS = """
         : output.querySelector("table") ? "tables" : "other outputs";
       sums[kind] += high(output);
     }
-    tables += cell.querySelectorAll(".cell_output table").length;
+    tables += [...cell.querySelectorAll(".cell_output table")].filter(seen).length;
     cells += high(cell);
   }
-  tables += [...article.querySelectorAll("table")].filter((table) => !table.closest("div.cell")).length;
+  tables += [...article.querySelectorAll("table")].filter((table) => !table.closest("div.cell") && seen(table)).length;
   sums.text = high(article) - cells;
   return {height: high(article), tables, sums};
 }
@@ -70,5 +71,5 @@ def heights(site: Path) -> dict[str, dict[str, Any]]:
 
 
 def page_heights(page: Page) -> dict[str, Any]:
-    """Of an open page: "height" in pixels, "sums" of it by kind, and how many "tables" there are."""
+    """Of an open page: "height" in pixels, "sums" of it by kind, and how many "tables" are seen."""
     return page.evaluate(_HEIGHTS)
