@@ -2,7 +2,24 @@
 
 from course_utils.plots.attention_basics import masks, three_passes, warp_addresses
 from course_utils.plots.choosing import three_choices
-from course_utils.plots.deepseek_sparse import dsa_layer, gathered_tile, kept_by_fp8, radix_digits, token_costs
+from course_utils.plots.deepseek_sparse import (
+    dsa_layer,
+    facts_of_a_question,
+    gathered_tile,
+    index_scores,
+    kept_by_fp8,
+    kernel_colours,
+    latent_attention,
+    mass_kept,
+    nsa_branches,
+    numbers_on_a_line,
+    producer_and_consumers,
+    radix_digits,
+    scores_by_distance,
+    sizes,
+    token_costs,
+    warm_up,
+)
 from course_utils.plots.flash_attention_minimal import (
     loop_orders,
     online_weights,
@@ -21,6 +38,7 @@ from course_utils.plots.flash_attention_v2 import (
     warp_shares,
 )
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
+from course_utils.plots.panels import bar_panels, by_length, grouped_bars
 from course_utils.plots.rates import roofline, time_and_memory
 from course_utils.plots.sparse_patterns import break_even, first_wins, scaling, short_sequences, tree_times
 from course_utils.plots.start_here import (
@@ -43,28 +61,41 @@ __all__ = [
     "VERMILION",
     "YELLOW",
     "bank_map",
+    "bar_panels",
     "break_even",
+    "by_length",
     "chunk_banks",
     "copy_and_compute",
     "dsa_layer",
+    "facts_of_a_question",
     "first_wins",
     "gathered_tile",
     "gpu_memories",
+    "grouped_bars",
+    "index_scores",
     "kept_by_fp8",
+    "kernel_colours",
     "ladder",
+    "latent_attention",
     "launch_grid",
     "loop_orders",
     "magnitudes",
     "masks",
+    "mass_kept",
     "matmul_tiles",
     "memory_levels",
+    "nsa_branches",
+    "numbers_on_a_line",
     "online_weights",
     "packed_heads",
+    "producer_and_consumers",
     "radix_digits",
     "roofline",
     "scaling",
     "score_bytes",
+    "scores_by_distance",
     "short_sequences",
+    "sizes",
     "speed_by_length",
     "three_choices",
     "three_passes",
@@ -73,8 +104,9 @@ __all__ = [
     "time_and_memory",
     "token_costs",
     "traffic_bars",
-    "tree_times",
     "training",
+    "tree_times",
+    "warm_up",
     "warp_addresses",
     "warp_sectors",
     "warp_shares",

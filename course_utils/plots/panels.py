@@ -1,0 +1,94 @@
+"""Bars beside each other and lines by length: the plain charts that stand before a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from course_utils.plots.look import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION
+from course_utils.tables import figure as written
+
+
+def bar_panels(
+    names: Sequence[str],
+    panels: Mapping[str, Sequence[float | None]],
+    *,
+    colours: Sequence[str] = (BLUE,),
+    log: bool = False,
+) -> Figure:
+    """Bars of several quantities, a panel for each by its title, one bar with its figure for each name.
+
+    None: there is no such figure, and a dash in the place of the bar. colours: of the bars, in their order; the last
+    holds for the rest. log: bars on a logarithmic axis, where they begin at a tenth of the shortest.
+    """
+    size = (7.5, 0.7 + 0.29 * len(names))
+    figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
+    faces = [colours[min(n, len(colours) - 1)] for n in range(len(names))]
+    for ax, (title, values) in zip(axes[0], panels.items(), strict=True):
+        known = [value for value in values if value is not None]
+        base = min(known) / 10 if log else 0
+        ax.barh(range(len(names)), [value or base for value in values], height=0.66, color=faces)
+        for row, value in enumerate(values):
+            text = "–" if value is None else written(value)
+            ax.text(value or base, row, f" {text}", va="center", fontsize=9)
+        if log:
+            ax.set_xscale("log")
+            ax.set_xlim(base, max(known) * (max(known) / base) ** 0.4)
+            ax.minorticks_off()
+        else:
+            ax.set_xlim(0, 1.4 * max(known))
+        ax.set_title(title, fontsize=9)
+        ax.set_xticks([])
+        ax.spines["bottom"].set_visible(False)
+        ax.set_yticks(range(len(names)), names, fontsize=9)
+        ax.tick_params(axis="y", length=0)
+    axes[0][0].invert_yaxis()
+    return figure
+
+
+def grouped_bars(groups: Mapping[str, Mapping[str, float | None]], ylabel: str, *, colours: Sequence[str]) -> Axes:
+    """Upright bars with their figures: a group for each key, in it a bar for each name, which a legend explains.
+
+    None: there is no such figure, and no bar.
+    """
+    ax = plt.figure(figsize=(7.5, 3.1)).subplots()
+    names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
+    width = 0.84 / len(names)
+    for n, (name, colour) in enumerate(zip(names, colours, strict=True)):
+        found = [(place, bars.get(name)) for place, bars in enumerate(groups.values())]
+        known = [(place + (n - (len(names) - 1) / 2) * width, value) for place, value in found if value is not None]
+        bars = ax.bar(*zip(*known, strict=True), width=0.92 * width, color=colour, label=name)
+        ax.bar_label(bars, [written(value) for _, value in known], fontsize=7, padding=1)
+    ax.set_xticks(range(len(groups)), list(groups), fontsize=9)
+    ax.set_ylabel(ylabel)
+    ax.tick_params(axis="x", length=0)
+    ax.figure.legend(loc="outside upper center", ncols=min(len(names), 3), fontsize=8)
+    return ax
+
+
+def by_length(
+    lines: Mapping[str, Mapping[int, float]],
+    ylabel: str,
+    *,
+    level: tuple[float, str] | None = None,
+    colours: Sequence[str] = (VERMILION, PURPLE, BLUE, GREEN, ORANGE, SKY),
+) -> Axes:
+    """Values by length, a line for each name, both axes logarithmic. level: a value to compare with, and its name."""
+    ax = plt.figure(figsize=(7.5, 3.3)).subplots()
+    for (name, points), colour, marker in zip(lines.items(), colours, "os^DvP", strict=False):
+        ax.plot(list(points), list(points.values()), color=colour, marker=marker, markersize=4, label=name)
+    lengths = sorted({length for points in lines.values() for length in points})
+    ax.set(xscale="log", yscale="log", xlabel="keys, L", ylabel=ylabel)
+    ax.set_xticks(lengths, [f"{length // 1024} K" if length >= 1024 else str(length) for length in lengths])
+    ax.minorticks_off()
+    ticks = [tick for tick in (0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 50, 100, 200) if ax.get_ylim()[0] < tick]
+    top = ax.get_ylim()[1]
+    ax.set_yticks([tick for tick in ticks if tick < top], [f"{tick:g}" for tick in ticks if tick < top])
+    if level:
+        ax.axhline(level[0], color=INK, linestyle="--", linewidth=1)
+        ax.text(lengths[-1], level[0], level[1], ha="right", va="bottom", fontsize=9, color=GREY)
+    ax.figure.legend(loc="outside upper center", ncols=min(len(lines), 4), fontsize=9)
+    return ax
