@@ -188,7 +188,7 @@ def _tested(launch: Launch, results: tuple[Tensor, ...]) -> str:
 def verdicts() -> None:
     """What the sanitizer, compute-sanitizer on a GPU, and a comparison with float64 say of each broken kernel."""
     recorded = measured.load("sanitizer")
-    table = []
+    table, seen = [], {}
     for name, case in broken().items():
         with sanitize() as report:
             launch = case.launch()
@@ -200,4 +200,8 @@ def verdicts() -> None:
         line = {"broken kernel": name, "sanitizer": ", ".join(found) or "silent"}
         line |= {"compute-sanitizer": on_gpu if rows else "not recorded", "float64 test": tested}
         table.append(line | {"lesson": case.lesson})
+        seen[name] = {"sanitizer": bool(found), "compute-sanitizer": on_gpu != "silent" if rows else None}
+        seen[name]["float64 test"] = tested == "fails"
+    plots.who_sees_it(seen)
+    plt.show()
     show.table(table, f"compute-sanitizer: {measured.caption(recorded)}; all else: the emulator")

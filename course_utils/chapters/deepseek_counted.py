@@ -161,7 +161,8 @@ def nsa_keys() -> None:
     """The keys of one query of NSA, branch by branch, as bars and figures."""
     rows = nsa_rows()
     columns = ("compressed", "selected", "window")
-    plots.nsa_branches({f"{row['L']:,} tokens": {name: row[name] for name in columns} for row in rows})
+    bars = {f"{row['L']:,} tokens": {name: row[name] for name in columns} for row in rows}
+    plots.stacked_rows(bars, "keys that one query attends to", colours=(plots.SKY, plots.ORANGE, plots.GREEN))
     plt.show()
     show.table(rows, "NSA: keys that one query attends to", folded=True)
 

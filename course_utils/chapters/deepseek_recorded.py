@@ -209,8 +209,15 @@ def beside_dense(taken: Measurement) -> float:
 
 
 def speeds_of_parts(taken: Measurement) -> None:
-    """TFLOP/s of the parts at the greatest length, and where the indexer takes as long as the core."""
+    """The time of the parts by length; their TFLOP/s at the greatest, and where indexer and core take as long."""
     length, found = list(_by_length(taken).items())[-1]
+    names = {name: PARTS[name] for name in (bench.INDEXER_FP8, bench.TOPK, bench.CORE) if name in found}
+    shares = {
+        f"{n // 1024} K keys": {short: of[name]["median_ms"] for name, short in names.items()}
+        for n, of in _by_length(taken).items()
+    }
+    plots.stacked_rows(shares, "ms", colours=(plots.ORANGE, plots.YELLOW, plots.BLUE)[-len(names) :])
+    plt.show()
     speed = {PARTS[name]: row["tflop_per_s"] for name, row in found.items() if name in PARTS and "tflop_per_s" in row}
     print(f"TFLOP/s at L = {length:,}:", "; ".join(f"{name} {value:.0f}" for name, value in speed.items()))
     if "indexer" in speed:  # in FP8

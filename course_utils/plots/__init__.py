@@ -11,14 +11,15 @@ from course_utils.plots.deepseek_sparse import (
     kernel_colours,
     latent_attention,
     mass_kept,
-    nsa_branches,
     numbers_on_a_line,
     producer_and_consumers,
     radix_digits,
     scores_by_distance,
+    shared_list,
     sizes,
     token_costs,
     warm_up,
+    who_sees_it,
 )
 from course_utils.plots.flash_attention_minimal import (
     loop_orders,
@@ -38,7 +39,7 @@ from course_utils.plots.flash_attention_v2 import (
     warp_shares,
 )
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
-from course_utils.plots.panels import bar_panels, by_length, grouped_bars
+from course_utils.plots.panels import bar_panels, by_length, grouped_bars, stacked_rows
 from course_utils.plots.rates import roofline, time_and_memory
 from course_utils.plots.sparse_patterns import break_even, first_wins, scaling, short_sequences, tree_times
 from course_utils.plots.start_here import (
@@ -84,7 +85,6 @@ __all__ = [
     "mass_kept",
     "matmul_tiles",
     "memory_levels",
-    "nsa_branches",
     "numbers_on_a_line",
     "online_weights",
     "packed_heads",
@@ -94,9 +94,11 @@ __all__ = [
     "scaling",
     "score_bytes",
     "scores_by_distance",
+    "shared_list",
     "short_sequences",
     "sizes",
     "speed_by_length",
+    "stacked_rows",
     "three_choices",
     "three_passes",
     "tile_choice",
@@ -110,4 +112,5 @@ __all__ = [
     "warp_addresses",
     "warp_sectors",
     "warp_shares",
+    "who_sees_it",
 ]

@@ -363,20 +363,45 @@ def warm_up(losses: Sequence[float], kept: Sequence[float], steps: Sequence[int]
     return figure
 
 
-def nsa_branches(keys: Mapping[str, Mapping[str, int]]) -> Axes:
-    """Keys that a query attends to, a bar for each length, made of its branches."""
-    ax = plt.figure(figsize=(7.5, 1.9)).subplots()
-    left = [0] * len(keys)
-    branches = next(iter(keys.values()))
-    for branch, colour in zip(branches, (SKY, ORANGE, GREEN), strict=True):
-        counts = [of[branch] for of in keys.values()]
-        ax.barh(list(keys), counts, left=left, color=colour, height=0.65, label=branch)
-        left = [a + b for a, b in zip(left, counts, strict=True)]
-    for row, total in enumerate(left):
-        ax.text(total, row, f" {total:,}", va="center", fontsize=9)
-    ax.invert_yaxis()
-    ax.set(xlabel="keys that one query attends to", xlim=(0, 1.12 * max(left)))
-    ax.figure.legend(loc="outside upper center", ncols=3, fontsize=9)
+def shared_list(rows: int = 8, keys: int = 24, chosen: int = 5) -> Figure:
+    """Two tiles of S whose rows attend to `chosen` of the keys: rows that are queries, each with a list of its own, and
+    rows that are heads of one query, all with the same list."""
+    figure, axes = plt.subplots(1, 2, figsize=(7.5, 2.6))
+    generator = torch.Generator().manual_seed(2)
+    own = [set(torch.randperm(keys, generator=generator)[:chosen].tolist()) for _ in range(rows)]
+    panels = {"rows are queries: each has its own list": own, "rows are heads of one query: one list": [own[0]] * rows}
+    for ax, (title, lists) in zip(axes, panels.items(), strict=True):
+        for row, chosen_keys in enumerate(lists):
+            for key in range(keys):
+                colour = ORANGE if key in chosen_keys else PALE
+                ax.add_patch(Rectangle((key + 0.05, row + 0.08), 0.9, 0.84, facecolor=colour, edgecolor="none"))
+        needed = len(set().union(*lists))
+        ax.set_title(title, fontsize=9)
+        ax.text(
+            keys / 2, rows + 0.3, f"keys that the tile needs: {needed} of {keys}", ha="center", va="top", fontsize=9
+        )
+        ax.set(xlim=(0, keys), ylim=(rows + 1.3, 0))
+        ax.axis("off")
+    return figure
+
+
+def who_sees_it(verdicts: Mapping[str, Mapping[str, bool | None]]) -> Axes:
+    """A grid of mistakes (rows) and of what could see them: filled where it does; None: it was not asked."""
+    tools = list(next(iter(verdicts.values())))
+    ax = plt.figure(figsize=(7.5, 0.6 + 0.36 * len(verdicts))).subplots()
+    for row, (name, sees) in enumerate(verdicts.items()):
+        ax.text(-0.08, row + 0.5, name, ha="right", va="center", fontsize=9)
+        for column, tool in enumerate(tools):
+            seen = sees[tool]
+            ax.add_patch(Rectangle((column + 0.02, row + 0.06), 0.96, 0.88, facecolor=GREEN if seen else PALE))
+            words = {True: "sees it", False: "silent", None: "not asked"}[seen]
+            ax.text(
+                column + 0.5, row + 0.5, words, ha="center", va="center", fontsize=9, color=ON_MARK if seen else INK
+            )
+    for column, tool in enumerate(tools):
+        ax.text(column + 0.5, -0.1, tool, ha="center", va="bottom", fontsize=9)
+    ax.set(xlim=(-1.4, len(tools)), ylim=(len(verdicts), -0.5))
+    ax.axis("off")
     return ax
 
 

@@ -69,6 +69,23 @@ def grouped_bars(groups: Mapping[str, Mapping[str, float | None]], ylabel: str, 
     return ax
 
 
+def stacked_rows(rows: Mapping[str, Mapping[str, float]], xlabel: str, *, colours: Sequence[str]) -> Axes:
+    """A bar for each row, made of its parts, which a legend explains; at its end the sum."""
+    ax = plt.figure(figsize=(7.5, 1.0 + 0.3 * len(rows))).subplots()
+    left = [0.0] * len(rows)
+    for part, colour in zip(next(iter(rows.values())), colours, strict=True):
+        sizes = [parts[part] for parts in rows.values()]
+        ax.barh(list(rows), sizes, left=left, color=colour, height=0.65, label=part)
+        left = [a + b for a, b in zip(left, sizes, strict=True)]
+    for row, total in enumerate(left):
+        ax.text(total, row, f" {written(total)}", va="center", fontsize=9)
+    ax.invert_yaxis()
+    ax.tick_params(axis="y", length=0)
+    ax.set(xlabel=xlabel, xlim=(0, 1.12 * max(left)))
+    ax.figure.legend(loc="outside upper center", ncols=4, fontsize=9)
+    return ax
+
+
 def by_length(
     lines: Mapping[str, Mapping[int, float]],
     ylabel: str,
