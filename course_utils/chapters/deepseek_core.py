@@ -170,8 +170,7 @@ def broken() -> dict[str, BrokenKernel]:
 
 def mistakes() -> None:
     """Each broken kernel as a difference from the right one."""
-    for name, case in broken().items():
-        print(name)
+    for case in broken().values():
         show.mistake(case)
 
 
