@@ -201,6 +201,6 @@ def verdicts() -> None:
         table.append(line | {"lesson": case.lesson})
         seen[name] = {"sanitizer": bool(found), "compute-sanitizer": on_gpu != "silent" if rows else None}
         seen[name]["float64 test"] = tested == "fails"
-    plots.who_sees_it(seen)
+    plots.answers(seen, {True: "sees it", False: "silent", None: "not asked"})
     plt.show()
     show.table(table, f"compute-sanitizer: {measured.caption(recorded)}; all else: the emulator")

@@ -19,7 +19,6 @@ from course_utils.plots.deepseek_sparse import (
     sizes,
     token_costs,
     warm_up,
-    who_sees_it,
 )
 from course_utils.plots.first_kernels import (
     grid_to_thread,
@@ -80,7 +79,7 @@ from course_utils.plots.flash_attention_v2 import (
 )
 from course_utils.plots.handed_out import bank_map, launch_grid, warp_sectors
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
-from course_utils.plots.panels import bar_panels, by_length, grouped_bars, stacked_rows
+from course_utils.plots.panels import answers, bar_panels, by_length, grouped_bars, stacked_rows
 from course_utils.plots.rates import roofline, time_and_memory
 from course_utils.plots.sparse_patterns import break_even, first_wins, scaling, short_sequences, tree_times
 from course_utils.plots.start_here import (
@@ -112,6 +111,7 @@ __all__ = [
     "VERMILION",
     "YELLOW",
     "against_size",
+    "answers",
     "backward_walks",
     "bank_map",
     "bar_panels",
@@ -208,5 +208,4 @@ __all__ = [
     "what_shows_it",
     "where_kernels_run",
     "who_owns_what",
-    "who_sees_it",
 ]

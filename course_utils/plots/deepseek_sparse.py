@@ -385,26 +385,6 @@ def shared_list(rows: int = 8, keys: int = 24, chosen: int = 5) -> Figure:
     return figure
 
 
-def who_sees_it(verdicts: Mapping[str, Mapping[str, bool | None]]) -> Axes:
-    """A grid of mistakes (rows) and of what could see them: filled where it does; None: it was not asked."""
-    tools = list(next(iter(verdicts.values())))
-    ax = plt.figure(figsize=(7.5, 0.6 + 0.36 * len(verdicts))).subplots()
-    for row, (name, sees) in enumerate(verdicts.items()):
-        ax.text(-0.08, row + 0.5, name, ha="right", va="center", fontsize=9)
-        for column, tool in enumerate(tools):
-            seen = sees[tool]
-            ax.add_patch(Rectangle((column + 0.02, row + 0.06), 0.96, 0.88, facecolor=GREEN if seen else PALE))
-            words = {True: "sees it", False: "silent", None: "not asked"}[seen]
-            ax.text(
-                column + 0.5, row + 0.5, words, ha="center", va="center", fontsize=9, color=ON_MARK if seen else INK
-            )
-    for column, tool in enumerate(tools):
-        ax.text(column + 0.5, -0.1, tool, ha="center", va="bottom", fontsize=9)
-    ax.set(xlim=(-1.4, len(tools)), ylim=(len(verdicts), -0.5))
-    ax.axis("off")
-    return ax
-
-
 def kernel_colours(names: Sequence[str]) -> list[str]:
     """Colours of the kernels in chapter 05's recording, by whose they are: ours warm, PyTorch's grey and blue."""
     of = {"torch": iter((GREY, SKY, INK)), "TileLang": iter((GREEN, BLUE)), "ours": iter((VERMILION, ORANGE, YELLOW))}

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
-from course_utils.plots.look import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION
+from course_utils.plots.look import BLUE, GREEN, GREY, INK, ON_MARK, ORANGE, PALE, PURPLE, SKY, VERMILION
 from course_utils.tables import figure as written
 
 
@@ -49,10 +50,12 @@ def bar_panels(
     return figure
 
 
-def grouped_bars(groups: Mapping[str, Mapping[str, float | None]], ylabel: str, *, colours: Sequence[str]) -> Axes:
+def grouped_bars(
+    groups: Mapping[str, Mapping[str, float | None]], ylabel: str, *, colours: Sequence[str], log: bool = False
+) -> Axes:
     """Upright bars with their figures: a group for each key, in it a bar for each name, which a legend explains.
 
-    None: there is no such figure, and no bar.
+    None: there is no such figure, and no bar. log: on a logarithmic axis.
     """
     ax = plt.figure(figsize=(7.5, 3.1)).subplots()
     names = list(dict.fromkeys(name for bars in groups.values() for name in bars))
@@ -63,9 +66,9 @@ def grouped_bars(groups: Mapping[str, Mapping[str, float | None]], ylabel: str, 
         bars = ax.bar(*zip(*known, strict=True), width=0.92 * width, color=colour, label=name)
         ax.bar_label(bars, [written(value) for _, value in known], fontsize=7, padding=1)
     ax.set_xticks(range(len(groups)), list(groups), fontsize=9)
-    ax.set_ylabel(ylabel)
+    ax.set(ylabel=ylabel, yscale="log" if log else "linear")
     ax.tick_params(axis="x", length=0)
-    ax.figure.legend(loc="outside upper center", ncols=min(len(names), 3), fontsize=8)
+    ax.figure.legend(loc="outside upper center", ncols=4 if len(names) == 4 else 3, fontsize=8)
     return ax
 
 
@@ -86,6 +89,27 @@ def stacked_rows(rows: Mapping[str, Mapping[str, float]], xlabel: str, *, colour
     return ax
 
 
+def answers(rows: Mapping[str, Mapping[str, bool | None]], words: Mapping[bool | None, str]) -> Axes:
+    """A grid of questions (rows, columns), each field with the word for its answer; green: yes."""
+    columns = list(next(iter(rows.values())))
+    ax = plt.figure(figsize=(7.5, 0.6 + 0.36 * len(rows))).subplots()
+    for row, (name, found) in enumerate(rows.items()):
+        ax.text(-0.08, row + 0.5, name, ha="right", va="center", fontsize=9)
+        for column, title in enumerate(columns):
+            yes = found[title]
+            face = {"facecolor": GREEN if yes else PALE, "edgecolor": "none"}
+            ax.add_patch(Rectangle((column + 0.02, row + 0.06), 0.96, 0.88, **face))
+            colour = ON_MARK if yes else INK
+            ax.text(column + 0.5, row + 0.5, words[yes], ha="center", va="center", fontsize=9, color=colour)
+    for column, title in enumerate(columns):
+        text = title.replace(" ", "\n", 1) if len(columns) > 4 else title
+        ax.text(column + 0.5, -0.1, text, ha="center", va="bottom", fontsize=9 if len(columns) < 5 else 8)
+    longest = max(map(len, rows))
+    ax.set(xlim=(-longest * len(columns) / 58, len(columns)), ylim=(len(rows), -0.6))
+    ax.axis("off")
+    return ax
+
+
 def by_length(
     lines: Mapping[str, Mapping[int, float]],
     ylabel: str,
@@ -101,11 +125,11 @@ def by_length(
     ax.set(xscale="log", yscale="log", xlabel="keys, L", ylabel=ylabel)
     ax.set_xticks(lengths, [f"{length // 1024} K" if length >= 1024 else str(length) for length in lengths])
     ax.minorticks_off()
-    ticks = [tick for tick in (0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 50, 100, 200) if ax.get_ylim()[0] < tick]
+    ticks = [tick for tick in (0.01, 0.1, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 1000) if ax.get_ylim()[0] < tick]
     top = ax.get_ylim()[1]
     ax.set_yticks([tick for tick in ticks if tick < top], [f"{tick:g}" for tick in ticks if tick < top])
     if level:
         ax.axhline(level[0], color=INK, linestyle="--", linewidth=1)
-        ax.text(lengths[-1], level[0], level[1], ha="right", va="bottom", fontsize=9, color=GREY)
-    ax.figure.legend(loc="outside upper center", ncols=min(len(lines), 4), fontsize=9)
+        ax.text(lengths[0], level[0], level[1], ha="left", va="bottom", fontsize=9, color=GREY)
+    ax.figure.legend(loc="outside upper center", ncols=3, fontsize=9)
     return ax
