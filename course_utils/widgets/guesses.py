@@ -185,11 +185,11 @@ def _capture(shell: object, shown: list[dict]) -> Iterator[None]:
         shell.display_pub = publisher
 
 
-def _html(bundle: dict) -> str:
-    """One piece of what was shown, as HTML."""
+def _html(bundle: dict, *, stored: bool = False) -> str:
+    """One piece of what was shown, as HTML. stored: for a page that is kept, whose pictures are PNG: GitHub drops SVG."""
     if "text/html" in bundle:
         return f"<div>{bundle['text/html']}</div>"
-    if "image/svg+xml" in bundle:
+    if "image/svg+xml" in bundle and not (stored and "image/png" in bundle):
         return f"<div>{bundle['image/svg+xml']}</div>"
     if png := bundle.get("image/png"):
         data = base64.b64encode(png).decode() if isinstance(png, bytes) else png.strip()
@@ -200,7 +200,7 @@ def _html(bundle: dict) -> str:
 def _bundle(asked: _Asked, shown: Sequence[dict]) -> dict[str, str]:
     """What stands where no widget runs, by media type. The site's script reads `data-guess`."""
     plain = [bundle.get("text/plain", "").rstrip("\n") for bundle in shown]
-    answer = f"<p><strong>{escape(asked.found)}</strong></p>" + "".join(map(_html, shown))
+    answer = f"<p><strong>{escape(asked.found)}</strong></p>" + "".join(_html(bundle, stored=True) for bundle in shown)
     page = (
         f'<div data-guess="{escape(json.dumps(vars(asked), ensure_ascii=False))}"><p>{escape(asked.question)}</p>'
         f"<details><summary>Show the answer</summary>{answer}</details></div>"

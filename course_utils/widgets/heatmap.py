@@ -78,13 +78,14 @@ def score_heatmap(
     scale: float | None = None,
     is_causal: bool = False,
     tokens: Sequence[str] | tuple[Sequence[str], Sequence[str]] | None = None,
+    row: int | None = None,
 ) -> ScoreHeatmap:
     """Explore the scores and attention weights of one head in the browser.
 
     query [L_q, d] and key [L_k, d] (or [1, 1, L, d]), floating, any device; at most 64 tokens each and d at most 256.
     scale=None means 1/sqrt(d). is_causal (bottom-right aligned) and the scale are only where the widget starts:
     both have a control. tokens names queries and keys alike when L_q = L_k; for cross-attention pass the pair
-    (query_tokens, key_tokens).
+    (query_tokens, key_tokens). row is the query it opens on, by default the middle one.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -97,6 +98,8 @@ def score_heatmap(
             raise ValueError(f"{name}: got values that are not finite, takes finite values")
     (rows, dim), cols = query.shape, key.shape[0]
     query_tokens, key_tokens = _token_names(tokens, rows, cols)
+    if row is not None and not 0 <= row < rows:
+        raise ValueError(f"row: got {row}, takes a query row from 0 to {rows - 1}")
     default = 1 / math.sqrt(dim)
     meta = {
         "rows": rows,
@@ -108,7 +111,7 @@ def score_heatmap(
         "query_tokens": query_tokens,
         "key_tokens": key_tokens,
     }
-    return ScoreHeatmap(meta=meta, data=pack(query, key), step=rows // 2)
+    return ScoreHeatmap(meta=meta, data=pack(query, key), step=rows // 2 if row is None else row)
 
 
 def _token_names(tokens, rows: int, cols: int) -> tuple[list[str] | None, list[str] | None]:

@@ -365,3 +365,48 @@ def test_stacked_bars_end_at_their_sums():
     ax = plots.stacked_bars({"a path": {"00": 30, "01": 60}, "another": {"01": 20}}, "minutes")
     assert max(patch.get_x() + patch.get_width() for patch in ax.patches) == 90
     assert len({patch.get_facecolor() for patch in ax.patches}) == 2
+
+
+def test_a_warp_of_scores_reads_one_query_and_as_many_keys_as_it_has_threads():
+    ax = plots.warp_of_scores(length=80, tile=32)
+    warp, keys = (
+        [patch for patch in ax.patches if patch.get_width() == 32 and patch.get_height() == height]
+        for height in (1.5, 10)
+    )
+    assert len(warp) == len(keys) == 1
+    assert warp[0].get_x() == keys[0].get_x()
+
+
+def test_the_turned_corner_writes_a_row_and_reads_a_column_in_different_banks():
+    figure = plots.corner_turning(lanes=8)
+    for ax in figure.axes:
+        marked = [matplotlib.colors.to_hex(patch.get_facecolor()) == look.ORANGE for patch in ax.patches]
+        banks = [text for text, chosen in zip(texts(ax), marked, strict=True) if chosen]
+        assert sorted(banks) == list("01234567")
+
+
+def test_all_lanes_are_added_up_into_lane_0():
+    ax = plots.added_by_shuffles(lanes=32)
+    blue = [line.get_xdata() for line in ax.lines if matplotlib.colors.to_hex(line.get_color()) == look.BLUE]
+    assert len(blue) == 2 * (16 + 8 + 4 + 2 + 1)
+    assert texts(ax) == ["⊕ 16", "⊕ 8", "⊕ 4", "⊕ 2", "⊕ 1"]
+
+
+def test_three_counts_write_each_figure_and_name_each_count_once():
+    reads = {"scores": {"requested": 268.4, "footprint": 4.19, "HBM": 4.2}}
+    figure = plots.three_counts({"read": reads, "written": reads})
+    assert [texts(ax) for ax in figure.axes] == [["268", "4.19", "4.2"]] * 2
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["requested", "footprint", "HBM"]
+
+
+def test_bar_panels_write_each_figure_beyond_its_bar_and_its_floor():
+    figure = plots.bar_panels({"ms": {"a": 13.14, "b": 206.4}}, digits=1, floors=[1.6, 1.5])
+    assert [text.strip() for text in texts(figure.axes[0])] == ["13.1", "206"]
+    assert [line.get_xdata()[0] for line in figure.axes[0].lines] == [1.6, 1.5]
+
+
+def test_score_squares_have_sides_in_proportion_to_the_length():
+    ax = plots.score_squares({4096: 67.1, 8192: 268.4})
+    small, large = (patch.get_width() for patch in ax.patches)
+    assert large == 2 * small
+    assert texts(ax)[::2] == ["67 MB", "268 MB"]

@@ -194,6 +194,18 @@ def test_the_status_of_the_heat_map_is_right(open_widget):
     assert f"It sees 8 of 12 keys. Entropy {entropy:.2f} nats" in status(page)
 
 
+@pytest.mark.parametrize(("key", "scale"), [("Home", 0.25 / 8), ("End", 0.25 * 8)])
+def test_at_the_ends_of_the_scale_the_heat_map_says_what_python_says(open_widget, key, scale):
+    page = open_widget(heatmap(12, 12, tokens=TOKENS, row=6))
+    page.focus(".ak-scale")
+    page.keyboard.press(key)
+    _, weights = scores_and_weights(random(12, 16, 0), random(12, 16, 1), scale=scale, is_causal=False)
+    row = weights[6]
+    best, entropy = int(row.argmax()), -float(torch.xlogy(row, row).sum())
+    assert f"Query 6 “street” attends most to key {best} “{TOKENS[best]}”, with weight {row[best]:.3f}" in status(page)
+    assert f"Entropy {entropy:.2f} nats" in status(page)
+
+
 def test_mask_scale_and_scores_change_the_heat_map(open_widget):
     page = open_widget(heatmap(12, 12))
     for act in (

@@ -90,12 +90,18 @@ def test_tokens_may_be_one_list_or_a_pair():
     assert heatmap(2, 2, tokens=("a", "b")).meta["key_tokens"] == ["a", "b"]
 
 
+def test_a_heat_map_opens_on_the_row_that_is_asked_for():
+    assert heatmap(5, 5).step == 2
+    assert heatmap(5, 5, row=0).step == 0
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
         (lambda: heatmap(65, 3), ValueError, "query: tokens: got 65, this widget draws at most 64"),
         (lambda: heatmap(3, 65), ValueError, "key: tokens: got 65"),
         (lambda: heatmap(3, 3, 257), ValueError, "query: head dimension: got 257"),
+        (lambda: heatmap(3, 3, row=3), ValueError, "row: got 3, takes a query row from 0 to 2"),
         (lambda: heatmap(2, 3, tokens=["a", "b", "c"]), ValueError, "tokens: got 3 names for 2 queries"),
         (lambda: heatmap(2, 2, tokens=[1, 2]), TypeError, "tokens: got int among the names of queries"),
         (lambda: score_heatmap(torch.full((2, 2), torch.nan), torch.ones(2, 2)), ValueError, "query: got values"),
