@@ -18,7 +18,7 @@ def last_token() -> float:
     """GFLOP of the last token's attention to all of 128 K keys; shown beside that to 2048, and beside all else."""
     dense, few, rest = costs.mla_flops(1, L), costs.sparse_mla_flops(1, L), sum(costs.projection_flops(1).values())
     names = [f"attention to all {L:,} keys", f"attention to {costs.TOP_K} of them", "all projections of the layer"]
-    plots.bar_panels(
+    plots.quantities(
         names,
         {"GFLOP of one token": [x / 1e9 for x in (dense, few, rest)]},
         colours=(plots.GREY, plots.VERMILION, plots.BLUE),
@@ -53,7 +53,7 @@ def caches() -> float:
     rows = cache_rows()
     columns = ("bytes per token and layer", "61 layers, 128 K tokens: GB")
     colours = (plots.GREY, plots.GREY, plots.BLUE)
-    plots.bar_panels(
+    plots.quantities(
         [row["cache"] for row in rows], {name: [row[name] for row in rows] for name in columns}, colours=colours
     )
     plt.show()
@@ -80,7 +80,7 @@ def pair_flops() -> float:
     rows = pair_rows()
     columns = {"FLOP": "FLOP", "bytes read per key, decoding": "bytes per key", "FLOP per byte": "FLOP per byte"}
     panels = {title: [None if row[name] == "-" else row[name] for row in rows] for name, title in columns.items()}
-    plots.bar_panels(
+    plots.quantities(
         [row["128 heads, one pair"] for row in rows], panels, colours=(plots.PURPLE, plots.BLUE, plots.GREY), log=True
     )
     plt.show()

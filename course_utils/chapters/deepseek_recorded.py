@@ -58,7 +58,7 @@ def reprojected() -> None:
         table.append(line | {"GFLOP": row["gflop"], "ms": row["median_ms"]})
     panels = {name: [row[name] for row in table] for name in ("GFLOP", "ms")}
     colours = (plots.GREY, plots.BLUE, plots.VERMILION)
-    plots.bar_panels([row["kernel"] for row in table], panels, colours=colours, log=True)
+    plots.quantities([row["kernel"] for row in table], panels, colours=colours, log=True)
     plt.show()
     show.table(table, f"logarithmic bars above; {measured.caption(record())}", folded=True)
     rebuilt, absorbed_fp32, ours = table
@@ -261,7 +261,7 @@ def layers() -> None:
         table.append(line)
     columns = ("absorbed layer, ms", "sparse layer, ms", "times as fast", "by FLOPs")
     panels = {name: [line[name] for line in table] for name in columns}
-    plots.bar_panels([f"{line['tokens']:,} tokens" for line in table], panels)
+    plots.quantities([f"{line['tokens']:,} tokens" for line in table], panels)
     plt.show()
     where = f"a whole layer from hidden states, all tokens, projections included; {measured.caption(record())}"
     show.table(table, where, folded=True)

@@ -96,7 +96,7 @@ from course_utils.plots.flash_attention_v2 import (
 )
 from course_utils.plots.handed_out import bank_map, launch_grid, warp_sectors
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
-from course_utils.plots.panels import answers, bar_panels, by_length, grouped_bars, stacked_rows
+from course_utils.plots.panels import answers, by_length, grouped_bars, quantities, stacked_rows
 from course_utils.plots.rates import roofline, time_and_memory
 from course_utils.plots.sparse_patterns import break_even, first_wins, scaling, short_sequences, tree_times
 from course_utils.plots.start_here import (
@@ -183,6 +183,7 @@ __all__ = [
     "product_piece",
     "products",
     "race",
+    "quantities",
     "radix_digits",
     "reaching_hbm",
     "reading_rates",

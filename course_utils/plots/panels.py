@@ -13,7 +13,7 @@ from course_utils.plots.look import BLUE, GREEN, GREY, INK, ON_MARK, ORANGE, PAL
 from course_utils.tables import figure as written
 
 
-def bar_panels(
+def quantities(
     names: Sequence[str],
     panels: Mapping[str, Sequence[float | None]],
     *,

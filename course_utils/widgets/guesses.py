@@ -186,7 +186,7 @@ def _capture(shell: object, shown: list[dict]) -> Iterator[None]:
 
 
 def _html(bundle: dict, *, stored: bool = False) -> str:
-    """One piece of what was shown, as HTML. stored: for a page that is kept, whose pictures are PNG: GitHub drops SVG."""
+    """One piece of what was shown, as HTML. stored: for a page that is kept, with PNG: GitHub drops SVG."""
     if "text/html" in bundle:
         return f"<div>{bundle['text/html']}</div>"
     if "image/svg+xml" in bundle and not (stored and "image/png" in bundle):

@@ -103,7 +103,7 @@ def test_a_verdict_is_green_where_a_mistake_is_seen(drawn):
 
 
 def test_bars_have_a_dash_where_there_is_no_figure():
-    (ax,) = plots.bar_panels(["a", "b"], {"x": [2.0, None]}).axes
+    (ax,) = plots.quantities(["a", "b"], {"x": [2.0, None]}).axes
     assert [text.get_text().strip() for text in ax.texts] == ["2", "–"]
     assert [bar.get_width() for bar in ax.patches] == [2, 0]
 
