@@ -18,7 +18,7 @@ from course_utils.plots.attention_basics import (
     warp_of_scores,
     weight_maps,
 )
-from course_utils.plots.choosing import three_choices
+from course_utils.plots.choosing import three_choices, ways_to_decode
 from course_utils.plots.deepseek_sparse import (
     dsa_layer,
     facts_of_a_question,
@@ -234,6 +234,7 @@ __all__ = [
     "way_of_a_transpose",
     "way_through_the_caches",
     "ways_of_a_warp",
+    "ways_to_decode",
     "weight_maps",
     "what_shows_it",
     "where_kernels_run",
