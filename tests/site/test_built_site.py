@@ -355,7 +355,7 @@ def test_the_height_of_a_page_is_measured_by_what_it_is_made_of(page):
         + cell("x", '<div style="height: 80px"><svg></svg></div>', '<div style="height: 160px"><table></table></div>')
         + '<div class="cell"><details><summary></summary><div class="cell_input">folded</div></details></div>'
         + cell("y", '<div style="height: 5px">kernels/00_start_here/x.cu</div>')
-        + cell("z", '<div style="height: 7px"><p class="ak-questions-page"><table></table></p></div>')
+        + cell("z", '<div style="height: 7px"><div class="ak-questions-page"><table></table></div></div>')
         + "</article></body>"
     )
     found = page_heights(page)
