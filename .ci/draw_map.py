@@ -61,6 +61,7 @@ FLOORS = (
             "nvidia": "ncu and compute-sanitizer beside the emulator",
             "bench": "measures a chapter's figures on a GPU",
             "show": "kernels as listings, mistakes as diffs",
+            "chapters": "what a chapter's cells call: counted, measured, drawn",
         },
     ),
     Floor(

@@ -487,6 +487,13 @@ def fa1_block_sizes(sram_elements: int, head_dim: int) -> tuple[int, int]:
     return min(block_cols, head_dim), block_cols
 
 
+def largest_block_rows(shared_bytes: int, block_cols: int, head_dim: int, element_bytes: int, step: int = 32) -> int:
+    """The largest B_r, a multiple of `step`, with which tiles of Q, K, V and S fit `shared_bytes`; 0 if none does."""
+    one = tile_shared_bytes(1, block_cols, head_dim, element_bytes, score_tile=True)
+    row = tile_shared_bytes(2, block_cols, head_dim, element_bytes, score_tile=True) - one
+    return max(0, (shared_bytes - one) // row + 1) // step * step
+
+
 # ---------------------------------------------------------------------------------------------- algorithmic traffic
 
 
@@ -542,6 +549,15 @@ def fa1_traffic(
         Step("m and l", row_passes * 2 * statistic, row_passes * 2 * statistic),
     ]
     return [Step(name, batch * heads * read, batch * heads * written) for name, read, written in steps]
+
+
+def fa1_ratio(kibibytes: float, element_bytes: int, length: int = 4096, head_dim: int = 64) -> float:
+    """How many times less traffic than standard attention FlashAttention's first algorithm needs for one head, with the
+    paper's tile sizes for `kibibytes` of memory on the chip and no cache."""
+    block_rows, block_cols = fa1_block_sizes(int(kibibytes * 1024) // element_bytes, head_dim)
+    tiles = {"block_rows": block_rows, "block_cols": block_cols, "element_bytes": element_bytes}
+    fa1 = total_bytes(fa1_traffic(1, 1, length, length, head_dim, **tiles))
+    return total_bytes(naive_traffic(1, 1, length, length, head_dim, element_bytes)) / fa1
 
 
 def fa2_traffic(

@@ -37,18 +37,41 @@ class Chapter:
         return self.slug[:2]
 
     @property
+    def words(self) -> str:
+        """What a sentence calls it: "chapter 02", and a second notebook by its title too."""
+        return f"chapter {self.number}, {self.title}" if self.of else f"chapter {self.number}"
+
+    @property
     def name(self) -> str:
         """The slug without its number: the name of Python modules about this chapter."""
         return self.slug[3:]
 
 
 CHAPTERS = (
-    Chapter("00_start_here", "Start here", "memories, floors, tiles"),
+    Chapter("00_start_here", "Start here", "attention, three kernels of your own, and how a kernel goes wrong"),
+    Chapter(
+        "00_memory_and_tools",
+        "Memory and tools",
+        "memories, floors, tiles; findings and counters",
+        of="00_start_here",
+    ),
     Chapter("01_attention_basics", "Attention basics", "three kernels, and what the score matrix costs"),
     Chapter(
         "02_flash_attention_minimal", "FlashAttention, minimal", "online softmax: the score matrix is never stored"
     ),
+    Chapter(
+        "02_flash_attention_backward",
+        "FlashAttention, backward",
+        "gradients by recomputation: one number per row is kept",
+        of="02_flash_attention_minimal",
+    ),
     Chapter("03_flash_attention_v2", "FlashAttention-2", "tensor cores, pipelines, where the speed comes from"),
+    Chapter(
+        "03_flash_attention_training",
+        "FlashAttention-2, training",
+        "gradients that vanish, the backward pass, a training step",
+        of="03_flash_attention_v2",
+    ),
     Chapter("04_sparse_patterns", "Sparse patterns", "windows, blocks, arbitrary masks; when they pay"),
     Chapter("05_deepseek_sparse", "DeepSeek Sparse Attention", "a small network chooses the keys"),
     Chapter("08_choosing", "Choosing", "which attention fits, which is fast enough, what to try in which order"),
@@ -72,7 +95,8 @@ PATHS = (
     ReadingPath(
         "The idea: why the score matrix need not be stored",
         (
-            ("00_start_here", (1, 2, 3, 4, 5, 9, 10)),
+            ("00_start_here", (1, 2, 3)),
+            ("00_memory_and_tools", (4, 5, 9, 10)),
             ("01_attention_basics", (1, 2, 3, 4, 5, 8)),
             ("02_flash_attention_minimal", (1, 2, 3, 4, 5, 6)),
         ),
@@ -80,19 +104,24 @@ PATHS = (
     ReadingPath(
         "The basics, whole",
         (
-            ("00_start_here", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
+            ("00_start_here", ()),
+            ("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10)),
             ("01_attention_basics", ()),
             ("02_flash_attention_minimal", ()),
+            ("02_flash_attention_backward", ()),
             ("03_flash_attention_v2", (1, 2)),
         ),
     ),
     ReadingPath(
         "Most of the course",
         (
-            ("00_start_here", (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)),
+            ("00_start_here", ()),
+            ("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10)),
             ("01_attention_basics", ()),
             ("02_flash_attention_minimal", ()),
+            ("02_flash_attention_backward", ()),
             ("03_flash_attention_v2", ()),
+            ("03_flash_attention_training", ()),
             ("04_sparse_patterns", (1, 2, 3, 4, 5, 10)),
             ("05_deepseek_sparse", (1, 2, 3, 4, 5, 6, 7)),
             ("08_choosing", ()),
@@ -100,9 +129,15 @@ PATHS = (
     ),
     ReadingPath(
         "You know CUDA already",
-        (("00_start_here", (4, 5, 6, 7, 8, 9, 10, 11, 12, 13)), ("02_flash_attention_minimal", ())),
+        (
+            ("00_memory_and_tools", (4, 5, 6, 7, 8, 9, 10, 11, 12)),
+            ("02_flash_attention_minimal", ()),
+            ("02_flash_attention_backward", ()),
+        ),
     ),
-    ReadingPath("You know FlashAttention already", (("03_flash_attention_v2", ()),)),
+    ReadingPath(
+        "You know FlashAttention already", (("03_flash_attention_v2", ()), ("03_flash_attention_training", ()))
+    ),
     ReadingPath("You came for windows and masks", (("04_sparse_patterns", ()),)),
     ReadingPath("You came for a model's own choice of keys", (("05_deepseek_sparse", ()),)),
     ReadingPath("You know them all and only want to choose", (("08_choosing", ()),)),
@@ -110,9 +145,11 @@ PATHS = (
 
 
 def chapter_notebooks(root: Path) -> list[Path]:
-    """The notebooks of the chapters in a checkout, without a learner's own that an update has laid beside them
-    (docs/updating.md): slugs have no dot."""
-    return [path for path in sorted((root / "notebooks").glob("*.ipynb")) if "." not in path.stem]
+    """The notebooks of the chapters in a checkout, in the order of the course, without a learner's own that an update
+    has laid beside them (docs/updating.md): slugs have no dot."""
+    order = {one.slug: place for place, one in enumerate(CHAPTERS)}
+    paths = [path for path in sorted((root / "notebooks").glob("*.ipynb")) if "." not in path.stem]
+    return sorted(paths, key=lambda path: order.get(path.stem, len(order)))
 
 
 def chapter(slug: str) -> Chapter:

@@ -268,6 +268,13 @@ def table(rows: Sequence[Mapping[str, Any]], caption: str = "", *, folded: bool 
     display({"text/html": page, "text/plain": f"{caption}\n{plain}".strip()}, raw=True)
 
 
+def folded(summary: str, text: str) -> None:
+    """Shows a text in full only once its summary is clicked. A viewer of plain text gets both."""
+    look = "cursor: pointer; font-size: 85%; opacity: 0.8"
+    page = f'<details><summary style="{look}">{html.escape(summary)}</summary><pre>{html.escape(text)}</pre></details>'
+    display({"text/html": page, "text/plain": f"{summary}\n{text}"}, raw=True)
+
+
 def _room(words: Sequence[str]) -> str:
     """More style for the cells of a column of words: short ones stay in one line, long ones get a few of some width."""
     longest = max(map(len, words), default=0)

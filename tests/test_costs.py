@@ -313,3 +313,24 @@ def test_pairs_of_a_window_are_those_of_its_mask(length, window, is_causal):
 def test_a_window_of_no_keys_is_named():
     with pytest.raises(ValueError, match="window is 0"):
         costs.window_pairs(8, 0)
+
+
+def test_fa1_needs_half_the_traffic_with_twice_the_memory():
+    ratios = [costs.fa1_ratio(kibibytes, element_bytes=2) for kibibytes in (50, 100, 200)]
+    assert [round(ratio, 1) for ratio in ratios] == [2.0, 3.9, 7.1]
+    assert round(costs.fa1_ratio(100, element_bytes=4), 1) == 2.0
+
+
+@pytest.mark.parametrize("kibibytes, rows", [(48, 32), (99, 128), (227, 384), (1, 0)])
+def test_the_largest_query_tile_fits_and_the_next_one_does_not(kibibytes, rows):
+    assert costs.largest_block_rows(kibibytes << 10, 64, 64, 4) == rows
+    assert not rows or costs.tile_shared_bytes(rows, 64, 64, 4, score_tile=True) <= kibibytes << 10
+    assert costs.tile_shared_bytes(rows + 32, 64, 64, 4, score_tile=True) > kibibytes << 10
+
+
+def test_the_gigabytes_that_chapter_00_begins_with():
+    """One head, d = 64, fp32: megabytes of the scores, and of Q, K, V and O."""
+    lengths = 2048, 8192, 32768
+    scores = [f"{costs.score_matrix_bytes(1, 1, L, L, 4) / 1e6:.1f}" for L in lengths]
+    least = [f"{costs.least_bytes(1, 1, L, L, 64, 4) / 1e6:.1f}" for L in lengths]
+    assert (scores, least) == (["16.8", "268.4", "4295.0"], ["2.1", "8.4", "33.6"])

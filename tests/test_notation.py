@@ -7,11 +7,14 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_utils.course import CHAPTERS
+from course_utils.course import CHAPTERS, notebooks_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SHEET = (ROOT / "docs" / "notation.md").read_text(encoding="utf-8")
-NOTEBOOKS = {chapter.number: ROOT / "notebooks" / f"{chapter.slug}.ipynb" for chapter in CHAPTERS}
+NOTEBOOKS = {  # by number: a chapter may have two
+    chapter.number: [ROOT / "notebooks" / f"{one.slug}.ipynb" for one in notebooks_of(chapter.number)]
+    for chapter in CHAPTERS
+}
 CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 FORMULA = re.compile(r"\$\$.*?\$\$|\$[^$]+?\$", re.DOTALL)
 LETTERS_BY_NAME = {"Delta": "Δ", "Theta": "Θ", "ell": "ℓ"}
@@ -53,7 +56,7 @@ SECOND = BORROWED + OF_ONE_PLACE
 
 
 def markdown_of(number: str) -> list[str]:
-    cells = nbformat.read(NOTEBOOKS[number], as_version=4).cells
+    cells = [cell for path in NOTEBOOKS[number] for cell in nbformat.read(path, as_version=4).cells]
     return [cell.source for cell in cells if cell.cell_type == "markdown"]
 
 
@@ -216,7 +219,7 @@ def test_units_are_those_that_the_sheet_names():
     for path in (path for pattern in UNITS for path in ROOT.glob(pattern)):
         if path != ROOT / "docs" / "notation.md" and (lines := wrong_units(path.read_text(encoding="utf-8"))):
             found[path.relative_to(ROOT).as_posix()] = lines
-    for path in NOTEBOOKS.values():
+    for path in (path for paths in NOTEBOOKS.values() for path in paths):
         cells = nbformat.read(path, as_version=4).cells
         said = [str(output.get("text", "")) for cell in cells for output in cell.get("outputs", ())]
         if lines := wrong_units("\n".join([*(cell.source for cell in cells), *said])):

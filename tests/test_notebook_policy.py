@@ -180,7 +180,7 @@ def test_the_notebooks_are_the_chapters_of_the_course():
 
 @pytest.mark.parametrize("chapter", course.CHAPTERS, ids=lambda chapter: chapter.slug)
 def test_a_chapter_has_kernels_a_cheat_sheet_and_questions(chapter):
-    kernels = list((ROOT / "kernels" / chapter.slug).glob("*.cu"))
+    kernels = list((ROOT / "kernels" / chapter.home).glob("*.cu"))
     assert bool(kernels) == (chapter.slug not in WITHOUT_KERNELS)
     assert (NOTEBOOKS / cheat_sheet(chapter.slug)).is_file()
     assert importlib.import_module(f"course_utils.questions.sources.{chapter.name}").QUESTIONS

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from course_utils import costs, reference, timing
+from course_utils import costs, measured, reference, timing
 from course_utils.bench.timed import (
     BATCH,
     HEAD_DIM,
     HEADS,
     Function,
     backward_pass,
-    build_kernel,
     columns,
     fitting,
     random_inputs,
@@ -24,8 +22,11 @@ from course_utils.bench.timed import (
     sdpa,
 )
 from course_utils.cuda import read_kernel
-from course_utils.measured import Row
-from course_utils.operators import flash_attention_minimal
+from course_utils.measured import Measurement, Row
+from course_utils.nvidia import bottlenecks
+from course_utils.operators import flash_attention_minimal, flash_plain
+from course_utils.operators.minimal import FORWARD_TILES
+from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import blank_comments, with_headers
 
 LENGTHS = (512, 1024, 2048, 4096)
@@ -49,7 +50,7 @@ def minimal_flash(
         grad_output = torch.randn_like(inputs[0])
         with reference.full_float32():
             expected = reference.torch_attention(*inputs)
-            require_close("forward_plain.cu", _forward_plain(*inputs)(), expected)
+            require_close("forward_plain.cu", flash_plain(*inputs), expected)
             require_close("flash_attention_minimal", flash_attention_minimal(*inputs), expected)
             del expected
             for pass_name in ("forward", "backward"):
@@ -70,11 +71,25 @@ def minimal_flash(
     return rows
 
 
+def minimal_flash_here() -> list[Row]:
+    """`minimal_flash` on this machine's GPU: smaller batch and lengths where it has less than 60 GB."""
+    if torch.cuda.get_device_properties(0).total_memory > 60e9:
+        return minimal_flash()
+    return minimal_flash(batch=2, lengths=(512, 1024, 2048))
+
+
+def time_table(timings: Measurement, which: str, length: int = 2048) -> list[Row]:
+    """The rows of one pass ("forward", "backward") at a length as a table."""
+    columns = {"median_ms": "ms", "tflop_per_s": "TFLOP/s", "speed_over_naive": "× naive", "peak_mb": "peak MB"}
+    rows = timings.select(length=length, **{"pass": which})
+    return [{"": row["name"]} | {columns[key]: row[key] for key in columns} for row in rows]
+
+
 def _flash_forward_functions(query: Tensor, key: Tensor, value: Tensor) -> dict[str, Function]:
     halves = [tensor.half() for tensor in (query, key, value)]
     return {
         "naive torch": lambda: reference.torch_attention(query, key, value),
-        "forward_plain.cu": _forward_plain(query, key, value),
+        "forward_plain.cu": lambda: flash_plain(query, key, value),
         "flash_attention_minimal": lambda: flash_attention_minimal(query, key, value),
         **{name: sdpa(backend, query, key, value) for name, backend in SDPA_KERNELS.items()},
         **{name: sdpa(backend, *halves) for name, backend in HALF_KERNELS.items()},
@@ -101,21 +116,38 @@ def _flash_backward_functions(query: Tensor, key: Tensor, value: Tensor, grad_ou
     }
 
 
-def _forward_plain(query: Tensor, key: Tensor, value: Tensor, rows: int = 64, cols: int = 32) -> Function:
-    """forward_plain.cu with tiles of `rows` queries by `cols` keys; the function returns the output."""
-    batch, heads, length, head_dim = query.shape
-    options = f"-DD={head_dim}", f"-DB_R={rows}", f"-DB_C={cols}"
-    kernel = build_kernel("02_flash_attention_minimal/forward_plain.cu", "forward_plain", options)
-    shared = 4 * (rows * (head_dim + 1) + 2 * cols * head_dim + rows * (cols + 1))
-    grid = costs.ceil_div(length, rows), heads, batch
-    scalars = np.int32(length), np.int32(length), np.float32(head_dim**-0.5), np.int32(0)
+def forward_resources(arch: str = "sm_90") -> list[Row]:
+    """What forward.cu takes with the tiles of the operator, by NVIDIA's compiler, and how much of it a multiprocessor
+    holds. It needs no GPU."""
+    source, limits = read_kernel("02_flash_attention_minimal/forward.cu"), nvrtc.SM_LIMITS[int(arch[3:])]
+    rows: list[Row] = []
+    for tile, *_ in FORWARD_TILES.values():
+        found = nvrtc.compile_kernel(source, arch=arch, options=tile.options).resources["forward"]
+        fits = nvrtc.occupancy(found, tile.threads, tile.shared_bytes, arch=arch)
+        row = {"d": tile.head_dim, "B_r": tile.block_rows, "B_c": tile.block_cols, "threads": tile.threads}
+        row |= {"registers": found.registers, "spilled bytes": found.spill_stores}
+        row |= {"shared KiB": tile.shared_bytes / 1024, "blocks per SM": fits.blocks}
+        row |= {"warps per SM": fits.warps, "of": fits.max_warps, "limited by": fits.limited_by}
+        row["registers, %"] = 100 * fits.blocks * tile.threads * found.registers / limits.registers
+        shared = fits.blocks * (tile.shared_bytes + limits.shared_reserved)
+        rows.append(
+            row | {"shared memory, %": 100 * shared / limits.shared, "warps, %": 100 * fits.warps / fits.max_warps}
+        )
+    return rows
 
-    def function() -> Tensor:
-        out, lse = torch.empty_like(query), query.new_empty(batch, heads, length)
-        kernel(grid, (rows,), (query, key, value, out, lse, *scalars), shared_mem=shared)
-        return out
 
-    return function
+def bounds(timings: Measurement) -> list[Row]:
+    """TFLOP/s of both forward kernels at L = 2048, beside what their wavefronts allow (counted by ncu) and what
+    multiply-adds alone sustained in chapter 00."""
+    chip = {row["name"]: row for row in measured.load("00_start_here").rows}
+    rows: list[Row] = []
+    for kernel, name in (("forward_plain", "forward_plain.cu"), ("forward", "flash_attention_minimal")):
+        (timed,) = timings.select(name=name, length=2048, **{"pass": "forward"})
+        (counted,) = measured.load("bottlenecks").select(name=f"{kernel}, L=2048")
+        row: Row = {"kernel": f"{kernel}.cu", "reached": timed["tflop_per_s"]}
+        row["wavefronts allow"] = bottlenecks.allowed_tflops(counted)
+        rows.append(row | {"multiply-adds sustained": chip["fp32 multiply-add, CUDA cores"]["tflop_per_s"]})
+    return rows
 
 
 def code_lines(source: str) -> int:

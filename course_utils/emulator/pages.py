@@ -78,12 +78,15 @@ def _row(cells: Iterable[str], style: str = "background: transparent") -> str:
     return f'<tr style="{style}">{"".join(cells)}</tr>'
 
 
-def _table(rows: Iterable[str], width: str = "100%") -> str:
+_LINES = "presentation"  # lines of a kernel beside their numbers: no table of figures
+
+
+def _table(rows: Iterable[str], width: str = "100%", role: str = "table") -> str:
     # each property that a notebook's own style sheet sets for tables is set here
     look = (
         f"border-collapse: collapse; table-layout: auto; width: {width}; margin: 4px 0; color: inherit; font-size: 12px"
     )
-    return f'<table style="{look}"><tbody>{"".join(rows)}</tbody></table>'
+    return f'<table role="{role}" style="{look}"><tbody>{"".join(rows)}</tbody></table>'
 
 
 def _figure(number: float) -> str:
@@ -126,7 +129,7 @@ def _card(finding: Finding) -> str:
         other = (finding.other_line, finding.other_source, finding.other_block or finding.block, finding.other_thread)
         parties.append(("other party", *other))
     rows = [_party(*party) for party in parties]
-    return _frame(f"{label} {message}{where}{_table(rows)}", f"border-left: 4px solid {colour}")
+    return _frame(f"{label} {message}{where}{_table(rows, role=_LINES)}", f"border-left: 4px solid {colour}")
 
 
 def _party(name: str, line: int | None, source: str | None, block: Index3 | None, thread: Index3 | None) -> str:
@@ -361,8 +364,8 @@ def _listing_html(lines: Sequence[_Line]) -> str:
     while header < len(lines) and lines[header].number == header + 1 and lines[header].text.startswith("//"):
         header += 1
     summary = f'<summary style="cursor: pointer; {_MUTED}">the comment at the head, {_plural(header, "line")}</summary>'
-    head = f"<details>{summary}{_table(rows[:header])}</details>" if header else ""
-    return _div(head + _table(rows[header:]), "max-height: 640px; overflow-y: auto")
+    head = f"<details>{summary}{_table(rows[:header], role=_LINES)}</details>" if header else ""
+    return _div(head + _table(rows[header:], role=_LINES), "max-height: 640px; overflow-y: auto")
 
 
 def _listing_row(line: _Line, code: str) -> str:

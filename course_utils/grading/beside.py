@@ -37,10 +37,16 @@ HARDER = {
     "beat it. Or write the backward pass: exercise 03.3.",
     "02_flash_attention_minimal/mend_the_race": "Take one barrier more out, and show by the order of reads and writes "
     "that it was not needed, or by a finding that it was.",
+    "02_flash_attention_minimal/register_tile": "Read four floats in one instruction (float4): a quarter of the "
+    "instructions, and as many wavefronts. Then make P V of it, too.",
     "03_flash_attention_v2/causal_skip": "Start the blocks with the longest rows first, and say from the number of "
     "blocks and SMs how much time that can save.",
     "03_flash_attention_v2/split_kv": "Cut the work into pieces of equal length when the sequences are not equally "
     "long.",
+    "03_flash_attention_v2/backward_tiles": "Add dQ: by atomics from this kernel, or by a second walk over the tiles. "
+    "Say which bytes each of them moves.",
+    "03_flash_attention_v2/tensor_core_tile": "Take K's fragments by ldmatrix from a swizzled tile, as chapter 03's "
+    "step 3 does, and count the wavefronts.",
     "04_sparse_patterns/custom_mask": "Reach the same recall with half of the budget, or give rows of very different "
     "lengths to blocks so that none waits for the longest.",
     "05_deepseek_sparse/topk_gather": "Select by radix passes over the bits of the scores, without sorting, as "
@@ -201,8 +207,8 @@ def _shown(figure: Figure, value: int) -> str:
 
 
 def shown_bytes(count: int) -> str:
-    """ "1.3 MB", "82 KB", "12 bytes"."""
-    for unit, size in (("MB", 1e6), ("KB", 1e3)):
+    """ "1.3 MB", "82 kB", "12 bytes"."""
+    for unit, size in (("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count} bytes"

@@ -15,13 +15,20 @@ EXERCISE_IDS = (
     "02_flash_attention_minimal/online_softmax",
     "02_flash_attention_minimal/mini_flash",
     "02_flash_attention_minimal/mend_the_race",
+    "02_flash_attention_minimal/register_tile",
     "03_flash_attention_v2/causal_skip",
     "03_flash_attention_v2/split_kv",
+    "03_flash_attention_v2/backward_tiles",
+    "03_flash_attention_v2/tensor_core_tile",
     "04_sparse_patterns/custom_mask",
     "05_deepseek_sparse/topk_gather",
+    "08_choosing/measure_and_decide",
 )
 """In the order of the course."""
-IN_SECOND_NOTEBOOK: dict[str, str] = {}
+IN_SECOND_NOTEBOOK = {
+    "00_start_here/conflict_free_tile": "00_memory_and_tools",
+    "03_flash_attention_v2/backward_tiles": "03_flash_attention_training",
+}
 """The exercises that a chapter's second notebook leads to, and its slug; their ids begin with that of the first."""
 
 

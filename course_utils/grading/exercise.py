@@ -19,6 +19,13 @@ from course_utils.emulator.profiler import CounterRow, Footprint
 from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.result import Diagnosis
 
+MOST = 5  # the most that an exercise's difficulty and importance can be
+
+
+def dots(mark: int) -> str:
+    """A mark from 0 to MOST, as a reader sees it: 2 is "●●○○○"."""
+    return "●" * mark + "○" * (MOST - mark)
+
 
 @dataclass(frozen=True)
 class Part:
@@ -168,6 +175,7 @@ class Exercise:
     """One graded task.
 
     id: "NN_slug/name", also the place of `name.cu` and `name.ipynb` below `solutions/` and `exercises/`.
+    difficulty, importance: from 1 to `MOST`, relative to the course's other exercises; 0 where nobody has said.
     kernels: the names that `name.cu` must define; empty if there is no kernel to write.
     cases: makes fresh inputs from a generator, and from what the student's Python cells gave (`python`, else empty).
     experiments: cases without points, run where wrong values have no name yet, or more than one: a known mistake must
@@ -199,6 +207,8 @@ class Exercise:
     judge: Callable[[Mapping[str, Tensor], torch.Generator], Mapping[str, Diagnosis | None]] | None = None
     assembly: bool = False
     half_in_step: bool | tuple[str, ...] = True
+    difficulty: int = 0
+    importance: int = 0
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ MOST_RANGES = 4
 PRESENT = 1e-3  # a weight that is expected to be larger than this must be there
 AGREES = 0.02  # how far a weight may be from what is expected, relative to it
 EXACT = 1e-3  # likewise, of a weight that stands in another place
+OF_A_RATIO = 0.005  # how far got over expected may be from what it is meant to be
 PLURALS = {"query": "queries", "key": "keys", "entry": "entries"}
 
 
@@ -57,6 +58,18 @@ def _named(name: str, indices: Sequence[int], size: int) -> str:
         return f"{_plural(name)} {ranges[0][0]} and later"
     parts = [str(first) if first == last else f"{first} to {last}" for first, last in ranges]
     return f"{_plural(name)} {', '.join(parts[:-1])}{' and ' if parts[:-1] else ''}{parts[-1]}"
+
+
+def wrong_columns(ratio: Tensor) -> str | None:
+    """Which columns of Q and K a dot product leaves out or counts twice, in words; None where that is not what is seen.
+
+    ratio: `[queries, columns]`, got over expected of scores where key j has nothing but a 1 in column j.
+    """
+    for value, how in ((0.0, "not multiplied"), (2.0, "counted twice")):
+        columns = ((ratio - value).abs() < OF_A_RATIO).all(dim=0)
+        if 0 < columns.sum() < len(columns):
+            return f"{places(columns, ('column',))} of Q and K: {how}"
+    return None
 
 
 # ---- weights, read off the output

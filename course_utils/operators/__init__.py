@@ -3,6 +3,7 @@
 from course_utils.operators.deepseek import deepseek_mla, deepseek_sparse_attention
 from course_utils.operators.flash_v2 import flash_attention_v2
 from course_utils.operators.indexer import lightning_indexer, quantize_e4m3
+from course_utils.operators.loop_orders import flash_fa1_order, flash_plain
 from course_utils.operators.minimal import flash_attention_minimal
 from course_utils.operators.mla import mla_attention, sparse_mla
 from course_utils.operators.naive import naive_attention
@@ -26,6 +27,8 @@ __all__ = [
     "deepseek_sparse_attention",
     "flash_attention_minimal",
     "flash_attention_v2",
+    "flash_fa1_order",
+    "flash_plain",
     "lightning_indexer",
     "mla_attention",
     "naive_attention",

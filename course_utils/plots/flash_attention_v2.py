@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
@@ -18,6 +19,7 @@ from course_utils.plots.look import (
     GREEN,
     GREY,
     GROUND,
+    INK,
     ON_MAP,
     ON_MARK,
     ORANGE,
@@ -26,6 +28,7 @@ from course_utils.plots.look import (
     PASS,
     PURPLE,
     SKY,
+    VERMILION,
     YELLOW,
     colours_of,
 )
@@ -53,7 +56,8 @@ def warp_shares() -> Figure:
 def chunk_banks(rows: int = 8, chunks: int = 8) -> Figure:
     """Where chunk c of each row lies in shared memory, row after row and swizzled; colours are groups of four banks.
 
-    The places of chunk 0, which one phase of ldmatrix reads, are framed.
+    The places of chunk 0, which one phase of ldmatrix reads, are framed. Copies of the chapter from before the widget
+    call this.
     """
     figure, axes = plt.subplots(1, 2, figsize=(7.5, 3.4), sharey=True)
     orders = {"row after row": lambda row, place: place, "swizzled": lambda row, place: place ^ row % 8}
@@ -118,6 +122,176 @@ def packed_heads(heads: int = 4, queries: int = 2, tile_rows: int = 16) -> Figur
     return figure
 
 
+def climb(
+    names: Sequence[str], speeds: Sequence[float], reached: int, peers: Mapping[str, float], title: str = ""
+) -> Figure:
+    """TFLOP/s of a ladder's steps, "you are here" at the last of the first `reached` ones; the steps to come are
+    outlines without a figure. peers: the library's kernels, as lines; bars beyond the first of them are green.
+    """
+    figure, ax = plt.subplots(figsize=(7.5, 2.9))
+    first = next(iter(peers.values()))
+    for place, speed in enumerate(speeds):
+        done = {"facecolor": ORANGE if speed < first else GREEN}
+        look = done if place < reached else {"facecolor": "none", "edgecolor": GREY, "linestyle": "--"}
+        ax.bar(place, speed, width=0.7, **look)
+        if place < reached:
+            label = ax.text(place, speed, f"{speed:.0f}", ha="center", va="bottom", fontsize=9, zorder=3)
+            label.set_bbox({"facecolor": GROUND, "edgecolor": "none", "alpha": 0.85, "pad": 0.5})
+    for (name, peer), colour, dashes in zip(peers.items(), (BLUE, PURPLE), ("--", ":"), strict=False):
+        ax.axhline(peer, color=colour, linestyle=dashes)
+        ax.text(-0.5, peer + 0.01 * max(peers.values()), name, color=colour, fontsize=9, va="bottom")
+    if reached:
+        here = reached - 1
+        above = speeds[here] + 0.09 * max(peers.values())
+        ax.annotate(
+            "you are here",
+            (here, above),
+            (here, above + 0.12 * max(peers.values())),
+            ha="center",
+            fontsize=9,
+            fontweight="bold",
+            arrowprops={"arrowstyle": "->"},
+            bbox={"facecolor": GROUND, "edgecolor": "none", "pad": 0.5},
+            zorder=4,
+        )
+    ax.set(xlim=(-0.6, len(names) - 0.4), ylim=(0, 1.15 * max(*speeds, *peers.values())), title=title)
+    ax.set_xticks(range(len(names)), [textwrap.fill(name, 11) for name in names], fontsize=8)
+    ax.set_ylabel("TFLOP/s")
+    if not reached:
+        ax.set_yticks([])
+    ax.tick_params(axis="x", length=0)
+    return figure
+
+
+def side_by_side(
+    names: Sequence[str],
+    panels: Mapping[str, Sequence[float]],
+    *,
+    wasted: Mapping[str, Sequence[float]] | None = None,
+    base: float = 0.0,
+    digits: int = 0,
+    alike: int = 0,
+) -> Figure:
+    """Bars of several quantities, a panel for each by its title, one bar per name with its figure.
+
+    wasted: of a panel's figures the part that is hatched; base: where bars begin; digits: after the point, of
+    figures below 100; alike: so many panels, from the left, have one scale.
+    """
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(7.5, 0.75 + 0.28 * len(names)), sharey=True, squeeze=False, sharex=bool(base)
+    )
+    together = [value for values in list(panels.values())[:alike] for value in values]
+    for number, (ax, (title, values)) in enumerate(zip(axes[0], panels.items(), strict=True)):
+        colours = [ORANGE if value < base else BLUE for value in values]
+        ax.barh(names, [value - base for value in values], left=base, height=0.65, color=colours)
+        if wasted and title in wasted:
+            part = wasted[title]
+            left = [value - share for value, share in zip(values, part, strict=True)]
+            ax.barh(names, part, left=left, height=0.65, color=VERMILION, edgecolor=GROUND, hatch="////")
+        for row, value in enumerate(values):
+            text = f"{value:,.{digits if abs(value) < 100 else 0}f}"
+            ax.text(max(value, base), row, f" {text}", va="center", fontsize=9)
+        scale = together if number < alike else values
+        low, high = min(base, *scale), max(base, *scale)
+        ax.set_xlim(low - 0.05 * (high - low) * bool(base), high + 0.45 * (high - low or 1))
+        ax.set_title(title, fontsize=9)
+        ax.set_xticks([])
+        ax.spines["bottom"].set_visible(False)
+        ax.tick_params(axis="y", length=0, labelsize=9)
+        if base:
+            ax.axvline(base, color=GREY, linewidth=1)
+    axes[0][0].invert_yaxis()
+    return figure
+
+
+def shares(names: Sequence[str], parts: Mapping[str, Sequence[float]], xlabel: str, title: str = "") -> Figure:
+    """Stacked bars, one per name: the figures of each part by its label, in their order."""
+    figure, ax = plt.subplots(figsize=(7.5, 1.2 + 0.28 * len(names)))
+    left = [0.0] * len(names)
+    for (label, values), colour in zip(parts.items(), (BLUE, SKY, ORANGE, VERMILION, PURPLE), strict=False):
+        ax.barh(names, values, left=left, height=0.7, color=colour, label=label)
+        left = [a + b for a, b in zip(left, values, strict=True)]
+    ax.invert_yaxis()
+    ax.set(xlabel=xlabel, title=title)
+    ax.tick_params(axis="y", length=0)
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    return figure
+
+
+def short_calls(panels: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
+    """Microseconds against the length of one short sequence, both logarithmic: a panel per title, a line per name."""
+    figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 3.2), sharex=True, sharey=True, squeeze=False)
+    colours = (BLUE, ORANGE, GREEN, VERMILION, PURPLE)
+    for ax, (title, series) in zip(axes[0], panels.items(), strict=True):
+        for (name, points), marker, colour in zip(series.items(), "os^Dv", colours, strict=False):
+            ax.loglog(list(points), list(points.values()), marker=marker, markersize=4, color=colour, label=name)
+            ax.set_xticks(list(points), list(points))
+        ax.minorticks_off()
+        ax.set(title=title, xlabel="tokens L")
+    axes[0][0].set_ylabel("µs")
+    fullest = max(axes[0], key=lambda ax: len(ax.lines))
+    figure.legend(*fullest.get_legend_handles_labels(), loc="outside upper center", ncols=5)
+    return figure
+
+
+def reading_rates(groups: Mapping[str, Mapping[str, float]], copy: float) -> Figure:
+    """TB/s at which kernels read K and V for one query: a group per shape, a bar per kernel; a copy as a line."""
+    figure, ax = plt.subplots(figsize=(7.5, 3.0))
+    names = list(next(iter(groups.values())))
+    for n, (name, colour) in enumerate(zip(names, (BLUE, ORANGE, GREEN, PURPLE), strict=False)):
+        places = [group + (n - (len(names) - 1) / 2) * 0.27 for group in range(len(groups))]
+        ax.bar(places, [rates[name] for rates in groups.values()], width=0.25, color=colour, label=name)
+    ax.axhline(copy, color=GREY, linestyle="--")
+    ax.text(-0.5, copy, "a copy", color=GREY, fontsize=9, va="bottom")
+    ax.set_xticks(range(len(groups)), list(groups), fontsize=9)
+    ax.set(ylabel="TB/s of K and V", xlim=(-0.55, len(groups) - 0.45))
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=len(names))
+    return figure
+
+
+def number_formats() -> Figure:
+    """The bits of fp16, bf16 and fp32, a box each: sign, exponent, fraction."""
+    figure, ax = plt.subplots(figsize=(7.5, 1.9))
+    for row, (name, exponent, fraction) in enumerate((("fp16", 5, 10), ("bf16", 8, 7), ("fp32", 8, 23))):
+        for bit in range(1 + exponent + fraction):
+            colour = GREY if bit == 0 else ORANGE if bit <= exponent else SKY
+            ax.add_patch(Rectangle((bit, row + 0.1), 1, 0.8, facecolor=colour, edgecolor=GROUND))
+        ax.text(-0.4, row + 0.5, name, ha="right", va="center")
+        for start, count in ((1, exponent), (1 + exponent, fraction)):
+            ax.text(start + count / 2, row + 0.5, str(count), ha="center", va="center", fontsize=9)
+    for x, label in ((0.5, "sign"), (4.0, "exponent: reach"), (13.0, "fraction: digits")):
+        ax.text(x, -0.1, label, ha="center" if x > 1 else "right", va="bottom", fontsize=9)
+    ax.set(xlim=(-2.5, 33), ylim=(3, -0.6))
+    ax.axis("off")
+    return figure
+
+
+def who_owns_what(tiles: int = 4) -> Figure:
+    """The tiles of dS of a head, coloured by the block that computes them: a block owns a tile of keys, and walks
+    over the queries. dK and dV below belong to one block each, dQ at the left gets a share from each of them."""
+    figure, ax = plt.subplots(figsize=(7.5, 3.9))
+    colours = (BLUE, ORANGE, GREEN, PURPLE)
+    for j in range(tiles):
+        for i in range(tiles):
+            ax.add_patch(Rectangle((j, i), 1, 1, facecolor=colours[j], edgecolor=GROUND, alpha=0.55))
+        ax.annotate(
+            "", (j + 0.5, tiles - 0.25), (j + 0.5, 0.25), arrowprops={"arrowstyle": "->", "color": INK, "lw": 2}
+        )
+        ax.text(j + 0.5, -0.15, f"block {j}", ha="center", va="bottom", fontsize=9)
+        ax.add_patch(Rectangle((j, tiles + 0.25), 1, 0.5, facecolor=colours[j], edgecolor=GROUND))
+        ax.text(j + 0.5, tiles + 0.5, f"$dK_{j}, dV_{j}$", ha="center", va="center", fontsize=8, color=ON_MARK)
+    for i in range(tiles):
+        for j in range(tiles):
+            ax.add_patch(Rectangle((-1.35 + 0.25 * j, i), 0.25, 1, facecolor=colours[j], edgecolor=GROUND))
+        ax.text(-1.45, i + 0.5, f"$dQ_{i}$", ha="right", va="center")
+    ax.text(tiles + 0.2, tiles + 0.5, "one owner each: stays in registers", va="center", fontsize=9)
+    ax.text(tiles + 0.2, 0.5, "a row of tiles crosses all blocks:\n$dQ_i$ is a sum over them", va="center", fontsize=9)
+    ax.text(tiles + 0.2, 2.5, "tiles of $dS$; arrows: a block's way", va="center", fontsize=9)
+    ax.set(xlim=(-2.1, tiles + 4.2), ylim=(tiles + 0.9, -0.6), aspect="equal")
+    ax.axis("off")
+    return figure
+
+
 def ladder(
     names: Sequence[str], speeds: Mapping[str, Sequence[float]], peers: Mapping[str, Mapping[str, float]]
 ) -> Figure:
@@ -165,6 +339,18 @@ def speed_by_length(panels: Mapping[str, Mapping[str, Mapping[int, float]]], yla
     for line in axes:
         line[0].set_ylabel(ylabel)
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+    return figure
+
+
+def different_sums(sums: Sequence[float], exact: float) -> Figure:
+    """What the same numbers add up to in several orders, a dot each, one below the other; a line: the exact sum."""
+    figure, ax = plt.subplots(figsize=(7.5, 2.6))
+    ax.plot(sums, range(len(sums)), "o", color=BLUE, markersize=5)
+    ax.axvline(exact, color=GREY, linestyle="--", linewidth=1)
+    ax.text(exact, len(sums) + 1, " exact", color=GREY, fontsize=9)
+    ax.set(xlabel="sum", ylabel="order", yticks=[], ylim=(-1, len(sums) + 4))
+    ax.ticklabel_format(axis="x", useOffset=False)
+    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(5))
     return figure
 
 

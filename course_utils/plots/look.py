@@ -49,6 +49,8 @@ PASS, FAIL, WARNING = LEAF, RED, ORANGE
 MATRICES = {"Q": "#2b7de0", "K": "#c8641b", "V": "#2e8b57", "S": "#777777", "O": "#a35bd6", "pick": "#e0701a"}
 # Where neighbours must differ and the last is the neighbour of the first: banks, lanes, swizzled columns.
 CYCLIC = "twilight_shifted"
+# Eight of that kind, for the rows of an ldmatrix.
+LANES_OF_A_READ = ("#d1495b", "#e08e26", "#b3a100", "#4f9d4a", "#1f9aa8", "#5b86e5", "#9471dd", "#c04f9f")
 # Text on a mark, in both themes; and on the light and the dark end of a colour map, which is the same in both.
 ON_MARK = "#010101"
 ON_MAP = (ON_MARK, "#fefefe")

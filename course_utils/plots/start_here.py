@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -12,7 +13,6 @@ from matplotlib.patches import Rectangle
 from course_utils import costs
 from course_utils.plots.look import (
     BLUE,
-    CYCLIC,
     GREEN,
     GREY,
     GROUND,
@@ -25,6 +25,7 @@ from course_utils.plots.look import (
     REGISTERS,
     SHARED,
     SKY,
+    VERMILION,
     YELLOW,
 )
 
@@ -58,25 +59,6 @@ def gpu_memories() -> Figure:
     return figure
 
 
-def launch_grid(n: int, threads: int) -> Axes:
-    """The blocks of a launch over `n` elements, one per line; warps alternate in colour, idle threads are grey."""
-    blocks = -(-n // threads)
-    ax = plt.figure(figsize=(7.5, 0.9 + 0.35 * blocks)).subplots()
-    for block in range(blocks):
-        for first in range(0, threads, 32):
-            busy = max(0, min(32, n - block * threads - first))
-            colour = (BLUE, SKY)[first // 32 % 2]
-            ax.add_patch(Rectangle((first, block + 0.12), busy, 0.76, facecolor=colour, edgecolor=GROUND))
-            if busy < 32:
-                place = (first + busy, block + 0.12)
-                ax.add_patch(Rectangle(place, 32 - busy, 0.76, facecolor=PALE, edgecolor=GROUND))
-    ax.set(xlim=(0, threads), ylim=(blocks, 0), xlabel="threadIdx.x")
-    ax.set_xticks(range(0, threads + 1, 32))
-    ax.set_yticks([block + 0.5 for block in range(blocks)], [f"block {block}" for block in range(blocks)])
-    ax.tick_params(axis="y", length=0)
-    return ax
-
-
 def memory_levels(levels: Sequence[tuple[str, float, float]]) -> Figure:
     """Levels of memory (name, bytes, bytes per second) as two sets of bars on logarithmic axes."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 2.6), sharey=True)
@@ -90,38 +72,6 @@ def memory_levels(levels: Sequence[tuple[str, float, float]]) -> Figure:
     left.set_title("size")
     right.set_title("bandwidth")
     left.invert_yaxis()
-    return figure
-
-
-def warp_sectors(strides: Sequence[int]) -> Axes:
-    """A load of one warp, a line per stride: the 32-byte sectors that move in light, the words asked for in dark."""
-    ax = plt.figure(figsize=(7.5, 0.9 + 0.4 * len(strides))).subplots()
-    for line, stride in enumerate(strides):
-        words = [lane * stride for lane in range(32)]
-        for sector in {word // 8 for word in words}:
-            ax.add_patch(Rectangle((8 * sector, line + 0.15), 8, 0.7, facecolor=ORANGE, edgecolor=GROUND, alpha=0.5))
-        for word in words:
-            ax.add_patch(Rectangle((word, line + 0.15), 1, 0.7, facecolor=BLUE, edgecolor=GROUND, linewidth=0.3))
-    last = 31 * max(strides) + 1
-    ax.set(xlim=(0, 8 * -(-last // 8)), ylim=(len(strides), 0), xlabel="word (4 bytes) in memory")
-    ax.set_yticks([line + 0.5 for line in range(len(strides))], [f"stride {stride}" for stride in strides])
-    ax.tick_params(axis="y", length=0)
-    return ax
-
-
-def bank_map(pitches: Sequence[int], column: int = 0) -> Figure:
-    """A 32 × 32 tile for each row pitch, coloured by bank; the words of one column are framed."""
-    figure, axes = plt.subplots(1, len(pitches), figsize=(7.5, 3.6), sharey=True, squeeze=False)
-    image = None
-    for ax, pitch in zip(axes[0], pitches, strict=True):
-        banks = [[(row * pitch + x) % 32 for x in range(pitch)] for row in range(32)]
-        image = ax.imshow(banks, cmap=CYCLIC, vmin=0, vmax=31, extent=(0, pitch, 32, 0))
-        ax.add_patch(Rectangle((column, 0), 1, 32, facecolor="none", edgecolor=YELLOW, linewidth=2))
-        if pitch > 32:
-            ax.add_patch(Rectangle((32, 0), pitch - 32, 32, facecolor=GROUND, edgecolor=GREY, hatch="////"))
-        ax.set(title=f"rows of {pitch} words", xlabel="column", xticks=range(0, 33, 8), yticks=range(0, 33, 8))
-    axes[0][0].set_ylabel("row")
-    figure.colorbar(image, ax=axes[0], label="bank", ticks=range(0, 32, 8))
     return figure
 
 
@@ -150,7 +100,7 @@ def matmul_tiles(tiles: int, step: int, row: int, column: int) -> Axes:
 def score_bytes(head_dim: int) -> Axes:
     """Bytes of one head's score matrix, and of Q, K, V and O, against the number of tokens, in fp32."""
     lengths = [2**n for n in range(11, 16)]
-    ax = plt.figure(figsize=(7.5, 3.4)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.3)).subplots()
     for name, colour, of_length in (
         ("the scores", ORANGE, lambda L: costs.score_matrix_bytes(1, 1, L, L, 4)),
         ("Q, K, V and O", BLUE, lambda L: costs.least_bytes(1, 1, L, L, head_dim, 4)),
@@ -179,3 +129,214 @@ def score_bytes(head_dim: int) -> Axes:
 
 def _bytes(megabytes: float) -> str:
     return f"{megabytes / 1000:.1f} GB" if megabytes >= 1000 else f"{megabytes:.0f} MB"
+
+
+def against_size(values: Mapping[float, float], marks: Mapping[str, float]) -> Axes:
+    """A curve of `values` by size, on a logarithmic axis, with dashed lines at the sizes in `marks`, by name."""
+    ax = plt.figure(figsize=(7.5, 3.6)).subplots()
+    ax.plot(list(values), list(values.values()), "o-")
+    for name, size in marks.items():
+        ax.axvline(size, color=GREY, linestyle="--")
+        ax.annotate(name, (size, 0), (4, 6), textcoords="offset points", color=GREY)
+    ax.set_xscale("log", base=2)
+    ax.set_ylim(bottom=0)
+    return ax
+
+
+def bars(values: Mapping[str, float], unit: str, marks: Mapping[str, float] = MappingProxyType({})) -> Axes:
+    """A bar for each value, with its figure, and dashed lines at `marks`, by name."""
+    ax = plt.figure(figsize=(7.5, 1.2 + 0.42 * len(values))).subplots()
+    drawn = ax.barh(list(values), list(values.values()), color=BLUE, height=0.6)
+    ax.bar_label(drawn, [f"{value:.3g}" for value in values.values()], padding=3)
+    for name, value in marks.items():
+        ax.axvline(value, color=VERMILION, linestyle="--", zorder=0)
+        ax.annotate(name, (value, 1), (3, 1), xycoords=("data", "axes fraction"), textcoords="offset points",
+                    color=VERMILION, va="top", fontsize=9)  # fmt: skip
+    ax.set(xlabel=unit, xlim=(0, 1.12 * max([*values.values(), *marks.values()])), ylim=(len(values) - 0.4, -1))
+    ax.tick_params(axis="y", length=0)
+    return ax
+
+
+def paired_bars(groups: Mapping[str, Mapping[str, float]], unit: str) -> Axes:
+    """For each name a bar of each group, side by side, with its figure; a legend names the groups."""
+    names = list(next(iter(groups.values())))
+    thick = 0.8 / len(groups)
+    ax = plt.figure(figsize=(7.5, 1.2 + 0.3 * len(groups) * len(names))).subplots()
+    for place, ((group, values), colour) in enumerate(zip(groups.items(), (SKY, BLUE, ORANGE), strict=False)):
+        at = [row + (place - (len(groups) - 1) / 2) * thick for row in range(len(names))]
+        drawn = ax.barh(at, [values[name] for name in names], thick, color=colour, label=group)
+        ax.bar_label(drawn, [f"{values[name]:.3g}" for name in names], padding=3, fontsize=9)
+    ax.set_yticks(range(len(names)), names)
+    ax.set(xlabel=unit, ylim=(len(names) - 0.5, -0.5))
+    ax.margins(x=0.12)
+    ax.tick_params(axis="y", length=0)
+    ax.legend(loc="best", fontsize=9)
+    return ax
+
+
+def two_lines(lines: Mapping[str, Mapping[int, float]], across: str, unit: str) -> Axes:
+    """Values by a power of two, a line for each name, named at its end; both axes are logarithmic."""
+    ax = plt.figure(figsize=(7.5, 3.0)).subplots()
+    for (name, values), colour in zip(lines.items(), (ORANGE, BLUE), strict=False):
+        ax.plot(list(values), list(values.values()), "o-", color=colour)
+        last = list(values)[-1]
+        ax.annotate(name, (last, values[last]), (8, 0), textcoords="offset points", va="center", color=colour)
+    ax.set_xscale("log", base=2)
+    ax.set_yscale("log", base=2)
+    ticks = list(next(iter(lines.values())))
+    ax.set_xticks(ticks, [str(tick) for tick in ticks])
+    ax.set(xlabel=across, ylabel=unit, xlim=(ticks[0] / 1.2, ticks[-1] * 3))
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.minorticks_off()
+    return ax
+
+
+def under_way(latency_ns: float, rate: float) -> Axes:
+    """Little's law as an area: `rate` bytes per second arrive for the `latency_ns` that each load takes. Drawn twice:
+    with loads enough, and with half of them."""
+    ax = plt.figure(figsize=(7.5, 2.9)).subplots()
+    per_ns = rate / 1e9
+    ax.add_patch(Rectangle((0, 0), latency_ns, per_ns, facecolor=SKY, edgecolor=BLUE))
+    ax.add_patch(Rectangle((0, 0), latency_ns, per_ns / 2, facecolor=BLUE, alpha=0.6, edgecolor=BLUE))
+    kib = latency_ns * per_ns / 2**10
+    ax.text(latency_ns / 2, 0.75 * per_ns, f"{kib:,.0f} KiB under way: busy", ha="center", va="center")
+    ax.text(latency_ns / 2, 0.25 * per_ns, "half of it: half as fast", ha="center", va="center", color=ON_MARK)
+    ax.set(
+        xlim=(0, 1.15 * latency_ns), ylim=(0, 1.2 * per_ns), xlabel="ns: how long a load takes", ylabel="bytes per ns"
+    )
+    return ax
+
+
+def ways_of_a_warp(runs: Sequence[int] = (1, 8, 32)) -> Axes:
+    """A warp at an `if`, for runs of neighbours that go the same way: which lanes work in which of the two steps."""
+    ax = plt.figure(figsize=(7.5, 0.9 + 0.75 * len(runs))).subplots()
+    for line, run in enumerate(runs):
+        for way, colour in ((0, BLUE), (1, ORANGE)):
+            lanes = [lane for lane in range(32) if lane // run % 2 == way]
+            for lane in range(32):
+                face = colour if lane in lanes else PALE
+                place = (lane, line + 0.1 + 0.4 * way)
+                ax.add_patch(Rectangle(place, 1, 0.36, facecolor=face, edgecolor=GROUND, linewidth=0.6))
+            words = "one way" if way == 0 else "the other" if lanes else "the other: skipped"
+            ax.text(32.4, line + 0.28 + 0.4 * way, words, va="center", fontsize=9)
+    ax.set(xlim=(0, 39), ylim=(len(runs), 0), xlabel="lane of the warp; grey waits")
+    ax.set_xticks(range(0, 33, 8))
+    ax.set_yticks([line + 0.5 for line in range(len(runs))], [f"run {run}" for run in runs])
+    ax.tick_params(axis="y", length=0)
+    return ax
+
+
+def way_of_a_transpose() -> Figure:
+    """What one warp reads and writes: by the naive kernel a row and a column, by the tiled one two rows with a tile
+    between them."""
+    figure, axes = plt.subplots(2, 3, figsize=(7.5, 4.6), height_ratios=(1, 1))
+    rows = (
+        ("naive", ("in: 4 sectors", "row"), None, ("out: 32 sectors", "column")),
+        (
+            "tiled",
+            ("in: 4 sectors", "row"),
+            ("tile: written by rows,\nread by columns", "both"),
+            ("out: 4 sectors", "row"),
+        ),
+    )
+    for line, (name, *steps) in zip(axes, rows, strict=True):
+        for ax, step in zip(line, steps, strict=True):
+            ax.axis("off")
+            if step is None:
+                continue
+            words, touched = step
+            for at in range(8):
+                for across in range(8):
+                    hit = {"row": at == 2, "column": across == 2, "both": at == 2 or across == 5}[touched]
+                    colour = ORANGE if touched != "row" and hit and not (touched == "both" and at == 2) else BLUE
+                    ax.add_patch(Rectangle((across, at), 1, 1, facecolor=colour if hit else PALE, edgecolor=GROUND))
+            ax.set(xlim=(0, 8), ylim=(8, 0), aspect="equal")
+            ax.set_title(words, fontsize=9, loc="center")
+        line[0].text(-1, 4, name, ha="right", va="center", fontsize=11)
+    axes[0][1].text(0.5, 0.5, "→", ha="center", va="center", fontsize=22, color=GREY)
+    return figure
+
+
+def race() -> Axes:
+    """A tile in shared memory over time: a fast warp writes the next round while a slow one still reads this one."""
+    ax = plt.figure(figsize=(7.5, 2.7)).subplots()
+    fast = ((0, 1, "load", SKY), (1, 3, "barrier, multiply", GREEN), (3, 4, "load the next", VERMILION))
+    slow = ((0, 1, "load", SKY), (1, 4.6, "barrier, multiply: still reading", GREEN), (4.6, 5.6, "load the next", SKY))
+    for y, warp, steps in ((1.2, "a fast warp", fast), (0.1, "a slow warp", slow)):
+        for begin, stop, words, colour in steps:
+            ax.add_patch(Rectangle((begin, y), stop - begin, 0.8, facecolor=colour, edgecolor=GROUND, alpha=0.7))
+            ax.text((begin + stop) / 2, y + 0.4, words, ha="center", va="center", fontsize=9)
+        ax.text(-0.1, y + 0.4, warp, ha="right", va="center", fontsize=9)
+    ax.annotate("overwrites", (3.5, 0.95), (3.5, 1.2), color=VERMILION, fontsize=9, ha="center", va="top")
+    ax.axvspan(3, 4, color=VERMILION, alpha=0.12)
+    ax.text(3.5, 2.15, "here a second barrier is missing", ha="center", color=VERMILION, fontsize=9)
+    ax.set(xlim=(-1.2, 5.7), ylim=(0, 2.4))
+    ax.axis("off")
+    return ax
+
+
+def product_piece(piece: int = 4) -> Axes:
+    """One step of a thread with a piece of C in registers: the words of A and B that it reads, and what they make."""
+    ax = plt.figure(figsize=(7.5, 3.4)).subplots()
+    for n in range(piece):
+        ax.add_patch(Rectangle((-1.6, n), 1, 1, facecolor=SKY, edgecolor=GROUND))
+        ax.add_patch(Rectangle((n, -1.6), 1, 1, facecolor=SKY, edgecolor=GROUND))
+        for m in range(piece):
+            ax.add_patch(Rectangle((n, m), 1, 1, facecolor=GREEN, edgecolor=GROUND, alpha=0.7))
+    ax.text(-1.8, piece / 2, f"{piece} words of A", ha="right", va="center", fontsize=9)
+    ax.text(piece / 2, -1.8, f"{piece} words of B", ha="center", va="bottom", fontsize=9)
+    words = f"{piece * piece} multiply-adds\nfor {2 * piece} words read:\n{2 / piece:g} words for each."
+    words += "\n\nWith one element:\n2 words for each."
+    ax.text(piece + 0.5, piece / 2, words, va="center", fontsize=10)
+    ax.set(xlim=(-5, piece + 6), ylim=(piece + 0.2, -2.6), aspect="equal")
+    ax.axis("off")
+    return ax
+
+
+def path_taken() -> Axes:
+    """The branches of a kernel: a run at a length that fits the tiles takes one path, and no finding speaks of that
+    path alone."""
+    ax = plt.figure(figsize=(7.5, 3.2)).subplots()
+    places = {
+        "a tile begins": (0, 1), "it is full": (2.6, 1.8), "it is ragged": (2.6, 0.2),
+        "no mask": (5.2, 2.3), "masked": (5.2, 1.4), "keys past the end": (5.2, 0.6), "rows past the end": (5.2, -0.2),
+    }  # fmt: skip
+    arrows = (
+        ("a tile begins", "it is full"), ("it is full", "no mask"), ("a tile begins", "it is ragged"),
+        ("it is full", "masked"), ("it is ragged", "keys past the end"), ("it is ragged", "rows past the end"),
+    )  # fmt: skip
+    taken = ("a tile begins", "it is full", "no mask")
+    for begin, end in arrows:
+        (x, y), (to, at) = places[begin], places[end]
+        look = {"color": GREEN, "linewidth": 2.5} if end in taken else {"color": GREY, "linestyle": "--"}
+        ax.annotate("", (to - 0.05, at), (x + 1.75, y), arrowprops={"arrowstyle": "->", **look})
+    for name, (x, y) in places.items():
+        face = GREEN if name in taken else PALE
+        ax.add_patch(Rectangle((x, y - 0.25), 1.7, 0.5, facecolor=face, edgecolor=GREY, alpha=0.6))
+        ax.text(x + 0.85, y, name, ha="center", va="center", fontsize=9)
+    ax.text(7.1, 2.3, "run at L = 256:\nno finding", va="center", fontsize=9, color=GREEN)
+    ax.text(7.1, 0.6, "never run:\nnothing is known", va="center", fontsize=9, color=GREY)
+    ax.set(xlim=(-0.1, 9), ylim=(-0.6, 2.8))
+    ax.axis("off")
+    return ax
+
+
+def way_through_the_caches() -> Axes:
+    """Where a kernel's requests are answered: from threads to L1, to L2, to HBM, fewer at each step."""
+    ax = plt.figure(figsize=(7.5, 2.6)).subplots()
+    levels = (
+        (0, 2.0, BLUE, "requested\nby the threads"),
+        (3, 1.3, ORANGE, "not in L1"),
+        (6, 0.7, SKY, "not in L2:\nHBM bytes"),
+    )
+    for x, high, colour, name in levels:
+        ax.add_patch(Rectangle((x, -high / 2), 2, high, facecolor=colour, alpha=0.5, edgecolor=GREY))
+        ax.text(x + 1, 0, name, ha="center", va="center", fontsize=9)
+    for x, cache in ((2.1, "L1"), (5.1, "L2")):
+        ax.annotate("", (x + 0.8, 0), (x, 0), arrowprops={"arrowstyle": "->", "color": GREY})
+        ax.text(x + 0.4, 0.15, cache, ha="center", va="bottom", fontsize=9)
+    ax.plot((8.6, 8.6), (-0.3, 0.3), color=VERMILION)
+    ax.text(8.75, 0, "footprint: each byte once,\nthe least with cold caches", va="center", fontsize=9, color=VERMILION)
+    ax.set(xlim=(-0.2, 12.4), ylim=(-1.1, 1.1))
+    ax.axis("off")
+    return ax

@@ -99,7 +99,7 @@ def next_steps(states: list[ChapterState], slug: str = "") -> list[Step]:
     known = [state for state in ahead if state.finished]
     if state := next((state for state in known if state.open_questions), None):
         open_ones = counted(len(state.open_questions), "open question")
-        words = f"Answer the {open_ones} of chapter {state.chapter.number}"
+        words = f"Answer the {open_ones} of {state.chapter.words}"
         steps.append(Step(words, notebook(state.chapter.slug), QUESTIONS_HEADING))
     if found := next((one for state in known for one in state.open_exercises), None):
         steps.append(Step(f"Solve the exercise {found.split('/')[1]}", exercise_notebook(found)))

@@ -17,6 +17,7 @@ THREADS, D = 64, 32
 AXES = ("batch", "head", "query", "column")
 ONLINE = "chapter 02, section 2, 'Softmax, a piece at a time'"
 OUTPUT = "chapter 02, section 2, 'The output comes along'"
+GRADIENT = "chapter 02, section 15, 'The formulas'"
 
 
 # ---------------------------------------------------------------------------------------------- two halves of the keys
@@ -159,6 +160,60 @@ def _one_pass(l_rescaled: bool, O_rescaled: bool) -> Callable[[Case], Mapping[st
     return simulate
 
 
+# ---------------------------------------------------------------------------------------------- gradient of a score
+
+
+def _gradients(generator: torch.Generator, part: str, spread: float = 1.0) -> Case:
+    """spread: how far scores lie apart."""
+    L_q, L_k = drawn(generator, 17, 40), drawn(generator, 17, 40)
+    S = spread * torch.randn(L_q, L_k, generator=generator)
+    V, dO = (torch.randn(length, D, generator=generator) for length in (L_k, L_q))
+    P = torch.softmax(S.double(), dim=1)
+    inputs = {"S": S, "dP": dO @ V.T, "LSE": torch.logsumexp(S.double(), dim=1).float(), "O": (P @ V.double()).float()}
+    inputs["dO"] = dO
+    grid = ceil_div(L_k, 16), ceil_div(L_q, 16)
+    arguments = (*inputs, "dS", np.int32(L_q), np.int32(L_k))
+    launch = Launch("score_gradient", grid, (16, 16), arguments, options=(f"-DD={D}",))
+    right, plain = (
+        _score_gradient({name: x.to(dtype) for name, x in inputs.items()}) for dtype in (torch.double, torch.float)
+    )
+    outputs = {"dS": Output(right, same_dtype=plain, axes=("query", "key"))}
+    return Case(part, f"L_q = {L_q}, L_k = {L_k}", (launch,), inputs, outputs, must_be_clean=True)
+
+
+def _gradient_cases(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
+    return [_gradients(generator, "values"), _gradients(generator, "large", spread=40.0)]
+
+
+def _score_gradient(of: Mapping[str, Tensor]) -> Tensor:
+    return torch.exp(of["S"] - of["LSE"][:, None]) * (of["dP"] - _delta(of))
+
+
+def _delta(of: Mapping[str, Tensor]) -> Tensor:
+    return (of["dO"] * of["O"]).sum(dim=1, keepdim=True)
+
+
+def _without_delta(case: Case) -> Mapping[str, Tensor]:
+    of = case.inputs
+    return {"dS": torch.exp(of["S"] - of["LSE"][:, None]) * of["dP"]}
+
+
+def _not_normalised(case: Case) -> Mapping[str, Tensor]:
+    """exp(S) in place of exp(S − LSE)."""
+    of = case.inputs
+    return {"dS": torch.exp(of["S"]) * (of["dP"] - _delta(of))}
+
+
+def _only_the_difference(case: Case) -> Mapping[str, Tensor]:
+    of = case.inputs
+    return {"dS": of["dP"] - _delta(of)}
+
+
+def _delta_added(case: Case) -> Mapping[str, Tensor]:
+    of = case.inputs
+    return {"dS": torch.exp(of["S"] - of["LSE"][:, None]) * (of["dP"] + _delta(of))}
+
+
 PUZZLES = {
     "merge": Puzzle(
         Exercise(
@@ -235,5 +290,31 @@ PUZZLES = {
         ),
         hint="What l and O_i hold so far was summed with exp(s − m). Multiplied by exp(m − m_new) it is as if it had "
         "been summed with exp(s − m_new). Then this key's own part is added.",
+    ),
+    "score_gradient": Puzzle(
+        Exercise(
+            id="02_flash_attention_minimal/score_gradient",
+            title="The gradient of a score",
+            kernels=("score_gradient",),
+            parts=(Part("values", 1, "dS of every score"), Part("large", 1, "large scores")),
+            cases=_gradient_cases,
+            mistakes=(
+                Mistake(
+                    Diagnosis("Δ is missing", "dP is taken relative to its mean over the row, Δ.", GRADIENT),
+                    _without_delta,
+                ),
+                Mistake(
+                    Diagnosis("the weight is not normalised", "P = exp(S − LSE): LSE has m and l in it.", GRADIENT),
+                    _not_normalised,
+                ),
+                Mistake(
+                    Diagnosis("the weight is missing", "dP − Δ counts as much as the weight P does.", GRADIENT),
+                    _only_the_difference,
+                ),
+                Mistake(Diagnosis("Δ is added", "Δ is taken from dP.", GRADIENT), _delta_added),
+            ),
+        ),
+        hint="The weight comes back as exp of the score minus the row's LSE. Δ is the sum of dO times O over the D "
+        "columns of row i.",
     ),
 }

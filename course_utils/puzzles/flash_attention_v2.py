@@ -13,6 +13,7 @@ from course_utils.puzzles.puzzle import Puzzle
 
 TENSOR_CORES = "chapter 03, section 3, 'Step 2: tensor cores'"
 SWIZZLE = "chapter 03, section 3, 'Step 3: swizzle'"
+OWNERS = "chapter 03, section 11, 'Who owns what'"
 
 # ---------------------------------------------------------------------------------------------- a fragment's order
 
@@ -89,6 +90,46 @@ def _one_side(case: Case) -> Mapping[str, Tensor]:
     """The chunk that lies at place c of row r, where chunk c is looked for."""
     row, chunk = torch.arange(ROWS), torch.arange(CHUNKS)[:, None]
     return {"out": case.inputs["in"][:, row, chunk ^ row % 8]}
+
+
+# ---------------------------------------------------------------------------------------------- the softmax's gradient
+
+KEYS = 32  # of a row, one for each lane
+
+
+def _rows(generator: torch.Generator, part: str, rows: int, spread: float = 1.0) -> Case:
+    S, dP = spread * torch.randn(rows, KEYS, generator=generator), torch.randn(rows, KEYS, generator=generator)
+    inputs = {"S": S, "dP": dP, "LSE": torch.logsumexp(S, dim=-1)}
+    launch = Launch("softmax_gradient", (rows,), (KEYS,), ("S", "dP", "LSE", "dS"))
+    right, plain = (
+        _gradient({name: x.to(dtype) for name, x in inputs.items()}) for dtype in (torch.double, torch.float)
+    )
+    outputs = {"dS": Output(right, same_dtype=plain, axes=("row", "key"))}
+    return Case(part, f"rows = {rows}", (launch,), inputs, outputs, must_be_clean=True)
+
+
+def _some_rows(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
+    return [_rows(generator, "one", 1), _rows(generator, "several", drawn(generator, 3, 6), spread=3.0)]
+
+
+def _gradient(of: Mapping[str, Tensor]) -> Tensor:
+    p = torch.exp(of["S"] - of["LSE"][:, None])
+    return p * (of["dP"] - (p * of["dP"]).sum(dim=-1, keepdim=True))
+
+
+def _delta(case: Case) -> Tensor:
+    p = torch.exp(case.inputs["S"] - case.inputs["LSE"][:, None])
+    return (p * case.inputs["dP"]).sum(dim=-1, keepdim=True)
+
+
+def _with_delta(delta: Callable[[Tensor, Tensor], Tensor | float]) -> Callable[[Case], Mapping[str, Tensor]]:
+    """What a kernel gives whose Δ is delta(p, dP)."""
+
+    def simulate(case: Case) -> Mapping[str, Tensor]:
+        p, dP = torch.exp(case.inputs["S"] - case.inputs["LSE"][:, None]), case.inputs["dP"]
+        return {"dS": p * (dP - delta(p, dP))}
+
+    return simulate
 
 
 PUZZLES = {
@@ -171,5 +212,33 @@ PUZZLES = {
         ),
         hint="Store in[e] in the tile, wait for the others, and load out[e] from it. Both sides take the row and the "
         "chunk of what they move to the same place: row 8 · row, and in it the chunk XOR the row modulo 8.",
+    ),
+    "softmax_gradient": Puzzle(
+        Exercise(
+            id="03_flash_attention_v2/softmax_gradient",
+            title="The gradient of the softmax",
+            kernels=("softmax_gradient",),
+            parts=(Part("one", 1, "one row"), Part("several", 1, "several rows")),
+            cases=_some_rows,
+            mistakes=(
+                Mistake(
+                    Diagnosis("Δ is left out", "dS is P ∘ (dP − Δ), not P ∘ dP.", OWNERS),
+                    _with_delta(lambda p, dP: 0.0),
+                ),
+                Mistake(
+                    Diagnosis("Δ is this lane's share alone", "Δ is a sum over the row: over all lanes.", OWNERS),
+                    _with_delta(lambda p, dP: p * dP),
+                ),
+                Mistake(
+                    Diagnosis("Δ is the sum of dP, without the weights", "Δ is the sum of P ∘ dP.", OWNERS),
+                    _with_delta(lambda p, dP: dP.sum(dim=-1, keepdim=True)),
+                ),
+                Mistake(
+                    Diagnosis("the weight is missing before the bracket", "dS is P ∘ (dP − Δ), not dP − Δ.", OWNERS),
+                    lambda case: {"dS": case.inputs["dP"] - _delta(case)},
+                ),
+            ),
+        ),
+        hint="Each lane has one term of Δ. Five times __shfl_xor_sync adds them up so that all lanes have the sum.",
     ),
 }

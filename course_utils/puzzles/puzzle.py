@@ -5,17 +5,21 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 
+from course_utils.course import chapter
 from course_utils.grading.exercise import Exercise
 from course_utils.grading.release import solution_lines
 from course_utils.toolchain.source import read_kernel
 
 STUB = "// YOUR CODE HERE"
-# By chapter, in the order in which the chapters have them. A puzzle's task stands in the module of its chapter here.
+# By notebook, in the order in which they have them. A puzzle's task stands in the module of its chapter here, also if
+# the chapter's second notebook has it, and its id begins with the slug of the first.
 PUZZLES = {
     "00_start_here": ("guard", "scores_of_one_query", "attention"),
     "01_attention_basics": ("dot_product", "causal_mask"),
     "02_flash_attention_minimal": ("merge", "rescale"),
+    "02_flash_attention_backward": ("score_gradient",),
     "03_flash_attention_v2": ("fragment", "swizzle"),
+    "03_flash_attention_training": ("softmax_gradient",),
     "04_sparse_patterns": ("skip_tile", "residue"),
     "05_deepseek_sparse": ("relu_before_sum", "gather"),
 }
@@ -34,8 +38,8 @@ class Puzzle:
     @property
     def file(self) -> str:
         """The kernel with its solution, for `read_kernel`."""
-        chapter, name = self.task.id.split("/")
-        return f"{chapter}/puzzles/{name}.cu"
+        home, name = self.task.id.split("/")
+        return f"{home}/puzzles/{name}.cu"
 
     @property
     def lines(self) -> str:
@@ -68,14 +72,13 @@ class Puzzle:
 
 
 def puzzle_ids(slug: str | None = None) -> list[str]:
-    """Those of a chapter, or of all: "00_start_here/guard"."""
-    return [f"{chapter}/{name}" for chapter, names in PUZZLES.items() if slug in (None, chapter) for name in names]
+    """Those of a notebook, or of all: "00_start_here/guard"."""
+    return [f"{chapter(one).home}/{name}" for one, names in PUZZLES.items() if slug in (None, one) for name in names]
 
 
 def find_puzzle(puzzle_id: str) -> Puzzle:
     """The puzzle of that id. Raises LookupError, which lists the ids there are."""
     if puzzle_id not in puzzle_ids():
         raise LookupError(f"there is no puzzle {puzzle_id!r}; there are: {', '.join(puzzle_ids())}")
-    slug, name = puzzle_id.split("/")
-    chapter = importlib.import_module(f"course_utils.puzzles.{slug.partition('_')[2]}")
-    return chapter.PUZZLES[name]
+    home, name = puzzle_id.split("/")
+    return importlib.import_module(f"course_utils.puzzles.{chapter(home).name}").PUZZLES[name]

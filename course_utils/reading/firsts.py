@@ -12,9 +12,11 @@ from course_utils.puzzles.puzzle import PUZZLES
 from course_utils.reading.minutes import Reading, section_readings
 from course_utils.reading.sections import Section, chapter_path
 
-WIDGETS = r"\b(dsa_explorer|mask_explorer|planner_widget|tile_stepper|warp_fragments|widgets\.(?!guess\b)\w+)\("
+WIDGETS = (
+    r"\b(bank_places|dsa_explorer|mask_explorer|planner_widget|tile_stepper|warp_fragments|widgets\.(?!guess\b)\w+)\("
+)
 WHAT = {
-    "picture": re.compile(rf"\bplots\.(?!look)[a-z]\w*\(|\bplt\.|{WIDGETS}"),
+    "picture": re.compile(rf"\bplots\.(?!look)[a-z]\w*\(|\bplt\.|\bsteps\.climb\(|{WIDGETS}"),
     "widget": re.compile(WIDGETS),
     "puzzle": re.compile(r"^%%puzzle "),
 }

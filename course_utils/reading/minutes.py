@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_utils import show
-from course_utils.course import ReadingPath, notebooks_of
+from course_utils.course import ReadingPath, chapter, notebooks_of
 from course_utils.launches.broken import BROKEN
 from course_utils.launches.ladder import LADDER
 from course_utils.questions import catalog
@@ -82,6 +82,12 @@ def path_reading(path: ReadingPath) -> Reading:
     return sum((chapter_reading(slug, numbers) for slug, numbers in path.legs), Reading())
 
 
+def path_legs(path: ReadingPath) -> dict[str, float]:
+    """The minutes of a path in each of its notebooks, by number and title."""
+    titles = {slug: f"{chapter(slug).number} {chapter(slug).title}" for slug, _ in path.legs}
+    return {titles[slug]: chapter_reading(slug, numbers).minutes for slug, numbers in path.legs}
+
+
 def chapter_reading(slug: str, numbers: Collection[int] = ()) -> Reading:
     """What there is to read in a chapter, or in its head and the sections with these numbers.
 
@@ -117,10 +123,10 @@ def _by_section(slug: str) -> dict[str, Reading]:
     return section_readings(chapter_sections(slug))
 
 
-def section_readings(chapter: Collection[Section]) -> dict[str, Reading]:
+def section_readings(sections: Collection[Section]) -> dict[str, Reading]:
     """What there is to read in each of these sections, by key."""
-    known = _Assigned(chapter)
-    return {section.key: _read(section, known) for section in chapter}
+    known = _Assigned(sections)
+    return {section.key: _read(section, known) for section in sections}
 
 
 def _read(section: Section, known: _Assigned) -> Reading:
@@ -135,9 +141,14 @@ def _read(section: Section, known: _Assigned) -> Reading:
     return Reading(words, lines, puzzles, len(ids), question_words)
 
 
+# What is folded is no more read than code that is; but who has thought about a question opens its answer.
+_FOLDED = re.compile(r"(?s)<details><summary>(?!Answer)(.*?)</summary>.*?</details>")
+
+
 def _words(markdown: str) -> list[str]:
-    """The words of a text as they are seen: without addresses, HTML tags and the marks of lists and tables."""
-    seen = re.sub(r"\]\([^)]*\)|<[^>]+>", " ", markdown)
+    """The words of a text as they are seen: without what is folded, addresses, HTML tags and the marks of lists and
+    tables."""
+    seen = re.sub(r"\]\([^)]*\)|<[^>]+>", " ", _FOLDED.sub(r"\1", markdown))
     return [word for word in seen.split() if re.search(r"\w", word)]
 
 

@@ -20,12 +20,12 @@ import nbformat
 
 from course_utils.course import CHAPTERS, PATHS, ReadingPath, chapter, notebooks_of
 from course_utils.reading.minutes import STEP, chapter_reading, hours, numbered_reading, path_reading, stated
-from course_utils.reading.sections import ROOT, chapter_path, chapter_sections, needs
+from course_utils.reading.sections import HEAD, ROOT, chapter_path, chapter_sections, needs
 
 README, TEACHING, FIRST_STEPS = "README.md", "docs/teaching.md", "docs/first_steps.md"
 START = "00_start_here"
-BRACKETS = (
-    "You may begin with any section: run the cells above section 1 first, and those of the sections in brackets "
+BRACKETS = (  # a second notebook's first section has another number
+    "You may begin with any section: run the cells above section {first} first, and those of the sections in brackets "
     "behind its name."
 )
 PATHS_HEAD = "| path | read | time |\n|---|---|---|\n"
@@ -114,10 +114,13 @@ def with_needs(text: str, slug: str) -> str:
     if not contents:
         return text
     links, _, rest = after.partition("\n\n")
-    required = needs(chapter_sections(slug))
+    sections = chapter_sections(slug)
+    required = needs(sections)
+    first = next((section.key for section in sections if section.key.isdecimal() and section.key != HEAD), "1")
+    brackets = BRACKETS.format(first=first)
     links = "\n".join(_with_brackets(line, required) for line in links.splitlines())
-    rest = rest.removeprefix(BRACKETS).lstrip("\n")
-    told = BRACKETS if any(required.values()) else ""
+    rest = rest.removeprefix(brackets).lstrip("\n")
+    told = brackets if any(required.values()) else ""
     return head + contents + "\n\n".join(filter(None, [links, told, rest]))
 
 
@@ -144,7 +147,7 @@ def _leg(slug: str, numbers: tuple[int, ...]) -> str:
     if slug == START:
         return f"here {listed(numbers)}" if numbers else "all of this chapter"
     one = chapter(slug)
-    link = f"[chapter {one.number}{f', {one.title}' if one.of else ''}]({slug}.ipynb)"
+    link = f"[{one.words}]({slug}.ipynb)"
     return f"{link}, {listed(numbers)}" if numbers else link
 
 
@@ -173,7 +176,7 @@ def with_spare(text: str) -> str:
 def first_steps_minutes() -> dict[str, float]:
     """Minutes of reading in the steps of docs/first_steps.md that are counted, by the number of the step."""
     basics = chapter_reading("01_attention_basics")
-    return {"4": chapter_reading(START).text_minutes, "6": basics.text_minutes, "7": basics.question_minutes}
+    return {"4": numbered_reading("00").text_minutes, "6": basics.text_minutes, "7": basics.question_minutes}
 
 
 def with_first_steps(text: str) -> str:

@@ -33,10 +33,11 @@ _HEIGHTS = """
         : output.querySelector("table") ? "tables" : "other outputs";
       sums[kind] += high(output);
     }
-    tables += [...cell.querySelectorAll(".cell_output table")].filter(seen).length;
+    tables += [...cell.querySelectorAll(".cell_output table:not([role=presentation])")].filter(seen).length;
     cells += high(cell);
   }
-  tables += [...article.querySelectorAll("table")].filter((table) => !table.closest("div.cell") && seen(table)).length;
+  const outside = [...article.querySelectorAll("table")].filter((table) => !table.closest("div.cell"));
+  tables += outside.filter(seen).length;
   sums.text = high(article) - cells;
   return {height: high(article), tables, sums};
 }

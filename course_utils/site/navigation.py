@@ -10,10 +10,11 @@ import nbformat
 
 from course_utils.course import CHAPTERS, Chapter, chapter
 from course_utils.grading.catalog import exercise, exercises_of_notebook
+from course_utils.grading.exercise import dots
 
 TAG = "navigation"
 TOP, BOTTOM = "navigation-top", "navigation-bottom"  # the cells' ids
-CONTENTS = "00_start_here.ipynb#13-How-to-read-the-course"
+CONTENTS = "00_start_here.ipynb#How-to-read-the-course"
 GLOSSARY, NOTATION = "../docs/glossary.md", "../docs/notation.md"
 
 
@@ -45,8 +46,7 @@ def bottom(slug: str) -> str:
     previous, following = neighbours(slug)
     lines = []
     if ids := exercises_of_notebook(slug):
-        links = (f"[{exercise(one).title}](../exercises/{one}.ipynb)" for one in ids)
-        lines.append(f"**Exercise{'s' if len(ids) > 1 else ''}** " + " · ".join(links))
+        lines += [f"**Exercise{'s' if len(ids) > 1 else ''}**", "\n".join(_exercise(one) for one in ids)]
     parts = [f"**Back** [{_label(previous)}]({previous.slug}.ipynb)"] if previous else []
     if following:
         parts.append(f"**Next** [{_label(following)}]({following.slug}.ipynb) ({following.idea})")
@@ -66,6 +66,12 @@ def with_navigation(notebook: nbformat.NotebookNode, slug: str) -> nbformat.Note
 def is_navigation(cell: nbformat.NotebookNode) -> bool:
     """Whether a cell is one of the bars."""
     return TAG in cell.metadata.get("tags", ()) or cell.get("id") in (TOP, BOTTOM)
+
+
+def _exercise(exercise_id: str) -> str:
+    one = exercise(exercise_id)
+    marks = f" · Difficulty {dots(one.difficulty)} · Importance {dots(one.importance)}" if one.difficulty else ""
+    return f"- [{one.title}](../exercises/{exercise_id}.ipynb){marks}"
 
 
 def _label(one: Chapter) -> str:

@@ -1,10 +1,15 @@
 """Interactive pictures: drawn by JavaScript in the browser, with a still picture where no widget can run."""
 
+from course_utils.widgets.bank_places import bank_places
+from course_utils.widgets.bank_turns import bank_turns
 from course_utils.widgets.dsa_explorer import DsaState, dsa_explorer, dsa_state, example_scores
 from course_utils.widgets.explorer import mask_explorer
 from course_utils.widgets.fragments import warp_fragments
 from course_utils.widgets.guesses import guess
 from course_utils.widgets.heatmap import score_heatmap
+from course_utils.widgets.launch_grid import launch_grid
+from course_utils.widgets.load_sectors import load_sectors
+from course_utils.widgets.pieces import two_pieces
 from course_utils.widgets.planner import Planner, planner
 from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
@@ -13,14 +18,19 @@ __all__ = [
     "DsaState",
     "Planner",
     "TileStep",
+    "bank_places",
+    "bank_turns",
     "dsa_explorer",
     "dsa_state",
     "example_scores",
     "guess",
+    "launch_grid",
+    "load_sectors",
     "mask_explorer",
     "planner",
     "score_heatmap",
     "tile_stepper",
     "tile_steps",
+    "two_pieces",
     "warp_fragments",
 ]

@@ -45,7 +45,8 @@ class Check:
         submission = read_submission(self.folder, self.exercise.id)
         self.result = grade_submission(submission, device=self.device)
         self.beside = beside(submission) if self.result.full else None
-        again = "" if self.result.full else " Change them, save, and check again."
+        those = "them" if self.exercise.kernels and self.exercise.cells else "it"
+        again = "" if self.result.full else f" Change {those}, save, and check again."
         self.notes = [f"Checked {self._files()}.{again}"]
         self.notes += [_unsaved(cell) for cell in _stale_cells(submission)]
         try:
@@ -111,13 +112,15 @@ if anywidget is not None:
         _esm = esm("grade_panel.js")
         _css = (HERE / "widgets.css").read_text(encoding="utf-8")
         title = traitlets.Unicode().tag(sync=True)
+        subject = traitlets.Unicode().tag(sync=True)
         status = traitlets.Unicode().tag(sync=True)
         page = traitlets.Unicode().tag(sync=True)
         busy = traitlets.Bool(False).tag(sync=True)
         asked = traitlets.Int(0).tag(sync=True)
 
         def __init__(self, checked: Check) -> None:
-            super().__init__(title=checked.exercise.title)
+            subject = "my kernel" if checked.exercise.kernels else "my answers"
+            super().__init__(title=checked.exercise.title, subject=subject)
             self._check = checked
             self._show()
             self.observe(self._again, "asked")

@@ -24,10 +24,19 @@ class TileStepper(Frame):
     _esm = esm("tile_stepper.js")
     steps: list[TileStep]
 
+    @property
+    def output(self) -> torch.Tensor:
+        """O `[L_q, d]` after the last step."""
+        return torch.cat([step.O for step in self.steps if step.kind == "write"])
+
+    @property
+    def requested(self) -> int:
+        """Global bytes requested in all steps."""
+        return sum(step.read_bytes + step.written_bytes for step in self.steps)
+
     def static_figure(self, step: int | None = None) -> Figure:
-        """A still picture of step `step` (None: the step now shown, or at the start a telling one)."""
-        if step is None:
-            step = self.step or _telling(self.steps)
+        """A still picture of step `step` (None: the step now shown)."""
+        step = self.step if step is None else step
         if not 0 <= step < len(self.steps):
             raise ValueError(f"step: got {step}, takes 0 to {len(self.steps) - 1}")
         return _draw(self.steps, step, self.meta)
@@ -42,12 +51,14 @@ def tile_stepper(
     block_cols: int = 16,
     is_causal: bool = False,
     scale: float | None = None,
+    small: bool = False,
 ) -> TileStepper:
-    """Step through the forward pass of one head in the browser: tiles, m, l, the rescale of O, bytes.
+    """Step through the forward pass of one head in the browser: tiles, m, l, the rescale of O, bytes. It opens at the
+    step whose rescaling changes most rows.
 
     query [L_q, d], key and value [L_k, d] (or [1, 1, L, d]), floating, any device; L at most 128, d at most 64,
-    tiles of at most 32 rows and 32 columns. Causal is bottom-right aligned; scale=None means 1/sqrt(d). Every value
-    shown comes from `tile_steps`.
+    tiles of at most 32 rows and 32 columns. Causal is bottom-right aligned; scale=None means 1/sqrt(d). small: without
+    the meters of memory. Every value shown comes from `tile_steps`.
 
     Raises TypeError or ValueError naming the argument.
     """
@@ -69,6 +80,7 @@ def tile_stepper(
         "block_cols": block_cols,
         "dim": d,
         "is_causal": bool(is_causal),
+        "small": bool(small),
         "shared": shared_parts(block_rows, block_cols, d),
         "naive_bytes": total_bytes(naive_traffic(1, 1, L_q, L_k, d, FLOAT_BYTES)),
         "steps": [_described(step) for step in steps],
@@ -80,7 +92,7 @@ def tile_stepper(
             f"{len(data):,} bytes for the browser; takes tiles that stay below {MOST_BYTES:,} bytes (larger tiles, "
             "fewer tokens)"
         )
-    widget = TileStepper(meta=meta, data=data, step=0)
+    widget = TileStepper(meta=meta, data=data, step=_telling(steps))
     widget.steps = steps
     return widget
 
@@ -124,15 +136,14 @@ def _telling(steps: list[TileStep]) -> int:
 
 def _draw(steps: list[TileStep], now: int, meta: dict) -> Figure:
     step = steps[now]
-    figure = Figure(figsize=(9.6, 4.4), layout="constrained")
+    figure = Figure(figsize=(9.6, 3.4 if meta["small"] else 4.4), layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))  # the last line is for the note about still pictures
     overview, tile, table, output = figure.subplots(1, 4, width_ratios=(1.5, 1.3, 1.1, 1.1))
     requested = sum(past.read_bytes + past.written_bytes for past in steps[: now + 1])
-    figure.suptitle(
-        f"step {now + 1} of {len(steps)}: {requested:,} global bytes requested "
-        f"(naive algorithm: {meta['naive_bytes']:,} in all)",
-        fontsize=10,
-    )
+    title = f"step {now + 1} of {len(steps)}"
+    if not meta["small"]:
+        title += f": {requested:,} global bytes requested (naive algorithm: {meta['naive_bytes']:,} in all)"
+    figure.suptitle(title, fontsize=10)
 
     overview.set(xlim=(0, meta["key_length"]), ylim=(meta["query_length"], 0), title="tiles of S", aspect="equal")
     overview.set(xlabel="key\ngrey: done, orange: now, hatched: skipped", ylabel="query")

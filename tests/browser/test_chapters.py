@@ -10,19 +10,27 @@ pytestmark = pytest.mark.browser
 CHAPTERS = chapter_notebooks(ROOT)
 SHORT = "08_choosing"
 WIDGETS = {  # that a chapter shows before its questions
-    "00_start_here": ["progress-card"],
-    "01_attention_basics": ["score-heatmap"],
-    "02_flash_attention_minimal": ["tile-stepper"],
-    "03_flash_attention_v2": ["fragments"],
+    "00_start_here": ["launch-grid"],
+    "00_memory_and_tools": ["load-sectors", "bank-turns"],
+    "01_attention_basics": ["score-heatmap", "score-heatmap"],
+    "02_flash_attention_minimal": ["tile-stepper", "two-pieces", "tile-stepper"],
+    "02_flash_attention_backward": [],
+    "03_flash_attention_v2": ["fragments", "bank-places"],
+    "03_flash_attention_training": [],
     "04_sparse_patterns": ["mask-explorer"],
     "05_deepseek_sparse": ["dsa-explorer"],
     "08_choosing": ["planner"],
 }
 AT_THE_END = ["questions", "progress-card"]
 SHOWS = {  # each of them in a cell of its own
+    "launch-grid": "widgets.launch_grid()",
+    "load-sectors": "widgets.load_sectors()",
+    "bank-turns": "widgets.bank_turns()",
     "score-heatmap": "widgets.score_heatmap(*torch.randn(2, 6, 8))",
+    "two-pieces": "widgets.two_pieces([1, 3, 2, 5, 4, 2])",
     "tile-stepper": "widgets.tile_stepper(*torch.randn(3, 24, 8), block_rows=8, block_cols=8)",
     "fragments": "widgets.warp_fragments()",
+    "bank-places": "widgets.bank_places()",
     "mask-explorer": "widgets.mask_explorer()",
     "dsa-explorer": "widgets.dsa_explorer()",
     "planner": "widgets.planner()",
@@ -152,7 +160,7 @@ def test_a_widget_answers(name, all_widgets):
 
 
 def test_every_widget_of_a_chapter_is_among_those_that_answer():
-    assert {name for names in WIDGETS.values() for name in names} == {*SHOWS, "progress-card"}
+    assert {name for names in WIDGETS.values() for name in names} == set(SHOWS)
 
 
 # ---- the harness itself: it must see what is wrong

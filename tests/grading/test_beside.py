@@ -52,6 +52,6 @@ def test_a_kernel_that_does_not_run_has_no_picture():
     assert beside.beside(Submission(ID, kernel="no kernel")) is None
 
 
-@pytest.mark.parametrize(("count", "text"), [(12, "12 bytes"), (82_000, "82 KB"), (1_300_000, "1.3 MB")])
+@pytest.mark.parametrize(("count", "text"), [(12, "12 bytes"), (82_000, "82 kB"), (1_300_000, "1.3 MB")])
 def test_bytes_in_words(count, text):
     assert beside.shown_bytes(count) == text

@@ -40,4 +40,4 @@ def test_an_offset_of_32_bits_is_told_with_its_line(line, flagged):
 def test_solutions_and_skeletons_need_none(exercise_id):
     for example in examples_of(exercise_id, SUBMISSIONS):
         if example.kind in ("solution", "skeleton"):
-            assert hints(example.kernel) == ()
+            assert hints(example.kernel or "") == ()

@@ -10,6 +10,7 @@ import pytest
 
 from course_utils.cuda import RawModule
 from course_utils.grading.catalog import EXERCISE_IDS, exercise
+from course_utils.grading.exercise import MOST, dots
 from course_utils.grading.release import (
     EXERCISES,
     SOLUTIONS,
@@ -263,6 +264,8 @@ def test_a_notebook_keeps_to_the_contract(name):
     assert (whole.nbformat, whole.nbformat_minor) >= (4, 5)
     assert whole.metadata.kernelspec.name == "python3"
     assert re.match(r"# Exercise \d\d\.\d · \S", whole.cells[0].source)
+    marks = f"**Difficulty** {dots(task.difficulty)} · **Importance** {dots(task.importance)} · **Time** "
+    assert marks in whole.cells[0].source, marks
     first = "\n".join(cell.source for cell in whole.cells[:2]).replace("*", "")
     assert re.search(r"\d+ minutes\b", first)
     assert re.search(rf"\b{task.points} points\b|Points:? {task.points}\b", first), f"{task.points} points"
@@ -283,6 +286,14 @@ def test_a_notebook_keeps_to_the_contract(name):
     assert all(cell.metadata.nbgrader == {**ANSWER_CELL, "grade_id": name} for name, cell in tags.items())
     last = whole.cells[-1]
     assert last.cell_type == "markdown" and "solution" in last.metadata.get("tags", ()), "no explanation at the end"
+
+
+def test_difficulty_and_importance_are_marks_and_the_readme_lists_them():
+    readme = (SOLUTIONS.parent / "README.md").read_text(encoding="utf-8")
+    for task in map(exercise, EXERCISE_IDS):
+        assert 1 <= task.difficulty <= MOST and 1 <= task.importance <= MOST, task.id
+        (row,) = re.findall(rf"^\|.*\(exercises/{task.id}\.ipynb\).*$", readme, re.MULTILINE)
+        assert row.endswith(f" | {dots(task.difficulty)} | {dots(task.importance)} |"), task.id
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

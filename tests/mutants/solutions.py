@@ -20,13 +20,14 @@ from pathlib import Path
 from tqdm import tqdm
 
 from course_utils.grading import grader
-from course_utils.grading.catalog import EXERCISE_IDS
+from course_utils.grading.catalog import EXERCISE_IDS, exercise
 from course_utils.grading.grader import grade_submission
 from course_utils.grading.release import SOLUTIONS, solution_lines
 from course_utils.grading.submission import read_submission
 from course_utils.toolchain.source import blank_comments
 from tests.helpers.forked_child import run_fork
 
+WITH_A_KERNEL = tuple(one for one in EXERCISE_IDS if exercise(one).kernels)
 EQUIVALENT = Path(__file__).parent / "equivalent" / "solutions.toml"
 
 NO_STATEMENT = "const |int |float |bool |unsigned |long |for |if |while |else|return|__shared__|#"
@@ -151,8 +152,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="only N changes, drawn by chance")
     parser.add_argument("--seed", type=int, default=0, help="what --sample draws with (default: 0)")
     options = parser.parse_args(arguments)
-    chosen = [e for e in EXERCISE_IDS if not options.exercises or e.split("/")[1] in options.exercises]
-    table = [change for exercise in chosen for change in changes(exercise, solution(exercise))]
+    chosen = [e for e in WITH_A_KERNEL if not options.exercises or e.split("/")[1] in options.exercises]
+    table = [change for one in chosen for change in changes(one, solution(one))]
     if options.sample is not None:
         table = random.Random(options.seed).sample(table, options.sample)
     grader.run_child = run_fork  # these kernels are ours

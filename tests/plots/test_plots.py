@@ -20,17 +20,17 @@ def texts(ax):
     return [text.get_text() for text in ax.texts]
 
 
+def test_memory_levels_write_their_figures_in_megabytes_and_terabytes_per_second():
+    sizes, rates = plots.memory_levels([("L2 cache", 60e6, 8.2e12), ("HBM", 150e9, 4.2e12)]).axes
+    assert texts(sizes) == ["60", "150,000"]
+    assert texts(rates) == ["8.2", "4.2"]
+
+
 def test_launch_grid_draws_every_thread_once_and_the_idle_ones_apart():
     ax = plots.launch_grid(n=1000, threads=256)
     assert sum(patch.get_width() for patch in ax.patches) == 1024
     idle = [patch for patch in ax.patches if matplotlib.colors.to_hex(patch.get_facecolor()) == look.PALE]
     assert [patch.get_width() for patch in idle] == [24]
-
-
-def test_memory_levels_write_their_figures_in_megabytes_and_terabytes_per_second():
-    sizes, rates = plots.memory_levels([("L2 cache", 60e6, 8.2e12), ("HBM", 150e9, 4.2e12)]).axes
-    assert texts(sizes) == ["60", "150,000"]
-    assert texts(rates) == ["8.2", "4.2"]
 
 
 @pytest.mark.parametrize("stride, sectors", [(1, 4), (2, 8), (8, 32), (16, 32)])
@@ -43,6 +43,30 @@ def test_bank_map_has_one_bank_per_column_without_padding_and_all_banks_with_it(
     plain, padded = (panel.images[0].get_array() for panel in plots.bank_map([32, 33]).axes[:2])
     assert len(set(plain[:, 5].tolist())) == 1
     assert len(set(padded[:, 5].tolist())) == 32
+
+
+def test_bars_write_their_figures_and_name_their_marks():
+    ax = plots.bars({"copy.cu": 0.2037, "copy_vectors.cu": 0.13}, "ms", {"floor": 0.126})
+    assert texts(ax) == ["0.204", "0.13", "floor"] and ax.get_xlabel() == "ms"
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["copy.cu", "copy_vectors.cu"]
+
+
+def test_paired_bars_have_a_bar_for_each_name_and_group():
+    ax = plots.paired_bars({"allow": {"naive": 8.0, "tiled": 16.0}, "reached": {"naive": 5.9, "tiled": 8.7}}, "TFLOP/s")
+    assert texts(ax) == ["8", "16", "5.9", "8.7"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["allow", "reached"]
+    tops = sorted((patch.get_y(), patch.get_height()) for patch in ax.patches)
+    assert all(y + high <= below + 1e-9 for (y, high), (below, _) in zip(tops, tops[1:], strict=False))
+
+
+def test_two_lines_are_named_at_their_ends():
+    ax = plots.two_lines({"predicted": {1: 1, 32: 8}, "measured": {1: 1, 32: 12.4}}, "stride", "times as long")
+    assert texts(ax) == ["predicted", "measured"] and ax.texts[1].xy == (32, 12.4)
+
+
+def test_a_curve_against_size_has_its_marks():
+    ax = plots.against_size({1: 7.5, 64: 4.6}, {"L2": 60})
+    assert texts(ax) == ["L2"] and ax.get_xscale() == "log" and ax.get_ylim()[0] == 0
 
 
 def test_matmul_tiles_marks_one_tile_of_each_matrix():
@@ -293,6 +317,56 @@ def test_tree_times_take_the_faster_of_two_ways_with_one_name():
     assert (line["SDPA, call"], line["Flex, GPU"]) == (6000, "-")
 
 
+@pytest.mark.parametrize(
+    ("draw", "words"),
+    [
+        (plots.grid_to_thread, "warp: 32 threads"),
+        (plots.path_taken, "never run:\nnothing is known"),
+        (plots.race, "here a second barrier is missing"),
+        (plots.two_barriers, "threads 0 to 99 wait at this barrier"),
+        (plots.way_through_the_caches, "not in L2:\nHBM bytes"),
+        (plots.where_kernels_run, "tensors on cuda"),
+    ],
+)
+def test_a_drawing_says_what_it_is_about(draw, words):
+    assert words in texts(draw())
+
+
+def test_a_piece_in_registers_is_counted():
+    assert "16 multiply-adds\nfor 8 words read:\n0.5 words for each." in texts(plots.product_piece(4))[-1]
+
+
+def test_what_is_written_past_the_end_is_where_it_lies():
+    ax = plots.past_the_end(elements=1000, threads=1024)
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["3,744", "4,000", "4,096"]
+
+
+def test_half_of_the_bytes_under_way_is_half_as_fast():
+    whole, half = plots.under_way(latency_ns=500, rate=2e12).patches
+    assert (whole.get_width(), whole.get_height(), half.get_height()) == (500, 2000, 1000)
+
+
+def test_a_warp_that_agrees_goes_one_way():
+    ax = plots.ways_of_a_warp([1, 32])
+    assert texts(ax) == ["one way", "the other", "one way", "the other: skipped"]
+
+
+def test_one_query_has_a_weight_for_each_key():
+    panels = plots.one_query(tokens=8).axes
+    assert sum(patch.get_width() for patch in panels[3].patches) == pytest.approx(1)
+
+
+def test_the_way_of_a_transpose_is_drawn_for_both_kernels():
+    titles = [ax.get_title() for ax in plots.way_of_a_transpose().axes]
+    assert titles.count("in: 4 sectors") == 2 and "out: 32 sectors" in titles
+
+
+def test_stacked_bars_end_at_their_sums():
+    ax = plots.stacked_bars({"a path": {"00": 30, "01": 60}, "another": {"01": 20}}, "minutes")
+    assert max(patch.get_x() + patch.get_width() for patch in ax.patches) == 90
+    assert len({patch.get_facecolor() for patch in ax.patches}) == 2
+
+
 def test_a_warp_of_scores_reads_one_query_and_as_many_keys_as_it_has_threads():
     ax = plots.warp_of_scores(length=80, tile=32)
     warp, keys = (
@@ -323,12 +397,6 @@ def test_three_counts_write_each_figure_and_name_each_count_once():
     figure = plots.three_counts({"read": reads, "written": reads})
     assert [texts(ax) for ax in figure.axes] == [["268", "4.19", "4.2"]] * 2
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["requested", "footprint", "HBM"]
-
-
-def test_bar_panels_write_each_figure_beyond_its_bar_and_its_floor():
-    figure = plots.bar_panels({"ms": {"a": 13.14, "b": 206.4}}, digits=1, floors=[1.6, 1.5])
-    assert [text.strip() for text in texts(figure.axes[0])] == ["13.1", "206"]
-    assert [line.get_xdata()[0] for line in figure.axes[0].lines] == [1.6, 1.5]
 
 
 def test_score_squares_have_sides_in_proportion_to_the_length():

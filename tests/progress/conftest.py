@@ -1,5 +1,7 @@
 """A learner of their own for each test, results to keep, and a small catalogue of questions."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from course_utils.course import CHAPTERS
@@ -42,3 +44,10 @@ def two_questions(monkeypatch):
     monkeypatch.setattr(achievements, "question_ids", question_ids)
     monkeypatch.setattr(catalog, "title", lambda question_id: f"Title of {question_id} <&>")
     return [one for chapter in CHAPTERS for one in question_ids(chapter.slug)]
+
+
+@pytest.fixture
+def after_the_split(monkeypatch):
+    """Today is later than the day up to which a finished first notebook stands for both: else tests would say one thing
+    before it and another after it."""
+    monkeypatch.setattr(state, "ONE_NOTEBOOK_UNTIL", datetime(2000, 1, 1, tzinfo=UTC))

@@ -15,6 +15,7 @@ def catalogue(two_questions):
     return two_questions
 
 
+@pytest.mark.usefixtures("after_the_split")
 def test_it_says_what_was_reached_and_what_comes_next(capsys, graded):
     assert __main__.main(["progress"]) == 0
     assert "Run chapter 00, Start here: notebooks/00_start_here.ipynb" in capsys.readouterr().out
@@ -25,7 +26,8 @@ def test_it_says_what_was_reached_and_what_comes_next(capsys, graded):
     assert __main__.main(["progress"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split("  ")[0] == "chapter"
-    assert lines[1].startswith("00 · Start here") and lines[1].split()[-6:] == "1 of 2 1 of 1".split()
+    assert lines[1].startswith("00 · Start here") and lines[1].split()[-4:] == "1 of 2 none".split()
+    assert lines[2].startswith("00 · Memory and tools") and lines[2].split()[-6:] == "0 of 2 1 of 1".split()
     start = next(n for n, line in enumerate(lines) if line.startswith("exercise "))
     rows = lines[start + 1 : start + 1 + len(EXERCISE_IDS)]
     assert [row.split()[0] for row in rows] == list(EXERCISE_IDS)
@@ -36,7 +38,7 @@ def test_it_says_what_was_reached_and_what_comes_next(capsys, graded):
     assert "  Race hunter (0 of 1): " in "\n".join(lines)
     assert lines[-2:] == [
         "  Answer the 1 open question of chapter 00: notebooks/00_start_here.ipynb",
-        "  Run chapter 01, Attention basics: notebooks/01_attention_basics.ipynb",
+        "  Run chapter 00, Memory and tools: notebooks/00_memory_and_tools.ipynb",
     ]
 
 

@@ -18,6 +18,7 @@ from course_utils.toolchain.source import read_kernel
 ROOT = Path(__file__).resolve().parents[2]
 
 # Of each puzzle: lines that a learner might write, and how many parts are right then, with the name of what is not.
+ADD_LANES = "for (int step = 16; step > 0; step /= 2) delta += __shfl_xor_sync(0xffffffff, delta, step);\n"
 WRONG = {
     "00_start_here/guard": {
         "if (i <= n) c[i] = a[i] + b[i];": (1, "an array is read or written past its end"),
@@ -97,6 +98,15 @@ WRONG = {
             None,
         ),  # right until exp overflows
     },
+    "02_flash_attention_minimal/score_gradient": {
+        "dS[at] = expf(S[at] - LSE[i]) * dP[at];": (0, "Δ is missing"),
+        "float delta = 0;\nfor (int c = 0; c < D; c++) delta += dO[i * D + c] * O[i * D + c];\n"
+        "dS[at] = expf(S[at]) * (dP[at] - delta);": (0, "the weight is not normalised"),
+        "float delta = 0;\nfor (int c = 0; c < D; c++) delta += dO[i * D + c] * O[i * D + c];\n"
+        "dS[at] = dP[at] - delta;": (0, "the weight is missing"),
+        "float delta = 0;\nfor (int c = 0; c < D; c++) delta += dO[j * D + c] * O[j * D + c];\n"
+        "dS[at] = expf(S[at] - LSE[i]) * (dP[at] - delta);": (0, None),  # the row of another query
+    },
     "03_flash_attention_v2/fragment": {
         "for (int e = 0; e < 4; e++) C[(lane % 4 * 2 + e % 2 + e / 2 * 8) * 8 + lane / 4] = c[e];": (
             0,
@@ -137,6 +147,12 @@ WRONG = {
             "a chunk is read before all have written",
         ),
         "out[e] = in[8 * out_row + out_chunk];": (1, "nothing goes through shared memory"),
+    },
+    "03_flash_attention_v2/softmax_gradient": {
+        "dS[e] = p * dP[e];": (0, "Δ is left out"),
+        "dS[e] = p * (dP[e] - p * dP[e]);": (0, "Δ is this lane's share alone"),
+        f"float delta = dP[e];\n{ADD_LANES}dS[e] = p * (dP[e] - delta);": (0, "without the weights"),
+        f"float delta = p * dP[e];\n{ADD_LANES}dS[e] = dP[e] - delta;": (0, "the weight is missing"),
     },
     "04_sparse_patterns/skip_tile": {
         "first = max(0, i0 - window + 1) / B_C;\nlast = (min(i0 + B_R, L) - 1) / B_C - 1;": (
@@ -219,13 +235,14 @@ def with_lines(puzzle, lines):
 
 
 def cells_of_puzzles(slug):
+    """Of a notebook."""
     notebook = nbformat.read(ROOT / "notebooks" / f"{slug}.ipynb", as_version=4)
     sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     return [source.split("\n", 1) for source in sources if source.startswith("%%puzzle")]
 
 
 @pytest.mark.parametrize("slug", [chapter.slug for chapter in CHAPTERS])
-def test_the_cells_of_a_chapter_hold_its_puzzles_as_they_are_given(slug):
+def test_the_cells_of_a_notebook_hold_its_puzzles_as_they_are_given(slug):
     found = cells_of_puzzles(slug)
     assert [first for first, _ in found] == [f"%%puzzle {puzzle_id}" for puzzle_id in puzzle_ids(slug)]
     for first, body in found:
@@ -233,9 +250,9 @@ def test_the_cells_of_a_chapter_hold_its_puzzles_as_they_are_given(slug):
 
 
 def test_the_chapters_modules_hold_the_puzzles_that_are_listed():
-    for slug, names in PUZZLES.items():
-        files = {path.stem for path in (ROOT / "kernels" / slug / "puzzles").glob("*.cu")}
-        assert files == set(names)
+    assert PUZZLES.keys() <= {chapter.slug for chapter in CHAPTERS}
+    files = {f"{path.parts[-3]}/{path.stem}" for path in (ROOT / "kernels").glob("*/puzzles/*.cu")}
+    assert files == set(puzzle_ids()) and len(puzzle_ids()) == len(files)
     with pytest.raises(LookupError, match="there is no puzzle '00_start_here/guards'; there are: 00_start_here/guard,"):
         find_puzzle("00_start_here/guards")
 

@@ -33,8 +33,9 @@ from course_utils.questions.sheet import KIND_IN_WORDS, labels, prompt
 ROOT = Path(__file__).resolve().parents[2]
 SEEDS = range(50)
 LEAST_WHY = 20  # characters
-CHAPTERS = [chapter.slug for chapter in course.CHAPTERS]
-IDS = [one for slug in CHAPTERS for one in question_ids(slug)]
+CHAPTERS = [chapter.slug for chapter in course.CHAPTERS if not chapter.of]
+NOTEBOOK_OF = {one: chapter.slug for chapter in course.CHAPTERS for one in question_ids(chapter.slug)}
+IDS = list(NOTEBOOK_OF)
 FIGURE_KINDS = (Number, Aggregate, Grid)
 DRAW = """import sys
 from course_utils.questions.catalog import question
@@ -55,9 +56,14 @@ def drawn():
     return draw
 
 
+def of_chapter(slug):
+    """The ids of the questions in all notebooks of a chapter."""
+    return [one for one in IDS if one.startswith(f"{slug}/")]
+
+
 @functools.cache
 def headings(slug):
-    """The headings of the chapter's notebook."""
+    """The headings of a notebook."""
     notebook = nbformat.read(ROOT / "notebooks" / f"{slug}.ipynb", as_version=4)
     found = set()
     for cell in notebook.cells:
@@ -73,13 +79,13 @@ def is_distinct(texts):
 
 @pytest.mark.parametrize("slug", CHAPTERS)
 def test_a_chapter_asks_every_kind_of_question(slug):
-    kinds = {question(one, 0).kind for one in question_ids(slug)}
+    kinds = {question(one, 0).kind for one in of_chapter(slug)}
     assert kinds == set(KIND_IN_WORDS)
 
 
 @pytest.mark.parametrize("slug", CHAPTERS)
 def test_names_and_titles_are_distinct(slug):
-    assert is_distinct(question_ids(slug)) and is_distinct([title(one) for one in question_ids(slug)])
+    assert is_distinct(of_chapter(slug)) and is_distinct([title(one) for one in of_chapter(slug)])
 
 
 @pytest.mark.parametrize("question_id", IDS)
@@ -88,8 +94,8 @@ def test_the_title_is_a_few_words(question_id):
 
 
 @pytest.mark.parametrize("question_id", IDS)
-def test_what_is_to_be_read_again_is_a_heading_of_the_chapter(question_id, drawn):
-    assert {one.read_again for one in drawn(question_id)} <= headings(question_id.partition("/")[0])
+def test_what_is_to_be_read_again_is_a_heading_of_the_notebook_that_asks(question_id, drawn):
+    assert {one.read_again for one in drawn(question_id)} <= headings(NOTEBOOK_OF[question_id])
 
 
 @pytest.mark.parametrize("question_id", IDS)
@@ -162,7 +168,7 @@ def test_figures_differ_between_learners(question_id, drawn):
 def test_the_right_one_does_not_always_stand_at_the_same_place(slug, drawn):
     places = {
         right_answer(one)
-        for question_id in question_ids(slug)
+        for question_id in of_chapter(slug)
         for one in drawn(question_id)
         if isinstance(one, (Choice, TradeOff))
     }
@@ -215,7 +221,7 @@ def used_modules(module, function):
     return used
 
 
-@pytest.mark.parametrize("slug", CHAPTERS)
+@pytest.mark.parametrize("slug", sorted(set(NOTEBOOK_OF.values())))
 def test_no_figure_is_typed(slug):
     for question_id in question_ids(slug)[:1]:
         module, _ = syntax(question_id)

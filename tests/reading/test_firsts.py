@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from course_utils.course import CHAPTERS
+from course_utils.course import CHAPTERS, notebooks_of
 from course_utils.reading import firsts
 from course_utils.reading.firsts import WHAT, First, first
 
@@ -16,13 +16,14 @@ def test_a_kernel_of_ones_own_comes_within_twenty_minutes_and_attention_within_a
     assert firsts.first_attention_kernel() <= 30  # the rest of the hour is for a clone, an installation, a second try
 
 
-@pytest.mark.parametrize("slug", [chapter.slug for chapter in CHAPTERS])
-def test_every_chapter_has_a_picture_and_those_with_puzzles_say_so(slug):
-    assert first(slug, WHAT["picture"]) is not None
-    assert (first(slug, WHAT["puzzle"]) is not None) == (slug in firsts.PUZZLES)
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda one: one.slug)
+def test_every_chapter_has_a_picture_and_those_with_puzzles_say_so(chapter):
+    assert first(chapter.slug, WHAT["picture"]) is not None
+    puzzles = [first(one.slug, WHAT["puzzle"]) for one in notebooks_of(chapter.number)]
+    assert any(puzzles) == (chapter.home in firsts.PUZZLES)
 
 
 def test_what_stands_above_is_counted():
     found = first("00_start_here", re.compile(r"^plots\.score_bytes"))
-    assert isinstance(found, First) and found.cells == 6  # title, two of imports, text, attention, text
+    assert isinstance(found, First) and found.cells == 6  # title, imports, heading, picture, text, attention
     assert first("00_start_here", re.compile("nothing like it")) is None

@@ -8,10 +8,10 @@ import nbformat
 import pytest
 
 from course_utils.commands import reading as command
-from course_utils.course import CHAPTERS, PATHS
+from course_utils.course import CHAPTERS, PATHS, chapter, notebooks_of
 from course_utils.reading import minutes, stated
 from course_utils.reading.minutes import Reading
-from course_utils.reading.sections import HEAD, chapter_path, chapter_sections, missing, sections
+from course_utils.reading.sections import HEAD, Section, chapter_path, chapter_sections, missing, sections
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITE = "run: .venv/bin/python -m course_utils reading --write"
@@ -46,8 +46,9 @@ def test_a_part_that_is_offered_has_every_name_that_its_cells_use():
     parts = [one for page in [*pages, *(stated.times(markdown(c.slug), c.slug) for c in CHAPTERS)] for one in page]
     assert len(parts := [one for one in parts if one.numbers]) >= 8
     for one in parts:
-        lacks = missing(chapter_sections(one.slug), {HEAD, *map(str, one.numbers)})
-        assert [str(name) for name in lacks] == [], (one.slug, one.numbers)
+        for notebook in notebooks_of(chapter(one.slug).number):
+            lacks = missing(chapter_sections(notebook.slug), {HEAD, *map(str, one.numbers)})
+            assert [str(name) for name in lacks] == [], (notebook.slug, one.numbers)
 
 
 def test_the_readme_states_the_time_of_each_chapter():
@@ -157,3 +158,10 @@ def test_the_command_prints_chapters_paths_and_rates(capsys):
 
 def _options(**given):
     return type("Options", (), given)()
+
+
+def test_what_is_folded_is_not_counted_but_an_answer_is():
+    folded = "one two <details><summary>three four</summary>\n\nfive six\n</details> seven"
+    answer = folded.replace("three four", "Answer")
+    counted = [minutes.section_readings([Section("1", "", (text,), ())])["1"].words for text in (folded, answer)]
+    assert counted == [5, 6]

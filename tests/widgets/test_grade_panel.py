@@ -78,6 +78,17 @@ def test_the_panel_takes_the_place_of_the_words(folder, grades, jupyter):
     assert bundle["text/html"] == shown.page and bundle["text/plain"].startswith(str(graded(4)))
 
 
+def test_an_exercise_without_a_kernel_has_answers_to_check(folder, grades, jupyter):
+    grades += [graded(4), graded(4)]
+    for exercise_id, subject, words in (
+        (ID, "my kernel", "Change them, save"),
+        ("08_choosing/measure_and_decide", "my answers", "Change it, save"),
+    ):
+        grade_panel.check(exercise_id, folder)
+        shown = jupyter.shown[-1]
+        assert shown.subject == subject and words in shown.status
+
+
 def test_the_button_checks_again(folder, grades, jupyter):
     grades += [graded(4), graded(10)]
     grade_panel.check(ID, folder)

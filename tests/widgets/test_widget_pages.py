@@ -6,12 +6,17 @@ import pytest
 import torch
 
 from course_utils.widgets import (
+    bank_places,
+    bank_turns,
     dsa_explorer,
     example_scores,
+    launch_grid,
+    load_sectors,
     mask_explorer,
     planner,
     score_heatmap,
     tile_stepper,
+    two_pieces,
     warp_fragments,
 )
 from course_utils.widgets.heatmap import scores_and_weights
@@ -33,18 +38,29 @@ def stepper(rows=64, cols=64, **options):
 
 
 TOKENS = "the animal did not cross the street because it was too tired".split()
+SCORES = [1.0, 2.0, 0.5, 1.5, 2.5, 4.0, 1.0, 3.0, 3.5, 2.0, 6.0, 1.0]
 WIDGETS = {
+    "launch-grid": launch_grid,
+    "load-sectors": load_sectors,
+    "bank-turns": bank_turns,
     "score-heatmap": lambda: heatmap(12, 12, is_causal=True, tokens=TOKENS),
     "tile-stepper": lambda: stepper(is_causal=True),
+    "two-pieces": lambda: two_pieces(SCORES),
     "fragments": warp_fragments,
+    "bank-places": bank_places,
     "mask-explorer": mask_explorer,
     "dsa-explorer": dsa_explorer,
     "planner": planner,
 }
 LARGEST = {
+    "launch-grid": lambda: launch_grid(1024, 64),
+    "load-sectors": lambda: load_sectors(32, 16),
+    "bank-turns": bank_turns,
     "score-heatmap": lambda: heatmap(64, 64),
     "tile-stepper": lambda: stepper(128, 128, block_rows=32, block_cols=32),
+    "two-pieces": lambda: two_pieces(2 * SCORES),
     "fragments": lambda: warp_fragments(head_dim=128),
+    "bank-places": lambda: bank_places(width=128),
     "mask-explorer": lambda: mask_explorer(length=1024, tile=16),
     "dsa-explorer": lambda: dsa_explorer(*example_scores(256), top_k=128),
     "planner": planner,

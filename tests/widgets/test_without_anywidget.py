@@ -29,9 +29,13 @@ def test_the_still_picture_says_why(widgets, monkeypatch):
     monkeypatch.setattr(again.look, "png_and_size", lambda figure, _: (b"a picture" if figure.axes else b"", {}))
     x = torch.randn(8, 4)
     for widget in (
+        widgets.launch_grid(),
+        widgets.load_sectors(),
+        widgets.bank_turns(),
         widgets.score_heatmap(x, x),
         widgets.tile_stepper(x, x, x, block_rows=4, block_cols=4),
         widgets.warp_fragments(),
+        widgets.bank_places(),
         widgets.mask_explorer(),
         widgets.planner(),
         widgets.dsa_explorer(),

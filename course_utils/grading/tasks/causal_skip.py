@@ -663,6 +663,8 @@ _FLOPS = costs.attention_flops(1, 1, 32768, 32768, 128, is_causal=True)
 EXERCISE = Exercise(
     id="03_flash_attention_v2/causal_skip",
     title="Causal tile skipping",
+    difficulty=3,
+    importance=4,
     parts=(
         Part("square", 3, "The causal mask, L_q = L_k"),
         Part("unequal", 3, "More keys than queries: aligned at the bottom right"),

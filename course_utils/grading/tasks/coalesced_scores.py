@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div, naive_requested
-from course_utils.grading.counters import counters_only, scattered, sectors
+from course_utils.grading.counters import counters_only, loaded_again, scattered, sectors
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
 from course_utils.grading.names import (
@@ -19,6 +19,7 @@ from course_utils.grading.names import (
     FIRST_32_COLUMNS,
     HEAD_ZERO_READ,
     HIDDEN_IS_ZERO,
+    LAST_PIECE_ONLY,
     MASK_MISSING,
     MASK_TOP_LEFT,
     NEXT_KEY_SEEN,
@@ -27,10 +28,11 @@ from course_utils.grading.names import (
     SCALE_NOT_THE_ARGUMENT,
     SCALE_TWICE,
     SHIFT_WRONG_SIGN,
+    WHOLE_PIECES_ONLY,
 )
-from course_utils.grading.seen import first_of, places
+from course_utils.grading.seen import first_of, places, wrong_columns
 
-TILE, SECTOR, FLOATS = 32, 32, 8  # queries and keys of a block's tile; bytes; numbers of a sector
+TILE, SECTOR = 32, 32  # queries and keys of a block's tile; bytes
 ALLOWED = 1.25  # times the ideal number of sectors, in a line
 AT_MOST = 1.1  # times the sectors that a kernel by tiles loads, in all
 AXES = ("sequence", "head", "query", "key")
@@ -171,12 +173,8 @@ def explain(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
         detail = f"{int(where.any(dim=-1).sum())} of {where[..., 0].numel()} rows have such keys"
         return Diagnosis(f"{of}for query {i}, {places(where[b, h, i], ('key',))}: {how}", detail, MASK)
     got, expected = got.masked_fill(hidden, 0), expected.masked_fill(hidden, 0)
-    if case.facts["one_column"]:
-        ratio = (got / expected)[0, 0]
-        for value, how in ((0.0, "not multiplied"), (2.0, "counted twice")):
-            columns = ((ratio - value).abs() < ROUNDED).all(dim=0)
-            if 0 < columns.sum() < len(columns):
-                return Diagnosis(f"{places(columns, ('column',))} of Q and K: {how}", f"d = {len(columns)}", SCORES)
+    if case.facts["one_column"] and (columns := wrong_columns((got / expected)[0, 0])):
+        return Diagnosis(columns, f"d = {case.inputs['Q'].shape[-1]}", SCORES)
     error = (got - expected).abs().max() / expected.abs().max()
     if error < ROUNDED:
         detail = f"The scores are off by {error:.1e} of the largest. Is something kept in fp16, or by a fast function?"
@@ -209,18 +207,7 @@ def review_reuse(case: Case, outcome: Outcome) -> Diagnosis | None:
     """
     (B, L_q, H, d), L_k = case.inputs["Q"].shape, case.inputs["K"].shape[1]
     tiled = 4 * B * H * 2 * ceil_div(L_q, TILE) * ceil_div(L_k, TILE) * TILE * d // SECTOR  # rows of Q, and of K
-    rows = [row for row in outcome.counters if row.space == "global" and row.operation != "store"]
-    # Where a warp takes one number for all lanes (a broadcast), it serves 32 scores at once: it is no sector.
-    sectors_of = {row: row.sectors / FLOATS if 2 * row.sectors <= row.ideal_sectors else row.sectors for row in rows}
-    loaded = sum(sectors_of.values())
-    if loaded <= AT_MOST * tiled:
-        return None
-    worst = max(rows, key=lambda row: sectors_of[row])
-    detail = (
-        f"The loads touch {loaded:,.0f} sectors in all; tiles of 32 × 32 need {tiled:,} ({loaded / tiled:.1f} times). "
-        f"Most of them here:\n{worst.line:6d} | {worst.source}"
-    )
-    return Diagnosis("a block loads the same numbers of Q or K several times", detail, TILES)
+    return loaded_again(outcome, tiled, AT_MOST, TILES)
 
 
 # ---------------------------------------------------------------------------------------------- known mistakes
@@ -379,7 +366,7 @@ MISTAKES = (
         for most in (128, 192, 256, 320, 384)
     ),
     _mistake(
-        "only whole pieces of 32 columns are multiplied",
+        WHOLE_PIECES_ONLY,
         "The last columns, fewer than 32, are left out: the loop must go on while c0 < d.",
         SCORES,
         _whole_pieces,
@@ -391,7 +378,7 @@ MISTAKES = (
         _without_last_piece,
     ),
     _mistake(
-        "only the last piece of d counts",
+        LAST_PIECE_ONLY,
         "The sum starts afresh with each piece of 32 columns; it belongs before the loop.",
         SCORES,
         lambda q, k, s, c: _last_piece(q, k, s, c) if q.shape[-1] > TILE else None,
@@ -577,6 +564,8 @@ QUESTIONS = (
 EXERCISE = Exercise(
     id="01_attention_basics/coalesced_scores",
     title="Coalesced scores",
+    difficulty=3,
+    importance=4,
     kernels=("coalesced_scores",),
     parts=(
         Part("scores", 3, "S = scale · Q Kᵀ, one head, every length and every d"),

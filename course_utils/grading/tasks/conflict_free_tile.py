@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.grading.counters import counters_only, scattered, sectors
+from course_utils.grading.counters import FLOATS, bank_conflicts, counters_only, scattered, sectors
 from course_utils.grading.diagnosis import wrong_values
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
@@ -20,7 +20,6 @@ from course_utils.grading.seen import first_of, places
 CUT_OFF = "where tiles are cut off"
 AXES = ("head", "row", "column")
 ROUNDED = 0.01  # how far a number may be off that was kept with 8 bits or more
-FLOATS = 8  # numbers of a sector
 TILE, ROWS = 32, 8  # ROWS: of a tile that the threads of a block move at a time
 COALESCING = "chapter 00, section 6, 'Coalescing: neighbours read neighbours'"
 TILES = "chapter 00, section 7, 'A tile in shared memory'"
@@ -196,18 +195,7 @@ def review_conflicts(case: Case, outcome: Outcome) -> Diagnosis | None:
 
 def review_banks(case: Case, outcome: Outcome) -> Diagnosis | None:
     """Whether every request to shared memory takes as few wavefronts as it can."""
-    shared = [row for row in outcome.counters if row.space == "shared"]
-    row = max(shared, key=lambda row: row.bank_conflicts, default=None)
-    if row is None or not row.bank_conflicts:
-        return None
-    ways = row.wavefronts / row.ideal_wavefronts
-    side = "read" if row.operation == "load" else "written"
-    return Diagnosis(
-        f"the tile is {side} with {ways:.3g}-way bank conflicts",
-        f"Line {row.line}: {row.requests:,} requests take {row.wavefronts:,} wavefronts; {row.ideal_wavefronts:,} "
-        f"would do. {_HINTS.get(ways, _OTHERS)}\n{row.line:6d} | {row.source}",
-        CONFLICTS,
-    )
+    return bank_conflicts(outcome, _HINTS, _OTHERS, CONFLICTS)
 
 
 _OTHERS = "Write down the banks, (address / 4) % 32, of the 32 threads of a warp."
@@ -373,6 +361,8 @@ QUESTIONS = (
 EXERCISE = Exercise(
     id="00_start_here/conflict_free_tile",
     title="A tile without bank conflicts",
+    difficulty=2,
+    importance=4,
     kernels=("conflict_free_tile",),
     parts=(
         Part("whole", 2, "out = inᵀ, whole tiles"),

@@ -423,6 +423,8 @@ QUESTIONS = (
 EXERCISE = Exercise(
     id="02_flash_attention_minimal/mend_the_race",
     title="Mend the race",
+    difficulty=2,
+    importance=3,
     kernels=("mend_the_race",),
     parts=(
         Part("one_tile", 2, "One full tile: right, and nothing found"),

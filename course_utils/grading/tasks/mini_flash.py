@@ -32,7 +32,7 @@ _PIECES = "chapter 02, section 2, 'A list, split in two'"
 _TRAP = "chapter 02, section 2, 'The one trap'"
 _KERNEL = "chapter 02, section 4, 'The plain kernel, read aloud'"
 _REGISTERS = "chapter 02, section 9, 'From plain to fast: register tiles'"
-_LSE = "chapter 02, section 10, 'What must be kept?'"
+_LSE = "chapter 02, section 14, 'What must be kept'"
 _SCALE = "chapter 01, section 2, 'Why the scores are divided by √d'"
 _OVERFLOW = "chapter 01, section 6, 'Softmax without overflow'"
 _CAUSAL = "chapter 01, section 10, 'The causal mask, and a model that cheats'"
@@ -948,7 +948,7 @@ MISTAKES = (
         {"hide": _last_key_hidden, "guard": "none"},
     ),
     *_mistake(
-        "the causal mask is there without being asked for",
+        names.MASK_UNASKED,
         "with is_causal = 0 every query sees every key",
         _CAUSAL,
         {"hide": _always_causal},
@@ -966,13 +966,13 @@ MISTAKES = (
         {"hide": _keys_of_tile},
     ),
     *_mistake(
-        "the mask hides the earlier keys instead of the later",
+        names.EARLIER_KEYS_HIDDEN,
         "query i sees j <= i + L_k − L_q",
         _CAUSAL,
         {"hide": _other_side},
     ),
     *_mistake(
-        "tiles are skipped as if L_q and L_k were equal",
+        names.SKIPPING_UNSHIFTED,
         "a block's last query sees keys up to its number plus L_k − L_q: the mask knows that, the skipping does not",
         _CROSS,
         {"hide": _tiles_unshifted},
@@ -984,7 +984,7 @@ MISTAKES = (
         {"columns": slice(32)},
     ),
     *_mistake(
-        "the last column of Q and K is left out",
+        names.LAST_COLUMN_LEFT_OUT,
         "a product of rows has D terms",
         _KERNEL,
         {"columns": slice(-1)},
@@ -1124,6 +1124,8 @@ QUESTIONS = (
 EXERCISE = Exercise(
     id="02_flash_attention_minimal/mini_flash",
     title="Mini FlashAttention",
+    difficulty=4,
+    importance=5,
     parts=PARTS,
     kernels=("mini_flash",),
     cases=cases,

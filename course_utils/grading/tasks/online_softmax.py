@@ -30,7 +30,7 @@ _PIECES = "chapter 02, section 2, 'A list, split in two'"
 _NUMBERS = "chapter 02, section 2, 'Two numbers'"
 _TRAP = "chapter 02, section 2, 'The one trap'"
 _OVERFLOW = "chapter 01, section 6, 'Softmax without overflow'"
-_LSE = "chapter 02, section 10, 'What must be kept?'"
+_LSE = "chapter 02, section 14, 'What must be kept'"
 
 PARTS = (
     Part("thread", 1, "P where one thread has all that counts, its largest score first"),
@@ -804,6 +804,8 @@ QUESTIONS = (
 EXERCISE = Exercise(
     id="02_flash_attention_minimal/online_softmax",
     title="Online softmax",
+    difficulty=2,
+    importance=5,
     parts=PARTS,
     kernels=("online_softmax",),
     cases=cases,

@@ -903,6 +903,8 @@ _EXTRA = _extra(_SPLITS)
 EXERCISE = Exercise(
     id="03_flash_attention_v2/split_kv",
     title="Split-KV, and the merge",
+    difficulty=3,
+    importance=3,
     parts=(
         Part("splits", 2, "Each split attends to its own keys, all of them and no other"),
         Part("split_lse", 1, "The log-sum-exp of each split"),

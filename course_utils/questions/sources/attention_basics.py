@@ -440,7 +440,7 @@ def who_sees_the_shifted_mask(draw: Random) -> Votes:
         "In `scores.cu`, `j > i + L_k - L_q` has become `j > i + L_k - L_q + 1`. Which of these would notice it at "
         f"L_q = L_k = {length}?",
         tuple(statements),
-        "14 What can go wrong",
+        "13 What can go wrong",
     )
 
 

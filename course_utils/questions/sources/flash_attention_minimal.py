@@ -1,4 +1,4 @@
-"""Questions of chapter 02: online softmax, tiles, loop orders, shared memory, register tiles, recomputation."""
+"""Questions of chapter 02: online softmax, tiles, loop orders, shared memory, register tiles, tests."""
 
 from collections.abc import Callable
 from functools import cache
@@ -20,7 +20,6 @@ from course_utils.questions.question import (
     Source,
     TradeOff,
     TrueFalse,
-    Votes,
 )
 from course_utils.toolchain import nvrtc
 
@@ -406,49 +405,6 @@ def share_of_the_peak(draw: Random) -> Question:
     )
 
 
-def what_the_log_sum_exp_knows(draw: Random) -> Question:
-    """What backward needs"""
-    true = [
-        Option(
-            "Where a row sees a key, Q, K and the log-sum-exp give its weights back as exp(S − LSE), with no maximum "
-            "or sum.",
-            "LSE = m + ln l, so exp(S − LSE) = exp(S − m) / l, which is the weight itself.",
-            right=True,
-        ),
-        Option(
-            "exp(S − LSE) cannot overflow, however large the scores are.",
-            "The log-sum-exp is at least the largest score of the row, so the exponent is never above 0.",
-            right=True,
-        ),
-        Option(
-            "The row sum of P ∘ dP is the row sum of dO ∘ O, and needs no row of P.",
-            "Exchange the two sums: what is summed over keys is O itself.",
-            right=True,
-        ),
-    ]
-    false = [
-        Option(
-            "m and l must both be saved: their combination alone does not give the weights back.",
-            "Only exp(S − m) / l is needed, and in it m and l occur as m + ln l.",
-        ),
-        Option(
-            "Recomputing S saves multiply-adds against keeping P.",
-            "It costs one matrix product more. What it saves is memory, and the traffic of P.",
-        ),
-        Option(
-            "The backward pass must rescale its sums whenever the running maximum rises.",
-            "There is no running maximum any more: the log-sum-exp belongs to the finished row.",
-        ),
-    ]
-    statements = draw.sample(true, draw.choice((2, 3))) + draw.sample(false, 2)
-    draw.shuffle(statements)
-    return Votes(
-        prompt="The forward pass keeps O and one log-sum-exp per row, LSE. Which of these statements hold?",
-        statements=tuple(statements),
-        read_again="What must be kept?",
-    )
-
-
 def a_test_that_passes(draw: Random) -> Question:
     """A test that passes"""
     length, sigma = draw.choice((128, 256, 512)), draw.choice((0.01, 0.02))
@@ -505,6 +461,5 @@ QUESTIONS: tuple[Source, ...] = (
     shared_memory_of_the_tiles,
     tiles_for_two_blocks,
     share_of_the_peak,
-    what_the_log_sum_exp_knows,
     a_test_that_passes,
 )

@@ -18,7 +18,7 @@ export default {
     // The button stays focusable while a check runs: `disabled` would throw the keyboard's user out of the panel.
     const draw = () => {
       const busy = model.get("busy");
-      button.textContent = busy ? "Checking …" : "Check my kernel";
+      button.textContent = busy ? "Checking …" : `Check ${model.get("subject")}`;
       button.setAttribute("aria-disabled", String(busy));
       root.setAttribute("aria-busy", String(busy));
       title.textContent = model.get("title");

@@ -57,6 +57,22 @@ function stepper(label, last, move) {
   return { ...parts, prev, next };
 }
 
+// Radio buttons for one of `options`; change(value) is called with the new one, as a text.
+function radios(legend, options, start, change) {
+  const group = `ak-${Math.random().toString(36).slice(2)}`; // those of two views must not join
+  const labels = options.map((value) => {
+    const input = control("input", { type: "radio", name: group, value, onchange: () => change(value) });
+    input.checked = value === start;
+    return element("label", {}, input, `${value}`);
+  });
+  return element("fieldset", {}, element("legend", {}, legend), ...labels);
+}
+
+// The pixels that a picture may take in width. A widget has none before it is in the page.
+function widthOf(root, most = 760) {
+  return Math.min(Math.max(root.clientWidth - 8, 300), most);
+}
+
 // Size a canvas in CSS pixels, sharp on any screen, and return its cleared context.
 function prepare(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;

@@ -265,7 +265,7 @@ function render({ model, el }) {
           ...(meta.is_causal ? [swatch("", "skipped", true)] : []),
           swatch("", "to come"))),
       closeUp),
-    element("div", { class: "ak-meters" }, sharedMeter(meta), meter.node));
+    ...(meta.small ? [] : [element("div", { class: "ak-meters" }, sharedMeter(meta), meter.node)]));
   el.append(root);
 
   function redraw() {

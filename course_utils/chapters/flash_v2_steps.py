@@ -1,0 +1,352 @@
+"""Chapter 03's ladder: what a step asks of memory, how fast it is, what it changes and what it costs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils import checks, measured, plots, reference, show
+from course_utils.bench import flash_attention_v2 as bench
+from course_utils.cuda import read_kernel
+from course_utils.emulator import profile, sanitize
+from course_utils.launches.broken import BROKEN, attention_reports
+from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step, launch
+from course_utils.measured import Measurement
+from course_utils.operators import flash_attention_minimal, flash_attention_v2
+from course_utils.toolchain import nvrtc
+
+CHAPTER = "03_flash_attention_v2"
+LENGTH = 8192  # of the timed ladder
+PEERS = ("torch FLASH", "torch cuDNN")
+Case = tuple[int, bool]  # d, is_causal
+ALL_CASES: tuple[Case, ...] = ((64, False), (64, True), (128, False), (128, True))
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Random fp16 numbers, the same on every machine; on the GPU where there is one."""
+    numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half()
+    return numbers.cuda() if torch.cuda.is_available() else numbers
+
+
+def title(d: int, is_causal: bool) -> str:
+    """Of a panel: "d = 64, causal"."""
+    return f"d = {d}" + ", causal" * is_causal
+
+
+def rung(number: str) -> tuple[Step, Step]:
+    """The step before, and the step of this number ("3b")."""
+    n = [step.number for step in LADDER].index(number)
+    return LADDER[n - 1], LADDER[n]
+
+
+def check_all() -> None:
+    """Runs each step once, on lengths that fit no tile, causal, with GQA, and says whether it is right (float64)."""
+    inputs = normal(1, 4, 100, 64), normal(1, 2, 130, 64, seed=1), normal(1, 2, 130, 64, seed=2)
+    expected, expected_lse = reference.attention(*inputs, is_causal=True, enable_gqa=True, return_lse=True)
+    for step in LADDER:
+        out, lse = launch(step, *inputs, is_causal=True)
+        right = checks.error_report(out, expected).passed and checks.lse_report(lse, expected_lse).passed
+        print(f"{step.title:15} right: {right}")
+
+
+def check(dtype: torch.dtype, head_dims: tuple[int, ...] = (64,), longest: int = 70, **options: object) -> str:
+    """How many comparisons of the operator with float64 pass; options as for `check_attention`."""
+    cases = checks.attention_cases(head_dims=head_dims, enable_gqa=options.get("enable_gqa", False))
+    cases = [case for case in cases if max(case.query_length, case.key_length) <= longest]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    reports = checks.check_attention(flash_attention_v2, device=device, dtype=dtype, cases=cases, seed=0, **options)
+    return f"{len(cases)} cases, {len(reports)} comparisons, all passed: {all(report.passed for report in reports)}"
+
+
+def mistakes() -> None:
+    """The ladder's broken kernels: the sanitizer's verdicts here and on a GPU, and what is wrong in the result."""
+    recorded = measured.load("sanitizer")  # compute-sanitizer's verdicts, on a GPU
+    table, mended_right = [], True
+    for name, case in BROKEN.items():
+        if not case.launch().source.startswith(f"{CHAPTER}/broken"):
+            continue
+        with sanitize() as report:
+            out, lse = attention_reports(case.launch(), case.launch().run())
+        found = dict.fromkeys(finding.tool for finding in report.findings)
+        assert (list(found) or ["check"]) == [case.tool]
+        wrong = " and ".join(what for what, part in (("O", out), ("LSE", lse)) if not part.passed)
+        row = {"broken kernel": name, "sanitizer": ", ".join(found) or "silent", "wrong": wrong or "-"}
+        rows = recorded.select(name=name, state="broken")
+        on_gpu = ", ".join({one["tool"] for one in rows if one["findings"]}) or "silent"
+        table.append(row | {"compute-sanitizer": on_gpu if rows else "not recorded", "lesson": case.lesson})
+        mended_right &= all(part.passed for part in attention_reports(case.mended(), case.mended().run()))
+    where = f"compute-sanitizer: {measured.caption(recorded)}; all else: the emulator"
+    show.table(table, f"all four; wrong: against float64. {where}", folded=True)
+    print(f"mended, all right: {mended_right}")
+
+
+# ---- counted
+
+
+def counts(name: str, file: str, run: Callable[[], object]) -> dict[str, object]:
+    """What a launch asks of memory, counted on the emulator, and the barriers in the kernel's loop over tiles."""
+    with profile() as counters:
+        run()
+    lines = read_kernel(file).splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith(("    for (int j0", "    for (; j >= 0")))
+    loop = lines[start : lines.index("    }", start)]
+    names = ("requests", "wavefronts", "bank_conflicts")
+    row: dict[str, object] = {"": name} | {one.replace("_", " "): counters.total(one, "shared") for one in names}
+    row["shared KiB"] = counters.total("bytes", "shared") / 1024
+    row["global KiB"] = counters.total("bytes", "global") / 1024
+    return row | {"barriers per tile": sum("__syncthreads();" in line for line in loop)}
+
+
+def counted(step: Step, length: int = 256) -> dict[str, object]:
+    """`counts` of a step, for one head of d = 64."""
+    return counts(step.title, step.file, lambda: launch(step, *_one_head(length)))
+
+
+def requests_saved(number: str) -> float:
+    """How many times fewer requests to shared memory a step makes than the step before it."""
+    before, now = (counted(step)["requests"] for step in rung(number))
+    return before / now
+
+
+def compare(number: str) -> None:
+    """A step beside the step before it, as counted: a picture, and the figures."""
+    _show_counts([counted(step) for step in rung(number)])
+
+
+def compare_with_chapter_02() -> None:
+    """Step 1 beside chapter 02's kernel, as counted."""
+    full = [x.float() for x in _one_head(256)]
+    before = counts("chapter 02", "02_flash_attention_minimal/forward.cu", lambda: flash_attention_minimal(*full))
+    _show_counts([before, counted(LADDER[0])])
+
+
+def _one_head(length: int) -> list[Tensor]:
+    return [normal(1, 1, length, 64, seed=seed) for seed in range(3)]
+
+
+def _show_counts(rows: list[dict[str, object]]) -> None:
+    panels = {name: [row[name] for row in rows] for name in ("requests", "wavefronts", "shared KiB", "global KiB")}
+    conflicts = {"wavefronts": [row["bank conflicts"] for row in rows]}
+    plots.side_by_side([str(row[""]) for row in rows], panels, wasted=conflicts)
+    plt.show()
+    show.table(rows, "one head, L = 256, d = 64, counted; hatched above: bank conflicts", folded=True)
+
+
+def conflicts(number: str) -> None:
+    """The lines of a step with bank conflicts in shared memory, if there are any."""
+    step = rung(number)[1]
+    with profile() as counters:
+        launch(step, *_one_head(256))
+    table = []
+    for row in counters.select("shared"):
+        if row.bank_conflicts:
+            line = {"line": row.line, "": row.source.strip(), "wavefronts per request": row.wavefronts / row.requests}
+            table.append(line | {"without conflicts": row.ideal_wavefronts / row.requests})
+    if table:
+        show.table(table, step.file)
+    else:
+        print(f"{step.file}: no bank conflicts")
+
+
+def changes(number: str) -> None:
+    """The lines in which a step differs from the step before it."""
+    show.difference(*(read_kernel(step.file) for step in rung(number)), context=0, skip_header=True)
+
+
+def tiles_loaded(number: str, length: int = 512) -> int:
+    """Tiles of keys that a causal launch of a step loads, from the bytes it reads. Q is read once."""
+    with profile() as counters:
+        launch(rung(number)[1], *_one_head(length), is_causal=True)
+    return (counters.total("bytes", "global", "load") - 2 * 64 * length) // (2 * 2 * 64 * 64)
+
+
+# ---- timed
+
+
+@functools.cache
+def timed() -> Measurement:
+    """The times of the ladder: measured here on a GPU, once, elsewhere recorded."""
+    return measured.live_or_recorded(CHAPTER, functools.partial(bench.ladder, lengths=(LENGTH,)))
+
+
+def caption() -> str:
+    """What was timed for the ladder, where and when."""
+    shape = f"L = {LENGTH}, B · L = {bench.TOKENS}, H · d = {bench.WIDTH}, fp16"
+    return f"{shape}, {measured.caption(timed())}"
+
+
+def speed(name: str, d: int = 64, is_causal: bool = False) -> float:
+    """TFLOP/s of a step, or of one of PyTorch's kernels; NaN if it does not run here."""
+    found = timed().select(part="ladder", name=name, head_dim=d, is_causal=is_causal, length=LENGTH)
+    return found[0]["tflop_per_s"] if found else float("nan")
+
+
+def gain(number: str, d: int = 64, is_causal: bool = False) -> float:
+    """How many times as fast a step is as the step before it."""
+    before, now = (speed(step.title, d, is_causal) for step in rung(number))
+    return now / before
+
+
+def climb(number: str = "", *cases: Case) -> None:
+    """The ladder up to a step, "" for none yet, drawn for the first of the cases; and what the step gained in each."""
+    numbers = [step.number for step in LADDER]
+    reached = numbers.index(number) + 1 if number else 0
+    d, is_causal = (cases or ALL_CASES)[0]
+    speeds = [speed(step.title, d, is_causal) for step in LADDER]
+    peers = {name: speed(name, d, is_causal) for name in PEERS}
+    plots.climb([f"{step.number} {step.title}" for step in LADDER], speeds, reached, peers, title(d, is_causal))
+    plt.show()
+    for d, is_causal in (cases or ALL_CASES[:1]) if reached > 1 else ():
+        before, now = rung(number)
+        gained = f"{gain(number, d, is_causal):.2f} times as fast as step {before.number}"
+        mask = "causal" if is_causal else "not causal"
+        print(f"d = {d:3}, {mask:10}: {gained}, {speed(now.title, d, is_causal):.0f} TFLOP/s")
+    print(f"({caption()})")
+
+
+def whole_ladder() -> None:
+    """All steps beside PyTorch's kernels, for both head dimensions, with and without a mask."""
+    speeds = {title(*case): [speed(step.title, *case) for step in LADDER] for case in ALL_CASES}
+    peers = {title(*case): {name: speed(name, *case) for name in PEERS} for case in ALL_CASES}
+    plots.ladder([f"{step.number} {step.title}" for step in LADDER], speeds, peers)
+    plt.show()
+    print(caption())
+
+
+# ---- step 7 and what a step costs
+
+
+def ceilings() -> Mapping[str, Mapping[str, object]]:
+    """What chapter 00 measured of the GPU, by name."""
+    return {row["name"]: row for row in measured.load("00_start_here").rows}
+
+
+def clocks_per_s() -> float:
+    """Clocks of all multiprocessors together, at the highest clock."""
+    chip = ceilings()
+    return chip["clock, at most"]["mhz"] * 1e6 * chip["streaming multiprocessors"]["count"]
+
+
+def shared_memory_roof(queries: int, bytes_per_clock: int = 128) -> float:
+    """TFLOP/s that shared memory allows if each fragment of K or V, 16 keys by 16 columns, serves so many queries."""
+    fragment = 16 * 16  # numbers, of 2 bytes; a multiply-add each for every query
+    return clocks_per_s() * bytes_per_clock / (2 * fragment) * 2 * queries * fragment / 1e12
+
+
+def show_roofs() -> None:
+    """The roof of shared memory for 16, 32 and 64 queries per warp, beside that of the tensor cores."""
+    for queries in (16, 32, 64):
+        print(f"{queries} queries per warp: at most {shared_memory_roof(queries):5.0f} TFLOP/s at the highest clock")
+    peak = ceilings()["fp16 mma.sync alone, tensor cores"]["tflop_per_s"]
+    print(f"the tensor cores by mma.sync: {peak:.0f} TFLOP/s, measured in chapter 00")
+
+
+def tiles_compared() -> None:
+    """The last step with four tiles: what the compiler needs for them, and what they ask of shared memory."""
+    table = []
+    for block_rows, block_cols, warps in ((128, 128, 8), (128, 64, 4), (128, 128, 4), (256, 128, 4)):
+        step = replace(FORWARD, tiles={64: {"B_R": block_rows, "B_C": block_cols, "WARPS": warps}})
+        used = compiled(step)
+        row = {"queries per warp": block_rows // warps, "B_r": block_rows, "B_c": block_cols, "warps": warps}
+        row |= {"registers": used.registers, "spilled bytes": used.spill_stores}
+        table.append(row | {"wavefronts": counted(step)["wavefronts"]})
+    names = [f"{row['queries per warp']} queries per warp, B_c = {row['B_c']}" for row in table]
+    panels = {name: [row[name] for row in table] for name in ("registers", "spilled bytes", "wavefronts")}
+    plots.side_by_side(names, panels)
+    plt.show()
+    how = "compiled for sm_90; wavefronts in shared memory counted at L = 256"
+    show.table(table, f"forward.cu, d = 64, fp16, {how}", folded=True)
+
+
+def compiled(step: Step) -> nvrtc.Resources:
+    """What a thread and a block of a step need at d = 64 in fp16, compiled for sm_90."""
+    kernel = nvrtc.compile_kernel(read_kernel(step.file), arch="sm_90", options=step.options(64, torch.float16))
+    return kernel.resources[step.kernel]
+
+
+def blocks_that_fit() -> nvrtc.Occupancy:
+    """How many blocks of the last step, d = 64, a multiprocessor of sm_90 holds."""
+    return nvrtc.occupancy(compiled(FORWARD), FORWARD.threads(64), FORWARD.shared_bytes(64), arch="sm_90")
+
+
+def show_occupancy() -> None:
+    """What a block of the last step needs, and how many warps of it a multiprocessor holds."""
+    used, fits, limits = compiled(FORWARD), blocks_that_fit(), nvrtc.SM_LIMITS[90]
+    print(f"a multiprocessor (sm_90): {limits.registers:,} registers, {limits.shared // 1024} KiB of shared memory")
+    print(f"forward.cu, d = 64: {used.registers} registers per thread, {used.spill_stores} bytes spilled")
+    print(f"{FORWARD.shared_bytes(64) / 1024:.0f} KiB of shared memory per block of {FORWARD.threads(64)} threads")
+    print(f"{fits.blocks} blocks fit: {fits.warps} of {fits.max_warps} warps, limited by {fits.limited_by}")
+
+
+def what_steps_cost(d: int) -> None:
+    """Registers, shared memory and occupancy of each step beside its speed, not causal."""
+    table = []
+    for step in LADDER:
+        found = timed().select(part="ladder", name=step.title, head_dim=d, is_causal=False, length=LENGTH)[0]
+        tflops = speed(step.title, d)
+        row = {"step": f"{step.number} {step.title}", "registers": found["registers"]}
+        row |= {"shared KiB": found["shared_bytes"] / 1024, "blocks": found["blocks_per_sm"]}
+        row |= {"occupancy": f"{found['occupancy']:.0%}", "TFLOP/s": tflops}
+        row["limited by"] = found["limited_by"].replace(" memory", "").replace(" and", ",")
+        table.append(row | {f"% of {name[6:]}": round(100 * tflops / speed(name, d)) for name in PEERS})
+    panels = {name: [row[name] for row in table] for name in ("registers", "shared KiB", "blocks", "TFLOP/s")}
+    plots.side_by_side([str(row["step"]) for row in table], panels)
+    plt.show()
+    show.table(table, f"d = {d}, not causal, blocks of a multiprocessor; {caption()}", folded=True)
+
+
+def worth(step: Step, d: int, is_causal: bool) -> float:
+    """How many times as long the last step takes without one of its ideas (`TUNING`), as recorded."""
+    where = {"part": "tuning", "head_dim": d, "is_causal": is_causal, "length": LENGTH}
+    record = measured.load(CHAPTER)
+    whole, without = (record.select(name=name, **where)[0]["median_ms"] for name in ("tuned", step.title))
+    return without / whole
+
+
+def show_worth() -> None:
+    """`worth` of each idea that was taken away alone, for both head dimensions, with and without a mask."""
+    panels = {title(*case): [worth(step, *case) for step in TUNING] for case in ALL_CASES}
+    plots.side_by_side([step.title for step in TUNING], panels, base=1, digits=2)
+    plt.show()
+    rows = []
+    for n, step in enumerate(TUNING):
+        rows.append({"instead": step.title} | {name: f"{values[n]:.2f}" for name, values in panels.items()})
+    where = f"L = {LENGTH}, {measured.caption(measured.load(CHAPTER))}"
+    show.table(rows, f"time without the idea ÷ time with it; {where}", folded=True)
+
+
+def show_rescaling() -> None:
+    """How often random scores raise a maximum from tile to tile, and how often by more than 8 powers of two."""
+    generator = torch.Generator().manual_seed(3)
+    query, key = torch.randn(32, 64, generator=generator), torch.randn(4096, 64, generator=generator)
+    for sharpness in (1, 4, 16):
+        scores = sharpness * query @ key.T / 8 * np.log2(np.e)  # logits in powers of two
+        always, lazily = _rescales(scores), _rescales(scores, slack=8.0)
+        tiles = f"scores × {sharpness:2}: of {4096 // 128 - 1} tiles"
+        print(f"{tiles} {always:2} raise a maximum, {lazily:2} by more than 8 (a weight above 2^8)")
+
+
+def _rescales(scores: Tensor, keys: int = 128, slack: float = 0.0) -> int:
+    """Tiles after the first in which some row of a warp exceeds its m by more than slack (log2)."""
+    m, count = torch.full(scores.shape[:1], -torch.inf), 0
+    for tile in scores.split(keys, dim=1):
+        if (tile.amax(dim=1) > m + slack).any():
+            m, count = torch.maximum(m, tile.amax(dim=1)), count + 1
+    return count - 1
+
+
+def lines_of_code() -> None:
+    """How long the last step is, with the headers it includes: lines that are neither empty nor a comment."""
+    headers = ("attention_tile", "fragment_rows", "tile_products", "swizzled_tile", "async_copy", "tensor_core")
+    lengths = {}
+    for name in (FORWARD.file, *(f"include/{header}.cuh" for header in headers)):
+        lines = [line.strip() for line in read_kernel(name).splitlines()]
+        lengths[name] = sum(bool(line) and not line.startswith("//") for line in lines)
+        print(f"{name:32} {lengths[name]:3} lines of code")
+    print(f"together {sum(lengths.values())}")

@@ -1,0 +1,287 @@
+"""Questions of chapter 00's second notebook: floors, sectors, banks, tiles, and what the tools say."""
+
+from __future__ import annotations
+
+from math import gcd
+from random import Random
+
+from course_utils import costs
+from course_utils.questions.question import (
+    Aggregate,
+    Choice,
+    Figure,
+    Mistake,
+    Number,
+    Option,
+    Source,
+    TradeOff,
+    TrueFalse,
+    Votes,
+)
+
+WARP, SECTOR = 32, 32  # threads; bytes
+FLOAT = 4  # bytes
+MOST_REGISTERS = 255  # of a thread (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability")
+
+
+def floor_of_a_scaled_sum(draw: Random) -> Number:
+    """The floor of y = a·x + y"""
+    n = 2 ** draw.choice((24, 25, 26, 27))
+    terabytes, teraflops = draw.choice(((2.0, 19.5), (3.35, 60.0), (4.2, 57.0)))
+    moved, flops = 3 * FLOAT * n, 2 * n
+
+    def milliseconds(bytes_moved: int, operations: int = flops) -> float:
+        return 1e3 * costs.time_floor(operations, bytes_moved, teraflops * 1e12, terabytes * 1e12)
+
+    return Number(
+        f"`y[i] = a * x[i] + y[i]` for {n:,} floats (fp32) in device memory, on a GPU that moves {terabytes:g} TB/s "
+        f"and does {teraflops:g} TFLOP/s in fp32. No part of x or y lies in a cache beforehand, and at the end all of "
+        "y is in device memory again. Below what time can no kernel get?",
+        Figure(
+            milliseconds(moved),
+            "ms",
+            f"x and y are read, y is written: 3 · 4 · {n:,} = {moved / 1e6:.0f} MB, which take "
+            f"{milliseconds(moved):.4f} ms. The {flops / 1e6:.0f} MFLOP take {milliseconds(0):.4f} ms in the meantime.",
+            tolerance=0.02,
+            mistakes=(
+                Mistake(milliseconds(2 * FLOAT * n), "Something that moves was left out: y is read and written."),
+                Mistake(milliseconds(FLOAT * n), "That is the time for one array. Count each read and each write."),
+                Mistake(
+                    milliseconds(0), "That is the floor of the arithmetic. The higher of the two floors is what counts."
+                ),
+                Mistake(milliseconds(3 * n), "Elements were counted as bytes: an fp32 number has 4."),
+            ),
+        ),
+        "5 Two floors and a roof",
+    )
+
+
+def traffic_of_a_chain(draw: Random) -> Aggregate:
+    """Three kernels in a row"""
+    n = draw.choice((100, 200, 400, 500)) * 10**6  # in fp16 200 MB at least: more than any L2
+    element = draw.choice((2, 4))
+    kind = {2: "fp16", 4: "fp32"}[element]
+
+    def part(label: str, reads: int, lesson: str = "") -> tuple[str, Figure]:
+        step = costs.Step(label, bytes_read=reads * element * n, bytes_written=element * n)
+        mistakes = (
+            Mistake(
+                step.bytes_written / 1e6, "That is one array. Count each one that is read, and the one that is written."
+            ),
+            Mistake(step.bytes_read / 1e6, "What is written was left out."),
+        )
+        return label, Figure(
+            step.total / 1e6,
+            "MB",
+            f"Read {reads}, write 1, of {step.bytes_written / 1e6:.0f} MB each.{lesson}",
+            tolerance=0.01,
+            mistakes=mistakes[:reads],
+        )
+
+    fused = f" As one kernel, all three would read a, b and w and write y: {4 * element * n / 1e6:.0f} MB in all."
+    return Aggregate(
+        f"Three kernels run one after the other on vectors of {n:,} numbers in {kind}, each of which is larger than "
+        "the L2 cache. What one kernel leaves in the cache is not counted: each reads its inputs from HBM and writes "
+        "its result there. How many bytes does each move to and from HBM at least, and all together?",
+        (part("`t = a + b`", 2), part("`r = relu(t)`", 1), part("`y = r * w`", 2, fused)),
+        "5 Two floors and a roof",
+    )
+
+
+def sectors_of_a_load(draw: Random) -> Number:
+    """Sectors of a strided load"""
+    stride, element = draw.choice((2, 3, 4, 5, 6, 7)), 2
+
+    def sectors(step: int, size: int) -> int:
+        """All sectors from the first address to the last, unless the threads skip some: then one for each thread."""
+        return min(WARP, costs.ceil_div((WARP - 1) * step * size + size, SECTOR))
+
+    return Number(
+        f"A warp loads `x[{stride} * i]`, with i the thread's number in the warp. x holds fp16 numbers and starts "
+        "at the "
+        "beginning of a sector. How many sectors does the load touch?",
+        Figure(
+            sectors(stride, element),
+            "sectors",
+            f"The {WARP} addresses are {stride * element} bytes apart, less than a sector's {SECTOR}, so none in "
+            f"between is skipped. From the first to the last they span {(WARP - 1) * stride * element + element} "
+            f"bytes: {sectors(stride, element)} sectors.",
+            mistakes=(
+                Mistake(sectors(1, element), "That is a load of neighbours, without the stride."),
+                Mistake(sectors(stride, FLOAT), "That counts 4 bytes for each number. fp16 has 2."),
+                Mistake(WARP, "One sector for each thread: are all of them different?"),
+            ),
+        ),
+        "6 Coalescing: neighbours read neighbours",
+    )
+
+
+def turns_of_a_column(draw: Random) -> Number:
+    """A column of a padded tile"""
+    pitch = draw.choice((36, 40, 44, 48))
+    banks = 32
+    used = banks // gcd(pitch, banks)  # rows r and r + `used` lie in the same bank
+    turns = costs.ceil_div(WARP, used)
+    return Number(
+        f"A tile is declared `float tile[32][{pitch}]`. In how many turns do the banks serve a warp that reads a "
+        "column, "
+        "`tile[lane][5]`?",
+        Figure(
+            turns,
+            "turns",
+            f"Row r lies in bank ({pitch} r + 5) mod {banks}. {pitch} and {banks} share the factor {turns}, so only "
+            f"{used} banks are used, for {turns} words each.",
+            mistakes=(
+                Mistake(turns - 1, "That is the number of conflicts: turns beyond the one that is needed anyway."),
+                Mistake(gcd(banks + 1, banks), "Not any padding helps. Which bank does row 8 lie in?"),
+                Mistake(banks, "That would be rows of 32 words. These are longer."),
+                Mistake(used, "That is the number of banks in use. How many words must each deliver?"),
+            ),
+        ),
+        "8 Bank conflicts",
+    )
+
+
+def tile_of_a_product(draw: Random) -> TradeOff:
+    """How large a tile of C"""
+    side = draw.choice((1024, 2048, 4096))
+    multiprocessors = draw.choice((108, 132))
+    threads = 256
+    tiles = (32, 64, 128, 256)
+    blocks = {tile: (side // tile) ** 2 for tile in tiles}
+    sums = {tile: tile**2 // threads for tile in tiles}
+    requested = {tile: 2 * FLOAT * side**3 // tile for tile in tiles}
+    allowed = [tile for tile in tiles if sums[tile] < MOST_REGISTERS and blocks[tile] >= multiprocessors]
+    best = min(allowed, key=requested.__getitem__)
+
+    def why(tile: int) -> str:
+        if tile == best:
+            return "Of those that fit, it asks global memory for least: each loaded element serves the most products."
+        if sums[tile] >= MOST_REGISTERS:
+            return f"A thread's {sums[tile]} sums do not fit its {MOST_REGISTERS} registers, and would spill to memory."
+        if blocks[tile] < multiprocessors:
+            return f"{blocks[tile]} blocks leave some of the {multiprocessors} multiprocessors without any work."
+        return "It fits, but a larger tile that fits too would use each loaded element more often."
+
+    options = tuple(
+        Option(
+            f"{tile} × {tile}",
+            why(tile),
+            right=tile == best,
+            figures=(f"{requested[tile] / 1e9:.2f} GB", str(sums[tile]), f"{blocks[tile]:,}"),
+        )
+        for tile in tiles
+    )
+    return TradeOff(
+        f"C = A B with sides of {side} in fp32. A block of {threads} threads computes a square tile of C and keeps its "
+        f"sums in registers, of which a thread has at most {MOST_REGISTERS}. The GPU has {multiprocessors} "
+        "multiprocessors, and each should get a block. Which tile asks the least of global memory?",
+        ("global bytes requested", "sums per thread", "blocks"),
+        options,
+        "9 The matrix product, in tiles",
+    )
+
+
+def lucky_race(draw: Random) -> TrueFalse:
+    """A race that does not show"""
+    runs = draw.choice((100, 1000, 10_000))
+    claim, holds = draw.choice(
+        (
+            ("So on this GPU the barrier is not needed.", False),
+            ("`racecheck` may report a race in it all the same.", True),
+        )
+    )
+    return TrueFalse(
+        f"`matmul_tiled.cu` without its second barrier gave the right product in {runs:,} runs on your GPU. {claim}",
+        holds,
+        "The result depends on how far one warp runs ahead of another. Another size, another compiler, or "
+        "another kernel "
+        "beside it changes that. `racecheck` needs no luck: it asks whether a barrier stands between the two accesses.",
+        "10 Reading a finding",
+    )
+
+
+def line_to_mend(draw: Random) -> Choice:
+    """Which line of the table"""
+    requests = draw.choice((1024, 2048, 4096))
+    wide, narrow, few = 16 * requests, 4 * requests, requests // 16
+    saved, saved_by_few = wide - narrow, 32 * few - 4 * few  # sectors beyond the ideal, on lines 19 and 23
+    options = [
+        Option(
+            f"line 12: {requests:,} requests, {wide:,} sectors, ideal {wide:,}",
+            "It moves the most, and its threads want every byte of it: this is the lowest price of 16 bytes per "
+            "thread.",
+        ),
+        Option(
+            f"line 19: {requests:,} requests, {wide:,} sectors, ideal {narrow:,}",
+            f"It moves {wide // narrow} times what its threads ask for, and does so often: {saved:,} sectors beyond "
+            "the ideal.",
+            right=True,
+        ),
+        Option(
+            f"line 23: {few:,} requests, {few * 32:,} sectors, ideal {few * 4:,}",
+            f"Its ratio to the ideal is the worst, but it runs seldom: mending it saves {saved_by_few:,} sectors.",
+        ),
+        Option(
+            f"line 30: {requests:,} requests, {narrow:,} sectors, ideal {narrow:,}",
+            "As many requests as the others, and each at its lowest price: coalesced loads of 4 bytes per thread.",
+        ),
+    ]
+    draw.shuffle(options)
+    return Choice(
+        "Global loads of a kernel, by line. If you could bring one of these lines to its ideal, at which would that "
+        "save the most sectors?",
+        tuple(options),
+        "11 Reading a counter table",
+    )
+
+
+def meaning_of_silence(draw: Random) -> Votes:
+    """What silence means"""
+    tile = draw.choice((16, 32, 64))
+    length = tile * draw.choice((2, 4))
+    statements = [
+        Option(
+            f"At length {length} no access of this launch left its tensor.",
+            "The emulator's memcheck saw each access to a tensor, and none of them was out of bounds.",
+            right=True,
+        ),
+        Option(
+            f"Length {length + 1} could still give a finding.",
+            f"{length} is a multiple of the tile. At {length + 1} the last tile is not full, and its checks are needed "
+            "for the first time.",
+            right=True,
+        ),
+        Option(
+            "The result is right.",
+            "A sanitizer knows no formula. A kernel that forgets to scale its scores is clean.",
+        ),
+        Option(
+            "The kernel is free of races at every length.",
+            "A finding speaks of the path that was executed, and so does its absence. Another length takes "
+            "another path.",
+        ),
+        Option(
+            "The kernel does not waste memory traffic.",
+            "Waste is no error. Only counters show it: sectors against their ideal.",
+        ),
+    ]
+    draw.shuffle(statements)
+    return Votes(
+        f"A kernel works on tiles of {tile}. You run it once, at length {length}, inside `emulator.sanitize()`: no "
+        "finding. Which statements follow?",
+        tuple(statements),
+        "12 What silence does not prove",
+    )
+
+
+QUESTIONS: tuple[Source, ...] = (
+    floor_of_a_scaled_sum,
+    traffic_of_a_chain,
+    sectors_of_a_load,
+    turns_of_a_column,
+    tile_of_a_product,
+    lucky_race,
+    line_to_mend,
+    meaning_of_silence,
+)

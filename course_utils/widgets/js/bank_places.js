@@ -1,0 +1,126 @@
+// bank_places.js — which bank each of eight lanes asks when ldmatrix reads one chunk of eight rows (chapter 03).
+
+const ROWS = 8; // of the tile, a lane for each
+const CHUNK = 16; // bytes
+const LINE = 128; // bytes: all 32 banks
+const GROUPS = LINE / CHUNK;
+const MEMORY = { x: 40, y: 40, cell: 46, high: 22 };
+const WAVES = { x: 470, y: 40, high: 22 };
+const WIDTH = 820;
+
+// At which place of its row a chunk lies.
+const placeOf = (layout, row, chunk) => (layout === "swizzled" ? chunk ^ row % 8 : chunk);
+
+// The same as bank_state in bank_places.py.
+export function bankState(layout, width, chunk) {
+  const pitch = 2 * width + (layout === "padded" ? CHUNK : 0);
+  const rows = [...Array(ROWS).keys()];
+  const offsets = rows.map((row) => pitch * row + CHUNK * placeOf(layout, row, chunk));
+  const bank = (offset) => (offset / 4) % 32;
+  const turns = rows.map((row) => offsets.slice(0, row).filter((offset) => bank(offset) === bank(offsets[row])).length);
+  return { offsets, turns, pitch };
+}
+
+function describe({ layout, width, chunk }) {
+  const { offsets, turns, pitch } = bankState(layout, width, chunk);
+  const banks = 4 * new Set(offsets.map((offset) => offset % LINE)).size;
+  const waves = Math.max(...turns) + 1;
+  const wait = waves > 1 ? ` ${waves} lanes want the same four banks and wait for one another.` : " No lane waits.";
+  return (
+    `Eight lanes read chunk ${chunk} of rows 0 to 7, ${layout}, ${pitch} bytes from row to row: they meet ${banks} of 32 banks, ` +
+    `${waves} wavefront${waves > 1 ? "s" : ""}.${wait}`
+  );
+}
+
+// Memory as it lies: a line is all 32 banks, a cell is a chunk in the colour of its row's lane.
+function drawMemory(ctx, theme, { layout, width, chunk, colours }) {
+  const { x, y, cell, high } = MEMORY;
+  const { pitch } = bankState(layout, width, chunk);
+  write(ctx, theme, "Shared memory", x, 9, { bold: true });
+  write(ctx, theme, "bank", x - 4, y - 9, { size: 10.5, align: "right" });
+  for (let group = 0; group < GROUPS; group++) write(ctx, theme, `${4 * group}`, x + group * cell + 1, y - 9, { size: 10.5 });
+  for (let row = 0; row < ROWS; row++) {
+    for (let one = 0; one < width / 8; one++) {
+      const offset = pitch * row + CHUNK * placeOf(layout, row, one);
+      const [left, top] = [x + ((offset % LINE) / CHUNK) * cell, y + Math.floor(offset / LINE) * high];
+      ctx.save();
+      ctx.globalAlpha = one === chunk ? 1 : 0.2;
+      ctx.fillStyle = colours[row];
+      ctx.fillRect(left, top, cell - 1, high - 1);
+      ctx.restore();
+      const read = one === chunk;
+      const ink = read ? "#000" : theme.ink;
+      write(ctx, theme, read ? `row ${row}` : `${one}`, left + cell / 2, top + high / 2, { size: read ? 11 : 10.5, align: "center", bold: read, colour: ink });
+      if (read) frame(ctx, theme, left, top, cell - 1, high - 1, 0.9);
+    }
+  }
+}
+
+// The wavefronts of the read, one below the other: which lane gets its chunk in which, from which banks.
+function drawWaves(ctx, theme, { layout, width, chunk, colours }) {
+  const { x, y, high } = WAVES;
+  const cell = 40;
+  const { offsets, turns } = bankState(layout, width, chunk);
+  const waves = Math.max(...turns) + 1;
+  write(ctx, theme, `${waves} wavefront${waves > 1 ? "s" : ""} for chunk ${chunk} of eight rows`, x, 9, { bold: true });
+  for (let group = 0; group < GROUPS; group++) write(ctx, theme, `${4 * group}`, x + group * cell + 1, y - 9, { size: 10.5 });
+  for (let wave = 0; wave < waves; wave++) frame(ctx, theme, x, y + wave * high, GROUPS * cell, high, 0.3);
+  offsets.forEach((offset, lane) => {
+    const [left, top] = [x + ((offset % LINE) / CHUNK) * cell, y + turns[lane] * high];
+    ctx.fillStyle = colours[lane];
+    ctx.fillRect(left + 1, top + 1, cell - 2, high - 2);
+    write(ctx, theme, `lane ${lane}`, left + cell / 2, top + high / 2, { size: 10, align: "center", colour: "#000" });
+  });
+}
+
+let groups = 0;
+
+function choice(legend, options, start, change) {
+  const group = `ak-bank-places-${groups++}`;
+  const labels = options.map((value) => {
+    const input = control("input", { type: "radio", name: group, value, onchange: () => change(value) });
+    input.checked = value === start;
+    return element("label", {}, input, `${value}`);
+  });
+  return element("fieldset", {}, element("legend", {}, legend), ...labels);
+}
+
+function render({ model, el }) {
+  const { layouts, widths, colours, start } = model.get("meta");
+  const settings = { ...start };
+  const canvas = element("canvas", { role: "img" });
+  const status = element("div", { class: "ak-status", "aria-live": "polite" });
+  const last = Math.min(...widths) / 8 - 1; // the chunks that rows of every width have
+  const controls = stepper("chunk", last, (chunk) => setStep(model, chunk));
+  const change = (name) => (value) => {
+    settings[name] = value;
+    redraw();
+  };
+  const root = element("div", { class: "ak-widget", "data-widget": "bank-places" },
+    element("div", { class: "ak-row" }, controls.prev, controls.next, controls.row),
+    element("div", { class: "ak-row" },
+      choice("The tile lies", layouts, start.layout, change("layout")),
+      choice("Numbers in a row", widths, start.width, change("width"))),
+    status,
+    element("div", { class: "ak-scroll" }, canvas),
+    element("div", { class: "ak-note" },
+      "Left: shared memory, 128 bytes a line; a cell is a chunk of 16 bytes with its number, in the colour of its row. ",
+      "Opaque: what the eight lanes read, lane r in row r. Right: what the banks deliver at a time."));
+  el.append(root);
+
+  function redraw() {
+    const state = { ...settings, chunk: model.get("step"), colours };
+    const theme = themeOf(root);
+    const lines = (2 * settings.width * ROWS) / LINE + 1; // one more than without padding
+    const ctx = prepare(canvas, WIDTH, MEMORY.y + lines * MEMORY.high + 8);
+    drawMemory(ctx, theme, state);
+    drawWaves(ctx, theme, state);
+    controls.input.value = state.chunk;
+    controls.text.textContent = `${state.chunk} (0 to ${last})`;
+    status.textContent = describe(state);
+    canvas.setAttribute("aria-label", `Shared memory by bank, and the wavefronts of one read. ${status.textContent}`);
+  }
+  return keepDrawn(model, root, redraw);
+}
+
+export default { render };

@@ -1,0 +1,87 @@
+"""What the cells of chapter 02 call: bytes of both loop orders, what shows a mistake, gradients by other ways."""
+
+import functools
+
+import pytest
+import torch
+
+from course_utils import costs
+from course_utils.chapters import broken_kernels, gradients, loop_orders
+from course_utils.operators import flash_attention_minimal, flash_fa1_order, flash_plain
+
+CPU = torch.device("cpu")
+FLASH = "02_flash_attention_minimal"
+
+
+def test_requests_of_both_orders_are_those_of_the_formulas():
+    rows = loop_orders.requested(tiles=[(64, 64)], lengths=[256, 300])
+    assert all(row[way] == row[f"{way}, by formula"] for row in rows for way in ("read", "written"))
+    assert [(row["order"], row["read"], row["written"]) for row in rows] == [
+        ("FA1", 663_552, 337_920),
+        ("FA2", 589_824, 66_560),
+        ("FA1", 463_872, 236_544),
+        ("FA2", 393_216, 66_560),
+        ("FA1", 933_600, 475_200),
+        ("FA2", 844_800, 78_000),
+        ("FA1", 600_800, 306_240),
+        ("FA2", 558_080, 78_000),
+    ]
+
+
+def test_tile_sizes_change_the_requests_as_the_chapter_says():
+    tiles = [(32, 32), (32, 64), (64, 64), costs.fa1_block_sizes(100 * 1024 // 4, 64)]
+    rows = loop_orders.requested(tiles, lengths=[256], masks=[False])
+    sums: dict[str, list[float]] = {"FA1": [], "FA2": []}
+    for row in rows:
+        sums[row["order"]].append(round((row["read"] + row["written"]) / 1e6, 2))
+    assert sums == {"FA1": [1.8, 1.0, 1.0, 0.8], "FA2": [1.18, 1.18, 0.66, 0.66]}
+
+
+def test_ncu_counts_the_sectors_of_the_formula():
+    for row in loop_orders.reaching_hbm():
+        if row["kernel"] != loop_orders.THREE_KERNELS:
+            assert 32 * loop_orders.sectors_loaded(row["kernel"]) == round(1e6 * row["read: requested"])
+
+
+def test_how_many_times_fewer_bytes_depends_on_the_count():
+    fewer = loop_orders.times_fewer(loop_orders.reaching_hbm())
+    assert {ways: [round(of[count]) for count in of] for ways, of in fewer.items()} == {
+        "read": [66, 22, 22],
+        "read and written": [66, 33, 36],
+    }
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_both_orders_give_what_the_fast_kernel_gives(is_causal):
+    query, key, value = torch.randn(3, 1, 2, 70, 64, generator=torch.Generator().manual_seed(0))
+    out, lse = flash_plain(query, key, value, is_causal=is_causal, return_lse=True)
+    expected = flash_attention_minimal(query, key, value, is_causal=is_causal, return_lse=True)
+    torch.testing.assert_close((out, lse), expected, rtol=1e-5, atol=1e-5)
+    fa1 = flash_fa1_order(query, key, value, is_causal=is_causal, tile=(32, 16))
+    torch.testing.assert_close(fa1, out, rtol=1e-5, atol=1e-5)
+    with pytest.raises(TypeError, match="query"):
+        flash_plain(query.half(), key.half(), value.half())
+
+
+def test_small_inputs_hide_what_the_kinds_of_inputs_show():
+    names = "no_rescale", "no_running_max"
+    kernels = {name: functools.partial(flash_plain, kernel=f"broken/{name}") for name in names}
+    right, rescale, maximum = broken_kernels.wrong_by_kind({"right": flash_plain, **kernels}, CPU)
+    assert [list(row.values())[1:] for row in (right, rescale, maximum)] == [[0] * 5, [2] * 5, [0, 0, 0, 2, 0]]
+
+
+def test_which_tool_sees_which_mistake():
+    rows = {row["broken kernel"]: row for row in broken_kernels.tried(FLASH)}
+    silent = {name for name, row in rows.items() if row["sanitizer"] == "silent"}
+    assert silent == {"no_running_max", "no_rescale", "off_by_one_causal", "half_accumulation"}
+    races = {name for name, row in rows.items() if row["sanitizer"] == "racecheck"}
+    assert races == {name for name, row in rows.items() if row["compute-sanitizer"] == "racecheck"} and len(races) == 3
+    assert all(rows[name]["wrong"] != "-" and rows[name]["wrong when watched"] == "-" for name in races)
+    assert broken_kernels.mended_are_right(FLASH)
+
+
+def test_slopes_agree_with_the_kernels_gradients_and_not_with_wrong_ones():
+    for row in gradients.slopes(flash_attention_minimal, CPU):
+        assert row["gradient"] == pytest.approx(row["slope"], rel=1e-4)
+    halved = gradients.slopes(lambda *inputs, **options: flash_attention_minimal(*inputs, **options) / 2, CPU)
+    assert all(row["gradient"] == pytest.approx(row["slope"] / 2, rel=1e-3) for row in halved)

@@ -1,0 +1,82 @@
+"""What chapter 03's cells call: counted figures, the growing ladder, and what a guess is compared with."""
+
+import matplotlib.pyplot as plt
+import pytest
+
+from course_utils import plots
+from course_utils.chapters import flash_v2_peers as peers
+from course_utils.chapters import flash_v2_steps as steps
+from course_utils.chapters import flash_v2_training as training
+from course_utils.launches.ladder import LADDER
+
+
+@pytest.fixture(autouse=True)
+def drawn(monkeypatch):
+    """The figures that are shown, instead of a window for them."""
+    found = []
+    monkeypatch.setattr(plt, "show", lambda: found.append(plt.gcf()))
+    yield found
+    plt.close("all")
+
+
+COUNTED = ("requests", "wavefronts", "bank conflicts", "shared KiB", "global KiB", "barriers per tile")
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [(0, (18752, 19712, 0, 4384.0, 193.0, 2)), (1, (4160, 92416, 78848, 1696.0, 321.0, 2))],
+    ids=["CUDA cores", "tensor cores"],
+)
+def test_the_first_two_steps_ask_of_memory_what_the_guess_of_step_2_is_about(step, expected):
+    row = steps.counted(LADDER[step])
+    assert tuple(row[name] for name in COUNTED) == expected
+
+
+def test_step_2_makes_so_many_times_fewer_requests():
+    assert steps.requests_saved("2") == pytest.approx(18752 / 4160)
+
+
+@pytest.mark.parametrize("number", ["", "1", "4", "7"])
+def test_the_ladder_shows_the_figures_of_the_steps_so_far_alone(number, drawn):
+    steps.climb(number)
+    (ax,) = drawn[0].axes
+    numbers = [step.number for step in LADDER]
+    reached = numbers.index(number) + 1 if number else 0
+    assert len(ax.patches) == len(LADDER) and [bar.get_fill() for bar in ax.patches].count(True) >= reached
+    shown = {text.get_text() for text in ax.texts}
+    figures = [f"{steps.speed(step.title):.0f}" for step in LADDER]
+    assert [figure for figure in figures if figure in shown] == figures[:reached]
+    assert ("you are here" in shown) == bool(reached)
+    assert bool(len(ax.get_yticks())) == bool(reached)
+
+
+def test_a_gain_is_the_quotient_of_two_speeds(capsys):
+    assert steps.gain("3") == pytest.approx(steps.speed("swizzle") / steps.speed("tensor cores"))
+    steps.climb("3b", (64, False), (128, False))
+    said = capsys.readouterr().out
+    for d in (64, 128):
+        assert f"d = {d:3}, not causal: {steps.gain('3b', d):.2f} times as fast as step 3" in said
+
+
+def test_a_causal_step_6_visits_the_tiles_up_to_the_diagonal():
+    assert (steps.tiles_loaded("5b"), steps.tiles_loaded("6")) == (64, 36)
+
+
+def test_twice_the_queries_double_the_roof_of_shared_memory():
+    assert steps.shared_memory_roof(32) == pytest.approx(2 * steps.shared_memory_roof(16))
+
+
+def test_the_share_of_places_grows_with_batch_and_length():
+    one = peers.share_of_places(1, 512)
+    assert 0 < one < 1 and peers.share_of_places(16, 512) == pytest.approx(16 * one)
+
+
+def test_gains_of_training_are_more_than_one():
+    assert training.recompute_gain() > 1 and training.larger_batch() > 1
+
+
+def test_bars_that_waste_are_hatched_by_as_much(drawn):
+    plots.side_by_side(["a", "b"], {"wavefronts": [8, 16]}, wasted={"wavefronts": [0, 12]})
+    bars = plt.gcf().axes[0].patches
+    assert [bar.get_width() for bar in bars if bar.get_hatch()] == [0, 12]
+    assert [bar.get_x() for bar in bars if bar.get_hatch()] == [8, 4]

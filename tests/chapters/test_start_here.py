@@ -1,0 +1,49 @@
+"""Chapter 00's kernel that is broken in three ways: each stops with the error that the text explains."""
+
+import numpy as np
+import pytest
+import torch
+
+from course_utils import emulator, reference
+from course_utils.chapters import start_here
+from course_utils.cuda import RawModule
+from course_utils.toolchain.errors import KernelError
+
+WORDS = {
+    "no bounds check": "past the end",
+    "endless loop": "does not end|time",
+    "divergent barrier": "barrier|__syncthreads",
+}
+
+
+def test_each_mistake_has_its_words():
+    assert WORDS.keys() == start_here.MISTAKES.keys()
+
+
+@pytest.mark.parametrize("mistake", WORDS)
+def test_a_broken_kernel_stops_with_an_error(mistake):
+    kernel = RawModule(code=start_here.broken(mistake)).get_function("vector_add")
+    arrays = [torch.zeros(start_here.ELEMENTS) for _ in range(3)]
+    with emulator.configure(time_limit=1), pytest.raises(KernelError, match=WORDS[mistake]):
+        kernel((4,), (start_here.THREADS,), (*arrays, np.int32(start_here.ELEMENTS)))
+
+
+def test_what_is_changed_is_shown(capsys):
+    start_here.break_it("no bounds check")
+    assert "+    // if (i < n)" in capsys.readouterr().out
+
+
+def test_a_line_that_is_gone_is_named(monkeypatch):
+    monkeypatch.setattr(start_here, "read_kernel", lambda name: "nothing")
+    with pytest.raises(ValueError, match=r"vector_add\.cu: has '    if \(i < n\) ' 0 times"):
+        start_here.broken("no bounds check")
+
+
+def test_a_wrong_attention_is_called_wrong(capsys):
+    start_here.check_attention(half, torch.device("cpu"))
+    assert capsys.readouterr().out.count("correct = False") == 2
+
+
+def half(query, key, value, is_causal):
+    """Half of the right output."""
+    return reference.attention(query, key, value, is_causal=is_causal).float() / 2

@@ -1,0 +1,73 @@
+"""Who has worked through a chapter when it had one notebook has done all of it: no mark and no achievement is lost.
+
+`ids_of_november_2026.txt` has the ids of that edition: what a progress file of then can hold.
+"""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from course_utils.course import CHAPTERS
+from course_utils.grading.catalog import IN_SECOND_NOTEBOOK, exercises_of_notebook
+from course_utils.progress import Answered, Finished, Overview, Standing, achievements
+from course_utils.progress.state import ONE_NOTEBOOK_UNTIL, chapter_state, chapter_states, finished, next_steps
+from course_utils.questions.catalog import question, question_ids, source, title
+
+SECOND = [one for one in CHAPTERS if one.of]
+BEFORE, AFTER = ONE_NOTEBOOK_UNTIL - timedelta(days=9), ONE_NOTEBOOK_UNTIL + timedelta(days=9)
+
+
+def ids(kind: str) -> list[str]:
+    """Of "chapters", "questions" or "exercises"."""
+    text = (Path(__file__).parent / "ids_of_november_2026.txt").read_text(encoding="utf-8")
+    return text.split(f"# {kind}\n")[1].split("\n#")[0].split()
+
+
+@pytest.fixture
+def all_done(graded):
+    def make(day: datetime) -> Overview:
+        """All that the edition of then had, done on a day."""
+        results = {one: graded(10, exercise=one) for one in ids("exercises")}
+        return Overview(
+            tuple(Standing(one, 1, result, day, result, day) for one, result in results.items()),
+            tuple(Answered(one, 1, day, True, None, 0, day) for one in ids("questions")),
+            tuple(Finished(one, 1, day, day) for one in ids("chapters")),
+        )
+
+    return make
+
+
+def test_an_old_file_keeps_every_mark_and_every_achievement(all_done):
+    kept = all_done(BEFORE)
+    for state in chapter_states(kept):
+        assert state.finished and state.finished.first_at == BEFORE, state.chapter.slug
+        assert state.open_questions == [] and state.open_exercises == []
+    reached = {one.name: one.when for one in achievements.achievements(kept)}
+    assert set(reached.values()) == {BEFORE} and "Through the course" in reached
+    assert next_steps(chapter_states(kept)) == []
+
+
+def test_the_questions_and_exercises_of_then_are_there_once():
+    asked = [one for chapter in CHAPTERS for one in question_ids(chapter.slug)]
+    assert sorted(asked) == sorted(set(asked)) and set(ids("questions")) <= set(asked)
+    led_to = [one for chapter in CHAPTERS for one in exercises_of_notebook(chapter.slug)]
+    assert sorted(led_to) == sorted(set(led_to)) and set(ids("exercises")) <= set(led_to)
+    assert set(IN_SECOND_NOTEBOOK) <= set(led_to)
+
+
+@pytest.mark.parametrize("chapter", SECOND, ids=lambda one: one.slug)
+def test_who_finishes_the_first_notebook_now_has_the_second_before_them(chapter, all_done):
+    state = chapter_state(chapter.slug, all_done(AFTER))
+    assert state.finished is None
+    run = Finished(chapter.slug, 1, AFTER, AFTER)
+    assert finished(Overview(chapters=(run,))) == {chapter.slug: run}
+
+
+@pytest.mark.parametrize("chapter", SECOND, ids=lambda one: one.slug)
+def test_the_second_notebook_asks_under_the_ids_of_the_chapter(chapter):
+    asked = question_ids(chapter.slug)
+    assert asked and not set(asked) & set(question_ids(chapter.of))
+    for one in asked:
+        assert one.startswith(f"{chapter.of}/") and title(one) and question(one, 0) == question(one, 0)
+        assert source(one).__module__.endswith(f".{chapter.name}")
