@@ -14,13 +14,15 @@ from course_utils.emulator.pages import FRAME
 from course_utils.site.execute import execute
 
 ROOT = Path(__file__).resolve().parents[1]
+GUESS = "ak-guess"
 LISTING = re.compile(r"^show\.(source|passage|difference|mistake)\(", re.MULTILINE)
 
 
 def is_seen(outputs: list[nbformat.NotebookNode]) -> bool:
-    """Whether a picture is among a cell's outputs, or a page in the course's frame."""
+    """Whether a picture is among a cell's outputs, a page in the course's frame, or what a guess holds back."""
     shown = [output.get("data", {}) for output in outputs]
-    return any("image/png" in data or FRAME in data.get("text/html", "") for data in shown)
+    pages = [data.get("text/html", "") for data in shown]
+    return any("image/png" in data for data in shown) or any(FRAME in page or GUESS in page for page in pages)
 
 
 def with_outputs(notebook: nbformat.NotebookNode, run: nbformat.NotebookNode) -> nbformat.NotebookNode:

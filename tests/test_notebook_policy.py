@@ -25,6 +25,7 @@ WITHOUT_KERNELS = {"08_choosing"}  # it compares the kernels of the others
 LONGEST_CELL = 25  # lines of code that a reader takes in at once
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 MOST_PICTURE = 150_000  # characters of one picture: a notebook is read over the network, and its history is kept
+HELD_PICTURE = re.compile(r'src="data:image/png;base64,([^"]*)"')  # that a guess holds back
 LISTING = re.compile(r"^show\.(source|passage|difference|mistake)\(", re.MULTILINE)
 HIDING_TAGS = {"nbval-skip", "nbval-ignore-output", "nbval-raises-exception", "raises-exception"}
 
@@ -71,7 +72,9 @@ def problems(notebook, folder: Path) -> list[str]:
 def unseen(index: int, cell) -> list[str]:
     """What a reader on GitHub would miss of a cell, or wait for."""
     found = []
-    pictures = [output.data["image/png"] for output in cell.outputs if "image/png" in output.get("data", {})]
+    shown = [output.get("data", {}) for output in cell.outputs]
+    pictures = [data["image/png"] for data in shown if "image/png" in data]
+    pictures += [one for data in shown for one in HELD_PICTURE.findall("".join(data.get("text/html", "")))]
     if LISTING.search(cell.source) and not any("text/html" in output.get("data", {}) for output in cell.outputs):
         found.append(f"cell {index} shows a kernel, but was saved without it: run make outputs")
     if "alt" in cell.metadata and not pictures:

@@ -112,6 +112,7 @@ __all__ = [
     "against_size",
     "backward_walks",
     "bank_map",
+    "bar_panels",
     "bars",
     "blocks_at_work",
     "break_even",

@@ -22,9 +22,9 @@ from course_utils.grading.seen import one_hot_values, weights_in, wrong_weights
 B_R, B_C, LANES, THREADS = 16, 16, 8, 128
 AXES = ("sequence", "head", "key", "column")
 
-_FORMULAS = "chapter 02, section 10, 'The formulas'"
-_WALK = "chapter 02, section 10, 'Two ways to walk'"
-_LSE = "chapter 02, section 10, 'What must be kept?'"
+_FORMULAS = "chapter 02, section 15, 'The formulas'"
+_WALK = "chapter 02, section 16, 'Two walks over the tiles'"
+_LSE = "chapter 02, section 14, 'What must be kept'"
 _PIECES = "chapter 02, section 2, 'A list, split in two'"
 _TRAP = "chapter 02, section 2, 'The one trap'"
 _SCALE = "chapter 01, section 2, 'Why the scores are divided by √d'"
