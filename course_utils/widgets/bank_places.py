@@ -80,7 +80,7 @@ def described(layout: str, width: int, chunk: int) -> dict[str, object]:
 
 
 def _draw(width: int, chunk: int) -> Figure:
-    figure = Figure(figsize=(7.4, 3.4), layout="constrained")
+    figure = Figure(figsize=(7.0, 3.2), layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0.06, 1, 0.94))  # the last line is for the note about still pictures
     for axes, layout in zip(figure.subplots(1, len(LAYOUTS), sharey=True), LAYOUTS, strict=True):
         state = bank_state(layout, width, chunk)
