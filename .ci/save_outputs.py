@@ -14,7 +14,7 @@ from course_utils.emulator.pages import FRAME
 from course_utils.site.execute import execute
 
 ROOT = Path(__file__).resolve().parents[1]
-GUESS = "ak-guess"
+GUESS = "data-guess="
 LISTING = re.compile(r"^show\.(source|passage|difference|mistake)\(", re.MULTILINE)
 
 

@@ -125,7 +125,7 @@ SUBJECTS = {
         ("sparse_attention", "tiles skipped", "tiles only masked", "csr_gather", "block_sparse"),
         of_pattern,
         pattern_or_tree,
-        (("1", "1a", "2", "106"), ("1", "1a", "2", "111")),
+        (("1a", "106"), ("1a", "111a", "111")),
     ),
     "08_choosing": Subject(
         ("flash_attention_v2", "sliding window of 4096", "streaming, 4 + 1024"),

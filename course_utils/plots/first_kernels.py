@@ -23,7 +23,7 @@ def one_query(tokens: int = 8, head_dim: int = 6) -> Figure:
     K, V = torch.randn(2, tokens, head_dim, generator=generator)
     scores = K @ q / head_dim**0.5
     weights = torch.softmax(scores, dim=0)
-    figure, panels = plt.subplots(1, 5, figsize=(7.5, 3.2), width_ratios=(1, 2.2, 2, 2, 2.4))
+    figure, panels = plt.subplots(1, 5, figsize=(7.5, 3.7), width_ratios=(1, 2.2, 2, 2, 2.4))
     parts = (q[None], K, None, None, V)
     names = ("query", "keys", "scores", "weights", "values")
     for ax, name, part in zip(panels, names, parts, strict=True):
@@ -47,7 +47,7 @@ def one_query(tokens: int = 8, head_dim: int = 6) -> Figure:
 
 def where_kernels_run() -> Axes:
     """One kernel file, and the two ways on which it runs: by CuPy on a GPU, by a C++ compiler on the emulator."""
-    ax = plt.figure(figsize=(7.5, 2.9)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.3)).subplots()
 
     def box(x: float, y: float, width: float, colour: str, text: str) -> None:
         ax.add_patch(Rectangle((x, y), width, 1, facecolor=colour, edgecolor=GREY, alpha=0.45))
@@ -75,7 +75,7 @@ def past_the_end(elements: int = 1000, threads: int = 1024, granule: int = 512) 
     end, written = 4 * elements, 4 * threads
     handed_out = -(-end // granule) * granule
     first = end - granule // 2
-    ax = plt.figure(figsize=(7.5, 2.5)).subplots()
+    ax = plt.figure(figsize=(7.5, 2.9)).subplots()
     parts = ((first, end, BLUE, "c"), (end, handed_out, PALE, "padding"))
     for begin, stop, colour, name in (
         *parts,
@@ -93,7 +93,7 @@ def past_the_end(elements: int = 1000, threads: int = 1024, granule: int = 512) 
 
 def two_barriers(first: int = 100, threads: int = 256) -> Axes:
     """A block whose threads stand at two barriers: the first ones at one, the rest at the other, for ever."""
-    ax = plt.figure(figsize=(7.5, 2.7)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.2)).subplots()
     for begin, stop, y, colour, words in (
         (0, first, 1.2, BLUE, f"threads 0 to {first - 1} wait at this barrier"),
         (first, threads, 0.3, ORANGE, f"threads {first} to {threads - 1} wait at the other"),
@@ -129,7 +129,7 @@ def stacked_bars(rows: Mapping[str, Mapping[str, float]], unit: str) -> Axes:
 
 def grid_to_thread() -> Axes:
     """From the grid of a launch to one of its blocks, one of the block's warps, and one of the warp's threads."""
-    ax = plt.figure(figsize=(7.5, 3.3)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.7)).subplots()
     levels = (
         ("grid: 4 blocks", 4, 1, BLUE, "blockIdx.x"),
         ("block: 8 warps, 256 threads", 8, 2, SKY, "runs on one multiprocessor"),

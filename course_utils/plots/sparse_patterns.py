@@ -10,10 +10,225 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+from torch import Tensor
 
 from course_utils.measured import select
-from course_utils.plots.look import BLUE, GREEN, GREY, INK, ON_MAP, ORANGE, PURPLE, SKY, VERMILION, colours_of
+from course_utils.plots.look import (
+    BLUE,
+    CUDNN,
+    FLASH,
+    GREEN,
+    GREY,
+    INK,
+    ON_MAP,
+    ON_MARK,
+    ORANGE,
+    OURS,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    colours_of,
+)
+
+# A way to the same output has one colour and one mark in all pictures of `dots`.
+WAYS = {
+    "ours": (OURS, "o"),
+    "FlexAttention": (BLUE, "s"),
+    "FlexAttention, tuned": (SKY, "D"),
+    "on a view": (GREEN, "^"),
+    "the best other": (GREEN, "^"),
+    "dense FLASH": (FLASH, "<"),
+    "dense cuDNN": (CUDNN, ">"),
+    "SDPA with the mask": (GREY, "v"),
+}
+NOT_LOADED, PARTLY, FULL, FOR_NOTHING = range(4)  # states of a tile in `tile_states`
+_STATES = {
+    NOT_LOADED: ("none", "not loaded"),
+    PARTLY: (SKY, "loaded, partly visible"),
+    FULL: (BLUE, "loaded, all visible"),
+    FOR_NOTHING: (ORANGE, "loaded, nothing visible"),
+}
+
+
+# ---- masks and tiles
+
+
+def mask_gallery(masks: Mapping[str, Tensor], columns: int = 4, tile: int = 64, row: int | None = None) -> Figure:
+    """A picture for each mask, bool [queries, keys], by its title, with a grid of tiles; `row` is outlined."""
+    lines = -(-len(masks) // columns)
+    figure, axes = plt.subplots(lines, columns, figsize=(7.5, min(8.0 / columns, 3.0) * lines), squeeze=False)
+    for ax in axes.flat:
+        ax.set_axis_off()
+    for ax, (title, mask) in zip(axes.flat, masks.items(), strict=False):
+        queries, keys = mask.shape
+        ax.imshow(mask.numpy(), cmap=ListedColormap(["none", BLUE]), vmin=0, vmax=1, extent=(0, keys, queries, 0))
+        ax.set_axis_on()
+        ax.set_xticks(range(0, keys + 1, tile), [])
+        ax.set_yticks(range(0, queries + 1, tile), [])
+        ax.grid(color=GREY, linewidth=0.5)
+        ax.set_title(title, fontsize=8)
+        if row is not None:
+            ax.add_patch(Rectangle((0, row), keys, 1, fill=False, edgecolor=ORANGE, linewidth=1.5, clip_on=False))
+    return figure
+
+
+def tile_states(panels: Mapping[str, Tensor], across: str = "tiles of keys") -> Figure:
+    """What becomes of each tile of the scores: a panel per title, int [rows, columns] of the states above."""
+    figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 3.3), squeeze=False)
+    for ax, (title, states) in zip(axes[0], panels.items(), strict=True):
+        rows, columns = states.shape
+        for row in range(rows):
+            for column in range(columns):
+                colour = _STATES[int(states[row, column])][0]
+                ax.add_patch(Rectangle((column, row), 1, 1, facecolor=colour, edgecolor=GREY, linewidth=0.7))
+        ax.set(xlim=(0, columns), ylim=(rows, 0), aspect="equal", title=title, xlabel=across, xticks=[], yticks=[])
+    axes[0][0].set_ylabel("tiles of queries")
+    found = sorted({int(state) for states in panels.values() for state in states.unique()})
+    handles = [Patch(facecolor=colour, edgecolor=GREY, label=text) for colour, text in (_STATES[n] for n in found)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=9)
+    return figure
+
+
+def mask_and_blocks(mask: Tensor, states: Tensor) -> Figure:
+    """A mask, bool [L, L], beside what its lists say of each block: int [rows, columns] of the states above."""
+    length = len(mask)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.5))
+    left.imshow(
+        mask.numpy(), cmap=ListedColormap(["none", BLUE]), vmin=0, vmax=1, extent=(0, len(states), len(states), 0)
+    )
+    left.set(title="the mask", xlabel=f"keys, L = {length}", ylabel="queries")
+    names = {NOT_LOADED: "", PARTLY: "partial", FULL: "full"}
+    for row, line in enumerate(states.tolist()):
+        for column, state in enumerate(line):
+            look = {"facecolor": _STATES[state][0], "edgecolor": GREY, "linewidth": 0.7}
+            right.add_patch(Rectangle((column, row), 1, 1, **look))
+            right.text(column + 0.5, row + 0.5, names[state], ha="center", va="center", fontsize=7, color=ON_MARK)
+    right.set(title="its blocks", xlabel="blocks of keys", ylabel="blocks of queries", aspect="equal")
+    for ax in (left, right):
+        ax.set(
+            xlim=(0, len(states)), ylim=(len(states), 0), xticks=range(len(states) + 1), yticks=range(len(states) + 1)
+        )
+        ax.tick_params(labelbottom=False, labelleft=False)
+    left.grid(color=GREY, linewidth=0.5)
+    return figure
+
+
+def pieces_of_work(panels: Mapping[str, Sequence[int]]) -> Figure:
+    """Blocks of keys of each block of threads, as bars one below the other: a panel per title."""
+    figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 2.8), sharex=True, squeeze=False)
+    for ax, (title, counts) in zip(axes[0], panels.items(), strict=True):
+        ax.barh(range(len(counts)), counts, height=1.0, color=BLUE)
+        ax.axvline(max(counts), color=VERMILION, linestyle="--")
+        ax.set(title=title, xlabel="blocks of keys, one after the other", ylim=(len(counts), -1), yticks=[])
+    axes[0][0].set_ylabel("blocks of threads")
+    return figure
+
+
+def reach(lines: Mapping[str, Mapping[int, float]]) -> Figure:
+    """Per cent of the tokens that can have been heard of, against the number of layers: a line per pattern."""
+    figure, ax = plt.subplots(figsize=(7.5, 3.6))
+    styles = zip((BLUE, GREEN, ORANGE, PURPLE, VERMILION, SKY, GREY), "os^DvP*", strict=True)
+    for number, ((name, shares), (colour, marker)) in enumerate(zip(lines.items(), styles, strict=False)):
+        style = "--" if number % 2 else "-"  # where two lines lie on each other, both are seen
+        ax.plot(
+            list(shares), [100 * share for share in shares.values()], style, color=colour, marker=marker, label=name
+        )
+    layers = list(next(iter(lines.values())))
+    ax.set(xlabel="layers", ylabel="% of the tokens in reach", ylim=(0, 105))
+    ax.set_xticks(layers, layers)
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside right center", fontsize=8)
+    return figure
+
+
+def recall(rows: Sequence[Mapping[str, Any]], guessing: float) -> Figure:
+    """Per cent of right answers against the keys per question: a mark per kind of pattern, larger for more layers.
+
+    rows: those of the recall study; guessing: per cent that guessing answers rightly.
+    """
+    figure, ax = plt.subplots(figsize=(7.5, 3.8))
+    kinds = {"dense": "dense", "window": "windows", "strided": "strided", "highest": "chosen by content"}
+    kinds |= {"global": "with global tokens", "": "others"}
+    found: dict[str, list[tuple[float, float, int]]] = {}
+    for row in rows:
+        kind = next(name for part, name in kinds.items() if part in row["name"].replace("window 8, ", ""))
+        found.setdefault(kind, []).append((row["keys_per_question"], 100 * row["accuracy"], row["layers"]))
+    for (kind, points), marker in zip(found.items(), "*sov^D", strict=False):
+        x, y, layers = zip(*points, strict=True)
+        look = {"facecolors": "none", "edgecolors": INK} if kind == "dense" else {"alpha": 0.8}
+        ax.scatter(x, y, [(200 if kind == "dense" else 40) * n for n in layers], marker=marker, label=kind, **look)
+    ax.axhline(guessing, color=GREY, linestyle="--")
+    ax.set(xscale="log", xlabel="keys per question", ylabel="% of the answers right", ylim=(0, 105))
+    ax.set_xticks([1, 2, 4, 8, 16, 32, 64], [1, 2, 4, 8, 16, 32, 64])
+    ax.minorticks_off()
+    ax.legend(fontsize=8, loc="center left")
+    return figure
+
+
+def multiprocessors_at_work(blocks: Mapping[str, int], count: int) -> Figure:
+    """A GPU's multiprocessors as squares, those with a block of threads filled: a panel per title."""
+    figure, axes = plt.subplots(1, len(blocks), figsize=(7.5, 2.4), squeeze=False)
+    across = 12
+    for ax, (title, number) in zip(axes[0], blocks.items(), strict=True):
+        for place in range(count):
+            busy = place < number
+            corner = place % across, place // across
+            ax.add_patch(Rectangle(corner, 0.8, 0.8, facecolor=BLUE if busy else "none", edgecolor=GREY))
+        ax.set(xlim=(-0.2, across), ylim=(-(-count // across), -0.2), aspect="equal")
+        ax.set_title(title, fontsize=9)
+        ax.axis("off")
+    return figure
+
+
+# ---- figures
+
+
+def dots(
+    panels: Mapping[str, Mapping[str, Mapping[str, float]]], across: str, *, log: bool = True, mark: float | None = None
+) -> Figure:
+    """A line of dots for each row, a dot for each of its names: a panel per title, with the same rows in each.
+
+    across: what the axis shows; log: whether it is logarithmic, else it begins at 0; mark: a dashed line there.
+    """
+    rows = list(next(iter(panels.values())))
+    names = list(dict.fromkeys(name for panel in panels.values() for row in panel.values() for name in row))
+    others = zip((BLUE, GREEN, ORANGE, PURPLE), "oD^s", strict=True)
+    looks = {name: WAYS.get(name) or next(others) for name in names}
+    size = (7.5, 1.15 + 0.3 * max(len(rows), 2) + 0.25 * (len(names) > 3))
+    figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
+    for ax, (title, panel) in zip(axes[0], panels.items(), strict=True):
+        for place, row in enumerate(rows):
+            ax.hlines(place, min(panel[row].values()) if log else 0, max(panel[row].values()), color=PALE, zorder=0)
+        for name, (colour, marker) in looks.items():
+            points = [(row[name], place) for place, row in enumerate(panel.values()) if name in row]
+            ax.plot(*zip(*points, strict=True), marker, color=colour, markersize=7, alpha=0.85, label=name)
+        if mark is not None:
+            ax.axvline(mark, color=GREY, linestyle="--", linewidth=1)
+        ax.set(ylim=(len(rows) - 0.5, -0.5), xlabel=across)
+        ax.set_title(title, fontsize=9)
+        _few_ticks(ax, log, alone=len(panels) == 1)
+        ax.tick_params(axis="y", length=0)
+    axes[0][0].set_yticks(range(len(rows)), [row.replace(" & ", "\n& ") for row in rows], fontsize=9)
+    if len(names) > 1:
+        figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9)
+    return figure
+
+
+def _few_ticks(ax: Axes, log: bool, alone: bool) -> None:
+    """Round figures below the axis, as few as can be read; alone: it has the width of the page."""
+    if not log:
+        ax.set_xlim(0, 1.05 * ax.get_xlim()[1])
+        return
+    ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    subs = (1, 2, 5) if high < (300 if alone else 8) * low else (1, 3) if high < 30 * low else (1,)
+    ax.xaxis.set_major_locator(mpl.ticker.LogLocator(subs=subs))
+    ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.minorticks_off()
 
 
 def scaling(rows: Sequence[Mapping[str, Any]]) -> Figure:

@@ -32,7 +32,7 @@ from course_utils.plots.look import (
 
 def gpu_memories() -> Figure:
     """Where a GPU keeps its numbers: the multiprocessors with registers and shared memory, the L2 cache, HBM."""
-    figure, ax = plt.subplots(figsize=(7.5, 3.7))
+    figure, ax = plt.subplots(figsize=(7.5, 4.0))
 
     def box(x: float, y: float, width: float, height: float, colour: str, text: str, size: int = 9) -> None:
         ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor=GREY, alpha=0.45))
@@ -61,7 +61,7 @@ def gpu_memories() -> Figure:
 
 def memory_levels(levels: Sequence[tuple[str, float, float]]) -> Figure:
     """Levels of memory (name, bytes, bytes per second) as two sets of bars on logarithmic axes."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 2.6), sharey=True)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.2), sharey=True)
     names, sizes, rates = zip(*levels, strict=True)
     for ax, values, unit, label in ((left, sizes, 1e6, "MB"), (right, rates, 1e12, "TB/s")):
         scaled = [value / unit for value in values]
@@ -77,7 +77,7 @@ def memory_levels(levels: Sequence[tuple[str, float, float]]) -> Figure:
 
 def matmul_tiles(tiles: int, step: int, row: int, column: int) -> Axes:
     """C = A B in `tiles` × `tiles` tiles: what the block of tile (row, column) of C has in shared memory at a step."""
-    ax = plt.figure(figsize=(6.0, 4.6)).subplots()
+    ax = plt.figure(figsize=(6.0, 4.8)).subplots()
 
     def matrix(x: float, y: float, name: str, strip: set[tuple[int, int]], now: set[tuple[int, int]]) -> None:
         for i in range(tiles):
@@ -100,7 +100,7 @@ def matmul_tiles(tiles: int, step: int, row: int, column: int) -> Axes:
 def score_bytes(head_dim: int) -> Axes:
     """Bytes of one head's score matrix, and of Q, K, V and O, against the number of tokens, in fp32."""
     lengths = [2**n for n in range(11, 16)]
-    ax = plt.figure(figsize=(7.5, 3.3)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.8)).subplots()
     for name, colour, of_length in (
         ("the scores", ORANGE, lambda L: costs.score_matrix_bytes(1, 1, L, L, 4)),
         ("Q, K, V and O", BLUE, lambda L: costs.least_bytes(1, 1, L, L, head_dim, 4)),
@@ -133,7 +133,7 @@ def _bytes(megabytes: float) -> str:
 
 def against_size(values: Mapping[float, float], marks: Mapping[str, float]) -> Axes:
     """A curve of `values` by size, on a logarithmic axis, with dashed lines at the sizes in `marks`, by name."""
-    ax = plt.figure(figsize=(7.5, 3.6)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.8)).subplots()
     ax.plot(list(values), list(values.values()), "o-")
     for name, size in marks.items():
         ax.axvline(size, color=GREY, linestyle="--")
@@ -145,7 +145,7 @@ def against_size(values: Mapping[float, float], marks: Mapping[str, float]) -> A
 
 def bars(values: Mapping[str, float], unit: str, marks: Mapping[str, float] = MappingProxyType({})) -> Axes:
     """A bar for each value, with its figure, and dashed lines at `marks`, by name."""
-    ax = plt.figure(figsize=(7.5, 1.2 + 0.42 * len(values))).subplots()
+    ax = plt.figure(figsize=(7.5, 1.3 + 0.5 * len(values))).subplots()
     drawn = ax.barh(list(values), list(values.values()), color=BLUE, height=0.6)
     ax.bar_label(drawn, [f"{value:.3g}" for value in values.values()], padding=3)
     for name, value in marks.items():
@@ -194,7 +194,7 @@ def two_lines(lines: Mapping[str, Mapping[int, float]], across: str, unit: str) 
 def under_way(latency_ns: float, rate: float) -> Axes:
     """Little's law as an area: `rate` bytes per second arrive for the `latency_ns` that each load takes. Drawn twice:
     with loads enough, and with half of them."""
-    ax = plt.figure(figsize=(7.5, 2.9)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.4)).subplots()
     per_ns = rate / 1e9
     ax.add_patch(Rectangle((0, 0), latency_ns, per_ns, facecolor=SKY, edgecolor=BLUE))
     ax.add_patch(Rectangle((0, 0), latency_ns, per_ns / 2, facecolor=BLUE, alpha=0.6, edgecolor=BLUE))
@@ -209,7 +209,7 @@ def under_way(latency_ns: float, rate: float) -> Axes:
 
 def ways_of_a_warp(runs: Sequence[int] = (1, 8, 32)) -> Axes:
     """A warp at an `if`, for runs of neighbours that go the same way: which lanes work in which of the two steps."""
-    ax = plt.figure(figsize=(7.5, 0.9 + 0.75 * len(runs))).subplots()
+    ax = plt.figure(figsize=(7.5, 0.9 + 0.85 * len(runs))).subplots()
     for line, run in enumerate(runs):
         for way, colour in ((0, BLUE), (1, ORANGE)):
             lanes = [lane for lane in range(32) if lane // run % 2 == way]
@@ -259,7 +259,7 @@ def way_of_a_transpose() -> Figure:
 
 def race() -> Axes:
     """A tile in shared memory over time: a fast warp writes the next round while a slow one still reads this one."""
-    ax = plt.figure(figsize=(7.5, 2.7)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.2)).subplots()
     fast = ((0, 1, "load", SKY), (1, 3, "barrier, multiply", GREEN), (3, 4, "load the next", VERMILION))
     slow = ((0, 1, "load", SKY), (1, 4.6, "barrier, multiply: still reading", GREEN), (4.6, 5.6, "load the next", SKY))
     for y, warp, steps in ((1.2, "a fast warp", fast), (0.1, "a slow warp", slow)):
@@ -277,7 +277,7 @@ def race() -> Axes:
 
 def product_piece(piece: int = 4) -> Axes:
     """One step of a thread with a piece of C in registers: the words of A and B that it reads, and what they make."""
-    ax = plt.figure(figsize=(7.5, 3.4)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.6)).subplots()
     for n in range(piece):
         ax.add_patch(Rectangle((-1.6, n), 1, 1, facecolor=SKY, edgecolor=GROUND))
         ax.add_patch(Rectangle((n, -1.6), 1, 1, facecolor=SKY, edgecolor=GROUND))
@@ -296,7 +296,7 @@ def product_piece(piece: int = 4) -> Axes:
 def path_taken() -> Axes:
     """The branches of a kernel: a run at a length that fits the tiles takes one path, and no finding speaks of that
     path alone."""
-    ax = plt.figure(figsize=(7.5, 3.2)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.5)).subplots()
     places = {
         "a tile begins": (0, 1), "it is full": (2.6, 1.8), "it is ragged": (2.6, 0.2),
         "no mask": (5.2, 2.3), "masked": (5.2, 1.4), "keys past the end": (5.2, 0.6), "rows past the end": (5.2, -0.2),
@@ -323,7 +323,7 @@ def path_taken() -> Axes:
 
 def way_through_the_caches() -> Axes:
     """Where a kernel's requests are answered: from threads to L1, to L2, to HBM, fewer at each step."""
-    ax = plt.figure(figsize=(7.5, 2.6)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.2)).subplots()
     levels = (
         (0, 2.0, BLUE, "requested\nby the threads"),
         (3, 1.3, ORANGE, "not in L1"),

@@ -28,6 +28,7 @@ from course_utils.site.pictures import Picture, to_html
 from course_utils.toolchain.source import read_kernel
 
 LEFT_OUT = {"navigation", "badges", "colab-setup"}  # the site has bars of its own, and nothing to set up
+PROGRESS = re.compile(r"progress\.\w+\(")  # a card of what the reader did: no reader of a page has one
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 PICTURES = ("image/svg+xml", "image/png", "image/jpeg")
 CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
@@ -152,7 +153,7 @@ def _write_notebook(sources: Sources, root: Path, path: Path, notebook: Notebook
     inside = path.relative_to(root)
     page = nbformat.v4.new_notebook(metadata={"language_info": {"name": "python", "pygments_lexer": "ipython3"}})
     for number, cell in enumerate(notebook.cells):
-        if LEFT_OUT & set(cell.metadata.get("tags", ())):
+        if LEFT_OUT & set(cell.metadata.get("tags", ())) or PROGRESS.match(cell.source):
             continue
         if cell.cell_type == "markdown":
             page.cells.append(nbformat.v4.new_markdown_cell(markdown(cell.source, path, root, _jupyterlab)))

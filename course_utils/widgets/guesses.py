@@ -150,8 +150,9 @@ class _Publisher(DisplayPublisher):
         super().__init__(parent=shell)
         self._shown = shown
 
-    def publish(self, data: dict, *_: object, **__: object) -> None:
-        self._shown.append(dict(data))
+    def publish(self, data: dict, metadata: dict | None = None, *_: object, **__: object) -> None:
+        size = (metadata or {}).get("image/png", {})
+        self._shown.append(dict(data) | {"width": size["width"]} if "width" in size else dict(data))
 
     def clear_output(self, wait: bool = False) -> None:
         self._shown.clear()
@@ -185,16 +186,21 @@ def _capture(shell: object, shown: list[dict]) -> Iterator[None]:
         shell.display_pub = publisher
 
 
-def _html(bundle: dict) -> str:
-    """One piece of what was shown, as HTML."""
+def _html(bundle: dict, live: bool = False) -> str:
+    """One piece of what was shown, as HTML. live: in a widget, where SVG follows the theme; a page keeps PNG, as GitHub
+    shows it (plots/look.py)."""
     if "text/html" in bundle:
         return f"<div>{bundle['text/html']}</div>"
-    if "image/svg+xml" in bundle:
-        return f"<div>{bundle['image/svg+xml']}</div>"
+    if "image/svg+xml" in bundle and (live or "image/png" not in bundle):
+        return _picture("svg+xml", bundle["image/svg+xml"].encode(), "")
     if png := bundle.get("image/png"):
-        data = base64.b64encode(png).decode() if isinstance(png, bytes) else png.strip()
-        return f'<div><img alt="" src="data:image/png;base64,{data}"></div>'
+        width = f' width="{bundle["width"]}"' if "width" in bundle else ""
+        return _picture("png", png if isinstance(png, bytes) else base64.b64decode(png), width)
     return f"<pre>{escape(bundle.get('text/plain', '').rstrip())}</pre>"
+
+
+def _picture(kind: str, data: bytes, width: str) -> str:
+    return f'<div><img alt="" src="data:image/{kind};base64,{base64.b64encode(data).decode()}"{width}></div>'
 
 
 def _bundle(asked: _Asked, shown: Sequence[dict]) -> dict[str, str]:
@@ -228,7 +234,7 @@ if anywidget is not None:
                 earlier = next((one.last for one in progress.overview().guesses if one.asked == asked.question), None)
             except progress.ProgressError:
                 earlier = None  # the page says so when the guess is kept
-            super().__init__(asked=vars(asked), held="".join(map(_html, shown)), guess=earlier)
+            super().__init__(asked=vars(asked), held="".join(_html(one, live=True) for one in shown), guess=earlier)
             self._bundle = _bundle(asked, shown)
             self.on_msg(lambda _widget, message, _buffers: self._guessed(message))
 

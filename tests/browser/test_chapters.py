@@ -17,7 +17,7 @@ WIDGETS = {  # that a chapter shows before its questions
     "02_flash_attention_backward": [],
     "03_flash_attention_v2": ["fragments", "bank-places"],
     "03_flash_attention_training": [],
-    "04_sparse_patterns": ["mask-explorer"],
+    "04_sparse_patterns": ["mask-explorer", "mask-explorer"],
     "05_deepseek_sparse": ["dsa-explorer"],
     "08_choosing": ["planner"],
 }

@@ -317,6 +317,38 @@ def test_tree_times_take_the_faster_of_two_ways_with_one_name():
     assert (line["SDPA, call"], line["Flex, GPU"]) == (6000, "-")
 
 
+def test_dots_have_the_colour_of_their_way_and_a_scale_that_begins_at_0_unless_it_is_logarithmic():
+    rows = {"a": {"ours": 2.0, "dense cuDNN": 40.0}, "b & c": {"ours": 3.0}}
+    (log,) = plots.dots({"": rows}, "ms").axes
+    assert [line.get_color() for line in log.lines] == [look.OURS, look.CUDNN]
+    assert [list(line.get_xdata()) for line in log.lines] == [[2.0, 3.0], [40.0]]
+    assert [label.get_text() for label in log.get_yticklabels()] == ["a", "b\n& c"]
+    assert log.get_xscale() == "log"
+    left, right = plots.dots({"one": rows, "two": rows}, "%", log=False, mark=100).axes
+    assert (left.get_title("left"), right.get_title("left")) == ("one", "two")
+    assert left.get_xlim()[0] == 0 and 100 in left.lines[-1].get_xdata()
+
+
+def test_blocks_are_named_beside_their_mask():
+    mask = torch.tensor([[1, 1, 0, 0], [1, 1, 0, 0], [1, 0, 1, 1], [1, 0, 1, 1]], dtype=torch.bool)
+    left, right = plots.mask_and_blocks(mask, torch.tensor([[2, 0], [1, 2]])).axes
+    assert texts(right) == ["full", "", "partial", "full"]
+    assert left.images[0].get_array().sum() == mask.sum()
+
+
+def test_pieces_of_work_end_at_the_longest():
+    before, after = plots.pieces_of_work({"whole": [8, 2, 2], "split": [4, 4, 2, 2]}).axes
+    assert [list(ax.lines[0].get_xdata())[0] for ax in (before, after)] == [8, 4]
+    assert sum(bar.get_width() for bar in before.patches) == sum(bar.get_width() for bar in after.patches) == 12
+
+
+def test_recall_marks_two_layers_larger():
+    row = {"name": "window 8", "keys_per_question": 8, "accuracy": 0.5}
+    (ax,) = plots.recall([row | {"layers": 1}, row | {"layers": 2}], guessing=25).axes
+    small, large = ax.collections[0].get_sizes()
+    assert large == 2 * small and ax.lines[0].get_ydata()[0] == 25
+
+
 @pytest.mark.parametrize(
     ("draw", "words"),
     [

@@ -88,12 +88,20 @@ def test_a_picture_is_held_back_with_plt_show_and_without(jupyter, monkeypatch):
     ("bundle", "html"),
     [
         ({"image/png": "eA==\n", "text/plain": "Figure"}, '<div><img alt="" src="data:image/png;base64,eA=="></div>'),
-        ({"image/svg+xml": "<svg/>", "image/png": b"x"}, "<div><svg/></div>"),
+        (
+            {"image/svg+xml": "<svg/>", "image/png": b"x", "width": 540},
+            '<div><img alt="" src="data:image/png;base64,eA==" width="540"></div>',
+        ),
         ({"text/plain": "<1 & 2>\n"}, "<pre>&lt;1 &amp; 2&gt;</pre>"),
     ],
 )
 def test_each_kind_of_output_becomes_html(bundle, html):
     assert guesses._html(bundle) == html
+
+
+def test_a_widget_shows_the_drawing_that_follows_the_theme():
+    both = {"image/svg+xml": "<svg/>", "image/png": b"x"}
+    assert guesses._html(both, live=True) == '<div><img alt="" src="data:image/svg+xml;base64,PHN2Zy8+"></div>'
 
 
 def test_an_error_in_the_block_comes_through_after_what_was_shown(jupyter, capsys):
