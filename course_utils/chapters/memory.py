@@ -378,7 +378,7 @@ def what_holds_them_back() -> None:
         lines[-1] |= {"allow, TFLOP/s": bound, "reached": reached, "of that": f"{reached / bound:.0%}"}
     caption = f"one wavefront a clock at the highest clock; {measured.caption(by_ncu)}"
     allowed, reached = ({line["kernel"]: line[column] for line in lines} for column in ("allow, TFLOP/s", "reached"))
-    plots.paired_bars({"the wavefronts allow": allowed, "reached": reached}, "TFLOP/s").set_title(caption)
+    plots.paired_bars({"the wavefronts allow": allowed, "reached": reached}, "TFLOP/s").set_title(caption, fontsize=9)
     plt.show()
     show.table(lines, caption, folded=True)
     ncu = f"side {SIDE}, ncu {by_ncu.versions['ncu']}; {measured.caption(by_ncu)}"

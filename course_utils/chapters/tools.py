@@ -159,6 +159,6 @@ def bytes_of_products() -> None:
         lines.append({"kernel": name, "requested": requested, "footprint": footprint, "HBM": from_hbm[name]})
     kinds = {kind: {line["kernel"]: line[kind] / 1e6 for line in lines} for kind in ("requested", "footprint", "HBM")}
     caption = f"bytes read; HBM: measured by ncu on {measured.caption(record)}"
-    plots.paired_bars(kinds, "MB read").set_title(caption)
+    plots.paired_bars(kinds, "MB read").set_title(caption, fontsize=9)
     plt.show()
     show.table(lines, caption, folded=True)

@@ -12,7 +12,21 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from course_utils.plots.look import BLUE, GREEN, GREY, GROUND, INK, MATRICES, ORANGE, PALE, VERMILION, YELLOW
+from course_utils.plots.look import (
+    BLUE,
+    GREEN,
+    GREY,
+    GROUND,
+    INK,
+    MATRICES,
+    ON_MARK,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+)
 
 
 def dsa_layer() -> Figure:
@@ -164,3 +178,214 @@ def kept_by_fp8(kept: Mapping[str, tuple[float, float]]) -> Figure:
     ax.set(xlabel="% of the right keys", xlim=(0, 108))
     figure.legend(loc="outside upper center", ncols=2, fontsize=9)
     return figure
+
+
+def latent_attention() -> Figure:
+    """Two ways to attend to latents: unpack keys and values of each head, or carry the query to the latents."""
+    figure, axes = plt.subplots(2, 1, figsize=(7.5, 4.2))
+    ways = {
+        "unpacked: two products for each key": (
+            ("cache\n576 per token", GREEN, 2.0),
+            ("W_UK, W_UV\nfor each key", ORANGE, 2.0),
+            ("128 keys, 128 values\n320 numbers each", GREY, 2.7),
+            ("attention\nof each head", BLUE, 2.0),
+            ("o", PURPLE, 0.8),
+        ),
+        "absorbed: two products for each query, the keys stay as they are": (
+            ("q", PURPLE, 0.8),
+            ("W_UKᵀ\nonce per query", ORANGE, 2.0),
+            ("attention of 128 heads\nto the cache itself, 576", GREEN, 3.3),
+            ("W_UV\nonce per query", ORANGE, 2.0),
+            ("o", PURPLE, 0.8),
+        ),
+    }
+    for ax, (title, boxes) in zip(axes, ways.items(), strict=True):
+        x = 0.0
+        for number, (text, colour, width) in enumerate(boxes):
+            ax.add_patch(Rectangle((x, 0), width, 1.3, facecolor=colour, edgecolor=GREY, alpha=0.35))
+            ax.text(x + width / 2, 0.65, text, ha="center", va="center", fontsize=9)
+            if number + 1 < len(boxes):
+                ax.annotate(
+                    "", (x + width + 0.55, 0.65), (x + width, 0.65), arrowprops={"arrowstyle": "->", "color": GREY}
+                )
+            x += width + 0.55
+        ax.set_title(title, fontsize=10)
+        ax.set(xlim=(-0.1, 11.9), ylim=(-0.1, 1.4))
+        ax.axis("off")
+    return figure
+
+
+def index_scores(words: Sequence[str], dots: Tensor, weights: Tensor, scores: Tensor) -> Axes:
+    """The products [heads, keys] of an indexer with the keys `words`, a row for each head, and below their scores.
+
+    Blue: a product above 0. Crossed out: one below 0, of which ReLU makes 0. Orange: the sum with the weights.
+    """
+    ax = plt.figure(figsize=(7.5, 2.9)).subplots()
+    heads = len(dots)
+
+    def cell(column: int, row: float, value: float, colour: str) -> None:
+        shade = 0.9 if value > 0 else 0.25
+        ax.add_patch(
+            Rectangle((column + 0.04, row + 0.06), 0.92, 0.88, facecolor=colour, alpha=shade, edgecolor="none")
+        )
+        ax.text(
+            column + 0.5,
+            row + 0.5,
+            f"{value:g}".replace("-", "−"),
+            ha="center",
+            va="center",
+            fontsize=11,
+            color=ON_MARK if value > 0 else INK,
+        )
+
+    for j in range(heads):
+        for column, value in enumerate(dots[j].tolist()):
+            cell(column, j, value, SKY if value > 0 else PALE)
+            if value < 0:
+                ax.plot((column + 0.2, column + 0.8), (j + 0.8, j + 0.2), color=VERMILION, linewidth=1.5)
+        ax.text(
+            -0.2, j + 0.5, f"{weights[j]:g} · ReLU(q{j} · k)".replace("-", "−"), ha="right", va="center", fontsize=10
+        )
+    for column, value in enumerate(scores.tolist()):
+        cell(column, heads + 0.35, value, ORANGE if value > 0 else PALE)
+        ax.text(column + 0.5, -0.1, words[column], ha="center", va="bottom", fontsize=10)
+    ax.text(-0.2, heads + 0.85, "I", ha="right", va="center", fontsize=11, fontweight="bold")
+    ax.set(xlim=(-3.3, len(words)), ylim=(heads + 1.4, -0.6))
+    ax.axis("off")
+    return ax
+
+
+def scores_by_distance(scores: Mapping[str, Tensor]) -> Figure:
+    """Scores [places, places] of one query and one key at all places with the key before it, against their distance;
+    a panel for each way to rotate them."""
+    figure, axes = plt.subplots(1, len(scores), figsize=(7.5, 2.7), sharey=True)
+    for ax, (name, found), colour in zip(axes, scores.items(), (BLUE, GREEN, VERMILION), strict=False):
+        query, key = torch.tril_indices(*found.shape)
+        ax.plot(query - key, found[query, key], ".", color=colour, markersize=2.5)
+        ax.set_title(name, fontsize=10)
+        ax.set_xlabel("distance t − s")
+    axes[0].set_ylabel("q · k")
+    return figure
+
+
+def sizes(vectors: Mapping[str, Tensor]) -> Figure:
+    """The absolute values of vectors, a panel for each, whose title says the largest."""
+    figure, axes = plt.subplots(1, len(vectors), figsize=(7.5, 2.4), sharey=True)
+    for ax, (title, vector) in zip(axes, vectors.items(), strict=True):
+        ax.bar(range(len(vector)), vector.abs(), color=BLUE, width=1)
+        ax.set_title(f"{title}: max |x| = {vector.abs().max():.1f}", fontsize=9)
+        ax.set(xlabel="index", xlim=(-1, len(vector)))
+    axes[0].set_ylabel("|x|")
+    return figure
+
+
+def numbers_on_a_line(values: Sequence[float]) -> Axes:
+    """Numbers as marks on a line, those of each interval between powers of two in a colour of its own."""
+    ax = plt.figure(figsize=(7.5, 1.3)).subplots()
+    colours = (GREY, GREEN, BLUE, ORANGE, PURPLE)
+    edges = (0, 1, 2, 4, 8)
+    for low, high, colour in zip(edges, (*edges[1:], float("inf")), colours, strict=True):
+        ax.vlines([value for value in values if low <= value < high], 0, 1, color=colour, linewidth=1.4)
+    ax.set(ylim=(0, 1.1), xlim=(-0.05, max(values) + 0.05), yticks=[])
+    ax.set_xticks(range(int(max(values)) + 1))
+    ax.spines["left"].set_visible(False)
+    return ax
+
+
+def producer_and_consumers(tiles: int = 4) -> Axes:
+    """A block of the Hopper kernel over time, not to scale: one group of warps gathers, two multiply."""
+    ax = plt.figure(figsize=(7.5, 2.5)).subplots()
+
+    def box(x: float, row: float, width: float, colour: str, text: str) -> None:
+        ax.add_patch(Rectangle((x, row), width, 0.72, facecolor=colour, edgecolor=GROUND, alpha=0.8))
+        ax.text(x + width / 2, row + 0.36, text, ha="center", va="center", fontsize=8, color=ON_MARK)
+
+    for tile in range(tiles):
+        box(2 * tile, 2, 1.9, SKY, f"gather tile {tile}")
+        start = 2 * tile + 2.1
+        box(start, 1, 0.95, ORANGE, f"S {tile}")
+        if tile:
+            box(start + 0.95, 1, 0.95, GREEN, f"P V {tile - 1}")
+        box(start + 1.0, 0, 0.9, YELLOW, "softmax")
+    box(2 * tiles + 2.1, 1, 0.95, GREEN, f"P V {tiles - 1}")
+    for row, name in enumerate(("two consumers,\ntheir own threads", "tensor cores,\nbeside them", "producer")):
+        ax.text(-0.2, row + 0.36, name, ha="right", va="center", fontsize=9)
+    ax.annotate("", (2 * tiles + 3.2, -0.2), (0, -0.2), arrowprops={"arrowstyle": "->", "color": GREY})
+    ax.text(2 * tiles + 3.2, -0.3, "time", ha="right", va="top", fontsize=9, color=GREY)
+    ax.set(xlim=(-2.6, 2 * tiles + 3.3), ylim=(-0.7, 2.9))
+    ax.axis("off")
+    return ax
+
+
+def facts_of_a_question(names: Tensor, values: Tensor, asked: int, row: int = 28) -> Axes:
+    """The facts of a sequence as cells with their values, in the order of reading; orange: those of the name asked."""
+    ax = plt.figure(figsize=(7.5, 2.5)).subplots()
+    for place, (name, value) in enumerate(zip(names.tolist(), values.tolist(), strict=True)):
+        y, x = divmod(place, row)
+        found = name == asked
+        ax.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, facecolor=ORANGE if found else PALE, edgecolor="none"))
+        ax.text(x + 0.5, y + 0.5, str(value), ha="center", va="center", fontsize=8, color=ON_MARK if found else GREY)
+    rows = -(-len(names) // row)
+    ax.set(xlim=(0, row), ylim=(rows, 0), aspect="equal")
+    ax.axis("off")
+    return ax
+
+
+def mass_kept(ks: Sequence[int], curves: Mapping[str, Sequence[float]]) -> Axes:
+    """% of the attention's mass that k keys keep, a curve for each way of choosing them."""
+    ax = plt.figure(figsize=(7.5, 3.6)).subplots()
+    looks = {
+        "oracle": (INK, "-"),
+        "oracle, model untrained": (INK, "-."),
+        "the last k": (GREY, "--"),
+        "random": (GREY, ":"),
+        "indexer, untrained": (ORANGE, "-o"),
+    }
+    for name, values in curves.items():
+        colour, style = looks.get(name, (BLUE, "-o"))
+        ax.plot(ks, values, style, color=colour, label=name, markersize=4)
+    ax.set(xscale="log", xlabel="keys kept, k of 256", ylabel="% of the attention's mass", ylim=(0, 103))
+    ax.set_xticks(ks, ks)
+    ax.minorticks_off()
+    ax.figure.legend(loc="outside upper center", ncols=3, fontsize=9)
+    return ax
+
+
+def warm_up(losses: Sequence[float], kept: Sequence[float], steps: Sequence[int], best: float) -> Figure:
+    """The KL divergence and the % of the mass on 8 keys over the steps of a warm-up; best: what the oracle keeps."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 2.8))
+    left.plot(steps, losses)
+    left.set(yscale="log", xlabel="step of the warm-up", ylabel="KL")
+    right.plot(steps, kept)
+    right.axhline(best, color=INK, linewidth=1)
+    right.text(steps[-1], best + 2, "oracle", ha="right", va="bottom", fontsize=9)
+    right.set(xlabel="step of the warm-up", ylabel="% of the mass on 8 keys", ylim=(0, 100))
+    return figure
+
+
+def shared_list(rows: int = 8, keys: int = 24, chosen: int = 5) -> Figure:
+    """Two tiles of S whose rows attend to `chosen` of the keys: rows that are queries, each with a list of its own, and
+    rows that are heads of one query, all with the same list."""
+    figure, axes = plt.subplots(1, 2, figsize=(7.5, 2.6))
+    generator = torch.Generator().manual_seed(2)
+    own = [set(torch.randperm(keys, generator=generator)[:chosen].tolist()) for _ in range(rows)]
+    panels = {"rows are queries: each has its own list": own, "rows are heads of one query: one list": [own[0]] * rows}
+    for ax, (title, lists) in zip(axes, panels.items(), strict=True):
+        for row, chosen_keys in enumerate(lists):
+            for key in range(keys):
+                colour = ORANGE if key in chosen_keys else PALE
+                ax.add_patch(Rectangle((key + 0.05, row + 0.08), 0.9, 0.84, facecolor=colour, edgecolor="none"))
+        needed = len(set().union(*lists))
+        ax.set_title(title, fontsize=9)
+        ax.text(
+            keys / 2, rows + 0.3, f"keys that the tile needs: {needed} of {keys}", ha="center", va="top", fontsize=9
+        )
+        ax.set(xlim=(0, keys), ylim=(rows + 1.3, 0))
+        ax.axis("off")
+    return figure
+
+
+def kernel_colours(names: Sequence[str]) -> list[str]:
+    """Colours of the kernels in chapter 05's recording, by whose they are: ours warm, PyTorch's grey and blue."""
+    of = {"torch": iter((GREY, SKY, INK)), "TileLang": iter((GREEN, BLUE)), "ours": iter((VERMILION, ORANGE, YELLOW))}
+    return [next(of[next((whose for whose in of if name.startswith(whose)), "ours")]) for name in names]

@@ -300,7 +300,9 @@ PUZZLES = {
             cases=_gradient_cases,
             mistakes=(
                 Mistake(
-                    Diagnosis("Δ is missing", "dP is taken relative to its mean over the row, Δ.", GRADIENT),
+                    Diagnosis(
+                        "Δ is missing", "dP is taken relative to Δ, its mean over the row by the weights P.", GRADIENT
+                    ),
                     _without_delta,
                 ),
                 Mistake(

@@ -74,7 +74,7 @@ def bank_turns(pitch: int = 32) -> BankTurns:
 
 
 def _draw(pitches: tuple[int, ...]) -> Figure:
-    figure = Figure(figsize=(7.5, 3.9), layout="constrained")
+    figure = Figure(figsize=(7.5, 4.2), layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0.06, 1, 0.94))  # the last line is for the note about still pictures
     colours = ListedColormap(BANK_COLOURS)
     for axes, pitch in zip(figure.subplots(1, len(pitches), squeeze=False)[0], pitches, strict=True):

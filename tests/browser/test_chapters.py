@@ -18,8 +18,8 @@ WIDGETS = {  # that a chapter shows before its questions
     "03_flash_attention_v2": ["fragments", "bank-places"],
     "03_flash_attention_training": [],
     "04_sparse_patterns": ["mask-explorer", "mask-explorer"],
-    "05_deepseek_sparse": ["dsa-explorer"],
-    "08_choosing": ["planner"],
+    "05_deepseek_sparse": ["dsa-explorer", "dsa-explorer"],
+    "08_choosing": ["planner", "planner"],
 }
 AT_THE_END = ["questions", "progress-card"]
 SHOWS = {  # each of them in a cell of its own

@@ -399,6 +399,14 @@ def test_stacked_bars_end_at_their_sums():
     assert len({patch.get_facecolor() for patch in ax.patches}) == 2
 
 
+def test_stacked_bars_have_a_look_for_each_of_many_parts_and_a_legend_that_fits():
+    ax = plots.stacked_bars({"a path": {f"03 FlashAttention-2, part {part}": 10.0 for part in range(10)}}, "minutes")
+    assert len({(patch.get_facecolor(), patch.get_hatch()) for patch in ax.patches}) == 10
+    ax.figure.canvas.draw()
+    (legend,) = ax.figure.legends
+    assert legend.get_window_extent().x1 <= ax.figure.bbox.x1
+
+
 def test_a_warp_of_scores_reads_one_query_and_as_many_keys_as_it_has_threads():
     ax = plots.warp_of_scores(length=80, tile=32)
     warp, keys = (

@@ -225,6 +225,24 @@ WRONG = {
             "a row is read that K or V does not have",
         ),
     },
+    "08_choosing/shared_heads": {
+        "const int kv = h % H_kv;\nK += kv * T * d, V += kv * T * d;": (0, "heads share in turns, not as neighbours"),
+        "const int kv = H_kv - 1 - h / (H / H_kv);\nK += kv * T * d, V += kv * T * d;": (
+            0,
+            "the last heads come first",
+        ),
+        "K += h * T * d, V += h * T * d;": (0, "a head is read that K or V does not have"),
+        "const int kv = 0;\nK += kv * T * d, V += kv * T * d;": (0, "every head reads head 0"),
+    },
+    "08_choosing/split_keys": {
+        "const int keys = T / parts;\nfirst = part * keys;\nend = first + keys;": (1, "the last keys are in no part"),
+        "const int keys = (T + parts - 1) / parts;\nfirst = part * keys;\nend = first + keys;": (
+            1,
+            "a key past the end is read",
+        ),
+        "const int keys = (T + parts - 1) / parts;\nfirst = part * keys;": (0, "the parts overlap"),
+        "first = 0;\nend = T;": (0, "every part has all keys"),
+    },
 }
 
 

@@ -14,7 +14,7 @@ from course_utils.site.build import ROOT, build
 from course_utils.site.check import page_files
 from course_utils.site.execute import SEED
 from course_utils.site.look import CONTRAST, LOOK, SET_THEME, faults, served
-from course_utils.site.measure import page_heights
+from course_utils.site.measure import KINDS, SCREEN, WIDTH, beyond_limits, page_heights
 from course_utils.toolchain.source import read_kernel
 from tests.helpers.jupyterlab import SCREENSHOTS
 
@@ -355,11 +355,30 @@ def test_the_height_of_a_page_is_measured_by_what_it_is_made_of(page):
         + cell("x", '<div style="height: 80px"><svg></svg></div>', '<div style="height: 160px"><table></table></div>')
         + '<div class="cell"><details><summary></summary><div class="cell_input">folded</div></details></div>'
         + cell("y", '<div style="height: 5px">kernels/00_start_here/x.cu</div>')
+        + cell("z", '<div style="height: 7px"><div class="ak-questions-page"><table></table></div></div>')
         + "</article></body>"
     )
     found = page_heights(page)
     assert {kind: round(high) for kind, high in found["sums"].items()} == {
-        **{"text": 300, "code": 20, "puzzles": 40, "kernels": 5, "pictures and widgets": 80, "tables": 160},
+        **{"text": 300, "code": 30, "puzzles": 40, "kernels": 5, "pictures and widgets": 80, "tables": 160},
+        "questions": 7,
         "other outputs": 20,
     }
-    assert (round(found["height"]), found["tables"]) == (625, 1)
+    assert (round(found["height"]), found["tables"]) == (642, 1)
+    assert beyond_limits(found) == ["12.5 % pictures and widgets: at least 20 %"]
+
+
+def test_a_page_beyond_a_limit_is_told():
+    sums = dict.fromkeys(KINDS, 0)
+    assert beyond_limits({"height": 100, "sums": sums | {"code": 10, "pictures and widgets": 20}, "tables": 8}) == []
+    told = beyond_limits({"height": 100, "sums": sums | {"code": 11, "pictures and widgets": 19}, "tables": 9})
+    assert [words.split(":")[0] for words in told] == ["11.0 % code", "19.0 % pictures and widgets", "9 tables"]
+
+
+@pytest.mark.browser
+def test_the_pages_of_the_chapters_are_mostly_pictures_and_sentences(page, address):
+    found = {}
+    for path in CHAPTERS:
+        load(page, address, f"notebooks/{path.stem}.html", {"width": WIDTH, "height": SCREEN})
+        found[path.stem] = beyond_limits(page_heights(page))
+    assert {slug: words for slug, words in found.items() if words} == {}

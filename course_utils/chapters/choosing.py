@@ -1,0 +1,338 @@
+"""What chapter 08's cells call: memory and floors by the planner, times as recorded, and quality, as pictures first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+
+from course_utils import measured, patterns, planner, plots, reference, show
+from course_utils.bench import choosing as bench
+from course_utils.measured import Measurement, Row
+from course_utils.operators import flash_attention_v2, sparse_attention
+from course_utils.planner import amount, devices, duration
+from course_utils.studies import maps as attention_maps
+from course_utils.studies import recall as recall_study
+from course_utils.toolchain.source import read_kernel, required_architecture
+
+LENGTHS = [2**n for n in range(12, 18)]
+L = 128 * 1024
+H200 = devices.DEVICES["H200"]
+HEADS = tuple(attention_maps.HEADS)
+THREE = {"dense": plots.GREY, "flash": plots.PURPLE, "sparse": plots.BLUE}
+KERNELS = {
+    "flash_attention_minimal, fp32": "02_flash_attention_minimal/forward.cu",
+    "flash_attention_v2": "03_flash_attention_v2/forward.cu",
+    "sparse_attention": "04_sparse_patterns/range.cu",
+    "sparse MLA": "05_deepseek_sparse/sparse_mla.cu",
+    "its Hopper kernel": "05_deepseek_sparse/sparse_mla_hopper.cu",
+}
+
+
+# ---- by the planner
+
+
+def memory_rows() -> list[dict[str, Any]]:
+    """Memory of one layer by length, dense and flash, on an H200."""
+    rows = []
+    for length in LENGTHS:
+        methods = planner.plan(length, device="H200").methods
+        dense, flash = methods["dense"], methods["flash"]
+        row = {"L": length, "S": amount(dense.parts[4].bytes), "dense, all": amount(dense.memory_bytes)}
+        rows.append(row | {"flash, all": amount(flash.memory_bytes), "dense fits": dense.fits})
+    return rows
+
+
+def where_dense_ends() -> int:
+    """The first length at which dense attention does not fit in an H200; both memories by length."""
+    methods = {length: planner.plan(length, device="H200").methods for length in LENGTHS}
+    lines = {name: {n: of[name].memory_bytes / 1e9 for n, of in methods.items()} for name in ("dense", "flash")}
+    level = H200.memory_bytes / 1e9, "memory of an H200"
+    plots.by_length(lines, "GB", level=level, colours=(plots.GREY, plots.PURPLE))
+    plt.show()
+    show.table(memory_rows(), "memory of one layer: batch 1, 16 heads, d = 128, fp16, causal", folded=True)
+    return next(length for length, of in methods.items() if not of["dense"].fits)
+
+
+def check_three() -> None:
+    """Dense and flash against attention in float64, sparse against attention under its mask."""
+    generator = torch.Generator().manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    query, key, value = torch.randn(3, 1, 2, 200, 64, generator=generator).half().to(device)
+    window = patterns.sliding_window(48)
+    outputs = {
+        "dense": (bench.written_out(query, key, value), patterns.causal()),
+        "flash": (flash_attention_v2(query, key, value, is_causal=True), patterns.causal()),
+        "sparse": (sparse_attention(query, key, value, window), window),
+    }
+    for name, (out, pattern) in outputs.items():
+        expected = reference.attention(query, key, value, attn_mask=pattern.mask(200, device=query.device))
+        assert (out - expected).abs().max().item() < 2e-3
+        print(f"{name:>6}: right")
+
+
+def ceilings() -> None:
+    """What an H200 was measured to do, beside its datasheet."""
+    rates = devices.measured_ceilings()
+    papers = {name: H200.bandwidth if "copy" in name else H200.half_flops for name in rates}
+    panels = {"% of the datasheet's rate": [round(100 * rate / papers[name]) for name, rate in rates.items()]}
+    plots.quantities(list(rates), panels)
+    plt.show()
+    for name, rate in rates.items():
+        paper = papers[name]
+        print(f"{name:34} datasheet {paper / 1e12:7.1f}, measured {rate / 1e12:6.1f} T/s, {rate / paper:.0%}")
+    print(measured.caption(measured.load("00_start_here")))
+
+
+def floor_rows() -> list[dict[str, Any]]:
+    """FLOPs, bytes, the least time and the memory of each method for 128 K tokens."""
+    rows = []
+    for method in planner.plan(L, device="H200").methods.values():
+        row = {"": method.title, "FLOP": f"{method.flops:.3g}", "must move": amount(method.least_bytes)}
+        row |= {"at least": duration(method.seconds), "floor of": method.bound, "memory": amount(method.memory_bytes)}
+        rows.append(row | {"runs out at": method.breaking_part.name if method.breaking_part else "-"})
+    return rows
+
+
+def floors() -> float:
+    """How many times as long as the window's flash's floor is, for 128 K tokens; the floors and memories of all."""
+    methods = planner.plan(L, device="H200").methods
+    panels = {"floor, ms": [1e3 * method.seconds for method in methods.values()]}
+    panels["memory, GB"] = [method.memory_bytes / 1e9 for method in methods.values()]
+    colours = (*THREE.values(), plots.ORANGE)
+    plots.quantities([method.title for method in methods.values()], panels, colours=colours, log=True)
+    plt.show()
+    where = "one layer, 128 K tokens, batch 1, on an H200 by its datasheet; logarithmic above"
+    show.table(floor_rows(), where, folded=True)
+    return methods["flash"].seconds / methods["sparse"].seconds
+
+
+def largest_of_dsa() -> None:
+    """The three largest tensors of DSA for 128 K tokens."""
+    parts = planner.plan(L, device="H200").methods["dsa"].parts
+    for part in sorted(parts, key=lambda part: -part.bytes)[:3]:
+        print(f"{part.name:28} {amount(part.bytes):>8}")
+
+
+# ---- measured
+
+
+def measure() -> Measurement:
+    """The contestants by length and torch's kernels by case, on this GPU or recorded."""
+    return measured.live_or_recorded("08_choosing", bench.choosing_chapter)
+
+
+def lengths_of(record: Measurement) -> list[int]:
+    """The lengths that were timed."""
+    return sorted({row["length"] for row in record.select(part="choices")})
+
+
+def where_a_window_pays(record: Measurement) -> int | str:
+    """From which length on a window of 4096 is more than twice as fast as exact attention, the fastest of each."""
+    rows = record.select(part="choices")
+    table: list[dict[str, Any]] = []
+    best: dict[str, dict[int, float]] = {"exact": {}, "window": {}}
+    for name in dict.fromkeys(row["name"] for row in rows):
+        of_name = record.select(part="choices", name=name)
+        table.append({"L": name} | {f"{row['length']:,}": row["median_ms"] or row["why_not"] for row in of_name})
+        if not name.startswith("streaming"):
+            fastest = best["window" if "window of" in name else "exact"]
+            for row in of_name:
+                before = fastest.get(row["length"], float("inf"))
+                fastest[row["length"]] = min(row["median_ms"] or float("inf"), before)
+    lines = {"exact, the fastest": best["exact"], "a window of 4096, the fastest": best["window"]}
+    plots.by_length(lines, "ms", colours=(plots.PURPLE, plots.BLUE))
+    plt.show()
+    where = f"milliseconds, medians; 16 heads, d = 128, fp16, causal; {measured.caption(record)}"
+    show.table(table, where, folded=True)
+    return min((n for n, ms in best["exact"].items() if ms > 2 * best["window"][n]), default="never")
+
+
+def three_choices(record: Measurement) -> None:
+    """Time and memory of all contestants by length."""
+    capacity = (devices.this_device() or H200).memory_bytes
+    plots.three_choices(record.select(part="choices"), capacity)
+    plt.show()
+
+
+def times_the_floor(record: Measurement) -> None:
+    """How many times its floor each contestant takes, and what memory was planned and was taken."""
+    contestants = {"dense, written out": "dense", "torch FLASH": "flash", "torch cuDNN": "flash"}
+    windows = ("sliding window of 4096", "window of 4096, FLASH", "window of 4096, Flex")
+    contestants |= dict.fromkeys(windows, "sparse")
+    contestants = {name: method for name, method in contestants.items() if record.select(name=name)}
+    table: list[dict[str, Any]] = []
+    lines: dict[str, dict[int, float]] = {}
+    for length in (2048, 8192, 32768, 131072):
+        plan = planner.plan(length, device=devices.this_device() or "H200")
+        for name, method in contestants.items():
+            row, planned = record.select(name=name, length=length)[0], plan.methods[method]
+            extra = sum(part.bytes for part in planned.parts if part.name not in "QKV")
+            line = {"L": length, "": name, "floor": duration(planned.seconds), "memory planned": amount(extra)}
+            if row["median_ms"] is None:
+                line |= {"measured": "-", "times the floor": "-", "memory": row["why_not"]}
+            else:
+                seconds = row["median_ms"] / 1e3
+                lines.setdefault(name, {})[length] = seconds / planned.seconds
+                line |= {"measured": duration(seconds), "times the floor": f"{seconds / planned.seconds:.1f}"}
+                line["memory"] = amount(row["peak_extra_bytes"])
+            table.append(line)
+    colours = (plots.GREY, plots.PURPLE, plots.YELLOW, plots.VERMILION, plots.SKY, plots.GREEN)
+    plots.by_length(lines, "times the floor", level=(1, "the floor"), colours=colours)
+    plt.show()
+    where = f"memory beyond Q, K and V; floors by the datasheet; {measured.caption(record)}"
+    show.table(table, where, folded=True)
+
+
+def _taken(row: Row) -> object:
+    """What a kernel makes of a case: its milliseconds, where they were recorded, or whether it runs."""
+    if not row["runs"]:
+        return "no"
+    return "wrong" if row.get("right") is False else row.get("median_ms") or "yes"
+
+
+def backends(record: Measurement) -> None:
+    """Which of torch's kernels takes which inputs, in how many milliseconds, and which is chosen."""
+    table, groups = [], {}
+    for case in dict.fromkeys(row["case"] for row in record.select(part="backends")):
+        of_case = {row["backend"]: row for row in record.select(case=case)}
+        line = {"case": case, "chosen": next(name for name, row in of_case.items() if row["chosen"])}
+        found = {name.partition("_")[0].lower(): _taken(row) for name, row in of_case.items()}
+        why_not = of_case["FLASH_ATTENTION"]["why_not"] or "it runs"
+        table.append(line | found | {"why not FLASH": why_not.partition(" Got ")[0]})
+        groups[case.replace(", ", ",\n").replace(" as ", "\nas ")] = {
+            name: value if isinstance(value, float) else None for name, value in found.items()
+        }
+    if any(value for bars in groups.values() for value in bars.values()):
+        plots.grouped_bars(groups, "ms", colours=(plots.PURPLE, plots.YELLOW, plots.BLUE, plots.GREY), log=True)
+        plt.show()
+    where = f"which of torch's kernels takes what, and its milliseconds; {measured.caption(record)}"
+    show.table(table, where)
+
+
+def who_runs_where() -> dict[str, dict[str, bool]]:
+    """For each kernel of the course and each GPU of the planner's list whether it runs there."""
+    found = {}
+    for name, file in KERNELS.items():
+        needed = required_architecture(read_kernel(file))
+        numbers = {gpu: 10 * at.capability[0] + at.capability[1] for gpu, at in devices.DEVICES.items()}
+        found[name] = {
+            gpu: number == needed.number if needed.exact else number >= needed.number for gpu, number in numbers.items()
+        }
+    return found
+
+
+def kernels_by_gpu() -> None:
+    """The same as a grid."""
+    plots.answers(who_runs_where(), {True: "yes", False: "no"})
+    plt.show()
+
+
+def training() -> None:
+    """Backward passes at 16 K tokens: ours, the fastest other with the same gradients, and dense ones."""
+    backward = measured.load("04_sparse_patterns")
+    table, groups = [], {}
+    for row in backward.select(part="backward", name="sparse_attention"):
+        others = backward.select(part="backward", pattern=row["pattern"])
+        same = [other for other in others if other is not row and not other["dense_mask"]]
+        best, line = min(same, key=lambda other: other["median_ms"]), {"pattern": row["pattern"].partition("(")[0]}
+        line |= {"ours, ms": row["median_ms"], "the best other": best["name"], "its ms": best["median_ms"]}
+        dense = {f"{other['name']}, causal": other["median_ms"] for other in others if other["dense_mask"]}
+        table.append(line | dense)
+        groups[line["pattern"]] = {"ours": row["median_ms"], "the best other": best["median_ms"]} | dense
+    colours = (plots.VERMILION, plots.GREEN, plots.PURPLE, plots.YELLOW)
+    plots.grouped_bars(groups, "ms of the backward pass", colours=colours)
+    plt.show()
+    show.table(table, f"16 heads, d = 128, fp16; {measured.caption(backward)}", folded=True)
+
+
+def decode_rows() -> list[dict[str, Any]]:
+    """One query that reads all keys or those of a window: bytes, and the least time of memory and of arithmetic."""
+    rows = []
+    for length in (4096, L):
+        for name, keys in (("all keys", length), ("a window of 4096", min(length, 4096))):
+            cache, flops = 2 * 16 * keys * 128 * 2, 4 * 16 * keys * 128
+            seconds = cache / H200.bandwidth, flops / H200.half_flops
+            row = {"L": length, "one query sees": name, "bytes": cache, "FLOP per byte": flops / cache}
+            rows.append(row | {"memory, µs": 1e6 * seconds[0], "arithmetic, µs": 1e6 * seconds[1]})
+    return rows
+
+
+def decode() -> None:
+    """The floors of one step of decoding, as a picture and a table."""
+    rows = decode_rows()
+    names = [f"{row['L'] // 1024} K tokens, {row['one query sees']}" for row in rows]
+    panels = {f"at least, {name}": [row[name] for row in rows] for name in ("memory, µs", "arithmetic, µs")}
+    plots.quantities(names, panels, colours=(plots.PURPLE, plots.BLUE, plots.PURPLE, plots.BLUE), log=True)
+    plt.show()
+    shown = [row | {"bytes": amount(row["bytes"])} for row in rows]
+    where = "one step of one layer: batch 1, 16 heads, d = 128, fp16, on an H200 by its datasheet; logarithmic above"
+    show.table(shown, where, folded=True)
+
+
+# ---- quality
+
+
+def kept_by_head() -> dict[str, dict[str, float]]:
+    """% of the attention that three patterns keep of each of six made-up heads, over 512 tokens."""
+    maps = torch.stack([attention_maps.attention_maps(512, seed) for seed in range(4)]).mean(0)
+    designs = {
+        "window 64": patterns.sliding_window(64),
+        "4 sinks + window 60": patterns.streaming(4, 60),
+        "window 256": patterns.sliding_window(256),
+    }
+    found: dict[str, dict[str, float]] = {head: {} for head in HEADS}
+    for name, pattern in designs.items():
+        kept = attention_maps.kept_mass(maps, pattern.mask(512))
+        for head, share in zip(HEADS, kept, strict=True):
+            found[head][name] = round(100 * float(share))
+    return found
+
+
+def kept_mass() -> str:
+    """The head that loses most under a window of an eighth of the text; what each keeps under three patterns."""
+    found = kept_by_head()
+    plots.grouped_bars(found, "% of the attention kept", colours=(plots.BLUE, plots.ORANGE, plots.SKY))
+    plt.show()
+    rows = [{"head": head} | {name: f"{share}%" for name, share in kept.items()} for head, kept in found.items()]
+    show.table(rows, "share of the attention that the pattern keeps, by head; 512 tokens", folded=True)
+    return min(found, key=lambda head: found[head]["window 64"])
+
+
+def recall_rows() -> list[dict[str, Any]]:
+    """Small models under patterns: keys per question, % of the facts in sight, and % of the answers right."""
+    names = {"dense", "window 48", "window 32", "window 16", "4 sinks, window 16", "the 4 highest scores"}
+    return [
+        {
+            "pattern": row["name"],
+            "keys per question": round(row["keys_per_question"], 1),
+            "facts in sight": round(100 * row["visible_facts"]),
+            "accuracy": round(100 * row["accuracy"]),
+        }
+        for row in measured.load(recall_study.NAME).rows
+        if row["layers"] == 1 and row["name"] in names
+    ]
+
+
+def recall() -> None:
+    """What the models answer beside what they see."""
+    rows = recall_rows()
+    groups = {
+        f"{row['pattern']}\n{row['keys per question']:g} keys".replace(", ", ",\n"): {
+            "% of the facts in sight": row["facts in sight"],
+            "% of the answers right": row["accuracy"],
+        }
+        for row in rows
+    }
+    plots.grouped_bars(groups, "%", colours=(plots.SKY, plots.BLUE))
+    plt.show()
+    study = measured.load(recall_study.NAME)
+    where = f"one layer, trained on the CPU, {study.date}; guessing is right in {1 / recall_study.VALUES:.0%}"
+    show.table(rows, where, folded=True)
+
+
+def first_advice(length: int, target_ms: float) -> None:
+    """The planner's first advice for an H200."""
+    step, *_ = planner.advice(planner.plan(length, device="H200"), target_ms=target_ms)
+    print(step.step, step.effect, sep="\n")
