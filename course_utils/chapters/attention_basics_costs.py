@@ -63,7 +63,7 @@ def show_loads() -> None:
     """The loads of the three ways, counted on the emulator."""
     counted = {way: loads(way) for way in WAYS}
     shown = ("requests", "sectors", "sectors per request")
-    plots.bar_panels({name: {way: row[name] for way, row in counted.items()} for name in shown}, digits=1)
+    plots.side_by_side(list(counted), {name: [row[name] for row in counted.values()] for name in shown}, digits=1)
     plt.show()
     table = [{"kernel": way} | row for way, row in counted.items()]
     show.table(table, "global loads, L_q = L_k = 64, d = 64, counted on the emulator", folded=True)
@@ -86,7 +86,7 @@ def longest(found: Measurement) -> tuple[int, dict[str, float]]:
 def show_scores_timed(found: Measurement) -> float:
     """Times of the three ways. Returns how many times as fast as the first the last is."""
     length, ms = longest(found)
-    plots.bar_panels({f"ms, L = {length}": {name: ms[name] for name in TIMED}}, digits=1)
+    plots.side_by_side(list(TIMED), {f"ms, L = {length}": [ms[name] for name in TIMED]}, digits=1)
     plt.show()
     first, transposed = (loads(way)["sectors"] for way in list(WAYS)[:2])
     print(f"K transposed: {first / transposed:.1f} times fewer sectors; {ms[TIMED[0]] / ms[TIMED[1]]:.1f} times faster")
@@ -103,7 +103,7 @@ def show_wavefronts(by_lines: dict[str, int]) -> None:
     """Lines of L1 that a multiply-add of a warp touches, by way, and what ncu says of the first kernel."""
     recorded = measured.load("bottlenecks")  # recorded: ncu counts on a GPU only
     found = at_ncu("scores_uncoalesced")
-    plots.bar_panels({"lines of L1 per multiply-add of a warp": by_lines})
+    plots.side_by_side(list(by_lines), {"lines of L1 per multiply-add of a warp": list(by_lines.values())})
     plt.show()
     busy = found["units"]["L1 and shared memory"]
     print(f"scores_uncoalesced.cu by ncu: {bottlenecks.wavefronts_per_fma(found):.1f} wavefronts per multiply-add;")
@@ -124,16 +124,17 @@ def memory_held(device: torch.device) -> int:
 
 def show_memory_taken(device: torch.device) -> None:
     """Allocates S of one head in fp32, for two lengths, and says how much memory that took."""
-    taken = {}
+    taken, said = {}, []
     for length in (4096, 8192):
         before = memory_held(device)
         score_matrix = torch.ones(1, 1, length, length, device=device)
         taken[length] = (memory_held(device) - before) / 1e6
         predicted = costs.score_matrix_bytes(1, 1, length, length, element_bytes=4) / 1e6
         del score_matrix
-        print(f"L = {length}: predicted {predicted:.0f} MB, taken {taken[length]:.0f} MB")
+        said.append(f"L = {length}: predicted {predicted:.0f} MB, taken {taken[length]:.0f} MB")
     plots.score_squares(taken)
     plt.show()
+    print(*said, sep="\n")
 
 
 def score_bytes(length: int) -> dict[str, float]:
@@ -281,8 +282,8 @@ def rates(found: Measurement, of: Measurement) -> dict[str, dict[str, float]]:
 def show_floors(found: Measurement, of: Measurement) -> None:
     """Times of the three kernels and the floors below them."""
     by_kernel = rates(found, of)
-    bars = {"ms": {name: row["ms"] for name, row in by_kernel.items()}}
-    plots.bar_panels(bars, digits=1, floors=[row["floor, ms"] for row in by_kernel.values()])
+    bars = {"floor": "floor, ms", "measured": "ms"}
+    plots.paired_bars({bar: {name: row[key] for name, row in by_kernel.items()} for bar, key in bars.items()}, "ms")
     plt.show()
     caption = f"bytes and FLOP by arithmetic; L = {longest(found)[0]}; {measured.caption(found)}"
     show.table([{"kernel": name} | row for name, row in by_kernel.items()], caption, folded=True)
@@ -306,8 +307,8 @@ def show_busy() -> None:
     """What ncu says of the units' time, kernel by kernel."""
     table = bottlenecks.table([at_ncu(name) for name in NAMES])
     units = [name for name in table[0] if name.endswith(", %")]
-    panels = zip(NAMES, table, strict=True)
-    plots.bar_panels({f"{name}.cu, % busy": {unit[:-3]: row[unit] for unit in units} for name, row in panels})
+    panels = {f"{name}.cu, % busy": [row[unit] for unit in units] for name, row in zip(NAMES, table, strict=True)}
+    plots.side_by_side([unit.removesuffix(", %") for unit in units], panels, alike=len(panels))
     plt.show()
     caption = measured.caption(measured.load("bottlenecks"))
     show.table(table, f"B = 1, H = 12, L = 2048, d = 64: ncu, {caption}", folded=True)

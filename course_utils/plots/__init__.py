@@ -2,7 +2,6 @@
 
 from course_utils.plots.attention_basics import (
     added_by_shuffles,
-    bar_panels,
     corner_turning,
     dot_products,
     growing_bytes,

@@ -189,34 +189,6 @@ def masks(panels: Mapping[str, Tensor]) -> Figure:
     return figure
 
 
-def bar_panels(panels: Mapping[str, Mapping[str, float]], *, digits: int = 0, floors: Sequence[float] = ()) -> Figure:
-    """Bars with their figures, a panel for each quantity; the names are those of the first panel.
-
-    digits: after the point, below 100; floors: below which no bar of the panel can be, drawn as lines.
-    """
-    names = list(next(iter(panels.values())))
-    figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 0.8 + 0.34 * len(names)), sharey=True, squeeze=False)
-    for ax, (title, values) in zip(axes[0], panels.items(), strict=True):
-        lengths = list(values.values())
-        ax.barh(range(len(names)), lengths, height=0.6, color=BLUE)
-        for row, value in enumerate(lengths):
-            shown = f" {value:,.{digits if value < 100 else 0}f}"
-            ax.text(max(value, *floors[row : row + 1], 0), row, shown, va="center", fontsize=9)
-        for row, floor in enumerate(floors):
-            ax.plot(
-                [floor, floor], [row - 0.42, row + 0.42], color=INK, linewidth=2, label="floor" if not row else None
-            )
-        ax.set(title=title, xlim=(0, 1.3 * max(*lengths, 1e-9)), xticks=[])
-        ax.title.set_fontsize(9)
-        ax.spines["bottom"].set_visible(False)
-        ax.tick_params(axis="y", length=0, labelsize=9)
-    axes[0][0].set_yticks(range(len(names)), names)
-    axes[0][0].invert_yaxis()
-    if floors:
-        axes[0][0].legend(loc="lower right", fontsize=9)
-    return figure
-
-
 def added_by_shuffles(lanes: int = 32) -> Axes:
     """How a warp adds up 32 numbers: at each step a lane gets the sum of the lane whose number differs in one bit.
 

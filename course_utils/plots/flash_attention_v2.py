@@ -174,8 +174,8 @@ def side_by_side(
 ) -> Figure:
     """Bars of several quantities, a panel for each by its title, one bar per name with its figure.
 
-    wasted: of a panel's figures the part that is hatched; base: where bars begin; digits: after the point; alike: so
-    many panels, from the left, have one scale.
+    wasted: of a panel's figures the part that is hatched; base: where bars begin; digits: after the point, of
+    figures below 100; alike: so many panels, from the left, have one scale.
     """
     figure, axes = plt.subplots(
         1, len(panels), figsize=(7.5, 0.75 + 0.28 * len(names)), sharey=True, squeeze=False, sharex=bool(base)
@@ -189,7 +189,7 @@ def side_by_side(
             left = [value - share for value, share in zip(values, part, strict=True)]
             ax.barh(names, part, left=left, height=0.65, color=VERMILION, edgecolor=GROUND, hatch="////")
         for row, value in enumerate(values):
-            text = f"{value:,.{digits}f}"
+            text = f"{value:,.{digits if abs(value) < 100 else 0}f}"
             ax.text(max(value, base), row, f" {text}", va="center", fontsize=9)
         scale = together if number < alike else values
         low, high = min(base, *scale), max(base, *scale)

@@ -12,7 +12,7 @@ SHORT = "08_choosing"
 WIDGETS = {  # that a chapter shows before its questions
     "00_start_here": ["launch-grid"],
     "00_memory_and_tools": ["load-sectors", "bank-turns"],
-    "01_attention_basics": ["score-heatmap"],
+    "01_attention_basics": ["score-heatmap", "score-heatmap"],
     "02_flash_attention_minimal": ["tile-stepper", "two-pieces", "tile-stepper"],
     "02_flash_attention_backward": [],
     "03_flash_attention_v2": ["fragments", "bank-places"],

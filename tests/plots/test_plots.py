@@ -439,12 +439,6 @@ def test_three_counts_write_each_figure_and_name_each_count_once():
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["requested", "footprint", "HBM"]
 
 
-def test_bar_panels_write_each_figure_beyond_its_bar_and_its_floor():
-    figure = plots.bar_panels({"ms": {"a": 13.14, "b": 206.4}}, digits=1, floors=[1.6, 1.5])
-    assert [text.strip() for text in texts(figure.axes[0])] == ["13.1", "206"]
-    assert [line.get_xdata()[0] for line in figure.axes[0].lines] == [1.6, 1.5]
-
-
 def test_score_squares_have_sides_in_proportion_to_the_length():
     ax = plots.score_squares({4096: 67.1, 8192: 268.4})
     small, large = (patch.get_width() for patch in ax.patches)
