@@ -135,7 +135,12 @@ _RULES = (
         "Chapter 08 run to its end, and its questions right.",
         lambda: [*_run("08"), *_questions("08")],
     ),
-    _Rule("Every exercise", "All exercises with all their points.", _exercises),
+    _Rule(
+        "Every exercise",
+        "All exercises with all their points; register_tile, tensor_core_tile, backward_tiles and measure_and_decide, "
+        "which came last, among them.",
+        _exercises,
+    ),
     _Rule("Every question", "All questions of all chapters right.", _questions),
     _Rule("Through the course", "Every chapter run to its end.", _run),
 )

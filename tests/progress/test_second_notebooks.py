@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from course_utils.course import CHAPTERS
-from course_utils.grading.catalog import IN_SECOND_NOTEBOOK, exercises_of_notebook
+from course_utils.grading.catalog import EXERCISE_IDS, IN_SECOND_NOTEBOOK, exercises_of_notebook
 from course_utils.progress import Answered, Finished, Overview, Standing, achievements
 from course_utils.progress.state import ONE_NOTEBOOK_UNTIL, chapter_state, chapter_states, finished, next_steps
 from course_utils.questions.catalog import question, question_ids, source, title
@@ -39,13 +39,15 @@ def all_done(graded):
 
 
 def test_an_old_file_keeps_every_mark_and_every_achievement(all_done):
-    kept = all_done(BEFORE)
+    """But for the one that asks for every exercise: the course has gained some, and they are what is left to do."""
+    kept, new = all_done(BEFORE), [one for one in EXERCISE_IDS if one not in ids("exercises")]
     for state in chapter_states(kept):
         assert state.finished and state.finished.first_at == BEFORE, state.chapter.slug
-        assert state.open_questions == [] and state.open_exercises == []
+        assert state.open_questions == [] and set(state.open_exercises) <= set(new)
     reached = {one.name: one.when for one in achievements.achievements(kept)}
-    assert set(reached.values()) == {BEFORE} and "Through the course" in reached
-    assert next_steps(chapter_states(kept)) == []
+    assert reached.pop("Every exercise") is None and "Through the course" in reached
+    assert set(reached.values()) == {BEFORE}
+    assert [step.path for step in next_steps(chapter_states(kept))] == [f"exercises/{new[0]}.ipynb"]
 
 
 def test_the_questions_and_exercises_of_then_are_there_once():
