@@ -29,7 +29,7 @@ STAMP  := .venv/.installed
 RUN    := $(if $(INSTALLED),$(PYTHON),$(BIN)/python)
 READY  := $(if $(INSTALLED),,$(STAMP))
 PYTEST := $(RUN) -m pytest
-NBVAL  := --nbval-lax --nbval-current-env --nbval-cell-timeout=300 --ignore-glob='*.my-work-*' notebooks
+NBVAL  := -p tests.helpers.nbval_pictures --nbval-lax --nbval-current-env --nbval-cell-timeout=300 --ignore-glob='*.my-work-*' notebooks
 # JupyterLab's defaults for this course: no pop-up that asks about news.
 export JUPYTER_CONFIG_PATH := $(CURDIR)/course_utils/jupyter
 # A container's only user is root, and JupyterLab asks root to say so.

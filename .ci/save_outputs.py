@@ -36,6 +36,7 @@ def with_outputs(notebook: nbformat.NotebookNode, run: nbformat.NotebookNode) ->
             cell.metadata["tags"] = tags = ["keep_output", *tags]
         if "keep_output" in tags and is_seen(ran.outputs):
             cell.outputs = ran.outputs
+            cell.execution_count = cell.execution_count or ran.execution_count  # nbval wants one beside an output
             for output in cell.outputs:
                 if "execution_count" in output:
                     output["execution_count"] = cell.execution_count

@@ -54,6 +54,8 @@ def problems(notebook, folder: Path) -> list[str]:
         found += unseen(index, cell)
         if cell.outputs and "keep_output" not in tags:
             found.append(f"cell {index} was saved with an output that is not kept: run make format")
+        if cell.outputs and cell.execution_count is None:
+            found.append(f"cell {index} was saved with an output, but without an execution count: nbval fails")
         if "nbval-check-output" in tags:
             checked += 1
             if "keep_output" not in tags:
