@@ -100,7 +100,7 @@ def test_the_bar_below_leads_to_an_exercise(chapter_page, follow):
         const cells = jupyterapp.shell.currentWidget.content;
         await cells.scrollToItem(cells.widgets.length - 1, "end");
     }""")
-    exercise_id = navigation.exercise_ids(CHAPTER.slug)[0]
+    exercise_id = navigation.exercises_of_notebook(CHAPTER.slug)[0]
     exercise_link = chapter_page.locator(f"{FRONT} a[href*='{exercise_id}']").first
     exercise_link.scroll_into_view_if_needed()
     chapter_page.screenshot(path=SCREENSHOTS / "navigation-bottom.png")
