@@ -72,7 +72,7 @@ def test_an_answer_of_another_process_appears_by_mouse_and_keyboard(notebook):
 
     course.scroll_into_view_if_needed()
     course.locator("button.ak-refresh").click()
-    wait_until(page, SAYS, [course.element_handle(), f"1 of {len(CHAPTERS)} chapters run to the end, 2 of "])
+    wait_until(page, SAYS, [course.element_handle(), f" of {len(CHAPTERS)} chapters run to the end, 2 of "])
 
 
 def test_links_open_in_jupyterlab_as_tabs(notebook):
