@@ -191,4 +191,6 @@ def tidy(page, *kept: str) -> None:
 def _notebook(cells: Sequence[str]) -> nbformat.NotebookNode:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    # As a kernel writes it: cells put into a notebook whose kernel already runs would be plain text without it.
+    notebook.metadata.language_info = {"name": "python", "codemirror_mode": {"name": "ipython", "version": 3}}
     return notebook
