@@ -1,10 +1,16 @@
 """What the README shows works as shown."""
 
+import contextlib
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+
+from course_utils.cuda import RawModule
+from course_utils.emulator import sanitize
+from course_utils.toolchain.errors import KernelError
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -19,6 +25,14 @@ def test_the_examples_do_what_they_say(capsys):
     lines = [finding.line for finding in names["report"].findings]
     assert f"read-after-write hazards at lines {' and '.join(map(str, lines))}," in second and names["counters"].rows
     assert capsys.readouterr().out.count("read-after-write hazard") == len(lines)
+
+
+def test_the_finding_at_the_top_is_what_its_kernel_gets():
+    kernel, said = re.search(r"```cuda\n(.*?)```\n\n```\n(.*?)```", README, re.DOTALL).groups()
+    a, b, c = (torch.ones(125) for _ in range(3))
+    with sanitize() as report, contextlib.suppress(KernelError):
+        RawModule(code=kernel).get_function("add")((2,), (64,), (a, b, c, np.int32(125)))
+    assert " ".join(said.split()) in " ".join(str(report).split())
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
