@@ -70,26 +70,6 @@ def hbm_reads(kernel: str) -> int:
     return _counted(kernel)["metrics"]["dram__bytes_read"]
 
 
-def sectors_loaded(kernel: str) -> int:
-    """Sectors of 32 bytes that a kernel's global loads asked of L1, by ncu, at `reaching_hbm`'s shape."""
-    return _counted(kernel)["metrics"]["l1tex__t_sectors_pipe_lsu_mem_global_op_ld"]
-
-
-def times_fewer(rows: Sequence[Row], kernel: str = "forward_plain") -> dict[str, dict[str, float]]:
-    """How many times fewer bytes a kernel of `reaching_hbm`'s rows moves than the three kernels, by each count: of
-    reads, and of reads and writes."""
-    ours, theirs = (next(row for row in rows if row["kernel"] == name) for name in (kernel, THREE_KERNELS))
-
-    def ratio(count: str, *ways: str) -> float:
-        return sum(theirs[f"{way}: {count}"] for way in ways) / sum(ours[f"{way}: {count}"] for way in ways)
-
-    counts = ("requested", "footprint", "HBM")
-    return {
-        "read": {count: ratio(count, "read") for count in counts},
-        "read and written": {count: ratio(count, "read", "written") for count in counts},
-    }
-
-
 def _counted(kernel: str) -> Row:
     (row,) = measured.load("counters").select(name=f"{kernel}, L=2048")
     return row

@@ -5,7 +5,6 @@ from importlib.metadata import files
 from pathlib import Path
 
 from course_utils.site import guesses
-from course_utils.widgets.frame import esm
 
 project = "Attention kernels in raw CUDA"
 html_title = project
@@ -77,7 +76,7 @@ def copy_mathjax(app, error) -> None:
 def write_widgets(app, error) -> None:
     """The scripts and styles of questions and guesses, as JupyterLab gets them, into the built site."""
     if error is None:
-        for name, text in (("questions.js", esm("questions.js")), *guesses.files()):
+        for name, text in (("questions.js", guesses.widget_script("questions.js")), *guesses.files()):
             (Path(app.outdir) / "_static" / name).write_text(text, encoding="utf-8")
 
 

@@ -16,10 +16,14 @@ SCRIPT, STYLES = "guesses.js", ("widgets.css", "guesses.css")
 _HELD_PICTURE = '<img alt="" src="data:image/'
 
 
+def widget_script(name: str) -> str:
+    """The JavaScript of a widget as JupyterLab gets it (`widgets.frame.esm`)."""
+    return "\n".join((WIDGETS / "js" / part).read_text(encoding="utf-8") for part in ("shared.js", name))
+
+
 def files() -> Iterator[tuple[str, str]]:
     """What pages with a guess load, as (name, text)."""
-    parts = (WIDGETS / "js" / "shared.js", WIDGETS / "js" / SCRIPT, Path(__file__).with_name("guesses.js"))
-    yield SCRIPT, "\n".join(part.read_text(encoding="utf-8") for part in parts)
+    yield SCRIPT, f"{widget_script(SCRIPT)}\n{Path(__file__).with_name('guesses.js').read_text(encoding='utf-8')}"
     for name in STYLES:
         yield name, (WIDGETS / name).read_text(encoding="utf-8")
 

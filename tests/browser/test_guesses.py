@@ -3,7 +3,7 @@
 import pytest
 
 from tests.helpers.contrast import LOWEST_CONTRAST
-from tests.helpers.jupyterlab import FRONT, wait_until
+from tests.helpers.jupyterlab import FRONT, set_theme
 
 pytestmark = pytest.mark.browser
 
@@ -29,9 +29,7 @@ def test_a_guess_by_keyboard_shows_what_was_hidden(run_cells, theme):
     notebook.assert_every_cell_ran()
     (box,) = notebook.widgets_of(0)
     page = notebook.page
-    page.evaluate("(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
-    wait_until(page, "(theme) => document.body.dataset.jpThemeName === theme", theme)
-    page.wait_for_timeout(500)  # the theme's style sheet
+    set_theme(page, theme)
     try:
         shown = page.locator(f"{FRONT} .jp-OutputArea")
         assert "load of Q" not in shown.inner_text() and "33" not in shown.inner_text()
@@ -48,6 +46,6 @@ def test_a_guess_by_keyboard_shows_what_was_hidden(run_cells, theme):
         assert box.evaluate(LOWEST_CONTRAST) >= 4.5
         assert box.evaluate("(node) => node.scrollWidth <= node.clientWidth + 1")
     finally:
-        page.evaluate("() => jupyterapp.commands.execute('apputils:change-theme', { theme: 'JupyterLab Light' })")
+        set_theme(page)
     kept = run_cells([KEPT]).cells[0]["outputs"][0]["text"]
     assert "('How many sectors do both loads touch together?', 100, 33)" in "".join(kept)

@@ -5,11 +5,10 @@ import pytest
 from course_utils.plots.look import GROUND, ON_DARK
 from course_utils.puzzles.puzzle import find_puzzle
 from tests.helpers.contrast import LEAST_LEGIBLE
-from tests.helpers.jupyterlab import FRONT, SCREENSHOTS, wait_until
+from tests.helpers.jupyterlab import FRONT, SCREENSHOTS, set_theme, wait_until
 
 pytestmark = pytest.mark.browser
 PUZZLE = "00_start_here/guard"
-THEME = "async (theme) => { await jupyterapp.commands.execute('apputils:change-theme', { theme }); }"
 # A keyword of CUDA has a colour of its own beside that of the text.
 COLOURED = f"""() => [...document.querySelectorAll("{FRONT} .cm-line span")].some((token) =>
     /^(const|int|extern|float|void)$/.test(token.textContent)
@@ -18,12 +17,9 @@ COLOURED = f"""() => [...document.querySelectorAll("{FRONT} .cm-line span")].som
 
 @pytest.fixture(params=["light", "dark"])
 def theme(request, lab_page):
-    lab_page.evaluate(THEME, f"JupyterLab {request.param.title()}")
-    wait_until(
-        lab_page, "(light) => document.body.dataset.jpThemeLight === light", str(request.param == "light").lower()
-    )
+    set_theme(lab_page, f"JupyterLab {request.param.title()}")
     yield request.param
-    lab_page.evaluate(THEME, "JupyterLab Light")
+    set_theme(lab_page)
 
 
 @pytest.mark.parametrize("path", ["kernels/01_attention_basics/scores.cu", "kernels/include/tensor_core.cuh"])

@@ -9,7 +9,7 @@ from course_utils.course import CHAPTERS
 from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
 from course_utils.questions.catalog import question_ids
 from tests.helpers.contrast import LOWEST_CONTRAST
-from tests.helpers.jupyterlab import SCRATCH, wait_until, wait_until_in_front
+from tests.helpers.jupyterlab import SCRATCH, set_theme, wait_until, wait_until_in_front
 
 pytestmark = pytest.mark.browser
 
@@ -96,13 +96,11 @@ def test_links_open_in_jupyterlab_as_tabs(notebook):
 def test_the_cards_are_legible_in_both_themes(notebook, theme):
     page = notebook.page
     page.set_viewport_size({"width": 1300, "height": 1600})  # the whole course on one picture
-    page.evaluate("(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
-    wait_until(page, "(theme) => document.body.dataset.jpThemeName === theme", theme)
-    page.wait_for_timeout(500)  # the theme's style sheet
+    set_theme(page, theme)
     try:
         for name, card in zip(("chapter", "course"), notebook.widgets(), strict=True):
             notebook.screenshot(f"progress-{name}-{theme.split()[1].lower()}", card)
             assert card.evaluate(LOWEST_CONTRAST) >= 4.5
             assert card.evaluate(CLIPPED) == []
     finally:
-        page.evaluate("() => jupyterapp.commands.execute('apputils:change-theme', { theme: 'JupyterLab Light' })")
+        set_theme(page)

@@ -4,7 +4,7 @@ import pytest
 
 from course_utils.puzzles.puzzle import find_puzzle
 from tests.helpers.contrast import LOWEST_CONTRAST
-from tests.helpers.jupyterlab import FRONT, wait_until
+from tests.helpers.jupyterlab import FRONT, set_theme
 
 pytestmark = pytest.mark.browser
 
@@ -27,9 +27,7 @@ def test_a_puzzle_says_what_is_wrong_and_opens_its_hint_and_solution(run_cells, 
     notebook = run_cells(cells)
     notebook.assert_every_cell_ran()
     page = notebook.page
-    page.evaluate("(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
-    wait_until(page, "(theme) => document.body.dataset.jpThemeName === theme", theme)
-    page.wait_for_timeout(500)  # the theme's style sheet
+    set_theme(page, theme)
     try:
         given, solved = page.locator(f"{FRONT} .ak-puzzle").all()
         assert "Not yet: an array is read or written past its end." in given.inner_text()
@@ -46,4 +44,4 @@ def test_a_puzzle_says_what_is_wrong_and_opens_its_hint_and_solution(run_cells, 
             assert shown.evaluate(LOWEST_CONTRAST) >= 4.5
             assert shown.evaluate("(node) => node.scrollWidth <= node.clientWidth + 1")
     finally:
-        page.evaluate("() => jupyterapp.commands.execute('apputils:change-theme', { theme: 'JupyterLab Light' })")
+        set_theme(page)

@@ -2,7 +2,6 @@
 
 import math
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from matplotlib.colors import to_hex
@@ -14,15 +13,6 @@ from course_utils.chapters import attention_basics_passes as passes
 from course_utils.chapters import nursery_rhyme
 from course_utils.plots import look
 from course_utils.widgets.heatmap import scores_and_weights
-
-
-@pytest.fixture(autouse=True)
-def drawn(monkeypatch):
-    """The figures that are shown, instead of a window for them."""
-    found = []
-    monkeypatch.setattr(plt, "show", lambda: found.append(plt.gcf()))
-    yield found
-    plt.close("all")
 
 
 def written(figure):

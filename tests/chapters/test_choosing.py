@@ -1,19 +1,9 @@
 """What chapter 08's cells call: the figures that stand in pictures now, and what a guess is compared with."""
 
-import matplotlib.pyplot as plt
 import pytest
 
 from course_utils import measured, plots
 from course_utils.chapters import choosing
-
-
-@pytest.fixture(autouse=True)
-def drawn(monkeypatch):
-    """The figures that are shown, instead of a window for them."""
-    found = []
-    monkeypatch.setattr(plt, "show", lambda: found.append(plt.gcf()))
-    yield found
-    plt.close("all")
 
 
 def test_dense_ends_where_the_planner_says_so():

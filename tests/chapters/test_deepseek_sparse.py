@@ -1,6 +1,5 @@
 """What chapter 05's cells call: the figures that stand in pictures now, and what a guess is compared with."""
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 
@@ -10,15 +9,6 @@ from course_utils.chapters import deepseek_counted as counted
 from course_utils.chapters import deepseek_eight_bits as eight_bits
 from course_utils.chapters import deepseek_indexer as indexer
 from course_utils.chapters import deepseek_recorded as recorded
-
-
-@pytest.fixture(autouse=True)
-def drawn(monkeypatch):
-    """The figures that are shown, instead of a window for them."""
-    found = []
-    monkeypatch.setattr(plt, "show", lambda: found.append(plt.gcf()))
-    yield found
-    plt.close("all")
 
 
 def test_the_last_token_is_drawn_and_said_with_the_three_figures_of_its_layer(capsys, drawn):

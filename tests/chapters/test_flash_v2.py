@@ -9,16 +9,6 @@ from course_utils.chapters import flash_v2_steps as steps
 from course_utils.chapters import flash_v2_training as training
 from course_utils.launches.ladder import LADDER
 
-
-@pytest.fixture(autouse=True)
-def drawn(monkeypatch):
-    """The figures that are shown, instead of a window for them."""
-    found = []
-    monkeypatch.setattr(plt, "show", lambda: found.append(plt.gcf()))
-    yield found
-    plt.close("all")
-
-
 COUNTED = ("requests", "wavefronts", "bank conflicts", "shared KiB", "global KiB", "barriers per tile")
 
 

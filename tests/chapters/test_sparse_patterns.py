@@ -2,7 +2,6 @@
 
 import re
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 
@@ -12,15 +11,6 @@ from course_utils.chapters import sparse_masks as masks
 from course_utils.chapters import sparse_runs as runs
 from course_utils.chapters import sparse_times as times
 from course_utils.plots.sparse_patterns import FULL, NOT_LOADED, PARTLY
-
-
-@pytest.fixture(autouse=True)
-def drawn(monkeypatch):
-    """The figures that are shown, instead of a window for them."""
-    found = []
-    monkeypatch.setattr(plt, "show", lambda: found.append(plt.gcf()))
-    yield found
-    plt.close("all")
 
 
 @pytest.fixture(autouse=True)

@@ -61,6 +61,13 @@ def wait_until(page, condition: str, arg: object = None, milliseconds: int = 60_
     page.wait_for_function(condition, arg=arg, timeout=milliseconds, polling=50)  # by default it is every frame
 
 
+def set_theme(page, name: str = "JupyterLab Light") -> None:
+    """Returns once JupyterLab has this theme, style sheet and all."""
+    page.evaluate("(theme) => jupyterapp.commands.execute('apputils:change-theme', { theme })", name)
+    wait_until(page, "(theme) => document.body.dataset.jpThemeName === theme", name)
+    page.wait_for_timeout(500)  # the theme's style sheet
+
+
 def wait_until_in_front(page, path: str) -> None:
     """Returns once the page shows this file, by whatever way it was opened."""
     wait_until(page, IN_FRONT, path)
