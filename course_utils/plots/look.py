@@ -109,7 +109,7 @@ def png_and_size(figure: Figure, shown_dpi: int = SHOWN_DPI) -> tuple[bytes, dic
     """`figure` as a PNG of 128 colours at twice the size, so that it is sharp and does not bloat a saved notebook; and
     the width and height at which it is shown, as a notebook has them among an output's metadata."""
     full, small = io.BytesIO(), io.BytesIO()
-    figure.savefig(full, format="png", dpi=2 * shown_dpi)
+    figure.savefig(full, format="png", dpi=2 * shown_dpi, pil_kwargs={"compress_level": 0})  # only to be read back
     picture = Image.open(full).convert("RGB")
     picture.quantize(128, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
     return small.getvalue(), {"width": picture.width // 2, "height": picture.height // 2}
