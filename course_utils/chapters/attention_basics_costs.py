@@ -63,7 +63,7 @@ def show_loads() -> None:
     """The loads of the three ways, counted on the emulator."""
     counted = {way: loads(way) for way in WAYS}
     shown = ("requests", "sectors", "sectors per request")
-    plots.side_by_side(list(counted), {name: [row[name] for row in counted.values()] for name in shown}, digits=1)
+    plots.bars(list(counted), {name: [row[name] for row in counted.values()] for name in shown})
     plt.show()
     table = [{"kernel": way} | row for way, row in counted.items()]
     show.table(table, "global loads, L_q = L_k = 64, d = 64, counted on the emulator", folded=True)
@@ -86,7 +86,7 @@ def longest(found: Measurement) -> tuple[int, dict[str, float]]:
 def show_scores_timed(found: Measurement) -> float:
     """Times of the three ways. Returns how many times as fast as the first the last is."""
     length, ms = longest(found)
-    plots.side_by_side(list(TIMED), {f"ms, L = {length}": [ms[name] for name in TIMED]}, digits=1)
+    plots.bars(list(TIMED), {f"ms, L = {length}": [ms[name] for name in TIMED]})
     plt.show()
     first, transposed = (loads(way)["sectors"] for way in list(WAYS)[:2])
     print(f"K transposed: {first / transposed:.1f} times fewer sectors; {ms[TIMED[0]] / ms[TIMED[1]]:.1f} times faster")
@@ -103,7 +103,7 @@ def show_wavefronts(by_lines: dict[str, int]) -> None:
     """Lines of L1 that a multiply-add of a warp touches, by way, and what ncu says of the first kernel."""
     recorded = measured.load("bottlenecks")  # recorded: ncu counts on a GPU only
     found = at_ncu("scores_uncoalesced")
-    plots.side_by_side(list(by_lines), {"lines of L1 per multiply-add of a warp": list(by_lines.values())})
+    plots.bars(list(by_lines), {"lines of L1 per multiply-add of a warp": list(by_lines.values())})
     plt.show()
     busy = found["units"]["L1 and shared memory"]
     print(f"scores_uncoalesced.cu by ncu: {bottlenecks.wavefronts_per_fma(found):.1f} wavefronts per multiply-add;")
@@ -282,8 +282,8 @@ def rates(found: Measurement, of: Measurement) -> dict[str, dict[str, float]]:
 def show_floors(found: Measurement, of: Measurement) -> None:
     """Times of the three kernels and the floors below them."""
     by_kernel = rates(found, of)
-    bars = {"floor": "floor, ms", "measured": "ms"}
-    plots.paired_bars({bar: {name: row[key] for name, row in by_kernel.items()} for bar, key in bars.items()}, "ms")
+    groups = {name: {"floor": row["floor, ms"], "measured": row["ms"]} for name, row in by_kernel.items()}
+    plots.grouped_bars(groups, "ms", colours=(plots.SKY, plots.BLUE))
     plt.show()
     caption = f"bytes and FLOP by arithmetic; L = {longest(found)[0]}; {measured.caption(found)}"
     show.table([{"kernel": name} | row for name, row in by_kernel.items()], caption, folded=True)
@@ -308,7 +308,7 @@ def show_busy() -> None:
     table = bottlenecks.table([at_ncu(name) for name in NAMES])
     units = [name for name in table[0] if name.endswith(", %")]
     panels = {f"{name}.cu, % busy": [row[unit] for unit in units] for name, row in zip(NAMES, table, strict=True)}
-    plots.side_by_side([unit.removesuffix(", %") for unit in units], panels, alike=len(panels))
+    plots.bars([unit.removesuffix(", %") for unit in units], panels, alike=len(panels))
     plt.show()
     caption = measured.caption(measured.load("bottlenecks"))
     show.table(table, f"B = 1, H = 12, L = 2048, d = 64: ncu, {caption}", folded=True)

@@ -77,7 +77,7 @@ def ceilings() -> None:
     rates = devices.measured_ceilings()
     papers = {name: H200.bandwidth if "copy" in name else H200.half_flops for name in rates}
     panels = {"% of the datasheet's rate": [round(100 * rate / papers[name]) for name, rate in rates.items()]}
-    plots.quantities(list(rates), panels)
+    plots.bars(list(rates), panels)
     plt.show()
     for name, rate in rates.items():
         paper = papers[name]
@@ -101,7 +101,7 @@ def floors() -> float:
     panels = {"floor, ms": [1e3 * method.seconds for method in methods.values()]}
     panels["memory, GB"] = [method.memory_bytes / 1e9 for method in methods.values()]
     colours = (*THREE.values(), plots.ORANGE)
-    plots.quantities([method.title for method in methods.values()], panels, colours=colours, log=True)
+    plots.bars([method.title for method in methods.values()], panels, colours=colours, log=True)
     plt.show()
     where = "one layer, 128 K tokens, batch 1, on an H200 by its datasheet; logarithmic above"
     show.table(floor_rows(), where, folded=True)
@@ -264,7 +264,7 @@ def decode() -> None:
     rows = decode_rows()
     names = [f"{row['L'] // 1024} K tokens, {row['one query sees']}" for row in rows]
     panels = {f"at least, {name}": [row[name] for row in rows] for name in ("memory, µs", "arithmetic, µs")}
-    plots.quantities(names, panels, colours=(plots.PURPLE, plots.BLUE, plots.PURPLE, plots.BLUE), log=True)
+    plots.bars(names, panels, colours=(plots.PURPLE, plots.BLUE, plots.PURPLE, plots.BLUE), log=True)
     plt.show()
     shown = [row | {"bytes": amount(row["bytes"])} for row in rows]
     where = "one step of one layer: batch 1, 16 heads, d = 128, fp16, on an H200 by its datasheet; logarithmic above"

@@ -83,7 +83,7 @@ def reprojected() -> None:
     """What unpacking each key costs, counted by the emulator, as a picture and a table."""
     rows = counted_reprojected()
     panels = {name: [row[name] for row in rows] for name in list(rows[0])[1:3]}
-    plots.quantities([str(row[""]) for row in rows], panels, colours=(plots.GREY, plots.VERMILION), log=True)
+    plots.bars([str(row[""]) for row in rows], panels, colours=(plots.GREY, plots.VERMILION), log=True)
     plt.show()
     show.table(
         rows, "2 queries, 24 keys, 4 heads, small sizes; counted by the emulator; logarithmic above", folded=True
@@ -149,7 +149,7 @@ def fewer_keys() -> None:
         away[f"k = {top_k}"] = 100 * off
         line = {"k": top_k, "keys of the last token": int((indices[-1] >= 0).sum())}
         table.append(line | {"‖difference‖ / ‖dense‖": f"{off:.1%}" if top_k < 100 else f"below 1 %: {off < 0.01}"})
-    plots.quantities(list(away), {"difference from dense, % of its length": list(away.values())})
+    plots.bars(list(away), {"difference from dense, % of its length": list(away.values())})
     plt.show()
     show.table(table, "random weights, 100 tokens", folded=True)
 

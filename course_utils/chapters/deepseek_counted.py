@@ -18,7 +18,7 @@ def last_token() -> float:
     """GFLOP of the last token's attention to all of 128 K keys; shown beside that to 2048, and beside all else."""
     dense, few, rest = costs.mla_flops(1, L), costs.sparse_mla_flops(1, L), sum(costs.projection_flops(1).values())
     names = [f"attention to all {L:,} keys", f"attention to {costs.TOP_K} of them", "all projections of the layer"]
-    plots.quantities(
+    plots.bars(
         names,
         {"GFLOP of one token": [x / 1e9 for x in (dense, few, rest)]},
         colours=(plots.GREY, plots.VERMILION, plots.BLUE),
@@ -53,9 +53,7 @@ def caches() -> float:
     rows = cache_rows()
     columns = ("bytes per token and layer", "61 layers, 128 K tokens: GB")
     colours = (plots.GREY, plots.GREY, plots.BLUE)
-    plots.quantities(
-        [row["cache"] for row in rows], {name: [row[name] for row in rows] for name in columns}, colours=colours
-    )
+    plots.bars([row["cache"] for row in rows], {name: [row[name] for row in rows] for name in columns}, colours=colours)
     plt.show()
     show.table(rows, "bf16; DeepSeek-V3.2 has 61 layers", folded=True)
     return rows[0]["times MLA"]
@@ -80,7 +78,7 @@ def pair_flops() -> float:
     rows = pair_rows()
     columns = {"FLOP": "FLOP", "bytes read per key, decoding": "bytes per key", "FLOP per byte": "FLOP per byte"}
     panels = {title: [None if row[name] == "-" else row[name] for row in rows] for name, title in columns.items()}
-    plots.quantities(
+    plots.bars(
         [row["128 heads, one pair"] for row in rows], panels, colours=(plots.PURPLE, plots.BLUE, plots.GREY), log=True
     )
     plt.show()
@@ -162,7 +160,7 @@ def nsa_keys() -> None:
     rows = nsa_rows()
     columns = ("compressed", "selected", "window")
     bars = {f"{row['L']:,} tokens": {name: row[name] for name in columns} for row in rows}
-    plots.stacked_rows(bars, "keys that one query attends to", colours=(plots.SKY, plots.ORANGE, plots.GREEN))
+    plots.stacked_bars(bars, "keys that one query attends to", colours=(plots.SKY, plots.ORANGE, plots.GREEN))
     plt.show()
     show.table(rows, "NSA: keys that one query attends to", folded=True)
 

@@ -129,7 +129,7 @@ def chosen_without_hadamard() -> float:
     found = {name: ranking(*pair, transform) for name, transform in WAYS.items()}
     panels = {"% of the right keys": [right for right, _ in found.values()]}
     panels["error of q · k / spread of q · k"] = [error for _, error in found.values()]
-    plots.quantities(list(found), panels, colours=(plots.GREY, plots.BLUE))
+    plots.bars(list(found), panels, colours=(plots.GREY, plots.BLUE))
     plt.show()
     return round(found["without"][0])
 

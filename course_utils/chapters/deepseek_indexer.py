@@ -72,9 +72,7 @@ def zeros() -> None:
     """How many scores are exactly 0, by the number of heads."""
     shares = shares_of_zeros()
     names = [f"{heads} heads" for heads in shares]
-    plots.quantities(
-        names, {"random vectors: % of the scores that are exactly 0": [round(x, 1) for x in shares.values()]}
-    )
+    plots.bars(names, {"random vectors: % of the scores that are exactly 0": [round(x, 1) for x in shares.values()]})
     plt.show()
 
 

@@ -58,7 +58,7 @@ def reprojected() -> None:
         table.append(line | {"GFLOP": row["gflop"], "ms": row["median_ms"]})
     panels = {name: [row[name] for row in table] for name in ("GFLOP", "ms")}
     colours = (plots.GREY, plots.BLUE, plots.VERMILION)
-    plots.quantities([row["kernel"] for row in table], panels, colours=colours, log=True)
+    plots.bars([row["kernel"] for row in table], panels, colours=colours, log=True)
     plt.show()
     show.table(table, f"logarithmic bars above; {measured.caption(record())}", folded=True)
     rebuilt, absorbed_fp32, ours = table
@@ -216,7 +216,7 @@ def speeds_of_parts(taken: Measurement) -> None:
         f"{n // 1024} K keys": {short: of[name]["median_ms"] for name, short in names.items()}
         for n, of in _by_length(taken).items()
     }
-    plots.stacked_rows(shares, "ms", colours=(plots.ORANGE, plots.YELLOW, plots.BLUE)[-len(names) :])
+    plots.stacked_bars(shares, "ms", colours=(plots.ORANGE, plots.YELLOW, plots.BLUE)[-len(names) :])
     plt.show()
     speed = {PARTS[name]: row["tflop_per_s"] for name, row in found.items() if name in PARTS and "tflop_per_s" in row}
     print(f"TFLOP/s at L = {length:,}:", "; ".join(f"{name} {value:.0f}" for name, value in speed.items()))
@@ -261,7 +261,7 @@ def layers() -> None:
         table.append(line)
     columns = ("absorbed layer, ms", "sparse layer, ms", "times as fast", "by FLOPs")
     panels = {name: [line[name] for line in table] for name in columns}
-    plots.quantities([f"{line['tokens']:,} tokens" for line in table], panels)
+    plots.bars([f"{line['tokens']:,} tokens" for line in table], panels)
     plt.show()
     where = f"a whole layer from hidden states, all tokens, projections included; {measured.caption(record())}"
     show.table(table, where, folded=True)

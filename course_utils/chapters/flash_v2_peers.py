@@ -75,7 +75,7 @@ def show_peaks() -> None:
         "multiply-adds in fp32, CUDA cores": peak(ON_CUDA_CORES),
         "flash_attention_minimal, fp32": minimal_speed(),
     }
-    plots.side_by_side(list(bars), {"TFLOP/s": list(bars.values())})
+    plots.bars(list(bars), {"TFLOP/s": list(bars.values())})
     plt.show()
     print(measured.caption(measured.load("02_flash_attention_minimal")))
 
@@ -90,7 +90,7 @@ def show_floors() -> None:
         row = 1e3 * flops / (peak(BY_MMA) * 1e12), 1e3 * least / hbm, flops / least
         for values, value in zip(floors.values(), row, strict=True):
             values.append(value)
-    plots.side_by_side([f"L = {length:,}" for length in (512, 2048, 8192)], floors, digits=2, alike=2)
+    plots.bars([f"L = {length:,}" for length in (512, 2048, 8192)], floors, alike=2)
     plt.show()
     print("B = 16, H = 12, d = 64, fp16")
 
@@ -187,7 +187,7 @@ def exponentials() -> None:
         "one after the other": 1e3 * (products + count / per_second),
         bench.OURS: rows[bench.OURS]["median_ms"],
     }
-    plots.side_by_side(list(bars), {"ms": list(bars.values())}, digits=2)
+    plots.bars(list(bars), {"ms": list(bars.values())})
     plt.show()
     print(f"measured: {per_second / clocks_per_s():.1f} exponentials per clock and multiprocessor ({caption})")
 
@@ -199,7 +199,7 @@ def busy() -> None:
     shares = {row["kernel"]: row for row in bottlenecks.table(rows)}
     units = [column for column in next(iter(shares.values())) if column.endswith(", %")]
     panels = {f"% busy, {kernel}": [row[unit] for unit in units] for kernel, row in shares.items()}
-    plots.side_by_side([unit.removesuffix(", %") for unit in units], panels, alike=len(panels))
+    plots.bars([unit.removesuffix(", %") for unit in units], panels, alike=len(panels))
     plt.show()
     show.table(bottlenecks.table(rows), f"ncu, {measured.caption(by_ncu)}", folded=True)
 

@@ -133,7 +133,7 @@ def _one_head(length: int) -> list[Tensor]:
 def _show_counts(rows: list[dict[str, object]]) -> None:
     panels = {name: [row[name] for row in rows] for name in ("requests", "wavefronts", "shared KiB", "global KiB")}
     conflicts = {"wavefronts": [row["bank conflicts"] for row in rows]}
-    plots.side_by_side([str(row[""]) for row in rows], panels, wasted=conflicts)
+    plots.bars([str(row[""]) for row in rows], panels, wasted=conflicts)
     plt.show()
     show.table(rows, "one head, L = 256, d = 64, counted; hatched above: bank conflicts", folded=True)
 
@@ -258,7 +258,7 @@ def tiles_compared() -> None:
         table.append(row | {"wavefronts": counted(step)["wavefronts"]})
     names = [f"{row['queries per warp']} queries per warp, B_c = {row['B_c']}" for row in table]
     panels = {name: [row[name] for row in table] for name in ("registers", "spilled bytes", "wavefronts")}
-    plots.side_by_side(names, panels)
+    plots.bars(names, panels)
     plt.show()
     how = "compiled for sm_90; wavefronts in shared memory counted at L = 256"
     show.table(table, f"forward.cu, d = 64, fp16, {how}", folded=True)
@@ -296,7 +296,7 @@ def what_steps_cost(d: int) -> None:
         row["limited by"] = found["limited_by"].replace(" memory", "").replace(" and", ",")
         table.append(row | {f"% of {name[6:]}": round(100 * tflops / speed(name, d)) for name in PEERS})
     panels = {name: [row[name] for row in table] for name in ("registers", "shared KiB", "blocks", "TFLOP/s")}
-    plots.side_by_side([str(row["step"]) for row in table], panels)
+    plots.bars([str(row["step"]) for row in table], panels)
     plt.show()
     show.table(table, f"d = {d}, not causal, blocks of a multiprocessor; {caption()}", folded=True)
 
@@ -312,7 +312,7 @@ def worth(step: Step, d: int, is_causal: bool) -> float:
 def show_worth() -> None:
     """`worth` of each idea that was taken away alone, for both head dimensions, with and without a mask."""
     panels = {title(*case): [worth(step, *case) for step in TUNING] for case in ALL_CASES}
-    plots.side_by_side([step.title for step in TUNING], panels, base=1, digits=2)
+    plots.bars([step.title for step in TUNING], panels, base=1, alike=len(panels))
     plt.show()
     rows = []
     for n, step in enumerate(TUNING):

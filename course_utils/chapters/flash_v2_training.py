@@ -101,10 +101,11 @@ def what_is_left_of_longer_rows() -> None:
 
 
 def _draw_shares(names: list[str], zeros: list[float], subnormal: list[float]) -> None:
-    whole = [100 * (1 - zero - few) for zero, few in zip(zeros, subnormal, strict=True)]
-    parts = {"all digits": whole, "subnormal: fewer digits": [100 * x for x in subnormal]}
-    parts["0: lost"] = [100 * x for x in zeros]
-    plots.shares(names, parts, "% of the elements")
+    rows = {
+        name: {"all digits": 100 * (1 - zero - few), "subnormal: fewer digits": 100 * few, "0: lost": 100 * zero}
+        for name, zero, few in zip(names, zeros, subnormal, strict=True)
+    }
+    plots.stacked_bars(rows, "% of the elements", colours=(plots.BLUE, plots.SKY, plots.ORANGE))
     plt.show()
 
 
@@ -124,7 +125,7 @@ def products() -> None:
     """How many matrix products each way to dQ takes, against two in the forward pass."""
     ways = {"forward": "S O", "backward, dQ by atomics": "S dP dV dK dQ"}
     ways |= {"backward, second pass": "S dP dV dK, S dP dQ"}
-    plots.side_by_side(list(ways), {"matrix products": [len(taken.split()) for taken in ways.values()]})
+    plots.bars(list(ways), {"matrix products": [len(taken.split()) for taken in ways.values()]})
     plt.show()
     for name, taken in ways.items():
         count = len(taken.split())
@@ -203,7 +204,7 @@ def recompute_or_read() -> None:
         row["recomputing is so many times as fast"] = f"{reads['median_ms'] / again['median_ms']:.2f}"
         table.append(row | {"P, MB": reads["read_p_mb"]})
     panels = {name: [row[name] for row in table] for name in ("recomputes P: ms", "reads P: ms")}
-    plots.side_by_side([f"d = {row['d']}, L = {row['L']:,}" for row in table], panels, digits=2, alike=2)
+    plots.bars([f"d = {row['d']}, L = {row['L']:,}" for row in table], panels, alike=2)
     plt.show()
     shape = f"B · L = {bench.TOKENS}, H · d = {bench.WIDTH}, fp16"
     show.table(table, f"backward_dk_dv alone, {shape}; {measured.caption(record())}", folded=True)
@@ -225,7 +226,7 @@ def training_step() -> None:
         line = {"attention": row["name"], "ms per step": row["median_ms"], "peak MB": row["peak_mb"]}
         table.append(line | {"largest batch": row["largest_batch"] or "", "in free GB": row["free_mb"] / 1e3})
     panels = {name: [line[name] for line in table] for name in ("ms per step", "peak MB")}
-    plots.side_by_side([line["attention"] for line in table], panels, digits=1)
+    plots.bars([line["attention"] for line in table], panels)
     plt.show()
     show.table(
         table, f"B = {rows[0]['batch']}, L = {rows[0]['length']}, fp16; {measured.caption(record())}", folded=True
@@ -236,15 +237,15 @@ def parts_of_the_step() -> None:
     """GPU milliseconds of the step, part by part, and where ours loses."""
     rows = record().select(part="block")
     parts = {row["name"]: _parts(row) for row in rows}
-    fused = {name: of for name, of in parts.items() if name != bench.NAIVE}
-    stacked = {part: [of[part] for of in fused.values()] for part in list(_parts(rows[0]))[2:]}
-    plots.shares(list(fused), stacked, "ms of the GPU")
+    shown = list(_parts(rows[0]))[2:]
+    fused = {name: {part: of[part] for part in shown} for name, of in parts.items() if name != bench.NAIVE}
+    plots.stacked_bars(fused, "ms of the GPU", colours=(plots.BLUE, plots.SKY, plots.ORANGE, plots.VERMILION))
     plt.show()
     where = f"B = {rows[0]['batch']}, L = {rows[0]['length']}, fp16; {measured.caption(record())}"
     show.table(list(parts.values()), f"ms, {where}", folded=True)
     ours = parts[bench.OURS]
     for peer in ("SDPA", "torch FLASH"):
-        lost = {part: ours[part] - parts[peer][part] for part in stacked}
+        lost = {part: ours[part] - parts[peer][part] for part in shown}
         print(f"ours takes {ours['whole step'] - parts[peer]['whole step']:+.2f} ms beside {peer}:", end=" ")
         print(
             ", ".join(f"{part.split()[-1]} {ms:+.2f}" for part, ms in sorted(lost.items(), key=lambda part: -part[1]))

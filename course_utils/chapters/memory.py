@@ -143,7 +143,7 @@ def counted_work() -> Work:
 def intensities(work: Work) -> None:
     """FLOPs for each byte, on a logarithmic axis; a copy has none."""
     per_byte = {name: flops / moved for name, (flops, moved) in work.items() if flops}
-    plots.bars(per_byte, "FLOP per byte").set(xscale="log", xlim=(0.01, 1e4))
+    plots.bars(list(per_byte), {"FLOP per byte, logarithmic": list(per_byte.values())}, log=True)
     plt.show()
 
 
@@ -193,7 +193,7 @@ def copies(gpu: Gpu, work: Work) -> float:
     """How many times the floor copy_vectors.cu takes; draws both copies beside it."""
     floor = costs.time_floor(*work["copy"], gpu.fp32_peak, gpu.hbm_rate) * 1e3
     names = "copy.cu", "copy_vectors.cu"
-    plots.bars({name: gpu.ms(name) for name in names}, "ms", {"floor": floor}).set_title(gpu.caption)
+    plots.bars(names, {f"ms; {gpu.caption}": [gpu.ms(name) for name in names]}, marks={"floor": floor})
     plt.show()
     rows = [gpu.row(name) for name in names]
     show.table(
@@ -258,8 +258,8 @@ def divergence(gpu: Gpu) -> float:
     """How many times as long two ways within each warp take; draws the time against the run of equal neighbours."""
     rows = gpu.having("run")
     ways = {row["run"]: len({lane // row["run"] % 2 for lane in range(WARP)}) for row in rows}
-    labels = {f"run {row['run']}: {ways[row['run']]} in a warp": row["median_ms"] for row in rows}
-    plots.bars(labels, "ms").set_title(f"two_ways.cu; {gpu.caption}")
+    labels = [f"run {row['run']}: {ways[row['run']]} in a warp" for row in rows]
+    plots.bars(labels, {f"two_ways.cu, ms; {gpu.caption}": [row["median_ms"] for row in rows]})
     plt.show()
     return rows[0]["median_ms"] / rows[-1]["median_ms"]
 
@@ -289,7 +289,8 @@ def transposes(gpu: Gpu) -> float:
     """How many times as long as a copy the naive transpose takes; draws all three."""
     copy = gpu.ms("copy.cu")  # 2^26 floats, as many as 8192 × 8192
     times = {name: gpu.ms(name) for name in ("copy.cu", *(f"{name}.cu" for name in TRANSPOSES))}
-    plots.bars(times, "ms", {"a copy": copy}).set_title(f"8192 × 8192 floats; {gpu.caption}")
+    title = f"8192 × 8192 floats, ms; {gpu.caption}"
+    plots.bars(list(times), {title: list(times.values())}, marks={"a copy": copy})
     plt.show()
     rows = [{"kernel": name, "ms": ms, "of the copy": f"{ms / copy:.2f}×"} for name, ms in times.items()]
     show.table(rows, f"8192 × 8192 floats; {gpu.caption}", folded=True)
@@ -340,7 +341,8 @@ def requested_bars() -> None:
     """The bytes of `requested_bytes` beside those of the three matrices, on a logarithmic axis."""
     requested = {f"{name}.cu": _requested(name) / 1e9 for name in MATMULS}
     least = 3 * 4 * SIDE**2 / 1e9
-    plots.bars(requested, "GB requested", {"the matrices": least}).set(xscale="log", xlim=(0.05, 5e3))
+    panels = {"GB requested, logarithmic": list(requested.values())}
+    plots.bars(list(requested), panels, log=True, marks={"the matrices": least})
     plt.show()
 
 
@@ -354,7 +356,8 @@ def matmuls(gpu: Gpu) -> float:
     names = [*(f"{name}.cu" for name in MATMULS), "torch.mm"]
     speeds = {name: gpu.row(name)["tflop_per_s"] for name in names}
     title = f"side {SIDE}, fp32, TF32 off; {gpu.caption}"
-    plots.bars(speeds, "TFLOP/s", {"fp32 peak": gpu.fp32_peak / 1e12}).set_title(title)
+    panels = {f"TFLOP/s, {title}": list(speeds.values())}
+    plots.bars(names, panels, marks={"fp32 peak": gpu.fp32_peak / 1e12})
     plt.show()
     share = {name: f"{100 * speed * 1e12 / gpu.fp32_peak:.0f} %" for name, speed in speeds.items()}
     rows = [
@@ -377,8 +380,10 @@ def what_holds_them_back() -> None:
         lines.append({"kernel": line["name"], "wavefronts per FMA": bottlenecks.wavefronts_per_fma(line)})
         lines[-1] |= {"allow, TFLOP/s": bound, "reached": reached, "of that": f"{reached / bound:.0%}"}
     caption = f"one wavefront a clock at the highest clock; {measured.caption(by_ncu)}"
-    allowed, reached = ({line["kernel"]: line[column] for line in lines} for column in ("allow, TFLOP/s", "reached"))
-    plots.paired_bars({"the wavefronts allow": allowed, "reached": reached}, "TFLOP/s").set_title(caption, fontsize=9)
+    groups = {
+        line["kernel"]: {"the wavefronts allow": line["allow, TFLOP/s"], "reached": line["reached"]} for line in lines
+    }
+    plots.grouped_bars(groups, "TFLOP/s", colours=(plots.SKY, plots.BLUE)).set_title(caption, fontsize=9)
     plt.show()
     show.table(lines, caption, folded=True)
     ncu = f"side {SIDE}, ncu {by_ncu.versions['ncu']}; {measured.caption(by_ncu)}"

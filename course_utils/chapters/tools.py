@@ -157,8 +157,9 @@ def bytes_of_products() -> None:
         requested = counters.total("bytes", "global", "load")
         footprint = sum(argument.bytes_read for argument in counters.footprint)
         lines.append({"kernel": name, "requested": requested, "footprint": footprint, "HBM": from_hbm[name]})
-    kinds = {kind: {line["kernel"]: line[kind] / 1e6 for line in lines} for kind in ("requested", "footprint", "HBM")}
+    kinds = ("requested", "footprint", "HBM")
+    groups = {line["kernel"]: {kind: line[kind] / 1e6 for kind in kinds} for line in lines}
     caption = f"bytes read; HBM: measured by ncu on {measured.caption(record)}"
-    plots.paired_bars(kinds, "MB read").set_title(caption, fontsize=9)
+    plots.grouped_bars(groups, "MB read", colours=(plots.SKY, plots.BLUE, plots.ORANGE)).set_title(caption, fontsize=9)
     plt.show()
     show.table(lines, caption, folded=True)

@@ -40,7 +40,6 @@ from course_utils.plots.first_kernels import (
     grid_to_thread,
     one_query,
     past_the_end,
-    stacked_bars,
     two_barriers,
     where_kernels_run,
 )
@@ -86,16 +85,14 @@ from course_utils.plots.flash_attention_v2 import (
     number_formats,
     packed_heads,
     reading_rates,
-    shares,
     short_calls,
-    side_by_side,
     speed_by_length,
     warp_shares,
     who_owns_what,
 )
 from course_utils.plots.handed_out import bank_map, launch_grid, warp_sectors
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
-from course_utils.plots.panels import answers, by_length, grouped_bars, quantities, stacked_rows
+from course_utils.plots.panels import answers, bars, by_length, grouped_bars, stacked_bars
 from course_utils.plots.rates import roofline, time_and_memory
 from course_utils.plots.sparse_patterns import (
     break_even,
@@ -114,11 +111,9 @@ from course_utils.plots.sparse_patterns import (
 )
 from course_utils.plots.start_here import (
     against_size,
-    bars,
     gpu_memories,
     matmul_tiles,
     memory_levels,
-    paired_bars,
     path_taken,
     product_piece,
     race,
@@ -145,7 +140,6 @@ __all__ = [
     "answers",
     "backward_walks",
     "bank_map",
-    "bar_panels",
     "bars",
     "blocks_at_work",
     "break_even",
@@ -192,7 +186,6 @@ __all__ = [
     "one_query",
     "online_weights",
     "packed_heads",
-    "paired_bars",
     "past_the_end",
     "path_taken",
     "pieces_of_work",
@@ -201,7 +194,6 @@ __all__ = [
     "product_piece",
     "products",
     "race",
-    "quantities",
     "radix_digits",
     "reach",
     "reaching_hbm",
@@ -221,15 +213,12 @@ __all__ = [
     "score_squares",
     "scores_by_distance",
     "shared_list",
-    "shares",
     "short_calls",
     "short_sequences",
-    "side_by_side",
     "sizes",
     "speed_and_bounds",
     "speed_by_length",
     "stacked_bars",
-    "stacked_rows",
     "standard_and_least",
     "three_choices",
     "three_counts",

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import textwrap
-from collections.abc import Mapping
-
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_utils.costs import ceil_div
-from course_utils.plots.look import BLUE, GREEN, GREY, GROUND, ORANGE, PALE, PURPLE, SKY, VERMILION, YELLOW
+from course_utils.plots.look import BLUE, GREEN, GREY, GROUND, ORANGE, PALE, SKY, VERMILION, YELLOW
 
 
 def one_query(tokens: int = 8, head_dim: int = 6) -> Figure:
@@ -105,29 +100,6 @@ def two_barriers(first: int = 100, threads: int = 256) -> Axes:
     ax.set(xlim=(0, threads), ylim=(0, 1.7), xlabel="threadIdx.x", yticks=[])
     ax.set_xticks(range(0, threads + 1, 32))
     ax.spines["left"].set_visible(False)
-    return ax
-
-
-def stacked_bars(rows: Mapping[str, Mapping[str, float]], unit: str) -> Axes:
-    """A bar for each row, made of its parts; a part has one look in all rows, which a legend names."""
-    names = list(dict.fromkeys(name for parts in rows.values() for name in parts))
-    colours = BLUE, SKY, GREEN, YELLOW, ORANGE, VERMILION, PURPLE, GREY
-    looks = {  # past the last colour they come again, hatched
-        name: {"facecolor": colour, "edgecolor": GROUND, "hatch": hatch}
-        for name, (hatch, colour) in zip(names, itertools.product(("", "////", "...."), colours), strict=False)
-    }
-    columns = 3
-    ax = plt.figure(figsize=(7.5, 1.2 + 0.2 * ceil_div(len(names), columns) + 0.42 * len(rows))).subplots()
-    for row, parts in enumerate(rows.values()):
-        begin = 0.0
-        for name, value in parts.items():
-            ax.barh(row, value, left=begin, height=0.65, **looks[name])
-            begin += value
-    ax.set_yticks(range(len(rows)), [textwrap.fill(row, 34) for row in rows], fontsize=8)
-    ax.set(xlabel=unit, ylim=(len(rows) - 0.5, -0.5))
-    ax.tick_params(axis="y", length=0)
-    boxes = [Rectangle((0, 0), 1, 1, **look) for look in looks.values()]
-    ax.figure.legend(boxes, list(looks), loc="outside upper left", ncols=columns, fontsize=8)
     return ax
 
 

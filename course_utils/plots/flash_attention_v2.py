@@ -163,61 +163,6 @@ def climb(
     return figure
 
 
-def side_by_side(
-    names: Sequence[str],
-    panels: Mapping[str, Sequence[float]],
-    *,
-    wasted: Mapping[str, Sequence[float]] | None = None,
-    base: float = 0.0,
-    digits: int = 0,
-    alike: int = 0,
-) -> Figure:
-    """Bars of several quantities, a panel for each by its title, one bar per name with its figure.
-
-    wasted: of a panel's figures the part that is hatched; base: where bars begin; digits: after the point, of
-    figures below 100; alike: so many panels, from the left, have one scale.
-    """
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(7.5, 0.75 + 0.28 * len(names)), sharey=True, squeeze=False, sharex=bool(base)
-    )
-    together = [value for values in list(panels.values())[:alike] for value in values]
-    for number, (ax, (title, values)) in enumerate(zip(axes[0], panels.items(), strict=True)):
-        colours = [ORANGE if value < base else BLUE for value in values]
-        ax.barh(names, [value - base for value in values], left=base, height=0.65, color=colours)
-        if wasted and title in wasted:
-            part = wasted[title]
-            left = [value - share for value, share in zip(values, part, strict=True)]
-            ax.barh(names, part, left=left, height=0.65, color=VERMILION, edgecolor=GROUND, hatch="////")
-        for row, value in enumerate(values):
-            text = f"{value:,.{digits if abs(value) < 100 else 0}f}"
-            ax.text(max(value, base), row, f" {text}", va="center", fontsize=9)
-        scale = together if number < alike else values
-        low, high = min(base, *scale), max(base, *scale)
-        ax.set_xlim(low - 0.05 * (high - low) * bool(base), high + 0.45 * (high - low or 1))
-        ax.set_title(title, fontsize=9)
-        ax.set_xticks([])
-        ax.spines["bottom"].set_visible(False)
-        ax.tick_params(axis="y", length=0, labelsize=9)
-        if base:
-            ax.axvline(base, color=GREY, linewidth=1)
-    axes[0][0].invert_yaxis()
-    return figure
-
-
-def shares(names: Sequence[str], parts: Mapping[str, Sequence[float]], xlabel: str, title: str = "") -> Figure:
-    """Stacked bars, one per name: the figures of each part by its label, in their order."""
-    figure, ax = plt.subplots(figsize=(7.5, 1.2 + 0.28 * len(names)))
-    left = [0.0] * len(names)
-    for (label, values), colour in zip(parts.items(), (BLUE, SKY, ORANGE, VERMILION, PURPLE), strict=False):
-        ax.barh(names, values, left=left, height=0.7, color=colour, label=label)
-        left = [a + b for a, b in zip(left, values, strict=True)]
-    ax.invert_yaxis()
-    ax.set(xlabel=xlabel, title=title)
-    ax.tick_params(axis="y", length=0)
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside upper center", ncols=4)
-    return figure
-
-
 def short_calls(panels: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
     """Microseconds against the length of one short sequence, both logarithmic: a panel per title, a line per name."""
     figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 3.2), sharex=True, sharey=True, squeeze=False)

@@ -2,52 +2,90 @@
 
 from __future__ import annotations
 
+import itertools
+import textwrap
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_utils.plots.look import BLUE, GREEN, GREY, INK, ON_MARK, ORANGE, PALE, PURPLE, SKY, VERMILION
+from course_utils.costs import ceil_div
+from course_utils.plots.look import (
+    BLUE,
+    GREEN,
+    GREY,
+    GROUND,
+    INK,
+    ON_MARK,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+)
 from course_utils.tables import figure as written
 
 
-def quantities(
+def bars(
     names: Sequence[str],
     panels: Mapping[str, Sequence[float | None]],
     *,
     colours: Sequence[str] = (BLUE,),
     log: bool = False,
+    base: float = 0.0,
+    alike: int = 0,
+    wasted: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    marks: Mapping[str, float] = MappingProxyType({}),
 ) -> Figure:
     """Bars of several quantities, a panel for each by its title, one bar with its figure for each name.
 
     None: there is no such figure, and a dash in the place of the bar. colours: of the bars, in their order; the last
-    holds for the rest. log: bars on a logarithmic axis, where they begin at a tenth of the shortest.
+    holds for the rest. log: bars on a logarithmic axis, where they begin at a tenth of the least. base: where they
+    begin otherwise; what is below it is orange. alike: so many panels, from the left, have one scale. wasted: of a
+    panel's figures, by its title, the part that is hatched. marks: dashed lines in each panel, by name.
     """
-    size = (7.5, 0.7 + 0.29 * len(names))
+    known = [[value for value in values if value is not None] for values in panels.values()]
+    scales = [[value for one in known[:alike] for value in one] if n < alike else known[n] for n in range(len(known))]
+    scales = [[*scale, *marks.values()] for scale in scales]
+    size = (7.5, 0.7 + 0.29 * (len(names) + bool(marks)))
     figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)
-    faces = [colours[min(n, len(colours) - 1)] for n in range(len(names))]
-    for ax, (title, values) in zip(axes[0], panels.items(), strict=True):
-        known = [value for value in values if value is not None]
-        base = min(known) / 10 if log else 0
-        ax.barh(range(len(names)), [value or base for value in values], height=0.66, color=faces)
-        for row, value in enumerate(values):
+    for ax, (title, values), scale in zip(axes[0], panels.items(), scales, strict=True):
+        begin = min(scale) / 10 if log else base
+        ends = [begin if value is None else value for value in values]
+        faces = [ORANGE if end < begin else colours[min(n, len(colours) - 1)] for n, end in enumerate(ends)]
+        ax.barh(range(len(names)), [end - begin for end in ends], left=begin, height=0.66, color=faces)
+        if title in wasted:
+            left = [end - part for end, part in zip(ends, wasted[title], strict=True)]
+            hatched = {"color": VERMILION, "edgecolor": GROUND, "hatch": "////"}
+            ax.barh(range(len(names)), wasted[title], left=left, height=0.66, **hatched)
+        for row, (value, end) in enumerate(zip(values, ends, strict=True)):
             text = "–" if value is None else written(value)
-            ax.text(value or base, row, f" {text}", va="center", fontsize=9)
-        if log:
-            ax.set_xscale("log")
-            ax.set_xlim(base, max(known) * (max(known) / base) ** 0.4)
-            ax.minorticks_off()
-        else:
-            ax.set_xlim(0, 1.4 * max(known))
-        ax.set_title(title, fontsize=9)
+            ax.text(max(end, begin), row, f" {text}", va="center", fontsize=9)
+        for name, value in marks.items():
+            ax.axvline(value, color=VERMILION, linestyle="--", zorder=0)
+            ax.text(value, -1, f" {name}", va="center", fontsize=9, color=VERMILION)
+        _make_room(ax, min(begin, *scale), max(begin, *scale), share=0.11 * len(panels), log=log)
+        ax.spines["left"].set_position(("data", begin))
+        ax.set_title(textwrap.fill(title, (98 - max(map(len, names))) // len(panels)), fontsize=9)
         ax.set_xticks([])
         ax.spines["bottom"].set_visible(False)
         ax.set_yticks(range(len(names)), names, fontsize=9)
         ax.tick_params(axis="y", length=0)
-    axes[0][0].invert_yaxis()
+    axes[0][0].set_ylim(len(names) - 0.5, -1.5 if marks else -0.5)
     return figure
+
+
+def _make_room(ax: Axes, low: float, high: float, *, share: float, log: bool) -> None:
+    """Lets the axis end so far right of `high` that its figure has room: a share of the whole panel."""
+    if log:
+        ax.set(xscale="log", xlim=(low, low * (high / low) ** (1 / (1 - share))))
+        ax.minorticks_off()
+    else:
+        ax.set_xlim(low, low + (high - low or 1) / (1 - share))
 
 
 def grouped_bars(
@@ -64,28 +102,47 @@ def grouped_bars(
         found = [(place, bars.get(name)) for place, bars in enumerate(groups.values())]
         known = [(place + (n - (len(names) - 1) / 2) * width, value) for place, value in found if value is not None]
         bars = ax.bar(*zip(*known, strict=True), width=0.92 * width, color=colour, label=name)
-        ax.bar_label(bars, [written(value) for _, value in known], fontsize=7, padding=1)
+        ax.bar_label(bars, [written(value) for _, value in known], fontsize=8, padding=1)
     ax.set_xticks(range(len(groups)), list(groups), fontsize=9)
     ax.set(ylabel=ylabel, yscale="log" if log else "linear")
+    ax.margins(y=0.1)
     ax.tick_params(axis="x", length=0)
     ax.figure.legend(loc="outside upper center", ncols=4 if len(names) == 4 else 3, fontsize=8)
     return ax
 
 
-def stacked_rows(rows: Mapping[str, Mapping[str, float]], xlabel: str, *, colours: Sequence[str]) -> Axes:
-    """A bar for each row, made of its parts, which a legend explains; at its end the sum."""
-    ax = plt.figure(figsize=(7.5, 1.0 + 0.3 * len(rows))).subplots()
-    left = [0.0] * len(rows)
-    for part, colour in zip(next(iter(rows.values())), colours, strict=True):
-        sizes = [parts[part] for parts in rows.values()]
-        ax.barh(list(rows), sizes, left=left, color=colour, height=0.65, label=part)
-        left = [a + b for a, b in zip(left, sizes, strict=True)]
-    for row, total in enumerate(left):
-        ax.text(total, row, f" {written(total)}", va="center", fontsize=9)
-    ax.invert_yaxis()
+def stacked_bars(
+    rows: Mapping[str, Mapping[str, float]],
+    unit: str,
+    *,
+    colours: Sequence[str] = (BLUE, SKY, GREEN, YELLOW, ORANGE, VERMILION, PURPLE, GREY),
+) -> Axes:
+    """A bar for each row, made of its parts, and at its end the sum, where sums differ; a part has one look in all
+    rows, which a legend names. Past the last colour they come again, hatched.
+    """
+    parts = list(dict.fromkeys(part for row in rows.values() for part in row))
+    looks = {
+        part: {"facecolor": colour, "edgecolor": GROUND, "hatch": hatch}
+        for part, (hatch, colour) in zip(parts, itertools.product(("", "////", "...."), colours), strict=False)
+    }
+    columns = 4 if len(parts) == 4 else 3
+    height = 0.8 + 0.2 * ceil_div(len(parts), columns) + 0.32 * len(rows)
+    ax = plt.figure(figsize=(7.5, height)).subplots()
+    for place, row in enumerate(rows.values()):
+        begin = 0.0
+        for part, value in row.items():
+            ax.barh(place, value, left=begin, height=0.66, **looks[part])
+            begin += value
+    sums = [sum(row.values()) for row in rows.values()]
+    if max(sums) - min(sums) > 1e-6 * max(sums):
+        for place, total in enumerate(sums):
+            ax.text(total, place, f" {written(total)}", va="center", fontsize=9)
+        ax.set_xlim(0, 1.12 * max(sums))
+    ax.set_yticks(range(len(rows)), [textwrap.fill(row, 34) for row in rows], fontsize=9)
+    ax.set(xlabel=unit, ylim=(len(rows) - 0.5, -0.5))
     ax.tick_params(axis="y", length=0)
-    ax.set(xlabel=xlabel, xlim=(0, 1.12 * max(left)))
-    ax.figure.legend(loc="outside upper center", ncols=4, fontsize=9)
+    boxes = [Rectangle((0, 0), 1, 1, **look) for look in looks.values()]
+    ax.figure.legend(boxes, parts, loc="outside upper left", ncols=columns, fontsize=8)
     return ax
 
 

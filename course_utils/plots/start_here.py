@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -140,37 +139,6 @@ def against_size(values: Mapping[float, float], marks: Mapping[str, float]) -> A
         ax.annotate(name, (size, 0), (4, 6), textcoords="offset points", color=GREY)
     ax.set_xscale("log", base=2)
     ax.set_ylim(bottom=0)
-    return ax
-
-
-def bars(values: Mapping[str, float], unit: str, marks: Mapping[str, float] = MappingProxyType({})) -> Axes:
-    """A bar for each value, with its figure, and dashed lines at `marks`, by name."""
-    ax = plt.figure(figsize=(7.5, 1.3 + 0.5 * len(values))).subplots()
-    drawn = ax.barh(list(values), list(values.values()), color=BLUE, height=0.6)
-    ax.bar_label(drawn, [f"{value:.3g}" for value in values.values()], padding=3)
-    for name, value in marks.items():
-        ax.axvline(value, color=VERMILION, linestyle="--", zorder=0)
-        ax.annotate(name, (value, 1), (3, 1), xycoords=("data", "axes fraction"), textcoords="offset points",
-                    color=VERMILION, va="top", fontsize=9)  # fmt: skip
-    ax.set(xlabel=unit, xlim=(0, 1.12 * max([*values.values(), *marks.values()])), ylim=(len(values) - 0.4, -1))
-    ax.tick_params(axis="y", length=0)
-    return ax
-
-
-def paired_bars(groups: Mapping[str, Mapping[str, float]], unit: str) -> Axes:
-    """For each name a bar of each group, side by side, with its figure; a legend names the groups."""
-    names = list(next(iter(groups.values())))
-    thick = 0.8 / len(groups)
-    ax = plt.figure(figsize=(7.5, 1.2 + 0.3 * len(groups) * len(names))).subplots()
-    for place, ((group, values), colour) in enumerate(zip(groups.items(), (SKY, BLUE, ORANGE), strict=False)):
-        at = [row + (place - (len(groups) - 1) / 2) * thick for row in range(len(names))]
-        drawn = ax.barh(at, [values[name] for name in names], thick, color=colour, label=group)
-        ax.bar_label(drawn, [f"{values[name]:.3g}" for name in names], padding=3, fontsize=9)
-    ax.set_yticks(range(len(names)), names)
-    ax.set(xlabel=unit, ylim=(len(names) - 0.5, -0.5))
-    ax.margins(x=0.12)
-    ax.tick_params(axis="y", length=0)
-    ax.legend(loc="best", fontsize=9)
     return ax
 
 

@@ -72,7 +72,7 @@ def test_the_three_ways_give_the_scores_of_torch_and_ask_so_much_of_memory(drawn
     for way in counts.WAYS:
         torch.testing.assert_close(counts.scores_of(way, query, key), query @ key.mT / 8, atol=1e-4, rtol=1e-4)
     counts.show_loads()
-    shown = ["16,384", "16,384", "512", "270,336", "40,960", "2,048", "16.5", "2.5", "4.0"]
+    shown = ["16,384", "16,384", "512", "270,336", "40,960", "2,048", "16.5", "2.5", "4"]
     assert written(drawn[0]) == shown
 
 
@@ -103,8 +103,8 @@ def test_each_time_is_above_its_floor_and_both_are_drawn(drawn):
     rows = counts.rates(timings, speeds).values()
     assert all(row["floor, ms"] < row["ms"] for row in rows)
     counts.show_floors(timings, speeds)
-    widths = [bar.get_width() for bar in drawn[0].axes[0].patches]
-    assert widths == pytest.approx([row["floor, ms"] for row in rows] + [row["ms"] for row in rows])
+    heights = [bar.get_height() for bar in drawn[0].axes[0].patches]
+    assert heights == pytest.approx([row["floor, ms"] for row in rows] + [row["ms"] for row in rows])
 
 
 def test_reads_at_hbm_are_the_footprint():

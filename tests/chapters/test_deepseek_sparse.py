@@ -92,22 +92,6 @@ def test_a_verdict_is_green_where_a_mistake_is_seen(drawn):
     assert said.count("sees it") == 4 + 2 + 1  # the test sees all, the sanitizer two, compute-sanitizer one
 
 
-def test_bars_have_a_dash_where_there_is_no_figure():
-    (ax,) = plots.quantities(["a", "b"], {"x": [2.0, None]}).axes
-    assert [text.get_text().strip() for text in ax.texts] == ["2", "–"]
-    assert [bar.get_width() for bar in ax.patches] == [2, 0]
-
-
-def test_grouped_bars_leave_out_what_is_missing():
-    ax = plots.grouped_bars({"one": {"a": 1.0, "b": None}, "two": {"a": 2.0, "b": 3.0}}, "ms", colours=("C0", "C1"))
-    assert sorted(bar.get_height() for bar in ax.patches) == [1, 2, 3]
-
-
-def test_stacked_rows_end_in_their_sums():
-    ax = plots.stacked_rows({"one": {"a": 1, "b": 2}, "two": {"a": 3, "b": 4}}, "keys", colours=("C0", "C1"))
-    assert [text.get_text().strip() for text in ax.texts] == ["3", "7"]
-
-
 def test_heads_of_one_query_need_the_keys_of_one_list():
     own, one = plots.shared_list(chosen=5).axes
     assert one.texts[0].get_text().endswith("5 of 24") and not own.texts[0].get_text().endswith(" 5 of 24")

@@ -1,9 +1,7 @@
 """What chapter 03's cells call: counted figures, the growing ladder, and what a guess is compared with."""
 
-import matplotlib.pyplot as plt
 import pytest
 
-from course_utils import plots
 from course_utils.chapters import flash_v2_peers as peers
 from course_utils.chapters import flash_v2_steps as steps
 from course_utils.chapters import flash_v2_training as training
@@ -63,10 +61,3 @@ def test_the_share_of_places_grows_with_batch_and_length():
 
 def test_gains_of_training_are_more_than_one():
     assert training.recompute_gain() > 1 and training.larger_batch() > 1
-
-
-def test_bars_that_waste_are_hatched_by_as_much(drawn):
-    plots.side_by_side(["a", "b"], {"wavefronts": [8, 16]}, wasted={"wavefronts": [0, 12]})
-    bars = plt.gcf().axes[0].patches
-    assert [bar.get_width() for bar in bars if bar.get_hatch()] == [0, 12]
-    assert [bar.get_x() for bar in bars if bar.get_hatch()] == [8, 4]

@@ -45,20 +45,6 @@ def test_bank_map_has_one_bank_per_column_without_padding_and_all_banks_with_it(
     assert len(set(padded[:, 5].tolist())) == 32
 
 
-def test_bars_write_their_figures_and_name_their_marks():
-    ax = plots.bars({"copy.cu": 0.2037, "copy_vectors.cu": 0.13}, "ms", {"floor": 0.126})
-    assert texts(ax) == ["0.204", "0.13", "floor"] and ax.get_xlabel() == "ms"
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["copy.cu", "copy_vectors.cu"]
-
-
-def test_paired_bars_have_a_bar_for_each_name_and_group():
-    ax = plots.paired_bars({"allow": {"naive": 8.0, "tiled": 16.0}, "reached": {"naive": 5.9, "tiled": 8.7}}, "TFLOP/s")
-    assert texts(ax) == ["8", "16", "5.9", "8.7"]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["allow", "reached"]
-    tops = sorted((patch.get_y(), patch.get_height()) for patch in ax.patches)
-    assert all(y + high <= below + 1e-9 for (y, high), (below, _) in zip(tops, tops[1:], strict=False))
-
-
 def test_two_lines_are_named_at_their_ends():
     ax = plots.two_lines({"predicted": {1: 1, 32: 8}, "measured": {1: 1, 32: 12.4}}, "stride", "times as long")
     assert texts(ax) == ["predicted", "measured"] and ax.texts[1].xy == (32, 12.4)
@@ -391,20 +377,6 @@ def test_one_query_has_a_weight_for_each_key():
 def test_the_way_of_a_transpose_is_drawn_for_both_kernels():
     titles = [ax.get_title() for ax in plots.way_of_a_transpose().axes]
     assert titles.count("in: 4 sectors") == 2 and "out: 32 sectors" in titles
-
-
-def test_stacked_bars_end_at_their_sums():
-    ax = plots.stacked_bars({"a path": {"00": 30, "01": 60}, "another": {"01": 20}}, "minutes")
-    assert max(patch.get_x() + patch.get_width() for patch in ax.patches) == 90
-    assert len({patch.get_facecolor() for patch in ax.patches}) == 2
-
-
-def test_stacked_bars_have_a_look_for_each_of_many_parts_and_a_legend_that_fits():
-    ax = plots.stacked_bars({"a path": {f"03 FlashAttention-2, part {part}": 10.0 for part in range(10)}}, "minutes")
-    assert len({(patch.get_facecolor(), patch.get_hatch()) for patch in ax.patches}) == 10
-    ax.figure.canvas.draw()
-    (legend,) = ax.figure.legends
-    assert legend.get_window_extent().x1 <= ax.figure.bbox.x1
 
 
 def test_a_warp_of_scores_reads_one_query_and_as_many_keys_as_it_has_threads():
