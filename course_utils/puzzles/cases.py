@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from course_utils.grading.draws import between as drawn
 
-def drawn(generator: torch.Generator, low: int, high: int) -> int:
-    """A size from `low` to `high`, both included."""
-    return int(torch.randint(low, high + 1, (), generator=generator))
+__all__ = ["attention", "drawn"]
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, scale: float, seen: Tensor | None = None) -> Tensor:

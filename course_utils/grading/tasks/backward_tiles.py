@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils import checks, costs, reference
-from course_utils.checks import AttentionCase
+from course_utils import costs, reference
 from course_utils.grading import names
+from course_utils.grading.draws import attention_inputs, between, same_in_each_head
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
 from course_utils.grading.seen import one_hot_values, weights_in, wrong_weights
@@ -103,37 +103,18 @@ def _plain(inputs: Mapping[str, Tensor], is_causal: bool, scale: float, base: fl
     return {"dK": scale * (dS.mT @ Q), "dV": P.mT @ dO}
 
 
-def _between(generator: torch.Generator, first: int, last: int) -> int:
-    """A number from `first` to `last`, both included."""
-    return int(torch.randint(first, last + 1, (1,), generator=generator))
-
-
-def _inputs(
-    generator: torch.Generator,
-    query_length: int,
-    key_length: int,
-    kind: str = "normal",
-    *,
-    head_dim: int = 32,
-    is_causal: bool = False,
-    batch: int = 1,
-    heads: int = 2,
-) -> Inputs:
-    """Q, K, V and dO of a kind of `course_utils.checks`."""
-    case = AttentionCase(batch, heads, heads, query_length, key_length, head_dim, is_causal, kind)
-    made = checks.make_inputs(case, seed=_between(generator, 0, 2**31 - 2))
+def _inputs(generator: torch.Generator, *lengths_and_kind: Any, **sizes: Any) -> Inputs:
+    """`attention_inputs` with a seed that is drawn."""
+    made = attention_inputs(between(generator, 0, 2**31 - 2), *lengths_and_kind, **sizes)
     return dict(zip(("Q", "K", "V", "dO"), made, strict=True))
 
 
 def _one_hot(generator: torch.Generator, query_length: int, key_length: int, head_dim: int = 32) -> Inputs:
     """Every head has the same Q, K and V, every query a column of dO of its own: dV is Pᵀ. No weight is small."""
     dO = one_hot_values(query_length, head_dim)
-    heads = dO.shape[1]
-
-    def same(length: int) -> Tensor:
-        return torch.randn(1, 1, length, head_dim, generator=generator).expand(1, heads, -1, -1).contiguous()
-
-    return {"Q": 0.5 * same(query_length), "K": same(key_length), "V": same(key_length), "dO": dO}
+    lengths = {"Q": query_length, "K": key_length, "V": key_length}
+    made = {name: same_in_each_head(generator, dO.shape[1], length, head_dim) for name, length in lengths.items()}
+    return {**made, "Q": 0.5 * made["Q"], "dO": dO}
 
 
 def _weights(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
@@ -204,7 +185,7 @@ def _traffic(case: Case, outcome: Outcome) -> Diagnosis | None:
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
     """Fresh inputs for each part. Sizes, places and scales are drawn, so that no number in a kernel fits them."""
-    make, number = partial(_inputs, generator), partial(_between, generator)
+    make, number = partial(_inputs, generator), partial(between, generator)
     head_dim = 8 * (1, 2, 3, 5, 6, 7, 9, 10, 12, 16)[number(0, 9)]
     scale, other_scale = number(20, 30) / 100, number(35, 60) / 100
     square, shift = number(34, 47), number(3, 13)
@@ -240,7 +221,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 
 def experiments(generator: torch.Generator) -> list[Case]:
     """What tells mistakes apart that may look alike in the cases."""
-    make, number = partial(_inputs, generator), partial(_between, generator)
+    make, number = partial(_inputs, generator), partial(between, generator)
     return [
         _case("weights", _one_hot(generator, number(33, 47), number(33, 47)), explain=_weights),
         _case("whole", make(48, 32)),

@@ -16,6 +16,7 @@ from course_utils import costs, reference
 from course_utils.checks import AttentionCase, make_inputs
 from course_utils.grading import names
 from course_utils.grading.diagnosis import wrong_values
+from course_utils.grading.draws import between
 from course_utils.grading.exercise import (
     Case,
     Diagnosis,
@@ -57,25 +58,20 @@ WIDE = ((8, 12), (8, 20), (16, 20), (8, 28))
 # ---------------------------------------------------------------------------------------------- the cases
 
 
-def _draw(generator: torch.Generator, low: int, high: int) -> int:
-    """A number from low to high."""
-    return int(torch.randint(low, high + 1, (), generator=generator))
-
-
 def _drawn_tiles(generator: torch.Generator) -> tuple[Tiles, Tiles]:
     """More queries than keys, and more keys than queries. The first of what is drawn: always the same for a seed."""
-    tall, wide = (shapes[_draw(generator, 0, len(shapes) - 1)] for shapes in (TALL, WIDE))
-    return Tiles(*tall, 4 * _draw(generator, 5, 7)), Tiles(*wide, 4 * _draw(generator, 9, 12))
+    tall, wide = (shapes[between(generator, 0, len(shapes) - 1)] for shapes in (TALL, WIDE))
+    return Tiles(*tall, 4 * between(generator, 5, 7)), Tiles(*wide, 4 * between(generator, 9, 12))
 
 
 def _large_tiles(generator: torch.Generator) -> Tiles:
     """More than a warp has lanes of queries, keys and columns: of a few short cases."""
-    return Tiles(8 * _draw(generator, 5, 6), 4 * _draw(generator, 9, 10), 4 * _draw(generator, 17, 18))
+    return Tiles(8 * between(generator, 5, 6), 4 * between(generator, 9, 10), 4 * between(generator, 17, 18))
 
 
 def _many_columns(generator: torch.Generator) -> Tiles:
     """More than 128 columns, of one short launch. A tile of Q has room in shared memory beside those of K and V."""
-    return Tiles(8, 12, 4 * _draw(generator, 33, 72))
+    return Tiles(8, 12, 4 * between(generator, 33, 72))
 
 
 def _case(
@@ -135,8 +131,8 @@ def _random(
     flat: bool = False, **options: object,
 ) -> Case:  # fmt: skip
     """Inputs of a kind of `course_utils.checks`. flat: scores so near 0 that each visible key counts about as much."""
-    heads, seed = 2, _draw(generator, 0, 2**31 - 1)
-    scale = _fp32(tiles.head_dim**-0.5 * (0.1 if flat else 1) * _draw(generator, 5, 8) / 4)
+    heads, seed = 2, between(generator, 0, 2**31 - 1)
+    scale = _fp32(tiles.head_dim**-0.5 * (0.1 if flat else 1) * between(generator, 5, 8) / 4)
     attention = AttentionCase(1, heads, heads, query_length, key_length, tiles.head_dim, True, kind, scale=scale)
     return _case(part, make_inputs(attention, seed=seed)[:3], scale, tiles, kind, **options)
 
@@ -146,7 +142,7 @@ def _weights(
 ) -> Case:
     """Flat scores, the same in all heads. V has a column for each key: O is the weights."""
     value = one_hot_values(key_length, tiles.head_dim)
-    scale = _fp32(tiles.head_dim**-0.5 * _draw(generator, 4, 8) / 32)
+    scale = _fp32(tiles.head_dim**-0.5 * between(generator, 4, 8) / 32)
     query, key = (
         torch.randn(1, 1, length, tiles.head_dim, generator=generator) for length in (query_length, key_length)
     )
@@ -168,11 +164,11 @@ def _extreme(generator: torch.Generator, part: str, query_length: int, key_lengt
 
     The scale is a power of two, and K[:, 1] a small integer: no score is rounded.
     """
-    scale = 2.0 ** -_draw(generator, 1, 3)
+    scale = 2.0 ** -between(generator, 1, 3)
     key, value = (torch.randn(1, 2, key_length, tiles.head_dim, generator=generator) for _ in range(2))
     key[..., 0], key[..., 1] = 1, torch.arange(key_length)
     first, slope = torch.tensor([[-20000.0, -1e20, -200, 0, 0, 0], [0, 0, 0, 0, 12, -12]])
-    turn = (torch.arange(query_length) + _draw(generator, 0, 5)) % len(first)
+    turn = (torch.arange(query_length) + between(generator, 0, 5)) % len(first)
     query = torch.zeros(1, 2, query_length, tiles.head_dim)
     query[..., 0], query[..., 1] = first[turn] / scale, slope[turn] / scale
     return _case(part, (query, key, value), scale, tiles, "extreme scores")
@@ -181,14 +177,16 @@ def _extreme(generator: torch.Generator, part: str, query_length: int, key_lengt
 def _lengths(generator: torch.Generator, tiles: Tiles, shift: int) -> tuple[int, int]:
     """L_q and L_k, such that blocks see the diagonal at every place of a tile that this shift allows modulo 4."""
     blocks = tiles.keys // 4
-    query_length = max(-shift, 0) // tiles.rows * tiles.rows + blocks * tiles.rows + _draw(generator, 1, tiles.rows - 1)
+    query_length = (
+        max(-shift, 0) // tiles.rows * tiles.rows + blocks * tiles.rows + between(generator, 1, tiles.rows - 1)
+    )
     return query_length, query_length + shift
 
 
 def _shifts(generator: torch.Generator, most: int) -> list[int]:
     """Four from 1 to `most`, one for each remainder modulo 4, in any order."""
     order = torch.randperm(4, generator=generator).tolist()
-    return [4 * _draw(generator, 0, most // 4 - 1) + (remainder or 4) for remainder in order]
+    return [4 * between(generator, 0, most // 4 - 1) + (remainder or 4) for remainder in order]
 
 
 def _and_small(case: Case, small: Case) -> Case:
@@ -208,7 +206,7 @@ def _and_small(case: Case, small: Case) -> Case:
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
     tall, wide = _drawn_tiles(generator)
-    draw, random = partial(_draw, generator), partial(_random, generator)
+    draw, random = partial(between, generator), partial(_random, generator)
     few, length, large = draw(2, 5), draw(57, 79), _large_tiles(generator)
     square = _weights(generator, "square", *_lengths(generator, tall, 0), tall)
     for small in (1, few):
@@ -239,16 +237,16 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 def _full_tiles(generator: torch.Generator, tall: Tiles, wide: Tiles) -> list[Case]:
     """Whole tiles, with more keys than queries; as many keys as queries, in tiles that are cut off; fewer keys."""
     query_length = (tall.keys // 4 + 1) * tall.rows
-    key_length = (query_length // tall.keys + _draw(generator, 2, 3)) * tall.keys
+    key_length = (query_length // tall.keys + between(generator, 2, 3)) * tall.keys
     made = [_random(generator, "skip", query_length, key_length, tall, flat=True, review=_loads)]
     # A little less than a multiple of both: the last tiles are nearly whole. Other parts look at its values.
     multiple = wide.rows * wide.keys // 4
-    length = costs.ceil_div(40, multiple) * multiple - _draw(generator, 1, 3)
+    length = costs.ceil_div(40, multiple) * multiple - between(generator, 1, 3)
     square = _random(generator, "skip", length, length, wide, flat=True, review=_loads)
     outputs = {name: replace(output, kind="scratch") for name, output in square.outputs.items()}
     made.append(replace(square, outputs=outputs, must_be_clean=False))
     # The first block sees no key, by less than a tile.
-    rest = (tall.keys // 4 + _draw(generator, 1, 2)) * tall.rows
+    rest = (tall.keys // 4 + between(generator, 1, 2)) * tall.rows
     lengths = rest + tall.rows, rest // tall.keys * tall.keys
     return [*made, _random(generator, "skip", *lengths, tall, flat=True, review=_loads, compare=_where_keys_are_seen)]
 

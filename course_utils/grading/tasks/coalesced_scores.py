@@ -12,6 +12,7 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div, naive_requested
 from course_utils.grading.counters import counters_only, loaded_again, scattered, sectors
+from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
 from course_utils.grading.names import (
@@ -112,9 +113,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     counted, rows begin at a sector: L_k and d are multiples of 8.
     """
 
-    def drawn(first: int, last: int, step: int = 1) -> int:
-        return first + step * int(torch.randint((last - first) // step + 1, (), generator=generator))
-
+    drawn = partial(between, generator)
     case = partial(_case, generator=generator)
     columns, causal = drawn(130, 140), [drawn(34, 45), drawn(33, 45), drawn(65, 75), drawn(66, 80), drawn(2, 4)]
     whole, cut_off = (1, 1, 64, 96, 64), (1, 3, drawn(40, 56, 8), drawn(72, 88, 8), drawn(40, 56, 8))

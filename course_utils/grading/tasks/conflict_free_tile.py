@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.grading.counters import FLOATS, bank_conflicts, counters_only, scattered, sectors
 from course_utils.grading.diagnosis import wrong_values
+from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
 from course_utils.grading.names import HEAD_ZERO_READ
@@ -114,9 +116,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     All sizes but one are drawn. Where sectors are counted, rows begin at a sector: L and D are multiples of 8.
     """
 
-    def drawn(first: int, last: int, step: int = 1) -> int:
-        return first + step * int(torch.randint((last - first) // step + 1, (), generator=generator))
-
+    drawn = partial(between, generator)
     whole = (1, drawn(64, 96, 32), 128)  # not square
     cut_off = (1, drawn(72, 88, 8), drawn(40, 56, 8))
     narrow = (1, drawn(47, 63, 16), drawn(79, 95, 16))  # a pitch of the tile's own width + 1 would be 16 or 32

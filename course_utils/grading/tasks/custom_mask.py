@@ -18,6 +18,7 @@ from torch import Tensor
 from course_utils import costs, reference
 from course_utils.checks import AttentionCase, make_inputs
 from course_utils.grading import names
+from course_utils.grading.draws import between
 from course_utils.grading.exercise import (
     Case,
     Diagnosis,
@@ -241,17 +242,13 @@ def _tensors(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Q, K and V of a kind of `course_utils.checks`."""
     shape = AttentionCase(batch, heads, heads, *mask.shape, draws.head_dim, False, kind)
-    return make_inputs(shape, seed=_drawn(draws.generator, 0, 2**31 - 1))[:3]
+    return make_inputs(shape, seed=between(draws.generator, 0, 2**31 - 1))[:3]
 
 
 def _alike(tensors: tuple[Tensor, Tensor, Tensor], heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """So many heads that are the same: whoever reads another one loses nothing by it."""
     Q, K, V = (x.expand(-1, heads, -1, -1).contiguous() for x in tensors)
     return Q, K, V
-
-
-def _drawn(generator: torch.Generator, least: int, most: int) -> int:
-    return int(torch.randint(least, most + 1, (1,), generator=generator))
 
 
 def _random_mask(L_q: int, L_k: int, share: float, generator: torch.Generator) -> Tensor:
@@ -323,7 +320,7 @@ def _planted(draws: _Draws) -> Case:
         return middle + torch.randint(0, 21, (count,), generator=generator) / 4
 
     def count() -> int:
-        return _drawn(generator, 20, 45)
+        return between(generator, 20, 45)
 
     steps = torch.arange(-30.0, 91.0, 5.0)
     lists = (
@@ -338,7 +335,7 @@ def _planted(draws: _Draws) -> Case:
     )
     rows = _shuffled(range(len(lists)), generator)
     lists = [lists[row] for row in rows]
-    L_k = _drawn(generator, 50, 90)
+    L_k = between(generator, 50, 90)
     mask = torch.zeros(len(lists), L_k, dtype=torch.bool)
     listed = torch.full((len(lists), L_k), -1)
     heads = 2
@@ -358,8 +355,8 @@ def _planted(draws: _Draws) -> Case:
 
 def _long(part: str, draws: _Draws) -> Case:
     """Rows of many keys, beside short ones; one of whole tiles, whatever their usual size."""
-    counts = [_drawn(draws.generator, *range_) for range_ in ((3080, 3150), (256, 256), (33, 60), (2, 31), (0, 0))]
-    length = max(counts) + _drawn(draws.generator, 1, 60)
+    counts = [between(draws.generator, *range_) for range_ in ((3080, 3150), (256, 256), (33, 60), (2, 31), (0, 0))]
+    length = max(counts) + between(draws.generator, 1, 60)
     mask = _mask_of_counts(_shuffled(counts, draws.generator), length, draws.generator)
     return _case(part, "rows of up to 3,150 keys", mask, _tensors(mask, draws), draws, must_be_clean=True)
 
@@ -367,9 +364,9 @@ def _long(part: str, draws: _Draws) -> Case:
 def _skips(draws: _Draws) -> list[Case]:
     """Lists of the same lengths over few keys and over many: what is loaded must not grow with the keys left out."""
     generator = draws.generator
-    L_q, blocks = 4 * _drawn(generator, 2, 3), _drawn(generator, 65, 72)
-    counts = [_drawn(generator, 15, 30) for _ in range(L_q)]
-    near = _mask_of_counts(counts, max(counts) + _drawn(generator, 0, 2), generator)
+    L_q, blocks = 4 * between(generator, 2, 3), between(generator, 65, 72)
+    counts = [between(generator, 15, 30) for _ in range(L_q)]
+    near = _mask_of_counts(counts, max(counts) + between(generator, 0, 2), generator)
     far = torch.zeros(L_q, 64 * blocks, dtype=torch.bool)  # each key in another block of 64
     at = 64 * torch.arange(blocks) + torch.randint(64, (L_q, blocks), generator=generator)
     far.scatter_(1, at, _mask_of_counts(counts, blocks, generator))
@@ -394,25 +391,25 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     own, origin = _mask(python, KERNEL_LENGTH), "your pattern"
     if own is None or not own.any() or density(own) > 0.6:
         own, origin = _random_mask(KERNEL_LENGTH, KERNEL_LENGTH, 0.2, generator).tril(), "random causal pairs"
-    own = own[4 * _drawn(generator, 9, 14) :]  # whole blocks: what is ragged is for the part "lengths"
+    own = own[4 * between(generator, 9, 14) :]  # whole blocks: what is ragged is for the part "lengths"
     # Neither 1/√d nor near it.
     other_scale = draws.head_dim**-0.5 * (0.4 + 0.2 * float(torch.rand(1, generator=generator)))
-    counts = [_drawn(generator, 1, 20) for _ in range(4 * _drawn(generator, 5, 9))]
-    random = _mask_of_counts(counts, _drawn(generator, 40, 70), generator)
-    counts = [_drawn(generator, 1, 20) for _ in range(4 * _drawn(generator, 4, 6) + 2)]
-    counts += [_drawn(generator, 65, 90), 64]  # tiles of most sizes: one is cut off, or none
-    dense = _mask_of_counts(_shuffled(counts, generator), _drawn(generator, 90, 128), generator)
-    large = _random_mask(4 * _drawn(generator, 5, 7), _drawn(generator, 50, 70), 0.3, generator)
+    counts = [between(generator, 1, 20) for _ in range(4 * between(generator, 5, 9))]
+    random = _mask_of_counts(counts, between(generator, 40, 70), generator)
+    counts = [between(generator, 1, 20) for _ in range(4 * between(generator, 4, 6) + 2)]
+    counts += [between(generator, 65, 90), 64]  # tiles of most sizes: one is cut off, or none
+    dense = _mask_of_counts(_shuffled(counts, generator), between(generator, 90, 128), generator)
+    large = _random_mask(4 * between(generator, 5, 7), between(generator, 50, 70), 0.3, generator)
     large[-1] = True  # the row that has the score of 100
     ragged, whole = (
-        _random_mask(4 * _drawn(generator, 6, 10) + rest, _drawn(generator, 50, 70), 0.2, generator)
-        for rest in (2 * _drawn(generator, 0, 1) + 1, 0)
+        _random_mask(4 * between(generator, 6, 10) + rest, between(generator, 50, 70), 0.2, generator)
+        for rest in (2 * between(generator, 0, 1) + 1, 0)
     )
     for mask in (ragged, whole):
-        mask[[0, _drawn(generator, 1, 10), _drawn(generator, 11, 20), -1]] = False
-    one, none = torch.ones(1, 1, dtype=torch.bool), torch.zeros(3, _drawn(generator, 4, 9), dtype=torch.bool)
-    counts = [_drawn(generator, 0, 3) for _ in range(_drawn(generator, 130, 150))]
-    many = _mask_of_counts(counts, _drawn(generator, 4, 9), generator)
+        mask[[0, between(generator, 1, 10), between(generator, 11, 20), -1]] = False
+    one, none = torch.ones(1, 1, dtype=torch.bool), torch.zeros(3, between(generator, 4, 9), dtype=torch.bool)
+    counts = [between(generator, 0, 3) for _ in range(between(generator, 130, 150))]
+    many = _mask_of_counts(counts, between(generator, 4, 9), generator)
     return [
         _case("values", f"{origin}, V + 100", own, _tensors(own, draws, "offset on V", heads=2), draws),
         _read_off("values", "one-hot V", dense, draws, scale=other_scale, spread=0.3),
@@ -433,8 +430,8 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 def experiments(generator: torch.Generator) -> list[Case]:
     """Long rows whose weights are read off; a long row alone would name a kernel by nothing but its length."""
     draws = _Draws(generator, *USUAL)
-    counts = [_drawn(generator, *range_) for range_ in ((450, 600), (256, 256), (129, 400), (33, 128), (1, 31))]
-    mask = _mask_of_counts(_shuffled(counts, generator), max(counts) + _drawn(generator, 1, 40), generator)
+    counts = [between(generator, *range_) for range_ in ((450, 600), (256, 256), (129, 400), (33, 128), (1, 31))]
+    mask = _mask_of_counts(_shuffled(counts, generator), max(counts) + between(generator, 1, 40), generator)
     return [_read_off("values", "one-hot V", mask, draws, scale=draws.head_dim**-0.5, spread=0.1)]
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from course_utils import checks, reference
 from course_utils.costs import ceil_div, least_bytes
+from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part, Question
 from course_utils.grading.job import still_blank
 from course_utils.grading.names import (
@@ -77,8 +78,7 @@ def _case(
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
     """Whole tiles first, then a tile that ends early, then both together. Lengths and the scale are drawn."""
 
-    def drawn(first: int, last: int) -> int:
-        return int(torch.randint(first, last + 1, (), generator=generator))
+    drawn = partial(between, generator)
 
     def case(part: str, B: int, H: int, L_k: int, kind: str = "normal") -> Case:
         """kind: of `checks.KINDS`, or "the largest score last"."""
@@ -106,7 +106,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 
 def experiments(generator: torch.Generator) -> list[Case]:
     """The weights of more keys than a small array holds."""
-    return [_one_hot("together", generator, 600 + int(torch.randint(40, (), generator=generator)))]
+    return [_one_hot("together", generator, between(generator, 600, 639))]
 
 
 def _one_hot(part: str, generator: torch.Generator, L_k: int) -> Case:
@@ -133,7 +133,7 @@ def _far_below(part: str, generator: torch.Generator, L_k: int) -> Case:
     query[:, 0] *= 0.25
     query[:, 1:] = torch.eye(1, D)
     key[:, 1, :, 0] = -20_000 + torch.randint(64, (L_k,), generator=generator) / 16
-    key[:, 2, :, 0] = -1e36 * int(torch.randint(220, 236, (), generator=generator))
+    key[:, 2, :, 0] = -1e36 * between(generator, 220, 235)
     return _case(part, "scores far below 0", (query, key, value), 1.0)
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from course_utils import checks, costs, reference
-from course_utils.checks import AttentionCase
 from course_utils.grading import names
+from course_utils.grading.draws import attention_inputs, between, same_in_each_head
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part, Question
 from course_utils.grading.job import still_blank
 from course_utils.grading.seen import one_hot_values, weights_in, wrong_weights
@@ -104,30 +104,13 @@ def _plain(Q: Tensor, K: Tensor, V: Tensor, is_causal: bool, scale: float, base:
     return (P / total).nan_to_num(nan=0.0) @ V, lse[..., 0].nan_to_num(neginf=0.0)
 
 
-def _between(generator: torch.Generator, first: int, last: int) -> int:
-    """A number from `first` to `last`, both included."""
-    return int(torch.randint(first, last + 1, (1,), generator=generator))
-
-
 def _one_of(generator: torch.Generator, *options: Any) -> Any:
-    return options[_between(generator, 0, len(options) - 1)]
+    return options[between(generator, 0, len(options) - 1)]
 
 
-def _inputs(
-    generator: torch.Generator,
-    query_length: int,
-    key_length: int,
-    kind: str = "normal",
-    *,
-    head_dim: int = 32,
-    is_causal: bool = False,
-    batch: int = 1,
-    heads: int = 2,
-) -> Inputs:
-    """Q, K and V of a kind of `course_utils.checks`."""
-    case = AttentionCase(batch, heads, heads, query_length, key_length, head_dim, is_causal, kind)
-    seed = int(torch.randint(2**31, (1,), generator=generator))
-    return checks.make_inputs(case, seed=seed)[:3]
+def _inputs(generator: torch.Generator, *lengths_and_kind: Any, **sizes: Any) -> Inputs:
+    """`attention_inputs` with a seed that is drawn, without dO."""
+    return attention_inputs(between(generator, 0, 2**31 - 1), *lengths_and_kind, **sizes)[:3]
 
 
 def _toward(inputs: Inputs, logits: Mapping[int, float]) -> Inputs:
@@ -142,16 +125,14 @@ def _toward(inputs: Inputs, logits: Mapping[int, float]) -> Inputs:
 def _one_hot(generator: torch.Generator, query_length: int, key_length: int, head_dim: int = 32) -> Inputs:
     """Every head has the same Q and K, every key a column of O of its own: O is the weights. None of them is small."""
     V = one_hot_values(key_length, head_dim)
-    shape = (1, V.shape[1], -1, -1)
-    Q = 0.5 * torch.randn(1, 1, query_length, head_dim, generator=generator)
-    K = torch.randn(1, 1, key_length, head_dim, generator=generator)
-    return Q.expand(shape), K.expand(shape), V
+    Q, K = (same_in_each_head(generator, V.shape[1], length, head_dim) for length in (query_length, key_length))
+    return 0.5 * Q, K, V
 
 
 def _shifted(generator: torch.Generator, *shifts: int) -> Inputs:
     """`_one_hot` on three or four blocks, with one of these L_k − L_q."""
     shift = _one_of(generator, *shifts)
-    query_length = _between(generator, 34, 47) + 16 * (shift < -15)
+    query_length = between(generator, 34, 47) + 16 * (shift < -15)
     return _one_hot(generator, query_length, query_length + shift)
 
 
@@ -163,7 +144,7 @@ def _weights(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
 
 def _long(generator: torch.Generator) -> Inputs:
     """One row of more than two thousand keys. Each column of O has the weights of some neighbours."""
-    key_length = _between(generator, 2060, 2300)
+    key_length = between(generator, 2060, 2300)
     Q, K, V = _inputs(generator, 1, key_length, heads=1)
     key = torch.arange(key_length)
     V = torch.zeros_like(V)
@@ -189,7 +170,7 @@ def _tempted(generator: torch.Generator, inputs: Inputs, scale: float) -> Inputs
     Its logits with the keys that it sees are 0.
     """
     Q, K, V = inputs
-    i = _between(generator, 1, Q.shape[2] - 2)
+    i = between(generator, 1, Q.shape[2] - 2)
     hidden = K[:, :, i + 1 : i + 2]
     toward = hidden / hidden.square().sum(dim=-1, keepdim=True)
     K[:, :, : i + 1] -= (K[:, :, : i + 1] * hidden).sum(dim=-1, keepdim=True) * toward
@@ -200,7 +181,7 @@ def _tempted(generator: torch.Generator, inputs: Inputs, scale: float) -> Inputs
 def _high(generator: torch.Generator, inputs: Inputs, logit: float) -> Inputs:
     """The same, but the last query has this logit with one key: more than exp can hold, if over 89. For 1/√d."""
     Q, K, V = inputs
-    own = K[:, :, _between(generator, 0, K.shape[2] - 1)]
+    own = K[:, :, between(generator, 0, K.shape[2] - 1)]
     Q[:, :, -1] = logit * Q.shape[3] ** 0.5 * own / own.square().sum(dim=-1, keepdim=True)
     return Q, K, V
 
@@ -215,7 +196,7 @@ def _apart(generator: torch.Generator, query_length: int, key_length: int) -> In
     """Two of three queries have a logit of 250 with one key, far above their others: in each quarter of a tile."""
     Q, K, V = _inputs(generator, query_length, key_length)
     i = torch.arange(query_length)
-    own = K[:, :, (3 * i + _between(generator, 0, 31)) % key_length]
+    own = K[:, :, (3 * i + between(generator, 0, 31)) % key_length]
     toward = 250 * Q.shape[3] ** 0.5 * own / own.square().sum(dim=-1, keepdim=True)
     return torch.where(i[:, None] % 3 > 0, toward, Q), K, V
 
@@ -227,11 +208,11 @@ def _far(generator: torch.Generator, key_length: int, *, lowest: bool = True) ->
     one near 240, one is −20,000 throughout, and one −1e20 or less (`lowest`). Keys are rounded, so that no logit of
     these rows is: at 240, that alone would be an error of 1e-5 in O.
     """
-    Q, K, V = _inputs(generator, _between(generator, 18, 31), key_length)
+    Q, K, V = _inputs(generator, between(generator, 18, 31), key_length)
     K = (16 * K).round() / 16 + 2
     K[..., 31] = 2
     first, late, low, high, deep, bottom = torch.randperm(Q.shape[2], generator=generator)[:6].tolist()
-    K[:, :, _between(generator, 0, 31), :10] = -1
+    K[:, :, between(generator, 0, 31), :10] = -1
     K[:, :, -1, 10:20] = -2
     Q[:, :, (first, late, low, high, deep)] = 0
     Q[:, :, first, :10] = -48
@@ -241,15 +222,15 @@ def _far(generator: torch.Generator, key_length: int, *, lowest: bool = True) ->
     Q[:, :, deep, 31] = -40_000
     if lowest:
         Q[:, :, bottom] = 0
-        Q[:, :, bottom, 31] = -2e20 * _between(generator, 1, 9)
+        Q[:, :, bottom, 31] = -2e20 * between(generator, 1, 9)
     return Q, K, V
 
 
 def _lowest(generator: torch.Generator) -> Inputs:
     """Two rows of −1e20 or less throughout, for LSE: beside usual rows it would hide their errors. For a scale of 1."""
-    Q, K, V = _inputs(generator, 2, _between(generator, 3, 9), heads=1)
+    Q, K, V = _inputs(generator, 2, between(generator, 3, 9), heads=1)
     Q[:] = 0
-    Q[..., 0] = -1e20 * _between(generator, 1, 9)
+    Q[..., 0] = -1e20 * between(generator, 1, 9)
     K[..., 0] = 1
     return Q, K, V
 
@@ -305,7 +286,7 @@ def _compare_some_rows(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis |
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
     """Fresh inputs for each part. Sizes, places and scales are drawn, so that no number in a kernel fits them."""
-    make, number = partial(_inputs, generator), partial(_between, generator)
+    make, number = partial(_inputs, generator), partial(between, generator)
     head_dim, wide = _one_of(generator, 8, 16, 24, 40, 48, 56), 8 * number(13, 16)
     more = {"batch": 2, "heads": number(2, 3)}
     square = number(34, 60)
@@ -348,7 +329,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 
 def _scale(generator: torch.Generator) -> float:
     """Not 1/√d."""
-    return _between(generator, 20, 30) / 100
+    return between(generator, 20, 30) / 100
 
 
 def _clean(inputs: Inputs, **options: Any) -> Case:
@@ -358,7 +339,7 @@ def _clean(inputs: Inputs, **options: Any) -> Case:
 
 def experiments(generator: torch.Generator) -> list[Case]:
     """What tells mistakes apart that may look alike in the cases."""
-    make, number = partial(_inputs, generator), partial(_between, generator)
+    make, number = partial(_inputs, generator), partial(between, generator)
     return [
         _case("weights", _one_hot(generator, number(17, 31), number(97, 120)), explain=_weights),
         _case("first", make(number(9, 16), 32)),

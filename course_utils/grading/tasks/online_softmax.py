@@ -19,6 +19,7 @@ from torch import Tensor
 from course_utils import costs
 from course_utils.grading import names
 from course_utils.grading.diagnosis import wrong_values
+from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
 from course_utils.grading.seen import places
@@ -67,17 +68,13 @@ def _in_base_2(S: Tensor) -> Tensor:
     return torch.softmax((S * math.log2(math.e)).double() * math.log(2), dim=1).nan_to_num(nan=0.0)
 
 
-def _draw(generator: torch.Generator, first: int, last: int) -> int:
-    return int(torch.randint(first, last + 1, (1,), generator=generator))
-
-
 def _normal(generator: torch.Generator, rows: int, length: int, spread: float = 2.0) -> Tensor:
     return spread * torch.randn(rows, length, generator=generator)
 
 
 def _whole(generator: torch.Generator) -> int:
     """A length that is a multiple of 128: only the part about lengths depends on the end of a row."""
-    return THREADS * _draw(generator, 3, 4)
+    return THREADS * between(generator, 3, 4)
 
 
 def _planted_case(
@@ -101,7 +98,7 @@ def _some_threads_case(generator: torch.Generator, part: str, name: str, scores:
     rows, length = len(scores), scores.shape[1] // threads * THREADS
     S = _normal(generator, rows, length) + scores.amax(dim=1, keepdim=True) - 200
     lot = torch.arange(length) % THREADS // threads
-    columns = (lot == _draw(generator, 0, THREADS // threads - 1)).nonzero().flatten()
+    columns = (lot == between(generator, 0, THREADS // threads - 1)).nonzero().flatten()
     S[:, columns] = scores
     return _case(part, name, S, facts={"columns": columns}, compare=_in_columns)
 
@@ -114,24 +111,24 @@ def _in_columns(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
 
 def _rising(generator: torch.Generator) -> Tensor:
     """What a thread reads: rising scores; rising by 110 in all; the last one far above the first; a peak."""
-    turns = _draw(generator, 3, 4)
+    turns = between(generator, 3, 4)
     S = _normal(generator, 4, turns).sort(dim=1).values
     S[1] += torch.linspace(-55, 55, turns)
     S[2] -= 50
     S[2, -1] += 100
-    S[3, _draw(generator, 1, turns - 1)] = 9.0
+    S[3, between(generator, 1, turns - 1)] = 9.0
     return S
 
 
 def _peaks(generator: torch.Generator, threads: int) -> Tensor:
     """What some threads read: falling and rising rows, and peaks; in one row the last score is far above the first."""
-    turns = _draw(generator, 3, 4)
+    turns = between(generator, 3, 4)
     S = _normal(generator, 7, turns * threads)
     S[0] = S[0].sort(descending=True).values
     S[1] = S[1].sort().values
     S[2] += torch.linspace(-50, 50, S.shape[1])
     for row, quarter in enumerate(range(0, threads, threads // 4), start=3):  # of all 128 threads: a warp
-        S[row, threads * _draw(generator, 0, turns - 1) + quarter + _draw(generator, 0, threads // 4 - 1)] = 9.0
+        S[row, threads * between(generator, 0, turns - 1) + quarter + between(generator, 0, threads // 4 - 1)] = 9.0
     return S
 
 
@@ -167,10 +164,10 @@ def _finite_minimum(generator: torch.Generator) -> Tensor:
     """Rows of one finite score of −1e20 or less: alone, and below ordinary scores; one just below −1e9; and one that is
     as low as it can be where scores are turned to base 2, beside hidden keys.
     """
-    S = torch.full((4, _whole(generator)), -(10.0 ** _draw(generator, 20, 37)))
+    S = torch.full((4, _whole(generator)), -(10.0 ** between(generator, 20, 37)))
     S[1, THREADS - 7 :: 3] = _normal(generator, 1, S.shape[1])[0, THREADS - 7 :: 3]
     S[2] = -1e9 - 64
-    S[3] = -1e36 * _draw(generator, 220, 235)  # log2(e) times that is still a number of fp32
+    S[3] = -1e36 * between(generator, 220, 235)  # log2(e) times that is still a number of fp32
     S[3, torch.rand(S.shape[1], generator=generator) < 0.5] = -torch.inf
     return S
 
@@ -179,19 +176,19 @@ def _hidden(generator: torch.Generator) -> Tensor:
     """Keys hidden at the end, at the start, for a whole warp, here and there, nearly everywhere, everywhere."""
     length = _whole(generator)
     S = _normal(generator, 7, length)
-    S[0, _draw(generator, 100, length - 1) :] = -torch.inf
-    S[1, : _draw(generator, THREADS + 1, length - 1)] = -torch.inf
-    S[2, torch.arange(length) % THREADS // WARP == _draw(generator, 0, WARPS - 1)] = -torch.inf
+    S[0, between(generator, 100, length - 1) :] = -torch.inf
+    S[1, : between(generator, THREADS + 1, length - 1)] = -torch.inf
+    S[2, torch.arange(length) % THREADS // WARP == between(generator, 0, WARPS - 1)] = -torch.inf
     S[3, torch.rand(length, generator=generator) < 0.5] = -torch.inf
     S[4:] = -torch.inf
-    S[4, _draw(generator, 0, length - 1)] = -3.0
+    S[4, between(generator, 0, length - 1)] = -3.0
     S[6, THREADS - 1] = -5.0  # the last warp alone knows something
     return S
 
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
     """Fresh scores for each part; few rows, since a block takes one."""
-    draw, planted, alone = (partial(make, generator) for make in (_draw, _planted_case, _some_threads_case))
+    draw, planted, alone = (partial(make, generator) for make in (between, _planted_case, _some_threads_case))
     reads = {"must_be_clean": True}
     return [
         alone("thread", "scores that fall", _rising(generator).sort(descending=True).values),

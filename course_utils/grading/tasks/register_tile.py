@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from course_utils.costs import ceil_div
 from course_utils.grading.counters import FLOATS, bank_conflicts, counters_only, loaded_again, scattered, sectors
+from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
 from course_utils.grading.names import (
@@ -83,9 +84,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     Nearly all sizes are drawn. Where sectors are counted, rows begin at a sector: L_k and d are multiples of 8.
     """
 
-    def drawn(first: int, last: int, step: int = 1) -> int:
-        return first + step * int(torch.randint((last - first) // step + 1, (), generator=generator))
-
+    drawn = partial(between, generator)
     case = partial(_case, generator=generator)
     columns = drawn(132, 156, 4)
     whole, cut_off = (1, 64, 128, 64), (2, drawn(70, 100), drawn(72, 120, 8), drawn(40, 56, 8))

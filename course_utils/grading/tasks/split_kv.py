@@ -15,6 +15,7 @@ from torch import Tensor
 from course_utils import costs
 from course_utils.grading import names
 from course_utils.grading.diagnosis import wrong_values
+from course_utils.grading.draws import between
 from course_utils.grading.exercise import (
     Case,
     Diagnosis,
@@ -153,28 +154,23 @@ def _plain_runs(inputs: Mapping[str, Tensor], splits: int, scale: float) -> list
 # ---------------------------------------------------------------------------------------------- the cases
 
 
-def _draw(generator: torch.Generator, low: int, high: int) -> int:
-    """A number from low to high."""
-    return int(torch.randint(low, high + 1, (), generator=generator))
-
-
 def _filling(generator: torch.Generator, low: int, high: int, splits: int) -> int:
     """A number of keys from low on, or a few more than high, that leaves no split without a key."""
-    first = _draw(generator, low, high)
+    first = between(generator, low, high)
     return next(n for n in range(first, first + splits) if bounds(n, splits, splits - 1)[0] < n)
 
 
 def _odd_at_the_end(generator: torch.Generator, low: int, high: int, splits: int) -> int:
     """A number of keys from low on, or a few more than high, of which the last split has an odd number: whoever takes
     two in a step goes past the end."""
-    first = _draw(generator, low, high)
+    first = between(generator, low, high)
     return next(n for n in range(first, first + 4 * splits) if (n - bounds(n, splits, splits - 1)[0]) % 2)
 
 
 def _scale(generator: torch.Generator, head_dim: int) -> float:
     """A scale that is half or twice 1 / √D, roughly."""
     factor = 0.4 + 0.3 * torch.rand((), generator=generator).item()
-    return head_dim**-0.5 * (factor if _draw(generator, 0, 1) else 1 / factor)
+    return head_dim**-0.5 * (factor if between(generator, 0, 1) else 1 / factor)
 
 
 def _inputs(
@@ -189,7 +185,7 @@ def _inputs(
         return torch.randn(shape, generator=generator)
 
     rows, scale = len(lengths), _scale(generator, head_dim)
-    room = room or max(lengths) + _draw(generator, 2, 9)
+    room = room or max(lengths) + between(generator, 2, 9)
     query, keys, values = normal(rows, head_dim), normal(rows, room, head_dim), normal(rows, room, head_dim)
     for n, length in enumerate(lengths):
         query[n] *= logits / (scale * (keys[n] @ query[n])).abs().max()
@@ -222,16 +218,16 @@ def _key_by_key(
 
 def _low(generator: torch.Generator, length: int, splits: int, head_dim: int) -> tuple[dict[str, Tensor], float]:
     """Rows whose largest score is −20,000, −300 or LOWEST. One key has it, and no other one is near it."""
-    tops = (splits - 1, -2e4), (_draw(generator, 0, splits - 2), -2e4), (0, LOWEST), (1, -300.0)
+    tops = (splits - 1, -2e4), (between(generator, 0, splits - 2), -2e4), (0, LOWEST), (1, -300.0)
     inputs, _ = _inputs(generator, (length,) * len(tops), head_dim=head_dim)
-    scale, query, keys = 2.0 ** -_draw(generator, 4, 6), inputs["Q"], inputs["K"]
+    scale, query, keys = 2.0 ** -between(generator, 4, 6), inputs["Q"], inputs["K"]
     query[2] = 2.0**30
     for n, (split, lowest) in enumerate(tops):
         toward = query[n] / (scale * (query[n] @ query[n]))  # a key with score 1
         apart = 2.0**67 if lowest == LOWEST else 200.0 + 50.0 * torch.rand(len(keys[n]), 1, generator=generator)
         keys[n] = (lowest - apart) * toward
         first, end = bounds(length, splits, split)
-        keys[n, _draw(generator, first + 1, end - 1)] = lowest * toward
+        keys[n, between(generator, first + 1, end - 1)] = lowest * toward
     return inputs, scale
 
 
@@ -336,7 +332,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    draw = partial(_draw, generator)
+    draw = partial(between, generator)
     D, other = (pair[draw(0, 1)] for pair in HEAD_DIMS)
     inputs = partial(_inputs, generator, head_dim=D)
     few, many, most = draw(4, 7), draw(257, 316), 384 * draw(3, 4)  # `most`: whole tiles of 128, and of each `other`
@@ -395,7 +391,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 def experiments(generator: torch.Generator) -> list[Case]:
     """Many keys, or splits, with a column each: a ragged number of them, and whole tiles without room behind them."""
     D = HEAD_DIMS[0][0]
-    ragged, whole = _draw(generator, 400, 480), 128 * _draw(generator, 3, 4)
+    ragged, whole = between(generator, 400, 480), 128 * between(generator, 3, 4)
     weights = (0.1 * torch.randn(1, whole, generator=generator)).expand(whole // D, -1)
     long = {length: _key_by_key(generator, length, D, logits=0.5) for length in (ragged, whole)}
     return [
@@ -427,7 +423,7 @@ def _low_lse(generator: torch.Generator, splits: int) -> Tensor:
     below = 100.0 + 100.0 * torch.rand(4, splits, generator=generator)
     lse = torch.stack([-2e4 - below[0], LOWEST * below[1], LOWEST * below[2], LOWEST * below[3]])
     for n, (split, largest) in enumerate(
-        ((_draw(generator, 1, 4), -2e4), (0, LOWEST), (splits - 1, LOWEST), (2, -3.0))
+        ((between(generator, 1, 4), -2e4), (0, LOWEST), (splits - 1, LOWEST), (2, -3.0))
     ):
         lse[n, split] = largest
     return lse

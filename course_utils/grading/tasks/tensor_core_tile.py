@@ -14,6 +14,7 @@ from torch import Tensor
 
 from course_utils import costs
 from course_utils.grading import names
+from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 
 TILE = 16  # queries, keys, and columns of a step
@@ -55,11 +56,6 @@ def _case(part: str, Q: Tensor, K: Tensor, **options: Any) -> Case:
     return Case(part, name, (launch,), inputs, {"S": output}, must_be_clean=True, **options)
 
 
-def _between(generator: torch.Generator, first: int, last: int) -> int:
-    """A number from `first` to `last`, both included."""
-    return int(torch.randint(first, last + 1, (1,), generator=generator))
-
-
 def _inputs(
     generator: torch.Generator, heads: int, query_length: int, key_length: int, head_dim: int, factor: int = 1
 ) -> tuple[Tensor, Tensor]:
@@ -73,7 +69,7 @@ def _inputs(
 
 def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case]:
     """Fresh inputs for each part. Lengths and D are drawn."""
-    number = partial(_between, generator)
+    number = partial(between, generator)
     few, many = 16 * number(2, 4), 16 * number(5, 8)
     return [
         _case("one", *_inputs(generator, 1, 16, 16, 16)),

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from course_utils import costs, reference
 from course_utils.grading import names
+from course_utils.grading.draws import between
 from course_utils.grading.exercise import (
     Case,
     Diagnosis,
@@ -53,11 +54,6 @@ PARTS = (
 # ---------------------------------------------------------------------------------------------- select_topk
 
 
-def _draw(generator: torch.Generator, first: int, last: int) -> int:
-    """A size from first to last: no number that a kernel may hold fits all of them."""
-    return int(torch.randint(first, last + 1, (1,), generator=generator))
-
-
 @dataclass(frozen=True)
 class _Draws:
     """What cases are drawn with: the generator, and D and THREADS of this grading."""
@@ -76,7 +72,7 @@ def _blocks(generator: torch.Generator) -> tuple[_Draws, _Draws]:
 
     Each kind is compiled once, which is a good part of a grading's time: no third one.
     """
-    wide = _Draws(generator, (64, 128)[_draw(generator, 0, 1)], 32 * _draw(generator, 5, 7))
+    wide = _Draws(generator, (64, 128)[between(generator, 0, 1)], 32 * between(generator, 5, 7))
     return _Draws(generator, 96, 96), wide
 
 
@@ -111,21 +107,21 @@ def _greatest(draws: _Draws) -> Iterator[Case]:
         return torch.randn(rows, length, generator=generator)
 
     # Few scores are negative, fewer than k: so the wrong orders of negative numbers differ from each other.
-    yield _selection(draws, "greatest", "", normal(4, _draw(generator, 200, 250)) + 1.5, _draw(generator, 24, 40))
-    wide = torch.exp(12 * normal(3, _draw(generator, 131, 180)))
-    far = wide[_draw(generator, 0, 2)]
+    yield _selection(draws, "greatest", "", normal(4, between(generator, 200, 250)) + 1.5, between(generator, 24, 40))
+    wide = torch.exp(12 * normal(3, between(generator, 131, 180)))
+    far = wide[between(generator, 0, 2)]
     far[:] = torch.exp(168 * torch.rand(len(far), generator=generator) - 80)  # from 1e-35 to 1e38
     wide[:, torch.randperm(131, generator=generator)[:7]] *= -1
     far[1 + torch.randperm(len(far) - 2, generator=generator)[:2]] = torch.tensor([3e38, -3e38])
-    yield _selection(draws, "greatest", "scores from 1e-16 to 1e16, in a row to 3e38", wide, _draw(generator, 12, 30))
-    negative = -normal(3, _draw(generator, 140, 170)).abs() - 0.5
-    yield _selection(draws, "greatest", "negative scores only", negative, _draw(generator, 12, 30))
+    yield _selection(draws, "greatest", "scores from 1e-16 to 1e16, in a row to 3e38", wide, between(generator, 12, 30))
+    negative = -normal(3, between(generator, 140, 170)).abs() - 0.5
+    yield _selection(draws, "greatest", "negative scores only", negative, between(generator, 12, 30))
     yield _selection(draws, "greatest", "", normal(2, 1), 1)
-    yield _selection(draws, "greatest", "", normal(3, 65) + 2.0, _draw(generator, 4, 8))
+    yield _selection(draws, "greatest", "", normal(3, 65) + 2.0, between(generator, 4, 8))
     for rows, length, k in (
-        (2, _draw(generator, 330, 380), _draw(generator, 65, 100)),
-        (1, _draw(generator, 1400, 1500), _whole(_draw(generator, 1000, 1090), draws.threads)),
-        (1, _whole(_draw(generator, 12300, 12900), draws.threads, 128), _draw(generator, 129, 180)),
+        (2, between(generator, 330, 380), between(generator, 65, 100)),
+        (1, between(generator, 1400, 1500), _whole(between(generator, 1000, 1090), draws.threads)),
+        (1, _whole(between(generator, 12300, 12900), draws.threads, 128), between(generator, 129, 180)),
     ):
         yield _selection(draws, "greatest", "", _gathered_in_places(normal(rows, length) + 1.5, draws), k)
 
@@ -137,7 +133,7 @@ def _gathered_in_places(scores: Tensor, draws: _Draws) -> Tensor:
     scores[:, 0] += 9.0
     scores[:, -3:] += 8.0
     scores[:, -40 - length // 60 : -40] += 6.0
-    scores[-1, _draw(draws.generator, 1, draws.threads - 1) :: draws.threads] += 7.0
+    scores[-1, between(draws.generator, 1, draws.threads - 1) :: draws.threads] += 7.0
     return scores
 
 
@@ -149,27 +145,31 @@ def _ties(draws: _Draws) -> Iterator[Case]:
         return torch.randperm(length, generator=generator)[:count]
 
     yield _selection(
-        draws, "ties", "all scores equal", torch.full((1, _draw(generator, 90, 120)), -1.5), _draw(generator, 20, 30)
+        draws,
+        "ties",
+        "all scores equal",
+        torch.full((1, between(generator, 90, 120)), -1.5),
+        between(generator, 20, 30),
     )
-    common = torch.full((1, _draw(generator, 160, 190)), 0.5)  # the k-th greatest, by far the most common one
+    common = torch.full((1, between(generator, 160, 190)), 0.5)  # the k-th greatest, by far the most common one
     common[0, 35 + chosen(28, 10)] += torch.randn(10, generator=generator).abs() + 0.1
     common[0, chosen(20, 6)] = -7.0
-    yield _selection(draws, "ties", "the k-th greatest at nearly all keys", common, _draw(generator, 20, 30))
-    few = torch.randint(-1, 5, (1, _draw(generator, 120, 150)), generator=generator).float()
-    yield _selection(draws, "ties", "six different scores", few, _draw(generator, 36, 50))
-    few = torch.randint(-4, 5, (1, _draw(generator, 700, 800)), generator=generator).float()
-    yield _selection(draws, "ties", "nine different scores", few, _draw(generator, 200, 300))
-    zeros = torch.randn(1, _draw(generator, 90, 110), generator=generator)
+    yield _selection(draws, "ties", "the k-th greatest at nearly all keys", common, between(generator, 20, 30))
+    few = torch.randint(-1, 5, (1, between(generator, 120, 150)), generator=generator).float()
+    yield _selection(draws, "ties", "six different scores", few, between(generator, 36, 50))
+    few = torch.randint(-4, 5, (1, between(generator, 700, 800)), generator=generator).float()
+    yield _selection(draws, "ties", "nine different scores", few, between(generator, 200, 300))
+    zeros = torch.randn(1, between(generator, 90, 110), generator=generator)
     zeros = zeros.abs() * torch.where(torch.arange(zeros.shape[1]) < 10, 1.0, -1.0)
     zeros[0, 40:] = 0.0
     zeros[0, 80:] = -0.0  # equals 0, though its bits do not
     yield _selection(draws, "ties", "half of them 0 and −0", zeros[:, chosen(zeros.shape[1], zeros.shape[1])], 40)
     for sign in (1, -1):
         first = torch.rand(1, generator=generator) * 3 + 1
-        apart = torch.randint(0, 160, (1, _draw(generator, 200, 240)), generator=generator).int()
+        apart = torch.randint(0, 160, (1, between(generator, 200, 240)), generator=generator).int()
         near = (first.view(torch.int32) + apart).view(torch.float32) * sign
         name = f"{'negative ' if sign < 0 else ''}scores one unit in the last place apart"
-        yield _selection(draws, "ties", name, near, _draw(generator, 40, 60))
+        yield _selection(draws, "ties", name, near, between(generator, 40, 60))
 
 
 def _hidden(draws: _Draws) -> Iterator[Case]:
@@ -180,7 +180,7 @@ def _hidden(draws: _Draws) -> Iterator[Case]:
 
     causal = normal(12, 12).masked_fill(~torch.ones(12, 12, dtype=torch.bool).tril(), -torch.inf)
     yield _selection(draws, "hidden", "causal", causal, 8)
-    length = _draw(generator, 140, 190)
+    length = between(generator, 140, 190)
     hidden = normal(5, length) + 1.5
     hidden[0] = -torch.inf
     hidden[1, torch.randperm(length, generator=generator)[5:]] = -torch.inf
@@ -188,8 +188,8 @@ def _hidden(draws: _Draws) -> Iterator[Case]:
     hidden[3, ::2] = -torch.inf
     yield _selection(draws, "hidden", "rows with few keys", hidden, 16)
     yield _selection(draws, "hidden", "k greater than T", normal(3, 5), 9)
-    length = _draw(generator, 80, 100)
-    k = length + draws.threads + _draw(generator, 20, 60)  # the tail is longer than the block
+    length = between(generator, 80, 100)
+    k = length + draws.threads + between(generator, 20, 60)  # the tail is longer than the block
     yield _selection(draws, "hidden", "k greater than T", normal(2, length), k)
     # Hidden keys among scores that are as low as they can be, and seen.
     low = -torch.exp(torch.rand(2, length, generator=generator) * 40 + 46)  # from -1e20 to -2e37
@@ -197,7 +197,7 @@ def _hidden(draws: _Draws) -> Iterator[Case]:
     low[:, 3::5] = -torch.inf
     low[1, torch.rand(length, generator=generator) < 0.2] = 1.0
     yield _selection(
-        draws, "hidden", "scores of −1e20 and below", low, int((low[0] > -torch.inf).sum()) - _draw(generator, 1, 5)
+        draws, "hidden", "scores of −1e20 and below", low, int((low[0] > -torch.inf).sum()) - between(generator, 1, 5)
     )
     yield _selection(draws, "hidden", "scores of −1e20 and below", low, k)
 
@@ -481,26 +481,26 @@ def _drawn_scale(draws: _Draws, way: int) -> float:
 
 def _values(draws: _Draws) -> Iterator[Case]:
     generator, scale = draws.generator, draws.head_dim**-0.5
-    k, length = _draw(generator, 33, 63), _draw(generator, 130, 190)
-    inputs = _normal(draws, _distinct(4, length, k, generator), length, heads=_draw(generator, 2, 3))
+    k, length = between(generator, 33, 63), between(generator, 130, 190)
+    inputs = _normal(draws, _distinct(4, length, k, generator), length, heads=between(generator, 2, 3))
     yield _gather(draws, "values", "", inputs, scale=_drawn_scale(draws, 1))
-    k, length = _draw(generator, 30, 40), _draw(generator, 90, 120)
+    k, length = between(generator, 30, 40), between(generator, 90, 120)
     Q, K, V, indices = _normal(draws, _distinct(3, length, k, generator), length)
     yield _gather(draws, "values", "V + 100", (Q, K, V + 100, indices), scale=_drawn_scale(draws, -1))
-    k, length = _draw(generator, 65, 90), _draw(generator, 100, 130)
+    k, length = between(generator, 65, 90), between(generator, 100, 130)
     Q, K, V, indices = _normal(draws, _distinct(3, length, k, generator), length)
     Q *= 50.0 / _logits(Q, K, indices, scale).max()
     rising = _logits(Q, K, indices, scale)[:, 0].argsort(dim=1)  # for head 0 the largest stands last
     yield _gather(draws, "values", "scores to 50", (Q, K, V, indices.gather(1, rising)))
-    k, length = _draw(generator, 33, 38), _draw(generator, 60, 90)
+    k, length = between(generator, 33, 38), between(generator, 60, 90)
     Q, K, V, indices = _normal(draws, _distinct(k, length - 1, k, generator), length, heads=1)
     indices.fill_diagonal_(length - 1)  # the last key stands at place s of query s
     Q[:] = K[-1] * (200.0 / (scale * K[-1].square().sum()))
     few = sorted({*range(0, k, 3), 32, k - 1})  # the largest at every third place, the second turn's first and the last
     yield _gather(draws, "values", "one score of 200, far above the others", (Q[few], K, V, indices[few]))
-    yield _gather(draws, "values", "", _normal(draws, torch.zeros(1, 1), 1, heads=_draw(generator, 3, 5)))
+    yield _gather(draws, "values", "", _normal(draws, torch.zeros(1, 1), 1, heads=between(generator, 3, 5)))
     yield from _far(draws)
-    k, length = _whole(_draw(generator, 2049, 2600), draws.threads, 128), _draw(generator, 250, 350)
+    k, length = _whole(between(generator, 2049, 2600), draws.threads, 128), between(generator, 250, 350)
     Q, K, V, indices = _normal(draws, torch.randint(length, (1, k), generator=generator), length, heads=1)
     Q[:, 0] += 0.3 * K[indices[:, -1]]  # the last place counts
     yield _gather(draws, "values", "keys that stand there several times", (Q, K, V, indices))
@@ -512,7 +512,7 @@ def _far(draws: _Draws) -> Iterator[Case]:
     Only one column of a query is not 0, and all factors are short numbers: fp32 adds no error to these scores.
     """
     generator = draws.generator
-    k, length = _draw(generator, 33, 50), _draw(generator, 60, 90)
+    k, length = between(generator, 33, 50), between(generator, 60, 90)
     Q, K, V, indices = _normal(draws, _distinct(2, length, k, generator), length)
     K[:, 5] = 20000 + torch.randint(0, 40, (length,), generator=generator) / 8
     Q[:] = 0
@@ -532,7 +532,7 @@ def _weights(draws: _Draws, k: int) -> Case:
     """
     generator, head_dim = draws.generator, draws.head_dim
     queries = costs.ceil_div(k, head_dim)
-    length = queries * k + _draw(generator, 1, 40)
+    length = queries * k + between(generator, 1, 40)
     indices = torch.randperm(length, generator=generator)[: queries * k].reshape(queries, k)
     Q, K, V, _ = _normal(draws, indices[:1], length, heads=1)
     K[indices] = torch.randn(k, head_dim, generator=generator)
@@ -559,12 +559,12 @@ def _invalid(draws: _Draws) -> Iterator[Case]:
     The numbers of Q are such that their products with K sum to 40 or −40 with the scale of 1/√D.
     """
     generator = draws.generator
-    k, length = _draw(generator, 36, 50), _draw(generator, 80, 100)
+    k, length = between(generator, 36, 50), between(generator, 80, 100)
     holes = _distinct(6, length, k, generator)
     holes[torch.rand(6, k, generator=generator) < 0.3] = -1
     holes[:, 0] = torch.tensor([-1, 3, -1, 5, -1, 7])
     yield _gather(draws, "invalid", "−1 anywhere", _two_kinds(draws, holes, length), judged="O", must_be_clean=True)
-    k, length = _draw(generator, 20, 30), _draw(generator, 65, 75)
+    k, length = between(generator, 20, 30), between(generator, 65, 75)
     foreign = _distinct(5, length, k, generator)
     largest = torch.iinfo(torch.int32).max
     strange = [length, length + 1, -2, largest, -largest - 1]
@@ -572,7 +572,7 @@ def _invalid(draws: _Draws) -> Iterator[Case]:
     yield _gather(
         draws, "invalid", "indices that are no keys", _two_kinds(draws, foreign, length), judged="O", must_be_clean=True
     )
-    k, length = _draw(generator, 18, 30), _draw(generator, 50, 70)
+    k, length = between(generator, 18, 30), between(generator, 50, 70)
     twice = _distinct(5, length, k, generator)
     twice[:, k // 2 :] = twice[:, :1]
     Q, K, V, _ = _normal(draws, twice, length)
@@ -585,7 +585,7 @@ def _empty(draws: _Draws) -> Iterator[Case]:
     There a hole that is read as the first or last key gives NaN, even if its weight is 0. One list has no hole.
     """
     generator, root = draws.generator, draws.head_dim**0.5
-    k, length = _draw(generator, 18, 30), _draw(generator, 50, 70)
+    k, length = between(generator, 18, 30), between(generator, 50, 70)
     empty = _distinct(5, length, k, generator)
     empty[1:3] = -1
     empty[3] = length + torch.arange(k)
@@ -615,10 +615,10 @@ def _gathered(draws: _Draws) -> Iterator[Case]:
     Then more keys, where nothing but what is read is judged.
     """
     generator = draws.generator
-    length, k = _draw(generator, 300, 400), _draw(generator, 20, 40)
+    length, k = between(generator, 300, 400), between(generator, 20, 40)
     inputs = _normal(draws, _distinct(2, length, 1, generator), length, heads=1)
     yield _gather(draws, "gathered", "", inputs, judged="O", must_be_clean=True, review=_review)
-    length = _draw(generator, 500, 600)
+    length = between(generator, 500, 600)
     inputs = _normal(draws, _distinct(2, length, k, generator), length)
     yield _gather(draws, "gathered", "", inputs, judged="", must_be_clean=True, review=_review)
 
@@ -990,7 +990,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     """Fresh scores for the first kernel, fresh lists for the second; each in blocks of both kinds."""
     narrow, wide = _blocks(generator)
     of_scores = [*_greatest(wide), *_ties(narrow), *_hidden(wide)]
-    values = [*_values(narrow), _weights(wide, _draw(generator, 257, 310))]
+    values = [*_values(narrow), _weights(wide, between(generator, 257, 310))]
     return [*of_scores, *values, *_invalid(narrow), *_empty(wide), *_gathered(wide)]
 
 
