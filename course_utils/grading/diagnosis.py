@@ -49,9 +49,9 @@ def diagnose(
     """What is wrong in each case; None where nothing is. source: the kernel's text. matches: what is known already.
 
     Where a value is wrong, a known mistake that gives the same wrong values names it; else what the sanitizer found;
-    else the values themselves do. One mistake that explains many cases goes before several that explain few. A mistake
-    that would show in a case where the values are right is none that this kernel makes. What no mistake explains,
-    `Case.explain` of this or another case may read off the values.
+    else a variable that is used before it has a value; else the values themselves do. One mistake that explains many
+    cases goes before several that explain few. A mistake that would show in a case where the values are right is none
+    that this kernel makes. What no mistake explains, `Case.explain` of this or another case may read off the values.
     """
     matches = matches or Matches()
     pairs = list(zip(cases, outcomes, strict=True))
@@ -76,7 +76,7 @@ def diagnose(
     words = {i: _explained(cases[i], outcomes[i]) for i in open_cases}
     said = [(cases[i], words[i]) for i in open_cases]
     for i in open_cases:
-        other = None if outcomes[i].findings else _of_another(cases[i], said)
+        other = None if outcomes[i].findings or outcomes[i].unset else _of_another(cases[i], said)
         verdicts[i] = words[i] or other or verdicts[i]
     return verdicts
 
@@ -125,6 +125,8 @@ def _verdict(
         return of_error(exercise, case, outcome, source)
     found = of_finding(exercise, _cause(outcome.findings), source, right=wrong is None) if outcome.findings else None
     if wrong is not None:
+        if found is None and outcome.unset:
+            return Diagnosis(outcome.unset, wrong.detail)
         return replace(found, detail=f"{found.detail}\n{case.name}: {wrong.name}") if found else wrong
     if found is not None and case.must_be_clean:
         return found

@@ -87,6 +87,8 @@ class Outcome:
     "deadlock", ...), or a reason of the sandbox ("memory limit", "died", ...). line: of the student's file, if known.
     in_step: of a kernel that lacks a barrier, the outputs where its threads go in step as if none were missing.
     footprint: of each array argument, launch by launch in the kernel's order, how many bytes of it were touched.
+    unset: the local variable that is used before it has a value, in a sentence, if the compiler sees one.
+    printed: the first lines of what the kernel printed on the emulator.
     seconds: of the launches on a GPU (median), NaN where not timed.
     """
 
@@ -94,6 +96,8 @@ class Outcome:
     findings: tuple[Finding, ...] = ()
     counters: tuple[CounterRow, ...] = ()
     footprint: tuple[Footprint, ...] = ()
+    unset: str = ""
+    printed: str = ""
     error: str = ""
     kind: str = ""
     line: int | None = None

@@ -124,8 +124,11 @@ def _graded(
         parts = [_too_early(part) if part.status == RIGHT and part.bonus else part for part in parts]
     parts += [_answer(submission, question, python) for question in task.questions]
     said = hints(submission.kernel or "")
+    if unset := next((outcome.unset for outcome in in_order if outcome.unset), ""):
+        said += (f"{unset}: what it holds until then is left to chance",)
     about = (submission.digest, seed, device, submission.status)
-    return Result(task.id, task.title, *about, tuple(parts), hints=said, notes=submission.notes)
+    printed = next((f"{case.name}:\n{outcomes[i].printed}" for i, case in enumerate(cases) if outcomes[i].printed), "")
+    return Result(task.id, task.title, *about, tuple(parts), hints=said, notes=submission.notes, printed=printed)
 
 
 def _cases(task: Exercise, python: _Python, seed: int) -> list[Case]:
@@ -318,6 +321,7 @@ def _outcome(case: Case, header: Mapping[str, Any], blob: bytes) -> Outcome:
         footprint = tuple(_record(Footprint, fields) for fields in header.get("footprint", ()))
         line = header.get("line") if isinstance(header.get("line"), int) else None
         rest = {"findings": findings, "counters": counters, "footprint": footprint, "line": line}
+        rest |= {name: _clean(str(header.get(name, ""))[:5000]) for name in ("unset", "printed")}
         there_are = [(name, output.dtype, output.expected.shape) for name, output in case.outputs.items()]
         if header.get("in_step") is True:
             size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in there_are)

@@ -51,6 +51,7 @@ class Result:
 
     exercise: its id; digest: of the submission; seed: of the inputs; device: "cpu" (the emulator) or "cuda".
     status, notes: as those of `Submission`. hints: what a look at the source shows, without points.
+    printed: the first case in which the kernel printed something, and what; on the emulator.
     """
 
     exercise: str
@@ -62,6 +63,7 @@ class Result:
     parts: tuple[PartResult, ...]
     hints: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    printed: str = ""
 
     @property
     def earned(self) -> int:
@@ -96,8 +98,9 @@ class Result:
     def to_json(self) -> str:
         """As text that `from_json` reads, the same for the same result."""
         fields = asdict(self)
-        if not self.notes:
-            del fields["notes"]  # an older course reads it, too
+        for name in ("notes", "printed"):
+            if not fields[name]:
+                del fields[name]  # an older course reads it, too
         return json.dumps(fields, indent=1, ensure_ascii=False)
 
     @classmethod
@@ -121,7 +124,10 @@ class Result:
                 lines += [f"        {line}" for line in (name, *details.splitlines())]
                 if read_again:
                     lines.append(f"        read again: {read_again}")
-        return "\n".join([*lines, *(f"  hint, without points: {hint}" for hint in self.hints)])
+        lines += [f"  hint, without points: {hint}" for hint in self.hints]
+        if self.printed:
+            lines += ["  the kernel printed:", *(f"    {line}" for line in self.printed.splitlines())]
+        return "\n".join(lines)
 
     def to_html(self) -> str:
         """A heading and a table with one row per part, without styles: the page around it brings them."""
@@ -146,7 +152,12 @@ class Result:
         head = "\n".join(f"<th>{name}</th>" for name in ("part", "", "points", last))
         body = "\n".join(rows)
         hints = "".join(f"<p>Hint, without points: {html.escape(hint)}</p>" for hint in self.hints)
-        return f'<table class="ak-grade"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{hints}'
+        table = f'<table class="ak-grade"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        return f"{table}{hints}{self.printed_html()}"
+
+    def printed_html(self) -> str:
+        """What the kernel printed, or nothing."""
+        return f"<p>The kernel printed:</p><pre>{html.escape(self.printed)}</pre>" if self.printed else ""
 
     def _told(self) -> Iterator[tuple[PartResult, str, str, str]]:
         """Each part with what to say, the evidence to show and where to read again: nothing that was told before.

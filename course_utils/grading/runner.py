@@ -14,6 +14,7 @@ sends:
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 import json
@@ -48,9 +49,11 @@ from course_utils.grading.kernel_rules import broken_rule
 from course_utils.grading.sandbox.child import ask, read_job, send
 from course_utils.grading.sandbox.parent import hide
 from course_utils.toolchain.nvrtc import compile_kernel
-from course_utils.toolchain.source import KernelSource, find_kernels, required_architecture
+from course_utils.toolchain.source import KernelSource, find_kernels, line_text, required_architecture
 
 MOST_FINDINGS = 40
+MOST_PRINTED = 20  # lines of what a case's kernel prints
+USED_UNSET = r'\((\d+)\): warning #549-D: variable "(\w+)" is used before its value is set'  # in NVRTC's words
 MOST_TIMEOUTS = 2  # launches that never end, before the rest is left alone
 LARGEST_PYTHON = 64 << 20  # bytes that the Python cells may give back
 TASKS = Path(__file__).resolve().with_name("tasks")  # know the right answers; nothing of them is imported before
@@ -276,18 +279,43 @@ def _compiled(
     """
     if options not in modules:
         try:
-            needed = required_architecture(source)
-            compile_kernel(source, str(needed) if needed.exact or needed.number > 80 else "sm_80", options)
+            _compile_log(source, options)
             modules[options] = RawModule(code=source, options=options)
         except CompileError as error:
-            modules[options] = _compile_problem(error, source.name)
+            modules[options] = _compile_problem(error, source)
     return modules[options]
 
 
-def _compile_problem(error: CompileError, file: str) -> dict[str, Any]:
-    first = re.search(rf"^.*{re.escape(file)}[:(](\d+)\b.*error.*$", error.log or str(error), flags=re.MULTILINE)
-    text = first[0].strip() if first else str(error)[:500]
-    return {"error": text, "error_kind": "compile", "line": int(first[1]) if first else None}
+@functools.lru_cache(maxsize=16)
+def _compile_log(source: KernelSource, options: tuple[str, ...]) -> str:
+    """What NVIDIA's compiler says of a kernel that it takes. Raises CompileError for others."""
+    needed = required_architecture(source)
+    return compile_kernel(source, str(needed) if needed.exact or needed.number > 80 else "sm_80", options).log
+
+
+def _compile_problem(error: CompileError, source: KernelSource) -> dict[str, Any]:
+    """The first error in the student's file, with the line that it speaks of."""
+    error_line = rf"^.*{re.escape(source.name)}[:(](\d+)\b.*error.*$"
+    first = re.search(error_line, error.log or str(error), flags=re.MULTILINE)
+    if first is None:
+        return {"error": str(error)[:500], "error_kind": "compile", "line": None}
+    line = int(first[1])
+    code = line_text(source, line)
+    text = first[0].strip() + (f"\n{line:6d} | {code[:300]}" if code else "")
+    return {"error": text, "error_kind": "compile", "line": line}
+
+
+def _used_unset(source: KernelSource, options: tuple[str, ...]) -> str:
+    """The first local variable that the student's file uses before it has a value, in a sentence, or nothing."""
+    found = re.search(re.escape(source.name) + USED_UNSET, _compile_log(source, options))
+    return f"{found[2]} is used before its value is set (line {found[1]})" if found else ""
+
+
+def _first_lines(printed: str) -> str:
+    """What a kernel printed, so much of it that a person reads it."""
+    lines = printed.splitlines()
+    more = [f"… and {len(lines) - MOST_PRINTED:,} more lines"] if len(lines) > MOST_PRINTED else []
+    return "\n".join([line[:200] for line in lines[:MOST_PRINTED]] + more)
 
 
 def _run_case(
@@ -309,22 +337,24 @@ def _run_case(
             configure(time_limit=seconds, threads=1),
             sanitize() as report,
             profile() as counters,
-            contextlib.redirect_stdout(io.StringIO()),  # printf of a kernel
+            contextlib.redirect_stdout(io.StringIO()) as printed,  # printf of a kernel
         ):
-            problem = _launch(run, modules, tensors)
+            problem = _launch(run, source, modules, tensors)
+        header["printed"] = _first_lines(printed.getvalue())
+        header["unset"] = next(filter(None, (_used_unset(source, launch.options) for launch in run.launches)), "")
         header["findings"] = [asdict(finding) for finding in report.findings[:MOST_FINDINGS]]
         header["counters"] = [asdict(row) for row in counters.rows]
         header["footprint"] = [asdict(touched) for touched in counters.footprint]
     if job.device == "cuda" and not problem:
         tensors = _on_gpu(run)
-        problem = _launch(run, modules, tensors)
+        problem = _launch(run, source, modules, tensors)
         if not problem and run.reference:
             header |= _timings(run, modules)
     outputs = [] if problem else [_bytes(tensors[name]) for name in run.outputs]
     if not run.reference and _lacks_barriers_only(report.findings):
         tensors = _copies(run)
         with configure(time_limit=seconds, threads=1), in_step(), contextlib.redirect_stdout(io.StringIO()):
-            header["in_step"] = not _launch(run, modules, tensors)
+            header["in_step"] = not _launch(run, source, modules, tensors)
         if header["in_step"]:
             outputs += [_bytes(tensors[name]) for name in run.outputs]
     return {**header, **problem}, outputs
@@ -338,7 +368,10 @@ def _lacks_barriers_only(findings: Sequence[Finding]) -> bool:
 
 
 def _launch(
-    run: Run, modules: Mapping[tuple[str, ...], RawModule | dict[str, Any]], tensors: Mapping[str, Tensor]
+    run: Run,
+    source: KernelSource,
+    modules: Mapping[tuple[str, ...], RawModule | dict[str, Any]],
+    tensors: Mapping[str, Tensor],
 ) -> dict[str, Any]:
     """Runs the launches of a case on these tensors; returns what went wrong, or nothing."""
     try:
@@ -350,7 +383,7 @@ def _launch(
     except KernelError as error:
         return {"error": str(error), "error_kind": error.kind, "line": error.line}
     except CompileError as error:
-        return _compile_problem(error, modules[launch.options].name)
+        return _compile_problem(error, source)
     except LaunchError as error:
         return {"error": str(error), "error_kind": "launch"}
     except (TypeError, ValueError, LookupError) as error:

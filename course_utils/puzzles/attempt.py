@@ -42,7 +42,7 @@ def page(puzzle: Puzzle, result: Result) -> str:
     )
     return (
         f'<div class="ak-puzzle" style="{BORDER}; border-left-color: {RIGHT if result.full else NOT_YET}">{said}'
-        f'<ul style="list-style: none; margin: 0; padding: 0">{parts}</ul>'
+        f'<ul style="list-style: none; margin: 0; padding: 0">{parts}</ul>{result.printed_html()}'
         f"<details><summary>Hint</summary><p>{html.escape(puzzle.hint)}</p></details>"
         f'<details><summary>Solution</summary><div style="{FRAME}">{highlighted(puzzle.lines)}</div></details></div>'
     )

@@ -131,6 +131,13 @@ def test_a_finding_names_wrong_values_that_no_mistake_explains() -> None:
     assert name_of(out(2 * RIGHT, RACE)) == "everything is doubled"
 
 
+def test_a_variable_without_a_value_names_wrong_values_that_nothing_else_explains() -> None:
+    unset = "z is used before its value is set (line 4)"
+    assert name_of(replace(out(RIGHT + 9), unset=unset)) == unset
+    assert name_of(replace(out(RIGHT), unset=unset)) is None
+    assert name_of(replace(out(RIGHT + 9, RACE), unset=unset)) != unset
+
+
 def test_a_race_goes_around_the_loop_only_where_a_barrier_surely_stands_between_its_lines() -> None:
     def said(*between: str) -> str | None:
         race = replace(RACE, line=1, other_line=len(between) + 2)

@@ -46,6 +46,12 @@ def test_notes_are_told_and_kept() -> None:
     assert Result.from_json(noted.to_json()) == noted and "notes" not in result(*PARTS).to_json()
 
 
+def test_what_the_kernel_printed_is_told_and_kept() -> None:
+    printing = replace(result(*PARTS), printed="n = 3:\n<b>")
+    assert "the kernel printed:\n    n = 3:\n    <b>" in str(printing) and "n = 3:\n&lt;b&gt;" in printing.to_html()
+    assert Result.from_json(printing.to_json()) == printing and "printed" not in result(*PARTS).to_json()
+
+
 def test_html_is_escaped_and_has_no_empty_column() -> None:
     assert "Tail &lt;L&gt;" in result(*PARTS).to_html()
     hostile = Diagnosis("<b>name", "<b>detail", "<b>again")

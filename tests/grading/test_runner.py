@@ -63,3 +63,10 @@ def test_cells_have_no_way_to_what_the_runner_hears_and_remembers(hidden) -> Non
         header, _ = runner._in_a_process(give, Job(exercise=EXERCISE), ours, hidden)
     expected = [] if landlock.version() else ["memory"]  # without it, that of one user's processes is open to each
     assert header == {"reached": expected}
+
+
+@pytest.mark.parametrize(("lines", "told"), [(0, 0), (1, 1), (runner.MOST_PRINTED, runner.MOST_PRINTED), (5000, 21)])
+def test_of_what_a_kernel_prints_the_first_lines_are_told(lines: int, told: int) -> None:
+    said = runner._first_lines("".join(f"{'x' * 300} {n}\n" for n in range(lines))).splitlines()
+    assert len(said) == told and all(len(line) <= 200 for line in said)
+    assert (said[-1:] == ["… and 4,980 more lines"]) == (lines == 5000)

@@ -310,6 +310,28 @@ def test_a_message_names_the_line_of_the_cell():
     assert 'guard.cu(5): error: expected a ";"' in result.diagnosis.detail, str(result)  # where it misses it
 
 
+def test_a_compile_error_quotes_its_line():
+    solved = find_puzzle("00_start_here/guard").solved
+    said = attempt(
+        find_puzzle("00_start_here/guard"), solved.replace("c[i] = a[i]", "c[i] = x + a[i]")
+    ).diagnosis.detail
+    assert 'identifier "x" is undefined' in said
+    line = int(re.search(r"\((\d+)\)", said)[1])
+    assert said.endswith(f"\n{line:6d} | c[i] = x + a[i] + b[i];")
+
+
+def test_a_variable_without_a_value_is_named_and_what_a_kernel_prints_is_shown():
+    wrong = 'float z;\nif (i == 0) printf("<%d>\\n", n);\nif (i < n) c[i] = z + 1 + a[i] + b[i];'
+    puzzle = find_puzzle("00_start_here/guard")
+    result = attempt(puzzle, puzzle.given.replace(puzzle.stub, wrong))
+    assert re.fullmatch(r"z is used before its value is set \(line \d+\)", result.diagnosis.name)
+    case, printed = result.printed.split("\n")
+    assert case == f"n = {printed[1:-1]}:"
+    assert "The kernel printed" in page(puzzle, result) and "&lt;" in page(puzzle, result)
+    lucky = attempt(puzzle, puzzle.given.replace(puzzle.stub, "float z;\nif (i < n) c[i] = a[i] + b[i] + 0 * z;"))
+    assert any("z is used before its value is set" in hint for hint in lucky.hints) and not lucky.printed
+
+
 def test_the_page_says_what_is_wrong_and_opens_hint_and_solution():
     puzzle = find_puzzle("00_start_here/guard")
     said = page(puzzle, attempt(puzzle, puzzle.given, seed=0, device="cpu"))
