@@ -76,10 +76,6 @@ CHAPTERS = (
     Chapter("05_deepseek_sparse", "DeepSeek Sparse Attention", "a small network chooses the keys"),
     Chapter("08_choosing", "Choosing", "which attention fits, which is fast enough, what to try in which order"),
 )
-PLANNED = (  # numbered, and not written yet
-    Chapter("06_serving", "Serving", "paged caches, split-KV decoding, CUDA graphs"),
-    Chapter("07_hopper", "Hopper", "wgmma, TMA, warp specialisation"),
-)
 
 
 @dataclass(frozen=True)

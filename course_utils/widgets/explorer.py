@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_utils import patterns
-from course_utils.costs import ceil_div, time_floor
+from course_utils.costs import ceil_div
 from course_utils.patterns import Pattern
 from course_utils.plots.look import MATRICES
 from course_utils.widgets.frame import MASKED_HATCH, Frame, esm
@@ -140,17 +140,6 @@ def layers_to(mask: torch.Tensor, query: int) -> torch.Tensor:
         frontier = (mask[frontier].any(0) & (layers < 0)).nonzero()[:, 0]
         layers[frontier] = layer
     return layers
-
-
-def estimated_seconds(tiles: float, size: int, length: int, head_dim: int, rates: Mapping) -> float:
-    """Seconds of one launch that visits `tiles` tiles per head: all pairs of a visited tile are computed.
-
-    The slower of 4 d FLOPs for each of these pairs and of moving Q, K, V and O, 16 bit, once. js/explorer.js computes
-    the same.
-    """
-    flops = rates["heads"] * 4 * head_dim * tiles * size**2
-    moved = rates["heads"] * 4 * length * head_dim * 2
-    return time_floor(flops, moved, rates["flops_per_second"], rates["bytes_per_second"])
 
 
 class MaskExplorer(Frame):

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from course_utils import patterns
-from course_utils.costs import attention_flops, least_bytes
+from course_utils.costs import least_bytes, time_floor
 from course_utils.widgets import mask_explorer
 from course_utils.widgets.explorer import (
     FULL,
@@ -16,7 +16,6 @@ from course_utils.widgets.explorer import (
     PARTIAL,
     SLIDERS,
     TILES,
-    estimated_seconds,
     layers_to,
     make_pattern,
     packed_bits,
@@ -74,13 +73,6 @@ def test_reach_of_a_window_grows_by_a_window_in_each_layer():
     layers = layers_to(patterns.sliding_window(window=8).mask(64), 60)
     assert [int(((layers >= 0) & (layers <= n)).sum()) for n in range(4)] == [1, 8, 15, 22]
     assert layers_to(patterns.block_diagonal(block=16).mask(64), 20).tolist().count(-1) == 48
-
-
-def test_estimated_time_is_the_slower_of_arithmetic_and_memory():
-    flops = attention_flops(1, 16, 16384, 16384, 128)
-    assert estimated_seconds(256**2, 64, 16384, 128, RATES) == flops / 3e14
-    slow = {**RATES, "bytes_per_second": 1e9}
-    assert estimated_seconds(1, 64, 16384, 128, slow) == least_bytes(1, 16, 16384, 16384, 128, 2) / 1e9
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -190,11 +182,13 @@ def test_the_tiles_of_a_long_sequence_are_about_right(open_widget):
     for kind, got in zip(kinds, page.evaluate(call, [[kind, START[kind], 8192, 64] for kind in kinds]), strict=True):
         lists = make_pattern(kind, START[kind], 8192).block_lists(8192, block=64)
         assert got == pytest.approx(len(lists.indices), rel=0.05), kind
-    for tiles in (1000, 60_000):
+    for tiles in (100, 60_000):  # memory is slower, then arithmetic
         got = page.evaluate(
             "([n, rates]) => import('/widget.js').then((m) => m.secondsOf(n, 64, 16384, 128, rates))", [tiles, RATES]
         )
-        assert got == pytest.approx(estimated_seconds(tiles, 64, 16384, 128, RATES))
+        flops = RATES["heads"] * 4 * 128 * tiles * 64**2  # all pairs of a visited tile are computed
+        least = least_bytes(1, RATES["heads"], 16384, 16384, 128, 2)
+        assert got == pytest.approx(time_floor(flops, least, RATES["flops_per_second"], RATES["bytes_per_second"]))
 
 
 @pytest.mark.browser
