@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import pytest
 
-from course_utils import plots
+from course_utils import measured, plots
 from course_utils.chapters import flash_v2_peers as peers
 from course_utils.chapters import flash_v2_steps as steps
 from course_utils.chapters import flash_v2_training as training
@@ -70,3 +70,8 @@ def test_bars_that_waste_are_hatched_by_as_much(drawn):
     bars = plt.gcf().axes[0].patches
     assert [bar.get_width() for bar in bars if bar.get_hatch()] == [0, 12]
     assert [bar.get_x() for bar in bars if bar.get_hatch()] == [8, 4]
+
+
+def test_the_floors_say_of_which_gpu_and_when_their_rates_are(drawn, capsys):
+    peers.show_floors()
+    assert measured.caption(measured.load("00_start_here")) in capsys.readouterr().out
