@@ -24,7 +24,7 @@ def one_query(tokens: int = 8, head_dim: int = 6) -> Figure:
     K, V = torch.randn(2, tokens, head_dim, generator=generator)
     scores = K @ q / head_dim**0.5
     weights = torch.softmax(scores, dim=0)
-    figure, panels = plt.subplots(1, 5, figsize=(7.5, 3.7), width_ratios=(1, 2.2, 2, 2, 2.4))
+    figure, panels = plt.subplots(1, 5, figsize=(7.5, 4.0), width_ratios=(1, 2.2, 2, 2, 2.4))
     parts = (q[None], K, None, None, V)
     names = ("query", "keys", "scores", "weights", "values")
     for ax, name, part in zip(panels, names, parts, strict=True):
@@ -76,7 +76,7 @@ def past_the_end(elements: int = 1000, threads: int = 1024, granule: int = 512) 
     end, reached = 4 * elements, 4 * threads
     handed_out = -(-end // granule) * granule
     first = end - granule // 2
-    ax = plt.figure(figsize=(7.5, 2.3)).subplots()
+    ax = plt.figure(figsize=(7.5, 2.6)).subplots()
     parts = ((first, end, BLUE, "a, b or c"), (end, handed_out, PALE, "padding"))
     for begin, stop, colour, name in (
         *parts,
@@ -95,7 +95,7 @@ def past_the_end(elements: int = 1000, threads: int = 1024, granule: int = 512) 
 
 def two_barriers(first: int = 100, threads: int = 256) -> Axes:
     """A block whose threads stand at two barriers: the first ones at one, the rest at the other, for ever."""
-    ax = plt.figure(figsize=(7.5, 2.7)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.1)).subplots()
     for begin, stop, y, colour, words in (
         (0, first, 1.2, BLUE, f"threads 0 to {first - 1} wait at this barrier"),
         (first, threads, 0.3, ORANGE, f"threads {first} to {threads - 1} wait at the other"),
