@@ -25,6 +25,7 @@ WITHOUT_KERNELS = {"08_choosing"}  # it compares the kernels of the others
 LONGEST_CELL = 25  # lines of code that a reader takes in at once
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 MOST_PICTURE = 150_000  # characters of one picture: a notebook is read over the network, and its history is kept
+GUESS_COLUMNS = 105  # that a page of 1440 pixels shows beside its two columns of links
 HELD_PICTURE = re.compile(r'src="data:image/png;base64,([^"]*)"')  # that a guess holds back
 LISTING = re.compile(r"^show\.(source|passage|difference|mistake)\(", re.MULTILINE)
 HIDING_TAGS = {"nbval-skip", "nbval-ignore-output", "nbval-raises-exception", "raises-exception"}
@@ -129,6 +130,13 @@ def listed_and_there(notebook) -> tuple[list[str], list[str]]:
     contents = after.split("\n\n")[0]
     sections = re.findall(r"^## (.*)$", text, re.MULTILINE)
     return re.findall(r"\]\(#([^)\s]+)\)", contents), [title.strip().replace(" ", "-") for title in sections]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
+def test_the_lines_of_a_guess_in_sight_are_not_cut_on_the_right(path):
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code" and "widgets.guess(" in cell.source and not is_folded(cell.source):
+            assert max(map(len, cell.source.splitlines())) <= GUESS_COLUMNS, cell.source
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)

@@ -92,7 +92,7 @@ def show_floors() -> None:
             values.append(value)
     plots.bars([f"L = {length:,}" for length in (512, 2048, 8192)], floors, alike=2)
     plt.show()
-    print("B = 16, H = 12, d = 64, fp16")
+    print(f"B = 16, H = 12, d = 64, fp16; the rates: {measured.caption(measured.load('00_start_here'))}")
 
 
 # ---- by length

@@ -16,7 +16,7 @@ from course_utils.chapters import broken_kernels
 from course_utils.chapters.flash_v2_steps import normal
 from course_utils.chapters.sparse_masks import FAR, LONGFORMER, at_random, states, tree_of
 from course_utils.cuda import RawModule, read_kernel
-from course_utils.emulator import profile
+from course_utils.emulator import SanitizerReport, profile
 from course_utils.launches.broken import BROKEN
 from course_utils.operators import block_sparse_attention, csr_attention, sparse, sparse_attention
 from course_utils.patterns import Pattern
@@ -185,3 +185,12 @@ def mistakes() -> None:
     where = f"compute-sanitizer: {measured.caption(measured.load('sanitizer'))}; all else: the emulator"
     show.table(table, f"each with its lesson; {where}", folded=True)
     print(f"mended, all right: {broken_kernels.mended_are_right(CHAPTER)}")
+
+
+def rows_named(report: SanitizerReport, pattern: Pattern, length: int) -> str:
+    """Of which rows of blocks of a launch of `run_blocks` a sanitizer says anything: "no row", "the last row" or
+    "every row", told by the first block that it names."""
+    first = min((finding.block[0] for finding in report.findings if finding.block), default=None)
+    if first is None:
+        return "no row"
+    return "the last row" if first == len(pattern.block_lists(length).indptr) - 2 else "every row"

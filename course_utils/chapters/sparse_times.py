@@ -253,6 +253,13 @@ def show_scaling() -> None:
     print(caption())
 
 
+def growth(pattern: str, shorter: int, longer: int) -> float:
+    """How many times as long our kernel takes with a pattern at the `longer` of two recorded lengths."""
+    times = record().select(part="scaling", name="sparse_attention", pattern=pattern)
+    ms = {row["length"]: row["median_ms"] for row in times}
+    return ms[longer] / ms[shorter]
+
+
 def longest_table() -> None:
     """Every pattern at 128 K tokens, the fastest first."""
     table = []

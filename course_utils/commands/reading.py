@@ -39,6 +39,10 @@ def run(options: argparse.Namespace) -> int:
         f"{minutes.MINUTES_PER_PUZZLE} minutes a puzzle, {minutes.MINUTES_PER_QUESTION} a question besides its words; "
         "cells that run come on top."
     )
-    kernel = f"A complete attention kernel of one's own: after {firsts.first_attention_kernel():.0f} minutes."
-    print("\n".join([aligned(table), "", aligned(seen), "", kernel, "", aligned(paths), "", rates]))
+    kernels = (
+        f"A complete attention kernel of one's own: after {firsts.first_attention_kernel():.0f} minutes.\n"
+        f"A flash kernel of one's own: after {firsts.first_flash_kernel():.0f} minutes, by "
+        f"{' and '.join(firsts.BEFORE_FLASH)}, questions included."
+    )
+    print("\n".join([aligned(table), "", aligned(seen), "", kernels, "", aligned(paths), "", rates]))
     return 0

@@ -19,7 +19,7 @@ def one_query(tokens: int = 8, head_dim: int = 6) -> Figure:
     K, V = torch.randn(2, tokens, head_dim, generator=generator)
     scores = K @ q / head_dim**0.5
     weights = torch.softmax(scores, dim=0)
-    figure, panels = plt.subplots(1, 5, figsize=(7.5, 3.7), width_ratios=(1, 2.2, 2, 2, 2.4))
+    figure, panels = plt.subplots(1, 5, figsize=(7.5, 4.0), width_ratios=(1, 2.2, 2, 2, 2.4))
     parts = (q[None], K, None, None, V)
     names = ("query", "keys", "scores", "weights", "values")
     for ax, name, part in zip(panels, names, parts, strict=True):
@@ -66,22 +66,23 @@ def where_kernels_run() -> Axes:
 
 
 def past_the_end(elements: int = 1000, threads: int = 1024, granule: int = 512) -> Axes:
-    """Memory behind a tensor of `elements` floats: what `threads` write, what PyTorch hands out in multiples of
+    """Memory behind a tensor of `elements` floats: how far `threads` reach, what PyTorch hands out in multiples of
     `granule` bytes, and what lies behind."""
-    end, written = 4 * elements, 4 * threads
+    end, reached = 4 * elements, 4 * threads
     handed_out = -(-end // granule) * granule
     first = end - granule // 2
-    ax = plt.figure(figsize=(7.5, 2.9)).subplots()
-    parts = ((first, end, BLUE, "c"), (end, handed_out, PALE, "padding"))
+    ax = plt.figure(figsize=(7.5, 2.6)).subplots()
+    parts = ((first, end, BLUE, "a, b or c"), (end, handed_out, PALE, "padding"))
     for begin, stop, colour, name in (
         *parts,
         (handed_out, handed_out + granule // 2, ORANGE, "perhaps another tensor"),
     ):
         ax.add_patch(Rectangle((begin, 0), stop - begin, 1, facecolor=colour, edgecolor=GROUND, alpha=0.7))
         ax.text((begin + stop) / 2, 0.5, name, ha="center", va="center", fontsize=9)
-    ax.annotate("", (first, 1.35), (written, 1.35), arrowprops={"arrowstyle": "<-", "color": VERMILION})
-    ax.text(first, 1.45, f"what {threads:,} threads write", color=VERMILION, fontsize=9, va="bottom")
-    ax.set(xlim=(first, handed_out + granule // 2), ylim=(0, 2), xlabel="byte", yticks=[])
+    ax.annotate("", (first, 1.25), (reached, 1.25), arrowprops={"arrowstyle": "<-", "color": VERMILION})
+    words = f"what {threads:,} threads read of a and b, and write to c"
+    ax.text(first, 1.32, words, color=VERMILION, fontsize=9, va="bottom")
+    ax.set(xlim=(first, handed_out + granule // 2), ylim=(0, 1.6), xlabel="byte", yticks=[])
     ax.set_xticks([first, end, handed_out], [f"{byte:,}" for byte in (first, end, handed_out)])
     ax.spines["left"].set_visible(False)
     return ax
@@ -89,7 +90,7 @@ def past_the_end(elements: int = 1000, threads: int = 1024, granule: int = 512) 
 
 def two_barriers(first: int = 100, threads: int = 256) -> Axes:
     """A block whose threads stand at two barriers: the first ones at one, the rest at the other, for ever."""
-    ax = plt.figure(figsize=(7.5, 3.2)).subplots()
+    ax = plt.figure(figsize=(7.5, 3.1)).subplots()
     for begin, stop, y, colour, words in (
         (0, first, 1.2, BLUE, f"threads 0 to {first - 1} wait at this barrier"),
         (first, threads, 0.3, ORANGE, f"threads {first} to {threads - 1} wait at the other"),
@@ -97,7 +98,7 @@ def two_barriers(first: int = 100, threads: int = 256) -> Axes:
         ax.add_patch(Rectangle((begin, 0), stop - begin, y, facecolor=colour, alpha=0.35))
         ax.plot((begin, stop), (y, y), color=VERMILION, linewidth=3)
         ax.text((begin + stop) / 2, y + 0.08, words, ha="center", va="bottom", fontsize=9)
-    ax.set(xlim=(0, threads), ylim=(0, 1.7), xlabel="threadIdx.x", yticks=[])
+    ax.set(xlim=(0, threads), ylim=(0, 1.45), xlabel="threadIdx.x", yticks=[])
     ax.set_xticks(range(0, threads + 1, 32))
     ax.spines["left"].set_visible(False)
     return ax

@@ -99,7 +99,7 @@ def matmul_tiles(tiles: int, step: int, row: int, column: int) -> Axes:
 def score_bytes(head_dim: int) -> Axes:
     """Bytes of one head's score matrix, and of Q, K, V and O, against the number of tokens, in fp32."""
     lengths = [2**n for n in range(11, 16)]
-    ax = plt.figure(figsize=(7.5, 3.8)).subplots()
+    ax = plt.figure(figsize=(7.5, 4.1)).subplots()
     for name, colour, of_length in (
         ("the scores", ORANGE, lambda L: costs.score_matrix_bytes(1, 1, L, L, 4)),
         ("Q, K, V and O", BLUE, lambda L: costs.least_bytes(1, 1, L, L, head_dim, 4)),

@@ -17,6 +17,7 @@ from course_utils.puzzles.puzzle import Puzzle
 BLOCK = 32, 8  # keys, queries
 AXES = ("batch", "head", "query", "key")
 SCORES = "chapter 01, section 4, 'Scores, one thread each'"
+SOFTMAX = "chapter 01, section 6, 'Softmax without overflow'"
 MASK = "chapter 01, section 11, 'Cross-attention: more keys than queries'"
 
 
@@ -55,6 +56,52 @@ def _without_scale(case: Case) -> Mapping[str, Tensor]:
 def _scale_of_d(case: Case) -> Mapping[str, Tensor]:
     """1/√d in the place of the scale."""
     return {"S": _without_scale(case)["S"] * case.inputs["Q"].shape[-1] ** -0.5}
+
+
+# ---------------------------------------------------------------------------------------------- the safe softmax
+
+
+def _normalised(part: str, S: Tensor) -> Case:
+    launch = Launch("safe_softmax", (S.shape[0],), (32,), ("S", "P", np.int32(S.shape[1])))
+    expected, plain = (torch.softmax(scores, dim=-1).nan_to_num(0) for scores in (S.double(), S))
+    output = Output(expected, same_dtype=plain, axes=("row", "key"))
+    return Case(part, f"{S.shape[0]} rows, L_k = {S.shape[1]}", (launch,), {"S": S}, {"P": output}, must_be_clean=True)
+
+
+def _softmaxes(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
+    small, large = (
+        torch.randn(drawn(generator, 3, 6), drawn(generator, 33, 90), generator=generator) for _ in range(2)
+    )
+    large = (40 * large).round()
+    large[0, 0] = 100  # of which exp overflows
+    masked = torch.randn(4, drawn(generator, 5, 40), generator=generator)
+    masked[1], masked[2, 3:] = -torch.inf, -torch.inf
+    return [_normalised("values", small), _normalised("large", large), _normalised("masked", masked)]
+
+
+def _without_maximum(case: Case) -> Mapping[str, Tensor] | None:
+    """In fp32, in which exp overflows. A row without keys is another question."""
+    S = case.inputs["S"]
+    weights = torch.exp(S)
+    return None if S.isneginf().any() else {"P": (weights / weights.sum(dim=-1, keepdim=True)).double()}
+
+
+def _exponentials(case: Case) -> Tensor:
+    """e^(S − m) as fp32 has it, 0 in a row without keys."""
+    S = case.inputs["S"]
+    return torch.exp(S - S.amax(dim=-1, keepdim=True)).nan_to_num(0).double()
+
+
+def _own_lanes_sum(case: Case) -> Mapping[str, Tensor]:
+    """Each lane divides by the sum of every 32nd weight, its own."""
+    weights = _exponentials(case)
+    sums = torch.stack([weights[:, lane::32].sum(dim=-1) for lane in range(min(32, weights.shape[1]))], dim=-1)
+    own = sums.repeat(1, ceil_div(weights.shape[1], sums.shape[1]))[:, : weights.shape[1]]
+    return {"P": torch.where(own > 0, weights / own, 0)}
+
+
+def _empty_row_is_nan(case: Case) -> Mapping[str, Tensor]:
+    return {"P": torch.softmax(case.inputs["S"].double(), dim=-1)}
 
 
 # ---------------------------------------------------------------------------------------------- the causal mask
@@ -102,6 +149,40 @@ PUZZLES = {
         ),
         hint="Query i begins at Q[i * d], key j at K[j * d]. Add up the d products, then store scale times the sum in "
         "row i of S, column j.",
+    ),
+    "safe_softmax": Puzzle(
+        Exercise(
+            id="01_attention_basics/safe_softmax",
+            title="Softmax without overflow",
+            kernels=("safe_softmax",),
+            parts=(
+                Part("values", 1, "small scores"),
+                Part("large", 1, "large scores"),
+                Part("masked", 1, "a row of nothing but −∞"),
+            ),
+            cases=_softmaxes,
+            mistakes=(
+                Mistake(Diagnosis(names.NO_MAXIMUM, "A weight is exp(S[j] − m).", SOFTMAX), _without_maximum),
+                Mistake(
+                    Diagnosis(names.NOT_DIVIDED, "The weights of a row add up to 1.", SOFTMAX),
+                    lambda case: {"P": _exponentials(case)},
+                ),
+                Mistake(
+                    Diagnosis(
+                        "each lane divides by a sum of its own",
+                        "A lane has added up every 32nd weight; l is the sum of all lanes.",
+                        SOFTMAX,
+                    ),
+                    _own_lanes_sum,
+                ),
+                Mistake(
+                    Diagnosis(names.EMPTY_ROW_IS_NAN, "−∞ − (−∞) is NaN, and so is 0 / 0.", SOFTMAX),
+                    _empty_row_is_nan,
+                ),
+            ),
+        ),
+        hint="What was done for m is done for l: first each lane for every 32nd key, then all lanes together. What is "
+        "exp(S[j] − m) where every S[j] is −∞, and what would it be with 0 in place of m?",
     ),
     "causal_mask": Puzzle(
         Exercise(

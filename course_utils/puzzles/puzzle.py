@@ -15,7 +15,7 @@ STUB = "// YOUR CODE HERE"
 # the chapter's second notebook has it, and its id begins with the slug of the first.
 PUZZLES = {
     "00_start_here": ("guard", "scores_of_one_query", "attention"),
-    "01_attention_basics": ("dot_product", "causal_mask"),
+    "01_attention_basics": ("dot_product", "safe_softmax", "causal_mask"),
     "02_flash_attention_minimal": ("merge", "rescale"),
     "02_flash_attention_backward": ("score_gradient",),
     "03_flash_attention_v2": ("fragment", "swizzle"),

@@ -15,6 +15,7 @@ from course_utils.puzzles.cases import attention, drawn
 from course_utils.puzzles.puzzle import Puzzle
 
 BLOCK = 64
+ELEMENTS = 110  # of the launch that the chapter speaks of and its widget draws: the first finding is of the same one
 OTHER_BLOCKS = 96, 128, 160  # a kernel asks blockDim how many threads a block has
 SOFTMAX = "chapter 00, 'Attention in ten lines'"
 KERNEL = "chapter 00, 'Your first kernels'"
@@ -34,6 +35,7 @@ def _added(generator: torch.Generator, part: str, n: int) -> Case:
 def _additions(generator: torch.Generator, _: Mapping[str, Tensor]) -> list[Case]:
     return [
         _added(generator, "whole", BLOCK * drawn(generator, 1, 4)),
+        _added(generator, "ragged", ELEMENTS),
         _added(generator, "ragged", BLOCK * drawn(generator, 1, 4) + drawn(generator, 1, BLOCK - 1)),
     ]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import nbformat
 
 from course_utils.puzzles.puzzle import PUZZLES
-from course_utils.reading.minutes import Reading, section_readings
+from course_utils.reading.minutes import Reading, chapter_reading, section_readings
 from course_utils.reading.sections import Section, chapter_path
 
 WIDGETS = (
@@ -20,8 +20,9 @@ WHAT = {
     "widget": re.compile(WIDGETS),
     "puzzle": re.compile(r"^%%puzzle "),
 }
-# The first of these that a learner solves is a complete attention kernel of their own.
-ATTENTION = "00_start_here/attention"
+ATTENTION = "00_start_here/attention"  # the first puzzle that makes a complete attention kernel
+FLASH = "02_flash_attention_minimal/rescale"  # the first that makes one which never holds a row of scores
+BEFORE_FLASH = ("00_start_here", "01_attention_basics")  # read whole; 00_memory_and_tools stands beside them
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,19 @@ def first(slug: str, pattern: re.Pattern[str]) -> First | None:
 
 def first_attention_kernel() -> float:
     """Minutes of reading and puzzles up to a complete attention kernel of one's own, that puzzle included."""
-    slug = ATTENTION.split("/")[0]
-    assert ATTENTION.split("/")[1] in PUZZLES[slug]
-    there = first(slug, re.compile(rf"^%%puzzle {ATTENTION}$", re.MULTILINE))
+    return _up_to(ATTENTION)
+
+
+def first_flash_kernel() -> float:
+    """The same up to a flash kernel, with the chapters before it: `BEFORE_FLASH`, their questions included."""
+    return sum(chapter_reading(slug).minutes for slug in BEFORE_FLASH) + _up_to(FLASH)
+
+
+def _up_to(puzzle_id: str) -> float:
+    """Minutes of a chapter's text, code and puzzles up to a puzzle of it, that one included."""
+    slug, name = puzzle_id.split("/")
+    assert name in PUZZLES[slug]
+    there = first(slug, re.compile(rf"^%%puzzle {puzzle_id}$", re.MULTILINE))
     assert there is not None
     return there.minutes + Reading(puzzles=1).minutes
 

@@ -1,13 +1,18 @@
 """Chapter 02's benchmarks, on the emulator; and how long its kernels are."""
 
 import json
+import re
+from pathlib import Path
 
+import nbformat
 import pytest
 from torch.nn.attention import SDPBackend
 
 from course_utils import costs
 from course_utils.bench import flash_attention_minimal
 from course_utils.toolchain.source import read_kernel, with_headers
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_minimal_flash_times_forward_and_backward(one_run_each, monkeypatch):
@@ -34,3 +39,11 @@ def test_minimal_forward_kernels_have_at_most_100_lines_of_at_most_100_columns(f
     assert flash_attention_minimal.code_lines(source) <= 100
     code = [line for line in source.splitlines() if not line.startswith("//")]
     assert max(map(len, code)) <= 100
+
+
+def test_the_chapter_says_how_many_lines_its_fast_kernel_has():
+    notebook = nbformat.read(ROOT / "notebooks" / "02_flash_attention_minimal.ipynb", as_version=4)
+    text = " ".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    said = re.findall(r"we read one of (\d+) lines|the same algorithm in (\d+) lines", text)
+    count = flash_attention_minimal.code_lines(with_headers(read_kernel("02_flash_attention_minimal/forward.cu")))
+    assert said == [(str(count), ""), ("", str(count))]

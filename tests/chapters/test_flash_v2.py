@@ -2,6 +2,7 @@
 
 import pytest
 
+from course_utils import measured
 from course_utils.chapters import flash_v2_peers as peers
 from course_utils.chapters import flash_v2_steps as steps
 from course_utils.chapters import flash_v2_training as training
@@ -61,3 +62,8 @@ def test_the_share_of_places_grows_with_batch_and_length():
 
 def test_gains_of_training_are_more_than_one():
     assert training.recompute_gain() > 1 and training.larger_batch() > 1
+
+
+def test_the_floors_say_of_which_gpu_and_when_their_rates_are(drawn, capsys):
+    peers.show_floors()
+    assert measured.caption(measured.load("00_start_here")) in capsys.readouterr().out

@@ -10,6 +10,8 @@ from course_utils.bench import sparse_patterns as bench
 from course_utils.chapters import sparse_masks as masks
 from course_utils.chapters import sparse_runs as runs
 from course_utils.chapters import sparse_times as times
+from course_utils.cuda import read_kernel
+from course_utils.emulator import sanitize
 from course_utils.plots.sparse_patterns import FULL, NOT_LOADED, PARTLY
 
 
@@ -150,3 +152,25 @@ def test_the_largest_tree_is_where_ours_takes_less_of_the_gpus_time(drawn, capsy
 def test_what_a_cell_shows_is_one_picture_with_its_figures_folded(draw, drawn, tables):
     draw()
     assert len(drawn) == 1 and all(html.startswith("<details>") for _, html in tables)
+
+
+def test_growth_is_the_ratio_of_two_recorded_times():
+    found = measured.load("04_sparse_patterns").select(part="scaling", pattern="strided(√L)", name="sparse_attention")
+    ms = {row["length"]: row["median_ms"] for row in found}
+    assert times.growth("strided(√L)", 32768, 131072) == pytest.approx(ms[131072] / ms[32768])
+
+
+@pytest.mark.parametrize(
+    ("end", "rows"),
+    [
+        ("end = item.z * TILES,", "no row"),
+        ("end = (item.z + 1) * TILES,", "the last row"),
+        ("end = (item.z + 100) * TILES,", "every row"),
+    ],
+)
+def test_rows_that_read_outside_of_their_lists_are_named(end, rows):
+    source = read_kernel("04_sparse_patterns/block_sparse.cu").replace("end = item.z * TILES,", end)
+    pattern, tensors = patterns.local(20) | patterns.global_tokens([7]), [torch.zeros(1, 1, 200, 64).half()] * 3
+    with sanitize() as report:
+        runs.run_blocks(source, pattern, tensors)
+    assert runs.rows_named(report, pattern, 200) == rows

@@ -354,8 +354,9 @@ def test_a_piece_in_registers_is_counted():
     assert "16 multiply-adds\nfor 8 words read:\n0.5 words for each." in texts(plots.product_piece(4))[-1]
 
 
-def test_what_is_written_past_the_end_is_where_it_lies():
+def test_what_lies_past_the_end_is_where_it_lies():
     ax = plots.past_the_end(elements=1000, threads=1024)
+    assert "a, b or c" in texts(ax) and "what 1,024 threads read of a and b, and write to c" in texts(ax)
     assert [label.get_text() for label in ax.get_xticklabels()] == ["3,744", "4,000", "4,096"]
 
 

@@ -18,6 +18,8 @@ from course_utils.toolchain.source import read_kernel
 ROOT = Path(__file__).resolve().parents[2]
 
 # Of each puzzle: lines that a learner might write, and how many parts are right then, with the name of what is not.
+SUM_UP = "for (int step = 16; step > 0; step /= 2) l += __shfl_xor_sync(0xffffffff, l, step);\n"
+EACH = "for (int j = lane; j < L_k; j += 32) "
 ADD_LANES = "for (int step = 16; step > 0; step /= 2) delta += __shfl_xor_sync(0xffffffff, delta, step);\n"
 WRONG = {
     "00_start_here/guard": {
@@ -60,6 +62,21 @@ WRONG = {
         "float sum = 0;\nfor (int c = 0; c < d; c++) sum += Q[i * d + c] * K[j * d + c];\nS[i * L_k + j] = sum;": (
             0,
             "the scale is missing",
+        ),
+    },
+    "01_attention_basics/safe_softmax": {
+        f"{EACH}l += expf(S[j]);\n{SUM_UP}{EACH}P[j] = l > 0 ? expf(S[j]) / l : 0;": (
+            2,
+            "the maximum is not subtracted",
+        ),
+        f"if (m == NEG_INF) m = 0;\n{EACH}P[j] = expf(S[j] - m);": (0, "the division by l is missing"),
+        f"if (m == NEG_INF) m = 0;\n{EACH}l += expf(S[j] - m);\n{EACH}P[j] = l > 0 ? expf(S[j] - m) / l : 0;": (
+            0,
+            "each lane divides by a sum of its own",
+        ),
+        f"{EACH}l += expf(S[j] - m);\n{SUM_UP}{EACH}P[j] = expf(S[j] - m) / l;": (
+            2,
+            "a row without keys gives NaN",
         ),
     },
     "01_attention_basics/causal_mask": {
@@ -330,6 +347,24 @@ def test_a_variable_without_a_value_is_named_and_what_a_kernel_prints_is_shown()
     assert "The kernel printed" in page(puzzle, result) and "&lt;" in page(puzzle, result)
     lucky = attempt(puzzle, puzzle.given.replace(puzzle.stub, "float z;\nif (i < n) c[i] = a[i] + b[i] + 0 * z;"))
     assert any("z is used before its value is set" in hint for hint in lucky.hints) and not lucky.printed
+
+
+def test_a_finding_names_the_line_that_jupyterlab_numbers_and_shows_it():
+    puzzle = find_puzzle("00_start_here/guard")
+    cell = f"%%puzzle {puzzle.task.id}\n{puzzle.given}"
+    detail = attempt(puzzle, puzzle.given, seed=0, device="cpu").diagnosis.detail
+    line = int(re.search(r"guard\.cu:(\d+): read of 4 bytes out of bounds", detail)[1])
+    assert cell.splitlines()[line - 1].strip() == puzzle.stub
+    assert f"{line} | {puzzle.stub}" in detail
+
+
+def test_the_first_finding_is_of_the_launch_that_the_widget_below_it_draws():
+    text = (ROOT / "notebooks" / "00_start_here.ipynb").read_text(encoding="utf-8")
+    n, threads = map(int, re.search(r"widgets\.launch_grid\(n=(\d+), threads=(\d+)\)", text).groups())
+    puzzle = find_puzzle("00_start_here/guard")
+    for seed in range(3):
+        detail = attempt(puzzle, puzzle.given, seed=seed, device="cpu").diagnosis.detail
+        assert f"({4 * n} bytes)" in detail and f"block ({n // threads}, 0, 0), thread ({n % threads}, 0, 0)" in detail
 
 
 def test_the_page_says_what_is_wrong_and_opens_hint_and_solution():

@@ -31,7 +31,7 @@ from course_utils.grading.exercise import (
 from course_utils.grading.seen import one_hot_values, weights_in, wrong_weights
 
 SKIPPING = "chapter 03, section 3, 'Step 6: causal skip'"
-MASK = "chapter 01, section 10, 'The causal mask, and a model that cheats'"
+MASK = "chapter 01, section 10, 'The causal mask, and a model without it'"
 ALIGNMENT = "chapter 01, section 11, 'Cross-attention: more keys than queries'"
 EMPTY_ROWS = "chapter 02, section 2, 'The one trap'"
 SCALING = "chapter 01, section 2, 'Why the scores are divided by √d'"

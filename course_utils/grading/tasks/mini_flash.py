@@ -35,7 +35,7 @@ _REGISTERS = "chapter 02, section 9, 'From plain to fast: register tiles'"
 _LSE = "chapter 02, section 14, 'What must be kept'"
 _SCALE = "chapter 01, section 2, 'Why the scores are divided by √d'"
 _OVERFLOW = "chapter 01, section 6, 'Softmax without overflow'"
-_CAUSAL = "chapter 01, section 10, 'The causal mask, and a model that cheats'"
+_CAUSAL = "chapter 01, section 10, 'The causal mask, and a model without it'"
 _CROSS = "chapter 01, section 11, 'Cross-attention: more keys than queries'"
 
 PARTS = (

@@ -371,7 +371,7 @@ def too_good_a_loss(draw: Random) -> Choice:
         "held-out "
         "text alike. When it writes by itself, it babbles. What do you suspect?",
         tuple(options),
-        "10 The causal mask, and a model that cheats",
+        "10 The causal mask, and a model without it",
         kind="scenario",
     )
 
