@@ -17,7 +17,7 @@ from course_utils import patterns
 from course_utils.costs import ceil_div, time_floor
 from course_utils.patterns import Pattern
 from course_utils.plots.look import MATRICES
-from course_utils.widgets.frame import MASKED_HATCH, Frame, esm
+from course_utils.widgets.frame import MASKED_HATCH, Frame
 
 LENGTHS = (64, 1024, 16)  # least, most, step
 TILES = (16, 32, 64, 128)
@@ -156,7 +156,7 @@ def estimated_seconds(tiles: float, size: int, length: int, head_dim: int, rates
 class MaskExplorer(Frame):
     """Made by `mask_explorer`. `step` is the query whose keys are followed through the layers."""
 
-    _esm = esm("explorer.js")
+    _script = "explorer.js"
     pattern: Pattern
 
     def static_figure(self, step: int | None = None) -> Figure:
