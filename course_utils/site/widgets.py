@@ -14,7 +14,6 @@ from pathlib import Path
 WIDGETS = Path(__file__).resolve().parents[1] / "widgets"  # read as files: importing them would bring PyTorch
 STYLES = ("widgets.css", "guesses.css")
 STATE = "application/vnd.attention-course.widget+json"
-MOST_BYTES = 200_000  # that the widgets of a page add to it, with their scripts
 
 
 def files() -> Iterator[tuple[str, str]]:
