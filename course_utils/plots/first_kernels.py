@@ -13,7 +13,20 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_utils.costs import ceil_div
-from course_utils.plots.look import BLUE, GREEN, GREY, GROUND, ORANGE, PALE, PURPLE, SKY, VERMILION, YELLOW
+from course_utils.plots.look import (
+    BLUE,
+    GREEN,
+    GREY,
+    GROUND,
+    INK,
+    ON_MARK,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    YELLOW,
+)
 
 
 def one_query(tokens: int = 8, head_dim: int = 6) -> Figure:
@@ -83,7 +96,8 @@ def past_the_end(elements: int = 1000, threads: int = 1024, granule: int = 512) 
         (handed_out, handed_out + granule // 2, ORANGE, "perhaps another tensor"),
     ):
         ax.add_patch(Rectangle((begin, 0), stop - begin, 1, facecolor=colour, edgecolor=GROUND, alpha=0.7))
-        ax.text((begin + stop) / 2, 0.5, name, ha="center", va="center", fontsize=9)
+        ink = INK if colour == PALE else ON_MARK
+        ax.text((begin + stop) / 2, 0.5, name, ha="center", va="center", fontsize=9, color=ink)
     ax.annotate("", (first, 1.35), (written, 1.35), arrowprops={"arrowstyle": "<-", "color": VERMILION})
     ax.text(first, 1.45, f"what {threads:,} threads write", color=VERMILION, fontsize=9, va="bottom")
     ax.set(xlim=(first, handed_out + granule // 2), ylim=(0, 2), xlabel="byte", yticks=[])

@@ -119,14 +119,14 @@ function drawMatrix(ctx, theme, name, { x, y, columns }, product) {
   }
 }
 
-// The numbers of one register in white on the matrix' colour. An A that was a D (`was_d`) shows what was packed.
+// The numbers of one register in black, the more legible ink, on the matrix' colour. An A that was a D (`was_d`) shows what was packed.
 function drawRegister(ctx, register, elements, { x, y }, colour, was_d) {
   const [rows, columns] = [0, 1].map((k) => elements.map((element) => element[k]));
   const [top, left] = [Math.min(...rows), Math.min(...columns)];
   const [height, width] = [Math.max(...rows) - top + 1, Math.max(...columns) - left + 1];
   ctx.fillStyle = colour;
   ctx.fillRect(x + left * CELL, y + top * CELL, width * CELL + 1, height * CELL + 1);
-  const theme = { ink: "#fff", font: "sans-serif" };
+  const theme = { ink: "#000", font: "sans-serif" };
   const words = was_d && register[0] === "a" ? [0, 1].map((k) => `d${2 * (register[1] % 2) + k}`) : [register];
   words.forEach((word, k) => {
     const across = words.length > 1 ? k + 0.5 : width / 2;
