@@ -95,7 +95,7 @@ def past_the_end(elements: int = 1000, threads: int = 1024, granule: int = 512) 
         *parts,
         (handed_out, handed_out + granule // 2, ORANGE, "perhaps another tensor"),
     ):
-        ax.add_patch(Rectangle((begin, 0), stop - begin, 1, facecolor=colour, edgecolor=GROUND, alpha=0.7))
+        ax.add_patch(Rectangle((begin, 0), stop - begin, 1, facecolor=colour, edgecolor=GROUND, alpha=0.8))
         ink = INK if colour == PALE else ON_MARK
         ax.text((begin + stop) / 2, 0.5, name, ha="center", va="center", fontsize=9, color=ink)
     ax.annotate("", (first, 1.35), (written, 1.35), arrowprops={"arrowstyle": "<-", "color": VERMILION})

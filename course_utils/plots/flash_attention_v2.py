@@ -280,7 +280,7 @@ def who_owns_what(tiles: int = 4) -> Figure:
             "", (j + 0.5, tiles - 0.25), (j + 0.5, 0.25), arrowprops={"arrowstyle": "->", "color": INK, "lw": 2}
         )
         ax.text(j + 0.5, -0.15, f"block {j}", ha="center", va="bottom", fontsize=9)
-        ax.add_patch(Rectangle((j, tiles + 0.25), 1, 0.5, facecolor=colours[j], edgecolor=GROUND, alpha=0.8))
+        ax.add_patch(Rectangle((j, tiles + 0.25), 1, 0.5, facecolor=colours[j], edgecolor=GROUND, alpha=0.9))
         ax.text(j + 0.5, tiles + 0.5, f"$dK_{j}, dV_{j}$", ha="center", va="center", fontsize=8, color=ON_MARK)
     for i in range(tiles):
         for j in range(tiles):
