@@ -283,9 +283,13 @@ def test_play_runs_to_the_next_steps_and_pauses(open_widget):
     assert page.evaluate("model.get('step')") == stopped
 
 
-def test_a_click_on_a_tile_goes_to_its_step(open_widget):
+@pytest.mark.parametrize("width", [900, 280])
+def test_a_click_on_a_tile_goes_to_its_step_also_where_the_picture_got_smaller(open_widget, width):
     widget = stepper()
-    page = open_widget(widget)
-    page.locator("canvas").first.click(position={"x": 74 + 50 * 2.5, "y": 104 + 50 * 1.5})
+    page = open_widget(widget, width=width)
+    canvas = page.locator("canvas").first
+    smaller = canvas.evaluate("(c) => c.clientWidth / parseFloat(c.style.width)")
+    assert (smaller < 0.95) == (width < 300)
+    canvas.click(position={"x": (74 + 50 * 2.5) * smaller, "y": (104 + 50 * 1.5) * smaller})
     step = widget.steps[page.evaluate("model.get('step')")]
     assert (step.i, step.j) == (1, 2)
