@@ -210,6 +210,18 @@ def test_the_switch_turns_the_theme_of_the_page_and_of_its_widgets(address, page
 
 
 @pytest.mark.browser
+def test_a_table_with_formulas_is_fitted_to_the_same_again_and_again(address, page):
+    load(page, address, "notebooks/03_flash_attention_training.html", PHONE)
+    fit = """async () => {
+        fitSoon();
+        for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
+        return [...document.querySelectorAll("article table")].map((one) => one.classList.contains("course-cards"));
+    }"""
+    first, second, third = (page.evaluate(fit) for _ in range(3))
+    assert first == second == third and any(first)
+
+
+@pytest.mark.browser
 def test_folded_code_opens_and_closes(address, page):
     load(page, address, f"notebooks/{ASKING[0]}.html", PHONE)
     folded = page.locator("article details.hide").first
