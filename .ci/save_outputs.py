@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 
 from course_utils.emulator.pages import FRAME
+from course_utils.site import widgets
 from course_utils.site.execute import execute
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,6 +39,7 @@ def with_outputs(notebook: nbformat.NotebookNode, run: nbformat.NotebookNode) ->
             cell.outputs = ran.outputs
             cell.execution_count = cell.execution_count or ran.execution_count  # nbval wants one beside an output
             for output in cell.outputs:
+                output.get("data", {}).pop(widgets.STATE, None)  # GitHub runs no widget
                 if "execution_count" in output:
                     output["execution_count"] = cell.execution_count
     return notebook

@@ -324,7 +324,7 @@ def facts_of_a_question(names: Tensor, values: Tensor, asked: int, row: int = 28
         y, x = divmod(place, row)
         found = name == asked
         ax.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, facecolor=ORANGE if found else PALE, edgecolor="none"))
-        ax.text(x + 0.5, y + 0.5, str(value), ha="center", va="center", fontsize=8, color=ON_MARK if found else GREY)
+        ax.text(x + 0.5, y + 0.5, str(value), ha="center", va="center", fontsize=8, color=ON_MARK if found else INK)
     rows = -(-len(names) // row)
     ax.set(xlim=(0, row), ylim=(rows, 0), aspect="equal")
     ax.axis("off")

@@ -8,7 +8,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_utils.plots.look import BLUE, GREEN, GREY, GROUND, ORANGE, PALE, SKY, VERMILION, YELLOW
+from course_utils.plots.look import (
+    BLUE,
+    GREEN,
+    GREY,
+    GROUND,
+    INK,
+    ON_MARK,
+    ORANGE,
+    PALE,
+    SKY,
+    VERMILION,
+    YELLOW,
+)
 
 
 def one_query(tokens: int = 8, head_dim: int = 6) -> Figure:
@@ -77,8 +89,9 @@ def past_the_end(elements: int = 1000, threads: int = 1024, granule: int = 512) 
         *parts,
         (handed_out, handed_out + granule // 2, ORANGE, "perhaps another tensor"),
     ):
-        ax.add_patch(Rectangle((begin, 0), stop - begin, 1, facecolor=colour, edgecolor=GROUND, alpha=0.7))
-        ax.text((begin + stop) / 2, 0.5, name, ha="center", va="center", fontsize=9)
+        ax.add_patch(Rectangle((begin, 0), stop - begin, 1, facecolor=colour, edgecolor=GROUND, alpha=0.8))
+        ink = INK if colour == PALE else ON_MARK
+        ax.text((begin + stop) / 2, 0.5, name, ha="center", va="center", fontsize=9, color=ink)
     ax.annotate("", (first, 1.25), (reached, 1.25), arrowprops={"arrowstyle": "<-", "color": VERMILION})
     words = f"what {threads:,} threads read of a and b, and write to c"
     ax.text(first, 1.32, words, color=VERMILION, fontsize=9, va="bottom")

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from course_utils.costs import lse_bytes, score_matrix_bytes
-from course_utils.plots.look import BLUE, GREEN, GREY, GROUND, ORANGE, PURPLE, SKY, VERMILION
+from course_utils.plots.look import BLUE, GREEN, GREY, GROUND, ON_MARK, ORANGE, PURPLE, SKY, VERMILION
 
 PASSES = {"forward": "S O", "backward of the paper": "S dP dV dK dQ", "backward.cu": "S dP dV dK S dP dQ"}
 
@@ -71,7 +71,7 @@ def backward_walks(query_tiles: int, key_tiles: int, i: int, j: int) -> Figure:
             ax.add_patch(
                 Rectangle((column, -1.2), 1, 0.9, facecolor=colour, alpha=0.6, edgecolor="black", linewidth=0.8)
             )
-        ax.text(j + 0.5, i + 0.5, "P, dS", ha="center", va="center", fontsize=9)
+        ax.text(j + 0.5, i + 0.5, "P, dS", ha="center", va="center", fontsize=9, color=ON_MARK)
         held, streamed = ("K, V; dK, dV held", "Q, dO, LSE, Δ") if by_key else ("K, V", "Q, dO, LSE, Δ; dQ held")
         ax.text(key_tiles / 2, -1.4, held, ha="center", va="bottom", fontsize=9)
         ax.text(-1.4, query_tiles / 2, streamed, ha="right", va="center", rotation=90, fontsize=9)
@@ -89,8 +89,8 @@ def products(passes: Mapping[str, str] = PASSES) -> Axes:
     for y, which in enumerate(passes.values()):
         for x, name in enumerate(which.split()):
             colour = SKY if name in ("S", "dP") else ORANGE
-            ax.add_patch(Rectangle((x, y + 0.1), 0.94, 0.8, facecolor=colour, alpha=0.6))
-            ax.text(x + 0.47, y + 0.5, name, ha="center", va="center")
+            ax.add_patch(Rectangle((x, y + 0.1), 0.94, 0.8, facecolor=colour, alpha=0.8))
+            ax.text(x + 0.47, y + 0.5, name, ha="center", va="center", color=ON_MARK)
         count = len(which.split())
         ax.text(count + 0.15, y + 0.5, f"{count} products, {count / 2:.1f} × forward", va="center", fontsize=9)
     ax.set(xlim=(0, 10), ylim=(len(passes), 0), xticks=[])

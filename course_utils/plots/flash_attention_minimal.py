@@ -139,7 +139,8 @@ def loop_orders(query_tiles: int, key_tiles: int) -> Figure:
             for j in range(key_tiles):
                 shade = (SKY, GROUND)[(i if by_row else j) % 2]
                 ax.add_patch(Rectangle((j, i), 1, 1, facecolor=shade, edgecolor=GREY, alpha=0.6))
-                ax.text(j + 0.5, i + 0.5, str(order(i, j) + 1), ha="center", va="center")
+                ink = ON_MARK if shade == SKY else INK
+                ax.text(j + 0.5, i + 0.5, str(order(i, j) + 1), ha="center", va="center", color=ink)
         ax.set(xlim=(0, key_tiles), ylim=(query_tiles, 0), aspect="equal", title=title)
         ax.set(xlabel="key tile j", ylabel="query tile i")
         ax.set_xticks([n + 0.5 for n in range(key_tiles)], range(key_tiles))

@@ -41,8 +41,9 @@ def warp_shares() -> Figure:
     for ax, split_q, title in zip(axes, (False, True), ("split K (FA1)", "split Q (FA2)"), strict=True):
         for warp, colour in enumerate(colours):
             x, y, width, height = (0, warp, 4, 1) if split_q else (warp, 0, 1, 4)
-            ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor=GROUND, alpha=0.6))
-            ax.text(x + width / 2, y + height / 2, f"warp {warp}", ha="center", va="center", fontsize=9)
+            ax.add_patch(Rectangle((x, y), width, height, facecolor=colour, edgecolor=GROUND, alpha=0.8))
+            words = {"ha": "center", "va": "center", "fontsize": 9, "color": ON_MARK}
+            ax.text(x + width / 2, y + height / 2, f"warp {warp}", **words)
             q, k = (colour if split_q else PALE), (PALE if split_q else colour)
             ax.add_patch(Rectangle((-0.75, warp), 0.5, 1, facecolor=q, edgecolor=GROUND, alpha=0.6))
             ax.add_patch(Rectangle((warp, -0.75), 1, 0.5, facecolor=k, edgecolor=GROUND, alpha=0.6))
@@ -114,8 +115,9 @@ def packed_heads(heads: int = 4, queries: int = 2, tile_rows: int = 16) -> Figur
             ax.add_patch(Rectangle((left, 0), 1, tile_rows, facecolor=PALE))
             for place, (head, query) in enumerate(rows):
                 colour = colours[head % len(colours)]
-                ax.add_patch(Rectangle((left, place), 1, 1, facecolor=colour, edgecolor=GROUND, alpha=0.6))
-                ax.text(left + 0.5, place + 0.5, f"head {head}, query {query}", ha="center", va="center", fontsize=7)
+                ax.add_patch(Rectangle((left, place), 1, 1, facecolor=colour, edgecolor=GROUND, alpha=0.8))
+                words = {"ha": "center", "va": "center", "fontsize": 7, "color": ON_MARK}
+                ax.text(left + 0.5, place + 0.5, f"head {head}, query {query}", **words)
             ax.text(left + 0.5, tile_rows + 0.3, f"block {block}", ha="center", va="top", fontsize=9)
         ax.set(xlim=(-0.05, 1.2 * len(tiles) - 0.15), ylim=(tile_rows + 1.5, 0), title=title)
         ax.axis("off")
@@ -203,7 +205,7 @@ def number_formats() -> Figure:
             ax.add_patch(Rectangle((bit, row + 0.1), 1, 0.8, facecolor=colour, edgecolor=GROUND))
         ax.text(-0.4, row + 0.5, name, ha="right", va="center")
         for start, count in ((1, exponent), (1 + exponent, fraction)):
-            ax.text(start + count / 2, row + 0.5, str(count), ha="center", va="center", fontsize=9)
+            ax.text(start + count / 2, row + 0.5, str(count), ha="center", va="center", fontsize=9, color=ON_MARK)
     for x, label in ((0.5, "sign"), (4.0, "exponent: reach"), (13.0, "fraction: digits")):
         ax.text(x, -0.1, label, ha="center" if x > 1 else "right", va="bottom", fontsize=9)
     ax.set(xlim=(-2.5, 33), ylim=(3, -0.6))
@@ -223,7 +225,7 @@ def who_owns_what(tiles: int = 4) -> Figure:
             "", (j + 0.5, tiles - 0.25), (j + 0.5, 0.25), arrowprops={"arrowstyle": "->", "color": INK, "lw": 2}
         )
         ax.text(j + 0.5, -0.15, f"block {j}", ha="center", va="bottom", fontsize=9)
-        ax.add_patch(Rectangle((j, tiles + 0.25), 1, 0.5, facecolor=colours[j], edgecolor=GROUND))
+        ax.add_patch(Rectangle((j, tiles + 0.25), 1, 0.5, facecolor=colours[j], edgecolor=GROUND, alpha=0.9))
         ax.text(j + 0.5, tiles + 0.5, f"$dK_{j}, dV_{j}$", ha="center", va="center", fontsize=8, color=ON_MARK)
     for i in range(tiles):
         for j in range(tiles):

@@ -167,7 +167,7 @@ def under_way(latency_ns: float, rate: float) -> Axes:
     ax.add_patch(Rectangle((0, 0), latency_ns, per_ns, facecolor=SKY, edgecolor=BLUE))
     ax.add_patch(Rectangle((0, 0), latency_ns, per_ns / 2, facecolor=BLUE, alpha=0.6, edgecolor=BLUE))
     kib = latency_ns * per_ns / 2**10
-    ax.text(latency_ns / 2, 0.75 * per_ns, f"{kib:,.0f} KiB under way: busy", ha="center", va="center")
+    ax.text(latency_ns / 2, 0.75 * per_ns, f"{kib:,.0f} KiB under way: busy", ha="center", va="center", color=ON_MARK)
     ax.text(latency_ns / 2, 0.25 * per_ns, "half of it: half as fast", ha="center", va="center", color=ON_MARK)
     ax.set(
         xlim=(0, 1.15 * latency_ns), ylim=(0, 1.2 * per_ns), xlabel="ns: how long a load takes", ylabel="bytes per ns"
@@ -232,12 +232,12 @@ def race() -> Axes:
     slow = ((0, 1, "load", SKY), (1, 4.6, "barrier, multiply: still reading", GREEN), (4.6, 5.6, "load the next", SKY))
     for y, warp, steps in ((1.2, "a fast warp", fast), (0.1, "a slow warp", slow)):
         for begin, stop, words, colour in steps:
-            ax.add_patch(Rectangle((begin, y), stop - begin, 0.8, facecolor=colour, edgecolor=GROUND, alpha=0.7))
-            ax.text((begin + stop) / 2, y + 0.4, words, ha="center", va="center", fontsize=9)
+            ax.add_patch(Rectangle((begin, y), stop - begin, 0.8, facecolor=colour, edgecolor=GROUND, alpha=0.8))
+            ax.text((begin + stop) / 2, y + 0.4, words, ha="center", va="center", fontsize=9, color=ON_MARK)
         ax.text(-0.1, y + 0.4, warp, ha="right", va="center", fontsize=9)
-    ax.annotate("overwrites", (3.5, 0.95), (3.5, 1.2), color=VERMILION, fontsize=9, ha="center", va="top")
+    ax.annotate("overwrites", (3.5, 0.95), (3.5, 1.18), fontsize=9, ha="center", va="top")
     ax.axvspan(3, 4, color=VERMILION, alpha=0.12)
-    ax.text(3.5, 2.15, "here a second barrier is missing", ha="center", color=VERMILION, fontsize=9)
+    ax.text(3.5, 2.15, "here a second barrier is missing", ha="center", fontsize=9)
     ax.set(xlim=(-1.2, 5.7), ylim=(0, 2.4))
     ax.axis("off")
     return ax

@@ -4,7 +4,8 @@ import shutil
 from importlib.metadata import files
 from pathlib import Path
 
-from course_utils.site import guesses
+from course_utils.site import widgets
+from course_utils.site.colours import LEXERS
 
 project = "Attention kernels in raw CUDA"
 html_title = project
@@ -26,9 +27,9 @@ suppress_warnings = ["myst.header"]
 html_theme = "sphinx_book_theme"
 COURSE = Path(__file__).resolve().parents[1]
 html_static_path = ["static", str(COURSE / "questions" / "js")]
-html_css_files = [*guesses.STYLES, "site.css"]
+html_css_files = [*widgets.STYLES, "site.css"]
 SCRIPTS = ("theme.js", "code.js", "fitting.js", "tables.js", "formulas.js", "pictures.js", "scrolling.js")
-MODULES = ("ask.js", guesses.SCRIPT)
+MODULES = ("ask.js", "guesses.js", "widgets.js")
 html_js_files = [
     *((name, {"defer": "defer"}) for name in SCRIPTS),
     *((name, {"type": "module"}) for name in MODULES),
@@ -74,12 +75,16 @@ def copy_mathjax(app, error) -> None:
 
 
 def write_widgets(app, error) -> None:
-    """The scripts and styles of questions and guesses, as JupyterLab gets them, into the built site."""
+    """The scripts and styles of the widgets, as JupyterLab gets them, into the built site."""
     if error is None:
-        for name, text in (("questions.js", guesses.widget_script("questions.js")), *guesses.files()):
-            (Path(app.outdir) / "_static" / name).write_text(text, encoding="utf-8")
+        for name, text in widgets.files():
+            file = Path(app.outdir) / "_static" / name
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text, encoding="utf-8")
 
 
 def setup(app) -> None:
+    for name, lexer in LEXERS.items():
+        app.add_lexer(name, lexer)
     app.connect("build-finished", copy_mathjax)
     app.connect("build-finished", write_widgets)

@@ -23,7 +23,7 @@ from nbformat import NotebookNode
 
 from course_utils.course import CHAPTERS, Chapter
 from course_utils.reading.folded import TAG
-from course_utils.site import guesses
+from course_utils.site import guesses, widgets
 from course_utils.site.pictures import Picture, to_html
 from course_utils.toolchain.source import read_kernel
 
@@ -179,7 +179,8 @@ def _title(path: Path) -> str:
 def outputs(cell: NotebookNode, path: Path, root: Path, extra: Path) -> tuple[list[NotebookNode], list[str]]:
     """A code cell's outputs as a page shows them, and what its alt text lacks.
 
-    A widget is its still picture or its HTML, a picture is a file below `extra` and an `<img>`; progress bars are gone.
+    A widget is its still picture, with its state where it has one, or its HTML; a picture is a file below `extra` and
+    an `<img>`; progress bars are gone.
     """
     alts = cell.metadata.get("alt", [])
     alts = [alts] if isinstance(alts, str) else list(alts)
@@ -193,7 +194,7 @@ def outputs(cell: NotebookNode, path: Path, root: Path, extra: Path) -> tuple[li
             shown.append(output)
             continue
         data = dict(output.data)
-        was_widget = data.pop(WIDGET_VIEW, None) is not None
+        was_widget, state = data.pop(WIDGET_VIEW, None) is not None, data.pop(widgets.STATE, None)
         kind = next((kind for kind in PICTURES if kind in data), None)
         if "text/html" in data:
             page = HREF.sub(lambda m: m[1] + site_link(m[2], path, root), _text(data["text/html"]))
@@ -203,7 +204,8 @@ def outputs(cell: NotebookNode, path: Path, root: Path, extra: Path) -> tuple[li
             alt = alts[pictures].strip() if pictures < len(alts) else ""
             pictures += 1
             name = f"{path.stem}-{cell.get('id')}-{pictures}"
-            data = {"text/html": to_html(_picture(output, kind), name, alt, path, root, extra)}
+            picture = to_html(_picture(output, kind), name, alt, path, root, extra)
+            data = {"text/html": widgets.alive(state, picture) if state else picture}
         elif was_widget:
             continue  # a progress bar: its last state says nothing
         shown.append(nbformat.v4.new_output("display_data", data=data))

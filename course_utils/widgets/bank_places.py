@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from course_utils.costs import ldmatrix_turns
 from course_utils.plots.look import LANES_OF_A_READ
-from course_utils.widgets.frame import Frame, esm
+from course_utils.widgets.frame import Frame
 
 ROWS = 8  # of a tile, one for each lane of a read
 CHUNK = 16  # bytes; 8 numbers of 16 bits
@@ -56,7 +56,7 @@ def place(layout: str, row: int, chunk: int) -> int:
 class BankPlaces(Frame):
     """Made by `bank_places`. `step` is the chunk that the eight lanes read."""
 
-    _esm = esm("bank_places.js")
+    _script = "bank_places.js"
 
     def static_figure(self, step: int | None = None) -> Figure:
         """A still picture of a read of chunk `step` (None: the one now shown), in all three layouts side by side."""

@@ -10,7 +10,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_utils.widgets.frame import Frame, esm
+from course_utils.widgets.frame import Frame
 
 LANES = BANKS = 32
 MOST = 40  # words from a row to the next
@@ -58,7 +58,7 @@ def column_state(pitch: int) -> ColumnState:
 class BankTurns(Frame):
     """Made by `bank_turns`. `step` is the pitch, the words from a row of the tile to the next."""
 
-    _esm = esm("bank_turns.js")
+    _script = "bank_turns.js"
 
     def static_figure(self, step: int | None = None) -> Figure:
         """A still picture of tiles with rows of 32 and of 33 words, or of `step` words if that is another pitch."""

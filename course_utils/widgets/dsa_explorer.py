@@ -20,7 +20,7 @@ from course_utils.costs import (
     mla_pair_flops,
 )
 from course_utils.plots.look import MATRICES
-from course_utils.widgets.frame import Frame, check_limit, esm, pack
+from course_utils.widgets.frame import Frame, check_limit, pack
 
 MOST_TOKENS = 256
 LONG = 128 * 1024  # tokens of the comparison at full length
@@ -102,7 +102,7 @@ def example_scores(tokens: int = 64) -> tuple[Tensor, Tensor]:
 class DsaExplorer(Frame):
     """Made by `dsa_explorer`. `step` is the query shown."""
 
-    _esm = esm("dsa_explorer.js")
+    _script = "dsa_explorer.js"
     logits: Tensor
     weights: Tensor
 

@@ -17,7 +17,7 @@ from course_utils import patterns
 from course_utils.costs import ceil_div
 from course_utils.patterns import Pattern
 from course_utils.plots.look import MATRICES
-from course_utils.widgets.frame import MASKED_HATCH, Frame, esm
+from course_utils.widgets.frame import MASKED_HATCH, Frame
 
 LENGTHS = (64, 1024, 16)  # least, most, step
 TILES = (16, 32, 64, 128)
@@ -145,7 +145,7 @@ def layers_to(mask: torch.Tensor, query: int) -> torch.Tensor:
 class MaskExplorer(Frame):
     """Made by `mask_explorer`. `step` is the query whose keys are followed through the layers."""
 
-    _esm = esm("explorer.js")
+    _script = "explorer.js"
     pattern: Pattern
 
     def static_figure(self, step: int | None = None) -> Figure:

@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 
 from course_utils.costs import first_bank, ldmatrix_turns
 from course_utils.plots.look import CYCLIC, MATRICES
-from course_utils.widgets.frame import Frame, esm
+from course_utils.widgets.frame import Frame
 
 LANES = 32
 ROWS = 16  # of a tile, as many as one ldmatrix reads here
@@ -93,7 +93,7 @@ def ldmatrix_request(reads: str, layout: str, head_dim: int) -> LdmatrixRequest:
 class Fragments(Frame):
     """Made by `warp_fragments`. `step` is the lane shown."""
 
-    _esm = esm("fragments.js")
+    _script = "fragments.js"
 
     def static_figure(self, step: int | None = None) -> Figure:
         """A still picture of lane `step` (None: the lane now shown), with both layouts side by side."""

@@ -1,11 +1,13 @@
 """What every widget shares: its JavaScript, its still picture, and what to do where anywidget is missing.
 
-A widget is a subclass of `Frame` with the class attribute `_esm` and the method `static_figure`. It sends `meta` (JSON)
-and `data` (float32 bytes) to the browser once; after that only the number of the step travels: a step costs no Python.
+A widget is a subclass of `Frame` with the class attribute `_script`, a file in js/, and the method `static_figure`. It
+sends `meta` (JSON) and `data` (float32 bytes) to the browser once; after that only the number of the step travels: a
+step costs no Python. So a page without Python can run it, too: what it shows carries that state (`STATE`).
 """
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import torch
@@ -17,6 +19,7 @@ HERE = Path(__file__).parent
 SHOWN_DPI = 90
 COLOUR_MAP = "viridis"  # the same perceptually ordered map as in js/shared.js
 MASKED_HATCH = "////"
+STATE = "application/vnd.attention-course.widget+json"  # the media type of a widget's state; the site reads it
 
 try:
     import anywidget
@@ -47,7 +50,7 @@ class _Still:
         if anywidget is None:
             return bundle, {"image/png": size}
         live, metadata = super()._repr_mimebundle_()
-        return {**live, **bundle}, {**metadata, "image/png": size}
+        return {**live, **bundle, STATE: self._state()}, {**metadata, "image/png": size}
 
 
 if anywidget is None:
@@ -63,10 +66,20 @@ else:
     class Frame(_Still, anywidget.AnyWidget):
         """A widget whose browser half gets `meta` and `data` once and then keeps `step` in common with Python."""
 
+        _script: str
         _css = (HERE / "widgets.css").read_text(encoding="utf-8")
         meta = traitlets.Dict().tag(sync=True)
         data = traitlets.Bytes().tag(sync=True)
         step = traitlets.Int(0).tag(sync=True)
+
+        def __init_subclass__(cls, **options: object) -> None:
+            if "_script" in vars(cls):  # anywidget derives once more from a widget's class
+                cls._esm = esm(cls._script)
+            super().__init_subclass__(**options)
+
+        def _state(self) -> dict:
+            data = base64.b64encode(self.data).decode()
+            return {"script": self._script, "meta": self.meta, "data": data, "step": self.step}
 
 
 def pack(*tensors: torch.Tensor) -> bytes:

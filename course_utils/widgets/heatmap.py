@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_utils.plots.look import MATRICES
-from course_utils.widgets.frame import COLOUR_MAP, Frame, check_key, check_limit, esm, one_head, pack
+from course_utils.widgets.frame import COLOUR_MAP, Frame, check_key, check_limit, one_head, pack
 
 MOST_TOKENS = 64
 MOST_DIM = 256
@@ -34,7 +34,7 @@ def scores_and_weights(
 class ScoreHeatmap(Frame):
     """Made by `score_heatmap`. `step` is the query row shown."""
 
-    _esm = esm("score_heatmap.js")
+    _script = "score_heatmap.js"
 
     def static_figure(self, step: int | None = None) -> Figure:
         """A still picture of the weights and of query row `step` (None: the row now shown)."""

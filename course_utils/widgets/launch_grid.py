@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from course_utils.costs import ceil_div
 from course_utils.plots.look import BLUE, GROUND, PALE, SKY
-from course_utils.widgets.frame import Frame, esm
+from course_utils.widgets.frame import Frame
 
 WARP = 32  # threads
 SIZES = (64, 128, 256, 512)  # of a block, in threads
@@ -40,7 +40,7 @@ def grid_state(n: int, threads: int) -> GridState:
 class LaunchGrid(Frame):
     """Made by `launch_grid`. `step` is the number of elements."""
 
-    _esm = esm("launch_grid.js")
+    _script = "launch_grid.js"
 
     def static_figure(self, step: int | None = None) -> Figure:
         """A still picture for `step` elements (None: as many as now)."""

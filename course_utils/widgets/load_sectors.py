@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from course_utils.plots.look import BLUE, GROUND, ORANGE
-from course_utils.widgets.frame import Frame, esm
+from course_utils.widgets.frame import Frame
 
 LANES = 32
 SECTOR = 32  # bytes, the unit in which global memory moves
@@ -40,7 +40,7 @@ def load_state(stride: int, element_bytes: int) -> LoadState:
 class LoadSectors(Frame):
     """Made by `load_sectors`. `step` is the stride."""
 
-    _esm = esm("load_sectors.js")
+    _script = "load_sectors.js"
 
     def static_figure(self, step: int | None = None) -> Figure:
         """A still picture: a line for each of a few strides, and one for `step` (None: the one now shown)."""

@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 from course_utils.plots.look import BLUE, ORANGE
-from course_utils.widgets.frame import Frame, check_limit, esm, pack
+from course_utils.widgets.frame import Frame, check_limit, pack
 
 MOST_SCORES = 24
 FIRST, SECOND = BLUE, ORANGE
@@ -41,7 +41,7 @@ def merged(scores: Sequence[float], cut: int) -> Merged:
 class TwoPieces(Frame):
     """Made by `two_pieces`. `step` is one less than the number of scores before the cut."""
 
-    _esm = esm("two_pieces.js")
+    _script = "two_pieces.js"
 
     def static_figure(self, step: int | None = None) -> Figure:
         """A still picture of one cut (None: that now shown)."""

@@ -12,7 +12,7 @@ from course_utils import planner as planning
 from course_utils.planner import Method, Plan, amount, duration
 from course_utils.planner.devices import DEVICES, DTYPES, Device, device
 from course_utils.plots.look import MATRICES
-from course_utils.widgets.frame import MASKED_HATCH, Frame, anywidget, esm
+from course_utils.widgets.frame import MASKED_HATCH, Frame, anywidget
 
 if anywidget is not None:
     import traitlets
@@ -120,7 +120,7 @@ class Planner(Frame):
     """Made by `planner`. `step` is the place of the length in `LENGTHS`; `asked` are the settings that the page asks
     for, and `meta` what it shows for them."""
 
-    _esm = esm("planner.js")
+    _script = "planner.js"
     own: Device | None = None
     if anywidget is not None:
         asked = traitlets.Dict().tag(sync=True)

@@ -9,7 +9,7 @@ from matplotlib.patches import Rectangle
 
 from course_utils.costs import naive_traffic, total_bytes
 from course_utils.plots.look import MATRICES
-from course_utils.widgets.frame import COLOUR_MAP, MASKED_HATCH, Frame, check_limit, esm, one_head, pack
+from course_utils.widgets.frame import COLOUR_MAP, MASKED_HATCH, Frame, check_limit, one_head, pack
 from course_utils.widgets.tiles import FLOAT_BYTES, TileStep, tile_steps
 
 MOST_TOKENS = 128
@@ -21,7 +21,7 @@ MOST_BYTES = 1 << 20
 class TileStepper(Frame):
     """Made by `tile_stepper`. `step` counts from 0; `steps` are the states that the browser shows."""
 
-    _esm = esm("tile_stepper.js")
+    _script = "tile_stepper.js"
     steps: list[TileStep]
 
     @property

@@ -43,6 +43,13 @@ def test_a_puzzle_is_coloured_as_cuda_and_the_cell_beside_it_as_python(run_cells
     )
 
 
+def test_a_kernel_in_a_string_is_coloured_as_cuda_and_other_strings_are_not(run_cells):
+    page = run_cells(['kernel = r"""__global__ void f() { /* a comment */ }"""\nwords = """/* words */"""']).page
+    tokens = f"""() => [...document.querySelectorAll("{FRONT} .cm-line span")].map((one) => one.textContent)"""
+    wait_until(page, f"() => ({tokens})().includes('/* a comment */')")
+    assert "/* words */" not in page.evaluate(tokens)
+
+
 def test_a_picture_follows_the_theme(theme, run_cells):
     notebook = run_cells(["from course_utils import plots\nplots.launch_grid(1000, 128);"])
     picture = notebook.page.locator(f"{FRONT} .jp-RenderedSVG img")

@@ -8,6 +8,9 @@ from pathlib import Path
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 from PIL import Image
 
 from course_utils import plots
@@ -39,6 +42,50 @@ def test_a_mark_can_be_told_from_the_ground_in_light_and_in_dark(colour):
 @pytest.mark.parametrize("name", look.MATRICES)
 def test_a_matrix_has_a_colour_for_both_grounds(name):
     assert all(contrast(look.MATRICES[name], ground) >= 3 for ground in (look.GROUND, *DARK_GROUNDS))
+
+
+def least_contrast(ax, dark):
+    """Of the texts of a picture that stand on a rectangle: the contrast with what lies below, where it is least."""
+
+    def shown(colour):
+        return look.ON_DARK.get(mpl.colors.to_hex(colour), mpl.colors.to_hex(colour)) if dark else colour
+
+    found = []
+    ground = mpl.colors.to_rgb(shown(look.GROUND))
+    for text in filter(Text.get_text, ax.texts):
+        below = ground
+        for mark in (patch for patch in ax.patches if isinstance(patch, Rectangle)):
+            if mark.get_extents().contains(*ax.transData.transform(text.get_position())):
+                alpha = mark.get_facecolor()[3]
+                colour = mpl.colors.to_rgb(shown(mark.get_facecolor()[:3]))
+                below = [alpha * one + (1 - alpha) * other for one, other in zip(colour, below, strict=True)]
+        if below != ground:
+            found.append(contrast(mpl.colors.to_hex(shown(text.get_color())), mpl.colors.to_hex(below)))
+    return min(found)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: plots.under_way(500, 2e12),
+        plots.race,
+        plots.past_the_end,
+        plots.products,
+        plots.number_formats,
+        plots.warp_shares,
+        plots.who_owns_what,
+        lambda: plots.loop_orders(2, 2),
+        lambda: plots.backward_walks(2, 2, 0, 1),
+        lambda: plots.packed_heads(4, 2),
+    ],
+    ids=range(10),
+)
+def test_text_on_a_mark_can_be_read_in_light_and_in_dark(draw, dark):
+    drawn = draw()
+    for ax in drawn.axes if isinstance(drawn, Figure) else [drawn]:
+        assert least_contrast(ax, dark) >= 4.5
+    plt.close("all")
 
 
 def test_widgets_and_plots_have_the_same_colours():

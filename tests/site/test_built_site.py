@@ -1,11 +1,16 @@
 """The site of this checkout: links, pictures, paths, and in a real browser its pages on a desk and on a phone."""
 
+import ast
+import re
 from pathlib import Path
+from typing import get_type_hints
 
 import axe_playwright_python
+import nbformat
 import pytest
 from playwright.sync_api import expect
 
+from course_utils import widgets
 from course_utils.course import chapter_notebooks
 from course_utils.questions.catalog import question, question_ids
 from course_utils.questions.judging import right_answer
@@ -16,6 +21,7 @@ from course_utils.site.execute import SEED
 from course_utils.site.look import CONTRAST, LOOK, SET_THEME, faults, served
 from course_utils.site.measure import KINDS, SCREEN, WIDTH, beyond_limits, page_heights
 from course_utils.toolchain.source import read_kernel
+from course_utils.widgets.frame import Frame
 from tests.helpers.jupyterlab import SCREENSHOTS
 
 # Building runs every chapter that nbval has not just run (tests/helpers/keep_outputs.py).
@@ -204,6 +210,18 @@ def test_the_switch_turns_the_theme_of_the_page_and_of_its_widgets(address, page
 
 
 @pytest.mark.browser
+def test_a_table_with_formulas_is_fitted_to_the_same_again_and_again(address, page):
+    load(page, address, "notebooks/03_flash_attention_training.html", PHONE)
+    fit = """async () => {
+        fitSoon();
+        for (let frame = 0; frame < 3; frame++) await new Promise(requestAnimationFrame);
+        return [...document.querySelectorAll("article table")].map((one) => one.classList.contains("course-cards"));
+    }"""
+    first, second, third = (page.evaluate(fit) for _ in range(3))
+    assert first == second == third and any(first)
+
+
+@pytest.mark.browser
 def test_folded_code_opens_and_closes(address, page):
     load(page, address, f"notebooks/{ASKING[0]}.html", PHONE)
     folded = page.locator("article details.hide").first
@@ -298,12 +316,79 @@ def test_a_wrong_answer_is_explained_and_the_right_one_shown_on_demand(address, 
 
 
 @pytest.mark.browser
-def test_without_scripts_the_answers_are_folded_below_the_questions(address, browser):
+def test_without_scripts_answers_are_folded_below_the_questions_and_widgets_are_pictures(address, browser):
     page = browser.new_page(java_script_enabled=False)
     page.goto(f"{address}/notebooks/{ASKING[0]}.html")
     questions = page.locator("div.ak-question")
     assert questions.count() == len(question_ids(ASKING[0])) == page.locator("div.ak-question > details").count()
+    assert page.locator("[data-widget-script] img").first.is_visible()
     page.close()
+
+
+# ---- widgets
+
+
+def widgets_of(notebook):
+    """The scripts of the widgets that the cells of a notebook make, in order."""
+    called, scripts = {}, []
+    for cell in nbformat.read(notebook, as_version=4).cells:
+        lines = [line for line in cell.source.splitlines() if not line.startswith("%")]
+        try:
+            tree = ast.parse("\n".join(lines))
+        except SyntaxError:  # text, or a puzzle
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == widgets.__name__:
+                called |= {one.asname or one.name: one.name for one in node.names}
+            if isinstance(node, ast.Call):
+                function = ast.unparse(node.func)
+                name = called.get(function, function.removeprefix("widgets.") if "widgets." in function else None)
+                makes = get_type_hints(getattr(widgets, name))["return"] if name else None
+                if isinstance(makes, type) and issubclass(makes, Frame):
+                    scripts.append(makes._script)
+    return scripts
+
+
+WIDGET = re.compile(r'data-widget-script="([\w.]+)">.*?<script type="application/json">(.*?)</script>', re.DOTALL)
+MOST_BYTES = 200_000  # that the widgets of a page add to it, with their scripts
+
+
+def test_every_widget_of_the_chapters_is_alive_on_its_page_and_small(site):
+    for path in CHAPTERS:
+        page = (site.folder / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8")
+        found = WIDGET.findall(page)
+        assert [script for script, _ in found] == widgets_of(path), path.stem
+        scripts = [site.folder / "_static" / "widgets" / name for name in {script for script, _ in found}]
+        added = sum(len(state) for _, state in found) + sum(script.stat().st_size for script in scripts)
+        assert added <= MOST_BYTES, path.stem
+    assert widgets_of(ROOT / "notebooks" / "02_flash_attention_minimal.ipynb").count("tile_stepper.js") == 2
+
+
+@pytest.mark.browser
+def test_widgets_of_a_page_are_driven_by_mouse_and_keyboard_and_follow_the_theme(address, page):
+    load(page, address, "notebooks/02_flash_attention_minimal.html", PHONE)
+    pieces = page.locator('[data-widget="two-pieces"]')
+    before = pieces.locator(".ak-status").inner_text()
+    pieces.locator(".ak-next").click()
+    expect(pieces.locator(".ak-status")).not_to_have_text(before)
+    tiles = page.locator('[data-widget="tile-stepper"]').last
+    tiles.locator(".ak-step").focus()
+    for key, said in (("Home", "Step 1 of"), ("ArrowRight", "Step 2 of")):
+        page.keyboard.press(key)
+        expect(tiles.locator(".ak-status")).to_contain_text(said)
+    drawn = "(canvas) => canvas.toDataURL()"
+    light = tiles.locator("canvas").first.evaluate(drawn)
+    page.evaluate(SET_THEME, "dark")
+    assert tiles.locator("canvas").first.evaluate(drawn) != light
+
+
+@pytest.mark.browser
+def test_the_planner_of_a_page_has_the_controls_that_work_there(address, page):
+    load(page, address, "notebooks/08_choosing.html", DESK)
+    planner = page.locator('[data-widget="planner"]').first
+    assert planner.locator("select").count() == 0 and planner.get_by_text("Others need Python").count() == 1
+    planner.locator(".ak-next").click()
+    expect(planner.locator(".ak-status")).to_contain_text("32,768 tokens")
 
 
 # ---- the tests themselves: what they look for is seen

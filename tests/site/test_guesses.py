@@ -1,12 +1,17 @@
 """A stored guess on a page without a kernel: folded without scripts, the widget's own box with them."""
 
+from pathlib import Path
+
 import pytest
 
 from course_utils.site import guesses as site_guesses
+from course_utils.site import widgets
 from course_utils.widgets import guesses
 
 ASKED = guesses._Asked("How many <sectors>?", "sectors", {"kind": "number"}, 37, "37 sectors")
 SHOWN = [{"text/plain": "load of K: 32\n"}, {"image/png": b"x"}]
+SITE = "http://site.test/"
+STATIC = Path(site_guesses.__file__).with_name("static")
 STORED = guesses._bundle(ASKED, SHOWN)["text/html"]
 
 
@@ -15,11 +20,15 @@ def page(browser):
     opened = browser.new_page(viewport={"width": 390, "height": 800})
     errors = []
     opened.on("pageerror", lambda error: errors.append(str(error)))
-    files = dict(site_guesses.files())
-    body = "".join(f"<style>{files[name]}</style>" for name in site_guesses.STYLES) + STORED * 2
-    opened.set_content(
-        f"<!doctype html><meta charset='utf-8'>{body}<script type='module'>{files['guesses.js']}</script>"
+    files = dict(widgets.files()) | {"guesses.js": (STATIC / "guesses.js").read_text(encoding="utf-8")}
+    body = "".join(f"<style>{files[name]}</style>" for name in widgets.STYLES) + STORED * 2
+    page = f"<!doctype html><meta charset='utf-8'>{body}<script type='module' src='/guesses.js'></script>"
+    opened.route(
+        "**/*.js",
+        lambda route: route.fulfill(body=files[route.request.url.removeprefix(SITE)], content_type="text/javascript"),
     )
+    opened.route(f"{SITE}page", lambda route: route.fulfill(body=page, content_type="text/html"))
+    opened.goto(f"{SITE}page")
     yield opened
     opened.close()
     assert not errors

@@ -125,15 +125,19 @@ def test_a_step_is_redrawn_within_a_frame(open_widget, name):
     assert_redrawn_within_a_frame(page, to_a_step, "a step")
 
 
-NARROWEST = 700
+NARROWEST = 390  # a phone
 WIDER = pytest.mark.exhaustive("make test has the narrowest page, where things meet first")
 
 
-@pytest.mark.parametrize("width", [NARROWEST, *(pytest.param(width, marks=WIDER) for width in (900, 1100))])
+@pytest.mark.parametrize("width", [NARROWEST, *(pytest.param(width, marks=WIDER) for width in (700, 900, 1100))])
 @pytest.mark.parametrize("name", WIDGETS)
 def test_nothing_overlaps_or_is_cut_off(open_widget, name, width):
     page = open_widget(WIDGETS[name](), width=width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for canvas in page.locator("canvas").all():
+        shape = "(c) => [c.clientWidth / c.clientHeight, c.width / c.height]"
+        shown, drawn = canvas.evaluate(shape)
+        assert shown == pytest.approx(drawn, rel=0.02), "the picture is squeezed"
     boxes = page.locator("canvas, input, button, .ak-status, .ak-number, .ak-bar, .ak-note, legend").evaluate_all(
         "(all) => all.map((e) => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; })"
     )
@@ -279,9 +283,13 @@ def test_play_runs_to_the_next_steps_and_pauses(open_widget):
     assert page.evaluate("model.get('step')") == stopped
 
 
-def test_a_click_on_a_tile_goes_to_its_step(open_widget):
+@pytest.mark.parametrize("width", [900, 280])
+def test_a_click_on_a_tile_goes_to_its_step_also_where_the_picture_got_smaller(open_widget, width):
     widget = stepper()
-    page = open_widget(widget)
-    page.locator("canvas").first.click(position={"x": 74 + 50 * 2.5, "y": 104 + 50 * 1.5})
+    page = open_widget(widget, width=width)
+    canvas = page.locator("canvas").first
+    smaller = canvas.evaluate("(c) => c.clientWidth / parseFloat(c.style.width)")
+    assert (smaller < 0.95) == (width < 300)
+    canvas.click(position={"x": (74 + 50 * 2.5) * smaller, "y": (104 + 50 * 1.5) * smaller})
     step = widget.steps[page.evaluate("model.get('step')")]
     assert (step.i, step.j) == (1, 2)

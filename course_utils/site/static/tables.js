@@ -33,9 +33,11 @@ function tooWide(table) {
 }
 
 // All are measured before the first is changed: a change makes the browser lay the page out anew before it measures.
+// Formulas count at their own size, which formulas.js changes afterwards.
 function fitTables() {
   const tables = [...document.querySelectorAll("article table")].filter(label);
   for (const table of tables) table.classList.remove("course-cards");
+  for (const formula of document.querySelectorAll("article table mjx-container")) formula.style.removeProperty("zoom");
   for (const table of tables.filter(tooWide)) table.classList.add("course-cards");
 }
 

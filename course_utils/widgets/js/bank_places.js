@@ -5,8 +5,8 @@ const CHUNK = 16; // bytes
 const LINE = 128; // bytes: all 32 banks
 const GROUPS = LINE / CHUNK;
 const MEMORY = { x: 40, y: 40, cell: 46, high: 22 };
-const WAVES = { x: 470, y: 40, high: 22 };
-const WIDTH = 820;
+const WAVES = { y: 40, cell: 40, high: 22 };
+const GAP = 62;
 
 // At which place of its row a chunk lies.
 const placeOf = (layout, row, chunk) => (layout === "swizzled" ? chunk ^ row % 8 : chunk);
@@ -56,10 +56,18 @@ function drawMemory(ctx, theme, { layout, width, chunk, colours }) {
   }
 }
 
+// The wavefronts stand beside the memory, or below it where there is no room for that.
+function layoutOf({ width }, room) {
+  const lines = (2 * width * ROWS) / LINE + 1; // one more than without padding
+  const [memory, waves] = [MEMORY.x + GROUPS * MEMORY.cell, GROUPS * WAVES.cell + 2];
+  const high = MEMORY.y + lines * MEMORY.high + 8;
+  if (memory + GAP + waves <= room) return { x: memory + GAP, down: 0, width: memory + GAP + waves, height: high };
+  return { x: MEMORY.x, down: high + 12, width: memory, height: high + 12 + WAVES.y + ROWS * WAVES.high + 8 };
+}
+
 // The wavefronts of the read, one below the other: which lane gets its chunk in which, from which banks.
-function drawWaves(ctx, theme, { layout, width, chunk, colours }) {
-  const { x, y, high } = WAVES;
-  const cell = 40;
+function drawWaves(ctx, theme, x, { layout, width, chunk, colours }) {
+  const { y, cell, high } = WAVES;
   const { offsets, turns } = bankState(layout, width, chunk);
   const waves = Math.max(...turns) + 1;
   write(ctx, theme, `${waves} wavefront${waves > 1 ? "s" : ""} for chunk ${chunk} of eight rows`, x, 9, { bold: true });
@@ -71,18 +79,6 @@ function drawWaves(ctx, theme, { layout, width, chunk, colours }) {
     ctx.fillRect(left + 1, top + 1, cell - 2, high - 2);
     write(ctx, theme, `lane ${lane}`, left + cell / 2, top + high / 2, { size: 10, align: "center", colour: "#000" });
   });
-}
-
-let groups = 0;
-
-function choice(legend, options, start, change) {
-  const group = `ak-bank-places-${groups++}`;
-  const labels = options.map((value) => {
-    const input = control("input", { type: "radio", name: group, value, onchange: () => change(value) });
-    input.checked = value === start;
-    return element("label", {}, input, `${value}`);
-  });
-  return element("fieldset", {}, element("legend", {}, legend), ...labels);
 }
 
 function render({ model, el }) {
@@ -99,22 +95,23 @@ function render({ model, el }) {
   const root = element("div", { class: "ak-widget", "data-widget": "bank-places" },
     element("div", { class: "ak-row" }, controls.prev, controls.next, controls.row),
     element("div", { class: "ak-row" },
-      choice("The tile lies", layouts, start.layout, change("layout")),
-      choice("Numbers in a row", widths, start.width, change("width"))),
+      radios("The tile lies", layouts, start.layout, change("layout")),
+      radios("Numbers in a row", widths, start.width, change("width"))),
     status,
-    element("div", { class: "ak-scroll" }, canvas),
+    canvas,
     element("div", { class: "ak-note" },
-      "Left: shared memory, 128 bytes a line; a cell is a chunk of 16 bytes with its number, in the colour of its row. ",
-      "Opaque: what the eight lanes read, lane r in row r. Right: what the banks deliver at a time."));
+      "Shared memory: 128 bytes a line; a cell is a chunk of 16 bytes with its number, in the colour of its row. ",
+      "Opaque: what the eight lanes read, lane r in row r. Wavefronts: what the banks deliver at a time."));
   el.append(root);
 
   function redraw() {
     const state = { ...settings, chunk: model.get("step"), colours };
     const theme = themeOf(root);
-    const lines = (2 * settings.width * ROWS) / LINE + 1; // one more than without padding
-    const ctx = prepare(canvas, WIDTH, MEMORY.y + lines * MEMORY.high + 8);
+    const { x, down, width, height } = layoutOf(settings, widthOf(root, Infinity));
+    const ctx = prepare(canvas, width, height);
     drawMemory(ctx, theme, state);
-    drawWaves(ctx, theme, state);
+    ctx.translate(0, down);
+    drawWaves(ctx, theme, x, state);
     controls.input.value = state.chunk;
     controls.text.textContent = `${state.chunk} (0 to ${last})`;
     status.textContent = describe(state);

@@ -54,7 +54,7 @@ function drawTurns(ctx, theme, { x, y }, bank, pitch, colours) {
   const count = Math.max(...turns) + 1;
   write(ctx, theme, `${count} turn${count === 1 ? "" : "s"} of the banks`, x, y - TOP + 9, { bold: true });
   for (let n = 0; n < BANKS; n += 8) write(ctx, theme, `${n}`, x + (n + 0.5) * bank, y - 9, { size: 10.5, align: "center" });
-  write(ctx, theme, "bank", x - 8, y - 9, { size: 10.5, align: "right" });
+  write(ctx, theme, "bank", x - 4, y - 9, { size: 10.5, align: "right" });
   for (let turn = 0; turn < count; turn++) frame(ctx, theme, x, y + turn * HIGH, BANKS * bank, HIGH, 0.2);
   turns.forEach((turn, lane) => {
     ctx.fillStyle = colours[banks[lane]];

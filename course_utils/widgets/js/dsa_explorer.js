@@ -84,7 +84,13 @@ function layoutOf(width) {
 function draw(ctx, theme, box, state) {
   const { tops } = box;
   const { stage, k, keys, query, visible, chosen, threshold, scores, attention } = state;
-  const titles = [
+  const narrow = box.width < 420;
+  const titles = narrow ? [
+    `1  Indexer scores of t = ${query}`,
+    `2  Top-k: the ${chosen.length} highest of ${visible.length} scores`,
+    `3  Gathered: ${chosen.length} of ${keys} rows, one tile`,
+    "4  Attention: mean over heads",
+  ] : [
     `1  Indexer scores I[t, s] of query t = ${query}`,
     `2  Top-k: the ${chosen.length} highest of ${visible.length} scores`,
     `3  Gathered latents: ${chosen.length} of ${keys} rows, one tile`,
@@ -99,7 +105,7 @@ function draw(ctx, theme, box, state) {
   const plain = () => COLOURS.S;
   drawBars(ctx, theme, box, tops[0], scores, visible, stage >= 1 ? state.colour : plain, stage >= 1 ? threshold : null);
   if (stage >= 1 && chosen.length) {
-    const line = box.width < 420 ? "" : "- - -  "; // beside the title there is no room for more
+    const line = narrow ? "" : "- - -  "; // beside the title there is no room for more
     write(ctx, theme, `${line}k-th: ${short(threshold)}`, box.x + box.width, tops[0] - 13, { size: 11.5, align: "right" });
   }
   if (stage >= 1) drawChoice(ctx, theme, box, tops[1], state);

@@ -10,14 +10,19 @@ const PRODUCTS = {
   K: { text: "S = Q Kᵀ", A: "Q", B: "Kᵀ", D: "S", n: "n", inner: "d", outer: "keys" },
   V: { text: "O = P V", A: "P", B: "V", D: "O", n: "c", inner: "keys", outer: "d" },
 };
-const MATRICES = {
-  A: { x: 24, y: 294, columns: 16 },
-  B: { x: 262, y: 28, columns: 8 },
-  B2: { x: 379, y: 28, columns: 8 },
-  D: { x: 262, y: 294, columns: 8 },
-  D2: { x: 379, y: 294, columns: 8 },
+const SHARED = { A: { x: 24, y: 294, columns: 16 }, B: { x: 262, y: 28, columns: 8 }, D: { x: 262, y: 294, columns: 8 } };
+const WIDE = {
+  width: 493,
+  height: 538,
+  boxes: { ...SHARED, B2: { x: 379, y: 28, columns: 8 }, D2: { x: 379, y: 294, columns: 8 } },
 };
-const PRODUCT_SIZE = { width: 493, height: 538 };
+// Where there is no room for the second product beside the first, it stands below.
+const NARROW = {
+  width: 376,
+  height: 804,
+  boxes: { ...SHARED, B2: { x: 136, y: 560, columns: 8 }, D2: { x: 262, y: 560, columns: 8 } },
+};
+const layoutOf = (room) => (room < WIDE.width ? NARROW : WIDE);
 const TILE = { x: 32, y: 48, width: 8 * STEP.x, height: ROWS * STEP.y };
 const TURNS = { x: TILE.x, y: TILE.y + TILE.height + 62, bank: TILE.width / 32, height: 15 };
 const TILE_SIZE = { width: TILE.x + TILE.width + 50, height: TURNS.y + 8 * TURNS.height + 28 };
@@ -51,18 +56,18 @@ function describe({ lane, reads, layout, head_dim, request }) {
 // ---- left: the matrices of the product
 
 function drawProduct(ctx, theme, state) {
-  const { lane, lanes, reads } = state;
+  const { lane, lanes, reads, boxes } = state;
   const product = PRODUCTS[reads];
-  for (const [name, box] of Object.entries(MATRICES)) drawMatrix(ctx, theme, name, box, product);
+  for (const [name, box] of Object.entries(boxes)) drawMatrix(ctx, theme, name, box, product);
   for (const [register, elements] of Object.entries(lanes[lane])) {
     const matrix = register[0].toUpperCase();
     const colour = colourOf(matrix, product);
     for (const name of matrix === "A" ? ["A"] : [matrix, `${matrix}2`]) {
-      drawRegister(ctx, register, elements, MATRICES[name], colour, reads === "V");
+      drawRegister(ctx, register, elements, boxes[name], colour, reads === "V");
     }
   }
   const part = target(reads, lane >> 3);
-  const box = MATRICES[part.matrix];
+  const box = boxes[part.matrix];
   ctx.strokeStyle = COLOURS.pick;
   ctx.lineWidth = 2.5;
   ctx.strokeRect(box.x + CELL * part.column, box.y + CELL * part.row, 8 * CELL, 8 * CELL);
@@ -114,14 +119,14 @@ function drawMatrix(ctx, theme, name, { x, y, columns }, product) {
   }
 }
 
-// The numbers of one register in white on the matrix' colour. An A that was a D (`was_d`) shows what was packed.
+// The numbers of one register in black, the more legible ink, on the matrix' colour. An A that was a D (`was_d`) shows what was packed.
 function drawRegister(ctx, register, elements, { x, y }, colour, was_d) {
   const [rows, columns] = [0, 1].map((k) => elements.map((element) => element[k]));
   const [top, left] = [Math.min(...rows), Math.min(...columns)];
   const [height, width] = [Math.max(...rows) - top + 1, Math.max(...columns) - left + 1];
   ctx.fillStyle = colour;
   ctx.fillRect(x + left * CELL, y + top * CELL, width * CELL + 1, height * CELL + 1);
-  const theme = { ink: "#fff", font: "sans-serif" };
+  const theme = { ink: "#000", font: "sans-serif" };
   const words = was_d && register[0] === "a" ? [0, 1].map((k) => `d${2 * (register[1] % 2) + k}`) : [register];
   words.forEach((word, k) => {
     const across = words.length > 1 ? k + 0.5 : width / 2;
@@ -283,8 +288,8 @@ function render({ model, el }) {
     status,
     element("div", { class: "ak-columns" }, product, tile),
     element("div", { class: "ak-note" },
-      "Left: a number is the lane that holds the pair; frame: the 8 × 8 matrix that these eight lanes point at. ",
-      "Right: memory as it lies, coloured by bank; a number is the chunk of 16 bytes stored there. Below it, the rows ",
+      "Matrices: a number is the lane that holds the pair; frame: the 8 × 8 matrix that these eight lanes point at. ",
+      "Tile: memory as it lies, coloured by bank; a number is the chunk of 16 bytes stored there. Below it, the rows ",
       "that a wavefront delivers. Rows and columns count from the fragment's first. A register of A or B holds two ",
       "16-bit numbers, one of D an fp32."));
   el.append(root);
@@ -293,7 +298,8 @@ function render({ model, el }) {
     const { reads, layout, head_dim } = settings;
     const state = { ...settings, lane: model.get("step"), lanes, request: requests[`${reads} ${layout} ${head_dim}`] };
     const theme = themeOf(root);
-    drawProduct(prepare(product, PRODUCT_SIZE.width, PRODUCT_SIZE.height), theme, state);
+    const { boxes, width, height } = layoutOf(widthOf(root));
+    drawProduct(prepare(product, width, height), theme, { ...state, boxes });
     drawTile(prepare(tile, TILE_SIZE.width, TILE_SIZE.height), theme, state);
     controls.input.value = state.lane;
     controls.text.textContent = `${state.lane} (0 to ${lanes.length - 1})`;
@@ -303,7 +309,8 @@ function render({ model, el }) {
   }
 
   const laneAt = (offsetX, offsetY) => {
-    for (const [name, { x, y, columns }] of Object.entries(MATRICES)) {
+    const { boxes } = layoutOf(widthOf(root));
+    for (const [name, { x, y, columns }] of Object.entries(boxes)) {
       const [row, column] = [Math.floor((offsetY - y) / CELL), Math.floor((offsetX - x) / CELL)];
       if (row < 0 || row >= ROWS || column < 0 || column >= columns) continue;
       const register = (held) => Object.entries(held).some(([key, elements]) =>

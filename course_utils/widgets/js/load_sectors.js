@@ -34,7 +34,7 @@ function draw(ctx, theme, width, { stride, elementBytes, colours: [wanted, moved
     return [X + ((address / SECTOR) % A_LINE) * sector, MEMORY.y + line * (MEMORY.high + MEMORY.gap)];
   };
   write(ctx, theme, "The 32 lanes of a warp", X, 9, { bold: true });
-  write(ctx, theme, `Memory, ${bytes(SECTOR * A_LINE)} bytes a line; a box is a sector of ${SECTOR} bytes`, X, MEMORY.y - 11, { bold: true });
+  write(ctx, theme, `Memory: lines of ${bytes(SECTOR * A_LINE)} bytes, sectors of ${SECTOR}`, X, MEMORY.y - 11, { bold: true });
   for (let n = 0; n < A_LINE * linesOf(state); n++) {
     const [x, y] = place(n * SECTOR);
     ctx.save();

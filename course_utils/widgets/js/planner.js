@@ -1,5 +1,6 @@
 // planner.js — the chooser and memory planner (chapter 08). Python computes; here it is shown. The plans of all lengths
-// for the settings shown are there at once, so that the length moves without Python; the other controls ask it.
+// for the settings shown are there at once, so that the length moves without Python; the other controls ask it. On a page
+// alone, without Python, the settings stand there in words.
 
 const LABELS = {
   batch: "batch", heads: "heads", kv_heads: "key heads", head_dim: "head dim d", dtype: "dtype", device: "GPU",
@@ -155,6 +156,11 @@ function render({ model, el }) {
   const length = stepper("length L", lengths.length - 1, (step) => setStep(model, step));
   const selects = Object.fromEntries(Object.entries(choices).map(([setting, values]) => [setting,
     control("select", { class: `ak-${setting}`, onchange: ask }, ...values.map((value, n) => element("option", { value: n }, nameOf(setting, value))))]));
+  const { settings: started } = model.get("meta").shown;
+  const settings = Object.entries(LABELS).map(([name, words]) => `${words} ${nameOf(name, started[name])}`);
+  const controls = model.get("alone")
+    ? element("div", {}, `Settings: ${settings.join(", ")}. Others need Python: run this cell in JupyterLab.`)
+    : element("div", { class: "ak-row" }, ...Object.entries(selects).map(([setting, select]) => element("label", {}, LABELS[setting], select)));
   const methods = memoryTable();
   const table = control("div", { class: "ak-scroll", tabindex: 0, role: "region", "aria-label": "memory and time floor of each method" }, methods.root);
   const list = element("ul", {});
@@ -164,7 +170,7 @@ function render({ model, el }) {
   const advice = element("ol", { class: "ak-advice" }, ...steps.map((step) => step.root));
   const root = element("div", { class: "ak-widget", "data-widget": "planner" },
     element("div", { class: "ak-row" }, length.prev, length.next, length.row),
-    element("div", { class: "ak-row" }, ...Object.entries(selects).map(([setting, select]) => element("label", {}, LABELS[setting], select))),
+    controls,
     status,
     canvas,
     element("div", { class: "ak-legend" },

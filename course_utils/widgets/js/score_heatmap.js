@@ -51,9 +51,10 @@ function nameOf(names, index) {
 }
 
 // Where things go; recomputed only from the sizes.
-function layoutOf({ rows, cols, queryNames, keyNames }) {
-  const cell = Math.min(Math.max(Math.floor(352 / Math.max(rows, cols)), 6), 36);
+function layoutOf({ rows, cols, queryNames, keyNames, room }) {
   const left = queryNames ? 98 : 50;
+  const most = Math.min(Math.floor(352 / Math.max(rows, cols)), Math.floor((room - left - 3) / cols));
+  const cell = Math.min(Math.max(most, 6), 36);
   const map = { x: left, y: 44, width: cell * cols, height: cell * rows };
   const below = keyNames ? 74 : 22;
   const bars = { x: left, y: map.y + map.height + 34, width: map.width, height: 90 };
@@ -71,7 +72,7 @@ function draw(ctx, theme, state) {
   drawScale(ctx, theme, range, map.x, 6, 150, mode === "weights" ? 3 : 2);
   write(ctx, theme, mode === "weights" ? "weight" : "score", map.x + 160, 10, { size: 12 });
   drawCells(ctx, theme, visible, rows, cols, range, map.x, map.y, map.width, map.height);
-  if (cell >= 28) writeValues(ctx, theme, visible, rows, cols, range, map, cell);
+  if (cell >= 26) writeValues(ctx, theme, visible, rows, cols, range, map, cell);
   ctx.strokeStyle = COLOURS.pick;
   ctx.lineWidth = 2;
   ctx.strokeRect(map.x - 1, map.y + row * cell - 1, map.width + 2, cell + 2);
@@ -178,10 +179,12 @@ function render({ model, el }) {
         status)));
   el.append(root);
 
+  const sizes = () => ({ rows, cols, queryNames: meta.query_tokens, keyNames: meta.key_tokens, room: widthOf(root) });
+
   function redraw() {
     const scale = meta.scale * 2 ** settings.exponent;
     const state = {
-      ...settings, rows, cols, row: model.get("step"), queryNames: meta.query_tokens, keyNames: meta.key_tokens,
+      ...settings, ...sizes(), row: model.get("step"),
       ...attend(dots, rows, cols, scale, settings.causal),
     };
     const { width, height } = layoutOf(state);
@@ -194,7 +197,7 @@ function render({ model, el }) {
   }
 
   const rowAt = (x, y) => {
-    const { map, cell } = layoutOf({ rows, cols, queryNames: meta.query_tokens, keyNames: meta.key_tokens });
+    const { map, cell } = layoutOf(sizes());
     const row = Math.floor((y - map.y) / cell);
     return row >= 0 && row < rows ? row : null;
   };

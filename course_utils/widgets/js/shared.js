@@ -73,7 +73,8 @@ function widthOf(root, most = 760) {
   return Math.min(Math.max(root.clientWidth - 8, 300), most);
 }
 
-// Size a canvas in CSS pixels, sharp on any screen, and return its cleared context.
+// Size a canvas in CSS pixels, sharp on any screen, and return its cleared context. Where the page is narrower, the whole
+// picture gets smaller.
 function prepare(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
@@ -81,7 +82,6 @@ function prepare(canvas, width, height) {
     canvas.width = w;
     canvas.height = h;
     canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
   }
   const ctx = canvas.getContext("2d");
   ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -92,7 +92,10 @@ function prepare(canvas, width, height) {
 // A picture of which some places answer a click: stepAt(x, y) is the step that a place stands for, or null. The pointer
 // is a hand over those places and over no others.
 function clickable(canvas, stepAt, go) {
-  const at = ({ offsetX, offsetY }) => stepAt(offsetX, offsetY);
+  const at = ({ offsetX, offsetY }) => {
+    const drawn = parseFloat(canvas.style.width) / canvas.clientWidth; // more than 1 where the picture got smaller
+    return stepAt(offsetX * drawn, offsetY * drawn);
+  };
   canvas.addEventListener("pointermove", (event) => { canvas.style.cursor = at(event) === null ? "default" : "pointer"; });
   canvas.addEventListener("click", (event) => {
     const step = at(event);
@@ -200,7 +203,7 @@ function keepDrawn(model, root, draw) {
   draw();
   model.on("change:step", draw);
   const themes = new MutationObserver(draw);
-  themes.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-name", "class", "style"] });
+  themes.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-name", "data-jp-theme-light", "class", "style"] });
   const sizes = new ResizeObserver(draw);
   sizes.observe(root);
   return () => {

@@ -128,31 +128,33 @@ function drawDiagonal(ctx, theme, { query_length, key_length }, S) {
 
 // ---- the close-up: what one thread block holds, one line per query of the tile
 
-function closeUpLayout({ block_rows, block_cols, dim, query_length, key_length }) {
+function closeUpLayout({ block_rows, block_cols, dim, query_length, key_length }, room) {
   const row = Math.min(Math.max(256 / Math.min(block_rows, query_length), 13), 24);
-  const S = { x: 42, y: 60, width: Math.max(Math.min(block_cols, key_length) * 7, 90) };
+  const narrow = room < 480; // all as narrow as its heading
+  const S = { x: 42, y: 60, width: narrow ? 60 : Math.max(Math.min(block_cols, key_length) * 7, 90) };
   const table = S.x + S.width + 14;
-  const columns = [table + 24, table + 104, table + 172];
-  const O = { x: table + 204, width: Math.min(Math.max(dim * 7, 116), 150) };
+  const columns = (narrow ? [16, 84, 146] : [24, 104, 172]).map((x) => table + x);
+  const O = { x: table + (narrow ? 174 : 204), width: narrow ? 60 : Math.min(Math.max(dim * 7, 116), 150) };
   return { row, S, columns, O, width: O.x + O.width + 6, height: S.y + row * Math.min(block_rows, query_length) + 34 };
 }
 
-function drawCloseUp(ctx, theme, { steps, now, meta, ranges }) {
+function drawCloseUp(ctx, theme, { steps, now, meta, ranges, room }) {
   const step = steps[now];
   const previous = now > 0 && steps[now - 1].i === step.i ? steps[now - 1] : null;
-  const { row, S, columns, O } = closeUpLayout(meta);
+  const { row, S, columns, O } = closeUpLayout(meta, room);
   const height = row * step.height;
   const writing = step.kind === "write";
   const centre = { align: "center" };
   write(ctx, theme, `On the chip: query tile ${step.i}${writing ? "" : `, key tile ${step.j}`}`, 4, 10, { bold: true });
   write(ctx, theme, "query", S.x - 8, S.y - 12, { size: 11, align: "right" });
-  write(ctx, theme, step.cols ? `S, keys ${step.cols[0]}–${step.cols[1] - 1}` : "S", S.x + S.width / 2, S.y - 12, centre);
+  write(ctx, theme, "S", S.x + S.width / 2, S.y - 27, { ...centre, bold: true });
+  if (step.cols) write(ctx, theme, `keys ${step.cols[0]}–${step.cols[1] - 1}`, S.x + S.width / 2, S.y - 12, { ...centre, size: 11 });
   const heads = ["m", writing ? "LSE" : "exp(m_old − m)", "l"];
   const under = ["maximum", writing ? "m + ln l" : "rescale", "sum"];
   heads.forEach((head, k) => write(ctx, theme, head, columns[k], S.y - 27, { ...centre, bold: true, size: k === 1 ? 11.5 : 12 }));
   under.forEach((word, k) => write(ctx, theme, word, columns[k], S.y - 12, { ...centre, size: 11 }));
   write(ctx, theme, writing ? "O / l" : "O", O.x + O.width / 2, S.y - 27, { ...centre, bold: true });
-  write(ctx, theme, writing ? "final, written" : "running, unnormalised", O.x + O.width / 2, S.y - 12, { ...centre, size: 11 });
+  write(ctx, theme, writing ? "final" : O.width < 116 ? "running" : "running, unnormalised", O.x + O.width / 2, S.y - 12, { ...centre, size: 11 });
 
   if (step.S) {
     const width = (S.width * step.width) / Math.min(meta.block_cols, meta.key_length);
@@ -270,10 +272,11 @@ function render({ model, el }) {
 
   function redraw() {
     const now = model.get("step");
-    const state = { steps, now, meta, ranges };
+    const room = widthOf(root, Infinity);
+    const state = { steps, now, meta, ranges, room };
     const theme = themeOf(root);
     for (const [canvas, layout, draw] of [[overview, overviewLayout, drawOverview], [closeUp, closeUpLayout, drawCloseUp]]) {
-      const { width, height } = layout(meta);
+      const { width, height } = layout(meta, room);
       draw(prepare(canvas, width, height), theme, state);
     }
     controls.input.value = now;

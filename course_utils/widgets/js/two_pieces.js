@@ -14,13 +14,17 @@ export function merge(scores, cut) {
 
 const SIZE = { bar: 26, high: 130, left: 8, top: 44, gap: 44 };
 
-function layoutOf(count) {
-  const width = count * SIZE.bar;
-  return { panel: width, width: 2 * (SIZE.left + width) + SIZE.gap, height: SIZE.top + SIZE.high + 24 };
+// The panels stand side by side, or one below the other where there is no room for that.
+function layoutOf(count, room) {
+  const panel = count * SIZE.bar;
+  const [wide, high] = [panel + SIZE.left, SIZE.top + SIZE.high + 24];
+  const beside = 2 * wide + SIZE.gap <= room;
+  const second = beside ? { x: panel + SIZE.gap, y: 0 } : { x: 0, y: high + 12 };
+  return { second, width: beside ? 2 * wide + SIZE.gap : Math.max(wide, 300), height: high + second.y };
 }
 
-function drawPanel(ctx, theme, x, title, { scores, cut, heights, ghosts }) {
-  const base = SIZE.top + SIZE.high;
+function drawPanel(ctx, theme, title, { scores, cut, heights, ghosts }) {
+  const [x, base] = [SIZE.left, SIZE.top + SIZE.high];
   title.forEach((line, k) => write(ctx, theme, line, x, 10 + 17 * k, { size: 12.5, bold: k === 0 }));
   scores.forEach((score, n) => {
     const left = x + n * SIZE.bar;
@@ -57,7 +61,7 @@ function describe({ m1, m2, a1, a2, l, l1, l2 }, cut) {
 function render({ model, el }) {
   const { scores } = model.get("meta");
   const last = scores.length - 2;
-  const canvas = element("canvas", { role: "img", style: "cursor: pointer" });
+  const canvas = element("canvas", { role: "img" });
   const status = element("div", { class: "ak-status", "aria-live": "polite" });
   const steps = stepper("cut", last, (step) => setStep(model, step));
   const root = element("div", { class: "ak-widget", "data-widget": "two-pieces" },
@@ -69,13 +73,14 @@ function render({ model, el }) {
     const at = merge(scores, cut);
     const own = scores.map((x, n) => Math.exp(x - (n < cut ? at.m1 : at.m2)));
     const both = scores.map((x) => Math.exp(x - at.m));
-    const { panel, width, height } = layoutOf(scores.length);
+    const { second, width, height } = layoutOf(scores.length, widthOf(root, Infinity));
     const ctx = prepare(canvas, width, height);
     const theme = themeOf(root);
-    drawPanel(ctx, theme, SIZE.left, ["Each piece relative to its own maximum",
+    drawPanel(ctx, theme, ["Each piece relative to its own maximum",
       `m₁ = ${number(at.m1, 1)}, l₁ = ${number(at.l1, 3)}    m₂ = ${number(at.m2, 1)}, l₂ = ${number(at.l2, 3)}`],
       { scores, cut, heights: own });
-    drawPanel(ctx, theme, SIZE.left + panel + SIZE.gap, ["Both relative to the larger one",
+    ctx.translate(second.x, second.y);
+    drawPanel(ctx, theme, ["Both relative to the larger one",
       `m = ${number(at.m, 1)}, l = ${number(at.l, 4)}`], { scores, cut, heights: both, ghosts: own });
     steps.input.value = cut - 1;
     steps.text.textContent = `${cut} and ${scores.length - cut}`;
@@ -83,12 +88,13 @@ function render({ model, el }) {
     canvas.setAttribute("aria-label", `Terms of both pieces. ${status.textContent}`);
   }
 
-  canvas.addEventListener("click", ({ offsetX }) => {
-    const { panel } = layoutOf(scores.length);
-    const inPanel = offsetX > SIZE.left + panel + SIZE.gap / 2 ? offsetX - panel - SIZE.gap : offsetX;
+  const cutAt = (x) => {
+    const { second } = layoutOf(scores.length, widthOf(root, Infinity));
+    const inPanel = second.x && x > second.x - SIZE.gap / 2 ? x - second.x : x;
     const cut = Math.round((inPanel - SIZE.left) / SIZE.bar);
-    setStep(model, Math.min(Math.max(cut - 1, 0), last));
-  });
+    return Math.min(Math.max(cut - 1, 0), last);
+  };
+  clickable(canvas, cutAt, (step) => setStep(model, step));
   return keepDrawn(model, root, redraw);
 }
 

@@ -1,0 +1,16 @@
+// model.js — what a widget keeps its state in on a page. In JupyterLab Python has a share in it; here `answer` stands for
+// Python: answer(message) is called after the widget has sent a message.
+export function modelOf(state, answer) {
+  const listeners = [];
+  return {
+    get: (name) => state[name],
+    set(name, value) {
+      if (state[name] === value) return;
+      state[name] = value;
+      for (const [event, listener] of listeners) if (event === `change:${name}`) listener();
+    },
+    save_changes() {},
+    on: (event, listener) => listeners.push([event, listener]),
+    send: (message) => setTimeout(() => answer(message)),
+  };
+}

@@ -1,0 +1,36 @@
+"""The chapters' widgets on a page without a kernel: JupyterLab's own JavaScript, and the state that it starts from.
+
+A widget's output carries its state (`course_utils.widgets.frame.STATE`). static/widgets.js puts the widget in the place
+of its still picture; without scripts the picture stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from html import escape
+from pathlib import Path
+
+WIDGETS = Path(__file__).resolve().parents[1] / "widgets"  # read as files: importing them would bring PyTorch
+STYLES = ("widgets.css", "guesses.css")
+STATE = "application/vnd.attention-course.widget+json"
+
+
+def files() -> Iterator[tuple[str, str]]:
+    """What pages with a widget load, as (path, text): each script as JupyterLab gets it (`widgets.frame.esm`)."""
+    shared = (WIDGETS / "js" / "shared.js").read_text(encoding="utf-8")
+    for script in sorted((WIDGETS / "js").glob("*.js")):
+        if script.name != "shared.js":
+            yield f"widgets/{script.name}", "\n".join((shared, script.read_text(encoding="utf-8")))
+    for name in STYLES:
+        yield name, (WIDGETS / name).read_text(encoding="utf-8")
+
+
+def alive(state: Mapping, still: str) -> str:
+    """The HTML of a widget that starts from this state. still: the HTML of its picture."""
+    start = json.dumps({name: state[name] for name in ("meta", "data", "step")}, separators=(",", ":"))
+    inert = start.replace("<", "\\u003c")  # no text of it can end the script
+    return (
+        f'<div class="course-widget" data-widget-script="{escape(state["script"])}">{still}'
+        f'<script type="application/json">{inert}</script></div>'
+    )
