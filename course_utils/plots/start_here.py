@@ -60,7 +60,7 @@ def gpu_memories() -> Figure:
 
 def memory_levels(levels: Sequence[tuple[str, float, float]]) -> Figure:
     """Levels of memory (name, bytes, bytes per second) as two sets of bars on logarithmic axes."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.2), sharey=True)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(7.5, 3.7), sharey=True)
     names, sizes, rates = zip(*levels, strict=True)
     for ax, values, unit, label in ((left, sizes, 1e6, "MB"), (right, rates, 1e12, "TB/s")):
         scaled = [value / unit for value in values]
