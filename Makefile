@@ -79,8 +79,9 @@ test-classroom:
 test-tests:
 	$(call timed,tests,$(PYTEST) -p no:nbval $(EXHAUSTIVE) -n $(JOBS) --dist worksteal tests $(call without,browser site classroom))
 
+# A notebook waits for its kernel, its compilers and its children: two at once take the time of one.
 test-notebooks:
-	$(call timed,notebooks,$(PYTEST) -p tests.helpers.keep_outputs $(NBVAL))
+	$(call timed,notebooks,$(PYTEST) -p tests.helpers.keep_outputs -n $(JOBS) --dist loadfile $(NBVAL))
 
 # The site shows what nbval has just run.
 test-site:
