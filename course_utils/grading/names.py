@@ -43,6 +43,7 @@ LAST_KEY_LEFT_OUT = "the last key is left out"
 HEAD_ZERO_READ = "every head reads head 0"
 HEAD_ZERO_OF_Q = f"{HEAD_ZERO_READ} of Q"
 HEAD_ZERO_OF_K = f"{HEAD_ZERO_READ} of K"
+HEAD_ZERO_OF_V = f"{HEAD_ZERO_READ} of V"
 BATCH_ZERO_READ = "every sequence of the batch reads the first one"
 PLACE_FOR_KEY = "the place in the list is taken for the key"
 
