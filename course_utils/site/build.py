@@ -66,7 +66,8 @@ def main(repository: str | None, folder: Path) -> int:
         print(error, file=sys.stderr)
         return 1
     count = len(list(site.folder.rglob("*.html")))
-    print(f"{count} pages in {time.monotonic() - start:.0f} s: {site.folder / 'index.html'}")
+    print(f"{count} pages in {time.monotonic() - start:.0f} s. To look at them (widgets and questions need a server):")
+    print(f"{sys.executable} -m http.server --bind 127.0.0.1 -d {site.folder} 8080    # http://127.0.0.1:8080")
     if site.wrong:
         print(f"{len(site.wrong)} things are wrong with them:", *site.wrong, sep="\n", file=sys.stderr)
     return 1 if site.wrong else 0

@@ -5,15 +5,11 @@ Each page is laid out as on a desk and as on a phone, in the light theme and the
 
 from __future__ import annotations
 
-import functools
-import shutil
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from course_utils.site.browsing import browsed
 from course_utils.site.check import page_files
 from course_utils.tables import aligned
 
@@ -49,20 +45,15 @@ def main(site: Path, names: Sequence[str]) -> int:
 
     Needs Playwright and its browser, or Chromium on the PATH.
     """
-    from playwright.sync_api import sync_playwright  # the test extra has it
-
     rows, lines = [("page", *(f"{kind}, {device}" for device in WIDTHS for kind in FAULTS))], []
     sums = dict.fromkeys(rows[0][1:], 0)
-    with sync_playwright() as playwright, served(site) as address:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page()
+    with browsed(site) as (page, address):
         for name in names or [path.relative_to(site).as_posix() for path in page_files(site)]:
             found = faults(page, f"{address}/{name}")
             rows.append((name, *(str(len(found[what])) if found[what] else "·" for what in sums)))
             for what, things in found.items():
                 sums[what] += len(things)
                 lines += [f"{name}: {what}: {one}" for one in things]
-        browser.close()
     print(*lines, "", aligned([*rows, ("all", *map(str, sums.values()))]), sep="\n")
     return 1 if lines else 0
 
@@ -92,24 +83,3 @@ def faults(page: Page, address: str) -> dict[str, list[str]]:
     page.remove_listener("console", on_console)
     page.remove_listener("pageerror", on_error)
     return {f"{kind}, {device}": found[f"{kind}, {device}"] for device in WIDTHS for kind in FAULTS}
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The address at which the files in `folder` are served to this machine."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    def end_headers(self) -> None:
-        self.send_header("Cache-Control", "max-age=3600")  # the theme and MathJax are fetched once
-        super().end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass

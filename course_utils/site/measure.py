@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_utils.course import CHAPTERS
+from course_utils.site.browsing import browsed, wait_until_complete
 from course_utils.tables import aligned
 
 if TYPE_CHECKING:
@@ -76,17 +76,13 @@ def beyond_limits(measured: Mapping[str, Any]) -> list[str]:
 
 def heights(site: Path) -> dict[str, dict[str, Any]]:
     """By chapter: what `page_heights` says of its page."""
-    from playwright.sync_api import sync_playwright  # the test extra has it
-
     found = {}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": WIDTH, "height": SCREEN})
+    with browsed(site) as (page, address):
+        page.set_viewport_size({"width": WIDTH, "height": SCREEN})
         for chapter in CHAPTERS:
-            page.goto((site / "notebooks" / f"{chapter.slug}.html").as_uri())
-            page.wait_for_load_state("load")
+            page.goto(f"{address}/notebooks/{chapter.slug}.html")
+            wait_until_complete(page)
             found[chapter.slug] = page_heights(page)
-        browser.close()
     return found
 
 

@@ -15,10 +15,11 @@ from course_utils.course import chapter_notebooks
 from course_utils.questions.catalog import question, question_ids
 from course_utils.questions.judging import right_answer
 from course_utils.questions.question import Choice
+from course_utils.site.browsing import served, wait_until_complete
 from course_utils.site.build import ROOT, build
 from course_utils.site.check import page_files
 from course_utils.site.execute import SEED
-from course_utils.site.look import CONTRAST, LOOK, SET_THEME, faults, served
+from course_utils.site.look import CONTRAST, LOOK, SET_THEME, faults
 from course_utils.site.measure import KINDS, SCREEN, WIDTH, beyond_limits, page_heights
 from course_utils.toolchain.source import read_kernel
 from course_utils.widgets.frame import Frame
@@ -79,11 +80,6 @@ ONE_OF_EACH_COLOUR = """() => {
         code.normalize();
     });
 }"""
-# Formulas are set where there are some, and a side bar of the theme is no longer on its way in or out.
-SETTLED = """async () => {
-    await Promise.all(document.getAnimations().map((one) => one.finished.catch(() => null)));
-    if (document.querySelector(".math")) await window.MathJax.startup.promise;
-}"""
 # A change of size reaches the page with its next frame, and 0.3 s later the theme lets the keyboard reach the blocks of
 # code that scroll: on a busy machine both can take seconds. Where the theme never does, axe says so.
 BLOCKS_REACHABLE = """async (width) => {
@@ -127,11 +123,11 @@ def page(browser):
 
 
 def load(page, address, name, size):
-    """Opens a page of the site at this size, and waits for its formulas and for bars on the move."""
+    """Opens a page of the site at this size, and waits until everything is on it."""
     page.goto("about:blank")  # nothing is laid out anew at the next size
     page.set_viewport_size(size)
     page.goto(f"{address}/{name}")
-    page.evaluate(SETTLED)
+    wait_until_complete(page)
 
 
 def names(site):
@@ -178,7 +174,7 @@ def test_a_page_of_each_kind_fits_is_accessible_and_sets_its_formulas_without_an
     assert page.locator(".math").count() == page.locator(".math mjx-container").count()
     assert page.locator("mjx-merror").count() == 0
     page.set_viewport_size(PHONE)
-    page.evaluate(SETTLED)
+    wait_until_complete(page)
     save(page, name, "phone")
     assert page.evaluate(STICKING_OUT) == []
     page.set_viewport_size(DESK)

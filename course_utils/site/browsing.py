@@ -1,0 +1,62 @@
+"""A built site in a real browser: its files served to this machine, and when a page has everything on it."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+# Formulas are set, widgets have taken the places of their stills, and a side bar of the theme has arrived.
+_COMPLETE = """async () => {
+    await Promise.all(document.getAnimations().map((one) => one.finished.catch(() => null)));
+    if (document.querySelector(".math")) await window.MathJax.startup.promise;
+    return !document.querySelector("[data-widget-script] script");
+}"""
+
+
+def wait_until_complete(page: Page) -> None:
+    """Waits for the formulas and widgets of an open page, and for what still moves on it."""
+    page.wait_for_function(_COMPLETE)
+
+
+@contextmanager
+def browsed(site: Path) -> Iterator[tuple[Page, str]]:
+    """A page of a browser, and the address at which it finds the files in the folder `site`.
+
+    Needs Playwright and its browser, or Chromium on the PATH.
+    """
+    from playwright.sync_api import sync_playwright  # the test extra has it
+
+    with sync_playwright() as playwright, served(site) as address:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        yield browser.new_page(), address
+        browser.close()
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address at which the files in `folder` are served to this machine."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def end_headers(self) -> None:
+        self.send_header("Cache-Control", "max-age=3600")  # the theme and MathJax are fetched once
+        super().end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
