@@ -3,6 +3,7 @@
 import pytest
 
 from course_utils.site import look
+from course_utils.site.browsing import served
 
 pytestmark = pytest.mark.browser
 
@@ -38,7 +39,7 @@ def faults_of(browser, tmp_path_factory):
     def found(body: str) -> dict[str, list[str]]:
         head = '<!doctype html><meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
         (folder / "page.html").write_text(f"{head}<article>{body}</article>", encoding="utf-8")
-        with look.served(folder) as address:
+        with served(folder) as address:
             return {what: things for what, things in look.faults(page, f"{address}/page.html").items() if things}
 
     yield found
