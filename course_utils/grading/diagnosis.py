@@ -209,7 +209,7 @@ def of_finding(exercise: Exercise, finding: Finding, source: str = "", *, right:
         name = f"shared memory is read before it is written{line}"
     elif absent := ABSENT_LANE.search(finding.message):
         name = f"a shuffle reads a lane that {absent[1]}{line}"
-    return Diagnosis(name, str(finding), "chapter 00, section 10, 'Reading a finding'")
+    return Diagnosis(name, str(finding), "00 Memory and tools, section 10, 'Reading a finding'")
 
 
 def _missing_barrier(first: int, second: int, source: str) -> str:

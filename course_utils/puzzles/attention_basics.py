@@ -16,9 +16,9 @@ from course_utils.puzzles.puzzle import Puzzle
 
 BLOCK = 32, 8  # keys, queries
 AXES = ("batch", "head", "query", "key")
-SCORES = "chapter 01, section 4, 'Scores, one thread each'"
-SOFTMAX = "chapter 01, section 6, 'Softmax without overflow'"
-MASK = "chapter 01, section 11, 'Cross-attention: more keys than queries'"
+SCORES = "01 Attention basics, section 4, 'Scores, one thread each'"
+SOFTMAX = "01 Attention basics, section 6, 'Softmax without overflow'"
+MASK = "01 Attention basics, section 11, 'Cross-attention: more keys than queries'"
 
 
 def _grid(heads: int, L_q: int, L_k: int) -> tuple[int, int, int]:

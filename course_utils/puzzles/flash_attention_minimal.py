@@ -15,9 +15,9 @@ from course_utils.puzzles.puzzle import Puzzle
 
 THREADS, D = 64, 32
 AXES = ("batch", "head", "query", "column")
-ONLINE = "chapter 02, section 2, 'Softmax, a piece at a time'"
-OUTPUT = "chapter 02, section 2, 'The output comes along'"
-GRADIENT = "chapter 02, section 15, 'The formulas'"
+ONLINE = "02 FlashAttention, minimal, section 2, 'Softmax, a piece at a time'"
+OUTPUT = "02 FlashAttention, minimal, section 2, 'The output comes along'"
+GRADIENT = "02 FlashAttention, backward, section 15, 'The formulas'"
 
 
 # ---------------------------------------------------------------------------------------------- two halves of the keys

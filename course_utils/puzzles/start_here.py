@@ -17,8 +17,8 @@ from course_utils.puzzles.puzzle import Puzzle
 BLOCK = 64
 ELEMENTS = 110  # of the launch that the chapter speaks of and its widget draws: the first finding is of the same one
 OTHER_BLOCKS = 96, 128, 160  # a kernel asks blockDim how many threads a block has
-SOFTMAX = "chapter 00, 'Attention in ten lines'"
-KERNEL = "chapter 00, 'Your first kernels'"
+SOFTMAX = "00 Start here, 'Attention in ten lines'"
+KERNEL = "00 Start here, 'Your first kernels'"
 
 
 def _blocks(generator: torch.Generator) -> int:

@@ -32,11 +32,11 @@ ALLOWED = 1.25  # times the ideal number of sectors, in a line
 AT_MOST = 1.1  # times the sectors that tiles take which are loaded once
 AXES = ("head", "query", "key")
 CUT_OFF = "where tiles are cut off"
-REGISTERS = "chapter 02, section 9, 'From plain to fast: register tiles'"
-SCALE = "chapter 01, section 2, 'Why the scores are divided by √d'"
-TILES = "chapter 00, section 7, 'A tile in shared memory'"
-COALESCING = "chapter 00, section 6, 'Coalescing: neighbours read neighbours'"
-CONFLICTS = "chapter 00, section 8, 'Bank conflicts'"
+REGISTERS = "02 FlashAttention, minimal, section 9, 'From plain to fast: register tiles'"
+SCALE = "01 Attention basics, section 2, 'Why the scores are divided by √d'"
+TILES = "00 Memory and tools, section 7, 'A tile in shared memory'"
+COALESCING = "00 Memory and tools, section 6, 'Coalescing: neighbours read neighbours'"
+CONFLICTS = "00 Memory and tools, section 8, 'Bank conflicts'"
 
 
 def scores(Q: Tensor, K: Tensor, scale: float) -> Tensor:

@@ -22,8 +22,8 @@ A_BYTES, B_BYTES = TILE * TILE * 2, TILE * TILE * 2  # of the fragments of a ste
 AXES = ("head", "query", "key")
 LARGEST = 8  # of the whole numbers in Q and K: each sum is exact in fp32, and most are not in fp16
 
-_FRAGMENTS = "chapter 03, section 3, 'Step 2: tensor cores'"
-_SWIZZLE = "chapter 03, section 3, 'Step 3: swizzle'"
+_FRAGMENTS = "03 FlashAttention-2, section 3, 'Step 2: tensor cores'"
+_SWIZZLE = "03 FlashAttention-2, section 3, 'Step 3: swizzle'"
 _SPEC = "this exercise, 'What to write'"
 
 PARTS = (
