@@ -99,8 +99,8 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         case("ragged", shape=(1, drawn(3, 9), drawn(10, 20), drawn(388, 420, 4))),
         case("reads", shape=whole, review=review_reads),
         counters_only(case("reads", shape=cut_off, review=review_reads), CUT_OFF),
-        case("conflicts", shape=whole, review=review_banks),
-        counters_only(case("conflicts", shape=cut_off, review=review_banks), CUT_OFF),
+        case("conflicts", shape=whole, review=review_conflicts),
+        counters_only(case("conflicts", shape=cut_off, review=review_conflicts), CUT_OFF),
         case("traffic", shape=whole, review=review_traffic),
         counters_only(case("traffic", shape=cut_off, review=review_traffic), CUT_OFF),
     ]
@@ -172,6 +172,14 @@ def review_reads(case: Case, outcome: Outcome) -> Diagnosis | None:
         f"numbers for each of its own. Most wavefronts here:\n{worst.line:6d} | {worst.source}"
     )
     return Diagnosis(name, detail, REGISTERS)
+
+
+def review_conflicts(case: Case, outcome: Outcome) -> Diagnosis | None:
+    """Whether the products read shared memory at all, and without bank conflicts."""
+    if any(row.space == "shared" and row.operation == "load" for row in outcome.counters):
+        return review_banks(case, outcome)
+    detail = "No number of Q or K is read from shared memory. What reads no bank meets nobody there, and earns nothing."
+    return Diagnosis("nothing is read from shared memory", detail, REGISTERS)
 
 
 def review_banks(case: Case, outcome: Outcome) -> Diagnosis | None:

@@ -111,7 +111,9 @@ def _who_multiplies(case: Case, outcome: Outcome) -> Diagnosis | None:
 
 
 def _banks(case: Case, outcome: Outcome) -> Diagnosis | None:
-    """Whether each request for a fragment takes as few wavefronts as it can."""
+    """Whether each request for a fragment takes as few wavefronts as it can: of a kernel that asks for fragments."""
+    if multiplied := _who_multiplies(case, outcome):
+        return multiplied
     rows = [row for row in outcome.counters if row.space == "shared" and row.operation == "load"]
     row = max(rows, key=lambda row: row.bank_conflicts, default=None)
     if row is None or not row.bank_conflicts:
