@@ -31,6 +31,7 @@ from course_utils.grading.submission import Submission, as_released, read_submis
 
 MOST_CHILDREN = 4  # a child that dies is replaced, and goes on after what killed it
 SEEDS = 2**31
+NOT_LAUNCHED = ("missing", "rule", "compile", "undefined", "interface")  # kinds of errors before there is a kernel
 
 _Row = TypeVar("_Row", Finding, CounterRow, Footprint)
 
@@ -412,7 +413,8 @@ def _part(
         diagnosis = next((slow for i in timed if (slow := _too_slow(cases[i], outcomes[i]))), None)
     earned, status = (part.points, RIGHT) if diagnosis is None else (0, WRONG)
     ratio = ratio if ratio is not None and math.isfinite(ratio) else None
-    return PartResult(part.name, part.title, part.points, earned, status, part.bonus, diagnosis, ratio)
+    ran = not mine or any(outcomes[i].kind not in NOT_LAUNCHED for i in mine)
+    return PartResult(part.name, part.title, part.points, earned, status, part.bonus, diagnosis, ratio, ran)
 
 
 def _with_halves(
