@@ -14,8 +14,6 @@ from course_utils.puzzles import magic
 from course_utils.puzzles.attempt import attempt, page
 from course_utils.puzzles.cases import K_ONE_APART, OWN_ROW_OF_V
 from course_utils.puzzles.puzzle import PUZZLES, STUB, find_puzzle, puzzle_ids
-from course_utils.toolchain.nvrtc import architectures, compile_kernel
-from course_utils.toolchain.source import read_kernel
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -318,15 +316,23 @@ def test_the_chapters_modules_hold_the_puzzles_that_are_listed():
         find_puzzle("00_start_here/guards")
 
 
+MORE_SEEDS = pytest.mark.exhaustive("two more seeds: `make test` has one, and a fresh one in each chapter that it runs")
+
+
 @pytest.mark.parametrize("puzzle_id", puzzle_ids())
-def test_a_puzzle_has_a_hole_of_a_few_lines_and_its_solution_is_right_on_every_seed(puzzle_id):
+def test_a_puzzle_has_a_hole_of_a_few_lines(puzzle_id):
     puzzle = find_puzzle(puzzle_id)
     assert 2 <= len(puzzle.lines.splitlines()) <= 5
     assert puzzle.stub in (STUB, "c[i] = a[i] + b[i];") and puzzle.hint
-    for seed in range(3):
-        result = attempt(puzzle, puzzle.solved, seed=seed, device="cpu")
-        assert result.full, str(result)
-        assert not attempt(puzzle, puzzle.given, seed=seed, device="cpu").full
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=MORE_SEEDS) for seed in (1, 2))])
+@pytest.mark.parametrize("puzzle_id", puzzle_ids())
+def test_a_puzzles_solution_is_right_and_the_kernel_that_is_given_is_not(puzzle_id, seed):
+    puzzle = find_puzzle(puzzle_id)
+    result = attempt(puzzle, puzzle.solved, seed=seed, device="cpu")
+    assert result.full, str(result)
+    assert not attempt(puzzle, puzzle.given, seed=seed, device="cpu").full
 
 
 @pytest.mark.parametrize("puzzle_id", puzzle_ids())
@@ -336,15 +342,6 @@ def test_wrong_lines_lose_their_parts_and_have_a_name(puzzle_id):
         result = attempt(puzzle, with_lines(puzzle, lines), seed=1, device="cpu")
         assert sum(part.earned for part in result.parts) == right, str(result)
         assert name is None or name in result.diagnosis.name, str(result)
-
-
-@pytest.mark.parametrize("puzzle_id", puzzle_ids())
-def test_a_puzzles_kernel_compiles_everywhere(puzzle_id):
-    source = read_kernel(find_puzzle(puzzle_id).file)
-    options = re.findall(r"^// options: (.*)$", source, re.MULTILINE)
-    chosen = options[0].split(" | ")[0].split() if options else ()
-    for arch in (architectures(source)[0], architectures(source)[-1]):
-        compile_kernel(source, arch, tuple(chosen))
 
 
 def test_a_message_names_the_line_of_the_cell():
