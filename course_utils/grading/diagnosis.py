@@ -327,9 +327,15 @@ def _matches(mistake: Mistake, case: Case, outputs: Mapping[str, Tensor]) -> boo
     simulated = _simulated(mistake, case)
     if not simulated or any(still_blank(outputs[name]).any() for name in simulated):
         return False
-    if all(torch.isnan(wanted).all() for wanted in simulated.values()):
-        return False  # many roads lead to an output that is nothing but NaN
+    if not any(_is_evidence(wanted) for wanted in simulated.values()):
+        return False  # many roads lead to an output that is nothing but NaN, or one infinity
     return all(_near(outputs[name], wanted) for name, wanted in simulated.items()) and _differ(simulated, case)
+
+
+def _is_evidence(wanted: Tensor) -> bool:
+    """Whether there is a number among them, or they are all infinite, and their signs differ."""
+    signs = torch.isposinf(wanted).any() and torch.isneginf(wanted).any() and torch.isinf(wanted).all()
+    return bool(torch.isfinite(wanted).any() or signs)
 
 
 def _shows(mistake: Mistake, case: Case) -> bool:

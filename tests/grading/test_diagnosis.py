@@ -143,6 +143,7 @@ def test_a_mistake_that_leaves_only_infinities_is_named_by_their_signs_and_nan_i
     signs = torch.tensor([1.0, -1.0] * 4).double()
     assert named(signs / 0, signs / 0) == "the sum stays 0"
     assert named(signs / 0, -signs / 0) == "out is infinite everywhere"
+    assert named(RIGHT / 0, RIGHT / 0) == "out is infinite everywhere"  # one infinity is no evidence, either
     assert named(RIGHT * float("nan"), RIGHT * float("nan")) == "out is NaN everywhere"
 
 
