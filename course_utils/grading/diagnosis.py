@@ -15,6 +15,7 @@ from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome
 from course_utils.grading.job import still_blank
 from course_utils.grading.seen import first_of, places
+from course_utils.grading.variables import line_that_hides
 from course_utils.toolchain.source import blank_comments
 
 OUTSIDE = re.compile(r"(before|past the end of) [^(]*\('(\w+)'\)")  # in the words of emulator/memory.py
@@ -48,8 +49,9 @@ def diagnose(
 ) -> list[Diagnosis | None]:
     """What is wrong in each case; None where nothing is. source: the kernel's text. matches: what is known already.
 
-    Where a value is wrong, a known mistake that gives the same wrong values names it; else what the sanitizer found;
-    else a variable that is used before it has a value; else the values themselves do. One mistake that explains many
+    Where a value is wrong, a variable that is used before it has a value names it, unless the sanitizer found something
+    there; else a known mistake that gives the same wrong values; else what the sanitizer found; else the values
+    themselves do. One mistake that explains many
     cases goes before several that explain few. A mistake that would show in a case where the values are right is none
     that this kernel makes. What no mistake explains, `Case.explain` of this or another case may read off the values.
     """
@@ -58,7 +60,8 @@ def diagnose(
     wrong = [None if outcome.error else wrong_values(case, outcome.outputs) for case, outcome in pairs]
     lacks_barrier = [right_in_step(case, outcome) for case, outcome in pairs]
     verdicts = [_verdict(exercise, *pair, values, source) for pair, values in zip(pairs, wrong, strict=True)]
-    open_cases = [i for i, values in enumerate(wrong) if values is not None and not lacks_barrier[i]]
+    unset = [bool(outcome.unset) and not outcome.findings for outcome in outcomes]
+    open_cases = [i for i, values in enumerate(wrong) if values is not None and not (lacks_barrier[i] or unset[i])]
     right = [case for (case, outcome), values in zip(pairs, wrong, strict=True) if not (outcome.error or values)]
     explained = {m: [i for i in open_cases if matches(m, *pairs[i])] for m in exercise.mistakes}
     explained = {m: hits for m, hits in explained.items() if hits and not any(_shows(m, case) for case in right)}
@@ -76,7 +79,7 @@ def diagnose(
     words = {i: _explained(cases[i], outcomes[i]) for i in open_cases}
     said = [(cases[i], words[i]) for i in open_cases]
     for i in open_cases:
-        other = None if outcomes[i].findings or outcomes[i].unset else _of_another(cases[i], said)
+        other = None if outcomes[i].findings else _of_another(cases[i], said)
         verdicts[i] = words[i] or other or verdicts[i]
     return verdicts
 
@@ -125,12 +128,22 @@ def _verdict(
         return of_error(exercise, case, outcome, source)
     found = of_finding(exercise, _cause(outcome.findings), source, right=wrong is None) if outcome.findings else None
     if wrong is not None:
-        if found is None and outcome.unset:
-            return Diagnosis(outcome.unset, wrong.detail)
-        return replace(found, detail=f"{found.detail}\n{case.name}: {wrong.name}") if found else wrong
+        if found is not None:
+            return replace(found, detail=f"{case.name}: {wrong.name}\n{found.detail}")
+        return Diagnosis(outcome.unset, wrong.detail) if outcome.unset else _hidden(case, outcome, source) or wrong
     if found is not None and case.must_be_clean:
         return found
     return case.review(case, outcome) if case.review else None
+
+
+def _hidden(case: Case, outcome: Outcome, source: str) -> Diagnosis | None:
+    """For an output that is never written: the local variable of its name that is written in its place, if any."""
+    for name in case.outputs:
+        line = line_that_hides(source, name) if still_blank(outcome.outputs[name]).all() else None
+        if line is not None:
+            detail = f"{case.name}: {name} is never written. The variable {name} of line {line} is another one."
+            return Diagnosis(f"a variable {name} hides the parameter {name} (line {line})", detail)
+    return None
 
 
 def _cause(findings: Sequence[Finding]) -> Finding:
@@ -148,12 +161,13 @@ def _cause(findings: Sequence[Finding]) -> Finding:
 def of_error(exercise: Exercise, case: Case, outcome: Outcome, source: str = "") -> Diagnosis:
     """A launch that did not finish."""
     at = f", line {outcome.line}" if outcome.line else ""
-    file = f"{exercise.name}.cu"
+    file = exercise.place or f"{exercise.name}.cu"
     names = {
         "missing": outcome.error,
         "rule": f"{file}{at}: {outcome.error}",
         "compile": f"{file} does not compile{at}",
-        "interface": "the kernel's name or parameters are not those of the exercise",
+        "undefined": f"{file} must define {' and '.join(f'{name}()' for name in exercise.kernels)}",
+        "interface": "the kernel's parameters are not those that it is launched with",
         "launch": "the kernel cannot be launched as the exercise launches it",
         "crash": f"the kernel crashes{at}",
         "time limit": f"the kernel does not end in time{at}",
@@ -169,9 +183,9 @@ def of_error(exercise: Exercise, case: Case, outcome: Outcome, source: str = "")
         return Diagnosis(name)
     if outcome.kind in ("crash", "died", "gpu") and outcome.findings:
         cause = of_finding(exercise, _cause(outcome.findings), source)
-        return replace(cause, detail=f"{cause.detail}\n{case.name}: {outcome.error}")
+        return replace(cause, detail=f"{case.name}: {outcome.error}\n{cause.detail}")
     finding = f"\n{outcome.findings[0]}" if outcome.findings else ""
-    where = "" if outcome.kind in ("compile", "interface") else f"{case.name}: "
+    where = "" if outcome.kind in ("compile", "undefined", "interface") else f"{case.name}: "
     return Diagnosis(name, f"{where}{outcome.error}{finding}")
 
 
@@ -209,7 +223,7 @@ def of_finding(exercise: Exercise, finding: Finding, source: str = "", *, right:
         name = f"shared memory is read before it is written{line}"
     elif absent := ABSENT_LANE.search(finding.message):
         name = f"a shuffle reads a lane that {absent[1]}{line}"
-    return Diagnosis(name, str(finding), "chapter 00, section 10, 'Reading a finding'")
+    return Diagnosis(name, str(finding), "00 Memory and tools, section 10, 'Reading a finding'")
 
 
 def _missing_barrier(first: int, second: int, source: str) -> str:
@@ -281,8 +295,8 @@ def wrong_values(case: Case, outputs: Mapping[str, Tensor]) -> Diagnosis | None:
             )
         if not report.passed:
             where = ~((got == expected) | ((got - expected).abs() <= report.allowed))
-            seen = f"\n{_seen(where, got, expected, output.axes)}" if where.any() else ""
-            return Diagnosis(f"{name} is {_how(got, expected)}", f"{case.name}: {report}{seen}")
+            seen = f"{_seen(where, got, expected, output.axes)}\n" if where.any() else ""
+            return Diagnosis(f"{name} is {_how(got, expected)}", f"{case.name}: {seen}{report}")
     return None
 
 
@@ -296,8 +310,9 @@ def _seen(where: Tensor, got: Tensor, expected: Tensor, axes: Sequence[str]) -> 
 def _how(got: Tensor, expected: Tensor) -> str:
     if torch.isnan(got).any():
         return "NaN in places" if not torch.isnan(got).all() else "NaN everywhere"
-    if torch.isposinf(got).any() or (torch.isneginf(got) & ~torch.isneginf(expected)).any():
-        return "infinite in places"
+    infinite = torch.isposinf(got) | (torch.isneginf(got) & ~torch.isneginf(expected))
+    if infinite.any():
+        return "infinite everywhere" if infinite.all() else "infinite in places"
     if not got.any() and expected.any():
         return "all zeros"
     return "wrong"
@@ -312,9 +327,15 @@ def _matches(mistake: Mistake, case: Case, outputs: Mapping[str, Tensor]) -> boo
     simulated = _simulated(mistake, case)
     if not simulated or any(still_blank(outputs[name]).any() for name in simulated):
         return False
-    if not any(torch.isfinite(wanted).any() for wanted in simulated.values()):
-        return False  # many roads lead to an output that is nothing but NaN
+    if not any(_is_evidence(wanted) for wanted in simulated.values()):
+        return False  # many roads lead to an output that is nothing but NaN, or one infinity
     return all(_near(outputs[name], wanted) for name, wanted in simulated.items()) and _differ(simulated, case)
+
+
+def _is_evidence(wanted: Tensor) -> bool:
+    """Whether there is a number among them, or they are all infinite, and their signs differ."""
+    signs = torch.isposinf(wanted).any() and torch.isneginf(wanted).any() and torch.isinf(wanted).all()
+    return bool(torch.isfinite(wanted).any() or signs)
 
 
 def _shows(mistake: Mistake, case: Case) -> bool:

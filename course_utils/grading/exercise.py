@@ -83,8 +83,9 @@ class Outcome:
     """What one case left behind: the outputs by name, what the emulator's sanitizer and profiler said.
 
     error: why the launch did not finish, in the words of the exception or of the sandbox; then `outputs` is empty.
-    kind: of the error: "" (none), "compile", "interface", "launch", a `KernelError.kind` ("crash", "time limit",
-    "deadlock", ...), or a reason of the sandbox ("memory limit", "died", ...). line: of the student's file, if known.
+    kind: of the error: "" (none), "compile", "undefined", "interface", "launch", a `KernelError.kind` ("crash",
+    "time limit", "deadlock", ...), or a reason of the sandbox ("memory limit", "died", ...).
+    line: of the student's file, if known.
     in_step: of a kernel that lacks a barrier, the outputs where its threads go in step as if none were missing.
     footprint: of each array argument, launch by launch in the kernel's order, how many bytes of it were touched.
     unset: the local variable that is used before it has a value, in a sentence, if the compiler sees one.
@@ -179,6 +180,7 @@ class Exercise:
     """One graded task.
 
     id: "NN_slug/name", also the place of `name.cu` and `name.ipynb` below `solutions/` and `exercises/`.
+    place: what messages call the place of the student's kernel, where it is not `name.cu`.
     difficulty, importance: from 1 to `MOST`, relative to the course's other exercises; 0 where nobody has said.
     kernels: the names that `name.cu` must define; empty if there is no kernel to write.
     cases: makes fresh inputs from a generator, and from what the student's Python cells gave (`python`, else empty).
@@ -211,6 +213,7 @@ class Exercise:
     judge: Callable[[Mapping[str, Tensor], torch.Generator], Mapping[str, Diagnosis | None]] | None = None
     assembly: bool = False
     half_in_step: bool | tuple[str, ...] = True
+    place: str = ""
     difficulty: int = 0
     importance: int = 0
 

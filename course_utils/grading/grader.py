@@ -31,6 +31,7 @@ from course_utils.grading.submission import Submission, as_released, read_submis
 
 MOST_CHILDREN = 4  # a child that dies is replaced, and goes on after what killed it
 SEEDS = 2**31
+NOT_LAUNCHED = ("missing", "rule", "compile", "undefined", "interface")  # kinds of errors before there is a kernel
 
 _Row = TypeVar("_Row", Finding, CounterRow, Footprint)
 
@@ -206,35 +207,56 @@ class _Child:
         """Runs what is left, in a few children at most. How the last one ended, as an outcome of what it left out."""
         end = Outcome()
         for _ in range(MOST_CHILDREN):
-            runs = work.runs()
-            if not runs and not work.cells:
+            if not work.runs() and not work.cells:
                 break
-            job = Job(
-                exercise=self.task.id,
-                device=self.device,
-                file=f"{self.task.name}.cu",
-                kernel=self.submission.kernel or "",
-                kernels=self.task.kernels,
-                assembly=self.task.assembly,
-                runs=runs,
-                cells=work.cells,
-                questions=tuple(question.name for question in self.task.questions),
-                collects=self.task.collect is not None,
-            )
-            work.begin()
-            try:
-                gpu = self.device == "cuda"
-                limits, isolation = self.limits, self.isolation
-                last = run_child(pickle.dumps(job), limits=limits, isolation=isolation, gpu=gpu, more=work.more)
-            except RuntimeError as error:  # no such isolation here, or a user who may not read the course
-                raise GraderError(str(error)) from error
-            if not last.messages or last.messages[0].header.get("kind") != "ready":
-                raise GraderError(f"the grader's child process did not start: {last.detail}\n{last.stderr[-2000:]}")
-            work.take(last.messages)
-            reason = "too long" if last.reason == "time limit" else last.reason
-            end = Outcome(error=last.detail or last.reason, kind=reason)
-            work.ended(end)
+            end = self._child(work, work.runs(), self.device, work.more)
+        if self.device == "cuda":
+            self._without_gpu(work, end)
         return end
+
+    def _child(
+        self,
+        work: _Work,
+        runs: tuple[Run, ...],
+        device: str,
+        more: Callable[[list[Message]], bytes | None] | None = None,
+    ) -> Outcome:
+        """One child, for these runs and the cells that are left. How it ended."""
+        job = Job(
+            exercise=self.task.id,
+            device=device,
+            file=f"{self.task.name}.cu",
+            kernel=self.submission.kernel or "",
+            kernels=self.task.kernels,
+            assembly=self.task.assembly,
+            runs=runs,
+            cells=work.cells,
+            questions=tuple(question.name for question in self.task.questions),
+            collects=self.task.collect is not None,
+        )
+        work.begin()
+        try:
+            limits, isolation, gpu = self.limits, self.isolation, device == "cuda"
+            last = run_child(pickle.dumps(job), limits=limits, isolation=isolation, gpu=gpu, more=more)
+        except RuntimeError as error:  # no such isolation here, or a user who may not read the course
+            raise GraderError(str(error)) from error
+        if not last.messages or last.messages[0].header.get("kind") != "ready":
+            raise GraderError(f"the grader's child process did not start: {last.detail}\n{last.stderr[-2000:]}")
+        work.take(last.messages)
+        reason = "too long" if last.reason == "time limit" else last.reason
+        end = Outcome(error=last.detail or last.reason, kind=reason)
+        work.ended(end)
+        return end
+
+    def _without_gpu(self, work: _Work, end: Outcome) -> None:
+        """What children on a GPU have left out, since each fault there ends one: lost, and the emulator says why."""
+        left = tuple(run for run in work.runs() if not run.reference)
+        if left:
+            self._child(work, left, "cpu")
+        for run in left:
+            seen = work.outcomes.get(run.index, Outcome())
+            error = seen.error or f"not run on the GPU, since the process was ended before: {end.error}"
+            work.outcomes[run.index] = replace(seen, outputs={}, error=error, kind=seen.kind or end.kind)
 
     def _cells(self) -> tuple[tuple[str, str], ...]:
         there_are = self.submission.cells
@@ -412,7 +434,8 @@ def _part(
         diagnosis = next((slow for i in timed if (slow := _too_slow(cases[i], outcomes[i]))), None)
     earned, status = (part.points, RIGHT) if diagnosis is None else (0, WRONG)
     ratio = ratio if ratio is not None and math.isfinite(ratio) else None
-    return PartResult(part.name, part.title, part.points, earned, status, part.bonus, diagnosis, ratio)
+    ran = not mine or any(outcomes[i].kind not in NOT_LAUNCHED for i in mine)
+    return PartResult(part.name, part.title, part.points, earned, status, part.bonus, diagnosis, ratio, ran)
 
 
 def _with_halves(

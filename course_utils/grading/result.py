@@ -9,7 +9,7 @@ import html
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 RIGHT, WRONG, OPEN, NOT_MEASURED = "right", "wrong", "open", "not measured"
 
@@ -33,6 +33,7 @@ class PartResult:
     yet), or "not measured" (a bonus that needs a GPU).
 
     ratio: of a timed part, the kernel's time over the reference's on this GPU; it differs a little from run to run.
+    ran: whether there was a kernel to launch; not after a compile error. Of a fresh result only: it is not kept.
     """
 
     name: str
@@ -43,6 +44,7 @@ class PartResult:
     bonus: bool = False
     diagnosis: Diagnosis | None = None
     ratio: float | None = None
+    ran: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class Result:
         for name in ("notes", "printed"):
             if not fields[name]:
                 del fields[name]  # an older course reads it, too
+        for part in fields["parts"]:
+            del part["ran"]
         return json.dumps(fields, indent=1, ensure_ascii=False)
 
     @classmethod
@@ -163,7 +167,7 @@ class Result:
         """Each part with what to say, the evidence to show and where to read again: nothing that was told before.
 
         Of a diagnosis with the same evidence, such as a compile error, it is said for which part it was told; of one
-        with other evidence, the last line is added.
+        with other evidence, the first line is added, which begins with the case.
         """
         names, told, sent = set(), {}, set()
         for part in self.parts:
@@ -172,7 +176,7 @@ class Result:
             if diagnosis in told:
                 name, details = f"as for “{told[diagnosis]}”", ""
             elif diagnosis.name in names:
-                details = details.rpartition("\n")[2]
+                details = details.partition("\n")[0]
             yield part, name, details, "" if diagnosis.read_again in sent else diagnosis.read_again
             names.add(diagnosis.name)
             told.setdefault(diagnosis, part.title)

@@ -48,6 +48,7 @@ from course_utils.grading.job import LATER_SECONDS, LAUNCH_SECONDS, PYTHON_BYTES
 from course_utils.grading.kernel_rules import broken_rule
 from course_utils.grading.sandbox.child import ask, read_job, send
 from course_utils.grading.sandbox.parent import hide
+from course_utils.grading.variables import added_to_unset
 from course_utils.toolchain.nvrtc import compile_kernel
 from course_utils.toolchain.source import KernelSource, find_kernels, line_text, required_architecture
 
@@ -266,8 +267,8 @@ def _interface_problem(job: Job, source: KernelSource) -> dict[str, Any] | None:
     there_are = sorted(name for name, kernel in find_kernels(source).items() if kernel.bodies)
     for kernel in job.kernels:
         if kernel not in there_are:
-            listed = ", ".join(there_are) or "no __global__ function"
-            return {"error": f"{job.file} must define {kernel}(); it defines {listed}", "error_kind": "interface"}
+            listed = ", ".join(f"{name}()" for name in there_are) or "no __global__ function"
+            return {"error": f"it defines {listed}", "error_kind": "undefined"}
     return None
 
 
@@ -308,7 +309,7 @@ def _compile_problem(error: CompileError, source: KernelSource) -> dict[str, Any
 def _used_unset(source: KernelSource, options: tuple[str, ...]) -> str:
     """The first local variable that the student's file uses before it has a value, in a sentence, or nothing."""
     found = re.search(re.escape(source.name) + USED_UNSET, _compile_log(source, options))
-    return f"{found[2]} is used before its value is set (line {found[1]})" if found else ""
+    return f"{found[2]} is used before its value is set (line {found[1]})" if found else added_to_unset(source)
 
 
 def _first_lines(printed: str) -> str:

@@ -3,7 +3,7 @@
 `%load_ext course_utils.puzzles` in a notebook brings the cell magic `%%puzzle NN_slug/name`.
 
     puzzle.py    what a puzzle is, and its texts: as it is given, solved, and the lines between
-    cases.py     what the cases of several puzzles are made with
+    cases.py     what the cases and the mistakes of several puzzles are made with
     attempt.py   grades a cell's text, and the page that says how it went
     magic.py     the cell magic
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
     """What `%load_ext course_utils.puzzles` calls."""
-    from course_utils.puzzles.magic import puzzle
+    from course_utils.puzzles.magic import puzzle, with_a_body
 
     shell.register_magic_function(puzzle, "cell")
+    shell.input_transformers_cleanup.append(with_a_body)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import html
+from dataclasses import replace
 
 from course_utils.grading.grader import default_device, grade_submission
-from course_utils.grading.result import Result
+from course_utils.grading.result import PartResult, Result
 from course_utils.grading.submission import Submission
 from course_utils.puzzles.puzzle import Puzzle
 from course_utils.show import FRAME, highlighted
@@ -23,7 +24,8 @@ def attempt(puzzle: Puzzle, kernel: str, *, seed: int | None = None, device: str
     """
     name = f"{puzzle.task.name}.cu"
     submission = Submission(puzzle.task.id, f"{FIRST_LINE}\n{kernel}", statuses={name: "ok"})
-    return grade_submission(submission, task=puzzle.task, seed=seed, device=device or default_device())
+    task = replace(puzzle.task, place="this cell")
+    return grade_submission(submission, task=task, seed=seed, device=device or default_device())
 
 
 def page(puzzle: Puzzle, result: Result) -> str:
@@ -37,12 +39,16 @@ def page(puzzle: Puzzle, result: Result) -> str:
         if diagnosis.name.endswith("is never written"):
             said += "<p>Or it is only added to: it holds NaN at first, so that nothing forgotten passes.</p>"
         said += f"<p>Read again: {html.escape(diagnosis.read_again)}</p>" if diagnosis.read_again else ""
-    parts = "".join(
-        f"<li>{'✓' if part.earned == part.points else '✗'} {html.escape(part.title)}</li>" for part in result.parts
-    )
+    parts = "".join(f"<li>{_marked(part)}</li>" for part in result.parts)
     return (
         f'<div class="ak-puzzle" style="{BORDER}; border-left-color: {RIGHT if result.full else NOT_YET}">{said}'
         f'<ul style="list-style: none; margin: 0; padding: 0">{parts}</ul>{result.printed_html()}'
         f"<details><summary>Hint</summary><p>{html.escape(puzzle.hint)}</p></details>"
         f'<details><summary>Solution</summary><div style="{FRAME}">{highlighted(puzzle.lines)}</div></details></div>'
     )
+
+
+def _marked(part: PartResult) -> str:
+    if not part.ran:
+        return f"– {html.escape(part.title)}: not run"
+    return f"{'✓' if part.earned == part.points else '✗'} {html.escape(part.title)}"

@@ -11,14 +11,14 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.grading import names
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
-from course_utils.puzzles.cases import drawn
+from course_utils.puzzles.cases import K_ONE_APART, drawn, overlapping_rows
 from course_utils.puzzles.puzzle import Puzzle
 
 BLOCK = 32, 8  # keys, queries
 AXES = ("batch", "head", "query", "key")
-SCORES = "chapter 01, section 4, 'Scores, one thread each'"
-SOFTMAX = "chapter 01, section 6, 'Softmax without overflow'"
-MASK = "chapter 01, section 11, 'Cross-attention: more keys than queries'"
+SCORES = "01 Attention basics, section 4, 'Scores, one thread each'"
+SOFTMAX = "01 Attention basics, section 6, 'Softmax without overflow'"
+MASK = "01 Attention basics, section 11, 'Cross-attention: more keys than queries'"
 
 
 def _grid(heads: int, L_q: int, L_k: int) -> tuple[int, int, int]:
@@ -56,6 +56,12 @@ def _without_scale(case: Case) -> Mapping[str, Tensor]:
 def _scale_of_d(case: Case) -> Mapping[str, Tensor]:
     """1/√d in the place of the scale."""
     return {"S": _without_scale(case)["S"] * case.inputs["Q"].shape[-1] ** -0.5}
+
+
+def _keys_one_apart(case: Case) -> Mapping[str, Tensor]:
+    """K[j + c]: row j of K taken to begin at its number j."""
+    Q, K = case.inputs["Q"].double(), case.inputs["K"].double()
+    return {"S": case.facts["scale"] * Q @ overlapping_rows(K).mT}
 
 
 # ---------------------------------------------------------------------------------------------- the safe softmax
@@ -145,6 +151,7 @@ PUZZLES = {
             mistakes=(
                 Mistake(Diagnosis(names.SCALE_MISSING, "Each score is scale times the sum.", SCORES), _without_scale),
                 Mistake(Diagnosis(names.SCALE_NOT_THE_ARGUMENT, "`scale` may be anything.", SCORES), _scale_of_d),
+                Mistake(Diagnosis(K_ONE_APART, "Row j of K begins at K[j * d].", SCORES), _keys_one_apart),
             ),
         ),
         hint="Query i begins at Q[i * d], key j at K[j * d]. Add up the d products, then store scale times the sum in "

@@ -1,4 +1,4 @@
-"""What the cases of several puzzles are made with."""
+"""What the cases and the mistakes of several puzzles are made with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from torch import Tensor
 
 from course_utils.grading.draws import between as drawn
 
-__all__ = ["attention", "drawn"]
+__all__ = ["K_ONE_APART", "OWN_ROW_OF_V", "attention", "drawn", "overlapping_rows"]
+
+# Names of mistakes that learners make in several puzzles
+K_ONE_APART = "row j of K is read from number j of K on, not from j · d"
+OWN_ROW_OF_V = "each weight is multiplied by the query's row of V, not the key's"
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, scale: float, seen: Tensor | None = None) -> Tensor:
@@ -18,3 +22,11 @@ def attention(query: Tensor, key: Tensor, value: Tensor, scale: float, seen: Ten
     if seen is not None:
         scores = scores.masked_fill(~seen, -torch.inf)
     return torch.softmax(scores, dim=-1) @ value
+
+
+def overlapping_rows(matrix: Tensor) -> Tensor:
+    """What a kernel takes for the rows of `[..., rows, d]` that reads M[j + c] for M[j * d + c]: row j begins at number
+    j of the matrix, and d numbers follow.
+    """
+    rows, d = matrix.shape[-2:]
+    return matrix.flatten(-2).unfold(-1, d, 1)[..., :rows, :]

@@ -14,7 +14,7 @@ from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mis
 from course_utils.puzzles.cases import attention, drawn
 from course_utils.puzzles.puzzle import Puzzle
 
-DECODE = "chapter 08, section 6, 'Decode'"
+DECODE = "08 Choosing, section 6, 'Decode'"
 
 
 def _scale(generator: torch.Generator) -> np.float32:

@@ -17,9 +17,9 @@ from course_utils.puzzles.puzzle import Puzzle
 
 BLOCK = 32, 8  # keys, queries
 THREADS = 64
-INDEXER = "chapter 05, section 4, 'The lightning indexer'"
-CORE = "chapter 05, section 7, 'The sparse core'"
-EDGES = "chapter 05, section 7, 'Edges'"
+INDEXER = "05 DeepSeek Sparse Attention, section 4, 'The lightning indexer'"
+CORE = "05 DeepSeek Sparse Attention, section 7, 'The sparse core'"
+EDGES = "05 DeepSeek Sparse Attention, section 7, 'Edges'"
 
 
 # ---------------------------------------------------------------------------------------------- the indexer's score

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
-from course_utils.puzzles.cases import attention, drawn
+from course_utils.puzzles.cases import OWN_ROW_OF_V, attention, drawn
 from course_utils.puzzles.puzzle import Puzzle
 
 THREADS, D = 64, 32
 AXES = ("batch", "head", "query", "column")
-ONLINE = "chapter 02, section 2, 'Softmax, a piece at a time'"
-OUTPUT = "chapter 02, section 2, 'The output comes along'"
-GRADIENT = "chapter 02, section 15, 'The formulas'"
+ONLINE = "02 FlashAttention, minimal, section 2, 'Softmax, a piece at a time'"
+OUTPUT = "02 FlashAttention, minimal, section 2, 'The output comes along'"
+GRADIENT = "02 FlashAttention, backward, section 15, 'The formulas'"
 
 
 # ---------------------------------------------------------------------------------------------- two halves of the keys
@@ -160,6 +160,12 @@ def _one_pass(l_rescaled: bool, O_rescaled: bool) -> Callable[[Case], Mapping[st
     return simulate
 
 
+def _own_row_of_V(case: Case) -> Mapping[str, Tensor] | None:
+    """V[i * D + c]: each weight times the query's row of V. Where there is no such row, other memory is read."""
+    V, L_q = case.inputs["V"].double(), case.inputs["Q"].shape[2]
+    return {"O": V[:, :, :L_q]} if L_q <= V.shape[2] else None
+
+
 # ---------------------------------------------------------------------------------------------- gradient of a score
 
 
@@ -286,6 +292,7 @@ PUZZLES = {
                     Diagnosis("nothing is rescaled", "l and O_i were summed relative to the old maximum.", ONLINE),
                     _one_pass(l_rescaled=False, O_rescaled=False),
                 ),
+                Mistake(Diagnosis(OWN_ROW_OF_V, "The weight of key j belongs to row j of V.", OUTPUT), _own_row_of_V),
             ),
         ),
         hint="What l and O_i hold so far was summed with exp(s − m). Multiplied by exp(m − m_new) it is as if it had "

@@ -11,9 +11,9 @@ from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mis
 from course_utils.puzzles.cases import drawn
 from course_utils.puzzles.puzzle import Puzzle
 
-TENSOR_CORES = "chapter 03, section 3, 'Step 2: tensor cores'"
-SWIZZLE = "chapter 03, section 3, 'Step 3: swizzle'"
-OWNERS = "chapter 03, section 11, 'Who owns what'"
+TENSOR_CORES = "03 FlashAttention-2, section 3, 'Step 2: tensor cores'"
+SWIZZLE = "03 FlashAttention-2, section 3, 'Step 3: swizzle'"
+OWNERS = "03 FlashAttention-2, training, section 11, 'Who owns what'"
 
 # ---------------------------------------------------------------------------------------------- a fragment's order
 

@@ -15,9 +15,9 @@ from course_utils.puzzles.puzzle import Puzzle
 
 D, THREADS = 16, 32
 LONGEST = 1000  # no case has as many tokens
-EDGES = "chapter 04, section 2, 'Edges'"
-RANGES = "chapter 04, section 3, 'Ranges: tiles from arithmetic'"
-DILATED = "chapter 04, section 4, 'Dilated: sort, then window'"
+EDGES = "04 Sparse patterns, section 2, 'Edges'"
+RANGES = "04 Sparse patterns, section 3, 'Ranges: tiles from arithmetic'"
+DILATED = "04 Sparse patterns, section 4, 'Dilated: sort, then window'"
 
 
 def _case(

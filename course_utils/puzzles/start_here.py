@@ -11,14 +11,14 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.grading import names
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
-from course_utils.puzzles.cases import attention, drawn
+from course_utils.puzzles.cases import K_ONE_APART, OWN_ROW_OF_V, attention, drawn, overlapping_rows
 from course_utils.puzzles.puzzle import Puzzle
 
 BLOCK = 64
 ELEMENTS = 110  # of the launch that the chapter speaks of and its widget draws: the first finding is of the same one
 OTHER_BLOCKS = 96, 128, 160  # a kernel asks blockDim how many threads a block has
-SOFTMAX = "chapter 00, 'Attention in ten lines'"
-KERNEL = "chapter 00, 'Your first kernels'"
+SOFTMAX = "00 Start here, 'Attention in ten lines'"
+KERNEL = "00 Start here, 'Your first kernels'"
 
 
 def _blocks(generator: torch.Generator) -> int:
@@ -67,6 +67,12 @@ def _columns(case: Case) -> Mapping[str, Tensor] | None:
     return {"s": case.facts["scale"] * (K.reshape(-1).reshape(d, length).mT @ q)} if d > 1 else None
 
 
+def _rows_one_apart(case: Case) -> Mapping[str, Tensor]:
+    """K[j + c]: row j of K taken to begin at its number j."""
+    q, K = case.inputs["q"].double(), case.inputs["K"].double()
+    return {"s": case.facts["scale"] * overlapping_rows(K) @ q}
+
+
 def _scale_of_d(case: Case) -> Mapping[str, Tensor]:
     """1/√d in the place of the scale."""
     return {"s": case.outputs["s"].expected / case.facts["scale"] * case.inputs["q"].numel() ** -0.5}
@@ -102,6 +108,25 @@ def _attention_without_scale(case: Case) -> Mapping[str, Tensor]:
     return {"O": weights / weights.sum(dim=-1, keepdim=True) @ V}
 
 
+def _keys_one_apart(case: Case) -> Mapping[str, Tensor]:
+    """K + j for row j, where the weights are computed; the largest score, which the kernel brings, is right."""
+    Q, K, V = (case.inputs[name].double() for name in "QKV")
+    largest = (case.facts["scale"] * Q @ K.mT).amax(dim=-1, keepdim=True)
+    scores = case.facts["scale"] * Q @ overlapping_rows(K).mT
+    weights = torch.exp((scores - largest).float())  # fp32, in which it overflows as in the kernel
+    return {"O": weights @ V.float() / weights.sum(dim=-1, keepdim=True)}
+
+
+def _own_row_of_V(case: Case) -> Mapping[str, Tensor]:
+    """V[i * d + c]: each weight times the query's row of V, a mean of equal rows."""
+    return {"O": case.inputs["V"].double()}
+
+
+def _weights_not_summed(case: Case) -> Mapping[str, Tensor]:
+    """l stays 0, and the rows are divided by it."""
+    return {"O": case.outputs["O"].expected / 0}
+
+
 PUZZLES = {
     "guard": Puzzle(
         Exercise(
@@ -131,6 +156,7 @@ PUZZLES = {
                     Diagnosis(names.SCALE_NOT_THE_ARGUMENT, "`scale` may be anything.", KERNEL),
                     _scale_of_d,
                 ),
+                Mistake(Diagnosis(K_ONE_APART, "Row j of K begins at K[j * d].", KERNEL), _rows_one_apart),
                 Mistake(
                     Diagnosis("K is read by columns", "Row j of K begins at K[j * d].", KERNEL),
                     _columns,
@@ -156,6 +182,16 @@ PUZZLES = {
                     Diagnosis(names.SCALE_MISSING, "A weight is exp(scale · score − m).", SOFTMAX),
                     _attention_without_scale,
                 ),
+                Mistake(
+                    Diagnosis(
+                        "l stays 0: the weights are not summed",
+                        "The division below is by l, the sum of the weights.",
+                        SOFTMAX,
+                    ),
+                    _weights_not_summed,
+                ),
+                Mistake(Diagnosis(OWN_ROW_OF_V, "The weight of key j belongs to row j of V.", SOFTMAX), _own_row_of_V),
+                Mistake(Diagnosis(K_ONE_APART, "Row j of K begins at K + j * d.", SOFTMAX), _keys_one_apart),
             ),
         ),
         hint="Go over the keys once more. Each has the weight exp(scale · dot − m); l is the sum of the weights, and "

@@ -71,9 +71,11 @@ def test_values_without_a_name_are_told_by_the_place_or_by_a_case_that_can_read_
     got[0, 1:, 2] = -1
     (seen,) = diagnose(EXERCISE, [made], [Outcome({"out": got})])
     assert seen.name == "out is wrong"
-    assert seen.detail.endswith(
-        "2 of 12 elements differ: queries 1 and later; column 2\nthe first at query 1, column 2: expected 6, got -1"
+    assert seen.detail.startswith(
+        "c: 2 of 12 elements differ: queries 1 and later; column 2\n"
+        "the first at query 1, column 2: expected 6, got -1\nout: WRONG ("
     )
+    assert "max error" in seen.detail.splitlines()[2]
     reads = replace(made, name="reading", explain=lambda case, outputs: Diagnosis("column 2 is lost", "see"))
     found = diagnose(EXERCISE, [made, reads], [Outcome({"out": got})] * 2)
     assert [(d.name, d.detail) for d in found] == [("column 2 is lost", "reading: see")] * 2
@@ -100,6 +102,8 @@ def test_other_wrong_values_are_described() -> None:
     assert name_of(out(torch.full((8,), float("nan")))) == "out is NaN everywhere"
     assert name_of(out(blank((8,), torch.float32))) == "out is never written"
     assert name_of(out(torch.zeros(8))) == "out is all zeros"
+    assert name_of(out(RIGHT / 0)) == "out is infinite everywhere"
+    assert name_of(out(torch.cat([RIGHT[:4], RIGHT[4:] / 0]))) == "out is infinite in places"
     assert name_of(out(RIGHT + 1)) == "out is wrong"
     half = RIGHT.clone()
     half[3] = float("nan")
@@ -131,9 +135,33 @@ def test_a_finding_names_wrong_values_that_no_mistake_explains() -> None:
     assert name_of(out(2 * RIGHT, RACE)) == "everything is doubled"
 
 
-def test_a_variable_without_a_value_names_wrong_values_that_nothing_else_explains() -> None:
+def test_a_mistake_that_leaves_only_infinities_is_named_by_their_signs_and_nan_is_no_evidence() -> None:
+    def named(values: torch.Tensor, got: torch.Tensor) -> str:
+        mistake = Mistake(Diagnosis("the sum stays 0"), lambda case: {"out": values})
+        return diagnose(replace(EXERCISE, mistakes=(mistake,)), [case()], [out(got)])[0].name
+
+    signs = torch.tensor([1.0, -1.0] * 4).double()
+    assert named(signs / 0, signs / 0) == "the sum stays 0"
+    assert named(signs / 0, -signs / 0) == "out is infinite everywhere"
+    assert named(RIGHT / 0, RIGHT / 0) == "out is infinite everywhere"  # one infinity is no evidence, either
+    assert named(RIGHT * float("nan"), RIGHT * float("nan")) == "out is NaN everywhere"
+
+
+def test_a_local_variable_of_an_outputs_name_is_named_where_the_output_is_never_written() -> None:
+    source = (
+        "__global__ void k(const float* a, float* out) {\n  if (a[0]) {\n    float out = 0;\n    out += a[0];\n  }\n}"
+    )
+    (said,) = diagnose(EXERCISE, [case()], [out(blank((8,), torch.float32))], source)
+    assert said.name == "a variable out hides the parameter out (line 3)" and said.detail.startswith("case: ")
+    elsewhere = diagnose(EXERCISE, [case()], [out(blank((8,), torch.float32))], source.replace("float out", "float o"))
+    assert elsewhere[0].name == "out is never written"
+    assert diagnose(EXERCISE, [case()], [out(RIGHT + 1)], source)[0].name == "out is wrong"
+
+
+def test_a_variable_without_a_value_names_wrong_values_unless_there_is_a_finding() -> None:
     unset = "z is used before its value is set (line 4)"
     assert name_of(replace(out(RIGHT + 9), unset=unset)) == unset
+    assert name_of(replace(out(2 * RIGHT), unset=unset)) == unset
     assert name_of(replace(out(RIGHT), unset=unset)) is None
     assert name_of(replace(out(RIGHT + 9, RACE), unset=unset)) != unset
 

@@ -56,9 +56,17 @@ def graded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
     """Grades a submission with children that answer as given, one after the other."""
     monkeypatch.setattr(grader, "exercise", lambda exercise_id: EXERCISE)
 
-    def run(*children: Ended, submission: Submission = SUBMISSION, **options: object) -> Result:
-        waiting = list(children)
-        monkeypatch.setattr(grader, "run_child", lambda job, **_: waiting.pop(0))
+    def run(
+        *children: Ended, submission: Submission = SUBMISSION, asked: list[Job] | None = None, **options: object
+    ) -> Result:
+        """asked: takes the jobs of the children."""
+        waiting, jobs = list(children), [] if asked is None else asked
+
+        def run_child(job: bytes, **_: object) -> Ended:
+            jobs.append(pickle.loads(job))
+            return waiting.pop(0)
+
+        monkeypatch.setattr(grader, "run_child", run_child)
         return grade_submission(submission, seed=1, **options)
 
     return run
@@ -238,6 +246,29 @@ def test_a_bonus_is_measured_on_a_gpu_only(graded, monkeypatch: pytest.MonkeyPat
     assert wrong.parts[2].earned == 0 and "once all parts are right" in wrong.parts[2].diagnosis.name
     tardy = graded(finished(answered(100), *ALL[:3], case_frame(3, **slow)), device="cuda")
     assert (tardy.earned, tardy.full, tardy.parts[2].status) == (7, True, "wrong")
+
+
+def test_what_faults_on_a_gpu_have_left_out_is_lost_and_named_by_the_emulator(graded, monkeypatch) -> None:
+    """Each fault ends a child, and there are only so many."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(grader, "MOST_CHILDREN", 2)
+    unwritten = FINDING | {
+        "tool": "initcheck",
+        "message": "reads shared memory that no thread of the block has written",
+    }
+    fault = {"error": "illegal address", "error_kind": "gpu"}
+    name = "shared memory is read before it is written (line 3)"
+
+    def on_gpu(index: int, **header: object) -> Ended:
+        return replace(killed(case_frame(index, **header, **fault)), reason="died", detail="it ended with status 1")
+
+    asked = []
+    faults = on_gpu(0, findings=[unwritten]), on_gpu(1, findings=[unwritten])
+    result = graded(*faults, finished(case_frame(2, findings=[unwritten])), device="cuda", asked=asked)
+    assert [job.device for job in asked] == ["cuda", "cuda", "cpu"] and [run.index for run in asked[2].runs] == [2]
+    assert [part.diagnosis.name for part in result.parts[:2]] == [name, name] and result.diagnosis.name == name
+    right = graded(*faults, finished(ALL[2]), device="cuda")
+    assert right.parts[1].earned == 0 and "not run on the GPU" in right.parts[1].diagnosis.detail
 
 
 def test_experiments_are_run_where_a_mistake_has_no_name_yet(graded, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -349,8 +349,7 @@ def _folder_and_deleted_cell(folder: Path) -> None:
 FILES = {
     "a wrong kernel name, a link to a notebook": (
         _wrong_name_and_a_link,
-        kernel_lost("the kernel's name or parameters are not those of the exercise")
-        | answers_lost(f"{NOTEBOOK} is a symbolic link*"),
+        kernel_lost(f"{KERNEL} must define online_softmax()") | answers_lost(f"{NOTEBOOK} is a symbolic link*"),
     ),
     "an empty kernel, bad JSON": (
         _empty_and_bad_json,

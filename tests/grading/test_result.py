@@ -9,9 +9,9 @@ from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartRe
 
 RACE = "missing barrier between line 3 and line 9"
 PARTS = (
-    PartResult("rows", "Rows", 2, 0, WRONG, diagnosis=Diagnosis(RACE, "a long report\nrows: O is wrong", "chapter 00")),
+    PartResult("rows", "Rows", 2, 0, WRONG, diagnosis=Diagnosis(RACE, "rows: O is wrong\na long report", "chapter 00")),
     PartResult(
-        "tail", "Tail <L>", 1, 0, WRONG, diagnosis=Diagnosis(RACE, "a long report\ntail: O is wrong", "chapter 00")
+        "tail", "Tail <L>", 1, 0, WRONG, diagnosis=Diagnosis(RACE, "tail: O is wrong\na long report", "chapter 00")
     ),
     PartResult("flops", "FLOP", 1, 0, OPEN, diagnosis=Diagnosis("not answered yet", "", "chapter 01")),
     PartResult("lse", "LSE", 1, 1, RIGHT),

@@ -22,16 +22,16 @@ from course_utils.grading.seen import one_hot_values, weights_in, wrong_weights
 B_R, B_C, LANES, THREADS = 16, 16, 8, 128
 AXES = ("sequence", "head", "key", "column")
 
-_FORMULAS = "chapter 02, section 15, 'The formulas'"
-_WALK = "chapter 02, section 16, 'Two walks over the tiles'"
-_LSE = "chapter 02, section 14, 'What must be kept'"
-_PIECES = "chapter 02, section 2, 'A list, split in two'"
-_TRAP = "chapter 02, section 2, 'The one trap'"
-_SCALE = "chapter 01, section 2, 'Why the scores are divided by √d'"
-_OVERFLOW = "chapter 01, section 6, 'Softmax without overflow'"
-_CAUSAL = "chapter 01, section 10, 'The causal mask, and a model without it'"
-_CROSS = "chapter 01, section 11, 'Cross-attention: more keys than queries'"
-_TRAFFIC = "chapter 02, section 7, 'Two loop orders and their traffic'"
+_FORMULAS = "02 FlashAttention, backward, section 15, 'The formulas'"
+_WALK = "02 FlashAttention, backward, section 16, 'Two walks over the tiles'"
+_LSE = "02 FlashAttention, backward, section 14, 'What must be kept'"
+_PIECES = "02 FlashAttention, minimal, section 2, 'A list, split in two'"
+_TRAP = "02 FlashAttention, minimal, section 2, 'The one trap'"
+_SCALE = "01 Attention basics, section 2, 'Why the scores are divided by √d'"
+_OVERFLOW = "01 Attention basics, section 6, 'Softmax without overflow'"
+_CAUSAL = "01 Attention basics, section 10, 'The causal mask, and a model without it'"
+_CROSS = "01 Attention basics, section 11, 'Cross-attention: more keys than queries'"
+_TRAFFIC = "02 FlashAttention, minimal, section 7, 'Two loop orders and their traffic'"
 _SPEC = "this exercise, 'What to write'"
 
 PARTS = (
@@ -608,7 +608,7 @@ MISTAKES = (
 FINDINGS = {
     "synccheck": Diagnosis(
         "not all threads come to a barrier or shuffle",
-        read_again="chapter 00, section 10, 'Reading a finding'",
+        read_again="00 Memory and tools, section 10, 'Reading a finding'",
     )
 }
 

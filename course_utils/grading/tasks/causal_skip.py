@@ -30,15 +30,15 @@ from course_utils.grading.exercise import (
 )
 from course_utils.grading.seen import one_hot_values, weights_in, wrong_weights
 
-SKIPPING = "chapter 03, section 3, 'Step 6: causal skip'"
-MASK = "chapter 01, section 10, 'The causal mask, and a model without it'"
-ALIGNMENT = "chapter 01, section 11, 'Cross-attention: more keys than queries'"
-EMPTY_ROWS = "chapter 02, section 2, 'The one trap'"
-SCALING = "chapter 01, section 2, 'Why the scores are divided by √d'"
-ONLINE = "chapter 02, section 2, 'Two numbers'"
-OUTPUT_TOO = "chapter 02, section 2, 'The output comes along'"
-FINDING = "chapter 00, section 10, 'Reading a finding'"
-OVERFLOW = "chapter 01, section 6, 'Softmax without overflow'"
+SKIPPING = "03 FlashAttention-2, section 3, 'Step 6: causal skip'"
+MASK = "01 Attention basics, section 10, 'The causal mask, and a model without it'"
+ALIGNMENT = "01 Attention basics, section 11, 'Cross-attention: more keys than queries'"
+EMPTY_ROWS = "02 FlashAttention, minimal, section 2, 'The one trap'"
+SCALING = "01 Attention basics, section 2, 'Why the scores are divided by √d'"
+ONLINE = "02 FlashAttention, minimal, section 2, 'Two numbers'"
+OUTPUT_TOO = "02 FlashAttention, minimal, section 2, 'The output comes along'"
+FINDING = "00 Memory and tools, section 10, 'Reading a finding'"
+OVERFLOW = "01 Attention basics, section 6, 'Softmax without overflow'"
 
 
 class Tiles(NamedTuple):
@@ -709,7 +709,7 @@ EXERCISE = Exercise(
                  "Q Kᵀ and in P V"),
                 (32768**2 / 2, "this is the number of visible pairs. Each costs 4 · d FLOPs"),
             ),
-            read_again="chapter 03, section 1, 'Why: most of the GPU is idle'",
+            read_again="03 FlashAttention-2, section 1, 'Why: most of the GPU is idle'",
         ),
     ),
     cells=("answers",),

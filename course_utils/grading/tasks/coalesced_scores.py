@@ -40,12 +40,12 @@ AXES = ("sequence", "head", "query", "key")
 CUT_OFF = "where tiles are cut off"
 LARGE = 1000  # a hidden score below its negative is meant to be −∞
 ROUNDED = 0.005  # how far scores may be off, relative to the largest, that were kept with 8 bits or more
-ADDRESSES = "chapter 01, section 5, 'Which addresses does a warp touch?'"
-SCALE = "chapter 01, section 2, 'Why the scores are divided by √d'"
-MASK = "chapter 01, section 10, 'The causal mask, and a model without it'"
-UNEQUAL = "chapter 01, section 11, 'Cross-attention: more keys than queries'"
-SCORES = "chapter 01, section 4, 'Scores, one thread each'"
-TILES = "chapter 00, section 7, 'A tile in shared memory'"
+ADDRESSES = "01 Attention basics, section 5, 'Which addresses does a warp touch?'"
+SCALE = "01 Attention basics, section 2, 'Why the scores are divided by √d'"
+MASK = "01 Attention basics, section 10, 'The causal mask, and a model without it'"
+UNEQUAL = "01 Attention basics, section 11, 'Cross-attention: more keys than queries'"
+SCORES = "01 Attention basics, section 4, 'Scores, one thread each'"
+TILES = "00 Memory and tools, section 7, 'A tile in shared memory'"
 
 
 def scores(query: Tensor, key: Tensor, scale: float, is_causal: bool, *, shift: int | None = None) -> Tensor:
@@ -556,7 +556,7 @@ QUESTIONS = (
             (REQUESTED / MIB / HEADS, "that is one head of 16"),
             (REQUESTED / MIB / 2, "that is K alone, or Q alone"),
         ),
-        read_again="chapter 01, section 9, 'The score matrix needs bandwidth'",
+        read_again="01 Attention basics, section 9, 'The score matrix needs bandwidth'",
     ),
 )
 

@@ -23,11 +23,11 @@ CUT_OFF = "where tiles are cut off"
 AXES = ("head", "row", "column")
 ROUNDED = 0.01  # how far a number may be off that was kept with 8 bits or more
 TILE, ROWS = 32, 8  # ROWS: of a tile that the threads of a block move at a time
-COALESCING = "chapter 00, section 6, 'Coalescing: neighbours read neighbours'"
-TILES = "chapter 00, section 7, 'A tile in shared memory'"
-HEADS = "chapter 01, section 4, 'Scores, one thread each'"
-CONFLICTS = "chapter 00, section 8, 'Bank conflicts'"
-COUNTERS = "chapter 00, section 11, 'Reading a counter table'"
+COALESCING = "00 Memory and tools, section 6, 'Coalescing: neighbours read neighbours'"
+TILES = "00 Memory and tools, section 7, 'A tile in shared memory'"
+HEADS = "01 Attention basics, section 4, 'Scores, one thread each'"
+CONFLICTS = "00 Memory and tools, section 8, 'Bank conflicts'"
+COUNTERS = "00 Memory and tools, section 11, 'Reading a counter table'"
 
 
 def _case(
@@ -306,7 +306,8 @@ MISTAKES = (
 FINDINGS = {
     "initcheck": Diagnosis("shared memory is read that nobody has written", read_again=TILES),
     "synccheck": Diagnosis(
-        "threads of a block wait at different barriers", read_again="chapter 00, section 10, 'Reading a finding'"
+        "threads of a block wait at different barriers",
+        read_again="00 Memory and tools, section 10, 'Reading a finding'",
     ),
 }
 

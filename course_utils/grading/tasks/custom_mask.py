@@ -44,14 +44,14 @@ ROW_DIM = 64  # of the question about bytes
 KERNEL_LENGTH = 96
 MOST_LOADED = 2  # times what is loaded where next to no key is left out
 
-_RECALL = "chapter 04, section 10, 'Reach is not recall'"
-_WHICH = "chapter 04, section 10, 'Which pattern for what'"
-_OBJECT = "chapter 04, section 2, 'One object, many pictures'"
-_EDGES = "chapter 04, section 2, 'Edges'"
-_ROWS = "chapter 04, section 6, 'Rows of keys'"
-_WHY = "chapter 04, section 1, 'Why: a mask saves nothing'"
-_ONLINE = "chapter 02, section 2, 'Two numbers'"
-_TRAP = "chapter 02, section 2, 'The one trap'"
+_RECALL = "04 Sparse patterns, section 10, 'Reach is not recall'"
+_WHICH = "04 Sparse patterns, section 10, 'Which pattern for what'"
+_OBJECT = "04 Sparse patterns, section 2, 'One object, many pictures'"
+_EDGES = "04 Sparse patterns, section 2, 'Edges'"
+_ROWS = "04 Sparse patterns, section 6, 'Rows of keys'"
+_WHY = "04 Sparse patterns, section 1, 'Why: a mask saves nothing'"
+_ONLINE = "02 FlashAttention, minimal, section 2, 'Two numbers'"
+_TRAP = "02 FlashAttention, minimal, section 2, 'The one trap'"
 _NOT_IN_LIST = "the softmax runs over keys that the row does not keep"
 _ANOTHER_LIST = "a query walks the list of another query"
 _NEAR = "few keys"
@@ -863,7 +863,7 @@ MISTAKES = (
             names.HEAD_ZERO_READ,
             f"{' and '.join(which)}: Q is [B, H, L_q, D], K and V are [B, H, L_k, D], and head blockIdx.y starts at "
             "head · L · D",
-            "chapter 01, section 4, 'Scores, one thread each'",
+            "01 Attention basics, section 4, 'Scores, one thread each'",
             partial(_attend, first_head=which),
         )
         for which in ("KV", "K", "V", "Q", "QKV")
@@ -871,7 +871,7 @@ MISTAKES = (
     _mistake(
         "the heads of K and V are taken to lie L_q rows apart",
         "K and V have L_k rows in each head, and Q and O have L_q: head blockIdx.y of K starts at head · L_k · D",
-        "chapter 01, section 4, 'Scores, one thread each'",
+        "01 Attention basics, section 4, 'Scores, one thread each'",
         _heads_by_queries,
     ),
     _mistake(
@@ -1069,7 +1069,7 @@ QUESTIONS = (
             (4.0, "upside down, and 64 queries share a row in a tile"),
             (1.0, "64 queries share a row in a tile; here every pair asks for its own"),
         ),
-        read_again="chapter 04, section 9, 'When it pays'",
+        read_again="04 Sparse patterns, section 9, 'When it pays'",
     ),
 )
 

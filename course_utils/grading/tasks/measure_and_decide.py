@@ -22,11 +22,11 @@ WORKLOADS = workloads(200, seed=8)
 TIME_WITHIN, BYTES_WITHIN = 0.25, 0.1  # how far predictions may be off, relative to what was measured
 AS_FAST = 1.1  # times the fastest candidate's time
 NOTHING, NOT_WRITTEN = -1, -2  # in the place of a choice
-FITS = "chapter 08, section 3, 'What fits, and the least time'"
-PLANNER = "chapter 08, section 4, 'The planner'"
-MEASURED = "chapter 08, section 5, 'Measured'"
-QUALITY = "chapter 08, section 7, 'Quality before sparse'"
-SHORT = "chapter 03, section 6, 'When it wins, and when not'"
+FITS = "08 Choosing, section 3, 'What fits, and the least time'"
+PLANNER = "08 Choosing, section 4, 'The planner'"
+MEASURED = "08 Choosing, section 5, 'Measured'"
+QUALITY = "08 Choosing, section 7, 'Quality before sparse'"
+SHORT = "03 FlashAttention-2, section 6, 'When it wins, and when not'"
 
 # ---------------------------------------------------------------------------------------------- in the child
 

@@ -38,9 +38,9 @@ from course_utils.grading.seen import one_hot_values, places, weights_in, wrong_
 TILE = D = 64  # keys of a tile; columns
 AXES = ("sequence", "head", "query", "column")
 LOG2_E = math.log2(math.e)
-SANITIZER = "chapter 02, section 12, 'Mistakes that only a sanitizer shows'"
-NUMBERS = "chapter 02, section 2, 'Two numbers'"
-ALGORITHM = "chapter 02, section 3, 'The tiled algorithm'"
+SANITIZER = "02 FlashAttention, minimal, section 12, 'Mistakes that only a sanitizer shows'"
+NUMBERS = "02 FlashAttention, minimal, section 2, 'Two numbers'"
+ALGORITHM = "02 FlashAttention, minimal, section 3, 'The tiled algorithm'"
 
 
 def _case(
@@ -416,7 +416,7 @@ QUESTIONS = (
             (LEAST / MIB / 4, "those are numbers; each has 4 bytes"),
             (4 * HEADS * LENGTH**2 / MIB, "there is one query: S has one row for each head, and it stays on the chip"),
         ),
-        read_again="chapter 02, section 7, 'Two loop orders and their traffic'",
+        read_again="02 FlashAttention, minimal, section 7, 'Two loop orders and their traffic'",
     ),
 )
 

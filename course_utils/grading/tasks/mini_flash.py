@@ -25,18 +25,18 @@ B_R, B_C, LANES, THREADS = 16, 32, 8, 128
 LONGEST = 200  # keys of a case in which mistakes are simulated
 RATIO = 1.0  # of forward_plain's time, for the bonus
 
-_TILES = "chapter 02, section 3, 'The tiled algorithm'"
-_NUMBERS = "chapter 02, section 2, 'Two numbers'"
-_OUTPUT = "chapter 02, section 2, 'The output comes along'"
-_PIECES = "chapter 02, section 2, 'A list, split in two'"
-_TRAP = "chapter 02, section 2, 'The one trap'"
-_KERNEL = "chapter 02, section 4, 'The plain kernel, read aloud'"
-_REGISTERS = "chapter 02, section 9, 'From plain to fast: register tiles'"
-_LSE = "chapter 02, section 14, 'What must be kept'"
-_SCALE = "chapter 01, section 2, 'Why the scores are divided by √d'"
-_OVERFLOW = "chapter 01, section 6, 'Softmax without overflow'"
-_CAUSAL = "chapter 01, section 10, 'The causal mask, and a model without it'"
-_CROSS = "chapter 01, section 11, 'Cross-attention: more keys than queries'"
+_TILES = "02 FlashAttention, minimal, section 3, 'The tiled algorithm'"
+_NUMBERS = "02 FlashAttention, minimal, section 2, 'Two numbers'"
+_OUTPUT = "02 FlashAttention, minimal, section 2, 'The output comes along'"
+_PIECES = "02 FlashAttention, minimal, section 2, 'A list, split in two'"
+_TRAP = "02 FlashAttention, minimal, section 2, 'The one trap'"
+_KERNEL = "02 FlashAttention, minimal, section 4, 'The plain kernel, read aloud'"
+_REGISTERS = "02 FlashAttention, minimal, section 9, 'From plain to fast: register tiles'"
+_LSE = "02 FlashAttention, backward, section 14, 'What must be kept'"
+_SCALE = "01 Attention basics, section 2, 'Why the scores are divided by √d'"
+_OVERFLOW = "01 Attention basics, section 6, 'Softmax without overflow'"
+_CAUSAL = "01 Attention basics, section 10, 'The causal mask, and a model without it'"
+_CROSS = "01 Attention basics, section 11, 'Cross-attention: more keys than queries'"
 
 PARTS = (
     Part("rows", 3, "O where the largest score is in the first tile"),
@@ -1056,7 +1056,7 @@ MISTAKES = (
 FINDINGS = {
     "synccheck": Diagnosis(
         "not all threads come to a barrier or shuffle",
-        read_again="chapter 00, section 10, 'Reading a finding'",
+        read_again="00 Memory and tools, section 10, 'Reading a finding'",
     )
 }
 
@@ -1085,7 +1085,7 @@ QUESTIONS = (
             (_kv_mib(1), "a tile of K and V serves all 16 rows of the query tile"),
             (_kv_mib(B_R) * 2, "there are L / B_r query tiles, and 4 bytes in an fp32 number"),
         ),
-        read_again="chapter 02, section 7, 'Two loop orders and their traffic'",
+        read_again="02 FlashAttention, minimal, section 7, 'Two loop orders and their traffic'",
     ),
     Question(
         "gflop",
@@ -1098,7 +1098,7 @@ QUESTIONS = (
             (_LENGTH**2 * _HEAD_DIM / 1e9, "two products, Q Kᵀ and P V, and 2 for each multiply-add"),
             (2 * _LENGTH**2 * _HEAD_DIM / 1e9, "there are two products, Q Kᵀ and P V, and a multiply-add counts 2"),
         ),
-        read_again="chapter 01, section 9, 'The score matrix needs bandwidth'",
+        read_again="01 Attention basics, section 9, 'The score matrix needs bandwidth'",
     ),
 )
 

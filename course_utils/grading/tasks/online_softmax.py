@@ -27,11 +27,11 @@ from course_utils.grading.seen import places
 THREADS, WARP = 128, 32
 WARPS = THREADS // WARP
 
-_PIECES = "chapter 02, section 2, 'A list, split in two'"
-_NUMBERS = "chapter 02, section 2, 'Two numbers'"
-_TRAP = "chapter 02, section 2, 'The one trap'"
-_OVERFLOW = "chapter 01, section 6, 'Softmax without overflow'"
-_LSE = "chapter 02, section 14, 'What must be kept'"
+_PIECES = "02 FlashAttention, minimal, section 2, 'A list, split in two'"
+_NUMBERS = "02 FlashAttention, minimal, section 2, 'Two numbers'"
+_TRAP = "02 FlashAttention, minimal, section 2, 'The one trap'"
+_OVERFLOW = "01 Attention basics, section 6, 'Softmax without overflow'"
+_LSE = "02 FlashAttention, backward, section 14, 'What must be kept'"
 
 PARTS = (
     Part("thread", 1, "P where one thread has all that counts, its largest score first"),
@@ -743,7 +743,7 @@ MISTAKES = (
 FINDINGS = {
     "synccheck": Diagnosis(
         "not all threads come to a barrier or shuffle",
-        read_again="chapter 00, section 10, 'Reading a finding'",
+        read_again="00 Memory and tools, section 10, 'Reading a finding'",
     )
 }
 
@@ -794,7 +794,7 @@ QUESTIONS = (
             (3.0, "one read is saved, not two: P = exp(S − m) / l needs the scores again"),
             (2.0, "P is written in both, and S is read once more for P in both"),
         ),
-        read_again="chapter 01, section 9, 'The score matrix needs bandwidth'",
+        read_again="01 Attention basics, section 9, 'The score matrix needs bandwidth'",
     ),
 )
 

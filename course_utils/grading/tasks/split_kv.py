@@ -40,11 +40,11 @@ Walk = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]  # scores [spli
 Merge = Callable[[Tensor, Tensor], Results]  # O and LSE of the splits -> of the rows
 
 SPEC = "this exercise, 'What to write'"
-MERGING = "chapter 02, section 2, 'A list, split in two'"
-TWO_NUMBERS = "chapter 02, section 2, 'Two numbers'"
-ONE_TRAP = "chapter 02, section 2, 'The one trap'"
-LSE_SECTION = "chapter 03, section 5, 'The log-sum-exp'"
-SCALE_SECTION = "chapter 01, section 2, 'Why the scores are divided by √d'"
+MERGING = "02 FlashAttention, minimal, section 2, 'A list, split in two'"
+TWO_NUMBERS = "02 FlashAttention, minimal, section 2, 'Two numbers'"
+ONE_TRAP = "02 FlashAttention, minimal, section 2, 'The one trap'"
+LSE_SECTION = "03 FlashAttention-2, section 5, 'The log-sum-exp'"
+SCALE_SECTION = "01 Attention basics, section 2, 'Why the scores are divided by √d'"
 
 
 # ---------------------------------------------------------------------------------------------- what is right
@@ -439,7 +439,7 @@ def _reads_once(case: Case, outcome: Outcome) -> Diagnosis | None:
     return Diagnosis(
         "every split reads all the keys",
         f"K and V of {keys} keys are {needed:,} bytes; the splits asked for {loaded:,} bytes of them together.",
-        "chapter 03, section 1, 'Why: most of the GPU is idle'",
+        "03 FlashAttention-2, section 1, 'Why: most of the GPU is idle'",
     )
 
 
@@ -924,7 +924,7 @@ EXERCISE = Exercise(
                 (SMS / KV_HEADS, "a split is a whole block: round up"),
                 (SMS * KV_HEADS, "8 heads already bring 8 blocks: divide by them, do not multiply"),
             ),
-            read_again="chapter 03, section 1, 'Why: most of the GPU is idle'",
+            read_again="03 FlashAttention-2, section 1, 'Why: most of the GPU is idle'",
         ),
         Question(
             "intensity", 1, "FLOPs per byte of decoding one query, fp16", _INTENSITY, "FLOP/byte", 0.01,
@@ -934,7 +934,7 @@ EXERCISE = Exercise(
                 (LENGTH, "this would be so if a key served all queries; here there is one query"),
                 (LENGTH / 2, "this would be so if a key served all queries; here there is one query"),
             ),
-            read_again="chapter 00, section 5, 'Two floors and a roof'",
+            read_again="00 Memory and tools, section 5, 'Two floors and a roof'",
         ),
         Question(
             "extra", 1, "Bytes of the partial results, in percent of K and V (to two digits)", _EXTRA, "%", 0.02,
@@ -948,7 +948,7 @@ EXERCISE = Exercise(
                 (_EXTRA / 100, "this is the ratio; the question asks for percent"),
                 (_EXTRA / 2 / 100, "this is the ratio, and without reading the partial results again"),
             ),
-            read_again="chapter 03, section 6, 'Roofline and HBM'",
+            read_again="03 FlashAttention-2, section 6, 'Roofline and HBM'",
         ),
     ),
     cells=("answers",),

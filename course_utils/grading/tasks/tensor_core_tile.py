@@ -22,8 +22,8 @@ A_BYTES, B_BYTES = TILE * TILE * 2, TILE * TILE * 2  # of the fragments of a ste
 AXES = ("head", "query", "key")
 LARGEST = 8  # of the whole numbers in Q and K: each sum is exact in fp32, and most are not in fp16
 
-_FRAGMENTS = "chapter 03, section 3, 'Step 2: tensor cores'"
-_SWIZZLE = "chapter 03, section 3, 'Step 3: swizzle'"
+_FRAGMENTS = "03 FlashAttention-2, section 3, 'Step 2: tensor cores'"
+_SWIZZLE = "03 FlashAttention-2, section 3, 'Step 3: swizzle'"
 _SPEC = "this exercise, 'What to write'"
 
 PARTS = (
@@ -111,7 +111,9 @@ def _who_multiplies(case: Case, outcome: Outcome) -> Diagnosis | None:
 
 
 def _banks(case: Case, outcome: Outcome) -> Diagnosis | None:
-    """Whether each request for a fragment takes as few wavefronts as it can."""
+    """Whether each request for a fragment takes as few wavefronts as it can: of a kernel that asks for fragments."""
+    if multiplied := _who_multiplies(case, outcome):
+        return multiplied
     rows = [row for row in outcome.counters if row.space == "shared" and row.operation == "load"]
     row = max(rows, key=lambda row: row.bank_conflicts, default=None)
     if row is None or not row.bank_conflicts:

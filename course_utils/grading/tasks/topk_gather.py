@@ -33,13 +33,13 @@ from course_utils.reference import select_topk
 
 UNWRITTEN = torch.iinfo(torch.int32).max
 
-_SELECT = "chapter 05, section 6, 'Top-k without sorting'"
-_CORE = "chapter 05, section 7, 'The sparse core'"
-_EDGES = "chapter 05, section 7, 'Edges'"
-_WHY = "chapter 05, section 1, 'Why: choose cheaply, attend dearly'"
-_COSTS = "chapter 05, section 10, 'What it costs'"
-_SAID = "chapter 05, section 12, 'What is often said'"
-_ONLINE = "chapter 02, section 2, 'Two numbers'"
+_SELECT = "05 DeepSeek Sparse Attention, section 6, 'Top-k without sorting'"
+_CORE = "05 DeepSeek Sparse Attention, section 7, 'The sparse core'"
+_EDGES = "05 DeepSeek Sparse Attention, section 7, 'Edges'"
+_WHY = "05 DeepSeek Sparse Attention, section 1, 'Why: choose cheaply, attend dearly'"
+_COSTS = "05 DeepSeek Sparse Attention, section 10, 'What it costs'"
+_SAID = "05 DeepSeek Sparse Attention, section 12, 'What is often said'"
+_ONLINE = "02 FlashAttention, minimal, section 2, 'Two numbers'"
 
 PARTS = (
     Part("greatest", 3, "select_topk: the k greatest scores of a row, negative ones too"),

@@ -1,0 +1,47 @@
+"""Where a diagnosis sends a learner to read again: the notebook, the section and its heading are there."""
+
+import ast
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course_utils.course import CHAPTERS
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ROOT / "course_utils" / "grading", ROOT / "course_utils" / "puzzles"
+POINTER = re.compile(r"(\d\d .+?|chapter \d\d), (?:section (\d+), )?'(.+)'")
+
+
+def pointers():
+    """(notebook, section or None, heading) of every text of the grader and the puzzles that names a place."""
+    for path in (path for room in ROOMS for path in room.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                if named := POINTER.fullmatch(node.value):
+                    yield named.groups()
+
+
+def headings(slug):
+    """(section or None, heading) of a notebook."""
+    section = None
+    for cell in nbformat.read(ROOT / "notebooks" / f"{slug}.ipynb", as_version=4).cells:
+        for mark, number, heading in re.findall(r"^(###?) (?:(\d+) )?(.+)$", cell.source, re.MULTILINE):
+            if cell.cell_type == "markdown":
+                section = number or None if mark == "##" else section
+                yield section, heading.strip()
+
+
+NAMED = sorted(set(pointers()), key=str)
+
+
+@pytest.mark.parametrize("notebook", sorted({notebook for notebook, _, _ in NAMED}))
+def test_a_section_to_read_again_is_in_the_notebook_that_is_named(notebook):
+    (slug,) = (one.slug for one in CHAPTERS if notebook == f"{one.number} {one.title}")
+    named = {(section, heading) for name, section, heading in NAMED if name == notebook}
+    assert named <= set(headings(slug))
+
+
+def test_there_are_such_sections():
+    assert len(NAMED) > 50
