@@ -159,8 +159,9 @@ def _at_table() -> tuple[dict[str, dict], str, float, int]:
     return rows, caption, costs.attention_flops(batch, heads, length, length, d), batch * heads * length * length
 
 
-def roofline() -> None:
-    """The kernels under the roofs of chapter 00, by the bytes that ncu measured at HBM; and these figures."""
+def roofline() -> float:
+    """The kernels under the roofs of chapter 00, by the bytes that ncu measured at HBM; and these figures. Returns how
+    many times the least bytes naive attention moves."""
     rows, caption, flops, _ = _at_table()
     points = {}
     for name, row in rows.items():
@@ -174,6 +175,8 @@ def roofline() -> None:
     columns |= {"hbm_read_mb": "HBM read, MB", "hbm_written_mb": "HBM written, MB", "least_mb": "Q, K, V, O once, MB"}
     table = [{"": name} | {shown: row[key] for key, shown in columns.items()} for name, row in rows.items()]
     show.table(table, f"{caption}; HBM bytes: ncu", folded=True)
+    naive = rows[bench.NAIVE]
+    return (naive["hbm_read_mb"] + naive["hbm_written_mb"]) / naive["least_mb"]
 
 
 def exponentials() -> None:
@@ -301,6 +304,13 @@ def one_query() -> None:
     plt.show()
     what = "one query: as fast as with a tile for each head; K and V read"
     show.table(table, f"{what}; {measured.caption(record())}", folded=True)
+
+
+def gain_of_both(batch: int, keys: int) -> float:
+    """How many times as fast one query is, packed and with its keys split, as with a tile for each head."""
+    of_shape = {"part": "few queries", "batch": batch, "length": keys, "query_length": 1}
+    before, both = (record().select(name=name, **of_shape)[0] for name in (bench.UNPACKED, bench.OURS + bench.SPLIT))
+    return before["median_ms"] / both["median_ms"]
 
 
 def _ways() -> list[str]:
