@@ -159,9 +159,16 @@ def _at_table() -> tuple[dict[str, dict], str, float, int]:
     return rows, caption, costs.attention_flops(batch, heads, length, length, d), batch * heads * length * length
 
 
-def roofline() -> float:
-    """The kernels under the roofs of chapter 00, by the bytes that ncu measured at HBM; and these figures. Returns how
-    many times the least bytes naive attention moves."""
+def naive_traffic() -> float:
+    """What naive attention moves between HBM and the chip, by ncu. Returns how many times the least that is."""
+    rows, caption, *_ = _at_table()
+    read, written, least = (rows[bench.NAIVE][key] for key in ("hbm_read_mb", "hbm_written_mb", "least_mb"))
+    print(f"{read:,.0f} MB read, {written:,.0f} MB written; Q, K, V and O once: {least:,.0f} MB ({caption})")
+    return (read + written) / least
+
+
+def roofline() -> None:
+    """The kernels under the roofs of chapter 00, by the bytes that ncu measured at HBM; and these figures."""
     rows, caption, flops, _ = _at_table()
     points = {}
     for name, row in rows.items():
@@ -175,8 +182,6 @@ def roofline() -> float:
     columns |= {"hbm_read_mb": "HBM read, MB", "hbm_written_mb": "HBM written, MB", "least_mb": "Q, K, V, O once, MB"}
     table = [{"": name} | {shown: row[key] for key, shown in columns.items()} for name, row in rows.items()]
     show.table(table, f"{caption}; HBM bytes: ncu", folded=True)
-    naive = rows[bench.NAIVE]
-    return (naive["hbm_read_mb"] + naive["hbm_written_mb"]) / naive["least_mb"]
 
 
 def exponentials() -> None:
