@@ -18,13 +18,15 @@ from pathlib import Path
 class Chapter:
     """One chapter. slug: of its notebook and folders; title and idea: for lists, the idea in one line.
 
-    of: in a chapter's second notebook, the slug of the first; "" in all others.
+    of: in a chapter's second notebook, the slug of the first; "" in all others. beside: it is read when a later
+    chapter asks for it, so the bars with links lead past it, and to it beside the next.
     """
 
     slug: str
     title: str
     idea: str
     of: str = ""
+    beside: bool = False
 
     @property
     def home(self) -> str:
@@ -54,6 +56,7 @@ CHAPTERS = (
         "Memory and tools",
         "memories, floors, tiles; findings and counters",
         of="00_start_here",
+        beside=True,
     ),
     Chapter("01_attention_basics", "Attention basics", "three kernels, and what the score matrix costs"),
     Chapter(

@@ -210,8 +210,9 @@ def counts_at(length: int) -> dict[str, dict[str, dict[str, float]]]:
     return found
 
 
-def show_counts(lengths: tuple[int, int] = (1024, 2048)) -> None:
-    """These for the longer length as a picture; for both, folded, as a table."""
+def show_counts(lengths: tuple[int, int] = (1024, 2048)) -> str:
+    """These for the longer length as a picture; for both, folded, as a table. Returns which of the two counts HBM's
+    reads at the longer length are nearer to, in every kernel, or "neither"."""
     plots.three_counts({f"{way}, L = {lengths[1]}": kernels for way, kernels in counts_at(lengths[1]).items()})
     plt.show()
     table = []
@@ -226,6 +227,10 @@ def show_counts(lengths: tuple[int, int] = (1024, 2048)) -> None:
     show.table(table, f"{by_ncu}. The rest: by the formulas, which hold to the byte", folded=True)
     l2 = measured.load("00_start_here").select(name="L2 cache")[0]["bytes"]
     print(f"L2 of that GPU: {l2 / 1e6:.0f} MB (chapter 00)")
+    names = {"footprint": "the footprint", "requested": "what is requested"}
+    reads = counts_at(lengths[1])["read"].values()
+    nearer = {min(names, key=lambda name: abs(row[name] - row["HBM"])) for row in reads}
+    return names[nearer.pop()] if len(nearer) == 1 else "neither"
 
 
 # ---- rates

@@ -192,8 +192,9 @@ def _taken(row: Row) -> object:
     return "wrong" if row.get("right") is False else row.get("median_ms") or "yes"
 
 
-def backends(record: Measurement) -> None:
-    """Which of torch's kernels takes which inputs, in how many milliseconds, and which is chosen."""
+def backends(record: Measurement) -> str:
+    """Which of torch's kernels takes which inputs, in how many milliseconds, and which is chosen. Returns which of the
+    two ways to say a causal mask FLASH takes: "both", "is_causal alone", "attn_mask alone" or "neither"."""
     table, groups = [], {}
     for case in dict.fromkeys(row["case"] for row in record.select(part="backends")):
         of_case = {row["backend"]: row for row in record.select(case=case)}
@@ -209,6 +210,9 @@ def backends(record: Measurement) -> None:
         plt.show()
     where = f"which of torch's kernels takes what, and its milliseconds; {measured.caption(record)}"
     show.table(table, where)
+    ways = zip(("is_causal alone", "attn_mask alone"), table[:2], strict=True)
+    taken = [way for way, row in ways if row["flash"] != "no"]
+    return "both" if len(taken) == 2 else taken[0] if taken else "neither"
 
 
 def who_runs_where() -> dict[str, dict[str, bool]]:

@@ -184,8 +184,9 @@ def _tested(launch: Launch, results: tuple[Tensor, ...]) -> str:
     return "passes" if torch.equal(logits[kept].sort(descending=True).values, best) else "fails"
 
 
-def verdicts() -> None:
-    """What the sanitizer, compute-sanitizer on a GPU, and a comparison with float64 say of each broken kernel."""
+def verdicts() -> int:
+    """What the sanitizer, compute-sanitizer on a GPU, and a comparison with float64 say of each broken kernel. Returns
+    how many the sanitizer sees."""
     recorded = measured.load("sanitizer")
     table, seen = [], {}
     for name, case in broken().items():
@@ -204,3 +205,4 @@ def verdicts() -> None:
     plots.answers(seen, {True: "sees it", False: "silent", None: "not asked"})
     plt.show()
     show.table(table, f"compute-sanitizer: {measured.caption(recorded)}; all else: the emulator")
+    return sum(one["sanitizer"] for one in seen.values())

@@ -159,6 +159,14 @@ def _at_table() -> tuple[dict[str, dict], str, float, int]:
     return rows, caption, costs.attention_flops(batch, heads, length, length, d), batch * heads * length * length
 
 
+def naive_traffic() -> float:
+    """What naive attention moves between HBM and the chip, by ncu. Returns how many times the least that is."""
+    rows, caption, *_ = _at_table()
+    read, written, least = (rows[bench.NAIVE][key] for key in ("hbm_read_mb", "hbm_written_mb", "least_mb"))
+    print(f"{read:,.0f} MB read, {written:,.0f} MB written; Q, K, V and O once: {least:,.0f} MB ({caption})")
+    return (read + written) / least
+
+
 def roofline() -> None:
     """The kernels under the roofs of chapter 00, by the bytes that ncu measured at HBM; and these figures."""
     rows, caption, flops, _ = _at_table()
@@ -301,6 +309,13 @@ def one_query() -> None:
     plt.show()
     what = "one query: as fast as with a tile for each head; K and V read"
     show.table(table, f"{what}; {measured.caption(record())}", folded=True)
+
+
+def gain_of_both(batch: int, keys: int) -> float:
+    """How many times as fast one query is, packed and with its keys split, as with a tile for each head."""
+    of_shape = {"part": "few queries", "batch": batch, "length": keys, "query_length": 1}
+    before, both = (record().select(name=name, **of_shape)[0] for name in (bench.UNPACKED, bench.OURS + bench.SPLIT))
+    return before["median_ms"] / both["median_ms"]
 
 
 def _ways() -> list[str]:

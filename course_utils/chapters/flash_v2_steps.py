@@ -114,6 +114,12 @@ def requests_saved(number: str) -> float:
     return before / now
 
 
+def more_or_fewer(number: str) -> str:
+    """Whether a step makes "more" requests to shared memory than the step before it, "fewer", or "the same"."""
+    saved = requests_saved(number)
+    return "the same" if saved == 1 else "fewer" if saved > 1 else "more"
+
+
 def compare(number: str) -> None:
     """A step beside the step before it, as counted: a picture, and the figures."""
     _show_counts([counted(step) for step in rung(number)])
@@ -247,8 +253,9 @@ def show_roofs() -> None:
     print(f"the tensor cores by mma.sync: {peak:.0f} TFLOP/s, measured in chapter 00")
 
 
-def tiles_compared() -> None:
-    """The last step with four tiles: what the compiler needs for them, and what they ask of shared memory."""
+def tiles_compared() -> int:
+    """The last step with four tiles: what the compiler needs for them, and what they ask of shared memory. Returns the
+    queries per warp of the tile that spills most."""
     table = []
     for block_rows, block_cols, warps in ((128, 128, 8), (128, 64, 4), (128, 128, 4), (256, 128, 4)):
         step = replace(FORWARD, tiles={64: {"B_R": block_rows, "B_C": block_cols, "WARPS": warps}})
@@ -262,6 +269,7 @@ def tiles_compared() -> None:
     plt.show()
     how = "compiled for sm_90; wavefronts in shared memory counted at L = 256"
     show.table(table, f"forward.cu, d = 64, fp16, {how}", folded=True)
+    return max(table, key=lambda row: row["spilled bytes"])["queries per warp"]
 
 
 def compiled(step: Step) -> nvrtc.Resources:
@@ -284,12 +292,14 @@ def show_occupancy() -> None:
     print(f"{fits.blocks} blocks fit: {fits.warps} of {fits.max_warps} warps, limited by {fits.limited_by}")
 
 
-def what_steps_cost(d: int) -> None:
-    """Registers, shared memory and occupancy of each step beside its speed, not causal."""
-    table = []
+def what_steps_cost(d: int) -> bool:
+    """Registers, shared memory and occupancy of each step beside its speed, not causal. Returns whether the fastest
+    step has the highest occupancy, too."""
+    table, occupancy = [], {}
     for step in LADDER:
         found = timed().select(part="ladder", name=step.title, head_dim=d, is_causal=False, length=LENGTH)[0]
         tflops = speed(step.title, d)
+        occupancy[tflops] = found["occupancy"]
         row = {"step": f"{step.number} {step.title}", "registers": found["registers"]}
         row |= {"shared KiB": found["shared_bytes"] / 1024, "blocks": found["blocks_per_sm"]}
         row |= {"occupancy": f"{found['occupancy']:.0%}", "TFLOP/s": tflops}
@@ -299,6 +309,7 @@ def what_steps_cost(d: int) -> None:
     plots.bars([str(row["step"]) for row in table], panels)
     plt.show()
     show.table(table, f"d = {d}, not causal, blocks of a multiprocessor; {caption()}", folded=True)
+    return occupancy[max(occupancy)] == max(occupancy.values())
 
 
 def worth(step: Step, d: int, is_causal: bool) -> float:

@@ -51,14 +51,18 @@ def output_gradient() -> Tensor:
     return bench.output_gradient((1, 12, 200, 64), tokens=BATCH_TOKENS)
 
 
-def size_of_dO() -> None:
-    """How large an element of dO is, beside the smallest numbers of both formats."""
-    print(f"an element of dO, root of the mean square: {output_gradient().square().mean().sqrt():.1e}")
+def size_of_dO() -> float:
+    """How large an element of dO is, beside the smallest numbers of both formats. Returns how many times the smallest
+    positive number of fp16 that is, to one digit behind the point."""
+    size = output_gradient().square().mean().sqrt().item()
+    print(f"an element of dO, root of the mean square: {size:.1e}")
     for dtype in DTYPES:
         info = torch.finfo(dtype)
         print(
             f"{info.dtype:8}: smallest positive {info.smallest_normal * info.eps:.1e}, all digits from {info.tiny:.1e}"
         )
+    half = torch.finfo(torch.float16)
+    return round(size / (half.smallest_normal * half.eps), 1)
 
 
 @functools.cache
@@ -121,8 +125,8 @@ def magnitudes() -> None:
 # ---- the backward pass
 
 
-def products() -> None:
-    """How many matrix products each way to dQ takes, against two in the forward pass."""
+def products() -> int:
+    """How many matrix products each way to dQ takes, against two in the forward pass. Returns those of the last."""
     ways = {"forward": "S O", "backward, dQ by atomics": "S dP dV dK dQ"}
     ways |= {"backward, second pass": "S dP dV dK, S dP dQ"}
     plots.bars(list(ways), {"matrix products": [len(taken.split()) for taken in ways.values()]})
@@ -130,6 +134,7 @@ def products() -> None:
     for name, taken in ways.items():
         count = len(taken.split())
         print(f"{name:24} {count} products ({taken}): {count / 2:.1f} × forward")
+    return count
 
 
 def sums_in_other_orders() -> None:
@@ -194,20 +199,22 @@ def recompute_or_store() -> None:
     show.table(table, training_caption(), folded=True)
 
 
-def recompute_or_read() -> None:
-    """Our fused kernel beside the same that reads P."""
-    table = []
+def recompute_or_read(head_dim: int, length: int) -> float:
+    """Our fused kernel beside the same that reads P. Returns how many times as fast ours is, in one shape."""
+    table, gains = [], {}
     for again in record().select(part="fused", name="recomputes P"):
-        d, length = again["head_dim"], again["length"]
-        (reads,) = record().select(part="fused", name="reads P", head_dim=d, length=length)
-        row = {"d": d, "L": length, "recomputes P: ms": again["median_ms"], "reads P: ms": reads["median_ms"]}
-        row["recomputing is so many times as fast"] = f"{reads['median_ms'] / again['median_ms']:.2f}"
+        d, L = again["head_dim"], again["length"]
+        (reads,) = record().select(part="fused", name="reads P", head_dim=d, length=L)
+        gains[d, L] = reads["median_ms"] / again["median_ms"]
+        row = {"d": d, "L": L, "recomputes P: ms": again["median_ms"], "reads P: ms": reads["median_ms"]}
+        row["recomputing is so many times as fast"] = f"{gains[d, L]:.2f}"
         table.append(row | {"P, MB": reads["read_p_mb"]})
     panels = {name: [row[name] for row in table] for name in ("recomputes P: ms", "reads P: ms")}
     plots.bars([f"d = {row['d']}, L = {row['L']:,}" for row in table], panels, alike=2)
     plt.show()
     shape = f"B · L = {bench.TOKENS}, H · d = {bench.WIDTH}, fp16"
     show.table(table, f"backward_dk_dv alone, {shape}; {measured.caption(record())}", folded=True)
+    return gains[head_dim, length]
 
 
 # ---- a training step

@@ -235,7 +235,7 @@ def relative_speeds(
 
 def plain_block(block_rows: int = 64, block_cols: int = 32, head_dim: int = 64, thread: int = 20) -> Axes:
     """What one block of forward_plain.cu holds, to scale, and which parts of it one thread works on."""
-    ax = plt.figure(figsize=(7.5, 4.0)).subplots()
+    ax = plt.figure(figsize=(7.5, 2.8)).subplots()
     gap = 16
 
     def matrix(x: float, y: float, width: float, height: float, colour: str, name: str, row: bool) -> None:
@@ -263,7 +263,7 @@ def plain_block(block_rows: int = 64, block_cols: int = 32, head_dim: int = 64, 
         fontsize=9,
     )
     ax.text(-4, thread, f"thread {thread}", ha="right", va="center", color=VERMILION, fontsize=9)
-    ax.set(xlim=(-46, x + head_dim + 4), ylim=(2 * block_cols + gap + 26, -16), aspect="equal")
+    ax.set(xlim=(-46, x + head_dim + 4), ylim=(2 * block_cols + gap + 22, -14), aspect="equal")
     ax.axis("off")
     return ax
 

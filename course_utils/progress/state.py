@@ -90,7 +90,8 @@ def chapter_states(kept: Overview) -> list[ChapterState]:
 def next_steps(states: list[ChapterState], slug: str = "") -> list[Step]:
     """At most one chapter with open questions, one exercise, one chapter to run; none once everything is done.
 
-    slug: the chapter where the learner is: what is open in it and behind it comes before what was left open earlier.
+    slug: the chapter where the learner is: what is open in it and behind it comes before what was left open earlier. A
+    chapter that stands beside the way is run last.
     """
     here = next((n for n, state in enumerate(states) if state.chapter.slug == slug), 0)
     ahead = states[here:] + states[:here]
@@ -103,7 +104,8 @@ def next_steps(states: list[ChapterState], slug: str = "") -> list[Step]:
         steps.append(Step(words, notebook(state.chapter.slug), QUESTIONS_HEADING))
     if found := next((one for state in known for one in state.open_exercises), None):
         steps.append(Step(f"Solve the exercise {found.split('/')[1]}", exercise_notebook(found)))
-    if state := next((state for state in ahead if not state.finished), None):
+    to_run = sorted((state for state in ahead if not state.finished), key=lambda state: state.chapter.beside)
+    if state := next(iter(to_run), None):
         steps.append(Step(f"Run chapter {state.chapter.number}, {state.chapter.title}", notebook(state.chapter.slug)))
     return steps
 

@@ -42,6 +42,7 @@ GUIDES = (
     "docs/grading.md",
     "docs/sandbox.md",
     "docs/validation.md",
+    "docs/pages.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
 )

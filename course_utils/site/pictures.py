@@ -15,7 +15,7 @@ from PIL import Image
 
 FOLDER = "pictures"
 NARROWEST_PANEL = 240  # pixels of the page; a narrower part is no panel, but a legend or a column of labels
-GAP = 5  # pixels of the page, at least, between two panels: nothing is drawn there from top to bottom
+GAP = 6  # pixels of the page, at least, between two panels: nothing is drawn there; a bar and its figure are 5 apart
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from course_utils.chapters import attention_basics_costs as counts
 from course_utils.chapters import attention_basics_mistakes as mistakes
 from course_utils.chapters import attention_basics_passes as passes
 from course_utils.chapters import nursery_rhyme
+from course_utils.emulator import profile
 from course_utils.plots import look
 from course_utils.widgets.heatmap import scores_and_weights
 
@@ -67,6 +68,13 @@ def test_sectors_and_lines_are_those_that_hold_the_addresses():
     assert [counts.lines(addresses) for addresses in (one, side_by_side, rows_apart)] == [1, 1, 32]
 
 
+def test_the_busy_line_of_the_first_kernel_asks_for_16_and_a_half_sectors_a_request():
+    with profile() as counters:
+        passes.scores_with(passes.kernel("scores_uncoalesced"), *(passes.random(1, 1, 64, 64, seed=n) for n in (1, 2)))
+    (busy,) = counters.select("global", "load")
+    assert (busy.line, busy.sectors / busy.requests) == (26, (1 + 32) / 2)
+
+
 def test_the_three_ways_give_the_scores_of_torch_and_ask_so_much_of_memory(drawn):
     query, key = (passes.random(1, 2, 50, 64, seed=seed) for seed in (1, 2))
     for way in counts.WAYS:
@@ -111,6 +119,19 @@ def test_reads_at_hbm_are_the_footprint():
     for row in counts.counts_at(2048)["read"].values():
         assert row["HBM"] == pytest.approx(row["footprint"], rel=0.01)
         assert row["requested"] > row["footprint"]
+
+
+@pytest.mark.usefixtures("drawn")
+def test_hbm_delivers_the_footprint():
+    assert counts.show_counts() == "the footprint"
+
+
+def test_a_finding_comes_with_right_numbers_or_with_wrong_ones(monkeypatch):
+    shown = []
+    monkeypatch.setattr(mistakes, "display", shown.append)
+    assert mistakes.show_finding("ragged_tail") == "right"
+    assert mistakes.show_finding("missing_sync_in_reduction") == "wrong"
+    assert [len(report.findings) for report in shown] == [1, 2]
 
 
 def test_each_test_passes_and_fails_whom_the_chapter_says(drawn):

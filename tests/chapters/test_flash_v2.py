@@ -13,16 +13,25 @@ COUNTED = ("requests", "wavefronts", "bank conflicts", "shared KiB", "global KiB
 
 @pytest.mark.parametrize(
     ("step", "expected"),
-    [(0, (18752, 19712, 0, 4384.0, 193.0, 2)), (1, (4160, 92416, 78848, 1696.0, 321.0, 2))],
-    ids=["CUDA cores", "tensor cores"],
+    [
+        ("1", (18752, 19712, 0, 4384.0, 193.0, 2)),
+        ("2", (4160, 92416, 78848, 1696.0, 321.0, 2)),
+        ("3b", (4160, 13568, 0, 1696.0, 321.0, 2)),
+        ("4", (4160, 13568, 0, 1696.0, 321.0, 1)),
+        ("5", (2880, 11520, 0, 1440.0, 321.0, 1)),
+    ],
 )
-def test_the_first_two_steps_ask_of_memory_what_the_guess_of_step_2_is_about(step, expected):
-    row = steps.counted(LADDER[step])
+def test_steps_ask_of_memory_what_the_guesses_of_steps_2_4_and_5_are_about(step, expected):
+    row = steps.counted(next(one for one in LADDER if one.number == step))
     assert tuple(row[name] for name in COUNTED) == expected
 
 
 def test_step_2_makes_so_many_times_fewer_requests():
     assert steps.requests_saved("2") == pytest.approx(18752 / 4160)
+
+
+def test_a_second_buffer_asks_for_the_same_and_registers_for_fewer():
+    assert [steps.more_or_fewer(number) for number in ("4", "5")] == ["the same", "fewer"]
 
 
 @pytest.mark.parametrize("number", ["", "1", "4", "7"])
@@ -62,6 +71,23 @@ def test_the_share_of_places_grows_with_batch_and_length():
 
 def test_gains_of_training_are_more_than_one():
     assert training.recompute_gain() > 1 and training.larger_batch() > 1
+
+
+@pytest.mark.usefixtures("drawn")
+def test_what_guesses_are_compared_with_is_what_the_pictures_beside_them_show(capsys):
+    assert steps.tiles_compared() == 64
+    assert not steps.what_steps_cost(64) and not steps.what_steps_cost(128)
+    assert peers.naive_traffic() == pytest.approx((4984 + 4796) / 201, rel=0.01)
+    assert peers.gain_of_both(1, 65_536) == pytest.approx(14.5, abs=0.005)
+    assert training.recompute_or_read(128, 8192) == pytest.approx(9.19 / 9.7, rel=0.01)
+    assert training.size_of_dO() == pytest.approx(3.0e-7 / 6.0e-8, rel=0.05)
+    capsys.readouterr()
+    assert training.products() == 7
+    assert capsys.readouterr().out.splitlines() == [
+        "forward                  2 products (S O): 1.0 × forward",
+        "backward, dQ by atomics  5 products (S dP dV dK dQ): 2.5 × forward",
+        "backward, second pass    7 products (S dP dV dK, S dP dQ): 3.5 × forward",
+    ]
 
 
 def test_the_floors_say_of_which_gpu_and_when_their_rates_are(drawn, capsys):

@@ -126,6 +126,13 @@ def test_a_newcomer_is_sent_to_the_first_chapter(two_questions):
     assert step.path == "notebooks/00_start_here.ipynb" and step.words == "Run chapter 00, Start here"
 
 
+def test_the_chapter_that_stands_beside_the_way_is_run_last():
+    steps = next_steps(chapter_states(Overview(chapters=(finished(SLUGS[0]),))), SLUGS[0])
+    assert steps[-1].path == "notebooks/01_attention_basics.ipynb"
+    kept = Overview(chapters=tuple(finished(one) for one in SLUGS if one != "00_memory_and_tools"))
+    assert next_steps(chapter_states(kept))[-1].path == "notebooks/00_memory_and_tools.ipynb"
+
+
 def test_after_a_chapter_come_its_open_questions_its_exercise_and_the_next_one(two_questions, solved):
     kept = Overview(
         (solved("02_flash_attention_minimal/online_softmax"),),

@@ -38,7 +38,7 @@ def test_it_says_what_was_reached_and_what_comes_next(capsys, graded):
     assert "  Race hunter (0 of 1): " in "\n".join(lines)
     assert lines[-2:] == [
         "  Answer the 1 open question of chapter 00: notebooks/00_start_here.ipynb",
-        "  Run chapter 00, Memory and tools: notebooks/00_memory_and_tools.ipynb",
+        "  Run chapter 01, Attention basics: notebooks/01_attention_basics.ipynb",
     ]
 
 

@@ -13,6 +13,7 @@ from course_utils.site import navigation
 
 ROOT = Path(__file__).resolve().parents[2]
 SLUGS = [chapter.slug for chapter in CHAPTERS]
+WAY = [chapter for chapter in CHAPTERS if chapter.slug != "00_memory_and_tools"]  # which stands beside it
 FIRST, LAST = SLUGS[0], SLUGS[-1]
 
 
@@ -41,17 +42,26 @@ def chapter_notebook():
 
 
 def test_the_first_chapter_has_none_before_it_and_the_last_none_after_it():
-    assert navigation.neighbours(FIRST) == (None, CHAPTERS[1])
-    assert navigation.neighbours(LAST) == (CHAPTERS[-2], None)
+    assert navigation.neighbours(FIRST) == (None, WAY[1])
+    assert navigation.neighbours(LAST) == (WAY[-2], None)
     assert "←" not in navigation.top(FIRST) and "→" not in navigation.top(LAST)
     assert "Back" not in navigation.bottom(FIRST) and "**Next**" not in navigation.bottom(LAST)
     assert "end of the course" in navigation.bottom(LAST)
 
 
-@pytest.mark.parametrize("slug, before, after", list(zip(SLUGS[1:-1], SLUGS, SLUGS[2:], strict=False)))
-def test_a_chapter_links_to_those_beside_it(slug, before, after):
-    for bar in navigation.top(slug), navigation.bottom(slug):
-        assert {f"{before}.ipynb", f"{after}.ipynb"} <= set(links(bar))
+@pytest.mark.parametrize("chapter, before, after", list(zip(WAY[1:-1], WAY, WAY[2:], strict=False)))
+def test_a_chapter_links_to_those_before_and_after_it(chapter, before, after):
+    for bar in navigation.top(chapter.slug), navigation.bottom(chapter.slug):
+        assert {f"{before.slug}.ipynb", f"{after.slug}.ipynb"} <= set(links(bar))
+
+
+def test_the_way_leads_past_the_chapter_on_memory_and_has_it_beside_it():
+    """From Start here a learner goes on to chapter 01, whose path to a flash kernel is counted without this chapter."""
+    assert navigation.neighbours("00_memory_and_tools") == (CHAPTERS[0], CHAPTERS[2])
+    assert "**Next** [01 Attention basics]" in navigation.bottom(FIRST)
+    for bar in navigation.top(FIRST), navigation.bottom(FIRST):
+        assert bar.index("](01_attention_basics.ipynb)") < bar.index("](00_memory_and_tools.ipynb)")
+    assert not [one.slug for one in CHAPTERS[1:] if navigation.beside(one.slug)]
 
 
 @pytest.mark.parametrize("slug", SLUGS)
@@ -62,7 +72,7 @@ def test_the_bar_above_leads_to_contents_cheat_sheet_glossary_and_notation(slug)
 
 
 def test_the_idea_of_the_next_chapter_is_said():
-    for chapter, following in zip(CHAPTERS, CHAPTERS[1:], strict=False):
+    for chapter, following in zip(WAY, WAY[1:], strict=False):
         assert following.idea in navigation.bottom(chapter.slug)
 
 

@@ -30,7 +30,7 @@ def shown(root, picture):
     "drawn",
     [
         [(10, 990)],
-        pytest.param([(10, 496), (500, 990)], id="a gap of 4"),
+        pytest.param([(10, 495), (500, 990)], id="a bar and its figure"),
         pytest.param([(10, 200), (300, 990)], id="a legend at the left"),
         pytest.param([(10, 700), (800, 990)], id="a legend at the right"),
         pytest.param([], id="blank"),
