@@ -111,8 +111,8 @@ class Parameters:
         """A tensor that stands for numbers which are nowhere must not reach a launch: it would read address 0."""
         size = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
         try:
-            storage = tensor.untyped_storage()
-            held = storage.nbytes() if storage.data_ptr() else 0
+            storage = tensor.untyped_storage()  # of a fake tensor it is a meta one, whose address must not be asked for
+            held = storage.nbytes() if storage.device == tensor.device and storage.data_ptr() else 0
         except RuntimeError:  # torch has tensors without a storage, and storages without an address
             held = 0
         if tensor.numel() and held < size:
