@@ -178,4 +178,7 @@ AnyTile = TypeVar("AnyTile", bound=Tile)
 def fitting(tiles: tuple[AnyTile, ...], device: torch.device) -> AnyTile:
     """The first of the tiles that fits the device's shared memory; where none does, the launch says so of the last."""
     limit = shared_memory_limit(device)
-    return next((tile for tile in tiles if tile.shared_bytes <= limit), tiles[-1])
+    for tile in tiles:  # at every call: a generator takes as long as the rest of this
+        if tile.shared_bytes <= limit:
+            return tile
+    return tiles[-1]
