@@ -9,14 +9,14 @@ which takes part in its turns.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from course_utils import patterns, timing
+from course_utils import timing
 from course_utils.bench import flex
 from course_utils.bench.flex import FLEX_128
 from course_utils.bench.timed import (
@@ -41,7 +41,7 @@ from course_utils.operators import (
     sparse_mla,
 )
 from course_utils.operators.sparse import choose_kernel
-from course_utils.patterns import Pattern
+from course_utils.patterns import Pattern, bigbird, block_diagonal, document, sliding_window
 
 SDPA, LAUNCH = "torch SDPA", "a launch"
 FORWARD, RECORDED, BACKWARD = "forward", "forward, gradients to come", "backward"
@@ -59,11 +59,17 @@ def host_times(
     shape: tuple[int, int, int, int] = SHAPE,
     rounds: int = ROUNDS,
     calls: int = CALLS,
+    patterns: Sequence[Pattern] | None = None,
 ) -> list[Row]:
-    """Every row. `host_us`: microseconds of a call, the median of `rounds` bursts of `calls`, with their interquartile
-    range as `spread_us`; `times_sdpa`: how many times as long as SDPA's call of the same group and pass."""
+    """Every row. patterns: of the group "sparse", None for `sparse_patterns`.
+
+    `host_us`: microseconds of a call, the median of `rounds` bursts of `calls`, with their interquartile range as
+    `spread_us`; `times_sdpa`: how many times as long as SDPA's call of the same group and pass.
+    """
     timed = functools.partial(_rows, rounds=rounds, calls=calls)
-    return [row for group in (launches, dense, sparse, deepseek) for row in group(timed, device, shape)]
+    chosen = sparse_patterns(shape[2]) if patterns is None else patterns
+    groups = launches, dense, functools.partial(sparse, patterns=chosen), deepseek
+    return [row for group in groups for row in group(timed, device, shape)]
 
 
 Timed = Callable[[Row, dict[str, Function]], list[Row]]
@@ -129,12 +135,12 @@ def dense(timed: Timed, device: str, shape: tuple[int, ...]) -> list[Row]:
     return rows
 
 
-def sparse(timed: Timed, device: str, shape: tuple[int, ...]) -> list[Row]:
+def sparse(timed: Timed, device: str, shape: tuple[int, ...], patterns: Sequence[Pattern]) -> list[Row]:
     """sparse_attention with a pattern whose lists are made, once for each kernel, beside FlexAttention, compiled."""
     *inputs, grad_output = random_inputs(shape, device, count=4)
     length = shape[2]
     rows: list[Row] = []
-    for pattern in sparse_patterns(length):
+    for pattern in patterns:
         flexible = flex.attentions(pattern, length, length, [FLEX_128], device)
         ours = functools.partial(sparse_attention, pattern=pattern)
         for pass_name in (FORWARD, RECORDED, BACKWARD):
@@ -156,8 +162,8 @@ def sparse(timed: Timed, device: str, shape: tuple[int, ...]) -> list[Row]:
 
 def sparse_patterns(length: int) -> list[Pattern]:
     """Patterns for the kernels: rows that are ranges by arithmetic and by a table, dense blocks, lists of blocks."""
-    documents = patterns.document([length // 4, length - length // 4])
-    return [patterns.sliding_window(length // 4), documents, patterns.block_diagonal(length // 4), patterns.bigbird()]
+    documents = document([length // 4, length - length // 4])
+    return [sliding_window(length // 4), documents, block_diagonal(length // 4), bigbird()]
 
 
 def deepseek(timed: Timed, device: str, shape: tuple[int, ...]) -> list[Row]:
