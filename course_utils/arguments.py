@@ -63,6 +63,27 @@ def check_tensor(
         raise ValueError(f"{name} is on {tensor.device}; kernels run on cpu and cuda tensors")
 
 
+def check_memory(name: str, tensor: Tensor) -> None:
+    """Raises ValueError, which names the tensor, unless it has memory of its own for all its elements: a fake or
+    functional tensor, a wrapper, a constant of zeros, and one whose storage was resized have not, and to read them ends
+    the process."""
+    try:
+        storage = tensor.untyped_storage()  # of a fake tensor it is a meta one, whose address must not be asked for
+        held = storage.nbytes() if storage.device == tensor.device and storage.data_ptr() else 0
+    except RuntimeError:  # torch's own refusals differ from kind to kind
+        held = 0
+    if not tensor.numel():
+        return
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + steps + 1) * tensor.element_size()
+    if held < needed:
+        kind = "" if type(tensor) is Tensor else f", a {type(tensor).__name__},"
+        raise ValueError(
+            f"{name}{kind} has {held} bytes of memory for the {needed} bytes of shape {list(tensor.shape)}; kernels "
+            "take tensors that hold their numbers themselves"
+        )
+
+
 def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool = False) -> None:
     """Raises TypeError or ValueError unless the three tensors fit an attention operator: query `[B, H, L_q, d]`, key
     and value `[B, H_k, L_k, d]` of one floating dtype and device; `H_k == H`, or with enable_gqa a divisor of H."""

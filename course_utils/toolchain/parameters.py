@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from course_utils.arguments import check_memory
 from course_utils.toolchain.source import Parameter
 
 # C++ type of a kernel parameter -> torch dtype of a tensor passed for a pointer to it (None: any).
@@ -82,7 +83,7 @@ class Parameters:
         if device.type not in ("cpu", "cuda"):
             raise ValueError(f"{self.label(first)} is on {device}; kernels run on cpu and cuda tensors")
         for index, tensor in tensors:
-            self._check_memory(index, tensor)
+            check_memory(self.label(index), tensor)
         return device
 
     def _check_tensor(self, index: int, tensor: torch.Tensor) -> None:
@@ -105,21 +106,6 @@ class Parameters:
             raise ValueError(
                 f"{label} must be contiguous, got shape {tuple(tensor.shape)} with strides {strides}: "
                 "call .contiguous() first"
-            )
-
-    def _check_memory(self, index: int, tensor: torch.Tensor) -> None:
-        """A tensor that stands for numbers which are nowhere must not reach a launch: it would read address 0."""
-        size = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
-        try:
-            storage = tensor.untyped_storage()  # of a fake tensor it is a meta one, whose address must not be asked for
-            held = storage.nbytes() if storage.device == tensor.device and storage.data_ptr() else 0
-        except RuntimeError:  # torch has tensors without a storage, and storages without an address
-            held = 0
-        if tensor.numel() and held < size:
-            raise ValueError(
-                f"{self.label(index)}, a {type(tensor).__name__} of shape {tuple(tensor.shape)}, has {held} of its "
-                f"{size} bytes in memory: its storage was freed, or torch.compile, torch.func or a fake mode passes it "
-                "in place of the numbers"
             )
 
     def _check_scalar(self, index: int, value: object) -> None:

@@ -42,22 +42,22 @@ def under(transform):
 
 
 WITHOUT_MEMORY = {
-    "freed": (freed, "a Tensor of shape \\(8,\\), has 0 of its 32 bytes in memory: its storage was freed"),
-    "freed in part": (lambda: freed(left=8), "has 8 of its 32 bytes in memory"),
-    "a view, freed in part": (lambda: freed(4, first=4, left=24), "has 24 of its 32 bytes in memory"),
-    "fake": (fake, "a FakeTensor of shape \\(8,\\), has 0 of its 32 bytes .* or a fake mode passes it"),
-    "functional": (lambda: torch._to_functional_tensor(torch.ones(8)), "has 0 of its 32 bytes in memory"),
-    "zeros by name only": (lambda: torch._efficientzerotensor((8,)), "has 0 of its 32 bytes in memory"),
-    "vmap": (lambda: under(torch.vmap), "torch.func .* passes it in place of the numbers"),
-    "grad": (lambda: under(torch.func.grad), "torch.func .* passes it in place of the numbers"),
-    "functionalize": (lambda: under(torch.func.functionalize), "torch.func .* passes it in place of the numbers"),
+    "freed": (freed, " has 0 bytes of memory for the 32 bytes of shape \\[8\\]"),
+    "freed in part": (lambda: freed(left=8), " has 8 bytes of memory for the 32"),
+    "a view, freed in part": (lambda: freed(4, first=4, left=24), " has 24 bytes of memory for the 32"),
+    "fake": (fake, ", a FakeTensor, has 0 bytes of memory for the 32"),
+    "functional": (lambda: torch._to_functional_tensor(torch.ones(8)), " has 0 bytes of memory for the 32"),
+    "zeros by name only": (lambda: torch._efficientzerotensor((8,)), " has 0 bytes of memory for the 32"),
+    "vmap": (lambda: under(torch.vmap), " has 0 bytes of memory for the 32"),
+    "grad": (lambda: under(torch.func.grad), " has 0 bytes of memory for the 256"),
+    "functionalize": (lambda: under(torch.func.functionalize), " has 0 bytes of memory for the 256"),
 }
 
 
 @pytest.mark.parametrize("kind", WITHOUT_MEMORY)
 def test_a_tensor_without_memory_never_reaches_a_launch(kind):
     make, message = WITHOUT_MEMORY[kind]
-    with pytest.raises(ValueError, match=rf"argument 1 \('y'\) of add\(\), .*{message}"):
+    with pytest.raises(ValueError, match=rf"argument 1 \('y'\) of add\(\){message}"):
         KERNEL((1,), (1,), arguments(y=make()))
 
 
