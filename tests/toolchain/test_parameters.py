@@ -99,7 +99,8 @@ OTHERS = {
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_what_is_not_as_in_the_last_launch_is_left_to_the_whole_check(accepted, other):
     assert accepted.values(arguments()) is not None
-    assert accepted.values(arguments(**{name: make() for name, make in other.items()})) is None
+    is_left = accepted.values(arguments(**{name: make() for name, make in other.items()})) is None
+    assert is_left  # without the tensors in the message: to print one that has no memory ends the process
 
 
 def test_arguments_that_are_no_tuple_are_left_to_the_whole_check(accepted):
@@ -148,5 +149,7 @@ def test_two_launches_at_a_time_have_memory_of_their_own_which_later_ones_take_a
     assert [read_back(address, [8, 8, 4])[2] for _, address in (first, second)] == [b"\0\0\0\0", b"\1\0\0\0"]
     accepted.release(first)
     third = accepted.fill(values[2])
-    assert third is not second and third[1] == first[1]
-    assert read_back(third[1], [8, 8, 4])[2] == b"\2\0\0\0"
+    accepted.release(second)
+    fourth = accepted.fill(values[1])
+    assert (third[1], fourth[1]) == (first[1], second[1])
+    assert [read_back(address, [8, 8, 4])[2] for _, address in (third, fourth)] == [b"\2\0\0\0", b"\1\0\0\0"]
