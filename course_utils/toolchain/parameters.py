@@ -161,6 +161,7 @@ class Accepted:
                     or tensor.device != device
                     or not tensor.is_contiguous()
                     or tensor.is_neg()
+                    or tensor.is_nested
                 ):
                     return None
                 values[place] = address = tensor.data_ptr()

@@ -2,6 +2,7 @@
 last launch lets nothing pass that the whole check would not."""
 
 import ctypes
+import warnings
 
 import numpy as np
 import pytest
@@ -41,8 +42,10 @@ def under(transform):
     return seen[0]
 
 
+with warnings.catch_warnings(action="ignore"):  # that such tensors are a prototype
+    NESTED = torch.nested.nested_tensor([torch.ones(3), torch.ones(5)])
 WITHOUT_MEMORY = {
-    "freed": (freed, " has 0 bytes of memory for the 32 bytes of shape \\[8\\]"),
+    "freed": (freed, " has 0 bytes of memory for the 32 of shape \\[8\\]"),
     "freed in part": (lambda: freed(left=8), " has 8 bytes of memory for the 32"),
     "a view, freed in part": (lambda: freed(4, first=4, left=24), " has 24 bytes of memory for the 32"),
     "fake": (fake, ", a FakeTensor, has 0 bytes of memory for the 32"),
@@ -65,6 +68,11 @@ def test_a_tensor_without_elements_needs_no_memory():
     KERNEL((1,), (1,), arguments(y=torch.empty(0), raw=freed(0)))
 
 
+def test_a_nested_tensor_is_refused():
+    with pytest.raises(TypeError, match=r"argument 0 \('x'\) of add\(\) has layout nested; it must be torch.strided"):
+        KERNEL((1,), (1,), arguments(x=NESTED))
+
+
 def test_a_conjugated_view_is_refused():
     with pytest.raises(ValueError, match=r"argument 6 \('raw'\) .* conjugated .* call .resolve_conj\(\) first"):
         KERNEL((1,), (1,), arguments(raw=torch.ones(2, dtype=torch.complex64).conj()))
@@ -85,6 +93,7 @@ OTHERS = {
     "strides": {"x": lambda: torch.ones(16)[::2]},
     "sparse": {"x": lambda: torch.ones(8, 8).to_sparse()},
     "negated": {"x": lambda: torch._neg_view(torch.ones(8))},
+    "nested": {"x": lambda: NESTED},
     "an array": {"x": lambda: np.ones(8, np.float32)},
     "a number for a tensor": {"x": lambda: np.float32(1)},
     "a tensor for a number": {"n": lambda: torch.tensor(8, dtype=torch.int32)},
