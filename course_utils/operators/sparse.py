@@ -497,8 +497,10 @@ class ListMask(NamedTuple):
         lists, (batch, heads, _, head_dim) = self.lists, query.shape
         tile = fitting(BLOCK_TILES[head_dim, lists.block], query.device)
         work = _kept(lists, ("work", batch * heads), lambda: work_items(lists, batch * heads))
-        parts = query.new_empty(work.parts, batch, heads, lists.block, head_dim, dtype=torch.float32)
-        lse_parts = parts.new_empty(parts.shape[:-1])
+        parts = lse_parts = lse  # without rows in parts, it only stands where the kernel takes a pointer
+        if work.parts:
+            parts = query.new_empty(work.parts, batch, heads, lists.block, head_dim, dtype=torch.float32)
+            lse_parts = parts.new_empty(parts.shape[:-1])
         kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, query.dtype)
         kernels.get_function("block_sparse_forward")(
             (len(work.items), heads, batch),
