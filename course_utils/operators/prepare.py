@@ -103,7 +103,7 @@ def cut(out: Tensor, head_dim: int) -> Tensor:
 def empty_outputs(query: Tensor, value_dim: int | None = None) -> tuple[Tensor, Tensor]:
     """What a forward kernel writes: out, like query `[..., d]` but with `value_dim` columns (None: d), and the
     log-sum-exp, float32 `[...]`."""
-    rows, head_dim = query.shape[:-1], query.shape[-1]
+    *rows, head_dim = query.shape
     return query.new_empty(*rows, value_dim or head_dim), query.new_empty(rows, dtype=torch.float32)
 
 
