@@ -65,25 +65,23 @@ class Parameters:
         if len(args) != len(self.parameters):
             listed = ", ".join(map(str, self.parameters))
             raise TypeError(f"{self.kernel}() takes {len(self.parameters)} arguments ({listed}), got {len(args)}")
-        tensors: list[tuple[int, torch.Tensor]] = []
+        first: int | None = None
         for index, argument in enumerate(args):
-            if isinstance(argument, torch.Tensor):
-                self._check_tensor(index, argument)
-                tensors.append((index, argument))
-                first, device = tensors[0][0], tensors[0][1].device
-                if argument.device != device:
-                    raise ValueError(
-                        f"{self.label(index)} is on {argument.device}, but {self.label(first)} is on {device}: "
-                        "move all tensors to one device"
-                    )
-            else:
+            if not isinstance(argument, torch.Tensor):
                 self._check_scalar(index, argument)
-        if not tensors:
+                continue
+            self._check_tensor(index, argument)
+            if first is None:
+                first, device = index, argument.device
+            elif argument.device != device:
+                raise ValueError(
+                    f"{self.label(index)} is on {argument.device}, but {self.label(first)} is on {device}: "
+                    "move all tensors to one device"
+                )
+        if first is None:
             return None
         if device.type not in ("cpu", "cuda"):
             raise ValueError(f"{self.label(first)} is on {device}; kernels run on cpu and cuda tensors")
-        for index, tensor in tensors:
-            check_memory(self.label(index), tensor)
         return device
 
     def _check_tensor(self, index: int, tensor: torch.Tensor) -> None:
@@ -97,14 +95,14 @@ class Parameters:
         if dtypes and tensor.dtype not in dtypes:
             expected = " or ".join(map(str, dtypes))
             raise TypeError(f"{label} is `{parameter}`: expected a tensor of {expected}, got {tensor.dtype}")
+        check_memory(label, tensor)
         if tensor.is_neg():
             raise ValueError(f"{label} is a view that is negated only when it is read: call .resolve_neg() first")
         if tensor.is_conj():
             raise ValueError(f"{label} is a view that is conjugated only when it is read: call .resolve_conj() first")
-        if tensor.layout != torch.strided or not tensor.is_contiguous():
-            strides = tensor.stride() if tensor.layout == torch.strided else tensor.layout
+        if not tensor.is_contiguous():
             raise ValueError(
-                f"{label} must be contiguous, got shape {tuple(tensor.shape)} with strides {strides}: "
+                f"{label} must be contiguous, got shape {tuple(tensor.shape)} with strides {tensor.stride()}: "
                 "call .contiguous() first"
             )
 
