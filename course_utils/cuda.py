@@ -11,10 +11,12 @@ runs.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from course_utils.emulator import tracing
 from course_utils.emulator.memory import Array
 from course_utils.emulator.module import DEVICE, SHARED_LIMIT, EmulatedModule
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
+from course_utils.toolchain.parameters import Accepted, Parameters
 from course_utils.toolchain.source import (
     INCLUDE,
     Architecture,
@@ -48,33 +51,6 @@ __all__ = [
     "shared_memory_limit",
 ]
 
-# C++ type of a kernel parameter -> torch dtype of a tensor passed for a pointer to it (None: any).
-TENSOR_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
-    **dict.fromkeys(("float", "float2", "float3", "float4"), (torch.float32,)),
-    **dict.fromkeys(("double", "double2"), (torch.float64,)),
-    **dict.fromkeys(("half", "__half", "half2", "__half2"), (torch.float16,)),
-    **dict.fromkeys(("__nv_bfloat16", "__nv_bfloat162", "nv_bfloat16", "nv_bfloat162"), (torch.bfloat16,)),
-    **dict.fromkeys(("int", "int32_t", "int2", "int4"), (torch.int32,)),
-    **dict.fromkeys(("unsigned", "unsigned int", "uint32_t"), (torch.int32, torch.uint32)),
-    **dict.fromkeys(("long long", "int64_t"), (torch.int64,)),
-    **dict.fromkeys(("unsigned long long", "uint64_t"), (torch.int64, torch.uint64)),
-    **dict.fromkeys(("short", "int16_t"), (torch.int16,)),
-    "bool": (torch.bool,),
-}
-# C++ type of a kernel parameter -> the NumPy scalar that it takes.
-SCALAR_TYPES: dict[str, type[np.generic]] = {
-    "float": np.float32,
-    "double": np.float64,
-    **dict.fromkeys(("half", "__half"), np.float16),
-    **dict.fromkeys(("int", "int32_t"), np.int32),
-    **dict.fromkeys(("unsigned", "unsigned int", "uint32_t"), np.uint32),
-    **dict.fromkeys(("long long", "int64_t", "long"), np.int64),
-    **dict.fromkeys(("unsigned long long", "uint64_t", "size_t", "unsigned long"), np.uint64),
-    **dict.fromkeys(("short", "int16_t"), np.int16),
-    **dict.fromkeys(("signed char", "int8_t"), np.int8),
-    **dict.fromkeys(("unsigned char", "uint8_t"), np.uint8),
-    "bool": np.bool_,
-}
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
 THREAD_LIMIT = 1024
@@ -221,7 +197,14 @@ class Kernel:
     def __init__(self, module: RawModule, name: str, function: KernelFunction) -> None:
         self.module = module
         self.name = name
-        self.parameters = function.parameters
+        self._parameters = Parameters(name, function.parameters)
+        self._gpus: dict[torch.device, _OnGpu] = {}
+        self._last: tuple[Accepted, _OnGpu] | None = None  # of the last launch on a GPU
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """As the source declares them."""
+        return self._parameters.parameters
 
     def __call__(
         self, grid: Sequence[int], block: Sequence[int], args: Sequence[object], *, shared_mem: int = 0
@@ -241,83 +224,22 @@ class Kernel:
             raise LaunchError(f"block {block3} has {threads} threads; a block has at most {THREAD_LIMIT}")
         if not isinstance(shared_mem, (int, np.integer)) or shared_mem < 0:
             raise ValueError(f"shared_mem takes a number of bytes, got {shared_mem!r}")
-        device = self._check_arguments(args)
-        if device.type == "cpu":
-            self._launch_emulated(grid3, block3, args, int(shared_mem))
-        elif tracing.active():
-            self._launch_on_copies(device, grid3, block3, args, int(shared_mem))
-        else:
-            self._launch_cupy(device, grid3, block3, args, int(shared_mem))
-
-    # ---- arguments
-
-    def _label(self, index: int) -> str:
-        return f"argument {index} ({self.parameters[index].name or '?'!r}) of {self.name}()"
-
-    def _check_arguments(self, args: Sequence[object]) -> torch.device:
-        """Checks every argument against its parameter; returns the device that the tensors are on."""
-        if not isinstance(args, (tuple, list)):
-            raise TypeError(
-                f"args of {self.name}() takes a tuple of tensors and NumPy scalars, got {type(args).__name__}"
-            )
-        if len(args) != len(self.parameters):
-            listed = ", ".join(map(str, self.parameters))
-            raise TypeError(f"{self.name}() takes {len(self.parameters)} arguments ({listed}), got {len(args)}")
-        first: int | None = None
-        for index, (argument, parameter) in enumerate(zip(args, self.parameters, strict=True)):
-            if isinstance(argument, torch.Tensor):
-                self._check_tensor(index, argument, parameter)
-                if first is None:
-                    first = index
-                elif argument.device != args[first].device:  # type: ignore[attr-defined]
-                    raise ValueError(
-                        f"{self._label(index)} is on {argument.device}, but {self._label(first)} is on "
-                        f"{args[first].device}: move all tensors to one device"  # type: ignore[attr-defined]
-                    )
-            else:
-                self._check_scalar(index, argument, parameter)
-        if first is None:
-            return (
-                torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-            )
-        device: torch.device = args[first].device  # type: ignore[attr-defined]
-        if device.type not in ("cpu", "cuda"):
-            raise ValueError(f"{self._label(first)} is on {device}; kernels run on cpu and cuda tensors")
-        return device
-
-    def _check_tensor(self, index: int, tensor: torch.Tensor, parameter: Parameter) -> None:
-        label = self._label(index)
-        if parameter.type in SCALAR_TYPES and not parameter.pointer:
-            wanted = SCALAR_TYPES[parameter.type].__name__
-            raise TypeError(f"{label} is `{parameter}`: pass np.{wanted}(...), got a tensor")
-        if not parameter.pointer and "*" not in parameter.type:
-            raise TypeError(f"{label} is `{parameter}`: pass a NumPy scalar of its size, got a tensor")
-        dtypes = TENSOR_DTYPES.get(parameter.type)
-        if dtypes and tensor.dtype not in dtypes:
-            raise TypeError(f"{label} is `{parameter}`: expected a tensor of {_or(dtypes)}, got {tensor.dtype}")
-        if tensor.is_neg():
-            raise ValueError(f"{label} is a view that is negated only when it is read: call .resolve_neg() first")
-        if tensor.layout != torch.strided or not tensor.is_contiguous():
-            strides = tensor.stride() if tensor.layout == torch.strided else tensor.layout
-            raise ValueError(
-                f"{label} must be contiguous, got shape {tuple(tensor.shape)} with strides {strides}: "
-                "call .contiguous() first"
-            )
-
-    def _check_scalar(self, index: int, value: object, parameter: Parameter) -> None:
-        label = self._label(index)
-        if parameter.pointer:
-            got = f"{type(value).__name__} {value!r}" if np.isscalar(value) else type(value).__name__
-            raise TypeError(f"{label} is `{parameter}`: expected a torch tensor, got {got}")
-        wanted = SCALAR_TYPES.get(parameter.type)
-        if not isinstance(value, np.generic):
-            should = f"np.{wanted.__name__}(...)" if wanted else "a NumPy scalar of its size"
-            raise TypeError(f"{label} is `{parameter}`: pass {should}, got {type(value).__name__} {value!r}")
-        if wanted is not None:
-            expected = np.dtype(wanted)
-            same_kind = value.dtype.kind == expected.kind or {value.dtype.kind, expected.kind} == {"i", "u"}
-            if not same_kind or value.dtype.itemsize != expected.itemsize:
-                raise TypeError(f"{label} is `{parameter}`: pass np.{wanted.__name__}(...), got np.{value.dtype.name}")
+        last = self._last  # read once: another thread may launch the kernel, too
+        values = last[0].values(args) if last and not tracing.active() else None
+        if values is None:
+            device = self._parameters.check(args) or _current_device()
+            if device.type == "cpu":
+                self._launch_emulated(grid3, block3, args, int(shared_mem))
+                return
+            if tracing.active():
+                self._launch_on_copies(device, grid3, block3, args, int(shared_mem))
+                return
+            last = self._last = Accepted(args, device), self._on(device)
+            values = Accepted.checked_values(args)
+        accepted, gpu = last
+        filled = accepted.fill(values)
+        gpu.launch(grid3, block3, int(shared_mem), filled[1])
+        accepted.release(filled)
 
     # ---- the emulator
 
@@ -325,17 +247,21 @@ class Kernel:
         self, grid: tuple[int, int, int], block: tuple[int, int, int], args: Sequence[object], shared_mem: int
     ) -> None:
         module = self.module._emulated
-        self._check_shared(shared_mem, module.static_shared(self.name), SHARED_LIMIT, f"the emulated {DEVICE} device")
+        _check_shared(
+            self.name, shared_mem, module.static_shared(self.name), SHARED_LIMIT, f"the emulated {DEVICE} device"
+        )
         arguments: list[Array | bytes] = []
         sizes = module.argument_sizes(self.name)
         for index, argument in enumerate(args):
             if isinstance(argument, torch.Tensor):
                 writable = not (self.parameters[index].pointer and self.parameters[index].const)
-                arguments.append(Array(argument.detach(), self._label(index), writable))
+                arguments.append(Array(argument.detach(), self._parameters.label(index), writable))
             else:
                 value = argument.tobytes()  # type: ignore[attr-defined]
                 if len(value) != sizes[index]:
-                    raise TypeError(f"{self._label(index)} takes {sizes[index]} bytes, got {len(value)} ({argument!r})")
+                    raise TypeError(
+                        f"{self._parameters.label(index)} takes {sizes[index]} bytes, got {len(value)} ({argument!r})"
+                    )
                 arguments.append(value)
         module.launch(self.name, grid, block, arguments, shared_mem)
 
@@ -371,38 +297,78 @@ class Kernel:
             if isinstance(argument, torch.Tensor) and not (parameter.pointer and parameter.const):
                 argument.detach().copy_(copy)
 
-    # ---- CuPy
+    # ---- the GPU
 
-    def _launch_cupy(
-        self,
-        device: torch.device,
-        grid: tuple[int, int, int],
-        block: tuple[int, int, int],
-        args: Sequence[object],
-        shared_mem: int,
-    ) -> None:
-        import cupy
+    def _on(self, device: torch.device) -> _OnGpu:
+        """The kernel on this GPU, where it is loaded once."""
+        if device not in self._gpus:
+            self._gpus[device] = _OnGpu(self, device.index or 0)
+        return self._gpus[device]
 
-        index = device.index or 0
-        with cupy.cuda.Device(index), _torch_stream(cupy, device):
-            kernel = self.module._cupy(index).get_function(self.name)
-            if shared_mem > DEFAULT_SHARED:
-                limit = shared_memory_limit(device)
-                self._check_shared(shared_mem, kernel.shared_size_bytes, limit, torch.cuda.get_device_name(index))
-                kernel.max_dynamic_shared_size_bytes = shared_mem
-            values = tuple(np.uint64(a.data_ptr()) if isinstance(a, torch.Tensor) else a for a in args)
-            kernel(grid, block, values, shared_mem=shared_mem)
 
-    def _check_shared(self, dynamic: int, static: int, limit: int, device: str) -> None:
-        if dynamic + static > limit:
-            asked = f"{dynamic:,} bytes of dynamic" + (f" and {static:,} bytes of static" if static else "")
-            raise LaunchError(
-                f"{self.name}() asks for {asked} shared memory per block; {device} has {limit:,} bytes: "
-                "use smaller tiles"
-            )
+class _OnGpu:
+    """A kernel that is loaded on a GPU: what all of its launches there have in common is looked up once."""
+
+    _granting = threading.Lock()
+
+    def __init__(self, kernel: Kernel, index: int) -> None:
+        cupy = _import_cupy()
+        self._name, self._index = kernel.name, index
+        self._cuda = cupy.cuda
+        self._launch, self._context_now = cupy.cuda.driver.launchKernel, cupy.cuda.driver.ctxGetCurrent
+        # Not torch.cuda.current_stream: to make its object takes the host about as long as a launch.
+        self._stream_now = torch._C._cuda_getCurrentRawStream
+        with self._current():
+            self._raw = kernel.module._cupy(index).get_function(kernel.name)
+            self._loaded = self._raw.kernel  # kept: what it points to is unloaded with it
+            self._function = self._loaded.ptr
+            self._context = self._context_now()
+        self._granted = DEFAULT_SHARED
+
+    @contextlib.contextmanager
+    def _current(self) -> Iterator[None]:
+        """Makes the GPU this thread's for a while; a thread that has none yet gets it here, too."""
+        with self._cuda.Device(self._index):
+            self._cuda.runtime.setDevice(self._index)
+            yield
+
+    def launch(self, grid: tuple[int, int, int], block: tuple[int, int, int], shared_mem: int, parameters: int) -> None:
+        """Launches the kernel on torch's current stream. parameters: the address of the addresses of its arguments."""
+        if shared_mem > self._granted:
+            self._grant(shared_mem)
+        stream = self._stream_now(self._index)
+        if self._context_now() == self._context:
+            self._launch(self._function, *grid, *block, shared_mem, stream, parameters, 0)
+        else:
+            with self._current():
+                self._launch(self._function, *grid, *block, shared_mem, stream, parameters, 0)
+
+    def _grant(self, shared_mem: int) -> None:
+        """Lets the kernel have so much dynamic shared memory. Modules of the same code share what is granted here: it
+        never shrinks."""
+        with self._current(), self._granting:
+            limit = shared_memory_limit(torch.device("cuda", self._index))
+            static = self._raw.shared_size_bytes
+            _check_shared(self._name, shared_mem, static, limit, torch.cuda.get_device_name(self._index))
+            if self._raw.max_dynamic_shared_size_bytes < shared_mem:
+                self._raw.max_dynamic_shared_size_bytes = shared_mem
+        self._granted = shared_mem
 
 
 # ---- helpers
+
+
+def _check_shared(kernel: str, dynamic: int, static: int, limit: int, device: str) -> None:
+    if dynamic + static > limit:
+        asked = f"{dynamic:,} bytes of dynamic" + (f" and {static:,} bytes of static" if static else "")
+        raise LaunchError(
+            f"{kernel}() asks for {asked} shared memory per block; {device} has {limit:,} bytes: use smaller tiles"
+        )
+
+
+def _current_device() -> torch.device:
+    """Where a kernel without tensors runs."""
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 @functools.cache
@@ -413,16 +379,16 @@ def shared_memory_limit(device: torch.device) -> int:
     return _import_cupy().cuda.Device(device.index or 0).attributes["MaxSharedMemoryPerBlockOptin"]
 
 
-def _or(dtypes: Sequence[torch.dtype]) -> str:
-    return " or ".join(map(str, dtypes))
-
-
 def _dimensions(name: str, value: Sequence[int], limits: tuple[int, int, int]) -> tuple[int, int, int]:
     if not isinstance(value, (tuple, list)) or not 1 <= len(value) <= 3:
         raise ValueError(f"{name} takes one to three positive ints such as (4,) or (4, 2, 1), got {value!r}")
-    if not all(isinstance(n, (int, np.integer)) and n > 0 for n in value):
+    x, y, z = (*value, 1, 1)[:3]
+    if not type(x) is type(y) is type(z) is int:  # else the usual launch needs no look at each
+        if not all(isinstance(n, (int, np.integer)) for n in value):
+            raise ValueError(f"{name} takes one to three positive ints, got {value!r}")
+        x, y, z = int(x), int(y), int(z)
+    if x <= 0 or y <= 0 or z <= 0:
         raise ValueError(f"{name} takes one to three positive ints, got {value!r}")
-    x, y, z = (*map(int, value), 1, 1)[:3]
     if x > limits[0] or y > limits[1] or z > limits[2]:
         raise LaunchError(
             f"{name} {(x, y, z)} is too large: the limits are {limits}"
@@ -467,12 +433,3 @@ def _import_cupy() -> Any:
 
 def _cuda_major() -> str:
     return (torch.version.cuda or "13").split(".")[0]
-
-
-def _torch_stream(cupy: Any, device: torch.device) -> Any:
-    stream = torch.cuda.current_stream(device)
-    return (
-        cupy.cuda.Stream.from_external(stream)
-        if hasattr(cupy.cuda.Stream, "from_external")
-        else cupy.cuda.ExternalStream(stream.cuda_stream, device.index or 0)
-    )

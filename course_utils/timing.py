@@ -6,6 +6,7 @@ There is no CPU fallback: a time taken on the emulator says nothing about a GPU.
 """
 
 import statistics
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -97,6 +98,37 @@ def time_calls(fn: Callable[[], object], calls: int = 50) -> float:
     return start.elapsed_time(end) / calls
 
 
+def compare_host(functions: dict[str, Callable[[], object]], *, rounds: int = 21, calls: int = 20) -> dict[str, Timing]:
+    """Milliseconds for which the host is busy with one call of each function, interleaved as by `compare`: the way
+    through Python to the last launch, not what is launched.
+
+    Each of the `rounds` samples is the mean of a burst of `calls` without a wait. It begins with an idle GPU, whose
+    queue holds a thousand launches: so few must not fill it.
+
+    Raises:
+        RuntimeError: there is no CUDA device.
+    """
+    _require_gpu()
+    _check_functions(functions)
+    for name, number in (("rounds", rounds), ("calls", calls)):
+        if number < 1:
+            raise ValueError(f"{name} is {number}; it must be 1 or more")
+    samples: dict[str, list[float]] = {name: [] for name in functions}
+    order = list(functions.items())
+    for _, fn in order:
+        fn()  # compiles, and fills caches
+    for _ in range(rounds):
+        for name, fn in order:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(calls):
+                fn()
+            samples[name].append(1e3 * (time.perf_counter() - start) / calls)
+        order.reverse()
+    torch.cuda.synchronize()
+    return {name: summary(of_one) for name, of_one in samples.items()}
+
+
 def peak_memory(fn: Callable[[], object]) -> int:
     """Bytes that one `fn()` holds at its peak beyond what was allocated before, as torch's allocator counts them.
 
@@ -163,6 +195,16 @@ def _require_gpu() -> None:
 
 
 def _check_counts(functions: dict[str, object], warmup: int, repeats: int | None, budget_ms: float) -> None:
+    _check_functions(functions)
+    if warmup < 0:
+        raise ValueError(f"warmup is {warmup}; it must be 0 or more")
+    if repeats is not None and repeats < 1:
+        raise ValueError(f"repeats is {repeats}; it must be 1 or more, or None")
+    if not budget_ms > 0:
+        raise ValueError(f"budget_ms is {budget_ms}; it must be positive")
+
+
+def _check_functions(functions: dict[str, object]) -> None:
     if not functions:
         raise ValueError("functions is empty; it must map at least one name to a function")
     for name, fn in functions.items():
@@ -170,9 +212,3 @@ def _check_counts(functions: dict[str, object], warmup: int, repeats: int | None
             raise TypeError(
                 f"functions[{name!r}] has type {type(fn).__name__}; it must be a function without arguments"
             )
-    if warmup < 0:
-        raise ValueError(f"warmup is {warmup}; it must be 0 or more")
-    if repeats is not None and repeats < 1:
-        raise ValueError(f"repeats is {repeats}; it must be 1 or more, or None")
-    if not budget_ms > 0:
-        raise ValueError(f"budget_ms is {budget_ms}; it must be positive")

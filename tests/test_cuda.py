@@ -1,5 +1,8 @@
 """The facade: which launches it takes, what it says of the others, and that the emulator agrees with the GPU."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
@@ -45,6 +48,47 @@ def test_the_backend_follows_the_arguments_of_each_launch(device):
         assert (y == 2).all() and y.device.type == place.type
 
 
+@pytest.mark.gpu
+def test_a_launch_follows_torchs_stream_and_is_captured_with_it():
+    kernel, y = RawModule(code=SAXPY).get_function("saxpy"), torch.zeros(8, device="cuda")
+    args = (torch.ones_like(y), y, N, A)
+    kernel((1,), (8,), args)  # what is compiled or loaded cannot be captured
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernel((1,), (8,), args)
+    assert (y == 2).all()
+    graph.replay()
+    assert (y == 4).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("loaded_before", [True, False])
+def test_a_thread_that_has_not_met_the_gpu_launches(loaded_before):
+    kernel, y = RawModule(code=SAXPY).get_function("saxpy"), torch.zeros(8, device="cuda")
+    args = (torch.ones_like(y), y, N, A)
+    if loaded_before:
+        kernel((1,), (8,), args)
+    thread = threading.Thread(target=lambda: (kernel((1,), (8,), args), torch.cuda.synchronize()))
+    thread.start()
+    thread.join()
+    assert (y == (4 if loaded_before else 2)).all()
+
+
+def test_launches_of_many_threads_do_not_mix_their_arguments(device):
+    kernel = RawModule(code=SAXPY).get_function("saxpy")
+    threads, each = (8, 200) if device.type == "cuda" else (2, 2)
+    results = torch.zeros(threads, 8, device=device)
+    x = torch.ones(8, device=device)
+
+    def work(n):
+        for _ in range(each):
+            kernel((1,), (8,), (x, results[n], N, np.float32(n)))
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, range(threads)))
+    assert torch.equal(results, (each * torch.arange(threads, device=device))[:, None] * torch.ones_like(results))
+
+
 def test_dynamic_shared_memory_above_48_kilobytes_needs_no_more_than_its_size(device):
     size = 90_000 // 4
     y = torch.zeros(size, device=device)
@@ -56,6 +100,19 @@ def test_dynamic_shared_memory_above_48_kilobytes_needs_no_more_than_its_size(de
     }"""
     RawModule(code=code).get_function("reverse")((1,), (128,), (y, np.int32(size)), shared_mem=4 * size)
     assert torch.equal(y.cpu(), torch.arange(size - 1, -1, -1.0))
+
+
+def test_shared_memory_that_one_module_was_granted_stays_where_another_of_the_same_code_asks_for_less(device):
+    code = """extern "C" __global__ void last(float* y, int n) {
+        extern __shared__ float s[];
+        s[n - 1] = n;
+        *y = s[n - 1];
+    }"""
+    kernels = [RawModule(code=code).get_function("last") for _ in range(2)]
+    y = torch.zeros(1, device=device)
+    for kernel, size in zip((0, 1, 0, 1, 0), (90_000, 60_000, 90_000, 48_000, 100), strict=True):
+        kernels[kernel]((1,), (1,), (y, np.int32(size // 4)), shared_mem=size)
+        assert y.item() == size // 4
 
 
 def test_constants_are_set_through_get_global(device):
@@ -127,7 +184,7 @@ def test_bytes_are_taken_as_unsigned_char(device, dtype):
         ((torch.ones(16)[::2],), ValueError, r"argument 0 \('x'\) .* contiguous, got shape \(8,\) with strides \(2,\)"),
         ((None, torch.ones(2, 4).T), ValueError, r"argument 1 \('y'\) .* contiguous, .* call .contiguous\(\) first"),
         ((torch.ones(1).expand(8),), ValueError, r"contiguous, got shape \(8,\) with strides \(0,\)"),
-        ((torch.ones(8).to_sparse(),), ValueError, "contiguous"),
+        ((torch.ones(8).to_sparse(),), TypeError, "layout torch.sparse_coo; it must be torch.strided"),
         ((torch._neg_view(torch.ones(8)),), ValueError, r"argument 0 \('x'\) .* call .resolve_neg\(\) first"),
         ((None, torch.ones(8, device="meta")), ValueError, r"argument 1 \('y'\) of saxpy\(\) is on meta, but argument "
          r"0 \('x'\) of saxpy\(\) is on cpu: move all tensors to one device"),
@@ -137,6 +194,36 @@ def test_bytes_are_taken_as_unsigned_char(device, dtype):
 def test_a_wrong_argument_is_named(arguments, error, message):
     with pytest.raises(error, match=message):
         saxpy(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        (lambda x: (x.double(), x, N, A), TypeError, r"argument 0 \('x'\) .* of torch.float32, got torch.float64"),
+        (lambda x: (x, torch.ones(8, device="meta"), N, A), ValueError, "argument 1 .* is on meta, but argument 0"),
+        (lambda x: (x, torch.ones(16, device=x.device)[::2], N, A), ValueError, r"argument 1 \('y'\) .* contiguous"),
+        (lambda x: (torch._neg_view(x), x, N, A), ValueError, r"argument 0 \('x'\) .* call .resolve_neg\(\) first"),
+        (lambda x: (x, x, np.int64(8), A), TypeError, r"argument 2 \('n'\) .* pass np.int32\(...\), got np.int64"),
+        (lambda x: (x, x, N, 2.0), TypeError, r"argument 3 \('a'\) .* pass np.float32\(...\), got float 2.0"),
+        (lambda x: (x, x, N), TypeError, "takes 4 arguments .*, got 3"),
+        (lambda x: x, TypeError, "takes a tuple of tensors and NumPy scalars, got Tensor"),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_named_after_right_ones_too(device, wrong, error, message):
+    kernel, x = RawModule(code=SAXPY).get_function("saxpy"), torch.ones(8, device=device)
+    kernel((1,), (8,), (x, torch.ones_like(x), N, A))
+    with pytest.raises(error, match=message):
+        kernel((1,), (8,), wrong(x))
+    kernel((1,), (8,), (torch.ones_like(x), x, N, A))
+    assert (x == 3).all()
+
+
+def test_a_freed_tensor_is_refused_after_right_ones_too(device):
+    kernel, x, freed = RawModule(code=SAXPY).get_function("saxpy"), *(torch.ones(8, device=device) for _ in range(2))
+    kernel((1,), (8,), (x, freed, N, A))
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match=r"argument 1 \('y'\) of saxpy\(\) has 0 bytes of memory for the 32"):
+        kernel((1,), (8,), (x, freed, N, A))
 
 
 @pytest.mark.gpu

@@ -21,7 +21,9 @@ def test_repeats_fit_the_budget_within_limits():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="checks the message on a machine without a GPU")
 @pytest.mark.parametrize(
-    "call", [timing.time_gpu, timing.time_calls, timing.peak_memory, lambda fn: timing.compare({"fn": fn})]
+    "call",
+    [timing.time_gpu, timing.time_calls, timing.peak_memory]
+    + [lambda fn: timing.compare({"fn": fn}), lambda fn: timing.compare_host({"fn": fn})],
 )
 def test_without_a_gpu_the_error_says_so(call):
     with pytest.raises(RuntimeError, match="no usable one"):
@@ -37,6 +39,25 @@ def test_bad_counts_name_the_argument():
         timing._check_counts({"a": 3}, 0, None, 1.0)
     with pytest.raises(ValueError, match="functions is empty"):
         timing._check_counts({}, 0, None, 1.0)
+
+
+def test_bursts_of_the_hosts_calls_are_interleaved_and_begin_with_an_idle_gpu(monkeypatch):
+    seen, now = [], iter(range(100))
+    monkeypatch.setattr(timing, "_require_gpu", lambda: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: seen.append("-"))
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.001 * next(now))
+    times = timing.compare_host({name: lambda name=name: seen.append(name) for name in "ab"}, rounds=3, calls=2)
+    assert "".join(seen) == "ab" + "-aa-bb" + "-bb-aa" + "-aa-bb" + "-"
+    assert times == {name: (pytest.approx(0.5), pytest.approx(0)) for name in "ab"}
+    for bad in ({"rounds": 0}, {"calls": 0}):
+        with pytest.raises(ValueError, match=f"{next(iter(bad))} is 0; it must be 1 or more"):
+            timing.compare_host({"a": print}, **bad)
+
+
+@pytest.mark.gpu
+def test_the_host_is_busy_for_less_time_than_a_long_kernel_takes():
+    time_of = timing.compare_host({"sleep": lambda: torch.cuda._sleep(2_000_000)}, rounds=3, calls=5)["sleep"]
+    assert 0 < time_of.median < timing.time_gpu(lambda: torch.cuda._sleep(2_000_000), repeats=5).median / 2
 
 
 @pytest.mark.gpu

@@ -15,6 +15,7 @@ from course_utils.bench import (
     emulator,
     flash_attention_minimal,
     flash_attention_v2,
+    host,
     one_pattern,
     sparse_patterns,
     start_here,
@@ -99,6 +100,9 @@ CHAPTERS: dict[str, Callable[[], list[Row]]] = {
 SUBJECTS: dict[str, Subject] = {
     **{name: _chapter(name, measure) for name, measure in CHAPTERS.items()},
     **{kind: _pattern(kind) for kind in one_pattern.PATTERNS},
+    "host": Subject(
+        host.host_times, dict.fromkeys(("json", "record"), False), functools.partial(measured.load, "host")
+    ),
     "emulator": Subject(emulator.measure, {"json": False}, machine=emulator.machine),
     "counters": Subject(
         nvidia.measure_counters,

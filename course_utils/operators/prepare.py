@@ -103,7 +103,7 @@ def cut(out: Tensor, head_dim: int) -> Tensor:
 def empty_outputs(query: Tensor, value_dim: int | None = None) -> tuple[Tensor, Tensor]:
     """What a forward kernel writes: out, like query `[..., d]` but with `value_dim` columns (None: d), and the
     log-sum-exp, float32 `[...]`."""
-    rows, head_dim = query.shape[:-1], query.shape[-1]
+    *rows, head_dim = query.shape
     return query.new_empty(*rows, value_dim or head_dim), query.new_empty(rows, dtype=torch.float32)
 
 
@@ -178,4 +178,7 @@ AnyTile = TypeVar("AnyTile", bound=Tile)
 def fitting(tiles: tuple[AnyTile, ...], device: torch.device) -> AnyTile:
     """The first of the tiles that fits the device's shared memory; where none does, the launch says so of the last."""
     limit = shared_memory_limit(device)
-    return next((tile for tile in tiles if tile.shared_bytes <= limit), tiles[-1])
+    for tile in tiles:  # at every call: a generator takes as long as the rest of this
+        if tile.shared_bytes <= limit:
+            return tile
+    return tiles[-1]

@@ -35,6 +35,7 @@ from course_utils.operators.tensor_core import (
     HEAD_DIMS,
     BackwardTile,
     ForwardTile,
+    defines,
     dense_dk_dv,
     dense_forward,
     kernel,
@@ -85,7 +86,7 @@ class BlockTile(NamedTuple):
 
     @property
     def options(self) -> tuple[str, ...]:
-        return f"-DD={self.head_dim}", f"-DBLOCK={self.block}", f"-DB_C={self.block_cols}", f"-DWARPS={self.warps}"
+        return defines(D=self.head_dim, BLOCK=self.block, B_C=self.block_cols, WARPS=self.warps)
 
     @property
     def threads(self) -> int:
@@ -97,7 +98,8 @@ class BlockTile(NamedTuple):
         return 2 * self.head_dim * (self.block + 4 * self.block_cols)
 
 
-TABLE = "-DDILATED=0", "-DTABLE=1"  # options of range.cu for rows whose ends are in two arrays
+UNDILATED, DILATED = "-DDILATED=0", "-DDILATED=1"  # options of range.cu
+TABLE = UNDILATED, "-DTABLE=1"  # options of range.cu for rows whose ends are in two arrays
 # As in flash_attention_v2: the fastest tiles on an H200 first, then smaller ones for GPUs with less shared memory.
 RANGE_TILES = {64: (RangeTile(64, 128, 128, 4),), 128: (RangeTile(128, 128, 64, 4),)}
 RANGE_BACKWARD_TILES = BACKWARD_TILES
@@ -394,7 +396,9 @@ class DenseMask(NamedTuple):
 
     def _views(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Of `[B, H, L, ...]`."""
-        return tuple(tensor.flatten(0, 1).unflatten(1, (-1, self.length)) for tensor in tensors)
+        batch, heads, rows = tensors[0].shape[:3]
+        shape = batch * heads, rows // self.length, self.length
+        return tuple(tensor.view(*shape, *tensor.shape[3:]) for tensor in tensors)
 
 
 def range_mask(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> RangeMask | RowMask:
@@ -443,11 +447,11 @@ class RangeMask(NamedTuple):
         batch, heads, query_length, head_dim = query.shape
         tile = fitting(RANGE_TILES[head_dim], query.device)
         ranges = _numbers(self.ranges, query, key)
-        options = *tile.options, f"-DDILATED={int(ranges[-1] > 1)}"
+        options = *tile.options, DILATED if ranges[-1] > 1 else UNDILATED
         kernel(f"{FOLDER}/range.cu", options, query.dtype, "range_forward")(
             (_class_tiles(query_length, ranges[-1], tile.block_rows), heads, batch),
             (tile.threads,),
-            (query, key, value, out, lse, *scalars, *map(np.int32, ranges)),
+            (query, key, value, out, lse, *scalars, *_as_scalars(ranges)),
             shared_mem=tile.shared_bytes,
         )
 
@@ -459,7 +463,7 @@ class RangeMask(NamedTuple):
         kernel(f"{FOLDER}/range_backward.cu", tile.options, key.dtype, "range_dk_dv")(
             (_class_tiles(key_length, ranges[-1], tile.block_cols), kv_heads, batch),
             (tile.threads,),
-            (query, key, *tensors, *scalars, *map(np.int32, ranges)),
+            (query, key, *tensors, *scalars, *_as_scalars(ranges)),
             shared_mem=tile.shared_bytes,
         )
 
@@ -467,6 +471,11 @@ class RangeMask(NamedTuple):
 def _numbers(ranges: Ranges, query: Tensor, key: Tensor) -> tuple[int, ...]:
     *others, _ = ranges
     return *others, _dilation(ranges, query.shape[2], key.shape[2])
+
+
+@functools.lru_cache(maxsize=1024)  # as for `kernel_scalars`
+def _as_scalars(numbers: tuple[int, ...]) -> tuple[np.int32, ...]:
+    return tuple(map(np.int32, numbers))
 
 
 def _dilation(ranges: Ranges, query_length: int, key_length: int) -> int:
@@ -488,8 +497,10 @@ class ListMask(NamedTuple):
         lists, (batch, heads, _, head_dim) = self.lists, query.shape
         tile = fitting(BLOCK_TILES[head_dim, lists.block], query.device)
         work = _kept(lists, ("work", batch * heads), lambda: work_items(lists, batch * heads))
-        parts = query.new_empty(work.parts, batch, heads, lists.block, head_dim, dtype=torch.float32)
-        lse_parts = parts.new_empty(parts.shape[:-1])
+        parts = lse_parts = lse  # without rows in parts, it only stands where the kernel takes a pointer
+        if work.parts:
+            parts = query.new_empty(work.parts, batch, heads, lists.block, head_dim, dtype=torch.float32)
+            lse_parts = parts.new_empty(parts.shape[:-1])
         kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, query.dtype)
         kernels.get_function("block_sparse_forward")(
             (len(work.items), heads, batch),

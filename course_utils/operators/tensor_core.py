@@ -7,6 +7,7 @@ short sequences, by these kernels themselves.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -36,8 +37,19 @@ def kernel(file: str, options: tuple[str, ...], dtype: torch.dtype, name: str) -
 
 def kernel_scalars(query: Tensor, key: Tensor, scale: float) -> tuple[np.generic, ...]:
     """L_q, L_k, the query heads of a key head, and the scale, as the tensor-core kernels and csr_gather take them."""
-    group = query.shape[1] // key.shape[1]
-    return np.int32(query.shape[2]), np.int32(key.shape[2]), np.int32(group), np.float32(scale)
+    (_, heads, query_length, _), (_, kv_heads, key_length, _) = query.shape, key.shape
+    return _scalars(query_length, key_length, heads // kv_heads, scale)
+
+
+@functools.lru_cache(maxsize=1024)  # to make NumPy's scalars takes longer than to find them
+def _scalars(query_length: int, key_length: int, group: int, scale: float) -> tuple[np.generic, ...]:
+    return np.int32(query_length), np.int32(key_length), np.int32(group), np.float32(scale)
+
+
+@functools.cache  # asked at every call, of a few tiles
+def defines(**sizes: int) -> tuple[str, ...]:
+    """The compiler's options that define these."""
+    return tuple(f"-D{name}={size}" for name, size in sizes.items())
 
 
 def takes_wgmma(device: torch.device) -> bool:
@@ -58,8 +70,8 @@ class ForwardTile(NamedTuple):
 
     @property
     def options(self) -> tuple[str, ...]:
-        sizes = {"D": self.head_dim, "B_R": self.block_rows, "B_C": self.block_cols, "WARPS": self.warps}
-        return *(f"-D{name}={size}" for name, size in sizes.items()), *(("-DPACKED=1",) if self.packed else ())
+        sizes = defines(D=self.head_dim, B_R=self.block_rows, B_C=self.block_cols, WARPS=self.warps)
+        return (*sizes, "-DPACKED=1") if self.packed else sizes
 
     @property
     def threads(self) -> int:
@@ -82,7 +94,7 @@ class BackwardTile(NamedTuple):
 
     @property
     def options(self) -> tuple[str, ...]:
-        return f"-DD={self.head_dim}", f"-DWARPS={self.warps}", f"-DKEYS={self.keys}", f"-DB_R={self.block_rows}"
+        return defines(D=self.head_dim, WARPS=self.warps, KEYS=self.keys, B_R=self.block_rows)
 
     @property
     def threads(self) -> int:

@@ -1,0 +1,204 @@
+"""What a kernel takes: torch tensors and NumPy scalars, checked against the parameters that its source declares, and
+laid out as the driver takes them."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from course_utils.arguments import check_memory
+from course_utils.toolchain.source import Parameter
+
+# C++ type of a kernel parameter -> torch dtype of a tensor passed for a pointer to it (None: any).
+TENSOR_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
+    **dict.fromkeys(("float", "float2", "float3", "float4"), (torch.float32,)),
+    **dict.fromkeys(("double", "double2"), (torch.float64,)),
+    **dict.fromkeys(("half", "__half", "half2", "__half2"), (torch.float16,)),
+    **dict.fromkeys(("__nv_bfloat16", "__nv_bfloat162", "nv_bfloat16", "nv_bfloat162"), (torch.bfloat16,)),
+    **dict.fromkeys(("int", "int32_t", "int2", "int4"), (torch.int32,)),
+    **dict.fromkeys(("unsigned", "unsigned int", "uint32_t"), (torch.int32, torch.uint32)),
+    **dict.fromkeys(("long long", "int64_t"), (torch.int64,)),
+    **dict.fromkeys(("unsigned long long", "uint64_t"), (torch.int64, torch.uint64)),
+    **dict.fromkeys(("short", "int16_t"), (torch.int16,)),
+    "bool": (torch.bool,),
+}
+# C++ type of a kernel parameter -> the NumPy scalar that it takes.
+SCALAR_TYPES: dict[str, type[np.generic]] = {
+    "float": np.float32,
+    "double": np.float64,
+    **dict.fromkeys(("half", "__half"), np.float16),
+    **dict.fromkeys(("int", "int32_t"), np.int32),
+    **dict.fromkeys(("unsigned", "unsigned int", "uint32_t"), np.uint32),
+    **dict.fromkeys(("long long", "int64_t", "long"), np.int64),
+    **dict.fromkeys(("unsigned long long", "uint64_t", "size_t", "unsigned long"), np.uint64),
+    **dict.fromkeys(("short", "int16_t"), np.int16),
+    **dict.fromkeys(("signed char", "int8_t"), np.int8),
+    **dict.fromkeys(("unsigned char", "uint8_t"), np.uint8),
+    "bool": np.bool_,
+}
+
+
+class Parameters:
+    """The parameters of one kernel, and the check of what is passed for them."""
+
+    def __init__(self, kernel: str, parameters: tuple[Parameter, ...]) -> None:
+        self.kernel = kernel
+        self.parameters = parameters
+
+    def label(self, index: int) -> str:
+        """The name of an argument in messages."""
+        return f"argument {index} ({self.parameters[index].name or '?'!r}) of {self.kernel}()"
+
+    def check(self, args: Sequence[object]) -> torch.device | None:
+        """The device that the tensors are on; None where there are no tensors.
+
+        Raises TypeError or ValueError, which names the argument, what it got and what it takes.
+        """
+        if not isinstance(args, (tuple, list)):
+            raise TypeError(
+                f"args of {self.kernel}() takes a tuple of tensors and NumPy scalars, got {type(args).__name__}"
+            )
+        if len(args) != len(self.parameters):
+            listed = ", ".join(map(str, self.parameters))
+            raise TypeError(f"{self.kernel}() takes {len(self.parameters)} arguments ({listed}), got {len(args)}")
+        first: int | None = None
+        for index, argument in enumerate(args):
+            if not isinstance(argument, torch.Tensor):
+                self._check_scalar(index, argument)
+                continue
+            self._check_tensor(index, argument)
+            if first is None:
+                first, device = index, argument.device
+            elif argument.device != device:
+                raise ValueError(
+                    f"{self.label(index)} is on {argument.device}, but {self.label(first)} is on {device}: "
+                    "move all tensors to one device"
+                )
+        if first is None:
+            return None
+        if device.type not in ("cpu", "cuda"):
+            raise ValueError(f"{self.label(first)} is on {device}; kernels run on cpu and cuda tensors")
+        return device
+
+    def _check_tensor(self, index: int, tensor: torch.Tensor) -> None:
+        label, parameter = self.label(index), self.parameters[index]
+        if parameter.type in SCALAR_TYPES and not parameter.pointer:
+            wanted = SCALAR_TYPES[parameter.type].__name__
+            raise TypeError(f"{label} is `{parameter}`: pass np.{wanted}(...), got a tensor")
+        if not parameter.pointer and "*" not in parameter.type:
+            raise TypeError(f"{label} is `{parameter}`: pass a NumPy scalar of its size, got a tensor")
+        dtypes = TENSOR_DTYPES.get(parameter.type)
+        if dtypes and tensor.dtype not in dtypes:
+            expected = " or ".join(map(str, dtypes))
+            raise TypeError(f"{label} is `{parameter}`: expected a tensor of {expected}, got {tensor.dtype}")
+        check_memory(label, tensor)
+        if tensor.is_neg():
+            raise ValueError(f"{label} is a view that is negated only when it is read: call .resolve_neg() first")
+        if tensor.is_conj():
+            raise ValueError(f"{label} is a view that is conjugated only when it is read: call .resolve_conj() first")
+        if not tensor.is_contiguous():
+            raise ValueError(
+                f"{label} must be contiguous, got shape {tuple(tensor.shape)} with strides {tensor.stride()}: "
+                "call .contiguous() first"
+            )
+
+    def _check_scalar(self, index: int, value: object) -> None:
+        label, parameter = self.label(index), self.parameters[index]
+        if parameter.pointer:
+            got = f"{type(value).__name__} {value!r}" if np.isscalar(value) else type(value).__name__
+            raise TypeError(f"{label} is `{parameter}`: expected a torch tensor, got {got}")
+        wanted = SCALAR_TYPES.get(parameter.type)
+        if not isinstance(value, np.generic):
+            should = f"np.{wanted.__name__}(...)" if wanted else "a NumPy scalar of its size"
+            raise TypeError(f"{label} is `{parameter}`: pass {should}, got {type(value).__name__} {value!r}")
+        if wanted is not None:
+            expected = np.dtype(wanted)
+            same_kind = value.dtype.kind == expected.kind or {value.dtype.kind, expected.kind} == {"i", "u"}
+            if not same_kind or value.dtype.itemsize != expected.itemsize:
+                raise TypeError(f"{label} is `{parameter}`: pass np.{wanted.__name__}(...), got np.{value.dtype.name}")
+
+
+# ---- for a GPU
+
+SLOT = 8  # bytes: each value begins at a multiple of it
+FORMATS = {np.dtype(letter).type: letter for letter in "?bBhHiIlLqQefd"}  # a letter means the same to struct and NumPy
+
+
+class Accepted:
+    """Arguments that `Parameters.check` has passed, for a GPU: what their types, dtypes and device settle for the next
+    launch, whose arguments mostly are of the same ones, and memory in which the driver finds the values."""
+
+    def __init__(self, args: Sequence[object], device: torch.device) -> None:
+        self.device = device
+        self._types = tuple(map(type, args))
+        self._tensors = [(n, tensor.dtype) for n, tensor in enumerate(args) if isinstance(tensor, torch.Tensor)]
+        plain = (torch.Tensor, torch.nn.Parameter, *FORMATS)  # a subclass of Tensor may do anything
+        # Complex tensors may be conjugated views; without tensors, nothing says on which GPU the next launch is.
+        reals = self._tensors and not any(dtype.is_complex for _, dtype in self._tensors)
+        self._settled = bool(reals) and all(of in plain for of in self._types)
+        formats = [_format(argument) for argument in args]
+        self._layout = struct.Struct("".join(formats))
+        self._offsets = [struct.calcsize("".join(formats[:n])) for n in range(len(formats))]
+        self._free: list[tuple[bytearray, int]] = []
+
+    def values(self, args: Sequence[object]) -> list[object] | None:
+        """The values of the parameters, an address for a tensor: of arguments that need no more checks than are made
+        here, each launch. None where `Parameters.check` must look at them, and say what is wrong if anything is."""
+        if not self._settled or type(args) is not tuple or tuple(map(type, args)) != self._types:
+            return None
+        values, device = list(args), self.device
+        try:
+            for place, dtype in self._tensors:
+                tensor = args[place]
+                if (
+                    tensor.dtype is not dtype
+                    or tensor.device != device
+                    or not tensor.is_contiguous()
+                    or tensor.is_neg()
+                    or tensor.is_nested
+                ):
+                    return None
+                values[place] = address = tensor.data_ptr()
+                if not address and tensor.numel():
+                    return None
+        except RuntimeError:  # torch has tensors without an address
+            return None
+        return values
+
+    @staticmethod
+    def checked_values(args: Sequence[object]) -> list[object]:
+        """As `values`, of any arguments that `Parameters.check` has just passed."""
+        return [
+            a.data_ptr() if isinstance(a, torch.Tensor) else a if type(a) in FORMATS else a.tobytes()  # type: ignore[attr-defined]
+            for a in args
+        ]
+
+    def fill(self, values: Sequence[object]) -> tuple[bytearray, int]:
+        """Memory with the addresses of the values and the values behind them, and where it lies: what cuLaunchKernel
+        takes. It belongs to the caller, who gives it back with `release` once the kernel is launched."""
+        start = len(self._offsets) * SLOT
+        try:
+            memory, address = self._free.pop()  # of another launch, which is over; never of one in another thread
+        except IndexError:
+            memory = bytearray(start + self._layout.size)
+            address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            addresses = [address + start + offset for offset in self._offsets]
+            struct.pack_into(f"{len(addresses)}Q", memory, 0, *addresses)
+        self._layout.pack_into(memory, start, *values)
+        return memory, address
+
+    def release(self, filled: tuple[bytearray, int]) -> None:
+        """Takes back what `fill` gave."""
+        self._free.append(filled)
+
+
+def _format(argument: object) -> str:
+    """How struct writes an argument, filled up to a multiple of SLOT."""
+    if isinstance(argument, torch.Tensor):
+        return "Q"
+    size = argument.nbytes  # type: ignore[attr-defined]
+    return f"{FORMATS.get(type(argument), f'{size}s')}{-size % SLOT}x"
