@@ -42,9 +42,7 @@ def check_tensor(
     expected = "[" + ", ".join(map(str, shape)) + "]"
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch tensor {expected}")
-    if tensor.is_nested or tensor.layout != torch.strided:
-        layout = "nested" if tensor.is_nested else tensor.layout
-        raise TypeError(f"{name} has layout {layout}; it must be torch.strided, and not nested")
+    _check_layout(name, tensor)
     as_other = f", like {like[0]}" if like else ""
     if dtypes is None and like and tensor.dtype != like[1].dtype:
         raise TypeError(f"{name} has dtype {tensor.dtype}; it must be {like[1].dtype}{as_other}")
@@ -63,12 +61,41 @@ def check_tensor(
         raise ValueError(f"{name} is on {tensor.device}; kernels run on cpu and cuda tensors")
 
 
+def _check_layout(name: str, tensor: Tensor) -> None:
+    if tensor.is_nested or tensor.layout != torch.strided:
+        layout = "nested" if tensor.is_nested else tensor.layout
+        raise TypeError(f"{name} has layout {layout}; it must be torch.strided, and not nested")
+
+
+def check_memory(name: str, tensor: Tensor) -> None:
+    """Raises ValueError, which names the tensor, unless it has memory of its own for all its elements: a fake or
+    functional tensor, a wrapper, a constant of zeros, and one whose storage was resized have not, and to read them ends
+    the process."""
+    try:
+        address, bytes_held = tensor.data_ptr(), tensor.untyped_storage().nbytes()
+    except (RuntimeError, NotImplementedError):  # torch's own refusals differ from kind to kind
+        address, bytes_held = 0, 0
+    if not tensor.numel():
+        return
+    last = tensor.storage_offset() + sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    bytes_needed = (last + 1) * tensor.element_size()
+    if not address or bytes_held < bytes_needed:
+        kind = "" if type(tensor) is Tensor else f", a {type(tensor).__name__},"
+        raise ValueError(
+            f"{name}{kind} has {bytes_held if address else 0} bytes of memory for the {bytes_needed} bytes of shape "
+            f"{list(tensor.shape)}; kernels take tensors that hold their numbers themselves"
+        )
+
+
 def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool = False) -> None:
     """Raises TypeError or ValueError unless the three tensors fit an attention operator: query `[B, H, L_q, d]`, key
     and value `[B, H_k, L_k, d]` of one floating dtype and device; `H_k == H`, or with enable_gqa a divisor of H."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch tensor [B, H, L, d]")
+        _check_layout(name, tensor)
         if not tensor.is_floating_point():
             raise TypeError(f"{name} has dtype {tensor.dtype}; it must be a floating point dtype")
         if tensor.dim() != 4 or 0 in tensor.shape:

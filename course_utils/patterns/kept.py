@@ -1,0 +1,73 @@
+"""What is made once and kept: lists for the lengths that a pattern was used at, and the patterns' own numbers."""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import torch
+
+MOST = 64  # entries: some ten pairs of lengths
+
+Made = TypeVar("Made")
+
+
+class Kept:
+    """The last `MOST` things that were asked for; those that a CUDA graph has captured stay, since it reads them again.
+
+    Nothing can be made while a graph is captured: lists take memory that the graph would call its own, and wait for the
+    GPU to know their sizes.
+    """
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[Hashable, Any] = OrderedDict()
+        self._captured: dict[Hashable, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self._made.keys() | self._captured.keys())
+
+    def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """make(), the first time, and later what it gave."""
+        if key in self._captured:
+            return self._captured[key]
+        capturing = torch.cuda.is_current_stream_capturing()
+        if key not in self._made:
+            if capturing:
+                raise RuntimeError(
+                    "the lists of the pattern for these lengths are not made yet, and cannot be while a CUDA graph is "
+                    "captured: call the operator once before, with the same shapes"
+                )
+            self._made[key] = make()
+            if len(self._made) > MOST:
+                self._made.popitem(last=False)
+        self._made.move_to_end(key)
+        if capturing:
+            self._captured[key] = self._made[key]
+        return self._made[key]
+
+
+# ---------------------------------------------------------------------------------------------- numbers
+
+_NUMBERS = itertools.count(2)  # torch.compile takes 0 and 1 for constants, and compiles anew for another number
+_NUMBERED: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+def number_of(owner: object) -> int:
+    """A new number by which `numbered` finds the object, as long as it lives: what a compiled graph can hold of it."""
+    number = next(_NUMBERS)
+    _NUMBERED[number] = owner
+    return number
+
+
+def numbered(number: int) -> Any:
+    """The object of this number. Raises RuntimeError where it lives no more."""
+    owner = _NUMBERED.get(number)
+    if owner is None:
+        raise RuntimeError(
+            f"the pattern number {number} of a compiled or exported graph is not in this process, or no more: a graph "
+            "names its pattern and does not keep it; keep the pattern as long as the graph, and export it anew elsewhere"
+        )
+    return owner
