@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from course_utils.arguments import check_memory
 from course_utils.emulator import tracing
 from course_utils.emulator.memory import Array
 from course_utils.emulator.module import DEVICE, SHARED_LIMIT, EmulatedModule
@@ -295,6 +296,7 @@ class Kernel:
         dtypes = TENSOR_DTYPES.get(parameter.type)
         if dtypes and tensor.dtype not in dtypes:
             raise TypeError(f"{label} is `{parameter}`: expected a tensor of {_or(dtypes)}, got {tensor.dtype}")
+        check_memory(label, tensor)
         if tensor.is_neg():
             raise ValueError(f"{label} is a view that is negated only when it is read: call .resolve_neg() first")
         if tensor.layout != torch.strided or not tensor.is_contiguous():

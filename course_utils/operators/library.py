@@ -126,8 +126,8 @@ def _checked(made: Operator, launch: Callable[..., Any]) -> Callable[..., Any]:
 def _no_vmap(made: Operator) -> Callable[..., Any]:
     def batched(*_: Any) -> Any:
         raise RuntimeError(
-            f"{made.name} has no rule for torch.vmap: its tensors have the axes of batch and heads already; put what is "
-            "to be mapped there"
+            f"{made.name} has no rule for torch.vmap: its tensors have axes of batch and heads already; put there what "
+            "is to be mapped"
         )
 
     return batched

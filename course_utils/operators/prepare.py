@@ -33,8 +33,8 @@ def check_inputs(
     """Checks the arguments of an attention operator and returns the factor of the scores.
 
     query: `[B, H, L_q, d]`; key, value: `[B, H, L_k, d]` (with enable_gqa a divisor of H heads), all of one device and
-    of one of `dtypes`. head_dim: the most that d may be, None for any. scale: a finite number, or None for `1 / sqrt(d)`. Raises TypeError or ValueError, which names
-    the argument, what it got and what it takes.
+    of one of `dtypes`. head_dim: the most that d may be, None for any. scale: a finite number, or None for
+    `1 / sqrt(d)`. Raises TypeError or ValueError, which names the argument, what it got and what it takes.
     """
     check_attention_inputs(query, key, value, enable_gqa=enable_gqa)
     if query.dtype not in dtypes:

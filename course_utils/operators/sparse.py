@@ -339,7 +339,11 @@ class _Given:
 
     def __init__(self, mask: Mask) -> None:
         self.mask = mask
-        self.number = number_of(self)
+        self.number = number_of(
+            self,
+            "range_attention, block_sparse_attention and csr_attention are given their lists call by call, which no "
+            "compiled graph can hold: take sparse_attention, with a pattern",
+        )
 
 
 @operator(

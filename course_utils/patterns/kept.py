@@ -33,7 +33,7 @@ class Kept:
         """make(), the first time, and later what it gave."""
         if key in self._captured:
             return self._captured[key]
-        capturing = torch.cuda.is_current_stream_capturing()
+        capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         if key not in self._made:
             if capturing:
                 raise RuntimeError(
@@ -55,11 +55,23 @@ _NUMBERS = itertools.count(2)  # torch.compile takes 0 and 1 for constants, and 
 _NUMBERED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
-def number_of(owner: object) -> int:
-    """A new number by which `numbered` finds the object, as long as it lives: what a compiled graph can hold of it."""
+def number_of(owner: object, why_not_compiled: str) -> int:
+    """A new number by which `numbered` finds the object, as long as it lives: what a compiled graph can hold of it.
+
+    why_not_compiled: the words of the error where torch.compile or torch.export meets this call.
+    """
+    if torch.compiler.is_compiling():
+        _refuse(why_not_compiled)
     number = next(_NUMBERS)
     _NUMBERED[number] = owner
     return number
+
+
+@torch.compiler.assume_constant_result
+def _refuse(why: str) -> None:
+    """An error that ends the compilation: one raised in compiled code would only end the graph there, in silence, and
+    each call would make its pattern, and lists, again."""
+    raise RuntimeError(why)
 
 
 def numbered(number: int) -> Any:
@@ -68,6 +80,6 @@ def numbered(number: int) -> Any:
     if owner is None:
         raise RuntimeError(
             f"the pattern number {number} of a compiled or exported graph is not in this process, or no more: a graph "
-            "names its pattern and does not keep it; keep the pattern as long as the graph, and export it anew elsewhere"
+            "names its pattern and does not keep it; keep the pattern as long as the graph, and export anew elsewhere"
         )
     return owner
