@@ -127,7 +127,7 @@ def test_bytes_are_taken_as_unsigned_char(device, dtype):
         ((torch.ones(16)[::2],), ValueError, r"argument 0 \('x'\) .* contiguous, got shape \(8,\) with strides \(2,\)"),
         ((None, torch.ones(2, 4).T), ValueError, r"argument 1 \('y'\) .* contiguous, .* call .contiguous\(\) first"),
         ((torch.ones(1).expand(8),), ValueError, r"contiguous, got shape \(8,\) with strides \(0,\)"),
-        ((torch.ones(8).to_sparse(),), ValueError, "contiguous"),
+        ((torch.ones(8).to_sparse(),), TypeError, "layout torch.sparse_coo; it must be torch.strided"),
         ((torch._neg_view(torch.ones(8)),), ValueError, r"argument 0 \('x'\) .* call .resolve_neg\(\) first"),
         ((None, torch.ones(8, device="meta")), ValueError, r"argument 1 \('y'\) of saxpy\(\) is on meta, but argument "
          r"0 \('x'\) of saxpy\(\) is on cpu: move all tensors to one device"),
