@@ -445,6 +445,14 @@ def test_torch_funcs_derivatives_are_an_error_that_names_the_operator():
         torch.func.jvp(lambda query: causal_v2(query, *inputs[1:]), (inputs[0],), (inputs[0],))
 
 
+@pytest.mark.parametrize("attend", [causal_v2, windowed], ids=lambda attend: attend.__name__)
+def test_a_gradient_has_none_of_its_own(attend, device):
+    inputs = attention_inputs(device, grad=True, lengths=(9, 9))
+    (first,) = torch.autograd.grad(attend(*inputs).sum(), inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="attention.* is differentiable once: its gradient has none"):
+        first.sum().backward()
+
+
 def test_an_operator_without_a_gradient_gives_constants(device):
     inputs = attention_inputs(device, grad=True)
     assert not naive_attention(*inputs).requires_grad
