@@ -70,14 +70,15 @@ def _check_layout(name: str, tensor: Tensor) -> None:
 def check_memory(name: str, tensor: Tensor) -> None:
     """Raises TypeError or ValueError, which names the tensor, unless it has memory of its own for all its elements. A
     sparse or nested tensor has none of that shape; a fake or functional one, a wrapper, a constant of zeros, and one
-    whose storage was resized have none, and to read them ends the process."""
+    whose storage was resized have none, and to read them ends the process. A tensor on meta is refused for its device.
+    """
     _check_layout(name, tensor)
     if type(tensor) is Tensor and tensor.is_contiguous():  # what nearly all are: the rest takes twice the time
         extent = tensor.numel()
     else:
         extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     needed = (tensor.storage_offset() + extent) * tensor.element_size()
-    if tensor.numel() and (held := _bytes_held(tensor)) < needed:
+    if tensor.numel() and (held := _bytes_held(tensor)) < needed and not tensor.is_meta:
         kind = "" if type(tensor) is Tensor else f", a {type(tensor).__name__},"
         raise ValueError(
             f"{name}{kind} has {held} bytes of memory for the {needed} of shape {list(tensor.shape)}; kernels take "

@@ -69,7 +69,6 @@ WITHOUT_MEMORY = {
     "functional": torch._to_functional_tensor,
     "resized to nothing": resized,
     "resized to less": lambda tensor: resized(tensor, 8),
-    "meta": lambda tensor: tensor.to("meta"),
     "constant of zeros": lambda tensor: torch._efficientzerotensor(tensor.shape, device=tensor.device),
     "wrapper": Wrapper,
 }
@@ -96,7 +95,7 @@ def prototypes_may_warn():
 
 
 def launch(x):
-    y = torch.zeros(8, device="cpu" if x.device.type == "meta" else x.device)
+    y = torch.zeros(8, device=x.device)
     RawModule(code=DOUBLE).get_function("twice")((1,), (8,), (x, y, np.int32(8)))
     return y
 
@@ -176,5 +175,7 @@ def test_what_has_no_right_result_is_refused(numbers, query):
             launch(lazy)
     with pytest.raises(TypeError, match="query has dtype torch.complex64"):
         attend(query.cfloat().conj())
+    with pytest.raises(ValueError, match=r"argument 0 \('x'\) of twice\(\) is on meta"):
+        launch(numbers.to("meta"))
     with pytest.raises(ValueError, match="query is on meta"):
         attend(query.to("meta"))
