@@ -51,6 +51,8 @@ class Operator:
     def autocast(self, *args: Any) -> tuple[Any, ...]:
         """The first arguments, tensors cast as the operator casts them where autocast is on for their device: for a
         function that looks at dtypes before it calls the operator. What is no tensor stays what it is."""
+        if not torch.compiler.is_compiling() and not _C._is_any_autocast_enabled():
+            return args
         device = next((argument.device.type for argument in args if isinstance(argument, Tensor)), "cpu")
         if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
             return args

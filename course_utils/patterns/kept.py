@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
@@ -25,28 +26,30 @@ class Kept:
     def __init__(self) -> None:
         self._made: OrderedDict[Hashable, Any] = OrderedDict()
         self._captured: dict[Hashable, Any] = {}
+        self._lock = threading.RLock()  # making one thing may ask for another
 
     def __len__(self) -> int:
         return len(self._made.keys() | self._captured.keys())
 
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """make(), the first time, and later what it gave."""
-        if key in self._captured:
-            return self._captured[key]
-        capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-        if key not in self._made:
+        with self._lock:
+            if key in self._captured:
+                return self._captured[key]
+            capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+            if key not in self._made:
+                if capturing:
+                    raise RuntimeError(
+                        "the lists of the pattern for these lengths are not made yet, and cannot be while a CUDA graph "
+                        "is captured: call the operator once before, with the same shapes"
+                    )
+                self._made[key] = make()
+                if len(self._made) > MOST:
+                    self._made.popitem(last=False)
+            self._made.move_to_end(key)
             if capturing:
-                raise RuntimeError(
-                    "the lists of the pattern for these lengths are not made yet, and cannot be while a CUDA graph is "
-                    "captured: call the operator once before, with the same shapes"
-                )
-            self._made[key] = make()
-            if len(self._made) > MOST:
-                self._made.popitem(last=False)
-        self._made.move_to_end(key)
-        if capturing:
-            self._captured[key] = self._made[key]
-        return self._made[key]
+                self._captured[key] = self._made[key]
+            return self._made[key]
 
 
 # ---------------------------------------------------------------------------------------------- numbers
@@ -67,11 +70,15 @@ def number_of(owner: object, why_not_compiled: str) -> int:
     return number
 
 
-@torch.compiler.assume_constant_result
 def _refuse(why: str) -> None:
     """An error that ends the compilation: one raised in compiled code would only end the graph there, in silence, and
     each call would make its pattern, and lists, again."""
     raise RuntimeError(why)
+
+
+# What torch.compiler.assume_constant_result does: the compiler calls the function, and an error in it is its own. That
+# function first imports all of torch.compile, which takes seconds.
+_refuse._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def numbered(number: int) -> Any:
