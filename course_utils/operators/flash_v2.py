@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule
+from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
-    attend,
     check_inputs,
-    dense,
-    differentiable_once,
+    cut,
     empty_outputs,
+    fake_attention,
+    fake_gradients,
     fitting,
-    save_for_backward,
+    for_kernels,
+    gradients,
+    padded,
 )
 from course_utils.operators.tensor_core import (
     BACKWARD,
@@ -79,50 +80,74 @@ def flash_attention_v2(
     in which blocks work on tiles of queries: two of the five matrix products are done again, and the bits are the same
     each time.
     """
+    query, key, value = _attention.autocast(query, key, value)
     factor = check_inputs(
-        query, key, value, is_causal=is_causal, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa
+        query,
+        key,
+        value,
+        is_causal=is_causal,
+        scale=scale,
+        dtypes=tuple(BF16),
+        head_dim=HEAD_DIMS[-1],
+        enable_gqa=enable_gqa,
     )
-    how = {"head_dims": HEAD_DIMS, "return_lse": return_lse}
-    return attend(_FlashAttention, query, key, value, bool(is_causal), factor, **how)
+    out, lse = _attention(query, key, value, bool(is_causal), factor)
+    return (out, lse) if return_lse else out
 
 
-class _FlashAttention(torch.autograd.Function):
-    """The kernels as a differentiable function of dense tensors whose head dimension has a kernel."""
+@operator(
+    "flash_attention_v2_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
+    "bool is_causal, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
+    fake=fake_gradients,
+    is_gradient=True,
+    tags=(torch.Tag.nondeterministic_bitwise,),  # unless torch is told to be deterministic
+)
+def _gradient(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, ...]:
+    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
+    batch, heads, query_length, head_dim = q.shape
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    out, grad_out = padded(out, head_dim), padded(grad_out, head_dim)
+    delta = row_delta(out, grad_out)
+    grad_key, grad_value = torch.empty_like(k), torch.empty_like(v)
+    # The second pass needs no sums; delta stands for them where the kernel takes a pointer.
+    dq_sum = delta if deterministic else torch.zeros_like(q, dtype=torch.float32)
+    inputs = q, k, v, grad_out, lse, delta
+    dense_dk_dv(inputs, dq_sum, grad_key, grad_value, factor, is_causal, adds_dq=not deterministic)
+    if deterministic:
+        grad_query = torch.empty_like(q)
+        tile = fitting(BACKWARD_TILES[head_dim], q.device)
+        kernel(BACKWARD, tile.options, q.dtype, "backward_dq")(
+            (ceil_div(query_length, tile.dq_rows), heads, batch),
+            (tile.threads,),
+            (*inputs, grad_query, *kernel_scalars(q, k, factor), np.int32(is_causal)),
+            shared_mem=tile.dq_shared_bytes,
+        )
+    else:
+        grad_query = rounded_dq(dq_sum, factor, q.dtype)
+    return gradients(query, scale, grad_query, grad_key, grad_value)
 
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        out, lse = empty_outputs(query)
-        dense_forward(query, key, value, out, lse, scale, is_causal)
-        save_for_backward(ctx, (query, key, value, out, lse), scale, is_causal)
-        return out, lse
 
-    @staticmethod
-    @differentiable_once
-    def backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, lse = ctx.saved_tensors
-        batch, heads, query_length, head_dim = query.shape
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        grad_out = dense(grad_out)
-        delta = row_delta(out, grad_out)
-        grad_key, grad_value = torch.empty_like(key), torch.empty_like(value)
-        # The second pass needs no sums; delta stands for them where the kernel takes a pointer.
-        dq_sum = delta if deterministic else torch.zeros_like(query, dtype=torch.float32)
-        inputs = query, key, value, grad_out, lse, delta
-        dense_dk_dv(inputs, dq_sum, grad_key, grad_value, ctx.scale, ctx.mask, adds_dq=not deterministic)
-        if deterministic:
-            grad_query = torch.empty_like(query)
-            tile = fitting(BACKWARD_TILES[head_dim], query.device)
-            kernel(BACKWARD, tile.options, query.dtype, "backward_dq")(
-                (ceil_div(query_length, tile.dq_rows), heads, batch),
-                (tile.threads,),
-                (*inputs, grad_query, *kernel_scalars(query, key, ctx.scale), np.int32(ctx.mask)),
-                shared_mem=tile.dq_shared_bytes,
-            )
-        else:
-            grad_query = rounded_dq(dq_sum, ctx.scale, query.dtype)
-        return grad_query, grad_key, grad_value, None, None
+@operator(
+    "flash_attention_v2(Tensor query, Tensor key, Tensor value, bool is_causal, float scale) "
+    "-> (Tensor out, Tensor lse)",
+    fake=fake_attention,
+    casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
+    gradient=_gradient,
+)
+def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
+    out, lse = empty_outputs(q)
+    dense_forward(q, k, v, out, lse, factor, is_causal)
+    return cut(out, query.shape[-1]), lse
 
 
 def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:

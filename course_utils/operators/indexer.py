@@ -15,6 +15,7 @@ from torch import Tensor
 from course_utils.arguments import check_tensor
 from course_utils.costs import V3_2, ceil_div
 from course_utils.cuda import RawModule, compiled
+from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import MAX_GRID, dense, padded
 from course_utils.operators.tensor_core import BF16, takes_wgmma
 
@@ -86,7 +87,20 @@ def lightning_indexer(
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
+    q_index, k_index, weights = _indexer.autocast(q_index, k_index, weights)
     _check(q_index, k_index, weights, q_start, q_scale, k_scale)
+    return _indexer(q_index, k_index, weights, q_scale, k_scale, int(q_start))
+
+
+@operator(
+    "lightning_indexer(Tensor q_index, Tensor k_index, Tensor weights, Tensor? q_scale, Tensor? k_scale, "
+    "SymInt q_start) -> Tensor",
+    fake=lambda q_index, k_index, weights, *_: weights.new_empty((q_index.shape[0], k_index.shape[0])),
+    casts={"q_index": AUTOCAST, "k_index": AUTOCAST, "weights": torch.float32},
+)
+def _indexer(
+    q_index: Tensor, k_index: Tensor, weights: Tensor, q_scale: Tensor | None, k_scale: Tensor | None, q_start: int
+) -> Tensor:
     return indexer_forward(q_index, k_index, weights, q_start=q_start, q_scale=q_scale, k_scale=k_scale)
 
 

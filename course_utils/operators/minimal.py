@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,14 +10,17 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import compiled
+from course_utils.operators.library import operator
 from course_utils.operators.prepare import (
-    attend,
     check_inputs,
-    dense,
-    differentiable_once,
+    cut,
     empty_outputs,
+    fake_attention,
+    fake_gradients,
     fitting,
-    save_for_backward,
+    for_kernels,
+    gradients,
+    padded,
 )
 
 FORWARD, BACKWARD = (f"02_flash_attention_minimal/{file}.cu" for file in ("forward", "backward"))
@@ -111,50 +114,68 @@ def flash_attention_minimal(
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
-    factor = check_inputs(query, key, value, is_causal=is_causal, scale=scale, dtypes=(torch.float32,))
-    how = {"head_dims": HEAD_DIMS, "return_lse": return_lse}
-    return attend(_FlashAttention, query, key, value, bool(is_causal), factor, **how)
+    query, key, value = _attention.autocast(query, key, value)
+    factor = check_inputs(
+        query, key, value, is_causal=is_causal, scale=scale, dtypes=(torch.float32,), head_dim=HEAD_DIMS[-1]
+    )
+    out, lse = _attention(query, key, value, bool(is_causal), factor)
+    return (out, lse) if return_lse else out
 
 
-class _FlashAttention(torch.autograd.Function):
-    """The kernels as a differentiable function of dense tensors whose head dimension has a kernel."""
+@operator(
+    "flash_attention_minimal_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
+    "bool is_causal, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
+    fake=fake_gradients,
+    is_gradient=True,
+)
+def _gradient(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, ...]:
+    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
+    batch, heads, query_length, head_dim = q.shape
+    out, grad_out = padded(out, head_dim), padded(grad_out, head_dim)
+    delta = torch.empty_like(lse)
+    grad_query, grad_key, grad_value = (torch.empty_like(tensor) for tensor in (q, k, v))
+    tile = fitting(BACKWARD_TILES[head_dim], q.device)
+    query_tiles = ceil_div(query_length, tile.tile), heads, batch
+    key_tiles = ceil_div(k.shape[2], tile.tile), heads, batch
+    block, shared = (tile.threads,), tile.shared_bytes
+    inputs = q, k, v, grad_out, lse, delta
+    scalars = _scalars(q, k, factor, is_causal)
+    kernel = compiled(BACKWARD, tile.options).get_function
 
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        batch, heads, query_length, head_dim = query.shape
-        out, lse = empty_outputs(query)
-        tile = fitting(FORWARD_TILES[head_dim], query.device)
-        compiled(FORWARD, tile.options).get_function("forward")(
-            (ceil_div(query_length, tile.block_rows), heads, batch),
-            (tile.threads,),
-            (query, key, value, out, lse, *_scalars(query, key, scale, is_causal)),
-            shared_mem=tile.shared_bytes,
-        )
-        save_for_backward(ctx, (query, key, value, out, lse), scale, is_causal)
-        return out, lse
+    kernel("backward_delta")(query_tiles, block, (out, grad_out, delta, scalars[0]))
+    kernel("backward_dk_dv")(key_tiles, block, (*inputs, grad_key, grad_value, *scalars), shared_mem=shared)
+    kernel("backward_dq")(query_tiles, block, (*inputs, grad_query, *scalars), shared_mem=shared)
+    return gradients(query, scale, grad_query, grad_key, grad_value)
 
-    @staticmethod
-    @differentiable_once
-    def backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, lse = ctx.saved_tensors
-        batch, heads, query_length, head_dim = query.shape
-        grad_out = dense(grad_out)
-        delta = torch.empty_like(lse)
-        grad_query, grad_key, grad_value = (torch.empty_like(tensor) for tensor in (query, key, value))
-        tile = fitting(BACKWARD_TILES[head_dim], query.device)
-        query_tiles = ceil_div(query_length, tile.tile), heads, batch
-        key_tiles = ceil_div(key.shape[2], tile.tile), heads, batch
-        block, shared = (tile.threads,), tile.shared_bytes
-        inputs = query, key, value, grad_out, lse, delta
-        scalars = _scalars(query, key, ctx.scale, ctx.mask)
-        kernel = compiled(BACKWARD, tile.options).get_function
 
-        kernel("backward_delta")(query_tiles, block, (out, grad_out, delta, scalars[0]))
-        kernel("backward_dk_dv")(key_tiles, block, (*inputs, grad_key, grad_value, *scalars), shared_mem=shared)
-        kernel("backward_dq")(query_tiles, block, (*inputs, grad_query, *scalars), shared_mem=shared)
-        return grad_query, grad_key, grad_value, None, None
+@operator(
+    "flash_attention_minimal(Tensor query, Tensor key, Tensor value, bool is_causal, float scale) "
+    "-> (Tensor out, Tensor lse)",
+    fake=fake_attention,
+    casts=dict.fromkeys(("query", "key", "value"), torch.float32),
+    gradient=_gradient,
+)
+def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
+    batch, heads, query_length, head_dim = q.shape
+    out, lse = empty_outputs(q)
+    tile = fitting(FORWARD_TILES[head_dim], q.device)
+    compiled(FORWARD, tile.options).get_function("forward")(
+        (ceil_div(query_length, tile.block_rows), heads, batch),
+        (tile.threads,),
+        (q, k, v, out, lse, *_scalars(q, k, factor, is_causal)),
+        shared_mem=tile.shared_bytes,
+    )
+    return cut(out, query.shape[-1]), lse
 
 
 def _scalars(query: Tensor, key: Tensor, scale: float, is_causal: bool) -> tuple[np.generic, ...]:

@@ -6,7 +6,7 @@ One latent row per token serves all heads: its d numbers are the key, the first 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,18 +15,18 @@ from torch import Tensor
 from course_utils.arguments import check_tensor, flag, integer
 from course_utils.costs import V3_2, ceil_div
 from course_utils.cuda import Kernel, RawModule, compiled
+from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
     MAX_GRID,
     checked_scale,
     cut,
     dense,
-    differentiable_once,
     empty_outputs,
     fitting,
+    gradients,
     not_deterministic,
     padded,
     positive_factor,
-    save_for_backward,
 )
 from course_utils.operators.tensor_core import BF16, kernel, module, takes_wgmma
 
@@ -130,11 +130,22 @@ def mla_attention(
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
+    query, latent = _dense_mla.autocast(query, latent)
     scale = _checked(query, latent, scale, value_dim)
     flag("is_causal", is_causal)
     if torch.is_grad_enabled() and (query.requires_grad or latent.requires_grad):
         indices = _all_keys(query.shape[0], latent.shape[0], is_causal, query.device)
         return sparse_mla(query, latent, indices, scale=scale, value_dim=value_dim)
+    return _dense_mla(query, latent, scale, int(value_dim), bool(is_causal))
+
+
+@operator(
+    "mla_attention(Tensor query, Tensor latent, float scale, int value_dim, bool is_causal) "
+    "-> (Tensor out, Tensor lse)",
+    fake=lambda query, latent, scale, value_dim, is_causal: empty_outputs(query, value_dim),
+    casts=dict.fromkeys(("query", "latent"), AUTOCAST),
+)
+def _dense_mla(query: Tensor, latent: Tensor, scale: float, value_dim: int, is_causal: bool) -> tuple[Tensor, Tensor]:
     padded_query, padded_latent, columns, factor = _for_kernels(query, latent, scale, value_dim)
     out, lse = dense_forward(padded_query, padded_latent, scale=factor, value_dim=columns, is_causal=is_causal)
     return cut(out, value_dim), lse
@@ -160,31 +171,38 @@ def sparse_mla(
         RuntimeError: in the backward pass under `torch.use_deterministic_algorithms(True)`: blocks add their shares of
             the gradient of latent by atomics, in no fixed order.
     """
+    query, latent = _sparse_mla.autocast(query, latent)
     scale = _checked(query, latent, scale, value_dim)
     indices = _checked_indices(indices, query, latent)
+    return _sparse_mla(query, latent, indices, scale, int(value_dim))
+
+
+@operator(
+    "sparse_mla_backward(Tensor grad_out, Tensor query, Tensor latent, Tensor indices, Tensor lse, float scale) "
+    "-> (Tensor grad_query, Tensor grad_latent)",
+    fake=lambda _, query, latent, *more: (query.new_empty(query.shape), latent.new_empty(latent.shape)),
+    is_gradient=True,
+    tags=(torch.Tag.nondeterministic_bitwise,),
+)
+def _gradient(
+    grad_out: Tensor, query: Tensor, latent: Tensor, indices: Tensor, lse: Tensor, scale: float
+) -> tuple[Tensor, ...]:
+    not_deterministic("sparse_mla", "the gradient of latent")
+    q, rows, columns, factor = _for_kernels(query, latent, scale, grad_out.shape[-1])
+    grad_query, grad_latent = sparse_backward(q, rows, dense(indices), lse, padded(grad_out, columns), scale=factor)
+    return gradients(query, scale, grad_query, grad_latent.to(latent.dtype))
+
+
+@operator(
+    "sparse_mla(Tensor query, Tensor latent, Tensor indices, float scale, int value_dim) -> (Tensor out, Tensor lse)",
+    fake=lambda query, latent, indices, scale, value_dim: empty_outputs(query, value_dim),
+    casts=dict.fromkeys(("query", "latent"), AUTOCAST),
+    gradient=_gradient,
+)
+def _sparse_mla(query: Tensor, latent: Tensor, indices: Tensor, scale: float, value_dim: int) -> tuple[Tensor, Tensor]:
     padded_query, padded_latent, columns, factor = _for_kernels(query, latent, scale, value_dim)
-    out, lse = _SparseMla.apply(padded_query, padded_latent, indices, factor, columns)
+    out, lse = sparse_forward(padded_query, padded_latent, dense(indices), scale=factor, value_dim=columns)
     return cut(out, value_dim), lse
-
-
-class _SparseMla(torch.autograd.Function):
-    """The kernels as a differentiable function of dense tensors of a size of `TILES`."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, latent: Tensor, indices: Tensor, scale: float, value_dim: int
-    ) -> tuple[Tensor, Tensor]:
-        out, lse = sparse_forward(query, latent, indices, scale=scale, value_dim=value_dim)
-        save_for_backward(ctx, (query, latent, indices, lse), scale)
-        return out, lse
-
-    @staticmethod
-    @differentiable_once
-    def backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        not_deterministic("sparse_mla", "the gradient of latent")
-        query, latent, indices, lse = ctx.saved_tensors
-        grad_query, grad_latent = sparse_backward(query, latent, indices, lse, dense(grad_out), scale=ctx.scale)
-        return grad_query, grad_latent.to(latent.dtype), None, None, None
 
 
 def mla_reprojected(
@@ -330,11 +348,11 @@ def _checked(query: Tensor, latent: Tensor, scale: float, value_dim: int) -> flo
 
 
 def _checked_indices(indices: Tensor, query: Tensor, latent: Tensor) -> Tensor:
-    """The indices as the kernels take them, int32 and dense."""
+    """The indices in int32."""
     check_tensor("indices", indices, (query.shape[0], "k"), (torch.int32, torch.int64), like=("query", query))
     if indices.dtype == torch.int64:
         indices = indices.clamp(-1, latent.shape[0]).int()  # what was no token stays none
-    return dense(indices)
+    return indices
 
 
 def _for_kernels(query: Tensor, latent: Tensor, scale: float, value_dim: int) -> tuple[Tensor, Tensor, int, float]:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, compiled
-from course_utils.operators.prepare import check_inputs
+from course_utils.operators.library import AUTOCAST, operator
+from course_utils.operators.prepare import check_inputs, dense
 
 TILE = 32  # scores.cu and output.cu: a block makes 32 × 32 elements
 SOFTMAX_THREADS = 256
@@ -34,8 +35,18 @@ def naive_attention(
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
+    query, key, value = _attention.autocast(query, key, value)
     factor = check_inputs(query, key, value, is_causal=is_causal, scale=scale, dtypes=DTYPES)
-    q, k, v = (tensor.detach().float().contiguous().resolve_neg() for tensor in (query, key, value))
+    return _attention(query, key, value, bool(is_causal), factor)
+
+
+@operator(
+    "naive_attention(Tensor query, Tensor key, Tensor value, bool is_causal, float scale) -> Tensor",
+    fake=lambda query, *_: query.new_empty(query.shape),
+    casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
+)
+def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> Tensor:
+    q, k, v = (dense(tensor.float()) for tensor in (query, key, value))
     batch, heads, query_length, head_dim = q.shape
     key_length = k.shape[2]
     lengths = np.int32(query_length), np.int32(key_length), np.int32(head_dim)
@@ -46,7 +57,7 @@ def naive_attention(
     _kernel("scores")(
         (key_tiles * row_tiles, heads, batch),
         (TILE, TILE),
-        (q, k, scores, *lengths, np.float32(factor), np.int32(is_causal)),
+        (q, k, scores, *lengths, np.float32(scale), np.int32(is_causal)),
     )
     _kernel("softmax")((query_length, heads, batch), (SOFTMAX_THREADS,), (scores, weights, np.int32(key_length)))
     _kernel("output")((column_tiles * row_tiles, heads, batch), (TILE, TILE), (weights, v, out, *lengths))

@@ -1,16 +1,14 @@
-"""What operators do around their launches: check the arguments, lay them out for the kernels, tell autograd."""
+"""What operators do around their launches: check the arguments, lay them out for the kernels, and back."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from course_utils.arguments import check_attention_inputs, flag
@@ -29,13 +27,14 @@ def check_inputs(
     is_causal: bool,
     scale: float | None,
     dtypes: tuple[torch.dtype, ...],
+    head_dim: int | None = None,
     enable_gqa: bool = False,
 ) -> float:
     """Checks the arguments of an attention operator and returns the factor of the scores.
 
     query: `[B, H, L_q, d]`; key, value: `[B, H, L_k, d]` (with enable_gqa a divisor of H heads), all of one device and
-    of one of `dtypes`. scale: a finite number, or None for `1 / sqrt(d)`. Raises TypeError or ValueError, which names
-    the argument, what it got and what it takes.
+    of one of `dtypes`. head_dim: the most that d may be, None for any. scale: a finite number, or None for
+    `1 / sqrt(d)`. Raises TypeError or ValueError, which names the argument, what it got and what it takes.
     """
     check_attention_inputs(query, key, value, enable_gqa=enable_gqa)
     if query.dtype not in dtypes:
@@ -43,6 +42,8 @@ def check_inputs(
     if query.device.type not in ("cpu", "cuda"):
         raise ValueError(f"query is on {query.device}; kernels run on cpu and cuda tensors")
     flag("is_causal", is_causal)
+    if head_dim is not None and query.shape[-1] > head_dim:
+        raise ValueError(f"query has head dimension {query.shape[-1]}; it must be at most {head_dim}")
     for size, what in zip(query.shape, ("batch size", "heads"), strict=False):
         if size > MAX_GRID:
             raise ValueError(f"query has {what} {size}; it must be at most {MAX_GRID}")
@@ -76,23 +77,28 @@ def padded(tensor: Tensor, columns: int) -> Tensor:
 def for_kernels(
     query: Tensor, key: Tensor, value: Tensor, factor: float, head_dims: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Query, key, value and the factor of the scores as the kernels take them: the factor is positive, d one of
-    `head_dims` (ascending), padded with zeros, and the tensors are dense.
-
-    Raises ValueError where d is more than the last of `head_dims`.
-    """
+    """Query, key, value and the factor of the scores as the kernels take them: the factor is positive, d the first of
+    `head_dims` (ascending) that is enough, filled up with zeros, and the tensors are dense."""
     query, factor = positive_factor(query, factor)
-    head_dim = query.shape[-1]
-    kernel_dim = next((d for d in head_dims if d >= head_dim), None)
-    if kernel_dim is None:
-        raise ValueError(f"query has head dimension {head_dim}; it must be at most {head_dims[-1]}")
-    return *(padded(tensor, kernel_dim) for tensor in (query, key, value)), factor
+    columns = next(d for d in head_dims if d >= query.shape[-1])
+    return *(padded(tensor, columns) for tensor in (query, key, value)), factor
 
 
 def positive_factor(query: Tensor, factor: float) -> tuple[Tensor, float]:
     """The same scores with a positive factor: kernels scale after they took the maximum, and a change of sign rounds
     nothing."""
-    return (query, factor) if factor > 0 else (query * (-1.0 if factor else 0.0), -factor or 1.0)
+    return (query, factor) if factor > 0 else (query * _sign(factor), -factor or 1.0)
+
+
+def gradients(query: Tensor, factor: float, grad_query: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
+    """The gradients of what `for_kernels` has made as those of what it was given, query and the factor among it."""
+    grads = tuple(cut(grad, query.shape[-1]) for grad in (grad_query, *others))
+    return grads if factor > 0 else (grads[0] * _sign(factor), *grads[1:])
+
+
+def _sign(factor: float) -> float:
+    """Of a factor that is not positive."""
+    return -1.0 if factor else 0.0
 
 
 def cut(out: Tensor, head_dim: int) -> Tensor:
@@ -107,49 +113,20 @@ def empty_outputs(query: Tensor, value_dim: int | None = None) -> tuple[Tensor, 
     return query.new_empty(*rows, value_dim or head_dim), query.new_empty(rows, dtype=torch.float32)
 
 
-# ---------------------------------------------------------------------------------------------- autograd
+# ---------------------------------------------------------------------------------------------- without memory
 
 
-def attend(
-    function: type[torch.autograd.Function],
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: object,
-    factor: float,
-    *,
-    head_dims: tuple[int, ...],
-    return_lse: bool,
-) -> Tensor | tuple[Tensor, Tensor]:
-    """`function.apply(query, key, value, mask, scale)` of inputs as the kernels take them (see `for_kernels`), which
-    gives out and the log-sum-exp; and these as an operator returns them."""
-    *inputs, scale = for_kernels(query, key, value, factor, head_dims)
-    out, lse = function.apply(*inputs, mask, scale)
-    out = cut(out, query.shape[-1])
-    return (out, lse) if return_lse else out
+def fake_attention(query: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    """The results of an attention operator of query, key, value and more."""
+    return empty_outputs(query)
 
 
-def save_for_backward(ctx: Any, tensors: tuple[Tensor, ...], scale: float, mask: object = None) -> None:
-    """For the `forward` of an autograd Function: keeps what `backward` needs, `tensors` with the log-sum-exp last, and
-    says that the log-sum-exp is not differentiable."""
-    ctx.save_for_backward(*tensors)
-    ctx.scale, ctx.mask = scale, mask
-    ctx.mark_non_differentiable(tensors[-1])
+def fake_gradients(_: Tensor, query: Tensor, key: Tensor, value: Tensor, *more: Any) -> tuple[Tensor, ...]:
+    """The results of its gradient."""
+    return tuple(tensor.new_empty(tensor.shape) for tensor in (query, key, value))
 
 
-def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """For the `backward` of an autograd Function whose kernels have no second derivative: to ask for one is an error.
-
-    torch's own `once_differentiable` lets it pass, with a wrong result, where the gradient of the output is a constant.
-    """
-    marked = once_differentiable(backward)
-
-    def checked(ctx: Any, grad_out: Tensor, *more: Any) -> Any:
-        if torch.is_grad_enabled():  # create_graph=True
-            grad_out = grad_out.detach().requires_grad_()
-        return marked(ctx, grad_out, *more)
-
-    return checked
+# ---------------------------------------------------------------------------------------------- atomics
 
 
 def not_deterministic(operator: str, what: str) -> None:

@@ -1,8 +1,8 @@
 """Attention under a pattern, by the kernel that suits it (kernels/04_sparse_patterns), in fp16 and bf16.
 
 What a call needs beside its inputs, block lists, CSR rows and the order of the work, is built by its first call and
-kept as long as the pattern or the lists live, for each pair of lengths and each device: later calls pay nothing.
-Nothing of size L² is ever stored.
+kept with the pattern or the lists, for each of the last lengths and devices: later calls pay nothing. Nothing of size
+L² is ever stored.
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule
+from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
     MAX_GRID,
-    attend,
     check_inputs,
-    dense,
-    differentiable_once,
+    cut,
     empty_outputs,
+    fake_attention,
+    fake_gradients,
     fitting,
+    for_kernels,
+    gradients,
     not_deterministic,
-    save_for_backward,
+    padded,
 )
 from course_utils.operators.tensor_core import (
     BACKWARD_TILES,
@@ -45,6 +48,7 @@ from course_utils.operators.tensor_core import (
     row_delta,
 )
 from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges, RowRanges
+from course_utils.patterns.kept import Kept, number_of, numbered
 
 FOLDER = "04_sparse_patterns"
 BLOCK = 64  # of the block lists that sparse_attention asks a pattern for
@@ -139,7 +143,8 @@ def sparse_attention(
     """softmax(scale · Q Kᵀ) V over the pairs that a pattern keeps, by the kernel of `choose_kernel`.
 
     The first call with a pattern, its lengths and a device builds lists, which takes longer; they are kept with the
-    pattern, so keep the pattern.
+    pattern, so keep the pattern. Under torch.compile it is made outside of what is compiled; the lengths are checked
+    against it when the graph runs.
 
     Args:
         query: `[B, H, L_q, d]`, float16 or bfloat16, d up to 128, on the CPU (emulator) or a GPU; strided inputs are
@@ -166,19 +171,10 @@ def sparse_attention(
     `flash_attention_v2`.
     """
     _check_pattern(pattern)
-    factor = check_inputs(query, key, value, is_causal=False, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa)
-    lengths, device = (query.shape[2], key.shape[2]), query.device
-    differentiable, grouped = _needs_gradient(query, key, value), query.shape[1] != key.shape[1]
-    chosen = choose_kernel(pattern, *lengths, differentiable=differentiable, grouped=grouped, device=device)
-    if chosen.kernel == "dense" and query.shape[0] * query.shape[1] <= MAX_GRID:
-        mask: Mask = DenseMask(pattern.ranges.step)
-    elif chosen.kernel in ("dense", "range"):
-        mask = range_mask(pattern, *lengths, device)
-    elif chosen.kernel == "block_sparse":
-        mask = ListMask(pattern.block_lists(*lengths, block=BLOCK, device=device))
-    else:
-        mask = CsrMask(*_csr(pattern, *lengths, device))
-    return attend_masked(query, key, value, mask, factor, return_lse)
+    query, key, value = _attention.autocast(query, key, value)
+    factor = _checked(query, key, value, scale, enable_gqa)
+    out, lse = _attention(query, key, value, pattern.number, _needs_gradient(query, key, value), factor)
+    return (out, lse) if return_lse else out
 
 
 def choose_kernel(
@@ -271,7 +267,7 @@ def range_attention(
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`sparse_attention` by range.cu. ranges: a Ranges of `course_utils.patterns`, such as `pattern.ranges`."""
-    factor = check_inputs(query, key, value, is_causal=False, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa)
+    factor = _checked(query, key, value, scale, enable_gqa)
     _check_ranges(ranges, query.shape[2], key.shape[2])
     return attend_masked(query, key, value, RangeMask(ranges), factor, return_lse)
 
@@ -294,7 +290,7 @@ def block_sparse_attention(
             f"block_lists is a {type(block_lists).__name__}; it must be a BlockLists: pattern.block_lists(L_q, L_k) "
             "or BlockLists.from_block_mask(block_mask)"
         )
-    factor = check_inputs(query, key, value, is_causal=False, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa)
+    factor = _checked(query, key, value, scale, enable_gqa)
     lengths, device = (query.shape[2], key.shape[2]), query.device
     if (block_lists.L_q, block_lists.L_k) != lengths:
         wanted = f"those of query and key, {lengths[0]} and {lengths[1]}"
@@ -321,7 +317,7 @@ def csr_attention(
     twice. Both on the device of query. They are checked by every call, which takes a pass over them.
     Raises RuntimeError where a gradient is asked for.
     """
-    factor = check_inputs(query, key, value, is_causal=False, scale=scale, dtypes=tuple(BF16), enable_gqa=enable_gqa)
+    factor = _checked(query, key, value, scale, enable_gqa)
     _check_csr(indptr, indices, query.shape[2], key.shape[2], query.device)
     if _needs_gradient(query, key, value):
         raise RuntimeError(
@@ -335,31 +331,93 @@ def attend_masked(
     query: Tensor, key: Tensor, value: Tensor, mask: Mask, factor: float, return_lse: bool
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention under a mask's kernels, differentiable; arguments are checked. factor: of the scores."""
-    return attend(_SparseAttention, query, key, value, mask, factor, head_dims=HEAD_DIMS, return_lse=return_lse)
+    given = _Given(mask)
+    out, lse = _attention(query, key, value, given.number, _needs_gradient(query, key, value), factor)
+    return (out, lse) if return_lse else out
 
 
-class _SparseAttention(torch.autograd.Function):
-    """The kernels of a mask as a differentiable function of dense tensors whose head dimension has a kernel."""
+class _Given:
+    """A mask in place of a pattern, for one call."""
 
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float) -> tuple[Tensor, Tensor]:
-        out, lse = empty_outputs(query)
-        mask.forward(query, key, value, out, lse, kernel_scalars(query, key, scale))
-        save_for_backward(ctx, (query, key, value, out, lse), scale, mask)
-        return out, lse
+    def __init__(self, mask: Mask) -> None:
+        self.mask = mask
+        self.number = number_of(
+            self,
+            "range_attention, block_sparse_attention and csr_attention are given their lists call by call, which no "
+            "compiled graph can hold: take sparse_attention, with a pattern",
+        )
 
-    @staticmethod
-    @differentiable_once
-    def backward(ctx: Any, grad_out: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        not_deterministic("sparse_attention", "dQ")
-        query, key, value, out, lse = ctx.saved_tensors
-        grad_out = dense(grad_out)
-        delta = row_delta(out, grad_out)
-        dq_sum = torch.zeros_like(query, dtype=torch.float32)
-        grad_key, grad_value = torch.empty_like(key), torch.empty_like(value)
-        tensors = query, key, value, grad_out, lse, delta, dq_sum, grad_key, grad_value
-        ctx.mask.backward(*tensors, kernel_scalars(query, key, ctx.scale))
-        return rounded_dq(dq_sum, ctx.scale, query.dtype), grad_key, grad_value, None, None
+
+@operator(
+    "sparse_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
+    "SymInt pattern, bool differentiable, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
+    fake=fake_gradients,
+    is_gradient=True,
+    tags=(torch.Tag.nondeterministic_bitwise, torch.Tag.cudagraph_unsafe),
+)
+def _gradient(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    pattern: int,
+    differentiable: bool,
+    scale: float,
+) -> tuple[Tensor, ...]:
+    not_deterministic("sparse_attention", "dQ")
+    mask = _mask(numbered(pattern), query, key, differentiable)
+    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
+    out, grad_out = (padded(tensor, q.shape[-1]) for tensor in (out, grad_out))
+    delta = row_delta(out, grad_out)
+    dq_sum = torch.zeros_like(q, dtype=torch.float32)
+    grad_key, grad_value = torch.empty_like(k), torch.empty_like(v)
+    tensors = q, k, v, grad_out, lse, delta, dq_sum, grad_key, grad_value
+    mask.backward(*tensors, kernel_scalars(q, k, factor))
+    return gradients(query, scale, rounded_dq(dq_sum, factor, q.dtype), grad_key, grad_value)
+
+
+@operator(
+    "sparse_attention(Tensor query, Tensor key, Tensor value, SymInt pattern, bool differentiable, float scale) "
+    "-> (Tensor out, Tensor lse)",
+    fake=fake_attention,
+    casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
+    gradient=_gradient,
+    keeps=lambda query, key, value, pattern, *_: numbered(pattern),
+    tags=(torch.Tag.cudagraph_unsafe,),  # the first call at some lengths makes lists; see `Kept`
+)
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, pattern: int, differentiable: bool, scale: float
+) -> tuple[Tensor, Tensor]:
+    """pattern: its number. differentiable: whether a gradient may be asked for, which not every kernel has."""
+    mask = _mask(numbered(pattern), query, key, differentiable)
+    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
+    out, lse = empty_outputs(q)
+    mask.forward(q, k, v, out, lse, kernel_scalars(q, k, factor))
+    return cut(out, query.shape[-1]), lse
+
+
+def _mask(owner: Pattern | _Given, query: Tensor, key: Tensor, differentiable: bool) -> Mask:
+    """The launches for the pattern at the lengths of query and key, by the kernel of `choose_kernel`."""
+    if isinstance(owner, _Given):
+        return owner.mask
+    (batch, heads, query_length, _), (_, kv_heads, key_length, _) = query.shape, key.shape
+    fits_grid, grouped, device = batch * heads <= MAX_GRID, heads != kv_heads, query.device
+
+    def make() -> Mask:
+        chosen = choose_kernel(
+            owner, query_length, key_length, differentiable=differentiable, grouped=grouped, device=device
+        )
+        if chosen.kernel == "dense" and fits_grid:
+            return DenseMask(owner.ranges.step)
+        if chosen.kernel in ("dense", "range"):
+            return range_mask(owner, query_length, key_length, device)
+        if chosen.kernel == "block_sparse":
+            return ListMask(owner.block_lists(query_length, key_length, block=BLOCK, device=device))
+        return CsrMask(*_csr(owner, query_length, key_length, device))
+
+    return _kept(owner, ("mask", query_length, key_length, device, fits_grid, grouped, differentiable), make)
 
 
 # ---------------------------------------------------------------------------------------------- the launches
@@ -613,18 +671,32 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
 
 
 Made = TypeVar("Made")
-_MADE: WeakKeyDictionary[object, dict[object, Any]] = WeakKeyDictionary()
+_MADE: WeakKeyDictionary[object, Kept] = WeakKeyDictionary()
 
 
 def _kept(owner: object, what: object, make: Callable[[], Made]) -> Made:
-    """make(), the first time; what it gave, later, as long as `owner` lives."""
-    made = _MADE.setdefault(owner, {})
-    if what not in made:
-        made[what] = make()
-    return made[what]
+    """make(), the first time; what it gave, later, as `Kept` does, as long as `owner` lives."""
+    made = _MADE.get(owner)
+    if made is None:
+        made = _MADE[owner] = Kept()
+    return made.get(what, make)
 
 
 # ---------------------------------------------------------------------------------------------- checks
+
+
+def _checked(query: Tensor, key: Tensor, value: Tensor, scale: float | None, enable_gqa: bool) -> float:
+    """The factor of the scores, once the tensors fit the kernels."""
+    return check_inputs(
+        query,
+        key,
+        value,
+        is_causal=False,
+        scale=scale,
+        dtypes=tuple(BF16),
+        head_dim=HEAD_DIMS[-1],
+        enable_gqa=enable_gqa,
+    )
 
 
 def _needs_gradient(*tensors: Tensor) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from course_utils.arguments import check_tensor, integer
 from course_utils.cuda import compiled
+from course_utils.operators.library import operator
 from course_utils.operators.prepare import dense
 
 MAX_K = 2048  # that of DeepSeek-V3.2, and what the tests cover; the kernel has room for 4096
@@ -35,11 +36,22 @@ def select_topk(logits: Tensor, k: int) -> Tensor:
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
+    (logits,) = _select.autocast(logits)
     _check(logits, k)
+    return _select(logits, int(k))
+
+
+@operator(
+    "select_topk(Tensor logits, int k) -> Tensor",
+    fake=lambda logits, k: logits.new_empty((logits.shape[0], k), dtype=torch.int32),
+    casts={"logits": torch.float32},
+    tags=(torch.Tag.nondeterministic_bitwise,),  # the order, and which of equal scores
+)
+def _select(logits: Tensor, k: int) -> Tensor:
     rows, length = logits.shape
     if not logits.numel():
         return logits.new_full((rows, k), -1, dtype=torch.int32)
-    scores = dense(logits.detach())
+    scores = dense(logits)
     indices = scores.new_empty((rows, k), dtype=torch.int32)
     threads = THREADS_FOR_FEW_ROWS if rows <= FEW_ROWS else THREADS
     kernel = compiled("05_deepseek_sparse/radix_topk.cu", (f"-DTHREADS={threads}",)).get_function("radix_topk")

@@ -14,6 +14,7 @@ from course_utils.arguments import integer
 from course_utils.patterns.arguments import lengths
 from course_utils.patterns.definition import Definition, Mask, RowRanges, Shape, both, either, row_chunks
 from course_utils.patterns.drawing import draw_mask
+from course_utils.patterns.kept import Kept, number_of
 from course_utils.patterns.lists import BLOCKS, BlockLists, build
 from course_utils.patterns.ranges import Ranges, define_ranges
 
@@ -36,6 +37,7 @@ class Pattern:
             for a combination.
         name: both as text, "sliding_window(window=64)".
         ranges: its keys as `Ranges`, five numbers, or None where these do not say it.
+        number: by which a compiled graph names it.
     """
 
     def __init__(
@@ -54,7 +56,16 @@ class Pattern:
         self.kind, self.parameters, self.ranges = kind, dict(parameters), ranges
         self.name = name or f"{kind}({', '.join(f'{key}={_short(value)}' for key, value in parameters.items())})"
         self._define, self._mask, self._bound = define, mask, bound
-        self._cache: dict[Any, Any] = {}
+        self._made = Kept()
+        self.number = number_of(
+            self,
+            f"{self.name} is made inside of what torch.compile compiles: make the pattern outside, and keep it, as a "
+            "global, an argument or an attribute of the module",
+        )
+
+    def __deepcopy__(self, _: Any) -> Pattern:
+        """Itself, which never changes: a copied module has the same pattern, with its number and lists."""
+        return self
 
     def __repr__(self) -> str:
         return self.name
@@ -219,9 +230,7 @@ class Pattern:
         return self._cached(shape, lambda: self._define(shape))
 
     def _cached(self, key: Any, make: Callable[[], Any]) -> Any:
-        if key not in self._cache:
-            self._cache[key] = make()
-        return self._cache[key]
+        return self._made.get(key, make)
 
 
 def range_pattern(

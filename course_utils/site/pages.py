@@ -38,6 +38,7 @@ HEADING = re.compile(r"^#{1,6} +(.*?)[ #]*$", re.MULTILINE)
 GUIDES = (
     "docs/first_steps.md",
     "docs/updating.md",
+    "docs/in_your_model.md",
     "docs/teaching.md",
     "docs/grading.md",
     "docs/sandbox.md",

@@ -5,7 +5,7 @@ import torch
 
 from course_utils import operators, reference
 
-OPERATORS = [operators.naive_attention, operators.flash_attention_minimal]
+OPERATORS = [operators.naive_attention, operators.flash_attention_minimal, operators.flash_plain]
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

@@ -1,0 +1,229 @@
+"""The operators as torch knows them, `torch.ops.attention_course.<name>`: what compilers, exporters, autograd, autocast
+and profilers need to be told of a kernel that they cannot look into.
+
+The functions of `course_utils.operators` check their arguments and call these. An operator takes tensors of any strides
+and numbers, and gives new tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import _C, Tensor
+from torch.autograd import forward_ad
+
+from course_utils.arguments import check_memory
+
+NAMESPACE = "attention_course"
+AUTOCAST = None  # in `casts`: to the dtype of autocast
+# Of every operator: what torch.library.opcheck proves, and that inputs may come with any strides.
+TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout
+# What no autocast touches: a number of 64 bits was meant to have them, and one of 8 comes with a scale.
+NEVER_CAST = torch.float64, torch.float8_e4m3fn
+
+_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+
+
+class Operator:
+    """An operator of torch, called as a function of its schema's arguments, by position."""
+
+    def __init__(self, name: str, casts: Mapping[str, torch.dtype | None]) -> None:
+        self.name = name
+        self.op = getattr(getattr(torch.ops, NAMESPACE), name).default
+        self.arguments = tuple(argument.name for argument in self.op._schema.arguments)
+        self.returns = tuple(result.name for result in self.op._schema.returns)
+        self._casts = tuple((name in casts, casts.get(name)) for name in self.arguments)
+
+    def __call__(self, *args: Any) -> Any:
+        """The operator, as `self.op(*args)`. Where nothing is to be differentiated, autograd is passed by: to be told
+        so by a Python function of its own costs as much time as the rest of the way to the kernel."""
+        if (
+            torch.compiler.is_compiling()
+            or (torch.is_grad_enabled() and _C._any_requires_grad(*args))
+            or forward_ad._current_level >= 0
+        ):
+            return self.op(*args)
+        with _C._AutoDispatchBelowAutograd():
+            return self.op(*args)
+
+    def autocast(self, *args: Any) -> tuple[Any, ...]:
+        """The first arguments, tensors cast as the operator casts them where autocast is on for their device: for a
+        function that looks at dtypes before it calls the operator. What is no tensor stays what it is."""
+        if not torch.compiler.is_compiling() and not _C._is_any_autocast_enabled():
+            return args
+        device = next((argument.device.type for argument in args if isinstance(argument, Tensor)), "cpu")
+        if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
+            return args
+        return self._cast(args, torch.get_autocast_dtype(device))
+
+    def _cast(self, args: tuple[Any, ...], lower: torch.dtype) -> tuple[Any, ...]:
+        return tuple(
+            argument.to(dtype or lower) if casts and _may_be_cast(argument) else argument
+            for argument, (casts, dtype) in zip(args, self._casts, strict=False)
+        )
+
+
+def operator(
+    schema: str,
+    *,
+    fake: Callable[..., Any],
+    casts: Mapping[str, torch.dtype | None] | None = None,
+    gradient: Operator | None = None,
+    is_gradient: bool = False,
+    keeps: Callable[..., object] | None = None,
+    tags: tuple[torch.Tag, ...] = (),
+) -> Callable[[Callable[..., Any]], Operator]:
+    """A decorator: makes an operator of the function that launches its kernels, on the emulator and on a GPU.
+
+    Args:
+        schema: name, arguments and results, all with names, as `torch.library.define` takes it, without defaults.
+        fake: the same function for tensors that have a shape and no memory: it makes the results, empty.
+        casts: the arguments that autocast casts, each with the dtype, `AUTOCAST` for autocast's own. None for an
+            operator that autocast leaves alone.
+        gradient: the operator that computes the gradients. It takes `grad_out`, then those of this one's arguments and
+            results that it has in its schema, by their names, and gives a tensor `grad_<name>` for each argument with a
+            gradient. The first result is differentiable, once; the others are not. None for an operator that takes no
+            part in autograd.
+        is_gradient: whether this is such a gradient, which has none of its own: to ask for one is an error.
+        keeps: of the arguments, what must live until the backward pass beside the tensors.
+        tags: what else is true of the operator, beside `TAGS`.
+    """
+
+    def register(launch: Callable[..., Any]) -> Operator:
+        _LIBRARY.define(schema, tags=(*TAGS, *tags))
+        made = Operator(schema.partition("(")[0], casts or {})
+        name = made.name
+        launched = _checked(made, launch)
+        for backend in ("CPU", "CUDA"):
+            _LIBRARY.impl(name, launched, backend)
+        torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
+        _LIBRARY.impl(name, _no_vmap(made), "FuncTorchBatched")
+        if gradient or is_gradient:
+            _LIBRARY.impl(name, _autograd(made, gradient, keeps), "Autograd", with_keyset=True)
+        else:
+            _LIBRARY.impl(name, torch.library.fallthrough_kernel, "Autograd")
+        if casts:
+            for backend in ("CPU", "CUDA"):
+                _LIBRARY.impl(name, _autocast(made, backend), f"Autocast{backend}")
+        return made
+
+    return register
+
+
+def _checked(made: Operator, launch: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, called with tensors that have memory only: a copy, and a launch, would read what is not there."""
+    tensors = [(n, a.name) for n, a in enumerate(made.op._schema.arguments) if "Tensor" in str(a.type)]
+
+    def launched(*args: Any) -> Any:
+        for number, name in tensors:
+            if args[number] is not None:
+                check_memory(name, args[number])
+        return launch(*args)
+
+    return launched
+
+
+def _no_vmap(made: Operator) -> Callable[..., Any]:
+    def batched(*_: Any) -> Any:
+        raise RuntimeError(
+            f"{made.name} has no rule for torch.vmap: its tensors have axes of batch and heads already; put there what "
+            "is to be mapped"
+        )
+
+    return batched
+
+
+def _autocast(made: Operator, backend: str) -> Callable[..., Any]:
+    device, off = backend.lower(), _C.DispatchKeySet(getattr(_C.DispatchKey, f"Autocast{backend}"))
+
+    def cast(*args: Any) -> Any:
+        with _C._ExcludeDispatchKeyGuard(off):
+            return made.op(*made._cast(args, torch.get_autocast_dtype(device)))
+
+    return cast
+
+
+def _may_be_cast(argument: Any) -> bool:
+    return isinstance(argument, Tensor) and argument.is_floating_point() and argument.dtype not in NEVER_CAST
+
+
+# ---------------------------------------------------------------------------------------------- autograd
+
+
+def _autograd(made: Operator, gradient: Operator | None, keeps: Callable[..., object] | None) -> Callable[..., Any]:
+    """The operator where a gradient may be asked for. An autograd Function of our own takes two thirds of the time that
+    `torch.library.register_autograd` takes, and can say which results have no gradient."""
+    function = _once(made) if gradient is None else _differentiable(made, gradient, keeps)
+
+    def differentiated(keyset: Any, *args: Any) -> Any:
+        if forward_ad._current_level >= 0 and any(
+            isinstance(argument, Tensor) and forward_ad.unpack_dual(argument).tangent is not None for argument in args
+        ):
+            raise NotImplementedError(
+                f"{made.name} has no forward-mode derivative; take torch.autograd's backward pass"
+            )
+        if torch.is_grad_enabled() and _C._any_requires_grad(*args):
+            if _C._are_functorch_transforms_active():
+                raise NotImplementedError(
+                    f"{made.name} is not differentiated by torch.func (grad, vjp, jacrev); take torch.autograd.grad or "
+                    "backward(), with torch.func.functional_call where the parameters come from outside"
+                )
+            return function.apply(keyset, *args)
+        return _below_autograd(made, keyset, args)
+
+    return differentiated
+
+
+def _below_autograd(made: Operator, keyset: Any, args: tuple[Any, ...]) -> Any:
+    with _C._AutoDispatchBelowAutograd():
+        return made.op.redispatch(keyset & _C._after_autograd_keyset, *args)
+
+
+def _differentiable(
+    made: Operator, gradient: Operator, keeps: Callable[..., object] | None
+) -> type[torch.autograd.Function]:
+    """The operator and its gradient as an autograd Function."""
+    names = *made.arguments, *made.returns
+    taken = [(names.index(a.name), str(a.type) == "Tensor") for a in gradient.op._schema.arguments[1:]]
+    saved = [number for number, is_tensor in taken if is_tensor]
+    others = [number for number, is_tensor in taken if not is_tensor]
+    given = [made.arguments.index(name.removeprefix("grad_")) for name in gradient.returns]
+    assert [is_tensor for _, is_tensor in taken] == sorted((is_tensor for _, is_tensor in taken), reverse=True)
+    assert given == list(range(len(given)))
+    without = (None,) * (len(made.arguments) - len(given))
+
+    def forward(ctx: Any, keyset: Any, *args: Any) -> Any:
+        results = _below_autograd(made, keyset, args)
+        values = *args, *results
+        ctx.save_for_backward(*(values[number] for number in saved))
+        ctx.others = [values[number] for number in others]
+        ctx.kept = keeps(*args) if keeps else None
+        ctx.set_materialize_grads(False)  # else torch would fill zeros for what has no gradient, at each backward pass
+        ctx.mark_non_differentiable(*results[1:])
+        return results
+
+    def backward(ctx: Any, grad_out: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
+        if grad_out is None:
+            return (None,) * (1 + len(made.arguments))
+        return None, *gradient(grad_out, *ctx.saved_tensors, *ctx.others), *without
+
+    return _function(made.name, forward, backward)
+
+
+def _once(made: Operator) -> type[torch.autograd.Function]:
+    """A gradient as an autograd Function: of its own it has none, and says so instead of passing for a constant."""
+
+    def forward(ctx: Any, keyset: Any, *args: Any) -> Any:
+        return _below_autograd(made, keyset, args)
+
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise RuntimeError(f"{made.name.removesuffix('_backward')} is differentiable once: its gradient has none")
+
+    return _function(made.name, forward, backward)
+
+
+def _function(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> type[torch.autograd.Function]:
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(name, (torch.autograd.Function,), methods)

@@ -1,0 +1,92 @@
+"""What is made once and kept: lists for the lengths that a pattern was used at, and the patterns' own numbers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import torch
+
+MOST = 64  # entries: some ten pairs of lengths
+
+Made = TypeVar("Made")
+
+
+class Kept:
+    """The last `MOST` things that were asked for; those that a CUDA graph has captured stay, since it reads them again.
+
+    Nothing can be made while a graph is captured: lists take memory that the graph would call its own, and wait for the
+    GPU to know their sizes.
+    """
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[Hashable, Any] = OrderedDict()
+        self._captured: dict[Hashable, Any] = {}
+        self._lock = threading.RLock()  # making one thing may ask for another
+
+    def __len__(self) -> int:
+        return len(self._made.keys() | self._captured.keys())
+
+    def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """make(), the first time, and later what it gave."""
+        with self._lock:
+            if key in self._captured:
+                return self._captured[key]
+            capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+            if key not in self._made:
+                if capturing:
+                    raise RuntimeError(
+                        "the lists of the pattern for these lengths are not made yet, and cannot be while a CUDA graph "
+                        "is captured: call the operator once before, with the same shapes"
+                    )
+                self._made[key] = make()
+                if len(self._made) > MOST:
+                    self._made.popitem(last=False)
+            self._made.move_to_end(key)
+            if capturing:
+                self._captured[key] = self._made[key]
+            return self._made[key]
+
+
+# ---------------------------------------------------------------------------------------------- numbers
+
+_NUMBERS = itertools.count(2)  # torch.compile takes 0 and 1 for constants, and compiles anew for another number
+_NUMBERED: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+def number_of(owner: object, why_not_compiled: str) -> int:
+    """A new number by which `numbered` finds the object, as long as it lives: what a compiled graph can hold of it.
+
+    why_not_compiled: the words of the error where torch.compile or torch.export meets this call.
+    """
+    if torch.compiler.is_compiling():
+        _refuse(why_not_compiled)
+    number = next(_NUMBERS)
+    _NUMBERED[number] = owner
+    return number
+
+
+def _refuse(why: str) -> None:
+    """An error that ends the compilation: one raised in compiled code would only end the graph there, in silence, and
+    each call would make its pattern, and lists, again."""
+    raise RuntimeError(why)
+
+
+# What torch.compiler.assume_constant_result does: the compiler calls the function, and an error in it is its own. That
+# function first imports all of torch.compile, which takes seconds.
+_refuse._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def numbered(number: int) -> Any:
+    """The object of this number. Raises RuntimeError where it lives no more."""
+    owner = _NUMBERED.get(number)
+    if owner is None:
+        raise RuntimeError(
+            f"the pattern number {number} of a compiled or exported graph is not in this process, or no more: a graph "
+            "names its pattern and does not keep it; keep the pattern as long as the graph, and export anew elsewhere"
+        )
+    return owner

@@ -1,0 +1,466 @@
+"""What torch does with the operators beside calling them: a test for each row of the table in docs/in_your_model.md."""
+
+import copy
+import gc
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._dynamo.utils import counters
+from torch.nn.functional import scaled_dot_product_attention
+from torch.testing._internal.optests.generate_tests import ALL_TEST_UTILS
+from torch.utils.checkpoint import checkpoint
+
+from course_utils import patterns
+from course_utils.operators import (
+    flash_attention_minimal,
+    flash_attention_v2,
+    indexer,
+    library,
+    lightning_indexer,
+    minimal,
+    mla,
+    mla_attention,
+    naive,
+    naive_attention,
+    quantize_e4m3,
+    range_attention,
+    select_topk,
+    sparse,
+    sparse_attention,
+    sparse_mla,
+    topk,
+)
+from course_utils.operators import flash_v2 as v2
+from tests.helpers import tensors
+
+HALF, DOCUMENTS = torch.float16, patterns.causal() & patterns.document([3, 4, 2])
+WINDOW, STREWN = patterns.sliding_window(4), patterns.streaming(1, 2) | patterns.global_tokens([5])
+
+
+def attention_inputs(device, *, dtype=HALF, grad=False, lengths=(5, 3), d=24, heads=(2, 2)):
+    """Query, key and value, strided: `[B, L, H, d]` with two axes exchanged. Causal, the first queries see no key."""
+    shapes = [(1, length, heads_, d) for length, heads_ in zip((*lengths, lengths[1]), (*heads, heads[1]), strict=True)]
+    made = [tensors.random(*shape, device=device, dtype=dtype, seed=seed) for seed, shape in enumerate(shapes)]
+    return [tensor.transpose(1, 2).requires_grad_(grad) for tensor in made]
+
+
+def latent_inputs(device, *, grad=False):
+    """Query, latent and lists, of which one is empty."""
+    query = tensors.random(2, 5, 40, device=device, dtype=HALF).transpose(0, 1)  # [S, H, d]
+    latent = tensors.random(40, 7, device=device, dtype=HALF, seed=1).mT
+    indices = torch.tensor([[0, 6, 2], [-1, -1, -1], [9, 1, 1], [3, -1, 4], [5, 5, 0]], dtype=torch.int32)
+    return query.requires_grad_(grad), latent.requires_grad_(grad), indices.to(device)
+
+
+def index_inputs(device):
+    return (
+        tensors.random(3, 5, 40, device=device, dtype=HALF).transpose(0, 1),
+        tensors.random(40, 7, device=device, dtype=HALF, seed=1).mT,
+        tensors.random(3, 5, device=device, seed=2).mT,
+    )
+
+
+def gradient_inputs(operator, gradient, inputs, *others):
+    """What the gradient of an operator takes: gradient of out, then inputs and results, by their names, and numbers."""
+    with torch.no_grad():
+        results = operator(*inputs, *others)
+    values = dict(zip((*operator.arguments, *operator.returns), (*inputs, *others, *results), strict=True))
+    return torch.randn_like(results[0]), *(values[name] for name in gradient.arguments[1:])
+
+
+def fp8_inputs(device):
+    query, key, weights = index_inputs(device)
+    (query, q_scale), (key, k_scale) = quantize_e4m3(query), quantize_e4m3(key)
+    return query, key, weights, q_scale, k_scale, 1
+
+
+# Operator, and its arguments on a device: strided, ragged, with a row that sees nothing; `grad` where there is one.
+EXAMPLES = {
+    "naive_attention": (naive._attention, lambda device, grad: (*attention_inputs(device), True, 0.3)),
+    "flash_attention_minimal": (
+        minimal._attention,
+        lambda device, grad: (*attention_inputs(device, dtype=torch.float32, grad=grad), True, 0.3),
+    ),
+    "flash_attention_v2": (
+        v2._attention,
+        lambda device, grad: (*attention_inputs(device, grad=grad, heads=(4, 2)), True, -0.3),
+    ),
+    "sparse_attention": (
+        sparse._attention,
+        lambda device, grad: (*attention_inputs(device, grad=grad), WINDOW.number, grad, 0.3),
+    ),
+    "lightning_indexer": (indexer._indexer, lambda device, grad: (*index_inputs(device), None, None, -1)),
+    "lightning_indexer, FP8": (indexer._indexer, lambda device, grad: fp8_inputs(device)),
+    "select_topk": (topk._select, lambda device, grad: (tensors.random(5, 3, device=device).mT, 1)),
+    "mla_attention": (mla._dense_mla, lambda device, grad: (*latent_inputs(device)[:2], 0.3, 24, True)),
+    "sparse_mla": (mla._sparse_mla, lambda device, grad: (*latent_inputs(device, grad=grad), 0.3, 24)),
+    "flash_attention_minimal_backward": (
+        minimal._gradient,
+        lambda device, grad: gradient_inputs(
+            minimal._attention, minimal._gradient, attention_inputs(device, dtype=torch.float32), True, 0.3
+        ),
+    ),
+    "flash_attention_v2_backward": (
+        v2._gradient,
+        lambda device, grad: gradient_inputs(
+            v2._attention, v2._gradient, attention_inputs(device, heads=(4, 2)), True, -0.3
+        ),
+    ),
+    "sparse_attention_backward": (
+        sparse._gradient,
+        lambda device, grad: gradient_inputs(
+            sparse._attention, sparse._gradient, attention_inputs(device), WINDOW.number, True, 0.3
+        ),
+    ),
+    "sparse_mla_backward": (
+        mla._gradient,
+        lambda device, grad: gradient_inputs(mla._sparse_mla, mla._gradient, latent_inputs(device), 0.3, 24),
+    ),
+}
+DIFFERENTIABLE = ("flash_attention_minimal", "flash_attention_v2", "sparse_attention", "sparse_mla")
+
+
+def causal_v2(query, key, value):
+    return flash_attention_v2(query, key, value, is_causal=True)
+
+
+def windowed(query, key, value):
+    return sparse_attention(query, key, value, WINDOW)
+
+
+def strewn(query, key, value):
+    return sparse_attention(query, key, value, STREWN)
+
+
+class Block(torch.nn.Module):
+    """A small layer of attention in 16 bits."""
+
+    def __init__(self, attend=causal_v2):
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(16, 48, bias=False), torch.nn.Linear(16, 16, bias=False)
+        self.attend = attend
+        self.to(torch.bfloat16)
+
+    def forward(self, x):  # [B, L, 16]
+        query, key, value = self.qkv(x).unflatten(-1, (6, 8)).transpose(1, 2).chunk(3, dim=1)
+        return x + self.out(self.attend(query, key, value).transpose(1, 2).flatten(2))
+
+
+@pytest.fixture
+def block(device):
+    torch.manual_seed(0)
+    return Block().to(device)
+
+
+@pytest.fixture
+def x(device):
+    return tensors.random(1, 9, 16, device=device, dtype=torch.bfloat16, seed=9)
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled():
+    """What other tests compiled would count, and hold the patterns of its graphs."""
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def results_and_gradients(attend, inputs):
+    inputs = [tensor.detach().requires_grad_() for tensor in inputs]
+    out = attend(*inputs)
+    return out, *torch.autograd.grad(out.float().square().sum(), inputs)
+
+
+def assert_same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)  # dQ is summed by atomics, in no fixed order
+
+
+# ---------------------------------------------------------------------------------------------- the operators
+
+
+def test_every_operator_has_an_example():
+    known = {
+        name.split("::")[1] for name in torch._C._dispatch_get_all_op_names() if name.startswith("attention_course")
+    }
+    assert known == {name.split(",")[0] for name in EXAMPLES}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_opcheck(name, device):
+    operator, arguments = EXAMPLES[name]
+    tests = set(ALL_TEST_UTILS) - ({"test_schema"} if "FP8" in name else set())  # it compares by what torch has not
+    for grad in (False, True)[: 1 + (name in DIFFERENTIABLE)]:
+        torch.library.opcheck(operator.op, arguments(device, grad), test_utils=tuple(tests))
+
+
+def test_autocast_casts_as_for_sdpa(device):
+    inputs = attention_inputs(device, dtype=torch.float32, grad=True, lengths=(9, 9))
+    latent = [tensor.float() for tensor in latent_inputs(device)[:2]]
+    for lower in (torch.float16, torch.bfloat16):
+        with torch.autocast(device.type, lower):
+            expected = scaled_dot_product_attention(*inputs).dtype
+            for attend in (causal_v2, windowed, naive_attention):
+                assert attend(*inputs).dtype == expected == lower, attend
+            assert mla_attention(*latent, scale=0.3, value_dim=24)[0].dtype == lower
+            assert flash_attention_minimal(*[tensor.to(lower) for tensor in inputs]).dtype == torch.float32
+            assert lightning_indexer(*map(torch.Tensor.float, index_inputs(device))).dtype == torch.float32
+            assert v2._attention.op(*inputs, True, 0.3)[0].dtype == lower  # whoever calls the operator itself
+    assert torch.autograd.grad(flash_under_autocast(device, inputs).sum(), inputs)[0].dtype == torch.float32
+
+
+def flash_under_autocast(device, inputs):
+    with torch.autocast(device.type, torch.bfloat16):
+        return causal_v2(*inputs)
+
+
+def test_autocast_leaves_8_and_64_bits_alone(device):
+    arguments = fp8_inputs(device)
+    with torch.autocast(device.type, torch.bfloat16):
+        found = lightning_indexer(*arguments[:3], q_scale=arguments[3], k_scale=arguments[4], q_start=1)
+        with pytest.raises(TypeError, match="query has dtype torch.float64"):
+            causal_v2(*attention_inputs(device, dtype=torch.float64))
+    expected = lightning_indexer(*arguments[:3], q_scale=arguments[3], k_scale=arguments[4], q_start=1)
+    assert torch.equal(found, expected)
+
+
+# ---------------------------------------------------------------------------------------------- compiled, exported
+
+
+@pytest.mark.parametrize("attend", [causal_v2, windowed, strewn, naive_attention], ids=lambda attend: attend.__name__)
+def test_compiled_in_one_graph_it_gives_the_same(attend, device):
+    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    inputs = attention_inputs(device, lengths=(9, 9))
+    assert torch.equal(compiled(*inputs), attend(*inputs))
+    if attend is not naive_attention:
+        assert_same(results_and_gradients(compiled, inputs), results_and_gradients(attend, inputs))
+
+
+def test_the_parts_of_deepseeks_attention_compile_in_one_graph(device):
+    def chosen(query, latent, q_index, k_index, weights):
+        indices = select_topk(lightning_indexer(q_index, k_index, weights, q_start=2), 3)
+        return sparse_mla(query, latent, indices, scale=0.3, value_dim=24)
+
+    inputs = *latent_inputs(device)[:2], *index_inputs(device)
+    compiled = torch.compile(chosen, fullgraph=True, backend="aot_eager")
+    for found, expected in zip(compiled(*inputs), chosen(*inputs), strict=True):
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)  # the order of the lists is free
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cpu", marks=pytest.mark.exhaustive("inductor compiles C++; `aot_eager` above has all but that")),
+        pytest.param("cuda", marks=pytest.mark.gpu),
+    ],
+)
+@pytest.mark.parametrize("attend", [causal_v2, strewn], ids=lambda attend: attend.__name__)
+def test_compiled_with_reduced_overhead_it_gives_the_same(attend, device):
+    torch.manual_seed(0)
+    block = Block(attend).to(device)
+    compiled = torch.compile(block, fullgraph=True, mode="reduce-overhead")
+    for seed in range(4):  # on a GPU: warm-up, capture, replay
+        x = tensors.random(1, 9, 16, device=device, dtype=torch.bfloat16, seed=seed)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), block(x), atol=2e-2, rtol=2e-2)
+
+
+def test_a_second_length_compiles_no_graph_of_its_own(device):
+    compiled = torch.compile(strewn, fullgraph=True, backend="aot_eager", dynamic=True)
+    for length in (9, 12, 70, 71):
+        inputs = attention_inputs(device, lengths=(length, length))
+        assert torch.equal(compiled(*inputs), strewn(*inputs))
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_another_pattern_compiles_no_graph_of_its_own(device):
+    compiled = torch.compile(sparse_attention, fullgraph=True, backend="aot_eager")
+    inputs = attention_inputs(device, lengths=(9, 9))
+    for window in range(1, 12):
+        pattern = patterns.sliding_window(window)
+        assert torch.equal(compiled(*inputs, pattern), sparse_attention(*inputs, pattern))
+    assert counters["stats"]["unique_graphs"] <= 2
+
+
+def test_a_pattern_may_be_an_attribute_of_a_module(device, x):
+    class Windowed(Block):
+        def __init__(self, pattern):
+            super().__init__(lambda *qkv: sparse_attention(*qkv, self.pattern))
+            self.pattern = pattern
+
+    module = Windowed(DOCUMENTS).to(device)
+    assert torch.equal(torch.compile(module, fullgraph=True, backend="aot_eager")(x), module(x))
+    assert copy.deepcopy(module).pattern is DOCUMENTS
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize(
+    ("attend", "message"),
+    [
+        (lambda *qkv: sparse_attention(*qkv, patterns.sliding_window(4)), "make the pattern outside"),
+        (lambda *qkv: range_attention(*qkv, WINDOW.ranges), "take sparse_attention, with a pattern"),
+    ],
+    ids=["pattern", "by name"],
+)
+def test_what_a_graph_cannot_hold_is_an_error_and_no_break_of_the_graph(attend, message, fullgraph):
+    with pytest.raises(Exception, match=message):
+        torch.compile(attend, fullgraph=fullgraph, backend="aot_eager")(*attention_inputs("cpu"))
+
+
+def test_a_pattern_that_lives_no_more_is_named():
+    pattern = patterns.sliding_window(3)
+    number, inputs = pattern.number, attention_inputs("cpu", grad=True)
+    with pytest.raises(RuntimeError, match=f"pattern number {number + 10**9} .* is not in this process"):
+        sparse._attention(*inputs, number + 10**9, False, 0.3)
+    out = sparse_attention(*inputs, pattern)
+    del pattern
+    gc.collect()
+    out.sum().backward()  # what is to be differentiated keeps its pattern
+    del out
+    gc.collect()
+    with pytest.raises(RuntimeError, match=f"pattern number {number} .* keep the pattern"):
+        sparse._attention(*inputs, number, False, 0.3)
+
+
+@pytest.mark.parametrize("attend", [causal_v2, windowed], ids=lambda attend: attend.__name__)
+def test_exported_it_gives_the_same(attend, device, x):
+    block = Block(attend).to(device)
+    length = torch.export.Dim("length", min=2, max=512)
+    exported = torch.export.export(block, (x,), dynamic_shapes={"x": {1: length}})
+    assert any(str(node.target).startswith("attention_course.") for node in exported.graph.nodes)
+    longer = torch.cat([x, x], dim=1)
+    for inputs in (x, longer):
+        assert torch.equal(exported.module()(inputs), block(inputs))
+
+
+# ---------------------------------------------------------------------------------------------- in a module
+
+
+def test_functional_call(block, x):
+    doubled = {name: 2 * parameter.detach() for name, parameter in block.named_parameters()}
+    found = torch.func.functional_call(block, doubled, (x,))
+    block.load_state_dict(doubled)
+    assert torch.equal(found, block(x))
+
+
+def gradients_of(block, run, x):
+    block.zero_grad()
+    run(x).float().square().sum().backward()
+    return [parameter.grad.clone() for parameter in block.parameters()]
+
+
+def test_checkpointing_runs_the_forward_pass_again(block, x, device, monkeypatch):
+    runs = []
+
+    def counted(*qkv):
+        runs.append(1)
+        return causal_v2(*qkv)
+
+    expected = gradients_of(block, block, x)
+    block.attend = counted
+    assert_same(gradients_of(block, partial(checkpoint, block, use_reentrant=False), x), expected)
+    assert len(runs) == 2
+
+
+def test_the_backward_hooks_of_ddp(x, tmp_path):
+    torch.manual_seed(0)
+    block = Block()
+    expected = gradients_of(block, block, x := x.cpu())
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        assert_same(gradients_of(block, torch.nn.parallel.DistributedDataParallel(block), x), expected)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_the_profiler_shows_the_operators_names(device):
+    inputs = attention_inputs(device, grad=True)
+    causal_v2(*inputs)
+    with torch.profiler.profile() as profile:
+        causal_v2(*inputs).sum().backward()
+        with torch.no_grad():
+            causal_v2(*inputs)
+    shown = [event.key for event in profile.key_averages()]
+    counts = {event.key: event.count for event in profile.key_averages()}
+    assert counts["attention_course::flash_attention_v2"] >= 2, shown
+    assert "attention_course::flash_attention_v2_backward" in shown
+    assert "flash_attention_v2Backward" in shown
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_reads_new_numbers_and_lists_in_place():
+    device = torch.device("cuda")
+    attention, (query, latent, indices) = attention_inputs(device, lengths=(64, 64)), latent_inputs(device)
+
+    def run():
+        return (
+            causal_v2(*attention),
+            strewn(*attention),
+            sparse_mla(query, latent, indices, scale=0.3, value_dim=24)[0],
+        )
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream), torch.no_grad():
+        run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        captured = run()
+    for length in (3, 2, 1):  # of the lists
+        for tensor in attention:
+            tensor.copy_(torch.randn_like(tensor))
+        indices[:, length:] = -1
+        graph.replay()
+        assert_same(captured, run())
+
+
+@pytest.mark.gpu
+def test_lists_cannot_be_made_while_a_graph_is_captured():
+    inputs, pattern = attention_inputs("cuda", lengths=(64, 64)), patterns.streaming(1, 2) | patterns.global_tokens([7])
+    sparse_attention(*inputs, STREWN)  # compiles the kernel
+    with pytest.raises(RuntimeError, match="call the operator once before"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        sparse_attention(*inputs, pattern)
+
+
+# ---------------------------------------------------------------------------------------------- what is not supported
+
+
+@pytest.mark.parametrize("name", ["naive_attention", "flash_attention_v2", "sparse_attention"])
+def test_vmap_is_an_error_that_names_the_operator(name):
+    attend = {"naive_attention": naive_attention, "flash_attention_v2": causal_v2, "sparse_attention": windowed}[name]
+    inputs = [tensor[None] for tensor in attention_inputs("cpu")]
+    with pytest.raises(RuntimeError, match=f"{name} has no rule for torch.vmap"):
+        torch.vmap(attend)(*inputs)
+
+
+def test_torch_funcs_derivatives_are_an_error_that_names_the_operator():
+    inputs = attention_inputs("cpu")
+    with pytest.raises(NotImplementedError, match="flash_attention_v2 is not differentiated by torch.func"):
+        torch.func.grad(lambda query: causal_v2(query, *inputs[1:]).float().sum())(inputs[0])
+    with pytest.raises(NotImplementedError, match="flash_attention_v2 has no forward-mode derivative"):
+        torch.func.jvp(lambda query: causal_v2(query, *inputs[1:]), (inputs[0],), (inputs[0],))
+
+
+@pytest.mark.parametrize("attend", [causal_v2, windowed], ids=lambda attend: attend.__name__)
+def test_a_gradient_has_none_of_its_own(attend, device):
+    inputs = attention_inputs(device, grad=True, lengths=(9, 9))
+    (first,) = torch.autograd.grad(attend(*inputs).sum(), inputs[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="attention.* is differentiable once: its gradient has none"):
+        first.sum().backward()
+
+
+def test_an_operator_without_a_gradient_gives_constants(device):
+    inputs = attention_inputs(device, grad=True)
+    assert not naive_attention(*inputs).requires_grad
+    assert not lightning_indexer(*[tensor.requires_grad_() for tensor in index_inputs(device)]).requires_grad
+
+
+def test_the_tags_are_those_that_are_true():
+    unsafe = {name for name, (operator, _) in EXAMPLES.items() if torch.Tag.cudagraph_unsafe in operator.op.tags}
+    assert unsafe == {"sparse_attention", "sparse_attention_backward"}
+    for operator, _ in EXAMPLES.values():
+        assert set(library.TAGS) <= set(operator.op.tags)

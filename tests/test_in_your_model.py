@@ -1,0 +1,179 @@
+"""docs/in_your_model.md: its code runs, and a model with the course's attention computes what it computes with SDPA."""
+
+import copy
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+from course_utils import checks
+from tests.helpers import tensors
+from tests.helpers.small_llama import SmallLlama
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "in_your_model.md").read_text(encoding="utf-8")
+ATTENTION, REGISTRATION, PATTERN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+FEATURES = ROOT / "tests" / "operators" / "test_torch_features.py"
+LOSS_SCALE = 2.0**10  # else the gradients would be below the floor of what is allowed
+
+names = {}
+exec(compile(ATTENTION, "docs/in_your_model.md", "exec"), names)
+course_attention = names["course_attention"]
+
+
+def sdpa(module, query, key, value, attention_mask, scaling=None, **_):
+    out = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
+    return out.transpose(1, 2), None
+
+
+class OwnModel:
+    """The small model of tests/helpers."""
+
+    def __init__(self):
+        self.module = SmallLlama()
+
+    def take(self, way):
+        self.module.set_attention({"course": course_attention, "sdpa": sdpa}[way])
+
+    def logits(self, tokens):
+        return self.module(tokens)
+
+
+class TransformersModel:
+    """A Llama of transformers, as small."""
+
+    def __init__(self):
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        sizes = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2}
+        config = LlamaConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, initializer_range=0.2)
+        self.module = LlamaForCausalLM(config)
+        exec(compile(REGISTRATION, "docs/in_your_model.md", "exec"), {**names, "model": self.module})
+
+    def take(self, way):
+        self.module.set_attn_implementation(way)
+
+    def logits(self, tokens):
+        return self.module(tokens, use_cache=False).logits
+
+
+def has_transformers():
+    return importlib.util.find_spec("transformers") is not None
+
+
+@pytest.fixture(params=[OwnModel, TransformersModel])
+def model(request, device):
+    if request.param is TransformersModel and not has_transformers():
+        pytest.skip("transformers is not installed")
+    torch.manual_seed(0)
+    made = request.param()
+    made.module.to(device, torch.float16)
+    return made
+
+
+@pytest.fixture
+def tokens(device):
+    return torch.randint(64, (2, 13), generator=torch.Generator().manual_seed(1)).to(device)
+
+
+def loss_of(logits, tokens):
+    """In fp32, or in float64."""
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def run(model, way, tokens, dtype=torch.float16):
+    """Logits and gradients of all parameters, of a training step; the model itself stays as it is."""
+    copied = copy.copy(model)
+    copied.module = copy.deepcopy(model.module).to(dtype)
+    copied.take(way)
+    logits = copied.logits(tokens)
+    (LOSS_SCALE * loss_of(logits, tokens)).backward()
+    return logits.detach(), {name: parameter.grad for name, parameter in copied.module.named_parameters()}
+
+
+def test_logits_and_gradients_are_as_near_to_float64_as_those_of_sdpa(model, tokens):
+    expected, expected_gradients = run(model, "sdpa", tokens, torch.float64)
+    of_sdpa, gradients_of_sdpa = run(model, "sdpa", tokens)
+    found, gradients = run(model, "course", tokens)
+    reports = [checks.error_report(found, expected, of_sdpa, name="logits")]
+    for name, expected_one in expected_gradients.items():
+        same_dtype, factor = gradients_of_sdpa[name], checks.GRADIENT_FACTOR
+        reports.append(checks.error_report(gradients[name], expected_one, same_dtype, factor=factor, name=name))
+    assert all(report.passed for report in reports), "\n".join(map(str, reports))
+    assert found.abs().max() > 1 and max(one.abs().max() for one in gradients.values()) > 1  # well above the floor
+
+
+def test_a_step_of_training_brings_the_loss_down(model, tokens):
+    model.take("course")
+    optimizer = torch.optim.SGD(model.module.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(3):
+        loss = loss_of(model.logits(tokens), tokens)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0]
+
+
+@torch.no_grad()
+def test_the_tokens_chosen_are_those_of_sdpa(model, tokens):
+    chosen = {}
+    for way in ("sdpa", "course"):
+        model.take(way)
+        sequence = tokens
+        for _ in range(5):
+            sequence = torch.cat([sequence, model.logits(sequence)[:, -1:].argmax(-1)], dim=1)
+        chosen[way] = sequence
+    assert torch.equal(chosen["course"], chosen["sdpa"])
+
+
+@pytest.mark.skipif(not has_transformers(), reason="transformers is not installed")
+def test_generation_with_transformers_cache_and_padding(tokens):
+    torch.manual_seed(0)
+    model = TransformersModel()
+    module = model.module.to(tokens.device, torch.float16)
+    chosen = {}
+    for way in ("sdpa", "course"):
+        model.take(way)
+        ones = torch.ones_like(tokens)
+        chosen[way] = module.generate(tokens, attention_mask=ones, max_new_tokens=5, do_sample=False)
+    assert torch.equal(chosen["course"], chosen["sdpa"])
+    ones[0, :3] = 0
+    with pytest.raises(ValueError, match="no padding"):
+        module(tokens, attention_mask=ones)
+
+
+def test_a_compiled_model_gives_the_same_logits(model, tokens):
+    model.take("course")
+    with torch.no_grad():
+        expected = model.logits(tokens)
+        found = torch.compile(model.logits, fullgraph=True, backend="aot_eager")(tokens)
+    torch.testing.assert_close(found, expected, atol=1e-2, rtol=1e-2)
+
+
+def test_what_the_kernels_have_not_is_refused(device):
+    query = tensors.random(1, 2, 3, 8, device=device, dtype=torch.float16)
+    module = torch.nn.Module()
+    module.is_causal = True
+    for mask, more in ((torch.ones(1, 3), {}), (None, {"dropout": 0.1}), (None, {"sliding_window": 4})):
+        with pytest.raises(ValueError, match="no padding, no dropout and no window"):
+            course_attention(module, query, query, query, mask, **more)
+
+
+def test_the_pattern_of_the_page(device):
+    query, key, value = (tensors.random(1, heads, 9, 8, device=device, dtype=torch.float16) for heads in (4, 2, 2))
+    found = {"query": query, "key": key, "value": value}
+    exec(compile(PATTERN, "docs/in_your_model.md", "exec"), found)
+    assert found["out"].shape == query.shape
+
+
+def test_each_row_of_the_table_is_a_test():
+    named = re.findall(r"\| `(test_\w+)` \|$", PAGE, re.MULTILINE)
+    there = re.findall(r"^def (test_\w+)", FEATURES.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = [line for line in PAGE.splitlines() if line.startswith("| ") and "| test |" not in line]
+    assert named and len(named) == len(rows) and set(named) <= set(there)
