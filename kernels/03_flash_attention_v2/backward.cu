@@ -78,7 +78,8 @@ backward_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sc
         if (with_dQ && n > 0) add_dQ_of(before, place ^ 1);   // line 15: its dS is complete by now
         // Lines 10 to 14, and 16
         const bool edge = j0 + B_C > L_k || (is_causal && j0 + B_C - 1 > i0 + shift);
-        accumulate(keys, tile, place, scale, with_dQ, edge, [=](int query, int key) {
+        const unsigned skip = is_causal ? steps_before(j_warp - shift - i0) : 0;
+        accumulate(keys, tile, place, scale, with_dQ, skip, edge, [=](int query, int key) {
             return j_warp + key < L_k && (!is_causal || j_warp + key <= i0 + query + shift);
         });
         before = now, now = after(now);

@@ -22,6 +22,7 @@
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2; FlashAttention (2205.14135), §3.3
 #include "gradient_tile.cuh"
+#include "key_columns.cuh"
 
 constexpr int WORDS = BLOCK / 32;   // of bits, per query of a partial block
 static_assert(BLOCK % B_C == 0, "BLOCK must be a multiple of B_C = WARPS * KEYS");
@@ -31,20 +32,18 @@ static_assert(32 % KEYS == 0, "KEYS must be 16 or 32");   // a warp's bits are i
 extern "C" __global__ void __launch_bounds__(THREADS)
 block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
                    const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
-                   const int* indptr, const int* rows, const int* bits_index, const unsigned* bits,
-                   int L_q, int L_k, int group, float scale) {
+                   int L_q, int L_k, int group, float scale, const int4* items, int heads,
+                   float* parts, const int* rows, const int* bits_index, const unsigned* bits) {
     extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
-    const int j0 = blockIdx.x * B_C, j_warp = j0 + first_key();
-    if (j0 >= L_k) return;
-    const long long key_head = (long long)blockIdx.z * gridDim.y + blockIdx.y;
-    const long long keys_at = (key_head * L_k + j0) * D;
-    const long long query_row = key_head * group * L_q;   // of the first head of the group
+    const Column column = column_of_block(items, heads);
+    const int j0 = column.tile * B_C, j_warp = j0 + first_key();
+    const long long keys_at = (column.key_head * L_k + j0) * D;
+    const int first_row = column.key_head * group * L_q;   // of the first head of the group
+    const int first = column.first, end = column.end;   // entries
+    const int end_row = first_row + (first < end ? group * L_q : 0);   // the walk is head by head
 
-    const int first = indptr[j0 / BLOCK], end = indptr[j0 / BLOCK + 1];   // entries
-    const int group_rows = first < end ? group * L_q : 0;   // where the walk ends, head by head
-
-    // A tile of queries: the rows of the group before its head, its entry, its first row.
+    // A tile of queries: the first row of its head in memory, its entry, its own first row.
     struct Queries { int head_row, entry, i0; };
     auto after = [=](Queries q) {
         if ((q.i0 + B_R) % BLOCK) return Queries{q.head_row, q.entry, q.i0 + B_R};
@@ -52,7 +51,7 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
         const int entry = last ? first : q.entry + 1;
         return Queries{last ? q.head_row + L_q : q.head_row, entry, rows[entry] * BLOCK};
     };
-    auto row_of = [=](Queries q) { return query_row + q.head_row + q.i0; };
+    auto row_of = [=](Queries q) { return (long long)q.head_row + q.i0; };
     auto start_copies = [&](Queries q, int place) {
         load_queries_async(tile, place, Q, dO, LSE, delta, row_of(q), L_q - q.i0);
     };
@@ -61,7 +60,7 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
     };
 
     load_keys_async(tile, K + keys_at, V + keys_at, L_k - j0);
-    Queries now = {0, first, first < end ? rows[first] * BLOCK : L_q};
+    Queries now = {first_row, first, first < end ? rows[first] * BLOCK : L_q};
     Queries before = {0, 0, L_q};   // none yet
     start_copies(now, 0);   // zeros if there are no entries
     wait_for_copies<0>();
@@ -70,16 +69,16 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
     initialize(keys, tile);
 
     int place = 0;
-    for (; now.head_row < group_rows; place ^= 1) {
+    for (; now.head_row < end_row; place ^= 1) {
         wait_for_copies<0>();
         __syncthreads();   // this tile is there, and nobody still reads the places of the last one
         const Queries next = after(now);
-        if (next.head_row < group_rows) start_copies(next, place ^ 1);   // one tile ahead
+        if (next.head_row < end_row) start_copies(next, place ^ 1);   // one tile ahead
         if (before.i0 < L_q) add_dQ_of(before, place ^ 1);   // its dS is complete by now
         const int partial = bits_index[now.entry];
         const long long bits_row = (long long)partial * BLOCK + now.i0 % BLOCK;
         const unsigned* words = bits + bits_row * WORDS + j_warp % BLOCK / 32;
-        accumulate(keys, tile, place, scale, true, partial >= 0, [=](int query, int key) {
+        accumulate(keys, tile, place, scale, true, 0, partial >= 0, [=](int query, int key) {
             return words[query * WORDS] >> (j_warp % 32 + key) & 1;
         });
         before = now, now = next;
@@ -88,5 +87,8 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
         __syncthreads();
         add_dQ_of(before, place ^ 1);
     }
-    write_gradients(keys, dK + keys_at, dV + keys_at, scale, L_k - j0);
+    if (column.part < 0)
+        write_gradients(keys, dK + keys_at, dV + keys_at, scale, L_k - j0);
+    else
+        write_part(keys, parts, column, heads);
 }

@@ -25,78 +25,90 @@
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2
 #include "gradient_tile.cuh"
+#include "key_columns.cuh"
 #include "ranges.cuh"
 
 // Rows [start, end) of a residue class, counted from its first one.
 struct Rows { int start, end; };
 
-// rows_that_see(j): the rows of the class that see its key j.
+__device__ inline bool meet(Rows a, Rows b) { return a.start < b.end && b.start < a.end; }
+
+// rows_that_see(j): the rows of the class that see its key j. Those of the column are in its item.
 template <class RowsThatSee>
 __device__ __forceinline__ void
 differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
               const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
-              int L_q, int L_k, int group, float scale, int sinks, int dilation, ResidueClass of,
-              RowsThatSee rows_that_see) {
+              int L_q, int L_k, int group, float scale, int heads, float* parts, int sinks,
+              int dilation, const Column& column, ResidueClass of, RowsThatSee rows_that_see) {
     extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
-    const int j0 = blockIdx.x / dilation * B_C, j_warp = j0 + first_key();
-    if (j0 >= of.keys) return;
+    const int j0 = column.tile / dilation * B_C, j_warp = j0 + first_key();
     const int pitch = dilation * D;   // elements from one row of the class to the next
-    const long long key_head = (long long)blockIdx.z * gridDim.y + blockIdx.y;
-    const long long keys_at = (key_head * L_k + of.first_key) * D + (long long)j0 * pitch;
-    const long long query_row = key_head * group * L_q + of.first_query;   // of the first head
+    const long long keys_at = (column.key_head * L_k + of.first_key) * D + (long long)j0 * pitch;
+    const int first_row = column.key_head * group * L_q + of.first_query;   // of the first head
+    const int first = column.first, end = column.end;
+    const int end_row = first_row + (first < end ? group * L_q : 0);   // the walk is head by head
 
-    const int first = rows_that_see(j0).start;   // of the rows that see some key of this tile
-    const int end = max(rows_that_see(j0).end, rows_that_see(min(j0 + B_C, of.keys) - 1).end);
-    const int group_rows = first < end ? group * L_q : 0;   // where the walk ends, head by head
-
-    // A tile of queries: the rows of the group before its head, and its first row in the class.
+    // A tile of queries: the first row of its head in memory, and its own first row in the class.
     struct Queries { int head_row, i0; };
     auto after = [=](Queries q) {
         return q.i0 + B_R < end ? Queries{q.head_row, q.i0 + B_R}
                                 : Queries{q.head_row + L_q, first};
     };
-    auto row_of = [=](Queries q) { return query_row + q.head_row + q.i0 * dilation; };
+    auto row_of = [=](Queries q) { return (long long)q.head_row + q.i0 * dilation; };
     auto start_copies = [&](Queries q, int place) {
         load_queries_async(tile, place, Q, dO, LSE, delta, row_of(q), end - q.i0, pitch);
     };
-    auto add_dQ_of = [&](Queries q, int place) {
-        add_dQ(dQ_sum + row_of(q) * D, tile, place, end - q.i0, pitch);
-    };
 
     load_keys_async(tile, K + keys_at, V + keys_at, of.keys - j0, pitch);
-    Queries now = {0, first}, before = {0, end};   // none yet
+    Queries now = {first_row, first}, before = {0, end};   // none yet
     start_copies(now, 0);   // zeros if no row sees a key
     wait_for_copies<0>();
     __syncthreads();
     KeyGradients keys;
     initialize(keys, tile);
 
-    // V of the warp is in registers. In its place: the rows that see each of the warp's keys, and
-    // those that see all of them. Only the sinks' ends do not grow with the key.
-    Rows* seen_by = reinterpret_cast<Rows*>(tile.V + first_key() * D);
+    // V of the warp is in registers. In its place: the rows that see each of the warp's keys, then
+    // those that see all of them, and those that see one. Only the ends of the sinks do not grow
+    // with the key.
+    auto seen_by = [&](int warp) { return reinterpret_cast<Rows*>(tile.V + warp * KEYS * D); };
+    Rows* mine = seen_by(threadIdx.x / 32);
     __syncwarp();
     for (int key = threadIdx.x % 32; key < KEYS; key += 32)
-        seen_by[key] = j_warp + key < of.keys ? rows_that_see(j_warp + key)
-                                               : Rows{of.queries, 0};
+        mine[key] = j_warp + key < of.keys ? rows_that_see(j_warp + key) : Rows{of.queries, 0};
     __syncwarp();
     if (threadIdx.x % 32 == 0) {
         const int earliest_end = max(0, min(sinks - j_warp, KEYS - 1));
-        seen_by[KEYS] = {seen_by[KEYS - 1].start, seen_by[earliest_end].end};
+        const int last = max(0, min(of.keys - j_warp, KEYS) - 1);
+        mine[KEYS] = {mine[KEYS - 1].start, mine[earliest_end].end};
+        mine[KEYS + 1] = {mine[0].start, max(mine[0].end, mine[last].end)};
     }
-    __syncwarp();
+    __syncthreads();
+
+    // The warps none of whose keys is seen from a tile of queries.
+    auto idle_at = [&](int i0) {
+        unsigned idle = 0;
+        for (int warp = 0; warp < WARPS; warp++)
+            idle |= !meet(seen_by(warp)[KEYS + 1], {i0, i0 + B_R}) << warp;
+        return idle;
+    };
+    auto add_dQ_of = [&](Queries q, int place) {
+        add_dQ(dQ_sum + row_of(q) * D, tile, place, end - q.i0, idle_at(q.i0), pitch);
+    };
 
     int place = 0;
-    for (; now.head_row < group_rows; place ^= 1) {
+    for (; now.head_row < end_row; place ^= 1) {
         wait_for_copies<0>();
         __syncthreads();   // this tile is there, and nobody still reads the places of the last one
         const Queries next = after(now);
-        if (next.head_row < group_rows) start_copies(next, place ^ 1);   // one tile ahead
+        if (next.head_row < end_row) start_copies(next, place ^ 1);   // one tile ahead
         if (before.i0 < end) add_dQ_of(before, place ^ 1);   // its dS is complete by now
         const int i0 = now.i0;
-        const bool edge = i0 < seen_by[KEYS].start || min(i0 + B_R, end) > seen_by[KEYS].end;
-        accumulate(keys, tile, place, scale, true, edge, [=](int query, int key) {
-            return seen_by[key].start <= i0 + query && i0 + query < seen_by[key].end;
+        const bool edge = i0 < mine[KEYS].start || min(i0 + B_R, end) > mine[KEYS].end;
+        const Rows some = mine[KEYS + 1];
+        const unsigned skip = steps_before(some.start - i0) | ~steps_before(some.end - i0 + 15);
+        accumulate(keys, tile, place, scale, true, skip, edge, [=](int query, int key) {
+            return mine[key].start <= i0 + query && i0 + query < mine[key].end;
         });
         before = now, now = next;
     }
@@ -104,32 +116,39 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
         __syncthreads();
         add_dQ_of(before, place ^ 1);
     }
-    write_gradients(keys, dK + keys_at, dV + keys_at, scale, of.keys - j0, pitch);
+    if (column.part < 0)
+        write_gradients(keys, dK + keys_at, dV + keys_at, scale, of.keys - j0, pitch);
+    else
+        write_part(keys, parts, column, heads);
 }
 
 #if TABLE
 extern "C" __global__ void __launch_bounds__(THREADS)
 table_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
             const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
-            int L_q, int L_k, int group, float scale, const int* starts, const int* ends) {
+            int L_q, int L_k, int group, float scale, const int4* items, int heads, float* parts,
+            const int* starts, const int* ends) {
     const ResidueClass all = {0, 0, L_k, L_q, L_k - L_q};
-    differentiate(Q, K, V, dO, LSE, delta, dQ_sum, dK, dV, L_q, L_k, group, scale, 0, 1, all,
+    differentiate(Q, K, V, dO, LSE, delta, dQ_sum, dK, dV, L_q, L_k, group, scale, heads, parts,
+                  0, 1, column_of_block(items, heads), all,
                   [=](int j) { return Rows{starts[j], ends[j]}; });
 }
 #else
 extern "C" __global__ void __launch_bounds__(THREADS)
 range_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
             const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
-            int L_q, int L_k, int group, float scale,
+            int L_q, int L_k, int group, float scale, const int4* items, int heads, float* parts,
             int sinks, int left, int right, int step, int dilation) {
-    const ResidueClass of = residue_class(blockIdx.x % dilation, dilation, L_q, L_k);
+    if (!DILATED) dilation = 1;   // known to the compiler, it makes all addresses immediate
+    const Column column = column_of_block(items, heads);
+    const ResidueClass of = residue_class(column.tile % dilation, dilation, L_q, L_k);
     // Row i sees key j if j − right < base <= j + left, where base is i rounded down.
     auto rows_that_see = [=](int j) {
         const int start = round_down(j - right + step, step) - of.shift;
         const int end = round_down(j + left, step) + step - of.shift;
         return Rows{max(0, start), j < sinks ? of.queries : min(end, of.queries)};
     };
-    differentiate(Q, K, V, dO, LSE, delta, dQ_sum, dK, dV, L_q, L_k, group, scale, sinks,
-                  dilation, of, rows_that_see);
+    differentiate(Q, K, V, dO, LSE, delta, dQ_sum, dK, dV, L_q, L_k, group, scale, heads, parts,
+                  sinks, dilation, column, of, rows_that_see);
 }
 #endif

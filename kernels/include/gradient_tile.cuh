@@ -158,20 +158,30 @@ __device__ inline void add_dK(KeyGradients& keys, const LeftFactor& dSt, const s
     multiply(keys.dK, dSt, at(by_rows(Q), r, 0));
 }
 
+// For `skip` below: those of a tile's steps of 16 queries that end before its row `row`, which may
+// lie before the tile or behind it.
+__device__ inline unsigned steps_before(int row) {
+    return (1u << max(0, min(row / 16, B_R / 16))) - 1;
+}
+
 // Lines 10 to 16 for one tile of queries, but of line 15 only what leads to it, and that only if
 // `with_dQ`. Products that do not wait for one another stand side by side, 10 with 13 and 12 with
 // 16: in the order of the paper the kernels of chapter 04 need one register too many. If `edge`,
 // P = 0 where `visible(query, key)` is false; queries count from the tile's first, keys from the
-// warp's. Past the last query all of Q, dO, LSE and Δ are 0: P is 1, but it is multiplied by
-// dO = 0, and dS is 0.
+// warp's. `skip`: bit n is set where the n-th 16 queries see no key of the warp. Past the last query
+// all of Q, dO, LSE and Δ are 0: P is 1, but it is multiplied by dO = 0, and dS is 0.
 template <class Visible>
 __device__ inline void accumulate(KeyGradients& keys, Tiles& tile, int place, float scale,
-                                  bool with_dQ, bool edge, Visible visible) {
+                                  bool with_dQ, unsigned skip, bool edge, Visible visible) {
     const scalar_t *Q = tile.Q[place], *dO = tile.dO[place];
     #pragma unroll 1
-    for (int r = 0; r < B_R; r += 16) {
+    for (int r = 0; r < B_R; r += 16, skip >>= 1) {
         KeysByQueries St, Pt, dPt;
-        LeftFactor dSt;
+        LeftFactor dSt = {};
+        if (skip & 1) {
+            if (with_dQ) store_dSt(tile.dSt[place], dSt, r);
+            continue;
+        }
         compute_St(St, keys, Q, r);                         // line 10
         compute_dPt(dPt, keys, dO, r);                      // line 13
         compute_Pt(Pt, St, tile.LSE[place] + r, scale);     // line 11
@@ -184,35 +194,48 @@ __device__ inline void accumulate(KeyGradients& keys, Tiles& tile, int place, fl
 }
 
 // Line 15: dQ_sum += dS K for one tile of queries, whose dS is complete. Of each pair of warps, one
-// has the upper half of the rows, the other the lower; the pairs divide the columns.
+// has the upper half of the rows, the other the lower; the pairs divide the columns. `idle`: bit w
+// is set where the keys of warp w are left out, as no query of the tile sees one.
 __device__ inline void add_dQ(float* dQ_sum, const Tiles& tile, int place, int rows_left,
-                              int pitch = D) {
+                              unsigned idle = 0, int pitch = D) {
     constexpr int ROWS = B_R / 2, COLS = D / (WARPS / 2);
+    // Columns at a time, so that 32 registers hold dQ.
+    constexpr int WIDTH = COLS * ROWS > 1024 ? 1024 / ROWS : COLS;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
-    const int row = warp % 2 * ROWS, col = warp / 2 * COLS;
+    const int row = warp % 2 * ROWS, first_col = warp / 2 * COLS;
 
     // As by_columns, for the pitch of dSᵀ: transposed on the way, dSᵀ is the A of dS K.
     const int corner = dSt_row(lane % 8 + lane / 16 * 8) ^ (row + lane / 8 % 2 * 8);
     const unsigned dSt_address = __cvta_generic_to_shared(tile.dSt[place] + corner);
-    float dQ[ROWS / 16][COLS / 8][4] = {};
-    #pragma unroll
-    for (int j = 0; j < B_C; j += 16) {
-        unsigned a[ROWS / 16][4];
-        for (int m = 0; m < ROWS / 16; m++)
-            ldmatrix_x4_trans(a[m], (dSt_address ^ 2 * 16 * m) + 2 * B_R * j);
-        multiply(dQ, a, at(by_rows(tile.K), j, col));
-    }
-    #pragma unroll
-    for (int m = 0; m < ROWS / 16; m++)
-        #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int i = row + 16 * m + 8 * half + g;
-            if (i >= rows_left) continue;
-            float* out = dQ_sum + i * pitch + col + 2 * t;
+    #pragma unroll 1
+    for (int col = first_col; col < first_col + COLS; col += WIDTH) {
+        float dQ[ROWS / 16][WIDTH / 8][4] = {};
+        auto add_keys = [&](int j) {   // keys j to j + 15
+            unsigned a[ROWS / 16][4];
+            for (int m = 0; m < ROWS / 16; m++)
+                ldmatrix_x4_trans(a[m], (dSt_address ^ 2 * 16 * m) + 2 * B_R * j);
+            multiply(dQ, a, at(by_rows(tile.K), j, col));
+        };
+        if (idle == 0) {
             #pragma unroll
-            for (int n = 0; n < COLS / 8; n++)
-                add_pair(out + 8 * n, dQ[m][n][2 * half], dQ[m][n][2 * half + 1]);
+            for (int j = 0; j < B_C; j += 16) add_keys(j);
+        } else {
+            #pragma unroll 1
+            for (int j = 0; j < B_C; j += 16)
+                if (!(idle >> j / KEYS & 1)) add_keys(j);
         }
+        #pragma unroll
+        for (int m = 0; m < ROWS / 16; m++)
+            #pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int i = row + 16 * m + 8 * half + g;
+                if (i >= rows_left) continue;
+                float* out = dQ_sum + i * pitch + col + 2 * t;
+                #pragma unroll
+                for (int n = 0; n < WIDTH / 8; n++)
+                    add_pair(out + 8 * n, dQ[m][n][2 * half], dQ[m][n][2 * half + 1]);
+            }
+    }
 }
 
 // Line 18: writes dK and dV of the block's first `rows_left` keys.
