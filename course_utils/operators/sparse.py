@@ -565,20 +565,18 @@ def work_items(lists: BlockLists, heads: int) -> Work:
     an eighth of what each gets, unless most rows are about as long, or there are too few of them to go round. So the
     parts of all heads take at most some 100 MB, whatever the length, and most patterns have none.
     """
-    share = len(lists.indices) * heads / SLOTS[lists.block]
-    pieces = split_evenly(lists.indptr.diff().long(), share, SHORTEST_PART / lists.block)
+    counts, share = lists.indptr.diff().long(), len(lists.indices) * heads / SLOTS[lists.block]
+    typical = 2 * len(lists.indices) / len(counts)
+    pieces = split_evenly(counts, int(max(SHORTEST_PART / lists.block, min(typical, share), share / 8)))
     items, split_rows = pieces.items, pieces.split_rows
     items[:, 1:3] += lists.indptr[items[:, :1]]
     longest_first = torch.argsort(items[:, 2] - items[:, 1], descending=True, stable=True)
     return Work(items[longest_first].int().contiguous(), split_rows.int().contiguous(), pieces.parts)
 
 
-def split_evenly(counts: Tensor, share: float, shortest: float) -> Work:
-    """Rows of so many entries, int64 `[n]`, as pieces whose first and end entry count from the row's first; int64, row
-    by row. share: of the entries of all heads, what a block of threads gets. shortest: entries of which a row is not
-    split."""
-    typical = 2 * int(counts.sum()) / len(counts)
-    limit = int(max(shortest, min(typical, share), share / 8))
+def split_evenly(counts: Tensor, limit: int) -> Work:
+    """Rows of so many entries, int64 `[n]`, as pieces of at most `limit` entries, row by row; int64, and the first and
+    the end entry of a piece count from its row's first."""
     pieces = ((counts + limit - 1) // limit).clamp_(min=1)
     first_piece = pieces.cumsum(0) - pieces
 
@@ -619,7 +617,8 @@ def columns_of(
     rows_of_entry: int = 1,
 ) -> Columns:
     """The columns of tiles of keys, `[n]`, that meet `starts` to `ends - 1`, int32 `[n]`: rows, or entries of so many
-    rows. Long ones are split as rows are by `work_items`.
+    rows. A column is split where it is longer than an eighth of what a block of threads gets, unless it is at most four
+    times as long as most, or half of what one gets.
 
     Pieces that differ by less than an eighth of what a block of threads gets stay in their order: neighbours read the
     same queries. Others are sorted, the longest first, so that none of them is left for the end. Heads are side by
@@ -630,7 +629,8 @@ def columns_of(
     starts, lengths = starts.long(), (ends - starts).long().clamp_(min=0)
     counts = (lengths + step - 1) // step
     share = int(counts.sum()) * batch * kv_heads * tile.warps / BACKWARD_WARPS
-    pieces = split_evenly(counts, share, SHORTEST_PART / (step * rows_of_entry))
+    typical, shortest = 4 * int(counts.sum()) / len(counts), SHORTEST_PART / (step * rows_of_entry)
+    pieces = split_evenly(counts, int(max(shortest, min(typical, share / 2), share / 8)))
     row, first, end, part = pieces.items.unbind(1)
     of_item = torch.stack((tiles.to(row.device)[row], starts[row] + first * step), dim=1)
     last = starts[row] + torch.minimum(end * step, lengths[row])
@@ -639,7 +639,7 @@ def columns_of(
     split = pieces.split_rows
     split[:, 0] = tiles.to(row.device)[split[:, 0]]
 
-    rows = query_length if rows_of_entry > 1 else int((end - first).max()) * step
+    rows = query_length if rows_of_entry > 1 else max(1, int((end - first).max()) * step)
     room = NEAR_MEMORY // (8 * head_dim * rows * (query_shape[1] // kv_heads))  # 8 bytes: Q and dO, and dQ in fp32
     heads = max(n for n in range(1, kv_heads + 1) if kv_heads % n == 0 and n <= max(1, room))
     return Columns(items.int().contiguous(), split.int().contiguous(), pieces.parts, heads)

@@ -92,3 +92,10 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
     else
         write_part(keys, parts, column, heads);
 }
+
+// Where columns were split: dK and dV from their parts.
+extern "C" __global__ void __launch_bounds__(THREADS)
+merge_gradients(const float* parts, const int4* split, scalar_t* dK, scalar_t* dV, int L_k,
+                float scale) {
+    merge_parts(parts, split, dK, dV, L_k, scale);
+}

@@ -25,7 +25,7 @@ __device__ inline Column column_of_block(const int4* items, int heads) {
     return {item.x, item.y, item.z, item.w, group * heads + blockIdx.x % heads};
 }
 
-// All rows of the part, also those past the last key: merge_gradients leaves them out.
+// All rows of the part, also those past the last key: merge_parts leaves them out.
 __device__ inline void write_part(const KeyGradients& keys, float* parts, const Column& column,
                                   int heads) {
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -45,13 +45,12 @@ __device__ inline void write_part(const KeyGradients& keys, float* parts, const 
             }
 }
 
-// dK and dV of the columns that were split. Four numbers of each per thread.
-// grid (split columns · MERGE_BLOCKS, H_k, B)
+// dK and dV of the columns that were split; four numbers of each per thread. The grid's x counts
+// the columns, of each MERGE_BLOCKS blocks; y the key heads; z the batch.
 constexpr int MERGE_BLOCKS = B_C * D / (4 * THREADS);
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-merge_gradients(const float* parts, const int4* split, scalar_t* dK, scalar_t* dV, int L_k,
-                float scale) {
+__device__ inline void merge_parts(const float* parts, const int4* split, scalar_t* dK,
+                                   scalar_t* dV, int L_k, float scale) {
     const int4 column = split[blockIdx.x / MERGE_BLOCKS];
     const int at = (blockIdx.x % MERGE_BLOCKS * THREADS + threadIdx.x) * 4;
     const int key = column.x * B_C + at / D;
