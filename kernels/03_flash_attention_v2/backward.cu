@@ -78,17 +78,14 @@ backward_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sc
         if (with_dQ && n > 0) add_dQ_of(before, place ^ 1);   // line 15: its dS is complete by now
         // Lines 10 to 14, and 16
         const bool edge = j0 + B_C > L_k || (is_causal && j0 + B_C - 1 > i0 + shift);
-        const unsigned skip = is_causal ? steps_before(j_warp - shift - i0) : 0;
-        accumulate(keys, tile, place, scale, with_dQ, skip, edge, [=](int query, int key) {
+        accumulate(keys, tile, place, scale, with_dQ, edge, [=](int query, int key) {
             return j_warp + key < L_k && (!is_causal || j_warp + key <= i0 + query + shift);
         });
         before = now, now = after(now);
     }
-    if (with_dQ) {
-        __syncthreads();
-        add_dQ_of(before, (steps - 1) % 2);
-    }
-    write_gradients(keys, dK + key_row * D, dV + key_row * D, scale, L_k - j0);   // line 18
+    __syncthreads();
+    if (with_dQ) add_dQ_of(before, (steps - 1) % 2);
+    write_gradients(keys, tile, dK + key_row * D, dV + key_row * D, scale, L_k - j0);   // line 18
 }
 
 // ---- dQ without atomics: a warp holds 16 queries, as in the forward pass

@@ -78,7 +78,7 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
         const int partial = bits_index[now.entry];
         const long long bits_row = (long long)partial * BLOCK + now.i0 % BLOCK;
         const unsigned* words = bits + bits_row * WORDS + j_warp % BLOCK / 32;
-        accumulate(keys, tile, place, scale, true, 0, partial >= 0, [=](int query, int key) {
+        accumulate(keys, tile, place, scale, true, partial >= 0, [=](int query, int key) {
             return words[query * WORDS] >> (j_warp % 32 + key) & 1;
         });
         before = now, now = next;
@@ -88,7 +88,7 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
         add_dQ_of(before, place ^ 1);
     }
     if (column.part < 0)
-        write_gradients(keys, dK + keys_at, dV + keys_at, scale, L_k - j0);
+        write_gradients(keys, tile, dK + keys_at, dV + keys_at, scale, L_k - j0);
     else
         write_part(keys, parts, column, heads);
 }

@@ -85,12 +85,10 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
     }
     __syncthreads();
 
-    // The warps none of whose keys is seen from a tile of queries.
+    // Bit w: no query of the tile from row i0 on sees a key of warp w.
     auto idle_at = [&](int i0) {
-        unsigned idle = 0;
-        for (int warp = 0; warp < WARPS; warp++)
-            idle |= !meet(seen_by(warp)[KEYS + 1], {i0, i0 + B_R}) << warp;
-        return idle;
+        const Rows some = seen_by(threadIdx.x % WARPS)[KEYS + 1];
+        return __ballot_sync(0xffffffff, !meet(some, {i0, i0 + B_R})) & ((1u << WARPS) - 1);
     };
     auto add_dQ_of = [&](Queries q, int place) {
         add_dQ(dQ_sum + row_of(q) * D, tile, place, end - q.i0, idle_at(q.i0), pitch);
@@ -105,11 +103,10 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
         if (before.i0 < end) add_dQ_of(before, place ^ 1);   // its dS is complete by now
         const int i0 = now.i0;
         const bool edge = i0 < mine[KEYS].start || min(i0 + B_R, end) > mine[KEYS].end;
-        const Rows some = mine[KEYS + 1];
-        const unsigned skip = steps_before(some.start - i0) | ~steps_before(some.end - i0 + 15);
-        accumulate(keys, tile, place, scale, true, skip, edge, [=](int query, int key) {
-            return mine[key].start <= i0 + query && i0 + query < mine[key].end;
-        });
+        if (meet(mine[KEYS + 1], {i0, i0 + B_R}))
+            accumulate(keys, tile, place, scale, true, edge, [=](int query, int key) {
+                return mine[key].start <= i0 + query && i0 + query < mine[key].end;
+            });
         before = now, now = next;
     }
     if (before.i0 < end) {
@@ -117,7 +114,7 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
         add_dQ_of(before, place ^ 1);
     }
     if (column.part < 0)
-        write_gradients(keys, dK + keys_at, dV + keys_at, scale, of.keys - j0, pitch);
+        write_gradients(keys, tile, dK + keys_at, dV + keys_at, scale, of.keys - j0, pitch);
     else
         write_part(keys, parts, column, heads);
 }

@@ -73,8 +73,20 @@ __device__ inline void load_queries_async(Tiles& tile, int place, const scalar_t
     commit_copies();
 }
 
+// Of each 16 columns of the warp's rows of K, in shared memory, the order becomes 0, 1, 4, 5, 8, 9,
+// 12, 13 and then the others: two products of add_dQ then leave four neighbours of dQ to a lane.
+__device__ inline void interleave_columns(scalar_t* K) {
+    for (int n = threadIdx.x % 32; n < KEYS * D / 16; n += 32) {
+        const int row = first_key() + n / (D / 16), chunk = 2 * (n % (D / 16));
+        uint4* left = reinterpret_cast<uint4*>(K + swizzled(row, chunk));
+        uint4* right = reinterpret_cast<uint4*>(K + swizzled(row, chunk + 1));
+        const uint4 a = *left, b = *right;
+        *left = make_uint4(a.x, a.z, b.x, b.z), *right = make_uint4(a.y, a.w, b.y, b.w);
+    }
+}
+
 // Lines 6 and 7, for a warp: its keys come from shared memory, dK = dV = 0.
-__device__ inline void initialize(KeyGradients& keys, const Tiles& tile) {
+__device__ inline void initialize(KeyGradients& keys, Tiles& tile) {
     #pragma unroll
     for (int d = 0; d < D; d += 16)
         for (int m = 0; m < M; m++) {
@@ -83,6 +95,8 @@ __device__ inline void initialize(KeyGradients& keys, const Tiles& tile) {
         }
     clear(keys.dK);
     clear(keys.dV);
+    __syncwarp();   // the warp has read its rows
+    interleave_columns(tile.K);
 }
 
 // Line 10: Sᵀ = K Qᵀ, of 16 queries that begin at row r of the tile, as in the lines below.
@@ -158,30 +172,20 @@ __device__ inline void add_dK(KeyGradients& keys, const LeftFactor& dSt, const s
     multiply(keys.dK, dSt, at(by_rows(Q), r, 0));
 }
 
-// For `skip` below: those of a tile's steps of 16 queries that end before its row `row`, which may
-// lie before the tile or behind it.
-__device__ inline unsigned steps_before(int row) {
-    return (1u << max(0, min(row / 16, B_R / 16))) - 1;
-}
-
 // Lines 10 to 16 for one tile of queries, but of line 15 only what leads to it, and that only if
 // `with_dQ`. Products that do not wait for one another stand side by side, 10 with 13 and 12 with
 // 16: in the order of the paper the kernels of chapter 04 need one register too many. If `edge`,
 // P = 0 where `visible(query, key)` is false; queries count from the tile's first, keys from the
-// warp's. `skip`: bit n is set where the n-th 16 queries see no key of the warp. Past the last query
-// all of Q, dO, LSE and Δ are 0: P is 1, but it is multiplied by dO = 0, and dS is 0.
+// warp's. Past the last query all of Q, dO, LSE and Δ are 0: P is 1, but it is multiplied by
+// dO = 0, and dS is 0.
 template <class Visible>
 __device__ inline void accumulate(KeyGradients& keys, Tiles& tile, int place, float scale,
-                                  bool with_dQ, unsigned skip, bool edge, Visible visible) {
+                                  bool with_dQ, bool edge, Visible visible) {
     const scalar_t *Q = tile.Q[place], *dO = tile.dO[place];
     #pragma unroll 1
-    for (int r = 0; r < B_R; r += 16, skip >>= 1) {
+    for (int r = 0; r < B_R; r += 16) {
         KeysByQueries St, Pt, dPt;
-        LeftFactor dSt = {};
-        if (skip & 1) {
-            if (with_dQ) store_dSt(tile.dSt[place], dSt, r);
-            continue;
-        }
+        LeftFactor dSt;
         compute_St(St, keys, Q, r);                         // line 10
         compute_dPt(dPt, keys, dO, r);                      // line 13
         compute_Pt(Pt, St, tile.LSE[place] + r, scale);     // line 11
@@ -230,30 +234,45 @@ __device__ inline void add_dQ(float* dQ_sum, const Tiles& tile, int place, int r
             for (int half = 0; half < 2; half++) {
                 const int i = row + 16 * m + 8 * half + g;
                 if (i >= rows_left) continue;
-                float* out = dQ_sum + i * pitch + col + 2 * t;
+                float* out = dQ_sum + i * pitch + col + 4 * t;
                 #pragma unroll
-                for (int n = 0; n < WIDTH / 8; n++)
-                    add_pair(out + 8 * n, dQ[m][n][2 * half], dQ[m][n][2 * half + 1]);
+                for (int n = 0; n < WIDTH / 8; n += 2) {
+                    const float *a = dQ[m][n] + 2 * half, *b = dQ[m][n + 1] + 2 * half;
+                    add_four(out + 8 * n, make_float4(a[0], a[1], b[0], b[1]));
+                }
             }
     }
 }
 
-// Line 18: writes dK and dV of the block's first `rows_left` keys.
-__device__ inline void write_gradients(const KeyGradients& keys, scalar_t* dK, scalar_t* dV,
-                                       float scale, int rows_left, int pitch = D) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+// Writes a warp's rows, times a factor, of the first `rows_left` of them. They pass through `tile`,
+// KEYS × D of shared memory that is the warp's own, so that a lane writes 16 bytes at a time.
+__device__ inline void write_keys(const float (&sum)[M][D / 8][4], float factor, scalar_t* rows,
+                                  scalar_t* tile, int rows_left, int pitch) {
+    const int lane = threadIdx.x % 32, chunk = lane % (D / 8);
     #pragma unroll
     for (int m = 0; m < M; m++)
         #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int key = first_key() + 16 * m + 8 * half + g;
-            if (key >= rows_left) continue;
+        for (int half = 0; half < 2; half++)
             #pragma unroll
             for (int c = 0; c < D / 8; c++) {
-                const long long at = (long long)key * pitch + 8 * c + 2 * t;
-                const float *k = keys.dK[m][c] + 2 * half, *v = keys.dV[m][c] + 2 * half;
-                store_pair(dK + at, scale * k[0], scale * k[1]);
-                store_pair(dV + at, v[0], v[1]);
+                const float* two = sum[m][c] + 2 * half;
+                scalar_t* place = tile + swizzled(16 * m + 8 * half + lane / 4, c);
+                store_pair(place + lane % 4 * 2, factor * two[0], factor * two[1]);
             }
-        }
+    __syncwarp();
+    #pragma unroll
+    for (int row = lane / (D / 8); row < KEYS; row += 32 / (D / 8))
+        if (row < rows_left)
+            reinterpret_cast<uint4*>(rows + (long long)row * pitch)[chunk] =
+                *reinterpret_cast<const uint4*>(tile + swizzled(row, chunk));
+}
+
+// Line 18: writes dK and dV of the block's first `rows_left` keys. No warp reads Q or dO any more.
+__device__ inline void write_gradients(const KeyGradients& keys, Tiles& tile, scalar_t* dK,
+                                       scalar_t* dV, float scale, int rows_left, int pitch = D) {
+    static_assert(B_C <= 2 * B_R, "WARPS * KEYS must be at most 2 * B_R");
+    const int key = first_key();
+    const long long at = (long long)key * pitch;
+    write_keys(keys.dK, scale, dK + at, tile.Q[0] + key * D, rows_left - key, pitch);
+    write_keys(keys.dV, 1, dV + at, tile.dO[0] + key * D, rows_left - key, pitch);
 }
