@@ -510,15 +510,14 @@ class ListMask(NamedTuple):
     def backward(self, query: Tensor, key: Tensor, *more: Any) -> None:
         lists, sizes = self.lists, (query.shape, key.shape)
         tile = fitting(BLOCK_BACKWARD_TILES[key.shape[3], lists.block], key.device)
-        columns = _kept(lists, ("columns", tile, *sizes), lambda: self._columns(tile, *sizes))
+        columns = _kept(lists, ("columns", tile, *sizes), lambda: self.columns(tile, *sizes))
         options = *tile.options, f"-DBLOCK={lists.block}"
         files = module(f"{FOLDER}/block_sparse_backward.cu", options, key.dtype)
         _, rows, bits_index = lists.by_key()
-        launch_columns(
-            files, "block_sparse_dk_dv", tile, columns, (query, key, *more), (rows, bits_index, lists.bits)
-        )
+        launch_columns(files, "block_sparse_dk_dv", tile, columns, (query, key, *more), (rows, bits_index, lists.bits))
 
-    def _columns(self, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size) -> Columns:
+    def columns(self, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size) -> Columns:
+        """What the blocks of threads of block_sparse_backward.cu do."""
         lists, (indptr, *_) = self.lists, self.lists.by_key()
         tiles = torch.arange(ceil_div(lists.L_k, tile.block_cols), device=lists.device)
         column = tiles * tile.block_cols // lists.block

@@ -1,23 +1,26 @@
 // block_sparse_backward.cu — gradients of block_sparse.cu: FlashAttention-2's backward pass, over
 // the blocks of queries that a list names for the block's keys.
 //
-// The lists are those of block_sparse.cu by key blocks: entries indptr[c] to indptr[c + 1] − 1 of
-// `rows` are the query blocks in which a query sees a key of block c. A block of queries and keys
-// that is full, bits_index −1, takes no mask; of a partial one, bit k % 32 of word k / 32 of row q
-// says whether its query q sees its key k. A key block without entries gets dK = dV = 0.
+// The lists are those of block_sparse.cu by key blocks: an entry of `rows` is a query block in which
+// a query sees a key of the column. A block of queries and keys that is full, bits_index −1, takes no
+// mask; of a partial one, bit k % 32 of word k / 32 of row q says whether its query q sees its key k.
+// A block of threads has the entries that its item names (key_columns.cuh): those of a tile of keys,
+// or a part of them, since the column of a global token is as long as the sequence. A tile without
+// entries gets dK = dV = 0.
 // dQ_sum += dS K by atomics, in an order of chance. delta and the rounding of dQ: backward_delta
 // and backward_round_dq of 03_flash_attention_v2/backward.cu, whose tile this is.
 //
-// grid   (ceil(L_k / BLOCK) · BLOCK / B_C, H / group, B), with B_C = WARPS · KEYS
-// block  (32 · WARPS)
+// grid   block_sparse_dk_dv (items · heads, H / group / heads, B); `heads` divides H / group
+//        merge_gradients (split columns · B_C · D / (4 · THREADS), H / group, B)
+// block  THREADS = 32 · WARPS
 // layout Q, dO [B, H, L_q, D]  K, V, dK, dV [B, H / group, L_k, D], 16-bit
 //        LSE, delta [B, H, L_q]  dQ_sum [B, H, L_q, D], fp32, dQ_sum zero at first;
 //        contiguous, aligned to 16 bytes; query head h reads key head h / group
-//        indptr [ceil(L_k / BLOCK) + 1]  rows, bits_index [entries]
-//        bits [partial blocks, BLOCK, BLOCK / 32]; all heads share them
+//        items, parts, split: key_columns.cuh, with B_C = WARPS · KEYS
+//        rows, bits_index [entries]  bits [partial blocks, BLOCK, BLOCK / 32]; all heads share them
 // shared 4·B_C·D + 8·B_R·D + 4·B_C·B_R + 16·B_R bytes, dynamic
 // limits scale > 0; BLOCK a multiple of B_C and of B_R; D 64 or 128; KEYS 16 or 32, B_R 32 or 64,
-//        WARPS 2, 4 or 8. Lists are not checked.
+//        WARPS 2, 4 or 8; B_C <= 2 · B_R; B · H · L_q < 2^31. Lists are not checked.
 // options: -DD=64 -DBF16=0 -DBLOCK=128 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=1 -DBLOCK=128 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=0 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=64 | -DD=64 -DBF16=1 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DBLOCK=128 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=1 -DBLOCK=128 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=128 -DBF16=1 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=128 -DBF16=0 -DBLOCK=128 -DWARPS=4 -DKEYS=16 -DB_R=32
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2; FlashAttention (2205.14135), §3.3
@@ -83,10 +86,8 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
         });
         before = now, now = next;
     }
-    if (before.i0 < L_q) {
-        __syncthreads();
-        add_dQ_of(before, place ^ 1);
-    }
+    __syncthreads();   // nobody reads Q and dO any more, in whose place the gradients pass through
+    if (before.i0 < L_q) add_dQ_of(before, place ^ 1);
     if (column.part < 0)
         write_gradients(keys, tile, dK + keys_at, dV + keys_at, scale, L_k - j0);
     else

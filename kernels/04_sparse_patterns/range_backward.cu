@@ -4,24 +4,30 @@
 // that holds a sink is seen by all rows that come after.
 //
 // A block has a tile of keys of one residue class (see range.cu): rows of K, V, Q, dO and dQ are
-// `dilation` apart in memory, and the tile is as dense as any other. dQ_sum += dS K by atomics, in
-// an order of chance. delta and the rounding of dQ: backward_delta and backward_round_dq of
-// 03_flash_attention_v2/backward.cu, whose tile this is.
+// `dilation` apart in memory, and the tile is as dense as any other. It meets the rows that its item
+// names (key_columns.cuh): all that see the tile, or a part of them, where sinks are seen by all. A
+// warp none of whose keys a tile of queries sees leaves the tile out, and add_dQ leaves out its keys.
+// dQ_sum += dS K by atomics, in an order of chance. delta and the rounding of dQ: backward_delta and
+// backward_round_dq of 03_flash_attention_v2/backward.cu, whose tile this is.
 //
 // With TABLE=1 the file holds table_dk_dv in place of range_dk_dv, for table_forward of range.cu:
 // key j is seen by the rows starts[j] <= r < ends[j], int32 [L_k], neither of which falls.
 //
-// grid   (dilation · ceil(ceil(L_k / dilation) / B_C), H / group, B), with B_C = WARPS · KEYS
-// block  (32 · WARPS)
+// grid   range_dk_dv, table_dk_dv (items · heads, H / group / heads, B); `heads` divides H / group
+//        merge_gradients (split columns · B_C · D / (4 · THREADS), H / group, B)
+// block  THREADS = 32 · WARPS
 // layout Q, dO [B, H, L_q, D]  K, V, dK, dV [B, H / group, L_k, D], 16-bit
 //        LSE, delta [B, H, L_q]  dQ_sum [B, H, L_q, D], fp32, dQ_sum zero at first;
 //        contiguous, aligned to 16 bytes; query head h reads key head h / group; query r has
 //        position r + L_k − L_q; LSE is −∞ for a query that sees no key
+//        items, parts, split: key_columns.cuh, with B_C = WARPS · KEYS; of tile n of class c the
+//        number is c + dilation · n
 // shared 4·B_C·D + 8·B_R·D + 4·B_C·B_R + 16·B_R bytes, dynamic
 // limits scale > 0; left, right <= 2^30, which means no end; 1 <= step <= 2^29; dilation at most
-//        max(L_q, L_k); sinks only with dilation 1 and step 1; D 64 or 128; KEYS a multiple of 16,
-//        B_R 32 or 64, WARPS 2, 4 or 8
-// options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1
+//        max(L_q, L_k); sinks only with dilation 1 and step 1, columns are split only with
+//        dilation 1; DILATED=0 takes dilation 1 only; B · H · L_q < 2^31; D 64 or 128; KEYS a
+//        multiple of 16, B_R 32 or 64, WARPS 2, 4 or 8, B_C <= 2 · B_R
+// options: -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=0 | -DD=64 -DBF16=1 -DWARPS=4 -DKEYS=32 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=0 | -DD=128 -DBF16=1 -DWARPS=8 -DKEYS=16 -DB_R=64 -DDILATED=1 | -DD=128 -DBF16=0 -DWARPS=4 -DKEYS=16 -DB_R=32 -DDILATED=0 | -DD=64 -DBF16=0 -DWARPS=4 -DKEYS=32 -DB_R=64 -DTABLE=1 | -DD=128 -DBF16=0 -DWARPS=8 -DKEYS=16 -DB_R=64 -DTABLE=1
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2
 #include "gradient_tile.cuh"
@@ -109,10 +115,8 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
             });
         before = now, now = next;
     }
-    if (before.i0 < end) {
-        __syncthreads();
-        add_dQ_of(before, place ^ 1);
-    }
+    __syncthreads();   // nobody reads Q and dO any more, in whose place the gradients pass through
+    if (before.i0 < end) add_dQ_of(before, place ^ 1);
     if (column.part < 0)
         write_gradients(keys, tile, dK + keys_at, dV + keys_at, scale, of.keys - j0, pitch);
     else
