@@ -6,7 +6,7 @@
 // A block has a tile of keys of one residue class (see range.cu): rows of K, V, Q, dO and dQ are
 // `dilation` apart in memory, and the tile is as dense as any other. It meets the rows that its item
 // names (key_columns.cuh): all that see the tile, or a part of them, where sinks are seen by all. A
-// warp none of whose keys a tile of queries sees leaves the tile out, and add_dQ leaves out its keys.
+// warp none of whose keys a tile of queries sees leaves the tile out (D = 128), as does add_dQ.
 // dQ_sum += dS K by atomics, in an order of chance. delta and the rounding of dQ: backward_delta and
 // backward_round_dq of 03_flash_attention_v2/backward.cu, whose tile this is.
 //
@@ -53,13 +53,12 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
     const long long keys_at = (column.key_head * L_k + of.first_key) * D + (long long)j0 * pitch;
     const int first_row = column.key_head * group * L_q + of.first_query;   // of the first head
     const int first = column.first, end = column.end;
-    const int end_row = first_row + (first < end ? group * L_q : 0);   // the walk is head by head
+    const int tiles = (end - first + B_R - 1) / B_R, steps = group * max(0, tiles);
 
-    // A tile of queries: the first row of its head in memory, and its own first row in the class.
+    // Tile n of the walk, head by head: the first row of its head in memory, its own in the class.
     struct Queries { int head_row, i0; };
-    auto after = [=](Queries q) {
-        return q.i0 + B_R < end ? Queries{q.head_row, q.i0 + B_R}
-                                : Queries{q.head_row + L_q, first};
+    auto queries = [=](int n) {
+        return Queries{first_row + n / tiles * L_q, first + n % tiles * B_R};
     };
     auto row_of = [=](Queries q) { return (long long)q.head_row + q.i0 * dilation; };
     auto start_copies = [&](Queries q, int place) {
@@ -67,8 +66,7 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
     };
 
     load_keys_async(tile, K + keys_at, V + keys_at, of.keys - j0, pitch);
-    Queries now = {first_row, first}, before = {0, end};   // none yet
-    start_copies(now, 0);   // zeros if no row sees a key
+    start_copies({first_row, first}, 0);   // zeros if no row sees a key
     wait_for_copies<0>();
     __syncthreads();
     KeyGradients keys;
@@ -100,23 +98,20 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
         add_dQ(dQ_sum + row_of(q) * D, tile, place, end - q.i0, idle_at(q.i0), pitch);
     };
 
-    int place = 0;
-    for (; now.head_row < end_row; place ^= 1) {
+    for (int n = 0; n < steps; n++) {
         wait_for_copies<0>();
-        __syncthreads();   // this tile is there, and nobody still reads the places of the last one
-        const Queries next = after(now);
-        if (next.head_row < end_row) start_copies(next, place ^ 1);   // one tile ahead
-        if (before.i0 < end) add_dQ_of(before, place ^ 1);   // its dS is complete by now
-        const int i0 = now.i0;
+        __syncthreads();   // tile n is there, and nobody still reads the places of tile n - 1
+        const int place = n % 2, i0 = queries(n).i0;
+        if (n + 1 < steps) start_copies(queries(n + 1), place ^ 1);   // one tile ahead
+        if (n > 0) add_dQ_of(queries(n - 1), place ^ 1);   // its dS is complete by now
         const bool edge = i0 < mine[KEYS].start || min(i0 + B_R, end) > mine[KEYS].end;
-        if (meet(mine[KEYS + 1], {i0, i0 + B_R}))
+        if (D == 64 || meet(mine[KEYS + 1], {i0, i0 + B_R}))   // for D = 64 registers run short
             accumulate(keys, tile, place, scale, true, edge, [=](int query, int key) {
                 return mine[key].start <= i0 + query && i0 + query < mine[key].end;
             });
-        before = now, now = next;
     }
     __syncthreads();   // nobody reads Q and dO any more, in whose place the gradients pass through
-    if (before.i0 < end) add_dQ_of(before, place ^ 1);
+    if (steps > 0) add_dQ_of(queries(steps - 1), (steps - 1) % 2);
     if (column.part < 0)
         write_gradients(keys, tile, dK + keys_at, dV + keys_at, scale, of.keys - j0, pitch);
     else
