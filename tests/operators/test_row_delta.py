@@ -1,4 +1,4 @@
-"""Δ = rowsum(dO ∘ O), taken from the 16 bits of O: the gradient rule holds where dO, K and V have large common parts."""
+"""Δ = rowsum(dO ∘ O), from the 16 bits of O: the gradient rule holds where dO, K and V have large common parts."""
 
 import pytest
 import torch
