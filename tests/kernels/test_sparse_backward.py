@@ -192,7 +192,8 @@ def test_parts_of_several_heads_and_of_heads_that_share_a_key_head(short_parts):
     check_lists(mask, 64, SMALL, parts=True, group=2, kv_heads=2)
 
 
-def test_columns_cover_each_query_once_and_keep_their_order(short_parts):
+def test_columns_cover_each_query_once_and_only_the_long_one_is_split(short_parts, monkeypatch):
+    monkeypatch.setattr(sparse, "SHORTEST_PART", 256)
     ranges, shape = Ranges(4, 63, 1), torch.Size((2, 8, 1000, 64))
     columns = sparse.range_columns(ranges, SMALL, shape, shape, torch.device("cpu"))
     mask, counted = mask_of(ranges, 1000, 1000), torch.zeros(16, 1000)
@@ -247,3 +248,18 @@ def test_a_broken_kernel_is_seen(monkeypatch, file, right, wrong):
                 check_range(*RANGES[name][:3], NARROW)
         else:
             check_lists(torch.ones(200, 130).tril().bool(), 64, NARROW)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("merge_parts(parts, split, dK, dV, L_k, scale)", "merge_parts(parts, split, dV, dK, L_k, scale)"),
+        ("first = column.first, end = column.end;", "first = column.first, end = column.end - 1;"),
+    ],
+)
+def test_broken_parts_are_seen(short_parts, monkeypatch, right, wrong):
+    code = read_kernel(f"{FOLDER}/range_backward.cu")
+    assert code.count(right) == 1
+    monkeypatch.setattr(sys.modules[__name__], "read_kernel", lambda name: code.replace(right, wrong))
+    with pytest.raises(AssertionError, match="d[qkv]: WRONG"):
+        check_range(Ranges(3, 20, 1), 330, 290, NARROW, parts=True, kind="large logits")
