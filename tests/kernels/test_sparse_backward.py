@@ -223,7 +223,7 @@ def test_no_listed_tile_spills(file):
     code = read_kernel(f"{FOLDER}/{file}.cu")
     for options in compile_options(code):
         found = max(nvrtc.compile_kernel(code, "sm_90", options).resources.values(), key=lambda of: of.spill_loads)
-        most = 16 if file == "range_backward" and "-DD=64" in options else 0  # bytes: read once per tile of queries
+        most = 24 if file == "range_backward" and "-DD=64" in options else 0  # bytes: read once per tile of queries
         assert max(found.spill_stores, found.spill_loads) <= most, options
 
 
