@@ -6,7 +6,7 @@
 // A block has a tile of keys of one residue class (see range.cu): rows of K, V, Q, dO and dQ are
 // `dilation` apart in memory, and the tile is as dense as any other. It meets the rows that its item
 // names (key_columns.cuh): all that see the tile, or a part of them, where sinks are seen by all. A
-// warp none of whose keys a tile of queries sees leaves the tile out (D = 128), as does add_dQ.
+// warp none of whose keys a tile of queries sees leaves the tile out (WARPS = 8), as does add_dQ.
 // dQ_sum += dS K by atomics, in an order of chance. delta and the rounding of dQ: backward_delta and
 // backward_round_dq of 03_flash_attention_v2/backward.cu, whose tile this is.
 //
@@ -105,7 +105,7 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
         if (n + 1 < steps) start_copies(queries(n + 1), place ^ 1);   // one tile ahead
         if (n > 0) add_dQ_of(queries(n - 1), place ^ 1);   // its dS is complete by now
         const bool edge = i0 < mine[KEYS].start || min(i0 + B_R, end) > mine[KEYS].end;
-        if (D == 64 || meet(mine[KEYS + 1], {i0, i0 + B_R}))   // for D = 64 registers run short
+        if (WARPS < 8 || meet(mine[KEYS + 1], {i0, i0 + B_R}))   // smaller tiles lack registers
             accumulate(keys, tile, place, scale, true, edge, [=](int query, int key) {
                 return mine[key].start <= i0 + query && i0 + query < mine[key].end;
             });

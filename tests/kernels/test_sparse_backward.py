@@ -222,7 +222,7 @@ def test_no_listed_tile_spills(file):
     code = read_kernel(f"{FOLDER}/{file}.cu")
     for options in compile_options(code):
         found = max(nvrtc.compile_kernel(code, "sm_90", options).resources.values(), key=lambda of: of.spill_loads)
-        most = 16 if file == "range_backward" and "-DD=64" in options else 0  # bytes: read once per tile of queries
+        most = 24 if file == "range_backward" and "-DD=64" in options else 0  # bytes: read once per tile of queries
         assert max(found.spill_stores, found.spill_loads) <= most, options
 
 
@@ -244,6 +244,7 @@ def test_a_broken_kernel_is_seen(monkeypatch, file, right, wrong):
     with pytest.raises(AssertionError, match="d[qkv]: WRONG"):
         if file == "range_backward":
             check_range(Ranges(0, 0, 1), 70, 65, NARROW, kind="large logits")
+            check_range(Ranges(0, UNBOUNDED, 1), 75, 75, NARROW)  # a warp with keys that exist and others that do not
             for name in ("sinks end in the second tile", "blocks on the diagonal"):
                 check_range(*RANGES[name][:3], NARROW)
         else:
