@@ -76,8 +76,9 @@ __device__ inline void load_queries_async(Tiles& tile, int place, const scalar_t
 // Of each 16 columns of the warp's rows of K, in shared memory, the order becomes 0, 1, 4, 5, 8, 9,
 // 12, 13 and then the others: two products of add_dQ then leave four neighbours of dQ to a lane.
 __device__ inline void interleave_columns(scalar_t* K) {
+    // Neighbouring lanes have neighbouring rows: eight of them then use all banks.
     for (int n = threadIdx.x % 32; n < KEYS * D / 16; n += 32) {
-        const int row = first_key() + n / (D / 16), chunk = 2 * (n % (D / 16));
+        const int row = first_key() + n / (D / 8) * 2 + n % 2, chunk = n / 2 % (D / 16) * 2;
         uint4* left = reinterpret_cast<uint4*>(K + swizzled(row, chunk));
         uint4* right = reinterpret_cast<uint4*>(K + swizzled(row, chunk + 1));
         const uint4 a = *left, b = *right;
