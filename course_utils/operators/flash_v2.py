@@ -100,7 +100,7 @@ def flash_attention_v2(
     "bool is_causal, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
     fake=fake_gradients,
     is_gradient=True,
-    tags=(torch.Tag.nondeterministic_bitwise,),  # unless torch is told to be deterministic
+    tags=("nondeterministic_bitwise",),  # unless torch is told to be deterministic
 )
 def _gradient(
     grad_out: Tensor,

@@ -19,7 +19,7 @@ from course_utils.arguments import check_memory
 NAMESPACE = "attention_course"
 AUTOCAST = None  # in `casts`: to the dtype of autocast
 # Of every operator: what torch.library.opcheck proves, and that inputs may come with any strides.
-TAGS = torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout
+TAGS = "pt2_compliant_tag", "flexible_layout"
 # What no autocast touches: a number of 64 bits was meant to have them, and one of 8 comes with a scale.
 NEVER_CAST = torch.float64, torch.float8_e4m3fn
 
@@ -73,7 +73,7 @@ def operator(
     gradient: Operator | None = None,
     is_gradient: bool = False,
     keeps: Callable[..., object] | None = None,
-    tags: tuple[torch.Tag, ...] = (),
+    tags: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Operator]:
     """A decorator: makes an operator of the function that launches its kernels, on the emulator and on a GPU.
 
@@ -88,11 +88,13 @@ def operator(
             part in autograd.
         is_gradient: whether this is such a gradient, which has none of its own: to ask for one is an error.
         keeps: of the arguments, what must live until the backward pass beside the tensors.
-        tags: what else is true of the operator, beside `TAGS`.
+        tags: what else is true of the operator, beside `TAGS`: names of `torch.Tag`; those that an older torch does not
+            know are left out.
     """
 
     def register(launch: Callable[..., Any]) -> Operator:
-        _LIBRARY.define(schema, tags=(*TAGS, *tags))
+        known = [getattr(torch.Tag, tag) for tag in (*TAGS, *tags) if hasattr(torch.Tag, tag)]
+        _LIBRARY.define(schema, tags=known)
         made = Operator(schema.partition("(")[0], casts or {})
         name = made.name
         launched = _checked(made, launch)

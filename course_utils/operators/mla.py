@@ -182,7 +182,7 @@ def sparse_mla(
     "-> (Tensor grad_query, Tensor grad_latent)",
     fake=lambda _, query, latent, *more: (query.new_empty(query.shape), latent.new_empty(latent.shape)),
     is_gradient=True,
-    tags=(torch.Tag.nondeterministic_bitwise,),
+    tags=("nondeterministic_bitwise",),
 )
 def _gradient(
     grad_out: Tensor, query: Tensor, latent: Tensor, indices: Tensor, lse: Tensor, scale: float

@@ -353,7 +353,7 @@ class _Given:
     "SymInt pattern, bool differentiable, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
     fake=fake_gradients,
     is_gradient=True,
-    tags=(torch.Tag.nondeterministic_bitwise, torch.Tag.cudagraph_unsafe),
+    tags=("nondeterministic_bitwise", "cudagraph_unsafe"),
 )
 def _gradient(
     grad_out: Tensor,
@@ -385,7 +385,7 @@ def _gradient(
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
     gradient=_gradient,
     keeps=lambda query, key, value, pattern, *_: numbered(pattern),
-    tags=(torch.Tag.cudagraph_unsafe,),  # the first call at some lengths makes lists; see `Kept`
+    tags=("cudagraph_unsafe",),  # the first call at some lengths makes lists; see `Kept`
 )
 def _attention(
     query: Tensor, key: Tensor, value: Tensor, pattern: int, differentiable: bool, scale: float

@@ -45,7 +45,7 @@ def select_topk(logits: Tensor, k: int) -> Tensor:
     "select_topk(Tensor logits, int k) -> Tensor",
     fake=lambda logits, k: logits.new_empty((logits.shape[0], k), dtype=torch.int32),
     casts={"logits": torch.float32},
-    tags=(torch.Tag.nondeterministic_bitwise,),  # the order, and which of equal scores
+    tags=("nondeterministic_bitwise",),  # the order, and which of equal scores
 )
 def _select(logits: Tensor, k: int) -> Tensor:
     rows, length = logits.shape

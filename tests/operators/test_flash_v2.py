@@ -212,7 +212,7 @@ def test_gradients_where_that_of_out_has_a_large_common_part(device, dtype, monk
 
     def with_common_part(*args, **options):
         *inputs, grad_out = make_inputs(*args, **options)
-        return *inputs, grad_out + 30
+        return *inputs, grad_out + 100
 
     monkeypatch.setattr(checks, "make_inputs", with_common_part)
     kinds = ["normal", "planted", "large logits"]
