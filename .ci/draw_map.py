@@ -88,6 +88,7 @@ FLOORS = (
         "Machines",
         "#fbe9f1",
         {
+            "toolchain": "kernels as text: read, compile",
             "emulator": "runs .cu files on a CPU; findings and counters",
             "cuda": "the facade: read_kernel, RawModule, launch",
             "doctor": "what this machine can run",
@@ -97,7 +98,6 @@ FLOORS = (
         "Ground",
         "#f1eafc",
         {
-            "toolchain": "kernels as text: read, compile",
             "measured": "recorded figures",
             "timing": "time_gpu",
             "arguments": "says what is wrong with an argument",

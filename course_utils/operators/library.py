@@ -34,17 +34,18 @@ class Operator:
         self.op = getattr(getattr(torch.ops, NAMESPACE), name).default
         self.arguments = tuple(argument.name for argument in self.op._schema.arguments)
         self.returns = tuple(result.name for result in self.op._schema.returns)
+        self.function: type[torch.autograd.Function] | None = None  # for eager mode, of an operator with a gradient
         self._casts = tuple((name in casts, casts.get(name)) for name in self.arguments)
 
     def __call__(self, *args: Any) -> Any:
-        """The operator, as `self.op(*args)`. Where nothing is to be differentiated, autograd is passed by: to be told
-        so by a Python function of its own costs as much time as the rest of the way to the kernel."""
-        if (
-            torch.compiler.is_compiling()
-            or (torch.is_grad_enabled() and _C._any_requires_grad(*args))
-            or forward_ad._current_level >= 0
-        ):
+        """The operator, as `self.op(*args)`. In eager mode torch's dispatcher is not asked about autograd: to be told
+        there by a Python function what to do costs as much time as the rest of the way to the kernel."""
+        if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
             return self.op(*args)
+        if torch.is_grad_enabled() and _C._any_requires_grad(*args):
+            if self.function is None or _C._are_functorch_transforms_active() or _C._is_any_autocast_enabled():
+                return self.op(*args)
+            return self.function.apply(None, *args)
         with _C._AutoDispatchBelowAutograd():
             return self.op(*args)
 
@@ -103,7 +104,8 @@ def operator(
         torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
         _LIBRARY.impl(name, _no_vmap(made), "FuncTorchBatched")
         if gradient or is_gradient:
-            _LIBRARY.impl(name, _autograd(made, gradient, keeps), "Autograd", with_keyset=True)
+            made.function = _differentiable(made, gradient, keeps) if gradient else _once(made)
+            _LIBRARY.impl(name, _autograd(made, made.function), "Autograd", with_keyset=True)
         else:
             _LIBRARY.impl(name, torch.library.fallthrough_kernel, "Autograd")
         if casts:
@@ -154,10 +156,9 @@ def _may_be_cast(argument: Any) -> bool:
 # ---------------------------------------------------------------------------------------------- autograd
 
 
-def _autograd(made: Operator, gradient: Operator | None, keeps: Callable[..., object] | None) -> Callable[..., Any]:
+def _autograd(made: Operator, function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """The operator where a gradient may be asked for. An autograd Function of our own takes two thirds of the time that
     `torch.library.register_autograd` takes, and can say which results have no gradient."""
-    function = _once(made) if gradient is None else _differentiable(made, gradient, keeps)
 
     def differentiated(keyset: Any, *args: Any) -> Any:
         if forward_ad._current_level >= 0 and any(
@@ -179,7 +180,10 @@ def _autograd(made: Operator, gradient: Operator | None, keeps: Callable[..., ob
 
 
 def _below_autograd(made: Operator, keyset: Any, args: tuple[Any, ...]) -> Any:
+    """The operator without its gradient. keyset: what the dispatcher was asked with, None where it was not."""
     with _C._AutoDispatchBelowAutograd():
+        if keyset is None:
+            return made.op(*args)
         return made.op.redispatch(keyset & _C._after_autograd_keyset, *args)
 
 

@@ -56,12 +56,12 @@ class Pattern:
         self.kind, self.parameters, self.ranges = kind, dict(parameters), ranges
         self.name = name or f"{kind}({', '.join(f'{key}={_short(value)}' for key, value in parameters.items())})"
         self._define, self._mask, self._bound = define, mask, bound
-        self._made = Kept()
-        self.number = number_of(
+        self.number = number_of(  # first: what follows no compiler can trace
             self,
             f"{self.name} is made inside of what torch.compile compiles: make the pattern outside, and keep it, as a "
             "global, an argument or an attribute of the module",
         )
+        self._made = Kept()
 
     def __deepcopy__(self, _: Any) -> Pattern:
         """Itself, which never changes: a copied module has the same pattern, with its number and lists."""

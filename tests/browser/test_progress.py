@@ -78,7 +78,7 @@ def test_an_answer_of_another_process_appears_by_mouse_and_keyboard(notebook):
 def test_links_open_in_jupyterlab_as_tabs(notebook):
     page = notebook.page
     chapter, _ = notebook.widgets()
-    following = "notebooks/03_flash_attention_v2.ipynb"
+    following = "notebooks/02_flash_attention_backward.ipynb"
     chapter.get_by_role("link", name=following).focus()
     page.keyboard.press("Enter")
     wait_until_in_front(page, following)
