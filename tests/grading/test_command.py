@@ -6,7 +6,7 @@ import pytest
 
 from course_utils import __main__, progress
 from course_utils.commands import grade as command
-from course_utils.grading import release
+from course_utils.grading import beside, release
 from course_utils.grading.catalog import EXERCISE_IDS
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.release import EXERCISES
@@ -142,8 +142,12 @@ def test_exercises_says_what_changed(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(release, "ROOT", tmp_path)
     (tmp_path / "a.cu").touch()
     monkeypatch.setattr(release, "make_exercises", lambda: [tmp_path / "a.cu", tmp_path / "b.cu"])
-    assert __main__.main(["exercises"]) == 0
-    assert capsys.readouterr().out == "written a.cu\nremoved b.cu\n2 files changed in exercises/\n"
+    monkeypatch.setattr(beside, "RECORD", tmp_path / "counted.json")
+    monkeypatch.setattr(beside, "count_solutions", lambda solutions: "{}")  # tests/grading/test_beside.py counts them
+    changed = "written a.cu\nremoved b.cu\n2 files changed in exercises/\n"
+    for counted in ("written counted.json\n", ""):
+        assert __main__.main(["exercises"]) == 0
+        assert capsys.readouterr().out == changed + counted
 
 
 def test_exercises_names_a_wrong_mark(monkeypatch, capsys):
