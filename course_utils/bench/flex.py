@@ -88,11 +88,8 @@ def race(
     where = f"{pattern.name}, L = {length}"
     of_flex = attentions(pattern, length, length, flex, device)
     peers = of_flex | dict(others or {})
-    with torch._functorch.config.patch(donated_buffer=False):  # else a compiled backward pass can run only once
-        functions |= that_run({name: functools.partial(function, attend) for name, attend in peers.items()}, where)
-    dense_functions = that_run(
-        {name: functools.partial(function, dense(backend)) for name, backend in DENSE.items()}, where
-    )
+    functions |= those_that_run(peers, function, where)
+    dense_functions = those_that_run({name: dense(backend) for name, backend in DENSE.items()}, function, where)
     require_alike(functions, pattern, inputs, backward)
     ours_dense = {OURS: function(functools.partial(flash_attention_v2, is_causal=True))}
     require_alike(ours_dense | dense_functions, patterns.causal(), inputs, backward)
@@ -145,6 +142,14 @@ def attentions(
     return {
         name: functools.partial(attend, block_mask=masks[FLEX[name][0]], kernel_options=FLEX[name][1]) for name in names
     }
+
+
+def those_that_run(
+    attentions: Mapping[str, Attention], function: Callable[[Attention], Function], where: str
+) -> dict[str, Function]:
+    """`that_run` of functions made of attentions, compiled ones with a backward pass that runs again and again."""
+    with torch._functorch.config.patch(donated_buffer=False):  # else a compiled backward pass can run only once
+        return that_run({name: functools.partial(function, attend) for name, attend in attentions.items()}, where)
 
 
 def compiled() -> Callable[..., Tensor]:

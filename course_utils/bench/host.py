@@ -27,7 +27,6 @@ from course_utils.bench.timed import (
     build_kernel,
     random_inputs,
     require_close,
-    that_run,
 )
 from course_utils.measured import Row
 from course_utils.operators import (
@@ -148,10 +147,7 @@ def sparse(timed: Timed, device: str, shape: tuple[int, ...], patterns: Sequence
             def make(attention: Attention, pass_name: str = pass_name) -> Function:
                 return _function(attention, *inputs, grad_output, pass_name=pass_name)
 
-            functions = {flex.OURS: make(ours)}
-            peers = {name: functools.partial(make, attend) for name, attend in flexible.items()}
-            with torch._functorch.config.patch(donated_buffer=False):  # else a compiled backward pass runs only once
-                functions |= that_run(peers, pattern.name)
+            functions = {flex.OURS: make(ours)} | flex.those_that_run(flexible, make, pattern.name)
             if pass_name != RECORDED:
                 flex.require_alike(functions, pattern, inputs, backward=pass_name == BACKWARD)
             functions[SDPA] = make(scaled_dot_product_attention)
