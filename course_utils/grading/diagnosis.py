@@ -51,9 +51,9 @@ def diagnose(
 
     Where a value is wrong, a variable that is used before it has a value names it, unless the sanitizer found something
     there; else a known mistake that gives the same wrong values; else what the sanitizer found; else the values
-    themselves do. One mistake that explains many
-    cases goes before several that explain few. A mistake that would show in a case where the values are right is none
-    that this kernel makes. What no mistake explains, `Case.explain` of this or another case may read off the values.
+    themselves do. One mistake that explains many cases goes before several that explain few. A mistake that would show
+    in a case where the values are right is none that this kernel makes. What no mistake explains, `Case.explain` of
+    this or another case may read off the values.
     """
     matches = matches or Matches()
     pairs = list(zip(cases, outcomes, strict=True))

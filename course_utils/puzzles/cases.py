@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from course_utils.grading.draws import between as drawn
+from course_utils.grading.exercise import Case
 
-__all__ = ["K_ONE_APART", "OWN_ROW_OF_V", "attention", "drawn", "overlapping_rows"]
+__all__ = ["K_ONE_APART", "OWN_ROW_OF_V", "attention", "drawn", "overlapping_rows", "own_row_of_V"]
 
 # Names of mistakes that learners make in several puzzles
 K_ONE_APART = "row j of K is read from number j of K on, not from j · d"
@@ -30,3 +33,11 @@ def overlapping_rows(matrix: Tensor) -> Tensor:
     """
     rows, d = matrix.shape[-2:]
     return matrix.flatten(-2).unfold(-1, d, 1)[..., :rows, :]
+
+
+def own_row_of_V(case: Case) -> Mapping[str, Tensor] | None:
+    """V[i * d + c]: each weight times the query's row of V, so a mean of equal rows. Where there is no such row, other
+    memory is read.
+    """
+    V, L_q = case.inputs["V"].double(), case.inputs["Q"].shape[-2]
+    return {"O": V[..., :L_q, :]} if L_q <= V.shape[-2] else None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
-from course_utils.puzzles.cases import OWN_ROW_OF_V, attention, drawn
+from course_utils.puzzles.cases import OWN_ROW_OF_V, attention, drawn, own_row_of_V
 from course_utils.puzzles.puzzle import Puzzle
 
 THREADS, D = 64, 32
@@ -160,12 +160,6 @@ def _one_pass(l_rescaled: bool, O_rescaled: bool) -> Callable[[Case], Mapping[st
     return simulate
 
 
-def _own_row_of_V(case: Case) -> Mapping[str, Tensor] | None:
-    """V[i * D + c]: each weight times the query's row of V. Where there is no such row, other memory is read."""
-    V, L_q = case.inputs["V"].double(), case.inputs["Q"].shape[2]
-    return {"O": V[:, :, :L_q]} if L_q <= V.shape[2] else None
-
-
 # ---------------------------------------------------------------------------------------------- gradient of a score
 
 
@@ -292,7 +286,7 @@ PUZZLES = {
                     Diagnosis("nothing is rescaled", "l and O_i were summed relative to the old maximum.", ONLINE),
                     _one_pass(l_rescaled=False, O_rescaled=False),
                 ),
-                Mistake(Diagnosis(OWN_ROW_OF_V, "The weight of key j belongs to row j of V.", OUTPUT), _own_row_of_V),
+                Mistake(Diagnosis(OWN_ROW_OF_V, "The weight of key j belongs to row j of V.", OUTPUT), own_row_of_V),
             ),
         ),
         hint="What l and O_i hold so far was summed with exp(s − m). Multiplied by exp(m − m_new) it is as if it had "

@@ -11,7 +11,7 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.grading import names
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Output, Part
-from course_utils.puzzles.cases import K_ONE_APART, OWN_ROW_OF_V, attention, drawn, overlapping_rows
+from course_utils.puzzles.cases import K_ONE_APART, OWN_ROW_OF_V, attention, drawn, overlapping_rows, own_row_of_V
 from course_utils.puzzles.puzzle import Puzzle
 
 BLOCK = 64
@@ -117,11 +117,6 @@ def _keys_one_apart(case: Case) -> Mapping[str, Tensor]:
     return {"O": weights @ V.float() / weights.sum(dim=-1, keepdim=True)}
 
 
-def _own_row_of_V(case: Case) -> Mapping[str, Tensor]:
-    """V[i * d + c]: each weight times the query's row of V, a mean of equal rows."""
-    return {"O": case.inputs["V"].double()}
-
-
 def _weights_not_summed(case: Case) -> Mapping[str, Tensor]:
     """l stays 0, and the rows are divided by it."""
     return {"O": case.outputs["O"].expected / 0}
@@ -190,7 +185,7 @@ PUZZLES = {
                     ),
                     _weights_not_summed,
                 ),
-                Mistake(Diagnosis(OWN_ROW_OF_V, "The weight of key j belongs to row j of V.", SOFTMAX), _own_row_of_V),
+                Mistake(Diagnosis(OWN_ROW_OF_V, "The weight of key j belongs to row j of V.", SOFTMAX), own_row_of_V),
                 Mistake(Diagnosis(K_ONE_APART, "Row j of K begins at K + j * d.", SOFTMAX), _keys_one_apart),
             ),
         ),
