@@ -113,14 +113,13 @@ def compile_kernel(
         raise TypeError('options and name_expressions take a tuple of strings, such as ("-DD=64",), and got one string')
     name = source_name(code)
     folders = [*([code.path.parent] if isinstance(code, KernelSource) else []), INCLUDE]
+    searched = [*(f"-I{folder}" for folder in folders), *_cuda_include_flags()]
     flags = [
         f"--gpu-architecture={arch}",
         "-std=c++17",
         "-lineinfo",
         "--ptxas-options=-v",
         "--no-cache",  # with a driver, NVRTC keeps what it compiled, and then says nothing of its resources
-        *(f"-I{folder}" for folder in folders),
-        *_cuda_include_flags(),
         *options,
     ]
 
@@ -130,7 +129,7 @@ def compile_kernel(
     try:
         found = json.loads(kept.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # not there, or not whole
-        found = _compile(code, name, flags, name_expressions, failure)
+        found = _compile(code, name, [*searched, *flags], name_expressions, failure)
         with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False, encoding="utf-8") as file:
             json.dump(found, file)
         os.replace(file.name, kept)
@@ -143,7 +142,10 @@ def compile_kernel(
 
 
 def _kept_in(code: str, headers: Mapping[Path, str], *parts: str) -> Path:
-    """The file for what this code and its headers compile to. CUDA's own headers change with NVRTC's version only."""
+    """The file for what this code and its headers compile to. CUDA's own headers change with NVRTC's version only.
+
+    Where the headers lie is no part of it: another clone of the course finds what this one has compiled.
+    """
     texts = (text for path, found in sorted(headers.items()) for text in (path.name, found))
     key = hashlib.sha256("\0".join((version(), code, *texts, *parts)).encode()).hexdigest()[:24]
     return cache_folder() / f"nvrtc-{key}.json"
