@@ -32,11 +32,15 @@ class Matches:
 
     def __init__(self) -> None:
         self._known: dict[tuple[Mistake, int], bool] = {}
+        self._unwritten: dict[int, frozenset[str]] = {}
 
     def __call__(self, mistake: Mistake, case: Case, outcome: Outcome) -> bool:
         key = mistake, id(case)
         if key not in self._known:
-            self._known[key] = _matches(mistake, case, outcome.outputs)
+            if id(case) not in self._unwritten:
+                blank = (name for name, tensor in outcome.outputs.items() if still_blank(tensor).any())
+                self._unwritten[id(case)] = frozenset(blank)
+            self._known[key] = _matches(mistake, case, outcome.outputs, self._unwritten[id(case)])
         return self._known[key]
 
 
@@ -318,14 +322,16 @@ def _how(got: Tensor, expected: Tensor) -> str:
     return "wrong"
 
 
-def _matches(mistake: Mistake, case: Case, outputs: Mapping[str, Tensor]) -> bool:
-    """Whether the outputs are those that the mistake would give, and these are not the right ones."""
+def _matches(mistake: Mistake, case: Case, outputs: Mapping[str, Tensor], unwritten: frozenset[str]) -> bool:
+    """Whether the outputs are those that the mistake would give, and these are not the right ones. unwritten: those in
+    which an element was never written.
+    """
     if mistake.shows_in is not None:
         return _shows(mistake, case) and mistake.shows_in(case, outputs)
-    if all(still_blank(outputs[name]).any() for name in _judged(case)):
+    if unwritten.issuperset(_judged(case)):
         return False
     simulated = _simulated(mistake, case)
-    if not simulated or any(still_blank(outputs[name]).any() for name in simulated):
+    if not simulated or not unwritten.isdisjoint(simulated):
         return False
     if not any(_is_evidence(wanted) for wanted in simulated.values()):
         return False  # many roads lead to an output that is nothing but NaN, or one infinity

@@ -64,6 +64,11 @@ def main() -> None:
     job_file, results, *asking = map(int, sys.argv[1:])
     job: Job = pickle.loads(read_job(job_file))
     torch.set_num_threads(1)
+    run_job(job, results, asking)
+
+
+def run_job(job: Job, results: int, asking: Sequence[int] = ()) -> None:
+    """Does a job, and sends the frames of what comes out to the file number `results`. asking: see `child.ask`."""
     send(results, {"kind": "ready"})  # from here on, what goes wrong is the student's
     if job.cells:
         _send_python(job, results, asking)
@@ -306,6 +311,7 @@ def _compile_problem(error: CompileError, source: KernelSource) -> dict[str, Any
     return {"error": text, "error_kind": "compile", "line": line}
 
 
+@functools.lru_cache(maxsize=16)
 def _used_unset(source: KernelSource, options: tuple[str, ...]) -> str:
     """The first local variable that the student's file uses before it has a value, in a sentence, or nothing."""
     found = re.search(re.escape(source.name) + USED_UNSET, _compile_log(source, options))

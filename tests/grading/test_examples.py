@@ -16,6 +16,7 @@ from course_utils.grading.release import SOLUTIONS
 from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
 from course_utils.grading.submission import read_submission
 from course_utils.measured import Measurement
+from tests.helpers.one_seed import exercise_once
 
 SUBMISSIONS = Path(__file__).parent / "submissions"
 IN_THE_SANDBOX = "02_flash_attention_minimal/online_softmax"
@@ -45,9 +46,10 @@ def known():
 
 
 @pytest.mark.parametrize("example", list(known()))
-def test_the_grade_is_as_expected(example, quick_child):
+def test_the_grade_is_as_expected(example, no_child):
     assert isinstance(example, Example), str(example)
-    result = grade_submission(example.submission(), seed=EXAMPLES_SEED)
+    task = exercise_once(example.exercise)
+    result = grade_submission(example.submission(), task=task, seed=EXAMPLES_SEED)
     assert example.surprise(result) == "", str(result)
     if example.kind == "skeleton":
         said = [part.diagnosis.name for part in result.parts if part.diagnosis]
@@ -56,7 +58,7 @@ def test_the_grade_is_as_expected(example, quick_child):
 
 @pytest.mark.exhaustive("every known submission on four more seeds, and twice on one: `make test` has one seed")
 @pytest.mark.parametrize("example", [one.values[0] for one in known()], ids=[one.id for one in known()])
-def test_another_seed_gives_the_same_grade_and_the_same_seed_the_same_words(example, quick_child):
+def test_another_seed_gives_the_same_grade_and_the_same_seed_the_same_words(example, no_child):
     assert isinstance(example, Example), str(example)
     submission = example.submission()
     results = [grade_submission(submission, seed=seed) for seed in (1, 1, 2, 3, 4)]
@@ -115,7 +117,7 @@ def test_cells_that_make_inputs_run_in_the_sandbox():
 
 
 @pytest.mark.parametrize("exercise_id", EXERCISE_IDS)
-def test_wrong_figures_are_named(exercise_id, quick_child):
+def test_wrong_figures_are_named(exercise_id, no_child):
     """Without the kernel and the cells that make inputs, which take most of the time and are the solution's."""
     questions = {question.name for question in exercise(exercise_id).questions}
     examples = [one for one in examples_of(exercise_id, SUBMISSIONS) if one.fails and questions.issuperset(one.fails)]
@@ -123,7 +125,7 @@ def test_wrong_figures_are_named(exercise_id, quick_child):
     for example in examples:
         submission = example.submission()
         answers_alone = replace(submission, kernel=None, cells={"answers": submission.cells["answers"]})
-        result = grade_submission(answers_alone, seed=EXAMPLES_SEED)
+        result = grade_submission(answers_alone, task=exercise_once(exercise_id), seed=EXAMPLES_SEED)
         answers = replace(result, parts=tuple(part for part in result.parts if part.name in questions))
         assert example.surprise(answers) == "", str(result)
 

@@ -124,6 +124,18 @@ def test_what_was_compiled_is_kept(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_another_clone_of_the_course_finds_what_was_compiled(tmp_path, monkeypatch):
+    monkeypatch.setattr(nvrtc, "cache_folder", lambda: tmp_path)
+    for clone in ("one", "other"):
+        headers = tmp_path / clone / "include"
+        headers.mkdir(parents=True)
+        (headers / "size.cuh").write_text("constexpr int SIZE = 256;", encoding="utf-8")
+        monkeypatch.setattr(nvrtc, "INCLUDE", headers)
+        code = '#include "size.cuh"\n' + SAXPY.replace("256", "SIZE")
+        nvrtc.compile_kernel(KernelSource(code, tmp_path / clone / "a.cu", "a.cu"))
+    assert len(list(tmp_path.glob("nvrtc-*"))) == 1
+
+
 @pytest.mark.parametrize("place", ["beside the kernel", "the course's headers", "-I", "--include-path="])
 def test_a_changed_header_of_a_header_is_compiled_again(place, tmp_path, monkeypatch):
     cache, headers = tmp_path / "cache", tmp_path / "headers"
