@@ -462,12 +462,20 @@ def visited_tiles(
 
     Tile i covers queries `i·B_r …`, tile j keys `j·B_c …`; the last of each may be ragged.
     """
+    for i, columns in _visited_columns(query_length, key_length, block_rows, block_cols, is_causal):
+        for j in range(columns):
+            yield i, j
+
+
+def _visited_columns(
+    query_length: int, key_length: int, block_rows: int, block_cols: int, is_causal: bool
+) -> Iterator[tuple[int, int]]:
+    """Each row of tiles, and how many of its tiles are visited: always the first ones."""
     _require_positive(query_length=query_length, key_length=key_length, block_rows=block_rows, block_cols=block_cols)
     for i in range(ceil_div(query_length, block_rows)):
         last_row = min(query_length, (i + 1) * block_rows) - 1
         keys = min(key_length, last_row + key_length - query_length + 1) if is_causal else key_length
-        for j in range(ceil_div(max(keys, 0), block_cols)):
-            yield i, j
+        yield i, ceil_div(max(keys, 0), block_cols)
 
 
 def masked_tiles(query_length: int, key_length: int, block_rows: int, block_cols: int) -> int:
@@ -633,9 +641,9 @@ def _tile_passes(
 ) -> tuple[int, int]:
     """Over all visited tiles: query rows loaded with them, and key rows loaded with them (ragged tiles are shorter)."""
     row_passes = column_passes = 0
-    for i, j in visited_tiles(query_length, key_length, block_rows, block_cols, is_causal):
-        row_passes += min(block_rows, query_length - i * block_rows)
-        column_passes += min(block_cols, key_length - j * block_cols)
+    for i, columns in _visited_columns(query_length, key_length, block_rows, block_cols, is_causal):
+        row_passes += columns * min(block_rows, query_length - i * block_rows)
+        column_passes += min(columns * block_cols, key_length)
     return row_passes, column_passes
 
 

@@ -119,11 +119,13 @@ def circle(found: list[Arrow]) -> list[Arrow] | None:
     return next((round_ for module in sorted(out) if module not in done and (round_ := walk(module, []))), None)
 
 
-ARROWS = arrows(ROOT)
+@functools.cache  # here and not above: each process that collects tests would read all files
+def arrows_here() -> list[Arrow]:
+    return arrows(ROOT)
 
 
 def test_every_import_is_one_that_the_layout_allows():
-    assert not (wrong := wrong_arrows(ARROWS)), "\n".join(wrong)
+    assert not (wrong := wrong_arrows(arrows_here())), "\n".join(wrong)
 
 
 def test_no_arrow_runs_up():
@@ -135,17 +137,17 @@ def test_no_arrow_runs_up():
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    round_ = circle(ARROWS)
+    round_ = circle(arrows_here())
     assert round_ is None, "\n".join(map(str, round_))
 
 
 def test_siblings_share_by_the_modules_made_for_it():
-    assert not (wrong := wrong_siblings(ARROWS)), "\n".join(wrong)
+    assert not (wrong := wrong_siblings(arrows_here())), "\n".join(wrong)
 
 
 def test_every_allowed_arrow_is_used():
     """A permission that nobody needs would let the next wrong import through."""
-    used = {(room(arrow.source), room(arrow.target)) for arrow in ARROWS}
+    used = {(room(arrow.source), room(arrow.target)) for arrow in arrows_here()}
     unused = [f"{name} → {other}" for name, allowed in ROOMS.items() for other in allowed if (name, other) not in used]
     assert not unused, unused
 

@@ -391,7 +391,9 @@ def _record(kind: type[_Row], fields: Mapping[str, Any]) -> _Row:
 def _clean(text: str) -> str:
     """Text from the child, fit to be shown and the same each time: no addresses, no control characters."""
     text = re.sub(r"0x[0-9a-f]{5,}", "0x…", text.encode(errors="replace").decode())
-    return text if text.isprintable() else "".join(c for c in text if c.isprintable() or c in "\n\t")
+    if text.isprintable():
+        return text
+    return "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
 def _python(header: Mapping[str, Any], blob: bytes, cells: Sequence[str]) -> _Python:

@@ -1,6 +1,7 @@
 """Where a diagnosis sends a learner to read again: the notebook, the section and its heading are there."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -14,13 +15,16 @@ ROOMS = ROOT / "course_utils" / "grading", ROOT / "course_utils" / "puzzles"
 POINTER = re.compile(r"(\d\d .+?|chapter \d\d), (?:section (\d+), )?'(.+)'")
 
 
+@functools.cache  # not while tests are collected, which each of their processes does
 def pointers():
     """(notebook, section or None, heading) of every text of the grader and the puzzles that names a place."""
+    found = set()
     for path in (path for room in ROOMS for path in room.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 if named := POINTER.fullmatch(node.value):
-                    yield named.groups()
+                    found.add(named.groups())
+    return found
 
 
 def headings(slug):
@@ -33,15 +37,13 @@ def headings(slug):
                 yield section, heading.strip()
 
 
-NAMED = sorted(set(pointers()), key=str)
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=[one.slug for one in CHAPTERS])
+def test_a_section_to_read_again_is_in_the_notebook_that_is_named(chapter):
+    notebook = f"{chapter.number} {chapter.title}"
+    named = {(section, heading) for name, section, heading in pointers() if name == notebook}
+    assert named <= set(headings(chapter.slug))
 
 
-@pytest.mark.parametrize("notebook", sorted({notebook for notebook, _, _ in NAMED}))
-def test_a_section_to_read_again_is_in_the_notebook_that_is_named(notebook):
-    (slug,) = (one.slug for one in CHAPTERS if notebook == f"{one.number} {one.title}")
-    named = {(section, heading) for name, section, heading in NAMED if name == notebook}
-    assert named <= set(headings(slug))
-
-
-def test_there_are_such_sections():
-    assert len(NAMED) > 50
+def test_there_are_such_sections_and_each_names_a_notebook():
+    assert len(pointers()) > 50
+    assert {notebook for notebook, _, _ in pointers()} <= {f"{one.number} {one.title}" for one in CHAPTERS}
