@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from course_utils.cuda import KernelError, RawModule, read_kernel
-from course_utils.emulator import configure, sanitize
+from course_utils.emulator import configure, launch, launcher, sanitize
 from course_utils.emulator.launch import Settings, settings
 
 BROKEN = {
@@ -472,6 +472,25 @@ def test_a_worker_that_is_killed_is_an_exception():
     timer.join()
     assert error.kind == "died" and "signal 9" in str(error)
     assert (out == 7).all()
+
+
+def test_a_launcher_that_has_loaded_many_libraries_starts_over_as_the_same_process(run_kernel, tmp_path, monkeypatch):
+    text = Path(launcher.__file__).read_text(encoding="utf-8")
+    few = re.sub(r"^MOST_LIBRARIES = \d+", "MOST_LIBRARIES = 1", text, flags=re.MULTILINE)  # the runtime is one
+    (tmp_path / "launcher.py").write_text(few, encoding="utf-8")
+    monkeypatch.setattr(launch, "__file__", str(tmp_path / "launch.py"))
+    monkeypatch.setattr(launch, "_launcher", None)
+    processes = set()
+    for factor in (2, 3, 4):
+        out = torch.zeros(1)
+        run_kernel(f'extern "C" __global__ void k(float* out) {{ out[0] = {factor}; }}', (1,), (1,), (out,))
+        process = launch._launcher._process.pid
+        processes.add(process)
+        assert out.item() == factor
+        loaded = re.findall(r"kernels-\w+\.so", Path(f"/proc/{process}/maps").read_text(encoding="utf-8"))
+        assert len(set(loaded)) <= 1
+    assert len(processes) == 1
+    launch._launcher.stop()
 
 
 def test_a_launch_without_enough_memory_says_so():
