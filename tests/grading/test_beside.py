@@ -9,6 +9,7 @@ from course_utils.grading.release import SOLUTIONS
 from course_utils.grading.submission import Submission
 
 ID = "01_attention_basics/coalesced_scores"
+pytestmark = pytest.mark.usefixtures("no_child")
 
 
 def solution(exercise_id):

@@ -176,6 +176,13 @@ def test_a_child_asks_for_more_and_is_watched_meanwhile(child, isolation, tmp_pa
         run_child(b"", module=str(file), isolation=isolation, more=lambda _: 1 / 0)
 
 
+THE_SAME_IMPORTS = pytest.mark.exhaustive("what a child imports, and when, does not depend on the walls around it")
+WITHOUT_NAMESPACES = pytest.mark.parametrize(
+    "isolation", [pytest.param("bubblewrap", marks=THE_SAME_IMPORTS), "limits"], indirect=True
+)
+
+
+@WITHOUT_NAMESPACES
 @pytest.mark.parametrize(
     "cell", ["torch.Generator()", "import torch as t; getattr(t, 'Gener' + 'ator')()"], ids=["named", "by an import"]
 )
@@ -191,6 +198,7 @@ def test_a_cell_may_make_a_generator(child, cell):
     assert ended.messages[0].header == {"errors": {}}, ended.stderr
 
 
+@WITHOUT_NAMESPACES
 def test_what_pytorch_needs_for_compilers_only_is_loaded_where_it_is_used(child):
     """A quarter of a child's start. A cell may do with PyTorch what it may do elsewhere."""
     name = "torch._meta_registrations"
