@@ -5,8 +5,6 @@ import os
 import pickle
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -18,6 +16,7 @@ import torch
 from course_utils.cuda import KernelError, RawModule, read_kernel
 from course_utils.emulator import configure, launch, launcher, sanitize
 from course_utils.emulator.launch import Settings, settings
+from tests.helpers.fresh_process import run_without_the_course
 
 BROKEN = {
     "endless loop": (
@@ -508,9 +507,8 @@ try:
 except (KernelError, MemoryError) as error:
     print(type(error).__name__, error)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     wanting = "memory for the stacks of a block: Cannot allocate memory|a thread: Resource temporarily unavailable"
-    assert re.search(f"KernelError the emulator could not get ({wanting})", done.stdout)
+    assert re.search(f"KernelError the emulator could not get ({wanting})", run_without_the_course(program))
 
 
 def test_an_error_can_be_pickled():
