@@ -95,7 +95,7 @@ def scheduler(stand_in: object) -> Iterator[str]:
     """One worker, for all tests. It is used through its address, as other machines are.
 
     It and those that follow when it dies are forks of a process that has Dask and PyTorch already: to load them takes
-    seconds. test_two_workers_give_the_table_of_one starts workers as a class does.
+    seconds. test_a_real_class starts a worker as a class does.
     """
     with pytest.MonkeyPatch.context() as patch, dask.config.set({METHOD: "forkserver"}):
         get_mp_context().set_forkserver_preload(["distributed", f"course_utils.grading.tasks.{NAME}"])
@@ -566,8 +566,7 @@ def test_two_workers_give_the_table_of_one(tmp_path: Path, graded: Callable[...,
         folder = make(tmp_path / name, *"abcdef", "none")
         for student in "abcdef":
             hand_in(folder, student, "right" if student in "ace" else f"wrong {student}")
-        with dask.config.set({METHOD: "spawn"}):
-            graded(folder, **options)
+        graded(folder, **options)
     assert tables(tmp_path / "one") == tables(tmp_path / "two")
 
 
@@ -807,12 +806,13 @@ def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monke
 # ---- in earnest
 
 
-def test_a_real_class(tmp_path: Path, scheduler: str) -> None:
+def test_a_real_class(tmp_path: Path) -> None:
     folder = tmp_path / "class"
     make_class(folder, students=2, exercises=[EXERCISE], seed=6)
     isolation = "bubblewrap" if sandbox.isolation_available()[0] else "limits"
     class_grading._refuse_without_bubblewrap.cache_clear()
-    summary = grade_class(folder, scheduler=scheduler, isolation=isolation)
+    with dask.config.set({METHOD: "spawn"}):
+        summary = grade_class(folder, workers=1, isolation=isolation)
     assert not summary.failures, str(summary)
     with (folder / "demo.csv").open(newline="") as file:
         drawn = {row["student"]: row["handed_in"] for row in csv.DictReader(file)}
