@@ -6,7 +6,7 @@ from dataclasses import replace
 from course_utils.grading.catalog import exercise
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1)  # one exercise comes after the other, and what is remembered takes up to 100 MB
 def exercise_once(exercise_id):
     """The exercise, with its cases, its judgements and what its known mistakes give remembered by their inputs."""
     task = exercise(exercise_id)
