@@ -191,7 +191,12 @@ def dense_dk_dv(
 
 
 def row_delta(out: Tensor, grad_out: Tensor) -> Tensor:
-    """Δ = rowsum(dO ∘ O), float32 `[B, H, L_q]`, with which every backward pass begins; both tensors dense."""
+    """Δ = rowsum(dO ∘ O), float32 `[B, H, L_q]`, with which every backward pass begins; both tensors dense.
+
+    Sums are in fp32, but of the 16 bits of O. So Δ of a row is off by at most u · Σ |dO ∘ O|, with u = 2⁻¹¹ for fp16
+    and 2⁻⁸ for bf16, and its row of dQ by scale · |Σ_j P_ij K_j| times that. Plain torch in 16 bits rounds dP of each
+    pair, which costs more: common parts of dO, K and V break no gradient (tests/operators/test_row_delta.py).
+    """
     batch, heads, query_length, head_dim = out.shape
     delta = out.new_empty(batch, heads, query_length, dtype=torch.float32)
     tile = fitting(BACKWARD_TILES[head_dim], out.device)

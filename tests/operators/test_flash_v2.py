@@ -434,7 +434,7 @@ def test_a_broken_packing_fails_the_check(break_kernel, right, wrong):
         ("atomics", "Pt[m][n][e] * (dPt[m][n][e] - delta[query])", "Pt[m][n][e] * dPt[m][n][e]"),
         ("atomics", "- LSE[query] * LOG2_E", "- LSE[query]"),
         ("atomics", "<= i0 + query + shift", "<= i0 + query + shift + 1"),
-        ("atomics", "store_pair(dK + at, scale * k[0], scale * k[1]);", "store_pair(dK + at, k[0], k[1]);"),
+        ("atomics", "write_keys(keys.dK, scale, dK + at", "write_keys(keys.dK, 1, dK + at"),
         ("atomics", "steps = group * (", "steps = ("),  # only the first query head of a group counts
         ("atomics", "scale * sum.x", "sum.x"),
         ("atomics", "j0 + B_C - 1 > i0 + shift", "j0 + B_C - 2 > i0 + shift"),  # forgets the mask in corners
