@@ -34,6 +34,7 @@ class Operator:
         self.name = name
         self.op = getattr(getattr(torch.ops, NAMESPACE), name).default
         self.arguments = tuple(argument.name for argument in self.op._schema.arguments)
+        self._tensors = [n for n, a in enumerate(self.op._schema.arguments) if "Tensor" in str(a.type)]
         self.returns = tuple(result.name for result in self.op._schema.returns)
         self.launched: Callable[..., Any]  # what runs below all that torch has between a call and a kernel
         self.function: type[torch.autograd.Function] | None = None  # for eager mode, of an operator with a gradient
@@ -42,8 +43,11 @@ class Operator:
     def __call__(self, *args: Any) -> Any:
         """The operator, as `self.op(*args)`. In eager mode, where torch's dispatcher would only find the way to
         `launched`, it is not asked: to find it takes the host as much time as a launch."""
-        if not _nothing_watches() or not all(map(_is_plain, args)):
+        if not _nothing_watches():
             return self.op(*args)
+        for number in self._tensors:
+            if not _is_plain(args[number]):
+                return self.op(*args)
         if not torch.is_grad_enabled() or not _C._any_requires_grad(*args):
             return self.launched(*args)
         return self.function.apply(None, *args) if self.function else self.op(*args)
@@ -117,7 +121,7 @@ def operator(
 
 def _checked(made: Operator, launch: Callable[..., Any]) -> Callable[..., Any]:
     """The function, called with tensors that have memory only: a copy, and a launch, would read what is not there."""
-    tensors = [(n, a.name) for n, a in enumerate(made.op._schema.arguments) if "Tensor" in str(a.type)]
+    tensors = [(n, made.arguments[n]) for n in made._tensors]
 
     def launched(*args: Any) -> Any:
         for number, name in tensors:
@@ -144,11 +148,11 @@ def _nothing_watches() -> bool:
 
 
 def _is_plain(argument: Any) -> bool:
-    """Whether an argument is no tensor, or one for which the dispatcher has nothing to do."""
-    if not isinstance(argument, Tensor):
-        return True
-    of_torch = type(argument) is Tensor or type(argument) is Parameter
-    return of_torch and (argument.is_cuda or argument.is_cpu) and not argument.is_neg() and not argument._is_zerotensor()
+    """Whether an argument for a tensor is None, or one for which the dispatcher has nothing to do."""
+    if type(argument) is not Tensor and type(argument) is not Parameter:
+        return argument is None
+    on_device = argument.is_cuda or argument.is_cpu
+    return on_device and not argument.is_neg() and not argument._is_zerotensor()
 
 
 def _no_vmap(made: Operator) -> Callable[..., Any]:

@@ -34,10 +34,11 @@ from course_utils.operators.prepare import (
 )
 from course_utils.operators.tensor_core import (
     BACKWARD_TILES,
-    BF16,
+    DTYPES,
     HEAD_DIMS,
     BackwardTile,
     ForwardTile,
+    Launch,
     defines,
     dense_dk_dv,
     dense_forward,
@@ -46,6 +47,7 @@ from course_utils.operators.tensor_core import (
     module,
     rounded_dq,
     row_delta,
+    scalars_of,
 )
 from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges, RowRanges
 from course_utils.patterns.kept import Kept, number_of, numbered
@@ -393,11 +395,23 @@ def _attention(
     query: Tensor, key: Tensor, value: Tensor, pattern: int, differentiable: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """pattern: its number. differentiable: whether a gradient may be asked for, which not every kernel has."""
-    mask = _mask(numbered(pattern), query, key, differentiable)
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
     out, lse = empty_outputs(q)
-    mask.forward(q, k, v, out, lse, kernel_scalars(q, k, factor))
+    _forward(numbered(pattern), q, k, factor, differentiable)(q, k, v, out, lse)
     return cut(out, query.shape[-1]), lse
+
+
+def _forward(owner: Pattern | _Given, query: Tensor, key: Tensor, factor: float, differentiable: bool) -> Forward:
+    what = query.shape, key.shape, query.dtype, query.device, factor
+    if isinstance(owner, _Given):
+        return owner.mask.forward(*what)
+    make = functools.partial(_made_forward, owner, query, key, factor, differentiable)
+    return _kept(owner, ("forward", *what, differentiable), make)
+
+
+def _made_forward(owner: Pattern, query: Tensor, key: Tensor, factor: float, differentiable: bool) -> Forward:
+    mask = _mask(owner, query, key, differentiable)
+    return mask.forward(query.shape, key.shape, query.dtype, query.device, factor)
 
 
 def _mask(owner: Pattern | _Given, query: Tensor, key: Tensor, differentiable: bool) -> Mask:
@@ -425,6 +439,7 @@ def _mask(owner: Pattern | _Given, query: Tensor, key: Tensor, differentiable: b
 # ---------------------------------------------------------------------------------------------- the launches
 
 Scalars = tuple[np.generic, ...]  # L_q, L_k, group and scale, as the kernels take them
+Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]  # query, key, value; writes out and lse
 
 
 class DenseMask(NamedTuple):
@@ -434,9 +449,16 @@ class DenseMask(NamedTuple):
 
     length: int
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
-        *views, of_lse = self._views(query, key, value, out, lse)
-        dense_forward(*views, of_lse, float(scalars[-1]), False)
+    def forward(
+        self,
+        query_shape: torch.Size,
+        key_shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device,
+        factor: float,
+    ) -> Forward:
+        shapes = (torch.Size((*self._rows(shape), shape[-1])) for shape in (query_shape, key_shape))
+        return dense_forward(*shapes, dtype, device, factor, False)
 
     def backward(
         self,
@@ -456,9 +478,12 @@ class DenseMask(NamedTuple):
 
     def _views(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Of `[B, H, L, ...]`."""
-        batch, heads, rows = tensors[0].shape[:3]
-        shape = batch * heads, rows // self.length, self.length
-        return tuple(tensor.view(*shape, *tensor.shape[3:]) for tensor in tensors)
+        rows = self._rows(tensors[0].shape)
+        return tuple(tensor.view(*rows, *tensor.shape[3:]) for tensor in tensors)
+
+    def _rows(self, shape: torch.Size) -> tuple[int, int, int]:
+        batch, heads, rows = shape[:3]
+        return batch * heads, rows // self.length, self.length
 
 
 def range_mask(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> RangeMask | RowMask:
@@ -478,14 +503,22 @@ class RowMask(NamedTuple):
     by_key: RowRanges
     pattern: Pattern
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
-        batch, heads, query_length, head_dim = query.shape
-        tile = fitting(RANGE_TILES[head_dim], query.device)
-        kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE), query.dtype, "table_forward")(
+    def forward(
+        self,
+        query_shape: torch.Size,
+        key_shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device,
+        factor: float,
+    ) -> Forward:
+        batch, heads, query_length, head_dim = query_shape
+        tile = fitting(RANGE_TILES[head_dim], device)
+        return Launch(
+            kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE), dtype, "table_forward"),
             (ceil_div(query_length, tile.block_rows), heads, batch),
-            (tile.threads,),
-            (query, key, value, out, lse, *scalars, *self.rows),
-            shared_mem=tile.shared_bytes,
+            tile.threads,
+            (*scalars_of(query_shape, key_shape, factor), *self.rows),
+            tile.shared_bytes,
         )
 
     def backward(self, query: Tensor, key: Tensor, *more: Any) -> None:
@@ -507,21 +540,29 @@ class RangeMask(NamedTuple):
 
     ranges: Ranges
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
-        batch, heads, query_length, head_dim = query.shape
-        tile = fitting(RANGE_TILES[head_dim], query.device)
-        ranges = _numbers(self.ranges, query, key)
+    def forward(
+        self,
+        query_shape: torch.Size,
+        key_shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device,
+        factor: float,
+    ) -> Forward:
+        batch, heads, query_length, head_dim = query_shape
+        tile = fitting(RANGE_TILES[head_dim], device)
+        ranges = _numbers(self.ranges, query_length, key_shape[2])
         options = *tile.options, DILATED if ranges[-1] > 1 else UNDILATED
-        kernel(f"{FOLDER}/range.cu", options, query.dtype, "range_forward")(
+        return Launch(
+            kernel(f"{FOLDER}/range.cu", options, dtype, "range_forward"),
             (_class_tiles(query_length, ranges[-1], tile.block_rows), heads, batch),
-            (tile.threads,),
-            (query, key, value, out, lse, *scalars, *_as_scalars(ranges)),
-            shared_mem=tile.shared_bytes,
+            tile.threads,
+            (*scalars_of(query_shape, key_shape, factor), *_as_scalars(ranges)),
+            tile.shared_bytes,
         )
 
     def backward(self, query: Tensor, key: Tensor, *more: Any) -> None:
         tile = fitting(RANGE_BACKWARD_TILES[key.shape[3]], key.device)
-        ranges = Ranges(*_numbers(self.ranges, query, key))
+        ranges = Ranges(*_numbers(self.ranges, query.shape[2], key.shape[2]))
         what = ranges, tile, query.shape, key.shape, key.device
         columns = _RANGE_COLUMNS.get(what, lambda: range_columns(*what))
         options = *tile.options, f"-DDILATED={int(ranges.dilation > 1)}"
@@ -529,9 +570,9 @@ class RangeMask(NamedTuple):
         launch_columns(files, "range_dk_dv", tile, columns, (query, key, *more), _as_scalars(ranges))
 
 
-def _numbers(ranges: Ranges, query: Tensor, key: Tensor) -> tuple[int, ...]:
+def _numbers(ranges: Ranges, query_length: int, key_length: int) -> tuple[int, ...]:
     *others, _ = ranges
-    return *others, _dilation(ranges, query.shape[2], key.shape[2])
+    return *others, _dilation(ranges, query_length, key_length)
 
 
 @functools.lru_cache(maxsize=1024)  # as for `kernel_scalars`
@@ -554,28 +595,33 @@ class ListMask(NamedTuple):
 
     lists: BlockLists
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
-        lists, (batch, heads, _, head_dim) = self.lists, query.shape
-        tile = fitting(BLOCK_TILES[head_dim, lists.block], query.device)
+    def forward(
+        self,
+        query_shape: torch.Size,
+        key_shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device,
+        factor: float,
+    ) -> Forward:
+        lists, (batch, heads, _, head_dim) = self.lists, query_shape
+        tile = fitting(BLOCK_TILES[head_dim, lists.block], device)
         work = _kept(lists, ("work", batch * heads), lambda: work_items(lists, batch * heads))
-        parts = lse_parts = lse  # without rows in parts, it only stands where the kernel takes a pointer
-        if work.parts:
-            parts = query.new_empty(work.parts, batch, heads, lists.block, head_dim, dtype=torch.float32)
-            lse_parts = parts.new_empty(parts.shape[:-1])
-        kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, query.dtype)
-        kernels.get_function("block_sparse_forward")(
-            (len(work.items), heads, batch),
-            (tile.threads,),
-            (query, key, value, out, lse, work.items, lists.indices, lists.bits_index, lists.bits, parts, lse_parts)
-            + scalars,
-            shared_mem=tile.shared_bytes,
+        kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, dtype)
+        scalars = scalars_of(query_shape, key_shape, factor)
+        merged = len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch
+        return _InParts(
+            Launch(
+                kernels.get_function("block_sparse_forward"),
+                (len(work.items), heads, batch),
+                tile.threads,
+                scalars,
+                tile.shared_bytes,
+            ),
+            Launch(kernels.get_function("merge_parts"), merged, 32 * MERGED_ROWS, scalars[:1]),
+            (work.items, lists.indices, lists.bits_index, lists.bits),
+            work.split_rows,
+            (work.parts, batch, heads, lists.block, head_dim),
         )
-        if work.parts:
-            kernels.get_function("merge_parts")(
-                (len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch),
-                (32 * MERGED_ROWS,),
-                (parts, lse_parts, work.split_rows, out, lse, scalars[0]),
-            )
 
     def backward(self, query: Tensor, key: Tensor, *more: Any) -> None:
         lists, sizes = self.lists, (query.shape, key.shape)
@@ -596,19 +642,48 @@ class ListMask(NamedTuple):
         )
 
 
+class _InParts(NamedTuple):
+    """The launch of block_sparse.cu, and of merge_parts where rows are split; shape: of the parts, which belong to the
+    call."""
+
+    attend: Launch
+    merge: Launch
+    lists: tuple[Tensor, ...]
+    split_rows: Tensor
+    shape: tuple[int, ...]
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor) -> None:
+        if not self.shape[0]:
+            # lse only stands where the kernel takes a pointer.
+            self.attend(query, key, value, out, lse, *self.lists, lse, lse)
+            return
+        parts = query.new_empty(self.shape, dtype=torch.float32)
+        lse_parts = parts.new_empty(self.shape[:-1])
+        self.attend(query, key, value, out, lse, *self.lists, parts, lse_parts)
+        self.merge(parts, lse_parts, self.split_rows, out, lse)
+
+
 class CsrMask(NamedTuple):
     """The launch of csr_gather.cu."""
 
     indptr: Tensor
     indices: Tensor
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
-        batch, heads, query_length, head_dim = query.shape
+    def forward(
+        self,
+        query_shape: torch.Size,
+        key_shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device,
+        factor: float,
+    ) -> Forward:
+        batch, heads, query_length, head_dim = query_shape
         options = f"-DD={head_dim}", f"-DWARPS={CSR_WARPS}"
-        kernel(f"{FOLDER}/csr_gather.cu", options, query.dtype, "csr_gather")(
+        return Launch(
+            kernel(f"{FOLDER}/csr_gather.cu", options, dtype, "csr_gather"),
             (ceil_div(query_length, CSR_WARPS), heads, batch),
-            (32 * CSR_WARPS,),
-            (query, key, value, out, lse, self.indptr, self.indices, *scalars),
+            32 * CSR_WARPS,
+            (self.indptr, self.indices, *scalars_of(query_shape, key_shape, factor)),
         )
 
 
@@ -750,13 +825,14 @@ def launch_columns(
     arguments: tuple[Any, ...],
     more: tuple[Any, ...],
 ) -> None:
-    """Launches a kernel of key_columns.cuh, and merge_gradients where columns are split. arguments: those of
-    `_SparseAttention.backward`, the tensors and the scalars; more: what the kernel takes besides."""
+    """Launches a kernel of key_columns.cuh, and merge_gradients where columns are split. arguments: those of a
+    mask's `backward`, the tensors and the scalars; more: what the kernel takes besides."""
     *tensors, scalars = arguments
-    key, grad_key, grad_value = tensors[1], *tensors[-2:]
+    key, dq_sum, grad_key, grad_value = tensors[1], *tensors[-3:]
     batch, kv_heads, key_length, head_dim = key.shape
     shape = columns.parts, 2, batch, kv_heads, tile.block_cols, head_dim
-    parts = key.new_empty(shape, dtype=torch.float32)
+    # dq_sum only stands where the kernel takes a pointer.
+    parts = key.new_empty(shape, dtype=torch.float32) if columns.parts else dq_sum
     kernels.get_function(name)(
         (len(columns.items) * columns.heads, kv_heads // columns.heads, batch),
         (tile.threads,),
@@ -817,7 +893,7 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, scale: float | None, ena
         value,
         is_causal=False,
         scale=scale,
-        dtypes=tuple(BF16),
+        dtypes=DTYPES,
         head_dim=HEAD_DIMS[-1],
         enable_gqa=enable_gqa,
     )

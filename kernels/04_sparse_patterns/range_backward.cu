@@ -98,17 +98,20 @@ differentiate(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const sca
         add_dQ(dQ_sum + row_of(q) * D, tile, place, end - q.i0, idle_at(q.i0), pitch);
     };
 
+    // Half of the warps send dQ off while the others multiply: either leaves the other's units idle.
+    const bool early = WARPS < 8 || DILATED || threadIdx.x < THREADS / 2;
     for (int n = 0; n < steps; n++) {
         wait_for_copies<0>();
         __syncthreads();   // tile n is there, and nobody still reads the places of tile n - 1
         const int place = n % 2, i0 = queries(n).i0;
         if (n + 1 < steps) start_copies(queries(n + 1), place ^ 1);   // one tile ahead
-        if (n > 0) add_dQ_of(queries(n - 1), place ^ 1);   // its dS is complete by now
+        if (n > 0 && early) add_dQ_of(queries(n - 1), place ^ 1);   // its dS is complete by now
         const bool edge = i0 < mine[KEYS].start || min(i0 + B_R, end) > mine[KEYS].end;
         if (WARPS < 8 || meet(mine[KEYS + 1], {i0, i0 + B_R}))   // smaller tiles lack registers
             accumulate(keys, tile, place, scale, true, edge, [=](int query, int key) {
                 return mine[key].start <= i0 + query && i0 + query < mine[key].end;
             });
+        if (n > 0 && !early) add_dQ_of(queries(n - 1), place ^ 1);
     }
     __syncthreads();   // nobody reads Q and dO any more, in whose place the gradients pass through
     if (steps > 0) add_dQ_of(queries(steps - 1), (steps - 1) % 2);
