@@ -75,7 +75,7 @@ def check_memory(name: str, tensor: Tensor) -> None:
     _check_layout(name, tensor)
     if type(tensor) is Tensor and tensor.is_contiguous():  # what nearly all are: the rest takes thrice the time
         needed = tensor.nbytes + tensor.storage_offset() * tensor.itemsize
-        if tensor.data_ptr() and tensor.untyped_storage().nbytes() >= needed:
+        if _bytes_held(tensor) >= needed:
             return
     extent = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     needed = (tensor.storage_offset() + extent) * tensor.element_size()

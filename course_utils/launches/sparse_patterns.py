@@ -11,8 +11,8 @@ from course_utils import patterns
 from course_utils.costs import ceil_div
 from course_utils.launches.arguments import ints, normal
 from course_utils.launches.launch import Launch
-from course_utils.operators import flash_v2, sparse
-from course_utils.operators.tensor_core import BackwardTile
+from course_utils.operators import sparse
+from course_utils.operators.tensor_core import BF16, BackwardTile
 
 FOLDER = "04_sparse_patterns"
 # Their source names what a row sees, or the bits of a block, again for each score. How often that is an access depends
@@ -57,7 +57,7 @@ def _kernels(
     lse = torch.full_like(row, 10.0).masked_fill(torch.arange(queries) < queries - keys, -torch.inf)
     gradients = out, lse, row, torch.zeros(1, heads, queries, head_dim), key.clone(), value.clone()
     scalars = *ints(queries, keys, heads // kv_heads), np.float32(head_dim**-0.5)
-    bf16 = f"-DBF16={flash_v2.BF16[dtype]}"
+    bf16 = f"-DBF16={BF16[dtype]}"
     launches: dict[str, Launch] = {}
 
     def add(what: str, file: str, kernel: str, grid: int, threads: int, args: tuple, options: tuple, shared: int = 0):

@@ -34,6 +34,10 @@
 #include "key_columns.cuh"
 #include "ranges.cuh"
 
+#if TABLE
+#define DILATED 0
+#endif
+
 // Rows [start, end) of a residue class, counted from its first one.
 struct Rows { int start, end; };
 
