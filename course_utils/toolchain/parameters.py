@@ -133,7 +133,7 @@ class Accepted:
     launch, whose arguments mostly are of the same ones, and memory in which the driver finds the values."""
 
     def __init__(self, args: Sequence[object], device: torch.device) -> None:
-        self._gpu = device.index
+        self._gpu = device.index if device.type == "cuda" else -1  # as Tensor.get_device says it
         self._types = tuple(map(type, args))
         self._tensors = [(n, tensor.dtype) for n, tensor in enumerate(args) if isinstance(tensor, torch.Tensor)]
         plain = (torch.Tensor, torch.nn.Parameter, *FORMATS)  # a subclass of Tensor may do anything
