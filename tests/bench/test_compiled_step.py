@@ -41,6 +41,15 @@ def test_a_wrong_gradient_is_seen(one_run_each, monkeypatch):
         bench.compiled_step(**TINY)
 
 
+def test_what_this_machine_cannot_compile_is_left_out(one_run_each, capsys):
+    def broken(graph, inputs):
+        raise FileNotFoundError("no compiler")
+
+    rows = bench.compiled_step(**TINY | {"backend": broken})
+    assert {row["way"] for row in rows} == {"eager"}
+    assert "SDPA, compiled is left out at B = 2, L = 20" in capsys.readouterr().out
+
+
 def test_compiled_is_compiled(one_run_each, monkeypatch):
     graphs = []
 
