@@ -26,6 +26,7 @@ def test_a_step_is_two_graphs_with_one_operator_of_ours_in_each(drawn, capsys):
     assert [text.get_text() for text in drawn[0].legends[0].texts] == KINDS
     forward, backward = (sum(name in ("mm", "addmm") for name in names) for names in shown)
     assert (forward, backward) == (4, 8)  # of four linear layers
+    assert not {"t", "view", "transpose", "permute", "select"} & {name for names in shown for name in names}
 
 
 def test_a_gradient_that_is_not_that_of_eager_mode_is_said(drawn, capsys, monkeypatch):
