@@ -696,15 +696,19 @@ def attention_shares(
 def training_step(
     attention: Callable[..., Tensor], length: int, width: int, heads: int, device: str
 ) -> Callable[[int], None]:
-    """A function that does one step on random data of a batch size."""
+    """A function that does one step of the block on random data of a batch size."""
     torch.manual_seed(0)
-    block = Block(attention, width, heads).to(device, torch.float16)
-    optimizer = torch.optim.SGD(block.parameters(), lr=1e-3)
+    return step_of(Block(attention, width, heads).to(device, torch.float16), length, width, device)
+
+
+def step_of(model: nn.Module, length: int, width: int, device: str) -> Callable[[int], None]:
+    """A function that does one step of a model, which takes and gives `[B, L, width]`, on random data of a batch."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
     def step(batch: int) -> None:
         x = torch.randn(batch, length, width, device=device, dtype=torch.float16)
         optimizer.zero_grad()
-        block(x).float().square().mean().backward()
+        model(x).float().square().mean().backward()
         optimizer.step()
 
     return step

@@ -108,22 +108,26 @@ def peers(*, device: str = "cuda", heads: int = HEADS, lengths: Sequence[int] = 
     return rows
 
 
-BACKWARD_KINDS = ("sliding_window", "bigbird", "block_diagonal", "and")
+BACKWARD_KINDS = ("sliding_window", "streaming", "bigbird", "block_diagonal", "and")
+BACKWARD_LENGTHS = (4096, 16384, 65536)
 
 
-def backward(*, device: str = "cuda", heads: int = HEADS, length: int = 16384) -> list[Row]:
+def backward(*, device: str = "cuda", heads: int = HEADS, lengths: Sequence[int] = BACKWARD_LENGTHS) -> list[Row]:
     """Backward pass alone beside FlexAttention's, that of dense kernels on a view, and dense attention's.
 
     FlexAttention has blocks of 128: its default tile for this pass fits no smaller one, and torch 2.11 refuses one that
     `kernel_options` name ("No choices to select").
     """
     rows: list[Row] = []
-    for label, pattern in peer_patterns(length).items():
-        if pattern.kind not in BACKWARD_KINDS:
-            continue
-        others, shape = by_hand(pattern, length, device, with_flex=False), (1, heads, length, HEAD_DIM)
-        found = flex.race(pattern, shape, device=device, backward=True, flex=(FLEX_128,), others=others, label=label)
-        rows += [{"part": "backward"} | row for row in found]
+    for length in lengths:
+        for label, pattern in peer_patterns(length).items():
+            if pattern.kind not in BACKWARD_KINDS:
+                continue
+            others, shape = by_hand(pattern, length, device, with_flex=False), (1, heads, length, HEAD_DIM)
+            found = flex.race(
+                pattern, shape, device=device, backward=True, flex=(FLEX_128,), others=others, label=label
+            )
+            rows += [{"part": "backward"} | row for row in found]
     return rows
 
 

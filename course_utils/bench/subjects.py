@@ -11,6 +11,7 @@ from course_utils import measured
 from course_utils.bench import (
     attention_basics,
     choosing,
+    compiled_step,
     deepseek_sparse,
     emulator,
     flash_attention_minimal,
@@ -102,6 +103,11 @@ SUBJECTS: dict[str, Subject] = {
     **{kind: _pattern(kind) for kind in one_pattern.PATTERNS},
     "host": Subject(
         host.host_times, dict.fromkeys(("json", "record"), False), functools.partial(measured.load, "host")
+    ),
+    "compiled_step": Subject(
+        compiled_step.compiled_step,
+        dict.fromkeys(("json", "record"), False),
+        functools.partial(measured.load, "compiled_step"),
     ),
     "emulator": Subject(emulator.measure, {"json": False}, machine=emulator.machine),
     "counters": Subject(

@@ -237,8 +237,8 @@ def training() -> None:
     """Backward passes at 16 K tokens: ours, the fastest other with the same gradients, and dense ones."""
     backward = measured.load("04_sparse_patterns")
     table, groups = [], {}
-    for row in backward.select(part="backward", name="sparse_attention"):
-        others = backward.select(part="backward", pattern=row["pattern"])
+    for row in backward.select(part="backward", name="sparse_attention", length=16384):
+        others = backward.select(part="backward", pattern=row["pattern"], length=16384)
         same = [other for other in others if other is not row and not other["dense_mask"]]
         best, line = min(same, key=lambda other: other["median_ms"]), {"pattern": row["pattern"].partition("(")[0]}
         line |= {"ours, ms": row["median_ms"], "the best other": best["name"], "its ms": best["median_ms"]}

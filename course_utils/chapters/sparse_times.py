@@ -187,21 +187,21 @@ def show_dense_way() -> None:
 
 
 def show_backward() -> None:
-    """The backward pass of each pattern, beside FlexAttention's and dense ones."""
-    rows: dict[str, dict[str, float]] = {}
+    """The backward pass of each pattern at each length, beside FlexAttention's and dense ones."""
+    panels: dict[str, dict[str, dict[str, float]]] = {}
     table = []
     for row in record().select(part="backward"):
-        pattern, name = row["pattern"], row["name"]
-        flash = of_one(pattern, row["length"], "backward")[FLASH]["median_ms"]
+        pattern, name, length = row["pattern"], row["name"], row["length"]
+        flash = of_one(pattern, length, "backward")[FLASH]["median_ms"]
         shown = {"sparse_attention": "ours", FLEX_128: "FlexAttention"}.get(name, name)
         shown = shown if name in PLAIN else "on a view"
-        of_pattern = rows.setdefault(pattern.split("(")[0], {})
+        of_pattern = panels.setdefault(kilo(length), {}).setdefault(pattern.split("(")[0], {})
         of_pattern[shown] = min(row["median_ms"], of_pattern.get(shown, row["median_ms"]))
-        line = {"pattern": pattern.split("(")[0], "": name, "ms": row["median_ms"]}
+        line = {"pattern": pattern.split("(")[0], "L": length, "": name, "ms": row["median_ms"]}
         table.append(line | {"times Flex": row.get("ratio_to_flex") or "-", "times FLASH": flash / row["median_ms"]})
-    plots.dots({"": rows}, "ms of the backward pass; on a view: the fastest such way")
+    plots.dots(panels, "ms of the backward pass; on a view: the fastest such way")
     plt.show()
-    show.table(table, f"backward pass alone, L = {row['length']}; {caption()}", folded=True)
+    show.table(table, f"backward pass alone; {caption()}", folded=True)
 
 
 # ---- lists, and rows of keys

@@ -11,7 +11,8 @@ from course_utils import patterns
 from course_utils.costs import ceil_div
 from course_utils.launches.arguments import ints, normal
 from course_utils.launches.launch import Launch
-from course_utils.operators import flash_v2, sparse
+from course_utils.operators import sparse
+from course_utils.operators.tensor_core import BF16, BackwardTile
 
 FOLDER = "04_sparse_patterns"
 # Their source names what a row sees, or the bits of a block, again for each score. How often that is an access depends
@@ -56,14 +57,30 @@ def _kernels(
     lse = torch.full_like(row, 10.0).masked_fill(torch.arange(queries) < queries - keys, -torch.inf)
     gradients = out, lse, row, torch.zeros(1, heads, queries, head_dim), key.clone(), value.clone()
     scalars = *ints(queries, keys, heads // kv_heads), np.float32(head_dim**-0.5)
-    bf16 = f"-DBF16={flash_v2.BF16[dtype]}"
+    bf16 = f"-DBF16={BF16[dtype]}"
     launches: dict[str, Launch] = {}
 
     def add(what: str, file: str, kernel: str, grid: int, threads: int, args: tuple, options: tuple, shared: int = 0):
-        of = kv_heads if kernel.endswith("dk_dv") else heads
         launches[f"sparse {kernel}, {what}{label}"] = Launch(
-            f"{FOLDER}/{file}.cu", kernel, (grid, of, 1), (threads,), args, (*options, bf16), shared
+            f"{FOLDER}/{file}.cu", kernel, (grid, heads, 1), (threads,), args, (*options, bf16), shared
         )
+
+    def add_columns(
+        what: str, file: str, kernel: str, tile: BackwardTile, columns: sparse.Columns, options: tuple, more: tuple
+    ):
+        parts = torch.zeros(columns.parts, 2, 1, kv_heads, tile.block_cols, head_dim)
+        of_columns = columns.items, *ints(columns.heads), parts
+        grids = {kernel: len(columns.items) * columns.heads}
+        args = {kernel: (query, key, value, *gradients, *scalars, *of_columns, *more)}
+        if columns.parts:
+            grids["merge_gradients"] = len(columns.split) * tile.block_cols * head_dim // (4 * tile.threads)
+            args["merge_gradients"] = parts, columns.split, key.clone(), value.clone(), scalars[1], scalars[-1]
+        for name, grid in grids.items():
+            of = kv_heads // columns.heads if name == kernel else kv_heads
+            shared = tile.shared_bytes if name == kernel else 0
+            launches[f"sparse {name}, {what}{label}"] = Launch(
+                f"{FOLDER}/{file}.cu", name, (grid, of, 1), (tile.threads,), args[name], (*options, bf16), shared
+            )
 
     forward, back = sparse.RANGE_TILES[head_dim][0], sparse.RANGE_BACKWARD_TILES[head_dim][0]
     for pattern in of_ranges:
@@ -73,9 +90,9 @@ def _kernels(
         args = query, key, value, out, row, *scalars, *numbers
         options = *forward.options, f"-DDILATED={int(classes > 1)}"
         add(what, "range", "range_forward", tiles, forward.threads, args, options, forward.shared_bytes)
-    tiles = classes * ceil_div(ceil_div(keys, classes), back.block_cols)
-    args = query, key, value, *gradients, *scalars, *numbers
-    add(what, "range_backward", "range_dk_dv", tiles, back.threads, args, back.options, back.shared_bytes)
+    shapes, options = (query.shape, key.shape), (*back.options, f"-DDILATED={int(classes > 1)}")
+    columns = sparse.range_columns(pattern.ranges, back, *shapes, query.device)
+    add_columns(what, "range_backward", "range_dk_dv", back, columns, options, numbers)
 
     lists = (patterns.local(40) | patterns.global_tokens([3])).block_lists(queries, keys)
     ends = lists.indptr.tolist()
@@ -91,10 +108,15 @@ def _kernels(
     rows = sparse.MERGED_ROWS
     add("", "block_sparse", "merge_parts", lists.block // rows, 32 * rows, args, tile.options)
     back = sparse.BLOCK_BACKWARD_TILES[head_dim, lists.block][0]
-    args = query, key, value, *gradients, *lists.by_key(), lists.bits, *scalars
-    tiles, options = ceil_div(keys, lists.block) * lists.block // back.block_cols, (*back.options, "-DBLOCK=64")
-    name = "block_sparse_dk_dv"
-    add("", "block_sparse_backward", name, tiles, back.threads, args, options, back.shared_bytes)
+    columns = sparse.ListMask(lists).columns(back, *shapes)
+    first, *others = columns.items.tolist()  # split in two, as a longer column is
+    middle = (first[1] + first[2]) // 2
+    halves = [first[0], first[1], middle, 0], [first[0], middle, first[2], 1]
+    split = torch.tensor([(first[0], 0, 2, 0)], dtype=torch.int32)
+    columns = columns._replace(items=torch.tensor([*halves, *others], dtype=torch.int32), split=split, parts=2)
+    _, *by_key = lists.by_key()
+    options = *back.options, "-DBLOCK=64"
+    add_columns("", "block_sparse_backward", "block_sparse_dk_dv", back, columns, options, (*by_key, lists.bits))
 
     warps = sparse.CSR_WARPS
     args = query, key, value, out, row, *patterns.power_of_two().csr(queries, keys), *scalars

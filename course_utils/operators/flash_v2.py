@@ -23,7 +23,7 @@ from course_utils.operators.prepare import (
 from course_utils.operators.tensor_core import (
     BACKWARD,
     BACKWARD_TILES,
-    BF16,
+    DTYPES,
     FORWARD,
     FORWARD_TILES,
     HEAD_DIMS,
@@ -87,7 +87,7 @@ def flash_attention_v2(
         value,
         is_causal=is_causal,
         scale=scale,
-        dtypes=tuple(BF16),
+        dtypes=DTYPES,
         head_dim=HEAD_DIMS[-1],
         enable_gqa=enable_gqa,
     )
@@ -146,7 +146,7 @@ def _gradient(
 def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
     out, lse = empty_outputs(q)
-    dense_forward(q, k, v, out, lse, factor, is_causal)
+    dense_forward(q.shape, k.shape, q.dtype, q.device, factor, is_causal)(q, k, v, out, lse)
     return cut(out, query.shape[-1]), lse
 
 

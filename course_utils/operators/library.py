@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import _C, Tensor
 from torch.autograd import forward_ad
+from torch.nn import Parameter
 
 from course_utils.arguments import check_memory
 
@@ -33,21 +34,23 @@ class Operator:
         self.name = name
         self.op = getattr(getattr(torch.ops, NAMESPACE), name).default
         self.arguments = tuple(argument.name for argument in self.op._schema.arguments)
+        self._tensors = [n for n, a in enumerate(self.op._schema.arguments) if "Tensor" in str(a.type)]
         self.returns = tuple(result.name for result in self.op._schema.returns)
+        self.launched: Callable[..., Any]  # what runs below all that torch has between a call and a kernel
         self.function: type[torch.autograd.Function] | None = None  # for eager mode, of an operator with a gradient
         self._casts = tuple((name in casts, casts.get(name)) for name in self.arguments)
 
     def __call__(self, *args: Any) -> Any:
-        """The operator, as `self.op(*args)`. In eager mode torch's dispatcher is not asked about autograd: to be told
-        there by a Python function what to do costs as much time as the rest of the way to the kernel."""
-        if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
+        """The operator, as `self.op(*args)`. In eager mode, where torch's dispatcher would only find the way to
+        `launched`, it is not asked: to find it takes the host as much time as a launch."""
+        if not _nothing_watches():
             return self.op(*args)
-        if torch.is_grad_enabled() and _C._any_requires_grad(*args):
-            if self.function is None or _C._are_functorch_transforms_active() or _C._is_any_autocast_enabled():
+        for number in self._tensors:
+            if not _is_plain(args[number]):
                 return self.op(*args)
-            return self.function.apply(None, *args)
-        with _C._AutoDispatchBelowAutograd():
-            return self.op(*args)
+        if not torch.is_grad_enabled() or not _C._any_requires_grad(*args):
+            return self.launched(*args)
+        return self.function.apply(None, *args) if self.function else self.op(*args)
 
     def autocast(self, *args: Any) -> tuple[Any, ...]:
         """The first arguments, tensors cast as the operator casts them where autocast is on for their device: for a
@@ -98,9 +101,9 @@ def operator(
         _LIBRARY.define(schema, tags=known)
         made = Operator(schema.partition("(")[0], casts or {})
         name = made.name
-        launched = _checked(made, launch)
+        made.launched = _checked(made, launch)
         for backend in ("CPU", "CUDA"):
-            _LIBRARY.impl(name, launched, backend)
+            _LIBRARY.impl(name, made.launched, backend)
         torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
         _LIBRARY.impl(name, _no_vmap(made), "FuncTorchBatched")
         if gradient or is_gradient:
@@ -118,7 +121,7 @@ def operator(
 
 def _checked(made: Operator, launch: Callable[..., Any]) -> Callable[..., Any]:
     """The function, called with tensors that have memory only: a copy, and a launch, would read what is not there."""
-    tensors = [(n, a.name) for n, a in enumerate(made.op._schema.arguments) if "Tensor" in str(a.type)]
+    tensors = [(n, made.arguments[n]) for n in made._tensors]
 
     def launched(*args: Any) -> Any:
         for number, name in tensors:
@@ -127,6 +130,29 @@ def _checked(made: Operator, launch: Callable[..., Any]) -> Callable[..., Any]:
         return launch(*args)
 
     return launched
+
+
+def _nothing_watches() -> bool:
+    """Whether a call in this thread is only to be run: no compiler, exporter, transform, autocast, mode or profiler of
+    torch has a part in it."""
+    return not (
+        torch.compiler.is_compiling()
+        or _C._len_torch_dispatch_stack()
+        or _C._is_torch_function_mode_enabled()
+        or _C._are_functorch_transforms_active()
+        or _C._is_any_autocast_enabled()
+        or _C._get_tracing_state()
+        or _C._autograd._profiler_enabled()
+        or forward_ad._current_level >= 0
+    )
+
+
+def _is_plain(argument: Any) -> bool:
+    """Whether an argument for a tensor is None, or one for which the dispatcher has nothing to do."""
+    if type(argument) is not Tensor and type(argument) is not Parameter:
+        return argument is None
+    on_device = argument.is_cuda or argument.is_cpu
+    return on_device and not argument.is_neg() and not argument._is_zerotensor()
 
 
 def _no_vmap(made: Operator) -> Callable[..., Any]:
@@ -181,9 +207,9 @@ def _autograd(made: Operator, function: type[torch.autograd.Function]) -> Callab
 
 def _below_autograd(made: Operator, keyset: Any, args: tuple[Any, ...]) -> Any:
     """The operator without its gradient. keyset: what the dispatcher was asked with, None where it was not."""
+    if keyset is None:
+        return made.launched(*args)
     with _C._AutoDispatchBelowAutograd():
-        if keyset is None:
-            return made.op(*args)
         return made.op.redispatch(keyset & _C._after_autograd_keyset, *args)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from typing import Any, Protocol, TypeVar
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from course_utils.arguments import check_attention_inputs, flag
+from course_utils.arguments import Kind, check_kinds, flag, kind
 from course_utils.cuda import shared_memory_limit
 
 ALIGNMENT = 16  # bytes: kernels read float4
@@ -36,18 +37,31 @@ def check_inputs(
     of one of `dtypes`. head_dim: the most that d may be, None for any. scale: a finite number, or None for
     `1 / sqrt(d)`. Raises TypeError or ValueError, which names the argument, what it got and what it takes.
     """
-    check_attention_inputs(query, key, value, enable_gqa=enable_gqa)
-    if query.dtype not in dtypes:
-        raise TypeError(f"query has dtype {query.dtype}; it must be {' or '.join(map(str, dtypes))}")
-    if query.device.type not in ("cpu", "cuda"):
-        raise ValueError(f"query is on {query.device}; kernels run on cpu and cuda tensors")
+    kinds = kind("query", query), kind("key", key), kind("value", value)
+    symbolic = query._has_symbolic_sizes_strides or key._has_symbolic_sizes_strides
+    check = _check if symbolic or torch.compiler.is_compiling() else _check_once
+    check(*kinds, bool(enable_gqa), dtypes, head_dim)
     flag("is_causal", is_causal)
-    if head_dim is not None and query.shape[-1] > head_dim:
-        raise ValueError(f"query has head dimension {query.shape[-1]}; it must be at most {head_dim}")
-    for size, what in zip(query.shape, ("batch size", "heads"), strict=False):
+    return query.shape[-1] ** -0.5 if scale is None else checked_scale(scale, ", or None for 1 / sqrt(d)")
+
+
+def _check(
+    query: Kind, key: Kind, value: Kind, enable_gqa: bool, dtypes: tuple[torch.dtype, ...], head_dim: int | None
+) -> None:
+    check_kinds(query, key, value, enable_gqa=enable_gqa)
+    shape, dtype, device = query
+    if dtype not in dtypes:
+        raise TypeError(f"query has dtype {dtype}; it must be {' or '.join(map(str, dtypes))}")
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"query is on {device}; kernels run on cpu and cuda tensors")
+    if head_dim is not None and shape[-1] > head_dim:
+        raise ValueError(f"query has head dimension {shape[-1]}; it must be at most {head_dim}")
+    for size, what in zip(shape, ("batch size", "heads"), strict=False):
         if size > MAX_GRID:
             raise ValueError(f"query has {what} {size}; it must be at most {MAX_GRID}")
-    return query.shape[-1] ** -0.5 if scale is None else checked_scale(scale, ", or None for 1 / sqrt(d)")
+
+
+_check_once = functools.lru_cache(maxsize=1024)(_check)  # a call mostly has the shapes of the last
 
 
 def checked_scale(scale: float, alternative: str = "") -> float:
@@ -64,7 +78,8 @@ def checked_scale(scale: float, alternative: str = "") -> float:
 
 def dense(tensor: Tensor) -> Tensor:
     """The tensor itself where a kernel can read it, contiguous and aligned to 16 bytes; else a copy that is."""
-    tensor = tensor.contiguous().resolve_neg()
+    if not tensor.is_contiguous() or tensor.is_neg():
+        tensor = tensor.contiguous().resolve_neg()
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
@@ -109,8 +124,9 @@ def cut(out: Tensor, head_dim: int) -> Tensor:
 def empty_outputs(query: Tensor, value_dim: int | None = None) -> tuple[Tensor, Tensor]:
     """What a forward kernel writes: out, like query `[..., d]` but with `value_dim` columns (None: d), and the
     log-sum-exp, float32 `[...]`."""
-    *rows, head_dim = query.shape
-    return query.new_empty(*rows, value_dim or head_dim), query.new_empty(rows, dtype=torch.float32)
+    shape, rows = query.shape, query.shape[:-1]
+    out = query.new_empty(shape if value_dim is None else (*rows, value_dim))
+    return out, query.new_empty(rows, dtype=torch.float32)
 
 
 # ---------------------------------------------------------------------------------------------- without memory

@@ -34,10 +34,11 @@ from course_utils.operators.prepare import (
 )
 from course_utils.operators.tensor_core import (
     BACKWARD_TILES,
-    BF16,
+    DTYPES,
     HEAD_DIMS,
     BackwardTile,
     ForwardTile,
+    Launch,
     defines,
     dense_dk_dv,
     dense_forward,
@@ -46,6 +47,7 @@ from course_utils.operators.tensor_core import (
     module,
     rounded_dq,
     row_delta,
+    scalars_of,
 )
 from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges, RowRanges
 from course_utils.patterns.kept import Kept, number_of, numbered
@@ -63,7 +65,9 @@ MAX_DILATION = 2**17  # of range.cu
 # the same tiles the dense kernel takes a few percent less time than range.cu (H200, part "dense_way").
 DENSE_ROWS = 128
 SLOTS = {64: 512, 128: 256}  # blocks of threads that a large GPU runs at a time, by the size of a block of the lists
-SHORTEST_PART = 1024  # keys: below, to split a row and merge it again costs more than it saves
+SHORTEST_PART = 1024  # keys, or queries: below, to split a row or a column and merge it again costs more than it saves
+BACKWARD_WARPS = 1056  # that a large GPU runs at a time, of warps with all the registers that a thread can have
+NEAR_MEMORY = 2**25  # bytes: what blocks of a backward pass that run at a time can share in the L2 cache of a large GPU
 
 
 class RangeTile(ForwardTile):
@@ -391,11 +395,23 @@ def _attention(
     query: Tensor, key: Tensor, value: Tensor, pattern: int, differentiable: bool, scale: float
 ) -> tuple[Tensor, Tensor]:
     """pattern: its number. differentiable: whether a gradient may be asked for, which not every kernel has."""
-    mask = _mask(numbered(pattern), query, key, differentiable)
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
     out, lse = empty_outputs(q)
-    mask.forward(q, k, v, out, lse, kernel_scalars(q, k, factor))
+    _forward(numbered(pattern), q, k, factor, differentiable)(q, k, v, out, lse)
     return cut(out, query.shape[-1]), lse
+
+
+def _forward(owner: Pattern | _Given, query: Tensor, key: Tensor, factor: float, differentiable: bool) -> Forward:
+    what = query.shape, key.shape, query.dtype, query.device, factor
+    if isinstance(owner, _Given):
+        return owner.mask.forward(*what)
+    make = functools.partial(_made_forward, owner, query, key, factor, differentiable)
+    return _kept(owner, ("forward", *what, differentiable), make)
+
+
+def _made_forward(owner: Pattern, query: Tensor, key: Tensor, factor: float, differentiable: bool) -> Forward:
+    mask = _mask(owner, query, key, differentiable)
+    return mask.forward(query.shape, key.shape, query.dtype, query.device, factor)
 
 
 def _mask(owner: Pattern | _Given, query: Tensor, key: Tensor, differentiable: bool) -> Mask:
@@ -423,6 +439,7 @@ def _mask(owner: Pattern | _Given, query: Tensor, key: Tensor, differentiable: b
 # ---------------------------------------------------------------------------------------------- the launches
 
 Scalars = tuple[np.generic, ...]  # L_q, L_k, group and scale, as the kernels take them
+Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]  # query, key, value; writes out and lse
 
 
 class DenseMask(NamedTuple):
@@ -432,9 +449,16 @@ class DenseMask(NamedTuple):
 
     length: int
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
-        *views, of_lse = self._views(query, key, value, out, lse)
-        dense_forward(*views, of_lse, float(scalars[-1]), False)
+    def forward(
+        self,
+        query_shape: torch.Size,
+        key_shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device,
+        factor: float,
+    ) -> Forward:
+        shapes = (torch.Size((*self._rows(shape), shape[-1])) for shape in (query_shape, key_shape))
+        return dense_forward(*shapes, dtype, device, factor, False)
 
     def backward(
         self,
@@ -454,9 +478,12 @@ class DenseMask(NamedTuple):
 
     def _views(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Of `[B, H, L, ...]`."""
-        batch, heads, rows = tensors[0].shape[:3]
-        shape = batch * heads, rows // self.length, self.length
-        return tuple(tensor.view(*shape, *tensor.shape[3:]) for tensor in tensors)
+        rows = self._rows(tensors[0].shape)
+        return tuple(tensor.view(*rows, *tensor.shape[3:]) for tensor in tensors)
+
+    def _rows(self, shape: torch.Size) -> tuple[int, int, int]:
+        batch, heads, rows = shape[:3]
+        return batch * heads, rows // self.length, self.length
 
 
 def range_mask(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> RangeMask | RowMask:
@@ -465,35 +492,47 @@ def range_mask(pattern: Pattern, query_length: int, key_length: int, device: tor
         return RangeMask(pattern.ranges)
     rows = pattern.row_ranges(query_length, key_length, device=device)
     by_key = ("by key", query_length, key_length, str(device))
-    return RowMask(rows, _kept(pattern, by_key, functools.partial(rows.by_key, key_length)))
+    return RowMask(rows, _kept(pattern, by_key, functools.partial(rows.by_key, key_length)), pattern)
 
 
 class RowMask(NamedTuple):
-    """Launches of range.cu and range_backward.cu with -DTABLE=1. by_key: `rows.by_key(L_k)`, for gradients."""
+    """Launches of range.cu and range_backward.cu with -DTABLE=1. by_key: `rows.by_key(L_k)`, for gradients; pattern:
+    whose rows these are."""
 
     rows: RowRanges
     by_key: RowRanges
+    pattern: Pattern
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
-        batch, heads, query_length, head_dim = query.shape
-        tile = fitting(RANGE_TILES[head_dim], query.device)
-        kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE), query.dtype, "table_forward")(
+    def forward(
+        self,
+        query_shape: torch.Size,
+        key_shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device,
+        factor: float,
+    ) -> Forward:
+        batch, heads, query_length, head_dim = query_shape
+        tile = fitting(RANGE_TILES[head_dim], device)
+        return Launch(
+            kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE), dtype, "table_forward"),
             (ceil_div(query_length, tile.block_rows), heads, batch),
-            (tile.threads,),
-            (query, key, value, out, lse, *scalars, *self.rows),
-            shared_mem=tile.shared_bytes,
+            tile.threads,
+            (*scalars_of(query_shape, key_shape, factor), *self.rows),
+            tile.shared_bytes,
         )
 
     def backward(self, query: Tensor, key: Tensor, *more: Any) -> None:
-        batch, kv_heads, key_length, head_dim = key.shape
-        tile = fitting(RANGE_BACKWARD_TILES[head_dim], key.device)
-        *tensors, scalars = more
-        kernel(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1"), key.dtype, "table_dk_dv")(
-            (ceil_div(key_length, tile.block_cols), kv_heads, batch),
-            (tile.threads,),
-            (query, key, *tensors, *scalars, *self.by_key),
-            shared_mem=tile.shared_bytes,
-        )
+        tile, sizes = fitting(RANGE_BACKWARD_TILES[key.shape[3]], key.device), (query.shape, key.shape)
+        what = "columns", tile, *sizes, str(key.device)
+        columns = _kept(self.pattern, what, lambda: self._columns(tile, *sizes))
+        files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1"), key.dtype)
+        launch_columns(files, "table_dk_dv", tile, columns, (query, key, *more), tuple(self.by_key))
+
+    def _columns(self, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size) -> Columns:
+        starts, ends = self.by_key
+        first = torch.arange(0, len(starts), tile.block_cols, device=starts.device)
+        last = (first + tile.block_cols).clamp(max=len(starts)) - 1
+        return columns_of(torch.arange(len(first)), starts[first], ends[last], tile, query_shape, key_shape)
 
 
 class RangeMask(NamedTuple):
@@ -501,34 +540,39 @@ class RangeMask(NamedTuple):
 
     ranges: Ranges
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
-        batch, heads, query_length, head_dim = query.shape
-        tile = fitting(RANGE_TILES[head_dim], query.device)
-        ranges = _numbers(self.ranges, query, key)
+    def forward(
+        self,
+        query_shape: torch.Size,
+        key_shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device,
+        factor: float,
+    ) -> Forward:
+        batch, heads, query_length, head_dim = query_shape
+        tile = fitting(RANGE_TILES[head_dim], device)
+        ranges = _numbers(self.ranges, query_length, key_shape[2])
         options = *tile.options, DILATED if ranges[-1] > 1 else UNDILATED
-        kernel(f"{FOLDER}/range.cu", options, query.dtype, "range_forward")(
+        return Launch(
+            kernel(f"{FOLDER}/range.cu", options, dtype, "range_forward"),
             (_class_tiles(query_length, ranges[-1], tile.block_rows), heads, batch),
-            (tile.threads,),
-            (query, key, value, out, lse, *scalars, *_as_scalars(ranges)),
-            shared_mem=tile.shared_bytes,
+            tile.threads,
+            (*scalars_of(query_shape, key_shape, factor), *_as_scalars(ranges)),
+            tile.shared_bytes,
         )
 
     def backward(self, query: Tensor, key: Tensor, *more: Any) -> None:
-        batch, kv_heads, key_length, head_dim = key.shape
-        tile = fitting(RANGE_BACKWARD_TILES[head_dim], key.device)
-        ranges = _numbers(self.ranges, query, key)
-        *tensors, scalars = more
-        kernel(f"{FOLDER}/range_backward.cu", tile.options, key.dtype, "range_dk_dv")(
-            (_class_tiles(key_length, ranges[-1], tile.block_cols), kv_heads, batch),
-            (tile.threads,),
-            (query, key, *tensors, *scalars, *_as_scalars(ranges)),
-            shared_mem=tile.shared_bytes,
-        )
+        tile = fitting(RANGE_BACKWARD_TILES[key.shape[3]], key.device)
+        ranges = Ranges(*_numbers(self.ranges, query.shape[2], key.shape[2]))
+        what = ranges, tile, query.shape, key.shape, key.device
+        columns = _RANGE_COLUMNS.get(what, lambda: range_columns(*what))
+        options = *tile.options, f"-DDILATED={int(ranges.dilation > 1)}"
+        files = module(f"{FOLDER}/range_backward.cu", options, key.dtype)
+        launch_columns(files, "range_dk_dv", tile, columns, (query, key, *more), _as_scalars(ranges))
 
 
-def _numbers(ranges: Ranges, query: Tensor, key: Tensor) -> tuple[int, ...]:
+def _numbers(ranges: Ranges, query_length: int, key_length: int) -> tuple[int, ...]:
     *others, _ = ranges
-    return *others, _dilation(ranges, query.shape[2], key.shape[2])
+    return *others, _dilation(ranges, query_length, key_length)
 
 
 @functools.lru_cache(maxsize=1024)  # as for `kernel_scalars`
@@ -551,40 +595,72 @@ class ListMask(NamedTuple):
 
     lists: BlockLists
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
-        lists, (batch, heads, _, head_dim) = self.lists, query.shape
-        tile = fitting(BLOCK_TILES[head_dim, lists.block], query.device)
+    def forward(
+        self,
+        query_shape: torch.Size,
+        key_shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device,
+        factor: float,
+    ) -> Forward:
+        lists, (batch, heads, _, head_dim) = self.lists, query_shape
+        tile = fitting(BLOCK_TILES[head_dim, lists.block], device)
         work = _kept(lists, ("work", batch * heads), lambda: work_items(lists, batch * heads))
-        parts = lse_parts = lse  # without rows in parts, it only stands where the kernel takes a pointer
-        if work.parts:
-            parts = query.new_empty(work.parts, batch, heads, lists.block, head_dim, dtype=torch.float32)
-            lse_parts = parts.new_empty(parts.shape[:-1])
-        kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, query.dtype)
-        kernels.get_function("block_sparse_forward")(
-            (len(work.items), heads, batch),
-            (tile.threads,),
-            (query, key, value, out, lse, work.items, lists.indices, lists.bits_index, lists.bits, parts, lse_parts)
-            + scalars,
-            shared_mem=tile.shared_bytes,
+        kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, dtype)
+        scalars = scalars_of(query_shape, key_shape, factor)
+        merged = len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch
+        return _InParts(
+            Launch(
+                kernels.get_function("block_sparse_forward"),
+                (len(work.items), heads, batch),
+                tile.threads,
+                scalars,
+                tile.shared_bytes,
+            ),
+            Launch(kernels.get_function("merge_parts"), merged, 32 * MERGED_ROWS, scalars[:1]),
+            (work.items, lists.indices, lists.bits_index, lists.bits),
+            work.split_rows,
+            (work.parts, batch, heads, lists.block, head_dim),
         )
-        if work.parts:
-            kernels.get_function("merge_parts")(
-                (len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch),
-                (32 * MERGED_ROWS,),
-                (parts, lse_parts, work.split_rows, out, lse, scalars[0]),
-            )
 
     def backward(self, query: Tensor, key: Tensor, *more: Any) -> None:
-        lists, (batch, kv_heads, key_length, head_dim) = self.lists, key.shape
-        tile = fitting(BLOCK_BACKWARD_TILES[head_dim, lists.block], key.device)
-        *tensors, scalars = more
+        lists, sizes = self.lists, (query.shape, key.shape)
+        tile = fitting(BLOCK_BACKWARD_TILES[key.shape[3], lists.block], key.device)
+        columns = _kept(lists, ("columns", tile, *sizes), lambda: self.columns(tile, *sizes))
         options = *tile.options, f"-DBLOCK={lists.block}"
-        kernel(f"{FOLDER}/block_sparse_backward.cu", options, key.dtype, "block_sparse_dk_dv")(
-            (ceil_div(key_length, lists.block) * lists.block // tile.block_cols, kv_heads, batch),
-            (tile.threads,),
-            (query, key, *tensors, *lists.by_key(), lists.bits, *scalars),
-            shared_mem=tile.shared_bytes,
+        files = module(f"{FOLDER}/block_sparse_backward.cu", options, key.dtype)
+        _, rows, bits_index = lists.by_key()
+        launch_columns(files, "block_sparse_dk_dv", tile, columns, (query, key, *more), (rows, bits_index, lists.bits))
+
+    def columns(self, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size) -> Columns:
+        """What the blocks of threads of block_sparse_backward.cu do."""
+        lists, (indptr, *_) = self.lists, self.lists.by_key()
+        tiles = torch.arange(ceil_div(lists.L_k, tile.block_cols), device=lists.device)
+        column = tiles * tile.block_cols // lists.block
+        return columns_of(
+            tiles, indptr[column], indptr[column + 1], tile, query_shape, key_shape, rows_of_entry=lists.block
         )
+
+
+class _InParts(NamedTuple):
+    """The launch of block_sparse.cu, and of merge_parts where rows are split; shape: of the parts, which belong to the
+    call."""
+
+    attend: Launch
+    merge: Launch
+    lists: tuple[Tensor, ...]
+    split_rows: Tensor
+    shape: tuple[int, ...]
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor) -> None:
+        if not self.shape[0]:
+            # lse only stands where the kernel takes a pointer.
+            self.attend(query, key, value, out, lse, *self.lists, lse, lse)
+            return
+        parts = query.new_empty(self.shape, dtype=torch.float32)
+        lse_parts = parts.new_empty(self.shape[:-1])
+        self.attend(query, key, value, out, lse, *self.lists, parts, lse_parts)
+        self.merge(parts, lse_parts, self.split_rows, out, lse)
 
 
 class CsrMask(NamedTuple):
@@ -593,13 +669,21 @@ class CsrMask(NamedTuple):
     indptr: Tensor
     indices: Tensor
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scalars: Scalars) -> None:
-        batch, heads, query_length, head_dim = query.shape
+    def forward(
+        self,
+        query_shape: torch.Size,
+        key_shape: torch.Size,
+        dtype: torch.dtype,
+        device: torch.device,
+        factor: float,
+    ) -> Forward:
+        batch, heads, query_length, head_dim = query_shape
         options = f"-DD={head_dim}", f"-DWARPS={CSR_WARPS}"
-        kernel(f"{FOLDER}/csr_gather.cu", options, query.dtype, "csr_gather")(
+        return Launch(
+            kernel(f"{FOLDER}/csr_gather.cu", options, dtype, "csr_gather"),
             (ceil_div(query_length, CSR_WARPS), heads, batch),
-            (32 * CSR_WARPS,),
-            (query, key, value, out, lse, self.indptr, self.indices, *scalars),
+            32 * CSR_WARPS,
+            (self.indptr, self.indices, *scalars_of(query_shape, key_shape, factor)),
         )
 
 
@@ -625,27 +709,143 @@ def work_items(lists: BlockLists, heads: int) -> Work:
     an eighth of what each gets, unless most rows are about as long, or there are too few of them to go round. So the
     parts of all heads take at most some 100 MB, whatever the length, and most patterns have none.
     """
-    device = lists.device
-    counts = lists.indptr.diff().long()
-    share = len(lists.indices) * heads / SLOTS[lists.block]
+    counts, share = lists.indptr.diff().long(), len(lists.indices) * heads / SLOTS[lists.block]
     typical = 2 * len(lists.indices) / len(counts)
-    limit = int(max(SHORTEST_PART / lists.block, min(typical, share), share / 8))
+    pieces = split_evenly(counts, int(max(SHORTEST_PART / lists.block, min(typical, share), share / 8)))
+    items, split_rows = pieces.items, pieces.split_rows
+    items[:, 1:3] += lists.indptr[items[:, :1]]
+    longest_first = torch.argsort(items[:, 2] - items[:, 1], descending=True, stable=True)
+    return Work(items[longest_first].int().contiguous(), split_rows.int().contiguous(), pieces.parts)
+
+
+def split_evenly(counts: Tensor, limit: int) -> Work:
+    """Rows of so many entries, int64 `[n]`, as pieces of at most `limit` entries, row by row; int64, and the first and
+    the end entry of a piece count from its row's first."""
     pieces = ((counts + limit - 1) // limit).clamp_(min=1)
     first_piece = pieces.cumsum(0) - pieces
 
-    row = torch.repeat_interleave(torch.arange(len(counts), device=device), pieces)
-    number = torch.arange(len(row), device=device) - first_piece[row]
-    start = lists.indptr[row] + counts[row] * number // pieces[row]
-    end = lists.indptr[row] + counts[row] * (number + 1) // pieces[row]
+    row = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), pieces)
+    number = torch.arange(len(row), device=counts.device) - first_piece[row]
+    start, end = (counts[row] * n // pieces[row] for n in (number, number + 1))
     is_part = pieces[row] > 1
     part = torch.where(is_part, is_part.cumsum(0) - 1, -1)
-    longest_first = torch.argsort(end - start, descending=True, stable=True)
-    items = torch.stack((row, start, end, part), dim=1)[longest_first]
 
     split = (pieces > 1).nonzero().squeeze(1)
     end_part = pieces[split].cumsum(0)
     split_rows = torch.stack((split, end_part - pieces[split], end_part, torch.zeros_like(split)), dim=1)
-    return Work(items.int().contiguous(), split_rows.int().contiguous(), int(pieces[split].sum()))
+    return Work(torch.stack((row, start, end, part), dim=1), split_rows, int(pieces[split].sum()))
+
+
+class Columns(NamedTuple):
+    """What the blocks of threads of a backward pass do (kernels/include/key_columns.cuh).
+
+    items: int32 `[n, 4]`, (tile of keys, first, end, part or -1), where first to end - 1 are queries or entries of the
+    lists. split: int32 `[m, 4]`, (tile of keys, first part, end part, 0). parts: how many there are of all columns.
+    heads: key heads that are worked on side by side.
+    """
+
+    items: Tensor
+    split: Tensor
+    parts: int
+    heads: int
+
+
+def columns_of(
+    tiles: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    tile: BackwardTile,
+    query_shape: torch.Size,
+    key_shape: torch.Size,
+    *,
+    rows_of_entry: int = 1,
+) -> Columns:
+    """The columns of tiles of keys, `[n]`, that meet `starts` to `ends - 1`, int32 `[n]`: rows, or entries of so many
+    rows. A column is split where it is longer than an eighth of what a block of threads gets, unless it is at most four
+    times as long as most, or half of what one gets.
+
+    Pieces that differ by less than an eighth of what a block of threads gets stay in their order: neighbours read the
+    same queries. Others are sorted, the longest first, so that none of them is left for the end. Heads are side by
+    side as far as the L2 cache has room for the queries that their blocks share.
+    """
+    (batch, _, query_length, head_dim), kv_heads = query_shape, key_shape[1]
+    step = max(1, tile.block_rows // rows_of_entry)  # a tile of queries, in rows; or an entry
+    starts, lengths = starts.long(), (ends - starts).long().clamp_(min=0)
+    counts = (lengths + step - 1) // step
+    share = int(counts.sum()) * batch * kv_heads * tile.warps / BACKWARD_WARPS
+    typical, shortest = 4 * int(counts.sum()) / len(counts), SHORTEST_PART / (step * rows_of_entry)
+    pieces = split_evenly(counts, int(max(shortest, min(typical, share / 2), share / 8)))
+    row, first, end, part = pieces.items.unbind(1)
+    of_item = torch.stack((tiles.to(row.device)[row], starts[row] + first * step), dim=1)
+    last = starts[row] + torch.minimum(end * step, lengths[row])
+    order = torch.argsort((end - first) // max(1, int(share / 8)), descending=True, stable=True)
+    items = torch.cat((of_item, last[:, None], part[:, None]), dim=1)[order]
+    split = pieces.split_rows
+    split[:, 0] = tiles.to(row.device)[split[:, 0]]
+
+    rows = query_length if rows_of_entry > 1 else max(1, int((end - first).max()) * step)
+    room = NEAR_MEMORY // (8 * head_dim * rows * (query_shape[1] // kv_heads))  # 8 bytes: Q and dO, and dQ in fp32
+    heads = max(n for n in range(1, kv_heads + 1) if kv_heads % n == 0 and n <= max(1, room))
+    return Columns(items.int().contiguous(), split.int().contiguous(), pieces.parts, heads)
+
+
+_RANGE_COLUMNS = Kept()
+
+
+def range_columns(
+    ranges: Ranges, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size, device: torch.device
+) -> Columns:
+    """The columns of range_backward.cu. A residue class has its own tiles of keys: of tile n of class c the number is
+    c + dilation · n."""
+    sinks, left, right, step, dilation = ranges
+    L_q, L_k = query_shape[2], key_shape[2]
+    tiles = torch.arange(_class_tiles(L_k, dilation, tile.block_cols))
+    of_class, j = tiles % dilation, tiles // dilation * tile.block_cols
+    first = of_class - (L_k - L_q)
+    query = first % dilation  # as residue_class of ranges.cuh
+    keys, queries = (L_k - of_class + dilation - 1) // dilation, (L_q - query + dilation - 1) // dilation
+    shift = (query - first) // dilation
+    exists = j < keys
+
+    def end_of(j: Tensor) -> Tensor:
+        end = (j + left) // step * step + step - shift
+        return torch.where(j < sinks, queries, torch.minimum(end, queries))
+
+    starts = ((j - right + step) // step * step - shift).clamp_(min=0)
+    ends = torch.maximum(end_of(j), end_of(torch.minimum(j + tile.block_cols, keys) - 1))
+    tiles, starts, ends = (of_tile[exists].to(device) for of_tile in (tiles, starts, ends))
+    return columns_of(tiles, starts, ends, tile, query_shape, key_shape)
+
+
+def launch_columns(
+    kernels: RawModule,
+    name: str,
+    tile: BackwardTile,
+    columns: Columns,
+    arguments: tuple[Any, ...],
+    more: tuple[Any, ...],
+) -> None:
+    """Launches a kernel of key_columns.cuh, and merge_gradients where columns are split. arguments: those of a
+    mask's `backward`, the tensors and the scalars; more: what the kernel takes besides."""
+    *tensors, scalars = arguments
+    key, dq_sum, grad_key, grad_value = tensors[1], *tensors[-3:]
+    batch, kv_heads, key_length, head_dim = key.shape
+    shape = columns.parts, 2, batch, kv_heads, tile.block_cols, head_dim
+    # dq_sum only stands where the kernel takes a pointer.
+    parts = key.new_empty(shape, dtype=torch.float32) if columns.parts else dq_sum
+    kernels.get_function(name)(
+        (len(columns.items) * columns.heads, kv_heads // columns.heads, batch),
+        (tile.threads,),
+        (*tensors, *scalars, columns.items, np.int32(columns.heads), parts, *more),
+        shared_mem=tile.shared_bytes,
+    )
+    if columns.parts:
+        blocks = len(columns.split) * tile.block_cols * head_dim // (4 * tile.threads)
+        kernels.get_function("merge_gradients")(
+            (blocks, kv_heads, batch),
+            (tile.threads,),
+            (parts, columns.split, grad_key, grad_value, np.int32(key_length), scalars[-1]),
+        )
 
 
 def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
@@ -658,9 +858,9 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     ]
     options += [("range", (*fitting(tiles, device).options, *TABLE)) for tiles in RANGE_TILES.values()]
     options += [
-        ("range_backward", (*fitting(tiles, device).options, *table))
+        ("range_backward", (*fitting(tiles, device).options, kind))
         for tiles in RANGE_BACKWARD_TILES.values()
-        for table in ((), ("-DTABLE=1",))
+        for kind in ("-DDILATED=0", "-DDILATED=1", "-DTABLE=1")
     ]
     options += [("block_sparse", fitting(tiles, device).options) for tiles in BLOCK_TILES.values()]
     options += [
@@ -693,7 +893,7 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, scale: float | None, ena
         value,
         is_causal=False,
         scale=scale,
-        dtypes=tuple(BF16),
+        dtypes=DTYPES,
         head_dim=HEAD_DIMS[-1],
         enable_gqa=enable_gqa,
     )

@@ -8,7 +8,7 @@ short sequences, by these kernels themselves.
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from course_utils.emulator import tracing
 from course_utils.operators.prepare import fitting
 
 BF16 = {torch.float16: 0, torch.bfloat16: 1}  # the option -DBF16 of the kernels
+DTYPES = tuple(BF16)
 BF16_OPTION = {dtype: f"-DBF16={bf16}" for dtype, bf16 in BF16.items()}
 HEAD_DIMS = (64, 128)
 FORWARD, BACKWARD = "03_flash_attention_v2/forward.cu", "03_flash_attention_v2/backward.cu"
@@ -35,9 +36,27 @@ def kernel(file: str, options: tuple[str, ...], dtype: torch.dtype, name: str) -
     return compiled(file, (*options, BF16_OPTION[dtype])).get_function(name)
 
 
+class Launch(NamedTuple):
+    """A launch that only lacks the tensors of a call: `launch(query, key, value, ...)`."""
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    threads: int
+    more: tuple[Any, ...]  # what the kernel takes behind these tensors
+    shared_bytes: int = 0
+
+    def __call__(self, *tensors: Tensor) -> None:
+        self.kernel(self.grid, (self.threads,), tensors + self.more, shared_mem=self.shared_bytes)
+
+
 def kernel_scalars(query: Tensor, key: Tensor, scale: float) -> tuple[np.generic, ...]:
     """L_q, L_k, the query heads of a key head, and the scale, as the tensor-core kernels and csr_gather take them."""
-    (_, heads, query_length, _), (_, kv_heads, key_length, _) = query.shape, key.shape
+    return scalars_of(query.shape, key.shape, scale)
+
+
+def scalars_of(query_shape: torch.Size, key_shape: torch.Size, scale: float) -> tuple[np.generic, ...]:
+    """`kernel_scalars` of tensors of these shapes."""
+    (_, heads, query_length, _), (_, kv_heads, key_length, _) = query_shape, key_shape
     return _scalars(query_length, key_length, heads // kv_heads, scale)
 
 
@@ -149,20 +168,28 @@ def forward_tile(query_length: int, group: int, head_dim: int, device: torch.dev
     return small if rows <= small.block_rows else large
 
 
+@functools.lru_cache(maxsize=1024)
 def dense_forward(
-    query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, scale: float, is_causal: bool
-) -> None:
-    """Launches forward.cu, which writes out `[B, H, L_q, d]` and lse `[B, H, L_q]`; all tensors dense."""
-    batch, heads, rows, head_dim = query.shape
-    group = heads // key.shape[1]
-    tile = forward_tile(rows, group, head_dim, query.device)
+    query_shape: torch.Size,
+    key_shape: torch.Size,
+    dtype: torch.dtype,
+    device: torch.device,
+    scale: float,
+    is_causal: bool,
+) -> Launch:
+    """The launch of forward.cu with query, key, value, out `[B, H, L_q, d]` and lse `[B, H, L_q]`, all dense, of which
+    it writes the last two."""
+    batch, heads, rows, head_dim = query_shape
+    group = heads // key_shape[1]
+    tile = forward_tile(rows, group, head_dim, device)
     if tile.packed:  # the matrices [L_q, d] of a group's heads lie behind one another: they are one
         heads, rows = heads // group, group * rows
-    kernel(FORWARD, tile.options, query.dtype, "forward")(
+    return Launch(
+        kernel(FORWARD, tile.options, dtype, "forward"),
         (ceil_div(rows, tile.block_rows), heads, batch),
-        (tile.threads,),
-        (query, key, value, out, lse, *kernel_scalars(query, key, scale), np.int32(is_causal)),
-        shared_mem=tile.shared_bytes,
+        tile.threads,
+        (*scalars_of(query_shape, key_shape, scale), np.int32(is_causal)),
+        tile.shared_bytes,
     )
 
 
@@ -191,7 +218,12 @@ def dense_dk_dv(
 
 
 def row_delta(out: Tensor, grad_out: Tensor) -> Tensor:
-    """Δ = rowsum(dO ∘ O), float32 `[B, H, L_q]`, with which every backward pass begins; both tensors dense."""
+    """Δ = rowsum(dO ∘ O), float32 `[B, H, L_q]`, with which every backward pass begins; both tensors dense.
+
+    Sums are in fp32, but of the 16 bits of O. So Δ of a row is off by at most u · Σ |dO ∘ O|, with u = 2⁻¹¹ for fp16
+    and 2⁻⁸ for bf16, and its row of dQ by scale · |Σ_j P_ij K_j| times that. Plain torch in 16 bits rounds dP of each
+    pair, which costs more: common parts of dO, K and V break no gradient (tests/operators/test_row_delta.py).
+    """
     batch, heads, query_length, head_dim = out.shape
     delta = out.new_empty(batch, heads, query_length, dtype=torch.float32)
     tile = fitting(BACKWARD_TILES[head_dim], out.device)

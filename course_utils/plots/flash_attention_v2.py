@@ -239,6 +239,26 @@ def who_owns_what(tiles: int = 4) -> Figure:
     return figure
 
 
+def operations(graphs: Mapping[str, Sequence[tuple[str, str]]]) -> Figure:
+    """The operations of each graph in their order, a box each with its name, in the colour of its kind.
+
+    graphs: by title, kind and name of each operation. The kinds have colours in the order in which they first come.
+    """
+    kinds = list(dict.fromkeys(kind for boxes in graphs.values() for kind, _ in boxes))
+    looks = dict(zip(kinds, (GREEN, SKY, OURS, ORANGE, YELLOW), strict=False))
+    figure, axes = plt.subplots(len(graphs), 1, figsize=(7.5, 0.5 + 1.9 * len(graphs)))
+    for ax, (title, boxes) in zip(axes, graphs.items(), strict=True):
+        for place, (kind, name) in enumerate(boxes):
+            ax.add_patch(Rectangle((place, 0), 1, 1, facecolor=looks[kind], edgecolor=GROUND, linewidth=1.5))
+            words = {"ha": "center", "va": "center", "fontsize": 7.5, "color": ON_MARK}
+            ax.text(place + 0.5, 0.5, name, rotation=90, **words)
+        ax.set(xlim=(0, max(map(len, graphs.values()))), ylim=(0, 1), title=title)
+        ax.axis("off")
+    marks = [Rectangle((0, 0), 1, 1, facecolor=colour) for colour in looks.values()]
+    figure.legend(marks, kinds, loc="outside lower left", ncols=len(kinds), fontsize=8)
+    return figure
+
+
 def ladder(
     names: Sequence[str], speeds: Mapping[str, Sequence[float]], peers: Mapping[str, Mapping[str, float]]
 ) -> Figure:

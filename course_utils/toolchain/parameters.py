@@ -133,7 +133,7 @@ class Accepted:
     launch, whose arguments mostly are of the same ones, and memory in which the driver finds the values."""
 
     def __init__(self, args: Sequence[object], device: torch.device) -> None:
-        self.device = device
+        self._gpu = device.index if device.type == "cuda" else -1  # as Tensor.get_device says it
         self._types = tuple(map(type, args))
         self._tensors = [(n, tensor.dtype) for n, tensor in enumerate(args) if isinstance(tensor, torch.Tensor)]
         plain = (torch.Tensor, torch.nn.Parameter, *FORMATS)  # a subclass of Tensor may do anything
@@ -150,13 +150,13 @@ class Accepted:
         here, each launch. None where `Parameters.check` must look at them, and say what is wrong if anything is."""
         if not self._settled or type(args) is not tuple or tuple(map(type, args)) != self._types:
             return None
-        values, device = list(args), self.device
+        values, gpu = list(args), self._gpu
         try:
             for place, dtype in self._tensors:
                 tensor = args[place]
                 if (
                     tensor.dtype is not dtype
-                    or tensor.device != device
+                    or tensor.get_device() != gpu
                     or not tensor.is_contiguous()
                     or tensor.is_neg()
                     or tensor.is_nested

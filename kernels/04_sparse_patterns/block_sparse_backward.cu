@@ -1,27 +1,31 @@
 // block_sparse_backward.cu — gradients of block_sparse.cu: FlashAttention-2's backward pass, over
 // the blocks of queries that a list names for the block's keys.
 //
-// The lists are those of block_sparse.cu by key blocks: entries indptr[c] to indptr[c + 1] − 1 of
-// `rows` are the query blocks in which a query sees a key of block c. A block of queries and keys
-// that is full, bits_index −1, takes no mask; of a partial one, bit k % 32 of word k / 32 of row q
-// says whether its query q sees its key k. A key block without entries gets dK = dV = 0.
+// The lists are those of block_sparse.cu by key blocks: an entry of `rows` is a query block in which
+// a query sees a key of the column. A block of queries and keys that is full, bits_index −1, takes no
+// mask; of a partial one, bit k % 32 of word k / 32 of row q says whether its query q sees its key k.
+// A block of threads has the entries that its item names (key_columns.cuh): those of a tile of keys,
+// or a part of them, since the column of a global token is as long as the sequence. A tile without
+// entries gets dK = dV = 0.
 // dQ_sum += dS K by atomics, in an order of chance. delta and the rounding of dQ: backward_delta
 // and backward_round_dq of 03_flash_attention_v2/backward.cu, whose tile this is.
 //
-// grid   (ceil(L_k / BLOCK) · BLOCK / B_C, H / group, B), with B_C = WARPS · KEYS
-// block  (32 · WARPS)
+// grid   block_sparse_dk_dv (items · heads, H / group / heads, B); `heads` divides H / group
+//        merge_gradients (split columns · B_C · D / (4 · THREADS), H / group, B)
+// block  THREADS = 32 · WARPS
 // layout Q, dO [B, H, L_q, D]  K, V, dK, dV [B, H / group, L_k, D], 16-bit
 //        LSE, delta [B, H, L_q]  dQ_sum [B, H, L_q, D], fp32, dQ_sum zero at first;
 //        contiguous, aligned to 16 bytes; query head h reads key head h / group
-//        indptr [ceil(L_k / BLOCK) + 1]  rows, bits_index [entries]
-//        bits [partial blocks, BLOCK, BLOCK / 32]; all heads share them
+//        items, parts, split: key_columns.cuh, with B_C = WARPS · KEYS
+//        rows, bits_index [entries]  bits [partial blocks, BLOCK, BLOCK / 32]; all heads share them
 // shared 4·B_C·D + 8·B_R·D + 4·B_C·B_R + 16·B_R bytes, dynamic
 // limits scale > 0; BLOCK a multiple of B_C and of B_R; D 64 or 128; KEYS 16 or 32, B_R 32 or 64,
-//        WARPS 2, 4 or 8. Lists are not checked.
+//        WARPS 2, 4 or 8; B_C <= 2 · B_R; B · H · L_q < 2^31. Lists are not checked.
 // options: -DD=64 -DBF16=0 -DBLOCK=128 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=1 -DBLOCK=128 -DWARPS=4 -DKEYS=32 -DB_R=64 | -DD=64 -DBF16=0 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=64 | -DD=64 -DBF16=1 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DBLOCK=128 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=1 -DBLOCK=128 -DWARPS=8 -DKEYS=16 -DB_R=64 | -DD=128 -DBF16=0 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=128 -DBF16=1 -DBLOCK=64 -DWARPS=4 -DKEYS=16 -DB_R=32 | -DD=128 -DBF16=0 -DBLOCK=128 -DWARPS=4 -DKEYS=16 -DB_R=32
 // arch: sm_80
 // paper  FlashAttention-2 (arXiv 2307.08691), Algorithm 2; FlashAttention (2205.14135), §3.3
 #include "gradient_tile.cuh"
+#include "key_columns.cuh"
 
 constexpr int WORDS = BLOCK / 32;   // of bits, per query of a partial block
 static_assert(BLOCK % B_C == 0, "BLOCK must be a multiple of B_C = WARPS * KEYS");
@@ -31,20 +35,18 @@ static_assert(32 % KEYS == 0, "KEYS must be 16 or 32");   // a warp's bits are i
 extern "C" __global__ void __launch_bounds__(THREADS)
 block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const scalar_t* dO,
                    const float* LSE, const float* delta, float* dQ_sum, scalar_t* dK, scalar_t* dV,
-                   const int* indptr, const int* rows, const int* bits_index, const unsigned* bits,
-                   int L_q, int L_k, int group, float scale) {
+                   int L_q, int L_k, int group, float scale, const int4* items, int heads,
+                   float* parts, const int* rows, const int* bits_index, const unsigned* bits) {
     extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
-    const int j0 = blockIdx.x * B_C, j_warp = j0 + first_key();
-    if (j0 >= L_k) return;
-    const long long key_head = (long long)blockIdx.z * gridDim.y + blockIdx.y;
-    const long long keys_at = (key_head * L_k + j0) * D;
-    const long long query_row = key_head * group * L_q;   // of the first head of the group
+    const Column column = column_of_block(items, heads);
+    const int j0 = column.tile * B_C, j_warp = j0 + first_key();
+    const long long keys_at = (column.key_head * L_k + j0) * D;
+    const int first_row = column.key_head * group * L_q;   // of the first head of the group
+    const int first = column.first, end = column.end;   // entries
+    const int end_row = first_row + (first < end ? group * L_q : 0);   // the walk is head by head
 
-    const int first = indptr[j0 / BLOCK], end = indptr[j0 / BLOCK + 1];   // entries
-    const int group_rows = first < end ? group * L_q : 0;   // where the walk ends, head by head
-
-    // A tile of queries: the rows of the group before its head, its entry, its first row.
+    // A tile of queries: the first row of its head in memory, its entry, its own first row.
     struct Queries { int head_row, entry, i0; };
     auto after = [=](Queries q) {
         if ((q.i0 + B_R) % BLOCK) return Queries{q.head_row, q.entry, q.i0 + B_R};
@@ -52,7 +54,7 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
         const int entry = last ? first : q.entry + 1;
         return Queries{last ? q.head_row + L_q : q.head_row, entry, rows[entry] * BLOCK};
     };
-    auto row_of = [=](Queries q) { return query_row + q.head_row + q.i0; };
+    auto row_of = [=](Queries q) { return (long long)q.head_row + q.i0; };
     auto start_copies = [&](Queries q, int place) {
         load_queries_async(tile, place, Q, dO, LSE, delta, row_of(q), L_q - q.i0);
     };
@@ -61,7 +63,7 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
     };
 
     load_keys_async(tile, K + keys_at, V + keys_at, L_k - j0);
-    Queries now = {0, first, first < end ? rows[first] * BLOCK : L_q};
+    Queries now = {first_row, first, first < end ? rows[first] * BLOCK : L_q};
     Queries before = {0, 0, L_q};   // none yet
     start_copies(now, 0);   // zeros if there are no entries
     wait_for_copies<0>();
@@ -70,11 +72,11 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
     initialize(keys, tile);
 
     int place = 0;
-    for (; now.head_row < group_rows; place ^= 1) {
+    for (; now.head_row < end_row; place ^= 1) {
         wait_for_copies<0>();
         __syncthreads();   // this tile is there, and nobody still reads the places of the last one
         const Queries next = after(now);
-        if (next.head_row < group_rows) start_copies(next, place ^ 1);   // one tile ahead
+        if (next.head_row < end_row) start_copies(next, place ^ 1);   // one tile ahead
         if (before.i0 < L_q) add_dQ_of(before, place ^ 1);   // its dS is complete by now
         const int partial = bits_index[now.entry];
         const long long bits_row = (long long)partial * BLOCK + now.i0 % BLOCK;
@@ -84,9 +86,17 @@ block_sparse_dk_dv(const scalar_t* Q, const scalar_t* K, const scalar_t* V, cons
         });
         before = now, now = next;
     }
-    if (before.i0 < L_q) {
-        __syncthreads();
-        add_dQ_of(before, place ^ 1);
-    }
-    write_gradients(keys, dK + keys_at, dV + keys_at, scale, L_k - j0);
+    __syncthreads();   // nobody reads Q and dO any more, in whose place the gradients pass through
+    if (before.i0 < L_q) add_dQ_of(before, place ^ 1);
+    if (column.part < 0)
+        write_gradients(keys, tile, dK + keys_at, dV + keys_at, scale, L_k - j0);
+    else
+        write_part(keys, parts, column, heads);
+}
+
+// Where columns were split: dK and dV from their parts.
+extern "C" __global__ void __launch_bounds__(THREADS)
+merge_gradients(const float* parts, const int4* split, scalar_t* dK, scalar_t* dV, int L_k,
+                float scale) {
+    merge_parts(parts, split, dK, dV, L_k, scale);
 }

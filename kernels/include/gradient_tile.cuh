@@ -73,8 +73,21 @@ __device__ inline void load_queries_async(Tiles& tile, int place, const scalar_t
     commit_copies();
 }
 
+// Of each 16 columns of the warp's rows of K, in shared memory, the order becomes 0, 1, 4, 5, 8, 9,
+// 12, 13 and then the others: two products of add_dQ then leave four neighbours of dQ to a lane.
+__device__ inline void interleave_columns(scalar_t* K) {
+    // Neighbouring lanes have neighbouring rows: eight of them then use all banks.
+    for (int n = threadIdx.x % 32; n < KEYS * D / 16; n += 32) {
+        const int row = first_key() + n / (D / 8) * 2 + n % 2, chunk = n / 2 % (D / 16) * 2;
+        uint4* left = reinterpret_cast<uint4*>(K + swizzled(row, chunk));
+        uint4* right = reinterpret_cast<uint4*>(K + swizzled(row, chunk + 1));
+        const uint4 a = *left, b = *right;
+        *left = make_uint4(a.x, a.z, b.x, b.z), *right = make_uint4(a.y, a.w, b.y, b.w);
+    }
+}
+
 // Lines 6 and 7, for a warp: its keys come from shared memory, dK = dV = 0.
-__device__ inline void initialize(KeyGradients& keys, const Tiles& tile) {
+__device__ inline void initialize(KeyGradients& keys, Tiles& tile) {
     #pragma unroll
     for (int d = 0; d < D; d += 16)
         for (int m = 0; m < M; m++) {
@@ -83,6 +96,8 @@ __device__ inline void initialize(KeyGradients& keys, const Tiles& tile) {
         }
     clear(keys.dK);
     clear(keys.dV);
+    __syncwarp();   // the warp has read its rows
+    interleave_columns(tile.K);
 }
 
 // Line 10: Sᵀ = K Qᵀ, of 16 queries that begin at row r of the tile, as in the lines below.
@@ -184,53 +199,81 @@ __device__ inline void accumulate(KeyGradients& keys, Tiles& tile, int place, fl
 }
 
 // Line 15: dQ_sum += dS K for one tile of queries, whose dS is complete. Of each pair of warps, one
-// has the upper half of the rows, the other the lower; the pairs divide the columns.
+// has the upper half of the rows, the other the lower; the pairs divide the columns. `idle`: bit w
+// is set where the keys of warp w are left out, as no query of the tile sees one.
 __device__ inline void add_dQ(float* dQ_sum, const Tiles& tile, int place, int rows_left,
-                              int pitch = D) {
+                              unsigned idle = 0, int pitch = D) {
     constexpr int ROWS = B_R / 2, COLS = D / (WARPS / 2);
+    // Columns at a time, so that 32 registers hold dQ.
+    constexpr int WIDTH = COLS * ROWS > 1024 ? 1024 / ROWS : COLS;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, warp = threadIdx.x / 32;
-    const int row = warp % 2 * ROWS, col = warp / 2 * COLS;
+    const int row = warp % 2 * ROWS, first_col = warp / 2 * COLS;
 
     // As by_columns, for the pitch of dSᵀ: transposed on the way, dSᵀ is the A of dS K.
     const int corner = dSt_row(lane % 8 + lane / 16 * 8) ^ (row + lane / 8 % 2 * 8);
     const unsigned dSt_address = __cvta_generic_to_shared(tile.dSt[place] + corner);
-    float dQ[ROWS / 16][COLS / 8][4] = {};
-    #pragma unroll
-    for (int j = 0; j < B_C; j += 16) {
-        unsigned a[ROWS / 16][4];
-        for (int m = 0; m < ROWS / 16; m++)
-            ldmatrix_x4_trans(a[m], (dSt_address ^ 2 * 16 * m) + 2 * B_R * j);
-        multiply(dQ, a, at(by_rows(tile.K), j, col));
-    }
-    #pragma unroll
-    for (int m = 0; m < ROWS / 16; m++)
-        #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int i = row + 16 * m + 8 * half + g;
-            if (i >= rows_left) continue;
-            float* out = dQ_sum + i * pitch + col + 2 * t;
+    #pragma unroll 1
+    for (int col = first_col; col < first_col + COLS; col += WIDTH) {
+        float dQ[ROWS / 16][WIDTH / 8][4] = {};
+        auto add_keys = [&](int j) {   // keys j to j + 15
+            unsigned a[ROWS / 16][4];
+            for (int m = 0; m < ROWS / 16; m++)
+                ldmatrix_x4_trans(a[m], (dSt_address ^ 2 * 16 * m) + 2 * B_R * j);
+            multiply(dQ, a, at(by_rows(tile.K), j, col));
+        };
+        if (idle == 0) {
             #pragma unroll
-            for (int n = 0; n < COLS / 8; n++)
-                add_pair(out + 8 * n, dQ[m][n][2 * half], dQ[m][n][2 * half + 1]);
+            for (int j = 0; j < B_C; j += 16) add_keys(j);
+        } else {
+            #pragma unroll 1
+            for (int j = 0; j < B_C; j += 16)
+                if (!(idle >> j / KEYS & 1)) add_keys(j);
         }
+        #pragma unroll
+        for (int m = 0; m < ROWS / 16; m++)
+            #pragma unroll
+            for (int half = 0; half < 2; half++) {
+                const int i = row + 16 * m + 8 * half + g;
+                if (i >= rows_left) continue;
+                float* out = dQ_sum + i * pitch + col + 4 * t;
+                #pragma unroll
+                for (int n = 0; n < WIDTH / 8; n += 2) {
+                    const float *a = dQ[m][n] + 2 * half, *b = dQ[m][n + 1] + 2 * half;
+                    add_four(out + 8 * n, make_float4(a[0], a[1], b[0], b[1]));
+                }
+            }
+    }
 }
 
-// Line 18: writes dK and dV of the block's first `rows_left` keys.
-__device__ inline void write_gradients(const KeyGradients& keys, scalar_t* dK, scalar_t* dV,
-                                       float scale, int rows_left, int pitch = D) {
-    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+// Writes a warp's rows, times a factor, of the first `rows_left` of them. They pass through `tile`,
+// KEYS × D of shared memory that is the warp's own, so that a lane writes 16 bytes at a time.
+__device__ inline void write_keys(const float (&sum)[M][D / 8][4], float factor, scalar_t* rows,
+                                  scalar_t* tile, int rows_left, int pitch) {
+    const int lane = threadIdx.x % 32, chunk = lane % (D / 8);
     #pragma unroll
     for (int m = 0; m < M; m++)
         #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int key = first_key() + 16 * m + 8 * half + g;
-            if (key >= rows_left) continue;
+        for (int half = 0; half < 2; half++)
             #pragma unroll
             for (int c = 0; c < D / 8; c++) {
-                const long long at = (long long)key * pitch + 8 * c + 2 * t;
-                const float *k = keys.dK[m][c] + 2 * half, *v = keys.dV[m][c] + 2 * half;
-                store_pair(dK + at, scale * k[0], scale * k[1]);
-                store_pair(dV + at, v[0], v[1]);
+                const float* two = sum[m][c] + 2 * half;
+                scalar_t* place = tile + swizzled(16 * m + 8 * half + lane / 4, c);
+                store_pair(place + lane % 4 * 2, factor * two[0], factor * two[1]);
             }
-        }
+    __syncwarp();
+    #pragma unroll
+    for (int row = lane / (D / 8); row < KEYS; row += 32 / (D / 8))
+        if (row < rows_left)
+            reinterpret_cast<uint4*>(rows + (long long)row * pitch)[chunk] =
+                *reinterpret_cast<const uint4*>(tile + swizzled(row, chunk));
+}
+
+// Line 18: writes dK and dV of the block's first `rows_left` keys. No warp reads Q or dO any more.
+__device__ inline void write_gradients(const KeyGradients& keys, Tiles& tile, scalar_t* dK,
+                                       scalar_t* dV, float scale, int rows_left, int pitch = D) {
+    static_assert(B_C <= 2 * B_R, "WARPS * KEYS must be at most 2 * B_R");
+    const int key = first_key();
+    const long long at = (long long)key * pitch;
+    write_keys(keys.dK, scale, dK + at, tile.Q[0] + key * D, rows_left - key, pitch);
+    write_keys(keys.dV, 1, dV + at, tile.dO[0] + key * D, rows_left - key, pitch);
 }

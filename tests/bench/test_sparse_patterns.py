@@ -168,6 +168,19 @@ def test_a_wrong_peer_is_an_error(on_cpu):
         flex.race(patterns.local(8), (1, 1, 64, 64), device="cpu", flex=(FLEX_64,), others=others)
 
 
+def test_the_backward_pass_is_timed_for_each_pattern_at_each_length(monkeypatch):
+    def race(pattern, shape, *, label, **options):
+        assert options["backward"] and shape == (1, 16, shape[2], 128)
+        return [{"pattern": label, "length": shape[2]}]
+
+    monkeypatch.setattr(flex, "race", race)
+    rows = chapter.backward(device="cpu")
+    kinds = ["sliding_window", "streaming", "block_diagonal", "bigbird", "document"]
+    lengths = 4096, 16384, 65536
+    assert [(row["pattern"].split("(")[0], row["length"]) for row in rows] == [(k, n) for n in lengths for k in kinds]
+    assert all(row["part"] == "backward" for row in rows)
+
+
 def test_both_ways_to_equal_blocks_are_timed(on_cpu):
     rows = chapter.dense_way(device="cpu", heads=1, lengths=(128, 256), blocks=(128,), backward_length=128)
     assert [(row["length"], row["pass"], row["name"]) for row in rows] == [

@@ -10,8 +10,10 @@ from course_utils import checks, reference
 from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator import sanitize
+from course_utils.operators import sparse
 from course_utils.operators.tensor_core import BackwardTile
 from course_utils.patterns import UNBOUNDED, Ranges
+from course_utils.patterns.kept import Kept
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
 
@@ -75,36 +77,48 @@ def check(launch, mask, tile, *, dtype=torch.float16, kind="normal", group=1, kv
     assert (dk[:, :, ~mask.any(0)] == 0).all() and (dv[:, :, ~mask.any(0)] == 0).all()
 
 
-def kernel_of(file, name, tile, *more, dtype=torch.float16):
+def module_of(file, tile, *more, dtype=torch.float16):
     options = (*tile.options, f"-DBF16={int(dtype == torch.bfloat16)}", *more)
-    return RawModule(code=read_kernel(f"{FOLDER}/{file}.cu"), options=options).get_function(name)
+    return RawModule(code=read_kernel(f"{FOLDER}/{file}.cu"), options=options)
 
 
-def check_range(ranges, L_q, L_k, tile, **options):
-    kernel = kernel_of("range_backward", "range_dk_dv", tile, dtype=options.get("dtype", torch.float16))
-    tiles = ranges.dilation * ceil_div(ceil_div(L_k, ranges.dilation), tile.block_cols)
+def check_range(ranges, L_q, L_k, tile, *, parts=False, **options):
+    """parts: whether some column is split, as the caller has arranged."""
+    dilated = f"-DDILATED={int(ranges.dilation > 1)}"
+    kernels = module_of("range_backward", tile, dilated, dtype=options.get("dtype", torch.float16))
 
     def launch(tensors, scalars):
-        grid = tiles, options.get("kv_heads", 1), 1
-        kernel(grid, (tile.threads,), (*tensors, *scalars, *map(np.int32, ranges)), shared_mem=tile.shared_bytes)
+        shapes = tensors[0].shape, tensors[1].shape
+        columns = sparse.range_columns(ranges, tile, *shapes, torch.device("cpu"))
+        assert bool(columns.parts) == parts
+        numbers = tuple(map(np.int32, ranges))
+        sparse.launch_columns(kernels, "range_dk_dv", tile, columns, (*tensors, scalars), numbers)
 
     check(launch, mask_of(ranges, L_q, L_k), tile, **options)
 
 
-def check_lists(mask, block, tile, **options):
-    kernel = kernel_of(
-        "block_sparse_backward",
-        "block_sparse_dk_dv",
-        tile,
-        f"-DBLOCK={block}",
-        dtype=options.get("dtype", torch.float16),
-    )
+def check_lists(mask, block, tile, *, parts=False, **options):
+    """parts: as for `check_range`."""
+    dtype = options.get("dtype", torch.float16)
+    kernels = module_of("block_sparse_backward", tile, f"-DBLOCK={block}", dtype=dtype)
+    indptr, *lists = lists_of(mask, block)
+    tiles = torch.arange(ceil_div(mask.shape[1], tile.block_cols))
+    column = tiles * tile.block_cols // block
 
     def launch(tensors, scalars):
-        grid = ceil_div(mask.shape[1], block) * block // tile.block_cols, options.get("kv_heads", 1), 1
-        kernel(grid, (tile.threads,), (*tensors, *lists_of(mask, block), *scalars), shared_mem=tile.shared_bytes)
+        of_column, shapes = (indptr[column], indptr[column + 1]), (tensors[0].shape, tensors[1].shape)
+        columns = sparse.columns_of(tiles, *of_column, tile, *shapes, rows_of_entry=block)
+        assert bool(columns.parts) == parts
+        sparse.launch_columns(kernels, "block_sparse_dk_dv", tile, columns, (*tensors, scalars), tuple(lists))
 
     check(launch, mask, tile, **options)
+
+
+@pytest.fixture
+def short_parts(monkeypatch):
+    """Columns are split where they are longer than a tile of queries and than four times the others, or some such."""
+    monkeypatch.setattr(sparse, "SHORTEST_PART", 64)
+    monkeypatch.setattr(sparse, "_RANGE_COLUMNS", Kept())
 
 
 RANGES = {
@@ -166,6 +180,40 @@ def test_lists_of_heads_that_share_a_key_head():
     check_lists(random_mask(200, 130, 64), 64, SMALL, group=3, kv_heads=2, kind="large logits")
 
 
+@pytest.mark.parametrize("tile", [LARGE, NARROW], ids=str)
+def test_the_column_of_a_sink_is_split(short_parts, tile):
+    check_range(Ranges(3, 20, 1), 330, 290, tile, parts=True, kind="large logits")
+
+
+def test_parts_of_several_heads_and_of_heads_that_share_a_key_head(short_parts):
+    check_range(Ranges(70, 20, 1), 300, 300, WIDE, parts=True, group=2, kv_heads=2, dtype=torch.bfloat16)
+    mask = (torch.arange(330)[:, None] - torch.arange(260)).abs() < 9
+    mask[:, 70] = True
+    check_lists(mask, 64, SMALL, parts=True, group=2, kv_heads=2)
+
+
+def test_columns_cover_each_query_once_and_only_the_long_one_is_split(short_parts, monkeypatch):
+    monkeypatch.setattr(sparse, "SHORTEST_PART", 256)
+    ranges, shape = Ranges(4, 63, 1), torch.Size((2, 8, 1000, 64))
+    columns = sparse.range_columns(ranges, SMALL, shape, shape, torch.device("cpu"))
+    mask, counted = mask_of(ranges, 1000, 1000), torch.zeros(16, 1000)
+    for tile, first, end, _ in columns.items.tolist():
+        counted[tile, first:end] += 1
+    seen = torch.stack([part.any(1) for part in mask.split(64, dim=1)])
+    assert (counted <= 1).all() and (counted[seen] == 1).all()
+    parts = columns.items[columns.items[:, 3] >= 0]
+    assert sorted(parts[:, 3].tolist()) == list(range(columns.parts)) and columns.parts > 1
+    assert columns.split.tolist() == [[0, 0, columns.parts, 0]] and set(parts[:, 0].tolist()) == {0}
+    assert 8 % columns.heads == 0
+
+
+@pytest.mark.parametrize(("heads", "length", "at_once"), [(16, 4096, 8), (12, 4096, 6), (7, 4096, 7), (16, 2**17, 1)])
+def test_heads_that_share_the_cache_are_worked_on_side_by_side(heads, length, at_once):
+    shape = torch.Size((1, heads, length, 128))
+    causal = Ranges(0, UNBOUNDED, 1)
+    assert sparse.range_columns(causal, LARGE, shape, shape, torch.device("cpu")).heads == at_once
+
+
 # ---------------------------------------------------------------------------------------------- the kernels themselves
 
 
@@ -173,8 +221,8 @@ def test_lists_of_heads_that_share_a_key_head():
 def test_no_listed_tile_spills(file):
     code = read_kernel(f"{FOLDER}/{file}.cu")
     for options in compile_options(code):
-        (found,) = nvrtc.compile_kernel(code, "sm_90", options).resources.values()
-        most = 4 if file == "range_backward" and "-DD=64" in options else 0  # bytes: read once per tile of queries
+        found = max(nvrtc.compile_kernel(code, "sm_90", options).resources.values(), key=lambda of: of.spill_loads)
+        most = 24 if file == "range_backward" and "-DD=64" in options else 0  # bytes: read once per tile of queries
         assert max(found.spill_stores, found.spill_loads) <= most, options
 
 
@@ -186,6 +234,7 @@ def test_no_listed_tile_spills(file):
         ("range_backward", "min(sinks - j_warp, KEYS - 1)", "min(0, KEYS - 1)"),  # takes a sink's end for all keys'
         ("block_sparse_backward", "now.i0 % BLOCK", "0"),  # the bits of the block's first rows for all of them
         ("block_sparse_backward", "rows[entry] * BLOCK", "rows[first] * BLOCK"),
+        ("range_backward", "threadIdx.x % WARPS)[KEYS + 1]", "threadIdx.x % WARPS)[KEYS]"),  # too many are idle
     ],
 )
 def test_a_broken_kernel_is_seen(monkeypatch, file, right, wrong):
@@ -195,7 +244,23 @@ def test_a_broken_kernel_is_seen(monkeypatch, file, right, wrong):
     with pytest.raises(AssertionError, match="d[qkv]: WRONG"):
         if file == "range_backward":
             check_range(Ranges(0, 0, 1), 70, 65, NARROW, kind="large logits")
+            check_range(Ranges(0, UNBOUNDED, 1), 75, 75, NARROW)  # a warp with keys that exist and others that do not
             for name in ("sinks end in the second tile", "blocks on the diagonal"):
                 check_range(*RANGES[name][:3], NARROW)
         else:
             check_lists(torch.ones(200, 130).tril().bool(), 64, NARROW)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("merge_parts(parts, split, dK, dV, L_k, scale)", "merge_parts(parts, split, dV, dK, L_k, scale)"),
+        ("first = column.first, end = column.end;", "first = column.first, end = column.end - 1;"),
+    ],
+)
+def test_broken_parts_are_seen(short_parts, monkeypatch, right, wrong):
+    code = read_kernel(f"{FOLDER}/range_backward.cu")
+    assert code.count(right) == 1
+    monkeypatch.setattr(sys.modules[__name__], "read_kernel", lambda name: code.replace(right, wrong))
+    with pytest.raises(AssertionError, match="d[qkv]: WRONG"):
+        check_range(Ranges(3, 20, 1), 330, 290, NARROW, parts=True, kind="large logits")

@@ -3,6 +3,7 @@
 import pytest
 
 from course_utils import cuda
+from course_utils.operators import tensor_core
 from course_utils.toolchain.source import with_headers
 
 
@@ -28,7 +29,12 @@ def break_kernel(monkeypatch):
         assert code.count(right) == 1
         broken = code.replace(right, wrong)
         monkeypatch.setattr(cuda, "read_kernel", lambda name: broken if name == file else read_kernel(name))
-        cuda.compiled.cache_clear()
+        forget_kernels()
 
     yield replace
+    forget_kernels()
+
+
+def forget_kernels():
     cuda.compiled.cache_clear()
+    tensor_core.dense_forward.cache_clear()

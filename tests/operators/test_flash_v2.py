@@ -186,6 +186,8 @@ def test_a_head_dim_without_a_kernel_is_filled_up(device, head_dim):
 
 
 def test_smaller_tiles_are_correct(device, monkeypatch, thinned):
+    # Not with the tiles of another test.
+    monkeypatch.setattr(flash_v2, "dense_forward", tensor_core.dense_forward.__wrapped__)
     monkeypatch.setattr(prepare, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
     chosen = [prepare.fitting(tiles[128], device) for tiles in (flash_v2.FORWARD_TILES, flash_v2.BACKWARD_TILES)]
     assert all(tile.shared_bytes <= 99 * 1024 for tile in chosen) and chosen[1].dq_shared_bytes <= 99 * 1024
@@ -434,7 +436,7 @@ def test_a_broken_packing_fails_the_check(break_kernel, right, wrong):
         ("atomics", "Pt[m][n][e] * (dPt[m][n][e] - delta[query])", "Pt[m][n][e] * dPt[m][n][e]"),
         ("atomics", "- LSE[query] * LOG2_E", "- LSE[query]"),
         ("atomics", "<= i0 + query + shift", "<= i0 + query + shift + 1"),
-        ("atomics", "store_pair(dK + at, scale * k[0], scale * k[1]);", "store_pair(dK + at, k[0], k[1]);"),
+        ("atomics", "write_keys(keys.dK, scale, dK + at", "write_keys(keys.dK, 1, dK + at"),
         ("atomics", "steps = group * (", "steps = ("),  # only the first query head of a group counts
         ("atomics", "scale * sum.x", "sum.x"),
         ("atomics", "j0 + B_C - 1 > i0 + shift", "j0 + B_C - 2 > i0 + shift"),  # forgets the mask in corners

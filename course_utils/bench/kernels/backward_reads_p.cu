@@ -78,5 +78,5 @@ backward_reads_p(const scalar_t* Q, const scalar_t* K, const scalar_t* V, const 
     }
     __syncthreads();
     add_dQ(dQ_sum + (long long)(L_q - B_R) * D, tile, (L_q / B_R - 1) % 2, B_R);
-    write_gradients(keys, dK + key_row * D, dV + key_row * D, scale, L_k - j0);
+    write_gradients(keys, tile, dK + key_row * D, dV + key_row * D, scale, L_k - j0);
 }
