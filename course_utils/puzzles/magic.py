@@ -11,7 +11,7 @@ from IPython.display import HTML, display
 from course_utils.puzzles.attempt import attempt, page
 from course_utils.puzzles.puzzle import Puzzle, find_puzzle, puzzle_ids
 
-PROVE = "COURSE_PROVES_PUZZLES"  # set where notebooks run as tests: then each puzzle's solution must be right, too
+PROVE = "COURSE_PROVES_PUZZLES"  # set by make test-gpu: then each puzzle's solution must be right there, too
 
 
 def puzzle(line: str, cell: str) -> None:

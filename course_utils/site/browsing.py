@@ -24,7 +24,7 @@ _COMPLETE = """async () => {
 
 def wait_until_complete(page: Page) -> None:
     """Waits for the formulas and widgets of an open page, and for what still moves on it."""
-    page.wait_for_function(_COMPLETE)
+    page.wait_for_function(_COMPLETE, polling=50)  # by default it is every frame, and asks for each
 
 
 @contextmanager

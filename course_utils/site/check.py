@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -104,6 +105,10 @@ def _wrong(site: Path, path: Path, page: Page, pages: Mapping[Path, Page]) -> It
             yield f"{name}: {link}: {why}"
 
 
+# The side bars of a folder's pages link to the same files.
+_resolved = functools.cache(Path.resolve)
+
+
 def _broken(link: str, site: Path, path: Path, pages: Mapping[Path, Page]) -> str:
     """Why a link leads nowhere; an empty string if it does not."""
     try:
@@ -116,8 +121,8 @@ def _broken(link: str, site: Path, path: Path, pages: Mapping[Path, Page]) -> st
         return "" if parts.scheme in ("mailto", "data") else "no address"
     if parts.netloc or parts.path.startswith("/"):
         return "leaves the folder of the site"
-    target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-    if not target.is_relative_to(site.resolve()):
+    target = _resolved(path.parent / unquote(parts.path)) if parts.path else path
+    if not target.is_relative_to(_resolved(site)):
         return "leaves the folder of the site"
     if not target.is_file():
         return "no such file"

@@ -1,8 +1,11 @@
 """Sphinx's settings for the site. `build.py` sets what depends on the folder (html_extra_path)."""
 
+import functools
 import shutil
 from importlib.metadata import files
 from pathlib import Path
+
+from sphinx.search.en import SearchEnglish
 
 from course_utils.site import widgets
 from course_utils.site.colours import LEXERS
@@ -83,7 +86,33 @@ def write_widgets(app, error) -> None:
             file.write_text(text, encoding="utf-8")
 
 
+class Search(SearchEnglish):
+    """Sphinx's own, but a word's stem is found once for the site, not once for each page."""
+
+    stem = functools.cache(SearchEnglish.stem)
+
+
+CONTENTS: dict[tuple, str] = {}  # of a folder's pages, as the theme asked for them
+
+
+def share_contents(app, pagename, templatename, context, doctree) -> None:
+    """The side bar has the same contents on all pages of a folder that do not stand in it themselves: two of three."""
+    if "orphan" not in app.env.metadata.get(pagename, {}):
+        return
+    own, folder = context["toctree"], pagename.rpartition("/")[0]
+
+    def contents(**asked) -> str:
+        key = (folder, *sorted(asked.items()))
+        if key not in CONTENTS:
+            CONTENTS[key] = own(**asked)
+        return CONTENTS[key]
+
+    context["toctree"] = contents
+
+
 def setup(app) -> None:
+    app.add_search_language(Search)
+    app.connect("html-page-context", share_contents, priority=400)  # before the theme asks for the contents
     for name, lexer in LEXERS.items():
         app.add_lexer(name, lexer)
     app.connect("build-finished", copy_mathjax)

@@ -92,8 +92,8 @@ def _cut_drawing(content: bytes, left: float, right: float) -> bytes:
 
 def _gaps(image: Image.Image, scale: float) -> list[int]:
     """Where panels part: the middles of columns that are one colour from top to bottom, with a panel on both sides."""
-    pixels = np.asarray(image.convert("RGB"))
-    blank = (pixels == pixels[0, 0]).all(axis=(0, 2))
+    pixels = np.asarray(image.convert("RGBA")).view(np.uint32)[:, :, 0]  # a colour is one number
+    blank = (pixels == pixels[0, 0]).all(axis=0)
     starts = np.flatnonzero(np.diff(blank.astype(int), prepend=0) == 1)
     ends = np.flatnonzero(np.diff(blank.astype(int), append=0) == -1) + 1
     drawn = np.flatnonzero(~blank)

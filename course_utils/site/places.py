@@ -28,7 +28,7 @@ def neutral(text: str, named: Mapping[str, str]) -> str:
 
 def shown(text: str, paths: Mapping[str, str]) -> list[str]:
     """Those of `paths` that stand in `text`."""
-    return [path for path in paths if _whole(path).search(text)]
+    return [path for path in paths if path in text and _whole(path).search(text)]
 
 
 def _whole(path: str) -> re.Pattern[str]:

@@ -29,6 +29,7 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.display import display
 
 from course_utils import progress
+from course_utils.plots import look
 from course_utils.tables import figure
 from course_utils.widgets.frame import HERE, anywidget, esm
 
@@ -195,7 +196,7 @@ def _html(bundle: dict, live: bool = False) -> str:
         return _picture("svg+xml", bundle["image/svg+xml"].encode(), "")
     if png := bundle.get("image/png"):
         width = f' width="{bundle["width"]}"' if "width" in bundle else ""
-        return _picture("png", png if isinstance(png, bytes) else base64.b64decode(png), width)
+        return _picture("png", look.small_png(png if isinstance(png, bytes) else base64.b64decode(png)), width)
     return f"<pre>{escape(bundle.get('text/plain', '').rstrip())}</pre>"
 
 

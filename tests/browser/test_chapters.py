@@ -8,7 +8,7 @@ from tests.helpers.jupyterlab import ROOT, NotebookPage, show_cells, wait_until
 pytestmark = pytest.mark.browser
 
 CHAPTERS = chapter_notebooks(ROOT)
-SHORT = "08_choosing"
+SHORT = "00_start_here"
 WIDGETS = {  # that a chapter shows before its questions
     "00_start_here": ["launch-grid"],
     "00_memory_and_tools": ["load-sectors", "bank-turns"],

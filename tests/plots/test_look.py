@@ -140,6 +140,19 @@ def test_png_is_twice_as_large_as_it_is_shown(figure):
     assert len(data) < 60_000
 
 
+@pytest.mark.parametrize("layout", ["constrained", "none"])
+def test_both_forms_have_one_layout_and_a_saved_notebook_the_small_png(figure, layout):
+    figure.set_layout_engine(layout)
+    engine = figure.get_layout_engine()
+    forms, metadata = look.both_forms(figure)
+    assert figure.get_layout_engine() is engine
+    assert len(look.small_png(forms["image/png"])) < len(forms["image/png"])
+    assert (look.small_png(forms["image/png"]), metadata["image/png"]) == look.png_and_size(figure)
+    figure.set_layout_engine("none")
+    names = re.compile(r"\bp[0-9a-f]{10}\b")  # of where a drawing is cut off: they depend on the last bit of a number
+    assert names.sub("", forms["image/svg+xml"]) == names.sub("", look.svg(figure))
+
+
 @pytest.mark.parametrize(("style", "grounds"), [(_OnLight, ("#fafafa", "#ffffff")), (_OnDark, DARK_GROUNDS)])
 def test_code_has_contrast_in_both_themes_on_changed_lines_too(style, grounds):
     changed = [(220, 60, 40, 0.16), (40, 160, 70, 0.18)]

@@ -3,13 +3,15 @@
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
+from course_utils.plots.look import png_and_size
 from course_utils.site import guesses as site_guesses
 from course_utils.site import widgets
 from course_utils.widgets import guesses
 
 ASKED = guesses._Asked("How many <sectors>?", "sectors", {"kind": "number"}, 37, "37 sectors")
-SHOWN = [{"text/plain": "load of K: 32\n"}, {"image/png": b"x"}]
+SHOWN = [{"text/plain": "load of K: 32\n"}, {"image/png": png_and_size(Figure((0.1, 0.1)))[0]}]
 SITE = "http://site.test/"
 STATIC = Path(site_guesses.__file__).with_name("static")
 STORED = guesses._bundle(ASKED, SHOWN)["text/html"]

@@ -1,11 +1,14 @@
 """The bars with links above and below each chapter: what they say, that the notebooks have them, and the tool."""
 
+import base64
 import importlib.util
+import io
 import re
 from pathlib import Path
 
 import nbformat
 import pytest
+from PIL import Image
 
 from course_utils.course import CHAPTERS
 from course_utils.grading.catalog import EXERCISE_IDS, exercise, exercises_of_notebook
@@ -160,6 +163,17 @@ def test_the_tool_leaves_other_notebooks_without_bars_and_all_without_widget_vie
     assert [cell.id for cell in tidied.cells] == ["0", "1"]
     assert dict(tidied.cells[1].outputs[0].data) == {"text/plain": "a picture"}
     assert {*tool.NOT_SAVED} <= notebook.cells[1].outputs[0].data.keys(), "the notebook that was given stays as it was"
+
+
+def test_the_tool_saves_a_picture_with_a_palette_and_one_that_has_it_as_it_is(tool):
+    file = io.BytesIO()
+    Image.radial_gradient("L").convert("RGB").save(file, format="png")
+    notebook = chapter_notebook()
+    data = {"image/png": base64.encodebytes(file.getvalue()).decode()}
+    notebook.cells[1].outputs = [nbformat.v4.new_output("display_data", data=data)]
+    tidied = tool.tidy(notebook, "an_exercise")
+    assert Image.open(io.BytesIO(base64.b64decode(tidied.cells[1].outputs[0].data["image/png"]))).mode == "P"
+    assert tool.tidy(tidied, "an_exercise") == tidied
 
 
 def test_make_lab_serves_the_whole_course():

@@ -1,5 +1,7 @@
 """What a guess holds back: what is captured and in which order, what stands where no widget runs, and what is kept."""
 
+import base64
+import io
 import json
 import re
 import sqlite3
@@ -7,8 +9,10 @@ from html import unescape
 
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from PIL import Image
 
 from course_utils import progress
+from course_utils.plots.look import small_png
 from course_utils.widgets import guesses
 from course_utils.widgets.guesses import Panel, guess
 
@@ -23,6 +27,17 @@ with widgets.guess("How many?", unit="sectors") as held:
     print(", too")
     held.value = 37
 """
+
+
+def _png(picture):
+    file = io.BytesIO()
+    picture.save(file, format="png")
+    return file.getvalue()
+
+
+COLOURFUL = _png(Image.radial_gradient("L").convert("RGB"))  # as a figure comes
+PNG = small_png(COLOURFUL)
+BASE64 = base64.b64encode(PNG).decode()
 
 
 @pytest.fixture(autouse=True)
@@ -79,18 +94,21 @@ def test_after_the_block_output_is_shown_again(jupyter, capsys):
 def test_a_picture_is_held_back_with_plt_show_and_without(jupyter, monkeypatch):
     import matplotlib_inline.backend_inline as inline
 
-    monkeypatch.setattr(inline, "flush_figures", lambda: guesses.get_ipython().display_pub.publish({"image/png": b"x"}))
+    monkeypatch.setattr(inline, "flush_figures", lambda: guesses.get_ipython().display_pub.publish({"image/png": PNG}))
     jupyter(CELL)
-    assert jupyter.shown[0].held.endswith('<div><img alt="" src="data:image/png;base64,eA=="></div>')
+    assert jupyter.shown[0].held.endswith(f'<div><img alt="" src="data:image/png;base64,{BASE64}"></div>')
 
 
 @pytest.mark.parametrize(
     ("bundle", "html"),
     [
-        ({"image/png": "eA==\n", "text/plain": "Figure"}, '<div><img alt="" src="data:image/png;base64,eA=="></div>'),
         (
-            {"image/svg+xml": "<svg/>", "image/png": b"x", "width": 540},
-            '<div><img alt="" src="data:image/png;base64,eA==" width="540"></div>',
+            {"image/png": f"{BASE64}\n", "text/plain": "Figure"},
+            f'<div><img alt="" src="data:image/png;base64,{BASE64}"></div>',
+        ),
+        (
+            {"image/svg+xml": "<svg/>", "image/png": COLOURFUL, "width": 540},
+            f'<div><img alt="" src="data:image/png;base64,{BASE64}" width="540"></div>',
         ),
         ({"text/plain": "<1 & 2>\n"}, "<pre>&lt;1 &amp; 2&gt;</pre>"),
     ],
@@ -100,7 +118,7 @@ def test_each_kind_of_output_becomes_html(bundle, html):
 
 
 def test_a_widget_shows_the_drawing_that_follows_the_theme():
-    both = {"image/svg+xml": "<svg/>", "image/png": b"x"}
+    both = {"image/svg+xml": "<svg/>", "image/png": PNG}
     assert guesses._html(both, live=True) == '<div><img alt="" src="data:image/svg+xml;base64,PHN2Zy8+"></div>'
 
 

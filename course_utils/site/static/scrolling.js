@@ -10,9 +10,12 @@ function scrolls(box) {
   );
 }
 
+// Four of five elements are the words of code and the letters of formulas, which never scroll on their own.
+const MAY_SCROLL = "article *:not([tabindex], span, pre *, mjx-container *)";
+
 // All are measured before the first is changed, as in tables.js.
 function makeScrollableFocusable() {
-  const found = [...document.querySelectorAll("article *:not([tabindex])")].filter(scrolls);
+  const found = [...document.querySelectorAll(MAY_SCROLL)].filter(scrolls);
   for (const box of found) box.tabIndex = 0;
 }
 
