@@ -7,8 +7,11 @@
 // a time, and it waits for no other warp before the end, where the warps' results are merged.
 //
 // A block is (32, WARPS): threadIdx.x is the lane, threadIdx.y the warp.
-// Include after D, B_R, B_C, WARPS and STAGES are defined.
+// Include after D, B_R, B_C, WARPS and STAGES are defined, and CACHE_BITS as 8 for keys in E4M3.
 #pragma once
+#ifndef CACHE_BITS
+#define CACHE_BITS 16
+#endif
 constexpr int THREADS = 32, ROWS = B_R;   // a warp copies a tile, and has all rows
 #include "attention_tile.cuh"
 #include "merge_parts.cuh"
@@ -17,7 +20,16 @@ constexpr int THREADS = 32, ROWS = B_R;   // a warp copies a tile, and has all r
 static_assert(STAGES >= 2, "STAGES must be at least 2");
 static_assert(B_C <= 32, "B_C must be at most 32");   // a lane looks up the place of a key
 
+#if CACHE_BITS == 8
+#include "e4m3_tile.cuh"
+typedef E4M3 cache_t;
+#else
 typedef scalar_t cache_t;
+constexpr float UNIT = 1;
+__device__ inline int column_of(int place) { return place; }
+__device__ inline int place_of(int row, int chunk) { return swizzled(row, chunk); }
+#endif
+
 struct Stage { cache_t K[B_C * D], V[B_C * D]; };
 
 struct Tiles {
@@ -55,7 +67,7 @@ __device__ inline void copy_keys(Stage& stage, const cache_t* K, const cache_t* 
     const int chunk = threadIdx.x % CHUNKS;
     #pragma unroll
     for (int n = threadIdx.x / CHUNKS; n < B_C; n += STEP) {
-        const int row = row_of(n), place = swizzled(n, chunk);
+        const int row = row_of(n), place = place_of(n, chunk);
         const long long from = (long long)max(row, 0) * pitch + chunk * (D / CHUNKS);
         copy_16_bytes_async(stage.K + place, K + from, row >= 0);
         copy_16_bytes_async(stage.V + place, V + from, row >= 0);
@@ -80,20 +92,31 @@ __device__ inline void meet_keys(OnlineSoftmax& state, const scalar_t* Q, const 
     accumulate(state, S, stage.V, factor);
 }
 
+// The block's rows of Q, of which `rows_left` exist, and zeros after them.
+__device__ inline void load_queries(scalar_t* tile, const scalar_t* Q, int rows_left) {
+    #pragma unroll
+    for (int e = threadIdx.y * 32 + threadIdx.x; e < B_R * D; e += 32 * WARPS) {
+        const int row = e / D, place = e % D;
+        tile[swizzled(row, place / 8) + place % 8] =
+            row < rows_left ? Q[row * D + column_of(place)] : scalar_t(0);
+    }
+}
+
 // This warp's part of the keys: of the block's `tiles` those number threadIdx.y, + WARPS, and so on.
 // `start_copies(stage, t)` starts those of tile t, one after the other; `meet(stage, t)` lets the
-// queries meet its keys. tile.Q may be on its way as well, copied by any warp.
-template <class StartCopies, class Meet>
-__device__ inline void stream(Tiles& tile, int tiles, StartCopies start_copies, Meet meet) {
+// queries meet its keys. Between the first copies and the first keys, `load()` brings what all need.
+template <class StartCopies, class Load, class Meet>
+__device__ inline void stream(Tiles& tile, int tiles, StartCopies start_copies, Load load,
+                              Meet meet) {
     Stage* stages = tile.stages[threadIdx.y];
     #pragma unroll
     for (int n = 0; n < STAGES; n++) {
         const int t = threadIdx.y + n * WARPS;
         if (t < tiles) start_copies(stages[n], t);
-        commit_copies();   // Q is in the first group
+        commit_copies();
     }
-    wait_for_copies<STAGES - 1>();
-    __syncthreads();   // Q is there
+    load();
+    __syncthreads();
     int stage = 0;
     for (int t = threadIdx.y; t < tiles; t += WARPS) {
         wait_for_copies<STAGES - 1>();
@@ -113,13 +136,16 @@ __device__ inline void merge_warps(OnlineSoftmax& state, Tiles& tile, Write writ
     normalize(state);
     __syncthreads();   // every warp is done with its keys
     const int lane = threadIdx.x;
+    #pragma unroll
     for (int i = 0; i < M; i++)
         for (int r = 0; r < 2; r++) {
             const int row = 16 * i + 8 * r + lane / 4;
             if (lane % 4 == 0) tile.parts.LSE[threadIdx.y][row] = state.m[i][r];
+            #pragma unroll
             for (int c = 0; c < D / 8; c++)
-                *reinterpret_cast<float2*>(&tile.parts.O[threadIdx.y][row][8 * c + lane % 4 * 2]) =
-                    make_float2(state.O[i][c][2 * r], state.O[i][c][2 * r + 1]);
+                for (int e = 0; e < 2; e++)
+                    tile.parts.O[threadIdx.y][row][column_of(8 * c + lane % 4 * 2 + e)] =
+                        state.O[i][c][2 * r + e];
         }
     __syncthreads();
     for (int e = threadIdx.y * 32 + lane; e < B_R * D / 4; e += 32 * WARPS) {
@@ -141,6 +167,7 @@ struct Problem {
     scalar_t* O;            // [B, H, L_q, D]
     float* LSE;             // [B, H, L_q]
     float *O_parts, *LSE_parts;   // [pieces, H, L_q, D] and [pieces, H, L_q]
+    float k_factor = 1, v_factor = 1;   // of the numbers in K and V
 };
 
 // Attends keys [piece.first, piece.end) of a sequence, for rows blockIdx.x · B_R and on of key head
@@ -154,22 +181,24 @@ __device__ inline void attend(const Problem& problem, const Piece& piece, StartC
     const long long head = (long long)piece.sequence * gridDim.y + blockIdx.y;
     const Queries queries{problem.parents + (long long)piece.sequence * problem.L_q, problem.L_q,
                           piece.keys - problem.L_q, problem.tree};
-    const float factor = problem.scale * LOG2_E;
+    const float factor = problem.scale * LOG2_E * problem.k_factor;
 
     OnlineSoftmax state;
     initialize(state);
-    if (threadIdx.y == 0)
-        load_tile_async<B_R>(tile.Q, problem.Q + (head * rows + row0) * D, rows - row0);
-    stream(tile, (piece.end - piece.first + B_C - 1) / B_C, start_copies,
-           [&](const Stage& stage, int t) {
-        const int j0 = piece.first + t * B_C;
-        meet_keys(state, tile.Q, stage, queries, row0, j0, piece.end, factor);
-    });
+    stream(
+        tile, (piece.end - piece.first + B_C - 1) / B_C, start_copies,
+        [&] { load_queries(tile.Q, problem.Q + (head * rows + row0) * D, rows - row0); },
+        [&](const Stage& stage, int t) {
+            const int j0 = piece.first + t * B_C;
+            meet_keys(state, tile.Q, stage, queries, row0, j0, piece.end, factor);
+        });
 
     const bool whole = piece.parts == 1;
     const long long part = (long long)blockIdx.z * gridDim.y + blockIdx.y;
-    merge_warps(state, tile, [=](int row, int column, const float4& o, float lse) {
+    merge_warps(state, tile, [=](int row, int column, float4 o, float lse) {
         if (row0 + row >= rows) return;
+        o.x *= problem.v_factor, o.y *= problem.v_factor;
+        o.z *= problem.v_factor, o.w *= problem.v_factor;
         const long long at = (whole ? head : part) * rows + row0 + row;
         if (whole)
             *reinterpret_cast<uint2*>(problem.O + at * D + column) =
