@@ -456,8 +456,8 @@ def ceil_div(numerator: int, denominator: int) -> int:
 
 
 def wave_efficiency(blocks: int, places: int) -> float:
-    """The share of a GPU's places for blocks that equal blocks keep at work: they run in waves of `places`, and the last
-    wave may be nearly empty."""
+    """The share of a GPU's places for blocks that equal blocks keep at work: they run in waves of `places`, and the
+    last wave may be nearly empty."""
     _require_positive(blocks=blocks, places=places)
     return blocks / (ceil_div(blocks, places) * places)
 

@@ -7,6 +7,7 @@ from course_utils.launches import (
     deepseek_sparse,
     flash_attention_minimal,
     flash_attention_v2,
+    serving,
     sparse_patterns,
     start_here,
 )
@@ -37,4 +38,4 @@ def busy_launches() -> dict[str, tuple[Launch, int]]:
 
 def hard_launches() -> dict[str, Launch]:
     """The kernels from chapter 03 on where most can go wrong, for the sanitizers only."""
-    return flash_attention_v2.hard() | sparse_patterns.hard() | deepseek_sparse.hard()
+    return flash_attention_v2.hard() | sparse_patterns.hard() | deepseek_sparse.hard() | serving.hard()
