@@ -34,7 +34,6 @@ from course_utils.operators.tensor_core import BF16, HEAD_DIMS, defines, kernel,
 FOLDER = "06_serving"
 E4M3 = torch.float8_e4m3fn
 MAX_QUERIES, MAX_PAGE_SIZE = 16, 256
-GRAIN = 16  # keys: the size of a piece is a multiple, as in pieces.cuh
 SHORTEST_PIECE = 128  # keys: below, to merge costs more than a shorter piece saves
 MERGE_BLOCK = (32, 4)
 RESERVED_SHARED = 1024  # bytes that the driver adds to those of a block, from sm_80 on
@@ -381,7 +380,7 @@ def cut_keys(
         if ragged:
             made = Cut(batch * splits, 0, batch * splits + batch - 1)
         else:
-            size = GRAIN * ceil_div(ceil_div(capacity, splits), GRAIN)
+            size = ceil_div(capacity, splits)
             made = Cut(0, size, batch * ceil_div(capacity, size))
     if made.pieces > MAX_GRID:
         raise ValueError(

@@ -11,7 +11,6 @@
 #pragma once
 
 constexpr unsigned ALL_LANES = 0xffffffff;
-constexpr int GRAIN = 16;   // keys: the size of a piece is a multiple
 
 // How many keys the sequences of a batch have: `lengths[b]`, kept within the capacity, or, where
 // they are not ragged, all the capacity.
@@ -40,8 +39,7 @@ __device__ inline int size_of_pieces(const Batch& batch, const Cut& cut) {
     if (cut.size > 0) return cut.size;
     long long keys = 0;
     for (int b = threadIdx.x % 32; b < batch.sequences; b += 32) keys += batch.keys(b);
-    const long long grains = (sum_of_warp(keys) + GRAIN - 1) / GRAIN;
-    return max(1, (int)((grains + cut.wanted - 1) / cut.wanted)) * GRAIN;
+    return max(1, (int)((sum_of_warp(keys) + cut.wanted - 1) / cut.wanted));
 }
 
 // Keys [first, end) of the `keys` of a sequence: its part number `part` of so many.
