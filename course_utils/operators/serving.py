@@ -281,9 +281,7 @@ def _paged(
     num_splits: int,
     split_size: int,
 ) -> tuple[Tensor, Tensor]:
-    (pages, page_size, kv_heads, _), max_pages = key_pages.shape, block_table.shape[1]
-    if query.device.type == "cpu":
-        _check_pages(block_table, seq_lens, pages, page_size)
+    (_, page_size, kv_heads, _), max_pages = key_pages.shape, block_table.shape[1]
     table = block_table.contiguous(), np.int32(max_pages), np.int32(page_size)
     numbers, scales = _numbers(key_pages, value_pages), _scales(k_scale, v_scale)
     cache = Cache(*numbers, kv_heads, max_pages * page_size, scales, table)
@@ -499,7 +497,7 @@ def _checked_splits(num_splits: int | None, split_size: int | None) -> tuple[int
 
 
 def _check_values(seq_lens: Tensor | None, parents: Tensor | None, cache: Cache) -> None:
-    """What only a look at the numbers shows; on a GPU that would wait for it."""
+    """What a look at the numbers alone shows: lengths, trees, scales and pages. On a GPU it would have to wait."""
     if seq_lens is not None and not ((seq_lens >= 0) & (seq_lens <= cache.capacity)).all():
         raise ValueError(f"seq_lens is {seq_lens.tolist()}; each must be from 0 to {cache.capacity}")
     if parents is not None:
@@ -507,14 +505,11 @@ def _check_values(seq_lens: Tensor | None, parents: Tensor | None, cache: Cache)
         if not ((parents >= -1) & (parents < own)).all():
             raise ValueError(f"parents is {parents.tolist()}; entry i of each must be from -1 to i - 1")
     if cache.scales and not (cache.scales[0] > 0).all():
-        raise ValueError("k_scale must be positive")
-
-
-def _check_pages(block_table: Tensor, seq_lens: Tensor, pages: int, page_size: int) -> None:
-    """Whether each page of a key is one that there is."""
-    used = torch.arange(block_table.shape[1]) * page_size < seq_lens[:, None]
-    wrong = used & ((block_table < 0) | (block_table >= pages))
-    if wrong.any():
-        sequence, page = wrong.nonzero()[0].tolist()
-        found = int(block_table[sequence, page])
-        raise ValueError(f"block_table[{sequence}, {page}] is {found}; key_pages has pages 0 to {pages - 1}")
+        raise ValueError(f"k_scale goes down to {cache.scales[0].min().item()}; it must be positive")
+    if cache.pages:
+        table, max_pages, page_size = cache.pages
+        used = torch.arange(int(max_pages)) * int(page_size) < seq_lens[:, None]
+        wrong = used & ((table < 0) | (table >= len(cache.key)))
+        if wrong.any():
+            at = wrong.nonzero()[0].tolist()
+            raise ValueError(f"block_table{at} is {int(table[*at])}; key_pages has pages 0 to {len(cache.key) - 1}")

@@ -40,8 +40,8 @@ def in_pages(cache, page_size, seq_lens):
     table = table.view(batch, of_one)
     pages = [torch.full((batch * of_one + 3, page_size, kv_heads, head_dim), torch.nan).to(x) for x in cache]
     for (b, n), (tensor, made) in itertools.product(enumerate(seq_lens.tolist()), zip(cache, pages, strict=True)):
-        for j in range(n):
-            made[table[b, j // page_size], j % page_size] = tensor[b, :, j]
+        j = torch.arange(n)
+        made[table[b, j // page_size], j % page_size] = tensor[b, :, :n].transpose(0, 1)
     table[torch.arange(of_one) * page_size >= seq_lens.cpu()[:, None]] = JUNK
     return pages, table.int().to(cache[0].device)
 
@@ -294,7 +294,7 @@ def test_what_is_chosen_fills_the_gpu_and_no_more():
     assert places == 264
     assert cut(8, 65536).pieces == 8 * 4  # of 8 heads: 256 blocks
     assert cut(64, 4096).pieces == 64
-    assert cut(1, 65536).pieces == cut(1, 4096).pieces == 31
+    assert cut(1, 65536).pieces == 32 and cut(1, 4096).pieces == 31
     assert cut(1, 100).pieces == 1
     assert cut(8, 65536, ragged=True) == serving.Cut(32, 0, 32 + 7)
     assert cut(2, 1000, split_size=64) == serving.Cut(0, 64, 2 * 16)
@@ -336,3 +336,142 @@ def test_parts_merged_without_their_weights_are_seen(break_kernel):
     call = partial(decode_attention, query, key, value, num_splits=3, return_lse=True)
     with pytest.raises(AssertionError):
         assert_right(call, query, key, value, seq_lens)
+
+
+# ---------------------------------------------------------------------------------------------- bad arguments
+
+
+def decode(**changes):
+    query, key, value, seq_lens = inputs("cpu", HALF, (9, 4), heads=4, kv_heads=2, queries=2, kind="normal")
+    return decode_attention(**{"query": query, "key": key, "value": value, "seq_lens": seq_lens, **changes})
+
+
+def decode_pages(**changes):
+    query, key, value, seq_lens = inputs("cpu", HALF, (9, 4), heads=4, kv_heads=2, queries=2, kind="normal")
+    (key_pages, value_pages), table = in_pages((key, value), 4, seq_lens)
+    given = {"key_pages": key_pages, "value_pages": value_pages, "block_table": table, "seq_lens": seq_lens}
+    return paged_attention(query, **{**given, **changes})
+
+
+CACHE = torch.zeros(2, 2, 14, 64, dtype=HALF)
+EIGHT, SCALES = CACHE.to(E4M3), torch.ones(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "changes", "error", "message"),
+    [
+        (
+            decode,
+            {"query": torch.zeros(2, 4, 17, 64, dtype=HALF)},
+            ValueError,
+            "query has L_q 17; it must be at most 16",
+        ),
+        (decode, {"query": torch.zeros(2, 4, 2, 129, dtype=HALF)}, ValueError, "query has head dimension 129"),
+        (
+            decode,
+            {"query": torch.zeros(2, 3, 2, 64, dtype=HALF)},
+            ValueError,
+            "key has 2 heads; that must divide the 3",
+        ),
+        (
+            decode,
+            {"query": torch.zeros(2, 4, 2, 64)},
+            TypeError,
+            "query has dtype torch.float32; it must be torch.float16",
+        ),
+        (decode, {"key": CACHE.bfloat16()}, TypeError, "key has dtype torch.bfloat16; it must be torch.float16 or"),
+        (
+            decode,
+            {"value": CACHE[:, :, :3]},
+            ValueError,
+            r"value has shape \[2, 2, 3, 64\]; it must be \[2, 2, 14, 64\]",
+        ),
+        (
+            decode,
+            {"seq_lens": torch.tensor([1, 2])},
+            TypeError,
+            "seq_lens has dtype torch.int64; it must be torch.int32",
+        ),
+        (decode, {"seq_lens": ints(1, 15)}, ValueError, r"seq_lens is \[1, 15\]; each must be from 0 to 14"),
+        (decode, {"seq_lens": ints(-1, 5)}, ValueError, r"seq_lens is \[-1, 5\]; each must be from 0 to 14"),
+        (decode, {"num_splits": 0}, ValueError, "num_splits is 0; it must be an integer from 1"),
+        (decode, {"split_size": 2.5}, TypeError, "split_size is 2.5; it must be an integer of at least 1"),
+        (decode, {"num_splits": 2, "split_size": 9}, ValueError, "at most one of them may be given"),
+        (decode, {"parents": ints([-1, 1], [-1, 0])}, ValueError, "entry i of each must be from -1 to i - 1"),
+        (decode, {"parents": ints([-1], [-1])}, ValueError, r"parents has shape \[2, 1\]; it must be \[2, 2\]"),
+        (decode, {"k_scale": SCALES}, ValueError, "k_scale is given, and key is torch.float16"),
+        (decode, {"key": EIGHT, "value": EIGHT, "k_scale": SCALES}, ValueError, "v_scale is None; with key in"),
+        (
+            decode,
+            {"key": EIGHT, "value": EIGHT, "k_scale": 0 * SCALES, "v_scale": SCALES},
+            ValueError,
+            "k_scale goes down to 0.0",
+        ),
+        (decode, {"scale": float("nan")}, ValueError, "scale is nan; it must be a finite number"),
+        (
+            decode_pages,
+            {"block_table": ints([0, 1, 11, 0], [0, 0, 0, 0])},
+            ValueError,
+            r"block_table\[0, 2\] is 11; key_pa",
+        ),
+        (
+            decode_pages,
+            {"block_table": ints([0, 1, 2], [-1, 0, 0])},
+            ValueError,
+            r"block_table\[1, 0\] is -1; key_pages has",
+        ),
+        (decode_pages, {"seq_lens": ints(9, 17)}, ValueError, "each must be from 0 to 16"),
+        (decode_pages, {"key_pages": torch.zeros(1, 257, 2, 64, dtype=HALF)}, ValueError, "value_pages has shape"),
+    ],
+)
+def test_what_does_not_fit_is_named(call, changes, error, message):
+    with pytest.raises(error, match=message):
+        call(**changes)
+
+
+def test_pages_have_at_most_256_keys():
+    pages = torch.zeros(1, 257, 2, 64, dtype=HALF)
+    with pytest.raises(ValueError, match="key_pages has pages of 257 keys; they must have at most 256"):
+        decode_pages(key_pages=pages, value_pages=pages)
+
+
+def test_merging_names_what_does_not_fit():
+    with pytest.raises(ValueError, match=r"lses has shape \[2, 1, 1\]; it must be \[2, 1, 1, 3\]"):
+        merge_attention(torch.zeros(2, 1, 1, 3, 8), torch.zeros(2, 1, 1))
+    with pytest.raises(TypeError, match="outs has dtype torch.float64"):
+        merge_attention(torch.zeros(2, 1, 1, 3, 8).double(), torch.zeros(2, 1, 1, 3))
+
+
+# ---------------------------------------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page_size", [1, 16, 256])
+@pytest.mark.parametrize(("dtype", "head_dim"), CACHES)
+def test_long_and_short_sequences_in_one_batch(dtype, head_dim, page_size):
+    lengths = (40000, 0, 1, 1000, 513)
+    query, key, value, seq_lens = inputs(
+        "cuda", dtype, lengths, heads=16, kv_heads=2, head_dim=head_dim, queries=3, kind="normal"
+    )
+    for how in ({}, {"num_splits": 1}, {"num_splits": 64}, {"split_size": 1000}):
+        call = partial(decode_attention, query, key, value, seq_lens=seq_lens, return_lse=True, **how)
+        assert_right(call, query, key, value, seq_lens)
+    pages, table = in_pages((key, value), page_size, seq_lens)
+    assert_right(partial(paged_attention, query, *pages, table, seq_lens, return_lse=True), query, key, value, seq_lens)
+
+
+@pytest.mark.gpu
+def test_offsets_beyond_32_bits():
+    """The last page begins beyond number 2^31 of the cache."""
+    pages, page_size = 2**31 // (8 * 128 * 256) + 2, 256
+    if torch.cuda.mem_get_info()[0] < 10 << 30:
+        pytest.skip("needs 10 GiB of free GPU memory")
+    key = torch.zeros(pages, page_size, 8, 128, device="cuda", dtype=HALF)
+    value = torch.zeros_like(key)
+    value[-1] = 3
+    query = torch.ones(1, 8, 1, 128, device="cuda", dtype=HALF)
+    found = paged_attention(query, key, value, ints([pages - 1, 0], device="cuda"), ints(200, device="cuda"))
+    assert (found == 3).all()
+    rows = value.view(1, 8, -1, 128)  # the last head begins below 2^31, and ends beyond
+    assert torch.equal(decode_attention(query, rows, rows)[0, :7], torch.zeros_like(query)[0, :7])
+    assert decode_attention(query, rows, rows)[0, 7].float().mean() > 0
