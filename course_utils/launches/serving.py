@@ -57,7 +57,7 @@ def hard() -> dict[str, Launch]:
 
 
 def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
-    batch, heads, kv_heads, queries, keys, page_size, wanted = 3, 6, 2, 3, 75, 5, 4
+    batch, heads, kv_heads, queries, keys, page_size, size = 3, 6, 2, 3, 500, 5, 440
     group, pages = heads // kv_heads, batch * keys // page_size
     lengths = torch.tensor([keys, 0, 2], dtype=torch.int32)
     parents = torch.tensor([[-1, 0, 0], [-1, -1, 1], [-1, 0, 1]], dtype=torch.int32)
@@ -77,9 +77,9 @@ def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
         options, grid, block, numbers, shared = _launched(name, query, rows[0], ragged=True)
         add(name, name, grid, block, (query, *rows, out, lse, lengths, *numbers), options, shared)
 
-    pieces = wanted + batch - 1
+    pieces = batch + 1  # of the first sequence two: one that fills every stage again, and a short one
     parts, lse_parts = torch.zeros(pieces, heads * queries, head_dim), torch.zeros(pieces, heads * queries)
-    sizes = *ints(batch, keys, queries, group), np.float32(head_dim**-0.5), *ints(1, 1, wanted, 0)
+    sizes = *ints(batch, keys, queries, group), np.float32(head_dim**-0.5), *ints(1, 1, 0, size)
     scales = torch.full((batch, kv_heads), 0.5), torch.full((batch, kv_heads), 2.0)
     of_pages = table, *ints(table.shape[1], page_size)
     for file, kernel, cache, more in (
@@ -94,7 +94,7 @@ def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
         add(file, kernel, (1, kv_heads, pieces), tile.block, args, (*tile.options, bf16), tile.shared_bytes)
 
     options = bf16, "-DPART_BITS=32", "-DO_BITS=16", "-DWARPS=4"
-    args = parts, lse_parts, out, lse, lengths, *ints(batch, keys, head_dim, 1, wanted, 0)
+    args = parts, lse_parts, out, lse, lengths, *ints(batch, keys, head_dim, 1, 0, size)
     add("merge", "merge_pieces", (heads * queries, batch), serving.MERGE_BLOCK, args, options)
     args = parts, lse_parts, out[0], lse[0], *ints(pieces, head_dim)
     add("merge", "merge_attention", (heads * queries,), serving.MERGE_BLOCK, args, options)

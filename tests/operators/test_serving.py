@@ -84,7 +84,7 @@ CASES = [
     ((16, 200), (14, 2, 1), {"num_splits": 64}),
     ((0, 2, 90), (3, 3, 5), {"split_size": 40}),
     ((129, 130), (16, 1, 1), {"num_splits": 2}),
-    ((150, 4, 0), (8, 2, 4), {"num_splits": 7}),
+    ((450, 4, 0), (4, 2, 4), {"split_size": 400}),  # each warp has more tiles than stages
     ((100, 3), (8, 1, 4), {"num_splits": 2}),  # 32 rows
     ((65, 40), (4, 1, 16), {"split_size": 33}),  # 64
 ]
@@ -188,6 +188,12 @@ def test_any_scale(device, scale):
     found = decode_attention(query, key, value, seq_lens=seq_lens, scale=scale)
     expected = reference.decode_attention(query, key, value, seq_lens=seq_lens, scale=scale)
     torch.testing.assert_close(found.double(), expected, atol=2e-3, rtol=0)
+
+
+def test_a_sequence_without_keys_may_be_alone(device):
+    query, key, value, seq_lens = inputs(device, HALF, (0,))
+    call = partial(decode_attention, query, key, value, seq_lens=seq_lens, num_splits=1, return_lse=True)
+    assert_right(call, query, key, value, seq_lens)
 
 
 def test_without_lengths_all_keys_count(device):
