@@ -92,13 +92,21 @@ __device__ inline void meet_keys(OnlineSoftmax& state, const scalar_t* Q, const 
     accumulate(state, S, stage.V, factor);
 }
 
-// The block's rows of Q, of which `rows_left` exist, and zeros after them.
+// The block's rows of Q, of which `rows_left` exist, and zeros after them. Of 16 columns a thread
+// takes care that they come in the order of the keys' columns.
 __device__ inline void load_queries(scalar_t* tile, const scalar_t* Q, int rows_left) {
     #pragma unroll
-    for (int e = threadIdx.y * 32 + threadIdx.x; e < B_R * D; e += 32 * WARPS) {
-        const int row = e / D, place = e % D;
-        tile[swizzled(row, place / 8) + place % 8] =
-            row < rows_left ? Q[row * D + column_of(place)] : scalar_t(0);
+    for (int e = threadIdx.y * 32 + threadIdx.x; e < B_R * D / 16; e += 32 * WARPS) {
+        const int row = e / (D / 16), chunk = e % (D / 16) * 2;
+        uint4 given[2] = {}, ordered[2];
+        if (row < rows_left)
+            for (int n = 0; n < 2; n++)
+                given[n] = reinterpret_cast<const uint4*>(Q + row * D)[chunk + n];
+        for (int place = 0; place < 16; place++)
+            reinterpret_cast<scalar_t*>(ordered)[place] =
+                reinterpret_cast<const scalar_t*>(given)[column_of(place)];
+        for (int n = 0; n < 2; n++)
+            *reinterpret_cast<uint4*>(tile + swizzled(row, chunk + n)) = ordered[n];
     }
 }
 
