@@ -141,14 +141,13 @@ def decode_attention(
         num_splits: into how many pieces the keys of a sequence are cut, where all sequences have one length. With
             seq_lens, the pieces of all have one size, and there are so many for each sequence on average. None: as many
             as fill the GPU (`costs.splits_by_waves`).
-        split_size: keys of a piece, instead of num_splits. Then the bits of a sequence's result depend on nothing but
-            the
-            sequence: not on the batch around it, nor on the capacity of the cache.
+        split_size: keys of a piece, instead of num_splits. Then the bits of a sequence's result do not depend on the
+            batch around it, nor on the capacity of the cache.
         parents: int32 `[B, L_q]`: the queries are the nodes of a tree. Query i sees the keys before the queries, itself
             and its ancestors; `parents[b, i]` is less than i, and -1 for a root. Other numbers are an error on the CPU;
             on a GPU those from i on count as i - 1. None: a chain, in which each query sees those before.
         k_scale, v_scale: float32 `[B, H_kv]`, with a cache in E4M3 and only then: keys are `key.float() · k_scale`,
-            k_scale positive.
+            k_scale positive. NaN in E4M3 counts as 480.
         return_lse: also return the log-sum-exp of each row of scores.
 
     Returns:
@@ -192,9 +191,8 @@ def paged_attention(
         key_pages, value_pages: `[pages, page_size, H_kv, d]`, page_size from 1 to 256.
         block_table: int32 `[B, max_pages]`: key j of sequence b is row `j % page_size` of page
             `block_table[b, j // page_size]`. Sequences may share pages, and entries past a sequence's end may be
-            anything.
-            The others must name a page that there is: on the CPU anything else is an error; on a GPU it is not looked
-            at, since that would wait for the GPU, and what is read is not defined.
+            anything. The others must name a page that there is. On the CPU anything else is an error; on a GPU it is
+            not looked for, since that would wait for the GPU, and what is read is not defined.
         seq_lens: int32 `[B]`, up to `max_pages · page_size`.
     """
     query, key_pages, value_pages = _paged.autocast(query, key_pages, value_pages)
@@ -282,7 +280,7 @@ def _paged(
     split_size: int,
 ) -> tuple[Tensor, Tensor]:
     (_, page_size, kv_heads, _), max_pages = key_pages.shape, block_table.shape[1]
-    table = block_table.contiguous(), np.int32(max_pages), np.int32(page_size)
+    table = block_table.contiguous(), *_ints(max_pages, page_size)
     numbers, scales = _numbers(key_pages, value_pages), _scales(k_scale, v_scale)
     cache = Cache(*numbers, kv_heads, max_pages * page_size, scales, table)
     return _attend(query, cache, seq_lens, parents, scale, num_splits, split_size)
@@ -298,7 +296,7 @@ def _merge(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     outs, lses = padded(outs, columns), dense(lses)
     out, lse = outs.new_empty(*rows, columns), lses.new_empty(rows)
     _merge_module(outs.dtype, outs.dtype).get_function("merge_attention")(
-        (lse.numel(),), MERGE_BLOCK, (outs, lses, out, lse, np.int32(parts), np.int32(columns))
+        (lse.numel(),), MERGE_BLOCK, (outs, lses, out, lse, *_ints(parts, columns))
     )
     return cut(out, head_dim), lse
 
@@ -335,8 +333,8 @@ def _attend(
         (
             *(q, cache.key, cache.value, out, lse, parts, lse_parts),
             *(lengths, nothing if parents is None else parents.contiguous()),
-            *_numbers_of_launch(batch, cache.capacity, query_length, group, factor),
-            *_flags(ragged, parents is not None, how.wanted, how.size),
+            *(*_ints(batch, cache.capacity, query_length, group), np.float32(factor)),
+            *_ints(ragged, parents is not None, how.wanted, how.size),
             *(*cache.scales, *cache.pages),
         ),
         shared_mem=tile.shared_bytes,
@@ -345,7 +343,10 @@ def _attend(
         _merge_module(torch.float32, q.dtype).get_function("merge_pieces")(
             (rows, batch),
             MERGE_BLOCK,
-            (parts, lse_parts, out, lse, lengths, *_merge_numbers(batch, cache.capacity, columns, ragged, how)),
+            (
+                *(parts, lse_parts, out, lse, lengths),
+                *_ints(batch, cache.capacity, columns, ragged, how.wanted, how.size),
+            ),
         )
     return cut(out, head_dim), lse
 
@@ -398,20 +399,8 @@ def _places(tile: DecodeTile, device: torch.device) -> int:
 
 
 @functools.lru_cache(maxsize=1024)  # to make NumPy's scalars takes longer than to find them
-def _numbers_of_launch(
-    batch: int, capacity: int, query_length: int, group: int, factor: float
-) -> tuple[np.generic, ...]:
-    return *map(np.int32, (batch, capacity, query_length, group)), np.float32(factor)
-
-
-@functools.lru_cache(maxsize=1024)
-def _flags(ragged: bool, tree: bool, wanted: int, size: int) -> tuple[np.generic, ...]:
-    return tuple(map(np.int32, (ragged, tree, wanted, size)))
-
-
-@functools.lru_cache(maxsize=1024)
-def _merge_numbers(batch: int, capacity: int, columns: int, ragged: bool, how: Cut) -> tuple[np.generic, ...]:
-    return tuple(map(np.int32, (batch, capacity, columns, ragged, how.wanted, how.size)))
+def _ints(*numbers: int) -> tuple[np.int32, ...]:
+    return tuple(map(np.int32, numbers))
 
 
 def _merge_module(parts: torch.dtype, out: torch.dtype) -> RawModule:
