@@ -77,7 +77,7 @@ def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
         options, grid, block, numbers, shared = _launched(name, query, rows[0], ragged=True)
         add(name, name, grid, block, (query, *rows, out, lse, lengths, *numbers), options, shared)
 
-    pieces = batch + 1  # of the first sequence two: one that fills every stage again, and a short one
+    pieces = batch + 1  # of the first sequence two: in one the stages are filled again, one is short
     parts, lse_parts = torch.zeros(pieces, heads * queries, head_dim), torch.zeros(pieces, heads * queries)
     sizes = *ints(batch, keys, queries, group), np.float32(head_dim**-0.5), *ints(1, 1, 0, size)
     scales = torch.full((batch, kv_heads), 0.5), torch.full((batch, kv_heads), 2.0)
@@ -89,7 +89,7 @@ def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
         ("e4m3_cache", "e4m3_paged_cache", in_pages, (*scales, *of_pages)),
     ):
         numbers = [tensor.to(serving.E4M3).view(torch.uint8) for tensor in cache] if file == "e4m3_cache" else cache
-        tile = serving.decode_tile(group * queries, numbers[0])
+        tile = serving.TILES[head_dim, 16, numbers[0].element_size()][-1]
         args = query, *numbers, out, lse, parts, lse_parts, lengths, parents, *sizes, *more
         add(file, kernel, (1, kv_heads, pieces), tile.block, args, (*tile.options, bf16), tile.shared_bytes)
 

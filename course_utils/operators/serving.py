@@ -8,6 +8,7 @@ nothing waits for the GPU, and a captured graph can be replayed with other lengt
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -68,16 +69,17 @@ class DecodeTile(NamedTuple):
         return 2 * self.head_dim * self.block_rows + max(tiles, results)
 
 
-# By head dimension, rows of a block and bytes of a number of the cache; the fastest on a Hopper first, then smaller
-# ones for GPUs with less shared memory.
-TILES = {
-    (head_dim, rows, key_bytes): tuple(
-        DecodeTile(head_dim, rows, min(32, 4096 // (head_dim * key_bytes)), 4, stages, key_bytes) for stages in (3, 2)
-    )
-    for head_dim in HEAD_DIMS
-    for rows in (16, 32)
-    for key_bytes in (2, 1)
-}
+def _tiles(head_dim: int, rows: int, key_bytes: int) -> tuple[DecodeTile, ...]:
+    """The fastest on an H100 first: one block on each multiprocessor, with some 130 KB on their way. Then smaller ones
+    for GPUs with less shared memory."""
+    keys = min(32, 4096 // (head_dim * key_bytes))
+    more = 4096 // (keys * head_dim * key_bytes)  # stages, where a tile is small
+    sizes = (8, 3 * more), (8, 2 * more), (4, 2 * more)
+    return tuple(DecodeTile(head_dim, rows, keys, warps, stages, key_bytes) for warps, stages in sizes)
+
+
+# By head dimension, rows of a block and bytes of a number of the cache.
+TILES = {sizes: _tiles(*sizes) for sizes in itertools.product(HEAD_DIMS, (16, 32), (2, 1))}
 
 
 class Cache(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from course_utils import checks, reference
 from course_utils.emulator import profile
 from course_utils.launches.serving import RUNGS, rung
-from course_utils.operators import decode_attention, merge_attention, paged_attention, serving
+from course_utils.operators import decode_attention, merge_attention, paged_attention, prepare, serving
 from course_utils.reference.serving import seen_keys
 from tests.helpers import tensors
 
@@ -84,7 +84,7 @@ CASES = [
     ((16, 200), (14, 2, 1), {"num_splits": 64}),
     ((0, 2, 90), (3, 3, 5), {"split_size": 40}),
     ((129, 130), (16, 1, 1), {"num_splits": 2}),
-    ((450, 4, 0), (4, 2, 4), {"split_size": 400}),  # each warp has more tiles than stages
+    ((450, 4, 0), (4, 2, 4), {"split_size": 400}),
     ((100, 3), (8, 1, 4), {"num_splits": 2}),  # 32 rows
     ((65, 40), (4, 1, 16), {"split_size": 33}),  # 64
 ]
@@ -120,6 +120,19 @@ def test_a_cache_in_pages_is_correct(device, page_size, number):
     pages, table = in_pages((key, value), page_size, seq_lens)
     call = partial(paged_attention, query, *pages, table, seq_lens, return_lse=True, **how)
     assert_right(call, query, key, value, seq_lens)
+
+
+def test_smaller_tiles_are_correct(device, monkeypatch):
+    """Each warp has more tiles than stages."""
+    monkeypatch.setattr(prepare, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
+    (query, key, value, seq_lens), how = of_case(device, HALF, 64, 5)
+    assert serving.decode_tile(8, key) == serving.TILES[64, 16, 2][-1]
+    pages, table = in_pages((key, value), 16, seq_lens)
+    for call in (
+        partial(decode_attention, query, key, value, seq_lens=seq_lens),
+        partial(paged_attention, query, *pages, table, seq_lens),
+    ):
+        assert_right(partial(call, return_lse=True, **how), query, key, value, seq_lens)
 
 
 @pytest.mark.parametrize("paged", [False, True], ids=["rows", "pages"])
@@ -297,12 +310,12 @@ def test_what_is_chosen_fills_the_gpu_and_no_more():
         given = {"ragged": False, "num_splits": 0, "split_size": 0, **how}
         return serving.cut_keys(batch, 8, length, tile=tile, device=torch.device("cpu"), **given)
 
-    assert places == 264
-    assert cut(8, 65536).pieces == 8 * 4  # of 8 heads: 256 blocks
+    assert places == 132
+    assert cut(8, 65536).pieces == 8 * 2  # of 8 heads: 128 blocks
     assert cut(64, 4096).pieces == 64
-    assert cut(1, 65536).pieces == 32 and cut(1, 4096).pieces == 31
+    assert cut(1, 65536).pieces == cut(1, 4096).pieces == 16
     assert cut(1, 100).pieces == 1
-    assert cut(8, 65536, ragged=True) == serving.Cut(32, 0, 32 + 7)
+    assert cut(8, 65536, ragged=True) == serving.Cut(16, 0, 16 + 7)
     assert cut(2, 1000, split_size=64) == serving.Cut(0, 64, 2 * 16)
     assert cut(3, 1000, num_splits=9) == serving.Cut(0, 112, 3 * 9)
     with pytest.raises(ValueError, match="cut into up to 131072 pieces; there can be 65535"):
