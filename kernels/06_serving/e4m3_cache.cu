@@ -14,7 +14,7 @@
 // limits as split_keys.cu and paged_cache.cu; B_C 32; k_scale > 0
 // options: -DD=64 -DBF16=0 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=6 | -DD=64 -DBF16=1 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=6 | -DD=128 -DBF16=0 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=3 | -DD=128 -DBF16=1 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=3
 // arch: sm_80
-// paper  FP8 formats (arXiv 2209.05433); a cache in FP8: FlashAttention-3 (arXiv 2407.08608), §3.3
+// paper  FP8 formats (arXiv 2209.05433); scales by head: FlashAttention-3 (arXiv 2407.08608)
 #define CACHE_BITS 8
 #include "decode_tile.cuh"
 
