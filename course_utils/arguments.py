@@ -39,9 +39,8 @@ def check_tensor(
     shape: a size that is a word may be any from 1 on, with may_be_empty from 0 on. like: an argument, and its name,
     whose device the tensor must have; where dtypes is None, its dtype too.
     """
-    expected = "[" + ", ".join(map(str, shape)) + "]"
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch tensor {expected}")
+        raise TypeError(f"{name} is a {type(tensor).__name__}; it must be a torch tensor {_written(shape)}")
     _check_layout(name, tensor)
     as_other = f", like {like[0]}" if like else ""
     if dtypes is None and like and tensor.dtype != like[1].dtype:
@@ -54,11 +53,16 @@ def check_tensor(
     )
     if not fits:
         least = ", none of them 0" if not may_be_empty and any(isinstance(size, str) for size in shape) else ""
-        raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be {expected}{least}")
+        raise ValueError(f"{name} has shape {list(tensor.shape)}; it must be {_written(shape)}{least}")
     if like and tensor.device != like[1].device:
         raise ValueError(f"{name} is on {tensor.device}; it must be on {like[1].device}{as_other}")
     if tensor.device.type not in ("cpu", "cuda"):
         raise ValueError(f"{name} is on {tensor.device}; kernels run on cpu and cuda tensors")
+
+
+def _written(shape: tuple[int | str, ...]) -> str:
+    """For a message only: torch.compile cannot write out a size that it keeps open."""
+    return "[" + ", ".join(map(str, shape)) + "]"
 
 
 def _check_layout(name: str, tensor: Tensor) -> None:

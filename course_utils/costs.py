@@ -455,6 +455,21 @@ def ceil_div(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
 
 
+def wave_efficiency(blocks: int, places: int) -> float:
+    """The share of a GPU's places for blocks that equal blocks keep at work: they run in waves of `places`, and the
+    last wave may be nearly empty."""
+    _require_positive(blocks=blocks, places=places)
+    return blocks / (ceil_div(blocks, places) * places)
+
+
+def splits_by_waves(blocks: int, places: int, most: int, *, share: float = 0.95) -> int:
+    """Into how many splits each of the blocks' work is cut, up to `most`: the smallest number whose waves are as
+    efficient as the best one's, or `share` of that. FlashAttention-3 chooses so, with a share of 0.85."""
+    _require_positive(most=most)
+    found = [wave_efficiency(blocks * splits, places) for splits in range(1, most + 1)]
+    return next(n for n, efficiency in enumerate(found, start=1) if efficiency >= share * max(found))
+
+
 def visited_tiles(
     query_length: int, key_length: int, block_rows: int, block_cols: int, is_causal: bool = False
 ) -> Iterator[tuple[int, int]]:

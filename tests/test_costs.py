@@ -259,6 +259,21 @@ def test_fa2_traffic_equals_a_walk_over_its_loops(shape, is_causal):
     assert sum(step.bytes_written for step in steps) == 6 * query_length * (d * size + 4)
 
 
+def test_waves():
+    assert costs.wave_efficiency(264, 264) == costs.wave_efficiency(528, 264) == 1
+    assert costs.wave_efficiency(265, 264) == 265 / 528
+    assert costs.wave_efficiency(8, 264) == pytest.approx(8 / 264)
+
+
+def test_the_fewest_splits_that_fill_the_gpu_well_enough():
+    assert costs.splits_by_waves(64, 264, 512) == 4  # 256 of 264
+    assert costs.splits_by_waves(64, 264, 3) == 3
+    assert costs.splits_by_waves(8, 264, 512) == 32 and costs.splits_by_waves(8, 264, 512, share=1.0) == 33
+    assert costs.splits_by_waves(264, 264, 512) == costs.splits_by_waves(5000, 264, 512) == 1
+    with pytest.raises(ValueError, match="most"):
+        costs.splits_by_waves(8, 264, 0)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_tiles_visited_and_masked(shape):
     tiles = list(walk(*shape, True))

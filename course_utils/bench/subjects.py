@@ -18,6 +18,7 @@ from course_utils.bench import (
     flash_attention_v2,
     host,
     one_pattern,
+    serving,
     sparse_patterns,
     start_here,
 )
@@ -96,6 +97,7 @@ CHAPTERS: dict[str, Callable[[], list[Row]]] = {
     "03_flash_attention_v2": flash_attention_v2.flash_v2_chapter,
     "04_sparse_patterns": sparse_patterns.sparse_chapter,
     "05_deepseek_sparse": deepseek_sparse.deepseek_chapter,
+    "06_serving": serving.serving_chapter,
     "08_choosing": choosing.choosing_chapter,
 }
 SUBJECTS: dict[str, Subject] = {
@@ -136,5 +138,6 @@ ALIASES = {  # an operator stands for its chapter
     "flash_attention_v2": "03_flash_attention_v2",
     "sparse_attention": "04_sparse_patterns",
     "deepseek": "05_deepseek_sparse",
+    "decode_attention": "06_serving",
     "window": "sliding_window",
 }

@@ -7,6 +7,7 @@ from course_utils.launches import (
     deepseek_sparse,
     flash_attention_minimal,
     flash_attention_v2,
+    serving,
     sparse_patterns,
     start_here,
 )
@@ -38,3 +39,9 @@ def busy_launches() -> dict[str, tuple[Launch, int]]:
 def hard_launches() -> dict[str, Launch]:
     """The kernels from chapter 03 on where most can go wrong, for the sanitizers only."""
     return flash_attention_v2.hard() | sparse_patterns.hard() | deepseek_sparse.hard()
+
+
+def unrecorded_launches() -> dict[str, Launch]:
+    """Those that belong to the ones above, for the emulator's sanitizer alone until compute-sanitizer's verdicts on
+    them are recorded (`bench sanitizer --record`)."""
+    return serving.hard()

@@ -7,6 +7,7 @@ from course_utils.operators.loop_orders import flash_fa1_order, flash_plain
 from course_utils.operators.minimal import flash_attention_minimal
 from course_utils.operators.mla import mla_attention, sparse_mla
 from course_utils.operators.naive import naive_attention
+from course_utils.operators.serving import decode_attention, merge_attention, paged_attention
 from course_utils.operators.sparse import (
     block_sparse_attention,
     choose_kernel,
@@ -23,6 +24,7 @@ __all__ = [
     "block_sparse_attention",
     "choose_kernel",
     "csr_attention",
+    "decode_attention",
     "deepseek_mla",
     "deepseek_sparse_attention",
     "flash_attention_minimal",
@@ -30,8 +32,10 @@ __all__ = [
     "flash_fa1_order",
     "flash_plain",
     "lightning_indexer",
+    "merge_attention",
     "mla_attention",
     "naive_attention",
+    "paged_attention",
     "quantize_e4m3",
     "range_attention",
     "select_topk",

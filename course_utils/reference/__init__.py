@@ -22,6 +22,7 @@ from course_utils.reference.dense import (
     sparse_attention,
     torch_attention,
 )
+from course_utils.reference.serving import decode_attention, merge_attention, paged_attention
 
 __all__ = [
     "DeepSeekConfig",
@@ -29,6 +30,7 @@ __all__ = [
     "attention",
     "attention_gradients",
     "causal_mask",
+    "decode_attention",
     "deepseek_attention",
     "deepseek_mla",
     "deepseek_sparse_attention",
@@ -37,8 +39,10 @@ __all__ = [
     "full_float32",
     "index_scores",
     "lightning_indexer",
+    "merge_attention",
     "mla_attention",
     "naive_attention",
+    "paged_attention",
     "select_topk",
     "sparse_attention",
     "sparse_mla",

@@ -30,7 +30,7 @@ __device__ inline void initialize(OnlineSoftmax& state) {
 }
 
 // Line 8: S = Q Kᵀ; the scale comes in with the exponential, as a part of `factor`.
-__device__ inline void compute_scores(Scores& S, const scalar_t* Q, const scalar_t* K) {
+template <class T> __device__ inline void compute_scores(Scores& S, const scalar_t* Q, const T* K) {
     clear(S);
     #pragma unroll
     for (int d = 0; d < D; d += 16) {
@@ -82,8 +82,8 @@ __device__ inline void update_maximum(OnlineSoftmax& state, const Scores& S, flo
 
 // Lines 9 and 10, what is new: P = exp(S − m), l += rowsum(P), O += P V, 16 keys at a time, so that
 // the exponentials of the next keys run beside the matrix products of these. S becomes P.
-__device__ inline void accumulate(OnlineSoftmax& state, Scores& S, const scalar_t* V,
-                                  float factor) {
+template <class T>
+__device__ inline void accumulate(OnlineSoftmax& state, Scores& S, const T* V, float factor) {
     #pragma unroll
     for (int n = 0; n < N; n += 2) {
         unsigned p[M][4];   // 16 keys

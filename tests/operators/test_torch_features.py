@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_utils import patterns
 from course_utils.operators import (
+    decode_attention,
     flash_attention_minimal,
     flash_attention_v2,
     indexer,
@@ -24,9 +25,11 @@ from course_utils.operators import (
     mla_attention,
     naive,
     naive_attention,
+    paged_attention,
     quantize_e4m3,
     range_attention,
     select_topk,
+    serving,
     sparse,
     sparse_attention,
     sparse_mla,
@@ -76,6 +79,22 @@ def fp8_inputs(device):
     return query, key, weights, q_scale, k_scale, 1
 
 
+def cache_inputs(device, *, paged=False, eight_bits=False):
+    """Query, a strided cache or pages with their table, lengths with none among them, parents, and scales."""
+    query = tensors.random(2, 2, 4, 24, device=device, dtype=HALF).transpose(1, 2)  # [B, H, L_q, d]
+    shape = (4, 3, 2, 24) if paged else (2, 2, 9, 24)  # [pages, page_size, H_kv, d] or [B, H_kv, L, d]
+    key, value = (tensors.random(*shape, device=device, dtype=HALF, seed=seed) for seed in (1, 2))
+    key, value = (cache.transpose(1, 2).contiguous().transpose(1, 2) for cache in (key, value))
+    scales = (None, None)
+    if eight_bits:
+        key, value = key.to(serving.E4M3), value.to(serving.E4M3)
+        scales = tuple(tensors.random(2, 2, device=device, seed=seed).abs() + 0.1 for seed in (3, 4))
+    lengths, parents = torch.tensor([7, 0], dtype=torch.int32), torch.tensor([[-1, 0], [-1, -1]], dtype=torch.int32)
+    table = torch.tensor([[2, 0, 2], [9, 9, 9]], dtype=torch.int32)
+    of_pages = (table.to(device),) if paged else ()
+    return query, key, value, *of_pages, lengths.to(device), parents.to(device), *scales, 0.3, 2, 0
+
+
 # Operator, and its arguments on a device: strided, ragged, with a row that sees nothing; `grad` where there is one.
 EXAMPLES = {
     "naive_attention": (naive._attention, lambda device, grad: (*attention_inputs(device), True, 0.3)),
@@ -96,6 +115,13 @@ EXAMPLES = {
     "select_topk": (topk._select, lambda device, grad: (tensors.random(5, 3, device=device).mT, 1)),
     "mla_attention": (mla._dense_mla, lambda device, grad: (*latent_inputs(device)[:2], 0.3, 24, True)),
     "sparse_mla": (mla._sparse_mla, lambda device, grad: (*latent_inputs(device, grad=grad), 0.3, 24)),
+    "decode_attention": (serving._decode, lambda device, grad: cache_inputs(device)),
+    "decode_attention, FP8": (serving._decode, lambda device, grad: cache_inputs(device, eight_bits=True)),
+    "paged_attention": (serving._paged, lambda device, grad: cache_inputs(device, paged=True)),
+    "merge_attention": (
+        serving._merge,
+        lambda device, grad: (tensors.random(3, 1, 2, 2, 6, device=device), tensors.random(3, 1, 2, 2, device=device)),
+    ),
     "flash_attention_minimal_backward": (
         minimal._gradient,
         lambda device, grad: gradient_inputs(
@@ -211,6 +237,19 @@ def test_autocast_casts_as_for_sdpa(device):
     assert torch.autograd.grad(flash_under_autocast(device, inputs).sum(), inputs)[0].dtype == torch.float32
 
 
+def test_decode_casts_what_has_no_scales(device):
+    query, key, value, lengths, parents, *_ = cache_inputs(device)
+    expected = decode_attention(query, key, value, seq_lens=lengths, parents=parents)
+    eight = [cache.to(serving.E4M3) for cache in (key, value)]
+    scale = torch.ones(2, 2, device=device)
+    of_eight = decode_attention(query, *eight, seq_lens=lengths, k_scale=scale, v_scale=scale)
+    with torch.autocast(device.type, HALF):
+        wide = [tensor.float() for tensor in (query, key, value)]
+        assert torch.equal(decode_attention(*wide, seq_lens=lengths, parents=parents), expected)
+        found = decode_attention(wide[0], *eight, seq_lens=lengths, k_scale=scale, v_scale=scale)
+    assert torch.equal(found, of_eight)
+
+
 def flash_under_autocast(device, inputs):
     with torch.autocast(device.type, torch.bfloat16):
         return causal_v2(*inputs)
@@ -247,6 +286,19 @@ def test_the_parts_of_deepseeks_attention_compile_in_one_graph(device):
     compiled = torch.compile(chosen, fullgraph=True, backend="aot_eager")
     for found, expected in zip(compiled(*inputs), chosen(*inputs), strict=True):
         torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)  # the order of the lists is free
+
+
+def test_decode_compiles_in_one_graph(device):
+    def step(query, key, value, lengths):
+        return decode_attention(query, key, value, seq_lens=lengths, split_size=4, return_lse=True)
+
+    compiled = torch.compile(step, fullgraph=True, backend="aot_eager", dynamic=True)
+    query, key, value, lengths, *_ = cache_inputs(device)
+    for capacity in (9, 8, 7):
+        inputs = query, *(cache[:, :, :capacity].contiguous() for cache in (key, value)), lengths
+        for found, expected in zip(compiled(*inputs), step(*inputs), strict=True):
+            assert torch.equal(found, expected)
+    assert counters["stats"]["unique_graphs"] == 1
 
 
 @pytest.mark.parametrize(
@@ -415,6 +467,29 @@ def test_a_captured_graph_reads_new_numbers_and_lists_in_place():
         indices[:, length:] = -1
         graph.replay()
         assert_same(captured, run())
+
+
+@pytest.mark.gpu
+def test_a_captured_decode_step_follows_lengths_and_tables_in_place():
+    query, pages, values, table, lengths, *_ = cache_inputs(torch.device("cuda"), paged=True)
+
+    def run():
+        return paged_attention(query, pages, values, table, lengths, return_lse=True)
+
+    run()  # compiles
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = run()
+    for new, order in (
+        ([9, 9], [[1, 2, 3], [0, 0, 3]]),
+        ([1, 0], [[3, 9, 9], [9, 9, 9]]),
+        ([8, 2], [[0, 1, 2], [3, 9, 9]]),
+    ):
+        lengths.copy_(torch.tensor(new, dtype=torch.int32))
+        table.copy_(torch.tensor(order, dtype=torch.int32))
+        graph.replay()
+        for found, expected in zip(captured, run(), strict=True):
+            assert torch.equal(found, expected)
 
 
 @pytest.mark.gpu

@@ -1,0 +1,506 @@
+"""One new token, or a few, against a long cache (kernels/06_serving), in fp16 and bf16, the cache also in E4M3.
+
+The keys are cut into pieces, so that there is work for the whole GPU; a block attends one, and merge.cu adds up what
+the blocks have found. The grid follows from the capacity of the cache, the pieces from the lengths on the device:
+nothing waits for the GPU, and a captured graph can be replayed with other lengths and tables in the same tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.arguments import check_tensor, integer
+from course_utils.costs import ceil_div, splits_by_waves
+from course_utils.cuda import RawModule, compiled, shared_memory_limit
+from course_utils.operators.library import AUTOCAST, operator
+from course_utils.operators.prepare import (
+    MAX_GRID,
+    checked_scale,
+    cut,
+    dense,
+    empty_outputs,
+    fake_attention,
+    fitting,
+    padded,
+    positive_factor,
+)
+from course_utils.operators.tensor_core import BF16, HEAD_DIMS, defines, kernel, module
+
+FOLDER = "06_serving"
+E4M3 = torch.float8_e4m3fn
+MAX_QUERIES, MAX_PAGE_SIZE = 16, 256
+SHORTEST_PIECE = 128  # keys: below, to merge costs more than a shorter piece saves
+MERGE_BLOCK = (32, 4)
+RESERVED_SHARED = 1024  # bytes that the driver adds to those of a block, from sm_80 on
+EMULATED_MULTIPROCESSORS = 132  # those of an H100
+
+
+class DecodeTile(NamedTuple):
+    """Options of the kernels: B_r rows, that is queries of a group of heads, which all warps of a block share; each
+    warp has tiles of B_c keys, `stages` of them on their way. key_bytes: of a number of the cache."""
+
+    head_dim: int
+    block_rows: int
+    block_cols: int
+    warps: int
+    stages: int
+    key_bytes: int = 2
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        sizes = {"D": self.head_dim, "B_R": self.block_rows, "B_C": self.block_cols}
+        return defines(**sizes, WARPS=self.warps, STAGES=self.stages)
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return 32, self.warps
+
+    @property
+    def shared_bytes(self) -> int:
+        """Q, and the warps' tiles of K and V; in their place, at the end, the warps' results."""
+        tiles = 2 * self.key_bytes * self.warps * self.stages * self.block_cols * self.head_dim
+        results = 4 * self.warps * self.block_rows * (self.head_dim + 9)
+        return 2 * self.head_dim * self.block_rows + max(tiles, results)
+
+
+def _tiles(head_dim: int, rows: int, key_bytes: int) -> tuple[DecodeTile, ...]:
+    """The fastest on an H100 first: one block on each multiprocessor, with some 130 KB on their way. Then smaller ones
+    for GPUs with less shared memory."""
+    keys = min(32, 4096 // (head_dim * key_bytes))
+    more = 4096 // (keys * head_dim * key_bytes)  # stages, where a tile is small
+    sizes = (8, 3 * more), (8, 2 * more), (4, 2 * more)
+    return tuple(DecodeTile(head_dim, rows, keys, warps, stages, key_bytes) for warps, stages in sizes)
+
+
+# By head dimension, rows of a block and bytes of a number of the cache.
+TILES = {sizes: _tiles(*sizes) for sizes in itertools.product(HEAD_DIMS, (16, 32), (2, 1))}
+
+
+class Cache(NamedTuple):
+    """Keys and values as the kernels take them. scales: k_scale and v_scale, with E4M3. pages: the block table, entries
+    of a row, and keys of a page, where the cache has pages. capacity: keys of a sequence, at most."""
+
+    key: Tensor
+    value: Tensor
+    kv_heads: int
+    capacity: int
+    scales: tuple[Tensor, ...] = ()
+    pages: tuple[Tensor | np.generic, ...] = ()
+
+    @property
+    def file(self) -> str:
+        return f"{FOLDER}/{'e4m3_cache' if self.scales else 'paged_cache' if self.pages else 'split_keys'}.cu"
+
+    @property
+    def kernel(self) -> str:
+        if self.scales:
+            return "e4m3_paged_cache" if self.pages else "e4m3_cache"
+        return "paged_cache" if self.pages else "split_keys"
+
+
+class Cut(NamedTuple):
+    """Into what pieces the keys are cut: `size` keys each, or, where that is 0, of a size that follows on the device
+    from the lengths, with which there are about `wanted`. pieces: the most that there can be."""
+
+    wanted: int
+    size: int
+    pieces: int
+
+
+# ---------------------------------------------------------------------------------------------- the public functions
+
+
+def decode_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    seq_lens: Tensor | None = None,
+    scale: float | None = None,
+    num_splits: int | None = None,
+    split_size: int | None = None,
+    parents: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(scale · Q Kᵀ) V for the last one to 16 queries of each sequence against its cache.
+
+    Args:
+        query: `[B, H, L_q, d]`, float16 or bfloat16, L_q from 1 to 16, d up to 128, on the CPU (emulator) or a GPU. Of
+            a sequence of n keys, query i stands at position `i + n - L_q` and sees the keys up to itself.
+        key, value: `[B, H_kv, L, d]` on the device of query, in its dtype or in float8_e4m3fn; query head h reads key
+            head `h // (H / H_kv)`. A cache that is strided, or whose d is not 64 or 128, is copied at every call.
+        seq_lens: int32 `[B]`: how many of the L keys count, those of the queries included; others are never read. None:
+            all. Numbers below 0 or above L are an error on the CPU; on a GPU they count as 0 and as L.
+        scale: factor of the scores; None means `1 / sqrt(d)`.
+        num_splits: into how many pieces the keys of a sequence are cut, where all sequences have one length. With
+            seq_lens, the pieces of all have one size, and there are so many for each sequence on average. None: as many
+            as fill the GPU (`costs.splits_by_waves`).
+        split_size: keys of a piece, instead of num_splits. Then the bits of a sequence's result do not depend on the
+            batch around it, nor on the capacity of the cache.
+        parents: int32 `[B, L_q]`: the queries are the nodes of a tree. Query i sees the keys before the queries, itself
+            and its ancestors; `parents[b, i]` is less than i, and -1 for a root. Other numbers are an error on the CPU;
+            on a GPU those from i on count as i - 1. None: a chain, in which each query sees those before.
+        k_scale, v_scale: float32 `[B, H_kv]`, with a cache in E4M3 and only then: keys are `key.float() · k_scale`,
+            k_scale positive. NaN in E4M3 counts as 480.
+        return_lse: also return the log-sum-exp of each row of scores.
+
+    Returns:
+        out `[B, H, L_q, d]` in the dtype of query, without a gradient; zeros for a query that sees no key. With
+        return_lse `(out, lse)`: lse `[B, H, L_q]`, float32, natural logarithm; minus infinity for a query that sees no
+        key.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
+    """
+    query, key, value = _decode.autocast(query, key, value)
+    factor = _check_query(query, parents, scale)
+    batch, head_dim = query.shape[0], query.shape[-1]
+    _check_cache(("key", "value"), (key, value), (batch, "H_kv", "L", head_dim), 1, query, (k_scale, v_scale))
+    if seq_lens is not None:
+        _check_integers("seq_lens", seq_lens, (batch,), query)
+    splits = _checked_splits(num_splits, split_size)
+    out, lse = _decode(query, key, value, seq_lens, parents, k_scale, v_scale, factor, *splits)
+    return (out, lse) if return_lse else out
+
+
+def paged_attention(
+    query: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    *,
+    scale: float | None = None,
+    num_splits: int | None = None,
+    split_size: int | None = None,
+    parents: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`decode_attention` with a cache in pages (PagedAttention, arXiv 2309.06180, §4): the same arguments, results and
+    errors, but for these.
+
+    Args:
+        key_pages, value_pages: `[pages, page_size, H_kv, d]`, page_size from 1 to 256.
+        block_table: int32 `[B, max_pages]`: key j of sequence b is row `j % page_size` of page
+            `block_table[b, j // page_size]`. Sequences may share pages, and entries past a sequence's end may be
+            anything. The others must name a page that there is. On the CPU anything else is an error; on a GPU it is
+            not looked for, since that would wait for the GPU, and what is read is not defined.
+        seq_lens: int32 `[B]`, up to `max_pages · page_size`.
+    """
+    query, key_pages, value_pages = _paged.autocast(query, key_pages, value_pages)
+    factor = _check_query(query, parents, scale)
+    batch, head_dim = query.shape[0], query.shape[-1]
+    shape = "pages", "page_size", "H_kv", head_dim
+    _check_cache(("key_pages", "value_pages"), (key_pages, value_pages), shape, 2, query, (k_scale, v_scale))
+    _check_integers("block_table", block_table, (batch, "max_pages"), query)
+    _check_integers("seq_lens", seq_lens, (batch,), query)
+    page_size = key_pages.shape[1]
+    if page_size > MAX_PAGE_SIZE:
+        raise ValueError(f"key_pages has pages of {page_size} keys; they must have at most {MAX_PAGE_SIZE}")
+    for name, pages in (("key_pages", key_pages.shape[0]), ("block_table", block_table.shape[1])):
+        if pages * page_size >= 2**31:
+            raise ValueError(f"{name} has {pages} pages of {page_size} keys; together they must have fewer than 2^31")
+    splits = _checked_splits(num_splits, split_size)
+    out, lse = _paged(query, key_pages, value_pages, block_table, seq_lens, parents, k_scale, v_scale, factor, *splits)
+    return (out, lse) if return_lse else out
+
+
+def merge_attention(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention over the union of N disjoint sets of keys, from attention over each (Flash-Decoding):
+    `lse = log Σ exp(lses)`, `out = Σ exp(lses - lse) · outs`.
+
+    Args:
+        outs: `[N, B, H, L_q, d]`, float32, float16 or bfloat16, on the CPU (emulator) or a GPU.
+        lses: float32 `[N, B, H, L_q]` on the device of outs: the log-sum-exp of each row, natural logarithm. A part
+            whose log-sum-exp is minus infinity is left out, whatever its out holds.
+
+    Returns:
+        out `[B, H, L_q, d]` in the dtype of outs, and lse, float32 `[B, H, L_q]`; zeros and minus infinity where every
+        part is left out. No gradients.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype, shape or device; the message names it.
+    """
+    check_tensor("outs", outs, ("N", "B", "H", "L_q", "d"), (torch.float32, *BF16))
+    check_tensor("lses", lses, tuple(outs.shape[:-1]), (torch.float32,), like=("outs", outs))
+    return _merge(outs, lses)
+
+
+# ---------------------------------------------------------------------------------------------- the operators
+
+
+@operator(
+    "decode_attention(Tensor query, Tensor key, Tensor value, Tensor? seq_lens, Tensor? parents, Tensor? k_scale, "
+    "Tensor? v_scale, float scale, SymInt num_splits, SymInt split_size) -> (Tensor out, Tensor lse)",
+    fake=fake_attention,
+    casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
+)
+def _decode(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    seq_lens: Tensor | None,
+    parents: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+    scale: float,
+    num_splits: int,
+    split_size: int,
+) -> tuple[Tensor, Tensor]:
+    cache = Cache(*_numbers(key, value), key.shape[1], key.shape[2], _scales(k_scale, v_scale))
+    return _attend(query, cache, seq_lens, parents, scale, num_splits, split_size)
+
+
+@operator(
+    "paged_attention(Tensor query, Tensor key_pages, Tensor value_pages, Tensor block_table, Tensor seq_lens, "
+    "Tensor? parents, Tensor? k_scale, Tensor? v_scale, float scale, SymInt num_splits, SymInt split_size) "
+    "-> (Tensor out, Tensor lse)",
+    fake=fake_attention,
+    casts=dict.fromkeys(("query", "key_pages", "value_pages"), AUTOCAST),
+)
+def _paged(
+    query: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    parents: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+    scale: float,
+    num_splits: int,
+    split_size: int,
+) -> tuple[Tensor, Tensor]:
+    (_, page_size, kv_heads, _), max_pages = key_pages.shape, block_table.shape[1]
+    table = block_table.contiguous(), *_ints(max_pages, page_size)
+    numbers, scales = _numbers(key_pages, value_pages), _scales(k_scale, v_scale)
+    cache = Cache(*numbers, kv_heads, max_pages * page_size, scales, table)
+    return _attend(query, cache, seq_lens, parents, scale, num_splits, split_size)
+
+
+@operator(
+    "merge_attention(Tensor outs, Tensor lses) -> (Tensor out, Tensor lse)",
+    fake=lambda outs, lses: (outs.new_empty(outs.shape[1:]), lses.new_empty(lses.shape[1:])),
+)
+def _merge(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
+    parts, *rows, head_dim = outs.shape
+    columns = 4 * ceil_div(head_dim, 4)
+    outs, lses = padded(outs, columns), dense(lses)
+    out, lse = outs.new_empty(*rows, columns), lses.new_empty(rows)
+    _merge_module(outs.dtype, outs.dtype).get_function("merge_attention")(
+        (lse.numel(),), MERGE_BLOCK, (outs, lses, out, lse, *_ints(parts, columns))
+    )
+    return cut(out, head_dim), lse
+
+
+def _attend(
+    query: Tensor,
+    cache: Cache,
+    seq_lens: Tensor | None,
+    parents: Tensor | None,
+    scale: float,
+    num_splits: int,
+    split_size: int,
+) -> tuple[Tensor, Tensor]:
+    if query.device.type == "cpu":
+        _check_values(seq_lens, parents, cache)
+    head_dim = query.shape[-1]
+    query, factor = positive_factor(query, scale)
+    q = padded(query, cache.key.shape[-1])
+    batch, heads, query_length, columns = q.shape
+    group, rows = heads // cache.kv_heads, heads * query_length
+    tile = decode_tile(group * query_length, cache.key)
+    row_tiles = ceil_div(group * query_length, tile.block_rows)
+    ragged = seq_lens is not None
+    how = cut_keys(batch, row_tiles * cache.kv_heads, cache.capacity, ragged, num_splits, split_size, tile, q.device)
+    out, lse = empty_outputs(q)
+    nothing = lse.view(torch.int32)  # stands for numbers that are not read
+    lengths = seq_lens.contiguous() if ragged else nothing
+    has_parts = how.pieces > batch
+    parts = lse.new_empty(how.pieces, rows, columns) if has_parts else lse
+    lse_parts = lse.new_empty(how.pieces, rows) if has_parts else lse
+    kernel(cache.file, tile.options, q.dtype, cache.kernel)(
+        (row_tiles, cache.kv_heads, how.pieces),
+        tile.block,
+        (
+            *(q, cache.key, cache.value, out, lse, parts, lse_parts),
+            *(lengths, nothing if parents is None else parents.contiguous()),
+            *(*_ints(batch, cache.capacity, query_length, group), np.float32(factor)),
+            *_ints(ragged, parents is not None, how.wanted, how.size),
+            *(*cache.scales, *cache.pages),
+        ),
+        shared_mem=tile.shared_bytes,
+    )
+    if has_parts:
+        _merge_module(torch.float32, q.dtype).get_function("merge_pieces")(
+            (rows, batch),
+            MERGE_BLOCK,
+            (
+                *(parts, lse_parts, out, lse, lengths),
+                *_ints(batch, cache.capacity, columns, ragged, how.wanted, how.size),
+            ),
+        )
+    return cut(out, head_dim), lse
+
+
+# ---------------------------------------------------------------------------------------------- tiles and pieces
+
+
+def decode_tile(rows: int, key: Tensor) -> DecodeTile:
+    """The tile for so many rows, the queries of a group of heads, and such a cache."""
+    return fitting(TILES[key.shape[-1], 16 if rows <= 16 else 32, key.element_size()], key.device)
+
+
+def cut_keys(
+    batch: int,
+    blocks: int,
+    capacity: int,
+    ragged: bool,
+    num_splits: int,
+    split_size: int,
+    tile: DecodeTile,
+    device: torch.device,
+) -> Cut:
+    """How the keys of a batch are cut. blocks: of threads for one piece. num_splits, split_size: 0 for None."""
+    if split_size:
+        size = min(split_size, capacity)
+        made = Cut(0, size, batch * ceil_div(capacity, size))
+    else:
+        most = max(1, capacity // SHORTEST_PIECE)
+        splits = num_splits or splits_by_waves(batch * blocks, _places(tile, device), most)
+        if ragged:
+            made = Cut(batch * splits, 0, batch * splits + batch - 1)
+        else:
+            size = ceil_div(capacity, splits)
+            made = Cut(0, size, batch * ceil_div(capacity, size))
+    if made.pieces > MAX_GRID:
+        raise ValueError(
+            f"query has batch size {batch}, and the keys are cut into up to {made.pieces} pieces; there can be "
+            f"{MAX_GRID}: take fewer num_splits or a larger split_size"
+        )
+    return made
+
+
+@functools.cache
+def _places(tile: DecodeTile, device: torch.device) -> int:
+    """For blocks on the device, at a time, as far as shared memory goes: registers last for more."""
+    of_one = (shared_memory_limit(device) + RESERVED_SHARED) // (tile.shared_bytes + RESERVED_SHARED)
+    if device.type == "cpu":
+        return of_one * EMULATED_MULTIPROCESSORS
+    return of_one * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.lru_cache(maxsize=1024)  # to make NumPy's scalars takes longer than to find them
+def _ints(*numbers: int) -> tuple[np.int32, ...]:
+    return tuple(map(np.int32, numbers))
+
+
+def _merge_module(parts: torch.dtype, out: torch.dtype) -> RawModule:
+    bits = tuple(f"-D{name}={8 * dtype.itemsize}" for name, dtype in (("PART_BITS", parts), ("O_BITS", out)))
+    bf16 = f"-DBF16={BF16.get(out, 0)}"
+    return compiled(f"{FOLDER}/merge.cu", (bf16, *bits, f"-DWARPS={MERGE_BLOCK[1]}"))
+
+
+def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
+    """What the operators launch for queries of this dtype on a device, to be compiled ahead of time."""
+    made = [_merge_module(torch.float32, dtype), _merge_module(dtype, dtype)]
+    for (_, _, key_bytes), tiles in TILES.items():
+        for file in ("split_keys", "paged_cache") if key_bytes == 2 else ("e4m3_cache",):
+            made.append(module(f"{FOLDER}/{file}.cu", fitting(tiles, device).options, dtype))
+    return made
+
+
+# ---------------------------------------------------------------------------------------------- layout and checks
+
+
+def _numbers(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """As the kernels read them: d filled up to 64 or 128, E4M3 as bytes."""
+    columns = next(d for d in HEAD_DIMS if d >= key.shape[-1])
+    if key.dtype == E4M3:
+        key, value = key.view(torch.uint8), value.view(torch.uint8)
+    return padded(key, columns), padded(value, columns)
+
+
+def _scales(k_scale: Tensor | None, v_scale: Tensor | None) -> tuple[Tensor, ...]:
+    return () if k_scale is None else (k_scale.contiguous(), v_scale.contiguous())
+
+
+def _check_query(query: Tensor, parents: Tensor | None, scale: float | None) -> float:
+    """The factor of the scores, once query and parents are right."""
+    check_tensor("query", query, ("B", "H", "L_q", "d"), tuple(BF16))
+    batch, heads, query_length, head_dim = query.shape
+    limits = ("batch size", batch, MAX_GRID), ("heads", heads, MAX_GRID)
+    limits += ("L_q", query_length, MAX_QUERIES), ("head dimension", head_dim, HEAD_DIMS[-1])
+    for what, size, most in limits:
+        if size > most:
+            raise ValueError(f"query has {what} {size}; it must be at most {most}")
+    if parents is not None:
+        _check_integers("parents", parents, (batch, query_length), query)
+    return head_dim**-0.5 if scale is None else checked_scale(scale, ", or None for 1 / sqrt(d)")
+
+
+def _check_cache(
+    names: tuple[str, str],
+    cache: tuple[Tensor, Tensor],
+    shape: tuple[int | str, ...],
+    head_axis: int,
+    query: Tensor,
+    scales: tuple[Tensor | None, Tensor | None],
+) -> None:
+    """Keys and values of this shape, whose heads divide those of query, with scales if they are in E4M3."""
+    dtypes = (query.dtype, E4M3)
+    check_tensor(names[0], cache[0], shape, dtypes, like=("query", query))
+    key = cache[0]
+    check_tensor(names[1], cache[1], tuple(key.shape), (key.dtype,), like=(names[0], key))
+    (batch, heads, *_), kv_heads = query.shape, key.shape[head_axis]
+    if heads % kv_heads:
+        raise ValueError(f"{names[0]} has {kv_heads} heads; that must divide the {heads} heads of query")
+    for name, tensor in zip(("k_scale", "v_scale"), scales, strict=True):
+        if key.dtype != E4M3:
+            if tensor is not None:
+                raise ValueError(f"{name} is given, and {names[0]} is {key.dtype}; scales go with {E4M3} alone")
+            continue
+        if tensor is None:
+            raise ValueError(f"{name} is None; with {names[0]} in {E4M3} it must be float32 [B, H_kv]")
+        check_tensor(name, tensor, (batch, kv_heads), (torch.float32,), like=("query", query))
+
+
+def _check_integers(name: str, tensor: Tensor, shape: tuple[int | str, ...], query: Tensor) -> None:
+    check_tensor(name, tensor, shape, (torch.int32,), like=("query", query))
+
+
+def _checked_splits(num_splits: int | None, split_size: int | None) -> tuple[int, int]:
+    """Both, 0 for None."""
+    if num_splits is not None and split_size is not None:
+        raise ValueError(f"num_splits is {num_splits} and split_size {split_size}; at most one of them may be given")
+    splits = 0 if num_splits is None else integer("num_splits", num_splits, 1, MAX_GRID)
+    return splits, 0 if split_size is None else integer("split_size", split_size, 1)
+
+
+def _check_values(seq_lens: Tensor | None, parents: Tensor | None, cache: Cache) -> None:
+    """What a look at the numbers alone shows: lengths, trees, scales and pages. On a GPU it would have to wait."""
+    if seq_lens is not None and not ((seq_lens >= 0) & (seq_lens <= cache.capacity)).all():
+        raise ValueError(f"seq_lens is {seq_lens.tolist()}; each must be from 0 to {cache.capacity}")
+    if parents is not None:
+        own = torch.arange(parents.shape[1], dtype=torch.int32)
+        if not ((parents >= -1) & (parents < own)).all():
+            raise ValueError(f"parents is {parents.tolist()}; entry i of each must be from -1 to i - 1")
+    if cache.scales and not (cache.scales[0] > 0).all():
+        raise ValueError(f"k_scale goes down to {cache.scales[0].min().item()}; it must be positive")
+    if cache.pages:
+        table, max_pages, page_size = cache.pages
+        used = torch.arange(int(max_pages)) * int(page_size) < seq_lens[:, None]
+        wrong = used & ((table < 0) | (table >= len(cache.key)))
+        if wrong.any():
+            at = wrong.nonzero()[0].tolist()
+            raise ValueError(f"block_table{at} is {int(table[*at])}; key_pages has pages 0 to {len(cache.key) - 1}")

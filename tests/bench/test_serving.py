@@ -1,0 +1,83 @@
+"""Chapter 06's benchmarks, on the emulator: each calls what it says it times, and counts the bytes that it reads."""
+
+import json
+
+import pytest
+from torch.nn.attention import SDPBackend
+
+from course_utils.bench import serving as chapter
+from course_utils.cuda import RawModule
+from course_utils.operators import paged_attention
+
+CACHES = ((2, 48),)
+
+
+@pytest.fixture(autouse=True)
+def small_on_cpu(one_run_each, monkeypatch):
+    """Torch's kernels for GPUs are played by its plain one, and the sum of a large tensor by that of a small one."""
+    monkeypatch.setattr(chapter, "BACKENDS", dict.fromkeys(chapter.BACKENDS, SDPBackend.MATH))
+    for name, value in {"HEADS": 4, "KV_HEADS": 2, "HEAD_DIM": 64, "CEILING_BYTES": 8_000}.items():
+        monkeypatch.setattr(chapter, name, value)
+    chapter.read_ceiling.cache_clear()
+    yield
+    chapter.read_ceiling.cache_clear()
+
+
+def test_a_contiguous_cache_is_timed_beside_peers(capsys):
+    rows = chapter.contiguous(device="cpu", caches=CACHES)
+    ours = {chapter.OURS, chapter.OURS_AGAIN}
+    assert {row["name"] for row in rows} == ours | {
+        name + packed for name in chapter.BACKENDS for packed in ("", chapter.PACKED)
+    }
+    printed = capsys.readouterr().out
+    assert "FlashInfer is left out" in printed and "FlashAttention-3 is left out" in printed
+    for row in rows:
+        assert row["us"] == 2000.0 and row["tb_per_s"] == pytest.approx(2 * 2 * 2 * 48 * 64 * 2 / 2e-3 / 1e12)
+        assert row["ceiling_tb_per_s"] == pytest.approx(8_000 / 2e-3 / 1e12)
+        assert row["share"] == pytest.approx(2 * 2 * 2 * 48 * 64 * 2 / 8_000)
+    json.dumps(rows)
+
+
+def test_the_chosen_number_of_splits_is_among_those_timed():
+    rows = chapter.splits(device="cpu", caches=CACHES, numbers=(3,))
+    assert [(row["splits"], row["chosen"]) for row in rows] == [(1, True), (3, False)]
+
+
+def test_rungs_pages_and_queries_are_timed():
+    rows = chapter.ladder(device="cpu", caches=CACHES)
+    assert [row["name"] for row in rows] == ["a warp per query head", "packed heads", "keys in pieces"]
+    rows = chapter.paged(device="cpu", caches=CACHES, page_sizes=(1, 5))
+    assert [(row["page_size"], row["name"]) for row in rows] == [
+        (size, name) for size in (1, 5) for name in ("decode_attention", "paged_attention")
+    ]
+    rows = chapter.several_queries(device="cpu", caches=CACHES, query_lengths=(3,))
+    assert [(row["query_length"], row["name"]) for row in rows] == [(3, "chain"), (3, "tree")]
+
+
+def test_the_bytes_of_a_ragged_batch_are_those_of_its_keys():
+    rows = chapter.ragged(device="cpu", long=48, short=16, sequences=3)
+    assert [(row["lengths"], row["length"]) for row in rows] == [("long first", 80), ("long last", 80), ("equal", 78)]
+    assert rows[0]["tb_per_s"] == pytest.approx(80 * 2 * 2 * 64 * 2 / 2e-3 / 1e12)
+
+
+def test_eight_bits_are_half_the_bytes_and_their_error_is_told():
+    wide, narrow = chapter.eight_bits(device="cpu", caches=CACHES)
+    assert narrow["tb_per_s"] == wide["tb_per_s"] / 2 and 0 < narrow["error"] < 0.2 and "error" not in wide
+
+
+def test_what_is_wrong_is_not_timed(monkeypatch):
+    def wrong(*args, **options):
+        return paged_attention(*args, **options) + 1
+
+    monkeypatch.setattr(chapter, "paged_attention", wrong)
+    with pytest.raises(RuntimeError, match=r"paged_attention, .*: not timed"):
+        chapter.paged(device="cpu", caches=CACHES, page_sizes=(5,))
+
+
+def test_everything_that_the_chapter_launches_is_compiled_ahead(monkeypatch):
+    compiled = []
+    monkeypatch.setattr(RawModule, "compile", lambda self, device: compiled.append((self.name, device)))
+    chapter.compile_all("cpu")
+    names = ("warp_per_head", "packed_heads", "split_keys", "paged_cache", "e4m3_cache", "merge")
+    assert {name for name, _ in compiled} == {f"06_serving/{name}.cu" for name in names}
+    assert {device for _, device in compiled} == {"cpu"}
