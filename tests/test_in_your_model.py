@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from course_utils import checks
+from course_utils import checks, measured
+from course_utils.bench.flex import FLEX_128
+from course_utils.bench.host import BACKWARD, FORWARD, RECORDED, SDPA
 from tests.helpers import tensors
 from tests.helpers.small_llama import SmallLlama
 
@@ -175,5 +177,23 @@ def test_the_pattern_of_the_page(device):
 def test_each_row_of_the_table_is_a_test():
     named = re.findall(r"\| `(test_\w+)` \|$", PAGE, re.MULTILINE)
     there = re.findall(r"^def (test_\w+)", FEATURES.read_text(encoding="utf-8"), re.MULTILINE)
-    rows = [line for line in PAGE.splitlines() if line.startswith("| ") and "| test |" not in line]
+    section = PAGE.partition("## What torch does with the operators")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ") and "| test |" not in line]
     assert named and len(named) == len(rows) and set(named) <= set(there)
+
+
+def test_what_a_call_costs_the_host_is_what_is_recorded():
+    host = measured.load("host")
+    window = {"part": "sparse", "pattern": "sliding_window(window=256)"}
+    calls = {
+        "`flash_attention_v2`": {"part": "dense", "name": "flash_attention_v2"},
+        "SDPA": {"part": "dense", "name": SDPA},
+        "`sparse_attention`, a window of 256": window | {"name": "sparse_attention"},
+        "FlexAttention, the same window": window | {"name": FLEX_128},
+    }
+    passes = FORWARD, RECORDED, BACKWARD
+    for shown, columns in calls.items():
+        (line,) = re.findall(rf"^\| {re.escape(shown)} \| (.*) \|$", PAGE, re.MULTILINE)
+        (times,) = zip(*(host.select(**columns, **{"pass": name}) for name in passes), strict=True)
+        assert line.split(" | ") == [f"{row['host_us']:.0f}" for row in times], shown
+    assert f"| call | {' | '.join(passes)} |" in PAGE and measured.caption(host) in " ".join(PAGE.split())

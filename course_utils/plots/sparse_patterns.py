@@ -225,7 +225,7 @@ def _few_ticks(ax: Axes, log: bool, alone: bool) -> None:
         return
     ax.set_xscale("log")
     low, high = ax.get_xlim()
-    subs = (1, 2, 5) if high < (300 if alone else 8) * low else (1, 3) if high < 30 * low else (1,)
+    subs = (1, 2, 5) if high < (300 if alone else 10) * low else (1, 3) if high < 30 * low else (1,)
     ax.xaxis.set_major_locator(mpl.ticker.LogLocator(subs=subs))
     ax.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     ax.minorticks_off()

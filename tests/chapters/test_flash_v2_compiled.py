@@ -37,15 +37,6 @@ def test_a_gradient_that_is_not_that_of_eager_mode_is_said(drawn, capsys, monkey
     assert capsys.readouterr().out.endswith(": False\n")
 
 
-def test_without_a_record_the_cell_says_how_to_measure(drawn, capsys, monkeypatch):
-    def missing(name, measure):
-        raise FileNotFoundError
-
-    monkeypatch.setattr(measured, "live_or_recorded", missing)
-    cells.steps()
-    assert not drawn and "bench compiled_step measures it" in capsys.readouterr().out
-
-
 def test_each_size_has_a_picture_and_what_compiling_gains(drawn, capsys, monkeypatch):
     ways = {("flash_attention_v2", "eager"): 8.0, ("flash_attention_v2", "compiled"): 6.0, ("SDPA", "eager"): 5.0}
     rows = [

@@ -1,5 +1,6 @@
 """What chapter 04's cells call: what a launch loads, what is useful of it, and pictures of the recorded times."""
 
+import math
 import re
 
 import pytest
@@ -152,6 +153,21 @@ def test_the_largest_tree_is_where_ours_takes_less_of_the_gpus_time(drawn, capsy
 def test_what_a_cell_shows_is_one_picture_with_its_figures_folded(draw, drawn, tables):
     draw()
     assert len(drawn) == 1 and all(html.startswith("<details>") for _, html in tables)
+
+
+def test_the_backward_pass_has_a_row_for_each_pattern_and_length_and_says_their_mean(drawn, tables, capsys):
+    times.show_backward()
+    rows = measured.load("04_sparse_patterns").select(part="backward")
+    lengths, shown = sorted({row["length"] for row in rows}), {masks.short(row["pattern"]) for row in rows}
+    assert [ax.get_title("left") for ax in drawn[0].axes] == [times.kilo(length) for length in lengths]
+    assert {label.get_text().replace("\n", " ") for label in drawn[0].axes[0].get_yticklabels()} == shown
+    window = [row for row in rows if (row["pattern"], row["length"]) == ("sliding_window(window=4096)", lengths[0])]
+    assert {row["median_ms"] for row in window} <= points(drawn[0].axes[0])
+    ratios = [row["ratio_to_flex"] for row in rows if row["name"] == "sparse_attention"]
+    ((text, _),) = tables
+    assert len(text.splitlines()) == 2 + len(ratios) == 2 + len(lengths) * len(shown)
+    mean = math.prod(ratios) ** (1 / len(ratios))
+    assert capsys.readouterr().out.endswith(f"{max(ratios):.2f} times Flex, geometric mean {mean:.2f}\n")
 
 
 def test_growth_is_the_ratio_of_two_recorded_times():

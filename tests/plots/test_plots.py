@@ -315,6 +315,15 @@ def test_dots_have_the_colour_of_their_way_and_a_scale_that_begins_at_0_unless_i
     assert left.get_xlim()[0] == 0 and 100 in left.lines[-1].get_xdata()
 
 
+def test_the_figures_below_a_panel_of_less_than_a_decade_are_few():
+    rows = {"a": {"ours": 0.12, "dense FLASH": 0.86}}
+    figure = plots.dots({"one": rows, "two": rows}, "ms")
+    figure.canvas.draw()
+    for ax in figure.axes:
+        low, high = ax.get_xlim()
+        assert [f"{tick:g}" for tick in ax.get_xticks() if low <= tick <= high] == ["0.2", "0.5"]
+
+
 def test_blocks_are_named_beside_their_mask():
     mask = torch.tensor([[1, 1, 0, 0], [1, 1, 0, 0], [1, 0, 1, 1], [1, 0, 1, 1]], dtype=torch.bool)
     left, right = plots.mask_and_blocks(mask, torch.tensor([[2, 0], [1, 2]])).axes
