@@ -70,7 +70,7 @@ class DecodeTile(NamedTuple):
 
 
 def _tiles(head_dim: int, rows: int, key_bytes: int) -> tuple[DecodeTile, ...]:
-    """The fastest on an H100 first: one block on each multiprocessor, with some 130 KB on their way. Then smaller ones
+    """The fastest on an H100 first: one block on each multiprocessor, with some 130 kB on their way. Then smaller ones
     for GPUs with less shared memory."""
     keys = min(32, 4096 // (head_dim * key_bytes))
     more = 4096 // (keys * head_dim * key_bytes)  # stages, where a tile is small
