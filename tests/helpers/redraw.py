@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 OTHER_PICTURES = pytest.mark.exhaustive("a still picture takes half a second: make test draws one of each kind")
 FRAME_MS = 16  # of a screen with 60 pictures a second
-_MEDIANS = """([change, frame]) => {
+_MEDIANS = """async ([change, frame]) => {
     const apply = eval(change), medians = [];
-    for (let round = 0; round < 3; round++) {
+    for (let round = 0; round < 12; round++) {
+        if (round > 0) await new Promise((resume) => setTimeout(resume, 300));
         const times = [];
         for (let n = 0; n < 20; n++) {
             const start = performance.now();
@@ -32,7 +33,7 @@ def assert_redrawn_within_a_frame(page: Page, change: str, what: str) -> None:
     """`change`: a JavaScript function of n, 0 to 19, that changes what the page shows; `what`: names it in a failure.
 
     Canvases are read back, so that the time covers the drawing itself and not only the calls that order it. The best
-    of up to three medians counts: other work on the machine must not.
+    of up to twelve medians, some seconds in all, counts: other work on the machine must not, and it comes and goes.
     """
     median = page.evaluate(_MEDIANS, [change, FRAME_MS])
     assert median <= FRAME_MS, f"{what}: {median:.1f} ms a change"
