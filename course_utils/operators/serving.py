@@ -30,7 +30,7 @@ from course_utils.operators.prepare import (
     padded,
     positive_factor,
 )
-from course_utils.operators.tensor_core import BF16, HEAD_DIMS, defines, kernel, module
+from course_utils.operators.tensor_core import BF16, HEAD_DIMS, defines, int_scalars, kernel, module
 
 FOLDER = "06_serving"
 E4M3 = torch.float8_e4m3fn
@@ -282,7 +282,7 @@ def _paged(
     split_size: int,
 ) -> tuple[Tensor, Tensor]:
     (_, page_size, kv_heads, _), max_pages = key_pages.shape, block_table.shape[1]
-    table = block_table.contiguous(), *_ints(max_pages, page_size)
+    table = block_table.contiguous(), *int_scalars(max_pages, page_size)
     numbers, scales = _numbers(key_pages, value_pages), _scales(k_scale, v_scale)
     cache = Cache(*numbers, kv_heads, max_pages * page_size, scales, table)
     return _attend(query, cache, seq_lens, parents, scale, num_splits, split_size)
@@ -298,7 +298,7 @@ def _merge(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     outs, lses = padded(outs, columns), dense(lses)
     out, lse = outs.new_empty(*rows, columns), lses.new_empty(rows)
     _merge_module(outs.dtype, outs.dtype).get_function("merge_attention")(
-        (lse.numel(),), MERGE_BLOCK, (outs, lses, out, lse, *_ints(parts, columns))
+        (lse.numel(),), MERGE_BLOCK, (outs, lses, out, lse, *int_scalars(parts, columns))
     )
     return cut(out, head_dim), lse
 
@@ -335,8 +335,8 @@ def _attend(
         (
             *(q, cache.key, cache.value, out, lse, parts, lse_parts),
             *(lengths, nothing if parents is None else parents.contiguous()),
-            *(*_ints(batch, cache.capacity, query_length, group), np.float32(factor)),
-            *_ints(ragged, parents is not None, how.wanted, how.size),
+            *(*int_scalars(batch, cache.capacity, query_length, group), np.float32(factor)),
+            *int_scalars(ragged, parents is not None, how.wanted, how.size),
             *(*cache.scales, *cache.pages),
         ),
         shared_mem=tile.shared_bytes,
@@ -347,7 +347,7 @@ def _attend(
             MERGE_BLOCK,
             (
                 *(parts, lse_parts, out, lse, lengths),
-                *_ints(batch, cache.capacity, columns, ragged, how.wanted, how.size),
+                *int_scalars(batch, cache.capacity, columns, ragged, how.wanted, how.size),
             ),
         )
     return cut(out, head_dim), lse
@@ -398,11 +398,6 @@ def _places(tile: DecodeTile, device: torch.device) -> int:
     if device.type == "cpu":
         return of_one * EMULATED_MULTIPROCESSORS
     return of_one * torch.cuda.get_device_properties(device).multi_processor_count
-
-
-@functools.lru_cache(maxsize=1024)  # to make NumPy's scalars takes longer than to find them
-def _ints(*numbers: int) -> tuple[np.int32, ...]:
-    return tuple(map(np.int32, numbers))
 
 
 def _merge_module(parts: torch.dtype, out: torch.dtype) -> RawModule:

@@ -38,10 +38,11 @@ from course_utils.operators.tensor_core import (
     HEAD_DIMS,
     BackwardTile,
     ForwardTile,
-    Launch,
+    ReadyLaunch,
     defines,
     dense_dk_dv,
     dense_forward,
+    int_scalars,
     kernel,
     kernel_scalars,
     module,
@@ -402,16 +403,12 @@ def _attention(
 
 
 def _forward(owner: Pattern | _Given, query: Tensor, key: Tensor, factor: float, differentiable: bool) -> Forward:
-    what = query.shape, key.shape, query.dtype, query.device, factor
+    call = Call(query.shape, key.shape, query.dtype, query.device, factor)
     if isinstance(owner, _Given):
-        return owner.mask.forward(*what)
-    make = functools.partial(_made_forward, owner, query, key, factor, differentiable)
-    return _kept(owner, ("forward", *what, differentiable), make)
-
-
-def _made_forward(owner: Pattern, query: Tensor, key: Tensor, factor: float, differentiable: bool) -> Forward:
-    mask = _mask(owner, query, key, differentiable)
-    return mask.forward(query.shape, key.shape, query.dtype, query.device, factor)
+        return owner.mask.forward(call)
+    return _kept(
+        owner, ("forward", call, differentiable), lambda: _mask(owner, query, key, differentiable).forward(call)
+    )
 
 
 def _mask(owner: Pattern | _Given, query: Tensor, key: Tensor, differentiable: bool) -> Mask:
@@ -439,6 +436,22 @@ def _mask(owner: Pattern | _Given, query: Tensor, key: Tensor, differentiable: b
 # ---------------------------------------------------------------------------------------------- the launches
 
 Scalars = tuple[np.generic, ...]  # L_q, L_k, group and scale, as the kernels take them
+
+
+class Call(NamedTuple):
+    """What settles a launch of a forward pass; the shapes `[B, H, L, d]` are those that the kernels take."""
+
+    query_shape: torch.Size
+    key_shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    factor: float  # of the scores
+
+    @property
+    def scalars(self) -> Scalars:
+        return scalars_of(self.query_shape, self.key_shape, self.factor)
+
+
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]  # query, key, value; writes out and lse
 
 
@@ -449,16 +462,9 @@ class DenseMask(NamedTuple):
 
     length: int
 
-    def forward(
-        self,
-        query_shape: torch.Size,
-        key_shape: torch.Size,
-        dtype: torch.dtype,
-        device: torch.device,
-        factor: float,
-    ) -> Forward:
-        shapes = (torch.Size((*self._rows(shape), shape[-1])) for shape in (query_shape, key_shape))
-        return dense_forward(*shapes, dtype, device, factor, False)
+    def forward(self, call: Call) -> Forward:
+        shapes = (torch.Size((*self._rows(shape), shape[-1])) for shape in (call.query_shape, call.key_shape))
+        return dense_forward(*shapes, call.dtype, call.device, call.factor, False)
 
     def backward(
         self,
@@ -503,21 +509,14 @@ class RowMask(NamedTuple):
     by_key: RowRanges
     pattern: Pattern
 
-    def forward(
-        self,
-        query_shape: torch.Size,
-        key_shape: torch.Size,
-        dtype: torch.dtype,
-        device: torch.device,
-        factor: float,
-    ) -> Forward:
-        batch, heads, query_length, head_dim = query_shape
-        tile = fitting(RANGE_TILES[head_dim], device)
-        return Launch(
-            kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE), dtype, "table_forward"),
+    def forward(self, call: Call) -> Forward:
+        batch, heads, query_length, head_dim = call.query_shape
+        tile = fitting(RANGE_TILES[head_dim], call.device)
+        return ReadyLaunch(
+            kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE), call.dtype, "table_forward"),
             (ceil_div(query_length, tile.block_rows), heads, batch),
             tile.threads,
-            (*scalars_of(query_shape, key_shape, factor), *self.rows),
+            (*call.scalars, *self.rows),
             tile.shared_bytes,
         )
 
@@ -540,23 +539,16 @@ class RangeMask(NamedTuple):
 
     ranges: Ranges
 
-    def forward(
-        self,
-        query_shape: torch.Size,
-        key_shape: torch.Size,
-        dtype: torch.dtype,
-        device: torch.device,
-        factor: float,
-    ) -> Forward:
-        batch, heads, query_length, head_dim = query_shape
-        tile = fitting(RANGE_TILES[head_dim], device)
-        ranges = _numbers(self.ranges, query_length, key_shape[2])
+    def forward(self, call: Call) -> Forward:
+        batch, heads, query_length, head_dim = call.query_shape
+        tile = fitting(RANGE_TILES[head_dim], call.device)
+        ranges = _numbers(self.ranges, query_length, call.key_shape[2])
         options = *tile.options, DILATED if ranges[-1] > 1 else UNDILATED
-        return Launch(
-            kernel(f"{FOLDER}/range.cu", options, dtype, "range_forward"),
+        return ReadyLaunch(
+            kernel(f"{FOLDER}/range.cu", options, call.dtype, "range_forward"),
             (_class_tiles(query_length, ranges[-1], tile.block_rows), heads, batch),
             tile.threads,
-            (*scalars_of(query_shape, key_shape, factor), *_as_scalars(ranges)),
+            (*call.scalars, *int_scalars(*ranges)),
             tile.shared_bytes,
         )
 
@@ -567,17 +559,12 @@ class RangeMask(NamedTuple):
         columns = _RANGE_COLUMNS.get(what, lambda: range_columns(*what))
         options = *tile.options, f"-DDILATED={int(ranges.dilation > 1)}"
         files = module(f"{FOLDER}/range_backward.cu", options, key.dtype)
-        launch_columns(files, "range_dk_dv", tile, columns, (query, key, *more), _as_scalars(ranges))
+        launch_columns(files, "range_dk_dv", tile, columns, (query, key, *more), int_scalars(*ranges))
 
 
 def _numbers(ranges: Ranges, query_length: int, key_length: int) -> tuple[int, ...]:
     *others, _ = ranges
     return *others, _dilation(ranges, query_length, key_length)
-
-
-@functools.lru_cache(maxsize=1024)  # as for `kernel_scalars`
-def _as_scalars(numbers: tuple[int, ...]) -> tuple[np.int32, ...]:
-    return tuple(map(np.int32, numbers))
 
 
 def _dilation(ranges: Ranges, query_length: int, key_length: int) -> int:
@@ -595,29 +582,21 @@ class ListMask(NamedTuple):
 
     lists: BlockLists
 
-    def forward(
-        self,
-        query_shape: torch.Size,
-        key_shape: torch.Size,
-        dtype: torch.dtype,
-        device: torch.device,
-        factor: float,
-    ) -> Forward:
-        lists, (batch, heads, _, head_dim) = self.lists, query_shape
-        tile = fitting(BLOCK_TILES[head_dim, lists.block], device)
+    def forward(self, call: Call) -> Forward:
+        lists, (batch, heads, _, head_dim) = self.lists, call.query_shape
+        tile = fitting(BLOCK_TILES[head_dim, lists.block], call.device)
         work = _kept(lists, ("work", batch * heads), lambda: work_items(lists, batch * heads))
-        kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, dtype)
-        scalars = scalars_of(query_shape, key_shape, factor)
+        kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, call.dtype)
         merged = len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch
         return _InParts(
-            Launch(
+            ReadyLaunch(
                 kernels.get_function("block_sparse_forward"),
                 (len(work.items), heads, batch),
                 tile.threads,
-                scalars,
+                call.scalars,
                 tile.shared_bytes,
             ),
-            Launch(kernels.get_function("merge_parts"), merged, 32 * MERGED_ROWS, scalars[:1]),
+            ReadyLaunch(kernels.get_function("merge_parts"), merged, 32 * MERGED_ROWS, call.scalars[:1]),
             (work.items, lists.indices, lists.bits_index, lists.bits),
             work.split_rows,
             (work.parts, batch, heads, lists.block, head_dim),
@@ -646,8 +625,8 @@ class _InParts(NamedTuple):
     """The launch of block_sparse.cu, and of merge_parts where rows are split; shape: of the parts, which belong to the
     call."""
 
-    attend: Launch
-    merge: Launch
+    attend: ReadyLaunch
+    merge: ReadyLaunch
     lists: tuple[Tensor, ...]
     split_rows: Tensor
     shape: tuple[int, ...]
@@ -669,21 +648,14 @@ class CsrMask(NamedTuple):
     indptr: Tensor
     indices: Tensor
 
-    def forward(
-        self,
-        query_shape: torch.Size,
-        key_shape: torch.Size,
-        dtype: torch.dtype,
-        device: torch.device,
-        factor: float,
-    ) -> Forward:
-        batch, heads, query_length, head_dim = query_shape
+    def forward(self, call: Call) -> Forward:
+        batch, heads, query_length, head_dim = call.query_shape
         options = f"-DD={head_dim}", f"-DWARPS={CSR_WARPS}"
-        return Launch(
-            kernel(f"{FOLDER}/csr_gather.cu", options, dtype, "csr_gather"),
+        return ReadyLaunch(
+            kernel(f"{FOLDER}/csr_gather.cu", options, call.dtype, "csr_gather"),
             (ceil_div(query_length, CSR_WARPS), heads, batch),
             32 * CSR_WARPS,
-            (self.indptr, self.indices, *scalars_of(query_shape, key_shape, factor)),
+            (self.indptr, self.indices, *call.scalars),
         )
 
 

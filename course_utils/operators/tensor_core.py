@@ -36,7 +36,7 @@ def kernel(file: str, options: tuple[str, ...], dtype: torch.dtype, name: str) -
     return compiled(file, (*options, BF16_OPTION[dtype])).get_function(name)
 
 
-class Launch(NamedTuple):
+class ReadyLaunch(NamedTuple):
     """A launch that only lacks the tensors of a call: `launch(query, key, value, ...)`."""
 
     kernel: Kernel
@@ -63,6 +63,12 @@ def scalars_of(query_shape: torch.Size, key_shape: torch.Size, scale: float) -> 
 @functools.lru_cache(maxsize=1024)  # to make NumPy's scalars takes longer than to find them
 def _scalars(query_length: int, key_length: int, group: int, scale: float) -> tuple[np.generic, ...]:
     return np.int32(query_length), np.int32(key_length), np.int32(group), np.float32(scale)
+
+
+@functools.lru_cache(maxsize=1024)  # as for `_scalars`
+def int_scalars(*numbers: int) -> tuple[np.int32, ...]:
+    """The numbers as kernels take them."""
+    return tuple(map(np.int32, numbers))
 
 
 @functools.cache  # asked at every call, of a few tiles
@@ -176,7 +182,7 @@ def dense_forward(
     device: torch.device,
     scale: float,
     is_causal: bool,
-) -> Launch:
+) -> ReadyLaunch:
     """The launch of forward.cu with query, key, value, out `[B, H, L_q, d]` and lse `[B, H, L_q]`, all dense, of which
     it writes the last two."""
     batch, heads, rows, head_dim = query_shape
@@ -184,7 +190,7 @@ def dense_forward(
     tile = forward_tile(rows, group, head_dim, device)
     if tile.packed:  # the matrices [L_q, d] of a group's heads lie behind one another: they are one
         heads, rows = heads // group, group * rows
-    return Launch(
+    return ReadyLaunch(
         kernel(FORWARD, tile.options, dtype, "forward"),
         (ceil_div(rows, tile.block_rows), heads, batch),
         tile.threads,
