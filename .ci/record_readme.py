@@ -17,6 +17,7 @@ from playwright.sync_api import Page, sync_playwright
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from course_utils.doctor import find_chromium  # noqa: E402
 from course_utils.puzzles.puzzle import find_puzzle  # noqa: E402
 from tests.helpers.jupyterlab import FRONT, Lab, NotebookPage, new_page, show_cells  # noqa: E402
 
@@ -36,7 +37,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         (Path(folder) / "notebooks").mkdir()
         lab = Lab(Path(folder))
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         try:
             page = new_page(browser, lab)
             frames = [*_puzzle(page), *_stepper(page)]

@@ -154,7 +154,7 @@ def check_browser() -> Finding:
     found = find_chromium()
     if found:
         return Finding("Chromium", "ok", f"{found}, for the browser tests")
-    return Finding("Chromium", "absent", "none: the browser tests are skipped", "apt-get install chromium")
+    return Finding("Chromium", "absent", "none: the browser tests are skipped", "apt-get install chromium-headless-shell")
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
@@ -235,8 +235,12 @@ def driver_cuda_version() -> tuple[int, int] | None:
 
 
 def find_chromium() -> str | None:
-    """Path of a Chromium or Chrome that the browser tests can drive; `COURSE_CHROMIUM` names another."""
-    names = (os.environ.get("COURSE_CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
+    """Path of a Chromium or Chrome that the browser tests can drive; `COURSE_CHROMIUM` names another.
+
+    The headless shell comes first: without the parts that show windows a page takes two thirds of the time.
+    """
+    own = os.environ.get("COURSE_CHROMIUM", "")
+    names = (own, "chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 

@@ -38,7 +38,7 @@ def why_no_browser() -> str:
     """Why tests marked `browser` cannot run here; empty if they can."""
     if importlib.util.find_spec("playwright") is None:
         return "Playwright is not installed"
-    return "" if find_chromium() else "no Chromium on this machine (apt-get install chromium)"
+    return "" if find_chromium() else "no Chromium on this machine (apt-get install chromium-headless-shell)"
 
 
 def pytest_addoption(parser):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from course_utils.doctor import find_chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -36,7 +37,7 @@ def browsed(site: Path) -> Iterator[tuple[Page, str]]:
     from playwright.sync_api import sync_playwright  # the test extra has it
 
     with sync_playwright() as playwright, served(site) as address:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
         yield browser.new_page(), address
         browser.close()
 
