@@ -154,7 +154,9 @@ def check_browser() -> Finding:
     found = find_chromium()
     if found:
         return Finding("Chromium", "ok", f"{found}, for the browser tests")
-    return Finding("Chromium", "absent", "none: the browser tests are skipped", "apt-get install chromium-headless-shell")
+    return Finding(
+        "Chromium", "absent", "none: the browser tests are skipped", "apt-get install chromium-headless-shell"
+    )
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
