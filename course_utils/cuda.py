@@ -360,8 +360,8 @@ class ReadyLaunch:
     """A launch that only lacks the tensors of a call: `launch(query, key, value, ...)`. What does not change from call
     to call is checked, and laid out for the driver, once.
 
-    args: as `Kernel.__call__` takes them, with `OPEN` in the place of each tensor of a call. The others must keep their
-    memory. grid, block, shared_mem and errors: as there; those of grid, block and shared_mem come at once.
+    args: as `Kernel.__call__` takes them, with `OPEN` in the place of each tensor of a call; the other tensors keep
+    their dtype and layout. grid, block, shared_mem and errors: as there; those of the size come at once.
     """
 
     def __init__(

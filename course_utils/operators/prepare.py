@@ -119,8 +119,10 @@ def positive_factor(query: Tensor, factor: float) -> tuple[Tensor, float]:
 
 def gradients(query: Tensor, factor: float, grad_query: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """The gradients of what `for_kernels` has made as those of what it was given, query and the factor among it."""
-    grads = tuple(cut(grad, query.shape[-1]) for grad in (grad_query, *others))
-    return grads if factor > 0 else (grads[0] * _sign(factor), *grads[1:])
+    columns = query.shape[-1]
+    if columns != grad_query.shape[-1]:
+        grad_query, *others = (cut(grad, columns) for grad in (grad_query, *others))
+    return (grad_query if factor > 0 else grad_query * _sign(factor), *others)
 
 
 def _sign(factor: float) -> float:

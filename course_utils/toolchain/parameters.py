@@ -133,8 +133,7 @@ class Accepted:
     """Arguments that `Parameters.check` has passed, for a GPU: what their types, dtypes and device settle for the next
     launch, whose arguments mostly are of the same ones, and memory in which the driver finds the values.
 
-    given: the places of those that the next launch gives, None for all of them. The others stay what they are; the
-    caller keeps their tensors.
+    given: the places of those that the next launch gives, None for all of them. The others stay what they are.
     """
 
     def __init__(self, args: Sequence[object], device: torch.device, given: Sequence[int] | None = None) -> None:
@@ -148,6 +147,7 @@ class Accepted:
         # Complex tensors may be conjugated views; without tensors, nothing says on which GPU the next launch is.
         reals = self._tensors and not any(dtype.is_complex for _, dtype in self._tensors)
         self._settled = bool(reals) and all(of in plain for of in self._types)
+        self._held = [(tensor, tensor.data_ptr()) for tensor in fixed if isinstance(tensor, torch.Tensor)]
         self._layout, self._fixed = _layout(of_launch), _layout(fixed).pack(*self.checked_values(fixed))
         begins = itertools.accumulate((_layout([a]).size for a in (*of_launch, *fixed)), initial=0)
         self._offsets = [begin for _, begin in sorted(zip((*places, *others), begins, strict=False))]
@@ -172,6 +172,9 @@ class Accepted:
                     return None
                 values[place] = address = tensor.data_ptr()
                 if not address and tensor.numel():
+                    return None
+            for tensor, address in self._held:
+                if tensor.data_ptr() != address:
                     return None
         except RuntimeError:  # torch has tensors without an address
             return None
