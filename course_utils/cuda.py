@@ -6,7 +6,7 @@
 
 The backend follows the arguments, launch by launch, so the same code runs on any machine. Arguments are contiguous
 torch tensors on one device and NumPy scalars; both are checked against the kernel's own parameter list before anything
-runs.
+runs. A `ReadyLaunch` is for the operators: the same launch again and again, with other tensors.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from course_utils.toolchain.source import (
 )
 
 __all__ = [
+    "OPEN",
     "CompileError",
     "Kernel",
     "KernelError",
