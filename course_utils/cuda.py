@@ -6,7 +6,7 @@
 
 The backend follows the arguments, launch by launch, so the same code runs on any machine. Arguments are contiguous
 torch tensors on one device and NumPy scalars; both are checked against the kernel's own parameter list before anything
-runs.
+runs. A `ReadyLaunch` is for the operators: the same launch again and again, with other tensors.
 """
 
 from __future__ import annotations
@@ -40,12 +40,14 @@ from course_utils.toolchain.source import (
 )
 
 __all__ = [
+    "OPEN",
     "CompileError",
     "Kernel",
     "KernelError",
     "KernelSource",
     "LaunchError",
     "RawModule",
+    "ReadyLaunch",
     "compiled",
     "read_kernel",
     "shared_memory_limit",
@@ -54,6 +56,7 @@ __all__ = [
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
 THREAD_LIMIT = 1024
+OPEN = object()  # in the arguments of a ReadyLaunch: what each call gives
 DEFAULT_SHARED = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
 
 
@@ -217,34 +220,30 @@ class Kernel:
         bytes of dynamic shared memory. Raises TypeError or ValueError for arguments that do not fit, LaunchError for a
         launch that the device cannot run, CompileError, and on the emulator KernelError for a kernel that fails.
         """
-        grid3 = _dimensions("grid", grid, GRID_LIMITS)
-        block3 = _dimensions("block", block, BLOCK_LIMITS)
-        threads = block3[0] * block3[1] * block3[2]
-        if threads > THREAD_LIMIT:
-            raise LaunchError(f"block {block3} has {threads} threads; a block has at most {THREAD_LIMIT}")
-        if not isinstance(shared_mem, (int, np.integer)) or shared_mem < 0:
-            raise ValueError(f"shared_mem takes a number of bytes, got {shared_mem!r}")
+        self._launch(_size(grid, block, shared_mem), args)
+
+    def _launch(self, size: Size, args: Sequence[object]) -> _OnGpu | None:
+        """Where it was launched on a GPU; None where the emulator ran it."""
         last = self._last  # read once: another thread may launch the kernel, too
         values = last[0].values(args) if last and not tracing.active() else None
-        if values is None:
+        if last is None or values is None:
             device = self._parameters.check(args) or _current_device()
             if device.type == "cpu":
-                self._launch_emulated(grid3, block3, args, int(shared_mem))
-                return
+                self._launch_emulated(*size, args)
+                return None
             if tracing.active():
-                self._launch_on_copies(device, grid3, block3, args, int(shared_mem))
-                return
+                self._launch_on_copies(device, *size, args)
+                return None
             last = self._last = Accepted(args, device), self._on(device)
             values = Accepted.checked_values(args)
         accepted, gpu = last
-        filled = accepted.fill(values)
-        gpu.launch(grid3, block3, int(shared_mem), filled[1])
-        accepted.release(filled)
+        gpu.launch(size, accepted, values)
+        return gpu
 
     # ---- the emulator
 
     def _launch_emulated(
-        self, grid: tuple[int, int, int], block: tuple[int, int, int], args: Sequence[object], shared_mem: int
+        self, grid: tuple[int, int, int], block: tuple[int, int, int], shared_mem: int, args: Sequence[object]
     ) -> None:
         module = self.module._emulated
         _check_shared(
@@ -270,8 +269,8 @@ class Kernel:
         device: torch.device,
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
-        args: Sequence[object],
         shared_mem: int,
+        args: Sequence[object],
     ) -> None:
         """Runs on the emulator with copies of CUDA tensors. Views that share a storage still share one."""
         storages: dict[int, torch.UntypedStorage] = {}
@@ -290,7 +289,7 @@ class Kernel:
         variables = self.module._variables(device)
         for here, there in variables:
             here.copy_(there)
-        self._launch_emulated(grid, block, copies, shared_mem)
+        self._launch_emulated(grid, block, shared_mem, copies)
         for here, there in variables:
             there.copy_(here)
         for argument, copy, parameter in zip(args, copies, self.parameters, strict=True):
@@ -313,7 +312,7 @@ class _OnGpu:
 
     def __init__(self, kernel: Kernel, index: int) -> None:
         cupy = _import_cupy()
-        self._name, self._index = kernel.name, index
+        self._name, self._index, self.device = kernel.name, index, torch.device("cuda", index)
         self._cuda = cupy.cuda
         self._launch, self._context_now = cupy.cuda.driver.launchKernel, cupy.cuda.driver.ctxGetCurrent
         # Not torch.cuda.current_stream: to make its object takes the host about as long as a launch.
@@ -332,22 +331,25 @@ class _OnGpu:
             self._cuda.runtime.setDevice(self._index)
             yield
 
-    def launch(self, grid: tuple[int, int, int], block: tuple[int, int, int], shared_mem: int, parameters: int) -> None:
-        """Launches the kernel on torch's current stream. parameters: the address of the addresses of its arguments."""
+    def launch(self, size: Size, accepted: Accepted, values: Sequence[object]) -> None:
+        """Launches the kernel on torch's current stream. values: of the arguments, for `accepted.fill`."""
+        grid, block, shared_mem = size
         if shared_mem > self._granted:
             self._grant(shared_mem)
-        stream = self._stream_now(self._index)
+        filled = accepted.fill(values)
+        settings = *grid, *block, shared_mem, self._stream_now(self._index), filled[1], 0
         if self._context_now() == self._context:
-            self._launch(self._function, *grid, *block, shared_mem, stream, parameters, 0)
+            self._launch(self._function, *settings)
         else:
             with self._current():
-                self._launch(self._function, *grid, *block, shared_mem, stream, parameters, 0)
+                self._launch(self._function, *settings)
+        accepted.release(filled)
 
     def _grant(self, shared_mem: int) -> None:
         """Lets the kernel have so much dynamic shared memory. Modules of the same code share what is granted here: it
         never shrinks."""
         with self._current(), self._granting:
-            limit = shared_memory_limit(torch.device("cuda", self._index))
+            limit = shared_memory_limit(self.device)
             static = self._raw.shared_size_bytes
             _check_shared(self._name, shared_mem, static, limit, torch.cuda.get_device_name(self._index))
             if self._raw.max_dynamic_shared_size_bytes < shared_mem:
@@ -355,7 +357,57 @@ class _OnGpu:
         self._granted = shared_mem
 
 
+class ReadyLaunch:
+    """A launch that only lacks the tensors of a call: `launch(query, key, value, ...)`. What does not change from call
+    to call is checked, and laid out for the driver, once.
+
+    args: as `Kernel.__call__` takes them, with `OPEN` in the place of each tensor of a call; the other tensors keep
+    their dtype and layout. grid, block, shared_mem and errors: as there; those of the size come at once.
+    """
+
+    def __init__(
+        self, kernel: Kernel, grid: Sequence[int], block: Sequence[int], args: tuple[object, ...], shared_mem: int = 0
+    ) -> None:
+        self._kernel, self._args, self._size = kernel, args, _size(grid, block, shared_mem)
+        self._open = [place for place, argument in enumerate(args) if argument is OPEN]
+        self._launched_once = False
+        self._again: tuple[Accepted, _OnGpu] | None = None  # for the next launch on a GPU
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        again = self._again
+        values = again[0].values(tensors) if again and not tracing.active() else None
+        if again and values is not None:
+            again[1].launch(self._size, again[0], values)
+            return
+        args = self._filled_in(tensors)
+        gpu = self._kernel._launch(self._size, args)
+        if gpu and self._launched_once:  # what is launched but once need not be laid out for more
+            self._again = Accepted(args, gpu.device, self._open), gpu
+        self._launched_once = True
+
+    def _filled_in(self, tensors: tuple[torch.Tensor, ...]) -> tuple[object, ...]:
+        if len(tensors) != len(self._open):
+            raise TypeError(f"{self._kernel.name}() is ready but for {len(self._open)} tensors, got {len(tensors)}")
+        args = list(self._args)
+        for place, tensor in zip(self._open, tensors, strict=True):
+            args[place] = tensor
+        return tuple(args)
+
+
 # ---- helpers
+
+Size = tuple[tuple[int, int, int], tuple[int, int, int], int]  # grid, block, bytes of dynamic shared memory
+
+
+def _size(grid: Sequence[int], block: Sequence[int], shared_mem: int) -> Size:
+    """The size of a launch, checked."""
+    grid3 = _dimensions("grid", grid, GRID_LIMITS)
+    block3 = x, y, z = _dimensions("block", block, BLOCK_LIMITS)
+    if x * y * z > THREAD_LIMIT:
+        raise LaunchError(f"block {block3} has {x * y * z} threads; a block has at most {THREAD_LIMIT}")
+    if not isinstance(shared_mem, (int, np.integer)) or shared_mem < 0:
+        raise ValueError(f"shared_mem takes a number of bytes, got {shared_mem!r}")
+    return grid3, block3, int(shared_mem)
 
 
 def _check_shared(kernel: str, dynamic: int, static: int, limit: int, device: str) -> None:

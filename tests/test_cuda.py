@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from course_utils import cuda
-from course_utils.cuda import KernelError, LaunchError, RawModule, read_kernel
+from course_utils.cuda import OPEN, KernelError, LaunchError, RawModule, ReadyLaunch, read_kernel
+from course_utils.emulator import sanitize
 
 SAXPY = """
 extern "C" __global__ void saxpy(const float* x, float* y, int n, float a) {
@@ -224,6 +225,54 @@ def test_a_freed_tensor_is_refused_after_right_ones_too(device):
     freed.untyped_storage().resize_(0)
     with pytest.raises(ValueError, match=r"argument 1 \('y'\) of saxpy\(\) has 0 bytes of memory for the 32"):
         kernel((1,), (8,), (x, freed, N, A))
+
+
+# ---- a launch that only lacks the tensors of a call
+
+
+def ready(*args, block=(8,)):
+    return ReadyLaunch(RawModule(code=SAXPY).get_function("saxpy"), (1,), block, args)
+
+
+@pytest.mark.parametrize("table_first", [True, False])
+def test_a_ready_launch_takes_the_tensors_of_each_call(device, table_first):
+    table = torch.arange(8.0, device=device)
+    launch = ready(table, OPEN, N, A) if table_first else ready(OPEN, OPEN, N, A)
+    for number in range(4):  # the first launches are checked in whole
+        y = torch.full((8,), float(number), device=device)
+        launch(y) if table_first else launch(table, y)
+        assert torch.equal(y, number + 2 * table)
+    with sanitize() as report:
+        launch(y) if table_first else launch(table, y)
+    assert report.launches == 1 and torch.equal(y, 3 + 4 * table)
+    table += 1  # in place: what a launch reads is the table of now
+    launch(y) if table_first else launch(table, y)
+    assert torch.equal(y, 3 + 4 * (table - 1) + 2 * table)
+
+
+@pytest.mark.parametrize("launches_before", range(4))
+def test_a_ready_launch_checks_each_tensor(device, launches_before):
+    x = torch.ones(8, device=device)
+    table = x.clone()
+    launch = ready(table, OPEN, N, A)
+    for _ in range(launches_before):
+        launch(x)
+    with pytest.raises(TypeError, match=r"argument 1 \('y'\) .* of torch.float32, got torch.float64"):
+        launch(x.double())
+    with pytest.raises(ValueError, match=r"argument 1 \('y'\) .* must be contiguous"):
+        launch(torch.ones(16, device=device)[::2])
+    with pytest.raises(ValueError, match="argument 1 .* is on meta, but argument 0"):
+        launch(x.to("meta"))
+    with pytest.raises(TypeError, match=r"saxpy\(\) is ready but for 1 tensors, got 2"):
+        launch(x, x)
+    table.untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match=r"argument 0 \('x'\) of saxpy\(\) has 0 bytes of memory for the 32"):
+        launch(x)
+
+
+def test_a_ready_launch_of_an_impossible_size_is_none():
+    with pytest.raises(LaunchError, match="block .* has 2048 threads"):
+        ready(OPEN, OPEN, N, A, block=(1024, 2))
 
 
 @pytest.mark.gpu

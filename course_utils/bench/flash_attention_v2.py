@@ -558,20 +558,22 @@ def fused_backwards(
     recompute = tensor_core.kernel(tensor_core.BACKWARD, tile.options, query.dtype, "backward_dk_dv")
     read = reads_p(head_dim, query.dtype)
     grid, block = (length // tile.block_cols, heads, batch), (tile.threads,)
-    delta, dq_sum = tensor_core.row_delta(out, grad_out), torch.zeros_like(query, dtype=torch.float32)
+    delta, dq_sum = torch.empty_like(lse), torch.zeros_like(query, dtype=torch.float32)
+    call = tensor_core.Call(query.shape, key.shape, query.dtype, query.device, scale)
+    tensor_core.row_delta(call)(out, grad_out, delta)
     results = {name: (torch.empty_like(key), torch.empty_like(value)) for name in ("recomputes P", "reads P")}
     weights = in_left_factors(torch.softmax(scale * query @ key.mT, -1))
     sizes = np.int32(length), np.int32(length)
     again = *sizes, np.int32(1), np.float32(scale), np.int32(0), np.int32(1)  # one head a group, no mask, with dQ
     inputs = query, key, value, grad_out
 
-    def call(kernel: Kernel, name: str, rows: Tensor, numbers: tuple[np.generic, ...]) -> Function:
+    def timed(kernel: Kernel, name: str, rows: Tensor, numbers: tuple[np.generic, ...]) -> Function:
         args = (*inputs, rows, delta, dq_sum, *results[name], *numbers)
         return lambda: kernel(grid, block, args, shared_mem=tile.shared_bytes)
 
     return {
-        "recomputes P": call(recompute, "recomputes P", lse, again),
-        "reads P": call(read, "reads P", weights, (*sizes, np.float32(scale))),
+        "recomputes P": timed(recompute, "recomputes P", lse, again),
+        "reads P": timed(read, "reads P", weights, (*sizes, np.float32(scale))),
     }, results
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import RawModule
+from course_utils.cuda import OPEN, RawModule, ReadyLaunch
 from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
     check_inputs,
@@ -28,12 +31,13 @@ from course_utils.operators.tensor_core import (
     FORWARD_TILES,
     HEAD_DIMS,
     PACKED_TILES,
+    Call,
+    ReadyBackward,
     dense_dk_dv,
     dense_forward,
     kernel,
-    kernel_scalars,
     module,
-    rounded_dq,
+    ready_backward,
     row_delta,
 )
 
@@ -113,27 +117,46 @@ def _gradient(
     scale: float,
 ) -> tuple[Tensor, ...]:
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
-    batch, heads, query_length, head_dim = q.shape
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    out, grad_out = padded(out, head_dim), padded(grad_out, head_dim)
-    delta = row_delta(out, grad_out)
-    grad_key, grad_value = torch.empty_like(k), torch.empty_like(v)
-    # The second pass needs no sums; delta stands for them where the kernel takes a pointer.
-    dq_sum = delta if deterministic else torch.zeros_like(q, dtype=torch.float32)
-    inputs = q, k, v, grad_out, lse, delta
-    dense_dk_dv(inputs, dq_sum, grad_key, grad_value, factor, is_causal, adds_dq=not deterministic)
-    if deterministic:
-        grad_query = torch.empty_like(q)
-        tile = fitting(BACKWARD_TILES[head_dim], q.device)
-        kernel(BACKWARD, tile.options, q.dtype, "backward_dq")(
-            (ceil_div(query_length, tile.dq_rows), heads, batch),
-            (tile.threads,),
-            (*inputs, grad_query, *kernel_scalars(q, k, factor), np.int32(is_causal)),
-            shared_mem=tile.dq_shared_bytes,
-        )
-    else:
-        grad_query = rounded_dq(dq_sum, factor, q.dtype)
-    return gradients(query, scale, grad_query, grad_key, grad_value)
+    call = Call(q.shape, k.shape, q.dtype, q.device, factor)
+    backward = ready_backward_of(call, is_causal, torch.are_deterministic_algorithms_enabled())
+    columns = q.shape[-1]
+    return gradients(query, scale, *backward(q, k, v, padded(out, columns), lse, padded(grad_out, columns)))
+
+
+@functools.lru_cache(maxsize=1024)
+def ready_backward_of(call: Call, is_causal: bool, deterministic: bool) -> ReadyBackward | _TwoPasses:
+    """The launches of a backward pass."""
+    if not deterministic:
+        return ready_backward(call, dense_dk_dv(call, is_causal))
+    batch, heads, query_length, head_dim = call.query_shape
+    tile = fitting(BACKWARD_TILES[head_dim], call.device)
+    dq = ReadyLaunch(
+        kernel(BACKWARD, tile.options, call.dtype, "backward_dq"),
+        (ceil_div(query_length, tile.dq_rows), heads, batch),
+        (tile.threads,),
+        (*7 * (OPEN,), *call.scalars, np.int32(is_causal)),
+        tile.dq_shared_bytes,
+    )
+    return _TwoPasses(row_delta(call), dense_dk_dv(call, is_causal, adds_dq=False), dq)
+
+
+class _TwoPasses(NamedTuple):
+    """The launches of a backward pass without atomics: dQ has a pass of its own. Called as a `ReadyBackward`."""
+
+    delta: ReadyLaunch
+    dk_dv: ReadyLaunch
+    dq: ReadyLaunch
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        delta, grad_query, grad_key, grad_value = map(torch.empty_like, (lse, query, key, value))
+        self.delta(out, grad_out, delta)
+        inputs = query, key, value, grad_out, lse, delta
+        # It needs no sums of dQ; delta stands for them where the kernel takes a pointer.
+        self.dk_dv(*inputs, delta, grad_key, grad_value)
+        self.dq(*inputs, grad_query)
+        return grad_query, grad_key, grad_value
 
 
 @operator(
@@ -146,7 +169,7 @@ def _gradient(
 def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
     out, lse = empty_outputs(q)
-    dense_forward(q.shape, k.shape, q.dtype, q.device, factor, is_causal)(q, k, v, out, lse)
+    dense_forward(Call(q.shape, k.shape, q.dtype, q.device, factor), is_causal)(q, k, v, out, lse)
     return cut(out, query.shape[-1]), lse
 
 

@@ -78,13 +78,20 @@ def checked_scale(scale: float, alternative: str = "") -> float:
 
 def dense(tensor: Tensor) -> Tensor:
     """The tensor itself where a kernel can read it, contiguous and aligned to 16 bytes; else a copy that is."""
-    if not tensor.is_contiguous() or tensor.is_neg():
-        tensor = tensor.contiguous().resolve_neg()
-    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
+    if _is_dense(tensor):
+        return tensor
+    tensor = tensor.contiguous().resolve_neg()
+    return tensor if _is_dense(tensor) else tensor.clone()
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() and not tensor.is_neg() and tensor.data_ptr() % ALIGNMENT == 0
 
 
 def padded(tensor: Tensor, columns: int) -> Tensor:
     """`dense`, with rows padded with zeros to so many numbers."""
+    if tensor.shape[-1] == columns and _is_dense(tensor):
+        return tensor
     missing = columns - tensor.shape[-1]
     return dense(pad(tensor, (0, missing)) if missing else tensor)
 
@@ -94,9 +101,14 @@ def for_kernels(
 ) -> tuple[Tensor, Tensor, Tensor, float]:
     """Query, key, value and the factor of the scores as the kernels take them: the factor is positive, d the first of
     `head_dims` (ascending) that is enough, filled up with zeros, and the tensors are dense."""
-    query, factor = positive_factor(query, factor)
-    columns = next(d for d in head_dims if d >= query.shape[-1])
-    return *(padded(tensor, columns) for tensor in (query, key, value)), factor
+    if factor <= 0:
+        query, factor = positive_factor(query, factor)
+    columns = query.shape[-1]
+    if columns not in head_dims:
+        columns = next(d for d in head_dims if d >= columns)
+    elif _is_dense(query) and _is_dense(key) and _is_dense(value):  # as nearly always
+        return query, key, value, factor
+    return padded(query, columns), padded(key, columns), padded(value, columns), factor
 
 
 def positive_factor(query: Tensor, factor: float) -> tuple[Tensor, float]:
@@ -107,8 +119,10 @@ def positive_factor(query: Tensor, factor: float) -> tuple[Tensor, float]:
 
 def gradients(query: Tensor, factor: float, grad_query: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
     """The gradients of what `for_kernels` has made as those of what it was given, query and the factor among it."""
-    grads = tuple(cut(grad, query.shape[-1]) for grad in (grad_query, *others))
-    return grads if factor > 0 else (grads[0] * _sign(factor), *grads[1:])
+    columns = query.shape[-1]
+    if columns != grad_query.shape[-1]:
+        grad_query, *others = (cut(grad, columns) for grad in (grad_query, *others))
+    return (grad_query if factor > 0 else grad_query * _sign(factor), *others)
 
 
 def _sign(factor: float) -> float:
@@ -124,9 +138,14 @@ def cut(out: Tensor, head_dim: int) -> Tensor:
 def empty_outputs(query: Tensor, value_dim: int | None = None) -> tuple[Tensor, Tensor]:
     """What a forward kernel writes: out, like query `[..., d]` but with `value_dim` columns (None: d), and the
     log-sum-exp, float32 `[...]`."""
-    shape, rows = query.shape, query.shape[:-1]
-    out = query.new_empty(shape if value_dim is None else (*rows, value_dim))
-    return out, query.new_empty(rows, dtype=torch.float32)
+    # empty_like and empty_strided take the host half as long as new_empty.
+    if value_dim is None:
+        out = torch.empty_like(query, memory_format=torch.contiguous_format)
+    else:
+        out = query.new_empty(*query.shape[:-1], value_dim)
+    *rows, columns = out.shape
+    steps = [step // columns for step in out.stride()[:-1]]
+    return out, torch.empty_strided(rows, steps, dtype=torch.float32, device=query.device)
 
 
 # ---------------------------------------------------------------------------------------------- without memory

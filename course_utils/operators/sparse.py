@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import RawModule
+from course_utils.cuda import OPEN, RawModule, ReadyLaunch
 from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
     MAX_GRID,
@@ -33,22 +33,23 @@ from course_utils.operators.prepare import (
     padded,
 )
 from course_utils.operators.tensor_core import (
+    BACKWARD_TENSORS,
     BACKWARD_TILES,
     DTYPES,
+    FORWARD_TENSORS,
     HEAD_DIMS,
     BackwardTile,
+    Call,
+    DkDv,
     ForwardTile,
-    ReadyLaunch,
+    ReadyBackward,
     defines,
     dense_dk_dv,
     dense_forward,
     int_scalars,
     kernel,
-    kernel_scalars,
     module,
-    rounded_dq,
-    row_delta,
-    scalars_of,
+    ready_backward,
 )
 from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges, RowRanges
 from course_utils.patterns.kept import Kept, number_of, numbered
@@ -372,15 +373,9 @@ def _gradient(
     scale: float,
 ) -> tuple[Tensor, ...]:
     not_deterministic("sparse_attention", "dQ")
-    mask = _mask(numbered(pattern), query, key, differentiable)
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
-    out, grad_out = (padded(tensor, q.shape[-1]) for tensor in (out, grad_out))
-    delta = row_delta(out, grad_out)
-    dq_sum = torch.zeros_like(q, dtype=torch.float32)
-    grad_key, grad_value = torch.empty_like(k), torch.empty_like(v)
-    tensors = q, k, v, grad_out, lse, delta, dq_sum, grad_key, grad_value
-    mask.backward(*tensors, kernel_scalars(q, k, factor))
-    return gradients(query, scale, rounded_dq(dq_sum, factor, q.dtype), grad_key, grad_value)
+    backward, columns = _ready(numbered(pattern), _backward, q, k, factor, differentiable), q.shape[-1]
+    return gradients(query, scale, *backward(q, k, v, padded(out, columns), lse, padded(grad_out, columns)))
 
 
 @operator(
@@ -398,59 +393,62 @@ def _attention(
     """pattern: its number. differentiable: whether a gradient may be asked for, which not every kernel has."""
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
     out, lse = empty_outputs(q)
-    _forward(numbered(pattern), q, k, factor, differentiable)(q, k, v, out, lse)
+    _ready(numbered(pattern), _forward, q, k, factor, differentiable)(q, k, v, out, lse)
     return cut(out, query.shape[-1]), lse
 
 
-def _forward(owner: Pattern | _Given, query: Tensor, key: Tensor, factor: float, differentiable: bool) -> Forward:
-    call = Call(query.shape, key.shape, query.dtype, query.device, factor)
-    if isinstance(owner, _Given):
-        return owner.mask.forward(call)
-    return _kept(
-        owner, ("forward", call, differentiable), lambda: _mask(owner, query, key, differentiable).forward(call)
-    )
+Ready = TypeVar("Ready")
 
 
-def _mask(owner: Pattern | _Given, query: Tensor, key: Tensor, differentiable: bool) -> Mask:
-    """The launches for the pattern at the lengths of query and key, by the kernel of `choose_kernel`."""
+def _ready(
+    owner: Pattern | _Given,
+    make: Callable[[Mask, Call], Ready],
+    query: Tensor,
+    key: Tensor,
+    factor: float,
+    differentiable: bool,
+) -> Ready:
+    """make(mask, call) for the tensors of a call, as the kernels take them; kept with a pattern."""
+    settled = query.shape, key.shape, query.dtype, query.device, factor
     if isinstance(owner, _Given):
-        return owner.mask
-    (batch, heads, query_length, _), (_, kv_heads, key_length, _) = query.shape, key.shape
-    fits_grid, grouped, device = batch * heads <= MAX_GRID, heads != kv_heads, query.device
+        return make(owner.mask, Call(*settled))
+
+    def for_pattern() -> Ready:
+        call = Call(*settled)
+        return make(_mask(owner, call, differentiable), call)
+
+    return _kept(owner, (make, differentiable, settled), for_pattern)
+
+
+def _forward(mask: Mask, call: Call) -> Forward:
+    return mask.forward(call)
+
+
+def _backward(mask: Mask, call: Call) -> ReadyBackward:
+    return ready_backward(call, mask.dk_dv(call))
+
+
+def _mask(pattern: Pattern, call: Call, differentiable: bool) -> Mask:
+    """The launches for the pattern, by the kernel of `choose_kernel`."""
+    (batch, heads, query_length, _), (_, kv_heads, key_length, _) = call.query_shape, call.key_shape
+    fits_grid, grouped, device = batch * heads <= MAX_GRID, heads != kv_heads, call.device
 
     def make() -> Mask:
         chosen = choose_kernel(
-            owner, query_length, key_length, differentiable=differentiable, grouped=grouped, device=device
+            pattern, query_length, key_length, differentiable=differentiable, grouped=grouped, device=device
         )
         if chosen.kernel == "dense" and fits_grid:
-            return DenseMask(owner.ranges.step)
+            return DenseMask(pattern.ranges.step)
         if chosen.kernel in ("dense", "range"):
-            return range_mask(owner, query_length, key_length, device)
+            return range_mask(pattern, query_length, key_length, device)
         if chosen.kernel == "block_sparse":
-            return ListMask(owner.block_lists(query_length, key_length, block=BLOCK, device=device))
-        return CsrMask(*_csr(owner, query_length, key_length, device))
+            return ListMask(pattern.block_lists(query_length, key_length, block=BLOCK, device=device))
+        return CsrMask(*_csr(pattern, query_length, key_length, device))
 
-    return _kept(owner, ("mask", query_length, key_length, device, fits_grid, grouped, differentiable), make)
+    return _kept(pattern, ("mask", query_length, key_length, device, fits_grid, grouped, differentiable), make)
 
 
 # ---------------------------------------------------------------------------------------------- the launches
-
-Scalars = tuple[np.generic, ...]  # L_q, L_k, group and scale, as the kernels take them
-
-
-class Call(NamedTuple):
-    """What settles a launch of a forward pass; the shapes `[B, H, L, d]` are those that the kernels take."""
-
-    query_shape: torch.Size
-    key_shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
-    factor: float  # of the scores
-
-    @property
-    def scalars(self) -> Scalars:
-        return scalars_of(self.query_shape, self.key_shape, self.factor)
-
 
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]  # query, key, value; writes out and lse
 
@@ -463,33 +461,17 @@ class DenseMask(NamedTuple):
     length: int
 
     def forward(self, call: Call) -> Forward:
-        shapes = (torch.Size((*self._rows(shape), shape[-1])) for shape in (call.query_shape, call.key_shape))
-        return dense_forward(*shapes, call.dtype, call.device, call.factor, False)
+        return dense_forward(self._of_blocks(call), False)
 
-    def backward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        grad_out: Tensor,
-        lse: Tensor,
-        delta: Tensor,
-        dq_sum: Tensor,
-        grad_key: Tensor,
-        grad_value: Tensor,
-        scalars: Scalars,
-    ) -> None:
-        inputs = self._views(query, key, value, grad_out, lse, delta)
-        dense_dk_dv(inputs, *self._views(dq_sum, grad_key, grad_value), float(scalars[-1]), False)
+    def dk_dv(self, call: Call) -> DkDv:
+        return dense_dk_dv(self._of_blocks(call), False)
 
-    def _views(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Of `[B, H, L, ...]`."""
-        rows = self._rows(tensors[0].shape)
-        return tuple(tensor.view(*rows, *tensor.shape[3:]) for tensor in tensors)
+    def _of_blocks(self, call: Call) -> Call:
+        return call._replace(query_shape=self._view(call.query_shape), key_shape=self._view(call.key_shape))
 
-    def _rows(self, shape: torch.Size) -> tuple[int, int, int]:
-        batch, heads, rows = shape[:3]
-        return batch * heads, rows // self.length, self.length
+    def _view(self, shape: torch.Size) -> torch.Size:
+        batch, heads, rows, head_dim = shape
+        return torch.Size((batch * heads, rows // self.length, self.length, head_dim))
 
 
 def range_mask(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> RangeMask | RowMask:
@@ -515,17 +497,17 @@ class RowMask(NamedTuple):
         return ReadyLaunch(
             kernel(f"{FOLDER}/range.cu", (*tile.options, *TABLE), call.dtype, "table_forward"),
             (ceil_div(query_length, tile.block_rows), heads, batch),
-            tile.threads,
-            (*call.scalars, *self.rows),
+            (tile.threads,),
+            (*FORWARD_TENSORS, *call.scalars, *self.rows),
             tile.shared_bytes,
         )
 
-    def backward(self, query: Tensor, key: Tensor, *more: Any) -> None:
-        tile, sizes = fitting(RANGE_BACKWARD_TILES[key.shape[3]], key.device), (query.shape, key.shape)
-        what = "columns", tile, *sizes, str(key.device)
+    def dk_dv(self, call: Call) -> DkDv:
+        tile, sizes = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device), (call.query_shape, call.key_shape)
+        what = "columns", tile, *sizes, str(call.device)
         columns = _kept(self.pattern, what, lambda: self._columns(tile, *sizes))
-        files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1"), key.dtype)
-        launch_columns(files, "table_dk_dv", tile, columns, (query, key, *more), tuple(self.by_key))
+        files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1"), call.dtype)
+        return by_columns(files, "table_dk_dv", tile, columns, call, tuple(self.by_key))
 
     def _columns(self, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size) -> Columns:
         starts, ends = self.by_key
@@ -547,19 +529,19 @@ class RangeMask(NamedTuple):
         return ReadyLaunch(
             kernel(f"{FOLDER}/range.cu", options, call.dtype, "range_forward"),
             (_class_tiles(query_length, ranges[-1], tile.block_rows), heads, batch),
-            tile.threads,
-            (*call.scalars, *int_scalars(*ranges)),
+            (tile.threads,),
+            (*FORWARD_TENSORS, *call.scalars, *int_scalars(*ranges)),
             tile.shared_bytes,
         )
 
-    def backward(self, query: Tensor, key: Tensor, *more: Any) -> None:
-        tile = fitting(RANGE_BACKWARD_TILES[key.shape[3]], key.device)
-        ranges = Ranges(*_numbers(self.ranges, query.shape[2], key.shape[2]))
-        what = ranges, tile, query.shape, key.shape, key.device
+    def dk_dv(self, call: Call) -> DkDv:
+        tile = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device)
+        ranges = Ranges(*_numbers(self.ranges, call.query_shape[2], call.key_shape[2]))
+        what = ranges, tile, call.query_shape, call.key_shape, call.device
         columns = _RANGE_COLUMNS.get(what, lambda: range_columns(*what))
         options = *tile.options, f"-DDILATED={int(ranges.dilation > 1)}"
-        files = module(f"{FOLDER}/range_backward.cu", options, key.dtype)
-        launch_columns(files, "range_dk_dv", tile, columns, (query, key, *more), int_scalars(*ranges))
+        files = module(f"{FOLDER}/range_backward.cu", options, call.dtype)
+        return by_columns(files, "range_dk_dv", tile, columns, call, int_scalars(*ranges))
 
 
 def _numbers(ranges: Ranges, query_length: int, key_length: int) -> tuple[int, ...]:
@@ -587,29 +569,32 @@ class ListMask(NamedTuple):
         tile = fitting(BLOCK_TILES[head_dim, lists.block], call.device)
         work = _kept(lists, ("work", batch * heads), lambda: work_items(lists, batch * heads))
         kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, call.dtype)
-        merged = len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch
-        return _InParts(
-            ReadyLaunch(
-                kernels.get_function("block_sparse_forward"),
-                (len(work.items), heads, batch),
-                tile.threads,
-                call.scalars,
-                tile.shared_bytes,
-            ),
-            ReadyLaunch(kernels.get_function("merge_parts"), merged, 32 * MERGED_ROWS, call.scalars[:1]),
-            (work.items, lists.indices, lists.bits_index, lists.bits),
-            work.split_rows,
-            (work.parts, batch, heads, lists.block, head_dim),
+        tables, parts = (work.items, lists.indices, lists.bits_index, lists.bits), 2 * (_parts(work),)
+        attend = ReadyLaunch(
+            kernels.get_function("block_sparse_forward"),
+            (len(work.items), heads, batch),
+            (tile.threads,),
+            (*FORWARD_TENSORS, *tables, *parts, *call.scalars),
+            tile.shared_bytes,
         )
+        if not work.parts:
+            return attend
+        merge = ReadyLaunch(
+            kernels.get_function("merge_parts"),
+            (len(work.split_rows) * lists.block // MERGED_ROWS, heads, batch),
+            (32 * MERGED_ROWS,),
+            (OPEN, OPEN, work.split_rows, OPEN, OPEN, call.scalars[0]),
+        )
+        return _SplitRows(attend, merge, (work.parts, batch, heads, lists.block, head_dim))
 
-    def backward(self, query: Tensor, key: Tensor, *more: Any) -> None:
-        lists, sizes = self.lists, (query.shape, key.shape)
-        tile = fitting(BLOCK_BACKWARD_TILES[key.shape[3], lists.block], key.device)
+    def dk_dv(self, call: Call) -> DkDv:
+        lists, sizes = self.lists, (call.query_shape, call.key_shape)
+        tile = fitting(BLOCK_BACKWARD_TILES[call.key_shape[3], lists.block], call.device)
         columns = _kept(lists, ("columns", tile, *sizes), lambda: self.columns(tile, *sizes))
         options = *tile.options, f"-DBLOCK={lists.block}"
-        files = module(f"{FOLDER}/block_sparse_backward.cu", options, key.dtype)
+        files = module(f"{FOLDER}/block_sparse_backward.cu", options, call.dtype)
         _, rows, bits_index = lists.by_key()
-        launch_columns(files, "block_sparse_dk_dv", tile, columns, (query, key, *more), (rows, bits_index, lists.bits))
+        return by_columns(files, "block_sparse_dk_dv", tile, columns, call, (rows, bits_index, lists.bits))
 
     def columns(self, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size) -> Columns:
         """What the blocks of threads of block_sparse_backward.cu do."""
@@ -621,25 +606,23 @@ class ListMask(NamedTuple):
         )
 
 
-class _InParts(NamedTuple):
-    """The launch of block_sparse.cu, and of merge_parts where rows are split; shape: of the parts, which belong to the
-    call."""
+def _parts(work: Work | Columns) -> object:
+    """What a kernel takes for the results of parts: memory of the call; none where no row or column is split."""
+    return OPEN if work.parts else work.items.new_empty(0, dtype=torch.float32)
+
+
+class _SplitRows(NamedTuple):
+    """The launches of block_sparse.cu and of merge_parts. shape: of the parts, made by each call."""
 
     attend: ReadyLaunch
     merge: ReadyLaunch
-    lists: tuple[Tensor, ...]
-    split_rows: Tensor
     shape: tuple[int, ...]
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor) -> None:
-        if not self.shape[0]:
-            # lse only stands where the kernel takes a pointer.
-            self.attend(query, key, value, out, lse, *self.lists, lse, lse)
-            return
         parts = query.new_empty(self.shape, dtype=torch.float32)
         lse_parts = parts.new_empty(self.shape[:-1])
-        self.attend(query, key, value, out, lse, *self.lists, parts, lse_parts)
-        self.merge(parts, lse_parts, self.split_rows, out, lse)
+        self.attend(query, key, value, out, lse, parts, lse_parts)
+        self.merge(parts, lse_parts, out, lse)
 
 
 class CsrMask(NamedTuple):
@@ -654,8 +637,8 @@ class CsrMask(NamedTuple):
         return ReadyLaunch(
             kernel(f"{FOLDER}/csr_gather.cu", options, call.dtype, "csr_gather"),
             (ceil_div(query_length, CSR_WARPS), heads, batch),
-            32 * CSR_WARPS,
-            (self.indptr, self.indices, *call.scalars),
+            (32 * CSR_WARPS,),
+            (*FORWARD_TENSORS, self.indptr, self.indices, *call.scalars),
         )
 
 
@@ -789,35 +772,42 @@ def range_columns(
     return columns_of(tiles, starts, ends, tile, query_shape, key_shape)
 
 
-def launch_columns(
-    kernels: RawModule,
-    name: str,
-    tile: BackwardTile,
-    columns: Columns,
-    arguments: tuple[Any, ...],
-    more: tuple[Any, ...],
-) -> None:
-    """Launches a kernel of key_columns.cuh, and merge_gradients where columns are split. arguments: those of a
-    mask's `backward`, the tensors and the scalars; more: what the kernel takes besides."""
-    *tensors, scalars = arguments
-    key, dq_sum, grad_key, grad_value = tensors[1], *tensors[-3:]
-    batch, kv_heads, key_length, head_dim = key.shape
-    shape = columns.parts, 2, batch, kv_heads, tile.block_cols, head_dim
-    # dq_sum only stands where the kernel takes a pointer.
-    parts = key.new_empty(shape, dtype=torch.float32) if columns.parts else dq_sum
-    kernels.get_function(name)(
+def by_columns(
+    kernels: RawModule, name: str, tile: BackwardTile, columns: Columns, call: Call, more: tuple[object, ...]
+) -> DkDv:
+    """The launch of a kernel of key_columns.cuh, and of merge_gradients where columns are split. more: what the kernel
+    takes behind the columns."""
+    batch, kv_heads, key_length, head_dim = call.key_shape
+    dk_dv = ReadyLaunch(
+        kernels.get_function(name),
         (len(columns.items) * columns.heads, kv_heads // columns.heads, batch),
         (tile.threads,),
-        (*tensors, *scalars, columns.items, np.int32(columns.heads), parts, *more),
-        shared_mem=tile.shared_bytes,
+        (*BACKWARD_TENSORS, *call.scalars, columns.items, np.int32(columns.heads), _parts(columns), *more),
+        tile.shared_bytes,
     )
-    if columns.parts:
-        blocks = len(columns.split) * tile.block_cols * head_dim // (4 * tile.threads)
-        kernels.get_function("merge_gradients")(
-            (blocks, kv_heads, batch),
-            (tile.threads,),
-            (parts, columns.split, grad_key, grad_value, np.int32(key_length), scalars[-1]),
-        )
+    if not columns.parts:
+        return dk_dv
+    merge = ReadyLaunch(
+        kernels.get_function("merge_gradients"),
+        (len(columns.split) * tile.block_cols * head_dim // (4 * tile.threads), kv_heads, batch),
+        (tile.threads,),
+        (OPEN, columns.split, OPEN, OPEN, np.int32(key_length), np.float32(call.factor)),
+    )
+    return _SplitColumns(dk_dv, merge, (columns.parts, 2, batch, kv_heads, tile.block_cols, head_dim))
+
+
+class _SplitColumns(NamedTuple):
+    """The launches of a kernel of key_columns.cuh and of merge_gradients. shape: of the parts, made by each call."""
+
+    dk_dv: ReadyLaunch
+    merge: ReadyLaunch
+    shape: tuple[int, ...]
+
+    def __call__(self, query: Tensor, *tensors: Tensor) -> None:
+        """With the tensors of a `DkDv`."""
+        parts = query.new_empty(self.shape, dtype=torch.float32)
+        self.dk_dv(query, *tensors, parts)
+        self.merge(parts, *tensors[-2:])
 
 
 def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
@@ -871,8 +861,8 @@ def _checked(query: Tensor, key: Tensor, value: Tensor, scale: float | None, ena
     )
 
 
-def _needs_gradient(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+def _needs_gradient(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    return torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
 
 
 def _check_pattern(pattern: Pattern) -> None:

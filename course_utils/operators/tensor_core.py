@@ -8,14 +8,16 @@ short sequences, by these kernels themselves.
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import Kernel, RawModule, compiled
+from course_utils.cuda import OPEN, Kernel, RawModule, ReadyLaunch, compiled
 from course_utils.emulator import tracing
 from course_utils.operators.prepare import fitting
 
@@ -36,36 +38,23 @@ def kernel(file: str, options: tuple[str, ...], dtype: torch.dtype, name: str) -
     return compiled(file, (*options, BF16_OPTION[dtype])).get_function(name)
 
 
-class ReadyLaunch(NamedTuple):
-    """A launch that only lacks the tensors of a call: `launch(query, key, value, ...)`."""
+class Call(NamedTuple):
+    """What settles the launches of a call; the shapes `[B, H, L, d]` are those that the kernels take."""
 
-    kernel: Kernel
-    grid: tuple[int, int, int]
-    threads: int
-    more: tuple[Any, ...]  # what the kernel takes behind these tensors
-    shared_bytes: int = 0
+    query_shape: torch.Size
+    key_shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    factor: float  # of the scores
 
-    def __call__(self, *tensors: Tensor) -> None:
-        self.kernel(self.grid, (self.threads,), tensors + self.more, shared_mem=self.shared_bytes)
-
-
-def kernel_scalars(query: Tensor, key: Tensor, scale: float) -> tuple[np.generic, ...]:
-    """L_q, L_k, the query heads of a key head, and the scale, as the tensor-core kernels and csr_gather take them."""
-    return scalars_of(query.shape, key.shape, scale)
-
-
-def scalars_of(query_shape: torch.Size, key_shape: torch.Size, scale: float) -> tuple[np.generic, ...]:
-    """`kernel_scalars` of tensors of these shapes."""
-    (_, heads, query_length, _), (_, kv_heads, key_length, _) = query_shape, key_shape
-    return _scalars(query_length, key_length, heads // kv_heads, scale)
+    @property
+    def scalars(self) -> tuple[np.generic, ...]:
+        """L_q, L_k, the query heads of a key head, and the factor, as the tensor-core kernels and csr_gather take
+        them."""
+        (_, heads, query_length, _), (_, kv_heads, key_length, _) = self.query_shape, self.key_shape
+        return *int_scalars(query_length, key_length, heads // kv_heads), np.float32(self.factor)
 
 
-@functools.lru_cache(maxsize=1024)  # to make NumPy's scalars takes longer than to find them
-def _scalars(query_length: int, key_length: int, group: int, scale: float) -> tuple[np.generic, ...]:
-    return np.int32(query_length), np.int32(key_length), np.int32(group), np.float32(scale)
-
-
-@functools.lru_cache(maxsize=1024)  # as for `_scalars`
 def int_scalars(*numbers: int) -> tuple[np.int32, ...]:
     """The numbers as kernels take them."""
     return tuple(map(np.int32, numbers))
@@ -174,78 +163,98 @@ def forward_tile(query_length: int, group: int, head_dim: int, device: torch.dev
     return small if rows <= small.block_rows else large
 
 
+FORWARD_TENSORS = 5 * (OPEN,)  # query, key, value, out `[B, H, L_q, d]` and lse `[B, H, L_q]`, all dense
+
+
 @functools.lru_cache(maxsize=1024)
-def dense_forward(
-    query_shape: torch.Size,
-    key_shape: torch.Size,
-    dtype: torch.dtype,
-    device: torch.device,
-    scale: float,
-    is_causal: bool,
-) -> ReadyLaunch:
-    """The launch of forward.cu with query, key, value, out `[B, H, L_q, d]` and lse `[B, H, L_q]`, all dense, of which
-    it writes the last two."""
-    batch, heads, rows, head_dim = query_shape
-    group = heads // key_shape[1]
-    tile = forward_tile(rows, group, head_dim, device)
+def dense_forward(call: Call, is_causal: bool) -> ReadyLaunch:
+    """The launch of forward.cu with `FORWARD_TENSORS`, of which it writes the last two."""
+    batch, heads, rows, head_dim = call.query_shape
+    group = heads // call.key_shape[1]
+    tile = forward_tile(rows, group, head_dim, call.device)
     if tile.packed:  # the matrices [L_q, d] of a group's heads lie behind one another: they are one
         heads, rows = heads // group, group * rows
     return ReadyLaunch(
-        kernel(FORWARD, tile.options, dtype, "forward"),
+        kernel(FORWARD, tile.options, call.dtype, "forward"),
         (ceil_div(rows, tile.block_rows), heads, batch),
-        tile.threads,
-        (*scalars_of(query_shape, key_shape, scale), np.int32(is_causal)),
+        (tile.threads,),
+        (*FORWARD_TENSORS, *call.scalars, np.int32(is_causal)),
         tile.shared_bytes,
     )
 
 
-def dense_dk_dv(
-    inputs: tuple[Tensor, ...],
-    dq_sum: Tensor,
-    grad_key: Tensor,
-    grad_value: Tensor,
-    scale: float,
-    is_causal: bool,
-    *,
-    adds_dq: bool = True,
-) -> None:
-    """Launches backward_dk_dv of backward.cu, which writes grad_key and grad_value `[B, H_k, L_k, d]` and, with
-    adds_dq, adds to dq_sum, float32 `[B, H, L_q, d]`. inputs: query, key, value, the gradient of out, lse and delta."""
-    query, key, *_ = inputs
-    batch, kv_heads, key_length, head_dim = key.shape
-    tile = fitting(BACKWARD_TILES[head_dim], key.device)
-    numbers = *kernel_scalars(query, key, scale), np.int32(is_causal), np.int32(adds_dq)
-    kernel(BACKWARD, tile.options, key.dtype, "backward_dk_dv")(
-        (ceil_div(key_length, tile.block_cols), kv_heads, batch),
-        (tile.threads,),
-        (*inputs, dq_sum, grad_key, grad_value, *numbers),
-        shared_mem=tile.shared_bytes,
-    )
+# ---------------------------------------------------------------------------------------------- backward passes
+
+# query, key, value, the gradient of out, lse, delta; dq_sum, float32 like query; grad_key and grad_value: all dense
+BACKWARD_TENSORS = 9 * (OPEN,)
+
+DkDv = Callable[..., None]  # of BACKWARD_TENSORS; writes the last two, and adds to dq_sum
 
 
-def row_delta(out: Tensor, grad_out: Tensor) -> Tensor:
-    """Δ = rowsum(dO ∘ O), float32 `[B, H, L_q]`, with which every backward pass begins; both tensors dense.
+class ReadyBackward(NamedTuple):
+    """The launches of a backward pass that adds up dQ by atomics."""
+
+    delta: ReadyLaunch
+    dk_dv: DkDv
+    round_dq: ReadyLaunch
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of query, key and value. All tensors are dense; out `[B, H, L_q, d]`, lse `[B, H, L_q]`."""
+        delta, grad_key, grad_value = torch.empty_like(lse), torch.empty_like(key), torch.empty_like(value)
+        self.delta(out, grad_out, delta)
+        dq_sum = torch.zeros_like(query, dtype=torch.float32)
+        self.dk_dv(query, key, value, grad_out, lse, delta, dq_sum, grad_key, grad_value)
+        grad_query = torch.empty_like(query)
+        self.round_dq(dq_sum, grad_query)
+        return grad_query, grad_key, grad_value
+
+
+def ready_backward(call: Call, dk_dv: DkDv) -> ReadyBackward:
+    """The backward pass with this middle part."""
+    return ReadyBackward(row_delta(call), dk_dv, rounded_dq(call))
+
+
+def row_delta(call: Call) -> ReadyLaunch:
+    """The launch for Δ = rowsum(dO ∘ O), with which every backward pass begins: of out and its gradient, both dense, to
+    delta, float32 `[B, H, L_q]`.
 
     Sums are in fp32, but of the 16 bits of O. So Δ of a row is off by at most u · Σ |dO ∘ O|, with u = 2⁻¹¹ for fp16
     and 2⁻⁸ for bf16, and its row of dQ by scale · |Σ_j P_ij K_j| times that. Plain torch in 16 bits rounds dP of each
     pair, which costs more: common parts of dO, K and V break no gradient (tests/operators/test_row_delta.py).
     """
-    batch, heads, query_length, head_dim = out.shape
-    delta = out.new_empty(batch, heads, query_length, dtype=torch.float32)
-    tile = fitting(BACKWARD_TILES[head_dim], out.device)
+    batch, heads, query_length, head_dim = call.query_shape
+    tile = fitting(BACKWARD_TILES[head_dim], call.device)
     rows = tile.threads * 8 // head_dim
-    kernel(BACKWARD, tile.options, out.dtype, "backward_delta")(
-        (ceil_div(query_length, rows), heads, batch), (tile.threads,), (out, grad_out, delta, np.int32(query_length))
+    return ReadyLaunch(
+        kernel(BACKWARD, tile.options, call.dtype, "backward_delta"),
+        (ceil_div(query_length, rows), heads, batch),
+        (tile.threads,),
+        (OPEN, OPEN, OPEN, np.int32(query_length)),
     )
-    return delta
 
 
-def rounded_dq(dq_sum: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    """scale · dq_sum in 16 bits, with which a backward pass that adds up dQ by atomics ends."""
-    grad_query = torch.empty_like(dq_sum, dtype=dtype)
-    tile = fitting(BACKWARD_TILES[dq_sum.shape[-1]], dq_sum.device)
-    size = dq_sum.numel()
-    kernel(BACKWARD, tile.options, dtype, "backward_round_dq")(
-        (ceil_div(size, 4 * tile.threads),), (tile.threads,), (dq_sum, grad_query, np.float32(scale), np.int64(size))
+def dense_dk_dv(call: Call, is_causal: bool, *, adds_dq: bool = True) -> ReadyLaunch:
+    """The launch of backward_dk_dv of backward.cu with `BACKWARD_TENSORS`. It adds to dq_sum with adds_dq only."""
+    batch, kv_heads, key_length, head_dim = call.key_shape
+    tile = fitting(BACKWARD_TILES[head_dim], call.device)
+    return ReadyLaunch(
+        kernel(BACKWARD, tile.options, call.dtype, "backward_dk_dv"),
+        (ceil_div(key_length, tile.block_cols), kv_heads, batch),
+        (tile.threads,),
+        (*BACKWARD_TENSORS, *call.scalars, np.int32(is_causal), np.int32(adds_dq)),
+        tile.shared_bytes,
     )
-    return grad_query
+
+
+def rounded_dq(call: Call) -> ReadyLaunch:
+    """The launch for dQ = factor · dq_sum in 16 bits, with which a backward pass that adds up dQ by atomics ends."""
+    size = math.prod(call.query_shape)
+    tile = fitting(BACKWARD_TILES[call.query_shape[-1]], call.device)
+    return ReadyLaunch(
+        kernel(BACKWARD, tile.options, call.dtype, "backward_round_dq"),
+        (ceil_div(size, 4 * tile.threads),),
+        (tile.threads,),
+        (OPEN, OPEN, np.float32(call.factor), np.int64(size)),
+    )

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import torch
 
 MOST = 64  # entries: some ten pairs of lengths
+MISSING = object()
 
 Made = TypeVar("Made")
 
@@ -33,23 +34,25 @@ class Kept:
 
     def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
         """make(), the first time, and later what it gave."""
+        capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         with self._lock:
-            if key in self._captured:
-                return self._captured[key]
-            capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-            if key not in self._made:
-                if capturing:
-                    raise RuntimeError(
-                        "the lists of the pattern for these lengths are not made yet, and cannot be while a CUDA graph "
-                        "is captured: call the operator once before, with the same shapes"
-                    )
-                self._made[key] = make()
+            made = self._made.get(key, MISSING)
+            if made is not MISSING:
+                self._made.move_to_end(key)
+            elif key in self._captured:
+                made = self._captured[key]
+            elif capturing:
+                raise RuntimeError(
+                    "the lists of the pattern for these lengths are not made yet, and cannot be while a CUDA graph is "
+                    "captured: call the operator once before, with the same shapes"
+                )
+            else:
+                made = self._made[key] = make()
                 if len(self._made) > MOST:
                     self._made.popitem(last=False)
-            self._made.move_to_end(key)
             if capturing:
-                self._captured[key] = self._made[key]
-            return self._made[key]
+                self._captured[key] = made
+            return made
 
 
 # ---------------------------------------------------------------------------------------------- numbers

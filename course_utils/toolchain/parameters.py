@@ -4,6 +4,7 @@ laid out as the driver takes them."""
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 from collections.abc import Sequence
 
@@ -130,23 +131,30 @@ FORMATS = {np.dtype(letter).type: letter for letter in "?bBhHiIlLqQefd"}  # a le
 
 class Accepted:
     """Arguments that `Parameters.check` has passed, for a GPU: what their types, dtypes and device settle for the next
-    launch, whose arguments mostly are of the same ones, and memory in which the driver finds the values."""
+    launch, whose arguments mostly are of the same ones, and memory in which the driver finds the values.
 
-    def __init__(self, args: Sequence[object], device: torch.device) -> None:
+    given: the places of those that the next launch gives, None for all of them. The others stay what they are.
+    """
+
+    def __init__(self, args: Sequence[object], device: torch.device, given: Sequence[int] | None = None) -> None:
+        places = range(len(args)) if given is None else given
+        others = [place for place in range(len(args)) if place not in places]
+        of_launch, fixed = ([args[place] for place in some] for some in (places, others))
         self._gpu = device.index if device.type == "cuda" else -1  # as Tensor.get_device says it
-        self._types = tuple(map(type, args))
-        self._tensors = [(n, tensor.dtype) for n, tensor in enumerate(args) if isinstance(tensor, torch.Tensor)]
+        self._types = tuple(map(type, of_launch))
+        self._tensors = [(n, tensor.dtype) for n, tensor in enumerate(of_launch) if isinstance(tensor, torch.Tensor)]
         plain = (torch.Tensor, torch.nn.Parameter, *FORMATS)  # a subclass of Tensor may do anything
         # Complex tensors may be conjugated views; without tensors, nothing says on which GPU the next launch is.
         reals = self._tensors and not any(dtype.is_complex for _, dtype in self._tensors)
         self._settled = bool(reals) and all(of in plain for of in self._types)
-        formats = [_format(argument) for argument in args]
-        self._layout = struct.Struct("".join(formats))
-        self._offsets = [struct.calcsize("".join(formats[:n])) for n in range(len(formats))]
+        self._held = [(tensor, tensor.data_ptr()) for tensor in fixed if isinstance(tensor, torch.Tensor)]
+        self._layout, self._fixed = _layout(of_launch), _layout(fixed).pack(*self.checked_values(fixed))
+        begins = itertools.accumulate((_layout([a]).size for a in (*of_launch, *fixed)), initial=0)
+        self._offsets = [begin for _, begin in sorted(zip((*places, *others), begins, strict=False))]
         self._free: list[tuple[bytearray, int]] = []
 
     def values(self, args: Sequence[object]) -> list[object] | None:
-        """The values of the parameters, an address for a tensor: of arguments that need no more checks than are made
+        """The values of the arguments given, an address for a tensor: of those that need no more checks than are made
         here, each launch. None where `Parameters.check` must look at them, and say what is wrong if anything is."""
         if not self._settled or type(args) is not tuple or tuple(map(type, args)) != self._types:
             return None
@@ -165,6 +173,9 @@ class Accepted:
                 values[place] = address = tensor.data_ptr()
                 if not address and tensor.numel():
                     return None
+            for tensor, address in self._held:
+                if tensor.data_ptr() != address:
+                    return None
         except RuntimeError:  # torch has tensors without an address
             return None
         return values
@@ -178,13 +189,13 @@ class Accepted:
         ]
 
     def fill(self, values: Sequence[object]) -> tuple[bytearray, int]:
-        """Memory with the addresses of the values and the values behind them, and where it lies: what cuLaunchKernel
-        takes. It belongs to the caller, who gives it back with `release` once the kernel is launched."""
+        """Memory with the addresses of all values, and behind them these and those that stay, and where it lies: what
+        cuLaunchKernel takes. It belongs to the caller, who gives it back with `release` once the kernel is launched."""
         start = len(self._offsets) * SLOT
         try:
             memory, address = self._free.pop()  # of another launch, which is over; never of one in another thread
         except IndexError:
-            memory = bytearray(start + self._layout.size)
+            memory = bytearray(start + self._layout.size) + self._fixed
             address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
             addresses = [address + start + offset for offset in self._offsets]
             struct.pack_into(f"{len(addresses)}Q", memory, 0, *addresses)
@@ -196,8 +207,12 @@ class Accepted:
         self._free.append(filled)
 
 
+def _layout(args: Sequence[object]) -> struct.Struct:
+    """How struct writes arguments, each at a multiple of SLOT."""
+    return struct.Struct("".join(map(_format, args)))
+
+
 def _format(argument: object) -> str:
-    """How struct writes an argument, filled up to a multiple of SLOT."""
     if isinstance(argument, torch.Tensor):
         return "Q"
     size = argument.nbytes  # type: ignore[attr-defined]

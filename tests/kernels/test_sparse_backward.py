@@ -11,7 +11,7 @@ from course_utils.costs import ceil_div
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator import sanitize
 from course_utils.operators import sparse
-from course_utils.operators.tensor_core import BackwardTile
+from course_utils.operators.tensor_core import BackwardTile, Call
 from course_utils.patterns import UNBOUNDED, Ranges
 from course_utils.patterns.kept import Kept
 from course_utils.toolchain import nvrtc
@@ -55,7 +55,7 @@ def lists_of(mask, block):
 
 
 def check(launch, mask, tile, *, dtype=torch.float16, kind="normal", group=1, kv_heads=1, seed=0):
-    """Runs `launch(tensors, scalars)` under the sanitizer and compares what it adds to dQ, and dK and dV."""
+    """Runs `launch(tensors, call)` under the sanitizer and compares what it adds to dQ, and dK and dV."""
     L_q, L_k = mask.shape
     case = checks.AttentionCase(1, group * kv_heads, kv_heads, L_q, L_k, tile.head_dim, False, kind)
     query, key, value, grad_out = make = checks.make_inputs(case, dtype=dtype, seed=seed)
@@ -65,9 +65,9 @@ def check(launch, mask, tile, *, dtype=torch.float16, kind="normal", group=1, kv
     dq_sum = torch.zeros(query.shape, dtype=torch.float32)
     dk, dv = torch.full_like(key, torch.nan), torch.full_like(value, torch.nan)
     scale = tile.head_dim**-0.5
-    scalars = *map(np.int32, (L_q, L_k, group)), np.float32(scale)
+    call = Call(query.shape, key.shape, dtype, query.device, scale)
     with sanitize() as report:
-        launch((*make, lse.float(), delta, dq_sum, dk, dv), scalars)
+        launch((*make, lse.float(), delta, dq_sum, dk, dv), call)
     assert not report.findings, str(report)
     wanted = reference.attention_gradients(*make, **options)
     same_dtype = reference.attention_gradients(*make, **options, dtype=dtype)
@@ -87,12 +87,11 @@ def check_range(ranges, L_q, L_k, tile, *, parts=False, **options):
     dilated = f"-DDILATED={int(ranges.dilation > 1)}"
     kernels = module_of("range_backward", tile, dilated, dtype=options.get("dtype", torch.float16))
 
-    def launch(tensors, scalars):
-        shapes = tensors[0].shape, tensors[1].shape
-        columns = sparse.range_columns(ranges, tile, *shapes, torch.device("cpu"))
+    def launch(tensors, call):
+        columns = sparse.range_columns(ranges, tile, call.query_shape, call.key_shape, call.device)
         assert bool(columns.parts) == parts
         numbers = tuple(map(np.int32, ranges))
-        sparse.launch_columns(kernels, "range_dk_dv", tile, columns, (*tensors, scalars), numbers)
+        sparse.by_columns(kernels, "range_dk_dv", tile, columns, call, numbers)(*tensors)
 
     check(launch, mask_of(ranges, L_q, L_k), tile, **options)
 
@@ -105,11 +104,11 @@ def check_lists(mask, block, tile, *, parts=False, **options):
     tiles = torch.arange(ceil_div(mask.shape[1], tile.block_cols))
     column = tiles * tile.block_cols // block
 
-    def launch(tensors, scalars):
-        of_column, shapes = (indptr[column], indptr[column + 1]), (tensors[0].shape, tensors[1].shape)
+    def launch(tensors, call):
+        of_column, shapes = (indptr[column], indptr[column + 1]), (call.query_shape, call.key_shape)
         columns = sparse.columns_of(tiles, *of_column, tile, *shapes, rows_of_entry=block)
         assert bool(columns.parts) == parts
-        sparse.launch_columns(kernels, "block_sparse_dk_dv", tile, columns, (*tensors, scalars), tuple(lists))
+        sparse.by_columns(kernels, "block_sparse_dk_dv", tile, columns, call, tuple(lists))(*tensors)
 
     check(launch, mask, tile, **options)
 

@@ -186,8 +186,8 @@ def test_a_head_dim_without_a_kernel_is_filled_up(device, head_dim):
 
 
 def test_smaller_tiles_are_correct(device, monkeypatch, thinned):
-    # Not with the tiles of another test.
-    monkeypatch.setattr(flash_v2, "dense_forward", tensor_core.dense_forward.__wrapped__)
+    for made in ("dense_forward", "ready_backward_of"):  # not with the tiles of another test
+        monkeypatch.setattr(flash_v2, made, getattr(flash_v2, made).__wrapped__)
     monkeypatch.setattr(prepare, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
     chosen = [prepare.fitting(tiles[128], device) for tiles in (flash_v2.FORWARD_TILES, flash_v2.BACKWARD_TILES)]
     assert all(tile.shared_bytes <= 99 * 1024 for tile in chosen) and chosen[1].dq_shared_bytes <= 99 * 1024

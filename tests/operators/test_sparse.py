@@ -193,11 +193,11 @@ def test_lists_of_each_kind(device, name, kernel):
 def test_equal_blocks_are_dense_attention_on_a_view_of_the_same_memory(device, head_dim, monkeypatch):
     launched = []
 
-    def launch(query_shape, *rest, dense_forward=sparse.dense_forward):
-        ready = dense_forward(query_shape, *rest)
+    def launch(call, *rest, dense_forward=sparse.dense_forward):
+        ready = dense_forward(call, *rest)
 
         def launch_ready(query, *others):
-            launched.append((query_shape, query.data_ptr()))
+            launched.append((call.query_shape, query.data_ptr()))
             ready(query, *others)
 
         return launch_ready

@@ -162,3 +162,18 @@ def test_two_launches_at_a_time_have_memory_of_their_own_which_later_ones_take_a
     fourth = accepted.fill(values[1])
     assert (third[1], fourth[1]) == (first[1], second[1])
     assert [read_back(address, [8, 8, 4])[2] for _, address in (third, fourth)] == [b"\2\0\0\0", b"\1\0\0\0"]
+
+
+def test_what_stays_is_laid_out_behind_what_a_launch_gives():
+    args, given = arguments(), [0, 6]
+    accepted = Accepted(args, torch.device("cpu"), given)
+    others = torch.ones(8), torch.ones(4)
+    assert accepted.values(others[:1]) is None and accepted.values((*others, others[0])) is None
+    for first, last in (others, others[::-1]):
+        filled = accepted.fill(accepted.values((first, last)))
+        now = first, *args[1:6], last
+        expected = [np.uint64(v.data_ptr()) if isinstance(v, torch.Tensor) else v for v in now]
+        assert read_back(filled[1], [v.nbytes for v in expected]) == [v.tobytes() for v in expected]
+    args[1].untyped_storage().resize_(0)
+    is_left = accepted.values(others) is None
+    assert is_left  # as above
