@@ -459,12 +459,14 @@ def _append(
     cache = _in_pages(_to_be_written(key_pages, value_pages), block_table, _scales(k_scale, v_scale))
     if key.device.type == "cpu":
         _check_values(seq_lens, None, cache, writes=True)
+    lengths = seq_lens.contiguous()
+    nothing = lengths.view(torch.float32), lengths.view(torch.float32)  # stand for numbers that are not read
     _writing_kernel("append", "append_paged", cache, key.dtype)(
         (ceil_div(key.numel() // 8, APPEND_THREADS),),
         (APPEND_THREADS,),
         (
-            *(dense(key), dense(value), cache.key, cache.value, cache.pages[0], seq_lens.contiguous()),
-            *(cache.scales or (seq_lens, seq_lens)),  # not read
+            *(dense(key), dense(value), cache.key, cache.value, cache.pages[0], lengths),
+            *(cache.scales or nothing),
             *int_scalars(batch, count, kv_heads, head_dim, block_table.shape[1], page_size),
         ),
     )
@@ -511,14 +513,14 @@ def _step(
     parts, lse_parts = _parts(lse, plan, batch, heads * query_length, head_dim)
     if workspace is None:
         workspace = torch.zeros(step_workspace(batch, kv_heads), dtype=torch.int32, device=q.device)
-    nothing = workspace  # stands for numbers that are not read
+    nothing = lse, lse  # stand for numbers that are not read, as the workspace does
     _writing_kernel("persistent_step", "persistent_step", cache, q.dtype, plan.tile.options)(
         (min(layers * plan.cut.pieces * kv_heads, _places(plan.tile, q.device)),),
         plan.tile.block,
         (
             *(q, dense(key), dense(value), cache.key, cache.value, out, lse, parts, lse_parts),
-            *(seq_lens.contiguous(), nothing if parents is None else parents.contiguous(), cache.pages[0]),
-            *(*(cache.scales or (nothing, nothing)), workspace),
+            *(seq_lens.contiguous(), workspace if parents is None else parents.contiguous(), cache.pages[0]),
+            *(*(cache.scales or nothing), workspace),
             *int_scalars(layers, batch, pages, block_table.shape[1], page_size, query_length, kv_heads, group),
             *(np.float32(factor), *int_scalars(parents is not None, plan.cut.wanted, plan.cut.size, plan.cut.pieces)),
         ),
