@@ -657,15 +657,21 @@ def _merge_module(parts: torch.dtype, out: torch.dtype) -> RawModule:
 
 def _writing_kernel(file: str, name: str, cache: Cache, dtype: torch.dtype, options: tuple[str, ...] = ()) -> Kernel:
     """One that writes new tokens to the cache."""
-    return kernel(f"{FOLDER}/{file}.cu", (*options, f"-DCACHE_BITS={8 * cache.key.element_size()}"), dtype, name)
+    return _writing_module(file, options, cache.key.element_size(), dtype).get_function(name)
+
+
+def _writing_module(file: str, options: tuple[str, ...], key_bytes: int, dtype: torch.dtype) -> RawModule:
+    return module(f"{FOLDER}/{file}.cu", (*options, f"-DCACHE_BITS={8 * key_bytes}"), dtype)
 
 
 def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     """What the operators launch for queries of this dtype on a device, to be compiled ahead of time."""
     made = [_merge_module(torch.float32, dtype), _merge_module(dtype, dtype)]
+    made += [_writing_module("append", (), key_bytes, dtype) for key_bytes in (1, 2)]
     for (_, _, key_bytes), tiles in TILES.items():
         for file in ("split_keys", "paged_cache") if key_bytes == 2 else ("e4m3_cache",):
             made.append(module(f"{FOLDER}/{file}.cu", fitting(tiles, device).options, dtype))
+        made.append(_writing_module("persistent_step", fitting(tiles, device).options, key_bytes, dtype))
     return made
 
 
