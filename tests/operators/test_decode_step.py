@@ -1,5 +1,7 @@
 """append_paged, decode_step and cascade_attention: right, the same as the operators that they stand for."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -188,3 +190,160 @@ def test_a_shared_prefix_is_part_of_each_sequence(device, dtype, queries, heads)
     for report in (checks.error_report(out, expected), checks.lse_report(lse, expected_lse)):
         assert report.passed, report
     assert torch.equal(out, cascade_attention(query, *prefix, *pages, split_size=16))
+
+
+# ---------------------------------------------------------------------------------------------- compiled, captured
+
+
+def test_a_model_with_the_operators_compiles_in_one_graph(device):
+    """It writes to the pages that it is given."""
+
+    def model(query, key, value, key_pages, value_pages, block_table, seq_lens):
+        append_paged(key[0], value[0], key_pages[0], value_pages[0], block_table, seq_lens)
+        return decode_step(query, key, value, key_pages, value_pages, block_table, seq_lens, split_size=25)
+
+    arguments = step_inputs(device, HALF, (30, 2), 2)
+    found, expected = ([tensor.clone() for tensor in arguments] for _ in range(2))
+    out = torch.compile(model, fullgraph=True, backend="aot_eager")(*found)
+    assert torch.equal(out, model(*expected))
+    assert all(torch.equal(bits(one), bits(other)) for one, other in zip(found[3:5], expected[3:5], strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("cache", [HALF, E4M3])
+def test_a_captured_step_follows_its_lengths(cache):
+    """Long and short sequences, pages of 16, and as many blocks as the GPU has places for."""
+    arguments = step_inputs("cuda", HALF, (4000, 3, 0, 777), 1, heads=8, cache=cache, head_dim=128, page_size=16)
+    query, key, value, key_pages, value_pages, table, seq_lens = arguments
+    for pages in (key_pages, value_pages):
+        bits(pages).masked_fill_(pages.isnan(), 0)  # what shorter lengths leave behind
+    table = torch.arange(table.numel(), dtype=torch.int32, device="cuda").flip(0).view_as(table)  # no junk
+    arguments = query, key, value, key_pages, value_pages, table, seq_lens
+    options = scales_of(2, 4, 2, device="cuda") if cache == E4M3 else {}
+    graph = torch.cuda.CUDAGraph()
+    workspace = torch.zeros(serving.step_workspace(4, 2), dtype=torch.int32, device="cuda")
+    decode_step(*arguments, workspace=workspace, **options)
+    with torch.cuda.graph(graph):
+        out, lse = decode_step(*arguments, workspace=workspace, return_lse=True, **options)
+    for lengths in ((4000, 3, 0, 777), (10, 4000, 1000, 1), (0, 0, 0, 4016)):
+        seq_lens.copy_(torch.tensor(lengths))
+        for _ in range(50):
+            graph.replay()
+        expected = layer_by_layer(*[tensor.clone() for tensor in arguments], **options)
+        assert torch.equal(out, expected[0]) and torch.equal(lse, expected[1]) and not workspace.any()
+        assert torch.equal(bits(key_pages), bits(expected[2])) and torch.equal(bits(value_pages), bits(expected[3]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "head_dim"), [(HALF, 64), (BF16, 128)])
+def test_triton_gives_the_same(dtype, head_dim):
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from course_utils.bench import serving_triton
+
+    query = tensors.random(3, 16, 1, head_dim, device="cuda", dtype=dtype)
+    cache = [tensors.random(3, 2, 1000, head_dim, device="cuda", dtype=dtype, seed=seed) for seed in (1, 2)]
+    expected, expected_lse = reference.decode_attention(query, *cache, return_lse=True)
+    calls = [
+        serving_triton.first_rung,
+        serving_triton.decode_attention,
+        partial(serving_triton.decode_attention, splits=7),
+    ]
+    for call in calls:
+        out, lse = call(query, *cache)
+        assert checks.error_report(out, expected).passed and checks.lse_report(lse, expected_lse).passed
+
+    arguments = step_inputs("cuda", dtype, (1000, 1, 0, 333), 1, heads=8, head_dim=head_dim, page_size=16)
+    copies = [tensor.clone() for tensor in arguments]
+    expected, expected_lse = decode_step(*copies, return_lse=True)
+    workspace = torch.zeros(serving.step_workspace(4, 2), dtype=torch.int32, device="cuda")
+    for _ in range(3):
+        out, lse = serving_triton.decode_step(*arguments, workspace, split_size=128)
+        assert (
+            checks.error_report(out, expected.double()).passed and checks.lse_report(lse, expected_lse.double()).passed
+        )
+        assert not workspace.any()
+    assert all(torch.equal(bits(one), bits(other)) for one, other in zip(arguments[3:5], copies[3:5], strict=True))
+
+
+# ---------------------------------------------------------------------------------------------- bad arguments
+
+
+def append(**changes):
+    key = torch.zeros(2, 1, 2, 64, dtype=HALF)
+    pages = {name: torch.zeros(4, 3, 2, 64, dtype=HALF) for name in ("key_pages", "value_pages")}
+    given = {"key": key, "value": key, **pages, "block_table": ints([0, 1], [2, 3]), "seq_lens": ints(5, 4)}
+    append_paged(**{**given, **changes})
+
+
+def step(**changes):
+    names = "query", "key", "value", "key_pages", "value_pages", "block_table", "seq_lens"
+    given = dict(zip(names, step_inputs("cpu", HALF, (5, 4), 1), strict=True))
+    return decode_step(**{**given, **changes})
+
+
+PAGES = torch.zeros(4, 3, 2, 64, dtype=HALF)
+EIGHT, ONES = PAGES.to(E4M3), torch.ones(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "changes", "error", "message"),
+    [
+        (append, {"value": torch.zeros(2, 1, 2, 8)}, TypeError, "value has dtype torch.float32; it must be"),
+        (append, {"key_pages": PAGES.bfloat16()}, TypeError, "key_pages has dtype torch.bfloat16; it must be"),
+        (
+            append,
+            {"key_pages": PAGES[:, :, :1]},
+            ValueError,
+            r"key_pages has shape \[4, 3, 1, 64\]; it must be \[pages, ",
+        ),
+        (append, {"key_pages": PAGES.mT.contiguous().mT}, ValueError, "key_pages has strides .* must be contiguous"),
+        (append, {"value_pages": PAGES.clone().requires_grad_()}, ValueError, "value_pages requires a gradient"),
+        (
+            append,
+            {"block_table": ints([0, 1], [2, 4])},
+            ValueError,
+            r"block_table\[1, 1\] is 4; key_pages has pages 0 to 3",
+        ),
+        (append, {"seq_lens": ints(5, 7)}, ValueError, r"seq_lens is \[5, 7\]; each must be from 0 to 6"),
+        (
+            append,
+            {"key_pages": EIGHT, "value_pages": EIGHT, "k_scale": ONES, "v_scale": 0 * ONES},
+            ValueError,
+            "v_scale goes down to 0.0; it must be positive",
+        ),
+        (append, {"v_scale": ONES}, ValueError, "v_scale is given, and key_pages is torch.float16"),
+        (
+            step,
+            {"query": torch.zeros(2, 2, 4, 1, 40, dtype=HALF)},
+            ValueError,
+            "query has head dimension 40; it must be 64",
+        ),
+        (
+            step,
+            {"key": torch.zeros(2, 2, 2, 2, 64, dtype=HALF)},
+            ValueError,
+            r"key has shape .*; it must be \[2, 2, 1, H_kv",
+        ),
+        (step, {"workspace": ints(0, 0)}, ValueError, r"workspace has shape \[2\] .* of at least 8 numbers"),
+        (step, {"workspace": ints(*range(8))}, ValueError, "workspace is not zeros"),
+        (step, {"seq_lens": ints(1)}, ValueError, r"seq_lens has shape \[1\]; it must be \[2\]"),
+    ],
+)
+def test_what_does_not_fit_is_named(call, changes, error, message):
+    with pytest.raises(error, match=message):
+        call(**changes)
+
+
+def test_pages_at_an_odd_address_are_refused():
+    at_odd = torch.zeros(PAGES.numel() + 1, dtype=HALF)[1:].view_as(PAGES)
+    with pytest.raises(ValueError, match="key_pages begins at an address that is no multiple of 16"):
+        append(key_pages=at_odd)
+
+
+def test_a_prefix_that_does_not_fit_is_named():
+    pages = pages_of("cpu", HALF, (5, 4), 0)
+    query, prefix = torch.zeros(2, 4, 1, 64, dtype=HALF), torch.zeros(2, 9, 64, dtype=HALF)
+    with pytest.raises(ValueError, match=r"prefix_key has shape \[1, 9, 64\]; it must be \[2, P, 64\]"):
+        cascade_attention(query, prefix[:1], prefix, *pages)
+    with pytest.raises(ValueError, match=r"prefix_value has shape \[2, 3, 64\]; it must be \[2, 9, 64\]"):
+        cascade_attention(query, prefix, prefix[:, :3], *pages)
