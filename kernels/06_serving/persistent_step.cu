@@ -100,7 +100,8 @@ __device__ inline void append_and_attend(const Item& item, const Problem& proble
             if (row0 > 0) return;
             counters.wait(counters.done + piece.sequence, item.layer * tokens.heads);
             const int from = max(piece.first, first_new), chunks = D / 8;
-            for (int e = threadIdx.y * 32 + threadIdx.x; e < (piece.end - from) * chunks; e += 32 * WARPS)
+            const int count = (piece.end - from) * chunks;
+            for (int e = threadIdx.y * 32 + threadIdx.x; e < count; e += 32 * WARPS)
                 tokens.append(piece.sequence, piece.keys, item.table, from - first_new + e / chunks,
                               item.head, e % chunks * 8);
         };
@@ -156,11 +157,13 @@ persistent_step(const scalar_t* Q, const scalar_t* K_new, const scalar_t* V_new,
     while (number < layers * of_layer) {
         const int layer = number / of_layer, head = number % heads;
         const Piece piece = piece_of_batch(batch, {wanted, size}, number % of_layer / heads);
-        const int b = piece.sequence, exists = b >= 0;   // else there are fewer pieces
+        const int b = piece.sequence;
+        const bool exists = b >= 0;   // else there are fewer pieces
         const Item item{layer, head, piece, {block_table + (long long)b * max_pages, page_size}};
 
         const long long before = (long long)layer * B * heads;   // key heads of the layers before
-        const long long rows = before * group * L_q, cache = (long long)layer * pages * page_size * heads * D;
+        const long long rows = before * group * L_q;
+        const long long cache = (long long)layer * pages * page_size * heads * D;
         const NewTokens tokens{K_new + before * L_q * D, V_new + before * L_q * D, K + cache, V + cache,
                                k_scale + before, v_scale + before, L_q, heads, D};
         Problem problem{Q + rows * D, parents, L_q, group, tree, scale, O + rows * D, LSE + rows,
