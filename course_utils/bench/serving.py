@@ -35,7 +35,8 @@ OURS, OURS_AGAIN = "decode_attention", "decode_attention again"
 FLASH, CUDNN = "torch FLASH", "torch cuDNN"
 FLASHINFER, FLASH3 = "FlashInfer", "FlashAttention-3"
 PACKED = ", packed by hand"
-LAUNCHES, GRAPH, ONE_LAUNCH, ONE_IN_TRITON = "launches", "CUDA graph", "one launch", "one launch, Triton"
+PIECES, IN_TRITON = "keys in pieces", ", Triton"
+LAUNCHES, GRAPH, ONE_LAUNCH = "launches", "CUDA graph", "one launch"
 BACKENDS = {FLASH: SDPBackend.FLASH_ATTENTION, CUDNN: SDPBackend.CUDNN_ATTENTION}
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 CACHES = ((8, 8192), (8, 65536), (1, 4096), (1, 65536), (64, 4096))  # batch sizes, and keys of each sequence
@@ -90,7 +91,7 @@ def contiguous(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = CACH
 
 
 def ladder(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = CACHES) -> list[Row]:
-    """The rungs: a warp per query head, packed heads, and the keys in pieces."""
+    """The rungs: a warp per query head, packed heads, and the keys in pieces, each also in Triton."""
     rows: list[Row] = []
     for batch, length in caches:
         query, key, value = _inputs(batch, length, device)
@@ -98,7 +99,9 @@ def ladder(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = CACHES) 
             title: lambda name=name, q=query, k=key, v=value: lambda: rung(name, q, k, v)[0]
             for name, title in RUNGS.items()
         }
-        made["keys in pieces"] = lambda q=query, k=key, v=value: lambda: decode_attention(q, k, v)
+        made[PIECES] = lambda q=query, k=key, v=value: lambda: decode_attention(q, k, v)
+        for name in list(made):
+            made[f"{name}{IN_TRITON}"] = functools.partial(_rung_in_triton, name, query, key, value)
         rows += _timed("ladder", {"batch": batch, "length": length}, query, key, value, made)
     return rows
 
@@ -271,7 +274,7 @@ def _steps(batch: int, length: int, layers: int, device: str) -> tuple[dict[str,
         LAUNCHES: lambda: launches,
         GRAPH: functools.partial(_captured, launches),
         ONE_LAUNCH: lambda: lambda: decode_step(*inputs, workspace=workspace),
-        ONE_IN_TRITON: functools.partial(_step_in_triton, inputs, workspace),
+        ONE_LAUNCH + IN_TRITON: functools.partial(_step_in_triton, inputs, workspace),
     }
     launches()
     rows = [
@@ -291,6 +294,15 @@ def _captured(function: Callable[[], Tensor]) -> Function:
         return out
 
     return replay
+
+
+def _rung_in_triton(name: str, query: Tensor, key: Tensor, value: Tensor) -> Function:
+    from course_utils.bench import serving_triton
+
+    if name == RUNGS["warp_per_head"]:
+        return lambda: serving_triton.first_rung(query, key, value)[0]
+    splits = _chosen_splits(query, key) if name == PIECES else 1
+    return lambda: serving_triton.decode_attention(query, key, value, splits=splits)[0]
 
 
 def _step_in_triton(inputs: Sequence[Tensor], workspace: Tensor) -> Function:
