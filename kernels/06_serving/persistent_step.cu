@@ -7,8 +7,8 @@
 // own sequence to be done there. The cache's other keys do not, and are on their way in the meantime.
 // Whoever finds that its part is the last of a row merges the row.
 //
-// An item only needs items that were taken before it, and a block works on what it took in that order.
-// So of all items that are not done the first one never waits: it works with any number of blocks
+// An item only needs items that were taken before it, and a block works on its own one after the other.
+// So of all that are not done the first never waits: it works with any number of blocks
 // at a time, also with one. The counters are zeros before, and the last block leaves zeros.
 //
 // grid   any; at best as many as there are places for on the GPU       block  (32, WARPS)
@@ -17,7 +17,7 @@
 //        B, group · heads, L_q], fp32; k_scale, v_scale [layers, B, heads], fp32, with E4M3;
 //        block_table, seq_lens and parents as in paged_cache.cu, of all layers; O_parts, LSE_parts as
 //        there, of one layer; counters [2 + B + B · heads], zeros
-// shared paged_cache.cu's, dynamic; 516 · WARPS + 8 bytes, static
+// shared paged_cache.cu's, dynamic; 516 · WARPS + 4 bytes, static
 // limits as paged_cache.cu and append.cu; all items together are fewer than 2^31
 // options: -DD=64 -DBF16=0 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=3 -DCACHE_BITS=16 | -DD=64 -DBF16=1 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=3 -DCACHE_BITS=16 | -DD=128 -DBF16=1 -DB_C=16 -DB_R=16 -DWARPS=8 -DSTAGES=3 -DCACHE_BITS=16 | -DD=128 -DBF16=0 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=3 -DCACHE_BITS=8
 // arch: sm_80
