@@ -8,6 +8,8 @@ Peers that are not installed are left out, and said to be.
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -20,17 +22,29 @@ from course_utils.costs import ceil_div
 from course_utils.cuda import compiled
 from course_utils.launches.serving import RUNGS, rung
 from course_utils.measured import Row
-from course_utils.operators import decode_attention, paged_attention, serving
+from course_utils.operators import (
+    append_paged,
+    cascade_attention,
+    decode_attention,
+    decode_step,
+    paged_attention,
+    serving,
+)
 
 OURS, OURS_AGAIN = "decode_attention", "decode_attention again"
 FLASH, CUDNN = "torch FLASH", "torch cuDNN"
 FLASHINFER, FLASH3 = "FlashInfer", "FlashAttention-3"
 PACKED = ", packed by hand"
+PIECES, IN_TRITON = "keys in pieces", ", Triton"
+LAUNCHES, GRAPH, ONE_LAUNCH = "launches", "CUDA graph", "one launch"
 BACKENDS = {FLASH: SDPBackend.FLASH_ATTENTION, CUDNN: SDPBackend.CUDNN_ATTENTION}
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 CACHES = ((8, 8192), (8, 65536), (1, 4096), (1, 65536), (64, 4096))  # batch sizes, and keys of each sequence
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 33, 48, 64)
 PAGE_SIZES = (1, 16, 64, 256)
+STEPS = tuple(itertools.product((1, 8, 64), (1024, 4096, 16384, 65536)))
+LAYERS, STEP_PAGE_SIZE = 32, 16
+FEWEST_KEYS = 256  # of a piece in Triton
 CEILING_BYTES = 2 * 2**30
 BUDGET_MS = 40.0  # for each function
 HEAD_START_US = 600.0  # longer than the host takes for two launches or a peer's call
@@ -40,7 +54,7 @@ MAX_ERROR = 2e-2  # of outputs whose largest number is 1, between two right kern
 def serving_chapter() -> list[Row]:
     """Every figure of chapter 06."""
     compile_all()
-    return all_parts((contiguous, ladder, splits, paged, ragged, eight_bits, several_queries))
+    return all_parts((contiguous, ladder, splits, paged, ragged, eight_bits, several_queries, shared_prefix, step))
 
 
 def compile_all(device: str = "cuda") -> None:
@@ -77,7 +91,7 @@ def contiguous(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = CACH
 
 
 def ladder(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = CACHES) -> list[Row]:
-    """The rungs: a warp per query head, packed heads, and the keys in pieces."""
+    """The rungs: a warp per query head, packed heads, and the keys in pieces, each also in Triton."""
     rows: list[Row] = []
     for batch, length in caches:
         query, key, value = _inputs(batch, length, device)
@@ -85,7 +99,9 @@ def ladder(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = CACHES) 
             title: lambda name=name, q=query, k=key, v=value: lambda: rung(name, q, k, v)[0]
             for name, title in RUNGS.items()
         }
-        made["keys in pieces"] = lambda q=query, k=key, v=value: lambda: decode_attention(q, k, v)
+        made[PIECES] = lambda q=query, k=key, v=value: lambda: decode_attention(q, k, v)
+        for name in list(made):
+            made[f"{name}{IN_TRITON}"] = functools.partial(_rung_in_triton, name, query, key, value)
         rows += _timed("ladder", {"batch": batch, "length": length}, query, key, value, made)
     return rows
 
@@ -190,6 +206,115 @@ def several_queries(
     return rows
 
 
+def shared_prefix(
+    *, device: str = "cuda", prefix: int = 8192, own: int = 512, sequences: int = 32, page_size: int = STEP_PAGE_SIZE
+) -> list[Row]:
+    """A system prompt that all sequences share: read by each of them, from the same pages, and once for all."""
+    query, key, value = _inputs(sequences, own, device)
+    shared = [tensor[0] for tensor in _inputs(1, prefix, device)[1:]]
+    pages, table = in_pages((key, value), page_size)
+    (prefix_pages, prefix_table) = in_pages([tensor[None] for tensor in shared], page_size)
+    all_pages = [torch.cat(both) for both in zip(pages, prefix_pages, strict=True)]
+    all_tables = torch.cat((prefix_table.expand(sequences, -1) + len(pages[0]), table), dim=1).contiguous()
+    lengths = torch.full((sequences,), own, dtype=torch.int32, device=device)
+    made: dict[str, Callable[[], Function]] = {
+        "paged_attention": lambda: lambda: paged_attention(query, *all_pages, all_tables, lengths + prefix),
+        "cascade_attention": lambda: lambda: cascade_attention(query, *shared, *pages, table, lengths),
+    }
+    last = [torch.cat((both[0], both[1][-1]), dim=1)[None] for both in zip(shared, (key, value), strict=True)]
+    where = {"batch": sequences, "length": own, "prefix": prefix}
+    read = 2 * (prefix + sequences * own) * KV_HEADS * HEAD_DIM * key.element_size()
+    return _rows("shared prefix", where, made, reference.decode_attention(query[-1:], *last), lambda name: read)
+
+
+def step(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = STEPS, layers: int = LAYERS) -> list[Row]:
+    """What a step of all layers does but for its matrix products with weights: append, attention and merge, as launches
+    from Python, as a CUDA graph of these, and in one launch, ours and Triton's.
+
+    The time of the launches is that of the host, but for what it does while the L2 cache is flushed before.
+    """
+    rows: list[Row] = []
+    for batch, length in caches:
+        where = {"batch": batch, "length": length, "layers": layers}
+        read = 2 * layers * batch * length * KV_HEADS * HEAD_DIM * torch.float16.itemsize
+        free = torch.cuda.mem_get_info()[0] if device == "cuda" else math.inf
+        if 1.1 * read > free:
+            print(f"{where} is left out: it takes {read / 1e9:.0f} GB, and {free / 1e9:.0f} GB are free")
+            continue
+        made, expected = _steps(batch, length, layers, device)
+        rows += _rows("step", where, made, expected, lambda name, read=read: read, head_start_us=0)
+        del made
+    return rows
+
+
+def _steps(batch: int, length: int, layers: int, device: str) -> tuple[dict[str, Callable[[], Function]], Tensor]:
+    """The ways to do a step, and the right output of the last sequence in the last layer."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(layers, *shape, HEAD_DIM, device=device, dtype=torch.float16, generator=generator)
+
+    of_one = ceil_div(length, STEP_PAGE_SIZE)
+    key_pages, value_pages = (normal(batch * of_one, STEP_PAGE_SIZE, KV_HEADS) for _ in range(2))
+    table = torch.randperm(batch * of_one, device=device, generator=generator).int().view(batch, of_one)
+    lengths = torch.full((batch,), length, dtype=torch.int32, device=device)
+    query, key, value = normal(batch, HEADS, 1), normal(batch, 1, KV_HEADS), normal(batch, 1, KV_HEADS).add_(1)
+    value_pages.add_(1)  # as in `_inputs`
+    inputs = query, key, value, key_pages, value_pages, table, lengths
+
+    def launches() -> Tensor:
+        for n in range(layers):
+            pages = key_pages[n], value_pages[n]
+            append_paged(key[n], value[n], *pages, table, lengths)
+            out = paged_attention(query[n], *pages, table, lengths)
+        return out
+
+    workspace = torch.zeros(serving.step_workspace(batch, KV_HEADS), dtype=torch.int32, device=device)
+    made: dict[str, Callable[[], Function]] = {
+        LAUNCHES: lambda: launches,
+        GRAPH: functools.partial(_captured, launches),
+        ONE_LAUNCH: lambda: lambda: decode_step(*inputs, workspace=workspace),
+        ONE_LAUNCH + IN_TRITON: functools.partial(_step_in_triton, inputs, workspace),
+    }
+    launches()
+    rows = [
+        pages[-1, table[-1].long()].flatten(0, 1)[:length].transpose(0, 1)[None] for pages in (key_pages, value_pages)
+    ]
+    return made, reference.decode_attention(query[-1, -1:], *rows)
+
+
+def _captured(function: Callable[[], Tensor]) -> Function:
+    function()  # compiles
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = function()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return out
+
+    return replay
+
+
+def _rung_in_triton(name: str, query: Tensor, key: Tensor, value: Tensor) -> Function:
+    from course_utils.bench import serving_triton
+
+    if name == RUNGS["warp_per_head"]:
+        return lambda: serving_triton.first_rung(query, key, value)[0]
+    splits = _chosen_splits(query, key) if name == PIECES else 1
+    return lambda: serving_triton.decode_attention(query, key, value, splits=splits)[0]
+
+
+def _step_in_triton(inputs: Sequence[Tensor], workspace: Tensor) -> Function:
+    from course_utils.bench import serving_triton
+
+    batch, length = len(inputs[-1]), inputs[-2].shape[1] * STEP_PAGE_SIZE
+    multiprocessors = torch.cuda.get_device_properties(inputs[0].device).multi_processor_count
+    splits = max(1, 2 * multiprocessors // (batch * KV_HEADS))
+    size = max(FEWEST_KEYS, ceil_div(length, splits))
+    return lambda: serving_triton.decode_step(*inputs, workspace, split_size=size)[0]
+
+
 # ---------------------------------------------------------------------------------------------- shared
 
 
@@ -238,31 +363,47 @@ def _timed(
     lengths: Tensor | None = None,
     checked: Sequence[str] | None = None,
 ) -> list[Row]:
-    """A row for each function that runs here, once its output is right. checked: the names of those that are looked at;
-    None: all. The bytes are those of `length` keys, for each sequence unless lengths says how many there are."""
-    functions = that_run(made, str(where))
-    expected = _last_sequence(query, key, value, lengths)
-    for name in functions.keys() & set(functions if checked is None else checked):
-        found = functions[name]().reshape(expected.shape[0], -1)[-1]
-        require_close(f"{name}, {where}", found, expected[-1].flatten().to(found.dtype), at_most=MAX_ERROR)
+    """`_rows` of functions of this cache. The bytes are those of `length` keys, for each sequence unless lengths says
+    how many there are."""
     keys = int(where["length"]) * (1 if lengths is not None else int(where["batch"]))
     bytes_of_key = 2 * key.shape[1] * key.shape[3]
-    ceiling = read_ceiling(str(query.device))
+
+    def read(name: str) -> int:
+        return keys * bytes_of_key * (1 if "E4M3" in name else key.element_size())
+
+    return _rows(part, where, made, _last_sequence(query, key, value, lengths), read, checked)
+
+
+def _rows(
+    part: str,
+    where: Row,
+    made: dict[str, Callable[[], Function]],
+    expected: Tensor,
+    read: Callable[[str], int],
+    checked: Sequence[str] | None = None,
+    head_start_us: float = HEAD_START_US,
+) -> list[Row]:
+    """A row for each function that runs here, once its output is right. expected: that of the last sequence, with which
+    the output ends. read: the bytes of keys and values, of a function by name. checked: the names of those that are
+    looked at; None: all."""
+    functions = that_run(made, str(where))
+    for name in functions.keys() & set(functions if checked is None else checked):
+        found = functions[name]().reshape(-1, expected.numel())[-1]
+        require_close(f"{name}, {where}", found, expected.flatten().to(found.dtype), at_most=MAX_ERROR)
+    ceiling = read_ceiling(str(expected.device))
     rows: list[Row] = []
-    times = timing.compare(functions, budget_ms=BUDGET_MS, head_start_us=HEAD_START_US)
+    times = timing.compare(functions, budget_ms=BUDGET_MS, head_start_us=head_start_us)
     for name, taken in times.items():
-        read = keys * bytes_of_key * (1 if "E4M3" in name else key.element_size())
         row: Row = {"part": part, **where, "name": name, "us": 1e3 * taken.median, "spread_us": 1e3 * taken.spread}
-        row |= {"tb_per_s": read / taken.median / 1e9}
+        row |= {"tb_per_s": read(name) / taken.median / 1e9}
         rows.append(row | {"share": row["tb_per_s"] / ceiling, "ceiling_tb_per_s": ceiling})
     return rows
 
 
 def _last_sequence(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | None) -> Tensor:
-    """The right output of the last sequence, at its place; the others are left as they come."""
+    """The right output of the last sequence."""
     length = key.shape[2] if lengths is None else int(lengths[-1])
-    last = reference.decode_attention(query[-1:], key[-1:, :, :length], value[-1:, :, :length])
-    return torch.cat([torch.zeros_like(query[:-1], dtype=last.dtype), last])
+    return reference.decode_attention(query[-1:], key[-1:, :, :length], value[-1:, :, :length])
 
 
 def _chosen_splits(query: Tensor, key: Tensor) -> int:

@@ -53,7 +53,8 @@ def hard() -> dict[str, Launch]:
     within a tile, a tree of queries, pages of 5 keys in any order, and a table with junk past the ends."""
     launches = _kernels(torch.float16, 64)
     wide = _kernels(torch.bfloat16, 128)
-    return launches | {name: launch for name, launch in wide.items() if "e4m3" in launch.source}
+    in_e4m3 = {name: launch for name, launch in wide.items() if "-DCACHE_BITS=8" in launch.options}
+    return launches | in_e4m3 | {name: launch for name, launch in wide.items() if "e4m3" in launch.source}
 
 
 def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
@@ -93,7 +94,27 @@ def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
         args = query, *numbers, out, lse, parts, lse_parts, lengths, parents, *sizes, *more
         add(file, kernel, (1, kv_heads, pieces), tile.block, args, (*tile.options, bf16), tile.shared_bytes)
 
-    options = bf16, "-DPART_BITS=32", "-DO_BITS=16", "-DWARPS=4"
+    eight, layers = head_dim == 128, 2
+    bits = f"-DCACHE_BITS={8 if eight else 16}"
+    new = [normal(layers, batch, queries, kv_heads, head_dim).to(dtype) for _ in range(2)]
+    cache = [normal(layers, pages, page_size, kv_heads, head_dim).to(dtype) for _ in range(2)]
+    if eight:
+        cache = [tensor.to(serving.E4M3).view(torch.uint8) for tensor in cache]
+    tile = serving.TILES[head_dim, 16, cache[0].element_size()][-1]
+    scales = [scale.expand(layers, -1, -1).contiguous() for scale in scales]
+    of_one = *(tensor[0] for tensor in (*new, *cache)), table, lengths, *(scale[0] for scale in scales)
+    args = *of_one, *ints(batch, queries, kv_heads, head_dim, table.shape[1], page_size)
+    threads = serving.APPEND_THREADS
+    add("append", "append_paged", (ceil_div(new[0][0].numel() // 8, threads),), (threads,), args, (bf16, bits))
+    many = [tensor.expand(layers, *tensor.shape).contiguous() for tensor in (query, out, lse)]
+    counters = torch.zeros(serving.step_workspace(batch, kv_heads), dtype=torch.int32)
+    args = many[0], *new, *cache, *many[1:], parts, lse_parts, lengths, parents, table, *scales, counters
+    args += ints(layers, batch, pages, table.shape[1], page_size, queries, kv_heads, group)
+    args += np.float32(head_dim**-0.5), *ints(1, 0, size, pieces)
+    options = *tile.options, bf16, bits
+    add("persistent_step", "persistent_step", (3,), tile.block, args, options, tile.shared_bytes)
+
+    options = bf16, "-DPART_BITS=32", "-DO_BITS=16"
     args = parts, lse_parts, out, lse, lengths, *ints(batch, keys, head_dim, 1, 0, size)
     add("merge", "merge_pieces", (heads * queries, batch), serving.MERGE_BLOCK, args, options)
     args = parts, lse_parts, out[0], lse[0], *ints(pieces, head_dim)

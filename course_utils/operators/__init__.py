@@ -7,7 +7,14 @@ from course_utils.operators.loop_orders import flash_fa1_order, flash_plain
 from course_utils.operators.minimal import flash_attention_minimal
 from course_utils.operators.mla import mla_attention, sparse_mla
 from course_utils.operators.naive import naive_attention
-from course_utils.operators.serving import decode_attention, merge_attention, paged_attention
+from course_utils.operators.serving import (
+    append_paged,
+    cascade_attention,
+    decode_attention,
+    decode_step,
+    merge_attention,
+    paged_attention,
+)
 from course_utils.operators.sparse import (
     block_sparse_attention,
     choose_kernel,
@@ -21,10 +28,13 @@ from course_utils.reference import DeepSeekConfig, DeepSeekWeights
 __all__ = [
     "DeepSeekConfig",
     "DeepSeekWeights",
+    "append_paged",
     "block_sparse_attention",
+    "cascade_attention",
     "choose_kernel",
     "csr_attention",
     "decode_attention",
+    "decode_step",
     "deepseek_mla",
     "deepseek_sparse_attention",
     "flash_attention_minimal",

@@ -3,6 +3,7 @@
 The keys are cut into pieces, so that there is work for the whole GPU; a block attends one, and merge.cu adds up what
 the blocks have found. The grid follows from the capacity of the cache, the pieces from the lengths on the device:
 nothing waits for the GPU, and a captured graph can be replayed with other lengths and tables in the same tensors.
+`decode_step` is the same for many layers in one launch, with what their new tokens bring to the cache.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from course_utils.arguments import check_tensor, integer
 from course_utils.costs import ceil_div, splits_by_waves
-from course_utils.cuda import RawModule, compiled, shared_memory_limit
+from course_utils.cuda import Kernel, RawModule, compiled, shared_memory_limit
 from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
+    ALIGNMENT,
     MAX_GRID,
     checked_scale,
     cut,
@@ -37,6 +40,7 @@ E4M3 = torch.float8_e4m3fn
 MAX_QUERIES, MAX_PAGE_SIZE = 16, 256
 SHORTEST_PIECE = 128  # keys: below, to merge costs more than a shorter piece saves
 MERGE_BLOCK = (32, 4)
+APPEND_THREADS = 256
 RESERVED_SHARED = 1024  # bytes that the driver adds to those of a block, from sm_80 on
 EMULATED_MULTIPROCESSORS = 132  # those of an H100
 
@@ -163,9 +167,11 @@ def decode_attention(
     query, key, value = _decode.autocast(query, key, value)
     factor = _check_query(query, parents, scale)
     batch, head_dim = query.shape[0], query.shape[-1]
-    _check_cache(("key", "value"), (key, value), (batch, "H_kv", "L", head_dim), 1, query, (k_scale, v_scale))
+    _check_cache(("key", "value"), (key, value), (batch, "H_kv", "L", head_dim), ("query", query))
+    _check_heads("key", key.shape[1], query.shape[1])
+    _check_scales("key", key, (batch, key.shape[1]), (k_scale, v_scale))
     if seq_lens is not None:
-        _check_integers("seq_lens", seq_lens, (batch,), query)
+        _check_integers("seq_lens", seq_lens, (batch,), ("query", query))
     splits = _checked_splits(num_splits, split_size)
     out, lse = _decode(query, key, value, seq_lens, parents, k_scale, v_scale, factor, *splits)
     return (out, lse) if return_lse else out
@@ -201,18 +207,152 @@ def paged_attention(
     factor = _check_query(query, parents, scale)
     batch, head_dim = query.shape[0], query.shape[-1]
     shape = "pages", "page_size", "H_kv", head_dim
-    _check_cache(("key_pages", "value_pages"), (key_pages, value_pages), shape, 2, query, (k_scale, v_scale))
-    _check_integers("block_table", block_table, (batch, "max_pages"), query)
-    _check_integers("seq_lens", seq_lens, (batch,), query)
-    page_size = key_pages.shape[1]
-    if page_size > MAX_PAGE_SIZE:
-        raise ValueError(f"key_pages has pages of {page_size} keys; they must have at most {MAX_PAGE_SIZE}")
-    for name, pages in (("key_pages", key_pages.shape[0]), ("block_table", block_table.shape[1])):
-        if pages * page_size >= 2**31:
-            raise ValueError(f"{name} has {pages} pages of {page_size} keys; together they must have fewer than 2^31")
+    _check_pages(key_pages, value_pages, shape, block_table, seq_lens, ("query", query), batch)
+    _check_heads("key_pages", key_pages.shape[2], query.shape[1])
+    _check_scales("key_pages", key_pages, (batch, key_pages.shape[2]), (k_scale, v_scale))
     splits = _checked_splits(num_splits, split_size)
     out, lse = _paged(query, key_pages, value_pages, block_table, seq_lens, parents, k_scale, v_scale, factor, *splits)
     return (out, lse) if return_lse else out
+
+
+def append_paged(
+    key: Tensor,
+    value: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    *,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+) -> None:
+    """Writes the keys and values of the last n tokens of each sequence into the pages of a cache, in place.
+
+    Args:
+        key, value: `[B, n, H_kv, d]`, float16 or bfloat16, d a multiple of 8, on the CPU (emulator) or a GPU. Token i
+            is number `seq_lens[b] - n + i` of its sequence; where that is negative, it is left out.
+        key_pages, value_pages: `[pages, page_size, H_kv, d]`, contiguous, in the dtype of key or in float8_e4m3fn.
+        block_table: int32 `[B, max_pages]`, as `paged_attention` takes it. No two sequences may write to one place.
+        seq_lens: int32 `[B]`: the lengths with the new tokens, those that `paged_attention` then takes.
+        k_scale, v_scale: float32 `[B, H_kv]`, positive, with pages in E4M3 and only then: what is written is
+            `key / k_scale`, rounded to the nearest, and beyond 448 to that.
+
+    Raises:
+        TypeError, ValueError: as `paged_attention`.
+    """
+    check_tensor("key", key, ("B", "n", "H_kv", "d"), tuple(BF16))
+    check_tensor("value", value, tuple(key.shape), like=("key", key))
+    batch, _, kv_heads, head_dim = key.shape
+    if head_dim % 8:
+        raise ValueError(f"key has head dimension {head_dim}; it must be a multiple of 8")
+    shape = "pages", "page_size", kv_heads, head_dim
+    _check_pages(key_pages, value_pages, shape, block_table, seq_lens, ("key", key), batch)
+    _check_written(key_pages, value_pages)
+    _check_scales("key_pages", key_pages, (batch, kv_heads), (k_scale, v_scale))
+    _append(key, value, key_pages, value_pages, block_table, seq_lens, k_scale, v_scale)
+
+
+def decode_step(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    *,
+    scale: float | None = None,
+    num_splits: int | None = None,
+    split_size: int | None = None,
+    parents: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    workspace: Tensor | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`append_paged` and `paged_attention` for each layer of a step, one after the other, in one launch.
+
+    What is computed is theirs, bit by bit. A sequence's work on a layer waits for the layer before, as it must in a
+    model, where queries, keys and values come from there; the cache is read ahead.
+
+    Args:
+        query: `[layers, B, H, L_q, d]`, d 64 or 128. All other arguments are those of `paged_attention`, but for these.
+        key, value: `[layers, B, L_q, H_kv, d]`, of the queries' own tokens, in the dtype of query.
+        key_pages, value_pages: `[layers, pages, page_size, H_kv, d]`, contiguous; the tokens are written to them.
+        block_table, seq_lens, parents: of all layers.
+        k_scale, v_scale: `[layers, B, H_kv]`.
+        workspace: int32, contiguous, at least `step_workspace(B, H_kv)` numbers, zeros: for the kernel to count in. It
+            leaves zeros. Steps that may run at the same time, as those in two graphs may, must not have the same one.
+            None: a new one.
+
+    Returns:
+        out, like query; with return_lse `(out, lse)`, lse float32 `[layers, B, H, L_q]`.
+    """
+    factor = _check_query(query, parents, scale, ("layers", "B", "H", "L_q", "d"))
+    layers, batch, heads, query_length, head_dim = query.shape
+    if head_dim not in HEAD_DIMS:
+        raise ValueError(f"query has head dimension {head_dim}; it must be {' or '.join(map(str, HEAD_DIMS))}")
+    check_tensor("key", key, (layers, batch, query_length, "H_kv", head_dim), like=("query", query))
+    check_tensor("value", value, tuple(key.shape), like=("query", query))
+    kv_heads = key.shape[3]
+    shape = layers, "pages", "page_size", kv_heads, head_dim
+    _check_pages(key_pages, value_pages, shape, block_table, seq_lens, ("query", query), batch)
+    _check_written(key_pages, value_pages)
+    _check_heads("key", kv_heads, heads)
+    _check_scales("key_pages", key_pages, (layers, batch, kv_heads), (k_scale, v_scale))
+    if workspace is not None:
+        check_tensor("workspace", workspace, ("numbers",), (torch.int32,), like=("query", query))
+        if workspace.numel() < (least := step_workspace(batch, kv_heads)) or not workspace.is_contiguous():
+            raise ValueError(
+                f"workspace has shape {list(workspace.shape)} and strides {list(workspace.stride())}; it must be "
+                f"contiguous, of at least {least} numbers"
+            )
+    inputs = query, key, value, key_pages, value_pages, block_table, seq_lens, parents, k_scale, v_scale, workspace
+    out, lse = _step(*inputs, factor, *_checked_splits(num_splits, split_size))
+    return (out, lse) if return_lse else out
+
+
+def step_workspace(batch: int, kv_heads: int) -> int:
+    """How many numbers `decode_step` counts in: items taken, blocks that left, and heads and parts that are done."""
+    return 2 + batch * (1 + kv_heads)
+
+
+def cascade_attention(
+    query: Tensor,
+    prefix_key: Tensor,
+    prefix_value: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+    **options: Tensor | int | None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`paged_attention` of sequences that all begin with the same prefix, which is read once for all of them.
+
+    The prefix is attended by the queries of all sequences together, as if they were heads of one sequence; then
+    `merge_attention` joins it with what each sequence has of its own. So the parts are rounded to 16 bits once more.
+
+    Args:
+        query: `[B, H, L_q, d]`, as for `paged_attention`.
+        prefix_key, prefix_value: `[H_kv, P, d]`, in the dtype of query: seen by every query.
+        key_pages, value_pages, block_table, seq_lens: each sequence's own tokens, with those of the queries.
+        options: those of `paged_attention` for the own tokens: num_splits, split_size, parents, k_scale, v_scale.
+
+    Returns, Raises: as `paged_attention`.
+    """
+    own = paged_attention(query, key_pages, value_pages, block_table, seq_lens, scale=scale, return_lse=True, **options)
+    kv_heads, head_dim = key_pages.shape[2], query.shape[-1]
+    check_tensor("prefix_key", prefix_key, (kv_heads, "P", head_dim), like=("query", query))
+    check_tensor("prefix_value", prefix_value, tuple(prefix_key.shape), like=("query", query))
+    by_head = query.unflatten(1, (kv_heads, -1)).transpose(0, 1)  # [H_kv, B, group, L_q, d]
+    rows = by_head.reshape(1, -1, 1, head_dim)  # of each key head, those of all sequences
+    shared = decode_attention(rows, prefix_key[None], prefix_value[None], scale=scale, return_lse=True)
+    out, lse = (part.view(by_head.shape[:4] + part.shape[3:]).transpose(0, 1).flatten(1, 2) for part in shared)
+    merged = merge_attention(torch.stack((out, own[0])), torch.stack((lse, own[1])))
+    return merged if return_lse else merged[0]
 
 
 def merge_attention(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
@@ -281,10 +421,7 @@ def _paged(
     num_splits: int,
     split_size: int,
 ) -> tuple[Tensor, Tensor]:
-    (_, page_size, kv_heads, _), max_pages = key_pages.shape, block_table.shape[1]
-    table = block_table.contiguous(), *int_scalars(max_pages, page_size)
-    numbers, scales = _numbers(key_pages, value_pages), _scales(k_scale, v_scale)
-    cache = Cache(*numbers, kv_heads, max_pages * page_size, scales, table)
+    cache = _in_pages(_numbers(key_pages, value_pages), block_table, _scales(k_scale, v_scale))
     return _attend(query, cache, seq_lens, parents, scale, num_splits, split_size)
 
 
@@ -303,6 +440,96 @@ def _merge(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     return cut(out, head_dim), lse
 
 
+@operator(
+    "append_paged(Tensor key, Tensor value, Tensor(a!) key_pages, Tensor(b!) value_pages, Tensor block_table, "
+    "Tensor seq_lens, Tensor? k_scale, Tensor? v_scale) -> ()",
+    fake=lambda *_: None,
+)
+def _append(
+    key: Tensor,
+    value: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> None:
+    (batch, count, kv_heads, head_dim), (_, page_size, *_) = key.shape, key_pages.shape
+    cache = _in_pages(_to_be_written(key_pages, value_pages), block_table, _scales(k_scale, v_scale))
+    if key.device.type == "cpu":
+        _check_values(seq_lens, None, cache, writes=True)
+    lengths = seq_lens.contiguous()
+    nothing = lengths.view(torch.float32), lengths.view(torch.float32)  # stand for numbers that are not read
+    _writing_kernel("append", "append_paged", cache, key.dtype)(
+        (ceil_div(key.numel() // 8, APPEND_THREADS),),
+        (APPEND_THREADS,),
+        (
+            *(dense(key), dense(value), cache.key, cache.value, cache.pages[0], lengths),
+            *(cache.scales or nothing),
+            *int_scalars(batch, count, kv_heads, head_dim, block_table.shape[1], page_size),
+        ),
+    )
+    increment_version([key_pages, value_pages])
+
+
+@operator(
+    "decode_step(Tensor query, Tensor key, Tensor value, Tensor(a!) key_pages, Tensor(b!) value_pages, "
+    "Tensor block_table, Tensor seq_lens, Tensor? parents, Tensor? k_scale, Tensor? v_scale, Tensor(c!)? workspace, "
+    "float scale, SymInt num_splits, SymInt split_size) -> (Tensor out, Tensor lse)",
+    fake=fake_attention,
+)
+def _step(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    parents: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+    workspace: Tensor | None,
+    scale: float,
+    num_splits: int,
+    split_size: int,
+) -> tuple[Tensor, Tensor]:
+    layers, batch, heads, query_length, head_dim = query.shape
+    _, pages, page_size, kv_heads, _ = key_pages.shape
+    cache = _in_pages(_to_be_written(key_pages, value_pages), block_table, _scales(k_scale, v_scale))
+    if query.device.type == "cpu":
+        _check_values(seq_lens, parents, cache, writes=True)
+        if workspace is not None and workspace.any():
+            raise ValueError("workspace is not zeros; it must be, and a step leaves it so")
+    query, factor = positive_factor(query, scale)
+    q, group = dense(query), heads // kv_heads
+    plan = _plan(q, cache, True, num_splits, split_size)
+    if layers * plan.cut.pieces * kv_heads >= 2**31:
+        raise ValueError(
+            f"query has {layers} layers, of {plan.cut.pieces * kv_heads} items each: together 2^31 or more"
+        )
+    out, lse = empty_outputs(q)
+    parts, lse_parts = _parts(lse, plan, batch, heads * query_length, head_dim)
+    if workspace is None:
+        workspace = torch.zeros(step_workspace(batch, kv_heads), dtype=torch.int32, device=q.device)
+    nothing = lse, lse  # stand for numbers that are not read, as the workspace does
+    _writing_kernel("persistent_step", "persistent_step", cache, q.dtype, plan.tile.options)(
+        (min(layers * plan.cut.pieces * kv_heads, _places(plan.tile, q.device)),),
+        plan.tile.block,
+        (
+            *(q, dense(key), dense(value), cache.key, cache.value, out, lse, parts, lse_parts),
+            *(seq_lens.contiguous(), workspace if parents is None else parents.contiguous(), cache.pages[0]),
+            *(*(cache.scales or nothing), workspace),
+            *int_scalars(layers, batch, pages, block_table.shape[1], page_size, query_length, kv_heads, group),
+            *(np.float32(factor), *int_scalars(parents is not None, plan.cut.wanted, plan.cut.size, plan.cut.pieces)),
+        ),
+        shared_mem=plan.tile.shared_bytes,
+    )
+    increment_version([key_pages, value_pages, workspace])
+    return out, lse
+
+
 def _attend(
     query: Tensor,
     cache: Cache,
@@ -318,30 +545,26 @@ def _attend(
     query, factor = positive_factor(query, scale)
     q = padded(query, cache.key.shape[-1])
     batch, heads, query_length, columns = q.shape
-    group, rows = heads // cache.kv_heads, heads * query_length
-    tile = decode_tile(group * query_length, cache.key)
-    row_tiles = ceil_div(group * query_length, tile.block_rows)
-    ragged = seq_lens is not None
-    how = cut_keys(batch, row_tiles * cache.kv_heads, cache.capacity, ragged, num_splits, split_size, tile, q.device)
+    rows, ragged = heads * query_length, seq_lens is not None
+    plan = _plan(q, cache, ragged, num_splits, split_size)
+    how, tile = plan.cut, plan.tile
     out, lse = empty_outputs(q)
+    parts, lse_parts = _parts(lse, plan, batch, rows, columns)
     nothing = lse.view(torch.int32)  # stands for numbers that are not read
     lengths = seq_lens.contiguous() if ragged else nothing
-    has_parts = how.pieces > batch
-    parts = lse.new_empty(how.pieces, rows, columns) if has_parts else lse
-    lse_parts = lse.new_empty(how.pieces, rows) if has_parts else lse
     kernel(cache.file, tile.options, q.dtype, cache.kernel)(
-        (row_tiles, cache.kv_heads, how.pieces),
+        (plan.row_tiles, cache.kv_heads, how.pieces),
         tile.block,
         (
             *(q, cache.key, cache.value, out, lse, parts, lse_parts),
             *(lengths, nothing if parents is None else parents.contiguous()),
-            *(*int_scalars(batch, cache.capacity, query_length, group), np.float32(factor)),
+            *(*int_scalars(batch, cache.capacity, query_length, heads // cache.kv_heads), np.float32(factor)),
             *int_scalars(ragged, parents is not None, how.wanted, how.size),
             *(*cache.scales, *cache.pages),
         ),
         shared_mem=tile.shared_bytes,
     )
-    if has_parts:
+    if how.pieces > batch:
         _merge_module(torch.float32, q.dtype).get_function("merge_pieces")(
             (rows, batch),
             MERGE_BLOCK,
@@ -354,6 +577,32 @@ def _attend(
 
 
 # ---------------------------------------------------------------------------------------------- tiles and pieces
+
+
+class Plan(NamedTuple):
+    """How a launch shares the work: its tile, tiles of rows of a key head, and the pieces of the keys."""
+
+    tile: DecodeTile
+    row_tiles: int
+    cut: Cut
+
+
+def _plan(query: Tensor, cache: Cache, ragged: bool, num_splits: int, split_size: int) -> Plan:
+    batch, heads, query_length, _ = query.shape[-4:]
+    rows = heads // cache.kv_heads * query_length
+    tile = decode_tile(rows, cache.key)
+    row_tiles = ceil_div(rows, tile.block_rows)
+    blocks = row_tiles * cache.kv_heads
+    how = cut_keys(batch, blocks, cache.capacity, ragged, num_splits, split_size, tile, query.device)
+    return Plan(tile, row_tiles, how)
+
+
+def _parts(lse: Tensor, plan: Plan, batch: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Memory for the pieces' outputs and log-sum-exps, like lse; lse itself where each sequence has one piece."""
+    pieces = plan.cut.pieces
+    if pieces <= batch:
+        return lse, lse
+    return lse.new_empty(pieces, rows, columns), lse.new_empty(pieces, rows)
 
 
 def decode_tile(rows: int, key: Tensor) -> DecodeTile:
@@ -403,15 +652,26 @@ def _places(tile: DecodeTile, device: torch.device) -> int:
 def _merge_module(parts: torch.dtype, out: torch.dtype) -> RawModule:
     bits = tuple(f"-D{name}={8 * dtype.itemsize}" for name, dtype in (("PART_BITS", parts), ("O_BITS", out)))
     bf16 = f"-DBF16={BF16.get(out, 0)}"
-    return compiled(f"{FOLDER}/merge.cu", (bf16, *bits, f"-DWARPS={MERGE_BLOCK[1]}"))
+    return compiled(f"{FOLDER}/merge.cu", (bf16, *bits))
+
+
+def _writing_kernel(file: str, name: str, cache: Cache, dtype: torch.dtype, options: tuple[str, ...] = ()) -> Kernel:
+    """One that writes new tokens to the cache."""
+    return _writing_module(file, options, cache.key.element_size(), dtype).get_function(name)
+
+
+def _writing_module(file: str, options: tuple[str, ...], key_bytes: int, dtype: torch.dtype) -> RawModule:
+    return module(f"{FOLDER}/{file}.cu", (*options, f"-DCACHE_BITS={8 * key_bytes}"), dtype)
 
 
 def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     """What the operators launch for queries of this dtype on a device, to be compiled ahead of time."""
     made = [_merge_module(torch.float32, dtype), _merge_module(dtype, dtype)]
+    made += [_writing_module("append", (), key_bytes, dtype) for key_bytes in (1, 2)]
     for (_, _, key_bytes), tiles in TILES.items():
         for file in ("split_keys", "paged_cache") if key_bytes == 2 else ("e4m3_cache",):
             made.append(module(f"{FOLDER}/{file}.cu", fitting(tiles, device).options, dtype))
+        made.append(_writing_module("persistent_step", fitting(tiles, device).options, key_bytes, dtype))
     return made
 
 
@@ -426,52 +686,103 @@ def _numbers(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return padded(key, columns), padded(value, columns)
 
 
+def _to_be_written(key_pages: Tensor, value_pages: Tensor) -> tuple[Tensor, Tensor]:
+    """As the kernels write to them: as they are."""
+    for name, pages in (("key_pages", key_pages), ("value_pages", value_pages)):
+        if pages.data_ptr() % ALIGNMENT:
+            raise ValueError(f"{name} begins at an address that is no multiple of {ALIGNMENT}, as it must be")
+    if key_pages.dtype == E4M3:
+        return key_pages.view(torch.uint8), value_pages.view(torch.uint8)
+    return key_pages, value_pages
+
+
+def _in_pages(numbers: tuple[Tensor, Tensor], block_table: Tensor, scales: tuple[Tensor, ...]) -> Cache:
+    page_size, kv_heads, _ = numbers[0].shape[-3:]
+    max_pages = block_table.shape[1]
+    pages = block_table.contiguous(), *int_scalars(max_pages, page_size)
+    return Cache(*numbers, kv_heads, max_pages * page_size, scales, pages)
+
+
 def _scales(k_scale: Tensor | None, v_scale: Tensor | None) -> tuple[Tensor, ...]:
     return () if k_scale is None else (k_scale.contiguous(), v_scale.contiguous())
 
 
-def _check_query(query: Tensor, parents: Tensor | None, scale: float | None) -> float:
+def _check_query(
+    query: Tensor, parents: Tensor | None, scale: float | None, shape: tuple[str, ...] = ("B", "H", "L_q", "d")
+) -> float:
     """The factor of the scores, once query and parents are right."""
-    check_tensor("query", query, ("B", "H", "L_q", "d"), tuple(BF16))
-    batch, heads, query_length, head_dim = query.shape
+    check_tensor("query", query, shape, tuple(BF16))
+    batch, heads, query_length, head_dim = query.shape[-4:]
     limits = ("batch size", batch, MAX_GRID), ("heads", heads, MAX_GRID)
     limits += ("L_q", query_length, MAX_QUERIES), ("head dimension", head_dim, HEAD_DIMS[-1])
     for what, size, most in limits:
         if size > most:
             raise ValueError(f"query has {what} {size}; it must be at most {most}")
     if parents is not None:
-        _check_integers("parents", parents, (batch, query_length), query)
+        _check_integers("parents", parents, (batch, query_length), ("query", query))
     return head_dim**-0.5 if scale is None else checked_scale(scale, ", or None for 1 / sqrt(d)")
 
 
 def _check_cache(
-    names: tuple[str, str],
-    cache: tuple[Tensor, Tensor],
-    shape: tuple[int | str, ...],
-    head_axis: int,
-    query: Tensor,
-    scales: tuple[Tensor | None, Tensor | None],
+    names: tuple[str, str], cache: tuple[Tensor, Tensor], shape: tuple[int | str, ...], like: tuple[str, Tensor]
 ) -> None:
-    """Keys and values of this shape, whose heads divide those of query, with scales if they are in E4M3."""
-    dtypes = (query.dtype, E4M3)
-    check_tensor(names[0], cache[0], shape, dtypes, like=("query", query))
-    key = cache[0]
-    check_tensor(names[1], cache[1], tuple(key.shape), (key.dtype,), like=(names[0], key))
-    (batch, heads, *_), kv_heads = query.shape, key.shape[head_axis]
+    """Keys and values of this shape, in the dtype of another argument or in E4M3."""
+    check_tensor(names[0], cache[0], shape, (like[1].dtype, E4M3), like=like)
+    check_tensor(names[1], cache[1], tuple(cache[0].shape), (cache[0].dtype,), like=(names[0], cache[0]))
+
+
+def _check_pages(
+    key_pages: Tensor,
+    value_pages: Tensor,
+    shape: tuple[int | str, ...],
+    block_table: Tensor,
+    seq_lens: Tensor,
+    like: tuple[str, Tensor],
+    batch: int,
+) -> None:
+    """A cache in pages, `[..., pages, page_size, H_kv, d]`, with its table and lengths."""
+    _check_cache(("key_pages", "value_pages"), (key_pages, value_pages), shape, like)
+    _check_integers("block_table", block_table, (batch, "max_pages"), like)
+    _check_integers("seq_lens", seq_lens, (batch,), like)
+    page_size = key_pages.shape[-3]
+    if page_size > MAX_PAGE_SIZE:
+        raise ValueError(f"key_pages has pages of {page_size} keys; they must have at most {MAX_PAGE_SIZE}")
+    for name, pages in (("key_pages", key_pages.shape[-4]), ("block_table", block_table.shape[1])):
+        if pages * page_size >= 2**31:
+            raise ValueError(f"{name} has {pages} pages of {page_size} keys; together they must have fewer than 2^31")
+
+
+def _check_written(key_pages: Tensor, value_pages: Tensor) -> None:
+    """What is written in place cannot be copied first, and has no gradient."""
+    for name, pages in (("key_pages", key_pages), ("value_pages", value_pages)):
+        if not pages.is_contiguous():
+            raise ValueError(
+                f"{name} has strides {list(pages.stride())}; it is written in place, and must be contiguous"
+            )
+        if pages.requires_grad:
+            raise ValueError(f"{name} requires a gradient; it is written in place, without one")
+
+
+def _check_heads(name: str, kv_heads: int, heads: int) -> None:
     if heads % kv_heads:
-        raise ValueError(f"{names[0]} has {kv_heads} heads; that must divide the {heads} heads of query")
-    for name, tensor in zip(("k_scale", "v_scale"), scales, strict=True):
+        raise ValueError(f"{name} has {kv_heads} heads; that must divide the {heads} heads of query")
+
+
+def _check_scales(name: str, key: Tensor, shape: tuple[int, ...], scales: tuple[Tensor | None, Tensor | None]) -> None:
+    """Scales, if the keys are in E4M3; else none."""
+    for scale_name, tensor in zip(("k_scale", "v_scale"), scales, strict=True):
         if key.dtype != E4M3:
             if tensor is not None:
-                raise ValueError(f"{name} is given, and {names[0]} is {key.dtype}; scales go with {E4M3} alone")
+                raise ValueError(f"{scale_name} is given, and {name} is {key.dtype}; scales go with {E4M3} alone")
             continue
         if tensor is None:
-            raise ValueError(f"{name} is None; with {names[0]} in {E4M3} it must be float32 [B, H_kv]")
-        check_tensor(name, tensor, (batch, kv_heads), (torch.float32,), like=("query", query))
+            layers = "layers, " if len(shape) == 3 else ""
+            raise ValueError(f"{scale_name} is None; with {name} in {E4M3} it must be float32 [{layers}B, H_kv]")
+        check_tensor(scale_name, tensor, shape, (torch.float32,), like=(name, key))
 
 
-def _check_integers(name: str, tensor: Tensor, shape: tuple[int | str, ...], query: Tensor) -> None:
-    check_tensor(name, tensor, shape, (torch.int32,), like=("query", query))
+def _check_integers(name: str, tensor: Tensor, shape: tuple[int | str, ...], like: tuple[str, Tensor]) -> None:
+    check_tensor(name, tensor, shape, (torch.int32,), like=like)
 
 
 def _checked_splits(num_splits: int | None, split_size: int | None) -> tuple[int, int]:
@@ -482,20 +793,23 @@ def _checked_splits(num_splits: int | None, split_size: int | None) -> tuple[int
     return splits, 0 if split_size is None else integer("split_size", split_size, 1)
 
 
-def _check_values(seq_lens: Tensor | None, parents: Tensor | None, cache: Cache) -> None:
-    """What a look at the numbers alone shows: lengths, trees, scales and pages. On a GPU it would have to wait."""
+def _check_values(seq_lens: Tensor | None, parents: Tensor | None, cache: Cache, *, writes: bool = False) -> None:
+    """What a look at the numbers alone shows: lengths, trees, scales and pages. On a GPU it would have to wait. writes:
+    whether numbers are divided by the scales."""
     if seq_lens is not None and not ((seq_lens >= 0) & (seq_lens <= cache.capacity)).all():
         raise ValueError(f"seq_lens is {seq_lens.tolist()}; each must be from 0 to {cache.capacity}")
     if parents is not None:
         own = torch.arange(parents.shape[1], dtype=torch.int32)
         if not ((parents >= -1) & (parents < own)).all():
             raise ValueError(f"parents is {parents.tolist()}; entry i of each must be from -1 to i - 1")
-    if cache.scales and not (cache.scales[0] > 0).all():
-        raise ValueError(f"k_scale goes down to {cache.scales[0].min().item()}; it must be positive")
+    for name, scale in zip(("k_scale", "v_scale") if writes else ("k_scale",), cache.scales, strict=False):
+        if not (scale > 0).all():
+            raise ValueError(f"{name} goes down to {scale.min().item()}; it must be positive")
     if cache.pages:
         table, max_pages, page_size = cache.pages
         used = torch.arange(int(max_pages)) * int(page_size) < seq_lens[:, None]
-        wrong = used & ((table < 0) | (table >= len(cache.key)))
+        pages = cache.key.shape[-4]
+        wrong = used & ((table < 0) | (table >= pages))
         if wrong.any():
             at = wrong.nonzero()[0].tolist()
-            raise ValueError(f"block_table{at} is {int(table[*at])}; key_pages has pages 0 to {len(cache.key) - 1}")
+            raise ValueError(f"block_table{at} is {int(table[*at])}; key_pages has pages 0 to {pages - 1}")

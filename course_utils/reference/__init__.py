@@ -22,13 +22,21 @@ from course_utils.reference.dense import (
     sparse_attention,
     torch_attention,
 )
-from course_utils.reference.serving import decode_attention, merge_attention, paged_attention
+from course_utils.reference.serving import (
+    append_paged,
+    cascade_attention,
+    decode_attention,
+    merge_attention,
+    paged_attention,
+)
 
 __all__ = [
     "DeepSeekConfig",
     "DeepSeekWeights",
+    "append_paged",
     "attention",
     "attention_gradients",
+    "cascade_attention",
     "causal_mask",
     "decode_attention",
     "deepseek_attention",

@@ -87,6 +87,61 @@ def paged_attention(
     return decode_attention(query, key, value, seq_lens=seq_lens, **options)
 
 
+def append_paged(
+    key: Tensor,
+    value: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    *,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Copies of the pages `[pages, page_size, H_kv, d]` with the last n tokens of each sequence, `[B, n, H_kv, d]`, at
+    their places: token i is number `seq_lens[b] - n + i`. Scales `[B, H_kv]`: pages in E4M3 get the numbers divided by
+    them, those beyond ±448 as ±448."""
+    made = []
+    for tokens, pages, scale in ((key, key_pages, k_scale), (value, value_pages, v_scale)):
+        written = pages.clone()
+        for b, length in enumerate(seq_lens.tolist()):
+            for i, numbers in enumerate(tokens[b]):
+                j = length - tokens.shape[1] + i
+                if j < 0:
+                    continue
+                if scale is not None:
+                    numbers = (numbers.float() / scale[b][:, None]).clamp(-448, 448).to(pages.dtype)
+                written[block_table[b, j // pages.shape[1]], j % pages.shape[1]] = numbers
+        made.append(written)
+    return made[0], made[1]
+
+
+def cascade_attention(
+    query: Tensor,
+    prefix_key: Tensor,
+    prefix_value: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    *,
+    scale: float | None = None,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """`paged_attention` of sequences that each begin with a prefix `[H_kv, P, d]`, before the keys in their pages."""
+    page_size, outs, lses = key_pages.shape[1], [], []
+    for b, length in enumerate(seq_lens.tolist()):
+        positions = torch.arange(length, device=query.device)
+        pages = block_table[b].long()[positions // page_size]
+        own = (tensor[pages, positions % page_size].transpose(0, 1) for tensor in (key_pages, value_pages))
+        key, value = (torch.cat(both, dim=1)[None] for both in zip((prefix_key, prefix_value), own, strict=True))
+        out, lse = decode_attention(query[b : b + 1], key, value, scale=scale, return_lse=True)
+        outs.append(out)
+        lses.append(lse)
+    out, lse = torch.cat(outs), torch.cat(lses)
+    return (out, lse) if return_lse else out
+
+
 def merge_attention(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     """Attention over the union of N disjoint sets of keys, float64: outs `[N, ..., d]`, lses `[N, ...]`. A part whose
     log-sum-exp is minus infinity is left out, whatever its out holds."""

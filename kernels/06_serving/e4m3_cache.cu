@@ -39,7 +39,8 @@ e4m3_paged_cache(const scalar_t* Q, const E4M3* K, const E4M3* V, scalar_t* O, f
     const Piece piece = piece_of_batch({seq_lens, B, L, ragged}, {wanted, size}, blockIdx.z);
     if (piece.sequence < 0) return;
     const int head = piece.sequence * gridDim.y + blockIdx.y;
+    const PageTable table{block_table + (long long)piece.sequence * max_pages, page_size};
     attend({Q, parents, L_q, group, tree, scale, O, LSE, O_parts, LSE_parts, UNIT * k_scale[head],
             UNIT * v_scale[head]}, piece,
-           copies_of_pages(K, V, block_table, max_pages, page_size, piece));
+           copies_of_pages(keys_in_pages(K, V, table, rows_of_block(), piece)));
 }

@@ -22,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 packed_heads(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, float* LSE,
              const int* seq_lens, int B, int L, int L_q, int group, float scale, int ragged) {
     const int b = blockIdx.z, keys = Batch{seq_lens, B, L, ragged}.keys(b);
-    const Piece all{b, keys, 0, keys, 0, 1};
+    const Piece all{b, keys, 0, keys, 0, 1, b};
     attend({Q, nullptr, L_q, group, 0, scale, O, LSE, nullptr, nullptr}, all,
            copies_of_rows(K, V, L, all));
 }

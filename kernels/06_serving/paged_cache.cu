@@ -26,6 +26,7 @@ paged_cache(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O
             const int* block_table, int max_pages, int page_size) {
     const Piece piece = piece_of_batch({seq_lens, B, L, ragged}, {wanted, size}, blockIdx.z);
     if (piece.sequence < 0) return;
+    const PageTable table{block_table + (long long)piece.sequence * max_pages, page_size};
     attend({Q, parents, L_q, group, tree, scale, O, LSE, O_parts, LSE_parts}, piece,
-           copies_of_pages(K, V, block_table, max_pages, page_size, piece));
+           copies_of_pages(keys_in_pages(K, V, table, rows_of_block(), piece)));
 }

@@ -9,11 +9,9 @@
 // A block is (32, WARPS): threadIdx.x is the lane, threadIdx.y the warp.
 // Include after D, B_R, B_C, WARPS and STAGES are defined, and CACHE_BITS as 8 for keys in E4M3.
 #pragma once
-#ifndef CACHE_BITS
-#define CACHE_BITS 16
-#endif
 constexpr int THREADS = 32, ROWS = B_R;   // a warp copies a tile, and has all rows
 #include "attention_tile.cuh"
+#include "cache.cuh"
 #include "merge_parts.cuh"
 #include "pieces.cuh"
 
@@ -22,9 +20,7 @@ static_assert(B_C <= 32, "B_C must be at most 32");   // a lane looks up the pla
 
 #if CACHE_BITS == 8
 #include "e4m3_tile.cuh"
-typedef E4M3 cache_t;
 #else
-typedef scalar_t cache_t;
 constexpr float UNIT = 1;
 __device__ inline int column_of(int place) { return place; }
 __device__ inline int place_of(int row, int chunk) { return swizzled(row, chunk); }
@@ -168,7 +164,7 @@ __device__ inline void merge_warps(OnlineSoftmax& state, Tiles& tile, Write writ
 
 // What a block's piece has to be attended by, and where the results go.
 struct Problem {
-    const scalar_t* Q;      // [B, H, L_q, D], H = group · gridDim.y
+    const scalar_t* Q;      // [B, H, L_q, D]
     const int* parents;     // [B, L_q]
     int L_q, group, tree;
     float scale;
@@ -178,15 +174,24 @@ struct Problem {
     float k_factor = 1, v_factor = 1;   // of the numbers in K and V
 };
 
-// Attends keys [piece.first, piece.end) of a sequence, for rows blockIdx.x · B_R and on of key head
-// blockIdx.y. Tile t begins at key piece.first + t · B_C; `start_copies(stage, t)` as in `stream`.
-// Where the sequence has one piece, the output is written; else the part of piece blockIdx.z.
-template <class StartCopies>
-__device__ inline void attend(const Problem& problem, const Piece& piece, StartCopies start_copies) {
+// Rows `first` and on, B_R of them, of key head `head` of so many.
+struct Rows { int first, head, heads; };
+
+__device__ inline Rows rows_of_block() {
+    return {(int)blockIdx.x * B_R, (int)blockIdx.y, (int)gridDim.y};
+}
+
+// Attends a piece for some rows. Tile t begins at key piece.first + t · B_C; `start_copies(stage, t)`
+// as in `stream`. Where the sequence has one piece, the output is written; else the piece's part.
+// `prepare()` comes after the first copies are started and before the queries are read, by all
+// threads; `complete(stage, t)` before the queries meet a tile, by the warp that has it.
+template <class StartCopies, class Prepare, class Complete>
+__device__ inline void attend(const Problem& problem, const Piece& piece, const Rows& which,
+                              StartCopies start_copies, Prepare prepare, Complete complete) {
     extern __shared__ __align__(256) uint4 shared_memory[];   // row_address takes that alignment
     Tiles& tile = *reinterpret_cast<Tiles*>(shared_memory);
-    const int row0 = blockIdx.x * B_R, rows = problem.group * problem.L_q;
-    const long long head = (long long)piece.sequence * gridDim.y + blockIdx.y;
+    const int row0 = which.first, rows = problem.group * problem.L_q;
+    const long long head = (long long)piece.sequence * which.heads + which.head;
     const Queries queries{problem.parents + (long long)piece.sequence * problem.L_q, problem.L_q,
                           piece.keys - problem.L_q, problem.tree};
     const float factor = problem.scale * LOG2_E * problem.k_factor;
@@ -195,14 +200,18 @@ __device__ inline void attend(const Problem& problem, const Piece& piece, StartC
     initialize(state);
     stream(
         tile, (piece.end - piece.first + B_C - 1) / B_C, start_copies,
-        [&] { load_queries(tile.Q, problem.Q + (head * rows + row0) * D, rows - row0); },
-        [&](const Stage& stage, int t) {
+        [&] {
+            prepare();
+            load_queries(tile.Q, problem.Q + (head * rows + row0) * D, rows - row0);
+        },
+        [&](Stage& stage, int t) {
             const int j0 = piece.first + t * B_C;
+            complete(stage, t);
             meet_keys(state, tile.Q, stage, queries, row0, j0, piece.end, factor);
         });
 
     const bool whole = piece.parts == 1;
-    const long long part = (long long)blockIdx.z * gridDim.y + blockIdx.y;
+    const long long part = (long long)piece.number * which.heads + which.head;
     merge_warps(state, tile, [=](int row, int column, float4 o, float lse) {
         if (row0 + row >= rows) return;
         o.x *= problem.v_factor, o.y *= problem.v_factor;
@@ -217,10 +226,16 @@ __device__ inline void attend(const Problem& problem, const Piece& piece, StartC
     });
 }
 
+template <class StartCopies>
+__device__ inline void attend(const Problem& problem, const Piece& piece, StartCopies start_copies) {
+    attend(problem, piece, rows_of_block(), start_copies, [] {}, [](Stage&, int) {});
+}
+
 // `start_copies` for K and V [B, H / group, L, D], of which key j is row j.
 __device__ inline auto copies_of_rows(const cache_t* K, const cache_t* V, int L,
                                       const Piece& piece) {
-    const long long head = (long long)piece.sequence * gridDim.y + blockIdx.y;
+    const Rows which = rows_of_block();
+    const long long head = (long long)piece.sequence * which.heads + which.head;
     K += head * L * D, V += head * L * D;
     return [=](Stage& stage, int t) {
         const int j0 = piece.first + t * B_C;
@@ -228,22 +243,36 @@ __device__ inline auto copies_of_rows(const cache_t* K, const cache_t* V, int L,
     };
 }
 
-// `start_copies` for K and V [pages, page_size, H / group, D]: key j is row table[j / page_size] ·
-// page_size + j % page_size, where `table` is the sequence's row of block_table [B, max_pages]. Each
-// lane looks up a key of the next tile, before the copies of this one are started.
-__device__ inline auto copies_of_pages(const cache_t* K, const cache_t* V, const int* block_table,
-                                       int max_pages, int page_size, const Piece& piece) {
-    const int* table = block_table + (long long)piece.sequence * max_pages;
-    const int pitch = gridDim.y * D;
-    K += blockIdx.y * D, V += blockIdx.y * D;
-    auto look_up = [=](int t) {
-        const int n = threadIdx.x, j = piece.first + t * B_C + n;
-        if (n >= B_C || j >= piece.end) return -1;
-        return table[j / page_size] * page_size + j % page_size;
-    };
-    return [=, next = look_up(threadIdx.y)](Stage& stage, int t) mutable {
-        const int own = next;
-        next = look_up(t + WARPS);
-        copy_keys(stage, K, V, pitch, [=](int n) { return __shfl_sync(ALL_LANES, own, n); });
+// Keys [first, end) of a sequence and of one head, in pages [pages, page_size, heads, D]: tile t
+// begins at key first + t · B_C.
+struct PagedKeys {
+    const cache_t *K, *V;   // of the head
+    PageTable table;
+    int pitch, first, end;
+
+    // In which row of the pages this lane's key of a tile is, −1 for none.
+    __device__ int look_up(int t) const {
+        const int n = threadIdx.x, j = first + t * B_C + n;
+        return n >= B_C || j >= end ? -1 : table.row_of(j);
+    }
+
+    // Starts to copy a tile whose rows the lanes have looked up.
+    __device__ void copy(Stage& stage, int row) const {
+        copy_keys(stage, K, V, pitch, [=](int n) { return __shfl_sync(ALL_LANES, row, n); });
+    }
+};
+
+__device__ inline PagedKeys keys_in_pages(const cache_t* K, const cache_t* V, const PageTable& table,
+                                          const Rows& which, const Piece& piece) {
+    return {K + which.head * D, V + which.head * D, table, which.heads * D, piece.first, piece.end};
+}
+
+// `start_copies` for these. Each lane looks up a key of the next tile, before the copies of this one
+// are started.
+__device__ inline auto copies_of_pages(const PagedKeys& keys) {
+    return [=, next = keys.look_up(threadIdx.y)](Stage& stage, int t) mutable {
+        const int row = next;
+        next = keys.look_up(t + WARPS);
+        keys.copy(stage, row);
     };
 }

@@ -11,9 +11,8 @@
 // Functions have the names and the meaning that they have in tile_products.cuh.
 // Include after D is defined.
 #pragma once
+#include "cache.cuh"   // for E4M3
 #include "tile_products.cuh"
-
-struct E4M3 { unsigned char bits; };
 
 #if BF16
 constexpr float UNIT = 1;

@@ -42,12 +42,14 @@ __device__ inline int size_of_pieces(const Batch& batch, const Cut& cut) {
     return max(1, (int)((sum_of_warp(keys) + cut.wanted - 1) / cut.wanted));
 }
 
-// Keys [first, end) of the `keys` of a sequence: its part number `part` of so many.
-struct Piece { int sequence, keys, first, end, part, parts; };
+// Keys [first, end) of the `keys` of a sequence: its part number `part` of so many, and piece `number`
+// of the batch.
+struct Piece { int sequence, keys, first, end, part, parts, number; };
 
-// Piece `number` of the batch; its sequence is −1 where there are fewer.
+// A piece of the batch by its number; its sequence is −1 where there are fewer.
 __device__ inline Piece piece_of_batch(const Batch& batch, const Cut& cut, int number) {
     const int size = size_of_pieces(batch, cut), lane = threadIdx.x % 32;
+    int left = number;   // pieces from the sequences at hand to this one
     for (int b0 = 0; b0 < batch.sequences; b0 += 32) {   // a lane has a sequence
         const int b = b0 + lane, keys = b < batch.sequences ? batch.keys(b) : 0;
         const int parts = b < batch.sequences ? parts_of(keys, size) : 0;
@@ -56,17 +58,18 @@ __device__ inline Piece piece_of_batch(const Batch& batch, const Cut& cut, int n
             const int before = __shfl_up_sync(ALL_LANES, end, step);
             if (lane >= step) end += before;
         }
-        const unsigned reached = __ballot_sync(ALL_LANES, number < end);
+        const unsigned reached = __ballot_sync(ALL_LANES, left < end);
         if (reached) {
             const int owner = __ffs(reached) - 1;
             const int n = __shfl_sync(ALL_LANES, keys, owner);
             const int of = __shfl_sync(ALL_LANES, parts, owner);
-            const int part = number - (__shfl_sync(ALL_LANES, end, owner) - of);
-            return {b0 + owner, n, part * size, min(n, (part + 1) * size), part, of};
+            const int part = left - (__shfl_sync(ALL_LANES, end, owner) - of);
+            return {b0 + owner, n, part * size, min(n, (part + 1) * size), part, of,
+                    number};
         }
-        number -= __shfl_sync(ALL_LANES, end, 31);
+        left -= __shfl_sync(ALL_LANES, end, 31);
     }
-    return {-1, 0, 0, 0, 0, 0};
+    return {-1, 0, 0, 0, 0, 0, number};
 }
 
 // The number of the first piece of a sequence.

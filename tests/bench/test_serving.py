@@ -65,6 +65,22 @@ def test_eight_bits_are_half_the_bytes_and_their_error_is_told():
     assert narrow["tb_per_s"] == wide["tb_per_s"] / 2 and 0 < narrow["error"] < 0.2 and "error" not in wide
 
 
+def test_a_shared_prefix_is_counted_once():
+    rows = chapter.shared_prefix(device="cpu", prefix=40, own=9, sequences=3, page_size=4)
+    assert [row["name"] for row in rows] == ["paged_attention", "cascade_attention"]
+    assert rows[0]["tb_per_s"] == pytest.approx((40 + 3 * 9) * 2 * 2 * 64 * 2 / 2e-3 / 1e12)
+
+
+def test_a_step_is_timed_as_launches_and_as_one(capsys):
+    rows = chapter.step(device="cpu", caches=CACHES, layers=2)
+    assert [row["name"] for row in rows] == [chapter.LAUNCHES, chapter.ONE_LAUNCH]
+    printed = capsys.readouterr().out
+    assert (
+        f"{chapter.GRAPH} is left out" in printed and f"{chapter.ONE_LAUNCH + chapter.IN_TRITON} is left out" in printed
+    )
+    assert rows[0]["tb_per_s"] == pytest.approx(2 * 2 * 48 * 2 * 2 * 64 * 2 / 2e-3 / 1e12)
+
+
 def test_what_is_wrong_is_not_timed(monkeypatch):
     def wrong(*args, **options):
         return paged_attention(*args, **options) + 1
@@ -79,5 +95,6 @@ def test_everything_that_the_chapter_launches_is_compiled_ahead(monkeypatch):
     monkeypatch.setattr(RawModule, "compile", lambda self, device: compiled.append((self.name, device)))
     chapter.compile_all("cpu")
     names = ("warp_per_head", "packed_heads", "split_keys", "paged_cache", "e4m3_cache", "merge")
+    names += "append", "persistent_step"
     assert {name for name, _ in compiled} == {f"06_serving/{name}.cu" for name in names}
     assert {device for _, device in compiled} == {"cpu"}

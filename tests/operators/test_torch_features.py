@@ -95,6 +95,24 @@ def cache_inputs(device, *, paged=False, eight_bits=False):
     return query, key, value, *of_pages, lengths.to(device), parents.to(device), *scales, 0.3, 2, 0
 
 
+def new_tokens(device, *layers, count=2):
+    """Keys and values of 2 sequences, strided, pages for them, the table, and lengths with none among them."""
+    key, value = (tensors.random(2, count, *layers, 2, 64, device=device, dtype=HALF, seed=seed) for seed in (1, 2))
+    if layers:
+        key, value = key.movedim(2, 0), value.movedim(2, 0)
+    pages = [tensors.random(*layers, 4, 3, 2, 64, device=device, dtype=HALF, seed=seed) for seed in (3, 4)]
+    table = torch.tensor([[2, 0, 3], [9, 9, 9]], dtype=torch.int32)
+    return key, value, *pages, table.to(device), torch.tensor([7, 0], dtype=torch.int32).to(device)
+
+
+def step_inputs(device):
+    """Those of a step of 3 layers, with a workspace."""
+    query = tensors.random(3, 2, 2, 4, 64, device=device, dtype=HALF).transpose(2, 3)  # [layers, B, H, L_q, d]
+    parents = torch.tensor([[-1, 0], [-1, -1]], dtype=torch.int32).to(device)
+    workspace = torch.zeros(serving.step_workspace(2, 2), dtype=torch.int32, device=device)
+    return query, *new_tokens(device, 3), parents, None, None, workspace, 0.3, 2, 0
+
+
 # Operator, and its arguments on a device: strided, ragged, with a row that sees nothing; `grad` where there is one.
 EXAMPLES = {
     "naive_attention": (naive._attention, lambda device, grad: (*attention_inputs(device), True, 0.3)),
@@ -118,6 +136,8 @@ EXAMPLES = {
     "decode_attention": (serving._decode, lambda device, grad: cache_inputs(device)),
     "decode_attention, FP8": (serving._decode, lambda device, grad: cache_inputs(device, eight_bits=True)),
     "paged_attention": (serving._paged, lambda device, grad: cache_inputs(device, paged=True)),
+    "append_paged": (serving._append, lambda device, grad: (*new_tokens(device), None, None)),
+    "decode_step": (serving._step, lambda device, grad: step_inputs(device)),
     "merge_attention": (
         serving._merge,
         lambda device, grad: (tensors.random(3, 1, 2, 2, 6, device=device), tensors.random(3, 1, 2, 2, device=device)),

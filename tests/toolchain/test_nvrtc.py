@@ -73,6 +73,7 @@ def test_kernel_compiles(file, arch, options):
         ("06_serving/packed_heads", "-DSTAGES=1", "STAGES must be at least 2"),
         ("06_serving/paged_cache", "-DB_C=64", "B_C must be at most 32"),
         ("06_serving/e4m3_cache", "-DB_C=16", "B_C must be a multiple of 32"),
+        ("06_serving/persistent_step", "-DWARPS=6", "WARPS must be a multiple of 4"),
     ],
 )
 def test_a_tile_that_a_kernel_cannot_have_is_an_error_that_names_the_option(file, wrong, says):
