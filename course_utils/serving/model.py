@@ -29,9 +29,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
+from course_utils.costs import ceil_div
 from course_utils.operators import paged_attention
 from course_utils.operators.rope import RopeTable, rope_half_split
-from course_utils.serving.pages import PagedCache
+from course_utils.serving.pages import E4M3_MAX, PagedCache
 
 VOCABULARY, DIM, LAYERS, HIDDEN = 256, 128, 2, 384
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 64
@@ -82,6 +83,16 @@ def load_weights(path: Path = WEIGHTS) -> dict[str, Matrix]:
         return {
             name: Matrix(*(torch.from_numpy(arrays[f"{name}.{part}"]) for part in Matrix._fields)) for name in SHAPES
         }
+
+
+def as_tokens(text: str) -> list[int]:
+    """The bytes of a text."""
+    return list(text.encode())
+
+
+def as_text(tokens: Sequence[int]) -> str:
+    """The text of bytes; those that are none become �."""
+    return bytes(tokens).decode(errors="replace")
 
 
 @functools.cache
@@ -144,6 +155,19 @@ class Model:
         """An empty cache for this model; options: further ones of `PagedCache`."""
         sizes = {"layers": LAYERS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM}
         return PagedCache(pages, page_size, **sizes, device=self.device, **options)
+
+    def e4m3_scales(self, tokens: Sequence[int]) -> dict[str, Tensor]:
+        """k_scale and v_scale for a `cache` in E4M3, `[layers, kv_heads]`: the largest key and the largest value of these
+        tokens become the largest number that E4M3 has."""
+        cache = self.cache(ceil_div(len(tokens), 16))
+        sequence = cache.allocate()
+        cache.extend(sequence, len(tokens))
+        self.step(cache, [(sequence, tokens)])
+        slots = cache.slots(sequence, 0, len(tokens))
+        largest = (
+            pages.flatten(1, 2)[:, slots].abs().float().amax((1, 3)) for pages in (cache.key_pages, cache.value_pages)
+        )
+        return {name: numbers / E4M3_MAX for name, numbers in zip(("k_scale", "v_scale"), largest, strict=True)}
 
     @torch.no_grad()
     def step(self, cache: PagedCache, batch: Sequence[tuple[int, Sequence[int]]]) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from course_utils import measured
-from course_utils.serving.model import SHAPES, VOCABULARY, WEIGHTS, plain_logits, quantised, save_weights
+from course_utils.serving.model import SHAPES, VOCABULARY, WEIGHTS, as_tokens, plain_logits, quantised, save_weights
 from course_utils.studies.on_cpu import one_thread, record
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,15 +61,10 @@ def draw(data: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, T
     return data[places[:, :-1]], data[places[:, 1:]]
 
 
-def as_tokens(words: str) -> Tensor:
-    """The bytes of a text, int64."""
-    return torch.tensor(list(words.encode()))
-
-
 @one_thread()
 def train(words: str, *, steps: int = STEPS, batch: int = BATCH, seed: int = 0) -> dict[str, Tensor]:
     """Matrices that have seen `steps` times `batch` pieces of the text."""
-    data, matrices, generator = as_tokens(words), new_matrices(seed), torch.Generator().manual_seed(seed + 1)
+    data, matrices, generator = torch.tensor(as_tokens(words)), new_matrices(seed), torch.Generator().manual_seed(seed + 1)
     optimizer = torch.optim.AdamW(matrices.values(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps, pct_start=0.1)
     for step in range(steps):
@@ -89,7 +84,7 @@ def train(words: str, *, steps: int = STEPS, batch: int = BATCH, seed: int = 0) 
 @torch.no_grad()
 def loss(matrices: Mapping[str, Tensor], words: str, *, pieces: int = 64) -> float:
     """Nats a byte, mean over pieces of a text."""
-    tokens, following = draw(as_tokens(words), pieces, torch.Generator().manual_seed(0))
+    tokens, following = draw(torch.tensor(as_tokens(words)), pieces, torch.Generator().manual_seed(0))
     return cross_entropy(plain_logits(matrices, tokens).flatten(0, 1), following.flatten()).item()
 
 
