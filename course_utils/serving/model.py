@@ -157,8 +157,8 @@ class Model:
         return PagedCache(pages, page_size, **sizes, device=self.device, **options)
 
     def e4m3_scales(self, tokens: Sequence[int]) -> dict[str, Tensor]:
-        """k_scale and v_scale for a `cache` in E4M3, `[layers, kv_heads]`: the largest key and the largest value of these
-        tokens become the largest number that E4M3 has."""
+        """k_scale and v_scale for a `cache` in E4M3, `[layers, kv_heads]`: the largest key and the largest value of
+        these tokens become the largest number that E4M3 has."""
         cache = self.cache(ceil_div(len(tokens), 16))
         sequence = cache.allocate()
         cache.extend(sequence, len(tokens))

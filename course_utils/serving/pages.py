@@ -17,6 +17,7 @@ from course_utils.arguments import check_tensor, integer
 from course_utils.costs import ceil_div
 from course_utils.operators.serving import E4M3, MAX_PAGE_SIZE
 
+FLOATS = torch.float16, torch.bfloat16, torch.float32, torch.float64
 E4M3_MAX = torch.finfo(E4M3).max
 
 
@@ -157,7 +158,8 @@ class PagedCache:
     def needed(self, sequence: int, tokens: int) -> int:
         """Free pages that it takes to `extend` a sequence by so many tokens."""
         held, length = self._known(sequence), self._lengths[sequence]
-        return max(ceil_div(length + tokens, self.page_size) - len(held), 0) + len(self._to_copy(sequence, tokens))
+        more = max(ceil_div(length + tokens, self.page_size) - len(held), 0)
+        return more + self._must_copy(sequence, tokens)
 
     def extend(self, sequence: int, tokens: int) -> None:
         """Makes room for the next tokens of a sequence, in pages that no other one has; the sequence is longer now, and
@@ -165,12 +167,12 @@ class PagedCache:
         tokens = integer("tokens", tokens, 0)
         taken = self._take(self.needed(sequence, tokens), f"sequence {sequence}")
         held = self._held[sequence]
-        for n in self._to_copy(sequence, tokens):
-            page = taken.pop()
+        if self._must_copy(sequence, tokens):
+            n, copy = self._lengths[sequence] // self.page_size, taken.pop()
             for cache in (self.key_pages, self.value_pages):
-                self._bytes(cache)[:, page] = self._bytes(cache)[:, held[n]]
+                self._bytes(cache)[:, copy] = self._bytes(cache)[:, held[n]]
             self._give_back(held[n])
-            held[n] = page
+            held[n] = copy
         held += taken
         self._lengths[sequence] += tokens
 
@@ -178,11 +180,12 @@ class PagedCache:
         """The next tokens of a sequence with their keys and values, `[layers, tokens, kv_heads, head_dim]`: `extend`
         and `write`. Raises CacheFull."""
         layers, _, _, *sizes = self.key_pages.shape
-        check_tensor("key", key, (layers, "tokens", *sizes), like=("the cache", self.key_pages))
-        check_tensor("value", value, tuple(key.shape), (key.dtype,), like=("key", key))
+        shape, like = (layers, "tokens", *sizes), ("the cache", self.key_pages)
+        check_tensor("key", key, shape, FLOATS, like=like, may_be_empty=True)
+        check_tensor("value", value, tuple(key.shape), FLOATS, like=like)
         first = self.length(sequence)
         self.extend(sequence, key.shape[1])
-        slots = torch.tensor(self.slots(sequence, first, first + key.shape[1]), device=self.device)
+        slots = torch.tensor(self.slots(sequence, first, self.length(sequence)), dtype=torch.int64, device=self.device)
         for layer in range(layers):
             self.write(layer, slots, key[layer], value[layer])
 
@@ -251,11 +254,10 @@ class PagedCache:
         if not self._users[page]:
             self._free.append(page)
 
-    def _to_copy(self, sequence: int, tokens: int) -> list[int]:
-        """Which of a sequence's pages the next tokens go into and others have, too: the last one, or none."""
-        held, length = self._held[sequence], self._lengths[sequence]
-        first, end = length // self.page_size, ceil_div(length + tokens, self.page_size)
-        return [n for n in range(first, min(end, len(held))) if self._users[held[n]] > 1]
+    def _must_copy(self, sequence: int, tokens: int) -> bool:
+        """Whether the next tokens of a sequence begin in a page that others have, too."""
+        held, n = self._held[sequence], self._lengths[sequence] // self.page_size
+        return tokens > 0 and n < len(held) and self._users[held[n]] > 1
 
     @staticmethod
     def _bytes(numbers: Tensor) -> Tensor:

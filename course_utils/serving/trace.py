@@ -70,8 +70,8 @@ def summary(loop: Loop) -> Row:
     """What the steps of a loop come to, as a row.
 
     steps; tokens: new ones that were said; at_once, most_at_once: requests in a step, mean and most; preempted: how
-    often; again: share of all computed tokens that had been computed before, and lost; waste: share of the taken rows of
-    the cache that hold no token, mean over the steps.
+    often; again: share of all computed tokens that had been computed before, and lost; waste: share of the taken rows
+    of the cache that hold no token, mean over the steps.
     """
     batches = [len(step.batch) for step in loop.history]
     computed = sum(count for step in loop.history for _, count in step.batch)

@@ -25,7 +25,7 @@ from course_utils.studies.on_cpu import one_thread, record
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "06_prose_study"
-LENGTH, BATCH, STEPS, RATE = 256, 8, 700, 4e-3
+LENGTH, BATCH, STEPS, RATE = 256, 8, 1400, 4e-3
 HELD_OUT = 20  # one paragraph in so many
 
 
