@@ -8,6 +8,7 @@ Peers that are not installed are left out, and said to be.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -21,6 +22,7 @@ from course_utils.cuda import compiled
 from course_utils.launches.serving import RUNGS, rung
 from course_utils.measured import Row
 from course_utils.operators import decode_attention, paged_attention, serving
+from course_utils.serving import Loop, Model, lengths, prompts, summary
 
 OURS, OURS_AGAIN = "decode_attention", "decode_attention again"
 FLASH, CUDNN = "torch FLASH", "torch cuDNN"
@@ -32,6 +34,7 @@ CACHES = ((8, 8192), (8, 65536), (1, 4096), (1, 65536), (64, 4096))  # batch siz
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 33, 48, 64)
 PAGE_SIZES = (1, 16, 64, 256)
 CEILING_BYTES = 2 * 2**30
+CHUNK = 256  # tokens of prompts in a step of the loop
 BUDGET_MS = 40.0  # for each function
 HEAD_START_US = 600.0  # longer than the host takes for two launches or a peer's call
 MAX_ERROR = 2e-2  # of outputs whose largest number is 1, between two right kernels
@@ -40,7 +43,7 @@ MAX_ERROR = 2e-2  # of outputs whose largest number is 1, between two right kern
 def serving_chapter() -> list[Row]:
     """Every figure of chapter 06."""
     compile_all()
-    return all_parts((contiguous, ladder, splits, paged, ragged, eight_bits, several_queries))
+    return all_parts((contiguous, ladder, splits, paged, ragged, eight_bits, several_queries, loop))
 
 
 def compile_all(device: str = "cuda") -> None:
@@ -187,6 +190,38 @@ def several_queries(
             }
             where = {"batch": batch, "length": length, "query_length": query_length}
             rows += _timed("queries", where, query, key, value, made, checked=("chain",))
+    return rows
+
+
+def loop(
+    *, device: str = "cuda", requests: int = 200, longest: int = 512, pages: int = 256, page_size: int = 16
+) -> list[Row]:
+    """A trace of requests with a heavy tail, served by the small model: in pages, and with pages reserved for the
+    longest request as a contiguous cache must; with bits that do not depend on the batch, and with torch's sums.
+
+    Each row has what `serving.summary` says, and new tokens a second of the whole run, Python included."""
+    trace = lengths(requests, longest=longest)
+    texts = prompts(trace, __doc__)
+    rows: list[Row] = []
+    for sums, options in (("exact", {}), ("torch's", {"split_size": None, "exact_sums": False})):
+        model = Model(device=device, **options)
+        said: list[list[list[int]]] = []
+        for name, reserve in (("pages", None), ("reserved", 2 * longest)):
+            where = {"requests": requests, "pages": pages, "page_size": page_size, "sums": sums, "name": name}
+            for count in (3, requests):  # the first few, to warm up
+                served = Loop(model.next_tokens, model.cache(pages, page_size), chunk=CHUNK, reserve=reserve)
+                for prompt, one in zip(texts[:count], trace, strict=False):
+                    served.submit(prompt, one.new)
+                start = time.perf_counter()
+                served.run()  # each step ends with a look at its tokens, which waits for the GPU
+                seconds = time.perf_counter() - start
+            said.append([request.said for request in served.requests])
+            summed = summary(served)
+            rows.append(
+                {"part": "loop", **where, **summed, "seconds": seconds, "tokens_per_s": summed["tokens"] / seconds}
+            )
+        if sums == "exact" and said[0] != said[1]:
+            raise RuntimeError("the requests got other tokens in pages than with pages reserved: not recorded")
     return rows
 
 

@@ -64,7 +64,8 @@ def draw(data: Tensor, size: int, generator: torch.Generator) -> tuple[Tensor, T
 @one_thread()
 def train(words: str, *, steps: int = STEPS, batch: int = BATCH, seed: int = 0) -> dict[str, Tensor]:
     """Matrices that have seen `steps` times `batch` pieces of the text."""
-    data, matrices, generator = torch.tensor(as_tokens(words)), new_matrices(seed), torch.Generator().manual_seed(seed + 1)
+    data, matrices = torch.tensor(as_tokens(words)), new_matrices(seed)
+    generator = torch.Generator().manual_seed(seed + 1)
     optimizer = torch.optim.AdamW(matrices.values(), lr=RATE, betas=(0.9, 0.98), weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps, pct_start=0.1)
     for step in range(steps):

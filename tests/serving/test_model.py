@@ -87,18 +87,19 @@ def test_sums_are_exact():
 
 def test_greedy_tokens_are_the_same_from_the_loop_whatever_happens_in_it():
     """Together in a cache that is too small, with small chunks; and one after the other."""
-    model = Model(split_size=64)
-    prompts = [TEXT[:9], TEXT[30:41], TEXT[50:53]]
-    alone = []
-    for prompt in prompts:
-        loop = Loop(model.next_tokens, model.cache(8, 8))
-        alone.append(loop.submit(prompt, 15))
+    model, prompts = Model(split_size=8), [TEXT[:7], TEXT[30:33]]
+
+    def served(together, pages, chunk):
+        loop = Loop(model.next_tokens, model.cache(pages, 4), chunk=chunk)
+        for prompt in together:
+            loop.submit(prompt, 12)
         loop.run()
-    loop = Loop(model.next_tokens, model.cache(8, 8), chunk=10)
-    together = [loop.submit(prompt, 15) for prompt in prompts]
-    loop.run()
+        return loop
+
+    alone = [served([prompt], 5, 64).requests[0].said for prompt in prompts]
+    loop = served(prompts, 6, 5)
     assert any(step.preempted for step in loop.history)
-    assert [request.said for request in together] == [request.said for request in alone]
+    assert [request.said for request in loop.requests] == alone
 
 
 def test_a_cache_in_e4m3_says_nearly_the_same(device, floats):
