@@ -126,6 +126,9 @@ def plain_logits(matrices: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
 class Model:
     """The model as a server runs it: a step takes a few tokens of each of many sequences.
 
+    Prompts go through the kernel that decodes, as many tokens at a time as fill its tile. A kernel for prompts would be
+    faster, and would give a token other bits when it is computed anew, as part of a prompt, after a preemption.
+
     Args:
         weights: the matrices; None: those of the course, from `load_weights`.
         device: where it runs; the cache must be there, too.

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from course_utils import reference
 from course_utils.operators import paged_attention
@@ -138,14 +138,16 @@ class AgainstLists(RuleBasedStateMachine):
         assert (usage.tokens, usage.filled) == (sum(map(len, self.lists.values())), len(rows))
 
 
-TestAgainstLists = AgainstLists.TestCase
-TestAgainstLists.settings = settings(
-    max_examples=15,
-    stateful_step_count=30,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.filter_too_much],
-)
+def test_it_does_what_lists_do():
+    """No page is lost, none is written while others have it, and what does not fit changes nothing."""
+    settings_ = settings(
+        max_examples=15,
+        stateful_step_count=30,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.filter_too_much],
+    )
+    run_state_machine_as_test(AgainstLists, settings=settings_)
 
 
 def filled(*lengths, pages=8, page_size=4, **more):
