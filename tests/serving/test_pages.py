@@ -4,7 +4,14 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from course_utils import reference
 from course_utils.operators import paged_attention
@@ -46,20 +53,23 @@ class AgainstLists(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.cache = None
         self.lists, self.reserved, self.written = {}, {}, 0
 
-    @precondition(lambda self: self.cache is None)
-    @rule(page_size=st.sampled_from([1, 3, 4]))
-    def make(self, page_size):
+    @initialize(page_size=st.sampled_from([4, 3, 1]), length=st.integers(0, 9))
+    def begin(self, page_size, length):
+        """With one sequence and a fork of it."""
         self.cache = PagedCache(PAGES, page_size, **SIZES)
         for pages in (self.cache.key_pages, self.cache.value_pages):
             pages.fill_(torch.nan)
+        key = numbers(0, length)
+        self.cache.append(self.cache.allocate(), key, -key)
+        self.cache.fork(0)
+        self.lists, self.reserved = {n: list(range(length)) for n in (0, 1)}, {0: 0, 1: 0}
+        self.written = length
 
     def pages(self, tokens):
         return -(-tokens // self.cache.page_size)
 
-    @precondition(lambda self: self.cache is not None)
     @rule(reserve=st.integers(0, 12))
     def allocate(self, reserve):
         if (needed := self.pages(reserve)) > self.cache.free_pages:
@@ -121,8 +131,6 @@ class AgainstLists(RuleBasedStateMachine):
 
     @invariant()
     def no_page_is_lost(self):
-        if self.cache is None:
-            return
         assert sorted(self.cache.sequences) == sorted(self.lists)
         users = [0] * PAGES
         for sequence, tokens in self.lists.items():
@@ -141,8 +149,8 @@ class AgainstLists(RuleBasedStateMachine):
 def test_it_does_what_lists_do():
     """No page is lost, none is written while others have it, and what does not fit changes nothing."""
     settings_ = settings(
-        max_examples=15,
-        stateful_step_count=30,
+        max_examples=25,
+        stateful_step_count=20,
         deadline=None,
         derandomize=True,
         suppress_health_check=[HealthCheck.filter_too_much],
@@ -163,14 +171,17 @@ def filled(*lengths, pages=8, page_size=4, **more):
 def test_a_fork_shares_pages_until_one_of_the_two_writes():
     cache, first = filled(6)
     second = cache.fork(first)
+    cache.extend(second, 0)
     assert cache.pages_of(first) == cache.pages_of(second) and cache.usage().shared == 2
-    cache.append(second, key := numbers(500, 1), -key)
-    (whole, own), (same, copy) = cache.pages_of(first), cache.pages_of(second)
-    assert whole == same and own != copy and [cache.users(page) for page in (whole, own, copy)] == [2, 1, 1]
+    cache.append(second, key := numbers(500, 4), -key)
+    (whole, own), (same, copy, new) = cache.pages_of(first), cache.pages_of(second)
+    assert whole == same and own != copy and [cache.users(page) for page in (whole, own, copy, new)] == [2, 1, 1, 1]
     cache.append(first, key := numbers(600, 1), -key)  # alone with its page: no copy
     assert cache.pages_of(first) == [whole, own]
-    assert held(cache, first)[0, :, 0, 0].tolist() == [0, 1, 2, 3, 4, 5, 600]
-    assert held(cache, second)[0, :, 0, 0].tolist() == [0, 1, 2, 3, 4, 5, 500]
+    for layer in range(LAYERS):
+        for sequence, more in ((first, [600]), (second, [500, 501, 502, 503])):
+            expected = torch.tensor([0, 1, 2, 3, 4, 5, *more]) + 1000 * layer
+            assert torch.equal(held(cache, sequence)[layer, :, 0, 0], expected.half())
 
 
 def test_the_copy_of_a_shared_page_counts_when_the_cache_is_full():
