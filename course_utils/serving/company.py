@@ -74,7 +74,8 @@ def _cached(model: Model, cache: PagedCache, prompts: Sequence[Sequence[int]]) -
     batch = [(sequence, prompt[:-1]) for sequence, prompt in zip(sequences, prompts, strict=True) if len(prompt) > 1]
     for sequence, tokens in batch:
         cache.extend(sequence, len(tokens))
-    model.step(cache, batch)
+    if batch:
+        model.step(cache, batch)
     return sequences
 
 

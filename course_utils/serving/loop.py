@@ -101,14 +101,17 @@ class Loop:
     # ------------------------------------------------------------------------------------------ from outside
 
     def submit(self, prompt: Sequence[int], new_tokens: int) -> Request:
-        """A new request, which waits for its turn. Raises ValueError for one that could never be served."""
+        """A new request, which waits for its turn. Raises ValueError for one that could never be served, and TypeError
+        for a prompt that is text."""
         integer("new_tokens", new_tokens, 1)
+        if isinstance(prompt, str):
+            raise TypeError("prompt is a str; it must be the numbers of tokens, as from as_tokens")
         if not len(prompt):
             raise ValueError("prompt is empty; it must have at least one token")
         total, limit = len(prompt) + new_tokens, min(self.capacity, self.reserve or self.capacity)
         if total > limit:
             raise ValueError(f"prompt and new_tokens are {total} tokens together; a request may have {limit} here")
-        request = Request(prompt, new_tokens, len(self.requests))
+        request = Request(list(prompt), new_tokens, len(self.requests))
         self.requests.append(request)
         self.waiting.append(request)
         return request

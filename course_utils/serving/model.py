@@ -235,6 +235,8 @@ class _Rows(NamedTuple):
 
     @classmethod
     def of(cls, cache: PagedCache, batch: Sequence[tuple[int, Sequence[int]]], most: int, device: str) -> _Rows:
+        if not batch or not all(len(tokens) for _, tokens in batch):
+            raise ValueError(f"batch is {batch}; it must have sequences, and each of them at least one new token")
         width = min(most, max(len(tokens) for _, tokens in batch))
         owners, ends, tokens, positions, slots, places, last = ([] for _ in range(7))
         for sequence, new in batch:
@@ -248,7 +250,7 @@ class _Rows(NamedTuple):
             positions += range(stop - len(new), stop)
             slots += cache.slots(sequence, stop - len(new), stop)
             last.append(len(tokens) - 1)
-        if positions and max(positions) >= LONGEST:
+        if max(positions) >= LONGEST:
             raise ValueError(f"batch has a sequence of {max(positions) + 1} tokens; the model has {LONGEST} positions")
         longs = (torch.tensor(numbers, device=device) for numbers in (tokens, positions, slots, places))
         ends_tensor = torch.tensor(ends, dtype=torch.int32, device=device)

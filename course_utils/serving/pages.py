@@ -81,14 +81,14 @@ class PagedCache:
         if (k_scale is None) != (v_scale is None):
             missing = "k_scale" if k_scale is None else "v_scale"
             raise ValueError(f"{missing} is None; with the other it must be float32 [layers, kv_heads]")
+        shape = layers, pages, page_size, kv_heads, head_dim
+        kept = dtype if k_scale is None else E4M3
+        self.key_pages, self.value_pages = (torch.empty(shape, dtype=kept, device=device) for _ in range(2))
         self._scales = () if k_scale is None else (k_scale, v_scale)
         for name, scale in zip(("k_scale", "v_scale"), self._scales, strict=False):
-            check_tensor(name, scale, (layers, kv_heads), (torch.float32,))
+            check_tensor(name, scale, (layers, kv_heads), (torch.float32,), like=("the cache", self.key_pages))
             if not (scale > 0).all():
                 raise ValueError(f"{name} goes down to {scale.min().item()}; it must be positive")
-        shape = layers, pages, page_size, kv_heads, head_dim
-        kept = E4M3 if self._scales else dtype
-        self.key_pages, self.value_pages = (torch.empty(shape, dtype=kept, device=device) for _ in range(2))
         self._free = list(range(pages))[::-1]  # the last one is taken first
         self._users = [0] * pages
         self._held: dict[int, list[int]] = {}  # pages of each sequence, in order

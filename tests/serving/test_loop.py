@@ -154,6 +154,11 @@ def test_after_a_failed_step_everybody_goes_on(error):
     assert [request.said for request in loop.requests] == [expected(r.prompt, 20) for r in loop.requests]
 
 
+def test_text_is_not_taken_for_tokens():
+    with pytest.raises(TypeError, match="prompt is a str; it must be the numbers of tokens, as from as_tokens"):
+        Loop(weighed, small_cache(8)).submit("a b c", 3)
+
+
 def test_pages_that_somebody_else_has_taken_are_missed_aloud():
     loop = crowded()
     loop.step()

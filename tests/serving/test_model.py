@@ -85,9 +85,9 @@ def test_sums_are_exact():
     assert set(seen) == set(module.SHAPES)
 
 
-def test_greedy_tokens_are_the_same_from_the_loop_whatever_happens_in_it():
+def test_greedy_tokens_are_the_same_from_the_loop_whatever_happens_in_it(device):
     """Together in a cache that is too small, with small chunks; and one after the other."""
-    model, prompts = Model(split_size=8), [TEXT[:7], TEXT[30:33]]
+    model, prompts = Model(device=str(device), split_size=8), [TEXT[:7], TEXT[30:33]]
 
     def served(together, pages, chunk):
         loop = Loop(model.next_tokens, model.cache(pages, 4), chunk=chunk)
@@ -151,3 +151,14 @@ def test_a_position_that_there_is_not_is_named(monkeypatch):
     monkeypatch.setattr(module, "LONGEST", 20)
     with pytest.raises(ValueError, match="batch has a sequence of 21 tokens; the model has 20 positions"):
         logits_of(Model(), TEXT[:21])
+
+
+@pytest.mark.parametrize("tokens", [[], [(0, [])]])
+def test_a_step_without_tokens_is_refused(tokens):
+    model = Model()
+    cache = model.cache(1)
+    cache.allocate()
+    with pytest.raises(
+        ValueError, match="batch is .*; it must have sequences, and each of them at least one new token"
+    ):
+        model.step(cache, tokens)
