@@ -69,10 +69,10 @@ FLOORS = (
         "#fff8c5",
         {
             "operators": "tensors in, tensors out; each launches its kernels",
+            "serving": "a cache in pages, a loop, a small model to run",
             "planner": "which attention fits on which device",
-            "studies": "small models that learn: recall, indexer, maps",
+            "studies": "small models that learn: recall, indexer, prose",
         },
-        sideways=False,
     ),
     Floor(
         "Right answers",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -30,6 +31,7 @@ from course_utils.operators import (
     paged_attention,
     serving,
 )
+from course_utils.serving import Loop, Model, lengths, prompts, summary
 
 OURS, OURS_AGAIN = "decode_attention", "decode_attention again"
 FLASH, CUDNN = "torch FLASH", "torch cuDNN"
@@ -46,6 +48,7 @@ STEPS = tuple(itertools.product((1, 8, 64), (1024, 4096, 16384, 65536)))
 LAYERS, STEP_PAGE_SIZE = 32, 16
 FEWEST_KEYS = 256  # of a piece in Triton
 CEILING_BYTES = 2 * 2**30
+CHUNK = 256  # tokens of prompts in a step of the loop
 BUDGET_MS = 40.0  # for each function
 HEAD_START_US = 600.0  # longer than the host takes for two launches or a peer's call
 MAX_ERROR = 2e-2  # of outputs whose largest number is 1, between two right kernels
@@ -54,7 +57,7 @@ MAX_ERROR = 2e-2  # of outputs whose largest number is 1, between two right kern
 def serving_chapter() -> list[Row]:
     """Every figure of chapter 06."""
     compile_all()
-    return all_parts((contiguous, ladder, splits, paged, ragged, eight_bits, several_queries, shared_prefix, step))
+    return all_parts((contiguous, ladder, splits, paged, ragged, eight_bits, several_queries, shared_prefix, step, loop))
 
 
 def compile_all(device: str = "cuda") -> None:
@@ -313,6 +316,38 @@ def _step_in_triton(inputs: Sequence[Tensor], workspace: Tensor) -> Function:
     splits = max(1, 2 * multiprocessors // (batch * KV_HEADS))
     size = max(FEWEST_KEYS, ceil_div(length, splits))
     return lambda: serving_triton.decode_step(*inputs, workspace, split_size=size)[0]
+
+
+def loop(
+    *, device: str = "cuda", requests: int = 200, longest: int = 512, pages: int = 256, page_size: int = 16
+) -> list[Row]:
+    """A trace of requests with a heavy tail, served by the small model: in pages, and with pages reserved for the
+    longest request as a contiguous cache must; with bits that do not depend on the batch, and with torch's sums.
+
+    Each row has what `serving.summary` says, and new tokens a second of the whole run, Python included."""
+    trace = lengths(requests, longest=longest)
+    texts = prompts(trace, __doc__)
+    rows: list[Row] = []
+    for sums, options in (("exact", {}), ("torch's", {"split_size": None, "exact_sums": False})):
+        model = Model(device=device, **options)
+        said: list[list[list[int]]] = []
+        for name, reserve in (("pages", None), ("reserved", 2 * longest)):
+            where = {"requests": requests, "pages": pages, "page_size": page_size, "sums": sums, "name": name}
+            for count in (3, requests):  # the first few, to warm up
+                served = Loop(model.next_tokens, model.cache(pages, page_size), chunk=CHUNK, reserve=reserve)
+                for prompt, one in zip(texts[:count], trace, strict=False):
+                    served.submit(prompt, one.new)
+                start = time.perf_counter()
+                served.run()  # each step ends with a look at its tokens, which waits for the GPU
+                seconds = time.perf_counter() - start
+            said.append([request.said for request in served.requests])
+            summed = summary(served)
+            rows.append(
+                {"part": "loop", **where, **summed, "seconds": seconds, "tokens_per_s": summed["tokens"] / seconds}
+            )
+        if sums == "exact" and said[0] != said[1]:
+            raise RuntimeError("the requests got other tokens in pages than with pages reserved: not recorded")
+    return rows
 
 
 # ---------------------------------------------------------------------------------------------- shared

@@ -1,1 +1,1 @@
-"""Small models that learn: what a sparse pattern can recall, how an indexer learns to choose, and maps made by hand."""
+"""Small models that learn: what a pattern recalls, how an indexer chooses, the course's prose; and maps by hand."""

@@ -14,14 +14,15 @@ of all heads) and beside it a lightning indexer. `Recall.tensors` hands both to 
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div
+
+from course_utils.studies.on_cpu import one_thread
 
 NAMES, WITNESSES, VALUES, QUESTIONS = 28, 8, 8, 32
 FACTS = NAMES * WITNESSES
@@ -30,17 +31,6 @@ WIDTH, HEADS, LATENT = 64, 4, 64
 INDEX_HEADS, INDEX_DIM = 2, 16
 SCALE = LATENT**-0.5
 WAYS = ("oracle", "indexer", "window", "random")  # of choosing keys, see `order_by`
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """So small a model is not faster with more threads, and does not wait for other work on the machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 class Batch(NamedTuple):
@@ -192,7 +182,7 @@ def _train(
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(parameters, lr=rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, total_iters=steps)
-    with _one_thread():
+    with one_thread():
         for step in range(steps):
             value = loss(make_batch(size, generator), step)
             optimizer.zero_grad()
@@ -273,14 +263,14 @@ def new_batch(size: int = 32) -> Batch:
     return make_batch(size, torch.Generator().manual_seed(1000))
 
 
-@_one_thread()
+@one_thread()
 @torch.no_grad()
 def accuracy(model: Recall, k: int | None = None, way: str = "indexer") -> float:
     """Share of right answers on `new_batch`, with dense attention (k None) or k keys chosen in a `way`."""
     return accuracy_with(model, None if k is None else choose(model.tensors(new_batch()), k, way))
 
 
-@_one_thread()
+@one_thread()
 @torch.no_grad()
 def accuracy_with(model: Recall, kept: Tensor | None) -> float:
     """The same with the keys that are marked, bool `[B, QUESTIONS, LENGTH]`."""
@@ -291,7 +281,7 @@ def accuracy_with(model: Recall, kept: Tensor | None) -> float:
     return (model.answer(data, attended).argmax(dim=-1) == data.answers).float().mean().item()
 
 
-@_one_thread()
+@one_thread()
 @torch.no_grad()
 def mass_kept(model: Recall, ks: Sequence[int], way: str = "indexer") -> list[float]:
     """Share of the dense attention's mass on the keys chosen in a `way`, for each number of keys in `ks`."""

@@ -10,19 +10,17 @@ answer must be fetched through attention. What one layer can answer follows from
 
 from __future__ import annotations
 
-import datetime
 import math
-import platform
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from course_utils import measured, patterns
 from course_utils.patterns import Pattern
+from course_utils.studies.on_cpu import one_thread, record
 
 FACTS, QUESTIONS, VALUES = 32, 32, 4  # there are as many keys as facts, and each is in a sequence once
 LENGTH, WIDTH, HEADS = FACTS + QUESTIONS, 64, 4
@@ -141,30 +139,24 @@ class Recall(nn.Module):
         return self.head(x[:, FACTS:])
 
 
+@one_thread()
 def train(case: Case, *, steps: int | None = None, batch: int = 32, rate: float = 3e-3, seed: int = 0) -> float:
     """Trains a case's model from scratch (steps None: the case's); its share of right answers on 512 new sequences."""
     steps = steps or case.steps or STEPS[case.layers]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(
-        1
-    )  # so small a model is not faster with more, and does not wait for other work on the machine
-    try:
-        torch.manual_seed(seed)
-        model, generator = Recall(case), torch.Generator().manual_seed(seed + 1)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
-        for _ in range(steps):
-            keys, values, answers = make_batch(batch, generator)
-            loss = nn.functional.cross_entropy(model(keys, values).flatten(0, 1), answers.flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-        keys, values, answers = make_batch(512, torch.Generator().manual_seed(seed + 2))
-        with torch.no_grad():
-            return (model(keys, values).argmax(dim=-1) == answers).float().mean().item()
-    finally:
-        torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    model, generator = Recall(case), torch.Generator().manual_seed(seed + 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
+    for _ in range(steps):
+        keys, values, answers = make_batch(batch, generator)
+        loss = nn.functional.cross_entropy(model(keys, values).flatten(0, 1), answers.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    keys, values, answers = make_batch(512, torch.Generator().manual_seed(seed + 2))
+    with torch.no_grad():
+        return (model(keys, values).argmax(dim=-1) == answers).float().mean().item()
 
 
 # ---------------------------------------------------------------------------------------------- the record
@@ -189,21 +181,10 @@ def study(cases: list[Case]) -> list[measured.Row]:
     return rows
 
 
-def _processor() -> str:
-    """What /proc calls this machine's processor."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
-
-
 def main(which: str = "") -> None:
     name, chosen = (LONGER_NAME, longer_cases()) if which == "longer" else (NAME, cases())
     rows = study(chosen)
-    versions = {"torch": torch.__version__, "cuda": "none", "cupy": "none", "python": platform.python_version()}
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    command = f"python -m course_utils.studies.recall {which}".strip()
-    record = measured.Measurement(name, f"{_processor()} (CPU)", "none", versions, today, command, rows)
-    print(measured.write(record))
+    print(record(name, rows, f"python -m course_utils.studies.recall {which}".strip()))
 
 
 if __name__ == "__main__":

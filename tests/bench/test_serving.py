@@ -8,6 +8,7 @@ from torch.nn.attention import SDPBackend
 from course_utils.bench import serving as chapter
 from course_utils.cuda import RawModule
 from course_utils.operators import paged_attention
+from course_utils.serving.trace import counted
 
 CACHES = ((2, 48),)
 
@@ -79,6 +80,32 @@ def test_a_step_is_timed_as_launches_and_as_one(capsys):
         f"{chapter.GRAPH} is left out" in printed and f"{chapter.ONE_LAUNCH + chapter.IN_TRITON} is left out" in printed
     )
     assert rows[0]["tb_per_s"] == pytest.approx(2 * 2 * 48 * 2 * 2 * 64 * 2 / 2e-3 / 1e12)
+
+
+def test_the_loop_serves_a_trace_in_pages_and_with_pages_reserved(monkeypatch):
+    """With the books alone: tests/serving has the model in it."""
+    modes = set()
+
+    def next_tokens(self, cache, batch):
+        modes.add((self.exact_sums, bool(self.options)))
+        return counted(cache, batch)
+
+    monkeypatch.setattr(chapter.Model, "next_tokens", next_tokens)
+    rows = chapter.loop(device="cpu", requests=30, longest=64, pages=20)
+    assert [(row["sums"], row["name"]) for row in rows] == [
+        (sums, name) for sums in ("exact", "torch's") for name in ("pages", "reserved")
+    ]
+    for row in rows:
+        assert row["requests"] == 30 and row["tokens_per_s"] == pytest.approx(row["tokens"] / row["seconds"])
+    assert modes == {(True, True), (False, False)}
+    assert len({row["tokens"] for row in rows}) == 1 and 1.5 * rows[0]["steps"] < rows[1]["steps"]
+    json.dumps(rows)
+
+
+def test_other_tokens_in_pages_are_not_recorded(monkeypatch):
+    monkeypatch.setattr(chapter.Model, "next_tokens", lambda self, cache, batch: [cache.free_pages for _ in batch])
+    with pytest.raises(RuntimeError, match="other tokens in pages than with pages reserved: not recorded"):
+        chapter.loop(device="cpu", requests=30, longest=64, pages=20)
 
 
 def test_what_is_wrong_is_not_timed(monkeypatch):

@@ -16,6 +16,7 @@ TABLE = read_table()
 LEAST = {  # rows of a kind, or of several together
     ("kernels", "headers"): 12,
     ("operators",): 8,
+    ("serving",): 8,
     ("patterns",): 6,
     ("translation",): 3,
     ("memory",): 3,
