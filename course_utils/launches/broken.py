@@ -825,12 +825,4 @@ _ALL = [
         "graph has taken an item in the same counters, and so it is missing in this one.",
     ),
 ]
-# On which compute-sanitizer's verdicts are not recorded yet (`bench sanitizer --record`).
-UNRECORDED = (
-    "table_of_first_sequence",
-    "appended_too_early",
-    "new_token_unseen",
-    "captured_short",
-    "workspace_shared",
-)
 BROKEN: dict[str, BrokenKernel] = {kernel.name: kernel for kernel in _ALL}

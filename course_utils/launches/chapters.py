@@ -38,10 +38,4 @@ def busy_launches() -> dict[str, tuple[Launch, int]]:
 
 def hard_launches() -> dict[str, Launch]:
     """The kernels from chapter 03 on where most can go wrong, for the sanitizers only."""
-    return flash_attention_v2.hard() | sparse_patterns.hard() | deepseek_sparse.hard()
-
-
-def unrecorded_launches() -> dict[str, Launch]:
-    """Those that belong to the ones above, for the emulator's sanitizer alone until compute-sanitizer's verdicts on
-    them are recorded (`bench sanitizer --record`)."""
-    return serving.hard()
+    return flash_attention_v2.hard() | sparse_patterns.hard() | deepseek_sparse.hard() | serving.hard()

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from course_utils.cuda import RawModule, read_kernel
 from course_utils.emulator.sanitizer import TOOLS
 from course_utils.launches import Launch
-from course_utils.launches.broken import BROKEN, UNRECORDED
+from course_utils.launches.broken import BROKEN
 from course_utils.launches.chapters import course_launches, hard_launches, large_launches
 from course_utils.launches.micro import micro_launches
 from course_utils.measured import Row
@@ -111,10 +111,9 @@ def sanitizer_cases() -> list[SanitizerCase]:
     """The broken kernels, the same mended, and kernels of the course of every kind, which nothing is wrong with."""
     micro = micro_launches()
     clean = course_launches() | {name: micro[name] for name in CLEAN_MICRO} | hard_launches()
-    mistakes = [broken for broken in BROKEN.values() if broken.name not in UNRECORDED]
     return [
-        *(SanitizerCase(broken.name, "broken", broken.launch(), broken.tool) for broken in mistakes),
-        *(SanitizerCase(broken.name, "mended", broken.mended(), broken.tool) for broken in mistakes),
+        *(SanitizerCase(broken.name, "broken", broken.launch(), broken.tool) for broken in BROKEN.values()),
+        *(SanitizerCase(broken.name, "mended", broken.mended(), broken.tool) for broken in BROKEN.values()),
         *(SanitizerCase(name, "clean", launch) for name, launch in clean.items()),
     ]
 

@@ -6,21 +6,20 @@ import pytest
 import torch
 
 from course_utils.emulator import sanitize
-from course_utils.launches.chapters import course_launches, hard_launches, unrecorded_launches
+from course_utils.launches.chapters import course_launches, hard_launches
 from course_utils.operators import flash_attention_minimal, naive_attention
 from course_utils.toolchain.source import KERNELS, read_kernel, required_architecture
 
 MOST_SECONDS = 5.0  # for one launch, compilation left out
 LENGTHS = [(1, 1), (1, 65), (65, 1), (63, 65), (113, 200)]
-ALL_HARD = hard_launches() | unrecorded_launches()
-LAUNCHES = course_launches() | ALL_HARD
+LAUNCHES = course_launches() | hard_launches()
 COUNTED = pytest.mark.exhaustive(
     "watched by the sanitizer, too, where its counters are compared with ncu's; here by each compiler"
 )
 FILES = [path.relative_to(KERNELS).as_posix() for path in sorted(KERNELS.glob("*/*.cu"))]
 
 
-@pytest.mark.parametrize("name", [*(pytest.param(name, marks=COUNTED) for name in course_launches()), *ALL_HARD])
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=COUNTED) for name in course_launches()), *hard_launches()])
 def test_a_launch_of_a_chapter(name, compiler):
     def seconds() -> float:
         start = time.perf_counter()
