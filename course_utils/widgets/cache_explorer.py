@@ -1,0 +1,493 @@
+"""Chapter 06's widget: sequences take pages, share them, copy and give them back; and what fits into a GPU's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from course_utils.costs import kv_cache_bytes, mla_cache_bytes
+from course_utils.planner import amount
+from course_utils.planner.devices import DEVICES
+from course_utils.plots.look import INK, LANES_OF_A_READ, ON_MARK, PALE
+from course_utils.serving import CacheFull, PagedCache, Usage
+from course_utils.widgets.frame import MASKED_HATCH, Frame
+
+ROWS = 96  # of the pool: room for so many tokens
+LINE = 16  # rows beside each other in the picture
+PAGE_SIZES = (2, 4, 8)
+RESERVED = 32  # rows that a cache without pages keeps for each sequence: none may become longer
+NAMES = "ABCDEFG"
+COLOURS = dict(zip(NAMES, (LANES_OF_A_READ[n] for n in (5, 2, 3, 1, 6, 4, 7)), strict=True))
+
+
+class Action(NamedTuple):
+    """What happens in a step. kind: "arrive" (one, with a prompt of `tokens`), "say" (each of `who` says a token),
+    "fork" (one, with the first `tokens` of `other`) or "end" (each of `who`)."""
+
+    kind: str
+    who: str
+    tokens: int = 0
+    other: str = ""
+
+
+STORY = (
+    Action("arrive", "A", 10),
+    Action("arrive", "B", 7),
+    Action("say", "AB"),
+    Action("say", "AB"),
+    Action("arrive", "C", 17),
+    Action("say", "ABC"),
+    Action("fork", "D", 13, "A"),
+    Action("say", "D"),
+    Action("say", "A"),
+    Action("say", "ABCD"),
+    Action("fork", "E", 16, "C"),
+    Action("say", "E"),
+    Action("say", "ABCDE"),
+    Action("end", "B"),
+    Action("end", "C"),
+    Action("arrive", "F", 30),
+    Action("say", "ADEF"),
+    Action("arrive", "G", 30),
+    Action("end", "AD"),
+    Action("arrive", "G", 30),
+    Action("say", "EFG"),
+    Action("end", "EFG"),
+)
+
+
+class Page(NamedTuple):
+    """A page of the pool. owners: the sequences that have it; filled: rows that hold a token; first: the number of the
+    first of these in its sequence."""
+
+    owners: str
+    filled: int
+    first: int
+
+
+class CacheState(NamedTuple):
+    """The books after a step.
+
+    said: what happened. pages: all of the pool. tables: of each sequence its pages in order, its block table; lengths:
+    its tokens. taken, freed: pages that were free before, or are now. copies: (from, to), pages that a write had to
+    copy. written: slots of new tokens. waiting: who found no room. usage: of the pages. placed: who would have a place
+    in a cache of the same size without pages, which keeps `RESERVED` rows for each; reserved: the usage of that.
+    """
+
+    said: str
+    pages: tuple[Page, ...]
+    tables: dict[str, list[int]]
+    lengths: dict[str, int]
+    taken: tuple[int, ...]
+    freed: tuple[int, ...]
+    copies: tuple[tuple[int, int], ...]
+    written: tuple[int, ...]
+    waiting: str
+    usage: Usage
+    placed: str
+    reserved: Usage
+
+
+def cache_states(page_size: int, story: Sequence[Action] = STORY) -> list[CacheState]:
+    """The state of a `PagedCache` of `ROWS` rows before the story and after each of its actions.
+
+    page_size: 2, 4 or 8. Raises ValueError naming it.
+    """
+    _check("page_size", page_size, PAGE_SIZES)
+    books = _Books(PagedCache(ROWS // page_size, page_size))
+    return [books.after(action) for action in (Action("open", ""), *story)]
+
+
+class CachedModel(NamedTuple):
+    """A model as its cache sees it. keeps: what of a token, and in how many layers; bytes_of: what so many tokens take
+    in a dtype."""
+
+    keeps: str
+    bytes_of: Callable[[int, str], int]
+
+
+class Fit(NamedTuple):
+    """token: bytes that one takes; sequence: bytes of a whole one; sequences: how many fit into `MEMORY`; longest: how
+    many would if each had room for the longest of `CONTEXTS` reserved."""
+
+    token: int
+    sequence: int
+    sequences: int
+    longest: int
+
+
+DTYPES = {"16 bits": 2, "FP8": 1}  # bytes of an element
+CONTEXTS = tuple(1024 * 2**n for n in range(8))  # 1 K to 128 K
+MEMORY = DEVICES["H100"].memory_bytes
+
+
+def _llama(kv_heads: int) -> CachedModel:
+    """32 layers with heads of 128 numbers. The scales of an FP8 cache, one for each KV head, weigh nothing."""
+
+    def bytes_of(tokens: int, dtype: str) -> int:
+        return kv_cache_bytes(tokens, kv_heads, 128, element_bytes=DTYPES[dtype], layers=32)
+
+    return CachedModel(f"K and V of {kv_heads} heads of 128 numbers, in 32 layers", bytes_of)
+
+
+def _latents(tokens: int, dtype: str) -> int:
+    fp8 = {"element_bytes": 1, "rope_bytes": 2, "scale_bytes": 16}
+    return mla_cache_bytes(tokens, layers=61, **(fp8 if dtype == "FP8" else {}))
+
+
+MODELS = {
+    "Llama-2-7B, MHA": _llama(32),  # arXiv 2307.09288
+    "Llama-3-8B, GQA": _llama(8),  # arXiv 2407.21783, table 3
+    "DeepSeek-V3.2, MLA": CachedModel(  # arXiv 2412.19437, §4.2; in FP8 as FlashMLA keeps it
+        "one latent of 512 numbers and one RoPE key of 64, in 61 layers", _latents
+    ),
+}
+
+
+def fit(model: str, context: int, dtype: str) -> Fit:
+    """What fits of a model's cache, for sequences of `context` tokens. Raises ValueError naming the argument."""
+    _check("model", model, tuple(MODELS))
+    _check("context", context, CONTEXTS)
+    _check("dtype", dtype, tuple(DTYPES))
+    token, sequence, longest = (MODELS[model].bytes_of(tokens, dtype) for tokens in (1, context, CONTEXTS[-1]))
+    return Fit(token, sequence, MEMORY // sequence, MEMORY // longest)
+
+
+def _fit_row(model: str, context: int, dtype: str) -> dict:
+    """A fit as the browser shows it."""
+    found = fit(model, context, dtype)
+    said = (
+        f"{model}: {MODELS[model].keeps}, are {amount(found.token)} a token. {context:,} tokens take "
+        f"{amount(found.sequence)}: {_count(found.sequences, 'sequence')} in {amount(MEMORY)}. If room for "
+        f"{CONTEXTS[-1]:,} tokens were reserved for each, {found.longest} would have a place, however short they are."
+    )
+    return {
+        "token": amount(found.token),
+        "sequence": amount(found.sequence),
+        "sequences": found.sequences,
+        "said": said,
+    }
+
+
+class CacheExplorer(Frame):
+    """Made by `cache_explorer`. `step` counts the actions of the story so far; `states` are those of the page size that
+    the widget starts with."""
+
+    _script = "cache_explorer.js"
+    states: list[CacheState]
+
+    def static_figure(self, step: int | None = None) -> Figure:
+        """A still picture of step `step` (None: the step now shown), with the settings of the start."""
+        step = self.step if step is None else step
+        if not 0 <= step < len(self.states):
+            raise ValueError(f"step: got {step}, takes 0 to {len(self.states) - 1}")
+        return _draw(self.states[step], self.meta["start"])
+
+
+def cache_explorer(
+    page_size: int = 4, *, model: str = "Llama-3-8B, GQA", context: int = 8192, dtype: str = "16 bits"
+) -> CacheExplorer:
+    """Step through the life of a paged cache in the browser: pages fill, are shared, copied, given back; and see how
+    many sequences fit into 80 GB.
+
+    It opens on a fork just before its copy. page_size: tokens of a page at the start, 2, 4 or 8. model, context (tokens
+    of a sequence, a power of two from 1,024 to 131,072) and dtype ("16 bits" or "FP8"): where the second part starts;
+    `MODELS` has the models. Every state is one of a `PagedCache` without memory, which keeps only the books.
+
+    Raises ValueError naming the argument.
+    """
+    states = {size: cache_states(size) for size in PAGE_SIZES}
+    _check("page_size", page_size, PAGE_SIZES)
+    fit(model, context, dtype)
+    meta = {
+        "line": LINE,
+        "reserved": RESERVED,
+        "colours": COLOURS,
+        "start": {"page_size": page_size, "model": model, "context": context, "dtype": dtype},
+        "states": {size: [_sent(state) for state in found] for size, found in states.items()},
+        "memory": amount(MEMORY),
+        "contexts": CONTEXTS,
+        "fits": {
+            dtype: [{model: _fit_row(model, context, dtype) for model in MODELS} for context in CONTEXTS]
+            for dtype in DTYPES
+        },
+    }
+    widget = CacheExplorer(meta=meta, data=b"", step=_telling(states[page_size]))
+    widget.states = states[page_size]
+    return widget
+
+
+def _telling(states: Sequence[CacheState]) -> int:
+    """The step before the first copy."""
+    return next(n for n, state in enumerate(states) if state.copies) - 1
+
+
+def _sent(state: CacheState) -> dict:
+    """A state as JSON for the browser."""
+    return {
+        "said": state.said,
+        "pages": [list(page) for page in state.pages],
+        "tables": state.tables,
+        "lengths": state.lengths,
+        "taken": state.taken,
+        "freed": state.freed,
+        "copies": state.copies,
+        "written": state.written,
+        "waiting": state.waiting,
+        "meters": [
+            {"title": title, "said": said, "filled": usage.filled, "empty": rows - usage.filled, "free": ROWS - rows}
+            for title, said, usage, rows in _meters(state)
+        ],
+    }
+
+
+def _meters(state: CacheState) -> list[tuple[str, str, Usage, int]]:
+    """Of the cache in pages, and of one without: title, what it holds in words, usage and the rows that are taken."""
+    there, meters = len(state.tables), []
+    for title, usage, placed in (
+        ("In pages", state.usage, there),
+        (f"Without pages, {RESERVED} rows reserved for each", state.reserved, len(state.placed)),
+    ):
+        rows = usage.taken * usage.page_size
+        said = (
+            f"{placed} of {_count(there, 'sequence')}: {_count(usage.tokens, 'token')} in {_count(usage.filled, 'row')}, "
+            f"{usage.waste:.0%} of the {rows} taken rows empty"
+        )
+        meters.append((title, said if there else "no sequence", usage, rows))
+    return meters
+
+
+class _Books:
+    """A cache, and which sequence of it has which letter."""
+
+    def __init__(self, cache: PagedCache) -> None:
+        self.cache = cache
+        self.numbers: dict[str, int] = {}
+        self.copies: list[tuple[int, int]] = []  # these three are of one action
+        self.written: list[int] = []
+        self.waiting = ""
+
+    def after(self, action: Action) -> CacheState:
+        """Does what an action says; the state after it."""
+        self.copies, self.written, self.waiting = [], [], ""
+        before = self.users()
+        said = getattr(self, action.kind)(*action[1:])
+        pairs = list(enumerate(zip(before, self.users(), strict=True)))
+        placed, reserved = self.without_pages()
+        return CacheState(
+            said=said,
+            pages=self.pages(),
+            tables=self.tables(),
+            lengths=self.lengths(),
+            taken=tuple(page for page, (was, now) in pairs if now and not was),
+            freed=tuple(page for page, (was, now) in pairs if was and not now),
+            copies=tuple(self.copies),
+            written=tuple(self.written),
+            waiting=self.waiting,
+            usage=self.cache.usage(),
+            placed=placed,
+            reserved=reserved,
+        )
+
+    # ------------------------------------------------------------------------------------------ what there is
+
+    def tables(self) -> dict[str, list[int]]:
+        return {name: self.cache.pages_of(number) for name, number in self.numbers.items()}
+
+    def lengths(self) -> dict[str, int]:
+        return {name: self.cache.length(number) for name, number in self.numbers.items()}
+
+    def users(self) -> list[int]:
+        return [self.cache.users(page) for page in range(self.cache.pages)]
+
+    def pages(self) -> tuple[Page, ...]:
+        size, found = self.cache.page_size, [Page("", 0, 0)] * self.cache.pages
+        for name, table in self.tables().items():
+            for n, page in enumerate(table):
+                filled = min(self.lengths()[name] - n * size, size)
+                found[page] = Page(found[page].owners + name, max(found[page].filled, filled), n * size)
+        return tuple(found)
+
+    def without_pages(self) -> tuple[str, Usage]:
+        """Who of the sequences would have a place, the oldest first, where each gets `RESERVED` rows for itself."""
+        cache, placed = PagedCache(ROWS // RESERVED, RESERVED), ""
+        for name, tokens in self.lengths().items():
+            if cache.free_pages:
+                cache.extend(cache.allocate(RESERVED), tokens)
+                placed += name
+        return placed, cache.usage()
+
+    # ------------------------------------------------------------------------------------------ actions
+
+    def open(self, *_: object) -> str:
+        size = self.cache.page_size
+        return f"All {self.cache.pages} pages are free. A page has {size} rows, each for the key and value of a token."
+
+    def arrive(self, name: str, tokens: int, _: str) -> str:
+        cache = self.cache
+        number, comes = cache.allocate(), f"{name} comes with a prompt of {tokens} tokens"
+        try:
+            cache.extend(number, tokens)
+        except CacheFull:
+            needed = cache.needed(number, tokens)
+            cache.free(number)
+            self.waiting = f"{name} waits for {_count(needed, 'page')}"
+            return (
+                f"{comes}. That takes {_count(needed, 'page')}, and {cache.free_pages} are free: the cache raises "
+                f"CacheFull, nothing in it changes, and {name} waits."
+            )
+        self.numbers[name] = number
+        self.written = cache.slots(number, 0, tokens)
+        table = cache.pages_of(number)
+        empty = len(table) * cache.page_size - tokens
+        left = f"{_count(empty, 'row')} of the last one stay{'s' * (empty == 1)} empty" if empty else "all are full"
+        return f"{comes} and takes {_count(len(table), 'page')}; {left}."
+
+    def fork(self, name: str, tokens: int, other: str) -> str:
+        cache = self.cache
+        self.numbers[name] = cache.fork(self.numbers[other], tokens)
+        table = cache.pages_of(self.numbers[name])
+        begins = f"{'all' if tokens == cache.length(self.numbers[other]) else 'the first'} {tokens} tokens"
+        last = (
+            f"Page {table[-1]} is not full: the first of them to write there must copy it."
+            if tokens % cache.page_size
+            else "They are full, so nobody writes there and nobody copies them."
+        )
+        return f"{name} is a fork of {other} and shares {begins}: no page is taken, {_listed(table)} have two users. {last}"
+
+    def say(self, names: str, *_: object) -> str:
+        told, grown, inside = [], {}, []
+        for name in names:
+            number = self.numbers[name]
+            before, length = self.cache.pages_of(number), self.cache.length(number)
+            self.cache.extend(number, 1)
+            self.written += self.cache.slots(number, length, length + 1)
+            table = self.cache.pages_of(number)
+            if len(table) > len(before):
+                grown[name] = table[-1]
+            elif table != before:
+                self.copies.append((before[-1], table[-1]))
+                others = [other for other, its in self.tables().items() if before[-1] in its]
+                told.append(
+                    f"{name} may not write into page {before[-1]}, which {_and(others)} has, too: it copies it to page "
+                    f"{table[-1]} and writes there."
+                )
+            else:
+                inside.append(name)
+        if grown:
+            took = [f"{name} takes page {page}" for name, page in grown.items()]
+            told.append(f"{_and(took)}: {'its' if len(took) == 1 else 'their'} last one was full.")
+        if len(inside) == 1:
+            told.append(f"{inside[0]} writes into its last page, which nobody else has.")
+        elif inside:
+            told.append(f"{_and(inside)} write into their last pages.")
+        return f"{_and(names)} {'says a token' if len(names) == 1 else 'say a token each'}. {' '.join(told)}"
+
+    def end(self, names: str, *_: object) -> str:
+        held = sorted({page for name in names for page in self.tables()[name]})
+        for name in names:
+            self.cache.free(self.numbers.pop(name))
+        stay = [page for page in held if self.cache.users(page)]
+        owners = [name for name, table in self.tables().items() if set(table) & set(stay)]
+        freed = len(held) - len(stay)
+        ends = f"{_and(names)} end{'s' * (len(names) == 1)}: {_count(freed, 'page')} {'is' if freed == 1 else 'are'} free again."
+        return f"{ends} {_and(owners)} keeps {_listed(stay)}." if stay else ends
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _listed(pages: Sequence[int]) -> str:
+    return f"page{'' if len(pages) == 1 else 's'} {_and([str(page) for page in pages])}"
+
+
+def _check(name: str, got: object, takes: Sequence) -> None:
+    if got not in takes:
+        raise ValueError(f"{name}: got {got!r}, takes {' or '.join(map(repr, takes))}")
+
+
+# ---------------------------------------------------------------------------------------------- the still picture
+
+
+def _draw(state: CacheState, start: dict) -> Figure:
+    figure = Figure(figsize=(9.6, 5.4), layout="constrained")
+    figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))  # the last line is for the note about still pictures
+    (pool, tables), (waste, fits) = figure.subplots(2, 2, width_ratios=(1.15, 1), height_ratios=(2.6, 1))
+    _draw_pool(pool, state, start["page_size"])
+    _draw_tables(tables, state)
+    _draw_waste(waste, state)
+    _draw_fits(fits, **{name: start[name] for name in ("context", "dtype")})
+    return figure
+
+
+def _draw_pool(axes: Axes, state: CacheState, size: int) -> None:
+    """The pool as it lies: 16 rows a line, in pages. A shared row has the colours of all who have it."""
+    for number, page in enumerate(state.pages):
+        column, line = number * size % LINE, number * size // LINE
+        x, y = column + 0.35 * (column // size), 1.75 * line
+        users = f" ×{len(page.owners)}" if len(page.owners) > 1 else ""
+        axes.text(x, y - 0.12, f"{number}{users}", fontsize=7, va="bottom", fontweight="bold" if users else "normal")
+        for row in range(size if page.owners else 0):
+            if row >= page.filled:
+                axes.add_patch(Rectangle((x + row, y), 1, 1, facecolor="white", edgecolor="0.6", hatch=MASKED_HATCH))
+                continue
+            part = 1 / len(page.owners)
+            for n, owner in enumerate(page.owners):
+                axes.add_patch(Rectangle((x + row, y + n * part), 1, part, facecolor=COLOURS[owner], linewidth=0))
+            token = page.first + row
+            axes.text(x + row + 0.5, y + 0.5, f"{token}", fontsize=7, ha="center", va="center", color=ON_MARK)
+        marked = number in state.taken
+        edge = {"edgecolor": INK if marked else "0.5", "linewidth": 1.8 if marked else 0.8}
+        line_style = "--" if number in state.freed else "-"
+        axes.add_patch(Rectangle((x, y), size, 1, facecolor="none", linestyle=line_style, **edge))
+    for old, new in state.copies:
+        (x0, y0), (x1, y1) = ((n * size % LINE + size / 2, 1.75 * (n * size // LINE) + 0.5) for n in (old, new))
+        axes.add_patch(FancyArrowPatch((x0, y0), (x1, y1), arrowstyle="->", mutation_scale=12, linewidth=1.6))
+    lines = ROWS // LINE
+    axes.set(xlim=(-0.3, LINE + 0.35 * LINE / size), ylim=(1.75 * lines - 0.3, -0.9))
+    axes.set_title(f"The pool: pages of {size} rows; hatched rows are empty, two colours are shared", fontsize=9)
+    axes.axis("off")
+
+
+def _draw_tables(axes: Axes, state: CacheState) -> None:
+    axes.set_title("Block tables; ×: a page that others have, too", fontsize=9)
+    for y, (name, table) in enumerate(state.tables.items()):
+        axes.add_patch(Rectangle((0, y + 0.1), 0.9, 0.7, facecolor=COLOURS[name], linewidth=0))
+        axes.text(0.45, y + 0.45, name, fontsize=8, ha="center", va="center", color=ON_MARK)
+        entries = "  ".join(f"{page}×" if len(state.pages[page].owners) > 1 else f"{page}" for page in table)
+        axes.text(1.2, y + 0.45, f"{state.lengths[name]} tokens:  {entries}", fontsize=8, va="center")
+    if state.waiting:
+        axes.text(1.2, len(state.tables) + 0.45, state.waiting, fontsize=8, va="center", fontstyle="italic")
+    axes.set(xlim=(0, 14), ylim=(7, 0))
+    axes.axis("off")
+
+
+def _draw_waste(axes: Axes, state: CacheState) -> None:
+    """Rows of both caches: with a token, empty, free."""
+    for y, (title, said, usage, rows) in enumerate(_meters(state)):
+        axes.barh(y, usage.filled, height=0.45, color=LANES_OF_A_READ[5])
+        axes.barh(y, rows - usage.filled, height=0.45, left=usage.filled, color="white", edgecolor="0.5", hatch=MASKED_HATCH)
+        axes.barh(y, ROWS - rows, height=0.45, left=rows, color=PALE)
+        axes.text(0, y - 0.3, f"{title}: {said}", fontsize=7, va="bottom")
+    axes.set(xlim=(0, ROWS), ylim=(1.4, -0.8), yticks=[])
+    axes.set_xlabel(f"rows of {ROWS}: with a token, empty (hatched), free", fontsize=8)
+    axes.tick_params(labelsize=7)
+
+
+def _draw_fits(axes: Axes, context: int, dtype: str) -> None:
+    counts = {model: fit(model, context, dtype).sequences for model in MODELS}
+    axes.barh(list(counts), list(counts.values()), height=0.55, color=LANES_OF_A_READ[5])
+    for y, count in enumerate(counts.values()):
+        axes.text(count, y, f" {count}", fontsize=8, va="center")
+    axes.set_title(f"Sequences of {context:,} tokens in {amount(MEMORY)}, {dtype}", fontsize=9)
+    axes.invert_yaxis()
+    axes.tick_params(labelsize=7)
