@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from course_utils.costs import kv_cache_bytes, mla_cache_bytes
+from course_utils.costs import index_cache_bytes, kv_cache_bytes, mla_cache_bytes
 from course_utils.planner import amount
 from course_utils.planner.devices import DEVICES
 from course_utils.plots.look import INK, LANES_OF_A_READ, ON_MARK, PALE
@@ -99,7 +99,7 @@ def cache_states(page_size: int, story: Sequence[Action] = STORY) -> list[CacheS
     """
     _check("page_size", page_size, PAGE_SIZES)
     books = _Books(PagedCache(ROWS // page_size, page_size))
-    return [books.after(action) for action in (Action("open", ""), *story)]
+    return [books.after(action) for action in (None, *story)]
 
 
 class CachedModel(NamedTuple):
@@ -134,18 +134,28 @@ def _llama(kv_heads: int) -> CachedModel:
     return CachedModel(f"K and V of {kv_heads} heads of 128 numbers, in 32 layers", bytes_of)
 
 
-def _latents(tokens: int, dtype: str) -> int:
-    fp8 = {"element_bytes": 1, "rope_bytes": 2, "scale_bytes": 16}
-    return mla_cache_bytes(tokens, layers=61, **(fp8 if dtype == "FP8" else {}))
+def _latents(tokens: int, dtype: str, layers: int = 61) -> int:
+    """In FP8 as FlashMLA keeps them: the latent in E4M3 with four fp32 scales, the RoPE key in bf16."""
+    sizes = {"element_bytes": 1, "rope_bytes": 2, "scale_bytes": 16} if dtype == "FP8" else {"element_bytes": 2}
+    return mla_cache_bytes(tokens, layers=layers, **sizes)
 
 
 MODELS = {
     "Llama-2-7B, MHA": _llama(32),  # arXiv 2307.09288
     "Llama-3-8B, GQA": _llama(8),  # arXiv 2407.21783, table 3
-    "DeepSeek-V3.2, MLA": CachedModel(  # arXiv 2412.19437, §4.2; in FP8 as FlashMLA keeps it
+    "DeepSeek-V3.2, MLA": CachedModel(  # arXiv 2412.19437, §4.2
         "one latent of 512 numbers and one RoPE key of 64, in 61 layers", _latents
     ),
 }
+RESERVED_NOTE = (
+    f"Reserved: without pages each sequence gets, in one piece, the {RESERVED} rows that the longest one may need. A "
+    "fork has a copy of all its rows."
+)
+NOTE = (
+    f"All {amount(MEMORY)} for the cache: the weights need their own room. FP8 is E4M3; MLA keeps the RoPE key in bf16 "
+    f"and four scales, {_latents(1, 'FP8', layers=1)} bytes a token and layer. The keys of DeepSeek-V3.2's indexer, "
+    f"{index_cache_bytes(1)} bytes more, are not counted."
+)
 
 
 def fit(model: str, context: int, dtype: str) -> Fit:
@@ -205,11 +215,11 @@ def cache_explorer(
     fit(model, context, dtype)
     meta = {
         "line": LINE,
-        "reserved": RESERVED,
         "colours": COLOURS,
         "start": {"page_size": page_size, "model": model, "context": context, "dtype": dtype},
         "states": {size: [_sent(state) for state in found] for size, found in states.items()},
         "memory": amount(MEMORY),
+        "notes": (RESERVED_NOTE, NOTE),
         "contexts": CONTEXTS,
         "fits": {
             dtype: [{model: _fit_row(model, context, dtype) for model in MODELS} for context in CONTEXTS]
@@ -239,25 +249,23 @@ def _sent(state: CacheState) -> dict:
         "written": state.written,
         "waiting": state.waiting,
         "meters": [
-            {"title": title, "said": said, "filled": usage.filled, "empty": rows - usage.filled, "free": ROWS - rows}
+            {"title": title, "said": said, "rows": (usage.filled, rows - usage.filled, ROWS - rows)}
             for title, said, usage, rows in _meters(state)
         ],
     }
 
 
 def _meters(state: CacheState) -> list[tuple[str, str, Usage, int]]:
-    """Of the cache in pages, and of one without: title, what it holds in words, usage and the rows that are taken."""
+    """Of the cache in pages, and of one without: how many have a place, what fills it, usage and the taken rows."""
     there, meters = len(state.tables), []
-    for title, usage, placed in (
+    for kind, usage, placed in (
         ("In pages", state.usage, there),
-        (f"Without pages, {RESERVED} rows reserved for each", state.reserved, len(state.placed)),
+        (f"Reserved, {RESERVED} rows each", state.reserved, len(state.placed)),
     ):
+        title = f"{kind}: {placed} of {_count(there, 'sequence')}"
         rows = usage.taken * usage.page_size
-        said = (
-            f"{placed} of {_count(there, 'sequence')}: {_count(usage.tokens, 'token')} in {_count(usage.filled, 'row')}, "
-            f"{usage.waste:.0%} of the {rows} taken rows empty"
-        )
-        meters.append((title, said if there else "no sequence", usage, rows))
+        said = f"{_count(usage.tokens, 'token')} in {usage.filled} of {rows} taken rows: {usage.waste:.0%} empty"
+        meters.append((title, said, usage, rows))
     return meters
 
 
@@ -271,11 +279,11 @@ class _Books:
         self.written: list[int] = []
         self.waiting = ""
 
-    def after(self, action: Action) -> CacheState:
-        """Does what an action says; the state after it."""
+    def after(self, action: Action | None) -> CacheState:
+        """Does what an action says, None: nothing; the state after it."""
         self.copies, self.written, self.waiting = [], [], ""
         before = self.users()
-        said = getattr(self, action.kind)(*action[1:])
+        said = self.act(action)
         pairs = list(enumerate(zip(before, self.users(), strict=True)))
         placed, reserved = self.without_pages()
         return CacheState(
@@ -323,11 +331,21 @@ class _Books:
 
     # ------------------------------------------------------------------------------------------ actions
 
-    def open(self, *_: object) -> str:
-        size = self.cache.page_size
-        return f"All {self.cache.pages} pages are free. A page has {size} rows, each for the key and value of a token."
+    def act(self, action: Action | None) -> str:
+        """Does it, and says what happened."""
+        match action:
+            case Action("arrive", who, tokens):
+                return self.arrive(who, tokens)
+            case Action("fork", who, tokens, other):
+                return self.fork(who, tokens, other)
+            case Action("say", who):
+                return self.say(who)
+            case Action("end", who):
+                return self.end(who)
+        pages, size = self.cache.pages, self.cache.page_size
+        return f"All {pages} pages are free. A page has {size} rows, each for the key and value of a token."
 
-    def arrive(self, name: str, tokens: int, _: str) -> str:
+    def arrive(self, name: str, tokens: int) -> str:
         cache = self.cache
         number, comes = cache.allocate(), f"{name} comes with a prompt of {tokens} tokens"
         try:
@@ -357,9 +375,10 @@ class _Books:
             if tokens % cache.page_size
             else "They are full, so nobody writes there and nobody copies them."
         )
-        return f"{name} is a fork of {other} and shares {begins}: no page is taken, {_listed(table)} have two users. {last}"
+        shared = f"{name} is a fork of {other} and shares {begins}: no page is taken, {_listed(table)} have two users."
+        return f"{shared} {last}"
 
-    def say(self, names: str, *_: object) -> str:
+    def say(self, names: str) -> str:
         told, grown, inside = [], {}, []
         for name in names:
             number = self.numbers[name]
@@ -387,14 +406,14 @@ class _Books:
             told.append(f"{_and(inside)} write into their last pages.")
         return f"{_and(names)} {'says a token' if len(names) == 1 else 'say a token each'}. {' '.join(told)}"
 
-    def end(self, names: str, *_: object) -> str:
+    def end(self, names: str) -> str:
         held = sorted({page for name in names for page in self.tables()[name]})
         for name in names:
             self.cache.free(self.numbers.pop(name))
         stay = [page for page in held if self.cache.users(page)]
         owners = [name for name, table in self.tables().items() if set(table) & set(stay)]
         freed = len(held) - len(stay)
-        ends = f"{_and(names)} end{'s' * (len(names) == 1)}: {_count(freed, 'page')} {'is' if freed == 1 else 'are'} free again."
+        ends = f"{_and(names)} end{'s' * (len(names) == 1)}: {_count(freed, 'page')} free again."
         return f"{ends} {_and(owners)} keeps {_listed(stay)}." if stay else ends
 
 
@@ -417,77 +436,80 @@ def _check(name: str, got: object, takes: Sequence) -> None:
 
 # ---------------------------------------------------------------------------------------------- the still picture
 
+BAR = LANES_OF_A_READ[5]
+EMPTY = {"facecolor": "white", "edgecolor": "0.6", "hatch": MASKED_HATCH}
+STRIDE = 1.8  # from line to line of the pool
+
 
 def _draw(state: CacheState, start: dict) -> Figure:
-    figure = Figure(figsize=(9.6, 5.4), layout="constrained")
+    figure = Figure(figsize=(9.6, 5.2), layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95))  # the last line is for the note about still pictures
-    (pool, tables), (waste, fits) = figure.subplots(2, 2, width_ratios=(1.15, 1), height_ratios=(2.6, 1))
+    (pool, tables), (waste, fits) = figure.subplots(2, 2, width_ratios=(1.2, 1), height_ratios=(3.2, 1))
     _draw_pool(pool, state, start["page_size"])
     _draw_tables(tables, state)
     _draw_waste(waste, state)
-    _draw_fits(fits, **{name: start[name] for name in ("context", "dtype")})
+    _draw_fits(fits, start["context"], start["dtype"])
+    for axes in (pool, tables, waste, fits):
+        axes.axis("off")
     return figure
 
 
 def _draw_pool(axes: Axes, state: CacheState, size: int) -> None:
     """The pool as it lies: 16 rows a line, in pages. A shared row has the colours of all who have it."""
-    for number, page in enumerate(state.pages):
-        column, line = number * size % LINE, number * size // LINE
-        x, y = column + 0.35 * (column // size), 1.75 * line
-        users = f" ×{len(page.owners)}" if len(page.owners) > 1 else ""
-        axes.text(x, y - 0.12, f"{number}{users}", fontsize=7, va="bottom", fontweight="bold" if users else "normal")
-        for row in range(size if page.owners else 0):
-            if row >= page.filled:
-                axes.add_patch(Rectangle((x + row, y), 1, 1, facecolor="white", edgecolor="0.6", hatch=MASKED_HATCH))
-                continue
-            part = 1 / len(page.owners)
-            for n, owner in enumerate(page.owners):
-                axes.add_patch(Rectangle((x + row, y + n * part), 1, part, facecolor=COLOURS[owner], linewidth=0))
-            token = page.first + row
-            axes.text(x + row + 0.5, y + 0.5, f"{token}", fontsize=7, ha="center", va="center", color=ON_MARK)
-        marked = number in state.taken
-        edge = {"edgecolor": INK if marked else "0.5", "linewidth": 1.8 if marked else 0.8}
-        line_style = "--" if number in state.freed else "-"
-        axes.add_patch(Rectangle((x, y), size, 1, facecolor="none", linestyle=line_style, **edge))
+    corners = [
+        (n * size % LINE + 0.35 * (n * size % LINE // size), STRIDE * (n * size // LINE)) for n in range(ROWS // size)
+    ]
+    for number, (page, (x, y)) in enumerate(zip(state.pages, corners, strict=True)):
+        users = len(page.owners)
+        axes.text(x, y - 0.12, f"{number} ×{users}" if users > 1 else f"{number}", fontsize=7, va="bottom")
+        for n, owner in enumerate(page.owners):
+            axes.add_patch(Rectangle((x, y + n / users), page.filled, 1 / users, facecolor=COLOURS[owner], linewidth=0))
+        if users:
+            axes.add_patch(Rectangle((x + page.filled, y), size - page.filled, 1, linewidth=0, **EMPTY))
+        for row in range(page.filled):
+            place = x + row + 0.5, y + 0.5
+            axes.text(*place, page.first + row, fontsize=7, ha="center", va="center_baseline", color=ON_MARK)
+        edge = {"edgecolor": INK, "linewidth": 1.8} if number in state.taken else {"edgecolor": "0.5", "linewidth": 0.8}
+        style = "--" if number in state.freed else "-"
+        axes.add_patch(Rectangle((x, y), size, 1, facecolor="none", linestyle=style, **edge))
     for old, new in state.copies:
-        (x0, y0), (x1, y1) = ((n * size % LINE + size / 2, 1.75 * (n * size // LINE) + 0.5) for n in (old, new))
-        axes.add_patch(FancyArrowPatch((x0, y0), (x1, y1), arrowstyle="->", mutation_scale=12, linewidth=1.6))
-    lines = ROWS // LINE
-    axes.set(xlim=(-0.3, LINE + 0.35 * LINE / size), ylim=(1.75 * lines - 0.3, -0.9))
-    axes.set_title(f"The pool: pages of {size} rows; hatched rows are empty, two colours are shared", fontsize=9)
-    axes.axis("off")
+        ends = [(corners[n][0] + size / 2, corners[n][1] + 0.5) for n in (old, new)]
+        axes.add_patch(FancyArrowPatch(*ends, arrowstyle="->", mutation_scale=12, linewidth=1.6))
+    axes.set(xlim=(-0.2, LINE + 0.35 * LINE / size), ylim=(STRIDE * ROWS / LINE - 0.6, -0.8))
+    axes.set_title(f"The pool in pages of {size} rows; hatched: empty, two colours: shared", fontsize=9)
 
 
 def _draw_tables(axes: Axes, state: CacheState) -> None:
-    axes.set_title("Block tables; ×: a page that others have, too", fontsize=9)
     for y, (name, table) in enumerate(state.tables.items()):
-        axes.add_patch(Rectangle((0, y + 0.1), 0.9, 0.7, facecolor=COLOURS[name], linewidth=0))
-        axes.text(0.45, y + 0.45, name, fontsize=8, ha="center", va="center", color=ON_MARK)
+        axes.add_patch(Rectangle((0, y + 0.1), 0.8, 0.7, facecolor=COLOURS[name], linewidth=0))
+        axes.text(0.4, y + 0.45, name, fontsize=8, ha="center", va="center", color=ON_MARK)
         entries = "  ".join(f"{page}×" if len(state.pages[page].owners) > 1 else f"{page}" for page in table)
-        axes.text(1.2, y + 0.45, f"{state.lengths[name]} tokens:  {entries}", fontsize=8, va="center")
-    if state.waiting:
-        axes.text(1.2, len(state.tables) + 0.45, state.waiting, fontsize=8, va="center", fontstyle="italic")
+        _write(axes, 1.1, y + 0.45, f"{state.lengths[name]} tokens:  {entries}")
+    _write(axes, 1.1, len(state.tables) + 0.45, state.waiting)
     axes.set(xlim=(0, 14), ylim=(7, 0))
-    axes.axis("off")
+    axes.set_title("Block tables; ×: others have this page, too", fontsize=9)
 
 
 def _draw_waste(axes: Axes, state: CacheState) -> None:
     """Rows of both caches: with a token, empty, free."""
     for y, (title, said, usage, rows) in enumerate(_meters(state)):
-        axes.barh(y, usage.filled, height=0.45, color=LANES_OF_A_READ[5])
-        axes.barh(y, rows - usage.filled, height=0.45, left=usage.filled, color="white", edgecolor="0.5", hatch=MASKED_HATCH)
+        axes.barh(y, usage.filled, height=0.45, color=BAR)
+        axes.barh(y, rows - usage.filled, height=0.45, left=usage.filled, **EMPTY)
         axes.barh(y, ROWS - rows, height=0.45, left=rows, color=PALE)
-        axes.text(0, y - 0.3, f"{title}: {said}", fontsize=7, va="bottom")
-    axes.set(xlim=(0, ROWS), ylim=(1.4, -0.8), yticks=[])
-    axes.set_xlabel(f"rows of {ROWS}: with a token, empty (hatched), free", fontsize=8)
-    axes.tick_params(labelsize=7)
+        _write(axes, 0, y - 0.42, f"{title}, {said}")
+    axes.set(xlim=(0, ROWS), ylim=(1.3, -0.6))
+    axes.set_title(f"{ROWS} rows: with a token, empty (hatched), free (grey)", fontsize=9)
 
 
 def _draw_fits(axes: Axes, context: int, dtype: str) -> None:
     counts = {model: fit(model, context, dtype).sequences for model in MODELS}
-    axes.barh(list(counts), list(counts.values()), height=0.55, color=LANES_OF_A_READ[5])
-    for y, count in enumerate(counts.values()):
-        axes.text(count, y, f" {count}", fontsize=8, va="center")
+    for y, (model, count) in enumerate(counts.items()):
+        axes.barh(y, count, height=0.45, color=BAR)
+        _write(axes, 0, y - 0.42, f"{model}: {count}")
+    axes.set(ylim=(2.3, -0.6))
     axes.set_title(f"Sequences of {context:,} tokens in {amount(MEMORY)}, {dtype}", fontsize=9)
-    axes.invert_yaxis()
-    axes.tick_params(labelsize=7)
+
+
+def _write(axes: Axes, x: float, y: float, text: str) -> None:
+    """Text that the layout makes no room for."""
+    axes.text(x, y, text, fontsize=8, va="center").set_in_layout(False)

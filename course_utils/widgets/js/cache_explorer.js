@@ -49,10 +49,7 @@ function drawPool(ctx, theme, { meta, state, size, box }) {
         hatch(ctx, theme, left, y, box.cell, height, 5);
         continue;
       }
-      [...owners].forEach((owner, n) => {
-        ctx.fillStyle = meta.colours[owner];
-        ctx.fillRect(left, y + (n * height) / owners.length, box.cell, height / owners.length);
-      });
+      bands(ctx, meta, owners, { x: left, y, width: box.cell, height });
       const fresh = written.has(page * size + row);
       write(ctx, theme, `${first + row}`, left + box.cell / 2, y + height / 2 + 0.5, { size: 10.5, align: "center", colour: "#000", bold: fresh });
       if (fresh) {
@@ -62,7 +59,18 @@ function drawPool(ctx, theme, { meta, state, size, box }) {
     }
     outline(ctx, theme, state, page, { x, y, width, height });
   });
-  for (const [from, to] of state.copies) arrow(ctx, theme, pageBox(meta, box, size, from), pageBox(meta, box, size, to));
+  for (const pair of state.copies) {
+    const [from, to] = pair.map((page) => ({ ...pageBox(meta, box, size, page), width: state.pages[page][1] * box.cell }));
+    arrow(ctx, theme, from, to);
+  }
+}
+
+// The colours of all who have a page, one below the other.
+function bands(ctx, { colours }, owners, { x, y, width, height }) {
+  [...owners].forEach((owner, n) => {
+    ctx.fillStyle = colours[owner];
+    ctx.fillRect(x, y + (n * height) / owners.length, width, height / owners.length);
+  });
 }
 
 // A page that was taken in this step has a thick frame, one that was given back a dashed one.
@@ -112,8 +120,8 @@ function tablesHeight({ tables, waiting }, perLine) {
 }
 
 // A line for each sequence: its letter, its tokens, and its pages in order, each as full as it is.
-function drawTables(ctx, theme, { meta, state, size, box }) {
-  write(ctx, theme, "Block tables: the pages of each sequence, in order", 1, 9, { bold: true });
+function drawTables(ctx, theme, { meta, state, size, box: { perLine } }) {
+  write(ctx, theme, "Block tables: pages in order", 1, 9, { bold: true });
   let y = HEAD;
   for (const [name, table] of Object.entries(state.tables)) {
     const tokens = state.lengths[name];
@@ -122,20 +130,20 @@ function drawTables(ctx, theme, { meta, state, size, box }) {
     write(ctx, theme, name, 11, y + ENTRY.high / 2, { align: "center", bold: true, colour: "#000" });
     write(ctx, theme, count(tokens, "token"), 27, y + ENTRY.high / 2, { size: 11.5 });
     table.forEach((page, n) => {
-      const left = LABEL + (n % box.perLine) * ENTRY.width;
-      const top = y + Math.floor(n / box.perLine) * (ENTRY.high + ENTRY.below);
-      const part = Math.min(tokens - n * size, size) / size;
-      const shared = state.pages[page][0].length > 1;
+      const left = LABEL + (n % perLine) * ENTRY.width;
+      const top = y + Math.floor(n / perLine) * (ENTRY.high + ENTRY.below);
+      const [owners] = state.pages[page];
+      const box = { x: left, y: top, width: ENTRY.width - 3, height: ENTRY.high };
+      const full = (box.width * Math.min(tokens - n * size, size)) / size;
       ctx.save();
-      ctx.globalAlpha = 0.35;
-      ctx.fillStyle = meta.colours[name];
-      ctx.fillRect(left, top, (ENTRY.width - 3) * part, ENTRY.high);
+      ctx.globalAlpha = 0.4;
+      bands(ctx, meta, owners, { ...box, width: full });
       ctx.restore();
-      if (shared) hatch(ctx, theme, left, top, ENTRY.width - 3, ENTRY.high, 6);
-      frame(ctx, theme, left, top, ENTRY.width - 3, ENTRY.high, shared || state.taken.includes(page) ? 1 : 0.4);
-      write(ctx, theme, `${page}`, left + (ENTRY.width - 3) / 2, top + ENTRY.high / 2, { align: "center", bold: shared });
+      hatch(ctx, theme, left + full, top, box.width - full, box.height, 5);
+      outline(ctx, theme, state, page, box);
+      write(ctx, theme, `${page}`, left + box.width / 2, top + box.height / 2, { align: "center", bold: owners.length > 1 });
     });
-    y += linesOf(table, box.perLine) * (ENTRY.high + ENTRY.below);
+    y += linesOf(table, perLine) * (ENTRY.high + ENTRY.below);
   }
   if (state.waiting) write(ctx, theme, state.waiting, 27, y + ENTRY.high / 2);
 }
@@ -143,16 +151,17 @@ function drawTables(ctx, theme, { meta, state, size, box }) {
 // ---- the meters, and what fits
 
 // Rows of a cache: with a token, taken and empty, free.
-function meter(title) {
-  const said = element("span", {});
-  const parts = ["filled", "empty", "free"].map((name) => element("span", { class: `ak-${name}` }));
-  const root = element("div", {}, element("div", {}, element("b", {}, title)), said, element("div", { class: "ak-bar ak-cache-rows" }, ...parts));
+function meter() {
+  const [title, words] = [element("b", {}), element("div", {})];
+  const kinds = { filled: "with a token", empty: "empty", free: "free" };
+  const parts = Object.keys(kinds).map((kind) => element("span", { class: `ak-${kind}` }));
+  const root = element("div", {}, title, words, element("div", { class: "ak-bar ak-cache-rows" }, ...parts));
   const show = (state) => {
-    said.textContent = state.said;
-    parts.forEach((part, n) => {
-      const rows = [state.filled, state.empty, state.free][n];
-      part.style.flex = `${rows} 0 0`;
-      part.textContent = rows > 8 ? ["with a token", "empty", "free"][n] : "";
+    title.textContent = state.title;
+    words.textContent = state.said;
+    Object.values(kinds).forEach((name, n) => {
+      parts[n].style.flex = `${state.rows[n]} 0 0`;
+      parts[n].textContent = state.rows[n] > 20 ? name : "";
     });
   };
   return { root, show };
@@ -176,7 +185,7 @@ function fitsTable(models, memory) {
     };
     return { root, show };
   });
-  const head = ["cache of", "a token", "a sequence", `sequences in ${memory}`].map((text) => element("th", { scope: "col" }, text));
+  const head = ["cache of", "a token", "a sequence", `fit into ${memory}`].map((text) => element("th", { scope: "col" }, text));
   const root = element("table", { class: "ak-table ak-cache-fits" },
     element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows.map((row) => row.root)));
   const show = (fits, model) => {
@@ -192,7 +201,7 @@ function swatch(className, text) {
 
 function render({ model, el }) {
   const meta = model.get("meta");
-  const { states, contexts, fits } = meta;
+  const { states, contexts, fits, notes } = meta;
   const settings = { ...meta.start };
   const sizes = Object.keys(states).map(Number);
   const last = states[settings.page_size].length - 1;
@@ -205,9 +214,9 @@ function render({ model, el }) {
     settings[name] = value;
     draw();
   };
-  const meters = states[settings.page_size][0].meters.map(({ title }) => meter(title));
+  const meters = [meter(), meter()]; // in pages, and without
   const table = fitsTable(models, meta.memory);
-  const said = element("div", { "aria-live": "polite" });
+  const said = element("div", { class: "ak-cache-said", "aria-live": "polite" });
   const context = slider("tokens of a sequence", { class: "ak-context", min: 0, max: contexts.length - 1, step: 1 });
   context.input.value = contexts.indexOf(settings.context);
   context.input.addEventListener("input", () => change("context", fill)(contexts[Number(context.input.value)]));
@@ -216,23 +225,23 @@ function render({ model, el }) {
     element("div", { class: "ak-row" }, steps.prev, steps.next, steps.row),
     radios("Rows of a page", sizes, settings.page_size, change("page_size", redraw)),
     status,
-    element("div", { class: "ak-columns" }, pool, tables),
-    element("div", { class: "ak-legend" },
-      swatch("ak-cache-shared", "shared: one page, more users"),
-      swatch("ak-hatch", "taken, and empty"),
-      swatch("ak-cache-taken", "taken in this step"),
-      swatch("ak-cache-freed", "given back in this step"),
-      swatch("ak-cache-written", "written in this step")),
+    element("div", { class: "ak-columns" }, pool, element("div", { class: "ak-cache-books" }, tables,
+      element("div", { class: "ak-legend" },
+        swatch("ak-cache-shared", "shared: one page, two users"),
+        swatch("ak-hatch", "taken, and empty"),
+        swatch("ak-cache-written", "written in this step"),
+        swatch("ak-cache-taken", "taken in this step"),
+        swatch("ak-cache-freed", "given back in this step")))),
     element("div", { class: "ak-meters" }, ...meters.map((one) => one.root)),
+    element("div", { class: "ak-note" }, notes[0]),
     element("div", { class: "ak-title" }, `What fits into ${meta.memory}`),
     element("div", { class: "ak-row" },
       radios("Model", models, settings.model, change("model", fill)),
-      radios("The cache holds numbers of", Object.keys(fits), settings.dtype, change("dtype", fill)),
-      context.row),
+      radios("Cache in", Object.keys(fits), settings.dtype, change("dtype", fill))),
+    element("div", { class: "ak-row" }, context.row),
     control("div", { class: "ak-scroll", tabindex: 0, role: "region", "aria-label": "what fits of each model's cache" }, table.root),
     said,
-    element("div", { class: "ak-note" },
-      `All ${meta.memory} for the cache: weights need their own room. DeepSeek-V3.2 also keeps the keys of its indexer, which are not counted.`));
+    element("div", { class: "ak-note" }, notes[1]));
   el.append(root);
 
   function redraw() {
