@@ -322,11 +322,14 @@ class _Books:
 
     def without_pages(self) -> tuple[str, Usage]:
         """Who of the sequences would have a place, the oldest first, where each gets `RESERVED` rows for itself."""
-        cache, placed = PagedCache(ROWS // RESERVED, RESERVED), ""
+        cache, placed = PagedCache(self.cache.pages, self.cache.page_size), ""
         for name, tokens in self.lengths().items():
-            if cache.free_pages:
-                cache.extend(cache.allocate(RESERVED), tokens)
-                placed += name
+            try:
+                number = cache.allocate(RESERVED)
+            except CacheFull:
+                break
+            cache.extend(number, tokens)
+            placed += name
         return placed, cache.usage()
 
     # ------------------------------------------------------------------------------------------ actions
@@ -351,12 +354,12 @@ class _Books:
         try:
             cache.extend(number, tokens)
         except CacheFull:
-            needed = cache.needed(number, tokens)
+            needed, free = cache.needed(number, tokens), cache.free_pages
             cache.free(number)
             self.waiting = f"{name} waits for {_count(needed, 'page')}"
             return (
-                f"{comes}. That takes {_count(needed, 'page')}, and {cache.free_pages} are free: the cache raises "
-                f"CacheFull, nothing in it changes, and {name} waits."
+                f"{comes}. That takes {_count(needed, 'page')}, and {free} {_is(free)} free: the cache raises CacheFull, "
+                f"nothing in it changes, and {name} waits."
             )
         self.numbers[name] = number
         self.written = cache.slots(number, 0, tokens)
@@ -413,7 +416,7 @@ class _Books:
         stay = [page for page in held if self.cache.users(page)]
         owners = [name for name, table in self.tables().items() if set(table) & set(stay)]
         freed = len(held) - len(stay)
-        ends = f"{_and(names)} end{'s' * (len(names) == 1)}: {_count(freed, 'page')} free again."
+        ends = f"{_and(names)} end{'s' * (len(names) == 1)}: {_count(freed, 'page')} {_is(freed)} free again."
         return f"{ends} {_and(owners)} keeps {_listed(stay)}." if stay else ends
 
 
@@ -423,6 +426,10 @@ def _and(names: Sequence[str]) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _is(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _listed(pages: Sequence[int]) -> str:

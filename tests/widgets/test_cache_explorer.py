@@ -75,12 +75,13 @@ def test_the_story_shares_copies_fills_the_pool_and_gives_all_back(size):
 
 
 def test_smaller_pages_waste_less_and_reserved_rows_most():
-    for two, four, eight in zip(*STATES.values(), strict=True):
-        reserved = two.reserved
-        assert two.usage.waste <= four.usage.waste <= eight.usage.waste <= reserved.waste
-        assert reserved == four.reserved and reserved.taken * RESERVED <= ROWS
-        assert len(two.placed) == min(len(two.tables), ROWS // RESERVED) == reserved.taken
-        assert reserved.filled == reserved.tokens == sum(two.lengths[name] for name in two.placed)
+    for states in zip(*STATES.values(), strict=True):
+        two, four, eight = (state.usage.waste for state in states)
+        assert two <= four <= eight <= states[0].reserved.waste
+        for size, state in zip(PAGE_SIZES, states, strict=True):
+            assert len(state.placed) == min(len(state.tables), ROWS // RESERVED)
+            assert state.reserved.taken * size == RESERVED * len(state.placed)
+            assert state.reserved.filled == sum(state.lengths[name] for name in state.placed)
 
 
 def test_what_fits_is_memory_over_bytes():
