@@ -358,8 +358,8 @@ class _Books:
             cache.free(number)
             self.waiting = f"{name} waits for {_count(needed, 'page')}"
             return (
-                f"{comes}. That takes {_count(needed, 'page')}, and {free} {_is(free)} free: the cache raises CacheFull, "
-                f"nothing in it changes, and {name} waits."
+                f"{comes}. That takes {_count(needed, 'page')}, and {free} {_is(free)} free: the cache raises "
+                f"CacheFull, nothing in it changes, and {name} waits."
             )
         self.numbers[name] = number
         self.written = cache.slots(number, 0, tokens)

@@ -1,5 +1,6 @@
 """The cache explorer shows what a paged cache does, and what fits, counted another way here."""
 
+import functools
 import itertools
 import json
 
@@ -10,7 +11,7 @@ from course_utils.widgets import cache_explorer, cache_states
 from course_utils.widgets.cache_explorer import CONTEXTS, DTYPES, MODELS, PAGE_SIZES, RESERVED, ROWS, STORY, fit
 from tests.helpers.redraw import OTHER_PICTURES
 
-STATES = {size: cache_states(size) for size in PAGE_SIZES}
+states_of = functools.cache(cache_states)
 
 
 def counted(there, action, waits):
@@ -25,7 +26,7 @@ def counted(there, action, waits):
 @pytest.mark.parametrize("size", PAGE_SIZES)
 def test_every_sequence_has_its_tokens_in_pages_that_are_its_own_or_shared_from_the_start(size):
     lengths = {}
-    for state, action in zip(STATES[size][1:], STORY, strict=True):
+    for state, action in zip(states_of(size)[1:], STORY, strict=True):
         assert state.lengths == (lengths := counted(lengths, action, state.waiting))
         for name, table in state.tables.items():
             assert len(table) == -(-state.lengths[name] // size) == len(set(table))
@@ -42,7 +43,7 @@ def test_every_sequence_has_its_tokens_in_pages_that_are_its_own_or_shared_from_
 
 @pytest.mark.parametrize("size", PAGE_SIZES)
 def test_what_changed_in_a_step_is_what_the_states_before_and_after_differ_in(size):
-    for before, after in itertools.pairwise(STATES[size]):
+    for before, after in itertools.pairwise(states_of(size)):
         free = [{n for n, page in enumerate(state.pages) if not page.owners} for state in (before, after)]
         assert set(after.taken) == free[0] - free[1] and set(after.freed) == free[1] - free[0]
         for old, new in after.copies:
@@ -58,7 +59,7 @@ def test_what_changed_in_a_step_is_what_the_states_before_and_after_differ_in(si
 
 @pytest.mark.parametrize("size", PAGE_SIZES)
 def test_the_story_shares_copies_fills_the_pool_and_gives_all_back(size):
-    states = STATES[size]
+    states = states_of(size)
     copies = [n for n, state in enumerate(states) if state.copies]
     assert len(copies) == 1, "the second to write into a shared page has it for itself"
     assert cache_explorer(size).step == copies[0] - 1
@@ -75,7 +76,7 @@ def test_the_story_shares_copies_fills_the_pool_and_gives_all_back(size):
 
 
 def test_smaller_pages_waste_less_and_reserved_rows_most():
-    for states in zip(*STATES.values(), strict=True):
+    for states in zip(*map(states_of, PAGE_SIZES), strict=True):
         two, four, eight = (state.usage.waste for state in states)
         assert two <= four <= eight <= states[0].reserved.waste
         for size, state in zip(PAGE_SIZES, states, strict=True):
@@ -149,7 +150,8 @@ def test_every_step_is_told_and_drawn_as_python_has_it(open_widget):
     page = open_widget(cache_explorer())
     assert page.locator(".ak-status").inner_text().startswith("Step 7 of 22. D is a fork of A")
     heights = set()
-    for size, states in STATES.items():
+    for size in PAGE_SIZES:
+        states = states_of(size)
         shown = page.evaluate(STEPS, [str(size), len(states)])
         for n, (state, (words, label, titles, height)) in enumerate(zip(states, shown, strict=True)):
             assert words == f"Step {n} of 22. {state.said}"
