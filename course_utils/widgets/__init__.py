@@ -2,7 +2,7 @@
 
 from course_utils.widgets.bank_places import bank_places
 from course_utils.widgets.bank_turns import bank_turns
-from course_utils.widgets.cache_explorer import CacheState, cache_explorer, cache_states
+from course_utils.widgets.cache_explorer import cache_explorer
 from course_utils.widgets.dsa_explorer import DsaState, dsa_explorer, dsa_state, example_scores
 from course_utils.widgets.explorer import mask_explorer
 from course_utils.widgets.fragments import warp_fragments
@@ -16,14 +16,12 @@ from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
 
 __all__ = [
-    "CacheState",
     "DsaState",
     "Planner",
     "TileStep",
     "bank_places",
     "bank_turns",
     "cache_explorer",
-    "cache_states",
     "dsa_explorer",
     "dsa_state",
     "example_scores",

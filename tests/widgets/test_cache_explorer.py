@@ -7,8 +7,9 @@ import json
 import pytest
 from matplotlib.figure import Figure
 
-from course_utils.widgets import cache_explorer, cache_states
-from course_utils.widgets.cache_explorer import CONTEXTS, DTYPES, MODELS, PAGE_SIZES, RESERVED, ROWS, STORY, fit
+from course_utils.widgets import cache_explorer
+from course_utils.widgets.cache_explorer import CONTEXTS, DTYPES, MODELS, fit
+from course_utils.widgets.cache_states import PAGE_SIZES, RESERVED, ROWS, STORY, cache_states
 from tests.helpers.redraw import OTHER_PICTURES
 
 states_of = functools.cache(cache_states)
