@@ -85,13 +85,12 @@ function outline(ctx, theme, { taken, freed }, page, { x, y, width, height }) {
   ctx.restore();
 }
 
-// From the rows of a page to those of its copy, with a bow so that it crosses few others.
+// From the rows of a page to those of its copy, which lies on a line below, or on the same and is reached by a bow.
 function arrow(ctx, theme, from, to) {
-  const down = to.y > from.y;
-  const [x0, y0] = [from.x + from.width / 2, from.y + (to.y >= from.y ? from.height : 0)];
-  const [x1, y1] = down ? [to.x + to.width / 2, to.y - 1] : [to.x + to.width / 2, to.y + to.height + 1];
-  const bend = down ? 0 : 14;
-  const [cx, cy] = [(x0 + x1) / 2, (y0 + y1) / 2 + bend];
+  const below = to.y > from.y;
+  const [x0, y0] = [from.x + from.width / 2, from.y + from.height];
+  const [x1, y1] = [to.x + to.width / 2, below ? to.y - 1 : to.y + to.height + 1];
+  const [cx, cy] = [(x0 + x1) / 2, (y0 + y1) / 2 + (below ? 0 : 14)];
   const angle = Math.atan2(y1 - cy, x1 - cx);
   ctx.save();
   ctx.strokeStyle = ctx.fillStyle = theme.ink;
