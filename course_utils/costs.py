@@ -166,13 +166,20 @@ def mla_cache_bytes(
     latent_dim: int = 512,
     rope_dim: int = 64,
     element_bytes: int = 2,
+    rope_bytes: int | None = None,
+    scale_bytes: int = 0,
     layers: int = 1,
     batch: int = 1,
 ) -> int:
     """The same for multi-head latent attention (DeepSeek-V3, arXiv 2412.19437 §2.1.1): one latent and one RoPE key
-    per token, shared by all heads, and no factor 2 because V is a part of the latent."""
+    per token, shared by all heads, and no factor 2 because V is a part of the latent.
+
+    rope_bytes: of an element of the RoPE key; None: element_bytes. scale_bytes: of a token's scales. FlashMLA's FP8
+    cache has the latent in E4M3 with four fp32 scales and the key in bf16: 656 bytes a token with 1, 2 and 16.
+    """
+    rope_bytes = element_bytes if rope_bytes is None else rope_bytes
     _require_positive(tokens=tokens, latent_dim=latent_dim, rope_dim=rope_dim, element_bytes=element_bytes)
-    return batch * layers * tokens * (latent_dim + rope_dim) * element_bytes
+    return batch * layers * tokens * (latent_dim * element_bytes + rope_dim * rope_bytes + scale_bytes)
 
 
 def index_cache_bytes(

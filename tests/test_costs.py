@@ -54,6 +54,9 @@ def test_cache_bytes_per_token_of_mla_mha_and_gqa():
     mla, mha, gqa = costs.mla_cache_bytes(1), costs.kv_cache_bytes(1, 128, 128), costs.kv_cache_bytes(1, 8, 128)
     assert (mla, mha, gqa) == (1152, 65536, 4096)
     assert round(mha / mla, 1) == 56.9 and round(gqa / mla, 1) == 3.6
+    fp8 = {"element_bytes": 1, "rope_bytes": 2, "scale_bytes": 16}
+    assert costs.mla_cache_bytes(1, **fp8) == 512 + 64 * 2 + 4 * 4 == 656  # as FlashMLA says
+    assert costs.mla_cache_bytes(3, layers=2, **fp8) == 6 * 656 and costs.mla_cache_bytes(1, element_bytes=1) == 576
 
 
 # ---- DeepSeek: figures of the papers, and sums against a walk over the queries ----

@@ -2,6 +2,7 @@
 
 from course_utils.widgets.bank_places import bank_places
 from course_utils.widgets.bank_turns import bank_turns
+from course_utils.widgets.cache_explorer import cache_explorer
 from course_utils.widgets.dsa_explorer import DsaState, dsa_explorer, dsa_state, example_scores
 from course_utils.widgets.explorer import mask_explorer
 from course_utils.widgets.fragments import warp_fragments
@@ -20,6 +21,7 @@ __all__ = [
     "TileStep",
     "bank_places",
     "bank_turns",
+    "cache_explorer",
     "dsa_explorer",
     "dsa_state",
     "example_scores",

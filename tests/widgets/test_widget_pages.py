@@ -8,6 +8,7 @@ import torch
 from course_utils.widgets import (
     bank_places,
     bank_turns,
+    cache_explorer,
     dsa_explorer,
     example_scores,
     launch_grid,
@@ -50,6 +51,7 @@ WIDGETS = {
     "bank-places": bank_places,
     "mask-explorer": mask_explorer,
     "dsa-explorer": dsa_explorer,
+    "cache-explorer": cache_explorer,
     "planner": planner,
 }
 LARGEST = {
@@ -63,6 +65,7 @@ LARGEST = {
     "bank-places": lambda: bank_places(width=128),
     "mask-explorer": lambda: mask_explorer(length=1024, tile=16),
     "dsa-explorer": lambda: dsa_explorer(*example_scores(256), top_k=128),
+    "cache-explorer": lambda: cache_explorer(2),
     "planner": planner,
 }
 

@@ -39,6 +39,7 @@ def test_the_still_picture_says_why(widgets, monkeypatch):
         widgets.mask_explorer(),
         widgets.planner(),
         widgets.dsa_explorer(),
+        widgets.cache_explorer(),
     ):
         bundle, _ = widget._repr_mimebundle_()
         assert bundle["image/png"] == b"a picture" and bundle.keys() == {"image/png", "text/plain"}
