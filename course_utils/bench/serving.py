@@ -277,7 +277,7 @@ def _steps(batch: int, length: int, layers: int, device: str) -> tuple[dict[str,
     workspace = torch.zeros(serving.step_workspace(batch, KV_HEADS), dtype=torch.int32, device=device)
     made: dict[str, Callable[[], Function]] = {
         LAUNCHES: lambda: launches,
-        GRAPH: functools.partial(_captured, launches),
+        GRAPH: functools.partial(_captured, launches, device),
         ONE_LAUNCH: lambda: lambda: decode_step(*inputs, workspace=workspace),
         ONE_LAUNCH + IN_TRITON: functools.partial(_step_in_triton, inputs, workspace),
     }
@@ -288,7 +288,9 @@ def _steps(batch: int, length: int, layers: int, device: str) -> tuple[dict[str,
     return made, reference.decode_attention(query[-1, -1:], *rows)
 
 
-def _captured(function: Callable[[], Tensor]) -> Function:
+def _captured(function: Callable[[], Tensor], device: str) -> Function:
+    if device == "cpu":
+        raise ValueError("a CUDA graph takes a GPU")
     function()  # compiles
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

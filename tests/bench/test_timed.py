@@ -55,10 +55,6 @@ def test_a_wrong_kernel_is_not_timed():
 FILES = pytest.mark.parametrize("file", sorted(timed.KERNELS.glob("*.cu")), ids=lambda file: file.stem)
 
 
-# Bytes of each thread that NVRTC 13.0 stores to local memory for GPUs on which nothing was timed.
-KNOWN_SPILLS = {("backward_reads_p", 100): 16, ("backward_reads_p", 120): 8}
-
-
 def spills(file: Path, architecture: int) -> int:
     source = read_kernel(file)
     return max(
@@ -78,4 +74,4 @@ def test_benchmark_kernels_compile_for_gpus(file):
 def test_benchmark_kernels_compile_for_every_gpu(file):
     lowest = 80 if "arch: sm_80" in read_kernel(file) else 75
     found = {one: spills(file, one) for one in ARCHITECTURES if one >= lowest}
-    assert found == {one: KNOWN_SPILLS.get((file.stem, one), 0) for one in found}
+    assert found == dict.fromkeys(found, 0)
