@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shlex
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -54,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="grade the submissions whose grade is known, and compare; FOLDER holds NN_slug/name.toml",
     )
     parser.add_argument("--jobs", type=int, metavar="N", help="with --examples: so many at once; default: the CPUs")
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        metavar="FILE",
+        help="with --examples: each grade goes there as it comes; one that was stopped goes on from it",
+    )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="with --examples: also write the table as a page")
     parser.add_argument(
         "--record", action="store_true", help="with --examples, on a GPU: keep the table for this course"
@@ -69,8 +77,8 @@ def run(options: argparse.Namespace) -> int:
     if options.seed is not None and options.seed < 0:
         return _bad(f"--seed: got {options.seed}, takes a number from 0")
     options.device = options.device or ("cpu" if options.examples else default_device())
-    if (options.markdown or options.record or options.jobs is not None) and not options.examples:
-        return _bad("--markdown, --record and --jobs belong to --examples")
+    if (options.markdown or options.record or options.kept or options.jobs is not None) and not options.examples:
+        return _bad("--markdown, --record, --kept and --jobs belong to --examples")
     if options.record and options.device != "cuda":
         return _bad("--record keeps what a GPU says: it needs one, and --device cuda")
     if options.jobs is not None and options.jobs < 1:
@@ -132,15 +140,30 @@ def _write_json(results: Sequence[Result], file: str | None) -> None:
 def _grade_examples(options: argparse.Namespace) -> int:
     seed = EXAMPLES_SEED if options.seed is None else options.seed
     known = examples.all_examples(options.examples)
+    kept = _read_kept(options.kept, seed, options.device) if options.kept else {}
+    writing = threading.Lock()
 
     def graded_alone(example: examples.Example) -> Result:
         submission = example.submission()
-        return grade_submission(submission, seed=seed, device=options.device, isolation=options.isolation)
+        if found := kept.get((example.exercise, submission.digest)):
+            return found
+        result = grade_submission(submission, seed=seed, device=options.device, isolation=options.isolation)
+        if options.kept:
+            line = {"exercise": example.exercise, "digest": submission.digest, "seed": seed, "device": options.device}
+            with writing, options.kept.open("a", encoding="utf-8") as file:
+                file.write(
+                    "\n" + json.dumps({**line, "result": json.loads(result.to_json())})
+                )  # a new line, after any end
+        return result
 
     # Threads: the work is done in child processes.
     with ThreadPoolExecutor(options.jobs or len(os.sched_getaffinity(0))) as pool:
         results = tqdm(pool.map(graded_alone, known), total=len(known), desc="grading", unit="submission")
-        graded = list(zip(known, results, strict=True))
+        try:
+            graded = list(zip(known, results, strict=True))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     table = examples.rows(graded)
     print(aligned([examples.HEADINGS, *table]))
     unexpected = [example for example, result in graded if example.surprise(result)]
@@ -155,6 +178,17 @@ def _grade_examples(options: argparse.Namespace) -> int:
         page = examples.markdown(graded, seed=seed, device=options.device, command=command, on_gpu=_recorded())
         options.markdown.write_text(page, encoding="utf-8")
     return 1 if unexpected else 0
+
+
+def _read_kept(file: Path, seed: int, device: str) -> dict[tuple[str, str], Result]:
+    """By exercise and digest of the submission, the results of this seed and device that `--kept` has written."""
+    found: dict[tuple[str, str], Result] = {}
+    for text in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):  # the line at which a run was stopped
+            line = json.loads(text)
+            if (line["seed"], line["device"]) == (seed, device):
+                found[line["exercise"], line["digest"]] = Result.from_json(json.dumps(line["result"]))
+    return found
 
 
 def _recorded() -> measured.Measurement | None:

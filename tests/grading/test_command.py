@@ -8,6 +8,7 @@ from course_utils import __main__, progress
 from course_utils.commands import grade as command
 from course_utils.grading import beside, release
 from course_utils.grading.catalog import EXERCISE_IDS
+from course_utils.grading.examples import examples_of
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.release import EXERCISES
 from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
@@ -102,7 +103,7 @@ def test_results_as_json(calls, tmp_path, capsys):
         (["docs"], "docs is no exercise"),
         ([], "takes the path of an exercise"),
         (["exercises", "--examples", "tests"], "takes the path of an exercise"),
-        (["exercises", "--markdown", "x.md"], "--markdown, --record and --jobs belong to --examples"),
+        (["exercises", "--markdown", "x.md"], "--markdown, --record, --kept and --jobs belong to --examples"),
         (["--examples", "tests", "--jobs", "0"], "--jobs: got 0"),
         (["exercises", "--seed", "-1"], "--seed: got -1"),
         (["--examples", "docs"], "docs: got nothing"),
@@ -133,6 +134,31 @@ def test_examples_are_compared_and_written_as_a_page(monkeypatch, tmp_path, caps
     out = capsys.readouterr().out
     assert "the solution" in out and "lost peaks: O is not rescaled" in out
     assert f"## Title of {IDS[0]}" in page.read_text(encoding="utf-8")
+
+
+def test_grading_examples_goes_on_from_what_a_stopped_run_has_kept(monkeypatch, tmp_path, capsys):
+    asked = []
+
+    def grade(submission, **_):
+        asked.append(submission.digest)
+        if len(asked) == 4:
+            raise KeyboardInterrupt
+        return graded(submission.exercise, 4)
+
+    monkeypatch.setattr(command, "grade_submission", grade)
+    kept, file = tmp_path / "kept.jsonl", release.ROOT / "tests" / "grading" / "submissions" / f"{IDS[0]}.toml"
+    arguments = ["grade", "--examples", str(file), "--jobs", "1", "--kept", str(kept)]
+    with pytest.raises(KeyboardInterrupt):
+        __main__.main(arguments)
+    with kept.open("a") as lines:
+        lines.write('{"exercise": "cut o')
+    assert __main__.main(arguments) == 1
+    known = len(examples_of(IDS[0], file.parents[1]))
+    assert len(set(asked)) == known and len(asked) <= known + 2, "that at which it was stopped, and what ran beside it"
+    assert f"of {known} as expected" in capsys.readouterr().out
+    asked_before = len(asked)
+    assert __main__.main([*arguments, "--seed", "1"]) == 1
+    assert len(asked) == asked_before + known, "another seed is another grade"
 
 
 # ---- exercises
