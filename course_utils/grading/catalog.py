@@ -22,6 +22,7 @@ EXERCISE_IDS = (
     "03_flash_attention_v2/backward_tiles",
     "04_sparse_patterns/custom_mask",
     "05_deepseek_sparse/topk_gather",
+    "06_serving/merge_parts",
     "08_choosing/measure_and_decide",
 )
 """In the order of the course."""
