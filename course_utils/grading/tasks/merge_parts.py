@@ -66,7 +66,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 
     draw = partial(between, generator)
     D, other = (pair[draw(0, 1)] for pair in HEAD_DIMS)
-    some, many = draw(5, 11), draw(257, 316)
+    some, many = draw(5, 11), draw(101, 140)
     each = one_hot_values(many, D)[0].transpose(0, 1)  # [parts, rows, D]
     weights = (0.3 * normal(many, 1) - 3.0).expand(-1, each.shape[1])
     plain = _case("", f"{some} parts", normal(some, 5, D), normal(some, 5) + 2.0)
