@@ -53,15 +53,16 @@ def _pool(
 ) -> dict[str, Tensor]:
     """Sequences in a pool of pages, a few of which are nobody's.
 
-    behind: what is added to the values of slots that no sequence has. NaN: their keys are NaN, too, and past a
-    sequence's end the table has no pages, but junk.
+    behind: what is added to the values of slots that no sequence has. NaN: their keys are NaN, too; past a sequence's
+    end the table has no pages, but junk, and it ends with the pages of the longest sequence.
     """
     used = [costs.ceil_div(length, page_size) for length in lengths]
     pages = sum(used) + between(generator, 2, 4)
     order = torch.randperm(pages, generator=generator).split([*used, pages - sum(used)])
-    table = torch.randint(pages, (len(lengths), max(used) + 2), generator=generator, dtype=torch.int32)
     if math.isnan(behind):
-        table[:, 0::2], table[:, 1::2] = INT - 1, -1
+        table = torch.tensor([-1, INT - 1], dtype=torch.int32).repeat(len(lengths), max(used))[:, : max(used)]
+    else:
+        table = torch.randint(pages, (len(lengths), max(used) + 2), generator=generator, dtype=torch.int32)
     taken = torch.zeros(pages, page_size, dtype=torch.bool)
     for b, (length, own) in enumerate(zip(lengths, order, strict=False)):
         table[b, : len(own)] = own
@@ -163,7 +164,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         gather("sizes", "as many pages as keys", (draw(20, 30), draw(5, 9)), 1, other),
         gather("sizes", "ragged lengths", (draw(8, 30), 5, draw(33, 60)), draw(5, 7), D),
         gather("sizes", "pages longer than sequences", (draw(90, 120), 3), many, D),
-        gather("tail", "NaN wherever no key is", (3 * few, draw(2, 5), 5 * few + draw(1, 4)), few, D, behind=math.nan),
+        gather("tail", "NaN wherever no key is", (3 * few + draw(1, 4), draw(2, 5), 5 * few), few, D, behind=math.nan),
         gather("empty", "sequences without a key", (0, draw(9, 20), 0, 1), 8, other),
         gather("once", "the lookups are counted", (draw(150, 180),), draw(24, 31), D, review=_looked_up_once),
     ]  # fmt: skip
