@@ -51,6 +51,10 @@ HARDER = {
     "lengths to blocks so that none waits for the longest.",
     "05_deepseek_sparse/topk_gather": "Select by radix passes over the bits of the scores, without sorting, as "
     "radix_topk.cu does.",
+    "06_serving/merge_parts": "Give each lane four neighbouring columns and read them in one instruction (float4), for "
+    "any D that is a multiple of 4.",
+    "06_serving/paged_gather": "Let one warp serve all query heads that share a key head, so that a page is read once "
+    "for the group.",
 }
 
 

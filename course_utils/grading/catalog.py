@@ -22,14 +22,19 @@ EXERCISE_IDS = (
     "03_flash_attention_v2/backward_tiles",
     "04_sparse_patterns/custom_mask",
     "05_deepseek_sparse/topk_gather",
+    "06_serving/merge_parts",
+    "06_serving/paged_gather",
     "08_choosing/measure_and_decide",
 )
 """In the order of the course."""
 IN_SECOND_NOTEBOOK = {
     "00_start_here/conflict_free_tile": "00_memory_and_tools",
     "03_flash_attention_v2/backward_tiles": "03_flash_attention_training",
+    "06_serving/merge_parts": "05_deepseek_sparse",
+    "06_serving/paged_gather": "05_deepseek_sparse",
 }
-"""The exercises that a chapter's second notebook leads to, and its slug; their ids begin with that of the first."""
+"""The exercises that another notebook leads to than that of their slug, and its slug: a chapter's second notebook, or,
+as long as chapter 06 has none, that of the chapter before."""
 
 
 def exercise_ids(slug: str) -> tuple[str, ...]:

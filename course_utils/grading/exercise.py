@@ -9,7 +9,7 @@ everything here stays in the grader's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -139,6 +139,18 @@ class Case:
     explain: Callable[[Case, Mapping[str, Tensor]], Diagnosis | None] | None = None
     reference: tuple[tuple[str, Launch], ...] = ()
     ratio: float = 1.0
+
+
+def judging(case: Case, **outputs: str) -> list[Case]:
+    """The case once for each part, by the name of the output that the part looks at."""
+    return [
+        replace(
+            case,
+            part=part,
+            outputs={name: o if name == wanted else replace(o, kind="scratch") for name, o in case.outputs.items()},
+        )
+        for part, wanted in outputs.items()
+    ]
 
 
 @dataclass(frozen=True)

@@ -53,3 +53,7 @@ LSE_LACKS_LOG = "LSE lacks the logarithm"
 LSE_IS_M = "LSE is the maximum"
 LSE_BASE_2 = "LSE is in base 2"
 LSE_EMPTY_ROW = "LSE of a row without keys is not −∞"
+
+# The merge of partial results
+AVERAGED = "the partial outputs are averaged instead of weighted"
+MERGED_LSE_LACKS_MAXIMUM = "the merged LSE lacks the maximum"

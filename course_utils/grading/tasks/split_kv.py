@@ -15,7 +15,7 @@ from torch import Tensor
 from course_utils import costs
 from course_utils.grading import names
 from course_utils.grading.diagnosis import wrong_values
-from course_utils.grading.draws import between
+from course_utils.grading.draws import FAR, LOWEST, between, low_lse
 from course_utils.grading.exercise import (
     Case,
     Diagnosis,
@@ -26,13 +26,13 @@ from course_utils.grading.exercise import (
     Output,
     Part,
     Question,
+    judging,
 )
 from course_utils.grading.job import still_blank
 from course_utils.grading.seen import one_hot_values, places, wrong_weights
 
 HEAD_DIMS = (64, 128), (32, 96)  # one of each pair is drawn
 STALE = 40.0  # V behind the end of a sequence: one stale key is seen at once
-LOWEST = -(2.0**66)  # finite, and its product with log2(e) is exact in fp32
 Bounds = Callable[[int, int, int], tuple[int, int]]  # (L, splits, s) -> first and end key of split s
 Results = tuple[Tensor, Tensor]  # O and LSE, of splits or of rows
 Finish = Callable[[Tensor, Tensor, Tensor], Results]  # (m, l, sums of p · V) -> O and LSE of the splits
@@ -243,7 +243,7 @@ def _merge_launch(rows: int, splits: int, head_dim: int) -> Launch:
 
 
 def _partial_case(name: str, made: tuple[dict[str, Tensor], float], splits: int, **options: Any) -> Case:
-    """split_partial alone. `_judging` says for which part."""
+    """split_partial alone. `judging` says for which part."""
     inputs, scale = made
     out, lse = partial_results(inputs, splits, scale)
     runs = _plain_runs(inputs, splits, scale)
@@ -300,18 +300,6 @@ def _decode_case(name: str, made: tuple[dict[str, Tensor], float], splits: int) 
     )
 
 
-def _judging(case: Case, **outputs: str) -> list[Case]:
-    """The case once for each part, by the name of the output that the part looks at."""
-    return [
-        replace(
-            case,
-            part=part,
-            outputs={name: o if name == wanted else replace(o, kind="scratch") for name, o in case.outputs.items()},
-        )
-        for part, wanted in outputs.items()
-    ]
-
-
 def _of_empty(part: str, case: Case) -> Case:
     """The case for a part that looks at O, and at where LSE is −∞: what it is elsewhere is another part's."""
     return replace(case, part=part, compare=_where_empty, explain=_finite_lse, facts={**case.facts, "only_empty": True})
@@ -359,26 +347,26 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
                        (0.3 * normal(1, many) - 3.0).expand(len(by_split), -1), explain=_merged_splits)  # fmt: skip
     crowd = _merge_case(f"D = {other}, {most} splits, an offset on O", normal(1, most, other) + 10.0,
                         2.0 * normal(1, most) - 3.0)  # fmt: skip
-    far = _merge_case("log-sum-exps of 100 and -130, and far apart", normal(*_FAR.shape, D),
-                      normal(*_FAR.shape) + _FAR * (1 + 0.2 * torch.rand((), generator=generator)))  # fmt: skip
-    low = _merge_case("log-sum-exps of -20,000 and less", normal(4, 6, other), _low_lse(generator, 6),
+    far = _merge_case("log-sum-exps of 100 and -130, and far apart", normal(*FAR.shape, D),
+                      normal(*FAR.shape) + FAR * (1 + 0.2 * torch.rand((), generator=generator)))  # fmt: skip
+    low = _merge_case("log-sum-exps of -20,000 and less", normal(4, 6, other), low_lse(generator, 6),
                       explain=_taken_for_empty)  # fmt: skip
     empty = normal(len(_EMPTY_SPLITS), 4).masked_fill(_EMPTY_SPLITS, -math.inf)
     return [
-        *_judging(own_keys, splits="O_part", split_lse="LSE_part"),
-        *_judging(offset, splits="O_part", split_lse="LSE_part"),
-        *_judging(_partial_case("long sequences", long, wide, review=_reads_once), splits="O_part"),
-        *_judging(_partial_case(f"D = {other}, one split", longest, 1), splits="O_part", split_lse="LSE_part"),
+        *judging(own_keys, splits="O_part", split_lse="LSE_part"),
+        *judging(offset, splits="O_part", split_lse="LSE_part"),
+        *judging(_partial_case("long sequences", long, wide, review=_reads_once), splits="O_part"),
+        *judging(_partial_case(f"D = {other}, one split", longest, 1), splits="O_part", split_lse="LSE_part"),
         _of_empty("empty_splits", _partial_case("lengths 1, 0, 3, 9 and 5 in 4 splits", inputs((1, 0, 3, 9, 5)), 4)),
         _of_empty("empty_splits", _partial_case(
             f"D = {other}, more splits than keys", inputs((0, draw(33, 38), draw(2, 9)), head_dim=other), draw(40, 70)
         )),
-        *_judging(plain, merge="O", merge_lse="LSE"),
-        *_judging(one, merge="O", merge_lse="LSE"),
-        *_judging(each, merge="O", merge_lse="LSE"),
-        *_judging(crowd, merge="O", merge_lse="LSE"),
-        *_judging(far, peaks="O", merge_lse="LSE"),
-        *_judging(low, peaks="O"),
+        *judging(plain, merge="O", merge_lse="LSE"),
+        *judging(one, merge="O", merge_lse="LSE"),
+        *judging(each, merge="O", merge_lse="LSE"),
+        *judging(crowd, merge="O", merge_lse="LSE"),
+        *judging(far, peaks="O", merge_lse="LSE"),
+        *judging(low, peaks="O"),
         _of_empty("empty_rows", _merge_case("some splits empty, or all", normal(len(empty), 4, D), empty)),
         _decode_case("ragged lengths, 6 splits", inputs((131, 0, 1, draw(105, 115), full), room=full), 6),
         _decode_case(f"D = {other}, large logits, 3 splits",
@@ -406,27 +394,6 @@ def experiments(generator: torch.Generator) -> list[Case]:
 
 
 _EMPTY_SPLITS = torch.tensor([[0, 0, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1], [1, 0, 0, 0], [0, 1, 0, 0]], dtype=torch.bool)
-_FAR = torch.tensor(
-    [
-        [0.0, 0.0, 0.0, 0.0, 0.0],
-        [100.0, 100.0, 100.0, 100.0, 100.0],
-        [-130.0, -130.0, -130.0, -130.0, -130.0],
-        [110.0, -120.0, -100.0, -130.0, -90.0],  # the first far above the others, and the last
-        [-130.0, -90.0, -120.0, -100.0, 110.0],
-        [0.0, 95.0, 10.0, -140.0, -20.0],  # one far above the first and the last
-    ]
-)
-
-
-def _low_lse(generator: torch.Generator, splits: int) -> Tensor:
-    """LSE of four rows, [4, splits]: in each of them one split is far above the others."""
-    below = 100.0 + 100.0 * torch.rand(4, splits, generator=generator)
-    lse = torch.stack([-2e4 - below[0], LOWEST * below[1], LOWEST * below[2], LOWEST * below[3]])
-    for n, (split, largest) in enumerate(
-        ((between(generator, 1, 4), -2e4), (0, LOWEST), (splits - 1, LOWEST), (2, -3.0))
-    ):
-        lse[n, split] = largest
-    return lse
 
 
 def _reads_once(case: Case, outcome: Outcome) -> Diagnosis | None:
@@ -830,7 +797,7 @@ MISTAKES = (
     *_mistakes(*_LSE_BASE_2,
                {"finish": _finish_with(lse=lambda m, total: m + torch.log2(total))},
                {"finish": _finish_with(lse=lambda m, total: (m + torch.log(total)) / math.log(2))}),
-    *_mistakes("the partial outputs are averaged instead of weighted",
+    *_mistakes(names.AVERAGED,
                "A split whose keys matter little must count little: its weight is exp(L_i - L).", MERGING,
                {"merge": partial(_average, of_empty=True)}, {"merge": partial(_average, of_empty=False)}),
     _mistake("only the split with the largest LSE counts",
@@ -855,7 +822,7 @@ MISTAKES = (
              merge=partial(_weigh, divide=False)),
     *(_mistake(name, detail, TWO_NUMBERS, merge=partial(_by_walk, rescaled=rescaled))
       for name, rescaled, detail in _RESCALED),
-    _mistake("the merged LSE lacks the maximum", "The sum was taken relative to the largest L_i: add it again.",
+    _mistake(names.MERGED_LSE_LACKS_MAXIMUM, "The sum was taken relative to the largest L_i: add it again.",
              LSE_SECTION, merge=partial(_weigh, add_maximum=False)),
     _mistake("the merged LSE is only the largest one", "L = log Σ exp(L_i): the other splits add to it.", LSE_SECTION,
              merge=partial(_replace_lse, by=lambda lse: lse.amax(dim=1))),
