@@ -57,7 +57,9 @@ MAX_ERROR = 2e-2  # of outputs whose largest number is 1, between two right kern
 def serving_chapter() -> list[Row]:
     """Every figure of chapter 06."""
     compile_all()
-    return all_parts((contiguous, ladder, splits, paged, ragged, eight_bits, several_queries, shared_prefix, step, loop))
+    return all_parts(
+        (contiguous, ladder, splits, paged, ragged, eight_bits, several_queries, shared_prefix, step, loop)
+    )
 
 
 def compile_all(device: str = "cuda") -> None:

@@ -19,6 +19,7 @@ WIDGETS = {  # that a chapter shows before its questions
     "03_flash_attention_training": [],
     "04_sparse_patterns": ["mask-explorer", "mask-explorer"],
     "05_deepseek_sparse": ["dsa-explorer", "dsa-explorer"],
+    "06_serving": [],
     "08_choosing": ["planner", "planner"],
 }
 AT_THE_END = ["questions", "progress-card"]
