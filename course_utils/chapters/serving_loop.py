@@ -21,7 +21,7 @@ from course_utils.serving import (
 )
 
 PAGES, PAGE_SIZE, LONGEST = 256, 16, 512  # of the cache of a day; tokens of a prompt or an answer, at most
-PROMPTS = ("The kernel reads ", "A warp is ", "Shared memory ", "Each query ")
+PROMPTS = ("A warp is ", "Shared memory ", "Each query ")
 
 
 # ---- pages
@@ -115,13 +115,13 @@ def say(prompt: str, tokens: int = 40) -> None:
     print(prompt + "|" + as_text(request.said))
 
 
-def same_in_any_company(tokens: int = 24) -> None:
+def same_in_any_company(tokens: int = 10) -> None:
     """The prompts one by one, together, and in so few pages that one has to give way."""
     said = []
-    for name, pages, group in (("alone", 8, 1), ("together", 64, 4), ("in 8 pages", 8, 4)):
+    for name, pages, group in (("alone", 16, 1), ("together", 64, 3), ("in 9 pages", 9, 3)):
         answers, preempted = [], 0
         for first in range(0, len(PROMPTS), group):
-            loop = Loop(model().next_tokens, model().cache(pages, 8), chunk=16)
+            loop = Loop(model().next_tokens, model().cache(pages, 4), chunk=16)
             for prompt in PROMPTS[first : first + group]:
                 loop.submit(as_tokens(prompt), tokens)
             loop.run()

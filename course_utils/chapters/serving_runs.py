@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from course_utils import checks, costs, plots, reference, show
+from course_utils import checks, costs, measured, plots, reference, show
 from course_utils.chapters.flash_v2_steps import normal
 from course_utils.emulator import profile, sanitize
 from course_utils.launches.broken import BROKEN, BrokenKernel, attention_reports
@@ -253,17 +253,20 @@ def of_sequences() -> str:
 
 
 def mistakes() -> None:
-    """The chapter's mistakes: what shows each, and its lesson."""
-    rows = []
+    """The chapter's mistakes: what shows each, and its lesson; compute-sanitizer's verdicts are recorded ones."""
+    theirs, rows = measured.load("sanitizer"), []
     for name, case in cases().items():
         with sanitize() as report:
             numbers = _wrong(case.launch())
         found = ", ".join(dict.fromkeys(finding.tool for finding in report.findings)) or "silent"
-        rows.append({"mistake": name, "numbers": numbers.replace("right", "-"), "sanitizer": found})
+        on_gpu = dict.fromkeys(row["tool"] for row in theirs.select(name=name, state="broken") if row["findings"])
+        line = {"mistake": name, "numbers": numbers.replace("right", "-"), "sanitizer": found}
+        rows.append(line | {"compute-sanitizer": ", ".join(on_gpu) or "silent"})
     plots.what_shows_it(rows)
     plt.show()
     table = [row | {"lesson": BROKEN[str(row["mistake"])].lesson} for row in rows]
-    show.table(table, "each with its lesson, on the emulator", folded=True)
+    where = f"compute-sanitizer: {measured.caption(theirs)}; all else: the emulator"
+    show.table(table, f"each with its lesson; {where}", folded=True)
     with sanitize() as clean:
         mended = [_wrong(case.mended()) for case in cases().values()]
     print("mended, all right:", set(mended) == {"right"} and not clean.findings)
