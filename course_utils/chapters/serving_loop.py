@@ -152,14 +152,14 @@ def company() -> str:
     return repr(chr(row["among"]))
 
 
-def eight_bits(tokens: int = 40) -> int:
+def eight_bits(prompt: str = "The kernel reads ", tokens: int = 40) -> int:
     """What the model says with a cache of 16 bits and with one in E4M3; returns how many tokens are the same."""
     said = []
     for options in ({}, model().e4m3_scales(as_tokens(" ".join(PROMPTS)))):
         loop = Loop(model().next_tokens, model().cache(16, **options))
-        request = loop.submit(as_tokens(PROMPTS[0]), tokens)
+        request = loop.submit(as_tokens(prompt), tokens)
         loop.run()
         said.append(request.said)
-        print(f"{'E4M3' if options else '16 bits':8}{PROMPTS[0]}|{as_text(request.said)}")
+        print(f"{'E4M3' if options else '16 bits':8}{prompt}|{as_text(request.said)}")
     same = [a == b for a, b in zip(*said, strict=True)]
     return same.index(False) if False in same else tokens

@@ -228,6 +228,14 @@ def error_of_eight_bits(length: int = 400) -> float:
 # ---- mistakes
 
 
+def page_that_is_not_there() -> None:
+    """A block table that names page 7 of 4."""
+    query, pages = torch.zeros(1, HEADS, 1, D).half(), torch.zeros(4, 16, KV_HEADS, D).half()
+    table, lengths = torch.tensor([[0, 7]], dtype=torch.int32), torch.tensor([20], dtype=torch.int32)
+    with show.expected_error():
+        paged_attention(query, pages, pages, table, lengths)
+
+
 def cases() -> dict[str, BrokenKernel]:
     """The chapter's mistakes by name."""
     return {name: case for name, case in BROKEN.items() if case.launch().source.startswith(CHAPTER)}

@@ -133,6 +133,7 @@ def test_eight_bits_are_two_orders_of_magnitude_less_exact(capsys):
 def test_every_mistake_is_wrong_and_silent_and_mended(drawn, tables, capsys):
     assert runs.of_sequences() == "nothing"
     assert "sequence 0: right: True\nsequence 1: right: False" in capsys.readouterr().out
+    runs.page_that_is_not_there()
     runs.mistakes()
     assert len(runs.cases()) == 5 and capsys.readouterr().out == "mended, all right: True\n"
     assert [line.split()[1:4] for line in tables[0].splitlines()[2:]] == [["wrong", "silent", "silent"]] * 5
