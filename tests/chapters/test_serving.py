@@ -133,10 +133,16 @@ def test_eight_bits_are_two_orders_of_magnitude_less_exact(capsys):
 def test_every_mistake_is_wrong_and_silent_and_mended(drawn, tables, capsys):
     assert runs.of_sequences() == "nothing"
     assert "sequence 0: right: True\nsequence 1: right: False" in capsys.readouterr().out
-    runs.page_that_is_not_there()
     runs.mistakes()
     assert len(runs.cases()) == 5 and capsys.readouterr().out == "mended, all right: True\n"
     assert [line.split()[1:4] for line in tables[0].splitlines()[2:]] == [["wrong", "silent", "silent"]] * 5
+
+
+def test_a_page_that_is_not_there_is_named(monkeypatch):
+    shown = []
+    monkeypatch.setattr(show, "display", lambda page: shown.append(page.data))
+    runs.page_that_is_not_there()
+    assert len(shown) == 1 and "block_table[0, 1] is 7; key_pages has pages 0 to 3" in shown[0]
 
 
 # ---- pages and the loop
