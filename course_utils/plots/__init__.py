@@ -95,6 +95,15 @@ from course_utils.plots.handed_out import bank_map, launch_grid, warp_sectors
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from course_utils.plots.panels import answers, bars, by_length, grouped_bars, stacked_bars
 from course_utils.plots.rates import roofline, time_and_memory
+from course_utils.plots.serving import (
+    lines_by_length,
+    over_steps,
+    pieces_of_sequences,
+    room_of_sequences,
+    sweeps,
+    table_and_pages,
+    tree_and_mask,
+)
 from course_utils.plots.sparse_patterns import (
     break_even,
     dots,
@@ -172,6 +181,7 @@ __all__ = [
     "ladder",
     "latent_attention",
     "launch_grid",
+    "lines_by_length",
     "loop_orders",
     "magnitudes",
     "mask_and_blocks",
@@ -185,11 +195,13 @@ __all__ = [
     "number_formats",
     "numbers_on_a_line",
     "one_query",
-    "operations",
     "online_weights",
+    "operations",
+    "over_steps",
     "packed_heads",
     "past_the_end",
     "path_taken",
+    "pieces_of_sequences",
     "pieces_of_work",
     "plain_block",
     "producer_and_consumers",
@@ -205,6 +217,7 @@ __all__ = [
     "relative_speeds",
     "requested_bytes",
     "roofline",
+    "room_of_sequences",
     "room_on_a_multiprocessor",
     "rows_of_a_query_tile",
     "safe_exponents",
@@ -222,6 +235,8 @@ __all__ = [
     "speed_by_length",
     "stacked_bars",
     "standard_and_least",
+    "sweeps",
+    "table_and_pages",
     "three_choices",
     "three_counts",
     "three_passes",
@@ -232,6 +247,7 @@ __all__ = [
     "token_costs",
     "traffic_bars",
     "training",
+    "tree_and_mask",
     "tree_times",
     "two_barriers",
     "two_lines",

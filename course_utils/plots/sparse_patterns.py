@@ -42,6 +42,7 @@ WAYS = {
     "FlexAttention, tuned": (SKY, "D"),
     "on a view": (GREEN, "^"),
     "the best other": (GREEN, "^"),
+    "the best of torch": (FLASH, "<"),
     "dense FLASH": (FLASH, "<"),
     "dense cuDNN": (CUDNN, ">"),
     "SDPA with the mask": (GREY, "v"),

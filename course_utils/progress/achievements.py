@@ -131,6 +131,11 @@ _RULES = (
         lambda: [*_run("05"), *_questions("05"), *_exercises("topk_gather")],
     ),
     _Rule(
+        "One token at a time",
+        "Chapter 06 run to its end, and its questions right.",
+        lambda: [*_run("06"), *_questions("06")],
+    ),
+    _Rule(
         "A choice with reasons",
         "Chapter 08 run to its end, and its questions right.",
         lambda: [*_run("08"), *_questions("08")],

@@ -22,6 +22,7 @@ PUZZLES = {
     "03_flash_attention_training": ("softmax_gradient",),
     "04_sparse_patterns": ("skip_tile", "residue"),
     "05_deepseek_sparse": ("relu_before_sum", "gather"),
+    "06_serving": ("pieces", "page_row", "ancestors"),
     "08_choosing": ("shared_heads", "split_keys"),
 }
 

@@ -19,6 +19,7 @@ WIDGETS = {  # that a chapter shows before its questions
     "03_flash_attention_training": [],
     "04_sparse_patterns": ["mask-explorer", "mask-explorer"],
     "05_deepseek_sparse": ["dsa-explorer", "dsa-explorer"],
+    "06_serving": ["cache-explorer"],
     "08_choosing": ["planner", "planner"],
 }
 AT_THE_END = ["questions", "progress-card"]
@@ -33,6 +34,7 @@ SHOWS = {  # each of them in a cell of its own
     "bank-places": "widgets.bank_places()",
     "mask-explorer": "widgets.mask_explorer()",
     "dsa-explorer": "widgets.dsa_explorer()",
+    "cache-explorer": "widgets.cache_explorer()",
     "planner": "widgets.planner()",
 }
 SECONDS = 60  # without a GPU, on two cores with nothing else to do: make test-all

@@ -426,3 +426,37 @@ def test_score_squares_have_sides_in_proportion_to_the_length():
     small, large = (patch.get_width() for patch in ax.patches)
     assert large == 2 * small
     assert texts(ax)[::2] == ["67 MB", "268 MB"]
+
+
+def test_the_room_of_sequences_has_a_place_for_each_row_and_a_frame_for_each_page():
+    figure = plots.room_of_sequences({"reserved": [("a", [[0, 0, None]])], "pages": [("a", [[0], [0, -1]])]})
+    left, right = figure.axes
+    assert [len(ax.patches) for ax in (left, right)] == [1 + 3, 2 + 3]
+    assert [bool(patch.get_hatch()) for patch in right.patches].count(True) == 1
+
+
+def test_each_entry_of_a_table_has_an_arrow_to_its_page_and_shared_pages_are_grey():
+    ax = plots.table_and_pages([[0, 2], [2]], pages=4)
+    assert [text.xy[0] - 0.46 for text in ax.texts if getattr(text, "arrow_patch", None)] == [0, 2, 2]
+    below = [matplotlib.colors.to_hex(patch.get_facecolor()) for patch in ax.patches[3:]]
+    assert (below[2], below[1], below[3]) == (look.GREY, look.PALE, look.PALE) and len(below) == 4
+
+
+def test_pieces_have_the_colour_of_their_sequence_and_a_line_at_the_longest():
+    (ax,) = plots.pieces_of_sequences({"pieces": [(0, 4), (0, 2), (1, 3)]}, "keys").axes
+    first, second, third = (patch.get_facecolor() for patch in ax.patches)
+    assert first == second != third and ax.lines[0].get_xdata()[0] == 4
+
+
+def test_a_tree_has_a_line_to_each_parent_and_its_mask_a_square_for_each_pair():
+    seen = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]], dtype=torch.bool)
+    tree, mask = plots.tree_and_mask([-1, 0, 0], seen, ["a", "b", "c"]).axes
+    assert texts(tree) == ["0: a", "1: b", "2: c"] and len(tree.lines) == 2 and len(mask.patches) == 9
+
+
+def test_steps_sweeps_and_lengths_have_a_panel_for_each_title():
+    assert len(plots.over_steps({"x": {"a": [1, 2]}, "y": {"a": [2, 1]}}).axes) == 2
+    (ax,) = plots.sweeps({"x": {1: 5.0, 4: 9.0}}, {"x": 4}, "splits", "%").axes
+    assert (float(ax.lines[1].get_xdata()[0]), float(ax.lines[1].get_ydata()[0])) == (4, 9)
+    (ax,) = plots.lines_by_length({"x": {"ours": {1024: 2.0}, "floor": {1024: 1.0}}}, "ms").axes
+    assert [line.get_linestyle() for line in ax.lines] == ["-", "--"]

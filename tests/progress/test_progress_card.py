@@ -109,9 +109,9 @@ def test_the_card_of_the_course_shows_every_chapter_and_achievement(jupyter, gra
     chapters = len(CHAPTERS)
     assert jupyter[-1].status == (
         f"1 of {chapters} chapters run to the end, 0 of {2 * chapters} questions right, "
-        f"0 of {len(EXERCISE_IDS)} exercises done. 1 of 14 achievements."
+        f"0 of {len(EXERCISE_IDS)} exercises done. 1 of 15 achievements."
     )
-    assert page.count('<th scope="row">') == chapters + 14 and page.count("✓ ") == 1
+    assert page.count('<th scope="row">') == chapters + 15 and page.count("✓ ") == 1
     assert page.index("First chapter") < page.index("Counted before measured")
 
 

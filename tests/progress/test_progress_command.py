@@ -52,7 +52,7 @@ def test_everything_done_is_said(capsys, graded, catalogue):
     assert __main__.main(["progress"]) == 0
     out = capsys.readouterr().out
     assert out.endswith("\nEvery chapter, question and exercise is done.\n") and "To be reached" not in out
-    assert "14 of 14 achievements" in out
+    assert "15 of 15 achievements" in out
 
 
 @pytest.mark.parametrize("given", ["02", "2", SLUG])

@@ -266,6 +266,58 @@ WRONG = {
             "a row is read that K or V does not have",
         ),
     },
+    "06_serving/pieces": {
+        "for (; b < B; b++) {\nconst int parts = seq_lens[b] / size;\nif (part < parts) break;\npart -= parts;\n}": (
+            1,
+            "a short last piece is lost",
+        ),
+        "for (; b < B; b++) {\nconst int parts = seq_lens[b] / size + 1;\nif (part < parts) break;\n"
+        "part -= parts;\n}": (
+            0,
+            "a sequence has a piece without keys",
+        ),
+        "const int parts = (L + size - 1) / size;\nb = part / parts;\npart %= parts;": (
+            0,
+            "all sequences get as many pieces as the longest",
+        ),
+        "b = part % B;\npart /= B;": (0, "the sequences take turns"),
+        "b = 0;": (0, "every block takes its piece from the first sequence"),
+        "for (; b <= B; b++) {\nconst int parts = (seq_lens[b] + size - 1) / size;\nif (part < parts) break;\n"
+        "part -= parts;\n}": (0, "a length is read that seq_lens does not have"),
+    },
+    "06_serving/page_row": {
+        "row = j;": (0, "the keys are read as if they lay one behind another"),
+        "row = block_table[j / page_size] * page_size + j % page_size;": (
+            0,
+            "every sequence reads the table's first row",
+        ),
+        "row = block_table[b * max_pages + j / page_size] + j % page_size;": (
+            1,
+            "the number of the page is taken for its first row",
+        ),
+        "row = block_table[b * max_pages + j / page_size] * page_size;": (1, "all keys of a page are its first one"),
+        "row = block_table[b * max_pages + j] * page_size;": (1, "an entry or a row is read that there is not"),
+    },
+    "06_serving/ancestors": {
+        "for (int t = 0; t <= i; t++)\nsee(row, Q + i * D, K + (context + t) * D, V + (context + t) * D, scale);": (
+            0,
+            "the tree is taken for a chain",
+        ),
+        "for (int t = parents[i]; t >= 0; t = parents[t])\n"
+        "see(row, Q + i * D, K + (context + t) * D, V + (context + t) * D, scale);": (
+            0,
+            "a query does not see its own key",
+        ),
+        "see(row, Q + i * D, K + (context + i) * D, V + (context + i) * D, scale);\nconst int t = parents[i];\n"
+        "if (t >= 0) see(row, Q + i * D, K + (context + t) * D, V + (context + t) * D, scale);": (
+            0,
+            "a query sees its parent, but no older ancestor",
+        ),
+        "for (int t = i; t >= 0; t = parents[t]) see(row, Q + i * D, K + t * D, V + t * D, scale);": (
+            0,
+            "keys of the context are read in place of the tree's",
+        ),
+    },
     "08_choosing/shared_heads": {
         "const int kv = h % H_kv;\nK += kv * T * d, V += kv * T * d;": (0, "heads share in turns, not as neighbours"),
         "const int kv = H_kv - 1 - h / (H / H_kv);\nK += kv * T * d, V += kv * T * d;": (

@@ -70,6 +70,11 @@ def way_to_attend(asked, option):
     return max(flops * prefix / (rate * 1e12), moved * prefix / 1e3 / bandwidth)
 
 
+def cache_for_a_server(asked, option):
+    memory, same = option.figures
+    return number(memory) if same == "yes" else None
+
+
 def pick_for_a_target(asked, option):
     memory, floor = map(number, option.figures[:2])
     in_time = 3 * floor <= said(asked, r"target is (\d+ ms)")
@@ -84,6 +89,7 @@ COSTS = {
     "03_flash_attention_v2/queries_per_warp": queries_per_warp,
     "04_sparse_patterns/pattern_for_a_recall": pattern_for_a_recall,
     "05_deepseek_sparse/way_to_attend": way_to_attend,
+    "06_serving/cache_for_a_server": cache_for_a_server,
     "08_choosing/pick_for_a_target": pick_for_a_target,
 }
 

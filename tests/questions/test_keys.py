@@ -22,6 +22,7 @@ from course_utils.operators import naive_attention
 from course_utils.planner.devices import DEVICES
 from course_utils.questions.judging import figures
 from course_utils.questions.question import Aggregate, Grid, Number
+from course_utils.serving import PagedCache
 from tests.helpers.drawn_questions import drawn, ids_of
 
 NUMERIC = ids_of(Number, Aggregate, Grid)
@@ -408,6 +409,39 @@ def where_indexer_meets_core(asked):
     return [low]
 
 
+# ---------------------------------------------------------------------------------------------- 06
+
+
+def bytes_of_a_step(asked):
+    batch, length = numbers(asked.prompt, r"each of (\d+) sequences with ([\d,]+) keys")
+    (kv_heads,) = numbers(asked.prompt, r"(\d+) key heads")
+    cache = tensor(batch, kv_heads, length, 128)
+    return [size(cache, cache) / 1e6]
+
+
+def pages_of_a_batch(asked):
+    counted = []
+    for row in asked.rows:
+        for column in asked.columns:
+            cache = PagedCache(64, *numbers(column, r"pages of (\d+)"))
+            cache.extend(cache.allocate(), *numbers(row, r"(\d+) tokens"))
+            usage = cache.usage()
+            counted.append(usage.taken * usage.page_size - usage.filled)
+    return counted
+
+
+def room_for_a_prompt(asked):
+    count, prefix = numbers(asked.prompt, r"(\d+) sequences begin with the same ([\d,]+) tokens")
+    page_size, own = numbers(asked.prompt, r"shared pages of (\d+); then each has (\d+)")
+    cache = PagedCache(1000, page_size)
+    first = cache.allocate()
+    cache.extend(first, prefix)
+    of_prompt = cache.usage().taken
+    for _ in range(count):
+        cache.extend(cache.fork(first), own)
+    return [of_prompt, cache.usage().taken - of_prompt]
+
+
 # ---------------------------------------------------------------------------------------------- 08
 
 
@@ -476,6 +510,9 @@ COUNTS = {
     "05_deepseek_sparse/scale_of_a_vector": scale_of_a_vector,
     "05_deepseek_sparse/last_token": last_token,
     "05_deepseek_sparse/where_indexer_meets_core": where_indexer_meets_core,
+    "06_serving/bytes_of_a_step": bytes_of_a_step,
+    "06_serving/pages_of_a_batch": pages_of_a_batch,
+    "06_serving/room_for_a_prompt": room_for_a_prompt,
     "08_choosing/scores_of_a_layer": scores_of_a_layer,
     "08_choosing/parts_of_flash": parts_of_flash,
     "08_choosing/which_fits": which_fits,

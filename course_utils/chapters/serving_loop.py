@@ -1,0 +1,165 @@
+"""Chapter 06's cache and loop: pages that come and go, a day's requests, and what the small model says."""
+
+from __future__ import annotations
+
+import functools
+
+import matplotlib.pyplot as plt
+
+from course_utils import plots, show
+from course_utils.serving import (
+    TIED,
+    Loop,
+    Model,
+    PagedCache,
+    as_text,
+    as_tokens,
+    in_company,
+    lengths,
+    simulate,
+    summary,
+)
+
+PAGES, PAGE_SIZE, LONGEST = 256, 16, 512  # of the cache of a day; tokens of a prompt or an answer, at most
+PROMPTS = ("A warp is ", "Shared memory ", "Each query ")
+
+
+# ---- pages
+
+
+def show_table() -> PagedCache:
+    """Three sequences in pages, one of which began as a fork of another; returns the cache."""
+    cache = PagedCache(14, 4)
+    first, second = cache.allocate(), cache.allocate()
+    for tokens in (5, 4, 2):  # they grow in turns
+        cache.extend(first, tokens)
+        cache.extend(second, tokens - 1)
+    third = cache.fork(first, 8)
+    cache.extend(third, 3)
+    plots.table_and_pages([cache.pages_of(one) for one in (first, second, third)], cache.pages)
+    plt.show()
+    usage = cache.usage()
+    print(f"{usage.tokens} tokens in {usage.filled} rows of {usage.taken} pages, {usage.shared} of them shared")
+    return cache
+
+
+def copy_on_write() -> None:
+    """A fork writes into a page that it shares."""
+    cache = PagedCache(6, 4)
+    first = cache.allocate()
+    cache.extend(first, 6)
+    second = cache.fork(first)
+    print("after the fork:   ", cache.pages_of(first), cache.pages_of(second))
+    cache.extend(second, 1)
+    print("after it has grown:", cache.pages_of(first), cache.pages_of(second))
+
+
+# ---- a day's requests
+
+
+@functools.cache
+def served(*, reserve: int | None = None) -> Loop:
+    """The loop after it has served 200 requests, with the books alone."""
+    return simulate(lengths(longest=LONGEST), pages=PAGES, page_size=PAGE_SIZE, reserve=reserve)
+
+
+def both() -> dict[str, Loop]:
+    """In pages, and with the pages of the longest request reserved."""
+    return {"in pages": served(), "reserved": served(reserve=2 * LONGEST)}
+
+
+def show_requests() -> None:
+    """How long the requests of a day are."""
+    trace = sorted((one.prompt + one.new for one in lengths(longest=LONGEST)), reverse=True)
+    plots.over_steps({"tokens of a request, prompt and answer": {"": trace}}, "200 requests, the longest first")
+    plt.show()
+
+
+def show_day() -> float:
+    """How many requests are served at a time, and how full the cache is, step by step; returns how many times as many
+    the pages serve, in the mean."""
+    loops = both()
+    at_once = {name: [len(step.batch) for step in loop.history] for name, loop in loops.items()}
+    filled = {
+        name: [100 * step.usage.filled / (PAGES * PAGE_SIZE) for step in loop.history] for name, loop in loops.items()
+    }
+    plots.over_steps({"requests in a step": at_once, "% of the cache's rows that hold a token": filled})
+    plt.show()
+    found = {name: summary(loop) for name, loop in loops.items()}
+    names = {"steps": "steps", "at_once": "requests at once", "most_at_once": "at most"}
+    names |= {"waste": "taken rows without a token, %", "preempted": "preempted"}
+    names |= {"again": "computed again, %"}
+    shares = "waste", "again"
+    table = [
+        {"": name} | {title: row[key] * (100 if key in shares else 1) for key, title in names.items()}
+        for name, row in found.items()
+    ]
+    show.table(table, f"{PAGES} pages of {PAGE_SIZE} tokens; 200 requests, all there from the start", folded=True)
+    return found["in pages"]["at_once"] / found["reserved"]["at_once"]
+
+
+# ---- the small model
+
+
+@functools.cache
+def model() -> Model:
+    """The course's own, on the CPU: its bits are the same on every machine."""
+    return Model()
+
+
+def say(prompt: str, tokens: int = 40) -> None:
+    """Prints a prompt and what the model adds."""
+    loop = Loop(model().next_tokens, model().cache(16))
+    request = loop.submit(as_tokens(prompt), tokens)
+    loop.run()
+    print(prompt + "|" + as_text(request.said))
+
+
+def same_in_any_company(tokens: int = 10) -> None:
+    """The prompts one by one, together, and in so few pages that one has to give way."""
+    said = []
+    for name, pages, group in (("alone", 16, 1), ("together", 64, 3), ("in 9 pages", 9, 3)):
+        answers, preempted = [], 0
+        for first in range(0, len(PROMPTS), group):
+            loop = Loop(model().next_tokens, model().cache(pages, 4), chunk=16)
+            for prompt in PROMPTS[first : first + group]:
+                loop.submit(as_tokens(prompt), tokens)
+            loop.run()
+            answers += [request.said for request in loop.requests]
+            preempted += sum(request.preemptions for request in loop.requests)
+            free = loop.cache.free_pages == loop.cache.pages
+        said.append(answers)
+        print(f"{name:11} the same tokens: {answers == said[0]}, preempted: {preempted}, all pages free again: {free}")
+
+
+def company() -> str:
+    """What the logits of one step owe to the company that it is in; returns what the last row says in company."""
+    rows = in_company(TIED[0], TIED[1:])
+    names = {f"{row['attention']}, sums {row['sums']}": row for row in rows}
+    plots.bars(list(names), {"of 256 logits, so many differ": [row["differing"] for row in rows]})
+    plt.show()
+    table = [
+        {
+            "": name,
+            "largest difference": row["largest"],
+            "alone": repr(chr(row["alone"])),
+            "among others": repr(chr(row["among"])),
+        }
+        for name, row in names.items()
+    ]
+    show.table(table, "the next token after one prompt, alone and beside another", folded=True)
+    (row,) = (row for row in rows if row["attention"] == "by the batch" and row["sums"] == "exact")
+    return repr(chr(row["among"]))
+
+
+def eight_bits(prompt: str = "The kernel reads ", tokens: int = 40) -> int:
+    """What the model says with a cache of 16 bits and with one in E4M3; returns how many tokens are the same."""
+    said = []
+    for options in ({}, model().e4m3_scales(as_tokens(" ".join(PROMPTS)))):
+        loop = Loop(model().next_tokens, model().cache(16, **options))
+        request = loop.submit(as_tokens(prompt), tokens)
+        loop.run()
+        said.append(request.said)
+        print(f"{'E4M3' if options else '16 bits':8}{prompt}|{as_text(request.said)}")
+    same = [a == b for a, b in zip(*said, strict=True)]
+    return same.index(False) if False in same else tokens

@@ -1,0 +1,231 @@
+"""Chapter 06's recordings: each as a picture, with its figures folded behind it."""
+
+from __future__ import annotations
+
+import functools
+
+import matplotlib.pyplot as plt
+
+from course_utils import measured, plots, show
+from course_utils.bench import serving as bench
+from course_utils.launches.serving import RUNGS
+from course_utils.measured import Measurement, Row
+
+SHAPE = f"{bench.HEADS} query heads, {bench.KV_HEADS} key heads, d = {bench.HEAD_DIM}, fp16, cold L2"
+SMALL, LARGE = (1, 4096), (8, 65536)  # batch and keys of a sequence
+SWEPT = (1, 65536)
+WAYS = {bench.FLASH: "torch FLASH", bench.CUDNN: "torch cuDNN"}
+
+
+@functools.cache
+def record() -> Measurement:
+    """What was recorded for this chapter."""
+    return measured.load("06_serving")
+
+
+def caption() -> str:
+    """The shape of the launches, the device and the date."""
+    return f"{SHAPE}; {measured.caption(record())}"
+
+
+def of_cache(batch: int, length: int) -> str:
+    """ "8 × 64 K"."""
+    return f"{batch} × {length // 1024} K"
+
+
+def by_name(part: str, batch: int, length: int, **columns: object) -> dict[str, Row]:
+    """The rows of a part for one cache, by name."""
+    rows = record().select(part=part, batch=batch, length=length, **columns)
+    return {str(row["name"]): row for row in rows}
+
+
+# ---- one query
+
+
+def show_ladder() -> None:
+    """The first rungs and the fastest other ways, as shares of the speed at which a sum reads."""
+    rows, table = {}, []
+    for batch, length in bench.CACHES:
+        found = by_name("contiguous", batch, length) | by_name("ladder", batch, length)
+        names = {title: title for title in RUNGS.values()} | {bench.PIECES: bench.PIECES}
+        names |= WAYS | {bench.PIECES + bench.IN_TRITON: "in pieces, Triton"}
+        shares = {title: 100 * found[name]["share"] for name, title in names.items()}
+        rows[of_cache(batch, length)] = {title: shares[title] for title in names.values() if title not in WAYS.values()}
+        rows[of_cache(batch, length)] |= {"the best of torch": max(shares[title] for title in WAYS.values())}
+        line = {"sequences × keys": of_cache(batch, length)}
+        table.append(line | {f"{title}, µs": found[name]["us"] for name, title in names.items()})
+    plots.dots({"": rows}, "% of the speed at which a sum of a large tensor reads it", log=False, mark=100)
+    plt.show()
+    ceiling = f"a sum reads {record().rows[0]['ceiling_tb_per_s']:.2f} TB/s"
+    show.table(table, f"µs of the GPU; {ceiling}; {caption()}", folded=True)
+
+
+def measure_splits() -> Measurement:
+    """The sweep of splits for one long sequence, measured now on a GPU, else as it was recorded."""
+    return measured.live_or_recorded("06_serving", lambda: bench.splits(caches=(SWEPT,)))
+
+
+def show_splits(sweep: Measurement) -> int:
+    """Speed by the number of splits for three caches, one of them from `measure_splits`; returns the fastest number for
+    that one."""
+    panels, chosen = {}, {}
+    for batch, length in (SWEPT, (8, 8192), (64, 4096)):
+        source = sweep if (batch, length) == SWEPT else record()
+        rows = source.select(part="splits", batch=batch, length=length)
+        title = of_cache(batch, length)
+        panels[title] = {row["splits"]: 100 * row["share"] for row in rows}
+        chosen[title] = next(row["splits"] for row in rows if row["chosen"])
+    plots.sweeps(panels, chosen, "splits", "% of a sum's speed")
+    plt.show()
+    table = [{"splits": n} | {title: points.get(n, "-") for title, points in panels.items()} for n in bench.SPLITS]
+    show.table(table, f"% of a sum's speed, rings: what is chosen; {SHAPE}; {measured.caption(sweep)}", folded=True)
+    first = panels[of_cache(*SWEPT)]
+    return max(first, key=first.__getitem__)
+
+
+def show_ragged() -> None:
+    """One long sequence among short ones beside as many of one length."""
+    rows = {row["lengths"]: row for row in record().select(part="ragged")}
+    names = {
+        "equal": "32 of one length",
+        "long first": "one of 64 K, then 31 of 1 K",
+        "long last": "31 of 1 K, then it",
+    }
+    values = [100 * rows[name]["share"] for name in names]
+    plots.bars(list(names.values()), {"% of a sum's speed; the same number of keys in all": values})
+    plt.show()
+    table = [{"batch": title, "µs": rows[name]["us"], "TB/s": rows[name]["tb_per_s"]} for name, title in names.items()]
+    show.table(table, caption(), folded=True)
+
+
+# ---- pages, bits, queries, a prefix
+
+
+def show_pages() -> int:
+    """What pages in random places cost beside a contiguous cache; returns the page size that costs most."""
+    groups: dict[str, dict[str, float]] = {}
+    table = []
+    for batch, length in bench.CACHES[:2]:
+        for size in bench.PAGE_SIZES:
+            found = by_name("paged", batch, length, page_size=size)
+            plain, paged = (found[name]["us"] for name in (bench.OURS, "paged_attention"))
+            groups.setdefault(f"pages of {size}", {})[of_cache(batch, length)] = 100 * (paged / plain - 1)
+            line = {"sequences × keys": of_cache(batch, length), "page size": size}
+            table.append(line | {"contiguous, µs": plain, "pages, µs": paged})
+    plots.grouped_bars(groups, "% longer than contiguous", colours=(plots.BLUE, plots.ORANGE))
+    plt.show()
+    show.table(table, f"pages in random order; {caption()}", folded=True)
+    costs = [sum(groups[f"pages of {size}"].values()) for size in bench.PAGE_SIZES]
+    return bench.PAGE_SIZES[costs.index(max(costs))]
+
+
+def show_eight_bits() -> float:
+    """How many times as fast a cache in E4M3 is read, by cache; returns that of 8 sequences of 64 K."""
+    gains, table = {}, []
+    for batch, length in bench.CACHES:
+        found = by_name("eight bits", batch, length)
+        wide, narrow = found[bench.OURS], found[f"{bench.OURS}, E4M3"]
+        gains[of_cache(batch, length)] = wide["us"] / narrow["us"]
+        line = {"sequences × keys": of_cache(batch, length), "16 bits, µs": wide["us"], "E4M3, µs": narrow["us"]}
+        table.append(line | {"times as fast": wide["us"] / narrow["us"], "largest error": narrow["error"]})
+    plots.bars(list(gains), {"times as fast as with 16 bits": list(gains.values())}, marks={"half the bytes": 2.0})
+    plt.show()
+    show.table(table, f"outputs are about 1; {caption()}", folded=True)
+    return gains[of_cache(*LARGE)]
+
+
+def show_prefix() -> float:
+    """The time with a prompt that each sequence reads and with one that is read once; returns how many times as fast
+    the latter is."""
+    rows = {row["name"]: row for row in record().select(part="shared prefix")}
+    names = {"paged_attention": "read by each sequence", "cascade_attention": "read once for all"}
+    plots.bars(list(names.values()), {"µs of the GPU": [rows[name]["us"] for name in names]})
+    plt.show()
+    row = rows["paged_attention"]
+    print(f"{row['batch']} sequences of {row['length']} tokens behind {row['prefix']:,} shared ones; {caption()}")
+    return rows["paged_attention"]["us"] / rows["cascade_attention"]["us"]
+
+
+def show_queries() -> float:
+    """Time by the number of queries a step, for two caches; returns the time of 16 as a multiple of that of one, for 8
+    sequences of 64 K."""
+    panels: dict[str, dict[int, float]] = {}
+    table = []
+    for batch, length in bench.CACHES[:2]:
+        rows = record().select(part="queries", batch=batch, length=length)
+        times = {
+            name: {row["query_length"]: row["us"] for row in rows if row["name"] == name} for name in ("chain", "tree")
+        }
+        panels[of_cache(batch, length)] = {n: us / times["chain"][1] for n, us in times["chain"].items()}
+        line = {"sequences × keys": of_cache(batch, length)}
+        table += [
+            line | {"queries": n, "chain, µs": us, "tree, µs": times["tree"][n]} for n, us in times["chain"].items()
+        ]
+    plots.sweeps(panels, {}, "queries of a sequence", "times the time of one")
+    plt.show()
+    show.table(table, caption(), folded=True)
+    return panels[of_cache(*LARGE)][16]
+
+
+# ---- a step
+
+
+def steps() -> dict[tuple[int, int], dict[str, Row]]:
+    """The rows of the part "step" by batch and keys, and then by name."""
+    found: dict[tuple[int, int], dict[str, Row]] = {}
+    for row in record().select(part="step"):
+        found.setdefault((row["batch"], row["length"]), {})[row["name"]] = row
+    return found
+
+
+def floor_us(row: Row) -> float:
+    """Microseconds in which the bytes of a row are read at the speed of a sum."""
+    return row["us"] * row["share"]
+
+
+def show_steps() -> float:
+    """32 layers of append, attention and merge in four ways; returns how many times as fast as launches from Python one
+    launch is, for one sequence of 4 K."""
+    panels: dict[str, dict[str, dict[int, float]]] = {}
+    table = []
+    for (batch, length), found in steps().items():
+        panel = panels.setdefault(f"{batch} sequence{'s' * (batch > 1)}", {})
+        floor = floor_us(next(iter(found.values())))
+        for name, row in found.items():
+            panel.setdefault(name, {})[length] = row["us"] / 1e3
+        panel.setdefault("floor", {})[length] = floor / 1e3
+        line = {"sequences × keys": of_cache(batch, length), "floor, µs": floor}
+        table.append(line | {f"{name}, µs": row["us"] for name, row in found.items()})
+    plots.lines_by_length(panels, "ms of a step, 32 layers")
+    plt.show()
+    show.table(
+        table, f"floor: the bytes at the speed of a sum; pages of {bench.STEP_PAGE_SIZE}; {caption()}", folded=True
+    )
+    first = steps()[SMALL]
+    return first[bench.LAUNCHES]["us"] / first[bench.ONE_LAUNCH]["us"]
+
+
+def show_gain() -> None:
+    """What one launch gains over a graph, by cache."""
+    rows = {
+        of_cache(*cache): {"": found[bench.GRAPH]["us"] / found[bench.ONE_LAUNCH]["us"]}
+        for cache, found in steps().items()
+    }
+    plots.dots({"": rows}, "one launch: times as fast as a graph of launches", log=False, mark=1)
+    plt.show()
+
+
+# ---- the loop
+
+
+def show_served() -> float:
+    """New tokens a second that the loop served with the small model; returns how many times as many in pages."""
+    rows = record().select(part="loop", sums="exact")
+    speeds = {row["name"]: row["tokens_per_s"] for row in rows}
+    names = {"pages": "in pages, as needed", "reserved": "reserved for the longest"}
+    plots.bars(list(names.values()), {"new tokens a second, all requests together": [speeds[name] for name in names]})
+    plt.show()
+    columns = {"steps": "steps", "at_once": "requests at once", "waste": "taken rows without a token", "seconds": "s"}
+    table = [{"": names[row["name"]]} | {title: row[key] for key, title in columns.items()} for row in rows]
+    show.table(table, f"the small model, {measured.caption(record())}; the same tokens in both", folded=True)
+    return speeds["pages"] / speeds["reserved"]
