@@ -30,11 +30,8 @@ EXERCISE_IDS = (
 IN_SECOND_NOTEBOOK = {
     "00_start_here/conflict_free_tile": "00_memory_and_tools",
     "03_flash_attention_v2/backward_tiles": "03_flash_attention_training",
-    "06_serving/merge_parts": "05_deepseek_sparse",
-    "06_serving/paged_gather": "05_deepseek_sparse",
 }
-"""The exercises that another notebook leads to than that of their slug, and its slug: a chapter's second notebook, or,
-as long as chapter 06 has none, that of the chapter before."""
+"""The exercises that a chapter's second notebook leads to, and its slug; their ids begin with that of the first."""
 
 
 def exercise_ids(slug: str) -> tuple[str, ...]:
