@@ -15,6 +15,7 @@ from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
     check_inputs,
     cut,
+    dense,
     empty_outputs,
     fake_attention,
     fake_gradients,
@@ -120,7 +121,7 @@ def _gradient(
     call = Call(q.shape, k.shape, q.dtype, q.device, factor)
     backward = ready_backward_of(call, is_causal, torch.are_deterministic_algorithms_enabled())
     columns = q.shape[-1]
-    return gradients(query, scale, *backward(q, k, v, padded(out, columns), lse, padded(grad_out, columns)))
+    return gradients(query, scale, *backward(q, k, v, padded(out, columns), dense(lse), padded(grad_out, columns)))
 
 
 @functools.lru_cache(maxsize=1024)

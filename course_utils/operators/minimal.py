@@ -14,6 +14,7 @@ from course_utils.operators.library import operator
 from course_utils.operators.prepare import (
     check_inputs,
     cut,
+    dense,
     empty_outputs,
     fake_attention,
     fake_gradients,
@@ -141,6 +142,7 @@ def _gradient(
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
     batch, heads, query_length, head_dim = q.shape
     out, grad_out = padded(out, head_dim), padded(grad_out, head_dim)
+    lse = dense(lse)
     delta = torch.empty_like(lse)
     grad_query, grad_key, grad_value = (torch.empty_like(tensor) for tensor in (q, k, v))
     tile = fitting(BACKWARD_TILES[head_dim], q.device)

@@ -189,7 +189,9 @@ def _gradient(
 ) -> tuple[Tensor, ...]:
     not_deterministic("sparse_mla", "the gradient of latent")
     q, rows, columns, factor = _for_kernels(query, latent, scale, grad_out.shape[-1])
-    grad_query, grad_latent = sparse_backward(q, rows, dense(indices), lse, padded(grad_out, columns), scale=factor)
+    grad_query, grad_latent = sparse_backward(
+        q, rows, dense(indices), dense(lse), padded(grad_out, columns), scale=factor
+    )
     return gradients(query, scale, grad_query, grad_latent.to(latent.dtype))
 
 

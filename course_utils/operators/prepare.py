@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import warnings
 from typing import Any, Protocol, TypeVar
 
@@ -38,7 +37,8 @@ def check_inputs(
     `1 / sqrt(d)`. Raises TypeError or ValueError, which names the argument, what it got and what it takes.
     """
     kinds = kind("query", query), kind("key", key), kind("value", value)
-    symbolic = query._has_symbolic_sizes_strides or key._has_symbolic_sizes_strides
+    keys_symbolic = key._has_symbolic_sizes_strides or value._has_symbolic_sizes_strides
+    symbolic = query._has_symbolic_sizes_strides or keys_symbolic
     check = _check if symbolic or torch.compiler.is_compiling() else _check_once
     check(*kinds, bool(enable_gqa), dtypes, head_dim)
     flag("is_causal", is_causal)
@@ -71,7 +71,7 @@ def checked_scale(scale: float, alternative: str = "") -> float:
     """
     if isinstance(scale, bool) or not isinstance(scale, (int, float, np.integer, np.floating)):
         raise TypeError(f"scale is {scale!r}; it must be a number{alternative}")
-    if abs(scale) > MAX_SCALE or math.isnan(scale):
+    if not abs(scale) <= MAX_SCALE:  # nor NaN: torch.compile cannot trace math.isnan of a number that it keeps open
         raise ValueError(f"scale is {scale!r}; it must be a finite number in fp32{alternative}")
     return float(scale) if abs(scale) >= MIN_SCALE else 0.0
 

@@ -23,6 +23,7 @@ from course_utils.operators.prepare import (
     MAX_GRID,
     check_inputs,
     cut,
+    dense,
     empty_outputs,
     fake_attention,
     fake_gradients,
@@ -356,7 +357,7 @@ class _Given:
 
 @operator(
     "sparse_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
-    "SymInt pattern, bool differentiable, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
+    "SymInt pattern, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
     fake=fake_gradients,
     is_gradient=True,
     tags=("nondeterministic_bitwise", "cudagraph_unsafe"),
@@ -369,13 +370,13 @@ def _gradient(
     out: Tensor,
     lse: Tensor,
     pattern: int,
-    differentiable: bool,
     scale: float,
 ) -> tuple[Tensor, ...]:
     not_deterministic("sparse_attention", "dQ")
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
-    backward, columns = _ready(numbered(pattern), _backward, q, k, factor, differentiable), q.shape[-1]
-    return gradients(query, scale, *backward(q, k, v, padded(out, columns), lse, padded(grad_out, columns)))
+    # A graph that was made without gradients may be differentiated all the same: not by the kernel of its forward pass.
+    backward, columns = _ready(numbered(pattern), _backward, q, k, factor, differentiable=True), q.shape[-1]
+    return gradients(query, scale, *backward(q, k, v, padded(out, columns), dense(lse), padded(grad_out, columns)))
 
 
 @operator(
@@ -384,7 +385,8 @@ def _gradient(
     fake=fake_attention,
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
     gradient=_gradient,
-    keeps=lambda query, key, value, pattern, *_: numbered(pattern),
+    # While a graph is made the number may be open: then there is no pattern to keep.
+    keeps=lambda query, key, value, pattern, *_: numbered(pattern) if isinstance(pattern, int) else None,
     tags=("cudagraph_unsafe",),  # the first call at some lengths makes lists; see `Kept`
 )
 def _attention(
@@ -480,16 +482,16 @@ def range_mask(pattern: Pattern, query_length: int, key_length: int, device: tor
         return RangeMask(pattern.ranges)
     rows = pattern.row_ranges(query_length, key_length, device=device)
     by_key = ("by key", query_length, key_length, str(device))
-    return RowMask(rows, _kept(pattern, by_key, functools.partial(rows.by_key, key_length)), pattern)
+    return RowMask(rows, _kept(pattern, by_key, functools.partial(rows.by_key, key_length)), Kept())
 
 
 class RowMask(NamedTuple):
-    """Launches of range.cu and range_backward.cu with -DTABLE=1. by_key: `rows.by_key(L_k)`, for gradients; pattern:
-    whose rows these are."""
+    """Launches of range.cu and range_backward.cu with -DTABLE=1. by_key: `rows.by_key(L_k)`, for gradients; columns:
+    those of backward passes. It does not name its pattern, which would then keep itself."""
 
     rows: RowRanges
     by_key: RowRanges
-    pattern: Pattern
+    columns: Kept
 
     def forward(self, call: Call) -> Forward:
         batch, heads, query_length, head_dim = call.query_shape
@@ -504,8 +506,7 @@ class RowMask(NamedTuple):
 
     def dk_dv(self, call: Call) -> DkDv:
         tile, sizes = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device), (call.query_shape, call.key_shape)
-        what = "columns", tile, *sizes, str(call.device)
-        columns = _kept(self.pattern, what, lambda: self._columns(tile, *sizes))
+        columns = self.columns.get((tile, *sizes), lambda: self._columns(tile, *sizes))
         files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1"), call.dtype)
         return by_columns(files, "table_dk_dv", tile, columns, call, tuple(self.by_key))
 

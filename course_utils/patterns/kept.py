@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -57,7 +58,9 @@ class Kept:
 
 # ---------------------------------------------------------------------------------------------- numbers
 
-_NUMBERS = itertools.count(2)  # torch.compile takes 0 and 1 for constants, and compiles anew for another number
+# From a place of this process's own, so that an exported program in another one finds no pattern instead of a wrong
+# one. Not 0 and 1, which torch.compile takes for constants: it compiles anew for another number.
+_NUMBERS = itertools.count(2 + secrets.randbits(48))
 _NUMBERED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 

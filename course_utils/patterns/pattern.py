@@ -63,8 +63,11 @@ class Pattern:
         )
         self._made = Kept()
 
-    def __deepcopy__(self, _: Any) -> Pattern:
+    def __copy__(self) -> Pattern:
         """Itself, which never changes: a copied module has the same pattern, with its number and lists."""
+        return self
+
+    def __deepcopy__(self, _: Any) -> Pattern:
         return self
 
     def __repr__(self) -> str:

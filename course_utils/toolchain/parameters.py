@@ -133,13 +133,15 @@ class Accepted:
     """Arguments that `Parameters.check` has passed, for a GPU: what their types, dtypes and device settle for the next
     launch, whose arguments mostly are of the same ones, and memory in which the driver finds the values.
 
-    given: the places of those that the next launch gives, None for all of them. The others stay what they are.
+    given: the places of those that the next launch gives, None for all of them. The others stay what they are. Whoever
+    gives some has looked at their memory already: how much a storage holds is asked for all only.
     """
 
     def __init__(self, args: Sequence[object], device: torch.device, given: Sequence[int] | None = None) -> None:
         places = range(len(args)) if given is None else given
         others = [place for place in range(len(args)) if place not in places]
         of_launch, fixed = ([args[place] for place in some] for some in (places, others))
+        self._asks_storages = given is None
         self._gpu = device.index if device.type == "cuda" else -1  # as Tensor.get_device says it
         self._types = tuple(map(type, of_launch))
         self._tensors = [(n, tensor.dtype) for n, tensor in enumerate(of_launch) if isinstance(tensor, torch.Tensor)]
@@ -173,6 +175,10 @@ class Accepted:
                 values[place] = address = tensor.data_ptr()
                 if not address and tensor.numel():
                     return None
+                if self._asks_storages:
+                    needed = (tensor.storage_offset() + tensor.numel()) * dtype.itemsize
+                    if address and tensor.untyped_storage().nbytes() < needed:
+                        return None
             for tensor, address in self._held:
                 if tensor.data_ptr() != address:
                     return None

@@ -2,6 +2,7 @@
 
 import gc
 import random
+import weakref
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,28 @@ def test_a_pattern_keeps_the_lists_of_its_last_lengths():
         pattern.block_lists(length)
         choose_kernel(pattern, length)
     assert lists_alive() - of_others <= kept.MOST
+
+
+@pytest.mark.parametrize(
+    ("make", "length"),
+    [
+        (lambda: patterns.sliding_window(3), 9),
+        (lambda: patterns.causal() & patterns.document([3, 6]), 9),
+        (lambda: patterns.streaming(1, 2) | patterns.global_tokens([3]), 9),
+        (lambda: patterns.block_diagonal(128), 256),
+    ],
+    ids=["five numbers", "rows", "lists", "dense"],
+)
+def test_a_pattern_dies_with_its_last_user(make, length, device):
+    pattern = make()
+    inputs = [tensors.random(1, 1, length, 64, device=device, dtype=torch.float16, seed=seed) for seed in range(3)]
+    sparse_attention(*inputs, pattern)
+    inputs[0].requires_grad_()
+    sparse_attention(*inputs, pattern).sum().backward()
+    died = weakref.ref(pattern)
+    del pattern
+    gc.collect()
+    assert died() is None
 
 
 def lists_alive():

@@ -2,6 +2,8 @@
 
 import copy
 import gc
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -14,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_utils import patterns
 from course_utils.operators import (
+    choose_kernel,
     decode_attention,
     flash_attention_minimal,
     flash_attention_v2,
@@ -356,6 +359,27 @@ def test_another_pattern_compiles_no_graph_of_its_own(device):
     assert counters["stats"]["unique_graphs"] <= 2
 
 
+def test_another_pattern_trains_by_the_same_graph(device):
+    compiled = torch.compile(sparse_attention, fullgraph=True, backend="aot_eager")
+    inputs = attention_inputs(device, lengths=(9, 9))
+    for pattern in (WINDOW, STREWN, DOCUMENTS):
+        expected = results_and_gradients(partial(sparse_attention, pattern=pattern), inputs)
+        assert_same(results_and_gradients(lambda *qkv, of=pattern: compiled(*qkv, of), inputs), expected)
+    assert counters["stats"]["unique_graphs"] <= 2
+
+
+@pytest.mark.parametrize(
+    "attend", [flash_attention_v2, partial(sparse_attention, pattern=WINDOW)], ids=["v2", "sparse"]
+)
+def test_another_scale_compiles_no_graph_of_its_own(attend, device):
+    compiled = torch.compile(lambda *qkv, scale: attend(*qkv, scale=scale), fullgraph=True, backend="aot_eager")
+    by_length = torch.compile(lambda *qkv: attend(*qkv, scale=1 / qkv[0].shape[2]), fullgraph=True, backend="aot_eager")
+    for length, scale in ((9, 0.1), (12, -0.2), (15, 0.0), (20, 0.4)):
+        inputs = attention_inputs(device, lengths=(length, length))
+        assert torch.equal(compiled(*inputs, scale=scale), attend(*inputs, scale=scale))
+        assert torch.equal(by_length(*inputs), attend(*inputs, scale=1 / length))
+
+
 def test_a_pattern_may_be_an_attribute_of_a_module(device, x):
     class Windowed(Block):
         def __init__(self, pattern):
@@ -364,7 +388,7 @@ def test_a_pattern_may_be_an_attribute_of_a_module(device, x):
 
     module = Windowed(DOCUMENTS).to(device)
     assert torch.equal(torch.compile(module, fullgraph=True, backend="aot_eager")(x), module(x))
-    assert copy.deepcopy(module).pattern is DOCUMENTS
+    assert copy.deepcopy(module).pattern is copy.copy(DOCUMENTS) is DOCUMENTS
 
 
 @pytest.mark.parametrize("fullgraph", [True, False])
@@ -394,6 +418,28 @@ def test_a_pattern_that_lives_no_more_is_named():
     gc.collect()
     with pytest.raises(RuntimeError, match=f"pattern number {number} .* keep the pattern"):
         sparse._attention(*inputs, number, False, 0.3)
+
+
+def test_another_process_has_no_pattern_of_this_ones_numbers():
+    """A program exported here would take it for its own there, and attend to other keys in silence."""
+    there = (
+        "from course_utils import patterns\n"
+        "from course_utils.patterns import kept\n"
+        "made = [patterns.causal() for _ in range(1000)]\n"
+        f"kept.numbered({WINDOW.number})"
+    )
+    run = subprocess.run([sys.executable, "-c", there], capture_output=True, text=True)
+    assert f"the pattern number {WINDOW.number} of a compiled or exported graph is not in this process" in run.stderr
+
+
+def test_a_graph_made_without_gradients_may_be_differentiated(device):
+    """Its forward pass may be by a kernel that has no backward pass."""
+    keys = torch.arange(1000) * 397 % 1000
+    pattern = patterns.from_csr(torch.arange(1001), keys)
+    assert choose_kernel(pattern, 1000, device=device).kernel == "csr_gather"
+    inputs = [tensor[:, :1] for tensor in attention_inputs(device, lengths=(1000, 1000))]
+    found = results_and_gradients(lambda *qkv: sparse._attention(*qkv, pattern.number, False, 24**-0.5)[0], inputs)
+    assert_same(found, results_and_gradients(partial(sparse_attention, pattern=pattern), inputs))
 
 
 @pytest.mark.parametrize("attend", [causal_v2, windowed], ids=lambda attend: attend.__name__)
@@ -434,6 +480,23 @@ def test_checkpointing_runs_the_forward_pass_again(block, x, device, monkeypatch
     block.attend = counted
     assert_same(gradients_of(block, partial(checkpoint, block, use_reentrant=False), x), expected)
     assert len(runs) == 2
+
+
+@pytest.mark.parametrize("name", ["flash_attention_minimal", "flash_attention_v2", "sparse_attention", "sparse_mla"])
+def test_what_is_kept_for_the_backward_pass_may_come_back_with_other_strides(name, device):
+    operator, arguments = EXAMPLES[name]
+
+    def gradients(*hooks):
+        given = arguments(device, True)
+        inputs = [one for one in given if isinstance(one, torch.Tensor) and one.requires_grad]
+        with torch.autograd.graph.saved_tensors_hooks(*hooks):
+            out = operator(*given)[0]
+        return torch.autograd.grad(out.float().square().sum(), inputs)
+
+    def strided(tensor):
+        return torch.stack([tensor, tensor], dim=-1)[..., 0]
+
+    assert_same(gradients(torch.Tensor.detach, strided), gradients(torch.Tensor.detach, torch.Tensor.detach))
 
 
 def test_the_backward_hooks_of_ddp(x, tmp_path):
