@@ -17,6 +17,9 @@ def run_without_the_course(program: str) -> str:
             status = 1
             try:
                 sys.stdout = sys.stderr = printed
+                registered = sys.modules.get("course_utils.operators.library")
+                if registered:  # with torch, which stays
+                    registered._LIBRARY._destroy()
                 for name in [name for name in sys.modules if name.partition(".")[0] == "course_utils"]:
                     del sys.modules[name]
                 sys.meta_path[:] = [one for one in sys.meta_path if type(one).__name__ != "FormerModules"]

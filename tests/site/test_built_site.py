@@ -206,6 +206,21 @@ def test_the_switch_turns_the_theme_of_the_page_and_of_its_widgets(address, page
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_link_under_the_pointer_can_be_read(theme, address, page):
+    load(page, address, "search.html", DESK)
+    page.evaluate("(theme) => { document.documentElement.dataset.theme = theme; }", theme)
+    link = page.locator("nav.bd-links a").nth(1)
+    before = link.evaluate("(link) => getComputedStyle(link).color")
+    link.hover()
+    page.wait_for_function(
+        "([link, before]) => getComputedStyle(link).color !== before", arg=[link.element_handle(), before]
+    )
+    page.evaluate(AXE)
+    assert page.evaluate(RUN_AXE) == []
+
+
+@pytest.mark.browser
 def test_a_table_with_formulas_is_fitted_to_the_same_again_and_again(address, page):
     load(page, address, "notebooks/03_flash_attention_training.html", PHONE)
     fit = """async () => {
