@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import matplotlib.pyplot as plt
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from course_utils import plots
 from course_utils.operators import naive_attention
+from course_utils.studies.on_cpu import one_thread
 
 VERSE = """
 twinkle, twinkle, little star, how i wonder what you are! up above the world so high,
@@ -59,7 +59,7 @@ class TinyModel(nn.Module):
 
 def train(is_causal: bool, steps: int = 400) -> tuple[TinyModel, list[float]]:
     """A trained model, always from the same start and on the same pieces, and its loss at each step, nats."""
-    with _one_thread():
+    with one_thread():
         torch.manual_seed(0)
         model, losses = TinyModel(is_causal), []
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -72,17 +72,6 @@ def train(is_causal: bool, steps: int = 400) -> tuple[TinyModel, list[float]]:
             optimizer.step()
             losses.append(loss.item())
     return model, losses
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """A model this small is slower on several threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @torch.no_grad()

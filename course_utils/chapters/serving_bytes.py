@@ -123,5 +123,4 @@ def show_reserved(lengths: tuple[int, ...] = (5, 12, 3, 9), most: int = 16, page
     plt.show()
     held = sum(costs.ceil_div(keys, page_size) * page_size for keys in lengths)
     for title, rows in zip(panels, (most * len(lengths), held), strict=True):
-        line = {"": title, "rows": rows, "without a token": rows - sum(lengths)}
-        print(", ".join(f"{name}: {value}" if name else str(value) for name, value in line.items()))
+        print(f"{title}, rows: {rows}, without a token: {rows - sum(lengths)}")

@@ -14,7 +14,7 @@ from course_utils.measured import Measurement, Row
 SHAPE = f"{bench.HEADS} query heads, {bench.KV_HEADS} key heads, d = {bench.HEAD_DIM}, fp16, cold L2"
 SMALL, LARGE = (1, 4096), (8, 65536)  # batch and keys of a sequence
 SWEPT = (1, 65536)
-WAYS = {bench.FLASH: "torch FLASH", bench.CUDNN: "torch cuDNN"}
+OF_TORCH = bench.FLASH, bench.CUDNN
 
 
 @functools.cache
@@ -47,11 +47,11 @@ def show_ladder() -> None:
     rows, table = {}, []
     for batch, length in bench.CACHES:
         found = by_name("contiguous", batch, length) | by_name("ladder", batch, length)
-        names = {title: title for title in RUNGS.values()} | {bench.PIECES: bench.PIECES}
-        names |= WAYS | {bench.PIECES + bench.IN_TRITON: "in pieces, Triton"}
+        names = {name: name for name in (*RUNGS.values(), bench.PIECES, *OF_TORCH)}
+        names[bench.PIECES + bench.IN_TRITON] = "in pieces, Triton"
         shares = {title: 100 * found[name]["share"] for name, title in names.items()}
-        rows[of_cache(batch, length)] = {title: shares[title] for title in names.values() if title not in WAYS.values()}
-        rows[of_cache(batch, length)] |= {"the best of torch": max(shares[title] for title in WAYS.values())}
+        rows[of_cache(batch, length)] = {title: share for title, share in shares.items() if title not in OF_TORCH}
+        rows[of_cache(batch, length)] |= {"the best of torch": max(shares[title] for title in OF_TORCH)}
         line = {"sequences × keys": of_cache(batch, length)}
         table.append(line | {f"{title}, µs": found[name]["us"] for name, title in names.items()})
     plots.dots({"": rows}, "% of the speed at which a sum of a large tensor reads it", log=False, mark=100)

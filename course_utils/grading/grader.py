@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import os
 import pickle
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +27,7 @@ from course_utils.grading.job import Job, Run, blank
 from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
 from course_utils.grading.sandbox.parent import Limits, Message, run_child
 from course_utils.grading.submission import Submission, as_released, read_submission
+from course_utils.studies.on_cpu import one_thread
 
 MOST_CHILDREN = 4  # a child that dies is replaced, and goes on after what killed it
 SEEDS = 2**31
@@ -75,7 +75,7 @@ def grade_submission(
         raise ValueError("device is 'cuda', but PyTorch finds no GPU here: 'cpu' grades on the emulator")
     if seed is not None and not (isinstance(seed, int) and 0 <= seed < SEEDS):
         raise ValueError(f"seed takes an int from 0 to {SEEDS - 1}, got {seed!r}")
-    with _one_thread():
+    with one_thread():
         task = task or exercise(submission.exercise)
         return _graded(task, submission, seed, device, isolation, limits or Limits())
 
@@ -85,7 +85,7 @@ def outcome_of(task: Exercise, submission: Submission, case: Case, *, isolation:
 
     Raises GraderError where the child cannot start.
     """
-    with _one_thread():
+    with one_thread():
         outcomes, _ = _Child(task, replace(submission, cells={}), "cpu", isolation, Limits()).run([case])
     return outcomes[0]
 
@@ -148,17 +148,6 @@ def _cases(task: Exercise, python: _Python, seed: int) -> list[Case]:
 def _cannot_be_used(python: _Python, task: Exercise, error: Exception) -> None:
     python.tensors = {}
     python.errors = {task.cells[-1]: f"what it gives cannot be used ({type(error).__name__}: {_clean(str(error))})"}
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """torch on one thread: the right answers then do not depend on the machine, and busy cores do not wait for it."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 # ---- the child

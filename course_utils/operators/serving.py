@@ -564,7 +564,7 @@ def _attend(
         ),
         shared_mem=tile.shared_bytes,
     )
-    if how.pieces > batch:
+    if parts is not lse:
         _merge_module(torch.float32, q.dtype).get_function("merge_pieces")(
             (rows, batch),
             MERGE_BLOCK,

@@ -15,7 +15,8 @@ from course_utils import measured
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """So small a model is not faster with more threads, and does not wait for other work on the machine."""
+    """torch on one thread: results then do not depend on the machine, busy cores do not wait for it, and a small model
+    is as fast."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
