@@ -316,7 +316,7 @@ def test_one_file_cannot_be_larger_than_the_limit(child, handler):
     if handler == "SIG_IGN":
         assert ended.messages == [Message({"got": "OSError"})]
     else:
-        assert (ended.reason, ended.detail) == ("file limit", "it wrote a file of more than 2 MiB")
+        assert (ended.reason, ended.detail) == ("file limit", "it wrote more than 2 MiB to files")
 
 
 def test_all_files_together_cannot_be_larger_than_the_limit(child, isolation):

@@ -531,9 +531,13 @@ class _Watch:
             return self._end("memory limit", f"it took more than {_size(limits.memory)} of memory")
         if self._folder is not None and now - self._folder_looked_at > 10 * WATCH_SECONDS:
             if _folder_bytes(self._folder) > limits.file_bytes:
-                return self._end("file limit", f"it wrote more than {_size(limits.file_bytes)} to files")
+                return self._end("file limit", self._too_much_written())
             self._folder_looked_at = time.monotonic()
         return None
+
+    def _too_much_written(self) -> str:
+        """One file that the kernel stops, or several that the watcher sees: either may come first."""
+        return f"it wrote more than {_size(self._limits.file_bytes)} to files"
 
     def _end(self, reason: str, detail: str) -> None:
         self._reason, self._detail = reason, detail
@@ -546,7 +550,7 @@ class _Watch:
         if not reason and self._parser.finished and status == 0:
             reason = "finished"
         elif not reason and status == 128 + signal.SIGXFSZ:
-            reason, detail = "file limit", f"it wrote a file of more than {_size(self._limits.file_bytes)}"
+            reason, detail = "file limit", self._too_much_written()
         elif not reason:
             reason, detail = "died", _how_it_died(status)
         out, err = (bytes(tail).decode(errors="replace") for tail in self._tails.values())
