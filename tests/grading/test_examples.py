@@ -29,8 +29,8 @@ UNCLEAN = re.compile(
 
 NOT_IN_THE_GATE = pytest.mark.exhaustive(
     "every known submission: `make test` grades the solutions, the skeletons, and those that their file gives "
-    "`gate = true`: per exercise the right one that is written most differently, and a wrong one for each way to a "
-    "diagnosis; and each wrong figure"
+    "`gate = true`: per exercise the right one that is written most differently, and three or more wrong ones that are "
+    "told in different ways; and each wrong figure"
 )
 
 

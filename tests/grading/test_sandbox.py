@@ -183,19 +183,17 @@ WITHOUT_NAMESPACES = pytest.mark.parametrize(
 
 
 @WITHOUT_NAMESPACES
-@pytest.mark.parametrize(
-    "cell", ["torch.Generator()", "import torch as t; getattr(t, 'Gener' + 'ator')()"], ids=["named", "by an import"]
-)
-def test_a_cell_may_make_a_generator(child, cell):
+def test_a_cell_may_make_a_generator(child):
     """What it needs of PyTorch is loaded where a cell can reach it: a library that it imports may make one, too."""
     ended = child(
-        f"""
+        """
         from course_utils.grading import job, runner
-        _, errors = runner._run_cells(job.Job(exercise="", cells=(("pattern", {cell!r}),), questions=()))
-        tell(errors=errors)
+        for cell in ("import torch as t; getattr(t, 'Gener' + 'ator')()", "torch.Generator()"):
+            _, errors = runner._run_cells(job.Job(exercise="", cells=(("pattern", cell),), questions=()))
+            tell(errors=errors)
         """
     )
-    assert ended.messages[0].header == {"errors": {}}, ended.stderr
+    assert [message.header for message in ended.messages] == 2 * [{"errors": {}}], ended.stderr
 
 
 @WITHOUT_NAMESPACES

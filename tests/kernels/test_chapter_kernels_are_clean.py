@@ -9,9 +9,10 @@ from course_utils.emulator import sanitize
 from course_utils.launches.chapters import course_launches, hard_launches
 from course_utils.operators import flash_attention_minimal, naive_attention
 from course_utils.toolchain.source import KERNELS, read_kernel, required_architecture
+from tests.helpers.one_of_each import last_of_each_kernel
 
 MOST_SECONDS = 5.0  # for one launch, compilation left out
-LENGTHS = [(1, 1), (1, 65), (65, 1), (63, 65), (113, 200)]
+LENGTHS = [(1, 1), (1, 65), (65, 1), (63, 65), (70, 130)]
 LAUNCHES = course_launches() | hard_launches()
 COUNTED = pytest.mark.exhaustive(
     "watched by the sanitizer, too, where its counters are compared with ncu's; here by each compiler"
@@ -19,7 +20,13 @@ COUNTED = pytest.mark.exhaustive(
 FILES = [path.relative_to(KERNELS).as_posix() for path in sorted(KERNELS.glob("*/*.cu"))]
 
 
-@pytest.mark.parametrize("name", [*(pytest.param(name, marks=COUNTED) for name in course_launches()), *hard_launches()])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(pytest.param(name, marks=COUNTED) for name in course_launches()),
+        *last_of_each_kernel((name, name, launch) for name, launch in hard_launches().items()),
+    ],
+)
 def test_a_launch_of_a_chapter(name, compiler):
     def seconds() -> float:
         start = time.perf_counter()

@@ -9,10 +9,10 @@ from course_utils.emulator import sanitize
 from course_utils.nvidia.figures import FIGURES, emulated_figures, ncu_figures
 from course_utils.nvidia.measure import Case, compulsory_bytes, counter_cases
 from course_utils.nvidia.validation import EXPLAINED, differences, explained_differences
+from tests.helpers.one_of_each import last_of_each_kernel
 
 CASES = {case.name: case for case in counter_cases()}
-COUNTED = [case for case in CASES.values() if case.group != "large"]
-LARGE = [case for case in CASES.values() if case.group == "large"]
+MICRO, COURSE, LARGE = ([case for case in CASES.values() if case.group == one] for one in ("micro", "course", "large"))
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +20,8 @@ def recorded() -> dict[str, measured.Row]:
     return {str(row["name"]): row for row in measured.load("counters").rows}
 
 
-def by_name(cases: list[Case]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in cases])
+def by_name(cases: list[Case]) -> list:
+    return [pytest.param(case, id=case.name) for case in cases]
 
 
 def test_every_launch_is_recorded_as_it_is_now(recorded):
@@ -30,7 +30,9 @@ def test_every_launch_is_recorded_as_it_is_now(recorded):
     }
 
 
-@by_name(COUNTED)
+@pytest.mark.parametrize(
+    "case", by_name(MICRO) + last_of_each_kernel((case.name, case, case.launch) for case in COURSE)
+)
 def test_the_emulator_counts_what_ncu_counts(case, recorded):
     ncus = ncu_figures(recorded[case.name]["metrics"])
     assert set(ncus) == set(FIGURES), "ncu has no metric for some figure"
@@ -54,7 +56,7 @@ def test_explanations_are_of_recorded_launches_and_never_of_requests_or_sectors_
             assert not figure.startswith("global"), launch
 
 
-@by_name(LARGE)
+@pytest.mark.parametrize("case", by_name(LARGE))
 def test_no_cache_avoids_the_footprint(case, recorded):
     """From cold caches, every byte that a kernel reads comes from HBM at least once. (What it writes may still be in
     L2 when the kernel ends.)"""

@@ -21,7 +21,7 @@ from tests.helpers.drawn_questions import IDS
 pytestmark = pytest.mark.browser
 
 SCRIPTS = Path(questions.__file__).parent / "js"
-SEEDS = (0, 7)
+SEED = 7
 # Typed figures: those that can be read, those that cannot, and one of each way to be wrong.
 TYPED = (
     *("", " ", "0", "-3", "1e400", "1/0", "2^513", "0^-1", "1/1e400", "9" * 61, "1,5", "1.5.2", "12,34", "1 000,5"),
@@ -122,7 +122,7 @@ def answers_to(one, draw):
 
 
 def test_every_question_is_judged_as_python_judges_it(judge_all):
-    asked = [(one, question(one, seed)) for one in IDS for seed in SEEDS]
+    asked = [(one, question(one, SEED)) for one in IDS]
     answers = [answers_to(one, Random(name)) for name, one in asked]
     found = judge_all([(key(one), given) for (_, one), given in zip(asked, answers, strict=True)])
     for (name, one), given, said in zip(asked, answers, found, strict=True):
@@ -130,7 +130,7 @@ def test_every_question_is_judged_as_python_judges_it(judge_all):
             assert reply == expected, (name, answer)
 
 
-@pytest.mark.parametrize("unit", ["", "MB", "MiB", "kB", "bytes", "µs", "GB/s"])
+@pytest.mark.parametrize("unit", ["", "MiB", "µs", "GB/s"])
 def test_every_way_to_write_and_to_miss_a_number_is_judged_as_python_judges_it(judge_all, unit):
     draw = Random(unit)
     values = [4, 12.5, 1024, 3.3e-5, 268.435456, 1e9, -7.25, 0]

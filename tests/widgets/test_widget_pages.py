@@ -79,7 +79,7 @@ def status(page):
 
 
 @pytest.mark.parametrize("name", WIDGETS)
-def test_buttons_move_one_step_and_stop_at_the_ends(open_widget, name):
+def test_buttons_move_one_step_and_stop_at_the_ends_and_closing_leaves_no_listener(open_widget, name):
     page = open_widget(WIDGETS[name]())
     assert page.locator(".ak-widget").get_attribute("data-widget") == name
     last = int(page.locator(".ak-step").get_attribute("max"))
@@ -95,6 +95,8 @@ def test_buttons_move_one_step_and_stop_at_the_ends(open_widget, name):
         page.click(button)
         assert page.evaluate("model.get('step')") == end
     assert page.evaluate("window.saves") > 0
+    page.evaluate("window.cleanup()")
+    assert page.evaluate("model.listeners.length") == 0
 
 
 @pytest.mark.parametrize("name", WIDGETS)
@@ -164,13 +166,6 @@ def test_ink_follows_the_theme(open_widget, name):
         arg=before,
         polling=20,  # by default it reads the canvases in every frame
     )
-
-
-@pytest.mark.parametrize("name", WIDGETS)
-def test_closing_the_output_leaves_no_listener(open_widget, name):
-    page = open_widget(WIDGETS[name]())
-    page.evaluate("window.cleanup()")
-    assert page.evaluate("model.listeners.length") == 0
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

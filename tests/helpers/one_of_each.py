@@ -1,0 +1,18 @@
+"""Parameters of a test that has several launches of one kernel, of which one is enough for `make test`."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from course_utils.launches.launch import Launch
+
+
+def last_of_each_kernel(launches: Iterable[tuple[str, object, Launch]]) -> list:
+    """(id, value, launch), ... -> a parameter for each; all but the last of each kernel run in `make test-all` only."""
+    launches = list(launches)
+    last = {(launch.source, launch.kernel): name for name, _, launch in launches}
+    again = pytest.mark.exhaustive("a kernel at other sizes: `make test` has one launch of each kernel")
+    return [
+        pytest.param(value, id=name, marks=() if last[launch.source, launch.kernel] == name else again)
+        for name, value, launch in launches
+    ]
