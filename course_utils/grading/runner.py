@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import io
 import json
@@ -61,6 +62,8 @@ TASKS = Path(__file__).resolve().with_name("tasks")  # know the right answers; n
 
 
 def main() -> None:
+    gc.freeze()
+    gc.enable()  # off while its imports came: see child.py
     job_file, results, *asking = map(int, sys.argv[1:])
     job: Job = pickle.loads(read_job(job_file))
     torch.set_num_threads(1)
