@@ -90,7 +90,7 @@ def test_neither_loss_trains_what_belongs_to_the_other():
 def test_dense_training_is_repeatable_and_learns(trained):
     first, second = Recall(), Recall()
     for model in (first, second):
-        study.train_dense(model, steps=20)
+        study.train_dense(model, steps=5)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
     assert study.accuracy(first) < 0.98 < study.accuracy(trained)
 
