@@ -29,6 +29,7 @@ from course_utils.toolchain.source import (
 )
 
 DEVICE = Architecture(80)
+HOPPER = Architecture(90, "a", exact=True)  # runs its kernels as that, all others as `DEVICE`
 KNOWN = Architecture(89)  # kernels up to here run too: of what they add, it knows the products of E4M3
 SHARED_LIMIT = 227 * 1024  # bytes per block, as on sm_90
 
@@ -133,12 +134,13 @@ class EmulatedModule:
     ) -> None:
         self.name = source_name(code)
         needed = required_architecture(code)
-        if needed.exact or needed.number > KNOWN.number:
+        hopper = needed == HOPPER
+        if not hopper and (needed.exact or needed.number > KNOWN.number):
             raise LaunchError(
                 f"{self.name} needs {needed}{' exactly' if needed.exact else ' or newer'}; "
                 f"the CPU emulator is an {DEVICE}: run it with CUDA tensors on such a GPU"
             )
-        host_options = _host_options(options)
+        host_options = [*_host_options(options), *(["-DEMU_HOPPER=1"] if hopper else [])]
         search_path = [code.path.parent] if isinstance(code, KernelSource) else []
         search_path += [Path(word[2:]) for word in host_options if word.startswith("-I")] + [INCLUDE]
         self._kernels = find_kernels(code)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_utils.emulator import ptx
+from course_utils.emulator.macros import Macro, text_macros, variants
 from course_utils.toolchain.errors import CompileError
 from course_utils.toolchain.source import (
     INCLUDE_LINE,
@@ -25,6 +26,7 @@ from course_utils.toolchain.source import (
     blank_comments,
     closing,
     find_kernels,
+    included_files,
     split_outside_brackets,
 )
 
@@ -79,7 +81,7 @@ def _translate_file(
 ) -> str:
     result.originals[name] = code
     plain = blank_comments(code)
-    instructions = _inline_asm(code, plain, name)
+    instructions = _inline_asm(code, plain, name, text_macros([*included_files(code, search_path).values(), code]))
     for edit in instructions:
         result.wrapped |= {(name, line) for line in range(_line(code, edit.start), _line(code, edit.end) + 1)}
     edits = [
@@ -134,30 +136,40 @@ def _inside_function(before: str) -> bool:
     return any(opened)
 
 
-def _inline_asm(code: str, plain: str, name: str) -> list[_Edit]:
+def _inline_asm(code: str, plain: str, name: str, macros: dict[str, list[Macro]]) -> list[_Edit]:
     edits = []
     for match in re.finditer(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile\b|__volatile__\b)?\s*\(", plain):
         end = closing(plain, match.end() - 1)
         body = blank_comments(code, strings=False)[match.end() : end].replace("\\\n", " ")
-        sections = split_outside_brackets(body, ":")
-        text = "".join(re.findall(r'"((?:\\.|[^"\\])*)"', sections[0]))
-        text = text.replace("\\n", " ").replace("\\t", " ")
-        operands = []
-        for operand in (o for section in sections[1:3] for o in split_outside_brackets(section) if o.strip()):
-            parts = re.fullmatch(r'\s*"[^"]*"\s*\((.*)\)\s*', operand, flags=re.DOTALL)
-            if not parts:
-                line = _line(code, match.start())
-                raise CompileError(
-                    f'{name}:{line}: the emulator takes operands of asm as "r"(x), got `{operand.strip()}`'
-                )
-            operands.append(" ".join(parts[1].split()))
-        try:
-            statements = ptx.translate(text, operands)
-        except ptx.UnknownInstruction as unknown:  # an error only where the preprocessor leaves it in
-            message = str(unknown).replace("\\", "\\\\").replace('"', '\\"')
-            statements = f'static_assert(false, "the emulator does not know this PTX instruction: {message}")'
+        line = _line(code, match.start())
+        found = [
+            (condition, _statements(text, name, line, len(edits)))
+            for condition, text in variants(body, macros if macros else {})
+        ]
+        (_, statements), *others = found
+        if others:  # which of them holds, the preprocessor says
+            here = f'\n#line {line} "{name}"\n'
+            alternatives = "".join(f"\n#{'elif' if n else 'if'} {c}{here}{s};" for n, (c, s) in enumerate(found))
+            statements = f'{alternatives}\n#endif\n#line {_line(code, end)} "{name}"\n'
         edits.append(_Edit(match.start(), end + 1, f"do {{ {statements}; }} while (0)"))
     return edits
+
+
+def _statements(asm: str, name: str, line: int, number: int) -> str:
+    """What an `asm` with this body does, in C++."""
+    sections = split_outside_brackets(asm, ":")
+    text = "".join(re.findall(r'"((?:\\.|[^"\\])*)"', sections[0])).replace("\\n", " ").replace("\\t", " ")
+    operands = []
+    for operand in (o for section in sections[1:3] for o in split_outside_brackets(section) if o.strip()):
+        parts = re.fullmatch(r'\s*"[^"]*"\s*\((.*)\)\s*', operand, flags=re.DOTALL)
+        if not parts:
+            raise CompileError(f'{name}:{line}: the emulator takes operands of asm as "r"(x), got `{operand.strip()}`')
+        operands.append(" ".join(parts[1].split()))
+    try:
+        return ptx.translate(text, operands, number)
+    except ptx.UnknownInstruction as unknown:  # an error only where the preprocessor leaves it in
+        message = str(unknown).replace("\\", "\\\\").replace('"', '\\"')
+        return f'static_assert(false, "the emulator does not know this PTX instruction: {message}")'
 
 
 def _early_returns(code: str, plain: str) -> list[_Edit]:

@@ -3,7 +3,12 @@
 #include "../runtime/abi.h"
 
 #define __CUDACC_RTC__ 1
-#define __CUDA_ARCH__ 800      // the emulated device presents itself as sm_80
+#if defined(EMU_HOPPER)        // to kernels that ask for exactly sm_90a, as that; to all others as sm_80
+#define __CUDA_ARCH__ 900
+#define __CUDA_ARCH_FEAT_SM90_ALL 1
+#else
+#define __CUDA_ARCH__ 800
+#endif
 
 #define __global__
 #define __device__
@@ -64,6 +69,9 @@ template <class T> struct identity { typedef T type; };   // keeps a parameter o
 #include "emu_math.h"
 #include "emu_float16.h"
 #include "emu_ptx.h"
+#if defined(EMU_HOPPER)
+#include "emu_hopper.h"
+#endif
 #include "emu_entry.h"
 
 #if defined(EMU_TRACED) && !defined(__clang__)      // g++ leaves it to a library to report what these access

@@ -28,6 +28,18 @@ struct emu_collective {
     bool synchronises;            // memory, too: the `orders_memory` of its type
 };
 
+// wgmma.mma_async: what one warp does of a product, its 16 of the 64 rows of D = A B + D. Each lane has n / 2 numbers of D.
+struct emu_wgmma {
+    void (*multiply)(const emu_wgmma* product);
+    emu_site site;
+    unsigned n, warp;             // columns of D and B; which of the four warps of its warpgroup
+    float** d;                    // [32][n / 2]: where each lane has its numbers
+    unsigned a[32][4];            // each lane's part of A,
+    bool a_in_registers;          // or a descriptor
+    uint64_t a_descriptor, b_descriptor;
+    bool add, negate_a, negate_b, transpose_a, transpose_b;
+};
+
 enum emu_touch_kind { EMU_TOUCH_READ, EMU_TOUCH_WRITE, EMU_TOUCH_ATOMIC };
 
 extern "C" {
@@ -44,6 +56,22 @@ void* emu_shared_pointer(unsigned offset);
 void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes, bool around_l1, emu_site site);
 void emu_copy_commit();
 void emu_copy_wait(unsigned groups_in_flight);
+
+// Barriers 0 to 15 of a block, for `threads` of its threads: bar.sync, bar.arrive (which does not wait), bar.red. Returns how
+// many of them brought a true predicate.
+int emu_named_barrier(unsigned id, unsigned threads, int predicate, bool waits, emu_site site);
+
+// An mbarrier: 64 bits of shared memory (mbarrier.h). A state is the phase that an arrival was in.
+void emu_mbarrier_init(unsigned address, unsigned count, emu_site site);
+void emu_mbarrier_invalidate(unsigned address, emu_site site);
+uint64_t emu_mbarrier_arrive(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site);
+void emu_mbarrier_transfer(unsigned address, int bytes, emu_site site);      // expect_tx: more bytes; complete_tx: less
+bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits, emu_site site);   // whether that phase is over
+
+void emu_wgmma_start(const emu_wgmma* product);            // what stands in it is copied
+void emu_wgmma_commit();                                   // for a warp
+void emu_wgmma_wait(unsigned groups_in_flight);
+size_t emu_shared_bytes();                                 // of the shared-memory window
 
 void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind);   // an access, at the line of the caller
 

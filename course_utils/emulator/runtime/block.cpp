@@ -12,6 +12,7 @@
 
 #include "fiber.h"
 #include "findings.h"
+#include "mbarrier.h"
 #include "trace_hooks.h"
 
 static const size_t stack_bytes = (256 + 16) << 10;   // 16 KB are for all but local arrays
@@ -102,12 +103,23 @@ static void report_divergent(const Fiber* waiting) {
     }
 }
 
-static const char* what_it_waits_for(const Fiber* f) {
-    return f->state == State::in_collective ? f->collective->name : "__syncthreads()";
+struct Words { char text[160]; };
+static Words what_it_waits_for(const Fiber* f) {
+    Words words;
+    if (f->state == State::in_collective) snprintf(words.text, sizeof words.text, "%s", f->collective->name);
+    else if (f->state == State::at_named_barrier) {
+        const NamedBarrier& n = emu_block->barriers[f->barrier];
+        snprintf(words.text, sizeof words.text, "barrier %u (%u of %u threads have arrived)", f->barrier, n.arrived, n.threads);
+    } else if (f->state == State::at_mbarrier) {
+        const Mbarrier m = Mbarrier::at(f->barrier);
+        snprintf(words.text, sizeof words.text, "a wait for parity %u of an mbarrier in phase %u (%u of %u arrivals and %d bytes are to come)",
+                 f->parity, m.phase(), m.pending(), m.count(), m.bytes());
+    } else snprintf(words.text, sizeof words.text, "__syncthreads()");
+    return words;
 }
 
 static bool waits_with(const Fiber& f, const Fiber& g) {
-    return f.state == g.state && f.waits_at.line == g.waits_at.line;
+    return f.state == g.state && f.waits_at.line == g.waits_at.line && f.barrier == g.barrier;
 }
 
 // Calls `tell(first thread, number of threads)` for each place where live threads wait.
@@ -136,19 +148,19 @@ static const Fiber* waits_elsewhere(const Block& b, const Fiber& f) {
 
 [[noreturn]] static void fail_deadlock() {
     const Block& b = *emu_block;
-    char text[400];
+    char text[600];
     size_t length = 0;
     const Fiber* first = nullptr;
     for_each_group(b, [&](const Fiber& f, unsigned together) {
         if (length < sizeof text)
             length += snprintf(text + length, sizeof text - length, "%s%u thread%s in %s at line %d", first ? ", " : "", together,
-                               together == 1 ? "" : "s", what_it_waits_for(&f), f.waits_at.line);
+                               together == 1 ? "" : "s", what_it_waits_for(&f).text, f.waits_at.line);
         if (!first) first = &f;
     });
     if (sanitizing()) {
         for_each_group(b, [&](const Fiber& f, unsigned together) {
             find(&f, f.waits_at, waits_elsewhere(b, f), "deadlock: %u thread%s wait here in %s; no thread of the block can go on: %s", together,
-                 together == 1 ? "" : "s", what_it_waits_for(&f), text);
+                 together == 1 ? "" : "s", what_it_waits_for(&f).text, text);
         });
     }
     fail(EMU_DEADLOCK, first, first->waits_at, "deadlock: no thread of the block can go on: %s", text);
@@ -219,6 +231,10 @@ static void run_another() {
         fail_deadlock();
     }
 }
+
+void emu_stop(State why, emu_site site) { stop_running(emu_current, why, site); }
+void emu_make_ready(Fiber* f) { make_ready(emu_block->warps[f->warp], f); }
+void emu_run_another() { run_another(); }
 
 void emu_wait_for_room() {
     stop_running(emu_current, State::log_full, emu_site{});
@@ -366,6 +382,7 @@ static int find_window(dl_phdr_info* info, size_t, void* argument) {
 }
 
 extern "C" unsigned emu_shared_offset(const void* pointer) { return (unsigned)((const char*)pointer - emu_block->shared_low); }
+extern "C" size_t emu_shared_bytes() { return (size_t)(emu_block->shared_high - emu_block->shared_low); }
 extern "C" void* emu_shared_pointer(unsigned offset) { return emu_block->shared_low + offset; }
 
 // Shared memory starts undefined. All-ones bytes are NaN in fp32, fp16 and bf16: a value that was never written shows.
@@ -433,6 +450,7 @@ static void start_fiber(Block& b, unsigned i) {
     f.state = State::ready;
     f.left_early = false;
     f.copy_count = f.copy_group = 0;
+    f.barrier = 0;
     f.unsettled = nullptr;
     // Stacks whose tops are a power of two apart would fight for the same few cache sets.
     char* top = b.stacks + (i + 1) * b.stack_stride - (i % 16) * 192 - 64;
@@ -451,6 +469,7 @@ void emu_run_block(Block& b, uint64_t linear_index) {
     b.waiting = b.predicates = 0;
     b.elsewhere = b.fell_off = nullptr;
     memset(b.warps, 0, sizeof b.warps);
+    memset(b.barriers, 0, sizeof b.barriers);
     poison_shared(b);
     for (unsigned i = 0; i < b.size; i++) start_fiber(b, i);
     if (b.tracer) emu_trace_start(b);

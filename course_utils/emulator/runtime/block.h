@@ -3,7 +3,7 @@
 #pragma once
 #include "launch.h"
 
-enum class State : uint8_t { ready, at_barrier, in_collective, log_full, done };
+enum class State : uint8_t { ready, at_barrier, at_named_barrier, at_mbarrier, in_collective, log_full, done };
 
 struct Tracer;
 struct LogEntry;
@@ -18,6 +18,8 @@ struct Fiber : emu_thread {
     emu_collective* collective;
     PendingCopy* copies;             // cp.async, not yet waited for; the buffer is kept from block to block
     unsigned copy_count, copy_capacity, copy_group;
+    unsigned barrier;                // where it waits: the number of a named barrier, or an mbarrier's shared address,
+    unsigned parity;                 // and the parity of the phase that is to be over
     emu_site copying;                // of the cp.async whose bytes arrive right now: a fault is its fault
     LogEntry* log;                   // while the block is traced: its accesses since the logs were last read
     unsigned logged, last_array;     // last_array: that of the last access to global memory
@@ -32,6 +34,9 @@ struct Warp {
     Fiber* fiber[32];
 };
 
+// bar.sync id, threads; and what bar.red has counted. The last thread that arrives opens it.
+struct NamedBarrier { unsigned threads, arrived, predicates, predicates_last; emu_site site; };
+
 struct Block {
     const emu_launch* launch;
     emu_dim3 index;
@@ -43,6 +48,8 @@ struct Block {
     Fiber* elsewhere;                // a thread that waits at another barrier than the first one did
     Fiber* fell_off;                 // a thread that ran to the closing brace of the kernel
     unsigned predicates, predicates_last;
+    NamedBarrier barriers[16];
+    struct Products* products[32];   // wgmma: those of each warp that are not yet waited for; kept from block to block
     void* host_stack_pointer;
     char* own;                       // one mapping of `own_bytes`: the fibers, then their stacks
     size_t own_bytes;
@@ -60,6 +67,11 @@ extern __thread Fiber* emu_current __attribute__((tls_model("initial-exec")));  
 void emu_prepare_block(Block& block, const emu_launch* launch);   // once per OS thread, at its start
 void emu_release_block(Block& block);                              // and at its end
 void emu_run_block(Block& block, uint64_t linear_index);
+
+// What barriers are made of. `emu_stop` and then `emu_run_another`: the current thread waits until it is made ready.
+void emu_stop(State why, emu_site site);
+void emu_make_ready(Fiber* f);
+void emu_run_another();
 
 void emu_wait_for_room();            // of a thread whose log is full
 

@@ -8,6 +8,7 @@
 //   trace                 where accesses come in: memcheck, and the log of each thread
 //   races     counters    they read the logs: racecheck and initcheck; what ncu would count
 //   tracer.h              what the tracer knows: the logs
+//   barriers  wgmma       barriers of some threads; products that are done when they are waited for
 //   block                 the scheduler: the threads of a block take turns
 //   findings  fiber       what was found; the stack of a thread
 //   launch.h  report.h  trace_results.h  abi.h    what the runtime shares with Python and with the kernels

@@ -1,0 +1,182 @@
+// What sm_90a adds, for kernels whose header asks for it: products of a warpgroup, barriers in shared memory.
+#pragma once
+
+namespace emu { namespace ptx {
+
+// ---- wgmma
+
+// Where a factor lies in shared memory, as a descriptor says it: bits 0-13 the address, 16-29 and 32-45 the leading and the
+// stride offset, each divided by 16; 62-63 the swizzle: none, or rows of 128, 64 or 32 bytes whose chunks of 16 bytes change
+// places. Source: PTX ISA, "Shared memory matrix layout".
+struct factor {
+    unsigned start, leading, stride, row_bytes;
+    bool transposed;                          // neighbours are of one column of D, not of one sum
+    unsigned element_bytes;
+
+    // The shared address of number k of the sum for row (of A) or column (of B) n.
+    unsigned address(unsigned n, unsigned k) const {
+        const unsigned along = (transposed ? n : k) * element_bytes, across = transposed ? k : n;
+        if (row_bytes == 16) {                // no swizzle: squares of 8 rows of 16 bytes
+            const unsigned next = transposed ? stride : leading, below = transposed ? leading : stride;
+            return start + along / 16 * next + across / 8 * below + across % 8 * 16 + along % 16;
+        }
+        const unsigned at = start + along / row_bytes * leading + across / 8 * stride + across % 8 * row_bytes + along % row_bytes;
+        return at ^ (at >> 7 & (row_bytes / 16 - 1)) << 4;
+    }
+};
+
+inline EMU_UNSEEN factor factor_of(unsigned long long descriptor, bool transposed, unsigned element_bytes, emu_site site) {
+    static const unsigned row_bytes[] = {16, 128, 64, 32};
+    if (descriptor >> 49 & 7) emu_trap("wgmma: the emulator does not know a descriptor with a base offset", site);
+    if (descriptor & 0x1f8ec000c000c000ull) emu_trap("wgmma: the descriptor has bits that mean nothing", site);
+    return {(unsigned)(descriptor & 0x3fff) << 4, (unsigned)(descriptor >> 16 & 0x3fff) << 4, (unsigned)(descriptor >> 32 & 0x3fff) << 4,
+            row_bytes[descriptor >> 62], transposed, element_bytes};
+}
+
+// The numbers of a factor: [count][depth] as floats, k by k if `by_k`.
+template <class Format> EMU_UNSEEN void read_factor(const factor& from, unsigned count, unsigned depth, float sign, float* to, bool by_k,
+                                                  emu_site site) {
+    const char* shared = (const char*)emu_shared_pointer(0);
+    const size_t bytes = emu_shared_bytes();
+    for (unsigned n = 0; n < count; n++)
+        for (unsigned k = 0; k < depth; k++) {
+            const unsigned at = from.address(n, k);
+            if (at + Format::bits / 8 > bytes) emu_trap("wgmma: the descriptor leads past the end of shared memory", site);
+            unsigned number = 0;
+            memcpy(&number, shared + at, Format::bits / 8);
+            to[by_k ? k * count + n : n * depth + k] = sign * Format::widen(number);
+        }
+}
+
+// Sixteen rows of D = A B + D. Lane 4 g + t has rows g and g + 8, and of each eight columns 2 t and 2 t + 1, as with mma.sync.
+template <class Format> EMU_UNSEEN void multiply_rows(const emu_wgmma* product) {
+    typedef float floats8 __attribute__((vector_size(32)));
+    enum { count = 32 / Format::bits, depth = 8 * count };
+    float left[16][depth], right[depth * 256] __attribute__((aligned(32))), out[16][256] __attribute__((aligned(32)));
+    const emu_wgmma& p = *product;
+    const unsigned n = p.n;
+    const float sign = p.negate_a ? -1 : 1;
+    if (p.a_in_registers) {
+        for (int lane = 0; lane < 32; lane++)
+            for (int i = 0; i < 4; i++)
+                for (int e = 0; e < count; e++)
+                    left[(lane >> 2) + 8 * (i & 1)][count * (lane & 3) + depth / 2 * (i >> 1) + e] =
+                        sign * Format::widen(p.a[lane][i] >> Format::bits * e & ((1u << Format::bits) - 1));
+    } else {
+        factor a = factor_of(p.a_descriptor, p.transpose_a, Format::bits / 8, p.site);
+        if (a.transposed) {                    // rows 16 w to 16 w + 15 are columns of what is stored
+            float all[64 * depth];
+            read_factor<Format>(a, 64, depth, sign, all, false, p.site);
+            memcpy(left, all + 16 * p.warp * depth, sizeof left);
+        } else {
+            a.start += 2 * p.warp * a.stride;  // two groups of eight rows
+            read_factor<Format>(a, 16, depth, sign, left[0], false, p.site);
+        }
+    }
+    read_factor<Format>(factor_of(p.b_descriptor, p.transpose_b, Format::bits / 8, p.site), n, depth, p.negate_b ? -1 : 1, right, true, p.site);
+    for (int row = 0; row < 16; row++)
+        for (unsigned column = 0; column < n; column += 8) {
+            floats8 sum = {};
+            for (int k = 0; k < depth; k++) sum += left[row][k] * *(const floats8*)(right + k * n + column);
+            memcpy(&out[row][column], &sum, sizeof sum);
+        }
+    for (unsigned lane = 0; lane < 32; lane++)
+        for (unsigned i = 0; i < n / 2; i++) {
+            float& d = *p.d[lane * (n / 2) + i];
+            const float sum = out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)];
+            d = p.add ? d + sum : sum;
+        }
+}
+
+inline EMU_UNSEEN void need_all_lanes(emu_collective** lanes, unsigned participants) {
+    if (participants != 0xffffffffu)
+        emu_trap("wgmma needs all 32 lanes of the warp, but some have exited", lanes[__builtin_ctz(participants)]->site);
+}
+
+struct wgmma_lanes : emu_collective {
+    emu_wgmma product;                         // of this lane: `d` are its numbers alone
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
+        need_all_lanes(lanes, participants);
+        emu_wgmma whole = ((wgmma_lanes*)lanes[0])->product;
+        float* d[32 * 128];
+        for (int lane = 0; lane < 32; lane++) {
+            const emu_wgmma& mine = ((wgmma_lanes*)lanes[lane])->product;
+            if (mine.a_descriptor != whole.a_descriptor || mine.b_descriptor != whole.b_descriptor || mine.add != whole.add)
+                emu_trap("wgmma: the lanes of a warp have different descriptors", lanes[lane]->site);
+            memcpy(d + lane * (whole.n / 2), mine.d, whole.n / 2 * sizeof(float*));
+            memcpy(whole.a[lane], mine.a[0], sizeof whole.a[lane]);
+        }
+        whole.d = d;
+        emu_wgmma_start(&whole);
+    }
+};
+inline void set_left(emu_wgmma& product, unsigned long long descriptor) { product.a_descriptor = descriptor; }
+inline void set_left(emu_wgmma& product, const unsigned (&a)[4]) {
+    product.a_in_registers = true;
+    for (int i = 0; i < 4; i++) product.a[0][i] = a[i];
+}
+template <class Format, size_t size, class Left>
+EMU_INLINE void wgmma(float* (&d)[size], const Left& a, unsigned long long b, bool add, int scale_a, int scale_b, bool transpose_a,
+                      bool transpose_b, emu_site site = emu_here()) {
+    wgmma_lanes mine;
+    mine.product = {multiply_rows<Format>, site, 2 * size, emu_self()->warp % 4, d};
+    set_left(mine.product, a);
+    mine.product.b_descriptor = b, mine.product.add = add;
+    mine.product.negate_a = scale_a < 0, mine.product.negate_b = scale_b < 0;
+    mine.product.transpose_a = transpose_a, mine.product.transpose_b = transpose_b;
+    collect(mine, "wgmma.mma_async", 0xffffffffu, site);
+}
+
+struct wgmma_commit_lanes : emu_collective {
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
+        need_all_lanes(lanes, participants);
+        emu_wgmma_commit();
+    }
+};
+EMU_INLINE void wgmma_commit(emu_site site = emu_here()) {
+    wgmma_commit_lanes mine;
+    collect(mine, "wgmma.commit_group", 0xffffffffu, site);
+}
+struct wgmma_wait_lanes : emu_collective {
+    unsigned in_flight;
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
+        need_all_lanes(lanes, participants);
+        emu_wgmma_wait(((wgmma_wait_lanes*)lanes[0])->in_flight);
+    }
+};
+EMU_INLINE void wgmma_wait(unsigned in_flight, emu_site site = emu_here()) {
+    wgmma_wait_lanes mine;
+    mine.in_flight = in_flight;
+    collect(mine, "wgmma.wait_group", 0xffffffffu, site);
+}
+EMU_INLINE void wgmma_fence() {}
+
+// ---- mbarriers
+
+EMU_INLINE void mbarrier_init(unsigned address, unsigned count, emu_site site = emu_here()) { emu_mbarrier_init(address, count, site); }
+EMU_INLINE void mbarrier_invalidate(unsigned address, emu_site site = emu_here()) { emu_mbarrier_invalidate(address, site); }
+template <class State> EMU_INLINE void mbarrier_arrive(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
+    state = emu_mbarrier_arrive(address, count, 0, true, site);
+}
+template <class State> EMU_INLINE void mbarrier_arrive_not_last(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
+    state = emu_mbarrier_arrive(address, count, 0, false, site);
+}
+template <class State> EMU_INLINE void mbarrier_arrive_expecting(State&& state, unsigned address, unsigned bytes, emu_site site = emu_here()) {
+    state = emu_mbarrier_arrive(address, 1, bytes, true, site);
+}
+EMU_INLINE void mbarrier_expect(unsigned address, unsigned bytes, emu_site site = emu_here()) { emu_mbarrier_transfer(address, (int)bytes, site); }
+EMU_INLINE void mbarrier_complete(unsigned address, unsigned bytes, emu_site site = emu_here()) { emu_mbarrier_transfer(address, -(int)bytes, site); }
+template <bool waits> EMU_INLINE void mbarrier_wait_parity(bool& over, unsigned address, unsigned parity, emu_site site = emu_here()) {
+    over = emu_mbarrier_test(address, parity, waits, site);
+}
+template <bool waits> EMU_INLINE void mbarrier_wait(bool& over, unsigned address, unsigned long long state, emu_site site = emu_here()) {
+    over = emu_mbarrier_test(address, (unsigned)(state >> 63), waits, site);
+}
+
+// ---- registers
+
+template <bool raises> EMU_INLINE void set_register_limit(unsigned registers, emu_site site = emu_here()) {
+    if (registers < 24 || registers > 256 || registers % 8) emu_trap("setmaxnreg takes a multiple of 8 from 24 to 256", site);
+}
+
+} }  // namespace emu::ptx

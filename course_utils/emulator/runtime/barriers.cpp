@@ -1,0 +1,111 @@
+// Barriers for some of a block's threads: the sixteen that have numbers, and those that lie in shared memory.
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "mbarrier.h"
+
+[[noreturn]] static void trap(emu_site site, const char* format, ...) __attribute__((format(printf, 2, 3)));
+static void trap(emu_site site, const char* format, ...) {
+    char text[300];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    emu_trap(text, site);
+}
+
+// Makes those ready that wait in this state at this barrier, and for this parity.
+static void let_go(State state, unsigned barrier, unsigned parity) {
+    Block& b = *emu_block;
+    for (unsigned i = 0; i < b.size; i++) {
+        Fiber& f = b.fibers[i];
+        if (f.state == state && f.barrier == barrier && f.parity == parity) emu_make_ready(&f);
+    }
+}
+
+// ---- bar.sync, bar.arrive, bar.red
+
+extern "C" int emu_named_barrier(unsigned id, unsigned threads, int predicate, bool waits, emu_site site) {
+    if (id > 15) trap(site, "a block has barriers 0 to 15, got %u", id);
+    if (threads == 0 || threads % 32) trap(site, "barrier %u: the number of threads is a multiple of 32, got %u", id, threads);
+    NamedBarrier& barrier = emu_block->barriers[id];
+    if (barrier.arrived && barrier.threads != threads)
+        trap(site, "barrier %u is for %u threads here, and for %u in line %d", id, threads, barrier.threads, barrier.site.line);
+    if (!barrier.arrived) barrier.site = site;
+    barrier.threads = threads;
+    barrier.predicates += predicate != 0;
+    Fiber* f = emu_current;
+    f->barrier = id, f->parity = 0;
+    if (waits) emu_stop(State::at_named_barrier, site);
+    if (++barrier.arrived == threads) {
+        barrier.predicates_last = barrier.predicates;
+        barrier.arrived = barrier.predicates = 0;
+        let_go(State::at_named_barrier, id, 0);
+    }
+    if (waits && f->state != State::ready) emu_run_another();
+    return (int)barrier.predicates_last;
+}
+
+// ---- mbarriers
+
+static Mbarrier look_at(unsigned address, const char* instruction, emu_site site) {
+    if (address % 8 || address + 8 > emu_shared_bytes())
+        trap(site, "%s: an mbarrier lies at a multiple of 8 in shared memory, got address %u", instruction, address);
+    const Mbarrier m = Mbarrier::at(address);
+    if (!m.valid()) trap(site, "%s: this mbarrier was not initialised, or something was written over it", instruction);
+    return m;
+}
+
+// Once no arrival and no byte is to come, the next phase begins.
+static void settle(unsigned address, Mbarrier m) {
+    if (m.pending() || m.bytes()) return m.put(address);
+    Mbarrier::of(m.phase() ^ 1, m.count(), m.count(), 0).put(address);
+    let_go(State::at_mbarrier, address, m.phase());
+}
+
+extern "C" void emu_mbarrier_init(unsigned address, unsigned count, emu_site site) {
+    if (address % 8 || address + 8 > emu_shared_bytes())
+        trap(site, "mbarrier.init: an mbarrier lies at a multiple of 8 in shared memory, got address %u", address);
+    if (count == 0 || count > Mbarrier::most_arrivals)
+        trap(site, "mbarrier.init: a phase takes 1 to %u arrivals, got %u", Mbarrier::most_arrivals, count);
+    Mbarrier::of(0, count, count, 0).put(address);
+}
+
+extern "C" void emu_mbarrier_invalidate(unsigned address, emu_site site) {
+    look_at(address, "mbarrier.inval", site);
+    Mbarrier{0}.put(address);
+}
+
+extern "C" uint64_t emu_mbarrier_arrive(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site) {
+    const Mbarrier m = look_at(address, "mbarrier.arrive", site);
+    if (count == 0 || count > m.pending())
+        trap(site, "mbarrier.arrive: %u arrivals, but this phase takes only %u more of %u", count, m.pending(), m.count());
+    if (!may_complete && count == m.pending())
+        trap(site, "mbarrier.arrive.noComplete: this is the last arrival, which completes the phase");
+    if ((long long)m.bytes() + expected_bytes > Mbarrier::most_bytes)
+        trap(site, "mbarrier.arrive.expect_tx: more than %d bytes to come", Mbarrier::most_bytes);
+    settle(address, Mbarrier::of(m.phase(), m.count(), m.pending() - count, m.bytes() + (int)expected_bytes));
+    return m.bits;
+}
+
+extern "C" void emu_mbarrier_transfer(unsigned address, int bytes, emu_site site) {
+    const Mbarrier m = look_at(address, bytes > 0 ? "mbarrier.expect_tx" : "mbarrier.complete_tx", site);
+    const int now = m.bytes() + bytes;
+    if (now > Mbarrier::most_bytes || now < -Mbarrier::most_bytes)
+        trap(site, "an mbarrier counts up to %d bytes, got %d", Mbarrier::most_bytes, now);
+    settle(address, Mbarrier::of(m.phase(), m.count(), m.pending(), now));
+}
+
+extern "C" bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits, emu_site site) {
+    const Mbarrier m = look_at(address, waits ? "mbarrier.try_wait" : "mbarrier.test_wait", site);
+    if (m.phase() != (parity & 1)) return true;
+    if (!waits) {
+        emu_yield();   // who asks again and again lets the others go on
+        return Mbarrier::at(address).phase() != (parity & 1);
+    }
+    Fiber* f = emu_current;
+    f->barrier = address, f->parity = parity & 1;
+    emu_stop(State::at_mbarrier, site);
+    emu_run_another();
+    return true;
+}
