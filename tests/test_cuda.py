@@ -354,7 +354,7 @@ def test_more_shared_memory_than_there_is_names_both_figures(device):
         RawModule(code=SAXPY).get_function("saxpy")((1,), (8,), (x, x, N, A), shared_mem=300_000)
 
 
-@pytest.mark.parametrize(("arch", "needed"), [("sm_90", "sm_90 or newer"), ("sm_90a only", "sm_90a exactly")])
+@pytest.mark.parametrize(("arch", "needed"), [("sm_90", "sm_90 or newer"), ("sm_100a only", "sm_100a exactly")])
 def test_a_kernel_for_a_newer_device_says_what_it_needs_and_what_was_found(arch, needed):
     code = f"// arch: {arch}\n{SAXPY}"
     with pytest.raises(LaunchError, match=rf"kernel\.cu needs {needed}; the CPU emulator is an sm_80"):

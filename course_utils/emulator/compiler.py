@@ -22,7 +22,19 @@ from course_utils.toolchain.errors import CompileError
 
 HERE = Path(__file__).resolve().parent
 RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
-    f"{name}.cpp" for name in ("fiber", "findings", "block", "barriers", "wgmma", "counters", "races", "trace", "async_copy", "worker")
+    f"{name}.cpp"
+    for name in (
+        "fiber",
+        "findings",
+        "block",
+        "barriers",
+        "wgmma",
+        "counters",
+        "races",
+        "trace",
+        "async_copy",
+        "worker",
+    )
 )
 
 

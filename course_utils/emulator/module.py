@@ -19,6 +19,7 @@ from course_utils.emulator.trace_results import RESULTS_BYTES
 from course_utils.emulator.translate import Translation, translate
 from course_utils.toolchain.errors import CompileError, LaunchError
 from course_utils.toolchain.source import (
+    HOPPER,
     INCLUDE,
     Architecture,
     KernelSource,
@@ -28,8 +29,7 @@ from course_utils.toolchain.source import (
     source_name,
 )
 
-DEVICE = Architecture(80)
-HOPPER = Architecture(90, "a", exact=True)  # runs its kernels as that, all others as `DEVICE`
+DEVICE = Architecture(80)  # for all kernels but those for HOPPER
 KNOWN = Architecture(89)  # kernels up to here run too: of what they add, it knows the products of E4M3
 SHARED_LIMIT = 227 * 1024  # bytes per block, as on sm_90
 
@@ -148,11 +148,17 @@ class EmulatedModule:
         self._originals = translated.originals
         self._build = functools.partial(_Library, find_compiler(compiler), translated, host_options, self.name)
         self._libraries: dict[bool, _Library] = {}
+        self._hopper = hopper
         # The one that a launch would take here and now: many a module is only ever watched, or never.
         self._first = self._library(traced=tracing.active())
 
     def _library(self, *, traced: bool) -> _Library:
         """For launches that the sanitizer or the profiler watches, or for others; built at the first of them."""
+        if traced and self._hopper:
+            raise LaunchError(
+                f"{self.name} is for {HOPPER}: the sanitizer and the profiler do not know its asynchronous "
+                "instructions; launch it outside of sanitize() and profile()"
+            )
         if traced not in self._libraries:
             self._libraries[traced] = self._build(traced=traced)
         return self._libraries[traced]

@@ -9,7 +9,12 @@ Operands = list[str]
 TYPES = {"pred": "bool", "f32": "float", "f64": "double", "b64": "unsigned long long", "b16": "unsigned short"}
 TYPES |= {"u64": TYPES["b64"], "s64": "long long", "s32": "int"}  # all others: unsigned
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-FORMATS = {"f16": "fp16_format", "bf16": "bf16_format", "e4m3": "e4m3_format"}  # PTX type -> its numbers, as C++
+FORMATS = {  # PTX type -> its numbers, as C++
+    "f16": "emu::fp16_format",
+    "bf16": "emu::bf16_format",
+    "e4m3": "emu::e4m3_format",
+    "e5m2": "emu::e5m2_format",
+}
 
 
 class UnknownInstruction(Exception):
@@ -20,12 +25,8 @@ def _call(function: str) -> Callable[[re.Match[str], Operands], str]:
     return lambda opcode, operands: f"emu::ptx::{function}({', '.join(operands)})"
 
 
-def _call_with(function: str, group: int) -> Callable[[re.Match[str], Operands], str]:
-    return lambda opcode, operands: f"emu::ptx::{function}_{opcode[group]}({', '.join(operands)})"
-
-
 def _mma(opcode: re.Match[str], operands: Operands) -> str:
-    return f"emu::ptx::mma_m16n8<emu::{FORMATS[opcode[1]]}>({', '.join(operands)})"
+    return f"emu::ptx::mma_m16n8<{FORMATS[opcode[1]]}>({', '.join(operands)})"
 
 
 def _ldmatrix(opcode: re.Match[str], operands: Operands) -> str:
@@ -34,31 +35,27 @@ def _ldmatrix(opcode: re.Match[str], operands: Operands) -> str:
 
 def _wgmma(opcode: re.Match[str], operands: Operands) -> str:
     """Numbers of D, then A (a descriptor or four registers), B, whether D counts, signs, and which are transposed."""
-    columns, kind = int(opcode[1]), opcode[3]
+    columns, left_format, right_format = int(opcode[1]), FORMATS[opcode[3]], FORMATS[opcode[4]]
     d, rest = operands[: columns // 2], operands[columns // 2 :]
     in_registers = len(rest) > 7
     a, (b, *flags) = (rest[:4], rest[4:]) if in_registers else (rest[:1], rest[1:])
-    may_be_transposed = 0 if kind == "e4m3" else 1 if in_registers else 2  # of 16 bits, what lies in shared memory
+    may_be_transposed = 0 if opcode[2] == "32" else 1 if in_registers else 2  # of 16 bits, what lies in shared memory
     if columns % 8 or not 8 <= columns <= 256 or len(flags) != 3 + may_be_transposed:
         raise UnknownInstruction(f"{opcode[0]} with {len(operands)} operands")
     transposed = [*["0"] * (2 - may_be_transposed), *flags[3:]]
     addresses = ", ".join(f"&({one})" for one in d)
     left = f"unsigned emu_a[] = {{{', '.join(a)}}}" if in_registers else f"unsigned long long emu_a = {a[0]}"
     rest = ", ".join(["emu_a", b, *flags[:3], *transposed])
-    return f"{{ float* emu_d[] = {{{addresses}}}; {left}; emu::ptx::wgmma<emu::{FORMATS[kind]}>(emu_d, {rest}); }}"
+    call = f"emu::ptx::wgmma<{left_format}, {right_format}>(emu_d, {rest})"
+    return f"{{ float* emu_d[] = {{{addresses}}}; {left}; {call}; }}"
 
 
-def _named_barrier(waits: str) -> Callable[[re.Match[str], Operands], str]:
-    def build(opcode: re.Match[str], operands: Operands) -> str:
-        if waits == "true" and operands == ["0"]:
-            return "__syncthreads()"
-        return f"emu::ptx::named_barrier({', '.join(operands)}, {waits})"
-
-    return build
+def _bar_red(opcode: re.Match[str], operands: Operands) -> str:
+    return f"emu::ptx::bar_red_{opcode[1]}({', '.join(operands)})"
 
 
 def _convert_pair(opcode: re.Match[str], operands: Operands) -> str:
-    return f"emu::ptx::cvt_pair<emu::{FORMATS[opcode[1]]}>({', '.join(operands)})"
+    return f"emu::ptx::cvt_pair<{FORMATS[opcode[1]]}>({', '.join(operands)})"
 
 
 def _compare(opcode: re.Match[str], operands: Operands) -> str:
@@ -87,11 +84,14 @@ INSTRUCTIONS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"selp\.[bus]32", lambda _, operands: "{0} = ({3}) ? ({1}) : ({2})".format(*operands)),
     (r"cvta\.to\.shared\.u64", lambda _, operands: f"{operands[0]} = emu_shared_offset((const void*)({operands[1]}))"),
     (r"cvt\.u32\.u64", lambda _, operands: f"{operands[0]} = (unsigned)({operands[1]})"),
-    (r"(?:bar|barrier)(?:\.cta)?\.sync(?:\.aligned)?", _named_barrier("true")),
-    (r"(?:bar|barrier)(?:\.cta)?\.arrive(?:\.aligned)?", _named_barrier("false")),
-    (r"(?:bar|barrier)(?:\.cta)?\.red\.(or|and|popc)(?:\.aligned)?\.(?:pred|u32)", _call_with("named_reduction", 1)),
-    # ---- sm_90a
-    (r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(16|32)\.f32\.(f16|bf16|e4m3)\.\3", _wgmma),
+]
+# For kernels whose header says `arch: sm_90a only`: the sanitizer, which watches all others, does not know these.
+OF_HOPPER: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
+    (r"(?:bar|barrier)(?:\.cta)?\.sync(?:\.aligned)?", _call("bar_sync")),
+    (r"(?:bar|barrier)(?:\.cta)?\.arrive(?:\.aligned)?", _call("bar_arrive")),
+    (r"(?:bar|barrier)(?:\.cta)?\.red\.(or|and|popc)(?:\.aligned)?\.(?:pred|u32)", _bar_red),
+    (r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(16)\.f32\.(f16|bf16)\.(\3)", _wgmma),
+    (r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(32)\.f32\.(e4m3|e5m2)\.(e4m3|e5m2)", _wgmma),
     (r"wgmma\.fence\.sync\.aligned", _call("wgmma_fence")),
     (r"wgmma\.commit_group\.sync\.aligned", _call("wgmma_commit")),
     (r"wgmma\.wait_group\.sync\.aligned", _call("wgmma_wait")),
@@ -118,14 +118,17 @@ INSTRUCTIONS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"fence\.mbarrier_init\.release\.cluster|fence\.proxy\.async(?:\.[\w:]+)*", _call("fence")),
     (
         r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32",
-        lambda opcode, operands: f"emu::ptx::set_register_limit<{'true' if opcode[1] == 'inc' else 'false'}>({operands[0]})",
+        lambda opcode, operands: (
+            f"emu::ptx::set_register_limit<{'true' if opcode[1] == 'inc' else 'false'}>({operands[0]})"
+        ),
     ),
 ]
 
 
-def translate(ptx: str, operands: Operands, number: int = 0) -> str:
+def translate(ptx: str, operands: Operands, *, number: int = 0, hopper: bool = False) -> str:
     """One `asm` body as C++ statements. `operands` are the C++ expressions of %0, %1, ... in order; `number` makes the
-    labels of a body its own. Registers that the body declares become variables. Raises UnknownInstruction.
+    labels of a body its own; hopper: whether the kernel is for sm_90a. Registers that the body declares become
+    variables. Raises UnknownInstruction.
     """
     statements: list[str] = []
     registers: dict[str, str] = {}
@@ -145,7 +148,8 @@ def translate(ptx: str, operands: Operands, number: int = 0) -> str:
             statement = f"goto emu_{rest.strip()}_{number}"
         else:
             tokens = re.findall(r"%%?\w+|-?\d+|\w+", rest)
-            statement = _known(opcode, [_operand(token, operands, registers) for token in tokens], instruction)
+            values = [_operand(token, operands, registers) for token in tokens]
+            statement = _known(opcode, values, instruction, hopper)
         if guard:
             sign, name = ("!", guard[2:]) if guard[1] == "!" else ("", guard[1:])
             statement = f"if ({sign}{_operand(name, operands, registers)}) {{ {statement}; }}"
@@ -156,9 +160,13 @@ def translate(ptx: str, operands: Operands, number: int = 0) -> str:
 _INSTRUCTION = re.compile(r"(?:(\w+):(?!:))?\s*(@!?\w+)?\s*(\S*)\s*(.*)", flags=re.DOTALL)
 
 
-def _known(opcode: str, values: Operands, instruction: str) -> str:
-    for pattern, build in INSTRUCTIONS:
+def _known(opcode: str, values: Operands, instruction: str, hopper: bool) -> str:
+    if opcode in ("bar.sync", "barrier.sync") and values == ["0"]:  # of the 16 barriers, that of __syncthreads()
+        return "__syncthreads()"
+    for pattern, build in INSTRUCTIONS + OF_HOPPER:
         match = re.fullmatch(pattern, opcode)
+        if match and not hopper and (pattern, build) in OF_HOPPER:
+            raise UnknownInstruction(f"{instruction}, but in a kernel whose header says `arch: sm_90a only`")
         if match:
             return build(match, values)
     raise UnknownInstruction(instruction)

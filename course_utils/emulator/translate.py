@@ -21,12 +21,14 @@ from course_utils.emulator import ptx
 from course_utils.emulator.macros import Macro, text_macros, variants
 from course_utils.toolchain.errors import CompileError
 from course_utils.toolchain.source import (
+    HOPPER,
     INCLUDE_LINE,
     MACRO,
     blank_comments,
     closing,
     find_kernels,
     included_files,
+    required_architecture,
     split_outside_brackets,
 )
 
@@ -45,6 +47,7 @@ class Translation:
     originals: dict[str, str] = field(default_factory=dict)
     copies: dict[Path, str] = field(default_factory=dict)  # header on disk -> its new file name
     wrapped: set[tuple[str, int]] = field(default_factory=set)
+    hopper: bool = False  # whether the kernel is for sm_90a
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,9 @@ def translate(code: str, name: str, search_path: list[Path], name_expressions: t
     Raises CompileError.
     """
     kernels = [kernel for kernel in find_kernels(code).values() if kernel.bodies and not kernel.template]
+    hopper = required_architecture(code) == HOPPER
     entries = (*[kernel.name for kernel in kernels], *name_expressions)
-    result = Translation("", entries)
+    result = Translation("", entries, hopper=hopper)
     called = [
         _Edit(end + 1, end + 1, f" EMU_ENTRY({index}, {kernel.name})")
         for index, kernel in enumerate(kernels)
@@ -81,7 +85,8 @@ def _translate_file(
 ) -> str:
     result.originals[name] = code
     plain = blank_comments(code)
-    instructions = _inline_asm(code, plain, name, text_macros([*included_files(code, search_path).values(), code]))
+    macros = text_macros([*included_files(code, search_path).values(), code])
+    instructions = _inline_asm(code, plain, name, macros, result.hopper)
     for edit in instructions:
         result.wrapped |= {(name, line) for line in range(_line(code, edit.start), _line(code, edit.end) + 1)}
     edits = [
@@ -136,15 +141,14 @@ def _inside_function(before: str) -> bool:
     return any(opened)
 
 
-def _inline_asm(code: str, plain: str, name: str, macros: dict[str, list[Macro]]) -> list[_Edit]:
+def _inline_asm(code: str, plain: str, name: str, macros: dict[str, list[Macro]], hopper: bool) -> list[_Edit]:
     edits = []
     for match in re.finditer(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile\b|__volatile__\b)?\s*\(", plain):
         end = closing(plain, match.end() - 1)
         body = blank_comments(code, strings=False)[match.end() : end].replace("\\\n", " ")
         line = _line(code, match.start())
         found = [
-            (condition, _statements(text, name, line, len(edits)))
-            for condition, text in variants(body, macros if macros else {})
+            (condition, _statements(text, name, line, len(edits), hopper)) for condition, text in variants(body, macros)
         ]
         (_, statements), *others = found
         if others:  # which of them holds, the preprocessor says
@@ -155,8 +159,8 @@ def _inline_asm(code: str, plain: str, name: str, macros: dict[str, list[Macro]]
     return edits
 
 
-def _statements(asm: str, name: str, line: int, number: int) -> str:
-    """What an `asm` with this body does, in C++."""
+def _statements(asm: str, name: str, line: int, number: int, hopper: bool) -> str:
+    """What an `asm` with this body does, in C++; it is the file's `number`-th."""
     sections = split_outside_brackets(asm, ":")
     text = "".join(re.findall(r'"((?:\\.|[^"\\])*)"', sections[0])).replace("\\n", " ").replace("\\t", " ")
     operands = []
@@ -166,7 +170,7 @@ def _statements(asm: str, name: str, line: int, number: int) -> str:
             raise CompileError(f'{name}:{line}: the emulator takes operands of asm as "r"(x), got `{operand.strip()}`')
         operands.append(" ".join(parts[1].split()))
     try:
-        return ptx.translate(text, operands, number)
+        return ptx.translate(text, operands, number=number, hopper=hopper)
     except ptx.UnknownInstruction as unknown:  # an error only where the preprocessor leaves it in
         message = str(unknown).replace("\\", "\\\\").replace('"', '\\"')
         return f'static_assert(false, "the emulator does not know this PTX instruction: {message}")'

@@ -283,6 +283,7 @@ class Architecture:
 
 
 LOWEST_ARCHITECTURE = Architecture(75)
+HOPPER = Architecture(90, "a", exact=True)
 
 
 def required_architecture(code: str) -> Architecture:

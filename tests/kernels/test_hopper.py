@@ -21,20 +21,18 @@ DELAYS = {  # who is held up, and before which statement
 NO_MEETING = "if (sync_threads_or(1, CONSUMERS, exceeds))", "if (state.m[0] == NEG_INF)"
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("delay", DELAYS)
-def test_a_part_of_the_block_that_is_held_up_changes_nothing(delay):
-    assert not problems(delay)
+def test_a_part_of_the_block_that_is_held_up_changes_nothing(device, delay):
+    assert not problems(device, delay)
 
 
-@pytest.mark.gpu
-def test_without_the_meeting_before_p_is_written_a_delay_shows():
-    assert problems("second consumer before P V", NO_MEETING)
+def test_without_the_meeting_before_p_is_written_a_delay_shows(device):
+    assert problems(device, "second consumer before P V", NO_MEETING)
 
 
-def problems(delay: str, change: tuple[str, str] | None = None) -> list[str]:
+def problems(device: torch.device, delay: str, change: tuple[str, str] | None = None) -> list[str]:
     """What is wrong with the output of the kernel with this delay, and changed in one place."""
-    if not takes_wgmma(torch.device("cuda")):
+    if device.type == "cuda" and not takes_wgmma(device):
         pytest.skip("this GPU is no Hopper")
     who, before = DELAYS[delay]
     source = read_kernel("05_deepseek_sparse/sparse_mla_hopper.cu")
@@ -43,13 +41,13 @@ def problems(delay: str, change: tuple[str, str] | None = None) -> list[str]:
         assert text.count(old) == 1
         text = text.replace(old, new)
 
-    generator = torch.Generator("cuda").manual_seed(0)
-    S, T, H, k, scale = 6, 500, 70, 330, 192**-0.5
-    query, latent = (0.5 * torch.randn(*n, 576, device="cuda", generator=generator) for n in ((S, H), (T,)))
+    generator = torch.Generator(device).manual_seed(0)
+    S, T, H, k, scale = 6 if device.type == "cuda" else 1, 500, 70, 330, 192**-0.5
+    query, latent = (0.5 * torch.randn(*n, 576, device=device, generator=generator) for n in ((S, H), (T,)))
     query, latent = query.bfloat16(), latent.bfloat16()
-    indices = torch.randint(-1, T, (S, k), device="cuda", generator=generator, dtype=torch.int32)
-    out = torch.full((S, H, 512), torch.nan, device="cuda", dtype=torch.bfloat16)
-    lse = torch.full((S, H), torch.nan, device="cuda")
+    indices = torch.randint(-1, T, (S, k), device=device, generator=generator, dtype=torch.int32)
+    out = torch.full((S, H, 512), torch.nan, device=device, dtype=torch.bfloat16)
+    lse = torch.full((S, H), torch.nan, device=device)
     tile = mla.HopperTile()
     module = RawModule(code=KernelSource(text, source.path, source.name), options=("-DBF16=1",))
     module.get_function("sparse_mla_hopper")(

@@ -118,6 +118,19 @@ def test_the_sizes_of_v3(device, queries, heads, k, thinned):
         check(queries, 3000, heads, k, kind=kind, device=device)
 
 
+@pytest.mark.parametrize(("queries", "heads", "k", "dtype"), [(2, 9, 130, HALF), (1, 70, 100, BF16), (3, 65, 0, HALF)])
+def test_the_kernel_for_hopper_runs_on_the_emulator_too(queries, heads, k, dtype):
+    """On a GPU it is what the operator takes."""
+    query, latent, scale = make_inputs(queries, 140, heads, 576, "planted", device="cpu", dtype=dtype, seed=k)
+    indices = random_indices(queries, 140, k, device="cpu", seed=0) if k else mla._all_keys(queries, 140, True, "cpu")
+    with checks.poisoned_outputs():
+        if k:
+            results = mla.sparse_forward(query, latent, indices, scale=scale, hopper=True)
+        else:
+            results = mla.dense_forward(query, latent, scale=scale, is_causal=True, hopper=True)
+    assert_right(results, query, latent, indices, scale=scale, value_dim=512, kind="planted")
+
+
 @pytest.mark.parametrize("kind", ["planted", "large logits", "overflowing exp"])
 @pytest.mark.parametrize(("heads", "dims"), [(9, (128, 64)), (70, FULL)])
 def test_peaked_weights_and_big_logits(device, heads, dims, kind):

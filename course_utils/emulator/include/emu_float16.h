@@ -57,6 +57,12 @@ struct e4m3_format {
     }
 };
 
+// FP8 with 5 bits of exponent and 2 of mantissa: the upper half of an fp16.
+struct e5m2_format {
+    enum { bits = 8 };
+    static EMU_INLINE float widen(unsigned char x) { return fp16_format::widen((unsigned short)(x << 8)); }
+};
+
 template <class Format> struct alignas(2) scalar16 {
     unsigned short bits;
     scalar16() = default;

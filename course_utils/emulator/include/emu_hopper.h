@@ -49,9 +49,9 @@ template <class Format> EMU_UNSEEN void read_factor(const factor& from, unsigned
 }
 
 // Sixteen rows of D = A B + D. Lane 4 g + t has rows g and g + 8, and of each eight columns 2 t and 2 t + 1, as with mma.sync.
-template <class Format> EMU_UNSEEN void multiply_rows(const emu_wgmma* product) {
+template <class Left, class Right> EMU_UNSEEN void multiply_rows(const emu_wgmma* product) {
     typedef float floats8 __attribute__((vector_size(32)));
-    enum { count = 32 / Format::bits, depth = 8 * count };
+    enum { bits = Left::bits, count = 32 / bits, depth = 8 * count };
     float left[16][depth], right[depth * 256] __attribute__((aligned(32))), out[16][256] __attribute__((aligned(32)));
     const emu_wgmma& p = *product;
     const unsigned n = p.n;
@@ -61,19 +61,20 @@ template <class Format> EMU_UNSEEN void multiply_rows(const emu_wgmma* product) 
             for (int i = 0; i < 4; i++)
                 for (int e = 0; e < count; e++)
                     left[(lane >> 2) + 8 * (i & 1)][count * (lane & 3) + depth / 2 * (i >> 1) + e] =
-                        sign * Format::widen(p.a[lane][i] >> Format::bits * e & ((1u << Format::bits) - 1));
+                        sign * Left::widen(p.a[lane][i] >> bits * e & ((1u << bits) - 1));
     } else {
-        factor a = factor_of(p.a_descriptor, p.transpose_a, Format::bits / 8, p.site);
+        factor a = factor_of(p.a_descriptor, p.transpose_a, bits / 8, p.site);
         if (a.transposed) {                    // rows 16 w to 16 w + 15 are columns of what is stored
             float all[64 * depth];
-            read_factor<Format>(a, 64, depth, sign, all, false, p.site);
+            read_factor<Left>(a, 64, depth, sign, all, false, p.site);
             memcpy(left, all + 16 * p.warp * depth, sizeof left);
         } else {
             a.start += 2 * p.warp * a.stride;  // two groups of eight rows
-            read_factor<Format>(a, 16, depth, sign, left[0], false, p.site);
+            read_factor<Left>(a, 16, depth, sign, left[0], false, p.site);
         }
     }
-    read_factor<Format>(factor_of(p.b_descriptor, p.transpose_b, Format::bits / 8, p.site), n, depth, p.negate_b ? -1 : 1, right, true, p.site);
+    const factor b = factor_of(p.b_descriptor, p.transpose_b, bits / 8, p.site);
+    read_factor<Right>(b, n, depth, p.negate_b ? -1 : 1, right, true, p.site);
     for (int row = 0; row < 16; row++)
         for (unsigned column = 0; column < n; column += 8) {
             floats8 sum = {};
@@ -115,11 +116,11 @@ inline void set_left(emu_wgmma& product, const unsigned (&a)[4]) {
     product.a_in_registers = true;
     for (int i = 0; i < 4; i++) product.a[0][i] = a[i];
 }
-template <class Format, size_t size, class Left>
-EMU_INLINE void wgmma(float* (&d)[size], const Left& a, unsigned long long b, bool add, int scale_a, int scale_b, bool transpose_a,
+template <class Left, class Right, size_t size, class A>
+EMU_INLINE void wgmma(float* (&d)[size], const A& a, unsigned long long b, bool add, int scale_a, int scale_b, bool transpose_a,
                       bool transpose_b, emu_site site = emu_here()) {
     wgmma_lanes mine;
-    mine.product = {multiply_rows<Format>, site, 2 * size, emu_self()->warp % 4, d};
+    mine.product = {multiply_rows<Left, Right>, site, 2 * size, emu_self()->warp % 4, d};
     set_left(mine.product, a);
     mine.product.b_descriptor = b, mine.product.add = add;
     mine.product.negate_a = scale_a < 0, mine.product.negate_b = scale_b < 0;
@@ -150,6 +151,20 @@ EMU_INLINE void wgmma_wait(unsigned in_flight, emu_site site = emu_here()) {
     collect(mine, "wgmma.wait_group", 0xffffffffu, site);
 }
 EMU_INLINE void wgmma_fence() {}
+
+// ---- barriers of some threads: bar.{sync,arrive} id, threads; bar.red.{or,and,popc} result, id, threads, predicate
+
+EMU_INLINE void bar_sync(unsigned id, unsigned threads, emu_site site = emu_here()) { emu_named_barrier(id, threads, 0, true, site); }
+EMU_INLINE void bar_arrive(unsigned id, unsigned threads, emu_site site = emu_here()) { emu_named_barrier(id, threads, 0, false, site); }
+template <class T> EMU_INLINE void bar_red_or(T& result, unsigned id, unsigned threads, bool mine, emu_site site = emu_here()) {
+    result = emu_named_barrier(id, threads, mine, true, site) != 0;
+}
+template <class T> EMU_INLINE void bar_red_and(T& result, unsigned id, unsigned threads, bool mine, emu_site site = emu_here()) {
+    result = emu_named_barrier(id, threads, !mine, true, site) == 0;
+}
+template <class T> EMU_INLINE void bar_red_popc(T& result, unsigned id, unsigned threads, bool mine, emu_site site = emu_here()) {
+    result = (T)emu_named_barrier(id, threads, mine, true, site);
+}
 
 // ---- mbarriers
 

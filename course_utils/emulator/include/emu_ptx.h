@@ -126,20 +126,6 @@ EMU_INLINE void fence() { __threadfence(); }
 // Where `_` stands for a result that nobody wants.
 EMU_INLINE unsigned long long nowhere() { return 0; }
 
-// bar.{sync,arrive} id, threads; bar.red.{or,and,popc} result, id, threads, predicate
-EMU_INLINE void named_barrier(unsigned id, unsigned threads, bool waits, emu_site site = emu_here()) {
-    emu_named_barrier(id, threads, 0, waits, site);
-}
-template <class T> EMU_INLINE void named_reduction_or(T& result, unsigned id, unsigned threads, bool mine, emu_site site = emu_here()) {
-    result = emu_named_barrier(id, threads, mine, true, site) != 0;
-}
-template <class T> EMU_INLINE void named_reduction_and(T& result, unsigned id, unsigned threads, bool mine, emu_site site = emu_here()) {
-    result = emu_named_barrier(id, threads, !mine, true, site) == 0;
-}
-template <class T> EMU_INLINE void named_reduction_popc(T& result, unsigned id, unsigned threads, bool mine, emu_site site = emu_here()) {
-    result = (T)emu_named_barrier(id, threads, mine, true, site);
-}
-
 // cvt.rn.{f16x2,bf16x2}.f32 d, a, b: a goes to the upper half.
 template <class Format> EMU_INLINE void cvt_pair(unsigned& result, float upper, float lower) {
     result = (unsigned)Format::round(upper) << 16 | Format::round(lower);

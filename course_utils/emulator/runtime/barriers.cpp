@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "block.h"
 #include "mbarrier.h"
 
 [[noreturn]] static void trap(emu_site site, const char* format, ...) __attribute__((format(printf, 2, 3)));

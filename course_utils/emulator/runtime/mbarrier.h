@@ -6,7 +6,7 @@
 #pragma once
 #include <string.h>
 
-#include "block.h"
+#include "abi.h"
 
 struct Mbarrier {
     uint64_t bits;
@@ -19,10 +19,10 @@ struct Mbarrier {
     }
     static Mbarrier at(unsigned address) {
         Mbarrier m;
-        memcpy(&m.bits, emu_block->shared_low + address, sizeof m.bits);
+        memcpy(&m.bits, emu_shared_pointer(address), sizeof m.bits);
         return m;
     }
-    void put(unsigned address) const { memcpy(emu_block->shared_low + address, &bits, sizeof bits); }
+    void put(unsigned address) const { memcpy(emu_shared_pointer(address), &bits, sizeof bits); }
 
     bool valid() const { return (bits >> 61 & 3) == 1; }
     unsigned phase() const { return (unsigned)(bits >> 63); }

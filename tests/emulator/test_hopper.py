@@ -1,0 +1,426 @@
+"""What sm_90a adds: products of a warpgroup in each form, barriers of some threads, and what is said of wrong ones."""
+
+import numpy as np
+import pytest
+import torch
+
+from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule
+from course_utils.emulator import profile, sanitize
+
+ARCH = "// arch: sm_90a only\n"
+HALF, BF16, E4M3, E5M2 = torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2
+PTX = {HALF: "f16", BF16: "bf16", E4M3: "e4m3", E5M2: "e5m2"}
+ROW_BYTES = {128: 1, 64: 2, 32: 3, 16: 0}  # of a swizzle, 16 for none -> its number in a descriptor
+
+
+# ---- wgmma
+
+PRODUCT = """// arch: sm_90a only
+extern "C" __global__ void k(const uint4* A_bytes, const uint4* B_bytes, const unsigned* A_registers, float* D,
+                             unsigned long long a, unsigned long long b) {
+    extern __shared__ __align__(1024) uint4 shared[];
+    const int i = threadIdx.x, half = 32768;
+    for (int n = i; n < half / 16; n += 128) shared[n] = A_bytes[n], shared[half / 16 + n] = B_bytes[n];
+    const unsigned long long start = (unsigned)__cvta_generic_to_shared(shared) / 16;
+    a += start, b += start + half / 16;
+    float d[SIZE];
+    for (int n = 0; n < SIZE; n++) d[n] = 1000 * i + n;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncthreads();
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, ADD, 0; wgmma.mma_async.sync.aligned.m64nCOLUMNSkDEPTH.f32.TYPES "
+                 "{NUMBERS}, LEFT, %RIGHT, p, SIGN_A, SIGN_B FLAGS; }"
+                 : OUTPUTS : INPUTS);
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    for (int n = 0; n < SIZE; n++) D[SIZE * i + n] = d[n];
+}"""
+
+
+def in_shared_memory(factor, row_bytes, transposed):
+    """The bytes of a factor [n, k] as wgmma takes them, and the leading and the stride offset of its descriptor.
+
+    By the figures of the PTX ISA, row by row and chunk by chunk of 16 bytes, not by bits of addresses."""
+    size, (count, depth) = factor.element_size(), factor.shape
+    rows = (factor.T if transposed else factor).contiguous().view(torch.uint8)  # what is stored side by side is a row
+    chunks = rows.view(rows.shape[0], -1, 16)
+    in_a_row = row_bytes // 16
+    image = torch.full((32768,), 0x55, dtype=torch.uint8)
+    if row_bytes == 16:
+        stride, leading = 256, 128 * -(-chunks.shape[1] * len(rows) // 8)
+        across, along = (leading, stride) if transposed else (stride, leading)
+    else:
+        stride = 8 * row_bytes
+        leading = stride * -(-len(rows) // 8) if transposed else 16
+        across, along = stride, leading
+    for row in range(len(rows)):
+        for chunk in range(chunks.shape[1]):
+            block, place = divmod(chunk, in_a_row)
+            place ^= (
+                row % 8 * in_a_row // 8
+            )  # of 128 bytes: every row another; of 64: every second; of 32: every fourth
+            at = row // 8 * across + block * along + row % 8 * row_bytes + 16 * place
+            image[at : at + 16] = chunks[row, chunk]
+    assert count * depth * size <= 32768
+    return image, leading, stride
+
+
+def registers_of(a):
+    """A [64, K] as four registers of each of 128 threads."""
+    count = 4 // a.element_size()
+    found = []
+    for thread in range(128):
+        group, quad = thread % 32 // 4, thread % 4
+        rows, columns = (16 * (thread // 32) + group, 16 * (thread // 32) + group + 8), (0, 4 * count)
+        found += [a[row, count * quad + column :][:count].view(torch.int32) for column in columns for row in rows]
+    return torch.cat([one.flatten() for one in found])
+
+
+def places(columns):
+    """(row, column) of each number of D, [128, columns / 2]."""
+    thread, n = torch.arange(128)[:, None], torch.arange(columns // 2)
+    rows = 16 * (thread // 32) + thread % 32 // 4 + 8 * (n // 2 % 2)
+    return rows, n // 4 * 8 + 2 * (thread % 4) + n % 2
+
+
+def descriptor(leading, stride, row_bytes):
+    return np.uint64(leading // 16 << 16 | stride // 16 << 32 | ROW_BYTES[row_bytes] << 62)
+
+
+def product(a, b, *, row_bytes=(128, 128), transposed=(False, False), in_registers=False, add=0, signs=(1, 1)):
+    """What one wgmma makes of A [64, K] and B [N, K] and the old D; and that old D."""
+    columns, size = b.shape[0], b.shape[0] // 2
+    names = [f"%{n}" for n in range(size)]
+    inputs = [f'"r"(A_registers[4 * i + {n}])' for n in range(4)] if in_registers else ['"l"(a)']
+    left = ", ".join(f"%{size + n}" for n in range(len(inputs)))
+    flags = [] if a.element_size() == 1 else [*([] if in_registers else transposed[:1]), transposed[1]]
+    code = PRODUCT
+    for old, new in {
+        "SIZE": size,
+        "ADD": add,
+        "COLUMNS": columns,
+        "DEPTH": a.shape[1],
+        "TYPES": f"{PTX[a.dtype]}.{PTX[b.dtype]}",
+        "NUMBERS": ", ".join(names),
+        "LEFT": f"{{{left}}}" if in_registers else left,
+        "RIGHT": size + len(inputs),
+        "SIGN_A": signs[0],
+        "SIGN_B": signs[1],
+        "FLAGS": "".join(f", {int(flag)}" for flag in flags),
+        "OUTPUTS": ", ".join(f'"+f"(d[{n}])' for n in range(size)),
+        "INPUTS": ", ".join([*inputs, '"l"(b)']),
+    }.items():
+        code = code.replace(old, str(new))
+    a_image, *a_offsets = in_shared_memory(a, row_bytes[0], transposed[0])
+    b_image, *b_offsets = in_shared_memory(b, row_bytes[1], transposed[1])
+    d = torch.empty(128, size)
+    arguments = (a_image.view(torch.int32), b_image.view(torch.int32), registers_of(a), d)
+    descriptors = (descriptor(*a_offsets, row_bytes[0]), descriptor(*b_offsets, row_bytes[1]))
+    RawModule(code=code).get_function("k")((1,), (128,), (*arguments, *descriptors), shared_mem=65536)
+    found, before = torch.empty(64, columns), torch.empty(64, columns)
+    found[places(columns)] = d
+    before[places(columns)] = 1000.0 * torch.arange(128)[:, None] + torch.arange(size)
+    return found, before
+
+
+def small(*shape, dtype):
+    """Small integers: their products and sums are exact in every format."""
+    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(shape[0])).to(dtype)
+
+
+FORMS = [
+    *({"columns": n, "dtypes": (HALF, HALF)} for n in (8, 24, 64, 176, 256)),
+    {"columns": 32, "dtypes": (BF16, BF16), "signs": (-1, 1)},
+    {"columns": 16, "dtypes": (HALF, HALF), "signs": (1, -1), "add": 1},
+    *({"columns": 40, "dtypes": (pair)} for pair in ((E4M3, E4M3), (E5M2, E4M3), (E4M3, E5M2))),
+    *({"columns": 72, "dtypes": (HALF, HALF), "row_bytes": (n, m)} for n, m in ((64, 32), (32, 16), (16, 64))),
+    *({"columns": 128, "dtypes": (BF16, BF16), "row_bytes": (n, n), "transposed": (True, True)} for n in (128, 64)),
+    *({"columns": 32, "dtypes": (HALF, HALF), "row_bytes": (n, n), "transposed": (True, True)} for n in (32, 16)),
+    {"columns": 128, "dtypes": (HALF, HALF), "transposed": (False, True), "add": 1},
+    *({"columns": 48, "dtypes": (one, one), "in_registers": True, "add": 1} for one in (HALF, E4M3)),
+    {"columns": 64, "dtypes": (BF16, BF16), "in_registers": True, "transposed": (False, True)},
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: " ".join(map(str, form.values())).replace("torch.", ""))
+def test_a_warpgroup_multiplies_the_factors_where_its_descriptors_say_they_are(form):
+    form = dict(form)
+    columns, (left, right) = form.pop("columns"), form.pop("dtypes")
+    a, b = small(64, 32 // left.itemsize, dtype=left), small(columns, 32 // right.itemsize, dtype=right)
+    found, before = product(a, b, **form)
+    sign_a, sign_b = form.get("signs", (1, 1))
+    expected = sign_a * sign_b * (a.float() @ b.float().T) + form.get("add", 0) * before
+    assert torch.equal(found, expected)
+
+
+RUNNING = """// arch: sm_90a only
+extern "C" __global__ void k(const uint4* zeros_and_ones, float* out) {
+    extern __shared__ __align__(1024) unsigned shared[];   // A and B, each [64, 16] or [8, 16] in rows of 128 bytes
+    const int i = threadIdx.x;
+    for (int n = i; n < 16384 / 4; n += 128) shared[n] = 0x3c003c00;   // ones
+    unsigned long long a = (unsigned)__cvta_generic_to_shared(shared) / 16 | 64ull << 32 | 1ull << 62;
+    const unsigned long long b = a + 8192 / 16;
+    float d[4] = {7, 7, 7, 7};
+    __syncthreads();
+    asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, %4, %5, 1, 1, 1, 0, 0;"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a), "l"(b));
+    asm volatile("wgmma.commit_group.sync.aligned;");
+    out[i] = d[0];                                          // too early
+    CHANGE
+    asm volatile("wgmma.wait_group.sync.aligned WAIT;");
+    out[128 + i] = d[0];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "change", "after"),
+    [
+        ("0", "", 23),
+        ("1", "", 7),  # one group may still run
+        ("0", "__syncthreads(); for (int n = i; n < 4096; n += 128) shared[n] = 0; __syncthreads();", 7),
+    ],
+    ids=["waited for", "not waited for", "a factor is overwritten"],
+)
+def test_a_product_is_done_as_late_as_it_may_be(run_kernel, wait, change, after):
+    out = torch.zeros(256)
+    code = RUNNING.replace("WAIT", wait).replace("CHANGE", change)
+    run_kernel(code, (1,), (128,), (torch.zeros(4, dtype=torch.int32), out), shared_mem=16384)
+    assert (out[:128] == 7).all() and (out[128:] == after).all()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("| 1ull << 62", "| 1ull << 62 | 1ull << 49", "a base offset"),
+        ("| 1ull << 62", "| 1ull << 62 | 1ull << 15", "bits that mean nothing"),
+        ("| 1ull << 62", "| 1ull << 62 | 0x3fff", "past the end of shared memory"),
+        ("/ 16 |", "/ 16 + i % 2 |", "the lanes of a warp have different descriptors"),
+        ("float d[4] = {", "if (i == 3) return; float d[4] = {", "needs all 32 lanes of the warp"),
+    ],
+)
+def test_a_product_that_makes_no_sense_is_an_error_with_its_line(run_kernel, old, new, message):
+    code = RUNNING.replace("CHANGE", "").replace("WAIT", "0")
+    assert code.count(old) == 1
+    with pytest.raises(KernelError, match=rf"kernel\.cu:10: wgmma.*{message}"):
+        run_kernel(
+            code.replace(old, new),
+            (1,),
+            (128,),
+            (torch.zeros(4, dtype=torch.int32), torch.zeros(256)),
+            shared_mem=16384,
+        )
+
+
+def test_an_unknown_form_is_a_compile_error_with_its_line(run_kernel):
+    code = RUNNING.replace("m64n8k16.f32.f16.f16", "m64n8k8.f32.tf32.tf32")
+    with pytest.raises(CompileError, match=r"does not know this PTX instruction: wgmma\.mma_async\S*tf32"):
+        run_kernel(code, (1,), (128,), (torch.zeros(4, dtype=torch.int32), torch.zeros(256)), shared_mem=16384)
+
+
+# ---- barriers of some threads
+
+ASK = """
+__device__ inline bool any(int id, int threads, bool mine) {
+    int result;
+    asm volatile("{ .reg .pred p, q; setp.ne.b32 p, %3, 0; bar.red.or.pred q, %1, %2, p; selp.b32 %0, 1, 0, q; }"
+                 : "=r"(result) : "r"(id), "r"(threads), "r"((int)mine) : "memory");
+    return result;
+}
+"""
+HAND_OVER = """
+extern "C" __global__ void k(int* out, int rounds) {
+    __shared__ int box[32];
+    const int lane = threadIdx.x % 32;
+    for (int n = 0; n < rounds; n++) {
+        if (threadIdx.x < 32) {
+            if (n > 0) asm volatile("bar.sync 2, 64;" ::: "memory");
+            box[lane] = 100 * n + lane;
+            asm volatile("bar.arrive %0, %1;" :: "r"(1), "r"(64) : "memory");
+        } else {
+            asm volatile("bar.sync 1, 64;" ::: "memory");
+            out[32 * n + lane] = box[lane ^ 1];
+            if (n < rounds - 1) asm volatile("bar.arrive 2, 64;" ::: "memory");
+        }
+    }
+}
+"""
+
+
+def test_two_warps_hand_over_through_named_barriers(run_kernel):
+    out = torch.zeros(4, 32, dtype=torch.int32)
+    run_kernel(ARCH + HAND_OVER, (1,), (64,), (out, np.int32(4)))
+    assert torch.equal(out, (100 * torch.arange(4)[:, None] + (torch.arange(32) ^ 1)).int())
+
+
+def test_a_named_barrier_says_whether_any_thread_has_something(run_kernel):
+    out = torch.zeros(128, dtype=torch.int32)
+    code = (
+        ARCH
+        + ASK
+        + 'extern "C" __global__ void k(int* out) { const int i = threadIdx.x; out[i] = any(1 + i / 64, 64, i == 70); }'
+    )
+    run_kernel(code, (1,), (128,), (out,))
+    assert out.tolist() == [0] * 64 + [1] * 64
+
+
+@pytest.mark.parametrize(
+    ("barrier", "message"),
+    [
+        (
+            'asm volatile("bar.sync 1, 96;");',
+            r"deadlock: .*64 threads in barrier 1 \(64 of 96 threads have arrived\) at line 3",
+        ),
+        ('asm volatile("bar.sync 1, 40;");', "a multiple of 32, got 40"),
+        ('asm volatile("bar.sync 16, 64;");', "barriers 0 to 15, got 16"),
+        (
+            'if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;"); else asm volatile("bar.sync 1, 96;");',
+            "for 96 threads here",
+        ),
+    ],
+)
+def test_a_named_barrier_that_is_used_wrongly(run_kernel, barrier, message):
+    code = f'{ARCH}extern "C" __global__ void k(int* out) {{\n{barrier}\n}}'
+    with pytest.raises(KernelError, match=message):
+        run_kernel(code, (1,), (64,), (torch.zeros(1, dtype=torch.int32),))
+
+
+# ---- mbarriers
+
+MBARRIER = """
+__device__ inline unsigned at(void* p) { return __cvta_generic_to_shared(p); }
+__device__ inline void init(void* bar, int count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at(bar)), "r"(count) : "memory");
+}
+__device__ inline unsigned long long arrive(void* bar) {
+    unsigned long long state;
+    asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];" : "=l"(state) : "r"(at(bar)) : "memory");
+    return state;
+}
+__device__ inline void arrive_expecting(void* bar, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at(bar)), "r"(bytes) : "memory");
+}
+__device__ inline void complete(void* bar, int bytes) {
+    asm volatile("mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%0], %1;" :: "r"(at(bar)), "r"(bytes) : "memory");
+}
+__device__ inline void wait(void* bar, int parity) {
+    asm volatile("{ .reg .pred open; again: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1; "
+                 "@!open bra again; }"
+                 :: "r"(at(bar)), "r"(parity) : "memory");
+}
+__device__ inline bool over(void* bar, unsigned long long state) {
+    int result;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
+                 : "=r"(result) : "r"(at(bar)), "l"(state) : "memory");
+    return result;
+}
+"""
+
+
+def barrier_kernel(body):
+    return (
+        f'{ARCH}{MBARRIER}extern "C" __global__ void k(int* out) {{\n__shared__ unsigned long long bar[2];\n'
+        f"const int i = threadIdx.x;\n{body}\n}}"
+    )
+
+
+def run_barriers(run_kernel, body, threads=64):
+    out = torch.zeros(threads, dtype=torch.int32)
+    run_kernel(barrier_kernel(body), (1,), (threads,), (out,))
+    return out
+
+
+def test_a_ring_of_two_buffers_hands_over_by_the_parity_of_the_phases(run_kernel):
+    body = """
+    __shared__ int box[2][32];
+    if (i < 2) { init(&bar[i], 32); }
+    __shared__ unsigned long long empty[2];
+    if (i < 2) init(&empty[i], 32);
+    __syncthreads();
+    int sum = 0;
+    for (int n = 0; n < 7; n++) {
+        if (i < 32) {
+            if (n >= 2) wait(&empty[n % 2], (n / 2 - 1) % 2);
+            box[n % 2][i] = n * i;
+            arrive(&bar[n % 2]);
+        } else {
+            wait(&bar[n % 2], n / 2 % 2);
+            sum += box[n % 2][63 - i];
+            arrive(&empty[n % 2]);
+        }
+    }
+    out[i] = sum;"""
+    assert run_barriers(run_kernel, body).tolist() == [0] * 32 + [21 * (63 - i) for i in range(32, 64)]
+
+
+def test_bytes_that_are_expected_hold_a_phase_open(run_kernel):
+    body = """
+    if (i == 0) init(&bar[0], 1);
+    __syncthreads();
+    __shared__ int seen;
+    if (i == 0) { seen = 0; arrive_expecting(&bar[0], 48); complete(&bar[0], 16); }
+    __syncthreads();
+    if (i == 32) { for (int n = 0; n < 50; n++) __nanosleep(10); seen = 1; complete(&bar[0], 32); }
+    else { wait(&bar[0], 0); out[i] = 1 + seen; }"""
+    out = run_barriers(run_kernel, body)
+    assert out[32] == 0 and (out[:32] == 2).all() and (out[33:] == 2).all()
+
+
+def test_a_state_says_in_which_phase_its_arrival_was(run_kernel):
+    body = """
+    if (i == 0) init(&bar[0], 2);
+    __syncthreads();
+    if (i == 0) {
+        const unsigned long long first = arrive(&bar[0]);
+        out[0] = over(&bar[0], first);
+        const unsigned long long second = arrive(&bar[0]);
+        out[1] = over(&bar[0], first), out[2] = over(&bar[0], second);
+        const unsigned long long third = arrive(&bar[0]);
+        out[3] = over(&bar[0], third);
+    }"""
+    assert run_barriers(run_kernel, body)[:4].tolist() == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (
+            "init(&bar[0], 3); wait(&bar[0], 0);",
+            r"deadlock: .*parity 0 of an mbarrier in phase 0 \(3 of 3 arrivals and 0 bytes",
+        ),
+        ("init(&bar[0], 1); arrive_expecting(&bar[0], 64); wait(&bar[0], 0);", "1 arrivals and 64 bytes are to come"),
+        ("arrive(&bar[0]);", "this mbarrier was not initialised"),
+        ("init(&bar[0], 0);", "a phase takes 1 to 1048575 arrivals, got 0"),
+        ("init((char*)bar + 4, 1);", "lies at a multiple of 8 in shared memory"),
+        ("init(&bar[0], 2); arrive_expecting(&bar[0], 1 << 20);", "more than 1048575 bytes to come"),
+        ('asm volatile("setmaxnreg.inc.sync.aligned.u32 100;");', "a multiple of 8 from 24 to 256"),
+    ],
+)
+def test_an_mbarrier_that_is_used_wrongly(run_kernel, body, message):
+    with pytest.raises(KernelError, match=message):
+        run_barriers(run_kernel, f"if (i == 0) {{ {body} }}")
+
+
+# ---- what it is for
+
+
+def test_such_a_kernel_sees_an_sm_90a_and_others_go_on_seeing_an_sm_80(run_kernel):
+    out = torch.zeros(2, dtype=torch.int32)
+    body = """extern "C" __global__ void k(int* out) {
+        out[0] = __CUDA_ARCH__;
+        #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+        out[1] = 1;
+        #endif
+    }"""
+    run_kernel(ARCH + body, (1,), (1,), (out,))
+    assert out.tolist() == [900, 1]
+
+
+def test_without_that_line_in_the_header_its_instructions_are_an_error_that_says_so(run_kernel):
+    with pytest.raises(CompileError, match=r"bar\.sync 1, 64, but in a kernel whose header says `arch: sm_90a only`"):
+        run_kernel(HAND_OVER, (1,), (64,), (torch.zeros(4, 32, dtype=torch.int32), np.int32(4)))
+
+
+@pytest.mark.parametrize("watch", [sanitize, profile])
+def test_nothing_watches_it_in_silence(run_kernel, watch):
+    with pytest.raises(LaunchError, match="do not know its asynchronous instructions"), watch():
+        run_barriers(run_kernel, "out[i] = 1;")
