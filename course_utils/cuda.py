@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from course_utils.emulator import tracing
-from course_utils.emulator.memory import Array
+from course_utils.emulator.memory import Array, Mapped
 from course_utils.emulator.module import DEVICE, SHARED_LIMIT, EmulatedModule
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
 from course_utils.toolchain.parameters import Accepted, Parameters
@@ -38,6 +38,8 @@ from course_utils.toolchain.source import (
     required_architecture,
     source_name,
 )
+from course_utils.toolchain.tensor_map import BYTES as TENSOR_MAP_BYTES
+from course_utils.toolchain.tensor_map import TensorMap, tensor_map
 
 __all__ = [
     "OPEN",
@@ -51,6 +53,7 @@ __all__ = [
     "compiled",
     "read_kernel",
     "shared_memory_limit",
+    "tensor_map",
 ]
 
 GRID_LIMITS = (2**31 - 1, 65535, 65535)
@@ -234,6 +237,7 @@ class Kernel:
             if tracing.active():
                 self._launch_on_copies(device, *size, args)
                 return None
+            args = tuple(a.for_gpu() if isinstance(a, TensorMap) else a for a in args)
             last = self._last = Accepted(args, device), self._on(device)
             values = Accepted.checked_values(args)
         accepted, gpu = last
@@ -249,19 +253,22 @@ class Kernel:
         _check_shared(
             self.name, shared_mem, module.static_shared(self.name), SHARED_LIMIT, f"the emulated {DEVICE} device"
         )
-        arguments: list[Array | bytes] = []
+        arguments: list[Array | Mapped | bytes] = []
         sizes = module.argument_sizes(self.name)
         for index, argument in enumerate(args):
+            label, size = self._parameters.label(index), sizes[index]
             if isinstance(argument, torch.Tensor):
                 writable = not (self.parameters[index].pointer and self.parameters[index].const)
-                arguments.append(Array(argument.detach(), self._parameters.label(index), writable))
+                arguments.append(Array(argument.detach(), label, writable))
+                continue
+            if isinstance(argument, TensorMap):
+                arguments.append(Mapped(Array(argument.memory, label, writable=True), argument.for_emulator))
+                given = TENSOR_MAP_BYTES
             else:
-                value = argument.tobytes()  # type: ignore[attr-defined]
-                if len(value) != sizes[index]:
-                    raise TypeError(
-                        f"{self._parameters.label(index)} takes {sizes[index]} bytes, got {len(value)} ({argument!r})"
-                    )
-                arguments.append(value)
+                arguments.append(argument.tobytes())  # type: ignore[attr-defined]
+                given = len(arguments[-1])
+            if given != size:
+                raise TypeError(f"{label} takes {size} bytes, got {given} ({argument!s})")
         module.launch(self.name, grid, block, arguments, shared_mem)
 
     def _launch_on_copies(

@@ -1,19 +1,26 @@
 """Runs CUDA C++ kernels on a CPU: the same `.cu` files, one fiber per CUDA thread, each launch in a process of its own.
 
     translate.py   the few changes to the text     include/        CUDA's own names, as C++ headers
-    ptx.py         inline assembly                 runtime/        fibers, barriers, warps, workers (C++)
-    compiler.py    g++, clang++ or zig; a cache    memory.py       argument arrays with gaps between them
+    ptx.py         inline assembly                 macros.py      macros that hold pieces of it
+    runtime/       fibers, barriers, warps (C++)   memory.py      argument arrays with gaps between them
+    compiler.py    g++, clang++ or zig; a cache    library_tables.py  symbols and lines of a compiled kernel
     module.py      load, look up, launch           debug_lines.py  from a crash to a line
     launch.py      the worker process              report.py       and to an exception
     tracing.py     sanitize() and profile()        trace_results.py what a watched launch leaves
     sanitizer.py   findings                        profiler.py     counters per source line
-    pages.py       both of them in a notebook      library_tables.py  symbols and lines of a compiled kernel
+    pages.py       both of them in a notebook
 
 A launch that fails raises `course_utils.cuda.KernelError` in the calling process, which goes on. What the emulator
 does not imitate: the order in which a GPU runs threads between barriers (here: one after the other), the last bits of
 fast functions, and time. A thread that waits in a loop for another one of its block must wait by an atomic function or
 __nanosleep(): a loop of plain reads goes on for ever. Its device presents itself as sm_80 with 227 KiB of shared memory
-per block. A worker is a process like any other, not a sandbox: a kernel can do what its user can.
+per block.
+
+To kernels whose header says `arch: sm_90a only` it is an sm_90a: wgmma, mbarriers, named barriers, the copy engine
+(cp.async.bulk, with tensor maps of `course_utils.cuda.tensor_map`), setmaxnreg. Products and copies are done as late as
+the rules allow, so that what is used too early is not there, and what is overwritten too early is the new; a wait for
+what cannot come is an error that says who waits for what. Not yet: clusters, multicast, reductions by the copy engine,
+the short sums of FP8 products, and `sanitize()` and `profile()` for such kernels. A worker is a process like any other, not a sandbox: a kernel can do what its user can.
 
 Inside `sanitize()` or `profile()` a launch runs a second build of the kernel, which the compiler has instrumented: each
 memory access calls runtime/trace.cpp. races.cpp looks for hazards, counters.cpp counts sectors and bank conflicts. The

@@ -33,6 +33,7 @@ RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
         "races",
         "trace",
         "async_copy",
+        "bulk_copy",
         "worker",
     )
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -32,6 +33,14 @@ class Array:
     def size(self) -> int:
         """In bytes."""
         return self.tensor.numel() * self.tensor.element_size()
+
+
+@dataclass(eq=False)
+class Mapped:
+    """A tensor that the kernel has not by its address, but by what `encode` makes of it."""
+
+    array: Array
+    encode: Callable[[int], bytes]
 
 
 @dataclass

@@ -14,7 +14,7 @@ from course_utils.emulator import launch, report, tracing
 from course_utils.emulator.compiler import Compiler, build_kernels, build_runtime, find_compiler
 from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.library_tables import Symbol, symbols
-from course_utils.emulator.memory import Array, DeviceMemory
+from course_utils.emulator.memory import Array, DeviceMemory, Mapped
 from course_utils.emulator.trace_results import RESULTS_BYTES
 from course_utils.emulator.translate import Translation, translate
 from course_utils.toolchain.errors import CompileError, LaunchError
@@ -230,7 +230,7 @@ class EmulatedModule:
         function: str,
         grid: tuple[int, int, int],
         block: tuple[int, int, int],
-        arguments: list[Array | bytes],
+        arguments: list[Array | Mapped | bytes],
         shared_mem: int = 0,
     ) -> None:
         """Runs a kernel. Arrays are copied to device memory and, where writable, back; a failed launch changes none of
@@ -240,11 +240,15 @@ class EmulatedModule:
         """
         watch = tracing.watch(grid)
         library = self._library(traced=watch is not None)
-        arrays = [argument for argument in arguments if isinstance(argument, Array)]
+        arrays = [a.array if isinstance(a, Mapped) else a for a in arguments if not isinstance(a, bytes)]
         global_variables = list(self._globals.values())
         with DeviceMemory(arrays, launch.front_bytes(global_variables, watch), as_on_a_gpu=watch is not None) as memory:
             values = [
-                memory.pointer(argument.tensor).to_bytes(8, "little") if isinstance(argument, Array) else argument
+                memory.pointer(argument.tensor).to_bytes(8, "little")
+                if isinstance(argument, Array)
+                else argument.encode(memory.pointer(argument.array.tensor))
+                if isinstance(argument, Mapped)
+                else argument
                 for argument in arguments
             ]
             ended = launch.run(

@@ -50,6 +50,20 @@ def _wgmma(opcode: re.Match[str], operands: Operands) -> str:
     return f"{{ float* emu_d[] = {{{addresses}}}; {left}; {call}; }}"
 
 
+def _box(opcode: re.Match[str], operands: Operands) -> str:
+    rank, load = int(opcode[1]), "global.shared" not in opcode[0]
+    if len(operands) != rank + (
+        3 if load else 2
+    ):  # a load: to, map, coordinates, barrier; a store: map, coordinates, from
+        raise UnknownInstruction(f"{opcode[0]} with {len(operands)} operands")
+    before, at, behind = operands[: 1 + load], operands[1 + load : 1 + load + rank], operands[-1]
+    before[-1] = f"(const void*)({before[-1]})"
+    function = "load_box" if load else "store_box"
+    return (
+        f"{{ const int emu_at[] = {{{', '.join(at)}}}; emu::ptx::{function}({', '.join(before)}, emu_at, {behind}); }}"
+    )
+
+
 def _bar_red(opcode: re.Match[str], operands: Operands) -> str:
     return f"emu::ptx::bar_red_{opcode[1]}({', '.join(operands)})"
 
@@ -115,6 +129,15 @@ OF_HOPPER: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
             f"<{'true' if opcode[1] == 'try' else 'false'}>({', '.join(operands[:3])})"
         ),
     ),
+    (r"cp\.async\.bulk\.shared::(?:cta|cluster)\.global\.mbarrier::complete_tx::bytes", _call("bulk_load")),
+    (r"cp\.async\.bulk\.global\.shared::cta\.bulk_group", _call("bulk_store")),
+    (
+        r"cp\.async\.bulk\.tensor\.([1-5])d\.shared::(?:cta|cluster)\.global(?:\.tile)?\.mbarrier::complete_tx::bytes",
+        _box,
+    ),
+    (r"cp\.async\.bulk\.tensor\.([1-5])d\.global\.shared::cta(?:\.tile)?\.bulk_group", _box),
+    (r"cp\.async\.bulk\.commit_group", _call("bulk_commit")),
+    (r"cp\.async\.bulk\.wait_group(?:\.read)?", _call("bulk_wait")),
     (r"fence\.mbarrier_init\.release\.cluster|fence\.proxy\.async(?:\.[\w:]+)*", _call("fence")),
     (
         r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32",

@@ -13,6 +13,7 @@ import torch
 
 from course_utils.arguments import check_memory
 from course_utils.toolchain.source import Parameter
+from course_utils.toolchain.tensor_map import TensorMap
 
 # C++ type of a kernel parameter -> torch dtype of a tensor passed for a pointer to it (None: any).
 TENSOR_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
@@ -68,15 +69,21 @@ class Parameters:
             raise TypeError(f"{self.kernel}() takes {len(self.parameters)} arguments ({listed}), got {len(args)}")
         first: int | None = None
         for index, argument in enumerate(args):
-            if not isinstance(argument, torch.Tensor):
+            if isinstance(argument, TensorMap):
+                if self.parameters[index].type in SCALAR_TYPES or self.parameters[index].pointer:
+                    raise TypeError(f"{self.label(index)} is `{self.parameters[index]}`, got a tensor map")
+                tensor = argument.tensor
+            elif isinstance(argument, torch.Tensor):
+                self._check_tensor(index, argument)
+                tensor = argument
+            else:
                 self._check_scalar(index, argument)
                 continue
-            self._check_tensor(index, argument)
             if first is None:
-                first, device = index, argument.device
-            elif argument.device != device:
+                first, device = index, tensor.device
+            elif tensor.device != device:
                 raise ValueError(
-                    f"{self.label(index)} is on {argument.device}, but {self.label(first)} is on {device}: "
+                    f"{self.label(index)} is on {tensor.device}, but {self.label(first)} is on {device}: "
                     "move all tensors to one device"
                 )
         if first is None:

@@ -188,6 +188,23 @@ template <bool waits> EMU_INLINE void mbarrier_wait(bool& over, unsigned address
     over = emu_mbarrier_test(address, (unsigned)(state >> 63), waits, site);
 }
 
+// ---- the copy engine
+
+EMU_INLINE void bulk_load(unsigned to, const void* from, unsigned bytes, unsigned barrier, emu_site site = emu_here()) {
+    emu_bulk_copy(true, to, (void*)from, bytes, barrier, site);
+}
+EMU_INLINE void bulk_store(void* to, unsigned from, unsigned bytes, emu_site site = emu_here()) {
+    emu_bulk_copy(false, from, to, bytes, 0, site);
+}
+template <size_t rank> EMU_INLINE void load_box(unsigned to, const void* map, const int (&at)[rank], unsigned barrier, emu_site site = emu_here()) {
+    emu_bulk_box(true, to, map, at, rank, barrier, site);
+}
+template <size_t rank> EMU_INLINE void store_box(const void* map, const int (&at)[rank], unsigned from, emu_site site = emu_here()) {
+    emu_bulk_box(false, from, map, at, rank, 0, site);
+}
+EMU_INLINE void bulk_commit() { emu_bulk_commit(); }
+EMU_INLINE void bulk_wait(unsigned groups_in_flight) { emu_bulk_wait(groups_in_flight); }
+
 // ---- registers
 
 template <bool raises> EMU_INLINE void set_register_limit(unsigned registers, emu_site site = emu_here()) {

@@ -71,6 +71,12 @@ bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits, emu_site s
 void emu_wgmma_start(const emu_wgmma* product);            // what stands in it is copied
 void emu_wgmma_commit();                                   // for a warp
 void emu_wgmma_wait(unsigned groups_in_flight);
+// cp.async.bulk and, with a tensor map, cp.async.bulk.tensor: a load says its bytes to an mbarrier, a store is of a group.
+void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, unsigned barrier, emu_site site);
+void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier, emu_site site);
+void emu_bulk_commit();
+void emu_bulk_wait(unsigned groups_in_flight);
+
 size_t emu_shared_bytes();                                 // of the shared-memory window
 
 void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind);   // an access, at the line of the caller

@@ -101,7 +101,9 @@ extern "C" bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits,
     const Mbarrier m = look_at(address, waits ? "mbarrier.try_wait" : "mbarrier.test_wait", site);
     if (m.phase() != (parity & 1)) return true;
     if (!waits) {
-        emu_yield();   // who asks again and again lets the others go on
+        emu_yield();   // who asks again and again lets the others go on, and the copies
+        if (Mbarrier::at(address).phase() == (parity & 1) && emu_block->do_something_asynchronous)
+            emu_block->do_something_asynchronous(*emu_block);
         return Mbarrier::at(address).phase() != (parity & 1);
     }
     Fiber* f = emu_current;

@@ -220,10 +220,12 @@ static void run_another() {
     } else {
         next = first_ready(b, me->warp + 1);
         if (!next && b.tracer && make_room(b)) next = first_ready(b, 0);
+        while (!next && b.live && b.do_something_asynchronous && b.do_something_asynchronous(b)) next = first_ready(b, 0);
     }
     if (next) {
         switch_to(next);
     } else if (b.live == 0) {
+        if (b.do_something_asynchronous) b.do_something_asynchronous(b);   // what the threads have left behind
         emu_current = nullptr;
         void* forgotten;
         emu_switch(&forgotten, b.host_stack_pointer);
@@ -450,7 +452,7 @@ static void start_fiber(Block& b, unsigned i) {
     f.state = State::ready;
     f.left_early = false;
     f.copy_count = f.copy_group = 0;
-    f.barrier = 0;
+    f.barrier = f.bulk_group = 0;
     f.unsettled = nullptr;
     // Stacks whose tops are a power of two apart would fight for the same few cache sets.
     char* top = b.stacks + (i + 1) * b.stack_stride - (i % 16) * 192 - 64;
@@ -470,6 +472,7 @@ void emu_run_block(Block& b, uint64_t linear_index) {
     b.elsewhere = b.fell_off = nullptr;
     memset(b.warps, 0, sizeof b.warps);
     memset(b.barriers, 0, sizeof b.barriers);
+    b.do_something_asynchronous = nullptr;
     poison_shared(b);
     for (unsigned i = 0; i < b.size; i++) start_fiber(b, i);
     if (b.tracer) emu_trace_start(b);

@@ -20,6 +20,7 @@ struct Fiber : emu_thread {
     unsigned copy_count, copy_capacity, copy_group;
     unsigned barrier;                // where it waits: the number of a named barrier, or an mbarrier's shared address,
     unsigned parity;                 // and the parity of the phase that is to be over
+    unsigned bulk_group;             // of the bulk stores that it starts now
     emu_site copying;                // of the cp.async whose bytes arrive right now: a fault is its fault
     LogEntry* log;                   // while the block is traced: its accesses since the logs were last read
     unsigned logged, last_array;     // last_array: that of the last access to global memory
@@ -49,6 +50,8 @@ struct Block {
     Fiber* fell_off;                 // a thread that ran to the closing brace of the kernel
     unsigned predicates, predicates_last;
     NamedBarrier barriers[16];
+    struct BulkCopies* bulk_copies;  // cp.async.bulk: those that are not yet done; kept from block to block
+    bool (*do_something_asynchronous)(Block& b);   // once no thread can go on; false: there is nothing to do. Null: never
     struct Products* products[32];   // wgmma: those of each warp that are not yet waited for; kept from block to block
     void* host_stack_pointer;
     char* own;                       // one mapping of `own_bytes`: the fibers, then their stacks

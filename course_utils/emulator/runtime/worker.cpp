@@ -4,7 +4,7 @@
 // stands below it:
 //
 //   worker                this file
-//   async_copy            cp.async: the bytes arrive at the wait
+//   async_copy bulk_copy  cp.async: the bytes arrive at the wait; cp.async.bulk: the copy engine
 //   trace                 where accesses come in: memcheck, and the log of each thread
 //   races     counters    they read the logs: racecheck and initcheck; what ncu would count
 //   tracer.h              what the tracer knows: the logs

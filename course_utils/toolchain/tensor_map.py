@@ -1,0 +1,132 @@
+"""What tells Hopper's copy engine how a tensor lies in memory, and which box of it one copy moves.
+
+Source: CUDA driver API, "Tensor Map Object Management"; PTX ISA, "Tensors".
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+BYTES = 128  # of `struct alignas(64) TensorMap { unsigned long long words[16]; };`
+SWIZZLES = {None: 0, "32B": 32, "64B": 64, "128B": 128}  # -> the bytes of a row whose chunks change places
+MOST_DIMENSIONS, MOST_IN_A_BOX = 5, 256
+MARK = 0x70616D5F726F736E  # "nsor_map": the emulator's own maps begin with it
+# As the driver names them; 1-byte floats are bytes to it.
+_BYTE, _UINT32 = "UINT8", "UINT32"
+_DRIVERS = {
+    **dict.fromkeys((torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2), _BYTE),
+    torch.float16: "FLOAT16",
+    torch.bfloat16: "BFLOAT16",
+    torch.float32: "FLOAT32",
+    torch.float64: "FLOAT64",
+    torch.int32: "INT32",
+    torch.int64: "INT64",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class TensorMap:
+    """A kernel argument for `const __grid_constant__ TensorMap`. It keeps the tensor, whose address it holds.
+
+    Made by `course_utils.cuda.tensor_map`.
+    """
+
+    tensor: torch.Tensor
+    box: tuple[int, ...]
+    swizzle: str | None
+
+    @functools.cached_property
+    def memory(self) -> torch.Tensor:
+        """All memory from the tensor's first element to its last, as one row."""
+        last = sum((size - 1) * stride for size, stride in zip(self.tensor.shape, self.tensor.stride(), strict=True))
+        return torch.as_strided(self.tensor.detach(), (last + 1,), (1,))
+
+    def for_emulator(self, address: int) -> bytes:
+        """The map as runtime/bulk_copy.cpp reads it, of a copy of `memory` at this address."""
+        size, rank = self.tensor.element_size(), self.tensor.dim()
+        fill = [1] * (MOST_DIMENSIONS - rank)
+        return struct.pack(
+            "<QQ4I5I5I4Q24x",
+            *(MARK, address, rank, size, SWIZZLES[self.swizzle], 0),
+            *(*reversed(self.tensor.shape), *fill),
+            *(*reversed(self.box), *fill),
+            *([stride * size for stride in reversed(self.tensor.stride()[:-1])] + fill + [0])[:4],
+        )
+
+    def for_gpu(self) -> np.generic:
+        """The map as the driver encodes it, to be passed by value."""
+        from cuda.bindings import driver
+
+        rank, size = self.tensor.dim(), self.tensor.element_size()
+        dtypes, swizzles = driver.CUtensorMapDataType, driver.CUtensorMapSwizzle
+        status, encoded = driver.cuTensorMapEncodeTiled(
+            getattr(dtypes, f"CU_TENSOR_MAP_DATA_TYPE_{_DRIVERS[self.tensor.dtype]}"),
+            rank,
+            self.tensor.data_ptr(),
+            [driver.cuuint64_t(n) for n in reversed(self.tensor.shape)],
+            [driver.cuuint64_t(stride * size) for stride in reversed(self.tensor.stride()[:-1])],
+            [driver.cuuint32_t(n) for n in reversed(self.box)],
+            [driver.cuuint32_t(1)] * rank,
+            driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(swizzles, f"CU_TENSOR_MAP_SWIZZLE_{self.swizzle or 'NONE'}"),
+            driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+            driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        )
+        if status != driver.CUresult.CUDA_SUCCESS:
+            raise ValueError(f"the driver refuses a tensor map of {self}: {status.name}")
+        words = b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
+        return np.void(words)
+
+    def __str__(self) -> str:
+        return f"{tuple(self.tensor.shape)}, {self.tensor.dtype}, box {self.box}, swizzle {self.swizzle}"
+
+
+def tensor_map(tensor: torch.Tensor, box: Sequence[int], *, swizzle: str | None = "128B") -> TensorMap:
+    """A kernel argument by which the copy engine moves boxes of a tensor, on either machine.
+
+    The parameter is `const __grid_constant__ TensorMap name`, with `struct alignas(64) TensorMap { unsigned long long
+    words[16]; };`. tensor: of 1 to 5 dimensions, the last of them contiguous; other strides are multiples of 16
+    bytes. box: how many elements of each dimension one copy moves, in the tensor's order (the last is the innermost; in
+    PTX the coordinates come the other way round). swizzle: None, "32B", "64B" or "128B": how chunks of 16 bytes change
+    places in shared memory. What lies outside of the tensor is read as zero, and not written.
+
+    The map is good for the tensor's memory as long as that is the tensor's. Raises TypeError or ValueError.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"tensor takes a torch.Tensor, got {type(tensor).__name__}")
+    if tensor.dtype not in _DRIVERS:
+        raise TypeError(f"tensor takes one of {', '.join(map(str, _DRIVERS))}, got {tensor.dtype}")
+    if swizzle not in SWIZZLES:
+        raise ValueError(f'swizzle takes None, "32B", "64B" or "128B", got {swizzle!r}')
+    sizes, size = tuple(tensor.shape), tensor.element_size()
+    if not 1 <= len(sizes) <= MOST_DIMENSIONS or 0 in sizes:
+        raise ValueError(f"tensor takes 1 to {MOST_DIMENSIONS} dimensions, none of them empty, got shape {sizes}")
+    if tensor.data_ptr() % 16:
+        raise ValueError(
+            f"tensor begins at a multiple of 16 bytes, got an address that leaves {tensor.data_ptr() % 16}"
+        )
+    if tensor.stride(-1) != 1 and sizes[-1] > 1:
+        raise ValueError(f"the last dimension of tensor is contiguous, got strides {tensor.stride()}")
+    if any(stride * size % 16 or stride <= 0 for stride in tensor.stride()[:-1]):
+        raise ValueError(
+            f"the strides of tensor are multiples of 16 bytes above 0, got {tensor.stride()} elements of {size} bytes"
+        )
+    box = tuple(box)
+    if len(box) != len(sizes) or not all(isinstance(n, int) and 1 <= n <= MOST_IN_A_BOX for n in box):
+        raise ValueError(
+            f"box takes {len(sizes)} ints from 1 to {MOST_IN_A_BOX}, one for each dimension of tensor, got {box}"
+        )
+    inner = box[-1] * size
+    if inner % 16:
+        raise ValueError(f"the innermost side of box is a multiple of 16 bytes, got {box[-1]} elements of {size} bytes")
+    if swizzle and inner > SWIZZLES[swizzle]:
+        raise ValueError(
+            f"with swizzle {swizzle!r} the innermost side of box has at most {SWIZZLES[swizzle]} bytes, got {inner}"
+        )
+    return TensorMap(tensor, box, swizzle)
