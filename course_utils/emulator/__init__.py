@@ -20,7 +20,9 @@ To kernels whose header says `arch: sm_90a only` it is an sm_90a: wgmma, mbarrie
 (cp.async.bulk, with tensor maps of `course_utils.cuda.tensor_map`), setmaxnreg. Products and copies are done as late as
 the rules allow, so that what is used too early is not there, and what is overwritten too early is the new; a wait for
 what cannot come is an error that says who waits for what. Not yet: clusters, multicast, reductions by the copy engine,
-the short sums of FP8 products, and `sanitize()` and `profile()` for such kernels. A worker is a process like any other, not a sandbox: a kernel can do what its user can.
+the short sums of FP8 products, and `sanitize()` and `profile()` for such kernels.
+
+A worker is a process like any other, not a sandbox: a kernel can do what its user can.
 
 Inside `sanitize()` or `profile()` a launch runs a second build of the kernel, which the compiler has instrumented: each
 memory access calls runtime/trace.cpp. races.cpp looks for hazards, counters.cpp counts sectors and bank conflicts. The
