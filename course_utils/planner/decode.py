@@ -57,7 +57,7 @@ class Decode:
         said += f", at least {duration(self.seconds)} a layer."
         if self.left_out:
             return f"{said} The kernels of chapter 06 {self.left_out}."
-        cut = "does not split the keys" if self.splits == 1 else f"splits the keys in {self.splits}"
+        cut = "does not cut the keys" if self.splits == 1 else f"cuts the keys of each into {self.splits} pieces"
         return (
             f"{said} Chapter 06 {cut}. The nearest that was recorded, {amount(self.near)} on an {self.device}, is read "
             f"at {self.contiguous:.0%} of the speed of a sum, in pages of {PAGE_SIZE} at about {self.paged:.0%}."

@@ -44,7 +44,7 @@ def test_it_quotes_the_record_of_the_nearest_size():
     assert [one.near for one in (small, large)] == [costs.kv_cache_bytes(n, 8, 128) for n in (4096, 8 * 65536)]
     assert 0.9 < large.paged / large.contiguous < 1
     assert "2.15 GB on an H200" in large.words and f"{large.contiguous:.0%} of the speed of a sum" in large.words
-    assert "splits the keys in 2." in large.words and "does not split" in decode(planner.plan(4096, 64, **LLAMA)).words
+    assert "into 2 pieces." in large.words and "does not cut" in decode(planner.plan(4096, 64, **LLAMA)).words
 
 
 @pytest.mark.parametrize(
