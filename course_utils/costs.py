@@ -472,8 +472,9 @@ def wave_efficiency(blocks: int, places: int) -> float:
 def splits_by_waves(blocks: int, places: int, most: int, *, share: float = 0.95) -> int:
     """Into how many splits each of the blocks' work is cut, up to `most`: the smallest number whose waves are as
     efficient as the best one's, or `share` of that. FlashAttention-3 chooses so, with a share of 0.85."""
-    _require_positive(most=most)
-    found = [wave_efficiency(blocks * splits, places) for splits in range(1, most + 1)]
+    _require_positive(most=most, places=places)
+    # With as many splits as places all waves are full: more are never better.
+    found = [wave_efficiency(blocks * splits, places) for splits in range(1, min(most, places) + 1)]
     return next(n for n, efficiency in enumerate(found, start=1) if efficiency >= share * max(found))
 
 

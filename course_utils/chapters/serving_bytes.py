@@ -26,10 +26,10 @@ class Model(NamedTuple):
 
     @property
     def weight_bytes(self) -> int:
-        """Of all matrices, in 16 bits."""
+        """Of the matrices that a step reads, in 16 bits: all but the embedding, of which it takes a row a token."""
         attention = 2 * self.width * (self.heads + self.kv_heads) * self.head_dim
         network = 3 * self.width * self.hidden
-        return 2 * (self.layers * (attention + network) + 2 * self.vocabulary * self.width)
+        return 2 * (self.layers * (attention + network) + self.vocabulary * self.width)
 
     def cache_bytes(self, tokens: int, batch: int = 1) -> int:
         """Of the keys and values of all layers, in 16 bits."""

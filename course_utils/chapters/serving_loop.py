@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import statistics
 
 import matplotlib.pyplot as plt
 
@@ -49,9 +50,9 @@ def copy_on_write() -> None:
     first = cache.allocate()
     cache.extend(first, 6)
     second = cache.fork(first)
-    print("after the fork:   ", cache.pages_of(first), cache.pages_of(second))
+    print(f"after the fork:     the first has pages {cache.pages_of(first)}, its fork {cache.pages_of(second)}")
     cache.extend(second, 1)
-    print("after it has grown:", cache.pages_of(first), cache.pages_of(second))
+    print(f"after it has grown: the first has pages {cache.pages_of(first)}, its fork {cache.pages_of(second)}")
 
 
 # ---- a day's requests
@@ -71,7 +72,11 @@ def both() -> dict[str, Loop]:
 def show_requests() -> None:
     """How long the requests of a day are."""
     trace = sorted((one.prompt + one.new for one in lengths(longest=LONGEST)), reverse=True)
-    plots.over_steps({"tokens of a request, prompt and answer": {"": trace}}, "200 requests, the longest first")
+    mean = statistics.fmean(trace)
+    plots.over_steps(
+        {f"tokens of a request, prompt and answer; {mean:.0f} in the mean": {"": trace}},
+        "200 requests, the longest first",
+    )
     plt.show()
 
 

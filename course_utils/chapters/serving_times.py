@@ -10,6 +10,7 @@ from course_utils import measured, plots, show
 from course_utils.bench import serving as bench
 from course_utils.launches.serving import RUNGS
 from course_utils.measured import Measurement, Row
+from course_utils.planner.devices import by_driver_name
 
 SHAPE = f"{bench.HEADS} query heads, {bench.KV_HEADS} key heads, d = {bench.HEAD_DIM}, fp16, cold L2"
 SMALL, LARGE = (1, 4096), (8, 65536)  # batch and keys of a sequence
@@ -89,7 +90,7 @@ def show_ragged() -> None:
     names = {
         "equal": "32 of one length",
         "long first": "one of 64 K, then 31 of 1 K",
-        "long last": "31 of 1 K, then it",
+        "long last": "31 of 1 K, then one of 64 K",
     }
     values = [100 * rows[name]["share"] for name in names]
     plots.bars(list(names.values()), {"% of a sum's speed; the same number of keys in all": values})
@@ -179,8 +180,8 @@ def steps() -> dict[tuple[int, int], dict[str, Row]]:
 
 
 def floor_us(row: Row) -> float:
-    """Microseconds in which the bytes of a row are read at the speed of a sum."""
-    return row["us"] * row["share"]
+    """Microseconds in which the bytes of a row are read at the speed of the GPU's datasheet, which nothing exceeds."""
+    return row["us"] * row["tb_per_s"] * 1e12 / by_driver_name(record().device).bandwidth
 
 
 def show_steps() -> float:
@@ -199,7 +200,7 @@ def show_steps() -> float:
     plots.lines_by_length(panels, "ms of a step, 32 layers")
     plt.show()
     show.table(
-        table, f"floor: the bytes at the speed of a sum; pages of {bench.STEP_PAGE_SIZE}; {caption()}", folded=True
+        table, f"floor: the bytes at the datasheet's speed; pages of {bench.STEP_PAGE_SIZE}; {caption()}", folded=True
     )
     first = steps()[SMALL]
     return first[bench.LAUNCHES]["us"] / first[bench.ONE_LAUNCH]["us"]

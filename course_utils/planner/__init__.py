@@ -1,5 +1,6 @@
 """Which attention fits on a device, how fast it can be at best, and what to try next."""
 
+from course_utils.planner.decode import Decode, decode
 from course_utils.planner.plan import (
     TARGET_MS,
     TITLES,
@@ -20,11 +21,13 @@ __all__ = [
     "TITLES",
     "WINDOW",
     "Advice",
+    "Decode",
     "Method",
     "Plan",
     "advice",
     "amount",
     "chunked_bytes",
+    "decode",
     "duration",
     "order",
     "plan",

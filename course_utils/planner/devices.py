@@ -31,6 +31,7 @@ class Device:
         float32_flops: FLOP/s of the CUDA cores in fp32; TF32 is something else.
         fp8_flops: FLOP/s of the tensor cores in FP8; None where there is none.
         l2_bytes: L2 cache.
+        multiprocessors: how many there are.
         capability: compute capability.
         source: where the figures are from.
     """
@@ -42,6 +43,7 @@ class Device:
     float32_flops: float
     fp8_flops: float | None
     l2_bytes: int
+    multiprocessors: int
     capability: tuple[int, int]
     source: str
 
@@ -59,39 +61,55 @@ class Device:
 
 def _device(
     name: str, gigabytes: int, gb_per_s: float, half: float, float32: float, fp8: float | None, l2_bytes: int,
-    capability: tuple[int, int], source: str,
+    multiprocessors: int, capability: tuple[int, int], source: str,
 ) -> Device:  # fmt: skip
     """Gigabytes, GB/s and TFLOP/s, as datasheets have them, to bytes and FLOP/s."""
     fp8_flops = None if fp8 is None else fp8 * _TERA
     memory, bandwidth = gigabytes * 10**9, gb_per_s * 1e9
     return Device(
-        name, memory, bandwidth, half * _TERA, float32 * _TERA, fp8_flops, l2_bytes, capability, f"NVIDIA, {source}"
+        name,
+        memory,
+        bandwidth,
+        half * _TERA,
+        float32 * _TERA,
+        fp8_flops,
+        l2_bytes,
+        multiprocessors,
+        capability,
+        f"NVIDIA, {source}",
     )
 
 
 _MIB = 2**20
 _TABLE = (
-    _device("T4", 16, 320, 65, 8.1, None, 4 * _MIB, (7, 5), "T4 datasheet; L2: Turing whitepaper"),
-    _device("RTX 3090", 24, 936, 71, 35.6, None, 6 * _MIB, (8, 6), "GA102 whitepaper"),
-    _device("RTX 4090", 24, 1008, 165.2, 82.6, 330.3, 72 * _MIB, (8, 9), "Ada whitepaper"),
+    _device("T4", 16, 320, 65, 8.1, None, 4 * _MIB, 40, (7, 5), "T4 datasheet; L2, multiprocessors: Turing whitepaper"),
+    _device("RTX 3090", 24, 936, 71, 35.6, None, 6 * _MIB, 82, (8, 6), "GA102 whitepaper"),
+    _device("RTX 4090", 24, 1008, 165.2, 82.6, 330.3, 72 * _MIB, 128, (8, 9), "Ada whitepaper"),
     _device(
-        "L4", 24, 300, 121, 30.3, 242.5, 48 * _MIB, (8, 9),
-        "L4 datasheet, half of its figures with sparsity; L2: Ada whitepaper",
-    ),
-    _device("A100 40 GB", 40, 1555, 312, 19.5, None, 40 * _MIB, (8, 0), "A100 datasheet, SXM4; L2: Ampere whitepaper"),
-    _device("A100 80 GB", 80, 2039, 312, 19.5, None, 40 * _MIB, (8, 0), "A100 datasheet, SXM4; L2: Ampere whitepaper"),
-    _device(
-        "H100", 80, 3350, 989.4, 67, 1978.9, 50 * _MIB, (9, 0),
-        "H100 datasheet, SXM; dense peaks of the tensor cores, and L2: Hopper whitepaper",
+        "L4", 24, 300, 121, 30.3, 242.5, 48 * _MIB, 58, (8, 9),
+        "L4 datasheet, half of its figures with sparsity, and its CUDA cores over 128; L2: Ada whitepaper",
     ),
     _device(
-        "H200", 141, 4800, 989.4, 67, 1978.9, 60 * _MIB, (9, 0),
-        "H200 datasheet, SXM; dense peaks of the tensor cores: Hopper whitepaper; L2: as its driver says",
+        "A100 40 GB", 40, 1555, 312, 19.5, None, 40 * _MIB, 108, (8, 0),
+        "A100 datasheet, SXM4; L2, multiprocessors: Ampere whitepaper",
     ),
     _device(
-        "B200", 180, 8000, 2250, 75, 4500, 126 * _MIB, (10, 0),
+        "A100 80 GB", 80, 2039, 312, 19.5, None, 40 * _MIB, 108, (8, 0),
+        "A100 datasheet, SXM4; L2, multiprocessors: Ampere whitepaper",
+    ),
+    _device(
+        "H100", 80, 3350, 989.4, 67, 1978.9, 50 * _MIB, 132, (9, 0),
+        "H100 datasheet, SXM; dense peaks of the tensor cores, L2, multiprocessors: Hopper whitepaper",
+    ),
+    _device(
+        "H200", 141, 4800, 989.4, 67, 1978.9, 60 * _MIB, 132, (9, 0),
+        "H200 datasheet, SXM; dense peaks of the tensor cores: Hopper whitepaper; L2, multiprocessors: as its driver "
+        "says",
+    ),
+    _device(
+        "B200", 180, 8000, 2250, 75, 4500, 126 * _MIB, 148, (10, 0),
         "DGX B200 datasheet (memory, bandwidth), HGX B200 datasheet (peaks), an eighth, half of its figures with "
-        "sparsity; L2: in no datasheet, as its driver is quoted",
+        "sparsity; L2, multiprocessors: in no datasheet, as its driver is quoted",
     ),
 )  # fmt: skip
 DEVICES: dict[str, Device] = {device.name: device for device in _TABLE}

@@ -1,6 +1,7 @@
 """Which attention fits on a device, how fast it can be at best, and what to try next.
 
-Everything is of the forward pass of one attention layer at prefill (as many queries as keys): what its tensors take,
+Everything here is of the forward pass of one attention layer at prefill (as many queries as keys; `decode` has the
+other case): what its tensors take,
 each whole in device memory at once, and the time floors of `costs` at the datasheet's rates. Weights, optimiser states,
 other layers and the allocator's own needs come on top. A floor is no promise: kernels take a multiple of it. But what
 has a floor above a target cannot meet it.

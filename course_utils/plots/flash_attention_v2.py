@@ -119,7 +119,9 @@ def packed_heads(heads: int = 4, queries: int = 2, tile_rows: int = 16) -> Figur
                 words = {"ha": "center", "va": "center", "fontsize": 7, "color": ON_MARK}
                 ax.text(left + 0.5, place + 0.5, f"head {head}, query {query}", **words)
             ax.text(left + 0.5, tile_rows + 0.3, f"block {block}", ha="center", va="top", fontsize=9)
-        ax.set(xlim=(-0.05, 1.2 * len(tiles) - 0.15), ylim=(tile_rows + 1.5, 0), title=title)
+        # The line holds the tiles together: on a phone a picture is cut where nothing joins its parts.
+        ax.hlines(0, 0, 1.2 * len(tiles) - 0.2, color=GREY, linewidth=1)
+        ax.set(xlim=(-0.05, 1.2 * len(tiles) - 0.15), ylim=(tile_rows + 1.5, -0.2), title=title)
         ax.axis("off")
     return figure
 

@@ -74,10 +74,12 @@ def table_and_pages(table: Sequence[Sequence[int]], pages: int) -> Axes:
             ax.annotate("", (page + 0.46, 0.8), (x + 0.46 * across, 2.2), arrowprops=arrow)
     users = [[b for b, row in enumerate(table) if page in row] for page in range(pages)]
     for page, who in enumerate(users):
-        colour = PALE if not who else GREY if len(who) > 1 else OF_SEQUENCES[who[0]]
-        ax.add_patch(Rectangle((page, 0), 0.92, 0.8, facecolor=colour, edgecolor="none"))
+        for n, colour in enumerate([OF_SEQUENCES[b] for b in who] or [PALE]):
+            height = 0.8 / max(len(who), 1)
+            bottom = 0.8 - (n + 1) * height
+            ax.add_patch(Rectangle((page, bottom), 0.92, height, facecolor=colour, edgecolor="none"))
         ax.text(page + 0.46, 0.4, str(page), ha="center", va="center", fontsize=9, color=ON_MARK if who else INK)
-    ax.text(0, -0.35, "pages of the cache: grey is shared, pale is free", fontsize=9, color=GREY)
+    ax.text(0, -0.35, "pages of the cache: two colours, shared; grey, free", fontsize=9, color=GREY)
     ax.set(xlim=(-0.1, pages), ylim=(-0.5, 3.6))
     ax.axis("off")
     return ax

@@ -197,7 +197,7 @@ def dots(
     """
     rows = list(next(iter(panels.values())))
     names = list(dict.fromkeys(name for panel in panels.values() for row in panel.values() for name in row))
-    others = zip((BLUE, GREEN, ORANGE, PURPLE), "oD^s", strict=True)
+    others = zip((BLUE, GREEN, ORANGE, SKY), "oD^s", strict=True)
     looks = {name: WAYS.get(name) or next(others) for name in names}
     size = (7.5, 1.15 + 0.3 * max(len(rows), 2) + 0.25 * (len(names) > 3))
     figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False)

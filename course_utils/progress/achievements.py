@@ -132,8 +132,8 @@ _RULES = (
     ),
     _Rule(
         "One token at a time",
-        "Chapter 06 run to its end, and its questions right.",
-        lambda: [*_run("06"), *_questions("06")],
+        "Chapter 06 run to its end, its questions right, and merge_parts and paged_gather with all their points.",
+        lambda: [*_run("06"), *_questions("06"), *_exercises("merge_parts", "paged_gather")],
     ),
     _Rule(
         "A choice with reasons",

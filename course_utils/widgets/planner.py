@@ -78,6 +78,7 @@ def _page(settings: dict[str, object], length: int, own: Device | None) -> dict:
         "isCausal": plan.setting.is_causal,
         "methods": [_row(method) for method in methods],
         "leftOut": [f"{planning.TITLES[name]}: {why}" for name, why in plan.left_out.items()],
+        "decode": planning.decode(plan).words,
         "advice": [asdict(step) for step in steps],
         "status": status(plan, steps, settings["target_ms"]),
     }

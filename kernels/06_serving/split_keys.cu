@@ -1,6 +1,6 @@
 // split_keys.cu — split-KV: the keys of a sequence are cut into pieces, and blocks share them.
 //
-// Rung 3. One sequence and eight key heads are eight blocks, on a GPU that holds hundreds. So the
+// Rung 3. One sequence and eight key heads are eight blocks, on a GPU that has places for 132. So the
 // keys are cut as well, and each block attends one piece. What it finds is a part of the answer, in
 // fp32 with its log-sum-exp, and merge.cu adds the parts up. A sequence that is one piece needs no
 // merge: its block writes the output. pieces.cuh says who has which piece: with lengths that

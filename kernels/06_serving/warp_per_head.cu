@@ -2,7 +2,7 @@
 //
 // Rung 1 of the ladder, the obvious kernel: key after key, the lanes of the warp multiply their
 // columns of q and k, add up, and take their columns of v. Each query head reads K and V for
-// itself, so with grouped heads every number of the cache comes `group` times; and a key waits for
+// itself, so with grouped heads each number of the cache is asked for `group` times; and a key waits for
 // the one before, so that next to nothing is on its way while the warp computes.
 //
 // grid   (ceil(H · L_q / WARPS), B)       block  (32, WARPS)

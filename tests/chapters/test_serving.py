@@ -27,8 +27,8 @@ def widths(ax) -> list[float]:
 # ---- bytes
 
 
-def test_the_model_of_the_chapter_has_llamas_eight_billion_weights_and_its_cache():
-    assert reads.LLAMA.weight_bytes / 2 == pytest.approx(8.03e9, rel=1e-3)
+def test_the_model_of_the_chapter_reads_llamas_eight_billion_weights_but_its_embedding_and_its_cache():
+    assert reads.LLAMA.weight_bytes / 2 + 128256 * 4096 == pytest.approx(8.03e9, rel=1e-3)
     assert reads.LLAMA.cache_bytes(1) == 2 * 32 * 8 * 128 * 2
 
 
@@ -157,7 +157,7 @@ def test_the_table_of_the_chapter_shares_two_pages(drawn, capsys):
 
 def test_a_fork_that_grows_gets_a_page_of_its_own(capsys):
     server.copy_on_write()
-    assert capsys.readouterr().out.split("\n")[1].split(":")[1].strip() == "[0, 1] [0, 2]"
+    assert capsys.readouterr().out.split("\n")[1].endswith("the first has pages [0, 1], its fork [0, 2]")
 
 
 def test_a_day_in_pages_serves_several_times_as_many_at_once(drawn, tables):
@@ -217,11 +217,14 @@ def test_the_pictures_of_the_recordings_have_their_figures(drawn, tables):
     assert all(measured.caption(rows) in table for table in tables) and len(tables) == 8
 
 
-def test_the_floor_of_a_step_is_its_bytes_at_the_speed_of_the_sum():
+def test_the_floor_of_a_step_is_its_bytes_at_the_datasheets_speed_and_no_record_is_below_one():
     for (batch, length), found in times.steps().items():
         for row in found.values():
             read = costs.kv_cache_bytes(length, 8, 128, layers=32, batch=batch)
-            assert times.floor_us(row) == pytest.approx(1e-6 * read / row["ceiling_tb_per_s"])
+            assert times.floor_us(row) == pytest.approx(1e-6 * read / 4.8)
+    for row in measured.load("06_serving").rows:
+        if "us" in row:
+            assert row["us"] > times.floor_us(row), row
 
 
 def test_without_a_gpu_the_sweep_is_the_recorded_one(monkeypatch):

@@ -435,11 +435,14 @@ def test_the_room_of_sequences_has_a_place_for_each_row_and_a_frame_for_each_pag
     assert [bool(patch.get_hatch()) for patch in right.patches].count(True) == 1
 
 
-def test_each_entry_of_a_table_has_an_arrow_to_its_page_and_shared_pages_are_grey():
+def test_each_entry_of_a_table_has_an_arrow_to_its_page_and_a_shared_page_the_colours_of_both():
     ax = plots.table_and_pages([[0, 2], [2]], pages=4)
     assert [text.xy[0] - 0.46 for text in ax.texts if getattr(text, "arrow_patch", None)] == [0, 2, 2]
-    below = [matplotlib.colors.to_hex(patch.get_facecolor()) for patch in ax.patches[3:]]
-    assert (below[2], below[1], below[3]) == (look.GREY, look.PALE, look.PALE) and len(below) == 4
+    below = [(patch.get_x(), matplotlib.colors.to_hex(patch.get_facecolor())) for patch in ax.patches[3:]]
+    first, second = (matplotlib.colors.to_hex(patch.get_facecolor()) for patch in (ax.patches[0], ax.patches[2]))
+    assert below == [(0, first), (1, look.PALE), (2, first), (2, second), (3, look.PALE)] and first != second
+    upper, lower = ax.patches[5], ax.patches[6]
+    assert lower.get_y() == 0 and upper.get_y() == lower.get_height() == upper.get_height()
 
 
 def test_pieces_have_the_colour_of_their_sequence_and_a_line_at_the_longest():

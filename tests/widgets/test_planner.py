@@ -24,6 +24,7 @@ def test_each_length_has_the_plan_of_the_settings():
     assert [row["memory"] for row in page["methods"]] == [m.memory_bytes for m in plan.methods.values()]
     assert page["capacity"] == 24 * 10**9 and page["window"] == 1024 / 32768
     assert [step["verdict"] for step in page["advice"]] == [step.verdict for step in planning.advice(plan, 10)]
+    assert page["decode"] == planning.decode(plan).words
     json.dumps(shown)
 
 
@@ -139,6 +140,7 @@ def test_the_length_moves_without_python(answered, theme):
         before = words(page)
         assert page.locator("tbody tr").count() == 5 and page.locator(".ak-advice li").count() == 4
         cells = page.locator("tbody tr:first-child td").all_inner_texts()
+        assert page.locator(".ak-decode").inner_text() == plan["decode"]
         assert cells[0] == plan["methods"][0]["memoryText"] and cells[2] == (plan["methods"][0]["breaking"] or "–")
         assert plan["status"] in page.locator("canvas").get_attribute("aria-label")
         if step < 11:

@@ -33,10 +33,10 @@ HEAD_DIMS = (64, 128), (32, 96)  # one of each pair is drawn
 Results = tuple[Tensor, Tensor]  # O [.., D] and LSE [..]
 
 SPEC = "this exercise, 'What to write'"
-MERGING = "02 FlashAttention, minimal, section 2, 'A list, split in two'"
+MERGING = "06 Serving, section 3, 'Parts are merged'"
+PREFIXES = "06 Serving, section 7, 'A shared prefix'"
 TWO_NUMBERS = "02 FlashAttention, minimal, section 2, 'Two numbers'"
 ONE_TRAP = "02 FlashAttention, minimal, section 2, 'The one trap'"
-LSE_SECTION = "03 FlashAttention-2, section 5, 'The log-sum-exp'"
 
 
 # ---------------------------------------------------------------------------------------------- the cases
@@ -208,15 +208,15 @@ MISTAKES = (
     *_mistakes(names.O_NOT_RESCALED, "The O of before takes the factor exp(m_old - m_new).", TWO_NUMBERS,
                {"rescaled": "l"}),
     *_mistakes("what a part without keys holds gets into O",
-               "A weight of 0 does not help: 0 · NaN is NaN, and so is 0 · ∞. Leave the part out.", ONE_TRAP,
+               "A weight of 0 does not help: 0 · NaN is NaN, and so is 0 · ∞. Leave the part out.", MERGING,
                {"skips": False, "guarded": True}),
     *_mistakes("an empty part before the others spoils the sums",
                "As long as no part had a key, the running maximum is −∞, and −∞ − (−∞) is NaN. Leave out a part whose "
-               "log-sum-exp is −∞.", ONE_TRAP,
+               "log-sum-exp is −∞.", MERGING,
                {"skips": False}, {"skips": False, **_ZERO}, {"skips": False, **_NONE}),
     *_mistakes(names.EMPTY_ROW_IS_NAN, "Where no part has a key, O is 0 and LSE −∞. 0 / 0 is NaN.", ONE_TRAP, _NONE),
     *_mistakes(names.MERGED_LSE_LACKS_MAXIMUM, "The sum was taken relative to the largest LSE: add it again.",
-               LSE_SECTION, {"adds_maximum": False}),
+               MERGING, {"adds_maximum": False}),
     *_mistakes("every warp takes all the parts",
                "O is right then, but each part counts four times in LSE. Warp w takes the parts w, w + 4, …", SPEC,
                {"shares": lambda part, warp: True}),
@@ -277,7 +277,7 @@ EXERCISE = Exercise(
                 ((PREFIX + OWN) / OWN, "this would be so if the prefix were not read at all: it is read once"),
                 (_SHARED / _APART, "the other way round"),
             ),
-            read_again=SPEC,
+            read_again=PREFIXES,
         ),
     ),
     cells=("answers",),

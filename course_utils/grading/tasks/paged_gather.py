@@ -36,7 +36,7 @@ LOOKUPS = 4  # how many times as often as once for a page the table may be read
 
 SPEC = "this exercise, 'What to write'"
 ONE_TRAP = "02 FlashAttention, minimal, section 2, 'The one trap'"
-FLOORS = "00 Memory and tools, section 5, 'Two floors and a roof'"
+PAGES = "06 Serving, section 5, 'Pages'"
 
 
 # ---------------------------------------------------------------------------------------------- the cases
@@ -293,26 +293,27 @@ MISTAKES = (
     *_mistakes("the block table is left out",
                "Page p of a sequence is page block_table[b, p] of the pool. Only in a pool that nobody has used before "
                "are the two the same.",
-               {"look_up": lambda table, b, p: p}, {"look_up": lambda table, b, p: b * table.shape[1] + p}),
+               {"look_up": lambda table, b, p: p}, {"look_up": lambda table, b, p: b * table.shape[1] + p},
+               read_again=PAGES),
     *_mistakes("every sequence looks its pages up in the row of sequence 0",
                "Row b of the block table begins b · max_pages further on.",
-               {"look_up": lambda table, b, p: table[0, p].long()}),
+               {"look_up": lambda table, b, p: table[0, p].long()}, read_again=PAGES),
     *_mistakes("the slots behind the last key count",
                "The last page of a sequence is not full: its other slots hold what was there before.",
-               {"walk": _whole_pages}),
+               {"walk": _whole_pages}, read_again=PAGES),
     *_mistakes("the last, ragged page is left out", "L keys take ceil(L / page_size) pages.", {"walk": _full_pages}),
     *_mistakes("the page size is taken to be 16", "page_size is an argument: any number from 1 on.",
                {"walk": lambda length, page_size: walk(length, 16)}),
     *_mistakes("the place of a key is computed in 32 bits",
                "An int ends at 2³¹ − 1. The product must be one of long long from its first factor on: "
-               "(long long)page * page_size * …", {"place": _wrapped}, {"place": _row_wrapped}),
+               "(long long)page * page_size * …", {"place": _wrapped}, {"place": _row_wrapped}, read_again=PAGES),
     *_mistakes("the pages are read as [pages, heads, page_size, D]",
                "They are [pages, page_size, heads, D]: the heads of a key stand side by side.",
                {"place": lambda page, slot, head, page_size, heads, head_dim:
                 ((page * heads + head) * page_size + slot) * head_dim}),
     *_mistakes("the number of a page is taken for its first row", "Page n begins at row n · page_size of the pool.",
                {"place": lambda page, slot, head, page_size, heads, head_dim:
-                ((page + slot) * heads + head) * head_dim}),
+                ((page + slot) * heads + head) * head_dim}, read_again=PAGES),
     *_mistakes(names.EMPTY_ROW_IS_NAN, "Without a key, l is 0, and 0 / 0 is NaN. O is 0 there.", {"divides": True},
                read_again=ONE_TRAP),
 )  # fmt: skip
@@ -353,7 +354,7 @@ EXERCISE = Exercise(
                 (50.0, "half of the last page would be the mean over many lengths; here it is one length"),
                 (_WASTE / 100, "this is the ratio; the question asks for percent"),
             ),
-            read_again=SPEC,
+            read_again=PAGES,
         ),
         Question(
             "far_page", 1, "First page that begins past what an int holds", _FAR_PAGE, "", 0.0001,
@@ -363,7 +364,7 @@ EXERCISE = Exercise(
                 (_FAR_PAGE * HEADS, "a page has its slots for each of the 8 heads"),
                 (_FAR_PAGE * SLOTS, "a page has 16 slots"),
             ),
-            read_again=FLOORS,
+            read_again=PAGES,
         ),
     ),
     cells=("answers",),

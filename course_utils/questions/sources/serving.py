@@ -68,7 +68,7 @@ def why_pack(draw: Random) -> Choice:
             ),
             Option(
                 "The tensor cores do the products faster than the CUDA cores.",
-                "They do, and hardly matter: there is about one product for each byte that is read.",
+                "They do, and hardly matter: there are only a few products for each byte that is read.",
             ),
             Option(
                 f"There are {group} times as many blocks to fill the GPU.",

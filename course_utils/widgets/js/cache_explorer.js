@@ -138,7 +138,6 @@ function drawTables(ctx, theme, { meta, state, size, box: { perLine } }) {
       ctx.globalAlpha = 0.4;
       bands(ctx, meta, owners, { ...box, width: full });
       ctx.restore();
-      hatch(ctx, theme, left + full, top, box.width - full, box.height, 5);
       outline(ctx, theme, state, page, box);
       write(ctx, theme, `${page}`, left + box.width / 2, top + box.height / 2, { align: "center", bold: owners.length > 1 });
     });
@@ -149,10 +148,10 @@ function drawTables(ctx, theme, { meta, state, size, box: { perLine } }) {
 
 // ---- the meters, and what fits
 
-// Rows of a cache: with a token, taken and empty, free.
+// Rows of a cache: with a token, taken and empty, free. No word stands on a hatch: the legend has it.
 function meter() {
   const [title, words] = [element("b", {}), element("div", {})];
-  const kinds = { filled: "with a token", empty: "empty", free: "free" };
+  const kinds = { filled: "with a token", empty: "", free: "free" };
   const parts = Object.keys(kinds).map((kind) => element("span", { class: `ak-${kind}` }));
   const root = element("div", {}, title, words, element("div", { class: "ak-bar ak-cache-rows" }, ...parts));
   const show = (state) => {

@@ -165,6 +165,7 @@ function render({ model, el }) {
   const table = control("div", { class: "ak-scroll", tabindex: 0, role: "region", "aria-label": "memory and time floor of each method" }, methods.root);
   const list = element("ul", {});
   const parts = element("details", { class: "ak-parts", ontoggle: redraw }, control("summary", {}, "What takes the memory"), list);
+  const decode = element("div", { class: "ak-decode" });
   const notes = element("div", { class: "ak-note" });
   const steps = Array.from({ length: 4 }, adviceItem);
   const advice = element("ol", { class: "ak-advice" }, ...steps.map((step) => step.root));
@@ -177,7 +178,7 @@ function render({ model, el }) {
       swatch(COLOURS.K, "computed, and stored in HBM"), swatch("hatch", "computed, stored, and masked"),
       swatch(COLOURS.Q, "computed, kept on the chip"), swatch("transparent", "skipped"),
       element("span", {}, "each square is S: queries down, keys across")),
-    table, parts, notes,
+    table, parts, decode, notes,
     element("div", { class: "ak-title" }, "What to try, in this order"), advice);
   el.append(root);
 
@@ -207,6 +208,7 @@ function render({ model, el }) {
     draw(prepare(canvas, box.width, box.height), themeOf(root), page, box);
     methods.show(page);
     if (parts.open) list.replaceChildren(...partsList(page));
+    say(decode, page.decode);
     say(notes, [
       "Of one layer, forward, at the datasheet's rates; kernels take a multiple of a floor.",
       "MLA and DSA are of DeepSeek-V3.2's own sizes, whatever heads, d and dtype are.",
