@@ -52,7 +52,7 @@ from course_utils.operators.tensor_core import (
     module,
     ready_backward,
 )
-from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges, RowRanges
+from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges, RowRanges, captured
 from course_utils.patterns.kept import Kept, number_of, numbered
 
 FOLDER = "04_sparse_patterns"
@@ -150,8 +150,9 @@ def sparse_attention(
     """softmax(scale · Q Kᵀ) V over the pairs that a pattern keeps, by the kernel of `choose_kernel`.
 
     The first call with a pattern, its lengths and a device builds lists, which takes longer; they are kept with the
-    pattern, so keep the pattern. Under torch.compile it is made outside of what is compiled; the lengths are checked
-    against it when the graph runs.
+    pattern, so keep the pattern. Any stream may use them, at once. A CUDA graph that has captured them holds them as
+    long as it lives, with or without the pattern. Under torch.compile the pattern is made outside of what is compiled;
+    the lengths are checked against it when the graph runs.
 
     Args:
         query: `[B, H, L_q, d]`, float16 or bfloat16, d up to 128, on the CPU (emulator) or a GPU; strided inputs are
@@ -257,7 +258,7 @@ def _is_batch_of_dense(ranges: Ranges | None, query_length: int, key_length: int
 
 def _csr(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     key = "csr", query_length, key_length, str(device)
-    return _kept(pattern, key, lambda: pattern.csr(query_length, key_length, device=device))
+    return _kept(pattern, key, lambda: pattern.csr(query_length, key_length, device=device), device)
 
 
 # ---------------------------------------------------------------------------------------------- the kernels by name
@@ -413,7 +414,10 @@ def _ready(
     """make(mask, call) for the tensors of a call, as the kernels take them; kept with a pattern."""
     settled = query.shape, key.shape, query.dtype, query.device, factor
     if isinstance(owner, _Given):
-        return make(owner.mask, Call(*settled))
+        ready = make(owner.mask, Call(*settled))
+        if captured.capturing():
+            captured.keep(ready)
+        return ready
 
     def for_pattern() -> Ready:
         call = Call(*settled)
@@ -482,7 +486,7 @@ def range_mask(pattern: Pattern, query_length: int, key_length: int, device: tor
         return RangeMask(pattern.ranges)
     rows = pattern.row_ranges(query_length, key_length, device=device)
     by_key = ("by key", query_length, key_length, str(device))
-    return RowMask(rows, _kept(pattern, by_key, functools.partial(rows.by_key, key_length)), Kept())
+    return RowMask(rows, _kept(pattern, by_key, functools.partial(rows.by_key, key_length), device), Kept())
 
 
 class RowMask(NamedTuple):
@@ -506,7 +510,7 @@ class RowMask(NamedTuple):
 
     def dk_dv(self, call: Call) -> DkDv:
         tile, sizes = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device), (call.query_shape, call.key_shape)
-        columns = self.columns.get((tile, *sizes), lambda: self._columns(tile, *sizes))
+        columns = self.columns.get((tile, *sizes), lambda: self._columns(tile, *sizes), call.device)
         files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1"), call.dtype)
         return by_columns(files, "table_dk_dv", tile, columns, call, tuple(self.by_key))
 
@@ -539,7 +543,7 @@ class RangeMask(NamedTuple):
         tile = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device)
         ranges = Ranges(*_numbers(self.ranges, call.query_shape[2], call.key_shape[2]))
         what = ranges, tile, call.query_shape, call.key_shape, call.device
-        columns = _RANGE_COLUMNS.get(what, lambda: range_columns(*what))
+        columns = _RANGE_COLUMNS.get(what, lambda: range_columns(*what), call.device)
         options = *tile.options, f"-DDILATED={int(ranges.dilation > 1)}"
         files = module(f"{FOLDER}/range_backward.cu", options, call.dtype)
         return by_columns(files, "range_dk_dv", tile, columns, call, int_scalars(*ranges))
@@ -568,7 +572,7 @@ class ListMask(NamedTuple):
     def forward(self, call: Call) -> Forward:
         lists, (batch, heads, _, head_dim) = self.lists, call.query_shape
         tile = fitting(BLOCK_TILES[head_dim, lists.block], call.device)
-        work = _kept(lists, ("work", batch * heads), lambda: work_items(lists, batch * heads))
+        work = _kept(lists, ("work", batch * heads), lambda: work_items(lists, batch * heads), lists.device)
         kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, call.dtype)
         tables, parts = (work.items, lists.indices, lists.bits_index, lists.bits), 2 * (_parts(work),)
         attend = ReadyLaunch(
@@ -591,7 +595,7 @@ class ListMask(NamedTuple):
     def dk_dv(self, call: Call) -> DkDv:
         lists, sizes = self.lists, (call.query_shape, call.key_shape)
         tile = fitting(BLOCK_BACKWARD_TILES[call.key_shape[3], lists.block], call.device)
-        columns = _kept(lists, ("columns", tile, *sizes), lambda: self.columns(tile, *sizes))
+        columns = _kept(lists, ("columns", tile, *sizes), lambda: self.columns(tile, *sizes), lists.device)
         options = *tile.options, f"-DBLOCK={lists.block}"
         files = module(f"{FOLDER}/block_sparse_backward.cu", options, call.dtype)
         _, rows, bits_index = lists.by_key()
@@ -837,12 +841,12 @@ Made = TypeVar("Made")
 _MADE: WeakKeyDictionary[object, Kept] = WeakKeyDictionary()
 
 
-def _kept(owner: object, what: object, make: Callable[[], Made]) -> Made:
-    """make(), the first time; what it gave, later, as `Kept` does, as long as `owner` lives."""
+def _kept(owner: object, what: object, make: Callable[[], Made], device: torch.device | None = None) -> Made:
+    """`Kept.get`, of what is kept as long as `owner` lives."""
     made = _MADE.get(owner)
     if made is None:
         made = _MADE[owner] = Kept()
-    return made.get(what, make)
+    return made.get(what, make, device)
 
 
 # ---------------------------------------------------------------------------------------------- checks

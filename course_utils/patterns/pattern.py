@@ -137,14 +137,14 @@ class Pattern:
         shape = self.shape(L_q, L_k, device)
         if isinstance(block, bool) or block not in BLOCKS:
             raise ValueError(f"block is {block!r}; it must be 64 or 128")
-        return self._cached((shape, block), lambda: build(self._definition(shape), shape, block))
+        return self._cached(shape, block, lambda: build(self._definition(shape), shape, block))
 
     def row_ranges(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> RowRanges | None:
         """Where each query's keys start and end, int32 `[L_q]` each, as of documents; None where the keys of a query
         are not one range (sinks and a window, dilation), or not known to be. Kept, and not to be changed."""
         shape = self.shape(L_q, L_k, device)
         rows = self._definition(shape).rows
-        return self._cached((shape, "rows"), rows) if rows else None
+        return self._cached(shape, "rows", rows) if rows else None
 
     def csr(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """The keys of each query: indptr int64 `[L_q + 1]`, and indices int32 `[pairs]`, ascending in a row."""
@@ -162,7 +162,7 @@ class Pattern:
     def pairs(self, L_q: int, L_k: int | None = None) -> int:
         """The number of pairs (query, key) that are kept, per head."""
         shape = self.shape(L_q, L_k, "cpu")
-        return self._cached((shape, "pairs"), lambda: self._count(shape))
+        return self._cached(shape, "pairs", lambda: self._count(shape))
 
     def _count(self, shape: Shape) -> int:
         definition = self._definition(shape)
@@ -230,10 +230,10 @@ class Pattern:
         return shape
 
     def _definition(self, shape: Shape) -> Definition:
-        return self._cached(shape, lambda: self._define(shape))
+        return self._cached(shape, "definition", lambda: self._define(shape))
 
-    def _cached(self, key: Any, make: Callable[[], Any]) -> Any:
-        return self._made.get(key, make)
+    def _cached(self, shape: Shape, what: Any, make: Callable[[], Any]) -> Any:
+        return self._made.get((shape, what), make, shape.device)
 
 
 def range_pattern(
