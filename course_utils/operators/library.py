@@ -1,8 +1,8 @@
 """The operators as torch knows them, `torch.ops.attention_course.<name>`: what compilers, exporters, autograd, autocast
 and profilers need to be told of a kernel that they cannot look into.
 
-The functions of `course_utils.operators` check their arguments and call these. An operator takes tensors of any strides
-and numbers, and gives new tensors.
+The functions of `course_utils.operators` check their arguments and call these; an operator that is called by its name
+checks them itself. It takes tensors of any strides and numbers, and gives new tensors.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ def operator(
     schema: str,
     *,
     fake: Callable[..., Any],
+    check: Callable[..., object],
     casts: Mapping[str, torch.dtype | None] | None = None,
     gradient: Operator | None = None,
     is_gradient: bool = False,
@@ -84,6 +85,9 @@ def operator(
     Args:
         schema: name, arguments and results, all with names, as `torch.library.define` takes it, without defaults.
         fake: the same function for tensors that have a shape and no memory: it makes the results, empty.
+        check: of the arguments, raises TypeError or ValueError, which names the one that does not fit the kernels: its
+            shape, dtype, device or value. Whoever calls the operator by torch's name for it, or through a graph, is
+            checked by it; who calls what this decorator gives has checked them.
         casts: the arguments that autocast casts, each with the dtype, `AUTOCAST` for autocast's own. None for an
             operator that autocast leaves alone.
         gradient: the operator that computes the gradients. It takes `grad_out`, then those of this one's arguments and
@@ -101,9 +105,9 @@ def operator(
         _LIBRARY.define(schema, tags=known)
         made = Operator(schema.partition("(")[0], casts or {})
         name = made.name
-        made.launched = _checked(made, launch)
+        made.launched = _with_memory(made, launch)
         for backend in ("CPU", "CUDA"):
-            _LIBRARY.impl(name, made.launched, backend)
+            _LIBRARY.impl(name, _checked(made, check), backend)
         torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
         _LIBRARY.impl(name, _no_vmap(made), "FuncTorchBatched")
         if gradient or is_gradient:
@@ -119,7 +123,17 @@ def operator(
     return register
 
 
-def _checked(made: Operator, launch: Callable[..., Any]) -> Callable[..., Any]:
+def _checked(made: Operator, check: Callable[..., object]) -> Callable[..., Any]:
+    """What the dispatcher calls: nobody may have looked at the arguments before."""
+
+    def implementation(*args: Any) -> Any:
+        check(*args)
+        return made.launched(*args)
+
+    return implementation
+
+
+def _with_memory(made: Operator, launch: Callable[..., Any]) -> Callable[..., Any]:
     """The function, called with tensors that have memory only: a copy, and a launch, would read what is not there."""
     tensors = [(n, made.arguments[n]) for n in made._tensors]
 

@@ -18,6 +18,7 @@ from course_utils.cuda import Kernel, RawModule, compiled
 from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
     MAX_GRID,
+    check_scale,
     checked_scale,
     cut,
     dense,
@@ -143,6 +144,7 @@ def mla_attention(
     "mla_attention(Tensor query, Tensor latent, float scale, int value_dim, bool is_causal) "
     "-> (Tensor out, Tensor lse)",
     fake=lambda query, latent, scale, value_dim, is_causal: empty_outputs(query, value_dim),
+    check=lambda query, latent, scale, value_dim, is_causal: _check_call(query, latent, scale, value_dim),
     casts=dict.fromkeys(("query", "latent"), AUTOCAST),
 )
 def _dense_mla(query: Tensor, latent: Tensor, scale: float, value_dim: int, is_causal: bool) -> tuple[Tensor, Tensor]:
@@ -181,6 +183,7 @@ def sparse_mla(
     "sparse_mla_backward(Tensor grad_out, Tensor query, Tensor latent, Tensor indices, Tensor lse, float scale) "
     "-> (Tensor grad_query, Tensor grad_latent)",
     fake=lambda _, query, latent, *more: (query.new_empty(query.shape), latent.new_empty(latent.shape)),
+    check=lambda *args: _check_gradient_call(*args),
     is_gradient=True,
     tags=("nondeterministic_bitwise",),
 )
@@ -198,6 +201,7 @@ def _gradient(
 @operator(
     "sparse_mla(Tensor query, Tensor latent, Tensor indices, float scale, int value_dim) -> (Tensor out, Tensor lse)",
     fake=lambda query, latent, indices, scale, value_dim: empty_outputs(query, value_dim),
+    check=lambda *args: _check_sparse_call(*args),
     casts=dict.fromkeys(("query", "latent"), AUTOCAST),
     gradient=_gradient,
 )
@@ -347,6 +351,27 @@ def _checked(query: Tensor, latent: Tensor, scale: float, value_dim: int) -> flo
     check_tensor("latent", latent, ("T", head_dim), like=("query", query))
     integer("value_dim", value_dim, 1, min(head_dim, MAX_VALUE_DIM))
     return checked_scale(scale)
+
+
+def _check_call(query: Tensor, latent: Tensor, scale: float, value_dim: int) -> None:
+    """`_checked` for an operator that is called by its name."""
+    _checked(query, latent, scale, value_dim)
+    check_scale(scale)
+
+
+def _check_sparse_call(query: Tensor, latent: Tensor, indices: Tensor, scale: float, value_dim: int) -> None:
+    _check_call(query, latent, scale, value_dim)
+    check_tensor("indices", indices, (query.shape[0], "k"), (torch.int32,), like=("query", query))
+
+
+def _check_gradient_call(
+    grad_out: Tensor, query: Tensor, latent: Tensor, indices: Tensor, lse: Tensor, scale: float
+) -> None:
+    check_tensor("grad_out", grad_out, ("S", "H", "value_dim"), tuple(BF16))
+    _check_sparse_call(query, latent, indices, scale, grad_out.shape[2])
+    rows = tuple(query.shape[:2])
+    check_tensor("grad_out", grad_out, (*rows, grad_out.shape[2]), like=("query", query))
+    check_tensor("lse", lse, rows, (torch.float32,), like=("query", query))
 
 
 def _checked_indices(indices: Tensor, query: Tensor, latent: Tensor) -> Tensor:

@@ -44,6 +44,8 @@ from course_utils.operators.tensor_core import (
     DkDv,
     ForwardTile,
     ReadyBackward,
+    check_forward,
+    check_gradients,
     defines,
     dense_dk_dv,
     dense_forward,
@@ -360,6 +362,7 @@ class _Given:
     "sparse_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
     "SymInt pattern, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
     fake=fake_gradients,
+    check=check_gradients,
     is_gradient=True,
     tags=("nondeterministic_bitwise", "cudagraph_unsafe"),
 )
@@ -384,6 +387,7 @@ def _gradient(
     "sparse_attention(Tensor query, Tensor key, Tensor value, SymInt pattern, bool differentiable, float scale) "
     "-> (Tensor out, Tensor lse)",
     fake=fake_attention,
+    check=check_forward,
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
     gradient=_gradient,
     # While a graph is made the number may be open: then there is no pattern to keep.

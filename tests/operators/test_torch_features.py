@@ -29,6 +29,7 @@ from course_utils.operators import (
     naive,
     naive_attention,
     paged_attention,
+    prepare,
     quantize_e4m3,
     range_attention,
     select_topk,
@@ -243,6 +244,64 @@ def test_opcheck(name, device):
     tests = set(ALL_TEST_UTILS) - ({"test_schema"} if "FP8" in name else set())  # it compares by what torch has not
     for grad in (False, True)[: 1 + (name in DIFFERENTIABLE)]:
         torch.library.opcheck(operator.op, arguments(device, grad), test_utils=tuple(tests))
+
+
+# Arguments whose last axis may have any size, whatever the others are.
+ANY_SIZE = "logits", "outs", "block_table", "indices", "grad_out of sparse_mla_backward"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_called_by_its_name_an_operator_refuses_a_tensor_that_does_not_fit(name, device):
+    operator, arguments = EXAMPLES[name]
+    given = arguments(device, False)
+    for place, tensor in enumerate(given):
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        argument = operator.arguments[place]
+        wrong = [tensor[None], tensor.to(torch.float64 if tensor.is_floating_point() else torch.int64)]
+        if argument not in ANY_SIZE and f"{argument} of {name}" not in ANY_SIZE:
+            wrong.append(tensor[..., :-1])
+        if device.type == "cuda":
+            wrong.append(tensor.cpu())
+        for one in wrong:
+            with pytest.raises((TypeError, ValueError), match=f"^({'|'.join(operator.arguments)}) (has|is) "):
+                operator.op(*given[:place], one, *given[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "numbers"),
+    [
+        *((name, "scale", (float("nan"), 1e39, 1e-40)) for name in EXAMPLES if "scale" in EXAMPLES[name][0].arguments),
+        ("mla_attention", "value_dim", (0, 41)),
+        ("sparse_mla", "value_dim", (0, 41)),
+        ("select_topk", "k", (0, 2049)),
+        ("paged_attention", "num_splits", (-1, 65536)),
+        ("decode_attention", "split_size", (-1, 4)),  # num_splits is 2 there
+        ("decode_step", "split_size", (-1, 4)),
+    ],
+)
+def test_called_by_its_name_an_operator_refuses_a_number_that_does_not_fit(name, argument, numbers):
+    operator, arguments = EXAMPLES[name]
+    given = list(arguments("cpu", False))
+    for given[operator.arguments.index(argument)] in numbers:
+        with pytest.raises(ValueError, match=f"{argument} (is )?"):
+            operator.op(*given)
+
+
+@pytest.mark.parametrize(
+    ("module", "check", "call"),
+    [
+        (prepare, "_check_once", lambda: results_and_gradients(causal_v2, attention_inputs("cpu"))),
+        (serving, "_check_decode", lambda: decode_attention(*cache_inputs("cpu")[:3])),
+        (mla, "_checked", lambda: sparse_mla(*latent_inputs("cpu", grad=True), scale=0.3, value_dim=24)[0].sum()),
+    ],
+    ids=["attention", "decode", "latent"],
+)
+def test_what_a_public_function_has_checked_is_not_checked_again(module, check, call, monkeypatch):
+    calls, checks = [], getattr(module, check)
+    monkeypatch.setattr(module, check, lambda *args: (calls.append(args), checks(*args))[1])
+    call()
+    assert len(calls) == 1
 
 
 def test_autocast_casts_as_for_sdpa(device):
