@@ -21,6 +21,8 @@ from course_utils.operators.prepare import (
     fake_gradients,
     fitting,
     for_kernels,
+    forward_flops,
+    gradient_flops,
     gradients,
     padded,
 )
@@ -107,6 +109,7 @@ def flash_attention_v2(
     "bool is_causal, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
     fake=fake_gradients,
     check=check_gradients,
+    flops=gradient_flops,
     is_gradient=True,
     tags=("nondeterministic_bitwise",),  # unless torch is told to be deterministic
 )
@@ -168,6 +171,7 @@ class _TwoPasses(NamedTuple):
     "-> (Tensor out, Tensor lse)",
     fake=fake_attention,
     check=check_forward,
+    flops=forward_flops,
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
     gradient=_gradient,
 )

@@ -97,6 +97,7 @@ def lightning_indexer(
     "SymInt q_start) -> Tensor",
     fake=lambda q_index, k_index, weights, *_: weights.new_empty((q_index.shape[0], k_index.shape[0])),
     check=lambda *args: _check(*args),
+    flops=lambda q_index, k_index, *_: 2 * q_index.numel() * k_index.shape[0],
     casts={"q_index": AUTOCAST, "k_index": AUTOCAST, "weights": torch.float32},
 )
 def _indexer(

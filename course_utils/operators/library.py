@@ -14,6 +14,7 @@ import torch
 from torch import _C, Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
+from torch.utils.flop_counter import register_flop_formula
 
 from course_utils.arguments import check_memory
 
@@ -78,6 +79,7 @@ def operator(
     gradient: Operator | None = None,
     is_gradient: bool = False,
     keeps: Callable[..., object] | None = None,
+    flops: Callable[..., int] | None = None,
     tags: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Operator]:
     """A decorator: makes an operator of the function that launches its kernels, on the emulator and on a GPU.
@@ -96,6 +98,8 @@ def operator(
             part in autograd.
         is_gradient: whether this is such a gradient, which has none of its own: to ask for one is an error.
         keeps: of the arguments, what must live until the backward pass beside the tensors.
+        flops: of the arguments, how many operations the matrix products take: what `FlopCounterMode` counts. None for
+            an operator without matrix products.
         tags: what else is true of the operator, beside `TAGS`: names of `torch.Tag`; those that an older torch does not
             know are left out.
     """
@@ -109,7 +113,8 @@ def operator(
         for backend in ("CPU", "CUDA"):
             _LIBRARY.impl(name, _checked(made, check), backend)
         torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
-        _LIBRARY.impl(name, _no_vmap(made), "FuncTorchBatched")
+        for batched in ("FuncTorchBatched", "Batched"):
+            _LIBRARY.impl(name, _no_vmap(made), batched)
         if gradient or is_gradient:
             made.function = _differentiable(made, gradient, keeps) if gradient else _once(made)
             _LIBRARY.impl(name, _autograd(made, made.function), "Autograd", with_keyset=True)
@@ -118,6 +123,8 @@ def operator(
         if casts:
             for backend in ("CPU", "CUDA"):
                 _LIBRARY.impl(name, _autocast(made, backend), f"Autocast{backend}")
+        if flops:
+            register_flop_formula(made.op.overloadpacket, get_raw=True)(lambda *args, **_: flops(*args))
         return made
 
     return register
@@ -138,9 +145,14 @@ def _with_memory(made: Operator, launch: Callable[..., Any]) -> Callable[..., An
     tensors = [(n, made.arguments[n]) for n in made._tensors]
 
     def launched(*args: Any) -> Any:
-        for number, name in tensors:
-            if args[number] is not None:
-                check_memory(name, args[number])
+        try:
+            for number, name in tensors:
+                if args[number] is not None:
+                    check_memory(name, args[number])
+        except ValueError:
+            if any(isinstance(one, Tensor) and _C._functorch.is_legacy_batchedtensor(one) for one in args):
+                _no_vmap(made)()  # of is_grads_batched, which `_nothing_watches` does not see
+            raise
         return launch(*args)
 
     return launched
@@ -172,8 +184,8 @@ def _is_plain(argument: Any) -> bool:
 def _no_vmap(made: Operator) -> Callable[..., Any]:
     def batched(*_: Any) -> Any:
         raise RuntimeError(
-            f"{made.name} has no rule for torch.vmap: its tensors have axes of batch and heads already; put there what "
-            "is to be mapped"
+            f"{made.name} has no rule for torch.vmap, nor for is_grads_batched, which is one: its tensors have axes of "
+            "batch and heads already; put there what is to be mapped"
         )
 
     return batched

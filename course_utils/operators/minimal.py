@@ -23,6 +23,8 @@ from course_utils.operators.prepare import (
     fake_gradients,
     fitting,
     for_kernels,
+    forward_flops,
+    gradient_flops,
     gradients,
     padded,
 )
@@ -133,6 +135,7 @@ def flash_attention_minimal(
     "bool is_causal, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
     fake=fake_gradients,
     check=check_gradients,
+    flops=gradient_flops,
     is_gradient=True,
 )
 def _gradient(
@@ -170,6 +173,7 @@ def _gradient(
     "-> (Tensor out, Tensor lse)",
     fake=fake_attention,
     check=check_forward,
+    flops=forward_flops,
     casts=dict.fromkeys(("query", "key", "value"), torch.float32),
     gradient=_gradient,
 )

@@ -145,6 +145,7 @@ def mla_attention(
     "-> (Tensor out, Tensor lse)",
     fake=lambda query, latent, scale, value_dim, is_causal: empty_outputs(query, value_dim),
     check=lambda query, latent, scale, value_dim, is_causal: _check_call(query, latent, scale, value_dim),
+    flops=lambda query, latent, scale, value_dim, is_causal: _flops(query, latent.shape[0], value_dim),
     casts=dict.fromkeys(("query", "latent"), AUTOCAST),
 )
 def _dense_mla(query: Tensor, latent: Tensor, scale: float, value_dim: int, is_causal: bool) -> tuple[Tensor, Tensor]:
@@ -184,6 +185,7 @@ def sparse_mla(
     "-> (Tensor grad_query, Tensor grad_latent)",
     fake=lambda _, query, latent, *more: (query.new_empty(query.shape), latent.new_empty(latent.shape)),
     check=lambda *args: _check_gradient_call(*args),
+    flops=lambda grad_out, query, latent, indices, *_: _gradient_flops(grad_out, query, indices.shape[1]),
     is_gradient=True,
     tags=("nondeterministic_bitwise",),
 )
@@ -202,6 +204,7 @@ def _gradient(
     "sparse_mla(Tensor query, Tensor latent, Tensor indices, float scale, int value_dim) -> (Tensor out, Tensor lse)",
     fake=lambda query, latent, indices, scale, value_dim: empty_outputs(query, value_dim),
     check=lambda *args: _check_sparse_call(*args),
+    flops=lambda query, latent, indices, scale, value_dim: _flops(query, indices.shape[1], value_dim),
     casts=dict.fromkeys(("query", "latent"), AUTOCAST),
     gradient=_gradient,
 )
@@ -388,6 +391,18 @@ def _for_kernels(query: Tensor, latent: Tensor, scale: float, value_dim: int) ->
     head_dim = query.shape[-1]
     columns, value_columns = next(size for size in TILES if size[0] >= head_dim and size[1] >= value_dim)
     return padded(query, columns), padded(latent, columns), value_columns, scale
+
+
+def _flops(query: Tensor, keys: int, value_dim: int) -> int:
+    """Of the two products with so many keys for each query."""
+    queries, heads, head_dim = query.shape
+    return 2 * queries * heads * keys * (head_dim + value_dim)
+
+
+def _gradient_flops(grad_out: Tensor, query: Tensor, keys: int) -> int:
+    """Of five: the scores again, the gradients of the weights, and those of query, of keys and of values."""
+    queries, heads, head_dim = query.shape
+    return 2 * queries * heads * keys * (3 * head_dim + 2 * grad_out.shape[2])
 
 
 def _all_keys(queries: int, keys: int, is_causal: bool, device: torch.device) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, compiled
 from course_utils.operators.library import AUTOCAST, operator
-from course_utils.operators.prepare import check_call, check_inputs, dense
+from course_utils.operators.prepare import check_call, check_inputs, dense, forward_flops
 
 TILE = 32  # scores.cu and output.cu: a block makes 32 × 32 elements
 SOFTMAX_THREADS = 256
@@ -46,6 +46,7 @@ def naive_attention(
     "naive_attention(Tensor query, Tensor key, Tensor value, bool is_causal, float scale) -> Tensor",
     fake=lambda query, *_: query.new_empty(query.shape),
     check=functools.partial(check_call, dtypes=DTYPES),
+    flops=forward_flops,
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
 )
 def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> Tensor:

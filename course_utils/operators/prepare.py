@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from course_utils.arguments import Kind, check_kinds, check_tensor, flag, kind
+from course_utils.costs import attention_flops
 from course_utils.cuda import shared_memory_limit
 
 ALIGNMENT = 16  # bytes: kernels read float4
@@ -191,6 +192,21 @@ def fake_attention(query: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 def fake_gradients(_: Tensor, query: Tensor, key: Tensor, value: Tensor, *more: Any) -> tuple[Tensor, ...]:
     """The results of its gradient."""
     return tuple(tensor.new_empty(tensor.shape) for tensor in (query, key, value))
+
+
+# ---------------------------------------------------------------------------------------------- counting
+
+
+def forward_flops(query: Tensor, key: Tensor, *_: Any) -> int:
+    """Of the products of an attention operator of query, key, value and more: of all pairs, causal or not, as
+    `FlopCounterMode` counts SDPA."""
+    (batch, heads, query_length, head_dim), key_length = query.shape, key.shape[2]
+    return attention_flops(batch, heads, query_length, key_length, head_dim)
+
+
+def gradient_flops(_: Tensor, query: Tensor, key: Tensor, *more: Any) -> int:
+    """Of its gradient."""
+    return forward_flops(query, key) * 5 // 2
 
 
 # ---------------------------------------------------------------------------------------------- atomics

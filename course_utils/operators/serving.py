@@ -349,6 +349,7 @@ def merge_attention(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     "Tensor? v_scale, float scale, SymInt num_splits, SymInt split_size) -> (Tensor out, Tensor lse)",
     fake=fake_attention,
     check=lambda *args: _check_call(_check_decode, *args),
+    flops=lambda query, key, *_: _flops(query, key.shape[2]),
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
 )
 def _decode(
@@ -373,6 +374,9 @@ def _decode(
     "-> (Tensor out, Tensor lse)",
     fake=fake_attention,
     check=lambda *args: _check_call(_check_paged, *args),
+    flops=lambda query, key_pages, value_pages, block_table, *_: _flops(
+        query, block_table.shape[1] * key_pages.shape[1]
+    ),
     casts=dict.fromkeys(("query", "key_pages", "value_pages"), AUTOCAST),
 )
 def _paged(
@@ -448,6 +452,9 @@ def _append(
     "float scale, SymInt num_splits, SymInt split_size) -> (Tensor out, Tensor lse)",
     fake=fake_attention,
     check=lambda *args: _check_call(_check_step, *args),
+    flops=lambda query, key, value, key_pages, value_pages, block_table, *_: _flops(
+        query, block_table.shape[1] * key_pages.shape[2]
+    ),
 )
 def _step(
     query: Tensor,
@@ -617,6 +624,11 @@ def _places(tile: DecodeTile, device: torch.device) -> int:
     if device.type == "cpu":
         return of_one * EMULATED_MULTIPROCESSORS
     return of_one * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _flops(query: Tensor, capacity: int) -> int:
+    """Of the products with a full cache: the lengths are on the device, and to look at them would wait for it."""
+    return 4 * query.numel() * capacity
 
 
 def _merge_module(parts: torch.dtype, out: torch.dtype) -> RawModule:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import OPEN, RawModule, ReadyLaunch
@@ -55,7 +56,9 @@ from course_utils.operators.tensor_core import (
     ready_backward,
 )
 from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges, RowRanges, captured
+from course_utils.patterns.definition import Shape
 from course_utils.patterns.kept import Kept, number_of, numbered
+from course_utils.patterns.ranges import define_ranges
 
 FOLDER = "04_sparse_patterns"
 BLOCK = 64  # of the block lists that sparse_attention asks a pattern for
@@ -357,12 +360,17 @@ class _Given:
             "compiled graph can hold: take sparse_attention, with a pattern",
         )
 
+    def pairs(self, query_length: int, key_length: int, *, device: object) -> int:
+        """As of a pattern."""
+        return self.mask.pairs(query_length, key_length)
+
 
 @operator(
     "sparse_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
     "SymInt pattern, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
     fake=fake_gradients,
     check=check_gradients,
+    flops=lambda _, query, key, value, out, lse, pattern, *more: _flops(query, key, pattern) * 5 // 2,
     is_gradient=True,
     tags=("nondeterministic_bitwise", "cudagraph_unsafe"),
 )
@@ -388,6 +396,7 @@ def _gradient(
     "-> (Tensor out, Tensor lse)",
     fake=fake_attention,
     check=check_forward,
+    flops=lambda query, key, value, pattern, *more: _flops(query, key, pattern),
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
     gradient=_gradient,
     # While a graph is made the number may be open: then there is no pattern to keep.
@@ -402,6 +411,15 @@ def _attention(
     out, lse = empty_outputs(q)
     _ready(numbered(pattern), _forward, q, k, factor, differentiable)(q, k, v, out, lse)
     return cut(out, query.shape[-1]), lse
+
+
+def _flops(query: Tensor, key: Tensor, pattern: int) -> int:
+    """Of the products of the pairs that the pattern keeps. The tensors may be fake."""
+    batch, heads, query_length, head_dim = query.shape
+    with _disable_current_modes():
+        device = query.device if type(query) is Tensor else "cpu"
+        pairs = numbered(pattern).pairs(query_length, key.shape[2], device=device)
+    return 4 * batch * heads * head_dim * pairs
 
 
 Ready = TypeVar("Ready")
@@ -476,6 +494,10 @@ class DenseMask(NamedTuple):
     def dk_dv(self, call: Call) -> DkDv:
         return dense_dk_dv(self._of_blocks(call), False)
 
+    def pairs(self, query_length: int, key_length: int) -> int:
+        """How many it keeps; of every mask."""
+        return query_length * self.length
+
     def _of_blocks(self, call: Call) -> Call:
         return call._replace(query_shape=self._view(call.query_shape), key_shape=self._view(call.key_shape))
 
@@ -518,6 +540,9 @@ class RowMask(NamedTuple):
         files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1"), call.dtype)
         return by_columns(files, "table_dk_dv", tile, columns, call, tuple(self.by_key))
 
+    def pairs(self, query_length: int, key_length: int) -> int:
+        return self.rows.pairs()
+
     def _columns(self, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size) -> Columns:
         starts, ends = self.by_key
         first = torch.arange(0, len(starts), tile.block_cols, device=starts.device)
@@ -551,6 +576,9 @@ class RangeMask(NamedTuple):
         options = *tile.options, f"-DDILATED={int(ranges.dilation > 1)}"
         files = module(f"{FOLDER}/range_backward.cu", options, call.dtype)
         return by_columns(files, "range_dk_dv", tile, columns, call, int_scalars(*ranges))
+
+    def pairs(self, query_length: int, key_length: int) -> int:
+        return define_ranges(self.ranges, Shape(query_length, key_length, torch.device("cpu"))).pairs()
 
 
 def _numbers(ranges: Ranges, query_length: int, key_length: int) -> tuple[int, ...]:
@@ -605,6 +633,9 @@ class ListMask(NamedTuple):
         _, rows, bits_index = lists.by_key()
         return by_columns(files, "block_sparse_dk_dv", tile, columns, call, (rows, bits_index, lists.bits))
 
+    def pairs(self, query_length: int, key_length: int) -> int:
+        return self.lists.pairs()
+
     def columns(self, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size) -> Columns:
         """What the blocks of threads of block_sparse_backward.cu do."""
         lists, (indptr, *_) = self.lists, self.lists.by_key()
@@ -649,6 +680,9 @@ class CsrMask(NamedTuple):
             (32 * CSR_WARPS,),
             (*FORWARD_TENSORS, self.indptr, self.indices, *call.scalars),
         )
+
+    def pairs(self, query_length: int, key_length: int) -> int:
+        return len(self.indices)
 
 
 Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -69,6 +71,13 @@ class Pattern:
 
     def __deepcopy__(self, _: Any) -> Pattern:
         return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, the call that made it: it comes back without its lists, and with a number of that process. A
+        function given to `from_mask_mod` must be one that pickle finds by its name: no lambda, no inner function."""
+        if "parts" in self.parameters:
+            return _made_again, (operator.and_ if self.kind == "and" else operator.or_, self.parameters, self._bound)
+        return _made_again, (getattr(sys.modules[__package__], self.kind), self.parameters, self._bound)
 
     def __repr__(self) -> str:
         return self.name
@@ -159,9 +168,9 @@ class Pattern:
             found.append(keys.int())
         return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), torch.cat(found)
 
-    def pairs(self, L_q: int, L_k: int | None = None) -> int:
-        """The number of pairs (query, key) that are kept, per head."""
-        shape = self.shape(L_q, L_k, "cpu")
+    def pairs(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> int:
+        """The number of pairs (query, key) that are kept, per head; counted on `device`."""
+        shape = self.shape(L_q, L_k, device)
         return self._cached(shape, "pairs", lambda: self._count(shape))
 
     def _count(self, shape: Shape) -> int:
@@ -170,7 +179,7 @@ class Pattern:
             return definition.pairs()
         if definition.keys:
             return sum(len(rows) for rows, _ in row_chunks(definition, shape))
-        return self.block_lists(shape.L_q, shape.L_k).pairs()
+        return self.block_lists(*shape[:2], device=shape.device).pairs()
 
     def density(self, L_q: int, L_k: int | None = None) -> float:
         """The kept share of all L_q · L_k pairs."""
@@ -234,6 +243,11 @@ class Pattern:
 
     def _cached(self, shape: Shape, what: Any, make: Callable[[], Any]) -> Any:
         return self._made.get((shape, what), make, shape.device)
+
+
+def _made_again(function: Callable[..., Pattern], parameters: dict[str, Any], bound: tuple[int, int] | None) -> Pattern:
+    made = function(*parameters["parts"]) if "parts" in parameters else function(**parameters)
+    return made if made._bound == bound else made.at(*bound)
 
 
 def range_pattern(
