@@ -114,7 +114,7 @@ def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple
     for path in (request["runtime"], request["library"]):
         if path not in libraries:
             libraries[path] = ctypes.CDLL(path)
-    library, runtime = libraries[request["library"]], libraries[request["runtime"]]
+    library = libraries[request["library"]]
     base_symbol = ctypes.cast(library.emu_dynamic_shared_base, ctypes.c_void_p).value
     load_address = base_symbol - request["dynamic_shared_base"]
 
@@ -136,7 +136,9 @@ def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple
         map_memory(reserved, reserved_bytes, _PROT_NONE, nothing)
         for address, offset, size in request["regions"]:
             map_memory(address, size, read_write, mmap.MAP_SHARED | _MAP_FIXED, file, offset)
-        started = runtime.emu_start(
+        # Of the runtime that the kernel is bound to: the first of this name that was loaded here. Its file may have been
+        # built again by another process since, and be loaded a second time.
+        started = library.emu_start(
             ctypes.byref(
                 LaunchRequest(
                     kernel=load_address + request["kernel"],
