@@ -24,6 +24,7 @@ AUTOCAST = None  # in `casts`: to the dtype of autocast
 TAGS = "pt2_compliant_tag", "flexible_layout"
 # What no autocast touches: a number of 64 bits was meant to have them, and one of 8 comes with a scale.
 NEVER_CAST = torch.float64, torch.float8_e4m3fn
+MOST_PASSED = 1024  # calls of an operator whose checks are remembered
 
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
@@ -87,9 +88,9 @@ def operator(
     Args:
         schema: name, arguments and results, all with names, as `torch.library.define` takes it, without defaults.
         fake: the same function for tensors that have a shape and no memory: it makes the results, empty.
-        check: of the arguments, raises TypeError or ValueError, which names the one that does not fit the kernels: its
-            shape, dtype, device or value. Whoever calls the operator by torch's name for it, or through a graph, is
-            checked by it; who calls what this decorator gives has checked them.
+        check: of the arguments, raises TypeError or ValueError, which names the one that does not fit the kernels. Of a
+            tensor it looks at what `_settled` lists. It is for whoever calls the operator by torch's name for it, or
+            from a graph; who calls what this decorator gives has checked the arguments.
         casts: the arguments that autocast casts, each with the dtype, `AUTOCAST` for autocast's own. None for an
             operator that autocast leaves alone.
         gradient: the operator that computes the gradients. It takes `grad_out`, then those of this one's arguments and
@@ -131,13 +132,25 @@ def operator(
 
 
 def _checked(made: Operator, check: Callable[..., object]) -> Callable[..., Any]:
-    """What the dispatcher calls: nobody may have looked at the arguments before."""
+    """What the dispatcher calls: nobody may have looked at the arguments before. The calls of a compiled model, too,
+    come here: arguments that are in all that counts like those of an earlier call pass at once."""
+    passed: set[tuple[Any, ...]] = set()
 
     def implementation(*args: Any) -> Any:
-        check(*args)
+        settled = tuple([_settled(argument) if isinstance(argument, Tensor) else argument for argument in args])
+        if settled not in passed:
+            check(*args)
+            if len(passed) >= MOST_PASSED:
+                passed.clear()
+            passed.add(settled)
         return made.launched(*args)
 
     return implementation
+
+
+def _settled(tensor: Tensor) -> tuple[object, ...]:
+    """Of a tensor, what a check may look at. One that is sparse or nested finds no implementation of the operator."""
+    return tensor.shape, tensor.dtype, tensor.device, tensor.is_contiguous(), tensor.requires_grad
 
 
 def _with_memory(made: Operator, launch: Callable[..., Any]) -> Callable[..., Any]:
