@@ -136,8 +136,8 @@ def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple
         map_memory(reserved, reserved_bytes, _PROT_NONE, nothing)
         for address, offset, size in request["regions"]:
             map_memory(address, size, read_write, mmap.MAP_SHARED | _MAP_FIXED, file, offset)
-        # Of the runtime that the kernel is bound to: the first of this name that was loaded here. Its file may have been
-        # built again by another process since, and be loaded a second time.
+        # Of the runtime that the kernel is bound to, the first of this name that was loaded here: another process may
+        # have built its file again since, which is then loaded, too.
         started = library.emu_start(
             ctypes.byref(
                 LaunchRequest(
