@@ -14,7 +14,7 @@ import torch
 from torch import _C, Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
-from torch.utils.flop_counter import register_flop_formula
+from torch.utils.flop_counter import flop_registry
 
 from course_utils.arguments import check_memory
 
@@ -125,7 +125,8 @@ def operator(
             for backend in ("CPU", "CUDA"):
                 _LIBRARY.impl(name, _autocast(made, backend), f"Autocast{backend}")
         if flops:
-            register_flop_formula(made.op.overloadpacket, get_raw=True)(lambda *args, **_: flops(*args))
+            # Not by register_flop_formula, which takes no operator twice, as where a module is loaded again.
+            flop_registry[made.op.overloadpacket] = lambda *args, **_: flops(*args)
         return made
 
     return register
