@@ -109,12 +109,18 @@ def tracing_of(request: dict, front: int) -> Tracing | None:
     )
 
 
+def loaded(path: str, libraries: dict[str, ctypes.CDLL]) -> ctypes.CDLL:
+    """The library, loaded once for its name, which says what is in it. A kernel is bound to the first runtime of its name
+    that was loaded here, and another process may have built the file again since."""
+    name = os.path.basename(path)
+    if name not in libraries:
+        libraries[name] = ctypes.CDLL(path)
+    return libraries[name]
+
+
 def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple[int, int]:
     """Runs one launch in a worker; returns the worker's exit status and where the kernel's library is loaded."""
-    for path in (request["runtime"], request["library"]):
-        if path not in libraries:
-            libraries[path] = ctypes.CDLL(path)
-    library = libraries[request["library"]]
+    runtime, library = (loaded(request[which], libraries) for which in ("runtime", "library"))
     base_symbol = ctypes.cast(library.emu_dynamic_shared_base, ctypes.c_void_p).value
     load_address = base_symbol - request["dynamic_shared_base"]
 
@@ -136,9 +142,7 @@ def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple
         map_memory(reserved, reserved_bytes, _PROT_NONE, nothing)
         for address, offset, size in request["regions"]:
             map_memory(address, size, read_write, mmap.MAP_SHARED | _MAP_FIXED, file, offset)
-        # Of the runtime that the kernel is bound to, the first of this name that was loaded here: another process may
-        # have built its file again since, which is then loaded, too.
-        started = library.emu_start(
+        started = runtime.emu_start(
             ctypes.byref(
                 LaunchRequest(
                     kernel=load_address + request["kernel"],
