@@ -110,8 +110,8 @@ def tracing_of(request: dict, front: int) -> Tracing | None:
 
 
 def loaded(path: str, libraries: dict[str, ctypes.CDLL]) -> ctypes.CDLL:
-    """The library, loaded once for its name, which says what is in it. A kernel is bound to the first runtime of its name
-    that was loaded here, and another process may have built the file again since."""
+    """The library, loaded once for its name, which says what is in it. A kernel is bound to the first runtime of its
+    name that was loaded here, and another process may have built the file again since."""
     name = os.path.basename(path)
     if name not in libraries:
         libraries[name] = ctypes.CDLL(path)
