@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from cuda.bindings.driver import CUhostFn
 
 from course_utils import patterns
 from course_utils.operators import choose_kernel, csr_attention, flash_attention_v2, select_topk, sparse_attention
@@ -111,7 +112,7 @@ def test_the_least_recently_used_goes_first():
 class Driver:
     """Stands for CUDA's: graphs that hold user objects, and one of them captured at a time."""
 
-    CUhostFn = int
+    CUhostFn = CUhostFn
 
     def __init__(self):
         self.capture, self.graphs, self.objects = 7, {}, []
@@ -121,7 +122,7 @@ class Driver:
 
     def cuUserObjectCreate(self, pointer, destroy, count, flags):
         assert (count, flags) == (1, 1)
-        self.objects.append((pointer, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(destroy)))
+        self.objects.append((pointer, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(int(destroy))))
         return 0, len(self.objects) - 1
 
     def cuGraphRetainUserObject(self, graph, held, count, flags):
