@@ -433,19 +433,20 @@ def _ready(
     factor: float,
     differentiable: bool,
 ) -> Ready:
-    """make(mask, call) for the tensors of a call, as the kernels take them; kept with a pattern."""
+    """make(mask, call) for the tensors of a call, as the kernels take them; kept with a pattern or block lists."""
     settled = query.shape, key.shape, query.dtype, query.device, factor
-    if isinstance(owner, _Given):
-        ready = make(owner.mask, Call(*settled))
+    given = owner.mask if isinstance(owner, _Given) else None
+    if given and not isinstance(given, ListMask):
+        ready = make(given, Call(*settled))
         if captured.capturing():
             captured.keep(ready)
         return ready
 
-    def for_pattern() -> Ready:
+    def for_owner() -> Ready:
         call = Call(*settled)
-        return make(_mask(owner, call, differentiable), call)
+        return make(given or _mask(owner, call, differentiable), call)
 
-    return _kept(owner, (make, differentiable, settled), for_pattern)
+    return _kept(given.lists if given else owner, (make, differentiable, settled), for_owner)
 
 
 def _forward(mask: Mask, call: Call) -> Forward:

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import torch
+from torch.cuda import is_current_stream_capturing, is_initialized
 
 # Locks of C: to release one takes no Python, which may be gone before the last graph.
 _locks = ctypes.PyDLL(None)
@@ -48,7 +49,7 @@ _lock = threading.Lock()
 
 def capturing() -> bool:
     """Whether a CUDA graph is captured on torch's current stream."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    return is_initialized() and is_current_stream_capturing()
 
 
 def keep(thing: object) -> None:

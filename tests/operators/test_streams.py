@@ -9,7 +9,7 @@ import torch
 
 from course_utils import patterns
 from course_utils.cuda import OPEN, ReadyLaunch
-from course_utils.operators import sparse_attention
+from course_utils.operators import block_sparse_attention, sparse, sparse_attention
 from course_utils.patterns import BlockLists, RowRanges, kept
 from course_utils.patterns.definition import Definition
 from tests.helpers import tensors
@@ -111,6 +111,17 @@ def test_a_ready_launch_gives_its_own_tensors_to_each_stream_once(streams):
     streams.now = 7
     launch(other.as_subclass(Held))  # the long one
     assert lists.streams == bits.streams == [4, 5, 6, 7]
+
+
+def test_launches_with_block_lists_are_made_once(monkeypatch):
+    """So that each call need not give them to its stream."""
+    made = []
+    monkeypatch.setattr(sparse, "ReadyLaunch", lambda *args: made.append(ReadyLaunch(*args)) or made[-1])
+    inputs = [tensors.random(1, 1, 70, 64, dtype=torch.float16, seed=seed) for seed in range(3)]
+    lists = patterns.streaming(1, 2).block_lists(70)
+    for _ in range(3):
+        block_sparse_attention(*inputs, lists)
+    assert len(made) == 1
 
 
 @pytest.mark.gpu
