@@ -338,19 +338,21 @@ class _OnGpu:
             self._cuda.runtime.setDevice(self._index)
             yield
 
-    def launch(self, size: Size, accepted: Accepted, values: Sequence[object]) -> None:
-        """Launches the kernel on torch's current stream. values: of the arguments, for `accepted.fill`."""
+    def launch(self, size: Size, accepted: Accepted, values: Sequence[object]) -> int:
+        """Launches the kernel on torch's current stream, and gives its handle. values: of the arguments, for
+        `accepted.fill`."""
         grid, block, shared_mem = size
         if shared_mem > self._granted:
             self._grant(shared_mem)
-        filled = accepted.fill(values)
-        settings = *grid, *block, shared_mem, self._stream_now(self._index), filled[1], 0
+        filled, stream = accepted.fill(values), self._stream_now(self._index)
+        settings = *grid, *block, shared_mem, stream, filled[1], 0
         if self._context_now() == self._context:
             self._launch(self._function, *settings)
         else:
             with self._current():
                 self._launch(self._function, *settings)
         accepted.release(filled)
+        return stream
 
     def _grant(self, shared_mem: int) -> None:
         """Lets the kernel have so much dynamic shared memory. Modules of the same code share what is granted here: it
@@ -370,6 +372,9 @@ class ReadyLaunch:
 
     args: as `Kernel.__call__` takes them, with `OPEN` in the place of each tensor of a call; the other tensors keep
     their dtype and layout. grid, block, shared_mem and errors: as there; those of the size come at once.
+
+    The tensors of a call are the caller's. The others are given to every stream that launches it: their memory is not
+    taken for others before these streams are done with it (`Tensor.record_stream`). What they hold must be there.
     """
 
     def __init__(
@@ -377,6 +382,8 @@ class ReadyLaunch:
     ) -> None:
         self._kernel, self._args, self._size = kernel, args, _size(grid, block, shared_mem)
         self._open = [place for place, argument in enumerate(args) if argument is OPEN]
+        self._tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
+        self._streams: set[int] = set()  # that have them
         self._launched_once = False
         self._again: tuple[Accepted, _OnGpu] | None = None  # for the next launch on a GPU
 
@@ -384,13 +391,25 @@ class ReadyLaunch:
         again = self._again
         values = again[0].values(tensors) if again and not tracing.active() else None
         if again and values is not None:
-            again[1].launch(self._size, again[0], values)
+            stream = again[1].launch(self._size, again[0], values)
+            if self._tensors and stream not in self._streams:
+                self._give_tensors(again[1].device)
             return
         args = self._filled_in(tensors)
         gpu = self._kernel._launch(self._size, args)
+        if gpu and self._tensors:
+            self._give_tensors(gpu.device)
         if gpu and self._launched_once:  # what is launched but once need not be laid out for more
             self._again = Accepted(args, gpu.device, self._open), gpu
         self._launched_once = True
+
+    def _give_tensors(self, device: torch.device) -> None:
+        """To torch's current stream, unless it has them."""
+        stream = torch.cuda.current_stream(device)
+        if stream.cuda_stream not in self._streams:
+            for tensor in self._tensors:
+                tensor.record_stream(stream)
+            self._streams.add(stream.cuda_stream)
 
     def _filled_in(self, tensors: tuple[torch.Tensor, ...]) -> tuple[object, ...]:
         if len(tensors) != len(self._open):

@@ -109,12 +109,18 @@ def tracing_of(request: dict, front: int) -> Tracing | None:
     )
 
 
+def loaded(path: str, libraries: dict[str, ctypes.CDLL]) -> ctypes.CDLL:
+    """The library, loaded once for its name, which says what is in it. A kernel is bound to the first runtime of its
+    name that was loaded here, and another process may have built the file again since."""
+    name = os.path.basename(path)
+    if name not in libraries:
+        libraries[name] = ctypes.CDLL(path)
+    return libraries[name]
+
+
 def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple[int, int]:
     """Runs one launch in a worker; returns the worker's exit status and where the kernel's library is loaded."""
-    for path in (request["runtime"], request["library"]):
-        if path not in libraries:
-            libraries[path] = ctypes.CDLL(path)
-    library, runtime = libraries[request["library"]], libraries[request["runtime"]]
+    runtime, library = (loaded(request[which], libraries) for which in ("runtime", "library"))
     base_symbol = ctypes.cast(library.emu_dynamic_shared_base, ctypes.c_void_p).value
     load_address = base_symbol - request["dynamic_shared_base"]
 

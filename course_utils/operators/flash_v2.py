@@ -21,6 +21,8 @@ from course_utils.operators.prepare import (
     fake_gradients,
     fitting,
     for_kernels,
+    forward_flops,
+    gradient_flops,
     gradients,
     padded,
 )
@@ -34,6 +36,8 @@ from course_utils.operators.tensor_core import (
     PACKED_TILES,
     Call,
     ReadyBackward,
+    check_forward,
+    check_gradients,
     dense_dk_dv,
     dense_forward,
     kernel,
@@ -104,6 +108,8 @@ def flash_attention_v2(
     "flash_attention_v2_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
     "bool is_causal, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
     fake=fake_gradients,
+    check=check_gradients,
+    flops=gradient_flops,
     is_gradient=True,
     tags=("nondeterministic_bitwise",),  # unless torch is told to be deterministic
 )
@@ -164,6 +170,8 @@ class _TwoPasses(NamedTuple):
     "flash_attention_v2(Tensor query, Tensor key, Tensor value, bool is_causal, float scale) "
     "-> (Tensor out, Tensor lse)",
     fake=fake_attention,
+    check=check_forward,
+    flops=forward_flops,
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
     gradient=_gradient,
 )

@@ -88,7 +88,7 @@ def lightning_indexer(
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
     q_index, k_index, weights = _indexer.autocast(q_index, k_index, weights)
-    _check(q_index, k_index, weights, q_start, q_scale, k_scale)
+    _check(q_index, k_index, weights, q_scale, k_scale, q_start)
     return _indexer(q_index, k_index, weights, q_scale, k_scale, int(q_start))
 
 
@@ -96,6 +96,8 @@ def lightning_indexer(
     "lightning_indexer(Tensor q_index, Tensor k_index, Tensor weights, Tensor? q_scale, Tensor? k_scale, "
     "SymInt q_start) -> Tensor",
     fake=lambda q_index, k_index, weights, *_: weights.new_empty((q_index.shape[0], k_index.shape[0])),
+    check=lambda *args: _check(*args),
+    flops=lambda q_index, k_index, *_: 2 * q_index.numel() * k_index.shape[0],
     casts={"q_index": AUTOCAST, "k_index": AUTOCAST, "weights": torch.float32},
 )
 def _indexer(
@@ -184,7 +186,7 @@ def _padded(tensor: Tensor, dim: int) -> Tensor:
 
 
 def _check(
-    q_index: Tensor, k_index: Tensor, weights: Tensor, q_start: int, q_scale: Tensor | None, k_scale: Tensor | None
+    q_index: Tensor, k_index: Tensor, weights: Tensor, q_scale: Tensor | None, k_scale: Tensor | None, q_start: int
 ) -> None:
     check_tensor("q_index", q_index, ("S", "H_I", "d_I"), (*BF16, E4M3))
     queries, heads, dim = q_index.shape

@@ -1,8 +1,8 @@
 """The operators as torch knows them, `torch.ops.attention_course.<name>`: what compilers, exporters, autograd, autocast
 and profilers need to be told of a kernel that they cannot look into.
 
-The functions of `course_utils.operators` check their arguments and call these. An operator takes tensors of any strides
-and numbers, and gives new tensors.
+The functions of `course_utils.operators` check their arguments and call these; an operator that is called by its name
+checks them itself. It takes tensors of any strides and numbers, and gives new tensors.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import _C, Tensor
 from torch.autograd import forward_ad
 from torch.nn import Parameter
+from torch.utils.flop_counter import flop_registry
 
 from course_utils.arguments import check_memory
 
@@ -23,6 +24,7 @@ AUTOCAST = None  # in `casts`: to the dtype of autocast
 TAGS = "pt2_compliant_tag", "flexible_layout"
 # What no autocast touches: a number of 64 bits was meant to have them, and one of 8 comes with a scale.
 NEVER_CAST = torch.float64, torch.float8_e4m3fn
+MOST_PASSED = 1024  # calls of an operator whose checks are remembered
 
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
@@ -73,10 +75,12 @@ def operator(
     schema: str,
     *,
     fake: Callable[..., Any],
+    check: Callable[..., object],
     casts: Mapping[str, torch.dtype | None] | None = None,
     gradient: Operator | None = None,
     is_gradient: bool = False,
     keeps: Callable[..., object] | None = None,
+    flops: Callable[..., int] | None = None,
     tags: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Operator]:
     """A decorator: makes an operator of the function that launches its kernels, on the emulator and on a GPU.
@@ -84,6 +88,9 @@ def operator(
     Args:
         schema: name, arguments and results, all with names, as `torch.library.define` takes it, without defaults.
         fake: the same function for tensors that have a shape and no memory: it makes the results, empty.
+        check: of the arguments, raises TypeError or ValueError, which names the one that does not fit the kernels. Of a
+            tensor it looks at what `_settled` lists. It is for whoever calls the operator by torch's name for it, or
+            from a graph; who calls what this decorator gives has checked the arguments.
         casts: the arguments that autocast casts, each with the dtype, `AUTOCAST` for autocast's own. None for an
             operator that autocast leaves alone.
         gradient: the operator that computes the gradients. It takes `grad_out`, then those of this one's arguments and
@@ -92,6 +99,8 @@ def operator(
             part in autograd.
         is_gradient: whether this is such a gradient, which has none of its own: to ask for one is an error.
         keeps: of the arguments, what must live until the backward pass beside the tensors.
+        flops: of the arguments, how many operations the matrix products take: what `FlopCounterMode` counts. None for
+            an operator without matrix products.
         tags: what else is true of the operator, beside `TAGS`: names of `torch.Tag`; those that an older torch does not
             know are left out.
     """
@@ -101,11 +110,12 @@ def operator(
         _LIBRARY.define(schema, tags=known)
         made = Operator(schema.partition("(")[0], casts or {})
         name = made.name
-        made.launched = _checked(made, launch)
+        made.launched = _with_memory(made, launch)
         for backend in ("CPU", "CUDA"):
-            _LIBRARY.impl(name, made.launched, backend)
+            _LIBRARY.impl(name, _checked(made, check), backend)
         torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
-        _LIBRARY.impl(name, _no_vmap(made), "FuncTorchBatched")
+        for batched in ("FuncTorchBatched", "Batched"):
+            _LIBRARY.impl(name, _no_vmap(made), batched)
         if gradient or is_gradient:
             made.function = _differentiable(made, gradient, keeps) if gradient else _once(made)
             _LIBRARY.impl(name, _autograd(made, made.function), "Autograd", with_keyset=True)
@@ -114,19 +124,49 @@ def operator(
         if casts:
             for backend in ("CPU", "CUDA"):
                 _LIBRARY.impl(name, _autocast(made, backend), f"Autocast{backend}")
+        if flops:
+            # Not by register_flop_formula, which takes no operator twice, as where a module is loaded again.
+            flop_registry[made.op.overloadpacket] = lambda *args, **_: flops(*args)
         return made
 
     return register
 
 
-def _checked(made: Operator, launch: Callable[..., Any]) -> Callable[..., Any]:
+def _checked(made: Operator, check: Callable[..., object]) -> Callable[..., Any]:
+    """What the dispatcher calls: nobody may have looked at the arguments before. The calls of a compiled model, too,
+    come here: arguments that are in all that counts like those of an earlier call pass at once."""
+    passed: set[tuple[Any, ...]] = set()
+
+    def implementation(*args: Any) -> Any:
+        settled = tuple([_settled(argument) if isinstance(argument, Tensor) else argument for argument in args])
+        if settled not in passed:
+            check(*args)
+            if len(passed) >= MOST_PASSED:
+                passed.clear()
+            passed.add(settled)
+        return made.launched(*args)
+
+    return implementation
+
+
+def _settled(tensor: Tensor) -> tuple[object, ...]:
+    """Of a tensor, what a check may look at. One that is sparse or nested finds no implementation of the operator."""
+    return tensor.shape, tensor.dtype, tensor.device, tensor.is_contiguous(), tensor.requires_grad
+
+
+def _with_memory(made: Operator, launch: Callable[..., Any]) -> Callable[..., Any]:
     """The function, called with tensors that have memory only: a copy, and a launch, would read what is not there."""
     tensors = [(n, made.arguments[n]) for n in made._tensors]
 
     def launched(*args: Any) -> Any:
-        for number, name in tensors:
-            if args[number] is not None:
-                check_memory(name, args[number])
+        try:
+            for number, name in tensors:
+                if args[number] is not None:
+                    check_memory(name, args[number])
+        except ValueError:
+            if any(isinstance(one, Tensor) and _C._functorch.is_legacy_batchedtensor(one) for one in args):
+                _no_vmap(made)()  # of is_grads_batched, which `_nothing_watches` does not see
+            raise
         return launch(*args)
 
     return launched
@@ -158,8 +198,8 @@ def _is_plain(argument: Any) -> bool:
 def _no_vmap(made: Operator) -> Callable[..., Any]:
     def batched(*_: Any) -> Any:
         raise RuntimeError(
-            f"{made.name} has no rule for torch.vmap: its tensors have axes of batch and heads already; put there what "
-            "is to be mapped"
+            f"{made.name} has no rule for torch.vmap, nor for is_grads_batched, which is one: its tensors have axes of "
+            "batch and heads already; put there what is to be mapped"
         )
 
     return batched

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,8 @@ from course_utils.costs import ceil_div
 from course_utils.cuda import compiled
 from course_utils.operators.library import operator
 from course_utils.operators.prepare import (
+    check_call,
+    check_gradient_call,
     check_inputs,
     cut,
     dense,
@@ -20,6 +23,8 @@ from course_utils.operators.prepare import (
     fake_gradients,
     fitting,
     for_kernels,
+    forward_flops,
+    gradient_flops,
     gradients,
     padded,
 )
@@ -85,6 +90,10 @@ BACKWARD_TILES = {
     128: (BackwardTile(128, 32, 16, 4), BackwardTile(128, 16, 16, 2)),
 }
 HEAD_DIMS = tuple(FORWARD_TILES)
+DTYPES = (torch.float32,)
+# Of the operator and of its gradient, called by their names.
+check_forward = functools.partial(check_call, dtypes=DTYPES, head_dim=HEAD_DIMS[-1])
+check_gradients = functools.partial(check_gradient_call, **check_forward.keywords)
 
 
 def flash_attention_minimal(
@@ -116,9 +125,7 @@ def flash_attention_minimal(
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
     query, key, value = _attention.autocast(query, key, value)
-    factor = check_inputs(
-        query, key, value, is_causal=is_causal, scale=scale, dtypes=(torch.float32,), head_dim=HEAD_DIMS[-1]
-    )
+    factor = check_inputs(query, key, value, is_causal=is_causal, scale=scale, dtypes=DTYPES, head_dim=HEAD_DIMS[-1])
     out, lse = _attention(query, key, value, bool(is_causal), factor)
     return (out, lse) if return_lse else out
 
@@ -127,6 +134,8 @@ def flash_attention_minimal(
     "flash_attention_minimal_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
     "bool is_causal, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
     fake=fake_gradients,
+    check=check_gradients,
+    flops=gradient_flops,
     is_gradient=True,
 )
 def _gradient(
@@ -163,6 +172,8 @@ def _gradient(
     "flash_attention_minimal(Tensor query, Tensor key, Tensor value, bool is_causal, float scale) "
     "-> (Tensor out, Tensor lse)",
     fake=fake_attention,
+    check=check_forward,
+    flops=forward_flops,
     casts=dict.fromkeys(("query", "key", "value"), torch.float32),
     gradient=_gradient,
 )

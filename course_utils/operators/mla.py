@@ -18,6 +18,7 @@ from course_utils.cuda import Kernel, RawModule, compiled
 from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
     MAX_GRID,
+    check_scale,
     checked_scale,
     cut,
     dense,
@@ -143,6 +144,8 @@ def mla_attention(
     "mla_attention(Tensor query, Tensor latent, float scale, int value_dim, bool is_causal) "
     "-> (Tensor out, Tensor lse)",
     fake=lambda query, latent, scale, value_dim, is_causal: empty_outputs(query, value_dim),
+    check=lambda query, latent, scale, value_dim, is_causal: _check_call(query, latent, scale, value_dim),
+    flops=lambda query, latent, scale, value_dim, is_causal: _flops(query, latent.shape[0], value_dim),
     casts=dict.fromkeys(("query", "latent"), AUTOCAST),
 )
 def _dense_mla(query: Tensor, latent: Tensor, scale: float, value_dim: int, is_causal: bool) -> tuple[Tensor, Tensor]:
@@ -181,6 +184,8 @@ def sparse_mla(
     "sparse_mla_backward(Tensor grad_out, Tensor query, Tensor latent, Tensor indices, Tensor lse, float scale) "
     "-> (Tensor grad_query, Tensor grad_latent)",
     fake=lambda _, query, latent, *more: (query.new_empty(query.shape), latent.new_empty(latent.shape)),
+    check=lambda *args: _check_gradient_call(*args),
+    flops=lambda grad_out, query, latent, indices, *_: _gradient_flops(grad_out, query, indices.shape[1]),
     is_gradient=True,
     tags=("nondeterministic_bitwise",),
 )
@@ -198,6 +203,8 @@ def _gradient(
 @operator(
     "sparse_mla(Tensor query, Tensor latent, Tensor indices, float scale, int value_dim) -> (Tensor out, Tensor lse)",
     fake=lambda query, latent, indices, scale, value_dim: empty_outputs(query, value_dim),
+    check=lambda *args: _check_sparse_call(*args),
+    flops=lambda query, latent, indices, scale, value_dim: _flops(query, indices.shape[1], value_dim),
     casts=dict.fromkeys(("query", "latent"), AUTOCAST),
     gradient=_gradient,
 )
@@ -349,6 +356,27 @@ def _checked(query: Tensor, latent: Tensor, scale: float, value_dim: int) -> flo
     return checked_scale(scale)
 
 
+def _check_call(query: Tensor, latent: Tensor, scale: float, value_dim: int) -> None:
+    """`_checked` for an operator that is called by its name."""
+    _checked(query, latent, scale, value_dim)
+    check_scale(scale)
+
+
+def _check_sparse_call(query: Tensor, latent: Tensor, indices: Tensor, scale: float, value_dim: int) -> None:
+    _check_call(query, latent, scale, value_dim)
+    check_tensor("indices", indices, (query.shape[0], "k"), (torch.int32,), like=("query", query))
+
+
+def _check_gradient_call(
+    grad_out: Tensor, query: Tensor, latent: Tensor, indices: Tensor, lse: Tensor, scale: float
+) -> None:
+    check_tensor("grad_out", grad_out, ("S", "H", "value_dim"), tuple(BF16))
+    _check_sparse_call(query, latent, indices, scale, grad_out.shape[2])
+    rows = tuple(query.shape[:2])
+    check_tensor("grad_out", grad_out, (*rows, grad_out.shape[2]), like=("query", query))
+    check_tensor("lse", lse, rows, (torch.float32,), like=("query", query))
+
+
 def _checked_indices(indices: Tensor, query: Tensor, latent: Tensor) -> Tensor:
     """The indices in int32."""
     check_tensor("indices", indices, (query.shape[0], "k"), (torch.int32, torch.int64), like=("query", query))
@@ -363,6 +391,18 @@ def _for_kernels(query: Tensor, latent: Tensor, scale: float, value_dim: int) ->
     head_dim = query.shape[-1]
     columns, value_columns = next(size for size in TILES if size[0] >= head_dim and size[1] >= value_dim)
     return padded(query, columns), padded(latent, columns), value_columns, scale
+
+
+def _flops(query: Tensor, keys: int, value_dim: int) -> int:
+    """Of the two products with so many keys for each query."""
+    queries, heads, head_dim = query.shape
+    return 2 * queries * heads * keys * (head_dim + value_dim)
+
+
+def _gradient_flops(grad_out: Tensor, query: Tensor, keys: int) -> int:
+    """Of five: the scores again, the gradients of the weights, and those of query, of keys and of values."""
+    queries, heads, head_dim = query.shape
+    return 2 * queries * heads * keys * (3 * head_dim + 2 * grad_out.shape[2])
 
 
 def _all_keys(queries: int, keys: int, is_causal: bool, device: torch.device) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, compiled
 from course_utils.operators.library import AUTOCAST, operator
-from course_utils.operators.prepare import check_inputs, dense
+from course_utils.operators.prepare import check_call, check_inputs, dense, forward_flops
 
 TILE = 32  # scores.cu and output.cu: a block makes 32 × 32 elements
 SOFTMAX_THREADS = 256
@@ -43,6 +45,8 @@ def naive_attention(
 @operator(
     "naive_attention(Tensor query, Tensor key, Tensor value, bool is_causal, float scale) -> Tensor",
     fake=lambda query, *_: query.new_empty(query.shape),
+    check=functools.partial(check_call, dtypes=DTYPES),
+    flops=forward_flops,
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
 )
 def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> Tensor:

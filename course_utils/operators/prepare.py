@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from course_utils.arguments import Kind, check_kinds, flag, kind
+from course_utils.arguments import Kind, check_kinds, check_tensor, flag, kind
+from course_utils.costs import attention_flops
 from course_utils.cuda import shared_memory_limit
 
 ALIGNMENT = 16  # bytes: kernels read float4
@@ -62,6 +63,38 @@ def _check(
 
 
 _check_once = functools.lru_cache(maxsize=1024)(_check)  # a call mostly has the shapes of the last
+
+
+def check_call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *others: Any,
+    dtypes: tuple[torch.dtype, ...],
+    head_dim: int | None = None,
+    enable_gqa: bool = False,
+) -> None:
+    """`check_inputs` for an operator that is called by its name: others are what it takes besides, the scale last."""
+    check_scale(others[-1])
+    check_inputs(
+        query, key, value, is_causal=False, scale=None, dtypes=dtypes, head_dim=head_dim, enable_gqa=enable_gqa
+    )
+
+
+def check_gradient_call(
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, *others: Any, **limits: Any
+) -> None:
+    """`check_call` for its gradient. limits: as there."""
+    check_call(query, key, value, *others, **limits)
+    for name, tensor in (("grad_out", grad_out), ("out", out)):
+        check_tensor(name, tensor, tuple(query.shape), like=("query", query))
+    check_tensor("lse", lse, tuple(query.shape[:3]), (torch.float32,), like=("query", query))
+
+
+def check_scale(scale: float) -> None:
+    """Raises TypeError or ValueError unless kernels can take the number as it is."""
+    if checked_scale(scale) != scale:
+        raise ValueError(f"scale is {scale!r}; it must be 0, or large enough to be a normal number in fp32")
 
 
 def checked_scale(scale: float, alternative: str = "") -> float:
@@ -159,6 +192,21 @@ def fake_attention(query: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
 def fake_gradients(_: Tensor, query: Tensor, key: Tensor, value: Tensor, *more: Any) -> tuple[Tensor, ...]:
     """The results of its gradient."""
     return tuple(tensor.new_empty(tensor.shape) for tensor in (query, key, value))
+
+
+# ---------------------------------------------------------------------------------------------- counting
+
+
+def forward_flops(query: Tensor, key: Tensor, *_: Any) -> int:
+    """Of the products of an attention operator of query, key, value and more: of all pairs, causal or not, as
+    `FlopCounterMode` counts SDPA."""
+    (batch, heads, query_length, head_dim), key_length = query.shape, key.shape[2]
+    return attention_flops(batch, heads, query_length, key_length, head_dim)
+
+
+def gradient_flops(_: Tensor, query: Tensor, key: Tensor, *more: Any) -> int:
+    """Of its gradient."""
+    return forward_flops(query, key) * 5 // 2
 
 
 # ---------------------------------------------------------------------------------------------- atomics

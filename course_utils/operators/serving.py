@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
     ALIGNMENT,
     MAX_GRID,
+    check_scale,
     checked_scale,
     cut,
     dense,
@@ -165,15 +167,9 @@ def decode_attention(
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
     query, key, value = _decode.autocast(query, key, value)
-    factor = _check_query(query, parents, scale)
-    batch, head_dim = query.shape[0], query.shape[-1]
-    _check_cache(("key", "value"), (key, value), (batch, "H_kv", "L", head_dim), ("query", query))
-    _check_heads("key", key.shape[1], query.shape[1])
-    _check_scales("key", key, (batch, key.shape[1]), (k_scale, v_scale))
-    if seq_lens is not None:
-        _check_integers("seq_lens", seq_lens, (batch,), ("query", query))
-    splits = _checked_splits(num_splits, split_size)
-    out, lse = _decode(query, key, value, seq_lens, parents, k_scale, v_scale, factor, *splits)
+    inputs = query, key, value, seq_lens, parents, k_scale, v_scale
+    _check_decode(*inputs)
+    out, lse = _decode(*inputs, _factor(query, scale), *_checked_splits(num_splits, split_size))
     return (out, lse) if return_lse else out
 
 
@@ -204,14 +200,9 @@ def paged_attention(
         seq_lens: int32 `[B]`, up to `max_pages · page_size`.
     """
     query, key_pages, value_pages = _paged.autocast(query, key_pages, value_pages)
-    factor = _check_query(query, parents, scale)
-    batch, head_dim = query.shape[0], query.shape[-1]
-    shape = "pages", "page_size", "H_kv", head_dim
-    _check_pages(key_pages, value_pages, shape, block_table, seq_lens, ("query", query), batch)
-    _check_heads("key_pages", key_pages.shape[2], query.shape[1])
-    _check_scales("key_pages", key_pages, (batch, key_pages.shape[2]), (k_scale, v_scale))
-    splits = _checked_splits(num_splits, split_size)
-    out, lse = _paged(query, key_pages, value_pages, block_table, seq_lens, parents, k_scale, v_scale, factor, *splits)
+    inputs = query, key_pages, value_pages, block_table, seq_lens, parents, k_scale, v_scale
+    _check_paged(*inputs)
+    out, lse = _paged(*inputs, _factor(query, scale), *_checked_splits(num_splits, split_size))
     return (out, lse) if return_lse else out
 
 
@@ -240,16 +231,9 @@ def append_paged(
     Raises:
         TypeError, ValueError: as `paged_attention`.
     """
-    check_tensor("key", key, ("B", "n", "H_kv", "d"), tuple(BF16))
-    check_tensor("value", value, tuple(key.shape), like=("key", key))
-    batch, _, kv_heads, head_dim = key.shape
-    if head_dim % 8:
-        raise ValueError(f"key has head dimension {head_dim}; it must be a multiple of 8")
-    shape = "pages", "page_size", kv_heads, head_dim
-    _check_pages(key_pages, value_pages, shape, block_table, seq_lens, ("key", key), batch)
-    _check_written(key_pages, value_pages)
-    _check_scales("key_pages", key_pages, (batch, kv_heads), (k_scale, v_scale))
-    _append(key, value, key_pages, value_pages, block_table, seq_lens, k_scale, v_scale)
+    inputs = key, value, key_pages, value_pages, block_table, seq_lens, k_scale, v_scale
+    _check_append(*inputs)
+    _append(*inputs)
 
 
 def decode_step(
@@ -288,27 +272,9 @@ def decode_step(
     Returns:
         out, like query; with return_lse `(out, lse)`, lse float32 `[layers, B, H, L_q]`.
     """
-    factor = _check_query(query, parents, scale, ("layers", "B", "H", "L_q", "d"))
-    layers, batch, heads, query_length, head_dim = query.shape
-    if head_dim not in HEAD_DIMS:
-        raise ValueError(f"query has head dimension {head_dim}; it must be {' or '.join(map(str, HEAD_DIMS))}")
-    check_tensor("key", key, (layers, batch, query_length, "H_kv", head_dim), like=("query", query))
-    check_tensor("value", value, tuple(key.shape), like=("query", query))
-    kv_heads = key.shape[3]
-    shape = layers, "pages", "page_size", kv_heads, head_dim
-    _check_pages(key_pages, value_pages, shape, block_table, seq_lens, ("query", query), batch)
-    _check_written(key_pages, value_pages)
-    _check_heads("key", kv_heads, heads)
-    _check_scales("key_pages", key_pages, (layers, batch, kv_heads), (k_scale, v_scale))
-    if workspace is not None:
-        check_tensor("workspace", workspace, ("numbers",), (torch.int32,), like=("query", query))
-        if workspace.numel() < (least := step_workspace(batch, kv_heads)) or not workspace.is_contiguous():
-            raise ValueError(
-                f"workspace has shape {list(workspace.shape)} and strides {list(workspace.stride())}; it must be "
-                f"contiguous, of at least {least} numbers"
-            )
     inputs = query, key, value, key_pages, value_pages, block_table, seq_lens, parents, k_scale, v_scale, workspace
-    out, lse = _step(*inputs, factor, *_checked_splits(num_splits, split_size))
+    _check_step(*inputs)
+    out, lse = _step(*inputs, _factor(query, scale), *_checked_splits(num_splits, split_size))
     return (out, lse) if return_lse else out
 
 
@@ -371,8 +337,7 @@ def merge_attention(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape or device; the message names it.
     """
-    check_tensor("outs", outs, ("N", "B", "H", "L_q", "d"), (torch.float32, *BF16))
-    check_tensor("lses", lses, tuple(outs.shape[:-1]), (torch.float32,), like=("outs", outs))
+    _check_merge(outs, lses)
     return _merge(outs, lses)
 
 
@@ -383,6 +348,8 @@ def merge_attention(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     "decode_attention(Tensor query, Tensor key, Tensor value, Tensor? seq_lens, Tensor? parents, Tensor? k_scale, "
     "Tensor? v_scale, float scale, SymInt num_splits, SymInt split_size) -> (Tensor out, Tensor lse)",
     fake=fake_attention,
+    check=lambda *args: _check_call(_check_decode, *args),
+    flops=lambda query, key, *_: _flops(query, key.shape[2]),
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
 )
 def _decode(
@@ -406,6 +373,10 @@ def _decode(
     "Tensor? parents, Tensor? k_scale, Tensor? v_scale, float scale, SymInt num_splits, SymInt split_size) "
     "-> (Tensor out, Tensor lse)",
     fake=fake_attention,
+    check=lambda *args: _check_call(_check_paged, *args),
+    flops=lambda query, key_pages, value_pages, block_table, *_: _flops(
+        query, block_table.shape[1] * key_pages.shape[1]
+    ),
     casts=dict.fromkeys(("query", "key_pages", "value_pages"), AUTOCAST),
 )
 def _paged(
@@ -428,6 +399,7 @@ def _paged(
 @operator(
     "merge_attention(Tensor outs, Tensor lses) -> (Tensor out, Tensor lse)",
     fake=lambda outs, lses: (outs.new_empty(outs.shape[1:]), lses.new_empty(lses.shape[1:])),
+    check=lambda outs, lses: _check_merge(outs, lses),
 )
 def _merge(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     parts, *rows, head_dim = outs.shape
@@ -444,6 +416,7 @@ def _merge(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     "append_paged(Tensor key, Tensor value, Tensor(a!) key_pages, Tensor(b!) value_pages, Tensor block_table, "
     "Tensor seq_lens, Tensor? k_scale, Tensor? v_scale) -> ()",
     fake=lambda *_: None,
+    check=lambda *args: _check_append(*args),
 )
 def _append(
     key: Tensor,
@@ -478,6 +451,10 @@ def _append(
     "Tensor block_table, Tensor seq_lens, Tensor? parents, Tensor? k_scale, Tensor? v_scale, Tensor(c!)? workspace, "
     "float scale, SymInt num_splits, SymInt split_size) -> (Tensor out, Tensor lse)",
     fake=fake_attention,
+    check=lambda *args: _check_call(_check_step, *args),
+    flops=lambda query, key, value, key_pages, value_pages, block_table, *_: _flops(
+        query, block_table.shape[1] * key_pages.shape[2]
+    ),
 )
 def _step(
     query: Tensor,
@@ -649,6 +626,11 @@ def _places(tile: DecodeTile, device: torch.device) -> int:
     return of_one * torch.cuda.get_device_properties(device).multi_processor_count
 
 
+def _flops(query: Tensor, capacity: int) -> int:
+    """Of the products with a full cache: the lengths are on the device, and to look at them would wait for it."""
+    return 4 * query.numel() * capacity
+
+
 def _merge_module(parts: torch.dtype, out: torch.dtype) -> RawModule:
     bits = tuple(f"-D{name}={8 * dtype.itemsize}" for name, dtype in (("PART_BITS", parts), ("O_BITS", out)))
     bf16 = f"-DBF16={BF16.get(out, 0)}"
@@ -707,10 +689,116 @@ def _scales(k_scale: Tensor | None, v_scale: Tensor | None) -> tuple[Tensor, ...
     return () if k_scale is None else (k_scale.contiguous(), v_scale.contiguous())
 
 
-def _check_query(
-    query: Tensor, parents: Tensor | None, scale: float | None, shape: tuple[str, ...] = ("B", "H", "L_q", "d")
-) -> float:
-    """The factor of the scores, once query and parents are right."""
+def _check_decode(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    seq_lens: Tensor | None,
+    parents: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> None:
+    _check_query(query, parents)
+    batch, head_dim = query.shape[0], query.shape[-1]
+    _check_cache(("key", "value"), (key, value), (batch, "H_kv", "L", head_dim), ("query", query))
+    _check_heads("key", key.shape[1], query.shape[1])
+    _check_scales("key", key, (batch, key.shape[1]), (k_scale, v_scale))
+    if seq_lens is not None:
+        _check_integers("seq_lens", seq_lens, (batch,), ("query", query))
+
+
+def _check_paged(
+    query: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    parents: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> None:
+    _check_query(query, parents)
+    batch, head_dim = query.shape[0], query.shape[-1]
+    shape = "pages", "page_size", "H_kv", head_dim
+    _check_pages(key_pages, value_pages, shape, block_table, seq_lens, ("query", query), batch)
+    _check_heads("key_pages", key_pages.shape[2], query.shape[1])
+    _check_scales("key_pages", key_pages, (batch, key_pages.shape[2]), (k_scale, v_scale))
+
+
+def _check_append(
+    key: Tensor,
+    value: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> None:
+    check_tensor("key", key, ("B", "n", "H_kv", "d"), tuple(BF16))
+    check_tensor("value", value, tuple(key.shape), like=("key", key))
+    batch, _, kv_heads, head_dim = key.shape
+    if head_dim % 8:
+        raise ValueError(f"key has head dimension {head_dim}; it must be a multiple of 8")
+    shape = "pages", "page_size", kv_heads, head_dim
+    _check_pages(key_pages, value_pages, shape, block_table, seq_lens, ("key", key), batch)
+    _check_written(key_pages, value_pages)
+    _check_scales("key_pages", key_pages, (batch, kv_heads), (k_scale, v_scale))
+
+
+def _check_step(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    key_pages: Tensor,
+    value_pages: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    parents: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+    workspace: Tensor | None,
+) -> None:
+    _check_query(query, parents, ("layers", "B", "H", "L_q", "d"))
+    layers, batch, heads, query_length, head_dim = query.shape
+    if head_dim not in HEAD_DIMS:
+        raise ValueError(f"query has head dimension {head_dim}; it must be {' or '.join(map(str, HEAD_DIMS))}")
+    check_tensor("key", key, (layers, batch, query_length, "H_kv", head_dim), like=("query", query))
+    check_tensor("value", value, tuple(key.shape), like=("query", query))
+    kv_heads = key.shape[3]
+    shape = layers, "pages", "page_size", kv_heads, head_dim
+    _check_pages(key_pages, value_pages, shape, block_table, seq_lens, ("query", query), batch)
+    _check_written(key_pages, value_pages)
+    _check_heads("key", kv_heads, heads)
+    _check_scales("key_pages", key_pages, (layers, batch, kv_heads), (k_scale, v_scale))
+    if workspace is not None:
+        check_tensor("workspace", workspace, ("numbers",), (torch.int32,), like=("query", query))
+        if workspace.numel() < (least := step_workspace(batch, kv_heads)) or not workspace.is_contiguous():
+            raise ValueError(
+                f"workspace has shape {list(workspace.shape)} and strides {list(workspace.stride())}; it must be "
+                f"contiguous, of at least {least} numbers"
+            )
+
+
+def _check_merge(outs: Tensor, lses: Tensor) -> None:
+    check_tensor("outs", outs, ("N", "B", "H", "L_q", "d"), (torch.float32, *BF16))
+    check_tensor("lses", lses, tuple(outs.shape[:-1]), (torch.float32,), like=("outs", outs))
+
+
+def _check_call(check: Callable[..., None], *args: Any) -> None:
+    """check of the tensors that an operator is called with by its name; behind them are three numbers."""
+    *tensors, scale, num_splits, split_size = args
+    check(*tensors)
+    check_scale(scale)
+    _checked_splits(num_splits or None, split_size or None)
+
+
+def _factor(query: Tensor, scale: float | None) -> float:
+    """Of the scores."""
+    return query.shape[-1] ** -0.5 if scale is None else checked_scale(scale, ", or None for 1 / sqrt(d)")
+
+
+def _check_query(query: Tensor, parents: Tensor | None, shape: tuple[str, ...] = ("B", "H", "L_q", "d")) -> None:
     check_tensor("query", query, shape, tuple(BF16))
     batch, heads, query_length, head_dim = query.shape[-4:]
     limits = ("batch size", batch, MAX_GRID), ("heads", heads, MAX_GRID)
@@ -720,7 +808,6 @@ def _check_query(
             raise ValueError(f"query has {what} {size}; it must be at most {most}")
     if parents is not None:
         _check_integers("parents", parents, (batch, query_length), ("query", query))
-    return head_dim**-0.5 if scale is None else checked_scale(scale, ", or None for 1 / sqrt(d)")
 
 
 def _check_cache(

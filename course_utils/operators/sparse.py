@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import OPEN, RawModule, ReadyLaunch
@@ -44,6 +45,8 @@ from course_utils.operators.tensor_core import (
     DkDv,
     ForwardTile,
     ReadyBackward,
+    check_forward,
+    check_gradients,
     defines,
     dense_dk_dv,
     dense_forward,
@@ -52,8 +55,10 @@ from course_utils.operators.tensor_core import (
     module,
     ready_backward,
 )
-from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges, RowRanges
+from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges, RowRanges, captured
+from course_utils.patterns.definition import Shape
 from course_utils.patterns.kept import Kept, number_of, numbered
+from course_utils.patterns.ranges import define_ranges
 
 FOLDER = "04_sparse_patterns"
 BLOCK = 64  # of the block lists that sparse_attention asks a pattern for
@@ -150,8 +155,9 @@ def sparse_attention(
     """softmax(scale · Q Kᵀ) V over the pairs that a pattern keeps, by the kernel of `choose_kernel`.
 
     The first call with a pattern, its lengths and a device builds lists, which takes longer; they are kept with the
-    pattern, so keep the pattern. Under torch.compile it is made outside of what is compiled; the lengths are checked
-    against it when the graph runs.
+    pattern, so keep the pattern. Any stream may use them, at once. A CUDA graph that has captured them holds them as
+    long as it lives, with or without the pattern. Under torch.compile the pattern is made outside of what is compiled;
+    the lengths are checked against it when the graph runs.
 
     Args:
         query: `[B, H, L_q, d]`, float16 or bfloat16, d up to 128, on the CPU (emulator) or a GPU; strided inputs are
@@ -257,7 +263,7 @@ def _is_batch_of_dense(ranges: Ranges | None, query_length: int, key_length: int
 
 def _csr(pattern: Pattern, query_length: int, key_length: int, device: torch.device) -> tuple[Tensor, Tensor]:
     key = "csr", query_length, key_length, str(device)
-    return _kept(pattern, key, lambda: pattern.csr(query_length, key_length, device=device))
+    return _kept(pattern, key, lambda: pattern.csr(query_length, key_length, device=device), device)
 
 
 # ---------------------------------------------------------------------------------------------- the kernels by name
@@ -354,11 +360,17 @@ class _Given:
             "compiled graph can hold: take sparse_attention, with a pattern",
         )
 
+    def pairs(self, query_length: int, key_length: int, *, device: object) -> int:
+        """As of a pattern."""
+        return self.mask.pairs(query_length, key_length)
+
 
 @operator(
     "sparse_attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
     "SymInt pattern, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
     fake=fake_gradients,
+    check=check_gradients,
+    flops=lambda _, query, key, value, out, lse, pattern, *more: _flops(query, key, pattern) * 5 // 2,
     is_gradient=True,
     tags=("nondeterministic_bitwise", "cudagraph_unsafe"),
 )
@@ -383,6 +395,8 @@ def _gradient(
     "sparse_attention(Tensor query, Tensor key, Tensor value, SymInt pattern, bool differentiable, float scale) "
     "-> (Tensor out, Tensor lse)",
     fake=fake_attention,
+    check=check_forward,
+    flops=lambda query, key, value, pattern, *more: _flops(query, key, pattern),
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
     gradient=_gradient,
     # While a graph is made the number may be open: then there is no pattern to keep.
@@ -399,6 +413,15 @@ def _attention(
     return cut(out, query.shape[-1]), lse
 
 
+def _flops(query: Tensor, key: Tensor, pattern: int) -> int:
+    """Of the products of the pairs that the pattern keeps. The tensors may be fake."""
+    batch, heads, query_length, head_dim = query.shape
+    with _disable_current_modes():
+        device = query.device if type(query) is Tensor else "cpu"
+        pairs = numbered(pattern).pairs(query_length, key.shape[2], device=device)
+    return 4 * batch * heads * head_dim * pairs
+
+
 Ready = TypeVar("Ready")
 
 
@@ -410,16 +433,20 @@ def _ready(
     factor: float,
     differentiable: bool,
 ) -> Ready:
-    """make(mask, call) for the tensors of a call, as the kernels take them; kept with a pattern."""
+    """make(mask, call) for the tensors of a call, as the kernels take them; kept with a pattern or block lists."""
     settled = query.shape, key.shape, query.dtype, query.device, factor
-    if isinstance(owner, _Given):
-        return make(owner.mask, Call(*settled))
+    given = owner.mask if isinstance(owner, _Given) else None
+    if given and not isinstance(given, ListMask):
+        ready = make(given, Call(*settled))
+        if captured.capturing():
+            captured.keep(ready)
+        return ready
 
-    def for_pattern() -> Ready:
+    def for_owner() -> Ready:
         call = Call(*settled)
-        return make(_mask(owner, call, differentiable), call)
+        return make(given or _mask(owner, call, differentiable), call)
 
-    return _kept(owner, (make, differentiable, settled), for_pattern)
+    return _kept(given.lists if given else owner, (make, differentiable, settled), for_owner)
 
 
 def _forward(mask: Mask, call: Call) -> Forward:
@@ -468,6 +495,10 @@ class DenseMask(NamedTuple):
     def dk_dv(self, call: Call) -> DkDv:
         return dense_dk_dv(self._of_blocks(call), False)
 
+    def pairs(self, query_length: int, key_length: int) -> int:
+        """How many it keeps; of every mask."""
+        return query_length * self.length
+
     def _of_blocks(self, call: Call) -> Call:
         return call._replace(query_shape=self._view(call.query_shape), key_shape=self._view(call.key_shape))
 
@@ -482,7 +513,7 @@ def range_mask(pattern: Pattern, query_length: int, key_length: int, device: tor
         return RangeMask(pattern.ranges)
     rows = pattern.row_ranges(query_length, key_length, device=device)
     by_key = ("by key", query_length, key_length, str(device))
-    return RowMask(rows, _kept(pattern, by_key, functools.partial(rows.by_key, key_length)), Kept())
+    return RowMask(rows, _kept(pattern, by_key, functools.partial(rows.by_key, key_length), device), Kept())
 
 
 class RowMask(NamedTuple):
@@ -506,9 +537,12 @@ class RowMask(NamedTuple):
 
     def dk_dv(self, call: Call) -> DkDv:
         tile, sizes = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device), (call.query_shape, call.key_shape)
-        columns = self.columns.get((tile, *sizes), lambda: self._columns(tile, *sizes))
+        columns = self.columns.get((tile, *sizes), lambda: self._columns(tile, *sizes), call.device)
         files = module(f"{FOLDER}/range_backward.cu", (*tile.options, "-DTABLE=1"), call.dtype)
         return by_columns(files, "table_dk_dv", tile, columns, call, tuple(self.by_key))
+
+    def pairs(self, query_length: int, key_length: int) -> int:
+        return self.rows.pairs()
 
     def _columns(self, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size) -> Columns:
         starts, ends = self.by_key
@@ -539,10 +573,13 @@ class RangeMask(NamedTuple):
         tile = fitting(RANGE_BACKWARD_TILES[call.key_shape[3]], call.device)
         ranges = Ranges(*_numbers(self.ranges, call.query_shape[2], call.key_shape[2]))
         what = ranges, tile, call.query_shape, call.key_shape, call.device
-        columns = _RANGE_COLUMNS.get(what, lambda: range_columns(*what))
+        columns = _RANGE_COLUMNS.get(what, lambda: range_columns(*what), call.device)
         options = *tile.options, f"-DDILATED={int(ranges.dilation > 1)}"
         files = module(f"{FOLDER}/range_backward.cu", options, call.dtype)
         return by_columns(files, "range_dk_dv", tile, columns, call, int_scalars(*ranges))
+
+    def pairs(self, query_length: int, key_length: int) -> int:
+        return define_ranges(self.ranges, Shape(query_length, key_length, torch.device("cpu"))).pairs()
 
 
 def _numbers(ranges: Ranges, query_length: int, key_length: int) -> tuple[int, ...]:
@@ -568,7 +605,7 @@ class ListMask(NamedTuple):
     def forward(self, call: Call) -> Forward:
         lists, (batch, heads, _, head_dim) = self.lists, call.query_shape
         tile = fitting(BLOCK_TILES[head_dim, lists.block], call.device)
-        work = _kept(lists, ("work", batch * heads), lambda: work_items(lists, batch * heads))
+        work = _kept(lists, ("work", batch * heads), lambda: work_items(lists, batch * heads), lists.device)
         kernels = module(f"{FOLDER}/block_sparse.cu", tile.options, call.dtype)
         tables, parts = (work.items, lists.indices, lists.bits_index, lists.bits), 2 * (_parts(work),)
         attend = ReadyLaunch(
@@ -591,11 +628,14 @@ class ListMask(NamedTuple):
     def dk_dv(self, call: Call) -> DkDv:
         lists, sizes = self.lists, (call.query_shape, call.key_shape)
         tile = fitting(BLOCK_BACKWARD_TILES[call.key_shape[3], lists.block], call.device)
-        columns = _kept(lists, ("columns", tile, *sizes), lambda: self.columns(tile, *sizes))
+        columns = _kept(lists, ("columns", tile, *sizes), lambda: self.columns(tile, *sizes), lists.device)
         options = *tile.options, f"-DBLOCK={lists.block}"
         files = module(f"{FOLDER}/block_sparse_backward.cu", options, call.dtype)
         _, rows, bits_index = lists.by_key()
         return by_columns(files, "block_sparse_dk_dv", tile, columns, call, (rows, bits_index, lists.bits))
+
+    def pairs(self, query_length: int, key_length: int) -> int:
+        return self.lists.pairs()
 
     def columns(self, tile: BackwardTile, query_shape: torch.Size, key_shape: torch.Size) -> Columns:
         """What the blocks of threads of block_sparse_backward.cu do."""
@@ -641,6 +681,9 @@ class CsrMask(NamedTuple):
             (32 * CSR_WARPS,),
             (*FORWARD_TENSORS, self.indptr, self.indices, *call.scalars),
         )
+
+    def pairs(self, query_length: int, key_length: int) -> int:
+        return len(self.indices)
 
 
 Mask = DenseMask | RangeMask | RowMask | ListMask | CsrMask
@@ -837,12 +880,12 @@ Made = TypeVar("Made")
 _MADE: WeakKeyDictionary[object, Kept] = WeakKeyDictionary()
 
 
-def _kept(owner: object, what: object, make: Callable[[], Made]) -> Made:
-    """make(), the first time; what it gave, later, as `Kept` does, as long as `owner` lives."""
+def _kept(owner: object, what: object, make: Callable[[], Made], device: torch.device | None = None) -> Made:
+    """`Kept.get`, of what is kept as long as `owner` lives."""
     made = _MADE.get(owner)
     if made is None:
         made = _MADE[owner] = Kept()
-    return made.get(what, make)
+    return made.get(what, make, device)
 
 
 # ---------------------------------------------------------------------------------------------- checks

@@ -19,12 +19,15 @@ from torch import Tensor
 from course_utils.costs import ceil_div
 from course_utils.cuda import OPEN, Kernel, RawModule, ReadyLaunch, compiled
 from course_utils.emulator import tracing
-from course_utils.operators.prepare import fitting
+from course_utils.operators.prepare import check_call, check_gradient_call, fitting
 
 BF16 = {torch.float16: 0, torch.bfloat16: 1}  # the option -DBF16 of the kernels
 DTYPES = tuple(BF16)
 BF16_OPTION = {dtype: f"-DBF16={bf16}" for dtype, bf16 in BF16.items()}
 HEAD_DIMS = (64, 128)
+# Of an operator on query, key and value, and of its gradient, called by their names.
+check_forward = functools.partial(check_call, dtypes=DTYPES, head_dim=HEAD_DIMS[-1], enable_gqa=True)
+check_gradients = functools.partial(check_gradient_call, **check_forward.keywords)
 FORWARD, BACKWARD = "03_flash_attention_v2/forward.cu", "03_flash_attention_v2/backward.cu"
 
 

@@ -44,6 +44,7 @@ def select_topk(logits: Tensor, k: int) -> Tensor:
 @operator(
     "select_topk(Tensor logits, int k) -> Tensor",
     fake=lambda logits, k: logits.new_empty((logits.shape[0], k), dtype=torch.int32),
+    check=lambda logits, k: _check(logits, k),
     casts={"logits": torch.float32},
     tags=("nondeterministic_bitwise",),  # the order, and which of equal scores
 )

@@ -12,6 +12,8 @@ from weakref import WeakValueDictionary
 
 import torch
 
+from course_utils.patterns import captured
+
 MOST = 64  # entries: some ten pairs of lengths
 MISSING = object()
 
@@ -19,7 +21,8 @@ Made = TypeVar("Made")
 
 
 class Kept:
-    """The last `MOST` things that were asked for; those that a CUDA graph has captured stay, since it reads them again.
+    """The last `MOST` things that were asked for. What a CUDA graph has captured lives as long as the graph, too, since
+    it reads it again.
 
     Nothing can be made while a graph is captured: lists take memory that the graph would call its own, and wait for the
     GPU to know their sizes.
@@ -27,33 +30,40 @@ class Kept:
 
     def __init__(self) -> None:
         self._made: OrderedDict[Hashable, Any] = OrderedDict()
-        self._captured: dict[Hashable, Any] = {}
         self._lock = threading.RLock()  # making one thing may ask for another
 
     def __len__(self) -> int:
-        return len(self._made.keys() | self._captured.keys())
+        return len(self._made)
 
-    def get(self, key: Hashable, make: Callable[[], Made]) -> Made:
-        """make(), the first time, and later what it gave."""
-        capturing = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    def get(self, key: Hashable, make: Callable[[], Made], device: torch.device | None = None) -> Made:
+        """make(), the first time, and later what it gave. device: where the tensors in it lie, None if it has none of
+        its own."""
+        capturing = captured.capturing()
         with self._lock:
             made = self._made.get(key, MISSING)
             if made is not MISSING:
                 self._made.move_to_end(key)
-            elif key in self._captured:
-                made = self._captured[key]
             elif capturing:
                 raise RuntimeError(
                     "the lists of the pattern for these lengths are not made yet, and cannot be while a CUDA graph is "
                     "captured: call the operator once before, with the same shapes"
                 )
             else:
-                made = self._made[key] = make()
+                captured.forget()
+                made = self._made[key] = finished(make(), device)
                 if len(self._made) > MOST:
                     self._made.popitem(last=False)
-            if capturing:
-                self._captured[key] = made
-            return made
+        if capturing:
+            captured.keep(made)
+        return made
+
+
+def finished(made: Made, device: torch.device | None) -> Made:
+    """What has just been made on torch's current stream of a GPU, once it is there: then any stream may read it, and a
+    captured one, which could not wait for another. To know the sizes of lists takes several such waits anyway."""
+    if device is not None and device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
+    return made
 
 
 # ---------------------------------------------------------------------------------------------- numbers

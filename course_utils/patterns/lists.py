@@ -20,6 +20,7 @@ from course_utils.patterns.definition import (
     expand,
     row_chunks,
 )
+from course_utils.patterns.kept import finished
 
 BLOCKS = (64, 128)
 
@@ -66,13 +67,14 @@ class BlockLists:
     def entry_rows(self) -> Tensor:
         """The block of queries of each entry, int32 `[n]`."""
         counts = self.indptr.diff().long()
-        return torch.repeat_interleave(torch.arange(self.rows, dtype=torch.int32, device=self.device), counts)
+        rows = torch.arange(self.rows, dtype=torch.int32, device=self.device)
+        return finished(torch.repeat_interleave(rows, counts), self.device)
 
     @functools.cached_property
     def _by_key(self) -> tuple[Tensor, Tensor, Tensor]:
         order = torch.argsort(self.indices, stable=True)
         counts = torch.bincount(self.indices, minlength=self.columns)
-        return _starts(counts), self.entry_rows[order], self.bits_index[order]
+        return finished((_starts(counts), self.entry_rows[order], self.bits_index[order]), self.device)
 
     def by_key(self) -> tuple[Tensor, Tensor, Tensor]:
         """The same entries by block of keys: indptr int32 `[columns + 1]`, rows int32 `[n]`, ascending in a column, and

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -70,6 +72,13 @@ class Pattern:
     def __deepcopy__(self, _: Any) -> Pattern:
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle, the call that made it: it comes back without its lists, and with a number of that process. A
+        function given to `from_mask_mod` must be one that pickle finds by its name: no lambda, no inner function."""
+        if "parts" in self.parameters:
+            return _made_again, (operator.and_ if self.kind == "and" else operator.or_, self.parameters, self._bound)
+        return _made_again, (getattr(sys.modules[__package__], self.kind), self.parameters, self._bound)
+
     def __repr__(self) -> str:
         return self.name
 
@@ -137,14 +146,14 @@ class Pattern:
         shape = self.shape(L_q, L_k, device)
         if isinstance(block, bool) or block not in BLOCKS:
             raise ValueError(f"block is {block!r}; it must be 64 or 128")
-        return self._cached((shape, block), lambda: build(self._definition(shape), shape, block))
+        return self._cached(shape, block, lambda: build(self._definition(shape), shape, block))
 
     def row_ranges(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> RowRanges | None:
         """Where each query's keys start and end, int32 `[L_q]` each, as of documents; None where the keys of a query
         are not one range (sinks and a window, dilation), or not known to be. Kept, and not to be changed."""
         shape = self.shape(L_q, L_k, device)
         rows = self._definition(shape).rows
-        return self._cached((shape, "rows"), rows) if rows else None
+        return self._cached(shape, "rows", rows) if rows else None
 
     def csr(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """The keys of each query: indptr int64 `[L_q + 1]`, and indices int32 `[pairs]`, ascending in a row."""
@@ -159,10 +168,10 @@ class Pattern:
             found.append(keys.int())
         return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), torch.cat(found)
 
-    def pairs(self, L_q: int, L_k: int | None = None) -> int:
-        """The number of pairs (query, key) that are kept, per head."""
-        shape = self.shape(L_q, L_k, "cpu")
-        return self._cached((shape, "pairs"), lambda: self._count(shape))
+    def pairs(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> int:
+        """The number of pairs (query, key) that are kept, per head; counted on `device`."""
+        shape = self.shape(L_q, L_k, device)
+        return self._cached(shape, "pairs", lambda: self._count(shape))
 
     def _count(self, shape: Shape) -> int:
         definition = self._definition(shape)
@@ -170,7 +179,7 @@ class Pattern:
             return definition.pairs()
         if definition.keys:
             return sum(len(rows) for rows, _ in row_chunks(definition, shape))
-        return self.block_lists(shape.L_q, shape.L_k).pairs()
+        return self.block_lists(*shape[:2], device=shape.device).pairs()
 
     def density(self, L_q: int, L_k: int | None = None) -> float:
         """The kept share of all L_q · L_k pairs."""
@@ -230,10 +239,15 @@ class Pattern:
         return shape
 
     def _definition(self, shape: Shape) -> Definition:
-        return self._cached(shape, lambda: self._define(shape))
+        return self._cached(shape, "definition", lambda: self._define(shape))
 
-    def _cached(self, key: Any, make: Callable[[], Any]) -> Any:
-        return self._made.get(key, make)
+    def _cached(self, shape: Shape, what: Any, make: Callable[[], Any]) -> Any:
+        return self._made.get((shape, what), make, shape.device)
+
+
+def _made_again(function: Callable[..., Pattern], parameters: dict[str, Any], bound: tuple[int, int] | None) -> Pattern:
+    made = function(*parameters["parts"]) if "parts" in parameters else function(**parameters)
+    return made if made._bound == bound else made.at(*bound)
 
 
 def range_pattern(

@@ -138,6 +138,17 @@ def test_two_processes_compile_the_same_file_at_once(tmp_path, monkeypatch):
     assert not any(name.startswith("tmp") for name in names)
 
 
+def test_a_runtime_that_another_process_has_built_again_does_no_harm(monkeypatch, tmp_path):
+    """Where several begin at once on a new machine, each builds it, and the last one's file takes the place of those
+    that the others have loaded."""
+    out = torch.zeros(2)
+    RawModule(code=KERNEL).get_function("k")((1,), (1,), (out[:1],))
+    shutil.copy(compilers.build_runtime(compilers.find_compiler()), tmp_path)
+    monkeypatch.setattr(compilers, "cache_folder", lambda: tmp_path)
+    RawModule(code=KERNEL + "// built for the other").get_function("k")((1,), (1,), (out[1:],))
+    assert out.tolist() == [1, 1]
+
+
 def test_the_search_takes_what_the_environment_names(fresh_search, monkeypatch):
     pytest.importorskip("ziglang")
     monkeypatch.setenv("COURSE_EMULATOR_CXX", "zig")

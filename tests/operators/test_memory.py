@@ -1,16 +1,20 @@
 """Calls with lengths that change do not add up: neither in the process, nor on the GPU, nor in what patterns keep."""
 
+import ctypes
 import gc
 import random
+import time
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from cuda.bindings.driver import CUhostFn
 
 from course_utils import patterns
-from course_utils.operators import choose_kernel, flash_attention_v2, select_topk, sparse_attention
-from course_utils.patterns import BlockLists, kept
+from course_utils.operators import choose_kernel, csr_attention, flash_attention_v2, select_topk, sparse_attention
+from course_utils.patterns import BlockLists, captured, kept
 from tests.helpers import tensors
 
 CALLS = {"cpu": 40, "cuda": 10_000}
@@ -102,16 +106,121 @@ def test_the_least_recently_used_goes_first():
     assert store.get(1, lambda: "made again") == "made again"
 
 
-def test_what_a_graph_has_captured_stays(monkeypatch):
-    store, capturing = kept.Kept(), [False]
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
-    held = store.get("lists", object)
-    capturing[0] = True
-    assert store.get("lists", object) is held
-    with pytest.raises(RuntimeError, match="call the operator once before, with the same shapes"):
-        store.get("others", object)
-    capturing[0] = False
+# ---------------------------------------------------------------------------------------------- CUDA graphs
+
+
+class Driver:
+    """Stands for CUDA's: graphs that hold user objects, and one of them captured at a time."""
+
+    CUhostFn = CUhostFn
+
+    def __init__(self):
+        self.capture, self.graphs, self.objects = 7, {}, []
+
+    def cuStreamGetCaptureInfo(self, stream):
+        return 0, 1 if self.capture else 2, self.capture, f"graph {self.capture}", [], [], 0
+
+    def cuUserObjectCreate(self, pointer, destroy, count, flags):
+        assert (count, flags) == (1, 1)
+        self.objects.append((pointer, ctypes.CFUNCTYPE(None, ctypes.c_void_p)(int(destroy))))
+        return 0, len(self.objects) - 1
+
+    def cuGraphRetainUserObject(self, graph, held, count, flags):
+        assert (count, flags) == (1, 1)
+        self.graphs.setdefault(graph, []).append(held)
+        return (0,)
+
+    def end(self, graph):
+        """Of the graph, of what is instantiated from it, and of the last replay."""
+        for held in self.graphs.pop(f"graph {graph}"):
+            pointer, destroy = self.objects[held]
+            destroy(pointer)
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """With it, a graph is being captured whenever `driver.capture` is not None."""
+    driver = Driver()
+    monkeypatch.setattr(captured, "_driver", lambda: driver)
+    monkeypatch.setattr(captured, "_graphs", {})
+    monkeypatch.setattr(captured, "_for_good", {})
+    monkeypatch.setattr(captured, "capturing", lambda: driver.capture is not None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(cuda_stream=1))
+    return driver
+
+
+class Thing:
+    """What can be referred to weakly."""
+
+
+def test_what_a_graph_has_captured_lives_as_long_as_the_graph(driver):
+    store = kept.Kept()
+    driver.capture = None
+    alive = [weakref.ref(store.get(key, Thing)) for key in ("in both", "in one", "in none")]
+    for driver.capture, keys in ((7, ("in both", "in one", "in both")), (8, ("in both",))):
+        for key in keys:
+            store.get(key, Thing)
+    assert [len(objects) for objects in driver.graphs.values()] == [1, 1]  # one for a graph, whatever it holds
+    driver.capture = None
     for key in range(2 * kept.MOST):
-        store.get(key, object)
-    assert store.get("lists", object) is held and len(store) == kept.MOST + 1
+        store.get(key, Thing)
+    del store
+    assert [thing() is not None for thing in alive] == [True, True, False]
+    driver.end(7)
+    captured.forget()
+    assert [thing() is not None for thing in alive] == [True, False, False]
+    driver.end(8)
+    kept.Kept().get("something new", Thing)
+    assert alive[0]() is None and not captured._graphs and not captured._for_good
+
+
+def test_nothing_is_made_while_a_graph_is_captured(driver):
+    with pytest.raises(RuntimeError, match="call the operator once before, with the same shapes"):
+        kept.Kept().get("lists", Thing)
+
+
+def test_where_the_driver_does_not_say_when_a_graph_ends_its_lists_stay(driver, monkeypatch):
+    monkeypatch.setattr(driver, "cuUserObjectCreate", lambda *_: (1, None))
+    captured.keep(thing := Thing())
+    assert list(captured._for_good.values()) == [thing] and not captured._graphs
+
+
+def test_a_capture_that_has_failed_holds_nothing(driver):
+    driver.capture = 0
+    captured.keep(Thing())
+    assert not captured._for_good and not captured._graphs
+
+
+def test_what_is_given_call_by_call_is_captured_too(driver):
+    inputs = [tensors.random(1, 1, 9, 64, dtype=torch.float16, seed=seed) for seed in range(3)]
+    indptr, indices = torch.arange(10), torch.arange(9, dtype=torch.int32)
+    csr_attention(*inputs, indptr, indices)
+    launches = driver.graphs and captured._graphs[7].things.values()
+    assert any(indices is held for launch in launches for held in launch._tensors)
+
+
+@pytest.mark.gpu
+def test_a_graph_may_outlive_its_pattern():
+    inputs = [tensors.random(1, 2, 300, 64, device="cuda", dtype=torch.float16, seed=seed) for seed in range(3)]
+    captured.forget()
+    of_others = len(captured._graphs)
+    pattern = patterns.streaming(1, 70) | patterns.global_tokens([200])
+    expected = sparse_attention(*inputs, pattern)
+    before = torch.cuda.memory_allocated()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = sparse_attention(*inputs, pattern)
+    del pattern
+    gc.collect()
+    others = [torch.full((2**n,), -1, dtype=torch.int32, device="cuda") for n in range(20) for _ in range(8)]
+    found.zero_()
+    graph.replay()
+    assert torch.equal(found, expected)
+    assert len(captured._graphs) == of_others + 1 and not captured._for_good
+    del graph, found, others
+    torch.cuda.synchronize()
+    until = time.monotonic() + 10
+    while len(captured._graphs) > of_others and time.monotonic() < until:  # a thread of the driver says so
+        captured.forget()
+    assert len(captured._graphs) == of_others
+    assert torch.cuda.memory_allocated() < before

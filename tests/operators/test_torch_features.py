@@ -2,19 +2,24 @@
 
 import copy
 import gc
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch._dynamo.utils import counters
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import scaled_dot_product_attention
 from torch.testing._internal.optests.generate_tests import ALL_TEST_UTILS
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from course_utils import patterns
 from course_utils.operators import (
+    block_sparse_attention,
     choose_kernel,
+    csr_attention,
     decode_attention,
     flash_attention_minimal,
     flash_attention_v2,
@@ -27,6 +32,7 @@ from course_utils.operators import (
     naive,
     naive_attention,
     paged_attention,
+    prepare,
     quantize_e4m3,
     range_attention,
     select_topk,
@@ -242,6 +248,64 @@ def test_opcheck(name, device):
     tests = set(ALL_TEST_UTILS) - ({"test_schema"} if "FP8" in name else set())  # it compares by what torch has not
     for grad in (False, True)[: 1 + (name in DIFFERENTIABLE)]:
         torch.library.opcheck(operator.op, arguments(device, grad), test_utils=tuple(tests))
+
+
+# Arguments whose last axis may have any size, whatever the others are.
+ANY_SIZE = "logits", "outs", "block_table", "indices", "grad_out of sparse_mla_backward"
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_called_by_its_name_an_operator_refuses_a_tensor_that_does_not_fit(name, device):
+    operator, arguments = EXAMPLES[name]
+    given = arguments(device, False)
+    for place, tensor in enumerate(given):
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        argument = operator.arguments[place]
+        wrong = [tensor[None], tensor.to(torch.float64 if tensor.is_floating_point() else torch.int64)]
+        if argument not in ANY_SIZE and f"{argument} of {name}" not in ANY_SIZE:
+            wrong.append(tensor[..., :-1])
+        if device.type == "cuda":
+            wrong.append(tensor.cpu())
+        for one in wrong:
+            with pytest.raises((TypeError, ValueError), match=f"^({'|'.join(operator.arguments)}) (has|is) "):
+                operator.op(*given[:place], one, *given[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "numbers"),
+    [
+        *((name, "scale", (float("nan"), 1e39, 1e-40)) for name in EXAMPLES if "scale" in EXAMPLES[name][0].arguments),
+        ("mla_attention", "value_dim", (0, 41)),
+        ("sparse_mla", "value_dim", (0, 41)),
+        ("select_topk", "k", (0, 2049)),
+        ("paged_attention", "num_splits", (-1, 65536)),
+        ("decode_attention", "split_size", (-1, 4)),  # num_splits is 2 there
+        ("decode_step", "split_size", (-1, 4)),
+    ],
+)
+def test_called_by_its_name_an_operator_refuses_a_number_that_does_not_fit(name, argument, numbers):
+    operator, arguments = EXAMPLES[name]
+    given = list(arguments("cpu", False))
+    for given[operator.arguments.index(argument)] in numbers:
+        with pytest.raises(ValueError, match=f"{argument} (is )?"):
+            operator.op(*given)
+
+
+@pytest.mark.parametrize(
+    ("module", "check", "call"),
+    [
+        (prepare, "_check_once", lambda: results_and_gradients(causal_v2, attention_inputs("cpu"))),
+        (serving, "_check_decode", lambda: decode_attention(*cache_inputs("cpu")[:3])),
+        (mla, "_checked", lambda: sparse_mla(*latent_inputs("cpu", grad=True), scale=0.3, value_dim=24)[0].sum()),
+    ],
+    ids=["attention", "decode", "latent"],
+)
+def test_what_a_public_function_has_checked_is_not_checked_again(module, check, call, monkeypatch):
+    calls, checks = [], getattr(module, check)
+    monkeypatch.setattr(module, check, lambda *args: (calls.append(args), checks(*args))[1])
+    call()
+    assert len(calls) == 1
 
 
 def test_autocast_casts_as_for_sdpa(device):
@@ -523,6 +587,61 @@ def test_the_profiler_shows_the_operators_names(device):
     assert "flash_attention_v2Backward" in shown
 
 
+def counted(attend, inputs):
+    """FLOPs of the forward and the backward pass, as torch counts them."""
+    with FlopCounterMode(display=False) as forward:
+        out = attend(*inputs)
+    with FlopCounterMode(display=False) as backward:
+        out.sum().backward()
+    return forward.get_total_flops(), backward.get_total_flops()
+
+
+def test_the_flop_counter_counts_as_for_sdpa(device):
+    inputs = attention_inputs(device, grad=True, lengths=(9, 12), heads=(4, 2))
+    query, key, value = (tensor.shape for tensor in inputs)
+    expected = sdpa_flop_count(query, key, value), sdpa_backward_flop_count(query, query, key, value)
+    assert counted(partial(flash_attention_v2, is_causal=True, enable_gqa=True), inputs) == expected
+
+
+@pytest.mark.parametrize("pattern", [WINDOW, STREWN, DOCUMENTS], ids=str)
+def test_the_flop_counter_counts_the_pairs_of_a_pattern(pattern, device):
+    inputs = attention_inputs(device, grad=True, lengths=(9, 9))
+    flops = 4 * 2 * 24 * int(pattern.mask(9).sum())
+    assert counted(partial(sparse_attention, pattern=pattern), inputs) == (flops, flops * 5 // 2)
+    lists = pattern.block_lists(9, device=device)
+    assert counted(partial(block_sparse_attention, block_lists=lists), inputs) == (flops, flops * 5 // 2)
+    if pattern.ranges:
+        assert counted(partial(range_attention, ranges=pattern.ranges), inputs)[0] == flops
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        csr_attention(*inputs, *pattern.csr(9, device=device))
+    assert counter.get_total_flops() == flops
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, FlopCounterMode(display=False) as counter:
+        sparse_attention(*map(mode.from_tensor, inputs), pattern)
+    assert counter.get_total_flops() == flops
+
+
+@pytest.mark.parametrize(
+    ("name", "flops"),
+    [
+        ("lightning_indexer", 2 * 3 * 5 * 7 * 40),
+        ("mla_attention", 2 * 5 * 2 * 7 * (40 + 24)),
+        ("sparse_mla", 2 * 5 * 2 * 3 * (40 + 24)),
+        ("sparse_mla_backward", 2 * 5 * 2 * 3 * (3 * 40 + 2 * 24)),
+        ("decode_attention", 4 * 2 * 4 * 2 * 9 * 24),
+        ("paged_attention", 4 * 2 * 4 * 2 * 9 * 24),
+        ("decode_step", 3 * 4 * 2 * 4 * 2 * 9 * 64),
+        ("naive_attention", 4 * 2 * 5 * 3 * 24),
+        ("flash_attention_minimal_backward", 10 * 2 * 5 * 3 * 24),
+    ],
+)
+def test_the_flop_counter_counts_the_products(name, flops, device):
+    operator, arguments = EXAMPLES[name]
+    given = arguments(device, False)
+    with FlopCounterMode(display=False) as counter:
+        operator(*given)
+    assert counter.get_total_flops() == flops
+
+
 @pytest.mark.gpu
 def test_a_captured_graph_reads_new_numbers_and_lists_in_place():
     device = torch.device("cuda")
@@ -591,6 +710,18 @@ def test_vmap_is_an_error_that_names_the_operator(name):
     inputs = [tensor[None] for tensor in attention_inputs("cpu")]
     with pytest.raises(RuntimeError, match=f"{name} has no rule for torch.vmap"):
         torch.vmap(attend)(*inputs)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("attend", [causal_v2, windowed], ids=lambda attend: attend.__name__)
+def test_a_batch_of_gradients_is_an_error_that_names_the_operator(attend, watched, device):
+    inputs = attention_inputs(device, grad=True)
+    out = attend(*inputs)
+    with (
+        FlopCounterMode(display=False) if watched else nullcontext(),
+        pytest.raises(RuntimeError, match="attention.*_backward has no rule for torch.vmap, nor for is_grads_batched"),
+    ):
+        torch.autograd.grad(out, inputs, torch.ones(3, *out.shape, device=device).half(), is_grads_batched=True)
 
 
 def test_torch_funcs_derivatives_are_an_error_that_names_the_operator():

@@ -1,0 +1,161 @@
+"""Streams: lists that were made on one are read on others, and their memory is not given away while one still reads."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from course_utils import patterns
+from course_utils.cuda import OPEN, ReadyLaunch
+from course_utils.operators import block_sparse_attention, sparse, sparse_attention
+from course_utils.patterns import BlockLists, RowRanges, kept
+from course_utils.patterns.definition import Definition
+from tests.helpers import tensors
+
+GPU = torch.device("cuda", 0)
+
+
+class Streams:
+    """Stands for torch's: `now` is the current one, and `events` what was asked of them, in order."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.events = 1, []
+        monkeypatch.setattr(torch.cuda, "current_stream", self.current)
+
+    def current(self, device):
+        number = self.now
+        return SimpleNamespace(cuda_stream=number, synchronize=lambda: self.events.append(f"wait for {number}"))
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    return Streams(monkeypatch)
+
+
+def test_what_is_made_on_a_gpu_is_there_before_anyone_gets_it(streams):
+    store = kept.Kept()
+
+    def make():
+        streams.events.append(f"made on {streams.now}")
+        return "lists"
+
+    for streams.now in (2, 3, 2):
+        store.get("key", make, GPU)
+    store.get("no tensors", make)
+    store.get("on the CPU", make, torch.device("cpu"))
+    assert streams.events == ["made on 2", "wait for 2", "made on 2", "made on 2"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length"),
+    [
+        (patterns.sliding_window(3), 70),
+        (patterns.dilated(3, 2), 70),
+        (patterns.causal() & patterns.document([30, 40]), 70),
+        (patterns.streaming(1, 2) | patterns.global_tokens([5]), 70),
+        (patterns.from_csr(torch.arange(1001), torch.arange(1000) * 397 % 1000), 1000),
+    ],
+    ids=["five numbers", "dilated", "rows", "lists", "keys"],
+)
+def test_all_that_is_kept_and_holds_tensors_is_waited_for(pattern, length, monkeypatch):
+    """On the CPU, where nothing is waited for, but asked whether it must be."""
+    asked, finished, get = [], kept.finished, kept.Kept.get
+
+    def watched(store, key, make, device=None):
+        assert device is not None or not holds_tensors(get(store, key, make)), key
+        return get(store, key, make, device)
+
+    def recorded(made, device):
+        asked.append(device)
+        return finished(made, device)
+
+    monkeypatch.setattr(kept.Kept, "get", watched)
+    monkeypatch.setattr(kept, "finished", recorded)
+    inputs = [tensors.random(1, 1, length, 64, dtype=torch.float16, seed=seed) for seed in range(3)]
+    with torch.no_grad():
+        sparse_attention(*inputs, pattern)
+    if length < 1000:
+        inputs[0].requires_grad_()
+        sparse_attention(*inputs, pattern).sum().backward()
+    assert torch.device("cpu") in asked
+
+
+def holds_tensors(made):
+    """Of its own: launches and masks are made of what was kept before."""
+    if isinstance(made, (Definition, BlockLists)):
+        return True  # a definition's functions look tensors up
+    if dataclasses.is_dataclass(made) or (isinstance(made, tuple) and type(made).__name__.endswith("Mask")):
+        return False
+    return isinstance(made, torch.Tensor) or (
+        isinstance(made, (tuple, RowRanges)) and any(holds_tensors(part) for part in made)
+    )
+
+
+class Held(torch.Tensor):
+    """A tensor that says which streams were given it."""
+
+    def record_stream(self, stream):
+        self.streams = [*getattr(self, "streams", []), stream.cuda_stream]
+
+
+def test_a_ready_launch_gives_its_own_tensors_to_each_stream_once(streams):
+    lists, bits = (torch.zeros(8).as_subclass(Held) for _ in range(2))
+    gpu = SimpleNamespace(device=lists.device, launch=lambda *_: streams.now)  # the CPU stands for one
+    kernel = SimpleNamespace(name="kernel", _launch=lambda *_: gpu)
+    launch, plain, other = ReadyLaunch(kernel, (1,), (1,), (OPEN, lists, np.int32(8), bits)), *torch.zeros(2, 8)
+    for streams.now in (4, 4, 4, 5, 5, 4, 6):
+        launch(plain)
+    assert launch._again  # it has gone the short way, for which all is laid out
+    streams.now = 7
+    launch(other.as_subclass(Held))  # the long one
+    assert lists.streams == bits.streams == [4, 5, 6, 7]
+
+
+def test_launches_with_block_lists_are_made_once(monkeypatch):
+    """So that each call need not give them to its stream."""
+    made = []
+    monkeypatch.setattr(sparse, "ReadyLaunch", lambda *args: made.append(ReadyLaunch(*args)) or made[-1])
+    inputs = [tensors.random(1, 1, 70, 64, dtype=torch.float16, seed=seed) for seed in range(3)]
+    lists = patterns.streaming(1, 2).block_lists(70)
+    for _ in range(3):
+        block_sparse_attention(*inputs, lists)
+    assert len(made) == 1
+
+
+@pytest.mark.gpu
+def test_lists_are_read_on_another_stream_than_they_were_made_on():
+    made_on, read_on = torch.cuda.Stream(), torch.cuda.Stream()
+    inputs = [tensors.random(1, 8, 4096, 128, device="cuda", dtype=torch.float16, seed=seed) for seed in range(3)]
+    sparse_attention(*inputs, patterns.bigbird(seed=1))  # compiles
+    torch.cuda.synchronize()
+    for seed in range(2, 20):
+        pattern = patterns.bigbird(seed=seed)
+        with torch.cuda.stream(made_on):
+            torch.cuda._sleep(10**7)
+            one = sparse_attention(*inputs, pattern)
+        with torch.cuda.stream(read_on):
+            two = sparse_attention(*inputs, pattern)
+        torch.cuda.synchronize()
+        assert torch.equal(one, two), seed
+
+
+@pytest.mark.gpu
+def test_lists_are_not_taken_for_others_while_a_stream_reads_them():
+    made_on, read_on = torch.cuda.Stream(), torch.cuda.Stream()
+    inputs = [tensors.random(1, 8, 4096, 128, device="cuda", dtype=torch.float16, seed=seed) for seed in range(3)]
+    expected = sparse_attention(*inputs, patterns.bigbird(seed=1))
+    torch.cuda.synchronize()
+    pattern = patterns.bigbird(seed=1)
+    with torch.cuda.stream(made_on):
+        sparse_attention(*inputs, pattern)
+    with torch.cuda.stream(read_on):
+        torch.cuda._sleep(10**9)
+        found = sparse_attention(*inputs, pattern)
+    del pattern
+    with torch.cuda.stream(made_on):
+        others = [torch.full((2**n,), -1, dtype=torch.int32, device="cuda") for n in range(22) for _ in range(8)]
+    torch.cuda.synchronize()
+    assert torch.equal(found, expected)
+    del others
