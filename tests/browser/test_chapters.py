@@ -3,25 +3,13 @@
 import pytest
 
 from course_utils.course import chapter_notebooks
+from tests.helpers.chapter_widgets import WIDGETS
 from tests.helpers.jupyterlab import ROOT, NotebookPage, show_cells, wait_until
 
 pytestmark = pytest.mark.browser
 
 CHAPTERS = chapter_notebooks(ROOT)
 SHORT = "00_start_here"
-WIDGETS = {  # that a chapter shows before its questions
-    "00_start_here": ["launch-grid"],
-    "00_memory_and_tools": ["load-sectors", "bank-turns"],
-    "01_attention_basics": ["score-heatmap", "score-heatmap"],
-    "02_flash_attention_minimal": ["tile-stepper", "two-pieces", "tile-stepper"],
-    "02_flash_attention_backward": [],
-    "03_flash_attention_v2": ["fragments", "bank-places"],
-    "03_flash_attention_training": [],
-    "04_sparse_patterns": ["mask-explorer", "mask-explorer"],
-    "05_deepseek_sparse": ["dsa-explorer", "dsa-explorer"],
-    "06_serving": ["cache-explorer"],
-    "08_choosing": ["planner", "planner"],
-}
 AT_THE_END = ["questions", "progress-card"]
 SHOWS = {  # each of them in a cell of its own
     "launch-grid": "widgets.launch_grid()",
