@@ -18,8 +18,8 @@ from course_utils.site.execute import SEED
 from course_utils.site.look import CONTRAST, LOOK, SET_THEME, faults
 from course_utils.site.measure import KINDS, SCREEN, WIDTH, beyond_limits, page_heights, report
 from course_utils.toolchain.source import read_kernel
+from tests.helpers import screenshots
 from tests.helpers.chapter_widgets import WIDGETS
-from tests.helpers.jupyterlab import SCREENSHOTS
 from tests.helpers.small_site import small_site
 
 # Building runs every chapter that nbval has not just run (tests/helpers/keep_outputs.py).
@@ -123,6 +123,15 @@ def page(browser):
     page.close()
 
 
+@pytest.fixture(scope="module")
+def phone(browser, address):
+    """A chapter on a phone, for tests that leave it as they found it."""
+    page = browser.new_page(viewport=PHONE)
+    load(page, address, f"notebooks/{FIRST}.html", PHONE)
+    yield page
+    page.close()
+
+
 def load(page, address, name, size):
     """Opens a page of the site at this size, and waits until everything is on it."""
     page.goto("about:blank")  # nothing is laid out anew at the next size
@@ -136,8 +145,7 @@ def names(site):
 
 
 def save(page, name, device):
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"site-{name.removesuffix('.html').replace('/', '-')}-{device}.png")
+    screenshots.save(page, f"site-{name.removesuffix('.html').replace('/', '-')}-{device}")
 
 
 def test_links_lead_somewhere_pictures_say_what_they_show_and_no_page_names_this_machine(site):
@@ -244,9 +252,8 @@ def test_a_table_with_formulas_is_fitted_to_the_same_again_and_again(address, pa
 
 
 @pytest.mark.browser
-def test_folded_code_opens_and_closes(address, page):
-    load(page, address, f"notebooks/{FIRST}.html", PHONE)
-    folded = page.locator("article details.hide").first
+def test_folded_code_opens_and_closes(phone):
+    folded = phone.locator("article details.hide").first
     code = folded.locator("pre").first
     for shown in (True, False):
         assert code.is_visible() != shown
@@ -255,9 +262,8 @@ def test_folded_code_opens_and_closes(address, page):
 
 
 @pytest.mark.browser
-def test_a_shrunk_picture_is_enlarged_and_made_to_fit_again(address, page):
-    load(page, address, f"notebooks/{FIRST}.html", PHONE)
-    for button in page.locator(".course-enlarge:visible").all():
+def test_a_shrunk_picture_is_enlarged_and_made_to_fit_again(phone):
+    for button in phone.locator(".course-enlarge:visible").all():
         button.scroll_into_view_if_needed()
         image = button.locator("xpath=preceding-sibling::div[1]").locator("img").first
         narrow, own = image.bounding_box()["width"], int(image.get_attribute("width"))
@@ -365,9 +371,8 @@ def test_every_widget_of_the_chapters_is_alive_on_its_page_and_small(site):
 
 
 @pytest.mark.browser
-def test_a_widget_of_a_page_is_driven_by_mouse_and_keyboard_and_follows_the_theme(address, page):
-    load(page, address, "notebooks/00_start_here.html", PHONE)
-    grid = page.locator('[data-widget="launch-grid"]')
+def test_a_widget_of_a_page_is_driven_by_mouse_and_keyboard_and_follows_the_theme(phone):
+    grid = phone.locator('[data-widget="launch-grid"]')
     status, slider, canvas = grid.locator(".ak-status"), grid.locator(".ak-step"), grid.locator("canvas")
     before = status.inner_text()
     grid.locator(".ak-next").click()
@@ -375,12 +380,13 @@ def test_a_widget_of_a_page_is_driven_by_mouse_and_keyboard_and_follows_the_them
     slider.focus()
     for key in ("Home", "ArrowRight"):
         before = status.inner_text()
-        page.keyboard.press(key)
+        phone.keyboard.press(key)
         expect(status).not_to_have_text(before)
     drawn = "(canvas) => canvas.toDataURL()"
     light = canvas.evaluate(drawn)
-    page.evaluate(SET_THEME, "dark")
-    assert canvas.evaluate(drawn) != light
+    for theme in ("dark", "light"):
+        phone.evaluate(SET_THEME, theme)
+        assert (canvas.evaluate(drawn) == light) == (theme == "light")
 
 
 @pytest.mark.browser
