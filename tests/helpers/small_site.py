@@ -39,11 +39,13 @@ def small_site(folder: Path) -> Built:
 def _is_left_out(line: str, site: Path) -> bool:
     """Whether a line of `Built.wrong` is about a link to a page that the whole site has."""
     page, link, why = [*line.split(": ", 2), ""][:3]
-    if why != "no such file":
+    target = (site / page).parent.joinpath(link.partition("#")[0]).resolve()
+    if why != "no such file" or target.suffix != ".html":
         return False
-    target = (site / page).parent.joinpath(link.partition("#")[0]).resolve().relative_to(site.resolve())
+    target = target.relative_to(site.resolve())
     if target.name == "index.html":
         return (ROOT / target.parent).is_dir()
     source = ROOT / target.with_suffix("")
-    sources = (source.with_suffix(".diff"), *(Path(f"{source}{ending}") for ending in (".ipynb", ".md")))
-    return (source.suffix in (".cu", ".cuh") and source.is_file()) or any(one.is_file() for one in sources)
+    if source.suffix in (".cu", ".cuh"):
+        return source.is_file() or source.with_suffix(".diff").is_file()
+    return any(source.with_name(f"{source.name}{ending}").is_file() for ending in (".ipynb", ".md"))
