@@ -35,7 +35,7 @@ export JUPYTER_CONFIG_PATH := $(CURDIR)/course_utils/jupyter
 # A container's only user is root, and JupyterLab asks root to say so.
 ROOT_FLAG := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-PARTS := lint classroom tests notebooks site browser
+PARTS := lint classroom tests notebooks pages
 .PHONY: lab test test-all test-gpu mutants mutants-of-solutions outputs format bench exercises classroom release site badges $(PARTS:%=test-%)
 .DELETE_ON_ERROR:
 
@@ -83,19 +83,16 @@ test-tests:
 test-notebooks:
 	$(call timed,notebooks,$(PYTEST) -p tests.helpers.keep_outputs -n $(JOBS) --dist loadfile $(NBVAL))
 
-# The site shows what nbval has just run.
-test-site:
-	$(call timed,site,$(PYTEST) -p no:nbval $(EXHAUSTIVE) tests/site)
-
-test-browser:
-	$(call timed,browser,$(PYTEST) -p no:nbval $(EXHAUSTIVE) tests/browser)
+# The site shows what nbval has just run. One process for it and for JupyterLab: PyTorch and Chromium start once.
+test-pages:
+	$(call timed,pages,$(PYTEST) -p no:nbval $(EXHAUSTIVE) tests/site tests/browser)
 
 test-in-dots:
 	@$(call parts,lint classroom tests,--jobs=1)
 
 # Prints when it is done, so that it does not stand between the dots of the tests.
 test-read-and-clicked:
-	@$(call parts,notebooks site browser,--jobs=1) > build/read-and-clicked.log 2>&1; status=$$?; \
+	@$(call parts,notebooks pages,--jobs=1) > build/read-and-clicked.log 2>&1; status=$$?; \
 	    cat build/read-and-clicked.log; exit $$status
 
 # A chapter that is run as a test must not count as read: its progress goes to build/. The solutions of its puzzles must

@@ -10,6 +10,7 @@ import signal
 import pytest
 
 from course_utils.doctor import find_chromium
+from tests.helpers import screenshots
 
 # PyTorch takes seconds to import: the processes that only hand out tests, or drive a browser, do without.
 
@@ -43,6 +44,10 @@ def why_no_browser() -> str:
 
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="also run what is marked exhaustive: make test-all")
+
+
+def pytest_configure(config):
+    screenshots.wanted = config.getoption("--exhaustive")
 
 
 def pytest_collection_modifyitems(config, items):

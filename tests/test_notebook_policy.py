@@ -82,6 +82,11 @@ def unseen(index: int, cell) -> list[str]:
         found.append(f"cell {index} shows a kernel, but was saved without it: run make outputs")
     if "alt" in cell.metadata and not pictures:
         found.append(f"cell {index} shows a picture, but was saved without it: run make outputs")
+    alts = cell.metadata.get("alt", [])
+    alts = [alts] if isinstance(alts, str) else alts
+    described = sum(bool(alt.strip()) for alt in alts)
+    if len(pictures) > described:
+        found.append(f"cell {index} shows {len(pictures)} pictures, and its metadata has alt for {described}")
     if any("image/svg+xml" in output.get("data", {}) for output in cell.outputs):
         found.append(f"cell {index} was saved with SVG beside its PNG: run make format")
     if any(len(picture) > MOST_PICTURE for picture in pictures):
@@ -209,8 +214,8 @@ def checked_cell(source="print(4)", tags=("nbval-check-output", "keep_output"), 
     return cell
 
 
-def picture_cell(data):
-    cell = nbformat.v4.new_code_cell("plot()", metadata={"tags": ["keep_output"], "alt": "a picture"})
+def picture_cell(data, alt="a picture"):
+    cell = nbformat.v4.new_code_cell("plot()", metadata={"tags": ["keep_output"], "alt": alt})
     cell.outputs = [nbformat.v4.new_output("display_data", data=data)]
     return cell
 
@@ -236,6 +241,8 @@ def test_a_good_notebook_has_no_problems(tmp_path):
         (checked_cell(tags=["keep_output"]), "nothing is really checked"),
         (checked_cell(source="show.passage('a.cu', 'x')"), "shows a kernel, but was saved without it"),
         (picture_cell({}), "shows a picture, but was saved without it"),
+        (picture_cell({"image/png": "x"}, alt=" "), "has alt for 0"),
+        (picture_cell({"image/png": "x"}, alt=[]), "has alt for 0"),
         (picture_cell({"image/png": "x", "image/svg+xml": "<svg/>"}), "SVG beside its PNG"),
         (picture_cell({"image/png": "x" * (MOST_PICTURE + 1)}), "a picture of more than"),
         (nbformat.v4.new_markdown_cell("see [here](not_there.ipynb)"), "not_there.ipynb"),

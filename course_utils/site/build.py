@@ -6,9 +6,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from nbformat import NotebookNode
 
 from course_utils.course import chapter_notebooks
 from course_utils.site import badges, check, places
@@ -36,11 +38,21 @@ def build(root: Path, folder: Path, repository: str | None = None, notebooks: Se
     """
     notebooks = chapter_notebooks(root) if notebooks is None else notebooks
     executed = execute(root, notebooks, folder / "site-run")
+    shown = {path.stem: badges.markdown(repository, path.stem) for path in notebooks} if repository else None
+    return set_site(root, executed, folder, shown)
+
+
+def set_site(
+    root: Path, chapters: Mapping[Path, NotebookNode], folder: Path, badges: Mapping[str, str] | None = None
+) -> Built:
+    """Builds the site of what lies in `root` as `folder`/site, with `chapters` and `badges` as of `write_sources`.
+
+    What was there is replaced. Raises SiteError if Sphinx warns.
+    """
     source, site = folder / "site-source", folder / "site"
     for old in (source, site):
         shutil.rmtree(old, ignore_errors=True)
-    shown = {path.stem: badges.markdown(repository, path.stem) for path in notebooks} if repository else None
-    sources = write_sources(root, executed, source, shown)
+    sources = write_sources(root, chapters, source, badges)
     _set_pages(sources.pages, sources.extra, site)
     # The cell that lacks an alt text says more than the picture that was made of it.
     pages = check.read_site(site)

@@ -1,27 +1,17 @@
 """Chapters in a real JupyterLab: all cells run, in time, and every widget answers to mouse and keyboard."""
 
+import re
+
 import pytest
 
 from course_utils.course import chapter_notebooks
-from tests.helpers.jupyterlab import ROOT, NotebookPage, show_cells, wait_until
+from tests.helpers.chapter_widgets import WIDGETS
+from tests.helpers.jupyterlab import ROOT, NotebookPage, shortened, show_cells, wait_until
 
 pytestmark = pytest.mark.browser
 
 CHAPTERS = chapter_notebooks(ROOT)
 SHORT = "00_start_here"
-WIDGETS = {  # that a chapter shows before its questions
-    "00_start_here": ["launch-grid"],
-    "00_memory_and_tools": ["load-sectors", "bank-turns"],
-    "01_attention_basics": ["score-heatmap", "score-heatmap"],
-    "02_flash_attention_minimal": ["tile-stepper", "two-pieces", "tile-stepper"],
-    "02_flash_attention_backward": [],
-    "03_flash_attention_v2": ["fragments", "bank-places"],
-    "03_flash_attention_training": [],
-    "04_sparse_patterns": ["mask-explorer", "mask-explorer"],
-    "05_deepseek_sparse": ["dsa-explorer", "dsa-explorer"],
-    "06_serving": ["cache-explorer"],
-    "08_choosing": ["planner", "planner"],
-}
 AT_THE_END = ["questions", "progress-card"]
 SHOWS = {  # each of them in a cell of its own
     "launch-grid": "widgets.launch_grid()",
@@ -37,6 +27,12 @@ SHOWS = {  # each of them in a cell of its own
     "cache-explorer": "widgets.cache_explorer()",
     "planner": "widgets.planner()",
 }
+WITHOUT_STILLS = """import torch
+from course_utils import widgets
+from course_utils.widgets import frame
+still = frame._Still._repr_mimebundle_
+del frame._Still._repr_mimebundle_"""
+SHOWS_A_WIDGET = re.compile(r"^(import|from) |\bwidgets\.|^questions\.ask|^progress\.finish", re.MULTILINE)
 SECONDS = 60  # without a GPU, on two cores with nothing else to do: make test-all
 
 # All that a widget draws, apart from its words.
@@ -110,18 +106,8 @@ def skip_the_guess(widget):
     assert held.is_visible() or not held.inner_html()
 
 
-exhaustive = pytest.mark.exhaustive(
-    f"all chapters: here {SHORT} runs, every widget answers in a cell of its own, and nbval runs each chapter"
-)
-
-
-@pytest.mark.parametrize(
-    "slug", [pytest.param(slug, marks=[] if slug == SHORT else exhaustive) for slug in WIDGETS], ids=str
-)
-def test_chapter_runs_and_its_widgets_answer(slug, open_notebook, request):
-    chapter = open_notebook(f"notebooks/{slug}.ipynb")
-    chapter.assert_every_cell_ran()
-    chapter.screenshot(slug)
+def drive_all(chapter, slug):
+    """Drives every widget of a chapter and answers its guesses; asserts that those widgets are there."""
     names = []
     for widget in chapter.widgets():
         if widget.get_attribute("data-widget") == "guess":
@@ -135,8 +121,32 @@ def test_chapter_runs_and_its_widgets_answer(slug, open_notebook, request):
             drive_by_mouse(widget)
         chapter.screenshot(f"{slug}-{names[-1]}", widget)
     assert names == WIDGETS[slug] + AT_THE_END
-    if request.config.getoption("--exhaustive"):
-        assert chapter.seconds <= SECONDS, f"{slug} took {chapter.seconds:.0f} s"
+
+
+@pytest.mark.exhaustive(
+    f"all chapters: in make test the cells of {SHORT} that show widgets run, every widget answers in a cell of its "
+    "own, and nbval runs each chapter"
+)
+@pytest.mark.parametrize("slug", WIDGETS)
+def test_chapter_runs_and_its_widgets_answer(slug, open_notebook):
+    chapter = open_notebook(f"notebooks/{slug}.ipynb")
+    chapter.assert_every_cell_ran()
+    chapter.screenshot(slug)
+    drive_all(chapter, slug)
+    assert chapter.seconds <= SECONDS, f"{slug} took {chapter.seconds:.0f} s"
+
+
+def that_show_widgets(cells):
+    """Of a chapter's cells the imports and those that show a widget."""
+    return [cell for cell in cells if cell.cell_type == "code" and SHOWS_A_WIDGET.search(cell.source)]
+
+
+def test_the_cells_of_a_chapter_that_show_widgets_run_and_the_widgets_answer(lab, open_notebook):
+    with shortened(lab, SHORT, that_show_widgets) as path:
+        chapter = open_notebook(path)
+        chapter.assert_every_cell_ran()
+        chapter.screenshot(SHORT)
+        drive_all(chapter, SHORT)
 
 
 def test_every_chapter_with_a_widget_is_there():
@@ -145,8 +155,8 @@ def test_every_chapter_with_a_widget_is_there():
 
 @pytest.fixture(scope="module")
 def all_widgets(only_page):
-    """A notebook that shows every widget, run once."""
-    show_cells(only_page, ["import torch\nfrom course_utils import widgets", *SHOWS.values()])
+    """A notebook that shows every widget, run once: without the still pictures, which tests/widgets draws."""
+    show_cells(only_page, [WITHOUT_STILLS, *SHOWS.values(), "frame._Still._repr_mimebundle_ = still"])
     return NotebookPage(only_page)
 
 
@@ -156,8 +166,10 @@ def test_a_widget_answers(name, all_widgets):
     notebook.assert_every_cell_ran()
     (widget,) = notebook.widgets_of(1 + list(SHOWS).index(name))
     assert widget.get_attribute("data-widget") == name
-    drive_by_keyboard(widget)
-    drive_by_mouse(widget)
+    widget.locator("input.ak-step").focus()
+    widget.page.keyboard.press("Home")
+    drive(widget, lambda: widget.page.keyboard.press("ArrowRight"))
+    drive(widget, widget.locator(".ak-prev").click)
     notebook.screenshot(f"widget-{name}", widget)
 
 

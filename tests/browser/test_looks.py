@@ -4,8 +4,9 @@ import pytest
 
 from course_utils.plots.look import GROUND, ON_DARK
 from course_utils.puzzles.puzzle import find_puzzle
+from tests.helpers import screenshots
 from tests.helpers.contrast import LEAST_LEGIBLE
-from tests.helpers.jupyterlab import FRONT, SCREENSHOTS, set_theme, wait_until
+from tests.helpers.jupyterlab import FRONT, set_theme, wait_until
 
 pytestmark = pytest.mark.browser
 PUZZLE = "00_start_here/guard"
@@ -13,12 +14,23 @@ PUZZLE = "00_start_here/guard"
 COLOURED = f"""() => [...document.querySelectorAll("{FRONT} .cm-line span")].some((token) =>
     /^(const|int|extern|float|void)$/.test(token.textContent)
     && getComputedStyle(token).color !== getComputedStyle(token.closest(".cm-content")).color)"""
+CORNER = """async (image) => {
+    const canvas = new OffscreenCanvas(image.width, image.height);
+    canvas.getContext("2d").drawImage(image, 0, 0);
+    return [...canvas.getContext("2d").getImageData(2, 2, 1, 1).data.slice(0, 3)];
+}"""
 
 
-@pytest.fixture(params=["light", "dark"])
-def theme(request, lab_page):
-    set_theme(lab_page, f"JupyterLab {request.param.title()}")
-    yield request.param
+@pytest.fixture
+def each_theme(lab_page):
+    """for theme in each_theme: the page has it; one run of the cells serves both."""
+
+    def themes():
+        for theme in ("light", "dark"):
+            set_theme(lab_page, f"JupyterLab {theme.title()}")
+            yield theme
+
+    yield themes()
     set_theme(lab_page)
 
 
@@ -26,7 +38,7 @@ def theme(request, lab_page):
 def test_the_editor_colours_cuda(path, open_page):
     page = open_page(path)
     wait_until(page, COLOURED)
-    page.screenshot(path=SCREENSHOTS / f"editor-{path.rpartition('.')[2]}.png")
+    screenshots.save(page, f"editor-{path.rpartition('.')[2]}")
 
 
 def test_a_puzzle_is_coloured_as_cuda_and_the_cell_beside_it_as_python(run_cells):
@@ -50,21 +62,15 @@ def test_a_kernel_in_a_string_is_coloured_as_cuda_and_other_strings_are_not(run_
     assert "/* words */" not in page.evaluate(tokens)
 
 
-def test_a_picture_follows_the_theme(theme, run_cells):
+def test_a_picture_follows_the_theme(each_theme, run_cells):
     notebook = run_cells(["from course_utils import plots\nplots.launch_grid(1000, 128);"])
     picture = notebook.page.locator(f"{FRONT} .jp-RenderedSVG img")
     picture.scroll_into_view_if_needed()
-    notebook.screenshot(f"picture-{theme}", picture)
-    corner = notebook.page.evaluate(
-        """async (image) => {
-            const canvas = new OffscreenCanvas(image.width, image.height);
-            canvas.getContext("2d").drawImage(image, 0, 0);
-            return [...canvas.getContext("2d").getImageData(2, 2, 1, 1).data.slice(0, 3)];
-        }""",
-        picture.element_handle(),
-    )
-    ground = GROUND if theme == "light" else ON_DARK[GROUND]
-    assert corner == [int(ground[i : i + 2], 16) for i in (1, 3, 5)]
+    for theme in each_theme:
+        notebook.screenshot(f"picture-{theme}", picture)
+        corner = notebook.page.evaluate(CORNER, picture.element_handle())
+        ground = GROUND if theme == "light" else ON_DARK[GROUND]
+        assert corner == [int(ground[i : i + 2], 16) for i in (1, 3, 5)]
 
 
 SHOWN = [
@@ -83,16 +89,17 @@ SHOWN = [
 ]
 
 
-def test_what_cells_show_can_be_read_in_both_themes(theme, run_cells):
+def test_what_cells_show_can_be_read_in_both_themes(each_theme, run_cells):
     notebook = run_cells(SHOWN)
     notebook.assert_every_cell_ran()
-    for index in range(1, len(SHOWN)):
-        cell = notebook.page.locator(f"{FRONT} .jp-Notebook-cell").nth(index)
-        cell.scroll_into_view_if_needed()
-        notebook.screenshot(f"shown-{index}-{theme}", cell)
-        for output in cell.locator(".jp-RenderedHTMLCommon").all():
-            contrast, text, colour = output.evaluate(LEAST_LEGIBLE)
-            assert contrast >= 4.5, f"{text!r} in {colour}"
+    for theme in each_theme:
+        for index in range(1, len(SHOWN)):
+            cell = notebook.page.locator(f"{FRONT} .jp-Notebook-cell").nth(index)
+            cell.scroll_into_view_if_needed()
+            notebook.screenshot(f"shown-{index}-{theme}", cell)
+            for output in cell.locator(".jp-RenderedHTMLCommon").all():
+                contrast, text, colour = output.evaluate(LEAST_LEGIBLE)
+                assert contrast >= 4.5, f"{text!r} in {colour}"
 
 
 def test_a_caption_leads_to_its_file(run_cells, follow):

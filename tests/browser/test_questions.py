@@ -150,41 +150,52 @@ def explanations(root):
     return " ".join(root.locator(".ak-why").all_inner_texts())
 
 
-def test_every_kind_is_answered_wrong_then_right_by_mouse(questions):
+def answer_by_mouse(widget, name, answer, sign):
+    root = question(widget, name)
+    click_in(root, answer)
+    assert checked(root, root.locator(".ak-check").click).startswith(sign), name
+
+
+def answer_by_keyboard(widget, name, answer, sign):
+    root, page = question(widget, name), widget.page
+    key_in(root, answer)
+    focused = page.evaluate_handle("document.activeElement")
+    assert checked(root, lambda: page.keyboard.press("Enter")).startswith(sign), name
+    assert page.evaluate("(node) => node === document.activeElement", focused), "the focus was taken away"
+
+
+EACH_WAY = pytest.mark.exhaustive(
+    "both answers by one of them: in make test wrong ones by mouse, right ones by keyboard"
+)
+
+
+@pytest.mark.parametrize(
+    "answer_wrong, answer_right",
+    [
+        pytest.param(answer_by_mouse, answer_by_keyboard, id="mouse-keyboard"),
+        pytest.param(answer_by_mouse, answer_by_mouse, id="mouse", marks=EACH_WAY),
+        pytest.param(answer_by_keyboard, answer_by_keyboard, id="keyboard", marks=EACH_WAY),
+    ],
+)
+def test_every_kind_is_answered_wrong_then_right_by_mouse_and_keyboard(questions, answer_wrong, answer_right):
     _, widget = questions
     for name, (wrong, said, _) in ANSWERS.items():
         root = question(widget, name)
         assert status(root) == "" and explanations(root).strip() == ""
         assert root.locator(".ak-reveal").is_hidden()
-        click_in(root, wrong)
-        assert checked(root, root.locator(".ak-check").click).startswith("✗ Not right.")
+        answer_wrong(widget, name, wrong, "✗ Not right.")
         assert said in explanations(root)
         assert root.locator(".ak-reveal").is_visible()
     kept = {one.question: one for one in progress.overview().questions}
     assert kept.keys() == {f"99_demo/{name}" for name in ANSWERS} and not any(one.last_right for one in kept.values())
     for name, (_, _, right) in ANSWERS.items():
-        root = question(widget, name)
-        click_in(root, right)
-        assert checked(root, root.locator(".ak-check").click).startswith("✓ Right.")
-        assert root.locator('.ak-mark[data-status="wrong"], [aria-invalid="true"]').count() == 0
+        answer_right(widget, name, right, "✓ Right.")
+        assert question(widget, name).locator('.ak-mark[data-status="wrong"], [aria-invalid="true"]').count() == 0
     assert all(one.last_right and one.attempts == 2 for one in progress.overview().questions)
-
-
-def test_every_kind_is_answered_wrong_then_right_by_keyboard(questions):
-    _, widget = questions
-    page = widget.page
-    for name, (wrong, said, right) in ANSWERS.items():
-        root = question(widget, name)
-        for answer, sign in ((wrong, "✗ Not right."), (right, "✓ Right.")):
-            key_in(root, answer)
-            focused = page.evaluate_handle("document.activeElement")
-            assert checked(root, lambda: page.keyboard.press("Enter")).startswith(sign), name
-            assert page.evaluate("(node) => node === document.activeElement", focused), "the focus was taken away"
-            assert said in explanations(root) or answer == right
-    root = question(widget, "concept")
-    root.locator(".ak-check").focus()
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.tagName") == "INPUT", "the next question's input follows the button"
+    question(widget, "concept").locator(".ak-check").focus()
+    widget.page.keyboard.press("Tab")
+    focused = widget.page.evaluate("document.activeElement.tagName")
+    assert focused == "INPUT", "the next question's input follows the button"
 
 
 def test_the_answer_is_shown_only_after_a_wrong_one_and_counts_as_not_right(questions):

@@ -6,9 +6,14 @@ from __future__ import annotations
 # [its contrast as of WCAG 2, the text, its colour].
 LEAST_LEGIBLE = """(root) => {
     const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+    const drawn = new Map();  // by colours: hundreds of words lie on the same ground
     const over = (...colours) => {
-        for (const colour of ["white", ...colours]) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
-        return [...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)];
+        const key = colours.join();
+        if (!drawn.has(key)) {
+            for (const colour of ["white", ...colours]) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+            drawn.set(key, [...canvas.getImageData(0, 0, 1, 1).data.slice(0, 3)]);
+        }
+        return drawn.get(key);
     };
     const linear = (v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
     const luminance = (rgb) => rgb.reduce((sum, v, k) => sum + linear(v / 255) * [0.2126, 0.7152, 0.0722][k], 0);

@@ -10,13 +10,15 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
 
+from tests.helpers import screenshots
+
 ROOT = Path(__file__).resolve().parents[2]
-SCREENSHOTS = ROOT / "build" / "screenshots"
 SERVER_SECONDS = 60
 SIZE = {"width": 1300, "height": 1000}
 FRONT = ".lm-DockPanel-widget:not(.lm-mod-hidden)"  # what lies in front; other notebooks may be open behind it
@@ -113,9 +115,8 @@ class NotebookPage:
             yield drawn.nth(number)
 
     def screenshot(self, name: str, element=None) -> None:
-        """Saves what the learner sees as build/screenshots/<name>.png."""
-        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
-        (element or self.page).screenshot(path=SCREENSHOTS / f"{name}.png")
+        """Saves what the learner sees, or this part of it."""
+        screenshots.save(element or self.page, name)
 
 
 class Lab:
@@ -193,6 +194,20 @@ def tidy(page, *kept: str) -> None:
     """
     page.evaluate(CLOSE_OTHERS, [SCRATCH, *kept])
     page.set_viewport_size(SIZE)
+
+
+@contextmanager
+def shortened(lab: Lab, slug: str, some_of: Callable[[list], list]) -> Iterator[str]:
+    """Keeps `some_of` the cells of a chapter for a while -> its path in JupyterLab."""
+    path = lab.folder / "notebooks" / f"{slug}.ipynb"
+    whole = path.read_bytes()
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells = some_of(notebook.cells)
+    nbformat.write(notebook, path)
+    try:
+        yield f"notebooks/{path.name}"
+    finally:
+        path.write_bytes(whole)
 
 
 def _notebook(cells: Sequence[str]) -> nbformat.NotebookNode:

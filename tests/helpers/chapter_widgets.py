@@ -1,0 +1,15 @@
+"""The widgets that a chapter shows before its questions, in order, by the name that each has on a page."""
+
+WIDGETS = {
+    "00_start_here": ["launch-grid"],
+    "00_memory_and_tools": ["load-sectors", "bank-turns"],
+    "01_attention_basics": ["score-heatmap", "score-heatmap"],
+    "02_flash_attention_minimal": ["tile-stepper", "two-pieces", "tile-stepper"],
+    "02_flash_attention_backward": [],
+    "03_flash_attention_v2": ["fragments", "bank-places"],
+    "03_flash_attention_training": [],
+    "04_sparse_patterns": ["mask-explorer", "mask-explorer"],
+    "05_deepseek_sparse": ["dsa-explorer", "dsa-explorer"],
+    "06_serving": ["cache-explorer"],
+    "08_choosing": ["planner", "planner"],
+}
