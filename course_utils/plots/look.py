@@ -116,7 +116,7 @@ def png_and_size(figure: Figure, shown_dpi: int = SHOWN_DPI) -> tuple[bytes, dic
 
 @contextlib.contextmanager
 def _laid_out(figure: Figure, shown_dpi: int) -> Iterator[None]:
-    """`figure` with the layout of its PNG, which is found once. savefig would draw all of it for that, and once more."""
+    """`figure` with the layout of its PNG, found once. savefig would draw all of it for that, and once more."""
     layout, dpi = figure.get_layout_engine(), figure.dpi
     if layout is None:
         yield

@@ -89,9 +89,10 @@ class Recall(nn.Module):
             }
         )
 
-    def hidden(self, batch: Batch) -> Tensor:
-        """Normalised hidden states `[B, LENGTH, WIDTH]`. There are no positions: only content tells tokens apart."""
-        return self.norm(self.name(batch.names) + self.value(batch.values))
+    def hidden(self, batch: Batch, start: int = 0) -> Tensor:
+        """Normalised hidden states `[B, LENGTH - start, WIDTH]` of the tokens from `start` on. There are no positions:
+        only content tells tokens apart."""
+        return self.norm(self.name(batch.names[:, start:]) + self.value(batch.values[:, start:]))
 
     def tensors(self, batch: Batch) -> Tensors:
         """The projections of a batch. The indexer's input is detached: its loss does not reach the model."""
@@ -108,9 +109,10 @@ class Recall(nn.Module):
 
     def answer(self, batch: Batch, attended: Tensor) -> Tensor:
         """Logits `[B, QUESTIONS, VALUES]` from the output of attention `[B, QUESTIONS, HEADS, LATENT]`."""
-        return self.head(self.hidden(batch)[:, FACTS:] + self.out(attended.flatten(-2)))
+        return self.head(self.hidden(batch, FACTS) + self.out(attended.flatten(-2)))
 
 
+@functools.cache
 def visible() -> Tensor:
     """The causal mask of the questions: bool `[QUESTIONS, LENGTH]`."""
     return torch.arange(LENGTH) <= torch.arange(FACTS, LENGTH)[:, None]
@@ -224,10 +226,10 @@ def warm_up(
     curve = []
 
     def loss(data: Batch, step: int) -> Tensor:
+        x = model.tensors(data)
         with torch.no_grad():
-            x = model.tensors(data)
             target = mass(attention(x))
-        value = kl_loss(target, index_scores(model.tensors(data)))
+        value = kl_loss(target, index_scores(x))
         if step % every == 0 or step == steps - 1:
             curve.append({"step": step, "kl": value.item(), "mass_kept": mass_kept(model, [k])[0]})
         return value
