@@ -1,7 +1,8 @@
 """A plugin for nbval (`-p tests.helpers.forked_kernels`): kernels that have imported PyTorch, as forks of one process.
 
 A kernel takes 4 s to start, nearly all of it for imports that are the same in each chapter. The chapter that a learner
-opens first starts as in JupyterLab. No module of the course is imported before a fork: each chapter imports its own.
+opens first starts as in JupyterLab, and `make test-all` runs the others there. No module of the course is imported
+before a fork: each chapter imports its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
 
-IMPORTED = ("ipykernel.kernelapp", "matplotlib.pyplot", "ipywidgets", "anywidget", "torch", __name__)
+# torch imports its compiler when it makes an optimizer or an operator's gradient.
+IMPORTED = ("ipykernel.kernelapp", "matplotlib.pyplot", "ipywidgets", "anywidget", "torch", "torch._dynamo", __name__)
 STARTS_FROM_NOTHING = "00_start_here"
 FORKS = multiprocessing.get_context("forkserver")
 
@@ -52,6 +54,8 @@ class ForkedKernel(FORKS.Process):
     def __init__(self, cmd: list[str], env: dict[str, str], cwd: str) -> None:
         super().__init__()
         self._arguments, self._env, self._cwd = cmd[cmd.index("-f") :], env, cwd
+        added = {"", os.getcwd()} - set(env.get("PYTHONPATH", "").split(os.pathsep))  # by pytest
+        self._path = [place for place in sys.path if place not in added]
 
     def poll(self) -> int | None:
         return self.exitcode
@@ -73,9 +77,12 @@ class ForkedKernel(FORKS.Process):
         os.environ.clear()
         os.environ.update(self._env)
         os.chdir(self._cwd)
+        sys.path[:] = self._path
         rcParams["backend"] = "module://matplotlib_inline.backend_inline"  # asked of the environment by an import only
         threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
-        launch_new_instance(argv=self._arguments)
+        launch_new_instance(
+            argv=[*self._arguments, "--IPKernelApp.parent_handle=1"]
+        )  # no terminal's, nor to be watched
 
 
 def _end_with(parent) -> None:
