@@ -116,16 +116,17 @@ def png_and_size(figure: Figure, shown_dpi: int = SHOWN_DPI) -> tuple[bytes, dic
 
 @contextlib.contextmanager
 def _laid_out(figure: Figure, shown_dpi: int) -> Iterator[None]:
-    """`figure` with the layout of its PNG, found once. savefig would draw all of it for that, and once more."""
+    """`figure` with the layout of its PNG, found once. For the SVG savefig would draw all of it once more."""
     layout, dpi = figure.get_layout_engine(), figure.dpi
     if layout is None:
         yield
         return
     figure.dpi = 2 * shown_dpi
-    layout.execute(figure)
+    figure.draw_without_rendering()
     figure.dpi = dpi
-    figure.set_layout_engine("none")
-    yield
+    with mpl.rc_context({"figure.constrained_layout.use": False}):  # else None would be a new engine
+        figure.set_layout_engine(None)  # "none" would leave one, for which savefig draws once more
+        yield
     figure.set_layout_engine(layout)
 
 
