@@ -81,7 +81,7 @@ test-tests:
 
 # A notebook waits for its kernel, its compilers and its children: two at once take the time of one.
 test-notebooks:
-	$(call timed,notebooks,$(PYTEST) -p tests.helpers.keep_outputs -n $(JOBS) --dist loadfile $(NBVAL))
+	$(call timed,notebooks,$(PYTEST) -p tests.helpers.keep_outputs -p tests.helpers.forked_kernels -n $(JOBS) --dist loadfile $(NBVAL))
 
 # The site shows what nbval has just run. One process for it and for JupyterLab: PyTorch and Chromium start once.
 test-pages:

@@ -29,6 +29,7 @@ PARTS_MHA = {
 }
 
 
+@functools.cache  # asked for each figure
 def record() -> Measurement:
     """The recording of the chapter."""
     return measured.load(CHAPTER)

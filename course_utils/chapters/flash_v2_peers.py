@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import matplotlib.pyplot as plt
@@ -28,6 +29,7 @@ ON_CUDA_CORES, BY_MMA = "fp32 multiply-add, CUDA cores", "fp16 mma.sync alone, t
 BY_CUBLAS = "fp16 matrix product, tensor cores"  # torch's, on a Hopper by wgmma
 
 
+@functools.cache  # asked for each figure
 def record() -> Measurement:
     """The recording of the chapter."""
     return measured.load(CHAPTER)

@@ -19,6 +19,7 @@ OF_TORCH = bench.FLASH, bench.CUDNN
 
 
 @functools.cache
+@functools.cache  # asked for each figure
 def record() -> Measurement:
     """What was recorded for this chapter."""
     return measured.load("06_serving")

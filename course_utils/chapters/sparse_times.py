@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +24,7 @@ PLAIN = {"sparse_attention", FLEX_128, FLEX_64, FLEX_TUNED, *bench.DENSE}  # all
 Rows = Mapping[str, Mapping[str, float]]
 
 
+@functools.cache  # asked for each figure
 def record() -> Measurement:
     """What was recorded for this chapter."""
     return measured.load("04_sparse_patterns")

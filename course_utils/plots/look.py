@@ -9,11 +9,12 @@ Elsewhere the system's theme decides. A grey on no ground would not do: none has
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -108,8 +109,25 @@ def _role(name: str) -> str | None:
 def png_and_size(figure: Figure, shown_dpi: int = SHOWN_DPI) -> tuple[bytes, dict[str, int]]:
     """`figure` as a small PNG at twice the size, so that it is sharp; and the width and height at which it is shown, as
     a notebook has them among an output's metadata."""
-    png, size = _sharp_png(figure, shown_dpi)
+    with _laid_out(figure, shown_dpi):
+        png, size = _sharp_png(figure, shown_dpi)
     return small_png(png), size
+
+
+@contextlib.contextmanager
+def _laid_out(figure: Figure, shown_dpi: int) -> Iterator[None]:
+    """`figure` with the layout of its PNG, found once. For the SVG savefig would draw all of it once more."""
+    layout, dpi = figure.get_layout_engine(), figure.dpi
+    if layout is None:
+        yield
+        return
+    figure.dpi = 2 * shown_dpi
+    figure.draw_without_rendering()
+    figure.dpi = dpi
+    with mpl.rc_context({"figure.constrained_layout.use": False}):  # else None would be a new engine
+        figure.set_layout_engine(None)  # "none" would leave one, for which savefig draws once more
+        yield
+    figure.set_layout_engine(layout)
 
 
 def _sharp_png(figure: Figure, shown_dpi: int) -> tuple[bytes, dict[str, int]]:
@@ -146,6 +164,7 @@ def show_in_notebook() -> None:
     if shell is None or "inline" not in mpl.get_backend():
         return
     plt.switch_backend(mpl.get_backend())  # sets its own forms now, and not later in the place of these
+    plt.uninstall_repl_displayhook()  # at a cell's end it would draw each open figure for a window
     shell.display_formatter.formatters["image/png"].pop(Figure, None)
     shell.display_formatter.mimebundle_formatter.for_type(Figure, both_forms)
 
@@ -153,13 +172,9 @@ def show_in_notebook() -> None:
 def both_forms(figure: Figure, **_: object) -> tuple[dict[str, bytes | str], dict[str, dict[str, int]]]:
     """What a notebook shows of `figure`, and the metadata. The PNG is small only once the notebook is saved
     (.ci/tidy_notebooks.py), and the drawing has the layout of the PNG: either would take a quarter of the time."""
-    png, size = _sharp_png(figure, SHOWN_DPI)
-    layout = figure.get_layout_engine()
-    if layout is not None:
-        figure.set_layout_engine("none")
-    drawing = svg(figure)
-    if layout is not None:
-        figure.set_layout_engine(layout)
+    with _laid_out(figure, SHOWN_DPI):
+        png, size = _sharp_png(figure, SHOWN_DPI)
+        drawing = svg(figure)
     return {"image/png": png, "image/svg+xml": drawing}, {"image/png": size}
 
 

@@ -30,7 +30,7 @@ LENGTH = FACTS + QUESTIONS
 WIDTH, HEADS, LATENT = 64, 4, 64
 INDEX_HEADS, INDEX_DIM = 2, 16
 SCALE = LATENT**-0.5
-WAYS = ("oracle", "indexer", "window", "random")  # of choosing keys, see `order_by`
+WAYS = ("oracle", "indexer", "window", "random")  # of choosing keys, see `choice_scores`
 
 
 class Batch(NamedTuple):
@@ -89,9 +89,10 @@ class Recall(nn.Module):
             }
         )
 
-    def hidden(self, batch: Batch) -> Tensor:
-        """Normalised hidden states `[B, LENGTH, WIDTH]`. There are no positions: only content tells tokens apart."""
-        return self.norm(self.name(batch.names) + self.value(batch.values))
+    def hidden(self, batch: Batch, start: int = 0) -> Tensor:
+        """Normalised hidden states `[B, LENGTH - start, WIDTH]` of the tokens from `start` on. There are no positions:
+        only content tells tokens apart."""
+        return self.norm(self.name(batch.names[:, start:]) + self.value(batch.values[:, start:]))
 
     def tensors(self, batch: Batch) -> Tensors:
         """The projections of a batch. The indexer's input is detached: its loss does not reach the model."""
@@ -108,9 +109,10 @@ class Recall(nn.Module):
 
     def answer(self, batch: Batch, attended: Tensor) -> Tensor:
         """Logits `[B, QUESTIONS, VALUES]` from the output of attention `[B, QUESTIONS, HEADS, LATENT]`."""
-        return self.head(self.hidden(batch)[:, FACTS:] + self.out(attended.flatten(-2)))
+        return self.head(self.hidden(batch, FACTS) + self.out(attended.flatten(-2)))
 
 
+@functools.cache
 def visible() -> Tensor:
     """The causal mask of the questions: bool `[QUESTIONS, LENGTH]`."""
     return torch.arange(LENGTH) <= torch.arange(FACTS, LENGTH)[:, None]
@@ -134,8 +136,8 @@ def mass(weights: Tensor) -> Tensor:
     return weights.mean(dim=-2).detach()  # each head's weights sum to 1
 
 
-def order_by(x: Tensors, way: str = "indexer") -> Tensor:
-    """All keys, the first choice first, int64 `[B, QUESTIONS, LENGTH]`; keys that a question does not see come last.
+def choice_scores(x: Tensors, way: str = "indexer") -> Tensor:
+    """How much each key is wanted, `[B, QUESTIONS, LENGTH]`; minus infinity for one that a question does not see.
 
     way: "indexer", by its scores; "oracle", by the true attention mass; "window", the nearest first; "random".
     """
@@ -143,19 +145,19 @@ def order_by(x: Tensors, way: str = "indexer") -> Tensor:
         raise ValueError(f"way is {way!r}; it must be one of {', '.join(WAYS)}")
     shape = x.query.shape[0], QUESTIONS, LENGTH
     if way == "indexer":
-        scores = index_scores(x)
-    elif way == "oracle":
+        return index_scores(x)
+    if way == "oracle":
         scores = mass(attention(x))
     elif way == "window":
         scores = torch.arange(LENGTH).expand(shape).float()
     else:
         scores = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-    return scores.masked_fill(~visible(), -torch.inf).argsort(dim=-1, descending=True)
+    return scores.masked_fill(~visible(), -torch.inf)
 
 
 def choose(x: Tensors, k: int, way: str = "indexer") -> Tensor:
-    """Marks the first k of `order_by`, bool `[B, QUESTIONS, LENGTH]`."""
-    chosen = order_by(x, way)[..., :k]
+    """Marks the k keys with the highest `choice_scores`, bool `[B, QUESTIONS, LENGTH]`."""
+    chosen = choice_scores(x, way).topk(k, dim=-1).indices
     return torch.zeros(*chosen.shape[:2], LENGTH, dtype=torch.bool).scatter_(-1, chosen, True)
 
 
@@ -224,10 +226,10 @@ def warm_up(
     curve = []
 
     def loss(data: Batch, step: int) -> Tensor:
+        x = model.tensors(data)
         with torch.no_grad():
-            x = model.tensors(data)
             target = mass(attention(x))
-        value = kl_loss(target, index_scores(model.tensors(data)))
+        value = kl_loss(target, index_scores(x))
         if step % every == 0 or step == steps - 1:
             curve.append({"step": step, "kl": value.item(), "mass_kept": mass_kept(model, [k])[0]})
         return value
@@ -286,5 +288,6 @@ def accuracy_with(model: Recall, kept: Tensor | None) -> float:
 def mass_kept(model: Recall, ks: Sequence[int], way: str = "indexer") -> list[float]:
     """Share of the dense attention's mass on the keys chosen in a `way`, for each number of keys in `ks`."""
     x = model.tensors(new_batch())
-    kept = mass(attention(x)).gather(-1, order_by(x, way)).cumsum(dim=-1).mean(dim=(0, 1))
+    chosen = choice_scores(x, way).topk(max(ks), dim=-1).indices  # the first choice first
+    kept = mass(attention(x)).gather(-1, chosen).cumsum(dim=-1).mean(dim=(0, 1))
     return [kept[k - 1].item() for k in ks]

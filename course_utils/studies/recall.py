@@ -145,7 +145,7 @@ def train(case: Case, *, steps: int | None = None, batch: int = 32, rate: float 
     steps = steps or case.steps or STEPS[case.layers]
     torch.manual_seed(seed)
     model, generator = Recall(case), torch.Generator().manual_seed(seed + 1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
     for _ in range(steps):
         keys, values, answers = make_batch(batch, generator)

@@ -153,6 +153,16 @@ def test_both_forms_have_one_layout_and_a_saved_notebook_the_small_png(figure, l
     assert names.sub("", forms["image/svg+xml"]) == names.sub("", look.svg(figure))
 
 
+def test_a_figure_is_laid_out_once_and_drawn_once_for_that_and_for_each_form(figure, monkeypatch):
+    figure.set_layout_engine("constrained")
+    done = []
+    for one, name in ((figure, "draw"), (figure.get_layout_engine(), "execute")):
+        real = getattr(one, name)
+        monkeypatch.setattr(one, name, lambda argument, real=real, name=name: [done.append(name), real(argument)][1])
+    look.both_forms(figure)
+    assert sorted(done) == ["draw", "draw", "draw", "execute"]
+
+
 @pytest.mark.parametrize(("style", "grounds"), [(_OnLight, ("#fafafa", "#ffffff")), (_OnDark, DARK_GROUNDS)])
 def test_code_has_contrast_in_both_themes_on_changed_lines_too(style, grounds):
     changed = [(220, 60, 40, 0.16), (40, 160, 70, 0.18)]

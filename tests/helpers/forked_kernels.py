@@ -1,0 +1,90 @@
+"""A plugin for nbval (`-p tests.helpers.forked_kernels`): kernels that have imported PyTorch, as forks of one process.
+
+A kernel takes 4 s to start, nearly all of it for imports that are the same in each chapter. The chapter that a learner
+opens first starts as in JupyterLab, and `make test-all` runs the others there. No module of the course is imported
+before a fork: each chapter imports its own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+from importlib.metadata import EntryPoint
+from typing import Any
+
+from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
+
+# torch imports its compiler when it makes an optimizer or an operator's gradient.
+IMPORTED = ("ipykernel.kernelapp", "matplotlib.pyplot", "ipywidgets", "anywidget", "torch", "torch._dynamo", __name__)
+STARTS_FROM_NOTHING = "00_start_here"
+FORKS = multiprocessing.get_context("forkserver")
+
+
+def pytest_configure(config):
+    KernelProvisionerFactory.provisioners["forked"] = EntryPoint(
+        "forked", f"{__name__}:{ForkedProvisioner.__name__}", KernelProvisionerFactory.GROUP_NAME
+    )
+    FORKS.set_forkserver_preload(list(IMPORTED))
+
+
+def pytest_runtest_setup(item):
+    """Chooses before nbval starts the kernel of the item's notebook."""
+    factory = KernelProvisionerFactory.instance()
+    factory.default_provisioner_name = "local-provisioner" if item.path.stem == STARTS_FROM_NOTHING else "forked"
+
+
+class ForkedProvisioner(LocalProvisioner):
+    """Starts a kernel as a fork, and looks after it as after any other."""
+
+    async def launch_kernel(self, cmd: list[str], *, env: dict[str, str], cwd: str, **_: Any) -> dict[str, Any]:
+        self.process = ForkedKernel(cmd, env, cwd)
+        self.process.start()
+        self.pid = self.pgid = self.process.pid
+        self.cwd = cwd
+        return self.connection_info
+
+
+class ForkedKernel(FORKS.Process):
+    """A kernel's process, with what LocalProvisioner asks of a subprocess.Popen."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, cmd: list[str], env: dict[str, str], cwd: str) -> None:
+        super().__init__()
+        self._arguments, self._env, self._cwd = cmd[cmd.index("-f") :], env, cwd
+        added = {"", os.getcwd()} - set(env.get("PYTHONPATH", "").split(os.pathsep))  # by pytest
+        self._path = [place for place in sys.path if place not in added]
+
+    def poll(self) -> int | None:
+        return self.exitcode
+
+    def wait(self) -> int | None:
+        self.join()
+        return self.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def run(self) -> None:
+        """Makes the fork what a new process would be, and begins."""
+        from ipykernel.kernelapp import launch_new_instance
+        from matplotlib import rcParams
+
+        os.setsid()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stderr__.fileno())
+        os.environ.clear()
+        os.environ.update(self._env)
+        os.chdir(self._cwd)
+        sys.path[:] = self._path
+        rcParams["backend"] = "module://matplotlib_inline.backend_inline"  # asked of the environment by an import only
+        threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+        launch_new_instance(
+            argv=[*self._arguments, "--IPKernelApp.parent_handle=1"]
+        )  # no terminal's, nor to be watched
+
+
+def _end_with(parent) -> None:
+    parent.join()
+    os._exit(1)
