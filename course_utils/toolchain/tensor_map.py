@@ -5,6 +5,7 @@ Source: CUDA driver API, "Tensor Map Object Management"; PTX ISA, "Tensors".
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import struct
 from collections.abc import Sequence
@@ -80,8 +81,7 @@ class TensorMap:
         )
         if status != driver.CUresult.CUDA_SUCCESS:
             raise ValueError(f"the driver refuses a tensor map of {self}: {status.name}")
-        words = b"".join(int(word).to_bytes(8, "little") for word in encoded.opaque)
-        return np.void(words)
+        return np.void(ctypes.string_at(int(encoded.getPtr()), BYTES))
 
     def __str__(self) -> str:
         return f"{tuple(self.tensor.shape)}, {self.tensor.dtype}, box {self.box}, swizzle {self.swizzle}"
