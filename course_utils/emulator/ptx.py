@@ -186,12 +186,13 @@ _INSTRUCTION = re.compile(r"(?:(\w+):(?!:))?\s*(@!?\w+)?\s*(\S*)\s*(.*)", flags=
 def _known(opcode: str, values: Operands, instruction: str, hopper: bool) -> str:
     if opcode in ("bar.sync", "barrier.sync") and values == ["0"]:  # of the 16 barriers, that of __syncthreads()
         return "__syncthreads()"
-    for pattern, build in INSTRUCTIONS + OF_HOPPER:
-        match = re.fullmatch(pattern, opcode)
-        if match and not hopper and (pattern, build) in OF_HOPPER:
-            raise UnknownInstruction(f"{instruction}, but in a kernel whose header says `arch: sm_90a only`")
-        if match:
-            return build(match, values)
+    for table in (INSTRUCTIONS, OF_HOPPER):
+        for pattern, build in table:
+            match = re.fullmatch(pattern, opcode)
+            if match and table is OF_HOPPER and not hopper:
+                raise UnknownInstruction(f"{instruction}, but in a kernel whose header says `arch: sm_90a only`")
+            if match:
+                return build(match, values)
     raise UnknownInstruction(instruction)
 
 

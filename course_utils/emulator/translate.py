@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_utils.emulator import ptx
-from course_utils.emulator.macros import Macro, text_macros, variants
+from course_utils.emulator.macros import text_macros, variants
 from course_utils.toolchain.errors import CompileError
 from course_utils.toolchain.source import (
     HOPPER,
@@ -85,8 +85,7 @@ def _translate_file(
 ) -> str:
     result.originals[name] = code
     plain = blank_comments(code)
-    macros = text_macros([*included_files(code, search_path).values(), code])
-    instructions = _inline_asm(code, plain, name, macros, result.hopper)
+    instructions = _inline_asm(code, plain, name, search_path, result.hopper)
     for edit in instructions:
         result.wrapped |= {(name, line) for line in range(_line(code, edit.start), _line(code, edit.end) + 1)}
     edits = [
@@ -141,11 +140,15 @@ def _inside_function(before: str) -> bool:
     return any(opened)
 
 
-def _inline_asm(code: str, plain: str, name: str, macros: dict[str, list[Macro]], hopper: bool) -> list[_Edit]:
-    edits = []
-    for match in re.finditer(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile\b|__volatile__\b)?\s*\(", plain):
+def _inline_asm(code: str, plain: str, name: str, search_path: list[Path], hopper: bool) -> list[_Edit]:
+    places = [*re.finditer(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile\b|__volatile__\b)?\s*\(", plain)]
+    if not places:
+        return []
+    macros = text_macros([*included_files(code, search_path).values(), code])
+    uncommented, edits = blank_comments(code, strings=False), []
+    for match in places:
         end = closing(plain, match.end() - 1)
-        body = blank_comments(code, strings=False)[match.end() : end].replace("\\\n", " ")
+        body = uncommented[match.end() : end].replace("\\\n", " ")
         line = _line(code, match.start())
         found = [
             (condition, _statements(text, name, line, len(edits), hopper)) for condition, text in variants(body, macros)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 BYTES = 128  # of `struct alignas(64) TensorMap { unsigned long long words[16]; };`
-SWIZZLES = {None: 0, "32B": 32, "64B": 64, "128B": 128}  # -> the bytes of a row whose chunks change places
+SWIZZLES = {None: 16, "32B": 32, "64B": 64, "128B": 128}  # -> the bytes of a row whose chunks of 16 change places
 MOST_DIMENSIONS, MOST_IN_A_BOX = 5, 256
 MARK = 0x70616D5F726F736E  # "nsor_map": the emulator's own maps begin with it
 # As the driver names them; 1-byte floats are bytes to it.

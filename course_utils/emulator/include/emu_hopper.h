@@ -21,7 +21,7 @@ struct factor {
             return start + along / 16 * next + across / 8 * below + across % 8 * 16 + along % 16;
         }
         const unsigned at = start + along / row_bytes * leading + across / 8 * stride + across % 8 * row_bytes + along % row_bytes;
-        return at ^ (at >> 7 & (row_bytes / 16 - 1)) << 4;
+        return emu_swizzled(at, row_bytes);
     }
 };
 

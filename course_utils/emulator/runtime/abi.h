@@ -28,6 +28,11 @@ struct emu_collective {
     bool synchronises;            // memory, too: the `orders_memory` of its type
 };
 
+// Where a byte of shared memory lies once the chunks of 16 bytes in rows of 32, 64 or 128 bytes have changed places; 16: none.
+static inline unsigned emu_swizzled(unsigned address, unsigned row_bytes) {
+    return address ^ (address >> 7 & (row_bytes / 16 - 1)) << 4;
+}
+
 // wgmma.mma_async: what one warp does of a product, its 16 of the 64 rows of D = A B + D. Each lane has n / 2 numbers of D.
 struct emu_wgmma {
     void (*multiply)(const emu_wgmma* product);

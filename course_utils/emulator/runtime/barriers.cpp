@@ -1,19 +1,6 @@
 // Barriers for some of a block's threads: the sixteen that have numbers, and those that lie in shared memory.
-#include <stdarg.h>
-#include <stdio.h>
-
 #include "block.h"
 #include "mbarrier.h"
-
-[[noreturn]] static void trap(emu_site site, const char* format, ...) __attribute__((format(printf, 2, 3)));
-static void trap(emu_site site, const char* format, ...) {
-    char text[300];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    emu_trap(text, site);
-}
 
 // Makes those ready that wait in this state at this barrier, and for this parity.
 static void let_go(State state, unsigned barrier, unsigned parity) {
@@ -27,11 +14,11 @@ static void let_go(State state, unsigned barrier, unsigned parity) {
 // ---- bar.sync, bar.arrive, bar.red
 
 extern "C" int emu_named_barrier(unsigned id, unsigned threads, int predicate, bool waits, emu_site site) {
-    if (id > 15) trap(site, "a block has barriers 0 to 15, got %u", id);
-    if (threads == 0 || threads % 32) trap(site, "barrier %u: the number of threads is a multiple of 32, got %u", id, threads);
+    if (id > 15) emu_trap_in_words(site, "a block has barriers 0 to 15, got %u", id);
+    if (threads == 0 || threads % 32) emu_trap_in_words(site, "barrier %u: the number of threads is a multiple of 32, got %u", id, threads);
     NamedBarrier& barrier = emu_block->barriers[id];
     if (barrier.arrived && barrier.threads != threads)
-        trap(site, "barrier %u is for %u threads here, and for %u in line %d", id, threads, barrier.threads, barrier.site.line);
+        emu_trap_in_words(site, "barrier %u is for %u threads here, and for %u in line %d", id, threads, barrier.threads, barrier.site.line);
     if (!barrier.arrived) barrier.site = site;
     barrier.threads = threads;
     barrier.predicates += predicate != 0;
@@ -49,11 +36,15 @@ extern "C" int emu_named_barrier(unsigned id, unsigned threads, int predicate, b
 
 // ---- mbarriers
 
-static Mbarrier look_at(unsigned address, const char* instruction, emu_site site) {
+static void check_place(unsigned address, const char* instruction, emu_site site) {
     if (address % 8 || address + 8 > emu_shared_bytes())
-        trap(site, "%s: an mbarrier lies at a multiple of 8 in shared memory, got address %u", instruction, address);
+        emu_trap_in_words(site, "%s: an mbarrier lies at a multiple of 8 in shared memory, got address %u", instruction, address);
+}
+
+static Mbarrier look_at(unsigned address, const char* instruction, emu_site site) {
+    check_place(address, instruction, site);
     const Mbarrier m = Mbarrier::at(address);
-    if (!m.valid()) trap(site, "%s: this mbarrier was not initialised, or something was written over it", instruction);
+    if (!m.valid()) emu_trap_in_words(site, "%s: this mbarrier was not initialised, or something was written over it", instruction);
     return m;
 }
 
@@ -65,10 +56,9 @@ static void settle(unsigned address, Mbarrier m) {
 }
 
 extern "C" void emu_mbarrier_init(unsigned address, unsigned count, emu_site site) {
-    if (address % 8 || address + 8 > emu_shared_bytes())
-        trap(site, "mbarrier.init: an mbarrier lies at a multiple of 8 in shared memory, got address %u", address);
+    check_place(address, "mbarrier.init", site);
     if (count == 0 || count > Mbarrier::most_arrivals)
-        trap(site, "mbarrier.init: a phase takes 1 to %u arrivals, got %u", Mbarrier::most_arrivals, count);
+        emu_trap_in_words(site, "mbarrier.init: a phase takes 1 to %u arrivals, got %u", Mbarrier::most_arrivals, count);
     Mbarrier::of(0, count, count, 0).put(address);
 }
 
@@ -80,11 +70,11 @@ extern "C" void emu_mbarrier_invalidate(unsigned address, emu_site site) {
 extern "C" uint64_t emu_mbarrier_arrive(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site) {
     const Mbarrier m = look_at(address, "mbarrier.arrive", site);
     if (count == 0 || count > m.pending())
-        trap(site, "mbarrier.arrive: %u arrivals, but this phase takes only %u more of %u", count, m.pending(), m.count());
+        emu_trap_in_words(site, "mbarrier.arrive: %u arrivals, but this phase takes only %u more of %u", count, m.pending(), m.count());
     if (!may_complete && count == m.pending())
-        trap(site, "mbarrier.arrive.noComplete: this is the last arrival, which completes the phase");
+        emu_trap_in_words(site, "mbarrier.arrive.noComplete: this is the last arrival, which completes the phase");
     if ((long long)m.bytes() + expected_bytes > Mbarrier::most_bytes)
-        trap(site, "mbarrier.arrive.expect_tx: more than %d bytes to come", Mbarrier::most_bytes);
+        emu_trap_in_words(site, "mbarrier.arrive.expect_tx: more than %d bytes to come", Mbarrier::most_bytes);
     settle(address, Mbarrier::of(m.phase(), m.count(), m.pending() - count, m.bytes() + (int)expected_bytes));
     return m.bits;
 }
@@ -93,7 +83,7 @@ extern "C" void emu_mbarrier_transfer(unsigned address, int bytes, emu_site site
     const Mbarrier m = look_at(address, bytes > 0 ? "mbarrier.expect_tx" : "mbarrier.complete_tx", site);
     const int now = m.bytes() + bytes;
     if (now > Mbarrier::most_bytes || now < -Mbarrier::most_bytes)
-        trap(site, "an mbarrier counts up to %d bytes, got %d", Mbarrier::most_bytes, now);
+        emu_trap_in_words(site, "an mbarrier counts up to %d bytes, got %d", Mbarrier::most_bytes, now);
     settle(address, Mbarrier::of(m.phase(), m.count(), m.pending(), now));
 }
 

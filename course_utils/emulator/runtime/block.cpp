@@ -344,6 +344,15 @@ extern "C" void emu_trap(const char* message, emu_site site) {
     fail(EMU_TRAP, emu_current, site, "%s", message);
 }
 
+void emu_trap_in_words(emu_site site, const char* format, ...) {
+    char text[300];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    emu_trap(text, site);
+}
+
 static void thread_main() {
     Block& b = *emu_block;
     b.launch->kernel(b.launch->arguments);

@@ -71,6 +71,10 @@ void emu_prepare_block(Block& block, const emu_launch* launch);   // once per OS
 void emu_release_block(Block& block);                              // and at its end
 void emu_run_block(Block& block, uint64_t linear_index);
 
+// emu_trap, in words with figures.
+[[noreturn]] void emu_trap_in_words(emu_site site, const char* format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 // What barriers are made of. `emu_stop` and then `emu_run_another`: the current thread waits until it is made ready.
 void emu_stop(State why, emu_site site);
 void emu_make_ready(Fiber* f);

@@ -1,6 +1,5 @@
 // The copy engine: cp.async.bulk and cp.async.bulk.tensor. A load is done as late as may be: when no thread of the block can
 // go on without it. A store is done when the thread that started it waits for its group, or ends.
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +38,6 @@ static unsigned box_bytes(const TensorMap& map) {
 static void move_box(const BulkCopy& copy) {
     const TensorMap& map = copy.map;
     char* shared = (char*)emu_shared_pointer(0);
-    const unsigned chunks = map.row_bytes / 16;
     unsigned linear = copy.shared;
     unsigned i[5] = {};
     for (i[4] = 0; i[4] < map.box[4]; i[4]++)
@@ -56,7 +54,7 @@ static void move_box(const BulkCopy& copy) {
                     for (i[0] = 0; i[0] < map.box[0]; i[0]++, linear += map.element_bytes) {
                         const long long at = (long long)copy.at[0] + i[0];
                         const bool exists = inside && at >= 0 && at < map.size[0];
-                        char* place = shared + (chunks ? linear ^ (linear >> 7 & (chunks - 1)) << 4 : linear);
+                        char* place = shared + emu_swizzled(linear, map.row_bytes);
                         if (!copy.is_load) {
                             if (exists) memcpy(row + at * map.element_bytes, place, map.element_bytes);
                         } else if (exists) memcpy(place, row + at * map.element_bytes, map.element_bytes);
@@ -117,15 +115,9 @@ static void start(const BulkCopy& copy) {
 }
 
 static void check_shared(unsigned shared, unsigned bytes, unsigned alignment, const char* what, emu_site site) {
-    char text[160];
-    if (shared % alignment) {
-        snprintf(text, sizeof text, "%s: the shared address is a multiple of %u, got %u", what, alignment, shared);
-        emu_trap(text, site);
-    }
-    if ((size_t)shared + bytes > emu_shared_bytes()) {
-        snprintf(text, sizeof text, "%s: %u bytes from address %u on reach past the end of shared memory", what, bytes, shared);
-        emu_trap(text, site);
-    }
+    if (shared % alignment) emu_trap_in_words(site, "%s: the shared address is a multiple of %u, got %u", what, alignment, shared);
+    if ((size_t)shared + bytes > emu_shared_bytes())
+        emu_trap_in_words(site, "%s: %u bytes from address %u on reach past the end of shared memory", what, bytes, shared);
 }
 
 extern "C" void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, unsigned barrier, emu_site site) {
@@ -138,11 +130,7 @@ extern "C" void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsig
 extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier, emu_site site) {
     const TensorMap& m = *(const TensorMap*)map;
     if (m.mark != map_mark) emu_trap("cp.async.bulk.tensor: this is no tensor map (course_utils.cuda.tensor_map makes them)", site);
-    if (m.rank != rank) {
-        char text[120];
-        snprintf(text, sizeof text, "cp.async.bulk.tensor.%ud: the tensor map has %u dimensions", rank, m.rank);
-        emu_trap(text, site);
-    }
+    if (m.rank != rank) emu_trap_in_words(site, "cp.async.bulk.tensor.%ud: the tensor map has %u dimensions", rank, m.rank);
     BulkCopy copy = {m, nullptr, shared, box_bytes(m), barrier, {}, is_load, emu_current->bulk_group, emu_current->linear_id, site};
     for (unsigned d = 0; d < rank; d++) copy.at[d] = at[d];
     check_shared(shared, copy.bytes, 128, "cp.async.bulk.tensor", site);
