@@ -8,24 +8,11 @@ import pytest
 import torch
 
 from course_utils.cuda import KernelError, RawModule, tensor_map
+from tests.helpers.mbarrier import MBARRIER
 
-HEAD = """// arch: sm_90a only
-struct alignas(64) TensorMap { unsigned long long words[16]; };
-__device__ inline unsigned at(const void* p) { return __cvta_generic_to_shared(p); }
-__device__ inline void init(void* bar, int count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(at(bar)), "r"(count) : "memory");
-}
-__device__ inline void arrive(void* bar) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(at(bar)) : "memory");
-}
-__device__ inline void expect(void* bar, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(at(bar)), "r"(bytes) : "memory");
-}
-__device__ inline void wait(void* bar, int parity) {
-    asm volatile("{ .reg .pred open; again: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1; "
-                 "@!open bra again; }" :: "r"(at(bar)), "r"(parity) : "memory");
-}
-"""
+HEAD = f"""// arch: sm_90a only
+struct alignas(64) TensorMap {{ unsigned long long words[16]; }};
+{MBARRIER}"""
 LOAD = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {{{}}}], [%2];"
 STORE = "cp.async.bulk.tensor.{}d.global.shared::cta.bulk_group [%0, {{{}}}], [%1];"
 
@@ -37,7 +24,7 @@ def move(tensor, box, start, *, swizzle=None, values=None):
     numbers = ", ".join(f"%{n + (3 if values is None else 2)}" for n in range(rank))
     coordinates = ", ".join(f'"r"({n})' for n in reversed(start))
     load = (
-        f'expect(&bar, {elements * tensor.element_size()}); asm volatile("{LOAD.format(rank, numbers)}" '
+        f'arrive_expecting(&bar, {elements * tensor.element_size()}); asm volatile("{LOAD.format(rank, numbers)}" '
         f':: "r"(at(shared)), "l"(&map), "r"(at(&bar)), {coordinates} : "memory"); wait(&bar, 0);'
     )
     store = (
@@ -131,7 +118,7 @@ extern "C" __global__ void k(const float* x, float* y, float* early) {
     if (threadIdx.x == 0) init(&bar, 1);
     __syncthreads();
     if (threadIdx.x == 0) {
-        expect(&bar, 256);
+        arrive_expecting(&bar, 256);
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], 256, [%2];"
                      :: "r"(at(box)), "l"(x), "r"(at(&bar)) : "memory");
         early[0] = box[0];
@@ -187,7 +174,7 @@ extern "C" __global__ void k(const __grid_constant__ TensorMap A, const __grid_c
         if (threadIdx.x == 128)
             for (int n = 0; n < steps; n++) {
                 if (n >= 2) wait(&shared.empty[n % 2], (n / 2 - 1) % 2);
-                expect(&shared.full[n % 2], 2 * 64 * 64 * 2);
+                arrive_expecting(&shared.full[n % 2], 2 * 64 * 64 * 2);
                 load(shared.A[n % 2], A, 64 * blockIdx.x, 64 * n, &shared.full[n % 2]);
                 load(shared.B[n % 2], B, 0, 64 * n, &shared.full[n % 2]);
             }
@@ -243,7 +230,11 @@ def test_a_producer_and_a_warpgroup_multiply_matrices(rows, depth):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("expect(&shared.full[n % 2], 2 * 64 * 64 * 2);", "expect(&shared.full[n % 2], 64 * 64 * 2);", None),
+        (
+            "arrive_expecting(&shared.full[n % 2], 2 * 64 * 64 * 2);",
+            "arrive_expecting(&shared.full[n % 2], 64 * 64 * 2);",
+            None,
+        ),
         ("wait(&shared.full[n % 2], n / 2 % 2);", "", None),
         ("wait(&shared.full[n % 2], n / 2 % 2);", "wait(&shared.full[n % 2], 1);", "mbarrier|wrong"),
         ("if (n >= 2) wait(&shared.empty[n % 2], (n / 2 - 1) % 2);", "", None),
