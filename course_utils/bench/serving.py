@@ -37,6 +37,7 @@ OURS, OURS_AGAIN = "decode_attention", "decode_attention again"
 FLASH, CUDNN = "torch FLASH", "torch cuDNN"
 FLASHINFER, FLASH3 = "FlashInfer", "FlashAttention-3"
 PACKED = ", packed by hand"
+SAME_BYTES = "a sum of as many bytes"
 PIECES, IN_TRITON = "keys in pieces", ", Triton"
 LAUNCHES, GRAPH, ONE_LAUNCH = "launches", "CUDA graph", "one launch"
 BACKENDS = {FLASH: SDPBackend.FLASH_ATTENTION, CUDNN: SDPBackend.CUDNN_ATTENTION}
@@ -153,18 +154,21 @@ def paged(
 
 
 def ragged(*, device: str = "cuda", long: int = 65536, short: int = 1024, sequences: int = 32) -> list[Row]:
-    """One long sequence beside short ones, the long one first or last; and as many sequences of one length."""
+    """One long sequence beside short ones, the long one first or last; and as many sequences of one length. Beside each
+    the sum of a tensor of as many bytes: what can be had while the GPU fills and drains."""
     rows: list[Row] = []
     query, key, value = _inputs(sequences, long, device)
     some = [long] + (sequences - 1) * [short]
     mean = sum(some) // sequences
+    plain = torch.ones(sum(some) * KV_HEADS * HEAD_DIM, device=device)  # fp32: as much as K and V in 16 bits
     for name, counts in (("long first", some), ("long last", some[::-1]), ("equal", sequences * [mean])):
         lengths = torch.tensor(counts, dtype=torch.int32, device=device)
         made: dict[str, Callable[[], Function]] = {
-            OURS: lambda n=lengths: lambda: decode_attention(query, key, value, seq_lens=n)
+            OURS: lambda n=lengths: lambda: decode_attention(query, key, value, seq_lens=n),
+            SAME_BYTES: lambda: plain.sum,
         }
         where = {"batch": sequences, "length": sum(counts), "lengths": name}
-        rows += _timed("ragged", where, query, key, value, made, lengths)
+        rows += _timed("ragged", where, query, key, value, made, lengths, checked=(OURS,))
     return rows
 
 

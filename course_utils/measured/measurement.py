@@ -26,7 +26,7 @@ class Measurement:
         name: what was measured, such as "02_flash_attention_minimal".
         device: name of the GPU as the driver gives it.
         driver: version of the NVIDIA driver, or "unknown".
-        versions: of torch, cuda, cupy and python; of tilelang, a peer, where it was recorded.
+        versions: of torch, cuda, cupy and python; of tilelang and flashinfer, peers, where they were recorded.
         date: ISO date of the run.
         command: the command that takes these figures again.
         rows: list of dicts with the units in the keys.
@@ -77,6 +77,7 @@ def collect(name: str, rows: list[Row], command: str, *, device: str | None = No
         "cupy": _package_version("cupy-cuda13x", "cupy-cuda12x", "cupy"),
         "python": platform.python_version(),
         "tilelang": _package_version("tilelang"),
+        "flashinfer": _package_version("flashinfer-python"),
     }
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     driver = _driver_version() if device is None else "none"

@@ -76,12 +76,11 @@ class DecodeTile(NamedTuple):
 
 
 def _tiles(head_dim: int, rows: int, key_bytes: int) -> tuple[DecodeTile, ...]:
-    """The fastest on an H100 first: one block on each multiprocessor, with some 130 kB on their way. Then smaller ones
+    """The fastest on an H100 first: one block on each multiprocessor, with up to 130 kB on their way. Then a smaller one
     for GPUs with less shared memory."""
     keys = min(32, 4096 // (head_dim * key_bytes))
-    more = 4096 // (keys * head_dim * key_bytes)  # stages, where a tile is small
-    sizes = (8, 3 * more), (8, 2 * more), (4, 2 * more)
-    return tuple(DecodeTile(head_dim, rows, keys, warps, stages, key_bytes) for warps, stages in sizes)
+    stages = 2 * (4096 // (keys * head_dim * key_bytes))  # more where a tile is small
+    return tuple(DecodeTile(head_dim, rows, keys, warps, stages, key_bytes) for warps in (8, 4))
 
 
 # By head dimension, rows of a block and bytes of a number of the cache.

@@ -12,7 +12,7 @@
 //        [B, H / group], fp32
 // shared 2 · D · B_R + max(2 · WARPS · STAGES · B_C · D, 4 · WARPS · B_R · (D + 9)) bytes, dynamic
 // limits as split_keys.cu and paged_cache.cu; B_C 32; k_scale > 0
-// options: -DD=64 -DBF16=0 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=6 | -DD=64 -DBF16=1 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=6 | -DD=128 -DBF16=0 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=3 | -DD=128 -DBF16=1 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=3
+// options: -DD=64 -DBF16=0 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=4 | -DD=64 -DBF16=1 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=4 | -DD=128 -DBF16=0 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=2 | -DD=128 -DBF16=1 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=2
 // arch: sm_80
 // paper  FP8 formats (arXiv 2209.05433); scales by head: FlashAttention-3 (arXiv 2407.08608)
 #define CACHE_BITS 8

@@ -13,7 +13,7 @@
 // shared 2 · D · B_R + max(4 · WARPS · STAGES · B_C · D, 4 · WARPS · B_R · (D + 9)) bytes, dynamic:
 //        Q, and the warps' tiles of K and V; in their place, at the end, their results
 // limits scale > 0; D 64 or 128; B_R and B_C multiples of 16
-// options: -DD=64 -DBF16=0 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=3 | -DD=128 -DBF16=1 -DB_C=16 -DB_R=16 -DWARPS=8 -DSTAGES=3
+// options: -DD=64 -DBF16=0 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=2 | -DD=128 -DBF16=1 -DB_C=16 -DB_R=16 -DWARPS=8 -DSTAGES=2
 // arch: sm_80
 // paper  GQA (arXiv 2305.13245); packing: "PackGQA" in the code of FlashAttention-3
 #include "decode_tile.cuh"

@@ -14,7 +14,7 @@
 // shared as packed_heads.cu
 // limits as split_keys.cu; every page of a key is one of those that there are; all pages together
 //        have fewer than 2^31 rows, of any number of bytes
-// options: -DD=64 -DBF16=0 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=3 | -DD=64 -DBF16=1 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=3 | -DD=128 -DBF16=0 -DB_C=16 -DB_R=32 -DWARPS=8 -DSTAGES=3 | -DD=128 -DBF16=1 -DB_C=16 -DB_R=16 -DWARPS=8 -DSTAGES=3
+// options: -DD=64 -DBF16=0 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=2 | -DD=64 -DBF16=1 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=2 | -DD=128 -DBF16=0 -DB_C=16 -DB_R=32 -DWARPS=8 -DSTAGES=2 | -DD=128 -DBF16=1 -DB_C=16 -DB_R=16 -DWARPS=8 -DSTAGES=2
 // arch: sm_80
 // paper  PagedAttention (arXiv 2309.06180), §4
 #include "decode_tile.cuh"

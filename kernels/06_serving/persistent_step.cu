@@ -19,7 +19,7 @@
 //        there, of one layer; counters [2 + B + B · heads], zeros
 // shared paged_cache.cu's, dynamic; 516 · WARPS + 4 bytes, static
 // limits as paged_cache.cu and append.cu; all items together are fewer than 2^31
-// options: -DD=64 -DBF16=0 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=3 -DCACHE_BITS=16 | -DD=64 -DBF16=1 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=3 -DCACHE_BITS=16 | -DD=128 -DBF16=1 -DB_C=16 -DB_R=16 -DWARPS=8 -DSTAGES=3 -DCACHE_BITS=16 | -DD=128 -DBF16=0 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=3 -DCACHE_BITS=8
+// options: -DD=64 -DBF16=0 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=2 -DCACHE_BITS=16 | -DD=64 -DBF16=1 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=2 -DCACHE_BITS=16 | -DD=128 -DBF16=1 -DB_C=16 -DB_R=16 -DWARPS=8 -DSTAGES=2 -DCACHE_BITS=16 | -DD=128 -DBF16=0 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=2 -DCACHE_BITS=8
 // arch: sm_80
 // paper  No Bubbles (Spector, Juravsky et al., 2025), one launch for a model; stream-K (arXiv 2301.03598)
 #include "decode_tile.cuh"

@@ -57,8 +57,12 @@ def test_rungs_pages_and_queries_are_timed():
 
 def test_the_bytes_of_a_ragged_batch_are_those_of_its_keys():
     rows = chapter.ragged(device="cpu", long=48, short=16, sequences=3)
-    assert [(row["lengths"], row["length"]) for row in rows] == [("long first", 80), ("long last", 80), ("equal", 78)]
-    assert rows[0]["tb_per_s"] == pytest.approx(80 * 2 * 2 * 64 * 2 / 2e-3 / 1e12)
+    ours, sums = (rows[n::2] for n in range(2))
+    for of_one in (ours, sums):
+        assert [row["lengths"] for row in of_one] == ["long first", "long last", "equal"]
+        assert [row["length"] for row in of_one] == [80, 80, 78]
+    assert {row["name"] for row in sums} == {chapter.SAME_BYTES}
+    assert ours[0]["tb_per_s"] == sums[0]["tb_per_s"] == pytest.approx(80 * 2 * 2 * 64 * 2 / 2e-3 / 1e12)
 
 
 def test_eight_bits_are_half_the_bytes_and_their_error_is_told():
