@@ -381,7 +381,7 @@ def _in_pages() -> tuple[list[Tensor], list[Tensor]]:
 def _paged(file: str) -> Launch:
     """Each sequence in one piece."""
     (query, key, value), (*pages, table, lengths) = _in_pages()
-    tile, out, lse = serving.TILES[64, 16, 2][-1], torch.full_like(query, torch.nan), _nans(2, 2, 1)
+    tile, out, lse = serving.TILES[64, 16, 2].small, torch.full_like(query, torch.nan), _nans(2, 2, 1)
     numbers = *map(np.int32, (2, 100, 1, 1)), np.float32(64**-0.5), *map(np.int32, (1, 0, 0, 100))
     return KnownLaunch(
         source=f"{SERVING}/{file}.cu",
@@ -423,7 +423,7 @@ def _step(file: str = "persistent_step", *, pieces: int = 4, taken: int = 0) -> 
         cache[table[:, -1].long(), -1] = 0
     counters = torch.zeros(serving.step_workspace(2, 2), dtype=torch.int32)
     counters[0] = taken
-    tile, out, lse = serving.TILES[64, 16, 2][-1], torch.full_like(query, torch.nan), _nans(2, 2, 1)
+    tile, out, lse = serving.TILES[64, 16, 2].small, torch.full_like(query, torch.nan), _nans(2, 2, 1)
     parts = _nans(4, 2, 1, 64), _nans(4, 2, 1)
     numbers = *map(np.int32, (1, 2, 40, 20, 5, 1, 2, 1)), np.float32(64**-0.5), *map(np.int32, (0, 0, 64, pieces))
     return KnownLaunch(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -40,8 +42,9 @@ def _launched(name: str, query: Tensor, key: Tensor, ragged: bool) -> tuple[tupl
         options = f"-DD={head_dim}", bf16, f"-DWARPS={WARPS}"
         grid = ceil_div(heads * query_length, WARPS), batch
         return options, grid, (32, WARPS), (*ints(batch, heads), *last), 0
-    tile = serving.decode_tile(group * query_length, key)
-    grid = ceil_div(group * query_length, tile.block_rows), kv_heads, batch
+    row_tiles = ceil_div(group * query_length, serving.block_rows(group * query_length))
+    grid = row_tiles, kv_heads, batch
+    tile = serving.decode_tile(group * query_length, math.prod(grid), key)
     return (*tile.options, bf16), grid, tile.block, (*ints(batch), *last), tile.shared_bytes
 
 
@@ -90,7 +93,7 @@ def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
         ("e4m3_cache", "e4m3_paged_cache", in_pages, (*scales, *of_pages)),
     ):
         numbers = [tensor.to(serving.E4M3).view(torch.uint8) for tensor in cache] if file == "e4m3_cache" else cache
-        tile = serving.TILES[head_dim, 16, numbers[0].element_size()][-1]
+        tile = serving.TILES[head_dim, 16, numbers[0].element_size()].small
         args = query, *numbers, out, lse, parts, lse_parts, lengths, parents, *sizes, *more
         add(file, kernel, (1, kv_heads, pieces), tile.block, args, (*tile.options, bf16), tile.shared_bytes)
 
@@ -100,7 +103,7 @@ def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
     cache = [normal(layers, pages, page_size, kv_heads, head_dim).to(dtype) for _ in range(2)]
     if eight:
         cache = [tensor.to(serving.E4M3).view(torch.uint8) for tensor in cache]
-    tile = serving.TILES[head_dim, 16, cache[0].element_size()][-1]
+    tile = serving.TILES[head_dim, 16, cache[0].element_size()].small
     scales = [scale.expand(layers, -1, -1).contiguous() for scale in scales]
     of_one = *(tensor[0] for tensor in (*new, *cache)), table, lengths, *(scale[0] for scale in scales)
     args = *of_one, *ints(batch, queries, kv_heads, head_dim, table.shape[1], page_size)

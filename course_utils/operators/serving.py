@@ -75,12 +75,21 @@ class DecodeTile(NamedTuple):
         return 2 * self.head_dim * self.block_rows + max(tiles, results)
 
 
-def _tiles(head_dim: int, rows: int, key_bytes: int) -> tuple[DecodeTile, ...]:
-    """The fastest on an H100 first: one block on each multiprocessor, with up to 130 kB on their way. Then a smaller one
-    for GPUs with less shared memory."""
+class Tiles(NamedTuple):
+    """The fastest on an H100: where few blocks share the work, one of them on each multiprocessor, with up to 130 kB on
+    their way; where there are enough anyway, two, so that one streams while the other begins or ends. And one for GPUs
+    with less shared memory."""
+
+    alone: DecodeTile
+    in_pairs: DecodeTile
+    small: DecodeTile
+
+
+def _tiles(head_dim: int, rows: int, key_bytes: int) -> Tiles:
     keys = min(32, 4096 // (head_dim * key_bytes))
-    stages = 2 * (4096 // (keys * head_dim * key_bytes))  # more where a tile is small
-    return tuple(DecodeTile(head_dim, rows, keys, warps, stages, key_bytes) for warps in (8, 4))
+    more = 4096 // (keys * head_dim * key_bytes)  # stages, where a tile is small
+    sizes = (8, 2 * more), (4, 3 * more), (4, 2 * more)
+    return Tiles(*(DecodeTile(head_dim, rows, keys, warps, stages, key_bytes) for warps, stages in sizes))
 
 
 # By head dimension, rows of a block and bytes of a number of the cache.
@@ -566,9 +575,9 @@ class Plan(NamedTuple):
 def _plan(query: Tensor, cache: Cache, ragged: bool, num_splits: int, split_size: int) -> Plan:
     batch, heads, query_length, _ = query.shape[-4:]
     rows = heads // cache.kv_heads * query_length
-    tile = decode_tile(rows, cache.key)
-    row_tiles = ceil_div(rows, tile.block_rows)
+    row_tiles = ceil_div(rows, block_rows(rows))
     blocks = row_tiles * cache.kv_heads
+    tile = decode_tile(rows, batch * blocks, cache.key)
     how = cut_keys(batch, blocks, cache.capacity, ragged, num_splits, split_size, tile, query.device)
     return Plan(tile, row_tiles, how)
 
@@ -581,9 +590,18 @@ def _parts(lse: Tensor, plan: Plan, batch: int, rows: int, columns: int) -> tupl
     return lse.new_empty(pieces, rows, columns), lse.new_empty(pieces, rows)
 
 
-def decode_tile(rows: int, key: Tensor) -> DecodeTile:
-    """The tile for so many rows, the queries of a group of heads, and such a cache."""
-    return fitting(TILES[key.shape[-1], 16 if rows <= 16 else 32, key.element_size()], key.device)
+def block_rows(rows: int) -> int:
+    """B_r for so many rows, the queries of a group of heads."""
+    return 16 if rows <= 16 else 32
+
+
+def decode_tile(rows: int, blocks: int, key: Tensor) -> DecodeTile:
+    """The tile for so many rows, the queries of a group of heads, and such a cache. blocks: of threads, before any
+    sequence is cut."""
+    tiles, device = TILES[key.shape[-1], block_rows(rows), key.element_size()], key.device
+    if blocks >= _multiprocessors(device) and _blocks_at_a_time(tiles.in_pairs, device) > 1:
+        return tiles.in_pairs
+    return fitting((tiles.alone, tiles.small), device)
 
 
 def cut_keys(
@@ -616,13 +634,22 @@ def cut_keys(
     return made
 
 
-@functools.cache
 def _places(tile: DecodeTile, device: torch.device) -> int:
-    """For blocks on the device, at a time, as far as shared memory goes: registers last for more."""
-    of_one = (shared_memory_limit(device) + RESERVED_SHARED) // (tile.shared_bytes + RESERVED_SHARED)
+    """For blocks on the device, at a time."""
+    return _blocks_at_a_time(tile, device) * _multiprocessors(device)
+
+
+@functools.cache
+def _blocks_at_a_time(tile: DecodeTile, device: torch.device) -> int:
+    """On a multiprocessor, as far as shared memory goes: registers last for more."""
+    return (shared_memory_limit(device) + RESERVED_SHARED) // (tile.shared_bytes + RESERVED_SHARED)
+
+
+@functools.cache
+def _multiprocessors(device: torch.device) -> int:
     if device.type == "cpu":
-        return of_one * EMULATED_MULTIPROCESSORS
-    return of_one * torch.cuda.get_device_properties(device).multi_processor_count
+        return EMULATED_MULTIPROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _flops(query: Tensor, capacity: int) -> int:
@@ -649,10 +676,12 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     """What the operators launch for queries of this dtype on a device, to be compiled ahead of time."""
     made = [_merge_module(torch.float32, dtype), _merge_module(dtype, dtype)]
     made += [_writing_module("append", (), key_bytes, dtype) for key_bytes in (1, 2)]
-    for (_, _, key_bytes), tiles in TILES.items():
+    for (head_dim, rows, key_bytes), blocks in itertools.product(TILES, (1, MAX_GRID)):
+        key = torch.empty(1, head_dim, dtype=torch.uint8 if key_bytes == 1 else dtype, device=device)
+        options = decode_tile(rows, blocks, key).options
         for file in ("split_keys", "paged_cache") if key_bytes == 2 else ("e4m3_cache",):
-            made.append(module(f"{FOLDER}/{file}.cu", fitting(tiles, device).options, dtype))
-        made.append(_writing_module("persistent_step", fitting(tiles, device).options, key_bytes, dtype))
+            made.append(module(f"{FOLDER}/{file}.cu", options, dtype))
+        made.append(_writing_module("persistent_step", options, key_bytes, dtype))
     return made
 
 

@@ -43,38 +43,42 @@ __device__ inline int size_of_pieces(const Batch& batch, const Cut& cut) {
 }
 
 // Keys [first, end) of the `keys` of a sequence: its part number `part` of so many, and piece `number`
-// of the batch.
+// of the batch, counted sequence by sequence.
 struct Piece { int sequence, keys, first, end, part, parts, number; };
-
-// A piece of the batch by its number; its sequence is −1 where there are fewer.
-__device__ inline Piece piece_of_batch(const Batch& batch, const Cut& cut, int number) {
-    const int size = size_of_pieces(batch, cut), lane = threadIdx.x % 32;
-    int left = number;   // pieces from the sequences at hand to this one
-    for (int b0 = 0; b0 < batch.sequences; b0 += 32) {   // a lane has a sequence
-        const int b = b0 + lane, keys = b < batch.sequences ? batch.keys(b) : 0;
-        const int parts = b < batch.sequences ? parts_of(keys, size) : 0;
-        int end = parts;   // of the pieces of this sequence and of those before, in these 32
-        for (int step = 1; step < 32; step *= 2) {
-            const int before = __shfl_up_sync(ALL_LANES, end, step);
-            if (lane >= step) end += before;
-        }
-        const unsigned reached = __ballot_sync(ALL_LANES, left < end);
-        if (reached) {
-            const int owner = __ffs(reached) - 1;
-            const int n = __shfl_sync(ALL_LANES, keys, owner);
-            const int of = __shfl_sync(ALL_LANES, parts, owner);
-            const int part = left - (__shfl_sync(ALL_LANES, end, owner) - of);
-            return {b0 + owner, n, part * size, min(n, (part + 1) * size), part, of,
-                    number};
-        }
-        left -= __shfl_sync(ALL_LANES, end, 31);
-    }
-    return {-1, 0, 0, 0, 0, 0, number};
-}
 
 // The number of the first piece of a sequence.
 __device__ inline int first_piece_of(const Batch& batch, int size, int sequence) {
     int before = 0;
     for (int b = threadIdx.x % 32; b < sequence; b += 32) before += parts_of(batch.keys(b), size);
     return sum_of_warp(before);
+}
+
+// Which piece the block with this number attends; the sequence is −1 where there are fewer. Whole
+// pieces come first, since a GPU whose last blocks are short ones is done sooner; then what is left
+// over of each sequence.
+__device__ inline Piece piece_of_batch(const Batch& batch, const Cut& cut, int number) {
+    const int size = size_of_pieces(batch, cut), lane = threadIdx.x % 32;
+    int left = number;   // pieces from the sequences at hand to this one
+    for (int rest = 0; rest < 2; rest++)
+        for (int b0 = 0; b0 < batch.sequences; b0 += 32) {   // a lane has a sequence
+            const int b = b0 + lane, keys = b < batch.sequences ? batch.keys(b) : 0;
+            const int whole = keys / size;
+            const int have = b >= batch.sequences ? 0 : rest ? parts_of(keys, size) - whole : whole;
+            int end = have;   // of these pieces, of this sequence and of those before in these 32
+            for (int step = 1; step < 32; step *= 2) {
+                const int before = __shfl_up_sync(ALL_LANES, end, step);
+                if (lane >= step) end += before;
+            }
+            const unsigned reached = __ballot_sync(ALL_LANES, left < end);
+            if (reached) {
+                const int owner = __ffs(reached) - 1;
+                const int n = __shfl_sync(ALL_LANES, keys, owner);
+                const int before = __shfl_sync(ALL_LANES, end - have, owner);
+                const int part = rest ? n / size : left - before;
+                return {b0 + owner, n, part * size, min(n, (part + 1) * size), part,
+                        parts_of(n, size), first_piece_of(batch, size, b0 + owner) + part};
+            }
+            left -= __shfl_sync(ALL_LANES, end, 31);
+        }
+    return {-1, 0, 0, 0, 0, 0, number};
 }

@@ -3,10 +3,11 @@
 import itertools
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
-from course_utils import checks, reference
+from course_utils import checks, cuda, reference
 from course_utils.emulator import profile
 from course_utils.launches.serving import RUNGS, rung
 from course_utils.operators import decode_attention, merge_attention, paged_attention, prepare, serving
@@ -122,11 +123,15 @@ def test_a_cache_in_pages_is_correct(device, page_size, number):
     assert_right(call, query, key, value, seq_lens)
 
 
-def test_smaller_tiles_are_correct(device, monkeypatch):
+@pytest.mark.parametrize("which", ["small", "in_pairs"])
+def test_other_tiles_are_correct(device, monkeypatch, which):
     """Each warp has more tiles than stages."""
-    monkeypatch.setattr(prepare, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
+    if which == "small":
+        monkeypatch.setattr(prepare, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
+    else:
+        monkeypatch.setattr(serving, "_multiprocessors", lambda device: 1)  # there are more blocks than these
     (query, key, value, seq_lens), how = of_case(device, HALF, 64, 5)
-    assert serving.decode_tile(8, key) == serving.TILES[64, 16, 2][-1]
+    assert serving.decode_tile(8, 1, key) == getattr(serving.TILES[64, 16, 2], which)
     pages, table = in_pages((key, value), 16, seq_lens)
     for call in (
         partial(decode_attention, query, key, value, seq_lens=seq_lens),
@@ -301,8 +306,37 @@ def test_a_group_of_heads_reads_its_keys_once():
 # ---------------------------------------------------------------------------------------------- how the keys are cut
 
 
+def test_where_there_are_blocks_for_all_two_share_a_multiprocessor():
+    tiles, key = serving.TILES[128, 16, 2], torch.empty(1, 128, dtype=HALF)
+    assert [serving.decode_tile(4, blocks, key) for blocks in (131, 132)] == [tiles.alone, tiles.in_pairs]
+    assert serving._places(tiles.in_pairs, key.device) == 264
+
+
+def test_whole_pieces_come_first():
+    """So the last blocks are short ones: of sequences with 5, 25, 10 and 0 keys in pieces of 10."""
+    source = """
+    #include "pieces.cuh"
+    extern "C" __global__ void pieces(const int* lengths, int* found, int B, int size) {
+        const Piece piece = piece_of_batch({lengths, B, 100, 1}, {0, size}, blockIdx.x);
+        const int columns[] = {piece.sequence, piece.first, piece.end, piece.part, piece.parts, piece.number};
+        for (int n = 0; n < 6; n++) found[6 * blockIdx.x + n] = columns[n];
+    }"""
+    lengths, found = torch.tensor([5, 25, 10, 0], dtype=torch.int32), torch.zeros(7, 6, dtype=torch.int32)
+    kernel = cuda.RawModule(code=source).get_function("pieces")
+    kernel((7,), (32,), (lengths, found, np.int32(4), np.int32(10)))
+    assert found[:6].tolist() == [
+        [1, 0, 10, 0, 3, 1],
+        [1, 10, 20, 1, 3, 2],
+        [2, 0, 10, 0, 1, 4],
+        [0, 0, 5, 0, 1, 0],
+        [1, 20, 25, 2, 3, 3],
+        [3, 0, 0, 0, 1, 5],
+    ]
+    assert found[6, 0] == -1
+
+
 def test_what_is_chosen_fills_the_gpu_and_no_more():
-    tile = serving.TILES[128, 16, 2][0]
+    tile = serving.TILES[128, 16, 2].alone
     places = serving._places(tile, torch.device("cpu"))
 
     def cut(batch, length, **how):

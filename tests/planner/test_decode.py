@@ -30,8 +30,8 @@ def test_its_limits_are_the_operators():
     [(1, 4096, 32, 8), (1, 65536, 32, 8), (8, 8192, 32, 8), (64, 4096, 32, 8), (1, 2048, 64, 1), (3, 512, 128, 16)],
 )
 def test_it_takes_as_many_splits_as_the_operator(batch, length, heads, kv_heads):
-    tile = serving.decode_tile(heads // kv_heads, torch.empty(1, 128, dtype=torch.float16))
-    blocks = costs.ceil_div(heads // kv_heads, tile.block_rows) * kv_heads
+    blocks = costs.ceil_div(heads // kv_heads, serving.block_rows(heads // kv_heads)) * kv_heads
+    tile = serving.decode_tile(heads // kv_heads, batch * blocks, torch.empty(1, 128, dtype=torch.float16))
     cut = serving.cut_keys(batch, blocks, length, False, 0, 0, tile, torch.device("cpu"))
     assert cut.size == costs.ceil_div(length, decode(planner.plan(length, batch, heads, kv_heads=kv_heads)).splits)
 
