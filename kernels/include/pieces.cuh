@@ -53,17 +53,18 @@ __device__ inline int first_piece_of(const Batch& batch, int size, int sequence)
     return sum_of_warp(before);
 }
 
-// Which piece the block with this number attends; the sequence is −1 where there are fewer. Whole
-// pieces come first, since a GPU whose last blocks are short ones is done sooner; then what is left
-// over of each sequence.
+// Which piece the block with this number attends; the sequence is −1 where there are fewer. A GPU
+// whose last blocks are short ones is done sooner, so those come first that are longer than half of
+// a piece. Of a sequence that can be all, or all but the last.
 __device__ inline Piece piece_of_batch(const Batch& batch, const Cut& cut, int number) {
     const int size = size_of_pieces(batch, cut), lane = threadIdx.x % 32;
     int left = number;   // pieces from the sequences at hand to this one
-    for (int rest = 0; rest < 2; rest++)
+    for (int round = 0; round < 2; round++)
         for (int b0 = 0; b0 < batch.sequences; b0 += 32) {   // a lane has a sequence
             const int b = b0 + lane, keys = b < batch.sequences ? batch.keys(b) : 0;
-            const int whole = keys / size;
-            const int have = b >= batch.sequences ? 0 : rest ? parts_of(keys, size) - whole : whole;
+            const int long_ones = (keys + (size - 1) / 2) / size;
+            const int short_ones = b < batch.sequences ? parts_of(keys, size) - long_ones : 0;
+            const int have = round ? short_ones : long_ones;
             int end = have;   // of these pieces, of this sequence and of those before in these 32
             for (int step = 1; step < 32; step *= 2) {
                 const int before = __shfl_up_sync(ALL_LANES, end, step);
@@ -74,9 +75,9 @@ __device__ inline Piece piece_of_batch(const Batch& batch, const Cut& cut, int n
                 const int owner = __ffs(reached) - 1;
                 const int n = __shfl_sync(ALL_LANES, keys, owner);
                 const int before = __shfl_sync(ALL_LANES, end - have, owner);
-                const int part = rest ? n / size : left - before;
-                return {b0 + owner, n, part * size, min(n, (part + 1) * size), part,
-                        parts_of(n, size), first_piece_of(batch, size, b0 + owner) + part};
+                const int parts = parts_of(n, size), part = round ? parts - 1 : left - before;
+                return {b0 + owner, n, part * size, min(n, (part + 1) * size), part, parts,
+                        first_piece_of(batch, size, b0 + owner) + part};
             }
             left -= __shfl_sync(ALL_LANES, end, 31);
         }

@@ -312,8 +312,8 @@ def test_where_there_are_blocks_for_all_two_share_a_multiprocessor():
     assert serving._places(tiles.in_pairs, key.device) == 264
 
 
-def test_whole_pieces_come_first():
-    """So the last blocks are short ones: of sequences with 5, 25, 10 and 0 keys in pieces of 10."""
+def test_long_pieces_come_first():
+    """So the last blocks are short ones: of sequences with 5, 26, 10 and 0 keys in pieces of 10."""
     source = """
     #include "pieces.cuh"
     extern "C" __global__ void pieces(const int* lengths, int* found, int B, int size) {
@@ -321,15 +321,15 @@ def test_whole_pieces_come_first():
         const int columns[] = {piece.sequence, piece.first, piece.end, piece.part, piece.parts, piece.number};
         for (int n = 0; n < 6; n++) found[6 * blockIdx.x + n] = columns[n];
     }"""
-    lengths, found = torch.tensor([5, 25, 10, 0], dtype=torch.int32), torch.zeros(7, 6, dtype=torch.int32)
+    lengths, found = torch.tensor([5, 26, 10, 0], dtype=torch.int32), torch.zeros(7, 6, dtype=torch.int32)
     kernel = cuda.RawModule(code=source).get_function("pieces")
     kernel((7,), (32,), (lengths, found, np.int32(4), np.int32(10)))
     assert found[:6].tolist() == [
         [1, 0, 10, 0, 3, 1],
         [1, 10, 20, 1, 3, 2],
+        [1, 20, 26, 2, 3, 3],
         [2, 0, 10, 0, 1, 4],
         [0, 0, 5, 0, 1, 0],
-        [1, 20, 25, 2, 3, 3],
         [3, 0, 0, 0, 1, 5],
     ]
     assert found[6, 0] == -1
