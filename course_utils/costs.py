@@ -16,6 +16,7 @@ below the heading DeepSeek counts causal pairs exactly, diagonal included, and t
 products differ in width, costs 704,512 / 278,528 = 2.53 times the forward pass.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from numbers import Integral
@@ -469,6 +470,7 @@ def wave_efficiency(blocks: int, places: int) -> float:
     return blocks / (ceil_div(blocks, places) * places)
 
 
+@functools.lru_cache(maxsize=1024)
 def splits_by_waves(blocks: int, places: int, most: int, *, share: float = 0.95) -> int:
     """Into how many splits each of the blocks' work is cut, up to `most`: the smallest number whose waves are as
     efficient as the best one's, or `share` of that. FlashAttention-3 chooses so, with a share of 0.85."""
