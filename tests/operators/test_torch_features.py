@@ -265,8 +265,8 @@ def test_called_by_its_name_an_operator_refuses_a_tensor_that_does_not_fit(name,
         wrong = [tensor[None], tensor.to(torch.float64 if tensor.is_floating_point() else torch.int64)]
         if argument not in ANY_SIZE and f"{argument} of {name}" not in ANY_SIZE:
             wrong.append(tensor[..., :-1])
-        if device.type == "cuda":
-            wrong.append(tensor.cpu())
+        if device.type == "cuda" and sum(isinstance(one, torch.Tensor) for one in given) > 1:
+            wrong.append(tensor.cpu())  # the only tensor of a call may lie anywhere
         for one in wrong:
             with pytest.raises((TypeError, ValueError), match=f"^({'|'.join(operator.arguments)}) (has|is) "):
                 operator.op(*given[:place], one, *given[place + 1 :])
@@ -598,7 +598,8 @@ def counted(attend, inputs):
 
 def test_the_flop_counter_counts_as_for_sdpa(device):
     inputs = attention_inputs(device, grad=True, lengths=(9, 12), heads=(4, 2))
-    query, key, value = (tensor.shape for tensor in inputs)
+    query = inputs[0].shape
+    key = value = inputs[1].repeat_interleave(2, dim=1).shape  # torch 2.11 counts no heads that share a key head
     expected = sdpa_flop_count(query, key, value), sdpa_backward_flop_count(query, query, key, value)
     assert counted(partial(flash_attention_v2, is_causal=True, enable_gqa=True), inputs) == expected
 
