@@ -8,13 +8,14 @@ from torch import Tensor
 
 
 def integer(name: str, value: object, least: int, most: int | None = None) -> int:
-    """The value as an int from `least` to `most`, or without an upper end. A bool is not an int."""
+    """The value as an int from `least` to `most`, or without an upper end. A bool is not an int; one that a compiler
+    keeps open stays open."""
     takes = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer, torch.SymInt)):
         raise TypeError(f"{name} is {value!r}; it must be {takes}")
     if value < least or (most is not None and value > most):
         raise ValueError(f"{name} is {value}; it must be {takes}")
-    return int(value)
+    return value if isinstance(value, torch.SymInt) else int(value)
 
 
 def flag(name: str, value: object) -> bool:
