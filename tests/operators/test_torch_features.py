@@ -136,6 +136,14 @@ EXAMPLES = {
         sparse._attention,
         lambda device, grad: (*attention_inputs(device, grad=grad), WINDOW.number, grad, 0.3),
     ),
+    "sparse_attention, lists": (
+        sparse._attention,
+        lambda device, grad: (*attention_inputs(device, grad=grad), STREWN.number, grad, 0.3),
+    ),
+    "sparse_attention, rows": (
+        sparse._attention,
+        lambda device, grad: (*attention_inputs(device, grad=grad, lengths=(5, 9)), DOCUMENTS.number, grad, 0.3),
+    ),
     "lightning_indexer": (indexer._indexer, lambda device, grad: (*index_inputs(device), None, None, -1)),
     "lightning_indexer, FP8": (indexer._indexer, lambda device, grad: fp8_inputs(device)),
     "select_topk": (topk._select, lambda device, grad: (tensors.random(5, 3, device=device).mT, 1)),
@@ -173,7 +181,10 @@ EXAMPLES = {
         lambda device, grad: gradient_inputs(mla._sparse_mla, mla._gradient, latent_inputs(device), 0.3, 24),
     ),
 }
-DIFFERENTIABLE = ("flash_attention_minimal", "flash_attention_v2", "sparse_attention", "sparse_mla")
+DIFFERENTIABLE = (
+    *("flash_attention_minimal", "flash_attention_v2", "sparse_attention", "sparse_attention, lists"),
+    *("sparse_attention, rows", "sparse_mla"),
+)
 
 
 def causal_v2(query, key, value):
@@ -552,7 +563,7 @@ def test_checkpointing_runs_the_forward_pass_again(block, x, device, monkeypatch
     assert len(runs) == 2
 
 
-@pytest.mark.parametrize("name", ["flash_attention_minimal", "flash_attention_v2", "sparse_attention", "sparse_mla"])
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_what_is_kept_for_the_backward_pass_may_come_back_with_other_strides(name, device):
     operator, arguments = EXAMPLES[name]
 
@@ -755,7 +766,7 @@ def test_an_operator_without_a_gradient_gives_constants(device):
 
 
 def test_the_tags_are_those_that_are_true():
-    unsafe = {name for name, (operator, _) in EXAMPLES.items() if torch.Tag.cudagraph_unsafe in operator.op.tags}
+    unsafe = {operator.name for operator, _ in EXAMPLES.values() if torch.Tag.cudagraph_unsafe in operator.op.tags}
     assert unsafe == {"sparse_attention", "sparse_attention_backward"}
     for operator, _ in EXAMPLES.values():
         assert {torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout} <= set(operator.op.tags)
