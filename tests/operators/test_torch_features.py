@@ -290,6 +290,18 @@ def test_called_by_its_name_an_operator_refuses_a_tensor_that_does_not_fit(name,
                     operator.op(*(faked(mode, argument) for argument in arguments_now))
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_operator_reads_a_tensor_without_memory(name, device):
+    operator, arguments = EXAMPLES[name]
+    given = arguments(device, False)
+    for place, tensor in enumerate(given):
+        if isinstance(tensor, torch.Tensor):
+            (resized := tensor.clone()).untyped_storage().resize_(0)
+            for call in (operator, operator.op):  # past the dispatcher, and by it
+                with pytest.raises(ValueError, match=f"^{operator.arguments[place]} has 0 bytes of memory for the "):
+                    call(*given[:place], resized, *given[place + 1 :])
+
+
 @pytest.mark.parametrize(
     ("name", "argument", "numbers"),
     [
@@ -659,6 +671,22 @@ def test_the_flop_counter_counts_the_products(name, flops, device):
     with FlopCounterMode(display=False) as counter:
         operator(*given)
     assert counter.get_total_flops() == flops
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_operator_may_be_captured(name):
+    """Which says, too, that it waits for nothing, and takes no memory that is not of torch's allocator."""
+    operator, arguments = EXAMPLES[name]
+    given = arguments(torch.device("cuda"), False)
+    expected = operator(*given)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        captured = operator(*given)
+    for _ in range(2):
+        graph.replay()
+        if operator.returns:
+            assert_same(*([found] if isinstance(found, torch.Tensor) else found for found in (captured, expected)))
 
 
 @pytest.mark.gpu
