@@ -89,8 +89,9 @@ def operator(
         schema: name, arguments and results, all with names, as `torch.library.define` takes it, without defaults.
         fake: the same function for tensors that have a shape and no memory: it makes the results, empty.
         check: of the arguments, raises TypeError or ValueError, which names the one that does not fit the kernels. Of a
-            tensor it looks at what `_settled` lists. It is for whoever calls the operator by torch's name for it, or
-            from a graph; who calls what this decorator gives has checked the arguments.
+            tensor it looks at what `_settled` lists, and it may have sizes that are still open. It is for whoever calls
+            the operator by torch's name for it, or from a graph, which asks while it is made, too; who calls what this
+            decorator gives has checked the arguments.
         casts: the arguments that autocast casts, each with the dtype, `AUTOCAST` for autocast's own. None for an
             operator that autocast leaves alone.
         gradient: the operator that computes the gradients. It takes `grad_out`, then those of this one's arguments and
@@ -113,7 +114,7 @@ def operator(
         made.launched = _with_memory(made, launch)
         for backend in ("CPU", "CUDA"):
             _LIBRARY.impl(name, _checked(made, check), backend)
-        torch.library.register_fake(f"{NAMESPACE}::{name}", fake, lib=_LIBRARY)
+        torch.library.register_fake(f"{NAMESPACE}::{name}", _faked(check, fake), lib=_LIBRARY)
         for batched in ("FuncTorchBatched", "Batched"):
             _LIBRARY.impl(name, _no_vmap(made), batched)
         if gradient or is_gradient:
@@ -145,6 +146,16 @@ def _checked(made: Operator, check: Callable[..., object]) -> Callable[..., Any]
                 passed.clear()
             passed.add(settled)
         return made.launched(*args)
+
+    return implementation
+
+
+def _faked(check: Callable[..., object], fake: Callable[..., Any]) -> Callable[..., Any]:
+    """What a compiler calls: of arguments that do not fit it hears while it makes the graph."""
+
+    def implementation(*args: Any) -> Any:
+        check(*args)
+        return fake(*args)
 
     return implementation
 

@@ -102,7 +102,7 @@ def checked_scale(scale: float, alternative: str = "") -> float:
 
     Raises TypeError or ValueError; alternative: what else the argument may be, for the message.
     """
-    if isinstance(scale, bool) or not isinstance(scale, (int, float, np.integer, np.floating)):
+    if isinstance(scale, bool) or not isinstance(scale, (int, float, np.integer, np.floating, torch.SymFloat)):
         raise TypeError(f"scale is {scale!r}; it must be a number{alternative}")
     if not abs(scale) <= MAX_SCALE:  # nor NaN: torch.compile cannot trace math.isnan of a number that it keeps open
         raise ValueError(f"scale is {scale!r}; it must be a finite number in fp32{alternative}")

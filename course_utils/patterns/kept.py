@@ -66,6 +66,13 @@ def finished(made: Made, device: torch.device | None) -> Made:
     return made
 
 
+def read(found: Made, device: torch.device) -> Made:
+    """What torch's current stream computes from something kept, once it is there: from then on what is kept may be
+    pushed out by newer things, or go with its pattern, and its memory to others. A CUDA graph that is captured holds
+    it, and cannot be waited for."""
+    return found if captured.capturing() else finished(found, device)
+
+
 # ---------------------------------------------------------------------------------------------- numbers
 
 # From a place of this process's own, so that an exported program in another one finds no pattern instead of a wrong

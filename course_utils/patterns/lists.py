@@ -20,7 +20,7 @@ from course_utils.patterns.definition import (
     expand,
     row_chunks,
 )
-from course_utils.patterns.kept import finished
+from course_utils.patterns.kept import finished, read
 
 BLOCKS = (64, 128)
 
@@ -117,7 +117,7 @@ class BlockLists:
             entry, row, key = dense.nonzero(as_tuple=True)
             _, number = expand(counts[part].flatten().long())
             indices[start[part][entry, row] + number] = (self.indices[part][entry] * block + key).int()
-        return indptr, indices
+        return read((indptr, indices), self.device)
 
     def mask(self) -> Tensor:
         """The dense mask, bool `[L_q, L_k]`."""
@@ -127,7 +127,7 @@ class BlockLists:
         dense[rows[full], columns[full]] = True
         dense[rows[~full], columns[~full]] = unpack(self.bits[self.bits_index[~full].long()])
         flat = dense.transpose(1, 2).reshape(self.rows * self.block, self.columns * self.block)
-        return flat[: self.L_q, : self.L_k]
+        return read(flat[: self.L_q, : self.L_k], self.device)
 
     # ---- FlexAttention
 
@@ -184,13 +184,14 @@ class BlockLists:
         from torch.nn.attention.flex_attention import BlockMask
 
         is_full = self.bits_index < 0
-        return BlockMask.from_kv_blocks(
+        block_mask = BlockMask.from_kv_blocks(
             *self._dense_lists(~is_full),
             *self._dense_lists(is_full),
             BLOCK_SIZE=(self.block, self.block),
             mask_mod=mask_mod or self._bits_mask_mod(),
             seq_lengths=(self.L_q, self.L_k),
         )
+        return read(block_mask, self.device)
 
     def _dense_lists(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
         rows, columns = self.entry_rows[chosen].long(), self.indices[chosen]

@@ -16,7 +16,7 @@ from course_utils.arguments import integer
 from course_utils.patterns.arguments import lengths
 from course_utils.patterns.definition import Definition, Mask, RowRanges, Shape, both, either, row_chunks
 from course_utils.patterns.drawing import draw_mask
-from course_utils.patterns.kept import Kept, number_of
+from course_utils.patterns.kept import Kept, number_of, read
 from course_utils.patterns.lists import BLOCKS, BlockLists, build
 from course_utils.patterns.ranges import Ranges, define_ranges
 
@@ -105,7 +105,7 @@ class Pattern:
             raise ValueError(
                 f"the mask of {self.name} depends on the lengths, which these indices do not tell; use at(L_q, L_k)"
             )
-        return self._definition(lengths(length, length, j.device)).mask(i, j)
+        return read(self._definition(lengths(length, length, j.device)).mask(i, j), j.device)
 
     def flex_mask_mod(self, L_q: int, L_k: int | None = None, device: torch.device | str = "cpu") -> MaskMod:
         """The mask for FlexAttention, whose q_idx counts queries from 0; what it looks up lies on `device`."""
@@ -122,7 +122,7 @@ class Pattern:
         shape = self.shape(L_q, L_k, device)
         i = torch.arange(shape.shift, shape.L_k, dtype=torch.int32, device=shape.device)[:, None]
         j = torch.arange(shape.L_k, dtype=torch.int32, device=shape.device)[None, :]
-        return self._definition(shape).mask(i, j).expand(shape.L_q, shape.L_k).contiguous()
+        return read(self._definition(shape).mask(i, j).expand(shape.L_q, shape.L_k).contiguous(), shape.device)
 
     def at(self, L_q: int, L_k: int | None = None) -> Pattern:
         """The same pattern for these lengths only. Its mask_mod still takes positions."""
@@ -166,7 +166,7 @@ class Pattern:
         for rows, keys in row_chunks(definition, shape):
             counts += torch.bincount(rows, minlength=shape.L_q)
             found.append(keys.int())
-        return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), torch.cat(found)
+        return read((torch.cat([counts.new_zeros(1), counts.cumsum(0)]), torch.cat(found)), shape.device)
 
     def pairs(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> int:
         """The number of pairs (query, key) that are kept, per head; counted on `device`."""

@@ -13,7 +13,14 @@ import torch
 from cuda.bindings.driver import CUhostFn
 
 from course_utils import patterns
-from course_utils.operators import choose_kernel, csr_attention, flash_attention_v2, select_topk, sparse_attention
+from course_utils.operators import (
+    choose_kernel,
+    csr_attention,
+    decode_attention,
+    flash_attention_v2,
+    select_topk,
+    sparse_attention,
+)
 from course_utils.patterns import BlockLists, captured, kept
 from tests.helpers import tensors
 
@@ -42,6 +49,7 @@ def test_many_calls_with_other_lengths_take_no_more_memory(device):
             out = out + sparse_attention(query, key, value, pattern)
         out.sum().backward()
         select_topk(key[0, 0].float(), 3)
+        decode_attention(query[:, :, :1].detach(), key, value)
 
     def held():
         gc.collect()

@@ -1,6 +1,8 @@
 """Streams: lists that were made on one are read on others, and their memory is not given away while one still reads."""
 
 import dataclasses
+import gc
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -124,6 +126,51 @@ def test_launches_with_block_lists_are_made_once(monkeypatch):
     assert len(made) == 1
 
 
+SOME, KEYS, DRAWN = patterns.streaming(1, 2) | patterns.global_tokens([5]), patterns.power_of_two(), patterns.bigbird()
+# What reads from what a pattern keeps, and leaves the result to the caller.
+READS = {
+    "mask": lambda device: SOME.mask(300, device=device),
+    "mask_mod": lambda device: DRAWN.mask_mod(
+        None, None, torch.arange(300, device=device)[:, None], torch.arange(300, device=device)
+    ),
+    "mask of lists": lambda device: SOME.block_lists(300, device=device).mask(),
+    "csr": lambda device: SOME.csr(300, device=device),
+    "csr of keys": lambda device: KEYS.csr(300, device=device),
+    "to_block_mask": lambda device: SOME.block_lists(300, device=device).to_block_mask(),
+}
+
+
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_what_is_read_from_what_is_kept_is_waited_for(read, monkeypatch):
+    """Since others may then push that out. On the CPU, where it is asked at the end whether to wait."""
+    asked, device = [], torch.device("cpu")
+    read(device)  # makes what is kept
+    monkeypatch.setattr(kept, "finished", lambda *what: (asked.append(what), what[0])[1])
+    found = read(device)
+    (waited,) = asked
+    assert waited[0] is found and waited[1] == device
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("read", READS.values(), ids=READS)
+def test_what_a_stream_reads_from_what_is_kept_is_there_at_once(read):
+    device = torch.device("cuda", 0)
+    read(device)
+    with torch.cuda.stream(stream := torch.cuda.Stream()):
+        torch.cuda._sleep(10**8)
+        read(device)
+        assert stream.query()
+
+
+@pytest.mark.gpu
+def test_a_mask_may_be_computed_while_a_graph_is_captured():
+    expected, graph = SOME.mask(300, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = SOME.mask(300, device="cuda")
+    graph.replay()
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.gpu
 def test_lists_are_read_on_another_stream_than_they_were_made_on():
     made_on, read_on = torch.cuda.Stream(), torch.cuda.Stream()
@@ -143,19 +190,30 @@ def test_lists_are_read_on_another_stream_than_they_were_made_on():
 
 @pytest.mark.gpu
 def test_lists_are_not_taken_for_others_while_a_stream_reads_them():
-    made_on, read_on = torch.cuda.Stream(), torch.cuda.Stream()
+    made_on, read_on, read = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Event()
     inputs = [tensors.random(1, 8, 4096, 128, device="cuda", dtype=torch.float16, seed=seed) for seed in range(3)]
     expected = sparse_attention(*inputs, patterns.bigbird(seed=1))
     torch.cuda.synchronize()
+    torch.cuda.empty_cache()
     pattern = patterns.bigbird(seed=1)
     with torch.cuda.stream(made_on):
         sparse_attention(*inputs, pattern)
+        lists = pattern.block_lists(4096, device=inputs[0].device)
     with torch.cuda.stream(read_on):
-        torch.cuda._sleep(10**9)
+        torch.cuda._sleep(3 * 10**9)
         found = sparse_attention(*inputs, pattern)
-    del pattern
+        read.record()
+    places, size = {lists.indices.data_ptr(), lists.bits_index.data_ptr()}, lists.indices.nbytes
+    died = weakref.ref(lists)
+    del pattern, lists
+    gc.collect()
+    assert died() is None
     with torch.cuda.stream(made_on):
-        others = [torch.full((2**n,), -1, dtype=torch.int32, device="cuda") for n in range(22) for _ in range(8)]
+        reserved, others, reading = torch.cuda.memory_reserved(), [], True
+        while torch.cuda.memory_reserved() == reserved:  # until all that is free has been taken
+            reading = not read.query()
+            others.append(torch.empty(size, dtype=torch.uint8, device="cuda"))  # no kernel: to load one may wait
+    assert reading, "the lists were read before they could be taken"
+    assert not places & {other.data_ptr() + offset for other in others for offset in range(0, size, 512)}
     torch.cuda.synchronize()
     assert torch.equal(found, expected)
-    del others

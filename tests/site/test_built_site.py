@@ -3,8 +3,11 @@
 import re
 from pathlib import Path
 
-import axe_playwright_python
 import pytest
+
+pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
+
+import axe_playwright_python
 from playwright.sync_api import expect
 
 from course_utils.course import chapter_notebooks

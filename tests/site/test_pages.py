@@ -7,6 +7,8 @@ import nbformat
 import pytest
 from PIL import Image
 
+pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
+
 from course_utils.site import pages
 
 WIDGET = "application/vnd.jupyter.widget-view+json"

@@ -5,7 +5,10 @@ import json
 import re
 
 import nbformat
+import pytest
 import torch
+
+pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
 
 from course_utils.site import pages, widgets
 from course_utils.widgets import score_heatmap
