@@ -122,7 +122,7 @@ def _laid_out(figure: Figure, shown_dpi: int) -> Iterator[None]:
         yield
         return
     figure.dpi = 2 * shown_dpi
-    figure.draw_without_rendering()
+    layout.execute(figure)
     figure.dpi = dpi
     with mpl.rc_context({"figure.constrained_layout.use": False}):  # else None would be a new engine
         figure.set_layout_engine(None)  # "none" would leave one, for which savefig draws once more

@@ -2,14 +2,13 @@
 
 import io
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
 
 from course_utils import patterns
 from course_utils.patterns.pattern import Pattern
+from tests.helpers.fresh_process import run_without_the_course
 
 CAUSAL, DOCUMENTS = patterns.causal(), patterns.document([20, 11, 33])
 
@@ -70,9 +69,8 @@ def test_a_pattern_is_saved_with_its_module():
 
 
 def test_another_process_makes_the_pattern_again():
-    there = "import pickle, sys; print(pickle.load(sys.stdin.buffer).pairs(64))"
-    run = subprocess.run([sys.executable, "-c", there], input=pickle.dumps(PATTERNS["or"]), capture_output=True)
-    assert run.stdout.decode().strip() == str(PATTERNS["or"].pairs(64)), run.stderr.decode()
+    there = f"import pickle; print(pickle.loads({pickle.dumps(PATTERNS['or'])!r}).pairs(64))"
+    assert run_without_the_course(there).strip() == str(PATTERNS["or"].pairs(64))
 
 
 def test_a_function_without_a_name_is_named_in_the_error():
