@@ -77,7 +77,7 @@ test-classroom:
 	$(call timed,classroom,$(PYTEST) -p no:nbval $(EXHAUSTIVE) tests/classroom)
 
 test-tests:
-	$(call timed,tests,$(PYTEST) -p no:nbval -p tests.helpers.forked_workers --workers $(JOBS) $(EXHAUSTIVE) tests $(call without,browser site classroom))
+	$(call timed,tests,$(PYTEST) -p no:nbval $(EXHAUSTIVE) -n $(JOBS) --dist worksteal tests $(call without,browser site classroom))
 
 # A notebook waits for its kernel, its compilers and its children: two at once take the time of one.
 test-notebooks:
