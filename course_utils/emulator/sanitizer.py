@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from course_utils.toolchain.errors import Index3
 
-TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck", "asynccheck")
 
 
 @dataclass(frozen=True)

@@ -149,6 +149,7 @@ class Watch:
     profile: bool
     blocks: tuple[int, ...]
     in_step: bool = False
+    hopper: bool = False  # the kernel is for sm_90a
 
 
 def active() -> bool:
@@ -259,6 +260,8 @@ def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> t
         return "memcheck", "misaligned: " + f.message.decode(errors="replace")
     if f.kind == raw.UNINITIALISED:
         return "initcheck", "reads shared memory that no thread of the block has written"
+    if f.kind == raw.ASYNC:
+        return "asynccheck", f.message.decode(errors="replace").replace("{other}", at_line)
     if f.kind == raw.BARRIER:
         return "synccheck", f.message.decode(errors="replace")
     if f.kind == raw.COPY_IN_FLIGHT:
