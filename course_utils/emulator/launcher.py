@@ -112,12 +112,12 @@ def tracing_of(request: dict, front: int) -> Tracing | None:
 
 
 def aligned(values: list[bytes]) -> tuple[ctypes.Array, ctypes.Array]:
-    """The arguments, each at a multiple of 64 bytes, as a tensor map wants it; and pointers to them."""
+    """Memory with the arguments, each at a multiple of 64 bytes, as a tensor map wants it; and pointers to them."""
     sizes = [-(-len(value) // 64) * 64 for value in values]
     memory = ctypes.create_string_buffer(sum(sizes) + 64)
     at = -(-ctypes.addressof(memory) // 64) * 64
     pointers = (ctypes.c_void_p * max(1, len(values)))()
-    for i, (value, size) in enumerate(zip(values, sizes)):
+    for i, (value, size) in enumerate(zip(values, sizes, strict=True)):
         ctypes.memmove(at, value, len(value))
         pointers[i] = at
         at += size
@@ -139,7 +139,7 @@ def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple
     base_symbol = ctypes.cast(library.emu_dynamic_shared_base, ctypes.c_void_p).value
     load_address = base_symbol - request["dynamic_shared_base"]
 
-    values, pointers = aligned(request["arguments"])
+    arguments, pointers = aligned(request["arguments"])
     spans = [Span(load_address + offset, size) for offset, size, _ in request["globals"]]
 
     read_write = mmap.PROT_READ | mmap.PROT_WRITE

@@ -14,17 +14,14 @@ import torch
 from course_utils.cuda import KernelError, KernelSource, RawModule, read_kernel, tensor_map
 from course_utils.emulator import sanitize
 from course_utils.emulator.sanitizer import Finding
-from course_utils.operators import indexer, mla
+from course_utils.operators import mla
 from tests.helpers.one_change import NONE, Change, Rule, call, instruction, with_changes
 
 HERE = Path(__file__).parent / "kernels"
 
 
 class Watched:
-    """A kernel, its changes, and launches of it that each give the greatest error of what it makes.
-
-    `planted` are single mistakes, from (what, text, text instead): what they do besides the `rules`.
-    """
+    """A kernel, its changes, and launches of it that each give the greatest error of what it makes."""
 
     def __init__(self, source: KernelSource, start: str, rules: list[Rule], options: tuple[str, ...]) -> None:
         self.text = str(source)
@@ -43,9 +40,10 @@ class Watched:
         return self.text.count("\n", 0, self.text.index(text)) + 1
 
     def change(self, statement: str, what: str) -> Change:
-        """The one of this kind whose statement has this text."""
-        (found,) = [c for c in self.changes if " ".join(statement.split()) in c.statement and c.what == what]
-        return found
+        """The first of this kind whose statement has this text; with " 2" behind it, the second."""
+        text = statement.removesuffix(" 2")
+        found = [change for change in self.changes if text in change.statement and change.what == what]
+        return found[text != statement]
 
     def findings(self, number: int = NONE) -> list[Finding]:
         """Of the launches with one change, up to the first that has any. Without a change the results must be right."""
@@ -65,6 +63,7 @@ class Watched:
 
 PARITY = ("other parity", r"\);$", " ^ 1);")
 BYTES = [("16 bytes less", r"\);$", " - 16);"), ("16 bytes more", r"\);$", " + 16);")]
+INVALIDATE = 'if (threadIdx.x == 0) asm volatile("mbarrier.inval.shared::cta.b64 [%0];" :: "r"(at(&shared.full[0]))); '
 COUNT = [("one arrival less", r"\);$", " - 1);"), ("one arrival more", r"\);$", " + 1);")]
 
 
@@ -80,13 +79,32 @@ def gemm() -> Watched:
         Rule(call("arrive_expecting"), BYTES),
         Rule(call("init"), COUNT),
         Rule(call("arrive"), [("a second arrival", r"^(.*)$", r"\1 \1")]),
-        Rule(call("load", "store", "__syncthreads")),
+        Rule(
+            call("load"),
+            [
+                ("another address", r"^load\(", "load(16 + (char*)"),
+                ("past the end", r"^load\(", "load(65536 + (char*)"),
+            ],
+        ),
+        Rule(call("store"), [("another address", ", shared", ", 16 + (char*)shared")]),
+        Rule(call("__syncthreads"), [("mbarrier.inval", "^", INVALIDATE)]),
+        Rule(
+            call("multiply_transposed"),
+            [
+                ("by some warps", "^", "if (threadIdx.x / 32 % 4 != 2) "),
+                ("of other factors", r"stage\], k\)", "stage], (k + threadIdx.x / 32) % 4)"),
+            ],
+        ),
         Rule(instruction(r"wgmma\.wait_group\.sync\.aligned 1"), [("wait 2", " 1;", " 2;")]),
         Rule(instruction(r"wgmma\.wait_group\.sync\.aligned 0"), [("wait 1", " 0;", " 1;")]),
         Rule(instruction("setmaxnreg"), [("another number", r"u32 \d+", "u32 100")]),
         Rule(
             instruction(
-                r"fence\.mbarrier", r"fence\.proxy", r"wgmma\.(?:fence|commit)", r"bar\.sync", r"cp\.async\.bulk\.(?:commit|wait)"
+                r"fence\.mbarrier",
+                r"fence\.proxy",
+                r"wgmma\.(?:fence|commit)",
+                r"bar\.sync",
+                r"cp\.async\.bulk\.(?:commit|wait)",
             )
         ),
     ]
@@ -160,7 +178,11 @@ def sparse_mla() -> Watched:
         generator = torch.Generator().manual_seed(0)
         query, latent = (torch.randn(*n, 576, generator=generator).bfloat16() / 2 for n in ((1, 64), (200,)))
         indices = torch.randint(-1, 200, (1, 150), generator=generator, dtype=torch.int32)
-        out, lse, tile = torch.full((1, 64, 512), torch.nan).bfloat16(), torch.full((1, 64), torch.nan), mla.HopperTile()
+        out, lse, tile = (
+            torch.full((1, 64, 512), torch.nan).bfloat16(),
+            torch.full((1, 64), torch.nan),
+            mla.HopperTile(),
+        )
         arguments = (query, latent, indices, out, lse, *map(np.int32, (200, 64, 150)), np.float32(192**-0.5))
         kernel = watched.module.get_function("sparse_mla_hopper")
         kernel((1, 1), (tile.threads,), arguments, shared_mem=tile.shared_bytes)

@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 NONE = -1
+ARGUMENTS = r"(?:[^;()]|\((?:[^;()]|\([^;()]*\))*\))*"
 
 
 def call(*functions: str) -> str:
     """A pattern for statements that call one of these functions."""
-    return rf"(?<![\w] )\b(?:{'|'.join(functions)})\((?:[^;()]|\((?:[^;()]|\([^;()]*\))*\))*\);"
+    return rf"(?<![\w] )\b(?:{'|'.join(functions)})\({ARGUMENTS}\);"
 
 
 def instruction(*names: str) -> str:
     """A pattern for inline PTX that begins with one of these names."""
-    return rf'asm volatile\("(?:{"|".join(names)})[^)]*\);'
+    return rf'asm volatile\("(?:{"|".join(names)})[^"]*"{ARGUMENTS}\);'
 
 
 class Change(NamedTuple):

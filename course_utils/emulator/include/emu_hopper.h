@@ -252,6 +252,7 @@ EMU_INLINE void bulk_wait(unsigned groups_in_flight) { emu_bulk_wait(groups_in_f
 // ---- registers
 
 template <bool raises> EMU_INLINE void set_register_limit(unsigned registers, emu_site site = emu_here()) {
+    (void)EMU_PLACE();
     if (registers < 24 || registers > 256 || registers % 8) emu_misuse("setmaxnreg takes a multiple of 8 from 24 to 256", site);
 }
 

@@ -232,7 +232,7 @@ template <class Race> static void check_readers(Rules& r, const Cell& c, Party m
         if (!number) continue;
         const Operation& o = *operation(r, number);
         if (!operation_over(r, u, o))
-            find(r, me, party_of(r, o), "%s what the %s {other} may still have to read: nobody who waited for that one is waited for here",
+            find(r, me, party_of(r, o), "%s what the %s {other} may still read: this thread does not wait for anybody who has waited for that one",
                  what, o.kind == Operation::product ? "wgmma" : "bulk store");
     }
 }
@@ -478,6 +478,18 @@ void emu_rule_products_done(Rules& r, unsigned count) {
 
 // ---- copies
 
+// Whether all of a copy's bytes lie in one of the block's arrays.
+static bool inside_shared(const Rules& r, unsigned shared, unsigned bytes) {
+    const unsigned dynamic = (unsigned)(r.block->dynamic_shared - r.block->shared_low);
+    if (shared - dynamic < EMU_SHARED_LIMIT) return shared - dynamic + bytes <= r.block->launch->dynamic_shared;
+    const emu_tracing& tracing = *r.tracer->tracing;
+    for (uint64_t i = 0; i < tracing.static_count; i++) {
+        const emu_static& s = tracing.statics[i];
+        if (shared >= s.offset && shared + bytes <= s.offset + s.bytes) return true;
+    }
+    return false;
+}
+
 uint32_t emu_rule_copy(Rules& r, bool is_load, unsigned shared, unsigned bytes, unsigned barrier) {
     settle(r);
     const Party me = running();
@@ -485,6 +497,11 @@ uint32_t emu_rule_copy(Rules& r, bool is_load, unsigned shared, unsigned bytes, 
     Operation o = {};
     o.kind = is_load ? Operation::load : Operation::store;
     o.thread = (uint16_t)u, o.place = me.place;
+    if (!inside_shared(r, shared, bytes)) {
+        emu_finding finding = finding_of(EMU_OUT_OF_BOUNDS, me, {});
+        finding.bytes = bytes, finding.is_write = is_load;
+        emu_find(r.tracer->results, finding);
+    }
     if (!is_load) {
         const uint32_t number = start(r, o);
         for (unsigned at = shared; at < shared + bytes; at += 16) check_operand(r, at, me, "bulk store", number, store_slot);

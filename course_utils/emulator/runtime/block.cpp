@@ -123,8 +123,8 @@ static Words what_it_waits_for(const Fiber* f) {
         snprintf(words.text, sizeof words.text, "barrier %u (%u of %u threads have arrived)", f->barrier, n.arrived, n.threads);
     } else if (f->state == State::at_mbarrier) {
         const Mbarrier m = Mbarrier::at(f->barrier);
-        snprintf(words.text, sizeof words.text, "a wait for parity %u of an mbarrier in phase %u (%u of %u arrivals and %d bytes are to come)",
-                 f->parity, m.phase(), m.pending(), m.count(), m.bytes());
+        snprintf(words.text, sizeof words.text, "a wait for parity %u of an mbarrier in phase %u (%u of %u arrivals and %d bytes are to come%s)",
+                 f->parity, m.phase(), m.pending(), m.count(), m.bytes(), m.bytes() < 0 ? ": more came than were expected" : "");
     } else if (f->state == State::at_warpgroup) {
         snprintf(words.text, sizeof words.text, "wgmma.wait_group (other warps of the warpgroup have not started the same products)");
     } else snprintf(words.text, sizeof words.text, "__syncthreads()");
