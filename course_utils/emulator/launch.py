@@ -234,6 +234,7 @@ def run(
             "sanitize": watch.sanitize,
             "profile": watch.profile,
             "in_step": watch.in_step,
+            "hopper": watch.hopper,
             "block_count": len(watch.blocks),
             "arrays": memory.spans,
             "statics": statics,

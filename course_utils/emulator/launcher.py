@@ -48,6 +48,7 @@ class Tracing(ctypes.Structure):
         ("sanitize", ctypes.c_uint32),
         ("profile", ctypes.c_uint32),
         ("in_step", ctypes.c_uint32),
+        ("hopper", ctypes.c_uint32),
         ("arrays", ctypes.POINTER(ArraySpan)),
         ("array_count", ctypes.c_uint64),
         ("reserved", Span),
@@ -98,6 +99,7 @@ def tracing_of(request: dict, front: int) -> Tracing | None:
         sanitize=asked["sanitize"],
         profile=asked["profile"],
         in_step=asked["in_step"],
+        hopper=asked["hopper"],
         arrays=(ArraySpan * max(1, len(spans)))(*[ArraySpan(*span) for span in spans]),
         array_count=len(spans),
         reserved=Span(*request["reserved"]),
@@ -107,6 +109,19 @@ def tracing_of(request: dict, front: int) -> Tracing | None:
         static_count=len(statics),
         results=front + asked["results_offset"],
     )
+
+
+def aligned(values: list[bytes]) -> tuple[ctypes.Array, ctypes.Array]:
+    """Memory with the arguments, each at a multiple of 64 bytes, as a tensor map wants it; and pointers to them."""
+    sizes = [-(-len(value) // 64) * 64 for value in values]
+    memory = ctypes.create_string_buffer(sum(sizes) + 64)
+    at = -(-ctypes.addressof(memory) // 64) * 64
+    pointers = (ctypes.c_void_p * max(1, len(values)))()
+    for i, (value, size) in enumerate(zip(values, sizes, strict=True)):
+        ctypes.memmove(at, value, len(value))
+        pointers[i] = at
+        at += size
+    return memory, pointers
 
 
 def loaded(path: str, libraries: dict[str, ctypes.CDLL]) -> ctypes.CDLL:
@@ -124,8 +139,7 @@ def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple
     base_symbol = ctypes.cast(library.emu_dynamic_shared_base, ctypes.c_void_p).value
     load_address = base_symbol - request["dynamic_shared_base"]
 
-    values = [ctypes.create_string_buffer(value, len(value)) for value in request["arguments"]]
-    pointers = (ctypes.c_void_p * max(1, len(values)))(*[ctypes.addressof(value) for value in values])
+    arguments, pointers = aligned(request["arguments"])
     spans = [Span(load_address + offset, size) for offset, size, _ in request["globals"]]
 
     read_write = mmap.PROT_READ | mmap.PROT_WRITE

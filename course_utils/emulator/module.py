@@ -6,6 +6,7 @@ import ctypes
 import functools
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -154,11 +155,6 @@ class EmulatedModule:
 
     def _library(self, *, traced: bool) -> _Library:
         """For launches that the sanitizer or the profiler watches, or for others; built at the first of them."""
-        if traced and self._hopper:
-            raise LaunchError(
-                f"{self.name} is for {HOPPER}: the sanitizer and the profiler do not know its asynchronous "
-                "instructions; launch it outside of sanitize() and profile()"
-            )
         if traced not in self._libraries:
             self._libraries[traced] = self._build(traced=traced)
         return self._libraries[traced]
@@ -239,6 +235,13 @@ class EmulatedModule:
         Raises KernelError for a kernel that crashes, deadlocks or runs out of time.
         """
         watch = tracing.watch(grid)
+        if watch and self._hopper:
+            if watch.profile or watch.in_step:
+                raise LaunchError(
+                    f"{self.name} is for {HOPPER}: profile() and in_step() do not know its asynchronous instructions; "
+                    "launch it outside of them"
+                )
+            watch = replace(watch, hopper=True)
         library = self._library(traced=watch is not None)
         arrays = [a.array if isinstance(a, Mapped) else a for a in arguments if not isinstance(a, bytes)]
         global_variables = list(self._globals.values())

@@ -34,7 +34,13 @@ _EXCESS = "background: #ffd9a8; color: #1a1a1a; font-weight: 600"
 _CUT = "overflow: hidden; text-overflow: ellipsis; white-space: nowrap"
 _WRAP = "white-space: pre-wrap; overflow-wrap: anywhere"
 _HOT, _MOST = "255, 122, 0", 0.45  # laid over either ground, so that either text keeps a contrast of 4.5
-_TOOL_COLOURS = {"memcheck": "#b3261e", "racecheck": "#7a4a00", "initcheck": "#1f5fa8", "synccheck": "#6a3d9a"}
+_TOOL_COLOURS = {
+    "memcheck": "#b3261e",
+    "racecheck": "#7a4a00",
+    "initcheck": "#1f5fa8",
+    "synccheck": "#6a3d9a",
+    "asynccheck": "#0b6b58",
+}
 
 _LEGEND = (
     ("request", "one load, store or atomic instruction of one warp"),

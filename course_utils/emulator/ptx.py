@@ -44,7 +44,9 @@ def _wgmma(opcode: re.Match[str], operands: Operands) -> str:
         raise UnknownInstruction(f"{opcode[0]} with {len(operands)} operands")
     transposed = [*["0"] * (2 - may_be_transposed), *flags[3:]]
     addresses = ", ".join(f"&({one})" for one in d)
-    left = f"unsigned emu_a[] = {{{', '.join(a)}}}" if in_registers else f"unsigned long long emu_a = {a[0]}"
+    places = ", ".join(f"emu::ptx::place_of({one})" for one in a)
+    registers = f"emu::ptx::registers_of_a emu_a = {{{{{', '.join(a)}}}, {{{places}}}}}"
+    left = registers if in_registers else f"unsigned long long emu_a = {a[0]}"
     rest = ", ".join(["emu_a", b, *flags[:3], *transposed])
     call = f"emu::ptx::wgmma<{left_format}, {right_format}>(emu_d, {rest})"
     return f"{{ float* emu_d[] = {{{addresses}}}; {left}; {call}; }}"
@@ -99,7 +101,7 @@ INSTRUCTIONS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"cvta\.to\.shared\.u64", lambda _, operands: f"{operands[0]} = emu_shared_offset((const void*)({operands[1]}))"),
     (r"cvt\.u32\.u64", lambda _, operands: f"{operands[0]} = (unsigned)({operands[1]})"),
 ]
-# For kernels whose header says `arch: sm_90a only`: the sanitizer, which watches all others, does not know these.
+# For kernels whose header says `arch: sm_90a only`.
 OF_HOPPER: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"(?:bar|barrier)(?:\.cta)?\.sync(?:\.aligned)?", _call("bar_sync")),
     (r"(?:bar|barrier)(?:\.cta)?\.arrive(?:\.aligned)?", _call("bar_arrive")),
@@ -138,7 +140,9 @@ OF_HOPPER: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"cp\.async\.bulk\.tensor\.([1-5])d\.global\.shared::cta(?:\.tile)?\.bulk_group", _box),
     (r"cp\.async\.bulk\.commit_group", _call("bulk_commit")),
     (r"cp\.async\.bulk\.wait_group(?:\.read)?", _call("bulk_wait")),
-    (r"fence\.mbarrier_init\.release\.cluster|fence\.proxy\.async(?:\.[\w:]+)*", _call("fence")),
+    (r"fence\.mbarrier_init\.release\.cluster", _call("fence_mbarrier_init")),
+    (r"fence\.proxy\.async\.global", _call("fence")),
+    (r"fence\.proxy\.async(?:\.shared::(?:cta|cluster))?", _call("fence_proxy")),
     (
         r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32",
         lambda opcode, operands: (

@@ -11,7 +11,8 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 @dataclass(frozen=True)
 class Finding:
-    """One defect that a launch ran into, found by one of compute-sanitizer's tools (here: our own of that name).
+    """One defect that a launch ran into, found by one of compute-sanitizer's tools (here: our own of that name), or by
+    asynccheck, which NVIDIA does not have.
 
     `file`, `line` and `source`: the place and its text (None where unknown). `block` and `thread`: the first to run
     into it, as (x, y, z); `count`: how often it happened in the launch. For a race and for threads that wait at

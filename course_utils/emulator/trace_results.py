@@ -19,7 +19,8 @@ MOST_ARRAYS = 64  # arguments of one launch that can be traced
     COPY_IN_FLIGHT,
     UNINITIALISED,
     BARRIER,
-) = range(10)
+    ASYNC,
+) = range(11)
 
 
 class RawFinding(ctypes.Structure):

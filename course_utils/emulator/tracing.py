@@ -34,7 +34,7 @@ def sanitize() -> Iterator[SanitizerReport]:
     KernelError as always, and the report holds what was found before. The same kernel and inputs give the same report
     each time, ordered by line.
 
-    The tools, by NVIDIA's names:
+    The tools, the first four by NVIDIA's names:
 
     memcheck: accesses outside of the arguments (exact to the byte), of static and local arrays (by the index), and of
         the dynamic shared memory that the launch asked for; misaligned vectors. Unlike compute-sanitizer it sees a
@@ -55,6 +55,23 @@ def sanitize() -> Iterator[SanitizerReport]:
     synccheck: threads of a block that wait at different barriers, or run past one; with a deadlock, where each group
         waits. Threads that left through `return` count as arrived, as on the hardware. A shuffle from a lane that its
         mask does not name is not watched.
+    asynccheck: what compute-sanitizer does not have. In a kernel whose header says `arch: sm_90a only` it finds
+        - what a thread wrote to shared memory and wgmma or a bulk store reads, without fence.proxy.async on the way;
+        - accumulators read or written, and registers of A written, while their wgmma may still run; a product without a
+          wgmma.fence behind the last touch of its registers;
+        - shared memory overwritten, by a thread or a copy, while a product, a store or a thread may still read it;
+        - a copy's bytes that are read by who has not waited for the phase of its mbarrier, or on the wrong parity;
+        - an mbarrier before its init can be seen (by copies: without a fence of its own), or after its end; too many or
+          too few arrivals and bytes; products and copies that are never committed or never waited for;
+        - products that only a part of the warpgroup makes, or with other descriptors; copies of a wrong size or place;
+        - a deadlock, and who waits for what.
+        There racecheck and initcheck, too, know all barriers of shared memory. Two lines are ordered if a chain of
+        barriers leads from one to the other, whatever the order they ran in. A proxy fence may stand anywhere on that
+        chain, as the PTX memory model has it. Taken to be safe: the lanes of a warp that meet in a wgmma.wait_group see
+        each other's accesses, and one warp's wait for a product speaks for its warpgroup. Not watched: atomics as locks,
+        global memory within a block, what the copy engine does to it, the sum of the registers that setmaxnreg asks for;
+        a read of A's registers in flight, which does no harm. A register is a variable of the source: where the compiler
+        would put a new value of it elsewhere, a finding is about the variable.
 
     Outputs are those of a plain launch, but for what depends on the order of threads (printf, the last bits of float
     atomics): a watched thread may wait in other places. Pointers kept in __device__ variables do not survive the change
@@ -149,6 +166,7 @@ class Watch:
     profile: bool
     blocks: tuple[int, ...]
     in_step: bool = False
+    hopper: bool = False  # the kernel is for sm_90a
 
 
 def active() -> bool:
@@ -259,6 +277,8 @@ def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> t
         return "memcheck", "misaligned: " + f.message.decode(errors="replace")
     if f.kind == raw.UNINITIALISED:
         return "initcheck", "reads shared memory that no thread of the block has written"
+    if f.kind == raw.ASYNC:
+        return "asynccheck", f.message.decode(errors="replace").replace("{other}", at_line)
     if f.kind == raw.BARRIER:
         return "synccheck", f.message.decode(errors="replace")
     if f.kind == raw.COPY_IN_FLIGHT:

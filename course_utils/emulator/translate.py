@@ -38,7 +38,8 @@ class Translation:
     """The translated text, the headers it includes by their new file names, and every original text by its name.
 
     `entries`: the kernels and template instances that can be called, at their index in the names of `EMU_ENTRY`.
-    `wrapped`: the lines, by file, of inline PTX in headers, where a function stands for an instruction.
+    `wrapped`: the lines, by file, of inline PTX where a function stands for an instruction: in headers, and in a kernel
+        for sm_90a.
     """
 
     text: str
@@ -73,7 +74,6 @@ def translate(code: str, name: str, search_path: list[Path], name_expressions: t
         if end < len(code)  # else a brace is missing, and the compiler says so
     ]
     result.text = _translate_file(code, name, search_path, result, called)
-    result.wrapped = {(file, line) for file, line in result.wrapped if file != name}
     if name_expressions:
         instances = [f"EMU_ENTRY({i}, {entries[i]})\n" for i in range(len(kernels), len(entries))]
         result.text += "".join(['#line 1 "name_expressions"\n', *instances])
@@ -86,9 +86,16 @@ def _translate_file(
     result.originals[name] = code
     plain = blank_comments(code)
     instructions = _inline_asm(code, plain, name, search_path, result.hopper)
+    is_main = name == next(iter(result.originals))
+    inlined = []
     for edit in instructions:
-        result.wrapped |= {(name, line) for line in range(_line(code, edit.start), _line(code, edit.end) + 1)}
+        function = _function_of_instructions(plain, edit, instructions) if result.hopper else None
+        if function is not None:
+            inlined.append(_Edit(function, function, " __attribute__((always_inline)) "))
+        if function is not None or not is_main:
+            result.wrapped |= {(name, line) for line in range(_line(code, edit.start), _line(code, edit.end) + 1)}
     edits = [
+        *set(inlined),
         *_shared_declarations(code, plain, name),
         *instructions,
         *_early_returns(code, plain),
@@ -106,6 +113,28 @@ def _translate_file(
 
 def _line(code: str, index: int) -> int:
     return code.count("\n", 0, index) + 1
+
+
+def _function_of_instructions(plain: str, asm: _Edit, instructions: list[_Edit]) -> int | None:
+    """Behind the `__device__` of the function around an `asm`, if that does nothing else, but for loops around it and
+    variables for its operands. It is inlined, so that a finding can name the line that calls it."""
+    start, depth = None, 0
+    for match in re.finditer(r"[{}]", plain[: asm.start]):
+        if depth == 0 and match[0] == "{" and plain[: match.start()].rstrip().endswith(")"):
+            start = match.start()
+        if start is not None:
+            depth += 1 if match[0] == "{" else -1
+    declared = plain.rfind("__device__", 0, start) if depth else -1
+    if declared < 0 or re.search(r"[;{}]", plain[declared:start]):
+        return None
+    end, rest = closing(plain, start), ""
+    position = start + 1
+    for edit in (e for e in instructions if start < e.start < end):
+        rest += plain[position : edit.start]
+        position = edit.end
+    rest = re.sub(r"\bfor\s*\([^()]*\)|#pragma.*", "", rest + plain[position:end])
+    is_all = all(re.fullmatch(r"(return )?[\w\s:<>]*", statement.strip()) for statement in re.split("[;{}]", rest))
+    return declared + len("__device__") if is_all else None
 
 
 def _shared_declarations(code: str, plain: str, name: str) -> list[_Edit]:

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule
-from course_utils.emulator import profile, sanitize
+from course_utils.emulator import profile
+from course_utils.emulator.tracing import in_step
 from tests.helpers.mbarrier import MBARRIER
 
 ARCH = "// arch: sm_90a only\n"
@@ -392,7 +393,7 @@ def test_without_that_line_in_the_header_its_instructions_are_an_error_that_says
         run_kernel(HAND_OVER, (1,), (64,), (torch.zeros(4, 32, dtype=torch.int32), np.int32(4)))
 
 
-@pytest.mark.parametrize("watch", [sanitize, profile])
+@pytest.mark.parametrize("watch", [profile, in_step])
 def test_nothing_watches_it_in_silence(run_kernel, watch):
     with pytest.raises(LaunchError, match="do not know its asynchronous instructions"), watch():
         run_barriers(run_kernel, "out[i] = 1;")

@@ -27,8 +27,8 @@ struct factor {
 
 inline EMU_UNSEEN factor factor_of(unsigned long long descriptor, bool transposed, unsigned element_bytes, emu_site site) {
     static const unsigned row_bytes[] = {16, 128, 64, 32};
-    if (descriptor >> 49 & 7) emu_trap("wgmma: the emulator does not know a descriptor with a base offset", site);
-    if (descriptor & 0x1f8ec000c000c000ull) emu_trap("wgmma: the descriptor has bits that mean nothing", site);
+    if (descriptor >> 49 & 7) emu_misuse("wgmma: the emulator does not know a descriptor with a base offset", site);
+    if (descriptor & 0x1f8ec000c000c000ull) emu_misuse("wgmma: the descriptor has bits that mean nothing", site);
     return {(unsigned)(descriptor & 0x3fff) << 4, (unsigned)(descriptor >> 16 & 0x3fff) << 4, (unsigned)(descriptor >> 32 & 0x3fff) << 4,
             row_bytes[descriptor >> 62], transposed, element_bytes};
 }
@@ -41,7 +41,7 @@ template <class Format> EMU_UNSEEN void read_factor(const factor& from, unsigned
     for (unsigned n = 0; n < count; n++)
         for (unsigned k = 0; k < depth; k++) {
             const unsigned at = from.address(n, k);
-            if (at + Format::bits / 8 > bytes) emu_trap("wgmma: the descriptor leads past the end of shared memory", site);
+            if (at + Format::bits / 8 > bytes) emu_misuse("wgmma: the descriptor leads past the end of shared memory", site);
             unsigned number = 0;
             memcpy(&number, shared + at, Format::bits / 8);
             to[by_k ? k * count + n : n * depth + k] = sign * Format::widen(number);
@@ -89,32 +89,66 @@ template <class Left, class Right> EMU_UNSEEN void multiply_rows(const emu_wgmma
         }
 }
 
+// The 16 bytes that a warp reads: rows of A that are its own, and all of B.
+inline EMU_UNSEEN unsigned list_chunks(const factor& from, unsigned first, unsigned count, unsigned depth, unsigned* to) {
+    unsigned listed = 0;
+    const unsigned step = 16 / from.element_bytes;
+    for (unsigned n = first; n < first + count; n += from.transposed ? step : 1)
+        for (unsigned k = 0; k < depth; k += from.transposed ? 1 : step) {
+            to[listed] = from.address(n, k);
+            if (to[listed++] + 16 > emu_shared_bytes()) return listed - 1;   // which the product itself says
+        }
+    return listed;
+}
+template <class Left, class Right> EMU_UNSEEN unsigned chunks_of(const emu_wgmma* product, unsigned* to) {
+    const emu_wgmma& p = *product;
+    const unsigned bytes = Left::bits / 8, depth = 32 / bytes;
+    const unsigned of_a = p.a_in_registers ? 0
+        : list_chunks(factor_of(p.a_descriptor, p.transpose_a, bytes, p.site), 16 * p.warp, 16, depth, to);
+    return of_a + list_chunks(factor_of(p.b_descriptor, p.transpose_b, bytes, p.site), 0, p.n, depth, to + of_a);
+}
+
+// Where a register of A is, for asynccheck; null: it has no place.
+#if defined(EMU_TRACED)
+template <class T> EMU_INLINE const void* place_of(T& variable) { return &variable; }
+template <class T> EMU_INLINE const void* place_of(const T&&) { return nullptr; }
+#define EMU_PLACE() emu_place()
+#else
+template <class T> EMU_INLINE const void* place_of(const T&) { return nullptr; }
+#define EMU_PLACE() 0
+#endif
+
 inline EMU_UNSEEN void need_all_lanes(emu_collective** lanes, unsigned participants) {
     if (participants != 0xffffffffu)
-        emu_trap("wgmma needs all 32 lanes of the warp, but some have exited", lanes[__builtin_ctz(participants)]->site);
+        emu_misuse("wgmma needs all 32 lanes of the warp, but some have exited", lanes[__builtin_ctz(participants)]->site);
 }
 
 struct wgmma_lanes : emu_collective {
-    emu_wgmma product;                         // of this lane: `d` are its numbers alone
+    emu_wgmma product;                         // of this lane: `d` are its numbers alone, `a_places` those of its four registers
     static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
         need_all_lanes(lanes, participants);
         emu_wgmma whole = ((wgmma_lanes*)lanes[0])->product;
         float* d[32 * 128];
+        const void* a_places[32 * 4];
         for (int lane = 0; lane < 32; lane++) {
             const emu_wgmma& mine = ((wgmma_lanes*)lanes[lane])->product;
             if (mine.a_descriptor != whole.a_descriptor || mine.b_descriptor != whole.b_descriptor || mine.add != whole.add)
-                emu_trap("wgmma: the lanes of a warp have different descriptors", lanes[lane]->site);
+                emu_misuse("wgmma: the lanes of a warp have different descriptors", lanes[lane]->site);
             memcpy(d + lane * (whole.n / 2), mine.d, whole.n / 2 * sizeof(float*));
             memcpy(whole.a[lane], mine.a[0], sizeof whole.a[lane]);
+            if (mine.a_places) memcpy(a_places + 4 * lane, mine.a_places, 4 * sizeof *a_places);
         }
         whole.d = d;
+        if (whole.a_places) whole.a_places = a_places;
         emu_wgmma_start(&whole);
     }
 };
+struct registers_of_a { unsigned values[4]; const void* places[4]; };
 inline void set_left(emu_wgmma& product, unsigned long long descriptor) { product.a_descriptor = descriptor; }
-inline void set_left(emu_wgmma& product, const unsigned (&a)[4]) {
+inline void set_left(emu_wgmma& product, const registers_of_a& a) {
     product.a_in_registers = true;
-    for (int i = 0; i < 4; i++) product.a[0][i] = a[i];
+    product.a_places = a.places;
+    for (int i = 0; i < 4; i++) product.a[0][i] = a.values[i];
 }
 template <class Left, class Right, size_t size, class A>
 EMU_INLINE void wgmma(float* (&d)[size], const A& a, unsigned long long b, bool add, int scale_a, int scale_b, bool transpose_a,
@@ -125,6 +159,7 @@ EMU_INLINE void wgmma(float* (&d)[size], const A& a, unsigned long long b, bool 
     mine.product.b_descriptor = b, mine.product.add = add;
     mine.product.negate_a = scale_a < 0, mine.product.negate_b = scale_b < 0;
     mine.product.transpose_a = transpose_a, mine.product.transpose_b = transpose_b;
+    mine.product.place = EMU_PLACE(), mine.product.chunks = chunks_of<Left, Right>;
     collect(mine, "wgmma.mma_async", 0xffffffffu, site);
 }
 
@@ -146,11 +181,20 @@ struct wgmma_wait_lanes : emu_collective {
     }
 };
 EMU_INLINE void wgmma_wait(unsigned in_flight, emu_site site = emu_here()) {
+    emu_wgmma_meet(in_flight, site);
     wgmma_wait_lanes mine;
     mine.in_flight = in_flight;
     collect(mine, "wgmma.wait_group", 0xffffffffu, site);
 }
+#if defined(EMU_TRACED)
+EMU_INLINE void wgmma_fence() { emu_wgmma_fence(); }
+EMU_INLINE void fence_proxy() { emu_proxy_fence(false); }
+EMU_INLINE void fence_mbarrier_init() { emu_proxy_fence(true); }
+#else
 EMU_INLINE void wgmma_fence() {}
+EMU_INLINE void fence_proxy() {}
+EMU_INLINE void fence_mbarrier_init() {}
+#endif
 
 // ---- barriers of some threads: bar.{sync,arrive} id, threads; bar.red.{or,and,popc} result, id, threads, predicate
 
@@ -208,7 +252,8 @@ EMU_INLINE void bulk_wait(unsigned groups_in_flight) { emu_bulk_wait(groups_in_f
 // ---- registers
 
 template <bool raises> EMU_INLINE void set_register_limit(unsigned registers, emu_site site = emu_here()) {
-    if (registers < 24 || registers > 256 || registers % 8) emu_trap("setmaxnreg takes a multiple of 8 from 24 to 256", site);
+    (void)EMU_PLACE();
+    if (registers < 24 || registers > 256 || registers % 8) emu_misuse("setmaxnreg takes a multiple of 8 from 24 to 256", site);
 }
 
 } }  // namespace emu::ptx

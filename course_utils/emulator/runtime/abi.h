@@ -43,6 +43,11 @@ struct emu_wgmma {
     bool a_in_registers;          // or a descriptor
     uint64_t a_descriptor, b_descriptor;
     bool add, negate_a, negate_b, transpose_a, transpose_b;
+    // While the block is traced: where the kernel calls it; each lane's four places of A in registers; and which 16 bytes of
+    // shared memory the warp reads, as their addresses: up to 544.
+    uintptr_t place;
+    const void* const* a_places;
+    unsigned (*chunks)(const emu_wgmma* product, unsigned* addresses);
 };
 
 enum emu_touch_kind { EMU_TOUCH_READ, EMU_TOUCH_WRITE, EMU_TOUCH_ATOMIC };
@@ -75,7 +80,13 @@ bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits, emu_site s
 
 void emu_wgmma_start(const emu_wgmma* product);            // what stands in it is copied
 void emu_wgmma_commit();                                   // for a warp
+void emu_wgmma_meet(unsigned groups_in_flight, emu_site site);   // before a wait: until the other warps have started as much
 void emu_wgmma_wait(unsigned groups_in_flight);
+// For asynccheck, in a build that reports its accesses.
+void emu_wgmma_fence();
+void emu_proxy_fence(bool only_barriers);                  // only_barriers: fence.mbarrier_init
+uintptr_t emu_place();                                     // where this is called
+
 // cp.async.bulk and, with a tensor map, cp.async.bulk.tensor: a load says its bytes to an mbarrier, a store is of a group.
 void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, unsigned barrier, emu_site site);
 void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier, emu_site site);
@@ -90,4 +101,5 @@ void emu_fence(bool between_blocks);                      // __threadfence(), __
 int emu_printf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 void emu_yield();                                         // __nanosleep(): let the other threads of the block go on
 [[noreturn]] void emu_trap(const char* message, emu_site site);
+[[noreturn]] void emu_misuse(const char* message, emu_site site);   // the same, of an instruction of sm_90a: asynccheck's
 }

@@ -1,5 +1,5 @@
 // Barriers for some of a block's threads: the sixteen that have numbers, and those that lie in shared memory.
-#include "block.h"
+#include "async_rules.h"
 #include "mbarrier.h"
 
 // Makes those ready that wait in this state at this barrier, and for this parity.
@@ -14,23 +14,28 @@ static void let_go(State state, unsigned barrier, unsigned parity) {
 // ---- bar.sync, bar.arrive, bar.red
 
 extern "C" int emu_named_barrier(unsigned id, unsigned threads, int predicate, bool waits, emu_site site) {
-    if (id > 15) emu_trap_in_words(site, "a block has barriers 0 to 15, got %u", id);
-    if (threads == 0 || threads % 32) emu_trap_in_words(site, "barrier %u: the number of threads is a multiple of 32, got %u", id, threads);
+    EMU_NOTE_PLACE();
+    if (id > 15) emu_misuse_in_words(site, "a block has barriers 0 to 15, got %u", id);
+    if (threads == 0 || threads % 32) emu_misuse_in_words(site, "barrier %u: the number of threads is a multiple of 32, got %u", id, threads);
     NamedBarrier& barrier = emu_block->barriers[id];
     if (barrier.arrived && barrier.threads != threads)
-        emu_trap_in_words(site, "barrier %u is for %u threads here, and for %u in line %d", id, threads, barrier.threads, barrier.site.line);
+        emu_misuse_in_words(site, "barrier %u is for %u threads here, and for %u in line %d", id, threads, barrier.threads, barrier.site.line);
     if (!barrier.arrived) barrier.site = site;
     barrier.threads = threads;
     barrier.predicates += predicate != 0;
     Fiber* f = emu_current;
     f->barrier = id, f->parity = 0;
+    Rules* const rules = emu_rules();
+    if (rules) emu_rule_named_arrive(*rules, id);
     if (waits) emu_stop(State::at_named_barrier, site);
     if (++barrier.arrived == threads) {
         barrier.predicates_last = barrier.predicates;
         barrier.arrived = barrier.predicates = 0;
+        if (rules) emu_rule_named_open(*rules, id);
         let_go(State::at_named_barrier, id, 0);
     }
     if (waits && f->state != State::ready) emu_run_another();
+    if (waits && rules) emu_rule_named_pass(*rules, id);
     return (int)barrier.predicates_last;
 }
 
@@ -38,56 +43,70 @@ extern "C" int emu_named_barrier(unsigned id, unsigned threads, int predicate, b
 
 static void check_place(unsigned address, const char* instruction, emu_site site) {
     if (address % 8 || address + 8 > emu_shared_bytes())
-        emu_trap_in_words(site, "%s: an mbarrier lies at a multiple of 8 in shared memory, got address %u", instruction, address);
+        emu_misuse_in_words(site, "%s: an mbarrier lies at a multiple of 8 in shared memory, got address %u", instruction, address);
 }
 
 static Mbarrier look_at(unsigned address, const char* instruction, emu_site site) {
     check_place(address, instruction, site);
     const Mbarrier m = Mbarrier::at(address);
-    if (!m.valid()) emu_trap_in_words(site, "%s: this mbarrier was not initialised, or something was written over it", instruction);
+    if (!m.valid()) emu_misuse_in_words(site, "%s: this mbarrier was not initialised, or something was written over it", instruction);
     return m;
 }
+
+void emu_check_barrier(unsigned address, const char* instruction, emu_site site) { look_at(address, instruction, site); }
 
 // Once no arrival and no byte is to come, the next phase begins.
 static void settle(unsigned address, Mbarrier m) {
     if (m.pending() || m.bytes()) return m.put(address);
+    if (Rules* rules = emu_rules()) emu_rule_barrier_phase(*rules, address);
     Mbarrier::of(m.phase() ^ 1, m.count(), m.count(), 0).put(address);
     let_go(State::at_mbarrier, address, m.phase());
 }
 
 extern "C" void emu_mbarrier_init(unsigned address, unsigned count, emu_site site) {
+    EMU_NOTE_PLACE();
     check_place(address, "mbarrier.init", site);
     if (count == 0 || count > Mbarrier::most_arrivals)
-        emu_trap_in_words(site, "mbarrier.init: a phase takes 1 to %u arrivals, got %u", Mbarrier::most_arrivals, count);
+        emu_misuse_in_words(site, "mbarrier.init: a phase takes 1 to %u arrivals, got %u", Mbarrier::most_arrivals, count);
     Mbarrier::of(0, count, count, 0).put(address);
+    if (Rules* rules = emu_rules()) emu_rule_barrier_init(*rules, address);
 }
 
 extern "C" void emu_mbarrier_invalidate(unsigned address, emu_site site) {
+    EMU_NOTE_PLACE();
     look_at(address, "mbarrier.inval", site);
     Mbarrier{0}.put(address);
 }
 
 extern "C" uint64_t emu_mbarrier_arrive(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site) {
+    EMU_NOTE_PLACE();
     const Mbarrier m = look_at(address, "mbarrier.arrive", site);
+    if (Rules* rules = emu_rules()) emu_rule_barrier_use(*rules, address);
     if (count == 0 || count > m.pending())
-        emu_trap_in_words(site, "mbarrier.arrive: %u arrivals, but this phase takes only %u more of %u", count, m.pending(), m.count());
+        emu_misuse_in_words(site, "mbarrier.arrive: %u arrivals, but this phase takes only %u more of %u", count, m.pending(), m.count());
     if (!may_complete && count == m.pending())
-        emu_trap_in_words(site, "mbarrier.arrive.noComplete: this is the last arrival, which completes the phase");
+        emu_misuse_in_words(site, "mbarrier.arrive.noComplete: this is the last arrival, which completes the phase");
     if ((long long)m.bytes() + expected_bytes > Mbarrier::most_bytes)
-        emu_trap_in_words(site, "mbarrier.arrive.expect_tx: more than %d bytes to come", Mbarrier::most_bytes);
+        emu_misuse_in_words(site, "mbarrier.arrive.expect_tx: more than %d bytes to come", Mbarrier::most_bytes);
+    if (Rules* rules = emu_rules()) emu_rule_barrier_arrive(*rules, address);
     settle(address, Mbarrier::of(m.phase(), m.count(), m.pending() - count, m.bytes() + (int)expected_bytes));
     return m.bits;
 }
 
-extern "C" void emu_mbarrier_transfer(unsigned address, int bytes, emu_site site) {
+void emu_count_bytes(unsigned address, int bytes, emu_site site) {
     const Mbarrier m = look_at(address, bytes > 0 ? "mbarrier.expect_tx" : "mbarrier.complete_tx", site);
     const int now = m.bytes() + bytes;
     if (now > Mbarrier::most_bytes || now < -Mbarrier::most_bytes)
-        emu_trap_in_words(site, "an mbarrier counts up to %d bytes, got %d", Mbarrier::most_bytes, now);
+        emu_misuse_in_words(site, "an mbarrier counts up to %d bytes, got %d", Mbarrier::most_bytes, now);
     settle(address, Mbarrier::of(m.phase(), m.count(), m.pending(), now));
 }
 
-extern "C" bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits, emu_site site) {
+extern "C" void emu_mbarrier_transfer(unsigned address, int bytes, emu_site site) {
+    EMU_NOTE_PLACE();
+    emu_count_bytes(address, bytes, site);
+}
+
+static bool is_over(unsigned address, unsigned parity, bool waits, emu_site site) {
     const Mbarrier m = look_at(address, waits ? "mbarrier.try_wait" : "mbarrier.test_wait", site);
     if (m.phase() != (parity & 1)) return true;
     if (!waits) {
@@ -101,4 +120,13 @@ extern "C" bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits,
     emu_stop(State::at_mbarrier, site);
     emu_run_another();
     return true;
+}
+
+extern "C" bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits, emu_site site) {
+    EMU_NOTE_PLACE();
+    const bool over = is_over(address, parity, waits, site);
+    Rules* const rules = emu_rules();
+    if (rules) emu_rule_barrier_use(*rules, address);
+    if (over && rules) emu_rule_barrier_pass(*rules, address);
+    return over;
 }

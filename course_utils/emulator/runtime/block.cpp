@@ -62,17 +62,28 @@ template <class... T>
 
 static bool sanitizing() { return emu_block->launch->tracing && emu_block->launch->tracing->sanitize; }
 
+// Whether it waits for something that only sm_90a has: its place is then known as a program counter.
+static bool waits_asynchronously(const Fiber* f) {
+    return f->place && (f->state == State::at_named_barrier || f->state == State::at_mbarrier || f->state == State::at_warpgroup);
+}
+
+static void set_line(int32_t& line, char (&file)[256], emu_site site) {
+    line = site.line;
+    snprintf(file, sizeof file, "%s", site.file);
+}
+
 // With the sanitizer a synchronisation error is a finding, and the launch goes on where it can. `other` waits elsewhere
 // (null: there is no other party).
 template <class... T>
 static void find(const Fiber* fiber, emu_site site, const Fiber* other, const char* format, T... values) {
-    emu_finding finding = emu_finding_at(fiber, EMU_BARRIER, 0);
-    finding.line = site.line;
-    snprintf(finding.file, sizeof finding.file, "%s", site.file);
+    const bool asynchronous = waits_asynchronously(fiber);
+    emu_finding finding = emu_finding_at(fiber, asynchronous ? EMU_ASYNC : EMU_BARRIER, 0);
+    if (asynchronous) finding.place = emu_place_of(fiber->place);
+    else set_line(finding.line, finding.file, site);
     if (other) {
         finding.has_other = 1;
-        finding.other_line = other->waits_at.line;
-        snprintf(finding.other_file, sizeof finding.other_file, "%s", other->waits_at.file);
+        if (waits_asynchronously(other)) finding.other_place = emu_place_of(other->place);
+        else set_line(finding.other_line, finding.other_file, other->waits_at);
         finding.other_block = other->block_idx;
         finding.other_thread = other->thread_idx;
     }
@@ -112,8 +123,10 @@ static Words what_it_waits_for(const Fiber* f) {
         snprintf(words.text, sizeof words.text, "barrier %u (%u of %u threads have arrived)", f->barrier, n.arrived, n.threads);
     } else if (f->state == State::at_mbarrier) {
         const Mbarrier m = Mbarrier::at(f->barrier);
-        snprintf(words.text, sizeof words.text, "a wait for parity %u of an mbarrier in phase %u (%u of %u arrivals and %d bytes are to come)",
-                 f->parity, m.phase(), m.pending(), m.count(), m.bytes());
+        snprintf(words.text, sizeof words.text, "a wait for parity %u of an mbarrier in phase %u (%u of %u arrivals and %d bytes are to come%s)",
+                 f->parity, m.phase(), m.pending(), m.count(), m.bytes(), m.bytes() < 0 ? ": more came than were expected" : "");
+    } else if (f->state == State::at_warpgroup) {
+        snprintf(words.text, sizeof words.text, "wgmma.wait_group (other warps of the warpgroup have not started the same products)");
     } else snprintf(words.text, sizeof words.text, "__syncthreads()");
     return words;
 }
@@ -344,13 +357,24 @@ extern "C" void emu_trap(const char* message, emu_site site) {
     fail(EMU_TRAP, emu_current, site, "%s", message);
 }
 
-void emu_trap_in_words(emu_site site, const char* format, ...) {
+extern "C" void emu_misuse(const char* message, emu_site site) {
+    const Fiber* f = emu_current;
+    if (sanitizing()) {
+        emu_finding finding = emu_finding_at(f, EMU_ASYNC, emu_place_of(f->place));
+        if (!f->place) set_line(finding.line, finding.file, site);
+        snprintf(finding.message, sizeof finding.message, "%s", message);
+        emu_find(emu_block->launch->tracing->results, finding);
+    }
+    emu_trap(message, site);
+}
+
+void emu_misuse_in_words(emu_site site, const char* format, ...) {
     char text[300];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    emu_trap(text, site);
+    emu_misuse(text, site);
 }
 
 static void thread_main() {
@@ -463,6 +487,7 @@ static void start_fiber(Block& b, unsigned i) {
     f.copy_count = f.copy_group = 0;
     f.barrier = f.bulk_group = 0;
     f.unsettled = nullptr;
+    f.place = 0;
     // Stacks whose tops are a power of two apart would fight for the same few cache sets.
     char* top = b.stacks + (i + 1) * b.stack_stride - (i % 16) * 192 - 64;
     f.stack_pointer = emu_new_stack(top, thread_main);

@@ -3,7 +3,7 @@
 #pragma once
 #include "launch.h"
 
-enum class State : uint8_t { ready, at_barrier, at_named_barrier, at_mbarrier, in_collective, log_full, done };
+enum class State : uint8_t { ready, at_barrier, at_named_barrier, at_mbarrier, at_warpgroup, in_collective, log_full, done };
 
 struct Tracer;
 struct LogEntry;
@@ -26,6 +26,7 @@ struct Fiber : emu_thread {
     unsigned logged, last_array;     // last_array: that of the last access to global memory
     LogEntry* unsettled;             // its last write to shared memory, if the log does not yet say what was written
     bool index_found;                // it has just used an index outside of an array
+    uintptr_t place;                 // while the block is traced: where the kernel called its last instruction of sm_90a
     uint32_t warp_epoch;             // the number of the last __syncwarp() that the tracer has read in the log
 };
 
@@ -71,8 +72,8 @@ void emu_prepare_block(Block& block, const emu_launch* launch);   // once per OS
 void emu_release_block(Block& block);                              // and at its end
 void emu_run_block(Block& block, uint64_t linear_index);
 
-// emu_trap, in words with figures.
-[[noreturn]] void emu_trap_in_words(emu_site site, const char* format, ...)
+// emu_misuse, in words with figures.
+[[noreturn]] void emu_misuse_in_words(emu_site site, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
 
 // What barriers are made of. `emu_stop` and then `emu_run_another`: the current thread waits until it is made ready.

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "async_rules.h"
 #include "mbarrier.h"
-#include "trace.h"
 
 // The emulator's own tensor map (toolchain/tensor_map.py): sizes and boxes from the innermost dimension on.
 struct TensorMap {
@@ -24,6 +24,7 @@ struct BulkCopy {
     bool is_load;
     unsigned group, thread;
     emu_site site;
+    uint32_t number;                   // by which the rules know it
 };
 
 struct BulkCopies { BulkCopy* waiting; unsigned count, capacity; };
@@ -70,7 +71,13 @@ static void perform(const BulkCopy& copy) {
     else if (copy.is_load) memcpy(shared, copy.global, copy.bytes);
     else memcpy(copy.global, shared, copy.bytes);
     emu_current->copying = emu_site{};
-    if (copy.is_load) emu_mbarrier_transfer(copy.barrier, -(int)copy.bytes, copy.site);
+    Rules* const rules = copy.number ? emu_rules() : nullptr;
+    if (copy.is_load) {
+        if (rules) emu_rule_copy_arrives(*rules, copy.number);
+        emu_count_bytes(copy.barrier, -(int)copy.bytes, copy.site);
+    } else if (rules && emu_block->live) {
+        emu_rule_store_done(*rules, copy.number);
+    }
 }
 
 static BulkCopies& copies() {
@@ -103,8 +110,10 @@ static bool go_on(Block& b) {
     return false;
 }
 
-static void start(const BulkCopy& copy) {
+static void start(BulkCopy copy) {
     BulkCopies& all = copies();
+    Rules* const rules = emu_rules();
+    copy.number = rules ? emu_rule_copy(*rules, copy.is_load, copy.shared, copy.bytes, copy.barrier) : 0;
     if (all.count == all.capacity) {
         all.capacity = all.capacity ? 2 * all.capacity : 64;
         all.waiting = (BulkCopy*)realloc(all.waiting, all.capacity * sizeof(BulkCopy));
@@ -115,25 +124,29 @@ static void start(const BulkCopy& copy) {
 }
 
 static void check_shared(unsigned shared, unsigned bytes, unsigned alignment, const char* what, emu_site site) {
-    if (shared % alignment) emu_trap_in_words(site, "%s: the shared address is a multiple of %u, got %u", what, alignment, shared);
+    if (shared % alignment) emu_misuse_in_words(site, "%s: the shared address is a multiple of %u, got %u", what, alignment, shared);
     if ((size_t)shared + bytes > emu_shared_bytes())
-        emu_trap_in_words(site, "%s: %u bytes from address %u on reach past the end of shared memory", what, bytes, shared);
+        emu_misuse_in_words(site, "%s: %u bytes from address %u on reach past the end of shared memory", what, bytes, shared);
 }
 
 extern "C" void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, unsigned barrier, emu_site site) {
-    if (bytes == 0 || bytes % 16 || (uintptr_t)global % 16) emu_trap("cp.async.bulk: size and addresses are multiples of 16 bytes", site);
+    EMU_NOTE_PLACE();
+    if (bytes == 0 || bytes % 16 || (uintptr_t)global % 16) emu_misuse("cp.async.bulk: size and addresses are multiples of 16 bytes", site);
     check_shared(shared, bytes, 16, "cp.async.bulk", site);
+    if (is_load) emu_check_barrier(barrier, "cp.async.bulk", site);
     const Fiber* f = emu_current;
-    start({TensorMap{}, (char*)global, shared, bytes, barrier, {}, is_load, f->bulk_group, f->linear_id, site});
+    start({TensorMap{}, (char*)global, shared, bytes, barrier, {}, is_load, f->bulk_group, f->linear_id, site, 0});
 }
 
 extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier, emu_site site) {
+    EMU_NOTE_PLACE();
     const TensorMap& m = *(const TensorMap*)map;
-    if (m.mark != map_mark) emu_trap("cp.async.bulk.tensor: this is no tensor map (course_utils.cuda.tensor_map makes them)", site);
-    if (m.rank != rank) emu_trap_in_words(site, "cp.async.bulk.tensor.%ud: the tensor map has %u dimensions", rank, m.rank);
-    BulkCopy copy = {m, nullptr, shared, box_bytes(m), barrier, {}, is_load, emu_current->bulk_group, emu_current->linear_id, site};
+    if (m.mark != map_mark) emu_misuse("cp.async.bulk.tensor: this is no tensor map (course_utils.cuda.tensor_map makes them)", site);
+    if (m.rank != rank) emu_misuse_in_words(site, "cp.async.bulk.tensor.%ud: the tensor map has %u dimensions", rank, m.rank);
+    BulkCopy copy = {m, nullptr, shared, box_bytes(m), barrier, {}, is_load, emu_current->bulk_group, emu_current->linear_id, site, 0};
     for (unsigned d = 0; d < rank; d++) copy.at[d] = at[d];
     check_shared(shared, copy.bytes, 128, "cp.async.bulk.tensor", site);
+    if (is_load) emu_check_barrier(barrier, "cp.async.bulk.tensor", site);
     start(copy);
 }
 

@@ -3,6 +3,8 @@
 #include <pthread.h>
 #include <string.h>
 
+uintptr_t emu_load_base, emu_load_end;
+
 static pthread_mutex_t findings_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread bool finding_now __attribute__((tls_model("initial-exec"))) = false;
 

@@ -12,7 +12,7 @@ struct emu_static { uint32_t offset, bytes, is_guard; };
 // What to watch in a launch of a library that was built for it.
 struct emu_trace_results;
 struct emu_tracing {
-    uint32_t sanitize, profile, in_step;
+    uint32_t sanitize, profile, in_step, hopper;   // hopper: the kernel is for sm_90a
     const emu_array* arrays;          // the arguments, by ascending addresses
     uint64_t array_count;
     emu_span reserved;                // the address space in which they lie, with nothing between them

@@ -8,6 +8,10 @@
 
 #include "abi.h"
 
+// What an mbarrier of the block is told: more bytes are to come, or less.
+void emu_check_barrier(unsigned address, const char* instruction, emu_site site);   // it is one
+void emu_count_bytes(unsigned address, int bytes, emu_site site);
+
 struct Mbarrier {
     uint64_t bits;
 

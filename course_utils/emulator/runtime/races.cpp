@@ -263,9 +263,9 @@ static void keep_lowest(Mark (&pair)[2], Mark m) {
     }
 }
 
-// An access by another warp of this block, with no barrier since.
+// An access by another warp of this block, with no barrier since. On sm_90a threads wait for each other in more ways.
 static bool recent(const Races& r, Mark m, const Fiber* f) {
-    return high_part(m) == r.interval && marked_thread(m) / 32 != f->warp && !r.fenced;
+    return high_part(m) == r.interval && marked_thread(m) / 32 != f->warp && !r.fenced && !r.tracer->rules;
 }
 
 static void find_global_race(Races& r, emu_finding_kind kind, const Fiber* f, const LogEntry& e, Mark other) {

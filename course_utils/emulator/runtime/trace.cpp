@@ -6,14 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "async_rules.h"
 #include "counters.h"
 #include "findings.h"
 #include "races.h"
 #include "trace_hooks.h"
 
 static const unsigned log_capacity = 32, log_stride = log_capacity + 8;   // no power of two: cache sets; room for a sync
-
-uintptr_t emu_load_base, emu_load_end;
 
 // Of the thread that runs; null where nobody sanitizes it.
 static Tracer* sanitizer() {
@@ -83,11 +82,14 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
     Fiber* f = emu_current;
     if (!f) return;
     Block& b = *emu_block;
-    if (address - (uintptr_t)b.own < b.own_bytes) return;
     Tracer* t = b.tracer;
     if (!t || !t->watching) return;
     const unsigned bytes = 1u << log_bytes;
-    const uint32_t place = (uint32_t)(counter - 1 - emu_load_base);   // inside the call, not behind it
+    const uint32_t place = emu_place_of(counter);                     // inside the call, not behind it
+    if (address - (uintptr_t)b.own < b.own_bytes) {
+        if (t->rules) emu_rule_register(*t->rules, address, bytes, !is_read(access), place);
+        return;
+    }
     unsigned space = 0;
     if (address - (uintptr_t)b.shared_low < (uintptr_t)(b.shared_high - b.shared_low)) {
         const uintptr_t offset = address - (uintptr_t)b.dynamic_shared;
@@ -111,6 +113,7 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
         if (!t->counters && !t->arrays[i].element_bytes) return;   // in bounds, and nobody may write there: no race
         space = i + 1;
     }
+    if (t->rules && space == 0) return emu_rule_access(*t->rules, address - (uintptr_t)b.shared_low, log_bytes, access, place);
     if (t->tracing->in_step) {
         if (space == 0 && is_read(access) != t->reading) emu_wait_for_room();
         return;
@@ -136,12 +139,13 @@ void emu_record_target(Fiber* f, uintptr_t to) {
 
 // Before a thread waits for a __syncwarp(), which makes an entry in its log.
 void emu_trace_leave_room(Fiber* f) {
-    while (emu_block->tracer->watching && f->logged >= log_capacity) emu_wait_for_room();
+    while (emu_block->tracer->watching && !emu_block->tracer->rules && f->logged >= log_capacity) emu_wait_for_room();
 }
 
 // __syncwarp() has completed.
 void emu_trace_warp_sync(Warp& w, uint32_t participants) {
     if (!emu_block->tracer->watching) return;
+    if (Rules* rules = emu_rules()) return emu_rule_warp_barrier(*rules, participants, w.fiber[__builtin_ctz(participants)]->warp);
     w.syncs++;
     for (uint32_t m = participants; m; m &= m - 1) {
         Fiber* f = w.fiber[__builtin_ctz(m)];
@@ -176,6 +180,7 @@ void emu_prepare_tracer(Block& b) {
     map_statics(*t);
     t->logs = (LogEntry*)malloc(b.size * log_stride * sizeof(LogEntry));
     if (t->tracing->sanitize) t->races = emu_new_races(*t);
+    if (t->tracing->sanitize && t->tracing->hopper) t->rules = emu_new_rules(*t);
     if (t->tracing->profile) t->counters = emu_new_counters();
 }
 
@@ -198,6 +203,7 @@ void emu_trace_start(Block& b) {
         f.index_found = false;
     }
     if (t.races) emu_start_races(*t.races);
+    if (t.rules) emu_start_rules(*t.rules);
 }
 
 void emu_trace_logs(Block& b) {
@@ -216,6 +222,8 @@ void emu_trace_interval(Block& b) {
     if (!t.watching) return;
     emu_trace_logs(b);
     t.reading = false;
+    if (t.rules && b.live) emu_rule_block_barrier(*t.rules);
+    if (t.rules && !b.live) emu_end_rules(*t.rules);
     if (t.counters) emu_close_requests(t);
     if (t.races) emu_end_race_interval(t);
 }

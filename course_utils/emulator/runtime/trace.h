@@ -2,8 +2,6 @@
 #pragma once
 #include "tracer.h"
 
-extern uintptr_t emu_load_base, emu_load_end;   // of the kernel's library; the worker sets them
-
 void emu_record_access(uintptr_t address, size_t bytes, Access access, uintptr_t counter);   // by the current thread
 void emu_record_target(Fiber* f, uintptr_t to);            // of the copy_read that it has just recorded
 void emu_find_misaligned(emu_site site, unsigned bytes);   // a cp.async of so many bytes

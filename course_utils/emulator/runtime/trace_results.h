@@ -13,6 +13,7 @@ enum emu_finding_kind : uint32_t {
     EMU_COPY_IN_FLIGHT,
     EMU_UNINITIALISED,            // initcheck
     EMU_BARRIER,                  // synccheck
+    EMU_ASYNC,                    // asynccheck; in its message, "{other}" stands for where the other party is
 };
 
 struct emu_finding {

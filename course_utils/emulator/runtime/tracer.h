@@ -29,6 +29,7 @@ struct Array { uintptr_t low, high; unsigned element_bytes; };
 
 struct Races;
 struct Counters;
+struct Rules;
 
 struct Tracer {                   // one for each OS thread
     Block* block;
@@ -42,4 +43,5 @@ struct Tracer {                   // one for each OS thread
     LogEntry* logs;
     Races* races;                 // null without the sanitizer
     Counters* counters;           // null without the profiler
+    Rules* rules;                 // null but for the sanitizer of a kernel for sm_90a
 };

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "block.h"
+#include "async_rules.h"
 
 struct Product { emu_wgmma product; unsigned group; };
 
@@ -37,11 +37,53 @@ extern "C" void emu_wgmma_start(const emu_wgmma* product) {
     float** d = (float**)malloc(bytes);
     if (!p.started || !d) emu_trap("wgmma: no memory for products that are not waited for", product->site);
     memcpy(d, product->d, bytes);
+    if (Rules* rules = emu_rules()) emu_rule_product(*rules, product);
     p.started[p.count] = {*product, p.group};
     p.started[p.count++].product.d = d;
 }
 
-extern "C" void emu_wgmma_commit() { mine().group++; }
+// Those that wait for the other warps of this one's warpgroup look again.
+extern "C" void emu_wgmma_commit() {
+    mine().group++;
+    if (Rules* rules = emu_rules()) emu_rule_products_committed(*rules);
+    Block& b = *emu_block;
+    const unsigned first = emu_current->warp / 4 * 128;
+    for (unsigned i = first; i < first + 128 && i < b.size; i++)
+        if (b.fibers[i].state == State::at_warpgroup) emu_make_ready(&b.fibers[i]);
+}
+
+// A product is one of four warps: none of them can find it to be over before all of them have started it.
+static bool others_have_started(unsigned groups) {
+    const unsigned first = emu_current->warp / 4 * 4;
+    for (unsigned warp = first; warp < first + 4; warp++) {
+        const Products* p = emu_block->products[warp];
+        const unsigned has = p && p->block == mine().block ? p->group : 0;
+        if (has < groups) return false;
+    }
+    return true;
+}
+
+extern "C" void emu_wgmma_meet(unsigned groups_in_flight, emu_site site) {
+    EMU_NOTE_PLACE();
+    const unsigned group = mine().group;
+    while (group > groups_in_flight && !others_have_started(group - groups_in_flight)) {
+        emu_stop(State::at_warpgroup, site);
+        emu_run_another();
+    }
+}
+
+extern "C" void emu_wgmma_fence() {
+    if (Rules* rules = emu_rules()) emu_rule_wgmma_fence(*rules);
+}
+
+extern "C" void emu_proxy_fence(bool only_barriers) {
+    if (Rules* rules = emu_rules()) emu_rule_proxy_fence(*rules, only_barriers);
+}
+
+extern "C" uintptr_t emu_place() {
+    EMU_NOTE_PLACE();
+    return (uintptr_t)__builtin_return_address(0);
+}
 
 extern "C" void emu_wgmma_wait(unsigned groups_in_flight) {
     Products& p = mine();
@@ -51,9 +93,11 @@ extern "C" void emu_wgmma_wait(unsigned groups_in_flight) {
         if (one.group + groups_in_flight >= p.group) {
             p.started[kept++] = one;
         } else {
+            if (emu_block->tracer) emu_current->place = one.product.place;
             one.product.multiply(&one.product);
             free(one.product.d);
         }
     }
+    if (Rules* rules = emu_rules()) emu_rule_products_done(*rules, p.count - kept);
     p.count = kept;
 }

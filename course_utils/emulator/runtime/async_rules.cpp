@@ -1,0 +1,625 @@
+// Asynccheck: what the asynchronous instructions of sm_90a require, and the races of a block whose threads wait for each other
+// at more than __syncthreads().
+//
+// Each thread has a clock, and knows of every other thread up to which time all it did comes before (a vector clock). Who
+// arrives at a barrier leaves what it knows there; who passes it takes that along. A second vector says up to which time a
+// thread's writes are also seen by the asynchronous proxy: fence.proxy.async makes the second one as good as the first. Behind
+// the threads, a vector has the number of phases of each mbarrier that are known to be over: the bytes of a copy are there
+// for those who know its phase. A product or a store is over for those who know of the time at which it was waited for.
+#include "async_rules.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "findings.h"
+#include "mbarrier.h"
+
+typedef uint32_t Time;
+
+static const unsigned most_barriers = 128;   // mbarriers of a block that are watched
+
+enum class Writer : uint8_t { nobody, thread, copy_async, copy };
+
+struct Reading { Time time; uint32_t place; uint16_t thread; bool soft; };   // soft: an atomic, or volatile
+
+// Some bytes of shared memory: who wrote them last, and who has read them since.
+struct Cell {
+    Writer by;
+    bool soft;
+    uint16_t writer;
+    Time time;
+    uint32_t what;                     // the place of a thread's write; the number of a copy
+    Reading reads[3];                  // not all of them: those of threads that need not know of each other
+    uint32_t operations[4];            // numbers of products, by their warpgroups, and of a store: the last of each
+};
+static const unsigned store_slot = 3;
+
+// Sixteen bytes of shared memory are one cell, until somebody accesses less of them.
+struct Granule { uint32_t block; uint8_t log_piece; };
+
+struct Register {                      // a word of a thread's stack
+    uint32_t read_place, write_place;
+    Time read_fence, write_fence;      // how many wgmma.fence the thread had passed
+    uint32_t product;                  // the last one that uses it,
+    bool is_factor;                    // as a part of A
+};
+
+struct Operation {
+    enum Kind : uint8_t { product, load, store } kind;
+    bool arrived;                      // of a load: its bytes
+    uint16_t thread;                   // who started it; of a product, one of the warpgroup
+    unsigned place, columns, barrier;
+    Time phase;                        // of the barrier, in which the bytes arrived
+    uint64_t a, b;                     // descriptors of a product
+    bool a_in_registers;
+    uint8_t committed;                 // one bit for each warp of the group
+    Time done[4];                      // when each warp of the group has waited for it; of a store, [0]. 0: not yet
+};
+
+struct Barrier {
+    unsigned address, initialiser;
+    Time initialised, fenced;          // fenced: by thread `fencer`; 0: not
+    unsigned fencer;
+    uint32_t place;
+    Time phases;                       // that are over
+};
+
+struct Warpgroup { uint32_t* products; unsigned count, capacity; };   // their numbers, in the order of the program
+struct WarpProducts { unsigned started, done; };
+
+struct Rules {
+    Block* block;
+    Tracer* tracer;
+    uint32_t block_number;
+    unsigned width;                    // of a vector: threads, and then mbarriers
+    Time *threads, *named, *gathered, *opened;   // pairs of vectors: of each thread; of each named barrier, two pairs; of each
+    Time* whole;                                 // mbarrier, arrivals so far and those of all phases that are over; for a while
+    Granule* granules;
+    size_t granule_count;
+    Cell* cells;                       // [16][granule_count]: each byte's
+    Register* registers;
+    Operation* operations;
+    unsigned operation_count, operation_capacity;
+    uint32_t first_operation;          // numbers go on from block to block
+    Barrier barriers[most_barriers];
+    unsigned barrier_count;
+    uint8_t* barrier_at;               // for each 8 bytes of shared memory: which one, plus 1
+    Warpgroup groups[8];
+    WarpProducts warps[32];
+    Time fences[1024];                 // wgmma.fence: they go on from block to block
+    Time fences_before[1024];          // this block
+    struct { emu_finding finding; const char* address; unsigned bytes; char before[16]; } written;   // see settle()
+};
+
+// ---- vectors
+
+static inline Time* known(Rules& r, unsigned thread) { return r.threads + (size_t)thread * 2 * r.width; }
+static inline Time* fenced(Rules& r, unsigned thread) { return known(r, thread) + r.width; }
+static inline Time& now(Rules& r, unsigned thread) { return known(r, thread)[thread]; }
+static inline Time* pair(const Rules& r, Time* pairs, unsigned i) { return pairs + (size_t)i * 2 * r.width; }
+
+static inline void join(Time* __restrict__ to, const Time* __restrict__ from, unsigned count) {
+    for (unsigned i = 0; i < count; i++) to[i] = to[i] > from[i] ? to[i] : from[i];
+}
+static void leave_knowledge(Rules& r, unsigned thread, Time* at) {
+    join(at, known(r, thread), 2 * r.width);
+    now(r, thread)++;
+}
+static void take_knowledge(Rules& r, unsigned thread, const Time* from) { join(known(r, thread), from, 2 * r.width); }
+
+static bool copy_seen(Rules& r, unsigned thread, const Operation& o) {
+    return o.arrived && known(r, thread)[r.block->size + o.barrier] > o.phase;
+}
+
+// Whether a product or a store is over, for all that this thread knows. One warp of a warpgroup waits for all of its product.
+static bool operation_over(Rules& r, unsigned thread, const Operation& o) {
+    const Time* k = known(r, thread);
+    if (o.kind == Operation::store) return o.done[0] && k[o.thread] >= o.done[0];
+    for (unsigned warp = 0; warp < 4; warp++) {
+        if (!o.done[warp]) continue;
+        const unsigned first = o.thread / 128 * 128 + 32 * warp;
+        for (unsigned i = first; i < first + 32 && i < r.block->size; i++)
+            if (k[i] >= o.done[warp]) return true;
+    }
+    return false;
+}
+
+static Operation* operation(Rules& r, uint32_t number) {
+    return number >= r.first_operation && number ? &r.operations[number - r.first_operation] : nullptr;
+}
+
+// ---- findings
+
+struct Party { const Fiber* thread; uint32_t place; };
+
+static Party party_of(Rules& r, const Operation& o) { return {&r.block->fibers[o.thread], o.place}; }
+static Party running() { return {emu_current, emu_place_of(emu_current->place)}; }
+
+static emu_finding finding_of(emu_finding_kind kind, Party me, Party other) {
+    emu_finding finding = emu_finding_at(me.thread, kind, me.place);
+    finding.is_shared = 1;
+    if (!other.thread) return finding;
+    finding.has_other = 1;
+    finding.other_place = other.place;
+    finding.other_block = other.thread->block_idx;
+    finding.other_thread = other.thread->thread_idx;
+    finding.same_warp = other.thread->warp == me.thread->warp;
+    return finding;
+}
+
+static void find(Rules& r, Party me, Party other, const char* format, ...) __attribute__((format(printf, 4, 5)));
+static void find(Rules& r, Party me, Party other, const char* format, ...) {
+    emu_finding finding = finding_of(EMU_ASYNC, me, other);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(finding.message, sizeof finding.message, format, arguments);
+    va_end(arguments);
+    emu_find(r.tracer->results, finding);
+}
+
+static void find_race(Rules& r, emu_finding_kind kind, Party me, Party other, bool is_write) {
+    emu_finding finding = finding_of(kind, me, other);
+    finding.is_write = is_write;
+    emu_find(r.tracer->results, finding);
+}
+
+// Two threads may write the same value. What the second one writes is seen at its next step only.
+static void settle(Rules& r) {
+    if (!r.written.bytes) return;
+    if (memcmp(r.written.before, r.written.address, r.written.bytes)) emu_find(r.tracer->results, r.written.finding);
+    r.written.bytes = 0;
+}
+
+// ---- shared memory
+
+static inline Cell& cell(Rules& r, uintptr_t byte) { return r.cells[byte % 16 * r.granule_count + byte / 16]; }
+
+static Granule& fresh(Rules& r, uintptr_t offset) {
+    Granule& g = r.granules[offset / 16];
+    if (g.block != r.block_number) {
+        g = {r.block_number, 4};
+        cell(r, offset / 16 * 16) = Cell{};
+    }
+    return g;
+}
+
+// Calls visit(cell) for all that there is of some bytes of one granule.
+template <class Visit> static inline void visit_cells(Rules& r, uintptr_t offset, unsigned log_bytes, Visit visit) {
+    Granule& g = fresh(r, offset);
+    while (g.log_piece > log_bytes) {
+        const uintptr_t start = offset / 16 * 16, step = (uintptr_t)1 << --g.log_piece;
+        for (uintptr_t byte = start; byte < start + 16; byte += 2 * step) cell(r, byte + step) = cell(r, byte);
+    }
+    for (uintptr_t byte = offset; byte < offset + (1u << log_bytes); byte += (uintptr_t)1 << g.log_piece) visit(cell(r, byte));
+}
+
+static bool knows(Rules& r, unsigned thread, unsigned other, Time time) { return known(r, thread)[other] >= time; }
+static Party writer_of(Rules& r, const Cell& c) { return {&r.block->fibers[c.writer], c.what}; }
+
+static void check_read(Rules& r, Cell& c, Party me, bool soft) {
+    const unsigned u = me.thread->linear_id;
+    switch (c.by) {
+    case Writer::nobody:
+        if (!soft) find_race(r, EMU_UNINITIALISED, me, {}, false);
+        break;
+    case Writer::thread:
+        if (!(soft && c.soft) && !knows(r, u, c.writer, c.time)) find_race(r, EMU_READ_AFTER_WRITE, me, writer_of(r, c), false);
+        break;
+    case Writer::copy_async:
+        find_race(r, EMU_COPY_IN_FLIGHT, me, writer_of(r, c), false);
+        break;
+    case Writer::copy:
+        const Operation& o = *operation(r, c.what);
+        if (!copy_seen(r, u, o))
+            find(r, me, party_of(r, o), "reads what the copy {other} brings, but has not waited for the phase of its mbarrier");
+    }
+    Reading* slot = nullptr;
+    for (Reading& one : c.reads)
+        if (!one.time || one.thread == u || knows(r, u, one.thread, one.time)) slot = &one;
+    if (!slot) slot = &c.reads[u % 3];
+    *slot = {now(r, u), me.place, (uint16_t)u, soft};
+}
+
+// Those who may still read what is now written over.
+template <class Race> static void check_readers(Rules& r, const Cell& c, Party me, bool soft, const char* what, Race race) {
+    const unsigned u = me.thread->linear_id;
+    for (const Reading& one : c.reads)
+        if (one.time && !(soft && one.soft) && !knows(r, u, one.thread, one.time)) race(Party{&r.block->fibers[one.thread], one.place});
+    for (uint32_t number : c.operations) {
+        if (!number) continue;
+        const Operation& o = *operation(r, number);
+        if (!operation_over(r, u, o))
+            find(r, me, party_of(r, o), "%s what the %s {other} may still read: this thread does not wait for anybody who has waited for that one",
+                 what, o.kind == Operation::product ? "wgmma" : "bulk store");
+    }
+}
+
+static void check_write(Rules& r, Cell& c, Party me, bool soft, uintptr_t offset, unsigned log_bytes) {
+    const unsigned u = me.thread->linear_id;
+    if (c.by == Writer::thread && !(soft && c.soft) && !knows(r, u, c.writer, c.time)) {
+        settle(r);
+        r.written.finding = finding_of(EMU_WRITE_AFTER_WRITE, me, writer_of(r, c));
+        r.written.finding.is_write = 1;
+        r.written.address = r.block->shared_low + offset;
+        r.written.bytes = 1u << log_bytes;
+        memcpy(r.written.before, r.written.address, r.written.bytes);
+    } else if (c.by == Writer::copy_async) {
+        find_race(r, EMU_COPY_IN_FLIGHT, me, writer_of(r, c), true);
+    } else if (c.by == Writer::copy && !copy_seen(r, u, *operation(r, c.what))) {
+        find(r, me, party_of(r, *operation(r, c.what)),
+             "writes where the copy {other} still writes: nobody has waited for the phase of its mbarrier");
+    }
+    check_readers(r, c, me, soft, "overwrites", [&](Party reader) { find_race(r, EMU_WRITE_AFTER_READ, me, reader, true); });
+}
+
+void emu_rule_access(Rules& r, uintptr_t offset, unsigned log_bytes, Access access, uint32_t place) {
+    settle(r);
+    const Party me = {emu_current, place};
+    const unsigned u = me.thread->linear_id;
+    const bool soft = access == Access::atomic || access == Access::volatile_read;
+    visit_cells(r, offset, log_bytes, [&](Cell& c) {
+        if (access == Access::copy_arrived) {
+            if (c.by == Writer::copy_async && c.writer == u) c.by = Writer::thread, c.time = now(r, u);
+        } else if (is_read(access)) {
+            check_read(r, c, me, soft);
+        } else {
+            check_write(r, c, me, soft, offset, log_bytes);
+            c = Cell{access == Access::copy_issued ? Writer::copy_async : Writer::thread, soft, (uint16_t)u, now(r, u), place, {}, {}};
+        }
+    });
+}
+
+// What a product or a store reads.
+static void check_operand(Rules& r, uintptr_t offset, Party me, const char* who, uint32_t number, unsigned slot) {
+    const unsigned u = me.thread->linear_id;
+    visit_cells(r, offset, 4, [&](Cell& c) {
+        if (c.by == Writer::nobody) {
+            find_race(r, EMU_UNINITIALISED, me, {}, false);
+        } else if (c.by == Writer::copy) {
+            const Operation& o = *operation(r, c.what);
+            if (!copy_seen(r, u, o))
+                find(r, me, party_of(r, o), "the %s reads what the copy {other} brings, but nobody has waited for the phase of its mbarrier", who);
+        } else if (c.by == Writer::copy_async) {
+            find_race(r, EMU_COPY_IN_FLIGHT, me, writer_of(r, c), false);
+        } else if (!knows(r, u, c.writer, c.time)) {
+            find(r, me, writer_of(r, c), "the %s reads what another thread writes {other}, with no barrier in between", who);
+        } else if (fenced(r, u)[c.writer] < c.time) {
+            find(r, me, writer_of(r, c), "the %s reads what a thread writes {other}, with no fence.proxy.async in between", who);
+        }
+        c.operations[slot] = number;
+    });
+}
+
+// ---- what orders memory
+
+void emu_rule_block_barrier(Rules& r) {
+    settle(r);
+    memset(r.whole, 0, 2 * r.width * sizeof(Time));
+    for (unsigned i = 0; i < r.block->size; i++)
+        if (r.block->fibers[i].state == State::at_barrier) leave_knowledge(r, i, r.whole);
+    for (unsigned i = 0; i < r.block->size; i++)
+        if (r.block->fibers[i].state == State::at_barrier) take_knowledge(r, i, r.whole);
+}
+
+void emu_rule_warp_barrier(Rules& r, uint32_t lanes, unsigned warp) {
+    settle(r);
+    memset(r.whole, 0, 2 * r.width * sizeof(Time));
+    for (uint32_t m = lanes; m; m &= m - 1) leave_knowledge(r, 32 * warp + (unsigned)__builtin_ctz(m), r.whole);
+    for (uint32_t m = lanes; m; m &= m - 1) take_knowledge(r, 32 * warp + (unsigned)__builtin_ctz(m), r.whole);
+}
+
+void emu_rule_named_arrive(Rules& r, unsigned id) { leave_knowledge(r, emu_current->linear_id, pair(r, r.named, 2 * id)); }
+void emu_rule_named_open(Rules& r, unsigned id) {
+    Time *arrived = pair(r, r.named, 2 * id), *open = pair(r, r.named, 2 * id + 1);
+    memcpy(open, arrived, 2 * r.width * sizeof(Time));
+    memset(arrived, 0, 2 * r.width * sizeof(Time));
+}
+void emu_rule_named_pass(Rules& r, unsigned id) { take_knowledge(r, emu_current->linear_id, pair(r, r.named, 2 * id + 1)); }
+
+// ---- mbarriers
+
+static unsigned barrier_number(const Rules& r, unsigned address) { return r.barrier_at[address / 8] - 1; }
+
+void emu_rule_barrier_init(Rules& r, unsigned address) {
+    settle(r);
+    if (!r.barrier_at[address / 8]) {
+        if (r.barrier_count == most_barriers)
+            emu_misuse_in_words(emu_site{}, "asynccheck follows up to %u mbarriers of a block", most_barriers);
+        r.barriers[r.barrier_count] = {};
+        r.barrier_at[address / 8] = (uint8_t)++r.barrier_count;
+    }
+    Barrier& b = r.barriers[barrier_number(r, address)];
+    const unsigned u = emu_current->linear_id;
+    b = {address, u, now(r, u), 0, 0, emu_place_of(emu_current->place), b.phases};
+}
+
+// Of a barrier that is there, as the caller has made sure.
+void emu_rule_barrier_use(Rules& r, unsigned address) {
+    const Barrier& b = r.barriers[barrier_number(r, address)];
+    if (!knows(r, emu_current->linear_id, b.initialiser, b.initialised))
+        find(r, running(), {&r.block->fibers[b.initialiser], b.place}, "uses an mbarrier before its mbarrier.init {other} can be seen: no barrier in between");
+}
+
+void emu_rule_barrier_arrive(Rules& r, unsigned address) {
+    leave_knowledge(r, emu_current->linear_id, pair(r, r.gathered, barrier_number(r, address)));
+}
+
+void emu_rule_barrier_phase(Rules& r, unsigned address) {
+    const unsigned n = barrier_number(r, address);
+    Time *gathered = pair(r, r.gathered, n), *open = pair(r, r.opened, n);
+    join(open, gathered, 2 * r.width);
+    memset(gathered, 0, 2 * r.width * sizeof(Time));
+    open[r.block->size + n] = ++r.barriers[n].phases;
+}
+
+void emu_rule_barrier_pass(Rules& r, unsigned address) {
+    take_knowledge(r, emu_current->linear_id, pair(r, r.opened, barrier_number(r, address)));
+}
+
+void emu_rule_proxy_fence(Rules& r, bool only_barriers) {
+    const unsigned u = emu_current->linear_id;
+    if (!only_barriers) join(fenced(r, u), known(r, u), r.width);
+    for (unsigned n = 0; n < r.barrier_count; n++) {
+        Barrier& b = r.barriers[n];
+        if (!b.fenced && knows(r, u, b.initialiser, b.initialised)) b.fencer = u, b.fenced = now(r, u);
+    }
+    now(r, u)++;
+}
+
+// ---- products
+
+static uint32_t start(Rules& r, const Operation& o) {
+    if (r.operation_count == r.operation_capacity) {
+        r.operation_capacity = r.operation_capacity ? 2 * r.operation_capacity : 1024;
+        r.operations = (Operation*)realloc(r.operations, r.operation_capacity * sizeof(Operation));
+        if (!r.operations) emu_misuse_in_words(emu_site{}, "no memory for asynccheck");
+    }
+    r.operations[r.operation_count] = o;
+    return r.first_operation + r.operation_count++;
+}
+
+static inline bool in_flight(const Operation& o, unsigned warp) { return !o.done[warp % 4]; }
+
+void emu_rule_register(Rules& r, uintptr_t address, unsigned bytes, bool is_write, uint32_t place) {
+    const Fiber* f = emu_current;
+    const Time fence = r.fences[f->linear_id];
+    for (uintptr_t word = (address - (uintptr_t)r.block->own) / 4; word * 4 < address + bytes - (uintptr_t)r.block->own; word++) {
+        Register& x = r.registers[word];
+        if (is_write) x.write_place = place, x.write_fence = fence;
+        else x.read_place = place, x.read_fence = fence;
+        const Operation* o = operation(r, x.product);
+        if (!o || !in_flight(*o, f->warp) || (x.is_factor && !is_write)) continue;
+        find(r, {f, place}, party_of(r, *o), "%s %s of the wgmma {other}, which may still run: no wgmma.wait_group for it in between",
+             is_write ? "writes" : "reads", x.is_factor ? "a register of A" : "an accumulator");
+    }
+}
+
+void emu_rule_wgmma_fence(Rules& r) { r.fences[emu_current->linear_id]++; }
+
+static void use_register(Rules& r, const void* address, const Fiber* lane, Party me, uint32_t number, bool is_factor) {
+    const uintptr_t offset = (uintptr_t)address - (uintptr_t)r.block->own;
+    if (offset >= r.block->own_bytes) return;
+    Register& x = r.registers[offset / 4];
+    const Time fence = r.fences[lane->linear_id];
+    const Operation *last = operation(r, x.product), *mine = operation(r, number);
+    if (last && last != mine && in_flight(*last, lane->warp)) {
+        if (!is_factor && (x.is_factor || last->columns != mine->columns))
+            find(r, me, party_of(r, *last), "an accumulator is still in use by the wgmma {other}, of another shape: no wgmma.wait_group in between");
+    } else if (x.write_place && x.write_fence == fence) {
+        find(r, me, {lane, x.write_place}, "a register of this wgmma was written {other}, with no wgmma.fence in between");
+    } else if (!is_factor && x.read_place && x.read_fence == fence) {
+        find(r, me, {lane, x.read_place}, "an accumulator of this wgmma was read {other}, with no wgmma.fence in between");
+    }
+    x.product = number, x.is_factor = is_factor;
+}
+
+// The number of the next product of this warp. All four warps of a warpgroup make one together.
+static uint32_t next_product(Rules& r, const emu_wgmma* p, Party me) {
+    Warpgroup& group = r.groups[me.thread->warp / 4];
+    const unsigned n = r.warps[me.thread->warp].started++;
+    if (n < group.count) {
+        const Operation& o = *operation(r, group.products[n]);
+        if (o.a_in_registers != p->a_in_registers || (!p->a_in_registers && o.a != p->a_descriptor) || o.b != p->b_descriptor || o.columns != p->n)
+            find(r, me, party_of(r, o), "the warps of a warpgroup make different products: this is not that of the wgmma {other}");
+        return group.products[n];
+    }
+    if (group.count == group.capacity) {
+        group.capacity = group.capacity ? 2 * group.capacity : 256;
+        group.products = (uint32_t*)realloc(group.products, group.capacity * sizeof(uint32_t));
+        if (!group.products) emu_misuse_in_words(p->site, "no memory for asynccheck");
+    }
+    Operation o = {};
+    o.thread = (uint16_t)me.thread->linear_id, o.place = me.place, o.columns = p->n;
+    o.a = p->a_descriptor, o.b = p->b_descriptor, o.a_in_registers = p->a_in_registers;
+    return group.products[group.count++] = start(r, o);
+}
+
+void emu_rule_product(Rules& r, const emu_wgmma* p) {
+    settle(r);
+    const unsigned warp = emu_current->warp;
+    const Fiber* first = r.block->warps[warp].fiber[0];
+    const Party me = {first, emu_place_of(p->place)};
+    const uint32_t number = next_product(r, p, me);
+    unsigned chunks[544];
+    const unsigned count = p->chunks(p, chunks);
+    for (unsigned i = 0; i < count; i++) check_operand(r, chunks[i], me, "wgmma", number, warp / 4 % store_slot);
+    for (unsigned lane = 0; lane < 32; lane++) {
+        const Fiber* f = r.block->warps[warp].fiber[lane];
+        if (!lane && r.fences[f->linear_id] == r.fences_before[f->linear_id])
+            find(r, me, {}, "no wgmma.fence before the first wgmma of a warp");
+        for (unsigned i = 0; i < p->n / 2; i++) use_register(r, p->d[lane * (p->n / 2) + i], f, me, number, false);
+        for (unsigned i = 0; p->a_places && i < 4; i++) use_register(r, p->a_places[4 * lane + i], f, me, number, true);
+    }
+}
+
+void emu_rule_products_committed(Rules& r) {
+    const unsigned warp = emu_current->warp;
+    const Warpgroup& group = r.groups[warp / 4];
+    for (unsigned n = r.warps[warp].started; n-- > 0;) {
+        Operation& o = *operation(r, group.products[n]);
+        if (o.committed >> warp % 4 & 1) break;
+        o.committed |= 1 << warp % 4;
+    }
+}
+
+// The lanes meet here, at one time of all their clocks: whoever knows one of them to be past it knows the products to be over.
+void emu_rule_products_done(Rules& r, unsigned count) {
+    const unsigned warp = emu_current->warp, first = 32 * warp, end = first + 32 < r.block->size ? first + 32 : r.block->size;
+    emu_rule_warp_barrier(r, end - first == 32 ? ~0u : (1u << (end - first)) - 1, warp);
+    Time latest = 0;
+    for (unsigned i = first; i < end; i++) latest = now(r, i) > latest ? now(r, i) : latest;
+    for (unsigned i = first; i < end; i++) now(r, i) = latest + 1;
+    for (unsigned n = 0; n < count; n++)
+        operation(r, r.groups[warp / 4].products[r.warps[warp].done++])->done[warp % 4] = latest + 1;
+}
+
+// ---- copies
+
+// Whether all of a copy's bytes lie in one of the block's arrays.
+static bool inside_shared(const Rules& r, unsigned shared, unsigned bytes) {
+    const unsigned dynamic = (unsigned)(r.block->dynamic_shared - r.block->shared_low);
+    if (shared - dynamic < EMU_SHARED_LIMIT) return shared - dynamic + bytes <= r.block->launch->dynamic_shared;
+    const emu_tracing& tracing = *r.tracer->tracing;
+    for (uint64_t i = 0; i < tracing.static_count; i++) {
+        const emu_static& s = tracing.statics[i];
+        if (shared >= s.offset && shared + bytes <= s.offset + s.bytes) return true;
+    }
+    return false;
+}
+
+uint32_t emu_rule_copy(Rules& r, bool is_load, unsigned shared, unsigned bytes, unsigned barrier) {
+    settle(r);
+    const Party me = running();
+    const unsigned u = me.thread->linear_id;
+    Operation o = {};
+    o.kind = is_load ? Operation::load : Operation::store;
+    o.thread = (uint16_t)u, o.place = me.place;
+    if (!inside_shared(r, shared, bytes)) {
+        emu_finding finding = finding_of(EMU_OUT_OF_BOUNDS, me, {});
+        finding.bytes = bytes, finding.is_write = is_load;
+        emu_find(r.tracer->results, finding);
+    }
+    if (!is_load) {
+        const uint32_t number = start(r, o);
+        for (unsigned at = shared; at < shared + bytes; at += 16) check_operand(r, at, me, "bulk store", number, store_slot);
+        return number;
+    }
+    o.barrier = barrier_number(r, barrier);
+    const Barrier& b = r.barriers[o.barrier];
+    const Party initialiser = {&r.block->fibers[b.initialiser], b.place};
+    if (!knows(r, u, b.initialiser, b.initialised))
+        find(r, me, initialiser, "a copy uses an mbarrier before its mbarrier.init {other} can be seen: no barrier in between");
+    else if (!b.fenced || !knows(r, u, b.fencer, b.fenced))
+        find(r, me, initialiser, "a copy uses an mbarrier whose mbarrier.init {other} it may not see: "
+                                 "no fence.mbarrier_init or fence.proxy.async in between");
+    const uint32_t number = start(r, o);
+    for (unsigned at = shared; at < shared + bytes; at += 16) {
+        visit_cells(r, at, 4, [&](Cell& c) {
+            if (c.by == Writer::copy && !copy_seen(r, u, *operation(r, c.what)))
+                find(r, me, party_of(r, *operation(r, c.what)), "overwrites what the copy {other} brings: nobody has waited for that one");
+            if ((c.by == Writer::thread || c.by == Writer::copy_async) && !knows(r, u, c.writer, c.time))
+                find(r, me, writer_of(r, c), "the copy overwrites what another thread writes {other}, with no barrier in between");
+            check_readers(r, c, me, false, "the copy overwrites", [&](Party reader) {
+                find(r, me, reader, "the copy overwrites what another thread may still have to read {other}, with no barrier in between");
+            });
+        });
+        fresh(r, at).log_piece = 4;
+        cell(r, at) = Cell{Writer::copy, false, (uint16_t)u, 0, number, {}, {}};
+    }
+    return number;
+}
+
+void emu_rule_copy_arrives(Rules& r, uint32_t number) {
+    settle(r);
+    Operation& o = *operation(r, number);
+    o.arrived = true;
+    o.phase = r.barriers[o.barrier].phases;
+}
+
+void emu_rule_store_done(Rules& r, uint32_t number) {
+    Operation& o = *operation(r, number);
+    o.done[0] = now(r, o.thread);
+}
+
+// ---- the life of the rules
+
+static void* zeros(Rules& r, size_t bytes) {       // taken from the system page by page, as they are touched
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) emu_fail_to_start(r.block->launch, "memory for asynccheck");
+    return p;
+}
+
+Rules* emu_new_rules(Tracer& t) {
+    Rules* r = (Rules*)calloc(1, sizeof(Rules));
+    r->block = t.block;
+    r->tracer = &t;
+    r->width = t.block->size + most_barriers;
+    const size_t pair_bytes = 2 * r->width * sizeof(Time), shared_bytes = (size_t)(t.block->shared_high - t.block->shared_low);
+    r->threads = (Time*)zeros(*r, t.block->size * pair_bytes);
+    r->named = (Time*)zeros(*r, 16 * 2 * pair_bytes);
+    r->gathered = (Time*)zeros(*r, most_barriers * pair_bytes);
+    r->opened = (Time*)zeros(*r, most_barriers * pair_bytes);
+    r->whole = (Time*)zeros(*r, pair_bytes);
+    r->granule_count = shared_bytes / 16 + 1;
+    r->granules = (Granule*)zeros(*r, r->granule_count * sizeof(Granule));
+    r->cells = (Cell*)zeros(*r, 16 * r->granule_count * sizeof(Cell));
+    r->registers = (Register*)zeros(*r, t.block->own_bytes / 4 * sizeof(Register));
+    r->barrier_at = (uint8_t*)zeros(*r, shared_bytes / 8 + 1);
+    r->first_operation = 1;
+    return r;
+}
+
+void emu_start_rules(Rules& r) {
+    const size_t pair_bytes = 2 * r.width * sizeof(Time);
+    r.block_number++;
+    memset(r.threads, 0, r.block->size * pair_bytes);
+    memset(r.named, 0, 16 * 2 * pair_bytes);
+    memset(r.gathered, 0, r.barrier_count * pair_bytes);
+    memset(r.opened, 0, r.barrier_count * pair_bytes);
+    for (unsigned n = 0; n < r.barrier_count; n++) r.barrier_at[r.barriers[n].address / 8] = 0;
+    r.barrier_count = 0;
+    r.first_operation += r.operation_count;
+    r.operation_count = 0;
+    for (Warpgroup& group : r.groups) group.count = 0;
+    memset(r.warps, 0, sizeof r.warps);
+    for (unsigned u = 0; u < r.block->size; u++) {
+        now(r, u) = 1;
+        r.fences_before[u] = ++r.fences[u];
+    }
+}
+
+static const char* left_behind(Rules& r, const Operation& o) {
+    const unsigned size = r.block->size;
+    if (o.kind == Operation::store) return o.done[0] ? nullptr : "the bulk store is not waited for: shared memory may be gone before it is read";
+    if (o.kind == Operation::product) {
+        const bool committed = o.committed, done = o.done[0] || o.done[1] || o.done[2] || o.done[3];
+        return done ? nullptr : committed ? "the wgmma is never waited for" : "the wgmma is never committed to a group, and so never waited for";
+    }
+    for (unsigned u = 0; u < size; u++)
+        if (copy_seen(r, u, o)) return nullptr;
+    return "nobody waits for the copy: it may write to shared memory that is no longer the block's";
+}
+
+void emu_end_rules(Rules& r) {
+    settle(r);
+    for (unsigned n = 0; n < r.operation_count; n++) {
+        const Operation& o = r.operations[n];
+        if (const char* what = left_behind(r, o)) find(r, party_of(r, o), {}, "%s", what);
+    }
+    for (unsigned warp = 0; warp < r.block->warp_count; warp++) {
+        const Warpgroup& group = r.groups[warp / 4];
+        if (r.warps[warp].started == group.count) continue;
+        const Operation& o = *operation(r, group.products[r.warps[warp].started]);
+        find(r, party_of(r, o), {r.block->warps[warp].fiber[0], 0}, "warp %u does not take part in this wgmma of its warpgroup", warp);
+    }
+    for (unsigned n = 0; n < r.barrier_count; n++) {
+        const Barrier& b = r.barriers[n];
+        const Mbarrier m = Mbarrier::at(b.address);
+        const Party initialiser = {&r.block->fibers[b.initialiser], b.place};
+        if (m.valid() && m.bytes() > 0) find(r, initialiser, {}, "this mbarrier still waits for %d bytes at the end", m.bytes());
+        if (m.valid() && m.bytes() < 0) find(r, initialiser, {}, "%d bytes came to this mbarrier that nobody expected", -m.bytes());
+    }
+}

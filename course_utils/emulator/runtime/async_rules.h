@@ -1,0 +1,51 @@
+// Asynccheck, as the barriers, the products, the copy engine and the tracer call it. Each call says what the thread that runs
+// (or, of a product, its warp) has just done; each returns at once where nobody watches.
+#pragma once
+#include "tracer.h"
+
+struct Rules;
+
+// The rules of the block that runs; null in a plain launch, and in a kernel that is not for sm_90a.
+static inline Rules* emu_rules() {
+    const Tracer* t = emu_block->tracer;
+    return t && t->watching ? t->rules : nullptr;
+}
+
+// Notes the place of an instruction, for the findings that it may lead to. First in a function that the kernel calls.
+static inline void emu_note_place(void* return_address) {
+    if (emu_block->tracer) emu_current->place = (uintptr_t)return_address;
+}
+#define EMU_NOTE_PLACE() emu_note_place(__builtin_return_address(0))
+
+Rules* emu_new_rules(Tracer& t);
+void emu_start_rules(Rules& r);               // a block starts
+void emu_end_rules(Rules& r);                 // all of its threads have come to their end
+
+// Shared memory and, of the stack of the thread, what may be registers of a product.
+void emu_rule_access(Rules& r, uintptr_t offset, unsigned log_bytes, Access access, uint32_t place);
+void emu_rule_register(Rules& r, uintptr_t address, unsigned bytes, bool is_write, uint32_t place);
+
+// ---- what orders memory
+
+void emu_rule_block_barrier(Rules& r);                      // all of the block's threads have come to __syncthreads()
+void emu_rule_warp_barrier(Rules& r, uint32_t lanes, unsigned warp);
+void emu_rule_named_arrive(Rules& r, unsigned id);          // a thread has come to a named barrier,
+void emu_rule_named_open(Rules& r, unsigned id);            // it was the last one,
+void emu_rule_named_pass(Rules& r, unsigned id);            // and one of those that waited goes on
+
+void emu_rule_barrier_init(Rules& r, unsigned address);
+void emu_rule_barrier_use(Rules& r, unsigned address);      // by the thread that runs
+void emu_rule_barrier_arrive(Rules& r, unsigned address);
+void emu_rule_barrier_phase(Rules& r, unsigned address);    // a phase is over
+void emu_rule_barrier_pass(Rules& r, unsigned address);     // a thread has seen that
+
+// ---- asynchronous work. A copy is known by the number that its start returns; 0: nobody watches
+
+void emu_rule_wgmma_fence(Rules& r);
+void emu_rule_proxy_fence(Rules& r, bool only_barriers);    // only_barriers: fence.mbarrier_init
+void emu_rule_product(Rules& r, const emu_wgmma* product);
+void emu_rule_products_committed(Rules& r);
+void emu_rule_products_done(Rules& r, unsigned count);      // the warp's next ones
+uint32_t emu_rule_copy(Rules& r, bool is_load, unsigned shared, unsigned bytes, unsigned barrier);
+void emu_rule_copy_arrives(Rules& r, uint32_t number);      // a load's bytes, just before it tells its barrier
+void emu_rule_store_done(Rules& r, uint32_t number);        // the thread that started it has waited for it

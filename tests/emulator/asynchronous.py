@@ -1,0 +1,192 @@
+"""Kernels for sm_90a that are right, each with many changes to choose from (tests/helpers/one_change.py), and what
+asynccheck finds in a launch with one of them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from course_utils.cuda import KernelError, KernelSource, RawModule, read_kernel, tensor_map
+from course_utils.emulator import sanitize
+from course_utils.emulator.sanitizer import Finding
+from course_utils.operators import mla
+from tests.helpers.one_change import NONE, Change, Rule, call, instruction, with_changes
+
+HERE = Path(__file__).parent / "kernels"
+
+
+class Watched:
+    """A kernel, its changes, and launches of it that each give the greatest error of what it makes."""
+
+    def __init__(self, source: KernelSource, start: str, rules: list[Rule], options: tuple[str, ...]) -> None:
+        self.text = str(source)
+        text, self.changes = with_changes(self.text, rules, start=start)
+        self.module = RawModule(code=KernelSource(text, source.path, source.name), options=options)
+        self.launches: list[Callable[[], float]] = []
+        self.chosen = NONE
+
+    def choose(self, number: int) -> None:
+        """The change that launches have from now on."""
+        self.module.get_global("change", (1,), torch.int32).fill_(number)
+
+    def line(self, text: str) -> int:
+        """Of the only place where this stands."""
+        assert self.text.count(text) == 1, text
+        return self.text.count("\n", 0, self.text.index(text)) + 1
+
+    def change(self, statement: str, what: str) -> Change:
+        """The first of this kind whose statement has this text; with " 2" behind it, the second."""
+        text = statement.removesuffix(" 2")
+        found = [change for change in self.changes if text in change.statement and change.what == what]
+        return found[text != statement]
+
+    def findings(self, number: int = NONE) -> list[Finding]:
+        """Of the launches with one change, up to the first that has any. Without a change the results must be right."""
+        for launch in self.launches:
+            with sanitize() as report:
+                self.choose(number)
+                try:
+                    error = launch()
+                except KernelError:
+                    assert report.findings, "a launch failed, and nothing was found"
+                else:
+                    assert number != NONE or error < 2e-3
+            if report.findings:
+                return report.findings
+        return []
+
+
+PARITY = ("other parity", r"\);$", " ^ 1);")
+BYTES = [("16 bytes less", r"\);$", " - 16);"), ("16 bytes more", r"\);$", " + 16);")]
+INVALIDATE = 'if (threadIdx.x == 0) asm volatile("mbarrier.inval.shared::cta.b64 [%0];" :: "r"(at(&shared.full[0]))); '
+COUNT = [("one arrival less", r"\);$", " - 1);"), ("one arrival more", r"\);$", " + 1);")]
+
+
+def _file(name: str) -> KernelSource:
+    return KernelSource((HERE / name).read_text(encoding="utf-8"), HERE / name, name)
+
+
+@functools.cache
+def gemm() -> Watched:
+    """gemm.cu: a producer and two warpgroups."""
+    rules = [
+        Rule(call("wait"), [PARITY]),
+        Rule(call("arrive_expecting"), BYTES),
+        Rule(call("init"), COUNT),
+        Rule(call("arrive"), [("a second arrival", r"^(.*)$", r"\1 \1")]),
+        Rule(
+            call("load"),
+            [
+                ("another address", r"^load\(", "load(16 + (char*)"),
+                ("past the end", r"^load\(", "load(65536 + (char*)"),
+            ],
+        ),
+        Rule(call("store"), [("another address", ", shared", ", 16 + (char*)shared")]),
+        Rule(call("__syncthreads"), [("mbarrier.inval", "^", INVALIDATE)]),
+        Rule(
+            call("multiply_transposed"),
+            [
+                ("by some warps", "^", "if (threadIdx.x / 32 % 4 != 2) "),
+                ("of other factors", r"stage\], k\)", "stage], (k + threadIdx.x / 32) % 4)"),
+            ],
+        ),
+        Rule(instruction(r"wgmma\.wait_group\.sync\.aligned 1"), [("wait 2", " 1;", " 2;")]),
+        Rule(instruction(r"wgmma\.wait_group\.sync\.aligned 0"), [("wait 1", " 0;", " 1;")]),
+        Rule(instruction("setmaxnreg"), [("another number", r"u32 \d+", "u32 100")]),
+        Rule(
+            instruction(
+                r"fence\.mbarrier",
+                r"fence\.proxy",
+                r"wgmma\.(?:fence|commit)",
+                r"bar\.sync",
+                r"cp\.async\.bulk\.(?:commit|wait)",
+            )
+        ),
+    ]
+    watched = Watched(_file("gemm.cu"), "constexpr int STAGES", rules, ("-DBF16=0",))
+
+    def launch(rows: int, depth: int) -> float:
+        generator = torch.Generator().manual_seed(rows)
+        a, b = (torch.randn(n, depth, generator=generator).half() for n in (rows, 64))
+        d = torch.full((rows, 64), torch.nan)
+        maps = (tensor_map(a, (64, 64)), tensor_map(b, (64, 64)), tensor_map(d, (64, 64), swizzle=None))
+        watched.module.get_function("gemm")((-(-rows // 128),), (384,), (*maps, np.int32(depth)), shared_mem=106544)
+        return float((d - a.double() @ b.double().T).abs().max())
+
+    watched.launches += [functools.partial(launch, 128, 456)]
+    return watched
+
+
+@functools.cache
+def forward() -> Watched:
+    """forward.cu: attention by two consumers that take turns, and a producer."""
+    source = _file("forward.cu")
+    source = KernelSource(source.replace("), initialize(", "); initialize("), source.path, source.name)
+    rules = [
+        Rule(call("wait_for"), [PARITY]),
+        Rule(call("expect"), BYTES),
+        Rule(call("initialize"), COUNT),
+        Rule(call("arrive", "load_box", "store_box", "wait_for_stores", "sync_threads", "arrive_threads")),
+        Rule(call("__syncthreads", "wgmma_fence", "wgmma_commit")),
+        Rule(call("wgmma_wait<0>"), [("wait 1", "<0>", "<1>")]),
+        Rule(call("wgmma_wait<1>"), [("wait 2", "<1>", "<2>")]),
+        Rule(instruction("fence", "setmaxnreg")),
+    ]
+    watched = Watched(source, "// Starts S = Q", rules, ("-DBF16=0", "-DD=64", "-DCAUSAL=0"))
+    watched.launches += [functools.partial(attention_error, watched.module, length) for length in (100, 300)]
+    return watched
+
+
+def attention_error(
+    module: RawModule, length: int, *, heads: int = 3, dim: int = 64, causal: bool = False, blocks: int = 1
+) -> float:
+    """The greatest error of the output and of the log-sum-exp of a launch of forward.cu."""
+    generator = torch.Generator().manual_seed(length)
+    q, k, v = (torch.randn(heads, length, dim, generator=generator).half() for _ in range(3))
+    out, lse = torch.full_like(q, torch.nan), torch.empty(heads, length)
+    in_panels = (x.view(heads, length, dim // 64, 64).transpose(1, 2) for x in (q, k, v, out))
+    maps = [tensor_map(x, (1, dim // 64, rows, 64)) for x, rows in zip(in_panels, (64, 128, 128, 64), strict=True)]
+    counter, numbers = torch.zeros(1, dtype=torch.int32), (np.int32(length), np.int32(heads), np.float32(dim**-0.5))
+    launch = module.get_function("attention_hopper")
+    launch((blocks,), (384,), (*maps, lse, counter, *numbers), shared_mem=1536 * dim + 1128)
+    scores = q.double() @ k.double().mT * dim**-0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf)
+    errors = out - scores.softmax(-1) @ v.double(), lse - scores.logsumexp(-1)
+    return max(float(error.abs().max()) for error in errors)
+
+
+@functools.cache
+def sparse_mla() -> Watched:
+    """Chapter 05's attention over chosen keys: threads gather them, two consumers multiply."""
+    rules = [
+        Rule(call("wait_for"), [PARITY]),
+        Rule(call("initialize"), COUNT),
+        Rule(call("arrive", "sync_threads", "__syncthreads", "wgmma_fence", "wgmma_commit", "publish_to_tensor_cores")),
+        Rule(call("wgmma_wait<0>"), [("wait 1", "<0>", "<1>")]),
+        Rule(call("wgmma_wait<1>"), [("wait 2", "<1>", "<2>")]),
+    ]
+    source = read_kernel("05_deepseek_sparse/sparse_mla_hopper.cu")
+    watched = Watched(source, "// Starts S = Q K", rules, ("-DBF16=1",))
+
+    def launch() -> float:
+        generator = torch.Generator().manual_seed(0)
+        query, latent = (torch.randn(*n, 576, generator=generator).bfloat16() / 2 for n in ((1, 64), (200,)))
+        indices = torch.randint(-1, 200, (1, 150), generator=generator, dtype=torch.int32)
+        out, lse, tile = (
+            torch.full((1, 64, 512), torch.nan).bfloat16(),
+            torch.full((1, 64), torch.nan),
+            mla.HopperTile(),
+        )
+        arguments = (query, latent, indices, out, lse, *map(np.int32, (200, 64, 150)), np.float32(192**-0.5))
+        kernel = watched.module.get_function("sparse_mla_hopper")
+        kernel((1, 1), (tile.threads,), arguments, shared_mem=tile.shared_bytes)
+        return 0.0 if lse.isfinite().all() and out.isfinite().all() else torch.inf
+
+    watched.launches.append(launch)
+    return watched
