@@ -20,8 +20,8 @@ To kernels whose header says `arch: sm_90a only` it is an sm_90a: wgmma, mbarrie
 (cp.async.bulk, with tensor maps of `course_utils.cuda.tensor_map`), setmaxnreg. Products and copies are done as late as
 the rules allow, so that what is used too early is not there, and what is overwritten too early is the new; a wait for
 what cannot come is an error that says who waits for what. The warps of a warpgroup meet where they wait for products.
-`sanitize()` watches such kernels by asynccheck (runtime/async_rules.cpp). Not yet: clusters, multicast, reductions by the
-copy engine, the short sums of FP8 products, and `profile()` for such kernels. It is built by the PTX ISA; of GPUs'
+`sanitize()` watches such kernels by asynccheck (runtime/async_rules.cpp). Not yet: clusters, multicast, reductions by
+the copy engine, the short sums of FP8 products, and `profile()` for such kernels. It is built by the PTX ISA; of GPUs'
 own answers only those of chapter 05's two kernels stand beside it so far.
 
 A worker is a process like any other, not a sandbox: a kernel can do what its user can.

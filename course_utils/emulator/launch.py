@@ -32,12 +32,18 @@ def _threads() -> int:
     return int(said) if said.isdigit() and int(said) else len(os.sched_getaffinity(0))
 
 
+ORDERS = ("late", "early", "random")  # as emu_order in runtime/launch.h has them
+
+
 @dataclass(frozen=True)
 class Settings:
-    """`time_limit` of a launch in seconds; `threads`: over how many OS threads its blocks are spread."""
+    """`time_limit` of a launch in seconds; `threads`: over how many OS threads its blocks are spread; `order`, `seed`:
+    when the asynchronous work of an sm_90a kernel is done."""
 
     time_limit: float = 60.0
     threads: int = field(default_factory=_threads)
+    order: str = ORDERS[0]
+    seed: int = 0
 
 
 _settings = Settings()
@@ -49,15 +55,26 @@ def settings() -> Settings:
 
 
 @contextlib.contextmanager
-def configure(*, time_limit: float | None = None, threads: int | None = None) -> Iterator[None]:
-    """Sets the emulator's time limit (seconds per launch) or number of OS threads for the launches inside a `with`."""
+def configure(
+    *, time_limit: float | None = None, threads: int | None = None, order: str | None = None, seed: int | None = None
+) -> Iterator[None]:
+    """Sets the emulator's time limit (seconds per launch) or number of OS threads for the launches inside a `with`.
+
+    order: when the products (wgmma) and copies (cp.async.bulk) of a kernel for sm_90a are done, a choice that a GPU
+    has, too: "late", as late as the rules allow; "early", at once; "random", some of them at once and the others in any
+    order, another one for each seed. A race shows in the values of one of them, as a rule.
+    """
     global _settings
     if time_limit is not None and not (isinstance(time_limit, (int, float)) and 0 < time_limit < math.inf):
         raise ValueError(f"time_limit takes a positive, finite number of seconds, got {time_limit!r}")
     if threads is not None and not (isinstance(threads, int) and threads >= 1):
         raise ValueError(f"threads takes a positive int, got {threads!r}")
+    if order is not None and order not in ORDERS:
+        raise ValueError(f"order takes one of {', '.join(ORDERS)}, got {order!r}")
+    if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**32):
+        raise ValueError(f"seed takes an int from 0 to 2**32 - 1, got {seed!r}")
     before = _settings
-    given = {"time_limit": time_limit, "threads": threads}
+    given = {"time_limit": time_limit, "threads": threads, "order": order, "seed": seed}
     _settings = replace(before, **{name: value for name, value in given.items() if value is not None})
     try:
         yield
@@ -224,6 +241,8 @@ def run(
         "arguments": arguments,
         "shared_mem": shared_mem,
         "threads": _settings.threads,
+        "order": ORDERS.index(_settings.order),
+        "seed": _settings.seed,
         "time_limit": _settings.time_limit,
         "front_bytes": memory.front_bytes,
         "report_bytes": REPORT_BYTES,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
+from course_utils.emulator import configure
 from course_utils.emulator.sanitizer import Finding
 from tests.emulator import asynchronous
 from tests.helpers.one_change import Change
@@ -51,9 +52,11 @@ def harmless(kernel: str) -> set[int]:
     return {changes.change(statement, what).number for of, statement, what in HARMLESS if of == kernel}
 
 
+@pytest.mark.parametrize("order", [{"order": "late"}, {"order": "early"}, {"order": "random", "seed": 7}], ids=str)
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_a_correct_kernel_has_no_finding(kernel):
-    assert not KERNELS[kernel]().findings()
+def test_a_correct_kernel_has_no_finding(kernel, order):
+    with configure(**order):
+        assert not KERNELS[kernel]().findings()
 
 
 class Planted(NamedTuple):

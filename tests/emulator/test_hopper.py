@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule
-from course_utils.emulator import profile
+from course_utils.emulator import configure, profile
 from course_utils.emulator.tracing import in_step
 from tests.helpers.mbarrier import MBARRIER
 
@@ -188,6 +188,21 @@ def test_a_product_is_done_as_late_as_it_may_be(run_kernel, wait, change, after)
     code = RUNNING.replace("WAIT", wait).replace("CHANGE", change)
     run_kernel(code, (1,), (128,), (torch.zeros(4, dtype=torch.int32), out), shared_mem=16384)
     assert (out[:128] == 7).all() and (out[128:] == after).all()
+
+
+def test_in_other_orders_a_product_is_done_before(run_kernel):
+    """Nothing waits for it here: what a race reads depends on the order, and of a random one on the seed."""
+    code, unused, seen = RUNNING.replace("CHANGE", "").replace("WAIT", "1"), torch.zeros(4, dtype=torch.int32), {}
+    for order in ({"order": "early"}, *({"order": "random", "seed": seed} for seed in range(8))):
+        out = torch.zeros(256)
+        with configure(**order):
+            run_kernel(
+                RUNNING.replace("CHANGE", "").replace("WAIT", "1"), (1,), (128,), (arguments[0], out), shared_mem=16384
+            )
+        assert set(out.tolist()) <= {7, 23}
+        seen.setdefault(order["order"], []).append(out)
+    assert (seen["early"][0] == 23).all()
+    assert len({tuple(out.tolist()) for out in seen["random"]}) > 1
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,8 @@ static bool is_over(unsigned address, unsigned parity, bool waits, emu_site site
 
 extern "C" bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits, emu_site site) {
     EMU_NOTE_PLACE();
+    Block& b = *emu_block;
+    if (b.do_something_asynchronous && b.launch->order == EMU_RANDOM && emu_happens_now()) b.do_something_asynchronous(b);
     const bool over = is_over(address, parity, waits, site);
     Rules* const rules = emu_rules();
     if (rules) emu_rule_barrier_use(*rules, address);

@@ -251,6 +251,18 @@ void emu_stop(State why, emu_site site) { stop_running(emu_current, why, site); 
 void emu_make_ready(Fiber* f) { make_ready(emu_block->warps[f->warp], f); }
 void emu_run_another() { run_another(); }
 
+unsigned emu_choose(unsigned count) {
+    if (emu_block->launch->order != EMU_RANDOM) return 0;
+    uint64_t& x = emu_block->chance;                  // PCG, but for its constants
+    x = x * 6364136223846793005ull + 1442695040888963407ull;
+    return (unsigned)((x >> 33) % count);
+}
+
+bool emu_happens_now() {
+    const uint32_t order = emu_block->launch->order;
+    return order == EMU_EARLY || (order == EMU_RANDOM && emu_choose(2));
+}
+
 void emu_wait_for_room() {
     stop_running(emu_current, State::log_full, emu_site{});
     run_another();
@@ -507,6 +519,7 @@ void emu_run_block(Block& b, uint64_t linear_index) {
     memset(b.warps, 0, sizeof b.warps);
     memset(b.barriers, 0, sizeof b.barriers);
     b.do_something_asynchronous = nullptr;
+    b.chance = (b.launch->seed + 1) * 0x9E3779B97F4A7C15ull ^ linear_index;
     poison_shared(b);
     for (unsigned i = 0; i < b.size; i++) start_fiber(b, i);
     if (b.tracer) emu_trace_start(b);

@@ -53,6 +53,7 @@ struct Block {
     NamedBarrier barriers[16];
     struct BulkCopies* bulk_copies;  // cp.async.bulk: those that are not yet done; kept from block to block
     bool (*do_something_asynchronous)(Block& b);   // once no thread can go on; false: there is nothing to do. Null: never
+    uint64_t chance;                 // of order EMU_RANDOM: the state of its generator
     struct Products* products[32];   // wgmma: those of each warp that are not yet waited for; kept from block to block
     void* host_stack_pointer;
     char* own;                       // one mapping of `own_bytes`: the fibers, then their stacks
@@ -71,6 +72,10 @@ extern __thread Fiber* emu_current __attribute__((tls_model("initial-exec")));  
 void emu_prepare_block(Block& block, const emu_launch* launch);   // once per OS thread, at its start
 void emu_release_block(Block& block);                              // and at its end
 void emu_run_block(Block& block, uint64_t linear_index);
+
+// Whether a product or a copy that may be done now or later is done now; and one of `count` things, by chance if the order is.
+bool emu_happens_now();
+unsigned emu_choose(unsigned count);
 
 // emu_misuse, in words with figures.
 [[noreturn]] void emu_misuse_in_words(emu_site site, const char* format, ...)

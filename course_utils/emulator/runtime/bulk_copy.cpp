@@ -1,5 +1,6 @@
 // The copy engine: cp.async.bulk and cp.async.bulk.tensor. A load is done as late as may be: when no thread of the block can
-// go on without it. A store is done when the thread that started it waits for its group, or ends.
+// go on without it. A store is done when the thread that started it waits for its group, or ends. In other orders some are
+// done before: at once, or when somebody looks at an mbarrier.
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ struct BulkCopy {
     unsigned group, thread;
     emu_site site;
     uint32_t number;                   // by which the rules know it
+    bool done;                         // of a store that nobody has waited for yet
 };
 
 struct BulkCopies { BulkCopy* waiting; unsigned count, capacity; };
@@ -75,8 +77,6 @@ static void perform(const BulkCopy& copy) {
     if (copy.is_load) {
         if (rules) emu_rule_copy_arrives(*rules, copy.number);
         emu_count_bytes(copy.barrier, -(int)copy.bytes, copy.site);
-    } else if (rules && emu_block->live) {
-        emu_rule_store_done(*rules, copy.number);
     }
 }
 
@@ -92,16 +92,19 @@ static void take_out(BulkCopies& all, unsigned index) {
     memmove(all.waiting + index, all.waiting + index + 1, (all.count - index) * sizeof(BulkCopy));
 }
 
-// The first load that waits; false if none does. After the block's last thread: the stores that nobody waited for.
+// The first load that waits, or by chance another; false if none does. After the block's last thread: the stores that nobody waited for.
 static bool go_on(Block& b) {
     BulkCopies& all = *b.bulk_copies;
     if (b.live == 0) {
         for (unsigned i = 0; i < all.count; i++)
-            if (!all.waiting[i].is_load) perform(all.waiting[i]);
+            if (!all.waiting[i].is_load && !all.waiting[i].done) perform(all.waiting[i]);
         all.count = 0;
     }
+    unsigned loads = 0;
+    for (unsigned i = 0; i < all.count; i++) loads += all.waiting[i].is_load;
+    unsigned skipped = loads ? emu_choose(loads) : 0;
     for (unsigned i = 0; i < all.count; i++) {
-        if (!all.waiting[i].is_load) continue;
+        if (!all.waiting[i].is_load || skipped-- > 0) continue;
         const BulkCopy copy = all.waiting[i];
         take_out(all, i);
         perform(copy);
@@ -119,8 +122,10 @@ static void start(BulkCopy copy) {
         all.waiting = (BulkCopy*)realloc(all.waiting, all.capacity * sizeof(BulkCopy));
         if (!all.waiting) emu_trap("no memory for copies in flight", copy.site);
     }
-    all.waiting[all.count++] = copy;
     emu_block->do_something_asynchronous = go_on;
+    copy.done = emu_happens_now();
+    if (copy.done) perform(copy);
+    if (!copy.done || !copy.is_load) all.waiting[all.count++] = copy;
 }
 
 static void check_shared(unsigned shared, unsigned bytes, unsigned alignment, const char* what, emu_site site) {
@@ -135,7 +140,7 @@ extern "C" void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsig
     check_shared(shared, bytes, 16, "cp.async.bulk", site);
     if (is_load) emu_check_barrier(barrier, "cp.async.bulk", site);
     const Fiber* f = emu_current;
-    start({TensorMap{}, (char*)global, shared, bytes, barrier, {}, is_load, f->bulk_group, f->linear_id, site, 0});
+    start({TensorMap{}, (char*)global, shared, bytes, barrier, {}, is_load, f->bulk_group, f->linear_id, site, 0, false});
 }
 
 extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier, emu_site site) {
@@ -143,7 +148,7 @@ extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, con
     const TensorMap& m = *(const TensorMap*)map;
     if (m.mark != map_mark) emu_misuse("cp.async.bulk.tensor: this is no tensor map (course_utils.cuda.tensor_map makes them)", site);
     if (m.rank != rank) emu_misuse_in_words(site, "cp.async.bulk.tensor.%ud: the tensor map has %u dimensions", rank, m.rank);
-    BulkCopy copy = {m, nullptr, shared, box_bytes(m), barrier, {}, is_load, emu_current->bulk_group, emu_current->linear_id, site, 0};
+    BulkCopy copy = {m, nullptr, shared, box_bytes(m), barrier, {}, is_load, emu_current->bulk_group, emu_current->linear_id, site, 0, false};
     for (unsigned d = 0; d < rank; d++) copy.at[d] = at[d];
     check_shared(shared, copy.bytes, 128, "cp.async.bulk.tensor", site);
     if (is_load) emu_check_barrier(barrier, "cp.async.bulk.tensor", site);
@@ -162,7 +167,9 @@ extern "C" void emu_bulk_wait(unsigned groups_in_flight) {
             i++;
         } else {
             take_out(all, i);
-            perform(copy);
+            if (!copy.done) perform(copy);
+            Rules* const rules = copy.number ? emu_rules() : nullptr;
+            if (rules) emu_rule_store_done(*rules, copy.number);
         }
     }
 }

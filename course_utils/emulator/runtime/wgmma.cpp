@@ -1,11 +1,12 @@
 // wgmma: a warp's products are done when it waits for them, as late as the hardware may do them, so that a kernel that reads
-// D early reads the old numbers, and one that overwrites a factor early multiplies the new ones.
+// D early reads the old numbers, and one that overwrites a factor early multiplies the new ones. In other orders some are done
+// before, one after the other.
 #include <stdlib.h>
 #include <string.h>
 
 #include "async_rules.h"
 
-struct Product { emu_wgmma product; unsigned group; };
+struct Product { emu_wgmma product; unsigned group; bool done; };
 
 struct Products {
     Product* started;
@@ -27,6 +28,22 @@ static Products& mine() {
     return *products;
 }
 
+static void multiply(Product& one) {
+    if (one.done) return;
+    if (emu_block->tracer) emu_current->place = one.product.place;
+    one.product.multiply(&one.product);
+    one.done = true;
+}
+
+// Those that happen now.
+static void do_some(Products& p) {
+    for (unsigned i = 0; i < p.count; i++) {
+        if (p.started[i].done) continue;
+        if (!emu_happens_now()) return;
+        multiply(p.started[i]);
+    }
+}
+
 extern "C" void emu_wgmma_start(const emu_wgmma* product) {
     Products& p = mine();
     if (p.count == p.capacity) {
@@ -38,13 +55,15 @@ extern "C" void emu_wgmma_start(const emu_wgmma* product) {
     if (!p.started || !d) emu_trap("wgmma: no memory for products that are not waited for", product->site);
     memcpy(d, product->d, bytes);
     if (Rules* rules = emu_rules()) emu_rule_product(*rules, product);
-    p.started[p.count] = {*product, p.group};
+    p.started[p.count] = {*product, p.group, false};
     p.started[p.count++].product.d = d;
+    do_some(p);
 }
 
 // Those that wait for the other warps of this one's warpgroup look again.
 extern "C" void emu_wgmma_commit() {
     mine().group++;
+    do_some(mine());
     if (Rules* rules = emu_rules()) emu_rule_products_committed(*rules);
     Block& b = *emu_block;
     const unsigned first = emu_current->warp / 4 * 128;
@@ -89,12 +108,11 @@ extern "C" void emu_wgmma_wait(unsigned groups_in_flight) {
     Products& p = mine();
     unsigned kept = 0;
     for (unsigned i = 0; i < p.count; i++) {
-        const Product& one = p.started[i];
+        Product& one = p.started[i];
         if (one.group + groups_in_flight >= p.group) {
             p.started[kept++] = one;
         } else {
-            if (emu_block->tracer) emu_current->place = one.product.place;
-            one.product.multiply(&one.product);
+            multiply(one);
             free(one.product.d);
         }
     }
