@@ -31,6 +31,7 @@ from course_utils.toolchain.source import (
 
 DEVICE = Architecture(80)  # for all kernels but those for HOPPER
 KNOWN = Architecture(89)  # kernels up to here run too: of what they add, it knows the products of E4M3
+MOST_IN_A_CLUSTER = 8
 SHARED_LIMIT = 227 * 1024  # bytes per block, as on sm_90
 
 
@@ -223,6 +224,22 @@ class EmulatedModule:
         count = getattr(self._first.functions, self._first.entry("emu_argument_sizes", function))(sizes)
         return sizes[:count]
 
+    def cluster(self, function: str) -> tuple[int, int, int]:
+        """How many blocks of a cluster there are in each direction: what `__cluster_dims__` says, or one."""
+        sizes = (ctypes.c_uint * 3)(1, 1, 1)
+        symbol = f"emu_cluster_{self._first.entry('emu_call', function).removeprefix('emu_call_')}"
+        if symbol in self._first.symbols:
+            getattr(self._first.functions, symbol)(sizes)
+        return sizes[0], sizes[1], sizes[2]
+
+    def _checked_cluster(self, function: str, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+        cluster = self.cluster(function)
+        if not 1 <= math.prod(cluster) <= MOST_IN_A_CLUSTER:
+            raise LaunchError(f"{function}: a cluster has 1 to {MOST_IN_A_CLUSTER} blocks, got {cluster}")
+        if any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):
+            raise LaunchError(f"{function}: a grid of {grid} is no multiple of the cluster's {cluster} blocks")
+        return cluster
+
     # ---- launching
 
     def launch(
@@ -239,6 +256,7 @@ class EmulatedModule:
         Raises KernelError for a kernel that crashes, deadlocks or runs out of time.
         """
         watch = tracing.watch(grid)
+        cluster = self._checked_cluster(function, grid)
         library = self._library(traced=watch is not None)
         arrays = [a.array if isinstance(a, Mapped) else a for a in arguments if not isinstance(a, bytes)]
         global_variables = list(self._globals.values())
@@ -260,6 +278,7 @@ class EmulatedModule:
                 global_offsets=[library.symbols[variable.name].offset for variable in global_variables],
                 grid=grid,
                 block=block,
+                cluster=cluster,
                 arguments=values,
                 memory=memory,
                 shared_mem=shared_mem,

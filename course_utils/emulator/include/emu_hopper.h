@@ -168,47 +168,239 @@ template <class T> EMU_INLINE void bar_red_popc(T& result, unsigned id, unsigned
 
 // ---- mbarriers
 
-EMU_INLINE void mbarrier_init(unsigned address, unsigned count, emu_site site = emu_here()) { emu_mbarrier_init(address, count, site); }
-EMU_INLINE void mbarrier_invalidate(unsigned address, emu_site site = emu_here()) { emu_mbarrier_invalidate(address, site); }
-template <class State> EMU_INLINE void mbarrier_arrive(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
+EMU_INLINE void mbarrier_init(unsigned address, unsigned count, emu_site site = emu_here()) {
+    emu_mbarrier_init(address, count, site);
+}
+EMU_INLINE void mbarrier_invalidate(unsigned address, emu_site site = emu_here()) {
+    emu_mbarrier_invalidate(address, site);
+}
+template <class State>
+EMU_INLINE void mbarrier_arrive(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
     state = emu_mbarrier_arrive(address, count, 0, true, site);
 }
-template <class State> EMU_INLINE void mbarrier_arrive_not_last(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
+template <class State>
+EMU_INLINE void mbarrier_arrive_not_last(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
     state = emu_mbarrier_arrive(address, count, 0, false, site);
 }
-template <class State> EMU_INLINE void mbarrier_arrive_expecting(State&& state, unsigned address, unsigned bytes, emu_site site = emu_here()) {
+template <class State>
+EMU_INLINE void mbarrier_arrive_expecting(State&& state, unsigned address, unsigned bytes, emu_site site = emu_here()) {
     state = emu_mbarrier_arrive(address, 1, bytes, true, site);
 }
-EMU_INLINE void mbarrier_expect(unsigned address, unsigned bytes, emu_site site = emu_here()) { emu_mbarrier_transfer(address, (int)bytes, site); }
-EMU_INLINE void mbarrier_complete(unsigned address, unsigned bytes, emu_site site = emu_here()) { emu_mbarrier_transfer(address, -(int)bytes, site); }
-template <bool waits> EMU_INLINE void mbarrier_wait_parity(bool& over, unsigned address, unsigned parity, emu_site site = emu_here()) {
+template <class State>
+EMU_INLINE void mbarrier_drop(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
+    state = emu_mbarrier_drop(address, count, site);
+}
+EMU_INLINE void mbarrier_pending(unsigned& count, unsigned long long state) { count = emu_mbarrier_pending(state); }
+EMU_INLINE void mbarrier_expect(unsigned address, unsigned bytes, emu_site site = emu_here()) {
+    emu_mbarrier_transfer(address, (int)bytes, site);
+}
+EMU_INLINE void mbarrier_complete(unsigned address, unsigned bytes, emu_site site = emu_here()) {
+    emu_mbarrier_transfer(address, -(int)bytes, site);
+}
+template <bool waits>
+EMU_INLINE void mbarrier_wait_parity(bool& over, unsigned address, unsigned parity, emu_site site = emu_here()) {
     over = emu_mbarrier_test(address, parity, waits, site);
 }
-template <bool waits> EMU_INLINE void mbarrier_wait(bool& over, unsigned address, unsigned long long state, emu_site site = emu_here()) {
+template <bool waits>
+EMU_INLINE void mbarrier_wait(bool& over, unsigned address, unsigned long long state, emu_site site = emu_here()) {
     over = emu_mbarrier_test(address, (unsigned)(state >> 63), waits, site);
+}
+// An arrival once the thread's copies by cp.async are done; `expects` it, unless whoever set the barrier up has counted it.
+template <bool expects> EMU_INLINE void copies_arrive(unsigned address, emu_site site = emu_here()) {
+    emu_copies_arrive(address, expects, site);
 }
 
 // ---- the copy engine
 
-EMU_INLINE void bulk_load(unsigned to, const void* from, unsigned bytes, unsigned barrier, emu_site site = emu_here()) {
-    emu_bulk_copy(true, to, (void*)from, bytes, barrier, site);
+EMU_INLINE void bulk_load(unsigned to, const void* from, unsigned bytes, unsigned barrier, unsigned blocks = 0,
+                          emu_site site = emu_here()) {
+    emu_bulk_more more = {};
+    more.blocks = blocks;
+    emu_bulk_copy(true, to, (void*)from, bytes, barrier, more, site);
+}
+EMU_INLINE void bulk_between(unsigned to, unsigned from, unsigned bytes, unsigned barrier, emu_site site = emu_here()) {
+    emu_bulk_copy(true, to, emu_shared_pointer(from), bytes, barrier, emu_bulk_more{}, site);
 }
 EMU_INLINE void bulk_store(void* to, unsigned from, unsigned bytes, emu_site site = emu_here()) {
-    emu_bulk_copy(false, from, to, bytes, 0, site);
+    emu_bulk_copy(false, from, to, bytes, 0, emu_bulk_more{}, site);
 }
-template <size_t rank> EMU_INLINE void load_box(unsigned to, const void* map, const int (&at)[rank], unsigned barrier, emu_site site = emu_here()) {
-    emu_bulk_box(true, to, map, at, rank, barrier, site);
+EMU_INLINE void bulk_prefetch(const void* from, unsigned bytes, emu_site site = emu_here()) {
+    if (bytes == 0 || bytes % 16 || (size_t)from % 16)
+        emu_trap("cp.async.bulk.prefetch: size and address are multiples of 16 bytes", site);
 }
-template <size_t rank> EMU_INLINE void store_box(const void* map, const int (&at)[rank], unsigned from, emu_site site = emu_here()) {
-    emu_bulk_box(false, from, map, at, rank, 0, site);
+template <size_t rank>
+EMU_INLINE void load_box(unsigned to, const void* map, const int (&at)[rank], unsigned barrier, unsigned blocks = 0,
+                         emu_site site = emu_here()) {
+    emu_bulk_more more = {};
+    more.blocks = blocks;
+    emu_bulk_box(true, to, map, at, rank, barrier, more, site);
 }
+template <size_t rank>
+EMU_INLINE void store_box(const void* map, const int (&at)[rank], unsigned from, emu_site site = emu_here()) {
+    emu_bulk_box(false, from, map, at, rank, 0, emu_bulk_more{}, site);
+}
+template <size_t rank>
+EMU_INLINE void prefetch_box(const void* map, const int (&)[rank], emu_site site = emu_here()) {
+    emu_check_map(map, rank, site);
+}
+EMU_INLINE void prefetch_map(const void* map, emu_site site = emu_here()) { emu_check_map(map, 0, site); }
 EMU_INLINE void bulk_commit() { emu_bulk_commit(); }
 EMU_INLINE void bulk_wait(unsigned groups_in_flight) { emu_bulk_wait(groups_in_flight); }
+
+// What a store does to each element in memory, where it does not just take its place.
+template <class Format> struct bits16 { unsigned short bits; };
+typedef bits16<fp16_format> half_bits;
+typedef bits16<bf16_format> bfloat_bits;
+template <class T> EMU_INLINE T number(T x) { return x; }
+template <class F> EMU_INLINE float number(bits16<F> x) { return F::widen(x.bits); }
+template <class T, class Number> struct rounded {
+    static EMU_INLINE T from(Number x) { return (T)x; }
+};
+template <class F, class Number> struct rounded<bits16<F>, Number> {
+    static EMU_INLINE bits16<F> from(Number x) { return {F::round((float)x)}; }
+};
+template <class T> EMU_INLINE T whole_number(T x) { return x; }   // of what has no bits to count with: not called
+EMU_INLINE long long whole_number(float x) { return (long long)x; }
+EMU_INLINE long long whole_number(double x) { return (long long)x; }
+#define EMU_OPERATION(name, expression)                                                                        \
+    struct op_##name {                                                                                         \
+        template <class N> static EMU_INLINE N apply(N old, N by) {                                            \
+            (void)old, (void)by;                                                                               \
+            return (N)(expression);                                                                            \
+        }                                                                                                      \
+    };
+EMU_OPERATION(add, old + by)
+EMU_OPERATION(min, by < old ? by : old)
+EMU_OPERATION(max, old < by ? by : old)
+EMU_OPERATION(and, whole_number(old) & whole_number(by))
+EMU_OPERATION(or, whole_number(old) | whole_number(by))
+EMU_OPERATION(xor, whole_number(old) ^ whole_number(by))
+EMU_OPERATION(inc, old >= by ? N() : old + 1)
+EMU_OPERATION(dec, old == N() || old > by ? by : old - 1)
+#undef EMU_OPERATION
+template <class T, class Operation> EMU_UNSEEN void combine_numbers(void* to, const void* from) {
+    T old, by;
+    memcpy(&old, to, sizeof old), memcpy(&by, from, sizeof by);
+    typedef decltype(number(old)) Number;
+    const T now = rounded<T, Number>::from(Operation::template apply<Number>(number(old), number(by)));
+    memcpy(to, &now, sizeof now);
+}
+template <class T, class Operation>
+EMU_INLINE void bulk_add(void* to, unsigned from, unsigned bytes, emu_site site = emu_here()) {
+    const emu_combine combine = combine_numbers<T, Operation>;
+    emu_bulk_more more = {};
+    more.combine = &combine, more.element_bytes = sizeof(T);
+    emu_bulk_copy(false, from, to, bytes, 0, more, site);
+}
+template <class Operation, size_t rank>
+EMU_INLINE void add_box(const void* map, const int (&at)[rank], unsigned from, emu_site site = emu_here()) {
+    static const emu_combine by_type[] = {   // as tensor_map.py numbers the types
+        nullptr, combine_numbers<half_bits, Operation>, combine_numbers<bfloat_bits, Operation>,
+        combine_numbers<float, Operation>, nullptr, combine_numbers<int, Operation>,
+        combine_numbers<long long, Operation>};
+    emu_bulk_more more = {};
+    more.combine = by_type;
+    emu_bulk_box(false, from, map, at, rank, 0, more, site);
+}
+
+// ---- a warp
+
+// elect.sync leader|elected, mask: the lowest lane of those that there are.
+struct elect_lanes : emu_collective {
+    unsigned leader;
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
+        const unsigned first = (unsigned)__builtin_ctz(participants);
+        while (participants) ((elect_lanes*)lanes[take_lane(participants)])->leader = first;
+    }
+};
+template <class Leader>
+EMU_INLINE void elect(Leader&& leader, bool& elected, unsigned mask, emu_site site = emu_here()) {
+    elect_lanes mine;
+    collect(mine, "elect.sync", mask, site);
+    leader = mine.leader, elected = mine.leader == lane();
+}
+
+// stmatrix.sync.aligned.m8n8.x{1,2,4}[.trans].shared.b16: lane 8 m + r brings the address of row r of matrix m.
+template <int count, bool transposed> struct stmatrix_lanes : emu_collective {
+    unsigned address, given[count];
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
+        if (participants != 0xffffffffu)
+            emu_trap("stmatrix needs all 32 lanes of the warp, but some have exited", lanes[__builtin_ctz(participants)]->site);
+        for (int matrix = 0; matrix < count; matrix++) {
+            unsigned short m[8][8];
+            for (int lane = 0; lane < 32; lane++)
+                for (int half = 0; half < 2; half++) {
+                    const int i = lane >> 2, j = 2 * (lane & 3) + half;
+                    (transposed ? m[j][i] : m[i][j]) =
+                        (unsigned short)(((stmatrix_lanes*)lanes[lane])->given[matrix] >> 16 * half);
+                }
+            for (int row = 0; row < 8; row++) {
+                const stmatrix_lanes* to = (stmatrix_lanes*)lanes[8 * matrix + row];
+                if (to->address % 16) emu_trap("stmatrix: a row begins at a multiple of 16 bytes", to->site);
+                memcpy(emu_shared_pointer(to->address), m[row], 16);
+            }
+        }
+    }
+};
+template <bool transposed, class... Registers>
+EMU_INLINE void stmatrix_of(unsigned address, emu_site site, Registers... registers) {
+    stmatrix_lanes<sizeof...(registers), transposed> mine = {};
+    mine.address = address;
+    int n = 0;
+    ((mine.given[n++] = registers), ...);
+    collect(mine, "stmatrix", 0xffffffffu, site);
+}
+template <bool transposed> EMU_INLINE void stmatrix(unsigned address, unsigned r0, emu_site site = emu_here()) {
+    stmatrix_of<transposed>(address, site, r0);
+}
+template <bool transposed>
+EMU_INLINE void stmatrix(unsigned address, unsigned r0, unsigned r1, emu_site site = emu_here()) {
+    stmatrix_of<transposed>(address, site, r0, r1);
+}
+template <bool transposed>
+EMU_INLINE void stmatrix(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3, emu_site site = emu_here()) {
+    stmatrix_of<transposed>(address, site, r0, r1, r2, r3);
+}
+
+// ---- clusters
+
+EMU_INLINE void map_to_block(unsigned& there, unsigned address, unsigned rank, emu_site site = emu_here()) {
+    there = emu_map_to_block(address, rank, site);
+}
+template <class There, class Pointer>
+EMU_INLINE void map_to_block(There& there, Pointer here, unsigned rank, emu_site site = emu_here()) {
+    there = (There)emu_shared_pointer(emu_map_to_block(emu_shared_offset((const void*)here), rank, site));
+}
+EMU_INLINE void rank_of(unsigned& rank, unsigned address) { rank = emu_rank_of(address); }
+template <class T>
+EMU_INLINE void store_at(unsigned to, unsigned index, T value) {
+    memcpy((char*)emu_shared_pointer(to) + index * sizeof value, &value, sizeof value);
+}
+// st.async: done at once here, and said to the barrier.
+template <class T, class... Values> EMU_INLINE void store_async_of(unsigned to, unsigned barrier, emu_site site, Values... values) {
+    unsigned n = 0;
+    (store_at<T>(to, n++, get<T>(values)), ...);
+    emu_mbarrier_transfer(barrier, -(int)(n * sizeof(T)), site);
+}
+template <class T, class V> EMU_INLINE void store_async(unsigned to, unsigned barrier, V v, emu_site site = emu_here()) {
+    store_async_of<T>(to, barrier, site, v);
+}
+template <class T, class V>
+EMU_INLINE void store_async(unsigned to, unsigned barrier, V v0, V v1, emu_site site = emu_here()) {
+    store_async_of<T>(to, barrier, site, v0, v1);
+}
+template <class T, class V>
+EMU_INLINE void store_async(unsigned to, unsigned barrier, V v0, V v1, V v2, V v3, emu_site site = emu_here()) {
+    store_async_of<T>(to, barrier, site, v0, v1, v2, v3);
+}
+EMU_INLINE void cluster_arrive(emu_site site = emu_here()) { emu_cluster_arrive(site); }
+EMU_INLINE void cluster_wait(emu_site site = emu_here()) { emu_cluster_wait(site); }
 
 // ---- registers
 
 template <bool raises> EMU_INLINE void set_register_limit(unsigned registers, emu_site site = emu_here()) {
     if (registers < 24 || registers > 256 || registers % 8) emu_trap("setmaxnreg takes a multiple of 8 from 24 to 256", site);
+    emu_set_registers(registers, site);
 }
 
 } }  // namespace emu::ptx

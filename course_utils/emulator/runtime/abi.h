@@ -11,6 +11,8 @@ struct emu_dim3 { unsigned x, y, z; };
 struct emu_thread {
     emu_dim3 thread_idx, block_idx, block_dim, grid_dim;
     unsigned linear_id, lane, warp;
+    emu_dim3 cluster_dim;         // blocks; 1 each where the kernel has no __cluster_dims__
+    unsigned cluster_rank;        // of the block in its cluster
 };
 
 // A place in the learner's source. As a default argument it names the line of the caller.
@@ -45,6 +47,14 @@ struct emu_wgmma {
     bool add, negate_a, negate_b, transpose_a, transpose_b;
 };
 
+// How a bulk copy differs from a plain one.
+typedef void (*emu_combine)(void* to, const void* from);   // what a store does to one element in memory
+struct emu_bulk_more {
+    unsigned blocks;              // a load goes to all of these blocks of the cluster, a bit each; 0: where its address says
+    const emu_combine* combine;   // null: a store takes the place of what is there. With a tensor map: by type
+    unsigned element_bytes;       // of what is combined, without a tensor map
+};
+
 enum emu_touch_kind { EMU_TOUCH_READ, EMU_TOUCH_WRITE, EMU_TOUCH_ATOMIC };
 
 extern "C" {
@@ -55,8 +65,15 @@ void emu_collect(emu_collective* mine);                   // returns when every 
 void emu_absent_lane(const emu_collective* reads, unsigned lane, unsigned source);   // a shuffle of `lane` reads one that is not there
 void emu_leave();                                         // the kernel's own `return;`, before its closing brace
 
-unsigned emu_shared_offset(const void* pointer);          // generic pointer -> 32-bit shared address, as PTX wants it
-void* emu_shared_pointer(unsigned offset);
+// A 32-bit shared address, as PTX wants it: of the block's own memory, or, as mapa makes it, of another block's.
+unsigned emu_shared_offset(const void* pointer);
+void* emu_shared_pointer(unsigned address);
+unsigned emu_map_to_block(unsigned address, unsigned rank, emu_site site);
+unsigned emu_rank_of(unsigned address);
+void emu_cluster_arrive(emu_site site);                   // barrier.cluster
+void emu_cluster_wait(emu_site site);
+void emu_set_registers(unsigned count, emu_site site);    // setmaxnreg: waits until the block has as many
+uint64_t emu_steps();                                     // clock64()
 
 void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes, bool around_l1, emu_site site);
 void emu_copy_commit();
@@ -70,6 +87,9 @@ int emu_named_barrier(unsigned id, unsigned threads, int predicate, bool waits, 
 void emu_mbarrier_init(unsigned address, unsigned count, emu_site site);
 void emu_mbarrier_invalidate(unsigned address, emu_site site);
 uint64_t emu_mbarrier_arrive(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site);
+uint64_t emu_mbarrier_drop(unsigned address, unsigned count, emu_site site);  // arrives, also for all later phases
+unsigned emu_mbarrier_pending(uint64_t state);             // before the arrival that gave this state
+void emu_copies_arrive(unsigned address, bool expects, emu_site site);
 void emu_mbarrier_transfer(unsigned address, int bytes, emu_site site);      // expect_tx: more bytes; complete_tx: less
 bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits, emu_site site);   // whether that phase is over
 
@@ -77,8 +97,11 @@ void emu_wgmma_start(const emu_wgmma* product);            // what stands in it 
 void emu_wgmma_commit();                                   // for a warp
 void emu_wgmma_wait(unsigned groups_in_flight);
 // cp.async.bulk and, with a tensor map, cp.async.bulk.tensor: a load says its bytes to an mbarrier, a store is of a group.
-void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, unsigned barrier, emu_site site);
-void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier, emu_site site);
+void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, unsigned barrier, const emu_bulk_more& more,
+                   emu_site site);
+void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier,
+                  const emu_bulk_more& more, emu_site site);
+void emu_check_map(const void* map, unsigned rank, emu_site site);   // 0: of any rank
 void emu_bulk_commit();
 void emu_bulk_wait(unsigned groups_in_flight);
 

@@ -26,7 +26,7 @@ struct emu_tracing {
 struct emu_launch {
     void (*kernel)(void** arguments);
     void** arguments;                 // one pointer per kernel argument, as for cuLaunchKernel
-    emu_dim3 grid, block;
+    emu_dim3 grid, block, cluster;    // cluster: blocks of one, in each direction
     uint32_t dynamic_shared, os_threads;
     double time_limit;                // seconds
     char* (*dynamic_shared_base)();   // of the kernel's module, for the calling OS thread

@@ -30,3 +30,5 @@ struct Mbarrier {
     unsigned pending() const { return (unsigned)(bits >> 20) & most_arrivals; }
     int bytes() const { return (int)((int64_t)(bits << 3) >> 43); }
 };
+
+void emu_mbarrier_one_more(unsigned address, emu_site site);   // one more arrival, in this phase only
