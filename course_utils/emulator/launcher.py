@@ -125,8 +125,12 @@ def launch(request: dict, file: int, libraries: dict[str, ctypes.CDLL]) -> tuple
     base_symbol = ctypes.cast(library.emu_dynamic_shared_base, ctypes.c_void_p).value
     load_address = base_symbol - request["dynamic_shared_base"]
 
-    values = [ctypes.create_string_buffer(value, len(value)) for value in request["arguments"]]
-    pointers = (ctypes.c_void_p * max(1, len(values)))(*[ctypes.addressof(value) for value in values])
+    # Each at a multiple of 64, as a parameter may ask for.
+    values = [ctypes.create_string_buffer(len(value) + 64) for value in request["arguments"]]
+    places = [-(-ctypes.addressof(value) // 64) * 64 for value in values]
+    for place, value in zip(places, request["arguments"], strict=True):
+        ctypes.memmove(place, value, len(value))
+    pointers = (ctypes.c_void_p * max(1, len(values)))(*places)
     spans = [Span(load_address + offset, size) for offset, size, _ in request["globals"]]
 
     read_write = mmap.PROT_READ | mmap.PROT_WRITE

@@ -76,7 +76,6 @@ EMU_INLINE int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 EMU_INLINE int __clzll(long long x) { return x ? __builtin_clzll((unsigned long long)x) : 64; }
 EMU_INLINE unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 EMU_INLINE int __mulhi(int a, int b) { return (int)((long long)a * b >> 32); }
-EMU_INLINE int __mul24(int a, int b) { return a * b; }
 EMU_INLINE unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
     return (unsigned long long)((unsigned __int128)a * b >> 64);
 }
@@ -95,8 +94,7 @@ EMU_INLINE unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     unsigned long long bytes = (unsigned long long)y << 32 | x;
     unsigned result = 0;
     for (int i = 0; i < 4; i++) {
-        unsigned pick = selector >> (4 * i) & 0xf, byte = (unsigned)(bytes >> (8 * (pick & 7))) & 0xff;
-        result |= (pick & 8 ? (byte & 0x80 ? 0xffu : 0u) : byte) << (8 * i);
+        result |= ((unsigned)(bytes >> 8 * (selector >> 4 * i & 7)) & 0xff) << 8 * i;
     }
     return result;
 }

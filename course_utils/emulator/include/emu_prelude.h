@@ -68,6 +68,7 @@ template <class T> struct identity { typedef T type; };   // keeps a parameter o
 #include "emu_threads.h"
 #include "emu_atomics.h"
 #include "emu_math.h"
+#include "emu_integers.h"
 #include "emu_float16.h"
 #include "emu_ptx.h"
 #include "emu_memory_ptx.h"

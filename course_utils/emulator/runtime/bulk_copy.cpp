@@ -97,7 +97,9 @@ static void perform(const BulkCopy& copy) {
     Fiber* const running = emu_current;
     if (copy.is_arrival) {
         emu_current = &emu_block->fibers[copy.thread];    // whose copies these are
+        emu_current->copy_group++;                        // of all groups, also of the one that is not yet committed
         emu_copy_wait(0);
+        emu_current->copy_group--;
         emu_mbarrier_arrive(copy.barrier, 1, 0, true, copy.site);
         emu_current = running;
         return;

@@ -29,8 +29,9 @@ def box_kernel(rank: int, operation: str) -> str:
     places = ", ".join(f"%{n + first}" for n in range(rank))
     if operation == "load":
         copy = (
-            f'arrive_expecting(&bar, count); asm volatile("{LOAD.format(rank, places)}" '
-            f':: "r"(at(shared)), "l"(&map), "r"(at(&bar)), {coordinates} : "memory"); wait(&bar, 0);'
+            f'arrive_expecting(&bar, expected);\n        asm volatile("{LOAD.format(rank, places)}" '
+            f':: "r"(at(shared)), "l"(&map), "r"(at(&bar)), {coordinates} : "memory");\n'
+            "        for (int n = 0; n < 100000 && !over_parity(&bar, 0); n++);  // no hang, if there are other bytes"
         )
     else:
         text = (STORE if operation == "store" else SUM.replace("OPERATION", operation)).format(rank, places)
@@ -40,7 +41,7 @@ def box_kernel(rank: int, operation: str) -> str:
             '        asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");'
         )
     return f"""{HEAD}{MAP}{MBARRIER}
-extern "C" __global__ void k(const __grid_constant__ TensorMap map, unsigned char* bytes, int count,
+extern "C" __global__ void k(const __grid_constant__ TensorMap map, unsigned char* bytes, int count, int expected,
                              int c0, int c1, int c2, int c3, int c4) {{
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ unsigned long long bar;
@@ -67,15 +68,20 @@ class Box(NamedTuple):
     swizzle: str | None = None
     operation: str = "load"
 
+    @property
+    def room(self) -> int:
+        """Bytes of shared memory: more than the box has, to see what is written where."""
+        return math.prod(self.box[:-1]) * max(self.box[-1] * self.dtype.itemsize, 128 if self.swizzle else 0)
+
     def arguments(self, device: str) -> Arguments:
         """Of the kernel. The results: the bytes in shared memory, and the tensor."""
-        count = math.prod(self.box) * self.dtype.itemsize
+        count, expected = self.room, math.prod(self.box) * self.dtype.itemsize
         tensor = filled(self.dtype, self.shape, seed=1).to(device)
         content = filled(torch.uint8 if self.operation == "load" else self.dtype, (count,), seed=2)
         content = content.flatten().view(torch.uint8)[:count].clone().to(device)
         coordinates = [np.int32(n) for n in (*reversed(self.start), 0, 0, 0, 0)[:5]]
         mapped = tensor_map(tensor, self.box, swizzle=self.swizzle)
-        return (mapped, content, np.int32(count), *coordinates), (content, tensor.view(torch.uint8))
+        return (mapped, content, np.int32(count), np.int32(expected), *coordinates), (content, tensor.view(torch.uint8))
 
     def __str__(self) -> str:
         sizes = ["x".join(map(str, one)) for one in (self.shape, self.box)]
@@ -115,10 +121,17 @@ def boxes() -> Iterator[Box]:
     for operation, shape in itertools.product(("load", "store"), SHAPES):
         yield Box(HALF, *shape, operation=operation)
     for operation, (swizzle, row) in itertools.product(("load", "store"), (("32B", 32), ("64B", 64), ("128B", 128))):
-        for inner in {16, row // 2, row}:  # rows shorter than the swizzle's, too
+        for inner in sorted({16, row // 2, row}):  # rows shorter than the swizzle's, too
             yield Box(torch.uint8, (40, 256), (16, inner), (3, 16), swizzle, operation)
             yield Box(HALF, (40, 128), (32, inner // 2), (20, 120), swizzle, operation)
         yield Box(HALF, (3, 9, 64), (2, 5, row // 2), (1, 2, 0), swizzle, operation)
+    for operation, start in itertools.product(("load", "store"), ((-2, 8), (2, -8), (7, 8), (-2, 0), (2, 3), (2, 4), (-4, 8))):
+        yield Box(HALF, (9, 16), (4, 8), start, None, operation)
+    for operation, start in itertools.product(("load", "store"), ((2, 4), (2, -4), (-1, 4), (2, 2), (2, 1), (6, 12))):
+        yield Box(torch.float32, (9, 16), (4, 8), start, None, operation)
+    for operation in ("load", "store"):
+        yield Box(HALF, (40, 128), (32, 64), (20, 100), "128B", operation)
+        yield Box(HALF, (40, 128), (32, 64), (-4, 64), "128B", operation)
     for dtype in (torch.int8, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64):
         for operation in ("load", "store"):
             yield Box(dtype, (9, 32), (4, 16), (-1, 20), None, operation)
@@ -221,10 +234,8 @@ def sum_bytes(dtype: torch.dtype, device: str) -> Arguments:
 def copies() -> Iterator[Case]:
     """Every case of the copy engine in one block."""
     for box in boxes():
-        shared = math.prod(box.box) * box.dtype.itemsize
-        yield Case(
-            "copies", str(box), box_kernel(len(box.shape), box.operation), box.arguments, threads=32, shared=shared
-        )
+        code = box_kernel(len(box.shape), box.operation)
+        yield Case("copies", str(box), code, box.arguments, threads=32, shared=box.room)
     for count, source, target in ((16, 0, 0), (48, 3, 5), (1024, 1, 0), (1008, 2, 3)):
         made = functools.partial(move_bytes, count, source, target)
         name = f"{count} bytes from chunk {source} to chunk {target}, stores in four groups"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import NamedTuple
 
+import torch
+
 from course_utils.measured import Row
 from course_utils.toolchain.tensor_map import BYTES
 
@@ -28,13 +30,14 @@ class Encoded(NamedTuple):
         """The driver's bytes in hexadecimal, or the name of its error."""
         from cuda.bindings import driver
 
-        driver.cuInit(0)
+        torch.cuda.init()
+        torch.cuda.current_stream().synchronize()  # the driver wants a context
         status, encoded = driver.cuTensorMapEncodeTiled(
             getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{self.dtype}"),
             len(self.size),
             self.address,
             [driver.cuuint64_t(n) for n in self.size],
-            [driver.cuuint64_t(n) for n in self.strides],
+            [driver.cuuint64_t(n) for n in self.strides or (16,)],  # of one dimension there are none; null is an error
             [driver.cuuint32_t(n) for n in self.box],
             [driver.cuuint32_t(n) for n in self.steps or (1,) * len(self.size)],
             getattr(driver.CUtensorMapInterleave, f"CU_TENSOR_MAP_INTERLEAVE_{self.interleave}"),

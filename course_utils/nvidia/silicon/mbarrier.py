@@ -27,4 +27,10 @@ __device__ inline bool over(void* bar, unsigned long long state) {
                  : "=r"(result) : "r"(at(bar)), "l"(state) : "memory");
     return result;
 }
+__device__ inline int over_parity(void* bar, int parity) {
+    int result;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
+                 : "=r"(result) : "r"(at(bar)), "r"(parity) : "memory");
+    return result;
+}
 """

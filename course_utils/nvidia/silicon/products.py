@@ -288,7 +288,7 @@ def spread(dtype: torch.dtype, *shape: int, seed: int, low: int, high: int) -> T
     return torch.from_numpy(value).to(dtype)
 
 
-RANGES = {HALF: (-14, 15), BF16: (-40, 40), E4M3: (-6, 8), E5M2: (-14, 15)}  # exponents of normal numbers
+RANGES = {HALF: (-14, 14), BF16: (-40, 40), E4M3: (-6, 7), E5M2: (-14, 14)}  # exponents of normal numbers
 
 
 def sum_factors(dtypes: Dtypes, kind: str, steps: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -310,6 +310,26 @@ def sum_factors(dtypes: Dtypes, kind: str, steps: int) -> tuple[Tensor, Tensor, 
             spread(d, *s, seed=17 + n, low=-5, high=3) for n, (d, s) in enumerate(zip(dtypes, shapes, strict=True))
         )
         before = spread(torch.float32, 64, SUM_COLUMNS, seed=19, low=-12, high=12)
+    elif kind == "below normal numbers":
+        a, b = (
+            spread(d, *s, seed=21 + n, low=RANGES[d][0] - 4, high=RANGES[d][0] + 2)
+            for n, (d, s) in enumerate(zip(dtypes, shapes, strict=True))
+        )
+        before = spread(torch.float32, 64, SUM_COLUMNS, seed=23, low=-60, high=-10)
+    elif kind == "nothing to add":  # zeros, of either sign, times what comes; D of all sizes, also below normal numbers
+        signed = torch.where(torch.arange(64)[:, None] % 2 == 0, -0.0, 0.0).expand(64, depth)
+        a, b = signed.to(dtypes[0]), spread(dtypes[1], *shapes[1], seed=25, low=-3, high=3)
+        exponent = torch.arange(64)[:, None] * 4 - 149 + torch.arange(SUM_COLUMNS)
+        before = torch.ldexp(spread(torch.float32, 64, SUM_COLUMNS, seed=27, low=0, high=0), exponent.clamp(max=127))
+        before[:, 7] = 0
+        before[::4, 7] *= -1
+    elif kind == "below what D can hold":  # products of small numbers onto D below normal ones; and above the greatest D
+        a, b = torch.zeros(64, depth), torch.zeros(SUM_COLUMNS, depth)
+        low = {HALF: -14, BF16: -100, E4M3: -6, E5M2: -14}
+        a[:, 0], b[:, 0] = 2.0 ** low[dtypes[0]], 2.0 ** low[dtypes[1]]
+        a, b = a.to(dtypes[0]), b.to(dtypes[1])
+        before = spread(torch.float32, 64, SUM_COLUMNS, seed=29, low=-148, high=-100)
+        before[32:] = spread(torch.float32, 32, SUM_COLUMNS, seed=31, low=127, high=127)
     elif kind == "cut":
         # Row r, column c: 256 from the first product (of D in the last 16 rows), then small ones 2^-(r + c): one, of
         # the other sign, two, one of D; where they are lost, and to which side.
@@ -359,6 +379,9 @@ SUM_KINDS = [
     ("sizes apart", 4),
     ("cut", 1),
     ("specials", 1),
+    ("below normal numbers", 1),
+    ("nothing to add", 1),
+    ("below what D can hold", 2),
 ]
 
 
