@@ -34,10 +34,12 @@ def _threads() -> int:
 
 @dataclass(frozen=True)
 class Settings:
-    """`time_limit` of a launch in seconds; `threads`: over how many OS threads its blocks are spread."""
+    """`time_limit` of a launch in seconds; `threads`: over how many OS threads its blocks are spread; `exact_sums`:
+    whether wgmma adds exactly, where silicon cuts terms and sums to a few bits (docs/validation.md)."""
 
     time_limit: float = 60.0
     threads: int = field(default_factory=_threads)
+    exact_sums: bool = False
 
 
 _settings = Settings()
@@ -49,15 +51,20 @@ def settings() -> Settings:
 
 
 @contextlib.contextmanager
-def configure(*, time_limit: float | None = None, threads: int | None = None) -> Iterator[None]:
-    """Sets the emulator's time limit (seconds per launch) or number of OS threads for the launches inside a `with`."""
+def configure(
+    *, time_limit: float | None = None, threads: int | None = None, exact_sums: bool | None = None
+) -> Iterator[None]:
+    """Sets the emulator's time limit (seconds per launch), number of OS threads, or whether wgmma adds exactly and not
+    as silicon does, for the launches inside a `with`."""
     global _settings
     if time_limit is not None and not (isinstance(time_limit, (int, float)) and 0 < time_limit < math.inf):
         raise ValueError(f"time_limit takes a positive, finite number of seconds, got {time_limit!r}")
     if threads is not None and not (isinstance(threads, int) and threads >= 1):
         raise ValueError(f"threads takes a positive int, got {threads!r}")
+    if exact_sums is not None and not isinstance(exact_sums, bool):
+        raise ValueError(f"exact_sums takes True or False, got {exact_sums!r}")
     before = _settings
-    given = {"time_limit": time_limit, "threads": threads}
+    given = {"time_limit": time_limit, "threads": threads, "exact_sums": exact_sums}
     _settings = replace(before, **{name: value for name, value in given.items() if value is not None})
     try:
         yield
@@ -227,6 +234,7 @@ def run(
         "shared_mem": shared_mem,
         "threads": _settings.threads,
         "time_limit": _settings.time_limit,
+        "exact_sums": _settings.exact_sums,
         "front_bytes": memory.front_bytes,
         "report_bytes": REPORT_BYTES,
         "reserved": memory.reserved,

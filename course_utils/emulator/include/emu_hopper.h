@@ -5,11 +5,12 @@ namespace emu { namespace ptx {
 
 // ---- wgmma
 
-// Where a factor lies in shared memory, as a descriptor says it: bits 0-13 the address, 16-29 and 32-45 the leading and the
-// stride offset, each divided by 16; 62-63 the swizzle: none, or rows of 128, 64 or 32 bytes whose chunks of 16 bytes change
-// places. Source: PTX ISA, "Shared memory matrix layout".
+// Where a factor lies in shared memory, as a descriptor says it: bits 0-13 the address, 16-29 and 32-45 the leading
+// and the stride offset, each divided by 16; 49-51 the base offset: for a tile that does not begin at a multiple of
+// eight rows, the row of 128 bytes at which its pattern does; 62-63 the swizzle: none, or rows of 128, 64 or 32 bytes
+// whose chunks of 16 bytes change places. Source: PTX ISA, "Shared memory matrix layout"; found to be so on an H200.
 struct factor {
-    unsigned start, leading, stride, row_bytes;
+    unsigned start, leading, stride, row_bytes, base;
     bool transposed;                          // neighbours are of one column of D, not of one sum
     unsigned element_bytes;
 
@@ -20,22 +21,23 @@ struct factor {
             const unsigned next = transposed ? stride : leading, below = transposed ? leading : stride;
             return start + along / 16 * next + across / 8 * below + across % 8 * 16 + along % 16;
         }
-        const unsigned at = start + along / row_bytes * leading + across / 8 * stride + across % 8 * row_bytes + along % row_bytes;
-        return emu_swizzled(at, row_bytes);
+        const unsigned at = start + along / row_bytes * leading + across / 8 * stride + across % 8 * row_bytes;
+        return emu_swizzled(at + along % row_bytes, row_bytes, base);
     }
 };
 
 inline EMU_UNSEEN factor factor_of(unsigned long long descriptor, bool transposed, unsigned element_bytes, emu_site site) {
     static const unsigned row_bytes[] = {16, 128, 64, 32};
-    if (descriptor >> 49 & 7) emu_trap("wgmma: the emulator does not know a descriptor with a base offset", site);
-    if (descriptor & 0x1f8ec000c000c000ull) emu_trap("wgmma: the descriptor has bits that mean nothing", site);
-    return {(unsigned)(descriptor & 0x3fff) << 4, (unsigned)(descriptor >> 16 & 0x3fff) << 4, (unsigned)(descriptor >> 32 & 0x3fff) << 4,
-            row_bytes[descriptor >> 62], transposed, element_bytes};
+    if (descriptor & 0x3ff1c000c000c000ull)
+        emu_trap("wgmma: the descriptor has bits that mean nothing", site);
+    const unsigned base = (unsigned)(descriptor >> 49 & 7);
+    return {(unsigned)(descriptor & 0x3fff) << 4, (unsigned)(descriptor >> 16 & 0x3fff) << 4,
+            (unsigned)(descriptor >> 32 & 0x3fff) << 4, row_bytes[descriptor >> 62], base, transposed, element_bytes};
 }
 
 // The numbers of a factor: [count][depth] as floats, k by k if `by_k`.
-template <class Format> EMU_UNSEEN void read_factor(const factor& from, unsigned count, unsigned depth, float sign, float* to, bool by_k,
-                                                  emu_site site) {
+template <class Format> EMU_UNSEEN void read_factor(const factor& from, unsigned count, unsigned depth, float sign, float* to,
+                                                    bool by_k, emu_site site) {
     const char* shared = (const char*)emu_shared_pointer(0);
     const size_t bytes = emu_shared_bytes();
     for (unsigned n = 0; n < count; n++)
@@ -48,11 +50,94 @@ template <class Format> EMU_UNSEEN void read_factor(const factor& from, unsigned
         }
 }
 
+// How silicon adds, found on an H200 (docs/validation.md). The products of one instruction and D before it are terms of
+// one sum. An exponent of a product is the sum of its factors' exponents. All terms are cut, toward zero, to `fraction`
+// bits behind the greatest exponent of them; they are added exactly; of the sum, the first `kept` bits stay.
+template <int bits> struct sum_of { enum { fraction = 25, kept = 24 }; };
+template <> struct sum_of<8> { enum { fraction = 13, kept = 14 }; };
+
+// The exponent of a number as a power of two: of one that is below the normal numbers, that of the least of these. 0: of 0.
+template <class Real> EMU_INLINE Real power_of(float x, float least) {
+    const float power = bit_cast<float>(bit_cast<unsigned>(x) & 0x7f800000u);
+    return x == 0 ? 0 : power > least ? power : least;
+}
+EMU_INLINE float toward_zero(double x) {
+    const float rounded = (float)x;
+    return fabs((double)rounded) > fabs(x) ? bit_cast<float>(bit_cast<unsigned>(rounded) - 1) : rounded;
+}
+template <int kept> EMU_INLINE double first_bits(double x) {
+    return bit_cast<double>(bit_cast<unsigned long long>(x) >> (53 - kept) << (53 - kept));
+}
+// Of terms that are not all finite: infinite, or no number.
+inline EMU_UNSEEN float special_sum(const float* left, const float* right, unsigned step, int depth, float d) {
+    double sum = d;
+    for (int k = 0; k < depth; k++) sum += (double)left[k] * right[k * step];
+    return isnan(sum) ? bit_cast<float>(0x7fffffffu) : (float)sum;
+}
+
+// One row of D = A B + D: left[depth], right[depth][n].
+template <class Real, int bits>
+EMU_INLINE void add_as_silicon(const float* left, const float* right, const Real* left_power, const Real* right_power,
+                               unsigned n, float* d) {
+    typedef Real real8 __attribute__((vector_size(8 * sizeof(Real))));
+    typedef int int8 __attribute__((vector_size(32)));
+    typedef float float8 __attribute__((vector_size(32)));
+    enum { depth = 256 / bits };
+    constexpr double one = 1 << sum_of<bits>::fraction;
+    for (unsigned column = 0; column < n; column += 8) {
+        Real greatest_of[8], scale[8];
+        double unit[8];                        // of the last bit that terms keep
+        real8 greatest = {};
+        for (int k = 0; k < depth; k++) {
+            const real8 here = left_power[k] * *(const real8*)(right_power + k * n + column);
+            greatest = here > greatest ? here : greatest;
+        }
+        memcpy(greatest_of, &greatest, sizeof greatest);
+        for (int i = 0; i < 8; i++) {
+            const double power = greatest_of[i], of_d = power_of<double>(d[column + i], 0x1p-126f);
+            unit[i] = (power > of_d ? power : of_d) / one;
+            scale[i] = power > 0 ? (Real)(1 / unit[i]) : 0;
+        }
+        real8 scales;
+        memcpy(&scales, scale, sizeof scales);
+        int8 sum = {};
+        for (int k = 0; k < depth; k++) {
+            const float8 b = *(const float8*)(right + k * n + column);
+            sum += __builtin_convertvector((Real)left[k] * __builtin_convertvector(b, real8) * scales, int8);
+        }
+        for (int i = 0; i < 8; i++) {
+            float& now = d[column + i];
+            if (unit[i] == 0) { now = 0; continue; }   // also of -0
+            const double whole = (double)sum[i] + (double)(long long)(now / unit[i]);
+            now = toward_zero(first_bits<sum_of<bits>::kept>(whole) * unit[i]);
+        }
+    }
+}
+template <class Real, int bits>
+EMU_UNSEEN void add_rows(const float* left, const float* right, float least_left, float least_right, unsigned n, float* d) {
+    enum { depth = 256 / bits };
+    Real left_power[16 * depth], right_power[depth * 256] __attribute__((aligned(64)));
+    for (int i = 0; i < 16 * depth; i++) left_power[i] = power_of<Real>(left[i], least_left);
+    for (unsigned i = 0; i < depth * n; i++) right_power[i] = power_of<Real>(right[i], least_right);
+    for (int row = 0; row < 16; row++)
+        add_as_silicon<Real, bits>(left + row * depth, right, left_power + row * depth, right_power, n, d + 256 * row);
+}
+// Whether all are finite; and how far their exponents are from 0, at most.
+inline EMU_UNSEEN bool look_through(const float* numbers, unsigned count, int& furthest) {
+    bool finite = true;
+    for (unsigned i = 0; i < count; i++) {
+        const unsigned bits = bit_cast<unsigned>(numbers[i]);
+        const int exponent = (int)(bits >> 23 & 255), away = exponent < 127 ? 127 - exponent : exponent - 127;
+        finite &= exponent != 255;
+        if (bits << 1 && away > furthest) furthest = away;
+    }
+    return finite;
+}
+
 // Sixteen rows of D = A B + D. Lane 4 g + t has rows g and g + 8, and of each eight columns 2 t and 2 t + 1, as with mma.sync.
 template <class Left, class Right> EMU_UNSEEN void multiply_rows(const emu_wgmma* product) {
-    typedef float floats8 __attribute__((vector_size(32)));
     enum { bits = Left::bits, count = 32 / bits, depth = 8 * count };
-    float left[16][depth], right[depth * 256] __attribute__((aligned(32))), out[16][256] __attribute__((aligned(32)));
+    float left[16][depth], right[depth * 256] __attribute__((aligned(64))), out[16][256] __attribute__((aligned(32)));
     const emu_wgmma& p = *product;
     const unsigned n = p.n;
     const float sign = p.negate_a ? -1 : 1;
@@ -75,18 +160,38 @@ template <class Left, class Right> EMU_UNSEEN void multiply_rows(const emu_wgmma
     }
     const factor b = factor_of(p.b_descriptor, p.transpose_b, bits / 8, p.site);
     read_factor<Right>(b, n, depth, p.negate_b ? -1 : 1, right, true, p.site);
-    for (int row = 0; row < 16; row++)
-        for (unsigned column = 0; column < n; column += 8) {
-            floats8 sum = {};
-            for (int k = 0; k < depth; k++) sum += left[row][k] * *(const floats8*)(right + k * n + column);
-            memcpy(&out[row][column], &sum, sizeof sum);
-        }
     for (unsigned lane = 0; lane < 32; lane++)
-        for (unsigned i = 0; i < n / 2; i++) {
-            float& d = *p.d[lane * (n / 2) + i];
-            const float sum = out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)];
-            d = p.add ? d + sum : sum;
-        }
+        for (unsigned i = 0; i < n / 2; i++)
+            out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)] = p.add ? *p.d[lane * (n / 2) + i] : 0;
+    int furthest = 0;
+    bool finite = look_through(left[0], 16 * depth, furthest) & look_through(right, depth * n, furthest);
+    for (int row = 0; row < 16; row++) {
+        int ignored = 0;
+        finite &= look_through(out[row], n, ignored);
+    }
+    if (p.exact) {
+        for (int row = 0; row < 16; row++)
+            for (unsigned column = 0; column < n; column++) {
+                double sum = out[row][column];
+                for (int k = 0; k < depth; k++) sum += (double)left[row][k] * right[k * n + column];
+                out[row][column] = (float)sum;
+            }
+    } else {
+        float before[16][256];
+        if (!finite) memcpy(before, out, sizeof before);
+        if (furthest < 48) add_rows<float, bits>(left[0], right, Left::least, Right::least, n, out[0]);
+        else add_rows<double, bits>(left[0], right, Left::least, Right::least, n, out[0]);
+        for (int row = 0; row < 16 && !finite; row++)
+            for (unsigned column = 0; column < n; column++) {
+                int ignored = 0;
+                bool plain = isfinite(before[row][column]) && look_through(left[row], depth, ignored);
+                for (int k = 0; k < depth; k++) plain &= isfinite(right[k * n + column]);
+                if (!plain) out[row][column] = special_sum(left[row], right + column, n, depth, before[row][column]);
+            }
+    }
+    for (unsigned lane = 0; lane < 32; lane++)
+        for (unsigned i = 0; i < n / 2; i++)
+            *p.d[lane * (n / 2) + i] = out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)];
 }
 
 inline EMU_UNSEEN void need_all_lanes(emu_collective** lanes, unsigned participants) {

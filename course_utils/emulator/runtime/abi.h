@@ -31,8 +31,9 @@ struct emu_collective {
 };
 
 // Where a byte of shared memory lies once the chunks of 16 bytes in rows of 32, 64 or 128 bytes have changed places; 16: none.
-static inline unsigned emu_swizzled(unsigned address, unsigned row_bytes) {
-    return address ^ (address >> 7 & (row_bytes / 16 - 1)) << 4;
+// base: at which 128 bytes the pattern begins.
+static inline unsigned emu_swizzled(unsigned address, unsigned row_bytes, unsigned base = 0) {
+    return address ^ ((address >> 7) - base & (row_bytes / 16 - 1)) << 4;
 }
 
 // wgmma.mma_async: what one warp does of a product, its 16 of the 64 rows of D = A B + D. Each lane has n / 2 numbers of D.
@@ -45,6 +46,7 @@ struct emu_wgmma {
     bool a_in_registers;          // or a descriptor
     uint64_t a_descriptor, b_descriptor;
     bool add, negate_a, negate_b, transpose_a, transpose_b;
+    bool exact;                   // sums are as good as fp32 has them, and not as silicon cuts them
 };
 
 // How a bulk copy differs from a plain one.

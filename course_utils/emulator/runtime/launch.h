@@ -29,6 +29,7 @@ struct emu_launch {
     emu_dim3 grid, block, cluster;    // cluster: blocks of one, in each direction
     uint32_t dynamic_shared, os_threads;
     double time_limit;                // seconds
+    uint32_t exact_sums;              // of wgmma: not cut as silicon cuts them
     char* (*dynamic_shared_base)();   // of the kernel's module, for the calling OS thread
     const emu_span* globals;          // the module's __device__ and __constant__ variables,
     char* global_values;              // and their values one after the other: first theirs, in the end the worker's

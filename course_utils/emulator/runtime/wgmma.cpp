@@ -38,6 +38,7 @@ extern "C" void emu_wgmma_start(const emu_wgmma* product) {
     if (!p.started || !d) emu_trap("wgmma: no memory for products that are not waited for", product->site);
     memcpy(d, product->d, bytes);
     p.started[p.count] = {*product, p.group};
+    p.started[p.count].product.exact = emu_block->launch->exact_sums;
     p.started[p.count++].product.d = d;
 }
 
