@@ -164,7 +164,7 @@ def of_threads(d: Tensor) -> Tensor:
     return d[places(d.shape[1])].contiguous()
 
 
-def arguments(
+def product_arguments(
     a: Stored, b: Stored, registers: Tensor | None, before: Tensor, *, add: bool, device: str
 ) -> Arguments:
     """Of the kernel: its factors, and D [64, columns] before it."""
@@ -182,7 +182,7 @@ def multiply(form: Form, row_bytes: tuple[int, int], steps: int, add: bool, devi
     """Factors of small integers, of as many steps."""
     a, b = exact_factors(form, steps)
     images = [stored(one, *how) for one, *how in zip((a, b), row_bytes, form.transposed, strict=True)]
-    return arguments(*images, registers_of(a), exact_before(form), add=add, device=device)
+    return product_arguments(*images, registers_of(a), exact_before(form), add=add, device=device)
 
 
 def exact_factors(form: Form, steps: int) -> tuple[Tensor, Tensor]:
@@ -242,7 +242,7 @@ def probe(dtype: torch.dtype, of_b: bool, transposed: bool, bits: int, digit: in
     seen = Stored(numbered(dtype, digit), [bits])
     identity = stored(torch.eye(64 if of_b else PROBE_COLUMNS, depth).to(dtype), 16, False)
     factors = (identity, seen) if of_b else (seen, identity)
-    return arguments(*factors, None, torch.zeros(64, PROBE_COLUMNS), add=False, device=device)
+    return product_arguments(*factors, None, torch.zeros(64, PROBE_COLUMNS), add=False, device=device)
 
 
 def probed() -> Iterator[tuple[bool, int, bool, dict[str, int]]]:
@@ -367,7 +367,7 @@ def sum_factors(dtypes: Dtypes, kind: str, steps: int) -> tuple[Tensor, Tensor, 
 def add_up(dtypes: Dtypes, kind: str, steps: int, device: str) -> Arguments:
     """Arguments for one kind of experiment with sums."""
     a, b, before = sum_factors(dtypes, kind, steps)
-    return arguments(stored(a, 32, False), stored(b, 32, False), None, before, add=bool(before.any()), device=device)
+    return product_arguments(stored(a, 32, False), stored(b, 32, False), None, before, add=bool(before.any()), device=device)
 
 
 SUM_KINDS = [
