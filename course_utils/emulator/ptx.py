@@ -115,9 +115,7 @@ def _store_async(opcode: re.Match[str], operands: Operands) -> str:
 
 
 def _matrices(function: str) -> Callable[[re.Match[str], Operands], str]:
-    return lambda opcode, operands: (
-        f"emu::ptx::{function}<{'true' if opcode[2] else 'false'}>({', '.join(operands)})"
-    )
+    return lambda opcode, operands: f"emu::ptx::{function}<{'true' if opcode[2] else 'false'}>({', '.join(operands)})"
 
 
 def _bar_red(opcode: re.Match[str], operands: Operands) -> str:

@@ -9,7 +9,9 @@ from course_utils.nvidia.silicon.others import BARRIERS, CLUSTERS, kernel
 
 def run_body(run_kernel, body, *, threads=64, blocks=1, grid=None):
     out = torch.full((2048,), -1, dtype=torch.int32)
-    run_kernel(kernel(body, threads, blocks), (grid or blocks,), (threads,), (out, torch.arange(256, dtype=torch.int32)))
+    run_kernel(
+        kernel(body, threads, blocks), (grid or blocks,), (threads,), (out, torch.arange(256, dtype=torch.int32))
+    )
     return out
 
 
@@ -27,10 +29,14 @@ ONE_IS_MISSING = """
     }
     together();"""
 
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (ONE_IS_MISSING, r"deadlock: .* in barrier\.cluster \(1 threads of the cluster are missing\)|parity 0 of an mbarrier"),
+        (
+            ONE_IS_MISSING,
+            r"deadlock: .* in barrier\.cluster \(1 threads of the cluster are missing\)|parity 0 of an mbarrier",
+        ),
         ("out[0] = of_block(out, 2);", r"mapa: the cluster has blocks 0 to 1, got 2"),
         ('asm volatile("barrier.cluster.wait.acquire.aligned;");', "this thread has not arrived"),
         ('asm volatile("barrier.cluster.arrive;");' * 2, "this thread has arrived before, and not waited since"),

@@ -22,14 +22,16 @@ def test_every_case_is_recorded(record):
 
 
 def different(record, chosen):
-    return {(row["group"], row["case"]): row["difference"] for row in silicon.compare(record.rows, chosen) if row["difference"]}
+    return {
+        (row["group"], row["case"]): row["difference"]
+        for row in silicon.compare(record.rows, chosen)
+        if row["difference"]
+    }
 
 
 def test_the_same_bytes_or_an_explained_difference(record):
     chosen = [
-        case
-        for group, n in EVERY.items()
-        for case in [case for case in silicon.cases() if case.group == group][:: n]
+        case for group, n in EVERY.items() for case in [case for case in silicon.cases() if case.group == group][::n]
     ]
     assert different(record, chosen).keys() <= EXPLAINED.keys()
 

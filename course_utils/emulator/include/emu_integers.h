@@ -26,14 +26,6 @@ namespace emu {
 // Lane i of a word that is as many integers of type T as fit.
 template <class T> EMU_INLINE T part(unsigned word, int i) { return (T)(word >> 8 * sizeof(T) * i); }
 
-template <class T, class F> EMU_INLINE unsigned each(unsigned a, unsigned b, F f) {
-    unsigned result = 0;
-    for (int i = 0; i < (int)(4 / sizeof(T)); i++) {
-        const unsigned one = (unsigned)f((int)part<T>(a, i), (int)part<T>(b, i)) & ((1u << 8 * sizeof(T)) - 1);
-        result |= one << 8 * sizeof(T) * i;
-    }
-    return result;
-}
 template <class T> EMU_INLINE int saturated(int x) {
     constexpr bool is_signed = (T)-1 < (T)0;
     constexpr int bits = 8 * sizeof(T), high = is_signed ? (1 << (bits - 1)) - 1 : (1 << bits) - 1, low = is_signed ? -high - 1 : 0;
@@ -78,10 +70,22 @@ EMU_DP2A(__dp2a_hi, 2)
 // Two or four small integers of a word: x and y are one of each, signed or not.
 #define EMU_EACH(name, T, expression)                                                                                       \
     EMU_INLINE unsigned name(unsigned a, unsigned b) {                                                                      \
-        return emu::each<T>(a, b, [](int x, int y) { (void)x, (void)y; return expression; });                               \
+        unsigned result = 0;                                                                                                \
+        for (int i = 0; i < (int)(4 / sizeof(T)); i++) {                                                                    \
+            const int x = emu::part<T>(a, i), y = emu::part<T>(b, i);                                                       \
+            result |= ((unsigned)(expression) & ((1u << 8 * sizeof(T)) - 1)) << 8 * sizeof(T) * i;                          \
+        }                                                                                                                   \
+        return result;                                                                                                      \
     }
 #define EMU_EACH_ALONE(name, T, expression)                                                                                 \
-    EMU_INLINE unsigned name(unsigned a) { return emu::each<T>(a, a, [](int x, int) { return expression; }); }
+    EMU_INLINE unsigned name(unsigned a) {                                                                                  \
+        unsigned result = 0;                                                                                                \
+        for (int i = 0; i < (int)(4 / sizeof(T)); i++) {                                                                    \
+            const int x = emu::part<T>(a, i);                                                                               \
+            result |= ((unsigned)(expression) & ((1u << 8 * sizeof(T)) - 1)) << 8 * sizeof(T) * i;                          \
+        }                                                                                                                   \
+        return result;                                                                                                      \
+    }
 #define EMU_SMALL(n, S, U)                                                                                                  \
     EMU_EACH(__vadd##n, U, x + y) EMU_EACH(__vsub##n, U, x - y)                                                             \
     EMU_EACH(__vaddss##n, S, emu::saturated<S>(x + y)) EMU_EACH(__vaddus##n, U, emu::saturated<U>(x + y))                   \

@@ -125,7 +125,9 @@ def boxes() -> Iterator[Box]:
             yield Box(torch.uint8, (40, 256), (16, inner), (3, 16), swizzle, operation)
             yield Box(HALF, (40, 128), (32, inner // 2), (20, 120), swizzle, operation)
         yield Box(HALF, (3, 9, 64), (2, 5, row // 2), (1, 2, 0), swizzle, operation)
-    for operation, start in itertools.product(("load", "store"), ((-2, 8), (2, -8), (7, 8), (-2, 0), (2, 3), (2, 4), (-4, 8))):
+    for operation, start in itertools.product(
+        ("load", "store"), ((-2, 8), (2, -8), (7, 8), (-2, 0), (2, 3), (2, 4), (-4, 8))
+    ):
         yield Box(HALF, (9, 16), (4, 8), start, None, operation)
     for operation, start in itertools.product(("load", "store"), ((2, 4), (2, -4), (-1, 4), (2, 2), (2, 1), (6, 12))):
         yield Box(torch.float32, (9, 16), (4, 8), start, None, operation)

@@ -78,13 +78,17 @@ def maps() -> list[Encoded]:
     found = [plain, *(plain._replace(dtype=dtype, box=(16, 24)) for dtype in TYPES)]
     found += [plain._replace(address=16 << n) for n in (0, 1, 20, 27, 28, 40, 52)]
     found += [plain._replace(size=size, strides=strides, box=box) for size, strides, box in SHAPES]
-    found += [plain._replace(dtype="UINT8", size=size, strides=strides, box=(16, *box[1:])) for size, strides, box in SHAPES]
+    found += [
+        plain._replace(dtype="UINT8", size=size, strides=strides, box=(16, *box[1:])) for size, strides, box in SHAPES
+    ]
     found += [plain._replace(box=box) for box in ((8, 1), (16, 256), (256, 2), (248, 9))]
     found += [plain._replace(swizzle=f"{n}B", box=(n // 2, 24)) for n in (32, 64, 128)]
     found += [plain._replace(swizzle=f"{n}B", box=(8, 24)) for n in (32, 64, 128)]
     found += [plain._replace(promotion=one) for one in ("NONE", "L2_64B", "L2_128B")]
     found += [plain._replace(fill="NAN_REQUEST_ZERO_FMA"), plain._replace(steps=(2, 1)), plain._replace(steps=(8, 3))]
-    found += [plain._replace(interleave=one, size=(96, 40, 3), strides=(256, 10240), box=(16, 24, 2)) for one in ("16B",)]
+    found += [
+        plain._replace(interleave=one, size=(96, 40, 3), strides=(256, 10240), box=(16, 24, 2)) for one in ("16B",)
+    ]
     found += [plain._replace(box=(64, 24), swizzle="32B"), plain._replace(box=(4, 24)), plain._replace(box=(257, 1))]
     found += [plain._replace(address=8), plain._replace(strides=(200,)), plain._replace(strides=(2**40,))]
     return list(dict.fromkeys(found))

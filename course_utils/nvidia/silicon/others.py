@@ -493,7 +493,7 @@ def kernel(body: str, threads: int, blocks: int = 1) -> str:
     return (
         f'{HEAD}{MAP}{MBARRIER}{MORE}{more}extern "C" __global__ void {cluster}__launch_bounds__({threads}, 1)\n'
         f"k({parameters}) {{\n    __shared__ unsigned long long bar[2];\n    const int i = threadIdx.x;\n{me}"
-        f'{body}\n    if (i < 0) out[0] = in[0] + (int)bar[0];\n}}'
+        f"{body}\n    if (i < 0) out[0] = in[0] + (int)bar[0];\n}}"
     )
 
 

@@ -306,9 +306,7 @@ def sum_factors(dtypes: Dtypes, kind: str, steps: int) -> tuple[Tensor, Tensor, 
         if kind.endswith("D"):
             before = spread(torch.float32, 64, SUM_COLUMNS, seed=15, low=-10, high=30)
     elif kind == "sizes apart":  # of few sizes, so that many sums are of middling ones
-        a, b = (
-            spread(d, *s, seed=17 + n, low=-5, high=3) for n, (d, s) in enumerate(zip(dtypes, shapes, strict=True))
-        )
+        a, b = (spread(d, *s, seed=17 + n, low=-5, high=3) for n, (d, s) in enumerate(zip(dtypes, shapes, strict=True)))
         before = spread(torch.float32, 64, SUM_COLUMNS, seed=19, low=-12, high=12)
     elif kind == "below normal numbers":
         a, b = (
@@ -323,7 +321,9 @@ def sum_factors(dtypes: Dtypes, kind: str, steps: int) -> tuple[Tensor, Tensor, 
         before = torch.ldexp(spread(torch.float32, 64, SUM_COLUMNS, seed=27, low=0, high=0), exponent.clamp(max=127))
         before[:, 7] = 0
         before[::4, 7] *= -1
-    elif kind == "below what D can hold":  # products of small numbers onto D below normal ones; and above the greatest D
+    elif (
+        kind == "below what D can hold"
+    ):  # products of small numbers onto D below normal ones; and above the greatest D
         a, b = torch.zeros(64, depth), torch.zeros(SUM_COLUMNS, depth)
         low = {HALF: -14, BF16: -100, E4M3: -6, E5M2: -14}
         a[:, 0], b[:, 0] = 2.0 ** low[dtypes[0]], 2.0 ** low[dtypes[1]]
@@ -367,7 +367,9 @@ def sum_factors(dtypes: Dtypes, kind: str, steps: int) -> tuple[Tensor, Tensor, 
 def add_up(dtypes: Dtypes, kind: str, steps: int, device: str) -> Arguments:
     """Arguments for one kind of experiment with sums."""
     a, b, before = sum_factors(dtypes, kind, steps)
-    return product_arguments(stored(a, 32, False), stored(b, 32, False), None, before, add=bool(before.any()), device=device)
+    return product_arguments(
+        stored(a, 32, False), stored(b, 32, False), None, before, add=bool(before.any()), device=device
+    )
 
 
 SUM_KINDS = [

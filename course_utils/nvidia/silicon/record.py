@@ -96,5 +96,3 @@ def kept(case: Case, results: bytes) -> Row:
     if case.sums:
         return {"bytes": base64.b64encode(results).decode()}
     return {"sha256": hashlib.sha256(results).hexdigest()}
-
-
