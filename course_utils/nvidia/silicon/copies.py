@@ -55,6 +55,7 @@ extern "C" __global__ void k(const __grid_constant__ TensorMap map, unsigned cha
     }}
     __syncthreads();
     for (int i = threadIdx.x; i < count; i += 32) bytes[i] = shared[i];
+    if (threadIdx.x == 0) bytes[count] = over_parity(&bar, 0);  // whether these were all the bytes
 }}"""
 
 
@@ -77,8 +78,8 @@ class Box(NamedTuple):
         """Of the kernel. The results: the bytes in shared memory, and the tensor."""
         count, expected = self.room, math.prod(self.box) * self.dtype.itemsize
         tensor = filled(self.dtype, self.shape, seed=1).to(device)
-        content = filled(torch.uint8 if self.operation == "load" else self.dtype, (count,), seed=2)
-        content = content.flatten().view(torch.uint8)[:count].clone().to(device)
+        content = filled(torch.uint8 if self.operation == "load" else self.dtype, (count + 1,), seed=2)
+        content = content.view(torch.uint8)[: count + 1].clone().to(device)
         coordinates = [np.int32(n) for n in (*reversed(self.start), 0, 0, 0, 0)[:5]]
         mapped = tensor_map(tensor, self.box, swizzle=self.swizzle)
         return (mapped, content, np.int32(count), np.int32(expected), *coordinates), (content, tensor.view(torch.uint8))

@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-
 from course_utils.measured import Row
 from course_utils.nvidia.silicon import maps
 from course_utils.nvidia.silicon.case import Case, module
