@@ -23,7 +23,7 @@ from course_utils.bench import (
     start_here,
 )
 from course_utils.measured import Measurement, Row
-from course_utils.nvidia import bottlenecks, validation
+from course_utils.nvidia import bottlenecks, silicon, validation
 from course_utils.nvidia import measure as nvidia
 
 
@@ -90,6 +90,11 @@ def _sanitizer(rows: list[Row]) -> View:
     return View([validation.sanitizer_table(results)], validation.false_alarms(results), validation.page(results))
 
 
+def _silicon(rows: list[Row]) -> View:
+    found = silicon.compare(rows)
+    return View([silicon.summary(found), [row for row in found if row["difference"]]])
+
+
 CHAPTERS: dict[str, Callable[[], list[Row]]] = {
     "00_start_here": start_here.start_here,
     "01_attention_basics": attention_basics.naive_steps,
@@ -125,6 +130,12 @@ SUBJECTS: dict[str, Subject] = {
         functools.partial(measured.load, "bottlenecks"),
         lambda rows: View([bottlenecks.table(rows)]),
         program="ncu",
+    ),
+    "silicon": Subject(
+        silicon.measure_silicon,
+        dict.fromkeys(("json", "record"), False),
+        functools.partial(measured.load, "silicon"),
+        _silicon,
     ),
     "sanitizer": Subject(
         nvidia.measure_sanitizer,

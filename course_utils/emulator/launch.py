@@ -38,12 +38,14 @@ ORDERS = ("late", "early", "random")  # as emu_order in runtime/launch.h has the
 @dataclass(frozen=True)
 class Settings:
     """`time_limit` of a launch in seconds; `threads`: over how many OS threads its blocks are spread; `order`, `seed`:
-    when the asynchronous work of an sm_90a kernel is done."""
+    when the asynchronous work of an sm_90a kernel is done; `exact_sums`: whether wgmma adds exactly, where silicon cuts
+    terms and sums to a few bits (docs/validation.md)."""
 
     time_limit: float = 60.0
     threads: int = field(default_factory=_threads)
     order: str = ORDERS[0]
     seed: int = 0
+    exact_sums: bool = False
 
 
 _settings = Settings()
@@ -56,13 +58,20 @@ def settings() -> Settings:
 
 @contextlib.contextmanager
 def configure(
-    *, time_limit: float | None = None, threads: int | None = None, order: str | None = None, seed: int | None = None
+    *,
+    time_limit: float | None = None,
+    threads: int | None = None,
+    order: str | None = None,
+    seed: int | None = None,
+    exact_sums: bool | None = None,
 ) -> Iterator[None]:
     """Sets the emulator's time limit (seconds per launch) or number of OS threads for the launches inside a `with`.
 
     order: when the products (wgmma) and copies (cp.async.bulk) of a kernel for sm_90a are done, a choice that a GPU
     has, too: "late", as late as the rules allow; "early", at once; "random", some of them at once and the others in any
     order, another one for each seed. A race shows in the values of one of them, as a rule.
+
+    exact_sums: wgmma adds exactly, and not as silicon does.
     """
     global _settings
     if time_limit is not None and not (isinstance(time_limit, (int, float)) and 0 < time_limit < math.inf):
@@ -73,8 +82,10 @@ def configure(
         raise ValueError(f"order takes one of {', '.join(ORDERS)}, got {order!r}")
     if seed is not None and not (isinstance(seed, int) and 0 <= seed < 2**32):
         raise ValueError(f"seed takes an int from 0 to 2**32 - 1, got {seed!r}")
+    if exact_sums is not None and not isinstance(exact_sums, bool):
+        raise ValueError(f"exact_sums takes True or False, got {exact_sums!r}")
     before = _settings
-    given = {"time_limit": time_limit, "threads": threads, "order": order, "seed": seed}
+    given = {"time_limit": time_limit, "threads": threads, "order": order, "seed": seed, "exact_sums": exact_sums}
     _settings = replace(before, **{name: value for name, value in given.items() if value is not None})
     try:
         yield
@@ -204,6 +215,7 @@ def run(
     global_offsets: list[int],
     grid: tuple[int, int, int],
     block: tuple[int, int, int],
+    cluster: tuple[int, int, int],
     arguments: list[bytes],
     memory: DeviceMemory,
     shared_mem: int,
@@ -238,12 +250,14 @@ def run(
         ],
         "grid": grid,
         "block": block,
+        "cluster": cluster,
         "arguments": arguments,
         "shared_mem": shared_mem,
         "threads": _settings.threads,
         "order": ORDERS.index(_settings.order),
         "seed": _settings.seed,
         "time_limit": _settings.time_limit,
+        "exact_sums": _settings.exact_sums,
         "front_bytes": memory.front_bytes,
         "report_bytes": REPORT_BYTES,
         "reserved": memory.reserved,

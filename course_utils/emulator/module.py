@@ -32,6 +32,7 @@ from course_utils.toolchain.source import (
 
 DEVICE = Architecture(80)  # for all kernels but those for HOPPER
 KNOWN = Architecture(89)  # kernels up to here run too: of what they add, it knows the products of E4M3
+MOST_IN_A_CLUSTER = 8
 SHARED_LIMIT = 227 * 1024  # bytes per block, as on sm_90
 
 
@@ -219,6 +220,22 @@ class EmulatedModule:
         count = getattr(self._first.functions, self._first.entry("emu_argument_sizes", function))(sizes)
         return sizes[:count]
 
+    def cluster(self, function: str) -> tuple[int, int, int]:
+        """How many blocks of a cluster there are in each direction: what `__cluster_dims__` says, or one."""
+        sizes = (ctypes.c_uint * 3)(1, 1, 1)
+        symbol = f"emu_cluster_{self._first.entry('emu_call', function).removeprefix('emu_call_')}"
+        if symbol in self._first.symbols:
+            getattr(self._first.functions, symbol)(sizes)
+        return sizes[0], sizes[1], sizes[2]
+
+    def _checked_cluster(self, function: str, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+        cluster = self.cluster(function)
+        if not 1 <= math.prod(cluster) <= MOST_IN_A_CLUSTER:
+            raise LaunchError(f"{function}: a cluster has 1 to {MOST_IN_A_CLUSTER} blocks, got {cluster}")
+        if any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):
+            raise LaunchError(f"{function}: a grid of {grid} is no multiple of the cluster's {cluster} blocks")
+        return cluster
+
     # ---- launching
 
     def launch(
@@ -235,11 +252,17 @@ class EmulatedModule:
         Raises KernelError for a kernel that crashes, deadlocks or runs out of time.
         """
         watch = tracing.watch(grid)
+        cluster = self._checked_cluster(function, grid)
         if watch and self._hopper:
             if watch.profile or watch.in_step:
                 raise LaunchError(
                     f"{self.name} is for {HOPPER}: profile() and in_step() do not know its asynchronous instructions; "
                     "launch it outside of them"
+                )
+            if (blocks := math.prod(cluster)) > 1:
+                raise LaunchError(
+                    f"{function} runs in clusters of {blocks} blocks (__cluster_dims__): sanitize() does not know what "
+                    "they do to each other's shared memory; launch it outside of sanitize()"
                 )
             watch = replace(watch, hopper=True)
         library = self._library(traced=watch is not None)
@@ -263,6 +286,7 @@ class EmulatedModule:
                 global_offsets=[library.symbols[variable.name].offset for variable in global_variables],
                 grid=grid,
                 block=block,
+                cluster=cluster,
                 arguments=values,
                 memory=memory,
                 shared_mem=shared_mem,

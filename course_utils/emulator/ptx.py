@@ -8,6 +8,8 @@ from collections.abc import Callable
 Operands = list[str]
 TYPES = {"pred": "bool", "f32": "float", "f64": "double", "b64": "unsigned long long", "b16": "unsigned short"}
 TYPES |= {"u64": TYPES["b64"], "s64": "long long", "s32": "int"}  # all others: unsigned
+IN_MEMORY = TYPES | {"b32": "unsigned", "u32": "unsigned", "u16": TYPES["b16"], "s16": "short"}
+IN_MEMORY |= {"b8": "unsigned char", "u8": "unsigned char", "s8": "signed char"}
 COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 FORMATS = {  # PTX type -> its numbers, as C++
     "f16": "emu::fp16_format",
@@ -15,6 +17,9 @@ FORMATS = {  # PTX type -> its numbers, as C++
     "e4m3": "emu::e4m3_format",
     "e5m2": "emu::e5m2_format",
 }
+HINT = r"((?:\.L2::cache_hint)?)"  # behind it, the last operand is a cache policy
+SHARED = r"(?:\.shared(?:::cta)?)?"
+CLUSTER = r"(?:\.shared::cluster)"
 
 
 class UnknownInstruction(Exception):
@@ -52,18 +57,67 @@ def _wgmma(opcode: re.Match[str], operands: Operands) -> str:
     return f"{{ float* emu_d[] = {{{addresses}}}; {left}; {call}; }}"
 
 
+def _without_hint(opcode: re.Match[str], operands: Operands) -> Operands:
+    return operands[:-1] if "cache_hint" in opcode[0] else operands
+
+
 def _box(opcode: re.Match[str], operands: Operands) -> str:
-    rank, load = int(opcode[1]), "global.shared" not in opcode[0]
-    if len(operands) != rank + (
-        3 if load else 2
-    ):  # a load: to, map, coordinates, barrier; a store: map, coordinates, from
+    """A load: to, map, coordinates, barrier, blocks; a store: map, coordinates, from; a prefetch: map, coordinates."""
+    operands, rank = _without_hint(opcode, operands), int(opcode[1])
+    kind = "prefetch" if "prefetch" in opcode[0] else "store" if "global.shared" in opcode[0] else "load"
+    first = 2 if kind == "load" else 1
+    behind = {"load": 1 + ("multicast" in opcode[0]), "store": 1, "prefetch": 0}[kind]
+    if len(operands) != first + rank + behind:
         raise UnknownInstruction(f"{opcode[0]} with {len(operands)} operands")
-    before, at, behind = operands[: 1 + load], operands[1 + load : 1 + load + rank], operands[-1]
+    before, at, rest = operands[:first], operands[first : first + rank], operands[first + rank :]
     before[-1] = f"(const void*)({before[-1]})"
-    function = "load_box" if load else "store_box"
-    return (
-        f"{{ const int emu_at[] = {{{', '.join(at)}}}; emu::ptx::{function}({', '.join(before)}, emu_at, {behind}); }}"
-    )
+    how = f"<emu::ptx::op_{opcode[2]}>" if "reduce" in opcode[0] else ""
+    function = "add_box" if how else f"{kind}_box"
+    arguments = ", ".join([*before, "emu_at", *rest])
+    return f"{{ const int emu_at[] = {{{', '.join(at)}}}; emu::ptx::{function}{how}({arguments}); }}"
+
+
+def _bulk(function: str) -> Callable[[re.Match[str], Operands], str]:
+    return lambda opcode, operands: _call(function)(opcode, _without_hint(opcode, operands))
+
+
+def _bulk_add(opcode: re.Match[str], operands: Operands) -> str:
+    operation, kind = opcode[2], opcode[3]
+    words = {"f16": "emu::ptx::half_bits", "bf16": "emu::ptx::bfloat_bits"}
+    arguments = ", ".join(_without_hint(opcode, operands))
+    return f"emu::ptx::bulk_add<{words.get(kind) or IN_MEMORY[kind]}, emu::ptx::op_{operation}>({arguments})"
+
+
+def _place(space: str | None, address: str, const: str = "") -> str:
+    return f"emu_shared_pointer({address})" if space == "shared" else f"({const}void*)({address})"
+
+
+def _load(opcode: re.Match[str], operands: Operands) -> str:
+    operands, count = _without_hint(opcode, operands), int(opcode[2] or 1)
+    if len(operands) != count + 1:
+        raise UnknownInstruction(f"{opcode[0]} with {len(operands)} operands")
+    place = _place(opcode[1], operands[count], "const ")
+    return f"emu::ptx::load<{IN_MEMORY[opcode[3]]}>({', '.join([place, 'emu_here()', *operands[:count]])})"
+
+
+def _store(opcode: re.Match[str], operands: Operands) -> str:
+    operands, count = _without_hint(opcode, operands), int(opcode[2] or 1)
+    if len(operands) != count + 1:
+        raise UnknownInstruction(f"{opcode[0]} with {len(operands)} operands")
+    place = _place(opcode[1], operands[0])
+    return f"emu::ptx::store<{IN_MEMORY[opcode[3]]}>({', '.join([place, 'emu_here()', *operands[1:]])})"
+
+
+def _store_async(opcode: re.Match[str], operands: Operands) -> str:
+    count = int(opcode[1] or 1)
+    if len(operands) != count + 2:
+        raise UnknownInstruction(f"{opcode[0]} with {len(operands)} operands")
+    to, *values, barrier = operands
+    return f"emu::ptx::store_async<{IN_MEMORY[opcode[2]]}>({', '.join([to, barrier, *values])})"
+
+
+def _matrices(function: str) -> Callable[[re.Match[str], Operands], str]:
+    return lambda opcode, operands: f"emu::ptx::{function}<{'true' if opcode[2] else 'false'}>({', '.join(operands)})"
 
 
 def _bar_red(opcode: re.Match[str], operands: Operands) -> str:
@@ -100,6 +154,19 @@ INSTRUCTIONS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"selp\.[bus]32", lambda _, operands: "{0} = ({3}) ? ({1}) : ({2})".format(*operands)),
     (r"cvta\.to\.shared\.u64", lambda _, operands: f"{operands[0]} = emu_shared_offset((const void*)({operands[1]}))"),
     (r"cvt\.u32\.u64", lambda _, operands: f"{operands[0]} = (unsigned)({operands[1]})"),
+    (
+        r"ld(?:\.(?:weak|volatile|relaxed|acquire)(?:\.(?:cta|cluster|gpu|sys))?)?(?:\.(global|shared)(?:::cta)?)?"
+        rf"(?:\.nc)?(?:\.L[12]::(?!cache_hint)\w+)*(?:\.L2::cache_hint)?(?:\.v([24]))?\.({'|'.join(IN_MEMORY)})",
+        _load,
+    ),
+    (
+        r"st(?:\.(?:weak|volatile|relaxed|release)(?:\.(?:cta|cluster|gpu|sys))?)?(?:\.(global|shared)(?:::cta)?)?"
+        rf"(?:\.L[12]::(?!cache_hint)\w+)*(?:\.L2::cache_hint)?(?:\.v([24]))?\.({'|'.join(IN_MEMORY)})",
+        _store,
+    ),
+    (r"prefetch(?:\.global|\.local)?\.L[12](?:::\w+)?|prefetchu\.L1", _call("nothing")),
+    (r"createpolicy\.fractional(?:\.L2::\w+){1,2}\.b64", _call("create_policy")),
+    (r"movmatrix\.sync\.aligned\.m8n8(\.)(trans)\.b16", _call("movmatrix")),
 ]
 # For kernels whose header says `arch: sm_90a only`.
 OF_HOPPER: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
@@ -111,35 +178,72 @@ OF_HOPPER: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"wgmma\.fence\.sync\.aligned", _call("wgmma_fence")),
     (r"wgmma\.commit_group\.sync\.aligned", _call("wgmma_commit")),
     (r"wgmma\.wait_group\.sync\.aligned", _call("wgmma_wait")),
-    (r"mbarrier\.init(?:\.shared(?:::cta)?)?\.b64", _call("mbarrier_init")),
-    (r"mbarrier\.inval(?:\.shared(?:::cta)?)?\.b64", _call("mbarrier_invalidate")),
-    (r"mbarrier\.arrive(?:\.(?:release|relaxed)\.cta)?(?:\.shared(?:::cta)?)?\.b64", _call("mbarrier_arrive")),
+    (rf"mbarrier\.init{SHARED}\.b64", _call("mbarrier_init")),
+    (rf"mbarrier\.inval{SHARED}\.b64", _call("mbarrier_invalidate")),
     (
-        r"mbarrier\.arrive\.expect_tx(?:\.(?:release|relaxed)\.cta)?(?:\.shared(?:::cta)?)?\.b64",
+        rf"mbarrier\.arrive(?:\.(?:release|relaxed)\.(?:cta|cluster))?(?:{SHARED}|{CLUSTER})\.b64",
+        _call("mbarrier_arrive"),
+    ),
+    (
+        rf"mbarrier\.arrive\.expect_tx(?:\.(?:release|relaxed)\.(?:cta|cluster))?(?:{SHARED}|{CLUSTER})\.b64",
         _call("mbarrier_arrive_expecting"),
     ),
+    (rf"mbarrier\.arrive\.noComplete(?:\.release\.cta)?{SHARED}\.b64", _call("mbarrier_arrive_not_last")),
     (
-        r"mbarrier\.arrive\.noComplete(?:\.release\.cta)?(?:\.shared(?:::cta)?)?\.b64",
-        _call("mbarrier_arrive_not_last"),
+        rf"mbarrier\.arrive_drop(?:\.(?:release|relaxed)\.(?:cta|cluster))?(?:{SHARED}|{CLUSTER})\.b64",
+        _call("mbarrier_drop"),
     ),
-    (r"mbarrier\.expect_tx(?:\.relaxed\.cta)?(?:\.shared(?:::cta)?)?\.b64", _call("mbarrier_expect")),
-    (r"mbarrier\.complete_tx(?:\.relaxed\.cta)?(?:\.shared(?:::cta)?)?\.b64", _call("mbarrier_complete")),
+    (r"mbarrier\.pending_count\.b64", _call("mbarrier_pending")),
+    (rf"mbarrier\.expect_tx(?:\.relaxed\.(?:cta|cluster))?(?:{SHARED}|{CLUSTER})\.b64", _call("mbarrier_expect")),
     (
-        r"mbarrier\.(test|try)_wait(\.parity)?(?:\.(?:acquire|relaxed)\.cta)?(?:\.shared(?:::cta)?)?\.b64",
+        rf"mbarrier\.complete_tx(?:\.relaxed\.(?:cta|cluster))?(?:{SHARED}|{CLUSTER})\.b64",
+        _call("mbarrier_complete"),
+    ),
+    (
+        rf"mbarrier\.(test|try)_wait(\.parity)?(?:\.(?:acquire|relaxed)\.(?:cta|cluster))?{SHARED}\.b64",
         lambda opcode, operands: (
             f"emu::ptx::mbarrier_wait{'_parity' if opcode[2] else ''}"
             f"<{'true' if opcode[1] == 'try' else 'false'}>({', '.join(operands[:3])})"
         ),
     ),
-    (r"cp\.async\.bulk\.shared::(?:cta|cluster)\.global\.mbarrier::complete_tx::bytes", _call("bulk_load")),
-    (r"cp\.async\.bulk\.global\.shared::cta\.bulk_group", _call("bulk_store")),
+    (rf"cp\.async\.mbarrier\.arrive{SHARED}\.b64", _call("copies_arrive<true>")),
+    (rf"cp\.async\.mbarrier\.arrive\.noinc{SHARED}\.b64", _call("copies_arrive<false>")),
     (
-        r"cp\.async\.bulk\.tensor\.([1-5])d\.shared::(?:cta|cluster)\.global(?:\.tile)?\.mbarrier::complete_tx::bytes",
+        rf"cp\.async\.bulk\.shared::(?:cta|cluster)\.global\.mbarrier::complete_tx::bytes(\.multicast::cluster)?{HINT}",
+        _bulk("bulk_load"),
+    ),
+    (r"cp\.async\.bulk\.shared::cluster\.shared::cta\.mbarrier::complete_tx::bytes", _call("bulk_between")),
+    (rf"cp\.async\.bulk\.global\.shared::cta\.bulk_group{HINT}", _bulk("bulk_store")),
+    (
+        rf"cp\.reduce\.async\.bulk\.global\.shared::cta\.bulk_group{HINT}\.(\w+)(?:\.noftz)?\.(\w+)",
+        _bulk_add,
+    ),
+    (
+        r"cp\.async\.bulk\.tensor\.([1-5])d\.shared::(?:cta|cluster)\.global(?:\.tile)?\.mbarrier::complete_tx::bytes"
+        rf"(\.multicast::cluster)?{HINT}",
         _box,
     ),
-    (r"cp\.async\.bulk\.tensor\.([1-5])d\.global\.shared::cta(?:\.tile)?\.bulk_group", _box),
+    (rf"cp\.async\.bulk\.tensor\.([1-5])d\.global\.shared::cta(?:\.tile)?\.bulk_group{HINT}", _box),
+    (rf"cp\.reduce\.async\.bulk\.tensor\.([1-5])d\.global\.shared::cta\.(\w+)(?:\.tile)?\.bulk_group{HINT}", _box),
+    (rf"cp\.async\.bulk\.prefetch\.tensor\.([1-5])d\.L2\.global(?:\.tile)?{HINT}", _box),
+    (rf"cp\.async\.bulk\.prefetch\.L2\.global{HINT}", _bulk("bulk_prefetch")),
+    (r"prefetch(?:\.param|\.const)?\.tensormap", _call("prefetch_map")),
     (r"cp\.async\.bulk\.commit_group", _call("bulk_commit")),
     (r"cp\.async\.bulk\.wait_group(?:\.read)?", _call("bulk_wait")),
+    (r"elect\.sync", _call("elect")),
+    (r"stmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16", _matrices("stmatrix")),
+    (r"griddepcontrol\.(?:wait|launch_dependents)", _call("nothing")),
+    (r"mapa(\.shared::cluster)?\.u(?:32|64)", _call("map_to_block")),
+    (r"getctarank(\.shared::cluster)?\.u(?:32|64)", _call("rank_of")),
+    (rf"ld(?:\.(?:weak|relaxed|acquire)(?:\.\w+)?)?\.(shared)::cluster(?:\.v([24]))?\.({'|'.join(IN_MEMORY)})", _load),
+    (rf"st(?:\.(?:weak|relaxed|release)(?:\.\w+)?)?\.(shared)::cluster(?:\.v([24]))?\.({'|'.join(IN_MEMORY)})", _store),
+    (
+        r"st\.async(?:\.weak)?\.shared::cluster\.mbarrier::complete_tx::bytes(?:\.v([24]))?\.([busf](?:32|64))",
+        _store_async,
+    ),
+    (r"barrier\.cluster\.arrive(?:\.release|\.relaxed)?(?:\.aligned)?", _call("cluster_arrive")),
+    (r"barrier\.cluster\.wait(?:\.acquire)?(?:\.aligned)?", _call("cluster_wait")),
+    (r"fence\.acq_rel\.cluster|fence\.sc\.\w+", _call("fence")),
     (r"fence\.mbarrier_init\.release\.cluster", _call("fence_mbarrier_init")),
     (r"fence\.proxy\.async\.global", _call("fence")),
     (r"fence\.proxy\.async(?:\.shared::(?:cta|cluster))?", _call("fence_proxy")),
@@ -174,7 +278,7 @@ def translate(ptx: str, operands: Operands, *, number: int = 0, hopper: bool = F
         if opcode.startswith("bra"):
             statement = f"goto emu_{rest.strip()}_{number}"
         else:
-            tokens = re.findall(r"%%?\w+|-?\d+|\w+", rest)
+            tokens = re.findall(_TOKEN, rest)
             values = [_operand(token, operands, registers) for token in tokens]
             statement = _known(opcode, values, instruction, hopper)
         if guard:
@@ -184,6 +288,7 @@ def translate(ptx: str, operands: Operands, *, number: int = 0, hopper: bool = F
     return "; ".join(statements).replace(":;", ":")
 
 
+_TOKEN = r"(?:%%?\w+(?:\.[xyz])?|-?\d[\w.]*|\w+)(?:\s*\+\s*-?\w+)?"  # [%0 + 16] is one, too
 _INSTRUCTION = re.compile(r"(?:(\w+):(?!:))?\s*(@!?\w+)?\s*(\S*)\s*(.*)", flags=re.DOTALL)
 
 
@@ -208,10 +313,40 @@ def _instructions(ptx: str) -> list[str]:
 
 
 def _operand(token: str, operands: Operands, registers: dict[str, str]) -> str:
+    place, _, behind = token.partition("+")
+    if behind:
+        return f"emu::ptx::plus({_operand(place.strip(), operands, registers)}, {behind.strip()})"
     if re.fullmatch(r"%\d+", token):
         index = int(token[1:])
         if index >= len(operands):
             raise UnknownInstruction(f"operand {token}, of {len(operands)}")
         return operands[index]
-    special = {"%%laneid": "emu::lane()", "_": "emu::ptx::nowhere()"}
-    return special.get(token) or registers.get(token, token.replace("%%", "%"))
+    return SPECIAL.get(token) or registers.get(token, token.replace("%%", "%"))
+
+
+SPECIAL = {
+    "_": "emu::ptx::nowhere()",
+    "%%laneid": "emu::lane()",
+    "%%warpid": "emu_self()->warp",
+    "%%clock": "(unsigned)emu_steps()",
+    "%%clock64": "emu_steps()",
+    "%%globaltimer": "emu_steps()",
+    "%%cluster_ctarank": "emu_self()->cluster_rank",
+    "%%cluster_nctarank": "emu::cluster_blocks()",
+    **{
+        f"%%{name}.{axis}": f"emu_self()->{field}.{axis}"
+        for name, field in (
+            *(("tid", "thread_idx"), ("ctaid", "block_idx"), ("ntid", "block_dim"), ("nctaid", "grid_dim")),
+            ("cluster_nctaid", "cluster_dim"),
+        )
+        for axis in "xyz"
+    },
+    **{
+        f"%%{name}.{axis}": f"(emu_self()->{counted}.{axis} {sign} emu_self()->cluster_dim.{axis})"
+        for name, counted, sign in (
+            *(("clusterid", "block_idx", "/"), ("nclusterid", "grid_dim", "/")),
+            ("cluster_ctaid", "block_idx", "%"),
+        )
+        for axis in "xyz"
+    },
+}

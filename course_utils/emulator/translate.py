@@ -67,10 +67,11 @@ def translate(code: str, name: str, search_path: list[Path], name_expressions: t
     hopper = required_architecture(code) == HOPPER
     entries = (*[kernel.name for kernel in kernels], *name_expressions)
     result = Translation("", entries, hopper=hopper)
+    plain = blank_comments(code)
     called = [
-        _Edit(end + 1, end + 1, f" EMU_ENTRY({index}, {kernel.name})")
+        _Edit(end + 1, end + 1, f" EMU_ENTRY({index}, {kernel.name}){_cluster(plain, start, index)}")
         for index, kernel in enumerate(kernels)
-        for _, end in kernel.bodies
+        for start, end in kernel.bodies
         if end < len(code)  # else a brace is missing, and the compiler says so
     ]
     result.text = _translate_file(code, name, search_path, result, called)
@@ -78,6 +79,16 @@ def translate(code: str, name: str, search_path: list[Path], name_expressions: t
         instances = [f"EMU_ENTRY({i}, {entries[i]})\n" for i in range(len(kernels), len(entries))]
         result.text += "".join(['#line 1 "name_expressions"\n', *instances])
     return result
+
+
+def _cluster(plain: str, body: int, index: int) -> str:
+    """What says how many blocks a cluster of the kernel has, if its declaration does."""
+    before = plain[:body]
+    declared = before[before.rfind("__global__") :]
+    dims = re.search(r"__cluster_dims__\s*\(", declared)
+    if not dims:
+        return ""
+    return f" EMU_CLUSTER({index}, {declared[dims.end() : closing(declared, dims.end() - 1)].strip()})"
 
 
 def _translate_file(

@@ -19,7 +19,9 @@ SWIZZLES = {None: 16, "32B": 32, "64B": 64, "128B": 128}  # -> the bytes of a ro
 MOST_DIMENSIONS, MOST_IN_A_BOX = 5, 256
 MARK = 0x70616D5F726F736E  # "nsor_map": the emulator's own maps begin with it
 # As the driver names them; 1-byte floats are bytes to it.
-_BYTE, _UINT32 = "UINT8", "UINT32"
+_BYTE = "UINT8"
+# What a store can add to, as emu_hopper.h numbers them.
+KINDS = {name: n for n, name in enumerate(("FLOAT16", "BFLOAT16", "FLOAT32", "FLOAT64", "INT32", "INT64"), 1)}
 _DRIVERS = {
     **dict.fromkeys((torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2), _BYTE),
     torch.float16: "FLOAT16",
@@ -54,7 +56,7 @@ class TensorMap:
         fill = [1] * (MOST_DIMENSIONS - rank)
         return struct.pack(
             "<QQ4I5I5I4Q24x",
-            *(MARK, address, rank, size, SWIZZLES[self.swizzle], 0),
+            *(MARK, address, rank, size, SWIZZLES[self.swizzle], KINDS.get(_DRIVERS[self.tensor.dtype], 0)),
             *(*reversed(self.tensor.shape), *fill),
             *(*reversed(self.box), *fill),
             *([stride * size for stride in reversed(self.tensor.stride()[:-1])] + fill + [0])[:4],
@@ -71,7 +73,9 @@ class TensorMap:
             rank,
             self.tensor.data_ptr(),
             [driver.cuuint64_t(n) for n in reversed(self.tensor.shape)],
-            [driver.cuuint64_t(stride * size) for stride in reversed(self.tensor.stride()[:-1])],
+            # Of one dimension there are no strides, but the driver takes no null.
+            [driver.cuuint64_t(stride * size) for stride in reversed(self.tensor.stride()[:-1])]
+            or [driver.cuuint64_t(16)],
             [driver.cuuint32_t(n) for n in reversed(self.box)],
             [driver.cuuint32_t(1)] * rank,
             driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,

@@ -27,7 +27,6 @@ HARMLESS = {
     ("forward", "store_box(", "removal"): NOT_MADE,
     ("gemm", "init(&shared.empty", "one arrival less"): A_STEP_LATE,
     ("sparse_mla", "initialize(&shared.empty", "one arrival less"): A_STEP_LATE,
-    ("gemm", "setmaxnreg.dec", "removal"): REGISTERS,
     ("gemm", "setmaxnreg.inc", "removal"): REGISTERS,
     ("forward", "setmaxnreg.dec", "removal"): REGISTERS,
     ("forward", "setmaxnreg.inc", "removal"): REGISTERS,

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from course_utils.cuda import KernelError, RawModule, tensor_map
-from tests.helpers.mbarrier import MBARRIER
+from course_utils.nvidia.silicon.mbarrier import MBARRIER
 
 HEAD = f"""// arch: sm_90a only
 struct alignas(64) TensorMap {{ unsigned long long words[16]; }};

@@ -7,152 +7,79 @@ import torch
 from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule
 from course_utils.emulator import configure, profile
 from course_utils.emulator.tracing import in_step
-from tests.helpers.mbarrier import MBARRIER
+from course_utils.nvidia.silicon.mbarrier import MBARRIER
+from course_utils.nvidia.silicon.products import (
+    BF16,
+    E4M3,
+    E5M2,
+    HALF,
+    IMAGE,
+    Form,
+    depth_of,
+    exact_before,
+    exact_factors,
+    multiply,
+    of_threads,
+    product_arguments,
+    stored,
+)
 
 ARCH = "// arch: sm_90a only\n"
-HALF, BF16, E4M3, E5M2 = torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2
-PTX = {HALF: "f16", BF16: "bf16", E4M3: "e4m3", E5M2: "e5m2"}
-ROW_BYTES = {128: 1, 64: 2, 32: 3, 16: 0}  # of a swizzle, 16 for none -> its number in a descriptor
 
 
 # ---- wgmma
 
-PRODUCT = """// arch: sm_90a only
-extern "C" __global__ void k(const uint4* A_bytes, const uint4* B_bytes, const unsigned* A_registers, float* D,
-                             unsigned long long a, unsigned long long b) {
-    extern __shared__ __align__(1024) uint4 shared[];
-    const int i = threadIdx.x, half = 32768;
-    for (int n = i; n < half / 16; n += 128) shared[n] = A_bytes[n], shared[half / 16 + n] = B_bytes[n];
-    const unsigned long long start = (unsigned)__cvta_generic_to_shared(shared) / 16;
-    a += start, b += start + half / 16;
-    float d[SIZE];
-    for (int n = 0; n < SIZE; n++) d[n] = 1000 * i + n;
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncthreads();
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, ADD, 0; wgmma.mma_async.sync.aligned.m64nCOLUMNSkDEPTH.f32.TYPES "
-                 "{NUMBERS}, LEFT, %RIGHT, p, SIGN_A, SIGN_B FLAGS; }"
-                 : OUTPUTS : INPUTS);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    for (int n = 0; n < SIZE; n++) D[SIZE * i + n] = d[n];
-}"""
-
-
-def in_shared_memory(factor, row_bytes, transposed):
-    """The bytes of a factor [n, k] as wgmma takes them, and the leading and the stride offset of its descriptor.
-
-    By the figures of the PTX ISA, row by row and chunk by chunk of 16 bytes, not by bits of addresses."""
-    size, (count, depth) = factor.element_size(), factor.shape
-    rows = (factor.T if transposed else factor).contiguous().view(torch.uint8)  # what is stored side by side is a row
-    chunks = rows.view(rows.shape[0], -1, 16)
-    in_a_row = row_bytes // 16
-    image = torch.full((32768,), 0x55, dtype=torch.uint8)
-    if row_bytes == 16:
-        stride, leading = 256, 128 * -(-chunks.shape[1] * len(rows) // 8)
-        across, along = (leading, stride) if transposed else (stride, leading)
-    else:
-        stride = 8 * row_bytes
-        leading = stride * -(-len(rows) // 8) if transposed else 16
-        across, along = stride, leading
-    for row in range(len(rows)):
-        for chunk in range(chunks.shape[1]):
-            block, place = divmod(chunk, in_a_row)
-            place ^= (
-                row % 8 * in_a_row // 8
-            )  # of 128 bytes: every row another; of 64: every second; of 32: every fourth
-            at = row // 8 * across + block * along + row % 8 * row_bytes + 16 * place
-            image[at : at + 16] = chunks[row, chunk]
-    assert count * depth * size <= 32768
-    return image, leading, stride
-
-
-def registers_of(a):
-    """A [64, K] as four registers of each of 128 threads."""
-    count = 4 // a.element_size()
-    found = []
-    for thread in range(128):
-        group, quad = thread % 32 // 4, thread % 4
-        rows, columns = (16 * (thread // 32) + group, 16 * (thread // 32) + group + 8), (0, 4 * count)
-        found += [a[row, count * quad + column :][:count].view(torch.int32) for column in columns for row in rows]
-    return torch.cat([one.flatten() for one in found])
-
-
-def places(columns):
-    """(row, column) of each number of D, [128, columns / 2]."""
-    thread, n = torch.arange(128)[:, None], torch.arange(columns // 2)
-    rows = 16 * (thread // 32) + thread % 32 // 4 + 8 * (n // 2 % 2)
-    return rows, n // 4 * 8 + 2 * (thread % 4) + n % 2
-
-
-def descriptor(leading, stride, row_bytes):
-    return np.uint64(leading // 16 << 16 | stride // 16 << 32 | ROW_BYTES[row_bytes] << 62)
-
-
-def product(a, b, *, row_bytes=(128, 128), transposed=(False, False), in_registers=False, add=0, signs=(1, 1)):
-    """What one wgmma makes of A [64, K] and B [N, K] and the old D; and that old D."""
-    columns, size = b.shape[0], b.shape[0] // 2
-    names = [f"%{n}" for n in range(size)]
-    inputs = [f'"r"(A_registers[4 * i + {n}])' for n in range(4)] if in_registers else ['"l"(a)']
-    left = ", ".join(f"%{size + n}" for n in range(len(inputs)))
-    flags = [] if a.element_size() == 1 else [*([] if in_registers else transposed[:1]), transposed[1]]
-    code = PRODUCT
-    for old, new in {
-        "SIZE": size,
-        "ADD": add,
-        "COLUMNS": columns,
-        "DEPTH": a.shape[1],
-        "TYPES": f"{PTX[a.dtype]}.{PTX[b.dtype]}",
-        "NUMBERS": ", ".join(names),
-        "LEFT": f"{{{left}}}" if in_registers else left,
-        "RIGHT": size + len(inputs),
-        "SIGN_A": signs[0],
-        "SIGN_B": signs[1],
-        "FLAGS": "".join(f", {int(flag)}" for flag in flags),
-        "OUTPUTS": ", ".join(f'"+f"(d[{n}])' for n in range(size)),
-        "INPUTS": ", ".join([*inputs, '"l"(b)']),
-    }.items():
-        code = code.replace(old, str(new))
-    a_image, *a_offsets = in_shared_memory(a, row_bytes[0], transposed[0])
-    b_image, *b_offsets = in_shared_memory(b, row_bytes[1], transposed[1])
-    d = torch.empty(128, size)
-    arguments = (a_image.view(torch.int32), b_image.view(torch.int32), registers_of(a), d)
-    descriptors = (descriptor(*a_offsets, row_bytes[0]), descriptor(*b_offsets, row_bytes[1]))
-    RawModule(code=code).get_function("k")((1,), (128,), (*arguments, *descriptors), shared_mem=65536)
-    found, before = torch.empty(64, columns), torch.empty(64, columns)
-    found[places(columns)] = d
-    before[places(columns)] = 1000.0 * torch.arange(128)[:, None] + torch.arange(size)
-    return found, before
-
-
-def small(*shape, dtype):
-    """Small integers: their products and sums are exact in every format."""
-    return torch.randint(-3, 4, shape, generator=torch.Generator().manual_seed(shape[0])).to(dtype)
-
-
 FORMS = [
-    *({"columns": n, "dtypes": (HALF, HALF)} for n in (8, 24, 64, 176, 256)),
-    {"columns": 32, "dtypes": (BF16, BF16), "signs": (-1, 1)},
-    {"columns": 16, "dtypes": (HALF, HALF), "signs": (1, -1), "add": 1},
-    *({"columns": 40, "dtypes": (pair)} for pair in ((E4M3, E4M3), (E5M2, E4M3), (E4M3, E5M2))),
-    *({"columns": 72, "dtypes": (HALF, HALF), "row_bytes": (n, m)} for n, m in ((64, 32), (32, 16), (16, 64))),
-    *({"columns": 128, "dtypes": (BF16, BF16), "row_bytes": (n, n), "transposed": (True, True)} for n in (128, 64)),
-    *({"columns": 32, "dtypes": (HALF, HALF), "row_bytes": (n, n), "transposed": (True, True)} for n in (32, 16)),
-    {"columns": 128, "dtypes": (HALF, HALF), "transposed": (False, True), "add": 1},
-    *({"columns": 48, "dtypes": (one, one), "in_registers": True, "add": 1} for one in (HALF, E4M3)),
-    {"columns": 64, "dtypes": (BF16, BF16), "in_registers": True, "transposed": (False, True)},
+    *((Form((HALF, HALF), n), (128, 128), False) for n in (8, 24, 64, 176, 256)),
+    (Form((BF16, BF16), 32, signs=(-1, 1)), (128, 128), False),
+    (Form((HALF, HALF), 16, signs=(1, -1)), (128, 128), True),
+    *((Form(pair, 40), (128, 128), False) for pair in ((E4M3, E4M3), (E5M2, E4M3), (E4M3, E5M2))),
+    *((Form((HALF, HALF), 72), swizzles, False) for swizzles in ((64, 32), (32, 16), (16, 64))),
+    *((Form((BF16, BF16), 128, transposed=(True, True)), (n, n), False) for n in (128, 64)),
+    *((Form((HALF, HALF), 32, transposed=(True, True)), (n, n), False) for n in (32, 16)),
+    (Form((HALF, HALF), 128, transposed=(False, True)), (128, 128), True),
+    *((Form((one, one), 48, in_registers=True), (128, 128), True) for one in (HALF, E4M3)),
+    (Form((BF16, BF16), 64, in_registers=True, transposed=(False, True)), (128, 128), False),
 ]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: " ".join(map(str, form.values())).replace("torch.", ""))
-def test_a_warpgroup_multiplies_the_factors_where_its_descriptors_say_they_are(form):
-    form = dict(form)
-    columns, (left, right) = form.pop("columns"), form.pop("dtypes")
-    a, b = small(64, 32 // left.itemsize, dtype=left), small(columns, 32 // right.itemsize, dtype=right)
-    found, before = product(a, b, **form)
-    sign_a, sign_b = form.get("signs", (1, 1))
-    expected = sign_a * sign_b * (a.float() @ b.float().T) + form.get("add", 0) * before
-    assert torch.equal(found, expected)
+@pytest.mark.parametrize(("form", "row_bytes", "add"), FORMS, ids=str)
+def test_a_warpgroup_multiplies_the_factors_where_its_descriptors_say_they_are(form, row_bytes, add):
+    arguments, (d,) = multiply(form, row_bytes, 2, add, "cpu")
+    RawModule(code=form.code()).get_function("k")((1,), (128,), arguments, shared_mem=2 * IMAGE)
+    a, b = exact_factors(form, 2)
+    expected = form.signs[0] * form.signs[1] * (a.float() @ b.float().T) + add * exact_before(form)
+    assert torch.equal(d, of_threads(expected))
+
+
+def added(*terms, before=0.0, dtype=E4M3, exact=False):
+    """D of one instruction whose terms are these, as products with 1."""
+    form = Form((dtype, dtype), 8)
+    a, b = torch.zeros(64, depth_of(dtype)), torch.ones(8, depth_of(dtype)).to(dtype)
+    a[:, : len(terms)] = torch.tensor(terms)
+    images = (stored(a.to(dtype), 32, False), stored(b, 32, False))
+    arguments, (d,) = product_arguments(*images, None, torch.full((64, 8), float(before)), add=True, device="cpu")
+    with configure(exact_sums=exact):
+        RawModule(code=form.code()).get_function("k")((1,), (128,), arguments, shared_mem=2 * IMAGE)
+    assert (d == d[0, 0]).all()
+    return d[0, 0].item()
+
+
+def test_of_eight_bits_13_behind_the_greatest_exponent_are_added_and_14_kept():
+    assert added(256, 2.0**-5) == 256 + 2**-5
+    assert added(256, 2.0**-6, 2.0**-6) == 256  # each is cut before they meet
+    assert added(256, -(2.0**-6)) == 256  # toward zero
+    assert added(256, 256, 2.0**-5) == 512  # their sum has one bit less for what is small
+    assert added(2.0**-5, before=256) == 256 + 2**-5 and added(2.0**-6, before=256) == 256
+    assert added(256, 2.0**-6, 2.0**-6, exact=True) == 256 + 2**-5
+
+
+def test_of_sixteen_bits_25_are_added_and_24_kept():
+    assert added(256, 2.0**-15, dtype=HALF) == 256 + 2**-15
+    assert added(256, 2.0**-17, 2.0**-17, 2.0**-17, 2.0**-17, dtype=HALF) == 256 + 2**-15
+    assert added(256, 2.0**-18, 2.0**-18, 2.0**-18, 2.0**-18, dtype=HALF) == 256
+    assert added(256, 2.0**-15, 2.0**-16, 2.0**-17, dtype=HALF) == 256 + 2**-15  # toward zero, not to the nearest
+    assert added(256, 2.0**-15, 2.0**-16, 2.0**-17, dtype=HALF, exact=True) == 256 + 2**-14
 
 
 RUNNING = """// arch: sm_90a only
@@ -196,9 +123,7 @@ def test_in_other_orders_a_product_is_done_before(run_kernel):
     for order in ({"order": "early"}, *({"order": "random", "seed": seed} for seed in range(8))):
         out = torch.zeros(256)
         with configure(**order):
-            run_kernel(
-                RUNNING.replace("CHANGE", "").replace("WAIT", "1"), (1,), (128,), (arguments[0], out), shared_mem=16384
-            )
+            run_kernel(code, (1,), (128,), (unused, out), shared_mem=16384)
         assert set(out.tolist()) <= {7, 23}
         seen.setdefault(order["order"], []).append(out)
     assert (seen["early"][0] == 23).all()
@@ -208,7 +133,7 @@ def test_in_other_orders_a_product_is_done_before(run_kernel):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("| 1ull << 62", "| 1ull << 62 | 1ull << 49", "a base offset"),
+        ("| 1ull << 62", "| 1ull << 62 | 1ull << 52", "bits that mean nothing"),
         ("| 1ull << 62", "| 1ull << 62 | 1ull << 15", "bits that mean nothing"),
         ("| 1ull << 62", "| 1ull << 62 | 0x3fff", "past the end of shared memory"),
         ("/ 16 |", "/ 16 + i % 2 |", "the lanes of a warp have different descriptors"),

@@ -408,3 +408,17 @@ def test_output_goes_to_whatever_stands_for_standard_output(run_kernel, monkeypa
     monkeypatch.setattr("sys.stdout", stream)
     run_kernel(r'extern "C" __global__ void k() { printf("hello\n"); }', (1,), (1,), ())
     assert stream.text == "hello\n"
+
+
+@pytest.mark.parametrize("vector", ["float2", "float4", "int4", "uchar4", "short2", "double2"])
+@pytest.mark.parametrize("body", ["v = *p;", "*p = v;", "*p = *(T*)x;"])
+def test_a_vector_that_is_not_at_a_multiple_of_its_size_is_an_error_without_the_sanitizer_too(run_kernel, vector, body):
+    """As on a GPU; each at its line."""
+    code = f"""typedef {vector} T;
+extern "C" __global__ void k(float* x) {{
+    T v = {{}}, *p = (T*)((char*)x + sizeof v.x);
+    {body}
+    *(T*)x = v;
+}}"""
+    with pytest.raises(KernelError, match=r"kernel\.cu:4: invalid memory access: a misaligned vector"):
+        run_kernel(code, (1,), (1,), (torch.zeros(16),))

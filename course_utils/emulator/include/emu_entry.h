@@ -32,3 +32,10 @@ template <class... T> inline int argument_sizes(void (*)(T...), int* sizes) {
 #define EMU_ENTRY(index, ...)                                                                                               \
     extern "C" void emu_call_##index(void** arguments) { emu::call(&__VA_ARGS__, arguments); }                              \
     extern "C" int emu_argument_sizes_##index(int* sizes) { return emu::argument_sizes(&__VA_ARGS__, sizes); }
+
+// Behind a kernel that is declared with __cluster_dims__(...).
+#define EMU_CLUSTER(index, ...)                                                                                             \
+    extern "C" void emu_cluster_##index(unsigned* sizes) {                                                                  \
+        const unsigned given[] = {__VA_ARGS__};                                                                             \
+        for (size_t i = 0; i < sizeof given / sizeof *given; i++) sizes[i] = given[i];                                      \
+    }

@@ -6,6 +6,7 @@ namespace emu {
 
 struct fp16_format {
     enum { bits = 16 };
+    static constexpr float least = 0x1p-14f;         // of the normal numbers
 #if defined(__F16C__) && !defined(__clang__)       // g++ 12 has the instructions, but no _Float16 in C++
     typedef short bits8 __attribute__((vector_size(16)));
     typedef float floats4 __attribute__((vector_size(16)));
@@ -38,6 +39,7 @@ struct fp16_format {
 
 struct bf16_format {
     enum { bits = 16 };
+    static constexpr float least = 0x1p-126f;         // of the normal numbers
     static EMU_INLINE float widen(unsigned short b) { return bit_cast<float>((unsigned)b << 16); }
     static EMU_INLINE unsigned short round(float x) {
         unsigned bits = bit_cast<unsigned>(x);
@@ -49,6 +51,7 @@ struct bf16_format {
 // FP8 with 4 bits of exponent and 3 of mantissa, for mma.sync alone: no infinity, and NaN where all bits but the sign are set.
 struct e4m3_format {
     enum { bits = 8 };
+    static constexpr float least = 0x1p-6f;         // of the normal numbers
     static EMU_INLINE float widen(unsigned char x) {
         unsigned sign = (x & 0x80u) << 24, exponent = x >> 3 & 15, mantissa = x & 7;
         if ((x & 0x7f) == 0x7f) return bit_cast<float>(sign | 0x7fc00000u);
@@ -60,6 +63,7 @@ struct e4m3_format {
 // FP8 with 5 bits of exponent and 2 of mantissa: the upper half of an fp16.
 struct e5m2_format {
     enum { bits = 8 };
+    static constexpr float least = 0x1p-14f;         // of the normal numbers
     static EMU_INLINE float widen(unsigned char x) { return fp16_format::widen((unsigned short)(x << 8)); }
 };
 

@@ -5,11 +5,12 @@ namespace emu { namespace ptx {
 
 // ---- wgmma
 
-// Where a factor lies in shared memory, as a descriptor says it: bits 0-13 the address, 16-29 and 32-45 the leading and the
-// stride offset, each divided by 16; 62-63 the swizzle: none, or rows of 128, 64 or 32 bytes whose chunks of 16 bytes change
-// places. Source: PTX ISA, "Shared memory matrix layout".
+// Where a factor lies in shared memory, as a descriptor says it: bits 0-13 the address, 16-29 and 32-45 the leading
+// and the stride offset, each divided by 16; 49-51 the base offset: for a tile that does not begin at a multiple of
+// eight rows, the row of 128 bytes at which its pattern does; 62-63 the swizzle: none, or rows of 128, 64 or 32 bytes
+// whose chunks of 16 bytes change places. Source: PTX ISA, "Shared memory matrix layout"; found to be so on an H200.
 struct factor {
-    unsigned start, leading, stride, row_bytes;
+    unsigned start, leading, stride, row_bytes, base;
     bool transposed;                          // neighbours are of one column of D, not of one sum
     unsigned element_bytes;
 
@@ -20,22 +21,22 @@ struct factor {
             const unsigned next = transposed ? stride : leading, below = transposed ? leading : stride;
             return start + along / 16 * next + across / 8 * below + across % 8 * 16 + along % 16;
         }
-        const unsigned at = start + along / row_bytes * leading + across / 8 * stride + across % 8 * row_bytes + along % row_bytes;
-        return emu_swizzled(at, row_bytes);
+        const unsigned at = start + along / row_bytes * leading + across / 8 * stride + across % 8 * row_bytes;
+        return emu_swizzled(at + along % row_bytes, row_bytes, base);
     }
 };
 
 inline EMU_UNSEEN factor factor_of(unsigned long long descriptor, bool transposed, unsigned element_bytes, emu_site site) {
     static const unsigned row_bytes[] = {16, 128, 64, 32};
-    if (descriptor >> 49 & 7) emu_misuse("wgmma: the emulator does not know a descriptor with a base offset", site);
-    if (descriptor & 0x1f8ec000c000c000ull) emu_misuse("wgmma: the descriptor has bits that mean nothing", site);
-    return {(unsigned)(descriptor & 0x3fff) << 4, (unsigned)(descriptor >> 16 & 0x3fff) << 4, (unsigned)(descriptor >> 32 & 0x3fff) << 4,
-            row_bytes[descriptor >> 62], transposed, element_bytes};
+    if (descriptor & 0x3ff1c000c000c000ull) emu_misuse("wgmma: the descriptor has bits that mean nothing", site);
+    const unsigned base = (unsigned)(descriptor >> 49 & 7);
+    return {(unsigned)(descriptor & 0x3fff) << 4, (unsigned)(descriptor >> 16 & 0x3fff) << 4,
+            (unsigned)(descriptor >> 32 & 0x3fff) << 4, row_bytes[descriptor >> 62], base, transposed, element_bytes};
 }
 
 // The numbers of a factor: [count][depth] as floats, k by k if `by_k`.
-template <class Format> EMU_UNSEEN void read_factor(const factor& from, unsigned count, unsigned depth, float sign, float* to, bool by_k,
-                                                  emu_site site) {
+template <class Format> EMU_UNSEEN void read_factor(const factor& from, unsigned count, unsigned depth, float sign, float* to,
+                                                    bool by_k, emu_site site) {
     const char* shared = (const char*)emu_shared_pointer(0);
     const size_t bytes = emu_shared_bytes();
     for (unsigned n = 0; n < count; n++)
@@ -48,11 +49,94 @@ template <class Format> EMU_UNSEEN void read_factor(const factor& from, unsigned
         }
 }
 
+// How silicon adds, found on an H200 (docs/validation.md). The products of one instruction and D before it are terms of
+// one sum. An exponent of a product is the sum of its factors' exponents. All terms are cut, toward zero, to `fraction`
+// bits behind the greatest exponent of them; they are added exactly; of the sum, the first `kept` bits stay.
+template <int bits> struct sum_of { enum { fraction = 25, kept = 24 }; };
+template <> struct sum_of<8> { enum { fraction = 13, kept = 14 }; };
+
+// The exponent of a number as a power of two: of one that is below the normal numbers, that of the least of these. 0: of 0.
+template <class Real> EMU_INLINE Real power_of(float x, float least) {
+    const float power = bit_cast<float>(bit_cast<unsigned>(x) & 0x7f800000u);
+    return x == 0 ? 0 : power > least ? power : least;
+}
+EMU_INLINE float toward_zero(double x) {
+    const float rounded = (float)x;
+    return fabs((double)rounded) > fabs(x) ? bit_cast<float>(bit_cast<unsigned>(rounded) - 1) : rounded;
+}
+template <int kept> EMU_INLINE double first_bits(double x) {
+    return bit_cast<double>(bit_cast<unsigned long long>(x) >> (53 - kept) << (53 - kept));
+}
+// Of terms that are not all finite: infinite, or no number.
+inline EMU_UNSEEN float special_sum(const float* left, const float* right, unsigned step, int depth, float d) {
+    double sum = d;
+    for (int k = 0; k < depth; k++) sum += (double)left[k] * right[k * step];
+    return isnan(sum) ? bit_cast<float>(0x7fffffffu) : (float)sum;
+}
+
+// One row of D = A B + D: left[depth], right[depth][n].
+template <class Real, int bits>
+EMU_INLINE void add_as_silicon(const float* left, const float* right, const Real* left_power, const Real* right_power,
+                               unsigned n, float* d) {
+    typedef Real real8 __attribute__((vector_size(8 * sizeof(Real))));
+    typedef int int8 __attribute__((vector_size(32)));
+    typedef float float8 __attribute__((vector_size(32)));
+    enum { depth = 256 / bits };
+    constexpr double one = 1 << sum_of<bits>::fraction;
+    for (unsigned column = 0; column < n; column += 8) {
+        Real greatest_of[8], scale[8];
+        double unit[8];                        // of the last bit that terms keep
+        real8 greatest = {};
+        for (int k = 0; k < depth; k++) {
+            const real8 here = left_power[k] * *(const real8*)(right_power + k * n + column);
+            greatest = here > greatest ? here : greatest;
+        }
+        memcpy(greatest_of, &greatest, sizeof greatest);
+        for (int i = 0; i < 8; i++) {
+            const double power = greatest_of[i], of_d = power_of<double>(d[column + i], 0x1p-126f);
+            unit[i] = (power > of_d ? power : of_d) / one;
+            scale[i] = power > 0 ? (Real)(1 / unit[i]) : 0;
+        }
+        real8 scales;
+        memcpy(&scales, scale, sizeof scales);
+        int8 sum = {};
+        for (int k = 0; k < depth; k++) {
+            const float8 b = *(const float8*)(right + k * n + column);
+            sum += __builtin_convertvector((Real)left[k] * __builtin_convertvector(b, real8) * scales, int8);
+        }
+        for (int i = 0; i < 8; i++) {
+            float& now = d[column + i];
+            if (unit[i] == 0) { now = 0; continue; }   // also of -0
+            const double whole = (double)sum[i] + (double)(long long)(now / unit[i]);
+            now = toward_zero(first_bits<sum_of<bits>::kept>(whole) * unit[i]);
+        }
+    }
+}
+template <class Real, int bits>
+EMU_UNSEEN void add_rows(const float* left, const float* right, float least_left, float least_right, unsigned n, float* d) {
+    enum { depth = 256 / bits };
+    Real left_power[16 * depth], right_power[depth * 256] __attribute__((aligned(64)));
+    for (int i = 0; i < 16 * depth; i++) left_power[i] = power_of<Real>(left[i], least_left);
+    for (unsigned i = 0; i < depth * n; i++) right_power[i] = power_of<Real>(right[i], least_right);
+    for (int row = 0; row < 16; row++)
+        add_as_silicon<Real, bits>(left + row * depth, right, left_power + row * depth, right_power, n, d + 256 * row);
+}
+// Whether all are finite; and how far their exponents are from 0, at most.
+inline EMU_UNSEEN bool look_through(const float* numbers, unsigned count, int& furthest) {
+    bool finite = true;
+    for (unsigned i = 0; i < count; i++) {
+        const unsigned bits = bit_cast<unsigned>(numbers[i]);
+        const int exponent = (int)(bits >> 23 & 255), away = exponent < 127 ? 127 - exponent : exponent - 127;
+        finite &= exponent != 255;
+        if (bits << 1 && away > furthest) furthest = away;
+    }
+    return finite;
+}
+
 // Sixteen rows of D = A B + D. Lane 4 g + t has rows g and g + 8, and of each eight columns 2 t and 2 t + 1, as with mma.sync.
 template <class Left, class Right> EMU_UNSEEN void multiply_rows(const emu_wgmma* product) {
-    typedef float floats8 __attribute__((vector_size(32)));
     enum { bits = Left::bits, count = 32 / bits, depth = 8 * count };
-    float left[16][depth], right[depth * 256] __attribute__((aligned(32))), out[16][256] __attribute__((aligned(32)));
+    float left[16][depth], right[depth * 256] __attribute__((aligned(64))), out[16][256] __attribute__((aligned(32)));
     const emu_wgmma& p = *product;
     const unsigned n = p.n;
     const float sign = p.negate_a ? -1 : 1;
@@ -75,18 +159,38 @@ template <class Left, class Right> EMU_UNSEEN void multiply_rows(const emu_wgmma
     }
     const factor b = factor_of(p.b_descriptor, p.transpose_b, bits / 8, p.site);
     read_factor<Right>(b, n, depth, p.negate_b ? -1 : 1, right, true, p.site);
-    for (int row = 0; row < 16; row++)
-        for (unsigned column = 0; column < n; column += 8) {
-            floats8 sum = {};
-            for (int k = 0; k < depth; k++) sum += left[row][k] * *(const floats8*)(right + k * n + column);
-            memcpy(&out[row][column], &sum, sizeof sum);
-        }
     for (unsigned lane = 0; lane < 32; lane++)
-        for (unsigned i = 0; i < n / 2; i++) {
-            float& d = *p.d[lane * (n / 2) + i];
-            const float sum = out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)];
-            d = p.add ? d + sum : sum;
-        }
+        for (unsigned i = 0; i < n / 2; i++)
+            out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)] = p.add ? *p.d[lane * (n / 2) + i] : 0;
+    int furthest = 0;
+    bool finite = look_through(left[0], 16 * depth, furthest) & look_through(right, depth * n, furthest);
+    for (int row = 0; row < 16; row++) {
+        int ignored = 0;
+        finite &= look_through(out[row], n, ignored);
+    }
+    if (p.exact) {
+        for (int row = 0; row < 16; row++)
+            for (unsigned column = 0; column < n; column++) {
+                double sum = out[row][column];
+                for (int k = 0; k < depth; k++) sum += (double)left[row][k] * right[k * n + column];
+                out[row][column] = (float)sum;
+            }
+    } else {
+        float before[16][256];
+        if (!finite) memcpy(before, out, sizeof before);
+        if (furthest < 48) add_rows<float, bits>(left[0], right, Left::least, Right::least, n, out[0]);
+        else add_rows<double, bits>(left[0], right, Left::least, Right::least, n, out[0]);
+        for (int row = 0; row < 16 && !finite; row++)
+            for (unsigned column = 0; column < n; column++) {
+                int ignored = 0;
+                bool plain = isfinite(before[row][column]) && look_through(left[row], depth, ignored);
+                for (int k = 0; k < depth; k++) plain &= isfinite(right[k * n + column]);
+                if (!plain) out[row][column] = special_sum(left[row], right + column, n, depth, before[row][column]);
+            }
+    }
+    for (unsigned lane = 0; lane < 32; lane++)
+        for (unsigned i = 0; i < n / 2; i++)
+            *p.d[lane * (n / 2) + i] = out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)];
 }
 
 // The 16 bytes that a warp reads: rows of A that are its own, and all of B.
@@ -212,48 +316,245 @@ template <class T> EMU_INLINE void bar_red_popc(T& result, unsigned id, unsigned
 
 // ---- mbarriers
 
-EMU_INLINE void mbarrier_init(unsigned address, unsigned count, emu_site site = emu_here()) { emu_mbarrier_init(address, count, site); }
-EMU_INLINE void mbarrier_invalidate(unsigned address, emu_site site = emu_here()) { emu_mbarrier_invalidate(address, site); }
-template <class State> EMU_INLINE void mbarrier_arrive(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
+EMU_INLINE void mbarrier_init(unsigned address, unsigned count, emu_site site = emu_here()) {
+    emu_mbarrier_init(address, count, site);
+}
+EMU_INLINE void mbarrier_invalidate(unsigned address, emu_site site = emu_here()) {
+    emu_mbarrier_invalidate(address, site);
+}
+template <class State>
+EMU_INLINE void mbarrier_arrive(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
     state = emu_mbarrier_arrive(address, count, 0, true, site);
 }
-template <class State> EMU_INLINE void mbarrier_arrive_not_last(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
+template <class State>
+EMU_INLINE void mbarrier_arrive_not_last(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
     state = emu_mbarrier_arrive(address, count, 0, false, site);
 }
-template <class State> EMU_INLINE void mbarrier_arrive_expecting(State&& state, unsigned address, unsigned bytes, emu_site site = emu_here()) {
+template <class State>
+EMU_INLINE void mbarrier_arrive_expecting(State&& state, unsigned address, unsigned bytes, emu_site site = emu_here()) {
     state = emu_mbarrier_arrive(address, 1, bytes, true, site);
 }
-EMU_INLINE void mbarrier_expect(unsigned address, unsigned bytes, emu_site site = emu_here()) { emu_mbarrier_transfer(address, (int)bytes, site); }
-EMU_INLINE void mbarrier_complete(unsigned address, unsigned bytes, emu_site site = emu_here()) { emu_mbarrier_transfer(address, -(int)bytes, site); }
-template <bool waits> EMU_INLINE void mbarrier_wait_parity(bool& over, unsigned address, unsigned parity, emu_site site = emu_here()) {
+template <class State>
+EMU_INLINE void mbarrier_drop(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
+    state = emu_mbarrier_drop(address, count, site);
+}
+EMU_INLINE void mbarrier_pending(unsigned& count, unsigned long long state) { count = emu_mbarrier_pending(state); }
+EMU_INLINE void mbarrier_expect(unsigned address, unsigned bytes, emu_site site = emu_here()) {
+    emu_mbarrier_transfer(address, (int)bytes, site);
+}
+EMU_INLINE void mbarrier_complete(unsigned address, unsigned bytes, emu_site site = emu_here()) {
+    emu_mbarrier_transfer(address, -(int)bytes, site);
+}
+template <bool waits>
+EMU_INLINE void mbarrier_wait_parity(bool& over, unsigned address, unsigned parity, emu_site site = emu_here()) {
     over = emu_mbarrier_test(address, parity, waits, site);
 }
-template <bool waits> EMU_INLINE void mbarrier_wait(bool& over, unsigned address, unsigned long long state, emu_site site = emu_here()) {
+template <bool waits>
+EMU_INLINE void mbarrier_wait(bool& over, unsigned address, unsigned long long state, emu_site site = emu_here()) {
     over = emu_mbarrier_test(address, (unsigned)(state >> 63), waits, site);
+}
+// An arrival once the thread's copies by cp.async are done; `expects` it, unless whoever set the barrier up has counted it.
+template <bool expects> EMU_INLINE void copies_arrive(unsigned address, emu_site site = emu_here()) {
+    emu_copies_arrive(address, expects, site);
 }
 
 // ---- the copy engine
 
-EMU_INLINE void bulk_load(unsigned to, const void* from, unsigned bytes, unsigned barrier, emu_site site = emu_here()) {
-    emu_bulk_copy(true, to, (void*)from, bytes, barrier, site);
+EMU_INLINE void bulk_load(unsigned to, const void* from, unsigned bytes, unsigned barrier, unsigned blocks = 0,
+                          emu_site site = emu_here()) {
+    emu_bulk_more more = {};
+    more.blocks = blocks;
+    emu_bulk_copy(true, to, (void*)from, bytes, barrier, more, site);
+}
+EMU_INLINE void bulk_between(unsigned to, unsigned from, unsigned bytes, unsigned barrier, emu_site site = emu_here()) {
+    emu_not_watched("cp.async.bulk from shared memory to shared memory", site);
+    emu_bulk_copy(true, to, emu_shared_pointer(from), bytes, barrier, emu_bulk_more{}, site);
 }
 EMU_INLINE void bulk_store(void* to, unsigned from, unsigned bytes, emu_site site = emu_here()) {
-    emu_bulk_copy(false, from, to, bytes, 0, site);
+    emu_bulk_copy(false, from, to, bytes, 0, emu_bulk_more{}, site);
 }
-template <size_t rank> EMU_INLINE void load_box(unsigned to, const void* map, const int (&at)[rank], unsigned barrier, emu_site site = emu_here()) {
-    emu_bulk_box(true, to, map, at, rank, barrier, site);
+EMU_INLINE void bulk_prefetch(const void* from, unsigned bytes, emu_site site = emu_here()) {
+    (void)EMU_PLACE();
+    if (bytes == 0 || bytes % 16 || (size_t)from % 16)
+        emu_misuse("cp.async.bulk.prefetch: size and address are multiples of 16 bytes", site);
 }
-template <size_t rank> EMU_INLINE void store_box(const void* map, const int (&at)[rank], unsigned from, emu_site site = emu_here()) {
-    emu_bulk_box(false, from, map, at, rank, 0, site);
+template <size_t rank>
+EMU_INLINE void load_box(unsigned to, const void* map, const int (&at)[rank], unsigned barrier, unsigned blocks = 0,
+                         emu_site site = emu_here()) {
+    emu_bulk_more more = {};
+    more.blocks = blocks;
+    emu_bulk_box(true, to, map, at, rank, barrier, more, site);
 }
+template <size_t rank>
+EMU_INLINE void store_box(const void* map, const int (&at)[rank], unsigned from, emu_site site = emu_here()) {
+    emu_bulk_box(false, from, map, at, rank, 0, emu_bulk_more{}, site);
+}
+template <size_t rank>
+EMU_INLINE void prefetch_box(const void* map, const int (&)[rank], emu_site site = emu_here()) {
+    emu_check_map(map, rank, site);
+}
+EMU_INLINE void prefetch_map(const void* map, emu_site site = emu_here()) { emu_check_map(map, 0, site); }
 EMU_INLINE void bulk_commit() { emu_bulk_commit(); }
 EMU_INLINE void bulk_wait(unsigned groups_in_flight) { emu_bulk_wait(groups_in_flight); }
+
+// What a store does to each element in memory, where it does not just take its place.
+template <class Format> struct bits16 { unsigned short bits; };
+typedef bits16<fp16_format> half_bits;
+typedef bits16<bf16_format> bfloat_bits;
+template <class T> EMU_INLINE T number(T x) { return x; }
+template <class F> EMU_INLINE float number(bits16<F> x) { return F::widen(x.bits); }
+template <class T, class Number> struct rounded {
+    static EMU_INLINE T from(Number x) { return (T)x; }
+};
+template <class F, class Number> struct rounded<bits16<F>, Number> {
+    static EMU_INLINE bits16<F> from(Number x) { return {F::round((float)x)}; }
+};
+template <class T> EMU_INLINE T whole_number(T x) { return x; }   // of what has no bits to count with: not called
+EMU_INLINE long long whole_number(float x) { return (long long)x; }
+EMU_INLINE long long whole_number(double x) { return (long long)x; }
+#define EMU_OPERATION(name, expression)                                                                        \
+    struct op_##name {                                                                                         \
+        template <class N> static EMU_INLINE N apply(N old, N by) {                                            \
+            (void)old, (void)by;                                                                               \
+            return (N)(expression);                                                                            \
+        }                                                                                                      \
+    };
+EMU_OPERATION(add, old + by)
+EMU_OPERATION(min, by < old ? by : old)
+EMU_OPERATION(max, old < by ? by : old)
+EMU_OPERATION(and, whole_number(old) & whole_number(by))
+EMU_OPERATION(or, whole_number(old) | whole_number(by))
+EMU_OPERATION(xor, whole_number(old) ^ whole_number(by))
+EMU_OPERATION(inc, old >= by ? N() : old + 1)
+EMU_OPERATION(dec, old == N() || old > by ? by : old - 1)
+#undef EMU_OPERATION
+template <class T, class Operation> EMU_UNSEEN void combine_numbers(void* to, const void* from) {
+    T old, by;
+    memcpy(&old, to, sizeof old), memcpy(&by, from, sizeof by);
+    typedef decltype(number(old)) Number;
+    const T now = rounded<T, Number>::from(Operation::template apply<Number>(number(old), number(by)));
+    memcpy(to, &now, sizeof now);
+}
+template <class T, class Operation>
+EMU_INLINE void bulk_add(void* to, unsigned from, unsigned bytes, emu_site site = emu_here()) {
+    const emu_combine combine = combine_numbers<T, Operation>;
+    emu_bulk_more more = {};
+    more.combine = &combine, more.element_bytes = sizeof(T);
+    emu_bulk_copy(false, from, to, bytes, 0, more, site);
+}
+template <class Operation, size_t rank>
+EMU_INLINE void add_box(const void* map, const int (&at)[rank], unsigned from, emu_site site = emu_here()) {
+    static const emu_combine by_type[] = {   // as tensor_map.py numbers the types
+        nullptr, combine_numbers<half_bits, Operation>, combine_numbers<bfloat_bits, Operation>,
+        combine_numbers<float, Operation>, nullptr, combine_numbers<int, Operation>,
+        combine_numbers<long long, Operation>};
+    emu_bulk_more more = {};
+    more.combine = by_type;
+    emu_bulk_box(false, from, map, at, rank, 0, more, site);
+}
+
+// ---- a warp
+
+// elect.sync leader|elected, mask: the lowest lane of those that there are.
+struct elect_lanes : emu_collective {
+    unsigned leader;
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
+        const unsigned first = (unsigned)__builtin_ctz(participants);
+        while (participants) ((elect_lanes*)lanes[take_lane(participants)])->leader = first;
+    }
+};
+template <class Leader>
+EMU_INLINE void elect(Leader&& leader, bool& elected, unsigned mask, emu_site site = emu_here()) {
+    elect_lanes mine;
+    collect(mine, "elect.sync", mask, site);
+    leader = mine.leader, elected = mine.leader == lane();
+}
+
+// stmatrix.sync.aligned.m8n8.x{1,2,4}[.trans].shared.b16: lane 8 m + r brings the address of row r of matrix m.
+template <int count, bool transposed> struct stmatrix_lanes : emu_collective {
+    unsigned address, given[count];
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
+        if (participants != 0xffffffffu)
+            emu_misuse("stmatrix needs all 32 lanes of the warp, but some have exited", lanes[__builtin_ctz(participants)]->site);
+        for (int matrix = 0; matrix < count; matrix++) {
+            unsigned short m[8][8];
+            for (int lane = 0; lane < 32; lane++)
+                for (int half = 0; half < 2; half++) {
+                    const int i = lane >> 2, j = 2 * (lane & 3) + half;
+                    (transposed ? m[j][i] : m[i][j]) =
+                        (unsigned short)(((stmatrix_lanes*)lanes[lane])->given[matrix] >> 16 * half);
+                }
+            for (int row = 0; row < 8; row++) {
+                const stmatrix_lanes* to = (stmatrix_lanes*)lanes[8 * matrix + row];
+                if (to->address % 16) emu_trap("stmatrix: a row begins at a multiple of 16 bytes", to->site);
+                memcpy(emu_shared_pointer(to->address), m[row], 16);
+            }
+        }
+    }
+};
+template <bool transposed, class... Registers>
+EMU_INLINE void stmatrix_of(unsigned address, emu_site site, Registers... registers) {
+    (void)EMU_PLACE();
+    stmatrix_lanes<sizeof...(registers), transposed> mine = {};
+    mine.address = address;
+    if (lane() < 8 * sizeof...(registers)) EMU_TOUCH(emu_shared_pointer(address), 16, EMU_TOUCH_WRITE);
+    int n = 0;
+    ((mine.given[n++] = registers), ...);
+    collect(mine, "stmatrix", 0xffffffffu, site);
+}
+template <bool transposed> EMU_INLINE void stmatrix(unsigned address, unsigned r0, emu_site site = emu_here()) {
+    stmatrix_of<transposed>(address, site, r0);
+}
+template <bool transposed>
+EMU_INLINE void stmatrix(unsigned address, unsigned r0, unsigned r1, emu_site site = emu_here()) {
+    stmatrix_of<transposed>(address, site, r0, r1);
+}
+template <bool transposed>
+EMU_INLINE void stmatrix(unsigned address, unsigned r0, unsigned r1, unsigned r2, unsigned r3, emu_site site = emu_here()) {
+    stmatrix_of<transposed>(address, site, r0, r1, r2, r3);
+}
+
+// ---- clusters
+
+EMU_INLINE void map_to_block(unsigned& there, unsigned address, unsigned rank, emu_site site = emu_here()) {
+    there = emu_map_to_block(address, rank, site);
+}
+template <class There, class Pointer>
+EMU_INLINE void map_to_block(There& there, Pointer here, unsigned rank, emu_site site = emu_here()) {
+    there = (There)emu_shared_pointer(emu_map_to_block(emu_shared_offset((const void*)here), rank, site));
+}
+EMU_INLINE void rank_of(unsigned& rank, unsigned address) { rank = emu_rank_of(address); }
+template <class T>
+EMU_INLINE void store_at(unsigned to, unsigned index, T value) {
+    memcpy((char*)emu_shared_pointer(to) + index * sizeof value, &value, sizeof value);
+}
+// st.async: done at once here, and said to the barrier.
+template <class T, class... Values> EMU_INLINE void store_async_of(unsigned to, unsigned barrier, emu_site site, Values... values) {
+    emu_not_watched("st.async", site);
+    unsigned n = 0;
+    (store_at<T>(to, n++, get<T>(values)), ...);
+    emu_mbarrier_transfer(barrier, -(int)(n * sizeof(T)), site);
+}
+template <class T, class V> EMU_INLINE void store_async(unsigned to, unsigned barrier, V v, emu_site site = emu_here()) {
+    store_async_of<T>(to, barrier, site, v);
+}
+template <class T, class V>
+EMU_INLINE void store_async(unsigned to, unsigned barrier, V v0, V v1, emu_site site = emu_here()) {
+    store_async_of<T>(to, barrier, site, v0, v1);
+}
+template <class T, class V>
+EMU_INLINE void store_async(unsigned to, unsigned barrier, V v0, V v1, V v2, V v3, emu_site site = emu_here()) {
+    store_async_of<T>(to, barrier, site, v0, v1, v2, v3);
+}
+EMU_INLINE void cluster_arrive(emu_site site = emu_here()) { emu_cluster_arrive(site); }
+EMU_INLINE void cluster_wait(emu_site site = emu_here()) { emu_cluster_wait(site); }
 
 // ---- registers
 
 template <bool raises> EMU_INLINE void set_register_limit(unsigned registers, emu_site site = emu_here()) {
     (void)EMU_PLACE();
     if (registers < 24 || registers > 256 || registers % 8) emu_misuse("setmaxnreg takes a multiple of 8 from 24 to 256", site);
+    emu_set_registers(registers, site);
 }
 
 } }  // namespace emu::ptx

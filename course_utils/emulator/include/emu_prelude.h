@@ -17,6 +17,7 @@
 #define __managed__
 #define __grid_constant__
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)            // translate.py gives them to the kernel's entry
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __align__(n) __attribute__((aligned(n)))
@@ -67,8 +68,10 @@ template <class T> struct identity { typedef T type; };   // keeps a parameter o
 #include "emu_threads.h"
 #include "emu_atomics.h"
 #include "emu_math.h"
+#include "emu_integers.h"
 #include "emu_float16.h"
 #include "emu_ptx.h"
+#include "emu_memory_ptx.h"
 #if defined(EMU_HOPPER)
 #include "emu_hopper.h"
 #endif

@@ -123,6 +123,29 @@ EMU_INLINE void rsqrt(float& result, float x) { result = 1.0f / sqrtf(x); }
 EMU_INLINE void tanh(float& result, float x) { result = tanhf(x); }
 EMU_INLINE void fence() { __threadfence(); }
 
+// movmatrix.sync.aligned.m8n8.trans.b16: a matrix that lies in a register of each lane, transposed.
+struct movmatrix_lanes : emu_collective {
+    unsigned given, result;
+    static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
+        if (participants != 0xffffffffu)
+            emu_trap("movmatrix needs all 32 lanes of the warp, but some have exited", lanes[__builtin_ctz(participants)]->site);
+        unsigned short m[8][8];
+        for (int lane = 0; lane < 32; lane++)
+            for (int half = 0; half < 2; half++)
+                m[lane >> 2][2 * (lane & 3) + half] = (unsigned short)(((movmatrix_lanes*)lanes[lane])->given >> 16 * half);
+        for (int lane = 0; lane < 32; lane++) {
+            const int i = lane >> 2, j = 2 * (lane & 3);
+            ((movmatrix_lanes*)lanes[lane])->result = m[j][i] | (unsigned)m[j + 1][i] << 16;
+        }
+    }
+};
+EMU_INLINE void movmatrix(unsigned& result, unsigned given, emu_site site = emu_here()) {
+    movmatrix_lanes mine;
+    mine.given = given;
+    collect(mine, "movmatrix", 0xffffffffu, site);
+    result = mine.result;
+}
+
 // Where `_` stands for a result that nobody wants.
 EMU_INLINE unsigned long long nowhere() { return 0; }
 

@@ -11,6 +11,10 @@ EMU_INLINE void __syncthreads(emu_site site = emu_here()) { emu_barrier(0, site)
 EMU_INLINE int __syncthreads_count(int predicate, emu_site site = emu_here()) { return emu_barrier(predicate, site); }
 EMU_INLINE int __syncthreads_or(int predicate, emu_site site = emu_here()) { return emu_barrier(predicate, site) != 0; }
 EMU_INLINE int __syncthreads_and(int predicate, emu_site site = emu_here()) { return emu_barrier(!predicate, site) == 0; }
+// Clocks count the turns that threads have taken: they grow, and mean nothing else.
+EMU_INLINE long long clock64() { return (long long)emu_steps(); }
+EMU_INLINE int clock() { return (int)emu_steps(); }
+EMU_INLINE unsigned long long __globaltimer() { return emu_steps(); }
 EMU_INLINE void __threadfence() { emu_fence(true); }
 EMU_INLINE void __threadfence_block() { emu_fence(false); }
 EMU_INLINE void __threadfence_system() { emu_fence(true); }
@@ -18,6 +22,10 @@ EMU_INLINE void __threadfence_system() { emu_fence(true); }
 namespace emu {
 
 EMU_INLINE unsigned lane() { return emu_self()->lane; }
+EMU_INLINE unsigned cluster_blocks() {
+    const emu_dim3 d = emu_self()->cluster_dim;
+    return d.x * d.y * d.z;
+}
 inline unsigned take_lane(unsigned& lanes) {      // lowest set bit, removed
     unsigned l = (unsigned)__builtin_ctz(lanes);
     lanes &= lanes - 1;

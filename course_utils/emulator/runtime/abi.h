@@ -11,6 +11,8 @@ struct emu_dim3 { unsigned x, y, z; };
 struct emu_thread {
     emu_dim3 thread_idx, block_idx, block_dim, grid_dim;
     unsigned linear_id, lane, warp;
+    emu_dim3 cluster_dim;         // blocks; 1 each where the kernel has no __cluster_dims__
+    unsigned cluster_rank;        // of the block in its cluster
 };
 
 // A place in the learner's source. As a default argument it names the line of the caller.
@@ -29,8 +31,9 @@ struct emu_collective {
 };
 
 // Where a byte of shared memory lies once the chunks of 16 bytes in rows of 32, 64 or 128 bytes have changed places; 16: none.
-static inline unsigned emu_swizzled(unsigned address, unsigned row_bytes) {
-    return address ^ (address >> 7 & (row_bytes / 16 - 1)) << 4;
+// base: at which 128 bytes the pattern begins.
+static inline unsigned emu_swizzled(unsigned address, unsigned row_bytes, unsigned base = 0) {
+    return address ^ ((address >> 7) - base & (row_bytes / 16 - 1)) << 4;
 }
 
 // wgmma.mma_async: what one warp does of a product, its 16 of the 64 rows of D = A B + D. Each lane has n / 2 numbers of D.
@@ -43,11 +46,20 @@ struct emu_wgmma {
     bool a_in_registers;          // or a descriptor
     uint64_t a_descriptor, b_descriptor;
     bool add, negate_a, negate_b, transpose_a, transpose_b;
+    bool exact;                   // sums are as good as fp32 has them, and not as silicon cuts them
     // While the block is traced: where the kernel calls it; each lane's four places of A in registers; and which 16 bytes of
     // shared memory the warp reads, as their addresses: up to 544.
     uintptr_t place;
     const void* const* a_places;
     unsigned (*chunks)(const emu_wgmma* product, unsigned* addresses);
+};
+
+// How a bulk copy differs from a plain one.
+typedef void (*emu_combine)(void* to, const void* from);   // what a store does to one element in memory
+struct emu_bulk_more {
+    unsigned blocks;              // a load goes to all of these blocks of the cluster, a bit each; 0: where its address says
+    const emu_combine* combine;   // null: a store takes the place of what is there. With a tensor map: by type
+    unsigned element_bytes;       // of what is combined, without a tensor map
 };
 
 enum emu_touch_kind { EMU_TOUCH_READ, EMU_TOUCH_WRITE, EMU_TOUCH_ATOMIC };
@@ -60,8 +72,15 @@ void emu_collect(emu_collective* mine);                   // returns when every 
 void emu_absent_lane(const emu_collective* reads, unsigned lane, unsigned source);   // a shuffle of `lane` reads one that is not there
 void emu_leave();                                         // the kernel's own `return;`, before its closing brace
 
-unsigned emu_shared_offset(const void* pointer);          // generic pointer -> 32-bit shared address, as PTX wants it
-void* emu_shared_pointer(unsigned offset);
+// A 32-bit shared address, as PTX wants it: of the block's own memory, or, as mapa makes it, of another block's.
+unsigned emu_shared_offset(const void* pointer);
+void* emu_shared_pointer(unsigned address);
+unsigned emu_map_to_block(unsigned address, unsigned rank, emu_site site);
+unsigned emu_rank_of(unsigned address);
+void emu_cluster_arrive(emu_site site);                   // barrier.cluster
+void emu_cluster_wait(emu_site site);
+void emu_set_registers(unsigned count, emu_site site);    // setmaxnreg: waits until the block has as many
+uint64_t emu_steps();                                     // clock64()
 
 void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes, bool around_l1, emu_site site);
 void emu_copy_commit();
@@ -75,6 +94,9 @@ int emu_named_barrier(unsigned id, unsigned threads, int predicate, bool waits, 
 void emu_mbarrier_init(unsigned address, unsigned count, emu_site site);
 void emu_mbarrier_invalidate(unsigned address, emu_site site);
 uint64_t emu_mbarrier_arrive(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site);
+uint64_t emu_mbarrier_drop(unsigned address, unsigned count, emu_site site);  // arrives, also for all later phases
+unsigned emu_mbarrier_pending(uint64_t state);             // before the arrival that gave this state
+void emu_copies_arrive(unsigned address, bool expects, emu_site site);
 void emu_mbarrier_transfer(unsigned address, int bytes, emu_site site);      // expect_tx: more bytes; complete_tx: less
 bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits, emu_site site);   // whether that phase is over
 
@@ -88,10 +110,14 @@ void emu_proxy_fence(bool only_barriers);                  // only_barriers: fen
 uintptr_t emu_place();                                     // where this is called
 
 // cp.async.bulk and, with a tensor map, cp.async.bulk.tensor: a load says its bytes to an mbarrier, a store is of a group.
-void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, unsigned barrier, emu_site site);
-void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier, emu_site site);
+void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, unsigned barrier, const emu_bulk_more& more,
+                   emu_site site);
+void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier,
+                  const emu_bulk_more& more, emu_site site);
+void emu_check_map(const void* map, unsigned rank, emu_site site);   // 0: of any rank
 void emu_bulk_commit();
 void emu_bulk_wait(unsigned groups_in_flight);
+void emu_not_watched(const char* instruction, emu_site site);   // ends a launch under asynccheck, which does not know it
 
 size_t emu_shared_bytes();                                 // of the shared-memory window
 

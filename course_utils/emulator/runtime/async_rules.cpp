@@ -321,10 +321,12 @@ void emu_rule_named_pass(Rules& r, unsigned id) { take_knowledge(r, emu_current-
 
 // ---- mbarriers
 
-static unsigned barrier_number(const Rules& r, unsigned address) { return r.barrier_at[address / 8] - 1; }
+// An address may name its block, which is the only one of its cluster.
+static unsigned barrier_number(const Rules& r, unsigned address) { return r.barrier_at[(address & emu_in_block) / 8] - 1; }
 
 void emu_rule_barrier_init(Rules& r, unsigned address) {
     settle(r);
+    address &= emu_in_block;
     if (!r.barrier_at[address / 8]) {
         if (r.barrier_count == most_barriers)
             emu_misuse_in_words(emu_site{}, "asynccheck follows up to %u mbarriers of a block", most_barriers);
@@ -492,6 +494,7 @@ static bool inside_shared(const Rules& r, unsigned shared, unsigned bytes) {
 
 uint32_t emu_rule_copy(Rules& r, bool is_load, unsigned shared, unsigned bytes, unsigned barrier) {
     settle(r);
+    shared &= emu_in_block;
     const Party me = running();
     const unsigned u = me.thread->linear_id;
     Operation o = {};
@@ -559,7 +562,7 @@ Rules* emu_new_rules(Tracer& t) {
     r->width = t.block->size + most_barriers;
     const size_t pair_bytes = 2 * r->width * sizeof(Time), shared_bytes = (size_t)(t.block->shared_high - t.block->shared_low);
     r->threads = (Time*)zeros(*r, t.block->size * pair_bytes);
-    r->named = (Time*)zeros(*r, 16 * 2 * pair_bytes);
+    r->named = (Time*)zeros(*r, 17 * 2 * pair_bytes);
     r->gathered = (Time*)zeros(*r, most_barriers * pair_bytes);
     r->opened = (Time*)zeros(*r, most_barriers * pair_bytes);
     r->whole = (Time*)zeros(*r, pair_bytes);
@@ -576,7 +579,7 @@ void emu_start_rules(Rules& r) {
     const size_t pair_bytes = 2 * r.width * sizeof(Time);
     r.block_number++;
     memset(r.threads, 0, r.block->size * pair_bytes);
-    memset(r.named, 0, 16 * 2 * pair_bytes);
+    memset(r.named, 0, 17 * 2 * pair_bytes);
     memset(r.gathered, 0, r.barrier_count * pair_bytes);
     memset(r.opened, 0, r.barrier_count * pair_bytes);
     for (unsigned n = 0; n < r.barrier_count; n++) r.barrier_at[r.barriers[n].address / 8] = 0;

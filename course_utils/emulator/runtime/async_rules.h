@@ -32,6 +32,7 @@ void emu_rule_warp_barrier(Rules& r, uint32_t lanes, unsigned warp);
 void emu_rule_named_arrive(Rules& r, unsigned id);          // a thread has come to a named barrier,
 void emu_rule_named_open(Rules& r, unsigned id);            // it was the last one,
 void emu_rule_named_pass(Rules& r, unsigned id);            // and one of those that waited goes on
+static const unsigned emu_cluster_barrier = 16;             // barrier.cluster, as one more: a cluster has one block here
 
 void emu_rule_barrier_init(Rules& r, unsigned address);
 void emu_rule_barrier_use(Rules& r, unsigned address);      // by the thread that runs

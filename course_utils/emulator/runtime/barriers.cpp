@@ -2,12 +2,11 @@
 #include "async_rules.h"
 #include "mbarrier.h"
 
-// Makes those ready that wait in this state at this barrier, and for this parity.
-static void let_go(State state, unsigned barrier, unsigned parity) {
-    Block& b = *emu_block;
+// Makes those of a block ready that wait in this state at this barrier, and for this parity.
+static void let_go(Block& b, State state, unsigned barrier, unsigned parity) {
     for (unsigned i = 0; i < b.size; i++) {
         Fiber& f = b.fibers[i];
-        if (f.state == state && f.barrier == barrier && f.parity == parity) emu_make_ready(&f);
+        if (f.state == state && f.barrier == barrier && f.parity == parity) emu_make_ready(b, &f);
     }
 }
 
@@ -32,7 +31,7 @@ extern "C" int emu_named_barrier(unsigned id, unsigned threads, int predicate, b
         barrier.predicates_last = barrier.predicates;
         barrier.arrived = barrier.predicates = 0;
         if (rules) emu_rule_named_open(*rules, id);
-        let_go(State::at_named_barrier, id, 0);
+        let_go(*emu_block, State::at_named_barrier, id, 0);
     }
     if (waits && f->state != State::ready) emu_run_another();
     if (waits && rules) emu_rule_named_pass(*rules, id);
@@ -42,8 +41,10 @@ extern "C" int emu_named_barrier(unsigned id, unsigned threads, int predicate, b
 // ---- mbarriers
 
 static void check_place(unsigned address, const char* instruction, emu_site site) {
-    if (address % 8 || address + 8 > emu_shared_bytes())
-        emu_misuse_in_words(site, "%s: an mbarrier lies at a multiple of 8 in shared memory, got address %u", instruction, address);
+    const unsigned here = address & emu_in_block;
+    if (here % 8 || here + 8 > emu_shared_bytes())
+        emu_misuse_in_words(site, "%s: an mbarrier lies at a multiple of 8 in shared memory, got address %u", instruction, here);
+    if (emu_block_of(address).over) emu_misuse_in_words(site, "%s: the block whose mbarrier this is has exited", instruction);
 }
 
 static Mbarrier look_at(unsigned address, const char* instruction, emu_site site) {
@@ -60,7 +61,7 @@ static void settle(unsigned address, Mbarrier m) {
     if (m.pending() || m.bytes()) return m.put(address);
     if (Rules* rules = emu_rules()) emu_rule_barrier_phase(*rules, address);
     Mbarrier::of(m.phase() ^ 1, m.count(), m.count(), 0).put(address);
-    let_go(State::at_mbarrier, address, m.phase());
+    let_go(emu_block_of(address), State::at_mbarrier, address & emu_in_block, m.phase());
 }
 
 extern "C" void emu_mbarrier_init(unsigned address, unsigned count, emu_site site) {
@@ -78,19 +79,44 @@ extern "C" void emu_mbarrier_invalidate(unsigned address, emu_site site) {
     Mbarrier{0}.put(address);
 }
 
-extern "C" uint64_t emu_mbarrier_arrive(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site) {
-    EMU_NOTE_PLACE();
-    const Mbarrier m = look_at(address, "mbarrier.arrive", site);
-    if (Rules* rules = emu_rules()) emu_rule_barrier_use(*rules, address);
+// What all arrivals need.
+static Mbarrier look_at_arrival(unsigned address, unsigned count, const char* instruction, emu_site site) {
+    const Mbarrier m = look_at(address, instruction, site);
+    Rules* const rules = emu_rules();
+    if (rules) emu_rule_barrier_use(*rules, address);
     if (count == 0 || count > m.pending())
-        emu_misuse_in_words(site, "mbarrier.arrive: %u arrivals, but this phase takes only %u more of %u", count, m.pending(), m.count());
+        emu_misuse_in_words(site, "%s: %u arrivals, but this phase takes only %u more of %u", instruction, count, m.pending(), m.count());
+    if (rules) emu_rule_barrier_arrive(*rules, address);
+    return m;
+}
+
+uint64_t emu_count_arrivals(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site) {
+    const Mbarrier m = look_at_arrival(address, count, "mbarrier.arrive", site);
     if (!may_complete && count == m.pending())
         emu_misuse_in_words(site, "mbarrier.arrive.noComplete: this is the last arrival, which completes the phase");
     if ((long long)m.bytes() + expected_bytes > Mbarrier::most_bytes)
         emu_misuse_in_words(site, "mbarrier.arrive.expect_tx: more than %d bytes to come", Mbarrier::most_bytes);
-    if (Rules* rules = emu_rules()) emu_rule_barrier_arrive(*rules, address);
     settle(address, Mbarrier::of(m.phase(), m.count(), m.pending() - count, m.bytes() + (int)expected_bytes));
     return m.bits;
+}
+
+extern "C" uint64_t emu_mbarrier_arrive(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site) {
+    EMU_NOTE_PLACE();
+    return emu_count_arrivals(address, count, expected_bytes, may_complete, site);
+}
+
+extern "C" uint64_t emu_mbarrier_drop(unsigned address, unsigned count, emu_site site) {
+    EMU_NOTE_PLACE();
+    const Mbarrier m = look_at_arrival(address, count, "mbarrier.arrive_drop", site);
+    settle(address, Mbarrier::of(m.phase(), m.count() - count, m.pending() - count, m.bytes()));
+    return m.bits;
+}
+
+extern "C" unsigned emu_mbarrier_pending(uint64_t state) { return Mbarrier{state}.pending(); }
+
+void emu_mbarrier_one_more(unsigned address, emu_site site) {
+    const Mbarrier m = look_at(address, "cp.async.mbarrier.arrive", site);
+    Mbarrier::of(m.phase(), m.count(), m.pending() + 1, m.bytes()).put(address);
 }
 
 void emu_count_bytes(unsigned address, int bytes, emu_site site) {
@@ -108,6 +134,7 @@ extern "C" void emu_mbarrier_transfer(unsigned address, int bytes, emu_site site
 
 static bool is_over(unsigned address, unsigned parity, bool waits, emu_site site) {
     const Mbarrier m = look_at(address, waits ? "mbarrier.try_wait" : "mbarrier.test_wait", site);
+    if (&emu_block_of(address) != emu_block) emu_misuse("a thread waits for an mbarrier of its own block only", site);
     if (m.phase() != (parity & 1)) return true;
     if (!waits) {
         emu_yield();   // who asks again and again lets the others go on, and the copies
@@ -116,7 +143,7 @@ static bool is_over(unsigned address, unsigned parity, bool waits, emu_site site
         return Mbarrier::at(address).phase() != (parity & 1);
     }
     Fiber* f = emu_current;
-    f->barrier = address, f->parity = parity & 1;
+    f->barrier = address & emu_in_block, f->parity = parity & 1;
     emu_stop(State::at_mbarrier, site);
     emu_run_another();
     return true;

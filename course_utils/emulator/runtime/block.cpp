@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <link.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "async_rules.h"
 #include "fiber.h"
 #include "findings.h"
 #include "mbarrier.h"
@@ -64,7 +66,9 @@ static bool sanitizing() { return emu_block->launch->tracing && emu_block->launc
 
 // Whether it waits for something that only sm_90a has: its place is then known as a program counter.
 static bool waits_asynchronously(const Fiber* f) {
-    return f->place && (f->state == State::at_named_barrier || f->state == State::at_mbarrier || f->state == State::at_warpgroup);
+    const State s = f->state;
+    return f->place && (s == State::at_named_barrier || s == State::at_mbarrier || s == State::at_warpgroup ||
+                        s == State::at_cluster_barrier || s == State::for_registers);
 }
 
 static void set_line(int32_t& line, char (&file)[256], emu_site site) {
@@ -127,6 +131,11 @@ static Words what_it_waits_for(const Fiber* f) {
                  f->parity, m.phase(), m.pending(), m.count(), m.bytes(), m.bytes() < 0 ? ": more came than were expected" : "");
     } else if (f->state == State::at_warpgroup) {
         snprintf(words.text, sizeof words.text, "wgmma.wait_group (other warps of the warpgroup have not started the same products)");
+    } else if (f->state == State::at_cluster_barrier) {
+        snprintf(words.text, sizeof words.text, "barrier.cluster (%u threads of the cluster are missing)", emu_block->cluster->missing);
+    } else if (f->state == State::for_registers) {
+        snprintf(words.text, sizeof words.text, "setmaxnreg (which needs more than the %u registers that others have given back)",
+                 emu_block->registers_free);
     } else snprintf(words.text, sizeof words.text, "__syncthreads()");
     return words;
 }
@@ -183,6 +192,7 @@ static const Fiber* waits_elsewhere(const Block& b, const Fiber& f) {
 
 static void switch_to(Fiber* next) {
     Fiber* me = emu_current;
+    emu_block->steps++;
     if (next == me) return;
     emu_current = next;
     emu_switch(&me->stack_pointer, next->stack_pointer);
@@ -221,6 +231,100 @@ static bool make_room(Block& b) {
     return any;
 }
 
+// ---- clusters
+
+// The next block of the cluster has its turn; this one waits for its own, unless it is over.
+static void hand_over(Block& b) {
+    Cluster& c = *b.cluster;
+    sigset_t alarms;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarms, nullptr);     // the watchdog asks whoever runs
+    pthread_mutex_lock(&c.mutex);
+    do c.running = (c.running + 1) % c.size;
+    while (c.left && c.blocks[c.running]->over);
+    pthread_cond_broadcast(&c.turns);
+    while (!b.over && c.running != b.rank) pthread_cond_wait(&c.turns, &c.mutex);
+    pthread_mutex_unlock(&c.mutex);
+    pthread_sigmask(SIG_UNBLOCK, &alarms, nullptr);
+}
+
+static void wait_for_first_turn(Block& b) {
+    Cluster& c = *b.cluster;
+    pthread_mutex_lock(&c.mutex);
+    while (c.running != b.rank) pthread_cond_wait(&c.turns, &c.mutex);
+    pthread_mutex_unlock(&c.mutex);
+}
+
+static void open_cluster_barrier(Cluster& c) {
+    if (Rules* rules = emu_rules()) emu_rule_named_open(*rules, emu_cluster_barrier);
+    for (unsigned rank = 0; rank < c.size; rank++) {
+        Block& b = *c.blocks[rank];
+        c.missing += b.live;
+        for (unsigned i = 0; i < b.size; i++) {
+            Fiber& f = b.fibers[i];
+            f.arrived = false;
+            if (f.state == State::at_cluster_barrier) emu_make_ready(b, &f);
+        }
+    }
+}
+
+extern "C" void emu_cluster_arrive(emu_site site) {
+    EMU_NOTE_PLACE();
+    Fiber* f = emu_current;
+    Cluster& c = *emu_block->cluster;
+    if (f->owes_wait) emu_misuse("barrier.cluster.arrive: this thread has arrived before, and not waited since", site);
+    f->arrived = f->owes_wait = true;
+    if (Rules* rules = emu_rules()) emu_rule_named_arrive(*rules, emu_cluster_barrier);
+    if (--c.missing == 0) open_cluster_barrier(c);
+}
+
+extern "C" void emu_cluster_wait(emu_site site) {
+    EMU_NOTE_PLACE();
+    Fiber* f = emu_current;
+    if (!f->owes_wait) emu_misuse("barrier.cluster.wait: this thread has not arrived", site);
+    f->owes_wait = false;
+    if (f->arrived) {                                   // it is not yet open
+        emu_stop(State::at_cluster_barrier, site);
+        emu_run_another();
+    }
+    if (Rules* rules = emu_rules()) emu_rule_named_pass(*rules, emu_cluster_barrier);
+}
+
+// ---- setmaxnreg
+
+extern "C" void emu_set_registers(unsigned count, emu_site site) {
+    EMU_NOTE_PLACE();
+    Block& b = *emu_block;
+    Fiber* f = emu_current;
+    while (count > f->registers + b.registers_free) {
+        emu_stop(State::for_registers, site);
+        emu_run_another();
+    }
+    b.registers_free += f->registers - count;
+    const bool gives = count < f->registers;
+    f->registers = count;
+    for (unsigned i = 0; gives && i < b.size; i++)
+        if (b.fibers[i].state == State::for_registers) emu_make_ready(b, &b.fibers[i]);
+}
+
+extern "C" uint64_t emu_steps() {
+    emu_yield();
+    return ++emu_block->steps;
+}
+
+// Once no thread can go on: one that can after copies are done, or after other blocks of the cluster have run; or null.
+static Fiber* somebody_later(Block& b) {
+    Cluster& c = *b.cluster;
+    while (b.live) {
+        if (Fiber* next = first_ready(b, 0)) return next;
+        if (b.do_something_asynchronous && b.do_something_asynchronous(b)) c.idle = 0;
+        else if (++c.idle < c.left) hand_over(b);
+        else return nullptr;
+    }
+    return nullptr;
+}
+
 // The next thread to run after one that cannot: a later lane of its warp, an earlier one, another warp.
 static void run_another() {
     Block& b = *emu_block;
@@ -233,9 +337,10 @@ static void run_another() {
     } else {
         next = first_ready(b, me->warp + 1);
         if (!next && b.tracer && make_room(b)) next = first_ready(b, 0);
-        while (!next && b.live && b.do_something_asynchronous && b.do_something_asynchronous(b)) next = first_ready(b, 0);
+        next = next ? next : somebody_later(b);
     }
     if (next) {
+        b.cluster->idle = 0;
         switch_to(next);
     } else if (b.live == 0) {
         if (b.do_something_asynchronous) b.do_something_asynchronous(b);   // what the threads have left behind
@@ -248,7 +353,7 @@ static void run_another() {
 }
 
 void emu_stop(State why, emu_site site) { stop_running(emu_current, why, site); }
-void emu_make_ready(Fiber* f) { make_ready(emu_block->warps[f->warp], f); }
+void emu_make_ready(Block& b, Fiber* f) { make_ready(b.warps[f->warp], f); }
 void emu_run_another() { run_another(); }
 
 unsigned emu_choose(unsigned count) {
@@ -397,6 +502,7 @@ static void thread_main() {
     stop_running(f, State::done, emu_site{});
     w.live &= ~bit(f->lane);
     b.live--;
+    if (!f->arrived && --b.cluster->missing == 0) open_cluster_barrier(*b.cluster);
     if (!f->left_early) b.fell_off = f;
     for (uint32_t m = w.live; m; m &= m - 1) {     // a collective may have waited for this lane alone
         Fiber* g = w.fiber[lowest(m)];
@@ -430,7 +536,24 @@ static int find_window(dl_phdr_info* info, size_t, void* argument) {
 
 extern "C" unsigned emu_shared_offset(const void* pointer) { return (unsigned)((const char*)pointer - emu_block->shared_low); }
 extern "C" size_t emu_shared_bytes() { return (size_t)(emu_block->shared_high - emu_block->shared_low); }
-extern "C" void* emu_shared_pointer(unsigned offset) { return emu_block->shared_low + offset; }
+
+Block& emu_block_of(unsigned address) {
+    const unsigned rank = address >> 24;
+    return rank ? *emu_block->cluster->blocks[rank - 1] : *emu_block;
+}
+extern "C" void* emu_shared_pointer(unsigned address) {
+    if (address >> 24 == 0) return emu_block->shared_low + address;
+    if (address >> 24 > emu_block->cluster->size) return emu_block->shared_low + address;   // no address: a fault
+    if (emu_block_of(address).over) emu_trap("an access to the shared memory of a block that has exited", emu_current->waits_at);
+    return emu_block_of(address).shared_low + (address & emu_in_block);
+}
+extern "C" unsigned emu_map_to_block(unsigned address, unsigned rank, emu_site site) {
+    EMU_NOTE_PLACE();
+    const unsigned size = emu_block->cluster->size;
+    if (rank >= size) emu_misuse_in_words(site, "mapa: the cluster has blocks 0 to %u, got %u", size - 1, rank);
+    return emu_address_in(rank, address);
+}
+extern "C" unsigned emu_rank_of(unsigned address) { return address >> 24 ? (address >> 24) - 1 : emu_block->rank; }
 
 // Shared memory starts undefined. All-ones bytes are NaN in fp32, fp16 and bf16: a value that was never written shows.
 static void poison_shared(const Block& b) {
@@ -484,6 +607,12 @@ void emu_release_block(Block& b) {
     protect_unasked(b, PROT_READ | PROT_WRITE);   // before the thread frees its storage
 }
 
+// As many as ptxas gives the threads of a block that has a multiprocessor to itself, which a kernel with setmaxnreg has.
+static unsigned registers_at_launch(unsigned threads) {
+    const unsigned all = 65536 / threads / 8 * 8;
+    return all < 256 ? all : 256;
+}
+
 static void start_fiber(Block& b, unsigned i) {
     Fiber& f = b.fibers[i];
     const emu_dim3 size = b.launch->block;
@@ -498,6 +627,10 @@ static void start_fiber(Block& b, unsigned i) {
     f.left_early = false;
     f.copy_count = f.copy_group = 0;
     f.barrier = f.bulk_group = 0;
+    f.arrived = f.owes_wait = false;
+    f.registers = registers_at_launch(b.size);
+    f.cluster_dim = b.launch->cluster;
+    f.cluster_rank = b.rank;
     f.unsettled = nullptr;
     f.place = 0;
     // Stacks whose tops are a power of two apart would fight for the same few cache sets.
@@ -520,9 +653,24 @@ void emu_run_block(Block& b, uint64_t linear_index) {
     memset(b.barriers, 0, sizeof b.barriers);
     b.do_something_asynchronous = nullptr;
     b.chance = (b.launch->seed + 1) * 0x9E3779B97F4A7C15ull ^ linear_index;
+    b.over = false;
+    b.registers_free = 0;
     poison_shared(b);
     for (unsigned i = 0; i < b.size; i++) start_fiber(b, i);
     if (b.tracer) emu_trace_start(b);
+    Cluster& c = *b.cluster;
+    if (b.rank == 0) c.running = c.idle = 0, c.left = c.size, c.missing = c.size * b.size;
+    if (c.size > 1) {
+        pthread_barrier_wait(&c.between);       // all blocks have their threads, and their shared memory
+        wait_for_first_turn(b);
+    }
     emu_current = &b.fibers[0];
     emu_switch(&b.host_stack_pointer, b.fibers[0].stack_pointer);
+    b.over = true;
+    c.left--;
+    c.idle = 0;
+    if (c.size > 1) {
+        hand_over(b);
+        pthread_barrier_wait(&c.between);
+    }
 }

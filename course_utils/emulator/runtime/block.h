@@ -1,9 +1,13 @@
 // One thread block on one OS thread: its CUDA threads are fibers that take turns, and change only where CUDA itself makes
 // threads wait for each other: at __syncthreads(), in warp collectives, and at the end.
 #pragma once
+#include <pthread.h>
+
 #include "launch.h"
 
-enum class State : uint8_t { ready, at_barrier, at_named_barrier, at_mbarrier, at_warpgroup, in_collective, log_full, done };
+enum class State : uint8_t {
+    ready, at_barrier, at_named_barrier, at_mbarrier, at_warpgroup, at_cluster_barrier, for_registers, in_collective, log_full, done
+};
 
 struct Tracer;
 struct LogEntry;
@@ -21,6 +25,9 @@ struct Fiber : emu_thread {
     unsigned barrier;                // where it waits: the number of a named barrier, or an mbarrier's shared address,
     unsigned parity;                 // and the parity of the phase that is to be over
     unsigned bulk_group;             // of the bulk stores that it starts now
+    unsigned registers;              // what it may use, by setmaxnreg or from the start
+    bool arrived;                    // at the barrier of the cluster, which has not opened since,
+    bool owes_wait;                  // or, if it has, this thread has not waited for it yet
     emu_site copying;                // of the cp.async whose bytes arrive right now: a fault is its fault
     LogEntry* log;                   // while the block is traced: its accesses since the logs were last read
     unsigned logged, last_array;     // last_array: that of the last access to global memory
@@ -39,8 +46,27 @@ struct Warp {
 // bar.sync id, threads; and what bar.red has counted. The last thread that arrives opens it.
 struct NamedBarrier { unsigned threads, arrived, predicates, predicates_last; emu_site site; };
 
+// Blocks whose threads may touch each other's shared memory. Each is on an OS thread of its own, but only one of them runs at
+// a time: it hands over once none of its threads can go on.
+struct Block;
+struct Cluster {
+    static const unsigned most_blocks = 8;
+    unsigned size;
+    Block* blocks[most_blocks];
+    unsigned missing;                // threads that have not exited and not arrived at the cluster's barrier
+    unsigned left, running, idle;    // blocks that have not ended; which one has its turn; how many had nothing to do in a row
+    pthread_mutex_t mutex;
+    pthread_cond_t turns;
+    pthread_barrier_t between;       // one cluster and the next on the same OS threads
+};
+
 struct Block {
     const emu_launch* launch;
+    Cluster* cluster;
+    unsigned rank;                   // in the cluster
+    bool over;                       // its threads have exited
+    unsigned registers_free;         // of those that the block has had from the start
+    uint64_t steps;                  // turns of threads, ever
     emu_dim3 index;
     unsigned size, warp_count;
     Fiber* fibers;
@@ -71,7 +97,12 @@ extern __thread Fiber* emu_current __attribute__((tls_model("initial-exec")));  
 
 void emu_prepare_block(Block& block, const emu_launch* launch);   // once per OS thread, at its start
 void emu_release_block(Block& block);                              // and at its end
-void emu_run_block(Block& block, uint64_t linear_index);
+void emu_run_block(Block& block, uint64_t linear_index);   // its number in the grid
+
+// A shared address has, above these bits, 0 for the block itself or 1 + the rank of a block of its cluster.
+static const unsigned emu_in_block = (1 << 24) - 1;
+Block& emu_block_of(unsigned address);
+static inline unsigned emu_address_in(unsigned rank, unsigned address) { return (rank + 1) << 24 | (address & emu_in_block); }
 
 // Whether a product or a copy that may be done now or later is done now; and one of `count` things, by chance if the order is.
 bool emu_happens_now();
@@ -83,7 +114,7 @@ unsigned emu_choose(unsigned count);
 
 // What barriers are made of. `emu_stop` and then `emu_run_another`: the current thread waits until it is made ready.
 void emu_stop(State why, emu_site site);
-void emu_make_ready(Fiber* f);
+void emu_make_ready(Block& b, Fiber* f);
 void emu_run_another();
 
 void emu_wait_for_room();            // of a thread whose log is full

@@ -1,6 +1,7 @@
 // The copy engine: cp.async.bulk and cp.async.bulk.tensor. A load is done as late as may be: when no thread of the block can
 // go on without it. A store is done when the thread that started it waits for its group, or ends. In other orders some are
 // done before: at once, or when somebody looks at an mbarrier.
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@
 struct TensorMap {
     uint64_t mark;
     char* address;
-    uint32_t rank, element_bytes, row_bytes, none;
+    uint32_t rank, element_bytes, row_bytes, type;
     uint32_t size[5], box[5];
     uint64_t stride[4];                // bytes, of all dimensions but the innermost
 };
@@ -19,12 +20,17 @@ static const uint64_t map_mark = 0x70616d5f726f736e;
 
 struct BulkCopy {
     TensorMap map;                     // as it was: a parameter lies on the stack of its thread. No mark: plain bytes
-    char* global;
+    char* global;                      // or, between blocks, the place in shared memory from where
     unsigned shared, bytes, barrier;
     int at[5];
     bool is_load;
     unsigned group, thread;
     emu_site site;
+    unsigned blocks;                   // to all of these
+    emu_combine combine;               // null: what is stored takes the place of what is there
+    unsigned element_bytes;
+    bool is_arrival;                   // no copy, but cp.async.mbarrier.arrive
+    uintptr_t place;                   // of that
     uint32_t number;                   // by which the rules know it
     bool done;                         // of a store that nobody has waited for yet
 };
@@ -37,11 +43,26 @@ static unsigned box_bytes(const TensorMap& map) {
     return (unsigned)bytes;
 }
 
+// One element in memory, which other blocks may change at the same time.
+template <class Word> static void combine_one(char* to, const char* from, emu_combine combine) {
+    Word old = __atomic_load_n((Word*)to, __ATOMIC_RELAXED), now;
+    do {
+        now = old;
+        combine(&now, from);
+    } while (!__atomic_compare_exchange_n((Word*)to, &old, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+}
+static void store_one(const BulkCopy& copy, char* to, const char* from, unsigned bytes) {
+    if (!copy.combine) memcpy(to, from, bytes);
+    else if (bytes == 2) combine_one<uint16_t>(to, from, copy.combine);
+    else if (bytes == 4) combine_one<uint32_t>(to, from, copy.combine);
+    else combine_one<uint64_t>(to, from, copy.combine);
+}
+
 // Moves a box, element by element of 16 bytes or less: chunks of 16 bytes change places in shared memory, by its addresses.
-static void move_box(const BulkCopy& copy) {
+static void move_box(const BulkCopy& copy, unsigned to) {
     const TensorMap& map = copy.map;
-    char* shared = (char*)emu_shared_pointer(0);
-    unsigned linear = copy.shared;
+    char* shared = (char*)emu_shared_pointer(to & ~emu_in_block);
+    unsigned linear = to & emu_in_block;
     unsigned i[5] = {};
     for (i[4] = 0; i[4] < map.box[4]; i[4]++)
         for (i[3] = 0; i[3] < map.box[3]; i[3]++)
@@ -59,25 +80,49 @@ static void move_box(const BulkCopy& copy) {
                         const bool exists = inside && at >= 0 && at < map.size[0];
                         char* place = shared + emu_swizzled(linear, map.row_bytes);
                         if (!copy.is_load) {
-                            if (exists) memcpy(row + at * map.element_bytes, place, map.element_bytes);
+                            if (exists) store_one(copy, row + at * map.element_bytes, place, map.element_bytes);
                         } else if (exists) memcpy(place, row + at * map.element_bytes, map.element_bytes);
                         else memset(place, 0, map.element_bytes);
                     }
                 }
 }
 
+static void perform_at(const BulkCopy& copy, unsigned shared, unsigned barrier) {
+    if (emu_block_of(shared).over) emu_trap("a bulk copy to a block that has exited", copy.site);
+    char* here = (char*)emu_shared_pointer(shared);
+    if (copy.map.mark) move_box(copy, shared);
+    else if (copy.is_load) memcpy(here, copy.global, copy.bytes);
+    else
+        for (unsigned i = 0; i < copy.bytes; i += copy.element_bytes)
+            store_one(copy, copy.global + i, here + i, copy.element_bytes);
+    if (!copy.is_load) return;
+    if (Rules* rules = copy.number ? emu_rules() : nullptr) emu_rule_copy_arrives(*rules, copy.number);
+    emu_count_bytes(barrier, -(int)copy.bytes, copy.site);
+}
+
+// By the thread whose copies these are, with the place of its instruction.
+static void arrive(const BulkCopy& copy) {
+    Fiber *const running = emu_current, *const f = &emu_block->fibers[copy.thread];
+    const uintptr_t place = f->place;
+    emu_current = f;
+    f->place = copy.place;
+    f->copy_group++;                   // of all groups, also of the one that is not yet committed
+    emu_copy_wait(0);
+    f->copy_group--;
+    emu_count_arrivals(copy.barrier, 1, 0, true, copy.site);
+    f->place = place;
+    emu_current = running;
+}
+
 static void perform(const BulkCopy& copy) {
-    emu_current->copying = copy.site;
-    char* shared = (char*)emu_shared_pointer(copy.shared);
-    if (copy.map.mark) move_box(copy);
-    else if (copy.is_load) memcpy(shared, copy.global, copy.bytes);
-    else memcpy(copy.global, shared, copy.bytes);
-    emu_current->copying = emu_site{};
-    Rules* const rules = copy.number ? emu_rules() : nullptr;
-    if (copy.is_load) {
-        if (rules) emu_rule_copy_arrives(*rules, copy.number);
-        emu_count_bytes(copy.barrier, -(int)copy.bytes, copy.site);
-    }
+    Fiber* const running = emu_current;
+    if (copy.is_arrival) return arrive(copy);
+    running->copying = copy.site;
+    if (!copy.blocks) perform_at(copy, copy.shared, copy.barrier);
+    for (unsigned rank = 0; rank < emu_block->cluster->size; rank++)
+        if (copy.blocks >> rank & 1)
+            perform_at(copy, emu_address_in(rank, copy.shared), emu_address_in(rank, copy.barrier));
+    running->copying = emu_site{};
 }
 
 static BulkCopies& copies() {
@@ -92,12 +137,13 @@ static void take_out(BulkCopies& all, unsigned index) {
     memmove(all.waiting + index, all.waiting + index + 1, (all.count - index) * sizeof(BulkCopy));
 }
 
-// The first load that waits, or by chance another; false if none does. After the block's last thread: the stores that nobody waited for.
+// The first load that waits, or by chance another; false if none does. After the block's last thread: the stores that nobody
+// waited for.
 static bool go_on(Block& b) {
     BulkCopies& all = *b.bulk_copies;
     if (b.live == 0) {
         for (unsigned i = 0; i < all.count; i++)
-            if (!all.waiting[i].is_load && !all.waiting[i].done) perform(all.waiting[i]);
+            if (all.waiting[i].is_load ? all.waiting[i].blocks : !all.waiting[i].done) perform(all.waiting[i]);
         all.count = 0;
     }
     unsigned loads = 0;
@@ -116,7 +162,7 @@ static bool go_on(Block& b) {
 static void start(BulkCopy copy) {
     BulkCopies& all = copies();
     Rules* const rules = emu_rules();
-    copy.number = rules ? emu_rule_copy(*rules, copy.is_load, copy.shared, copy.bytes, copy.barrier) : 0;
+    copy.number = rules && !copy.is_arrival ? emu_rule_copy(*rules, copy.is_load, copy.shared, copy.bytes, copy.barrier) : 0;
     if (all.count == all.capacity) {
         all.capacity = all.capacity ? 2 * all.capacity : 64;
         all.waiting = (BulkCopy*)realloc(all.waiting, all.capacity * sizeof(BulkCopy));
@@ -129,30 +175,74 @@ static void start(BulkCopy copy) {
 }
 
 static void check_shared(unsigned shared, unsigned bytes, unsigned alignment, const char* what, emu_site site) {
+    shared &= emu_in_block;
     if (shared % alignment) emu_misuse_in_words(site, "%s: the shared address is a multiple of %u, got %u", what, alignment, shared);
     if ((size_t)shared + bytes > emu_shared_bytes())
         emu_misuse_in_words(site, "%s: %u bytes from address %u on reach past the end of shared memory", what, bytes, shared);
 }
 
-extern "C" void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, unsigned barrier, emu_site site) {
+static unsigned check_blocks(unsigned blocks, const char* what, emu_site site) {
+    const unsigned there_are = emu_block->cluster->size;
+    if (blocks >> there_are)
+        emu_misuse_in_words(site, "%s: the mask 0x%x names blocks that the cluster of %u does not have", what, blocks, there_are);
+    return blocks;
+}
+
+extern "C" void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, unsigned barrier,
+                              const emu_bulk_more& more, emu_site site) {
     EMU_NOTE_PLACE();
     if (bytes == 0 || bytes % 16 || (uintptr_t)global % 16) emu_misuse("cp.async.bulk: size and addresses are multiples of 16 bytes", site);
     check_shared(shared, bytes, 16, "cp.async.bulk", site);
     if (is_load) emu_check_barrier(barrier, "cp.async.bulk", site);
     const Fiber* f = emu_current;
-    start({TensorMap{}, (char*)global, shared, bytes, barrier, {}, is_load, f->bulk_group, f->linear_id, site, 0, false});
+    BulkCopy copy = {TensorMap{}, (char*)global, shared, bytes, barrier, {}, is_load, f->bulk_group, f->linear_id, site};
+    copy.blocks = check_blocks(more.blocks, "cp.async.bulk", site);
+    copy.combine = more.combine ? *more.combine : nullptr;
+    copy.element_bytes = more.combine ? more.element_bytes : bytes;
+    start(copy);
 }
 
-extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier, emu_site site) {
-    EMU_NOTE_PLACE();
+static void check_map(const void* map, unsigned rank, emu_site site) {
     const TensorMap& m = *(const TensorMap*)map;
     if (m.mark != map_mark) emu_misuse("cp.async.bulk.tensor: this is no tensor map (course_utils.cuda.tensor_map makes them)", site);
-    if (m.rank != rank) emu_misuse_in_words(site, "cp.async.bulk.tensor.%ud: the tensor map has %u dimensions", rank, m.rank);
-    BulkCopy copy = {m, nullptr, shared, box_bytes(m), barrier, {}, is_load, emu_current->bulk_group, emu_current->linear_id, site, 0, false};
+    if (rank && m.rank != rank) emu_misuse_in_words(site, "cp.async.bulk.tensor.%ud: the tensor map has %u dimensions", rank, m.rank);
+}
+
+extern "C" void emu_check_map(const void* map, unsigned rank, emu_site site) {
+    EMU_NOTE_PLACE();
+    check_map(map, rank, site);
+}
+
+extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier,
+                             const emu_bulk_more& more, emu_site site) {
+    EMU_NOTE_PLACE();
+    check_map(map, rank, site);
+    const TensorMap& m = *(const TensorMap*)map;
+    BulkCopy copy = {m, nullptr, shared, box_bytes(m), barrier, {}, is_load, emu_current->bulk_group, emu_current->linear_id, site};
     for (unsigned d = 0; d < rank; d++) copy.at[d] = at[d];
+    copy.blocks = check_blocks(more.blocks, "cp.async.bulk.tensor", site);
+    copy.combine = more.combine ? more.combine[m.type] : nullptr;
+    if (more.combine && !copy.combine) emu_misuse("cp.reduce.async.bulk.tensor: not with elements of this type", site);
     check_shared(shared, copy.bytes, 128, "cp.async.bulk.tensor", site);
     if (is_load) emu_check_barrier(barrier, "cp.async.bulk.tensor", site);
     start(copy);
+}
+
+extern "C" void emu_not_watched(const char* instruction, emu_site site) {
+    if (!emu_rules()) return;
+    char text[200];
+    snprintf(text, sizeof text, "sanitize() does not know %s: launch the kernel outside of it", instruction);
+    emu_trap(text, site);
+}
+
+extern "C" void emu_copies_arrive(unsigned address, bool expects, emu_site site) {
+    EMU_NOTE_PLACE();
+    if (expects) emu_mbarrier_one_more(address, site);
+    else emu_check_barrier(address, "cp.async.mbarrier.arrive", site);
+    BulkCopy arrival = {};
+    arrival.barrier = address, arrival.thread = emu_current->linear_id, arrival.site = site, arrival.place = emu_current->place;
+    arrival.is_load = arrival.is_arrival = true;
+    start(arrival);
 }
 
 extern "C" void emu_bulk_commit() { emu_current->bulk_group++; }

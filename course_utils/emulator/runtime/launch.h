@@ -28,10 +28,11 @@ enum emu_order : uint32_t { EMU_LATE, EMU_EARLY, EMU_RANDOM };
 struct emu_launch {
     void (*kernel)(void** arguments);
     void** arguments;                 // one pointer per kernel argument, as for cuLaunchKernel
-    emu_dim3 grid, block;
+    emu_dim3 grid, block, cluster;    // cluster: blocks of one, in each direction
     uint32_t dynamic_shared, os_threads;
     uint32_t order, seed;             // when products and copies are done: an emu_order
     double time_limit;                // seconds
+    uint32_t exact_sums;              // of wgmma: not cut as silicon cuts them
     char* (*dynamic_shared_base)();   // of the kernel's module, for the calling OS thread
     const emu_span* globals;          // the module's __device__ and __constant__ variables,
     char* global_values;              // and their values one after the other: first theirs, in the end the worker's

@@ -8,9 +8,10 @@
 
 #include "abi.h"
 
-// What an mbarrier of the block is told: more bytes are to come, or less.
+// What an mbarrier is told by the copy engine, which the kernel does not call: bytes and arrivals.
 void emu_check_barrier(unsigned address, const char* instruction, emu_site site);   // it is one
 void emu_count_bytes(unsigned address, int bytes, emu_site site);
+uint64_t emu_count_arrivals(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site);
 
 struct Mbarrier {
     uint64_t bits;
@@ -34,3 +35,5 @@ struct Mbarrier {
     unsigned pending() const { return (unsigned)(bits >> 20) & most_arrivals; }
     int bytes() const { return (int)((int64_t)(bits << 3) >> 43); }
 };
+
+void emu_mbarrier_one_more(unsigned address, emu_site site);   // one more arrival, in this phase only

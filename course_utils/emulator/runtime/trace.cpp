@@ -228,14 +228,14 @@ void emu_trace_interval(Block& b) {
     if (t.races) emu_end_race_interval(t);
 }
 
-// ---- our own headers: atomics and ldmatrix
+// ---- our own headers: atomics, ldmatrix and stmatrix
 
 static void find_misaligned(uintptr_t address, unsigned bytes, emu_touch_kind kind, uintptr_t counter) {
     Tracer* t = sanitizer();
     if (!t) return;
     emu_finding finding = emu_finding_at(emu_current, EMU_MISALIGNED, counter - 1 - emu_load_base);
     snprintf(finding.message, sizeof finding.message, "%s at an address %u bytes past a multiple of %u",
-             kind == EMU_TOUCH_ATOMIC ? "an atomic" : "a row of ldmatrix", (unsigned)(address % bytes), bytes);
+             kind == EMU_TOUCH_ATOMIC ? "an atomic" : kind == EMU_TOUCH_READ ? "a row of ldmatrix" : "a row of stmatrix", (unsigned)(address % bytes), bytes);
     emu_find(t->results, finding);
 }
 

@@ -56,6 +56,7 @@ extern "C" void emu_wgmma_start(const emu_wgmma* product) {
     memcpy(d, product->d, bytes);
     if (Rules* rules = emu_rules()) emu_rule_product(*rules, product);
     p.started[p.count] = {*product, p.group, false};
+    p.started[p.count].product.exact = emu_block->launch->exact_sums;
     p.started[p.count++].product.d = d;
     do_some(p);
 }
@@ -68,7 +69,7 @@ extern "C" void emu_wgmma_commit() {
     Block& b = *emu_block;
     const unsigned first = emu_current->warp / 4 * 128;
     for (unsigned i = first; i < first + 128 && i < b.size; i++)
-        if (b.fibers[i].state == State::at_warpgroup) emu_make_ready(&b.fibers[i]);
+        if (b.fibers[i].state == State::at_warpgroup) emu_make_ready(b, &b.fibers[i]);
 }
 
 // A product is one of four warps: none of them can find it to be over before all of them have started it.

@@ -40,10 +40,29 @@
 static const uint64_t most_stacks = 24 << 10;
 
 static const emu_launch* launch;          // of this worker; a worker runs one launch and exits
-static uint64_t next_block, block_count;
+static uint64_t next_cluster, cluster_count;
 static uintptr_t code_low, code_high;     // the machine code of the kernel's module
 
-static void* run_blocks(void*) {
+// An OS thread: it runs the blocks of one rank in the clusters that it and its peers take one after the other.
+struct Part { Cluster* cluster; uint64_t* index; unsigned rank; };
+
+static uint64_t next_of(const Part& part) {
+    Cluster& c = *part.cluster;
+    if (part.rank == 0) *part.index = __atomic_fetch_add(&next_cluster, 1, __ATOMIC_RELAXED);
+    if (c.size > 1) pthread_barrier_wait(&c.between);
+    return *part.index;
+}
+
+static uint64_t number_in_grid(uint64_t cluster, unsigned rank) {
+    const emu_dim3 grid = launch->grid, size = launch->cluster;
+    const uint64_t across = grid.x / size.x, down = grid.y / size.y;
+    const uint64_t x = cluster % across * size.x + rank % size.x;
+    const uint64_t y = cluster / across % down * size.y + rank / size.x % size.y;
+    const uint64_t z = cluster / across / down * size.z + rank / (size.x * size.y);
+    return x + grid.x * (y + grid.y * z);
+}
+
+static void* run_blocks(void* argument) {
     const size_t signal_stack_bytes = 64 << 10;
     stack_t signal_stack = {};
     signal_stack.ss_sp = malloc(signal_stack_bytes);
@@ -51,9 +70,12 @@ static void* run_blocks(void*) {
     sigaltstack(&signal_stack, nullptr);      // a fiber that overflowed its stack has no room to handle that
 
     Block* block = (Block*)calloc(1, sizeof(Block));
+    Part& part = *(Part*)argument;
+    block->cluster = part.cluster, block->rank = part.rank;
+    part.cluster->blocks[part.rank] = block;
     emu_prepare_block(*block, launch);
     uint64_t index;
-    while ((index = __atomic_fetch_add(&next_block, 1, __ATOMIC_RELAXED)) < block_count) emu_run_block(*block, index);
+    while ((index = next_of(part)) < cluster_count) emu_run_block(*block, number_in_grid(index, part.rank));
     emu_release_block(*block);
     return nullptr;
 }
@@ -200,19 +222,33 @@ static void install_handlers() {
     for (uint64_t i = 0, at = 0; i < launch->global_count; at += launch->globals[i++].bytes)
         memcpy(launch->globals[i].address, launch->global_values + at, launch->globals[i].bytes);
     if (launch->tracing && launch->tracing->profile) emu_prepare_touched(launch->tracing);
-    next_block = 0;
-    block_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
+    next_cluster = 0;
+    const unsigned cluster_size = launch->cluster.x * launch->cluster.y * launch->cluster.z;
+    cluster_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z / cluster_size;
     const uint64_t block_threads = (uint64_t)launch->block.x * launch->block.y * launch->block.z;
     uint64_t threads = launch->os_threads;
     if (threads > most_stacks / block_threads) threads = most_stacks / block_threads;
-    if (threads > block_count) threads = block_count;
+    uint64_t clusters = threads / cluster_size ? threads / cluster_size : 1;   // at a time
+    if (clusters > cluster_count) clusters = cluster_count;
+    threads = clusters * cluster_size;
     pthread_t* pool = (pthread_t*)calloc(threads, sizeof(pthread_t));
+    Part* parts = (Part*)calloc(threads, sizeof(Part));
+    Cluster* at_work = (Cluster*)calloc(clusters, sizeof(Cluster));
+    uint64_t* indices = (uint64_t*)calloc(clusters, sizeof(uint64_t));
+    for (uint64_t i = 0; i < clusters; i++) {
+        at_work[i].size = cluster_size;
+        pthread_mutex_init(&at_work[i].mutex, nullptr);
+        pthread_cond_init(&at_work[i].turns, nullptr);
+        pthread_barrier_init(&at_work[i].between, nullptr, cluster_size);
+    }
+    for (uint64_t i = 0; i < threads; i++)
+        parts[i] = {&at_work[i / cluster_size], &indices[i / cluster_size], (unsigned)(i % cluster_size)};
     sigset_t alarms, inherited;
     sigemptyset(&alarms);
     sigaddset(&alarms, SIGALRM);
     pthread_sigmask(SIG_UNBLOCK, &alarms, &inherited);
     for (uint64_t i = 0; i < threads; i++)
-        if ((errno = pthread_create(&pool[i], nullptr, run_blocks, nullptr))) emu_fail_to_start(launch, "a thread");
+        if ((errno = pthread_create(&pool[i], nullptr, run_blocks, &parts[i]))) emu_fail_to_start(launch, "a thread");
     pthread_sigmask(SIG_BLOCK, &alarms, nullptr);   // leaves SIGALRM to the pool
     pthread_t watchdog;
     if ((errno = pthread_create(&watchdog, nullptr, watch, nullptr))) emu_fail_to_start(launch, "a thread");

@@ -6,7 +6,7 @@
 // shared sizeof(Shared)
 // arch: sm_90a only
 #include <cuda_fp16.h>
-#include "mbarrier.cuh"
+#include "../../../course_utils/nvidia/silicon/mbarrier.cuh"
 #include "wgmma.cuh"
 
 constexpr int STAGES = 3;

@@ -1,4 +1,4 @@
-// mbarrier.cuh - what kernels in tests call an mbarrier by: it lies in shared memory, and `at` gives its address there.
+// mbarrier.cuh - what small kernels call an mbarrier by: it lies in shared memory, and `at` gives its address there.
 #pragma once
 __device__ inline unsigned at(const void* p) { return __cvta_generic_to_shared(p); }
 __device__ inline void init(void* bar, int count) {
@@ -24,5 +24,11 @@ __device__ inline bool over(void* bar, unsigned long long state) {
     int result;
     asm volatile("{ .reg .pred p; mbarrier.test_wait.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
                  : "=r"(result) : "r"(at(bar)), "l"(state) : "memory");
+    return result;
+}
+__device__ inline int over_parity(void* bar, int parity) {
+    int result;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
+                 : "=r"(result) : "r"(at(bar)), "r"(parity) : "memory");
     return result;
 }

@@ -1,0 +1,119 @@
+// Integer intrinsics of the CUDA Math API: products of bytes, averages, sums of differences, and the instructions that treat
+// a word as two or four small integers ("SIMD intrinsics").
+#pragma once
+
+EMU_INLINE long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
+EMU_INLINE int __mul24(int a, int b) { return (int)((unsigned)(a << 8 >> 8) * (unsigned)(b << 8 >> 8)); }
+EMU_INLINE unsigned __umul24(unsigned a, unsigned b) { return (a & 0xffffff) * (b & 0xffffff); }
+EMU_INLINE unsigned __sad(int a, int b, unsigned c) { return c + (a < b ? (unsigned)b - (unsigned)a : (unsigned)a - (unsigned)b); }
+EMU_INLINE unsigned __usad(unsigned a, unsigned b, unsigned c) { return c + (a < b ? b - a : a - b); }
+EMU_INLINE int __hadd(int a, int b) { return (int)(((long long)a + b) >> 1); }
+EMU_INLINE int __rhadd(int a, int b) { return (int)(((long long)a + b + 1) >> 1); }
+EMU_INLINE unsigned __uhadd(unsigned a, unsigned b) { return (unsigned)(((unsigned long long)a + b) >> 1); }
+EMU_INLINE unsigned __urhadd(unsigned a, unsigned b) { return (unsigned)(((unsigned long long)a + b + 1) >> 1); }
+EMU_INLINE unsigned long long __brevll(unsigned long long x) {
+    return (unsigned long long)__brev((unsigned)x) << 32 | __brev((unsigned)(x >> 32));
+}
+EMU_INLINE unsigned __funnelshift_lc(unsigned low, unsigned high, unsigned shift) {
+    return shift >= 32 ? low : __funnelshift_l(low, high, shift);
+}
+EMU_INLINE unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned shift) {
+    return shift >= 32 ? high : __funnelshift_r(low, high, shift);
+}
+
+namespace emu {
+
+// Lane i of a word that is as many integers of type T as fit.
+template <class T> EMU_INLINE T part(unsigned word, int i) { return (T)(word >> 8 * sizeof(T) * i); }
+
+template <class T> EMU_INLINE int saturated(int x) {
+    constexpr bool is_signed = (T)-1 < (T)0;
+    constexpr int bits = 8 * sizeof(T), high = is_signed ? (1 << (bits - 1)) - 1 : (1 << bits) - 1, low = is_signed ? -high - 1 : 0;
+    return x < low ? low : x > high ? high : x;
+}
+EMU_INLINE int magnitude(int x) { return x < 0 ? -x : x; }
+
+template <class A, class B> EMU_INLINE int products4(unsigned a, unsigned b, int c) {
+    unsigned sum = (unsigned)c;
+    for (int i = 0; i < 4; i++) sum += (unsigned)((int)part<A>(a, i) * (int)part<B>(b, i));
+    return (int)sum;
+}
+template <class A, class B> EMU_INLINE int products2(unsigned a, unsigned b, int c, int first) {
+    unsigned sum = (unsigned)c;
+    for (int i = 0; i < 2; i++) sum += (unsigned)((int)part<A>(a, i) * (int)part<B>(b, first + i));
+    return (int)sum;
+}
+template <class Vector> EMU_INLINE unsigned word_of(Vector v) {
+    static_assert(sizeof v == 4, "a vector of 32 bits");
+    return bit_cast<unsigned>(v);
+}
+
+}  // namespace emu
+
+EMU_INLINE int __dp4a(int a, int b, int c) { return emu::products4<signed char, signed char>((unsigned)a, (unsigned)b, c); }
+EMU_INLINE unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+    return (unsigned)emu::products4<unsigned char, unsigned char>(a, b, (int)c);
+}
+EMU_INLINE int __dp4a(char4 a, char4 b, int c) { return __dp4a((int)emu::word_of(a), (int)emu::word_of(b), c); }
+EMU_INLINE unsigned __dp4a(uchar4 a, uchar4 b, unsigned c) { return __dp4a(emu::word_of(a), emu::word_of(b), c); }
+#define EMU_DP2A(name, first)                                                                                               \
+    EMU_INLINE int name(int a, int b, int c) { return emu::products2<short, signed char>((unsigned)a, (unsigned)b, c, first); } \
+    EMU_INLINE unsigned name(unsigned a, unsigned b, unsigned c) {                                                          \
+        return (unsigned)emu::products2<unsigned short, unsigned char>(a, b, (int)c, first);                                \
+    }                                                                                                                       \
+    EMU_INLINE int name(short2 a, char4 b, int c) { return name((int)emu::word_of(a), (int)emu::word_of(b), c); }           \
+    EMU_INLINE unsigned name(ushort2 a, uchar4 b, unsigned c) { return name(emu::word_of(a), emu::word_of(b), c); }
+EMU_DP2A(__dp2a_lo, 0)
+EMU_DP2A(__dp2a_hi, 2)
+#undef EMU_DP2A
+
+// Two or four small integers of a word: x and y are one of each, signed or not.
+#define EMU_EACH(name, T, expression)                                                                                       \
+    EMU_INLINE unsigned name(unsigned a, unsigned b) {                                                                      \
+        unsigned result = 0;                                                                                                \
+        for (int i = 0; i < (int)(4 / sizeof(T)); i++) {                                                                    \
+            const int x = emu::part<T>(a, i), y = emu::part<T>(b, i);                                                       \
+            result |= ((unsigned)(expression) & ((1u << 8 * sizeof(T)) - 1)) << 8 * sizeof(T) * i;                          \
+        }                                                                                                                   \
+        return result;                                                                                                      \
+    }
+#define EMU_EACH_ALONE(name, T, expression)                                                                                 \
+    EMU_INLINE unsigned name(unsigned a) {                                                                                  \
+        unsigned result = 0;                                                                                                \
+        for (int i = 0; i < (int)(4 / sizeof(T)); i++) {                                                                    \
+            const int x = emu::part<T>(a, i);                                                                               \
+            result |= ((unsigned)(expression) & ((1u << 8 * sizeof(T)) - 1)) << 8 * sizeof(T) * i;                          \
+        }                                                                                                                   \
+        return result;                                                                                                      \
+    }
+#define EMU_SMALL(n, S, U)                                                                                                  \
+    EMU_EACH(__vadd##n, U, x + y) EMU_EACH(__vsub##n, U, x - y)                                                             \
+    EMU_EACH(__vaddss##n, S, emu::saturated<S>(x + y)) EMU_EACH(__vaddus##n, U, emu::saturated<U>(x + y))                   \
+    EMU_EACH(__vsubss##n, S, emu::saturated<S>(x - y)) EMU_EACH(__vsubus##n, U, emu::saturated<U>(x - y))                   \
+    EMU_EACH_ALONE(__vabs##n, S, emu::magnitude(x)) EMU_EACH_ALONE(__vabsss##n, S, emu::saturated<S>(emu::magnitude(x)))    \
+    EMU_EACH_ALONE(__vneg##n, S, -x) EMU_EACH_ALONE(__vnegss##n, S, emu::saturated<S>(-x))                                  \
+    EMU_EACH(__vabsdiffs##n, S, emu::magnitude(x - y)) EMU_EACH(__vabsdiffu##n, U, emu::magnitude(x - y))                   \
+    EMU_EACH(__vavgs##n, S, (x + y + (x + y >= 0)) >> 1) EMU_EACH(__vavgu##n, U, (x + y + 1) >> 1)                          \
+    EMU_EACH(__vhaddu##n, U, (x + y) >> 1)                                                                                  \
+    EMU_EACH(__vmaxs##n, S, x < y ? y : x) EMU_EACH(__vmaxu##n, U, x < y ? y : x)                                           \
+    EMU_EACH(__vmins##n, S, y < x ? y : x) EMU_EACH(__vminu##n, U, y < x ? y : x)                                           \
+    EMU_COMPARED(eq, n, U, x == y) EMU_COMPARED(ne, n, U, x != y)                                                           \
+    EMU_COMPARED(ges, n, S, x >= y) EMU_COMPARED(geu, n, U, x >= y) EMU_COMPARED(gts, n, S, x > y)                          \
+    EMU_COMPARED(gtu, n, U, x > y) EMU_COMPARED(les, n, S, x <= y) EMU_COMPARED(leu, n, U, x <= y)                          \
+    EMU_COMPARED(lts, n, S, x < y) EMU_COMPARED(ltu, n, U, x < y)                                                           \
+    EMU_SUMMED(__vsads##n, n, S) EMU_SUMMED(__vsadu##n, n, U)
+#define EMU_COMPARED(name, n, T, condition)                                                                                 \
+    EMU_EACH(__vcmp##name##n, T, (condition) ? -1 : 0) EMU_EACH(__vset##name##n, T, (condition) ? 1 : 0)
+#define EMU_SUMMED(name, n, T)                                                                                              \
+    EMU_INLINE unsigned name(unsigned a, unsigned b) {                                                                      \
+        unsigned sum = 0;                                                                                                   \
+        for (int i = 0; i < n; i++) sum += (unsigned)emu::magnitude((int)emu::part<T>(a, i) - (int)emu::part<T>(b, i));     \
+        return sum;                                                                                                         \
+    }
+EMU_SMALL(2, short, unsigned short)
+EMU_SMALL(4, signed char, unsigned char)
+#undef EMU_SMALL
+#undef EMU_COMPARED
+#undef EMU_SUMMED
+#undef EMU_EACH
+#undef EMU_EACH_ALONE

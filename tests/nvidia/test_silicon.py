@@ -1,0 +1,41 @@
+"""The emulator's sm_90a beside a Hopper GPU (course_utils/measured/silicon.json): the same kernels leave the same bytes."""
+
+import pytest
+
+from course_utils import measured
+from course_utils.nvidia import silicon
+from course_utils.nvidia.silicon.compare import EXPLAINED
+
+# One of every n cases of a group, so that each kind of kernel is in the proof; `exhaustive` runs all.
+EVERY = {"products": 12, "layouts": 11, "sums": 4, "copies": 6, "others": 1, "clusters": 3}
+
+
+@pytest.fixture(scope="module")
+def record():
+    return measured.load("silicon")
+
+
+def test_every_case_is_recorded(record):
+    recorded = {(row["group"], row["name"]) for row in record.rows if row["group"] != "maps"}
+    assert recorded == {(case.group, case.name) for case in silicon.cases()}
+    assert set(EXPLAINED) <= recorded
+
+
+def different(record, chosen):
+    return {
+        (row["group"], row["case"]): row["difference"]
+        for row in silicon.compare(record.rows, chosen)
+        if row["difference"]
+    }
+
+
+def test_the_same_bytes_or_an_explained_difference(record):
+    chosen = [
+        case for group, n in EVERY.items() for case in [case for case in silicon.cases() if case.group == group][::n]
+    ]
+    assert different(record, chosen).keys() <= EXPLAINED.keys()
+
+
+@pytest.mark.exhaustive("one of every few cases: test_the_same_bytes_or_an_explained_difference")
+def test_all_leave_the_same_bytes_or_an_explained_difference(record):
+    assert different(record, None).keys() == EXPLAINED.keys()
