@@ -196,9 +196,7 @@ def test_in_other_orders_a_product_is_done_before(run_kernel):
     for order in ({"order": "early"}, *({"order": "random", "seed": seed} for seed in range(8))):
         out = torch.zeros(256)
         with configure(**order):
-            run_kernel(
-                RUNNING.replace("CHANGE", "").replace("WAIT", "1"), (1,), (128,), (arguments[0], out), shared_mem=16384
-            )
+            run_kernel(code, (1,), (128,), (unused, out), shared_mem=16384)
         assert set(out.tolist()) <= {7, 23}
         seen.setdefault(order["order"], []).append(out)
     assert (seen["early"][0] == 23).all()

@@ -83,7 +83,7 @@ template <class Left, class Right> EMU_UNSEEN void multiply_rows(const emu_wgmma
         }
     for (unsigned lane = 0; lane < 32; lane++)
         for (unsigned i = 0; i < n / 2; i++) {
-            float& d = *p.d[lane * (n / 2) + i];
+            float& d = p.side_by_side ? p.d[lane][i] : *p.d[lane * (n / 2) + i];
             const float sum = out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)];
             d = p.add ? d + sum : sum;
         }
@@ -154,7 +154,7 @@ template <class Left, class Right, size_t size, class A>
 EMU_INLINE void wgmma(float* (&d)[size], const A& a, unsigned long long b, bool add, int scale_a, int scale_b, bool transpose_a,
                       bool transpose_b, emu_site site = emu_here()) {
     wgmma_lanes mine;
-    mine.product = {multiply_rows<Left, Right>, site, 2 * size, emu_self()->warp % 4, d};
+    mine.product = {multiply_rows<Left, Right>, site, 2 * size, emu_self()->warp % 4, d, false};
     set_left(mine.product, a);
     mine.product.b_descriptor = b, mine.product.add = add;
     mine.product.negate_a = scale_a < 0, mine.product.negate_b = scale_b < 0;
@@ -177,11 +177,11 @@ struct wgmma_wait_lanes : emu_collective {
     unsigned in_flight;
     static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
         need_all_lanes(lanes, participants);
-        emu_wgmma_wait(((wgmma_wait_lanes*)lanes[0])->in_flight);
+        emu_wgmma_wait(((wgmma_wait_lanes*)lanes[0])->in_flight, lanes[0]->site);
     }
 };
 EMU_INLINE void wgmma_wait(unsigned in_flight, emu_site site = emu_here()) {
-    emu_wgmma_meet(in_flight, site);
+    (void)EMU_PLACE();
     wgmma_wait_lanes mine;
     mine.in_flight = in_flight;
     collect(mine, "wgmma.wait_group", 0xffffffffu, site);
