@@ -40,7 +40,7 @@ struct emu_wgmma {
     unsigned n, warp;             // columns of D and B; which of the four warps of its warpgroup
     float** d;                    // [32][n / 2]: where each lane has its numbers; or, if they are side by side, [32]
     bool side_by_side;
-    unsigned a[32][4];            // each lane's part of A,
+    const unsigned (*a)[4];       // [32]: each lane's part of A,
     bool a_in_registers;          // or a descriptor
     uint64_t a_descriptor, b_descriptor;
     bool add, negate_a, negate_b, transpose_a, transpose_b;

@@ -9,6 +9,7 @@
 struct Product {
     emu_wgmma product;
     float** d;                       // room for the product's own, kept for the next one in this place
+    unsigned (*a)[4];                // the same, of a product with A in registers
     unsigned room, group;
     bool done;
 };
@@ -83,6 +84,12 @@ extern "C" void emu_wgmma_start(const emu_wgmma* product) {
     one.product = *product;
     one.product.d = one.d;
     one.product.side_by_side = side_by_side;
+    if (product->a_in_registers) {
+        if (!one.a) one.a = (unsigned (*)[4])malloc(32 * sizeof *one.a);
+        if (!one.a) emu_trap("wgmma: no memory for products that are not waited for", product->site);
+        memcpy(one.a, product->a, 32 * sizeof *one.a);
+        one.product.a = one.a;
+    }
     one.group = p.group;
     one.done = false;
     p.count++;
