@@ -9,7 +9,7 @@ import pytest
 
 from course_utils.emulator import configure
 from course_utils.emulator.sanitizer import Finding
-from tests.emulator import asynchronous
+from tests.helpers import asynchronous
 from tests.helpers.one_change import Change
 
 KERNELS = {"gemm": asynchronous.gemm, "forward": asynchronous.forward, "sparse_mla": asynchronous.sparse_mla}

@@ -159,9 +159,12 @@ template <class Left, class Right> EMU_UNSEEN void multiply_rows(const emu_wgmma
     }
     const factor b = factor_of(p.b_descriptor, p.transpose_b, bits / 8, p.site);
     read_factor<Right>(b, n, depth, p.negate_b ? -1 : 1, right, true, p.site);
+    const auto number_of_d = [&](unsigned lane, unsigned i) -> float& {
+        return p.side_by_side ? p.d[lane][i] : *p.d[lane * (n / 2) + i];
+    };
     for (unsigned lane = 0; lane < 32; lane++)
         for (unsigned i = 0; i < n / 2; i++)
-            out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)] = p.add ? *p.d[lane * (n / 2) + i] : 0;
+            out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)] = p.add ? number_of_d(lane, i) : 0;
     int furthest = 0;
     bool finite = look_through(left[0], 16 * depth, furthest) & look_through(right, depth * n, furthest);
     for (int row = 0; row < 16; row++) {
@@ -190,7 +193,7 @@ template <class Left, class Right> EMU_UNSEEN void multiply_rows(const emu_wgmma
     }
     for (unsigned lane = 0; lane < 32; lane++)
         for (unsigned i = 0; i < n / 2; i++)
-            *p.d[lane * (n / 2) + i] = out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)];
+            number_of_d(lane, i) = out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)];
 }
 
 // The 16 bytes that a warp reads: rows of A that are its own, and all of B.
@@ -229,37 +232,39 @@ inline EMU_UNSEEN void need_all_lanes(emu_collective** lanes, unsigned participa
 
 struct wgmma_lanes : emu_collective {
     emu_wgmma product;                         // of this lane: `d` are its numbers alone, `a_places` those of its four registers
+    unsigned a[4];
     static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
         need_all_lanes(lanes, participants);
         emu_wgmma whole = ((wgmma_lanes*)lanes[0])->product;
         float* d[32 * 128];
         const void* a_places[32 * 4];
+        unsigned a[32][4];
         for (int lane = 0; lane < 32; lane++) {
             const emu_wgmma& mine = ((wgmma_lanes*)lanes[lane])->product;
             if (mine.a_descriptor != whole.a_descriptor || mine.b_descriptor != whole.b_descriptor || mine.add != whole.add)
                 emu_misuse("wgmma: the lanes of a warp have different descriptors", lanes[lane]->site);
             memcpy(d + lane * (whole.n / 2), mine.d, whole.n / 2 * sizeof(float*));
-            memcpy(whole.a[lane], mine.a[0], sizeof whole.a[lane]);
+            if (whole.a_in_registers) memcpy(a[lane], ((wgmma_lanes*)lanes[lane])->a, sizeof a[lane]);
             if (mine.a_places) memcpy(a_places + 4 * lane, mine.a_places, 4 * sizeof *a_places);
         }
-        whole.d = d;
+        whole.d = d, whole.a = a;
         if (whole.a_places) whole.a_places = a_places;
         emu_wgmma_start(&whole);
     }
 };
 struct registers_of_a { unsigned values[4]; const void* places[4]; };
-inline void set_left(emu_wgmma& product, unsigned long long descriptor) { product.a_descriptor = descriptor; }
-inline void set_left(emu_wgmma& product, const registers_of_a& a) {
-    product.a_in_registers = true;
-    product.a_places = a.places;
-    for (int i = 0; i < 4; i++) product.a[0][i] = a.values[i];
+inline void set_left(wgmma_lanes& mine, unsigned long long descriptor) { mine.product.a_descriptor = descriptor; }
+inline void set_left(wgmma_lanes& mine, const registers_of_a& a) {
+    mine.product.a_in_registers = true;
+    mine.product.a_places = a.places;
+    memcpy(mine.a, a.values, sizeof mine.a);
 }
 template <class Left, class Right, size_t size, class A>
 EMU_INLINE void wgmma(float* (&d)[size], const A& a, unsigned long long b, bool add, int scale_a, int scale_b, bool transpose_a,
                       bool transpose_b, emu_site site = emu_here()) {
     wgmma_lanes mine;
-    mine.product = {multiply_rows<Left, Right>, site, 2 * size, emu_self()->warp % 4, d};
-    set_left(mine.product, a);
+    mine.product = {multiply_rows<Left, Right>, site, 2 * size, emu_self()->warp % 4, d, false};
+    set_left(mine, a);
     mine.product.b_descriptor = b, mine.product.add = add;
     mine.product.negate_a = scale_a < 0, mine.product.negate_b = scale_b < 0;
     mine.product.transpose_a = transpose_a, mine.product.transpose_b = transpose_b;
@@ -281,11 +286,11 @@ struct wgmma_wait_lanes : emu_collective {
     unsigned in_flight;
     static EMU_UNSEEN void combine_lanes(emu_collective** lanes, unsigned participants) {
         need_all_lanes(lanes, participants);
-        emu_wgmma_wait(((wgmma_wait_lanes*)lanes[0])->in_flight);
+        emu_wgmma_wait(((wgmma_wait_lanes*)lanes[0])->in_flight, lanes[0]->site);
     }
 };
 EMU_INLINE void wgmma_wait(unsigned in_flight, emu_site site = emu_here()) {
-    emu_wgmma_meet(in_flight, site);
+    (void)EMU_PLACE();
     wgmma_wait_lanes mine;
     mine.in_flight = in_flight;
     collect(mine, "wgmma.wait_group", 0xffffffffu, site);

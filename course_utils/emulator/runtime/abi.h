@@ -41,8 +41,9 @@ struct emu_wgmma {
     void (*multiply)(const emu_wgmma* product);
     emu_site site;
     unsigned n, warp;             // columns of D and B; which of the four warps of its warpgroup
-    float** d;                    // [32][n / 2]: where each lane has its numbers
-    unsigned a[32][4];            // each lane's part of A,
+    float** d;                    // [32][n / 2]: where each lane has its numbers; or, if they are side by side, [32]
+    bool side_by_side;
+    const unsigned (*a)[4];       // [32]: each lane's part of A,
     bool a_in_registers;          // or a descriptor
     uint64_t a_descriptor, b_descriptor;
     bool add, negate_a, negate_b, transpose_a, transpose_b;
@@ -102,8 +103,7 @@ bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits, emu_site s
 
 void emu_wgmma_start(const emu_wgmma* product);            // what stands in it is copied
 void emu_wgmma_commit();                                   // for a warp
-void emu_wgmma_meet(unsigned groups_in_flight, emu_site site);   // before a wait: until the other warps have started as much
-void emu_wgmma_wait(unsigned groups_in_flight);
+void emu_wgmma_wait(unsigned groups_in_flight, emu_site site);   // until the other warps have started as much, too
 // For asynccheck, in a build that reports its accesses.
 void emu_wgmma_fence();
 void emu_proxy_fence(bool only_barriers);                  // only_barriers: fence.mbarrier_init

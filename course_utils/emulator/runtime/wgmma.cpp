@@ -6,7 +6,13 @@
 
 #include "async_rules.h"
 
-struct Product { emu_wgmma product; unsigned group; bool done; };
+struct Product {
+    emu_wgmma product;
+    float** d;                       // room for the product's own, kept for the next one in this place
+    unsigned (*a)[4];                // the same, of a product with A in registers
+    unsigned room, group;
+    bool done;
+};
 
 struct Products {
     Product* started;
@@ -21,11 +27,16 @@ static Products& mine() {
     const emu_dim3 at = f->block_idx, grid = f->grid_dim;
     const uint64_t block = 1 + at.x + grid.x * (at.y + (uint64_t)grid.y * at.z);
     if (products && products->block != block) {
-        for (unsigned i = 0; i < products->count; i++) free(products->started[i].product.d);
         products->count = products->group = 0;
         products->block = block;
     }
     return *products;
+}
+
+static void swap(Product& a, Product& b) {
+    const Product before = a;
+    a = b;
+    b = before;
 }
 
 static void multiply(Product& one) {
@@ -44,20 +55,45 @@ static void do_some(Products& p) {
     }
 }
 
+static bool are_side_by_side(float* const* d, unsigned of_a_lane) {
+    for (unsigned lane = 0; lane < 32; lane++, d += of_a_lane)
+        for (unsigned i = 1; i < of_a_lane; i++)
+            if (d[i] != d[0] + i) return false;
+    return true;
+}
+
 extern "C" void emu_wgmma_start(const emu_wgmma* product) {
     Products& p = mine();
     if (p.count == p.capacity) {
-        p.capacity = p.capacity ? 2 * p.capacity : 32;
+        const unsigned before = p.capacity;
+        p.capacity = before ? 2 * before : 32;
         p.started = (Product*)realloc(p.started, p.capacity * sizeof(Product));
+        if (p.started) memset(p.started + before, 0, (p.capacity - before) * sizeof(Product));
     }
-    const size_t bytes = 32 * (product->n / 2) * sizeof(float*);
-    float** d = (float**)malloc(bytes);
-    if (!p.started || !d) emu_trap("wgmma: no memory for products that are not waited for", product->site);
-    memcpy(d, product->d, bytes);
+    const unsigned of_a_lane = product->n / 2;
+    const bool side_by_side = are_side_by_side(product->d, of_a_lane);   // as a rule: fewer pointers to keep
+    const unsigned numbers = side_by_side ? 32 : 32 * of_a_lane;
+    Product& one = p.started[p.count];
+    if (p.started && one.room < numbers) {
+        one.d = (float**)realloc(one.d, numbers * sizeof(float*));
+        one.room = numbers;
+    }
+    if (!p.started || !one.d) emu_trap("wgmma: no memory for products that are not waited for", product->site);
+    for (unsigned i = 0; i < numbers; i++) one.d[i] = product->d[side_by_side ? i * of_a_lane : i];
     if (Rules* rules = emu_rules()) emu_rule_product(*rules, product);
-    p.started[p.count] = {*product, p.group, false};
-    p.started[p.count].product.exact = emu_block->launch->exact_sums;
-    p.started[p.count++].product.d = d;
+    one.product = *product;
+    one.product.d = one.d;
+    one.product.side_by_side = side_by_side;
+    one.product.exact = emu_block->launch->exact_sums;
+    if (product->a_in_registers) {
+        if (!one.a) one.a = (unsigned (*)[4])malloc(32 * sizeof *one.a);
+        if (!one.a) emu_trap("wgmma: no memory for products that are not waited for", product->site);
+        memcpy(one.a, product->a, 32 * sizeof *one.a);
+        one.product.a = one.a;
+    }
+    one.group = p.group;
+    one.done = false;
+    p.count++;
     do_some(p);
 }
 
@@ -83,15 +119,6 @@ static bool others_have_started(unsigned groups) {
     return true;
 }
 
-extern "C" void emu_wgmma_meet(unsigned groups_in_flight, emu_site site) {
-    EMU_NOTE_PLACE();
-    const unsigned group = mine().group;
-    while (group > groups_in_flight && !others_have_started(group - groups_in_flight)) {
-        emu_stop(State::at_warpgroup, site);
-        emu_run_another();
-    }
-}
-
 extern "C" void emu_wgmma_fence() {
     if (Rules* rules = emu_rules()) emu_rule_wgmma_fence(*rules);
 }
@@ -105,16 +132,21 @@ extern "C" uintptr_t emu_place() {
     return (uintptr_t)__builtin_return_address(0);
 }
 
-extern "C" void emu_wgmma_wait(unsigned groups_in_flight) {
+// By the last lane of the warp that comes here, while the others wait for it.
+extern "C" void emu_wgmma_wait(unsigned groups_in_flight, emu_site site) {
     Products& p = mine();
+    while (p.group > groups_in_flight && !others_have_started(p.group - groups_in_flight)) {
+        emu_stop(State::at_warpgroup, site);
+        emu_run_another();
+    }
     unsigned kept = 0;
     for (unsigned i = 0; i < p.count; i++) {
         Product& one = p.started[i];
         if (one.group + groups_in_flight >= p.group) {
-            p.started[kept++] = one;
+            if (i != kept) swap(p.started[kept], one);
+            kept++;
         } else {
             multiply(one);
-            free(one.product.d);
         }
     }
     if (Rules* rules = emu_rules()) emu_rule_products_done(*rules, p.count - kept);

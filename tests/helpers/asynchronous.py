@@ -17,7 +17,7 @@ from course_utils.emulator.sanitizer import Finding
 from course_utils.operators import mla
 from tests.helpers.one_change import NONE, Change, Rule, call, instruction, with_changes
 
-HERE = Path(__file__).parent / "kernels"
+HERE = Path(__file__).parents[1] / "emulator/kernels"
 
 
 class Watched:
