@@ -133,6 +133,10 @@ inline EMU_UNSEEN bool look_through(const float* numbers, unsigned count, int& f
     return finite;
 }
 
+inline EMU_UNSEEN float& number_of_d(const emu_wgmma& p, unsigned lane, unsigned i) {
+    return p.side_by_side ? p.d[lane][i] : *p.d[lane * (p.n / 2) + i];
+}
+
 // Sixteen rows of D = A B + D. Lane 4 g + t has rows g and g + 8, and of each eight columns 2 t and 2 t + 1, as with mma.sync.
 template <class Left, class Right> EMU_UNSEEN void multiply_rows(const emu_wgmma* product) {
     enum { bits = Left::bits, count = 32 / bits, depth = 8 * count };
@@ -159,12 +163,9 @@ template <class Left, class Right> EMU_UNSEEN void multiply_rows(const emu_wgmma
     }
     const factor b = factor_of(p.b_descriptor, p.transpose_b, bits / 8, p.site);
     read_factor<Right>(b, n, depth, p.negate_b ? -1 : 1, right, true, p.site);
-    const auto number_of_d = [&](unsigned lane, unsigned i) -> float& {
-        return p.side_by_side ? p.d[lane][i] : *p.d[lane * (n / 2) + i];
-    };
     for (unsigned lane = 0; lane < 32; lane++)
         for (unsigned i = 0; i < n / 2; i++)
-            out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)] = p.add ? number_of_d(lane, i) : 0;
+            out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)] = p.add ? number_of_d(p, lane, i) : 0;
     int furthest = 0;
     bool finite = look_through(left[0], 16 * depth, furthest) & look_through(right, depth * n, furthest);
     for (int row = 0; row < 16; row++) {
@@ -193,7 +194,7 @@ template <class Left, class Right> EMU_UNSEEN void multiply_rows(const emu_wgmma
     }
     for (unsigned lane = 0; lane < 32; lane++)
         for (unsigned i = 0; i < n / 2; i++)
-            number_of_d(lane, i) = out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)];
+            number_of_d(p, lane, i) = out[(lane >> 2) + 8 * (i >> 1 & 1)][i / 4 * 8 + 2 * (lane & 3) + (i & 1)];
 }
 
 // The 16 bytes that a warp reads: rows of A that are its own, and all of B.
