@@ -1,4 +1,4 @@
-"""The emulator's sm_90a beside a Hopper GPU (course_utils/measured/silicon.json): the same kernels leave the same bytes."""
+"""The emulator's sm_90a beside a Hopper GPU (course_utils/measured/silicon.json): kernels leave the same bytes."""
 
 import pytest
 
