@@ -27,12 +27,12 @@ rounded, the emulator rounds as the GPU does. `python -m course_utils bench sili
 without `--record` and without a GPU it compares the record with the emulator.
 """
 SUMS = """\
-wgmma adds the products of one instruction, and D before it, as one sum. NVIDIA does not say how. On the GPU, all bits of
-all sums of the record are those of this rule. The exponent of a product is the sum of its factors' exponents. Each term
-is cut, toward zero, at a number of bits behind the greatest exponent of all terms. The rest is added exactly, and the
-sum is cut, toward zero again. Of fp16 and bf16, 25 bits behind the greatest exponent count, and 24 bits of the sum stay,
-as many as fp32 has. Of E4M3 and E5M2, only 13 bits count, and 14 stay: a long sum in FP8 needs a second accumulator.
-`emulator.configure(exact_sums=True)` adds exactly instead.
+wgmma adds the products of one instruction, and D before it, as one sum. NVIDIA does not say how. On the GPU, all bits
+of all sums of the record are those of this rule. The exponent of a product is the sum of its factors' exponents. Each
+term is cut, toward zero, at a number of bits behind the greatest exponent of all terms. The rest is added exactly, and
+the sum is cut, toward zero again. Of fp16 and bf16, 25 bits behind the greatest exponent count, and 24 bits of the sum
+stay, as many as fp32 has. Of E4M3 and E5M2, only 13 bits count, and 14 stay: a long sum in FP8 needs a second
+accumulator. `emulator.configure(exact_sums=True)` adds exactly instead.
 """
 NOT_CHECKED = """\
 Not checked on a GPU: when an asynchronous copy or product is done (the emulator does each as late as the rules allow);
