@@ -100,7 +100,7 @@ void emu_run_block(Block& block, uint64_t linear_index);   // its number in the 
 // A shared address has, above these bits, 0 for the block itself or 1 + the rank of a block of its cluster.
 static const unsigned emu_in_block = (1 << 24) - 1;
 Block& emu_block_of(unsigned address);
-static inline unsigned emu_address_in(unsigned rank, unsigned address) { return (rank + 1) << 24 | (address & emu_in_block); }
+unsigned emu_address_in(unsigned rank, unsigned address);
 
 // emu_trap, in words with figures.
 [[noreturn]] void emu_trap_in_words(emu_site site, const char* format, ...)

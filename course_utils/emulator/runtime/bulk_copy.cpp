@@ -201,6 +201,8 @@ extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, con
     if ((long long)at[0] * m.element_bytes % 16)
         emu_trap_in_words(site, "cp.async.bulk.tensor: a box begins at a multiple of 16 bytes of a row, got element %d of %u bytes",
                           at[0], m.element_bytes);
+    for (unsigned d = 0; d < rank && !is_load; d++)      // an H200 says "illegal instruction"; of a load, zeros are read there
+        if (at[d] < 0) emu_trap_in_words(site, "cp.async.bulk.tensor: a store begins at coordinates of 0 or more, got %d", at[d]);
     copy.blocks = check_blocks(more.blocks, "cp.async.bulk.tensor", site);
     copy.combine = more.combine ? more.combine[m.type] : nullptr;
     if (more.combine && !copy.combine) emu_trap("cp.reduce.async.bulk.tensor: not with elements of this type", site);
