@@ -37,8 +37,9 @@ accumulator. `emulator.configure(exact_sums=True)` adds exactly instead.
 NOT_CHECKED = """\
 Not checked on a GPU: when an asynchronous copy or product is done (the emulator does each as late as the rules allow);
 which kernels hang (none that might was launched); clusters of more than 8 blocks; the counters and the sanitizer,
-which do not know sm_90a. compute-sanitizer's verdict on planted mistakes of asynchronous kernels is not recorded yet; nor are tensor maps byte by
-byte, those of one dimension, sums of numbers below the normal ones, and boxes narrower than their swizzle.
+which do not know sm_90a. Not recorded yet: compute-sanitizer's verdict on planted mistakes of asynchronous kernels;
+tensor maps byte by byte, and those of one dimension; sums of numbers below the normal ones; boxes narrower than their
+swizzle.
 """
 
 
