@@ -230,6 +230,10 @@ class EmulatedModule:
 
     def _checked_cluster(self, function: str, grid: tuple[int, int, int]) -> tuple[int, int, int]:
         cluster = self.cluster(function)
+        if math.prod(cluster) > 1 and not self._hopper:
+            raise LaunchError(
+                f"{function}: the emulator runs clusters of kernels whose header says `arch: {HOPPER} only`"
+            )
         if not 1 <= math.prod(cluster) <= MOST_IN_A_CLUSTER:
             raise LaunchError(f"{function}: a cluster has 1 to {MOST_IN_A_CLUSTER} blocks, got {cluster}")
         if any(blocks % size for blocks, size in zip(grid, cluster, strict=True)):

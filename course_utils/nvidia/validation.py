@@ -21,6 +21,7 @@ from course_utils.measured import Measurement, Row
 from course_utils.nvidia.comparison import emulated_findings
 from course_utils.nvidia.figures import FIGURES, emulated_figures, ncu_figures
 from course_utils.nvidia.measure import Case, counter_cases, sanitizer_cases
+from course_utils.nvidia.silicon import page as silicon_page
 
 # ---- counters
 
@@ -350,7 +351,7 @@ of accesses each. Compared are, for each launch:
 
 def page(results: list[Verdict]) -> str:
     """docs/validation.md: both comparisons, with where and when NVIDIA's side was recorded."""
-    sanitizer, counters = measured.load("sanitizer"), measured.load("counters")
+    sanitizer, counters, silicon = map(measured.load, ("sanitizer", "counters", "silicon"))
     return "\n".join(
         [
             _INTRODUCTION,
@@ -371,12 +372,13 @@ def page(results: list[Verdict]) -> str:
             "In each cell: the emulator's count / ncu's.\n",
             "\n\n".join(f"{reason.why}\n\n{_markdown(_explained_rows(reason))}" for reason in EXPLAINED),
             "",
+            silicon_page.section(silicon, _origin(silicon), _markdown),
         ]
     )
 
 
-def _origin(measurement: Measurement, program: str) -> str:
-    return f"{measurement.versions[program]}, {measured.caption(measurement)}"
+def _origin(measurement: Measurement, program: str | None = None) -> str:
+    return ", ".join([*([measurement.versions[program]] if program else []), measured.caption(measurement)])
 
 
 def _group(case: Case) -> str:

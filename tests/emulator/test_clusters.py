@@ -110,3 +110,29 @@ def test_addresses_have_offsets_and_clocks_go_on(run_kernel):
     while (clock64() - before < 100);
     out[2] = clock64() - before >= 100 && (long long)now > before;"""
     assert run_body(run_kernel, body, threads=32)[:3].tolist() == [-1, 5, 1]
+
+
+GROUPS = """// arch: sm_90a only
+#include <cooperative_groups.h>
+extern "C" __global__ void __cluster_dims__(BLOCKS) k(int* out) {
+    __shared__ int box[32];
+    auto cluster = cooperative_groups::this_cluster();
+    box[threadIdx.x] = cluster.thread_rank();
+    cluster.sync();
+    const int next = (cluster.block_rank() + 1) % cluster.num_blocks();
+    out[cluster.thread_rank()] = cluster.map_shared_rank(box, next)[threadIdx.x];
+    cluster.barrier_arrive();
+    cluster.barrier_wait();
+}"""
+
+
+def test_a_cluster_is_a_cooperative_group_and_a_macro_may_say_its_size(run_kernel):
+    out = torch.zeros(4 * 32, dtype=torch.int32)
+    run_kernel(GROUPS, (2, 2), (32,), (out,), options=("-DBLOCKS=2, 2, 1",))
+    assert torch.equal(out, (torch.arange(128, dtype=torch.int32) + 32) % 128)
+
+
+def test_a_kernel_that_is_not_for_hopper_has_no_clusters(run_kernel):
+    code = 'extern "C" __global__ void __cluster_dims__(2, 1, 1) k(int* out) {}'
+    with pytest.raises(LaunchError, match="clusters of kernels whose header says `arch: sm_90a only`"):
+        run_kernel(code, (2,), (32,), (torch.zeros(1, dtype=torch.int32),))

@@ -1,4 +1,5 @@
-// The part of cooperative groups that lives inside one block: the block, and tiles of up to 32 threads.
+// The part of cooperative groups that lives inside one block, the block and tiles of up to 32 threads; and, for sm_90a, the
+// cluster of blocks.
 #pragma once
 
 namespace cooperative_groups {
@@ -18,6 +19,26 @@ public:
     EMU_INLINE dim3 dim_threads() const { return emu_self()->block_dim; }
 };
 EMU_INLINE thread_block this_thread_block() { return thread_block(); }
+
+#if defined(EMU_HOPPER)
+class cluster_group {
+public:
+    EMU_INLINE void barrier_arrive(emu_site site = emu_here()) const { emu_cluster_arrive(site); }
+    EMU_INLINE void barrier_wait(emu_site site = emu_here()) const { emu_cluster_wait(site); }
+    EMU_INLINE void sync(emu_site site = emu_here()) const { emu_cluster_arrive(site), emu_cluster_wait(site); }
+    EMU_INLINE unsigned block_rank() const { return emu_self()->cluster_rank; }
+    EMU_INLINE unsigned num_blocks() const { return emu::cluster_blocks(); }
+    EMU_INLINE dim3 dim_blocks() const { return emu_self()->cluster_dim; }
+    EMU_INLINE unsigned num_threads() const { return num_blocks() * this_thread_block().num_threads(); }
+    EMU_INLINE unsigned thread_rank() const {
+        return block_rank() * this_thread_block().num_threads() + emu_self()->linear_id;
+    }
+    template <class T> EMU_INLINE T* map_shared_rank(T* place, int rank, emu_site site = emu_here()) const {
+        return (T*)emu_shared_pointer(emu_map_to_block(emu_shared_offset(place), (unsigned)rank, site));
+    }
+};
+EMU_INLINE cluster_group this_cluster() { return cluster_group(); }
+#endif
 
 template <unsigned tile_size> class thread_block_tile {
     static_assert(tile_size >= 1 && tile_size <= 32 && !(tile_size & (tile_size - 1)), "a tile has 1, 2, 4, 8, 16 or 32 threads");

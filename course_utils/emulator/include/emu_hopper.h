@@ -60,6 +60,17 @@ template <class Real> EMU_INLINE Real power_of(float x, float least) {
     const float power = bit_cast<float>(bit_cast<unsigned>(x) & 0x7f800000u);
     return x == 0 ? 0 : power > least ? power : least;
 }
+template <class Real> EMU_INLINE void powers_of(const float* numbers, unsigned count, float least, Real* to) {
+    typedef Real real8 __attribute__((vector_size(8 * sizeof(Real))));
+    typedef float float8 __attribute__((vector_size(32), aligned(4)));
+    typedef int int8 __attribute__((vector_size(32)));
+    for (unsigned i = 0; i < count; i += 8) {
+        const float8 x = *(const float8*)(numbers + i);
+        float8 power = (float8)((int8)x & 0x7f800000);
+        power = power > least ? power : power * 0 + least;
+        *(real8*)(to + i) = __builtin_convertvector((float8)((int8)power & (x != 0)), real8);
+    }
+}
 EMU_INLINE float toward_zero(double x) {
     const float rounded = (float)x;
     return fabs((double)rounded) > fabs(x) ? bit_cast<float>(bit_cast<unsigned>(rounded) - 1) : rounded;
@@ -115,20 +126,29 @@ EMU_INLINE void add_as_silicon(const float* left, const float* right, const Real
 template <class Real, int bits>
 EMU_UNSEEN void add_rows(const float* left, const float* right, float least_left, float least_right, unsigned n, float* d) {
     enum { depth = 256 / bits };
-    Real left_power[16 * depth], right_power[depth * 256] __attribute__((aligned(64)));
-    for (int i = 0; i < 16 * depth; i++) left_power[i] = power_of<Real>(left[i], least_left);
-    for (unsigned i = 0; i < depth * n; i++) right_power[i] = power_of<Real>(right[i], least_right);
+    Real left_power[16 * depth] __attribute__((aligned(64))), right_power[depth * 256] __attribute__((aligned(64)));
+    powers_of(left, 16 * depth, least_left, left_power);
+    powers_of(right, depth * n, least_right, right_power);
     for (int row = 0; row < 16; row++)
         add_as_silicon<Real, bits>(left + row * depth, right, left_power + row * depth, right_power, n, d + 256 * row);
 }
-// Whether all are finite; and how far their exponents are from 0, at most.
+// Whether all are finite; and how far their exponents are from 0, at most. Eight at a time.
 inline EMU_UNSEEN bool look_through(const float* numbers, unsigned count, int& furthest) {
+    typedef float float8 __attribute__((vector_size(32), aligned(4)));
+    typedef int int8 __attribute__((vector_size(32)));
+    const int8 zeros = {};
+    int8 most = zeros + (127 << 23), least = most;
+    for (unsigned i = 0; i < count; i += 8) {
+        const float8 x = *(const float8*)(numbers + i);
+        const int8 exponent = (int8)x & 0x7f800000, of_one = zeros + (127 << 23), seen = x == 0 ? of_one : exponent;
+        most = seen > most ? seen : most;
+        least = seen < least ? seen : least;
+    }
     bool finite = true;
-    for (unsigned i = 0; i < count; i++) {
-        const unsigned bits = bit_cast<unsigned>(numbers[i]);
-        const int exponent = (int)(bits >> 23 & 255), away = exponent < 127 ? 127 - exponent : exponent - 127;
-        finite &= exponent != 255;
-        if (bits << 1 && away > furthest) furthest = away;
+    for (int i = 0; i < 8; i++) {
+        finite &= most[i] != 255 << 23;
+        if ((most[i] >> 23) - 127 > furthest) furthest = (most[i] >> 23) - 127;
+        if (127 - (least[i] >> 23) > furthest) furthest = 127 - (least[i] >> 23);
     }
     return finite;
 }

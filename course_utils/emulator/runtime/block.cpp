@@ -541,6 +541,7 @@ Block& emu_block_of(unsigned address) {
     const unsigned rank = address >> 24;
     return rank ? *emu_block->cluster->blocks[rank - 1] : *emu_block;
 }
+unsigned emu_address_in(unsigned rank, unsigned address) { return (rank + 1) << 24 | (address & emu_in_block); }
 extern "C" void* emu_shared_pointer(unsigned address) {
     if (address >> 24 == 0) return emu_block->shared_low + address;
     if (address >> 24 > emu_block->cluster->size) return emu_block->shared_low + address;   // no address: a fault

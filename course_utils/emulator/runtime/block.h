@@ -102,7 +102,7 @@ void emu_run_block(Block& block, uint64_t linear_index);   // its number in the 
 // A shared address has, above these bits, 0 for the block itself or 1 + the rank of a block of its cluster.
 static const unsigned emu_in_block = (1 << 24) - 1;
 Block& emu_block_of(unsigned address);
-static inline unsigned emu_address_in(unsigned rank, unsigned address) { return (rank + 1) << 24 | (address & emu_in_block); }
+unsigned emu_address_in(unsigned rank, unsigned address);
 
 // Whether a product or a copy that may be done now or later is done now; and one of `count` things, by chance if the order is.
 bool emu_happens_now();

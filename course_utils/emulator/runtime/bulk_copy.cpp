@@ -37,6 +37,12 @@ struct BulkCopy {
 
 struct BulkCopies { BulkCopy* waiting; unsigned count, capacity; };
 
+// From a row in shared memory to the next: with a swizzle all rows are as long as its pattern, found to be so on an H200.
+static unsigned row_pitch(const TensorMap& map) {
+    const unsigned bytes = map.box[0] * map.element_bytes;
+    return map.row_bytes > 16 ? map.row_bytes : bytes;
+}
+
 static unsigned box_bytes(const TensorMap& map) {
     uint64_t bytes = map.element_bytes;
     for (int d = 0; d < 5; d++) bytes *= map.box[d];
@@ -62,12 +68,13 @@ static void store_one(const BulkCopy& copy, char* to, const char* from, unsigned
 static void move_box(const BulkCopy& copy, unsigned to) {
     const TensorMap& map = copy.map;
     char* shared = (char*)emu_shared_pointer(to & ~emu_in_block);
-    unsigned linear = to & emu_in_block;
+    unsigned row_at = to & emu_in_block;
     unsigned i[5] = {};
     for (i[4] = 0; i[4] < map.box[4]; i[4]++)
         for (i[3] = 0; i[3] < map.box[3]; i[3]++)
             for (i[2] = 0; i[2] < map.box[2]; i[2]++)
-                for (i[1] = 0; i[1] < map.box[1]; i[1]++) {
+                for (i[1] = 0; i[1] < map.box[1]; i[1]++, row_at += row_pitch(map)) {
+                    unsigned linear = row_at;
                     bool inside = true;
                     char* row = map.address;
                     for (int d = 1; d < 5; d++) {
@@ -220,10 +227,15 @@ extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, con
     const TensorMap& m = *(const TensorMap*)map;
     BulkCopy copy = {m, nullptr, shared, box_bytes(m), barrier, {}, is_load, emu_current->bulk_group, emu_current->linear_id, site};
     for (unsigned d = 0; d < rank; d++) copy.at[d] = at[d];
+    if ((long long)at[0] * m.element_bytes % 16)
+        emu_misuse_in_words(site, "cp.async.bulk.tensor: a box begins at a multiple of 16 bytes of a row, got element %d of %u bytes",
+                          at[0], m.element_bytes);
+    for (unsigned d = 0; d < rank && !is_load; d++)      // an H200 says "illegal instruction"; of a load, zeros are read there
+        if (at[d] < 0) emu_misuse_in_words(site, "cp.async.bulk.tensor: a store begins at coordinates of 0 or more, got %d", at[d]);
     copy.blocks = check_blocks(more.blocks, "cp.async.bulk.tensor", site);
     copy.combine = more.combine ? more.combine[m.type] : nullptr;
     if (more.combine && !copy.combine) emu_misuse("cp.reduce.async.bulk.tensor: not with elements of this type", site);
-    check_shared(shared, copy.bytes, 128, "cp.async.bulk.tensor", site);
+    check_shared(shared, copy.bytes / (m.box[0] * m.element_bytes) * row_pitch(m), 128, "cp.async.bulk.tensor", site);
     if (is_load) emu_check_barrier(barrier, "cp.async.bulk.tensor", site);
     start(copy);
 }

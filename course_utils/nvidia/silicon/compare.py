@@ -14,6 +14,12 @@ from course_utils.nvidia.silicon.case import Case
 from course_utils.nvidia.silicon.cases import cases
 from course_utils.nvidia.silicon.record import kept
 
+TRY_WAIT = (
+    "A try_wait for a phase that cannot come gives up after a while on a GPU, and would be asked again for ever. "
+    "The emulator says that it is a deadlock."
+)
+EXPLAINED = {("others", "try_wait gives up"): TRY_WAIT}
+
 
 def compare(rows: Iterable[Row], chosen: Iterable[Case] | None = None) -> list[Row]:
     """A row for each case (None: all) that is recorded: whether the emulator leaves the same, and if not, what is
@@ -29,12 +35,14 @@ def compare(rows: Iterable[Row], chosen: Iterable[Case] | None = None) -> list[R
 
 
 def _difference(case: Case, row: Row) -> str:
-    if "error" in row:
-        return f"silicon: {row['error']}"
     try:
         ours = kept(case, case.run("cpu"))
-    except (CompileError, KernelError, LaunchError) as error:
+    except KernelError as error:
+        return "" if "error" in row else f"emulator: {str(error).splitlines()[0]}"
+    except (CompileError, LaunchError) as error:
         return f"emulator: {str(error).splitlines()[0]}"
+    if "error" in row:
+        return f"silicon: {row['error']}"
     if all(row[key] == value for key, value in ours.items()):
         return ""
     if not case.sums:

@@ -72,7 +72,9 @@ class Box(NamedTuple):
     @property
     def room(self) -> int:
         """Bytes of shared memory: more than the box has, to see what is written where."""
-        return math.prod(self.box[:-1]) * max(self.box[-1] * self.dtype.itemsize, 128 if self.swizzle else 0)
+        return math.prod(self.box[:-1]) * max(
+            self.box[-1] * self.dtype.itemsize, int(self.swizzle[:-1]) if self.swizzle else 0
+        )
 
     def arguments(self, device: str) -> Arguments:
         """Of the kernel. The results: the bytes in shared memory, and the tensor."""
@@ -80,9 +82,10 @@ class Box(NamedTuple):
         tensor = filled(self.dtype, self.shape, seed=1).to(device)
         content = filled(torch.uint8 if self.operation == "load" else self.dtype, (count + 1,), seed=2)
         content = content.view(torch.uint8)[: count + 1].clone().to(device)
+        shown = content if self.room > expected else content[:count]  # the last says whether a load's bytes were all
         coordinates = [np.int32(n) for n in (*reversed(self.start), 0, 0, 0, 0)[:5]]
         mapped = tensor_map(tensor, self.box, swizzle=self.swizzle)
-        return (mapped, content, np.int32(count), np.int32(expected), *coordinates), (content, tensor.view(torch.uint8))
+        return (mapped, content, np.int32(count), np.int32(expected), *coordinates), (shown, tensor.view(torch.uint8))
 
     def __str__(self) -> str:
         sizes = ["x".join(map(str, one)) for one in (self.shape, self.box)]

@@ -345,7 +345,8 @@ BARRIERS = {
     out[768 + i] = __byte_perm(a, b, c), out[832 + i] = __funnelshift_l(a, b, c);
     out[896 + i] = __funnelshift_r(a, b, c), out[960 + i] = __funnelshift_lc(a, b, c);
     out[1024 + i] = __funnelshift_rc(a, b, c), out[1088 + i] = __brev(a) ^ (int)(__brevll(p) >> 9);
-    out[1152 + i] = __clz(a >> i % 32) + 100 * __clzll(p >> i), out[1216 + i] = __ffs(a << i % 31) + 100 * __ffsll(p << i);
+    out[1152 + i] = __clz(a >> i % 32) + 100 * __clzll(p >> i);
+    out[1216 + i] = __ffs(a << i % 31) + 100 * __ffsll(p << i);
     out[1280 + i] = __popc(a) + 100 * __popcll(p);""",
     "pairs and quads of small integers": """
     const unsigned a = in[i], b = in[64 + i], c = in[128 + i];

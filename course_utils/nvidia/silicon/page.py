@@ -1,0 +1,71 @@
+"""What docs/validation.md says of the emulated sm_90a beside a Hopper GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from course_utils.measured import Measurement, Row
+from course_utils.nvidia.silicon.compare import EXPLAINED
+
+GROUPS = {
+    "products": "wgmma with small integers: each width, type and sign, A in shared memory or registers, K-major and "
+    "MN-major, each swizzle, several steps",
+    "layouts": "which bytes a descriptor of wgmma leads to: offsets, starts inside of a tile, base offsets",
+    "sums": "wgmma with random numbers, with few large and many small ones, with infinities",
+    "copies": "cp.async.bulk and tensor maps of 2 to 5 dimensions: loads, stores and sums into memory, each swizzle, "
+    "boxes over the edge",
+    "others": "mbarriers and what they return, named barriers, ldmatrix, stmatrix, elect.sync, setmaxnreg, hints, "
+    "integer intrinsics",
+    "clusters": "2, 4 and 8 blocks: each other's shared memory, remote arrivals, multicast",
+    "maps": "the 128 bytes of a tensor map, beside the driver's",
+}
+INTRODUCTION = """\
+Kernels for sm_90a run on the emulator, too. Small ones ran on a GPU, one for each form of each instruction, and on the
+emulator. Compared are all bytes that they leave. Where sums are exact, nothing else could be right; where they are
+rounded, the emulator rounds as the GPU does. Where the GPU stops with an error, so does the emulator.
+`python -m course_utils bench silicon --record` runs them on a Hopper GPU; without `--record` and without a GPU it
+compares the record with the emulator.
+"""
+SUMS = """\
+wgmma adds the products of one instruction, and D before it, as one sum. NVIDIA does not say how. On the GPU, all bits
+of all sums of the record are those of this rule. The exponent of a product is the sum of its factors' exponents. Each
+term is cut, toward zero, at a number of bits behind the greatest exponent of all terms. The rest is added exactly, and
+the sum is cut, toward zero again. Of fp16 and bf16, 25 bits behind the greatest exponent count, and 24 bits of the sum
+stay, as many as fp32 has. Of E4M3 and E5M2, only 13 bits count, and 14 stay: a long sum in FP8 needs a second
+accumulator. `emulator.configure(exact_sums=True)` adds exactly instead.
+"""
+NOT_CHECKED = """\
+Not checked on a GPU: when an asynchronous copy or product is done (the emulator does each as late as the rules allow);
+which kernels hang (none that might was launched); clusters of more than 8 blocks; the counters and the sanitizer,
+which do not know sm_90a. Not recorded yet: compute-sanitizer's verdict on planted mistakes of asynchronous kernels;
+tensor maps byte by byte, and those of one dimension; sums of numbers below the normal ones; boxes narrower than their
+swizzle.
+"""
+
+
+def section(measurement: Measurement, origin: str, table: object) -> str:
+    """The section, in Markdown. table: makes one of rows."""
+    recorded = Counter(str(row["group"]) for row in measurement.rows)
+    explained = Counter(group for group, _ in EXPLAINED)
+    rows: list[Row] = [
+        {"what ran": text, "cases": recorded[group], "explained differences": explained[group]}
+        for group, text in GROUPS.items()
+        if recorded[group]
+    ]
+    reasons: dict[str, list[str]] = {}
+    for (_, name), reason in EXPLAINED.items():
+        reasons.setdefault(reason, []).append(name)
+    listed = [f"- {reason} ({', '.join(names)})" for reason, names in reasons.items()]
+    parts = [
+        "## Hopper: the bytes that a GPU leaves\n",
+        INTRODUCTION,
+        f"{origin}.\n",
+        table(rows),  # type: ignore[operator]
+        "\n### What differs, and why\n",
+        *listed,
+        "\n### How a tensor core adds\n",
+        SUMS,
+        "### What was not checked\n",
+        NOT_CHECKED,
+    ]
+    return "\n".join(parts)
