@@ -197,7 +197,7 @@ def _check(
     like = "q_index", q_index
     check_tensor("k_index", k_index, ("T", dim), like=like)
     check_tensor("weights", weights, (queries, heads), (torch.float32,), like=like)
-    if isinstance(q_start, bool) or not isinstance(q_start, (int, np.integer)):
+    if isinstance(q_start, bool) or not isinstance(q_start, (int, np.integer, torch.SymInt)):
         raise TypeError(f"q_start is {q_start!r}; it must be an int")
     for name, scale, shape in (("q_scale", q_scale, (queries, heads)), ("k_scale", k_scale, k_index.shape[:1])):
         if (scale is None) == (q_index.dtype == E4M3):
