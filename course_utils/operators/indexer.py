@@ -89,7 +89,9 @@ def lightning_indexer(
     """
     q_index, k_index, weights = _indexer.autocast(q_index, k_index, weights)
     _check(q_index, k_index, weights, q_scale, k_scale, q_start)
-    return _indexer(q_index, k_index, weights, q_scale, k_scale, int(q_start))
+    if not isinstance(q_start, torch.SymInt):  # which torch.export keeps open
+        q_start = int(q_start)
+    return _indexer(q_index, k_index, weights, q_scale, k_scale, q_start)
 
 
 @operator(

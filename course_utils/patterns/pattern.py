@@ -28,8 +28,8 @@ SAMPLED_ROWS = 33
 
 
 def made_outside(name: str) -> None:
-    """Raises RuntimeError where a compiler traces the making of this pattern. To be asked before anything that it cannot
-    trace, such as a look at the numbers of a list: of that it would complain in words of its own."""
+    """Raises RuntimeError where a compiler traces the making of this pattern. To be asked before anything that it
+    cannot trace, such as a look at the numbers of a list: of that it would complain in words of its own."""
     not_compiled(
         f"{name} is made inside of what torch.compile compiles: make the pattern outside, and keep it, as a global, an "
         "argument or an attribute of the module"

@@ -460,6 +460,15 @@ def test_a_second_length_of_the_indexer_compiles_no_graph_of_its_own(device):
         assert torch.equal(compiled(*inputs), chosen(*inputs))
     assert counters["stats"]["unique_graphs"] == 1
 
+    class Chosen(torch.nn.Module):
+        def forward(self, query, key, weights):
+            return chosen(query, key, weights)
+
+    longest, any_length = inputs, {0: torch.export.Dim.DYNAMIC}
+    exported = torch.export.export(Chosen(), longest, dynamic_shapes=(any_length,) * 3, strict=False).module()
+    shorter = longest[0][:7], longest[1][:12], longest[2][:7]
+    assert torch.equal(exported(*shorter), chosen(*shorter))
+
 
 def test_another_pattern_compiles_no_graph_of_its_own(device):
     compiled = torch.compile(sparse_attention, fullgraph=True, backend="aot_eager")
