@@ -1,5 +1,6 @@
 """One letter, one meaning: every letter of a formula stands in docs/notation.md, and what stands there is used."""
 
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,7 @@ OF_ONE_PLACE = [(letter, cells) for cells in rows("Letters of one place") for le
 SECOND = BORROWED + OF_ONE_PLACE
 
 
+@functools.cache
 def markdown_of(number: str) -> list[str]:
     cells = [cell for path in NOTEBOOKS[number] for cell in nbformat.read(path, as_version=4).cells]
     return [cell.source for cell in cells if cell.cell_type == "markdown"]

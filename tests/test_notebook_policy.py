@@ -5,6 +5,7 @@ So each such cell must have both, and `keep_output` so that stripping the notebo
 kept with `keep_output` alone: nbval cannot compare them.
 """
 
+import functools
 import importlib
 import re
 from pathlib import Path
@@ -109,10 +110,16 @@ def dead_links(markdown: str, folder: Path, own_headings: set[str]) -> list[str]
         elif anchor and not file:
             dead += [link] if anchor not in own_headings else []
         elif anchor and file.endswith(".ipynb"):
-            dead += [link] if anchor not in headings(nbformat.read(path, as_version=4)) else []
+            dead += [link] if anchor not in headings_in(path.resolve()) else []
         elif anchor and file.endswith(".md"):
             dead += [link] if anchor not in anchors(path.read_text(encoding="utf-8")) else []
     return dead
+
+
+@functools.cache
+def headings_in(path: Path) -> set[str]:
+    """Anchors of the headings in a notebook's file, to which many pages link."""
+    return headings(nbformat.read(path, as_version=4))
 
 
 def headings(notebook) -> set[str]:

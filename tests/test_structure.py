@@ -4,6 +4,7 @@ import ast
 import functools
 import re
 import tomllib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,13 +62,22 @@ def arrows(root: Path) -> list[Arrow]:
 def imports(text: str) -> list[tuple[int, str]]:
     """Line and full dotted name of all that a file with this text imports."""
     found = []
-    for node in ast.walk(ast.parse(text)):
+    for node in statements(ast.parse(text).body):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"line {node.lineno}: imports are absolute here"
             found += [(node.lineno, f"{node.module}.{alias.name}") for alias in node.names]
     return found
+
+
+def statements(block: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """A block's statements and those in them, wherever they stand: expressions, which are most nodes, hold none."""
+    for node in block:
+        yield node
+        for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+            inner = getattr(node, field, [])
+            yield from statements(inner if isinstance(inner, list) else [])
 
 
 def room(module: str) -> str:

@@ -89,7 +89,9 @@ def lightning_indexer(
     """
     q_index, k_index, weights = _indexer.autocast(q_index, k_index, weights)
     _check(q_index, k_index, weights, q_scale, k_scale, q_start)
-    return _indexer(q_index, k_index, weights, q_scale, k_scale, int(q_start))
+    if not isinstance(q_start, torch.SymInt):  # which torch.export keeps open
+        q_start = int(q_start)
+    return _indexer(q_index, k_index, weights, q_scale, k_scale, q_start)
 
 
 @operator(
@@ -197,7 +199,7 @@ def _check(
     like = "q_index", q_index
     check_tensor("k_index", k_index, ("T", dim), like=like)
     check_tensor("weights", weights, (queries, heads), (torch.float32,), like=like)
-    if isinstance(q_start, bool) or not isinstance(q_start, (int, np.integer)):
+    if isinstance(q_start, bool) or not isinstance(q_start, (int, np.integer, torch.SymInt)):
         raise TypeError(f"q_start is {q_start!r}; it must be an int")
     for name, scale, shape in (("q_scale", q_scale, (queries, heads)), ("k_scale", k_scale, k_index.shape[:1])):
         if (scale is None) == (q_index.dtype == E4M3):

@@ -577,7 +577,8 @@ def _plan(query: Tensor, cache: Cache, ragged: bool, num_splits: int, split_size
     rows = heads // cache.kv_heads * query_length
     row_tiles = ceil_div(rows, block_rows(rows))
     blocks = row_tiles * cache.kv_heads
-    tile = decode_tile(rows, batch * blocks, cache.key)
+    # The bits depend on how many warps share a piece, and with a size that is given not on the batch.
+    tile = decode_tile(rows, 0 if split_size else batch * blocks, cache.key)
     how = cut_keys(batch, blocks, cache.capacity, ragged, num_splits, split_size, tile, query.device)
     return Plan(tile, row_tiles, how)
 

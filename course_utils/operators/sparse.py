@@ -57,7 +57,7 @@ from course_utils.operators.tensor_core import (
 )
 from course_utils.patterns import UNBOUNDED, BlockLists, Pattern, Ranges, RowRanges, captured
 from course_utils.patterns.definition import Shape
-from course_utils.patterns.kept import Kept, number_of, numbered
+from course_utils.patterns.kept import Kept, not_compiled, number_of, numbered
 from course_utils.patterns.ranges import define_ranges
 
 FOLDER = "04_sparse_patterns"
@@ -75,6 +75,10 @@ DENSE_ROWS = 128
 SLOTS = {64: 512, 128: 256}  # blocks of threads that a large GPU runs at a time, by the size of a block of the lists
 SHORTEST_PART = 1024  # keys, or queries: below, to split a row or a column and merge it again costs more than it saves
 BACKWARD_WARPS = 1056  # that a large GPU runs at a time, of warps with all the registers that a thread can have
+GIVEN_BY_CALL = (
+    "range_attention, block_sparse_attention and csr_attention are given their lists call by call, which no compiled "
+    "graph can hold: take sparse_attention, with a pattern"
+)
 NEAR_MEMORY = 2**25  # bytes: what blocks of a backward pass that run at a time can share in the L2 cache of a large GPU
 
 
@@ -330,6 +334,7 @@ def csr_attention(
     twice. Both on the device of query. They are checked by every call, which takes a pass over them.
     Raises RuntimeError where a gradient is asked for.
     """
+    not_compiled(GIVEN_BY_CALL)  # before the checks of the lists, which no compiler can trace
     factor = _checked(query, key, value, scale, enable_gqa)
     _check_csr(indptr, indices, query.shape[2], key.shape[2], query.device)
     if _needs_gradient(query, key, value):
@@ -354,11 +359,8 @@ class _Given:
 
     def __init__(self, mask: Mask) -> None:
         self.mask = mask
-        self.number = number_of(
-            self,
-            "range_attention, block_sparse_attention and csr_attention are given their lists call by call, which no "
-            "compiled graph can hold: take sparse_attention, with a pattern",
-        )
+        not_compiled(GIVEN_BY_CALL)
+        self.number = number_of(self)
 
     def pairs(self, query_length: int, key_length: int, *, device: object) -> int:
         """As of a pattern."""

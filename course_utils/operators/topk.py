@@ -37,14 +37,13 @@ def select_topk(logits: Tensor, k: int) -> Tensor:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
     (logits,) = _select.autocast(logits)
-    _check(logits, k)
-    return _select(logits, int(k))
+    return _select(logits, _checked(logits, k))
 
 
 @operator(
-    "select_topk(Tensor logits, int k) -> Tensor",
+    "select_topk(Tensor logits, SymInt k) -> Tensor",
     fake=lambda logits, k: logits.new_empty((logits.shape[0], k), dtype=torch.int32),
-    check=lambda logits, k: _check(logits, k),
+    check=lambda logits, k: _checked(logits, k),
     casts={"logits": torch.float32},
     tags=("nondeterministic_bitwise",),  # the order, and which of equal scores
 )
@@ -60,8 +59,9 @@ def _select(logits: Tensor, k: int) -> Tensor:
     return indices
 
 
-def _check(logits: Tensor, k: int) -> None:
+def _checked(logits: Tensor, k: int) -> int:
+    """k, once both fit."""
     check_tensor("logits", logits, ("S", "T"), (torch.float32,), may_be_empty=True)
     if logits.shape[1] > MAX_LENGTH:
         raise ValueError(f"logits has {logits.shape[1]} scores per row; it must have at most 2^30")
-    integer("k", k, 1, MAX_K)
+    return integer("k", k, 1, MAX_K)

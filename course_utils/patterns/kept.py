@@ -81,16 +81,17 @@ _NUMBERS = itertools.count(2 + secrets.randbits(48))
 _NUMBERED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
-def number_of(owner: object, why_not_compiled: str) -> int:
-    """A new number by which `numbered` finds the object, as long as it lives: what a compiled graph can hold of it.
-
-    why_not_compiled: the words of the error where torch.compile or torch.export meets this call.
-    """
-    if torch.compiler.is_compiling():
-        _refuse(why_not_compiled)
+def number_of(owner: object) -> int:
+    """A new number by which `numbered` finds the object, as long as it lives: what a compiled graph can hold of it."""
     number = next(_NUMBERS)
     _NUMBERED[number] = owner
     return number
+
+
+def not_compiled(why: str) -> None:
+    """Raises RuntimeError, with these words, where torch.compile or torch.export meets this call."""
+    if torch.compiler.is_compiling():
+        _refuse(why)
 
 
 def _refuse(why: str) -> None:

@@ -16,7 +16,7 @@ from course_utils.arguments import integer
 from course_utils.patterns.arguments import lengths
 from course_utils.patterns.definition import Definition, Mask, RowRanges, Shape, both, either, row_chunks
 from course_utils.patterns.drawing import draw_mask
-from course_utils.patterns.kept import Kept, number_of, read
+from course_utils.patterns.kept import Kept, not_compiled, number_of, read
 from course_utils.patterns.lists import BLOCKS, BlockLists, build
 from course_utils.patterns.ranges import Ranges, define_ranges
 
@@ -25,6 +25,15 @@ MAX_DRAWN = 4096
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # Rows of blocks. Odd: samples a power of two apart would all fall on one phase of a stride that is a power of two.
 SAMPLED_ROWS = 33
+
+
+def made_outside(name: str) -> None:
+    """Raises RuntimeError where a compiler traces the making of this pattern. To be asked before anything that it
+    cannot trace, such as a look at the numbers of a list: of that it would complain in words of its own."""
+    not_compiled(
+        f"{name} is made inside of what torch.compile compiles: make the pattern outside, and keep it, as a global, an "
+        "argument or an attribute of the module"
+    )
 
 
 class Pattern:
@@ -58,11 +67,8 @@ class Pattern:
         self.kind, self.parameters, self.ranges = kind, dict(parameters), ranges
         self.name = name or f"{kind}({', '.join(f'{key}={_short(value)}' for key, value in parameters.items())})"
         self._define, self._mask, self._bound = define, mask, bound
-        self.number = number_of(  # first: what follows no compiler can trace
-            self,
-            f"{self.name} is made inside of what torch.compile compiles: make the pattern outside, and keep it, as a "
-            "global, an argument or an attribute of the module",
-        )
+        made_outside(self.name)
+        self.number = number_of(self)
         self._made = Kept()
 
     def __copy__(self) -> Pattern:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from course_utils import costs, measured
 from course_utils.costs import ceil_div
 from course_utils.measured import Measurement, Row
+from course_utils.planner.devices import Device
 from course_utils.planner.plan import Plan, Setting, amount, duration
 
 PAGE_SIZE = 16
@@ -21,6 +22,7 @@ TILE_ROWS = 32  # queries of a group of heads that a block has
 SHORTEST_PIECE = 128  # keys
 LARGEST_HEAD_DIM = 128
 CAPABILITY = (8, 0)
+TWO_SHARE = (9, 0), (10, 0)  # capabilities with shared memory for two blocks on a multiprocessor
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def decode(planned: Plan) -> Decode:
     s = planned.setting
     read = costs.kv_cache_bytes(s.length, s.kv_heads, s.head_dim, element_bytes=s.element_bytes, batch=s.batch)
     blocks = s.batch * s.kv_heads * ceil_div(s.heads // s.kv_heads, TILE_ROWS)
-    splits = costs.splits_by_waves(blocks, s.device.multiprocessors, max(1, s.length // SHORTEST_PIECE))
+    splits = costs.splits_by_waves(blocks, _places(s.device, blocks), max(1, s.length // SHORTEST_PIECE))
     near = _nearest(read, part="contiguous", name="decode_attention")
     plain, paged = (
         _nearest(read, part="paged", page_size=PAGE_SIZE, name=name) for name in ("decode_attention", "paged_attention")
@@ -85,6 +87,12 @@ def decode(planned: Plan) -> Decode:
         device=_record().device.removeprefix("NVIDIA "),
         left_out=_left_out(s),
     )
+
+
+def _places(device: Device, blocks: int) -> int:
+    """For blocks at a time. Where there are blocks for all multiprocessors, they are smaller, and two may share one."""
+    share = blocks >= device.multiprocessors and device.capability in TWO_SHARE
+    return device.multiprocessors * (2 if share else 1)
 
 
 def _left_out(s: Setting) -> str:

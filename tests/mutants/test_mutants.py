@@ -64,7 +64,8 @@ def test_the_test_of_a_row_is_in_make_test(test):
     assert name.partition("[")[0] in functions
     # A mark on one of its parameters leaves the others in `make test`.
     marks = [ast.unparse(mark) for mark in functions[name.partition("[")[0]].decorator_list]
-    marks += [ast.unparse(node.value) for node in module.body if ast.unparse(node).startswith("pytestmark =")]
+    assignments = (node for node in module.body if isinstance(node, ast.Assign))
+    marks += [ast.unparse(node.value) for node in assignments if ast.unparse(node).startswith("pytestmark =")]
     assert not any(mark.startswith("pytest.mark.exhaustive") for mark in marks)
 
 

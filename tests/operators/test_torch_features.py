@@ -443,6 +443,33 @@ def test_a_second_length_compiles_no_graph_of_its_own(device):
     assert counters["stats"]["unique_graphs"] == 1
 
 
+def test_a_second_length_of_the_indexer_compiles_no_graph_of_its_own(device):
+    """Nor do the place of the first query and the number of keys, which follow from the lengths."""
+
+    def chosen(query, key, weights):
+        logits = lightning_indexer(query, key, weights, q_start=key.shape[0] - query.shape[0])
+        return select_topk(logits, min(6, key.shape[0] - 3)).sort().values
+
+    compiled = torch.compile(chosen, fullgraph=True, backend="aot_eager", dynamic=True)
+    for queries in (5, 7, 9):
+        inputs = (
+            tensors.random(queries, 3, 40, device=device, dtype=HALF),
+            tensors.random(queries + 4, 40, device=device, dtype=HALF, seed=1),
+            tensors.random(queries, 3, device=device, seed=2),
+        )
+        assert torch.equal(compiled(*inputs), chosen(*inputs))
+    assert counters["stats"]["unique_graphs"] == 1
+
+    class Chosen(torch.nn.Module):
+        def forward(self, query, key, weights):
+            return chosen(query, key, weights)
+
+    longest, any_length = inputs, {0: torch.export.Dim.DYNAMIC}
+    exported = torch.export.export(Chosen(), longest, dynamic_shapes=(any_length,) * 3, strict=False).module()
+    shorter = longest[0][:7], longest[1][:12], longest[2][:7]
+    assert torch.equal(exported(*shorter), chosen(*shorter))
+
+
 def test_another_pattern_compiles_no_graph_of_its_own(device):
     compiled = torch.compile(sparse_attention, fullgraph=True, backend="aot_eager")
     inputs = attention_inputs(device, lengths=(9, 9))
@@ -488,10 +515,23 @@ def test_a_pattern_may_be_an_attribute_of_a_module(device, x):
 @pytest.mark.parametrize(
     ("attend", "message"),
     [
-        (lambda *qkv: sparse_attention(*qkv, patterns.sliding_window(4)), "make the pattern outside"),
+        *(
+            (lambda *qkv, make=make: sparse_attention(*qkv, make()), "make the pattern outside")
+            for make in (
+                lambda: patterns.sliding_window(4),
+                lambda: WINDOW & STREWN,
+                lambda: patterns.document([2, 3]),
+                lambda: patterns.global_tokens([1]),
+                lambda: patterns.tree([-1, 0, 0]),
+                lambda: patterns.from_csr([0, 1, 2], [0, 1]),
+                lambda: patterns.from_mask_mod(lambda b, h, i, j: i >= j),
+                lambda: patterns.bigbird(),
+            )
+        ),
         (lambda *qkv: range_attention(*qkv, WINDOW.ranges), "take sparse_attention, with a pattern"),
+        (lambda *qkv: csr_attention(*qkv, torch.arange(6), torch.zeros(5)), "take sparse_attention, with a pattern"),
     ],
-    ids=["pattern", "by name"],
+    ids=["window", "and", "document", "global", "tree", "csr", "mask_mod", "bigbird", "ranges by name", "csr by name"],
 )
 def test_what_a_graph_cannot_hold_is_an_error_and_no_break_of_the_graph(attend, message, fullgraph):
     with pytest.raises(Exception, match=message):

@@ -6,7 +6,8 @@ import torch
 from course_utils import costs, measured, planner
 from course_utils.operators import serving
 from course_utils.planner import devices
-from course_utils.planner.decode import LARGEST_HEAD_DIM, SHORTEST_PIECE, TILE_ROWS, decode
+from course_utils.planner.decode import LARGEST_HEAD_DIM, SHORTEST_PIECE, TILE_ROWS, TWO_SHARE, decode
+from course_utils.toolchain import nvrtc
 
 LLAMA = {"heads": 32, "kv_heads": 8}
 
@@ -25,9 +26,26 @@ def test_its_limits_are_the_operators():
     assert devices.DEVICES["H200"].multiprocessors == row["count"] == serving.EMULATED_MULTIPROCESSORS
 
 
+def test_two_blocks_share_a_multiprocessor_where_shared_memory_lasts_for_two():
+    two = {sizes: 2 * (tiles.in_pairs.shared_bytes + serving.RESERVED_SHARED) for sizes, tiles in serving.TILES.items()}
+    for device in devices.DEVICES.values():
+        shared = nvrtc.SM_LIMITS[10 * device.capability[0] + device.capability[1]].shared
+        assert {needed <= shared for needed in two.values()} == {device.capability in TWO_SHARE}
+
+
 @pytest.mark.parametrize(
     ("batch", "length", "heads", "kv_heads"),
-    [(1, 4096, 32, 8), (1, 65536, 32, 8), (8, 8192, 32, 8), (64, 4096, 32, 8), (1, 2048, 64, 1), (3, 512, 128, 16)],
+    [
+        (1, 4096, 32, 8),
+        (1, 65536, 32, 8),
+        (8, 8192, 32, 8),
+        (64, 4096, 32, 8),
+        (1, 2048, 64, 1),
+        (3, 512, 128, 16),
+        (12, 8192, 32, 32),
+        (17, 8192, 32, 8),
+        (48, 8192, 32, 8),
+    ],
 )
 def test_it_takes_as_many_splits_as_the_operator(batch, length, heads, kv_heads):
     blocks = costs.ceil_div(heads // kv_heads, serving.block_rows(heads // kv_heads)) * kv_heads
