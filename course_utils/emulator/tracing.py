@@ -69,8 +69,7 @@ def sanitize() -> Iterator[SanitizerReport]:
         barriers leads from one to the other, whatever the order they ran in. A proxy fence may stand anywhere on that
         chain, as the PTX memory model has it. Taken to be safe: the lanes of a warp that meet in a wgmma.wait_group see
         each other's accesses, and one warp's wait for a product speaks for its warpgroup. Not watched: atomics as
-        locks, global memory within a block, what the copy engine does to it, the sum of the registers that setmaxnreg
-        asks for; a read of A's registers in flight, which does no harm. A register is a variable of the source: where
+        locks, global memory within a block, what the copy engine does to it; a read of A's registers in flight, which does no harm. A register is a variable of the source: where
         the compiler would put a new value of it elsewhere, a finding is about the variable.
 
     Outputs are those of a plain launch, but for what depends on the order of threads (printf, the last bits of float

@@ -11,12 +11,6 @@ static inline Rules* emu_rules() {
     return t && t->watching ? t->rules : nullptr;
 }
 
-// Notes the place of an instruction, for the findings that it may lead to. First in a function that the kernel calls.
-static inline void emu_note_place(void* return_address) {
-    if (emu_block->tracer) emu_current->place = (uintptr_t)return_address;
-}
-#define EMU_NOTE_PLACE() emu_note_place(__builtin_return_address(0))
-
 Rules* emu_new_rules(Tracer& t);
 void emu_start_rules(Rules& r);               // a block starts
 void emu_end_rules(Rules& r);                 // all of its threads have come to their end

@@ -1,4 +1,5 @@
-// Barriers for some of a block's threads: the sixteen that have numbers, and those that lie in shared memory.
+// Barriers for some of a block's threads: the sixteen that have numbers, and those that lie in shared memory; and that of a
+// cluster.
 #include "async_rules.h"
 #include "mbarrier.h"
 
@@ -36,6 +37,30 @@ extern "C" int emu_named_barrier(unsigned id, unsigned threads, int predicate, b
     if (waits && f->state != State::ready) emu_run_another();
     if (waits && rules) emu_rule_named_pass(*rules, id);
     return (int)barrier.predicates_last;
+}
+
+// ---- barrier.cluster
+
+extern "C" void emu_cluster_arrive(emu_site site) {
+    EMU_NOTE_PLACE();
+    Fiber* f = emu_current;
+    Cluster& c = *emu_block->cluster;
+    if (f->owes_wait) emu_misuse("barrier.cluster.arrive: this thread has arrived before, and not waited since", site);
+    f->arrived = f->owes_wait = true;
+    if (Rules* rules = emu_rules()) emu_rule_named_arrive(*rules, emu_cluster_barrier);
+    if (--c.missing == 0) emu_open_cluster_barrier(c);
+}
+
+extern "C" void emu_cluster_wait(emu_site site) {
+    EMU_NOTE_PLACE();
+    Fiber* f = emu_current;
+    if (!f->owes_wait) emu_misuse("barrier.cluster.wait: this thread has not arrived", site);
+    f->owes_wait = false;
+    if (f->arrived) {                                   // it is not yet open
+        emu_stop(State::at_cluster_barrier, site);
+        emu_run_another();
+    }
+    if (Rules* rules = emu_rules()) emu_rule_named_pass(*rules, emu_cluster_barrier);
 }
 
 // ---- mbarriers

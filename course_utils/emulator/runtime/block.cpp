@@ -11,7 +11,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "async_rules.h"
 #include "fiber.h"
 #include "findings.h"
 #include "mbarrier.h"
@@ -256,8 +255,8 @@ static void wait_for_first_turn(Block& b) {
     pthread_mutex_unlock(&c.mutex);
 }
 
-static void open_cluster_barrier(Cluster& c) {
-    if (Rules* rules = emu_rules()) emu_rule_named_open(*rules, emu_cluster_barrier);
+void emu_open_cluster_barrier(Cluster& c) {
+    if (emu_block->tracer) emu_trace_cluster_barrier(*emu_block);
     for (unsigned rank = 0; rank < c.size; rank++) {
         Block& b = *c.blocks[rank];
         c.missing += b.live;
@@ -267,28 +266,6 @@ static void open_cluster_barrier(Cluster& c) {
             if (f.state == State::at_cluster_barrier) emu_make_ready(b, &f);
         }
     }
-}
-
-extern "C" void emu_cluster_arrive(emu_site site) {
-    EMU_NOTE_PLACE();
-    Fiber* f = emu_current;
-    Cluster& c = *emu_block->cluster;
-    if (f->owes_wait) emu_misuse("barrier.cluster.arrive: this thread has arrived before, and not waited since", site);
-    f->arrived = f->owes_wait = true;
-    if (Rules* rules = emu_rules()) emu_rule_named_arrive(*rules, emu_cluster_barrier);
-    if (--c.missing == 0) open_cluster_barrier(c);
-}
-
-extern "C" void emu_cluster_wait(emu_site site) {
-    EMU_NOTE_PLACE();
-    Fiber* f = emu_current;
-    if (!f->owes_wait) emu_misuse("barrier.cluster.wait: this thread has not arrived", site);
-    f->owes_wait = false;
-    if (f->arrived) {                                   // it is not yet open
-        emu_stop(State::at_cluster_barrier, site);
-        emu_run_another();
-    }
-    if (Rules* rules = emu_rules()) emu_rule_named_pass(*rules, emu_cluster_barrier);
 }
 
 // ---- setmaxnreg
@@ -502,7 +479,7 @@ static void thread_main() {
     stop_running(f, State::done, emu_site{});
     w.live &= ~bit(f->lane);
     b.live--;
-    if (!f->arrived && --b.cluster->missing == 0) open_cluster_barrier(*b.cluster);
+    if (!f->arrived && --b.cluster->missing == 0) emu_open_cluster_barrier(*b.cluster);
     if (!f->left_early) b.fell_off = f;
     for (uint32_t m = w.live; m; m &= m - 1) {     // a collective may have waited for this lane alone
         Fiber* g = w.fiber[lowest(m)];

@@ -112,10 +112,17 @@ unsigned emu_choose(unsigned count);
 [[noreturn]] void emu_misuse_in_words(emu_site site, const char* format, ...)
     __attribute__((format(printf, 2, 3)));
 
+// Notes the place of an instruction, for the findings that it may lead to. First in a function that the kernel calls.
+static inline void emu_note_place(void* return_address) {
+    if (emu_block->tracer) emu_current->place = (uintptr_t)return_address;
+}
+#define EMU_NOTE_PLACE() emu_note_place(__builtin_return_address(0))
+
 // What barriers are made of. `emu_stop` and then `emu_run_another`: the current thread waits until it is made ready.
 void emu_stop(State why, emu_site site);
 void emu_make_ready(Block& b, Fiber* f);
 void emu_run_another();
+void emu_open_cluster_barrier(Cluster& c);
 
 void emu_wait_for_room();            // of a thread whose log is full
 

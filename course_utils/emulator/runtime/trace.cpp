@@ -142,6 +142,10 @@ void emu_trace_leave_room(Fiber* f) {
     while (emu_block->tracer->watching && !emu_block->tracer->rules && f->logged >= log_capacity) emu_wait_for_room();
 }
 
+void emu_trace_cluster_barrier(Block&) {
+    if (Rules* rules = emu_rules()) emu_rule_named_open(*rules, emu_cluster_barrier);
+}
+
 // __syncwarp() has completed.
 void emu_trace_warp_sync(Warp& w, uint32_t participants) {
     if (!emu_block->tracer->watching) return;

@@ -15,3 +15,4 @@ void emu_trace_logs(Block& b);                // no thread can go on before the 
 void emu_trace_leave_room(Fiber* f);          // before a __syncwarp(): makes room for it in the log
 void emu_trace_settle(Fiber* f);              // before another thread may run: notes what this one has just written
 void emu_trace_warp_sync(Warp& w, uint32_t participants);   // a __syncwarp() has completed
+void emu_trace_cluster_barrier(Block& b);     // all threads of the cluster have come to barrier.cluster, or to their end
