@@ -69,8 +69,9 @@ def sanitize() -> Iterator[SanitizerReport]:
         barriers leads from one to the other, whatever the order they ran in. A proxy fence may stand anywhere on that
         chain, as the PTX memory model has it. Taken to be safe: the lanes of a warp that meet in a wgmma.wait_group see
         each other's accesses, and one warp's wait for a product speaks for its warpgroup. Not watched: atomics as
-        locks, global memory within a block, what the copy engine does to it; a read of A's registers in flight, which does no harm. A register is a variable of the source: where
-        the compiler would put a new value of it elsewhere, a finding is about the variable.
+        locks, global memory within a block, what the copy engine does to it; a read of A's registers in flight, which
+        does no harm. A register is a variable of the source: where the compiler would put a new value of it elsewhere,
+        a finding is about the variable.
 
     Outputs are those of a plain launch, but for what depends on the order of threads (printf, the last bits of float
     atomics): a watched thread may wait in other places. Pointers kept in __device__ variables do not survive the change

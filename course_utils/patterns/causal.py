@@ -41,7 +41,7 @@ def dilated(window: int, dilation: int) -> Pattern:
     parameters = {"window": window, "dilation": dilation}
 
     def define(shape: Shape) -> Definition:
-        offsets = torch.arange(0, min(window * dilation, shape.L_k), dilation)
+        offsets = torch.arange(0, min(window * dilation, shape.L_k), dilation, device="cpu")
         definition = define_ranges(ranges, shape)
         return definition._replace(keys=_define_offsets(definition.mask, offsets, shape).keys, width=len(offsets))
 
@@ -62,7 +62,7 @@ def power_of_two() -> Pattern:
         return (offset >= 0) & ((offset & (offset - 1)) == 0)
 
     def offsets(length: int) -> Tensor:
-        return torch.tensor([0] + [2**n for n in range(31) if 2**n < length])
+        return torch.tensor([0] + [2**n for n in range(31) if 2**n < length], device="cpu")
 
     return _offset_pattern("power_of_two", {}, mask, offsets)
 
@@ -78,7 +78,7 @@ def strided(stride: int) -> Pattern:
         return (j <= i) & ((i - j <= stride) | ((i - j) % stride == 0))
 
     def offsets(length: int) -> Tensor:
-        offset = torch.arange(length)
+        offset = torch.arange(length, device="cpu")
         return offset[(offset <= stride) | (offset % stride == 0)]
 
     return _offset_pattern("strided", {"stride": stride}, mask, offsets)
@@ -201,8 +201,8 @@ def _tour(parents: list[int]) -> tuple[Tensor, Tensor]:
         else:
             entered[token], free[parent] = free[parent], free[parent] + sizes[token]
         free[token] = entered[token] + 1
-    start = torch.tensor(entered, dtype=torch.int32)
-    return start, start + torch.tensor(sizes, dtype=torch.int32)
+    start = torch.tensor(entered, dtype=torch.int32, device="cpu")
+    return start, start + torch.tensor(sizes, dtype=torch.int32, device="cpu")
 
 
 def _depths(parents: list[int]) -> np.ndarray:

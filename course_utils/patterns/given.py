@@ -43,7 +43,8 @@ def _probe(fn: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]) -> None:
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     for device, length in itertools.product(devices, _LENGTHS):
         # All of the first positions, and some of the others.
-        near, far = torch.arange(min(length, 256)), torch.arange(256, max(length, 256), length // 256 or 1)
+        near = torch.arange(min(length, 256), device="cpu")
+        far = torch.arange(256, max(length, 256), length // 256 or 1, device="cpu")
         i = torch.cat([near, far]).to(device)[:, None]
         j, zero = i.T, torch.tensor(0, device=device)
         try:
@@ -97,7 +98,9 @@ def from_csr(indptr: Any, indices: Any) -> Pattern:
         raise ValueError(f"indices has {int(keys.min())}; a key is at least 0")
     queries, needed = len(starts) - 1, int(keys.max()) + 1 if len(keys) else 0
     # In order, each once.
-    codes = torch.unique(torch.repeat_interleave(torch.arange(queries), starts.diff()) * max(needed, 1) + keys)
+    codes = torch.unique(
+        torch.repeat_interleave(torch.arange(queries, device=starts.device), starts.diff()) * max(needed, 1) + keys
+    )
     rows, keys = codes // max(needed, 1), codes % max(needed, 1)
     starts = torch.cat([starts[:1], torch.bincount(rows, minlength=queries).cumsum(0)])
 

@@ -107,7 +107,11 @@ class Pattern:
 
     def _mask_of_axis(self, i: Tensor, j: Tensor) -> Tensor:
         length = j.numel()
-        if j.dim() == 0 or length != max(j.shape) or not bool((j.flatten() == torch.arange(length).to(j)).all()):
+        if (
+            j.dim() == 0
+            or length != max(j.shape)
+            or not bool((j.flatten() == torch.arange(length, device="cpu").to(j)).all())
+        ):
             raise ValueError(
                 f"the mask of {self.name} depends on the lengths, which these indices do not tell; use at(L_q, L_k)"
             )
