@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule
-from course_utils.emulator import configure, profile
+from course_utils.emulator import configure, profile, sanitize
 from course_utils.emulator.tracing import in_step
 from course_utils.nvidia.silicon.mbarrier import MBARRIER
 from course_utils.nvidia.silicon.products import (
@@ -82,6 +82,14 @@ def test_of_sixteen_bits_25_are_added_and_24_kept():
     assert added(256, 2.0**-15, 2.0**-16, 2.0**-17, dtype=HALF, exact=True) == 256 + 2**-14
 
 
+@pytest.mark.exhaustive("asynccheck knows where each form reads: tests/emulator/test_asynccheck.py has three of them")
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: " ".join(map(str, form.values())).replace("torch.", ""))
+def test_asynccheck_has_nothing_to_say_of_a_product(form):
+    with sanitize() as report:
+        test_a_warpgroup_multiplies_the_factors_where_its_descriptors_say_they_are(form)
+    assert not report.findings, str(report)
+
+
 RUNNING = """// arch: sm_90a only
 extern "C" __global__ void k(const uint4* zeros_and_ones, float* out) {
     extern __shared__ __align__(1024) unsigned shared[];   // A and B, each [64, 16] or [8, 16] in rows of 128 bytes
@@ -128,6 +136,20 @@ def test_in_other_orders_a_product_is_done_before(run_kernel):
         seen.setdefault(order["order"], []).append(out)
     assert (seen["early"][0] == 23).all()
     assert len({tuple(out.tolist()) for out in seen["random"]}) > 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"order": "latest"}, "order takes one of late, early, random, got 'latest'"),
+        ({"seed": -1}, r"seed takes an int from 0 to 2\*\*32 - 1, got -1"),
+        ({"seed": 0.5}, "seed takes an int"),
+    ],
+    ids=str,
+)
+def test_an_order_that_cannot_be(setting, message):
+    with pytest.raises(ValueError, match=message), configure(**setting):
+        pass
 
 
 @pytest.mark.parametrize(

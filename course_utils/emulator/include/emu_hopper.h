@@ -218,13 +218,13 @@ template <class Left, class Right> EMU_UNSEEN void multiply_rows(const emu_wgmma
 }
 
 // The 16 bytes that a warp reads: rows of A that are its own, and all of B.
-inline EMU_UNSEEN unsigned list_chunks(const factor& from, unsigned first, unsigned count, unsigned depth, unsigned* to) {
+inline EMU_UNSEEN unsigned list_chunks(const factor& from, unsigned first, unsigned count, unsigned depth, unsigned* to, emu_site site) {
     unsigned listed = 0;
     const unsigned step = 16 / from.element_bytes;
     for (unsigned n = first; n < first + count; n += from.transposed ? step : 1)
         for (unsigned k = 0; k < depth; k += from.transposed ? 1 : step) {
             to[listed] = from.address(n, k);
-            if (to[listed++] + 16 > emu_shared_bytes()) return listed - 1;   // which the product itself says
+            if (to[listed++] + 16 > emu_shared_bytes()) emu_misuse("wgmma: the descriptor leads past the end of shared memory", site);
         }
     return listed;
 }
@@ -232,8 +232,8 @@ template <class Left, class Right> EMU_UNSEEN unsigned chunks_of(const emu_wgmma
     const emu_wgmma& p = *product;
     const unsigned bytes = Left::bits / 8, depth = 32 / bytes;
     const unsigned of_a = p.a_in_registers ? 0
-        : list_chunks(factor_of(p.a_descriptor, p.transpose_a, bytes, p.site), 16 * p.warp, 16, depth, to);
-    return of_a + list_chunks(factor_of(p.b_descriptor, p.transpose_b, bytes, p.site), 0, p.n, depth, to + of_a);
+        : list_chunks(factor_of(p.a_descriptor, p.transpose_a, bytes, p.site), 16 * p.warp, 16, depth, to, p.site);
+    return of_a + list_chunks(factor_of(p.b_descriptor, p.transpose_b, bytes, p.site), 0, p.n, depth, to + of_a, p.site);
 }
 
 // Where a register of A is, for asynccheck; null: it has no place.
