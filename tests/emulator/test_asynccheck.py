@@ -28,7 +28,6 @@ HARMLESS = {
     ("gemm", "init(&shared.empty", "one arrival less"): A_STEP_LATE,
     ("sparse_mla", "initialize(&shared.empty", "one arrival less"): A_STEP_LATE,
     ("gemm", "setmaxnreg.inc", "removal"): REGISTERS,
-    ("forward", "setmaxnreg.dec", "removal"): REGISTERS,
     ("forward", "setmaxnreg.inc", "removal"): REGISTERS,
     ("forward", "sync_threads(1 + w, CONSUMERS)", "removal"): "the consumers take turns for speed alone",
     (

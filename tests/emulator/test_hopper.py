@@ -83,10 +83,10 @@ def test_of_sixteen_bits_25_are_added_and_24_kept():
 
 
 @pytest.mark.exhaustive("asynccheck knows where each form reads: tests/emulator/test_asynccheck.py has three of them")
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: " ".join(map(str, form.values())).replace("torch.", ""))
-def test_asynccheck_has_nothing_to_say_of_a_product(form):
+@pytest.mark.parametrize(("form", "row_bytes", "add"), FORMS, ids=str)
+def test_asynccheck_has_nothing_to_say_of_a_product(form, row_bytes, add):
     with sanitize() as report:
-        test_a_warpgroup_multiplies_the_factors_where_its_descriptors_say_they_are(form)
+        test_a_warpgroup_multiplies_the_factors_where_its_descriptors_say_they_are(form, row_bytes, add)
     assert not report.findings, str(report)
 
 
