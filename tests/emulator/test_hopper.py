@@ -8,6 +8,7 @@ from course_utils.cuda import CompileError, KernelError, LaunchError, RawModule
 from course_utils.emulator import configure, profile, sanitize
 from course_utils.emulator.tracing import in_step
 from course_utils.nvidia.silicon.mbarrier import MBARRIER
+from course_utils.nvidia.silicon.others import BARRIERS
 from course_utils.nvidia.silicon.products import (
     BF16,
     E4M3,
@@ -265,26 +266,7 @@ def run_barriers(run_kernel, body, threads=64):
 
 
 def test_a_ring_of_two_buffers_hands_over_by_the_parity_of_the_phases(run_kernel):
-    body = """
-    __shared__ int box[2][32];
-    if (i < 2) { init(&bar[i], 32); }
-    __shared__ unsigned long long empty[2];
-    if (i < 2) init(&empty[i], 32);
-    __syncthreads();
-    int sum = 0;
-    for (int n = 0; n < 7; n++) {
-        if (i < 32) {
-            if (n >= 2) wait(&empty[n % 2], (n / 2 - 1) % 2);
-            box[n % 2][i] = n * i;
-            arrive(&bar[n % 2]);
-        } else {
-            wait(&bar[n % 2], n / 2 % 2);
-            sum += box[n % 2][63 - i];
-            arrive(&empty[n % 2]);
-        }
-    }
-    out[i] = sum;"""
-    assert run_barriers(run_kernel, body).tolist() == [0] * 32 + [21 * (63 - i) for i in range(32, 64)]
+    assert run_barriers(run_kernel, BARRIERS["a ring"]).tolist() == [0] * 32 + [21 * (63 - i) for i in range(32, 64)]
 
 
 def test_bytes_that_are_expected_hold_a_phase_open(run_kernel):

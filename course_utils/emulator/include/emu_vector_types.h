@@ -20,7 +20,7 @@ template <> struct whole<16> { typedef float type __attribute__((vector_size(16)
 #else
 #define EMU_KEEP(word) if constexpr (sizeof(word) == 16) asm("" : "+w"(word)); else asm("" : "+r"(word))
 #endif
-#define EMU_COPY_WHOLE(name)                                                                                                \
+#define EMU_COPY_MEMBERS(name)                                                                                              \
     name() = default;                                                                                                       \
     EMU_INLINE name(const name& other) { *this = other; }                                                                   \
     EMU_INLINE name& operator=(const name& other) {                                                                         \
@@ -35,12 +35,6 @@ template <> struct whole<16> { typedef float type __attribute__((vector_size(16)
         }                                                                                                                   \
         return *this;                                                                                                       \
     }
-#define EMU_MEMBERS2(name, scalar)                                                                                          \
-    EMU_COPY_WHOLE(name)                                                                                                    \
-    constexpr name(scalar x, scalar y) : x(x), y(y) {}
-#define EMU_MEMBERS4(name, scalar)                                                                                          \
-    EMU_COPY_WHOLE(name)                                                                                                    \
-    constexpr name(scalar x, scalar y, scalar z, scalar w) : x(x), y(y), z(z), w(w) {}
 #else
 // A GPU takes no vector from a place that is not a multiple of its size. Here such an address becomes one that cannot exist,
 // so that the access itself fails, at its line. Where the compiler knows the place, nothing is left of it.
@@ -49,20 +43,20 @@ template <class T> EMU_INLINE T* at_its_place(T* vector) {
     return (T*)__builtin_assume_aligned((char*)vector + ((size_t)vector % alignof(T) << 58), alignof(T));
 }
 }
-#define EMU_COPY_FROM_ITS_PLACE(name)                                                                                       \
+#define EMU_COPY_MEMBERS(name)                                                                                              \
     name() = default;                                                                                                       \
     EMU_INLINE name(const name& other) { *this = other; }                                                                   \
     EMU_INLINE name& operator=(const name& other) {                                                                         \
         __builtin_memcpy((void*)emu::at_its_place(this), (const void*)emu::at_its_place(&other), sizeof(name));             \
         return *this;                                                                                                       \
     }
+#endif
 #define EMU_MEMBERS2(name, scalar)                                                                                          \
-    EMU_COPY_FROM_ITS_PLACE(name)                                                                                           \
+    EMU_COPY_MEMBERS(name)                                                                                                  \
     constexpr name(scalar x, scalar y) : x(x), y(y) {}
 #define EMU_MEMBERS4(name, scalar)                                                                                          \
-    EMU_COPY_FROM_ITS_PLACE(name)                                                                                           \
+    EMU_COPY_MEMBERS(name)                                                                                                  \
     constexpr name(scalar x, scalar y, scalar z, scalar w) : x(x), y(y), z(z), w(w) {}
-#endif
 
 #define EMU_VECTOR(name, scalar, align2, align4)                                                                            \
     struct name##1 { scalar x; };                                                                                           \
