@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.utils.flop_counter import flop_registry
 
-from course_utils.arguments import check_memory
+from course_utils.arguments import check_memory, once
 
 NAMESPACE = "attention_course"
 AUTOCAST = None  # in `casts`: to the dtype of autocast
@@ -24,7 +24,6 @@ AUTOCAST = None  # in `casts`: to the dtype of autocast
 TAGS = "pt2_compliant_tag", "flexible_layout"
 # What no autocast touches: a number of 64 bits was meant to have them, and one of 8 comes with a scale.
 NEVER_CAST = torch.float64, torch.float8_e4m3fn
-MOST_PASSED = 1024  # calls of an operator whose checks are remembered
 
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
@@ -89,9 +88,9 @@ def operator(
         schema: name, arguments and results, all with names, as `torch.library.define` takes it, without defaults.
         fake: the same function for tensors that have a shape and no memory: it makes the results, empty.
         check: of the arguments, raises TypeError or ValueError, which names the one that does not fit the kernels. Of a
-            tensor it looks at what `_settled` lists, and it may have sizes that are still open. It is for whoever calls
-            the operator by torch's name for it, or from a graph, which asks while it is made, too; who calls what this
-            decorator gives has checked the arguments.
+            tensor it looks at no more than `arguments.once` does, and it may have sizes that are still open. It is for
+            whoever calls the operator by torch's name for it, or from a graph, which asks while it is made, too; who
+            calls what this decorator gives has checked the arguments.
         casts: the arguments that autocast casts, each with the dtype, `AUTOCAST` for autocast's own. None for an
             operator that autocast leaves alone.
         gradient: the operator that computes the gradients. It takes `grad_out`, then those of this one's arguments and
@@ -113,7 +112,7 @@ def operator(
         name = made.name
         made.launched = _with_memory(made, launch)
         for backend in ("CPU", "CUDA"):
-            _LIBRARY.impl(name, _checked(made, check), backend)
+            _LIBRARY.impl(name, _checked(made, once(check)), backend)
         torch.library.register_fake(f"{NAMESPACE}::{name}", _faked(check, fake), lib=_LIBRARY)
         for batched in ("FuncTorchBatched", "Batched"):
             _LIBRARY.impl(name, _no_vmap(made), batched)
@@ -135,16 +134,10 @@ def operator(
 
 def _checked(made: Operator, check: Callable[..., object]) -> Callable[..., Any]:
     """What the dispatcher calls: nobody may have looked at the arguments before. The calls of a compiled model, too,
-    come here: arguments that are in all that counts like those of an earlier call pass at once."""
-    passed: set[tuple[Any, ...]] = set()
+    come here."""
 
     def implementation(*args: Any) -> Any:
-        settled = tuple([_settled(argument) if isinstance(argument, Tensor) else argument for argument in args])
-        if settled not in passed:
-            check(*args)
-            if len(passed) >= MOST_PASSED:
-                passed.clear()
-            passed.add(settled)
+        check(*args)
         return made.launched(*args)
 
     return implementation
@@ -158,11 +151,6 @@ def _faked(check: Callable[..., object], fake: Callable[..., Any]) -> Callable[.
         return fake(*args)
 
     return implementation
-
-
-def _settled(tensor: Tensor) -> tuple[object, ...]:
-    """Of a tensor, what a check may look at. One that is sparse or nested finds no implementation of the operator."""
-    return tensor.shape, tensor.dtype, tensor.device, tensor.is_contiguous(), tensor.requires_grad
 
 
 def _with_memory(made: Operator, launch: Callable[..., Any]) -> Callable[..., Any]:
