@@ -47,11 +47,19 @@ def integer(name: str, value: object, least: int, most: int | None = None) -> in
     """The value as an int from `least` to `most`, or without an upper end. A bool is not an int; one that a compiler
     keeps open stays open."""
     takes = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
+    not_traced(name, value)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer, torch.SymInt)):
         raise TypeError(f"{name} is {value!r}; it must be {takes}")
     if value < least or (most is not None and value > most):
         raise ValueError(f"{name} is {value}; it must be {takes}")
     return value if isinstance(value, torch.SymInt) else int(value)
+
+
+def not_traced(name: str, value: object) -> None:
+    """Raises TypeError where torch.compile traces a number of NumPy: it takes that for an array whose numbers are open.
+    Without `fullgraph=True` it leaves such a call to eager mode."""
+    if torch.compiler.is_compiling() and isinstance(value, np.ndarray):
+        raise TypeError(f"{name} is a number of NumPy, which torch.compile takes for an array: give a number of Python")
 
 
 def flag(name: str, value: object) -> bool:

@@ -44,8 +44,8 @@ from course_utils.operators import (
     mla_attention,
     naive_attention,
     paged_attention,
-    serving,
     select_topk,
+    serving,
     sparse_attention,
     sparse_mla,
 )

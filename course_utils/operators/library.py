@@ -78,6 +78,7 @@ def operator(
     casts: Mapping[str, torch.dtype | None] | None = None,
     gradient: Operator | None = None,
     is_gradient: bool = False,
+    instead: str | None = None,
     keeps: Callable[..., object] | None = None,
     flops: Callable[..., int] | None = None,
     tags: tuple[str, ...] = (),
@@ -95,9 +96,10 @@ def operator(
             operator that autocast leaves alone.
         gradient: the operator that computes the gradients. It takes `grad_out`, then those of this one's arguments and
             results that it has in its schema, by their names, and gives a tensor `grad_<name>` for each argument with a
-            gradient. The first result is differentiable, once; the others are not. None for an operator that takes no
-            part in autograd.
+            gradient. The first result is differentiable, once; the others are not. None for an operator without one.
         is_gradient: whether this is such a gradient, which has none of its own: to ask for one is an error.
+        instead: of an operator that has no gradient, and results that could have one, what to take in its place: for
+            the error where a gradient is asked for. An operator that only writes to its arguments is refused at once.
         keeps: of the arguments, what must live until the backward pass beside the tensors.
         flops: of the arguments, how many operations the matrix products take: what `FlopCounterMode` counts. None for
             an operator without matrix products.
@@ -116,9 +118,15 @@ def operator(
         torch.library.register_fake(f"{NAMESPACE}::{name}", _faked(check, fake), lib=_LIBRARY)
         for batched in ("FuncTorchBatched", "Batched"):
             _LIBRARY.impl(name, _no_vmap(made), batched)
-        if gradient or is_gradient:
-            made.function = _differentiable(made, gradient, keeps) if gradient else _once(made)
-            _LIBRARY.impl(name, _autograd(made, made.function), "Autograd", with_keyset=True)
+        refusal = no_gradient(name, instead) if instead else None
+        if is_gradient:
+            refusal = f"{name.removesuffix('_backward')} is differentiable once: its gradient has none"
+        if gradient:
+            made.function = _differentiable(made, gradient, keeps)
+        elif refusal:
+            made.function = _refusing(made, refusal)
+        if made.function:
+            _LIBRARY.impl(name, _autograd(made, made.function, refusal), "Autograd", with_keyset=True)
         else:
             _LIBRARY.impl(name, torch.library.fallthrough_kernel, "Autograd")
         if casts:
@@ -221,23 +229,37 @@ def _may_be_cast(argument: Any) -> bool:
 # ---------------------------------------------------------------------------------------------- autograd
 
 
-def _autograd(made: Operator, function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """The operator where a gradient may be asked for. An autograd Function of our own takes two thirds of the time that
-    `torch.library.register_autograd` takes, and can say which results have no gradient."""
+def no_gradient(name: str, instead: str) -> str:
+    """What the error says where someone asks for a gradient that there is not."""
+    return f"{name} has no gradient; take {instead}, or call it under torch.no_grad() or with .detach()"
+
+
+def refuse_gradient(name: str, instead: str, *tensors: Tensor) -> None:
+    """Raises NotImplementedError where a gradient with respect to a tensor may be asked for, which a function that is no
+    operator of torch does not have."""
+    if torch.is_grad_enabled() and _C._any_requires_grad(*tensors):
+        raise NotImplementedError(no_gradient(name, instead))
+
+
+def _autograd(made: Operator, function: type[torch.autograd.Function], refusal: str | None) -> Callable[..., Any]:
+    """The operator where a gradient may be asked for. refusal: what is said where it has none. An autograd Function of
+    our own takes two thirds of the time that `torch.library.register_autograd` takes, and can say which results have no
+    gradient."""
+
+    no_forward = f"{made.name} has no forward-mode derivative; take torch.autograd's backward pass"
+    not_by_func = (
+        f"{made.name} is not differentiated by torch.func (grad, vjp, jacrev); take torch.autograd.grad or backward(), "
+        "with torch.func.functional_call where the parameters come from outside"
+    )
 
     def differentiated(keyset: Any, *args: Any) -> Any:
         if forward_ad._current_level >= 0 and any(
             isinstance(argument, Tensor) and forward_ad.unpack_dual(argument).tangent is not None for argument in args
         ):
-            raise NotImplementedError(
-                f"{made.name} has no forward-mode derivative; take torch.autograd's backward pass"
-            )
+            raise NotImplementedError(refusal or no_forward)
         if torch.is_grad_enabled() and _C._any_requires_grad(*args):
             if _C._are_functorch_transforms_active():
-                raise NotImplementedError(
-                    f"{made.name} is not differentiated by torch.func (grad, vjp, jacrev); take torch.autograd.grad or "
-                    "backward(), with torch.func.functional_call where the parameters come from outside"
-                )
+                raise NotImplementedError(refusal or not_by_func)
             return function.apply(keyset, *args)
         return _below_autograd(made, keyset, args)
 
@@ -283,14 +305,16 @@ def _differentiable(
     return _function(made.name, forward, backward)
 
 
-def _once(made: Operator) -> type[torch.autograd.Function]:
-    """A gradient as an autograd Function: of its own it has none, and says so instead of passing for a constant."""
+def _refusing(made: Operator, refusal: str) -> type[torch.autograd.Function]:
+    """An operator without a gradient as an autograd Function: it says so instead of passing for a constant."""
 
     def forward(ctx: Any, keyset: Any, *args: Any) -> Any:
+        if not made.returns:  # no backward pass would come by
+            raise NotImplementedError(refusal)
         return _below_autograd(made, keyset, args)
 
     def backward(ctx: Any, *_: Any) -> Any:
-        raise RuntimeError(f"{made.name.removesuffix('_backward')} is differentiable once: its gradient has none")
+        raise NotImplementedError(refusal)
 
     return _function(made.name, forward, backward)
 

@@ -45,6 +45,7 @@ SHORTEST_PIECE = 128  # keys: below, to merge costs more than a shorter piece sa
 MERGE_BLOCK = (32, 4)
 APPEND_THREADS = 256
 RESERVED_SHARED = 1024  # bytes that the driver adds to those of a block, from sm_80 on
+INSTEAD = "flash_attention_v2, which is for training"  # where a gradient is asked for
 EMULATED_MULTIPROCESSORS = 132  # those of an H100
 
 
@@ -171,9 +172,9 @@ def decode_attention(
         return_lse: also return the log-sum-exp of each row of scores.
 
     Returns:
-        out `[B, H, L_q, d]` in the dtype of query, without a gradient; zeros for a query that sees no key. With
-        return_lse `(out, lse)`: lse `[B, H, L_q]`, float32, natural logarithm; minus infinity for a query that sees no
-        key.
+        out `[B, H, L_q, d]` in the dtype of query; zeros for a query that sees no key. With return_lse `(out, lse)`:
+        lse `[B, H, L_q]`, float32, natural logarithm; minus infinity for a query that sees no key. To ask for a
+        gradient is an error.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
@@ -344,7 +345,7 @@ def merge_attention(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         out `[B, H, L_q, d]` in the dtype of outs, and lse, float32 `[B, H, L_q]`; zeros and minus infinity where every
-        part is left out. No gradients.
+        part is left out. To ask for a gradient is an error.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape or device; the message names it.
@@ -363,6 +364,7 @@ def merge_attention(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     check=lambda *args: _check_call(_check_decode, *args),
     flops=lambda query, key, *_: _flops(query, key.shape[2]),
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
+    instead=INSTEAD,
 )
 def _decode(
     query: Tensor,
@@ -393,6 +395,7 @@ def _decode(
         query, block_table.shape[1] * key_pages.shape[1]
     ),
     casts=dict.fromkeys(("query", "key_pages", "value_pages"), AUTOCAST),
+    instead=INSTEAD,
 )
 def _paged(
     query: Tensor,
@@ -422,6 +425,7 @@ def _paged(
     "merge_attention(Tensor outs, Tensor lses) -> (Tensor out, Tensor lse)",
     fake=lambda outs, lses: (outs.new_empty(outs.shape[1:]), lses.new_empty(lses.shape[1:])),
     check=lambda outs, lses: _check_merge(outs, lses),
+    instead=INSTEAD,
 )
 def _merge(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     head_dim = outs.shape[-1]
@@ -448,6 +452,7 @@ def _ready_merge(shape: torch.Size, dtype: torch.dtype, device: torch.device) ->
     "Tensor seq_lens, Tensor? k_scale, Tensor? v_scale) -> ()",
     fake=lambda *_: None,
     check=lambda *args: _check_append(*args),
+    instead=INSTEAD,
 )
 def _append(
     key: Tensor,
@@ -493,6 +498,7 @@ def _ready_append(
     flops=lambda query, key, value, key_pages, value_pages, block_table, *_: _flops(
         query, block_table.shape[1] * key_pages.shape[2]
     ),
+    instead=INSTEAD,
 )
 def _step(
     query: Tensor,
