@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.arguments import check_tensor
+from course_utils.arguments import check_tensor, not_traced
 from course_utils.costs import V3_2, ceil_div
 from course_utils.cuda import RawModule, compiled
 from course_utils.operators.library import AUTOCAST, operator
@@ -201,6 +201,7 @@ def _check(
     like = "q_index", q_index
     check_tensor("k_index", k_index, ("T", dim), like=like)
     check_tensor("weights", weights, (queries, heads), (torch.float32,), like=like)
+    not_traced("q_start", q_start)
     if isinstance(q_start, bool) or not isinstance(q_start, (int, np.integer, torch.SymInt)):
         raise TypeError(f"q_start is {q_start!r}; it must be an int")
     for name, scale, shape in (("q_scale", q_scale, (queries, heads)), ("k_scale", k_scale, k_index.shape[:1])):

@@ -5,6 +5,7 @@ import gc
 from contextlib import nullcontext
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -538,6 +539,40 @@ def test_a_pattern_may_be_an_attribute_of_a_module(device, x):
 def test_what_a_graph_cannot_hold_is_an_error_and_no_break_of_the_graph(attend, message, fullgraph):
     with pytest.raises(Exception, match=message):
         torch.compile(attend, fullgraph=fullgraph, backend="aot_eager")(*attention_inputs("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("argument", "number"), [("q_start", np.int64(2)), ("k", np.int32(3)), ("scale", np.float64(0.3))]
+)
+def test_a_number_of_numpy_is_no_constant_of_a_graph(argument, number):
+    """torch.compile takes it for an array. Without fullgraph=True it leaves the call to eager mode."""
+
+    def attend(query, latent, q_index, k_index, weights, **other):
+        given = {"q_start": 2, "k": 3, "scale": 0.3, **other}
+        chosen = select_topk(lightning_indexer(q_index, k_index, weights, q_start=given["q_start"]), given["k"])
+        return sparse_mla(query, latent, chosen.sort().values, scale=given["scale"], value_dim=24)[0]
+
+    inputs = *latent_inputs("cpu")[:2], *index_inputs("cpu")
+    with pytest.raises(Exception, match=f"{argument} is a number of NumPy, .*: give a number of Python"):
+        torch.compile(attend, fullgraph=True, backend="aot_eager")(*inputs, **{argument: number})
+    torch._dynamo.reset()
+    found = torch.compile(attend, backend="aot_eager")(*inputs, **{argument: number})
+    assert torch.equal(found, attend(*inputs))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: patterns.sliding_window(4), lambda: patterns.causal() & patterns.document([3, 4, 2])]
+)
+def test_under_fake_tensor_mode_no_pattern_is_made_and_none_keeps_fake_lists(make):
+    pattern = make()
+    with FakeTensorMode():
+        for call in (make, partial(pattern.block_lists, 9), partial(pattern.csr, 9), partial(pattern.pairs, 9)):
+            with pytest.raises(RuntimeError, match="under FakeTensorMode: make the pattern outside"):
+                call()
+    lists = pattern.block_lists(9)
+    assert lists.pairs() == int(pattern.mask(9).sum())
+    with FakeTensorMode():
+        assert pattern.block_lists(9) is lists
 
 
 def test_a_pattern_that_lives_no_more_is_named():
