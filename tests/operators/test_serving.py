@@ -13,6 +13,7 @@ from course_utils.launches.serving import RUNGS, rung
 from course_utils.operators import decode_attention, merge_attention, paged_attention, prepare, serving
 from course_utils.reference.serving import seen_keys
 from tests.helpers import tensors
+from tests.helpers.graphs import compiled, replayed
 
 HALF, BF16, E4M3 = torch.float16, torch.bfloat16, serving.E4M3
 FOLDER = serving.FOLDER
@@ -121,6 +122,18 @@ def test_a_cache_in_pages_is_correct(device, page_size, number):
     pages, table = in_pages((key, value), page_size, seq_lens)
     call = partial(paged_attention, query, *pages, table, seq_lens, return_lse=True, **how)
     assert_right(call, query, key, value, seq_lens)
+
+
+@pytest.mark.parametrize("way", [compiled, pytest.param(replayed, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("number", [2, 3, 6])
+def test_compiled_and_captured_calls_are_correct(device, way, number):
+    if way is replayed and device.type == "cpu":
+        pytest.skip("a CUDA graph takes a GPU")
+    (query, key, value, seq_lens), how = of_case(device, HALF, 64, number)
+    pages, table = in_pages((key, value), 5, seq_lens)
+    for attend, inputs in ((decode_attention, (query, key, value)), (paged_attention, (query, *pages, table))):
+        call = partial(way(attend), *inputs, seq_lens=seq_lens, return_lse=True, **how)
+        assert_right(call, query, key, value, seq_lens)
 
 
 @pytest.mark.parametrize("which", ["small", "in_pairs"])

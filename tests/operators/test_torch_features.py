@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from course_utils import patterns
 from course_utils.operators import (
+    append_paged,
     block_sparse_attention,
     choose_kernel,
     csr_attention,
@@ -623,6 +624,35 @@ def test_exported_it_gives_the_same(attend, device, x):
         assert torch.equal(exported.module()(inputs), block(inputs))
 
 
+class Step(torch.nn.Module):
+    def forward(self, query, key, value, key_pages, value_pages, table, lengths):
+        append_paged(key, value, key_pages, value_pages, table, lengths)
+        return paged_attention(query, key_pages, value_pages, table, lengths)
+
+
+class Decode(torch.nn.Module):
+    def forward(self, query, key, value, lengths):
+        return decode_attention(query, key, value, seq_lens=lengths)
+
+
+def test_decode_exported_gives_the_same(device):
+    """A step writes to the pages that it is given; the capacity of a cache may be any."""
+    query = tensors.random(2, 2, 4, 64, device=device, dtype=HALF).transpose(1, 2)
+    *new, key_pages, value_pages, table, lengths = new_tokens(device)
+    found, expected = ([key_pages.clone(), value_pages.clone()] for _ in range(2))
+    step = torch.export.export(Step(), (query, *new, key_pages, value_pages, table, lengths)).module()
+    out = step(query, *new, *found, table, lengths)
+    assert torch.equal(out, Step()(query, *new, *expected, table, lengths))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+    query, key, value, lengths, *_ = cache_inputs(device)
+    any_length = {2: torch.export.Dim("capacity", min=2, max=512)}
+    dynamic = {"query": None, "key": any_length, "value": any_length, "lengths": None}
+    decode = torch.export.export(Decode(), (query, key, value, lengths), dynamic_shapes=dynamic).module()
+    longer = query, torch.cat([key, key], dim=2), torch.cat([value, value], dim=2), lengths
+    assert torch.equal(decode(*longer), Decode()(*longer))
+
+
 # ---------------------------------------------------------------------------------------------- in a module
 
 
@@ -828,11 +858,19 @@ def test_lists_cannot_be_made_while_a_graph_is_captured():
 # ---------------------------------------------------------------------------------------------- what is not supported
 
 
-@pytest.mark.parametrize("name", ["naive_attention", "flash_attention_v2", "sparse_attention"])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_vmap_is_an_error_that_names_the_operator(name):
-    attend = {"naive_attention": naive_attention, "flash_attention_v2": causal_v2, "sparse_attention": windowed}[name]
+    operator, arguments = EXAMPLES[name]
+    first, *others = arguments("cpu", False)
+    for call in (operator, operator.op):
+        with pytest.raises(RuntimeError, match=f"{operator.name} has no rule for torch.vmap"):
+            torch.vmap(lambda one, call=call: call(one, *others))(first[None])
+
+
+@pytest.mark.parametrize("attend", [naive_attention, causal_v2, windowed, lambda *qkv: decode_attention(*qkv)])
+def test_vmap_of_a_function_is_that_error_too(attend):
     inputs = [tensor[None] for tensor in attention_inputs("cpu")]
-    with pytest.raises(RuntimeError, match=f"{name} has no rule for torch.vmap"):
+    with pytest.raises(RuntimeError, match="attention.* has no rule for torch.vmap"):
         torch.vmap(attend)(*inputs)
 
 
