@@ -14,10 +14,12 @@ from cuda.bindings.driver import CUhostFn
 
 from course_utils import patterns
 from course_utils.operators import (
+    append_paged,
     choose_kernel,
     csr_attention,
     decode_attention,
     flash_attention_v2,
+    paged_attention,
     select_topk,
     sparse_attention,
 )
@@ -50,6 +52,11 @@ def test_many_calls_with_other_lengths_take_no_more_memory(device):
         out.sum().backward()
         select_topk(key[0, 0].float(), 3)
         decode_attention(query[:, :, :1].detach(), key, value)
+        pages = [cache.view(length, 1, 1, 64) for cache in (key, value)]
+        table = torch.arange(length, dtype=torch.int32, device=device)[None]
+        lengths = torch.full((1,), length, dtype=torch.int32, device=device)
+        append_paged(*(cache[:1] for cache in pages), *pages, table, lengths)
+        paged_attention(query[:, :, :1].detach(), *pages, table, lengths)
 
     def held():
         gc.collect()
