@@ -23,8 +23,9 @@ ALL_TILES = [
 # ---------------------------------------------------------------------------------------------- right
 
 
-def test_output_lse_and_gradients_are_correct_on_every_case(device):
-    checks.check_attention(flash_attention_minimal, device=device, gradients=True, cases=CASES)
+def test_output_lse_and_gradients_are_correct_on_every_case(device, thinned):
+    """On the emulator with every second length; the smaller tiles below have the others."""
+    checks.check_attention(flash_attention_minimal, device=device, gradients=True, cases=thinned(CASES, 4, 3))
 
 
 @pytest.mark.gpu
