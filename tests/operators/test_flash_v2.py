@@ -17,7 +17,7 @@ from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
 from tests.helpers import tensors
 from tests.helpers.deterministic import told_to_be_deterministic
-from tests.helpers.one_of_each import last_of_each_kernel
+from tests.helpers.one_of_each import every_second, last_of_each_kernel
 
 CASES = checks.attention_cases(head_dims=flash_v2.HEAD_DIMS)
 GQA_CASES = checks.attention_cases(head_dims=flash_v2.HEAD_DIMS, enable_gqa=True)
@@ -32,7 +32,6 @@ BF16_OPTIONS = [0, pytest.param(1, marks=pytest.mark.exhaustive("fp16 has the sa
 ALL_FORWARD_TILES = [
     tile for of in (tensor_core.FORWARD_TILES, tensor_core.PACKED_TILES) for tiles in of.values() for tile in tiles
 ]
-SEEN = pytest.mark.exhaustive("`make test` has other mistakes in this kernel, and tests/mutants/")
 ALL_BACKWARD_TILES = [tile for tiles in flash_v2.BACKWARD_TILES.values() for tile in tiles]
 
 
@@ -396,23 +395,25 @@ def check_broken(gradients):
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [
-        ("exceeds |= highest[i][r] * factor > state.m[i][r] + 8;", ""),  # no running maximum: exp overflows
-        ("state.m[i][r] = m_new, state.l[i][r] *= rescale;", "state.m[i][r] = m_new;"),
-        ("scale_row(state.O[i], r, rescale);", ";"),
-        ("x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));", ";"),  # lanes of a row disagree
-        ("query(row) + shift + 1)", "query(row) + shift + 2)"),  # sees one key of the future
-        ("query(row) + shift + 1)", "query(row) + 1)"),  # top-left
-        ("j0 + B_C - 1 > first + shift", "j0 > first + shift"),  # forgets the mask in tiles on the diagonal
-        ("j0 + B_C - 1 > first + shift", "j0 + B_C - 2 > first + shift"),  # forgets it in their corners
-        (
-            "min(L_k, query(row) + shift + 1) : L_k",
-            "query(row) + shift + 1 : L_k + B_C",
-        ),  # the ragged end counts as keys of zeros
-        ("l == 0 ? 0 : __fdividef(1, l)", "__fdividef(1, l)"),  # NaN in rows without keys
-        ("(state.m[i][r] + __log2f(l)) * LN_2", "state.m[i][r] + __log2f(l)"),  # log-sum-exp in base 2
-        ("? head : head / group;", "? head : head % (gridDim.y / group);"),
-    ],
+    every_second(
+        [
+            ("exceeds |= highest[i][r] * factor > state.m[i][r] + 8;", ""),  # no running maximum: exp overflows
+            ("state.m[i][r] = m_new, state.l[i][r] *= rescale;", "state.m[i][r] = m_new;"),
+            ("scale_row(state.O[i], r, rescale);", ";"),
+            ("x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));", ";"),  # lanes of a row disagree
+            ("query(row) + shift + 1)", "query(row) + shift + 2)"),  # sees one key of the future
+            ("query(row) + shift + 1)", "query(row) + 1)"),  # top-left
+            ("j0 + B_C - 1 > first + shift", "j0 > first + shift"),  # forgets the mask in tiles on the diagonal
+            ("j0 + B_C - 1 > first + shift", "j0 + B_C - 2 > first + shift"),  # forgets it in their corners
+            (
+                "min(L_k, query(row) + shift + 1) : L_k",
+                "query(row) + shift + 1 : L_k + B_C",
+            ),  # the ragged end counts as keys of zeros
+            ("l == 0 ? 0 : __fdividef(1, l)", "__fdividef(1, l)"),  # NaN in rows without keys
+            ("(state.m[i][r] + __log2f(l)) * LN_2", "state.m[i][r] + __log2f(l)"),  # log-sum-exp in base 2
+            ("? head : head / group;", "? head : head % (gridDim.y / group);"),
+        ]
+    ),
 )
 def test_a_broken_forward_kernel_fails_the_check(break_kernel, right, wrong):
     break_kernel(flash_v2.FORWARD, right, wrong)
@@ -437,22 +438,22 @@ def test_a_broken_packing_fails_the_check(break_kernel, right, wrong):
 
 @pytest.mark.parametrize(
     ("path", "right", "wrong"),
-    [
-        ("atomics", "Pt[m][n][e] * (dPt[m][n][e] - delta[query])", "Pt[m][n][e] * dPt[m][n][e]"),
-        ("atomics", "- LSE[query] * LOG2_E", "- LSE[query]"),
-        ("atomics", "<= i0 + query + shift", "<= i0 + query + shift + 1"),
-        ("atomics", "write_keys(keys.dK, scale, dK + at", "write_keys(keys.dK, 1, dK + at"),
-        ("atomics", "steps = group * (", "steps = ("),  # only the first query head of a group counts
-        ("atomics", "scale * sum.x", "sum.x"),
-        # Forgets the mask in corners, and begins a row too late.
-        pytest.param("atomics", "j0 + B_C - 1 > i0 + shift", "j0 + B_C - 2 > i0 + shift", marks=SEEN),
-        pytest.param("atomics", "max(j0 - shift, 0)", "max(j0 - shift + 1, 0)", marks=SEEN),
-        ("deterministic", "j0 + KEY_TILE - 1 > i0 + shift", "j0 + KEY_TILE - 2 > i0 + shift"),
-        # Ends a key too early.
-        pytest.param("deterministic", "i0 + 16 * WARPS + shift)", "i0 + 16 * WARPS - 1 + shift)", marks=SEEN),
-        ("deterministic", "P * (dP[m][n][e] - Delta[query / 8]);", "P * dP[m][n][e];"),
-        ("deterministic", "j > i + shift)) dS[m]", "j > i + shift + 1)) dS[m]"),
-    ],
+    every_second(
+        [
+            ("atomics", "Pt[m][n][e] * (dPt[m][n][e] - delta[query])", "Pt[m][n][e] * dPt[m][n][e]"),
+            ("atomics", "- LSE[query] * LOG2_E", "- LSE[query]"),
+            ("atomics", "<= i0 + query + shift", "<= i0 + query + shift + 1"),
+            ("atomics", "write_keys(keys.dK, scale, dK + at", "write_keys(keys.dK, 1, dK + at"),
+            ("atomics", "steps = group * (", "steps = ("),  # only the first query head of a group counts
+            ("atomics", "max(j0 - shift, 0)", "max(j0 - shift + 1, 0)"),  # begins a row too late
+            ("atomics", "scale * sum.x", "sum.x"),
+            ("atomics", "j0 + B_C - 1 > i0 + shift", "j0 + B_C - 2 > i0 + shift"),  # forgets the mask in corners
+            ("deterministic", "j0 + KEY_TILE - 1 > i0 + shift", "j0 + KEY_TILE - 2 > i0 + shift"),
+            ("deterministic", "i0 + 16 * WARPS + shift)", "i0 + 16 * WARPS - 1 + shift)"),  # ends a key too early
+            ("deterministic", "P * (dP[m][n][e] - Delta[query / 8]);", "P * dP[m][n][e];"),
+            ("deterministic", "j > i + shift)) dS[m]", "j > i + shift + 1)) dS[m]"),
+        ]
+    ),
 )
 def test_a_broken_backward_kernel_fails_the_check(break_kernel, monkeypatch, path, right, wrong):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: path == "deterministic")

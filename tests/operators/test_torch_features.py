@@ -254,13 +254,19 @@ def test_every_operator_has_an_example():
 
 
 TRACES = "test_aot_dispatch_dynamic", "test_aot_dispatch_static"
+# Traced for any length below, or in test_compiled_and_captured.py.
+ANY_LENGTH = (
+    *("flash_attention_minimal", "flash_attention_v2", "sparse_attention", "lightning_indexer", "select_topk"),
+    "decode_attention",
+)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_opcheck(name, device, thinned):
     """On the emulator by one trace, and a second example of an operator, or its gradient, by none: the first has it."""
     operator, arguments = EXAMPLES[name]
-    tests = [*(set(ALL_TEST_UTILS) - {*TRACES}), *thinned(TRACES, 2, 2 * ("," in name or "backward" in name))]
+    trace = 2 if "," in name or "backward" in name else name in ANY_LENGTH
+    tests = [*(set(ALL_TEST_UTILS) - {*TRACES}), *thinned(TRACES, 2, trace)]
     if "FP8" in name:
         tests.remove("test_schema")  # it compares by what torch has not
     for grad in thinned((False, True)[: 1 + (name in DIFFERENTIABLE)], 2, name in DIFFERENTIABLE):
@@ -277,7 +283,7 @@ def faked(mode, argument):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_called_by_its_name_an_operator_refuses_a_tensor_that_does_not_fit(name, device):
+def test_called_by_its_name_an_operator_refuses_a_tensor_that_does_not_fit(name, device, thinned):
     operator, arguments = EXAMPLES[name]
     given, names = arguments(device, False), "|".join(operator.arguments)
     for place, tensor in enumerate(given):
@@ -289,10 +295,10 @@ def test_called_by_its_name_an_operator_refuses_a_tensor_that_does_not_fit(name,
             wrong.append(tensor[..., :-1])
         if device.type == "cuda" and sum(isinstance(one, torch.Tensor) for one in given) > 1:
             wrong.append(tensor.cpu())  # the only tensor of a call may lie anywhere
-        for one in wrong:
+        for n, one in enumerate(wrong):
             arguments_now = *given[:place], one, *given[place + 1 :]
-            for mode in (nullcontext(), FakeTensorMode()):  # when it runs, and while a graph is made
-                with mode, pytest.raises((TypeError, ValueError), match=f"^({names}) (has|is) "):
+            for make_mode in thinned([nullcontext, FakeTensorMode], 2, (n + place) % 2):  # as it runs, and in a graph
+                with make_mode() as mode, pytest.raises((TypeError, ValueError), match=f"^({names}) (has|is) "):
                     operator.op(*(faked(mode, argument) for argument in arguments_now))
 
 
@@ -574,12 +580,12 @@ def test_another_process_has_no_pattern_of_this_ones_numbers():
         run_without_the_course(there)
 
 
-def test_a_graph_made_without_gradients_may_be_differentiated(device):
+def test_a_graph_made_without_gradients_may_be_differentiated(device, monkeypatch):
     """Its forward pass may be by a kernel that has no backward pass."""
-    keys = torch.arange(1000) * 397 % 1000
-    pattern = patterns.from_csr(torch.arange(1001), keys)
-    assert choose_kernel(pattern, 1000, device=device).kernel == "csr_gather"
-    inputs = [tensor[:, :1] for tensor in attention_inputs(device, lengths=(1000, 1000))]
+    monkeypatch.setattr(sparse, "CSR_ROW_COST", 0)  # that kernel is chosen for short sequences, too
+    pattern = patterns.from_csr(torch.arange(131), torch.arange(130) * 51 % 130)
+    assert choose_kernel(pattern, 130, device=device).kernel == "csr_gather"
+    inputs = [tensor[:, :1] for tensor in attention_inputs(device, lengths=(130, 130))]
     found = results_and_gradients(lambda *qkv: sparse._attention(*qkv, pattern.number, False, 24**-0.5)[0], inputs)
     assert_same(found, results_and_gradients(partial(sparse_attention, pattern=pattern), inputs))
 
