@@ -50,8 +50,18 @@ def harmless(kernel: str) -> set[int]:
     return {changes.change(statement, what).number for of, statement, what in HARMLESS if of == kernel}
 
 
-@pytest.mark.parametrize("order", [{"order": "late"}, {"order": "early"}, {"order": "random", "seed": 7}], ids=str)
-@pytest.mark.parametrize("kernel", KERNELS)
+ORDERS = {"order": "late"}, {"order": "early"}, {"order": "random", "seed": 7}
+IN_TURN = pytest.mark.exhaustive("`make test` has the product in each order, and each larger kernel in one")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "order"),
+    [
+        pytest.param(kernel, order, marks=() if kernel == "gemm" or n == m else IN_TURN, id=f"{kernel}-{order}")
+        for n, kernel in enumerate(KERNELS)
+        for m, order in enumerate(ORDERS)
+    ],
+)
 def test_a_correct_kernel_has_no_finding(kernel, order):
     with configure(**order):
         assert not KERNELS[kernel]().findings()
@@ -188,7 +198,22 @@ def test_each_kind_of_mistake_is_planted_at_least_twice():
     assert len(PLANTED) >= 40 and all(kinds.count(kind) >= 2 for kind in (*range(1, 13), 14))
 
 
-@pytest.mark.parametrize("planted", PLANTED, ids=lambda p: f"{p.kind}: {p.what} of {p.statement} in {p.kernel}")
+# The larger kernels run longest with these.
+LARGER = pytest.mark.exhaustive("`make test` has this kind of mistake in another kernel")
+SEEN = (("forward", 2), ("forward", 3), ("forward", 5), ("sparse_mla", 4))
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        pytest.param(
+            p,
+            marks=LARGER if (p.kernel, p.kind) in SEEN else (),
+            id=f"{p.kind}: {p.what} of {p.statement} in {p.kernel}",
+        )
+        for p in PLANTED
+    ],
+)
 def test_a_planted_mistake_is_found_at_its_line(planted):
     kernel = KERNELS[planted.kernel]()
     line = kernel.line(planted.line)

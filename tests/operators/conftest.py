@@ -18,15 +18,6 @@ def nothing_ready(monkeypatch):
 
 
 @pytest.fixture
-def thinned(request, device):
-    """thinned(cases, n, first=0): every n-th of the cases, from the first-th on, on the emulator; all of them on a GPU,
-    where they cost next to nothing, and in `make test-all`."""
-    if device.type == "cuda" or request.config.getoption("--exhaustive"):
-        return lambda cases, n, first=0: cases
-    return lambda cases, n, first=0: cases[first::n]
-
-
-@pytest.fixture
 def break_kernel(monkeypatch):
     """break_kernel(file, right, wrong): operators take the kernel file, or what it includes of the course, with one
     passage replaced, until the test ends."""

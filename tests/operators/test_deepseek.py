@@ -62,14 +62,16 @@ def assert_valid_choice(indices, top_k):
 # ---------------------------------------------------------------------------------------------- the layer
 
 
-@pytest.mark.parametrize("dtype", [BF16, torch.float16])
 @pytest.mark.parametrize("config", [SMALL, EXTENDED], ids=["small", "extended"])
-def test_sparse_layer_equals_the_formulas_over_the_keys_it_chose(config, dtype, device):
-    hidden, weights = layer(config, 90, device, dtype=dtype)
-    top_k = config.index_topk
-    out, indices = deepseek.deepseek_sparse_attention(hidden, weights, top_k=top_k, return_indices=True, chunk_size=48)
-    assert_valid_choice(indices, top_k)
-    assert_right(out, hidden, weights, indices)
+def test_sparse_layer_equals_the_formulas_over_the_keys_it_chose(config, device, thinned):
+    for dtype in thinned([BF16, torch.float16], 2, config == EXTENDED):
+        hidden, weights = layer(config, 90, device, dtype=dtype)
+        top_k = config.index_topk
+        out, indices = deepseek.deepseek_sparse_attention(
+            hidden, weights, top_k=top_k, return_indices=True, chunk_size=48
+        )
+        assert_valid_choice(indices, top_k)
+        assert_right(out, hidden, weights, indices)
 
 
 @pytest.mark.parametrize("length", [1, 3, 65])
