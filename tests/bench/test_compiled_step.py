@@ -8,7 +8,7 @@ import torch
 from course_utils.bench import compiled_step as bench
 from course_utils.bench.flash_attention_v2 import ATTENTIONS
 
-TINY = {"device": "cpu", "sizes": ((2, 20),), "width": 64, "heads": 1, "backend": "aot_eager"}
+TINY = {"device": "cpu", "sizes": ((2, 20),), "width": 64, "heads": 1, "backend": "eager"}
 
 
 @pytest.fixture(autouse=True)
