@@ -1,4 +1,4 @@
-"""Every question of every chapter, for several seeds: it can be answered, in one way, and each wrong way is explained."""
+"""Every question of every chapter, for several seeds: one answer is right, and each wrong one is explained."""
 
 import ast
 import functools
