@@ -288,13 +288,13 @@ def test_one_process_cannot_have_more_memory_than_the_limit(child):
     assert "MemoryError" in ended.stderr
 
 
-SEVERAL = "for i in range(6): os.fork() or (bytearray(os.urandom(1 << 20) * 40), time.sleep(60))\ntime.sleep(60)"
+IN_SEVERAL = "for i in range(6): os.fork() or (bytearray(os.urandom(1 << 20) * 40), time.sleep(60))\ntime.sleep(60)"
 SHARED = "import mmap\nm = mmap.mmap(-1, 300 << 20)\nwhile m.write(bytes([1]) * (1 << 20)): pass"
 
 
-@in_turn("code", [(SEVERAL,), (SHARED,)])
-def test_memory_limit(child, code):
-    ended = child(code, memory=150 << 20)
+@in_turn("what", [("in several processes",), ("shared",)])
+def test_memory_limit(child, what):
+    ended = child(SHARED if what == "shared" else IN_SEVERAL, memory=150 << 20)
     assert (ended.reason, ended.detail) == ("memory limit", "it took more than 150 MiB of memory")
 
 
