@@ -10,7 +10,6 @@ from course_utils.chapters import serving_loop as server
 from course_utils.chapters import serving_runs as runs
 from course_utils.chapters import serving_times as times
 from course_utils.operators import decode_attention
-from course_utils.serving import lengths
 
 
 @pytest.fixture(autouse=True)
@@ -161,16 +160,7 @@ def test_a_fork_that_grows_gets_a_page_of_its_own(capsys):
     assert capsys.readouterr().out.split("\n")[1].endswith("the first has pages [0, 1], its fork [0, 2]")
 
 
-@pytest.fixture
-def a_short_day(monkeypatch):
-    """The first half of the 200 requests."""
-    monkeypatch.setattr(server, "lengths", lambda **limits: lengths(100, **limits))
-    server.served.cache_clear()
-    yield
-    server.served.cache_clear()
-
-
-def test_a_day_in_pages_serves_several_times_as_many_at_once(drawn, tables, a_short_day):
+def test_a_day_in_pages_serves_several_times_as_many_at_once(drawn, tables):
     gain = server.show_day()
     at_once, filled = drawn[0].axes
     lines = {line.get_label(): line.get_ydata() for line in at_once.lines}
