@@ -169,6 +169,7 @@ def test_a_day_in_pages_serves_several_times_as_many_at_once(drawn, tables):
     assert "200 requests" in tables[0] and max(filled.lines[0].get_ydata()) > 90
 
 
+@pytest.mark.exhaustive("`make test` compares the output of this cell of chapter 06 with what is saved")
 def test_the_model_says_the_same_in_any_company_also_when_it_is_preempted(capsys):
     server.same_in_any_company()
     said = capsys.readouterr().out.splitlines()
