@@ -96,31 +96,13 @@ def test_a_failing_cell_is_named_with_its_code_and_error_and_nothing_is_kept(tmp
     assert list((tmp_path / "kept").glob("*/executed/*")) == []
 
 
-NBVAL = [
-    "-p",
-    "tests.helpers.keep_outputs",
-    "--small-site",
-    "--nbval-lax",
-    "--nbval-current-env",
-    "-p",
-    "no:cacheprovider",
-]
+NBVAL = "-p tests.helpers.keep_outputs --small-site --nbval-lax --nbval-current-env -p no:cacheprovider".split()
 
 
 def run_by_nbval(root):
     """Runs the notebooks of the course in `root` as `make test` does; returns nbval's exit status and what it says."""
     (root / "pytest.ini").write_text("[pytest]\n")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        *NBVAL,
-        "-p",
-        "no:cacheprovider",
-        f"--rootdir={root}",
-        str(root / "notebooks"),
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", *NBVAL, f"--rootdir={root}", str(root / "notebooks")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return done.returncode, done.stdout
 
