@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from course_utils import patterns
 from course_utils.costs import least_bytes, time_floor
+from course_utils.plots.look import UNSEEN
 from course_utils.widgets import mask_explorer
 from course_utils.widgets.explorer import (
     FULL,
@@ -111,6 +112,15 @@ def test_a_saved_notebook_holds_a_small_picture(kind, length):
     bundle, _ = mask_explorer(make_pattern(kind, START[kind], length), length)._repr_mimebundle_()
     assert bundle["image/png"].startswith(b"\x89PNG") and len(bundle["image/png"]) <= 60_000
     assert "Still picture" in bundle["text/plain"]
+
+
+def test_where_nobody_sees_it_there_is_no_still_picture(monkeypatch):
+    widget = mask_explorer()
+    monkeypatch.delenv(UNSEEN, raising=False)
+    seen, sizes = widget._repr_mimebundle_()
+    monkeypatch.setenv(UNSEEN, "1")
+    bundle, metadata = widget._repr_mimebundle_()
+    assert seen.keys() - bundle.keys() == sizes.keys() - metadata.keys() == {"image/png"}
 
 
 @pytest.mark.parametrize(
