@@ -263,11 +263,6 @@ class EmulatedModule:
                     f"{self.name} is for {HOPPER}: profile() and in_step() do not know its asynchronous instructions; "
                     "launch it outside of them"
                 )
-            if (blocks := math.prod(cluster)) > 1:
-                raise LaunchError(
-                    f"{function} runs in clusters of {blocks} blocks (__cluster_dims__): sanitize() does not know what "
-                    "they do to each other's shared memory; launch it outside of sanitize()"
-                )
             watch = replace(watch, hopper=True)
         library = self._library(traced=watch is not None)
         arrays = [a.array if isinstance(a, Mapped) else a for a in arguments if not isinstance(a, bytes)]

@@ -294,7 +294,8 @@ def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> t
         }[f.kind]
         return "racecheck", f"{what}: blocks run in any order; atomics, or one block per element, would be safe"
     where = "shared" if f.is_shared else "global"
-    barrier = "__syncwarp()" if f.same_warp else "__syncthreads()"
+    other_block = f.block.as_tuple() != f.other_block.as_tuple()
+    barrier = "barrier.cluster" if other_block else "__syncwarp()" if f.same_warp else "__syncthreads()"
     name, what = {
         raw.READ_AFTER_WRITE: ("read-after-write", f"reads what another thread writes {at_line}"),
         raw.WRITE_AFTER_READ: ("write-after-read", f"overwrites what another thread may still have to read {at_line}"),

@@ -393,8 +393,7 @@ EMU_INLINE void bulk_load(unsigned to, const void* from, unsigned bytes, unsigne
     emu_bulk_copy(true, to, (void*)from, bytes, barrier, more, site);
 }
 EMU_INLINE void bulk_between(unsigned to, unsigned from, unsigned bytes, unsigned barrier, emu_site site = emu_here()) {
-    emu_not_watched("cp.async.bulk from shared memory to shared memory", site);
-    emu_bulk_copy(true, to, emu_shared_pointer(from), bytes, barrier, emu_bulk_more{}, site);
+    emu_bulk_between(to, from, bytes, barrier, site);
 }
 EMU_INLINE void bulk_store(void* to, unsigned from, unsigned bytes, emu_site site = emu_here()) {
     emu_bulk_copy(false, from, to, bytes, 0, emu_bulk_more{}, site);
@@ -550,16 +549,9 @@ EMU_INLINE void map_to_block(There& there, Pointer here, unsigned rank, emu_site
     there = (There)emu_shared_pointer(emu_map_to_block(emu_shared_offset((const void*)here), rank, site));
 }
 EMU_INLINE void rank_of(unsigned& rank, unsigned address) { rank = emu_rank_of(address); }
-template <class T>
-EMU_INLINE void store_at(unsigned to, unsigned index, T value) {
-    memcpy((char*)emu_shared_pointer(to) + index * sizeof value, &value, sizeof value);
-}
-// st.async: done at once here, and said to the barrier.
 template <class T, class... Values> EMU_INLINE void store_async_of(unsigned to, unsigned barrier, emu_site site, Values... values) {
-    emu_not_watched("st.async", site);
-    unsigned n = 0;
-    (store_at<T>(to, n++, get<T>(values)), ...);
-    emu_mbarrier_transfer(barrier, -(int)(n * sizeof(T)), site);
+    const T all[] = {get<T>(values)...};
+    emu_store_async(to, all, sizeof all, barrier, site);
 }
 template <class T, class V> EMU_INLINE void store_async(unsigned to, unsigned barrier, V v, emu_site site = emu_here()) {
     store_async_of<T>(to, barrier, site, v);

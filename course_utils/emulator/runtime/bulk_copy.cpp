@@ -1,7 +1,6 @@
 // The copy engine: cp.async.bulk and cp.async.bulk.tensor. A load is done as late as may be: when no thread of the block can
 // go on without it. A store is done when the thread that started it waits for its group, or ends. In other orders some are
 // done before: at once, or when somebody looks at an mbarrier.
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,9 +19,9 @@ static const uint64_t map_mark = 0x70616d5f726f736e;
 
 struct BulkCopy {
     TensorMap map;                     // as it was: a parameter lies on the stack of its thread. No mark: plain bytes
-    char* global;                      // or, between blocks, the place in shared memory from where
+    char* global;                      // null: between blocks, or st.async
     unsigned shared, bytes, barrier;
-    int at[5];
+    int at[5];                         // coordinates; of st.async, what it stores; between blocks, [0] is the address from where
     bool is_load;
     unsigned group, thread;
     emu_site site;
@@ -30,8 +29,9 @@ struct BulkCopy {
     emu_combine combine;               // null: what is stored takes the place of what is there
     unsigned element_bytes;
     bool is_arrival;                   // no copy, but cp.async.mbarrier.arrive
-    uintptr_t place;                   // of that
-    uint32_t number;                   // by which the rules know it
+    bool is_store_async;
+    uintptr_t place;
+    uint32_t number;                   // by which the rules know it; one to several blocks has as many numbers
     bool done;                         // of a store that nobody has waited for yet
 };
 
@@ -94,16 +94,23 @@ static void move_box(const BulkCopy& copy, unsigned to) {
                 }
 }
 
-static void perform_at(const BulkCopy& copy, unsigned shared, unsigned barrier) {
-    if (emu_block_of(shared).over) emu_trap("a bulk copy to a block that has exited", copy.site);
+static const void* source_of(const BulkCopy& copy) {
+    return copy.is_store_async ? copy.at : copy.global ? copy.global : emu_shared_pointer((unsigned)copy.at[0]);
+}
+
+static void perform_at(const BulkCopy& copy, unsigned shared, unsigned barrier, uint32_t number) {
+    if (emu_block_of(shared).over) {
+        emu_current->place = copy.place;
+        emu_misuse("a copy to the shared memory of a block that has exited", copy.site);
+    }
     char* here = (char*)emu_shared_pointer(shared);
     if (copy.map.mark) move_box(copy, shared);
-    else if (copy.is_load) memcpy(here, copy.global, copy.bytes);
+    else if (copy.is_load) memcpy(here, source_of(copy), copy.bytes);
     else
         for (unsigned i = 0; i < copy.bytes; i += copy.element_bytes)
             store_one(copy, copy.global + i, here + i, copy.element_bytes);
     if (!copy.is_load) return;
-    if (Rules* rules = copy.number ? emu_rules() : nullptr) emu_rule_copy_arrives(*rules, copy.number);
+    if (Rules* rules = number ? emu_rules() : nullptr) emu_rule_copy_arrives(*rules, number);
     emu_count_bytes(barrier, -(int)copy.bytes, copy.site);
 }
 
@@ -125,10 +132,11 @@ static void perform(const BulkCopy& copy) {
     Fiber* const running = emu_current;
     if (copy.is_arrival) return arrive(copy);
     running->copying = copy.site;
-    if (!copy.blocks) perform_at(copy, copy.shared, copy.barrier);
+    uint32_t number = copy.number;
+    if (!copy.blocks) perform_at(copy, copy.shared, copy.barrier, number);
     for (unsigned rank = 0; rank < emu_block->cluster->size; rank++)
         if (copy.blocks >> rank & 1)
-            perform_at(copy, emu_address_in(rank, copy.shared), emu_address_in(rank, copy.barrier));
+            perform_at(copy, emu_address_in(rank, copy.shared), emu_address_in(rank, copy.barrier), number ? number++ : 0);
     running->copying = emu_site{};
 }
 
@@ -144,13 +152,17 @@ static void take_out(BulkCopies& all, unsigned index) {
     memmove(all.waiting + index, all.waiting + index + 1, (all.count - index) * sizeof(BulkCopy));
 }
 
+static bool goes_elsewhere(const BulkCopy& copy) {
+    return copy.blocks || (copy.is_load && !copy.is_arrival && &emu_block_of(copy.shared) != emu_block);
+}
+
 // The first load that waits, or by chance another; false if none does. After the block's last thread: the stores that nobody
-// waited for.
+// waited for, and loads for other blocks.
 static bool go_on(Block& b) {
     BulkCopies& all = *b.bulk_copies;
     if (b.live == 0) {
         for (unsigned i = 0; i < all.count; i++)
-            if (all.waiting[i].is_load ? all.waiting[i].blocks : !all.waiting[i].done) perform(all.waiting[i]);
+            if (all.waiting[i].is_load ? goes_elsewhere(all.waiting[i]) : !all.waiting[i].done) perform(all.waiting[i]);
         all.count = 0;
     }
     unsigned loads = 0;
@@ -166,10 +178,30 @@ static bool go_on(Block& b) {
     return false;
 }
 
+// Tells the rules; returns the first number by which they know it.
+static uint32_t watch(Rules& rules, const BulkCopy& copy) {
+    if (!copy.is_load) return emu_rule_store(rules, copy.shared, copy.bytes);
+    if (!copy.blocks) {
+        const uint32_t number = emu_rule_load(rules, copy.shared, copy.bytes, copy.barrier, !copy.is_store_async);
+        if (!copy.map.mark && !copy.global && !copy.is_store_async)
+            emu_rule_load_reads(rules, number, (unsigned)copy.at[0], copy.bytes);
+        return number;
+    }
+    uint32_t first = 0;
+    for (unsigned rank = 0; rank < emu_block->cluster->size; rank++) {
+        if (!(copy.blocks >> rank & 1)) continue;
+        const uint32_t number = emu_rule_load(rules, emu_address_in(rank, copy.shared), copy.bytes,
+                                              emu_address_in(rank, copy.barrier), true);
+        if (!first) first = number;
+    }
+    return first;
+}
+
 static void start(BulkCopy copy) {
     BulkCopies& all = copies();
     Rules* const rules = emu_rules();
-    copy.number = rules && !copy.is_arrival ? emu_rule_copy(*rules, copy.is_load, copy.shared, copy.bytes, copy.barrier) : 0;
+    copy.place = emu_current->place;
+    copy.number = rules && !copy.is_arrival ? watch(*rules, copy) : 0;
     if (all.count == all.capacity) {
         all.capacity = all.capacity ? 2 * all.capacity : 64;
         all.waiting = (BulkCopy*)realloc(all.waiting, all.capacity * sizeof(BulkCopy));
@@ -195,12 +227,19 @@ static unsigned check_blocks(unsigned blocks, const char* what, emu_site site) {
     return blocks;
 }
 
+// Those of all blocks that a load goes to.
+static void check_barriers(unsigned blocks, unsigned barrier, const char* what, emu_site site) {
+    if (!blocks) emu_check_barrier(barrier, what, site);
+    for (unsigned rank = 0; rank < emu_block->cluster->size; rank++)
+        if (blocks >> rank & 1) emu_check_barrier(emu_address_in(rank, barrier), what, site);
+}
+
 extern "C" void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, unsigned barrier,
                               const emu_bulk_more& more, emu_site site) {
     EMU_NOTE_PLACE();
     if (bytes == 0 || bytes % 16 || (uintptr_t)global % 16) emu_misuse("cp.async.bulk: size and addresses are multiples of 16 bytes", site);
     check_shared(shared, bytes, 16, "cp.async.bulk", site);
-    if (is_load) emu_check_barrier(barrier, "cp.async.bulk", site);
+    if (is_load) check_barriers(more.blocks, barrier, "cp.async.bulk", site);
     const Fiber* f = emu_current;
     BulkCopy copy = {TensorMap{}, (char*)global, shared, bytes, barrier, {}, is_load, f->bulk_group, f->linear_id, site};
     copy.blocks = check_blocks(more.blocks, "cp.async.bulk", site);
@@ -236,15 +275,29 @@ extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, con
     copy.combine = more.combine ? more.combine[m.type] : nullptr;
     if (more.combine && !copy.combine) emu_misuse("cp.reduce.async.bulk.tensor: not with elements of this type", site);
     check_shared(shared, copy.bytes / (m.box[0] * m.element_bytes) * row_pitch(m), 128, "cp.async.bulk.tensor", site);
-    if (is_load) emu_check_barrier(barrier, "cp.async.bulk.tensor", site);
+    if (is_load) check_barriers(more.blocks, barrier, "cp.async.bulk.tensor", site);
     start(copy);
 }
 
-extern "C" void emu_not_watched(const char* instruction, emu_site site) {
-    if (!emu_rules()) return;
-    char text[200];
-    snprintf(text, sizeof text, "sanitize() does not know %s: launch the kernel outside of it", instruction);
-    emu_trap(text, site);
+extern "C" void emu_bulk_between(unsigned to, unsigned from, unsigned bytes, unsigned barrier, emu_site site) {
+    EMU_NOTE_PLACE();
+    if (bytes == 0 || bytes % 16) emu_misuse("cp.async.bulk: size and addresses are multiples of 16 bytes", site);
+    check_shared(to, bytes, 16, "cp.async.bulk", site);
+    check_shared(from, bytes, 16, "cp.async.bulk", site);
+    emu_check_barrier(barrier, "cp.async.bulk", site);
+    const Fiber* f = emu_current;
+    start({TensorMap{}, nullptr, to, bytes, barrier, {(int)from}, true, f->bulk_group, f->linear_id, site});
+}
+
+extern "C" void emu_store_async(unsigned to, const void* values, unsigned bytes, unsigned barrier, emu_site site) {
+    EMU_NOTE_PLACE();
+    check_shared(to, bytes, bytes, "st.async", site);
+    emu_check_barrier(barrier, "st.async", site);
+    const Fiber* f = emu_current;
+    BulkCopy copy = {TensorMap{}, nullptr, to, bytes, barrier, {}, true, f->bulk_group, f->linear_id, site};
+    copy.is_store_async = true;
+    memcpy(copy.at, values, bytes);
+    start(copy);
 }
 
 extern "C" void emu_copies_arrive(unsigned address, bool expects, emu_site site) {
@@ -252,7 +305,7 @@ extern "C" void emu_copies_arrive(unsigned address, bool expects, emu_site site)
     if (expects) emu_mbarrier_one_more(address, site);
     else emu_check_barrier(address, "cp.async.mbarrier.arrive", site);
     BulkCopy arrival = {};
-    arrival.barrier = address, arrival.thread = emu_current->linear_id, arrival.site = site, arrival.place = emu_current->place;
+    arrival.barrier = address, arrival.thread = emu_current->linear_id, arrival.site = site;
     arrival.is_load = arrival.is_arrival = true;
     start(arrival);
 }
