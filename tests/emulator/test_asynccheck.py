@@ -12,9 +12,15 @@ from course_utils.emulator.sanitizer import Finding
 from tests.helpers import asynchronous
 from tests.helpers.one_change import Change
 
-KERNELS = {"gemm": asynchronous.gemm, "forward": asynchronous.forward, "sparse_mla": asynchronous.sparse_mla}
+KERNELS = {
+    "gemm": asynchronous.gemm,
+    "forward": asynchronous.forward,
+    "sparse_mla": asynchronous.sparse_mla,
+    "cluster_gemm": asynchronous.cluster_gemm,
+    "cluster_softmax": asynchronous.cluster_softmax,
+}
 
-# What a change does not break, and why; " 2" as in Planted. Everything else is found.
+# What a change does not break, and why; " #2" as in Planted. Everything else is found.
 REGISTERS = "who asks for no more registers waits for none: the compiler has fewer, and no rule is broken"
 NOT_MADE = "nothing asynchronous is left undone: numbers that are wrong or not written"
 A_STEP_LATE = (
@@ -32,7 +38,7 @@ HARMLESS = {
     ("forward", "sync_threads(1 + w, CONSUMERS)", "removal"): "the consumers take turns for speed alone",
     (
         "sparse_mla",
-        "publish_to_tensor_cores 2",
+        "publish_to_tensor_cores #2",
         "removal",
     ): "the producers publish their keys later, on the way to "
     "every product: their fence is behind the copies of Q, too",
@@ -58,7 +64,7 @@ def test_a_correct_kernel_has_no_finding(kernel, order):
 
 
 class Planted(NamedTuple):
-    """A change of a kernel (" 2" behind the statement: of the second such), and where it is found.
+    """A change of a kernel (" #2" behind the statement: of the second such), and where it is found.
 
     `line` and `other` are texts that stand there alone; "" for `other`: there is no other party; None: whichever.
     `kind`: as the comments say.
@@ -83,6 +89,8 @@ LOAD_K, LOAD_V = "load_box(shared.K[buffer]", "load_box(shared.V[buffer]"
 STORE_O, WRITE_O = "store_box(map, item.row", "reinterpret_cast<unsigned*>(place)[lane % 4]"
 P_PRODUCT, P_WRITE = "multiply(O[half], moved(P", "*reinterpret_cast<unsigned*>(chunk + key % 8)"
 S_PRODUCT = "multiply_transposed(S, moved(Q, bytes)"
+PULL, PUSHED = "return read_at(of_block(&shared.mine[0]", "// pushed"
+COPY = "copy_to(of_block"
 REMOVAL = "removal"
 NO_FENCE, IN_FLIGHT, OVERWRITES = "no fence.proxy.async in between", "which may still run", "may still read"
 PLANTED = [
@@ -99,7 +107,7 @@ PLANTED = [
     Planted("gemm", "wgmma.fence", REMOVAL, 3, GEMM_PRODUCT, "", "no wgmma.fence before the first"),
     Planted(
         "forward",
-        "wgmma_fence(); 2",
+        "wgmma_fence(); #2",
         REMOVAL,
         3,
         OUTPUT,
@@ -108,7 +116,7 @@ PLANTED = [
     ),
     Planted(
         "sparse_mla",
-        "wgmma_fence(); 2",
+        "wgmma_fence(); #2",
         REMOVAL,
         3,
         P_PRODUCT,
@@ -169,6 +177,18 @@ PLANTED = [
         Planted("gemm", f"setmaxnreg.{way}", "another number", 12, f"setmaxnreg.{way}", "", "a multiple of 8")
         for way in ("inc", "dec")
     ),
+    # 13: other blocks of the cluster
+    Planted("cluster_gemm", "together()", REMOVAL, 13, "load_for(3, shared", "", "was not initialised"),
+    Planted("cluster_gemm", "together() #2", REMOVAL, 13, "arrive_at(of_block", "", "has exited"),
+    Planted("cluster_softmax", "together()", REMOVAL, 13, "m = fmaxf(m, read_at(", "", "may not have started yet"),
+    Planted("cluster_softmax", "together() #2", REMOVAL, 13, "// the last reads", "", "which may have exited by then"),
+    Planted("cluster_softmax", "together() #3", REMOVAL, 13, PULL, "", "may not have started yet"),
+    Planted("cluster_softmax", "together() #4", REMOVAL, 13, PULL, "", "of a block that has exited"),
+    Planted("cluster_softmax", "together() #5", REMOVAL, 13, "send(of_block", "", "was not initialised"),
+    Planted("cluster_softmax", "together() #6", REMOVAL, 13, COPY, "", "was not initialised"),
+    Planted("cluster_softmax", "together() #7", REMOVAL, 13, COPY, "", "may still read shared memory of the block"),
+    Planted("cluster_softmax", "wait(&shared.bar", REMOVAL, 5, PUSHED, "send(of_block", "has not waited for the phase"),
+    Planted("cluster_gemm", "load_for", "for itself alone", 7, "wait(&shared.full", None, "4096 bytes are to come"),
     # 14: who waits for what
     Planted("gemm", "arrive(&shared.empty", REMOVAL, 14, GEMM_WAIT, GEMM_EMPTY, "deadlock: 256 threads"),
     Planted(
@@ -185,7 +205,7 @@ PLANTED = [
 
 def test_each_kind_of_mistake_is_planted_at_least_twice():
     kinds = [planted.kind for planted in PLANTED]
-    assert len(PLANTED) >= 40 and all(kinds.count(kind) >= 2 for kind in (*range(1, 13), 14))
+    assert len(PLANTED) >= 40 and all(kinds.count(kind) >= 2 for kind in range(1, 15))
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda p: f"{p.kind}: {p.what} of {p.statement} in {p.kernel}")
@@ -205,11 +225,12 @@ def unexpected(kernel: str, changes: list[Change]) -> list[str]:
     ]
 
 
-def test_each_change_of_the_product_is_found_or_harmless():
-    assert not unexpected("gemm", KERNELS["gemm"]().changes)
+@pytest.mark.parametrize("kernel", ["gemm", "cluster_gemm", "cluster_softmax"])
+def test_each_change_of_a_small_kernel_is_found_or_harmless(kernel):
+    assert not unexpected(kernel, KERNELS[kernel]().changes)
 
 
-@pytest.mark.exhaustive("the changes of the product are all run, and of the others those that are planted")
+@pytest.mark.exhaustive("the changes of small kernels are all run, and of the others those that are planted")
 @pytest.mark.parametrize("kernel", ["forward", "sparse_mla"])
 def test_each_change_of_a_kernel_is_found_or_harmless(kernel):
     assert not unexpected(kernel, KERNELS[kernel]().changes)

@@ -40,10 +40,10 @@ class Watched:
         return self.text.count("\n", 0, self.text.index(text)) + 1
 
     def change(self, statement: str, what: str) -> Change:
-        """The first of this kind whose statement has this text; with " 2" behind it, the second."""
-        text = statement.removesuffix(" 2")
+        """The first of this kind whose statement has this text; with " #2" behind it, the second, and so on."""
+        text, _, which = statement.partition(" #")
         found = [change for change in self.changes if text in change.statement and change.what == what]
-        return found[text != statement]
+        return found[int(which or 1) - 1]
 
     def findings(self, number: int = NONE) -> list[Finding]:
         """Of the launches with one change, up to the first that has any. Without a change the results must be right."""
@@ -189,4 +189,57 @@ def sparse_mla() -> Watched:
         return 0.0 if lse.isfinite().all() and out.isfinite().all() else torch.inf
 
     watched.launches.append(launch)
+    return watched
+
+
+@functools.cache
+def cluster_gemm() -> Watched:
+    """cluster_gemm.cu: pairs of blocks load for each other."""
+    rules = [
+        Rule(call("wait"), [PARITY]),
+        Rule(call("arrive_expecting"), BYTES),
+        Rule(call("init"), COUNT),
+        Rule(call("arrive_at", "load")),
+        Rule(call("load_for"), [("for itself alone", r"\(3,", "(1 << half,")]),
+        Rule(call("together")),
+        Rule(instruction(r"fence\.mbarrier", r"fence\.proxy", r"wgmma\.(?:fence|commit|wait)")),
+    ]
+    watched = Watched(_file("cluster_gemm.cu"), "__device__ inline void produce", rules, ("-DBF16=0",))
+
+    def launch(rows: int, depth: int) -> float:
+        generator = torch.Generator().manual_seed(rows)
+        a, b = (torch.randn(n, depth, generator=generator).half() for n in (rows, 64))
+        d = torch.full((rows, 64), torch.nan)
+        maps = (tensor_map(a, (64, 64)), tensor_map(b, (32, 64)), tensor_map(d, (64, 64), swizzle=None))
+        kernel = watched.module.get_function("cluster_gemm")
+        kernel((2 * -(-rows // 128),), (160,), (*maps, np.int32(depth)), shared_mem=49184)
+        return float((d - a.double() @ b.double().T).abs().max())
+
+    watched.launches.append(functools.partial(launch, 128, 328))
+    return watched
+
+
+@functools.cache
+def cluster_softmax() -> Watched:
+    """cluster_softmax.cu: blocks that read from each other, write to each other, and copy."""
+    rules = [
+        Rule(call("together", "__syncthreads")),
+        Rule(call("wait"), [PARITY]),
+        Rule(call("arrive_expecting"), BYTES),
+        Rule(call("init"), COUNT),
+        Rule(call("send")),
+        Rule(call("copy_to")),
+        Rule(instruction(r"fence\.mbarrier", r"fence\.proxy")),
+    ]
+    watched = Watched(_file("cluster_softmax.cu"), "// The logarithm of", rules, ())
+
+    def launch(kernel: str) -> float:
+        x = torch.randn(1, 640, generator=torch.Generator().manual_seed(0)) * 3
+        expected = x.double().logsumexp(-1) if kernel == "log_sum_exp" else x.double().softmax(-1)
+        found = torch.full_like(expected, torch.nan, dtype=torch.float32)
+        watched.module.get_function(kernel)((4,), (128,), (x, found, np.int32(640)))
+        return float((found - expected).abs().max())
+
+    kernels = ("log_sum_exp", "softmax_pull", "softmax_push", "softmax_copy")
+    watched.launches += [functools.partial(launch, kernel) for kernel in kernels]
     return watched
