@@ -135,7 +135,39 @@ def _card(finding: Finding) -> str:
         other = (finding.other_line, finding.other_source, finding.other_block or finding.block, finding.other_thread)
         parties.append(("other party", *other))
     rows = [_party(*party) for party in parties]
-    return _frame(f"{label} {message}{where}{_table(rows, role=_LINES)}", f"border-left: 4px solid {colour}")
+    timeline = _timeline(finding) if finding.events else ""
+    return _frame(f"{label} {message}{where}{_table(rows, role=_LINES)}{timeline}", f"border-left: 4px solid {colour}")
+
+
+def _timeline(finding: Finding) -> str:
+    """The two events from left to right, one below the other; in between what the rule wants. No scale of time."""
+    left, right, end, rows = 16, 470, 640, (38, 104)
+    texts, marks = [], []
+    for event, x, y in zip(finding.events, (left, right), rows, strict=True):
+        line = f", line {event.line}" if event.line else ""
+        words = f"step {event.step:,}{line}: {event.what}"
+        anchor = "start" if x == left else "end"
+        at = left - 6 if x == left else end
+        texts.append(f'<text x="{at}" y="{y - 14}" text-anchor="{anchor}">{html.escape(words)}</text>')
+        marks.append(f'<line x1="{left}" x2="{end}" y1="{y}" y2="{y}" stroke="currentColor" stroke-opacity="0.35"/>')
+        if event.goes_on:
+            shape = f'x="{x}" y="{y - 7}" width="{end - x}" height="14"'
+            marks.append(f'<rect {shape} rx="7" fill="rgb({_HOT})" fill-opacity="{_MOST}"/>')
+            if x == left:
+                texts.append(f'<text x="{right}" y="{y + 22}" text-anchor="middle">may still be at work</text>')
+        marks.append(f'<circle cx="{x}" cy="{y}" r="6" fill="currentColor"/>')
+    middle = (left + right) // 2
+    look = 'stroke="currentColor" stroke-width="2" stroke-dasharray="4 4"'
+    dashes = f'<line x1="{middle}" x2="{middle}" y1="30" y2="112" {look}/>'
+    wanted = (
+        f'<text x="{middle}" y="134" text-anchor="middle" font-weight="600">wanted: {html.escape(finding.wants)}</text>'
+    )
+    label = html.escape("; wanted: ".join([str(finding.events[0]), f"{finding.wants}; then {finding.events[1]}"]))
+    size = "width: 100%; min-width: 480px; max-width: 656px; height: auto; margin-top: 4px; font-size: 12px"
+    drawn = "".join([*marks, dashes, *texts, wanted])
+    return (
+        f'<svg role="img" aria-label="{label}" viewBox="0 0 656 144" style="{size}" fill="currentColor">{drawn}</svg>'
+    )
 
 
 def _party(name: str, line: int | None, source: str | None, block: Index3 | None, thread: Index3 | None) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from course_utils.emulator import trace_results as raw
 from course_utils.emulator.memory import DeviceMemory
 from course_utils.emulator.profiler import CounterRow, Counters, Footprint
-from course_utils.emulator.sanitizer import Finding, SanitizerReport
+from course_utils.emulator.sanitizer import Event, Finding, SanitizerReport
 from course_utils.toolchain.source import line_text
 
 Block = tuple[int, int, int]
@@ -70,8 +70,8 @@ def sanitize() -> Iterator[SanitizerReport]:
         There racecheck and initcheck, too, know all barriers of shared memory. Two lines are ordered if a chain of
         barriers leads from one to the other, whatever the order they ran in. A proxy fence may stand anywhere on that
         chain, as the PTX memory model has it. Taken to be safe: the lanes of a warp that meet in a wgmma.wait_group see
-        each other's accesses, and one warp's wait for a product speaks for its warpgroup; barrier.cluster.arrive.relaxed
-        orders what .release does. Not watched: atomics as locks, global memory within a block or a cluster, what the
+        each other's accesses, one warp's wait for a product speaks for its warpgroup, and barrier.cluster.arrive
+        with .relaxed orders what .release does. Not watched: atomics as locks, global memory within a block or a cluster, what the
         copy engine does to it; a read of A's registers in flight, which does no harm. A register is a variable of the
         source: where the compiler would put a new value of it elsewhere, a finding is about the variable.
 
@@ -252,15 +252,38 @@ def _finding(
         other_block=f.other_block.as_tuple() if f.has_other else None,
         other_thread=f.other_thread.as_tuple() if f.has_other else None,
         count=f.count,
+        events=_events(f, place, other),
+        wants=f.wants.decode(),
     )
 
 
-def _place(file: bytes, line: int, counter: int, locate: Locate) -> tuple[str, int] | None:
+# As runtime/trace_results.h numbers them; and which of them start what goes on by itself.
+DEEDS = ("", "reads", "writes", "starts a wgmma", "starts a copy", "starts a bulk store", "starts a cp.async")
+DEEDS += ("initialises an mbarrier", "uses it", "the kernel begins", "the block ends")
+STARTED = range(3, 7)
+Place = tuple[str, int] | None
+
+
+def _events(f: raw.RawFinding, place: Place, other: Place) -> tuple[Event, ...]:
+    """Both events of a finding, the first first; none where there is nothing to want between them."""
+    if not f.wants:
+        return ()
+
+    def event(step: int, deed: int, place: Place, block: Block | None, thread: Block | None) -> Event:
+        return Event(step, DEEDS[deed], deed in STARTED, place[1] if place else None, block, thread)
+
+    mine = event(f.step, f.deed, place, f.block.as_tuple(), f.thread.as_tuple())
+    whose = (f.other_block.as_tuple(), f.other_thread.as_tuple()) if f.has_other else (None, None)
+    its = event(f.other_step, f.other_deed, other, *whose)
+    return (its, mine) if its.step <= mine.step else (mine, its)
+
+
+def _place(file: bytes, line: int, counter: int, locate: Locate) -> Place:
     """(file, line): as the runtime knows them, or where its program counter lies."""
     return (file.decode(errors="replace"), line) if line else locate(counter)
 
 
-def _text(sources: Mapping[str, str], place: tuple[str, int] | None) -> str | None:
+def _text(sources: Mapping[str, str], place: Place) -> str | None:
     return line_text(sources.get(place[0], ""), place[1]) if place else None
 
 

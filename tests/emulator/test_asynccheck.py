@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import pytest
 
-from course_utils.emulator import configure
-from course_utils.emulator.sanitizer import Finding
+from course_utils.emulator import configure, findings_page
+from course_utils.emulator.sanitizer import Finding, SanitizerReport
 from tests.helpers import asynchronous
 from tests.helpers.one_change import Change
 
@@ -217,6 +217,35 @@ def test_a_planted_mistake_is_found_at_its_line(planted):
     hits = [f for f in findings if (f.tool, f.line) == (planted.tool, line) and planted.message in f.message]
     assert hits, [str(finding) for finding in findings]
     assert planted.other is None or any(hit.other_line in others for hit in hits), [str(hit) for hit in hits]
+
+
+TIMELINES = [  # kernel, statement that is taken away; what happened, what was wanted, what happened then
+    ("gemm", GEMM_WAIT, "starts a copy", "a wait for the phase of its mbarrier", "starts a wgmma"),
+    ("gemm", "fence.proxy.async", "writes", "fence.proxy.async", "starts a bulk store"),
+    ("gemm", "wait_group.sync.aligned 0", "starts a wgmma", "wgmma.wait_group", "reads"),
+    ("gemm", "cp.async.bulk.wait", "starts a bulk store", "a wait for it", "the block ends"),
+    ("gemm", "wgmma.fence", "the kernel begins", "wgmma.fence", "starts a wgmma"),
+    ("cluster_softmax", "together() #3", "the kernel begins", "barrier.cluster", "reads"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "statement", "first", "wanted", "then"), TIMELINES)
+def test_a_finding_has_both_events_and_what_was_wanted_in_between(kernel, statement, first, wanted, then):
+    findings = found(kernel, KERNELS[kernel]().change(statement, REMOVAL).number)
+    (finding,) = [f for f in findings if [event.what for event in f.events] == [first, then] and f.wants == wanted][:1]
+    before, after = finding.events
+    assert before.step <= after.step and finding.line in {before.line, after.line}
+    assert f"\n  first    {before}\n  wanted   {wanted}\n  then     {after}" in str(finding)
+    assert before.goes_on == ("starts" in first)
+    page = findings_page(SanitizerReport([finding], 1))
+    assert f"wanted: {wanted}</text>" in page and f"{then}</text>" in page
+    assert ("may still be at work" in page) == before.goes_on
+
+
+def test_a_deadlock_has_no_timeline():
+    findings = found("gemm", KERNELS["gemm"]().change("arrive(&shared.empty", REMOVAL).number)
+    assert findings and not any(finding.events for finding in findings)
+    assert "<svg" not in findings_page(SanitizerReport(findings, 1))
 
 
 def unexpected(kernel: str, changes: list[Change]) -> list[str]:

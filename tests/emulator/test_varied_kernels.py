@@ -1,5 +1,5 @@
-"""Correct kernels for sm_90a of many kinds, in three orders of what is asynchronous: nothing is found, and they leave what
-a GPU left. (test_asynccheck.py has larger ones.)
+"""Correct kernels for sm_90a of many kinds, in three orders of what is asynchronous: nothing is found, and they leave
+what a GPU left. (test_asynccheck.py has larger ones.)
 """
 
 import pytest
@@ -17,7 +17,12 @@ CASES = {
     for case in silicon.cases()
     if (case.group, case.name) in RIGHT and (case.group, case.name) not in EXPLAINED
 }
-INTEGERS = {"products of bytes", "integers", "pairs and quads of small integers", "a matrix moved"}  # nothing waits here
+INTEGERS = {
+    "products of bytes",
+    "integers",
+    "pairs and quads of small integers",
+    "a matrix moved",
+}  # nothing waits here
 
 
 def chosen():

@@ -25,7 +25,7 @@ typedef uint32_t Time;
 
 enum class Writer : uint8_t { nobody, thread, copy_async, copy };
 
-struct Reading { Time time; uint32_t place; uint16_t thread; bool soft; };   // soft: an atomic, or volatile
+struct Reading { Time time; uint32_t place, step; uint16_t thread; bool soft; };   // soft: an atomic, or volatile
 
 // Some bytes of shared memory: who wrote them last, and who has read them since.
 struct Cell {
@@ -34,6 +34,7 @@ struct Cell {
     uint16_t writer;
     Time time;
     uint32_t what;                     // the place of a thread's write; the number of a copy
+    uint32_t step;
     Reading reads[3];                  // not all of them: those of threads that need not know of each other
     uint32_t operations[4];            // numbers of products, by their warpgroups, and of a store or a copy to another block:
 };                                     // the last of each
@@ -43,7 +44,7 @@ static const unsigned store_slot = 3;
 struct Granule { uint32_t cluster; uint8_t log_piece; };
 
 struct Register {                      // a word of a thread's stack
-    uint32_t read_place, write_place;
+    uint32_t read_place, write_place, read_step, write_step;
     Time read_fence, write_fence;      // how many wgmma.fence the thread had passed
     uint32_t product;                  // the last one that uses it,
     bool is_factor;                    // as a part of A
@@ -55,7 +56,7 @@ struct Operation {
     uint8_t to;                        // of a load: the block that they are for
     bool from_shared;                  // of a load: it reads shared memory of the block of its thread
     uint16_t thread;                   // who started it; of a product, one of the warpgroup
-    unsigned place, columns, barrier;
+    unsigned place, step, columns, barrier;
     Time phase;                        // of the barrier, in which the bytes arrived
     uint64_t a, b;                     // descriptors of a product
     bool a_in_registers;
@@ -67,19 +68,19 @@ struct Barrier {
     unsigned address, initialiser;     // address: with its block
     Time initialised, fenced;          // fenced: by thread `fencer`; 0: not
     unsigned fencer;
-    uint32_t place;
+    uint32_t place, step;
     Time phases;                       // that are over
 };
 
 struct Warpgroup { uint32_t* products; unsigned count, capacity; };   // their numbers, in the order of the program
 struct WarpProducts { unsigned started, done; };
-struct Touch { Time time; uint32_t place; };   // a thread's last one of another block's shared memory, or of an mbarrier there
+struct Touch { Time time; uint32_t place, step; };   // a thread's last one of another block's shared memory, or of an mbarrier there
 
 struct Rules {
     Cluster* cluster;
     emu_trace_results* results;
     const emu_tracing* tracing;
-    uint32_t cluster_number;
+    uint32_t cluster_number, steps;    // steps: accesses, products and copies so far
     unsigned blocks, block_threads, threads, most_barriers;   // threads, most_barriers: of the cluster
     size_t window, own_words;          // bytes of a block's shared memory, a multiple of 16; words of its stacks
     unsigned width;                    // of a vector: threads, and then mbarriers
@@ -160,15 +161,24 @@ static Operation* operation(Rules& r, uint32_t number) {
 
 // ---- findings
 
-struct Party { const Fiber* thread; uint32_t place; };
+struct Party { const Fiber* thread; uint32_t place; emu_deed deed; uint32_t step; };
 
-static Party party_of(Rules& r, const Operation& o) { return {thread_of(r, o.thread), o.place}; }
-static Party initialiser_of(const Rules& r, const Barrier& b) { return {thread_of(r, b.initialiser), b.place}; }
-static Party running() { return {emu_current, emu_place_of(emu_current->place)}; }
+static Party party_of(Rules& r, const Operation& o) {
+    static const emu_deed deeds[] = {EMU_STARTS_PRODUCT, EMU_STARTS_COPY, EMU_STARTS_STORE};
+    return {thread_of(r, o.thread), o.place, deeds[o.kind], o.step};
+}
+static Party initialiser_of(const Rules& r, const Barrier& b) {
+    return {thread_of(r, b.initialiser), b.place, EMU_INITIALISES, b.step};
+}
+static const Party beginning = {nullptr, 0, EMU_BEGINS, 0};
+static Party ending(const Rules& r) { return {nullptr, 0, EMU_ENDS, r.steps + 1}; }
+static Party running(const Rules& r, emu_deed deed) { return {emu_current, emu_place_of(emu_current->place), deed, r.steps}; }
 
 static emu_finding finding_of(emu_finding_kind kind, Party me, Party other) {
     emu_finding finding = emu_finding_at(me.thread, kind, me.place);
     finding.is_shared = 1;
+    finding.deed = me.deed, finding.step = me.step;
+    finding.other_deed = other.deed, finding.other_step = other.step;
     if (!other.thread) return finding;
     finding.has_other = 1;
     finding.other_place = other.place;
@@ -178,9 +188,14 @@ static emu_finding finding_of(emu_finding_kind kind, Party me, Party other) {
     return finding;
 }
 
-static void find(Rules& r, Party me, Party other, const char* format, ...) __attribute__((format(printf, 4, 5)));
-static void find(Rules& r, Party me, Party other, const char* format, ...) {
+static const char a_barrier[] = "a barrier", a_phase[] = "a wait for the phase of its mbarrier", a_fence[] = "fence.proxy.async",
+                  a_group[] = "wgmma.wait_group", a_cluster_barrier[] = "barrier.cluster";
+
+// wants: what has to stand in between; "": nothing that could be said.
+static void find(Rules& r, Party me, Party other, const char* wants, const char* format, ...) __attribute__((format(printf, 5, 6)));
+static void find(Rules& r, Party me, Party other, const char* wants, const char* format, ...) {
     emu_finding finding = finding_of(EMU_ASYNC, me, other);
+    snprintf(finding.wants, sizeof finding.wants, "%s", wants);
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(finding.message, sizeof finding.message, format, arguments);
@@ -188,10 +203,15 @@ static void find(Rules& r, Party me, Party other, const char* format, ...) {
     emu_find(r.results, finding);
 }
 
-static void find_race(Rules& r, emu_finding_kind kind, Party me, Party other, bool is_write) {
+static emu_finding race_of(emu_finding_kind kind, Party me, Party other, bool is_write) {
     emu_finding finding = finding_of(kind, me, other);
     finding.is_write = is_write;
-    emu_find(r.results, finding);
+    snprintf(finding.wants, sizeof finding.wants, "%s", kind == EMU_COPY_IN_FLIGHT ? "cp.async.wait_group" : other.thread ? a_barrier : "");
+    return finding;
+}
+
+static void find_race(Rules& r, emu_finding_kind kind, Party me, Party other, bool is_write) {
+    emu_find(r.results, race_of(kind, me, other, is_write));
 }
 
 // Two threads may write the same value. What the second one writes is seen at its next step only.
@@ -225,7 +245,9 @@ template <class Visit> static inline void visit_cells(Rules& r, uintptr_t offset
 }
 
 static bool knows(Rules& r, unsigned thread, unsigned other, Time time) { return known(r, thread)[other] >= time; }
-static Party writer_of(Rules& r, const Cell& c) { return {thread_of(r, c.writer), c.what}; }
+static Party writer_of(Rules& r, const Cell& c) {
+    return {thread_of(r, c.writer), c.what, c.by == Writer::copy_async ? EMU_STARTS_CP_ASYNC : EMU_WRITES, c.step};
+}
 
 // ---- other blocks of the cluster
 
@@ -238,7 +260,7 @@ static bool has_started(Rules& r, unsigned thread, unsigned rank) {
 
 static void check_started(Rules& r, Party me, unsigned rank) {
     if (rank == me.thread->cluster_rank || has_started(r, id_of(r, me.thread), rank)) return;
-    find(r, me, {}, "needs the shared memory of block %u of its cluster, which may not have started yet: no barrier.cluster in between",
+    find(r, me, beginning, a_cluster_barrier, "needs the shared memory of block %u of its cluster, which may not have started yet: no barrier.cluster in between",
          rank);
 }
 
@@ -248,7 +270,7 @@ static inline void touch(Rules& r, Party me, unsigned rank) {
     const unsigned u = id_of(r, me.thread);
     Touch& last = r.touches[u * r.blocks + rank];
     if (!last.time) check_started(r, me, rank);
-    last = {now(r, u), me.place};
+    last = {now(r, u), me.place, me.step};
 }
 
 // ---- shared memory, as threads, copies and products see it
@@ -268,26 +290,28 @@ static void check_read(Rules& r, Cell& c, Party me, bool soft) {
     case Writer::copy:
         const Operation& o = *operation(r, c.what);
         if (!copy_seen(r, u, o))
-            find(r, me, party_of(r, o), "reads what the copy {other} brings, but has not waited for the phase of its mbarrier");
+            find(r, me, party_of(r, o), a_phase, "reads what the copy {other} brings, but has not waited for the phase of its mbarrier");
     }
     Reading* slot = nullptr;
     for (Reading& one : c.reads)
         if (!one.time || one.thread == u || knows(r, u, one.thread, one.time)) slot = &one;
     if (!slot) slot = &c.reads[u % 3];
-    *slot = {now(r, u), me.place, (uint16_t)u, soft};
+    *slot = {now(r, u), me.place, me.step, (uint16_t)u, soft};
 }
 
 // Those who may still read what is now written over.
 template <class Race> static void check_readers(Rules& r, const Cell& c, Party me, bool soft, const char* what, Race race) {
     const unsigned u = id_of(r, me.thread);
     for (const Reading& one : c.reads)
-        if (one.time && !(soft && one.soft) && !knows(r, u, one.thread, one.time)) race(Party{thread_of(r, one.thread), one.place});
+        if (one.time && !(soft && one.soft) && !knows(r, u, one.thread, one.time)) race(Party{thread_of(r, one.thread), one.place, EMU_READS, one.step});
     for (uint32_t number : c.operations) {
         if (!number) continue;
         const Operation& o = *operation(r, number);
-        if (!operation_over(r, u, o))
-            find(r, me, party_of(r, o), "%s what the %s {other} may still read: this thread does not wait for anybody who has waited for that one",
-                 what, o.kind == Operation::product ? "wgmma" : o.kind == Operation::store ? "bulk store" : "copy");
+        if (operation_over(r, u, o)) continue;
+        const char* const wants[] = {"wgmma.wait_group, then a barrier", a_phase,
+                                     "cp.async.bulk.wait_group.read, then a barrier"};
+        find(r, me, party_of(r, o), wants[o.kind], "%s what the %s {other} may still read: this thread does not wait for anybody who has waited for that one",
+             what, o.kind == Operation::product ? "wgmma" : o.kind == Operation::store ? "bulk store" : "copy");
     }
 }
 
@@ -295,15 +319,14 @@ static void check_write(Rules& r, Cell& c, Party me, bool soft, uintptr_t offset
     const unsigned u = id_of(r, me.thread);
     if (c.by == Writer::thread && !(soft && c.soft) && !knows(r, u, c.writer, c.time)) {
         settle(r);
-        r.written.finding = finding_of(EMU_WRITE_AFTER_WRITE, me, writer_of(r, c));
-        r.written.finding.is_write = 1;
+        r.written.finding = race_of(EMU_WRITE_AFTER_WRITE, me, writer_of(r, c), true);
         r.written.address = pointer_to(r, offset);
         r.written.bytes = 1u << log_bytes;
         memcpy(r.written.before, r.written.address, r.written.bytes);
     } else if (c.by == Writer::copy_async) {
         find_race(r, EMU_COPY_IN_FLIGHT, me, writer_of(r, c), true);
     } else if (c.by == Writer::copy && !copy_seen(r, u, *operation(r, c.what))) {
-        find(r, me, party_of(r, *operation(r, c.what)),
+        find(r, me, party_of(r, *operation(r, c.what)), a_phase,
              "writes where the copy {other} still writes: nobody has waited for the phase of its mbarrier");
     }
     check_readers(r, c, me, soft, "overwrites", [&](Party reader) { find_race(r, EMU_WRITE_AFTER_READ, me, reader, true); });
@@ -311,7 +334,7 @@ static void check_write(Rules& r, Cell& c, Party me, bool soft, uintptr_t offset
 
 void emu_rule_access(Rules& r, const Block& of, uintptr_t offset, unsigned log_bytes, Access access, uint32_t place) {
     settle(r);
-    const Party me = {emu_current, place};
+    const Party me = {emu_current, place, is_read(access) ? EMU_READS : EMU_WRITES, ++r.steps};
     touch(r, me, of.rank);
     offset += of.rank * r.window;
     const unsigned u = id_of(r, me.thread);
@@ -323,7 +346,7 @@ void emu_rule_access(Rules& r, const Block& of, uintptr_t offset, unsigned log_b
             check_read(r, c, me, soft);
         } else {
             check_write(r, c, me, soft, offset, log_bytes);
-            c = Cell{access == Access::copy_issued ? Writer::copy_async : Writer::thread, soft, (uint16_t)u, now(r, u), place, {}, {}};
+            c = Cell{access == Access::copy_issued ? Writer::copy_async : Writer::thread, soft, (uint16_t)u, now(r, u), place, me.step, {}, {}};
         }
     });
 }
@@ -337,13 +360,13 @@ static void check_operand(Rules& r, uintptr_t offset, Party me, const char* who,
         } else if (c.by == Writer::copy) {
             const Operation& o = *operation(r, c.what);
             if (!copy_seen(r, u, o))
-                find(r, me, party_of(r, o), "the %s reads what the copy {other} brings, but nobody has waited for the phase of its mbarrier", who);
+                find(r, me, party_of(r, o), a_phase, "the %s reads what the copy {other} brings, but nobody has waited for the phase of its mbarrier", who);
         } else if (c.by == Writer::copy_async) {
             find_race(r, EMU_COPY_IN_FLIGHT, me, writer_of(r, c), false);
         } else if (!knows(r, u, c.writer, c.time)) {
-            find(r, me, writer_of(r, c), "the %s reads what another thread writes {other}, with no barrier in between", who);
+            find(r, me, writer_of(r, c), a_barrier, "the %s reads what another thread writes {other}, with no barrier in between", who);
         } else if (fenced(r, u)[c.writer] < c.time) {
-            find(r, me, writer_of(r, c), "the %s reads what a thread writes {other}, with no fence.proxy.async in between", who);
+            find(r, me, writer_of(r, c), a_fence, "the %s reads what a thread writes {other}, with no fence.proxy.async in between", who);
         }
         c.operations[slot] = number;
     });
@@ -398,15 +421,16 @@ void emu_rule_barrier_init(Rules& r, unsigned address) {
     }
     Barrier& b = r.barriers[barrier_number(r, address)];
     const unsigned u = running_id(r);
-    b = {address, u, now(r, u), 0, 0, emu_place_of(emu_current->place), b.phases};
+    b = {address, u, now(r, u), 0, 0, emu_place_of(emu_current->place), ++r.steps, b.phases};
 }
 
 // Of a barrier that is there, as the caller has made sure.
 void emu_rule_barrier_use(Rules& r, unsigned address) {
     const Barrier& b = r.barriers[barrier_number(r, address)];
-    touch(r, running(), emu_rank_of(address));
-    if (!knows(r, running_id(r), b.initialiser, b.initialised))
-        find(r, running(), initialiser_of(r, b), "uses an mbarrier before its mbarrier.init {other} can be seen: no barrier in between");
+    const Party me = running(r, EMU_USES);
+    touch(r, me, emu_rank_of(address));
+    if (!knows(r, id_of(r, me.thread), b.initialiser, b.initialised))
+        find(r, me, initialiser_of(r, b), a_barrier, "uses an mbarrier before its mbarrier.init {other} can be seen: no barrier in between");
 }
 
 void emu_rule_barrier_arrive(Rules& r, unsigned address) {
@@ -457,11 +481,11 @@ void emu_rule_register(Rules& r, uintptr_t address, unsigned bytes, bool is_writ
     const uintptr_t own = (uintptr_t)emu_block->own;
     for (uintptr_t word = (address - own) / 4; word * 4 < address + bytes - own; word++) {
         Register& x = register_at(r, word);
-        if (is_write) x.write_place = place, x.write_fence = fence;
-        else x.read_place = place, x.read_fence = fence;
+        if (is_write) x.write_place = place, x.write_step = r.steps, x.write_fence = fence;
+        else x.read_place = place, x.read_step = r.steps, x.read_fence = fence;
         const Operation* o = operation(r, x.product);
         if (!o || !in_flight(*o, f->warp) || (x.is_factor && !is_write)) continue;
-        find(r, {f, place}, party_of(r, *o), "%s %s of the wgmma {other}, which may still run: no wgmma.wait_group for it in between",
+        find(r, {f, place, is_write ? EMU_WRITES : EMU_READS, r.steps}, party_of(r, *o), a_group, "%s %s of the wgmma {other}, which may still run: no wgmma.wait_group for it in between",
              is_write ? "writes" : "reads", x.is_factor ? "a register of A" : "an accumulator");
     }
 }
@@ -476,11 +500,11 @@ static void use_register(Rules& r, const void* address, const Fiber* lane, Party
     const Operation *last = operation(r, x.product), *mine = operation(r, number);
     if (last && last != mine && in_flight(*last, lane->warp)) {
         if (!is_factor && (x.is_factor || last->columns != mine->columns))
-            find(r, me, party_of(r, *last), "an accumulator is still in use by the wgmma {other}, of another shape: no wgmma.wait_group in between");
+            find(r, me, party_of(r, *last), a_group, "an accumulator is still in use by the wgmma {other}, of another shape: no wgmma.wait_group in between");
     } else if (x.write_place && x.write_fence == fence) {
-        find(r, me, {lane, x.write_place}, "a register of this wgmma was written {other}, with no wgmma.fence in between");
+        find(r, me, {lane, x.write_place, EMU_WRITES, x.write_step}, "wgmma.fence", "a register of this wgmma was written {other}, with no wgmma.fence in between");
     } else if (!is_factor && x.read_place && x.read_fence == fence) {
-        find(r, me, {lane, x.read_place}, "an accumulator of this wgmma was read {other}, with no wgmma.fence in between");
+        find(r, me, {lane, x.read_place, EMU_READS, x.read_step}, "wgmma.fence", "an accumulator of this wgmma was read {other}, with no wgmma.fence in between");
     }
     x.product = number, x.is_factor = is_factor;
 }
@@ -492,7 +516,7 @@ static uint32_t next_product(Rules& r, const emu_wgmma* p, Party me) {
     if (n < group.count) {
         const Operation& o = *operation(r, group.products[n]);
         if (o.a_in_registers != p->a_in_registers || (!p->a_in_registers && o.a != p->a_descriptor) || o.b != p->b_descriptor || o.columns != p->n)
-            find(r, me, party_of(r, o), "the warps of a warpgroup make different products: this is not that of the wgmma {other}");
+            find(r, me, party_of(r, o), "", "the warps of a warpgroup make different products: this is not that of the wgmma {other}");
         return group.products[n];
     }
     if (group.count == group.capacity) {
@@ -501,7 +525,7 @@ static uint32_t next_product(Rules& r, const emu_wgmma* p, Party me) {
         if (!group.products) emu_misuse_in_words(p->site, "no memory for asynccheck");
     }
     Operation o = {};
-    o.thread = (uint16_t)id_of(r, me.thread), o.place = me.place, o.columns = p->n;
+    o.thread = (uint16_t)id_of(r, me.thread), o.place = me.place, o.step = me.step, o.columns = p->n;
     o.a = p->a_descriptor, o.b = p->b_descriptor, o.a_in_registers = p->a_in_registers;
     return group.products[group.count++] = start(r, o);
 }
@@ -510,7 +534,7 @@ void emu_rule_product(Rules& r, const emu_wgmma* p) {
     settle(r);
     const unsigned warp = emu_current->warp;
     const Fiber* first = emu_block->warps[warp].fiber[0];
-    const Party me = {first, emu_place_of(p->place)};
+    const Party me = {first, emu_place_of(p->place), EMU_STARTS_PRODUCT, ++r.steps};
     const uint32_t number = next_product(r, p, me);
     unsigned chunks[544];
     const unsigned count = p->chunks(p, chunks);
@@ -519,7 +543,7 @@ void emu_rule_product(Rules& r, const emu_wgmma* p) {
     for (unsigned lane = 0; lane < 32; lane++) {
         const Fiber* f = emu_block->warps[warp].fiber[lane];
         if (!lane && r.fences[id_of(r, f)] == r.fences_before[id_of(r, f)])
-            find(r, me, {}, "no wgmma.fence before the first wgmma of a warp");
+            find(r, me, beginning, "wgmma.fence", "no wgmma.fence before the first wgmma of a warp");
         for (unsigned i = 0; i < p->n / 2; i++) use_register(r, p->d[lane * (p->n / 2) + i], f, me, number, false);
         for (unsigned i = 0; p->a_places && i < 4; i++) use_register(r, p->a_places[4 * lane + i], f, me, number, true);
     }
@@ -563,7 +587,7 @@ static bool inside_shared(const Rules& r, unsigned shared, unsigned bytes) {
 static Operation new_copy(Rules& r, Operation::Kind kind, Party me, unsigned shared, unsigned bytes) {
     Operation o = {};
     o.kind = kind;
-    o.thread = (uint16_t)id_of(r, me.thread), o.place = me.place;
+    o.thread = (uint16_t)id_of(r, me.thread), o.place = me.place, o.step = me.step;
     if (!inside_shared(r, shared & emu_in_block, bytes)) {
         emu_finding finding = finding_of(EMU_OUT_OF_BOUNDS, me, {});
         finding.bytes = bytes, finding.is_write = kind == Operation::load;
@@ -579,7 +603,8 @@ static void check_source(Rules& r, unsigned shared, unsigned bytes, Party me, co
 
 uint32_t emu_rule_store(Rules& r, unsigned shared, unsigned bytes) {
     settle(r);
-    const Party me = running();
+    r.steps++;
+    const Party me = running(r, EMU_STARTS_STORE);
     const uint32_t number = start(r, new_copy(r, Operation::store, me, shared, bytes));
     check_source(r, shared, bytes, me, "bulk store", number);
     return number;
@@ -588,14 +613,14 @@ uint32_t emu_rule_store(Rules& r, unsigned shared, unsigned bytes) {
 // What a load puts in the place of some bytes of one granule.
 static void bring(Rules& r, uintptr_t offset, unsigned log_bytes, Party me, uint32_t number) {
     const unsigned u = id_of(r, me.thread);
-    const Cell brought = {Writer::copy, false, (uint16_t)u, 0, number, {}, {}};
+    const Cell brought = {Writer::copy, false, (uint16_t)u, 0, number, me.step, {}, {}};
     visit_cells(r, offset, log_bytes, [&](Cell& c) {
         if (c.by == Writer::copy && !copy_seen(r, u, *operation(r, c.what)))
-            find(r, me, party_of(r, *operation(r, c.what)), "overwrites what the copy {other} brings: nobody has waited for that one");
+            find(r, me, party_of(r, *operation(r, c.what)), a_phase, "overwrites what the copy {other} brings: nobody has waited for that one");
         if ((c.by == Writer::thread || c.by == Writer::copy_async) && !knows(r, u, c.writer, c.time))
-            find(r, me, writer_of(r, c), "the copy overwrites what another thread writes {other}, with no barrier in between");
+            find(r, me, writer_of(r, c), a_barrier, "the copy overwrites what another thread writes {other}, with no barrier in between");
         check_readers(r, c, me, false, "the copy overwrites", [&](Party reader) {
-            find(r, me, reader, "the copy overwrites what another thread may still have to read {other}, with no barrier in between");
+            find(r, me, reader, a_barrier, "the copy overwrites what another thread may still have to read {other}, with no barrier in between");
         });
         c = brought;
     });
@@ -604,7 +629,8 @@ static void bring(Rules& r, uintptr_t offset, unsigned log_bytes, Party me, uint
 
 uint32_t emu_rule_load(Rules& r, unsigned shared, unsigned bytes, unsigned barrier, bool by_engine) {
     settle(r);
-    const Party me = running();
+    r.steps++;
+    const Party me = running(r, EMU_STARTS_COPY);
     const unsigned u = id_of(r, me.thread);
     Operation o = new_copy(r, Operation::load, me, shared, bytes);
     o.to = (uint8_t)emu_rank_of(shared);
@@ -612,9 +638,9 @@ uint32_t emu_rule_load(Rules& r, unsigned shared, unsigned bytes, unsigned barri
     o.barrier = barrier_number(r, barrier);
     const Barrier& b = r.barriers[o.barrier];
     if (!knows(r, u, b.initialiser, b.initialised))
-        find(r, me, initialiser_of(r, b), "a copy uses an mbarrier before its mbarrier.init {other} can be seen: no barrier in between");
+        find(r, me, initialiser_of(r, b), a_barrier, "a copy uses an mbarrier before its mbarrier.init {other} can be seen: no barrier in between");
     else if (by_engine && (!b.fenced || !knows(r, u, b.fencer, b.fenced)))
-        find(r, me, initialiser_of(r, b), "a copy uses an mbarrier whose mbarrier.init {other} it may not see: "
+        find(r, me, initialiser_of(r, b), "fence.mbarrier_init", "a copy uses an mbarrier whose mbarrier.init {other} it may not see: "
                                           "no fence.mbarrier_init or fence.proxy.async in between");
     const uint32_t number = start(r, o);
     const unsigned step = bytes < 16 ? bytes : 16, log_bytes = (unsigned)__builtin_ctz(step);
@@ -625,7 +651,7 @@ uint32_t emu_rule_load(Rules& r, unsigned shared, unsigned bytes, unsigned barri
 
 void emu_rule_load_reads(Rules& r, uint32_t number, unsigned shared, unsigned bytes) {
     operation(r, number)->from_shared = true;
-    check_source(r, shared, bytes, running(), "copy", number);
+    check_source(r, shared, bytes, running(r, EMU_STARTS_COPY), "copy", number);
 }
 
 void emu_rule_copy_arrives(Rules& r, uint32_t number) {
@@ -691,6 +717,7 @@ Rules* emu_share_rules(Tracer& t) {
 void emu_start_rules(Rules& r) {
     const size_t pair_bytes = 2 * r.width * sizeof(Time);
     r.cluster_number++;
+    r.steps = 0;
     memset(r.known, 0, r.threads * pair_bytes);
     memset(r.named, 0, (16 * r.blocks + 1) * 2 * pair_bytes);
     memset(r.gathered, 0, r.barrier_count * pair_bytes);
@@ -738,7 +765,7 @@ static void find_late_touches(Rules& r) {
     for (unsigned u = 0; u < r.threads; u++) {
         const Touch& last = r.touches[u * r.blocks + ends];
         if (last.time > r.whole[u])
-            find(r, {thread_of(r, u), last.place}, {},
+            find(r, {thread_of(r, u), last.place, EMU_USES, last.step}, ending(r), "barrier.cluster, for which that block waits, too",
                  "needs the shared memory of block %u of its cluster, which may have exited by then: that block waits for nobody behind this",
                  ends);
     }
@@ -748,7 +775,7 @@ void emu_end_rules(Rules& r) {
     settle(r);
     for (unsigned n = 0; n < r.operation_count; n++) {
         const Operation& o = r.operations[n];
-        if (const char* what = left_behind(r, o)) find(r, party_of(r, o), {}, "%s", what);
+        if (const char* what = left_behind(r, o)) find(r, party_of(r, o), ending(r), "a wait for it", "%s", what);
     }
     for (unsigned warp = 0; warp < emu_block->warp_count; warp++) {
         const Fiber* first = emu_block->warps[warp].fiber[0];
@@ -756,14 +783,14 @@ void emu_end_rules(Rules& r) {
         const unsigned started = r.warps[warp_of(first)].started;
         if (started == group.count) continue;
         const Operation& o = *operation(r, group.products[started]);
-        find(r, party_of(r, o), {first, 0}, "warp %u does not take part in this wgmma of its warpgroup", warp);
+        find(r, party_of(r, o), {first, 0, EMU_NO_DEED, 0}, "", "warp %u does not take part in this wgmma of its warpgroup", warp);
     }
     for (unsigned n = 0; n < r.barrier_count; n++) {
         const Barrier& b = r.barriers[n];
         if (emu_rank_of(b.address) != emu_block->rank) continue;
         const Mbarrier m = Mbarrier::at(b.address);
-        if (m.valid() && m.bytes() > 0) find(r, initialiser_of(r, b), {}, "this mbarrier still waits for %d bytes at the end", m.bytes());
-        if (m.valid() && m.bytes() < 0) find(r, initialiser_of(r, b), {}, "%d bytes came to this mbarrier that nobody expected", -m.bytes());
+        if (m.valid() && m.bytes() > 0) find(r, initialiser_of(r, b), {}, "", "this mbarrier still waits for %d bytes at the end", m.bytes());
+        if (m.valid() && m.bytes() < 0) find(r, initialiser_of(r, b), {}, "", "%d bytes came to this mbarrier that nobody expected", -m.bytes());
     }
     if (r.blocks > 1) find_late_touches(r);
 }

@@ -16,9 +16,19 @@ enum emu_finding_kind : uint32_t {
     EMU_ASYNC,                    // asynccheck; in its message, "{other}" stands for where the other party is
 };
 
+// What a party of asynccheck did, as ../tracing.py says it. What is started goes on by itself. The last two are nobody's deeds:
+// the other event is that the kernel begins, or that the block ends.
+enum emu_deed : uint32_t {
+    EMU_NO_DEED, EMU_READS, EMU_WRITES, EMU_STARTS_PRODUCT, EMU_STARTS_COPY, EMU_STARTS_STORE, EMU_STARTS_CP_ASYNC, EMU_INITIALISES,
+    EMU_USES, EMU_BEGINS, EMU_ENDS,
+};
+
 struct emu_finding {
     uint32_t kind, bytes, is_write, is_shared;
     uint32_t has_other, same_warp;
+    uint32_t deed, other_deed;    // of asynccheck, each an emu_deed,
+    uint32_t step, other_step;    // when: the number of the access, product or copy in the cluster,
+    char wants[96];               // and what has to stand between the two events; "": nothing that could be said
     uint64_t place, other_place;  // program counters, relative to where the library is loaded; 0: see `line`
     uint64_t address, count;
     emu_dim3 block, thread, other_block, other_thread;
