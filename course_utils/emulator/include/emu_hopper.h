@@ -284,7 +284,7 @@ template <class Left, class Right, size_t size, class A>
 EMU_INLINE void wgmma(float* (&d)[size], const A& a, unsigned long long b, bool add, int scale_a, int scale_b, bool transpose_a,
                       bool transpose_b, emu_site site = emu_here()) {
     wgmma_lanes mine;
-    mine.product = {multiply_rows<Left, Right>, site, 2 * size, emu_self()->warp % 4, d, false};
+    mine.product = {multiply_rows<Left, Right>, site, 2 * size, 256 / Left::bits, emu_self()->warp % 4, d, false};
     set_left(mine, a);
     mine.product.b_descriptor = b, mine.product.add = add;
     mine.product.negate_a = scale_a < 0, mine.product.negate_b = scale_b < 0;

@@ -40,7 +40,7 @@ static inline unsigned emu_swizzled(unsigned address, unsigned row_bytes, unsign
 struct emu_wgmma {
     void (*multiply)(const emu_wgmma* product);
     emu_site site;
-    unsigned n, warp;             // columns of D and B; which of the four warps of its warpgroup
+    unsigned n, depth, warp;      // columns of D and B; terms of a sum; which of the four warps of its warpgroup
     float** d;                    // [32][n / 2]: where each lane has its numbers; or, if they are side by side, [32]
     bool side_by_side;
     const unsigned (*a)[4];       // [32]: each lane's part of A,

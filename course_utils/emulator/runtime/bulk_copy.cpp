@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "async_counters.h"
 #include "async_rules.h"
+#include "counters.h"
 #include "mbarrier.h"
 
 // The emulator's own tensor map (toolchain/tensor_map.py): sizes and boxes from the innermost dimension on.
@@ -64,17 +66,14 @@ static void store_one(const BulkCopy& copy, char* to, const char* from, unsigned
     else combine_one<uint64_t>(to, from, copy.combine);
 }
 
-// Moves a box, element by element of 16 bytes or less: chunks of 16 bytes change places in shared memory, by its addresses.
-static void move_box(const BulkCopy& copy, unsigned to) {
+// Calls visit(row, inside) for each row of a box: where the tensor's row begins, and whether there is one.
+template <class Visit> static void visit_rows(const BulkCopy& copy, Visit visit) {
     const TensorMap& map = copy.map;
-    char* shared = (char*)emu_shared_pointer(to & ~emu_in_block);
-    unsigned row_at = to & emu_in_block;
     unsigned i[5] = {};
     for (i[4] = 0; i[4] < map.box[4]; i[4]++)
         for (i[3] = 0; i[3] < map.box[3]; i[3]++)
             for (i[2] = 0; i[2] < map.box[2]; i[2]++)
-                for (i[1] = 0; i[1] < map.box[1]; i[1]++, row_at += row_pitch(map)) {
-                    unsigned linear = row_at;
+                for (i[1] = 0; i[1] < map.box[1]; i[1]++) {
                     bool inside = true;
                     char* row = map.address;
                     for (int d = 1; d < 5; d++) {
@@ -82,16 +81,53 @@ static void move_box(const BulkCopy& copy, unsigned to) {
                         inside &= at >= 0 && at < map.size[d];
                         if (d < (int)map.rank) row += at * (long long)map.stride[d - 1];
                     }
-                    for (i[0] = 0; i[0] < map.box[0]; i[0]++, linear += map.element_bytes) {
-                        const long long at = (long long)copy.at[0] + i[0];
-                        const bool exists = inside && at >= 0 && at < map.size[0];
-                        char* place = shared + emu_swizzled(linear, map.row_bytes);
-                        if (!copy.is_load) {
-                            if (exists) store_one(copy, row + at * map.element_bytes, place, map.element_bytes);
-                        } else if (exists) memcpy(place, row + at * map.element_bytes, map.element_bytes);
-                        else memset(place, 0, map.element_bytes);
-                    }
+                    visit(row, inside);
                 }
+}
+
+// Moves a box, element by element of 16 bytes or less: chunks of 16 bytes change places in shared memory, by its addresses.
+static void move_box(const BulkCopy& copy, unsigned to) {
+    const TensorMap& map = copy.map;
+    char* shared = (char*)emu_shared_pointer(to & ~emu_in_block);
+    unsigned row_at = to & emu_in_block;
+    visit_rows(copy, [&](char* row, bool inside) {
+        unsigned linear = row_at;
+        row_at += row_pitch(map);
+        for (unsigned i = 0; i < map.box[0]; i++, linear += map.element_bytes) {
+            const long long at = (long long)copy.at[0] + i;
+            const bool exists = inside && at >= 0 && at < map.size[0];
+            char* place = shared + emu_swizzled(linear, map.row_bytes);
+            if (!copy.is_load) {
+                if (exists) store_one(copy, row + at * map.element_bytes, place, map.element_bytes);
+            } else if (exists) memcpy(place, row + at * map.element_bytes, map.element_bytes);
+            else memset(place, 0, map.element_bytes);
+        }
+    });
+}
+
+// For the profiler: which bytes of which array, and how many in shared memory.
+static void count(AsyncCounters& counters, const BulkCopy& copy) {
+    Tracer& t = *emu_block->tracer;
+    const TensorMap& map = copy.map;
+    const char* const global = map.mark ? map.address : copy.global;
+    const unsigned array = emu_array_of(t, global);
+    uint64_t global_bytes = 0;
+    const auto touch = [&](const char* from, uint64_t bytes) {
+        global_bytes += bytes;
+        if (array < t.array_count) emu_count_copied(t, array, from, bytes, copy.is_load);
+    };
+    if (map.mark) {
+        const long long left = copy.at[0] > 0 ? copy.at[0] : 0, right = (long long)copy.at[0] + map.box[0];
+        const long long end = right < map.size[0] ? right : map.size[0];
+        visit_rows(copy, [&](const char* row, bool inside) {
+            if (inside && end > left) touch(row + left * map.element_bytes, (uint64_t)(end - left) * map.element_bytes);
+        });
+    } else if (global) {
+        touch(global, copy.bytes);
+    }
+    const unsigned blocks = copy.blocks ? (unsigned)__builtin_popcount(copy.blocks) : 1;
+    emu_count_copy(counters, !copy.is_load ? EMU_COPY_OUT : global ? EMU_COPY_IN : EMU_COPY_BETWEEN, array, global_bytes,
+                   (uint64_t)copy.bytes * blocks);
 }
 
 static const void* source_of(const BulkCopy& copy) {
@@ -202,6 +238,7 @@ static void start(BulkCopy copy) {
     Rules* const rules = emu_rules();
     copy.place = emu_current->place;
     copy.number = rules && !copy.is_arrival ? watch(*rules, copy) : 0;
+    if (AsyncCounters* counters = copy.is_arrival ? nullptr : emu_async_counters()) count(*counters, copy);
     if (all.count == all.capacity) {
         all.capacity = all.capacity ? 2 * all.capacity : 64;
         all.waiting = (BulkCopy*)realloc(all.waiting, all.capacity * sizeof(BulkCopy));

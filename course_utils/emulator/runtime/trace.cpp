@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "async_counters.h"
 #include "async_rules.h"
 #include "counters.h"
 #include "findings.h"
@@ -204,10 +205,12 @@ void emu_prepare_tracer(Block& b) {
     if (t->tracing->sanitize) t->races = emu_new_races(*t);
     if (t->tracing->sanitize && t->tracing->hopper) t->rules = emu_share_rules(*t);
     if (t->tracing->profile) t->counters = emu_new_counters();
+    if (t->tracing->profile && t->tracing->hopper) t->async_counters = emu_new_async_counters();
 }
 
 void emu_release_tracer(Block& b) {
     if (b.tracer->counters) emu_merge_counters(*b.tracer);
+    if (b.tracer->async_counters) emu_merge_async_counters(*b.tracer);
     b.tracer = nullptr;
 }
 

@@ -45,12 +45,22 @@ struct emu_counter {
     uint64_t requests, bytes, sectors, ideal_sectors, wavefronts, ideal_wavefronts;
 };
 
+// What a line of a kernel for sm_90a asks for. which: of a copy, the array of the launch (none: the number behind them); of a
+// wait, the warp.
+enum emu_async_kind : uint32_t { EMU_PRODUCT, EMU_COPY_IN, EMU_COPY_OUT, EMU_COPY_BETWEEN, EMU_WAIT };
+struct emu_async_counter {
+    uint64_t place;
+    uint32_t kind, which;
+    uint64_t count, flops, global_bytes, shared_bytes, idle;   // idle: turns that other threads of the block took meanwhile
+};
+
 struct emu_touched { uint64_t read, written, loaded; };   // bytes of one array: distinct ones, and as often as asked for
 
 struct emu_trace_results {
     uint32_t finding_count, findings_dropped, counter_count, counters_dropped;
-    uint64_t blocks_traced;
+    uint64_t blocks_traced, asynchronous_count;
     emu_touched touched[64];
     emu_finding findings[256];
     emu_counter counters[8192];
+    emu_async_counter asynchronous[1024];
 };
