@@ -38,8 +38,8 @@ class AsyncRow:
     operation: "wgmma", "copy in" (from global to shared memory), "copy out", "copy between" (blocks of a cluster; also
     st.async) or "wait" (at a named barrier, an mbarrier, barrier.cluster or wgmma.wait_group). count: products of a
     warpgroup, copies, or waits: a thread's, and of wgmma.wait_group a warp's. argument: the tensor that is copied, by
-    its own name or by its map's. flops: a multiply-add is two. global_bytes: inside of the tensor; shared_bytes: read by
-    products, or by copies read or written, in all blocks together, with what a box has outside of the tensor.
+    its own name or by its map's. flops: a multiply-add is two. global_bytes: inside of the tensor; shared_bytes: what
+    products read, or copies read or write, in all blocks together, with what a box has outside of the tensor.
     idle_turns: how often other threads of the block went on meanwhile, added over those that waited; no time, but who
     waits for whom shows.
     """

@@ -469,10 +469,10 @@ EMU_INLINE void bulk_add(void* to, unsigned from, unsigned bytes, emu_site site 
 }
 template <class Operation, size_t rank>
 EMU_INLINE void add_box(const void* map, const int (&at)[rank], unsigned from, emu_site site = emu_here()) {
-    static const emu_combine by_type[] = {   // as tensor_map.py numbers the types
-        nullptr, combine_numbers<half_bits, Operation>, combine_numbers<bfloat_bits, Operation>,
-        combine_numbers<float, Operation>, nullptr, combine_numbers<int, Operation>,
-        combine_numbers<long long, Operation>};
+    static const emu_combine by_type[16] = {   // as the driver numbers the types: toolchain/tensor_map.py
+        nullptr, nullptr, nullptr, combine_numbers<int, Operation>, nullptr, combine_numbers<long long, Operation>,
+        combine_numbers<half_bits, Operation>, combine_numbers<float, Operation>, nullptr, nullptr,
+        combine_numbers<bfloat_bits, Operation>};
     emu_bulk_more more = {};
     more.combine = by_type;
     emu_bulk_box(false, from, map, at, rank, 0, more, site);

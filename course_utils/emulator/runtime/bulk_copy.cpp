@@ -9,18 +9,45 @@
 #include "counters.h"
 #include "mbarrier.h"
 
-// The emulator's own tensor map (toolchain/tensor_map.py): sizes and boxes from the innermost dimension on.
+// What the 128 bytes of a tensor map say, as the driver writes them (toolchain/tensor_map.py). Sizes and boxes from the innermost
+// dimension on.
 struct TensorMap {
-    uint64_t mark;
     char* address;
-    uint32_t rank, element_bytes, row_bytes, type;
-    uint32_t size[5], box[5];
-    uint64_t stride[4];                // bytes, of all dimensions but the innermost
+    unsigned rank;                     // 0: no map
+    unsigned element_bytes, row_bytes, type;
+    uint64_t size[5], stride[4];       // stride: bytes, of all dimensions but the innermost
+    unsigned box[5];
 };
-static const uint64_t map_mark = 0x70616d5f726f736e;
+
+// NVIDIA does not say how it encodes a map: found from what its driver makes of one argument after the other. Rank 0 if these
+// bytes are no map that the emulator knows.
+static TensorMap decode(const void* map) {
+    static const uint8_t element_bytes[16] = {1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2};
+    static const unsigned alignments[] = {16, 256, 512, 1024};
+    uint32_t words[32];
+    memcpy(words, map, sizeof words);
+    TensorMap m = {};
+    memcpy(&m.address, words, sizeof m.address);
+    const uint32_t how = words[2], swizzle = how >> 13 & 3;
+    m.type = how >> 7 & 15;
+    m.element_bytes = element_bytes[m.type];
+    m.row_bytes = 16u << swizzle;
+    uint64_t bytes = m.element_bytes;
+    for (unsigned d = 0; d < 5; d++) {
+        m.size[d] = (uint64_t)words[8 + d] + 1;
+        m.box[d] = (d == 0 ? words[13] >> 24 : words[14] >> 8 * (d - 1) & 255) + 1;
+        if (d < 4) m.stride[d] = ((uint64_t)(words[7] >> 4 * d & 15) << 32 | words[3 + d]) << 4;
+        bytes *= m.box[d];
+    }
+    bool zeros = !(how & ~0x667f0u) && !(words[13] & 0xffffff) && !words[15] && !words[17];
+    for (unsigned i = 19; i < 32; i++) zeros &= words[i] == 0;
+    const unsigned rank = (how >> 4 & 7) + 1;
+    if (zeros && rank <= 5 && m.element_bytes && words[16] == bytes && words[18] == alignments[swizzle]) m.rank = rank;
+    return m;
+}
 
 struct BulkCopy {
-    TensorMap map;                     // as it was: a parameter lies on the stack of its thread. No mark: plain bytes
+    TensorMap map;                     // as it was: a parameter lies on the stack of its thread. Rank 0: plain bytes
     char* global;                      // null: between blocks, or st.async
     unsigned shared, bytes, barrier;
     int at[5];                         // coordinates; of st.async, what it stores; between blocks, [0] is the address from where
@@ -109,14 +136,14 @@ static void move_box(const BulkCopy& copy, unsigned to) {
 static void count(AsyncCounters& counters, const BulkCopy& copy) {
     Tracer& t = *emu_block->tracer;
     const TensorMap& map = copy.map;
-    const char* const global = map.mark ? map.address : copy.global;
+    const char* const global = map.rank ? map.address : copy.global;
     const unsigned array = emu_array_of(t, global);
     uint64_t global_bytes = 0;
     const auto touch = [&](const char* from, uint64_t bytes) {
         global_bytes += bytes;
         if (array < t.array_count) emu_count_copied(t, array, from, bytes, copy.is_load);
     };
-    if (map.mark) {
+    if (map.rank) {
         const long long left = copy.at[0] > 0 ? copy.at[0] : 0, right = (long long)copy.at[0] + map.box[0];
         const long long end = right < map.size[0] ? right : map.size[0];
         visit_rows(copy, [&](const char* row, bool inside) {
@@ -140,7 +167,7 @@ static void perform_at(const BulkCopy& copy, unsigned shared, unsigned barrier, 
         emu_misuse("a copy to the shared memory of a block that has exited", copy.site);
     }
     char* here = (char*)emu_shared_pointer(shared);
-    if (copy.map.mark) move_box(copy, shared);
+    if (copy.map.rank) move_box(copy, shared);
     else if (copy.is_load) memcpy(here, source_of(copy), copy.bytes);
     else
         for (unsigned i = 0; i < copy.bytes; i += copy.element_bytes)
@@ -219,7 +246,7 @@ static uint32_t watch(Rules& rules, const BulkCopy& copy) {
     if (!copy.is_load) return emu_rule_store(rules, copy.shared, copy.bytes);
     if (!copy.blocks) {
         const uint32_t number = emu_rule_load(rules, copy.shared, copy.bytes, copy.barrier, !copy.is_store_async);
-        if (!copy.map.mark && !copy.global && !copy.is_store_async)
+        if (!copy.map.rank && !copy.global && !copy.is_store_async)
             emu_rule_load_reads(rules, number, (unsigned)copy.at[0], copy.bytes);
         return number;
     }
@@ -285,22 +312,23 @@ extern "C" void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsig
     start(copy);
 }
 
-static void check_map(const void* map, unsigned rank, emu_site site) {
-    const TensorMap& m = *(const TensorMap*)map;
-    if (m.mark != map_mark) emu_misuse("cp.async.bulk.tensor: this is no tensor map (course_utils.cuda.tensor_map makes them)", site);
+// rank: that it must have; 0: any.
+static TensorMap checked_map(const void* map, unsigned rank, emu_site site) {
+    const TensorMap m = decode(map);
+    if (!m.rank) emu_misuse("cp.async.bulk.tensor: this is no tensor map (course_utils.cuda.tensor_map makes them)", site);
     if (rank && m.rank != rank) emu_misuse_in_words(site, "cp.async.bulk.tensor.%ud: the tensor map has %u dimensions", rank, m.rank);
+    return m;
 }
 
 extern "C" void emu_check_map(const void* map, unsigned rank, emu_site site) {
     EMU_NOTE_PLACE();
-    check_map(map, rank, site);
+    checked_map(map, rank, site);
 }
 
 extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier,
                              const emu_bulk_more& more, emu_site site) {
     EMU_NOTE_PLACE();
-    check_map(map, rank, site);
-    const TensorMap& m = *(const TensorMap*)map;
+    const TensorMap m = checked_map(map, rank, site);
     BulkCopy copy = {m, nullptr, shared, box_bytes(m), barrier, {}, is_load, emu_current->bulk_group, emu_current->linear_id, site};
     for (unsigned d = 0; d < rank; d++) copy.at[d] = at[d];
     if ((long long)at[0] * m.element_bytes % 16)
