@@ -16,6 +16,7 @@ KERNELS = {
     "gemm": asynchronous.gemm,
     "forward": asynchronous.forward,
     "sparse_mla": asynchronous.sparse_mla,
+    "indexer": asynchronous.indexer,
     "cluster_gemm": asynchronous.cluster_gemm,
     "cluster_softmax": asynchronous.cluster_softmax,
 }
@@ -31,6 +32,7 @@ HARMLESS = {
     ("gemm", "multiply_transposed", "removal"): NOT_MADE,
     ("gemm", "store(", "removal"): NOT_MADE,
     ("forward", "store_box(", "removal"): NOT_MADE,
+    ("indexer", "multiply_e4m3", "removal"): NOT_MADE,
     ("gemm", "init(&shared.empty", "one arrival less"): A_STEP_LATE,
     ("sparse_mla", "initialize(&shared.empty", "one arrival less"): A_STEP_LATE,
     ("gemm", "setmaxnreg.inc", "removal"): REGISTERS,
@@ -89,6 +91,7 @@ LOAD_K, LOAD_V = "load_box(shared.K[buffer]", "load_box(shared.V[buffer]"
 STORE_O, WRITE_O = "store_box(map, item.row", "reinterpret_cast<unsigned*>(place)[lane % 4]"
 P_PRODUCT, P_WRITE = "multiply(O[half], moved(P", "*reinterpret_cast<unsigned*>(chunk + key % 8)"
 S_PRODUCT = "multiply_transposed(S, moved(Q, bytes)"
+LOGITS, LOAD_Q = "multiply_e4m3(scores", "copy_16_bytes_async(shared.q[stage]"
 PULL, PUSHED = "return read_at(of_block(&shared.mine[0]", "// pushed"
 COPY = "copy_to(of_block"
 REMOVAL = "removal"
@@ -98,11 +101,16 @@ PLANTED = [
     Planted("gemm", "fence.proxy.async", REMOVAL, 1, GEMM_STORE, GEMM_WRITE, NO_FENCE),
     Planted("forward", "fence.proxy.async", REMOVAL, 1, STORE_O, WRITE_O, NO_FENCE),
     Planted("gemm", "bar.sync %0, 128", REMOVAL, 1, GEMM_STORE, GEMM_WRITE, "with no barrier in between"),
+    Planted("indexer", "publish_to_tensor_cores", REMOVAL, 1, LOGITS, LOAD_Q, NO_FENCE),
     # 2: registers of a product in flight
     Planted("gemm", "wait_group.sync.aligned 0", REMOVAL, 2, GEMM_WRITE, GEMM_PRODUCT, "reads an accumulator"),
     Planted("gemm", "wait_group.sync.aligned 0", "wait 1", 2, GEMM_WRITE, GEMM_PRODUCT, "reads an accumulator"),
     Planted("forward", "wgmma_wait<1>(S)", REMOVAL, 2, "even[i / 2 % 2] = fmaxf", SCORES, IN_FLIGHT),
     Planted("forward", "wgmma_wait<1>(S)", "wait 2", 2, "odd[i / 2 % 2] = fmaxf", SCORES, IN_FLIGHT),
+    *(
+        Planted("indexer", "wgmma_wait<1>", what, 2, "I[r] = fmaf(pair.x", LOGITS, IN_FLIGHT)
+        for what in (REMOVAL, "wait 2")
+    ),
     # 3: no wgmma.fence
     Planted("gemm", "wgmma.fence", REMOVAL, 3, GEMM_PRODUCT, "", "no wgmma.fence before the first"),
     Planted(
@@ -123,6 +131,7 @@ PLANTED = [
         "state.O[0][i] *= rescale",
         "a register of this wgmma was written",
     ),
+    Planted("indexer", "wgmma_fence", REMOVAL, 3, LOGITS, "I[r] = fmaf(pair.x", "was read"),
     # 4: overwritten while a product or a store reads it
     *(
         Planted("gemm", "wait_group.sync.aligned 1", what, 4, load, GEMM_PRODUCT, OVERWRITES)
@@ -131,12 +140,15 @@ PLANTED = [
     ),
     Planted("forward", "sync_threads(3 + w, 128)", REMOVAL, 4, WRITE_O, STORE_O, OVERWRITES),
     Planted("sparse_mla", "wgmma_wait<1>();", REMOVAL, 4, "copy_16_bytes_async(place + panel", P_PRODUCT, OVERWRITES),
+    Planted("indexer", "__syncthreads", REMOVAL, 4, LOAD_Q, LOGITS, OVERWRITES),
+    Planted("indexer", "wgmma_wait<0>", "wait 1", 4, LOAD_Q, LOGITS, OVERWRITES),
     # 5: a copy's bytes before its phase
     Planted("gemm", GEMM_WAIT, REMOVAL, 5, GEMM_PRODUCT, GEMM_LOADS[2], "but nobody has waited for the phase"),
     Planted("gemm", GEMM_WAIT, "other parity", 5, GEMM_PRODUCT, GEMM_LOADS[1], "but nobody has waited for the phase"),
     Planted(
         "forward", "wait_for(&shared.full_K[next]", REMOVAL, 5, SCORES, LOAD_K, "but nobody has waited for the phase"
     ),
+    Planted("indexer", "wait_for_copies", "one group more in flight", 5, LOGITS, LOAD_Q, "no wait for it", "racecheck"),
     # 6: an mbarrier before its init, or after its end
     Planted("gemm", "init(&shared.full", REMOVAL, 6, GEMM_WAIT, "", "was not initialised"),
     Planted("gemm", "init(&shared.empty", REMOVAL, 6, GEMM_EMPTY, "", "was not initialised"),
@@ -165,9 +177,11 @@ PLANTED = [
     Planted("gemm", "cp.async.bulk.commit", REMOVAL, 9, GEMM_STORE, "", "the bulk store is not waited for"),
     Planted("gemm", "cp.async.bulk.wait", REMOVAL, 9, GEMM_STORE, "", "the bulk store is not waited for"),
     Planted("forward", "wait_for(&shared.full_K[buffer]", REMOVAL, 9, LOAD_K, "", "nobody waits for the copy"),
+    Planted("indexer", "commit_copies() #2", REMOVAL, 9, LOGITS, LOAD_Q, "may still be on its way", "racecheck"),
     # 10: by a part of the warpgroup
     Planted("gemm", GEMM_PRODUCT, "by some warps", 10, GEMM_PRODUCT, "", "warp 2 does not take part"),
     Planted("gemm", GEMM_PRODUCT, "of other factors", 10, GEMM_PRODUCT, GEMM_PRODUCT, "make different products"),
+    Planted("indexer", "multiply_e4m3", "by some warps", 10, LOGITS, "", "warp 2 does not take part"),
     # 11: sizes and places of copies
     *(Planted("gemm", load, "another address", 11, load, "", "is a multiple of 128") for load in GEMM_LOADS),
     Planted("gemm", GEMM_STORE, "another address", 11, GEMM_STORE, "", "is a multiple of 128"),
@@ -254,7 +268,7 @@ def unexpected(kernel: str, changes: list[Change]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("kernel", ["gemm", "cluster_gemm", "cluster_softmax"])
+@pytest.mark.parametrize("kernel", ["gemm", "indexer", "cluster_gemm", "cluster_softmax"])
 def test_each_change_of_a_small_kernel_is_found_or_harmless(kernel):
     assert not unexpected(kernel, KERNELS[kernel]().changes)
 

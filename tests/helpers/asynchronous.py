@@ -15,6 +15,7 @@ from course_utils.cuda import KernelError, KernelSource, RawModule, read_kernel,
 from course_utils.emulator import sanitize
 from course_utils.emulator.sanitizer import Finding
 from course_utils.operators import mla
+from course_utils.operators.indexer import quantize_e4m3
 from tests.helpers.one_change import NONE, Change, Rule, call, instruction, with_changes
 
 HERE = Path(__file__).parents[1] / "emulator/kernels"
@@ -242,4 +243,38 @@ def cluster_softmax() -> Watched:
 
     kernels = ("log_sum_exp", "softmax_pull", "softmax_push", "softmax_copy")
     watched.launches += [functools.partial(launch, kernel) for kernel in kernels]
+    return watched
+
+
+@functools.cache
+def indexer() -> Watched:
+    """Chapter 05's lightning indexer in FP8: keys in registers, queries by cp.async, no role of its own for anybody."""
+    rules = [
+        Rule(call("wait_for_copies<STAGES - 2>"), [("one group more in flight", "- 2", "- 1")]),
+        Rule(call("load_query_async", "commit_copies", "publish_to_tensor_cores", "__syncthreads")),
+        Rule(call("wgmma_fence", "wgmma_commit")),
+        Rule(call("multiply_e4m3"), [("by some warps", "^", "if (threadIdx.x / 32 % 4 != 2) ")]),
+        Rule(call("wgmma_wait<0>"), [("wait 1", "<0>", "<1>")]),
+        Rule(call("wgmma_wait<1>"), [("wait 2", "<1>", "<2>")]),
+    ]
+    source = read_kernel("05_deepseek_sparse/lightning_indexer_hopper.cu")
+    watched = Watched(source, "// I[r] = sum of w", rules, ())
+    queries, keys, heads, dim = 7, 90, 33, 128
+
+    def launch() -> float:
+        generator = torch.Generator().manual_seed(0)
+        q, k, weights = (
+            torch.randn(*n, generator=generator) for n in ((queries, heads, dim), (keys, dim), (queries, heads))
+        )
+        (q, q_scale), (k, k_scale) = quantize_e4m3(q), quantize_e4m3(k)
+        logits = torch.full((queries, keys), torch.nan)
+        numbers = map(np.int32, (queries, keys, heads, keys))  # each query sees all keys
+        arguments = (q, k, weights, q_scale, k_scale, logits, *numbers)
+        watched.module.get_function("lightning_indexer_hopper")((1, 1), (256,), arguments, shared_mem=33792)
+        q, k = q.double() * q_scale.double()[..., None], k.double() * k_scale.double()[:, None]
+        products = torch.einsum("thd,sd->ths", q, k).relu()
+        terms = weights.double()[..., None] * products
+        return float(((logits - terms.sum(1)).abs() / terms.abs().sum(1)).max())
+
+    watched.launches.append(launch)
     return watched
