@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import math
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from course_utils.emulator.memory import Array, Mapped
 from course_utils.emulator.module import DEVICE, SHARED_LIMIT, EmulatedModule
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
 from course_utils.toolchain.parameters import Accepted, Parameters
+from course_utils.toolchain.serialized import refuse_serialized, remembered
 from course_utils.toolchain.source import (
     INCLUDE,
     Architecture,
@@ -34,6 +37,7 @@ from course_utils.toolchain.source import (
     KernelSource,
     Parameter,
     find_kernels,
+    included_files,
     read_kernel,
     required_architecture,
     source_name,
@@ -182,11 +186,16 @@ class RawModule:
         exact = [f"-arch={needed}"] if needed.exact else []  # CuPy's default leaves out what only this architecture has
         options = ("--std=c++17", "-lineinfo", *exact, *self.options, *folder, f"-I{INCLUDE}")
         module = cupy.RawModule(code=str(self.code), options=options, name_expressions=self.name_expressions or None)
+        said = io.StringIO()
         try:
-            module.compile()
+            module.compile(log_stream=said)
         except cupy.cuda.compiler.CompileException as error:
             log = str(error)
             raise CompileError(f"{self.name} did not compile for the GPU:\n{log}", log) from None
+        if needed.exact:  # CuPy keeps what it compiled, and then says nothing
+            headers = included_files(self.code, [Path(option[2:]) for option in (*folder, f"-I{INCLUDE}")])
+            compilation = str(self.code), sorted(headers.values()), self.options, self.name_expressions
+            refuse_serialized(self.name, remembered(said.getvalue(), cupy.cuda.nvrtc.getVersion(), *compilation))
         return module
 
 

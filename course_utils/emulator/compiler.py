@@ -27,6 +27,7 @@ RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
         "fiber",
         "findings",
         "block",
+        "async_counters",
         "async_rules",
         "barriers",
         "wgmma",

@@ -7,14 +7,21 @@ from typing import NamedTuple
 
 import pytest
 
-from course_utils.emulator import configure
-from course_utils.emulator.sanitizer import Finding
+from course_utils.emulator import configure, findings_page
+from course_utils.emulator.sanitizer import Finding, SanitizerReport
 from tests.helpers import asynchronous
 from tests.helpers.one_change import Change
 
-KERNELS = {"gemm": asynchronous.gemm, "forward": asynchronous.forward, "sparse_mla": asynchronous.sparse_mla}
+KERNELS = {
+    "gemm": asynchronous.gemm,
+    "forward": asynchronous.forward,
+    "sparse_mla": asynchronous.sparse_mla,
+    "indexer": asynchronous.indexer,
+    "cluster_gemm": asynchronous.cluster_gemm,
+    "cluster_softmax": asynchronous.cluster_softmax,
+}
 
-# What a change does not break, and why; " 2" as in Planted. Everything else is found.
+# What a change does not break, and why; " #2" as in Planted. Everything else is found.
 REGISTERS = "who asks for no more registers waits for none: the compiler has fewer, and no rule is broken"
 NOT_MADE = "nothing asynchronous is left undone: numbers that are wrong or not written"
 A_STEP_LATE = (
@@ -25,6 +32,7 @@ HARMLESS = {
     ("gemm", "multiply_transposed", "removal"): NOT_MADE,
     ("gemm", "store(", "removal"): NOT_MADE,
     ("forward", "store_box(", "removal"): NOT_MADE,
+    ("indexer", "multiply_e4m3", "removal"): NOT_MADE,
     ("gemm", "init(&shared.empty", "one arrival less"): A_STEP_LATE,
     ("sparse_mla", "initialize(&shared.empty", "one arrival less"): A_STEP_LATE,
     ("gemm", "setmaxnreg.inc", "removal"): REGISTERS,
@@ -32,7 +40,7 @@ HARMLESS = {
     ("forward", "sync_threads(1 + w, CONSUMERS)", "removal"): "the consumers take turns for speed alone",
     (
         "sparse_mla",
-        "publish_to_tensor_cores 2",
+        "publish_to_tensor_cores #2",
         "removal",
     ): "the producers publish their keys later, on the way to "
     "every product: their fence is behind the copies of Q, too",
@@ -68,7 +76,7 @@ def test_a_correct_kernel_has_no_finding(kernel, order):
 
 
 class Planted(NamedTuple):
-    """A change of a kernel (" 2" behind the statement: of the second such), and where it is found.
+    """A change of a kernel (" #2" behind the statement: of the second such), and where it is found.
 
     `line` and `other` are texts that stand there alone; "" for `other`: there is no other party; None: whichever.
     `kind`: as the comments say.
@@ -93,6 +101,9 @@ LOAD_K, LOAD_V = "load_box(shared.K[buffer]", "load_box(shared.V[buffer]"
 STORE_O, WRITE_O = "store_box(map, item.row", "reinterpret_cast<unsigned*>(place)[lane % 4]"
 P_PRODUCT, P_WRITE = "multiply(O[half], moved(P", "*reinterpret_cast<unsigned*>(chunk + key % 8)"
 S_PRODUCT = "multiply_transposed(S, moved(Q, bytes)"
+LOGITS, LOAD_Q = "multiply_e4m3(scores", "copy_16_bytes_async(shared.q[stage]"
+PULL, PUSHED = "return read_at(of_block(&shared.mine[0]", "// pushed"
+COPY = "copy_to(of_block"
 REMOVAL = "removal"
 NO_FENCE, IN_FLIGHT, OVERWRITES = "no fence.proxy.async in between", "which may still run", "may still read"
 PLANTED = [
@@ -100,16 +111,21 @@ PLANTED = [
     Planted("gemm", "fence.proxy.async", REMOVAL, 1, GEMM_STORE, GEMM_WRITE, NO_FENCE),
     Planted("forward", "fence.proxy.async", REMOVAL, 1, STORE_O, WRITE_O, NO_FENCE),
     Planted("gemm", "bar.sync %0, 128", REMOVAL, 1, GEMM_STORE, GEMM_WRITE, "with no barrier in between"),
+    Planted("indexer", "publish_to_tensor_cores", REMOVAL, 1, LOGITS, LOAD_Q, NO_FENCE),
     # 2: registers of a product in flight
     Planted("gemm", "wait_group.sync.aligned 0", REMOVAL, 2, GEMM_WRITE, GEMM_PRODUCT, "reads an accumulator"),
     Planted("gemm", "wait_group.sync.aligned 0", "wait 1", 2, GEMM_WRITE, GEMM_PRODUCT, "reads an accumulator"),
     Planted("forward", "wgmma_wait<1>(S)", REMOVAL, 2, "even[i / 2 % 2] = fmaxf", SCORES, IN_FLIGHT),
     Planted("forward", "wgmma_wait<1>(S)", "wait 2", 2, "odd[i / 2 % 2] = fmaxf", SCORES, IN_FLIGHT),
+    *(
+        Planted("indexer", "wgmma_wait<1>", what, 2, "I[r] = fmaf(pair.x", LOGITS, IN_FLIGHT)
+        for what in (REMOVAL, "wait 2")
+    ),
     # 3: no wgmma.fence
     Planted("gemm", "wgmma.fence", REMOVAL, 3, GEMM_PRODUCT, "", "no wgmma.fence before the first"),
     Planted(
         "forward",
-        "wgmma_fence(); 2",
+        "wgmma_fence(); #2",
         REMOVAL,
         3,
         OUTPUT,
@@ -118,13 +134,14 @@ PLANTED = [
     ),
     Planted(
         "sparse_mla",
-        "wgmma_fence(); 2",
+        "wgmma_fence(); #2",
         REMOVAL,
         3,
         P_PRODUCT,
         "state.O[0][i] *= rescale",
         "a register of this wgmma was written",
     ),
+    Planted("indexer", "wgmma_fence", REMOVAL, 3, LOGITS, "I[r] = fmaf(pair.x", "was read"),
     # 4: overwritten while a product or a store reads it
     *(
         Planted("gemm", "wait_group.sync.aligned 1", what, 4, load, GEMM_PRODUCT, OVERWRITES)
@@ -133,12 +150,15 @@ PLANTED = [
     ),
     Planted("forward", "sync_threads(3 + w, 128)", REMOVAL, 4, WRITE_O, STORE_O, OVERWRITES),
     Planted("sparse_mla", "wgmma_wait<1>();", REMOVAL, 4, "copy_16_bytes_async(place + panel", P_PRODUCT, OVERWRITES),
+    Planted("indexer", "__syncthreads", REMOVAL, 4, LOAD_Q, LOGITS, OVERWRITES),
+    Planted("indexer", "wgmma_wait<0>", "wait 1", 4, LOAD_Q, LOGITS, OVERWRITES),
     # 5: a copy's bytes before its phase
     Planted("gemm", GEMM_WAIT, REMOVAL, 5, GEMM_PRODUCT, GEMM_LOADS[2], "but nobody has waited for the phase"),
     Planted("gemm", GEMM_WAIT, "other parity", 5, GEMM_PRODUCT, GEMM_LOADS[1], "but nobody has waited for the phase"),
     Planted(
         "forward", "wait_for(&shared.full_K[next]", REMOVAL, 5, SCORES, LOAD_K, "but nobody has waited for the phase"
     ),
+    Planted("indexer", "wait_for_copies", "one group more in flight", 5, LOGITS, LOAD_Q, "no wait for it", "racecheck"),
     # 6: an mbarrier before its init, or after its end
     Planted("gemm", "init(&shared.full", REMOVAL, 6, GEMM_WAIT, "", "was not initialised"),
     Planted("gemm", "init(&shared.empty", REMOVAL, 6, GEMM_EMPTY, "", "was not initialised"),
@@ -167,9 +187,11 @@ PLANTED = [
     Planted("gemm", "cp.async.bulk.commit", REMOVAL, 9, GEMM_STORE, "", "the bulk store is not waited for"),
     Planted("gemm", "cp.async.bulk.wait", REMOVAL, 9, GEMM_STORE, "", "the bulk store is not waited for"),
     Planted("forward", "wait_for(&shared.full_K[buffer]", REMOVAL, 9, LOAD_K, "", "nobody waits for the copy"),
+    Planted("indexer", "commit_copies() #2", REMOVAL, 9, LOGITS, LOAD_Q, "may still be on its way", "racecheck"),
     # 10: by a part of the warpgroup
     Planted("gemm", GEMM_PRODUCT, "by some warps", 10, GEMM_PRODUCT, "", "warp 2 does not take part"),
     Planted("gemm", GEMM_PRODUCT, "of other factors", 10, GEMM_PRODUCT, GEMM_PRODUCT, "make different products"),
+    Planted("indexer", "multiply_e4m3", "by some warps", 10, LOGITS, "", "warp 2 does not take part"),
     # 11: sizes and places of copies
     *(Planted("gemm", load, "another address", 11, load, "", "is a multiple of 128") for load in GEMM_LOADS),
     Planted("gemm", GEMM_STORE, "another address", 11, GEMM_STORE, "", "is a multiple of 128"),
@@ -179,6 +201,18 @@ PLANTED = [
         Planted("gemm", f"setmaxnreg.{way}", "another number", 12, f"setmaxnreg.{way}", "", "a multiple of 8")
         for way in ("inc", "dec")
     ),
+    # 13: other blocks of the cluster
+    Planted("cluster_gemm", "together()", REMOVAL, 13, "load_for(3, shared", "", "was not initialised"),
+    Planted("cluster_gemm", "together() #2", REMOVAL, 13, "arrive_at(of_block", "", "has exited"),
+    Planted("cluster_softmax", "together()", REMOVAL, 13, "m = fmaxf(m, read_at(", "", "may not have started yet"),
+    Planted("cluster_softmax", "together() #2", REMOVAL, 13, "// the last reads", "", "which may have exited by then"),
+    Planted("cluster_softmax", "together() #3", REMOVAL, 13, PULL, "", "may not have started yet"),
+    Planted("cluster_softmax", "together() #4", REMOVAL, 13, PULL, "", "of a block that has exited"),
+    Planted("cluster_softmax", "together() #5", REMOVAL, 13, "send(of_block", "", "was not initialised"),
+    Planted("cluster_softmax", "together() #6", REMOVAL, 13, COPY, "", "was not initialised"),
+    Planted("cluster_softmax", "together() #7", REMOVAL, 13, COPY, "", "may still read shared memory of the block"),
+    Planted("cluster_softmax", "wait(&shared.bar", REMOVAL, 5, PUSHED, "send(of_block", "has not waited for the phase"),
+    Planted("cluster_gemm", "load_for", "for itself alone", 7, "wait(&shared.full", None, "4096 bytes are to come"),
     # 14: who waits for what
     Planted("gemm", "arrive(&shared.empty", REMOVAL, 14, GEMM_WAIT, GEMM_EMPTY, "deadlock: 256 threads"),
     Planted(
@@ -195,7 +229,7 @@ PLANTED = [
 
 def test_each_kind_of_mistake_is_planted_at_least_twice():
     kinds = [planted.kind for planted in PLANTED]
-    assert len(PLANTED) >= 40 and all(kinds.count(kind) >= 2 for kind in (*range(1, 13), 14))
+    assert len(PLANTED) >= 40 and all(kinds.count(kind) >= 2 for kind in range(1, 15))
 
 
 # The larger kernels run longest with these.
@@ -224,17 +258,47 @@ def test_a_planted_mistake_is_found_at_its_line(planted):
     assert planted.other is None or any(hit.other_line in others for hit in hits), [str(hit) for hit in hits]
 
 
+TIMELINES = [  # kernel, statement that is taken away; what happened, what was wanted, what happened then
+    ("gemm", GEMM_WAIT, "starts a copy", "a wait for the phase of its mbarrier", "starts a wgmma"),
+    ("gemm", "fence.proxy.async", "writes", "fence.proxy.async", "starts a bulk store"),
+    ("gemm", "wait_group.sync.aligned 0", "starts a wgmma", "wgmma.wait_group", "reads"),
+    ("gemm", "cp.async.bulk.wait", "starts a bulk store", "a wait for it", "the block ends"),
+    ("gemm", "wgmma.fence", "the kernel begins", "wgmma.fence", "starts a wgmma"),
+    ("cluster_softmax", "together() #3", "the kernel begins", "barrier.cluster", "reads"),
+]
+
+
+@pytest.mark.parametrize(("kernel", "statement", "first", "wanted", "then"), TIMELINES)
+def test_a_finding_has_both_events_and_what_was_wanted_in_between(kernel, statement, first, wanted, then):
+    findings = found(kernel, KERNELS[kernel]().change(statement, REMOVAL).number)
+    (finding,) = [f for f in findings if [event.what for event in f.events] == [first, then] and f.wants == wanted][:1]
+    before, after = finding.events
+    assert before.step <= after.step and finding.line in {before.line, after.line}
+    assert f"\n  first    {before}\n  wanted   {wanted}\n  then     {after}" in str(finding)
+    assert before.goes_on == ("starts" in first)
+    page = findings_page(SanitizerReport([finding], 1))
+    assert f"wanted: {wanted}</text>" in page and f"{then}</text>" in page
+    assert ("may still be at work" in page) == before.goes_on
+
+
+def test_a_deadlock_has_no_timeline():
+    findings = found("gemm", KERNELS["gemm"]().change("arrive(&shared.empty", REMOVAL).number)
+    assert findings and not any(finding.events for finding in findings)
+    assert "<svg" not in findings_page(SanitizerReport(findings, 1))
+
+
 def unexpected(kernel: str, changes: list[Change]) -> list[str]:
     return [
         str(change) for change in changes if bool(found(kernel, change.number)) == (change.number in harmless(kernel))
     ]
 
 
-def test_each_change_of_the_product_is_found_or_harmless():
-    assert not unexpected("gemm", KERNELS["gemm"]().changes)
+@pytest.mark.parametrize("kernel", ["gemm", "indexer", "cluster_gemm", "cluster_softmax"])
+def test_each_change_of_a_small_kernel_is_found_or_harmless(kernel):
+    assert not unexpected(kernel, KERNELS[kernel]().changes)
 
 
-@pytest.mark.exhaustive("the changes of the product are all run, and of the others those that are planted")
+@pytest.mark.exhaustive("the changes of small kernels are all run, and of the others those that are planted")
 @pytest.mark.parametrize("kernel", ["forward", "sparse_mla"])
 def test_each_change_of_a_kernel_is_found_or_harmless(kernel):
     assert not unexpected(kernel, KERNELS[kernel]().changes)

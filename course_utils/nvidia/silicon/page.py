@@ -12,7 +12,7 @@ GROUPS = {
     "MN-major, each swizzle, several steps",
     "layouts": "which bytes a descriptor of wgmma leads to: offsets, starts inside of a tile, base offsets",
     "sums": "wgmma with random numbers, with few large and many small ones, with infinities",
-    "copies": "cp.async.bulk and tensor maps of 2 to 5 dimensions: loads, stores and sums into memory, each swizzle, "
+    "copies": "cp.async.bulk and tensor maps of 1 to 5 dimensions: loads, stores and sums into memory, each swizzle, "
     "boxes over the edge",
     "others": "mbarriers and what they return, named barriers, ldmatrix, stmatrix, elect.sync, setmaxnreg, hints, "
     "integer intrinsics",
@@ -36,10 +36,9 @@ accumulator. `emulator.configure(exact_sums=True)` adds exactly instead.
 """
 NOT_CHECKED = """\
 Not checked on a GPU: when an asynchronous copy or product is done (the emulator does each as late as the rules allow);
-which kernels hang (none that might was launched); clusters of more than 8 blocks; the counters and the sanitizer,
-which do not know sm_90a. Not recorded yet: compute-sanitizer's verdict on planted mistakes of asynchronous kernels;
-tensor maps byte by byte, and those of one dimension; sums of numbers below the normal ones; boxes narrower than their
-swizzle.
+which kernels hang (none that might was launched); clusters of more than 8 blocks; the profiler's counters of products,
+copies and waits, which ncu was not asked for. Not recorded yet: compute-sanitizer's verdict on planted mistakes of
+asynchronous kernels.
 """
 
 

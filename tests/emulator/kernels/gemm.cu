@@ -67,8 +67,8 @@ __device__ inline void consume(Shared& shared, const TensorMap& D, int steps) {
     }
 }
 
-extern "C" __global__ void gemm(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B,
-                                const __grid_constant__ TensorMap D, int K) {
+extern "C" __global__ void __launch_bounds__(384, 1)
+gemm(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, const __grid_constant__ TensorMap D, int K) {
     extern __shared__ __align__(1024) char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const int steps = (K + 63) / 64;
