@@ -1,9 +1,9 @@
 """One new token, or a few, against a long cache (kernels/06_serving), in fp16 and bf16, the cache also in E4M3.
 
 The keys are cut into pieces, so that there is work for the whole GPU; a block attends one, and the last block of a row
-adds up what the others have found. The grid follows from the capacity of the cache, the pieces from the lengths on the device:
-nothing waits for the GPU, and a captured graph can be replayed with other lengths and tables in the same tensors.
-`decode_step` is the same for many layers in one launch, with what their new tokens bring to the cache.
+adds up what the others have found. The grid follows from the capacity of the cache, the pieces from the lengths on the
+device: nothing waits for the GPU, and a captured graph can be replayed with other lengths and tables in the same
+tensors. `decode_step` is the same for many layers in one launch, with what their new tokens bring to the cache.
 """
 
 from __future__ import annotations
