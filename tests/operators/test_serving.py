@@ -369,8 +369,8 @@ def test_what_is_chosen_fills_the_gpu_and_no_more():
     places = serving._places(tile, torch.device("cpu"))
 
     def cut(batch, length, **how):
-        given = {"ragged": False, "num_splits": 0, "split_size": 0, **how}
-        return serving.cut_keys(batch, 8, length, tile=tile, device=torch.device("cpu"), **given)
+        given = {"ragged": False, "num_splits": 0, "split_size": 0, "tile": tile, **how}
+        return serving.cut_keys(batch, 8, length, device=torch.device("cpu"), **given)
 
     assert places == 132
     assert cut(8, 65536).pieces == 8 * 2  # of 8 heads: 128 blocks
@@ -380,6 +380,9 @@ def test_what_is_chosen_fills_the_gpu_and_no_more():
     assert cut(8, 65536, ragged=True) == serving.Cut(16, 0, 16 + 7)
     assert cut(2, 1000, split_size=64) == serving.Cut(0, 64, 2 * 16)
     assert cut(3, 1000, num_splits=9) == serving.Cut(0, 112, 3 * 9)
+    in_pairs = serving.TILES[128, 16, 2].in_pairs  # 264 places, and no piece below 1024 keys
+    assert cut(17, 2048, tile=in_pairs).pieces == 17 and cut(17, 8192, tile=in_pairs).pieces == 17 * 5
+    assert [cut(n, 8192, tile=in_pairs).pieces // n for n in (24, 32, 40, 48)] == [4, 1, 4, 2]  # the fastest on an H100
     with pytest.raises(ValueError, match="cut into up to 131072 pieces; there can be 65535"):
         cut(2, 65536, split_size=1)
 
