@@ -21,7 +21,7 @@ from course_utils import reference, timing
 from course_utils.bench.timed import Function, all_parts, compile_ahead, require_close, sdpa, that_run
 from course_utils.costs import ceil_div
 from course_utils.cuda import compiled
-from course_utils.launches.serving import RUNGS, in_two_launches, merge_pieces, rung, split_keys
+from course_utils.launches.serving import RUNGS, rung
 from course_utils.measured import Row
 from course_utils.operators import (
     append_paged,
@@ -38,7 +38,7 @@ FLASH, CUDNN = "torch FLASH", "torch cuDNN"
 FLASHINFER, FLASH3 = "FlashInfer", "FlashAttention-3"
 PACKED = ", packed by hand"
 SAME_BYTES = "a sum of as many bytes"
-PIECES, TWO_LAUNCHES, IN_TRITON = "keys in pieces", "keys in pieces, merged by a second launch", ", Triton"
+PIECES, IN_TRITON = "keys in pieces", ", Triton"
 LAUNCHES, GRAPH, ONE_LAUNCH = "launches", "CUDA graph", "one launch"
 BACKENDS = {FLASH: SDPBackend.FLASH_ATTENTION, CUDNN: SDPBackend.CUDNN_ATTENTION}
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
@@ -70,7 +70,6 @@ def compile_all(device: str = "cuda") -> None:
     key = torch.empty(1, HEAD_DIM, dtype=torch.float16, device=device)
     tiles = {serving.decode_tile(HEADS // KV_HEADS, batch * KV_HEADS, key) for batch, _ in CACHES}
     modules += [compiled("06_serving/packed_heads.cu", (*tile.options, "-DBF16=0")) for tile in tiles]
-    modules += [split_keys(tile, key.dtype) for tile in tiles] + [merge_pieces(key.dtype)]
     compile_ahead(modules, device)
 
 
@@ -99,8 +98,7 @@ def contiguous(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = CACH
 
 
 def ladder(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = CACHES) -> list[Row]:
-    """The rungs: a warp per query head, packed heads, and the keys in pieces, each also in Triton; and these pieces
-    merged by a second launch."""
+    """The rungs: a warp per query head, packed heads, and the keys in pieces, each also in Triton."""
     rows: list[Row] = []
     for batch, length in caches:
         query, key, value = _inputs(batch, length, device)
@@ -111,7 +109,6 @@ def ladder(*, device: str = "cuda", caches: Sequence[tuple[int, int]] = CACHES) 
         made[PIECES] = lambda q=query, k=key, v=value: lambda: decode_attention(q, k, v)
         for name in list(made):
             made[f"{name}{IN_TRITON}"] = functools.partial(_rung_in_triton, name, query, key, value)
-        made[TWO_LAUNCHES] = lambda q=query, k=key, v=value: lambda: in_two_launches(q, k, v)[0]
         rows += _timed("ladder", {"batch": batch, "length": length}, query, key, value, made)
     return rows
 
@@ -169,11 +166,10 @@ def ragged(*, device: str = "cuda", long: int = 65536, short: int = 1024, sequen
         lengths = torch.tensor(counts, dtype=torch.int32, device=device)
         made: dict[str, Callable[[], Function]] = {
             OURS: lambda n=lengths: lambda: decode_attention(query, key, value, seq_lens=n),
-            TWO_LAUNCHES: lambda n=lengths: lambda: in_two_launches(query, key, value, n)[0],
             SAME_BYTES: lambda: plain.sum,
         }
         where = {"batch": sequences, "length": sum(counts), "lengths": name}
-        rows += _timed("ragged", where, query, key, value, made, lengths, checked=(OURS, TWO_LAUNCHES))
+        rows += _timed("ragged", where, query, key, value, made, lengths, checked=(OURS,))
     return rows
 
 

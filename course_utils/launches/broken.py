@@ -388,7 +388,7 @@ def _paged(file: str) -> Launch:
         kernel="paged_cache",
         grid=(1, 2, 2),
         block=tile.block,
-        args=(query, *pages, out, lse, lse, lse, lengths, lengths, lengths, *numbers, table, *map(np.int32, (20, 5))),
+        args=(query, *pages, out, lse, lse, lse, lengths, lengths, *numbers, table, *map(np.int32, (20, 5))),
         options=(*tile.options, "-DBF16=0"),
         shared_mem=tile.shared_bytes,
         expected={3: reference.attention(query, key, value)},

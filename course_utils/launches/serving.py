@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import RawModule, compiled
+from course_utils.cuda import compiled
 from course_utils.launches.arguments import ints, normal
 from course_utils.launches.launch import Launch
 from course_utils.operators import serving
@@ -30,44 +30,6 @@ def rung(name: str, query: Tensor, key: Tensor, value: Tensor, seq_lens: Tensor 
         grid, block, (query, key, value, out, lse, lengths, *numbers), shared_mem=shared
     )
     return out, lse
-
-
-def in_two_launches(
-    query: Tensor, key: Tensor, value: Tensor, seq_lens: Tensor | None = None, *, num_splits: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """The third rung, split_keys.cu and then merge.cu: as `rung`, with num_splits as `decode_attention` takes it."""
-    (batch, heads, query_length, head_dim), (_, kv_heads, capacity, _) = query.shape, key.shape
-    rows, ragged = heads // kv_heads * query_length, seq_lens is not None
-    blocks = ceil_div(rows, serving.block_rows(rows)) * kv_heads
-    tile = serving.decode_tile(rows, batch * blocks, key)
-    how = serving.cut_keys(batch, blocks, capacity, ragged, num_splits or 0, 0, tile, key.device)
-    out, lse = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
-    parts = lse.new_empty(how.pieces, heads * query_length, head_dim), lse.new_empty(how.pieces, heads * query_length)
-    lengths = seq_lens if ragged else lse.view(torch.int32)
-    cut = ints(how.wanted, how.size)
-    numbers = *ints(batch, capacity, query_length, heads // kv_heads), np.float32(head_dim**-0.5), *ints(ragged, 0)
-    split_keys(tile, query.dtype).get_function("split_keys")(
-        (blocks // kv_heads, kv_heads, how.pieces),
-        tile.block,
-        (query, key, value, out, lse, *parts, lengths, lengths, *numbers, *cut),
-        shared_mem=tile.shared_bytes,
-    )
-    merge_pieces(query.dtype).get_function("merge_pieces")(
-        (heads * query_length, batch),
-        serving.MERGE_BLOCK,
-        (*parts, out, lse, lengths, *ints(batch, capacity, head_dim, ragged), *cut),
-    )
-    return out, lse
-
-
-def split_keys(tile: serving.DecodeTile, dtype: torch.dtype) -> RawModule:
-    """The first launch of the third rung."""
-    return compiled(f"{FOLDER}/split_keys.cu", (*tile.options, BF16_OPTION[dtype]))
-
-
-def merge_pieces(dtype: torch.dtype) -> RawModule:
-    """Its second launch."""
-    return compiled(f"{FOLDER}/merge.cu", (BF16_OPTION[dtype], "-DPART_BITS=32", "-DO_BITS=16"))
 
 
 def _launched(name: str, query: Tensor, key: Tensor, ragged: bool) -> tuple[tuple, tuple, tuple, tuple, int]:
@@ -124,18 +86,15 @@ def _kernels(dtype: torch.dtype, head_dim: int) -> dict[str, Launch]:
     sizes = *ints(batch, keys, queries, group), np.float32(head_dim**-0.5), *ints(1, 1, 0, size)
     scales = torch.full((batch, kv_heads), 0.5), torch.full((batch, kv_heads), 2.0)
     of_pages = table, *ints(table.shape[1], page_size)
-    counters = torch.zeros(batch, kv_heads, 1, dtype=torch.int32)
     for file, kernel, cache, more in (
         ("split_keys", "split_keys", rows, ()),
-        ("split_and_merge", "split_and_merge", rows, ()),
         ("paged_cache", "paged_cache", in_pages, of_pages),
         ("e4m3_cache", "e4m3_cache", rows, scales),
         ("e4m3_cache", "e4m3_paged_cache", in_pages, (*scales, *of_pages)),
     ):
         numbers = [tensor.to(serving.E4M3).view(torch.uint8) for tensor in cache] if file == "e4m3_cache" else cache
         tile = serving.TILES[head_dim, 16, numbers[0].element_size()].small
-        counted = () if kernel == "split_keys" else (counters,)
-        args = query, *numbers, out, lse, parts, lse_parts, *counted, lengths, parents, *sizes, *more
+        args = query, *numbers, out, lse, parts, lse_parts, lengths, parents, *sizes, *more
         add(file, kernel, (1, kv_heads, pieces), tile.block, args, (*tile.options, bf16), tile.shared_bytes)
 
     eight, layers = head_dim == 128, 2

@@ -1,9 +1,9 @@
 """One new token, or a few, against a long cache (kernels/06_serving), in fp16 and bf16, the cache also in E4M3.
 
-The keys are cut into pieces, so that there is work for the whole GPU; a block attends one, and the last block of a row
-adds up what the others have found. The grid follows from the capacity of the cache, the pieces from the lengths on the
-device: nothing waits for the GPU, and a captured graph can be replayed with other lengths and tables in the same
-tensors. `decode_step` is the same for many layers in one launch, with what their new tokens bring to the cache.
+The keys are cut into pieces, so that there is work for the whole GPU; a block attends one, and merge.cu adds up what
+the blocks have found. The grid follows from the capacity of the cache, the pieces from the lengths on the device:
+nothing waits for the GPU, and a captured graph can be replayed with other lengths and tables in the same tensors.
+`decode_step` is the same for many layers in one launch, with what their new tokens bring to the cache.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ class Cache(NamedTuple):
 
     @property
     def file(self) -> str:
-        return f"{FOLDER}/{'e4m3_cache' if self.scales else 'paged_cache' if self.pages else 'split_and_merge'}.cu"
+        return f"{FOLDER}/{'e4m3_cache' if self.scales else 'paged_cache' if self.pages else 'split_keys'}.cu"
 
     @property
     def kernel(self) -> str:
         if self.scales:
             return "e4m3_paged_cache" if self.pages else "e4m3_cache"
-        return "paged_cache" if self.pages else "split_and_merge"
+        return "paged_cache" if self.pages else "split_keys"
 
 
 class Cut(NamedTuple):
@@ -415,7 +415,7 @@ def _merge(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     columns = 4 * ceil_div(head_dim, 4)
     outs, lses = padded(outs, columns), dense(lses)
     out, lse = outs.new_empty(*rows, columns), lses.new_empty(rows)
-    _merge_module(outs.dtype).get_function("merge_attention")(
+    _merge_module(outs.dtype, outs.dtype).get_function("merge_attention")(
         (lse.numel(),), MERGE_BLOCK, (outs, lses, out, lse, *int_scalars(parts, columns))
     )
     return cut(out, head_dim), lse
@@ -538,12 +538,11 @@ def _attend(
     parts, lse_parts = _parts(lse, plan, batch, rows, columns)
     nothing = lse.view(torch.int32)  # stands for numbers that are not read
     lengths = seq_lens.contiguous() if ragged else nothing
-    counters = nothing if parts is lse else _counters(batch * cache.kv_heads * plan.row_tiles, q.device)
     kernel(cache.file, tile.options, q.dtype, cache.kernel)(
         (plan.row_tiles, cache.kv_heads, how.pieces),
         tile.block,
         (
-            *(q, cache.key, cache.value, out, lse, parts, lse_parts, counters),
+            *(q, cache.key, cache.value, out, lse, parts, lse_parts),
             *(lengths, nothing if parents is None else parents.contiguous()),
             *(*int_scalars(batch, cache.capacity, query_length, heads // cache.kv_heads), np.float32(factor)),
             *int_scalars(ragged, parents is not None, how.wanted, how.size),
@@ -551,6 +550,15 @@ def _attend(
         ),
         shared_mem=tile.shared_bytes,
     )
+    if parts is not lse:
+        _merge_module(torch.float32, q.dtype).get_function("merge_pieces")(
+            (rows, batch),
+            MERGE_BLOCK,
+            (
+                *(parts, lse_parts, out, lse, lengths),
+                *int_scalars(batch, cache.capacity, columns, ragged, how.wanted, how.size),
+            ),
+        )
     return cut(out, head_dim), lse
 
 
@@ -582,11 +590,6 @@ def _parts(lse: Tensor, plan: Plan, batch: int, rows: int, columns: int) -> tupl
     if pieces <= batch:
         return lse, lse
     return lse.new_empty(pieces, rows, columns), lse.new_empty(pieces, rows)
-
-
-def _counters(count: int, device: torch.device) -> Tensor:
-    """Zeros, for the blocks of a launch to count their parts in: its own, since others may run at the same time."""
-    return torch.zeros(count, dtype=torch.int32, device=device)
 
 
 def block_rows(rows: int) -> int:
@@ -657,9 +660,10 @@ def _flops(query: Tensor, capacity: int) -> int:
     return 4 * query.numel() * capacity
 
 
-def _merge_module(dtype: torch.dtype) -> RawModule:
-    bits = 8 * dtype.itemsize
-    return compiled(f"{FOLDER}/merge.cu", (f"-DBF16={BF16.get(dtype, 0)}", f"-DPART_BITS={bits}", f"-DO_BITS={bits}"))
+def _merge_module(parts: torch.dtype, out: torch.dtype) -> RawModule:
+    bits = tuple(f"-D{name}={8 * dtype.itemsize}" for name, dtype in (("PART_BITS", parts), ("O_BITS", out)))
+    bf16 = f"-DBF16={BF16.get(out, 0)}"
+    return compiled(f"{FOLDER}/merge.cu", (bf16, *bits))
 
 
 def _writing_kernel(file: str, name: str, cache: Cache, dtype: torch.dtype, options: tuple[str, ...] = ()) -> Kernel:
@@ -673,12 +677,12 @@ def _writing_module(file: str, options: tuple[str, ...], key_bytes: int, dtype: 
 
 def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     """What the operators launch for queries of this dtype on a device, to be compiled ahead of time."""
-    made = [_merge_module(dtype)]
+    made = [_merge_module(torch.float32, dtype), _merge_module(dtype, dtype)]
     made += [_writing_module("append", (), key_bytes, dtype) for key_bytes in (1, 2)]
     for (head_dim, rows, key_bytes), blocks in itertools.product(TILES, (1, MAX_GRID)):
         key = torch.empty(1, head_dim, dtype=torch.uint8 if key_bytes == 1 else dtype, device=device)
         options = decode_tile(rows, blocks, key).options
-        for file in ("split_and_merge", "paged_cache") if key_bytes == 2 else ("e4m3_cache",):
+        for file in ("split_keys", "paged_cache") if key_bytes == 2 else ("e4m3_cache",):
             made.append(module(f"{FOLDER}/{file}.cu", options, dtype))
         made.append(_writing_module("persistent_step", options, key_bytes, dtype))
     return made

@@ -1,5 +1,5 @@
 // merge.cu — parts of an answer become the answer: each part weighs as much as its sum of exp.
-//   merge_pieces      the parts that split_keys.cu has written of each sequence
+//   merge_pieces      the parts that split_keys.cu and its kin have written of each sequence
 //   merge_attention   any parts, the same number for each row
 // A block has a row, since there are few: its warps share the parts, and each lane has four columns.
 //

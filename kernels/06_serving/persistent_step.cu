@@ -22,19 +22,36 @@
 // options: -DD=64 -DBF16=0 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=2 -DCACHE_BITS=16 | -DD=64 -DBF16=1 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=2 -DCACHE_BITS=16 | -DD=128 -DBF16=1 -DB_C=16 -DB_R=16 -DWARPS=8 -DSTAGES=2 -DCACHE_BITS=16 | -DD=128 -DBF16=0 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=2 -DCACHE_BITS=8
 // arch: sm_80
 // paper  No Bubbles (Spector, Juravsky et al., 2025), one launch for a model; stream-K (arXiv 2301.03598)
-#include "last_part.cuh"
+#include "decode_tile.cuh"
+#include "merge_rows.cuh"
+
+static_assert(WARPS % MERGE_WARPS == 0, "WARPS must be a multiple of 4");
+
+// Orders what this block wrote before a barrier, and what it reads after one, with the counters.
+__device__ inline void fence() { asm volatile("fence.acq_rel.gpu;" ::: "memory"); }
+
+__device__ inline bool is_first_thread() { return threadIdx.x == 0 && threadIdx.y == 0; }
 
 // What the blocks know of each other.
 struct Counters {
     int* taken;     // items
     int* left;      // blocks that found none
     int* done;      // [B]: heads of a sequence, of all layers so far
-    int* arrived;   // [B, heads]: parts, of the layer at hand
+    int* arrived;   // [B, heads]: parts, of all layers so far
     int numbers;
 
     __device__ Counters(int* first, int B, int heads)
         : taken(first), left(first + 1), done(first + 2), arrived(done + B),
           numbers(2 + B + B * heads) {}
+
+    // One more, by the first thread, for what its block has done before a barrier. Returns how many
+    // came before.
+    __device__ int arrive(int* counter) const {
+        fence();
+        const int before = atomicAdd(counter, 1);
+        fence();
+        return before;
+    }
 
     // By all threads of a block: until the counter is `least`.
     __device__ void wait(const int* counter, int least) const {
@@ -45,6 +62,16 @@ struct Counters {
         __syncthreads();
     }
 };
+
+// To all threads of a block, what its first one has.
+__device__ inline int from_first_thread(int number) {
+    __shared__ int told;
+    if (is_first_thread()) told = number;
+    __syncthreads();
+    number = told;
+    __syncthreads();   // before another comes in its place
+    return number;
+}
 
 // What an item is of: a layer's queries and new tokens, and a piece of a sequence there.
 struct Item {
@@ -91,6 +118,30 @@ __device__ inline void append_and_attend(const Item& item, const Problem& proble
     }
 }
 
+// Whether all other parts of the item's head, too, are written: of its sequence, in its layer.
+__device__ inline bool is_last_part(const Item& item, const Counters& counters, int heads) {
+    const int parts = item.piece.parts;
+    if (parts == 1) return true;
+    int* arrived = counters.arrived + item.piece.sequence * heads + item.head;
+    const int before = from_first_thread(is_first_thread() ? counters.arrive(arrived) : 0);
+    return before == parts * (item.layer + 1) - 1;
+}
+
+// The rows of an item's head, of whose sequence all pieces are attended.
+__device__ inline void merge(const Item& item, const Problem& problem, int heads) {
+    __shared__ MergeTeam teams[WARPS / MERGE_WARPS];
+    const Piece& piece = item.piece;
+    const int rows = problem.group * problem.L_q, team = threadIdx.y / MERGE_WARPS;
+    const long long first = ((long long)(piece.number - piece.part) * heads + item.head) * rows;
+    const long long head = ((long long)piece.sequence * heads + item.head) * rows;
+    for (int row = team; row - team < rows; row += WARPS / MERGE_WARPS) {
+        const long long at = head + row;
+        merge_row(teams[team], problem.O_parts, problem.LSE_parts, first + row,
+                  (long long)heads * rows, row < rows ? piece.parts : 0, problem.O + at * D,
+                  problem.LSE + at, D);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 persistent_step(const scalar_t* Q, const scalar_t* K_new, const scalar_t* V_new, cache_t* K,
                 cache_t* V, scalar_t* O, float* LSE, float* O_parts, float* LSE_parts,
@@ -124,14 +175,14 @@ persistent_step(const scalar_t* Q, const scalar_t* K_new, const scalar_t* V_new,
 
         if (exists) append_and_attend(item, problem, tokens, counters);
         const int next = is_first_thread() ? atomicAdd(counters.taken, 1) : 0;   // takes its time
-        if (exists && is_last_part(counters.arrived + b * heads + head, piece.parts)) {
-            if (piece.parts > 1) merge_rows(problem, piece, {0, head, heads}, group * L_q);
-            if (is_first_thread()) arrive(counters.done + b);
+        if (exists && is_last_part(item, counters, heads)) {
+            if (piece.parts > 1) merge(item, problem, heads);
+            if (is_first_thread()) counters.arrive(counters.done + b);
         }
         number = from_first_thread(next);
     }
 
-    const int before = from_first_thread(is_first_thread() ? arrive(counters.left) : 0);
+    const int before = from_first_thread(is_first_thread() ? counters.arrive(counters.left) : 0);
     if (before == gridDim.x - 1)   // nobody else will look at them
         for (int n = threadIdx.y * 32 + threadIdx.x; n < counters.numbers; n += 32 * WARPS)
             first_counter[n] = 0;

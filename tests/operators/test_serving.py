@@ -9,7 +9,7 @@ import torch
 
 from course_utils import checks, cuda, reference
 from course_utils.emulator import profile
-from course_utils.launches.serving import RUNGS, in_two_launches, rung
+from course_utils.launches.serving import RUNGS, rung
 from course_utils.operators import decode_attention, merge_attention, paged_attention, prepare, serving
 from course_utils.reference.serving import seen_keys
 from tests.helpers import tensors
@@ -201,16 +201,6 @@ def test_a_tree_of_queries_is_correct(device, paged):
 def test_the_first_rungs_are_correct(device, name):
     query, key, value, seq_lens = inputs(device, HALF, (70, 0, 2), heads=4, kv_heads=2, queries=3)
     assert_right(partial(rung, name, query, key, value, seq_lens), query, key, value, seq_lens)
-
-
-def test_the_rung_that_merges_in_a_second_launch_has_the_same_bits(device):
-    """Of sequences with several pieces, one and an empty one."""
-    query, key, value, seq_lens = inputs(device, HALF, (40, 150, 0), heads=4, kv_heads=2, queries=3)
-    with checks.poisoned_outputs():
-        found = in_two_launches(query, key, value, seq_lens, num_splits=3)
-    merged_at_once = decode_attention(query, key, value, seq_lens=seq_lens, num_splits=3, return_lse=True)
-    for one, other in zip(found, merged_at_once, strict=True):
-        assert torch.equal(one, other)
 
 
 def test_a_head_dim_without_a_kernel_is_filled_up_and_strides_are_copied(device):
@@ -415,9 +405,7 @@ def test_the_tail_of_the_last_page_is_seen_when_attended(break_kernel):
 
 
 def test_parts_merged_without_their_weights_are_seen(break_kernel):
-    break_kernel(
-        f"{FOLDER}/split_and_merge.cu", "const float weight = exp2f((lse - m) * LOG2_E);", "const float weight = 1;"
-    )
+    break_kernel(f"{FOLDER}/merge.cu", "const float weight = exp2f((lse - m) * LOG2_E);", "const float weight = 1;")
     query, key, value, seq_lens = inputs("cpu", HALF, (150,), capacity=150)
     call = partial(decode_attention, query, key, value, num_splits=3, return_lse=True)
     with pytest.raises(AssertionError):
