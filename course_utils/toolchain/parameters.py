@@ -141,10 +141,17 @@ class Accepted:
     launch, whose arguments mostly are of the same ones, and memory in which the driver finds the values.
 
     given: the places of those that the next launch gives, None for all of them. The others stay what they are. Whoever
-    gives some has looked at their memory already: how much a storage holds is asked for all only.
+    gives some has looked at their memory already: how much a storage holds is asked for all only. made: those of them
+    whose dtype, device and layout are always the same.
     """
 
-    def __init__(self, args: Sequence[object], device: torch.device, given: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        args: Sequence[object],
+        device: torch.device,
+        given: Sequence[int] | None = None,
+        made: Sequence[int] = (),
+    ) -> None:
         places = range(len(args)) if given is None else given
         others = [place for place in range(len(args)) if place not in places]
         of_launch, fixed = ([args[place] for place in some] for some in (places, others))
@@ -152,11 +159,13 @@ class Accepted:
         self._gpu = device.index if device.type == "cuda" else -1  # as Tensor.get_device says it
         self._types = tuple(map(type, of_launch))
         self._tensors = [(n, tensor.dtype) for n, tensor in enumerate(of_launch) if isinstance(tensor, torch.Tensor)]
+        self._made = [n for n, place in enumerate(places) if place in made]
         plain = (torch.Tensor, torch.nn.Parameter, *FORMATS)  # a subclass of Tensor may do anything
         # Complex tensors may be conjugated views; without tensors, nothing says on which GPU the next launch is.
         reals = self._tensors and not any(dtype.is_complex for _, dtype in self._tensors)
         self._settled = bool(reals) and all(of in plain for of in self._types)
         self._held = [(tensor, tensor.data_ptr()) for tensor in fixed if isinstance(tensor, torch.Tensor)]
+        self._asked = [(n, dtype) for n, dtype in self._tensors if n not in self._made]
         self._layout, self._fixed = _layout(of_launch), _layout(fixed).pack(*self.checked_values(fixed))
         begins = itertools.accumulate((_layout([a]).size for a in (*of_launch, *fixed)), initial=0)
         self._offsets = [begin for _, begin in sorted(zip((*places, *others), begins, strict=False))]
@@ -169,7 +178,9 @@ class Accepted:
             return None
         values, gpu = list(args), self._gpu
         try:
-            for place, dtype in self._tensors:
+            for place in self._made:
+                values[place] = args[place].data_ptr()
+            for place, dtype in self._asked:
                 tensor = args[place]
                 if (
                     tensor.dtype is not dtype
