@@ -623,6 +623,7 @@ def _ready_attention(call: Call) -> ReadyPieces:
             *(*4 * (MADE,), lengths),
             *int_scalars(batch, call.capacity, columns, call.ragged, how.wanted, how.size),
         ),
+        dependent=True,
     )
     return ReadyPieces(call.device, made, attend, merge, int(call.ragged))
 
