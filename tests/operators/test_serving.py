@@ -274,7 +274,6 @@ def test_a_part_that_is_nan_makes_the_row_nan(device):
 
 @pytest.mark.parametrize("paged", [False, True], ids=["rows", "pages"])
 def test_every_run_gives_the_same_bits(device, paged):
-    """Whichever block has the last part of a row."""
     query, key, value, seq_lens = inputs(device, HALF, (150, 20), queries=4)
     call = partial(decode_attention, query, key, value, seq_lens=seq_lens, num_splits=5)
     if paged:
@@ -546,7 +545,7 @@ def test_any_number_of_queries_sees_a_cache_in_e4m3(dtype, head_dim, queries, pa
 @pytest.mark.parametrize("page_size", [None, 1, 16, 256])
 @pytest.mark.parametrize("eight", [False, True], ids=["16 bits", "E4M3"])
 def test_many_runs_of_long_and_short_sequences_give_the_same_bits(eight, page_size):
-    """Of many parts, and with the GPU full of other work: the blocks end in any order."""
+    """On four streams at a time, each call's merge beginning before its parts are there."""
     query, key, value, seq_lens = inputs("cuda", HALF, (20000, 0, 7, 3000), heads=16, kv_heads=4, head_dim=128)
     options = {}
     if eight:
@@ -571,7 +570,7 @@ def test_many_runs_of_long_and_short_sequences_give_the_same_bits(eight, page_si
 
 @pytest.mark.gpu
 def test_captured_calls_follow_their_lengths_and_run_beside_each_other():
-    """Two graphs, each with its own counters."""
+    """Two graphs, each with parts of its own."""
     query, key, value, seq_lens = inputs("cuda", HALF, (9000, 0, 700), heads=8, kv_heads=2, head_dim=128, capacity=9000)
     key, value = key.nan_to_num(), value.nan_to_num()  # what shorter lengths leave behind
     call = partial(decode_attention, query, key, value, seq_lens=seq_lens)
