@@ -27,6 +27,7 @@ import torch
 from course_utils.emulator import tracing
 from course_utils.emulator.memory import Array, Mapped
 from course_utils.emulator.module import DEVICE, SHARED_LIMIT, EmulatedModule
+from course_utils.toolchain import dependent_launch
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
 from course_utils.toolchain.parameters import Accepted, Parameters
 from course_utils.toolchain.serialized import refuse_serialized, remembered
@@ -236,8 +237,8 @@ class Kernel:
         """
         self._launch(_size(grid, block, shared_mem), args)
 
-    def _launch(self, size: Size, args: Sequence[object]) -> _OnGpu | None:
-        """Where it was launched on a GPU; None where the emulator ran it."""
+    def _launch(self, size: Size, args: Sequence[object], dependent: bool = False) -> _OnGpu | None:
+        """Where it was launched on a GPU; None where the emulator ran it. dependent: as of a `ReadyLaunch`."""
         last = self._last  # read once: another thread may launch the kernel, too
         values = last[0].values(args) if last and not tracing.active() else None
         if last is None or values is None:
@@ -252,7 +253,7 @@ class Kernel:
             last = self._last = Accepted(args, device), self._on(device)
             values = Accepted.checked_values(args)
         accepted, gpu = last
-        gpu.launch(size, accepted, values)
+        gpu.launch(size, accepted, values, dependent)
         return gpu
 
     # ---- the emulator
@@ -333,6 +334,8 @@ class _OnGpu:
         self._name, self._index, self.device = kernel.name, index, torch.device("cuda", index)
         self._cuda = cupy.cuda
         self._launch, self._context_now = cupy.cuda.driver.launchKernel, cupy.cuda.driver.ctxGetCurrent
+        has_dependent = _found_architecture(index) >= dependent_launch.ARCHITECTURE
+        self._launch_dependent = dependent_launch.launch_dependent if has_dependent else self._launch
         # Not torch.cuda.current_stream: to make its object takes the host about as long as a launch.
         self._stream_now = torch._C._cuda_getCurrentRawStream
         with self._current():
@@ -349,19 +352,20 @@ class _OnGpu:
             self._cuda.runtime.setDevice(self._index)
             yield
 
-    def launch(self, size: Size, accepted: Accepted, values: Sequence[object]) -> int:
+    def launch(self, size: Size, accepted: Accepted, values: Sequence[object], dependent: bool) -> int:
         """Launches the kernel on torch's current stream, and gives its handle. values: of the arguments, for
-        `accepted.fill`."""
+        `accepted.fill`; dependent: as of a `ReadyLaunch`."""
         grid, block, shared_mem = size
         if shared_mem > self._granted:
             self._grant(shared_mem)
         filled, stream = accepted.fill(values), self._stream_now(self._index)
         settings = *grid, *block, shared_mem, stream, filled[1], 0
+        launch = self._launch_dependent if dependent else self._launch
         if self._context_now() == self._context:
-            self._launch(self._function, *settings)
+            launch(self._function, *settings)
         else:
             with self._current():
-                self._launch(self._function, *settings)
+                launch(self._function, *settings)
         accepted.release(filled)
         return stream
 
@@ -385,14 +389,26 @@ class ReadyLaunch:
     the first launches look at more than the address; the other tensors keep their dtype and layout. grid, block,
     shared_mem and errors: as there; those of the size come at once.
 
+    dependent: on a GPU that can (sm_90 on), the kernel begins while the one before it in the stream still ends, once
+    all blocks of that one have said so, or have ended. Every thread must wait before it reads what that one writes, and
+    before it ends: kernels/include/dependent_launch.cuh.
+
     The tensors of a call are the caller's. The others are given to every stream that launches it: their memory is not
     taken for others before these streams are done with it (`Tensor.record_stream`). What they hold must be there.
     """
 
     def __init__(
-        self, kernel: Kernel, grid: Sequence[int], block: Sequence[int], args: tuple[object, ...], shared_mem: int = 0
+        self,
+        kernel: Kernel,
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: tuple[object, ...],
+        shared_mem: int = 0,
+        *,
+        dependent: bool = False,
     ) -> None:
         self._kernel, self._args, self._size = kernel, args, _size(grid, block, shared_mem)
+        self._dependent = dependent
         self._open = [place for place, argument in enumerate(args) if argument is OPEN or argument is MADE]
         self._made = [place for place, argument in enumerate(args) if argument is MADE]
         self._tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
@@ -404,12 +420,12 @@ class ReadyLaunch:
         again = self._again
         values = again[0].values(tensors) if again and not tracing.active() else None
         if again and values is not None:
-            stream = again[1].launch(self._size, again[0], values)
+            stream = again[1].launch(self._size, again[0], values, self._dependent)
             if self._tensors and stream not in self._streams:
                 self._give_tensors(again[1].device)
             return
         args = self._filled_in(tensors)
-        gpu = self._kernel._launch(self._size, args)
+        gpu = self._kernel._launch(self._size, args, self._dependent)
         if gpu and self._tensors:
             self._give_tensors(gpu.device)
         if gpu and self._launched_once:  # what is launched but once need not be laid out for more

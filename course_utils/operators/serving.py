@@ -42,6 +42,7 @@ FOLDER = "06_serving"
 E4M3 = torch.float8_e4m3fn
 MAX_QUERIES, MAX_PAGE_SIZE = 16, 256
 SHORTEST_PIECE = 128  # keys: below, to merge costs more than a shorter piece saves
+SHORTEST_IN_PAIRS = 1024  # where blocks share a multiprocessor: one without a neighbour is faster, so less is lost
 MERGE_BLOCK = (32, 4)
 APPEND_THREADS = 256
 RESERVED_SHARED = 1024  # bytes that the driver adds to those of a block, from sm_80 on
@@ -622,6 +623,7 @@ def _ready_attention(call: Call) -> ReadyPieces:
             *(*4 * (MADE,), lengths),
             *int_scalars(batch, call.capacity, columns, call.ragged, how.wanted, how.size),
         ),
+        dependent=True,
     )
     return ReadyPieces(call.device, made, attend, merge, int(call.ragged))
 
@@ -717,7 +719,8 @@ def cut_keys(
         size = min(split_size, capacity)
         made = Cut(0, size, batch * ceil_div(capacity, size))
     else:
-        most = max(1, capacity // SHORTEST_PIECE)
+        shortest = SHORTEST_PIECE if _blocks_at_a_time(tile, device) == 1 else SHORTEST_IN_PAIRS
+        most = max(1, capacity // shortest)
         splits = num_splits or splits_by_waves(batch * blocks, _places(tile, device), most)
         if ragged:
             made = Cut(batch * splits, 0, batch * splits + batch - 1)
