@@ -8,6 +8,7 @@ fit raises `CacheFull`, and nothing has changed.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -196,9 +197,8 @@ class PagedCache:
         for sequence in self._held.keys() ^ self._lengths.keys():
             self._held.pop(sequence, None)
             self._lengths.pop(sequence, None)
-        self._users = [0] * self.pages
-        for page in itertools.chain.from_iterable(self._held.values()):
-            self._users[page] += 1
+        users = Counter(itertools.chain.from_iterable(self._held.values()))
+        self._users = [users[page] for page in range(self.pages)]
         self._free = [page for page in reversed(range(self.pages)) if not self._users[page]]
 
     # ------------------------------------------------------------------------------------------ numbers

@@ -18,7 +18,8 @@ CONFIG = struct.Struct("7I4xQQI4x")  # CUlaunchConfig: grid, block, bytes of sha
 ATTRIBUTE = struct.Struct("i4xi60x")  # CUlaunchAttribute: which, and its value
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
 
-_free: list[tuple[bytearray, int]] = []  # memory for a CONFIG and an ATTRIBUTE, and where it lies
+_pack = CONFIG.pack_into
+_free: list[tuple[bytearray, int, int]] = []  # memory for a CONFIG and an ATTRIBUTE, and where each of them lies
 
 
 @functools.cache
@@ -28,18 +29,20 @@ def _launch_kernel() -> Any:
     return function
 
 
-def launch_dependent(function: int, *settings: int) -> None:
+def launch_dependent(
+    function: int, x: int, y: int, z: int, u: int, v: int, w: int, shared_mem: int, stream: int, arguments: int, _: int
+) -> None:
     """As `cupy.cuda.driver.launchKernel`, on the GPU that is current: function, grid, block, shared memory, stream,
     where the addresses of the arguments are, and 0. Raises LaunchError."""
-    *size, stream, arguments, _ = settings
     try:
-        memory, address = _free.pop()  # of another launch, which is over; never of one in another thread
+        taken = memory, config, attribute = _free.pop()  # of another launch, which is over; never of another thread's
     except IndexError:
         memory = bytearray(CONFIG.size + ATTRIBUTE.size)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        config = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        taken = memory, config, attribute = memory, config, config + CONFIG.size
         ATTRIBUTE.pack_into(memory, CONFIG.size, PROGRAMMATIC_STREAM_SERIALIZATION, 1)
-    CONFIG.pack_into(memory, 0, *size, stream, address + CONFIG.size, 1)
-    error = _launch_kernel()(address, function, arguments, None)
-    _free.append((memory, address))
+    _pack(memory, 0, x, y, z, u, v, w, shared_mem, stream, attribute, 1)
+    error = _launch_kernel()(config, function, arguments, None)
+    _free.append(taken)
     if error:
-        raise LaunchError(f"a dependent launch of grid {size[:3]} and block {size[3:6]} is the driver's error {error}")
+        raise LaunchError(f"a dependent launch of grid {(x, y, z)} and block {(u, v, w)} is the driver's error {error}")

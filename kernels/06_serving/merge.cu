@@ -3,6 +3,8 @@
 //   merge_attention   any parts, the same number for each row
 // A block has a row, since there are few: its warps share the parts, and each lane has four columns.
 // merge_pieces begins while the last pieces are still attended: it finds its parts, and waits for them.
+// Without that wait most runs on an H100 were wrong where keys were cut, and every one on the
+// emulator right: there a launch begins when the one before has ended.
 //
 // grid   merge_pieces (H · L_q, B)   merge_attention (rows)       block  (32, 4)
 // layout O [B, H, L_q, D], LSE [B, H, L_q]; contiguous, aligned to 16 bytes
