@@ -32,7 +32,7 @@ HARMLESS = {
     ("forward", "sync_threads(1 + w, CONSUMERS)", "removal"): "the consumers take turns for speed alone",
     (
         "sparse_mla",
-        "publish_to_tensor_cores 2",
+        "publish_tile 2",
         "removal",
     ): "the producers publish their keys later, on the way to "
     "every product: their fence is behind the copies of Q, too",

@@ -167,7 +167,7 @@ def sparse_mla() -> Watched:
     rules = [
         Rule(call("wait_for"), [PARITY]),
         Rule(call("initialize"), COUNT),
-        Rule(call("arrive", "sync_threads", "__syncthreads", "wgmma_fence", "wgmma_commit", "publish_to_tensor_cores")),
+        Rule(call("arrive", "sync_threads", "__syncthreads", "wgmma_fence", "wgmma_commit", "publish_tile")),
         Rule(call("wgmma_wait<0>"), [("wait 1", "<0>", "<1>")]),
         Rule(call("wgmma_wait<1>"), [("wait 2", "<1>", "<2>")]),
     ]

@@ -1,0 +1,132 @@
+"""The ladder of forward kernels of chapter 07, for Hopper: one step a file, each the one before with one idea more.
+
+for step in LADDER:
+    out, lse = launch(step, query, key, value, is_causal=True)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.costs import ceil_div
+from course_utils.cuda import Kernel, compiled, tensor_map
+from course_utils.launches.arguments import check_attention, ints
+from course_utils.operators.tensor_core import BF16_OPTION, DTYPES, HEAD_DIMS, defines
+from course_utils.toolchain.tensor_map import TensorMap
+
+FOLDER = "07_hopper"
+ROWS, KEYS = 64, 128  # queries of a warpgroup, keys of a tile
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel of the ladder.
+
+    file: as for `read_kernel`; the kernel has the name of the file. number: its place on the ladder. title, idea: for
+    tables; the idea is what this step changes. threads: of a block. shared: bytes of dynamic shared memory from D.
+    by_maps: tensors come as tensor maps; otherwise as pointers.
+    """
+
+    file: str
+    number: str
+    title: str
+    idea: str
+    threads: int
+    shared: Callable[[int], int]
+    by_maps: bool = True
+
+    @property
+    def kernel(self) -> str:
+        """The name of the `__global__` function."""
+        return self.file.split("/")[-1].removesuffix(".cu")
+
+    def options(self, head_dim: int, dtype: torch.dtype) -> tuple[str, ...]:
+        """The compiler's options. Raises ValueError for another D than 64 and 128, or another dtype than 16 bits."""
+        if head_dim not in HEAD_DIMS:
+            raise ValueError(f"head_dim is {head_dim}; {self.file} takes {' and '.join(map(str, HEAD_DIMS))}")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype is {dtype}; {self.file} takes {' and '.join(map(str, DTYPES))}")
+        return (*defines(D=head_dim), BF16_OPTION[dtype])
+
+
+LADDER = (
+    Step(
+        f"{FOLDER}/step1_wgmma.cu",
+        "1",
+        "wgmma",
+        "Four warps start a product of 64 rows together, which reads K and V from shared memory itself.",
+        256,
+        lambda d: 2 * d * (128 + 4 * KEYS),
+        by_maps=False,
+    ),
+    Step(
+        f"{FOLDER}/step2_copy_engine.cu",
+        "2",
+        "copy engine",
+        "One thread asks for a whole tile; its bytes count at an mbarrier, on which the others wait.",
+        256,
+        lambda d: 2 * d * (128 + 4 * KEYS) + 24,
+    ),
+)
+
+
+def tile_map(tensor: Tensor, rows: int) -> TensorMap:
+    """The tensor `[B, H, L, D]` for the copy engine, as kernels/include/copy_engine.cuh takes it: a box is `rows` rows of
+    one head, in panels of 64 columns."""
+    batch, heads, length, d = tensor.shape
+    panels = tensor.view(batch * heads, length, d // 64, 64).transpose(1, 2)
+    return tensor_map(panels, (1, d // 64, rows, 64))
+
+
+def build(step: Step, head_dim: int, dtype: torch.dtype) -> Kernel:
+    """The kernel of a step, compiled at its first launch. Errors as of `Step.options`."""
+    return compiled(step.file, step.options(head_dim, dtype)).get_function(step.kernel)
+
+
+def launch(
+    step: Step,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Runs one step: on the GPU for CUDA tensors, which takes an sm_90, on the emulator for CPU tensors.
+
+    Args:
+        query: [B, H, L_q, D], fp16 or bf16, contiguous, D 64 or 128.
+        key, value: [B, H_kv, L_k, D] of the same dtype, H a multiple of H_kv.
+        is_causal: bottom-right aligned; a query that sees no key gives 0.
+        scale: positive; None takes 1/√D.
+        out, lse: where the results go, [B, H, L_q, D] and fp32 [B, H, L_q]; None allocates them.
+
+    Returns:
+        out and lse (natural logarithm, minus infinity for queries without keys).
+
+    Raises:
+        ValueError: a shape, dtype or scale that the kernels do not take.
+    """
+    check_attention(query, key, value, scale)
+    batch, heads, query_length, d = query.shape
+    out = torch.empty_like(query) if out is None else out
+    lse = query.new_empty(query.shape[:3], dtype=torch.float32) if lse is None else lse
+    kernel = build(step, d, query.dtype)
+    tensors: tuple[Tensor | TensorMap, ...] = query, key, value, out
+    if step.by_maps:
+        tensors = tuple(tile_map(x, rows) for x, rows in zip(tensors, (ROWS, KEYS, KEYS, ROWS), strict=True))
+    lengths = ints(query_length, key.shape[2], heads // key.shape[1])
+    kernel(
+        (ceil_div(query_length, 128), heads, batch),
+        (step.threads,),
+        (*tensors, lse, *lengths, np.float32(scale or d**-0.5), np.int32(is_causal)),
+        shared_mem=step.shared(d),
+    )
+    return out, lse

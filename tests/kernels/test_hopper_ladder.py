@@ -1,0 +1,100 @@
+"""The ladder of chapter 07: each step against float64, watched by the sanitizer, its table against its header."""
+
+import re
+
+import pytest
+import torch
+
+from course_utils import checks
+from course_utils.cuda import read_kernel
+from course_utils.emulator import sanitize
+from course_utils.launches.hopper import LADDER, launch
+from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
+from course_utils.toolchain import nvrtc
+from course_utils.toolchain.source import compile_options
+
+STEPS = pytest.mark.parametrize("step", LADDER, ids=lambda step: step.kernel)
+CASES = [  # H, H_kv, L_q, L_k, causal, kind
+    (2, 1, 70, 300, False, "planted"),
+    (2, 2, 257, 257, True, "normal"),
+    (2, 1, 130, 200, True, "large logits"),
+    (1, 1, 200, 65, True, "normal"),  # the first 135 queries see no key
+    (1, 1, 1, 1, True, "normal"),
+]
+WIDE = pytest.mark.exhaustive("a few of these lengths, masks and heads are in test_correct")
+
+
+def operator(step):
+    """A step, to be called as `check_attention` calls an operator."""
+
+    def attention(query, key, value, *, is_causal, scale, enable_gqa=False, return_lse=False):
+        return launch(step, query, key, value, is_causal=is_causal, scale=scale)
+
+    attention.__name__ = step.kernel
+    return attention
+
+
+def skip_other_gpus(device):
+    if device.type == "cuda" and not takes_wgmma(device):
+        pytest.skip("this GPU is no Hopper")
+
+
+@STEPS
+def test_correct(device, step):
+    """Head dimensions and dtypes take turns."""
+    skip_other_gpus(device)
+    for n, (heads, kv_heads, query_length, key_length, is_causal, kind) in enumerate(CASES):
+        case = checks.AttentionCase(1, heads, kv_heads, query_length, key_length, HEAD_DIMS[n % 2], is_causal, kind)
+        checks.check_attention(operator(step), device=device, dtype=DTYPES[n // 2 % 2], lse=True, cases=[case])
+
+
+@WIDE
+@STEPS
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_correct_at_every_length(device, step, dtype):
+    skip_other_gpus(device)
+    lengths = [*((length, length) for length in checks.LENGTHS), *checks.UNEQUAL_LENGTHS, (1023, 1024), (1024, 1023)]
+    cases = [
+        checks.AttentionCase(1 + n % 2, 4, (1, 2, 4)[n % 3], *pair, HEAD_DIMS[n // 2 % 2], n % 4 > 0, checks.KINDS[n % 5])
+        for n, pair in enumerate(lengths)
+    ]
+    checks.check_attention(operator(step), device=device, dtype=dtype, lse=True, cases=cases)
+
+
+@STEPS
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+def test_the_sanitizer_finds_nothing(step, head_dim):
+    for pair, is_causal in (((70, 300), True), ((130, 70), True), ((65, 129), False)):
+        case = checks.AttentionCase(1, 2, 1, *pair, head_dim, is_causal, "normal")
+        with sanitize() as report:
+            launch(step, *checks.make_inputs(case, dtype=torch.float16, seed=0)[:3], is_causal=is_causal)
+        assert report.launches == 1 and not report.findings, str(report)
+
+
+@STEPS
+def test_the_compiler_leaves_the_products_asynchronous_and_spills_nothing(step):
+    """C7510 and its like say that it waits for each product."""
+    source = read_kernel(step.file)
+    for options in compile_options(source):
+        compiled = nvrtc.compile_kernel(source, "sm_90a", options)
+        resources = compiled.resources[step.kernel]
+        assert "C75" not in compiled.log and not resources.spill_stores and not resources.stack_frame, compiled.log
+
+
+@STEPS
+def test_the_table_agrees_with_the_header(step):
+    source = read_kernel(step.file)
+    formula = re.search(r"^// shared (.*?) bytes, dynamic", source, flags=re.MULTILINE)[1].replace("·", "*")
+    assert {frozenset(step.options(d, dtype)) for d in HEAD_DIMS for dtype in DTYPES} == set(
+        map(frozenset, compile_options(source))
+    )
+    for d in HEAD_DIMS:
+        assert eval(formula, {}, {"D": d, "B_R": 128, "B_C": 128}) == step.shared(d)
+
+
+def test_what_launch_does_not_take():
+    query, key, value = (torch.zeros(1, heads, 8, 64, dtype=torch.float16) for heads in (2, 1, 1))
+    with pytest.raises(ValueError, match="head_dim is 32; .*step1_wgmma.cu takes 64 and 128"):
+        launch(LADDER[0], *(tensor[..., :32].contiguous() for tensor in (query, key, value)))
+    with pytest.raises(ValueError, match="dtype is torch.float32; .* takes torch.float16 and torch.bfloat16"):
+        launch(LADDER[0], query.float(), key.float(), value.float())
