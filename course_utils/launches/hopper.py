@@ -72,6 +72,30 @@ LADDER = (
         256,
         lambda d: 2 * d * (128 + 4 * KEYS) + 24,
     ),
+    Step(
+        f"{FOLDER}/step3_producer.cu",
+        "3",
+        "producer and consumers",
+        "Warps of their own ask for tiles, and run ahead; the others only compute, with most of the registers.",
+        384,
+        lambda d: 2 * d * (128 + 4 * KEYS) + 96,
+    ),
+    Step(
+        f"{FOLDER}/step4_overlap.cu",
+        "4",
+        "softmax beside a product",
+        "S of the next tile is started in front of P V of this one, and its softmax runs beside that.",
+        384,
+        lambda d: 2 * d * (128 + 4 * KEYS) + 1120,
+    ),
+    Step(
+        f"{FOLDER}/step5_ping_pong.cu",
+        "5",
+        "ping-pong",
+        "The two consumers take turns at the tensor cores: one multiplies while the other computes softmax.",
+        384,
+        lambda d: 2 * d * (128 + 4 * KEYS) + 1120,
+    ),
 )
 
 
