@@ -6,6 +6,7 @@ for step in LADDER:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,8 +29,9 @@ class Step:
     """One kernel of the ladder.
 
     file: as for `read_kernel`; the kernel has the name of the file. number: its place on the ladder. title, idea: for
-    tables; the idea is what this step changes. threads: of a block. shared: bytes of dynamic shared memory from D.
-    by_maps: tensors come as tensor maps; otherwise as pointers.
+    tables; the idea is what this step changes. threads: of a block, 128 for each 64 queries, and the producer's. shared:
+    bytes of dynamic shared memory from D. by_maps: tensors come as tensor maps; otherwise as pointers. stays: blocks
+    fetch one item after the other. consumers: by D, where the file has that option; at_once: see forward.cu.
     """
 
     file: str
@@ -39,6 +41,9 @@ class Step:
     threads: int
     shared: Callable[[int], int]
     by_maps: bool = True
+    stays: bool = False
+    consumers: dict[int, int] | None = None
+    at_once: int | None = None
 
     @property
     def kernel(self) -> str:
@@ -51,7 +56,12 @@ class Step:
             raise ValueError(f"head_dim is {head_dim}; {self.file} takes {' and '.join(map(str, HEAD_DIMS))}")
         if dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype}; {self.file} takes {' and '.join(map(str, DTYPES))}")
-        return (*defines(D=head_dim), BF16_OPTION[dtype])
+        sizes = {"D": head_dim} | ({"CONSUMERS": self.consumers[head_dim]} if self.consumers else {})
+        return (*defines(**sizes), BF16_OPTION[dtype])
+
+    def rows(self, head_dim: int) -> int:
+        """Queries of a block."""
+        return ROWS * (self.consumers[head_dim] if self.consumers else 2)
 
 
 LADDER = (
@@ -95,6 +105,26 @@ LADDER = (
         "The two consumers take turns at the tensor cores: one multiplies while the other computes softmax.",
         384,
         lambda d: 2 * d * (128 + 4 * KEYS) + 1120,
+    ),
+    Step(
+        f"{FOLDER}/step6_persistent.cu",
+        "6",
+        "blocks that stay",
+        "A block fetches item after item: the next one's Q, K and V come while this one's O is written.",
+        384,
+        lambda d: 2 * d * (256 + 4 * KEYS) + 1128,
+        stays=True,
+    ),
+    Step(
+        f"{FOLDER}/forward.cu",
+        "7",
+        "order",
+        "Causal, the longest rows first, of as many heads at a time as the L2 cache can keep.",
+        384,
+        lambda d: 2 * d * (256 + 4 * KEYS) + 1128,
+        stays=True,
+        consumers={64: 2, 128: 2},
+        at_once=32,
     ),
 )
 
@@ -146,11 +176,16 @@ def launch(
     tensors: tuple[Tensor | TensorMap, ...] = query, key, value, out
     if step.by_maps:
         tensors = tuple(tile_map(x, rows) for x, rows in zip(tensors, (ROWS, KEYS, KEYS, ROWS), strict=True))
-    lengths = ints(query_length, key.shape[2], heads // key.shape[1])
-    kernel(
-        (ceil_div(query_length, 128), heads, batch),
-        (step.threads,),
-        (*tensors, lse, *lengths, np.float32(scale or d**-0.5), np.int32(is_causal)),
-        shared_mem=step.shared(d),
-    )
+    numbers = *ints(query_length, key.shape[2], heads // key.shape[1]), np.float32(scale or d**-0.5), np.int32(is_causal)
+    grid: tuple[int, ...] = ceil_div(query_length, step.rows(d)), heads, batch
+    if step.stays:
+        grid = (min(math.prod(grid), blocks_that_stay(query.device)),)
+        counter = torch.zeros(1, dtype=torch.int32, device=query.device)
+        numbers = counter, np.int32(batch * heads), *numbers, *([np.int32(step.at_once)] if step.at_once else [])
+    kernel(grid, (step.threads,), (*tensors, lse, *numbers), shared_mem=step.shared(d))
     return out, lse
+
+
+def blocks_that_stay(device: torch.device) -> int:
+    """As many as the GPU has multiprocessors; on the emulator a few, so that they fetch more than one item."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2

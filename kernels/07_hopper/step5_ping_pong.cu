@@ -13,7 +13,8 @@
 // options: -DD=64 -DBF16=0 | -DD=64 -DBF16=1 | -DD=128 -DBF16=0 | -DD=128 -DBF16=1
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), §3.1, "pingpong scheduling"
-constexpr int B_R = 128, B_C = 128, CONSUMERS = 256, PRODUCERS = 128, BUFFERS = 2;
+constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
+constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2;
 #include "query_block.cuh"
 #include "tile_ring.cuh"
 #include "warpgroup_tile.cuh"
@@ -22,9 +23,9 @@ constexpr int ROWS_BYTES = ROWS * D * 2, TILE_BYTES = B_C * D * 2;
 constexpr int BESIDE = 6;   // of B_C / 8 = 16: exponentials that run beside O += P V
 
 struct Shared {
-    scalar_t Q[B_R / ROWS][ROWS * D], K[BUFFERS][B_C * D], V[BUFFERS][B_C * D];
-    Gate gate_Q[B_R / ROWS], gate_K[BUFFERS], gate_V[BUFFERS];
-    float sink[CONSUMERS];   // see hold()
+    scalar_t Q[CONSUMERS][ROWS * D], K[BUFFERS][B_C * D], V[BUFFERS][B_C * D];
+    Gate gate_Q[CONSUMERS], gate_K[BUFFERS], gate_V[BUFFERS];
+    float sink[CONSUMER_THREADS];   // see hold()
 };
 static_assert(sizeof(Shared) == 2 * D * (B_R + 4 * B_C) + 1120, "what the header says");
 
@@ -32,7 +33,7 @@ static_assert(sizeof(Shared) == 2 * D * (B_R + 4 * B_C) + 1120, "what the header
 __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorMap& K,
                                const TensorMap& V, const Problem& problem, const Work& work) {
     const int kv_head = work.head / problem.group;
-    for (int w = 0; w < B_R / ROWS; w++)
+    for (int w = 0; w < CONSUMERS; w++)
         fill(shared.Q[w], shared.gate_Q[w], 0, ROWS_BYTES, Q, work.i0 + w * ROWS, work.head);
     for (int j = work.T_c - 1, t = 0; j >= 0; j--, t++) {
         const auto [buffer, parity] = place(t);
@@ -62,9 +63,11 @@ __device__ inline void hold(Shared& shared, const Rows& rows) {
 }
 
 // The consumers take turns at the tensor cores: while one has its turn, the other computes softmax.
-// Named barrier 3 + w is consumer w's.
-__device__ inline void take_turn(int w) { sync_threads(3 + w, CONSUMERS); }
-__device__ inline void pass_turn(int w) { arrive_threads(4 - w, CONSUMERS); }
+// Named barrier 1 + CONSUMERS + w is consumer w's.
+__device__ inline void take_turn(int w) { sync_threads(1 + CONSUMERS + w, 256); }
+__device__ inline void pass_turn(int w) {
+    arrive_threads(1 + CONSUMERS + (w + 1) % CONSUMERS, 256);
+}
 
 __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
                                const Problem& problem, const Work& work) {
@@ -75,7 +78,7 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
     Output O = {};
     Scores S;
     Weights P;
-    if (w == 1) pass_turn(w);   // the first turn is consumer 0's
+    if (w == CONSUMERS - 1) pass_turn(w);   // the first turn is consumer 0's
     // The first tile: there is no P V yet to compute beside it.
     int j = work.T_c - 1, t = 0;
     wait_until_full(shared.gate_Q[w], 0);
@@ -116,7 +119,7 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
     write(shared, out, LSE, O, rows, problem, work.head, i_w, w);
 }
 
-extern "C" __global__ void __launch_bounds__(CONSUMERS + PRODUCERS, 1)
+extern "C" __global__ void __launch_bounds__(CONSUMER_THREADS + 128, 1)
 step5_ping_pong(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K,
                 const __grid_constant__ TensorMap V, const __grid_constant__ TensorMap O,
                 float* LSE, int L_q, int L_k, int group, float scale, int is_causal) {
@@ -124,17 +127,17 @@ step5_ping_pong(const __grid_constant__ TensorMap Q, const __grid_constant__ Ten
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x == 0) {
         for (Gate& gate : shared.gate_Q) initialize(gate, 4);
-        for (Gate& gate : shared.gate_K) initialize(gate, CONSUMERS / 32);
-        for (Gate& gate : shared.gate_V) initialize(gate, CONSUMERS / 32);
+        for (Gate& gate : shared.gate_K) initialize(gate, 4 * CONSUMERS);
+        for (Gate& gate : shared.gate_V) initialize(gate, 4 * CONSUMERS);
         publish_barriers();
     }
     __syncthreads();
     const Problem problem = {L_q, L_k, group, is_causal, scale * LOG2_E};
     const Work work = work_of(problem, blockIdx.z * gridDim.y + blockIdx.y, blockIdx.x);
     // 384 threads got 168 registers each, and 128 · (168 − 40) = 256 · (232 − 168) move.
-    if (threadIdx.x >= CONSUMERS) {
+    if (threadIdx.x >= CONSUMER_THREADS) {
         lower_register_limit<40>();
-        if (threadIdx.x == CONSUMERS) produce(shared, Q, K, V, problem, work);
+        if (threadIdx.x == CONSUMER_THREADS) produce(shared, Q, K, V, problem, work);
     } else {
         raise_register_limit<232>();
         consume(shared, O, LSE, problem, work);

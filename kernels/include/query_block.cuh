@@ -5,7 +5,7 @@
 #pragma once
 
 // Causal: query i sees the keys up to i + L_k − L_q. factor: scale · log2(e).
-struct Problem { int L_q, L_k, group, is_causal; float factor; };
+struct Problem { int L_q, L_k, group, is_causal; float factor; int heads, at_once; };
 
 // The queries from i0 on, and T_c tiles of keys from the first key on.
 struct Work { int head, i0, T_c; };
