@@ -6,6 +6,7 @@ for step in LADDER:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ class Step:
     """One kernel of the ladder.
 
     file: as for `read_kernel`; the kernel has the name of the file. number: its place on the ladder. title, idea: for
-    tables; the idea is what this step changes. threads: of a block, 128 for each 64 queries, and the producer's. shared:
-    bytes of dynamic shared memory from D. by_maps: tensors come as tensor maps; otherwise as pointers. stays: blocks
+    tables; the idea is what this step changes. producer: whether a block has four warps that do not compute. shared: bytes
+    of dynamic shared memory from (D, B_R). by_maps: tensors come as tensor maps; otherwise as pointers. stays: blocks
     fetch one item after the other. consumers: by D, where the file has that option; at_once: see forward.cu.
     """
 
@@ -38,8 +39,8 @@ class Step:
     number: str
     title: str
     idea: str
-    threads: int
-    shared: Callable[[int], int]
+    producer: bool
+    shared: Callable[[int, int], int]
     by_maps: bool = True
     stays: bool = False
     consumers: dict[int, int] | None = None
@@ -63,6 +64,10 @@ class Step:
         """Queries of a block."""
         return ROWS * (self.consumers[head_dim] if self.consumers else 2)
 
+    def threads(self, head_dim: int) -> int:
+        """Threads of a block: 128 for each 64 queries, and the producer's."""
+        return 2 * self.rows(head_dim) + 128 * self.producer
+
 
 LADDER = (
     Step(
@@ -70,8 +75,8 @@ LADDER = (
         "1",
         "wgmma",
         "Four warps start a product of 64 rows together, which reads K and V from shared memory itself.",
-        256,
-        lambda d: 2 * d * (128 + 4 * KEYS),
+        False,
+        lambda d, rows: 2 * d * (rows + 4 * KEYS),
         by_maps=False,
     ),
     Step(
@@ -79,40 +84,40 @@ LADDER = (
         "2",
         "copy engine",
         "One thread asks for a whole tile; its bytes count at an mbarrier, on which the others wait.",
-        256,
-        lambda d: 2 * d * (128 + 4 * KEYS) + 24,
+        False,
+        lambda d, rows: 2 * d * (rows + 4 * KEYS) + 24,
     ),
     Step(
         f"{FOLDER}/step3_producer.cu",
         "3",
         "producer and consumers",
         "Warps of their own ask for tiles, and run ahead; the others only compute, with most of the registers.",
-        384,
-        lambda d: 2 * d * (128 + 4 * KEYS) + 96,
+        True,
+        lambda d, rows: 2 * d * (rows + 4 * KEYS) + 96,
     ),
     Step(
         f"{FOLDER}/step4_overlap.cu",
         "4",
         "softmax beside a product",
         "S of the next tile is started in front of P V of this one, and its softmax runs beside that.",
-        384,
-        lambda d: 2 * d * (128 + 4 * KEYS) + 1120,
+        True,
+        lambda d, rows: 2 * d * (rows + 4 * KEYS) + 1120,
     ),
     Step(
         f"{FOLDER}/step5_ping_pong.cu",
         "5",
         "ping-pong",
         "The two consumers take turns at the tensor cores: one multiplies while the other computes softmax.",
-        384,
-        lambda d: 2 * d * (128 + 4 * KEYS) + 1120,
+        True,
+        lambda d, rows: 2 * d * (rows + 4 * KEYS) + 1120,
     ),
     Step(
         f"{FOLDER}/step6_persistent.cu",
         "6",
         "blocks that stay",
         "A block fetches item after item: the next one's Q, K and V come while this one's O is written.",
-        384,
-        lambda d: 2 * d * (256 + 4 * KEYS) + 1128,
+        True,
+        lambda d, rows: 2 * d * (2 * rows + 4 * KEYS) + 1128,
         stays=True,
     ),
     Step(
@@ -120,8 +125,8 @@ LADDER = (
         "7",
         "order",
         "Causal, the longest rows first, of as many heads at a time as the L2 cache can keep.",
-        384,
-        lambda d: 2 * d * (256 + 4 * KEYS) + 1128,
+        True,
+        lambda d, rows: 2 * d * (2 * rows + 4 * KEYS) + 528 * rows // ROWS + 72,
         stays=True,
         consumers={64: 2, 128: 2},
         at_once=32,
@@ -169,10 +174,26 @@ def launch(
         ValueError: a shape, dtype or scale that the kernels do not take.
     """
     check_attention(query, key, value, scale)
-    batch, heads, query_length, d = query.shape
     out = torch.empty_like(query) if out is None else out
     lse = query.new_empty(query.shape[:3], dtype=torch.float32) if lse is None else lse
-    kernel = build(step, d, query.dtype)
+    ready(step, query, key, value, out, lse, is_causal=is_causal, scale=scale)()
+    return out, lse
+
+
+def ready(
+    step: Step,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    kernel: Kernel | None = None,
+) -> Callable[[], None]:
+    """`launch` with its arguments laid out once, to be run again and again. kernel: instead of the step's own."""
+    batch, heads, query_length, d = query.shape
     tensors: tuple[Tensor | TensorMap, ...] = query, key, value, out
     if step.by_maps:
         tensors = tuple(tile_map(x, rows) for x, rows in zip(tensors, (ROWS, KEYS, KEYS, ROWS), strict=True))
@@ -182,8 +203,13 @@ def launch(
         grid = (min(math.prod(grid), blocks_that_stay(query.device)),)
         counter = torch.zeros(1, dtype=torch.int32, device=query.device)
         numbers = counter, np.int32(batch * heads), *numbers, *([np.int32(step.at_once)] if step.at_once else [])
-    kernel(grid, (step.threads,), (*tensors, lse, *numbers), shared_mem=step.shared(d))
-    return out, lse
+    return functools.partial(
+        kernel or build(step, d, query.dtype),
+        grid,
+        (step.threads(d),),
+        (*tensors, lse, *numbers),
+        shared_mem=step.shared(d, step.rows(d)),
+    )
 
 
 def blocks_that_stay(device: torch.device) -> int:

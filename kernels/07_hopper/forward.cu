@@ -10,7 +10,7 @@
 //        [heads / group, L_k, D] with boxes of 128 rows (copy_engine.cuh), fp16 or bf16; LSE
 //        [heads, L_q], fp32; query head h reads key head h / group; counter: one int, 0 before the
 //        first launch, and 0 again after each
-// shared 2 · D·(2·B_R + 4·B_C) + 512·CONSUMERS + 16·CONSUMERS + 72 bytes, dynamic; B_C = 128,
+// shared 2 · D·(2·B_R + 4·B_C) + 528·CONSUMERS + 72 bytes, dynamic; B_C = 128,
 //        B_R = 64·CONSUMERS
 // limits scale > 0; D 64 or 128; CONSUMERS 2, with D = 64 also 3
 // options: -DD=64 -DBF16=0 -DCONSUMERS=3 | -DD=64 -DBF16=1 -DCONSUMERS=2 | -DD=64 -DBF16=0 -DCONSUMERS=2 | -DD=64 -DBF16=1 -DCONSUMERS=3 | -DD=128 -DBF16=0 -DCONSUMERS=2 | -DD=128 -DBF16=1 -DCONSUMERS=2
