@@ -22,8 +22,8 @@ def normal(*shape: int) -> torch.Tensor:
 
 
 def check_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float | None) -> None:
-    """Raises ValueError for shapes, or a scale, that the kernels of a ladder do not take: query `[B, H, L_q, D]`, key and
-    value `[B, H_kv, L_k, D]`, H a multiple of H_kv, scale positive or None."""
+    """Raises ValueError for shapes, or a scale, that the kernels of a ladder do not take: query `[B, H, L_q, D]`, key
+    and value `[B, H_kv, L_k, D]`, H a multiple of H_kv, scale positive or None."""
     batch, heads, _, d = query.shape
     kv_heads, key_length = key.shape[1:3]
     if key.shape != (batch, kv_heads, key_length, d) or value.shape != key.shape:

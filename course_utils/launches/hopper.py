@@ -16,13 +16,11 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import Kernel, compiled, tensor_map
+from course_utils.cuda import Kernel, compiled
 from course_utils.launches.arguments import check_attention, ints
+from course_utils.operators.hopper import FOLDER, FORWARD, KEYS, ROWS, TILES, blocks_that_stay, tile_map
 from course_utils.operators.tensor_core import BF16_OPTION, DTYPES, HEAD_DIMS, defines
 from course_utils.toolchain.tensor_map import TensorMap
-
-FOLDER = "07_hopper"
-ROWS, KEYS = 64, 128  # queries of a warpgroup, keys of a tile
 
 
 @dataclass(frozen=True)
@@ -30,9 +28,9 @@ class Step:
     """One kernel of the ladder.
 
     file: as for `read_kernel`; the kernel has the name of the file. number: its place on the ladder. title, idea: for
-    tables; the idea is what this step changes. producer: whether a block has four warps that do not compute. shared: bytes
-    of dynamic shared memory from (D, B_R). by_maps: tensors come as tensor maps; otherwise as pointers. stays: blocks
-    fetch one item after the other. consumers: by D, where the file has that option; at_once: see forward.cu.
+    tables; the idea is what this step changes. producer: whether a block has four warps that do not compute. shared:
+    bytes of dynamic shared memory from (D, B_R). by_maps: tensors come as tensor maps; otherwise as pointers. stays:
+    blocks fetch one item after the other. consumers: by D, where the file has that option; at_once: see forward.cu.
     """
 
     file: str
@@ -121,25 +119,17 @@ LADDER = (
         stays=True,
     ),
     Step(
-        f"{FOLDER}/forward.cu",
+        FORWARD,
         "7",
         "order",
         "Causal, the longest rows first, of as many heads at a time as the L2 cache can keep.",
         True,
         lambda d, rows: 2 * d * (2 * rows + 4 * KEYS) + 528 * rows // ROWS + 72,
         stays=True,
-        consumers={64: 2, 128: 2},
-        at_once=32,
+        consumers={d: tile.consumers for d, tile in TILES.items()},
+        at_once=TILES[128].at_once,
     ),
 )
-
-
-def tile_map(tensor: Tensor, rows: int) -> TensorMap:
-    """The tensor `[B, H, L, D]` for the copy engine, as kernels/include/copy_engine.cuh takes it: a box is `rows` rows of
-    one head, in panels of 64 columns."""
-    batch, heads, length, d = tensor.shape
-    panels = tensor.view(batch * heads, length, d // 64, 64).transpose(1, 2)
-    return tensor_map(panels, (1, d // 64, rows, 64))
 
 
 def build(step: Step, head_dim: int, dtype: torch.dtype) -> Kernel:
@@ -197,7 +187,11 @@ def ready(
     tensors: tuple[Tensor | TensorMap, ...] = query, key, value, out
     if step.by_maps:
         tensors = tuple(tile_map(x, rows) for x, rows in zip(tensors, (ROWS, KEYS, KEYS, ROWS), strict=True))
-    numbers = *ints(query_length, key.shape[2], heads // key.shape[1]), np.float32(scale or d**-0.5), np.int32(is_causal)
+    numbers = (
+        *ints(query_length, key.shape[2], heads // key.shape[1]),
+        np.float32(scale or d**-0.5),
+        np.int32(is_causal),
+    )
     grid: tuple[int, ...] = ceil_div(query_length, step.rows(d)), heads, batch
     if step.stays:
         grid = (min(math.prod(grid), blocks_that_stay(query.device)),)
@@ -210,8 +204,3 @@ def ready(
         (*tensors, lse, *numbers),
         shared_mem=step.shared(d, step.rows(d)),
     )
-
-
-def blocks_that_stay(device: torch.device) -> int:
-    """As many as the GPU has multiprocessors; on the emulator a few, so that they fetch more than one item."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2

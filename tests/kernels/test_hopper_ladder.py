@@ -55,7 +55,9 @@ def test_correct_at_every_length(device, step, dtype):
     skip_other_gpus(device)
     lengths = [*((length, length) for length in checks.LENGTHS), *checks.UNEQUAL_LENGTHS, (1023, 1024), (1024, 1023)]
     cases = [
-        checks.AttentionCase(1 + n % 2, 4, (1, 2, 4)[n % 3], *pair, HEAD_DIMS[n // 2 % 2], n % 4 > 0, checks.KINDS[n % 5])
+        checks.AttentionCase(
+            1 + n % 2, 4, (1, 2, 4)[n % 3], *pair, HEAD_DIMS[n // 2 % 2], n % 4 > 0, checks.KINDS[n % 5]
+        )
         for n, pair in enumerate(lengths)
     ]
     checks.check_attention(operator(step), device=device, dtype=dtype, lse=True, cases=cases)

@@ -23,6 +23,7 @@ from course_utils.operators import (
     decode_attention,
     flash_attention_minimal,
     flash_attention_v2,
+    hopper,
     indexer,
     library,
     lightning_indexer,
@@ -131,6 +132,10 @@ EXAMPLES = {
     "flash_attention_v2": (
         v2._attention,
         lambda device, grad: (*attention_inputs(device, grad=grad, heads=(4, 2)), True, -0.3),
+    ),
+    "flash_attention_hopper": (
+        hopper._attention,
+        lambda device, grad: (*attention_inputs(device, heads=(4, 2)), True, -0.3),
     ),
     "sparse_attention": (
         sparse._attention,
