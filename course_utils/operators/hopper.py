@@ -156,8 +156,9 @@ def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
 
 
 def counter(device: torch.device) -> Tensor:
-    """What the blocks of a launch fetch their items with: one int32, which is 0 between launches. Launches on one stream
-    run one after the other and share it; a graph that is being captured, which may be replayed anywhere, has its own."""
+    """What the blocks of a launch fetch their items with: one int32, which is 0 between launches. Launches on one
+    stream run one after the other and share it; a graph that is being captured may be replayed anywhere: it has its
+    own."""
     if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
         return torch.zeros(1, dtype=torch.int32, device=device)
     # Not torch.cuda.current_stream: to make its object takes the host about as long as a launch.

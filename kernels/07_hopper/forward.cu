@@ -23,9 +23,8 @@ constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2;
 #include "tile_ring.cuh"
 #include "warpgroup_tile.cuh"
 
-constexpr int ROWS_BYTES = ROWS * D * 2, TILE_BYTES = B_C * D * 2;
 constexpr int BESIDE = 6;   // of B_C / 8 = 16: exponentials that run beside O += P V
-static_assert(CONSUMERS == 2 || (CONSUMERS == 3 && D == 64), "CONSUMERS must be 2, or 3 with D = 64");
+static_assert(CONSUMERS == 2 || (CONSUMERS == 3 && D == 64), "CONSUMERS is 2, with D = 64 also 3");
 
 struct Shared {
     scalar_t Q[BUFFERS][CONSUMERS][ROWS * D], O[CONSUMERS][ROWS * D];
@@ -34,7 +33,7 @@ struct Shared {
     int item[BUFFERS];              // what Q is of; −1: there is no more
     float sink[CONSUMER_THREADS];   // see hold()
 };
-static_assert(sizeof(Shared) == 2 * D * (3 * B_R + 4 * B_C) + 544 * CONSUMERS + 72, "as in the header");
+static_assert(sizeof(Shared) == 2 * D * (3 * B_R + 4 * B_C) + 544 * CONSUMERS + 72, "the header");
 
 // Of `at_once` heads at a time, causal: the last queries of each, then those before, and so on;
 // otherwise head after head.
@@ -59,14 +58,15 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
         const auto [slot, slot_parity] = place(round);
         for (Gate& gate : shared.gate_Q[slot]) wait_for(&gate.empty, slot_parity ^ 1);
         shared.item[slot] = item;
-        for (int w = 0; w < CONSUMERS; w++)
-            fill(shared.Q[slot][w], shared.gate_Q[slot][w], slot_parity, ROWS_BYTES, Q,
-                 work.i0 + w * ROWS, work.head);
+        for (int w = 0; w < CONSUMERS; w++) {
+            const int i_w = work.i0 + w * ROWS;
+            fill(shared.Q[slot][w], shared.gate_Q[slot][w], slot_parity, Q, i_w, work.head);
+        }
         #pragma unroll 1
         for (int j = work.T_c - 1; j >= 0; j--, t++) {
             const auto [buffer, parity] = place(t);
-            fill(shared.K[buffer], shared.gate_K[buffer], parity, TILE_BYTES, K, j * B_C, kv_head);
-            fill(shared.V[buffer], shared.gate_V[buffer], parity, TILE_BYTES, V, j * B_C, kv_head);
+            fill(shared.K[buffer], shared.gate_K[buffer], parity, K, j * B_C, kv_head);
+            fill(shared.V[buffer], shared.gate_V[buffer], parity, V, j * B_C, kv_head);
         }
         item = next;
     }
@@ -168,9 +168,8 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         wait_until_full(shared.gate_V[buffer], parity);
         start_output(O, P, shared.V[buffer]);
         pass_turn(w);
-        wait_for_product<1>(S);
+        wait_for_product<0>(S, O);
         give_back(shared.gate_K[next]);
-        wait_for_product<0>(O);
         give_back(shared.gate_V[buffer]);
         write(shared, out, LSE, O, rows, problem, work, w);
         work = next_work, rows = Rows();

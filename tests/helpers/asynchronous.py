@@ -131,9 +131,20 @@ def forward() -> Watched:
     text = with_headers(source)
     rules = [
         Rule(call("wait_until_full"), [PARITY]),
-        Rule(call("fill"), [("16 bytes less", "_BYTES", "_BYTES - 16"), ("16 bytes more", "_BYTES", "_BYTES + 16")]),
+        Rule(call("arrive_expecting"), BYTES),
         Rule(call("initialize"), COUNT),
-        Rule(call("give_back", "store_box", "wait_for_stores", "sync_threads", "take_turn", "pass_turn")),
+        Rule(
+            call(
+                "fill",
+                "load_box",
+                "give_back",
+                "store_box",
+                "wait_for_stores",
+                "sync_threads",
+                "take_turn",
+                "pass_turn",
+            )
+        ),
         Rule(call("__syncthreads", "wgmma_fence", "wgmma_commit", "publish_barriers", "publish_tile")),
         Rule(call("wait_for_product<0>"), [("wait 1", "<0>", "<1>")]),
         Rule(call("wait_for_product<1>"), [("wait 2", "<1>", "<2>")]),
@@ -141,7 +152,7 @@ def forward() -> Watched:
     ]
     step = LADDER[-1]
     options = step.options(64, torch.float16)
-    watched = Watched(KernelSource(text, source.path, source.name), "// Starts S = Q", rules, options)
+    watched = Watched(KernelSource(text, source.path, source.name), "struct Gate", rules, options)
 
     def launch(length: int) -> float:
         generator = torch.Generator().manual_seed(length)
