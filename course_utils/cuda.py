@@ -49,9 +49,11 @@ __all__ = [
     "KernelError",
     "KernelSource",
     "LaunchError",
+    "MADE",
     "OpenMap",
     "RawModule",
     "ReadyLaunch",
+    "TensorMap",
     "compiled",
     "read_kernel",
     "shared_memory_limit",
@@ -62,6 +64,7 @@ GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
 THREAD_LIMIT = 1024
 OPEN = object()  # in the arguments of a ReadyLaunch: what each call gives
+MADE = object()  # the same, of what the caller has made for this launch, each time alike: contiguous, on the device
 DEFAULT_SHARED = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
 
 
@@ -377,9 +380,10 @@ class ReadyLaunch:
     """A launch that only lacks the tensors of a call: `launch(query, key, value, ...)`. What does not change from call
     to call is checked, and laid out for the driver, once.
 
-    args: as `Kernel.__call__` takes them, with `OPEN` in the place of each tensor of a call, or an `OpenMap` where the
-    kernel takes it as a tensor map; the other tensors keep their dtype and layout. grid, block, shared_mem and errors:
-    as there; those of the size come at once.
+    args: as `Kernel.__call__` takes them, with `OPEN` in the place of each tensor of a call, or `MADE`, of which only
+    the first launches look at more than the address, or an `OpenMap` where the kernel takes it as a tensor map; the
+    other tensors keep their dtype and layout. grid, block, shared_mem and errors: as there; those of the size come at
+    once.
 
     The tensors of a call are the caller's. The others are given to every stream that launches it: their memory is not
     taken for others before these streams are done with it (`Tensor.record_stream`). What they hold must be there.
@@ -390,7 +394,8 @@ class ReadyLaunch:
     ) -> None:
         self._kernel, self._args, self._size = kernel, args, _size(grid, block, shared_mem)
         self._maps = {place: argument for place, argument in enumerate(args) if isinstance(argument, OpenMap)}
-        self._open = [place for place, argument in enumerate(args) if argument is OPEN or place in self._maps]
+        self._made = [place for place, argument in enumerate(args) if argument is MADE]
+        self._open = [n for n, a in enumerate(args) if a is OPEN or n in self._made or n in self._maps]
         self._tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
         self._streams: set[int] = set()  # that have them
         self._launched_once = False
@@ -410,7 +415,7 @@ class ReadyLaunch:
         if gpu and self._tensors:
             self._give_tensors(gpu.device)
         if gpu and self._launched_once:  # what is launched but once need not be laid out for more
-            self._again = Accepted(args, gpu.device, self._open, self._maps), gpu
+            self._again = Accepted(args, gpu.device, self._open, self._made, self._maps), gpu
         self._launched_once = True
 
     def _give_tensors(self, device: torch.device) -> None:

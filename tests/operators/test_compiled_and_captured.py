@@ -9,6 +9,7 @@ from torch._dynamo import config
 
 from course_utils import checks, patterns
 from course_utils.operators import flash_attention_minimal, flash_attention_v2, sparse_attention
+from tests.helpers.graphs import compiled, replayed
 
 CASES = [
     checks.AttentionCase(1, 2, 1, *lengths, 64, n % 2 > 0, checks.KINDS[n % len(checks.KINDS)], strided=n % 4 == 1)
@@ -36,24 +37,6 @@ def check_sparse(attend, name, cases, device, *, gradients):
             partial(attend, pattern=pattern), case, attn_mask=pattern.mask(*lengths), **options
         ):
             assert report.passed, f"{name}, {case}, seed {seed}: {report}"
-
-
-def compiled(attend):
-    return torch.compile(attend, fullgraph=True, dynamic=True, backend="aot_eager")
-
-
-def replayed(attend):
-    def call(*inputs, **options):
-        with torch.no_grad():
-            attend(*inputs, **options)  # compiles the kernel, and makes lists
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                results = attend(*inputs, **options)
-        graph.replay()
-        torch.cuda.synchronize()
-        return results
-
-    return call
 
 
 @pytest.fixture

@@ -208,6 +208,13 @@ def test_fp8_is_the_default_where_there_are_tensor_cores_for_it(monkeypatch):
         assert deepseek.default_index_dtype(torch.device("cuda")) == dtype
 
 
+def test_the_layer_refuses_a_gradient():
+    hidden, weights = layer(SMALL, 3)
+    for attend in (deepseek.deepseek_sparse_attention, deepseek.deepseek_mla):
+        with pytest.raises(NotImplementedError, match=f"{attend.__name__} has no gradient; take its parts with "):
+            attend(hidden.clone().requires_grad_(), weights)
+
+
 # ---------------------------------------------------------------------------------------------- the steps
 
 

@@ -66,7 +66,7 @@ def test_the_order_of_the_heads_changes_nothing(monkeypatch, heads_at_once):
     """Three heads: groups of one size, a smaller last one, and more than there are."""
     inputs = [random(1, 3, 140, 64, seed=seed) for seed in range(3)]
     expected = flash_attention_hopper(*inputs, is_causal=True)
-    monkeypatch.setitem(hopper.TILES, 64, hopper.TILES[64]._replace(at_once=heads_at_once))
+    monkeypatch.setitem(hopper.TILES, 64, [tile._replace(at_once=heads_at_once) for tile in hopper.TILES[64]])
     hopper.forward_launch.cache_clear()
     assert torch.equal(flash_attention_hopper(*inputs, is_causal=True), expected)
     hopper.forward_launch.cache_clear()

@@ -13,6 +13,7 @@ from course_utils.launches.serving import RUNGS, rung
 from course_utils.operators import decode_attention, merge_attention, paged_attention, prepare, serving
 from course_utils.reference.serving import seen_keys
 from tests.helpers import tensors
+from tests.helpers.graphs import compiled, replayed
 
 HALF, BF16, E4M3 = torch.float16, torch.bfloat16, serving.E4M3
 FOLDER = serving.FOLDER
@@ -123,15 +124,27 @@ def test_a_cache_in_pages_is_correct(device, page_size, number):
     assert_right(call, query, key, value, seq_lens)
 
 
+@pytest.mark.parametrize("way", [compiled, pytest.param(replayed, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("number", [2, 3, 6])
+def test_compiled_and_captured_calls_are_correct(device, way, number):
+    if way is replayed and device.type == "cpu":
+        pytest.skip("a CUDA graph takes a GPU")
+    (query, key, value, seq_lens), how = of_case(device, HALF, 64, number)
+    pages, table = in_pages((key, value), 5, seq_lens)
+    for attend, inputs in ((decode_attention, (query, key, value)), (paged_attention, (query, *pages, table))):
+        call = partial(way(attend), *inputs, seq_lens=seq_lens, return_lse=True, **how)
+        assert_right(call, query, key, value, seq_lens)
+
+
 @pytest.mark.parametrize("which", ["small", "in_pairs"])
-def test_other_tiles_are_correct(device, monkeypatch, which):
+def test_other_tiles_are_correct(device, monkeypatch, nothing_ready, which):
     """Each warp has more tiles than stages."""
     if which == "small":
         monkeypatch.setattr(prepare, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
     else:
         monkeypatch.setattr(serving, "_multiprocessors", lambda device: 1)  # there are more blocks than these
     (query, key, value, seq_lens), how = of_case(device, HALF, 64, 5)
-    assert serving.decode_tile(8, 1, key) == getattr(serving.TILES[64, 16, 2], which)
+    assert serving.decode_tile(8, 1, 64, 2, device) == getattr(serving.TILES[64, 16, 2], which)
     pages, table = in_pages((key, value), 16, seq_lens)
     for call in (
         partial(decode_attention, query, key, value, seq_lens=seq_lens),
@@ -267,7 +280,7 @@ def test_every_run_gives_the_same_bits(device):
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
-def test_with_a_split_size_the_bits_do_not_depend_on_the_batch(device, monkeypatch):
+def test_with_a_split_size_the_bits_do_not_depend_on_the_batch(device, monkeypatch, nothing_ready):
     """Nor on whether it has blocks for all multiprocessors: pieces of more tiles than a smaller block has warps."""
     monkeypatch.setattr(serving, "_multiprocessors", lambda device: 2)
     query, key, value, seq_lens = inputs(device, HALF, (300, 20, 177), queries=2)
@@ -309,9 +322,9 @@ def test_a_group_of_heads_reads_its_keys_once():
 
 
 def test_where_there_are_blocks_for_all_two_share_a_multiprocessor():
-    tiles, key = serving.TILES[128, 16, 2], torch.empty(1, 128, dtype=HALF)
-    assert [serving.decode_tile(4, blocks, key) for blocks in (131, 132)] == [tiles.alone, tiles.in_pairs]
-    assert serving._places(tiles.in_pairs, key.device) == 264
+    tiles, cpu = serving.TILES[128, 16, 2], torch.device("cpu")
+    chosen = [serving.decode_tile(4, blocks, 128, 2, cpu) for blocks in (131, 132)]
+    assert chosen == [tiles.alone, tiles.in_pairs] and serving._places(tiles.in_pairs, cpu) == 264
 
 
 def test_long_pieces_come_first():

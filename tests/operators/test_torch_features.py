@@ -5,6 +5,7 @@ import gc
 from contextlib import nullcontext
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,12 +18,15 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from course_utils import patterns
 from course_utils.operators import (
+    append_paged,
     block_sparse_attention,
     choose_kernel,
     csr_attention,
     decode_attention,
     flash_attention_minimal,
     flash_attention_v2,
+    flash_fa1_order,
+    flash_plain,
     hopper,
     indexer,
     library,
@@ -543,6 +547,40 @@ def test_what_a_graph_cannot_hold_is_an_error_and_no_break_of_the_graph(attend, 
         torch.compile(attend, fullgraph=fullgraph, backend="aot_eager")(*attention_inputs("cpu"))
 
 
+@pytest.mark.parametrize(
+    ("argument", "number"), [("q_start", np.int64(2)), ("k", np.int32(3)), ("scale", np.float64(0.3))]
+)
+def test_a_number_of_numpy_is_no_constant_of_a_graph(argument, number):
+    """torch.compile takes it for an array. Without fullgraph=True it leaves the call to eager mode."""
+
+    def attend(query, latent, q_index, k_index, weights, **other):
+        given = {"q_start": 2, "k": 3, "scale": 0.3, **other}
+        chosen = select_topk(lightning_indexer(q_index, k_index, weights, q_start=given["q_start"]), given["k"])
+        return sparse_mla(query, latent, chosen.sort().values, scale=given["scale"], value_dim=24)[0]
+
+    inputs = *latent_inputs("cpu")[:2], *index_inputs("cpu")
+    with pytest.raises(Exception, match=f"{argument} is a number of NumPy, .*: give a number of Python"):
+        torch.compile(attend, fullgraph=True, backend="aot_eager")(*inputs, **{argument: number})
+    torch._dynamo.reset()
+    found = torch.compile(attend, backend="aot_eager")(*inputs, **{argument: number})
+    assert torch.equal(found, attend(*inputs))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: patterns.sliding_window(4), lambda: patterns.causal() & patterns.document([3, 4, 2])]
+)
+def test_under_fake_tensor_mode_no_pattern_is_made_and_none_keeps_fake_lists(make):
+    pattern = make()
+    with FakeTensorMode():
+        for call in (make, partial(pattern.block_lists, 9), partial(pattern.csr, 9), partial(pattern.pairs, 9)):
+            with pytest.raises(RuntimeError, match="under FakeTensorMode: make the pattern outside"):
+                call()
+    lists = pattern.block_lists(9)
+    assert lists.pairs() == int(pattern.mask(9).sum())
+    with FakeTensorMode():
+        assert pattern.block_lists(9) is lists
+
+
 def test_a_pattern_that_lives_no_more_is_named():
     pattern = patterns.sliding_window(3)
     number, inputs = pattern.number, attention_inputs("cpu", grad=True)
@@ -589,6 +627,35 @@ def test_exported_it_gives_the_same(attend, device, x):
     longer = torch.cat([x, x], dim=1)
     for inputs in (x, longer):
         assert torch.equal(exported.module()(inputs), block(inputs))
+
+
+class Step(torch.nn.Module):
+    def forward(self, query, key, value, key_pages, value_pages, table, lengths):
+        append_paged(key, value, key_pages, value_pages, table, lengths)
+        return paged_attention(query, key_pages, value_pages, table, lengths)
+
+
+class Decode(torch.nn.Module):
+    def forward(self, query, key, value, lengths):
+        return decode_attention(query, key, value, seq_lens=lengths)
+
+
+def test_decode_exported_gives_the_same(device):
+    """A step writes to the pages that it is given; the capacity of a cache may be any."""
+    query = tensors.random(2, 2, 4, 64, device=device, dtype=HALF).transpose(1, 2)
+    *new, key_pages, value_pages, table, lengths = new_tokens(device)
+    found, expected = ([key_pages.clone(), value_pages.clone()] for _ in range(2))
+    step = torch.export.export(Step(), (query, *new, key_pages, value_pages, table, lengths)).module()
+    out = step(query, *new, *found, table, lengths)
+    assert torch.equal(out, Step()(query, *new, *expected, table, lengths))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+    query, key, value, lengths, *_ = cache_inputs(device)
+    any_length = {2: torch.export.Dim("capacity", min=2, max=512)}
+    dynamic = {"query": None, "key": any_length, "value": any_length, "lengths": None}
+    decode = torch.export.export(Decode(), (query, key, value, lengths), dynamic_shapes=dynamic).module()
+    longer = query, torch.cat([key, key], dim=2), torch.cat([value, value], dim=2), lengths
+    assert torch.equal(decode(*longer), Decode()(*longer))
 
 
 # ---------------------------------------------------------------------------------------------- in a module
@@ -796,11 +863,19 @@ def test_lists_cannot_be_made_while_a_graph_is_captured():
 # ---------------------------------------------------------------------------------------------- what is not supported
 
 
-@pytest.mark.parametrize("name", ["naive_attention", "flash_attention_v2", "sparse_attention"])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_vmap_is_an_error_that_names_the_operator(name):
-    attend = {"naive_attention": naive_attention, "flash_attention_v2": causal_v2, "sparse_attention": windowed}[name]
+    operator, arguments = EXAMPLES[name]
+    first, *others = arguments("cpu", False)
+    for call in (operator, operator.op):
+        with pytest.raises(RuntimeError, match=f"{operator.name} has no rule for torch.vmap"):
+            torch.vmap(lambda one, call=call: call(one, *others))(first[None])
+
+
+@pytest.mark.parametrize("attend", [naive_attention, causal_v2, windowed, lambda *qkv: decode_attention(*qkv)])
+def test_vmap_of_a_function_is_that_error_too(attend):
     inputs = [tensor[None] for tensor in attention_inputs("cpu")]
-    with pytest.raises(RuntimeError, match=f"{name} has no rule for torch.vmap"):
+    with pytest.raises(RuntimeError, match="attention.* has no rule for torch.vmap"):
         torch.vmap(attend)(*inputs)
 
 
@@ -832,10 +907,64 @@ def test_a_gradient_has_none_of_its_own(attend, device):
         first.sum().backward()
 
 
-def test_an_operator_without_a_gradient_gives_constants(device):
-    inputs = attention_inputs(device, grad=True)
-    assert not naive_attention(*inputs).requires_grad
-    assert not lightning_indexer(*[tensor.requires_grad_() for tensor in index_inputs(device)]).requires_grad
+WITHOUT_GRADIENT = [name for name in EXAMPLES if name not in DIFFERENTIABLE and not name.endswith("_backward")]
+WITHOUT_GRADIENT.remove("select_topk")  # of which nobody can ask for one: it gives integers
+ASKED = {"lightning_indexer, FP8": "weights", "append_paged": "key", "merge_attention": "outs"}  # others: the first
+
+
+@pytest.mark.filterwarnings("ignore:Error detected in:UserWarning")  # as torch.compile says where it was
+@pytest.mark.parametrize("name", WITHOUT_GRADIENT)
+def test_to_ask_for_a_gradient_that_there_is_not_is_an_error_that_names_the_operator(name, device):
+    """In eager mode, compiled, and by each way of torch.func; without one, and by torch.no_grad(), all is as ever."""
+    operator, arguments = EXAMPLES[name]
+    given = list(arguments(device, False))
+    place = operator.arguments.index(ASKED.get(name, operator.arguments[0]))
+    one, says = given[place], f"{operator.name} has no gradient; take .*, or call it under torch.no_grad"
+
+    def call(tensor):
+        found = operator(*given[:place], tensor, *given[place + 1 :])
+        return found[0] if isinstance(found, tuple) else found
+
+    asked = one.clone().requires_grad_()
+    ways = [
+        lambda: call(asked).sum().backward(),
+        lambda: operator.op(*given[:place], asked, *given[place + 1 :])[0].sum().backward(),
+        lambda: torch.compile(call, fullgraph=True, backend="aot_eager")(asked).sum().backward(),
+        lambda: torch.func.grad(lambda tensor: call(tensor).float().sum())(one),
+        lambda: torch.func.vjp(call, one),
+        lambda: torch.func.jvp(call, (one,), (one,)),
+        lambda: forward_derivative(call, one),
+    ]
+    for way in ways:
+        with pytest.raises(Exception, match=says):
+            way()
+    with torch.no_grad():
+        call(asked)
+
+
+def forward_derivative(call, tensor):
+    with torch.autograd.forward_ad.dual_level():
+        return call(torch.autograd.forward_ad.make_dual(tensor, tensor))
+
+
+def test_what_is_no_operator_of_torch_refuses_a_gradient_too():
+    query = attention_inputs("cpu", dtype=torch.float32, grad=True)
+    for attend in (flash_plain, flash_fa1_order):
+        with pytest.raises(NotImplementedError, match=f"{attend.__name__} has no gradient; take flash_attention_mini"):
+            attend(*query)
+        with torch.no_grad():
+            attend(*query)
+
+
+def test_a_selection_is_a_constant(device):
+    """As that of torch.topk is: it has integers."""
+    scores = tensors.random(5, 3, device=device, seed=1).requires_grad_()
+    assert not select_topk(scores, 2).requires_grad
+    query, latent, *_ = latent_inputs(device, grad=True)
+    index = [tensor.requires_grad_() for tensor in index_inputs(device)]  # as in training: the choice has no gradient
+    chosen = select_topk(lightning_indexer(*index, q_start=2), 3)
+    sparse_mla(query, latent, chosen, scale=0.3, value_dim=24)[0].sum().backward()
+    assert query.grad.any() and index[0].grad is None
 
 
 def test_the_tags_are_those_that_are_true():

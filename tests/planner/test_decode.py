@@ -49,7 +49,7 @@ def test_two_blocks_share_a_multiprocessor_where_shared_memory_lasts_for_two():
 )
 def test_it_takes_as_many_splits_as_the_operator(batch, length, heads, kv_heads):
     blocks = costs.ceil_div(heads // kv_heads, serving.block_rows(heads // kv_heads)) * kv_heads
-    tile = serving.decode_tile(heads // kv_heads, batch * blocks, torch.empty(1, 128, dtype=torch.float16))
+    tile = serving.decode_tile(heads // kv_heads, batch * blocks, 128, 2, torch.device("cpu"))
     cut = serving.cut_keys(batch, blocks, length, False, 0, 0, tile, torch.device("cpu"))
     assert cut.size == costs.ceil_div(length, decode(planner.plan(length, batch, heads, kv_heads=kv_heads)).splits)
 
