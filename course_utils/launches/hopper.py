@@ -121,7 +121,7 @@ LADDER = (
         FORWARD,
         "7",
         "order",
-        "Causal, the longest rows first, of as many heads at a time as the L2 cache can keep; at D = 64, three consumers.",
+        "Causal, the longest rows first, of as many heads at a time as L2 keeps; at D = 64, three consumers.",
         True,
         lambda d, rows: 2 * d * (2 * rows + 4 * KEYS) + 528 * rows // ROWS + 88,
         stays=True,

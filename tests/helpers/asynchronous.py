@@ -4,6 +4,7 @@ asynccheck finds in a launch with one of them.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -150,7 +151,7 @@ def forward() -> Watched:
         Rule(call("wait_for_product<1>"), [("wait 2", "<1>", "<2>")]),
         Rule(call("(?:lower|raise)_register_limit<[^(]*>")),
     ]
-    step = LADDER[-1]
+    step = dataclasses.replace(LADDER[-1], consumers={64: 2})
     options = step.options(64, torch.float16)
     watched = Watched(KernelSource(text, source.path, source.name), "struct Gate", rules, options)
 
