@@ -11,6 +11,7 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import MADE, OpenMap, ReadyLaunch, TensorMap, tensor_map
+from course_utils.operators.flash_v2 import _gradient as portable_gradient
 from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
     check_inputs,
@@ -82,13 +83,15 @@ def flash_attention_hopper(
         return_lse: also return the log-sum-exp of each row of scores.
 
     Returns:
-        out `[B, H, L_q, d]` in the dtype of query; zeros for a query that sees no key. With return_lse `(out, lse)`:
-        lse `[B, H, L_q]`, float32, natural logarithm; minus infinity for a query that sees no key. Neither is
-        differentiable. Every run gives the same bits.
+        out `[B, H, L_q, d]` in the dtype of query, differentiable once by autograd; zeros for a query that sees no
+        key. With return_lse `(out, lse)`: lse `[B, H, L_q]`, float32, natural logarithm, not differentiable; minus
+        infinity for a query that sees no key. Every run gives the same bits.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
         LaunchError: the GPU is no Hopper.
+
+    The backward pass is that of `flash_attention_v2`, whose gradient of query differs from run to run.
     """
     query, key, value = _attention.autocast(query, key, value)
     factor = check_inputs(
@@ -112,7 +115,7 @@ def flash_attention_hopper(
     check=check_forward,
     flops=forward_flops,
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
-    instead="flash_attention_v2",
+    gradient=portable_gradient,
 )
 def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)

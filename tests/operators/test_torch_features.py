@@ -139,7 +139,7 @@ EXAMPLES = {
     ),
     "flash_attention_hopper": (
         hopper._attention,
-        lambda device, grad: (*attention_inputs(device, heads=(4, 2)), True, -0.3),
+        lambda device, grad: (*attention_inputs(device, grad=grad, heads=(4, 2)), True, -0.3),
     ),
     "sparse_attention": (
         sparse._attention,
@@ -191,7 +191,8 @@ EXAMPLES = {
     ),
 }
 DIFFERENTIABLE = (
-    *("flash_attention_minimal", "flash_attention_v2", "sparse_attention", "sparse_attention, lists"),
+    *("flash_attention_minimal", "flash_attention_v2", "flash_attention_hopper"),
+    *("sparse_attention", "sparse_attention, lists"),
     *("sparse_attention, rows", "sparse_mla"),
 )
 
