@@ -7,7 +7,7 @@ import torch
 
 from course_utils import checks
 from course_utils.cuda import KernelError, KernelSource, RawModule, read_kernel
-from course_utils.emulator import sanitize
+from course_utils.emulator import configure, sanitize
 from course_utils.launches.hopper import KEYS, LADDER, launch, ready
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 from course_utils.toolchain import nvrtc
@@ -20,6 +20,11 @@ CASES = [  # H, H_kv, L_q, L_k, causal, kind
     (2, 1, 130, 200, True, "large logits"),
     (1, 1, 200, 65, True, "normal"),  # the first 135 queries see no key
     (1, 1, 1, 1, True, "normal"),
+]
+OTHER_ORDERS = pytest.mark.exhaustive("what is asynchronous is done as late as may be, which shows most mistakes")
+ORDERS = [
+    {"order": "late"},
+    *(pytest.param(order, marks=OTHER_ORDERS) for order in ({"order": "early"}, {"order": "random", "seed": 7})),
 ]
 WIDE = pytest.mark.exhaustive("a few of these lengths, masks and heads are in test_correct")
 
@@ -85,11 +90,12 @@ def test_correct_at_every_length(device, step, dtype):
 
 
 @STEPS
+@pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
-def test_the_sanitizer_finds_nothing(step, head_dim):
+def test_the_sanitizer_finds_nothing(step, head_dim, order):
     for pair, is_causal in (((70, 300), True), ((130, 70), True), ((65, 129), False)):
         case = checks.AttentionCase(1, 2, 1, *pair, head_dim, is_causal, "normal")
-        with sanitize() as report:
+        with configure(**order), sanitize() as report:
             launch(step, *checks.make_inputs(case, dtype=torch.float16, seed=0)[:3], is_causal=is_causal)
         assert report.launches == 1 and not report.findings, str(report)
 
