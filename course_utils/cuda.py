@@ -18,6 +18,7 @@ import math
 import re
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ from course_utils.toolchain.source import (
     source_name,
 )
 from course_utils.toolchain.tensor_map import BYTES as TENSOR_MAP_BYTES
-from course_utils.toolchain.tensor_map import TensorMap, tensor_map
+from course_utils.toolchain.tensor_map import OpenMap, TensorMap, tensor_map
 
 __all__ = [
     "OPEN",
@@ -54,8 +55,10 @@ __all__ = [
     "KernelSource",
     "LaunchError",
     "MADE",
+    "OpenMap",
     "RawModule",
     "ReadyLaunch",
+    "TensorMap",
     "compiled",
     "read_kernel",
     "shared_memory_limit",
@@ -293,18 +296,21 @@ class Kernel:
     ) -> None:
         """Runs on the emulator with copies of CUDA tensors. Views that share a storage still share one."""
         storages: dict[int, torch.UntypedStorage] = {}
-        copies = []
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in storages:
+                storages[storage.data_ptr()] = storage.cpu()
+            return torch.empty(0, dtype=tensor.dtype).set_(
+                storages[storage.data_ptr()], tensor.storage_offset(), tensor.shape, tensor.stride()
+            )
+
+        copies: list[object] = []
         for argument in args:
-            if isinstance(argument, torch.Tensor):
-                storage = argument.untyped_storage()
-                if storage.data_ptr() not in storages:
-                    storages[storage.data_ptr()] = storage.cpu()
-                view = torch.empty(0, dtype=argument.dtype).set_(
-                    storages[storage.data_ptr()], argument.storage_offset(), argument.shape, argument.stride()
-                )
-                copies.append(view)
+            if isinstance(argument, TensorMap):
+                copies.append(replace(argument, tensor=copied(argument.tensor)))
             else:
-                copies.append(argument)
+                copies.append(copied(argument) if isinstance(argument, torch.Tensor) else argument)
         variables = self.module._variables(device)
         for here, there in variables:
             here.copy_(there)
@@ -312,7 +318,9 @@ class Kernel:
         for here, there in variables:
             there.copy_(here)
         for argument, copy, parameter in zip(args, copies, self.parameters, strict=True):
-            if isinstance(argument, torch.Tensor) and not (parameter.pointer and parameter.const):
+            if isinstance(argument, TensorMap):
+                argument.tensor.detach().copy_(copy.tensor)
+            elif isinstance(argument, torch.Tensor) and not (parameter.pointer and parameter.const):
                 argument.detach().copy_(copy)
 
     # ---- the GPU
@@ -386,8 +394,9 @@ class ReadyLaunch:
     to call is checked, and laid out for the driver, once.
 
     args: as `Kernel.__call__` takes them, with `OPEN` in the place of each tensor of a call, or `MADE`, of which only
-    the first launches look at more than the address; the other tensors keep their dtype and layout. grid, block,
-    shared_mem and errors: as there; those of the size come at once.
+    the first launches look at more than the address, or an `OpenMap` where the kernel takes it as a tensor map; the
+    other tensors keep their dtype and layout. grid, block, shared_mem and errors: as there; those of the size come at
+    once.
 
     dependent: on a GPU that can (sm_90 on), the kernel begins while the one before it in the stream still ends, once
     all blocks of that one have said so, or have ended. Every thread must wait before it reads what that one writes, and
@@ -409,8 +418,9 @@ class ReadyLaunch:
     ) -> None:
         self._kernel, self._args, self._size = kernel, args, _size(grid, block, shared_mem)
         self._dependent = dependent
-        self._open = [place for place, argument in enumerate(args) if argument is OPEN or argument is MADE]
+        self._maps = {place: argument for place, argument in enumerate(args) if isinstance(argument, OpenMap)}
         self._made = [place for place, argument in enumerate(args) if argument is MADE]
+        self._open = [n for n, a in enumerate(args) if a is OPEN or n in self._made or n in self._maps]
         self._tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
         self._streams: set[int] = set()  # that have them
         self._launched_once = False
@@ -425,11 +435,12 @@ class ReadyLaunch:
                 self._give_tensors(again[1].device)
             return
         args = self._filled_in(tensors)
-        gpu = self._kernel._launch(self._size, args, self._dependent)
+        with_maps = tuple(self._maps[place].made(a) if place in self._maps else a for place, a in enumerate(args))
+        gpu = self._kernel._launch(self._size, with_maps, self._dependent)
         if gpu and self._tensors:
             self._give_tensors(gpu.device)
         if gpu and self._launched_once:  # what is launched but once need not be laid out for more
-            self._again = Accepted(args, gpu.device, self._open, self._made), gpu
+            self._again = Accepted(args, gpu.device, self._open, self._made, self._maps), gpu
         self._launched_once = True
 
     def _give_tensors(self, device: torch.device) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, RawModule, compiled, read_kernel
+from course_utils.launches.arguments import check_attention
 from course_utils.operators.flash_v2 import FORWARD_TILES
 from course_utils.toolchain.source import KernelSource, with_headers
 
@@ -284,15 +285,9 @@ def launch(
     Raises:
         ValueError: a shape, dtype or scale that the kernels do not take.
     """
+    check_attention(query, key, value, scale)
     batch, heads, query_length, d = query.shape
     kv_heads, key_length = key.shape[1:3]
-    if key.shape != (batch, kv_heads, key_length, d) or value.shape != key.shape:
-        shapes = f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
-        raise ValueError(f"query takes [B, H, L_q, D], key and value [B, H_kv, L_k, D]; got {shapes}")
-    if kv_heads == 0 or heads % kv_heads:
-        raise ValueError(f"query has {heads} heads, key {kv_heads}: the first must be a multiple of the second")
-    if scale is not None and not scale > 0:
-        raise ValueError(f"scale is {scale}; it must be positive")
     out = torch.empty_like(query) if out is None else out
     lse = query.new_empty(query.shape[:3], dtype=torch.float32) if lse is None else lse
     lengths = np.int32(query_length), np.int32(key_length), np.int32(heads // kv_heads)

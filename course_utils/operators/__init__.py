@@ -2,6 +2,7 @@
 
 from course_utils.operators.deepseek import deepseek_mla, deepseek_sparse_attention
 from course_utils.operators.flash_v2 import flash_attention_v2
+from course_utils.operators.hopper import flash_attention_hopper
 from course_utils.operators.indexer import lightning_indexer, quantize_e4m3
 from course_utils.operators.loop_orders import flash_fa1_order, flash_plain
 from course_utils.operators.minimal import flash_attention_minimal
@@ -37,6 +38,7 @@ __all__ = [
     "decode_step",
     "deepseek_mla",
     "deepseek_sparse_attention",
+    "flash_attention_hopper",
     "flash_attention_minimal",
     "flash_attention_v2",
     "flash_fa1_order",

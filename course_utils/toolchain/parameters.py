@@ -6,14 +6,15 @@ from __future__ import annotations
 import ctypes
 import itertools
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
 from course_utils.arguments import check_memory
 from course_utils.toolchain.source import Parameter
-from course_utils.toolchain.tensor_map import TensorMap
+from course_utils.toolchain.tensor_map import BYTES as TENSOR_MAP_BYTES
+from course_utils.toolchain.tensor_map import OpenMap, TensorMap
 
 # C++ type of a kernel parameter -> torch dtype of a tensor passed for a pointer to it (None: any).
 TENSOR_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
@@ -142,7 +143,7 @@ class Accepted:
 
     given: the places of those that the next launch gives, None for all of them. The others stay what they are. Whoever
     gives some has looked at their memory already: how much a storage holds is asked for all only. made: those of them
-    whose dtype, device and layout are always the same.
+    whose dtype, device and layout are always the same. maps: of those that the kernel takes as tensor maps.
     """
 
     def __init__(
@@ -151,9 +152,11 @@ class Accepted:
         device: torch.device,
         given: Sequence[int] | None = None,
         made: Sequence[int] = (),
+        maps: Mapping[int, OpenMap] | None = None,
     ) -> None:
         places = range(len(args)) if given is None else given
         others = [place for place in range(len(args)) if place not in places]
+        self._maps = [(places.index(place), of) for place, of in (maps or {}).items()]
         of_launch, fixed = ([args[place] for place in some] for some in (places, others))
         self._asks_storages = given is None
         self._gpu = device.index if device.type == "cuda" else -1  # as Tensor.get_device says it
@@ -166,14 +169,18 @@ class Accepted:
         self._settled = bool(reals) and all(of in plain for of in self._types)
         self._held = [(tensor, tensor.data_ptr()) for tensor in fixed if isinstance(tensor, torch.Tensor)]
         self._asked = [(n, dtype) for n, dtype in self._tensors if n not in self._made]
-        self._layout, self._fixed = _layout(of_launch), _layout(fixed).pack(*self.checked_values(fixed))
-        begins = itertools.accumulate((_layout([a]).size for a in (*of_launch, *fixed)), initial=0)
+        laid_out: list[object] = list(of_launch)
+        for n, _ in self._maps:
+            laid_out[n] = np.void(TENSOR_MAP_BYTES)
+        self._layout, self._fixed = _layout(laid_out), _layout(fixed).pack(*self.checked_values(fixed))
+        begins = itertools.accumulate((_layout([a]).size for a in (*laid_out, *fixed)), initial=0)
         self._offsets = [begin for _, begin in sorted(zip((*places, *others), begins, strict=False))]
         self._free: list[tuple[bytearray, int]] = []
 
     def values(self, args: Sequence[object]) -> list[object] | None:
-        """The values of the arguments given, an address for a tensor: of those that need no more checks than are made
-        here, each launch. None where `Parameters.check` must look at them, and say what is wrong if anything is."""
+        """The values of the arguments given, an address or a map for a tensor: of those that need no more checks than
+        are made here, each launch. None where `Parameters.check` must look at them, and say what is wrong if anything
+        is."""
         if not self._settled or type(args) is not tuple or tuple(map(type, args)) != self._types:
             return None
         values, gpu = list(args), self._gpu
@@ -200,6 +207,8 @@ class Accepted:
             for tensor, address in self._held:
                 if tensor.data_ptr() != address:
                     return None
+            for place, of in self._maps:
+                values[place] = of.encoded(args[place])
         except RuntimeError:  # torch has tensors without an address
             return None
         return values

@@ -9,7 +9,7 @@ import ctypes
 import functools
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,6 +129,30 @@ class TensorMap:
 
     def __str__(self) -> str:
         return f"{tuple(self.tensor.shape)}, {self.tensor.dtype}, box {self.box}, swizzle {self.swizzle}"
+
+
+class OpenMap:
+    """In the arguments of a `ReadyLaunch`: the kernel takes a tensor of each call as a tensor map, which `made` makes.
+
+    A map follows from the tensor's address, as the tensors of all calls have one shape, dtype and device; so what the
+    driver has encoded is kept.
+    """
+
+    MOST = 256  # addresses: torch's allocator gives the same few again and again
+
+    def __init__(self, made: Callable[[torch.Tensor], TensorMap]) -> None:
+        self.made = made
+        self._encoded: dict[int, bytes] = {}
+
+    def encoded(self, tensor: torch.Tensor) -> bytes:
+        """The map as the driver encodes it."""
+        address = tensor.data_ptr()
+        found = self._encoded.get(address)
+        if found is None:
+            if len(self._encoded) >= self.MOST:
+                self._encoded.clear()
+            found = self._encoded[address] = self.made(tensor).for_gpu().tobytes()
+        return found
 
 
 def tensor_map(tensor: torch.Tensor, box: Sequence[int], *, swizzle: str | None = "128B") -> TensorMap:

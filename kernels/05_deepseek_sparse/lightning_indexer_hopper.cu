@@ -114,7 +114,7 @@ lightning_indexer_hopper(const unsigned char* q, const unsigned char* k, const f
         const int stage = (t - first) % STAGES, next = t + STAGES - 1;
         wait_for_copies<STAGES - 2>();
         if (threadIdx.x < HEADS) shared.w[stage][threadIdx.x] *= scale;
-        publish_to_tensor_cores();
+        publish_tile();
         __syncthreads();   // query t is there, and all are done with query t − 1
         if (next < t_end)
             load_query_async(shared, q, weights, next, (next - first) % STAGES, H);

@@ -23,6 +23,7 @@
 // paper  DeepSeek-V3.2 (arXiv 2512.02556), §2.1; producer and consumers: FlashAttention-3 (arXiv
 //        2407.08608), §3.1; a maximum that lags: FlashAttention-4 (arXiv 2603.05451)
 #include "async_copy.cuh"
+#include "barrier.cuh"
 #include "warpgroup.cuh"
 
 constexpr int D_QK = 576, D_V = 512, B_R = 64, B_C = 64;
@@ -80,7 +81,7 @@ __device__ inline void produce(Shared& shared, const scalar_t* latent, int tiles
         const unsigned seen = __ballot_sync(0xffffffff, own >= 0);
         if (thread < B_C && thread % 32 == 0) shared.seen[buffer][thread / 32] = seen;
         wait_for_copies<0>();
-        publish_to_tensor_cores();
+        publish_tile();
         arrive(&shared.full[buffer]);
     }
 }
@@ -138,7 +139,7 @@ __device__ inline void write_weights(State& state, const float (&S)[16], Shared&
         scalar_t* chunk = shared.P + in_panels(B_R, first_row() + 8 * r, key / 8);
         *reinterpret_cast<unsigned*>(chunk + key % 8) = pack(p, next_p);
     }
-    publish_to_tensor_cores();
+    publish_tile();
 }
 
 // A new maximum, on which both consumers must agree, and what is old times exp(m_old − m).
@@ -257,7 +258,7 @@ __device__ inline void attend(const scalar_t* query, const scalar_t* latent, sca
     }
     commit_copies();
     wait_for_copies<0>();
-    publish_to_tensor_cores();
+    publish_tile();
     __syncthreads();
     // 384 threads got 168 registers each, and 128 · (168 − 40) = 256 · (232 − 168) move.
     if (threadIdx.x >= CONSUMERS) {

@@ -8,7 +8,7 @@
 // A tile in shared memory is panels of 64 columns: row r of a panel is 128 bytes, of which chunk c,
 // 16 bytes, is stored at place c XOR (r mod 8); a panel begins at a multiple of 1024 bytes. That is
 // "128-byte swizzle", and a 64-bit descriptor says where the tile begins and how it goes on.
-// source  PTX ISA, "Asynchronous warpgroup level matrix instructions", "mbarrier", "setmaxnreg"
+// source  PTX ISA, "Asynchronous warpgroup level matrix instructions", "setmaxnreg"
 #pragma once
 #include "tensor_core.cuh"
 
@@ -43,6 +43,14 @@ template <int N>
 __device__ inline void wgmma_wait() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(N) : "memory");
 }
+// The same for a D that is complete then. The compiler, which knows nothing of that, must believe
+// that D changes here: else it reads D before.
+template <int N, int SIZE>
+__device__ inline void wgmma_wait(float (&d)[SIZE]) {
+    wgmma_wait<N>();
+    #pragma unroll
+    for (int i = 0; i < SIZE; i++) asm volatile("" : "+f"(d[i]) :: "memory");
+}
 
 #if BF16
 #define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 "
@@ -51,73 +59,54 @@ __device__ inline void wgmma_wait() {
 #endif
 #define REGISTERS_8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), \
                           "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define REGISTERS_16(d, i) REGISTERS_8(d, i), REGISTERS_8(d, i + 8)
+#define REGISTERS_32(d) REGISTERS_16(d, 0), REGISTERS_16(d, 16)
+#define REGISTERS_64(d) REGISTERS_32(d), REGISTERS_16(d, 32), REGISTERS_16(d, 48)
+// What stands for them in an instruction.
+#define D_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define D_32 D_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define D_64 D_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46" \
+                  ", %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61" \
+                  ", %62, %63"
 
-// D = A Bᵀ, or D += A Bᵀ with `add`: A [64, 16], B [32, 16].
+// D = A Bᵀ, or D += A Bᵀ with `add`: A [64, 16], and B [32, 16] or [128, 16].
 __device__ inline void multiply_transposed(float (&d)[16], unsigned long long a,
                                            unsigned long long b, int add) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.b32 p, %18, 0; " WGMMA(32)
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
-        "%16, %17, p, 1, 1, 0, 0; }"
-        : REGISTERS_8(d, 0), REGISTERS_8(d, 8) : "l"(a), "l"(b), "r"(add));
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %18, 0; "
+                 WGMMA(32) "{" D_16 "}, %16, %17, p, 1, 1, 0, 0; }"
+                 : REGISTERS_16(d, 0) : "l"(a), "l"(b), "r"(add));
+}
+__device__ inline void multiply_transposed(float (&d)[64], unsigned long long a,
+                                           unsigned long long b, int add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %66, 0; "
+                 WGMMA(128) "{" D_64 "}, %64, %65, p, 1, 1, 0, 0; }"
+                 : REGISTERS_64(d) : "l"(a), "l"(b), "r"(add));
 }
 
 // D += A B: A [64, 16], and B [16, 128] in two panels. The last 1: B is stored with its columns side
 // by side, "transposed".
 __device__ inline void multiply(float (&d)[64], unsigned long long a, unsigned long long b) {
-    asm volatile(
-        WGMMA(128)
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-        "%64, %65, 1, 1, 1, 0, 1;"
-        : REGISTERS_8(d, 0), REGISTERS_8(d, 8), REGISTERS_8(d, 16), REGISTERS_8(d, 24),
-          REGISTERS_8(d, 32), REGISTERS_8(d, 40), REGISTERS_8(d, 48), REGISTERS_8(d, 56)
-        : "l"(a), "l"(b));
+    asm volatile(WGMMA(128) "{" D_64 "}, %64, %65, 1, 1, 1, 0, 1;"
+                 : REGISTERS_64(d) : "l"(a), "l"(b));
 }
 
-// Ordinary stores to shared memory before this are seen by the matrix products after the barrier
-// that follows it.
-__device__ inline void publish_to_tensor_cores() {
+// The same with A in registers, as mma.sync takes it (tensor_core.cuh); B [16, 64] or [16, 128].
+__device__ inline void multiply(float (&d)[32], const unsigned (&a)[4], unsigned long long b) {
+    asm volatile(WGMMA(64) "{" D_32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+                 : REGISTERS_32(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+__device__ inline void multiply(float (&d)[64], const unsigned (&a)[4], unsigned long long b) {
+    asm volatile(WGMMA(128) "{" D_64 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+                 : REGISTERS_64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// What this thread has stored to shared memory, the tensor cores and the copy engine see after the
+// barrier that follows.
+__device__ inline void publish_tile() {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// An mbarrier opens each time `count` threads have arrived; the phases alternate in parity.
-typedef unsigned long long Mbarrier;
-__device__ inline void initialize(Mbarrier* barrier, int count) {
-    const unsigned address = __cvta_generic_to_shared(barrier);
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(address), "r"(count) : "memory");
-}
-__device__ inline void arrive(Mbarrier* barrier) {
-    const unsigned address = __cvta_generic_to_shared(barrier);
-    asm volatile("{ .reg .b64 state; mbarrier.arrive.shared::cta.b64 state, [%0]; }"
-                 :: "r"(address) : "memory");
-}
-__device__ inline void wait_for(Mbarrier* barrier, int parity) {
-    const unsigned address = __cvta_generic_to_shared(barrier);
-    asm volatile(
-        "{ .reg .pred open; "
-        "again: mbarrier.try_wait.parity.shared::cta.b64 open, [%0], %1; "
-        "@!open bra again; }"
-        :: "r"(address), "r"(parity) : "memory");
-}
-
-// __syncthreads() of some of the block's threads: barrier `id`, 1 to 15.
-__device__ inline void sync_threads(int id, int threads) {
-    asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
-}
-
-// The same; whether any of them brings `mine`.
-__device__ inline bool sync_threads_or(int id, int threads, bool mine) {
-    int any;
-    asm volatile(
-        "{ .reg .pred p, q; setp.ne.b32 p, %3, 0; bar.red.or.pred q, %1, %2, p; "
-        "selp.b32 %0, 1, 0, q; }"
-        : "=r"(any) : "r"(id), "r"(threads), "r"((int)mine) : "memory");
-    return any;
-}
-
+// Registers of a thread from here on. All warps of a warpgroup ask; what some take, others have given.
 template <int N>
 __device__ inline void raise_register_limit() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N));

@@ -18,6 +18,7 @@ A_STEP_LATE = (
     "the last arrival of a phase counts for the next, and who waits for a product waits for its warpgroup's: too early \
 by a step only after as many steps as there are arrivals"
 )
+TURNS = "the consumers take turns for speed alone"
 HARMLESS = {
     ("gemm", "multiply_transposed", "removal"): NOT_MADE,
     ("gemm", "store(", "removal"): NOT_MADE,
@@ -26,11 +27,12 @@ HARMLESS = {
     ("gemm", "init(&shared.empty", "one arrival less"): A_STEP_LATE,
     ("sparse_mla", "initialize(&shared.empty", "one arrival less"): A_STEP_LATE,
     ("gemm", "setmaxnreg.inc", "removal"): REGISTERS,
-    ("forward", "setmaxnreg.inc", "removal"): REGISTERS,
-    ("forward", "sync_threads(1 + w, CONSUMERS)", "removal"): "the consumers take turns for speed alone",
+    ("forward", "raise_register_limit", "removal"): REGISTERS,
+    ("forward", "take_turn(w)", "removal"): TURNS,
+    ("forward", "sync_threads(1 + CONSUMERS + w, 256)", "removal"): TURNS,
     (
         "sparse_mla",
-        "publish_to_tensor_cores #2",
+        "publish_tile #2",
         "removal",
     ): "the producers publish their keys later, on the way to "
     "every product: their fence is behind the copies of Q, too",

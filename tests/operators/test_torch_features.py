@@ -27,6 +27,7 @@ from course_utils.operators import (
     flash_attention_v2,
     flash_fa1_order,
     flash_plain,
+    hopper,
     indexer,
     library,
     lightning_indexer,
@@ -136,6 +137,10 @@ EXAMPLES = {
         v2._attention,
         lambda device, grad: (*attention_inputs(device, grad=grad, heads=(4, 2)), True, -0.3),
     ),
+    "flash_attention_hopper": (
+        hopper._attention,
+        lambda device, grad: (*attention_inputs(device, grad=grad, heads=(4, 2)), True, -0.3),
+    ),
     "sparse_attention": (
         sparse._attention,
         lambda device, grad: (*attention_inputs(device, grad=grad), WINDOW.number, grad, 0.3),
@@ -186,7 +191,8 @@ EXAMPLES = {
     ),
 }
 DIFFERENTIABLE = (
-    *("flash_attention_minimal", "flash_attention_v2", "sparse_attention", "sparse_attention, lists"),
+    *("flash_attention_minimal", "flash_attention_v2", "flash_attention_hopper"),
+    *("sparse_attention", "sparse_attention, lists"),
     *("sparse_attention, rows", "sparse_mla"),
 )
 

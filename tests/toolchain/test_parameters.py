@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from course_utils.cuda import RawModule
 from course_utils.toolchain.parameters import Accepted
+from course_utils.toolchain.tensor_map import OpenMap
 
 CODE = 'extern "C" __global__ void add(const float* x, float* y, int n, float a, long long m, bool b, void* raw) {}'
 KERNEL = RawModule(code=CODE).get_function("add")
@@ -177,3 +178,32 @@ def test_what_stays_is_laid_out_behind_what_a_launch_gives():
     args[1].untyped_storage().resize_(0)
     is_left = accepted.values(others) is None
     assert is_left  # as above
+
+
+class Encoded:
+    """A tensor map, encoded by no driver."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def for_gpu(self):
+        return np.void(self.tensor.data_ptr().to_bytes(8, "little") * 16)
+
+
+def test_a_tensor_that_the_kernel_takes_as_a_map_is_encoded_once_for_each_address():
+    made = []
+    open_map = OpenMap(lambda tensor: made.append(tensor) or Encoded(tensor))
+    args, given = arguments(), [0, 6]
+    accepted = Accepted(args, torch.device("cpu"), given, maps={0: open_map})
+    others = torch.ones(8), torch.ones(4)
+    for first, last in (others, others[::-1], others):
+        filled = accepted.fill(accepted.values((first, last)))
+        found = read_back(filled[1], [128, *(8 if isinstance(v, torch.Tensor) else v.nbytes for v in args[1:])])
+        assert found[0] == Encoded(first).for_gpu().tobytes() and found[6] == last.data_ptr().to_bytes(8, "little")
+        assert found[1] == args[1].data_ptr().to_bytes(8, "little")
+    assert len(made) == 2
+    assert accepted.values((others[0].double(), others[1])) is None
+    for _ in range(OpenMap.MOST):
+        made.append(tensor := torch.ones(1))
+        open_map.encoded(tensor)
+    assert open_map.encoded(others[0]) == Encoded(others[0]).for_gpu().tobytes()

@@ -8,7 +8,7 @@
 #include <cuda_fp16.h>
 #include "../../../course_utils/nvidia/silicon/mbarrier.cuh"
 #include "cluster.cuh"
-#include "wgmma.cuh"
+#include "product_64.cuh"
 
 constexpr int STAGES = 2;
 struct alignas(64) TensorMap { unsigned long long words[16]; };
@@ -32,10 +32,6 @@ __device__ inline void store(const TensorMap& map, int row, const void* from) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
                  :: "l"(&map), "r"(0), "r"(row), "r"(at(from)) : "memory");
 }
-__device__ inline unsigned long long factor(const void* tile, int k) {
-    return 64ull << 32 | 1ull << 62 | (at(tile) + 32 * k) / 16;
-}
-
 __device__ inline void produce(Shared& shared, const TensorMap& A, const TensorMap& B, int steps) {
     const int half = rank_in_cluster();
     for (int n = 0; n < steps; n++) {

@@ -1,0 +1,210 @@
+"""The ladder of forward kernels of chapter 07, for Hopper: one step a file, each the one before with one idea more.
+
+for step in LADDER:
+    out, lse = launch(step, query, key, value, is_causal=True)
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.costs import ceil_div
+from course_utils.cuda import Kernel, TensorMap, compiled
+from course_utils.launches.arguments import check_attention, ints
+from course_utils.operators.hopper import FOLDER, FORWARD, KEYS, ROWS, TILES, blocks_that_stay, tile_map
+from course_utils.operators.tensor_core import BF16_OPTION, DTYPES, HEAD_DIMS, defines
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel of the ladder.
+
+    file: as for `read_kernel`; the kernel has the name of the file. number: its place on the ladder. title, idea: for
+    tables; the idea is what this step changes. producer: whether a block has four warps that do not compute. shared:
+    bytes of dynamic shared memory from (D, B_R). by_maps: tensors come as tensor maps; otherwise as pointers. stays:
+    blocks fetch one item after the other. consumers: by D, where the file has that option; at_once: see forward.cu.
+    """
+
+    file: str
+    number: str
+    title: str
+    idea: str
+    producer: bool
+    shared: Callable[[int, int], int]
+    by_maps: bool = True
+    stays: bool = False
+    consumers: dict[int, int] | None = None
+    at_once: int | None = None
+
+    @property
+    def kernel(self) -> str:
+        """The name of the `__global__` function."""
+        return self.file.split("/")[-1].removesuffix(".cu")
+
+    def options(self, head_dim: int, dtype: torch.dtype) -> tuple[str, ...]:
+        """The compiler's options. Raises ValueError for another D than 64 and 128, or another dtype than 16 bits."""
+        if head_dim not in HEAD_DIMS:
+            raise ValueError(f"head_dim is {head_dim}; {self.file} takes {' and '.join(map(str, HEAD_DIMS))}")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype is {dtype}; {self.file} takes {' and '.join(map(str, DTYPES))}")
+        sizes = {"D": head_dim} | ({"CONSUMERS": self.consumers[head_dim]} if self.consumers else {})
+        return (*defines(**sizes), BF16_OPTION[dtype])
+
+    def rows(self, head_dim: int) -> int:
+        """Queries of a block."""
+        return ROWS * (self.consumers[head_dim] if self.consumers else 2)
+
+    def threads(self, head_dim: int) -> int:
+        """Threads of a block: 128 for each 64 queries, and the producer's."""
+        return 2 * self.rows(head_dim) + 128 * self.producer
+
+
+LADDER = (
+    Step(
+        f"{FOLDER}/step1_wgmma.cu",
+        "1",
+        "wgmma",
+        "Four warps start a product of 64 rows together, which reads K and V from shared memory itself.",
+        False,
+        lambda d, rows: 2 * d * (rows + 4 * KEYS),
+        by_maps=False,
+    ),
+    Step(
+        f"{FOLDER}/step2_copy_engine.cu",
+        "2",
+        "copy engine",
+        "One thread asks for a whole tile; its bytes count at an mbarrier, on which the others wait.",
+        False,
+        lambda d, rows: 2 * d * (rows + 4 * KEYS) + 24,
+    ),
+    Step(
+        f"{FOLDER}/step3_producer.cu",
+        "3",
+        "producer and consumers",
+        "Warps of their own ask for tiles, and run ahead; the others only compute, with most of the registers.",
+        True,
+        lambda d, rows: 2 * d * (rows + 4 * KEYS) + 96,
+    ),
+    Step(
+        f"{FOLDER}/step4_overlap.cu",
+        "4",
+        "softmax beside a product",
+        "S of the next tile is started in front of P V of this one, and its softmax runs beside that.",
+        True,
+        lambda d, rows: 2 * d * (rows + 4 * KEYS) + 1120,
+    ),
+    Step(
+        f"{FOLDER}/step5_ping_pong.cu",
+        "5",
+        "ping-pong",
+        "The two consumers take turns at the tensor cores: one multiplies while the other computes softmax.",
+        True,
+        lambda d, rows: 2 * d * (rows + 4 * KEYS) + 1120,
+    ),
+    Step(
+        f"{FOLDER}/step6_persistent.cu",
+        "6",
+        "blocks that stay",
+        "A block fetches item after item: the next one's Q, K and V come while this one's O is written.",
+        True,
+        lambda d, rows: 2 * d * (2 * rows + 4 * KEYS) + 1144,
+        stays=True,
+    ),
+    Step(
+        FORWARD,
+        "7",
+        "order",
+        "Causal, the longest rows first, of as many heads at a time as L2 keeps; at D = 64, three consumers.",
+        True,
+        lambda d, rows: 2 * d * (2 * rows + 4 * KEYS) + 528 * rows // ROWS + 88,
+        stays=True,
+        consumers={d: long.consumers for d, (_, long) in TILES.items()},
+        at_once=TILES[128][1].at_once,
+    ),
+)
+
+
+def build(step: Step, head_dim: int, dtype: torch.dtype) -> Kernel:
+    """The kernel of a step, compiled at its first launch. Errors as of `Step.options`."""
+    return compiled(step.file, step.options(head_dim, dtype)).get_function(step.kernel)
+
+
+def launch(
+    step: Step,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    out: Tensor | None = None,
+    lse: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Runs one step: on the GPU for CUDA tensors, which takes an sm_90, on the emulator for CPU tensors.
+
+    Args:
+        query: [B, H, L_q, D], fp16 or bf16, contiguous, D 64 or 128.
+        key, value: [B, H_kv, L_k, D] of the same dtype, H a multiple of H_kv.
+        is_causal: bottom-right aligned; a query that sees no key gives 0.
+        scale: positive; None takes 1/√D.
+        out, lse: where the results go, [B, H, L_q, D] and fp32 [B, H, L_q]; None allocates them.
+
+    Returns:
+        out and lse (natural logarithm, minus infinity for queries without keys).
+
+    Raises:
+        ValueError: a shape, dtype or scale that the kernels do not take.
+    """
+    check_attention(query, key, value, scale)
+    out = torch.empty_like(query) if out is None else out
+    lse = query.new_empty(query.shape[:3], dtype=torch.float32) if lse is None else lse
+    ready(step, query, key, value, out, lse, is_causal=is_causal, scale=scale)()
+    return out, lse
+
+
+def ready(
+    step: Step,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    kernel: Kernel | None = None,
+) -> Callable[[], None]:
+    """`launch` with its arguments laid out once, to be run again and again. kernel: instead of the step's own."""
+    batch, heads, query_length, d = query.shape
+    tensors: tuple[Tensor | TensorMap, ...] = query, key, value, out
+    if step.by_maps:
+        tensors = tuple(tile_map(x, rows) for x, rows in zip(tensors, (ROWS, KEYS, KEYS, ROWS), strict=True))
+    numbers = (
+        *ints(query_length, key.shape[2], heads // key.shape[1]),
+        np.float32(scale or d**-0.5),
+        np.int32(is_causal),
+    )
+    grid: tuple[int, ...] = ceil_div(query_length, step.rows(d)), heads, batch
+    if step.stays:
+        grid = (min(math.prod(grid), blocks_that_stay(query.device)),)
+        counter = torch.zeros(1, dtype=torch.int32, device=query.device)
+        numbers = (
+            counter,
+            np.int32(batch * heads),
+            *numbers,
+            *([np.int32(min(step.at_once, batch * heads))] if step.at_once else []),
+        )
+    return functools.partial(
+        kernel or build(step, d, query.dtype),
+        grid,
+        (step.threads(d),),
+        (*tensors, lse, *numbers),
+        shared_mem=step.shared(d, step.rows(d)),
+    )

@@ -1,0 +1,180 @@
+"""FlashAttention-3's forward pass for Hopper, in fp16 and bf16 (kernels/07_hopper)."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.costs import ceil_div
+from course_utils.cuda import MADE, OpenMap, ReadyLaunch, TensorMap, tensor_map
+from course_utils.operators.flash_v2 import _gradient as portable_gradient
+from course_utils.operators.library import AUTOCAST, operator
+from course_utils.operators.prepare import (
+    check_inputs,
+    cut,
+    empty_outputs,
+    fake_attention,
+    for_kernels,
+    forward_flops,
+)
+from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, Call, check_forward, defines, kernel
+
+FOLDER = "07_hopper"
+FORWARD = f"{FOLDER}/forward.cu"
+ROWS, KEYS = 64, 128  # queries of a consumer, keys of a tile
+
+
+class HopperTile(NamedTuple):
+    """Options of forward.cu. at_once: so many heads at a time, whose keys and values the L2 cache keeps."""
+
+    head_dim: int
+    consumers: int
+    at_once: int = 32
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return defines(D=self.head_dim, CONSUMERS=self.consumers)
+
+    @property
+    def block_rows(self) -> int:
+        """Queries of a block."""
+        return ROWS * self.consumers
+
+    @property
+    def threads(self) -> int:
+        """128 for each consumer, and the producer's."""
+        return 128 * (self.consumers + 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Q and O of each consumer, two tiles each of K and V, barriers, a float for each consumer's thread."""
+        return 4 * self.head_dim * (self.block_rows + 2 * KEYS) + 528 * self.consumers + 88
+
+
+# For each head dimension, the tile for short rows and that for long ones.
+TILES = {64: (HopperTile(64, 2), HopperTile(64, 3)), 128: (HopperTile(128, 2), HopperTile(128, 2))}
+LONG = 2048  # queries from which on three consumers are faster: of shorter rows, blocks of 192 leave too much empty
+
+
+def flash_attention_hopper(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(scale · Q Kᵀ) V by FlashAttention-3 (arXiv 2407.08608): wgmma, the copy engine, a producer and consumers.
+
+    Args:
+        query: `[B, H, L_q, d]`, float16 or bfloat16, d up to 128, on the CPU (emulator) or a Hopper GPU (sm_90);
+            strided inputs are copied, and d is filled up with zeros to 64 or 128.
+        key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H.
+        is_causal: bottom-right aligned: query i sees key j when `j <= i + L_k - L_q`.
+        scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in
+            fp32, and rows can come out wrong.
+        enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.
+        return_lse: also return the log-sum-exp of each row of scores.
+
+    Returns:
+        out `[B, H, L_q, d]` in the dtype of query, differentiable once by autograd; zeros for a query that sees no
+        key. With return_lse `(out, lse)`: lse `[B, H, L_q]`, float32, natural logarithm, not differentiable; minus
+        infinity for a query that sees no key. Every run gives the same bits.
+
+    Raises:
+        TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
+        LaunchError: the GPU is no Hopper.
+
+    The backward pass is that of `flash_attention_v2`, whose gradient of query differs from run to run.
+    """
+    query, key, value = _attention.autocast(query, key, value)
+    factor = check_inputs(
+        query,
+        key,
+        value,
+        is_causal=is_causal,
+        scale=scale,
+        dtypes=DTYPES,
+        head_dim=HEAD_DIMS[-1],
+        enable_gqa=enable_gqa,
+    )
+    out, lse = _attention(query, key, value, bool(is_causal), factor)
+    return (out, lse) if return_lse else out
+
+
+@operator(
+    "flash_attention_hopper(Tensor query, Tensor key, Tensor value, bool is_causal, float scale) "
+    "-> (Tensor out, Tensor lse)",
+    fake=fake_attention,
+    check=check_forward,
+    flops=forward_flops,
+    casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
+    gradient=portable_gradient,
+)
+def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
+    out, lse = empty_outputs(q)
+    forward_launch(Call(q.shape, k.shape, q.dtype, q.device, factor), is_causal)(q, k, v, out, lse, counter(q.device))
+    return cut(out, query.shape[-1]), lse
+
+
+def tile_map(tensor: Tensor, rows: int) -> TensorMap:
+    """The tensor `[B, H, L, D]` for the copy engine, as kernels/include/copy_engine.cuh takes it: a box is `rows` rows
+    of one head, in panels of 64 columns."""
+    batch, heads, length, d = tensor.shape
+    panels = tensor.view(batch * heads, length, d // 64, 64).transpose(1, 2)
+    return tensor_map(panels, (1, d // 64, rows, 64))
+
+
+@functools.lru_cache(maxsize=1024)
+def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
+    """The launch of forward.cu with query, key, value, out, lse and a counter, which is 0."""
+    batch, heads, query_length, head_dim = call.query_shape
+    tile = TILES[head_dim][query_length >= LONG]
+    of_rows, of_keys = (functools.partial(tile_map, rows=rows) for rows in (ROWS, KEYS))
+    *sizes, factor = call.scalars
+    items = batch * heads * ceil_div(query_length, tile.block_rows)
+    return ReadyLaunch(
+        kernel(FORWARD, tile.options, call.dtype, "forward"),
+        (min(items, blocks_that_stay(call.device)),),
+        (tile.threads,),
+        (
+            *map(OpenMap, (of_rows, of_keys, of_keys, of_rows)),
+            *(
+                MADE,
+                MADE,
+                np.int32(batch * heads),
+                *sizes,
+                factor,
+                np.int32(is_causal),
+                np.int32(min(tile.at_once, batch * heads)),
+            ),
+        ),
+        tile.shared_bytes,
+    )
+
+
+def counter(device: torch.device) -> Tensor:
+    """What the blocks of a launch fetch their items with: one int32, which is 0 between launches. Launches on one
+    stream run one after the other and share it; a graph that is being captured may be replayed anywhere: it has its
+    own."""
+    if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    # Not torch.cuda.current_stream: to make its object takes the host about as long as a launch.
+    return _counter_of_stream(device, torch._C._cuda_getCurrentRawStream(device.index))
+
+
+@functools.cache
+def _counter_of_stream(device: torch.device, stream: int) -> Tensor:
+    return torch.zeros(1, dtype=torch.int32, device=device)
+
+
+def blocks_that_stay(device: torch.device) -> int:
+    """As many as the GPU has multiprocessors; on the emulator two, so that they fetch more than one item each."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
