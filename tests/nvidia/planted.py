@@ -126,7 +126,7 @@ def words(said: list[str] | str) -> str:
     """What a tool says of a launch: the lines that it names; "-" for nothing."""
     if isinstance(said, str):
         return said
-    places = [re.search(r"in ([\w.]+):(\d+)", line) for line in said]
+    places = [re.search(r"in ([\w.]+\.cuh?):(\d+)", line) for line in said]  # not those of the host
     lines = sorted({f"{_file(place[1])}:{place[2]}" for place in places if place})
     return ", ".join(lines) or ("found, without a line" if any("Error" in line for line in said) else "-")
 
@@ -137,16 +137,18 @@ def _file(name: str) -> str:
 
 
 def rows(said: dict[tuple[str, str], dict[int, list[str] | str]]) -> list[measured.Row]:
-    """A row for each planted mistake. said: by tool and kernel."""
+    """A row for each kernel as it is, and for each planted mistake. said: by tool and kernel."""
+
+    def verdicts(kernel: str, number: int) -> measured.Row:
+        return {tool: words(said[tool, kernel][number]) for tool in TOOLS}
+
     found: list[measured.Row] = []
+    for kernel in dict.fromkeys(one.kernel for one in chosen()):
+        found.append({"kernel": kernel, "mistake": "none", "ours": "-"} | verdicts(kernel, NONE))
     for one in chosen():
-        verdicts = {tool: said.get((tool, one.kernel), {}).get(number_of(one)) for tool in TOOLS}
-        if None in verdicts.values():
-            continue
-        line = KERNELS[one.kernel]().line(one.line)
-        statement = one.statement.partition(" #")[0]
-        row: measured.Row = {"kernel": one.kernel, "kind": one.kind, "mistake": f"{one.what} of `{statement}`"}
-        found.append(row | {"ours": f"{one.tool} {line}"} | {tool: words(said) for tool, said in verdicts.items()})
+        line, statement = KERNELS[one.kernel]().line(one.line), one.statement.partition(" #")[0]
+        row: measured.Row = {"kernel": one.kernel, "mistake": f"{one.what} of `{statement}`"}
+        found.append(row | {"ours": f"{one.tool} {line}"} | verdicts(one.kernel, number_of(one)))
     return found
 
 
@@ -158,9 +160,6 @@ def main() -> None:
     with ThreadPoolExecutor(len(pairs)) as pool:
         said = pool.map(lambda pair: said_by(*pair, list(dict.fromkeys(jobs[pair[1]]))), pairs)
         everything = dict(zip(pairs, said, strict=True))
-    for (tool, kernel), found in everything.items():
-        if words(found[NONE]) != "-":
-            print(f"{tool} on the correct {kernel}: {words(found[NONE])}")
     measured.save("asynchronous", rows(everything), COMMAND)
 
 
