@@ -55,9 +55,9 @@ class HopperTile(NamedTuple):
         return 4 * self.head_dim * (self.block_rows + 2 * KEYS) + 528 * self.consumers + 88
 
 
-# For each head dimension, the tile for short rows and that for long ones.
+# For each head dimension, the tile for short causal rows, and that for all others.
 TILES = {64: (HopperTile(64, 2), HopperTile(64, 3)), 128: (HopperTile(128, 2), HopperTile(128, 2))}
-LONG = 2048  # queries from which on three consumers are faster: of shorter rows, blocks of 192 leave too much empty
+LONG = 2048  # queries: of shorter causal rows, blocks of 192 would compute too much that is masked
 
 
 def flash_attention_hopper(
@@ -136,7 +136,7 @@ def tile_map(tensor: Tensor, rows: int) -> TensorMap:
 def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
     """The launch of forward.cu with query, key, value, out, lse and a counter, which is 0."""
     batch, heads, query_length, head_dim = call.query_shape
-    tile = TILES[head_dim][query_length >= LONG]
+    tile = TILES[head_dim][not is_causal or query_length >= LONG]
     of_rows, of_keys = (functools.partial(tile_map, rows=rows) for rows in (ROWS, KEYS))
     *sizes, factor = call.scalars
     items = batch * heads * ceil_div(query_length, tile.block_rows)
