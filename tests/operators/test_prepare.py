@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils import operators, patterns, reference
 
@@ -40,3 +41,17 @@ def test_a_scale_in_half_precision_is_the_number_that_it_is():
     assert torch.equal(*scaled)
     with pytest.raises(ValueError, match="scale is inf; it must be a finite number"):
         operators.flash_attention_v2(tensor, tensor, tensor, scale=np.float16("inf"))
+
+
+def test_numbers_too_long_for_torch_count_where_it_watches_too():
+    """There the dispatcher takes them, as integers of 64 bits."""
+    tensor, weights = torch.randn(1, 1, 9, 64).half(), torch.ones(9, 1)
+    calls = [
+        lambda: operators.decode_attention(tensor[:, :, :1], tensor, tensor, split_size=2**70),
+        lambda: operators.lightning_indexer(tensor[0].swapaxes(0, 1), tensor[0, 0], weights, q_start=2**70),
+        lambda: operators.lightning_indexer(tensor[0].swapaxes(0, 1), tensor[0, 0], weights, q_start=-(2**70)),
+    ]
+    for call in calls:
+        with FlopCounterMode(display=False):
+            watched = call()
+        assert torch.equal(watched, call())
