@@ -23,6 +23,7 @@ FOLDER = "05_deepseek_sparse"
 E4M3 = torch.float8_e4m3fn
 E4M3_MAX = 448.0
 AMAX_FLOOR = 1e-4  # a vector of zeros has a scale too
+FARTHEST = 2**62  # q_start: torch's integers have 64 bits, and no query is so far from a key
 MAX_HEADS, MAX_DIM = V3_2.index_n_heads, V3_2.index_head_dim
 WARPS = 4
 BLOCK_KEYS = 64 * WARPS
@@ -91,7 +92,7 @@ def lightning_indexer(
     q_index, k_index, weights = _indexer.autocast(q_index, k_index, weights)
     _check(q_index, k_index, weights, q_scale, k_scale, q_start)
     if not isinstance(q_start, torch.SymInt):  # which torch.export keeps open
-        q_start = int(q_start)
+        q_start = max(-FARTHEST, min(int(q_start), FARTHEST))
     return _indexer(q_index, k_index, weights, q_scale, k_scale, q_start)
 
 

@@ -118,6 +118,8 @@ def operator(
         torch.library.register_fake(f"{NAMESPACE}::{name}", _faked(check, fake), lib=_LIBRARY)
         for batched in ("FuncTorchBatched", "Batched"):
             _LIBRARY.impl(name, _no_vmap(made), batched)
+        if any(argument.is_write for argument in made.op._schema.arguments):
+            _LIBRARY.impl(name, _none_negated_is_written(made), "Negative")
         refusal = no_gradient(name, instead) if instead else None
         if is_gradient:
             refusal = f"{name.removesuffix('_backward')} is differentiable once: its gradient has none"
@@ -210,6 +212,20 @@ def _no_vmap(made: Operator) -> Callable[..., Any]:
         )
 
     return batched
+
+
+def _none_negated_is_written(made: Operator) -> Callable[..., Any]:
+    """An operator that writes to arguments where some tensor's sign is still to be changed (`Tensor.is_neg`): others
+    come with their own numbers. torch's way for all operators writes to copies, and ends in an assertion of its own."""
+    writes = tuple(argument.is_write for argument in made.op._schema.arguments)
+
+    def negated(*args: Any) -> Any:
+        for name, argument, written in zip(made.arguments, args, writes, strict=True):
+            if written and isinstance(argument, Tensor) and argument.is_neg():
+                raise ValueError(f"{name} is a negated view; it is written in place: call .resolve_neg() first")
+        return made.op(*(one.resolve_neg() if isinstance(one, Tensor) else one for one in args))
+
+    return negated
 
 
 def _autocast(made: Operator, backend: str) -> Callable[..., Any]:

@@ -41,7 +41,7 @@ def check_inputs(
     keys_symbolic = key._has_symbolic_sizes_strides or value._has_symbolic_sizes_strides
     symbolic = query._has_symbolic_sizes_strides or keys_symbolic
     check = _check if symbolic or torch.compiler.is_compiling() else _check_once
-    check(*kinds, bool(enable_gqa), dtypes, head_dim)
+    check(*kinds, flag("enable_gqa", enable_gqa), dtypes, head_dim)
     flag("is_causal", is_causal)
     return query.shape[-1] ** -0.5 if scale is None else checked_scale(scale, ", or None for 1 / sqrt(d)")
 
@@ -105,6 +105,8 @@ def checked_scale(scale: float, alternative: str = "") -> float:
     not_traced("scale", scale)
     if isinstance(scale, bool) or not isinstance(scale, (int, float, np.integer, np.floating, torch.SymFloat)):
         raise TypeError(f"scale is {scale!r}; it must be a number{alternative}")
+    if isinstance(scale, np.float16):  # in which the limits below are infinity and 0
+        scale = float(scale)
     if not abs(scale) <= MAX_SCALE:  # nor NaN: torch.compile cannot trace math.isnan of a number that it keeps open
         raise ValueError(f"scale is {scale!r}; it must be a finite number in fp32{alternative}")
     return float(scale) if abs(scale) >= MIN_SCALE else 0.0

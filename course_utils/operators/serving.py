@@ -159,7 +159,8 @@ def decode_attention(
             head `h // (H / H_kv)`. A cache that is strided, or whose d is not 64 or 128, is copied at every call.
         seq_lens: int32 `[B]`: how many of the L keys count, those of the queries included; others are never read. None:
             all. Numbers below 0 or above L are an error on the CPU; on a GPU they count as 0 and as L.
-        scale: factor of the scores; None means `1 / sqrt(d)`.
+        scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in fp32,
+            and rows can come out wrong.
         num_splits: into how many pieces the keys of a sequence are cut, where all sequences have one length. With
             seq_lens, the pieces of all have one size, and there are so many for each sequence on average. None: as many
             as fill the GPU (`costs.splits_by_waves`).
@@ -997,7 +998,8 @@ def _checked_splits(num_splits: int | None, split_size: int | None) -> tuple[int
     if num_splits is not None and split_size is not None:
         raise ValueError(f"num_splits is {num_splits} and split_size {split_size}; at most one of them may be given")
     splits = 0 if num_splits is None else integer("num_splits", num_splits, 1, MAX_GRID)
-    return splits, 0 if split_size is None else integer("split_size", split_size, 1)
+    # No cache has more keys, and torch's integers have 64 bits.
+    return splits, 0 if split_size is None else min(integer("split_size", split_size, 1), 2**31)
 
 
 def _check_values(seq_lens: Tensor | None, parents: Tensor | None, capacity: int, **positive: Tensor | None) -> None:

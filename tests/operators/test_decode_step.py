@@ -340,6 +340,20 @@ def test_pages_at_an_odd_address_are_refused():
         append(key_pages=at_odd)
 
 
+def test_what_is_written_may_not_be_negated_and_what_is_read_may():
+    zeros = torch.zeros(8, dtype=torch.int32)
+    for call, changes in (
+        (append, {"key_pages": torch._neg_view(PAGES)}),
+        (append, {"value_pages": torch._neg_view(PAGES)}),
+        (step, {"workspace": torch._neg_view(zeros)}),
+    ):
+        with pytest.raises(ValueError, match=rf"{next(iter(changes))} is a negated view; .* call .resolve_neg\(\)"):
+            call(**changes)
+    key, pages = torch.randn(2, 1, 2, 64).half(), torch.zeros_like(PAGES)
+    append(key=torch._neg_view(key), key_pages=pages)
+    assert torch.equal(pages[[1, 3], [1, 0]], -key[:, 0])
+
+
 def test_a_prefix_that_does_not_fit_is_named():
     pages = pages_of("cpu", HALF, (5, 4), 0)
     query, prefix = torch.zeros(2, 4, 1, 64, dtype=HALF), torch.zeros(2, 9, 64, dtype=HALF)
