@@ -514,6 +514,13 @@ static int find_window(dl_phdr_info* info, size_t, void* argument) {
 extern "C" unsigned emu_shared_offset(const void* pointer) { return (unsigned)((const char*)pointer - emu_block->shared_low); }
 extern "C" size_t emu_shared_bytes() { return (size_t)(emu_block->shared_high - emu_block->shared_low); }
 
+// Apart from emu_shared_pointer(), which every ldmatrix calls.
+[[noreturn]] static __attribute__((cold, noinline)) void fail_exited(uintptr_t return_address) {
+    emu_note_place((void*)return_address);
+    emu_block->launch->report->program_counter = return_address - 1;   // inside the call, not behind it
+    emu_misuse("an access to the shared memory of a block that has exited", emu_site{});
+}
+
 Block& emu_block_of(unsigned address) {
     const unsigned rank = address >> 24;
     return rank ? *emu_block->cluster->blocks[rank - 1] : *emu_block;
@@ -522,11 +529,7 @@ unsigned emu_address_in(unsigned rank, unsigned address) { return (rank + 1) << 
 extern "C" void* emu_shared_pointer(unsigned address) {
     if (address >> 24 == 0) return emu_block->shared_low + address;
     if (address >> 24 > emu_block->cluster->size) return emu_block->shared_low + address;   // no address: a fault
-    if (emu_block_of(address).over) {
-        EMU_NOTE_PLACE();
-        emu_block->launch->report->program_counter = (uintptr_t)__builtin_return_address(0) - 1;   // inside the call, not behind it
-        emu_misuse("an access to the shared memory of a block that has exited", emu_site{});
-    }
+    if (emu_block_of(address).over) fail_exited((uintptr_t)__builtin_return_address(0));
     return emu_block_of(address).shared_low + (address & emu_in_block);
 }
 extern "C" unsigned emu_map_to_block(unsigned address, unsigned rank, emu_site site) {
