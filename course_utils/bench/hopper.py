@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_utils import costs, reference, timing
+from course_utils.bench.start_here import highest_clock
 from course_utils.bench.timed import (
     Function,
     Launched,
@@ -41,6 +42,7 @@ CUDNN, FLASH = "torch cuDNN", "torch FLASH"
 BACKENDS = {CUDNN: SDPBackend.CUDNN_ATTENTION, FLASH: SDPBackend.FLASH_ATTENTION}
 AGAIN, ROWS_FIRST, TORCHS_CHOICE, PRODUCT = " again", ", [B, L, H, d]", "torch SDPA", "a matrix product"
 ARCH = "sm_90a"
+FLOPS_OF_A_CLOCK = 4096  # of a multiprocessor's tensor cores, in 16 bits (NVIDIA's Hopper whitepaper)
 TOKENS, WIDTH = 16384, 2048  # B · L and H · d
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 BF16_LENGTHS = (4096,)
@@ -86,17 +88,18 @@ def rungs(
     steps: Sequence[Step] = LADDER,
 ) -> list[Row]:
     """Each step of the ladder beside cuDNN and FLASH, what its kernel takes of a multiprocessor, and its share of the
-    roof: the speed of a large product of 16-bit matrices. `registers` are those of a thread at the launch, of which
-    step 3 and later move some from the producer to the consumers."""
+    tensor cores' peak at the highest clock. That is a roof that nothing reaches: under load the card lowers its clock,
+    as a large product of fp16 matrices shows. `registers` are those of a thread at the launch, of which step 3 and
+    later move some from the producer to the consumers."""
     taken = resources({(step.title, d): _launched(step, d) for step, d in itertools.product(steps, head_dims)}, ARCH)
-    roof = product_speed(device)
-    rows: list[Row] = [{"part": "roof", "name": PRODUCT, "tflop_per_s": roof}]
+    roofs = {"tensor cores": peak_speed(), PRODUCT: product_speed(device)}
+    rows: list[Row] = [{"part": "roofs", "name": name, "tflop_per_s": speed} for name, speed in roofs.items()]
     for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
         inputs = random_inputs((tokens // length, width // head_dim, length, head_dim), device)
         functions = _torchs(*inputs, is_causal)
         functions |= {step.title: _step_function(step, *inputs, is_causal) for step in steps}
         for row in _race("rungs", functions, *inputs, is_causal):
-            more = {"share_of_roof": row["tflop_per_s"] / roof}
+            more = {"share_of_peak": row["tflop_per_s"] / roofs["tensor cores"]}
             rows.append(row | more | taken.get((row["name"], head_dim), {}))
     return rows
 
@@ -215,11 +218,18 @@ def sustained(
     return rows
 
 
-def product_speed(device: str, size: int = 8192) -> float:
+def peak_speed() -> float:
+    """TFLOP/s of the tensor cores in 16 bits, at the highest clock."""
+    multiprocessors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    return FLOPS_OF_A_CLOCK * multiprocessors * highest_clock() / 1e6
+
+
+def product_speed(device: str) -> float:
     """TFLOP/s of a product of two large fp16 matrices: cuBLAS by wgmma."""
-    left, right = random_inputs((size, size) if device == "cuda" else (8, 8), device, count=2)
-    taken = timing.compare({PRODUCT: lambda: left @ right}, budget_ms=8 * BUDGET_MS)[PRODUCT]
-    return 2 * len(left) ** 3 / taken.median / 1e9
+    side = 8192 if device == "cuda" else 8
+    left, right = random_inputs((side, side), device, count=2)
+    taken = timing.compare({PRODUCT: lambda: left @ right}, budget_ms=4 * BUDGET_MS, head_start_us=HEAD_START_US)
+    return 2 * side**3 / taken[PRODUCT].median / 1e9
 
 
 # ---------------------------------------------------------------------------------------------- functions
