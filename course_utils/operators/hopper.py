@@ -51,8 +51,8 @@ class HopperTile(NamedTuple):
 
     @property
     def shared_bytes(self) -> int:
-        """Q and O of each consumer, two tiles each of K and V, barriers, and a float for each consumer's thread."""
-        return 4 * self.head_dim * (self.block_rows + 2 * KEYS) + 528 * self.consumers + 72
+        """Q twice and O of each consumer, two tiles each of K and V, barriers, a float for each consumer's thread."""
+        return 2 * self.head_dim * (3 * self.block_rows + 4 * KEYS) + 544 * self.consumers + 72
 
 
 TILES = {64: HopperTile(64, 2), 128: HopperTile(128, 2)}
@@ -115,9 +115,7 @@ def flash_attention_hopper(
 def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
     out, lse = empty_outputs(q)
-    # A counter of its own for each call: launches on two streams may run at the same time.
-    counter = torch.zeros(1, dtype=torch.int32, device=q.device)
-    forward_launch(Call(q.shape, k.shape, q.dtype, q.device, factor), is_causal)(q, k, v, out, lse, counter)
+    forward_launch(Call(q.shape, k.shape, q.dtype, q.device, factor), is_causal)(q, k, v, out, lse, counter(q.device))
     return cut(out, query.shape[-1]), lse
 
 
@@ -143,10 +141,33 @@ def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
         (tile.threads,),
         (
             *map(OpenMap, (of_rows, of_keys, of_keys, of_rows)),
-            *(OPEN, OPEN, np.int32(batch * heads), *sizes, factor, np.int32(is_causal), np.int32(tile.at_once)),
+            *(
+                OPEN,
+                OPEN,
+                np.int32(batch * heads),
+                *sizes,
+                factor,
+                np.int32(is_causal),
+                np.int32(min(tile.at_once, batch * heads)),
+            ),
         ),
         tile.shared_bytes,
     )
+
+
+def counter(device: torch.device) -> Tensor:
+    """What the blocks of a launch fetch their items with: one int32, which is 0 between launches. Launches on one
+    stream run one after the other and share it; a graph that is being captured may be replayed anywhere: it has its
+    own."""
+    if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
+        return torch.zeros(1, dtype=torch.int32, device=device)
+    # Not torch.cuda.current_stream: to make its object takes the host about as long as a launch.
+    return _counter_of_stream(device, torch._C._cuda_getCurrentRawStream(device.index))
+
+
+@functools.cache
+def _counter_of_stream(device: torch.device, stream: int) -> Tensor:
+    return torch.zeros(1, dtype=torch.int32, device=device)
 
 
 def blocks_that_stay(device: torch.device) -> int:

@@ -19,7 +19,6 @@ constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2;
 #include "tile_ring.cuh"
 #include "warpgroup_tile.cuh"
 
-constexpr int ROWS_BYTES = ROWS * D * 2, TILE_BYTES = B_C * D * 2;
 constexpr int BESIDE = 6;   // of B_C / 8 = 16: exponentials that run beside O += P V
 
 struct Shared {
@@ -34,11 +33,11 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
                                const TensorMap& V, const Problem& problem, const Work& work) {
     const int kv_head = work.head / problem.group;
     for (int w = 0; w < CONSUMERS; w++)
-        fill(shared.Q[w], shared.gate_Q[w], 0, ROWS_BYTES, Q, work.i0 + w * ROWS, work.head);
+        fill(shared.Q[w], shared.gate_Q[w], 0, Q, work.i0 + w * ROWS, work.head);
     for (int j = work.T_c - 1, t = 0; j >= 0; j--, t++) {
         const auto [buffer, parity] = place(t);
-        fill(shared.K[buffer], shared.gate_K[buffer], parity, TILE_BYTES, K, j * B_C, kv_head);
-        fill(shared.V[buffer], shared.gate_V[buffer], parity, TILE_BYTES, V, j * B_C, kv_head);
+        fill(shared.K[buffer], shared.gate_K[buffer], parity, K, j * B_C, kv_head);
+        fill(shared.V[buffer], shared.gate_V[buffer], parity, V, j * B_C, kv_head);
     }
 }
 

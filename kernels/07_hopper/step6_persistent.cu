@@ -21,7 +21,6 @@ constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2;
 #include "tile_ring.cuh"
 #include "warpgroup_tile.cuh"
 
-constexpr int ROWS_BYTES = ROWS * D * 2, TILE_BYTES = B_C * D * 2;
 constexpr int BESIDE = 6;   // of B_C / 8 = 16: exponentials that run beside O += P V
 
 struct Shared {
@@ -53,11 +52,10 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
         shared.item[round % 2] = item;
         for (int j = work.T_c - 1; j >= 0; j--, t++) {
             const auto [buffer, parity] = place(t);
-            fill(shared.K[buffer], shared.gate_K[buffer], parity, TILE_BYTES, K, j * B_C, kv_head);
+            fill(shared.K[buffer], shared.gate_K[buffer], parity, K, j * B_C, kv_head);
             for (int w = 0; w < CONSUMERS && j == work.T_c - 1; w++)
-                fill(shared.Q[w], shared.gate_Q[w], round % 2, ROWS_BYTES, Q, work.i0 + w * ROWS,
-                     work.head);
-            fill(shared.V[buffer], shared.gate_V[buffer], parity, TILE_BYTES, V, j * B_C, kv_head);
+                fill(shared.Q[w], shared.gate_Q[w], round % 2, Q, work.i0 + w * ROWS, work.head);
+            fill(shared.V[buffer], shared.gate_V[buffer], parity, V, j * B_C, kv_head);
         }
         item = next;
     }

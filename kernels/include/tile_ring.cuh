@@ -19,10 +19,11 @@ __device__ inline void initialize(Gate& gate, int warps) {
 }
 
 // The producer asks for a box as soon as its place is empty; the first time it is.
-__device__ inline void fill(void* tile, Gate& gate, int parity, int bytes, const TensorMap& map,
-                            int row, int head) {
+template <class T, int N>
+__device__ inline void fill(T (&tile)[N], Gate& gate, int parity, const TensorMap& map, int row,
+                            int head) {
     wait_for(&gate.empty, parity ^ 1);
-    arrive_expecting(&gate.full, bytes);
+    arrive_expecting(&gate.full, sizeof(tile));
     load_box(tile, map, row, head, &gate.full);
 }
 

@@ -53,6 +53,11 @@ __device__ inline void start_output(Output& O, const Weights& P, const scalar_t*
 // Until at most the N newest products run, this one not among them.
 template <int N, int SIZE>
 __device__ inline void wait_for_product(float (&product)[SIZE][4]) { wgmma_wait<N>(flat(product)); }
+template <int N, int SIZE, int OTHER>
+__device__ inline void wait_for_product(float (&product)[SIZE][4], float (&other)[OTHER][4]) {
+    wait_for_product<N>(product);
+    wait_for_product<N>(other);
+}
 
 // The warp's first row among the warpgroup's.
 __device__ inline int warp_row() { return threadIdx.x % 128 / 32 * 16; }

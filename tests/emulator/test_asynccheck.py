@@ -21,6 +21,7 @@ A_STEP_LATE = (
     "the last arrival of a phase counts for the next, and who waits for a product waits for its warpgroup's: too early \
 by a step only after as many steps as there are arrivals"
 )
+TURNS = "the consumers take turns for speed alone"
 HARMLESS = {
     ("gemm", "multiply_transposed", "removal"): NOT_MADE,
     ("gemm", "store(", "removal"): NOT_MADE,
@@ -28,8 +29,10 @@ HARMLESS = {
     ("gemm", "init(&shared.empty", "one arrival less"): A_STEP_LATE,
     ("sparse_mla", "initialize(&shared.empty", "one arrival less"): A_STEP_LATE,
     ("gemm", "setmaxnreg.inc", "removal"): REGISTERS,
-    ("forward", "setmaxnreg.inc", "removal"): REGISTERS,
-    ("forward", "sync_threads(1 + w, CONSUMERS)", "removal"): "the consumers take turns for speed alone",
+    ("forward", "raise_register_limit", "removal"): REGISTERS,
+    ("forward", "take_turn(w)", "removal"): TURNS,
+    ("forward", "take_turn(w) 2", "removal"): TURNS,
+    ("forward", "sync_threads(1 + CONSUMERS + w, 256)", "removal"): TURNS,
     (
         "sparse_mla",
         "publish_tile 2",
@@ -78,9 +81,9 @@ GEMM_PRODUCT = "multiply_transposed(d, factor"
 GEMM_WAIT, GEMM_EMPTY = "wait(&shared.full[stage]", "if (n >= STAGES) wait("
 GEMM_LOADS = ["load(shared.A[stage][0]", "load(shared.A[stage][1]", "load(shared.B[stage]"]
 GEMM_WRITE, GEMM_STORE = "* 64 + j / 4 * 8 + i % 4 * 2 + j % 2] = d[j];", "store(D, 128 * blockIdx.x"
-SCORES, OUTPUT = "multiply_transposed(S, moved(q, d / 64", "for (int key = 0; key < B_C; key += 16) multiply(O"
-LOAD_K, LOAD_V = "load_box(shared.K[buffer]", "load_box(shared.V[buffer]"
-STORE_O, WRITE_O = "store_box(map, item.row", "reinterpret_cast<unsigned*>(place)[lane % 4]"
+SCORES, OUTPUT = "multiply_transposed(flat(S), moved(q, d / 64", "multiply(flat(O), P[key / 16]"
+LOAD = "load_box(tile, map, row, head, &gate.full)"
+STORE_O, WRITE_O = "store_box(map, i_w, work.head", "chunk[threadIdx.x % 4] = pack(O[n]"
 P_PRODUCT, P_WRITE = "multiply(O[half], moved(P", "*reinterpret_cast<unsigned*>(chunk + key % 8)"
 S_PRODUCT = "multiply_transposed(S, moved(Q, bytes)"
 REMOVAL = "removal"
@@ -88,13 +91,15 @@ NO_FENCE, IN_FLIGHT, OVERWRITES = "no fence.proxy.async in between", "which may 
 PLANTED = [
     # 1: a generic store that the asynchronous proxy may not see
     Planted("gemm", "fence.proxy.async", REMOVAL, 1, GEMM_STORE, GEMM_WRITE, NO_FENCE),
-    Planted("forward", "fence.proxy.async", REMOVAL, 1, STORE_O, WRITE_O, NO_FENCE),
+    Planted("forward", "publish_tile();", REMOVAL, 1, STORE_O, WRITE_O, NO_FENCE),
     Planted("gemm", "bar.sync %0, 128", REMOVAL, 1, GEMM_STORE, GEMM_WRITE, "with no barrier in between"),
     # 2: registers of a product in flight
     Planted("gemm", "wait_group.sync.aligned 0", REMOVAL, 2, GEMM_WRITE, GEMM_PRODUCT, "reads an accumulator"),
     Planted("gemm", "wait_group.sync.aligned 0", "wait 1", 2, GEMM_WRITE, GEMM_PRODUCT, "reads an accumulator"),
-    Planted("forward", "wgmma_wait<1>(S)", REMOVAL, 2, "even[i / 2 % 2] = fmaxf", SCORES, IN_FLIGHT),
-    Planted("forward", "wgmma_wait<1>(S)", "wait 2", 2, "odd[i / 2 % 2] = fmaxf", SCORES, IN_FLIGHT),
+    *(
+        Planted("forward", "wait_for_product<1>(S)", what, 2, "high = fmaxf(high, fmaxf(", SCORES, IN_FLIGHT)
+        for what in (REMOVAL, "wait 2")
+    ),
     # 3: no wgmma.fence
     Planted("gemm", "wgmma.fence", REMOVAL, 3, GEMM_PRODUCT, "", "no wgmma.fence before the first"),
     Planted(
@@ -103,7 +108,7 @@ PLANTED = [
         REMOVAL,
         3,
         OUTPUT,
-        "P[i / 4][i % 4] = pack",
+        "P[n / 2][n % 2 * 2 + r] = pack",
         "a register of this wgmma was written",
     ),
     Planted(
@@ -121,13 +126,13 @@ PLANTED = [
         for what in (REMOVAL, "wait 2")
         for load in GEMM_LOADS[:2]
     ),
-    Planted("forward", "sync_threads(3 + w, 128)", REMOVAL, 4, WRITE_O, STORE_O, OVERWRITES),
+    Planted("forward", "sync_threads(1 + w, 128)", REMOVAL, 4, WRITE_O, STORE_O, OVERWRITES),
     Planted("sparse_mla", "wgmma_wait<1>();", REMOVAL, 4, "copy_16_bytes_async(place + panel", P_PRODUCT, OVERWRITES),
     # 5: a copy's bytes before its phase
     Planted("gemm", GEMM_WAIT, REMOVAL, 5, GEMM_PRODUCT, GEMM_LOADS[2], "but nobody has waited for the phase"),
     Planted("gemm", GEMM_WAIT, "other parity", 5, GEMM_PRODUCT, GEMM_LOADS[1], "but nobody has waited for the phase"),
     Planted(
-        "forward", "wait_for(&shared.full_K[next]", REMOVAL, 5, SCORES, LOAD_K, "but nobody has waited for the phase"
+        "forward", "wait_until_full(shared.gate_Q[0]", REMOVAL, 5, SCORES, LOAD, "but nobody has waited for the phase"
     ),
     # 6: an mbarrier before its init, or after its end
     Planted("gemm", "init(&shared.full", REMOVAL, 6, GEMM_WAIT, "", "was not initialised"),
@@ -156,7 +161,7 @@ PLANTED = [
     Planted("gemm", "wait_group.sync.aligned 0", REMOVAL, 9, GEMM_PRODUCT, "", "the wgmma is never waited for"),
     Planted("gemm", "cp.async.bulk.commit", REMOVAL, 9, GEMM_STORE, "", "the bulk store is not waited for"),
     Planted("gemm", "cp.async.bulk.wait", REMOVAL, 9, GEMM_STORE, "", "the bulk store is not waited for"),
-    Planted("forward", "wait_for(&shared.full_K[buffer]", REMOVAL, 9, LOAD_K, "", "nobody waits for the copy"),
+    Planted("forward", "wait_until_full(shared.gate_K[0]", REMOVAL, 9, LOAD, "", "nobody waits for the copy"),
     # 10: by a part of the warpgroup
     Planted("gemm", GEMM_PRODUCT, "by some warps", 10, GEMM_PRODUCT, "", "warp 2 does not take part"),
     Planted("gemm", GEMM_PRODUCT, "of other factors", 10, GEMM_PRODUCT, GEMM_PRODUCT, "make different products"),
@@ -173,10 +178,10 @@ PLANTED = [
     Planted("gemm", "arrive(&shared.empty", REMOVAL, 14, GEMM_WAIT, GEMM_EMPTY, "deadlock: 256 threads"),
     Planted(
         "forward",
-        "arrive_threads(1 + other, CONSUMERS);",
+        "pass_turn(w);",
         REMOVAL,
         14,
-        "sync_threads(1 + w, CONSUMERS)",
+        "sync_threads(1 + CONSUMERS + w, 256)",
         None,
         "128 of 256 threads",
     ),

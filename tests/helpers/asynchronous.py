@@ -14,7 +14,9 @@ import torch
 from course_utils.cuda import KernelError, KernelSource, RawModule, read_kernel, tensor_map
 from course_utils.emulator import sanitize
 from course_utils.emulator.sanitizer import Finding
-from course_utils.operators import mla
+from course_utils.launches.hopper import LADDER, ready
+from course_utils.operators import hopper, mla
+from course_utils.toolchain.source import with_headers
 from tests.helpers.one_change import NONE, Change, Rule, call, instruction, with_changes
 
 HERE = Path(__file__).parents[1] / "emulator/kernels"
@@ -124,41 +126,45 @@ def gemm() -> Watched:
 
 @functools.cache
 def forward() -> Watched:
-    """forward.cu: attention by two consumers that take turns, and a producer."""
-    source = _file("forward.cu")
-    source = KernelSource(source.replace("), initialize(", "); initialize("), source.path, source.name)
+    """Chapter 07's last step, with its headers in it: attention by two consumers that take turns, and a producer."""
+    source = read_kernel(hopper.FORWARD)
+    text = with_headers(source)
     rules = [
-        Rule(call("wait_for"), [PARITY]),
-        Rule(call("expect"), BYTES),
+        Rule(call("wait_until_full"), [PARITY]),
+        Rule(call("arrive_expecting"), BYTES),
         Rule(call("initialize"), COUNT),
-        Rule(call("arrive", "load_box", "store_box", "wait_for_stores", "sync_threads", "arrive_threads")),
-        Rule(call("__syncthreads", "wgmma_fence", "wgmma_commit")),
-        Rule(call("wgmma_wait<0>"), [("wait 1", "<0>", "<1>")]),
-        Rule(call("wgmma_wait<1>"), [("wait 2", "<1>", "<2>")]),
-        Rule(instruction("fence", "setmaxnreg")),
+        Rule(
+            call(
+                "fill",
+                "load_box",
+                "give_back",
+                "store_box",
+                "wait_for_stores",
+                "sync_threads",
+                "take_turn",
+                "pass_turn",
+            )
+        ),
+        Rule(call("__syncthreads", "wgmma_fence", "wgmma_commit", "publish_barriers", "publish_tile")),
+        Rule(call("wait_for_product<0>"), [("wait 1", "<0>", "<1>")]),
+        Rule(call("wait_for_product<1>"), [("wait 2", "<1>", "<2>")]),
+        Rule(call("(?:lower|raise)_register_limit<[^(]*>")),
     ]
-    watched = Watched(source, "// Starts S = Q", rules, ("-DBF16=0", "-DD=64", "-DCAUSAL=0"))
-    watched.launches += [functools.partial(attention_error, watched.module, length) for length in (100, 300)]
+    step = LADDER[-1]
+    options = step.options(64, torch.float16)
+    watched = Watched(KernelSource(text, source.path, source.name), "struct Gate", rules, options)
+
+    def launch(length: int) -> float:
+        generator = torch.Generator().manual_seed(length)
+        q, k, v = (torch.randn(1, 3, length, 64, generator=generator).half() for _ in range(3))
+        out, lse = torch.full_like(q, torch.nan), torch.full(q.shape[:3], torch.nan)
+        ready(step, q, k, v, out, lse, kernel=watched.module.get_function(step.kernel))()
+        scores = q.double() @ k.double().mT / 8
+        errors = out - scores.softmax(-1) @ v.double(), lse - scores.logsumexp(-1)
+        return max(float(error.abs().max()) for error in errors)
+
+    watched.launches += [functools.partial(launch, length) for length in (100, 300)]
     return watched
-
-
-def attention_error(
-    module: RawModule, length: int, *, heads: int = 3, dim: int = 64, causal: bool = False, blocks: int = 1
-) -> float:
-    """The greatest error of the output and of the log-sum-exp of a launch of forward.cu."""
-    generator = torch.Generator().manual_seed(length)
-    q, k, v = (torch.randn(heads, length, dim, generator=generator).half() for _ in range(3))
-    out, lse = torch.full_like(q, torch.nan), torch.empty(heads, length)
-    in_panels = (x.view(heads, length, dim // 64, 64).transpose(1, 2) for x in (q, k, v, out))
-    maps = [tensor_map(x, (1, dim // 64, rows, 64)) for x, rows in zip(in_panels, (64, 128, 128, 64), strict=True)]
-    counter, numbers = torch.zeros(1, dtype=torch.int32), (np.int32(length), np.int32(heads), np.float32(dim**-0.5))
-    launch = module.get_function("attention_hopper")
-    launch((blocks,), (384,), (*maps, lse, counter, *numbers), shared_mem=1536 * dim + 1128)
-    scores = q.double() @ k.double().mT * dim**-0.5
-    if causal:
-        scores = scores.masked_fill(torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf)
-    errors = out - scores.softmax(-1) @ v.double(), lse - scores.logsumexp(-1)
-    return max(float(error.abs().max()) for error in errors)
 
 
 @functools.cache

@@ -7,7 +7,7 @@
 // arch: sm_90a only
 #include <cuda_fp16.h>
 #include "../../../course_utils/nvidia/silicon/mbarrier.cuh"
-#include "wgmma.cuh"
+#include "warpgroup.cuh"
 
 constexpr int STAGES = 3;
 struct alignas(64) TensorMap { unsigned long long words[16]; };
@@ -25,6 +25,11 @@ __device__ inline void load(void* to, const TensorMap& map, int row, int column,
 __device__ inline void store(const TensorMap& map, int row, const void* from) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
                  :: "l"(&map), "r"(0), "r"(row), "r"(at(from)) : "memory");
+}
+// D [64, 64] = A Bᵀ, or += with `add`: A and B [64, 16] in shared memory.
+__device__ inline void multiply_transposed(float (&d)[32], unsigned long long a, unsigned long long b, int add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; " WGMMA(64) "{" D_32 "}, %32, %33, p, 1, 1, 0, 0; }"
+                 : REGISTERS_32(d) : "l"(a), "l"(b), "r"(add));
 }
 __device__ inline unsigned long long factor(const void* tile, int k) {
     return 64ull << 32 | 1ull << 62 | (at(tile) + 32 * k) / 16;
