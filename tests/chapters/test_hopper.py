@@ -35,6 +35,7 @@ def test_the_ladder_is_drawn_up_to_a_step_and_what_it_gained_is_said(drawn, caps
 
 def test_the_whole_ladder_says_shares_of_cudnn(drawn):
     steps.whole_ladder()
-    assert [ax.get_title(loc="left") for ax in drawn[0].axes] == ["d = 64", "d = 64, causal", "d = 128", "d = 128, causal"]
-    for ax in drawn[0].axes:
+    panels = {ax.get_title(loc="left"): ax for ax in drawn[0].axes}
+    assert list(panels) == ["d = 64", "d = 64, causal", "d = 128", "d = 128, causal"]
+    for ax in panels.values():
         assert [text.get_text() for text in ax.texts] == [f" {40 * n}%" for n in range(1, len(LADDER) + 1)]
