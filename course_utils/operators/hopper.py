@@ -51,8 +51,8 @@ class HopperTile(NamedTuple):
 
     @property
     def shared_bytes(self) -> int:
-        """Q twice and O of each consumer, two tiles each of K and V, barriers, a float for each consumer's thread."""
-        return 2 * self.head_dim * (3 * self.block_rows + 4 * KEYS) + 544 * self.consumers + 72
+        """Q and O of each consumer, two tiles each of K and V, barriers, a float for each consumer's thread."""
+        return 4 * self.head_dim * (self.block_rows + 2 * KEYS) + 528 * self.consumers + 88
 
 
 TILES = {64: HopperTile(64, 2), 128: HopperTile(128, 2)}

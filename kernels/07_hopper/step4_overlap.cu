@@ -2,7 +2,7 @@
 //
 // Step 4 of the ladder. S = Q Kᵀ of the next tile is started in front of O += P V of this one, so
 // that the softmax of the next tile begins as soon as S is there, while the tensor cores are busy
-// with O. Of the exponentials, 24 of 64 run before the wait for O, and the others after it.
+// with O: they have no pause between the two products, and the maximum of the scores costs no time.
 //
 // grid   (ceil(L_q / 128), H, B)       block  (384): two consumers with 64 queries each, a producer
 // layout Q, O [B·H, L_q, D] through tensor maps with boxes of 64 rows; K, V [B·H / group, L_k, D]
@@ -18,8 +18,6 @@ constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2;
 #include "query_block.cuh"
 #include "tile_ring.cuh"
 #include "warpgroup_tile.cuh"
-
-constexpr int BESIDE = 6;   // of B_C / 8 = 16: exponentials that run beside O += P V
 
 struct Shared {
     scalar_t Q[CONSUMERS][ROWS * D], K[BUFFERS][B_C * D], V[BUFFERS][B_C * D];
@@ -55,12 +53,6 @@ __device__ inline void write(Shared& shared, const TensorMap& map, float* LSE, O
     }
 }
 
-// The compiler would move the wait for O up, in front of the exponentials that are to run beside
-// O += P V. A store that needs them stops it.
-__device__ inline void hold(Shared& shared, const Rows& rows) {
-    *(volatile float*)&shared.sink[threadIdx.x] = rows.l[0] + rows.l[1];
-}
-
 __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
                                const Problem& problem, const Work& work) {
     const int w = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);   // which consumer
@@ -93,11 +85,10 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         give_back(shared.gate_K[next]);
         if (j >= whole) mask(S, i_w, j * B_C, problem.L_k, shift, problem.is_causal);
         raise_maximum(rows, S, problem.factor);
-        exponentials<0, BESIDE>(S, rows, problem.factor);
-        hold(shared, rows);
+        hold(shared.sink[threadIdx.x], rows);
         wait_for_product<0>(O);
         give_back(shared.gate_V[buffer]);
-        exponentials<BESIDE, B_C / 8>(S, rows, problem.factor);
+        exponentials(S, rows, problem.factor);
         rescale(O, rows);
         pack_weights(P, S);
     }

@@ -19,8 +19,6 @@ constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2;
 #include "tile_ring.cuh"
 #include "warpgroup_tile.cuh"
 
-constexpr int BESIDE = 6;   // of B_C / 8 = 16: exponentials that run beside O += P V
-
 struct Shared {
     scalar_t Q[CONSUMERS][ROWS * D], K[BUFFERS][B_C * D], V[BUFFERS][B_C * D];
     Gate gate_Q[CONSUMERS], gate_K[BUFFERS], gate_V[BUFFERS];
@@ -53,12 +51,6 @@ __device__ inline void write(Shared& shared, const TensorMap& map, float* LSE, O
         store_box(map, i_w, head, shared.Q[w]);
         wait_for_stores();   // shared memory must live as long
     }
-}
-
-// The compiler would move the wait for O up, in front of the exponentials that are to run beside
-// O += P V. A store that needs them stops it.
-__device__ inline void hold(Shared& shared, const Rows& rows) {
-    *(volatile float*)&shared.sink[threadIdx.x] = rows.l[0] + rows.l[1];
 }
 
 // The consumers take turns at the tensor cores: while one has its turn, the other computes softmax.
@@ -103,11 +95,10 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         give_back(shared.gate_K[next]);
         if (j >= whole) mask(S, i_w, j * B_C, problem.L_k, shift, problem.is_causal);
         raise_maximum(rows, S, problem.factor);
-        exponentials<0, BESIDE>(S, rows, problem.factor);
-        hold(shared, rows);
+        hold(shared.sink[threadIdx.x], rows);
         wait_for_product<0>(O);
         give_back(shared.gate_V[buffer]);
-        exponentials<BESIDE, B_C / 8>(S, rows, problem.factor);
+        exponentials(S, rows, problem.factor);
         rescale(O, rows);
         pack_weights(P, S);
     }

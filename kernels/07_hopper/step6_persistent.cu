@@ -10,7 +10,7 @@
 //        [heads / group, L_k, D] with boxes of 128 rows (copy_engine.cuh), fp16 or bf16; LSE
 //        [heads, L_q], fp32; query head h reads key head h / group; counter: one int, 0 before the
 //        first launch, and 0 again after each
-// shared 2 · D·(2·B_R + 4·B_C) + 1128 bytes, dynamic; B_R = B_C = 128
+// shared 2 · D·(2·B_R + 4·B_C) + 1144 bytes, dynamic; B_R = B_C = 128
 // limits scale > 0; D 64 or 128
 // options: -DD=64 -DBF16=0 | -DD=64 -DBF16=1 | -DD=128 -DBF16=0 | -DD=128 -DBF16=1
 // arch: sm_90a only
@@ -21,16 +21,14 @@ constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2;
 #include "tile_ring.cuh"
 #include "warpgroup_tile.cuh"
 
-constexpr int BESIDE = 6;   // of B_C / 8 = 16: exponentials that run beside O += P V
-
 struct Shared {
     scalar_t Q[CONSUMERS][ROWS * D], O[CONSUMERS][ROWS * D];
     scalar_t K[BUFFERS][B_C * D], V[BUFFERS][B_C * D];
     Gate gate_Q[CONSUMERS], gate_K[BUFFERS], gate_V[BUFFERS];
-    int item[2];             // of this round and the next; −1: there is no more
+    Work work[2];                   // of this round and the next; T_c = 0: there is no more
     float sink[CONSUMER_THREADS];   // see hold()
 };
-static_assert(sizeof(Shared) == 2 * D * (2 * B_R + 4 * B_C) + 1128, "what the header says");
+static_assert(sizeof(Shared) == 2 * D * (2 * B_R + 4 * B_C) + 1144, "what the header says");
 
 // Head after head, and in each the queries from the first to the last.
 __device__ inline Work work_of_item(const Problem& problem, int item) {
@@ -49,7 +47,7 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
         const int next = gridDim.x + atomicInc(counter, items - 1);
         const Work work = work_of_item(problem, item);
         const int kv_head = work.head / problem.group;
-        shared.item[round % 2] = item;
+        shared.work[round % 2] = work;
         for (int j = work.T_c - 1; j >= 0; j--, t++) {
             const auto [buffer, parity] = place(t);
             fill(shared.K[buffer], shared.gate_K[buffer], parity, K, j * B_C, kv_head);
@@ -59,7 +57,7 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
         }
         item = next;
     }
-    shared.item[round % 2] = -1;
+    shared.work[round % 2] = Work{};
     for (Gate& gate : shared.gate_Q) {
         wait_for(&gate.empty, round % 2 ^ 1);
         arrive(&gate.full);
@@ -78,12 +76,6 @@ __device__ inline void write(Shared& shared, const TensorMap& map, float* LSE, O
     if (threadIdx.x % 128 == 0) store_box(map, i_w, head, shared.O[w]);
 }
 
-// The compiler would move the wait for O up, in front of the exponentials that are to run beside
-// O += P V. A store that needs them stops it.
-__device__ inline void hold(Shared& shared, const Rows& rows) {
-    *(volatile float*)&shared.sink[threadIdx.x] = rows.l[0] + rows.l[1];
-}
-
 // The consumers take turns at the tensor cores: while one has its turn, the other computes softmax.
 // Named barrier 1 + CONSUMERS + w is consumer w's.
 __device__ inline void take_turn(int w) { sync_threads(1 + CONSUMERS + w, 256); }
@@ -98,8 +90,8 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
     if (w == CONSUMERS - 1) pass_turn(w);   // the first turn is consumer 0's
     for (int t = 0, round = 0; ; t++, round++) {
         wait_until_full(shared.gate_Q[w], round % 2);
-        if (shared.item[round % 2] < 0) break;
-        const Work work = work_of_item(problem, shared.item[round % 2]);
+        const Work work = shared.work[round % 2];
+        if (work.T_c == 0) break;
         const int i_w = work.i0 + w * ROWS, whole = whole_tiles(problem, i_w);
         Rows rows;
         Output O = {};
@@ -130,11 +122,10 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
             give_back(shared.gate_K[next]);
             if (j >= whole) mask(S, i_w, j * B_C, problem.L_k, shift, problem.is_causal);
             raise_maximum(rows, S, problem.factor);
-            exponentials<0, BESIDE>(S, rows, problem.factor);
-            hold(shared, rows);
+            hold(shared.sink[threadIdx.x], rows);
             wait_for_product<0>(O);
             give_back(shared.gate_V[buffer]);
-            exponentials<BESIDE, B_C / 8>(S, rows, problem.factor);
+            exponentials(S, rows, problem.factor);
             rescale(O, rows);
             pack_weights(P, S);
         }
@@ -146,7 +137,7 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         give_back(shared.gate_V[buffer]);
         write(shared, out, LSE, O, rows, problem, work.head, i_w, w);
     }
-    wait_for_stores();   // shared memory must live as long
+    if (threadIdx.x % 128 == 0) wait_for_stores();   // shared memory must live as long
 }
 
 extern "C" __global__ void __launch_bounds__(CONSUMER_THREADS + 128, 1)

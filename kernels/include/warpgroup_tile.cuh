@@ -53,11 +53,6 @@ __device__ inline void start_output(Output& O, const Weights& P, const scalar_t*
 // Until at most the N newest products run, this one not among them.
 template <int N, int SIZE>
 __device__ inline void wait_for_product(float (&product)[SIZE][4]) { wgmma_wait<N>(flat(product)); }
-template <int N, int SIZE, int OTHER>
-__device__ inline void wait_for_product(float (&product)[SIZE][4], float (&other)[OTHER][4]) {
-    wait_for_product<N>(product);
-    wait_for_product<N>(other);
-}
 
 // The warp's first row among the warpgroup's.
 __device__ inline int warp_row() { return threadIdx.x % 128 / 32 * 16; }
@@ -95,12 +90,17 @@ __device__ inline void raise_maximum(Rows& rows, const Scores& S, float factor) 
     }
 }
 
-// P = exp(S − m) in place of S, and l += rowsum(P), of the keys 8 FIRST to 8 LAST − 1.
-template <int FIRST = 0, int LAST = B_C / 8>
+// The compiler would move a wait for O up, in front of the new maximum, which is to be found beside
+// O += P V. A store to shared memory that needs the maximum stops that.
+__device__ inline void hold(float& sink, const Rows& rows) {
+    *(volatile float*)&sink = rows.l[0] + rows.l[1];
+}
+
+// P = exp(S − m) in place of S, and l += rowsum(P).
 __device__ inline void exponentials(Scores& S, Rows& rows, float factor) {
     const float bases[2] = {base(rows, 0), base(rows, 1)};
     #pragma unroll
-    for (int n = FIRST; n < LAST; n++)
+    for (int n = 0; n < B_C / 8; n++)
         #pragma unroll
         for (int e = 0; e < 4; e++) {
             S[n][e] = exp2_approx(fmaf(S[n][e], factor, -bases[e / 2]));

@@ -31,7 +31,6 @@ HARMLESS = {
     ("gemm", "setmaxnreg.inc", "removal"): REGISTERS,
     ("forward", "raise_register_limit", "removal"): REGISTERS,
     ("forward", "take_turn(w)", "removal"): TURNS,
-    ("forward", "take_turn(w) 2", "removal"): TURNS,
     ("forward", "sync_threads(1 + CONSUMERS + w, 256)", "removal"): TURNS,
     (
         "sparse_mla",
@@ -82,8 +81,8 @@ GEMM_WAIT, GEMM_EMPTY = "wait(&shared.full[stage]", "if (n >= STAGES) wait("
 GEMM_LOADS = ["load(shared.A[stage][0]", "load(shared.A[stage][1]", "load(shared.B[stage]"]
 GEMM_WRITE, GEMM_STORE = "* 64 + j / 4 * 8 + i % 4 * 2 + j % 2] = d[j];", "store(D, 128 * blockIdx.x"
 SCORES, OUTPUT = "multiply_transposed(flat(S), moved(q, d / 64", "multiply(flat(O), P[key / 16]"
-LOAD = "load_box(tile, map, row, head, &gate.full)"
-STORE_O, WRITE_O = "store_box(map, i_w, work.head", "chunk[threadIdx.x % 4] = pack(O[n]"
+LOAD = "fill(shared.K[buffer]"
+STORE_O, WRITE_O = "store_box(map, i_w, head", "chunk[threadIdx.x % 4] = pack(O[n]"
 P_PRODUCT, P_WRITE = "multiply(O[half], moved(P", "*reinterpret_cast<unsigned*>(chunk + key % 8)"
 S_PRODUCT = "multiply_transposed(S, moved(Q, bytes)"
 REMOVAL = "removal"
@@ -132,7 +131,13 @@ PLANTED = [
     Planted("gemm", GEMM_WAIT, REMOVAL, 5, GEMM_PRODUCT, GEMM_LOADS[2], "but nobody has waited for the phase"),
     Planted("gemm", GEMM_WAIT, "other parity", 5, GEMM_PRODUCT, GEMM_LOADS[1], "but nobody has waited for the phase"),
     Planted(
-        "forward", "wait_until_full(shared.gate_Q[0]", REMOVAL, 5, SCORES, LOAD, "but nobody has waited for the phase"
+        "forward",
+        "wait_until_full(shared.gate_K[next]",
+        REMOVAL,
+        5,
+        SCORES,
+        LOAD,
+        "but nobody has waited for the phase",
     ),
     # 6: an mbarrier before its init, or after its end
     Planted("gemm", "init(&shared.full", REMOVAL, 6, GEMM_WAIT, "", "was not initialised"),
@@ -161,7 +166,7 @@ PLANTED = [
     Planted("gemm", "wait_group.sync.aligned 0", REMOVAL, 9, GEMM_PRODUCT, "", "the wgmma is never waited for"),
     Planted("gemm", "cp.async.bulk.commit", REMOVAL, 9, GEMM_STORE, "", "the bulk store is not waited for"),
     Planted("gemm", "cp.async.bulk.wait", REMOVAL, 9, GEMM_STORE, "", "the bulk store is not waited for"),
-    Planted("forward", "wait_until_full(shared.gate_K[0]", REMOVAL, 9, LOAD, "", "nobody waits for the copy"),
+    Planted("forward", "wait_until_full(shared.gate_K[first]", REMOVAL, 9, LOAD, "", "nobody waits for the copy"),
     # 10: by a part of the warpgroup
     Planted("gemm", GEMM_PRODUCT, "by some warps", 10, GEMM_PRODUCT, "", "warp 2 does not take part"),
     Planted("gemm", GEMM_PRODUCT, "of other factors", 10, GEMM_PRODUCT, GEMM_PRODUCT, "make different products"),
