@@ -2,20 +2,64 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
+
+MOST_PASSED = 1024  # calls that a check remembers
+
+
+def once(check: Callable[..., None]) -> Callable[..., None]:
+    """A decorator: the check, which arguments that are in all that counts like those of an earlier call pass at once.
+    Of a tensor it looks at what `_settled` lists and at nothing else; other arguments are None or numbers. A compiler,
+    and whoever asks with sizes that are still open, asks it each time."""
+    passed: set[tuple[object, ...]] = set()
+
+    @functools.wraps(check)
+    def checked(*args: object) -> None:
+        if torch.compiler.is_compiling():
+            return check(*args)
+        try:
+            settled = tuple([_settled(argument) if isinstance(argument, Tensor) else argument for argument in args])
+            if settled in passed:
+                return None
+        except (TypeError, RuntimeError):  # what is open, or no tensor at all, has no hash; a nested one has no shape
+            return check(*args)
+        check(*args)
+        if len(passed) >= MOST_PASSED:
+            passed.clear()
+        passed.add(settled)
+        return None
+
+    return checked
+
+
+def _settled(tensor: Tensor) -> tuple[object, ...]:
+    """Of a tensor, what a check may look at."""
+    # Nested ones have a layout of their own, or no shape.
+    return tensor.shape, tensor.dtype, tensor.device, tensor.layout, tensor.is_contiguous(), tensor.requires_grad
 
 
 def integer(name: str, value: object, least: int, most: int | None = None) -> int:
     """The value as an int from `least` to `most`, or without an upper end. A bool is not an int; one that a compiler
     keeps open stays open."""
     takes = f"an integer of at least {least}" if most is None else f"an integer from {least} to {most}"
+    not_traced(name, value)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer, torch.SymInt)):
         raise TypeError(f"{name} is {value!r}; it must be {takes}")
     if value < least or (most is not None and value > most):
         raise ValueError(f"{name} is {value}; it must be {takes}")
     return value if isinstance(value, torch.SymInt) else int(value)
+
+
+def not_traced(name: str, value: object) -> None:
+    """Raises TypeError where torch.compile traces a number of NumPy: it takes that for an array whose numbers are open.
+    Without `fullgraph=True` it leaves such a call to eager mode."""
+    if torch.compiler.is_compiling() and isinstance(value, np.ndarray):
+        raise TypeError(f"{name} is a number of NumPy, which torch.compile takes for an array: give a number of Python")
 
 
 def flag(name: str, value: object) -> bool:

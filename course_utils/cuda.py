@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import math
 import re
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +28,10 @@ import torch
 from course_utils.emulator import tracing
 from course_utils.emulator.memory import Array, Mapped
 from course_utils.emulator.module import DEVICE, SHARED_LIMIT, EmulatedModule
+from course_utils.toolchain import dependent_launch
 from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
 from course_utils.toolchain.parameters import Accepted, Parameters
+from course_utils.toolchain.serialized import refuse_serialized, remembered
 from course_utils.toolchain.source import (
     INCLUDE,
     Architecture,
@@ -35,6 +39,7 @@ from course_utils.toolchain.source import (
     KernelSource,
     Parameter,
     find_kernels,
+    included_files,
     read_kernel,
     required_architecture,
     source_name,
@@ -49,9 +54,11 @@ __all__ = [
     "KernelError",
     "KernelSource",
     "LaunchError",
+    "MADE",
     "OpenMap",
     "RawModule",
     "ReadyLaunch",
+    "TensorMap",
     "compiled",
     "read_kernel",
     "shared_memory_limit",
@@ -62,6 +69,7 @@ GRID_LIMITS = (2**31 - 1, 65535, 65535)
 BLOCK_LIMITS = (1024, 1024, 64)
 THREAD_LIMIT = 1024
 OPEN = object()  # in the arguments of a ReadyLaunch: what each call gives
+MADE = object()  # the same, of what the caller has made for this launch, each time alike: contiguous, on the device
 DEFAULT_SHARED = 48 * 1024  # bytes of dynamic shared memory that a kernel gets without asking
 
 
@@ -182,11 +190,16 @@ class RawModule:
         exact = [f"-arch={needed}"] if needed.exact else []  # CuPy's default leaves out what only this architecture has
         options = ("--std=c++17", "-lineinfo", *exact, *self.options, *folder, f"-I{INCLUDE}")
         module = cupy.RawModule(code=str(self.code), options=options, name_expressions=self.name_expressions or None)
+        said = io.StringIO()
         try:
-            module.compile()
+            module.compile(log_stream=said)
         except cupy.cuda.compiler.CompileException as error:
             log = str(error)
             raise CompileError(f"{self.name} did not compile for the GPU:\n{log}", log) from None
+        if needed.exact:  # CuPy keeps what it compiled, and then says nothing
+            headers = included_files(self.code, [Path(option[2:]) for option in (*folder, f"-I{INCLUDE}")])
+            compilation = str(self.code), sorted(headers.values()), self.options, self.name_expressions
+            refuse_serialized(self.name, remembered(said.getvalue(), cupy.cuda.nvrtc.getVersion(), *compilation))
         return module
 
 
@@ -227,8 +240,8 @@ class Kernel:
         """
         self._launch(_size(grid, block, shared_mem), args)
 
-    def _launch(self, size: Size, args: Sequence[object]) -> _OnGpu | None:
-        """Where it was launched on a GPU; None where the emulator ran it."""
+    def _launch(self, size: Size, args: Sequence[object], dependent: bool = False) -> _OnGpu | None:
+        """Where it was launched on a GPU; None where the emulator ran it. dependent: as of a `ReadyLaunch`."""
         last = self._last  # read once: another thread may launch the kernel, too
         values = last[0].values(args) if last and not tracing.active() else None
         if last is None or values is None:
@@ -243,7 +256,7 @@ class Kernel:
             last = self._last = Accepted(args, device), self._on(device)
             values = Accepted.checked_values(args)
         accepted, gpu = last
-        gpu.launch(size, accepted, values)
+        gpu.launch(size, accepted, values, dependent)
         return gpu
 
     # ---- the emulator
@@ -329,6 +342,8 @@ class _OnGpu:
         self._name, self._index, self.device = kernel.name, index, torch.device("cuda", index)
         self._cuda = cupy.cuda
         self._launch, self._context_now = cupy.cuda.driver.launchKernel, cupy.cuda.driver.ctxGetCurrent
+        has_dependent = _found_architecture(index) >= dependent_launch.ARCHITECTURE
+        self._launch_dependent = dependent_launch.launch_dependent if has_dependent else self._launch
         # Not torch.cuda.current_stream: to make its object takes the host about as long as a launch.
         self._stream_now = torch._C._cuda_getCurrentRawStream
         with self._current():
@@ -345,19 +360,20 @@ class _OnGpu:
             self._cuda.runtime.setDevice(self._index)
             yield
 
-    def launch(self, size: Size, accepted: Accepted, values: Sequence[object]) -> int:
+    def launch(self, size: Size, accepted: Accepted, values: Sequence[object], dependent: bool) -> int:
         """Launches the kernel on torch's current stream, and gives its handle. values: of the arguments, for
-        `accepted.fill`."""
+        `accepted.fill`; dependent: as of a `ReadyLaunch`."""
         grid, block, shared_mem = size
         if shared_mem > self._granted:
             self._grant(shared_mem)
         filled, stream = accepted.fill(values), self._stream_now(self._index)
         settings = *grid, *block, shared_mem, stream, filled[1], 0
+        launch = self._launch_dependent if dependent else self._launch
         if self._context_now() == self._context:
-            self._launch(self._function, *settings)
+            launch(self._function, *settings)
         else:
             with self._current():
-                self._launch(self._function, *settings)
+                launch(self._function, *settings)
         accepted.release(filled)
         return stream
 
@@ -377,20 +393,34 @@ class ReadyLaunch:
     """A launch that only lacks the tensors of a call: `launch(query, key, value, ...)`. What does not change from call
     to call is checked, and laid out for the driver, once.
 
-    args: as `Kernel.__call__` takes them, with `OPEN` in the place of each tensor of a call, or an `OpenMap` where the
-    kernel takes it as a tensor map; the other tensors keep their dtype and layout. grid, block, shared_mem and errors:
-    as there; those of the size come at once.
+    args: as `Kernel.__call__` takes them, with `OPEN` in the place of each tensor of a call, or `MADE`, of which only
+    the first launches look at more than the address, or an `OpenMap` where the kernel takes it as a tensor map; the
+    other tensors keep their dtype and layout. grid, block, shared_mem and errors: as there; those of the size come at
+    once.
+
+    dependent: on a GPU that can (sm_90 on), the kernel begins while the one before it in the stream still ends, once
+    all blocks of that one have said so, or have ended. Every thread must wait before it reads what that one writes, and
+    before it ends: kernels/include/dependent_launch.cuh.
 
     The tensors of a call are the caller's. The others are given to every stream that launches it: their memory is not
     taken for others before these streams are done with it (`Tensor.record_stream`). What they hold must be there.
     """
 
     def __init__(
-        self, kernel: Kernel, grid: Sequence[int], block: Sequence[int], args: tuple[object, ...], shared_mem: int = 0
+        self,
+        kernel: Kernel,
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: tuple[object, ...],
+        shared_mem: int = 0,
+        *,
+        dependent: bool = False,
     ) -> None:
         self._kernel, self._args, self._size = kernel, args, _size(grid, block, shared_mem)
+        self._dependent = dependent
         self._maps = {place: argument for place, argument in enumerate(args) if isinstance(argument, OpenMap)}
-        self._open = [place for place, argument in enumerate(args) if argument is OPEN or place in self._maps]
+        self._made = [place for place, argument in enumerate(args) if argument is MADE]
+        self._open = [n for n, a in enumerate(args) if a is OPEN or n in self._made or n in self._maps]
         self._tensors = [argument for argument in args if isinstance(argument, torch.Tensor)]
         self._streams: set[int] = set()  # that have them
         self._launched_once = False
@@ -400,17 +430,17 @@ class ReadyLaunch:
         again = self._again
         values = again[0].values(tensors) if again and not tracing.active() else None
         if again and values is not None:
-            stream = again[1].launch(self._size, again[0], values)
+            stream = again[1].launch(self._size, again[0], values, self._dependent)
             if self._tensors and stream not in self._streams:
                 self._give_tensors(again[1].device)
             return
         args = self._filled_in(tensors)
         with_maps = tuple(self._maps[place].made(a) if place in self._maps else a for place, a in enumerate(args))
-        gpu = self._kernel._launch(self._size, with_maps)
+        gpu = self._kernel._launch(self._size, with_maps, self._dependent)
         if gpu and self._tensors:
             self._give_tensors(gpu.device)
         if gpu and self._launched_once:  # what is launched but once need not be laid out for more
-            self._again = Accepted(args, gpu.device, self._open, self._maps), gpu
+            self._again = Accepted(args, gpu.device, self._open, self._made, self._maps), gpu
         self._launched_once = True
 
     def _give_tensors(self, device: torch.device) -> None:

@@ -121,6 +121,15 @@ def device(request):
     return torch.device(request.param)
 
 
+@pytest.fixture
+def thinned(request, device):
+    """thinned(cases, n, first=0): every n-th of the cases, from the first-th on, on the emulator; all of them on a GPU,
+    where they cost next to nothing, and in `make test-all`."""
+    if device.type == "cuda" or request.config.getoption("--exhaustive"):
+        return lambda cases, n, first=0: cases
+    return lambda cases, n, first=0: cases[first::n]
+
+
 def use_compiler(name, monkeypatch):
     """Chooses a compiler as a user chooses it, for one test."""
     from course_utils.emulator.compiler import find_compiler

@@ -270,6 +270,53 @@ def test_a_ready_launch_checks_each_tensor(device, launches_before):
         launch(x)
 
 
+EARLY = """
+#include "dependent_launch.cuh"
+extern "C" __global__ void first(float* numbers, long long* ended, int loops) {
+    let_next_begin();
+    float x = numbers[threadIdx.x];
+    for (int n = 0; n < loops; n++) x = 0.5f * x + 1;
+    numbers[threadIdx.x] = x + 1;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(*ended));
+}
+extern "C" __global__ void second(const float* numbers, float* copies, long long* begun) {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(*begun));
+    wait_for_previous();
+    copies[threadIdx.x] = numbers[threadIdx.x];
+}
+"""
+
+
+@pytest.mark.parametrize("captured", [False, pytest.param(True, marks=pytest.mark.gpu)])
+def test_a_dependent_launch_begins_early_and_reads_what_it_waits_for(device, captured):
+    if captured and device.type == "cpu":
+        pytest.skip("a CUDA graph takes a GPU")
+    numbers, ended, begun = torch.zeros(32, device=device), *torch.zeros(2, 1, dtype=torch.int64, device=device)
+    loops = 200_000 if device.type == "cuda" else 50
+    module = RawModule(code=EARLY)
+    first = ReadyLaunch(module.get_function("first"), (1,), (32,), (OPEN, OPEN, np.int32(loops)))
+    second = ReadyLaunch(module.get_function("second"), (1,), (32,), (OPEN, OPEN, OPEN), dependent=True)
+    copies = torch.zeros(4, 32, device=device)
+
+    def both(into):
+        numbers.zero_()
+        first(numbers, ended)
+        second(numbers, into, begun)
+
+    for into in copies[:3]:  # the first launches are checked in whole
+        both(into)
+    if captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            both(copies[3])
+        graph.replay()
+    else:
+        both(copies[3])
+    assert (copies == 3).all()
+    early = device.type == "cuda" and torch.cuda.get_device_capability() >= (9, 0)
+    assert (begun < ended) == early
+
+
 def test_a_ready_launch_of_an_impossible_size_is_none():
     with pytest.raises(LaunchError, match="block .* has 2048 threads"):
         ready(OPEN, OPEN, N, A, block=(1024, 2))

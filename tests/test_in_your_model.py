@@ -197,3 +197,20 @@ def test_what_a_call_costs_the_host_is_what_is_recorded():
         (times,) = zip(*(host.select(**columns, **{"pass": name}) for name in passes), strict=True)
         assert line.split(" | ") == [f"{row['host_us']:.0f}" for row in times], shown
     assert f"| call | {' | '.join(passes)} |" in PAGE and measured.caption(host) in " ".join(PAGE.split())
+    for row in host.select(part="serving"):
+        shown = "SDPA, one query" if row["name"] == SDPA else f"`{row['name']}`"
+        assert f"| {shown} | {row['host_us']:.0f} |" in PAGE, shown
+
+
+def test_the_host_takes_no_longer_than_the_page_says():
+    """Microseconds, and times SDPA's."""
+    host = measured.load("host")
+    assert all(row["host_us"] <= 15 for row in host.select(part="launch"))
+    for part, name, most in (("dense", "flash_attention_v2", 40), ("sparse", "sparse_attention", 45)):
+        for pass_name in (FORWARD, BACKWARD):
+            rows = host.select(part=part, name=name, **{"pass": pass_name})
+            assert rows and all(row["times_sdpa"] <= 2.5 for row in rows)
+            assert pass_name == BACKWARD or all(row["host_us"] <= most for row in rows)
+    sparse = {"part": "sparse", "pass": FORWARD}
+    ours, flex = (host.select(**sparse, name=name) for name in ("sparse_attention", FLEX_128))
+    assert all(one["host_us"] < other["host_us"] for one, other in zip(ours, flex, strict=True))

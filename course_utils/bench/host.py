@@ -22,6 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from course_utils import timing
 from course_utils.bench import flex
 from course_utils.bench.flex import FLEX_128
+from course_utils.bench.serving import STEP_PAGE_SIZE, in_pages
 from course_utils.bench.timed import (
     KERNELS,
     MAX_HALF_ERROR,
@@ -33,12 +34,18 @@ from course_utils.bench.timed import (
 )
 from course_utils.measured import Row
 from course_utils.operators import (
+    append_paged,
+    decode_attention,
+    decode_step,
     flash_attention_minimal,
     flash_attention_v2,
     lightning_indexer,
+    merge_attention,
     mla_attention,
     naive_attention,
+    paged_attention,
     select_topk,
+    serving,
     sparse_attention,
     sparse_mla,
 )
@@ -77,6 +84,7 @@ def host_times(
         *dense(device, shape),
         *sparse(device, shape, chosen),
         *deepseek(device, shape),
+        *one_query(device, shape),
     ]
     measured: list[list[dict[str, timing.Timing]]] = [[] for _ in groups]
     for _ in range(times):
@@ -205,3 +213,31 @@ def deepseek(device: str, shape: tuple[int, ...]) -> list[Group]:
     }
     passes = (FORWARD, functions), (RECORDED, recorded), (BACKWARD, backward)
     return [({"part": "deepseek", "pass": name}, of_pass) for name, of_pass in passes]
+
+
+def one_query(device: str, shape: tuple[int, ...]) -> list[Group]:
+    """The operators of a step of serving, one query of each head; SDPA of the same query, by the kernel that torch
+    takes. The token that is appended is the last of the cache; decode_step does that and attention, for one layer."""
+    batch, heads, length, head_dim = shape
+    _, key, value = random_inputs(shape, device)
+    query = torch.randn(batch, heads, 1, head_dim, device=device, dtype=key.dtype)
+    pages, table = in_pages((key, value), STEP_PAGE_SIZE)
+    lengths = torch.full((batch,), length, dtype=torch.int32, device=device)
+    last = [tensor[:, :, -1:].transpose(1, 2).contiguous() for tensor in (key, value)]
+    layer = [tensor[None] for tensor in (query, *last, *pages)]
+    workspace = torch.zeros(serving.step_workspace(batch, heads), dtype=torch.int32, device=device)
+    found = decode_attention(query, key, value, return_lse=True)
+    outs, lses = (torch.stack((part, part)) for part in found)
+    functions: dict[str, Function] = {
+        SDPA: functools.partial(scaled_dot_product_attention, query, key, value),
+        "decode_attention": functools.partial(decode_attention, query, key, value),
+        "paged_attention": functools.partial(paged_attention, query, *pages, table, lengths),
+        "decode_step": functools.partial(decode_step, *layer, table, lengths, workspace=workspace),
+        "merge_attention": lambda: merge_attention(outs, lses)[0],
+        "append_paged": functools.partial(append_paged, *last, *pages, table, lengths),
+    }
+    right = functions[SDPA]()
+    for name, function in functions.items():
+        if name != "append_paged":  # which gives nothing; decode_step does the same
+            require_close(name, function().view_as(right), right, at_most=MAX_HALF_ERROR[right.dtype])
+    return [({"part": "serving", "pass": FORWARD}, functions)]

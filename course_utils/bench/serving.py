@@ -67,8 +67,8 @@ def compile_all(device: str = "cuda") -> None:
     """Compiles what the chapter launches."""
     modules = serving.modules(torch.float16, torch.device(device))
     modules.append(compiled("06_serving/warp_per_head.cu", (f"-DD={HEAD_DIM}", "-DBF16=0", "-DWARPS=4")))
-    key = torch.empty(1, HEAD_DIM, dtype=torch.float16, device=device)
-    tiles = {serving.decode_tile(HEADS // KV_HEADS, batch * KV_HEADS, key) for batch, _ in CACHES}
+    group, on = HEADS // KV_HEADS, torch.device(device)
+    tiles = {serving.decode_tile(group, batch * KV_HEADS, HEAD_DIM, 2, on) for batch, _ in CACHES}
     modules += [compiled("06_serving/packed_heads.cu", (*tile.options, "-DBF16=0")) for tile in tiles]
     compile_ahead(modules, device)
 
@@ -451,8 +451,9 @@ def _last_sequence(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor | 
 
 
 def _chosen_splits(query: Tensor, key: Tensor) -> int:
-    batch, kv_heads, length, _ = key.shape
-    tile = serving.decode_tile(query.shape[1] // kv_heads * query.shape[2], batch * kv_heads, key)
+    batch, kv_heads, length, head_dim = key.shape
+    rows = query.shape[1] // kv_heads * query.shape[2]
+    tile = serving.decode_tile(rows, batch * kv_heads, head_dim, key.element_size(), key.device)
     return serving.cut_keys(batch, kv_heads, length, False, 0, 0, tile, key.device).pieces // batch
 
 

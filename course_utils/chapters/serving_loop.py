@@ -8,6 +8,7 @@ import statistics
 import matplotlib.pyplot as plt
 
 from course_utils import plots, show
+from course_utils.bench.serving import CHUNK
 from course_utils.serving import (
     TIED,
     Loop,
@@ -60,8 +61,8 @@ def copy_on_write() -> None:
 
 @functools.cache
 def served(*, reserve: int | None = None) -> Loop:
-    """The loop after it has served 200 requests, with the books alone."""
-    return simulate(lengths(longest=LONGEST), pages=PAGES, page_size=PAGE_SIZE, reserve=reserve)
+    """The loop after it has served 200 requests, with the books alone: the day that the model serves on a GPU."""
+    return simulate(lengths(longest=LONGEST), pages=PAGES, page_size=PAGE_SIZE, reserve=reserve, chunk=CHUNK)
 
 
 def both() -> dict[str, Loop]:

@@ -69,9 +69,11 @@ def show_reads(length: int = 512) -> float:
 
 
 def cut(lengths: Sequence[int], wanted: int) -> list[tuple[int, int]]:
-    """The pieces of a ragged batch as pieces.cuh cuts them: pairs of a sequence and its keys."""
+    """The pieces of a ragged batch as pieces.cuh cuts them, those longer than half of one first: pairs of a sequence
+    and its keys."""
     size = max(1, costs.ceil_div(sum(lengths), wanted))
-    return [(b, min(size, keys - first)) for b, keys in enumerate(lengths) for first in range(0, max(keys, 1), size)]
+    found = [(b, min(size, keys - first)) for b, keys in enumerate(lengths) for first in range(0, max(keys, 1), size)]
+    return sorted(found, key=lambda piece: 2 * piece[1] <= size)
 
 
 def show_pieces(lengths: Sequence[int], wanted: int) -> float:

@@ -22,8 +22,8 @@ and copies are done as late as the rules allow (`configure(order=)` has others),
 there, and what is overwritten too early is the new; a wait for what cannot come is an error that says who waits for
 what. The warps of a warpgroup meet where they wait for products, which are added as a Hopper GPU adds them
 (`configure(exact_sums=True)`: as fp32 can). `sanitize()` watches such kernels by asynccheck (runtime/async_rules.cpp),
-but not in clusters of several blocks; `profile()` does not know them. docs/validation.md says what a GPU left of a
-thousand small kernels beside the emulator's own bytes.
+the blocks of a cluster together; `profile()` counts products, copies and waits. docs/validation.md says what a GPU left
+of a thousand small kernels beside the emulator's own bytes.
 
 A worker is a process like any other, not a sandbox: a kernel can do what its user can.
 

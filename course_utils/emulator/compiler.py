@@ -27,6 +27,7 @@ RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
         "fiber",
         "findings",
         "block",
+        "async_counters",
         "async_rules",
         "barriers",
         "wgmma",
@@ -138,6 +139,9 @@ def _traced_flags(compiler: Compiler) -> list[str]:
     """For a build that reports its memory accesses to runtime/trace.cpp, each as wide as the source has it."""
     flags = ["-DEMU_TRACED=1", "-fsanitize=thread"]
     if compiler.kind == "gcc":
+        # Reports take so long that -O2 makes few launches faster, and a build takes half as long again. It would also
+        # cut a store of `inside ? x : 0` in two, one in each branch: two requests of a warp, where nvcc makes one.
+        flags += ["-O1"]
         flags += ["-fsanitize=bounds-strict,alignment", "-fsanitize-recover=all"]
         flags += ["-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-store-merging"]
         return [*flags, "--param=tsan-instrument-func-entry-exit=0", "--param=tsan-distinguish-volatile=1"]

@@ -258,15 +258,15 @@ class EmulatedModule:
         watch = tracing.watch(grid)
         cluster = self._checked_cluster(function, grid)
         if watch and self._hopper:
-            if watch.profile or watch.in_step:
+            if watch.in_step:
                 raise LaunchError(
-                    f"{self.name} is for {HOPPER}: profile() and in_step() do not know its asynchronous instructions; "
-                    "launch it outside of them"
+                    f"{self.name} is for {HOPPER}: in_step() does not know its asynchronous instructions; launch it "
+                    "outside"
                 )
-            if (blocks := math.prod(cluster)) > 1:
+            if watch.sanitize and watch.profile:
                 raise LaunchError(
-                    f"{function} runs in clusters of {blocks} blocks (__cluster_dims__): sanitize() does not know what "
-                    "they do to each other's shared memory; launch it outside of sanitize()"
+                    f"{self.name} is for {HOPPER}: sanitize() and profile() around each other watch no such kernel; "
+                    "use one after the other"
                 )
             watch = replace(watch, hopper=True)
         library = self._library(traced=watch is not None)

@@ -16,7 +16,15 @@ from pygments.lexers import CudaLexer
 from pygments.style import Style
 from pygments.token import Comment, Keyword
 
-from course_utils.emulator.profiler import CounterRow, Counters, Footprint
+from course_utils.emulator.profiler import (
+    ASYNC_HEADING,
+    AsyncRow,
+    CounterRow,
+    Counters,
+    Footprint,
+    figures_of,
+    words_of,
+)
 from course_utils.emulator.sanitizer import Finding, SanitizerReport
 from course_utils.toolchain.errors import Index3
 
@@ -47,6 +55,8 @@ _LEGEND = (
     ("sector", "32 bytes of global memory; ideal: how few would hold the bytes that the lanes asked for"),
     ("wavefront", "one pass through the 32 banks of shared memory; ideal: without conflicts"),
     ("bank conflict", "a wavefront more than the ideal, because lanes need different words of one bank"),
+    ("shared bytes", "what products read in shared memory, and copies read or write there, in all blocks together"),
+    ("idle turns", "how often other threads of the block went on while one waited: no time, but who waits for whom"),
     ("footprint", "the distinct bytes among those requested: no cache can avoid moving them once"),
 )
 
@@ -135,7 +145,39 @@ def _card(finding: Finding) -> str:
         other = (finding.other_line, finding.other_source, finding.other_block or finding.block, finding.other_thread)
         parties.append(("other party", *other))
     rows = [_party(*party) for party in parties]
-    return _frame(f"{label} {message}{where}{_table(rows, role=_LINES)}", f"border-left: 4px solid {colour}")
+    timeline = _timeline(finding) if finding.events else ""
+    return _frame(f"{label} {message}{where}{_table(rows, role=_LINES)}{timeline}", f"border-left: 4px solid {colour}")
+
+
+def _timeline(finding: Finding) -> str:
+    """The two events from left to right, one below the other; in between what the rule wants. No scale of time."""
+    left, right, end, rows = 16, 470, 640, (38, 104)
+    texts, marks = [], []
+    for event, x, y in zip(finding.events, (left, right), rows, strict=True):
+        line = f", line {event.line}" if event.line else ""
+        words = f"step {event.step:,}{line}: {event.what}"
+        anchor = "start" if x == left else "end"
+        at = left - 6 if x == left else end
+        texts.append(f'<text x="{at}" y="{y - 14}" text-anchor="{anchor}">{html.escape(words)}</text>')
+        marks.append(f'<line x1="{left}" x2="{end}" y1="{y}" y2="{y}" stroke="currentColor" stroke-opacity="0.35"/>')
+        if event.goes_on:
+            shape = f'x="{x}" y="{y - 7}" width="{end - x}" height="14"'
+            marks.append(f'<rect {shape} rx="7" fill="rgb({_HOT})" fill-opacity="{_MOST}"/>')
+            if x == left:
+                texts.append(f'<text x="{right}" y="{y + 22}" text-anchor="middle">may still be at work</text>')
+        marks.append(f'<circle cx="{x}" cy="{y}" r="6" fill="currentColor"/>')
+    middle = (left + right) // 2
+    look = 'stroke="currentColor" stroke-width="2" stroke-dasharray="4 4"'
+    dashes = f'<line x1="{middle}" x2="{middle}" y1="30" y2="112" {look}/>'
+    wanted = (
+        f'<text x="{middle}" y="134" text-anchor="middle" font-weight="600">wanted: {html.escape(finding.wants)}</text>'
+    )
+    label = html.escape("; wanted: ".join([str(finding.events[0]), f"{finding.wants}; then {finding.events[1]}"]))
+    size = "width: 100%; min-width: 480px; max-width: 656px; height: auto; margin-top: 4px; font-size: 12px"
+    drawn = "".join([*marks, dashes, *texts, wanted])
+    return (
+        f'<svg role="img" aria-label="{label}" viewBox="0 0 656 144" style="{size}" fill="currentColor">{drawn}</svg>'
+    )
 
 
 def _party(name: str, line: int | None, source: str | None, block: Index3 | None, thread: Index3 | None) -> str:
@@ -192,11 +234,35 @@ def _kernel_section(kernel: str, counters: Counters) -> str:
         if part:
             lines.append(_counter_heading(space))
             lines += [_counter_row(row, show_file=len(files) > 1) for row in part]
-    table = _table(lines) if lines else ""
+    table = (_table(lines) if lines else "") + _asynchronous(kernel, counters)
     footprint = [part for part in counters.footprint if part.kernel == kernel]
+    copied = [row for row in counters.asynchronous if row.kernel == kernel]
     return (
-        _div(title, "font-weight: 600; margin-top: 10px") + table + (_footprint(footprint, rows) if footprint else "")
+        _div(title, "font-weight: 600; margin-top: 10px")
+        + table
+        + (_footprint(footprint, rows, copied) if footprint else "")
     )
+
+
+def _asynchronous(kernel: str, counters: Counters) -> str:
+    """Of a kernel for sm_90a: products, copies and waits of each line, and which warps wait where."""
+    rows = [row for row in counters.asynchronous if row.kernel == kernel]
+    if not rows:
+        return ""
+    style, number = "font-weight: 600; padding-top: 6px; vertical-align: bottom", f"{_MONO}; text-align: right"
+    line, operation, argument, *figures = ASYNC_HEADING
+    names = [_cell(line, f"{style}; text-align: right", "th"), _cell("", style, "th"), _cell(operation, style, "th")]
+    names += [_cell(argument, style, "th"), *(_cell(name, f"{style}; text-align: right", "th") for name in figures)]
+    table = [_row(names, f"background: transparent; border-bottom: {_RULE}")]
+    for row in rows:
+        source = row.source.strip()
+        code = f"{_MONO}; width: 100%; min-width: 100px; max-width: 0; {_CUT}"
+        cells = [_cell(str(row.line), f"{number}; color: {MUTED}")]
+        cells.append(_cell(f'<span title="{html.escape(source)}">{_coloured([source])[0]}</span>', code))
+        cells += [_cell(row.operation, "white-space: nowrap"), _cell(html.escape(row.argument), "white-space: nowrap")]
+        table.append(_row([*cells, *(_cell(text, f"{number}; white-space: nowrap") for text in figures_of(row))]))
+    roles = "".join(_div(words_of(role), _MUTED) for role in counters.roles if role.kernel == kernel)
+    return _table(table) + roles
 
 
 def _counter_heading(space: str) -> str:
@@ -237,12 +303,13 @@ def _counter_row(row: CounterRow, show_file: bool) -> str:
     return _row(cells)
 
 
-def _footprint(parts: Sequence[Footprint], rows: Sequence[CounterRow]) -> str:
+def _footprint(parts: Sequence[Footprint], rows: Sequence[CounterRow], copied: Sequence[AsyncRow]) -> str:
     """The distinct bytes of each argument; below them their sum and how often each is requested."""
     distinct = [sum(part.bytes_read for part in parts), sum(part.bytes_written for part in parts)]
     requested = [
         sum(row.bytes for row in rows if row.space == "global" and row.operation in operations)
-        for operations in (("load", "atomic"), ("store", "atomic"))  # an atomic reads and writes
+        + sum(row.global_bytes for row in copied if row.operation in operations)
+        for operations in (("load", "atomic", "copy in"), ("store", "atomic", "copy out"))  # an atomic reads and writes
     ]
     times = [_figure(all_of / one) if one else "" for all_of, one in zip(requested, distinct, strict=True)]
     number = "text-align: right; white-space: nowrap"

@@ -32,6 +32,43 @@ class CounterRow:
 
 
 @dataclass(frozen=True)
+class AsyncRow:
+    """What one source line of a kernel for sm_90a asked of what works by itself, or waited for.
+
+    operation: "wgmma", "copy in" (from global to shared memory), "copy out", "copy between" (blocks of a cluster; also
+    st.async) or "wait" (at a named barrier, an mbarrier, barrier.cluster or wgmma.wait_group). count: products of a
+    warpgroup, copies, or waits: a thread's, and of wgmma.wait_group a warp's. argument: the tensor that is copied, by
+    its own name or by its map's. flops: a multiply-add is two. global_bytes: inside of the tensor; shared_bytes: what
+    products read, or copies read or write, in all blocks together, with what a box has outside of the tensor.
+    idle_turns: how often other threads of the block went on meanwhile, added over those that waited; no time, but who
+    waits for whom shows.
+    """
+
+    kernel: str
+    file: str
+    line: int
+    source: str
+    operation: str
+    argument: str
+    count: int
+    flops: int
+    global_bytes: int
+    shared_bytes: int
+    idle_turns: int
+
+
+@dataclass(frozen=True)
+class Role:
+    """The warps of a block that wait at the same lines: how often they do, and the idle turns of these waits."""
+
+    kernel: str
+    warps: tuple[int, ...]
+    lines: tuple[int, ...]
+    waits: int
+    idle_turns: int
+
+
+@dataclass(frozen=True)
 class Footprint:
     """How much of one argument a kernel touched: distinct bytes read and written, of `bytes` in all.
 
@@ -49,7 +86,8 @@ class Footprint:
 
 @dataclass(repr=False)
 class Counters:
-    """The counters of the launches inside a `with profile()`: `rows` per source line, `footprint` per argument.
+    """The counters of the launches inside a `with profile()`: `rows` per source line, `footprint` per argument. Of
+    kernels for sm_90a, `asynchronous` per source line, `roles` per group of warps.
 
     "Bytes" are what threads request, and "footprint" the distinct ones among them. Neither is HBM traffic, which
     depends on the caches and which only ncu can measure. `blocks_traced` of `blocks` were watched. `dropped` counts the
@@ -58,6 +96,8 @@ class Counters:
 
     rows: list[CounterRow] = field(default_factory=list)
     footprint: list[Footprint] = field(default_factory=list)
+    asynchronous: list[AsyncRow] = field(default_factory=list)
+    roles: list[Role] = field(default_factory=list)
     launches: int = 0
     blocks: int = 0
     blocks_traced: int = 0
@@ -78,7 +118,7 @@ class Counters:
 
     def __str__(self) -> str:
         lost = f"\n... {self.dropped} requests are missing: their places found no room" if self.dropped else ""
-        return _text(self.rows) + lost
+        return "\n\n".join(filter(None, (_text(self.rows), _asynchronous_text(self)))) + lost
 
     __repr__ = __str__
 
@@ -92,5 +132,34 @@ def _text(rows: Iterable[CounterRow]) -> str:
         shared = (r.wavefronts, r.ideal_wavefronts, r.bank_conflicts)
         wavefronts = tuple(f"{n:,}" for n in shared) if r.space == "shared" else ("", "", "")
         table.append((str(r.line), r.space, r.operation, f"{r.requests:,}", *sectors, *wavefronts, f"{r.bytes:,}"))
-    widths = [max(len(row[i]) for row in table) for i in range(len(heading))]
+    return _aligned(table)
+
+
+ASYNC_HEADING = ("line", "operation", "argument", "count", "FLOPs", "global bytes", "shared bytes", "idle turns")
+
+
+def figures_of(row: AsyncRow) -> tuple[str, ...]:
+    """Its figures, in the order of ASYNC_HEADING; "" for what the operation has not."""
+    is_wait, is_product = row.operation == "wait", row.operation == "wgmma"
+    flops, idle = (f"{row.flops:,}" if is_product else ""), (f"{row.idle_turns:,}" if is_wait else "")
+    global_bytes = "" if is_wait or is_product else f"{row.global_bytes:,}"
+    return f"{row.count:,}", flops, global_bytes, "" if is_wait else f"{row.shared_bytes:,}", idle
+
+
+def words_of(role: Role) -> str:
+    """A role in a line."""
+    warps, lines = (", ".join(map(str, numbers)) for numbers in (role.warps, role.lines))
+    who = f"warps {warps} wait" if len(role.warps) > 1 else f"warp {warps} waits"
+    return f"{who} at lines {lines}: {role.waits:,} waits, {role.idle_turns:,} idle turns"
+
+
+def _asynchronous_text(counters: Counters) -> str:
+    if not counters.asynchronous:
+        return ""
+    table = [(str(row.line), row.operation, row.argument, *figures_of(row)) for row in counters.asynchronous]
+    return "\n".join([_aligned([ASYNC_HEADING, *table]), *map(words_of, counters.roles)])
+
+
+def _aligned(table: list[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in table)

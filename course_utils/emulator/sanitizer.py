@@ -10,6 +10,28 @@ TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
 
 @dataclass(frozen=True)
+class Event:
+    """One of the two events that asynccheck wants to be ordered.
+
+    step: when it was: the number of the access, product or copy in the launch's cluster. what: what happened, in words;
+    goes_on: it only started something, which goes on by itself. `line`, `block` and `thread`: whose deed; None if it is
+    nobody's (the block ends).
+    """
+
+    step: int
+    what: str
+    goes_on: bool
+    line: int | None
+    block: Index3 | None
+    thread: Index3 | None
+
+    def __str__(self) -> str:
+        who = f"block {self.block}, thread {self.thread} " if self.thread is not None else ""
+        place = f", line {self.line}" if self.line else ""
+        return f"step {self.step:,}{place}: {who}{self.what}{', which goes on by itself' if self.goes_on else ''}"
+
+
+@dataclass(frozen=True)
 class Finding:
     """One defect that a launch ran into, found by one of compute-sanitizer's tools (here: our own of that name), or by
     asynccheck, which NVIDIA does not have.
@@ -17,7 +39,8 @@ class Finding:
     `file`, `line` and `source`: the place and its text (None where unknown). `block` and `thread`: the first to run
     into it, as (x, y, z); `count`: how often it happened in the launch. For a race and for threads that wait at
     different barriers, `other_line`, `other_source`, `other_block` and `other_thread` are the other party; None for a
-    finding with one party.
+    finding with one party. `events`: of asynccheck, and of races in its kernels, what happened, the first first;
+    `wants`: what had to stand in between.
     """
 
     tool: str
@@ -33,6 +56,8 @@ class Finding:
     other_block: Index3 | None = None
     other_thread: Index3 | None = None
     count: int = 1
+    events: tuple[Event, ...] = ()
+    wants: str = ""
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}: " if self.line else ""
@@ -50,6 +75,9 @@ class Finding:
         lines = [f"{self.tool}: {place}{self.message} [{', '.join(who)}]"]
         shown = {self.line: self.source, self.other_line: self.other_source}
         lines += [f"{line:6d} | {text}" for line, text in sorted((n, t) for n, t in shown.items() if n and t)]
+        if self.events:
+            first, second = self.events
+            lines += [f"  first    {first}", f"  wanted   {self.wants}", f"  then     {second}"]
         return "\n".join(lines)
 
 

@@ -31,6 +31,11 @@ class RawFinding(ctypes.Structure):
         ("is_shared", ctypes.c_uint32),
         ("has_other", ctypes.c_uint32),
         ("same_warp", ctypes.c_uint32),
+        ("deed", ctypes.c_uint32),
+        ("other_deed", ctypes.c_uint32),
+        ("step", ctypes.c_uint32),
+        ("other_step", ctypes.c_uint32),
+        ("wants", ctypes.c_char * 96),
         ("place", ctypes.c_uint64),
         ("other_place", ctypes.c_uint64),
         ("address", ctypes.c_uint64),
@@ -61,6 +66,22 @@ class RawCounter(ctypes.Structure):
     ]
 
 
+PRODUCT, COPY_IN, COPY_OUT, COPY_BETWEEN, WAIT = range(5)
+
+
+class RawAsyncCounter(ctypes.Structure):
+    _fields_ = [
+        ("place", ctypes.c_uint64),
+        ("kind", ctypes.c_uint32),
+        ("which", ctypes.c_uint32),
+        ("count", ctypes.c_uint64),
+        ("flops", ctypes.c_uint64),
+        ("global_bytes", ctypes.c_uint64),
+        ("shared_bytes", ctypes.c_uint64),
+        ("idle", ctypes.c_uint64),
+    ]
+
+
 class RawTouched(ctypes.Structure):
     _fields_ = [("read", ctypes.c_uint64), ("written", ctypes.c_uint64), ("loaded", ctypes.c_uint64)]
 
@@ -72,9 +93,11 @@ class TraceResults(ctypes.Structure):
         ("counter_count", ctypes.c_uint32),
         ("counters_dropped", ctypes.c_uint32),
         ("blocks_traced", ctypes.c_uint64),
+        ("asynchronous_count", ctypes.c_uint64),
         ("touched", RawTouched * MOST_ARRAYS),
         ("findings", RawFinding * 256),
         ("counters", RawCounter * 8192),
+        ("asynchronous", RawAsyncCounter * 1024),
     ]
 
 

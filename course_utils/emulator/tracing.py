@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 
 from course_utils.emulator import trace_results as raw
 from course_utils.emulator.memory import DeviceMemory
-from course_utils.emulator.profiler import CounterRow, Counters, Footprint
-from course_utils.emulator.sanitizer import Finding, SanitizerReport
+from course_utils.emulator.profiler import AsyncRow, CounterRow, Counters, Footprint, Role
+from course_utils.emulator.sanitizer import Event, Finding, SanitizerReport
 from course_utils.toolchain.source import line_text
 
 Block = tuple[int, int, int]
@@ -64,14 +65,17 @@ def sanitize() -> Iterator[SanitizerReport]:
         - an mbarrier before its init can be seen (by copies: without a fence of its own), or after its end; too many or
           too few arrivals and bytes; products and copies that are never committed or never waited for;
         - products that only a part of the warpgroup makes, or with other descriptors; copies of a wrong size or place;
+        - in a cluster, shared memory or an mbarrier of a block that may not have started yet, or that may have exited
+          by then; a copy that may still read the shared memory of a block that has exited;
         - a deadlock, and who waits for what.
         There racecheck and initcheck, too, know all barriers of shared memory. Two lines are ordered if a chain of
         barriers leads from one to the other, whatever the order they ran in. A proxy fence may stand anywhere on that
         chain, as the PTX memory model has it. Taken to be safe: the lanes of a warp that meet in a wgmma.wait_group see
-        each other's accesses, and one warp's wait for a product speaks for its warpgroup. Not watched: atomics as
-        locks, global memory within a block, what the copy engine does to it; a read of A's registers in flight, which
-        does no harm. A register is a variable of the source: where the compiler would put a new value of it elsewhere,
-        a finding is about the variable.
+        each other's accesses, one warp's wait for a product speaks for its warpgroup, and barrier.cluster.arrive
+        with .relaxed orders what .release does. Not watched: atomics as locks, global memory within a block or a
+        cluster, what the copy engine does to it; a read of A's registers in flight, which does no harm. A register is a
+        variable of the source: where the compiler would put a new value of it elsewhere, a finding is about the
+        variable.
 
     Outputs are those of a plain launch, but for what depends on the order of threads (printf, the last bits of float
     atomics): a watched thread may wait in other places. Pointers kept in __device__ variables do not survive the change
@@ -101,6 +105,9 @@ def profile(*, blocks: int | Iterable[int | tuple[int, ...]] | None = None) -> I
 
     blocks: trace only this or these of a large grid, each as blockIdx.x or as (x, y, z); all blocks run. Raises
     ValueError for a block that a launch does not have, TypeError for what is no block.
+
+    Of kernels whose header says `arch: sm_90a only` it also counts products, copies and waits (`AsyncRow`), and finds
+    the roles of warps by the lines where they wait (`Role`); ncu has not been asked about these.
 
     A broadcast touches fewer sectors than its bytes would fill: `ideal_sectors` may exceed `sectors`, as ncu's do.
 
@@ -213,6 +220,7 @@ def collect(
     if not _profilers:
         return
     rows = _rows(results, kernel, locate, sources)
+    asynchronous, roles = _asynchronous(results, kernel, memory, locate, sources)
     touched = [
         (position, Footprint(kernel, label, size, seen.read, seen.written, seen.loaded))
         for (position, label, size), seen in zip(memory.arrays(), results.touched, strict=False)
@@ -222,7 +230,9 @@ def collect(
         counters.blocks += blocks
         counters.blocks_traced += results.blocks_traced
         counters.dropped += results.counters_dropped
-        counters.rows = _merged_rows([*counters.rows, *rows])
+        counters.rows = _merged(CounterRow, [*counters.rows, *rows], FIGURES)
+        counters.asynchronous = _merged(AsyncRow, [*counters.asynchronous, *asynchronous], ASYNC_FIGURES)
+        counters.roles = _merged(Role, [*counters.roles, *roles], ("waits", "idle_turns"))
         counters.footprint += [footprint for _, footprint in sorted(touched, key=lambda item: item[0])]
         counters.sources.update({row.file: sources[row.file] for row in rows if row.file in sources})
 
@@ -250,15 +260,38 @@ def _finding(
         other_block=f.other_block.as_tuple() if f.has_other else None,
         other_thread=f.other_thread.as_tuple() if f.has_other else None,
         count=f.count,
+        events=_events(f, place, other),
+        wants=f.wants.decode(),
     )
 
 
-def _place(file: bytes, line: int, counter: int, locate: Locate) -> tuple[str, int] | None:
+# As runtime/trace_results.h numbers them; and which of them start what goes on by itself.
+DEEDS = ("", "reads", "writes", "starts a wgmma", "starts a copy", "starts a bulk store", "starts a cp.async")
+DEEDS += ("initialises an mbarrier", "uses shared memory", "the kernel begins", "the block ends")
+STARTED = range(3, 7)
+Place = tuple[str, int] | None
+
+
+def _events(f: raw.RawFinding, place: Place, other: Place) -> tuple[Event, ...]:
+    """Both events of a finding, the first first; none where there is nothing to want between them."""
+    if not f.wants:
+        return ()
+
+    def event(step: int, deed: int, place: Place, block: Block | None, thread: Block | None) -> Event:
+        return Event(step, DEEDS[deed], deed in STARTED, place[1] if place else None, block, thread)
+
+    mine = event(f.step, f.deed, place, f.block.as_tuple(), f.thread.as_tuple())
+    whose = (f.other_block.as_tuple(), f.other_thread.as_tuple()) if f.has_other else (None, None)
+    its = event(f.other_step, f.other_deed, other, *whose)
+    return (its, mine) if its.step <= mine.step else (mine, its)
+
+
+def _place(file: bytes, line: int, counter: int, locate: Locate) -> Place:
     """(file, line): as the runtime knows them, or where its program counter lies."""
     return (file.decode(errors="replace"), line) if line else locate(counter)
 
 
-def _text(sources: Mapping[str, str], place: tuple[str, int] | None) -> str | None:
+def _text(sources: Mapping[str, str], place: Place) -> str | None:
     return line_text(sources.get(place[0], ""), place[1]) if place else None
 
 
@@ -294,7 +327,8 @@ def _words(f: raw.RawFinding, memory: DeviceMemory, other_line: int | None) -> t
         }[f.kind]
         return "racecheck", f"{what}: blocks run in any order; atomics, or one block per element, would be safe"
     where = "shared" if f.is_shared else "global"
-    barrier = "__syncwarp()" if f.same_warp else "__syncthreads()"
+    other_block = f.block.as_tuple() != f.other_block.as_tuple()
+    barrier = "barrier.cluster" if other_block else "__syncwarp()" if f.same_warp else "__syncthreads()"
     name, what = {
         raw.READ_AFTER_WRITE: ("read-after-write", f"reads what another thread writes {at_line}"),
         raw.WRITE_AFTER_READ: ("write-after-read", f"overwrites what another thread may still have to read {at_line}"),
@@ -353,12 +387,54 @@ def _rows(results: raw.TraceResults, kernel: str, locate: Locate, sources: Mappi
 FIGURES = ("requests", "sectors", "ideal_sectors", "wavefronts", "ideal_wavefronts", "bank_conflicts", "bytes")
 
 
-def _merged_rows(rows: list[CounterRow]) -> list[CounterRow]:
-    """One row for each line, space and operation, in the order of the source."""
-    merged: dict[tuple[str, str, int, str, str, str], CounterRow] = {}
+ASYNC_FIGURES = ("count", "flops", "global_bytes", "shared_bytes", "idle_turns")
+OPERATIONS = ("wgmma", "copy in", "copy out", "copy between", "wait")
+
+
+def _asynchronous(
+    results: raw.TraceResults, kernel: str, memory: DeviceMemory, locate: Locate, sources: Mapping[str, str]
+) -> tuple[list[AsyncRow], list[Role]]:
+    """What lines of a kernel for sm_90a asked for, and the warps that wait at the same ones."""
+    labels = [label for _, label, _ in memory.arrays()]
+    rows, waits = [], []
+    for c in results.asynchronous[: results.asynchronous_count]:
+        place = locate(c.place)
+        is_copy = c.kind in (raw.COPY_IN, raw.COPY_OUT) and c.which < len(labels)
+        row = AsyncRow(
+            kernel=kernel,
+            file=place[0] if place else "",
+            line=place[1] if place else 0,
+            source=_text(sources, place) or "",
+            operation=OPERATIONS[c.kind],
+            argument=labels[c.which].replace(f" of {kernel}()", "") if is_copy else "",
+            count=c.count,
+            flops=c.flops,
+            global_bytes=c.global_bytes,
+            shared_bytes=c.shared_bytes,
+            idle_turns=c.idle,
+        )
+        rows.append(row)
+        if c.kind == raw.WAIT:
+            waits.append((c.which, row))
+    lines = {warp: tuple(sorted({row.line for other, row in waits if other == warp})) for warp, _ in waits}
+    roles = []
+    for where in dict.fromkeys(lines[warp] for warp in sorted(lines)):
+        warps = tuple(warp for warp in sorted(lines) if lines[warp] == where)
+        mine = [row for warp, row in waits if warp in warps]
+        roles.append(Role(kernel, warps, where, sum(row.count for row in mine), sum(row.idle_turns for row in mine)))
+    return rows, roles
+
+
+Row = TypeVar("Row", CounterRow, AsyncRow, Role)
+
+
+def _merged(kind: type[Row], rows: list[Row], figures: tuple[str, ...]) -> list[Row]:
+    """One row for all that differ in figures alone, in the order of the source."""
+    names = [one.name for one in fields(kind) if one.name not in figures]
+    merged: dict[tuple[object, ...], Row] = {}
     for row in rows:
-        key = (row.kernel, row.file, row.line, row.source, row.space, row.operation)
+        key = tuple(getattr(row, name) for name in names)
         before = merged.get(key)
-        sums = {name: getattr(row, name) + getattr(before, name) for name in FIGURES} if before else {}
+        sums = {name: getattr(row, name) + getattr(before, name) for name in figures} if before else {}
         merged[key] = replace(row, **sums)
     return [merged[key] for key in sorted(merged)]

@@ -14,6 +14,7 @@ from course_utils.checks import error_report, lse_report
 from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome
 from course_utils.grading.job import still_blank
+from course_utils.grading.names import READING_A_FINDING
 from course_utils.grading.seen import first_of, places
 from course_utils.grading.variables import line_that_hides
 from course_utils.toolchain.source import blank_comments
@@ -227,7 +228,7 @@ def of_finding(exercise: Exercise, finding: Finding, source: str = "", *, right:
         name = f"shared memory is read before it is written{line}"
     elif absent := ABSENT_LANE.search(finding.message):
         name = f"a shuffle reads a lane that {absent[1]}{line}"
-    return Diagnosis(name, str(finding), "00 Memory and tools, section 10, 'Reading a finding'")
+    return Diagnosis(name, str(finding), READING_A_FINDING)
 
 
 def _missing_barrier(first: int, second: int, source: str) -> str:

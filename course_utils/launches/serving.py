@@ -44,7 +44,7 @@ def _launched(name: str, query: Tensor, key: Tensor, ragged: bool) -> tuple[tupl
         return options, grid, (32, WARPS), (*ints(batch, heads), *last), 0
     row_tiles = ceil_div(group * query_length, serving.block_rows(group * query_length))
     grid = row_tiles, kv_heads, batch
-    tile = serving.decode_tile(group * query_length, math.prod(grid), key)
+    tile = serving.decode_tile(group * query_length, math.prod(grid), head_dim, key.element_size(), key.device)
     return (*tile.options, bf16), grid, tile.block, (*ints(batch), *last), tile.shared_bytes
 
 

@@ -351,7 +351,8 @@ of accesses each. Compared are, for each launch:
 
 def page(results: list[Verdict]) -> str:
     """docs/validation.md: both comparisons, with where and when NVIDIA's side was recorded."""
-    sanitizer, counters, silicon = map(measured.load, ("sanitizer", "counters", "silicon"))
+    names = ("sanitizer", "counters", "silicon", "asynchronous")
+    sanitizer, counters, silicon, planted = map(measured.load, names)
     return "\n".join(
         [
             _INTRODUCTION,
@@ -372,7 +373,7 @@ def page(results: list[Verdict]) -> str:
             "In each cell: the emulator's count / ncu's.\n",
             "\n\n".join(f"{reason.why}\n\n{_markdown(_explained_rows(reason))}" for reason in EXPLAINED),
             "",
-            silicon_page.section(silicon, _origin(silicon), _markdown),
+            silicon_page.section(silicon, _origin(silicon), planted, _origin(planted), _markdown),
         ]
     )
 

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from course_utils.arguments import check_tensor, flag, integer
 from course_utils.operators.indexer import lightning_indexer, quantize_e4m3, runs_fp8
+from course_utils.operators.library import refuse_gradient
 from course_utils.operators.mla import mla_attention, sparse_mla
 from course_utils.operators.rope import RopeTable, rope_half_split, rope_interleaved, rope_table
 from course_utils.operators.topk import MAX_K, select_topk
@@ -31,7 +32,6 @@ CHUNK_SIZE = 4096
 # ---------------------------------------------------------------------------------------------- the layer
 
 
-@torch.no_grad()
 def deepseek_sparse_attention(
     hidden: Tensor,
     weights: DeepSeekWeights,
@@ -44,8 +44,8 @@ def deepseek_sparse_attention(
     """The layer with DeepSeek Sparse Attention: each token attends to the `top_k` tokens, up to and including itself,
     that the lightning indexer scores highest. With `top_k >= S` that is dense attention.
 
-    Not differentiable: which keys to take has no gradient, and V3.2 trains the indexer by a loss of its own.
-    `sparse_mla` alone is differentiable.
+    Not differentiable, and an error where a gradient is asked for: which keys to take has none, and V3.2 trains the
+    indexer by a loss of its own. `sparse_mla` alone is differentiable.
 
     Args:
         hidden: `[S, dim]` after the layer's norm, dtype and device of weights, on the CPU (emulator) or a GPU.
@@ -65,6 +65,7 @@ def deepseek_sparse_attention(
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
     """
     _check(hidden, weights, chunk_size)
+    refuse_gradient("deepseek_sparse_attention", "its parts with sparse_mla", *_tensors(hidden, weights))
     integer("top_k", top_k, 1)
     flag("return_indices", return_indices)
     if min(top_k, len(hidden)) > MAX_K:
@@ -81,14 +82,14 @@ def deepseek_sparse_attention(
     return (out, torch.cat(indices)) if return_indices else out
 
 
-@torch.no_grad()
 def deepseek_mla(hidden: Tensor, weights: DeepSeekWeights, *, chunk_size: int = CHUNK_SIZE) -> Tensor:
     """The same layer with dense attention, as in V3: each token attends to all tokens up to itself.
 
     Arguments, result and errors as of `deepseek_sparse_attention`; the indexer's weights are not used. Not
-    differentiable; `mla_attention` alone is.
+    differentiable, and an error where a gradient is asked for; `mla_attention` alone is.
     """
     _check(hidden, weights, chunk_size)
+    refuse_gradient("deepseek_mla", "its parts with mla_attention", *_tensors(hidden, weights))
     out = torch.empty_like(hidden)
     with torch.autocast(hidden.device.type, enabled=False):
         latent = project_latent(hidden, weights)
@@ -275,6 +276,10 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 def _table(hidden: Tensor, weights: DeepSeekWeights, q_start: int) -> RopeTable:
     return rope_table(weights.config, torch.arange(q_start, q_start + len(hidden), device=hidden.device))
+
+
+def _tensors(hidden: Tensor, weights: DeepSeekWeights) -> list[Tensor]:
+    return [tensor for tensor in (hidden, *vars(weights).values()) if isinstance(tensor, Tensor)]
 
 
 def _check(hidden: Tensor, weights: DeepSeekWeights, chunk_size: int) -> None:

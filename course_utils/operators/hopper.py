@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import OPEN, OpenMap, ReadyLaunch, tensor_map
+from course_utils.cuda import MADE, OpenMap, ReadyLaunch, TensorMap, tensor_map
+from course_utils.operators.flash_v2 import _gradient as portable_gradient
 from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
     check_inputs,
@@ -21,7 +22,6 @@ from course_utils.operators.prepare import (
     forward_flops,
 )
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, Call, check_forward, defines, kernel
-from course_utils.toolchain.tensor_map import TensorMap
 
 FOLDER = "07_hopper"
 FORWARD = f"{FOLDER}/forward.cu"
@@ -55,7 +55,9 @@ class HopperTile(NamedTuple):
         return 4 * self.head_dim * (self.block_rows + 2 * KEYS) + 528 * self.consumers + 88
 
 
-TILES = {64: HopperTile(64, 2), 128: HopperTile(128, 2)}
+# For each head dimension, the tile for short causal rows, and that for all others.
+TILES = {64: (HopperTile(64, 2), HopperTile(64, 3)), 128: (HopperTile(128, 2), HopperTile(128, 2))}
+LONG = 2048  # queries: of shorter causal rows, blocks of 192 would compute too much that is masked
 
 
 def flash_attention_hopper(
@@ -81,13 +83,15 @@ def flash_attention_hopper(
         return_lse: also return the log-sum-exp of each row of scores.
 
     Returns:
-        out `[B, H, L_q, d]` in the dtype of query; zeros for a query that sees no key. With return_lse `(out, lse)`:
-        lse `[B, H, L_q]`, float32, natural logarithm; minus infinity for a query that sees no key. Neither is
-        differentiable. Every run gives the same bits.
+        out `[B, H, L_q, d]` in the dtype of query, differentiable once by autograd; zeros for a query that sees no
+        key. With return_lse `(out, lse)`: lse `[B, H, L_q]`, float32, natural logarithm, not differentiable; minus
+        infinity for a query that sees no key. Every run gives the same bits.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
         LaunchError: the GPU is no Hopper.
+
+    The backward pass is that of `flash_attention_v2`, whose gradient of query differs from run to run.
     """
     query, key, value = _attention.autocast(query, key, value)
     factor = check_inputs(
@@ -111,6 +115,7 @@ def flash_attention_hopper(
     check=check_forward,
     flops=forward_flops,
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
+    gradient=portable_gradient,
 )
 def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
@@ -131,7 +136,7 @@ def tile_map(tensor: Tensor, rows: int) -> TensorMap:
 def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
     """The launch of forward.cu with query, key, value, out, lse and a counter, which is 0."""
     batch, heads, query_length, head_dim = call.query_shape
-    tile = TILES[head_dim]
+    tile = TILES[head_dim][not is_causal or query_length >= LONG]
     of_rows, of_keys = (functools.partial(tile_map, rows=rows) for rows in (ROWS, KEYS))
     *sizes, factor = call.scalars
     items = batch * heads * ceil_div(query_length, tile.block_rows)
@@ -142,8 +147,8 @@ def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
         (
             *map(OpenMap, (of_rows, of_keys, of_keys, of_rows)),
             *(
-                OPEN,
-                OPEN,
+                MADE,
+                MADE,
                 np.int32(batch * heads),
                 *sizes,
                 factor,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.arguments import check_tensor
+from course_utils.arguments import check_tensor, not_traced
 from course_utils.costs import V3_2, ceil_div
 from course_utils.cuda import RawModule, compiled
 from course_utils.operators.library import AUTOCAST, operator
@@ -81,8 +81,9 @@ def lightning_indexer(
         k_scale: float32 `[T]`, the same for k_index. It comes in last: without it, a score must be within fp32 too.
 
     Returns:
-        float32 `[S, T]`; minus infinity where a key is not legal. It carries no gradient: what follows is a selection,
-        which has none, and the indexer is trained by a loss of its own. A product that is NaN counts as 0.
+        float32 `[S, T]`; minus infinity where a key is not legal. A product that is NaN counts as 0. To ask for its
+        gradient is an error: what follows is a selection, which has none, and the indexer is trained by a loss of its
+        own.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
@@ -101,6 +102,7 @@ def lightning_indexer(
     check=lambda *args: _check(*args),
     flops=lambda q_index, k_index, *_: 2 * q_index.numel() * k_index.shape[0],
     casts={"q_index": AUTOCAST, "k_index": AUTOCAST, "weights": torch.float32},
+    instead="the same sum in plain torch, for a loss of the indexer's own",
 )
 def _indexer(
     q_index: Tensor, k_index: Tensor, weights: Tensor, q_scale: Tensor | None, k_scale: Tensor | None, q_start: int
@@ -144,7 +146,7 @@ def quantize_e4m3(x: Tensor) -> tuple[Tensor, Tensor]:
     x: `[..., d]`, float32, bfloat16 or float16. Returns (x_e4m3, scale): float8_e4m3fn `[..., d]` and float32 `[...]`.
     The scale is `max(|x|, 1e-4) / 448`, rounded up to a power of two: so no number overflows, and to multiply by it
     rounds nothing. What is left is the rounding to E4M3: at most 1/16 of a number, or 2^-10 of the scale. A vector with
-    an infinity or a NaN becomes NaN as a whole, its scale too.
+    an infinity or a NaN becomes NaN as a whole, its scale too. To autograd both are constants, as what is rounded is.
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"x is a {type(x).__name__}; it must be a torch tensor [..., d]")
@@ -199,6 +201,7 @@ def _check(
     like = "q_index", q_index
     check_tensor("k_index", k_index, ("T", dim), like=like)
     check_tensor("weights", weights, (queries, heads), (torch.float32,), like=like)
+    not_traced("q_start", q_start)
     if isinstance(q_start, bool) or not isinstance(q_start, (int, np.integer, torch.SymInt)):
         raise TypeError(f"q_start is {q_start!r}; it must be an int")
     for name, scale, shape in (("q_scale", q_scale, (queries, heads)), ("k_scale", k_scale, k_index.shape[:1])):

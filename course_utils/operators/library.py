@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 from torch.utils.flop_counter import flop_registry
 
-from course_utils.arguments import check_memory
+from course_utils.arguments import check_memory, once
 
 NAMESPACE = "attention_course"
 AUTOCAST = None  # in `casts`: to the dtype of autocast
@@ -24,7 +24,6 @@ AUTOCAST = None  # in `casts`: to the dtype of autocast
 TAGS = "pt2_compliant_tag", "flexible_layout"
 # What no autocast touches: a number of 64 bits was meant to have them, and one of 8 comes with a scale.
 NEVER_CAST = torch.float64, torch.float8_e4m3fn
-MOST_PASSED = 1024  # calls of an operator whose checks are remembered
 
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
@@ -79,6 +78,7 @@ def operator(
     casts: Mapping[str, torch.dtype | None] | None = None,
     gradient: Operator | None = None,
     is_gradient: bool = False,
+    instead: str | None = None,
     keeps: Callable[..., object] | None = None,
     flops: Callable[..., int] | None = None,
     tags: tuple[str, ...] = (),
@@ -89,16 +89,17 @@ def operator(
         schema: name, arguments and results, all with names, as `torch.library.define` takes it, without defaults.
         fake: the same function for tensors that have a shape and no memory: it makes the results, empty.
         check: of the arguments, raises TypeError or ValueError, which names the one that does not fit the kernels. Of a
-            tensor it looks at what `_settled` lists, and it may have sizes that are still open. It is for whoever calls
-            the operator by torch's name for it, or from a graph, which asks while it is made, too; who calls what this
-            decorator gives has checked the arguments.
+            tensor it looks at no more than `arguments.once` does, and it may have sizes that are still open. It is for
+            whoever calls the operator by torch's name for it, or from a graph, which asks while it is made, too; who
+            calls what this decorator gives has checked the arguments.
         casts: the arguments that autocast casts, each with the dtype, `AUTOCAST` for autocast's own. None for an
             operator that autocast leaves alone.
         gradient: the operator that computes the gradients. It takes `grad_out`, then those of this one's arguments and
             results that it has in its schema, by their names, and gives a tensor `grad_<name>` for each argument with a
-            gradient. The first result is differentiable, once; the others are not. None for an operator that takes no
-            part in autograd.
+            gradient. The first result is differentiable, once; the others are not. None for an operator without one.
         is_gradient: whether this is such a gradient, which has none of its own: to ask for one is an error.
+        instead: of an operator that has no gradient, and results that could have one, what to take in its place: for
+            the error where a gradient is asked for. An operator that only writes to its arguments is refused at once.
         keeps: of the arguments, what must live until the backward pass beside the tensors.
         flops: of the arguments, how many operations the matrix products take: what `FlopCounterMode` counts. None for
             an operator without matrix products.
@@ -113,13 +114,19 @@ def operator(
         name = made.name
         made.launched = _with_memory(made, launch)
         for backend in ("CPU", "CUDA"):
-            _LIBRARY.impl(name, _checked(made, check), backend)
+            _LIBRARY.impl(name, _checked(made, once(check)), backend)
         torch.library.register_fake(f"{NAMESPACE}::{name}", _faked(check, fake), lib=_LIBRARY)
         for batched in ("FuncTorchBatched", "Batched"):
             _LIBRARY.impl(name, _no_vmap(made), batched)
-        if gradient or is_gradient:
-            made.function = _differentiable(made, gradient, keeps) if gradient else _once(made)
-            _LIBRARY.impl(name, _autograd(made, made.function), "Autograd", with_keyset=True)
+        refusal = no_gradient(name, instead) if instead else None
+        if is_gradient:
+            refusal = f"{name.removesuffix('_backward')} is differentiable once: its gradient has none"
+        if gradient:
+            made.function = _differentiable(made, gradient, keeps)
+        elif refusal:
+            made.function = _refusing(made, refusal)
+        if made.function:
+            _LIBRARY.impl(name, _autograd(made, made.function, refusal), "Autograd", with_keyset=True)
         else:
             _LIBRARY.impl(name, torch.library.fallthrough_kernel, "Autograd")
         if casts:
@@ -135,16 +142,10 @@ def operator(
 
 def _checked(made: Operator, check: Callable[..., object]) -> Callable[..., Any]:
     """What the dispatcher calls: nobody may have looked at the arguments before. The calls of a compiled model, too,
-    come here: arguments that are in all that counts like those of an earlier call pass at once."""
-    passed: set[tuple[Any, ...]] = set()
+    come here."""
 
     def implementation(*args: Any) -> Any:
-        settled = tuple([_settled(argument) if isinstance(argument, Tensor) else argument for argument in args])
-        if settled not in passed:
-            check(*args)
-            if len(passed) >= MOST_PASSED:
-                passed.clear()
-            passed.add(settled)
+        check(*args)
         return made.launched(*args)
 
     return implementation
@@ -158,11 +159,6 @@ def _faked(check: Callable[..., object], fake: Callable[..., Any]) -> Callable[.
         return fake(*args)
 
     return implementation
-
-
-def _settled(tensor: Tensor) -> tuple[object, ...]:
-    """Of a tensor, what a check may look at. One that is sparse or nested finds no implementation of the operator."""
-    return tensor.shape, tensor.dtype, tensor.device, tensor.is_contiguous(), tensor.requires_grad
 
 
 def _with_memory(made: Operator, launch: Callable[..., Any]) -> Callable[..., Any]:
@@ -233,23 +229,37 @@ def _may_be_cast(argument: Any) -> bool:
 # ---------------------------------------------------------------------------------------------- autograd
 
 
-def _autograd(made: Operator, function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """The operator where a gradient may be asked for. An autograd Function of our own takes two thirds of the time that
-    `torch.library.register_autograd` takes, and can say which results have no gradient."""
+def no_gradient(name: str, instead: str) -> str:
+    """What the error says where someone asks for a gradient that there is not."""
+    return f"{name} has no gradient; take {instead}, or call it under torch.no_grad() or with .detach()"
+
+
+def refuse_gradient(name: str, instead: str, *tensors: Tensor) -> None:
+    """Raises NotImplementedError where a gradient of a function may be asked for that has none: of one of the tensors,
+    and of no operator of torch."""
+    if torch.is_grad_enabled() and _C._any_requires_grad(*tensors):
+        raise NotImplementedError(no_gradient(name, instead))
+
+
+def _autograd(made: Operator, function: type[torch.autograd.Function], refusal: str | None) -> Callable[..., Any]:
+    """The operator where a gradient may be asked for. refusal: what is said where it has none. An autograd Function of
+    our own takes two thirds of the time that `torch.library.register_autograd` takes, and can say which results have no
+    gradient."""
+
+    no_forward = f"{made.name} has no forward-mode derivative; take torch.autograd's backward pass"
+    not_by_func = (
+        f"{made.name} is not differentiated by torch.func (grad, vjp, jacrev); take torch.autograd.grad or backward(), "
+        "with torch.func.functional_call where the parameters come from outside"
+    )
 
     def differentiated(keyset: Any, *args: Any) -> Any:
         if forward_ad._current_level >= 0 and any(
             isinstance(argument, Tensor) and forward_ad.unpack_dual(argument).tangent is not None for argument in args
         ):
-            raise NotImplementedError(
-                f"{made.name} has no forward-mode derivative; take torch.autograd's backward pass"
-            )
+            raise NotImplementedError(refusal or no_forward)
         if torch.is_grad_enabled() and _C._any_requires_grad(*args):
             if _C._are_functorch_transforms_active():
-                raise NotImplementedError(
-                    f"{made.name} is not differentiated by torch.func (grad, vjp, jacrev); take torch.autograd.grad or "
-                    "backward(), with torch.func.functional_call where the parameters come from outside"
-                )
+                raise NotImplementedError(refusal or not_by_func)
             return function.apply(keyset, *args)
         return _below_autograd(made, keyset, args)
 
@@ -295,14 +305,16 @@ def _differentiable(
     return _function(made.name, forward, backward)
 
 
-def _once(made: Operator) -> type[torch.autograd.Function]:
-    """A gradient as an autograd Function: of its own it has none, and says so instead of passing for a constant."""
+def _refusing(made: Operator, refusal: str) -> type[torch.autograd.Function]:
+    """An operator without a gradient as an autograd Function: it says so instead of passing for a constant."""
 
     def forward(ctx: Any, keyset: Any, *args: Any) -> Any:
+        if not made.returns:  # no backward pass would come by
+            raise NotImplementedError(refusal)
         return _below_autograd(made, keyset, args)
 
     def backward(ctx: Any, *_: Any) -> Any:
-        raise RuntimeError(f"{made.name.removesuffix('_backward')} is differentiable once: its gradient has none")
+        raise NotImplementedError(refusal)
 
     return _function(made.name, forward, backward)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.cuda import Kernel, compiled
+from course_utils.operators.library import refuse_gradient
 from course_utils.operators.prepare import check_inputs, dense
 
 FOLDER = "02_flash_attention_minimal"
@@ -29,12 +30,13 @@ def flash_plain(
 
     query `[B, H, L_q, d]`, key and value `[B, H, L_k, d]`, float32, on the CPU (emulator) or a GPU. tile: B_r and B_c.
     kernel: a file of the chapter with the same kernel in it, such as "broken/no_rescale". Returns out, or with
-    return_lse `(out, lse)`, as `flash_attention_minimal`; no part of autograd.
+    return_lse `(out, lse)`, as `flash_attention_minimal`.
 
-    Raises TypeError or ValueError that names the argument.
+    Raises TypeError or ValueError that names the argument, NotImplementedError where a gradient is asked for.
     """
     factor = check_inputs(query, key, value, is_causal=is_causal, scale=scale, dtypes=(torch.float32,))
-    query, key, value = (dense(tensor.detach()) for tensor in (query, key, value))
+    refuse_gradient("flash_plain", "flash_attention_minimal", query, key, value)
+    query, key, value = (dense(tensor) for tensor in (query, key, value))
     (rows, cols), (batch, heads, length, d) = tile, query.shape
     out, lse = torch.empty_like(query), query.new_empty(batch, heads, length)
     _kernel(kernel, "forward_plain", tile, d)(
@@ -58,7 +60,8 @@ def flash_fa1_order(
     """Attention by forward_fa1_order.cu: one block per head, its outer loop over key tiles. Arguments and errors are
     those of `flash_plain`."""
     factor = check_inputs(query, key, value, is_causal=is_causal, scale=scale, dtypes=(torch.float32,))
-    query, key, value = (dense(tensor.detach()) for tensor in (query, key, value))
+    refuse_gradient("flash_fa1_order", "flash_attention_minimal", query, key, value)
+    query, key, value = (dense(tensor) for tensor in (query, key, value))
     (rows, cols), (batch, heads, length, d) = tile, query.shape
     out, (l, m) = torch.empty_like(query), query.new_empty(2, batch, heads, length)  # noqa: E741 the paper's letter
     _kernel("forward_fa1_order", "forward_fa1_order", tile, d)(

@@ -147,6 +147,7 @@ def mla_attention(
     check=lambda query, latent, scale, value_dim, is_causal: _check_call(query, latent, scale, value_dim),
     flops=lambda query, latent, scale, value_dim, is_causal: _flops(query, latent.shape[0], value_dim),
     casts=dict.fromkeys(("query", "latent"), AUTOCAST),
+    instead="sparse_mla with lists of all keys, as the function mla_attention does",
 )
 def _dense_mla(query: Tensor, latent: Tensor, scale: float, value_dim: int, is_causal: bool) -> tuple[Tensor, Tensor]:
     padded_query, padded_latent, columns, factor = _for_kernels(query, latent, scale, value_dim)

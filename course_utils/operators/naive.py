@@ -31,8 +31,8 @@ def naive_attention(
         scale: factor of the scores; None means `1 / sqrt(d)`.
 
     Returns:
-        `[B, H, L_q, d]` in the dtype of query, computed in float32; zeros for a query that sees no key. It takes no
-        part in autograd.
+        `[B, H, L_q, d]` in the dtype of query, computed in float32; zeros for a query that sees no key. To ask for its
+        gradient is an error.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
@@ -48,6 +48,7 @@ def naive_attention(
     check=functools.partial(check_call, dtypes=DTYPES),
     flops=forward_flops,
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
+    instead="flash_attention_minimal or flash_attention_v2",
 )
 def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> Tensor:
     q, k, v = (dense(tensor.float()) for tensor in (query, key, value))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from course_utils.arguments import Kind, check_kinds, check_tensor, flag, kind
+from course_utils.arguments import Kind, check_kinds, check_tensor, flag, kind, not_traced
 from course_utils.costs import attention_flops
 from course_utils.cuda import shared_memory_limit
 
@@ -102,6 +102,7 @@ def checked_scale(scale: float, alternative: str = "") -> float:
 
     Raises TypeError or ValueError; alternative: what else the argument may be, for the message.
     """
+    not_traced("scale", scale)
     if isinstance(scale, bool) or not isinstance(scale, (int, float, np.integer, np.floating, torch.SymFloat)):
         raise TypeError(f"scale is {scale!r}; it must be a number{alternative}")
     if not abs(scale) <= MAX_SCALE:  # nor NaN: torch.compile cannot trace math.isnan of a number that it keeps open

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from course_utils.arguments import check_tensor, integer
+from course_utils.arguments import check_tensor, integer, once
 from course_utils.costs import ceil_div, splits_by_waves
-from course_utils.cuda import Kernel, RawModule, compiled, shared_memory_limit
+from course_utils.cuda import MADE, OPEN, RawModule, ReadyLaunch, compiled, shared_memory_limit
 from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
     ALIGNMENT,
@@ -35,15 +36,17 @@ from course_utils.operators.prepare import (
     padded,
     positive_factor,
 )
-from course_utils.operators.tensor_core import BF16, HEAD_DIMS, defines, int_scalars, kernel, module
+from course_utils.operators.tensor_core import BF16, FORWARD_TENSORS, HEAD_DIMS, defines, int_scalars, module
 
 FOLDER = "06_serving"
 E4M3 = torch.float8_e4m3fn
 MAX_QUERIES, MAX_PAGE_SIZE = 16, 256
 SHORTEST_PIECE = 128  # keys: below, to merge costs more than a shorter piece saves
+SHORTEST_IN_PAIRS = 1024  # where blocks share a multiprocessor: one without a neighbour is faster, so less is lost
 MERGE_BLOCK = (32, 4)
 APPEND_THREADS = 256
 RESERVED_SHARED = 1024  # bytes that the driver adds to those of a block, from sm_80 on
+INSTEAD = "flash_attention_v2, which is for training"  # where a gradient is asked for
 EMULATED_MULTIPROCESSORS = 132  # those of an H100
 
 
@@ -96,26 +99,29 @@ def _tiles(head_dim: int, rows: int, key_bytes: int) -> Tiles:
 TILES = {sizes: _tiles(*sizes) for sizes in itertools.product(HEAD_DIMS, (16, 32), (2, 1))}
 
 
-class Cache(NamedTuple):
-    """Keys and values as the kernels take them. scales: k_scale and v_scale, with E4M3. pages: the block table, entries
-    of a row, and keys of a page, where the cache has pages. capacity: keys of a sequence, at most."""
+class Call(NamedTuple):
+    """What settles the launches of a call: sizes, as the kernels take them, dtypes and options."""
 
-    key: Tensor
-    value: Tensor
+    query_shape: torch.Size  # `[B, H, L_q, D]`, of decode_step with layers before
     kv_heads: int
-    capacity: int
-    scales: tuple[Tensor, ...] = ()
-    pages: tuple[Tensor | np.generic, ...] = ()
+    capacity: int  # keys of a sequence, at most
+    pages: tuple[int, ...]  # entries of a row of the block table, and keys of a page; none without pages
+    dtype: torch.dtype  # of query
+    key_bytes: int  # of a number of the cache: 1 for E4M3, which has scales
+    device: torch.device
+    ragged: bool  # whether there are seq_lens
+    tree: bool  # whether there are parents
+    factor: float  # of the scores
+    num_splits: int  # 0 for None, as is split_size
+    split_size: int
 
     @property
     def file(self) -> str:
-        return f"{FOLDER}/{'e4m3_cache' if self.scales else 'paged_cache' if self.pages else 'split_keys'}.cu"
+        return "e4m3_cache" if self.key_bytes == 1 else "paged_cache" if self.pages else "split_keys"
 
     @property
     def kernel(self) -> str:
-        if self.scales:
-            return "e4m3_paged_cache" if self.pages else "e4m3_cache"
-        return "paged_cache" if self.pages else "split_keys"
+        return "e4m3_paged_cache" if self.key_bytes == 1 and self.pages else self.file
 
 
 class Cut(NamedTuple):
@@ -167,9 +173,9 @@ def decode_attention(
         return_lse: also return the log-sum-exp of each row of scores.
 
     Returns:
-        out `[B, H, L_q, d]` in the dtype of query, without a gradient; zeros for a query that sees no key. With
-        return_lse `(out, lse)`: lse `[B, H, L_q]`, float32, natural logarithm; minus infinity for a query that sees no
-        key.
+        out `[B, H, L_q, d]` in the dtype of query; zeros for a query that sees no key. With return_lse `(out, lse)`:
+        lse `[B, H, L_q]`, float32, natural logarithm; minus infinity for a query that sees no key. To ask for a
+        gradient is an error.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
@@ -340,7 +346,7 @@ def merge_attention(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         out `[B, H, L_q, d]` in the dtype of outs, and lse, float32 `[B, H, L_q]`; zeros and minus infinity where every
-        part is left out. No gradients.
+        part is left out. To ask for a gradient is an error.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape or device; the message names it.
@@ -359,6 +365,7 @@ def merge_attention(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     check=lambda *args: _check_call(_check_decode, *args),
     flops=lambda query, key, *_: _flops(query, key.shape[2]),
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
+    instead=INSTEAD,
 )
 def _decode(
     query: Tensor,
@@ -372,8 +379,11 @@ def _decode(
     num_splits: int,
     split_size: int,
 ) -> tuple[Tensor, Tensor]:
-    cache = Cache(*_numbers(key, value), key.shape[1], key.shape[2], _scales(k_scale, v_scale))
-    return _attend(query, cache, seq_lens, parents, scale, num_splits, split_size)
+    _, kv_heads, capacity, _ = key.shape
+    if query.is_cpu:
+        _check_values(seq_lens, parents, capacity, k_scale=k_scale)
+    more = seq_lens, parents, k_scale, v_scale, None
+    return _attend(query, key, value, more, kv_heads, capacity, (), scale, num_splits, split_size)
 
 
 @operator(
@@ -386,6 +396,7 @@ def _decode(
         query, block_table.shape[1] * key_pages.shape[1]
     ),
     casts=dict.fromkeys(("query", "key_pages", "value_pages"), AUTOCAST),
+    instead=INSTEAD,
 )
 def _paged(
     query: Tensor,
@@ -400,24 +411,41 @@ def _paged(
     num_splits: int,
     split_size: int,
 ) -> tuple[Tensor, Tensor]:
-    cache = _in_pages(_numbers(key_pages, value_pages), block_table, _scales(k_scale, v_scale))
-    return _attend(query, cache, seq_lens, parents, scale, num_splits, split_size)
+    _, page_size, kv_heads, _ = key_pages.shape
+    max_pages = block_table.shape[1]
+    capacity = max_pages * page_size
+    if query.is_cpu:
+        _check_values(seq_lens, parents, capacity, k_scale=k_scale)
+        _check_table(block_table, seq_lens, key_pages)
+    more = seq_lens, parents, k_scale, v_scale, block_table
+    of_pages = max_pages, page_size
+    return _attend(query, key_pages, value_pages, more, kv_heads, capacity, of_pages, scale, num_splits, split_size)
 
 
 @operator(
     "merge_attention(Tensor outs, Tensor lses) -> (Tensor out, Tensor lse)",
     fake=lambda outs, lses: (outs.new_empty(outs.shape[1:]), lses.new_empty(lses.shape[1:])),
     check=lambda outs, lses: _check_merge(outs, lses),
+    instead=INSTEAD,
 )
 def _merge(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
-    parts, *rows, head_dim = outs.shape
-    columns = 4 * ceil_div(head_dim, 4)
-    outs, lses = padded(outs, columns), dense(lses)
-    out, lse = outs.new_empty(*rows, columns), lses.new_empty(rows)
-    _merge_module(outs.dtype, outs.dtype).get_function("merge_attention")(
-        (lse.numel(),), MERGE_BLOCK, (outs, lses, out, lse, *int_scalars(parts, columns))
-    )
+    head_dim = outs.shape[-1]
+    outs, lses = padded(outs, 4 * ceil_div(head_dim, 4)), dense(lses)
+    out, lse = empty_outputs(outs[0])
+    _ready_merge(outs.shape, outs.dtype, outs.device)(outs, lses, out, lse)
     return cut(out, head_dim), lse
+
+
+@functools.lru_cache(maxsize=1024)
+def _ready_merge(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> ReadyLaunch:
+    """The launch of merge_attention with outs of this shape, lses, out and lse, all on the device."""
+    parts, *rows, columns = shape
+    return ReadyLaunch(
+        _merge_module(dtype, dtype).get_function("merge_attention"),
+        (math.prod(rows),),
+        MERGE_BLOCK,
+        (*4 * (OPEN,), *int_scalars(parts, columns)),
+    )
 
 
 @operator(
@@ -425,6 +453,7 @@ def _merge(outs: Tensor, lses: Tensor) -> tuple[Tensor, Tensor]:
     "Tensor seq_lens, Tensor? k_scale, Tensor? v_scale) -> ()",
     fake=lambda *_: None,
     check=lambda *args: _check_append(*args),
+    instead=INSTEAD,
 )
 def _append(
     key: Tensor,
@@ -436,22 +465,29 @@ def _append(
     k_scale: Tensor | None,
     v_scale: Tensor | None,
 ) -> None:
-    (batch, count, kv_heads, head_dim), (_, page_size, *_) = key.shape, key_pages.shape
-    cache = _in_pages(_to_be_written(key_pages, value_pages), block_table, _scales(k_scale, v_scale))
-    if key.device.type == "cpu":
-        _check_values(seq_lens, None, cache, writes=True)
-    lengths = seq_lens.contiguous()
-    nothing = lengths.view(torch.float32), lengths.view(torch.float32)  # stand for numbers that are not read
-    _writing_kernel("append", "append_paged", cache, key.dtype)(
-        (ceil_div(key.numel() // 8, APPEND_THREADS),),
-        (APPEND_THREADS,),
-        (
-            *(dense(key), dense(value), cache.key, cache.value, cache.pages[0], lengths),
-            *(cache.scales or nothing),
-            *int_scalars(batch, count, kv_heads, head_dim, block_table.shape[1], page_size),
-        ),
+    if key.is_cpu:
+        _check_values(seq_lens, None, block_table.shape[1] * key_pages.shape[1], k_scale=k_scale, v_scale=v_scale)
+        _check_table(block_table, seq_lens, key_pages)
+    pages = _to_be_written(key_pages, value_pages)
+    launch = _ready_append(
+        key.shape, (block_table.shape[1], key_pages.shape[1]), key.dtype, pages[0].element_size(), key.device
     )
+    launch(dense(key), dense(value), *pages, *_there(block_table, seq_lens, k_scale, v_scale))
     increment_version([key_pages, value_pages])
+
+
+@functools.lru_cache(maxsize=1024)
+def _ready_append(
+    shape: torch.Size, pages: tuple[int, int], dtype: torch.dtype, key_bytes: int, device: torch.device
+) -> ReadyLaunch:
+    """The launch of append_paged with keys and values of this shape, pages, table, lengths and, with E4M3, scales.
+    pages, key_bytes: as of a `Call`."""
+    return ReadyLaunch(
+        _writing_module("append", (), key_bytes, dtype).get_function("append_paged"),
+        (ceil_div(math.prod(shape) // 8, APPEND_THREADS),),
+        (APPEND_THREADS,),
+        (*6 * (OPEN,), *2 * (_open(key_bytes == 1, torch.float32, device),), *int_scalars(*shape, *pages)),
+    )
 
 
 @operator(
@@ -463,6 +499,7 @@ def _append(
     flops=lambda query, key, value, key_pages, value_pages, block_table, *_: _flops(
         query, block_table.shape[1] * key_pages.shape[2]
     ),
+    instead=INSTEAD,
 )
 def _step(
     query: Tensor,
@@ -480,85 +517,155 @@ def _step(
     num_splits: int,
     split_size: int,
 ) -> tuple[Tensor, Tensor]:
-    layers, batch, heads, query_length, head_dim = query.shape
+    batch = query.shape[1]
     _, pages, page_size, kv_heads, _ = key_pages.shape
-    cache = _in_pages(_to_be_written(key_pages, value_pages), block_table, _scales(k_scale, v_scale))
-    if query.device.type == "cpu":
-        _check_values(seq_lens, parents, cache, writes=True)
+    max_pages = block_table.shape[1]
+    if query.is_cpu:
+        _check_values(seq_lens, parents, max_pages * page_size, k_scale=k_scale, v_scale=v_scale)
+        _check_table(block_table, seq_lens, key_pages)
         if workspace is not None and workspace.any():
             raise ValueError("workspace is not zeros; it must be, and a step leaves it so")
     query, factor = positive_factor(query, scale)
-    q, group = dense(query), heads // kv_heads
-    plan = _plan(q, cache, True, num_splits, split_size)
-    if layers * plan.cut.pieces * kv_heads >= 2**31:
-        raise ValueError(
-            f"query has {layers} layers, of {plan.cut.pieces * kv_heads} items each: together 2^31 or more"
-        )
-    out, lse = empty_outputs(q)
-    parts, lse_parts = _parts(lse, plan, batch, heads * query_length, head_dim)
+    q, cache = dense(query), _to_be_written(key_pages, value_pages)
+    call = Call(
+        *(q.shape, kv_heads, max_pages * page_size, (max_pages, page_size), q.dtype, cache[0].element_size(), q.device),
+        *(True, parents is not None, factor, num_splits, split_size),
+    )
     if workspace is None:
         workspace = torch.zeros(step_workspace(batch, kv_heads), dtype=torch.int32, device=q.device)
-    nothing = lse, lse  # stand for numbers that are not read, as the workspace does
-    _writing_kernel("persistent_step", "persistent_step", cache, q.dtype, plan.tile.options)(
-        (min(layers * plan.cut.pieces * kv_heads, _places(plan.tile, q.device)),),
-        plan.tile.block,
-        (
-            *(q, dense(key), dense(value), cache.key, cache.value, out, lse, parts, lse_parts),
-            *(seq_lens.contiguous(), workspace if parents is None else parents.contiguous(), cache.pages[0]),
-            *(*(cache.scales or nothing), workspace),
-            *int_scalars(layers, batch, pages, block_table.shape[1], page_size, query_length, kv_heads, group),
-            *(np.float32(factor), *int_scalars(parents is not None, plan.cut.wanted, plan.cut.size, plan.cut.pieces)),
-        ),
-        shared_mem=plan.tile.shared_bytes,
-    )
+    more = _there(seq_lens, parents, block_table, k_scale, v_scale)
+    results = _ready_step(call, pages)((q, dense(key), dense(value), *cache), (*more, workspace))
     increment_version([key_pages, value_pages, workspace])
-    return out, lse
+    return results
 
 
 def _attend(
     query: Tensor,
-    cache: Cache,
-    seq_lens: Tensor | None,
-    parents: Tensor | None,
+    key: Tensor,
+    value: Tensor,
+    more: tuple[Tensor | None, ...],
+    kv_heads: int,
+    capacity: int,
+    pages: tuple[int, ...],
     scale: float,
     num_splits: int,
     split_size: int,
 ) -> tuple[Tensor, Tensor]:
-    if query.device.type == "cpu":
-        _check_values(seq_lens, parents, cache)
-    head_dim = query.shape[-1]
+    """more: seq_lens, parents, the two scales and the block table. pages: as of a `Call`."""
+    head_dim, (seq_lens, parents, *_) = query.shape[-1], more
     query, factor = positive_factor(query, scale)
-    q = padded(query, cache.key.shape[-1])
-    batch, heads, query_length, columns = q.shape
-    rows, ragged = heads * query_length, seq_lens is not None
-    plan = _plan(q, cache, ragged, num_splits, split_size)
-    how, tile = plan.cut, plan.tile
-    out, lse = empty_outputs(q)
-    parts, lse_parts = _parts(lse, plan, batch, rows, columns)
-    nothing = lse.view(torch.int32)  # stands for numbers that are not read
-    lengths = seq_lens.contiguous() if ragged else nothing
-    kernel(cache.file, tile.options, q.dtype, cache.kernel)(
-        (plan.row_tiles, cache.kv_heads, how.pieces),
+    key, value = _numbers(key, value)
+    q = padded(query, key.shape[-1])
+    call = Call(
+        *(q.shape, kv_heads, capacity, pages, q.dtype, key.element_size(), q.device),
+        *(seq_lens is not None, parents is not None, factor, num_splits, split_size),
+    )
+    out, lse = _ready_attention(call)((q, key, value), _there(*more))
+    return cut(out, head_dim), lse
+
+
+def _there(*tensors: Tensor | None) -> tuple[Tensor, ...]:
+    """Those that are given, as the kernels read them."""
+    return tuple([tensor.contiguous() for tensor in tensors if tensor is not None])
+
+
+# ---------------------------------------------------------------------------------------------- launches
+
+
+class ReadyPieces(NamedTuple):
+    """The launches of attention to pieces of the keys, and what each call makes for them: shapes, strides and dtypes of
+    out, the log-sum-exp and, where a sequence may have several pieces, of those of the pieces. merge: of pieces; None
+    where there are none, or the first launch merges. lengths: how many tensors say how long sequences are, 0 or 1."""
+
+    device: torch.device
+    made: tuple[tuple[tuple[int, ...], tuple[int, ...], torch.dtype], ...]
+    attend: ReadyLaunch
+    merge: ReadyLaunch | None
+    lengths: int
+
+    def __call__(self, inputs: tuple[Tensor, ...], more: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Out and the log-sum-exp. inputs, more: what the first launch takes before and after what is made, with the
+        lengths first in more."""
+        made = [torch.empty_strided(shape, steps, dtype=of, device=self.device) for shape, steps, of in self.made]
+        self.attend(*inputs, *made, *more)
+        if self.merge:
+            self.merge(*made[2:], *made[:2], *more[: self.lengths])
+        return made[0], made[1]
+
+
+@functools.lru_cache(maxsize=1024)
+def _ready_attention(call: Call) -> ReadyPieces:
+    """Of query, key and value; more: lengths, parents, scales and the block table, those that there are."""
+    (tile, row_tiles, how), (batch, heads, query_length, columns) = _plan(call), call.query_shape
+    made, parts = _made(call, how)
+    lengths = _open(call.ragged, torch.int32, call.device)
+    attend = ReadyLaunch(
+        module(f"{FOLDER}/{call.file}.cu", tile.options, call.dtype).get_function(call.kernel),
+        (row_tiles, call.kv_heads, how.pieces),
         tile.block,
         (
-            *(q, cache.key, cache.value, out, lse, parts, lse_parts),
-            *(lengths, nothing if parents is None else parents.contiguous()),
-            *(*int_scalars(batch, cache.capacity, query_length, heads // cache.kv_heads), np.float32(factor)),
-            *int_scalars(ragged, parents is not None, how.wanted, how.size),
-            *(*cache.scales, *cache.pages),
+            *(*FORWARD_TENSORS, *parts),
+            *(lengths, _open(call.tree, torch.int32, call.device)),
+            *(*int_scalars(batch, call.capacity, query_length, heads // call.kv_heads), np.float32(call.factor)),
+            *int_scalars(call.ragged, call.tree, how.wanted, how.size),
+            *(2 * (OPEN,) if call.key_bytes == 1 else ()),
+            *((OPEN, *int_scalars(*call.pages)) if call.pages else ()),
         ),
-        shared_mem=tile.shared_bytes,
+        tile.shared_bytes,
     )
-    if parts is not lse:
-        _merge_module(torch.float32, q.dtype).get_function("merge_pieces")(
-            (rows, batch),
-            MERGE_BLOCK,
-            (
-                *(parts, lse_parts, out, lse, lengths),
-                *int_scalars(batch, cache.capacity, columns, ragged, how.wanted, how.size),
-            ),
-        )
-    return cut(out, head_dim), lse
+    if len(made) == 2:
+        return ReadyPieces(call.device, made, attend, None, int(call.ragged))
+    merge = ReadyLaunch(
+        _merge_module(torch.float32, call.dtype).get_function("merge_pieces"),
+        (heads * query_length, batch),
+        MERGE_BLOCK,
+        (
+            *(*4 * (MADE,), lengths),
+            *int_scalars(batch, call.capacity, columns, call.ragged, how.wanted, how.size),
+        ),
+        dependent=True,
+    )
+    return ReadyPieces(call.device, made, attend, merge, int(call.ragged))
+
+
+@functools.lru_cache(maxsize=1024)
+def _ready_step(call: Call, pages: int) -> ReadyPieces:
+    """Of query, key, value and a cache of so many pages; more: lengths, parents, the block table, scales and the
+    workspace, those that there are."""
+    (tile, _, how), (layers, batch, heads, query_length, _) = _plan(call), call.query_shape
+    items, (made, parts) = how.pieces * call.kv_heads, _made(call, how)
+    if layers * items >= 2**31:
+        raise ValueError(f"query has {layers} layers, of {items} items each: together 2^31 or more")
+    attend = ReadyLaunch(
+        _writing_module("persistent_step", tile.options, call.key_bytes, call.dtype).get_function("persistent_step"),
+        (min(layers * items, _places(tile, call.device)),),
+        tile.block,
+        (
+            *(*5 * (OPEN,), MADE, MADE, *parts),
+            *(OPEN, _open(call.tree, torch.int32, call.device), OPEN),
+            *(*2 * (_open(call.key_bytes == 1, torch.float32, call.device),), OPEN),
+            *int_scalars(layers, batch, pages, *call.pages, query_length, call.kv_heads, heads // call.kv_heads),
+            *(np.float32(call.factor), *int_scalars(call.tree, how.wanted, how.size, how.pieces)),
+        ),
+        tile.shared_bytes,
+    )
+    return ReadyPieces(call.device, made, attend, None, int(call.ragged))
+
+
+def _made(call: Call, how: Cut) -> tuple[tuple[Any, ...], tuple[object, ...]]:
+    """What a call makes, as `ReadyPieces` has it, and what stands for the pieces' results in a launch."""
+    *_, batch, heads, query_length, columns = call.query_shape
+    pieces, several = (how.pieces, heads * query_length, columns), how.pieces > batch
+    shapes = [(call.query_shape, call.dtype), (call.query_shape[:-1], torch.float32)]
+    shapes += several * [(pieces, torch.float32), (pieces[:-1], torch.float32)]
+    made = tuple((shape, torch.empty(shape, device="meta").stride(), dtype) for shape, dtype in shapes)
+    return made, 2 * (MADE if several else _open(False, torch.float32, call.device),)
+
+
+def _open(there: object, dtype: torch.dtype, device: torch.device) -> object:
+    """In the arguments of a `ReadyLaunch`, a tensor of the call; where it is not there, one for numbers that the kernel
+    does not read."""
+    return OPEN if there else torch.empty(0, dtype=dtype, device=device)
 
 
 # ---------------------------------------------------------------------------------------------- tiles and pieces
@@ -572,23 +679,15 @@ class Plan(NamedTuple):
     cut: Cut
 
 
-def _plan(query: Tensor, cache: Cache, ragged: bool, num_splits: int, split_size: int) -> Plan:
-    batch, heads, query_length, _ = query.shape[-4:]
-    rows = heads // cache.kv_heads * query_length
+def _plan(call: Call) -> Plan:
+    *_, batch, heads, query_length, columns = call.query_shape
+    rows = heads // call.kv_heads * query_length
     row_tiles = ceil_div(rows, block_rows(rows))
-    blocks = row_tiles * cache.kv_heads
+    blocks = row_tiles * call.kv_heads
     # The bits depend on how many warps share a piece, and with a size that is given not on the batch.
-    tile = decode_tile(rows, 0 if split_size else batch * blocks, cache.key)
-    how = cut_keys(batch, blocks, cache.capacity, ragged, num_splits, split_size, tile, query.device)
+    tile = decode_tile(rows, 0 if call.split_size else batch * blocks, columns, call.key_bytes, call.device)
+    how = cut_keys(batch, blocks, call.capacity, call.ragged, call.num_splits, call.split_size, tile, call.device)
     return Plan(tile, row_tiles, how)
-
-
-def _parts(lse: Tensor, plan: Plan, batch: int, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Memory for the pieces' outputs and log-sum-exps, like lse; lse itself where each sequence has one piece."""
-    pieces = plan.cut.pieces
-    if pieces <= batch:
-        return lse, lse
-    return lse.new_empty(pieces, rows, columns), lse.new_empty(pieces, rows)
 
 
 def block_rows(rows: int) -> int:
@@ -596,10 +695,10 @@ def block_rows(rows: int) -> int:
     return 16 if rows <= 16 else 32
 
 
-def decode_tile(rows: int, blocks: int, key: Tensor) -> DecodeTile:
-    """The tile for so many rows, the queries of a group of heads, and such a cache. blocks: of threads, before any
-    sequence is cut."""
-    tiles, device = TILES[key.shape[-1], block_rows(rows), key.element_size()], key.device
+def decode_tile(rows: int, blocks: int, head_dim: int, key_bytes: int, device: torch.device) -> DecodeTile:
+    """The tile for so many rows, the queries of a group of heads, and a cache of such numbers. blocks: of threads,
+    before any sequence is cut."""
+    tiles = TILES[head_dim, block_rows(rows), key_bytes]
     if blocks >= _multiprocessors(device) and _blocks_at_a_time(tiles.in_pairs, device) > 1:
         return tiles.in_pairs
     return fitting((tiles.alone, tiles.small), device)
@@ -620,7 +719,8 @@ def cut_keys(
         size = min(split_size, capacity)
         made = Cut(0, size, batch * ceil_div(capacity, size))
     else:
-        most = max(1, capacity // SHORTEST_PIECE)
+        shortest = SHORTEST_PIECE if _blocks_at_a_time(tile, device) == 1 else SHORTEST_IN_PAIRS
+        most = max(1, capacity // shortest)
         splits = num_splits or splits_by_waves(batch * blocks, _places(tile, device), most)
         if ragged:
             made = Cut(batch * splits, 0, batch * splits + batch - 1)
@@ -664,12 +764,8 @@ def _merge_module(parts: torch.dtype, out: torch.dtype) -> RawModule:
     return compiled(f"{FOLDER}/merge.cu", (bf16, *bits))
 
 
-def _writing_kernel(file: str, name: str, cache: Cache, dtype: torch.dtype, options: tuple[str, ...] = ()) -> Kernel:
-    """One that writes new tokens to the cache."""
-    return _writing_module(file, options, cache.key.element_size(), dtype).get_function(name)
-
-
 def _writing_module(file: str, options: tuple[str, ...], key_bytes: int, dtype: torch.dtype) -> RawModule:
+    """With a kernel that writes new tokens to the cache."""
     return module(f"{FOLDER}/{file}.cu", (*options, f"-DCACHE_BITS={8 * key_bytes}"), dtype)
 
 
@@ -678,8 +774,7 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
     made = [_merge_module(torch.float32, dtype), _merge_module(dtype, dtype)]
     made += [_writing_module("append", (), key_bytes, dtype) for key_bytes in (1, 2)]
     for (head_dim, rows, key_bytes), blocks in itertools.product(TILES, (1, MAX_GRID)):
-        key = torch.empty(1, head_dim, dtype=torch.uint8 if key_bytes == 1 else dtype, device=device)
-        options = decode_tile(rows, blocks, key).options
+        options = decode_tile(rows, blocks, head_dim, key_bytes, device).options
         for file in ("split_keys", "paged_cache") if key_bytes == 2 else ("e4m3_cache",):
             made.append(module(f"{FOLDER}/{file}.cu", options, dtype))
         made.append(_writing_module("persistent_step", options, key_bytes, dtype))
@@ -691,7 +786,9 @@ def modules(dtype: torch.dtype, device: torch.device) -> list[RawModule]:
 
 def _numbers(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """As the kernels read them: d filled up to 64 or 128, E4M3 as bytes."""
-    columns = next(d for d in HEAD_DIMS if d >= key.shape[-1])
+    columns = key.shape[-1]
+    if columns not in HEAD_DIMS:
+        columns = next(d for d in HEAD_DIMS if d >= columns)
     if key.dtype == E4M3:
         key, value = key.view(torch.uint8), value.view(torch.uint8)
     return padded(key, columns), padded(value, columns)
@@ -707,17 +804,7 @@ def _to_be_written(key_pages: Tensor, value_pages: Tensor) -> tuple[Tensor, Tens
     return key_pages, value_pages
 
 
-def _in_pages(numbers: tuple[Tensor, Tensor], block_table: Tensor, scales: tuple[Tensor, ...]) -> Cache:
-    page_size, kv_heads, _ = numbers[0].shape[-3:]
-    max_pages = block_table.shape[1]
-    pages = block_table.contiguous(), *int_scalars(max_pages, page_size)
-    return Cache(*numbers, kv_heads, max_pages * page_size, scales, pages)
-
-
-def _scales(k_scale: Tensor | None, v_scale: Tensor | None) -> tuple[Tensor, ...]:
-    return () if k_scale is None else (k_scale.contiguous(), v_scale.contiguous())
-
-
+@once
 def _check_decode(
     query: Tensor,
     key: Tensor,
@@ -736,6 +823,7 @@ def _check_decode(
         _check_integers("seq_lens", seq_lens, (batch,), ("query", query))
 
 
+@once
 def _check_paged(
     query: Tensor,
     key_pages: Tensor,
@@ -754,6 +842,7 @@ def _check_paged(
     _check_scales("key_pages", key_pages, (batch, key_pages.shape[2]), (k_scale, v_scale))
 
 
+@once
 def _check_append(
     key: Tensor,
     value: Tensor,
@@ -775,6 +864,7 @@ def _check_append(
     _check_scales("key_pages", key_pages, (batch, kv_heads), (k_scale, v_scale))
 
 
+@once
 def _check_step(
     query: Tensor,
     key: Tensor,
@@ -809,6 +899,7 @@ def _check_step(
             )
 
 
+@once
 def _check_merge(outs: Tensor, lses: Tensor) -> None:
     check_tensor("outs", outs, ("N", "B", "H", "L_q", "d"), (torch.float32, *BF16))
     check_tensor("lses", lses, tuple(outs.shape[:-1]), (torch.float32,), like=("outs", outs))
@@ -909,23 +1000,24 @@ def _checked_splits(num_splits: int | None, split_size: int | None) -> tuple[int
     return splits, 0 if split_size is None else integer("split_size", split_size, 1)
 
 
-def _check_values(seq_lens: Tensor | None, parents: Tensor | None, cache: Cache, *, writes: bool = False) -> None:
-    """What a look at the numbers alone shows: lengths, trees, scales and pages. On a GPU it would have to wait. writes:
-    whether numbers are divided by the scales."""
-    if seq_lens is not None and not ((seq_lens >= 0) & (seq_lens <= cache.capacity)).all():
-        raise ValueError(f"seq_lens is {seq_lens.tolist()}; each must be from 0 to {cache.capacity}")
+def _check_values(seq_lens: Tensor | None, parents: Tensor | None, capacity: int, **positive: Tensor | None) -> None:
+    """What a look at the numbers alone shows: lengths, trees and scales. On a GPU it would have to wait."""
+    if seq_lens is not None and not ((seq_lens >= 0) & (seq_lens <= capacity)).all():
+        raise ValueError(f"seq_lens is {seq_lens.tolist()}; each must be from 0 to {capacity}")
     if parents is not None:
         own = torch.arange(parents.shape[1], dtype=torch.int32)
         if not ((parents >= -1) & (parents < own)).all():
             raise ValueError(f"parents is {parents.tolist()}; entry i of each must be from -1 to i - 1")
-    for name, scale in zip(("k_scale", "v_scale") if writes else ("k_scale",), cache.scales, strict=False):
-        if not (scale > 0).all():
+    for name, scale in positive.items():
+        if scale is not None and not (scale > 0).all():
             raise ValueError(f"{name} goes down to {scale.min().item()}; it must be positive")
-    if cache.pages:
-        table, max_pages, page_size = cache.pages
-        used = torch.arange(int(max_pages)) * int(page_size) < seq_lens[:, None]
-        pages = cache.key.shape[-4]
-        wrong = used & ((table < 0) | (table >= pages))
-        if wrong.any():
-            at = wrong.nonzero()[0].tolist()
-            raise ValueError(f"block_table{at} is {int(table[*at])}; key_pages has pages 0 to {pages - 1}")
+
+
+def _check_table(block_table: Tensor, seq_lens: Tensor, key_pages: Tensor) -> None:
+    """The pages, as `_check_values`."""
+    pages, page_size = key_pages.shape[-4:-2]
+    used = torch.arange(block_table.shape[1]) * page_size < seq_lens[:, None]
+    wrong = used & ((block_table < 0) | (block_table >= pages))
+    if wrong.any():
+        at = wrong.nonzero()[0].tolist()
+        raise ValueError(f"block_table{at} is {int(block_table[*at])}; key_pages has pages 0 to {pages - 1}")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import OPEN, Kernel, RawModule, ReadyLaunch, compiled
+from course_utils.cuda import MADE, OPEN, Kernel, RawModule, ReadyLaunch, compiled
 from course_utils.emulator import tracing
 from course_utils.operators.prepare import check_call, check_gradient_call, fitting
 
@@ -166,7 +166,8 @@ def forward_tile(query_length: int, group: int, head_dim: int, device: torch.dev
     return small if rows <= small.block_rows else large
 
 
-FORWARD_TENSORS = 5 * (OPEN,)  # query, key, value, out `[B, H, L_q, d]` and lse `[B, H, L_q]`, all dense
+# query, key, value, out `[B, H, L_q, d]` and lse `[B, H, L_q]`, all dense; the call has made the last two
+FORWARD_TENSORS = OPEN, OPEN, OPEN, MADE, MADE
 
 
 @functools.lru_cache(maxsize=1024)

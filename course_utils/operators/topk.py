@@ -30,8 +30,8 @@ def select_topk(logits: Tensor, k: int) -> Tensor:
         k: 1 to 2048.
 
     Returns:
-        indices `[S, k]`, int32; where a row has fewer than k scores above minus infinity, it ends in -1. It takes no
-        part in autograd.
+        indices `[S, k]`, int32; where a row has fewer than k scores above minus infinity, it ends in -1. As all
+        integers, they are constants to autograd.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.

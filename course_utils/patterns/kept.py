@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import torch
+from torch import _C
 
 from course_utils.patterns import captured
 
@@ -49,6 +50,7 @@ class Kept:
                     "captured: call the operator once before, with the same shapes"
                 )
             else:
+                not_faked("what the pattern keeps for these lengths is made")
                 captured.forget()
                 made = self._made[key] = finished(make(), device)
                 if len(self._made) > MOST:
@@ -92,6 +94,16 @@ def not_compiled(why: str) -> None:
     """Raises RuntimeError, with these words, where torch.compile or torch.export meets this call."""
     if torch.compiler.is_compiling():
         _refuse(why)
+
+
+def not_faked(what: str) -> None:
+    """Raises RuntimeError under FakeTensorMode, in which every new tensor is fake: what is kept would never be right
+    again."""
+    if _C._get_dispatch_mode(_C._TorchDispatchModeKey.FAKE) is not None:
+        raise RuntimeError(
+            f"{what} under FakeTensorMode: make the pattern outside, and call there once what is to be kept, such as "
+            "block_lists, with the same lengths"
+        )
 
 
 def _refuse(why: str) -> None:

@@ -16,7 +16,7 @@ from course_utils.arguments import integer
 from course_utils.patterns.arguments import lengths
 from course_utils.patterns.definition import Definition, Mask, RowRanges, Shape, both, either, row_chunks
 from course_utils.patterns.drawing import draw_mask
-from course_utils.patterns.kept import Kept, not_compiled, number_of, read
+from course_utils.patterns.kept import Kept, not_compiled, not_faked, number_of, read
 from course_utils.patterns.lists import BLOCKS, BlockLists, build
 from course_utils.patterns.ranges import Ranges, define_ranges
 
@@ -28,12 +28,14 @@ SAMPLED_ROWS = 33
 
 
 def made_outside(name: str) -> None:
-    """Raises RuntimeError where a compiler traces the making of this pattern. To be asked before anything that it
-    cannot trace, such as a look at the numbers of a list: of that it would complain in words of its own."""
+    """Raises RuntimeError where a compiler traces the making of this pattern, or its tensors would be fake. To be asked
+    before anything that a compiler cannot trace, such as a look at the numbers of a list: of that it would complain in
+    words of its own."""
     not_compiled(
         f"{name} is made inside of what torch.compile compiles: make the pattern outside, and keep it, as a global, an "
         "argument or an attribute of the module"
     )
+    not_faked(f"{name} is made")
 
 
 class Pattern:
@@ -167,6 +169,7 @@ class Pattern:
 
     def csr(self, L_q: int, L_k: int | None = None, *, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """The keys of each query: indptr int64 `[L_q + 1]`, and indices int32 `[pairs]`, ascending in a row."""
+        not_faked("the keys of each query are listed")
         shape = self.shape(L_q, L_k, device)
         definition = self._definition(shape)
         if not definition.keys:

@@ -19,7 +19,7 @@ from course_utils.planner.plan import Plan, Setting, amount, duration
 
 PAGE_SIZE = 16
 TILE_ROWS = 32  # queries of a group of heads that a block has
-SHORTEST_PIECE = 128  # keys
+SHORTEST_PIECE, SHORTEST_IN_PAIRS = 128, 1024  # keys; where two blocks share a multiprocessor, these
 LARGEST_HEAD_DIM = 128
 CAPABILITY = (8, 0)
 TWO_SHARE = (9, 0), (10, 0)  # capabilities with shared memory for two blocks on a multiprocessor
@@ -71,7 +71,9 @@ def decode(planned: Plan) -> Decode:
     s = planned.setting
     read = costs.kv_cache_bytes(s.length, s.kv_heads, s.head_dim, element_bytes=s.element_bytes, batch=s.batch)
     blocks = s.batch * s.kv_heads * ceil_div(s.heads // s.kv_heads, TILE_ROWS)
-    splits = costs.splits_by_waves(blocks, _places(s.device, blocks), max(1, s.length // SHORTEST_PIECE))
+    in_pairs = _in_pairs(s.device, blocks)
+    places = s.device.multiprocessors * (2 if in_pairs else 1)
+    most = max(1, s.length // (SHORTEST_IN_PAIRS if in_pairs else SHORTEST_PIECE))
     near = _nearest(read, part="contiguous", name="decode_attention")
     plain, paged = (
         _nearest(read, part="paged", page_size=PAGE_SIZE, name=name) for name in ("decode_attention", "paged_attention")
@@ -80,7 +82,7 @@ def decode(planned: Plan) -> Decode:
         bytes=read,
         seconds=read / s.device.bandwidth,
         fits=read <= s.device.memory_bytes,
-        splits=splits,
+        splits=costs.splits_by_waves(blocks, places, most),
         contiguous=near["share"],
         paged=near["share"] * plain["us"] / paged["us"],
         near=_bytes(near),
@@ -89,10 +91,9 @@ def decode(planned: Plan) -> Decode:
     )
 
 
-def _places(device: Device, blocks: int) -> int:
-    """For blocks at a time. Where there are blocks for all multiprocessors, they are smaller, and two may share one."""
-    share = blocks >= device.multiprocessors and device.capability in TWO_SHARE
-    return device.multiprocessors * (2 if share else 1)
+def _in_pairs(device: Device, blocks: int) -> bool:
+    """Whether two blocks share a multiprocessor: where there are blocks for all of them, they are smaller."""
+    return blocks >= device.multiprocessors and device.capability in TWO_SHARE
 
 
 def _left_out(s: Setting) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -57,6 +58,8 @@ ON_MARK = "#010101"
 ON_MAP = (ON_MARK, "#fefefe")
 
 SHOWN_DPI = 100
+# Set in the environment of a run whose pictures nobody sees (tests/helpers/keep_outputs.py): each is drawn once.
+UNSEEN = "COURSE_PICTURES_UNSEEN"
 _DARK = "".join(f"--c{light[1:]}:{dark};" for light, dark in ON_DARK.items())
 _THEMES = f"<style>svg{{fill:var(--c{INK[1:]},{INK})}}@media (prefers-color-scheme: dark){{:root{{{_DARK}}}}}</style>"
 
@@ -118,12 +121,21 @@ def png_and_size(figure: Figure, shown_dpi: int = SHOWN_DPI) -> tuple[bytes, dic
 def _laid_out(figure: Figure, shown_dpi: int) -> Iterator[None]:
     """`figure` with the layout of its PNG, found once. For the SVG savefig would draw all of it once more."""
     layout, dpi = figure.get_layout_engine(), figure.dpi
+    if layout is not None:
+        figure.dpi = 2 * shown_dpi
+        layout.execute(figure)
+        figure.dpi = dpi
+    with _as_it_lies(figure):
+        yield
+
+
+@contextlib.contextmanager
+def _as_it_lies(figure: Figure) -> Iterator[None]:
+    """`figure` without what would lay it out: savefig draws it once."""
+    layout = figure.get_layout_engine()
     if layout is None:
         yield
         return
-    figure.dpi = 2 * shown_dpi
-    layout.execute(figure)
-    figure.dpi = dpi
     with mpl.rc_context({"figure.constrained_layout.use": False}):  # else None would be a new engine
         figure.set_layout_engine(None)  # "none" would leave one, for which savefig draws once more
         yield
@@ -171,7 +183,13 @@ def show_in_notebook() -> None:
 
 def both_forms(figure: Figure, **_: object) -> tuple[dict[str, bytes | str], dict[str, dict[str, int]]]:
     """What a notebook shows of `figure`, and the metadata. The PNG is small only once the notebook is saved
-    (.ci/tidy_notebooks.py), and the drawing has the layout of the PNG: either would take a quarter of the time."""
+    (.ci/tidy_notebooks.py), and the drawing has the layout of the PNG: either would take a quarter of the time.
+
+    Where nobody sees it (`UNSEEN`), the SVG alone, without a layout: whatever cannot be drawn is still an error.
+    """
+    if os.environ.get(UNSEEN):
+        with _as_it_lies(figure):
+            return {"image/svg+xml": svg(figure)}, {}
     with _laid_out(figure, SHOWN_DPI):
         png, size = _sharp_png(figure, SHOWN_DPI)
         drawing = svg(figure)

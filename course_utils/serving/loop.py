@@ -132,7 +132,17 @@ class Loop:
     # ------------------------------------------------------------------------------------------ a step
 
     def step(self) -> Step:
-        """One call of the model for all who are served now; what it has done."""
+        """One call of the model for all who are served now; what it has done. After an error or an interrupt all who
+        have not finished wait again, in their order, and have no pages."""
+        there = [*self.running, *self.waiting]
+        of_others = set(self.cache.sequences) - {request.sequence for request in self.running}
+        try:
+            return self._step()
+        except BaseException:
+            self._begin_anew(there, of_others)
+            raise
+
+    def _step(self) -> Step:
         admitted = self._admit()
         preempted: list[int] = []
         batch: list[tuple[Request, list[int]]] = []
@@ -195,12 +205,7 @@ class Loop:
 
     def _compute(self, batch: list[tuple[Request, list[int]]]) -> list[int]:
         """Calls the model. Who has come to the end of its tokens says the next; who has said all leaves."""
-        try:
-            found = self.next_tokens(self.cache, [(r.sequence, tokens) for r, tokens in batch]) if batch else []
-        except BaseException:  # an interrupt, too: nobody knows which keys are written
-            while self.running:
-                self._preempt()
-            raise
+        found = self.next_tokens(self.cache, [(r.sequence, tokens) for r, tokens in batch]) if batch else []
         finished = []
         for (request, _), token in zip(batch, found, strict=True):
             if self.cache.length(request.sequence) == request.length:
@@ -210,6 +215,17 @@ class Loop:
                 self._leave(request)
                 finished.append(request.number)
         return finished
+
+    def _begin_anew(self, there: list[Request], of_others: set[int]) -> None:
+        """After a step that stopped in the middle: nobody knows which keys are written, nor who has which page. there:
+        who was served and who waited before it, in their order; of_others: sequences that are not the loop's."""
+        self.cache.recount()
+        for sequence in set(self.cache.sequences) - of_others:  # one may be in nobody's hands yet
+            self.cache.free(sequence)
+        for request in there:
+            request.preemptions += request.sequence is not None
+            request.sequence = None
+        self.running, self.waiting = [], [request for request in there if not request.finished]
 
     def _leave(self, request: Request) -> None:
         if request.sequence is not None:

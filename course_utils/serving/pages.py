@@ -7,6 +7,8 @@ fit raises `CacheFull`, and nothing has changed.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -188,6 +190,16 @@ class PagedCache:
         slots = torch.tensor(self.slots(sequence, first, self.length(sequence)), dtype=torch.int64, device=self.device)
         for layer in range(layers):
             self.write(layer, slots, key[layer], value[layer])
+
+    def recount(self) -> None:
+        """Counts users and free pages anew, from what the sequences have: after an interrupt in the middle of a change
+        of these. Of a sequence that it was about to make or to end nothing is left."""
+        for sequence in self._held.keys() ^ self._lengths.keys():
+            self._held.pop(sequence, None)
+            self._lengths.pop(sequence, None)
+        users = Counter(itertools.chain.from_iterable(self._held.values()))
+        self._users = [users[page] for page in range(self.pages)]
+        self._free = [page for page in reversed(range(self.pages)) if not self._users[page]]
 
     # ------------------------------------------------------------------------------------------ numbers
 

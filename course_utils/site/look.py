@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_utils.site.browsing import browsed
+from course_utils.site.browsing import browsed, wait_until_complete
 from course_utils.site.check import page_files
 from course_utils.tables import aligned
 
@@ -31,9 +31,8 @@ _ARRIVED = """
 SET_THEME = (
     f"async (theme) => {{ Object.assign(document.documentElement.dataset, {{ theme, mode: theme }}); {_ARRIVED} }}"
 )
-# Formulas are set, pictures are there, and what is folded is open and has faded in.
+# Pictures are there, and what is folded is open and has faded in.
 SETTLED = f"""async () => {{
-    if (document.querySelector(".math")) await window.MathJax.startup.promise;
     for (const picture of document.images) picture.loading = "eager";
     await Promise.all([...document.images].map((picture) => picture.decode().catch(() => null)));
     for (const folded of document.querySelectorAll("details:not([open])")) folded.open = true; {_ARRIVED}
@@ -71,6 +70,7 @@ def faults(page: Page, address: str) -> dict[str, list[str]]:
         page.set_viewport_size({"width": width, "height": HEIGHT})
         if device == next(iter(WIDTHS)):
             page.goto(address)
+            wait_until_complete(page)
         page.evaluate(SETTLED)
         pale = []
         for theme in THEMES:

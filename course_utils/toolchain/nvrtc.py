@@ -21,6 +21,7 @@ from cuda.pathfinder import find_nvidia_header_directory
 
 from course_utils.toolchain.cache import cache_folder
 from course_utils.toolchain.errors import CompileError
+from course_utils.toolchain.serialized import refuse_serialized
 from course_utils.toolchain.source import INCLUDE, KernelSource, included_files, required_architecture, source_name
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
@@ -105,7 +106,8 @@ def compile_kernel(
         name_expressions: templates to instantiate, such as "scores<64>"; not needed for `extern "C"` kernels.
 
     Raises:
-        CompileError: with NVRTC's messages, which name file and line, also as `.log`.
+        CompileError: with NVRTC's messages, which name file and line, also as `.log`; for "sm_90a" also where ptxas
+            serializes products of a warpgroup.
         ValueError: `arch` is not of the form sm_NN.
     """
     _capability(arch)
@@ -133,6 +135,8 @@ def compile_kernel(
         with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False, encoding="utf-8") as file:
             json.dump(found, file)
         os.replace(file.name, kept)
+    if arch.endswith("a"):
+        refuse_serialized(name, found["log"])
     return Compiled(
         arch,
         base64.b64decode(found["cubin"]),

@@ -142,8 +142,8 @@ class Accepted:
     launch, whose arguments mostly are of the same ones, and memory in which the driver finds the values.
 
     given: the places of those that the next launch gives, None for all of them. The others stay what they are. Whoever
-    gives some has looked at their memory already: how much a storage holds is asked for all only. maps: of the places
-    given those of tensors that the kernel takes as tensor maps.
+    gives some has looked at their memory already: how much a storage holds is asked for all only. made: those of them
+    whose dtype, device and layout are always the same. maps: of those that the kernel takes as tensor maps.
     """
 
     def __init__(
@@ -151,6 +151,7 @@ class Accepted:
         args: Sequence[object],
         device: torch.device,
         given: Sequence[int] | None = None,
+        made: Sequence[int] = (),
         maps: Mapping[int, OpenMap] | None = None,
     ) -> None:
         places = range(len(args)) if given is None else given
@@ -161,11 +162,13 @@ class Accepted:
         self._gpu = device.index if device.type == "cuda" else -1  # as Tensor.get_device says it
         self._types = tuple(map(type, of_launch))
         self._tensors = [(n, tensor.dtype) for n, tensor in enumerate(of_launch) if isinstance(tensor, torch.Tensor)]
+        self._made = [n for n, place in enumerate(places) if place in made]
         plain = (torch.Tensor, torch.nn.Parameter, *FORMATS)  # a subclass of Tensor may do anything
         # Complex tensors may be conjugated views; without tensors, nothing says on which GPU the next launch is.
         reals = self._tensors and not any(dtype.is_complex for _, dtype in self._tensors)
         self._settled = bool(reals) and all(of in plain for of in self._types)
         self._held = [(tensor, tensor.data_ptr()) for tensor in fixed if isinstance(tensor, torch.Tensor)]
+        self._asked = [(n, dtype) for n, dtype in self._tensors if n not in self._made]
         laid_out: list[object] = list(of_launch)
         for n, _ in self._maps:
             laid_out[n] = np.void(TENSOR_MAP_BYTES)
@@ -182,7 +185,9 @@ class Accepted:
             return None
         values, gpu = list(args), self._gpu
         try:
-            for place, dtype in self._tensors:
+            for place in self._made:
+                values[place] = args[place].data_ptr()
+            for place, dtype in self._asked:
                 tensor = args[place]
                 if (
                     tensor.dtype is not dtype

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,15 @@ import torch
 
 BYTES = 128  # of `struct alignas(64) TensorMap { unsigned long long words[16]; };`
 SWIZZLES = {None: 16, "32B": 32, "64B": 64, "128B": 128}  # -> the bytes of a row whose chunks of 16 change places
-MOST_DIMENSIONS, MOST_IN_A_BOX = 5, 256
-MARK = 0x70616D5F726F736E  # "nsor_map": the emulator's own maps begin with it
+MOST_DIMENSIONS, MOST_IN_A_BOX, MOST_BYTES = 5, 256, 2**40  # MOST_BYTES: of a stride
+# The driver's names and numbers, and the bytes of an element.
+_TYPES = ("UINT8", "UINT16", "UINT32", "INT32", "UINT64", "INT64", "FLOAT16", "FLOAT32", "FLOAT32_FTZ", "FLOAT64")
+_TYPES += ("BFLOAT16",)
+_ELEMENT_BYTES = dict(zip(_TYPES, (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2), strict=True))
+_TENSOR_CORES = {"TFLOAT32": "FLOAT32", "TFLOAT32_FTZ": "FLOAT32_FTZ"}  # the same type, cut to what they take
+_PROMOTIONS = ("NONE", "L2_64B", "L2_128B", "L2_256B")
 # As the driver names them; 1-byte floats are bytes to it.
 _BYTE = "UINT8"
-# What a store can add to, as emu_hopper.h numbers them.
-KINDS = {name: n for n, name in enumerate(("FLOAT16", "BFLOAT16", "FLOAT32", "FLOAT64", "INT32", "INT64"), 1)}
 _DRIVERS = {
     **dict.fromkeys((torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2), _BYTE),
     torch.float16: "FLOAT16",
@@ -31,6 +35,43 @@ _DRIVERS = {
     torch.int32: "INT32",
     torch.int64: "INT64",
 }
+
+
+def encode(
+    dtype: str,
+    address: int,
+    size: Sequence[int],
+    strides: Sequence[int],
+    box: Sequence[int],
+    *,
+    steps: Sequence[int] | None = None,
+    interleave: str = "NONE",
+    swizzle: str = "NONE",
+    promotion: str = "L2_256B",
+    fill: str = "NONE",
+) -> bytes:
+    """The 128 bytes that cuTensorMapEncodeTiled makes of these arguments, which nobody checks here.
+
+    The innermost dimension is first; strides are in bytes, one less than there are dimensions; enums by the end of
+    their names. NVIDIA does not say how it encodes a map: this was found by changing one argument after the other (the
+    record of `bench silicon` has 62 maps), and holds for interleave "NONE" and "16B".
+    """
+    kind = _TENSOR_CORES.get(dtype, dtype)
+    steps = steps or [1] * len(size)
+    swizzles = [name or "NONE" for name in SWIZZLES]
+    how = len(size) - 1 << 4 | _TYPES.index(kind) << 7 | (interleave == "16B") << 11 | swizzles.index(swizzle) << 13
+    how |= (fill != "NONE") << 15 | (dtype in _TENSOR_CORES) << 16 | _PROMOTIONS.index(promotion) << 17
+    units = [stride >> 4 for stride in strides]
+    high = sum((unit >> 32) << 4 * n for n, unit in enumerate(units))
+    missing = [0] * (MOST_DIMENSIONS - len(size))
+    sides = [*(n - 1 for n in box), *missing]
+    walk = sum(step - 1 << 3 * n for n, step in enumerate(steps))
+    copied = _ELEMENT_BYTES[kind] * math.prod(-(-n // step) for n, step in zip(box, steps, strict=True))
+    alignment = 16 if swizzle == "NONE" else 8 * SWIZZLES[swizzle]
+    lows = [unit & 0xFFFFFFFF for unit in units] + missing
+    words = [address & 0xFFFFFFFF, address >> 32, how, *lows, high, *(n - 1 for n in size), *missing]
+    words += [walk | sides[0] << 24, sum(side << 8 * n for n, side in enumerate(sides[1:])), 0, copied, 0, alignment]
+    return struct.pack(f"<{len(words)}I", *words).ljust(BYTES, b"\0")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +92,14 @@ class TensorMap:
         return torch.as_strided(self.tensor.detach(), (last + 1,), (1,))
 
     def for_emulator(self, address: int) -> bytes:
-        """The map as runtime/bulk_copy.cpp reads it, of a copy of `memory` at this address."""
-        size, rank = self.tensor.element_size(), self.tensor.dim()
-        fill = [1] * (MOST_DIMENSIONS - rank)
-        return struct.pack(
-            "<QQ4I5I5I4Q24x",
-            *(MARK, address, rank, size, SWIZZLES[self.swizzle], KINDS.get(_DRIVERS[self.tensor.dtype], 0)),
-            *(*reversed(self.tensor.shape), *fill),
-            *(*reversed(self.box), *fill),
-            *([stride * size for stride in reversed(self.tensor.stride()[:-1])] + fill + [0])[:4],
+        """The map as the driver would encode it, of a copy of `memory` at this address."""
+        return encode(
+            _DRIVERS[self.tensor.dtype],
+            address,
+            self.tensor.shape[::-1],
+            [stride * self.tensor.element_size() for stride in reversed(self.tensor.stride()[:-1])],
+            self.box[::-1],
+            swizzle=self.swizzle or "NONE",
         )
 
     def for_gpu(self) -> np.generic:
@@ -141,9 +181,10 @@ def tensor_map(tensor: torch.Tensor, box: Sequence[int], *, swizzle: str | None 
         )
     if tensor.stride(-1) != 1 and sizes[-1] > 1:
         raise ValueError(f"the last dimension of tensor is contiguous, got strides {tensor.stride()}")
-    if any(stride * size % 16 or stride <= 0 for stride in tensor.stride()[:-1]):
+    if any(stride * size % 16 or not 0 < stride * size < MOST_BYTES for stride in tensor.stride()[:-1]):
         raise ValueError(
-            f"the strides of tensor are multiples of 16 bytes above 0, got {tensor.stride()} elements of {size} bytes"
+            f"the strides of tensor are multiples of 16 bytes above 0 and below 2**40, got {tensor.stride()} elements "
+            f"of {size} bytes"
         )
     box = tuple(box)
     if len(box) != len(sizes) or not all(isinstance(n, int) and 1 <= n <= MOST_IN_A_BOX for n in box):

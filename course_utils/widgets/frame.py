@@ -8,6 +8,7 @@ step costs no Python. So a page without Python can run it, too: what it shows ca
 from __future__ import annotations
 
 import base64
+import os
 from pathlib import Path
 
 import torch
@@ -43,14 +44,18 @@ class _Still:
         raise NotImplementedError
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
+        still, size = ({}, {}) if os.environ.get(look.UNSEEN) else self._drawn()
+        bundle = {**still, "text/plain": f"{type(self).__name__}. {WHY_STILL}"}
+        if anywidget is None:
+            return bundle, size
+        live, metadata = super()._repr_mimebundle_()
+        return {**live, **bundle, STATE: self._state()}, {**metadata, **size}
+
+    def _drawn(self) -> tuple[dict, dict]:
         figure = self.static_figure()
         figure.text(0.01, 0.012, WHY_STILL, fontsize=8, color="0.35")
         png, size = look.png_and_size(figure, SHOWN_DPI)
-        bundle = {"image/png": png, "text/plain": f"{type(self).__name__}. {WHY_STILL}"}
-        if anywidget is None:
-            return bundle, {"image/png": size}
-        live, metadata = super()._repr_mimebundle_()
-        return {**live, **bundle, STATE: self._state()}, {**metadata, "image/png": size}
+        return {"image/png": png}, {"image/png": size}
 
 
 if anywidget is None:

@@ -17,12 +17,14 @@
 // paper  FP8 formats (arXiv 2209.05433); scales by head: FlashAttention-3 (arXiv 2407.08608)
 #define CACHE_BITS 8
 #include "decode_tile.cuh"
+#include "dependent_launch.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 e4m3_cache(const scalar_t* Q, const E4M3* K, const E4M3* V, scalar_t* O, float* LSE,
            float* O_parts, float* LSE_parts, const int* seq_lens, const int* parents, int B, int L,
            int L_q, int group, float scale, int ragged, int tree, int wanted, int size,
            const float* k_scale, const float* v_scale) {
+    let_next_begin();   // the merge
     const Piece piece = piece_of_batch({seq_lens, B, L, ragged}, {wanted, size}, blockIdx.z);
     if (piece.sequence < 0) return;
     const int head = piece.sequence * gridDim.y + blockIdx.y;
@@ -36,6 +38,7 @@ e4m3_paged_cache(const scalar_t* Q, const E4M3* K, const E4M3* V, scalar_t* O, f
                  int L, int L_q, int group, float scale, int ragged, int tree, int wanted, int size,
                  const float* k_scale, const float* v_scale, const int* block_table, int max_pages,
                  int page_size) {
+    let_next_begin();   // the merge
     const Piece piece = piece_of_batch({seq_lens, B, L, ragged}, {wanted, size}, blockIdx.z);
     if (piece.sequence < 0) return;
     const int head = piece.sequence * gridDim.y + blockIdx.y;

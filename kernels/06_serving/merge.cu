@@ -2,6 +2,9 @@
 //   merge_pieces      the parts that split_keys.cu and its kin have written of each sequence
 //   merge_attention   any parts, the same number for each row
 // A block has a row, since there are few: its warps share the parts, and each lane has four columns.
+// merge_pieces begins while the last pieces are still attended: it finds its parts, and waits for them.
+// Without that wait most runs on an H100 were wrong where keys were cut, and every one on the
+// emulator right: there a launch begins when the one before has ended.
 //
 // grid   merge_pieces (H · L_q, B)   merge_attention (rows)       block  (32, 4)
 // layout O [B, H, L_q, D], LSE [B, H, L_q]; contiguous, aligned to 16 bytes
@@ -14,6 +17,7 @@
 // options: -DBF16=0 -DPART_BITS=32 -DO_BITS=16 | -DBF16=1 -DPART_BITS=32 -DO_BITS=16 | -DBF16=0 -DPART_BITS=32 -DO_BITS=32 | -DBF16=0 -DPART_BITS=16 -DO_BITS=16 | -DBF16=1 -DPART_BITS=16 -DO_BITS=16
 // arch: sm_80
 // paper  Flash-Decoding (Dao, Haziza, Massa, Sizov, 2023); FlashAttention-2 (arXiv 2307.08691), §3.1
+#include "dependent_launch.cuh"
 #include "merge_rows.cuh"
 #include "pieces.cuh"
 
@@ -34,12 +38,14 @@ merge_pieces(const part_t* O_parts, const float* LSE_parts, out_t* O, float* LSE
     const Batch batch{seq_lens, B, L, ragged};
     size = size_of_pieces(batch, {wanted, size});
     const int b = blockIdx.y, parts = parts_of(batch.keys(b), size);
+    const int first = first_piece_of(batch, size, b);
+    wait_for_previous();   // who wrote the parts; nobody there has written lengths
     if (parts == 1) return;
     const int rows = gridDim.x, row = blockIdx.x;
-    const long long first = (long long)first_piece_of(batch, size, b) * rows + row;
     const long long at = (long long)b * rows + row;
     __shared__ MergeTeam team;
-    merge_row(team, O_parts, LSE_parts, first, rows, parts, O + at * D, LSE + at, D);
+    merge_row(team, O_parts, LSE_parts, (long long)first * rows + row, rows, parts, O + at * D,
+              LSE + at, D);
 }
 
 extern "C" __global__ void __launch_bounds__(32 * MERGE_WARPS)

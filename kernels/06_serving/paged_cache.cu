@@ -18,12 +18,14 @@
 // arch: sm_80
 // paper  PagedAttention (arXiv 2309.06180), §4
 #include "decode_tile.cuh"
+#include "dependent_launch.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 paged_cache(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, float* LSE,
             float* O_parts, float* LSE_parts, const int* seq_lens, const int* parents, int B, int L,
             int L_q, int group, float scale, int ragged, int tree, int wanted, int size,
             const int* block_table, int max_pages, int page_size) {
+    let_next_begin();   // the merge
     const Piece piece = piece_of_batch({seq_lens, B, L, ragged}, {wanted, size}, blockIdx.z);
     if (piece.sequence < 0) return;
     const PageTable table{block_table + (long long)piece.sequence * max_pages, page_size};

@@ -20,11 +20,13 @@
 // arch: sm_80
 // paper  Flash-Decoding (Dao, Haziza, Massa, Sizov, 2023); trees: SpecInfer (arXiv 2305.09781)
 #include "decode_tile.cuh"
+#include "dependent_launch.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 split_keys(const scalar_t* Q, const scalar_t* K, const scalar_t* V, scalar_t* O, float* LSE,
            float* O_parts, float* LSE_parts, const int* seq_lens, const int* parents, int B, int L,
            int L_q, int group, float scale, int ragged, int tree, int wanted, int size) {
+    let_next_begin();   // the merge
     const Piece piece = piece_of_batch({seq_lens, B, L, ragged}, {wanted, size}, blockIdx.z);
     if (piece.sequence < 0) return;
     attend({Q, parents, L_q, group, tree, scale, O, LSE, O_parts, LSE_parts}, piece,

@@ -20,7 +20,6 @@ constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2;
 #include "tile_ring.cuh"
 #include "warpgroup_tile.cuh"
 
-
 struct Shared {
     scalar_t Q[CONSUMERS][ROWS * D], K[BUFFERS][B_C * D], V[BUFFERS][B_C * D];
     Gate gate_Q[CONSUMERS], gate_K[BUFFERS], gate_V[BUFFERS];

@@ -198,7 +198,7 @@ def test_documents_fill_the_sequence(length):
 
 def test_break_even_goes_by_density_and_length(on_cpu):
     rows = chapter.break_even(
-        device="cpu", heads=2, lengths=(128, 256), densities=(1 / 4, 1 / 2), sparse_lengths=(256,)
+        device="cpu", heads=1, lengths=(128, 256), densities=(1 / 4, 1 / 2), sparse_lengths=(256,)
     )
     found = [(row["length"], row["per_row"], row["name"]) for row in rows]
     names = [OURS, FLEX_TUNED, *flex.DENSE]

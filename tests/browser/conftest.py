@@ -8,13 +8,13 @@ from tests.helpers.jupyterlab import ROOT, Lab, NotebookPage, new_page, open_fil
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory):
+def lab(request, tmp_path_factory):
     """JupyterLab over a copy of what the chapters link to, so that running one changes nothing in the repository."""
     folder = tmp_path_factory.mktemp("lab")
     for name in ("notebooks", "docs", "kernels", "exercises"):
         ignored = shutil.ignore_patterns(".ipynb_checkpoints", "kernel-ipc-*")  # sockets of kernels at work there
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    server = Lab(folder)
+    server = Lab(folder, forks=not request.config.getoption("--exhaustive"))
     yield server
     server.stop()
 

@@ -74,7 +74,7 @@ def test_a_warp_per_head_asks_for_each_key_once_for_each_head_of_a_group(drawn):
 def test_pieces_are_those_that_the_kernel_cuts():
     lengths, wanted = (300, 0, 7, 128), 5
     pieces = runs.cut(lengths, wanted)
-    assert pieces == [(0, 87), (0, 87), (0, 87), (0, 39), (1, 0), (2, 7), (3, 87), (3, 41)]
+    assert pieces == [(0, 87), (0, 87), (0, 87), (3, 87), (0, 39), (1, 0), (2, 7), (3, 41)]
     tensors = runs.inputs(300, batch=4)
     lens = runs.lengths_of(lengths, tensors[0])
     # the same size as pieces that are given: the same bits
@@ -169,6 +169,12 @@ def test_a_day_in_pages_serves_several_times_as_many_at_once(drawn, tables):
     assert "200 requests" in tables[0] and max(filled.lines[0].get_ydata()) > 90
 
 
+def test_the_day_of_the_books_is_the_one_that_was_served_on_a_gpu():
+    recorded = measured.load("06_serving").select(part="loop", sums="exact")
+    assert [row["steps"] for row in recorded] == [len(loop.history) for loop in server.both().values()]
+
+
+@pytest.mark.exhaustive("`make test` compares the output of this cell of chapter 06 with what is saved")
 def test_the_model_says_the_same_in_any_company_also_when_it_is_preempted(capsys):
     server.same_in_any_company()
     said = capsys.readouterr().out.splitlines()

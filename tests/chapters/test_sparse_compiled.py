@@ -34,6 +34,9 @@ def test_the_graph_has_the_number_of_the_pattern(capsys):
     assert line.split(", ")[3] == str(window.number)
 
 
+@pytest.mark.exhaustive(
+    "a dozen compiles: `make test` has one above, and these in chapter 04, which draws their number"
+)
 def test_graphs_are_counted_and_the_layer_keeps_its_pattern(drawn):
     window = patterns.sliding_window(7)
     assert cells.count_graphs(layer := Layer(window)) == 2

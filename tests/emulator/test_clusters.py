@@ -63,8 +63,10 @@ def test_the_memory_of_a_block_that_has_exited_is_gone(run_kernel):
     asm volatile("barrier.cluster.arrive.relaxed;");    // the other block runs meanwhile, to its end
     asm volatile("barrier.cluster.wait;");
     asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(out[0]) : "r"(of_block(box, 1)) : "memory");"""
-    with pytest.raises(KernelError, match="the shared memory of a block that has exited"):
+    with pytest.raises(KernelError, match="the shared memory of a block that has exited") as caught:
         run_body(run_kernel, body, blocks=2)
+    code = kernel(body, 64, 2)
+    assert caught.value.line == code.count("\n", 0, code.index("ld.shared::cluster")) + 1
 
 
 def test_a_grid_is_whole_clusters(run_kernel):

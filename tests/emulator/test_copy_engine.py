@@ -322,6 +322,13 @@ GOOD = torch.zeros(4, 16, dtype=torch.float16)
             "strides of tensor are multiples of 16 bytes",
         ),
         (GOOD[:1].expand(4, 16), (4, 16), None, ValueError, "multiples of 16 bytes above 0"),
+        (
+            torch.empty_strided((3, 64), (2**39, 1), dtype=torch.float16, device="meta"),
+            (3, 64),
+            None,
+            ValueError,
+            r"above 0 and below 2\*\*40",
+        ),
         (GOOD, (4,), None, ValueError, "box takes 2 ints from 1 to 256"),
         (GOOD, (0, 16), None, ValueError, "box takes 2 ints from 1 to 256"),
         (torch.zeros(512, 16), (257, 16), None, ValueError, "box takes 2 ints from 1 to 256"),

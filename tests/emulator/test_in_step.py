@@ -72,5 +72,5 @@ def test_a_thread_that_nobody_lets_go_is_still_found():
     from course_utils.cuda import KernelError
     from course_utils.emulator import configure
 
-    with in_step(), configure(time_limit=0.5), pytest.raises(KernelError, match="time limit"):
+    with in_step(), configure(time_limit=0.2), pytest.raises(KernelError, match="time limit"):
         RawModule(code=code).get_function("k")((1,), (np.int32(32),), (torch.zeros(32, dtype=torch.int32),))

@@ -45,10 +45,22 @@ def known():
             yield pytest.param(error, id=f"{exercise_id.split('/')[1]}: cannot be built")
 
 
+def with_first_cases(task):
+    """The exercise with one case for each part."""
+
+    def cases(*inputs):
+        return list({case.part: case for case in reversed(task.cases(*inputs))}.values())[::-1]
+
+    return replace(task, cases=task.cases and cases)
+
+
 @pytest.mark.parametrize("example", list(known()))
-def test_the_grade_is_as_expected(example, no_child):
+def test_the_grade_is_as_expected(example, no_child, request):
+    """On all cases: each solution in `make test`, everything in `make test-all`."""
     assert isinstance(example, Example), str(example)
     task = exercise_once(example.exercise)
+    if example.kind != "solution" and not request.config.getoption("--exhaustive"):
+        task = with_first_cases(task)
     result = grade_submission(example.submission(), task=task, seed=EXAMPLES_SEED)
     assert example.surprise(result) == "", str(result)
     if example.kind == "skeleton":
@@ -94,20 +106,28 @@ def cpu_seconds() -> float:
     return sum(one.ru_utime + one.ru_stime for one in both)
 
 
-OTHER_SOLUTIONS = pytest.mark.exhaustive(
-    "every solution in a sandbox: `make test` has one there, the Python cells of another, and all in a fork"
+IN_NAMESPACES = pytest.mark.exhaustive(
+    "every solution in the usual sandbox: `make test` has one behind limits alone, one that attacks in the usual "
+    "sandbox (test_hostile.py), and all without"
 )
 
 
 @pytest.mark.parametrize(
-    "exercise_id",
-    [pytest.param(one, marks=() if one == IN_THE_SANDBOX else OTHER_SOLUTIONS) for one in EXERCISE_IDS],
+    "exercise_id, isolation",
+    [
+        pytest.param(IN_THE_SANDBOX, "limits", id=IN_THE_SANDBOX),
+        *(pytest.param(one, "auto", id=f"{one}, auto", marks=IN_NAMESPACES) for one in EXERCISE_IDS),
+    ],
 )
-def test_a_solution_gets_full_marks_in_the_sandbox(exercise_id):
-    result = grade_submission(read_submission((SOLUTIONS / exercise_id).parent, exercise_id))  # fresh inputs
+def test_a_solution_gets_full_marks_in_the_sandbox(exercise_id, isolation):
+    submission = read_submission((SOLUTIONS / exercise_id).parent, exercise_id)
+    result = grade_submission(submission, isolation=isolation)  # fresh inputs
     assert result.full, str(result)
 
 
+@pytest.mark.exhaustive(
+    "cells that make tensors, in the sandbox: `make test` grades these without, and cells with figures in the sandbox"
+)
 def test_cells_that_make_inputs_run_in_the_sandbox():
     """Without a kernel, which would have to be compiled there."""
     solution = read_submission((SOLUTIONS / WITH_PYTHON_CELLS).parent, WITH_PYTHON_CELLS)

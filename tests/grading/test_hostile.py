@@ -240,21 +240,17 @@ def test_attack(submission, attack, quick_child, monkeypatch):
 
 
 IN_A_FORK = pytest.mark.exhaustive("the sandbox around what the runner stops by itself: test_attack does without it")
-LIKE_THE_PROCESSES = pytest.mark.exhaustive(
-    "another limit that ends the child in its cells: `make test` has the limit of processes here, and each limit by "
-    "itself in test_sandbox.py"
+BY_A_LIMIT = pytest.mark.exhaustive(
+    "a limit that ends the child in its cells: `make test` has each limit in test_sandbox.py, and what is lost with a "
+    "child in test_grader.py"
 )
 
 
 @pytest.mark.parametrize(
     "attack",
     [
-        *(pytest.param(attack, id=attack.name, marks=IN_A_FORK) for attack in STOPPED_BY_THE_RUNNER),
-        *(
-            pytest.param(attack, id=attack.name, marks=() if attack.cell == FORK_BOMB else LIKE_THE_PROCESSES)
-            for attack in ATTACKS
-            if attack.needs_limits
-        ),
+        pytest.param(attack, id=attack.name, marks=BY_A_LIMIT if attack.needs_limits else IN_A_FORK)
+        for attack in ATTACKS
     ],
 )
 def test_attack_in_the_sandbox(submission, attack):
@@ -374,12 +370,8 @@ def test_files(submission, change, expected, quick_child):
     check(grade(submission), expected)
 
 
-NAMESPACES = pytest.mark.exhaustive(
-    "the right submission in the usual sandbox: test_a_solution_gets_full_marks_in_the_sandbox grades it there"
-)
-
-
-@pytest.mark.parametrize("isolation", [pytest.param("auto", marks=NAMESPACES), "limits"])
+@pytest.mark.exhaustive("a right one, as in test_a_solution_gets_full_marks_in_the_sandbox; the attacks stand above")
+@pytest.mark.parametrize("isolation", ["auto", "limits"])
 def test_after_all_that_a_right_submission_gets_full_marks(submission, isolation):
     """Its test cell is deleted: nobody needs it."""
     _without(submission, "grade")

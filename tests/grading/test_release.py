@@ -310,7 +310,12 @@ def test_the_table_of_points_agrees_with_the_grader(name):
         assert table.get(part.title.replace("`", "").replace("*", "")) == part.points, f"{part.title}: {part.points}"
 
 
-@pytest.mark.parametrize("folder", [SOLUTIONS, EXERCISES], ids=lambda folder: folder.name)
+GRADED = pytest.mark.exhaustive(
+    "the cells of a solution: `make test` runs them as a submission's, and an exercise's here"
+)
+
+
+@pytest.mark.parametrize("folder", [pytest.param(SOLUTIONS, marks=GRADED), EXERCISES], ids=lambda folder: folder.name)
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_every_cell_runs(name, folder, monkeypatch, capsys):
     """All but the self-check: nothing is to stop a learner on the way to it."""

@@ -9,13 +9,15 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from course_utils.grading.sandbox import landlock
 from course_utils.grading.sandbox import parent as sandbox
-from course_utils.grading.sandbox.child import END, FRAME, exit_status
+from course_utils.grading.sandbox.child import END, FRAME, Later, exit_status
 from course_utils.grading.sandbox.parent import Limits, Message, isolation_available, run_child
 from tests.helpers.processes import processes_with, wait_for
 
@@ -43,7 +45,27 @@ emulator.__path__ = [{str(REPO / "course_utils" / "emulator")!r}]
 """
 
 
-@pytest.fixture(params=["bubblewrap", "limits"])
+WALLS = "bubblewrap", "limits"
+OTHER_WALLS = pytest.mark.exhaustive("the same behind the other walls, which `make test` has with a test of the kind")
+
+
+def behind(walls: str):
+    """For a test of what both isolations do in one way: the other one in `make test-all` only."""
+    both = [pytest.param(one, marks=() if one == walls else OTHER_WALLS) for one in WALLS]
+    return pytest.mark.parametrize("isolation", both, indirect=True)
+
+
+def in_turn(names: str, cases: list[tuple]):
+    """For a test with cases: one isolation and the other in turn, and in `make test-all` each case in both."""
+    both = [
+        pytest.param(walls, *case, marks=() if WALLS[n % 2] == walls else OTHER_WALLS)
+        for n, case in enumerate(cases)
+        for walls in WALLS
+    ]
+    return pytest.mark.parametrize(f"isolation, {names}", both, indirect=["isolation"])
+
+
+@pytest.fixture(params=WALLS)
 def isolation(request) -> str:
     if request.param == "bubblewrap" and not isolation_available()[0]:
         pytest.skip(f"bubblewrap does not run here: {isolation_available()[1]}")
@@ -84,11 +106,13 @@ def test_a_job_goes_in_and_its_results_come_back(child):
     assert (ended.stdout, ended.stderr) == ("said\n", "warned\n")
 
 
+@behind("bubblewrap")
 def test_the_runner_is_found_by_its_name(isolation):
     ended = run_child(b"", module="course_utils.toolchain.errors", isolation=isolation)
     assert (ended.reason, ended.messages) == ("finished", [])
 
 
+@behind("bubblewrap")
 def test_several_children_at_once(child, tmp_path, isolation):
     file = tmp_path / "echo.py"
     file.write_text(HEAD + "send(RESULTS, {}, read_job(JOB))")
@@ -141,6 +165,7 @@ def test_there_is_a_limit_to_the_number_and_size_of_results(monkeypatch):
         sandbox._Parser().feed(3 * frame)
 
 
+@behind("limits")
 def test_a_child_asks_for_more_and_is_watched_meanwhile(child, isolation, tmp_path):
     file = tmp_path / "asks.py"
     file.write_text(
@@ -176,27 +201,35 @@ def test_a_child_asks_for_more_and_is_watched_meanwhile(child, isolation, tmp_pa
         run_child(b"", module=str(file), isolation=isolation, more=lambda _: 1 / 0)
 
 
-THE_SAME_IMPORTS = pytest.mark.exhaustive("what a child imports, and when, does not depend on the walls around it")
-WITHOUT_NAMESPACES = pytest.mark.parametrize(
-    "isolation", [pytest.param("bubblewrap", marks=THE_SAME_IMPORTS), "limits"], indirect=True
-)
-
-
-@WITHOUT_NAMESPACES
+@behind("limits")
 def test_a_cell_may_make_a_generator(child):
-    """What it needs of PyTorch is loaded where a cell can reach it: a library that it imports may make one, too."""
+    """What it needs of PyTorch is loaded where a cell can reach it: a library that it imports may make one, too. What
+    only compilers need is not."""
     ended = child(
         """
         from course_utils.grading import job, runner
         for cell in ("import torch as t; getattr(t, 'Gener' + 'ator')()", "torch.Generator()"):
             _, errors = runner._run_cells(job.Job(exercise="", cells=(("pattern", cell),), questions=()))
-            tell(errors=errors)
+            tell(errors=errors, left_out=type(sys.modules["torch._meta_registrations"]).__name__)
         """
     )
-    assert [message.header for message in ended.messages] == 2 * [{"errors": {}}], ended.stderr
+    assert [message.header for message in ended.messages] == 2 * [{"errors": {}, "left_out": "Later"}], ended.stderr
 
 
-@WITHOUT_NAMESPACES
+@pytest.mark.parametrize("use", [lambda: sys.modules["colorsys"].rgb_to_hsv, lambda: import_module("wave")])
+def test_a_module_that_is_left_out_is_loaded_where_it_is_asked_for_and_for_those_that_need_it(monkeypatch, use):
+    for name in ("colorsys", "wave"):  # as others would find them
+        import_module(name)
+        monkeypatch.delitem(sys.modules, name)
+    Later("colorsys", ["wave"])
+    assert type(sys.modules["colorsys"]) is Later
+    use()
+    assert type(sys.modules["colorsys"]) is ModuleType
+    assert not [one for one in sys.meta_path if type(one).__module__ == Later.__module__]
+
+
+@pytest.mark.exhaustive("six seconds of PyTorch's imports: the two tests above leave them out, and load a small module")
+@behind("limits")
 def test_what_pytorch_needs_for_compilers_only_is_loaded_where_it_is_used(child):
     """A quarter of a child's start. A cell may do with PyTorch what it may do elsewhere."""
     name = "torch._meta_registrations"
@@ -221,8 +254,8 @@ def test_what_pytorch_needs_for_compilers_only_is_loaded_where_it_is_used(child)
 # ---- how it may end
 
 
-@pytest.mark.parametrize(
-    ("code", "status", "detail"),
+@in_turn(
+    "code, status, detail",
     [
         ("os._exit(3)", 3, "before it was done (exit status 3)"),
         ("os._exit(0)", 0, "before it was done (exit status 0)"),
@@ -239,6 +272,7 @@ def test_deaths(child, code, status, detail):
     assert detail in ended.detail
 
 
+@behind("bubblewrap")
 def test_time_limit(child):
     started = time.monotonic()
     ended = child("tell(first=1)\nwhile True: pass", seconds=0.5)
@@ -247,25 +281,24 @@ def test_time_limit(child):
     assert ended.messages == [Message({"first": 1})]
 
 
+@behind("limits")
 def test_one_process_cannot_have_more_memory_than_the_limit(child):
     ended = child("tell(first=1)\nx = bytearray(10 << 30)\ntell(got=len(x))", memory=300 << 20)
     assert (ended.reason, ended.messages) == ("died", [Message({"first": 1})])
     assert "MemoryError" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "for i in range(6): os.fork() or (bytearray(os.urandom(1 << 20) * 40), time.sleep(60))\ntime.sleep(60)",
-        "import mmap\nm = mmap.mmap(-1, 300 << 20)\nwhile m.write(bytes([1]) * (1 << 20)): pass",
-    ],
-    ids=["in several processes", "shared"],
-)
-def test_memory_limit(child, code):
-    ended = child(code, memory=150 << 20)
+IN_SEVERAL = "for i in range(6): os.fork() or (bytearray(os.urandom(1 << 20) * 40), time.sleep(60))\ntime.sleep(60)"
+SHARED = "import mmap\nm = mmap.mmap(-1, 300 << 20)\nwhile m.write(bytes([1]) * (1 << 20)): pass"
+
+
+@in_turn("what", [("in several processes",), ("shared",)])
+def test_memory_limit(child, what):
+    ended = child(SHARED if what == "shared" else IN_SEVERAL, memory=150 << 20)
     assert (ended.reason, ended.detail) == ("memory limit", "it took more than 150 MiB of memory")
 
 
+@behind("bubblewrap")
 def test_process_limit(child):
     ended = child("for i in range(40): os.fork() or time.sleep(60)\ntime.sleep(60)", processes=12)
     assert (ended.reason, ended.detail) == ("process limit", "it started more than 12 processes")
@@ -274,6 +307,7 @@ def test_process_limit(child):
 FORK_BOMB = "with contextlib.suppress(OSError):\n    while True: os.fork()\nwhile True: time.sleep(1)"
 
 
+@behind("limits")
 def test_a_fork_bomb_ends(child):
     assert child(FORK_BOMB, processes=12).reason == "process limit"
 
@@ -290,6 +324,7 @@ def test_the_usual_limits_are_set():
     assert 0 < usual.memory <= 16 << 30 and 0 < usual.output_bytes <= 64 << 20 and 0 < usual.file_bytes <= 1 << 30
 
 
+@behind("limits")
 def test_output_limit_and_the_tail_of_the_output(child):
     ended = child("while True: print('x' * 1000, file=sys.stderr)", output_bytes=1 << 20)
     assert (ended.reason, ended.detail) == ("output limit", "it printed more than 1 MiB")
@@ -299,7 +334,7 @@ def test_output_limit_and_the_tail_of_the_output(child):
     assert ended.stdout.endswith("athe end\n") and len(ended.stdout) == 16 << 10
 
 
-@pytest.mark.parametrize("handler", ["SIG_IGN", "SIG_DFL"], ids=["in Python", "in native code"])
+@in_turn("handler", [("SIG_IGN",), ("SIG_DFL",)])  # as in Python, and as in native code
 def test_one_file_cannot_be_larger_than_the_limit(child, handler):
     ended = child(
         f"""
@@ -338,7 +373,7 @@ def test_all_files_together_cannot_be_larger_than_the_limit(child, isolation):
 # ---- what it leaves
 
 
-@pytest.mark.parametrize("environment", ["os.environ", "{}"], ids=["its environment", "an empty environment"])
+@in_turn("environment", [("os.environ",), ("{}",)])
 def test_processes_that_get_away_are_ended(child, tmp_path, environment):
     ended = child(
         f"""
@@ -410,7 +445,7 @@ def test_the_child_ends_with_a_killed_grader(tmp_path, isolation):
     assert wait_for(lambda: not processes_with(str(file)))
 
 
-@pytest.mark.parametrize("how", ["Python", "rm"])
+@in_turn("how", [("Python",), ("rm",)])
 def test_its_folder_is_removed_whatever_is_in_it(child, monkeypatch, how):
     def too_deep(*arguments, **options):
         raise RecursionError

@@ -7,6 +7,7 @@ a write, only what is no setting of the machine.
 import contextlib
 import ctypes
 import errno
+import itertools
 import json
 import os
 import re
@@ -125,7 +126,20 @@ print(json.dumps({{"reason": ended.reason, "stderr": ended.stderr, "users outsid
 """
 
 
-@pytest.fixture(params=["root", "an ordinary user"])
+OTHER_USER = pytest.mark.exhaustive("the same grader behind the other walls: `make test` has each with one of the two")
+
+
+def pairs(*in_make_test: tuple[str, str]):
+    """For a test in either isolation with either user: these pairs, the others in `make test-all` only."""
+    both = itertools.product(("bubblewrap", "limits"), ("root", "an ordinary user"))
+    return pytest.mark.parametrize(
+        "isolation, graders_user",
+        [pytest.param(*pair, marks=() if pair in in_make_test else OTHER_USER) for pair in both],
+        indirect=True,
+    )
+
+
+@pytest.fixture
 def graders_user(request) -> int | None:
     """The user whom the grader is started as; None: as the tests."""
     if request.param == "root":
@@ -135,7 +149,7 @@ def graders_user(request) -> int | None:
     return ORDINARY if os.geteuid() == 0 else None
 
 
-@pytest.fixture(params=["bubblewrap", "limits"])
+@pytest.fixture
 def isolation(request) -> str:
     if request.param == "bubblewrap" and not isolation_available()[0]:
         pytest.skip(f"bubblewrap does not run here: {isolation_available()[1]}")
@@ -178,6 +192,7 @@ def test_where_bubblewrap_runs_at_all_the_sandbox_takes_it():
     assert isolation_available() == (True, "")
 
 
+@pairs(("bubblewrap", "an ordinary user"), ("limits", "root"))
 def test_nothing_outside_its_folder_is_writable_and_it_is_nobody(told, graders_user):
     assert told["reason"] == "finished", told["stderr"]
     assert told["looked at"] > 1000
@@ -196,6 +211,7 @@ def test_nothing_outside_its_folder_is_writable_and_it_is_nobody(told, graders_u
         assert status["Groups"] == []
 
 
+@pairs(("bubblewrap", "root"), ("limits", "an ordinary user"))
 def test_no_socket_and_no_shared_memory_of_others_is_reachable(isolation, graders_user, tmp_path):
     """Landlock does not know sockets that have a file's name; the one here is open to everybody."""
     if not seccomp.known():

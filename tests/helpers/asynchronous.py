@@ -4,6 +4,7 @@ asynccheck finds in a launch with one of them.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from course_utils.emulator import sanitize
 from course_utils.emulator.sanitizer import Finding
 from course_utils.launches.hopper import LADDER, ready
 from course_utils.operators import hopper, mla
+from course_utils.operators.indexer import quantize_e4m3
 from course_utils.toolchain.source import with_headers
 from tests.helpers.one_change import NONE, Change, Rule, call, instruction, with_changes
 
@@ -42,10 +44,10 @@ class Watched:
         return self.text.count("\n", 0, self.text.index(text)) + 1
 
     def change(self, statement: str, what: str) -> Change:
-        """The first of this kind whose statement has this text; with " 2" behind it, the second."""
-        text = statement.removesuffix(" 2")
+        """The first of this kind whose statement has this text; with " #2" behind it, the second, and so on."""
+        text, _, which = statement.partition(" #")
         found = [change for change in self.changes if text in change.statement and change.what == what]
-        return found[text != statement]
+        return found[int(which or 1) - 1]
 
     def findings(self, number: int = NONE) -> list[Finding]:
         """Of the launches with one change, up to the first that has any. Without a change the results must be right."""
@@ -150,7 +152,7 @@ def forward() -> Watched:
         Rule(call("wait_for_product<1>"), [("wait 2", "<1>", "<2>")]),
         Rule(call("(?:lower|raise)_register_limit<[^(]*>")),
     ]
-    step = LADDER[-1]
+    step = dataclasses.replace(LADDER[-1], consumers={64: 2})
     options = step.options(64, torch.float16)
     watched = Watched(KernelSource(text, source.path, source.name), "struct Gate", rules, options)
 
@@ -193,6 +195,93 @@ def sparse_mla() -> Watched:
         kernel = watched.module.get_function("sparse_mla_hopper")
         kernel((1, 1), (tile.threads,), arguments, shared_mem=tile.shared_bytes)
         return 0.0 if lse.isfinite().all() and out.isfinite().all() else torch.inf
+
+    watched.launches.append(launch)
+    return watched
+
+
+@functools.cache
+def cluster_gemm() -> Watched:
+    """cluster_gemm.cu: pairs of blocks load for each other."""
+    rules = [
+        Rule(call("wait"), [PARITY]),
+        Rule(call("arrive_expecting"), BYTES),
+        Rule(call("init"), COUNT),
+        Rule(call("arrive_at", "load")),
+        Rule(call("load_for"), [("for itself alone", r"\(3,", "(1 << half,")]),
+        Rule(call("together")),
+        Rule(instruction(r"fence\.mbarrier", r"fence\.proxy", r"wgmma\.(?:fence|commit|wait)")),
+    ]
+    watched = Watched(_file("cluster_gemm.cu"), "__device__ inline void produce", rules, ("-DBF16=0",))
+
+    def launch(rows: int, depth: int) -> float:
+        generator = torch.Generator().manual_seed(rows)
+        a, b = (torch.randn(n, depth, generator=generator).half() for n in (rows, 64))
+        d = torch.full((rows, 64), torch.nan)
+        maps = (tensor_map(a, (64, 64)), tensor_map(b, (32, 64)), tensor_map(d, (64, 64), swizzle=None))
+        kernel = watched.module.get_function("cluster_gemm")
+        kernel((2 * -(-rows // 128),), (160,), (*maps, np.int32(depth)), shared_mem=49184)
+        return float((d - a.double() @ b.double().T).abs().max())
+
+    watched.launches.append(functools.partial(launch, 128, 328))
+    return watched
+
+
+@functools.cache
+def cluster_softmax() -> Watched:
+    """cluster_softmax.cu: blocks that read from each other, write to each other, and copy."""
+    rules = [
+        Rule(call("together", "__syncthreads")),
+        Rule(call("wait"), [PARITY]),
+        Rule(call("arrive_expecting"), BYTES),
+        Rule(call("init"), COUNT),
+        Rule(call("send")),
+        Rule(call("copy_to")),
+        Rule(instruction(r"fence\.mbarrier", r"fence\.proxy")),
+    ]
+    watched = Watched(_file("cluster_softmax.cu"), "// The logarithm of", rules, ())
+
+    def launch(kernel: str) -> float:
+        x = torch.randn(1, 640, generator=torch.Generator().manual_seed(0)) * 3
+        expected = x.double().logsumexp(-1) if kernel == "log_sum_exp" else x.double().softmax(-1)
+        found = torch.full_like(expected, torch.nan, dtype=torch.float32)
+        watched.module.get_function(kernel)((4,), (128,), (x, found, np.int32(640)))
+        return float((found - expected).abs().max())
+
+    kernels = ("log_sum_exp", "softmax_pull", "softmax_push", "softmax_copy")
+    watched.launches += [functools.partial(launch, kernel) for kernel in kernels]
+    return watched
+
+
+@functools.cache
+def indexer() -> Watched:
+    """Chapter 05's lightning indexer in FP8: keys in registers, queries by cp.async, no role of its own for anybody."""
+    rules = [
+        Rule(call("wait_for_copies<STAGES - 2>"), [("one group more in flight", "- 2", "- 1")]),
+        Rule(call("load_query_async", "commit_copies", "publish_tile", "__syncthreads")),
+        Rule(call("wgmma_fence", "wgmma_commit")),
+        Rule(call("multiply_e4m3"), [("by some warps", "^", "if (threadIdx.x / 32 % 4 != 2) ")]),
+        Rule(call("wgmma_wait<0>"), [("wait 1", "<0>", "<1>")]),
+        Rule(call("wgmma_wait<1>"), [("wait 2", "<1>", "<2>")]),
+    ]
+    source = read_kernel("05_deepseek_sparse/lightning_indexer_hopper.cu")
+    watched = Watched(source, "// I[r] = sum of w", rules, ())
+    queries, keys, heads, dim = 7, 90, 33, 128
+
+    def launch() -> float:
+        generator = torch.Generator().manual_seed(0)
+        q, k, weights = (
+            torch.randn(*n, generator=generator) for n in ((queries, heads, dim), (keys, dim), (queries, heads))
+        )
+        (q, q_scale), (k, k_scale) = quantize_e4m3(q), quantize_e4m3(k)
+        logits = torch.full((queries, keys), torch.nan)
+        numbers = map(np.int32, (queries, keys, heads, keys))  # each query sees all keys
+        arguments = (q, k, weights, q_scale, k_scale, logits, *numbers)
+        watched.module.get_function("lightning_indexer_hopper")((1, 1), (256,), arguments, shared_mem=33792)
+        q, k = q.double() * q_scale.double()[..., None], k.double() * k_scale.double()[:, None]
+        products = torch.einsum("thd,sd->ths", q, k).relu()
+        terms = weights.double()[..., None] * products
+        return float(((logits - terms.sum(1)).abs() / terms.abs().sum(1)).max())
 
     watched.launches.append(launch)
     return watched

@@ -17,7 +17,7 @@ def ids_of(*kinds: type) -> list[str]:
 
 
 @functools.cache
-def drawn(question_id: str) -> tuple[Question, ...]:
-    """The different questions among those of all seeds; in which order options stand makes no difference."""
-    found = (question(question_id, seed) for seed in SEEDS)
+def drawn(question_id: str, seeds: range = SEEDS) -> tuple[Question, ...]:
+    """The different questions among those of the seeds; in which order options stand makes no difference."""
+    found = (question(question_id, seed) for seed in seeds)
     return tuple({(one.prompt, *sorted(labels(one))): one for one in found}.values())

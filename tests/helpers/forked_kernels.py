@@ -2,7 +2,8 @@
 
 A kernel takes 4 s to start, nearly all of it for imports that are the same in each chapter. The chapter that a learner
 opens first starts as in JupyterLab, and `make test-all` runs the others there. No module of the course is imported
-before a fork: each chapter imports its own.
+before a fork: each chapter imports its own. In `make test` the kernels of JupyterLab are such forks, too
+(`serve_forks`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import sys
 import threading
 from importlib.metadata import EntryPoint
+from multiprocessing import forkserver
+from pathlib import Path
 from typing import Any
 
 from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvisioner
@@ -19,14 +22,27 @@ from jupyter_client.provisioning import KernelProvisionerFactory, LocalProvision
 # torch imports its compiler when it makes an optimizer or an operator's gradient.
 IMPORTED = ("ipykernel.kernelapp", "matplotlib.pyplot", "ipywidgets", "anywidget", "torch", "torch._dynamo", __name__)
 STARTS_FROM_NOTHING = "00_start_here"
+ROOT = str(Path(__file__).resolve().parents[2])
 FORKS = multiprocessing.get_context("forkserver")
 
 
 def pytest_configure(config):
+    register()
+
+
+def register() -> None:
+    """Lets kernels of this process be "forked"."""
     KernelProvisionerFactory.provisioners["forked"] = EntryPoint(
         "forked", f"{__name__}:{ForkedProvisioner.__name__}", KernelProvisionerFactory.GROUP_NAME
     )
     FORKS.set_forkserver_preload(list(IMPORTED))
+
+
+def serve_forks(config) -> None:
+    """In a Jupyter server's configuration file: each of its kernels is a fork. The first need not wait for imports."""
+    register()
+    config.KernelProvisionerFactory.default_provisioner_name = "forked"
+    forkserver.ensure_running()
 
 
 def pytest_runtest_setup(item):
@@ -54,7 +70,7 @@ class ForkedKernel(FORKS.Process):
     def __init__(self, cmd: list[str], env: dict[str, str], cwd: str) -> None:
         super().__init__()
         self._arguments, self._env, self._cwd = cmd[cmd.index("-f") :], env, cwd
-        added = {"", os.getcwd()} - set(env.get("PYTHONPATH", "").split(os.pathsep))  # by pytest
+        added = {"", os.getcwd(), ROOT} - set(env.get("PYTHONPATH", "").split(os.pathsep))  # by `-m`, and for this file
         self._path = [place for place in sys.path if place not in added]
 
     def poll(self) -> int | None:

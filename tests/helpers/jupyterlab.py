@@ -119,10 +119,17 @@ class NotebookPage:
         screenshots.save(element or self.page, name)
 
 
-class Lab:
-    """A JupyterLab server over a folder of its own, with nobody's settings but the course's."""
+FORKS = f"import sys; sys.path.append({str(ROOT)!r})\nfrom tests.helpers import forked_kernels\n"
+FORKS += "forked_kernels.serve_forks(c)\n"
 
-    def __init__(self, folder: Path) -> None:
+
+class Lab:
+    """A JupyterLab server over a folder of its own, with nobody's settings but the course's.
+
+    forks: its kernels have PyTorch from the start (tests/helpers/forked_kernels.py).
+    """
+
+    def __init__(self, folder: Path, forks: bool = False) -> None:
         self.folder = folder
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -130,6 +137,10 @@ class Lab:
         self.url = f"http://127.0.0.1:{port}"
         own = ("JUPYTER_CONFIG_DIR", "IPYTHONDIR", "XDG_DATA_HOME")
         private = {name: str(folder / ".jupyter" / name.lower()) for name in own}
+        if forks:
+            settings = Path(private["JUPYTER_CONFIG_DIR"]) / "jupyter_server_config.py"
+            settings.parent.mkdir(parents=True)
+            settings.write_text(FORKS)
         environment = {
             **os.environ,
             **private,

@@ -1,4 +1,5 @@
-"""Parameters of a test that has several launches of one kernel, of which one is enough for `make test`."""
+"""Parameters of a test that has several launches of one kernel, or mistakes in it, of which some are enough for
+`make test`."""
 
 from collections.abc import Iterable
 
@@ -16,3 +17,9 @@ def last_of_each_kernel(launches: Iterable[tuple[str, object, Launch]]) -> list:
         pytest.param(value, id=name, marks=() if last[launch.source, launch.kernel] == name else again)
         for name, value, launch in launches
     ]
+
+
+def every_second(mistakes: Iterable[tuple]) -> list:
+    """A parameter for each of some mistakes in kernels; every second of them runs in `make test-all` only."""
+    again = pytest.mark.exhaustive("`make test` has other mistakes in the same kernel, and tests/mutants/ more")
+    return [pytest.param(*mistake, marks=again if n % 2 else ()) for n, mistake in enumerate(mistakes)]

@@ -10,6 +10,7 @@ from course_utils.launches.broken import BROKEN, attention_reports
 from course_utils.toolchain.errors import KernelError
 from course_utils.toolchain.source import INCLUDE, kernel_names, read_kernel
 from course_utils.toolchain.unified_diff import changed_file
+from tests.helpers.one_of_each import last_of_each_kernel
 
 SANITIZED = [
     name for name, kernel in BROKEN.items() if kernel.tool in ("memcheck", "racecheck", "initcheck", "synccheck")
@@ -78,7 +79,7 @@ def test_the_numbers_show_a_mistake_in_the_arithmetic_and_no_sanitizer_does(name
     assert findings.launches == 1 and not findings.findings, str(findings)
 
 
-@pytest.mark.parametrize("name", CHECKED)
+@pytest.mark.parametrize("name", last_of_each_kernel((name, name, BROKEN[name].mended()) for name in CHECKED))
 def test_the_numbers_of_the_mended_kernel_are_right(name):
     mended = reports(BROKEN[name].mended())
     assert all(report.passed for report in mended), f"wrong: {[str(report) for report in mended]}"
@@ -133,6 +134,7 @@ def test_the_sanitizer_names_the_line(name, compiler):
     assert (line, other_line) in found, str(report)
 
 
+@pytest.mark.exhaustive("tests/nvidia/test_sanitizer_against_nvidia.py watches them too, by one compiler")
 @pytest.mark.parametrize("name", SANITIZED)
 def test_the_sanitizer_finds_nothing_in_the_mended_kernel(name, compiler):
     with sanitize() as report:

@@ -17,6 +17,9 @@ LAUNCHES = course_launches() | hard_launches()
 COUNTED = pytest.mark.exhaustive(
     "watched by the sanitizer, too, where its counters are compared with ncu's; here by each compiler"
 )
+MASKED = pytest.mark.exhaustive("`make test` has each length once, with and without the causal mask in turn")
+WATCHED = tuple(f"sparse {kernel}" for kernel in ("range_", "block_sparse_", "csr_gather"))
+SPARSE = pytest.mark.exhaustive("watched in tests/operators/test_sparse.py and in test_sparse_backward.py, too")
 FILES = [path.relative_to(KERNELS).as_posix() for path in sorted(KERNELS.glob("*/*.cu"))]
 
 
@@ -24,7 +27,10 @@ FILES = [path.relative_to(KERNELS).as_posix() for path in sorted(KERNELS.glob("*
     "name",
     [
         *(pytest.param(name, marks=COUNTED) for name in course_launches()),
-        *last_of_each_kernel((name, name, launch) for name, launch in hard_launches().items()),
+        *(pytest.param(name, marks=SPARSE) for name in hard_launches() if name.startswith(WATCHED)),
+        *last_of_each_kernel(
+            (name, name, launch) for name, launch in hard_launches().items() if not name.startswith(WATCHED)
+        ),
     ],
 )
 def test_a_launch_of_a_chapter(name, compiler):
@@ -46,9 +52,15 @@ def test_every_kernel_of_a_chapter_is_among_the_launches(file):
     assert file in {launch.source for launch in LAUNCHES.values()}
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize(("query_length", "key_length"), LENGTHS)
-@pytest.mark.parametrize("attention", [naive_attention, flash_attention_minimal])
+@pytest.mark.parametrize(
+    ("attention", "query_length", "key_length", "is_causal"),
+    [
+        pytest.param(attention, *lengths, is_causal, marks=() if (n + m) % 2 == is_causal else MASKED)
+        for n, attention in enumerate([naive_attention, flash_attention_minimal])
+        for m, lengths in enumerate(LENGTHS)
+        for is_causal in (False, True)
+    ],
+)
 def test_operators_at_ragged_lengths(attention, query_length, key_length, is_causal):
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(1, 2, query_length, 64, generator=generator, requires_grad=True)

@@ -21,9 +21,8 @@ DELAYS = {  # who is held up, and before which statement
 NO_MEETING = "if (sync_threads_or(1, CONSUMERS, exceeds))", "if (state.m[0] == NEG_INF)"
 
 
-@pytest.mark.parametrize("delay", DELAYS)
-def test_a_part_of_the_block_that_is_held_up_changes_nothing(device, delay):
-    assert not problems(device, delay)
+def test_a_part_of_the_block_that_is_held_up_changes_nothing(device, thinned):
+    assert not {delay: found for delay in thinned([*DELAYS], 2) if (found := problems(device, delay))}
 
 
 def test_without_the_meeting_before_p_is_written_a_delay_shows(device):

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from course_utils import checks
-from course_utils.cuda import read_kernel
-from course_utils.emulator import sanitize
-from course_utils.launches.hopper import KEYS, LADDER, launch
+from course_utils.cuda import KernelError, KernelSource, RawModule, read_kernel
+from course_utils.emulator import configure, sanitize
+from course_utils.launches.hopper import KEYS, LADDER, launch, ready
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 from course_utils.toolchain import nvrtc
-from course_utils.toolchain.source import compile_options
+from course_utils.toolchain.source import compile_options, with_headers
 
 STEPS = pytest.mark.parametrize("step", LADDER, ids=lambda step: step.kernel)
 CASES = [  # H, H_kv, L_q, L_k, causal, kind
@@ -20,6 +20,11 @@ CASES = [  # H, H_kv, L_q, L_k, causal, kind
     (2, 1, 130, 200, True, "large logits"),
     (1, 1, 200, 65, True, "normal"),  # the first 135 queries see no key
     (1, 1, 1, 1, True, "normal"),
+]
+OTHER_ORDERS = pytest.mark.exhaustive("what is asynchronous is done as late as may be, which shows most mistakes")
+ORDERS = [
+    {"order": "late"},
+    *(pytest.param(order, marks=OTHER_ORDERS) for order in ({"order": "early"}, {"order": "random", "seed": 7})),
 ]
 WIDE = pytest.mark.exhaustive("a few of these lengths, masks and heads are in test_correct")
 
@@ -32,6 +37,27 @@ def operator(step):
 
     attention.__name__ = step.kernel
     return attention
+
+
+def changed(step, right, wrong):
+    """The same of the step with one passage replaced, of its file or of a header."""
+    source = read_kernel(step.file)
+    text = with_headers(source)
+    assert text.count(right) == 1, (right, text.count(right))
+    code = KernelSource(text.replace(right, wrong), source.path, source.name)
+
+    def attention(query, key, value, *, is_causal, scale, enable_gqa=False, return_lse=False):
+        module = RawModule(code=code, options=step.options(query.shape[-1], query.dtype))
+        out, lse = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
+        kernel = module.get_function(step.kernel)
+        ready(step, query, key, value, out, lse, is_causal=is_causal, scale=scale, kernel=kernel)()
+        return out, lse
+
+    return attention
+
+
+def step_named(name):
+    return next(step for step in LADDER if step.kernel.startswith(name))
 
 
 def skip_other_gpus(device):
@@ -64,11 +90,12 @@ def test_correct_at_every_length(device, step, dtype):
 
 
 @STEPS
+@pytest.mark.parametrize("order", ORDERS, ids=str)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
-def test_the_sanitizer_finds_nothing(step, head_dim):
+def test_the_sanitizer_finds_nothing(step, head_dim, order):
     for pair, is_causal in (((70, 300), True), ((130, 70), True), ((65, 129), False)):
         case = checks.AttentionCase(1, 2, 1, *pair, head_dim, is_causal, "normal")
-        with sanitize() as report:
+        with configure(**order), sanitize() as report:
             launch(step, *checks.make_inputs(case, dtype=torch.float16, seed=0)[:3], is_causal=is_causal)
         assert report.launches == 1 and not report.findings, str(report)
 
@@ -100,3 +127,57 @@ def test_what_launch_does_not_take():
         launch(LADDER[0], *(tensor[..., :32].contiguous() for tensor in (query, key, value)))
     with pytest.raises(ValueError, match="dtype is torch.float32; .* takes torch.float16 and torch.bfloat16"):
         launch(LADDER[0], query.float(), key.float(), value.float())
+
+
+# ---------------------------------------------------------------------------------------------- who waits for whom
+
+DELAYS = {  # who is held up, and before which statement
+    "the producer": ("true", "fill(shared.V[buffer]"),
+    "the first consumer before its products": ("w == 0", "start_scores(S, shared.Q[w], shared.K[next]);"),
+    "the second consumer before its softmax": ("w == 1", "rescale(O, rows);"),
+    "a warp before it gives back": ("threadIdx.x / 32 == 2", "give_back(shared.gate_K[next]);"),
+    "a warp before it writes": ("threadIdx.x / 32 == 5", "write_tile(shared."),
+}
+
+
+@pytest.mark.parametrize("delay", DELAYS)
+@pytest.mark.parametrize("name", ["step5_", "forward"])
+def test_a_part_of_the_block_that_is_held_up_changes_nothing(device, name, delay):
+    skip_other_gpus(device)
+    who, before = DELAYS[delay]
+    attention = changed(step_named(name), before, f"{{ if ({who}) __nanosleep(20000); }} {before}")
+    case = checks.AttentionCase(1, 2, 1, 300, 400, 128, True, "normal")
+    checks.check_attention(attention, device=device, dtype=torch.float16, lse=True, cases=[case])
+
+
+# ---------------------------------------------------------------------------------------------- tests that can fail
+
+CHANGES = [
+    ("step1_", "const bool exists = row < rows_left;", "const bool exists = true;"),
+    ("step1_", "next - 1 > i_w + shift", "next > i_w + ROWS + shift"),
+    ("step2_", "load_box(shared.V[buffer], V, j0", "load_box(shared.V[buffer], V, 0"),
+    ("step2_", "store_box(O, i_w, head", "store_box(O, i0, head"),
+    ("step3_", "return {head, i0, max(1, (end + B_C - 1) / B_C)};", "return {head, i0, max(1, end / B_C)};"),
+    ("step3_", "rescale(O, rows);", ""),
+    (
+        "step4_",
+        "if (j >= whole) mask(S, i_w, j * B_C, problem.L_k, shift, problem.is_causal);\n        raise_maximum(rows, S, "
+        "problem.factor);\n        hold",
+        "raise_maximum(rows, S, problem.factor);\n        hold",
+    ),
+    ("step5_", "moved(v, key * 128)", "moved(v, key * 64)"),
+    ("step6_", "work_of(problem, item / blocks, item % blocks)", "work_of(problem, item / blocks, 0)"),
+    ("forward", "first + place % heads", "first"),
+]
+
+
+@pytest.mark.parametrize(("name", "right", "wrong"), CHANGES)
+def test_a_broken_step_fails_the_check(name, right, wrong):
+    cases = [
+        checks.AttentionCase(1, 2, 1, *pair, 64, is_causal, "normal")
+        for pair, is_causal in (((200, 300), True), ((70, 150), False))
+    ]
+    with pytest.raises((AssertionError, KernelError), match="max error|NaN|finite|inf|past the end"):
+        checks.check_attention(
+            changed(step_named(name), right, wrong), dtype=torch.float16, lse=True, cases=cases, seed=0
+        )

@@ -16,6 +16,7 @@ from course_utils.patterns import UNBOUNDED, Ranges
 from course_utils.patterns.kept import Kept
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
+from tests.helpers.one_of_each import every_second
 
 FOLDER = "04_sparse_patterns"
 SMALL, WIDE = BackwardTile(64, 4, 16, 64), BackwardTile(64, 4, 32, 64)
@@ -142,7 +143,20 @@ RANGES = {
 }
 
 
-@pytest.mark.parametrize("name", RANGES)
+# In `make test` by another of them, or by tests/operators/test_sparse.py at other lengths.
+ALIKE = pytest.mark.exhaustive("`make test` has the same turns of the loops in other ranges")
+ONCE = (
+    "window",
+    "more classes than keys",
+    "dilated, long classes",
+    "dilated blocks",
+    "causal",
+    "symmetric",
+    "one block",
+)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=ALIKE if name in ONCE else ()) for name in RANGES])
 def test_gradients_of_ranges(name):
     check_range(*RANGES[name])
 
@@ -179,14 +193,16 @@ def test_lists_of_heads_that_share_a_key_head():
     check_lists(random_mask(200, 130, 64), 64, SMALL, group=3, kv_heads=2, kind="large logits")
 
 
-@pytest.mark.parametrize("tile", [LARGE, NARROW], ids=str)
+@pytest.mark.parametrize(
+    "tile", [pytest.param(LARGE, marks=pytest.mark.exhaustive("another tile, and another below")), NARROW], ids=str
+)
 def test_the_column_of_a_sink_is_split(short_parts, tile):
     check_range(Ranges(3, 20, 1), 330, 290, tile, parts=True, kind="large logits")
 
 
 def test_parts_of_several_heads_and_of_heads_that_share_a_key_head(short_parts):
-    check_range(Ranges(70, 20, 1), 300, 300, WIDE, parts=True, group=2, kv_heads=2, dtype=torch.bfloat16)
-    mask = (torch.arange(330)[:, None] - torch.arange(260)).abs() < 9
+    check_range(Ranges(70, 20, 1), 200, 200, WIDE, parts=True, group=2, kv_heads=2, dtype=torch.bfloat16)
+    mask = (torch.arange(200)[:, None] - torch.arange(130)).abs() < 9
     mask[:, 70] = True
     check_lists(mask, 64, SMALL, parts=True, group=2, kv_heads=2)
 
@@ -227,14 +243,16 @@ def test_no_listed_tile_spills(file):
 
 @pytest.mark.parametrize(
     ("file", "right", "wrong"),
-    [
-        ("range_backward", "j + left, step) + step", "j + left, step)"),  # ends a step too early
-        ("range_backward", ": Rows{of.queries, 0}", ": Rows{0, of.queries}"),  # keys past the end count as zeros
-        ("range_backward", "min(sinks - j_warp, KEYS - 1)", "min(0, KEYS - 1)"),  # takes a sink's end for all keys'
-        ("block_sparse_backward", "now.i0 % BLOCK", "0"),  # the bits of the block's first rows for all of them
-        ("block_sparse_backward", "rows[entry] * BLOCK", "rows[first] * BLOCK"),
-        ("range_backward", "threadIdx.x % WARPS)[KEYS + 1]", "threadIdx.x % WARPS)[KEYS]"),  # too many are idle
-    ],
+    every_second(
+        [
+            ("range_backward", "j + left, step) + step", "j + left, step)"),  # ends a step too early
+            ("range_backward", ": Rows{of.queries, 0}", ": Rows{0, of.queries}"),  # keys past the end count as zeros
+            ("range_backward", "min(sinks - j_warp, KEYS - 1)", "min(0, KEYS - 1)"),  # takes a sink's end for all keys'
+            ("block_sparse_backward", "now.i0 % BLOCK", "0"),  # the bits of the block's first rows for all of them
+            ("block_sparse_backward", "rows[entry] * BLOCK", "rows[first] * BLOCK"),
+            ("range_backward", "threadIdx.x % WARPS)[KEYS + 1]", "threadIdx.x % WARPS)[KEYS]"),  # too many are idle
+        ]
+    ),
 )
 def test_a_broken_kernel_is_seen(monkeypatch, file, right, wrong):
     code = read_kernel(f"{FOLDER}/{file}.cu")

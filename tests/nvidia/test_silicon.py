@@ -4,6 +4,7 @@ import pytest
 
 from course_utils import measured
 from course_utils.nvidia import silicon
+from course_utils.nvidia.silicon import maps
 from course_utils.nvidia.silicon.compare import EXPLAINED
 
 # One of every n cases of a group, so that each kind of kernel is in the proof; `exhaustive` runs all.
@@ -20,6 +21,13 @@ def test_what_is_recorded_are_cases_of_every_group(record):
     assert recorded <= {(case.group, case.name) for case in silicon.cases()}
     assert {group for group, _ in recorded} == EVERY.keys() and len(recorded) >= 60
     assert EXPLAINED.keys() <= recorded
+
+
+def test_a_tensor_map_is_the_drivers_byte_for_byte(record):
+    driver = {row["name"]: row["driver"] for row in record.rows if row["group"] == "maps"}
+    tried = [one for one in maps.maps() if not driver[str(one)].startswith("CUDA_ERROR")]
+    assert len(tried) >= 60
+    assert {str(one): one.by_us() for one in tried} == {str(one): driver[str(one)] for one in tried}
 
 
 def different(record, chosen):

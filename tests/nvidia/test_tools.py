@@ -3,18 +3,23 @@
 A fake program that prints what a tool printed stands in for it.
 """
 
+import faulthandler
 import os
 import stat
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from course_utils.cuda import RawModule
 from course_utils.launches import Launch
 from course_utils.nvidia import tools
 from course_utils.nvidia.figures import METRICS, ncu_figures
+from course_utils.nvidia.replay import replay
 from course_utils.nvidia.tools import ToolError
 from tests.helpers.nvidia_output import ADDITION, CLEAN, LAUNCH, MEMCHECK, NCU, READ, SECTORS
 
@@ -106,8 +111,8 @@ def test_a_clean_launch_gives_no_finding(fake):
 
 def test_what_was_found_before_the_time_limit_is_kept(fake):
     fake("compute-sanitizer", f"print('launching vector_add()')\nprint({MEMCHECK!r}, flush=True)\ntime.sleep(60)")
-    run = tools.run_compute_sanitizer(LAUNCH, "synccheck", timeout=2)
-    assert run.failure == "hangs: stopped after 2 s" and len(run.findings) == 1
+    run = tools.run_compute_sanitizer(LAUNCH, "synccheck", timeout=1)
+    assert run.failure == "hangs: stopped after 1 s" and len(run.findings) == 1
 
 
 @pytest.mark.parametrize("said", ["launch failed: CUDA error: misaligned address", "hangs: stopped after 12 s"])
@@ -117,64 +122,79 @@ def test_a_kernel_that_does_not_end_is_a_verdict(fake, said):
     assert (run.findings, run.failure) == ([], said)
 
 
-# A fake compute-sanitizer that does replay, without a GPU: `run` takes the place of the launch.
-REPLAY = """
-import torch
-from course_utils.cuda import RawModule
-from course_utils.launches import Launch
-from course_utils.nvidia.replay import replay
-
 class Tensor:
+    """What stands for one on a GPU whose launch has failed."""
+
     def __del__(self):
-        os.abort()  # as torch does after a failed launch
+        os.abort()  # as torch does
 
-def fail(*_):
-    raise RuntimeError({message!r})
 
-def fails_at_once(self, device):
-    tensor = Tensor()
-    fail()
+def fails_at_once(message):
+    tensor = Tensor()  # noqa: F841
+    raise RuntimeError(message)
 
-def fails_later(self, device):
-    torch.cuda.synchronize = fail
+
+def fails_later(message):
+    torch.cuda.synchronize = partial(fails_at_once, message)
     return [Tensor()]
 
-def hangs(self, device):
+
+def hangs(message):
     torch.cuda.synchronize = lambda: time.sleep(60)
     return [Tensor()]
 
-torch.cuda.synchronize = lambda: None
-RawModule.compile = lambda self, device: None
-Launch.run = {run}
-replay(args[-2], 1)
-"""
+
+@pytest.fixture
+def replayed(fake, monkeypatch):
+    """replayed(run, message): replays under compute-sanitizer are forks of this process, which has imported torch;
+    without a GPU, `run` takes the place of a launch there."""
+    fake("compute-sanitizer", "")
+
+    def choose(run, message):
+        def fork(command, folder, timeout, environment):
+            output = Path(folder) / "output.txt"
+            child = os.fork()
+            if child == 0:
+                try:
+                    faulthandler.disable()
+                    sys.stdout = sys.stderr = output.open("w")
+                    torch.cuda.synchronize = lambda: None
+                    RawModule.compile = lambda self, device: None
+                    Launch.run = lambda self, device: run(message)
+                    replay(command[-2], 1)
+                finally:
+                    os._exit(1)
+            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), output.read_text()
+
+        monkeypatch.setattr(tools, "_run", fork)
+
+    return choose
 
 
 @pytest.mark.parametrize(
     ("run", "message", "failure"),
     [
         (
-            "fails_at_once",
+            fails_at_once,
             "CUDA error: misaligned address\nSearch for it",
             "launch failed: CUDA error: misaligned address",
         ),
-        pytest.param(
-            "fails_later",
+        (
+            fails_later,
             "cudaErrorLaunchFailure: unspecified launch failure",
             "launch failed: CUDA error: unspecified launch failure",
-            marks=pytest.mark.exhaustive("in make test one fails at once, one hangs, and one fails for another reason"),
         ),
-        ("hangs", "", "hangs: stopped after 1 s"),
+        (hangs, "", "hangs: stopped after 1 s"),
     ],
 )
-def test_a_replay_says_why_a_kernel_did_not_end(fake, run, message, failure):
-    fake("compute-sanitizer", REPLAY.format(run=run, message=message))
+def test_a_replay_says_why_a_kernel_did_not_end(replayed, run, message, failure):
+    replayed(run, message)
     result = tools.run_compute_sanitizer(LAUNCH, "racecheck")
     assert result == ([], f"launching vector_add()\n{failure}\n", failure)
 
 
-def test_a_failure_that_is_not_cudas_is_no_verdict(fake):
-    fake("compute-sanitizer", REPLAY.format(run="fails_at_once", message="no such file"))
+def test_a_failure_that_is_not_cudas_is_no_verdict(replayed):
+    replayed(fails_at_once, "no such file")
     with pytest.raises(ToolError, match=r"did not get as far as vector_add\(\)"):
         tools.run_compute_sanitizer(LAUNCH, "racecheck")
 

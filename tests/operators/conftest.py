@@ -3,17 +3,18 @@
 import pytest
 
 from course_utils import cuda
-from course_utils.operators import flash_v2, tensor_core
+from course_utils.operators import flash_v2, serving, tensor_core
 from course_utils.toolchain.source import with_headers
+
+# What operators.serving looks up for a call.
+READY_SERVING = "_ready_attention", "_ready_append", "_ready_step", "_ready_merge"
 
 
 @pytest.fixture
-def thinned(request, device):
-    """thinned(cases, n, first=0): every n-th of the cases, from the first-th on, on the emulator; all of them on a GPU,
-    where they cost next to nothing, and in `make test-all`."""
-    if device.type == "cuda" or request.config.getoption("--exhaustive"):
-        return lambda cases, n, first=0: cases
-    return lambda cases, n, first=0: cases[first::n]
+def nothing_ready(monkeypatch):
+    """Launches of operators.serving are made anew for each call: with what a test says of the device."""
+    for ready in READY_SERVING:
+        monkeypatch.setattr(serving, ready, getattr(serving, ready).__wrapped__)
 
 
 @pytest.fixture
@@ -39,3 +40,5 @@ def forget_kernels():
     cuda.compiled.cache_clear()
     tensor_core.dense_forward.cache_clear()
     flash_v2.ready_backward_of.cache_clear()
+    for ready in READY_SERVING:
+        getattr(serving, ready).cache_clear()

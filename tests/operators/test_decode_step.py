@@ -171,7 +171,7 @@ def test_a_step_of_wide_heads_in_e4m3_with_a_tree(device):
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 7])
-def test_a_step_works_with_any_number_of_blocks(device, blocks, monkeypatch):
+def test_a_step_works_with_any_number_of_blocks(device, blocks, monkeypatch, nothing_ready):
     monkeypatch.setattr(serving, "_places", lambda tile, device: blocks)
     assert_equal_to_launches(step_inputs(device, HALF, (70, 20), 1), split_size=25)
 

@@ -10,6 +10,7 @@ from course_utils.operators import indexer, lightning_indexer, quantize_e4m3
 from course_utils.operators.tensor_core import takes_wgmma
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options
+from tests.helpers.one_of_each import every_second
 
 HALF, BF16, E4M3 = torch.float16, torch.bfloat16, torch.float8_e4m3fn
 KERNELS = ("lightning_indexer", "lightning_indexer_fp8")
@@ -21,13 +22,6 @@ CASES = (  # S, T, H, d, q_start
     (70, 70, 4, 40, 0),
     (4, 513, 16, 64, 600),
 )
-
-
-@pytest.fixture(params=["few blocks", "many blocks"])
-def blocks(request, monkeypatch):
-    """All queries in one block, which then passes from one to the next, or one query in each."""
-    if request.param == "few blocks":
-        monkeypatch.setattr(indexer, "SLOTS", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -81,15 +75,19 @@ def check(inputs, options, out=None, wgmma=False):
 
 @pytest.mark.parametrize("dtype", [BF16, HALF, E4M3])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_ragged_and_tiny_sizes(device, case, dtype, blocks):
-    check(*make_inputs(case, dtype, device))
+def test_ragged_and_tiny_sizes(device, case, dtype, monkeypatch, thinned):
+    """All queries in one block, which then passes from one to the next, or one query in each."""
+    for slots in thinned([1, indexer.SLOTS], 2, (case[0] + len(str(dtype))) % 2):
+        monkeypatch.setattr(indexer, "SLOTS", slots)
+        check(*make_inputs(case, dtype, device))
 
 
 @pytest.mark.parametrize("dtype", [BF16, E4M3])
-@pytest.mark.parametrize("q_start", [-(2**40), -70, -69, -33, -1, 0, 1, 190, 263, 264, 2**31 - 1, 2**40])
-def test_every_place_of_the_border_between_legal_keys_and_others(device, q_start, dtype, monkeypatch):
+def test_every_place_of_the_border_between_legal_keys_and_others(device, dtype, monkeypatch, thinned):
     monkeypatch.setattr(indexer, "SLOTS", 4)
-    check(*make_inputs((70, 264, 2, 16, q_start), dtype, device))
+    starts = [-(2**40), -70, -69, -33, -1, 0, 1, 190, 263, 264, 2**31 - 1, 2**40]
+    for q_start in thinned(starts, 2, dtype == E4M3):
+        check(*make_inputs((70, 264, 2, 16, q_start), dtype, device))
 
 
 @pytest.mark.parametrize("dtype", [BF16, HALF, E4M3])
@@ -113,8 +111,9 @@ def test_strided_inputs_and_gradients(device):
     (q, k, weights), options = make_inputs((5, 40, 6, 64, 38), BF16, device)
     strided = [q.transpose(0, 1).contiguous().transpose(0, 1), k.T.contiguous().T, weights.T.contiguous().T]
     out = lightning_indexer(*(tensor.requires_grad_() for tensor in strided), **options)
-    assert not out.requires_grad
-    check((q, k, weights), options, out)
+    with pytest.raises(NotImplementedError, match="lightning_indexer has no gradient"):
+        out[:, 0].sum().backward()
+    check((q, k, weights), options, out.detach())
 
 
 def test_a_slice_that_begins_anywhere(device):
@@ -125,7 +124,7 @@ def test_a_slice_that_begins_anywhere(device):
 
 @pytest.mark.parametrize("dtype", [BF16, E4M3], ids=str)
 def test_every_run_gives_the_same_bits(device, dtype):
-    queries, keys, runs = (500, 4000, 50) if device.type == "cuda" else (20, 300, 3)
+    queries, keys, runs = (500, 4000, 50) if device.type == "cuda" else (8, 300, 1)
     inputs, options = make_inputs((queries, keys, 64, 128, keys - queries), dtype, device)
     first = lightning_indexer(*inputs, **options)
     assert all(torch.equal(first, lightning_indexer(*inputs, **options)) for _ in range(runs))
@@ -267,14 +266,16 @@ def test_a_bad_argument_is_named(arguments, error, message):
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [
-        ("relu(scores);", ""),
-        ("max(t0, s0 - q_start)", "max(t0, s0 - q_start + 1)"),
-        ("r <= t + q_start", "r < t + q_start"),
-        ("j < H; j += 16", "j + 16 <= H; j += 16"),
-        ("tile.query[t % 2]", "tile.query[0]"),
-        ("__shfl_xor_sync(0xffffffff, send, half)", "send"),
-    ],
+    every_second(
+        [
+            ("relu(scores);", ""),
+            ("max(t0, s0 - q_start)", "max(t0, s0 - q_start + 1)"),
+            ("r <= t + q_start", "r < t + q_start"),
+            ("j < H; j += 16", "j + 16 <= H; j += 16"),
+            ("tile.query[t % 2]", "tile.query[0]"),
+            ("__shfl_xor_sync(0xffffffff, send, half)", "send"),
+        ]
+    ),
 )
 @pytest.mark.parametrize("file", KERNELS)
 def test_the_check_sees_a_broken_kernel(file, right, wrong, break_kernel, monkeypatch):

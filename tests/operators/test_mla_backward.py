@@ -70,11 +70,11 @@ def check(query, latent, indices, grad_out, scale=SCALE):
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
-def test_every_tile(device, monkeypatch, tile):
+def test_every_tile(device, monkeypatch, tile, thinned):
     dims = tile.key_dim, tile.value_dim
     for sizes in (mla.BACKWARD_TILES, mla.FEW_HEADS_BACKWARD_TILES):
         monkeypatch.setitem(sizes, dims, (tile,))
-    for heads, dtype in ((1, HALF), (tile.block_rows + 6, BF16)):
+    for heads, dtype in thinned([(1, HALF), (tile.block_rows + 6, BF16)], 2, TILES.index(tile) % 2):
         query, latent, grad_out = make_inputs(2, 40, heads, dims, device=device, dtype=dtype)
         check(query, latent, random_indices(2, 40, 2 * tile.block_cols + 5, device=device), grad_out)
 
@@ -109,14 +109,14 @@ def test_peaked_and_even_weights(device, scale):
     check(query, latent, random_indices(3, 50, 70, device=device), grad_out, scale)
 
 
-@pytest.mark.parametrize("logit", [4, 7, 10, 14])
 @pytest.mark.parametrize("dtype", [HALF, BF16], ids=str)
-def test_a_planted_key_that_has_most_of_the_weight(device, dtype, logit):
+def test_a_planted_key_that_has_most_of_the_weight(device, dtype, thinned):
     """dP - delta of that key is a small difference of large numbers; from the rounded output delta is too coarse."""
     query, latent, grad_out = make_inputs(1, 64, 64, FULL, device=device, dtype=dtype)
     planted = latent[5].float()
-    query = (0.1 * query + planted / planted.square().sum() * logit / SCALE).to(dtype)
-    check(query, latent, torch.arange(64, dtype=torch.int32, device=device)[None], grad_out)
+    for logit in thinned([4, 7, 10, 14], 2, dtype == BF16):
+        toward = (0.1 * query + planted / planted.square().sum() * logit / SCALE).to(dtype)
+        check(toward, latent, torch.arange(64, dtype=torch.int32, device=device)[None], grad_out)
 
 
 # ---------------------------------------------------------------------------------------------- whose gradient

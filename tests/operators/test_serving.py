@@ -13,6 +13,7 @@ from course_utils.launches.serving import RUNGS, rung
 from course_utils.operators import decode_attention, merge_attention, paged_attention, prepare, serving
 from course_utils.reference.serving import seen_keys
 from tests.helpers import tensors
+from tests.helpers.graphs import compiled, replayed
 
 HALF, BF16, E4M3 = torch.float16, torch.bfloat16, serving.E4M3
 FOLDER = serving.FOLDER
@@ -123,15 +124,27 @@ def test_a_cache_in_pages_is_correct(device, page_size, number):
     assert_right(call, query, key, value, seq_lens)
 
 
+@pytest.mark.parametrize("way", [compiled, pytest.param(replayed, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("number", [2, 3, 6])
+def test_compiled_and_captured_calls_are_correct(device, way, number):
+    if way is replayed and device.type == "cpu":
+        pytest.skip("a CUDA graph takes a GPU")
+    (query, key, value, seq_lens), how = of_case(device, HALF, 64, number)
+    pages, table = in_pages((key, value), 5, seq_lens)
+    for attend, inputs in ((decode_attention, (query, key, value)), (paged_attention, (query, *pages, table))):
+        call = partial(way(attend), *inputs, seq_lens=seq_lens, return_lse=True, **how)
+        assert_right(call, query, key, value, seq_lens)
+
+
 @pytest.mark.parametrize("which", ["small", "in_pairs"])
-def test_other_tiles_are_correct(device, monkeypatch, which):
+def test_other_tiles_are_correct(device, monkeypatch, nothing_ready, which):
     """Each warp has more tiles than stages."""
     if which == "small":
         monkeypatch.setattr(prepare, "shared_memory_limit", lambda device: 99 * 1024)  # of sm_86, 89 and 120
     else:
         monkeypatch.setattr(serving, "_multiprocessors", lambda device: 1)  # there are more blocks than these
     (query, key, value, seq_lens), how = of_case(device, HALF, 64, 5)
-    assert serving.decode_tile(8, 1, key) == getattr(serving.TILES[64, 16, 2], which)
+    assert serving.decode_tile(8, 1, 64, 2, device) == getattr(serving.TILES[64, 16, 2], which)
     pages, table = in_pages((key, value), 16, seq_lens)
     for call in (
         partial(decode_attention, query, key, value, seq_lens=seq_lens),
@@ -140,31 +153,43 @@ def test_other_tiles_are_correct(device, monkeypatch, which):
         assert_right(partial(call, return_lse=True, **how), query, key, value, seq_lens)
 
 
-@pytest.mark.parametrize("paged", [False, True], ids=["rows", "pages"])
-@pytest.mark.parametrize(("dtype", "head_dim"), CACHES)
-def test_a_cache_in_e4m3_is_correct(device, dtype, head_dim, paged):
-    """Every number that E4M3 has occurs, but NaN: the smallest ones are below what a normal one can be."""
-    query = tensors.random(3, 4, 2, head_dim, device=device, dtype=dtype)
-    seq_lens = ints(90, 0, 45, device=device)
+def assert_e4m3_right(device, dtype, head_dim, lengths, queries, page_size):
+    """Every number that E4M3 has occurs, but NaN: the smallest ones are below what a normal one can be. page_size: None
+    for a contiguous cache."""
+    batch = len(lengths)
+    query = tensors.random(batch, 4, queries, head_dim, device=device, dtype=dtype)
+    seq_lens = ints(*lengths, device=device)
     every = torch.arange(256, dtype=torch.uint8)
     every = every[every % 128 < 127]
-    order = torch.randint(len(every), (2, 3, 2, 96, head_dim), generator=torch.Generator().manual_seed(0))
+    shape = 2, batch, 2, max(lengths) + 6, head_dim
+    order = torch.randint(len(every), shape, generator=torch.Generator().manual_seed(0))
     key, value = every[order].view(E4M3).to(device)
-    scales = [tensors.random(3, 2, device=device, seed=seed).abs() / 100 + 0.001 for seed in (1, 2)]
+    scales = [tensors.random(batch, 2, device=device, seed=seed).abs() / 100 + 0.001 for seed in (1, 2)]
     options = {"k_scale": scales[0], "v_scale": scales[1]}
-    for b, length in enumerate(seq_lens.tolist()):
+    for b, length in enumerate(lengths):
         for cache in (key, value):
             cache[b, :, length:].view(torch.uint8).fill_(0x7F)
     more = {**options, "num_splits": 3, "return_lse": True}
 
     def call():
-        if not paged:
+        if page_size is None:
             return decode_attention(query, key, value, seq_lens=seq_lens, **more)
-        pages, table = in_pages([x.view(torch.uint8) for x in (key, value)], 5, seq_lens)
+        pages, table = in_pages([x.view(torch.uint8) for x in (key, value)], page_size, seq_lens)
         return paged_attention(query, *(x.view(E4M3) for x in pages), table, seq_lens, **more)
 
     clean = [cache.view(torch.uint8).where(cache.view(torch.uint8) % 128 < 127, 0).view(E4M3) for cache in (key, value)]
     assert_right(call, query, *clean, seq_lens, **options)
+
+
+@pytest.mark.parametrize("paged", [False, True], ids=["rows", "pages"])
+@pytest.mark.parametrize(("dtype", "head_dim"), CACHES)
+def test_a_cache_in_e4m3_is_correct(device, dtype, head_dim, paged):
+    assert_e4m3_right(device, dtype, head_dim, (90, 0, 45), 2, 5 if paged else None)
+
+
+def test_several_queries_see_a_cache_in_e4m3(device):
+    """14 rows, in pages of 64: one whole page, and part of another."""
+    assert_e4m3_right(device, HALF, 64, (90, 3), 7, 64)
 
 
 TREES = [[-1, 0, 0, 1, 1, 2, 2], [-1, -1, -1, 2, 3, 3, 0], [-1, 0, 1, 2, 3, 4, 5], [-1, -1, 0, 0, 1, -1, 4]]
@@ -260,14 +285,18 @@ def test_a_part_that_is_nan_makes_the_row_nan(device):
 # ---------------------------------------------------------------------------------------------- the same every time
 
 
-def test_every_run_gives_the_same_bits(device):
+@pytest.mark.parametrize("paged", [False, True], ids=["rows", "pages"])
+def test_every_run_gives_the_same_bits(device, paged):
     query, key, value, seq_lens = inputs(device, HALF, (150, 20), queries=4)
-    runs = 100 if device.type == "cuda" else 3
-    found = [decode_attention(query, key, value, seq_lens=seq_lens, num_splits=5) for _ in range(runs)]
+    call = partial(decode_attention, query, key, value, seq_lens=seq_lens, num_splits=5)
+    if paged:
+        pages, table = in_pages((key, value), 16, seq_lens)
+        call = partial(paged_attention, query, *pages, table, seq_lens, num_splits=5)
+    found = [call() for _ in range(100 if device.type == "cuda" else 3)]
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
-def test_with_a_split_size_the_bits_do_not_depend_on_the_batch(device, monkeypatch):
+def test_with_a_split_size_the_bits_do_not_depend_on_the_batch(device, monkeypatch, nothing_ready):
     """Nor on whether it has blocks for all multiprocessors: pieces of more tiles than a smaller block has warps."""
     monkeypatch.setattr(serving, "_multiprocessors", lambda device: 2)
     query, key, value, seq_lens = inputs(device, HALF, (300, 20, 177), queries=2)
@@ -309,9 +338,9 @@ def test_a_group_of_heads_reads_its_keys_once():
 
 
 def test_where_there_are_blocks_for_all_two_share_a_multiprocessor():
-    tiles, key = serving.TILES[128, 16, 2], torch.empty(1, 128, dtype=HALF)
-    assert [serving.decode_tile(4, blocks, key) for blocks in (131, 132)] == [tiles.alone, tiles.in_pairs]
-    assert serving._places(tiles.in_pairs, key.device) == 264
+    tiles, cpu = serving.TILES[128, 16, 2], torch.device("cpu")
+    chosen = [serving.decode_tile(4, blocks, 128, 2, cpu) for blocks in (131, 132)]
+    assert chosen == [tiles.alone, tiles.in_pairs] and serving._places(tiles.in_pairs, cpu) == 264
 
 
 def test_long_pieces_come_first():
@@ -342,8 +371,8 @@ def test_what_is_chosen_fills_the_gpu_and_no_more():
     places = serving._places(tile, torch.device("cpu"))
 
     def cut(batch, length, **how):
-        given = {"ragged": False, "num_splits": 0, "split_size": 0, **how}
-        return serving.cut_keys(batch, 8, length, tile=tile, device=torch.device("cpu"), **given)
+        given = {"ragged": False, "num_splits": 0, "split_size": 0, "tile": tile, **how}
+        return serving.cut_keys(batch, 8, length, device=torch.device("cpu"), **given)
 
     assert places == 132
     assert cut(8, 65536).pieces == 8 * 2  # of 8 heads: 128 blocks
@@ -353,6 +382,9 @@ def test_what_is_chosen_fills_the_gpu_and_no_more():
     assert cut(8, 65536, ragged=True) == serving.Cut(16, 0, 16 + 7)
     assert cut(2, 1000, split_size=64) == serving.Cut(0, 64, 2 * 16)
     assert cut(3, 1000, num_splits=9) == serving.Cut(0, 112, 3 * 9)
+    in_pairs = serving.TILES[128, 16, 2].in_pairs  # 264 places, and no piece below 1024 keys
+    assert cut(17, 2048, tile=in_pairs).pieces == 17 and cut(17, 8192, tile=in_pairs).pieces == 17 * 5
+    assert [cut(n, 8192, tile=in_pairs).pieces // n for n in (24, 32, 40, 48)] == [4, 1, 4, 2]  # the fastest on an H100
     with pytest.raises(ValueError, match="cut into up to 131072 pieces; there can be 65535"):
         cut(2, 65536, split_size=1)
 
@@ -500,7 +532,7 @@ def test_merging_names_what_does_not_fit():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("page_size", [1, 16, 256])
+@pytest.mark.parametrize("page_size", [1, 5, 16, 64, 256])
 @pytest.mark.parametrize(("dtype", "head_dim"), CACHES)
 def test_long_and_short_sequences_in_one_batch(dtype, head_dim, page_size):
     lengths = (40000, 0, 1, 1000, 513)
@@ -512,6 +544,64 @@ def test_long_and_short_sequences_in_one_batch(dtype, head_dim, page_size):
         assert_right(call, query, key, value, seq_lens)
     pages, table = in_pages((key, value), page_size, seq_lens)
     assert_right(partial(paged_attention, query, *pages, table, seq_lens, return_lse=True), query, key, value, seq_lens)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page_size", [None, 16, 64, 256])
+@pytest.mark.parametrize("queries", [1, 4, 9, 16])
+@pytest.mark.parametrize(("dtype", "head_dim"), CACHES)
+def test_any_number_of_queries_sees_a_cache_in_e4m3(dtype, head_dim, queries, page_size):
+    assert_e4m3_right(torch.device("cuda"), dtype, head_dim, (3000, 0, 1, 513), queries, page_size)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page_size", [None, 1, 16, 256])
+@pytest.mark.parametrize("eight", [False, True], ids=["16 bits", "E4M3"])
+def test_many_runs_of_long_and_short_sequences_give_the_same_bits(eight, page_size):
+    """On four streams at a time, each call's merge beginning before its parts are there."""
+    query, key, value, seq_lens = inputs("cuda", HALF, (20000, 0, 7, 3000), heads=16, kv_heads=4, head_dim=128)
+    options = {}
+    if eight:
+        key, value = key.nan_to_num().to(E4M3), value.nan_to_num().to(E4M3)
+        options = {name: torch.ones(4, 4, device="cuda") for name in ("k_scale", "v_scale")}
+    call = partial(decode_attention, query, key, value, seq_lens=seq_lens, **options)
+    if page_size:
+        bits = [x.view(torch.uint8) for x in (key, value)] if eight else (key, value)
+        pages, table = in_pages(bits, page_size, seq_lens)
+        pages = [x.view(E4M3) for x in pages] if eight else pages
+        call = partial(paged_attention, query, *pages, table, seq_lens, **options)
+    expected, streams = call(), [torch.cuda.Stream() for _ in range(4)]
+    torch.cuda.synchronize()
+    found = []
+    for _ in range(25):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                found.append(call())
+    torch.cuda.synchronize()
+    assert all(torch.equal(expected, other) for other in found)
+
+
+@pytest.mark.gpu
+def test_captured_calls_follow_their_lengths_and_run_beside_each_other():
+    """Two graphs, each with parts of its own."""
+    query, key, value, seq_lens = inputs("cuda", HALF, (9000, 0, 700), heads=8, kv_heads=2, head_dim=128, capacity=9000)
+    key, value = key.nan_to_num(), value.nan_to_num()  # what shorter lengths leave behind
+    call = partial(decode_attention, query, key, value, seq_lens=seq_lens)
+    call()
+    graphs, outs, streams = [], [], [torch.cuda.Stream() for _ in range(2)]
+    for _ in streams:
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1]):
+            outs.append(call())
+    for lengths in ((9000, 0, 700), (1, 9000, 4000), (0, 0, 5)):
+        seq_lens.copy_(torch.tensor(lengths))
+        torch.cuda.synchronize()
+        for _ in range(50):
+            for graph, stream in zip(graphs, streams, strict=True):
+                with torch.cuda.stream(stream):
+                    graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(out, call()) for out in outs)
 
 
 @pytest.mark.gpu

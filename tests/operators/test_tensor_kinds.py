@@ -1,6 +1,7 @@
 """Every kind of tensor that torch has, given to an operator and to a launch: the right result, or an error that names
 the tensor. None may reach a kernel without memory of its own, which would end the process."""
 
+import contextlib
 import warnings
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from course_utils.cuda import RawModule
-from course_utils.operators import flash_attention_minimal, select_topk
+from course_utils.operators import append_paged, decode_attention, flash_attention_minimal, select_topk
 from tests.helpers import tensors
 
 DOUBLE = """extern "C" __global__ void twice(const float* x, float* y, int n) {
@@ -135,6 +136,38 @@ def test_tensors_that_are_not_strided_are_refused(kind, numbers, query):
         launch(kind(numbers))
     with pytest.raises(TypeError, match="query has layout .*; it must be torch.strided, and not nested"):
         attend(kind(query))
+
+
+ALIKE = {name: kind for name, kind in LIKE_ANY_OTHER.items() if name not in ("in shared memory", "read-only", "pinned")}
+RESIZED = {name: kind for name, kind in WITHOUT_MEMORY.items() if name.startswith(("resized", "functional"))}
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        *((case, None) for case in ALIKE.values()),
+        *((case, "query has layout .*; it must be torch.strided, and not nested") for case in NOT_STRIDED.values()),
+        *((case, "query has [08] bytes of memory for the 128 of shape") for case in RESIZED.values()),
+    ],
+    ids=[*ALIKE, *NOT_STRIDED, *RESIZED],
+)
+def test_a_check_that_is_remembered_takes_no_kind_of_tensor_for_another(kind, error, device):
+    """A plain one of the same shape has passed before."""
+    query, key = (tensors.random(1, 1, length, 64, device=device, dtype=torch.float16) for length in (1, 8))
+    expected = decode_attention(query, key, key)
+    with pytest.raises((TypeError, ValueError), match=error) if error else contextlib.nullcontext():
+        assert torch.equal(decode_attention(kind(query), key, key), expected)
+
+
+def test_a_check_that_is_remembered_sees_another_dtype_and_layout(device):
+    key, pages = (tensors.random(*shape, 1, 64, device=device, dtype=torch.float16) for shape in ((1, 1), (2, 2)))
+    table, lengths = (torch.tensor(numbers, dtype=torch.int32, device=device) for numbers in ([[0, 1]], [3]))
+    inputs = key, key, pages, pages, table, lengths
+    append_paged(*inputs)
+    wrong = {0: key.double(), 2: pages.transpose(0, 1), 3: pages.clone().requires_grad_(), 4: table.long()}
+    for place, tensor in wrong.items():
+        with pytest.raises((TypeError, ValueError), match="^(key|key_pages|value_pages|block_table) (has|requires) "):
+            append_paged(*inputs[:place], tensor, *inputs[place + 1 :])
 
 
 def test_operators_refuse_a_storage_that_was_resized(query):

@@ -72,8 +72,8 @@ def special(kind, rows, length):
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_the_greatest_scores_are_selected(device, length):
-    for rows, k in ((5, 1), (3, 64), (2, 2048)):
+def test_the_greatest_scores_are_selected(device, length, thinned):
+    for rows, k in thinned([(5, 1), (3, 64), (2, 2048)], 3, length % 3):
         logits = random(rows, length, seed=k).to(device)
         indices = select_topk(logits, k)
         assert indices.device == logits.device
@@ -81,7 +81,7 @@ def test_the_greatest_scores_are_selected(device, length):
 
 
 def test_a_block_of_512_threads_selects_the_same(device):
-    logits = random(topk.FEW_ROWS + 1, 1003).to(device)
+    logits = random(topk.FEW_ROWS + 1, 303).to(device)
     check(logits, 100, select_topk(logits, 100))
 
 
@@ -109,11 +109,11 @@ def test_rows_of_mostly_minus_infinity(device, k):
 
 
 # More than the 4096 keys that are kept: the row is read once per digit.
-@pytest.mark.parametrize("kind", ["all equal", "three values", "ReLU zeros", "both zeros", "half"])
+@pytest.mark.parametrize(("n", "kind"), [*enumerate(["all equal", "three values", "ReLU zeros", "both zeros", "half"])])
 @pytest.mark.parametrize("length", [65, 9001])
-def test_ties(device, kind, length):
+def test_ties(device, n, kind, length, thinned):
     logits = ties(kind, 2, length)
-    for k in (1, 64, 2048):
+    for k in thinned([1, 64, 2048], 3, (n + length) % 3):
         check(logits, k, select_topk(logits.to(device), k))
 
 
@@ -149,7 +149,7 @@ def test_more_equal_nans_than_are_kept(device):
     check(logits, 2048, select_topk(logits.to(device), 2048))
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     length=st.integers(1, 5000),
     k=st.integers(1, 2048),

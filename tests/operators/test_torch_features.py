@@ -5,6 +5,7 @@ import gc
 from contextlib import nullcontext
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -17,12 +18,15 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, 
 
 from course_utils import patterns
 from course_utils.operators import (
+    append_paged,
     block_sparse_attention,
     choose_kernel,
     csr_attention,
     decode_attention,
     flash_attention_minimal,
     flash_attention_v2,
+    flash_fa1_order,
+    flash_plain,
     hopper,
     indexer,
     library,
@@ -135,7 +139,7 @@ EXAMPLES = {
     ),
     "flash_attention_hopper": (
         hopper._attention,
-        lambda device, grad: (*attention_inputs(device, heads=(4, 2)), True, -0.3),
+        lambda device, grad: (*attention_inputs(device, grad=grad, heads=(4, 2)), True, -0.3),
     ),
     "sparse_attention": (
         sparse._attention,
@@ -187,7 +191,8 @@ EXAMPLES = {
     ),
 }
 DIFFERENTIABLE = (
-    *("flash_attention_minimal", "flash_attention_v2", "sparse_attention", "sparse_attention, lists"),
+    *("flash_attention_minimal", "flash_attention_v2", "flash_attention_hopper"),
+    *("sparse_attention", "sparse_attention, lists"),
     *("sparse_attention, rows", "sparse_mla"),
 )
 
@@ -258,12 +263,24 @@ def test_every_operator_has_an_example():
     assert known == {name.split(",")[0] for name in EXAMPLES}
 
 
+TRACES = "test_aot_dispatch_dynamic", "test_aot_dispatch_static"
+# Traced for any length below, or in test_compiled_and_captured.py.
+ANY_LENGTH = (
+    *("flash_attention_minimal", "flash_attention_v2", "sparse_attention", "lightning_indexer", "select_topk"),
+    "decode_attention",
+)
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_opcheck(name, device):
+def test_opcheck(name, device, thinned):
+    """On the emulator by one trace, and a second example of an operator, or its gradient, by none: the first has it."""
     operator, arguments = EXAMPLES[name]
-    tests = set(ALL_TEST_UTILS) - ({"test_schema"} if "FP8" in name else set())  # it compares by what torch has not
-    for grad in (False, True)[: 1 + (name in DIFFERENTIABLE)]:
-        torch.library.opcheck(operator.op, arguments(device, grad), test_utils=tuple(tests))
+    trace = 2 if "," in name or "backward" in name else name in ANY_LENGTH
+    tests = [*(set(ALL_TEST_UTILS) - {*TRACES}), *thinned(TRACES, 2, trace)]
+    if "FP8" in name:
+        tests.remove("test_schema")  # it compares by what torch has not
+    for grad in thinned((False, True)[: 1 + (name in DIFFERENTIABLE)], 2, name in DIFFERENTIABLE):
+        torch.library.opcheck(operator.op, arguments(device, grad), test_utils=tests)
 
 
 # Arguments whose last axis may have any size, whatever the others are.
@@ -276,7 +293,7 @@ def faked(mode, argument):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_called_by_its_name_an_operator_refuses_a_tensor_that_does_not_fit(name, device):
+def test_called_by_its_name_an_operator_refuses_a_tensor_that_does_not_fit(name, device, thinned):
     operator, arguments = EXAMPLES[name]
     given, names = arguments(device, False), "|".join(operator.arguments)
     for place, tensor in enumerate(given):
@@ -288,10 +305,10 @@ def test_called_by_its_name_an_operator_refuses_a_tensor_that_does_not_fit(name,
             wrong.append(tensor[..., :-1])
         if device.type == "cuda" and sum(isinstance(one, torch.Tensor) for one in given) > 1:
             wrong.append(tensor.cpu())  # the only tensor of a call may lie anywhere
-        for one in wrong:
+        for n, one in enumerate(wrong):
             arguments_now = *given[:place], one, *given[place + 1 :]
-            for mode in (nullcontext(), FakeTensorMode()):  # when it runs, and while a graph is made
-                with mode, pytest.raises((TypeError, ValueError), match=f"^({names}) (has|is) "):
+            for make_mode in thinned([nullcontext, FakeTensorMode], 2, (n + place) % 2):  # as it runs, and in a graph
+                with make_mode() as mode, pytest.raises((TypeError, ValueError), match=f"^({names}) (has|is) "):
                     operator.op(*(faked(mode, argument) for argument in arguments_now))
 
 
@@ -389,13 +406,14 @@ def test_autocast_leaves_8_and_64_bits_alone(device):
 # ---------------------------------------------------------------------------------------------- compiled, exported
 
 
-@pytest.mark.parametrize("attend", [causal_v2, windowed, strewn, naive_attention], ids=lambda attend: attend.__name__)
-def test_compiled_in_one_graph_it_gives_the_same(attend, device):
-    compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+def test_compiled_in_one_graph_it_gives_the_same(device, thinned):
+    """On the emulator patterns are in `test_another_pattern_trains_by_the_same_graph`."""
     inputs = attention_inputs(device, lengths=(9, 9))
-    assert torch.equal(compiled(*inputs), attend(*inputs))
-    if attend is not naive_attention:
-        assert_same(results_and_gradients(compiled, inputs), results_and_gradients(attend, inputs))
+    for attend in thinned([causal_v2, windowed, naive_attention, strewn], 2):
+        compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(*inputs), attend(*inputs))
+        if attend is not naive_attention:
+            assert_same(results_and_gradients(compiled, inputs), results_and_gradients(attend, inputs))
 
 
 def test_the_parts_of_deepseeks_attention_compile_in_one_graph(device):
@@ -478,7 +496,7 @@ def test_a_second_length_of_the_indexer_compiles_no_graph_of_its_own(device):
 def test_another_pattern_compiles_no_graph_of_its_own(device):
     compiled = torch.compile(sparse_attention, fullgraph=True, backend="aot_eager")
     inputs = attention_inputs(device, lengths=(9, 9))
-    for window in range(1, 12):
+    for window in range(1, 6):
         pattern = patterns.sliding_window(window)
         assert torch.equal(compiled(*inputs, pattern), sparse_attention(*inputs, pattern))
     assert counters["stats"]["unique_graphs"] <= 2
@@ -496,13 +514,17 @@ def test_another_pattern_trains_by_the_same_graph(device):
 @pytest.mark.parametrize(
     "attend", [flash_attention_v2, partial(sparse_attention, pattern=WINDOW)], ids=["v2", "sparse"]
 )
-def test_another_scale_compiled_gives_the_same(attend, device):
-    compiled = torch.compile(lambda *qkv, scale: attend(*qkv, scale=scale), fullgraph=True, backend="aot_eager")
-    by_length = torch.compile(lambda *qkv: attend(*qkv, scale=1 / qkv[0].shape[2]), fullgraph=True, backend="aot_eager")
-    for length, scale in ((9, 0.1), (12, -0.2), (15, 0.0), (20, 0.4)):
-        inputs = attention_inputs(device, lengths=(length, length))
-        assert torch.equal(compiled(*inputs, scale=scale), attend(*inputs, scale=scale))
-        assert torch.equal(by_length(*inputs), attend(*inputs, scale=1 / length))
+def test_another_scale_compiled_gives_the_same(attend, device, thinned):
+    """One that is given, and one that follows from the length."""
+    scaled = (
+        lambda *qkv, scale: attend(*qkv, scale=scale),
+        lambda *qkv, scale: attend(*qkv, scale=1 / qkv[0].shape[2]),
+    )
+    for call in thinned(scaled, 2, attend is flash_attention_v2):
+        compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+        for length, scale in thinned([(9, 0.1), (12, -0.2), (15, 0.0), (20, 0.4)], 2, 1):
+            inputs = attention_inputs(device, lengths=(length, length))
+            assert torch.equal(compiled(*inputs, scale=scale), call(*inputs, scale=scale))
 
 
 def test_a_pattern_may_be_an_attribute_of_a_module(device, x):
@@ -516,7 +538,9 @@ def test_a_pattern_may_be_an_attribute_of_a_module(device, x):
     assert copy.deepcopy(module).pattern is copy.copy(DOCUMENTS) is DOCUMENTS
 
 
-@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize(
+    "fullgraph", [False, pytest.param(True, marks=pytest.mark.exhaustive("without it an error is all the more one"))]
+)
 @pytest.mark.parametrize(
     ("attend", "message"),
     [
@@ -541,6 +565,40 @@ def test_a_pattern_may_be_an_attribute_of_a_module(device, x):
 def test_what_a_graph_cannot_hold_is_an_error_and_no_break_of_the_graph(attend, message, fullgraph):
     with pytest.raises(Exception, match=message):
         torch.compile(attend, fullgraph=fullgraph, backend="aot_eager")(*attention_inputs("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("argument", "number"), [("q_start", np.int64(2)), ("k", np.int32(3)), ("scale", np.float64(0.3))]
+)
+def test_a_number_of_numpy_is_no_constant_of_a_graph(argument, number):
+    """torch.compile takes it for an array. Without fullgraph=True it leaves the call to eager mode."""
+
+    def attend(query, latent, q_index, k_index, weights, **other):
+        given = {"q_start": 2, "k": 3, "scale": 0.3, **other}
+        chosen = select_topk(lightning_indexer(q_index, k_index, weights, q_start=given["q_start"]), given["k"])
+        return sparse_mla(query, latent, chosen.sort().values, scale=given["scale"], value_dim=24)[0]
+
+    inputs = *latent_inputs("cpu")[:2], *index_inputs("cpu")
+    with pytest.raises(Exception, match=f"{argument} is a number of NumPy, .*: give a number of Python"):
+        torch.compile(attend, fullgraph=True, backend="aot_eager")(*inputs, **{argument: number})
+    torch._dynamo.reset()
+    found = torch.compile(attend, backend="aot_eager")(*inputs, **{argument: number})
+    assert torch.equal(found, attend(*inputs))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: patterns.sliding_window(4), lambda: patterns.causal() & patterns.document([3, 4, 2])]
+)
+def test_under_fake_tensor_mode_no_pattern_is_made_and_none_keeps_fake_lists(make):
+    pattern = make()
+    with FakeTensorMode():
+        for call in (make, partial(pattern.block_lists, 9), partial(pattern.csr, 9), partial(pattern.pairs, 9)):
+            with pytest.raises(RuntimeError, match="under FakeTensorMode: make the pattern outside"):
+                call()
+    lists = pattern.block_lists(9)
+    assert lists.pairs() == int(pattern.mask(9).sum())
+    with FakeTensorMode():
+        assert pattern.block_lists(9) is lists
 
 
 def test_a_pattern_that_lives_no_more_is_named():
@@ -570,25 +628,53 @@ def test_another_process_has_no_pattern_of_this_ones_numbers():
         run_without_the_course(there)
 
 
-def test_a_graph_made_without_gradients_may_be_differentiated(device):
+def test_a_graph_made_without_gradients_may_be_differentiated(device, monkeypatch):
     """Its forward pass may be by a kernel that has no backward pass."""
-    keys = torch.arange(1000) * 397 % 1000
-    pattern = patterns.from_csr(torch.arange(1001), keys)
-    assert choose_kernel(pattern, 1000, device=device).kernel == "csr_gather"
-    inputs = [tensor[:, :1] for tensor in attention_inputs(device, lengths=(1000, 1000))]
+    monkeypatch.setattr(sparse, "CSR_ROW_COST", 0)  # that kernel is chosen for short sequences, too
+    pattern = patterns.from_csr(torch.arange(131), torch.arange(130) * 51 % 130)
+    assert choose_kernel(pattern, 130, device=device).kernel == "csr_gather"
+    inputs = [tensor[:, :1] for tensor in attention_inputs(device, lengths=(130, 130))]
     found = results_and_gradients(lambda *qkv: sparse._attention(*qkv, pattern.number, False, 24**-0.5)[0], inputs)
     assert_same(found, results_and_gradients(partial(sparse_attention, pattern=pattern), inputs))
 
 
-@pytest.mark.parametrize("attend", [causal_v2, windowed], ids=lambda attend: attend.__name__)
-def test_exported_it_gives_the_same(attend, device, x):
-    block = Block(attend).to(device)
-    length = torch.export.Dim("length", min=2, max=512)
-    exported = torch.export.export(block, (x,), dynamic_shapes={"x": {1: length}})
-    assert any(str(node.target).startswith("attention_course.") for node in exported.graph.nodes)
-    longer = torch.cat([x, x], dim=1)
-    for inputs in (x, longer):
-        assert torch.equal(exported.module()(inputs), block(inputs))
+def test_exported_it_gives_the_same(device, x, thinned):
+    length, longer = torch.export.Dim("length", min=2, max=512), torch.cat([x, x], dim=1)
+    for attend in thinned([causal_v2, windowed], 2, 1):
+        block = Block(attend).to(device)
+        exported = torch.export.export(block, (x,), dynamic_shapes={"x": {1: length}})
+        assert any(str(node.target).startswith("attention_course.") for node in exported.graph.nodes)
+        for inputs in (x, longer):
+            assert torch.equal(exported.module()(inputs), block(inputs))
+
+
+class Step(torch.nn.Module):
+    def forward(self, query, key, value, key_pages, value_pages, table, lengths):
+        append_paged(key, value, key_pages, value_pages, table, lengths)
+        return paged_attention(query, key_pages, value_pages, table, lengths)
+
+
+class Decode(torch.nn.Module):
+    def forward(self, query, key, value, lengths):
+        return decode_attention(query, key, value, seq_lens=lengths)
+
+
+def test_decode_exported_gives_the_same(device):
+    """A step writes to the pages that it is given; the capacity of a cache may be any."""
+    query = tensors.random(2, 2, 4, 64, device=device, dtype=HALF).transpose(1, 2)
+    *new, key_pages, value_pages, table, lengths = new_tokens(device)
+    found, expected = ([key_pages.clone(), value_pages.clone()] for _ in range(2))
+    step = torch.export.export(Step(), (query, *new, key_pages, value_pages, table, lengths)).module()
+    out = step(query, *new, *found, table, lengths)
+    assert torch.equal(out, Step()(query, *new, *expected, table, lengths))
+    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+
+    query, key, value, lengths, *_ = cache_inputs(device)
+    any_length = {2: torch.export.Dim("capacity", min=2, max=512)}
+    dynamic = {"query": None, "key": any_length, "value": any_length, "lengths": None}
+    decode = torch.export.export(Decode(), (query, key, value, lengths), dynamic_shapes=dynamic).module()
+    longer = query, torch.cat([key, key], dim=2), torch.cat([value, value], dim=2), lengths
+    assert torch.equal(decode(*longer), Decode()(*longer))
 
 
 # ---------------------------------------------------------------------------------------------- in a module
@@ -796,11 +882,19 @@ def test_lists_cannot_be_made_while_a_graph_is_captured():
 # ---------------------------------------------------------------------------------------------- what is not supported
 
 
-@pytest.mark.parametrize("name", ["naive_attention", "flash_attention_v2", "sparse_attention"])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_vmap_is_an_error_that_names_the_operator(name):
-    attend = {"naive_attention": naive_attention, "flash_attention_v2": causal_v2, "sparse_attention": windowed}[name]
+    operator, arguments = EXAMPLES[name]
+    first, *others = arguments("cpu", False)
+    for call in (operator, operator.op):
+        with pytest.raises(RuntimeError, match=f"{operator.name} has no rule for torch.vmap"):
+            torch.vmap(lambda one, call=call: call(one, *others))(first[None])
+
+
+@pytest.mark.parametrize("attend", [naive_attention, causal_v2, windowed, lambda *qkv: decode_attention(*qkv)])
+def test_vmap_of_a_function_is_that_error_too(attend):
     inputs = [tensor[None] for tensor in attention_inputs("cpu")]
-    with pytest.raises(RuntimeError, match=f"{name} has no rule for torch.vmap"):
+    with pytest.raises(RuntimeError, match="attention.* has no rule for torch.vmap"):
         torch.vmap(attend)(*inputs)
 
 
@@ -832,10 +926,64 @@ def test_a_gradient_has_none_of_its_own(attend, device):
         first.sum().backward()
 
 
-def test_an_operator_without_a_gradient_gives_constants(device):
-    inputs = attention_inputs(device, grad=True)
-    assert not naive_attention(*inputs).requires_grad
-    assert not lightning_indexer(*[tensor.requires_grad_() for tensor in index_inputs(device)]).requires_grad
+WITHOUT_GRADIENT = [name for name in EXAMPLES if name not in DIFFERENTIABLE and not name.endswith("_backward")]
+WITHOUT_GRADIENT.remove("select_topk")  # of which nobody can ask for one: it gives integers
+ASKED = {"lightning_indexer, FP8": "weights", "append_paged": "key", "merge_attention": "outs"}  # others: the first
+
+
+@pytest.mark.filterwarnings("ignore:Error detected in:UserWarning")  # as torch.compile says where it was
+@pytest.mark.parametrize("name", WITHOUT_GRADIENT)
+def test_to_ask_for_a_gradient_that_there_is_not_is_an_error_that_names_the_operator(name, device):
+    """In eager mode, compiled, and by each way of torch.func; without one, and by torch.no_grad(), all is as ever."""
+    operator, arguments = EXAMPLES[name]
+    given = list(arguments(device, False))
+    place = operator.arguments.index(ASKED.get(name, operator.arguments[0]))
+    one, says = given[place], f"{operator.name} has no gradient; take .*, or call it under torch.no_grad"
+
+    def call(tensor):
+        found = operator(*given[:place], tensor, *given[place + 1 :])
+        return found[0] if isinstance(found, tuple) else found
+
+    asked = one.clone().requires_grad_()
+    ways = [
+        lambda: call(asked).sum().backward(),
+        lambda: operator.op(*given[:place], asked, *given[place + 1 :])[0].sum().backward(),
+        lambda: torch.compile(call, fullgraph=True, backend="aot_eager")(asked).sum().backward(),
+        lambda: torch.func.grad(lambda tensor: call(tensor).float().sum())(one),
+        lambda: torch.func.vjp(call, one),
+        lambda: torch.func.jvp(call, (one,), (one,)),
+        lambda: forward_derivative(call, one),
+    ]
+    for way in ways:
+        with pytest.raises(Exception, match=says):
+            way()
+    with torch.no_grad():
+        call(asked)
+
+
+def forward_derivative(call, tensor):
+    with torch.autograd.forward_ad.dual_level():
+        return call(torch.autograd.forward_ad.make_dual(tensor, tensor))
+
+
+def test_what_is_no_operator_of_torch_refuses_a_gradient_too():
+    query = attention_inputs("cpu", dtype=torch.float32, grad=True)
+    for attend in (flash_plain, flash_fa1_order):
+        with pytest.raises(NotImplementedError, match=f"{attend.__name__} has no gradient; take flash_attention_mini"):
+            attend(*query)
+        with torch.no_grad():
+            attend(*query)
+
+
+def test_a_selection_is_a_constant(device):
+    """As that of torch.topk is: it has integers."""
+    scores = tensors.random(5, 3, device=device, seed=1).requires_grad_()
+    assert not select_topk(scores, 2).requires_grad
+    query, latent, *_ = latent_inputs(device, grad=True)
+    index = [tensor.requires_grad_() for tensor in index_inputs(device)]  # as in training: the choice has no gradient
+    chosen = select_topk(lightning_indexer(*index, q_start=2), 3)
+    sparse_mla(query, latent, chosen, scale=0.3, value_dim=24)[0].sum().backward()
+    assert query.grad.any() and index[0].grad is None
 
 
 def test_the_tags_are_those_that_are_true():

@@ -6,7 +6,14 @@ import torch
 from course_utils import costs, measured, planner
 from course_utils.operators import serving
 from course_utils.planner import devices
-from course_utils.planner.decode import LARGEST_HEAD_DIM, SHORTEST_PIECE, TILE_ROWS, TWO_SHARE, decode
+from course_utils.planner.decode import (
+    LARGEST_HEAD_DIM,
+    SHORTEST_IN_PAIRS,
+    SHORTEST_PIECE,
+    TILE_ROWS,
+    TWO_SHARE,
+    decode,
+)
 from course_utils.toolchain import nvrtc
 
 LLAMA = {"heads": 32, "kv_heads": 8}
@@ -20,7 +27,8 @@ def test_a_step_reads_the_cache_once_at_the_datasheets_speed():
 
 
 def test_its_limits_are_the_operators():
-    assert SHORTEST_PIECE == serving.SHORTEST_PIECE and LARGEST_HEAD_DIM == max(serving.HEAD_DIMS)
+    assert (SHORTEST_PIECE, SHORTEST_IN_PAIRS) == (serving.SHORTEST_PIECE, serving.SHORTEST_IN_PAIRS)
+    assert LARGEST_HEAD_DIM == max(serving.HEAD_DIMS)
     assert TILE_ROWS == max(rows for _, rows, _ in serving.TILES)
     (row,) = measured.load("00_start_here").select(name="streaming multiprocessors")
     assert devices.DEVICES["H200"].multiprocessors == row["count"] == serving.EMULATED_MULTIPROCESSORS
@@ -43,13 +51,16 @@ def test_two_blocks_share_a_multiprocessor_where_shared_memory_lasts_for_two():
         (1, 2048, 64, 1),
         (3, 512, 128, 16),
         (12, 8192, 32, 32),
+        (17, 2048, 32, 8),
         (17, 8192, 32, 8),
+        (24, 4096, 32, 8),
+        (40, 8192, 32, 8),
         (48, 8192, 32, 8),
     ],
 )
 def test_it_takes_as_many_splits_as_the_operator(batch, length, heads, kv_heads):
     blocks = costs.ceil_div(heads // kv_heads, serving.block_rows(heads // kv_heads)) * kv_heads
-    tile = serving.decode_tile(heads // kv_heads, batch * blocks, torch.empty(1, 128, dtype=torch.float16))
+    tile = serving.decode_tile(heads // kv_heads, batch * blocks, 128, 2, torch.device("cpu"))
     cut = serving.cut_keys(batch, blocks, length, False, 0, 0, tile, torch.device("cpu"))
     assert cut.size == costs.ceil_div(length, decode(planner.plan(length, batch, heads, kv_heads=kv_heads)).splits)
 

@@ -161,6 +161,10 @@ def test_a_figure_is_laid_out_once_and_drawn_once_for_each_form(figure, monkeypa
         monkeypatch.setattr(one, name, lambda argument, real=real, name=name: [done.append(name), real(argument)][1])
     look.both_forms(figure)
     assert sorted(done) == ["draw", "draw", "execute"]
+    done.clear()
+    monkeypatch.setenv(look.UNSEEN, "1")
+    forms, _ = look.both_forms(figure)
+    assert (list(forms), done) == (["image/svg+xml"], ["draw"]), "nobody sees it"
 
 
 @pytest.mark.parametrize(("style", "grounds"), [(_OnLight, ("#fafafa", "#ffffff")), (_OnDark, DARK_GROUNDS)])

@@ -21,7 +21,7 @@ from course_utils.grading.catalog import EXERCISE_IDS
 from course_utils.grading.result import RIGHT, PartResult, Result
 from course_utils.progress import overview
 
-WORKERS, UPDATES, KILLS = 4, 1000, 5
+WORKERS = 4
 MEMORY = Path("/dev/shm")
 
 
@@ -87,9 +87,15 @@ def read_until(ended: threading.Event) -> int:
     return reads
 
 
-def test_nothing_acknowledged_is_lost_when_four_write_and_one_is_killed(context, data_home, tmp_path, capsys):
-    share = UPDATES // WORKERS
-    shares = [list(range(UPDATES))[worker * share :][:share] for worker in range(WORKERS)]
+MORE = pytest.mark.exhaustive("two and a half times as many updates, and more kills")
+
+
+@pytest.mark.parametrize(("updates", "kills"), [(400, 3), pytest.param(1000, 5, marks=MORE)])
+def test_nothing_acknowledged_is_lost_when_four_write_and_one_is_killed(
+    context, data_home, tmp_path, capsys, updates, kills
+):
+    share = updates // WORKERS
+    shares = [list(range(updates))[worker * share :][:share] for worker in range(WORKERS)]
     files = [tmp_path / f"acknowledged-{worker}" for worker in range(WORKERS)]
 
     def start(worker, numbers):
@@ -104,9 +110,9 @@ def test_nothing_acknowledged_is_lost_when_four_write_and_one_is_killed(context,
         try:
             others = [start(worker, shares[worker]) for worker in range(1, WORKERS)]
             draw = random.Random(8)
-            for kill in range(1, KILLS + 1):
+            for kill in range(1, kills + 1):
                 victim = start(0, shares[0][len(numbers_in(files[0])) :])
-                while len(numbers_in(files[0])) < kill * share // (KILLS + 1) and victim.is_alive():
+                while len(numbers_in(files[0])) < kill * share // (kills + 1) and victim.is_alive():
                     time.sleep(0.005)
                 time.sleep(draw.uniform(0, 0.01))
                 victim.kill()
@@ -120,30 +126,30 @@ def test_nothing_acknowledged_is_lost_when_four_write_and_one_is_killed(context,
     seconds = time.perf_counter() - begun
     with capsys.disabled():
         print(
-            f" {UPDATES} updates, {WORKERS} processes, {KILLS} kills, {reads.result()} reads: {seconds:.1f} s", end=""
+            f" {updates} updates, {WORKERS} processes, {kills} kills, {reads.result()} reads: {seconds:.1f} s", end=""
         )
 
     assert [process.exitcode for process in (*others, last)] == [0] * WORKERS
     acknowledged = [number for file in files for number in numbers_in(file)]
-    assert sorted(acknowledged) == list(range(UPDATES))  # each once
+    assert sorted(acknowledged) == list(range(updates))  # each once
 
     kept = overview()
     # The update in which a kill fell may be there without having been acknowledged; then it is made twice.
-    assert 0 <= attempts_in(kept) - UPDATES <= KILLS
+    assert 0 <= attempts_in(kept) - updates <= kills
     answers = {one.question: one for one in kept.questions}
-    assert len(answers) == UPDATES // 2
-    for number in range(1, UPDATES, 2):
+    assert len(answers) == updates // 2
+    for number in range(1, updates, 2):
         answer = answers[f"crash/{number}"]
         assert answer.last_answer == {"number": number} and answer.seed == number
         assert answer.last_right == (answer.right_at is not None) == (number % 4 == 1)
-    graded = Counter(EXERCISE_IDS[number % len(EXERCISE_IDS)] for number in range(2, UPDATES, 4))
+    graded = Counter(EXERCISE_IDS[number % len(EXERCISE_IDS)] for number in range(2, updates, 4))
     best = {exercise: 0 for exercise in graded}
-    for number in range(2, UPDATES, 4):
+    for number in range(2, updates, 4):
         best[EXERCISE_IDS[number % len(EXERCISE_IDS)]] = number
     assert {one.exercise: one.best.earned for one in kept.exercises} == best
-    assert all(0 <= one.attempts - graded[one.exercise] <= KILLS for one in kept.exercises)
-    finished = Counter(CHAPTERS[number % len(CHAPTERS)].slug for number in range(0, UPDATES, 4))
-    assert all(0 <= one.times - finished[one.slug] <= KILLS for one in kept.chapters)
+    assert all(0 <= one.attempts - graded[one.exercise] <= kills for one in kept.exercises)
+    finished = Counter(CHAPTERS[number % len(CHAPTERS)].slug for number in range(0, updates, 4))
+    assert all(0 <= one.times - finished[one.slug] <= kills for one in kept.chapters)
     assert {one.slug for one in kept.chapters} == set(finished)
 
 
@@ -165,6 +171,7 @@ def test_processes_that_start_at_once_agree_on_the_seed(context, data_home):
         assert len(drawn) == 1
 
 
+@pytest.mark.exhaustive("two kernels of Jupyter, which take seconds to start: four processes write at once above")
 def test_two_notebooks_at_once_lose_nothing(data_home):
     def run(name):
         cells = [

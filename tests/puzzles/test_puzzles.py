@@ -388,9 +388,10 @@ def test_a_puzzles_solution_is_right_and_the_kernel_that_is_given_is_not(puzzle_
 
 
 @pytest.mark.parametrize("puzzle_id", puzzle_ids())
-def test_wrong_lines_lose_their_parts_and_have_a_name(puzzle_id):
-    puzzle = find_puzzle(puzzle_id)
-    for lines, (right, name) in WRONG[puzzle_id].items():
+def test_wrong_lines_lose_their_parts_and_have_a_name(puzzle_id, request):
+    """Two of each puzzle's in `make test`; the names are given as an exercise's, which tests/grading has."""
+    puzzle, wrong = find_puzzle(puzzle_id), list(WRONG[puzzle_id].items())
+    for lines, (right, name) in wrong if request.config.getoption("--exhaustive") else wrong[:4:3]:
         result = attempt(puzzle, with_lines(puzzle, lines), seed=1, device="cpu")
         assert sum(part.earned for part in result.parts) == right, str(result)
         assert name is None or name in result.diagnosis.name, str(result)

@@ -17,6 +17,12 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.fixture(scope="session")
+def seeds(request):
+    """seeds(few, many): as many seeds as a test draws a question with, few in `make test`, many in `make test-all`."""
+    return lambda few, many: range(many if request.config.getoption("--exhaustive") else few)
+
+
 @pytest.fixture
 def demo(monkeypatch):
     """The module of the demo's questions, installed as a chapter of the course for one test."""

@@ -21,7 +21,7 @@ def test_in_company_another_token_is_said_where_the_batch_cuts_the_keys():
 
 def test_a_company_that_leaves_the_pieces_as_they_are_changes_nothing():
     """Of two sequences of one length, each is a piece by itself, as the one is alone."""
-    for one in (TIED[0], TIED[0][:1]):
+    for one in (TIED[0][:40], TIED[0][:1]):
         rows = in_company(one, [one[::-1]])
         assert [row["differing"] for row in rows if row["sums"] == "exact"] == [0, 0]
 

@@ -1,6 +1,7 @@
 """The loop: the same tokens however requests are batched, cut and sent back; first come, first served; no page lost."""
 
 import itertools
+import sys
 
 import pytest
 import torch
@@ -152,6 +153,68 @@ def test_after_a_failed_step_everybody_goes_on(error):
         assert loop.cache.free_pages == 8
     loop.run()
     assert [request.said for request in loop.requests] == [expected(r.prompt, 20) for r in loop.requests]
+
+
+def test_an_interrupt_right_after_pages_are_taken_loses_none():
+    loop = crowded(reserve=23)
+    allocate = loop.cache.allocate
+
+    def interrupted(reserve):
+        allocate(reserve)
+        raise KeyboardInterrupt
+
+    loop.cache.allocate = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        loop.step()
+    check_order(loop)
+    assert loop.cache.free_pages == 8
+    loop.cache.allocate = allocate
+    loop.run()
+    assert [request.said for request in loop.requests] == [expected(r.prompt, 20) for r in loop.requests]
+
+
+FINE = pytest.mark.exhaustive("every 499th instruction in `make test`, and the one where pages were lost")
+
+
+@pytest.mark.parametrize(
+    ("reserve", "apart"), [(None, 499), pytest.param(None, 31, marks=FINE), pytest.param(6, 31, marks=FINE)]
+)
+def test_wherever_it_is_interrupted_no_page_and_nobody_is_lost(reserve, apart):
+    """At every so many instructions of the loop and of the cache's books, in steps that admit, grow and end."""
+    for number in itertools.count(step=apart):
+        loop = Loop(weighed, small_cache(5), chunk=3, reserve=reserve)
+        for n in range(3):
+            loop.submit([10 * n + 1, 2, 3], 3)
+        interrupted = run_to(loop, number)
+        check_order(loop)
+        assert loop.cache.free_pages + sum(len(loop.cache.pages_of(r.sequence)) for r in loop.running) == 5
+        loop.run()
+        assert [request.said for request in loop.requests] == [expected(r.prompt, 3) for r in loop.requests]
+        if not interrupted:
+            return
+
+
+def run_to(loop, number):
+    """Runs the loop, and interrupts it at instruction `number` of its steps; whether there are so many."""
+    left = itertools.count(number, -1)
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename not in (Loop.step.__code__.co_filename, PagedCache.free.__code__.co_filename):
+            return None
+        frame.f_trace_opcodes = frame.f_code.co_name not in ("step", "run")  # around which nothing changes
+        if event == "opcode" and next(left) == 0:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        loop.run()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
 
 
 def test_text_is_not_taken_for_tokens():

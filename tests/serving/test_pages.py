@@ -149,7 +149,7 @@ class AgainstLists(RuleBasedStateMachine):
 def test_it_does_what_lists_do():
     """No page is lost, none is written while others have it, and what does not fit changes nothing."""
     settings_ = settings(
-        max_examples=25,
+        max_examples=15,
         stateful_step_count=20,
         deadline=None,
         derandomize=True,

@@ -51,5 +51,5 @@ def test_the_summary_counts_what_the_steps_say(loops):
 
 
 def test_pages_of_one_token_waste_nothing_and_large_ones_more():
-    waste = [summary(simulate(lengths(20), pages=4096 // size, page_size=size))["waste"] for size in (1, 16, 128)]
+    waste = [summary(simulate(lengths(10), pages=4096 // size, page_size=size))["waste"] for size in (1, 16, 128)]
     assert waste[0] == 0 and waste[0] < waste[1] < waste[2]

@@ -7,9 +7,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from course_utils.plots import look
 from course_utils.site import execute as execution
 from course_utils.site import places
 from course_utils.site.execute import SiteError, execute
+from tests.helpers import small_site
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a run writes about its paths is made neutral: whether they are as expected is asked inside.
@@ -94,20 +96,27 @@ def test_a_failing_cell_is_named_with_its_code_and_error_and_nothing_is_kept(tmp
     assert list((tmp_path / "kept").glob("*/executed/*")) == []
 
 
-NBVAL = ["-p", "tests.helpers.keep_outputs", "--nbval-lax", "--nbval-current-env", "-p", "no:cacheprovider"]
+NBVAL = "-p tests.helpers.keep_outputs --small-site --nbval-lax --nbval-current-env -p no:cacheprovider".split()
 
 
 def run_by_nbval(root):
-    """Runs the notebooks of the course in `root` as `make test` does; returns nbval's exit status."""
+    """Runs the notebooks of the course in `root` as `make test` does; returns nbval's exit status and what it says."""
     (root / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-q", *NBVAL, f"--rootdir={root}", str(root / "notebooks")]
-    return subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL).returncode
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return done.returncode, done.stdout
+
+
+IS_UNSEEN = f"import os\nassert os.environ[{look.UNSEEN!r}]"
 
 
 def test_the_site_shows_what_nbval_has_run_and_leaves_out_a_notebook_that_failed(tmp_path):
-    good = write(tmp_path / "notebooks" / "a.ipynb", "import uuid\nprint(uuid.uuid4())", REPORT, "x = 1\nx;")
-    write(tmp_path / "notebooks" / "b.ipynb", "1 + 1", "1 / 0", "2 + 2")
-    assert run_by_nbval(tmp_path) == 1
+    seen, also_seen = (tmp_path / "notebooks" / f"{slug}.ipynb" for slug in small_site.CHAPTERS)
+    good = write(seen, "import uuid\nprint(uuid.uuid4())", REPORT, "x = 1\nx;")
+    write(also_seen, "1 + 1", f"{IS_UNSEEN}, 'it is seen'", "2 + 2")
+    write(tmp_path / "notebooks" / "unseen.ipynb", IS_UNSEEN)
+    status, said = run_by_nbval(tmp_path)
+    assert (status, "1 failed, 6 passed" in said, "it is seen" in said) == (1, True, True), said
     kept = tmp_path / "build" / "site-run"
     assert len(list(kept.glob("*/executed/*"))) == 1
     first, report, silent = (cell.outputs for cell in execute(tmp_path, [good], kept)[good].cells)

@@ -9,11 +9,13 @@ from course_utils import reference
 from course_utils.studies import indexer as study
 from course_utils.studies.indexer import FACTS, LENGTH, NAMES, QUESTIONS, VALUES, WITNESSES, Recall
 
+IN_THE_CHAPTER = "make test runs chapter 05, which trains in both ways and shows what came out"
+
 
 @pytest.fixture(scope="module")
 def trained():
     model = Recall()
-    study.train_dense(model)
+    study.train_dense(model, steps=100, rate=8e-3)
     return model
 
 
@@ -95,6 +97,7 @@ def test_dense_training_is_repeatable_and_learns(trained):
     assert study.accuracy(first) < 0.98 < study.accuracy(trained)
 
 
+@pytest.mark.exhaustive(IN_THE_CHAPTER)
 def test_what_is_kept_of_the_attention_and_what_is_answered(trained, warm):
     model, curve = warm
     kept = {way: study.mass_kept(trained, [WITNESSES], way)[0] for way in study.WAYS}
@@ -111,7 +114,7 @@ def test_the_facts_that_agree_are_enough_but_the_oracle_does_not_single_them_out
     assert study.accuracy_with(trained, agreeing) > 0.98 > study.accuracy(trained, WITNESSES // 2, "oracle") + 0.2
 
 
-@pytest.mark.exhaustive("make test runs chapter 05, which trains in both ways and shows what came out")
+@pytest.mark.exhaustive(IN_THE_CHAPTER)
 def test_sparse_training_helps_after_a_short_warm_up_and_is_slow_without_one(trained):
     found = {}
     for steps in (0, 20):

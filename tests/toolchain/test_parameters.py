@@ -194,7 +194,7 @@ def test_a_tensor_that_the_kernel_takes_as_a_map_is_encoded_once_for_each_addres
     made = []
     open_map = OpenMap(lambda tensor: made.append(tensor) or Encoded(tensor))
     args, given = arguments(), [0, 6]
-    accepted = Accepted(args, torch.device("cpu"), given, {0: open_map})
+    accepted = Accepted(args, torch.device("cpu"), given, maps={0: open_map})
     others = torch.ones(8), torch.ones(4)
     for first, last in (others, others[::-1], others):
         filled = accepted.fill(accepted.values((first, last)))

@@ -151,7 +151,16 @@ def test_a_clone_without_work_of_its_own_gets_the_new_version_once(clone):
     assert (status, "up to date already" in said, len(branches(clone))) == (0, True, 1)
 
 
-@pytest.mark.parametrize("name", ["notebooks/06_serving.ipynb", "kernels/broken.diff/note", ".ci"])
+OTHER_PLACES = pytest.mark.exhaustive("another own file in the place of a new one: `make test` has a folder for a file")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kernels/broken.diff/note",
+        *(pytest.param(name, marks=OTHER_PLACES) for name in ("notebooks/06_serving.ipynb", ".ci")),
+    ],
+)
 def test_an_own_file_in_the_place_of_a_new_one_stops_the_update_before_it_changes_anything(clone, name):
     write(clone, {name: "made here", CHAPTER: "chapter 01, changed"})
     before = texts(clone)

@@ -79,8 +79,9 @@ def status(page):
 
 
 @pytest.mark.parametrize("name", WIDGETS)
-def test_buttons_move_one_step_and_stop_at_the_ends_and_closing_leaves_no_listener(open_widget, name):
+def test_keys_and_buttons_move_one_step_and_stop_at_the_ends_and_closing_leaves_no_listener(open_widget, name):
     page = open_widget(WIDGETS[name]())
+    the_keyboard_reaches_and_moves_everything(page)
     assert page.locator(".ak-widget").get_attribute("data-widget") == name
     last = int(page.locator(".ak-step").get_attribute("max"))
     page.evaluate("model.set('step', 1)")
@@ -99,9 +100,7 @@ def test_buttons_move_one_step_and_stop_at_the_ends_and_closing_leaves_no_listen
     assert page.evaluate("model.listeners.length") == 0
 
 
-@pytest.mark.parametrize("name", WIDGETS)
-def test_the_keyboard_reaches_and_moves_everything(open_widget, name):
-    page = open_widget(WIDGETS[name]())
+def the_keyboard_reaches_and_moves_everything(page):
     page.focus(".ak-step")
     start = page.evaluate("model.get('step')")
     before = picture(page)
@@ -157,11 +156,11 @@ def test_nothing_overlaps_or_is_cut_off(open_widget, name, width):
 
 @pytest.mark.parametrize("name", WIDGETS)
 def test_ink_follows_the_theme(open_widget, name):
-    light, dark = (open_widget(WIDGETS[name](), theme=theme) for theme in ("light", "dark"))
-    assert picture(light) != picture(dark)
-    before = picture(light)
-    light.evaluate("document.body.style.setProperty('--jp-ui-font-color1', 'white')")
-    light.wait_for_function(
+    """In a dark page from the start, and when the page turns light while it is open."""
+    page = open_widget(WIDGETS[name](), theme="dark")
+    before = picture(page)
+    page.evaluate("document.body.style.setProperty('--jp-ui-font-color1', 'black')")
+    page.wait_for_function(
         "(old) => [...document.querySelectorAll('canvas')].map((c) => c.toDataURL()).join() !== old",
         arg=before,
         polling=20,  # by default it reads the canvases in every frame

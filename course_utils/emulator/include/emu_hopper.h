@@ -284,7 +284,7 @@ template <class Left, class Right, size_t size, class A>
 EMU_INLINE void wgmma(float* (&d)[size], const A& a, unsigned long long b, bool add, int scale_a, int scale_b, bool transpose_a,
                       bool transpose_b, emu_site site = emu_here()) {
     wgmma_lanes mine;
-    mine.product = {multiply_rows<Left, Right>, site, 2 * size, emu_self()->warp % 4, d, false};
+    mine.product = {multiply_rows<Left, Right>, site, 2 * size, 256 / Left::bits, emu_self()->warp % 4, d, false};
     set_left(mine, a);
     mine.product.b_descriptor = b, mine.product.add = add;
     mine.product.negate_a = scale_a < 0, mine.product.negate_b = scale_b < 0;
@@ -393,8 +393,7 @@ EMU_INLINE void bulk_load(unsigned to, const void* from, unsigned bytes, unsigne
     emu_bulk_copy(true, to, (void*)from, bytes, barrier, more, site);
 }
 EMU_INLINE void bulk_between(unsigned to, unsigned from, unsigned bytes, unsigned barrier, emu_site site = emu_here()) {
-    emu_not_watched("cp.async.bulk from shared memory to shared memory", site);
-    emu_bulk_copy(true, to, emu_shared_pointer(from), bytes, barrier, emu_bulk_more{}, site);
+    emu_bulk_between(to, from, bytes, barrier, site);
 }
 EMU_INLINE void bulk_store(void* to, unsigned from, unsigned bytes, emu_site site = emu_here()) {
     emu_bulk_copy(false, from, to, bytes, 0, emu_bulk_more{}, site);
@@ -470,10 +469,10 @@ EMU_INLINE void bulk_add(void* to, unsigned from, unsigned bytes, emu_site site 
 }
 template <class Operation, size_t rank>
 EMU_INLINE void add_box(const void* map, const int (&at)[rank], unsigned from, emu_site site = emu_here()) {
-    static const emu_combine by_type[] = {   // as tensor_map.py numbers the types
-        nullptr, combine_numbers<half_bits, Operation>, combine_numbers<bfloat_bits, Operation>,
-        combine_numbers<float, Operation>, nullptr, combine_numbers<int, Operation>,
-        combine_numbers<long long, Operation>};
+    static const emu_combine by_type[16] = {   // as the driver numbers the types: toolchain/tensor_map.py
+        nullptr, nullptr, nullptr, combine_numbers<int, Operation>, nullptr, combine_numbers<long long, Operation>,
+        combine_numbers<half_bits, Operation>, combine_numbers<float, Operation>, nullptr, nullptr,
+        combine_numbers<bfloat_bits, Operation>};
     emu_bulk_more more = {};
     more.combine = by_type;
     emu_bulk_box(false, from, map, at, rank, 0, more, site);
@@ -550,16 +549,9 @@ EMU_INLINE void map_to_block(There& there, Pointer here, unsigned rank, emu_site
     there = (There)emu_shared_pointer(emu_map_to_block(emu_shared_offset((const void*)here), rank, site));
 }
 EMU_INLINE void rank_of(unsigned& rank, unsigned address) { rank = emu_rank_of(address); }
-template <class T>
-EMU_INLINE void store_at(unsigned to, unsigned index, T value) {
-    memcpy((char*)emu_shared_pointer(to) + index * sizeof value, &value, sizeof value);
-}
-// st.async: done at once here, and said to the barrier.
 template <class T, class... Values> EMU_INLINE void store_async_of(unsigned to, unsigned barrier, emu_site site, Values... values) {
-    emu_not_watched("st.async", site);
-    unsigned n = 0;
-    (store_at<T>(to, n++, get<T>(values)), ...);
-    emu_mbarrier_transfer(barrier, -(int)(n * sizeof(T)), site);
+    const T all[] = {get<T>(values)...};
+    emu_store_async(to, all, sizeof all, barrier, site);
 }
 template <class T, class V> EMU_INLINE void store_async(unsigned to, unsigned barrier, V v, emu_site site = emu_here()) {
     store_async_of<T>(to, barrier, site, v);

@@ -40,7 +40,7 @@ static inline unsigned emu_swizzled(unsigned address, unsigned row_bytes, unsign
 struct emu_wgmma {
     void (*multiply)(const emu_wgmma* product);
     emu_site site;
-    unsigned n, warp;             // columns of D and B; which of the four warps of its warpgroup
+    unsigned n, depth, warp;      // columns of D and B; terms of a sum; which of the four warps of its warpgroup
     float** d;                    // [32][n / 2]: where each lane has its numbers; or, if they are side by side, [32]
     bool side_by_side;
     const unsigned (*a)[4];       // [32]: each lane's part of A,
@@ -117,7 +117,8 @@ void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at,
 void emu_check_map(const void* map, unsigned rank, emu_site site);   // 0: of any rank
 void emu_bulk_commit();
 void emu_bulk_wait(unsigned groups_in_flight);
-void emu_not_watched(const char* instruction, emu_site site);   // ends a launch under asynccheck, which does not know it
+void emu_bulk_between(unsigned to, unsigned from, unsigned bytes, unsigned barrier, emu_site site);   // to another block's
+void emu_store_async(unsigned to, const void* values, unsigned bytes, unsigned barrier, emu_site site);   // st.async
 
 size_t emu_shared_bytes();                                 // of the shared-memory window
 

@@ -6,6 +6,10 @@
 // thread's writes are also seen by the asynchronous proxy: fence.proxy.async makes the second one as good as the first. Behind
 // the threads, a vector has the number of phases of each mbarrier that are known to be over: the bytes of a copy are there
 // for those who know its phase. A product or a store is over for those who know of the time at which it was waited for.
+//
+// The blocks of a cluster have their rules together: threads, mbarriers and bytes are numbered through, block by block. A
+// thread may touch the shared memory of another block once it knows of any time there, and if that block knows of its time
+// before it ends.
 #include "async_rules.h"
 
 #include <stdarg.h>
@@ -19,11 +23,9 @@
 
 typedef uint32_t Time;
 
-static const unsigned most_barriers = 128;   // mbarriers of a block that are watched
-
 enum class Writer : uint8_t { nobody, thread, copy_async, copy };
 
-struct Reading { Time time; uint32_t place; uint16_t thread; bool soft; };   // soft: an atomic, or volatile
+struct Reading { Time time; uint32_t place, step; uint16_t thread; bool soft; };   // soft: an atomic, or volatile
 
 // Some bytes of shared memory: who wrote them last, and who has read them since.
 struct Cell {
@@ -32,16 +34,17 @@ struct Cell {
     uint16_t writer;
     Time time;
     uint32_t what;                     // the place of a thread's write; the number of a copy
+    uint32_t step;
     Reading reads[3];                  // not all of them: those of threads that need not know of each other
-    uint32_t operations[4];            // numbers of products, by their warpgroups, and of a store: the last of each
-};
+    uint32_t operations[4];            // numbers of products, by their warpgroups, and of a store or a copy to another block:
+};                                     // the last of each
 static const unsigned store_slot = 3;
 
 // Sixteen bytes of shared memory are one cell, until somebody accesses less of them.
-struct Granule { uint32_t block; uint8_t log_piece; };
+struct Granule { uint32_t cluster; uint8_t log_piece; };
 
 struct Register {                      // a word of a thread's stack
-    uint32_t read_place, write_place;
+    uint32_t read_place, write_place, read_step, write_step;
     Time read_fence, write_fence;      // how many wgmma.fence the thread had passed
     uint32_t product;                  // the last one that uses it,
     bool is_factor;                    // as a part of A
@@ -50,8 +53,10 @@ struct Register {                      // a word of a thread's stack
 struct Operation {
     enum Kind : uint8_t { product, load, store } kind;
     bool arrived;                      // of a load: its bytes
+    uint8_t to;                        // of a load: the block that they are for
+    bool from_shared;                  // of a load: it reads shared memory of the block of its thread
     uint16_t thread;                   // who started it; of a product, one of the warpgroup
-    unsigned place, columns, barrier;
+    unsigned place, step, columns, barrier;
     Time phase;                        // of the barrier, in which the bytes arrived
     uint64_t a, b;                     // descriptors of a product
     bool a_in_registers;
@@ -60,43 +65,64 @@ struct Operation {
 };
 
 struct Barrier {
-    unsigned address, initialiser;
+    unsigned address, initialiser;     // address: with its block
     Time initialised, fenced;          // fenced: by thread `fencer`; 0: not
     unsigned fencer;
-    uint32_t place;
+    uint32_t place, step;
     Time phases;                       // that are over
 };
 
 struct Warpgroup { uint32_t* products; unsigned count, capacity; };   // their numbers, in the order of the program
 struct WarpProducts { unsigned started, done; };
+struct Touch { Time time; uint32_t place, step; };   // a thread's last one of another block's shared memory, or of an mbarrier there
 
 struct Rules {
-    Block* block;
-    Tracer* tracer;
-    uint32_t block_number;
+    Cluster* cluster;
+    emu_trace_results* results;
+    const emu_tracing* tracing;
+    uint32_t cluster_number, steps;    // steps: accesses, products and copies so far
+    unsigned blocks, block_threads, threads, most_barriers;   // threads, most_barriers: of the cluster
+    size_t window, own_words;          // bytes of a block's shared memory, a multiple of 16; words of its stacks
     unsigned width;                    // of a vector: threads, and then mbarriers
-    Time *threads, *named, *gathered, *opened;   // pairs of vectors: of each thread; of each named barrier, two pairs; of each
+    Time *known, *named, *gathered, *opened;     // pairs of vectors: of each thread; of each named barrier, two pairs; of each
     Time* whole;                                 // mbarrier, arrivals so far and those of all phases that are over; for a while
+    Touch* touches;                    // [threads][blocks]
     Granule* granules;
     size_t granule_count;
     Cell* cells;                       // [16][granule_count]: each byte's
     Register* registers;
     Operation* operations;
     unsigned operation_count, operation_capacity;
-    uint32_t first_operation;          // numbers go on from block to block
-    Barrier barriers[most_barriers];
+    uint32_t first_operation;          // numbers go on from cluster to cluster
+    Barrier* barriers;
     unsigned barrier_count;
-    uint8_t* barrier_at;               // for each 8 bytes of shared memory: which one, plus 1
-    Warpgroup groups[8];
-    WarpProducts warps[32];
-    Time fences[1024];                 // wgmma.fence: they go on from block to block
-    Time fences_before[1024];          // this block
+    uint16_t* barrier_at;              // for each 8 bytes of shared memory: which one, plus 1
+    Warpgroup groups[8 * Cluster::most_blocks];
+    WarpProducts warps[32 * Cluster::most_blocks];
+    Time *fences, *fences_before;      // of each thread, its wgmma.fence: they go on from cluster to cluster; and before this one
     struct { emu_finding finding; const char* address; unsigned bytes; char before[16]; } written;   // see settle()
 };
 
+// ---- numbers of threads, warps and bytes in the cluster
+
+static inline unsigned id_of(const Rules& r, const Fiber* f) { return f->cluster_rank * r.block_threads + f->linear_id; }
+static inline unsigned running_id(const Rules& r) { return id_of(r, emu_current); }
+static const Fiber* thread_of(const Rules& r, unsigned id) {
+    return &r.cluster->blocks[id / r.block_threads]->fibers[id % r.block_threads];
+}
+static inline unsigned first_thread(const Rules& r, unsigned rank) { return rank * r.block_threads; }
+static inline unsigned warp_of(const Fiber* f) { return 32 * f->cluster_rank + f->warp; }
+static inline Warpgroup& group_of(Rules& r, const Fiber* f) { return r.groups[8 * f->cluster_rank + f->warp / 4]; }
+static inline uintptr_t byte_of(const Rules& r, unsigned address) {
+    return emu_rank_of(address) * r.window + (address & emu_in_block);
+}
+static const char* pointer_to(const Rules& r, uintptr_t byte) {
+    return r.cluster->blocks[byte / r.window]->shared_low + byte % r.window;
+}
+
 // ---- vectors
 
-static inline Time* known(Rules& r, unsigned thread) { return r.threads + (size_t)thread * 2 * r.width; }
+static inline Time* known(Rules& r, unsigned thread) { return r.known + (size_t)thread * 2 * r.width; }
 static inline Time* fenced(Rules& r, unsigned thread) { return known(r, thread) + r.width; }
 static inline Time& now(Rules& r, unsigned thread) { return known(r, thread)[thread]; }
 static inline Time* pair(const Rules& r, Time* pairs, unsigned i) { return pairs + (size_t)i * 2 * r.width; }
@@ -111,17 +137,19 @@ static void leave_knowledge(Rules& r, unsigned thread, Time* at) {
 static void take_knowledge(Rules& r, unsigned thread, const Time* from) { join(known(r, thread), from, 2 * r.width); }
 
 static bool copy_seen(Rules& r, unsigned thread, const Operation& o) {
-    return o.arrived && known(r, thread)[r.block->size + o.barrier] > o.phase;
+    return o.arrived && known(r, thread)[r.threads + o.barrier] > o.phase;
 }
 
 // Whether a product or a store is over, for all that this thread knows. One warp of a warpgroup waits for all of its product.
 static bool operation_over(Rules& r, unsigned thread, const Operation& o) {
     const Time* k = known(r, thread);
+    if (o.kind == Operation::load) return copy_seen(r, thread, o);
     if (o.kind == Operation::store) return o.done[0] && k[o.thread] >= o.done[0];
+    const unsigned home = o.thread / r.block_threads * r.block_threads;
     for (unsigned warp = 0; warp < 4; warp++) {
         if (!o.done[warp]) continue;
-        const unsigned first = o.thread / 128 * 128 + 32 * warp;
-        for (unsigned i = first; i < first + 32 && i < r.block->size; i++)
+        const unsigned first = home + (o.thread - home) / 128 * 128 + 32 * warp;
+        for (unsigned i = first; i < first + 32 && i < home + r.block_threads; i++)
             if (k[i] >= o.done[warp]) return true;
     }
     return false;
@@ -133,43 +161,63 @@ static Operation* operation(Rules& r, uint32_t number) {
 
 // ---- findings
 
-struct Party { const Fiber* thread; uint32_t place; };
+struct Party { const Fiber* thread; uint32_t place; emu_deed deed; uint32_t step; };
 
-static Party party_of(Rules& r, const Operation& o) { return {&r.block->fibers[o.thread], o.place}; }
-static Party running() { return {emu_current, emu_place_of(emu_current->place)}; }
+static Party party_of(Rules& r, const Operation& o) {
+    static const emu_deed deeds[] = {EMU_STARTS_PRODUCT, EMU_STARTS_COPY, EMU_STARTS_STORE};
+    return {thread_of(r, o.thread), o.place, deeds[o.kind], o.step};
+}
+static Party initialiser_of(const Rules& r, const Barrier& b) {
+    return {thread_of(r, b.initialiser), b.place, EMU_INITIALISES, b.step};
+}
+static const Party beginning = {nullptr, 0, EMU_BEGINS, 0};
+static Party ending(const Rules& r) { return {nullptr, 0, EMU_ENDS, r.steps + 1}; }
+static Party running(const Rules& r, emu_deed deed) { return {emu_current, emu_place_of(emu_current->place), deed, r.steps}; }
 
 static emu_finding finding_of(emu_finding_kind kind, Party me, Party other) {
     emu_finding finding = emu_finding_at(me.thread, kind, me.place);
     finding.is_shared = 1;
+    finding.deed = me.deed, finding.step = me.step;
+    finding.other_deed = other.deed, finding.other_step = other.step;
     if (!other.thread) return finding;
     finding.has_other = 1;
     finding.other_place = other.place;
     finding.other_block = other.thread->block_idx;
     finding.other_thread = other.thread->thread_idx;
-    finding.same_warp = other.thread->warp == me.thread->warp;
+    finding.same_warp = warp_of(other.thread) == warp_of(me.thread);
     return finding;
 }
 
-static void find(Rules& r, Party me, Party other, const char* format, ...) __attribute__((format(printf, 4, 5)));
-static void find(Rules& r, Party me, Party other, const char* format, ...) {
+static const char a_barrier[] = "a barrier", a_phase[] = "a wait for the phase of its mbarrier", a_fence[] = "fence.proxy.async",
+                  a_group[] = "wgmma.wait_group", a_cluster_barrier[] = "barrier.cluster";
+
+// wants: what has to stand in between; "": nothing that could be said.
+static void find(Rules& r, Party me, Party other, const char* wants, const char* format, ...) __attribute__((format(printf, 5, 6)));
+static void find(Rules& r, Party me, Party other, const char* wants, const char* format, ...) {
     emu_finding finding = finding_of(EMU_ASYNC, me, other);
+    snprintf(finding.wants, sizeof finding.wants, "%s", wants);
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(finding.message, sizeof finding.message, format, arguments);
     va_end(arguments);
-    emu_find(r.tracer->results, finding);
+    emu_find(r.results, finding);
+}
+
+static emu_finding race_of(emu_finding_kind kind, Party me, Party other, bool is_write) {
+    emu_finding finding = finding_of(kind, me, other);
+    finding.is_write = is_write;
+    snprintf(finding.wants, sizeof finding.wants, "%s", kind == EMU_COPY_IN_FLIGHT ? "cp.async.wait_group" : other.thread ? a_barrier : "");
+    return finding;
 }
 
 static void find_race(Rules& r, emu_finding_kind kind, Party me, Party other, bool is_write) {
-    emu_finding finding = finding_of(kind, me, other);
-    finding.is_write = is_write;
-    emu_find(r.tracer->results, finding);
+    emu_find(r.results, race_of(kind, me, other, is_write));
 }
 
 // Two threads may write the same value. What the second one writes is seen at its next step only.
 static void settle(Rules& r) {
     if (!r.written.bytes) return;
-    if (memcmp(r.written.before, r.written.address, r.written.bytes)) emu_find(r.tracer->results, r.written.finding);
+    if (memcmp(r.written.before, r.written.address, r.written.bytes)) emu_find(r.results, r.written.finding);
     r.written.bytes = 0;
 }
 
@@ -179,8 +227,8 @@ static inline Cell& cell(Rules& r, uintptr_t byte) { return r.cells[byte % 16 * 
 
 static Granule& fresh(Rules& r, uintptr_t offset) {
     Granule& g = r.granules[offset / 16];
-    if (g.block != r.block_number) {
-        g = {r.block_number, 4};
+    if (g.cluster != r.cluster_number) {
+        g = {r.cluster_number, 4};
         cell(r, offset / 16 * 16) = Cell{};
     }
     return g;
@@ -197,10 +245,38 @@ template <class Visit> static inline void visit_cells(Rules& r, uintptr_t offset
 }
 
 static bool knows(Rules& r, unsigned thread, unsigned other, Time time) { return known(r, thread)[other] >= time; }
-static Party writer_of(Rules& r, const Cell& c) { return {&r.block->fibers[c.writer], c.what}; }
+static Party writer_of(Rules& r, const Cell& c) {
+    return {thread_of(r, c.writer), c.what, c.by == Writer::copy_async ? EMU_STARTS_CP_ASYNC : EMU_WRITES, c.step};
+}
+
+// ---- other blocks of the cluster
+
+static bool has_started(Rules& r, unsigned thread, unsigned rank) {
+    const Time* of_block = known(r, thread) + first_thread(r, rank);
+    for (unsigned i = 0; i < r.block_threads; i++)
+        if (of_block[i]) return true;
+    return false;
+}
+
+static void check_started(Rules& r, Party me, unsigned rank) {
+    if (rank == me.thread->cluster_rank || has_started(r, id_of(r, me.thread), rank)) return;
+    find(r, me, beginning, a_cluster_barrier, "needs the shared memory of block %u of its cluster, which may not have started yet: no barrier.cluster in between",
+         rank);
+}
+
+// Shared memory, or an mbarrier, of block `rank`: which must have started, and may not end before.
+static inline void touch(Rules& r, Party me, unsigned rank) {
+    if (rank == me.thread->cluster_rank) return;
+    const unsigned u = id_of(r, me.thread);
+    Touch& last = r.touches[u * r.blocks + rank];
+    if (!last.time) check_started(r, me, rank);
+    last = {now(r, u), me.place, me.step};
+}
+
+// ---- shared memory, as threads, copies and products see it
 
 static void check_read(Rules& r, Cell& c, Party me, bool soft) {
-    const unsigned u = me.thread->linear_id;
+    const unsigned u = id_of(r, me.thread);
     switch (c.by) {
     case Writer::nobody:
         if (!soft) find_race(r, EMU_UNINITIALISED, me, {}, false);
@@ -214,51 +290,54 @@ static void check_read(Rules& r, Cell& c, Party me, bool soft) {
     case Writer::copy:
         const Operation& o = *operation(r, c.what);
         if (!copy_seen(r, u, o))
-            find(r, me, party_of(r, o), "reads what the copy {other} brings, but has not waited for the phase of its mbarrier");
+            find(r, me, party_of(r, o), a_phase, "reads what the copy {other} brings, but has not waited for the phase of its mbarrier");
     }
     Reading* slot = nullptr;
     for (Reading& one : c.reads)
         if (!one.time || one.thread == u || knows(r, u, one.thread, one.time)) slot = &one;
     if (!slot) slot = &c.reads[u % 3];
-    *slot = {now(r, u), me.place, (uint16_t)u, soft};
+    *slot = {now(r, u), me.place, me.step, (uint16_t)u, soft};
 }
 
 // Those who may still read what is now written over.
 template <class Race> static void check_readers(Rules& r, const Cell& c, Party me, bool soft, const char* what, Race race) {
-    const unsigned u = me.thread->linear_id;
+    const unsigned u = id_of(r, me.thread);
     for (const Reading& one : c.reads)
-        if (one.time && !(soft && one.soft) && !knows(r, u, one.thread, one.time)) race(Party{&r.block->fibers[one.thread], one.place});
+        if (one.time && !(soft && one.soft) && !knows(r, u, one.thread, one.time)) race(Party{thread_of(r, one.thread), one.place, EMU_READS, one.step});
     for (uint32_t number : c.operations) {
         if (!number) continue;
         const Operation& o = *operation(r, number);
-        if (!operation_over(r, u, o))
-            find(r, me, party_of(r, o), "%s what the %s {other} may still read: this thread does not wait for anybody who has waited for that one",
-                 what, o.kind == Operation::product ? "wgmma" : "bulk store");
+        if (operation_over(r, u, o)) continue;
+        const char* const wants[] = {"wgmma.wait_group, then a barrier", a_phase,
+                                     "cp.async.bulk.wait_group.read, then a barrier"};
+        find(r, me, party_of(r, o), wants[o.kind], "%s what the %s {other} may still read: this thread does not wait for anybody who has waited for that one",
+             what, o.kind == Operation::product ? "wgmma" : o.kind == Operation::store ? "bulk store" : "copy");
     }
 }
 
 static void check_write(Rules& r, Cell& c, Party me, bool soft, uintptr_t offset, unsigned log_bytes) {
-    const unsigned u = me.thread->linear_id;
+    const unsigned u = id_of(r, me.thread);
     if (c.by == Writer::thread && !(soft && c.soft) && !knows(r, u, c.writer, c.time)) {
         settle(r);
-        r.written.finding = finding_of(EMU_WRITE_AFTER_WRITE, me, writer_of(r, c));
-        r.written.finding.is_write = 1;
-        r.written.address = r.block->shared_low + offset;
+        r.written.finding = race_of(EMU_WRITE_AFTER_WRITE, me, writer_of(r, c), true);
+        r.written.address = pointer_to(r, offset);
         r.written.bytes = 1u << log_bytes;
         memcpy(r.written.before, r.written.address, r.written.bytes);
     } else if (c.by == Writer::copy_async) {
         find_race(r, EMU_COPY_IN_FLIGHT, me, writer_of(r, c), true);
     } else if (c.by == Writer::copy && !copy_seen(r, u, *operation(r, c.what))) {
-        find(r, me, party_of(r, *operation(r, c.what)),
+        find(r, me, party_of(r, *operation(r, c.what)), a_phase,
              "writes where the copy {other} still writes: nobody has waited for the phase of its mbarrier");
     }
     check_readers(r, c, me, soft, "overwrites", [&](Party reader) { find_race(r, EMU_WRITE_AFTER_READ, me, reader, true); });
 }
 
-void emu_rule_access(Rules& r, uintptr_t offset, unsigned log_bytes, Access access, uint32_t place) {
+void emu_rule_access(Rules& r, const Block& of, uintptr_t offset, unsigned log_bytes, Access access, uint32_t place) {
     settle(r);
-    const Party me = {emu_current, place};
-    const unsigned u = me.thread->linear_id;
+    const Party me = {emu_current, place, is_read(access) ? EMU_READS : EMU_WRITES, ++r.steps};
+    touch(r, me, of.rank);
+    offset += of.rank * r.window;
+    const unsigned u = id_of(r, me.thread);
     const bool soft = access == Access::atomic || access == Access::volatile_read;
     visit_cells(r, offset, log_bytes, [&](Cell& c) {
         if (access == Access::copy_arrived) {
@@ -267,27 +346,27 @@ void emu_rule_access(Rules& r, uintptr_t offset, unsigned log_bytes, Access acce
             check_read(r, c, me, soft);
         } else {
             check_write(r, c, me, soft, offset, log_bytes);
-            c = Cell{access == Access::copy_issued ? Writer::copy_async : Writer::thread, soft, (uint16_t)u, now(r, u), place, {}, {}};
+            c = Cell{access == Access::copy_issued ? Writer::copy_async : Writer::thread, soft, (uint16_t)u, now(r, u), place, me.step, {}, {}};
         }
     });
 }
 
 // What a product or a store reads.
 static void check_operand(Rules& r, uintptr_t offset, Party me, const char* who, uint32_t number, unsigned slot) {
-    const unsigned u = me.thread->linear_id;
+    const unsigned u = id_of(r, me.thread);
     visit_cells(r, offset, 4, [&](Cell& c) {
         if (c.by == Writer::nobody) {
             find_race(r, EMU_UNINITIALISED, me, {}, false);
         } else if (c.by == Writer::copy) {
             const Operation& o = *operation(r, c.what);
             if (!copy_seen(r, u, o))
-                find(r, me, party_of(r, o), "the %s reads what the copy {other} brings, but nobody has waited for the phase of its mbarrier", who);
+                find(r, me, party_of(r, o), a_phase, "the %s reads what the copy {other} brings, but nobody has waited for the phase of its mbarrier", who);
         } else if (c.by == Writer::copy_async) {
             find_race(r, EMU_COPY_IN_FLIGHT, me, writer_of(r, c), false);
         } else if (!knows(r, u, c.writer, c.time)) {
-            find(r, me, writer_of(r, c), "the %s reads what another thread writes {other}, with no barrier in between", who);
+            find(r, me, writer_of(r, c), a_barrier, "the %s reads what another thread writes {other}, with no barrier in between", who);
         } else if (fenced(r, u)[c.writer] < c.time) {
-            find(r, me, writer_of(r, c), "the %s reads what a thread writes {other}, with no fence.proxy.async in between", who);
+            find(r, me, writer_of(r, c), a_fence, "the %s reads what a thread writes {other}, with no fence.proxy.async in between", who);
         }
         c.operations[slot] = number;
     });
@@ -298,55 +377,64 @@ static void check_operand(Rules& r, uintptr_t offset, Party me, const char* who,
 void emu_rule_block_barrier(Rules& r) {
     settle(r);
     memset(r.whole, 0, 2 * r.width * sizeof(Time));
-    for (unsigned i = 0; i < r.block->size; i++)
-        if (r.block->fibers[i].state == State::at_barrier) leave_knowledge(r, i, r.whole);
-    for (unsigned i = 0; i < r.block->size; i++)
-        if (r.block->fibers[i].state == State::at_barrier) take_knowledge(r, i, r.whole);
+    const unsigned first = first_thread(r, emu_block->rank);
+    for (unsigned i = 0; i < r.block_threads; i++)
+        if (emu_block->fibers[i].state == State::at_barrier) leave_knowledge(r, first + i, r.whole);
+    for (unsigned i = 0; i < r.block_threads; i++)
+        if (emu_block->fibers[i].state == State::at_barrier) take_knowledge(r, first + i, r.whole);
 }
 
 void emu_rule_warp_barrier(Rules& r, uint32_t lanes, unsigned warp) {
     settle(r);
     memset(r.whole, 0, 2 * r.width * sizeof(Time));
-    for (uint32_t m = lanes; m; m &= m - 1) leave_knowledge(r, 32 * warp + (unsigned)__builtin_ctz(m), r.whole);
-    for (uint32_t m = lanes; m; m &= m - 1) take_knowledge(r, 32 * warp + (unsigned)__builtin_ctz(m), r.whole);
+    const unsigned first = first_thread(r, emu_block->rank) + 32 * warp;
+    for (uint32_t m = lanes; m; m &= m - 1) leave_knowledge(r, first + (unsigned)__builtin_ctz(m), r.whole);
+    for (uint32_t m = lanes; m; m &= m - 1) take_knowledge(r, first + (unsigned)__builtin_ctz(m), r.whole);
 }
 
-void emu_rule_named_arrive(Rules& r, unsigned id) { leave_knowledge(r, emu_current->linear_id, pair(r, r.named, 2 * id)); }
+// Of the two pairs of a named barrier, the first: each block has sixteen, and the cluster its own behind them.
+static unsigned named_pair(const Rules& r, unsigned id) {
+    return 2 * (id == emu_cluster_barrier ? 16 * r.blocks : 16 * emu_block->rank + id);
+}
+
+void emu_rule_named_arrive(Rules& r, unsigned id) { leave_knowledge(r, running_id(r), pair(r, r.named, named_pair(r, id))); }
 void emu_rule_named_open(Rules& r, unsigned id) {
-    Time *arrived = pair(r, r.named, 2 * id), *open = pair(r, r.named, 2 * id + 1);
+    Time *arrived = pair(r, r.named, named_pair(r, id)), *open = pair(r, r.named, named_pair(r, id) + 1);
     memcpy(open, arrived, 2 * r.width * sizeof(Time));
     memset(arrived, 0, 2 * r.width * sizeof(Time));
 }
-void emu_rule_named_pass(Rules& r, unsigned id) { take_knowledge(r, emu_current->linear_id, pair(r, r.named, 2 * id + 1)); }
+void emu_rule_named_pass(Rules& r, unsigned id) { take_knowledge(r, running_id(r), pair(r, r.named, named_pair(r, id) + 1)); }
 
 // ---- mbarriers
 
-// An address may name its block, which is the only one of its cluster.
-static unsigned barrier_number(const Rules& r, unsigned address) { return r.barrier_at[(address & emu_in_block) / 8] - 1; }
+static unsigned barrier_number(const Rules& r, unsigned address) { return r.barrier_at[byte_of(r, address) / 8] - 1u; }
 
 void emu_rule_barrier_init(Rules& r, unsigned address) {
     settle(r);
-    address &= emu_in_block;
-    if (!r.barrier_at[address / 8]) {
-        if (r.barrier_count == most_barriers)
-            emu_misuse_in_words(emu_site{}, "asynccheck follows up to %u mbarriers of a block", most_barriers);
+    address = emu_address_in(emu_rank_of(address), address);
+    uint16_t& number = r.barrier_at[byte_of(r, address) / 8];
+    if (!number) {
+        if (r.barrier_count == r.most_barriers)
+            emu_misuse_in_words(emu_site{}, "asynccheck follows up to %u mbarriers of a cluster of %u blocks", r.most_barriers, r.blocks);
         r.barriers[r.barrier_count] = {};
-        r.barrier_at[address / 8] = (uint8_t)++r.barrier_count;
+        number = (uint16_t)++r.barrier_count;
     }
     Barrier& b = r.barriers[barrier_number(r, address)];
-    const unsigned u = emu_current->linear_id;
-    b = {address, u, now(r, u), 0, 0, emu_place_of(emu_current->place), b.phases};
+    const unsigned u = running_id(r);
+    b = {address, u, now(r, u), 0, 0, emu_place_of(emu_current->place), ++r.steps, b.phases};
 }
 
 // Of a barrier that is there, as the caller has made sure.
 void emu_rule_barrier_use(Rules& r, unsigned address) {
     const Barrier& b = r.barriers[barrier_number(r, address)];
-    if (!knows(r, emu_current->linear_id, b.initialiser, b.initialised))
-        find(r, running(), {&r.block->fibers[b.initialiser], b.place}, "uses an mbarrier before its mbarrier.init {other} can be seen: no barrier in between");
+    const Party me = running(r, EMU_USES);
+    touch(r, me, emu_rank_of(address));
+    if (!knows(r, id_of(r, me.thread), b.initialiser, b.initialised))
+        find(r, me, initialiser_of(r, b), a_barrier, "uses an mbarrier before its mbarrier.init {other} can be seen: no barrier in between");
 }
 
 void emu_rule_barrier_arrive(Rules& r, unsigned address) {
-    leave_knowledge(r, emu_current->linear_id, pair(r, r.gathered, barrier_number(r, address)));
+    leave_knowledge(r, running_id(r), pair(r, r.gathered, barrier_number(r, address)));
 }
 
 void emu_rule_barrier_phase(Rules& r, unsigned address) {
@@ -354,15 +442,15 @@ void emu_rule_barrier_phase(Rules& r, unsigned address) {
     Time *gathered = pair(r, r.gathered, n), *open = pair(r, r.opened, n);
     join(open, gathered, 2 * r.width);
     memset(gathered, 0, 2 * r.width * sizeof(Time));
-    open[r.block->size + n] = ++r.barriers[n].phases;
+    open[r.threads + n] = ++r.barriers[n].phases;
 }
 
 void emu_rule_barrier_pass(Rules& r, unsigned address) {
-    take_knowledge(r, emu_current->linear_id, pair(r, r.opened, barrier_number(r, address)));
+    take_knowledge(r, running_id(r), pair(r, r.opened, barrier_number(r, address)));
 }
 
 void emu_rule_proxy_fence(Rules& r, bool only_barriers) {
-    const unsigned u = emu_current->linear_id;
+    const unsigned u = running_id(r);
     if (!only_barriers) join(fenced(r, u), known(r, u), r.width);
     for (unsigned n = 0; n < r.barrier_count; n++) {
         Barrier& b = r.barriers[n];
@@ -385,47 +473,50 @@ static uint32_t start(Rules& r, const Operation& o) {
 
 static inline bool in_flight(const Operation& o, unsigned warp) { return !o.done[warp % 4]; }
 
+static inline Register& register_at(Rules& r, uintptr_t word) { return r.registers[emu_block->rank * r.own_words + word]; }
+
 void emu_rule_register(Rules& r, uintptr_t address, unsigned bytes, bool is_write, uint32_t place) {
     const Fiber* f = emu_current;
-    const Time fence = r.fences[f->linear_id];
-    for (uintptr_t word = (address - (uintptr_t)r.block->own) / 4; word * 4 < address + bytes - (uintptr_t)r.block->own; word++) {
-        Register& x = r.registers[word];
-        if (is_write) x.write_place = place, x.write_fence = fence;
-        else x.read_place = place, x.read_fence = fence;
+    const Time fence = r.fences[id_of(r, f)];
+    const uintptr_t own = (uintptr_t)emu_block->own;
+    for (uintptr_t word = (address - own) / 4; word * 4 < address + bytes - own; word++) {
+        Register& x = register_at(r, word);
+        if (is_write) x.write_place = place, x.write_step = r.steps, x.write_fence = fence;
+        else x.read_place = place, x.read_step = r.steps, x.read_fence = fence;
         const Operation* o = operation(r, x.product);
         if (!o || !in_flight(*o, f->warp) || (x.is_factor && !is_write)) continue;
-        find(r, {f, place}, party_of(r, *o), "%s %s of the wgmma {other}, which may still run: no wgmma.wait_group for it in between",
+        find(r, {f, place, is_write ? EMU_WRITES : EMU_READS, r.steps}, party_of(r, *o), a_group, "%s %s of the wgmma {other}, which may still run: no wgmma.wait_group for it in between",
              is_write ? "writes" : "reads", x.is_factor ? "a register of A" : "an accumulator");
     }
 }
 
-void emu_rule_wgmma_fence(Rules& r) { r.fences[emu_current->linear_id]++; }
+void emu_rule_wgmma_fence(Rules& r) { r.fences[running_id(r)]++; }
 
 static void use_register(Rules& r, const void* address, const Fiber* lane, Party me, uint32_t number, bool is_factor) {
-    const uintptr_t offset = (uintptr_t)address - (uintptr_t)r.block->own;
-    if (offset >= r.block->own_bytes) return;
-    Register& x = r.registers[offset / 4];
-    const Time fence = r.fences[lane->linear_id];
+    const uintptr_t offset = (uintptr_t)address - (uintptr_t)emu_block->own;
+    if (offset >= emu_block->own_bytes) return;
+    Register& x = register_at(r, offset / 4);
+    const Time fence = r.fences[id_of(r, lane)];
     const Operation *last = operation(r, x.product), *mine = operation(r, number);
     if (last && last != mine && in_flight(*last, lane->warp)) {
         if (!is_factor && (x.is_factor || last->columns != mine->columns))
-            find(r, me, party_of(r, *last), "an accumulator is still in use by the wgmma {other}, of another shape: no wgmma.wait_group in between");
+            find(r, me, party_of(r, *last), a_group, "an accumulator is still in use by the wgmma {other}, of another shape: no wgmma.wait_group in between");
     } else if (x.write_place && x.write_fence == fence) {
-        find(r, me, {lane, x.write_place}, "a register of this wgmma was written {other}, with no wgmma.fence in between");
+        find(r, me, {lane, x.write_place, EMU_WRITES, x.write_step}, "wgmma.fence", "a register of this wgmma was written {other}, with no wgmma.fence in between");
     } else if (!is_factor && x.read_place && x.read_fence == fence) {
-        find(r, me, {lane, x.read_place}, "an accumulator of this wgmma was read {other}, with no wgmma.fence in between");
+        find(r, me, {lane, x.read_place, EMU_READS, x.read_step}, "wgmma.fence", "an accumulator of this wgmma was read {other}, with no wgmma.fence in between");
     }
     x.product = number, x.is_factor = is_factor;
 }
 
 // The number of the next product of this warp. All four warps of a warpgroup make one together.
 static uint32_t next_product(Rules& r, const emu_wgmma* p, Party me) {
-    Warpgroup& group = r.groups[me.thread->warp / 4];
-    const unsigned n = r.warps[me.thread->warp].started++;
+    Warpgroup& group = group_of(r, me.thread);
+    const unsigned n = r.warps[warp_of(me.thread)].started++;
     if (n < group.count) {
         const Operation& o = *operation(r, group.products[n]);
         if (o.a_in_registers != p->a_in_registers || (!p->a_in_registers && o.a != p->a_descriptor) || o.b != p->b_descriptor || o.columns != p->n)
-            find(r, me, party_of(r, o), "the warps of a warpgroup make different products: this is not that of the wgmma {other}");
+            find(r, me, party_of(r, o), "", "the warps of a warpgroup make different products: this is not that of the wgmma {other}");
         return group.products[n];
     }
     if (group.count == group.capacity) {
@@ -434,7 +525,7 @@ static uint32_t next_product(Rules& r, const emu_wgmma* p, Party me) {
         if (!group.products) emu_misuse_in_words(p->site, "no memory for asynccheck");
     }
     Operation o = {};
-    o.thread = (uint16_t)me.thread->linear_id, o.place = me.place, o.columns = p->n;
+    o.thread = (uint16_t)id_of(r, me.thread), o.place = me.place, o.step = me.step, o.columns = p->n;
     o.a = p->a_descriptor, o.b = p->b_descriptor, o.a_in_registers = p->a_in_registers;
     return group.products[group.count++] = start(r, o);
 }
@@ -442,16 +533,17 @@ static uint32_t next_product(Rules& r, const emu_wgmma* p, Party me) {
 void emu_rule_product(Rules& r, const emu_wgmma* p) {
     settle(r);
     const unsigned warp = emu_current->warp;
-    const Fiber* first = r.block->warps[warp].fiber[0];
-    const Party me = {first, emu_place_of(p->place)};
+    const Fiber* first = emu_block->warps[warp].fiber[0];
+    const Party me = {first, emu_place_of(p->place), EMU_STARTS_PRODUCT, ++r.steps};
     const uint32_t number = next_product(r, p, me);
     unsigned chunks[544];
     const unsigned count = p->chunks(p, chunks);
-    for (unsigned i = 0; i < count; i++) check_operand(r, chunks[i], me, "wgmma", number, warp / 4 % store_slot);
+    const uintptr_t home = emu_block->rank * r.window;
+    for (unsigned i = 0; i < count; i++) check_operand(r, home + chunks[i], me, "wgmma", number, warp / 4 % store_slot);
     for (unsigned lane = 0; lane < 32; lane++) {
-        const Fiber* f = r.block->warps[warp].fiber[lane];
-        if (!lane && r.fences[f->linear_id] == r.fences_before[f->linear_id])
-            find(r, me, {}, "no wgmma.fence before the first wgmma of a warp");
+        const Fiber* f = emu_block->warps[warp].fiber[lane];
+        if (!lane && r.fences[id_of(r, f)] == r.fences_before[id_of(r, f)])
+            find(r, me, beginning, "wgmma.fence", "no wgmma.fence before the first wgmma of a warp");
         for (unsigned i = 0; i < p->n / 2; i++) use_register(r, p->d[lane * (p->n / 2) + i], f, me, number, false);
         for (unsigned i = 0; p->a_places && i < 4; i++) use_register(r, p->a_places[4 * lane + i], f, me, number, true);
     }
@@ -459,8 +551,8 @@ void emu_rule_product(Rules& r, const emu_wgmma* p) {
 
 void emu_rule_products_committed(Rules& r) {
     const unsigned warp = emu_current->warp;
-    const Warpgroup& group = r.groups[warp / 4];
-    for (unsigned n = r.warps[warp].started; n-- > 0;) {
+    const Warpgroup& group = group_of(r, emu_current);
+    for (unsigned n = r.warps[warp_of(emu_current)].started; n-- > 0;) {
         Operation& o = *operation(r, group.products[n]);
         if (o.committed >> warp % 4 & 1) break;
         o.committed |= 1 << warp % 4;
@@ -469,70 +561,97 @@ void emu_rule_products_committed(Rules& r) {
 
 // The lanes meet here, at one time of all their clocks: whoever knows one of them to be past it knows the products to be over.
 void emu_rule_products_done(Rules& r, unsigned count) {
-    const unsigned warp = emu_current->warp, first = 32 * warp, end = first + 32 < r.block->size ? first + 32 : r.block->size;
-    emu_rule_warp_barrier(r, end - first == 32 ? ~0u : (1u << (end - first)) - 1, warp);
+    const unsigned warp = emu_current->warp, left = r.block_threads - 32 * warp, lanes = left < 32 ? left : 32;
+    const unsigned first = first_thread(r, emu_block->rank) + 32 * warp, end = first + lanes;
+    emu_rule_warp_barrier(r, lanes == 32 ? ~0u : (1u << lanes) - 1, warp);
     Time latest = 0;
     for (unsigned i = first; i < end; i++) latest = now(r, i) > latest ? now(r, i) : latest;
     for (unsigned i = first; i < end; i++) now(r, i) = latest + 1;
     for (unsigned n = 0; n < count; n++)
-        operation(r, r.groups[warp / 4].products[r.warps[warp].done++])->done[warp % 4] = latest + 1;
+        operation(r, group_of(r, emu_current).products[r.warps[warp_of(emu_current)].done++])->done[warp % 4] = latest + 1;
 }
 
 // ---- copies
 
-// Whether all of a copy's bytes lie in one of the block's arrays.
+// Whether all of a copy's bytes lie in one of a block's arrays.
 static bool inside_shared(const Rules& r, unsigned shared, unsigned bytes) {
-    const unsigned dynamic = (unsigned)(r.block->dynamic_shared - r.block->shared_low);
-    if (shared - dynamic < EMU_SHARED_LIMIT) return shared - dynamic + bytes <= r.block->launch->dynamic_shared;
-    const emu_tracing& tracing = *r.tracer->tracing;
-    for (uint64_t i = 0; i < tracing.static_count; i++) {
-        const emu_static& s = tracing.statics[i];
+    const unsigned dynamic = (unsigned)(emu_block->dynamic_shared - emu_block->shared_low);
+    if (shared - dynamic < EMU_SHARED_LIMIT) return shared - dynamic + bytes <= emu_block->launch->dynamic_shared;
+    for (uint64_t i = 0; i < r.tracing->static_count; i++) {
+        const emu_static& s = r.tracing->statics[i];
         if (shared >= s.offset && shared + bytes <= s.offset + s.bytes) return true;
     }
     return false;
 }
 
-uint32_t emu_rule_copy(Rules& r, bool is_load, unsigned shared, unsigned bytes, unsigned barrier) {
-    settle(r);
-    shared &= emu_in_block;
-    const Party me = running();
-    const unsigned u = me.thread->linear_id;
+static Operation new_copy(Rules& r, Operation::Kind kind, Party me, unsigned shared, unsigned bytes) {
     Operation o = {};
-    o.kind = is_load ? Operation::load : Operation::store;
-    o.thread = (uint16_t)u, o.place = me.place;
-    if (!inside_shared(r, shared, bytes)) {
+    o.kind = kind;
+    o.thread = (uint16_t)id_of(r, me.thread), o.place = me.place, o.step = me.step;
+    if (!inside_shared(r, shared & emu_in_block, bytes)) {
         emu_finding finding = finding_of(EMU_OUT_OF_BOUNDS, me, {});
-        finding.bytes = bytes, finding.is_write = is_load;
-        emu_find(r.tracer->results, finding);
+        finding.bytes = bytes, finding.is_write = kind == Operation::load;
+        emu_find(r.results, finding);
     }
-    if (!is_load) {
-        const uint32_t number = start(r, o);
-        for (unsigned at = shared; at < shared + bytes; at += 16) check_operand(r, at, me, "bulk store", number, store_slot);
-        return number;
-    }
+    return o;
+}
+
+static void check_source(Rules& r, unsigned shared, unsigned bytes, Party me, const char* who, uint32_t number) {
+    const uintptr_t first = byte_of(r, shared);
+    for (uintptr_t at = first; at < first + bytes; at += 16) check_operand(r, at, me, who, number, store_slot);
+}
+
+uint32_t emu_rule_store(Rules& r, unsigned shared, unsigned bytes) {
+    settle(r);
+    r.steps++;
+    const Party me = running(r, EMU_STARTS_STORE);
+    const uint32_t number = start(r, new_copy(r, Operation::store, me, shared, bytes));
+    check_source(r, shared, bytes, me, "bulk store", number);
+    return number;
+}
+
+// What a load puts in the place of some bytes of one granule.
+static void bring(Rules& r, uintptr_t offset, unsigned log_bytes, Party me, uint32_t number) {
+    const unsigned u = id_of(r, me.thread);
+    const Cell brought = {Writer::copy, false, (uint16_t)u, 0, number, me.step, {}, {}};
+    visit_cells(r, offset, log_bytes, [&](Cell& c) {
+        if (c.by == Writer::copy && !copy_seen(r, u, *operation(r, c.what)))
+            find(r, me, party_of(r, *operation(r, c.what)), a_phase, "overwrites what the copy {other} brings: nobody has waited for that one");
+        if ((c.by == Writer::thread || c.by == Writer::copy_async) && !knows(r, u, c.writer, c.time))
+            find(r, me, writer_of(r, c), a_barrier, "the copy overwrites what another thread writes {other}, with no barrier in between");
+        check_readers(r, c, me, false, "the copy overwrites", [&](Party reader) {
+            find(r, me, reader, a_barrier, "the copy overwrites what another thread may still have to read {other}, with no barrier in between");
+        });
+        c = brought;
+    });
+    if (log_bytes == 4) fresh(r, offset).log_piece = 4;
+}
+
+uint32_t emu_rule_load(Rules& r, unsigned shared, unsigned bytes, unsigned barrier, bool by_engine) {
+    settle(r);
+    r.steps++;
+    const Party me = running(r, EMU_STARTS_COPY);
+    const unsigned u = id_of(r, me.thread);
+    Operation o = new_copy(r, Operation::load, me, shared, bytes);
+    o.to = (uint8_t)emu_rank_of(shared);
+    check_started(r, me, o.to);
     o.barrier = barrier_number(r, barrier);
     const Barrier& b = r.barriers[o.barrier];
-    const Party initialiser = {&r.block->fibers[b.initialiser], b.place};
     if (!knows(r, u, b.initialiser, b.initialised))
-        find(r, me, initialiser, "a copy uses an mbarrier before its mbarrier.init {other} can be seen: no barrier in between");
-    else if (!b.fenced || !knows(r, u, b.fencer, b.fenced))
-        find(r, me, initialiser, "a copy uses an mbarrier whose mbarrier.init {other} it may not see: "
-                                 "no fence.mbarrier_init or fence.proxy.async in between");
+        find(r, me, initialiser_of(r, b), a_barrier, "a copy uses an mbarrier before its mbarrier.init {other} can be seen: no barrier in between");
+    else if (by_engine && (!b.fenced || !knows(r, u, b.fencer, b.fenced)))
+        find(r, me, initialiser_of(r, b), "fence.mbarrier_init", "a copy uses an mbarrier whose mbarrier.init {other} it may not see: "
+                                          "no fence.mbarrier_init or fence.proxy.async in between");
     const uint32_t number = start(r, o);
-    for (unsigned at = shared; at < shared + bytes; at += 16) {
-        visit_cells(r, at, 4, [&](Cell& c) {
-            if (c.by == Writer::copy && !copy_seen(r, u, *operation(r, c.what)))
-                find(r, me, party_of(r, *operation(r, c.what)), "overwrites what the copy {other} brings: nobody has waited for that one");
-            if ((c.by == Writer::thread || c.by == Writer::copy_async) && !knows(r, u, c.writer, c.time))
-                find(r, me, writer_of(r, c), "the copy overwrites what another thread writes {other}, with no barrier in between");
-            check_readers(r, c, me, false, "the copy overwrites", [&](Party reader) {
-                find(r, me, reader, "the copy overwrites what another thread may still have to read {other}, with no barrier in between");
-            });
-        });
-        fresh(r, at).log_piece = 4;
-        cell(r, at) = Cell{Writer::copy, false, (uint16_t)u, 0, number, {}, {}};
-    }
+    const unsigned step = bytes < 16 ? bytes : 16, log_bytes = (unsigned)__builtin_ctz(step);
+    const uintptr_t first = byte_of(r, shared);
+    for (uintptr_t at = first; at < first + bytes; at += step) bring(r, at, log_bytes, me, number);
     return number;
+}
+
+void emu_rule_load_reads(Rules& r, uint32_t number, unsigned shared, unsigned bytes) {
+    operation(r, number)->from_shared = true;
+    check_source(r, shared, bytes, running(r, EMU_STARTS_COPY), "copy", number);
 }
 
 void emu_rule_copy_arrives(Rules& r, uint32_t number) {
@@ -549,80 +668,129 @@ void emu_rule_store_done(Rules& r, uint32_t number) {
 
 // ---- the life of the rules
 
-static void* zeros(Rules& r, size_t bytes) {       // taken from the system page by page, as they are touched
+static void* zeros(size_t bytes) {       // taken from the system page by page, as they are touched
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) emu_fail_to_start(r.block->launch, "memory for asynccheck");
+    if (p == MAP_FAILED) emu_fail_to_start(emu_block->launch, "memory for asynccheck");
     return p;
 }
 
-Rules* emu_new_rules(Tracer& t) {
+static Rules* new_rules(const Tracer& t) {
+    const Block& b = *t.block;
     Rules* r = (Rules*)calloc(1, sizeof(Rules));
-    r->block = t.block;
-    r->tracer = &t;
-    r->width = t.block->size + most_barriers;
-    const size_t pair_bytes = 2 * r->width * sizeof(Time), shared_bytes = (size_t)(t.block->shared_high - t.block->shared_low);
-    r->threads = (Time*)zeros(*r, t.block->size * pair_bytes);
-    r->named = (Time*)zeros(*r, 17 * 2 * pair_bytes);
-    r->gathered = (Time*)zeros(*r, most_barriers * pair_bytes);
-    r->opened = (Time*)zeros(*r, most_barriers * pair_bytes);
-    r->whole = (Time*)zeros(*r, pair_bytes);
-    r->granule_count = shared_bytes / 16 + 1;
-    r->granules = (Granule*)zeros(*r, r->granule_count * sizeof(Granule));
-    r->cells = (Cell*)zeros(*r, 16 * r->granule_count * sizeof(Cell));
-    r->registers = (Register*)zeros(*r, t.block->own_bytes / 4 * sizeof(Register));
-    r->barrier_at = (uint8_t*)zeros(*r, shared_bytes / 8 + 1);
+    r->cluster = b.cluster;
+    r->results = t.results;
+    r->tracing = t.tracing;
+    r->blocks = b.cluster->size;
+    r->block_threads = b.size;
+    r->threads = r->blocks * b.size;
+    r->most_barriers = 64 + 64 * r->blocks;
+    r->width = r->threads + r->most_barriers;
+    r->window = ((size_t)(b.shared_high - b.shared_low) + 15) / 16 * 16;
+    r->own_words = b.own_bytes / 4;
+    const size_t pair_bytes = 2 * r->width * sizeof(Time), shared_bytes = r->blocks * r->window;
+    r->known = (Time*)zeros(r->threads * pair_bytes);
+    r->named = (Time*)zeros((16 * r->blocks + 1) * 2 * pair_bytes);
+    r->gathered = (Time*)zeros(r->most_barriers * pair_bytes);
+    r->opened = (Time*)zeros(r->most_barriers * pair_bytes);
+    r->whole = (Time*)zeros(pair_bytes);
+    r->touches = (Touch*)zeros(r->threads * r->blocks * sizeof(Touch));
+    r->granule_count = shared_bytes / 16;
+    r->granules = (Granule*)zeros(r->granule_count * sizeof(Granule));
+    r->cells = (Cell*)zeros(16 * r->granule_count * sizeof(Cell));
+    r->registers = (Register*)zeros(r->blocks * r->own_words * sizeof(Register));
+    r->barriers = (Barrier*)zeros(r->most_barriers * sizeof(Barrier));
+    r->barrier_at = (uint16_t*)zeros(shared_bytes / 8 * sizeof(uint16_t));
+    r->fences = (Time*)zeros(r->threads * sizeof(Time));
+    r->fences_before = (Time*)zeros(r->threads * sizeof(Time));
     r->first_operation = 1;
     return r;
 }
 
+Rules* emu_share_rules(Tracer& t) {
+    Cluster& c = *t.block->cluster;
+    pthread_mutex_lock(&c.mutex);
+    if (!c.rules) c.rules = new_rules(t);
+    pthread_mutex_unlock(&c.mutex);
+    return c.rules;
+}
+
 void emu_start_rules(Rules& r) {
     const size_t pair_bytes = 2 * r.width * sizeof(Time);
-    r.block_number++;
-    memset(r.threads, 0, r.block->size * pair_bytes);
-    memset(r.named, 0, 17 * 2 * pair_bytes);
+    r.cluster_number++;
+    r.steps = 0;
+    memset(r.known, 0, r.threads * pair_bytes);
+    memset(r.named, 0, (16 * r.blocks + 1) * 2 * pair_bytes);
     memset(r.gathered, 0, r.barrier_count * pair_bytes);
     memset(r.opened, 0, r.barrier_count * pair_bytes);
-    for (unsigned n = 0; n < r.barrier_count; n++) r.barrier_at[r.barriers[n].address / 8] = 0;
+    memset(r.touches, 0, r.threads * r.blocks * sizeof(Touch));
+    for (unsigned n = 0; n < r.barrier_count; n++) r.barrier_at[byte_of(r, r.barriers[n].address) / 8] = 0;
     r.barrier_count = 0;
     r.first_operation += r.operation_count;
     r.operation_count = 0;
     for (Warpgroup& group : r.groups) group.count = 0;
     memset(r.warps, 0, sizeof r.warps);
-    for (unsigned u = 0; u < r.block->size; u++) {
+    for (unsigned u = 0; u < r.threads; u++) {
         now(r, u) = 1;
         r.fences_before[u] = ++r.fences[u];
     }
 }
 
+static bool seen_in(Rules& r, unsigned rank, const Operation& o) {
+    const unsigned first = first_thread(r, rank);
+    for (unsigned u = first; u < first + r.block_threads; u++)
+        if (copy_seen(r, u, o)) return true;
+    return false;
+}
+
+// What is still going on, for all that the block that ends has waited for.
 static const char* left_behind(Rules& r, const Operation& o) {
-    const unsigned size = r.block->size;
-    if (o.kind == Operation::store) return o.done[0] ? nullptr : "the bulk store is not waited for: shared memory may be gone before it is read";
-    if (o.kind == Operation::product) {
-        const bool committed = o.committed, done = o.done[0] || o.done[1] || o.done[2] || o.done[3];
-        return done ? nullptr : committed ? "the wgmma is never waited for" : "the wgmma is never committed to a group, and so never waited for";
+    const unsigned ends = emu_block->rank;
+    const bool its_own = o.thread / r.block_threads == ends;
+    if (o.kind == Operation::load) {
+        if (o.to == ends && !seen_in(r, ends, o)) return "nobody waits for the copy: it may write to shared memory that is no longer the block's";
+        if (o.from_shared && its_own && !seen_in(r, ends, o)) return "the copy may still read shared memory of the block when that has exited: the block waits for nobody who has waited for it";
+        return nullptr;
     }
-    for (unsigned u = 0; u < size; u++)
-        if (copy_seen(r, u, o)) return nullptr;
-    return "nobody waits for the copy: it may write to shared memory that is no longer the block's";
+    if (!its_own) return nullptr;
+    if (o.kind == Operation::store) return o.done[0] ? nullptr : "the bulk store is not waited for: shared memory may be gone before it is read";
+    const bool committed = o.committed, done = o.done[0] || o.done[1] || o.done[2] || o.done[3];
+    return done ? nullptr : committed ? "the wgmma is never waited for" : "the wgmma is never committed to a group, and so never waited for";
+}
+
+// Threads of other blocks whose touches of its shared memory the block that ends knows nothing of.
+static void find_late_touches(Rules& r) {
+    const unsigned ends = emu_block->rank, first = first_thread(r, ends);
+    memset(r.whole, 0, r.width * sizeof(Time));
+    for (unsigned u = first; u < first + r.block_threads; u++) join(r.whole, known(r, u), r.width);
+    for (unsigned u = 0; u < r.threads; u++) {
+        const Touch& last = r.touches[u * r.blocks + ends];
+        if (last.time > r.whole[u])
+            find(r, {thread_of(r, u), last.place, EMU_USES, last.step}, ending(r), "barrier.cluster, for which that block waits, too",
+                 "needs the shared memory of block %u of its cluster, which may have exited by then: that block waits for nobody behind this",
+                 ends);
+    }
 }
 
 void emu_end_rules(Rules& r) {
     settle(r);
     for (unsigned n = 0; n < r.operation_count; n++) {
         const Operation& o = r.operations[n];
-        if (const char* what = left_behind(r, o)) find(r, party_of(r, o), {}, "%s", what);
+        if (const char* what = left_behind(r, o)) find(r, party_of(r, o), ending(r), "a wait for it", "%s", what);
     }
-    for (unsigned warp = 0; warp < r.block->warp_count; warp++) {
-        const Warpgroup& group = r.groups[warp / 4];
-        if (r.warps[warp].started == group.count) continue;
-        const Operation& o = *operation(r, group.products[r.warps[warp].started]);
-        find(r, party_of(r, o), {r.block->warps[warp].fiber[0], 0}, "warp %u does not take part in this wgmma of its warpgroup", warp);
+    for (unsigned warp = 0; warp < emu_block->warp_count; warp++) {
+        const Fiber* first = emu_block->warps[warp].fiber[0];
+        const Warpgroup& group = group_of(r, first);
+        const unsigned started = r.warps[warp_of(first)].started;
+        if (started == group.count) continue;
+        const Operation& o = *operation(r, group.products[started]);
+        find(r, party_of(r, o), {first, 0, EMU_NO_DEED, 0}, "", "warp %u does not take part in this wgmma of its warpgroup", warp);
     }
     for (unsigned n = 0; n < r.barrier_count; n++) {
         const Barrier& b = r.barriers[n];
+        if (emu_rank_of(b.address) != emu_block->rank) continue;
         const Mbarrier m = Mbarrier::at(b.address);
-        const Party initialiser = {&r.block->fibers[b.initialiser], b.place};
-        if (m.valid() && m.bytes() > 0) find(r, initialiser, {}, "this mbarrier still waits for %d bytes at the end", m.bytes());
-        if (m.valid() && m.bytes() < 0) find(r, initialiser, {}, "%d bytes came to this mbarrier that nobody expected", -m.bytes());
+        if (m.valid() && m.bytes() > 0) find(r, initialiser_of(r, b), {}, "", "this mbarrier still waits for %d bytes at the end", m.bytes());
+        if (m.valid() && m.bytes() < 0) find(r, initialiser_of(r, b), {}, "", "%d bytes came to this mbarrier that nobody expected", -m.bytes());
     }
+    if (r.blocks > 1) find_late_touches(r);
 }

@@ -1,5 +1,6 @@
 // Barriers for some of a block's threads: the sixteen that have numbers, and those that lie in shared memory; and that of a
 // cluster.
+#include "async_counters.h"
 #include "async_rules.h"
 #include "mbarrier.h"
 
@@ -26,6 +27,7 @@ extern "C" int emu_named_barrier(unsigned id, unsigned threads, int predicate, b
     Fiber* f = emu_current;
     f->barrier = id, f->parity = 0;
     Rules* const rules = emu_rules();
+    const uint64_t before = emu_block->steps;
     if (rules) emu_rule_named_arrive(*rules, id);
     if (waits) emu_stop(State::at_named_barrier, site);
     if (++barrier.arrived == threads) {
@@ -36,6 +38,7 @@ extern "C" int emu_named_barrier(unsigned id, unsigned threads, int predicate, b
     }
     if (waits && f->state != State::ready) emu_run_another();
     if (waits && rules) emu_rule_named_pass(*rules, id);
+    if (AsyncCounters* counters = waits ? emu_async_counters() : nullptr) emu_count_wait(*counters, before);
     return (int)barrier.predicates_last;
 }
 
@@ -56,11 +59,13 @@ extern "C" void emu_cluster_wait(emu_site site) {
     Fiber* f = emu_current;
     if (!f->owes_wait) emu_misuse("barrier.cluster.wait: this thread has not arrived", site);
     f->owes_wait = false;
+    const uint64_t before = emu_block->steps;
     if (f->arrived) {                                   // it is not yet open
         emu_stop(State::at_cluster_barrier, site);
         emu_run_another();
     }
     if (Rules* rules = emu_rules()) emu_rule_named_pass(*rules, emu_cluster_barrier);
+    if (AsyncCounters* counters = emu_async_counters()) emu_count_wait(*counters, before);
 }
 
 // ---- mbarriers
@@ -178,7 +183,9 @@ extern "C" bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits,
     EMU_NOTE_PLACE();
     Block& b = *emu_block;
     if (b.do_something_asynchronous && b.launch->order == EMU_RANDOM && emu_happens_now()) b.do_something_asynchronous(b);
+    const uint64_t before = b.steps;
     const bool over = is_over(address, parity, waits, site);
+    if (AsyncCounters* counters = emu_async_counters()) emu_count_wait(*counters, before);
     Rules* const rules = emu_rules();
     if (rules) emu_rule_barrier_use(*rules, address);
     if (over && rules) emu_rule_barrier_pass(*rules, address);

@@ -522,7 +522,11 @@ unsigned emu_address_in(unsigned rank, unsigned address) { return (rank + 1) << 
 extern "C" void* emu_shared_pointer(unsigned address) {
     if (address >> 24 == 0) return emu_block->shared_low + address;
     if (address >> 24 > emu_block->cluster->size) return emu_block->shared_low + address;   // no address: a fault
-    if (emu_block_of(address).over) emu_trap("an access to the shared memory of a block that has exited", emu_current->waits_at);
+    if (emu_block_of(address).over) {
+        EMU_NOTE_PLACE();
+        emu_block->launch->report->program_counter = (uintptr_t)__builtin_return_address(0) - 1;   // inside the call, not behind it
+        emu_misuse("an access to the shared memory of a block that has exited", emu_site{});
+    }
     return emu_block_of(address).shared_low + (address & emu_in_block);
 }
 extern "C" unsigned emu_map_to_block(unsigned address, unsigned rank, emu_site site) {

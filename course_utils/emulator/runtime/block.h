@@ -58,6 +58,7 @@ struct Cluster {
     pthread_mutex_t mutex;
     pthread_cond_t turns;
     pthread_barrier_t between;       // one cluster and the next on the same OS threads
+    struct Rules* rules;             // of asynccheck, for all blocks
 };
 
 struct Block {

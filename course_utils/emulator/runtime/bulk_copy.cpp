@@ -1,28 +1,56 @@
 // The copy engine: cp.async.bulk and cp.async.bulk.tensor. A load is done as late as may be: when no thread of the block can
 // go on without it. A store is done when the thread that started it waits for its group, or ends. In other orders some are
 // done before: at once, or when somebody looks at an mbarrier.
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "async_counters.h"
 #include "async_rules.h"
+#include "counters.h"
 #include "mbarrier.h"
 
-// The emulator's own tensor map (toolchain/tensor_map.py): sizes and boxes from the innermost dimension on.
+// What the 128 bytes of a tensor map say, as the driver writes them (toolchain/tensor_map.py). Sizes and boxes from the innermost
+// dimension on.
 struct TensorMap {
-    uint64_t mark;
     char* address;
-    uint32_t rank, element_bytes, row_bytes, type;
-    uint32_t size[5], box[5];
-    uint64_t stride[4];                // bytes, of all dimensions but the innermost
+    unsigned rank;                     // 0: no map
+    unsigned element_bytes, row_bytes, type;
+    uint64_t size[5], stride[4];       // stride: bytes, of all dimensions but the innermost
+    unsigned box[5];
 };
-static const uint64_t map_mark = 0x70616d5f726f736e;
+
+// NVIDIA does not say how it encodes a map: found from what its driver makes of one argument after the other. Rank 0 if these
+// bytes are no map that the emulator knows.
+static TensorMap decode(const void* map) {
+    static const uint8_t element_bytes[16] = {1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2};
+    static const unsigned alignments[] = {16, 256, 512, 1024};
+    uint32_t words[32];
+    memcpy(words, map, sizeof words);
+    TensorMap m = {};
+    memcpy(&m.address, words, sizeof m.address);
+    const uint32_t how = words[2], swizzle = how >> 13 & 3;
+    m.type = how >> 7 & 15;
+    m.element_bytes = element_bytes[m.type];
+    m.row_bytes = 16u << swizzle;
+    uint64_t bytes = m.element_bytes;
+    for (unsigned d = 0; d < 5; d++) {
+        m.size[d] = (uint64_t)words[8 + d] + 1;
+        m.box[d] = (d == 0 ? words[13] >> 24 : words[14] >> 8 * (d - 1) & 255) + 1;
+        if (d < 4) m.stride[d] = ((uint64_t)(words[7] >> 4 * d & 15) << 32 | words[3 + d]) << 4;
+        bytes *= m.box[d];
+    }
+    bool zeros = !(how & ~0x667f0u) && !(words[13] & 0xffffff) && !words[15] && !words[17];
+    for (unsigned i = 19; i < 32; i++) zeros &= words[i] == 0;
+    const unsigned rank = (how >> 4 & 7) + 1;
+    if (zeros && rank <= 5 && m.element_bytes && words[16] == bytes && words[18] == alignments[swizzle]) m.rank = rank;
+    return m;
+}
 
 struct BulkCopy {
-    TensorMap map;                     // as it was: a parameter lies on the stack of its thread. No mark: plain bytes
-    char* global;                      // or, between blocks, the place in shared memory from where
+    TensorMap map;                     // as it was: a parameter lies on the stack of its thread. Rank 0: plain bytes
+    char* global;                      // null: between blocks, or st.async
     unsigned shared, bytes, barrier;
-    int at[5];
+    int at[5];                         // coordinates; of st.async, what it stores; between blocks, [0] is the address from where
     bool is_load;
     unsigned group, thread;
     emu_site site;
@@ -30,8 +58,9 @@ struct BulkCopy {
     emu_combine combine;               // null: what is stored takes the place of what is there
     unsigned element_bytes;
     bool is_arrival;                   // no copy, but cp.async.mbarrier.arrive
-    uintptr_t place;                   // of that
-    uint32_t number;                   // by which the rules know it
+    bool is_store_async;
+    uintptr_t place;
+    uint32_t number;                   // by which the rules know it; one to several blocks has as many numbers
     bool done;                         // of a store that nobody has waited for yet
 };
 
@@ -64,17 +93,14 @@ static void store_one(const BulkCopy& copy, char* to, const char* from, unsigned
     else combine_one<uint64_t>(to, from, copy.combine);
 }
 
-// Moves a box, element by element of 16 bytes or less: chunks of 16 bytes change places in shared memory, by its addresses.
-static void move_box(const BulkCopy& copy, unsigned to) {
+// Calls visit(row, inside) for each row of a box: where the tensor's row begins, and whether there is one.
+template <class Visit> static void visit_rows(const BulkCopy& copy, Visit visit) {
     const TensorMap& map = copy.map;
-    char* shared = (char*)emu_shared_pointer(to & ~emu_in_block);
-    unsigned row_at = to & emu_in_block;
     unsigned i[5] = {};
     for (i[4] = 0; i[4] < map.box[4]; i[4]++)
         for (i[3] = 0; i[3] < map.box[3]; i[3]++)
             for (i[2] = 0; i[2] < map.box[2]; i[2]++)
-                for (i[1] = 0; i[1] < map.box[1]; i[1]++, row_at += row_pitch(map)) {
-                    unsigned linear = row_at;
+                for (i[1] = 0; i[1] < map.box[1]; i[1]++) {
                     bool inside = true;
                     char* row = map.address;
                     for (int d = 1; d < 5; d++) {
@@ -82,28 +108,72 @@ static void move_box(const BulkCopy& copy, unsigned to) {
                         inside &= at >= 0 && at < map.size[d];
                         if (d < (int)map.rank) row += at * (long long)map.stride[d - 1];
                     }
-                    for (i[0] = 0; i[0] < map.box[0]; i[0]++, linear += map.element_bytes) {
-                        const long long at = (long long)copy.at[0] + i[0];
-                        const bool exists = inside && at >= 0 && at < map.size[0];
-                        char* place = shared + emu_swizzled(linear, map.row_bytes);
-                        if (!copy.is_load) {
-                            if (exists) store_one(copy, row + at * map.element_bytes, place, map.element_bytes);
-                        } else if (exists) memcpy(place, row + at * map.element_bytes, map.element_bytes);
-                        else memset(place, 0, map.element_bytes);
-                    }
+                    visit(row, inside);
                 }
 }
 
-static void perform_at(const BulkCopy& copy, unsigned shared, unsigned barrier) {
-    if (emu_block_of(shared).over) emu_trap("a bulk copy to a block that has exited", copy.site);
+// Moves a box, element by element of 16 bytes or less: chunks of 16 bytes change places in shared memory, by its addresses.
+static void move_box(const BulkCopy& copy, unsigned to) {
+    const TensorMap& map = copy.map;
+    char* shared = (char*)emu_shared_pointer(to & ~emu_in_block);
+    unsigned row_at = to & emu_in_block;
+    visit_rows(copy, [&](char* row, bool inside) {
+        unsigned linear = row_at;
+        row_at += row_pitch(map);
+        for (unsigned i = 0; i < map.box[0]; i++, linear += map.element_bytes) {
+            const long long at = (long long)copy.at[0] + i;
+            const bool exists = inside && at >= 0 && at < map.size[0];
+            char* place = shared + emu_swizzled(linear, map.row_bytes);
+            if (!copy.is_load) {
+                if (exists) store_one(copy, row + at * map.element_bytes, place, map.element_bytes);
+            } else if (exists) memcpy(place, row + at * map.element_bytes, map.element_bytes);
+            else memset(place, 0, map.element_bytes);
+        }
+    });
+}
+
+// For the profiler: which bytes of which array, and how many in shared memory.
+static void count(AsyncCounters& counters, const BulkCopy& copy) {
+    Tracer& t = *emu_block->tracer;
+    const TensorMap& map = copy.map;
+    const char* const global = map.rank ? map.address : copy.global;
+    const unsigned array = emu_array_of(t, global);
+    uint64_t global_bytes = 0;
+    const auto touch = [&](const char* from, uint64_t bytes) {
+        global_bytes += bytes;
+        if (array < t.array_count) emu_count_copied(t, array, from, bytes, copy.is_load);
+    };
+    if (map.rank) {
+        const long long left = copy.at[0] > 0 ? copy.at[0] : 0, right = (long long)copy.at[0] + map.box[0];
+        const long long end = right < map.size[0] ? right : map.size[0];
+        visit_rows(copy, [&](const char* row, bool inside) {
+            if (inside && end > left) touch(row + left * map.element_bytes, (uint64_t)(end - left) * map.element_bytes);
+        });
+    } else if (global) {
+        touch(global, copy.bytes);
+    }
+    const unsigned blocks = copy.blocks ? (unsigned)__builtin_popcount(copy.blocks) : 1;
+    emu_count_copy(counters, !copy.is_load ? EMU_COPY_OUT : global ? EMU_COPY_IN : EMU_COPY_BETWEEN, array, global_bytes,
+                   (uint64_t)copy.bytes * blocks);
+}
+
+static const void* source_of(const BulkCopy& copy) {
+    return copy.is_store_async ? copy.at : copy.global ? copy.global : emu_shared_pointer((unsigned)copy.at[0]);
+}
+
+static void perform_at(const BulkCopy& copy, unsigned shared, unsigned barrier, uint32_t number) {
+    if (emu_block_of(shared).over) {
+        emu_current->place = copy.place;
+        emu_misuse("a copy to the shared memory of a block that has exited", copy.site);
+    }
     char* here = (char*)emu_shared_pointer(shared);
-    if (copy.map.mark) move_box(copy, shared);
-    else if (copy.is_load) memcpy(here, copy.global, copy.bytes);
+    if (copy.map.rank) move_box(copy, shared);
+    else if (copy.is_load) memcpy(here, source_of(copy), copy.bytes);
     else
         for (unsigned i = 0; i < copy.bytes; i += copy.element_bytes)
             store_one(copy, copy.global + i, here + i, copy.element_bytes);
     if (!copy.is_load) return;
-    if (Rules* rules = copy.number ? emu_rules() : nullptr) emu_rule_copy_arrives(*rules, copy.number);
+    if (Rules* rules = number ? emu_rules() : nullptr) emu_rule_copy_arrives(*rules, number);
     emu_count_bytes(barrier, -(int)copy.bytes, copy.site);
 }
 
@@ -125,10 +195,11 @@ static void perform(const BulkCopy& copy) {
     Fiber* const running = emu_current;
     if (copy.is_arrival) return arrive(copy);
     running->copying = copy.site;
-    if (!copy.blocks) perform_at(copy, copy.shared, copy.barrier);
+    uint32_t number = copy.number;
+    if (!copy.blocks) perform_at(copy, copy.shared, copy.barrier, number);
     for (unsigned rank = 0; rank < emu_block->cluster->size; rank++)
         if (copy.blocks >> rank & 1)
-            perform_at(copy, emu_address_in(rank, copy.shared), emu_address_in(rank, copy.barrier));
+            perform_at(copy, emu_address_in(rank, copy.shared), emu_address_in(rank, copy.barrier), number ? number++ : 0);
     running->copying = emu_site{};
 }
 
@@ -144,13 +215,17 @@ static void take_out(BulkCopies& all, unsigned index) {
     memmove(all.waiting + index, all.waiting + index + 1, (all.count - index) * sizeof(BulkCopy));
 }
 
+static bool goes_elsewhere(const BulkCopy& copy) {
+    return copy.blocks || (copy.is_load && !copy.is_arrival && &emu_block_of(copy.shared) != emu_block);
+}
+
 // The first load that waits, or by chance another; false if none does. After the block's last thread: the stores that nobody
-// waited for.
+// waited for, and loads for other blocks.
 static bool go_on(Block& b) {
     BulkCopies& all = *b.bulk_copies;
     if (b.live == 0) {
         for (unsigned i = 0; i < all.count; i++)
-            if (all.waiting[i].is_load ? all.waiting[i].blocks : !all.waiting[i].done) perform(all.waiting[i]);
+            if (all.waiting[i].is_load ? goes_elsewhere(all.waiting[i]) : !all.waiting[i].done) perform(all.waiting[i]);
         all.count = 0;
     }
     unsigned loads = 0;
@@ -166,10 +241,31 @@ static bool go_on(Block& b) {
     return false;
 }
 
+// Tells the rules; returns the first number by which they know it.
+static uint32_t watch(Rules& rules, const BulkCopy& copy) {
+    if (!copy.is_load) return emu_rule_store(rules, copy.shared, copy.bytes);
+    if (!copy.blocks) {
+        const uint32_t number = emu_rule_load(rules, copy.shared, copy.bytes, copy.barrier, !copy.is_store_async);
+        if (!copy.map.rank && !copy.global && !copy.is_store_async)
+            emu_rule_load_reads(rules, number, (unsigned)copy.at[0], copy.bytes);
+        return number;
+    }
+    uint32_t first = 0;
+    for (unsigned rank = 0; rank < emu_block->cluster->size; rank++) {
+        if (!(copy.blocks >> rank & 1)) continue;
+        const uint32_t number = emu_rule_load(rules, emu_address_in(rank, copy.shared), copy.bytes,
+                                              emu_address_in(rank, copy.barrier), true);
+        if (!first) first = number;
+    }
+    return first;
+}
+
 static void start(BulkCopy copy) {
     BulkCopies& all = copies();
     Rules* const rules = emu_rules();
-    copy.number = rules && !copy.is_arrival ? emu_rule_copy(*rules, copy.is_load, copy.shared, copy.bytes, copy.barrier) : 0;
+    copy.place = emu_current->place;
+    copy.number = rules && !copy.is_arrival ? watch(*rules, copy) : 0;
+    if (AsyncCounters* counters = copy.is_arrival ? nullptr : emu_async_counters()) count(*counters, copy);
     if (all.count == all.capacity) {
         all.capacity = all.capacity ? 2 * all.capacity : 64;
         all.waiting = (BulkCopy*)realloc(all.waiting, all.capacity * sizeof(BulkCopy));
@@ -195,12 +291,19 @@ static unsigned check_blocks(unsigned blocks, const char* what, emu_site site) {
     return blocks;
 }
 
+// Those of all blocks that a load goes to.
+static void check_barriers(unsigned blocks, unsigned barrier, const char* what, emu_site site) {
+    if (!blocks) emu_check_barrier(barrier, what, site);
+    for (unsigned rank = 0; rank < emu_block->cluster->size; rank++)
+        if (blocks >> rank & 1) emu_check_barrier(emu_address_in(rank, barrier), what, site);
+}
+
 extern "C" void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsigned bytes, unsigned barrier,
                               const emu_bulk_more& more, emu_site site) {
     EMU_NOTE_PLACE();
     if (bytes == 0 || bytes % 16 || (uintptr_t)global % 16) emu_misuse("cp.async.bulk: size and addresses are multiples of 16 bytes", site);
     check_shared(shared, bytes, 16, "cp.async.bulk", site);
-    if (is_load) emu_check_barrier(barrier, "cp.async.bulk", site);
+    if (is_load) check_barriers(more.blocks, barrier, "cp.async.bulk", site);
     const Fiber* f = emu_current;
     BulkCopy copy = {TensorMap{}, (char*)global, shared, bytes, barrier, {}, is_load, f->bulk_group, f->linear_id, site};
     copy.blocks = check_blocks(more.blocks, "cp.async.bulk", site);
@@ -209,22 +312,23 @@ extern "C" void emu_bulk_copy(bool is_load, unsigned shared, void* global, unsig
     start(copy);
 }
 
-static void check_map(const void* map, unsigned rank, emu_site site) {
-    const TensorMap& m = *(const TensorMap*)map;
-    if (m.mark != map_mark) emu_misuse("cp.async.bulk.tensor: this is no tensor map (course_utils.cuda.tensor_map makes them)", site);
+// rank: that it must have; 0: any.
+static TensorMap checked_map(const void* map, unsigned rank, emu_site site) {
+    const TensorMap m = decode(map);
+    if (!m.rank) emu_misuse("cp.async.bulk.tensor: this is no tensor map (course_utils.cuda.tensor_map makes them)", site);
     if (rank && m.rank != rank) emu_misuse_in_words(site, "cp.async.bulk.tensor.%ud: the tensor map has %u dimensions", rank, m.rank);
+    return m;
 }
 
 extern "C" void emu_check_map(const void* map, unsigned rank, emu_site site) {
     EMU_NOTE_PLACE();
-    check_map(map, rank, site);
+    checked_map(map, rank, site);
 }
 
 extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at, unsigned rank, unsigned barrier,
                              const emu_bulk_more& more, emu_site site) {
     EMU_NOTE_PLACE();
-    check_map(map, rank, site);
-    const TensorMap& m = *(const TensorMap*)map;
+    const TensorMap m = checked_map(map, rank, site);
     BulkCopy copy = {m, nullptr, shared, box_bytes(m), barrier, {}, is_load, emu_current->bulk_group, emu_current->linear_id, site};
     for (unsigned d = 0; d < rank; d++) copy.at[d] = at[d];
     if ((long long)at[0] * m.element_bytes % 16)
@@ -236,15 +340,29 @@ extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, con
     copy.combine = more.combine ? more.combine[m.type] : nullptr;
     if (more.combine && !copy.combine) emu_misuse("cp.reduce.async.bulk.tensor: not with elements of this type", site);
     check_shared(shared, copy.bytes / (m.box[0] * m.element_bytes) * row_pitch(m), 128, "cp.async.bulk.tensor", site);
-    if (is_load) emu_check_barrier(barrier, "cp.async.bulk.tensor", site);
+    if (is_load) check_barriers(more.blocks, barrier, "cp.async.bulk.tensor", site);
     start(copy);
 }
 
-extern "C" void emu_not_watched(const char* instruction, emu_site site) {
-    if (!emu_rules()) return;
-    char text[200];
-    snprintf(text, sizeof text, "sanitize() does not know %s: launch the kernel outside of it", instruction);
-    emu_trap(text, site);
+extern "C" void emu_bulk_between(unsigned to, unsigned from, unsigned bytes, unsigned barrier, emu_site site) {
+    EMU_NOTE_PLACE();
+    if (bytes == 0 || bytes % 16) emu_misuse("cp.async.bulk: size and addresses are multiples of 16 bytes", site);
+    check_shared(to, bytes, 16, "cp.async.bulk", site);
+    check_shared(from, bytes, 16, "cp.async.bulk", site);
+    emu_check_barrier(barrier, "cp.async.bulk", site);
+    const Fiber* f = emu_current;
+    start({TensorMap{}, nullptr, to, bytes, barrier, {(int)from}, true, f->bulk_group, f->linear_id, site});
+}
+
+extern "C" void emu_store_async(unsigned to, const void* values, unsigned bytes, unsigned barrier, emu_site site) {
+    EMU_NOTE_PLACE();
+    check_shared(to, bytes, bytes, "st.async", site);
+    emu_check_barrier(barrier, "st.async", site);
+    const Fiber* f = emu_current;
+    BulkCopy copy = {TensorMap{}, nullptr, to, bytes, barrier, {}, true, f->bulk_group, f->linear_id, site};
+    copy.is_store_async = true;
+    memcpy(copy.at, values, bytes);
+    start(copy);
 }
 
 extern "C" void emu_copies_arrive(unsigned address, bool expects, emu_site site) {
@@ -252,7 +370,7 @@ extern "C" void emu_copies_arrive(unsigned address, bool expects, emu_site site)
     if (expects) emu_mbarrier_one_more(address, site);
     else emu_check_barrier(address, "cp.async.mbarrier.arrive", site);
     BulkCopy arrival = {};
-    arrival.barrier = address, arrival.thread = emu_current->linear_id, arrival.site = site, arrival.place = emu_current->place;
+    arrival.barrier = address, arrival.thread = emu_current->linear_id, arrival.site = site;
     arrival.is_load = arrival.is_arrival = true;
     start(arrival);
 }

@@ -138,20 +138,27 @@ static emu_counter* counter_for(Tracer& t, const LogEntry& e) {
     return nullptr;
 }
 
-static void touch(const Tracer& t, const LogEntry& e, const Request& q, unsigned bytes) {
-    for (unsigned i = 0; i < q.count; i++) {
-        const unsigned array = q.space[i] - 1u;
-        if (e.access != Access::write) t.counters->loaded[array] += bytes;
-        const uint64_t first = t.arrays[array].low / 4;
-        for (uint64_t word = q.address[i] / 4; word * 4 < q.address[i] + bytes; word++) {
-            unsigned which = 15;                                // of the word's bytes
-            if (word * 4 < q.address[i]) which &= 15u << (q.address[i] - word * 4);
-            if (word * 4 + 4 > q.address[i] + bytes) which &= 15u >> (word * 4 + 4 - q.address[i] - bytes);
-            const uint8_t marks = (uint8_t)((e.access != Access::write ? which : 0) | (!is_read(e.access) ? which << 4 : 0));
-            uint8_t& mark = touched[array][word - first];
-            if ((mark & marks) != marks) __atomic_fetch_or(&mark, marks, __ATOMIC_RELAXED);
-        }
+static void touch(const Tracer& t, unsigned array, uint64_t address, uint64_t bytes, bool reads, bool writes) {
+    if (reads) t.counters->loaded[array] += bytes;
+    const uint64_t first = t.arrays[array].low / 4;
+    for (uint64_t word = address / 4; word * 4 < address + bytes; word++) {
+        unsigned which = 15;                                // of the word's bytes
+        if (word * 4 < address) which &= 15u << (address - word * 4);
+        if (word * 4 + 4 > address + bytes) which &= 15u >> (word * 4 + 4 - address - bytes);
+        const uint8_t marks = (uint8_t)((reads ? which : 0) | (writes ? which << 4 : 0));
+        uint8_t& mark = touched[array][word - first];
+        if ((mark & marks) != marks) __atomic_fetch_or(&mark, marks, __ATOMIC_RELAXED);
     }
+}
+
+void emu_count_copied(Tracer& t, unsigned array, const char* from, uint64_t bytes, bool is_load) {
+    touch(t, array, (uint64_t)from, bytes, is_load, !is_load);
+}
+
+unsigned emu_array_of(const Tracer& t, const char* address) {
+    unsigned i = 0;
+    while (i < t.array_count && (uintptr_t)address - t.arrays[i].low >= t.arrays[i].high - t.arrays[i].low) i++;
+    return i;
 }
 
 static void count_request(Tracer& t, const LogEntry& e, const Request& q) {
@@ -170,7 +177,8 @@ static void count_request(Tracer& t, const LogEntry& e, const Request& q) {
     } else {
         c->sectors += e.access == Access::copy_read ? count_copied_sectors(q) : count_sectors(q, e.access == Access::atomic);
         c->ideal_sectors += (q.count * bytes + 31) / 32;
-        touch(t, e, q, bytes);
+        for (unsigned i = 0; i < q.count; i++)
+            touch(t, q.space[i] - 1u, q.address[i], bytes, e.access != Access::write, !is_read(e.access));
     }
 }
 

@@ -323,7 +323,16 @@ static void find_conflict(const Races& first, emu_finding_kind kind, const Races
     emu_find(first.tracer->results, finding);
 }
 
-// Who among the OS threads has the lowest mark of another block than `not_this` (0: of any).
+// Blocks, by their numbers from 1 on, that are one or of one cluster, in which barrier.cluster may order what they do.
+static bool together(const emu_launch* launch, uint32_t a, uint32_t b) {
+    if (a == b) return true;
+    const emu_dim3 size = launch->cluster;
+    if (size.x * size.y * size.z == 1 || !a || !b) return false;
+    const emu_dim3 i = index_in(launch->grid, a - 1), j = index_in(launch->grid, b - 1);
+    return i.x / size.x == j.x / size.x && i.y / size.y == j.y / size.y && i.z / size.z == j.z / size.z;
+}
+
+// Who among the OS threads has the lowest mark of another block than `not_this` (0: of any), and not of its cluster.
 struct Owned { const Races* races; Mark mark; };
 template <class Pick> static Owned lowest(unsigned array, uint64_t i, uint32_t not_this, Pick pick) {
     Owned found = {nullptr, 0};
@@ -331,7 +340,7 @@ template <class Pick> static Owned lowest(unsigned array, uint64_t i, uint32_t n
         const Element& x = r->elements[array][i];
         for (int n = 0; n < 2; n++) {
             const Mark m = pick(x, n);
-            if (m && high_part(m) != not_this && (!found.mark || m < found.mark)) found = {r, m};
+            if (m && (!found.mark || m < found.mark) && !together(r->block->launch, high_part(m), not_this)) found = {r, m};
         }
     }
     return found;

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "async_counters.h"
 #include "async_rules.h"
 #include "counters.h"
 #include "findings.h"
@@ -35,6 +36,14 @@ static void map_statics(Tracer& t) {
     }
 }
 
+// Whose shared memory of the cluster an address is in; null: nobody's.
+static const Block* owner_of(const Block& b, uintptr_t address) {
+    const Cluster& c = *b.cluster;
+    for (unsigned rank = 0; rank < c.size; rank++)
+        if (address - (uintptr_t)c.blocks[rank]->shared_low < (uintptr_t)(b.shared_high - b.shared_low)) return c.blocks[rank];
+    return nullptr;
+}
+
 static unsigned find_array(const Tracer& t, uintptr_t address, unsigned bytes) {
     for (unsigned i = 0; i < t.array_count; i++)
         if (address >= t.arrays[i].low && address + bytes <= t.arrays[i].high) return i;
@@ -52,7 +61,7 @@ static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t ad
     finding.address = address;
     finding.bytes = bytes;
     finding.is_write = !is_read(access);
-    finding.is_shared = address - (uintptr_t)t.block->shared_low < (uintptr_t)(t.block->shared_high - t.block->shared_low);
+    finding.is_shared = owner_of(*t.block, address) != nullptr;
     emu_find(t.results, finding);
 }
 
@@ -76,6 +85,20 @@ static inline void append(Tracer& t, Fiber* f, uintptr_t address, unsigned log_b
     if (t.races && space == 0 && access == Access::write) f->unsettled = entry;
 }
 
+// Of shared memory of a block of the cluster: whether there is an array, so that the access counts.
+static inline __attribute__((always_inline)) bool in_shared_array(Tracer& t, const Block& of, Fiber* f, uintptr_t address, unsigned bytes,
+                                                                  Access access, uint32_t place) {
+    const uintptr_t offset = address - (uintptr_t)of.dynamic_shared;
+    if (offset >= EMU_SHARED_LIMIT) {
+        const uint8_t what = t.statics[(address - (uintptr_t)of.shared_low) / 4];
+        if (what == nothing) find_access(t, f, EMU_OUT_OF_BOUNDS, address, bytes, access, place);
+        return what == array;
+    }
+    if (offset + bytes <= of.launch->dynamic_shared) return true;
+    find_access(t, f, EMU_DYNAMIC_SHARED, offset, bytes, access, place);
+    return false;
+}
+
 // An access of 2^log_bytes bytes. Returns at once on the host stack, in a block that is not traced, and for what belongs to
 // the thread alone: its stack, and what it knows about itself.
 static inline __attribute__((always_inline)) void record(uintptr_t address, unsigned log_bytes, Access access, uintptr_t counter) {
@@ -91,15 +114,11 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
         return;
     }
     unsigned space = 0;
-    if (address - (uintptr_t)b.shared_low < (uintptr_t)(b.shared_high - b.shared_low)) {
-        const uintptr_t offset = address - (uintptr_t)b.dynamic_shared;
-        if (offset >= EMU_SHARED_LIMIT) {
-            const uint8_t what = t->statics[(address - (uintptr_t)b.shared_low) / 4];
-            if (what == guard) return;
-            if (what == nothing) return find_access(*t, f, EMU_OUT_OF_BOUNDS, address, bytes, access, place);
-        } else if (offset + bytes > b.launch->dynamic_shared) {
-            return find_access(*t, f, EMU_DYNAMIC_SHARED, offset, bytes, access, place);
-        }
+    const Block* of = &b;
+    if (address - (uintptr_t)b.shared_low >= (uintptr_t)(b.shared_high - b.shared_low))
+        of = b.cluster->size > 1 ? owner_of(b, address) : nullptr;
+    if (of) {
+        if (!in_shared_array(*t, *of, f, address, bytes, access, place)) return;
     } else {
         unsigned i = f->last_array;
         if (address < t->arrays[i].low || address + bytes > t->arrays[i].high) {
@@ -113,7 +132,7 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
         if (!t->counters && !t->arrays[i].element_bytes) return;   // in bounds, and nobody may write there: no race
         space = i + 1;
     }
-    if (t->rules && space == 0) return emu_rule_access(*t->rules, address - (uintptr_t)b.shared_low, log_bytes, access, place);
+    if (t->rules && of) return emu_rule_access(*t->rules, *of, address - (uintptr_t)of->shared_low, log_bytes, access, place);
     if (t->tracing->in_step) {
         if (space == 0 && is_read(access) != t->reading) emu_wait_for_room();
         return;
@@ -184,12 +203,14 @@ void emu_prepare_tracer(Block& b) {
     map_statics(*t);
     t->logs = (LogEntry*)malloc(b.size * log_stride * sizeof(LogEntry));
     if (t->tracing->sanitize) t->races = emu_new_races(*t);
-    if (t->tracing->sanitize && t->tracing->hopper) t->rules = emu_new_rules(*t);
+    if (t->tracing->sanitize && t->tracing->hopper) t->rules = emu_share_rules(*t);
     if (t->tracing->profile) t->counters = emu_new_counters();
+    if (t->tracing->profile && t->tracing->hopper) t->async_counters = emu_new_async_counters();
 }
 
 void emu_release_tracer(Block& b) {
     if (b.tracer->counters) emu_merge_counters(*b.tracer);
+    if (b.tracer->async_counters) emu_merge_async_counters(*b.tracer);
     b.tracer = nullptr;
 }
 
@@ -207,7 +228,7 @@ void emu_trace_start(Block& b) {
         f.index_found = false;
     }
     if (t.races) emu_start_races(*t.races);
-    if (t.rules) emu_start_rules(*t.rules);
+    if (t.rules && b.rank == 0) emu_start_rules(*t.rules);   // the others of the cluster wait for this one
 }
 
 void emu_trace_logs(Block& b) {

@@ -16,9 +16,19 @@ enum emu_finding_kind : uint32_t {
     EMU_ASYNC,                    // asynccheck; in its message, "{other}" stands for where the other party is
 };
 
+// What a party of asynccheck did, as ../tracing.py says it. What is started goes on by itself. The last two are nobody's deeds:
+// the other event is that the kernel begins, or that the block ends.
+enum emu_deed : uint32_t {
+    EMU_NO_DEED, EMU_READS, EMU_WRITES, EMU_STARTS_PRODUCT, EMU_STARTS_COPY, EMU_STARTS_STORE, EMU_STARTS_CP_ASYNC, EMU_INITIALISES,
+    EMU_USES, EMU_BEGINS, EMU_ENDS,
+};
+
 struct emu_finding {
     uint32_t kind, bytes, is_write, is_shared;
     uint32_t has_other, same_warp;
+    uint32_t deed, other_deed;    // of asynccheck, each an emu_deed,
+    uint32_t step, other_step;    // when: the number of the access, product or copy in the cluster,
+    char wants[96];               // and what has to stand between the two events; "": nothing that could be said
     uint64_t place, other_place;  // program counters, relative to where the library is loaded; 0: see `line`
     uint64_t address, count;
     emu_dim3 block, thread, other_block, other_thread;
@@ -35,12 +45,22 @@ struct emu_counter {
     uint64_t requests, bytes, sectors, ideal_sectors, wavefronts, ideal_wavefronts;
 };
 
+// What a line of a kernel for sm_90a asks for. which: of a copy, the array of the launch (none: the number behind them); of a
+// wait, the warp.
+enum emu_async_kind : uint32_t { EMU_PRODUCT, EMU_COPY_IN, EMU_COPY_OUT, EMU_COPY_BETWEEN, EMU_WAIT };
+struct emu_async_counter {
+    uint64_t place;
+    uint32_t kind, which;
+    uint64_t count, flops, global_bytes, shared_bytes, idle;   // idle: turns that other threads of the block took meanwhile
+};
+
 struct emu_touched { uint64_t read, written, loaded; };   // bytes of one array: distinct ones, and as often as asked for
 
 struct emu_trace_results {
     uint32_t finding_count, findings_dropped, counter_count, counters_dropped;
-    uint64_t blocks_traced;
+    uint64_t blocks_traced, asynchronous_count;
     emu_touched touched[64];
     emu_finding findings[256];
     emu_counter counters[8192];
+    emu_async_counter asynchronous[1024];
 };

@@ -29,6 +29,7 @@ struct Array { uintptr_t low, high; unsigned element_bytes; };
 
 struct Races;
 struct Counters;
+struct AsyncCounters;
 struct Rules;
 
 struct Tracer {                   // one for each OS thread
@@ -43,5 +44,6 @@ struct Tracer {                   // one for each OS thread
     LogEntry* logs;
     Races* races;                 // null without the sanitizer
     Counters* counters;           // null without the profiler
+    AsyncCounters* async_counters;   // null but for the profiler of a kernel for sm_90a
     Rules* rules;                 // null but for the sanitizer of a kernel for sm_90a
 };

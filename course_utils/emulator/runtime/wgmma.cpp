@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "async_counters.h"
 #include "async_rules.h"
 
 struct Product {
@@ -81,6 +82,7 @@ extern "C" void emu_wgmma_start(const emu_wgmma* product) {
     if (!p.started || !one.d) emu_trap("wgmma: no memory for products that are not waited for", product->site);
     for (unsigned i = 0; i < numbers; i++) one.d[i] = product->d[side_by_side ? i * of_a_lane : i];
     if (Rules* rules = emu_rules()) emu_rule_product(*rules, product);
+    if (AsyncCounters* counters = emu_async_counters()) emu_count_product(*counters, product);
     one.product = *product;
     one.product.d = one.d;
     one.product.side_by_side = side_by_side;
@@ -135,6 +137,8 @@ extern "C" uintptr_t emu_place() {
 // By the last lane of the warp that comes here, while the others wait for it.
 extern "C" void emu_wgmma_wait(unsigned groups_in_flight, emu_site site) {
     Products& p = mine();
+    const uint64_t before = emu_block->steps;
+    const uintptr_t place = emu_current->place;
     while (p.group > groups_in_flight && !others_have_started(p.group - groups_in_flight)) {
         emu_stop(State::at_warpgroup, site);
         emu_run_another();
@@ -150,5 +154,7 @@ extern "C" void emu_wgmma_wait(unsigned groups_in_flight, emu_site site) {
         }
     }
     if (Rules* rules = emu_rules()) emu_rule_products_done(*rules, p.count - kept);
+    emu_current->place = place;                        // products have left theirs
+    if (AsyncCounters* counters = emu_async_counters()) emu_count_wait(*counters, before);
     p.count = kept;
 }

@@ -9,7 +9,7 @@
 //   races     counters    they read the logs: racecheck and initcheck; what ncu would count
 //   tracer.h              what the tracer knows: the logs
 //   barriers  wgmma       barriers of some threads; products that are done when they are waited for
-//   async_rules           asynccheck: what those, the copy engine and the accesses of an sm_90a kernel tell it
+//   async_rules  async_counters   what those, the copy engine and the accesses of an sm_90a kernel tell asynccheck, and the profiler
 //   block                 the scheduler: the threads of a block take turns
 //   findings  fiber       what was found; the stack of a thread
 //   launch.h  report.h  trace_results.h  abi.h    what the runtime shares with Python and with the kernels

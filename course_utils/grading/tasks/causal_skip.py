@@ -37,7 +37,6 @@ EMPTY_ROWS = "02 FlashAttention, minimal, section 2, 'The one trap'"
 SCALING = "01 Attention basics, section 2, 'Why the scores are divided by √d'"
 ONLINE = "02 FlashAttention, minimal, section 2, 'Two numbers'"
 OUTPUT_TOO = "02 FlashAttention, minimal, section 2, 'The output comes along'"
-FINDING = "00 Memory and tools, section 10, 'Reading a finding'"
 OVERFLOW = "01 Attention basics, section 6, 'Softmax without overflow'"
 
 
@@ -674,12 +673,12 @@ EXERCISE = Exercise(
     mistakes=MISTAKES,
     findings={
         "synccheck": Diagnosis(
-            "not all threads come to a barrier or shuffle",
-            read_again=FINDING,
+            names.NOT_ALL_ARRIVE,
+            read_again=names.READING_A_FINDING,
         ),
         "initcheck": Diagnosis(
             "a piece of the tile is read that nobody has written",
-            read_again=FINDING,
+            read_again=names.READING_A_FINDING,
         ),
     },
     questions=(

@@ -16,7 +16,7 @@ from course_utils.grading.diagnosis import wrong_values
 from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
-from course_utils.grading.names import HEAD_ZERO_READ
+from course_utils.grading.names import DIFFERENT_BARRIERS, HEAD_ZERO_READ, NEVER_WRITTEN, READING_A_FINDING
 from course_utils.grading.seen import first_of, places
 
 CUT_OFF = "where tiles are cut off"
@@ -304,10 +304,10 @@ MISTAKES = (
 )
 
 FINDINGS = {
-    "initcheck": Diagnosis("shared memory is read that nobody has written", read_again=TILES),
+    "initcheck": Diagnosis(NEVER_WRITTEN, read_again=TILES),
     "synccheck": Diagnosis(
-        "threads of a block wait at different barriers",
-        read_again="00 Memory and tools, section 10, 'Reading a finding'",
+        DIFFERENT_BARRIERS,
+        read_again=READING_A_FINDING,
     ),
 }
 

@@ -17,6 +17,7 @@ from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mis
 from course_utils.grading.job import still_blank
 from course_utils.grading.names import (
     BATCH_ZERO_READ,
+    DIFFERENT_BARRIERS,
     HEAD_ZERO_READ,
     L_NOT_RESCALED,
     LAST_KEY_LEFT_OUT,
@@ -25,6 +26,7 @@ from course_utils.grading.names import (
     MAXIMUM_FROM_ZERO,
     MAXIMUM_OF_THE_TILE,
     NEITHER_RESCALED,
+    NEVER_WRITTEN,
     NO_MAXIMUM,
     NOT_DIVIDED,
     O_NOT_RESCALED,
@@ -362,11 +364,11 @@ MISTAKES = (
 
 FINDINGS = {
     "synccheck": Diagnosis(
-        "threads of a block wait at different barriers",
+        DIFFERENT_BARRIERS,
         read_again=SANITIZER,
     ),
     "initcheck": Diagnosis(
-        "shared memory is read that nobody has written",
+        NEVER_WRITTEN,
         read_again=SANITIZER,
     ),
 }

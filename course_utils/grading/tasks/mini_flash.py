@@ -1055,8 +1055,8 @@ MISTAKES = (
 
 FINDINGS = {
     "synccheck": Diagnosis(
-        "not all threads come to a barrier or shuffle",
-        read_again="00 Memory and tools, section 10, 'Reading a finding'",
+        names.NOT_ALL_ARRIVE,
+        read_again=names.READING_A_FINDING,
     )
 }
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from course_utils.measured import Row
-from course_utils.toolchain.tensor_map import BYTES
+from course_utils.toolchain.tensor_map import BYTES, encode
 
 
 class Encoded(NamedTuple):
@@ -48,6 +48,10 @@ class Encoded(NamedTuple):
         if status != driver.CUresult.CUDA_SUCCESS:
             return status.name
         return ctypes.string_at(int(encoded.getPtr()), BYTES).hex()
+
+    def by_us(self) -> str:
+        """The same bytes, as the emulator has them."""
+        return encode(**self._asdict()).hex()
 
     def __str__(self) -> str:
         changed = [f"{name} {value}" for name, value in self._asdict().items() if value != self._field_defaults[name]]

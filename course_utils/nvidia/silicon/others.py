@@ -404,9 +404,10 @@ CLUSTERS = {
     "bytes to another block": """
     __shared__ __align__(128) int from[64], to[64];
     from[i] = 100 * me + i;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     if (i == 0) {
         init(&bar[0], 1);
-        asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
         arrive_expecting(&bar[0], 256);
     }
     together();

@@ -7,7 +7,7 @@
 // arch: sm_90a only
 #include <cuda_fp16.h>
 #include "../../../course_utils/nvidia/silicon/mbarrier.cuh"
-#include "warpgroup.cuh"
+#include "product_64.cuh"
 
 constexpr int STAGES = 3;
 struct alignas(64) TensorMap { unsigned long long words[16]; };
@@ -26,15 +26,6 @@ __device__ inline void store(const TensorMap& map, int row, const void* from) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
                  :: "l"(&map), "r"(0), "r"(row), "r"(at(from)) : "memory");
 }
-// D [64, 64] = A Bᵀ, or += with `add`: A and B [64, 16] in shared memory.
-__device__ inline void multiply_transposed(float (&d)[32], unsigned long long a, unsigned long long b, int add) {
-    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; " WGMMA(64) "{" D_32 "}, %32, %33, p, 1, 1, 0, 0; }"
-                 : REGISTERS_32(d) : "l"(a), "l"(b), "r"(add));
-}
-__device__ inline unsigned long long factor(const void* tile, int k) {
-    return 64ull << 32 | 1ull << 62 | (at(tile) + 32 * k) / 16;
-}
-
 __device__ inline void produce(Shared& shared, const TensorMap& A, const TensorMap& B, int steps) {
     for (int n = 0; n < steps; n++) {
         const int stage = n % STAGES;
@@ -72,8 +63,8 @@ __device__ inline void consume(Shared& shared, const TensorMap& D, int steps) {
     }
 }
 
-extern "C" __global__ void gemm(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B,
-                                const __grid_constant__ TensorMap D, int K) {
+extern "C" __global__ void __launch_bounds__(384, 1)
+gemm(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, const __grid_constant__ TensorMap D, int K) {
     extern __shared__ __align__(1024) char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     const int steps = (K + 63) / 64;

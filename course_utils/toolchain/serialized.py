@@ -1,0 +1,37 @@
+"""A gate for kernels of sm_90a: those whose wgmma ptxas runs one after the other do not compile here.
+
+ptxas does that where accumulators are touched in flight, a fence is missing, or registers run short, and says so in a
+line of its log only (C7510 and the numbers behind it). The kernel is right then, and slow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+
+from course_utils.toolchain.cache import cache_folder
+from course_utils.toolchain.errors import CompileError
+
+
+def refuse_serialized(name: str, log: str) -> None:
+    """Raises CompileError if ptxas's log says that it has serialized the products of the kernels in `name`."""
+    lines = [line.strip() for line in log.splitlines() if re.search(r"\(C75[12]\d\)|wgmma.* serialized", line)]
+    if lines:
+        raise CompileError("\n".join([f"{name}: ptxas serializes its wgmma, which is slow:", *lines]), log)
+
+
+def remembered(log: str, *compilation: object) -> str:
+    """The log of a compilation; an empty one is that of the last time, when the compiler had not kept its result.
+
+    compilation: all that it depends on.
+    """
+    key = hashlib.sha256(repr(compilation).encode()).hexdigest()[:24]
+    kept = cache_folder() / f"log-{key}.txt"
+    if not log:
+        return kept.read_text(encoding="utf-8") if kept.exists() else ""
+    with tempfile.NamedTemporaryFile("w", dir=kept.parent, delete=False, encoding="utf-8") as file:
+        file.write(log)
+    os.replace(file.name, kept)
+    return log
