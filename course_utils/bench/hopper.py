@@ -34,7 +34,7 @@ from course_utils.bench.timed import (
 from course_utils.cuda import read_kernel
 from course_utils.launches.hopper import LADDER, Step, build, ready
 from course_utils.measured import Row, select
-from course_utils.operators import flash_attention_hopper, flash_attention_v2, flash_v2
+from course_utils.operators import flash_attention_hopper, flash_attention_v2, flash_v2, hopper, tensor_core
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 
 OURS, PORTABLE, FLASH3 = "flash_attention_hopper", "flash_attention_v2", "FlashAttention-3"
@@ -68,11 +68,13 @@ def compile_all(device: str = "cuda") -> None:
     """
     if device == "cuda" and not takes_wgmma(torch.device(device)):
         raise RuntimeError(f"07_hopper needs a Hopper GPU (sm_90), and this is {torch.cuda.get_device_name()}")
-    wanted = [*itertools.product(LADDER, (torch.float16,)), (LADDER[-1], torch.bfloat16)]
-    modules = [build(step, d, dtype).module for (step, dtype), d in itertools.product(wanted, HEAD_DIMS)]
+    modules = [build(step, head_dim, torch.float16).module for step, head_dim in itertools.product(LADDER, HEAD_DIMS)]
+    tiles = itertools.chain.from_iterable(hopper.TILES.values())
+    for tile, dtype in itertools.product(tiles, DTYPES):
+        modules.append(tensor_core.kernel(hopper.FORWARD, tile.options, dtype, "forward").module)
     for dtype in DTYPES:
         modules += flash_v2.modules(dtype, torch.device(device))
-    compile_ahead(modules, device)
+    compile_ahead(dict.fromkeys(modules), device)
 
 
 # ---------------------------------------------------------------------------------------------- the parts

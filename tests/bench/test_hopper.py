@@ -12,6 +12,8 @@ from course_utils.bench import hopper as chapter
 from course_utils.bench.hopper import AGAIN, CUDNN, FLASH, OURS, PORTABLE
 from course_utils.bench.timed import random_inputs
 from course_utils.cuda import RawModule
+from course_utils.operators.hopper import TILES
+from course_utils.operators.tensor_core import BF16_OPTION, DTYPES
 
 ALL = [OURS, CUDNN, FLASH, PORTABLE]
 SMALL = {"device": "cpu", "tokens": 40, "width": 64, "lengths": (40,), "head_dims": (64,)}
@@ -113,9 +115,12 @@ def test_the_peak_is_what_nvidia_says_at_another_clock(monkeypatch):
 
 def test_everything_that_the_chapter_launches_is_compiled_ahead(monkeypatch):
     compiled = []
-    monkeypatch.setattr(RawModule, "compile", lambda self, device: compiled.append(self.name))
+    monkeypatch.setattr(RawModule, "compile", lambda self, device: compiled.append((self.name, self.options)))
     chapter.compile_all("cpu")
-    assert {step.file for step in chapter.LADDER} <= {name.removeprefix("kernels/") for name in compiled}
+    assert {step.file for step in chapter.LADDER} <= {name.removeprefix("kernels/") for name, _ in compiled}
+    assert len(compiled) == len(set(compiled))
+    of_operator = {(*tile.options, BF16_OPTION[dtype]) for tile in sum(TILES.values(), ()) for dtype in DTYPES}
+    assert of_operator <= {options for _, options in compiled}
 
 
 def test_another_gpu_is_refused(monkeypatch):
