@@ -98,6 +98,29 @@ def time_calls(fn: Callable[[], object], calls: int = 50) -> float:
     return start.elapsed_time(end) / calls
 
 
+def sustained(functions: dict[str, Callable[[], object]], *, seconds: float = 0.8) -> dict[str, Timing]:
+    """Milliseconds per call of functions that have the GPU for `seconds` each: A B B A, two turns for each.
+
+    A turn is as hot as a long job: `compare` takes short runs with pauses between them, but here the card reaches the
+    power that it may take, and lowers its clock. Caches are warm.
+
+    Raises:
+        RuntimeError: there is no CUDA device.
+    """
+    _require_gpu()
+    _check_functions(functions)
+    if not seconds > 0:
+        raise ValueError(f"seconds is {seconds}; it must be positive")
+    turns: dict[str, list[float]] = {name: [] for name in functions}
+    order = list(functions.items())
+    for _ in range(2):
+        for name, fn in order:
+            calls = max(1, round(1e3 * seconds / time_calls(fn, 3)))
+            turns[name].append(time_calls(fn, calls))
+        order.reverse()
+    return {name: summary(of_one) for name, of_one in turns.items()}
+
+
 def compare_host(functions: dict[str, Callable[[], object]], *, rounds: int = 21, calls: int = 20) -> dict[str, Timing]:
     """Milliseconds for which the host is busy with one call of each function, interleaved as by `compare`: the way
     through Python to the last launch, not what is launched.

@@ -23,7 +23,7 @@ def test_repeats_fit_the_budget_within_limits():
 @pytest.mark.parametrize(
     "call",
     [timing.time_gpu, timing.time_calls, timing.peak_memory]
-    + [lambda fn: timing.compare({"fn": fn}), lambda fn: timing.compare_host({"fn": fn})],
+    + [lambda fn, way=way: way({"fn": fn}) for way in (timing.compare, timing.compare_host, timing.sustained)],
 )
 def test_without_a_gpu_the_error_says_so(call):
     with pytest.raises(RuntimeError, match="no usable one"):
@@ -39,6 +39,22 @@ def test_bad_counts_name_the_argument():
         timing._check_counts({"a": 3}, 0, None, 1.0)
     with pytest.raises(ValueError, match="functions is empty"):
         timing._check_counts({}, 0, None, 1.0)
+
+
+def test_each_function_has_the_card_for_two_long_turns(monkeypatch):
+    seen = []
+
+    def time_calls(fn, calls):
+        seen.append((fn(), calls))
+        return {"a": 2.0, "b": 8.0}[fn()] if len(seen) < 5 else 6.0
+
+    monkeypatch.setattr(timing, "_require_gpu", lambda: None)
+    monkeypatch.setattr(timing, "time_calls", time_calls)
+    times = timing.sustained({name: lambda name=name: name for name in "ab"}, seconds=0.4)
+    assert seen == [("a", 3), ("a", 200), ("b", 3), ("b", 50), ("b", 3), ("b", 67), ("a", 3), ("a", 67)]
+    assert [times[name].median for name in "ab"] == [4.0, 7.0]
+    with pytest.raises(ValueError, match="seconds is 0; it must be positive"):
+        timing.sustained({"a": print}, seconds=0)
 
 
 def test_bursts_of_the_hosts_calls_are_interleaved_and_begin_with_an_idle_gpu(monkeypatch):

@@ -13,7 +13,6 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -25,14 +24,16 @@ from course_utils import costs, reference, timing
 from course_utils.bench.timed import (
     KERNELS,
     Function,
+    Launched,
     all_parts,
     backward_pass,
     build_kernel,
     columns,
     compile_ahead,
-    median_of,
+    interleaved,
     random_inputs,
     require_close,
+    resources,
     sdpa,
     that_run,
 )
@@ -41,7 +42,6 @@ from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step, build, l
 from course_utils.measured import Row, select
 from course_utils.nvidia import tools
 from course_utils.operators import flash_attention_minimal, flash_attention_v2, flash_v2, tensor_core
-from course_utils.toolchain import nvrtc
 
 OURS, FLASH, FLASH_AGAIN, NAIVE = "flash_attention_v2", "torch FLASH", "torch FLASH again", "naive torch"
 CUDNN = "torch cuDNN"
@@ -141,8 +141,9 @@ def _race(part: str, shape: Shape, is_causal: bool, pass_name: str, device: str)
         functions[NAIVE] = _naive(*inputs, is_causal=is_causal, backward=pass_name == "backward")
     flops = costs.attention_flops(batch, heads, length, length, head_dim, is_causal, pass_name == "backward")
     columns = {"part": part, "pass": pass_name, "head_dim": head_dim, "is_causal": is_causal, "length": length}
+    found = interleaved(functions, FLASH, runs, once=(NAIVE,), budget_ms=BUDGET_MS, head_start_us=head_start_us)
     rows: list[Row] = []
-    for name, (time, ratios) in _interleaved(functions, FLASH, runs, head_start_us, once=(NAIVE,)).items():
+    for name, (time, ratios) in found.items():
         row: Row = {**columns, "name": name, "median_ms": time.median, "spread_ms": time.spread}
         row |= {"tflop_per_s": flops / time.median / 1e9, "ratio_to_flash": statistics.median(ratios)}
         row |= {"ratio_low": min(ratios), "ratio_high": max(ratios)}
@@ -158,22 +159,6 @@ def _call_ms(name: str, function: Function, inputs: tuple[Tensor, ...], pass_nam
         return timing.time_calls(function)
     with sdpa_kernel(PEERS[name]):
         return timing.time_calls(lambda: scaled_dot_product_attention(*inputs[:3]))
-
-
-def _interleaved(
-    functions: dict[str, Function], base: str, runs: int, head_start_us: float, once: tuple[str, ...] = ()
-) -> dict[str, tuple[timing.Timing, list[float]]]:
-    """Of each function its median time over the runs, and in each run how many times as fast as `base` it is; those
-    named in `once` take part in the first run only."""
-    times: dict[str, list[timing.Timing]] = {name: [] for name in functions}
-    ratios: dict[str, list[float]] = {name: [] for name in functions}
-    for run in range(runs):
-        taking_part = {name: fn for name, fn in functions.items() if run == 0 or name not in once}
-        found = timing.compare(taking_part, budget_ms=BUDGET_MS, head_start_us=head_start_us)
-        for name, time in found.items():
-            times[name].append(time)
-            ratios[name].append(found[base].median / time.median)
-    return {name: (median_of(of_name), ratios[name]) for name, of_name in times.items()}
 
 
 def _summary(rows: list[Row], pass_name: str) -> Row:
@@ -372,7 +357,8 @@ def ladder(
             functions[step.title] = _step_function(step, query, key, value, is_causal)
             require_close(step.title, functions[step.title](), expected, at_most=MAX_ERROR)
         flops = costs.attention_flops(*shape[:2], length, length, head_dim, is_causal)
-        for name, (time, ratios) in _interleaved(functions, FLASH, 1, HEAD_START_US).items():
+        found = interleaved(functions, FLASH, 1, budget_ms=BUDGET_MS, head_start_us=HEAD_START_US)
+        for name, (time, ratios) in found.items():
             row: Row = {"part": "ladder", "head_dim": head_dim, "is_causal": is_causal, "length": length, "name": name}
             row |= columns(time) | {"tflop_per_s": flops / time.median / 1e9}
             rows.append(row | {"ratio_to_flash": statistics.median(ratios)} | taken.get((name, head_dim), {}))
@@ -397,24 +383,17 @@ def _resources(steps: Sequence[Step], head_dims: Sequence[int], device: str) -> 
     if device == "cuda":
         arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
 
-    def of_step(step: Step, head_dim: int) -> Row:
-        options = step.options(head_dim, torch.float16)
-        found = nvrtc.compile_kernel(step.source, arch, options).resources[step.kernel]
-        shared = step.shared_bytes(head_dim)
-        occupancy = nvrtc.occupancy(found, step.threads(head_dim), shared, arch)
-        return {
-            "registers": found.registers,
-            "spill_bytes": found.spill_stores + found.spill_loads,
-            "shared_bytes": found.static_shared + shared,
-            "blocks_per_sm": occupancy.blocks,
-            "occupancy": occupancy.fraction,
-            "limited_by": occupancy.limited_by,
-        }
-
-    wanted = list(itertools.product(steps, head_dims))
-    with ThreadPoolExecutor(8) as pool:
-        rows = pool.map(lambda pair: of_step(*pair), wanted)
-        return {(step.title, head_dim): row for (step, head_dim), row in zip(wanted, rows, strict=True)}
+    launched = {
+        (step.title, head_dim): Launched(
+            step.source,
+            step.kernel,
+            step.options(head_dim, torch.float16),
+            step.threads(head_dim),
+            step.shared_bytes(head_dim),
+        )
+        for step, head_dim in itertools.product(steps, head_dims)
+    }
+    return resources(launched, arch)
 
 
 # ---------------------------------------------------------------------------------------------- time, memory, HBM bytes

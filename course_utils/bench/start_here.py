@@ -218,13 +218,17 @@ _PRODUCTS = {
 }
 
 
-def _sizes() -> list[Row]:
+def highest_clock() -> float:
+    """MHz that the GPU's multiprocessors may reach."""
     import cupy
 
+    return cupy.cuda.Device(torch.cuda.current_device()).attributes["ClockRate"] / 1000
+
+
+def _sizes() -> list[Row]:
     found = torch.cuda.get_device_properties(torch.cuda.current_device())
-    clock = cupy.cuda.Device(torch.cuda.current_device()).attributes["ClockRate"]  # kHz
     return [
-        {"name": "clock, at most", "mhz": clock / 1000},
+        {"name": "clock, at most", "mhz": highest_clock()},
         {"name": "streaming multiprocessors", "count": found.multi_processor_count},
         {"name": "device memory", "bytes": found.total_memory},
         {"name": "L2 cache", "bytes": found.L2_cache_size},

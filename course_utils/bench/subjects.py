@@ -16,6 +16,7 @@ from course_utils.bench import (
     emulator,
     flash_attention_minimal,
     flash_attention_v2,
+    hopper,
     host,
     one_pattern,
     serving,
@@ -103,6 +104,7 @@ CHAPTERS: dict[str, Callable[[], list[Row]]] = {
     "04_sparse_patterns": sparse_patterns.sparse_chapter,
     "05_deepseek_sparse": deepseek_sparse.deepseek_chapter,
     "06_serving": serving.serving_chapter,
+    "07_hopper": hopper.hopper_chapter,
     "08_choosing": choosing.choosing_chapter,
 }
 SUBJECTS: dict[str, Subject] = {
@@ -150,5 +152,6 @@ ALIASES = {  # an operator stands for its chapter
     "sparse_attention": "04_sparse_patterns",
     "deepseek": "05_deepseek_sparse",
     "decode_attention": "06_serving",
+    "flash_attention_hopper": "07_hopper",
     "window": "sliding_window",
 }

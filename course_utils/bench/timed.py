@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,11 +21,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
-from course_utils import costs
+from course_utils import costs, timing
 from course_utils.cuda import Kernel, RawModule, read_kernel
 from course_utils.measured import Row
 from course_utils.patterns import Pattern
 from course_utils.timing import Timing
+from course_utils.toolchain import nvrtc
 
 KERNELS = Path(__file__).parent / "kernels"  # those that only a benchmark launches
 BATCH, HEADS, HEAD_DIM = 16, 12, 64  # the shape of the timings in chapters 01 and 02
@@ -118,6 +120,25 @@ def fitting(lengths: tuple[int, ...], batch: int, heads: int, device: str) -> li
     return [length for length, count in needed.items() if count <= free]
 
 
+# ---------------------------------------------------------------------------------------------- times
+
+
+def interleaved(
+    functions: dict[str, Function], base: str, runs: int, *, once: tuple[str, ...] = (), **options: float
+) -> dict[str, tuple[Timing, list[float]]]:
+    """Of each function its median time over the runs, and in each run how many times as fast as `base` it is; those
+    named in `once` take part in the first run only. options: for `timing.compare`."""
+    times: dict[str, list[Timing]] = {name: [] for name in functions}
+    ratios: dict[str, list[float]] = {name: [] for name in functions}
+    for run in range(runs):
+        taking_part = {name: fn for name, fn in functions.items() if run == 0 or name not in once}
+        found = timing.compare(taking_part, **options)
+        for name, time_of in found.items():
+            times[name].append(time_of)
+            ratios[name].append(found[base].median / time_of.median)
+    return {name: (median_of(of_name), ratios[name]) for name, of_name in times.items()}
+
+
 # ---------------------------------------------------------------------------------------------- rows
 
 
@@ -129,6 +150,35 @@ def columns(taken: Timing) -> Row:
 def median_of(times: Sequence[Timing]) -> Timing:
     """The median of each figure of several runs."""
     return Timing(*(statistics.median(figures) for figures in zip(*times, strict=True)))
+
+
+class Launched(NamedTuple):
+    """A kernel of a source, how it is compiled, and threads and bytes of dynamic shared memory of its blocks."""
+
+    source: str
+    kernel: str
+    options: tuple[str, ...]
+    threads: int
+    shared_bytes: int
+
+
+def resources(launched: Mapping[Hashable, Launched], arch: str) -> dict[Hashable, Row]:
+    """By key: columns of what a kernel takes of a multiprocessor, as the compiler says, and how many blocks fit."""
+
+    def of_one(one: Launched) -> Row:
+        found = nvrtc.compile_kernel(one.source, arch, one.options).resources[one.kernel]
+        occupancy = nvrtc.occupancy(found, one.threads, one.shared_bytes, arch)
+        return {
+            "registers": found.registers,
+            "spill_bytes": found.spill_stores + found.spill_loads,
+            "shared_bytes": found.static_shared + one.shared_bytes,
+            "blocks_per_sm": occupancy.blocks,
+            "occupancy": occupancy.fraction,
+            "limited_by": occupancy.limited_by,
+        }
+
+    with ThreadPoolExecutor(8) as pool:
+        return dict(zip(launched, pool.map(of_one, launched.values()), strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- right or not timed

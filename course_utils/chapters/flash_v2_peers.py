@@ -10,16 +10,15 @@ import matplotlib.pyplot as plt
 from course_utils import costs, measured, plots, show
 from course_utils.bench import flash_attention_v2 as bench
 from course_utils.chapters.flash_v2_steps import (
-    ALL_CASES,
     CHAPTER,
     LENGTH,
     PEERS,
     blocks_that_fit,
     ceilings,
     clocks_per_s,
-    title,
     worth,
 )
+from course_utils.chapters.timed_ladder import ALL_CASES, title
 from course_utils.launches.ladder import FORWARD, TUNING
 from course_utils.measured import Measurement
 from course_utils.nvidia import bottlenecks

@@ -13,36 +13,32 @@ from torch import Tensor
 
 from course_utils import checks, measured, plots, reference, show
 from course_utils.bench import flash_attention_v2 as bench
+from course_utils.chapters.timed_ladder import ALL_CASES, TimedLadder, title
 from course_utils.cuda import read_kernel
 from course_utils.emulator import profile, sanitize
 from course_utils.launches.broken import BROKEN, attention_reports
 from course_utils.launches.ladder import FORWARD, LADDER, TUNING, Step, launch
-from course_utils.measured import Measurement
 from course_utils.operators import flash_attention_minimal, flash_attention_v2
 from course_utils.toolchain import nvrtc
 
 CHAPTER = "03_flash_attention_v2"
 LENGTH = 8192  # of the timed ladder
 PEERS = ("torch FLASH", "torch cuDNN")
-Case = tuple[int, bool]  # d, is_causal
-ALL_CASES: tuple[Case, ...] = ((64, False), (64, True), (128, False), (128, True))
+TIMED = TimedLadder(
+    functools.partial(measured.live_or_recorded, CHAPTER, functools.partial(bench.ladder, lengths=(LENGTH,))),
+    "ladder",
+    LADDER,
+    PEERS,
+    LENGTH,
+    f"B · L = {bench.TOKENS}, H · d = {bench.WIDTH}, fp16",
+)
+rung, speed, gain, climb, whole_ladder = TIMED.rung, TIMED.speed, TIMED.gain, TIMED.climb, TIMED.whole_ladder
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     """Random fp16 numbers, the same on every machine; on the GPU where there is one."""
     numbers = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).half()
     return numbers.cuda() if torch.cuda.is_available() else numbers
-
-
-def title(d: int, is_causal: bool) -> str:
-    """Of a panel: "d = 64, causal"."""
-    return f"d = {d}" + ", causal" * is_causal
-
-
-def rung(number: str) -> tuple[Step, Step]:
-    """The step before, and the step of this number ("3b")."""
-    n = [step.number for step in LADDER].index(number)
-    return LADDER[n - 1], LADDER[n]
 
 
 def check_all() -> None:
@@ -172,59 +168,6 @@ def tiles_loaded(number: str, length: int = 512) -> int:
     return (counters.total("bytes", "global", "load") - 2 * 64 * length) // (2 * 2 * 64 * 64)
 
 
-# ---- timed
-
-
-@functools.cache
-def timed() -> Measurement:
-    """The times of the ladder: measured here on a GPU, once, elsewhere recorded."""
-    return measured.live_or_recorded(CHAPTER, functools.partial(bench.ladder, lengths=(LENGTH,)))
-
-
-def caption() -> str:
-    """What was timed for the ladder, where and when."""
-    shape = f"L = {LENGTH}, B · L = {bench.TOKENS}, H · d = {bench.WIDTH}, fp16"
-    return f"{shape}, {measured.caption(timed())}"
-
-
-def speed(name: str, d: int = 64, is_causal: bool = False) -> float:
-    """TFLOP/s of a step, or of one of PyTorch's kernels; NaN if it does not run here."""
-    found = timed().select(part="ladder", name=name, head_dim=d, is_causal=is_causal, length=LENGTH)
-    return found[0]["tflop_per_s"] if found else float("nan")
-
-
-def gain(number: str, d: int = 64, is_causal: bool = False) -> float:
-    """How many times as fast a step is as the step before it."""
-    before, now = (speed(step.title, d, is_causal) for step in rung(number))
-    return now / before
-
-
-def climb(number: str = "", *cases: Case) -> None:
-    """The ladder up to a step, "" for none yet, drawn for the first of the cases; and what the step gained in each."""
-    numbers = [step.number for step in LADDER]
-    reached = numbers.index(number) + 1 if number else 0
-    d, is_causal = (cases or ALL_CASES)[0]
-    speeds = [speed(step.title, d, is_causal) for step in LADDER]
-    peers = {name: speed(name, d, is_causal) for name in PEERS}
-    plots.climb([f"{step.number} {step.title}" for step in LADDER], speeds, reached, peers, title(d, is_causal))
-    plt.show()
-    for d, is_causal in (cases or ALL_CASES[:1]) if reached > 1 else ():
-        before, now = rung(number)
-        gained = f"{gain(number, d, is_causal):.2f} times as fast as step {before.number}"
-        mask = "causal" if is_causal else "not causal"
-        print(f"d = {d:3}, {mask:10}: {gained}, {speed(now.title, d, is_causal):.0f} TFLOP/s")
-    print(f"({caption()})")
-
-
-def whole_ladder() -> None:
-    """All steps beside PyTorch's kernels, for both head dimensions, with and without a mask."""
-    speeds = {title(*case): [speed(step.title, *case) for step in LADDER] for case in ALL_CASES}
-    peers = {title(*case): {name: speed(name, *case) for name in PEERS} for case in ALL_CASES}
-    plots.ladder([f"{step.number} {step.title}" for step in LADDER], speeds, peers)
-    plt.show()
-    print(caption())
-
-
 # ---- step 7 and what a step costs
 
 
@@ -297,7 +240,7 @@ def what_steps_cost(d: int) -> bool:
     step has the highest occupancy, too."""
     table, occupancy = [], {}
     for step in LADDER:
-        found = timed().select(part="ladder", name=step.title, head_dim=d, is_causal=False, length=LENGTH)[0]
+        found = TIMED.row(step.title, d)
         tflops = speed(step.title, d)
         occupancy[tflops] = found["occupancy"]
         row = {"step": f"{step.number} {step.title}", "registers": found["registers"]}
@@ -308,7 +251,7 @@ def what_steps_cost(d: int) -> bool:
     panels = {name: [row[name] for row in table] for name in ("registers", "shared KiB", "blocks", "TFLOP/s")}
     plots.bars([str(row["step"]) for row in table], panels)
     plt.show()
-    show.table(table, f"d = {d}, not causal, blocks of a multiprocessor; {caption()}", folded=True)
+    show.table(table, f"d = {d}, not causal, blocks of a multiprocessor; {TIMED.caption()}", folded=True)
     return occupancy[max(occupancy)] == max(occupancy.values())
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from course_utils import costs, timing
+from course_utils import costs
 from course_utils.bench import flash_attention_v2 as chapter
 from course_utils.bench.timed import random_inputs
 from course_utils.cuda import RawModule
@@ -46,26 +46,6 @@ def test_a_kernel_that_torch_does_not_have_here_is_left_out(flash_v2_on_cpu, mon
         functions = chapter._functions(*inputs, is_causal=False, backward=backward)
         assert "torch cuDNN" not in functions and "torch memory-efficient" in functions
         assert "torch cuDNN is left out at [1, 1, 8, 64]" in capsys.readouterr().out
-
-
-def test_ratios_are_taken_within_each_run(monkeypatch):
-    times = iter([(2.0, 1.0), (4.0, 1.0), (3.0, 2.0)])
-
-    def compare(functions, **options):
-        return {name: timing.Timing(time, 0) for name, time in zip(functions, next(times), strict=True)}
-
-    monkeypatch.setattr(timing, "compare", compare)
-    found = chapter._interleaved({"base": print, "ours": print}, "base", runs=3, head_start_us=0.0)
-    assert found["ours"] == (timing.Timing(1.0, 0), [2.0, 4.0, 1.5]) and found["base"][1] == [1.0] * 3
-
-
-def test_what_runs_once_takes_part_in_the_first_run_only(monkeypatch):
-    runs = []
-    monkeypatch.setattr(
-        timing, "compare", lambda fns, **_: runs.append(list(fns)) or dict.fromkeys(fns, timing.Timing(1, 0))
-    )
-    chapter._interleaved({"base": print, "slow": print}, "base", runs=3, head_start_us=0.0, once=("slow",))
-    assert runs == [["base", "slow"], ["base"], ["base"]]
 
 
 def test_everything_that_the_chapter_launches_is_compiled_ahead(monkeypatch):

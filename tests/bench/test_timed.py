@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_utils.bench import deepseek_sparse, flash_attention_v2, sparse_patterns, timed
+from course_utils import timing
+from course_utils.bench import deepseek_sparse, flash_attention_v2, hopper, sparse_patterns, timed
 from course_utils.toolchain.nvrtc import ARCHITECTURES, compile_kernel
 from course_utils.toolchain.source import compile_options, read_kernel
 
@@ -28,6 +29,7 @@ def public_parts(chapter) -> list[str]:
         (flash_attention_v2, flash_attention_v2.flash_v2_chapter),
         (sparse_patterns, sparse_patterns.sparse_chapter),
         (deepseek_sparse, deepseek_sparse.deepseek_chapter),
+        (hopper, hopper.hopper_chapter),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -50,6 +52,26 @@ def test_a_wrong_kernel_is_not_timed():
         timed.require_close("ours", torch.ones(2), torch.zeros(2))
     with pytest.raises(RuntimeError, match="ours is off by nan"):
         timed.require_close("ours", torch.full((2,), torch.nan), torch.zeros(2))
+
+
+def test_ratios_are_taken_within_each_run(monkeypatch):
+    times = iter([(2.0, 1.0), (4.0, 1.0), (3.0, 2.0)])
+
+    def compare(functions, **options):
+        return {name: timing.Timing(time, 0) for name, time in zip(functions, next(times), strict=True)}
+
+    monkeypatch.setattr(timing, "compare", compare)
+    found = timed.interleaved({"base": print, "ours": print}, "base", runs=3)
+    assert found["ours"] == (timing.Timing(1.0, 0), [2.0, 4.0, 1.5]) and found["base"][1] == [1.0] * 3
+
+
+def test_what_runs_once_takes_part_in_the_first_run_only(monkeypatch):
+    runs = []
+    monkeypatch.setattr(
+        timing, "compare", lambda fns, **_: runs.append(list(fns)) or dict.fromkeys(fns, timing.Timing(1, 0))
+    )
+    timed.interleaved({"base": print, "slow": print}, "base", runs=3, once=("slow",))
+    assert runs == [["base", "slow"], ["base"], ["base"]]
 
 
 FILES = pytest.mark.parametrize("file", sorted(timed.KERNELS.glob("*.cu")), ids=lambda file: file.stem)

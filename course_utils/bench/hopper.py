@@ -1,0 +1,362 @@
+"""What `bench 07_hopper` measures: the ladder's steps and `flash_attention_hopper` beside the fastest that torch has.
+
+That is cuDNN: `ratio_to_cudnn` says how many times as fast a row is. Each row has its `part`. cuDNN and FLASH run twice
+where the operator is judged: what they gain on themselves is the noise. Times are of the GPU alone, with a cold L2
+cache, taken by turns; but in "sustained" each has the card for as long as in a long job. Conventions as in `timed`.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import itertools
+import statistics
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend
+from torch.nn.functional import scaled_dot_product_attention
+
+from course_utils import costs, reference, timing
+from course_utils.bench.start_here import highest_clock
+from course_utils.bench.timed import (
+    Function,
+    Launched,
+    all_parts,
+    columns,
+    compile_ahead,
+    interleaved,
+    random_inputs,
+    resources,
+    sdpa,
+)
+from course_utils.cuda import read_kernel
+from course_utils.launches.hopper import LADDER, Step, build, ready
+from course_utils.measured import Row, select
+from course_utils.operators import flash_attention_hopper, flash_attention_v2, flash_v2, hopper, tensor_core
+from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
+
+OURS, PORTABLE, FLASH3 = "flash_attention_hopper", "flash_attention_v2", "FlashAttention-3"
+CUDNN, FLASH = "torch cuDNN", "torch FLASH"
+BACKENDS = {CUDNN: SDPBackend.CUDNN_ATTENTION, FLASH: SDPBackend.FLASH_ATTENTION}
+AGAIN, ROWS_FIRST, TORCHS_CHOICE, PRODUCT = " again", ", [B, L, H, d]", "torch SDPA", "a matrix product"
+ARCH = "sm_90a"
+FLOPS_OF_A_CLOCK = 4096  # of a multiprocessor's tensor cores, in 16 bits (NVIDIA's Hopper whitepaper)
+TOKENS, WIDTH = 16384, 2048  # B · L and H · d
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
+BF16_LENGTHS = (4096,)
+RUNS = 3  # of the comparison that the operator is judged by
+BUDGET_MS = 25.0  # for each function in each run
+HEAD_START_US = 300.0  # longer than the host takes for a call
+CHECKED_ROWS = 32
+
+Shape = tuple[int, int, int, int]  # B, H, L, d
+
+
+def hopper_chapter() -> list[Row]:
+    """Every figure of chapter 07."""
+    compile_all()
+    return all_parts((rungs, forward, peers, grouped_heads, long_sequences, sustained))
+
+
+def compile_all(device: str = "cuda") -> None:
+    """Compiles what the chapter launches.
+
+    Raises:
+        RuntimeError: the GPU is no Hopper.
+    """
+    if device == "cuda" and not takes_wgmma(torch.device(device)):
+        raise RuntimeError(f"07_hopper needs a Hopper GPU (sm_90), and this is {torch.cuda.get_device_name()}")
+    modules = [build(step, head_dim, torch.float16).module for step, head_dim in itertools.product(LADDER, HEAD_DIMS)]
+    tiles = itertools.chain.from_iterable(hopper.TILES.values())
+    for tile, dtype in itertools.product(tiles, DTYPES):
+        modules.append(tensor_core.kernel(hopper.FORWARD, tile.options, dtype, "forward").module)
+    for dtype in DTYPES:
+        modules += flash_v2.modules(dtype, torch.device(device))
+    compile_ahead(dict.fromkeys(modules), device)
+
+
+# ---------------------------------------------------------------------------------------------- the parts
+
+
+def rungs(
+    *,
+    device: str = "cuda",
+    tokens: int = TOKENS,
+    width: int = WIDTH,
+    lengths: Sequence[int] = (2048, 16384),
+    head_dims: Sequence[int] = HEAD_DIMS,
+    steps: Sequence[Step] = LADDER,
+) -> list[Row]:
+    """Each step of the ladder beside cuDNN and FLASH, what its kernel takes of a multiprocessor, and its share of the
+    tensor cores' peak at the highest clock. That is a roof that nothing reaches: under load the card lowers its clock,
+    as a large product of fp16 matrices shows. `registers` are those of a thread at the launch, of which step 3 and
+    later move some from the producer to the consumers."""
+    taken = resources({(step.title, d): _launched(step, d) for step, d in itertools.product(steps, head_dims)}, ARCH)
+    roofs = {"tensor cores": peak_speed(), PRODUCT: product_speed(device)}
+    rows: list[Row] = []
+    for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
+        inputs = random_inputs((tokens // length, width // head_dim, length, head_dim), device)
+        functions = _torchs(*inputs, is_causal)
+        functions |= {step.title: _step_function(step, *inputs, is_causal) for step in steps}
+        for row in _race("rungs", functions, *inputs, is_causal):
+            more = {"share_of_peak": row["tflop_per_s"] / roofs["tensor cores"]}
+            rows.append(row | more | taken.get((row["name"], head_dim), {}))
+    return rows + [{"part": "roofs", "name": name, "tflop_per_s": speed} for name, speed in roofs.items()]
+
+
+def forward(
+    *,
+    device: str = "cuda",
+    tokens: int = TOKENS,
+    width: int = WIDTH,
+    lengths: Sequence[int] = LENGTHS,
+    bf16_lengths: Sequence[int] = BF16_LENGTHS,
+    head_dims: Sequence[int] = HEAD_DIMS,
+) -> list[Row]:
+    """The operator beside torch's kernels, chapter 03's and FlashAttention-3, with B · L and H · d fixed; and the
+    ratios of fp16 summed up."""
+    rows: list[Row] = []
+    cases = [(torch.float16, length) for length in lengths] + [(torch.bfloat16, length) for length in bf16_lengths]
+    for head_dim, is_causal, (dtype, length) in itertools.product(head_dims, (False, True), cases):
+        shape = tokens // length, width // head_dim, length, head_dim
+        inputs = random_inputs(shape, device, dtype)
+        torchs = _torchs(*inputs, is_causal)
+        functions = _all(*inputs, is_causal) | {name + AGAIN: function for name, function in torchs.items()}
+        rows += _race("forward", functions, *inputs, is_causal, runs=RUNS)
+    return rows + _means(rows)
+
+
+def _means(rows: list[Row]) -> list[Row]:
+    """Of the rows of `forward`, fp16: for each head dimension, mask and implementation the geometric mean over the
+    lengths of its ratios to cuDNN and to FLASH, and the lowest and highest of them."""
+    rows = select(rows, dtype="float16")
+    found: list[Row] = []
+    for head_dim, is_causal, name in dict.fromkeys((row["head_dim"], row["is_causal"], row["name"]) for row in rows):
+        columns = {"head_dim": head_dim, "is_causal": is_causal, "name": name}
+        chosen = select(rows, **columns)
+        row: Row = {"part": "means", **columns, "shapes": len(chosen)}
+        for column in ("ratio_to_cudnn", "ratio_to_flash"):
+            ratios = [one[column] for one in chosen]
+            row |= {column: statistics.geometric_mean(ratios)}
+            row |= {f"lowest_{column}": min(ratios), f"highest_{column}": max(ratios)}
+        found.append(row)
+    return found
+
+
+def peers(
+    *,
+    device: str = "cuda",
+    tokens: int = TOKENS,
+    width: int = WIDTH,
+    lengths: Sequence[int] = (1024, 8192),
+    head_dims: Sequence[int] = HEAD_DIMS,
+) -> list[Row]:
+    """Whether another way to call torch's kernels is faster: the rows of all heads together, as a linear layer leaves
+    them, and the kernel that torch chooses itself. cuDNN and FLASH have no other settings."""
+    rows: list[Row] = []
+    for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
+        inputs = random_inputs((tokens // length, width // head_dim, length, head_dim), device)
+        other = [tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in inputs]
+        functions = _torchs(*inputs, is_causal)
+        functions |= {name + ROWS_FIRST: function for name, function in _torchs(*other, is_causal).items()}
+        functions[TORCHS_CHOICE] = functools.partial(scaled_dot_product_attention, *inputs, is_causal=is_causal)
+        rows += _race("peers", functions, *inputs, is_causal)
+    return rows
+
+
+def grouped_heads(
+    *,
+    device: str = "cuda",
+    tokens: int = TOKENS,
+    heads: int = 32,
+    kv_heads: int = 8,
+    lengths: Sequence[int] = (2048, 16384),
+    head_dims: Sequence[int] = HEAD_DIMS,
+) -> list[Row]:
+    """Several query heads share a key head."""
+    rows: list[Row] = []
+    for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
+        (query,) = random_inputs((tokens // length, heads, length, head_dim), device, count=1)
+        key, value = random_inputs((tokens // length, kv_heads, length, head_dim), device, count=2)
+        functions = _all(query, key, value, is_causal)
+        rows += _race("grouped heads", functions, query, key, value, is_causal)
+    return rows
+
+
+def long_sequences(
+    *,
+    device: str = "cuda",
+    width: int = WIDTH,
+    lengths: Sequence[int] = (32768, 131072),
+    head_dims: Sequence[int] = HEAD_DIMS,
+) -> list[Row]:
+    """One long sequence. So few heads at a time, and rows so long, that a causal order has little to give."""
+    rows: list[Row] = []
+    for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
+        inputs = random_inputs((1, width // head_dim, length, head_dim), device)
+        rows += _race("long", _all(*inputs, is_causal), *inputs, is_causal, warmup=1, repeats=4)
+    return rows
+
+
+def sustained(
+    *,
+    device: str = "cuda",
+    tokens: int = TOKENS,
+    width: int = WIDTH,
+    lengths: Sequence[int] = (2048, 16384),
+    head_dims: Sequence[int] = HEAD_DIMS,
+) -> list[Row]:
+    """The operator and cuDNN, each alone for 0.8 s, two turns each: at the power that the card may take."""
+    rows: list[Row] = []
+    for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
+        inputs = random_inputs((tokens // length, width // head_dim, length, head_dim), device)
+        functions = {name: _all(*inputs, is_causal)[name] for name in (OURS, CUDNN)}
+        require_as_right_as_cudnn(functions, *inputs, is_causal)
+        times = timing.sustained(functions)
+        ratios = {name: (time, [times[CUDNN].median / time.median]) for name, time in times.items()}
+        rows += _rows("sustained", ratios, *inputs, is_causal)
+    return rows
+
+
+def peak_speed() -> float:
+    """TFLOP/s of the tensor cores in 16 bits, at the highest clock."""
+    multiprocessors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    return FLOPS_OF_A_CLOCK * multiprocessors * highest_clock() / 1e6
+
+
+def product_speed(device: str) -> float:
+    """TFLOP/s of a product of two large fp16 matrices: cuBLAS by wgmma."""
+    side = 8192 if device == "cuda" else 8
+    left, right = random_inputs((side, side), device, count=2)
+    taken = timing.compare({PRODUCT: lambda: left @ right}, budget_ms=4 * BUDGET_MS, head_start_us=HEAD_START_US)
+    return 2 * side**3 / taken[PRODUCT].median / 1e9
+
+
+# ---------------------------------------------------------------------------------------------- functions
+
+
+def _torchs(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> dict[str, Function]:
+    """torch's kernels on these inputs."""
+    how = {"is_causal": is_causal, "enable_gqa": query.shape[1] != key.shape[1]}
+    return {name: sdpa(backend, query, key, value, **how) for name, backend in BACKENDS.items()}
+
+
+def _all(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> dict[str, Function]:
+    """Ours, torch's, chapter 03's and, where it is installed, FlashAttention-3."""
+    how = {"is_causal": is_causal, "enable_gqa": query.shape[1] != key.shape[1]}
+    functions: dict[str, Function] = {
+        OURS: lambda: flash_attention_hopper(query, key, value, **how),
+        **_torchs(query, key, value, is_causal),
+        PORTABLE: lambda: flash_attention_v2(query, key, value, **how),
+    }
+    if has_flash3():
+        functions[FLASH3] = _flash3(query, key, value, is_causal)
+    return functions
+
+
+@functools.cache
+def has_flash3() -> bool:
+    """Whether FlashAttention-3 is installed; if not, that is printed once."""
+    found = importlib.util.find_spec("flash_attn_interface") is not None
+    if not found:
+        print(f"{FLASH3} is left out: flash_attn_interface is not installed")
+    return found
+
+
+def _flash3(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Function:
+    from flash_attn_interface import flash_attn_func
+
+    inputs = [tensor.transpose(1, 2).contiguous() for tensor in (query, key, value)]
+    return lambda: flash_attn_func(*inputs, causal=is_causal).transpose(1, 2)
+
+
+def _step_function(step: Step, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Function:
+    out = torch.empty_like(query)
+    lse = query.new_empty(query.shape[:3], dtype=torch.float32)
+    run = ready(step, query, key, value, out, lse, is_causal=is_causal)
+
+    def function() -> Tensor:
+        run()
+        return out
+
+    return function
+
+
+def _launched(step: Step, head_dim: int) -> Launched:
+    options, threads = step.options(head_dim, torch.float16), step.threads(head_dim)
+    return Launched(read_kernel(step.file), step.kernel, options, threads, step.shared(head_dim, step.rows(head_dim)))
+
+
+# ---------------------------------------------------------------------------------------------- rows
+
+
+def _race(
+    part: str,
+    functions: dict[str, Function],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+    runs: int = 1,
+    **options: float,
+) -> list[Row]:
+    """A row for each function, after a check that each is right; options for `timing.compare`."""
+    require_as_right_as_cudnn(functions, query, key, value, is_causal)
+    times = interleaved(functions, CUDNN, runs, budget_ms=BUDGET_MS, head_start_us=HEAD_START_US, **options)
+    return _rows(part, times, query, key, value, is_causal)
+
+
+def require_as_right_as_cudnn(
+    functions: dict[str, Function], query: Tensor, key: Tensor, value: Tensor, is_causal: bool
+) -> None:
+    """Raise RuntimeError unless each output is at most twice as far from fp32 torch as cuDNN's, or within the distance
+    of two numbers of its dtype; in 32 rows of each head, the first and last among them. An error counts as a share of
+    the largest number of its row: an average over many keys is near 0."""
+    length, key_length, device = query.shape[2], key.shape[2], query.device
+    rows = torch.linspace(0, length - 1, min(length, CHECKED_ROWS)).long().to(device)
+    keep = torch.arange(key_length, device=device) <= rows[:, None] + (key_length - length if is_causal else key_length)
+    chosen = query[:, :, rows].float(), key.float(), value.float()
+    with reference.full_float32():
+        expected = reference.torch_attention(*chosen, attn_mask=keep, enable_gqa=query.shape[1] != key.shape[1])
+    largest = expected.abs().amax(-1, keepdim=True)
+
+    def error(name: str) -> float:
+        return ((functions[name]()[:, :, rows] - expected).abs() / largest).max().item()
+
+    of_cudnn = error(CUDNN)
+    at_most = max(2 * of_cudnn, torch.finfo(query.dtype).eps)
+    for name in functions:
+        found = error(name)
+        if not found <= at_most:
+            raise RuntimeError(
+                f"{name} is off by {found:.2e} of a row's largest number at {list(query.shape)}, "
+                f"and cuDNN by {of_cudnn:.2e}: not timed"
+            )
+
+
+def _rows(
+    part: str,
+    times: dict[str, tuple[timing.Timing, list[float]]],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+) -> list[Row]:
+    """A row for each time and its ratios to cuDNN, one of each run: the row has their median, and of several runs the
+    lowest and highest as `low` and `high`."""
+    batch, heads, length, head_dim = query.shape
+    flops = costs.attention_flops(batch, heads, length, key.shape[2], head_dim, is_causal)
+    where: Row = {"part": part, "dtype": str(query.dtype).removeprefix("torch."), "head_dim": head_dim}
+    where |= {"is_causal": is_causal, "batch": batch, "heads": heads, "kv_heads": key.shape[1], "length": length}
+    rows: list[Row] = []
+    for name, (time, ratios) in times.items():
+        row = where | {"name": name, **columns(time), "tflop_per_s": flops / time.median / 1e9}
+        row["ratio_to_cudnn"] = statistics.median(ratios)
+        if FLASH in times:
+            row["ratio_to_flash"] = times[FLASH][0].median / time.median
+        if len(ratios) > 1:
+            row |= {"low": min(ratios), "high": max(ratios)}
+        rows.append(row)
+    return rows
