@@ -253,7 +253,7 @@ def no_gradient(name: str, instead: str) -> str:
 def refuse_gradient(name: str, instead: str, *tensors: Tensor) -> None:
     """Raises NotImplementedError where a gradient of a function may be asked for that has none: of one of the tensors,
     and of no operator of torch."""
-    if torch.is_grad_enabled() and _C._any_requires_grad(*tensors):
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         raise NotImplementedError(no_gradient(name, instead))
 
 

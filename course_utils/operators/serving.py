@@ -22,7 +22,7 @@ from torch.autograd.graph import increment_version
 from course_utils.arguments import check_tensor, integer, once
 from course_utils.costs import ceil_div, splits_by_waves
 from course_utils.cuda import MADE, OPEN, RawModule, ReadyLaunch, compiled, shared_memory_limit
-from course_utils.operators.library import AUTOCAST, operator
+from course_utils.operators.library import AUTOCAST, operator, refuse_gradient
 from course_utils.operators.prepare import (
     ALIGNMENT,
     MAX_GRID,
@@ -289,6 +289,7 @@ def decode_step(
     """
     inputs = query, key, value, key_pages, value_pages, block_table, seq_lens, parents, k_scale, v_scale, workspace
     _check_step(*inputs)
+    refuse_gradient("decode_step", INSTEAD, key, value)  # written to the pages, they would pass for constants
     out, lse = _step(*inputs, _factor(query, scale), *_checked_splits(num_splits, split_size))
     return (out, lse) if return_lse else out
 

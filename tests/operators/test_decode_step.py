@@ -281,6 +281,15 @@ def step(**changes):
     return decode_step(**{**given, **changes})
 
 
+@pytest.mark.parametrize("name", ["key", "value"])
+def test_a_token_that_is_written_to_the_pages_has_no_gradient(name):
+    token = torch.zeros(2, 2, 1, 2, 64, dtype=HALF, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="decode_step has no gradient; take flash_attention_v2"):
+        step(**{name: token})
+    with torch.no_grad():
+        step(**{name: token})
+
+
 PAGES = torch.zeros(4, 3, 2, 64, dtype=HALF)
 EIGHT, ONES = PAGES.to(E4M3), torch.ones(2, 2)
 
