@@ -14,7 +14,6 @@ from course_utils.checks import error_report, lse_report
 from course_utils.emulator.sanitizer import Finding
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Mistake, Outcome
 from course_utils.grading.job import still_blank
-from course_utils.grading.names import READING_A_FINDING
 from course_utils.grading.seen import first_of, places
 from course_utils.grading.variables import line_that_hides
 from course_utils.toolchain.source import blank_comments
@@ -26,6 +25,7 @@ MISALIGNED = re.compile(
 ABSENT_LANE = re.compile(r"reads lane \d+, which (.*): what it gets")
 EQUAL = 1e-3  # how near an output must be to what a mistake would give, relative to the largest value
 OWN_ARRAY = re.compile(r"index (-?)\d+ is outside of '")  # in the words of emulator/runtime/trace.cpp
+READING_A_FINDING = "00 Memory and tools, section 10, 'Reading a finding'"  # where nothing nearer explains one
 
 
 class Matches:

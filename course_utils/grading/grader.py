@@ -365,6 +365,8 @@ def _record(kind: type[_Row], fields: Mapping[str, Any]) -> _Row:
     """A row from JSON; raises TypeError or ValueError unless each field is what it must be."""
     values = {}
     for field_ in dataclasses.fields(kind):
+        if field_.name == "events":  # of asynccheck alone: no exercise is for sm_90a, and the child sends none
+            continue
         value = fields.get(field_.name)
         if isinstance(value, list):
             value = tuple(value)

@@ -352,7 +352,8 @@ def _run_case(
             problem = _launch(run, source, modules, tensors)
         header["printed"] = _first_lines(printed.getvalue())
         header["unset"] = next(filter(None, (_used_unset(source, launch.options) for launch in run.launches)), "")
-        header["findings"] = [asdict(finding) for finding in report.findings[:MOST_FINDINGS]]
+        found = [asdict(finding) for finding in report.findings[:MOST_FINDINGS]]
+        header["findings"] = [{name: value for name, value in one.items() if name != "events"} for one in found]
         header["counters"] = [asdict(row) for row in counters.rows]
         header["footprint"] = [asdict(touched) for touched in counters.footprint]
     if job.device == "cuda" and not problem:

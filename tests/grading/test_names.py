@@ -11,7 +11,8 @@ SHARED = {value: constant for constant, value in vars(names).items() if constant
 def test_a_name_of_several_exercises_is_a_shared_one_and_each_shared_one_is_in_use():
     exercises = defaultdict(set)
     for exercise_id in EXERCISE_IDS:
-        for mistake in exercise(exercise_id).mistakes:
-            exercises[mistake.diagnosis.name].add(exercise_id)
+        task = exercise(exercise_id)
+        for diagnosis in (*(mistake.diagnosis for mistake in task.mistakes), *task.findings.values()):
+            exercises[diagnosis.name].add(exercise_id)
     assert [name for name, used in exercises.items() if len(used) > 1 and name not in SHARED] == []
     assert [constant for name, constant in SHARED.items() if name not in exercises] == []

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from course_utils import costs, reference
 from course_utils.grading import names
+from course_utils.grading.diagnosis import READING_A_FINDING
 from course_utils.grading.draws import attention_inputs, between, same_in_each_head
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
@@ -608,7 +609,7 @@ MISTAKES = (
 FINDINGS = {
     "synccheck": Diagnosis(
         names.NOT_ALL_ARRIVE,
-        read_again=names.READING_A_FINDING,
+        read_again=READING_A_FINDING,
     )
 }
 

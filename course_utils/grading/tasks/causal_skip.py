@@ -15,7 +15,7 @@ from torch import Tensor
 from course_utils import costs, reference
 from course_utils.checks import AttentionCase, make_inputs
 from course_utils.grading import names
-from course_utils.grading.diagnosis import wrong_values
+from course_utils.grading.diagnosis import READING_A_FINDING, wrong_values
 from course_utils.grading.draws import between
 from course_utils.grading.exercise import (
     Case,
@@ -674,11 +674,11 @@ EXERCISE = Exercise(
     findings={
         "synccheck": Diagnosis(
             names.NOT_ALL_ARRIVE,
-            read_again=names.READING_A_FINDING,
+            read_again=READING_A_FINDING,
         ),
         "initcheck": Diagnosis(
-            "a piece of the tile is read that nobody has written",
-            read_again=names.READING_A_FINDING,
+            names.PIECE_NEVER_WRITTEN,
+            read_again=READING_A_FINDING,
         ),
     },
     questions=(

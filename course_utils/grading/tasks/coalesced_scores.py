@@ -25,6 +25,7 @@ from course_utils.grading.names import (
     MASK_TOP_LEFT,
     NEXT_KEY_SEEN,
     OWN_KEY_HIDDEN,
+    PIECE_NEVER_WRITTEN,
     SCALE_MISSING,
     SCALE_NOT_THE_ARGUMENT,
     SCALE_TWICE,
@@ -503,7 +504,7 @@ MISTAKES = (
 
 FINDINGS = {
     "initcheck": Diagnosis(
-        "a piece of the tile is read that nobody has written",
+        PIECE_NEVER_WRITTEN,
         read_again=TILES,
     ),
 }

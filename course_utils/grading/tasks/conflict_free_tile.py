@@ -12,11 +12,11 @@ from torch import Tensor
 
 from course_utils.costs import ceil_div
 from course_utils.grading.counters import FLOATS, bank_conflicts, counters_only, scattered, sectors
-from course_utils.grading.diagnosis import wrong_values
+from course_utils.grading.diagnosis import READING_A_FINDING, wrong_values
 from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
-from course_utils.grading.names import DIFFERENT_BARRIERS, HEAD_ZERO_READ, NEVER_WRITTEN, READING_A_FINDING
+from course_utils.grading.names import DIFFERENT_BARRIERS, HEAD_ZERO_READ, NEVER_WRITTEN
 from course_utils.grading.seen import first_of, places
 
 CUT_OFF = "where tiles are cut off"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from course_utils import costs
 from course_utils.grading import names
-from course_utils.grading.diagnosis import wrong_values
+from course_utils.grading.diagnosis import READING_A_FINDING, wrong_values
 from course_utils.grading.draws import between
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Launch, Mistake, Outcome, Output, Part, Question
 from course_utils.grading.job import still_blank
@@ -743,7 +743,7 @@ MISTAKES = (
 FINDINGS = {
     "synccheck": Diagnosis(
         names.NOT_ALL_ARRIVE,
-        read_again=names.READING_A_FINDING,
+        read_again=READING_A_FINDING,
     )
 }
 
