@@ -247,12 +247,7 @@ OF_HOPPER: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"fence\.mbarrier_init\.release\.cluster", _call("fence_mbarrier_init")),
     (r"fence\.proxy\.async\.global", _call("fence")),
     (r"fence\.proxy\.async(?:\.shared::(?:cta|cluster))?", _call("fence_proxy")),
-    (
-        r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32",
-        lambda opcode, operands: (
-            f"emu::ptx::set_register_limit<{'true' if opcode[1] == 'inc' else 'false'}>({operands[0]})"
-        ),
-    ),
+    (r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32", _call("set_register_limit")),
 ]
 
 

@@ -569,7 +569,7 @@ EMU_INLINE void cluster_wait(emu_site site = emu_here()) { emu_cluster_wait(site
 
 // ---- registers
 
-template <bool raises> EMU_INLINE void set_register_limit(unsigned registers, emu_site site = emu_here()) {
+EMU_INLINE void set_register_limit(unsigned registers, emu_site site = emu_here()) {
     (void)EMU_PLACE();
     if (registers < 24 || registers > 256 || registers % 8) emu_misuse("setmaxnreg takes a multiple of 8 from 24 to 256", site);
     emu_set_registers(registers, site);
