@@ -420,7 +420,8 @@ EMU_INLINE void prefetch_box(const void* map, const int (&)[rank], emu_site site
 }
 EMU_INLINE void prefetch_map(const void* map, emu_site site = emu_here()) { emu_check_map(map, 0, site); }
 EMU_INLINE void bulk_commit() { emu_bulk_commit(); }
-EMU_INLINE void bulk_wait(unsigned groups_in_flight) { emu_bulk_wait(groups_in_flight); }
+EMU_INLINE void bulk_wait(unsigned groups_in_flight) { emu_bulk_wait(groups_in_flight, false); }
+EMU_INLINE void bulk_wait_read(unsigned groups_in_flight) { emu_bulk_wait(groups_in_flight, true); }
 
 // What a store does to each element in memory, where it does not just take its place.
 template <class Format> struct bits16 { unsigned short bits; };
