@@ -229,7 +229,8 @@ OF_HOPPER: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (rf"cp\.async\.bulk\.prefetch\.L2\.global{HINT}", _bulk("bulk_prefetch")),
     (r"prefetch(?:\.param|\.const)?\.tensormap", _call("prefetch_map")),
     (r"cp\.async\.bulk\.commit_group", _call("bulk_commit")),
-    (r"cp\.async\.bulk\.wait_group(?:\.read)?", _call("bulk_wait")),
+    (r"cp\.async\.bulk\.wait_group", _call("bulk_wait")),
+    (r"cp\.async\.bulk\.wait_group\.read", _call("bulk_wait_read")),
     (r"elect\.sync", _call("elect")),
     (r"stmatrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16", _matrices("stmatrix")),
     (r"griddepcontrol\.(?:wait|launch_dependents)", _call("nothing")),
@@ -247,12 +248,7 @@ OF_HOPPER: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"fence\.mbarrier_init\.release\.cluster", _call("fence_mbarrier_init")),
     (r"fence\.proxy\.async\.global", _call("fence")),
     (r"fence\.proxy\.async(?:\.shared::(?:cta|cluster))?", _call("fence_proxy")),
-    (
-        r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32",
-        lambda opcode, operands: (
-            f"emu::ptx::set_register_limit<{'true' if opcode[1] == 'inc' else 'false'}>({operands[0]})"
-        ),
-    ),
+    (r"setmaxnreg\.(?:inc|dec)\.sync\.aligned\.u32", _call("set_register_limit")),
 ]
 
 

@@ -64,18 +64,19 @@ def sanitize() -> Iterator[SanitizerReport]:
         - a copy's bytes that are read by who has not waited for the phase of its mbarrier, or on the wrong parity;
         - an mbarrier before its init can be seen (by copies: without a fence of its own), or after its end; too many or
           too few arrivals and bytes; products and copies that are never committed or never waited for;
-        - products that only a part of the warpgroup makes, or with other descriptors; copies of a wrong size or place;
+        - products, wgmma.fence and setmaxnreg by only a part of the warpgroup; products with other descriptors; copies
+          of a wrong size or place;
         - in a cluster, shared memory or an mbarrier of a block that may not have started yet, or that may have exited
           by then; a copy that may still read the shared memory of a block that has exited;
         - a deadlock, and who waits for what.
         There racecheck and initcheck, too, know all barriers of shared memory. Two lines are ordered if a chain of
         barriers leads from one to the other, whatever the order they ran in. A proxy fence may stand anywhere on that
         chain, as the PTX memory model has it. Taken to be safe: the lanes of a warp that meet in a wgmma.wait_group see
-        each other's accesses, one warp's wait for a product speaks for its warpgroup, and barrier.cluster.arrive
-        with .relaxed orders what .release does. Not watched: atomics as locks, global memory within a block or a
-        cluster, what the copy engine does to it; a read of A's registers in flight, which does no harm. A register is a
-        variable of the source: where the compiler would put a new value of it elsewhere, a finding is about the
-        variable.
+        each other's accesses, one warp's wait for a product speaks for its warpgroup, and an arrival with .relaxed, at
+        barrier.cluster or an mbarrier, orders what one with .release does. Not watched: atomics as locks, global memory
+        within a block or a cluster, what the copy engine does to it; a read of A's registers in flight, which does no
+        harm. A register is a variable of the source: where the compiler would put a new value of it elsewhere, a
+        finding is about the variable.
 
     Outputs are those of a plain launch, but for what depends on the order of threads (printf, the last bits of float
     atomics): a watched thread may wait in other places. Pointers kept in __device__ variables do not survive the change

@@ -219,6 +219,28 @@ BROKEN = [
         "of another shape",
         threads=128,
     ),
+    *(
+        Broken(
+            f"a wgmma.fence by some {who}",
+            "    __shared__ __align__(1024) unsigned short tile[64 * 64];\n"
+            "    for (int n = i; n < 64 * 64; n += 128) tile[n] = 0;\n" + FENCE + SYNC + "    float d[4] = {};\n"
+            "    const unsigned long long a = 64ull << 32 | 1ull << 62 | at(tile) / 16;\n"
+            '    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");\n'
+            f'    if ({some}) asm volatile("wgmma.fence.sync.aligned;" ::: "memory");\n'
+            + product(8, "// here")
+            + '    asm volatile("wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;" ::: "memory");\n'
+            "    for (int n = 0; n < 4; n++) out[4 * i + n] = (int)d[n];\n",
+            f"the {who} of a warp",
+            threads=128,
+        )
+        for who, some in (("warps", "i < 64"), ("lanes", "i % 32 < 16"))
+    ),
+    Broken(
+        "registers of a part of a warpgroup",
+        '    if (i >= 32) asm volatile("setmaxnreg.dec.sync.aligned.u32 24;"); // here\n',
+        "warp 0 does not take part in this setmaxnreg of its warpgroup",
+        threads=128,
+    ),
     # clusters
     Broken(
         "an arrival at its own mbarrier by way of the cluster",

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from course_utils.cuda import KernelError, RawModule, tensor_map
+from course_utils.emulator import configure
 from course_utils.nvidia.silicon.mbarrier import MBARRIER
 
 HEAD = f"""// arch: sm_90a only
@@ -353,3 +354,28 @@ def test_a_map_is_no_pointer_and_nothing_else_is_a_map(run_kernel):
     with pytest.raises(TypeError, match="takes 128 bytes, got 4"):
         code = HEAD + 'extern "C" __global__ void k(const __grid_constant__ TensorMap map) {}'
         run_kernel(code, (1,), (1,), (np.float32(1),))
+
+
+STORE_AND_LOOK = f"""{HEAD}
+extern "C" __global__ void k(int* out) {{
+    __shared__ __align__(128) int box[32];
+    box[threadIdx.x] = 7;
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    if (threadIdx.x > 0) return;
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], 128;" :: "l"(out), "r"(at(box)) : "memory");
+    asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group.read 0;" ::: "memory");
+    box[0] = 8;
+    out[32] = out[0];
+    WAIT
+    out[33] = out[0];
+}}"""
+
+
+@pytest.mark.parametrize(("order", "seen"), [("late", 0), ("early", 7)])
+def test_a_store_that_is_only_read_may_not_yet_be_there(order, seen):
+    for wait, then in (("", seen), ('asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");', 7)):
+        out = torch.zeros(34, dtype=torch.int32)
+        with configure(order=order):
+            RawModule(code=STORE_AND_LOOK.replace("WAIT", wait)).get_function("k")((1,), (32,), (out,))
+        assert out.tolist() == [7] * 32 + [seen, then]

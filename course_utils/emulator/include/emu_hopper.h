@@ -420,7 +420,8 @@ EMU_INLINE void prefetch_box(const void* map, const int (&)[rank], emu_site site
 }
 EMU_INLINE void prefetch_map(const void* map, emu_site site = emu_here()) { emu_check_map(map, 0, site); }
 EMU_INLINE void bulk_commit() { emu_bulk_commit(); }
-EMU_INLINE void bulk_wait(unsigned groups_in_flight) { emu_bulk_wait(groups_in_flight); }
+EMU_INLINE void bulk_wait(unsigned groups_in_flight) { emu_bulk_wait(groups_in_flight, false); }
+EMU_INLINE void bulk_wait_read(unsigned groups_in_flight) { emu_bulk_wait(groups_in_flight, true); }
 
 // What a store does to each element in memory, where it does not just take its place.
 template <class Format> struct bits16 { unsigned short bits; };
@@ -569,7 +570,7 @@ EMU_INLINE void cluster_wait(emu_site site = emu_here()) { emu_cluster_wait(site
 
 // ---- registers
 
-template <bool raises> EMU_INLINE void set_register_limit(unsigned registers, emu_site site = emu_here()) {
+EMU_INLINE void set_register_limit(unsigned registers, emu_site site = emu_here()) {
     (void)EMU_PLACE();
     if (registers < 24 || registers > 256 || registers % 8) emu_misuse("setmaxnreg takes a multiple of 8 from 24 to 256", site);
     emu_set_registers(registers, site);

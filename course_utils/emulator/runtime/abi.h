@@ -116,7 +116,7 @@ void emu_bulk_box(bool is_load, unsigned shared, const void* map, const int* at,
                   const emu_bulk_more& more, emu_site site);
 void emu_check_map(const void* map, unsigned rank, emu_site site);   // 0: of any rank
 void emu_bulk_commit();
-void emu_bulk_wait(unsigned groups_in_flight);
+void emu_bulk_wait(unsigned groups_in_flight, bool only_read);
 void emu_bulk_between(unsigned to, unsigned from, unsigned bytes, unsigned barrier, emu_site site);   // to another block's
 void emu_store_async(unsigned to, const void* values, unsigned bytes, unsigned barrier, emu_site site);   // st.async
 

@@ -60,6 +60,7 @@ struct Operation {
     Time phase;                        // of the barrier, in which the bytes arrived
     uint64_t a, b;                     // descriptors of a product
     bool a_in_registers;
+    Time fences;                       // of a product: how many wgmma.fence the cluster's threads had passed
     uint8_t committed;                 // one bit for each warp of the group
     Time done[4];                      // when each warp of the group has waited for it; of a store, [0]. 0: not yet
 };
@@ -73,6 +74,7 @@ struct Barrier {
 };
 
 struct Warpgroup { uint32_t* products; unsigned count, capacity; };   // their numbers, in the order of the program
+struct Requests { uint32_t count, place, step; };   // of a thread, by setmaxnreg: how many, and the last one
 struct WarpProducts { unsigned started, done; };
 struct Touch { Time time; uint32_t place, step; };   // a thread's last one of another block's shared memory, or of an mbarrier there
 
@@ -98,6 +100,7 @@ struct Rules {
     unsigned barrier_count;
     uint16_t* barrier_at;              // for each 8 bytes of shared memory: which one, plus 1
     Warpgroup groups[8 * Cluster::most_blocks];
+    Requests* requests;
     WarpProducts warps[32 * Cluster::most_blocks];
     Time *fences, *fences_before;      // of each thread, its wgmma.fence: they go on from cluster to cluster; and before this one
     struct { emu_finding finding; const char* address; unsigned bytes; char before[16]; } written;   // see settle()
@@ -492,6 +495,11 @@ void emu_rule_register(Rules& r, uintptr_t address, unsigned bytes, bool is_writ
 
 void emu_rule_wgmma_fence(Rules& r) { r.fences[running_id(r)]++; }
 
+void emu_rule_registers(Rules& r) {
+    Requests& mine = r.requests[running_id(r)];
+    mine = {mine.count + 1, emu_place_of(emu_current->place), r.steps};
+}
+
 static void use_register(Rules& r, const void* address, const Fiber* lane, Party me, uint32_t number, bool is_factor) {
     const uintptr_t offset = (uintptr_t)address - (uintptr_t)emu_block->own;
     if (offset >= emu_block->own_bytes) return;
@@ -509,14 +517,20 @@ static void use_register(Rules& r, const void* address, const Fiber* lane, Party
     x.product = number, x.is_factor = is_factor;
 }
 
+// In this cluster.
+static Time fences_of(const Rules& r, const Fiber* f) { return r.fences[id_of(r, f)] - r.fences_before[id_of(r, f)]; }
+
 // The number of the next product of this warp. All four warps of a warpgroup make one together.
 static uint32_t next_product(Rules& r, const emu_wgmma* p, Party me) {
     Warpgroup& group = group_of(r, me.thread);
     const unsigned n = r.warps[warp_of(me.thread)].started++;
+    const Time fences = fences_of(r, me.thread);
     if (n < group.count) {
         const Operation& o = *operation(r, group.products[n]);
         if (o.a_in_registers != p->a_in_registers || (!p->a_in_registers && o.a != p->a_descriptor) || o.b != p->b_descriptor || o.columns != p->n)
             find(r, me, party_of(r, o), "", "the warps of a warpgroup make different products: this is not that of the wgmma {other}");
+        if (o.fences != fences)
+            find(r, me, party_of(r, o), "", "the warps of a warpgroup come here by different numbers of wgmma.fence: all of them take part in each");
         return group.products[n];
     }
     if (group.count == group.capacity) {
@@ -526,6 +540,7 @@ static uint32_t next_product(Rules& r, const emu_wgmma* p, Party me) {
     }
     Operation o = {};
     o.thread = (uint16_t)id_of(r, me.thread), o.place = me.place, o.step = me.step, o.columns = p->n;
+    o.fences = fences;
     o.a = p->a_descriptor, o.b = p->b_descriptor, o.a_in_registers = p->a_in_registers;
     return group.products[group.count++] = start(r, o);
 }
@@ -542,7 +557,9 @@ void emu_rule_product(Rules& r, const emu_wgmma* p) {
     for (unsigned i = 0; i < count; i++) check_operand(r, home + chunks[i], me, "wgmma", number, warp / 4 % store_slot);
     for (unsigned lane = 0; lane < 32; lane++) {
         const Fiber* f = emu_block->warps[warp].fiber[lane];
-        if (!lane && r.fences[id_of(r, f)] == r.fences_before[id_of(r, f)])
+        if (lane && fences_of(r, f) != fences_of(r, first))
+            find(r, me, {f, 0, EMU_NO_DEED, 0}, "", "the lanes of a warp come here by different numbers of wgmma.fence: all of them take part in each");
+        if (!lane && !fences_of(r, f))
             find(r, me, beginning, "wgmma.fence", "no wgmma.fence before the first wgmma of a warp");
         for (unsigned i = 0; i < p->n / 2; i++) use_register(r, p->d[lane * (p->n / 2) + i], f, me, number, false);
         for (unsigned i = 0; p->a_places && i < 4; i++) use_register(r, p->a_places[4 * lane + i], f, me, number, true);
@@ -700,6 +717,7 @@ static Rules* new_rules(const Tracer& t) {
     r->registers = (Register*)zeros(r->blocks * r->own_words * sizeof(Register));
     r->barriers = (Barrier*)zeros(r->most_barriers * sizeof(Barrier));
     r->barrier_at = (uint16_t*)zeros(shared_bytes / 8 * sizeof(uint16_t));
+    r->requests = (Requests*)zeros(r->threads * sizeof(Requests));
     r->fences = (Time*)zeros(r->threads * sizeof(Time));
     r->fences_before = (Time*)zeros(r->threads * sizeof(Time));
     r->first_operation = 1;
@@ -729,6 +747,7 @@ void emu_start_rules(Rules& r) {
     r.operation_count = 0;
     for (Warpgroup& group : r.groups) group.count = 0;
     memset(r.warps, 0, sizeof r.warps);
+    memset(r.requests, 0, r.threads * sizeof(Requests));
     for (unsigned u = 0; u < r.threads; u++) {
         now(r, u) = 1;
         r.fences_before[u] = ++r.fences[u];
@@ -771,6 +790,17 @@ static void find_late_touches(Rules& r) {
     }
 }
 
+// Registers are a warpgroup's: each of its threads asks as often as the others.
+static void find_missing_requests(Rules& r) {
+    for (unsigned i = 0; i < emu_block->size; i++) {
+        const unsigned group = first_thread(r, emu_block->rank) + i / 128 * 128, u = first_thread(r, emu_block->rank) + i;
+        const unsigned one = r.requests[u].count < r.requests[group].count ? group : u, other = one == u ? group : u;
+        if (r.requests[one].count == r.requests[other].count) continue;
+        find(r, {thread_of(r, one), r.requests[one].place, EMU_NO_DEED, r.requests[one].step}, {thread_of(r, other), 0, EMU_NO_DEED, 0}, "",
+             "warp %u does not take part in this setmaxnreg of its warpgroup", thread_of(r, other)->warp);
+    }
+}
+
 void emu_end_rules(Rules& r) {
     settle(r);
     for (unsigned n = 0; n < r.operation_count; n++) {
@@ -785,6 +815,7 @@ void emu_end_rules(Rules& r) {
         const Operation& o = *operation(r, group.products[started]);
         find(r, party_of(r, o), {first, 0, EMU_NO_DEED, 0}, "", "warp %u does not take part in this wgmma of its warpgroup", warp);
     }
+    find_missing_requests(r);
     for (unsigned n = 0; n < r.barrier_count; n++) {
         const Barrier& b = r.barriers[n];
         if (emu_rank_of(b.address) != emu_block->rank) continue;

@@ -36,6 +36,7 @@ void emu_rule_barrier_pass(Rules& r, unsigned address);     // a thread has seen
 
 // ---- asynchronous work. A copy is known by the number that its start returns; 0: nobody watches
 
+void emu_rule_registers(Rules& r);                          // a thread has got what it asked for by setmaxnreg
 void emu_rule_wgmma_fence(Rules& r);
 void emu_rule_proxy_fence(Rules& r, bool only_barriers);    // only_barriers: fence.mbarrier_init
 void emu_rule_product(Rules& r, const emu_wgmma* product);

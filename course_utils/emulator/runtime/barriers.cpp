@@ -1,5 +1,5 @@
-// Barriers for some of a block's threads: the sixteen that have numbers, and those that lie in shared memory; and that of a
-// cluster.
+// Where some of a block's threads wait: the sixteen barriers that have numbers, and those that lie in shared memory; that of
+// a cluster; and for registers.
 #include "async_counters.h"
 #include "async_rules.h"
 #include "mbarrier.h"
@@ -66,6 +66,24 @@ extern "C" void emu_cluster_wait(emu_site site) {
     }
     if (Rules* rules = emu_rules()) emu_rule_named_pass(*rules, emu_cluster_barrier);
     if (AsyncCounters* counters = emu_async_counters()) emu_count_wait(*counters, before);
+}
+
+// ---- setmaxnreg
+
+extern "C" void emu_set_registers(unsigned count, emu_site site) {
+    EMU_NOTE_PLACE();
+    Block& b = *emu_block;
+    Fiber* f = emu_current;
+    while (count > f->registers + b.registers_free) {
+        emu_stop(State::for_registers, site);
+        emu_run_another();
+    }
+    b.registers_free += f->registers - count;
+    const bool gives = count < f->registers;
+    f->registers = count;
+    if (Rules* rules = emu_rules()) emu_rule_registers(*rules);
+    for (unsigned i = 0; gives && i < b.size; i++)
+        if (b.fibers[i].state == State::for_registers) emu_make_ready(b, &b.fibers[i]);
 }
 
 // ---- mbarriers

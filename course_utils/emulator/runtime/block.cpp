@@ -180,8 +180,8 @@ static const Fiber* waits_elsewhere(const Block& b, const Fiber& f) {
     });
     if (sanitizing()) {
         for_each_group(b, [&](const Fiber& f, unsigned together) {
-            find(&f, f.waits_at, waits_elsewhere(b, f), "deadlock: %u thread%s wait here in %s; no thread of the block can go on: %s", together,
-                 together == 1 ? "" : "s", what_it_waits_for(&f).text, text);
+            find(&f, f.waits_at, waits_elsewhere(b, f), "deadlock: %u thread%s here in %s; no thread of the block can go on: %s", together,
+                 together == 1 ? " waits" : "s wait", what_it_waits_for(&f).text, text);
         });
     }
     fail(EMU_DEADLOCK, first, first->waits_at, "deadlock: no thread of the block can go on: %s", text);
@@ -266,23 +266,6 @@ void emu_open_cluster_barrier(Cluster& c) {
             if (f.state == State::at_cluster_barrier) emu_make_ready(b, &f);
         }
     }
-}
-
-// ---- setmaxnreg
-
-extern "C" void emu_set_registers(unsigned count, emu_site site) {
-    EMU_NOTE_PLACE();
-    Block& b = *emu_block;
-    Fiber* f = emu_current;
-    while (count > f->registers + b.registers_free) {
-        emu_stop(State::for_registers, site);
-        emu_run_another();
-    }
-    b.registers_free += f->registers - count;
-    const bool gives = count < f->registers;
-    f->registers = count;
-    for (unsigned i = 0; gives && i < b.size; i++)
-        if (b.fibers[i].state == State::for_registers) emu_make_ready(b, &b.fibers[i]);
 }
 
 extern "C" uint64_t emu_steps() {

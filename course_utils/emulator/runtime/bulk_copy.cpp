@@ -1,6 +1,7 @@
 // The copy engine: cp.async.bulk and cp.async.bulk.tensor. A load is done as late as may be: when no thread of the block can
-// go on without it. A store is done when the thread that started it waits for its group, or ends. In other orders some are
-// done before: at once, or when somebody looks at an mbarrier.
+// go on without it. A store is done when the thread that started it waits for its group, or its block ends; a wait with .read
+// only takes what is to be stored out of shared memory. In other orders some are done before: at once, or when somebody looks
+// at an mbarrier.
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,6 +63,7 @@ struct BulkCopy {
     uintptr_t place;
     uint32_t number;                   // by which the rules know it; one to several blocks has as many numbers
     bool done;                         // of a store that nobody has waited for yet
+    char* held;                        // of a store whose bytes have been read: these
 };
 
 struct BulkCopies { BulkCopy* waiting; unsigned count, capacity; };
@@ -70,6 +72,12 @@ struct BulkCopies { BulkCopy* waiting; unsigned count, capacity; };
 static unsigned row_pitch(const TensorMap& map) {
     const unsigned bytes = map.box[0] * map.element_bytes;
     return map.row_bytes > 16 ? map.row_bytes : bytes;
+}
+
+// From the first byte in shared memory to behind the last.
+static unsigned shared_span(const BulkCopy& copy) {
+    const TensorMap& map = copy.map;
+    return map.rank ? copy.bytes / (map.box[0] * map.element_bytes) * row_pitch(map) : copy.bytes;
 }
 
 static unsigned box_bytes(const TensorMap& map) {
@@ -113,17 +121,18 @@ template <class Visit> static void visit_rows(const BulkCopy& copy, Visit visit)
 }
 
 // Moves a box, element by element of 16 bytes or less: chunks of 16 bytes change places in shared memory, by its addresses.
-static void move_box(const BulkCopy& copy, unsigned to) {
+// here: the bytes at address `to`, or a copy of them.
+static void move_box(const BulkCopy& copy, unsigned to, char* here) {
     const TensorMap& map = copy.map;
-    char* shared = (char*)emu_shared_pointer(to & ~emu_in_block);
-    unsigned row_at = to & emu_in_block;
+    const unsigned first = to & emu_in_block;
+    unsigned row_at = first;
     visit_rows(copy, [&](char* row, bool inside) {
         unsigned linear = row_at;
         row_at += row_pitch(map);
         for (unsigned i = 0; i < map.box[0]; i++, linear += map.element_bytes) {
             const long long at = (long long)copy.at[0] + i;
             const bool exists = inside && at >= 0 && at < map.size[0];
-            char* place = shared + emu_swizzled(linear, map.row_bytes);
+            char* place = here + (emu_swizzled(linear, map.row_bytes) - first);
             if (!copy.is_load) {
                 if (exists) store_one(copy, row + at * map.element_bytes, place, map.element_bytes);
             } else if (exists) memcpy(place, row + at * map.element_bytes, map.element_bytes);
@@ -166,8 +175,8 @@ static void perform_at(const BulkCopy& copy, unsigned shared, unsigned barrier, 
         emu_current->place = copy.place;
         emu_misuse("a copy to the shared memory of a block that has exited", copy.site);
     }
-    char* here = (char*)emu_shared_pointer(shared);
-    if (copy.map.rank) move_box(copy, shared);
+    char* here = copy.held ? copy.held : (char*)emu_shared_pointer(shared);
+    if (copy.map.rank) move_box(copy, shared, here);
     else if (copy.is_load) memcpy(here, source_of(copy), copy.bytes);
     else
         for (unsigned i = 0; i < copy.bytes; i += copy.element_bytes)
@@ -219,13 +228,27 @@ static bool goes_elsewhere(const BulkCopy& copy) {
     return copy.blocks || (copy.is_load && !copy.is_arrival && &emu_block_of(copy.shared) != emu_block);
 }
 
+static void finish_store(const BulkCopy& copy) {
+    if (!copy.done) perform(copy);
+    free(copy.held);
+}
+
+static void hold(BulkCopy& copy) {
+    const unsigned span = shared_span(copy);
+    copy.held = (char*)malloc(span);
+    if (!copy.held) emu_trap("no memory for copies in flight", copy.site);
+    memcpy(copy.held, emu_shared_pointer(copy.shared), span);
+}
+
 // The first load that waits, or by chance another; false if none does. After the block's last thread: the stores that nobody
 // waited for, and loads for other blocks.
 static bool go_on(Block& b) {
     BulkCopies& all = *b.bulk_copies;
     if (b.live == 0) {
         for (unsigned i = 0; i < all.count; i++)
-            if (all.waiting[i].is_load ? goes_elsewhere(all.waiting[i]) : !all.waiting[i].done) perform(all.waiting[i]);
+            if (all.waiting[i].is_load) {
+                if (goes_elsewhere(all.waiting[i])) perform(all.waiting[i]);
+            } else finish_store(all.waiting[i]);
         all.count = 0;
     }
     unsigned loads = 0;
@@ -339,7 +362,7 @@ extern "C" void emu_bulk_box(bool is_load, unsigned shared, const void* map, con
     copy.blocks = check_blocks(more.blocks, "cp.async.bulk.tensor", site);
     copy.combine = more.combine ? more.combine[m.type] : nullptr;
     if (more.combine && !copy.combine) emu_misuse("cp.reduce.async.bulk.tensor: not with elements of this type", site);
-    check_shared(shared, copy.bytes / (m.box[0] * m.element_bytes) * row_pitch(m), 128, "cp.async.bulk.tensor", site);
+    check_shared(shared, shared_span(copy), 128, "cp.async.bulk.tensor", site);
     if (is_load) check_barriers(more.blocks, barrier, "cp.async.bulk.tensor", site);
     start(copy);
 }
@@ -377,19 +400,26 @@ extern "C" void emu_copies_arrive(unsigned address, bool expects, emu_site site)
 
 extern "C" void emu_bulk_commit() { emu_current->bulk_group++; }
 
-extern "C" void emu_bulk_wait(unsigned groups_in_flight) {
+extern "C" void emu_bulk_wait(unsigned groups_in_flight, bool only_read) {
     if (!emu_block->bulk_copies) return;
     BulkCopies& all = *emu_block->bulk_copies;
     const Fiber* f = emu_current;
     for (unsigned i = 0; i < all.count;) {
-        const BulkCopy copy = all.waiting[i];
-        if (copy.is_load || copy.thread != f->linear_id || copy.group + groups_in_flight >= f->bulk_group) {
+        BulkCopy& copy = all.waiting[i];
+        const bool waited_for = !copy.is_load && copy.thread == f->linear_id && copy.group + groups_in_flight < f->bulk_group;
+        if (!waited_for || (only_read && copy.held)) {
+            i++;
+            continue;
+        }
+        Rules* const rules = copy.number && !copy.held ? emu_rules() : nullptr;
+        if (rules) emu_rule_store_done(*rules, copy.number);
+        if (only_read && !copy.done) {
+            hold(copy);
             i++;
         } else {
+            const BulkCopy store = copy;
             take_out(all, i);
-            if (!copy.done) perform(copy);
-            Rules* const rules = copy.number ? emu_rules() : nullptr;
-            if (rules) emu_rule_store_done(*rules, copy.number);
+            finish_store(store);
         }
     }
 }
