@@ -12,7 +12,8 @@ the next one is the oldest. Nobody starves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -118,11 +119,12 @@ class Loop:
 
     def cancel(self, request: Request) -> None:
         """Ends a request, wherever it is; its pages are free again. What it has said stays. Nothing happens to one that
-        has finished."""
-        for place in (self.waiting, self.running):
-            if request in place:
-                place.remove(request)
-        self._leave(request)
+        has finished. After an interrupt it is as after one of `step`, and the request may be there still."""
+        with self._whole_or_anew():
+            for place in (self.waiting, self.running):
+                if request in place:
+                    place.remove(request)
+            self._leave(request)
 
     def run(self) -> None:
         """Steps until nobody is left."""
@@ -134,10 +136,16 @@ class Loop:
     def step(self) -> Step:
         """One call of the model for all who are served now; what it has done. After an error or an interrupt all who
         have not finished wait again, in their order, and have no pages."""
+        with self._whole_or_anew():
+            return self._step()
+
+    @contextlib.contextmanager
+    def _whole_or_anew(self) -> Iterator[None]:
+        """What is done within is done to its end, or all begin anew."""
         there = [*self.running, *self.waiting]
         of_others = set(self.cache.sequences) - {request.sequence for request in self.running}
         try:
-            return self._step()
+            yield
         except BaseException:
             self._begin_anew(there, of_others)
             raise
@@ -217,8 +225,8 @@ class Loop:
         return finished
 
     def _begin_anew(self, there: list[Request], of_others: set[int]) -> None:
-        """After a step that stopped in the middle: nobody knows which keys are written, nor who has which page. there:
-        who was served and who waited before it, in their order; of_others: sequences that are not the loop's."""
+        """After a change that stopped in the middle: nobody knows which keys are written, nor who has which page.
+        there: who was served and who waited before it, in their order; of_others: sequences that are not the loop's."""
         self.cache.recount()
         for sequence in set(self.cache.sequences) - of_others:  # one may be in nobody's hands yet
             self.cache.free(sequence)

@@ -2,6 +2,7 @@
 
 import itertools
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -185,7 +186,7 @@ def test_wherever_it_is_interrupted_no_page_and_nobody_is_lost(reserve, apart):
         loop = Loop(weighed, small_cache(5), chunk=3, reserve=reserve)
         for n in range(3):
             loop.submit([10 * n + 1, 2, 3], 3)
-        interrupted = run_to(loop, number)
+        interrupted = run_to(loop.run, number)
         check_order(loop)
         assert loop.cache.free_pages + sum(len(loop.cache.pages_of(r.sequence)) for r in loop.running) == 5
         loop.run()
@@ -194,14 +195,32 @@ def test_wherever_it_is_interrupted_no_page_and_nobody_is_lost(reserve, apart):
             return
 
 
-def run_to(loop, number):
-    """Runs the loop, and interrupts it at instruction `number` of its steps; whether there are so many."""
+def test_wherever_a_cancel_is_interrupted_no_page_is_lost():
+    for number in itertools.count(step=17):
+        loop = crowded()
+        loop.step()
+        victim = loop.requests[1]
+        interrupted = run_to(partial(loop.cancel, victim), number)
+        check_order(loop)
+        loop.run()
+        assert loop.cache.free_pages == 8
+        assert all(r.said == expected(r.prompt, 20) for r in loop.requests if r is not victim)
+        if not interrupted:
+            return
+
+
+def run_to(call, number):
+    """Calls it, and interrupts it at instruction `number` of what changes the loop; whether there are so many."""
     left = itertools.count(number, -1)
 
     def trace(frame, event, _):
         if frame.f_code.co_filename not in (Loop.step.__code__.co_filename, PagedCache.free.__code__.co_filename):
             return None
-        frame.f_trace_opcodes = frame.f_code.co_name not in ("step", "run")  # around which nothing changes
+        frame.f_trace_opcodes = frame.f_code.co_name not in (
+            "step",
+            "run",
+            "_whole_or_anew",
+        )  # around which nothing changes
         if event == "opcode" and next(left) == 0:
             sys.settrace(None)
             raise KeyboardInterrupt
@@ -209,7 +228,7 @@ def run_to(loop, number):
 
     sys.settrace(trace)
     try:
-        loop.run()
+        call()
     except KeyboardInterrupt:
         return True
     finally:
