@@ -23,7 +23,7 @@ from course_utils.grading.catalog import EXERCISE_IDS, exercise
 from course_utils.grading.diagnosis import Matches, diagnose, most_common, right_in_step, unsettled
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Outcome, Part, Question
 from course_utils.grading.hints import hints
-from course_utils.grading.job import Job, Run, blank
+from course_utils.grading.job import NOT_SENT, Job, Run, blank
 from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
 from course_utils.grading.sandbox.parent import Limits, Message, run_child
 from course_utils.grading.submission import Submission, as_released, read_submission
@@ -365,7 +365,7 @@ def _record(kind: type[_Row], fields: Mapping[str, Any]) -> _Row:
     """A row from JSON; raises TypeError or ValueError unless each field is what it must be."""
     values = {}
     for field_ in dataclasses.fields(kind):
-        if field_.name == "events":  # of asynccheck alone: no exercise is for sm_90a, and the child sends none
+        if field_.name in NOT_SENT:
             continue
         value = fields.get(field_.name)
         if isinstance(value, list):

@@ -45,7 +45,7 @@ from course_utils.emulator.sanitizer import Finding
 from course_utils.emulator.tracing import in_step
 from course_utils.grading import catalog
 from course_utils.grading.exercise import Launch
-from course_utils.grading.job import LATER_SECONDS, LAUNCH_SECONDS, PYTHON_BYTES, PYTHON_SECONDS, Job, Run
+from course_utils.grading.job import LATER_SECONDS, LAUNCH_SECONDS, NOT_SENT, PYTHON_BYTES, PYTHON_SECONDS, Job, Run
 from course_utils.grading.kernel_rules import broken_rule
 from course_utils.grading.sandbox.child import ask, read_job, send
 from course_utils.grading.sandbox.parent import hide
@@ -353,7 +353,7 @@ def _run_case(
         header["printed"] = _first_lines(printed.getvalue())
         header["unset"] = next(filter(None, (_used_unset(source, launch.options) for launch in run.launches)), "")
         found = [asdict(finding) for finding in report.findings[:MOST_FINDINGS]]
-        header["findings"] = [{name: value for name, value in one.items() if name != "events"} for one in found]
+        header["findings"] = [{name: value for name, value in one.items() if name not in NOT_SENT} for one in found]
         header["counters"] = [asdict(row) for row in counters.rows]
         header["footprint"] = [asdict(touched) for touched in counters.footprint]
     if job.device == "cuda" and not problem:
