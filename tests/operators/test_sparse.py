@@ -3,6 +3,7 @@
 import itertools
 import re
 from functools import partial
+from zlib import crc32
 
 import pytest
 import torch
@@ -127,7 +128,8 @@ def check(pattern, case, *, device="cpu", dtype=HALF, gradients=False, kernel=No
     """sparse_attention, or one kernel, against float64 under the dense mask; raises AssertionError, as checks does."""
     operator = by_kernel(kernel, pattern) if kernel else partial(sparse_attention, pattern=pattern)
     mask = pattern.mask(case.query_length, case.key_length)
-    seed = int(torch.randint(2**31, ())) if seed is None else seed
+    if seed is None:  # other numbers in each test, the same in each run
+        seed = crc32(f"{pattern.name} {kernel} {case} {dtype}".encode())
     options = {"device": device, "dtype": dtype, "gradients": gradients, "lse": True, "attn_mask": mask, "seed": seed}
     for report in checks.check_case(operator, case, **options):
         assert report.passed, (
