@@ -343,7 +343,7 @@ def _environment(folder: Path, gpu: bool) -> dict[str, str]:
 
 
 def _shared_builds() -> list[Path]:
-    """The emulator's runtime library and its like, built here once: the child cannot keep what it builds."""
+    """The emulator's runtime and headers, built here once: the child cannot keep what it builds."""
     from course_utils.emulator.compiler import find_compiler, shared_builds
     from course_utils.toolchain.errors import CompileError
 
