@@ -5,6 +5,8 @@ Any of g++, clang++ or the `ziglang` wheel will do; `COURSE_EMULATOR_CXX` (or `C
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -14,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +24,8 @@ from course_utils.toolchain.cache import cache_folder
 from course_utils.toolchain.errors import CompileError
 
 HERE = Path(__file__).resolve().parent
+PRELUDE = "emu_prelude.h"  # what every kernel begins with
+FOR_HOPPER = "-DEMU_HOPPER=1"  # the option of a kernel for sm_90a
 RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
     f"{name}.cpp"
     for name in (
@@ -119,7 +124,7 @@ def _key(*parts: object) -> str:
     return hashlib.sha256("\0".join(map(str, (*parts, _processor(), _own_files()))).encode()).hexdigest()[:24]
 
 
-def _flags(compiler: Compiler) -> list[str]:
+def _flags(compiler: Compiler, *, traced: bool = False) -> list[str]:
     # No contraction to FMA and no type-based aliasing: a kernel gives the same bits with every compiler, and may
     # reinterpret floats as CUDA code does. Endless loops stay endless (C++ would let the compiler delete them).
     flags = ["-std=c++17", "-O2", "-march=native", "-fPIC", "-fno-exceptions", "-fno-rtti", "-w", "-gdwarf-4"]
@@ -132,7 +137,8 @@ def _flags(compiler: Compiler) -> list[str]:
     # g++ would let functions that do the same share their code, and with it their line; and all libraries the shared
     # variables of an inline function or a template of one name.
     flags += ["-g1", "-fno-ipa-icf", "-fno-gnu-unique"] if compiler.kind == "gcc" else ["-gline-tables-only"]
-    return flags + (["-fno-sanitize=undefined"] if compiler.kind == "zig" else [])
+    flags += ["-fno-sanitize=undefined"] if compiler.kind == "zig" else []
+    return flags + (_traced_flags(compiler) if traced else [])
 
 
 def _traced_flags(compiler: Compiler) -> list[str]:
@@ -169,27 +175,64 @@ def _link(compiler: Compiler, output: str, objects: list[str], folder: Path) -> 
     _run(command, "a shared library", folder)
 
 
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Of several processes that begin on a new machine, one builds what all need, and the others wait for it."""
+    with open(cache_folder() / "lock", "w") as file:
+        with contextlib.suppress(OSError):  # a file system without locks: then each builds it
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def build_runtime(compiler: Compiler) -> Path:
-    """The shared library of the runtime, built at the first use (about a second)."""
+    """The shared library of the runtime, built at the first use (a few seconds)."""
     library = cache_folder() / f"runtime-{_key(compiler, _flags(compiler))}.so"
-    if not library.exists():
-        with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
-            objects = []
-            for name in RUNTIME_FILES:
-                objects.append(f"{name}.o")
-                command = [
-                    *compiler.command,
-                    *_flags(compiler),
-                    "-pthread",
-                    "-c",
-                    str(HERE / "runtime" / name),
-                    "-o",
-                    objects[-1],
-                ]
-                _run(command, "the emulator's runtime", Path(folder))
-            _link(compiler, library.name, objects, Path(folder))
-            os.replace(Path(folder) / library.name, library)
+    if library.exists():
+        return library
+    with _alone(), tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+        if library.exists():
+            return library
+        objects = []
+        for name in RUNTIME_FILES:
+            objects.append(f"{name}.o")
+            source = str(HERE / "runtime" / name)
+            command = [*compiler.command, *_flags(compiler), "-pthread", "-c", source, "-o", objects[-1]]
+            _run(command, "the emulator's runtime", Path(folder))
+        _link(compiler, library.name, objects, Path(folder))
+        os.replace(Path(folder) / library.name, library)
     return library
+
+
+def _build_prelude(compiler: Compiler, flags: list[str]) -> Path:
+    """The prelude as g++ has read it with these flags. Its folder comes first on the search path: where g++ cannot take
+    it, as with an option that defines a name of the prelude, it goes on to the text."""
+    built = cache_folder() / f"prelude-{_key(compiler, flags)}" / f"{PRELUDE}.gch"
+    if built.exists():
+        return built
+    with _alone(), tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+        if not built.exists():
+            source = str(HERE / "include" / PRELUDE)
+            with_flags = [*compiler.command, *flags, "-x"]
+            _run([*with_flags, "c++-header", source, "-o", built.name], "the emulator's headers", Path(folder))
+            try:
+                use = [*with_flags, "c++", "-fsyntax-only", "-I.", "-include", PRELUDE, os.devnull]
+                _run(use, "the emulator's headers", Path(folder))
+            except CompileError:  # g++ wants it at the same address again, which not every machine has free
+                (Path(folder) / built.name).write_bytes(b"")  # then it reads the text
+            built.parent.mkdir(exist_ok=True)
+            os.replace(Path(folder) / built.name, built)
+    return built
+
+
+def shared_builds(compiler: Compiler) -> list[Path]:
+    """What all kernels up to sm_80 share, built where it is not yet: for a process that cannot keep what it builds.
+
+    Raises CompileError.
+    """
+    built = [build_runtime(compiler)]
+    if compiler.kind == "gcc":
+        built += [_build_prelude(compiler, _flags(compiler, traced=traced)) for traced in (False, True)]
+    return built
 
 
 def build_kernels(
@@ -200,15 +243,16 @@ def build_kernels(
     Raises CompileError with the compiler's log.
     """
     runtime = build_runtime(compiler)
-    flags = [*_flags(compiler), *(_traced_flags(compiler) if traced else []), *options]
+    of_prelude = [*_flags(compiler, traced=traced), *(option for option in options if option == FOR_HOPPER)]
+    flags = [*_flags(compiler, traced=traced), *options]
     library = cache_folder() / f"kernels-{_key(compiler, flags, runtime.name, text, sorted(headers.items()))}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
             for header, content in headers.items():
                 (Path(folder) / header).write_text(content, encoding="utf-8")
             (Path(folder) / "kernels.cpp").write_text(text, encoding="utf-8")
-            include = HERE / "include"
-            prelude = ["-include", str(include / "emu_prelude.h"), "-I", ".", "-I", str(include)]
+            places = [_build_prelude(compiler, of_prelude).parent] if compiler.kind == "gcc" else []
+            prelude = ["-include", PRELUDE, *(f"-I{place}" for place in (*places, ".", HERE / "include"))]
             _run([*compiler.command, *flags, *prelude, "-c", "kernels.cpp", "-o", "kernels.o"], name, Path(folder))
             _link(compiler, library.name, ["kernels.o", str(runtime)], Path(folder))
             os.replace(Path(folder) / library.name, library)

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from course_utils.emulator import launch, report, tracing
-from course_utils.emulator.compiler import Compiler, build_kernels, build_runtime, find_compiler
+from course_utils.emulator.compiler import FOR_HOPPER, Compiler, build_kernels, build_runtime, find_compiler
 from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.library_tables import Symbol, symbols
 from course_utils.emulator.memory import Array, DeviceMemory, Mapped
@@ -142,7 +142,7 @@ class EmulatedModule:
                 f"{self.name} needs {needed}{' exactly' if needed.exact else ' or newer'}; "
                 f"the CPU emulator is an {DEVICE}: run it with CUDA tensors on such a GPU"
             )
-        host_options = [*_host_options(options), *(["-DEMU_HOPPER=1"] if hopper else [])]
+        host_options = [*_host_options(options), *([FOR_HOPPER] if hopper else [])]
         search_path = [code.path.parent] if isinstance(code, KernelSource) else []
         search_path += [Path(word[2:]) for word in host_options if word.startswith("-I")] + [INCLUDE]
         self._kernels = find_kernels(code)

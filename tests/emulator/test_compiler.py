@@ -1,8 +1,10 @@
 """Which compiler is found, what it says when it fails, and that it is not asked twice."""
 
 import multiprocessing
+import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,21 @@ from course_utils.emulator import compiler as compilers
 KERNEL = 'extern "C" __global__ void k(float* out) { out[threadIdx.x] = 1; }'
 
 
+needs_gcc = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ alone takes its headers precompiled")
+
+
+def link_shared_builds(cache: Path) -> None:
+    for built in compilers.shared_builds(compilers.find_compiler()):
+        link = cache / built.relative_to(compilers.cache_folder())
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(built)
+
+
 @pytest.fixture
 def empty_cache(monkeypatch, tmp_path):
-    """A cache folder with nothing but the runtime in it, and the commands that run from now on."""
-    runtime = compilers.build_runtime(compilers.find_compiler())
+    """A cache folder with nothing but what all kernels share in it, and the commands that run from now on."""
+    link_shared_builds(tmp_path)
     monkeypatch.setattr(compilers, "cache_folder", lambda: tmp_path)
-    (tmp_path / runtime.name).symlink_to(runtime)
     commands = []
     run = subprocess.run
 
@@ -123,8 +134,7 @@ def test_a_failed_compilation_leaves_nothing_behind(empty_cache, tmp_path):
 
 
 def test_two_processes_compile_the_same_file_at_once(tmp_path, monkeypatch):
-    runtime = compilers.build_runtime(compilers.find_compiler())
-    shutil.copy(runtime, tmp_path)  # what both have to build is the kernel
+    link_shared_builds(tmp_path)  # what both have to build is the kernel
     monkeypatch.setattr(compilers, "cache_folder", lambda: tmp_path)
     fork = multiprocessing.get_context("fork")  # a new Python would first import PyTorch
     both = [fork.Process(target=RawModule(code=KERNEL).compile) for _ in range(2)]
@@ -139,14 +149,78 @@ def test_two_processes_compile_the_same_file_at_once(tmp_path, monkeypatch):
 
 
 def test_a_runtime_that_another_process_has_built_again_does_no_harm(monkeypatch, tmp_path):
-    """Where several begin at once on a new machine, each builds it, and the last one's file takes the place of those
-    that the others have loaded."""
+    """Where several begin at once on a file system without locks, each builds it, and the last one's file takes the
+    place of those that the others have loaded."""
     out = torch.zeros(2)
     RawModule(code=KERNEL).get_function("k")((1,), (1,), (out[:1],))
     shutil.copy(compilers.build_runtime(compilers.find_compiler()), tmp_path)
     monkeypatch.setattr(compilers, "cache_folder", lambda: tmp_path)
     RawModule(code=KERNEL + "// built for the other").get_function("k")((1,), (1,), (out[1:],))
     assert out.tolist() == [1, 1]
+
+
+def test_of_two_processes_that_begin_on_a_new_machine_one_builds_what_both_need(tmp_path, monkeypatch):
+    monkeypatch.setattr(compilers, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(compilers, "RUNTIME_FILES", ())
+    built = tmp_path / "built"
+
+    def run(command, what, folder):
+        if "-o" in command:
+            with built.open("a") as file:
+                file.write(f"{what}\n")
+            time.sleep(0.1)
+            (folder / command[command.index("-o") + 1]).write_text("")
+
+    monkeypatch.setattr(compilers, "_run", run)
+    fork = multiprocessing.get_context("fork")
+    gcc = compilers.Compiler("gcc", ("g++",), "any")
+    both = [fork.Process(target=compilers.shared_builds, args=(gcc,)) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+    assert built.read_text().splitlines() == ["a shared library", *["the emulator's headers"] * 2]  # plain and traced
+
+
+@needs_gcc
+@pytest.mark.parametrize(("option", "mark"), [("-DN=1", "!"), ("-Dsaturated=of_another_name", "x")])
+def test_gcc_takes_precompiled_headers_unless_an_option_defines_a_name_in_them(
+    option, mark, fresh_search, empty_cache, monkeypatch
+):
+    monkeypatch.setenv("COURSE_EMULATOR_CXX", "g++")
+    run, said = subprocess.run, []
+
+    def run_and_name_headers(command, **options):
+        done = run([*command, *(["-H"] if "kernels.cpp" in command else [])], **options)
+        said.append(done.stderr)
+        return done
+
+    monkeypatch.setattr(subprocess, "run", run_and_name_headers)
+    out = torch.zeros(1)
+    RawModule(code=KERNEL, options=(option,)).get_function("k")((1,), (1,), (out,))
+    assert out.item() == 1
+    assert any(re.match(rf"{mark} .*/emu_prelude\.h\.gch\n", text) for text in said), said
+
+
+@needs_gcc
+def test_where_gcc_cannot_read_its_precompiled_headers_it_reads_the_text(fresh_search, monkeypatch, tmp_path):
+    """It is tried once: precompiled headers must lie at the same address as before."""
+    monkeypatch.setenv("COURSE_EMULATOR_CXX", "g++")
+    runtime = compilers.build_runtime(compilers.find_compiler())
+    (tmp_path / runtime.name).symlink_to(runtime)
+    monkeypatch.setattr(compilers, "cache_folder", lambda: tmp_path)
+    run = compilers._run
+
+    def run_and_fail_once(command, what, folder):
+        if "-fsyntax-only" in command:
+            raise CompileError("had to relocate PCH")
+        run(command, what, folder)
+
+    monkeypatch.setattr(compilers, "_run", run_and_fail_once)
+    out = torch.zeros(1)
+    RawModule(code=KERNEL).get_function("k")((1,), (1,), (out,))
+    assert out.item() == 1
+    assert [path.stat().st_size for path in tmp_path.glob("prelude-*/*")] == [0]
 
 
 def test_the_search_takes_what_the_environment_names(fresh_search, monkeypatch):

@@ -19,6 +19,7 @@ from course_utils.grading.sandbox import landlock
 from course_utils.grading.sandbox import parent as sandbox
 from course_utils.grading.sandbox.child import END, FRAME, Later, exit_status
 from course_utils.grading.sandbox.parent import Limits, Message, isolation_available, run_child
+from course_utils.toolchain.cache import cache_folder
 from tests.helpers.processes import processes_with, wait_for
 
 REPO = Path(__file__).resolve().parents[2]
@@ -430,7 +431,7 @@ def test_the_child_ends_with_a_killed_grader(tmp_path, isolation):
     file.write_text(f"{HEAD}os.fork()\nprint('ready', flush=True)\ntime.sleep(100)")
     grader = (
         f"{WITHOUT_TORCH}from course_utils.grading.sandbox import parent as sandbox\n"
-        "sandbox._runtime_file = lambda: None\n"
+        "sandbox._shared_builds = lambda: []\n"
         "take = sandbox._Watch._read\n"
         f"def read(*a):\n    open({str(ready)!r}, 'w').close()\n    return take(*a)\n"
         "sandbox._Watch._read = read\n"
@@ -478,22 +479,24 @@ def test_the_environment_is_small(child, monkeypatch):
     assert header["home"] == header["inside"] != str(Path.home())
 
 
-def test_the_emulators_runtime_is_handed_over_but_not_the_cache(child):
-    runtime = sandbox._runtime_file()
-    before = hashlib.sha256(runtime.read_bytes()).hexdigest()
+def test_what_all_kernels_share_is_handed_over_but_not_the_cache(child):
+    builds = sandbox._shared_builds()
+    before = [hashlib.sha256(file.read_bytes()).hexdigest() for file in builds]
+    names = [str(file.relative_to(cache_folder())) for file in builds]
     ended = child(
-        """
+        f"""
         folder = os.path.join(os.environ["XDG_CACHE_HOME"], "attention-kernels")
-        tell(there=os.listdir(folder))
-        file = os.path.join(folder, os.listdir(folder)[0])
-        attempt(lambda: open(file, "wb").write(b"poison"))
-        tell(new=attempt(lambda: open(file + "2", "w").write("x")))
+        there = [os.path.join(place, file) for place, _, files in os.walk(folder) for file in files]
+        tell(there=[os.path.relpath(file, folder) for file in there])
+        for file in there:
+            attempt(lambda: open(file, "wb").write(b"poison"))
+        tell(new=[attempt(lambda: open(os.path.join(folder, name) + "2", "w").write("x")) for name in {names}])
         """
     )
-    assert ended.messages[0].header["there"] == [runtime.name]
-    assert ended.messages[1].header["new"] == "1"
-    assert hashlib.sha256(runtime.read_bytes()).hexdigest() == before
-    assert not runtime.with_name(runtime.name + "2").exists()
+    assert sorted(ended.messages[0].header["there"]) == sorted(names)
+    assert ended.messages[1].header["new"][0] == "1"
+    assert [hashlib.sha256(file.read_bytes()).hexdigest() for file in builds] == before
+    assert not any(file.with_name(file.name + "2").exists() for file in builds)
 
 
 @pytest.fixture

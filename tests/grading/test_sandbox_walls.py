@@ -107,7 +107,7 @@ emulator.__path__ = [{str(REPO / "course_utils" / "emulator")!r}]  # without its
 sys.path.insert(0, {str(REPO)!r})
 from course_utils.grading.sandbox import parent
 from course_utils.grading.sandbox.child import descendants
-parent._runtime_file = lambda: None
+parent._shared_builds = lambda: []
 users, look = set(), parent._Watch._look
 
 def look_at_users(watch):

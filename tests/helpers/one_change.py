@@ -1,12 +1,13 @@
 """Many changes to one kernel in one build: which of them a launch has, a `__constant__` variable says.
 
-A change takes a statement away, or gives it another argument. Lines keep their numbers.
+A change takes a statement away, gives it another argument, or holds up some threads in front of it. Lines keep their
+numbers.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 NONE = -1
@@ -63,3 +64,12 @@ def with_changes(code: str, rules: Sequence[Rule], *, start: str) -> tuple[str, 
         pieces += [code[position : match.start()], "{ ", *branches, " }"]
         position = match.end()
     return "".join(pieces) + code[position:], changes
+
+
+def with_delays(code: str, delays: Iterable[tuple[str, str]]) -> str:
+    """The kernel with all delays to choose from by the variable `delay`: (which threads, the statement before which
+    they wait)."""
+    for number, (threads, before) in enumerate(delays):
+        assert code.count(before) == 1, (before, code.count(before))
+        code = code.replace(before, f"{{ if (delay == {number} && ({threads})) __nanosleep(20000); }} {before}")
+    return f"__constant__ int delay = {NONE}; {code}"

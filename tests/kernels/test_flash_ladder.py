@@ -17,7 +17,7 @@ from course_utils.toolchain.errors import KernelError
 from course_utils.toolchain.source import compile_options
 
 STEPS = pytest.mark.parametrize("step", LADDER, ids=lambda step: step.kernel)
-OTHER = pytest.mark.exhaustive("`make test` watches each step at one head dimension, in turn")
+OTHER = pytest.mark.exhaustive("`make test` watches each step at one head dimension in each dtype")
 SEEN = pytest.mark.exhaustive("`make test` has another mistake in this step, and tests/mutants/")
 LENGTHS = (
     *((length, length) for length in checks.LENGTHS),
@@ -32,19 +32,21 @@ def step_named(name):
     return next(step for step in LADDER if step.kernel.startswith(name))
 
 
-def cases(step, dtype, *, long):
+def cases(step, dtype, *, whole):
     """The two dtypes of a step have every length between them. Mask, heads, D, kind of input and scale take turns, and
-    in another way in the next step. `long`: one of them has 1024 tokens, too."""
+    in another way in the next step. `whole`: one of them has 1024 tokens, too; else a dtype of a step has one D, the
+    other dtype the other, which halves what is to be built."""
     number, chosen = LADDER.index(step), []
     for n, pair in enumerate(LENGTHS):
         if (n + number // 2) % 2 != DTYPES.index(dtype):
             continue
         turn = n + number
         heads, kv_heads = HEADS[turn // 2 % len(HEADS)] if max(pair) < 200 else (1, 1)
-        head_dim, kind = HEAD_DIMS[turn // 2 % 2], checks.KINDS[turn % len(checks.KINDS)]
+        head_dim = HEAD_DIMS[(turn // 2 if whole else number + DTYPES.index(dtype)) % 2]
+        kind = checks.KINDS[turn % len(checks.KINDS)]
         is_causal, scale = turn % 2 == 1, 0.25 if turn % 3 == 0 else None
         chosen.append(checks.AttentionCase(1 + turn // 4 % 2, heads, kv_heads, *pair, head_dim, is_causal, kind, scale))
-    if long and number % 2 == DTYPES.index(dtype):
+    if whole and number % 2 == DTYPES.index(dtype):
         pair, is_causal = LONG[number // 2 % 2], number % 4 < 2
         chosen.append(checks.AttentionCase(1, 1, 1, *pair, 64, is_causal, "normal"))
     return chosen
@@ -68,24 +70,18 @@ def inputs(query_length, key_length, head_dim=64, dtype=torch.float16, heads=1):
 @STEPS
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_correct_at_every_length(device, step, dtype, request, thinned):
-    long = device.type == "cuda" or request.config.getoption("--exhaustive")  # slow on the emulator
-    chosen = thinned(cases(step, dtype, long=long), 3, LADDER.index(step) % 3)
+    whole = device.type == "cuda" or request.config.getoption("--exhaustive")  # slow on the emulator
+    chosen = thinned(cases(step, dtype, whole=whole), 3, LADDER.index(step) % 3)
     checks.check_attention(operator(step), device=device, dtype=dtype, lse=True, cases=chosen)
 
 
-@pytest.mark.parametrize(
-    ("step", "head_dim"),
-    [
-        pytest.param(step, d, marks=() if n % 2 == m else OTHER, id=f"{step.kernel}-{d}")
-        for n, step in enumerate(LADDER)
-        for m, d in enumerate(HEAD_DIMS)
-    ],
-)
-def test_the_sanitizer_finds_nothing(step, head_dim):
+@STEPS
+@pytest.mark.parametrize(("head_dim", "of_bf16"), [HEAD_DIMS, pytest.param(*HEAD_DIMS[::-1], marks=OTHER)])
+def test_the_sanitizer_finds_nothing(step, head_dim, of_bf16):
     with sanitize() as report:
         launch(step, *inputs(70, 130, head_dim, heads=2), is_causal=True)
         launch(step, *inputs(130, 70, head_dim), is_causal=True)  # rows that see no key
-        launch(step, *inputs(65, 129, head_dim, torch.bfloat16))
+        launch(step, *inputs(65, 129, of_bf16, torch.bfloat16))
     assert report.launches == 3 and not report.findings, str(report)
 
 

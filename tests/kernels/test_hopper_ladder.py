@@ -12,6 +12,7 @@ from course_utils.launches.hopper import KEYS, LADDER, launch, ready
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 from course_utils.toolchain import nvrtc
 from course_utils.toolchain.source import compile_options, with_headers
+from tests.helpers.one_change import with_delays
 
 STEPS = pytest.mark.parametrize("step", LADDER, ids=lambda step: step.kernel)
 CASES = [  # H, H_kv, L_q, L_k, causal, kind
@@ -41,13 +42,20 @@ def operator(step):
 
 def changed(step, right, wrong):
     """The same of the step with one passage replaced, of its file or of a header."""
-    source = read_kernel(step.file)
-    text = with_headers(source)
+    text = with_headers(read_kernel(step.file))
     assert text.count(right) == 1, (right, text.count(right))
-    code = KernelSource(text.replace(right, wrong), source.path, source.name)
+    return operator_of_text(step, text.replace(right, wrong))
+
+
+def operator_of_text(step, text, delay=None):
+    """The same of the step with another text; delay: the number of the one to choose, if the text has any."""
+    source = read_kernel(step.file)
+    code = KernelSource(text, source.path, source.name)
 
     def attention(query, key, value, *, is_causal, scale, enable_gqa=False, return_lse=False):
         module = RawModule(code=code, options=step.options(query.shape[-1], query.dtype))
+        if delay is not None:
+            module.get_global("delay", (1,), torch.int32, query.device).fill_(delay)
         out, lse = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
         kernel = module.get_function(step.kernel)
         ready(step, query, key, value, out, lse, is_causal=is_causal, scale=scale, kernel=kernel)()
@@ -67,11 +75,12 @@ def skip_other_gpus(device):
 
 @STEPS
 def test_correct(device, step):
-    """Head dimensions and dtypes take turns."""
+    """Head dimensions and dtypes take turns: a step has each of them once, and the next step the other pairs."""
     skip_other_gpus(device)
+    number = LADDER.index(step)
     for n, (heads, kv_heads, query_length, key_length, is_causal, kind) in enumerate(CASES):
         case = checks.AttentionCase(1, heads, kv_heads, query_length, key_length, HEAD_DIMS[n % 2], is_causal, kind)
-        checks.check_attention(operator(step), device=device, dtype=DTYPES[n // 2 % 2], lse=True, cases=[case])
+        checks.check_attention(operator(step), device=device, dtype=DTYPES[(n + number) % 2], lse=True, cases=[case])
 
 
 @WIDE
@@ -144,8 +153,9 @@ DELAYS = {  # who is held up, and before which statement
 @pytest.mark.parametrize("name", ["step5_", "forward"])
 def test_a_part_of_the_block_that_is_held_up_changes_nothing(device, name, delay):
     skip_other_gpus(device)
-    who, before = DELAYS[delay]
-    attention = changed(step_named(name), before, f"{{ if ({who}) __nanosleep(20000); }} {before}")
+    step = step_named(name)
+    text = with_delays(with_headers(read_kernel(step.file)), DELAYS.values())
+    attention = operator_of_text(step, text, [*DELAYS].index(delay))
     case = checks.AttentionCase(1, 2, 1, 300, 400, 128, True, "normal")
     checks.check_attention(attention, device=device, dtype=torch.float16, lse=True, cases=[case])
 

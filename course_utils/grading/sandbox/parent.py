@@ -37,6 +37,7 @@ from typing import Any
 from course_utils.grading.sandbox import landlock
 from course_utils.grading.sandbox.child import ASKS, END, FRAME, MARKER, MORE, descendants, give_up_new_privileges
 from course_utils.grading.sandbox.unprivileged import child_user, command_as
+from course_utils.toolchain.cache import cache_folder
 
 PACKAGE = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).resolve().with_name("child.py")
@@ -138,16 +139,16 @@ def run_child(
             settings["readable"] = [*_readable(), *([module] if module.endswith(".py") else [])]
             settings["writable"] = [str(folder), *DEVICES]
         needed = [*map(str, _read_only_folders()), *([module] if module.endswith(".py") else [])]
-        runtime = _runtime_file()
-        if runtime is None:
-            handed_over = []
-        elif keeper:
-            cache = folder / "cache" / runtime.parent.name
-            cache.mkdir(parents=True)
-            shutil.copy(runtime, cache / runtime.name)  # a link would let the child write to the original
-        else:
-            handed_over = ["--ro-bind", str(runtime), f"{INSIDE}/cache/{runtime.parent.name}/{runtime.name}"]
-            needed.append(str(runtime))
+        handed_over = []
+        for file in _shared_builds():
+            there = folder / "cache" / file.relative_to(cache_folder().parent)
+            if keeper:
+                there.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file, there)  # a link would let the child write to the original
+            else:
+                handed_over += ["--ro-bind", str(file), str(there)]
+                needed.append(str(file))
+        handed_bytes = _folder_bytes(folder) if keeper else 0
         job_file = stack.enter_context(_file_with(job))
         content = os.memfd_create("more")
         hearing, word = os.pipe()
@@ -191,7 +192,7 @@ def run_child(
                 os.write(word, b"-" if given is None else MORE)
 
         try:
-            watch = _Watch(process, reading, limits, folder if keeper else None, give, end)
+            watch = _Watch(process, reading, limits, folder if keeper else None, handed_bytes, give, end)
             watch.run()
         finally:
             end()
@@ -341,15 +342,15 @@ def _environment(folder: Path, gpu: bool) -> dict[str, str]:
     }
 
 
-def _runtime_file() -> Path | None:
-    """The emulator's runtime library, built here once: the child cannot keep what it builds. None: no compiler."""
-    from course_utils.emulator.compiler import build_runtime, find_compiler
+def _shared_builds() -> list[Path]:
+    """The emulator's runtime and headers, built here once: the child cannot keep what it builds."""
+    from course_utils.emulator.compiler import find_compiler, shared_builds
     from course_utils.toolchain.errors import CompileError
 
     try:
-        return build_runtime(find_compiler())
+        return shared_builds(find_compiler())
     except CompileError:
-        return None  # the child will say so itself
+        return []  # there is no compiler: the child will say so itself
 
 
 @contextlib.contextmanager
@@ -434,12 +435,15 @@ class _Watch:
         results: int,
         limits: Limits,
         folder: Path | None,
+        handed_bytes: int,
         more: Callable[[list[Message]], None],
         stop: Callable[[], None],
     ) -> None:
-        """more: called where the child asks for more, MOST_ASKS times at most. stop: ends the child."""
+        """folder: where the child writes, if nothing else limits that; handed_bytes: what it found there.
+        more: called where the child asks for more, MOST_ASKS times at most. stop: ends the child.
+        """
         assert process.stdout is not None and process.stderr is not None
-        self._process, self._limits, self._folder = process, limits, folder
+        self._process, self._limits, self._folder, self._handed_bytes = process, limits, folder, handed_bytes
         self._more, self._stop = more, stop
         self._asked = 0
         self._started = time.monotonic()
@@ -530,7 +534,7 @@ class _Watch:
         if sum(map(_memory, processes)) > limits.memory:
             return self._end("memory limit", f"it took more than {_size(limits.memory)} of memory")
         if self._folder is not None and now - self._folder_looked_at > 10 * WATCH_SECONDS:
-            if _folder_bytes(self._folder) > limits.file_bytes:
+            if _folder_bytes(self._folder) - self._handed_bytes > limits.file_bytes:
                 return self._end("file limit", self._too_much_written())
             self._folder_looked_at = time.monotonic()
         return None
