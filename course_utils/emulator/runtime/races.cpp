@@ -62,6 +62,7 @@ struct Races {
     uint32_t interval;                   // the same, but never set back
     uint32_t block_number;               // linear index in the grid, plus 1
     bool fenced;                         // the block has called __threadfence()
+    bool ordered;                        // so that, or on sm_90a by other barriers, its warps may be ordered in global memory
     size_t word_count;
     Cell* cells[3];                      // of shared memory, by log(piece): for each byte, each 2 bytes, each word
     uint8_t* values[3];                  // what the last write of each wrote: a digest
@@ -80,7 +81,8 @@ static Races* all;
 
 extern "C" void emu_fence(bool between_blocks) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    if (between_blocks && emu_block->tracer && emu_block->tracer->races) emu_block->tracer->races->fenced = true;
+    Races* const r = emu_block->tracer ? emu_block->tracer->races : nullptr;
+    if (between_blocks && r) r->fenced = r->ordered = true;
 }
 
 static void* zeros(size_t bytes) {       // taken from the system page by page, as they are touched
@@ -124,6 +126,7 @@ void emu_start_races(Races& r) {
     r.interval++;
     r.block_number = (uint32_t)(at.x + (uint64_t)grid.x * (at.y + (uint64_t)grid.y * at.z)) + 1;
     r.fenced = false;
+    r.ordered = r.tracer->rules;
 }
 
 static inline unsigned number_of(Races& r, uint32_t place) {
@@ -263,9 +266,9 @@ static void keep_lowest(Mark (&pair)[2], Mark m) {
     }
 }
 
-// An access by another warp of this block, with no barrier since. On sm_90a threads wait for each other in more ways.
+// An access by another warp of this block, with no barrier since.
 static bool recent(const Races& r, Mark m, const Fiber* f) {
-    return high_part(m) == r.interval && marked_thread(m) / 32 != f->warp && !r.fenced && !r.tracer->rules;
+    return high_part(m) == r.interval && marked_thread(m) / 32 != f->warp && !r.ordered;
 }
 
 static void find_global_race(Races& r, emu_finding_kind kind, const Fiber* f, const LogEntry& e, Mark other) {
@@ -323,9 +326,8 @@ static void find_conflict(const Races& first, emu_finding_kind kind, const Races
     emu_find(first.tracer->results, finding);
 }
 
-// Blocks, by their numbers from 1 on, that are one or of one cluster, in which barrier.cluster may order what they do.
+// Blocks, by their numbers from 1 on, that are of one cluster, in which barrier.cluster may order what they do.
 static bool together(const emu_launch* launch, uint32_t a, uint32_t b) {
-    if (a == b) return true;
     const emu_dim3 size = launch->cluster;
     if (size.x * size.y * size.z == 1 || !a || !b) return false;
     const emu_dim3 i = index_in(launch->grid, a - 1), j = index_in(launch->grid, b - 1);
@@ -340,7 +342,8 @@ template <class Pick> static Owned lowest(unsigned array, uint64_t i, uint32_t n
         const Element& x = r->elements[array][i];
         for (int n = 0; n < 2; n++) {
             const Mark m = pick(x, n);
-            if (m && (!found.mark || m < found.mark) && !together(r->block->launch, high_part(m), not_this)) found = {r, m};
+            if (!m || high_part(m) == not_this || (found.mark && m >= found.mark)) continue;
+            if (!together(r->block->launch, high_part(m), not_this)) found = {r, m};
         }
     }
     return found;
@@ -452,6 +455,6 @@ void emu_end_race_interval(Tracer& t) {
     }
     r.unwritten_places = 0;
     if (r.epoch < last_epoch) r.epoch++;
-    else t.watching = false;                     // two million barriers: the rest of this block is not watched
+    else emu_watch(t, false);                    // two million barriers: the rest of this block is not watched
     r.interval++;
 }
