@@ -327,30 +327,30 @@ static void find_conflict(const Races& first, emu_finding_kind kind, const Races
 }
 
 // Blocks, by their numbers from 1 on, that are of one cluster, in which barrier.cluster may order what they do.
-static bool together(const emu_launch* launch, uint32_t a, uint32_t b) {
+static __attribute__((cold, noinline)) bool together(const emu_launch* launch, uint32_t a, uint32_t b) {
     const emu_dim3 size = launch->cluster;
-    if (size.x * size.y * size.z == 1 || !a || !b) return false;
+    if (!a || !b) return false;
     const emu_dim3 i = index_in(launch->grid, a - 1), j = index_in(launch->grid, b - 1);
     return i.x / size.x == j.x / size.x && i.y / size.y == j.y / size.y && i.z / size.z == j.z / size.z;
 }
 
 // Who among the OS threads has the lowest mark of another block than `not_this` (0: of any), and not of its cluster.
 struct Owned { const Races* races; Mark mark; };
-template <class Pick> static Owned lowest(unsigned array, uint64_t i, uint32_t not_this, Pick pick) {
+template <bool clusters, class Pick> static Owned lowest(unsigned array, uint64_t i, uint32_t not_this, Pick pick) {
     Owned found = {nullptr, 0};
     for (const Races* r = all; r; r = r->next) {
         const Element& x = r->elements[array][i];
         for (int n = 0; n < 2; n++) {
             const Mark m = pick(x, n);
             if (!m || high_part(m) == not_this || (found.mark && m >= found.mark)) continue;
-            if (!together(r->block->launch, high_part(m), not_this)) found = {r, m};
+            if (!clusters || !together(r->block->launch, high_part(m), not_this)) found = {r, m};
         }
     }
     return found;
 }
 
-// Once all blocks have run: elements that two blocks use, one of them to write.
-void emu_find_conflicts() {
+// Elements that two blocks use, one of them to write.
+template <bool clusters> static void find_conflicts() {
     const auto write = [](const Element& x, int n) { return x.writes[n]; };
     const auto read = [](const Element& x, int n) { return x.reads[n]; };
     const auto atomic = [](const Element& x, int n) { return x.atomics[n]; };
@@ -358,25 +358,31 @@ void emu_find_conflicts() {
         const Array& a = all->tracer->arrays[array];
         if (!a.element_bytes) continue;
         for (uint64_t i = 0; i < (a.high - a.low) / a.element_bytes; i++) {
-            const Owned w = lowest(array, i, 0, write), updated = lowest(array, i, 0, atomic);
+            const Owned w = lowest<clusters>(array, i, 0, write), updated = lowest<clusters>(array, i, 0, atomic);
             if (w.mark) {
                 const uint32_t block = high_part(w.mark);
-                const Owned w2 = lowest(array, i, block, write), r2 = lowest(array, i, block, read);
-                const Owned a2 = lowest(array, i, block, atomic);
+                const Owned w2 = lowest<clusters>(array, i, block, write), r2 = lowest<clusters>(array, i, block, read);
+                const Owned a2 = lowest<clusters>(array, i, block, atomic);
                 if (w2.mark) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *w2.races, w2.mark, *w.races, w.mark);
                 if (a2.mark) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *a2.races, a2.mark, *w.races, w.mark);
                 if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *w.races, w.mark);
             }
             if (updated.mark) {
-                Owned by = updated, r2 = lowest(array, i, high_part(by.mark), read);
+                Owned by = updated, r2 = lowest<clusters>(array, i, high_part(by.mark), read);
                 if (!r2.mark) {                             // the lowest block alone reads: what another one updates?
-                    by = lowest(array, i, high_part(updated.mark), atomic);
-                    if (by.mark) r2 = lowest(array, i, high_part(by.mark), read);
+                    by = lowest<clusters>(array, i, high_part(updated.mark), atomic);
+                    if (by.mark) r2 = lowest<clusters>(array, i, high_part(by.mark), read);
                 }
                 if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *by.races, by.mark);
             }
         }
     }
+}
+
+void emu_find_conflicts() {
+    const emu_dim3 size = all ? all->block->launch->cluster : emu_dim3{1, 1, 1};
+    if (size.x * size.y * size.z > 1) find_conflicts<true>();
+    else find_conflicts<false>();
 }
 
 // ---- a block's logs

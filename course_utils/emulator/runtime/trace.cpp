@@ -91,8 +91,9 @@ static inline __attribute__((always_inline)) bool in_shared_array(Tracer& t, con
     const uintptr_t offset = address - (uintptr_t)of.dynamic_shared;
     if (offset >= EMU_SHARED_LIMIT) {
         const uint8_t what = t.statics[(address - (uintptr_t)of.shared_low) / 4];
+        if (what == array) return true;
         if (what == nothing) find_access(t, f, EMU_OUT_OF_BOUNDS, address, bytes, access, place);
-        return what == array;
+        return false;
     }
     if (offset + bytes <= of.launch->dynamic_shared) return true;
     find_access(t, f, EMU_DYNAMIC_SHARED, offset, bytes, access, place);
