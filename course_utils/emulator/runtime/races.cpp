@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "async_rules.h"
 #include "findings.h"
 
 // One access to shared memory: epoch (22 bits), number of its place in the code (12), thread (10), warp epoch (18), atomic (1),
@@ -83,6 +84,7 @@ extern "C" void emu_fence(bool between_blocks) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     Races* const r = emu_block->tracer ? emu_block->tracer->races : nullptr;
     if (between_blocks && r) r->fenced = r->ordered = true;
+    if (Rules* rules = emu_rules()) emu_rule_fence(*rules);
 }
 
 static void* zeros(size_t bytes) {       // taken from the system page by page, as they are touched
