@@ -141,7 +141,7 @@ def _traced_flags(compiler: Compiler) -> list[str]:
     if compiler.kind == "gcc":
         # -O2 would cut a store of `inside ? x : 0` in two, one in each branch: two requests of a warp, where nvcc makes
         # one; and large kernels would take longer to build. With these two of its steps -O1 runs as many instructions,
-        # within 2 %. What the headers do unseen, such as products, has -O2 (EMU_UNSEEN).
+        # as a rule within 2 %. What the headers do unseen, such as products, has -O2 (EMU_UNSEEN).
         flags += ["-O1", "-fcaller-saves", "-fgcse"]
         flags += ["-fsanitize=bounds-strict,alignment", "-fsanitize-recover=all"]
         flags += ["-fno-tree-vectorize", "-fno-tree-slp-vectorize", "-fno-store-merging"]
