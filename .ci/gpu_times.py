@@ -10,18 +10,13 @@ twice as often, is split in two as well: `itself` is the ratio of its halves, wh
 
 from __future__ import annotations
 
-import argparse
 import functools
 import importlib.util
-import json
-import os
 import statistics
-import subprocess
-import sys
-import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parents[1]
+from two_checkouts import HERE, Row, measure, run
+
 TURNS = 8  # processes: four of each checkout
 LENGTHS = 512, 1024, 4096, 16384
 
@@ -60,24 +55,10 @@ def measure_here() -> dict[str, float]:
     return times
 
 
-def measure(checkout: Path) -> dict[str, float]:
-    """The same in a process that imports `checkout`."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout)}
-    done = subprocess.run(
-        [sys.executable, __file__, "--here"],
-        cwd=checkout,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def compare(before: Path, turns: int = TURNS) -> list[dict[str, str | float]]:
+def compare(before: Path, turns: int = TURNS) -> list[Row]:
     """A row for each operator and length: milliseconds before and here, their ratio, and that of `before` to itself."""
     order = [(before, HERE, HERE, before)[n % 4] for n in range(turns)]
-    found = [(checkout, measure(checkout)) for checkout in order]
+    found = [(checkout, measure(__file__, checkout)) for checkout in order]
     rows = []
     for name in found[0][1]:
         old, new = ([times[name] for checkout, times in found if checkout == side] for side in (before, HERE))
@@ -89,29 +70,13 @@ def compare(before: Path, turns: int = TURNS) -> list[dict[str, str | float]]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=Path, nargs="?", help="another checkout of the course")
-    parser.add_argument(
-        "--record", type=Path, metavar="FILE", help="write the rows there, with device, versions and date"
-    )
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.here:
-        print(json.dumps(measure_here()))
-        return
-    if arguments.before is None or not (arguments.before / "course_utils").is_dir():
-        parser.error(f"before: {arguments.before} is no checkout of the course; it takes a folder with course_utils/")
-    rows = compare(arguments.before.resolve())
-    for row in rows:
-        print("{name:34s} {before_ms:8.4f} ms  {here_ms:8.4f} ms  {ratio:.3f}  (itself {itself:.3f})".format(**row))
-    if arguments.record:
-        import torch
+def machine() -> Row:
+    """What the rows were measured on."""
+    import torch
 
-        machine = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
-        kept = {**machine, "date": time.strftime("%Y-%m-%d"), "rows": rows}
-        arguments.record.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    return {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "cuda": torch.version.cuda}
 
 
 if __name__ == "__main__":
-    main()
+    line = "{name:34s} {before_ms:8.4f} ms  {here_ms:8.4f} ms  {ratio:.3f}  (itself {itself:.3f})"
+    run(__doc__, measure_here, compare, line, machine)

@@ -120,6 +120,13 @@ def _matrices(function: str) -> Callable[[re.Match[str], Operands], str]:
     return lambda opcode, operands: f"emu::ptx::{function}<{'true' if opcode[2] else 'false'}>({', '.join(operands)})"
 
 
+def _arrival(function: str) -> Callable[[re.Match[str], Operands], str]:
+    """At an mbarrier; with .relaxed it does not release what the thread did before."""
+    return lambda opcode, operands: (
+        f"emu::ptx::{function}<{'false' if opcode[1] == 'relaxed' else 'true'}>({', '.join(operands)})"
+    )
+
+
 def _bar_red(opcode: re.Match[str], operands: Operands) -> str:
     return f"emu::ptx::bar_red_{opcode[1]}({', '.join(operands)})"
 
@@ -181,17 +188,17 @@ OF_HOPPER: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (rf"mbarrier\.init{SHARED}\.b64", _call("mbarrier_init")),
     (rf"mbarrier\.inval{SHARED}\.b64", _call("mbarrier_invalidate")),
     (
-        rf"mbarrier\.arrive(?:\.(?:release|relaxed)\.(?:cta|cluster))?(?:{SHARED}|{CLUSTER})\.b64",
-        _call("mbarrier_arrive"),
+        rf"mbarrier\.arrive(?:\.(release|relaxed)\.(?:cta|cluster))?(?:{SHARED}|{CLUSTER})\.b64",
+        _arrival("mbarrier_arrive"),
     ),
     (
-        rf"mbarrier\.arrive\.expect_tx(?:\.(?:release|relaxed)\.(?:cta|cluster))?(?:{SHARED}|{CLUSTER})\.b64",
-        _call("mbarrier_arrive_expecting"),
+        rf"mbarrier\.arrive\.expect_tx(?:\.(release|relaxed)\.(?:cta|cluster))?(?:{SHARED}|{CLUSTER})\.b64",
+        _arrival("mbarrier_arrive_expecting"),
     ),
     (rf"mbarrier\.arrive\.noComplete(?:\.release\.cta)?{SHARED}\.b64", _call("mbarrier_arrive_not_last")),
     (
-        rf"mbarrier\.arrive_drop(?:\.(?:release|relaxed)\.(?:cta|cluster))?(?:{SHARED}|{CLUSTER})\.b64",
-        _call("mbarrier_drop"),
+        rf"mbarrier\.arrive_drop(?:\.(release|relaxed)\.(?:cta|cluster))?(?:{SHARED}|{CLUSTER})\.b64",
+        _arrival("mbarrier_drop"),
     ),
     (r"mbarrier\.pending_count\.b64", _call("mbarrier_pending")),
     (rf"mbarrier\.expect_tx(?:\.relaxed\.(?:cta|cluster))?(?:{SHARED}|{CLUSTER})\.b64", _call("mbarrier_expect")),

@@ -72,11 +72,13 @@ def sanitize() -> Iterator[SanitizerReport]:
         There racecheck and initcheck, too, know all barriers of shared memory. Two lines are ordered if a chain of
         barriers leads from one to the other, whatever the order they ran in. A proxy fence may stand anywhere on that
         chain, as the PTX memory model has it. Taken to be safe: the lanes of a warp that meet in a wgmma.wait_group see
-        each other's accesses, one warp's wait for a product speaks for its warpgroup, and an arrival with .relaxed, at
-        barrier.cluster or an mbarrier, orders what one with .release does. Not watched: atomics as locks, global memory
-        within a block or a cluster, what the copy engine does to it; a read of A's registers in flight, which does no
-        harm. A register is a variable of the source: where the compiler would put a new value of it elsewhere, a
-        finding is about the variable.
+        each other's accesses, one warp's wait for a product speaks for its warpgroup, and at barrier.cluster an arrival
+        with .relaxed orders what one with .release does, as at an mbarrier a wait with .relaxed does what one with
+        .acquire does. An arrival at an mbarrier with .relaxed orders only what its thread had done and known at its
+        last fence; scopes (.cta, .cluster, .gpu) are not looked at. Not watched: atomics as locks, global memory within
+        a block or a cluster, what the copy engine does to it; a read of A's registers in flight, which does no harm. A
+        register is a variable of the source: where the compiler would put a new value of it elsewhere, a finding is
+        about the variable.
 
     Outputs are those of a plain launch, but for what depends on the order of threads (printf, the last bits of float
     atomics): a watched thread may wait in other places. Pointers kept in __device__ variables do not survive the change

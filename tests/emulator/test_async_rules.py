@@ -26,6 +26,7 @@ SYNC = "    __syncthreads();\n"
 REMOTE = 'asm volatile("st.shared::cluster.u32 [%0], %1;" :: "r"(of_block(box + i, 1 - me)), "r"(i) : "memory");'
 CP_ASYNC = '    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" :: "r"(at(box + i)), "l"(in + i) : "memory");'
 CP_WAIT = '    asm volatile("cp.async.commit_group; cp.async.wait_group 0;" ::: "memory");\n'
+ARRIVE = '    asm volatile("{}mbarrier.{}.shared::cta.b64 _, [%0];" :: "r"(at(&bar[0])) : "memory");\n'
 STORED = '    asm volatile("cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;" ::: "memory");\n'
 
 
@@ -98,6 +99,37 @@ BROKEN = [
         "a named barrier",
         '    box[i] = i;\n    asm volatile("bar.sync 1, 64;" ::: "memory");\n    out[i] = box[63 - i];\n',
         None,
+    ),
+    # arrivals: with .release, as by default, and .relaxed, which leaves out what its thread did since its last fence
+    *(
+        Broken(
+            f"arrivals with {name}",
+            "    if (i == 0) init(&bar[0], 64);\n    __syncthreads();\n"
+            f"    box[i] = i; // other\n{ARRIVE.format(fence, arrival)}{WAIT}    out[i] = box[63 - i]; // here\n",
+            message,
+            "racecheck",
+        )
+        for name, fence, arrival, message in (
+            (".release", "", "arrive.release.cta", None),
+            (".relaxed", "", "arrive.relaxed.cta", "read-after-write"),
+            (".relaxed behind a fence", "fence.acq_rel.cta; ", "arrive.relaxed.cta", None),
+            ("arrive_drop.relaxed", "", "arrive_drop.relaxed.cta", "read-after-write"),
+        )
+    ),
+    Broken(
+        "a fence, written, and an arrival with .relaxed",
+        "    if (i == 0) init(&bar[0], 64);\n    __syncthreads();\n    __threadfence();\n"
+        f"    box[i] = i; // other\n{ARRIVE.format('', 'arrive.relaxed.cta')}{WAIT}    out[i] = box[63 - i]; // here\n",
+        "read-after-write",
+        "racecheck",
+    ),
+    Broken(
+        "an arrival with .relaxed at another block's mbarrier",
+        "    if (i == 0) init(&bar[0], 64);\n    together();\n"
+        '    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];"'
+        ' :: "r"(of_block(&bar[0], 1 - me)) : "memory");\n' + WAIT,
+        None,
+        blocks=2,
     ),
     # cp.async
     Broken(

@@ -348,21 +348,21 @@ EMU_INLINE void mbarrier_init(unsigned address, unsigned count, emu_site site = 
 EMU_INLINE void mbarrier_invalidate(unsigned address, emu_site site = emu_here()) {
     emu_mbarrier_invalidate(address, site);
 }
-template <class State>
+template <bool releases, class State>
 EMU_INLINE void mbarrier_arrive(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
-    state = emu_mbarrier_arrive(address, count, 0, true, site);
+    state = emu_mbarrier_arrive(address, count, 0, true, releases, site);
 }
 template <class State>
 EMU_INLINE void mbarrier_arrive_not_last(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
-    state = emu_mbarrier_arrive(address, count, 0, false, site);
+    state = emu_mbarrier_arrive(address, count, 0, false, true, site);
 }
-template <class State>
+template <bool releases, class State>
 EMU_INLINE void mbarrier_arrive_expecting(State&& state, unsigned address, unsigned bytes, emu_site site = emu_here()) {
-    state = emu_mbarrier_arrive(address, 1, bytes, true, site);
+    state = emu_mbarrier_arrive(address, 1, bytes, true, releases, site);
 }
-template <class State>
+template <bool releases, class State>
 EMU_INLINE void mbarrier_drop(State&& state, unsigned address, unsigned count = 1, emu_site site = emu_here()) {
-    state = emu_mbarrier_drop(address, count, site);
+    state = emu_mbarrier_drop(address, count, releases, site);
 }
 EMU_INLINE void mbarrier_pending(unsigned& count, unsigned long long state) { count = emu_mbarrier_pending(state); }
 EMU_INLINE void mbarrier_expect(unsigned address, unsigned bytes, emu_site site = emu_here()) {

@@ -44,7 +44,7 @@
 #if defined(__clang__)
 #define EMU_UNSEEN __attribute__((noinline, disable_sanitizer_instrumentation))
 #else
-#define EMU_UNSEEN __attribute__((noinline, no_sanitize("thread")))
+#define EMU_UNSEEN __attribute__((noinline, no_sanitize("thread"), optimize("O2")))
 #endif
 #endif
 

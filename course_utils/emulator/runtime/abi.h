@@ -94,8 +94,9 @@ int emu_named_barrier(unsigned id, unsigned threads, int predicate, bool waits, 
 // An mbarrier: 64 bits of shared memory (mbarrier.h). A state is the phase that an arrival was in.
 void emu_mbarrier_init(unsigned address, unsigned count, emu_site site);
 void emu_mbarrier_invalidate(unsigned address, emu_site site);
-uint64_t emu_mbarrier_arrive(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site);
-uint64_t emu_mbarrier_drop(unsigned address, unsigned count, emu_site site);  // arrives, also for all later phases
+// releases: not with .relaxed
+uint64_t emu_mbarrier_arrive(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, bool releases, emu_site site);
+uint64_t emu_mbarrier_drop(unsigned address, unsigned count, bool releases, emu_site site);  // arrives, also for all later phases
 unsigned emu_mbarrier_pending(uint64_t state);             // before the arrival that gave this state
 void emu_copies_arrive(unsigned address, bool expects, emu_site site);
 void emu_mbarrier_transfer(unsigned address, int bytes, emu_site site);      // expect_tx: more bytes; complete_tx: less

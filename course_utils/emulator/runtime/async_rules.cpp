@@ -22,6 +22,7 @@
 #include "mbarrier.h"
 
 typedef uint32_t Time;
+static const Time started = 1;         // of each thread, before all that it does
 
 enum class Writer : uint8_t { nobody, thread, copy_async, copy };
 
@@ -88,6 +89,7 @@ struct Rules {
     unsigned width;                    // of a vector: threads, and then mbarriers
     Time *known, *named, *gathered, *opened;     // pairs of vectors: of each thread; of each named barrier, two pairs; of each
     Time* whole;                                 // mbarrier, arrivals so far and those of all phases that are over; for a while
+    Time* released;                    // pairs of vectors, of each thread: what it knew at its last fence
     Touch* touches;                    // [threads][blocks]
     Granule* granules;
     size_t granule_count;
@@ -408,6 +410,13 @@ void emu_rule_named_open(Rules& r, unsigned id) {
 }
 void emu_rule_named_pass(Rules& r, unsigned id) { take_knowledge(r, running_id(r), pair(r, r.named, named_pair(r, id) + 1)); }
 
+// From here on, what the thread has done and known so far comes before what follows its arrivals with .relaxed.
+void emu_rule_fence(Rules& r) {
+    const unsigned u = running_id(r);
+    memcpy(pair(r, r.released, u), known(r, u), 2 * r.width * sizeof(Time));
+    now(r, u)++;
+}
+
 // ---- mbarriers
 
 static unsigned barrier_number(const Rules& r, unsigned address) { return r.barrier_at[byte_of(r, address) / 8] - 1u; }
@@ -428,16 +437,21 @@ void emu_rule_barrier_init(Rules& r, unsigned address) {
 }
 
 // Of a barrier that is there, as the caller has made sure.
-void emu_rule_barrier_use(Rules& r, unsigned address) {
+void emu_rule_barrier_use(Rules& r, unsigned address, bool releases) {
     const Barrier& b = r.barriers[barrier_number(r, address)];
     const Party me = running(r, EMU_USES);
-    touch(r, me, emu_rank_of(address));
+    if (releases) touch(r, me, emu_rank_of(address));
+    else check_started(r, me, emu_rank_of(address));   // who waits for it knows of the arrival, though not of what was before
     if (!knows(r, id_of(r, me.thread), b.initialiser, b.initialised))
         find(r, me, initialiser_of(r, b), a_barrier, "uses an mbarrier before its mbarrier.init {other} can be seen: no barrier in between");
 }
 
-void emu_rule_barrier_arrive(Rules& r, unsigned address) {
-    leave_knowledge(r, running_id(r), pair(r, r.gathered, barrier_number(r, address)));
+void emu_rule_barrier_arrive(Rules& r, unsigned address, bool releases) {
+    const unsigned u = running_id(r);
+    Time* gathered = pair(r, r.gathered, barrier_number(r, address));
+    if (releases) return leave_knowledge(r, u, gathered);
+    join(gathered, pair(r, r.released, u), 2 * r.width);
+    if (gathered[u] < started) gathered[u] = started;
 }
 
 void emu_rule_barrier_phase(Rules& r, unsigned address) {
@@ -710,6 +724,7 @@ static Rules* new_rules(const Tracer& t) {
     r->gathered = (Time*)zeros(r->most_barriers * pair_bytes);
     r->opened = (Time*)zeros(r->most_barriers * pair_bytes);
     r->whole = (Time*)zeros(pair_bytes);
+    r->released = (Time*)zeros(r->threads * pair_bytes);
     r->touches = (Touch*)zeros(r->threads * r->blocks * sizeof(Touch));
     r->granule_count = shared_bytes / 16;
     r->granules = (Granule*)zeros(r->granule_count * sizeof(Granule));
@@ -737,6 +752,7 @@ void emu_start_rules(Rules& r) {
     r.cluster_number++;
     r.steps = 0;
     memset(r.known, 0, r.threads * pair_bytes);
+    memset(r.released, 0, r.threads * pair_bytes);
     memset(r.named, 0, (16 * r.blocks + 1) * 2 * pair_bytes);
     memset(r.gathered, 0, r.barrier_count * pair_bytes);
     memset(r.opened, 0, r.barrier_count * pair_bytes);
@@ -749,7 +765,7 @@ void emu_start_rules(Rules& r) {
     memset(r.warps, 0, sizeof r.warps);
     memset(r.requests, 0, r.threads * sizeof(Requests));
     for (unsigned u = 0; u < r.threads; u++) {
-        now(r, u) = 1;
+        now(r, u) = started + 1;
         r.fences_before[u] = ++r.fences[u];
     }
 }

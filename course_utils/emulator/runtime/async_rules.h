@@ -23,14 +23,15 @@ void emu_rule_register(Rules& r, uintptr_t address, unsigned bytes, bool is_writ
 
 void emu_rule_block_barrier(Rules& r);                      // all of the block's threads have come to __syncthreads()
 void emu_rule_warp_barrier(Rules& r, uint32_t lanes, unsigned warp);
+void emu_rule_fence(Rules& r);              // a thread's fence.acq_rel, fence.sc or __threadfence()
 void emu_rule_named_arrive(Rules& r, unsigned id);          // a thread has come to a named barrier,
 void emu_rule_named_open(Rules& r, unsigned id);            // it was the last one,
 void emu_rule_named_pass(Rules& r, unsigned id);            // and one of those that waited goes on
 static const unsigned emu_cluster_barrier = 16;             // barrier.cluster, as one more
 
 void emu_rule_barrier_init(Rules& r, unsigned address);
-void emu_rule_barrier_use(Rules& r, unsigned address);      // by the thread that runs
-void emu_rule_barrier_arrive(Rules& r, unsigned address);
+void emu_rule_barrier_use(Rules& r, unsigned address, bool releases);      // by the thread that runs. releases: false for an
+void emu_rule_barrier_arrive(Rules& r, unsigned address, bool releases);   // arrival with .relaxed
 void emu_rule_barrier_phase(Rules& r, unsigned address);    // a phase is over
 void emu_rule_barrier_pass(Rules& r, unsigned address);     // a thread has seen that
 

@@ -128,18 +128,18 @@ extern "C" void emu_mbarrier_invalidate(unsigned address, emu_site site) {
 }
 
 // What all arrivals need.
-static Mbarrier look_at_arrival(unsigned address, unsigned count, const char* instruction, emu_site site) {
+static Mbarrier look_at_arrival(unsigned address, unsigned count, const char* instruction, bool releases, emu_site site) {
     const Mbarrier m = look_at(address, instruction, site);
     Rules* const rules = emu_rules();
-    if (rules) emu_rule_barrier_use(*rules, address);
+    if (rules) emu_rule_barrier_use(*rules, address, releases);
     if (count == 0 || count > m.pending())
         emu_misuse_in_words(site, "%s: %u arrivals, but this phase takes only %u more of %u", instruction, count, m.pending(), m.count());
-    if (rules) emu_rule_barrier_arrive(*rules, address);
+    if (rules) emu_rule_barrier_arrive(*rules, address, releases);
     return m;
 }
 
-uint64_t emu_count_arrivals(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site) {
-    const Mbarrier m = look_at_arrival(address, count, "mbarrier.arrive", site);
+uint64_t emu_count_arrivals(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, bool releases, emu_site site) {
+    const Mbarrier m = look_at_arrival(address, count, "mbarrier.arrive", releases, site);
     if (!may_complete && count == m.pending())
         emu_misuse_in_words(site, "mbarrier.arrive.noComplete: this is the last arrival, which completes the phase");
     if ((long long)m.bytes() + expected_bytes > Mbarrier::most_bytes)
@@ -148,14 +148,15 @@ uint64_t emu_count_arrivals(unsigned address, unsigned count, unsigned expected_
     return m.bits;
 }
 
-extern "C" uint64_t emu_mbarrier_arrive(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site) {
+extern "C" uint64_t emu_mbarrier_arrive(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, bool releases,
+                                        emu_site site) {
     EMU_NOTE_PLACE();
-    return emu_count_arrivals(address, count, expected_bytes, may_complete, site);
+    return emu_count_arrivals(address, count, expected_bytes, may_complete, releases, site);
 }
 
-extern "C" uint64_t emu_mbarrier_drop(unsigned address, unsigned count, emu_site site) {
+extern "C" uint64_t emu_mbarrier_drop(unsigned address, unsigned count, bool releases, emu_site site) {
     EMU_NOTE_PLACE();
-    const Mbarrier m = look_at_arrival(address, count, "mbarrier.arrive_drop", site);
+    const Mbarrier m = look_at_arrival(address, count, "mbarrier.arrive_drop", releases, site);
     settle(address, Mbarrier::of(m.phase(), m.count() - count, m.pending() - count, m.bytes()));
     return m.bits;
 }
@@ -205,7 +206,7 @@ extern "C" bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits,
     const bool over = is_over(address, parity, waits, site);
     if (AsyncCounters* counters = emu_async_counters()) emu_count_wait(*counters, before);
     Rules* const rules = emu_rules();
-    if (rules) emu_rule_barrier_use(*rules, address);
+    if (rules) emu_rule_barrier_use(*rules, address, true);
     if (over && rules) emu_rule_barrier_pass(*rules, address);
     return over;
 }

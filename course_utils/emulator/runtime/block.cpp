@@ -189,9 +189,9 @@ static const Fiber* waits_elsewhere(const Block& b, const Fiber& f) {
 
 // ---- taking turns
 
-static void switch_to(Fiber* next) {
+static void switch_to(Block& b, Fiber* next) {
     Fiber* me = emu_current;
-    emu_block->steps++;
+    b.steps++;
     if (next == me) return;
     emu_current = next;
     emu_switch(&me->stack_pointer, next->stack_pointer);
@@ -252,6 +252,7 @@ static void wait_for_first_turn(Block& b) {
     Cluster& c = *b.cluster;
     pthread_mutex_lock(&c.mutex);
     while (c.running != b.rank) pthread_cond_wait(&c.turns, &c.mutex);
+    c.idle = 0;
     pthread_mutex_unlock(&c.mutex);
 }
 
@@ -259,6 +260,7 @@ void emu_open_cluster_barrier(Cluster& c) {
     if (emu_block->tracer) emu_trace_cluster_barrier(*emu_block);
     for (unsigned rank = 0; rank < c.size; rank++) {
         Block& b = *c.blocks[rank];
+        if (!b.live) continue;
         c.missing += b.live;
         for (unsigned i = 0; i < b.size; i++) {
             Fiber& f = b.fibers[i];
@@ -277,7 +279,10 @@ extern "C" uint64_t emu_steps() {
 static Fiber* somebody_later(Block& b) {
     Cluster& c = *b.cluster;
     while (b.live) {
-        if (Fiber* next = first_ready(b, 0)) return next;
+        if (Fiber* next = first_ready(b, 0)) {
+            c.idle = 0;
+            return next;
+        }
         if (b.do_something_asynchronous && b.do_something_asynchronous(b)) c.idle = 0;
         else if (++c.idle < c.left) hand_over(b);
         else return nullptr;
@@ -300,8 +305,7 @@ static void run_another() {
         next = next ? next : somebody_later(b);
     }
     if (next) {
-        b.cluster->idle = 0;
-        switch_to(next);
+        switch_to(b, next);
     } else if (b.live == 0) {
         if (b.do_something_asynchronous) b.do_something_asynchronous(b);   // what the threads have left behind
         emu_current = nullptr;
@@ -337,7 +341,7 @@ extern "C" void emu_yield() {
     Block& b = *emu_block;
     const Warp& mine = b.warps[emu_current->warp];
     uint32_t later = mine.ready & ~((2u << emu_current->lane) - 1);
-    switch_to(later ? mine.fiber[lowest(later)] : first_ready(b, emu_current->warp + 1));
+    switch_to(b, later ? mine.fiber[lowest(later)] : first_ready(b, emu_current->warp + 1));
 }
 
 // ---- __syncthreads()
@@ -547,6 +551,20 @@ static void guard(char* page, size_t bytes, const emu_launch* launch) {
     if (madvise(page, bytes, guard_install) && mprotect(page, bytes, PROT_NONE)) emu_fail_to_start(launch, "guard pages");
 }
 
+// What a thread is in each block of the launch that it comes to be in.
+static void name_fiber(Block& b, unsigned i) {
+    Fiber& f = b.fibers[i];
+    const emu_dim3 size = b.launch->block;
+    f.thread_idx = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
+    f.block_dim = size;
+    f.grid_dim = b.launch->grid;
+    f.cluster_dim = b.launch->cluster;
+    f.cluster_rank = b.rank;
+    f.linear_id = i;
+    f.lane = i % 32;
+    f.warp = i / 32;
+}
+
 void emu_prepare_block(Block& b, const emu_launch* launch) {
     b.launch = launch;
     b.size = launch->block.x * launch->block.y * launch->block.z;
@@ -554,12 +572,15 @@ void emu_prepare_block(Block& b, const emu_launch* launch) {
     const size_t guard_bytes = (size_t)sysconf(_SC_PAGESIZE), fibers_bytes = round_up(b.size * sizeof(Fiber), guard_bytes);
     b.stack_stride = guard_bytes + round_up(stack_bytes, guard_bytes);
     b.stacks_bytes = b.stack_stride * b.size;
-    b.own_bytes = fibers_bytes + b.stacks_bytes;
+    b.own_bytes = b.quiet_bytes = fibers_bytes + b.stacks_bytes;
     b.own = (char*)mmap(nullptr, b.own_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (b.own == MAP_FAILED) emu_fail_to_start(launch, "memory for the stacks of a block");
     b.fibers = (Fiber*)b.own;
     b.stacks = b.own + fibers_bytes;
-    for (unsigned i = 0; i < b.size; i++) guard(b.stacks + i * b.stack_stride, guard_bytes, launch);
+    for (unsigned i = 0; i < b.size; i++) {
+        guard(b.stacks + i * b.stack_stride, guard_bytes, launch);
+        name_fiber(b, i);
+    }
     b.dynamic_shared = launch->dynamic_shared_base();   // touches the storage, so that this OS thread has its copy
     Window window = {(uintptr_t)launch->dynamic_shared_base, nullptr, nullptr};
     dl_iterate_phdr(find_window, &window);
@@ -581,24 +602,15 @@ static unsigned registers_at_launch(unsigned threads) {
     return all < 256 ? all : 256;
 }
 
-static void start_fiber(Block& b, unsigned i) {
+static void start_fiber(Block& b, unsigned i, unsigned registers) {
     Fiber& f = b.fibers[i];
-    const emu_dim3 size = b.launch->block;
-    f.thread_idx = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
     f.block_idx = b.index;
-    f.block_dim = size;
-    f.grid_dim = b.launch->grid;
-    f.linear_id = i;
-    f.lane = i % 32;
-    f.warp = i / 32;
     f.state = State::ready;
     f.left_early = false;
     f.copy_count = f.copy_group = 0;
     f.barrier = f.bulk_group = 0;
     f.arrived = f.owes_wait = false;
-    f.registers = registers_at_launch(b.size);
-    f.cluster_dim = b.launch->cluster;
-    f.cluster_rank = b.rank;
+    f.registers = registers;
     f.unsettled = nullptr;
     f.place = 0;
     // Stacks whose tops are a power of two apart would fight for the same few cache sets.
@@ -624,7 +636,8 @@ void emu_run_block(Block& b, uint64_t linear_index) {
     b.over = false;
     b.registers_free = 0;
     poison_shared(b);
-    for (unsigned i = 0; i < b.size; i++) start_fiber(b, i);
+    const unsigned registers = registers_at_launch(b.size);
+    for (unsigned i = 0; i < b.size; i++) start_fiber(b, i, registers);
     if (b.tracer) emu_trace_start(b);
     Cluster& c = *b.cluster;
     if (b.rank == 0) c.running = c.idle = 0, c.left = c.size, c.missing = c.size * b.size;

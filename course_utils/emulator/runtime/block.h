@@ -84,7 +84,7 @@ struct Block {
     struct Products* products[32];   // wgmma: those of each warp that are not yet waited for; kept from block to block
     void* host_stack_pointer;
     char* own;                       // one mapping of `own_bytes`: the fibers, then their stacks
-    size_t own_bytes;
+    size_t own_bytes, quiet_bytes;   // quiet: whose accesses the tracer need not see, all of them but for asynccheck
     char* stacks;                    // `size` stacks of `stack_stride` bytes, each above a guard page
     size_t stack_stride, stacks_bytes;
     char* shared_low;                // the shared-memory window: the thread-local storage of the kernel's module

@@ -195,7 +195,7 @@ static void arrive(const BulkCopy& copy) {
     f->copy_group++;                   // of all groups, also of the one that is not yet committed
     emu_copy_wait(0);
     f->copy_group--;
-    emu_count_arrivals(copy.barrier, 1, 0, true, copy.site);
+    emu_count_arrivals(copy.barrier, 1, 0, true, true, copy.site);
     f->place = place;
     emu_current = running;
 }

@@ -11,7 +11,7 @@
 // What an mbarrier is told by the copy engine, which the kernel does not call: bytes and arrivals.
 void emu_check_barrier(unsigned address, const char* instruction, emu_site site);   // it is one
 void emu_count_bytes(unsigned address, int bytes, emu_site site);
-uint64_t emu_count_arrivals(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, emu_site site);
+uint64_t emu_count_arrivals(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, bool releases, emu_site site);
 
 struct Mbarrier {
     uint64_t bits;

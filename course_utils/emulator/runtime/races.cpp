@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "async_rules.h"
 #include "findings.h"
 
 // One access to shared memory: epoch (22 bits), number of its place in the code (12), thread (10), warp epoch (18), atomic (1),
@@ -62,6 +63,7 @@ struct Races {
     uint32_t interval;                   // the same, but never set back
     uint32_t block_number;               // linear index in the grid, plus 1
     bool fenced;                         // the block has called __threadfence()
+    bool ordered;                        // so that, or on sm_90a by other barriers, its warps may be ordered in global memory
     size_t word_count;
     Cell* cells[3];                      // of shared memory, by log(piece): for each byte, each 2 bytes, each word
     uint8_t* values[3];                  // what the last write of each wrote: a digest
@@ -80,7 +82,9 @@ static Races* all;
 
 extern "C" void emu_fence(bool between_blocks) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    if (between_blocks && emu_block->tracer && emu_block->tracer->races) emu_block->tracer->races->fenced = true;
+    Races* const r = emu_block->tracer ? emu_block->tracer->races : nullptr;
+    if (between_blocks && r) r->fenced = r->ordered = true;
+    if (Rules* rules = emu_rules()) emu_rule_fence(*rules);
 }
 
 static void* zeros(size_t bytes) {       // taken from the system page by page, as they are touched
@@ -124,6 +128,7 @@ void emu_start_races(Races& r) {
     r.interval++;
     r.block_number = (uint32_t)(at.x + (uint64_t)grid.x * (at.y + (uint64_t)grid.y * at.z)) + 1;
     r.fenced = false;
+    r.ordered = r.tracer->rules;
 }
 
 static inline unsigned number_of(Races& r, uint32_t place) {
@@ -263,9 +268,9 @@ static void keep_lowest(Mark (&pair)[2], Mark m) {
     }
 }
 
-// An access by another warp of this block, with no barrier since. On sm_90a threads wait for each other in more ways.
+// An access by another warp of this block, with no barrier since.
 static bool recent(const Races& r, Mark m, const Fiber* f) {
-    return high_part(m) == r.interval && marked_thread(m) / 32 != f->warp && !r.fenced && !r.tracer->rules;
+    return high_part(m) == r.interval && marked_thread(m) / 32 != f->warp && !r.ordered;
 }
 
 static void find_global_race(Races& r, emu_finding_kind kind, const Fiber* f, const LogEntry& e, Mark other) {
@@ -323,31 +328,31 @@ static void find_conflict(const Races& first, emu_finding_kind kind, const Races
     emu_find(first.tracer->results, finding);
 }
 
-// Blocks, by their numbers from 1 on, that are one or of one cluster, in which barrier.cluster may order what they do.
-static bool together(const emu_launch* launch, uint32_t a, uint32_t b) {
-    if (a == b) return true;
+// Blocks, by their numbers from 1 on, that are of one cluster, in which barrier.cluster may order what they do.
+static __attribute__((cold, noinline)) bool together(const emu_launch* launch, uint32_t a, uint32_t b) {
     const emu_dim3 size = launch->cluster;
-    if (size.x * size.y * size.z == 1 || !a || !b) return false;
+    if (!a || !b) return false;
     const emu_dim3 i = index_in(launch->grid, a - 1), j = index_in(launch->grid, b - 1);
     return i.x / size.x == j.x / size.x && i.y / size.y == j.y / size.y && i.z / size.z == j.z / size.z;
 }
 
 // Who among the OS threads has the lowest mark of another block than `not_this` (0: of any), and not of its cluster.
 struct Owned { const Races* races; Mark mark; };
-template <class Pick> static Owned lowest(unsigned array, uint64_t i, uint32_t not_this, Pick pick) {
+template <bool clusters, class Pick> static Owned lowest(unsigned array, uint64_t i, uint32_t not_this, Pick pick) {
     Owned found = {nullptr, 0};
     for (const Races* r = all; r; r = r->next) {
         const Element& x = r->elements[array][i];
         for (int n = 0; n < 2; n++) {
             const Mark m = pick(x, n);
-            if (m && (!found.mark || m < found.mark) && !together(r->block->launch, high_part(m), not_this)) found = {r, m};
+            if (!m || high_part(m) == not_this || (found.mark && m >= found.mark)) continue;
+            if (!clusters || !together(r->block->launch, high_part(m), not_this)) found = {r, m};
         }
     }
     return found;
 }
 
-// Once all blocks have run: elements that two blocks use, one of them to write.
-void emu_find_conflicts() {
+// Elements that two blocks use, one of them to write.
+template <bool clusters> static void find_conflicts() {
     const auto write = [](const Element& x, int n) { return x.writes[n]; };
     const auto read = [](const Element& x, int n) { return x.reads[n]; };
     const auto atomic = [](const Element& x, int n) { return x.atomics[n]; };
@@ -355,25 +360,31 @@ void emu_find_conflicts() {
         const Array& a = all->tracer->arrays[array];
         if (!a.element_bytes) continue;
         for (uint64_t i = 0; i < (a.high - a.low) / a.element_bytes; i++) {
-            const Owned w = lowest(array, i, 0, write), updated = lowest(array, i, 0, atomic);
+            const Owned w = lowest<clusters>(array, i, 0, write), updated = lowest<clusters>(array, i, 0, atomic);
             if (w.mark) {
                 const uint32_t block = high_part(w.mark);
-                const Owned w2 = lowest(array, i, block, write), r2 = lowest(array, i, block, read);
-                const Owned a2 = lowest(array, i, block, atomic);
+                const Owned w2 = lowest<clusters>(array, i, block, write), r2 = lowest<clusters>(array, i, block, read);
+                const Owned a2 = lowest<clusters>(array, i, block, atomic);
                 if (w2.mark) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *w2.races, w2.mark, *w.races, w.mark);
                 if (a2.mark) find_conflict(*all, EMU_WRITE_AFTER_WRITE, *a2.races, a2.mark, *w.races, w.mark);
                 if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *w.races, w.mark);
             }
             if (updated.mark) {
-                Owned by = updated, r2 = lowest(array, i, high_part(by.mark), read);
+                Owned by = updated, r2 = lowest<clusters>(array, i, high_part(by.mark), read);
                 if (!r2.mark) {                             // the lowest block alone reads: what another one updates?
-                    by = lowest(array, i, high_part(updated.mark), atomic);
-                    if (by.mark) r2 = lowest(array, i, high_part(by.mark), read);
+                    by = lowest<clusters>(array, i, high_part(updated.mark), atomic);
+                    if (by.mark) r2 = lowest<clusters>(array, i, high_part(by.mark), read);
                 }
                 if (r2.mark) find_conflict(*all, EMU_READ_AFTER_WRITE, *r2.races, r2.mark, *by.races, by.mark);
             }
         }
     }
+}
+
+void emu_find_conflicts() {
+    const emu_dim3 size = all ? all->block->launch->cluster : emu_dim3{1, 1, 1};
+    if (size.x * size.y * size.z > 1) find_conflicts<true>();
+    else find_conflicts<false>();
 }
 
 // ---- a block's logs
@@ -452,6 +463,6 @@ void emu_end_race_interval(Tracer& t) {
     }
     r.unwritten_places = 0;
     if (r.epoch < last_epoch) r.epoch++;
-    else t.watching = false;                     // two million barriers: the rest of this block is not watched
+    else emu_watch(t, false);                    // two million barriers: the rest of this block is not watched
     r.interval++;
 }

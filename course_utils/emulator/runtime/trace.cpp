@@ -91,53 +91,68 @@ static inline __attribute__((always_inline)) bool in_shared_array(Tracer& t, con
     const uintptr_t offset = address - (uintptr_t)of.dynamic_shared;
     if (offset >= EMU_SHARED_LIMIT) {
         const uint8_t what = t.statics[(address - (uintptr_t)of.shared_low) / 4];
+        if (what == array) return true;
         if (what == nothing) find_access(t, f, EMU_OUT_OF_BOUNDS, address, bytes, access, place);
-        return what == array;
+        return false;
     }
     if (offset + bytes <= of.launch->dynamic_shared) return true;
     find_access(t, f, EMU_DYNAMIC_SHARED, offset, bytes, access, place);
     return false;
 }
 
+// One to memory that threads share. for_rules: shared memory is asynccheck's.
+template <bool for_rules>
+static inline __attribute__((always_inline)) void record_shared_or_global(Block& b, Tracer& t, Fiber* f, uintptr_t address,
+                                                                          unsigned log_bytes, Access access, uint32_t place) {
+    const unsigned bytes = 1u << log_bytes;
+    const Block* of = address - (uintptr_t)b.shared_low < (uintptr_t)(b.shared_high - b.shared_low) ? &b : nullptr;
+    unsigned space = 0;
+    if (!of) {
+        unsigned i = f->last_array;
+        if (address < t.arrays[i].low || address + bytes > t.arrays[i].high) {
+            i = find_array(t, address, bytes);
+            if (i == nowhere) of = owner_of(b, address);
+            if (i == nowhere && !of) {
+                if (address < emu_load_base || address >= emu_load_end) find_access(t, f, EMU_OUT_OF_BOUNDS, address, bytes, access, place);
+                return;
+            }
+            if (!of) f->last_array = i;
+        }
+        if (!of) {
+            if (!t.counters && !t.arrays[i].element_bytes) return;   // in bounds, and nobody may write there: no race
+            space = i + 1;
+        }
+    }
+    if (of) {
+        if (!in_shared_array(t, *of, f, address, bytes, access, place)) return;
+        if (for_rules) return emu_rule_access(*t.rules, *of, address - (uintptr_t)of->shared_low, log_bytes, access, place);
+    }
+    if (t.tracing->in_step) {
+        if (space == 0 && is_read(access) != t.reading) emu_wait_for_room();
+        return;
+    }
+    append(t, f, address, log_bytes, access, space, place);
+}
+
+static __attribute__((noinline)) void record_for_rules(Block& b, Tracer& t, Fiber* f, uintptr_t address, unsigned log_bytes, Access access,
+                                                       uint32_t place) {
+    if (address - (uintptr_t)b.own < b.own_bytes) emu_rule_register(*t.rules, address, 1u << log_bytes, !is_read(access), place);
+    else record_shared_or_global<true>(b, t, f, address, log_bytes, access, place);
+}
+
 // An access of 2^log_bytes bytes. Returns at once on the host stack, in a block that is not traced, and for what belongs to
-// the thread alone: its stack, and what it knows about itself.
+// the thread alone: its stack, and what it knows about itself. Most of the time of a traced launch is spent here: what only
+// some launches need has no test of its own on the way of the others.
 static inline __attribute__((always_inline)) void record(uintptr_t address, unsigned log_bytes, Access access, uintptr_t counter) {
     Fiber* f = emu_current;
     if (!f) return;
     Block& b = *emu_block;
+    if (address - (uintptr_t)b.own < b.quiet_bytes) return;
     Tracer* t = b.tracer;
-    if (!t || !t->watching) return;
-    const unsigned bytes = 1u << log_bytes;
-    const uint32_t place = emu_place_of(counter);                     // inside the call, not behind it
-    if (address - (uintptr_t)b.own < b.own_bytes) {
-        if (t->rules) emu_rule_register(*t->rules, address, bytes, !is_read(access), place);
-        return;
-    }
-    unsigned space = 0;
-    const Block* of = &b;
-    if (address - (uintptr_t)b.shared_low >= (uintptr_t)(b.shared_high - b.shared_low))
-        of = b.cluster->size > 1 ? owner_of(b, address) : nullptr;
-    if (of) {
-        if (!in_shared_array(*t, *of, f, address, bytes, access, place)) return;
-    } else {
-        unsigned i = f->last_array;
-        if (address < t->arrays[i].low || address + bytes > t->arrays[i].high) {
-            i = find_array(*t, address, bytes);
-            if (i == nowhere) {
-                if (address < emu_load_base || address >= emu_load_end) find_access(*t, f, EMU_OUT_OF_BOUNDS, address, bytes, access, place);
-                return;
-            }
-            f->last_array = i;
-        }
-        if (!t->counters && !t->arrays[i].element_bytes) return;   // in bounds, and nobody may write there: no race
-        space = i + 1;
-    }
-    if (t->rules && of) return emu_rule_access(*t->rules, *of, address - (uintptr_t)of->shared_low, log_bytes, access, place);
-    if (t->tracing->in_step) {
-        if (space == 0 && is_read(access) != t->reading) emu_wait_for_room();
-        return;
-    }
-    append(*t, f, address, log_bytes, access, space, place);
+    if (!t) return;
+    const uint32_t place = (uint32_t)(counter - 1 - emu_load_base);   // inside the call, not behind it
+    if (t->logging) record_shared_or_global<false>(b, *t, f, address, log_bytes, access, place);
+    else if (t->watching && t->rules) record_for_rules(b, *t, f, address, log_bytes, access, place);
 }
 
 void emu_record_access(uintptr_t address, size_t bytes, Access access, uintptr_t counter) {
@@ -203,7 +218,10 @@ void emu_prepare_tracer(Block& b) {
     map_statics(*t);
     t->logs = (LogEntry*)malloc(b.size * log_stride * sizeof(LogEntry));
     if (t->tracing->sanitize) t->races = emu_new_races(*t);
-    if (t->tracing->sanitize && t->tracing->hopper) t->rules = emu_share_rules(*t);
+    if (t->tracing->sanitize && t->tracing->hopper) {
+        t->rules = emu_share_rules(*t);
+        b.quiet_bytes = 0;
+    }
     if (t->tracing->profile) t->counters = emu_new_counters();
     if (t->tracing->profile && t->tracing->hopper) t->async_counters = emu_new_async_counters();
 }
@@ -217,7 +235,7 @@ void emu_release_tracer(Block& b) {
 void emu_trace_start(Block& b) {
     Tracer& t = *b.tracer;
     const emu_dim3 grid = b.launch->grid;
-    t.watching = chosen(t, b.index.x + (uint64_t)grid.x * (b.index.y + (uint64_t)grid.y * b.index.z));
+    emu_watch(t, chosen(t, b.index.x + (uint64_t)grid.x * (b.index.y + (uint64_t)grid.y * b.index.z)));
     t.reading = false;
     if (!t.watching) return;
     __atomic_fetch_add(&t.results->blocks_traced, 1, __ATOMIC_RELAXED);
@@ -235,11 +253,11 @@ void emu_trace_logs(Block& b) {
     Tracer& t = *b.tracer;
     if (!t.watching) return;
     t.reading = !t.reading;                  // in step: all who may not go on now wait for that
-    t.watching = false;                      // a signal that comes now finds nothing to do
+    emu_watch(t, false);                     // a signal that comes now finds nothing to do
     if (t.counters) emu_count(t);
     if (t.races) emu_check_races(t);
     for (unsigned i = 0; i < b.size; i++) b.fibers[i].logged = 0;
-    t.watching = true;
+    emu_watch(t, true);
 }
 
 void emu_trace_interval(Block& b) {

@@ -36,7 +36,8 @@ struct Tracer {                   // one for each OS thread
     Block* block;
     const emu_tracing* tracing;
     emu_trace_results* results;
-    bool watching;                // the block that runs is one of those to trace
+    bool watching;                // the block that runs is one of those to trace,
+    bool logging;                 // and all of its accesses go into the logs: nobody but asynccheck wants others
     bool reading;                 // in step: shared memory may be read now, not written
     Array arrays[64];
     unsigned array_count;
@@ -47,3 +48,5 @@ struct Tracer {                   // one for each OS thread
     AsyncCounters* async_counters;   // null but for the profiler of a kernel for sm_90a
     Rules* rules;                 // null but for the sanitizer of a kernel for sm_90a
 };
+
+static inline void emu_watch(Tracer& t, bool watching) { t.watching = watching, t.logging = watching && !t.rules; }

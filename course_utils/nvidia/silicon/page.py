@@ -39,6 +39,20 @@ Not checked on a GPU: when an asynchronous copy or product is done (the emulator
 which kernels hang (none that might was launched); clusters of more than 8 blocks; the profiler's counters of products,
 copies and waits, which ncu was not asked for; compute-sanitizer on planted mistakes that never end, or stop the GPU
 with an error.
+
+Some rules of PTX no bytes can show: a GPU may keep a promise that PTX does not make. The emulator keeps only what PTX
+promises, where it can.
+
+- A bulk store that was waited for with `wait_group.read` has read its source, and no more. The emulator keeps its
+  bytes from global memory until a `wait_group` without `.read`, or the end of the block; with
+  `configure(order="early")` it does not. A kernel that reads them back before sees the old ones; on a GPU the new
+  ones may be there.
+- setmaxnreg is counted for each thread: a thread that asks for more waits until threads of its block have given back
+  as many. A GPU gives registers to whole warps. The emulator assumes that a block has begun with as many registers a
+  thread as fit into a multiprocessor; ptxas may have chosen fewer.
+- What `.relaxed`, `.acquire`, scopes (`.cta`, `.cluster`) and fences order. A plain launch orders all of it: the
+  threads of a block take turns. asynccheck looks at `.relaxed` of an arrival at an mbarrier, and at fences, but not
+  at scopes.
 """
 PLANTED = """\
 Mistakes are planted in correct kernels for sm_90a, one at a time. The table has the kernels as they are, and those
