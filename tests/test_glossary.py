@@ -5,9 +5,9 @@ import re
 from pathlib import Path
 
 import nbformat
-import pytest
 
 from course_utils.site.navigation import is_navigation
+from tests.helpers.all_of import all_of
 
 ROOT = Path(__file__).resolve().parent.parent
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
@@ -35,11 +35,11 @@ def test_the_terms_are_in_alphabetical_order():
     assert list(ENTRIES) == sorted(ENTRIES, key=str.casefold)
 
 
-@pytest.mark.parametrize("term", ENTRIES)
+@all_of("term", ENTRIES)
 def test_an_entry_is_two_or_three_lines(term):
     assert SHORTEST <= len(ENTRIES[term]["text"]) <= LONGEST
 
 
-@pytest.mark.parametrize("term", ENTRIES)
+@all_of("term", ENTRIES)
 def test_the_chapter_that_an_entry_names_uses_the_term(term):
     assert term.casefold() in re.sub(r"\s+", " ", chapter_text(ENTRIES[term]["slug"]))

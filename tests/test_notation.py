@@ -9,6 +9,7 @@ import nbformat
 import pytest
 
 from course_utils.course import CHAPTERS, notebooks_of
+from tests.helpers.all_of import all_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SHEET = (ROOT / "docs" / "notation.md").read_text(encoding="utf-8")
@@ -98,14 +99,12 @@ def test_a_second_meaning_is_really_used_in_its_chapter(letter, number):
     assert uses(letter, number)
 
 
-@pytest.mark.parametrize(
-    "cells", [cells for cells in rows("Letters") if named(cells[0])], ids=lambda cells: f"{cells[0]}-{cells[3]}"
-)
+@all_of("cells", [cells for cells in rows("Letters") if named(cells[0])])
 def test_a_letter_is_used_in_the_chapter_that_introduces_it(cells):
     assert any(uses(letter, cells[3]) for letter in named(cells[0]))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "kernels").glob("0*/*.cu")), ids=lambda path: path.stem)
+@all_of("path", sorted((ROOT / "kernels").glob("0*/*.cu")))
 def test_the_letters_in_a_kernels_shapes_stand_in_the_sheet(path):
     header = re.match(r"(?://.*\n)*", path.read_text(encoding="utf-8"))[0]
     shapes = " ".join(re.findall(r"\[([\w, ]+)\]", header))
@@ -131,7 +130,7 @@ def declared(code: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "kernels").rglob("*.cu*")), ids=lambda path: path.stem)
+@all_of("path", sorted((ROOT / "kernels").rglob("*.cu*")))
 def test_a_letter_that_a_kernel_declares_stands_in_the_sheet(path):
     """A second meaning holds in its own chapter only; a header is for several."""
     number = path.relative_to(ROOT / "kernels").parts[0][:2]
