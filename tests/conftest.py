@@ -1,5 +1,6 @@
 """What every test may ask for: the devices of this machine, its compilers, and a browser."""
 
+import functools
 import gc
 import importlib.util
 import os
@@ -28,6 +29,7 @@ CHROMIUM_FLAGS = (
 )
 
 
+@functools.cache
 def why_no_gpu() -> str:
     """Why tests marked `gpu` cannot run here; empty if they can."""
     import torch
@@ -63,15 +65,18 @@ def is_exhaustive(marks, where):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc):
-    """Thousands of tests run in `make test-all` only: those of a function that has others are not even made, unless
-    somebody asks for a test by its name."""
+    """Thousands of tests run in `make test-all` only, or on a GPU. Those of a function that has others are not even
+    made, unless somebody asks for a test by its name; one that is skipped says why a function's GPU tests are missing.
+    """
     yield
-    config, definition = metafunc.config, metafunc.definition
+    config, definition, calls = metafunc.config, metafunc.definition, metafunc._calls
     if config.getoption("--exhaustive") or any("::" in place for place in config.args):
         return
-    all_are = is_exhaustive(definition.iter_markers(), definition.nodeid)
-    calls = metafunc._calls
-    calls[:] = [one for one in calls if not (is_exhaustive(one.marks, definition.nodeid) or all_are)] or calls[:1]
+    of_all = list(definition.iter_markers())
+    calls[:] = [one for one in calls if not is_exhaustive([*one.marks, *of_all], definition.nodeid)] or calls[:1]
+    on_gpu = [id(one) for one in calls if any(mark.name == "gpu" for mark in (*one.marks, *of_all))]
+    if len(on_gpu) > 1 and why_no_gpu():
+        calls[:] = [one for one in calls if id(one) not in on_gpu[1:]]
 
 
 def pytest_collection_modifyitems(config, items):
