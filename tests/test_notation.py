@@ -5,11 +5,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from course_utils.course import CHAPTERS, notebooks_of
 from tests.helpers.all_of import all_of
+from tests.helpers.notebooks import read_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 SHEET = (ROOT / "docs" / "notation.md").read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ SECOND = BORROWED + OF_ONE_PLACE
 
 @functools.cache
 def markdown_of(number: str) -> list[str]:
-    cells = [cell for path in NOTEBOOKS[number] for cell in nbformat.read(path, as_version=4).cells]
+    cells = [cell for path in NOTEBOOKS[number] for cell in read_notebook(path).cells]
     return [cell.source for cell in cells if cell.cell_type == "markdown"]
 
 
@@ -221,7 +221,7 @@ def test_units_are_those_that_the_sheet_names():
         if path != ROOT / "docs" / "notation.md" and (lines := wrong_units(path.read_text(encoding="utf-8"))):
             found[path.relative_to(ROOT).as_posix()] = lines
     for path in (path for paths in NOTEBOOKS.values() for path in paths):
-        cells = nbformat.read(path, as_version=4).cells
+        cells = read_notebook(path).cells
         said = [str(output.get("text", "")) for cell in cells for output in cell.get("outputs", ())]
         if lines := wrong_units("\n".join([*(cell.source for cell in cells), *said])):
             found[path.name] = lines

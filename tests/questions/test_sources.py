@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from course_utils import course
@@ -30,6 +29,7 @@ from course_utils.questions.question import (
 )
 from course_utils.questions.sheet import KIND_IN_WORDS, labels, prompt
 from tests.helpers.all_of import all_of
+from tests.helpers.notebooks import read_notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST_WHY = 20  # characters
@@ -64,7 +64,7 @@ def of_chapter(slug):
 @functools.cache
 def headings(slug):
     """The headings of a notebook."""
-    notebook = nbformat.read(ROOT / "notebooks" / f"{slug}.ipynb", as_version=4)
+    notebook = read_notebook(ROOT / "notebooks" / f"{slug}.ipynb")
     found = set()
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
