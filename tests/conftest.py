@@ -1,5 +1,6 @@
 """What every test may ask for: the devices of this machine, its compilers, and a browser."""
 
+import functools
 import gc
 import importlib.util
 import os
@@ -8,6 +9,7 @@ import shutil
 import signal
 
 import pytest
+from _pytest.runner import runtestprotocol
 
 from course_utils.doctor import find_chromium
 from tests.helpers import screenshots
@@ -20,12 +22,14 @@ COMPILERS = [
     *[name for name in ("g++", "clang++") if shutil.which(name)],
     *(["zig"] if importlib.util.find_spec("ziglang") else []),
 ]
+DRAWS = random.Random()  # begins anew with each test
 CHROMIUM_FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # no server but those that the tests start
 )
 
 
+@functools.cache
 def why_no_gpu() -> str:
     """Why tests marked `gpu` cannot run here; empty if they can."""
     import torch
@@ -50,16 +54,36 @@ def pytest_configure(config):
     screenshots.wanted = config.getoption("--exhaustive")
 
 
+def is_exhaustive(marks, where):
+    """Whether one of the marks leaves a test to `make test-all`; each of those must say why."""
+    found = [mark for mark in marks if mark.name == "exhaustive"]
+    for mark in found[:1]:
+        if len(mark.args) != 1 or not isinstance(mark.args[0], str) or not mark.args[0].strip():
+            raise pytest.UsageError(f"{where}: exhaustive takes one reason, in words")
+    return bool(found)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc):
+    """Thousands of tests run in `make test-all` only, or on a GPU. Those of a function that has others are not even
+    made, unless somebody asks for a test by its name; one that is skipped says why a function's GPU tests are missing.
+    """
+    yield
+    config, definition, calls = metafunc.config, metafunc.definition, metafunc._calls
+    if config.getoption("--exhaustive") or any("::" in place for place in config.args):
+        return
+    of_all = list(definition.iter_markers())
+    calls[:] = [one for one in calls if not is_exhaustive([*one.marks, *of_all], definition.nodeid)] or calls[:1]
+    on_gpu = [id(one) for one in calls if any(mark.name == "gpu" for mark in (*one.marks, *of_all))]
+    if len(on_gpu) > 1 and why_no_gpu():
+        calls[:] = [one for one in calls if id(one) not in on_gpu[1:]]
+
+
 def pytest_collection_modifyitems(config, items):
-    """Leaves what is exhaustive to `make test-all`, and holds each such test to saying why."""
-    marked = [item for item in items if item.get_closest_marker("exhaustive")]
-    for item in marked:
-        reasons = item.get_closest_marker("exhaustive").args
-        if len(reasons) != 1 or not isinstance(reasons[0], str) or not reasons[0].strip():
-            raise pytest.UsageError(f"{item.nodeid}: exhaustive takes one reason, in words")
-    if marked and not config.getoption("--exhaustive"):
-        config.hook.pytest_deselected(items=marked)
-        left_out = set(marked)
+    """Leaves what is exhaustive to `make test-all`."""
+    left_out = {item for item in items if is_exhaustive(item.iter_markers(), item.nodeid)}
+    if left_out and not config.getoption("--exhaustive"):
+        config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 
 
@@ -80,7 +104,20 @@ def pytest_make_collect_report(collector):
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    """A worker tells of a test that passed in one message, not in five: they took more time than most of the tests."""
+    config = item.config
+    if not hasattr(config, "workerinput") or config.getoption("durations") is not None:
+        return None
+    for report in runtestprotocol(item, nextitem=nextitem, log=False):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
+
+
 def pytest_runtest_setup(item):
+    DRAWS.seed(0)
     if item.get_closest_marker("gpu") and (reason := why_no_gpu()):
         pytest.skip(reason)
     if item.get_closest_marker("browser") and (reason := why_no_browser()):
@@ -105,12 +142,13 @@ def nobodys_progress(tmp_path_factory):
         yield
 
 
-@pytest.fixture(autouse=True)
-def the_same_inputs_each_time(monkeypatch):
+@pytest.fixture(scope="session", autouse=True)
+def the_same_inputs_each_time():
     """What `checks` and the grader draw afresh for a user is drawn the same for a test: it passes or fails for good.
     With fresh inputs one run in twenty met a row whose error is 3.2 times torch's, where 3 are allowed."""
-    draws = random.Random(0)
-    monkeypatch.setattr(random, "SystemRandom", lambda: draws)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(random, "SystemRandom", lambda: DRAWS)
+        yield
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

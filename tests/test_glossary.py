@@ -4,10 +4,9 @@ import functools
 import re
 from pathlib import Path
 
-import nbformat
-import pytest
-
 from course_utils.site.navigation import is_navigation
+from tests.helpers.all_of import all_of
+from tests.helpers.notebooks import read_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
@@ -21,7 +20,7 @@ SHORTEST, LONGEST = 40, 300  # characters: more than a synonym, less than a sect
 @functools.cache
 def chapter_text(slug: str) -> str:
     """What a chapter's text says, in lower case, without emphasis and without the bars that link to the glossary."""
-    cells = nbformat.read(ROOT / "notebooks" / f"{slug}.ipynb", as_version=4).cells
+    cells = read_notebook(ROOT / "notebooks" / f"{slug}.ipynb").cells
     text = " ".join(cell.source for cell in cells if cell.cell_type == "markdown" and not is_navigation(cell))
     return re.sub(r"[*`]", "", text).casefold()
 
@@ -35,11 +34,11 @@ def test_the_terms_are_in_alphabetical_order():
     assert list(ENTRIES) == sorted(ENTRIES, key=str.casefold)
 
 
-@pytest.mark.parametrize("term", ENTRIES)
+@all_of("term", ENTRIES)
 def test_an_entry_is_two_or_three_lines(term):
     assert SHORTEST <= len(ENTRIES[term]["text"]) <= LONGEST
 
 
-@pytest.mark.parametrize("term", ENTRIES)
+@all_of("term", ENTRIES)
 def test_the_chapter_that_an_entry_names_uses_the_term(term):
     assert term.casefold() in re.sub(r"\s+", " ", chapter_text(ENTRIES[term]["slug"]))

@@ -5,10 +5,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from course_utils.course import CHAPTERS, notebooks_of
+from tests.helpers.all_of import all_of
+from tests.helpers.notebooks import read_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 SHEET = (ROOT / "docs" / "notation.md").read_text(encoding="utf-8")
@@ -58,7 +59,7 @@ SECOND = BORROWED + OF_ONE_PLACE
 
 @functools.cache
 def markdown_of(number: str) -> list[str]:
-    cells = [cell for path in NOTEBOOKS[number] for cell in nbformat.read(path, as_version=4).cells]
+    cells = [cell for path in NOTEBOOKS[number] for cell in read_notebook(path).cells]
     return [cell.source for cell in cells if cell.cell_type == "markdown"]
 
 
@@ -98,14 +99,12 @@ def test_a_second_meaning_is_really_used_in_its_chapter(letter, number):
     assert uses(letter, number)
 
 
-@pytest.mark.parametrize(
-    "cells", [cells for cells in rows("Letters") if named(cells[0])], ids=lambda cells: f"{cells[0]}-{cells[3]}"
-)
+@all_of("cells", [cells for cells in rows("Letters") if named(cells[0])])
 def test_a_letter_is_used_in_the_chapter_that_introduces_it(cells):
     assert any(uses(letter, cells[3]) for letter in named(cells[0]))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "kernels").glob("0*/*.cu")), ids=lambda path: path.stem)
+@all_of("path", sorted((ROOT / "kernels").glob("0*/*.cu")))
 def test_the_letters_in_a_kernels_shapes_stand_in_the_sheet(path):
     header = re.match(r"(?://.*\n)*", path.read_text(encoding="utf-8"))[0]
     shapes = " ".join(re.findall(r"\[([\w, ]+)\]", header))
@@ -131,7 +130,7 @@ def declared(code: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "kernels").rglob("*.cu*")), ids=lambda path: path.stem)
+@all_of("path", sorted((ROOT / "kernels").rglob("*.cu*")))
 def test_a_letter_that_a_kernel_declares_stands_in_the_sheet(path):
     """A second meaning holds in its own chapter only; a header is for several."""
     number = path.relative_to(ROOT / "kernels").parts[0][:2]
@@ -222,7 +221,7 @@ def test_units_are_those_that_the_sheet_names():
         if path != ROOT / "docs" / "notation.md" and (lines := wrong_units(path.read_text(encoding="utf-8"))):
             found[path.relative_to(ROOT).as_posix()] = lines
     for path in (path for paths in NOTEBOOKS.values() for path in paths):
-        cells = nbformat.read(path, as_version=4).cells
+        cells = read_notebook(path).cells
         said = [str(output.get("text", "")) for cell in cells for output in cell.get("outputs", ())]
         if lines := wrong_units("\n".join([*(cell.source for cell in cells), *said])):
             found[path.name] = lines

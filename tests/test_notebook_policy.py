@@ -17,6 +17,7 @@ from course_utils import course
 from course_utils.course import chapter_notebooks
 from course_utils.reading.folded import is_folded, with_folds
 from course_utils.site.navigation import cheat_sheet, is_navigation
+from tests.helpers.notebooks import read_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
@@ -119,7 +120,7 @@ def dead_links(markdown: str, folder: Path, own_headings: set[str]) -> list[str]
 @functools.cache
 def headings_in(path: Path) -> set[str]:
     """Anchors of the headings in a notebook's file, to which many pages link."""
-    return headings(nbformat.read(path, as_version=4))
+    return headings(read_notebook(path))
 
 
 def headings(notebook) -> set[str]:
@@ -146,21 +147,21 @@ def listed_and_there(notebook) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_the_lines_of_a_guess_in_sight_are_not_cut_on_the_right(path):
-    for cell in nbformat.read(path, as_version=4).cells:
+    for cell in read_notebook(path).cells:
         if cell.cell_type == "code" and "widgets.guess(" in cell.source and not is_folded(cell.source):
             assert max(map(len, cell.source.splitlines())) <= GUESS_COLUMNS, cell.source
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_chapter_keeps_the_policy(path):
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read_notebook(path)
     nbformat.validate(notebook)
     assert problems(notebook, path.parent) == []
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_code_that_only_imports_or_draws_is_folded_and_no_other(path):
-    notebook = nbformat.read(path, as_version=4)
+    notebook = read_notebook(path)
     assert notebook == with_folds(notebook), "run make format"
 
 
@@ -189,7 +190,7 @@ def test_what_is_folded(source, folds):
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_the_contents_of_a_chapter_list_all_its_sections_in_order(path):
-    listed, there = listed_and_there(nbformat.read(path, as_version=4))
+    listed, there = listed_and_there(read_notebook(path))
     assert listed == there
 
 

@@ -16,6 +16,7 @@ import pytest
 from course_utils import measured
 from course_utils.course import chapter_notebooks
 from course_utils.measured import Row
+from tests.helpers.notebooks import read_notebook
 
 NOTEBOOKS = {path.stem: path for path in chapter_notebooks(Path(__file__).resolve().parent.parent)}
 NUMBER = re.compile(r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w,]*\.?\d|%)")
@@ -212,7 +213,7 @@ def tables() -> list:
     cases = []
     for name in SUBJECTS:
         caption = measured.caption(measured.load(name))
-        texts = {c.id: _text(c) for c in nbformat.read(NOTEBOOKS[name], as_version=4).cells if c.cell_type == "code"}
+        texts = {c.id: _text(c) for c in read_notebook(NOTEBOOKS[name]).cells if c.cell_type == "code"}
         compared = {
             cell: text for cell, text in texts.items() if caption in text and TORCH.search(text.replace(caption, ""))
         }
@@ -231,7 +232,7 @@ def test_a_table_with_a_time_of_ours_has_the_fastest_other(name, text):
 def test_a_plot_with_a_time_of_ours_has_the_fastest_other(name, ids, monkeypatch):
     monkeypatch.setattr(plt, "show", lambda: None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    cells = {cell.id: cell.source for cell in nbformat.read(NOTEBOOKS[name], as_version=4).cells}
+    cells = {cell.id: cell.source for cell in read_notebook(NOTEBOOKS[name]).cells}
     namespace: dict[str, object] = {}
     for cell in ids:
         exec(re.sub(r"^%.*$", "", cells[cell], flags=re.MULTILINE), namespace)
@@ -264,7 +265,7 @@ def test_ratios_to_two_dense_kernels_are_of_the_same_time_of_ours():
     dense = [row for row in rows if row.get("name") in ("dense FLASH", "dense cuDNN")]
     times = {(row["part"], row["pattern"], row["name"]): row["median_ms"] for row in dense}
     leads = [ms / times[*key, "dense cuDNN"] for (*key, name), ms in times.items() if name == "dense FLASH"]
-    cells = nbformat.read(NOTEBOOKS["04_sparse_patterns"], as_version=4).cells
+    cells = read_notebook(NOTEBOOKS["04_sparse_patterns"]).cells
     texts = [_text(cell) for cell in cells if cell.cell_type == "code"]
     found = [flash / cudnn for text in texts for flash, cudnn in columns(text, "times FLASH", "times cuDNN")]
     assert len(found) >= 12 and all(0.98 * min(leads) < lead < 1.02 * max(leads) for lead in found)

@@ -24,6 +24,7 @@ import pytest
 from course_utils import costs, measured
 from course_utils.course import chapter_notebooks
 from course_utils.toolchain import nvrtc
+from tests.helpers.notebooks import read_notebook
 
 CHAPTERS = chapter_notebooks(Path(__file__).resolve().parent.parent)
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
@@ -145,7 +146,7 @@ def _output_text(cell) -> str:
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_every_figure_in_the_text_comes_from_somewhere(path):
-    assert problems(nbformat.read(path, as_version=4)) == []
+    assert problems(read_notebook(path)) == []
 
 
 # ---- the rule itself

@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import pytest
+
+from tests.helpers.notebooks import read_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("course_utils/**/*.py", "course_utils/**/*.js", "course_utils/**/*.cu", "kernels/**/*", "solutions/**/*.cu")
@@ -32,7 +33,7 @@ def names_of_the_course() -> set[str]:
 
 def texts(path: Path) -> Iterator[str]:
     """The Markdown of a notebook or page, without blocks of code."""
-    cells = nbformat.read(path, 4).cells if path.suffix == ".ipynb" else None
+    cells = read_notebook(path).cells if path.suffix == ".ipynb" else None
     sources = [cell.source for cell in cells if cell.cell_type == "markdown"] if cells else [path.read_text()]
     return (re.sub(r"```.*?```", "", source, flags=re.DOTALL) for source in sources)
 
@@ -41,7 +42,7 @@ def code_of(path: Path) -> str:
     """The code of a notebook itself."""
     if path.suffix != ".ipynb":
         return ""
-    return "\n".join(cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
+    return "\n".join(cell.source for cell in read_notebook(path).cells if cell.cell_type == "code")
 
 
 def unknown(text: str, known: set[str]) -> list[str]:

@@ -78,8 +78,9 @@ def train(is_causal: bool, steps: int = 400) -> tuple[TinyModel, list[float]]:
 def continued(model: TinyModel, prompt: str, device: torch.device, count: int = 26) -> str:
     """The prompt and `count` letters more, always the most probable one; attention by the chapter's kernels."""
 
-    def attend(*tensors: Tensor, is_causal: bool) -> Tensor:
-        return naive_attention(*(tensor.to(device) for tensor in tensors), is_causal=is_causal).cpu()
+    def attend(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Tensor:
+        last = query[:, :, -1:]  # the next letter follows from this one's output alone; it is added to all positions
+        return naive_attention(*(tensor.to(device) for tensor in (last, key, value)), is_causal=is_causal).cpu()
 
     numbers = [LETTERS.index(letter) for letter in prompt]
     for _ in range(count):

@@ -124,14 +124,15 @@ class PagedCache:
 
     def usage(self) -> Usage:
         """What the pages are used for, at this moment."""
-        filled = [0] * self.pages
+        filled: dict[int, int] = {}  # rows with a token, of each page
         for sequence, held in self._held.items():
-            left = self._lengths[sequence]
-            for page in held:
-                filled[page] = max(filled[page], min(left, self.page_size))
-                left = max(left - self.page_size, 0)
-        taken, shared = self.pages - len(self._free), sum(users > 1 for users in self._users)
-        return Usage(self.pages, self.page_size, taken, shared, sum(self._lengths.values()), sum(filled))
+            whole, rest = divmod(self._lengths[sequence], self.page_size)
+            filled.update(dict.fromkeys(held[:whole], self.page_size))
+            if rest:  # another sequence may have more of this page
+                filled[held[whole]] = max(filled.get(held[whole], 0), rest)
+        taken = self.pages - len(self._free)
+        shared = taken - self._users.count(1)
+        return Usage(self.pages, self.page_size, taken, shared, sum(self._lengths.values()), sum(filled.values()))
 
     # ------------------------------------------------------------------------------------------ sequences
 

@@ -161,12 +161,21 @@ def choose(x: Tensors, k: int, way: str = "indexer") -> Tensor:
     return torch.zeros(*chosen.shape[:2], LENGTH, dtype=torch.bool).scatter_(-1, chosen, True)
 
 
-def kl_loss(target: Tensor, scores: Tensor, kept: Tensor | None = None) -> Tensor:
-    """KL(target ‖ softmax(scores)), mean over queries; over the kept keys alone, the target made to sum to 1 again."""
-    mask = visible() if kept is None else visible() & kept
-    target = target.masked_fill(~mask, 0)
-    target = target / target.sum(dim=-1, keepdim=True)
-    predicted = scores.masked_fill(~mask, -torch.inf).log_softmax(dim=-1).masked_fill(~mask, 0)
+def attend(x: Tensors, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention to the chosen keys alone, of which only these are computed: weights `[B, QUESTIONS, HEADS, k]` and
+    output `[B, QUESTIONS, HEADS, LATENT]`.
+
+    chosen: int64 `[B, QUESTIONS, k]`, keys that the questions see.
+    """
+    latent = x.latent[torch.arange(len(chosen))[:, None, None], chosen]
+    weights = (torch.einsum("bshd,bskd->bshk", x.query, latent) * SCALE).softmax(dim=-1)
+    return weights, torch.einsum("bshk,bskd->bshd", weights, latent)
+
+
+def kl_loss(target: Tensor, scores: Tensor) -> Tensor:
+    """KL(target ‖ softmax(scores)), mean over queries, of tensors `[B, QUESTIONS, keys]`; a key whose score is minus
+    infinity does not count."""
+    predicted = scores.log_softmax(dim=-1).masked_fill(scores == -torch.inf, 0)
     return kl_div(predicted.flatten(0, 1), target.flatten(0, 1), reduction="batchmean")
 
 
@@ -247,11 +256,11 @@ def train_sparse(model: Recall, k: int, *, steps: int = 60, rate: float = 1e-3, 
 
     def loss(data: Batch, step: int) -> Tensor:
         x = model.tensors(data)
-        kept = choose(x, k)
-        weights = attention(x, kept)
-        attended = torch.einsum("bsht,btd->bshd", weights, x.latent)
+        scores = index_scores(x)
+        chosen = scores.topk(k, dim=-1).indices
+        weights, attended = attend(x, chosen)
         task = cross_entropy(model.answer(data, attended).flatten(0, 1), data.answers.flatten())
-        return task + kl_loss(mass(weights), index_scores(x), kept)
+        return task + kl_loss(mass(weights), scores.gather(-1, chosen))
 
     _train(list(model.parameters()), steps, rate, batch, seed, loss)
 

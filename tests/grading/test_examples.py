@@ -54,7 +54,10 @@ def with_first_cases(task):
     return replace(task, cases=task.cases and cases)
 
 
-@pytest.mark.parametrize("example", list(known()))
+KNOWN = list(known())
+
+
+@pytest.mark.parametrize("example", KNOWN)
 def test_the_grade_is_as_expected(example, no_child, request):
     """On all cases: each solution in `make test`, everything in `make test-all`."""
     assert isinstance(example, Example), str(example)
@@ -69,7 +72,7 @@ def test_the_grade_is_as_expected(example, no_child, request):
 
 
 @pytest.mark.exhaustive("every known submission on four more seeds, and twice on one: `make test` has one seed")
-@pytest.mark.parametrize("example", [one.values[0] for one in known()], ids=[one.id for one in known()])
+@pytest.mark.parametrize("example", [one.values[0] for one in KNOWN], ids=[one.id for one in KNOWN])
 def test_another_seed_gives_the_same_grade_and_the_same_seed_the_same_words(example, no_child):
     assert isinstance(example, Example), str(example)
     submission = example.submission()

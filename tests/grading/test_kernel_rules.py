@@ -4,6 +4,7 @@ import pytest
 
 from course_utils.grading.kernel_rules import broken_rule
 from course_utils.toolchain.source import kernel_names, read_kernel
+from tests.helpers.all_of import all_of
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,6 @@ def test_inline_ptx_where_the_exercise_has_it() -> None:
     assert broken_rule('asm("mov.u32 %0, 1;" : "=r"(x));', assembly=True) is None
 
 
-@pytest.mark.parametrize("name", kernel_names())
+@all_of("name", kernel_names())
 def test_the_courses_kernels_keep_the_rules(name) -> None:
     assert broken_rule(read_kernel(name), assembly=True) is None

@@ -5,10 +5,10 @@ import functools
 import re
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from course_utils.course import CHAPTERS
+from tests.helpers.notebooks import read_notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ROOT / "course_utils" / "grading", ROOT / "course_utils" / "puzzles"
@@ -30,7 +30,7 @@ def pointers():
 def headings(slug):
     """(section or None, heading) of a notebook."""
     section = None
-    for cell in nbformat.read(ROOT / "notebooks" / f"{slug}.ipynb", as_version=4).cells:
+    for cell in read_notebook(ROOT / "notebooks" / f"{slug}.ipynb").cells:
         for mark, number, heading in re.findall(r"^(###?) (?:(\d+) )?(.+)$", cell.source, re.MULTILINE):
             if cell.cell_type == "markdown":
                 section = number or None if mark == "##" else section

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.all_of import all_of
 from tests.mutants.runner import BROKEN, KILLED, SEES_EVERY_ROW, SURVIVED, Runner
 from tests.mutants.table import ROOT, Mutant, plant, read_table
 
@@ -38,7 +39,7 @@ def test_each_kind_has_enough_rows():
         assert sum(counts[kind] for kind in kinds) >= least, kinds
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+@all_of("row", TABLE)
 def test_a_mistake_can_be_planted(row):
     """Its text occurs once in its file."""
     assert plant(row, (ROOT / row.file).read_text(encoding="utf-8"))
@@ -59,7 +60,7 @@ def marked(file):
     return {one.name: [*map(ast.unparse, one.decorator_list), *of_file] for one in functions}
 
 
-@pytest.mark.parametrize("test", sorted({row.test for row in TABLE}))
+@all_of("test", sorted({row.test for row in TABLE}))
 def test_the_test_of_a_row_is_in_make_test(test):
     file, _, name = test.partition("::")
     assert (ROOT / file).is_file()

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from course_utils import course
@@ -29,6 +28,8 @@ from course_utils.questions.question import (
     Votes,
 )
 from course_utils.questions.sheet import KIND_IN_WORDS, labels, prompt
+from tests.helpers.all_of import all_of
+from tests.helpers.notebooks import read_notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST_WHY = 20  # characters
@@ -63,7 +64,7 @@ def of_chapter(slug):
 @functools.cache
 def headings(slug):
     """The headings of a notebook."""
-    notebook = nbformat.read(ROOT / "notebooks" / f"{slug}.ipynb", as_version=4)
+    notebook = read_notebook(ROOT / "notebooks" / f"{slug}.ipynb")
     found = set()
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -87,17 +88,17 @@ def test_names_and_titles_are_distinct(slug):
     assert is_distinct(of_chapter(slug)) and is_distinct([title(one) for one in of_chapter(slug)])
 
 
-@pytest.mark.parametrize("question_id", IDS)
+@all_of("question_id", IDS)
 def test_the_title_is_a_few_words(question_id):
     assert 3 <= len(title(question_id)) <= 60
 
 
-@pytest.mark.parametrize("question_id", IDS)
+@all_of("question_id", IDS)
 def test_what_is_to_be_read_again_is_a_heading_of_the_notebook_that_asks(question_id, drawn):
     assert {one.read_again for one in drawn(question_id)} <= headings(NOTEBOOK_OF[question_id])
 
 
-@pytest.mark.parametrize("question_id", IDS)
+@all_of("question_id", IDS)
 def test_texts_are_there_distinct_and_well_marked(question_id, drawn):
     for one in drawn(question_id):
         assert len(prompt(one)) >= LEAST_WHY and one.kind in KIND_IN_WORDS
@@ -108,7 +109,7 @@ def test_texts_are_there_distinct_and_well_marked(question_id, drawn):
             assert not re.search(r"\b(nan|inf)\b|\$", re.sub(r"`[^`]*`", "", text)), text
 
 
-@pytest.mark.parametrize("question_id", IDS)
+@all_of("question_id", IDS)
 def test_options_have_one_right_answer_and_everything_is_explained(question_id, drawn):
     for one in drawn(question_id):
         match one:
@@ -134,7 +135,7 @@ def test_options_have_one_right_answer_and_everything_is_explained(question_id, 
             assert len(one.parts) >= 2 and len({figure.unit for _, figure in one.parts}) == 1
 
 
-@pytest.mark.parametrize("question_id", IDS)
+@all_of("question_id", IDS)
 def test_figures_can_be_typed_and_mistakes_differ_from_them(question_id, drawn):
     for one in drawn(question_id):
         for figure in figures(one) if isinstance(one, FIGURE_KINDS) else ():
@@ -146,7 +147,7 @@ def test_figures_can_be_typed_and_mistakes_differ_from_them(question_id, drawn):
             assert not any(agrees(value, figure.value, figure.tolerance) for value in values)
 
 
-@pytest.mark.parametrize("question_id", IDS)
+@all_of("question_id", IDS)
 def test_the_right_answer_is_judged_right_and_each_other_option_wrong(question_id, drawn):
     for one in drawn(question_id):
         answer = right_answer(one)
@@ -156,7 +157,7 @@ def test_the_right_answer_is_judged_right_and_each_other_option_wrong(question_i
             assert all(judge(one, index).status == WRONG for index in others)
 
 
-@pytest.mark.parametrize("question_id", IDS)
+@all_of("question_id", IDS)
 def test_figures_differ_between_learners(question_id, drawn):
     questions = drawn(question_id)
     if isinstance(questions[0], FIGURE_KINDS):
@@ -228,7 +229,7 @@ def test_no_figure_is_typed(slug):
         assert list(typed_values(module)) == []
 
 
-@pytest.mark.parametrize("question_id", IDS)
+@all_of("question_id", IDS)
 def test_figures_are_computed_by_the_course(question_id):
     if isinstance(question(question_id, 0), FIGURE_KINDS):
         used = {name for name in used_modules(*syntax(question_id)) if not name.startswith("course_utils.questions")}

@@ -12,6 +12,7 @@ from course_utils.course import CHAPTERS, PATHS, chapter, notebooks_of
 from course_utils.reading import minutes, stated
 from course_utils.reading.minutes import Reading
 from course_utils.reading.sections import HEAD, Section, chapter_path, chapter_sections, missing, sections
+from tests.helpers.notebooks import read_notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 WRITE = "run: .venv/bin/python -m course_utils reading --write"
@@ -21,7 +22,7 @@ A_TIME = re.compile(r"\b(?:\d+|two|three|four|eight) (?:to \d+ )?(?:minutes|hour
 
 
 def markdown(slug):
-    notebook = nbformat.read(chapter_path(slug), as_version=4)
+    notebook = read_notebook(chapter_path(slug))
     return "\n\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
 
 

@@ -68,15 +68,26 @@ def test_attention_and_scores_are_those_of_the_operators():
     assert torch.allclose(study.index_scores(x)[0].double(), scores, atol=1e-5)
 
 
-def test_the_kl_is_zero_at_its_target_and_blind_to_keys_that_are_not_kept():
-    weights = study.attention(Recall().tensors(batch()))
-    target = study.mass(weights)
+def test_the_kl_is_zero_at_its_target_and_blind_to_keys_that_are_hidden():
+    target = study.mass(study.attention(Recall().tensors(batch())))
     assert study.kl_loss(target, target.log()).item() == pytest.approx(0, abs=1e-6)
     kept = torch.rand(target.shape, generator=torch.Generator().manual_seed(0)) < 0.2
-    scores = torch.randn(target.shape, generator=torch.Generator().manual_seed(1))
-    loss = study.kl_loss(target, scores, kept)
-    assert loss.item() > 0.01
-    assert torch.equal(loss, study.kl_loss(target, scores.masked_fill(~kept, 5.0), kept))
+    kept[..., 0] = True
+    target = target * kept / (target * kept).sum(dim=-1, keepdim=True)
+    scores = torch.randn(target.shape, generator=torch.Generator().manual_seed(1)).masked_fill(~kept, -torch.inf)
+    loss = study.kl_loss(target, scores)
+    pairs = zip(target.flatten(0, 1), scores.flatten(0, 1), kept.flatten(0, 1), strict=True)
+    each = [study.kl_loss(t[mask][None, None], s[mask][None, None]) for t, s, mask in pairs]
+    assert loss.item() == pytest.approx(torch.stack(each).mean().item(), rel=1e-5) and loss.item() > 0.01
+
+
+def test_attention_to_the_chosen_keys_is_that_of_a_mask_which_keeps_them():
+    x = Recall().tensors(batch())
+    weights, attended = study.attend(x, study.index_scores(x).topk(9, dim=-1).indices)
+    expected = study.attention(x, study.choose(x, 9))
+    assert torch.allclose(attended, torch.einsum("bsht,btd->bshd", expected, x.latent), atol=1e-6)
+    chosen = study.index_scores(x).topk(9, dim=-1).indices.unsqueeze(-2).expand(weights.shape)
+    assert torch.allclose(weights, expected.gather(-1, chosen), atol=1e-6)
 
 
 def test_neither_loss_trains_what_belongs_to_the_other():
