@@ -568,22 +568,30 @@ def test_what_a_graph_cannot_hold_is_an_error_and_no_break_of_the_graph(attend, 
 
 
 @pytest.mark.parametrize(
-    ("argument", "number"), [("q_start", np.int64(2)), ("k", np.int32(3)), ("scale", np.float64(0.3))]
+    ("argument", "number", "call", "inputs"),
+    [
+        ("q_start", np.int64(2), lightning_indexer, index_inputs("cpu")),
+        ("k", np.int32(2), select_topk, index_inputs("cpu")[2:]),
+        (
+            "scale",
+            np.float64(0.3),
+            lambda *lists, scale: sparse_mla(*lists, scale=scale, value_dim=24)[0],
+            latent_inputs("cpu"),
+        ),
+    ],
+    ids=["q_start", "k", "scale"],
 )
-def test_a_number_of_numpy_is_no_constant_of_a_graph(argument, number):
+def test_a_number_of_numpy_is_no_constant_of_a_graph(argument, number, call, inputs):
     """torch.compile takes it for an array. Without fullgraph=True it leaves the call to eager mode."""
 
-    def attend(query, latent, q_index, k_index, weights, **other):
-        given = {"q_start": 2, "k": 3, "scale": 0.3, **other}
-        chosen = select_topk(lightning_indexer(q_index, k_index, weights, q_start=given["q_start"]), given["k"])
-        return sparse_mla(query, latent, chosen.sort().values, scale=given["scale"], value_dim=24)[0]
+    def attend(*inputs, **given):
+        return call(*inputs, **given)
 
-    inputs = *latent_inputs("cpu")[:2], *index_inputs("cpu")
     with pytest.raises(Exception, match=f"{argument} is a number of NumPy, .*: give a number of Python"):
         torch.compile(attend, fullgraph=True, backend="aot_eager")(*inputs, **{argument: number})
     torch._dynamo.reset()
     found = torch.compile(attend, backend="aot_eager")(*inputs, **{argument: number})
-    assert torch.equal(found, attend(*inputs))
+    assert torch.equal(found, attend(*inputs, **{argument: number.item()}))
 
 
 @pytest.mark.parametrize(
