@@ -101,8 +101,11 @@ def error_report(
     max_error = error.max().item()  # torch's max is NaN as soon as one element is
     torch_errors: list[float] = []
     allowed = FLOORS[output.dtype] * max(1.0, expected.abs().max().item())
-    needed = () if max_error <= allowed else same_dtype or ()
-    for run in [same_dtype] if isinstance(same_dtype, Tensor) else needed:
+    if isinstance(same_dtype, Tensor):
+        same_dtype = [same_dtype]
+    elif max_error <= allowed:
+        same_dtype = None
+    for run in same_dtype or ():
         torch_errors.append((run.to(expected.device, torch.float64) - expected).abs().max().item())
         if allowed < torch_errors[-1] * factor < math.inf:  # otherwise, and for NaN, `allowed` stays
             allowed = torch_errors[-1] * factor
