@@ -6,8 +6,7 @@ import torch
 from course_utils.bench import emulator
 
 
-def test_three_kernels_are_timed_plain_profiled_and_sanitized(monkeypatch):
-    monkeypatch.setattr(emulator, "HEADS", 1)
+def test_three_kernels_are_timed_plain_profiled_and_sanitized():
     rows = emulator.measure(length=64, repeats=1)
     modes = ("plain", "profile", "sanitize")
     kernels = ("naive.cu", "flash_half.cu", "flash_mma.cu")

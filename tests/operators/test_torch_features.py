@@ -942,8 +942,8 @@ ASKED = {"lightning_indexer, FP8": "weights", "append_paged": "key", "merge_atte
 @pytest.mark.filterwarnings("ignore:Error detected in:UserWarning")  # as torch.compile says where it was
 @pytest.mark.parametrize("name", WITHOUT_GRADIENT)
 def test_to_ask_for_a_gradient_that_there_is_not_is_an_error_that_names_the_operator(name, device, thinned):
-    """In eager mode, compiled (on the emulator, every third operator), and by each way of torch.func; without one, and by
-    torch.no_grad(), all is as ever."""
+    """In eager mode, compiled (on the emulator every third operator), and by each way of torch.func; without one, and
+    by torch.no_grad(), all is as ever."""
     operator, arguments = EXAMPLES[name]
     given = list(arguments(device, False))
     place = operator.arguments.index(ASKED.get(name, operator.arguments[0]))
