@@ -428,7 +428,7 @@ def test_torch_is_also_run_with_sums_in_a_loop():
     torch.testing.assert_close((product, row_sums), (expected, expected_sums), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("error", "runs"), [(0.0, 1), (3e-5, 16), (1e-3, 8), (math.nan, 8)])
+@pytest.mark.parametrize(("error", "runs"), [(0.0, 0), (3e-5, 16), (1e-3, 8), (math.nan, 8)])
 def test_no_sums_in_a_loop_are_asked_for_where_none_could_explain_the_error(error, runs):
     asked = []
     expected = torch.ones(4, dtype=torch.float64)

@@ -12,10 +12,12 @@ Lines keep their numbers, and `#line` keeps the file's name.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from course_utils.emulator import ptx
 from course_utils.emulator.macros import text_macros, variants
@@ -31,6 +33,8 @@ from course_utils.toolchain.source import (
     required_architecture,
     split_outside_brackets,
 )
+
+ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile\b|__volatile__\b)?\s*\(")
 
 
 @dataclass
@@ -95,24 +99,12 @@ def _translate_file(
     code: str, name: str, search_path: list[Path], result: Translation, more_edits: Sequence[_Edit] = ()
 ) -> str:
     result.originals[name] = code
-    plain = blank_comments(code)
-    instructions = _inline_asm(code, plain, name, search_path, result.hopper)
-    is_main = name == next(iter(result.originals))
-    inlined = []
-    for edit in instructions:
-        function = _function_of_instructions(plain, edit, instructions) if result.hopper else None
-        if function is not None:
-            inlined.append(_Edit(function, function, " __attribute__((always_inline)) "))
-        if function is not None or not is_main:
-            result.wrapped |= {(name, line) for line in range(_line(code, edit.start), _line(code, edit.end) + 1)}
-    edits = [
-        *set(inlined),
-        *_shared_declarations(code, plain, name),
-        *instructions,
-        *_early_returns(code, plain),
-        *_includes(code, search_path, result),
-        *more_edits,
-    ]
+    included = tuple(included_files(code, search_path).values()) if ASM.search(code) else ()
+    own = _own_edits(code, name, included, result.hopper)
+    result.wrapped |= {(name, line) for line in own.inlined_lines}
+    if name != next(iter(result.originals)):
+        result.wrapped |= {(name, line) for line in own.lines_of_instructions}
+    edits = [*own.edits, *_includes(code, search_path, result), *more_edits]
     pieces, position = [], 0
     for edit in sorted(edits, key=lambda e: e.start):
         old = code[edit.start : edit.end]
@@ -120,6 +112,33 @@ def _translate_file(
         pieces += [code[position : edit.start], edit.text, end_of_line * (old.count("\n") - edit.text.count("\n"))]
         position = edit.end
     return f'#line 1 "{name}"\n' + "".join(pieces) + code[position:] + "\n"
+
+
+class _OwnEdits(NamedTuple):
+    """What the text of a file asks for, but for its includes; the lines of its inline PTX, and those of them that stand
+    in a function that is inlined."""
+
+    edits: tuple[_Edit, ...]
+    lines_of_instructions: frozenset[int]
+    inlined_lines: frozenset[int]
+
+
+@functools.lru_cache(maxsize=256)
+def _own_edits(code: str, name: str, included: tuple[str, ...], hopper: bool) -> _OwnEdits:
+    """Kept: every kernel is built with several options, and many include the same headers. included: the texts of the
+    headers, whose macros inline PTX may use; empty where there is no inline PTX."""
+    plain = blank_comments(code)
+    instructions = _inline_asm(code, plain, name, included, hopper)
+    inlined, lines, inlined_lines = set(), set(), set()
+    for edit in instructions:
+        function = _function_of_instructions(plain, edit, instructions) if hopper else None
+        here = range(_line(code, edit.start), _line(code, edit.end) + 1)
+        lines.update(here)
+        if function is not None:
+            inlined.add(_Edit(function, function, " __attribute__((always_inline)) "))
+            inlined_lines.update(here)
+    edits = (*inlined, *_shared_declarations(code, plain, name), *instructions, *_early_returns(code, plain))
+    return _OwnEdits(edits, frozenset(lines), frozenset(inlined_lines))
 
 
 def _line(code: str, index: int) -> int:
@@ -180,11 +199,11 @@ def _inside_function(before: str) -> bool:
     return any(opened)
 
 
-def _inline_asm(code: str, plain: str, name: str, search_path: list[Path], hopper: bool) -> list[_Edit]:
-    places = [*re.finditer(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile\b|__volatile__\b)?\s*\(", plain)]
+def _inline_asm(code: str, plain: str, name: str, included: tuple[str, ...], hopper: bool) -> list[_Edit]:
+    places = [*ASM.finditer(plain)]
     if not places:
         return []
-    macros = text_macros([*included_files(code, search_path).values(), code])
+    macros = text_macros([*included, code])
     uncommented, edits = blank_comments(code, strings=False), []
     for match in places:
         end = closing(plain, match.end() - 1)

@@ -264,10 +264,10 @@ def test_every_operator_has_an_example():
 
 
 TRACES = "test_aot_dispatch_dynamic", "test_aot_dispatch_static"
-# Traced for any length below, or in test_compiled_and_captured.py.
+# Traced for any length below, in test_compiled_and_captured.py, or in test_serving.py.
 ANY_LENGTH = (
     *("flash_attention_minimal", "flash_attention_v2", "sparse_attention", "lightning_indexer", "select_topk"),
-    "decode_attention",
+    *("decode_attention", "paged_attention"),
 )
 
 
@@ -568,22 +568,30 @@ def test_what_a_graph_cannot_hold_is_an_error_and_no_break_of_the_graph(attend, 
 
 
 @pytest.mark.parametrize(
-    ("argument", "number"), [("q_start", np.int64(2)), ("k", np.int32(3)), ("scale", np.float64(0.3))]
+    ("argument", "number", "call", "inputs"),
+    [
+        ("q_start", np.int64(2), lightning_indexer, index_inputs("cpu")),
+        ("k", np.int32(2), select_topk, index_inputs("cpu")[2:]),
+        (
+            "scale",
+            np.float64(0.3),
+            lambda *lists, scale: sparse_mla(*lists, scale=scale, value_dim=24)[0],
+            latent_inputs("cpu"),
+        ),
+    ],
+    ids=["q_start", "k", "scale"],
 )
-def test_a_number_of_numpy_is_no_constant_of_a_graph(argument, number):
+def test_a_number_of_numpy_is_no_constant_of_a_graph(argument, number, call, inputs):
     """torch.compile takes it for an array. Without fullgraph=True it leaves the call to eager mode."""
 
-    def attend(query, latent, q_index, k_index, weights, **other):
-        given = {"q_start": 2, "k": 3, "scale": 0.3, **other}
-        chosen = select_topk(lightning_indexer(q_index, k_index, weights, q_start=given["q_start"]), given["k"])
-        return sparse_mla(query, latent, chosen.sort().values, scale=given["scale"], value_dim=24)[0]
+    def attend(*inputs, **given):
+        return call(*inputs, **given)
 
-    inputs = *latent_inputs("cpu")[:2], *index_inputs("cpu")
     with pytest.raises(Exception, match=f"{argument} is a number of NumPy, .*: give a number of Python"):
         torch.compile(attend, fullgraph=True, backend="aot_eager")(*inputs, **{argument: number})
     torch._dynamo.reset()
     found = torch.compile(attend, backend="aot_eager")(*inputs, **{argument: number})
-    assert torch.equal(found, attend(*inputs))
+    assert torch.equal(found, attend(*inputs, **{argument: number.item()}))
 
 
 @pytest.mark.parametrize(
@@ -933,8 +941,9 @@ ASKED = {"lightning_indexer, FP8": "weights", "append_paged": "key", "merge_atte
 
 @pytest.mark.filterwarnings("ignore:Error detected in:UserWarning")  # as torch.compile says where it was
 @pytest.mark.parametrize("name", WITHOUT_GRADIENT)
-def test_to_ask_for_a_gradient_that_there_is_not_is_an_error_that_names_the_operator(name, device):
-    """In eager mode, compiled, and by each way of torch.func; without one, and by torch.no_grad(), all is as ever."""
+def test_to_ask_for_a_gradient_that_there_is_not_is_an_error_that_names_the_operator(name, device, thinned):
+    """In eager mode, compiled (on the emulator every third operator), and by each way of torch.func; without one, and
+    by torch.no_grad(), all is as ever."""
     operator, arguments = EXAMPLES[name]
     given = list(arguments(device, False))
     place = operator.arguments.index(ASKED.get(name, operator.arguments[0]))
@@ -944,11 +953,14 @@ def test_to_ask_for_a_gradient_that_there_is_not_is_an_error_that_names_the_oper
         found = operator(*given[:place], tensor, *given[place + 1 :])
         return found[0] if isinstance(found, tuple) else found
 
+    def compiled():
+        torch.compile(call, fullgraph=True, backend="aot_eager")(asked).sum().backward()
+
     asked = one.clone().requires_grad_()
     ways = [
         lambda: call(asked).sum().backward(),
         lambda: operator.op(*given[:place], asked, *given[place + 1 :])[0].sum().backward(),
-        lambda: torch.compile(call, fullgraph=True, backend="aot_eager")(asked).sum().backward(),
+        *thinned([compiled], 3, WITHOUT_GRADIENT.index(name) % 3),
         lambda: torch.func.grad(lambda tensor: call(tensor).float().sum())(one),
         lambda: torch.func.vjp(call, one),
         lambda: torch.func.jvp(call, (one,), (one,)),

@@ -208,7 +208,7 @@ def test_a_bound_pattern_of_ranges_stays_bound_when_it_is_combined():
 
 
 def test_the_estimated_work_of_a_stride_that_is_a_power_of_two_is_near_the_exact_one(monkeypatch):
-    fixed, length = patterns.fixed(512, 8), 32768
+    fixed, length = patterns.fixed(512, 8), 16384
     estimated = fixed.work(length)
     monkeypatch.setattr("course_utils.patterns.pattern.SAMPLED_ROWS", length // 64)  # all
     assert estimated == pytest.approx(fixed.work(length), rel=0.03)

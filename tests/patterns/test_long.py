@@ -1,13 +1,12 @@
 """At 131072 positions, or half as many, where a dense mask would take 17 or 4 GB."""
 
 import random
-import subprocess
-import sys
 import time
 
 import pytest
 
 from course_utils import patterns
+from tests.helpers.fresh_process import run_without_the_course
 
 LENGTH = 131072
 SECONDS = 10  # an idle machine takes well under one
@@ -72,5 +71,4 @@ for pattern in (patterns.sliding_window(4096), patterns.streaming(4, 1024), patt
 patterns.power_of_two().csr(65536)
 print((peak() - before) / 1024)
 """
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(result.stdout) < 350  # MB; a dense mask has 4096
+    assert float(run_without_the_course(code)) < 350  # MB; a dense mask has 4096

@@ -12,6 +12,7 @@ namespace emu { namespace ptx {
 // a kernel's options may define them.)
 template <class Format> struct mma_m16n8_lanes : emu_collective {
     enum { bits = Format::bits, count = 32 / bits, depth = 8 * count };
+    typedef float float8 __attribute__((vector_size(32)));   // the columns of a row
     unsigned a[4], b[2];
     float c[4], d[4];
 
@@ -21,7 +22,8 @@ template <class Format> struct mma_m16n8_lanes : emu_collective {
             const emu_collective* any = lanes[__builtin_ctz(participants)];
             emu_trap("mma.sync needs all 32 lanes of the warp, but some have exited", any->site);
         }
-        float left[16][depth], right[depth][8], out[16][8];
+        float left[16][depth];
+        float8 right[depth], out[16];
         for (int lane = 0; lane < 32; lane++) {
             const mma_m16n8_lanes& mine = *(mma_m16n8_lanes*)lanes[lane];
             const int group = lane >> 2, quad = lane & 3, first = count * quad;
@@ -30,18 +32,22 @@ template <class Format> struct mma_m16n8_lanes : emu_collective {
                     left[group + 8 * (i & 1)][first + depth / 2 * (i >> 1) + e] = element(mine.a[i], e);
             for (int i = 0; i < 2; i++)
                 for (int e = 0; e < count; e++) right[first + depth / 2 * i + e][group] = element(mine.b[i], e);
-            for (int i = 0; i < 4; i++) out[group + 8 * (i >> 1)][2 * quad + (i & 1)] = mine.c[i];
+            for (int i = 0; i < 2; i++) memcpy((float*)&out[group + 8 * i] + 2 * quad, mine.c + 2 * i, 2 * sizeof(float));
         }
-        for (int row = 0; row < 16; row++) {
-            float sum[8] = {};
-            for (int k = 0; k < depth; k++)
-                for (int column = 0; column < 8; column++) sum[column] += left[row][k] * right[k][column];
-            for (int column = 0; column < 8; column++) out[row][column] += sum[column];
+        for (int row = 0; row < 16; row += 4) {       // four rows beside each other: a sum waits for its last addition
+            float8 sum0 = {}, sum1 = {}, sum2 = {}, sum3 = {};
+            for (int k = 0; k < depth; k++) {
+                sum0 += left[row][k] * right[k];
+                sum1 += left[row + 1][k] * right[k];
+                sum2 += left[row + 2][k] * right[k];
+                sum3 += left[row + 3][k] * right[k];
+            }
+            out[row] += sum0, out[row + 1] += sum1, out[row + 2] += sum2, out[row + 3] += sum3;
         }
         for (int lane = 0; lane < 32; lane++) {
             mma_m16n8_lanes& mine = *(mma_m16n8_lanes*)lanes[lane];
             const int group = lane >> 2, pair = 2 * (lane & 3);
-            for (int i = 0; i < 4; i++) mine.d[i] = out[group + 8 * (i >> 1)][pair + (i & 1)];
+            for (int i = 0; i < 2; i++) memcpy(mine.d + 2 * i, (float*)&out[group + 8 * i] + pair, 2 * sizeof(float));
         }
     }
 };
