@@ -15,7 +15,7 @@
 //        key head h / group; counter: one int, 0 before the first launch, and 0 again after each
 // shared D·(3·B_R + 6·B_C) + 528·CONSUMERS + 128 bytes, dynamic; B_R = 64·CONSUMERS, B_C = 128
 // limits scale > 0; q_scale, k_scale > 0; D 64 or 128; CONSUMERS 2, with D = 64 also 3
-// options: -DD=64 -DCONSUMERS=2 | -DD=64 -DCONSUMERS=3 | -DD=128 -DCONSUMERS=2 | -DD=128 -DCONSUMERS=2 -DLEVELS=1
+// options: -DD=64 -DCONSUMERS=2 | -DD=64 -DCONSUMERS=3 | -DD=128 -DCONSUMERS=2 | -DD=128 -DCONSUMERS=3 | -DD=128 -DCONSUMERS=3 -DLEVELS=1
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), §3.3; DeepSeek-V3 (arXiv 2412.19437), §3.3.2
 #define BF16 1   // of O
@@ -28,7 +28,7 @@ constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2, TRANSPOSERS = 2;
 #include "query_block.cuh"
 #include "tile_ring.cuh"
 
-static_assert(CONSUMERS == 2 || (CONSUMERS == 3 && D == 64), "CONSUMERS is 2, with D = 64 also 3");
+static_assert(CONSUMERS == 2 || CONSUMERS == 3, "CONSUMERS is 2 or 3");
 
 struct Shared {
     E4M3 Q[CONSUMERS][ROWS * D];
@@ -117,19 +117,11 @@ __device__ inline void write(Shared& shared, const TensorMap& map, float* LSE, O
     if (threadIdx.x % 128 == 0) store_box(map, i_w, head, shared.O[w]);
 }
 
-// The consumers take turns at the tensor cores: while one has its turn, the others compute softmax.
-// Named barrier 1 + CONSUMERS + w is consumer w's.
-__device__ inline void take_turn(int w) { sync_threads(1 + CONSUMERS + w, 256); }
-__device__ inline void pass_turn(int w) {
-    arrive_threads(1 + CONSUMERS + (w + 1) % CONSUMERS, 256);
-}
-
 __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE, const Scales& scales,
                                const Problem& problem) {
     const int w = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);   // which consumer
     const int shift = problem.L_k - problem.L_q;
-    if (w == CONSUMERS - 1) pass_turn(w);   // the first turn is consumer 0's
-    for (int t = 0, round = 0; ; t++, round++) {
+    for (int t = 0, round = 0; ; round++) {
         wait_until_full(shared.gate_Q[w], round % 2);
         const Work work = shared.work[round % 2];
         if (work.T_c == 0) break;
@@ -141,47 +133,24 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         Output& T = LEVELS == 1 ? O : sum;
         Scores S;
         Weights8 P;
-        // The first tile: there is no P V yet to compute beside it.
-        int j = work.T_c - 1;
-        const auto [first, first_parity] = place(t);
-        wait_until_full(shared.gate_K[first], first_parity);
-        start_scores(S, shared.Q[w], shared.K[first]);
-        wait_for_product<0>(S);
-        give_back(shared.gate_K[first]);
-        if (j >= whole) mask(S, i_w, j * B_C, problem.L_k, shift, problem.is_causal);
-        raise_maximum(rows, S, factor, WEIGHT_BITS);
-        exponentials(S, rows, factor);
-        pack_weights(P, S);
-
-        while (--j >= 0) {   // S of tile j, and P V of the tile before
+        for (int j = work.T_c - 1; j >= 0; j--, t++) {
             const auto [buffer, parity] = place(t);
-            const auto [next, next_parity] = place(++t);
-            wait_until_full(shared.gate_K[next], next_parity);
-            take_turn(w);
-            start_scores(S, shared.Q[w], shared.K[next]);
+            wait_until_full(shared.gate_K[buffer], parity);
+            start_scores(S, shared.Q[w], shared.K[buffer]);
+            wait_for_product<0>(S);
+            give_back(shared.gate_K[buffer]);
+            if (j >= whole) mask(S, i_w, j * B_C, problem.L_k, shift, problem.is_causal);
+            raise_maximum(rows, S, factor, WEIGHT_BITS);
+            exponentials(S, rows, factor);
+            pack_weights(P, S);
+            if (LEVELS == 1) rescale(O, rows);
             wait_until_full(shared.gate_V[buffer], parity);
             start_output(T, P, shared.V[buffer], LEVELS == 1);
-            pass_turn(w);
-            wait_for_product<1>(S);
-            give_back(shared.gate_K[next]);
-            if (j >= whole) mask(S, i_w, j * B_C, problem.L_k, shift, problem.is_causal);
-            const float of_P[2] = {rows.rescale[0], rows.rescale[1]};   // O has not had it yet
-            raise_maximum(rows, S, factor, WEIGHT_BITS);
-            hold(shared.sink[threadIdx.x], rows);
             wait_for_product<0>(T);
             give_back(shared.gate_V[buffer]);
-            exponentials(S, rows, factor);
-            if (LEVELS == 1) rescale(O, rows);
-            else add_output(O, of_P, T);
-            pack_weights(P, S);
+            if (LEVELS == 2) add_output(O, rows.rescale, T);
         }
         give_back(shared.gate_Q[w]);
-        const auto [buffer, parity] = place(t);
-        wait_until_full(shared.gate_V[buffer], parity);
-        start_output(T, P, shared.V[buffer], LEVELS == 1);
-        wait_for_product<0>(T);
-        give_back(shared.gate_V[buffer]);
-        if (LEVELS == 2) add_output(O, rows.rescale, T);
         write(shared, out, LSE, O, rows, problem, work.head, i_w, w, scales.v[kv_head]);
     }
     if (threadIdx.x % 128 == 0) wait_for_stores();   // shared memory must live as long

@@ -97,12 +97,14 @@ __device__ inline void transpose_keys(E4M3* to, const E4M3* from, int key) {
     const unsigned target = (unsigned)__cvta_generic_to_shared(to) + column * B_C +
                             (chunk ^ column % 8) * 16;
     const unsigned one = lane < 16 ? 0x6420 : 0x7531, other = one ^ 0x1111;   // of each pair's bytes
-    constexpr int AT_ONCE = 4;
+    constexpr int AT_ONCE = 2;
     #pragma unroll 1   // the producer has few registers
     for (int d = 0; d < D / 16; d += AT_ONCE) {
         unsigned pairs[AT_ONCE][4];
+        #pragma unroll
         for (int i = 0; i < AT_ONCE; i++)
             ldmatrix_x4_trans(pairs[i], source ^ (d + i) * 16);
+        #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             const unsigned(&x)[4] = pairs[i];
             stmatrix_x4(target + (d + i) * 16 * B_C,
