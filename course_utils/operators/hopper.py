@@ -78,7 +78,7 @@ class E4M3Tile(HopperTile):
 
 # For each head dimension, the tile for short causal rows, and that for all others.
 TILES = {64: (HopperTile(64, 2), HopperTile(64, 3)), 128: (HopperTile(128, 2), HopperTile(128, 2))}
-E4M3_TILES = {64: 2 * (E4M3Tile(64, 2),), 128: 2 * (E4M3Tile(128, 2),)}
+E4M3_TILES = {d: (E4M3Tile(d, 2), E4M3Tile(d, 3)) for d in HEAD_DIMS}
 IN_16_BITS = "query, key and value in 16 bits"  # what has a gradient
 LONG = 2048  # queries: of shorter causal rows, blocks of 192 would compute too much that is masked
 
