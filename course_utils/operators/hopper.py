@@ -141,7 +141,9 @@ def flash_attention_hopper(
         out, lse = _e4m3_attention(query, key, value, *scales, bool(is_causal), factor)
     else:
         if not q_scale is k_scale is v_scale is None:
-            raise ValueError(f"q_scale, k_scale or v_scale is given, and query is {query.dtype}; they go with {E4M3} alone")
+            raise ValueError(
+                f"q_scale, k_scale or v_scale is given, and query is {query.dtype}; they go with {E4M3} alone"
+            )
         out, lse = _attention(query, key, value, bool(is_causal), factor)
     return (out, lse) if return_lse else out
 
@@ -153,7 +155,9 @@ def _check_scales(
     for name, scale, like, tensor in of:
         shape = tuple(tensor.shape[:2])
         if scale is None:
-            raise ValueError(f"{name} is None; with query in {E4M3} it must be float32 {list(shape)}, one for each head")
+            raise ValueError(
+                f"{name} is None; with query in {E4M3} it must be float32 {list(shape)}, one for each head"
+            )
         check_tensor(name, scale, shape, (torch.float32,), like=(like, tensor))
 
 
@@ -223,9 +227,7 @@ def _e4m3_attention(
         q, scale = torch.zeros_like(q), 1.0
     out, lse = _empty_e4m3_outputs(q)
     call = Call(q.shape, k.shape, E4M3, q.device, scale)
-    forward_launch(call, is_causal)(
-        q, k, v, out, *map(dense, (q_scale, k_scale, v_scale)), lse, counter(q.device)
-    )
+    forward_launch(call, is_causal)(q, k, v, out, *map(dense, (q_scale, k_scale, v_scale)), lse, counter(q.device))
     return cut(out, query.shape[-1]), lse
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from course_utils.reference.dense import attention, causal_mask, full_float32
+from course_utils.reference.dense import _keep, _scores, attention, full_float32
 
 E4M3 = torch.float8_e4m3fn
 LARGEST = 448.0  # number of E4M3
@@ -56,21 +56,16 @@ def rounded_e4m3_attention(
     k_scale: Tensor,
     v_scale: Tensor,
     is_causal: bool = False,
+    attn_mask: Tensor | None = None,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
     """The same in plain torch, fp32, with weights rounded to E4M3, as 8-bit products take them, and the output to bf16:
     the yardstick for kernels."""
-    group = query.shape[1] // key.shape[1]
-    q = dequantize_heads(query, q_scale, torch.float32)
-    k, v = (
-        dequantize_heads(x, of_head, torch.float32).repeat_interleave(group, dim=1)
-        for x, of_head in ((key, k_scale), (value, v_scale))
-    )
+    pairs = (query, q_scale), (key, k_scale), (value, v_scale)
+    q, k, v = (dequantize_heads(x, of_head, torch.float32) for x, of_head in pairs)
     with full_float32():
-        scores = (q @ k.mT) * (q.shape[-1] ** -0.5 if scale is None else scale)
-        if is_causal:
-            scores = scores.masked_fill(~causal_mask(q.shape[2], k.shape[2], q.device), -torch.inf)
+        scores, v = _scores(q, k, v, _keep(q, k, is_causal, attn_mask), scale, torch.float32)
         maximum = scores.amax(dim=-1, keepdim=True)
         weights = (scores - maximum.masked_fill(maximum == -torch.inf, 0.0)).exp()
         total = weights.sum(dim=-1, keepdim=True)

@@ -14,7 +14,9 @@ from course_utils.toolchain.source import compile_options
 from tests.helpers import tensors
 
 E4M3 = torch.float8_e4m3fn
-SEED = 0  # of rows alone with more keys than a tile, where a weight is rounded up or down is luck, and 1.5 times not rare
+SEED = (
+    0  # of rows alone with more keys than a tile, where a weight is rounded up or down is luck, and 1.5 times not rare
+)
 CASES = checks.attention_cases(head_dims=HEAD_DIMS)
 GQA_CASES = checks.attention_cases(head_dims=HEAD_DIMS, enable_gqa=True)
 ODD = (  # more queries than a block has, keys that end in a tile, rows without keys
@@ -51,9 +53,7 @@ def test_output_and_lse_are_correct(device, thinned):
 
 @pytest.mark.exhaustive("a few of the cases are in test_output_and_lse_are_correct")
 def test_output_and_lse_are_correct_on_every_case(device):
-    checks.check_e4m3_attention(
-        flash_attention_hopper, device=device, cases=[*CASES, *GQA_CASES, *ODD], seed=SEED
-    )
+    checks.check_e4m3_attention(flash_attention_hopper, device=device, cases=[*CASES, *GQA_CASES, *ODD], seed=SEED)
 
 
 def test_every_run_gives_the_same_bits(device):
@@ -205,7 +205,7 @@ def test_what_it_does_not_take():
 def test_a_gradient_is_refused_by_name():
     given, scales = inputs(1, 1, 8, 64)
     given[1].requires_grad_()
-    with pytest.raises(NotImplementedError, match="flash_attention_hopper in torch.float8_e4m3fn has no gradient; take .*16"):
+    with pytest.raises(NotImplementedError, match="flash_attention_hopper in torch.float8_e4m3fn has no gradient"):
         flash_attention_hopper(*given, **scales)
     with torch.no_grad():
         flash_attention_hopper(*given, **scales)
