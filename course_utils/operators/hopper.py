@@ -99,8 +99,8 @@ def flash_attention_hopper(
     """softmax(scale · Q Kᵀ) V by FlashAttention-3 (arXiv 2407.08608): wgmma, the copy engine, a producer and consumers.
 
     Args:
-        query: `[B, H, L_q, d]`, float16, bfloat16 or float8_e4m3fn, d up to 128, on the CPU (emulator) or a Hopper GPU (sm_90);
-            strided inputs are copied, and d is filled up with zeros to 64 or 128.
+        query: `[B, H, L_q, d]`, float16, bfloat16 or float8_e4m3fn, d up to 128, on the CPU (emulator) or a Hopper GPU
+            (sm_90); strided inputs are copied, and d is filled up with zeros to 64 or 128.
         key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H.
         is_causal: bottom-right aligned: query i sees key j when `j <= i + L_k - L_q`.
         scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in
@@ -108,13 +108,14 @@ def flash_attention_hopper(
         enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.
         return_lse: also return the log-sum-exp of each row of scores.
         q_scale, k_scale, v_scale: float32 `[B, H]`, `[B, H_k]` and `[B, H_k]`, with inputs in E4M3 and only then: the
-            queries of a head are `query.float() · q_scale`, and so on; q_scale and k_scale positive. Weights are
-            rounded to E4M3, too: an eighth of a power of two, and those below 2^-19 of a row's largest to 0.
+            queries of a head are `query.float() · q_scale`, and so on; q_scale and k_scale positive. The weights of a
+            row are rounded to E4M3, too: each is off by at most a sixteenth, and 0 below 2^-18 of the largest.
 
     Returns:
         out `[B, H, L_q, d]` in the dtype of query, differentiable once by autograd; of E4M3 in bfloat16, and an input
-        that requires a gradient is an error. Zeros for a query that sees no key. With return_lse `(out, lse)`: lse `[B, H, L_q]`, float32, natural logarithm, not differentiable; minus
-        infinity for a query that sees no key. Every run gives the same bits.
+        that requires a gradient is an error. Zeros for a query that sees no key. With return_lse `(out, lse)`: lse
+        `[B, H, L_q]`, float32, natural logarithm, not differentiable; minus infinity for a query that sees no key.
+        Every run gives the same bits.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
