@@ -75,7 +75,7 @@ def compile_all(device: str = "cuda") -> None:
     tiles = itertools.chain.from_iterable(hopper.TILES.values())
     for tile, dtype in itertools.product(tiles, DTYPES):
         modules.append(tensor_core.kernel(hopper.FORWARD, tile.options, dtype, "forward").module)
-    modules += [tile.kernel(hopper.E4M3).module for tile in itertools.chain.from_iterable(hopper.E4M3_TILES.values())]
+    modules += [tile.kernel(hopper.E4M3).module for tile in hopper.E4M3_TILES.values()]
     modules.append(build(ONE_LEVEL, HEAD_DIMS[-1], hopper.E4M3).module)
     for dtype in DTYPES:
         modules += flash_v2.modules(dtype, torch.device(device))

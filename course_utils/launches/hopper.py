@@ -41,8 +41,8 @@ class Step:
     file: as for `read_kernel`; the kernel has the name of the file. number: its place on the ladder. title, idea: for
     tables; the idea is what this step changes. producer: whether a block has four warps that do not compute. shared:
     bytes of dynamic shared memory from (D, B_R). by_maps: tensors come as tensor maps; otherwise as pointers. stays:
-    blocks fetch one item after the other. consumers: by D, where the file has that option; at_once: see forward.cu.
-    in_e4m3: inputs are in E4M3, with a scale for each head, and out in bf16. more: other options.
+    blocks fetch one item after the other. consumers: by D, where there are not two; at_once: see forward.cu. in_e4m3:
+    inputs are in E4M3, with a scale for each head, and out is in bf16. more: other options.
     """
 
     file: str
@@ -70,8 +70,10 @@ class Step:
         dtypes = (E4M3,) if self.in_e4m3 else DTYPES
         if dtype not in dtypes:
             raise ValueError(f"dtype is {dtype}; {self.file} takes {' and '.join(map(str, dtypes))}")
+        if self.in_e4m3:
+            return (*E4M3_TILES[head_dim].options, *self.more)
         sizes = {"D": head_dim} | ({"CONSUMERS": self.consumers[head_dim]} if self.consumers else {})
-        return (*defines(**sizes), *(() if self.in_e4m3 else (BF16_OPTION[dtype],)), *self.more)
+        return (*defines(**sizes), BF16_OPTION[dtype])
 
     def rows(self, head_dim: int) -> int:
         """Queries of a block."""
@@ -154,8 +156,8 @@ EIGHT_BITS = Step(
     True,
     lambda d, rows: 3 * d * (rows + 2 * KEYS) + 528 * rows // ROWS + 128,
     stays=True,
-    consumers={d: long.consumers for d, (_, long) in E4M3_TILES.items()},
-    at_once=E4M3_TILES[128][1].at_once,
+    consumers={d: tile.consumers for d, tile in E4M3_TILES.items()},
+    at_once=E4M3_TILES[128].at_once,
     in_e4m3=True,
 )
 ONE_LEVEL = replace(EIGHT_BITS, title="8 bits, one sum", idea="All of P V is one sum of 14 bits.", more=("-DLEVELS=1",))

@@ -65,11 +65,15 @@ class HopperTile(NamedTuple):
 
 
 class E4M3Tile(HopperTile):
-    """Options of forward_e4m3.cu."""
+    """The same of forward_e4m3.cu, which always has three consumers."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return defines(D=self.head_dim)
 
     @property
     def shared_bytes(self) -> int:
-        """As there, a number of Q, K and V a byte; besides, two tiles of V as it comes, and their barriers."""
+        """A number of Q, K and V is a byte; besides, there are two tiles of V as it comes, and their barriers."""
         return 3 * self.head_dim * (self.block_rows + 2 * KEYS) + 528 * self.consumers + 128
 
     def kernel(self, dtype: torch.dtype) -> Kernel:
@@ -78,7 +82,7 @@ class E4M3Tile(HopperTile):
 
 # For each head dimension, the tile for short causal rows, and that for all others.
 TILES = {64: (HopperTile(64, 2), HopperTile(64, 3)), 128: (HopperTile(128, 2), HopperTile(128, 2))}
-E4M3_TILES = {d: (E4M3Tile(d, 2), E4M3Tile(d, 3)) for d in HEAD_DIMS}
+E4M3_TILES = {d: E4M3Tile(d, 3) for d in HEAD_DIMS}
 IN_16_BITS = "query, key and value in 16 bits"  # what has a gradient
 LONG = 2048  # queries: of shorter causal rows, blocks of 192 would compute too much that is masked
 
@@ -247,7 +251,7 @@ def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
     as bytes, that of forward_e4m3.cu; it takes the three scales in front of lse."""
     batch, heads, query_length, head_dim = call.query_shape
     in_e4m3 = call.dtype == E4M3
-    tile = (E4M3_TILES if in_e4m3 else TILES)[head_dim][not is_causal or query_length >= LONG]
+    tile = E4M3_TILES[head_dim] if in_e4m3 else TILES[head_dim][not is_causal or query_length >= LONG]
     of_rows, of_keys = (functools.partial(tile_map, rows=rows) for rows in (ROWS, KEYS))
     *sizes, factor = call.scalars
     items = batch * heads * ceil_div(query_length, tile.block_rows)

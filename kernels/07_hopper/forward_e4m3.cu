@@ -1,34 +1,36 @@
-// forward_e4m3.cu — forward.cu in E4M3: products of 8 bits, twice as fast, and what they ask for.
+// forward_e4m3.cu — attention in E4M3: products of 8 bits, at twice the speed, and what they ask for.
 //
-// New against forward.cu: two warps of the producer transpose V on its way to the consumers, because a
-// product of 8 bits takes it in no other way (e4m3_warpgroup.cuh). Each head has a scale; those of Q
-// and K are part of the factor of the scores, that of V of the last division. And sums have two levels:
-// Hopper's sums of 8-bit products keep 14 bits, in which what is added to a long sum drowns. So P V of
-// a tile is a sum T of its own, and O = rescale · O + T is in fp32: no instruction more than to rescale O. -DLEVELS=1 sums
-// in O itself, to show what it costs.
+// New against forward.cu are three things. Two warps of the producer transpose V on its way to the
+// consumers: a product of 8 bits takes it in no other way (e4m3_warpgroup.cuh). Sums have two levels:
+// Hopper's sums of 8-bit products keep 14 bits, and what is added to a long one drowns; so P V of a
+// tile is a sum T of its own, and O = rescale · O + T is in fp32, no instruction more than O's
+// rescaling. And overlap is simpler: twice as fast products leave softmax as the longer part, so
+// there are three consumers, each with one product or its softmax at a time, and no turns.
+//
+// Each head has scales: those of Q and K are part of the factor of the scores, that of V of the last
+// division. -DLEVELS=1 sums in O itself, to show what that loses.
 //
 // grid   (as many blocks as the GPU has multiprocessors, at most one for each item)
-// block  (128 · CONSUMERS + 128): consumers with 64 queries each, a producer
+// block  (512): three consumers with 64 queries each, a producer
 // layout Q [heads, L_q, D], K, V [heads / group, L_k, D], E4M3, through tensor maps with boxes of 64
-//        and 128 rows, in D-byte swizzle (copy_engine.cuh); O like Q, bf16, with boxes of 64 rows, heads = B·H;
-//        q_scale [heads], k_scale, v_scale [heads / group], LSE [heads, L_q], fp32; query head h reads
-//        key head h / group; counter: one int, 0 before the first launch, and 0 again after each
-// shared D·(3·B_R + 6·B_C) + 528·CONSUMERS + 128 bytes, dynamic; B_R = 64·CONSUMERS, B_C = 128
-// limits scale > 0; q_scale, k_scale > 0; D 64 or 128; CONSUMERS 2, with D = 64 also 3
-// options: -DD=64 -DCONSUMERS=2 | -DD=64 -DCONSUMERS=3 | -DD=128 -DCONSUMERS=2 | -DD=128 -DCONSUMERS=3 | -DD=128 -DCONSUMERS=3 -DLEVELS=1
+//        and 128 rows, in D-byte swizzle (copy_engine.cuh); O like Q, bf16, with boxes of 64 rows;
+//        heads = B·H; q_scale [heads], k_scale, v_scale [heads / group], LSE [heads, L_q], fp32; query
+//        head h reads key head h / group; counter: one int, 0 before the first launch, and 0 again
+//        after each
+// shared D·(3·B_R + 6·B_C) + 528·CONSUMERS + 128 bytes, dynamic; CONSUMERS = 3, B_R = 192, B_C = 128
+// limits scale, q_scale, k_scale > 0; D 64 or 128
+// options: -DD=64 | -DD=128 | -DD=128 -DLEVELS=1
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), §3.3; DeepSeek-V3 (arXiv 2412.19437), §3.3.2
 #define BF16 1   // of O
 #ifndef LEVELS
 #define LEVELS 2
 #endif
-constexpr int CONSUMER_THREADS = 128 * CONSUMERS;
-constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2, TRANSPOSERS = 2;
+constexpr int CONSUMERS = 3, TRANSPOSERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
+constexpr int B_R = 64 * CONSUMERS, B_C = 128, BUFFERS = 2;
 #include "e4m3_warpgroup.cuh"
 #include "query_block.cuh"
 #include "tile_ring.cuh"
-
-static_assert(CONSUMERS == 2 || CONSUMERS == 3, "CONSUMERS is 2 or 3");
 
 struct Shared {
     E4M3 Q[CONSUMERS][ROWS * D];
@@ -175,14 +177,14 @@ forward_e4m3(const __grid_constant__ TensorMap Q, const __grid_constant__ Tensor
     __syncthreads();
     const Problem problem = {L_q, L_k, group, is_causal, scale * LOG2_E, heads, at_once};
     const int items = (L_q + B_R - 1) / B_R * heads;
-    // Of the block's registers, 168 or, with three consumers, 128 a thread, most move to the consumers.
+    // Of the block's registers, 128 a thread, most move to the consumers.
     if (threadIdx.x >= CONSUMER_THREADS) {
-        lower_register_limit<CONSUMERS == 2 ? 40 : 32>();
+        lower_register_limit<D == 128 ? 32 : 56>();
         const int warp = threadIdx.x % 128 / 32;
         if (threadIdx.x == CONSUMER_THREADS) produce(shared, Q, K, V, counter, problem, items);
         if (warp > 0 && warp <= TRANSPOSERS) transpose(shared, warp - 1);
     } else {
-        raise_register_limit<CONSUMERS == 2 ? 232 : 160>();
+        raise_register_limit<D == 128 ? 160 : 152>();
         consume(shared, O, LSE, {q_scale, k_scale, v_scale}, problem);
     }
 }

@@ -47,7 +47,7 @@ def inputs(*shape, kv_heads=None, key_length=None, device="cpu"):
 
 
 def test_output_and_lse_are_correct(device, thinned):
-    cases = [*thinned(CASES, 12, 3), *thinned(GQA_CASES, 12, 9), *thinned(ODD, 1)]
+    cases = [*thinned(CASES, 36, 3), *thinned(GQA_CASES, 18, 9), *ODD]
     checks.check_e4m3_attention(flash_attention_hopper, device=device, cases=cases, seed=SEED)
 
 
@@ -74,8 +74,11 @@ ORDERS = [
 ]
 
 
+OTHER_SIZE = pytest.mark.exhaustive("the other head dimension has the same barriers and copies")
+
+
 @pytest.mark.parametrize("order", ORDERS, ids=str)
-@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("head_dim", [64, pytest.param(128, marks=OTHER_SIZE)])
 def test_the_sanitizer_finds_nothing(head_dim, order):
     for lengths, is_causal in (((70, 300), True), ((200, 129), False)):
         given, scales = inputs(1, 2, lengths[0], head_dim, kv_heads=1, key_length=lengths[1])
@@ -85,21 +88,21 @@ def test_the_sanitizer_finds_nothing(head_dim, order):
 
 
 def test_the_compiler_leaves_the_products_asynchronous_and_spills_nothing():
+    """The one that sums in one level is there to be compared with, and may spill."""
     source = read_kernel(EIGHT_BITS.file)
     for options in compile_options(source):
         compiled = nvrtc.compile_kernel(source, "sm_90a", options)
         resources = compiled.resources[EIGHT_BITS.kernel]
-        assert "C75" not in compiled.log and not resources.spill_stores and not resources.stack_frame, compiled.log
+        spills = resources.spill_stores or resources.stack_frame
+        assert "C75" not in compiled.log and not (spills and "-DLEVELS=1" not in options), compiled.log
 
 
 def test_the_table_of_launches_agrees_with_the_operator_and_the_header():
-    listed = set(map(frozenset, compile_options(read_kernel(EIGHT_BITS.file))))
-    for d in HEAD_DIMS:
-        for tile in hopper.E4M3_TILES[d]:
-            assert frozenset(tile.options) in listed
-            assert tile.shared_bytes == EIGHT_BITS.shared(d, tile.block_rows)
-        assert frozenset(EIGHT_BITS.options(d, E4M3)) in listed
-    assert frozenset(ONE_LEVEL.options(128, E4M3)) in listed
+    listed = set(compile_options(read_kernel(EIGHT_BITS.file)))
+    assert listed == {*(tile.options for tile in hopper.E4M3_TILES.values()), ONE_LEVEL.options(128, E4M3)}
+    for d, tile in hopper.E4M3_TILES.items():
+        assert tile.options == EIGHT_BITS.options(d, E4M3) and tile.threads == EIGHT_BITS.threads(d)
+        assert tile.shared_bytes == EIGHT_BITS.shared(d, tile.block_rows) and tile.block_rows == EIGHT_BITS.rows(d)
 
 
 # ---------------------------------------------------------------------------------------------- long sums
@@ -116,12 +119,15 @@ def one_query(length, others, place, value, device, key=0.0):
     return [x.to(device, E4M3) for x in (torch.ones(1, 1, 1, 128), keys, values)], (ones, ones, ones)
 
 
+FIRST_KEY = pytest.mark.exhaustive("the first key comes last, when the sum of all others is done")
+
+
 def relative_error(step, given, scales):
     expected = reference.e4m3_attention(*given, **dict(zip(("q_scale", "k_scale", "v_scale"), scales, strict=True)))
     return (launch(step, *given, scales=scales)[0] / expected - 1).abs().max().item()
 
 
-@pytest.mark.parametrize("place", [0, -1])
+@pytest.mark.parametrize("place", [-1, pytest.param(0, marks=FIRST_KEY)])
 def test_small_terms_do_not_drown_in_a_long_sum(device, place):
     """The last keys are the first in the sum. A large value among them makes it such that 14 bits hold nothing of what
     another key adds: in one sum all these are lost, in two levels those of one tile."""
@@ -164,14 +170,15 @@ def test_one_key_of_128_k_is_found(place):
 
 # ---------------------------------------------------------------------------------------------- tests that can fail
 
+OTHERS = pytest.mark.exhaustive("`make test` has the broken scales, transposition and sums that differ most")
 CHANGES = [
-    ("scales.q[work.head]", "scales.q[0]"),
     ("scales.k[kv_head]", "scales.k[work.head]"),
-    ("scales.v[kv_head]", "scales.v[0]"),
     ("one = lane < 16 ? 0x6420 : 0x7531", "one = 0x6420"),
-    ("first + place % heads, blocks - 1 - place / heads", "first, place / heads"),
     ("add_output(O, rows.rescale, T);", "add_output(O, {1, 1}, T);"),
-    ("for (int key = 32 * warp; key < B_C; key", "for (int key = 0; key < B_C; key"),
+    pytest.param("scales.q[work.head]", "scales.q[0]", marks=OTHERS),
+    pytest.param("scales.v[kv_head]", "scales.v[0]", marks=OTHERS),
+    pytest.param("first + place % heads, blocks - 1 - place / heads", "first, place / heads", marks=OTHERS),
+    pytest.param("for (int key = 32 * warp; key < B_C; key", "for (int key = 0; key < 32; key", marks=OTHERS),
 ]
 
 
