@@ -1,11 +1,11 @@
 // e4m3_warpgroup.cuh — what a warpgroup does with tiles of E4M3, beside warpgroup_tile.cuh.
 //
 // wgmma takes factors of 8 bits in one order only: the numbers that it multiplies and adds lie side by
-// side. The head dimension does so in Q and K; of V the keys have to, so V is transposed: tile
-// [D, B_C], a row 128 bytes. ldmatrix moves two bytes as one number. What it transposes is thus pairs
-// of columns; in two registers, of keys 0 to 7 and 8 to 15, a lane has a column's keys 2t, 2t+1, 2t+8
-// and 2t+9. As they come, they become bytes 4t to 4t+3 of the column's 16. P has the same keys of a row in the
-// same lane, and as its left factor wgmma takes bytes 4t to 4t+3 of a row, too: no number of P changes lanes.
+// side. The head dimension does so in Q and K; of V the keys have to. So V is transposed: a tile
+// [D, B_C], of rows of 128 bytes. ldmatrix moves two bytes as one number, and transposes pairs of
+// columns: in two registers, of keys 0 to 7 and 8 to 15, a lane has keys 2t, 2t+1, 2t+8 and 2t+9 of
+// two columns. Those of a column become bytes 4t to 4t+3 of its 16. A lane has the same keys of a row
+// of P, and wgmma wants them in the same four places of the left factor: no number of P changes lanes.
 //
 // Weights are 2^8 times as large as exp(S − m), up to 256: E4M3 ends at 448, and below 2^-6 loses bits,
 // from 2^-10 on all. So a weight counts down to 2^-18 of the largest.
