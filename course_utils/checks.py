@@ -4,7 +4,8 @@ An output is compared with the float64 reference. It must be finite everywhere, 
 twice that of the same computation in plain torch and the same dtype (gradients: three times), or a floor of 1e-5
 (fp32), 1e-3 (fp16), 8e-3 (bf16) times `max(1, max |reference|)`, whichever is more. A log-sum-exp must be within 2e-3
 relative. Rows without keys must be exactly 0, their log-sum-exp exactly minus infinity. flash-attention's own tests
-work this way.
+work this way. In E4M3 an error of single numbers says little: there the root of the mean square counts, and may be at
+most 1.5 times that of plain torch with weights rounded to E4M3.
 
 Small random inputs prove little: with N(0, 0.01), `mean(V)` and even zeros pass. So the cases here have peaked weights
 on planted keys, logits up to ±50 and beyond what exp can hold, a large offset on V, ragged and tiny lengths, and
@@ -28,6 +29,9 @@ from course_utils import reference
 
 FLOORS = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 OUTPUT_FACTOR, GRADIENT_FACTOR, LSE_TOLERANCE = 2.0, 3.0, 2e-3
+E4M3_FACTOR = 1.5
+# Sums of 8-bit products keep 14 bits on Hopper: each of four steps of a score may lose one of the last.
+E4M3_SUM_ERROR = 4 * 2.0**-13
 TORCH_RUNS = 8
 
 LENGTHS = (1, 3, 63, 64, 65, 113, 200, 257)
@@ -49,6 +53,7 @@ class ErrorReport(NamedTuple):
             rule does not use it.
         allowed: the largest error that passes.
         problem: empty when it passed, else what is wrong, in words.
+        measure: what the errors are, if not the largest.
     """
 
     name: str
@@ -56,6 +61,7 @@ class ErrorReport(NamedTuple):
     torch_error: float | None
     allowed: float
     problem: str
+    measure: str = "max error"
 
     @property
     def passed(self) -> bool:
@@ -65,7 +71,7 @@ class ErrorReport(NamedTuple):
     def __str__(self) -> str:
         torch_error = "" if self.torch_error is None else f", torch in the same dtype {self.torch_error:.2e}"
         verdict = "ok" if self.passed else f"WRONG ({self.problem})"
-        return f"{self.name}: {verdict}, max error {self.max_error:.2e}, allowed {self.allowed:.2e}{torch_error}"
+        return f"{self.name}: {verdict}, {self.measure} {self.max_error:.2e}, allowed {self.allowed:.2e}{torch_error}"
 
 
 def error_report(
@@ -124,16 +130,46 @@ def error_report(
     return ErrorReport(name, max_error, max(torch_errors, default=None), allowed, problem)
 
 
-def lse_report(lse: Tensor, expected: Tensor, *, name: str = "lse") -> ErrorReport:
+def rms_report(
+    output: Tensor, expected: Tensor, rounded: Tensor, unit: Tensor, *, empty_rows: Tensor, name: str = "out"
+) -> ErrorReport:
+    """Compare an output `[B, H, L, d]` that was computed in E4M3 with the float64 reference by the rule at the head of
+    this file.
+
+    Args:
+        rounded: the same in plain torch, with weights rounded to E4M3.
+        unit: what an error of each head is counted in, `[B, H]`: else heads with a small scale would not count.
+        empty_rows: as for `error_report`.
+    """
+    expected, unit = expected.to(output.device), unit.double()[..., None, None]
+
+    def error(other: Tensor) -> float:
+        return ((other.double() - expected) / unit).square().mean().sqrt().item()
+
+    ours, theirs = error(output), error(rounded)
+    problem = ""
+    if not torch.isfinite(output).all():
+        finite = torch.isfinite(output)
+        problem = f"{_count(~finite)} not finite, the first at {_first(~finite)}"
+    elif (stray := output[..., empty_rows.to(output.device), :] != 0).any():
+        problem = f"{_count(stray)} not 0 in rows that see no key"
+    elif not ours <= E4M3_FACTOR * theirs:
+        problem = "the root of the mean square"
+    return ErrorReport(name, ours, theirs, E4M3_FACTOR * theirs, problem, "rms error")
+
+
+def lse_report(lse: Tensor, expected: Tensor, *, more: Tensor | None = None, name: str = "lse") -> ErrorReport:
     """Compare a log-sum-exp, fp32 `[B, H, L_q]`, with the reference: within `2e-3 · max(1, |reference|)`, and minus
-    infinity exactly where the reference has it. The report's errors are relative in this sense."""
+    infinity exactly where the reference has it. The report's errors are relative in this sense. more: what an error may
+    be besides."""
     if lse.dtype != torch.float32:
         raise TypeError(f"lse has dtype {lse.dtype}; it must be torch.float32")
     if lse.shape != expected.shape:
         raise ValueError(f"lse has shape {list(lse.shape)}; the reference has {list(expected.shape)}")
     expected = expected.detach().to(lse.device, torch.float64)
     empty = expected == -torch.inf
-    relative = (lse.detach().double() - expected).abs() / expected.abs().clamp(min=1.0)
+    error = (lse.detach().double() - expected).abs() - (0.0 if more is None else more.to(expected.device))
+    relative = error.clamp(min=0.0) / expected.abs().clamp(min=1.0)
     relative = relative.masked_fill(empty, 0.0)
     max_error = relative.max().item()
     misplaced = (lse == -torch.inf) != empty
@@ -389,6 +425,59 @@ def check_case(
             rows = empty_rows if name == "dq" else None
             reports.append(error_report(ours, ref, runs.of(n), factor=GRADIENT_FACTOR, empty_rows=rows, name=name))
     return reports
+
+
+def check_e4m3_attention(
+    operator: Callable[..., Tensor],
+    *,
+    device: torch.device | str = "cpu",
+    cases: list[AttentionCase],
+    seed: int | None = None,
+) -> list[ErrorReport]:
+    """`check_attention` of an operator on inputs in E4M3, which also takes q_scale, k_scale and v_scale: the inputs of
+    the cases, quantised by head. From key head to key head the scales
+    of values grow, and those of queries as much as those of keys shrink."""
+    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    reports = []
+    for n, case in enumerate(cases):
+        for report in check_e4m3_case(operator, case, device=device, seed=seed + n):
+            if not report.passed:
+                raise AssertionError(f"{_name(operator)}, {case}, E4M3, seed {seed + n}: {report}")
+            reports.append(report)
+    return reports
+
+
+def check_e4m3_case(
+    operator: Callable[..., Tensor], case: AttentionCase, *, device: torch.device | str = "cpu", seed: int
+) -> list[ErrorReport]:
+    """Reports of one case, passed or not."""
+    group = case.heads // case.kv_heads
+    steps = ("q_scale", 4.0, case.heads), ("k_scale", 0.25, case.kv_heads), ("v_scale", 1.5, case.kv_heads)
+    tensors, scales = [], {}
+    for (name, step, heads), tensor in zip(steps, make_inputs(case, device=device, seed=seed), strict=False):
+        numbers, scale = reference.quantize_heads(tensor)
+        kv_head = torch.arange(heads, device=device) // (heads // case.kv_heads)
+        scales[name] = scale * step**kv_head
+        tensors.append(numbers.transpose(1, 2).contiguous().transpose(1, 2) if case.strided else numbers)
+    options = {"is_causal": case.is_causal, "scale": case.scale}
+    if case.kv_heads != case.heads:
+        options["enable_gqa"] = True
+    with poisoned_outputs():
+        out, lse = operator(*tensors, **options, **scales, return_lse=True)
+    query, key, _ = tensors
+    if out.dtype != torch.bfloat16 or out.shape != query.shape:
+        got = f"gave {out.dtype} {list(out.shape)}, expected torch.bfloat16 {list(query.shape)}"
+        return [ErrorReport("out", float("nan"), None, 0.0, got)]
+    expected, expected_lse = reference.e4m3_attention(*tensors, **options, **scales, return_lse=True)
+    rounded = reference.rounded_e4m3_attention(*tensors, **options, **scales)
+    unit = scales["v_scale"].repeat_interleave(group, dim=1)
+    # The sizes of all products of a score, without their signs.
+    q, k = (reference.dequantize_heads(x, scales[s]).abs() for x, s in ((query, "q_scale"), (key, "k_scale")))
+    sizes = q @ k.repeat_interleave(group, dim=1).mT * abs(case.head_dim**-0.5 if case.scale is None else case.scale)
+    return [
+        rms_report(out, expected, rounded, unit, empty_rows=case.empty_rows),
+        lse_report(lse, expected_lse, more=E4M3_SUM_ERROR * sizes.amax(dim=-1)),
+    ]
 
 
 class _TorchRuns:

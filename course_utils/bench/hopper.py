@@ -32,11 +32,12 @@ from course_utils.bench.timed import (
     sdpa,
 )
 from course_utils.cuda import read_kernel
-from course_utils.launches.hopper import LADDER, Step, build, ready
+from course_utils.launches.hopper import EIGHT_BITS, LADDER, ONE_LEVEL, Step, build, launch, ready
 from course_utils.measured import Row, select
 from course_utils.operators import flash_attention_hopper, flash_attention_v2, flash_v2, hopper, tensor_core
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 
+OURS_E4M3, ROUNDED = "flash_attention_hopper in E4M3", "torch, weights rounded to E4M3"
 OURS, PORTABLE, FLASH3 = "flash_attention_hopper", "flash_attention_v2", "FlashAttention-3"
 CUDNN, FLASH = "torch cuDNN", "torch FLASH"
 BACKENDS = {CUDNN: SDPBackend.CUDNN_ATTENTION, FLASH: SDPBackend.FLASH_ATTENTION}
@@ -50,6 +51,7 @@ RUNS = 3  # of the comparison that the operator is judged by
 BUDGET_MS = 25.0  # for each function in each run
 HEAD_START_US = 300.0  # longer than the host takes for a call
 CHECKED_ROWS = 32
+LONGEST = 131072
 
 Shape = tuple[int, int, int, int]  # B, H, L, d
 
@@ -57,7 +59,8 @@ Shape = tuple[int, int, int, int]  # B, H, L, d
 def hopper_chapter() -> list[Row]:
     """Every figure of chapter 07."""
     compile_all()
-    return all_parts((rungs, forward, peers, grouped_heads, long_sequences, sustained))
+    eight = eight_bits, error_by_length, needles
+    return all_parts((rungs, forward, peers, grouped_heads, long_sequences, sustained, *eight))
 
 
 def compile_all(device: str = "cuda") -> None:
@@ -72,6 +75,8 @@ def compile_all(device: str = "cuda") -> None:
     tiles = itertools.chain.from_iterable(hopper.TILES.values())
     for tile, dtype in itertools.product(tiles, DTYPES):
         modules.append(tensor_core.kernel(hopper.FORWARD, tile.options, dtype, "forward").module)
+    modules += [tile.kernel(hopper.E4M3).module for tile in hopper.E4M3_TILES.values()]
+    modules.append(build(ONE_LEVEL, HEAD_DIMS[-1], hopper.E4M3).module)
     for dtype in DTYPES:
         modules += flash_v2.modules(dtype, torch.device(device))
     compile_ahead(dict.fromkeys(modules), device)
@@ -220,6 +225,71 @@ def sustained(
     return rows
 
 
+def eight_bits(
+    *,
+    device: str = "cuda",
+    tokens: int = TOKENS,
+    width: int = WIDTH,
+    lengths: Sequence[int] = (1024, 4096, 16384),
+    head_dims: Sequence[int] = HEAD_DIMS,
+) -> list[Row]:
+    """The operator in 16 bits and in E4M3: time, and the error of both against float64 of the inputs in 16 bits, the
+    root of its mean square as a share of the output's."""
+    rows: list[Row] = []
+    for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
+        inputs = random_inputs((tokens // length, width // head_dim, length, head_dim), device)
+        numbers, scales = in_e4m3(*inputs)
+        functions: dict[str, Function] = {
+            OURS: functools.partial(flash_attention_hopper, *inputs, is_causal=is_causal),
+            OURS_E4M3: functools.partial(flash_attention_hopper, *numbers, is_causal=is_causal, **scales),
+        }
+        require_as_right_as_rounded(functions[OURS_E4M3], numbers, scales, is_causal)
+        times = interleaved(functions, OURS, RUNS, budget_ms=BUDGET_MS, head_start_us=HEAD_START_US)
+        chosen, mask = _some_rows(inputs[0], inputs[1], is_causal)
+        expected = reference.attention(inputs[0][:, :, chosen], *inputs[1:], attn_mask=mask)
+        for row, function in zip(_rows("8 bits", times, *inputs, is_causal), functions.values(), strict=True):
+            row["ratio_to_16_bits"] = row.pop("ratio_to_cudnn")
+            rows.append(row | {"error": _relative_error(function()[:, :, chosen], expected)})
+    return rows
+
+
+def error_by_length(*, device: str = "cuda", lengths: Sequence[int] = (1024, 4096, 16384, 65536, LONGEST)) -> list[Row]:
+    """What rounding costs, d = 128: in two levels of sums, in one, and in fp32 with weights rounded to E4M3, against
+    float64 of the same E4M3 numbers. Values have a mean of 1, as what a sum does to its small terms then adds up."""
+    rows: list[Row] = []
+    for length in lengths:
+        query, key, value = random_inputs((1, 1, length, 128), device)
+        numbers, scales = in_e4m3(query[:, :, : hopper.ROWS], key, value + 1)
+        expected = reference.e4m3_attention(*numbers, **scales)
+        outs = {
+            step.title: launch(step, *numbers, scales=tuple(scales.values()))[0] for step in (EIGHT_BITS, ONE_LEVEL)
+        }
+        outs[ROUNDED] = reference.rounded_e4m3_attention(*numbers, **scales)
+        rows += [
+            {"part": "error by length", "length": length, "name": name, "error": _relative_error(out, expected)}
+            for name, out in outs.items()
+        ]
+    return rows
+
+
+def needles(*, device: str = "cuda", length: int = LONGEST) -> list[Row]:
+    """One key, at another place each time, has a weight of nearly 1 and the value 1; the values of all others are 0.
+    What the output should be, and what it is."""
+    rows: list[Row] = []
+    for place in (0, length // 3, length // 2, length - 2, length - 1):
+        query, key = random_inputs((1, 1, length, 128), device, count=2)
+        query = query[:, :, :1]
+        key[:, :, place], value = 2 * query[:, :, 0], torch.zeros_like(key)
+        value[:, :, place] = 1
+        numbers, scales = in_e4m3(query, key, value)
+        row: Row = {"part": "needles", "length": length, "place": place}
+        row["expected"] = reference.e4m3_attention(*numbers, **scales).mean().item()
+        for step in (EIGHT_BITS, ONE_LEVEL):
+            out, _ = launch(step, *numbers, scales=tuple(scales.values()))
+            rows.append(row | {"name": step.title, "found": out.double().mean().item()})
+    return rows
+
+
 def peak_speed() -> float:
     """TFLOP/s of the tensor cores in 16 bits, at the highest clock."""
     multiprocessors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
@@ -232,6 +302,43 @@ def product_speed(device: str) -> float:
     left, right = random_inputs((side, side), device, count=2)
     taken = timing.compare({PRODUCT: lambda: left @ right}, budget_ms=4 * BUDGET_MS, head_start_us=HEAD_START_US)
     return 2 * side**3 / taken[PRODUCT].median / 1e9
+
+
+# ---------------------------------------------------------------------------------------------- 8 bits
+
+
+def in_e4m3(query: Tensor, key: Tensor, value: Tensor) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """The inputs in E4M3, and the scales of their heads by name."""
+    numbers, scales = zip(*map(reference.quantize_heads, (query, key, value)), strict=True)
+    return list(numbers), dict(zip(("q_scale", "k_scale", "v_scale"), scales, strict=True))
+
+
+def require_as_right_as_rounded(
+    function: Function, numbers: list[Tensor], scales: dict[str, Tensor], is_causal: bool
+) -> None:
+    """Raise RuntimeError unless the error is at most 1.5 times that of fp32 torch with weights rounded to E4M3; in 32
+    rows of each head."""
+    query, key, value = numbers
+    chosen, mask = _some_rows(query, key, is_causal)
+    few = query[:, :, chosen], key, value
+    expected = reference.e4m3_attention(*few, **scales, attn_mask=mask)
+    ours = _relative_error(function()[:, :, chosen], expected)
+    at_most = 1.5 * _relative_error(reference.rounded_e4m3_attention(*few, **scales, attn_mask=mask), expected)
+    if not ours <= at_most:
+        raise RuntimeError(f"E4M3 is off by {ours:.2e} at {list(query.shape)}, more than {at_most:.2e}: not timed")
+
+
+def _some_rows(query: Tensor, key: Tensor, is_causal: bool) -> tuple[Tensor, Tensor]:
+    """Up to 32 rows, the first and last among them, and which keys they see."""
+    length, key_length, device = query.shape[2], key.shape[2], query.device
+    rows = torch.linspace(0, length - 1, min(length, CHECKED_ROWS)).long().to(device)
+    last = rows[:, None] + (key_length - length if is_causal else key_length)
+    return rows, torch.arange(key_length, device=device) <= last
+
+
+def _relative_error(out: Tensor, expected: Tensor) -> float:
+    """The root of the mean square of the error, over that of what is expected."""
+    return ((out - expected).square().mean() / expected.square().mean()).sqrt().item()
 
 
 # ---------------------------------------------------------------------------------------------- functions
@@ -314,9 +421,7 @@ def require_as_right_as_cudnn(
     """Raise RuntimeError unless each output is at most twice as far from fp32 torch as cuDNN's, or within the distance
     of two numbers of its dtype; in 32 rows of each head, the first and last among them. An error counts as a share of
     the largest number of its row: an average over many keys is near 0."""
-    length, key_length, device = query.shape[2], key.shape[2], query.device
-    rows = torch.linspace(0, length - 1, min(length, CHECKED_ROWS)).long().to(device)
-    keep = torch.arange(key_length, device=device) <= rows[:, None] + (key_length - length if is_causal else key_length)
+    rows, keep = _some_rows(query, key, is_causal)
     chosen = query[:, :, rows].float(), key.float(), value.float()
     with reference.full_float32():
         expected = reference.torch_attention(*chosen, attn_mask=keep, enable_gqa=query.shape[1] != key.shape[1])

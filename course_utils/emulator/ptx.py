@@ -135,6 +135,14 @@ def _convert_pair(opcode: re.Match[str], operands: Operands) -> str:
     return f"emu::ptx::cvt_pair<{FORMATS[opcode[1]]}>({', '.join(operands)})"
 
 
+def _move(_: re.Match[str], operands: Operands) -> str:
+    """One number, or two of half the size, the lower one first."""
+    to, *halves = operands
+    if len(halves) == 1:
+        return f"{to} = {halves[0]}"
+    return f"{to} = emu::ptx::joined({', '.join(halves)})"
+
+
 def _compare(opcode: re.Match[str], operands: Operands) -> str:
     kind = TYPES.get(opcode[2], "unsigned")
     return f"{operands[0]} = ({kind})({operands[1]}) {COMPARISONS[opcode[1]]} ({kind})({operands[2]})"
@@ -156,7 +164,8 @@ INSTRUCTIONS: list[tuple[str, Callable[[re.Match[str], Operands], str]]] = [
     (r"tanh\.approx\.f32", _call("tanh")),
     (r"cvt\.rn\.(f16|bf16)x2\.f32", _convert_pair),
     (r"membar\.(?:cta|gl|sys)|fence\.acq_rel\.(?:cta|gpu|sys)", _call("fence")),
-    (r"mov\.[bus](?:32|64)", lambda _, operands: f"{operands[0]} = {operands[1]}"),
+    (r"cvt\.rn\.satfinite\.(e4m3)x2\.f32", _convert_pair),
+    (r"mov\.[bus](?:32|64)", _move),
     (r"setp\.(eq|ne|lt|le|gt|ge)\.([bus]32|[bus]64)", _compare),
     (r"selp\.[bus]32", lambda _, operands: "{0} = ({3}) ? ({1}) : ({2})".format(*operands)),
     (r"cvta\.to\.shared\.u64", lambda _, operands: f"{operands[0]} = emu_shared_offset((const void*)({operands[1]}))"),

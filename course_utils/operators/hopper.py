@@ -1,4 +1,4 @@
-"""FlashAttention-3's forward pass for Hopper, in fp16 and bf16 (kernels/07_hopper)."""
+"""FlashAttention-3's forward pass for Hopper, in fp16, bf16 and E4M3 (kernels/07_hopper)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from course_utils.arguments import check_tensor
 from course_utils.costs import ceil_div
-from course_utils.cuda import MADE, OpenMap, ReadyLaunch, TensorMap, tensor_map
+from course_utils.cuda import MADE, OPEN, Kernel, OpenMap, ReadyLaunch, TensorMap, compiled, tensor_map
 from course_utils.operators.flash_v2 import _gradient as portable_gradient
-from course_utils.operators.library import AUTOCAST, operator
+from course_utils.operators.library import AUTOCAST, operator, refuse_gradient
 from course_utils.operators.prepare import (
+    check_call,
     check_inputs,
     cut,
+    dense,
     empty_outputs,
     fake_attention,
     for_kernels,
     forward_flops,
+    padded,
 )
 from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, Call, check_forward, defines, kernel
 
 FOLDER = "07_hopper"
-FORWARD = f"{FOLDER}/forward.cu"
+FORWARD, E4M3_FORWARD = f"{FOLDER}/forward.cu", f"{FOLDER}/forward_e4m3.cu"
+E4M3 = torch.float8_e4m3fn
 ROWS, KEYS = 64, 128  # queries of a consumer, keys of a tile
 
 
@@ -54,9 +59,31 @@ class HopperTile(NamedTuple):
         """Q and O of each consumer, two tiles each of K and V, barriers, a float for each consumer's thread."""
         return 4 * self.head_dim * (self.block_rows + 2 * KEYS) + 528 * self.consumers + 88
 
+    def kernel(self, dtype: torch.dtype) -> Kernel:
+        """Compiled at its first launch."""
+        return kernel(FORWARD, self.options, dtype, "forward")
+
+
+class E4M3Tile(HopperTile):
+    """The same of forward_e4m3.cu, which always has three consumers."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return defines(D=self.head_dim)
+
+    @property
+    def shared_bytes(self) -> int:
+        """A number of Q, K and V is a byte; besides, there are two tiles of V as it comes, and their barriers."""
+        return 3 * self.head_dim * (self.block_rows + 2 * KEYS) + 528 * self.consumers + 128
+
+    def kernel(self, dtype: torch.dtype) -> Kernel:
+        return compiled(E4M3_FORWARD, self.options).get_function("forward_e4m3")
+
 
 # For each head dimension, the tile for short causal rows, and that for all others.
 TILES = {64: (HopperTile(64, 2), HopperTile(64, 3)), 128: (HopperTile(128, 2), HopperTile(128, 2))}
+E4M3_TILES = {d: E4M3Tile(d, 3) for d in HEAD_DIMS}
+IN_16_BITS = "query, key and value in 16 bits"  # what has a gradient
 LONG = 2048  # queries: of shorter causal rows, blocks of 192 would compute too much that is masked
 
 
@@ -69,26 +96,34 @@ def flash_attention_hopper(
     scale: float | None = None,
     enable_gqa: bool = False,
     return_lse: bool = False,
+    q_scale: Tensor | None = None,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """softmax(scale · Q Kᵀ) V by FlashAttention-3 (arXiv 2407.08608): wgmma, the copy engine, a producer and consumers.
 
     Args:
-        query: `[B, H, L_q, d]`, float16 or bfloat16, d up to 128, on the CPU (emulator) or a Hopper GPU (sm_90);
-            strided inputs are copied, and d is filled up with zeros to 64 or 128.
+        query: `[B, H, L_q, d]`, float16, bfloat16 or float8_e4m3fn, d up to 128, on the CPU (emulator) or a Hopper GPU
+            (sm_90); strided inputs are copied, and d is filled up with zeros to 64 or 128.
         key, value: `[B, H_k, L_k, d]`, dtype and device of query; `H_k == H`, or with `enable_gqa` a divisor of H.
         is_causal: bottom-right aligned: query i sees key j when `j <= i + L_k - L_q`.
         scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in
             fp32, and rows can come out wrong.
         enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.
         return_lse: also return the log-sum-exp of each row of scores.
+        q_scale, k_scale, v_scale: float32 `[B, H]`, `[B, H_k]` and `[B, H_k]`, with inputs in E4M3 and only then: the
+            queries of a head are `query.float() · q_scale`, and so on; q_scale and k_scale positive. The weights of a
+            row are rounded to E4M3, too: each is off by at most a sixteenth, and 0 below 2^-18 of the largest.
 
     Returns:
-        out `[B, H, L_q, d]` in the dtype of query, differentiable once by autograd; zeros for a query that sees no
-        key. With return_lse `(out, lse)`: lse `[B, H, L_q]`, float32, natural logarithm, not differentiable; minus
-        infinity for a query that sees no key. Every run gives the same bits.
+        out `[B, H, L_q, d]` in the dtype of query, differentiable once by autograd; of E4M3 in bfloat16, and an input
+        that requires a gradient is an error. Zeros for a query that sees no key. With return_lse `(out, lse)`: lse
+        `[B, H, L_q]`, float32, natural logarithm, not differentiable; minus infinity for a query that sees no key.
+        Every run gives the same bits.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
+        NotImplementedError: an input in E4M3 requires a gradient.
         LaunchError: the GPU is no Hopper.
 
     The backward pass is that of `flash_attention_v2`, whose gradient of query differs from run to run.
@@ -100,12 +135,35 @@ def flash_attention_hopper(
         value,
         is_causal=is_causal,
         scale=scale,
-        dtypes=DTYPES,
+        dtypes=(*DTYPES, E4M3),
         head_dim=HEAD_DIMS[-1],
         enable_gqa=enable_gqa,
     )
-    out, lse = _attention(query, key, value, bool(is_causal), factor)
+    scales = q_scale, k_scale, v_scale
+    if query.dtype == E4M3:
+        _check_scales(query, key, *scales)
+        refuse_gradient(f"flash_attention_hopper in {E4M3}", IN_16_BITS, query, key, value, *scales)
+        out, lse = _e4m3_attention(query, key, value, *scales, bool(is_causal), factor)
+    else:
+        if not q_scale is k_scale is v_scale is None:
+            raise ValueError(
+                f"q_scale, k_scale or v_scale is given, and query is {query.dtype}; they go with {E4M3} alone"
+            )
+        out, lse = _attention(query, key, value, bool(is_causal), factor)
     return (out, lse) if return_lse else out
+
+
+def _check_scales(
+    query: Tensor, key: Tensor, q_scale: Tensor | None, k_scale: Tensor | None, v_scale: Tensor | None
+) -> None:
+    of = ("q_scale", q_scale, "query", query), ("k_scale", k_scale, "key", key), ("v_scale", v_scale, "key", key)
+    for name, scale, like, tensor in of:
+        shape = tuple(tensor.shape[:2])
+        if scale is None:
+            raise ValueError(
+                f"{name} is None; with query in {E4M3} it must be float32 {list(shape)}, one for each head"
+            )
+        check_tensor(name, scale, shape, (torch.float32,), like=(like, tensor))
 
 
 @operator(
@@ -124,28 +182,86 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale
     return cut(out, query.shape[-1]), lse
 
 
+def _check_e4m3_call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+    is_causal: bool,
+    scale: float,
+) -> None:
+    check_call(query, key, value, scale, dtypes=(E4M3,), head_dim=HEAD_DIMS[-1], enable_gqa=True)
+    _check_scales(query, key, q_scale, k_scale, v_scale)
+
+
+def _empty_e4m3_outputs(query: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    """out in bf16, and the log-sum-exp."""
+    out = query.new_empty(query.shape, dtype=torch.bfloat16)
+    return out, query.new_empty(query.shape[:3], dtype=torch.float32)
+
+
+@operator(
+    "flash_attention_hopper_e4m3(Tensor query, Tensor key, Tensor value, Tensor q_scale, Tensor k_scale, "
+    "Tensor v_scale, bool is_causal, float scale) -> (Tensor out, Tensor lse)",
+    fake=_empty_e4m3_outputs,
+    check=_check_e4m3_call,
+    flops=forward_flops,
+    instead=IN_16_BITS,
+)
+def _e4m3_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor,
+    v_scale: Tensor,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor]:
+    if query.device.type == "cpu":  # on a GPU it would have to wait for the numbers
+        for name, positive in (("q_scale", q_scale), ("k_scale", k_scale)):
+            if not (positive > 0).all():
+                raise ValueError(f"{name} goes down to {positive.min().item()}; it must be positive")
+    columns = next(d for d in HEAD_DIMS if d >= query.shape[-1])
+    q, k, v = (padded(tensor.view(torch.uint8), columns) for tensor in (query, key, value))
+    if scale < 0:
+        q, scale = q ^ 0x80, -scale  # the sign of each number
+    elif scale == 0:
+        q, scale = torch.zeros_like(q), 1.0
+    out, lse = _empty_e4m3_outputs(q)
+    call = Call(q.shape, k.shape, E4M3, q.device, scale)
+    forward_launch(call, is_causal)(q, k, v, out, *map(dense, (q_scale, k_scale, v_scale)), lse, counter(q.device))
+    return cut(out, query.shape[-1]), lse
+
+
 def tile_map(tensor: Tensor, rows: int) -> TensorMap:
     """The tensor `[B, H, L, D]` for the copy engine, as kernels/include/copy_engine.cuh takes it: a box is `rows` rows
-    of one head, in panels of 64 columns."""
+    of one head, in panels of 64 columns; of bytes in one panel."""
     batch, heads, length, d = tensor.shape
-    panels = tensor.view(batch * heads, length, d // 64, 64).transpose(1, 2)
-    return tensor_map(panels, (1, d // 64, rows, 64))
+    columns = 64 if tensor.element_size() == 2 else d
+    panels = tensor.view(batch * heads, length, d // columns, columns).transpose(1, 2)
+    return tensor_map(panels, (1, d // columns, rows, columns), swizzle=f"{columns * tensor.element_size()}B")
 
 
 @functools.lru_cache(maxsize=1024)
 def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
-    """The launch of forward.cu with query, key, value, out, lse and a counter, which is 0."""
+    """The launch of forward.cu with query, key, value, out, lse and a counter, which is 0. In E4M3, where tensors come
+    as bytes, that of forward_e4m3.cu; it takes the three scales in front of lse."""
     batch, heads, query_length, head_dim = call.query_shape
-    tile = TILES[head_dim][not is_causal or query_length >= LONG]
+    in_e4m3 = call.dtype == E4M3
+    tile = E4M3_TILES[head_dim] if in_e4m3 else TILES[head_dim][not is_causal or query_length >= LONG]
     of_rows, of_keys = (functools.partial(tile_map, rows=rows) for rows in (ROWS, KEYS))
     *sizes, factor = call.scalars
     items = batch * heads * ceil_div(query_length, tile.block_rows)
     return ReadyLaunch(
-        kernel(FORWARD, tile.options, call.dtype, "forward"),
+        tile.kernel(call.dtype),
         (min(items, blocks_that_stay(call.device)),),
         (tile.threads,),
         (
             *map(OpenMap, (of_rows, of_keys, of_keys, of_rows)),
+            *(in_e4m3 * (OPEN, OPEN, OPEN)),
             *(
                 MADE,
                 MADE,

@@ -22,6 +22,7 @@ from course_utils.reference.dense import (
     sparse_attention,
     torch_attention,
 )
+from course_utils.reference.e4m3 import dequantize_heads, e4m3_attention, quantize_heads, rounded_e4m3_attention
 from course_utils.reference.serving import (
     append_paged,
     cascade_attention,
@@ -42,6 +43,8 @@ __all__ = [
     "deepseek_attention",
     "deepseek_mla",
     "deepseek_sparse_attention",
+    "dequantize_heads",
+    "e4m3_attention",
     "flash_attention_minimal",
     "flash_attention_v2",
     "full_float32",
@@ -51,6 +54,8 @@ __all__ = [
     "mla_attention",
     "naive_attention",
     "paged_attention",
+    "quantize_heads",
+    "rounded_e4m3_attention",
     "select_topk",
     "sparse_attention",
     "sparse_mla",

@@ -4,12 +4,12 @@
 // scale of its head.
 // Include after CACHE_BITS is defined as 8, for E4M3.
 #pragma once
+#include "e4m3.cuh"
 #include "tensor_core.cuh"   // for scalar_t
 #ifndef CACHE_BITS
 #define CACHE_BITS 16
 #endif
 
-struct E4M3 { unsigned char bits; };
 #if CACHE_BITS == 8
 typedef E4M3 cache_t;
 #else

@@ -11,7 +11,7 @@
 // Functions have the names and the meaning that they have in tile_products.cuh.
 // Include after D is defined.
 #pragma once
-#include "cache.cuh"   // for E4M3
+#include "e4m3.cuh"
 #include "tile_products.cuh"
 
 #if BF16

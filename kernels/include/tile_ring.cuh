@@ -13,8 +13,9 @@ struct Place { int buffer, parity; };
 
 __device__ inline Place place(int t) { return {t % BUFFERS, t / BUFFERS % 2}; }
 
-__device__ inline void initialize(Gate& gate, int warps) {
-    initialize(&gate.full, 1);
+// fillers: threads that arrive at `full` for each tile; the copy engine's asker is one.
+__device__ inline void initialize(Gate& gate, int warps, int fillers = 1) {
+    initialize(&gate.full, fillers);
     initialize(&gate.empty, warps);
 }
 

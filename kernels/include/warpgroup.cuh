@@ -21,10 +21,13 @@ __device__ inline int in_panels(int rows, int row, int chunk) {
 // that take more than one; 32 to 45 the bytes from eight rows to the next eight, 1024; all three
 // divided by 16. Bits 62 and 63 are 1 for the 128-byte swizzle. The shuffle tells the compiler that
 // all lanes have the same one: it then computes those it needs where it needs them.
+// With ROW_BYTES = 64 a panel's rows are half as long, and chunk c of row r is at c XOR (r / 2 mod 4):
+// "64-byte swizzle", 2 in bits 62 and 63.
+template <int ROW_BYTES = 128>
 __device__ inline unsigned long long descriptor(const void* tile, int next_panel = 16) {
     const unsigned place = __shfl_sync(0xffffffff, (unsigned)__cvta_generic_to_shared(tile), 0);
     const unsigned low = (place & 0x3ffff) >> 4 | next_panel >> 4 << 16;
-    const unsigned high = 1024 >> 4 | 1 << 30;
+    const unsigned high = 8 * ROW_BYTES >> 4 | (ROW_BYTES == 128 ? 1u : 2u) << 30;
     return (unsigned long long)high << 32 | low;
 }
 

@@ -79,12 +79,13 @@ __device__ inline float base(const Rows& rows, int r) {
     return rows.m[r] == NEG_INF ? 0 : rows.m[r];
 }
 
-// m = max(m, rowmax(S)), and l times exp(m_old − m). factor: scale · log2(e).
-__device__ inline void raise_maximum(Rows& rows, const Scores& S, float factor) {
+// m = max(m, rowmax(S)), and l times exp(m_old − m). factor: scale · log2(e). With `more` m is by so
+// much less than the maximum, and all weights are 2^more times as large; l is, too.
+__device__ inline void raise_maximum(Rows& rows, const Scores& S, float factor, float more = 0) {
     #pragma unroll
     for (int r = 0; r < 2; r++) {
         const float m_old = rows.m[r], high = highest_of_row(highest_of_lane(S, r, NEG_INF));
-        rows.m[r] = fmaxf(m_old, high * factor);
+        rows.m[r] = fmaxf(m_old, high * factor - more);
         rows.rescale[r] = exp2_approx(m_old - base(rows, r));
         rows.l[r] *= rows.rescale[r];
     }
@@ -122,16 +123,17 @@ __device__ inline void pack_weights(Weights& P, const Scores& S) {
         for (int r = 0; r < 2; r++) P[n / 2][n % 2 * 2 + r] = pack(S[n][2 * r], S[n][2 * r + 1]);
 }
 
-// O / l; 0 for a row that has seen no key. Writes the log-sum-exp of the warpgroup's first
-// `rows_left` rows, −∞ for such a row.
-__device__ inline void normalize(Output& O, const Rows& rows, float* LSE, int rows_left) {
+// O / l, times the scale of V; 0 for a row that has seen no key. Writes the log-sum-exp of the
+// warpgroup's first `rows_left` rows, −∞ for such a row.
+__device__ inline void normalize(Output& O, const Rows& rows, float* LSE, int rows_left,
+                                 float v_scale = 1) {
     #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_row() + 8 * r + threadIdx.x % 32 / 4;
         const float l = sum_of_row(rows.l[r]);
         if (threadIdx.x % 4 == 0 && row < rows_left)
             LSE[row] = l > 0 ? (rows.m[r] + log2f(l)) * LN_2 : NEG_INF;
-        scale_row(O, r, l > 0 ? 1 / l : 0);
+        scale_row(O, r, l > 0 ? v_scale / l : 0);
     }
 }
 

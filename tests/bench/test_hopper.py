@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from course_utils import costs, timing
+from course_utils import costs, reference, timing
 from course_utils.bench import hopper as chapter
 from course_utils.bench.hopper import AGAIN, CUDNN, FLASH, OURS, PORTABLE
 from course_utils.bench.timed import random_inputs
 from course_utils.cuda import RawModule
-from course_utils.operators.hopper import TILES
+from course_utils.operators.hopper import E4M3_TILES, TILES
 from course_utils.operators.tensor_core import BF16_OPTION, DTYPES
 
 ALL = [OURS, CUDNN, FLASH, PORTABLE]
@@ -62,6 +62,35 @@ def test_grouped_heads_long_sequences_and_long_turns(on_cpu):
     assert [(row["batch"], row["length"], row["name"]) for row in long] == [(1, 130, name) for name in ALL * 2]
     turns = chapter.sustained(**SMALL)
     assert [(row["name"], row["ratio_to_cudnn"]) for row in turns] == [(OURS, 1), (CUDNN, 1)] * 2
+
+
+def test_eight_bits_are_timed_beside_sixteen_with_the_error_of_both(on_cpu):
+    rows = chapter.eight_bits(**SMALL)
+    assert [(row["is_causal"], row["name"]) for row in rows] == [
+        (c, name) for c in (False, True) for name in (OURS, chapter.OURS_E4M3)
+    ]
+    assert all(row["ratio_to_16_bits"] == 1 and "ratio_to_cudnn" not in row for row in rows)
+    assert all(row["error"] < 0.002 for row in rows[::2]) and all(0.01 < row["error"] < 0.1 for row in rows[1::2])
+
+
+def test_what_is_less_right_than_rounded_weights_is_not_timed():
+    numbers, scales = chapter.in_e4m3(*random_inputs((1, 2, 40, 64), "cpu"))
+    right = reference.e4m3_attention(*numbers, **scales)
+    chapter.require_as_right_as_rounded(lambda: right, numbers, scales, False)
+    with pytest.raises(RuntimeError, match="E4M3 is off by .* at .1, 2, 40, 64., more than"):
+        chapter.require_as_right_as_rounded(lambda: 1.1 * right, numbers, scales, False)
+
+
+def test_errors_grow_with_the_length_in_one_sum_and_needles_are_found_in_two_levels(on_cpu):
+    names = [chapter.EIGHT_BITS.title, chapter.ONE_LEVEL.title]
+    rows = chapter.error_by_length(device="cpu", lengths=(100, 400))
+    assert [(row["length"], row["name"]) for row in rows] == [
+        (n, x) for n in (100, 400) for x in (*names, chapter.ROUNDED)
+    ]
+    assert all(0 < row["error"] < 0.05 for row in rows)
+    rows = chapter.needles(device="cpu", length=300)
+    assert [row["place"] for row in rows[::2]] == [0, 100, 150, 298, 299] and [row["name"] for row in rows[:2]] == names
+    assert all(row["expected"] > 0.5 and abs(row["found"] - row["expected"]) < 0.05 for row in rows)
 
 
 def test_torchs_kernels_are_timed_in_the_other_ways_to_call_them(on_cpu):
@@ -120,6 +149,7 @@ def test_everything_that_the_chapter_launches_is_compiled_ahead(monkeypatch):
     assert {step.file for step in chapter.LADDER} <= {name.removeprefix("kernels/") for name, _ in compiled}
     assert len(compiled) == len(set(compiled))
     of_operator = {(*tile.options, BF16_OPTION[dtype]) for tile in sum(TILES.values(), ()) for dtype in DTYPES}
+    of_operator |= {tile.options for tile in E4M3_TILES.values()}
     assert of_operator <= {options for _, options in compiled}
 
 

@@ -282,6 +282,31 @@ def test_cvt_packs_its_first_operand_into_the_upper_half(dtype, name, run_kernel
     assert torch.equal(out, x.to(dtype))
 
 
+def test_cvt_rounds_to_e4m3_as_torch_does_and_keeps_to_the_largest(run_kernel):
+    """Numbers of E4M3, those between two of them, and a little to either side; two pairs are joined by mov."""
+    numbers = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    between = (numbers[1:] + numbers[:-1]) / 2
+    x = torch.cat(
+        [numbers, between, between * (1 + 1e-6), between * (1 - 1e-6), torch.tensor([1e-9, 460.0, 1e9, torch.inf])]
+    )
+    x = torch.cat([x, -x, torch.tensor([torch.nan, -torch.nan])])
+    x = torch.cat([x, x.new_zeros(-len(x) % 4)]).view(-1, 4)
+    out = torch.zeros(x.shape, dtype=torch.uint8)
+    run_kernel(
+        """extern "C" __global__ void k(const float4* x, unsigned* out) {
+            const float4 v = x[threadIdx.x];
+            asm("{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, %2, %1; "
+                "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3; mov.b32 %0, {low, high}; }"
+                : "=r"(out[threadIdx.x]) : "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w));
+        }""",
+        (1,),
+        (len(x),),
+        (x, out.view(torch.int32)),
+    )
+    expected = x.clamp(-448, 448).to(torch.float8_e4m3fn)
+    assert torch.equal(out.view(torch.float8_e4m3fn).float().nan_to_num(nan=1e3), expected.float().nan_to_num(nan=1e3))
+
+
 def test_a_shared_address_can_be_converted_by_ptx_and_the_lane_read(run_kernel):
     out = torch.zeros(64, 2, dtype=torch.int32)
     run_kernel(

@@ -16,7 +16,7 @@ from torch.testing._internal.optests.generate_tests import ALL_TEST_UTILS
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from course_utils import patterns
+from course_utils import patterns, reference
 from course_utils.operators import (
     append_paged,
     block_sparse_attention,
@@ -118,6 +118,13 @@ def new_tokens(device, *layers, count=2):
     return key, value, *pages, table.to(device), torch.tensor([7, 0], dtype=torch.int32).to(device)
 
 
+def e4m3_inputs(device):
+    """Those of flash_attention_hopper_e4m3: strided, with fewer key heads, and rows that see no key."""
+    given = attention_inputs(device, heads=(4, 2))
+    numbers, scales = zip(*map(reference.quantize_heads, given), strict=True)
+    return *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in numbers), *scales, True, -0.3
+
+
 def step_inputs(device):
     """Those of a step of 3 layers, with a workspace."""
     query = tensors.random(3, 2, 2, 4, 64, device=device, dtype=HALF).transpose(2, 3)  # [layers, B, H, L_q, d]
@@ -141,6 +148,7 @@ EXAMPLES = {
         hopper._attention,
         lambda device, grad: (*attention_inputs(device, grad=grad, heads=(4, 2)), True, -0.3),
     ),
+    "flash_attention_hopper_e4m3": (hopper._e4m3_attention, lambda device, grad: e4m3_inputs(device)),
     "sparse_attention": (
         sparse._attention,
         lambda device, grad: (*attention_inputs(device, grad=grad), WINDOW.number, grad, 0.3),
@@ -277,7 +285,7 @@ def test_opcheck(name, device, thinned):
     operator, arguments = EXAMPLES[name]
     trace = 2 if "," in name or "backward" in name else name in ANY_LENGTH
     tests = [*(set(ALL_TEST_UTILS) - {*TRACES}), *thinned(TRACES, 2, trace)]
-    if "FP8" in name:
+    if "FP8" in name or "e4m3" in name:
         tests.remove("test_schema")  # it compares by what torch has not
     for grad in thinned((False, True)[: 1 + (name in DIFFERENTIABLE)], 2, name in DIFFERENTIABLE):
         torch.library.opcheck(operator.op, arguments(device, grad), test_utils=tests)

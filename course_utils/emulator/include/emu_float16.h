@@ -48,7 +48,7 @@ struct bf16_format {
     }
 };
 
-// FP8 with 4 bits of exponent and 3 of mantissa, for mma.sync alone: no infinity, and NaN where all bits but the sign are set.
+// FP8 with 4 bits of exponent and 3 of mantissa: no infinity, and NaN where all bits but the sign are set.
 struct e4m3_format {
     enum { bits = 8 };
     static constexpr float least = 0x1p-6f;         // of the normal numbers
@@ -57,6 +57,15 @@ struct e4m3_format {
         if ((x & 0x7f) == 0x7f) return bit_cast<float>(sign | 0x7fc00000u);
         if (exponent) return bit_cast<float>(sign | (exponent + 120) << 23 | mantissa << 20);
         return bit_cast<float>(bit_cast<unsigned>((float)mantissa * 0.001953125f) | sign);   // subnormal: units of 2^-9
+    }
+    // To the nearest, of two the even one, and to the largest what is beyond it (`satfinite`).
+    static EMU_INLINE unsigned char round(float x) {
+        const unsigned sign = bit_cast<unsigned>(x) >> 24 & 0x80, size = bit_cast<unsigned>(x) & 0x7fffffffu;
+        if (size > 0x7f800000u) return 0x7f;
+        if (size >= 0x43e00000u) return (unsigned char)(sign | 0x7e);   // 448
+        if (size < 0x3c800000u)                                         // 2^-6: steps are 2^-9, as they are in fp32 from 2^14 on
+            return (unsigned char)(sign | (bit_cast<unsigned>(bit_cast<float>(size) + 16384.0f) & 15));
+        return (unsigned char)(sign | ((size + 0x7ffff + (size >> 20 & 1)) >> 20) - (120 << 3));
     }
 };
 

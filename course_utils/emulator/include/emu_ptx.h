@@ -156,8 +156,10 @@ EMU_INLINE void movmatrix(unsigned& result, unsigned given, emu_site site = emu_
 EMU_INLINE unsigned long long nowhere() { return 0; }
 
 // cvt.rn.{f16x2,bf16x2}.f32 d, a, b: a goes to the upper half.
-template <class Format> EMU_INLINE void cvt_pair(unsigned& result, float upper, float lower) {
-    result = (unsigned)Format::round(upper) << 16 | Format::round(lower);
+template <class Format, class Pair> EMU_INLINE void cvt_pair(Pair& result, float upper, float lower) {
+    result = (Pair)((unsigned)Format::round(upper) << Format::bits | Format::round(lower));
 }
+EMU_INLINE unsigned joined(unsigned short lower, unsigned short upper) { return (unsigned)upper << 16 | lower; }
+EMU_INLINE unsigned long long joined(unsigned lower, unsigned upper) { return (unsigned long long)upper << 32 | lower; }
 
 } }  // namespace emu::ptx
