@@ -5,7 +5,7 @@
 #include "tensor_core.cuh"   // for scalar_t and pack
 
 constexpr int MERGE_WARPS = 4;
-constexpr int AT_ONCE = 4;   // parts that a warp reads at a time: one after the other, each takes its way
+constexpr int AT_ONCE = 4;   // parts that a warp reads at a time: it waits once for all of them
 
 struct MergeTeam {   // in shared memory
     float4 O[MERGE_WARPS][32];
