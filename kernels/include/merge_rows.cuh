@@ -41,8 +41,8 @@ __device__ inline void merge_row(MergeTeam& team, const Part* O_parts, const flo
         float4 o[1 + AT_ONCE] = {}, merged;
         float lse[1 + AT_ONCE] = {none};   // the first is what is merged so far
         for (int p0 = warp; p0 < parts; p0 += AT_ONCE * MERGE_WARPS) {
-            #pragma unroll
-            for (int n = 1; n <= AT_ONCE; n++) {   // past the end, the last one again: no read waits for a choice
+            #pragma unroll   // no read waits for a choice: past the end, it is the last one's again
+            for (int n = 1; n <= AT_ONCE; n++) {
                 const int p = min(p0 + (n - 1) * MERGE_WARPS, parts - 1);
                 const long long part = first + p * pitch;
                 lse[n] = LSE_parts[part], o[n] = load(O_parts + part * columns + column_read);
