@@ -41,6 +41,7 @@ from course_utils.operators.tensor_core import BF16, FORWARD_TENSORS, HEAD_DIMS,
 FOLDER = "06_serving"
 E4M3 = torch.float8_e4m3fn
 MAX_QUERIES, MAX_PAGE_SIZE = 16, 256
+MAX_KEYS = 2**30  # of a sequence: its keys and those of a piece together are an int of the kernels
 SHORTEST_PIECE = 128  # keys: below, to merge costs more than a shorter piece saves
 SHORTEST_IN_PAIRS = 1024  # where blocks share a multiprocessor: one without a neighbour is faster, so less is lost
 MERGE_BLOCK = (32, 4)
@@ -155,8 +156,9 @@ def decode_attention(
     Args:
         query: `[B, H, L_q, d]`, float16 or bfloat16, L_q from 1 to 16, d up to 128, on the CPU (emulator) or a GPU. Of
             a sequence of n keys, query i stands at position `i + n - L_q` and sees the keys up to itself.
-        key, value: `[B, H_kv, L, d]` on the device of query, in its dtype or in float8_e4m3fn; query head h reads key
-            head `h // (H / H_kv)`. A cache that is strided, or whose d is not 64 or 128, is copied at every call.
+        key, value: `[B, H_kv, L, d]` on the device of query, in its dtype or in float8_e4m3fn, L at most 2^30; query
+            head h reads key head `h // (H / H_kv)`. A cache that is strided, or whose d is not 64 or 128, is copied at
+            every call.
         seq_lens: int32 `[B]`: how many of the L keys count, those of the queries included; others are never read. None:
             all. Numbers below 0 or above L are an error on the CPU; on a GPU they count as 0 and as L.
         scale: factor of the scores; None means `1 / sqrt(d)`. Scaled scores beyond some 10^8 are too coarse in fp32,
@@ -212,7 +214,7 @@ def paged_attention(
             `block_table[b, j // page_size]`. Sequences may share pages, and entries past a sequence's end may be
             anything. The others must name a page that there is. On the CPU anything else is an error; on a GPU it is
             not looked for, since that would wait for the GPU, and what is read is not defined.
-        seq_lens: int32 `[B]`, up to `max_pages · page_size`.
+        seq_lens: int32 `[B]`, up to `max_pages · page_size`, which is at most 2^30.
     """
     query, key_pages, value_pages = _paged.autocast(query, key_pages, value_pages)
     inputs = query, key_pages, value_pages, block_table, seq_lens, parents, k_scale, v_scale
@@ -819,6 +821,8 @@ def _check_decode(
     _check_query(query, parents)
     batch, head_dim = query.shape[0], query.shape[-1]
     _check_cache(("key", "value"), (key, value), (batch, "H_kv", "L", head_dim), ("query", query))
+    if key.shape[2] > MAX_KEYS:
+        raise ValueError(f"key has {key.shape[2]} keys of a sequence; there can be {MAX_KEYS}")
     _check_heads("key", key.shape[1], query.shape[1])
     _check_scales("key", key, (batch, key.shape[1]), (k_scale, v_scale))
     if seq_lens is not None:
@@ -956,9 +960,10 @@ def _check_pages(
     page_size = key_pages.shape[-3]
     if page_size > MAX_PAGE_SIZE:
         raise ValueError(f"key_pages has pages of {page_size} keys; they must have at most {MAX_PAGE_SIZE}")
-    for name, pages in (("key_pages", key_pages.shape[-4]), ("block_table", block_table.shape[1])):
-        if pages * page_size >= 2**31:
-            raise ValueError(f"{name} has {pages} pages of {page_size} keys; together they must have fewer than 2^31")
+    if (rows := key_pages.shape[-4] * page_size) >= 2**31:
+        raise ValueError(f"key_pages has {rows} keys in all pages together; they must be fewer than 2^31")
+    if (keys := block_table.shape[1] * page_size) > MAX_KEYS:
+        raise ValueError(f"block_table has pages for {keys} keys of a sequence; there can be {MAX_KEYS}")
 
 
 def _check_written(key_pages: Tensor, value_pages: Tensor) -> None:

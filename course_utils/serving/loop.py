@@ -12,16 +12,17 @@ the next one is the oldest. Nobody starves.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 from course_utils.arguments import integer
 from course_utils.costs import ceil_div
 from course_utils.serving.pages import CacheFull, PagedCache, Usage
 
 NextTokens = Callable[[PagedCache, Sequence[tuple[int, Sequence[int]]]], list[int]]
+Result = TypeVar("Result")
 
 
 @dataclass(eq=False)
@@ -29,7 +30,7 @@ class Request:
     """What a user asks for: so many tokens after a prompt. The rest is the loop's.
 
     number: who came first has the lowest. said: the new tokens so far. sequence: its number in the cache; None while it
-    waits, and once it has left. preemptions: how often it gave its pages back.
+    waits, and once it has left. preemptions: how often it gave its pages back. cancelled: before its end.
     """
 
     prompt: Sequence[int]
@@ -38,6 +39,7 @@ class Request:
     said: list[int] = field(default_factory=list)
     sequence: int | None = None
     preemptions: int = 0
+    cancelled: bool = False
 
     @property
     def tokens(self) -> list[int]:
@@ -53,6 +55,11 @@ class Request:
     def finished(self) -> bool:
         """All tokens are said."""
         return len(self.said) == self.new_tokens
+
+    @property
+    def ended(self) -> bool:
+        """It says no more."""
+        return self.finished or self.cancelled
 
 
 class Step(NamedTuple):
@@ -98,6 +105,7 @@ class Loop:
         self.waiting: list[Request] = []
         self.running: list[Request] = []
         self.history: list[Step] = []
+        self._of_others: set[int] | None = None  # sequences, where a change has not come to its end
 
     # ------------------------------------------------------------------------------------------ from outside
 
@@ -120,14 +128,11 @@ class Loop:
     def cancel(self, request: Request) -> None:
         """Ends a request, wherever it is; its pages are free again. What it has said stays. Nothing happens to one that
         has finished. After an interrupt it is as after one of `step`, and the request may be there still."""
-        with self._whole_or_anew():
-            for place in (self.waiting, self.running):
-                if request in place:
-                    place.remove(request)
-            self._leave(request)
+        self._whole_or_anew(partial(self._cancel, request))
 
     def run(self) -> None:
         """Steps until nobody is left."""
+        self._mend()
         while self.waiting or self.running:
             self.step()
 
@@ -135,20 +140,36 @@ class Loop:
 
     def step(self) -> Step:
         """One call of the model for all who are served now; what it has done. After an error or an interrupt all who
-        have not finished wait again, in their order, and have no pages."""
-        with self._whole_or_anew():
-            return self._step()
+        have not finished wait again, in their order, and have no pages; if a second interrupt comes while that is
+        arranged, from the next call on."""
+        return self._whole_or_anew(self._step)
 
-    @contextlib.contextmanager
-    def _whole_or_anew(self) -> Iterator[None]:
-        """What is done within is done to its end, or all begin anew."""
-        there = [*self.running, *self.waiting]
-        of_others = set(self.cache.sequences) - {request.sequence for request in self.running}
+    def _whole_or_anew(self, change: Callable[[], Result]) -> Result:
+        """The change is made to its end, or all begin anew."""
+        self._mend()
+        self._of_others = set(self.cache.sequences) - {request.sequence for request in self.running}
         try:
-            yield
+            result = change()
         except BaseException:
-            self._begin_anew(there, of_others)
+            self._mend()
             raise
+        self._of_others = None
+        return result
+
+    def _mend(self) -> None:
+        """Lets all begin anew after a change that stopped in the middle: nobody knows which keys are written, nor who
+        has which page. Where this is interrupted, too, the next call does it again, from its start."""
+        if self._of_others is None:
+            return
+        self.cache.recount()
+        for sequence in set(self.cache.sequences) - self._of_others:  # one may be in nobody's hands yet
+            self.cache.free(sequence)
+        for request in self.requests:
+            if request.sequence is not None:
+                request.sequence = None
+                request.preemptions += 1
+        self.running, self.waiting = [], [request for request in self.requests if not request.ended]
+        self._of_others = None
 
     def _step(self) -> Step:
         admitted = self._admit()
@@ -224,16 +245,12 @@ class Loop:
                 finished.append(request.number)
         return finished
 
-    def _begin_anew(self, there: list[Request], of_others: set[int]) -> None:
-        """After a change that stopped in the middle: nobody knows which keys are written, nor who has which page.
-        there: who was served and who waited before it, in their order; of_others: sequences that are not the loop's."""
-        self.cache.recount()
-        for sequence in set(self.cache.sequences) - of_others:  # one may be in nobody's hands yet
-            self.cache.free(sequence)
-        for request in there:
-            request.preemptions += request.sequence is not None
-            request.sequence = None
-        self.running, self.waiting = [], [request for request in there if not request.finished]
+    def _cancel(self, request: Request) -> None:
+        request.cancelled = not request.finished
+        for place in (self.waiting, self.running):
+            if request in place:
+                place.remove(request)
+        self._leave(request)
 
     def _leave(self, request: Request) -> None:
         if request.sequence is not None:

@@ -39,9 +39,11 @@ merge_pieces(const part_t* O_parts, const float* LSE_parts, out_t* O, float* LSE
     size = size_of_pieces(batch, {wanted, size});
     const int b = blockIdx.y, parts = parts_of(batch.keys(b), size);
     const int first = first_piece_of(batch, size, b);
-    wait_for_previous();   // who wrote the parts; nobody there has written lengths
-    if (parts == 1) return;
     const int rows = gridDim.x, row = blockIdx.x;
+    const bool whole = parts == 1;   // one block waits all the same
+    if (whole && (row > 0 || b > 0)) return;
+    wait_for_previous();   // who wrote the parts; nobody there has written lengths
+    if (whole) return;
     const long long at = (long long)b * rows + row;
     __shared__ MergeTeam team;
     merge_row(team, O_parts, LSE_parts, (long long)first * rows + row, rows, parts, O + at * D,

@@ -15,7 +15,7 @@
 //        several pieces
 // shared as packed_heads.cu
 // limits scale > 0; D 64 or 128; B_R and B_C multiples of 16; L_q at most 31; entries of parents
-//        are less than their index
+//        are less than their index; L at most 2^30
 // options: -DD=64 -DBF16=0 -DB_C=32 -DB_R=16 -DWARPS=8 -DSTAGES=2 | -DD=64 -DBF16=1 -DB_C=32 -DB_R=32 -DWARPS=8 -DSTAGES=2 | -DD=128 -DBF16=0 -DB_C=16 -DB_R=32 -DWARPS=8 -DSTAGES=2 | -DD=128 -DBF16=1 -DB_C=16 -DB_R=16 -DWARPS=8 -DSTAGES=2
 // arch: sm_80
 // paper  Flash-Decoding (Dao, Haziza, Massa, Sizov, 2023); trees: SpecInfer (arXiv 2305.09781)

@@ -15,8 +15,8 @@ __device__ inline void let_next_begin() {
 #endif
 }
 
-// Waits until the kernel before has ended, and what it has written is there. For every thread: else a
-// kernel could end before the one before it.
+// Waits until the kernel before has ended, and what it has written is there. All threads of one block
+// must, at least: else a kernel could end before the one before it.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

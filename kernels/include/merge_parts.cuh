@@ -25,6 +25,7 @@ __device__ inline float merge_parts(float4& O, int first, int parts, int step, L
         O.z = fmaf(weight, o.z, O.z), O.w = fmaf(weight, o.w, O.w);
     }
     if (l == 0) return none;
-    O.x /= l, O.y /= l, O.z /= l, O.w /= l;
+    const float share = 1 / l;
+    O.x *= share, O.y *= share, O.z *= share, O.w *= share;
     return m + log2f(l) * LN_2;
 }

@@ -5,6 +5,7 @@
 #include "tensor_core.cuh"   // for scalar_t and pack
 
 constexpr int MERGE_WARPS = 4;
+constexpr int AT_ONCE = 4;   // parts that a warp reads at a time: it waits once for all of them
 
 struct MergeTeam {   // in shared memory
     float4 O[MERGE_WARPS][32];
@@ -34,23 +35,33 @@ __device__ inline void merge_row(MergeTeam& team, const Part* O_parts, const flo
                                  long long first, long long pitch, int parts, Out* O, float* LSE,
                                  int columns) {
     const int lane = threadIdx.x, warp = threadIdx.y % MERGE_WARPS;
+    const float none = __int_as_float(0xff800000);
     for (int c0 = 0; c0 < columns; c0 += 128) {   // columns of the team
-        const int column = c0 + 4 * lane;
-        float4 o;
-        float lse = merge_parts(
-            o, warp, parts, MERGE_WARPS, [=](int p) { return LSE_parts[first + p * pitch]; },
-            [=](int p) {
-                return column < columns ? load(O_parts + (first + p * pitch) * columns + column)
-                                        : float4{};
-            });
-        team.O[warp][lane] = o;
-        if (lane == 0) team.LSE[warp] = lse;
+        const int column = c0 + 4 * lane, column_read = min(column, columns - 4);
+        float4 o[1 + AT_ONCE] = {}, merged;
+        float lse[1 + AT_ONCE] = {none};   // the first is what is merged so far
+        for (int p0 = warp; p0 < parts; p0 += AT_ONCE * MERGE_WARPS) {
+            #pragma unroll   // no read waits for a choice: past the end, it is the last one's again
+            for (int n = 1; n <= AT_ONCE; n++) {
+                const int p = min(p0 + (n - 1) * MERGE_WARPS, parts - 1);
+                const long long part = first + p * pitch;
+                lse[n] = LSE_parts[part], o[n] = load(O_parts + part * columns + column_read);
+            }
+            #pragma unroll
+            for (int n = 1; n <= AT_ONCE; n++)
+                if (p0 + (n - 1) * MERGE_WARPS >= parts) lse[n] = none;
+            lse[0] = merge_parts(merged, 0, 1 + AT_ONCE, 1, [&](int n) { return lse[n]; },
+                                 [&](int n) { return o[n]; });
+            o[0] = merged;
+        }
+        team.O[warp][lane] = o[0];
+        if (lane == 0) team.LSE[warp] = lse[0];
         __syncthreads();
         if (warp == 0 && parts > 0) {
-            lse = merge_parts(o, 0, MERGE_WARPS, 1, [&](int w) { return team.LSE[w]; },
-                              [&](int w) { return team.O[w][lane]; });
-            if (column < columns) store(O + column, o);
-            if (column == 0) *LSE = lse;
+            lse[0] = merge_parts(merged, 0, MERGE_WARPS, 1, [&](int w) { return team.LSE[w]; },
+                                 [&](int w) { return team.O[w][lane]; });
+            if (column < columns) store(O + column, merged);
+            if (column == 0) *LSE = lse[0];
         }
         __syncthreads();   // before the next columns come in their place
     }

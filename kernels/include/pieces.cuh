@@ -13,7 +13,7 @@
 constexpr unsigned ALL_LANES = 0xffffffff;
 
 // How many keys the sequences of a batch have: `lengths[b]`, kept within the capacity, or, where
-// they are not ragged, all the capacity.
+// they are not ragged, all the capacity, which is at most 2^30: parts_of adds to it up to as much.
 struct Batch {
     const int* lengths;
     int sequences, capacity, ragged;

@@ -183,7 +183,7 @@ def test_the_model_says_the_same_in_any_company_also_when_it_is_preempted(capsys
 
 
 def test_company_changes_a_token_where_the_batch_decides_the_order(drawn, tables):
-    assert server.company() == "' '"
+    assert server.company() == "','"
     differing = dict(
         zip((line.get_text() for line in drawn[0].axes[0].get_yticklabels()), widths(drawn[0].axes[0]), strict=True)
     )

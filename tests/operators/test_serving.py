@@ -528,6 +528,24 @@ def test_pages_have_at_most_256_keys():
         decode_pages(key_pages=pages, value_pages=pages)
 
 
+def test_a_sequence_has_at_most_2_to_the_30_keys():
+    """More, and the kernels' numbers of keys would not fit in an int. What is refused is not looked at: it has strides
+    of 0, and would take a terabyte."""
+    limit = 2**30
+    query, numbers = torch.randn(1, 1, 1, 64).to(HALF), torch.randn(2, 256, 1, 64).to(HALF)
+    table, lengths = ints([0, 1]), ints(300)
+    most = torch.nn.functional.pad(table, (0, limit // 256 - 2))
+    found, right = (
+        paged_attention(query, numbers, numbers, pages, lengths, split_size=2**31) for pages in (most, table)
+    )
+    assert torch.equal(found, right)
+    with pytest.raises(ValueError, match=f"block_table has pages for {limit + 256} keys of a sequence; there can be"):
+        paged_attention(query, numbers, numbers, torch.nn.functional.pad(most, (0, 1)), lengths)
+    key = numbers[:1, :1].transpose(1, 2).expand(-1, -1, limit + 1, -1)
+    with pytest.raises(ValueError, match=f"key has {limit + 1} keys of a sequence; there can be {limit}"):
+        decode_attention(query, key, key)
+
+
 def test_merging_names_what_does_not_fit():
     with pytest.raises(ValueError, match=r"lses has shape \[2, 1, 1\]; it must be \[2, 1, 1, 3\]"):
         merge_attention(torch.zeros(2, 1, 1, 3, 8), torch.zeros(2, 1, 1))

@@ -15,7 +15,7 @@ def test_in_company_another_token_is_said_where_the_batch_cuts_the_keys():
     assert safe["differing"] == 0 and safe["largest"] == 0 and safe["alone"] == safe["among"]
     cut = rows["by the batch", "exact"]
     assert cut["differing"] > 200 and 1e-4 < cut["largest"] < 0.05
-    assert as_text([cut["alone"], cut["among"]]) == ", "
+    assert as_text([cut["alone"], cut["among"]]) == " ,"
     assert 0 < rows["split_size", "torch's"]["largest"] < cut["largest"]
 
 

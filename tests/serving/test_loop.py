@@ -209,6 +209,40 @@ def test_wherever_a_cancel_is_interrupted_no_page_is_lost():
             return
 
 
+TWICE = pytest.mark.exhaustive("a few pairs of instructions in `make test`")
+
+
+@pytest.mark.parametrize(
+    ("reserve", "apart", "again"),
+    [(None, 1499, 61), pytest.param(None, 211, 7, marks=TWICE), pytest.param(6, 211, 7, marks=TWICE)],
+)
+def test_wherever_it_is_interrupted_twice_no_page_and_nobody_is_lost(reserve, apart, again):
+    """The second time at every so many instructions of what follows from the first."""
+    first = second = 0
+    while True:
+        loop = Loop(weighed, small_cache(5), chunk=3, reserve=reserve)
+        for n in range(3):
+            loop.submit([10 * n + 1, 2, 3], 3)
+        mend, seconds = loop._mend, []
+
+        def interrupted(loop=loop, mend=mend, seconds=seconds, number=second):
+            if loop._of_others is None:
+                return mend()
+            seconds.append(run_to(mend, number))
+            if seconds[-1]:
+                raise KeyboardInterrupt
+
+        loop._mend = interrupted
+        if not run_to(loop.run, first):
+            return
+        loop._mend = mend
+        loop.submit([7], 2)
+        loop.run()
+        assert loop.cache.free_pages == 5
+        assert [r.said for r in loop.requests] == [expected(r.prompt, r.new_tokens) for r in loop.requests]
+        first, second = (first, second + again) if any(seconds) else (first + apart, 0)
+
+
 def run_to(call, number):
     """Calls it, and interrupts it at instruction `number` of what changes the loop; whether there are so many."""
     left = itertools.count(number, -1)
@@ -216,11 +250,7 @@ def run_to(call, number):
     def trace(frame, event, _):
         if frame.f_code.co_filename not in (Loop.step.__code__.co_filename, PagedCache.free.__code__.co_filename):
             return None
-        frame.f_trace_opcodes = frame.f_code.co_name not in (
-            "step",
-            "run",
-            "_whole_or_anew",
-        )  # around which nothing changes
+        frame.f_trace_opcodes = True
         if event == "opcode" and next(left) == 0:
             sys.settrace(None)
             raise KeyboardInterrupt
