@@ -1,8 +1,9 @@
-"""FlashAttention-3's forward pass for Hopper, in fp16 and bf16 (kernels/07_hopper)."""
+"""FlashAttention-3 for Hopper, in fp16 and bf16, forward and backward (kernels/07_hopper)."""
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -10,21 +11,33 @@ import torch
 from torch import Tensor
 
 from course_utils.costs import ceil_div
-from course_utils.cuda import MADE, OpenMap, ReadyLaunch, TensorMap, tensor_map
-from course_utils.operators.flash_v2 import _gradient as portable_gradient
+from course_utils.cuda import MADE, OPEN, OpenMap, ReadyLaunch, TensorMap, tensor_map
 from course_utils.operators.library import AUTOCAST, operator
 from course_utils.operators.prepare import (
     check_inputs,
     cut,
+    dense,
     empty_outputs,
     fake_attention,
+    fake_gradients,
     for_kernels,
     forward_flops,
+    gradient_flops,
+    gradients,
+    padded,
 )
-from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, Call, check_forward, defines, kernel
+from course_utils.operators.tensor_core import (
+    DTYPES,
+    HEAD_DIMS,
+    Call,
+    check_forward,
+    check_gradients,
+    defines,
+    kernel,
+)
 
 FOLDER = "07_hopper"
-FORWARD = f"{FOLDER}/forward.cu"
+FORWARD, BACKWARD = f"{FOLDER}/forward.cu", f"{FOLDER}/backward.cu"
 ROWS, KEYS = 64, 128  # queries of a consumer, keys of a tile
 
 
@@ -109,13 +122,38 @@ def flash_attention_hopper(
 
 
 @operator(
+    "flash_attention_hopper_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
+    "bool is_causal, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
+    fake=fake_gradients,
+    check=check_gradients,
+    flops=gradient_flops,
+    is_gradient=True,
+    tags=("nondeterministic_bitwise",),  # unless torch is told to be deterministic
+)
+def _gradient(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, ...]:
+    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
+    backward = ready_backward(Call(q.shape, k.shape, q.dtype, q.device, factor), is_causal)
+    columns = q.shape[-1]
+    return gradients(query, scale, *backward(q, k, v, padded(out, columns), dense(lse), padded(grad_out, columns)))
+
+
+@operator(
     "flash_attention_hopper(Tensor query, Tensor key, Tensor value, bool is_causal, float scale) "
     "-> (Tensor out, Tensor lse)",
     fake=fake_attention,
     check=check_forward,
     flops=forward_flops,
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
-    gradient=portable_gradient,
+    gradient=_gradient,
 )
 def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
@@ -157,6 +195,64 @@ def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
             ),
         ),
         tile.shared_bytes,
+    )
+
+
+class ReadyBackward(NamedTuple):
+    """The launches of a backward pass, and how many floats they need between them: statistics and sums of dQ."""
+
+    prepare: ReadyLaunch
+    backward: ReadyLaunch
+    finish: ReadyLaunch
+    sizes: tuple[int, int]
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of query, key and value. All tensors are dense; out `[B, H, L_q, d]`, lse `[B, H, L_q]`."""
+        grad_query, grad_key, grad_value = map(torch.empty_like, (query, key, value))
+        statistics, dq_sum = (torch.empty(size, dtype=torch.float32, device=query.device) for size in self.sizes)
+        self.prepare(out, grad_out, lse, statistics, dq_sum)
+        self.backward(query, grad_out, key, value, grad_key, grad_value, statistics, dq_sum)
+        self.finish(dq_sum, grad_query)
+        return grad_query, grad_key, grad_value
+
+
+@functools.lru_cache(maxsize=1024)
+def ready_backward(call: Call, is_causal: bool) -> ReadyBackward:
+    """The launches of backward.cu."""
+    batch, heads, query_length, head_dim = call.query_shape
+    kv_heads, key_length = call.key_shape[1:3]
+    rows = 8192 // head_dim  # queries of a tile
+    of_queries, of_keys = (functools.partial(tile_map, rows=count) for count in (rows, ROWS))
+    tiles = ceil_div(query_length, rows), heads, batch
+    options = defines(D=head_dim)
+    shared_bytes = 8 * head_dim * (64 + rows) + 528 * rows + 32864
+    length = np.int32(query_length)
+    return ReadyBackward(
+        ReadyLaunch(
+            kernel(BACKWARD, options, call.dtype, "backward_prepare"),
+            tiles,
+            (256,),
+            (OPEN, OPEN, OPEN, MADE, MADE, length),
+        ),
+        ReadyLaunch(
+            kernel(BACKWARD, options, call.dtype, "backward"),
+            (ceil_div(key_length, 2 * ROWS), kv_heads, batch),
+            (384,),
+            (
+                *map(OpenMap, (of_queries, of_queries, of_keys, of_keys, of_keys, of_keys)),
+                *(MADE, MADE, *call.scalars, np.int32(is_causal)),
+            ),
+            shared_bytes,
+        ),
+        ReadyLaunch(
+            kernel(BACKWARD, options, call.dtype, "backward_finish"),
+            tiles,
+            (256,),
+            (MADE, MADE, length, np.float32(call.factor)),
+        ),
+        (math.prod(tiles) * 2 * rows, math.prod(tiles) * rows * head_dim),
     )
 
 
