@@ -141,7 +141,8 @@ def _gradient(
     scale: float,
 ) -> tuple[Tensor, ...]:
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
-    backward = ready_backward(Call(q.shape, k.shape, q.dtype, q.device, factor), is_causal)
+    call = Call(q.shape, k.shape, q.dtype, q.device, factor)
+    backward = ready_backward(call, is_causal, torch.are_deterministic_algorithms_enabled())
     columns = q.shape[-1]
     return gradients(query, scale, *backward(q, k, v, padded(out, columns), dense(lse), padded(grad_out, columns)))
 
@@ -199,27 +200,30 @@ def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
 
 
 class ReadyBackward(NamedTuple):
-    """The launches of a backward pass, and how many floats they need between them: statistics and sums of dQ."""
+    """The launches of a backward pass, and how many numbers they need between them: statistics and sums of dQ, float32,
+    and turns, int32."""
 
     prepare: ReadyLaunch
     backward: ReadyLaunch
     finish: ReadyLaunch
-    sizes: tuple[int, int]
+    sizes: tuple[int, int, int]
 
     def __call__(
         self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of query, key and value. All tensors are dense; out `[B, H, L_q, d]`, lse `[B, H, L_q]`."""
         grad_query, grad_key, grad_value = map(torch.empty_like, (query, key, value))
-        statistics, dq_sum = (torch.empty(size, dtype=torch.float32, device=query.device) for size in self.sizes)
-        self.prepare(out, grad_out, lse, statistics, dq_sum)
-        self.backward(query, grad_out, key, value, grad_key, grad_value, statistics, dq_sum)
+        dtypes = torch.float32, torch.float32, torch.int32
+        made = [torch.empty(n, dtype=of, device=query.device) for n, of in zip(self.sizes, dtypes, strict=True)]
+        statistics, dq_sum, turns = made
+        self.prepare(out, grad_out, lse, statistics, dq_sum, turns)
+        self.backward(query, grad_out, key, value, grad_key, grad_value, statistics, dq_sum, turns)
         self.finish(dq_sum, grad_query)
         return grad_query, grad_key, grad_value
 
 
 @functools.lru_cache(maxsize=1024)
-def ready_backward(call: Call, is_causal: bool) -> ReadyBackward:
+def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBackward:
     """The launches of backward.cu."""
     batch, heads, query_length, head_dim = call.query_shape
     kv_heads, key_length = call.key_shape[1:3]
@@ -234,7 +238,7 @@ def ready_backward(call: Call, is_causal: bool) -> ReadyBackward:
             kernel(BACKWARD, options, call.dtype, "backward_prepare"),
             tiles,
             (256,),
-            (OPEN, OPEN, OPEN, MADE, MADE, length),
+            (OPEN, OPEN, OPEN, MADE, MADE, MADE, length),
         ),
         ReadyLaunch(
             kernel(BACKWARD, options, call.dtype, "backward"),
@@ -242,7 +246,7 @@ def ready_backward(call: Call, is_causal: bool) -> ReadyBackward:
             (384,),
             (
                 *map(OpenMap, (of_queries, of_queries, of_keys, of_keys, of_keys, of_keys)),
-                *(MADE, MADE, *call.scalars, np.int32(is_causal)),
+                *(MADE, MADE, MADE, *call.scalars, np.int32(is_causal), np.int32(deterministic)),
             ),
             shared_bytes,
         ),
@@ -252,7 +256,7 @@ def ready_backward(call: Call, is_causal: bool) -> ReadyBackward:
             (256,),
             (MADE, MADE, length, np.float32(call.factor)),
         ),
-        (math.prod(tiles) * 2 * rows, math.prod(tiles) * rows * head_dim),
+        (math.prod(tiles) * 2 * rows, math.prod(tiles) * rows * head_dim, math.prod(tiles) * 2),
     )
 
 

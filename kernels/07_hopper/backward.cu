@@ -30,6 +30,7 @@
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
 constexpr int B_C = 64 * CONSUMERS, B_R = 8192 / D, BUFFERS = 2;
 #include "tile_ring.cuh"
+#include "turns.cuh"
 #include "warpgroup_tile.cuh"
 
 constexpr int THREADS = 256;        // of the kernels before and after
@@ -55,47 +56,61 @@ typedef float QueryGradients[8][4];   // a consumer's piece of dQ
 
 struct Problem { int L_q, L_k, group, is_causal; float scale; };
 
-// The tiles of queries that a block meets, one after the other: `each` of them from tile `first` on, of
-// each query head that shares the key head.
+// A block's keys from j0 on, and the tiles of queries that it meets, one after the other: of each query
+// head that shares the key head, those from tile `first` on. `each`: how many these are.
 struct Walk {
-    int head, first, tiles;
+    int j0, head, first, each, tiles;
 
-    __device__ int steps(int group) const { return group * (tiles - first); }
-    __device__ int head_at(int n) const { return head + n / (tiles - first); }
-    __device__ int tile_at(int n) const { return first + n % (tiles - first); }
+    __device__ int steps(const Problem& problem) const { return problem.group * each; }
+    __device__ int head_of(int n) const { return head + n / each; }
+    __device__ int tile_of(int n) const { return first + n % each; }
+    // Its number among all tiles of all heads.
+    __device__ int number(int n) const { return head_of(n) * tiles + tile_of(n); }
 };
 
-__device__ inline Walk walk_of_block(const Problem& problem) {
-    const int j0 = blockIdx.x * B_C, tiles = (problem.L_q + B_R - 1) / B_R;
+// Causal, the block that meets most queries begins first; but if blocks take turns, it comes last: then
+// none waits for one that comes to a tile later.
+__device__ inline Walk walk_of_block(const Problem& problem, bool takes_turns) {
+    const bool backwards = takes_turns && problem.is_causal;
+    const int j0 = (backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * B_C;
+    const int tiles = (problem.L_q + B_R - 1) / B_R;
     // Queries before see no key of this block.
     const int first = problem.is_causal ? max(j0 - (problem.L_k - problem.L_q), 0) / B_R : 0;
-    return {(int)(blockIdx.z * gridDim.y + blockIdx.y) * problem.group, first, tiles};
+    const int head = (blockIdx.z * gridDim.y + blockIdx.y) * problem.group;
+    return {j0, head, first, tiles - first, tiles};
+}
+
+// How many blocks add to a tile of queries before this one does, if they take turns: those that began
+// before, but for those whose keys no query of the tile sees.
+__device__ inline int turn_of_block(const Problem& problem, int tile) {
+    if (!problem.is_causal) return blockIdx.x;
+    const int last_key = min(problem.L_k, (tile + 1) * B_R + problem.L_k - problem.L_q) - 1;
+    return last_key / B_C - ((int)gridDim.x - 1 - (int)blockIdx.x);
 }
 
 // One thread of the producer asks for tiles.
 __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorMap& dO,
                                const TensorMap& K, const TensorMap& V, const Statistics* statistics,
-                               const Problem& problem) {
-    const Walk walk = walk_of_block(problem);
-    const int kv_head = walk.head / problem.group, j0 = blockIdx.x * B_C;
+                               const Problem& problem, const Walk& walk) {
+    const int kv_head = walk.head / problem.group;
     arrive_expecting(&shared.gate_K.full, sizeof(shared.K));
     for (int w = 0; w < CONSUMERS; w++)
-        load_box(shared.K[w], K, j0 + w * ROWS, kv_head, &shared.gate_K.full);
-    for (int n = 0; n < walk.steps(problem.group); n++) {
-        const int head = walk.head_at(n), i = walk.tile_at(n);
+        load_box(shared.K[w], K, walk.j0 + w * ROWS, kv_head, &shared.gate_K.full);
+    for (int n = 0; n < walk.steps(problem); n++) {
+        const int head = walk.head_of(n), i0 = walk.tile_of(n) * B_R;
         const auto [buffer, parity] = place(n);
         Gate& gate = shared.gate_Q[buffer];
         wait_for(&gate.empty, parity ^ 1);
         arrive_expecting(&gate.full, sizeof(shared.Q[0]) + sizeof(Statistics));
-        load_box(shared.Q[buffer], Q, i * B_R, head, &gate.full);
-        load_bytes(&shared.statistics[buffer], &statistics[(long long)head * walk.tiles + i],
-                   sizeof(Statistics), &gate.full);
+        load_box(shared.Q[buffer], Q, i0, head, &gate.full);
+        load_bytes(&shared.statistics[buffer], &statistics[walk.number(n)], sizeof(Statistics),
+                   &gate.full);
         if (n == 0) {
             arrive_expecting(&shared.gate_V.full, sizeof(shared.V));
             for (int w = 0; w < CONSUMERS; w++)
-                load_box(shared.V[w], V, j0 + w * ROWS, kv_head, &shared.gate_V.full);
+                load_box(shared.V[w], V, walk.j0 + w * ROWS, kv_head, &shared.gate_V.full);
         }
-        fill(shared.dO[buffer], shared.gate_dO[buffer], parity, dO, i * B_R, head);
+        fill(shared.dO[buffer], shared.gate_dO[buffer], parity, dO, i0, head);
     }
 }
 
@@ -158,57 +173,107 @@ __device__ inline void write_dQ(float* piece, const QueryGradients& dQ) {
         }
 }
 
+// A consumer's piece of dQ leaves: one thread adds it, in its turn if there is one, and says so once it
+// has left, which nobody waits for.
+struct Leaving {
+    int* turns;   // a counter for each piece; null: pieces are added in an order of chance
+    int* held;    // of the piece that leaves now
+
+    __device__ void start(float* dQ_sum, const float (&piece)[PIECE], int number, int turn) {
+        if (turns) wait_for_turn(held = turns + number, turn);
+        add_floats(dQ_sum + (long long)number * PIECE, piece);
+    }
+    __device__ void finish() {   // its place in shared memory may be written again
+        if (!turns) return wait_for_stores();
+        finish_stores();
+        if (held) end_turn(held);
+        held = nullptr;
+    }
+};
+
 __device__ inline void consume(Shared& shared, const TensorMap& out_dK, const TensorMap& out_dV,
-                               float* dQ_sum, const Problem& problem) {
+                               float* dQ_sum, int* turns, const Problem& problem, const Walk& walk) {
     const int w = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);   // which consumer
     const bool first_thread = threadIdx.x % 128 == 0;
-    const int j_w = blockIdx.x * B_C + w * ROWS, shift = problem.L_k - problem.L_q;
-    const Walk walk = walk_of_block(problem);
+    const int j_w = walk.j0 + w * ROWS, shift = problem.L_k - problem.L_q;
+    Leaving leaving = {turns, nullptr};
     Output dK = {}, dV = {};
-    wait_until_full(shared.gate_K, 0);
-    wait_until_full(shared.gate_V, 0);
+    KeysByQueries St, dPt;   // St becomes Pt, and dPt becomes dSt
 
-    for (int n = 0; n < walk.steps(problem.group); n++) {
+    auto start_St = [&](int n) {
         const auto [buffer, parity] = place(n);
-        const int i = walk.tile_at(n);
-        const scalar_t *Q = shared.Q[buffer], *dO = shared.dO[buffer];
+        wait_until_full(shared.gate_Q[buffer], parity);
+        start_scores(St, shared.K[w], shared.Q[buffer]);
+    };
+    auto start_dPt = [&](int n) {   // dPᵀ = V dOᵀ
+        const auto [buffer, parity] = place(n);
+        wait_until_full(shared.gate_dO[buffer], parity);
+        start_scores(dPt, shared.V[w], shared.dO[buffer]);
+    };
+    auto finish_Pt = [&](int n) {   // and dPt
+        const int i0 = walk.tile_of(n) * B_R;
+        wait_for_product<1>(St);
+        weights(St, shared.statistics[n % BUFFERS].LSE, problem.scale * LOG2_E);
+        if (j_w + ROWS > problem.L_k || (problem.is_causal && j_w + ROWS - 1 > i0 + shift))
+            hide(St, i0, j_w, problem);
+        wait_for_product<0>(dPt);
+    };
+    // The rest of a tile; beside its last products St and dPt of the next, if there is one.
+    auto step = [&](int n, bool more) {
+        const int buffer = n % BUFFERS;
         scalar_t* dSt_tile = shared.dSt[n % 2];
-        const Statistics& statistics = shared.statistics[buffer];
-        KeysByQueries St, dPt;
         LeftFactor Pt, dSt;
         QueryGradients dQ;
-
-        wait_until_full(shared.gate_Q[buffer], parity);
-        start_scores(St, shared.K[w], Q);
-        wait_until_full(shared.gate_dO[buffer], parity);
-        start_scores(dPt, shared.V[w], dO);   // dPᵀ = V dOᵀ
-        wait_for_product<1>(St);
-        weights(St, statistics.LSE, problem.scale * LOG2_E);
-        if (j_w + ROWS > problem.L_k || (problem.is_causal && j_w + ROWS - 1 > i * B_R + shift))
-            hide(St, i * B_R, j_w, problem);
+        score_gradients(dPt, St, shared.statistics[buffer].delta);
         pack_weights(Pt, St);
-        wait_for_product<0>(dPt);
-        score_gradients(dPt, St, statistics.delta);
         pack_weights(dSt, dPt);
-
         write_dSt(dSt_tile, dSt, w);
         publish_tile();
-        start_output(dV, Pt, dO);             // dV += Pᵀ dO
-        if (first_thread) wait_for_stores();  // the last piece of dQ
-        sync_threads(1, CONSUMER_THREADS);    // dSᵀ is complete
+        start_output(dV, Pt, shared.dO[buffer]);   // dV += Pᵀ dO
+        if (first_thread) leaving.finish();
+        sync_threads(1, CONSUMER_THREADS);         // dSᵀ is complete, and the last dQ has left
         start_dQ(dQ, dSt_tile, shared.K[0], w);
-        start_output(dK, dSt, Q);             // dK += dSᵀ Q
+        start_output(dK, dSt, shared.Q[buffer]);   // dK += dSᵀ Q
         wait_for_product<2>(dV);
         give_back(shared.gate_dO[buffer]);
-        wait_for_product<1>(dQ);
+        if (more) {
+            start_St(n + 1);
+            wait_for_product<2>(dQ);
+        } else {
+            wait_for_product<1>(dQ);
+        }
         write_dQ(shared.dQ[w], dQ);
         publish_tile();
         sync_threads(2 + w, 128);
-        const long long tile = (long long)walk.head_at(n) * walk.tiles + i;
-        if (first_thread) add_floats(dQ_sum + (tile * CONSUMERS + w) * PIECE, shared.dQ[w]);
-        wait_for_product<0>(dK);
-        give_back(shared.gate_Q[buffer]);
+        if (first_thread)
+            leaving.start(dQ_sum, shared.dQ[w], walk.number(n) * CONSUMERS + w,
+                          turn_of_block(problem, walk.tile_of(n)));
+        if (more) {
+            if (D == 128) {
+                start_dPt(n + 1);
+                wait_for_product<2>(dK);
+            } else {   // dSt needs its registers as long as dK runs, and there are none left
+                wait_for_product<1>(dK);
+                start_dPt(n + 1);
+            }
+            give_back(shared.gate_Q[buffer]);
+            finish_Pt(n + 1);
+        } else {
+            wait_for_product<0>(dK);
+        }
+    };
+
+    wait_until_full(shared.gate_K, 0);
+    const int last = walk.steps(problem) - 1;
+    if (last >= 0) {
+        start_St(0);
+        wait_until_full(shared.gate_V, 0);
+        start_dPt(0);
+        finish_Pt(0);
+        for (int n = 0; n < last; n++) step(n, true);
+        step(last, false);
     }
+    if (first_thread) leaving.finish();
 
     #pragma unroll
     for (int r = 0; r < 2; r++) scale_row(dK, r, problem.scale);
@@ -228,8 +293,8 @@ extern "C" __global__ void __launch_bounds__(CONSUMER_THREADS + 128, 1)
 backward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap dO,
          const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
          const __grid_constant__ TensorMap dK, const __grid_constant__ TensorMap dV,
-         const float* statistics, float* dQ_sum, int L_q, int L_k, int group, float scale,
-         int is_causal) {
+         const float* statistics, float* dQ_sum, int* turns, int L_q, int L_k, int group,
+         float scale, int is_causal, int takes_turns) {
     extern __shared__ __align__(1024) char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x == 0) {
@@ -241,14 +306,16 @@ backward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap 
     }
     __syncthreads();
     const Problem problem = {L_q, L_k, group, is_causal, scale};
+    const Walk walk = walk_of_block(problem, takes_turns);
     // 384 threads got 168 registers each, and 128 · (168 − 24) = 256 · (240 − 168) move.
     if (threadIdx.x >= CONSUMER_THREADS) {
         lower_register_limit<24>();
         if (threadIdx.x == CONSUMER_THREADS)
-            produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), problem);
+            produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), problem,
+                    walk);
     } else {
         raise_register_limit<240>();
-        consume(shared, dK, dV, dQ_sum, problem);
+        consume(shared, dK, dV, dQ_sum, takes_turns ? turns : nullptr, problem, walk);
     }
 }
 
@@ -266,8 +333,9 @@ __device__ inline TileRows tile_rows(int L_q) {
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 backward_prepare(const scalar_t* O, const scalar_t* dO, const float* LSE, float* statistics,
-                 float* dQ_sum, int L_q) {
+                 float* dQ_sum, int* turns, int L_q) {
     const TileRows rows = tile_rows(L_q);
+    if (threadIdx.x < CONSUMERS) turns[rows.tile * CONSUMERS + threadIdx.x] = 0;
     Statistics& of_tile = reinterpret_cast<Statistics*>(statistics)[rows.tile];
     float4* sums = reinterpret_cast<float4*>(dQ_sum + rows.tile * (B_R * D));
     for (int n = threadIdx.x; n < B_R * CHUNKS; n += THREADS) {

@@ -52,3 +52,8 @@ __device__ inline void add_floats(float* sums, const float (&numbers)[N]) {
 __device__ inline void wait_for_stores() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
+
+// Until they are in global memory.
+__device__ inline void finish_stores() {
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
