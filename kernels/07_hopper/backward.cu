@@ -198,80 +198,49 @@ __device__ inline void consume(Shared& shared, const TensorMap& out_dK, const Te
     const int j_w = walk.j0 + w * ROWS, shift = problem.L_k - problem.L_q;
     Leaving leaving = {turns, nullptr};
     Output dK = {}, dV = {};
-    KeysByQueries St, dPt;   // St becomes Pt, and dPt becomes dSt
+    wait_until_full(shared.gate_K, 0);
+    wait_until_full(shared.gate_V, 0);
 
-    auto start_St = [&](int n) {
+    for (int n = 0; n < walk.steps(problem); n++) {
         const auto [buffer, parity] = place(n);
-        wait_until_full(shared.gate_Q[buffer], parity);
-        start_scores(St, shared.K[w], shared.Q[buffer]);
-    };
-    auto start_dPt = [&](int n) {   // dPᵀ = V dOᵀ
-        const auto [buffer, parity] = place(n);
-        wait_until_full(shared.gate_dO[buffer], parity);
-        start_scores(dPt, shared.V[w], shared.dO[buffer]);
-    };
-    auto finish_Pt = [&](int n) {   // and dPt
         const int i0 = walk.tile_of(n) * B_R;
+        const scalar_t *Q = shared.Q[buffer], *dO = shared.dO[buffer];
+        const Statistics& statistics = shared.statistics[buffer];
+        scalar_t* dSt_tile = shared.dSt[n % 2];   // the other may still be read for the last dQ
+        KeysByQueries St, dPt;                    // St becomes Pt, and dPt becomes dSt
+        LeftFactor Pt, dSt;
+        QueryGradients dQ;
+
+        wait_until_full(shared.gate_Q[buffer], parity);
+        start_scores(St, shared.K[w], Q);      // Sᵀ = K Qᵀ
+        wait_until_full(shared.gate_dO[buffer], parity);
+        start_scores(dPt, shared.V[w], dO);    // dPᵀ = V dOᵀ
         wait_for_product<1>(St);
-        weights(St, shared.statistics[n % BUFFERS].LSE, problem.scale * LOG2_E);
+        weights(St, statistics.LSE, problem.scale * LOG2_E);
         if (j_w + ROWS > problem.L_k || (problem.is_causal && j_w + ROWS - 1 > i0 + shift))
             hide(St, i0, j_w, problem);
         wait_for_product<0>(dPt);
-    };
-    // The rest of a tile; beside its last products St and dPt of the next, if there is one.
-    auto step = [&](int n, bool more) {
-        const int buffer = n % BUFFERS;
-        scalar_t* dSt_tile = shared.dSt[n % 2];
-        LeftFactor Pt, dSt;
-        QueryGradients dQ;
-        score_gradients(dPt, St, shared.statistics[buffer].delta);
+        score_gradients(dPt, St, statistics.delta);
         pack_weights(Pt, St);
         pack_weights(dSt, dPt);
         write_dSt(dSt_tile, dSt, w);
         publish_tile();
-        start_output(dV, Pt, shared.dO[buffer]);   // dV += Pᵀ dO
+        start_output(dV, Pt, dO);              // dV += Pᵀ dO
         if (first_thread) leaving.finish();
-        sync_threads(1, CONSUMER_THREADS);         // dSᵀ is complete, and the last dQ has left
+        sync_threads(1, CONSUMER_THREADS);     // dSᵀ is complete, and the last dQ has left
         start_dQ(dQ, dSt_tile, shared.K[0], w);
-        start_output(dK, dSt, shared.Q[buffer]);   // dK += dSᵀ Q
+        start_output(dK, dSt, Q);              // dK += dSᵀ Q
         wait_for_product<2>(dV);
         give_back(shared.gate_dO[buffer]);
-        if (more) {
-            start_St(n + 1);
-            wait_for_product<2>(dQ);
-        } else {
-            wait_for_product<1>(dQ);
-        }
+        wait_for_product<1>(dQ);
         write_dQ(shared.dQ[w], dQ);
         publish_tile();
         sync_threads(2 + w, 128);
         if (first_thread)
             leaving.start(dQ_sum, shared.dQ[w], walk.number(n) * CONSUMERS + w,
                           turn_of_block(problem, walk.tile_of(n)));
-        if (more) {
-            if (D == 128) {
-                start_dPt(n + 1);
-                wait_for_product<2>(dK);
-            } else {   // dSt needs its registers as long as dK runs, and there are none left
-                wait_for_product<1>(dK);
-                start_dPt(n + 1);
-            }
-            give_back(shared.gate_Q[buffer]);
-            finish_Pt(n + 1);
-        } else {
-            wait_for_product<0>(dK);
-        }
-    };
-
-    wait_until_full(shared.gate_K, 0);
-    const int last = walk.steps(problem) - 1;
-    if (last >= 0) {
-        start_St(0);
-        wait_until_full(shared.gate_V, 0);
-        start_dPt(0);
-        finish_Pt(0);
-        for (int n = 0; n < last; n++) step(n, true);
-        step(last, false);
+        wait_for_product<0>(dK);
+        give_back(shared.gate_Q[buffer]);
     }
     if (first_thread) leaving.finish();
 
