@@ -231,7 +231,7 @@ def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBac
     of_queries, of_keys = (functools.partial(tile_map, rows=count) for count in (rows, ROWS))
     tiles = ceil_div(query_length, rows), heads, batch
     options = defines(D=head_dim)
-    shared_bytes = 8 * head_dim * (64 + rows) + 528 * rows + 32864
+    shared_bytes = 8 * head_dim * (64 + rows) + 528 * rows + 96
     length = np.int32(query_length)
     return ReadyBackward(
         ReadyLaunch(
@@ -256,7 +256,7 @@ def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBac
             (256,),
             (MADE, MADE, length, np.float32(call.factor)),
         ),
-        (math.prod(tiles) * 2 * rows, math.prod(tiles) * rows * head_dim, math.prod(tiles) * 2),
+        (math.prod(tiles) * 2 * rows, math.prod(tiles) * rows * head_dim, math.prod(tiles)),
     )
 
 

@@ -9,9 +9,10 @@
 //
 // A consumer has 64 keys and computes Sᵀ = K Qᵀ and dPᵀ = V dOᵀ, St and dPt in the code: then Pᵀ and dSᵀ
 // are laid out as left factors of Pᵀ dO and dSᵀ Q, and stay in registers. Only dSᵀ, of which dQ needs all
-// keys of the block, goes through shared memory too. Each consumer computes 64 × 64 numbers of the
-// block's share of dQ, and the copy engine adds them to dQ_sum. Under GQA a block loops over the query
-// heads that share its key head.
+// keys of the block, goes through shared memory too. Each consumer computes a piece of the block's share
+// of dQ, 64 × 64 numbers, and adds it to dQ_sum from its registers: by way of shared memory and the copy
+// engine, as in the paper, a tile takes a tenth longer. Under GQA a block loops over the query heads that
+// share its key head.
 //
 // grid   backward_prepare, backward_finish (T, H, B), with T = ceil(L_q / B_R)
 //        backward (ceil(L_k / 128), H / group, B)
@@ -20,9 +21,10 @@
 // layout Q, O, dO, dQ [B·H, L_q, D], K, V, dK, dV [B·H / group, L_k, D], fp16 or bf16; for `backward` Q
 //        and dO through tensor maps with boxes of B_R rows, the others with boxes of 64 rows
 //        (copy_engine.cuh); LSE [B·H, L_q], fp32; of each tile of B_R queries its Statistics, and
-//        dQ_sum as two pieces of 64 × 64, each as a panel (warpgroup.cuh): queries 0 to 63 and 64 to 127,
-//        or for D = 128 columns 0 to 63 and 64 to 127; query head h reads key head h / group
-// shared backward 512·D + 8·D·B_R + 512·B_R + 32768 + 16·B_R + 96 bytes, dynamic; B_R = 8192 / D
+//        dQ_sum as two pieces of 64 × 64: queries 0 to 63 and 64 to 127, or for D = 128 columns 0 to 63
+//        and 64 to 127; of a piece eight columns after the other, as a warpgroup's registers hold them
+//        (warpgroup.cuh); turns [B·H, T], int; query head h reads key head h / group
+// shared backward 512·D + 8·D·B_R + 528·B_R + 96 bytes, dynamic; B_R = 8192 / D
 // limits scale > 0; D 64 or 128; L_q, L_k >= 1
 // options: -DD=64 -DBF16=0 | -DD=64 -DBF16=1 | -DD=128 -DBF16=0 | -DD=128 -DBF16=1
 // arch: sm_90a only
@@ -43,12 +45,11 @@ struct Shared {
     scalar_t K[CONSUMERS][ROWS * D], V[CONSUMERS][ROWS * D];   // at the end dK and dV
     scalar_t Q[BUFFERS][B_R * D], dO[BUFFERS][B_R * D];
     scalar_t dSt[2][B_C * B_R];   // panels of 64 queries
-    float dQ[CONSUMERS][PIECE];
     Statistics statistics[BUFFERS];
     Gate gate_Q[BUFFERS], gate_dO[BUFFERS];
     Gate gate_K, gate_V;
 };
-static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 512 * B_R + 32768 + 16 * B_R + 96, "the header");
+static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 528 * B_R + 96, "the header");
 
 typedef float KeysByQueries[B_R / 8][4];
 typedef unsigned LeftFactor[B_R / 16][4];
@@ -162,41 +163,18 @@ __device__ inline void start_dQ(QueryGradients& dQ, const scalar_t* dSt, const s
     wgmma_commit();
 }
 
-__device__ inline void write_dQ(float* piece, const QueryGradients& dQ) {
+// dQ_sum += dQ. Each thread adds four neighbours at a time, and a warp 512 bytes.
+__device__ inline void add_dQ(float* piece, const QueryGradients& dQ) {
+    float4* sums = reinterpret_cast<float4*>(piece) + threadIdx.x % 128;
     #pragma unroll
     for (int n = 0; n < 8; n++)
-        #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int row = warp_row() + 8 * r + threadIdx.x % 32 / 4;
-            float2* chunk = reinterpret_cast<float2*>(piece + in_panels(ROWS, row, n));
-            chunk[threadIdx.x % 4] = make_float2(dQ[n][2 * r], dQ[n][2 * r + 1]);
-        }
+        atomicAdd(sums + 128 * n, make_float4(dQ[n][0], dQ[n][1], dQ[n][2], dQ[n][3]));
 }
-
-// A consumer's piece of dQ leaves: one thread adds it, in its turn if there is one, and says so once it
-// has left, which nobody waits for.
-struct Leaving {
-    int* turns;   // a counter for each piece; null: pieces are added in an order of chance
-    int* held;    // of the piece that leaves now
-
-    __device__ void start(float* dQ_sum, const float (&piece)[PIECE], int number, int turn) {
-        if (turns) wait_for_turn(held = turns + number, turn);
-        add_floats(dQ_sum + (long long)number * PIECE, piece);
-    }
-    __device__ void finish() {   // its place in shared memory may be written again
-        if (!turns) return wait_for_stores();
-        finish_stores();
-        if (held) end_turn(held);
-        held = nullptr;
-    }
-};
 
 __device__ inline void consume(Shared& shared, const TensorMap& out_dK, const TensorMap& out_dV,
                                float* dQ_sum, int* turns, const Problem& problem, const Walk& walk) {
     const int w = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);   // which consumer
-    const bool first_thread = threadIdx.x % 128 == 0;
     const int j_w = walk.j0 + w * ROWS, shift = problem.L_k - problem.L_q;
-    Leaving leaving = {turns, nullptr};
     Output dK = {}, dV = {};
     wait_until_full(shared.gate_K, 0);
     wait_until_full(shared.gate_V, 0);
@@ -226,32 +204,32 @@ __device__ inline void consume(Shared& shared, const TensorMap& out_dK, const Te
         write_dSt(dSt_tile, dSt, w);
         publish_tile();
         start_output(dV, Pt, dO);              // dV += Pᵀ dO
-        if (first_thread) leaving.finish();
-        sync_threads(1, CONSUMER_THREADS);     // dSᵀ is complete, and the last dQ has left
+        if (turns) __threadfence();            // what this thread has added of the last dQ is there
+        sync_threads(1, CONSUMER_THREADS);     // dSᵀ is complete
+        if (turns && n > 0 && threadIdx.x == 0) end_turn(turns + walk.number(n - 1));
         start_dQ(dQ, dSt_tile, shared.K[0], w);
         start_output(dK, dSt, Q);              // dK += dSᵀ Q
         wait_for_product<2>(dV);
         give_back(shared.gate_dO[buffer]);
         wait_for_product<1>(dQ);
-        write_dQ(shared.dQ[w], dQ);
-        publish_tile();
-        sync_threads(2 + w, 128);
-        if (first_thread)
-            leaving.start(dQ_sum, shared.dQ[w], walk.number(n) * CONSUMERS + w,
-                          turn_of_block(problem, walk.tile_of(n)));
+        const int number = walk.number(n);
+        if (turns) wait_for_turn(turns + number, turn_of_block(problem, walk.tile_of(n)));
+        add_dQ(dQ_sum + ((long long)number * CONSUMERS + w) * PIECE, dQ);
         wait_for_product<0>(dK);
         give_back(shared.gate_Q[buffer]);
     }
-    if (first_thread) leaving.finish();
 
+    if (turns) __threadfence();
+    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
+    const int steps = walk.steps(problem);
+    if (turns && steps > 0 && threadIdx.x == 0) end_turn(turns + walk.number(steps - 1));
     #pragma unroll
     for (int r = 0; r < 2; r++) scale_row(dK, r, problem.scale);
-    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
     write_tile(shared.K[w], dK);
     write_tile(shared.V[w], dV);
     publish_tile();
     sync_threads(2 + w, 128);
-    if (first_thread) {
+    if (threadIdx.x % 128 == 0) {
         store_box(out_dK, j_w, walk.head / problem.group, shared.K[w]);
         store_box(out_dV, j_w, walk.head / problem.group, shared.V[w]);
         wait_for_stores();   // shared memory must live as long
@@ -304,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 backward_prepare(const scalar_t* O, const scalar_t* dO, const float* LSE, float* statistics,
                  float* dQ_sum, int* turns, int L_q) {
     const TileRows rows = tile_rows(L_q);
-    if (threadIdx.x < CONSUMERS) turns[rows.tile * CONSUMERS + threadIdx.x] = 0;
+    if (threadIdx.x == 0) turns[rows.tile] = 0;
     Statistics& of_tile = reinterpret_cast<Statistics*>(statistics)[rows.tile];
     float4* sums = reinterpret_cast<float4*>(dQ_sum + rows.tile * (B_R * D));
     for (int n = threadIdx.x; n < B_R * CHUNKS; n += THREADS) {
@@ -333,14 +311,25 @@ backward_prepare(const scalar_t* O, const scalar_t* dO, const float* LSE, float*
 extern "C" __global__ void __launch_bounds__(THREADS)
 backward_finish(const float* dQ_sum, scalar_t* dQ, int L_q, float scale) {
     const TileRows rows = tile_rows(L_q);
-    dQ_sum += rows.tile * (B_R * D);
-    for (int n = threadIdx.x; n < rows.count * CHUNKS; n += THREADS) {
-        const int row = n / CHUNKS, chunk = n % CHUNKS;
-        const int piece = row / ROWS * ROWS * D, place = in_panels(ROWS, row % ROWS, chunk);
-        const float4* sums = reinterpret_cast<const float4*>(dQ_sum + piece + place);
-        const float4 a = sums[0], b = sums[1];
-        reinterpret_cast<uint4*>(dQ)[(rows.first + row) * CHUNKS + chunk] =
-            make_uint4(pack(scale * a.x, scale * a.y), pack(scale * a.z, scale * a.w),
-                       pack(scale * b.x, scale * b.y), pack(scale * b.z, scale * b.w));
+    const float4* sums = reinterpret_cast<const float4*>(dQ_sum) + rows.tile * (2 * PIECE / 4);
+    uint4* chunks = reinterpret_cast<uint4*>(dQ) + rows.first * CHUNKS;
+    // Eight columns of two rows: what a lane's four neighbours hold. Eight lanes read 512 bytes, and
+    // four write 64.
+    for (int n = threadIdx.x; n < 2 * PIECE / 16; n += THREADS) {
+        const int piece = n / 256, warp = n / 64 % 4, chunk = n / 32 % 2 * 4 + n % 4, g = n / 4 % 8;
+        float4 of_lane[4];
+        for (int t = 0; t < 4; t++)
+            of_lane[t] = sums[piece * (PIECE / 4) + chunk * 128 + warp * 32 + g * 4 + t];
+        const int column = D == 64 ? chunk : piece * 8 + chunk;
+        const int row = (D == 64 ? piece * ROWS : 0) + warp * 16 + g;
+        unsigned first[4], second[4];
+        for (int t = 0; t < 4; t++) {
+            first[t] = pack(scale * of_lane[t].x, scale * of_lane[t].y);
+            second[t] = pack(scale * of_lane[t].z, scale * of_lane[t].w);
+        }
+        if (row < rows.count)
+            chunks[row * CHUNKS + column] = make_uint4(first[0], first[1], first[2], first[3]);
+        if (row + 8 < rows.count)
+            chunks[(row + 8) * CHUNKS + column] = make_uint4(second[0], second[1], second[2], second[3]);
     }
 }
