@@ -68,6 +68,27 @@ class HopperTile(NamedTuple):
         return 4 * self.head_dim * (self.block_rows + 2 * KEYS) + 528 * self.consumers + 88
 
 
+class BackwardTile(NamedTuple):
+    """Options of backward.cu; its blocks have two consumers, each with ROWS keys, and a producer."""
+
+    head_dim: int
+    takes_turns: bool = False  # blocks add to dQ in a fixed order
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return defines(D=self.head_dim, TURNS=int(self.takes_turns))
+
+    @property
+    def rows(self) -> int:
+        """Queries of a tile."""
+        return 8192 // self.head_dim
+
+    @property
+    def shared_bytes(self) -> int:
+        """K and V; Q, dO, dS and the statistics of the rows twice, of this tile and the next or the last; barriers."""
+        return 8 * self.head_dim * (ROWS + self.rows) + 528 * self.rows + 96
+
+
 # For each head dimension, the tile for short causal rows, and that for all others.
 TILES = {64: (HopperTile(64, 2), HopperTile(64, 3)), 128: (HopperTile(128, 2), HopperTile(128, 2))}
 LONG = 2048  # queries: of shorter causal rows, blocks of 192 would compute too much that is masked
@@ -98,13 +119,18 @@ def flash_attention_hopper(
     Returns:
         out `[B, H, L_q, d]` in the dtype of query, differentiable once by autograd; zeros for a query that sees no
         key. With return_lse `(out, lse)`: lse `[B, H, L_q]`, float32, natural logarithm, not differentiable; minus
-        infinity for a query that sees no key. Every run gives the same bits.
+        infinity for a query that sees no key.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
         LaunchError: the GPU is no Hopper.
 
-    The backward pass is that of `flash_attention_v2`, whose gradient of query differs from run to run.
+    Where one key has most of a row's weight, the gradient of query is only as exact as the 16 bits of out, as with
+    `flash_attention_v2`.
+
+    Every run gives the same bits, but for the gradient of query: blocks work on tiles of keys and add their shares of
+    dQ by atomics, in an order of chance. Under `torch.use_deterministic_algorithms(True)` they take turns, which takes
+    longer, and the bits are the same each time.
     """
     query, key, value = _attention.autocast(query, key, value)
     factor = check_inputs(
@@ -224,39 +250,25 @@ class ReadyBackward(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBackward:
-    """The launches of backward.cu."""
+    """The launches of backward.cu. deterministic: blocks take turns to add to dQ."""
     batch, heads, query_length, head_dim = call.query_shape
     kv_heads, key_length = call.key_shape[1:3]
-    rows = 8192 // head_dim  # queries of a tile
-    of_queries, of_keys = (functools.partial(tile_map, rows=count) for count in (rows, ROWS))
-    tiles = ceil_div(query_length, rows), heads, batch
-    options = defines(D=head_dim)
-    shared_bytes = 8 * head_dim * (64 + rows) + 528 * rows + 96
-    length = np.int32(query_length)
+    tile = BackwardTile(head_dim, deterministic)
+    of_queries, of_keys = (functools.partial(tile_map, rows=rows) for rows in (tile.rows, ROWS))
+    tiles = ceil_div(query_length, tile.rows), heads, batch
+    padded_rows = math.prod(tiles) * tile.rows
+
+    def ready(name: str, grid: tuple[int, ...], threads: int, args: tuple[object, ...], shared: int = 0) -> ReadyLaunch:
+        return ReadyLaunch(kernel(BACKWARD, tile.options, call.dtype, name), grid, (threads,), args, shared)
+
+    maps = map(OpenMap, (of_queries, of_queries, of_keys, of_keys, of_keys, of_keys))
+    keys = ceil_div(key_length, 2 * ROWS), kv_heads, batch
+    length, factor = np.int32(query_length), np.float32(call.factor)
     return ReadyBackward(
-        ReadyLaunch(
-            kernel(BACKWARD, options, call.dtype, "backward_prepare"),
-            tiles,
-            (256,),
-            (OPEN, OPEN, OPEN, MADE, MADE, MADE, length),
-        ),
-        ReadyLaunch(
-            kernel(BACKWARD, options, call.dtype, "backward"),
-            (ceil_div(key_length, 2 * ROWS), kv_heads, batch),
-            (384,),
-            (
-                *map(OpenMap, (of_queries, of_queries, of_keys, of_keys, of_keys, of_keys)),
-                *(MADE, MADE, MADE, *call.scalars, np.int32(is_causal), np.int32(deterministic)),
-            ),
-            shared_bytes,
-        ),
-        ReadyLaunch(
-            kernel(BACKWARD, options, call.dtype, "backward_finish"),
-            tiles,
-            (256,),
-            (MADE, MADE, length, np.float32(call.factor)),
-        ),
-        (math.prod(tiles) * 2 * rows, math.prod(tiles) * rows * head_dim, math.prod(tiles)),
+        ready("backward_prepare", tiles, 256, (OPEN, OPEN, OPEN, MADE, MADE, MADE, length)),
+        ready("backward", keys, 384, (*maps, MADE, MADE, MADE, *call.scalars, np.int32(is_causal)), tile.shared_bytes),
+        ready("backward_finish", tiles, 256, (MADE, MADE, length, factor)),
+        (2 * padded_rows, head_dim * padded_rows, math.prod(tiles)),
     )
 
 

@@ -26,7 +26,7 @@
 //        (warpgroup.cuh); turns [B·H, T], int; query head h reads key head h / group
 // shared backward 512·D + 8·D·B_R + 528·B_R + 96 bytes, dynamic; B_R = 8192 / D
 // limits scale > 0; D 64 or 128; L_q, L_k >= 1
-// options: -DD=64 -DBF16=0 | -DD=64 -DBF16=1 | -DD=128 -DBF16=0 | -DD=128 -DBF16=1
+// options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), §3.1 and Algorithm 3 in its appendix
 constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
@@ -71,8 +71,8 @@ struct Walk {
 
 // Causal, the block that meets most queries begins first; but if blocks take turns, it comes last: then
 // none waits for one that comes to a tile later.
-__device__ inline Walk walk_of_block(const Problem& problem, bool takes_turns) {
-    const bool backwards = takes_turns && problem.is_causal;
+__device__ inline Walk walk_of_block(const Problem& problem) {
+    const bool backwards = TURNS && problem.is_causal;
     const int j0 = (backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * B_C;
     const int tiles = (problem.L_q + B_R - 1) / B_R;
     // Queries before see no key of this block.
@@ -141,14 +141,10 @@ __device__ inline void score_gradients(KeysByQueries& dPt, const KeysByQueries& 
 
 // For dQ, which needs all keys of the block: the consumer's rows of dSᵀ to shared memory.
 __device__ inline void write_dSt(scalar_t* tile, const LeftFactor& dSt, int w) {
+    const int lane = threadIdx.x % 32, row = w * ROWS + warp_row() + lane % 16;
     #pragma unroll
-    for (int n = 0; n < B_R / 8; n++)
-        #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int row = w * ROWS + warp_row() + 8 * r + threadIdx.x % 32 / 4;
-            unsigned* chunk = reinterpret_cast<unsigned*>(tile + in_panels(B_C, row, n));
-            chunk[threadIdx.x % 4] = dSt[n / 2][n % 2 * 2 + r];
-        }
+    for (int n = 0; n < B_R / 16; n++)
+        stmatrix_x4(tile + in_panels(B_C, row, 2 * n + lane / 16), dSt[n]);
 }
 
 // Starts dQ = dS K, a consumer's piece of it: for D = 64 its 64 queries, otherwise its 64 columns.
@@ -204,25 +200,23 @@ __device__ inline void consume(Shared& shared, const TensorMap& out_dK, const Te
         write_dSt(dSt_tile, dSt, w);
         publish_tile();
         start_output(dV, Pt, dO);              // dV += Pᵀ dO
-        if (turns) __threadfence();            // what this thread has added of the last dQ is there
-        sync_threads(1, CONSUMER_THREADS);     // dSᵀ is complete
-        if (turns && n > 0 && threadIdx.x == 0) end_turn(turns + walk.number(n - 1));
+        sync_threads(1, CONSUMER_THREADS);     // dSᵀ is complete, and all have added the last dQ
+        if (TURNS && n > 0 && threadIdx.x == 0) end_turn(turns + walk.number(n - 1));
         start_dQ(dQ, dSt_tile, shared.K[0], w);
         start_output(dK, dSt, Q);              // dK += dSᵀ Q
         wait_for_product<2>(dV);
         give_back(shared.gate_dO[buffer]);
         wait_for_product<1>(dQ);
         const int number = walk.number(n);
-        if (turns) wait_for_turn(turns + number, turn_of_block(problem, walk.tile_of(n)));
+        if (TURNS) wait_for_turn(turns + number, turn_of_block(problem, walk.tile_of(n)));
         add_dQ(dQ_sum + ((long long)number * CONSUMERS + w) * PIECE, dQ);
         wait_for_product<0>(dK);
         give_back(shared.gate_Q[buffer]);
     }
 
-    if (turns) __threadfence();
     sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
     const int steps = walk.steps(problem);
-    if (turns && steps > 0 && threadIdx.x == 0) end_turn(turns + walk.number(steps - 1));
+    if (TURNS && steps > 0 && threadIdx.x == 0) end_turn(turns + walk.number(steps - 1));
     #pragma unroll
     for (int r = 0; r < 2; r++) scale_row(dK, r, problem.scale);
     write_tile(shared.K[w], dK);
@@ -241,7 +235,7 @@ backward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap 
          const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
          const __grid_constant__ TensorMap dK, const __grid_constant__ TensorMap dV,
          const float* statistics, float* dQ_sum, int* turns, int L_q, int L_k, int group,
-         float scale, int is_causal, int takes_turns) {
+         float scale, int is_causal) {
     extern __shared__ __align__(1024) char memory[];
     Shared& shared = *reinterpret_cast<Shared*>(memory);
     if (threadIdx.x == 0) {
@@ -253,7 +247,7 @@ backward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap 
     }
     __syncthreads();
     const Problem problem = {L_q, L_k, group, is_causal, scale};
-    const Walk walk = walk_of_block(problem, takes_turns);
+    const Walk walk = walk_of_block(problem);
     // 384 threads got 168 registers each, and 128 · (168 − 24) = 256 · (240 − 168) move.
     if (threadIdx.x >= CONSUMER_THREADS) {
         lower_register_limit<24>();
@@ -262,7 +256,7 @@ backward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap 
                     walk);
     } else {
         raise_register_limit<240>();
-        consume(shared, dK, dV, dQ_sum, takes_turns ? turns : nullptr, problem, walk);
+        consume(shared, dK, dV, dQ_sum, turns, problem, walk);
     }
 }
 

@@ -3,22 +3,20 @@
 //
 // A counter in global memory, 0 at first, says whose turn it is. A block that waits keeps its
 // multiprocessor, so those before it must have begun: blocks begin in the order of their numbers.
-// source  PTX ISA, "ld.acquire", "st.release"
 #pragma once
 
-__device__ inline int read_turn(const int* counter) {
-    int turn;
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(turn) : "l"(counter) : "memory");
-    return turn;
+// A warp waits until it is turn number `mine`. What those before have written is there.
+__device__ inline void wait_for_turn(int* counter, int mine) {
+    if (threadIdx.x % 32 == 0) {
+        while (atomicAdd(counter, 0) != mine) {}
+        __threadfence();
+    }
+    __syncwarp();
 }
 
-// Until it is turn number `mine`. What those before have written is there.
-__device__ inline void wait_for_turn(const int* counter, int mine) {
-    while (read_turn(counter) != mine) {}
-}
-
-// After what this thread has written in its turn, the next one's begins.
+// One thread ends the turn. What it, and those that it has met at a barrier, have written is there for
+// the next one.
 __device__ inline void end_turn(int* counter) {
-    asm volatile("st.release.gpu.global.s32 [%0], %1;"
-                 :: "l"(counter), "r"(read_turn(counter) + 1) : "memory");
+    __threadfence();
+    atomicAdd(counter, 1);
 }

@@ -47,7 +47,8 @@ __device__ inline void start_output(Output& O, const unsigned (&P)[N][4], const 
     const unsigned long long v = descriptor(V, 16 * N * 128);
     wgmma_fence();
     #pragma unroll
-    for (int n = 0; n < N; n++) multiply(flat(O), P[n], moved(v, 16 * n * 128));
+    for (int key = 0; key < 16 * N; key += 16)
+        multiply(flat(O), P[key / 16], moved(v, key * 128));
     wgmma_commit();
 }
 
