@@ -12,6 +12,7 @@ import importlib.util
 import itertools
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_utils import costs, reference, timing
+from course_utils.bench.compiled_step import SDPA, compiled_step
 from course_utils.bench.start_here import highest_clock
 from course_utils.bench.timed import (
     Function,
@@ -59,7 +61,7 @@ Shape = tuple[int, int, int, int]  # B, H, L, d
 def hopper_chapter() -> list[Row]:
     """Every figure of chapter 07."""
     compile_all()
-    return all_parts((rungs, forward, backward, peers, grouped_heads, long_sequences, sustained))
+    return all_parts((rungs, forward, backward, training_step, peers, grouped_heads, long_sequences, sustained))
 
 
 def compile_all(device: str = "cuda") -> None:
@@ -153,6 +155,13 @@ def backward(
         times = interleaved(functions, CUDNN, RUNS, **options)
         rows += _rows("backward", times, *inputs, is_causal)
     return rows + _means(rows, "backward means")
+
+
+def training_step(*, device: str = "cuda", backend: str = "inductor", **sizes: Any) -> list[Row]:
+    """A training step of chapter 03's block with the operator, as it is and compiled, beside chapter 03's and SDPA: as
+    `compiled_step`, which takes the sizes."""
+    attentions = {OURS: flash_attention_hopper, PORTABLE: flash_attention_v2, SDPA: scaled_dot_product_attention}
+    return compiled_step(device=device, backend=backend, attentions=attentions, **sizes)
 
 
 def _means(rows: list[Row], part: str = "means") -> list[Row]:

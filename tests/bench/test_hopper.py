@@ -70,6 +70,13 @@ def test_backward_passes_are_timed_and_the_last_in_turns(on_cpu, monkeypatch):
     json.dumps(rows)
 
 
+def test_a_training_step_is_timed_eager_and_compiled(on_cpu):
+    rows = chapter.training_step(device="cpu", backend="eager", sizes=((1, 20),), width=64, heads=1)
+    ways = [(name, way) for name in (OURS, PORTABLE, "SDPA") for way in ("eager", "compiled")]
+    assert [(row["name"], row["way"]) for row in rows] == ways
+    torch._dynamo.reset()
+
+
 def test_a_gradient_that_is_less_right_than_cudnns_is_not_timed(on_cpu):
     *inputs, grad_output = random_inputs((1, 1, 40, 64), "cpu", count=4)
     functions = {name: chapter._gradients(*inputs, grad_output, True)[name] for name in (CUDNN, FLASH)}
