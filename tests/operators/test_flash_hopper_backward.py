@@ -113,7 +113,7 @@ def test_blocks_that_wait_for_their_turn_come_to_an_end(monkeypatch, threads):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     with configure(threads=threads):
         for is_causal in (False, True):
-            gradients((1, 1, 140, 128), 1, 400, is_causal)
+            gradients((1, 1, 70, 128), 1, 260, is_causal)
 
 
 ORDERS = [
@@ -129,7 +129,7 @@ ORDERS = [
 def test_the_sanitizer_finds_nothing(order, asynchronous):
     head_dim = 128 if order == "chance" else 64
     with configure(**asynchronous), sanitize() as report:
-        gradients((1, 2, 300, head_dim), 1, 140, is_causal=order == "chance")
+        gradients((1, 2, 140, head_dim), 1, 140, is_causal=order == "chance")
     assert report.launches == 4 and not report.findings, str(report)
 
 
@@ -168,12 +168,12 @@ MORE = pytest.mark.exhaustive("the first few of these mistakes show that the che
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong"), [pytest.param(*change, marks=MORE if n > 3 else ()) for n, change in enumerate(CHANGES)]
+    ("right", "wrong"), [pytest.param(*change, marks=MORE if n > 1 else ()) for n, change in enumerate(CHANGES)]
 )
 def test_a_broken_kernel_fails_the_check(monkeypatch, break_kernel, right, wrong):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: False)
     break_kernel(hopper.BACKWARD, right, wrong)
-    case = checks.AttentionCase(1, 2, 1, 200, 300, 128, True, "large logits", scale=-0.3)
+    case = checks.AttentionCase(1, 2, 1, 100, 200, 128, True, "large logits", scale=-0.3)
     with pytest.raises((AssertionError, KernelError), match="max error|NaN|finite|inf"):
         check(dtype=HALF, cases=[case])
 
@@ -189,7 +189,7 @@ RACES = [
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong"), [pytest.param(*change, marks=MORE if n > 2 else ()) for n, change in enumerate(RACES)]
+    ("right", "wrong"), [pytest.param(*change, marks=MORE if n > 1 else ()) for n, change in enumerate(RACES)]
 )
 def test_the_sanitizer_sees_a_missing_wait(break_kernel, right, wrong):
     break_kernel(hopper.BACKWARD, right, wrong)
