@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -39,21 +39,32 @@ def compiled_step(
     width: int = 768,
     heads: int = 12,
     backend: str = "inductor",
+    attentions: Mapping[str, Callable[..., Tensor]] | None = None,
 ) -> list[Row]:
     """A row for each size, attention and way: the block's step in fp16 (forward, backward, SGD), all interleaved.
 
     `median_ms` is the step with the host's share, `gpu_ms` the GPU's time alone; `peak_mb` is what a step holds beyond
-    the weights. backend: torch.compile's. A block that this machine cannot compile is printed and left out.
+    the weights. backend: torch.compile's. attentions: by name, SDPA among them; None takes chapter 03's and SDPA. A
+    block that this machine cannot compile is printed and left out.
 
     Raises:
         RuntimeError: the output or a gradient of a block is not what it is with SDPA in eager mode.
     """
-    return [row for batch, length in sizes for row in _of_size(batch, length, width, heads, device, backend)]
+    attentions = attentions or {name: ATTENTIONS[name] for name in (OURS, SDPA)}
+    return [row for size in sizes for row in _of_size(*size, width, heads, device, backend, attentions)]
 
 
-def _of_size(batch: int, length: int, width: int, heads: int, device: str, backend: str) -> list[Row]:
+def _of_size(
+    batch: int,
+    length: int,
+    width: int,
+    heads: int,
+    device: str,
+    backend: str,
+    attentions: Mapping[str, Callable[..., Tensor]],
+) -> list[Row]:
     torch._dynamo.reset()  # what was compiled for another size counts towards a limit
-    models = _models(width, heads, device, backend)
+    models = _models(width, heads, device, backend, attentions)
     inputs = random_inputs((batch, length, width), device, count=2)
     made = {of: lambda model=model: functools.partial(_results, model, *inputs) for of, model in models.items()}
     found = that_run(made, f"B = {batch}, L = {length}")
@@ -78,15 +89,17 @@ def _require_alike(results: dict[str, dict[str, Tensor]]) -> None:
             require_close(f"{name} of the block, {of},", found[name], expected, at_most=at_most)
 
 
-def _models(width: int, heads: int, device: str, backend: str) -> dict[str, nn.Module]:
+def _models(
+    width: int, heads: int, device: str, backend: str, attentions: Mapping[str, Callable[..., Tensor]]
+) -> dict[str, nn.Module]:
     """The block by attention and way, such as "SDPA, eager", each with the same weights."""
     torch.manual_seed(0)
-    first = Block(ATTENTIONS[SDPA], width, heads).to(device, torch.float16)
+    first = Block(attentions[SDPA], width, heads).to(device, torch.float16)
     models: dict[str, nn.Module] = {}
-    for name in (OURS, SDPA):
+    for name, attention in attentions.items():
         for way in (EAGER, COMPILED):
             block = copy.deepcopy(first)
-            block.attention = ATTENTIONS[name]
+            block.attention = attention
             if way == COMPILED:
                 block.compile(backend=backend, fullgraph=True, dynamic=False)
             models[f"{name}, {way}"] = block

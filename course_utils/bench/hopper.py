@@ -11,7 +11,8 @@ import functools
 import importlib.util
 import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,11 +20,13 @@ from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_utils import costs, reference, timing
+from course_utils.bench.compiled_step import SDPA, compiled_step
 from course_utils.bench.start_here import highest_clock
 from course_utils.bench.timed import (
     Function,
     Launched,
     all_parts,
+    backward_pass,
     columns,
     compile_ahead,
     interleaved,
@@ -39,6 +42,7 @@ from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, takes_wgmma
 
 OURS_E4M3, ROUNDED = "flash_attention_hopper in E4M3", "torch, weights rounded to E4M3"
 OURS, PORTABLE, FLASH3 = "flash_attention_hopper", "flash_attention_v2", "FlashAttention-3"
+TURNS = f"{OURS}, in turns"  # its backward pass where torch is told to be deterministic
 CUDNN, FLASH = "torch cuDNN", "torch FLASH"
 BACKENDS = {CUDNN: SDPBackend.CUDNN_ATTENTION, FLASH: SDPBackend.FLASH_ATTENTION}
 AGAIN, ROWS_FIRST, TORCHS_CHOICE, PRODUCT = " again", ", [B, L, H, d]", "torch SDPA", "a matrix product"
@@ -60,7 +64,8 @@ def hopper_chapter() -> list[Row]:
     """Every figure of chapter 07."""
     compile_all()
     eight = eight_bits, error_by_length, needles
-    return all_parts((rungs, forward, peers, grouped_heads, long_sequences, sustained, *eight))
+    parts = rungs, forward, backward, training_step, peers, grouped_heads, long_sequences, sustained
+    return all_parts((*parts, *eight))
 
 
 def compile_all(device: str = "cuda") -> None:
@@ -77,6 +82,9 @@ def compile_all(device: str = "cuda") -> None:
         modules.append(tensor_core.kernel(hopper.FORWARD, tile.options, dtype, "forward").module)
     modules += [tile.kernel(hopper.E4M3).module for tile in hopper.E4M3_TILES.values()]
     modules.append(build(ONE_LEVEL, HEAD_DIMS[-1], hopper.E4M3).module)
+    for head_dim, takes_turns, dtype in itertools.product(HEAD_DIMS, (False, True), DTYPES):
+        options = hopper.BackwardTile(head_dim, takes_turns).options
+        modules.append(tensor_core.kernel(hopper.BACKWARD, options, dtype, "backward").module)
     for dtype in DTYPES:
         modules += flash_v2.modules(dtype, torch.device(device))
     compile_ahead(dict.fromkeys(modules), device)
@@ -133,15 +141,44 @@ def forward(
     return rows + _means(rows)
 
 
-def _means(rows: list[Row]) -> list[Row]:
-    """Of the rows of `forward`, fp16: for each head dimension, mask and implementation the geometric mean over the
-    lengths of its ratios to cuDNN and to FLASH, and the lowest and highest of them."""
+def backward(
+    *,
+    device: str = "cuda",
+    tokens: int = TOKENS,
+    width: int = WIDTH,
+    lengths: Sequence[int] = LENGTHS[1:],
+    head_dims: Sequence[int] = HEAD_DIMS,
+) -> list[Row]:
+    """The operator's backward pass alone, in fp16, as it is and in turns, beside those of torch's kernels and of
+    chapter 03, with B · L and H · d fixed; and the ratios summed up."""
+    rows: list[Row] = []
+    for head_dim, is_causal, length in itertools.product(head_dims, (False, True), lengths):
+        shape = tokens // length, width // head_dim, length, head_dim
+        *inputs, grad_output = random_inputs(shape, device, count=4)
+        functions = _gradients(*inputs, grad_output, is_causal)
+        require_gradients_as_right_as_cudnns(functions, *inputs, grad_output, is_causal)
+        options = {"budget_ms": 2 * BUDGET_MS, "head_start_us": 2 * HEAD_START_US}
+        times = interleaved(functions, CUDNN, RUNS, **options)
+        rows += _rows("backward", times, *inputs, is_causal)
+    return rows + _means(rows, "backward means")
+
+
+def training_step(*, device: str = "cuda", backend: str = "inductor", **sizes: Any) -> list[Row]:
+    """A training step of chapter 03's block with the operator, as it is and compiled, beside chapter 03's and SDPA: as
+    `compiled_step`, which takes the sizes."""
+    attentions = {OURS: flash_attention_hopper, PORTABLE: flash_attention_v2, SDPA: scaled_dot_product_attention}
+    return compiled_step(device=device, backend=backend, attentions=attentions, **sizes)
+
+
+def _means(rows: list[Row], part: str = "means") -> list[Row]:
+    """Of the rows of `forward` or `backward`, fp16: for each head dimension, mask and implementation the geometric mean
+    over the lengths of its ratios to cuDNN and to FLASH, and the lowest and highest of them."""
     rows = select(rows, dtype="float16")
     found: list[Row] = []
     for head_dim, is_causal, name in dict.fromkeys((row["head_dim"], row["is_causal"], row["name"]) for row in rows):
         columns = {"head_dim": head_dim, "is_causal": is_causal, "name": name}
         chosen = select(rows, **columns)
-        row: Row = {"part": "means", **columns, "shapes": len(chosen)}
+        row: Row = {"part": part, **columns, "shapes": len(chosen)}
         for column in ("ratio_to_cudnn", "ratio_to_flash"):
             ratios = [one[column] for one in chosen]
             row |= {column: statistics.geometric_mean(ratios)}
@@ -363,6 +400,43 @@ def _all(query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> dict[str
     return functions
 
 
+def _gradients(
+    query: Tensor, key: Tensor, value: Tensor, grad_output: Tensor, is_causal: bool
+) -> dict[str, Callable[[], tuple[Tensor, ...]]]:
+    """The backward passes of ours, torch's and chapter 03's; each gives dq, dk and dv."""
+    forwards: dict[str, Callable[..., Tensor]] = {
+        OURS: flash_attention_hopper,
+        **{name: _forward_of(backend) for name, backend in BACKENDS.items()},
+        PORTABLE: flash_attention_v2,
+    }
+    functions = {
+        name: backward_pass(functools.partial(forward, is_causal=is_causal), query, key, value, grad_output)
+        for name, forward in forwards.items()
+    }
+    return functions | {TURNS: _in_turns(functions[OURS])}
+
+
+def _forward_of(backend: SDPBackend) -> Callable[..., Tensor]:
+    def forward(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Tensor:
+        return sdpa(backend, query, key, value, is_causal=is_causal)()
+
+    return forward
+
+
+def _in_turns(gradients: Callable[[], tuple[Tensor, ...]]) -> Callable[[], tuple[Tensor, ...]]:
+    """The same where torch is told to be deterministic."""
+
+    def function() -> tuple[Tensor, ...]:
+        before = torch.get_deterministic_debug_mode()
+        torch.set_deterministic_debug_mode("error")
+        try:
+            return gradients()
+        finally:
+            torch.set_deterministic_debug_mode(before)
+
+    return function
+
+
 @functools.cache
 def has_flash3() -> bool:
     """Whether FlashAttention-3 is installed; if not, that is printed once."""
@@ -441,6 +515,37 @@ def require_as_right_as_cudnn(
             )
 
 
+def require_gradients_as_right_as_cudnns(
+    functions: dict[str, Callable[[], tuple[Tensor, ...]]],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    grad_output: Tensor,
+    is_causal: bool,
+) -> None:
+    """The same for dq, dk and dv of the first head, all of it; an error counts as a share of the largest number."""
+    head = [tensor[:1, :1].float() for tensor in (query, key, value)]
+    with reference.full_float32():
+        forward = functools.partial(reference.torch_attention, is_causal=is_causal)
+        expected = backward_pass(forward, *head, grad_output[:1, :1].float())()
+
+    def errors(name: str) -> list[float]:
+        found = functions[name]()
+        return [
+            ((ours[:1, :1] - exact).abs().max() / exact.abs().max()).item()
+            for ours, exact in zip(found, expected, strict=True)
+        ]
+
+    at_most = [max(2 * error, torch.finfo(query.dtype).eps) for error in errors(CUDNN)]
+    for name in functions:
+        for which, found, limit in zip(("dq", "dk", "dv"), errors(name), at_most, strict=True):
+            if not found <= limit:
+                raise RuntimeError(
+                    f"{which} of {name} is off by {found:.2e} of its largest number at {list(query.shape)}; at most "
+                    f"{limit:.2e}, twice cuDNN's: not timed"
+                )
+
+
 def _rows(
     part: str,
     times: dict[str, tuple[timing.Timing, list[float]]],
@@ -452,7 +557,7 @@ def _rows(
     """A row for each time and its ratios to cuDNN, one of each run: the row has their median, and of several runs the
     lowest and highest as `low` and `high`."""
     batch, heads, length, head_dim = query.shape
-    flops = costs.attention_flops(batch, heads, length, key.shape[2], head_dim, is_causal)
+    flops = costs.attention_flops(batch, heads, length, key.shape[2], head_dim, is_causal, part == "backward")
     where: Row = {"part": part, "dtype": str(query.dtype).removeprefix("torch."), "head_dim": head_dim}
     where |= {"is_causal": is_causal, "batch": batch, "heads": heads, "kv_heads": key.shape[1], "length": length}
     rows: list[Row] = []

@@ -1,8 +1,9 @@
-"""FlashAttention-3's forward pass for Hopper, in fp16, bf16 and E4M3 (kernels/07_hopper)."""
+"""FlashAttention-3 for Hopper: forward in fp16, bf16 and E4M3, backward in 16 bits (kernels/07_hopper)."""
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,6 @@ from torch import Tensor
 from course_utils.arguments import check_tensor
 from course_utils.costs import ceil_div
 from course_utils.cuda import MADE, OPEN, Kernel, OpenMap, ReadyLaunch, TensorMap, compiled, tensor_map
-from course_utils.operators.flash_v2 import _gradient as portable_gradient
 from course_utils.operators.library import AUTOCAST, operator, refuse_gradient
 from course_utils.operators.prepare import (
     check_call,
@@ -21,14 +21,25 @@ from course_utils.operators.prepare import (
     dense,
     empty_outputs,
     fake_attention,
+    fake_gradients,
     for_kernels,
     forward_flops,
+    gradient_flops,
+    gradients,
     padded,
 )
-from course_utils.operators.tensor_core import DTYPES, HEAD_DIMS, Call, check_forward, defines, kernel
+from course_utils.operators.tensor_core import (
+    DTYPES,
+    HEAD_DIMS,
+    Call,
+    check_forward,
+    check_gradients,
+    defines,
+    kernel,
+)
 
 FOLDER = "07_hopper"
-FORWARD, E4M3_FORWARD = f"{FOLDER}/forward.cu", f"{FOLDER}/forward_e4m3.cu"
+FORWARD, E4M3_FORWARD, BACKWARD = (f"{FOLDER}/{name}.cu" for name in ("forward", "forward_e4m3", "backward"))
 E4M3 = torch.float8_e4m3fn
 ROWS, KEYS = 64, 128  # queries of a consumer, keys of a tile
 
@@ -80,6 +91,27 @@ class E4M3Tile(HopperTile):
         return compiled(E4M3_FORWARD, self.options).get_function("forward_e4m3")
 
 
+class BackwardTile(NamedTuple):
+    """Options of backward.cu; its blocks have two consumers, each with ROWS keys, and a producer."""
+
+    head_dim: int
+    takes_turns: bool = False  # blocks add to dQ in a fixed order
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return defines(D=self.head_dim, TURNS=int(self.takes_turns))
+
+    @property
+    def rows(self) -> int:
+        """Queries of a tile."""
+        return 8192 // self.head_dim
+
+    @property
+    def shared_bytes(self) -> int:
+        """K and V; Q, dO, dS and the statistics of the rows twice, of this tile and the next or the last; barriers."""
+        return 8 * self.head_dim * (ROWS + self.rows) + 528 * self.rows + 96
+
+
 # For each head dimension, the tile for short causal rows, and that for all others.
 TILES = {64: (HopperTile(64, 2), HopperTile(64, 3)), 128: (HopperTile(128, 2), HopperTile(128, 2))}
 E4M3_TILES = {d: E4M3Tile(d, 3) for d in HEAD_DIMS}
@@ -119,14 +151,18 @@ def flash_attention_hopper(
         out `[B, H, L_q, d]` in the dtype of query, differentiable once by autograd; of E4M3 in bfloat16, and an input
         that requires a gradient is an error. Zeros for a query that sees no key. With return_lse `(out, lse)`: lse
         `[B, H, L_q]`, float32, natural logarithm, not differentiable; minus infinity for a query that sees no key.
-        Every run gives the same bits.
 
     Raises:
         TypeError, ValueError: an argument of the wrong type, dtype, shape, device or value; the message names it.
         NotImplementedError: an input in E4M3 requires a gradient.
         LaunchError: the GPU is no Hopper.
 
-    The backward pass is that of `flash_attention_v2`, whose gradient of query differs from run to run.
+    Where one key has most of a row's weight, the gradient of query is only as exact as the 16 bits of out, as with
+    `flash_attention_v2`.
+
+    Every run gives the same bits, but for the gradient of query: blocks work on tiles of keys and add their shares of
+    dQ by atomics, in an order of chance. Under `torch.use_deterministic_algorithms(True)` they take turns, and the bits
+    are the same each time; on an H100 the backward pass then takes 1.6 to 2.1 times as long.
     """
     query, key, value = _attention.autocast(query, key, value)
     factor = check_inputs(
@@ -167,13 +203,39 @@ def _check_scales(
 
 
 @operator(
+    "flash_attention_hopper_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, Tensor lse, "
+    "bool is_causal, float scale) -> (Tensor grad_query, Tensor grad_key, Tensor grad_value)",
+    fake=fake_gradients,
+    check=check_gradients,
+    flops=gradient_flops,
+    is_gradient=True,
+    tags=("nondeterministic_bitwise",),  # unless torch is told to be deterministic
+)
+def _gradient(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    is_causal: bool,
+    scale: float,
+) -> tuple[Tensor, ...]:
+    q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
+    call = Call(q.shape, k.shape, q.dtype, q.device, factor)
+    backward = ready_backward(call, is_causal, torch.are_deterministic_algorithms_enabled())
+    columns = q.shape[-1]
+    return gradients(query, scale, *backward(q, k, v, padded(out, columns), dense(lse), padded(grad_out, columns)))
+
+
+@operator(
     "flash_attention_hopper(Tensor query, Tensor key, Tensor value, bool is_causal, float scale) "
     "-> (Tensor out, Tensor lse)",
     fake=fake_attention,
     check=check_forward,
     flops=forward_flops,
     casts=dict.fromkeys(("query", "key", "value"), AUTOCAST),
-    gradient=portable_gradient,
+    gradient=_gradient,
 )
 def _attention(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     q, k, v, factor = for_kernels(query, key, value, scale, HEAD_DIMS)
@@ -273,6 +335,53 @@ def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
             ),
         ),
         tile.shared_bytes,
+    )
+
+
+class ReadyBackward(NamedTuple):
+    """The launches of a backward pass, and how many numbers they need between them: statistics and sums of dQ, float32,
+    and turns, int32."""
+
+    prepare: ReadyLaunch
+    backward: ReadyLaunch
+    finish: ReadyLaunch
+    sizes: tuple[int, int, int]
+
+    def __call__(
+        self, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of query, key and value. All tensors are dense; out `[B, H, L_q, d]`, lse `[B, H, L_q]`."""
+        grad_query, grad_key, grad_value = map(torch.empty_like, (query, key, value))
+        dtypes = torch.float32, torch.float32, torch.int32
+        made = [torch.empty(n, dtype=of, device=query.device) for n, of in zip(self.sizes, dtypes, strict=True)]
+        statistics, dq_sum, turns = made
+        self.prepare(out, grad_out, lse, statistics, dq_sum, turns)
+        self.backward(query, grad_out, key, value, grad_key, grad_value, statistics, dq_sum, turns)
+        self.finish(dq_sum, grad_query)
+        return grad_query, grad_key, grad_value
+
+
+@functools.lru_cache(maxsize=1024)
+def ready_backward(call: Call, is_causal: bool, deterministic: bool) -> ReadyBackward:
+    """The launches of backward.cu. deterministic: blocks take turns to add to dQ."""
+    batch, heads, query_length, head_dim = call.query_shape
+    kv_heads, key_length = call.key_shape[1:3]
+    tile = BackwardTile(head_dim, deterministic)
+    of_queries, of_keys = (functools.partial(tile_map, rows=rows) for rows in (tile.rows, ROWS))
+    tiles = ceil_div(query_length, tile.rows), heads, batch
+    padded_rows = math.prod(tiles) * tile.rows
+
+    def ready(name: str, grid: tuple[int, ...], threads: int, args: tuple[object, ...], shared: int = 0) -> ReadyLaunch:
+        return ReadyLaunch(kernel(BACKWARD, tile.options, call.dtype, name), grid, (threads,), args, shared)
+
+    maps = map(OpenMap, (of_queries, of_queries, of_keys, of_keys, of_keys, of_keys))
+    keys = ceil_div(key_length, 2 * ROWS), kv_heads, batch
+    length, factor = np.int32(query_length), np.float32(call.factor)
+    return ReadyBackward(
+        ready("backward_prepare", tiles, 256, (OPEN, OPEN, OPEN, MADE, MADE, MADE, length)),
+        ready("backward", keys, 384, (*maps, MADE, MADE, MADE, *call.scalars, np.int32(is_causal)), tile.shared_bytes),
+        ready("backward_finish", tiles, 256, (MADE, MADE, length, factor)),
+        (2 * padded_rows, head_dim * padded_rows, math.prod(tiles)),
     )
 
 

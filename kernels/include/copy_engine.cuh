@@ -30,6 +30,14 @@ __device__ inline void store_box(const TensorMap& map, int row, int head, const 
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
+// Starts to copy bytes that lie in a row, a multiple of 16, as load_box does.
+__device__ inline void load_bytes(void* to, const void* from, int bytes, Mbarrier* barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+        :: "r"((unsigned)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes),
+           "r"((unsigned)__cvta_generic_to_shared(barrier)) : "memory");
+}
+
 // Until the boxes that this thread stores have been read: their tiles may be written again.
 __device__ inline void wait_for_stores() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");

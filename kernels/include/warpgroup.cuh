@@ -72,12 +72,18 @@ __device__ inline void wgmma_wait(float (&d)[SIZE]) {
                   ", %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61" \
                   ", %62, %63"
 
-// D = A Bᵀ, or D += A Bᵀ with `add`: A [64, 16], and B [32, 16] or [128, 16].
+// D = A Bᵀ, or D += A Bᵀ with `add`: A [64, 16], and B [32, 16], [64, 16] or [128, 16].
 __device__ inline void multiply_transposed(float (&d)[16], unsigned long long a,
                                            unsigned long long b, int add) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %18, 0; "
                  WGMMA(32) "{" D_16 "}, %16, %17, p, 1, 1, 0, 0; }"
                  : REGISTERS_16(d, 0) : "l"(a), "l"(b), "r"(add));
+}
+__device__ inline void multiply_transposed(float (&d)[32], unsigned long long a,
+                                           unsigned long long b, int add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; "
+                 WGMMA(64) "{" D_32 "}, %32, %33, p, 1, 1, 0, 0; }"
+                 : REGISTERS_32(d) : "l"(a), "l"(b), "r"(add));
 }
 __device__ inline void multiply_transposed(float (&d)[64], unsigned long long a,
                                            unsigned long long b, int add) {
@@ -93,7 +99,15 @@ __device__ inline void multiply(float (&d)[64], unsigned long long a, unsigned l
                  : REGISTERS_64(d) : "l"(a), "l"(b));
 }
 
-// The same with A in registers, as mma.sync takes it (tensor_core.cuh); B [16, 64] or [16, 128].
+// D = Aᵀ B, or D += Aᵀ B with `add`: A [16, 64] and B [16, 64], each in one panel.
+__device__ inline void multiply_by_columns(float (&d)[32], unsigned long long a,
+                                           unsigned long long b, int add) {
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; "
+                 WGMMA(64) "{" D_32 "}, %32, %33, p, 1, 1, 1, 1; }"
+                 : REGISTERS_32(d) : "l"(a), "l"(b), "r"(add));
+}
+
+// D += A B with A in registers, as mma.sync takes it (tensor_core.cuh); B [16, 64] or [16, 128].
 __device__ inline void multiply(float (&d)[32], const unsigned (&a)[4], unsigned long long b) {
     asm volatile(WGMMA(64) "{" D_32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
                  : REGISTERS_32(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
@@ -101,6 +115,14 @@ __device__ inline void multiply(float (&d)[32], const unsigned (&a)[4], unsigned
 __device__ inline void multiply(float (&d)[64], const unsigned (&a)[4], unsigned long long b) {
     asm volatile(WGMMA(128) "{" D_64 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
                  : REGISTERS_64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// Four 8 × 8 matrices to shared memory, as ldmatrix_x4 (tensor_core.cuh) brings them from there: lane
+// 8 i + r brings the place of row r of matrix i.
+__device__ inline void stmatrix_x4(scalar_t* row, const unsigned (&matrices)[4]) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+                 :: "r"((unsigned)__cvta_generic_to_shared(row)), "r"(matrices[0]),
+                    "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3]) : "memory");
 }
 
 // What this thread has stored to shared memory, the tensor cores and the copy engine see after the

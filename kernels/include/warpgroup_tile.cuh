@@ -29,23 +29,25 @@ __device__ inline float (&flat(float (&d)[N][4]))[4 * N] {
     return reinterpret_cast<float (&)[4 * N]>(d);
 }
 
-// Starts S = Q Kᵀ.
-__device__ inline void start_scores(Scores& S, const scalar_t* Q, const scalar_t* K) {
+// Starts S = Q Kᵀ; K has 8 N rows.
+template <int N>
+__device__ inline void start_scores(float (&S)[N][4], const scalar_t* Q, const scalar_t* K) {
     const unsigned long long q = descriptor(Q), k = descriptor(K);
     wgmma_fence();
     #pragma unroll
     for (int d = 0; d < D; d += 16)
         multiply_transposed(flat(S), moved(q, d / 64 * ROWS * 128 + d % 64 * 2),
-                            moved(k, d / 64 * B_C * 128 + d % 64 * 2), d > 0);
+                            moved(k, d / 64 * 8 * N * 128 + d % 64 * 2), d > 0);
     wgmma_commit();
 }
 
-// Starts O += P V.
-__device__ inline void start_output(Output& O, const Weights& P, const scalar_t* V) {
-    const unsigned long long v = descriptor(V, B_C * 128);
+// Starts O += P V; V has 16 N rows.
+template <int N>
+__device__ inline void start_output(Output& O, const unsigned (&P)[N][4], const scalar_t* V) {
+    const unsigned long long v = descriptor(V, 16 * N * 128);
     wgmma_fence();
     #pragma unroll
-    for (int key = 0; key < B_C; key += 16)
+    for (int key = 0; key < 16 * N; key += 16)
         multiply(flat(O), P[key / 16], moved(v, key * 128));
     wgmma_commit();
 }
@@ -116,9 +118,10 @@ __device__ inline void rescale(Output& O, const Rows& rows) {
 }
 
 // Two products of eight columns each, packed in pairs, are one left factor of the next product.
-__device__ inline void pack_weights(Weights& P, const Scores& S) {
+template <int N>
+__device__ inline void pack_weights(unsigned (&P)[N / 2][4], const float (&S)[N][4]) {
     #pragma unroll
-    for (int n = 0; n < B_C / 8; n++)
+    for (int n = 0; n < N; n++)
         #pragma unroll
         for (int r = 0; r < 2; r++) P[n / 2][n % 2 * 2 + r] = pack(S[n][2 * r], S[n][2 * r + 1]);
 }

@@ -12,6 +12,7 @@ from course_utils.bench import hopper as chapter
 from course_utils.bench.hopper import AGAIN, CUDNN, FLASH, OURS, PORTABLE
 from course_utils.bench.timed import random_inputs
 from course_utils.cuda import RawModule
+from course_utils.operators import hopper
 from course_utils.operators.hopper import E4M3_TILES, TILES
 from course_utils.operators.tensor_core import BF16_OPTION, DTYPES
 
@@ -52,6 +53,38 @@ def test_the_operator_is_timed_beside_its_peers_and_they_beside_themselves(on_cp
     assert [(row["is_causal"], row["name"], row["shapes"]) for row in means] == [
         (c, name, 1) for c in (False, True) for name in names
     ]
+
+
+def test_backward_passes_are_timed_and_the_last_in_turns(on_cpu, monkeypatch):
+    turns = []
+    made = hopper.ready_backward
+    monkeypatch.setattr(hopper, "ready_backward", lambda *args: turns.append(args[-1]) or made(*args))
+    rows = chapter.backward(**SMALL)
+    names = [*ALL, chapter.TURNS]
+    assert [(row["is_causal"], row["name"]) for row in rows if row["part"] == "backward"] == [
+        (c, name) for c in (False, True) for name in names
+    ]
+    assert rows[0]["tflop_per_s"] == pytest.approx(10 * 40 * 40 * 64 / 2e-3 / 1e12)
+    assert [row["name"] for row in rows if row["part"] == "backward means"] == names * 2
+    assert turns == 2 * [False, True, False, True]  # checked, then timed
+    json.dumps(rows)
+
+
+def test_a_training_step_is_timed_eager_and_compiled(on_cpu):
+    rows = chapter.training_step(device="cpu", backend="eager", sizes=((1, 20),), width=64, heads=1)
+    ways = [(name, way) for name in (OURS, PORTABLE, "SDPA") for way in ("eager", "compiled")]
+    assert [(row["name"], row["way"]) for row in rows] == ways
+    torch._dynamo.reset()
+
+
+def test_a_gradient_that_is_less_right_than_cudnns_is_not_timed(on_cpu):
+    *inputs, grad_output = random_inputs((1, 1, 40, 64), "cpu", count=4)
+    functions = {name: chapter._gradients(*inputs, grad_output, True)[name] for name in (CUDNN, FLASH)}
+    chapter.require_gradients_as_right_as_cudnns(functions, *inputs, grad_output, True)
+    dq, dk, dv = functions[CUDNN]()
+    functions["ours"] = lambda: (dq, 1.01 * dk, dv)
+    with pytest.raises(RuntimeError, match="dk of ours is off by .* of its largest number at .1, 1, 40, 64.; at most"):
+        chapter.require_gradients_as_right_as_cudnns(functions, *inputs, grad_output, True)
 
 
 def test_grouped_heads_long_sequences_and_long_turns(on_cpu):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from course_utils.cuda import RawModule
+from course_utils.cuda import KernelError, RawModule
 from course_utils.emulator import configure
 
 
@@ -321,6 +321,21 @@ def test_tiles_reduce_and_shuffle_among_themselves(size, run_kernel):
 
 
 # ---- atomics
+
+
+def test_on_sm_90_neighbours_are_added_together(run_kernel):
+    sums, before = torch.zeros(6), torch.zeros(6)
+    code = """// arch: sm_90a only
+        extern "C" __global__ void k(float* sums, float* before) {
+            float4 four = atomicAdd((float4*)sums, make_float4(1, 2, 3, 4));
+            float2 two = atomicAdd((float2*)(sums + 4), make_float2(5, 6));
+            if (threadIdx.x == 1) *(float4*)before = four, *(float2*)(before + 4) = two;
+        }"""
+    run_kernel(code, (1,), (2,), (sums, before))
+    assert sums.tolist() == [2, 4, 6, 8, 10, 12]
+    assert before.tolist() == [1, 2, 3, 4, 5, 6]
+    with pytest.raises(KernelError, match="misaligned address: a vector lies at a multiple of its size"):
+        run_kernel(code.replace("(float4*)sums", "(float4*)(sums + 1)"), (1,), (2,), (sums, before))
 
 
 def test_atomics_of_many_blocks_lose_nothing(compiler, run_kernel):

@@ -1,4 +1,4 @@
-"""flash_attention_hopper: right on every case, the same in every run, clean, seen to be wrong when broken."""
+"""flash_attention_hopper, forward: right on every case, the same in every run, clean, seen to be wrong when broken."""
 
 from functools import partial
 
@@ -44,11 +44,6 @@ def test_output_and_lse_are_correct_on_every_case(device, dtype):
     )
 
 
-def test_gradients_are_correct(device):
-    cases = [checks.AttentionCase(1, 2, 1, 70, 130, head_dim, True, "normal") for head_dim in (64, 40)]
-    checks.check_attention(flash_attention_hopper, device=device, dtype=torch.float16, gradients=True, cases=cases)
-
-
 def test_every_run_gives_the_same_bits(device):
     runs = 100 if device.type == "cuda" else 2
     inputs = [random(2, heads, 200, 64, device=device, seed=seed) for seed, heads in enumerate((4, 2, 2))]
@@ -88,12 +83,10 @@ CHANGES = [
 
 @pytest.mark.parametrize(("right", "wrong"), CHANGES)
 def test_a_broken_kernel_fails_the_check(break_kernel, right, wrong):
-    hopper.forward_launch.cache_clear()
     break_kernel(hopper.FORWARD, right, wrong)
     case = checks.AttentionCase(1, 2, 1, 140, 300, 64, True, "normal")
     with pytest.raises(AssertionError, match="max error|NaN|finite"):
         checks.check_attention(flash_attention_hopper, dtype=torch.float16, lse=True, cases=[case])
-    hopper.forward_launch.cache_clear()
 
 
 def test_what_it_does_not_take():

@@ -187,6 +187,12 @@ EXAMPLES = {
             v2._attention, v2._gradient, attention_inputs(device, heads=(4, 2)), True, -0.3
         ),
     ),
+    "flash_attention_hopper_backward": (
+        hopper._gradient,
+        lambda device, grad: gradient_inputs(
+            hopper._attention, hopper._gradient, attention_inputs(device, heads=(4, 2)), True, -0.3
+        ),
+    ),
     "sparse_attention_backward": (
         sparse._gradient,
         lambda device, grad: gradient_inputs(

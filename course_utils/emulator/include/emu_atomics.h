@@ -38,6 +38,21 @@ EMU_ATOMIC(atomicInc, old >= value ? 0 : old + 1)
 EMU_ATOMIC(atomicDec, old == 0 || old > value ? value : old - 1)
 #undef EMU_ATOMIC
 
+#if __CUDA_ARCH__ >= 900   // of two or four neighbours in global memory, each by itself
+template <class T, unsigned count> EMU_INLINE T emu_add_vector(T* address, const float (&by)[count]) {
+    if ((size_t)address % sizeof(T)) emu_trap("misaligned address: a vector lies at a multiple of its size", emu_here());
+    EMU_TOUCH(address, sizeof(T), EMU_TOUCH_ATOMIC);
+    float old[count];
+    for (unsigned n = 0; n < count; n++)
+        old[n] = emu::read_modify_write((float*)address + n, [&](float x) -> float { return x + by[n]; });
+    T before;
+    memcpy((void*)&before, old, sizeof before);
+    return before;
+}
+EMU_INLINE float2 atomicAdd(float2* address, float2 by) { return emu_add_vector(address, {by.x, by.y}); }
+EMU_INLINE float4 atomicAdd(float4* address, float4 by) { return emu_add_vector(address, {by.x, by.y, by.z, by.w}); }
+#endif
+
 template <class T> EMU_INLINE T atomicCAS(T* address, typename emu::identity<T>::type expected, typename emu::identity<T>::type value) {
     EMU_TOUCH(address, sizeof(T), EMU_TOUCH_ATOMIC);
     return emu::read_modify_write(address, [=](T now) -> T { return now == expected ? value : now; });

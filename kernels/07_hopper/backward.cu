@@ -1,0 +1,331 @@
+// backward.cu — FlashAttention-3's backward pass. P comes back tile by tile from Q, K and the saved
+// log-sum-exp, so nothing of size L² is ever stored:
+//   backward_prepare  Δ = rowsum(dO ∘ O), the paper's D (here D is the head dimension), and the
+//                     log-sum-exp in powers of two, side by side for each tile of queries; dQ_sum = 0
+//   backward          a block per tile of keys, loop over tiles of queries: dV = Pᵀ dO,
+//                     dK = scale · dSᵀ Q, and dQ_sum += dS K
+//   backward_finish   dQ = scale · dQ_sum, rounded to 16 bits
+// where S = scale · Q Kᵀ, P = exp(S − LSE), dP = dO Vᵀ, dS = P ∘ (dP − Δ).
+//
+// A consumer has 64 keys and computes Sᵀ = K Qᵀ and dPᵀ = V dOᵀ, St and dPt in the code: then Pᵀ and dSᵀ
+// are laid out as left factors of Pᵀ dO and dSᵀ Q, and stay in registers. Only dSᵀ, of which dQ needs all
+// keys of the block, goes through shared memory too. Each consumer computes a piece of the block's share
+// of dQ, 64 × 64 numbers, and adds it to dQ_sum from its registers: by way of shared memory and the copy
+// engine, as in the paper, all takes 5 to 17 % longer on an H100. Under GQA a block loops over the query
+// heads that share its key head.
+//
+// Sums of dQ have an order of chance; with -DTURNS=1 the blocks take turns (turns.cuh).
+//
+// grid   backward_prepare, backward_finish (T, H, B), with T = ceil(L_q / B_R)
+//        backward (ceil(L_k / 128), H / group, B)
+// block  backward_prepare, backward_finish (256)
+//        backward (384): two consumers with 64 keys each, a producer
+// layout Q, O, dO, dQ [B·H, L_q, D], K, V, dK, dV [B·H / group, L_k, D], fp16 or bf16; for `backward` Q
+//        and dO through tensor maps with boxes of B_R rows, the others with boxes of 64 rows
+//        (copy_engine.cuh); LSE [B·H, L_q], fp32; of each tile of B_R queries its Statistics, and
+//        dQ_sum as two pieces of 64 × 64: queries 0 to 63 and 64 to 127, or for D = 128 columns 0 to 63
+//        and 64 to 127; of a piece eight columns after the other, as a warpgroup's registers hold them
+//        (warpgroup.cuh); turns [B·H, T], int; query head h reads key head h / group
+// shared backward 512·D + 8·D·B_R + 528·B_R + 96 bytes, dynamic; B_R = 8192 / D
+// limits scale > 0; D 64 or 128; L_q, L_k >= 1
+// options: -DD=64 -DBF16=0 -DTURNS=0 | -DD=64 -DBF16=1 -DTURNS=0 | -DD=64 -DBF16=0 -DTURNS=1 | -DD=64 -DBF16=1 -DTURNS=1 | -DD=128 -DBF16=0 -DTURNS=0 | -DD=128 -DBF16=1 -DTURNS=0 | -DD=128 -DBF16=0 -DTURNS=1 | -DD=128 -DBF16=1 -DTURNS=1
+// arch: sm_90a only
+// paper  FlashAttention-3 (arXiv 2407.08608), §3.1 and Algorithm 3 in its appendix
+constexpr int CONSUMERS = 2, CONSUMER_THREADS = 128 * CONSUMERS;
+constexpr int B_C = 64 * CONSUMERS, B_R = 8192 / D, BUFFERS = 2;
+#include "tile_ring.cuh"
+#include "turns.cuh"
+#include "warpgroup_tile.cuh"
+
+constexpr int THREADS = 256;        // of the kernels before and after
+constexpr int PIECE = ROWS * 64;    // numbers of dQ that a consumer computes
+
+// Of a tile's queries: the log-sum-exp times log2(e), and Δ.
+struct Statistics { float LSE[B_R], delta[B_R]; };
+
+struct Shared {
+    scalar_t K[CONSUMERS][ROWS * D], V[CONSUMERS][ROWS * D];   // at the end dK and dV
+    scalar_t Q[BUFFERS][B_R * D], dO[BUFFERS][B_R * D];
+    scalar_t dSt[2][B_C * B_R];   // panels of 64 queries
+    Statistics statistics[BUFFERS];
+    Gate gate_Q[BUFFERS], gate_dO[BUFFERS];
+    Gate gate_K, gate_V;
+};
+static_assert(sizeof(Shared) == 512 * D + 8 * D * B_R + 528 * B_R + 96, "the header");
+
+typedef float KeysByQueries[B_R / 8][4];
+typedef unsigned LeftFactor[B_R / 16][4];
+typedef float QueryGradients[8][4];   // a consumer's piece of dQ
+
+struct Problem { int L_q, L_k, group, is_causal; float scale; };
+
+// A block's keys from j0 on, and the tiles of queries that it meets, one after the other: of each query
+// head that shares the key head, those from tile `first` on. `each`: how many these are.
+struct Walk {
+    int j0, head, first, each, tiles;
+
+    __device__ int steps(const Problem& problem) const { return problem.group * each; }
+    __device__ int head_of(int n) const { return head + n / each; }
+    __device__ int tile_of(int n) const { return first + n % each; }
+    // Its number among all tiles of all heads.
+    __device__ int number(int n) const { return head_of(n) * tiles + tile_of(n); }
+};
+
+// Causal, the block that meets most queries begins first; but if blocks take turns, it comes last: then
+// none waits for one that comes to a tile later.
+__device__ inline Walk walk_of_block(const Problem& problem) {
+    const bool backwards = TURNS && problem.is_causal;
+    const int j0 = (backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * B_C;
+    const int tiles = (problem.L_q + B_R - 1) / B_R;
+    // Queries before see no key of this block.
+    const int first = problem.is_causal ? max(j0 - (problem.L_k - problem.L_q), 0) / B_R : 0;
+    const int head = (blockIdx.z * gridDim.y + blockIdx.y) * problem.group;
+    return {j0, head, first, tiles - first, tiles};
+}
+
+// How many blocks add to a tile of queries before this one does, if they take turns: those that began
+// before, but for those whose keys no query of the tile sees.
+__device__ inline int turn_of_block(const Problem& problem, int tile) {
+    if (!problem.is_causal) return blockIdx.x;
+    const int last_key = min(problem.L_k, (tile + 1) * B_R + problem.L_k - problem.L_q) - 1;
+    return last_key / B_C - ((int)gridDim.x - 1 - (int)blockIdx.x);
+}
+
+// One thread of the producer asks for tiles.
+__device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorMap& dO,
+                               const TensorMap& K, const TensorMap& V, const Statistics* statistics,
+                               const Problem& problem, const Walk& walk) {
+    const int kv_head = walk.head / problem.group;
+    arrive_expecting(&shared.gate_K.full, sizeof(shared.K));
+    for (int w = 0; w < CONSUMERS; w++)
+        load_box(shared.K[w], K, walk.j0 + w * ROWS, kv_head, &shared.gate_K.full);
+    for (int n = 0; n < walk.steps(problem); n++) {
+        const int head = walk.head_of(n), i0 = walk.tile_of(n) * B_R;
+        const auto [buffer, parity] = place(n);
+        Gate& gate = shared.gate_Q[buffer];
+        wait_for(&gate.empty, parity ^ 1);
+        arrive_expecting(&gate.full, sizeof(shared.Q[0]) + sizeof(Statistics));
+        load_box(shared.Q[buffer], Q, i0, head, &gate.full);
+        load_bytes(&shared.statistics[buffer], &statistics[walk.number(n)], sizeof(Statistics),
+                   &gate.full);
+        if (n == 0) {
+            arrive_expecting(&shared.gate_V.full, sizeof(shared.V));
+            for (int w = 0; w < CONSUMERS; w++)
+                load_box(shared.V[w], V, walk.j0 + w * ROWS, kv_head, &shared.gate_V.full);
+        }
+        fill(shared.dO[buffer], shared.gate_dO[buffer], parity, dO, i0, head);
+    }
+}
+
+// Pᵀ = exp(scale · Sᵀ − LSE) in place of Sᵀ.
+__device__ inline void weights(KeysByQueries& St, const float* LSE, float factor) {
+    each_of_lane<1, B_R / 8>([&](int, int n, int e, int key, int query) {
+        St[n][e] = exp2_approx(fmaf(St[n][e], factor, -LSE[query]));
+    });
+}
+
+// P = 0 where a query does not see a key, or there is no such key. The consumer's first key is j_w.
+__device__ inline void hide(KeysByQueries& Pt, int i0, int j_w, const Problem& problem) {
+    const int shift = problem.L_k - problem.L_q;
+    each_of_lane<1, B_R / 8>([&](int, int n, int e, int row, int query) {
+        const int key = j_w + warp_row() + row;
+        if (key >= problem.L_k || (problem.is_causal && key > i0 + query + shift)) Pt[n][e] = 0;
+    });
+}
+
+// dSᵀ = Pᵀ ∘ (dPᵀ − Δ) in place of dPᵀ.
+__device__ inline void score_gradients(KeysByQueries& dPt, const KeysByQueries& Pt,
+                                       const float* delta) {
+    each_of_lane<1, B_R / 8>([&](int, int n, int e, int key, int query) {
+        dPt[n][e] = Pt[n][e] * (dPt[n][e] - delta[query]);
+    });
+}
+
+// For dQ, which needs all keys of the block: the consumer's rows of dSᵀ to shared memory.
+__device__ inline void write_dSt(scalar_t* tile, const LeftFactor& dSt, int w) {
+    const int lane = threadIdx.x % 32, row = w * ROWS + warp_row() + lane % 16;
+    #pragma unroll
+    for (int n = 0; n < B_R / 16; n++)
+        stmatrix_x4(tile + in_panels(B_C, row, 2 * n + lane / 16), dSt[n]);
+}
+
+// Starts dQ = dS K, a consumer's piece of it: for D = 64 its 64 queries, otherwise its 64 columns.
+__device__ inline void start_dQ(QueryGradients& dQ, const scalar_t* dSt, const scalar_t* K, int w) {
+    const unsigned long long ds = descriptor(dSt + (D == 64 ? w * B_C * 64 : 0));
+    const unsigned long long k = descriptor(K + (D == 64 ? 0 : w * ROWS * 64));
+    wgmma_fence();
+    #pragma unroll
+    for (int key = 0; key < B_C; key += 16)
+        multiply_by_columns(flat(dQ), moved(ds, key * 128),
+                            moved(k, key / ROWS * ROWS * D * 2 + key % ROWS * 128), key > 0);
+    wgmma_commit();
+}
+
+// dQ_sum += dQ. Each thread adds four neighbours at a time, and a warp 512 bytes.
+__device__ inline void add_dQ(float* piece, const QueryGradients& dQ) {
+    float4* sums = reinterpret_cast<float4*>(piece) + threadIdx.x % 128;
+    #pragma unroll
+    for (int n = 0; n < 8; n++)
+        atomicAdd(sums + 128 * n, make_float4(dQ[n][0], dQ[n][1], dQ[n][2], dQ[n][3]));
+}
+
+__device__ inline void consume(Shared& shared, const TensorMap& out_dK, const TensorMap& out_dV,
+                               float* dQ_sum, int* turns, const Problem& problem, const Walk& walk) {
+    const int w = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);   // which consumer
+    const int j_w = walk.j0 + w * ROWS, shift = problem.L_k - problem.L_q;
+    Output dK = {}, dV = {};
+    wait_until_full(shared.gate_K, 0);
+    wait_until_full(shared.gate_V, 0);
+
+    for (int n = 0; n < walk.steps(problem); n++) {
+        const auto [buffer, parity] = place(n);
+        const int i0 = walk.tile_of(n) * B_R;
+        const scalar_t *Q = shared.Q[buffer], *dO = shared.dO[buffer];
+        const Statistics& statistics = shared.statistics[buffer];
+        scalar_t* dSt_tile = shared.dSt[n % 2];   // the other may still be read for the last dQ
+        KeysByQueries St, dPt;                    // St becomes Pt, and dPt becomes dSt
+        LeftFactor Pt, dSt;
+        QueryGradients dQ;
+
+        wait_until_full(shared.gate_Q[buffer], parity);
+        start_scores(St, shared.K[w], Q);      // Sᵀ = K Qᵀ
+        wait_until_full(shared.gate_dO[buffer], parity);
+        start_scores(dPt, shared.V[w], dO);    // dPᵀ = V dOᵀ
+        wait_for_product<1>(St);
+        weights(St, statistics.LSE, problem.scale * LOG2_E);
+        if (j_w + ROWS > problem.L_k || (problem.is_causal && j_w + ROWS - 1 > i0 + shift))
+            hide(St, i0, j_w, problem);
+        wait_for_product<0>(dPt);
+        score_gradients(dPt, St, statistics.delta);
+        pack_weights(Pt, St);
+        pack_weights(dSt, dPt);
+        write_dSt(dSt_tile, dSt, w);
+        publish_tile();
+        start_output(dV, Pt, dO);              // dV += Pᵀ dO
+        sync_threads(1, CONSUMER_THREADS);     // dSᵀ is complete, and all have added the last dQ
+        if (TURNS && n > 0 && threadIdx.x == 0) end_turn(turns + walk.number(n - 1));
+        start_dQ(dQ, dSt_tile, shared.K[0], w);
+        start_output(dK, dSt, Q);              // dK += dSᵀ Q
+        wait_for_product<2>(dV);
+        give_back(shared.gate_dO[buffer]);
+        wait_for_product<1>(dQ);
+        const int number = walk.number(n);
+        if (TURNS) wait_for_turn(turns + number, turn_of_block(problem, walk.tile_of(n)));
+        add_dQ(dQ_sum + ((long long)number * CONSUMERS + w) * PIECE, dQ);
+        wait_for_product<0>(dK);
+        give_back(shared.gate_Q[buffer]);
+    }
+
+    sync_threads(1, CONSUMER_THREADS);   // nobody reads K any more
+    const int steps = walk.steps(problem);
+    if (TURNS && steps > 0 && threadIdx.x == 0) end_turn(turns + walk.number(steps - 1));
+    #pragma unroll
+    for (int r = 0; r < 2; r++) scale_row(dK, r, problem.scale);
+    write_tile(shared.K[w], dK);
+    write_tile(shared.V[w], dV);
+    publish_tile();
+    sync_threads(2 + w, 128);
+    if (threadIdx.x % 128 == 0) {
+        store_box(out_dK, j_w, walk.head / problem.group, shared.K[w]);
+        store_box(out_dV, j_w, walk.head / problem.group, shared.V[w]);
+        wait_for_stores();   // shared memory must live as long
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(CONSUMER_THREADS + 128, 1)
+backward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap dO,
+         const __grid_constant__ TensorMap K, const __grid_constant__ TensorMap V,
+         const __grid_constant__ TensorMap dK, const __grid_constant__ TensorMap dV,
+         const float* statistics, float* dQ_sum, int* turns, int L_q, int L_k, int group,
+         float scale, int is_causal) {
+    extern __shared__ __align__(1024) char memory[];
+    Shared& shared = *reinterpret_cast<Shared*>(memory);
+    if (threadIdx.x == 0) {
+        for (Gate& gate : shared.gate_Q) initialize(gate, 4 * CONSUMERS);
+        for (Gate& gate : shared.gate_dO) initialize(gate, 4 * CONSUMERS);
+        initialize(shared.gate_K, 4 * CONSUMERS);
+        initialize(shared.gate_V, 4 * CONSUMERS);
+        publish_barriers();
+    }
+    __syncthreads();
+    const Problem problem = {L_q, L_k, group, is_causal, scale};
+    const Walk walk = walk_of_block(problem);
+    // 384 threads got 168 registers each, and 128 · (168 − 24) = 256 · (240 − 168) move.
+    if (threadIdx.x >= CONSUMER_THREADS) {
+        lower_register_limit<24>();
+        if (threadIdx.x == CONSUMER_THREADS)
+            produce(shared, Q, dO, K, V, reinterpret_cast<const Statistics*>(statistics), problem,
+                    walk);
+    } else {
+        raise_register_limit<240>();
+        consume(shared, dK, dV, dQ_sum, turns, problem, walk);
+    }
+}
+
+// ---- before and after: 256 threads share a tile of queries, of which one has 8 columns of a row at a time
+
+constexpr int CHUNKS = D / 8;
+
+// The rows of the block's tile, of all heads, begin at this one; it has so many.
+struct TileRows { long long tile, first; int count; };
+__device__ inline TileRows tile_rows(int L_q) {
+    const long long head = (long long)blockIdx.z * gridDim.y + blockIdx.y;
+    return {head * gridDim.x + blockIdx.x, head * L_q + blockIdx.x * B_R,
+            min(B_R, L_q - (int)blockIdx.x * B_R)};
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+backward_prepare(const scalar_t* O, const scalar_t* dO, const float* LSE, float* statistics,
+                 float* dQ_sum, int* turns, int L_q) {
+    const TileRows rows = tile_rows(L_q);
+    if (threadIdx.x == 0) turns[rows.tile] = 0;
+    Statistics& of_tile = reinterpret_cast<Statistics*>(statistics)[rows.tile];
+    float4* sums = reinterpret_cast<float4*>(dQ_sum + rows.tile * (B_R * D));
+    for (int n = threadIdx.x; n < B_R * CHUNKS; n += THREADS) {
+        const int row = n / CHUNKS, chunk = n % CHUNKS;
+        float sum = 0;
+        if (row < rows.count) {
+            const long long at = (rows.first + row) * CHUNKS + chunk;
+            const uint4 o = reinterpret_cast<const uint4*>(O)[at];
+            const uint4 d = reinterpret_cast<const uint4*>(dO)[at];
+            const scalar_t* O_i = reinterpret_cast<const scalar_t*>(&o);
+            const scalar_t* dO_i = reinterpret_cast<const scalar_t*>(&d);
+            for (int e = 0; e < 8; e++) sum += (float)O_i[e] * (float)dO_i[e];
+        }
+        for (int other = CHUNKS / 2; other > 0; other /= 2)
+            sum += __shfl_xor_sync(0xffffffff, sum, other);
+        if (chunk == 0) {
+            // Of a query that sees no key, LSE is −∞; there, and past the last query, P shall be 0.
+            const float lse = row < rows.count ? LSE[rows.first + row] : NEG_INF;
+            of_tile.LSE[row] = lse == NEG_INF ? -NEG_INF : lse * LOG2_E;
+            of_tile.delta[row] = sum;
+        }
+        sums[n] = sums[n + B_R * CHUNKS] = float4{};
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+backward_finish(const float* dQ_sum, scalar_t* dQ, int L_q, float scale) {
+    const TileRows rows = tile_rows(L_q);
+    const float4* sums = reinterpret_cast<const float4*>(dQ_sum) + rows.tile * (2 * PIECE / 4);
+    uint4* chunks = reinterpret_cast<uint4*>(dQ) + rows.first * CHUNKS;
+    // Eight columns of two rows: what a lane's four neighbours hold. Eight lanes read 512 bytes, and
+    // four write 64.
+    for (int n = threadIdx.x; n < 2 * PIECE / 16; n += THREADS) {
+        const int piece = n / 256, warp = n / 64 % 4, chunk = n / 32 % 2 * 4 + n % 4, g = n / 4 % 8;
+        float4 of_lane[4];
+        for (int t = 0; t < 4; t++)
+            of_lane[t] = sums[piece * (PIECE / 4) + chunk * 128 + warp * 32 + g * 4 + t];
+        const int column = D == 64 ? chunk : piece * 8 + chunk;
+        const int row = (D == 64 ? piece * ROWS : 0) + warp * 16 + g;
+        unsigned first[4], second[4];
+        for (int t = 0; t < 4; t++) {
+            first[t] = pack(scale * of_lane[t].x, scale * of_lane[t].y);
+            second[t] = pack(scale * of_lane[t].z, scale * of_lane[t].w);
+        }
+        if (row < rows.count)
+            chunks[row * CHUNKS + column] = make_uint4(first[0], first[1], first[2], first[3]);
+        if (row + 8 < rows.count)
+            chunks[(row + 8) * CHUNKS + column] = make_uint4(second[0], second[1], second[2], second[3]);
+    }
+}

@@ -1,0 +1,22 @@
+// turns.cuh — blocks that add to the same numbers take turns, so that sums have the same order, and
+// the same bits, in every run.
+//
+// A counter in global memory, 0 at first, says whose turn it is. A block that waits keeps its
+// multiprocessor, so those before it must have begun: blocks begin in the order of their numbers.
+#pragma once
+
+// A warp waits until it is turn number `mine`. What those before have written is there.
+__device__ inline void wait_for_turn(int* counter, int mine) {
+    if (threadIdx.x % 32 == 0) {
+        while (atomicAdd(counter, 0) != mine) {}
+        __threadfence();
+    }
+    __syncwarp();
+}
+
+// One thread ends the turn. What it, and those that it has met at a barrier, have written is there for
+// the next one.
+__device__ inline void end_turn(int* counter) {
+    __threadfence();
+    atomicAdd(counter, 1);
+}
