@@ -10,7 +10,7 @@ from course_utils import planner as planning
 from course_utils.planner import devices
 from course_utils.widgets import planner
 from course_utils.widgets.planner import CHOICES, LENGTHS, SETTINGS, THIS, described, planned
-from tests.helpers.redraw import OTHER_PICTURES
+from tests.helpers.redraw import OTHER_PICTURES, canvases
 
 # ---- the Python half
 
@@ -125,10 +125,6 @@ def words(page):
     return page.locator(".ak-status").inner_text()
 
 
-def picture(page):
-    return page.evaluate("document.querySelector('canvas').toDataURL()")
-
-
 DARK = pytest.mark.exhaustive("the second theme: in make test the light one, and test_ink_follows_the_theme in both")
 
 
@@ -157,14 +153,14 @@ def test_every_control_asks_python_and_changes_what_is_shown(answered):
     start = page.evaluate("model.get('meta')")
     for setting in CHOICES:
         page.evaluate("(start) => model.set('meta', start)", start)
-        before = (words(page), picture(page), page.locator(".ak-advice").inner_text())
+        before = (words(page), canvases(page), page.locator(".ak-advice").inner_text())
         value = {"kv_heads": 1, "window": 128}.get(setting, CHOICES[setting][-1])
         choice = str(CHOICES[setting].index(value))
         page.locator(f".ak-{setting}").select_option(choice)
         assert page.evaluate("model.get('asked')") == {**SETTINGS, setting: value}
         assert words(page) == before[0]
         answer()
-        assert (words(page), picture(page), page.locator(".ak-advice").inner_text()) != before, setting
+        assert (words(page), canvases(page), page.locator(".ak-advice").inner_text()) != before, setting
         assert page.locator(f".ak-{setting}").input_value() == choice
 
 
