@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from multiprocessing import forkserver
 from pathlib import Path
@@ -30,17 +31,20 @@ def pytest_configure(config):
     register()
 
 
-def register() -> None:
-    """Lets kernels of this process be "forked"."""
+def register(imported: Sequence[str] = IMPORTED) -> None:
+    """Lets kernels of this process be "forked", with these modules."""
     KernelProvisionerFactory.provisioners["forked"] = EntryPoint(
         "forked", f"{__name__}:{ForkedProvisioner.__name__}", KernelProvisionerFactory.GROUP_NAME
     )
-    FORKS.set_forkserver_preload(list(IMPORTED))
+    FORKS.set_forkserver_preload(list(imported))
 
 
 def serve_forks(config) -> None:
-    """In a Jupyter server's configuration file: each of its kernels is a fork. The first need not wait for imports."""
-    register()
+    """In a Jupyter server's configuration file: each of its kernels is a fork. The first need not wait for imports.
+
+    None of the cells that `make test` runs there trains: torch's compiler, half of the imports' time, is left out.
+    """
+    register([name for name in IMPORTED if name != "torch._dynamo"])
     config.KernelProvisionerFactory.default_provisioner_name = "forked"
     forkserver.ensure_running()
 

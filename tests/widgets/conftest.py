@@ -1,9 +1,10 @@
 """A bare page in headless Chromium that runs a widget's JavaScript with a stand-in for anywidget's model."""
 
 import base64
-import json
 
 import pytest
+
+from tests.helpers.large_values import computed
 
 THEMES = {
     "light": {"--jp-ui-font-color1": "rgba(0,0,0,0.87)", "--jp-layout-color2": "#eeeeee", "background": "#ffffff"},
@@ -49,6 +50,7 @@ START = """async ([traits, data, script, css, theme, style]) => {
     window.scriptUrl = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
     const module = (await import(window.scriptUrl)).default;
     window.cleanup = await module.render({ model: window.model, el: document.getElementById("out") });
+    return "drawn";
 }"""
 
 
@@ -86,9 +88,9 @@ def open_widget(browser, widget_pages):
             page.set_viewport_size({"width": width, "height": 900})
         style = "; ".join(f"{name}: {value}" for name, value in THEMES[theme].items())
         names = [name for name in widget.traits(sync=True) if not name.startswith("_") and name not in NOT_JSON]
-        traits = json.loads(json.dumps({name: getattr(widget, name) for name in names}))
+        traits = {name: getattr(widget, name) for name in names}
         data = base64.b64encode(getattr(widget, "data", b"")).decode()
-        page.evaluate(START, [traits, data, widget._esm, widget._css, theme, style])
+        computed(page, START, [traits, data, widget._esm, widget._css, theme, style])
         return page
 
     yield open_page

@@ -10,6 +10,7 @@ from course_utils.cuda import RawModule
 from course_utils.emulator import profile
 from course_utils.widgets import bank_places
 from course_utils.widgets.bank_places import LAYOUTS, WIDTHS, bank_state, described
+from tests.helpers.large_values import computed
 from tests.helpers.redraw import canvases
 
 READS = [(layout, width, chunk) for layout in LAYOUTS for width in WIDTHS for chunk in range(8)]
@@ -57,7 +58,7 @@ def test_chunks_of_a_row_only_change_places():
 def test_the_browser_computes_the_same(open_widget):
     page = open_widget(bank_places())
     call = "(cases) => import(scriptUrl).then((m) => cases.map((one) => m.bankState(...one)))"
-    assert page.evaluate(call, [list(one) for one in READS]) == json.loads(
+    assert computed(page, call, [list(one) for one in READS]) == json.loads(
         json.dumps([described(*one) for one in READS])
     )
 

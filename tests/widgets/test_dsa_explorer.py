@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from course_utils import costs, reference
 from course_utils.widgets import dsa_explorer, dsa_state, example_scores
 from course_utils.widgets.frame import pack
+from tests.helpers.large_values import computed
 from tests.helpers.redraw import OTHER_PICTURES, assert_redrawn_within_a_frame, canvases
 
 LOGITS, WEIGHTS = example_scores()
@@ -160,7 +161,7 @@ def test_the_browser_computes_the_same_states_as_python(open_widget):
         [*(base64.b64encode(pack(of[query])).decode() for of in (logits, weights)), k]
         for logits, weights, query, k in cases
     ]
-    for case, got in zip(cases, open_widget(dsa_explorer()).evaluate(COMPUTE, sent), strict=True):
+    for case, got in zip(cases, computed(open_widget(dsa_explorer()), COMPUTE, sent), strict=True):
         state = dsa_state(*case)
         assert tuple(got["visible"]) == state.visible and tuple(got["window"]) == state.window
         assert tuple(got["chosen"]) == state.chosen and tuple(got["missed"]) == state.missed_by_window

@@ -23,6 +23,7 @@ from course_utils.widgets.explorer import (
     settings_of,
     tiles_of,
 )
+from tests.helpers.large_values import computed
 from tests.helpers.redraw import OTHER_PICTURES, assert_redrawn_within_a_frame, canvases
 
 OTHER_KINDS = pytest.mark.exhaustive("each kind is computed in the browser above; drawing is the same for all")
@@ -169,7 +170,7 @@ def test_the_browser_computes_what_the_patterns_say(open_widget):
     assert page.evaluate("import(scriptUrl).then((m) => Object.keys(m.PATTERNS).sort())") == sorted(SLIDERS)
     cases = [(kind, *drawn(kind, seed)) for kind in KINDS for seed in range(5)]
     cases = [(*case, (case[2] * 5) // 7, TILES) for case in cases]
-    for (kind, values, length, query, _), got in zip(cases, page.evaluate(COMPUTE, cases), strict=True):
+    for (kind, values, length, query, _), got in zip(cases, computed(page, COMPUTE, cases), strict=True):
         mask = make_pattern(kind, values, length).mask(length)
         assert base64.b64decode(got["bits"]) == packed_bits(mask), (kind, values, length)
         assert got["layers"] == layers_to(mask, query).tolist()
@@ -185,7 +186,7 @@ def test_dilated_sorted_is_dilated_in_another_order(open_widget):
         case = ["dilated_sorted", values, length, 0, [16]]
         order = sorted(range(length), key=lambda i: (i % values["dilation"], i))
         mask = patterns.dilated(**values).mask(length)[order][:, order]
-        assert base64.b64decode(page.evaluate(COMPUTE, [case])[0]["bits"]) == packed_bits(mask)
+        assert base64.b64decode(computed(page, COMPUTE, [case])[0]["bits"]) == packed_bits(mask)
 
 
 @pytest.mark.browser

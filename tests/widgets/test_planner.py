@@ -114,7 +114,9 @@ def answered(open_widget):
 
         def answer():
             shown = described({**page.evaluate("model.get('asked')")})
-            page.evaluate("(shown) => model.set('meta', {...model.get('meta'), shown})", json.loads(json.dumps(shown)))
+            page.evaluate(
+                "(text) => model.set('meta', {...model.get('meta'), shown: JSON.parse(text)})", json.dumps(shown)
+            )
 
         return page, answer
 
@@ -150,9 +152,9 @@ def test_the_length_moves_without_python(answered, theme):
 @pytest.mark.browser
 def test_every_control_asks_python_and_changes_what_is_shown(answered):
     page, answer = answered(planner(131072))
-    start = page.evaluate("model.get('meta')")
+    page.evaluate("() => { window.start = model.get('meta'); }")
     for setting in CHOICES:
-        page.evaluate("(start) => model.set('meta', start)", start)
+        page.evaluate("() => model.set('meta', start)")
         before = (words(page), canvases(page), page.locator(".ak-advice").inner_text())
         value = {"kv_heads": 1, "window": 128}.get(setting, CHOICES[setting][-1])
         choice = str(CHOICES[setting].index(value))

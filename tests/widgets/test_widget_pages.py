@@ -111,9 +111,12 @@ def the_keyboard_reaches_and_moves_everything(page):
     page.keyboard.press("Tab")
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"  # a visible focus
-    for control in page.locator("input, button").all():
-        assert control.get_attribute("data-lm-suppress-shortcuts") == "true"
-        assert control.evaluate("(c) => c.tagName === 'BUTTON' ? c.textContent : c.labels[0]?.textContent")
+    controls = page.locator("input, button").evaluate_all(
+        """(all) => all.map((one) => [
+            one.dataset.lmSuppressShortcuts, one.tagName === "BUTTON" ? one.textContent : one.labels[0]?.textContent,
+        ])"""
+    )
+    assert all(kept == "true" and named for kept, named in controls), controls
     assert page.locator(".ak-status").get_attribute("aria-live") == "polite"
 
 
