@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import sys
 import threading
-from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from multiprocessing import forkserver
 from pathlib import Path
@@ -31,12 +30,12 @@ def pytest_configure(config):
     register()
 
 
-def register(imported: Sequence[str] = IMPORTED) -> None:
-    """Lets kernels of this process be "forked", with these modules."""
+def register(*left_out: str) -> None:
+    """Lets kernels of this process be "forked", with what is in IMPORTED but for these modules."""
     KernelProvisionerFactory.provisioners["forked"] = EntryPoint(
         "forked", f"{__name__}:{ForkedProvisioner.__name__}", KernelProvisionerFactory.GROUP_NAME
     )
-    FORKS.set_forkserver_preload(list(imported))
+    FORKS.set_forkserver_preload([name for name in IMPORTED if name not in left_out])
 
 
 def serve_forks(config) -> None:
@@ -44,7 +43,7 @@ def serve_forks(config) -> None:
 
     None of the cells that `make test` runs there trains: torch's compiler, half of the imports' time, is left out.
     """
-    register([name for name in IMPORTED if name != "torch._dynamo"])
+    register("torch._dynamo")
     config.KernelProvisionerFactory.default_provisioner_name = "forked"
     forkserver.ensure_running()
 
