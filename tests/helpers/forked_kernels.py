@@ -41,7 +41,7 @@ def register(*left_out: str) -> None:
 def serve_forks(config) -> None:
     """In a Jupyter server's configuration file: each of its kernels is a fork. The first need not wait for imports.
 
-    None of the cells that `make test` runs there trains: torch's compiler, half of the imports' time, is left out.
+    None of the cells that `make test` runs there trains: torch's compiler, 2 s to import, is left out.
     """
     register("torch._dynamo")
     config.KernelProvisionerFactory.default_provisioner_name = "forked"

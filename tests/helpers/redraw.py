@@ -10,17 +10,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 OTHER_PICTURES = pytest.mark.exhaustive("a still picture takes half a second: make test draws one of each kind")
-# All that the canvases in an element show, by size and a number for their pixels: two pictures that are the same give
-# the same text. To write each as a PNG takes Chromium ten times as long, and thousands of letters to send.
-CANVASES = """(root) => [...root.querySelectorAll("canvas")].map((canvas) => {
-    const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-    let [one, other] = [1, 2];
-    for (const pixel of new Uint32Array(data.buffer)) {
-        one = Math.imul((one << 5 | one >>> 27) ^ pixel, 0x9e3779b1);
-        other = Math.imul((other << 11 | other >>> 21) ^ pixel, 0x85ebca6b);
-    }
-    return [canvas.width, canvas.height, one, other].join();
-}).join(";")"""
+CANVASES = """(root) => [...root.querySelectorAll("canvas")].map((canvas) => canvas.toDataURL()).join()"""
 FRAME_MS = 16  # of a screen with 60 pictures a second
 _MEDIANS = """async ([change, frame]) => {
     const apply = eval(change), medians = [];

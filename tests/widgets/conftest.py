@@ -11,8 +11,8 @@ THEMES = {
     "dark": {"--jp-ui-font-color1": "rgba(255,255,255,0.87)", "--jp-layout-color2": "#424242", "background": "#111111"},
 }
 NOT_JSON = ("data", "layout")
-# In the place of what the page showed before, whose clean-up ends its timers and listeners: to load a page takes
-# Chromium twice as long. Tests import from the script, too, at `scriptUrl`.
+# In the place of what the page showed before, whose clean-up ends its timers and listeners: no page is
+# loaded. Tests import from the script, too, at `scriptUrl`.
 START = """async ([traits, data, script, css, theme, style]) => {
     window.cleanup?.();
     window.cleanup = undefined;
