@@ -116,6 +116,12 @@ def _bytes(row: Row) -> int:
     return round(row["us"] * row["tb_per_s"] * 1e6)
 
 
+@functools.cache
+def _sizes(**columns: object) -> list[tuple[int, Row]]:
+    """Bytes of the cache, and the row, of each recorded row with these values."""
+    return [(_bytes(row), row) for row in _record().select(**columns)]
+
+
 def _nearest(read: int, **columns: object) -> Row:
     """The recorded row with these values whose cache has about as many bytes."""
-    return min(_record().select(**columns), key=lambda row: abs(math.log(_bytes(row) / read)))
+    return min(_sizes(**columns), key=lambda sized: abs(math.log(sized[0] / read)))[1]

@@ -7,6 +7,7 @@ import pytest
 from course_utils.course import chapter_notebooks
 from tests.helpers.chapter_widgets import WIDGETS
 from tests.helpers.jupyterlab import ROOT, NotebookPage, shortened, show_cells, wait_until
+from tests.helpers.redraw import CANVASES
 
 pytestmark = pytest.mark.browser
 
@@ -36,10 +37,10 @@ SHOWS_A_WIDGET = re.compile(r"^(import|from) |\bwidgets\.|^questions\.ask|^progr
 SECONDS = 60  # without a GPU, on two cores with nothing else to do: make test-all
 
 # All that a widget draws, apart from its words.
-PICTURE = """(root) => [
-    ...[...root.querySelectorAll("canvas")].map((canvas) => canvas.toDataURL()),
+PICTURE = f"""(root) => [
+    ({CANVASES})(root),
     ...[...root.querySelectorAll("svg")].map((svg) => svg.outerHTML),
-].join()"""
+].join("")"""
 CHANGED = "([root, selector, before]) => root.querySelector(selector).textContent !== before"
 
 

@@ -34,17 +34,20 @@ def pytest_configure(config):
     register()
 
 
-def register() -> None:
-    """Lets kernels of this process be "forked"."""
+def register(*left_out: str) -> None:
+    """Lets kernels of this process be "forked", with what is in IMPORTED but for these modules."""
     KernelProvisionerFactory.provisioners["forked"] = EntryPoint(
         "forked", f"{__name__}:{ForkedProvisioner.__name__}", KernelProvisionerFactory.GROUP_NAME
     )
-    FORKS.set_forkserver_preload(list(IMPORTED))
+    FORKS.set_forkserver_preload([name for name in IMPORTED if name not in left_out])
 
 
 def serve_forks(config) -> None:
-    """In a Jupyter server's configuration file: each of its kernels is a fork. The first need not wait for imports."""
-    register()
+    """In a Jupyter server's configuration file: each of its kernels is a fork. The first need not wait for imports.
+
+    None of the cells that `make test` runs there trains: torch's compiler, 2 s to import, is left out.
+    """
+    register("torch._dynamo")
     config.KernelProvisionerFactory.default_provisioner_name = "forked"
     forkserver.ensure_running()
 

@@ -1,4 +1,4 @@
-"""How a widget is drawn: which of its still pictures make test draws, and how long a change takes."""
+"""How a widget is drawn: whether that changed, which of its still pictures make test draws, and how long it takes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 OTHER_PICTURES = pytest.mark.exhaustive("a still picture takes half a second: make test draws one of each kind")
+CANVASES = """(root) => [...root.querySelectorAll("canvas")].map((canvas) => canvas.toDataURL()).join()"""
 FRAME_MS = 16  # of a screen with 60 pictures a second
 _MEDIANS = """async ([change, frame]) => {
     const apply = eval(change), medians = [];
@@ -27,6 +28,11 @@ _MEDIANS = """async ([change, frame]) => {
     }
     return Math.min(...medians);
 }"""
+
+
+def canvases(page: Page) -> str:
+    """What the canvases of a page show, to compare with another time: a text that says nothing else."""
+    return page.evaluate(f"({CANVASES})(document)")
 
 
 def assert_redrawn_within_a_frame(page: Page, change: str, what: str) -> None:

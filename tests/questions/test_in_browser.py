@@ -1,7 +1,6 @@
 """The judge of pages without Python (questions/js) says of every answer what Python says."""
 
 import functools
-import json
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,6 +16,7 @@ from course_utils.questions.numbers import write_number
 from course_utils.questions.question import Aggregate, Figure, Grid, Number, TrueFalse, Votes
 from course_utils.questions.sheet import remarks
 from tests.helpers.drawn_questions import IDS
+from tests.helpers.large_values import computed
 
 pytestmark = pytest.mark.browser
 
@@ -83,7 +83,7 @@ def judge_all(browser):
     address = f"http://127.0.0.1:{server.server_port}"
     page = browser.new_page()
     page.goto(f"{address}/")
-    yield lambda asked: page.evaluate(JUDGE_ALL, [address, json.loads(json.dumps(asked))])
+    yield lambda asked: computed(page, JUDGE_ALL, [address, asked])
     page.close()
     server.shutdown()
     server.server_close()

@@ -1,18 +1,31 @@
 """A bare page in headless Chromium that runs a widget's JavaScript with a stand-in for anywidget's model."""
 
 import base64
-import json
 
 import pytest
+
+from tests.helpers.large_values import computed
 
 THEMES = {
     "light": {"--jp-ui-font-color1": "rgba(0,0,0,0.87)", "--jp-layout-color2": "#eeeeee", "background": "#ffffff"},
     "dark": {"--jp-ui-font-color1": "rgba(255,255,255,0.87)", "--jp-layout-color2": "#424242", "background": "#111111"},
 }
-PAGE = """<!doctype html><meta charset="utf-8"><body data-jp-theme-name="%s" style="%s; margin: 0; padding: 10px">
-<div id="out"></div></body>"""
 NOT_JSON = ("data", "layout")
-START = """async ([traits, data]) => {
+# In the place of what the page showed before, whose clean-up ends its timers and listeners: no page is
+# loaded. Tests import from the script, too, at `scriptUrl`.
+START = """async ([traits, data, script, css, theme, style]) => {
+    window.cleanup?.();
+    window.cleanup = undefined;
+    document.activeElement?.blur();
+    const body = document.createElement("body");
+    body.dataset.jpThemeName = theme;
+    body.style.cssText = `${style}; margin: 0; padding: 10px`;
+    body.innerHTML = '<div id="out"></div>';
+    document.body.replaceWith(body);
+    const sheet = document.createElement("style");
+    sheet.textContent = css;
+    document.head.replaceChildren(sheet);
+    window.scrollTo(0, 0);
     const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
     const state = { ...traits, data: new DataView(bytes.buffer) };
     const listeners = [];
@@ -34,8 +47,10 @@ START = """async ([traits, data]) => {
         },
         listeners,
     };
-    const module = (await import("/widget.js")).default;
+    window.scriptUrl = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+    const module = (await import(window.scriptUrl)).default;
     window.cleanup = await module.render({ model: window.model, el: document.getElementById("out") });
+    return "drawn";
 }"""
 
 
@@ -64,24 +79,22 @@ def open_widget(browser, widget_pages):
         nonlocal opened
         if opened == len(widget_pages):
             widget_pages.append(browser.new_page())
+            widget_pages[opened].set_content("<!doctype html>")
         page = widget_pages[opened]
         opened += 1
         page.on("pageerror", note_error)
         page.on("console", note)
-        style = ";".join(f"{name}: {value}" for name, value in THEMES[theme].items())
-        page.route("**/widget.js", lambda route: route.fulfill(body=widget._esm, content_type="text/javascript"))
-        page.route("**/page", lambda route: route.fulfill(body=PAGE % (theme, style), content_type="text/html"))
-        page.set_viewport_size({"width": width, "height": 900})
-        page.goto("http://widget.test/page")
-        page.add_style_tag(content=widget._css)
+        if page.viewport_size != {"width": width, "height": 900}:
+            page.set_viewport_size({"width": width, "height": 900})
+        style = "; ".join(f"{name}: {value}" for name, value in THEMES[theme].items())
         names = [name for name in widget.traits(sync=True) if not name.startswith("_") and name not in NOT_JSON]
-        traits = json.loads(json.dumps({name: getattr(widget, name) for name in names}))
-        page.evaluate(START, [traits, base64.b64encode(getattr(widget, "data", b"")).decode()])
+        traits = {name: getattr(widget, name) for name in names}
+        data = base64.b64encode(getattr(widget, "data", b"")).decode()
+        computed(page, START, [traits, data, widget._esm, widget._css, theme, style])
         return page
 
     yield open_page
     for page in widget_pages[:opened]:
-        page.unroute_all()
         page.remove_listener("pageerror", note_error)
         page.remove_listener("console", note)
     assert not errors, errors

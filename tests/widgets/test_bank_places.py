@@ -10,6 +10,8 @@ from course_utils.cuda import RawModule
 from course_utils.emulator import profile
 from course_utils.widgets import bank_places
 from course_utils.widgets.bank_places import LAYOUTS, WIDTHS, bank_state, described
+from tests.helpers.large_values import computed
+from tests.helpers.redraw import canvases
 
 READS = [(layout, width, chunk) for layout in LAYOUTS for width in WIDTHS for chunk in range(8)]
 
@@ -55,8 +57,8 @@ def test_chunks_of_a_row_only_change_places():
 @pytest.mark.browser
 def test_the_browser_computes_the_same(open_widget):
     page = open_widget(bank_places())
-    call = "(cases) => import('/widget.js').then((m) => cases.map((one) => m.bankState(...one)))"
-    assert page.evaluate(call, [list(one) for one in READS]) == json.loads(
+    call = "(cases) => import(scriptUrl).then((m) => cases.map((one) => m.bankState(...one)))"
+    assert computed(page, call, [list(one) for one in READS]) == json.loads(
         json.dumps([described(*one) for one in READS])
     )
 
@@ -69,7 +71,7 @@ def test_every_choice_changes_words_and_picture(open_widget):
         for width in WIDTHS:
             page.check(f"input[value='{layout}']")
             page.check(f"input[value='{width}']")
-            picture = page.evaluate("() => document.querySelector('canvas').toDataURL()")
+            picture = canvases(page)
             shown.add((page.locator(".ak-status").inner_text(), picture))
     assert len(shown) == len(LAYOUTS) * len(WIDTHS)
     assert len({words for words, _ in shown}) == len({picture for _, picture in shown}) == len(shown)

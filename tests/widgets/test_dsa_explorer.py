@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from course_utils import costs, reference
 from course_utils.widgets import dsa_explorer, dsa_state, example_scores
 from course_utils.widgets.frame import pack
-from tests.helpers.redraw import OTHER_PICTURES, assert_redrawn_within_a_frame
+from tests.helpers.large_values import computed
+from tests.helpers.redraw import OTHER_PICTURES, assert_redrawn_within_a_frame, canvases
 
 LOGITS, WEIGHTS = example_scores()
 
@@ -142,7 +143,7 @@ def test_bad_input_is_named(make, error, message):
 # ---- in the browser: what is common to all widgets is in test_widget_pages.py
 
 COMPUTE = """async (cases) => {
-    const { dsaState } = await import("/widget.js");
+    const { dsaState } = await import(scriptUrl);
     const floats = (text) => new Float32Array(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
     return cases.map(([scores, attention, k]) => {
         const state = dsaState(floats(scores), floats(attention), k);
@@ -160,7 +161,7 @@ def test_the_browser_computes_the_same_states_as_python(open_widget):
         [*(base64.b64encode(pack(of[query])).decode() for of in (logits, weights)), k]
         for logits, weights, query, k in cases
     ]
-    for case, got in zip(cases, open_widget(dsa_explorer()).evaluate(COMPUTE, sent), strict=True):
+    for case, got in zip(cases, computed(open_widget(dsa_explorer()), COMPUTE, sent), strict=True):
         state = dsa_state(*case)
         assert tuple(got["visible"]) == state.visible and tuple(got["window"]) == state.window
         assert tuple(got["chosen"]) == state.chosen and tuple(got["missed"]) == state.missed_by_window
@@ -215,7 +216,7 @@ def test_every_control_changes_what_is_shown(open_widget):
     page = open_widget(dsa_explorer())
 
     def shown():
-        picture = page.evaluate("() => document.querySelector('canvas').toDataURL()")
+        picture = canvases(page)
         return status(page), page.locator(".ak-figures").inner_text(), picture
 
     def press(key):

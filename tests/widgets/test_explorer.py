@@ -23,7 +23,8 @@ from course_utils.widgets.explorer import (
     settings_of,
     tiles_of,
 )
-from tests.helpers.redraw import OTHER_PICTURES, assert_redrawn_within_a_frame
+from tests.helpers.large_values import computed
+from tests.helpers.redraw import OTHER_PICTURES, assert_redrawn_within_a_frame, canvases
 
 OTHER_KINDS = pytest.mark.exhaustive("each kind is computed in the browser above; drawing is the same for all")
 RATES = {"flops_per_second": 3e14, "bytes_per_second": 4e12, "heads": 16, "label": "some GPU, some day"}
@@ -152,7 +153,7 @@ def test_bad_input_is_named(make, error, message):
 # ---- in the browser: what is common to all widgets is in test_widget_pages.py
 
 COMPUTE = """async (cases) => {
-    const { maskOf, tilesOf, layersTo } = await import("/widget.js");
+    const { maskOf, tilesOf, layersTo } = await import(scriptUrl);
     const join = (all, byte) => all + String.fromCharCode(byte);
     const text = (array) => btoa(new Uint8Array(array.buffer).reduce(join, ""));
     return cases.map(([kind, values, length, query, sizes]) => {
@@ -166,10 +167,10 @@ COMPUTE = """async (cases) => {
 @pytest.mark.browser
 def test_the_browser_computes_what_the_patterns_say(open_widget):
     page = open_widget(mask_explorer())
-    assert page.evaluate("import('/widget.js').then((m) => Object.keys(m.PATTERNS).sort())") == sorted(SLIDERS)
+    assert page.evaluate("import(scriptUrl).then((m) => Object.keys(m.PATTERNS).sort())") == sorted(SLIDERS)
     cases = [(kind, *drawn(kind, seed)) for kind in KINDS for seed in range(5)]
     cases = [(*case, (case[2] * 5) // 7, TILES) for case in cases]
-    for (kind, values, length, query, _), got in zip(cases, page.evaluate(COMPUTE, cases), strict=True):
+    for (kind, values, length, query, _), got in zip(cases, computed(page, COMPUTE, cases), strict=True):
         mask = make_pattern(kind, values, length).mask(length)
         assert base64.b64decode(got["bits"]) == packed_bits(mask), (kind, values, length)
         assert got["layers"] == layers_to(mask, query).tolist()
@@ -185,20 +186,20 @@ def test_dilated_sorted_is_dilated_in_another_order(open_widget):
         case = ["dilated_sorted", values, length, 0, [16]]
         order = sorted(range(length), key=lambda i: (i % values["dilation"], i))
         mask = patterns.dilated(**values).mask(length)[order][:, order]
-        assert base64.b64decode(page.evaluate(COMPUTE, [case])[0]["bits"]) == packed_bits(mask)
+        assert base64.b64decode(computed(page, COMPUTE, [case])[0]["bits"]) == packed_bits(mask)
 
 
 @pytest.mark.browser
 def test_the_tiles_of_a_long_sequence_are_about_right(open_widget):
     page = open_widget(mask_explorer())
-    call = "(cases) => import('/widget.js').then((m) => cases.map((c) => m.visitedAt(...c)))"
+    call = "(cases) => import(scriptUrl).then((m) => cases.map((c) => m.visitedAt(...c)))"
     kinds = ["causal", "sliding_window", "power_of_two", "document", "longformer", "random_blocks", "bigbird"]
     for kind, got in zip(kinds, page.evaluate(call, [[kind, START[kind], 8192, 64] for kind in kinds]), strict=True):
         lists = make_pattern(kind, START[kind], 8192).block_lists(8192, block=64)
         assert got == pytest.approx(len(lists.indices), rel=0.05), kind
     for tiles in (100, 60_000):  # memory is slower, then arithmetic
         got = page.evaluate(
-            "([n, rates]) => import('/widget.js').then((m) => m.secondsOf(n, 64, 16384, 128, rates))", [tiles, RATES]
+            "([n, rates]) => import(scriptUrl).then((m) => m.secondsOf(n, 64, 16384, 128, rates))", [tiles, RATES]
         )
         flops = RATES["heads"] * 4 * 128 * tiles * 64**2  # all pairs of a visited tile are computed
         least = least_bytes(1, RATES["heads"], 16384, 16384, 128, 2)
@@ -220,7 +221,7 @@ def test_every_control_changes_what_is_shown(open_widget):
 
     def shown():
         page.wait_for_timeout(120)  # the table of long sequences follows when a slider rests
-        pictures = page.evaluate("() => [...document.querySelectorAll('canvas')].map((c) => c.toDataURL()).join()")
+        pictures = canvases(page)
         return page.locator(".ak-status").inner_text(), page.locator(".ak-table").all_inner_texts(), pictures
 
     def press(name, key="ArrowRight"):

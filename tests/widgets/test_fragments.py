@@ -9,7 +9,7 @@ from course_utils.cuda import RawModule
 from course_utils.emulator import profile
 from course_utils.widgets import warp_fragments
 from course_utils.widgets.fragments import HEAD_DIMS, LAYOUTS, READS, lane_registers, ldmatrix_request
-from tests.helpers.redraw import OTHER_PICTURES
+from tests.helpers.redraw import OTHER_PICTURES, canvases
 
 TILES = [(reads, layout, head_dim) for reads in READS for layout in LAYOUTS for head_dim in HEAD_DIMS]
 
@@ -160,7 +160,7 @@ def test_every_control_changes_the_picture_and_the_words(open_widget):
     page = open_widget(warp_fragments())
 
     def shown():
-        pictures = page.evaluate("() => [...document.querySelectorAll('canvas')].map((c) => c.toDataURL()).join()")
+        pictures = canvases(page)
         return page.locator(".ak-status").inner_text(), pictures
 
     assert "4 of 32 banks, 8 wavefronts (D = 64, plain)" in shown()[0]

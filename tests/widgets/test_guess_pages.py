@@ -7,9 +7,9 @@ from tests.helpers.contrast import LOWEST_CONTRAST
 
 pytestmark = pytest.mark.browser
 
-READ = "(cases) => import('/widget.js').then((m) => cases.map(([text, unit]) => m.readGuess(text, unit).value ?? null))"
-FAR = "(cases) => import('/widget.js').then((m) => cases.map((one) => m.howFar(...one)))"
-SCALES = "(cases) => import('/widget.js').then((m) => cases.map((one) => m.scaleOf(...one)))"
+READ = "(cases) => import(scriptUrl).then((m) => cases.map(([text, unit]) => m.readGuess(text, unit).value ?? null))"
+FAR = "(cases) => import(scriptUrl).then((m) => cases.map((one) => m.howFar(...one)))"
+SCALES = "(cases) => import(scriptUrl).then((m) => cases.map((one) => m.scaleOf(...one)))"
 
 
 def panel(value=37, unit="sectors", form=None, shown=({"text/plain": "load of K: 32"},)):

@@ -15,6 +15,7 @@ from course_utils.widgets import bank_turns, launch_grid, load_sectors
 from course_utils.widgets.bank_turns import BANK_COLOURS, column_state
 from course_utils.widgets.launch_grid import SIZES, grid_state
 from course_utils.widgets.load_sectors import ELEMENTS, load_state
+from tests.helpers.redraw import canvases
 
 GRIDS = [(n, threads) for n in (0, 1, 31, 64, 65, 1000, 1024) for threads in SIZES]
 LOADS = [(stride, size) for stride in (0, 1, 2, 3, 7, 8, 9, 32) for size in ELEMENTS]
@@ -74,7 +75,7 @@ CASES = {
 def test_the_browser_computes_the_same(open_widget, name):
     make, state, cases = CASES[name]
     page = open_widget(make())
-    call = f"(cases) => import('/widget.js').then((m) => cases.map((one) => m.{name}(...one)))"
+    call = f"(cases) => import(scriptUrl).then((m) => cases.map((one) => m.{name}(...one)))"
     assert page.evaluate(call, [list(one) for one in cases]) == json.loads(
         json.dumps([asdict(state(*one)) for one in cases])
     )
@@ -87,7 +88,7 @@ def test_every_size_changes_words_and_picture(open_widget, make):
     shown = set()
     for size in page.locator("input[type=radio]").all():
         size.check()
-        picture = page.evaluate("() => document.querySelector('canvas').toDataURL()")
+        picture = canvases(page)
         shown.add((page.locator(".ak-status").inner_text(), picture))
     assert len({words for words, _ in shown}) == len({picture for _, picture in shown}) == 4
 

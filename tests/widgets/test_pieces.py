@@ -45,7 +45,7 @@ def test_javascript_merges_as_python_does(open_widget):
     page = open_widget(two_pieces(SCORES))
     lists = SCORES, [-3.0, 700.0], [2.0, 2.0, 2.0]
     cases = [(scores, cut) for scores, n in ((s, len(s)) for s in lists) for cut in range(1, n)]
-    call = "(cases) => import('/widget.js').then((m) => cases.map((c) => m.merge(...c)))"
+    call = "(cases) => import(scriptUrl).then((m) => cases.map((c) => m.merge(...c)))"
     for (scores, cut), got in zip(cases, page.evaluate(call, cases), strict=True):
         assert got == pytest.approx(dataclasses.asdict(merged(scores, cut)), rel=1e-12)
 

@@ -10,7 +10,7 @@ from course_utils import planner as planning
 from course_utils.planner import devices
 from course_utils.widgets import planner
 from course_utils.widgets.planner import CHOICES, LENGTHS, SETTINGS, THIS, described, planned
-from tests.helpers.redraw import OTHER_PICTURES
+from tests.helpers.redraw import OTHER_PICTURES, canvases
 
 # ---- the Python half
 
@@ -114,7 +114,9 @@ def answered(open_widget):
 
         def answer():
             shown = described({**page.evaluate("model.get('asked')")})
-            page.evaluate("(shown) => model.set('meta', {...model.get('meta'), shown})", json.loads(json.dumps(shown)))
+            page.evaluate(
+                "(text) => model.set('meta', {...model.get('meta'), shown: JSON.parse(text)})", json.dumps(shown)
+            )
 
         return page, answer
 
@@ -123,10 +125,6 @@ def answered(open_widget):
 
 def words(page):
     return page.locator(".ak-status").inner_text()
-
-
-def picture(page):
-    return page.evaluate("document.querySelector('canvas').toDataURL()")
 
 
 DARK = pytest.mark.exhaustive("the second theme: in make test the light one, and test_ink_follows_the_theme in both")
@@ -154,17 +152,17 @@ def test_the_length_moves_without_python(answered, theme):
 @pytest.mark.browser
 def test_every_control_asks_python_and_changes_what_is_shown(answered):
     page, answer = answered(planner(131072))
-    start = page.evaluate("model.get('meta')")
+    page.evaluate("() => { window.start = model.get('meta'); }")
     for setting in CHOICES:
-        page.evaluate("(start) => model.set('meta', start)", start)
-        before = (words(page), picture(page), page.locator(".ak-advice").inner_text())
+        page.evaluate("() => model.set('meta', start)")
+        before = (words(page), canvases(page), page.locator(".ak-advice").inner_text())
         value = {"kv_heads": 1, "window": 128}.get(setting, CHOICES[setting][-1])
         choice = str(CHOICES[setting].index(value))
         page.locator(f".ak-{setting}").select_option(choice)
         assert page.evaluate("model.get('asked')") == {**SETTINGS, setting: value}
         assert words(page) == before[0]
         answer()
-        assert (words(page), picture(page), page.locator(".ak-advice").inner_text()) != before, setting
+        assert (words(page), canvases(page), page.locator(".ak-advice").inner_text()) != before, setting
         assert page.locator(f".ak-{setting}").input_value() == choice
 
 

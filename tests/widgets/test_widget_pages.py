@@ -21,7 +21,7 @@ from course_utils.widgets import (
     warp_fragments,
 )
 from course_utils.widgets.heatmap import scores_and_weights
-from tests.helpers.redraw import assert_redrawn_within_a_frame
+from tests.helpers.redraw import CANVASES, assert_redrawn_within_a_frame, canvases
 
 pytestmark = pytest.mark.browser
 
@@ -70,10 +70,6 @@ LARGEST = {
 }
 
 
-def picture(page):
-    return page.evaluate("() => [...document.querySelectorAll('canvas')].map((c) => c.toDataURL()).join()")
-
-
 def status(page):
     return page.locator(".ak-status").inner_text()
 
@@ -85,12 +81,12 @@ def test_keys_and_buttons_move_one_step_and_stop_at_the_ends_and_closing_leaves_
     assert page.locator(".ak-widget").get_attribute("data-widget") == name
     last = int(page.locator(".ak-step").get_attribute("max"))
     page.evaluate("model.set('step', 1)")
-    before = (status(page), picture(page))
+    before = (status(page), canvases(page))
     page.click(".ak-next")
     assert page.evaluate("model.get('step')") == 2
-    assert status(page) != before[0] and picture(page) != before[1]
+    assert status(page) != before[0] and canvases(page) != before[1]
     page.click(".ak-prev")
-    assert (status(page), picture(page)) == before
+    assert (status(page), canvases(page)) == before
     for button, end in ((".ak-prev", 0), (".ak-next", last)):
         page.evaluate("(end) => model.set('step', end)", end)
         page.click(button)
@@ -103,10 +99,10 @@ def test_keys_and_buttons_move_one_step_and_stop_at_the_ends_and_closing_leaves_
 def the_keyboard_reaches_and_moves_everything(page):
     page.focus(".ak-step")
     start = page.evaluate("model.get('step')")
-    before = picture(page)
+    before = canvases(page)
     page.keyboard.press("ArrowRight")
     assert page.evaluate("model.get('step')") == start + 1
-    assert picture(page) != before
+    assert canvases(page) != before
     page.keyboard.press("ArrowLeft")
     assert page.evaluate("model.get('step')") == start
     page.focus(".ak-next")
@@ -115,9 +111,12 @@ def the_keyboard_reaches_and_moves_everything(page):
     page.keyboard.press("Tab")
     outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert outline == "solid"  # a visible focus
-    for control in page.locator("input, button").all():
-        assert control.get_attribute("data-lm-suppress-shortcuts") == "true"
-        assert control.evaluate("(c) => c.tagName === 'BUTTON' ? c.textContent : c.labels[0]?.textContent")
+    controls = page.locator("input, button").evaluate_all(
+        """(all) => all.map((one) => [
+            one.dataset.lmSuppressShortcuts, one.tagName === "BUTTON" ? one.textContent : one.labels[0]?.textContent,
+        ])"""
+    )
+    assert all(kept == "true" and named for kept, named in controls), controls
     assert page.locator(".ak-status").get_attribute("aria-live") == "polite"
 
 
@@ -140,8 +139,8 @@ def test_nothing_overlaps_or_is_cut_off(open_widget, name, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for canvas in page.locator("canvas").all():
         shape = "(c) => [c.clientWidth / c.clientHeight, c.width / c.height]"
-        shown, drawn = canvas.evaluate(shape)
-        assert shown == pytest.approx(drawn, rel=0.02), "the picture is squeezed"
+        shown, own = canvas.evaluate(shape)
+        assert shown == pytest.approx(own, rel=0.02), "the picture is squeezed"
     boxes = page.locator("canvas, input, button, .ak-status, .ak-number, .ak-bar, .ak-note, legend").evaluate_all(
         "(all) => all.map((e) => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; })"
     )
@@ -158,10 +157,10 @@ def test_nothing_overlaps_or_is_cut_off(open_widget, name, width):
 def test_ink_follows_the_theme(open_widget, name):
     """In a dark page from the start, and when the page turns light while it is open."""
     page = open_widget(WIDGETS[name](), theme="dark")
-    before = picture(page)
+    before = canvases(page)
     page.evaluate("document.body.style.setProperty('--jp-ui-font-color1', 'black')")
     page.wait_for_function(
-        "(old) => [...document.querySelectorAll('canvas')].map((c) => c.toDataURL()).join() !== old",
+        f"(old) => ({CANVASES})(document) !== old",
         arg=before,
         polling=20,  # by default it reads the canvases in every frame
     )
@@ -174,7 +173,7 @@ def test_the_browser_computes_the_same_weights_as_python(open_widget, lengths, i
     page = open_widget(heatmap(rows, cols))
     got = page.evaluate(
         """async ([rows, cols, scale, causal]) => {
-            const { dotProducts, attend } = await import("/widget.js");
+            const { dotProducts, attend } = await import(scriptUrl);
             const values = new Float32Array(model.get("data").buffer);
             const dots = dotProducts(values.subarray(0, rows * 16), values.subarray(rows * 16), rows, cols, 16);
             return [...attend(dots, rows, cols, scale, causal).weights];
@@ -215,9 +214,9 @@ def test_mask_scale_and_scores_change_the_heat_map(open_widget):
         lambda: (page.focus(".ak-scale"), page.keyboard.press("ArrowRight")),
         lambda: page.locator("canvas").click(position={"x": 100, "y": 60}),
     ):
-        before = picture(page)
+        before = canvases(page)
         act()
-        assert picture(page) != before
+        assert canvases(page) != before
     assert page.evaluate("model.get('step')") == 0  # the row that was clicked
 
 
@@ -232,7 +231,7 @@ def test_the_browser_takes_the_states_apart_as_python_packed_them(open_widget):
     page = open_widget(widget)
     got = page.evaluate(
         """async () => {
-            const { unpack } = await import("/widget.js");
+            const { unpack } = await import(scriptUrl);
             const plain = (values) => values && [...values].map((v) => (Number.isFinite(v) ? v : String(v)));
             return unpack(model.get("meta"), new Float32Array(model.get("data").buffer))
                 .map(({ S, m, l, tail, O, requested }) => [[S, m, l, tail, O].map(plain), requested]);
