@@ -1,0 +1,106 @@
+"""When the steps of a kernel of chapter 07 begin and end, as one block sees them: what the pipeline viewer draws.
+
+Calls of a kernel's verbs are wrapped in readings of the clock (kernels/include/moments.cuh), in a copy of its text. On
+a GPU the times are cycles of one multiprocessor; on the emulator, steps of its scheduler, which say in which order
+things happen and not how long they take.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_utils.cuda import KernelSource, RawModule, read_kernel
+from course_utils.launches.hopper import Step, ready
+
+LEADERS, MOMENTS = 4, 1024  # as in moments.cuh
+READ = """
+extern "C" __global__ void read_moments(long long* out, int* count) { hand_over(out, count); }
+"""
+VERBS = {
+    "wait_for_copies": "wait for tiles",
+    "wait_for": "wait for tiles",
+    "wait_until_full": "wait for tiles",
+    "take_turn": "wait for its turn",
+    "start_scores": "start S",
+    "start_output": "start P V",
+    "wait_for_product": "wait for",
+    "load_tile_async": "ask for",
+    "load_box": "ask for",
+    "fill": "ask for",
+    "write": "write O",
+}
+
+
+class Site(NamedTuple):
+    """A call in a kernel's text: the verb, its first argument, and its line in the file."""
+
+    verb: str
+    argument: str
+    line: int
+
+
+class Moment(NamedTuple):
+    """A call that ran: its site, its leader (warpgroup) and when it began and ended."""
+
+    site: Site
+    leader: int
+    begin: int
+    end: int
+
+
+def with_clocks(source: KernelSource) -> tuple[KernelSource, list[Site]]:
+    """The kernel's text with each call of a verb wrapped, and what was wrapped, by the numbers in it."""
+    text, sites, done, out = str(source), [], 0, []
+    pattern = re.compile(rf"(?<![\w:.])({'|'.join(VERBS)})(<[^<>;]*>)?\(")
+    while call := pattern.search(text, done):
+        end = _closing(text, call.end() - 1) + 1
+        out.append(text[done : call.start()])
+        if text[end : end + 1] == ";":  # a call as a statement of its own, not a definition
+            argument = re.match(r"[^,()]*", text[call.end() :])[0].strip()
+            line = text.count("\n", 0, call.start()) + 1
+            out.append(f"{{ const long long before = clock64(); {text[call.start() : end]}; note(before, {len(sites)}); }}")
+            sites.append(Site(call[1], argument, line))
+            end += 1
+        else:
+            out.append(text[call.start() : end])
+        done = end
+    body = "".join(out) + text[done:]
+    last = [*re.finditer(r'^#include "[^"]*"\n', body, re.MULTILINE)][-1].end()
+    body = body[:last] + '#include "moments.cuh"\n' + body[last:]
+    body = re.sub(r"(extern __shared__ [^;]*;)", r"\1 begin_notes();", body)
+    return KernelSource(body + READ, source.path, source.name), sites
+
+
+def _closing(text: str, opening: int) -> int:
+    """Where the bracket that opens there is closed."""
+    depth = 0
+    for place in range(opening, len(text)):
+        depth += {"(": 1, ")": -1}.get(text[place], 0)
+        if depth == 0:
+            return place
+    raise ValueError(f"a bracket that does not close in {text[opening : opening + 40]!r}")
+
+
+def record(step: Step, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False) -> list[Moment]:
+    """Launches a step and returns what its block 0 noted, in the order of the clock. Arguments as for `hopper.launch`."""
+    source, sites = with_clocks(read_kernel(step.file))
+    module = RawModule(code=source, options=step.options(query.shape[-1], query.dtype))
+    out, lse = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
+    run = ready(step, query, key, value, out, lse, is_causal=is_causal, kernel=module.get_function(step.kernel))
+    notes = torch.zeros(LEADERS, MOMENTS, 3, dtype=torch.int64, device=query.device)
+    counts = torch.zeros(LEADERS, dtype=torch.int32, device=query.device)
+    read = module.get_function("read_moments")
+    for _ in range(2 if query.is_cuda else 1):  # the first launch finds cold caches
+        run()
+        read((1,), (LEADERS,), (notes, counts))
+    moments = [
+        Moment(sites[site], leader, begin, end)
+        for leader in range(LEADERS)
+        for begin, end, site in notes[leader, : counts[leader]].tolist()
+    ]
+    return sorted(moments, key=lambda moment: moment.begin)
