@@ -19,6 +19,7 @@ from course_utils.bench import (
     hopper,
     host,
     one_pattern,
+    pipeline,
     serving,
     sparse_patterns,
     start_here,
@@ -117,6 +118,12 @@ SUBJECTS: dict[str, Subject] = {
         compiled_step.compiled_step,
         dict.fromkeys(("json", "record"), False),
         functools.partial(measured.load, "compiled_step"),
+    ),
+    "pipeline": Subject(
+        pipeline.pipeline,
+        dict.fromkeys(("json", "record"), False),
+        functools.partial(measured.load, "pipeline"),
+        lambda rows: View([[{key: row[key] for key in row if key not in ("sites", "moments")} for row in rows]]),
     ),
     "emulator": Subject(emulator.measure, {"json": False}, machine=emulator.machine),
     "counters": Subject(

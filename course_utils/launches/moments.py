@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.cuda import KernelSource, RawModule, read_kernel
+from course_utils.cuda import Kernel, KernelSource, RawModule, read_kernel
 from course_utils.launches.hopper import Step, ready
 
 LEADERS, MOMENTS = 4, 1024  # as in moments.cuh
@@ -63,7 +63,9 @@ def with_clocks(source: KernelSource) -> tuple[KernelSource, list[Site]]:
         if text[end : end + 1] == ";":  # a call as a statement of its own, not a definition
             argument = re.match(r"[^,()]*", text[call.end() :])[0].strip()
             line = text.count("\n", 0, call.start()) + 1
-            out.append(f"{{ const long long before = clock64(); {text[call.start() : end]}; note(before, {len(sites)}); }}")
+            out.append(
+                f"{{ const long long before = clock64(); {text[call.start() : end]}; note(before, {len(sites)}); }}"
+            )
             sites.append(Site(call[1], argument, line))
             end += 1
         else:
@@ -86,15 +88,20 @@ def _closing(text: str, opening: int) -> int:
     raise ValueError(f"a bracket that does not close in {text[opening : opening + 40]!r}")
 
 
+def build(step: Step, head_dim: int, dtype: torch.dtype) -> tuple[Kernel, list[Site]]:
+    """The kernel of a step with clocks in it, and the sites of its notes."""
+    source, sites = with_clocks(read_kernel(step.file))
+    return RawModule(code=source, options=step.options(head_dim, dtype)).get_function(step.kernel), sites
+
+
 def record(step: Step, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False) -> list[Moment]:
     """Launches a step and returns what its block 0 noted, in the order of the clock. Arguments as for `hopper.launch`."""
-    source, sites = with_clocks(read_kernel(step.file))
-    module = RawModule(code=source, options=step.options(query.shape[-1], query.dtype))
+    kernel, sites = build(step, query.shape[-1], query.dtype)
     out, lse = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
-    run = ready(step, query, key, value, out, lse, is_causal=is_causal, kernel=module.get_function(step.kernel))
+    run = ready(step, query, key, value, out, lse, is_causal=is_causal, kernel=kernel)
     notes = torch.zeros(LEADERS, MOMENTS, 3, dtype=torch.int64, device=query.device)
     counts = torch.zeros(LEADERS, dtype=torch.int32, device=query.device)
-    read = module.get_function("read_moments")
+    read = kernel.module.get_function("read_moments")
     for _ in range(2 if query.is_cuda else 1):  # the first launch finds cold caches
         run()
         read((1,), (LEADERS,), (notes, counts))
@@ -104,3 +111,24 @@ def record(step: Step, query: Tensor, key: Tensor, value: Tensor, *, is_causal: 
         for begin, end, site in notes[leader, : counts[leader]].tolist()
     ]
     return sorted(moments, key=lambda moment: moment.begin)
+
+
+def to_text(moments: list[Moment]) -> dict[str, str]:
+    """The columns `sites` and `moments` of a record: entries are parted by ";", their parts by spaces; times are
+    counted from the first moment on."""
+    sites = list(dict.fromkeys(moment.site for moment in moments))
+    first = min((moment.begin for moment in moments), default=0)
+    return {
+        "sites": ";".join(f"{site.verb} {site.line} {site.argument}" for site in sites),
+        "moments": ";".join(f"{sites.index(m.site)} {m.leader} {m.begin - first} {m.end - first}" for m in moments),
+    }
+
+
+def from_text(sites: str, moments: str) -> list[Moment]:
+    """What `to_text` was given, but for the time at which it began."""
+    there = []
+    for entry in sites.split(";"):
+        verb, line, argument = entry.split(" ", 2)
+        there.append(Site(verb, argument, int(line)))
+    numbers = (map(int, entry.split()) for entry in moments.split(";"))
+    return [Moment(there[site], leader, begin, end) for site, leader, begin, end in numbers]
