@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +18,7 @@ from course_utils.launches.hopper import Step, ready
 
 LEADERS, MOMENTS = 4, 1024  # as in moments.cuh
 READ = """
-extern "C" __global__ void read_moments(long long* out, int* count) { hand_over(out, count); }
+extern "C" __global__ void read_moments(int* out, int* count) { hand_over(out, count); }
 """
 VERBS = {
     "wait_for_copies": "wait for tiles",
@@ -63,9 +62,7 @@ def with_clocks(source: KernelSource) -> tuple[KernelSource, list[Site]]:
         if text[end : end + 1] == ";":  # a call as a statement of its own, not a definition
             argument = re.match(r"[^,()]*", text[call.end() :])[0].strip()
             line = text.count("\n", 0, call.start()) + 1
-            out.append(
-                f"{{ const long long before = clock64(); {text[call.start() : end]}; note(before, {len(sites)}); }}"
-            )
+            out.append(f"{{ const int before = clock(); {text[call.start() : end]}; note(before, {len(sites)}); }}")
             sites.append(Site(call[1], argument, line))
             end += 1
         else:
@@ -95,22 +92,29 @@ def build(step: Step, head_dim: int, dtype: torch.dtype) -> tuple[Kernel, list[S
 
 
 def record(step: Step, query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool = False) -> list[Moment]:
-    """Launches a step and returns what its block 0 noted, in the order of the clock. Arguments as for `hopper.launch`."""
+    """Launches a step and returns what its block 0 noted, by the clock. Arguments as for `hopper.launch`.
+
+    The clock has 32 bits: times are counted from the first note on, and hold for two seconds.
+    """
     kernel, sites = build(step, query.shape[-1], query.dtype)
     out, lse = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
     run = ready(step, query, key, value, out, lse, is_causal=is_causal, kernel=kernel)
-    notes = torch.zeros(LEADERS, MOMENTS, 3, dtype=torch.int64, device=query.device)
+    notes = torch.zeros(LEADERS, MOMENTS, 3, dtype=torch.int32, device=query.device)
     counts = torch.zeros(LEADERS, dtype=torch.int32, device=query.device)
     read = kernel.module.get_function("read_moments")
     for _ in range(2 if query.is_cuda else 1):  # the first launch finds cold caches
         run()
         read((1,), (LEADERS,), (notes, counts))
+    found = [(leader, *note) for leader in range(LEADERS) for note in notes[leader, : counts[leader]].tolist()]
+    origin = found[0][1] if found else 0
     moments = [
-        Moment(sites[site], leader, begin, end)
-        for leader in range(LEADERS)
-        for begin, end, site in notes[leader, : counts[leader]].tolist()
+        Moment(sites[site], leader, _since(begin, origin), _since(end, origin)) for leader, begin, end, site in found
     ]
     return sorted(moments, key=lambda moment: moment.begin)
+
+
+def _since(clock: int, origin: int) -> int:
+    return (clock - origin + 2**31) % 2**32 - 2**31
 
 
 def to_text(moments: list[Moment]) -> dict[str, str]:
