@@ -1,0 +1,214 @@
+"""Chapter 07's pipeline viewer: who does what, and who waits, in one block of each step of the ladder."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from course_utils.launches.hopper import KEYS, LADDER, ROWS, Step
+from course_utils.launches.moments import Moment, from_text
+from course_utils.measured import Measurement
+from course_utils.plots.look import GREEN, GREY, GROUND, INK, MATRICES, PALE
+from course_utils.widgets.frame import Frame
+
+FLOP_PER_CYCLE = 4096  # of a multiprocessor's tensor cores, 16 bits (NVIDIA H100 architecture white paper)
+WINDOW = 8000  # cycles that are seen at once
+# What a span is: its colour, and the words of the legend. Waits are hatched.
+KINDS = {
+    "Q": (MATRICES["Q"], "copy of Q"),
+    "K": (MATRICES["K"], "copy of K"),
+    "V": (MATRICES["V"], "copy of V"),
+    "S": (MATRICES["pick"], "Q Kᵀ"),
+    "PV": (MATRICES["O"], "P V"),
+    "asks": (GREY, "asks for a tile"),
+    "computes": (GREEN, "computes"),
+    "waits": (PALE, "waits"),
+}
+WAITS = ("wait_for", "wait_for_copies", "wait_until_full", "take_turn", "wait_for_product")
+ASKS = ("fill", "load_box", "load_tile_async")
+STARTS = {"start_scores": "S", "start_output": "PV"}
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that lasts: from cycle `begin` to cycle `end`, of one of KINDS."""
+
+    begin: int
+    end: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What one part of the multiprocessor does, in the order of time."""
+
+    name: str
+    spans: tuple[Span, ...]
+
+
+def consumers(moments: Sequence[Moment]) -> list[int]:
+    """The leaders that start products."""
+    return sorted({moment.leader for moment in moments if moment.site.verb in STARTS})
+
+
+def lanes(moments: Sequence[Moment]) -> list[Lane]:
+    """The copies under way, the products under way of each consumer, and what each warpgroup does.
+
+    A copy is under way from when it was asked for until a consumer has seen it; a product until it was waited for.
+    """
+    workers = consumers(moments)
+    warpgroups = sorted({moment.leader for moment in moments})
+    found = [Lane("copies", tuple(_copies(moments, workers)))]
+    for n, leader in enumerate(workers):
+        mine = [moment for moment in moments if moment.leader == leader]
+        found.append(Lane(f"products of {_name(n)}", tuple(_products(mine))))
+    for leader in warpgroups:
+        mine = [moment for moment in moments if moment.leader == leader]
+        name = _name(workers.index(leader)) if leader in workers else "producer"
+        found.append(Lane(name, tuple(_doings(mine))))
+    return found
+
+
+def _name(consumer: int) -> str:
+    return f"warpgroup {consumer}"
+
+
+def _products(mine: Sequence[Moment]) -> list[Span]:
+    """Of one consumer: from its start to the end of the wait for it, by what it is stored in."""
+    under_way: dict[str, tuple[int, str]] = {}
+    spans = []
+    for moment in mine:
+        result = moment.site.argument
+        if moment.site.verb in STARTS:
+            under_way[result] = moment.begin, STARTS[moment.site.verb]
+        elif moment.site.verb == "wait_for_product" and result in under_way:
+            begin, kind = under_way.pop(result)
+            spans.append(Span(begin, moment.end, kind))
+    return sorted(spans, key=lambda span: span.begin)
+
+
+def _doings(mine: Sequence[Moment]) -> list[Span]:
+    """Of one warpgroup: it asks, it waits, or it computes, which is what lies between."""
+    spans: list[Span] = []
+    for moment in mine:
+        if spans and moment.begin > spans[-1].end:
+            spans.append(Span(spans[-1].end, moment.begin, "computes"))
+        if moment.site.verb in WAITS:
+            spans.append(Span(moment.begin, moment.end, "waits"))
+        elif moment.site.verb in ASKS:
+            spans.append(Span(moment.begin, moment.end, "asks"))
+        else:
+            spans.append(Span(moment.begin, moment.end, "computes"))
+    return spans
+
+
+def _copies(moments: Sequence[Moment], workers: Sequence[int]) -> list[Span]:
+    """The n-th tile of K, say, is there when a consumer has waited for K the n-th time."""
+    asked: dict[str, list[int]] = {"Q": [], "K": [], "V": []}
+    seen: dict[str, dict[int, list[int]]] = {name: {leader: [] for leader in workers} for name in asked}
+    for moment in moments:
+        verb, leader = moment.site.verb, moment.leader
+        if verb in ASKS and (name := re.search(r"shared\.([QKV])", moment.site.argument)):
+            if verb != "load_tile_async" or leader == workers[0]:  # there all threads copy
+                asked[name[1]].append(moment.end)
+        elif verb in WAITS and leader in workers:
+            for name in _awaited(moment.site.verb, moment.site.argument):
+                seen[name][leader].append(moment.end)
+    spans = []
+    for name, begins in asked.items():
+        for n, begin in enumerate(begins):
+            if name == "Q":  # each consumer has its own
+                leader, turn = workers[n % len(workers)], n // len(workers)
+                ends = seen[name][leader][turn : turn + 1]
+            else:
+                ends = [times[n] for times in seen[name].values() if n < len(times)]
+            if ends:
+                spans.append(Span(begin, max(min(ends), begin), name))
+    return sorted(spans, key=lambda span: span.begin)
+
+
+def _awaited(verb: str, argument: str) -> str:
+    """The matrices whose tiles a wait is for."""
+    if verb == "wait_for_copies":
+        return "QKV"
+    if verb == "wait_until_full":
+        return re.search(r"gate_([QKV])", argument)[1]
+    if verb == "wait_for" and "full" in argument:
+        return "Q" if "full_Q" in argument else "KV"
+    return ""
+
+
+def cycles_of_a_tile(moments: Sequence[Moment]) -> float:
+    """The median of the cycles from one tile to the next, as the first consumer starts them."""
+    first = consumers(moments)[0]
+    starts = [m.begin for m in moments if m.leader == first and m.site.verb == "start_scores"]
+    return statistics.median(after - before for before, after in zip(starts[1:], starts[2:], strict=False))
+
+
+def share_of_roof(moments: Sequence[Moment], head_dim: int) -> float:
+    """Of what the tensor cores could do in that time."""
+    flop = 4 * ROWS * KEYS * head_dim * len(consumers(moments))
+    return flop / (cycles_of_a_tile(moments) * FLOP_PER_CYCLE)
+
+
+class Pipeline(Frame):
+    """Made by `pipeline`. `step` is the rung, from 0 on."""
+
+    _script = "pipeline.js"
+
+    def static_figure(self, step: int | None = None) -> Figure:
+        """A still picture of a rung (None: the one of now)."""
+        return _draw(self.meta["rungs"][self.step if step is None else step], self.meta["from"])
+
+
+def pipeline(recorded: Measurement, *, head_dim: int = 128, number: str = "3", begin: int = 8000) -> Pipeline:
+    """The recorded blocks of all steps of the ladder, one at a time, in the browser.
+
+    recorded: of `bench pipeline`. number: of the step that is shown first. begin: the first cycle that is seen.
+    Raises ValueError naming the argument.
+    """
+    numbers = [step.number for step in LADDER]
+    if number not in numbers:
+        raise ValueError(f"number: got {number!r}, takes {', '.join(numbers)}")
+    rows = {row["name"]: row for row in recorded.select(part="pipeline", head_dim=head_dim)}
+    if not rows:
+        raise ValueError(f"head_dim: got {head_dim}, of which {recorded.name} has no record")
+    rungs = [_rung(step, rows[step.title], head_dim) for step in LADDER]
+    meta = {"rungs": rungs, "kinds": KINDS, "window": WINDOW, "from": begin}
+    return Pipeline(meta=meta, data=b"", step=numbers.index(number))
+
+
+def _rung(step: Step, row: dict, head_dim: int) -> dict:
+    moments = from_text(row["sites"], row["moments"])
+    return {
+        "title": f"{step.number} {step.title}",
+        "lanes": [
+            {"name": lane.name, "spans": [[span.begin, span.end, span.kind] for span in lane.spans]}
+            for lane in lanes(moments)
+        ],
+        "cycles": round(cycles_of_a_tile(moments)),
+        "share": round(share_of_roof(moments, head_dim), 3),
+    }
+
+
+def _draw(rung: dict, begin: int) -> Figure:
+    figure = Figure(figsize=(7.5, 0.9 + 0.42 * len(rung["lanes"])), layout="constrained")
+    figure.get_layout_engine().set(rect=(0, 0.1, 1, 0.9))  # the last line is for the note about still pictures
+    axes = figure.subplots()
+    for y, lane in enumerate(rung["lanes"]):
+        for start, end, kind in lane["spans"]:
+            hatch = "////" if kind == "waits" else None
+            box = (start, y + 0.12), end - start, 0.76
+            axes.add_patch(
+                Rectangle(*box, facecolor=KINDS[kind][0], edgecolor=INK if hatch else GROUND, hatch=hatch, lw=0.4)
+            )
+    axes.set(xlim=(begin, begin + WINDOW), ylim=(len(rung["lanes"]), 0), xlabel="cycles")
+    axes.set_yticks([y + 0.5 for y in range(len(rung["lanes"]))], [lane["name"] for lane in rung["lanes"]])
+    axes.tick_params(length=0)
+    axes.set_title(f"{rung['title']}: a tile takes {rung['cycles']} cycles", fontsize=10)
+    return figure
