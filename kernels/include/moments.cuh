@@ -14,14 +14,13 @@ __device__ inline int& notes_of_leader() {
     __shared__ int notes[LEADERS];
     return notes[threadIdx.x / 128];
 }
-// The notes of other blocks count as full.
-__device__ inline void begin_notes() {
-    if (threadIdx.x % 128 == 0)
-        notes_of_leader() = (blockIdx.x | blockIdx.y | blockIdx.z) == 0 ? 0 : MOMENTS;
+__device__ inline bool takes_notes() {
+    return (blockIdx.x | blockIdx.y | blockIdx.z) == 0 && threadIdx.x % 128 == 0;
 }
+__device__ inline void begin_notes() { if (takes_notes()) notes_of_leader() = 0; }
 __device__ inline void note(int begin, int site) {
     const int end = clock();
-    if (threadIdx.x % 128) return;
+    if (!takes_notes()) return;
     const int n = notes_of_leader();
     if (n == MOMENTS) return;
     moments[threadIdx.x / 128][n] = {begin, end, site, 0};
