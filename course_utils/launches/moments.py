@@ -54,25 +54,27 @@ class Moment(NamedTuple):
 
 def with_clocks(source: KernelSource) -> tuple[KernelSource, list[Site]]:
     """The kernel's text with each call of a verb wrapped, and what was wrapped, by the numbers in it."""
-    text, sites, done, out = str(source), [], 0, []
-    pattern = re.compile(rf"(?<![\w:.])({'|'.join(VERBS)})(<[^<>;]*>)?\(")
-    while call := pattern.search(text, done):
+    text, sites, insertions = str(source), [], {}
+    for call in re.finditer(rf"(?<![\w:.])({'|'.join(VERBS)})(<[^<>;]*>)?\(", text):
         end = _closing(text, call.end() - 1) + 1
-        out.append(text[done : call.start()])
-        if text[end : end + 1] == ";":  # a call as a statement of its own, not a definition
-            argument = re.match(r"[^,()]*", text[call.end() :])[0].strip()
-            line = text.count("\n", 0, call.start()) + 1
-            out.append(f"{{ const int before = clock(); {text[call.start() : end]}; note(before, {len(sites)}); }}")
-            sites.append(Site(call[1], argument, line))
-            end += 1
-        else:
-            out.append(text[call.start() : end])
-        done = end
-    body = "".join(out) + text[done:]
-    last = [*re.finditer(r'^#include "[^"]*"\n', body, re.MULTILINE)][-1].end()
-    body = body[:last] + '#include "moments.cuh"\n' + body[last:]
-    body = re.sub(r"(extern __shared__ [^;]*;)", r"\1 begin_notes();", body)
-    return KernelSource(body + READ, source.path, source.name), sites
+        if text[end : end + 1] != ";":  # no call as a statement of its own
+            continue
+        insertions[_body_around(text, call.start())] = " int next_note = first_note();"
+        insertions[call.start()] = "{ const int before = clock(); "
+        insertions[end + 1] = f" note(next_note, before, {len(sites)}); }}"
+        argument = re.match(r"[^,()]*", text[call.end() :])[0].strip()
+        sites.append(Site(call[1], argument, text.count("\n", 0, call.start()) + 1))
+    header = [*re.finditer(r'^#include "[^"]*"\n', text, re.MULTILINE)][-1].end()
+    insertions[header] = '#include "moments.cuh"\n'
+    for place in sorted(insertions, reverse=True):
+        text = text[:place] + insertions[place] + text[place:]
+    return KernelSource(text + READ, source.path, source.name), sites
+
+
+def _body_around(text: str, place: int) -> int:
+    """Where the body of the function begins that a place is in: functions begin at the left edge."""
+    start = [*re.finditer(r"^[A-Za-z_]", text[:place], re.MULTILINE)][-1].start()
+    return text.index("{", start) + 1
 
 
 def _closing(text: str, opening: int) -> int:
