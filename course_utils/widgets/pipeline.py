@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import statistics
 from collections.abc import Sequence
@@ -20,12 +22,11 @@ FLOP_PER_CYCLE = 4096  # of a multiprocessor's tensor cores, 16 bits (NVIDIA H10
 WINDOW = 8000  # cycles that are seen at once
 # What a span is: its colour, and the words of the legend. Waits are hatched.
 KINDS = {
-    "Q": (MATRICES["Q"], "copy of Q"),
-    "K": (MATRICES["K"], "copy of K"),
-    "V": (MATRICES["V"], "copy of V"),
-    "S": (MATRICES["pick"], "Q Kᵀ"),
+    "K": (MATRICES["K"], "K, from asked for to used"),
+    "V": (MATRICES["V"], "V, the same"),
+    "S": (MATRICES["Q"], "Q Kᵀ"),
     "PV": (MATRICES["O"], "P V"),
-    "asks": (GREY, "asks for a tile"),
+    "asks": (GREY, "asks for a tile, once its place is free"),
     "computes": (GREEN, "computes"),
     "waits": (PALE, "waits"),
 }
@@ -57,13 +58,14 @@ def consumers(moments: Sequence[Moment]) -> list[int]:
 
 
 def lanes(moments: Sequence[Moment]) -> list[Lane]:
-    """The copies under way, the products under way of each consumer, and what each warpgroup does.
+    """Tiles of K and V, the products under way of each consumer, and what each warpgroup does.
 
-    A copy is under way from when it was asked for until a consumer has seen it; a product until it was waited for.
+    A tile is shown from when it was asked for until a consumer has seen that it came, which the copy engine may have
+    been done with long before; a product until it was waited for.
     """
     workers = consumers(moments)
     warpgroups = sorted({moment.leader for moment in moments})
-    found = [Lane("copies", tuple(_copies(moments, workers)))]
+    found = [Lane(f"tiles of {name}", tuple(_copies(moments, workers, name))) for name in "KV"]
     for n, leader in enumerate(workers):
         mine = [moment for moment in moments if moment.leader == leader]
         found.append(Lane(f"products of {_name(n)}", tuple(_products(mine))))
@@ -107,40 +109,26 @@ def _doings(mine: Sequence[Moment]) -> list[Span]:
     return spans
 
 
-def _copies(moments: Sequence[Moment], workers: Sequence[int]) -> list[Span]:
-    """The n-th tile of K, say, is there when a consumer has waited for K the n-th time."""
-    asked: dict[str, list[int]] = {"Q": [], "K": [], "V": []}
-    seen: dict[str, dict[int, list[int]]] = {name: {leader: [] for leader in workers} for name in asked}
+def _copies(moments: Sequence[Moment], workers: Sequence[int], name: str) -> list[Span]:
+    """Of K or V: the n-th tile is seen when a consumer has waited for that matrix the n-th time."""
+    asked: list[int] = []
+    seen: dict[int, list[int]] = {leader: [] for leader in workers}
     for moment in moments:
-        verb, leader = moment.site.verb, moment.leader
-        if verb in ASKS and (name := re.search(r"shared\.([QKV])", moment.site.argument)):
-            if verb != "load_tile_async" or leader == workers[0]:  # there all threads copy
-                asked[name[1]].append(moment.end)
-        elif verb in WAITS and leader in workers:
-            for name in _awaited(moment.site.verb, moment.site.argument):
-                seen[name][leader].append(moment.end)
-    spans = []
-    for name, begins in asked.items():
-        for n, begin in enumerate(begins):
-            if name == "Q":  # each consumer has its own
-                leader, turn = workers[n % len(workers)], n // len(workers)
-                ends = seen[name][leader][turn : turn + 1]
-            else:
-                ends = [times[n] for times in seen[name].values() if n < len(times)]
-            if ends:
-                spans.append(Span(begin, max(min(ends), begin), name))
-    return sorted(spans, key=lambda span: span.begin)
+        verb, argument = moment.site.verb, moment.site.argument
+        if verb in ASKS and f"shared.{name}" in argument:
+            if verb != "load_tile_async" or moment.leader == workers[0]:  # there all threads copy
+                asked.append(moment.end)
+        elif moment.leader in workers and name in _awaited(verb, argument):
+            seen[moment.leader].append(moment.end)
+    first_seen = (min(ends) for ends in itertools.zip_longest(*seen.values(), fillvalue=math.inf))
+    return [Span(begin, max(int(end), begin), name) for begin, end in zip(asked, first_seen, strict=False)]
 
 
 def _awaited(verb: str, argument: str) -> str:
     """The matrices whose tiles a wait is for."""
-    if verb == "wait_for_copies":
-        return "QKV"
-    if verb == "wait_until_full":
-        return re.search(r"gate_([QKV])", argument)[1]
-    if verb == "wait_for" and "full" in argument:
-        return "Q" if "full_Q" in argument else "KV"
-    return ""
+    if verb == "wait_for_copies" or (verb == "wait_for" and "full[" in argument):
+        return "KV"
+    return re.search(r"gate_([QKV])", argument)[1] if verb == "wait_until_full" else ""
 
 
 def cycles_of_a_tile(moments: Sequence[Moment]) -> float:

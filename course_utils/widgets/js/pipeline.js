@@ -1,6 +1,6 @@
 // pipeline.js — who does what, and who waits, in one block of each step of the ladder (chapter 07).
 
-const LANE = { x: 128, high: 22, gap: 6, top: 26 };
+const LANE = { x: 150, high: 22, gap: 6, top: 26 };
 const WAIT = "waits";
 
 // The spans of a lane that are seen between two cycles, cut there.
