@@ -78,7 +78,7 @@ CHAPTERS = (
     Chapter("04_sparse_patterns", "Sparse patterns", "windows, blocks, arbitrary masks; when they pay"),
     Chapter("05_deepseek_sparse", "DeepSeek Sparse Attention", "a small network chooses the keys"),
     Chapter("06_serving", "Serving", "one new token against a long cache: splits, pages, one launch for a step"),
-    Chapter("07_hopper", "Hopper", "products and copies that run by themselves, warps with different work: ahead of cuDNN"),
+    Chapter("07_hopper", "Hopper", "products and copies that run by themselves; ahead of cuDNN"),
     Chapter("08_choosing", "Choosing", "which attention fits, which is fast enough, what to try in which order"),
 )
 

@@ -28,10 +28,8 @@ def summary() -> None:
     for d, is_causal in ALL_CASES:
         (row,) = record().select(part="means", head_dim=d, is_causal=is_causal, name=bench.OURS)
         lowest, highest = row["lowest_ratio_to_cudnn"], row["highest_ratio_to_cudnn"]
-        print(
-            f"{title(d, is_causal):16}: {row['ratio_to_cudnn']:.2f} times as fast as cuDNN in the mean, {lowest:.2f} to "
-            f"{highest:.2f}; {row['ratio_to_flash']:.2f} times as fast as FLASH"
-        )
+        cudnn = f"{row['ratio_to_cudnn']:.2f} times as fast as cuDNN in the mean, {lowest:.2f} to {highest:.2f}"
+        print(f"{title(d, is_causal):15} {cudnn}; {row['ratio_to_flash']:.2f} times as fast as FLASH")
 
 
 def speed_of(name: str, d: int = 128, is_causal: bool = False, length: int = LENGTH) -> float:

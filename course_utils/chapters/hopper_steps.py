@@ -72,6 +72,12 @@ def chunks_of_a_tile(head_dim: int = 128, keys: int = 128) -> int:
     return 2 * head_dim * keys // 16
 
 
+def faster_or_slower(number: str, d: int) -> str:
+    """Whether a step is "faster" than the step before it, "slower", or "within 2 %" of it, not causal."""
+    gained = gain(number, d)
+    return "within 2 %" if abs(gained - 1) <= 0.02 else "faster" if gained > 1 else "slower"
+
+
 def pipeline(number: str, head_dim: int = 128) -> Pipeline:
     """The pipeline viewer, opened at a step."""
     return widgets.pipeline(measured.load("pipeline"), head_dim=head_dim, number=number)
@@ -88,6 +94,7 @@ def show_taken(d: int = 128) -> None:
     rows = []
     for step in LADDER:
         row = TIMED.row(step.title, d)
-        taken = {"registers": row["registers"], "shared KiB": row["shared_bytes"] / 1024, "blocks": row["blocks_per_sm"]}
+        taken = {"registers": row["registers"], "shared KiB": row["shared_bytes"] / 1024}
+        taken["blocks"] = row["blocks_per_sm"]
         rows.append({"step": f"{step.number} {step.title}"} | taken | {"of the peak": f"{row['share_of_peak']:.0%}"})
     show.table(rows, f"d = {d}, not causal, blocks of a multiprocessor; {TIMED.caption()}", folded=True)

@@ -97,8 +97,8 @@ PUZZLES = {
                 ),
             ),
         ),
-        hint="A panel is rows · 8 chunks. Which panel is chunk / 8; in it row r begins at r · 8, and the chunk stands at "
-        "its number in the panel XOR the row modulo 8.",
+        hint="A panel is rows · 8 chunks, and chunk / 8 says which. In it row r begins at r · 8, and the chunk stands "
+        "at its number in the panel XOR the row modulo 8.",
     ),
     "ring": Puzzle(
         Exercise(
