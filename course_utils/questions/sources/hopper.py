@@ -1,4 +1,5 @@
-"""Questions of chapter 07: products and copies that run by themselves, the ring, registers, order, and what is missing."""
+"""Questions of chapter 07: products and copies that run by themselves, the ring, registers, order, "
+"and what is missing."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def bytes_to_expect(draw: Random) -> Number:
         Figure(
             2 * size,
             "bytes",
-            f"2 tiles · {keys} keys · {d} numbers · 2 bytes. With fewer the phase ends too early, with more it never ends.",
+            f"2 tiles · {keys} keys · {d} numbers · 2 bytes. With fewer the phase ends too early, with more it "
+            f"never ends.",
             mistakes=(
                 Mistake(size, "That is one tile. Both count at this mbarrier."),
                 Mistake(size // 2, "A number has two bytes, and there are two tiles."),
@@ -65,7 +67,8 @@ def places_in_a_ring(draw: Random) -> Grid:
         )
 
     return Grid(
-        f"A ring has {buffers} buffers, numbered from 0. Tiles are numbered from 0, too. Where is a tile, and for which "
+        f"A ring has {buffers} buffers, numbered from 0. Tiles are numbered from 0, too. Where is a tile, and "
+        f"for which "
         "parity of `full` does its consumer wait?",
         tuple(f"tile {t}" for t in tiles),
         ("buffer", "parity"),
@@ -79,7 +82,8 @@ def registers_that_move(draw: Random) -> Number:
     consumers, start, low = draw.choice(((2, 168, 40), (2, 168, 24), (3, 128, 32)))
     moved = 128 * (start - low)
     return Number(
-        f"A block has a producer and {consumers} consumers, 128 threads each, and starts with {start} registers a thread. "
+        f"A block has a producer and {consumers} consumers, 128 threads each, and starts with {start} "
+        f"registers a thread. "
         f"The producer keeps {low}. How many can each thread of a consumer have?",
         Figure(
             start + moved // (128 * consumers),
@@ -98,7 +102,8 @@ def not_there_yet(draw: Random) -> Choice:
     """A result that is not there"""
     number = draw.choice((1, 2))
     return Choice(
-        f"A warpgroup starts {number + 1} products, each in a group of its own, and calls `wgmma_wait<{number}>()`. Which "
+        f"A warpgroup starts {number + 1} products, each in a group of its own, and calls "
+        f"`wgmma_wait<{number}>()`. Which "
         "results may it read?",
         shuffled(
             draw,
@@ -155,7 +160,8 @@ def share_of_the_peak(draw: Random) -> Number:
     d, cycles = draw.choice(((128, 2800), (128, 3200), (64, 2000)))
     flop = 2 * 2 * 128 * 128 * d
     return Number(
-        f"A block multiplies 128 queries by tiles of 128 keys, d = {d}: Q Kᵀ and P V. From tile to tile it takes {cycles:,} "
+        f"A block multiplies 128 queries by tiles of 128 keys, d = {d}: Q Kᵀ and P V. From tile to tile it "
+        f"takes {cycles:,} "
         f"cycles. A multiprocessor's tensor cores can do {FLOP_OF_A_CYCLE:,} FLOP a cycle. Which share of that is it?",
         Figure(
             100 * flop / (cycles * FLOP_OF_A_CYCLE),
@@ -176,7 +182,8 @@ def who_ends_last(draw: Random) -> Choice:
     """Who ends last"""
     blocks = draw.choice((114, 132))
     return Choice(
-        f"{blocks} blocks fetch items of causal attention, from the first rows of each head to the last. At the end most "
+        f"{blocks} blocks fetch items of causal attention, from the first rows of each head to the last. At "
+        f"the end most "
         "of them are idle. What helps?",
         shuffled(
             draw,
@@ -219,13 +226,15 @@ def between_proxies(draw: Random) -> Votes:
 def silent_tools(draw: Random) -> Choice:
     """Right today"""
     return Choice(
-        "A Hopper kernel gave right numbers for weeks. With a new compiler a few outputs are wrong. memcheck and racecheck "
+        "A Hopper kernel gave right numbers for weeks. With a new compiler a few outputs are wrong. memcheck "
+        "and racecheck "
         "are silent. What do you suspect first?",
         shuffled(
             draw,
             Option(
                 "A wait or a fence is missing between a product or a copy and the threads.",
-                "Then it was luck who came first, and another order of instructions changed it. These tools do not see it.",
+                "Then it was luck who came first, and another order of instructions changed it. These tools do not "
+                "see it.",
                 right=True,
             ),
             Option("An array is read past its end.", "memcheck sees what threads read, and would say so."),
