@@ -4,8 +4,8 @@
     python .ci/gpu_times.py ../before [--record .ci/gpu_times.json]
 
 One checkout after the other in a process of its own, A B B A …, each with its own kernels and operators and with this
-checkout's clock. Of each checkout and row the median of its processes counts. A row of one checkout alone, measured
-twice as often, is split in two as well: `itself` is the ratio of its halves, which is how far two equal things differ.
+checkout's clock. Of each checkout and row the median of its processes counts. `itself` is the ratio of two halves of
+the other checkout's processes: so far two equal things differ.
 """
 
 from __future__ import annotations

@@ -147,9 +147,9 @@ def rms_report(
         return ((other.double() - expected) / unit).square().mean().sqrt().item()
 
     ours, theirs = error(output), error(rounded)
+    finite = torch.isfinite(output)
     problem = ""
-    if not torch.isfinite(output).all():
-        finite = torch.isfinite(output)
+    if not finite.all():
         problem = f"{_count(~finite)} not finite, the first at {_first(~finite)}"
     elif (stray := output[..., empty_rows.to(output.device), :] != 0).any():
         problem = f"{_count(stray)} not 0 in rows that see no key"
@@ -435,8 +435,8 @@ def check_e4m3_attention(
     seed: int | None = None,
 ) -> list[ErrorReport]:
     """`check_attention` of an operator on inputs in E4M3, which also takes q_scale, k_scale and v_scale: the inputs of
-    the cases, quantised by head. From key head to key head the scales
-    of values grow, and those of queries as much as those of keys shrink."""
+    the cases, quantised by head. From key head to key head the scales of values grow, and those of queries as much as
+    those of keys shrink."""
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
     reports = []
     for n, case in enumerate(cases):

@@ -79,7 +79,7 @@ def compile_all(device: str = "cuda") -> None:
     modules = [build(step, head_dim, torch.float16).module for step, head_dim in itertools.product(LADDER, HEAD_DIMS)]
     tiles = itertools.chain.from_iterable(hopper.TILES.values())
     for tile, dtype in itertools.product(tiles, DTYPES):
-        modules.append(tensor_core.kernel(hopper.FORWARD, tile.options, dtype, "forward").module)
+        modules.append(tile.kernel(dtype).module)
     modules += [tile.kernel(hopper.E4M3).module for tile in hopper.E4M3_TILES.values()]
     modules.append(build(ONE_LEVEL, HEAD_DIMS[-1], hopper.E4M3).module)
     for head_dim, takes_turns, dtype in itertools.product(HEAD_DIMS, (False, True), DTYPES):

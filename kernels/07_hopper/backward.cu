@@ -145,8 +145,10 @@ __device__ inline void score_gradients(KeysByQueries& dPt, const KeysByQueries& 
 __device__ inline void write_dSt(scalar_t* tile, const LeftFactor& dSt, int w) {
     const int lane = threadIdx.x % 32, row = w * ROWS + warp_row() + lane % 16;
     #pragma unroll
-    for (int n = 0; n < B_R / 16; n++)
-        stmatrix_x4(tile + in_panels(B_C, row, 2 * n + lane / 16), dSt[n]);
+    for (int n = 0; n < B_R / 16; n++) {
+        const scalar_t* chunk = tile + in_panels(B_C, row, 2 * n + lane / 16);
+        stmatrix_x4((unsigned)__cvta_generic_to_shared(chunk), dSt[n]);
+    }
 }
 
 // Starts dQ = dS K, a consumer's piece of it: for D = 64 its 64 queries, otherwise its 64 columns.

@@ -78,13 +78,6 @@ __device__ inline void pack_weights(Weights8& P, const Scores& S) {
                 pack_e4m3(S[n][2 * r], S[n][2 * r + 1], S[n + 1][2 * r], S[n + 1][2 * r + 1]);
 }
 
-// Four 8 × 8 matrices of 16 bits go back to shared memory: the opposite of ldmatrix_x4.
-__device__ inline void stmatrix_x4(unsigned address, const unsigned (&matrices)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                 :: "r"(address), "r"(matrices[0]), "r"(matrices[1]), "r"(matrices[2]),
-                    "r"(matrices[3]) : "memory");
-}
-
 // A warp transposes 32 keys of V, from key on, in the order that P has. Of 16 columns the lanes with
 // g < 4 take the even one first and the others the odd one: so the rows that a warp writes together
 // are all different modulo 8, and lie in all 32 banks.

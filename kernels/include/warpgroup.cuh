@@ -117,12 +117,12 @@ __device__ inline void multiply(float (&d)[64], const unsigned (&a)[4], unsigned
                  : REGISTERS_64(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// Four 8 × 8 matrices to shared memory, as ldmatrix_x4 (tensor_core.cuh) brings them from there: lane
-// 8 i + r brings the place of row r of matrix i.
-__device__ inline void stmatrix_x4(scalar_t* row, const unsigned (&matrices)[4]) {
+// Four 8 × 8 matrices of 16 bits to shared memory, as ldmatrix_x4 (tensor_core.cuh) brings them from
+// there: lane 8 i + r brings the address of row r of matrix i.
+__device__ inline void stmatrix_x4(unsigned address, const unsigned (&matrices)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-                 :: "r"((unsigned)__cvta_generic_to_shared(row)), "r"(matrices[0]),
-                    "r"(matrices[1]), "r"(matrices[2]), "r"(matrices[3]) : "memory");
+                 :: "r"(address), "r"(matrices[0]), "r"(matrices[1]), "r"(matrices[2]),
+                    "r"(matrices[3]) : "memory");
 }
 
 // What this thread has stored to shared memory, the tensor cores and the copy engine see after the
