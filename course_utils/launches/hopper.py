@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +29,7 @@ from course_utils.operators.hopper import (
     ROWS,
     TILES,
     blocks_that_stay,
+    heads_at_once,
     tile_map,
 )
 from course_utils.operators.tensor_core import BF16_OPTION, DTYPES, HEAD_DIMS, defines
@@ -41,8 +42,9 @@ class Step:
     file: as for `read_kernel`; the kernel has the name of the file. number: its place on the ladder. title, idea: for
     tables; the idea is what this step changes. producer: whether a block has four warps that do not compute. shared:
     bytes of dynamic shared memory from (D, B_R). by_maps: tensors come as tensor maps; otherwise as pointers. stays:
-    blocks fetch one item after the other. consumers: by D, where there are not two; at_once: see forward.cu. in_e4m3:
-    inputs are in E4M3, with a scale for each head, and out is in bf16. more: other options.
+    blocks fetch one item after the other. keys: of a tile. consumers: by D, where there are not two; at_once: heads at
+    a time, from the shapes of query and key and their dtype. in_e4m3: inputs are in E4M3, with a scale for each head,
+    and out is in bf16. more: other options.
     """
 
     file: str
@@ -53,8 +55,9 @@ class Step:
     shared: Callable[[int, int], int]
     by_maps: bool = True
     stays: bool = False
+    keys: int = KEYS
     consumers: dict[int, int] | None = None
-    at_once: int | None = None
+    at_once: Callable[[Sequence[int], Sequence[int], torch.dtype], int] | None = None
     in_e4m3: bool = False
     more: tuple[str, ...] = ()
 
@@ -114,7 +117,7 @@ LADDER = (
         f"{FOLDER}/step4_overlap.cu",
         "4",
         "softmax beside a product",
-        "S of the next tile is started in front of P V of this one, and its softmax runs beside that.",
+        "S of the next tile is started in front of P V of this one, and its maximum is found beside that.",
         True,
         lambda d, rows: 2 * d * (rows + 4 * KEYS) + 1120,
     ),
@@ -144,7 +147,7 @@ LADDER = (
         lambda d, rows: 2 * d * (2 * rows + 4 * KEYS) + 528 * rows // ROWS + 88,
         stays=True,
         consumers={d: long.consumers for d, (_, long) in TILES.items()},
-        at_once=TILES[128][1].at_once,
+        at_once=heads_at_once,
     ),
 )
 
@@ -157,7 +160,7 @@ EIGHT_BITS = Step(
     lambda d, _: E4M3_TILES[d].shared_bytes,
     stays=True,
     consumers={d: tile.consumers for d, tile in E4M3_TILES.items()},
-    at_once=E4M3_TILES[128].at_once,
+    at_once=heads_at_once,
     in_e4m3=True,
 )
 ONE_LEVEL = replace(EIGHT_BITS, title="8 bits, one sum", idea="All of P V is one sum of 14 bits.", more=("-DLEVELS=1",))
@@ -221,7 +224,7 @@ def ready(
     batch, heads, query_length, d = query.shape
     tensors: tuple[Tensor | TensorMap, ...] = query, key, value, out
     if step.by_maps:
-        tensors = tuple(tile_map(x, rows) for x, rows in zip(tensors, (ROWS, KEYS, KEYS, ROWS), strict=True))
+        tensors = tuple(tile_map(x, rows) for x, rows in zip(tensors, (ROWS, step.keys, step.keys, ROWS), strict=True))
     numbers = (
         *ints(query_length, key.shape[2], heads // key.shape[1]),
         np.float32(scale or d**-0.5),
@@ -235,7 +238,7 @@ def ready(
             counter,
             np.int32(batch * heads),
             *numbers,
-            *([np.int32(min(step.at_once, batch * heads))] if step.at_once else []),
+            *([np.int32(step.at_once(query.shape, key.shape, query.dtype))] if step.at_once else []),
         )
     return functools.partial(
         kernel or build(step, d, query.dtype),

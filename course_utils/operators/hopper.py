@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -45,11 +46,10 @@ ROWS, KEYS = 64, 128  # queries of a consumer, keys of a tile
 
 
 class HopperTile(NamedTuple):
-    """Options of forward.cu. at_once: so many heads at a time, whose keys and values the L2 cache keeps."""
+    """Options of forward.cu."""
 
     head_dim: int
     consumers: int
-    at_once: int = 32
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -116,6 +116,7 @@ class BackwardTile(NamedTuple):
 TILES = {64: (HopperTile(64, 2), HopperTile(64, 3)), 128: (HopperTile(128, 2), HopperTile(128, 2))}
 E4M3_TILES = {d: E4M3Tile(d, 3) for d in HEAD_DIMS}
 IN_16_BITS = "query, key and value in 16 bits"  # what has a gradient
+L2_SHARE = 2**25  # bytes for keys and values, of the 50 MB of an H100
 LONG = 2048  # queries: of shorter causal rows, blocks of 192 would compute too much that is masked
 
 
@@ -307,6 +308,15 @@ def tile_map(tensor: Tensor, rows: int) -> TensorMap:
     return tensor_map(panels, (1, d // columns, rows, columns), swizzle=f"{columns * tensor.element_size()}B")
 
 
+def heads_at_once(query_shape: Sequence[int], key_shape: Sequence[int], dtype: torch.dtype) -> int:
+    """Of how many heads blocks have work at the same time, where rows are causal: 8 to 32, as far as the L2 cache keeps
+    their keys and values. Shapes as for `flash_attention_hopper`."""
+    batch, heads, _, head_dim = query_shape
+    _, kv_heads, key_length, _ = key_shape
+    kept = L2_SHARE * heads // max(1, 2 * kv_heads * key_length * head_dim * dtype.itemsize)
+    return min(max(8, min(kept, 32)), batch * heads)
+
+
 @functools.lru_cache(maxsize=1024)
 def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
     """The launch of forward.cu with query, key, value, out, lse and a counter, which is 0. In E4M3, where tensors come
@@ -331,7 +341,7 @@ def forward_launch(call: Call, is_causal: bool) -> ReadyLaunch:
                 *sizes,
                 factor,
                 np.int32(is_causal),
-                np.int32(min(tile.at_once, batch * heads)),
+                np.int32(heads_at_once(call.query_shape, call.key_shape, call.dtype)),
             ),
         ),
         tile.shared_bytes,

@@ -2,7 +2,8 @@
 //
 // New against step6 is the order of the items. Causal, the longest rows come first, so that blocks end
 // together; of `at_once` heads at a time, whose K and V the L2 cache can keep. And for D = 64, where a
-// consumer needs fewer registers, there may be three of them.
+// consumer needs fewer registers, there may be three of them. The producer keeps its item in shared
+// memory, so that 24 registers are enough for it and two consumers have 240 each.
 //
 // grid   (as many blocks as the GPU has multiprocessors, at most one for each item)
 // block  (128 · CONSUMERS + 128): consumers with 64 queries each, a producer
@@ -49,11 +50,9 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
                                int items) {
     int item = blockIdx.x, round = 0;
     for (int t = 0; item < items; round++) {
-        // All blocks together ask `items` times: the counter goes to items − 1, then to 0 again.
-        const int next = gridDim.x + atomicInc(counter, items - 1);
-        const Work work = work_of_item(problem, item);
+        shared.work[round % 2] = work_of_item(problem, item);
+        const volatile Work& work = shared.work[round % 2];   // registers are few here
         const int kv_head = work.head / problem.group;
-        shared.work[round % 2] = work;
         for (int j = work.T_c - 1; j >= 0; j--, t++) {
             const auto [buffer, parity] = place(t);
             fill(shared.K[buffer], shared.gate_K[buffer], parity, K, j * B_C, kv_head);
@@ -61,7 +60,9 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
                 fill(shared.Q[w], shared.gate_Q[w], round % 2, Q, work.i0 + w * ROWS, work.head);
             fill(shared.V[buffer], shared.gate_V[buffer], parity, V, j * B_C, kv_head);
         }
-        item = next;
+        // Late, so that no item waits for this block while others idle. All blocks together ask `items`
+        // times: the counter goes to items − 1, then to 0 again.
+        item = gridDim.x + atomicInc(counter, items - 1);
     }
     shared.work[round % 2] = Work{};
     for (Gate& gate : shared.gate_Q) {
@@ -164,10 +165,10 @@ forward(const __grid_constant__ TensorMap Q, const __grid_constant__ TensorMap K
     const int items = (L_q + B_R - 1) / B_R * heads;
     // Of the block's registers, 168 or, with three consumers, 128 a thread, most move to the consumers.
     if (threadIdx.x >= CONSUMER_THREADS) {
-        lower_register_limit<CONSUMERS == 2 ? 40 : 32>();
+        lower_register_limit<CONSUMERS == 2 ? 24 : 32>();
         if (threadIdx.x == CONSUMER_THREADS) produce(shared, Q, K, V, counter, problem, items);
     } else {
-        raise_register_limit<CONSUMERS == 2 ? 232 : 160>();
+        raise_register_limit<CONSUMERS == 2 ? 240 : 160>();
         consume(shared, O, LSE, problem);
     }
 }

@@ -65,8 +65,6 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
                                int items) {
     int item = blockIdx.x, round = 0, t = 0;
     for (; item < items; round++) {
-        // All blocks together ask `items` times: the counter goes to items − 1, then to 0 again.
-        const int next = gridDim.x + atomicInc(counter, items - 1);
         const Work work = work_of_item(problem, item);
         const int kv_head = work.head / problem.group;
         shared.work[round % 2] = work;
@@ -77,7 +75,9 @@ __device__ inline void produce(Shared& shared, const TensorMap& Q, const TensorM
                 fill(shared.Q[w], shared.gate_Q[w], round % 2, Q, work.i0 + w * ROWS, work.head);
             fill(shared.V_rows[buffer], shared.gate_V_rows[buffer], parity, V, j * B_C, kv_head);
         }
-        item = next;
+        // Late, so that no item waits for this block while others idle. All blocks together ask `items`
+        // times: the counter goes to items − 1, then to 0 again.
+        item = gridDim.x + atomicInc(counter, items - 1);
     }
     shared.work[round % 2] = Work{};
     for (Gate& gate : shared.gate_Q) {

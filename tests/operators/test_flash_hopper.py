@@ -61,15 +61,30 @@ def test_the_sanitizer_finds_nothing():
     assert report.launches == 2 and not report.findings, str(report)
 
 
-@pytest.mark.parametrize("heads_at_once", [1, 2, 3, 10])
-def test_the_order_of_the_heads_changes_nothing(monkeypatch, heads_at_once):
+@pytest.mark.parametrize("at_once", [1, 2, 3, 10])
+def test_the_order_of_the_heads_changes_nothing(monkeypatch, at_once):
     """Three heads: groups of one size, a smaller last one, and more than there are."""
     inputs = [random(1, 3, 140, 64, seed=seed) for seed in range(3)]
     expected = flash_attention_hopper(*inputs, is_causal=True)
-    monkeypatch.setitem(hopper.TILES, 64, [tile._replace(at_once=heads_at_once) for tile in hopper.TILES[64]])
+    monkeypatch.setattr(hopper, "heads_at_once", lambda *_: at_once)
     hopper.forward_launch.cache_clear()
     assert torch.equal(flash_attention_hopper(*inputs, is_causal=True), expected)
     hopper.forward_launch.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("query_shape", "key_shape", "dtype", "at_once"),
+    [
+        ((1, 64, 4096, 128), (1, 64, 4096, 128), torch.float16, 16),  # 2 MiB of keys and values a head
+        ((1, 64, 4096, 128), (1, 64, 4096, 128), hopper.E4M3, 32),
+        ((4, 16, 4096, 128), (4, 4, 4096, 128), torch.bfloat16, 32),  # four heads share them
+        ((1, 64, 16384, 128), (1, 64, 16384, 128), torch.float16, 8),
+        ((1, 64, 512, 64), (1, 64, 512, 64), torch.float16, 32),
+        ((1, 6, 16384, 128), (1, 6, 16384, 128), torch.float16, 6),
+    ],
+)
+def test_the_cache_keeps_what_heads_that_run_together_read(query_shape, key_shape, dtype, at_once):
+    assert hopper.heads_at_once(query_shape, key_shape, dtype) == at_once
 
 
 CHANGES = [
