@@ -87,7 +87,8 @@ class Footprint:
 @dataclass(repr=False)
 class Counters:
     """The counters of the launches inside a `with profile()`: `rows` per source line, `footprint` per argument. Of
-    kernels for sm_90a, `asynchronous` per source line, `roles` per group of warps.
+    kernels for sm_90a, `asynchronous` per source line, `roles` per group of warps; `exponentials`, how often a thread
+    computes ex2.approx, and how many of these `beside_products`: its warp has started a product and not waited for it.
 
     "Bytes" are what threads request, and "footprint" the distinct ones among them. Neither is HBM traffic, which
     depends on the caches and which only ncu can measure. `blocks_traced` of `blocks` were watched. `dropped` counts the
@@ -98,6 +99,8 @@ class Counters:
     footprint: list[Footprint] = field(default_factory=list)
     asynchronous: list[AsyncRow] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)
+    exponentials: int = 0
+    beside_products: int = 0
     launches: int = 0
     blocks: int = 0
     blocks_traced: int = 0

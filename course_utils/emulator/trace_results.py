@@ -94,6 +94,8 @@ class TraceResults(ctypes.Structure):
         ("counters_dropped", ctypes.c_uint32),
         ("blocks_traced", ctypes.c_uint64),
         ("asynchronous_count", ctypes.c_uint64),
+        ("exponentials", ctypes.c_uint64),
+        ("beside_products", ctypes.c_uint64),
         ("touched", RawTouched * MOST_ARRAYS),
         ("findings", RawFinding * 256),
         ("counters", RawCounter * 8192),

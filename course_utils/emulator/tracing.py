@@ -109,8 +109,9 @@ def profile(*, blocks: int | Iterable[int | tuple[int, ...]] | None = None) -> I
     blocks: trace only this or these of a large grid, each as blockIdx.x or as (x, y, z); all blocks run. Raises
     ValueError for a block that a launch does not have, TypeError for what is no block.
 
-    Of kernels whose header says `arch: sm_90a only` it also counts products, copies and waits (`AsyncRow`), and finds
-    the roles of warps by the lines where they wait (`Role`); ncu has not been asked about these.
+    Of kernels whose header says `arch: sm_90a only` it also counts products, copies and waits (`AsyncRow`), and
+    exponentials (ex2.approx) with those that are computed while a product runs, and finds the roles of warps by the
+    lines where they wait (`Role`); ncu has not been asked about these.
 
     A broadcast touches fewer sectors than its bytes would fill: `ideal_sectors` may exceed `sectors`, as ncu's do.
 
@@ -233,6 +234,8 @@ def collect(
         counters.blocks += blocks
         counters.blocks_traced += results.blocks_traced
         counters.dropped += results.counters_dropped
+        counters.exponentials += results.exponentials
+        counters.beside_products += results.beside_products
         counters.rows = _merged(CounterRow, [*counters.rows, *rows], FIGURES)
         counters.asynchronous = _merged(AsyncRow, [*counters.asynchronous, *asynchronous], ASYNC_FIGURES)
         counters.roles = _merged(Role, [*counters.roles, *roles], ("waits", "idle_turns"))

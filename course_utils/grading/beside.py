@@ -55,6 +55,10 @@ HARDER = {
     "any D that is a multiple of 4.",
     "06_serving/paged_gather": "Let one warp serve all query heads that share a key head, so that a page is read once "
     "for the group.",
+    "07_hopper/barrier_ring": "Give the two copies of a tile an mbarrier each, so that a warp can begin with the keys "
+    "before the scales are there. Which waits become two?",
+    "07_hopper/softmax_overlap": "Add a second warpgroup of consumers on the same tiles, and let the two take turns at "
+    "the tensor cores by named barriers, as step 5 of the ladder does.",
 }
 
 
@@ -144,7 +148,7 @@ def counts(outcome: Outcome) -> dict[str, int]:
     """What a launch asked for, by the name of the figure."""
     rows = Counters(rows=list(outcome.counters))
     return {
-        "bytes loaded": outcome.loaded_bytes,
+        "bytes loaded": sum(argument.bytes_loaded for argument in outcome.footprint),  # by the copy engine, too
         "bytes stored": rows.total("bytes", "global", "store"),
         "sectors of global memory": rows.total("sectors", "global"),
         "wavefronts of shared memory": rows.total("wavefronts", "shared"),

@@ -24,6 +24,8 @@ EXERCISE_IDS = (
     "05_deepseek_sparse/topk_gather",
     "06_serving/merge_parts",
     "06_serving/paged_gather",
+    "07_hopper/barrier_ring",
+    "07_hopper/softmax_overlap",
     "08_choosing/measure_and_decide",
 )
 """In the order of the course."""

@@ -65,8 +65,12 @@ def diagnose(
     wrong = [None if outcome.error else wrong_values(case, outcome.outputs) for case, outcome in pairs]
     lacks_barrier = [right_in_step(case, outcome) for case, outcome in pairs]
     verdicts = [_verdict(exercise, *pair, values, source) for pair, values in zip(pairs, wrong, strict=True)]
+    told = _told(exercise, cases, outcomes)
+    for i, said in told.items():
+        verdicts[i] = verdicts[i] and replace(said, detail=f"{said.detail}\n{verdicts[i].detail}")
     unset = [bool(outcome.unset) and not outcome.findings for outcome in outcomes]
-    open_cases = [i for i, values in enumerate(wrong) if values is not None and not (lacks_barrier[i] or unset[i])]
+    settled = [lacks_barrier[i] or unset[i] or i in told for i in range(len(cases))]
+    open_cases = [i for i, values in enumerate(wrong) if values is not None and not settled[i]]
     right = [case for (case, outcome), values in zip(pairs, wrong, strict=True) if not (outcome.error or values)]
     explained = {m: [i for i in open_cases if matches(m, *pairs[i])] for m in exercise.mistakes}
     explained = {m: hits for m, hits in explained.items() if hits and not any(_shows(m, case) for case in right)}
@@ -87,6 +91,14 @@ def diagnose(
         other = None if outcomes[i].findings else _of_another(cases[i], said)
         verdicts[i] = words[i] or other or verdicts[i]
     return verdicts
+
+
+def _told(exercise: Exercise, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> dict[int, Diagnosis]:
+    """What the exercise itself has to say of findings, and of launches that did not end, by case."""
+    if exercise.told is None or not any(outcome.findings or outcome.error for outcome in outcomes):
+        return {}
+    said = enumerate(exercise.told(cases, outcomes))
+    return {i: one for i, one in said if one is not None and (outcomes[i].findings or outcomes[i].error)}
 
 
 def _of_another(case: Case, words: Sequence[tuple[Case, Diagnosis | None]]) -> Diagnosis | None:
@@ -183,6 +195,8 @@ def of_error(exercise: Exercise, case: Case, outcome: Outcome, source: str = "")
         "gpu": "the kernel fails on the GPU",
         "trap": f"the kernel stops itself{at}",
     }
+    if (special := exercise.findings.get(outcome.kind)) is not None:
+        return replace(special, detail=f"{case.name}: {outcome.error}")
     name = names.get(outcome.kind, f"the kernel took its process down: {outcome.kind}")
     if outcome.kind in ("rule", "missing"):
         return Diagnosis(name)

@@ -42,17 +42,27 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Boxes:
+    """An argument for `const __grid_constant__ TensorMap`: the tensor of this name, `[heads, L, 64]` in 16 bits. Of it
+    the copy engine takes so many rows at once, as kernels/include/copy_engine.cuh has it.
+    """
+
+    tensor: str
+    rows: int
+
+
+@dataclass(frozen=True)
 class Launch:
     """One launch of the student's kernel.
 
-    arguments: names of the case's tensors (inputs and outputs), or NumPy scalars, in the kernel's order.
+    arguments: names of the case's tensors (inputs and outputs), boxes of them, or NumPy scalars, in the kernel's order.
     options: compile options such as "-DD=64". shared_mem: bytes of dynamic shared memory.
     """
 
     kernel: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    arguments: tuple[str | np.generic, ...]
+    arguments: tuple[str | Boxes | np.generic, ...]
     options: tuple[str, ...] = ()
     shared_mem: int = 0
 
@@ -88,7 +98,9 @@ class Outcome:
     line: of the student's file, if known.
     in_step: of a kernel that lacks a barrier, the outputs where its threads go in step as if none were missing.
     footprint: of each array argument, launch by launch in the kernel's order, how many bytes of it were touched.
+    exponentials, beside_products: of a kernel for sm_90a, as `course_utils.emulator.profiler.Counters` has them.
     unset: the local variable that is used before it has a value, in a sentence, if the compiler sees one.
+    serialized: what ptxas says where it has serialized the products of a warpgroup.
     printed: the first lines of what the kernel printed on the emulator.
     seconds: of the launches on a GPU (median), NaN where not timed.
     """
@@ -97,7 +109,10 @@ class Outcome:
     findings: tuple[Finding, ...] = ()
     counters: tuple[CounterRow, ...] = ()
     footprint: tuple[Footprint, ...] = ()
+    exponentials: int = 0
+    beside_products: int = 0
     unset: str = ""
+    serialized: str = ""
     printed: str = ""
     error: str = ""
     kind: str = ""
@@ -198,8 +213,10 @@ class Exercise:
     cases: makes fresh inputs from a generator, and from what the student's Python cells gave (`python`, else empty).
     experiments: cases without points, run where wrong values have no name yet, or more than one: a known mistake must
     give what the kernel gives there, too, and `Case.explain` may read off what no known mistake explains.
-    findings: how this exercise calls a finding of a tool ("memcheck": "the last tile reads past L"); where it says
-    nothing, the finding's own words are the name.
+    findings: how this exercise calls a finding of a tool ("memcheck": "the last tile reads past L"), or why a launch
+    did not end (`Outcome.kind`: "deadlock"); where it says nothing, the finding's own words are the name.
+    told: the name of what the sanitizer found, or of why a launch did not end, case by case, where one case alone
+    would not say it; None where it has no name. Where nothing was found and the launch ended, it is not looked at.
     cells: `grade_id`s of the notebook's cells with the student's Python, run in order in a child process; "answers"
     among them if there are questions. An exception in one does not stop the others.
     collect: runs in that child after the last cell: takes the cells' variables, returns tensors by name for `cases` and
@@ -219,6 +236,7 @@ class Exercise:
     mistakes: tuple[Mistake, ...] = ()
     experiments: Callable[[torch.Generator], list[Case]] | None = None
     findings: Mapping[str, Diagnosis] = field(default_factory=dict)
+    told: Callable[[Sequence[Case], Sequence[Outcome]], Sequence[Diagnosis | None]] | None = None
     questions: tuple[Question, ...] = ()
     cells: tuple[str, ...] = ()
     collect: Callable[[Mapping[str, object]], Mapping[str, Tensor]] | None = None

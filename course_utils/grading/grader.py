@@ -332,7 +332,8 @@ def _outcome(case: Case, header: Mapping[str, Any], blob: bytes) -> Outcome:
         footprint = tuple(_record(Footprint, fields) for fields in header.get("footprint", ()))
         line = header.get("line") if isinstance(header.get("line"), int) else None
         rest = {"findings": findings, "counters": counters, "footprint": footprint, "line": line}
-        rest |= {name: _clean(str(header.get(name, ""))[:5000]) for name in ("unset", "printed")}
+        rest |= {name: _clean(str(header.get(name, ""))[:5000]) for name in ("unset", "printed", "serialized")}
+        rest |= {name: int(header.get(name, 0)) for name in ("exponentials", "beside_products")}
         there_are = [(name, output.dtype, output.expected.shape) for name, output in case.outputs.items()]
         if header.get("in_step") is True:
             size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in there_are)

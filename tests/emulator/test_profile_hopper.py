@@ -1,6 +1,8 @@
 """What a kernel for sm_90a asks of tensor cores and of the copy engine, line by line, and which of its warps wait."""
 
+import numpy as np
 import pytest
+import torch
 
 from course_utils.emulator import counters_page, profile
 from tests.helpers import asynchronous
@@ -68,3 +70,37 @@ def test_they_stand_in_the_text_and_on_the_page(counted):
         assert row.operation in text and row.operation in page
         assert f"{row.count:,}" in text and f"{row.count:,}" in page
     assert "idle turns" in text and "idle turns" in page and "warps 0, 1, 2, 3" in page
+
+
+WARPS_BEFORE_THE_WAIT = (0, 2, 4)
+
+
+@pytest.mark.parametrize("before", WARPS_BEFORE_THE_WAIT)
+def test_exponentials_are_counted_and_those_beside_a_product(run_kernel, before):
+    """The first warps compute one while their product runs, the others when it is over."""
+    code = """// arch: sm_90a only
+    #include "warpgroup.cuh"
+    __device__ inline float exponential(float x) {
+        float y;
+        asm volatile("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+        return y;
+    }
+    extern "C" __global__ void k(float* out, int before) {
+        __shared__ __align__(1024) scalar_t tile[64 * 64];
+        for (int i = threadIdx.x; i < 64 * 64; i += 128) tile[i] = scalar_t(0.f);
+        publish_tile();
+        __syncthreads();
+        float d[32] = {}, y = 0;
+        wgmma_fence();
+        multiply_transposed(d, descriptor(tile), descriptor(tile), 0);
+        wgmma_commit();
+        if (threadIdx.x / 32 < before) y = exponential(threadIdx.x % 8);
+        wgmma_wait<0>(d);
+        if (threadIdx.x / 32 >= before) y = exponential(threadIdx.x % 8);
+        out[threadIdx.x] = y + d[0];
+    }"""
+    out = torch.zeros(128)
+    with profile() as counters:
+        run_kernel(code, (1,), (128,), (out, np.int32(before)))
+    assert torch.equal(out, torch.exp2(torch.arange(128) % 8).float())
+    assert (counters.exponentials, counters.beside_products) == (128, 32 * before)

@@ -89,6 +89,17 @@ def test_words_of_a_case_of_another_part_carry_its_name() -> None:
     assert [d.name for d in found] == [f"reading: {words}", words, words]
 
 
+def test_an_exercise_may_tell_its_findings_and_errors_from_all_cases_together() -> None:
+    """Not where nothing was found, and in place of a known mistake."""
+    said = Diagnosis("one barrier too few", "Look at the ring.")
+    task = replace(EXERCISE, told=lambda cases, outcomes: [said] * len(cases))
+    stuck = Outcome(error="deadlock: nobody goes on", kind="deadlock")
+    found = diagnose(task, [case() for _ in range(3)], [out(2 * RIGHT), out(2 * RIGHT, RACE), stuck])
+    assert [one.name for one in found] == ["everything is doubled", "one barrier too few", "one barrier too few"]
+    assert diagnose(task, [case()], [out(RIGHT)]) == [None]
+    assert found[2].detail == "Look at the ring.\ncase: deadlock: nobody goes on"
+
+
 def test_experiments_are_asked_where_there_is_no_name_or_more_than_one() -> None:
     assert unsettled(EXERCISE, [case()], [out(RIGHT + 1)], Matches())
     assert not unsettled(EXERCISE, [case()], [out(2 * RIGHT)], Matches())

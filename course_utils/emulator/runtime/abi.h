@@ -123,6 +123,7 @@ void emu_store_async(unsigned to, const void* values, unsigned bytes, unsigned b
 
 size_t emu_shared_bytes();                                 // of the shared-memory window
 
+void emu_count_exponential();                             // ex2.approx, while the block is traced
 void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind);   // an access, at the line of the caller
 
 void emu_fence(bool between_blocks);                      // __threadfence(), __threadfence_block()

@@ -10,6 +10,7 @@ static const unsigned most_counters = sizeof(emu_trace_results::asynchronous) / 
 struct AsyncCounters {
     emu_async_counter counters[most_counters];
     unsigned count, dropped;
+    uint64_t exponentials, beside_products;
 };
 
 static pthread_mutex_t merge_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -58,6 +59,11 @@ void emu_count_copy(AsyncCounters& c, emu_async_kind kind, unsigned array, uint6
     add(c, emu_current->place, kind, array, more);
 }
 
+void emu_count_exponential_of(AsyncCounters& c, bool beside) {
+    c.exponentials++;
+    c.beside_products += beside;
+}
+
 // Others took all turns but the last, by which this thread goes on.
 void emu_count_wait(AsyncCounters& c, uint64_t before) {
     const uint64_t turns = emu_block->steps - before;
@@ -71,6 +77,8 @@ void emu_merge_async_counters(Tracer& t) {
     const AsyncCounters& c = *t.async_counters;
     pthread_mutex_lock(&merge_lock);
     r.counters_dropped += c.dropped;
+    r.exponentials += c.exponentials;
+    r.beside_products += c.beside_products;
     for (unsigned i = 0; i < c.count; i++) {
         const emu_async_counter& mine = c.counters[i];
         emu_async_counter* const sum = counter_for(r.asynchronous, r.asynchronous_count, mine.place, mine.kind, mine.which);

@@ -129,6 +129,11 @@ extern "C" void emu_proxy_fence(bool only_barriers) {
     if (Rules* rules = emu_rules()) emu_rule_proxy_fence(*rules, only_barriers);
 }
 
+extern "C" void emu_count_exponential() {
+    AsyncCounters* counters = emu_async_counters();
+    if (counters) emu_count_exponential_of(*counters, mine().count > 0);
+}
+
 extern "C" uintptr_t emu_place() {
     EMU_NOTE_PLACE();
     return (uintptr_t)__builtin_return_address(0);
