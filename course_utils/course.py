@@ -78,6 +78,7 @@ CHAPTERS = (
     Chapter("04_sparse_patterns", "Sparse patterns", "windows, blocks, arbitrary masks; when they pay"),
     Chapter("05_deepseek_sparse", "DeepSeek Sparse Attention", "a small network chooses the keys"),
     Chapter("06_serving", "Serving", "one new token against a long cache: splits, pages, one launch for a step"),
+    Chapter("07_hopper", "Hopper", "products and copies that run by themselves; ahead of cuDNN"),
     Chapter("08_choosing", "Choosing", "which attention fits, which is fast enough, what to try in which order"),
 )
 
@@ -141,6 +142,7 @@ PATHS = (
     ReadingPath("You came for windows and masks", (("04_sparse_patterns", ()),)),
     ReadingPath("You came for a model's own choice of keys", (("05_deepseek_sparse", ()),)),
     ReadingPath("You came for serving: caches, pages, batches", (("06_serving", ()),)),
+    ReadingPath("You came for Hopper: what FlashAttention-3 does", (("07_hopper", ()),)),
     ReadingPath("You know them all and only want to choose", (("08_choosing", ()),)),
 )
 

@@ -151,6 +151,7 @@ SUBJECTS = {
 EXCEPTIONS = {
     "00_start_here": "it times the machine: no kernel of torch does the same as another",
     "01_attention_basics": "its steps are compared with each other; chapter 02 has the peers",
+    "07_hopper": "it shows speeds and ratios, all beside cuDNN's; the bars of its training step have SDPA's time",
 }
 
 

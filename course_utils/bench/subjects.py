@@ -17,8 +17,10 @@ from course_utils.bench import (
     flash_attention_minimal,
     flash_attention_v2,
     hopper,
+    hopper_tried,
     host,
     one_pattern,
+    pipeline,
     serving,
     sparse_patterns,
     start_here,
@@ -117,6 +119,17 @@ SUBJECTS: dict[str, Subject] = {
         compiled_step.compiled_step,
         dict.fromkeys(("json", "record"), False),
         functools.partial(measured.load, "compiled_step"),
+    ),
+    "pipeline": Subject(
+        pipeline.pipeline,
+        dict.fromkeys(("json", "record"), False),
+        functools.partial(measured.load, "pipeline"),
+        lambda rows: View([[{key: row[key] for key in row if key not in ("sites", "moments")} for row in rows]]),
+    ),
+    "hopper_tried": Subject(
+        hopper_tried.hopper_tried,
+        dict.fromkeys(("json", "record"), False),
+        functools.partial(measured.load, "hopper_tried"),
     ),
     "emulator": Subject(emulator.measure, {"json": False}, machine=emulator.machine),
     "counters": Subject(

@@ -24,6 +24,7 @@ THREE = {"dense": plots.GREY, "flash": plots.PURPLE, "sparse": plots.BLUE}
 KERNELS = {
     "flash_attention_minimal, fp32": "02_flash_attention_minimal/forward.cu",
     "flash_attention_v2": "03_flash_attention_v2/forward.cu",
+    "flash_attention_hopper": "07_hopper/forward.cu",
     "sparse_attention": "04_sparse_patterns/range.cu",
     "sparse MLA": "05_deepseek_sparse/sparse_mla.cu",
     "its Hopper kernel": "05_deepseek_sparse/sparse_mla_hopper.cu",

@@ -1,15 +1,18 @@
-"""Chapter 07's ladder: how fast each step is, and how far from cuDNN."""
+"""Chapter 07's ladder: what each step changes, whether it is right, how fast it is, and who waits in it for whom."""
 
 from __future__ import annotations
 
 import functools
 
+import matplotlib.pyplot as plt
 import torch
 
-from course_utils import measured
+from course_utils import checks, measured, plots, reference, show
 from course_utils.bench import hopper as bench
-from course_utils.chapters.timed_ladder import TimedLadder
-from course_utils.launches.hopper import LADDER
+from course_utils.chapters.flash_v2_steps import normal
+from course_utils.chapters.timed_ladder import ALL_CASES, TimedLadder, title
+from course_utils.cuda import read_kernel
+from course_utils.launches.hopper import LADDER, launch
 from course_utils.measured import Measurement
 from course_utils.operators.tensor_core import takes_wgmma
 
@@ -17,9 +20,15 @@ CHAPTER = "07_hopper"
 LENGTH = 16384  # of the timed ladder
 
 
+def device() -> torch.device:
+    """A Hopper GPU, else the CPU: these kernels run on no other GPU."""
+    found = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return found if takes_wgmma(found) else torch.device("cpu")
+
+
 def figures() -> Measurement:
     """The times of the ladder: measured here on a Hopper, elsewhere recorded, on other GPUs too."""
-    if takes_wgmma(torch.device("cuda" if torch.cuda.is_available() else "cpu")):
+    if device().type == "cuda":
         return measured.live_or_recorded(CHAPTER, functools.partial(bench.rungs, lengths=(LENGTH,)))
     return measured.load(CHAPTER)
 
@@ -33,3 +42,65 @@ TIMED = TimedLadder(
     f"B · L = {bench.TOKENS}, H · d = {bench.WIDTH}, fp16",
 )
 speed, gain, climb, whole_ladder = TIMED.speed, TIMED.gain, TIMED.climb, TIMED.whole_ladder
+
+
+def check_all() -> None:
+    """Runs each step once, on lengths that fit no tile, causal, with GQA, and says whether it is right (float64)."""
+    inputs = [normal(1, heads, length, 64, seed=heads + length).to(device()) for heads, length in _SHAPES]
+    expected, expected_lse = reference.attention(*inputs, is_causal=True, enable_gqa=True, return_lse=True)
+    for step in LADDER:
+        out, lse = launch(step, *inputs, is_causal=True)
+        right = checks.error_report(out, expected).passed and checks.lse_report(lse, expected_lse).passed
+        print(f"{step.number} {step.title:24} right: {right}")
+
+
+_SHAPES = (4, 100), (2, 230), (2, 230)  # heads and length of query, key and value
+
+
+def changes(number: str) -> None:
+    """The lines in which a step differs from the step before it."""
+    show.difference(*(read_kernel(step.file) for step in TIMED.rung(number)), context=0, skip_header=True)
+
+
+def table_of_steps() -> None:
+    """The seven steps and their ideas."""
+    show.table([{"step": step.number, "": step.title, "the idea": step.idea} for step in LADDER], "seven steps")
+
+
+def chunks_of_a_tile(head_dim: int = 128, keys: int = 128) -> int:
+    """How many copies of 16 bytes, each asked for by a thread, a tile of K takes in step 1."""
+    return 2 * head_dim * keys // 16
+
+
+def faster_or_slower(number: str, d: int) -> str:
+    """Whether a step is "faster" than the step before it, "slower", or "within 2 %" of it, not causal."""
+    gained = gain(number, d)
+    return "within 2 %" if abs(gained - 1) <= 0.02 else "faster" if gained > 1 else "slower"
+
+
+def gains_by_length(number: str) -> None:
+    """How many times as fast a step is as the one before it, at the recorded lengths, in each case."""
+    recorded, (before, step) = measured.load(CHAPTER), TIMED.rung(number)
+    panels: dict[str, dict[int, float]] = {}
+    for d, is_causal in ALL_CASES:
+        where = {"part": "rungs", "head_dim": d, "is_causal": is_causal}
+        slow, fast = (recorded.select(name=one.title, **where) for one in (before, step))
+        panels[title(d, is_causal)] = {
+            row["length"]: slower["median_ms"] / row["median_ms"] for slower, row in zip(slow, fast, strict=True)
+        }
+    lengths = list(next(iter(panels.values())))
+    values = {name: list(found.values()) for name, found in panels.items()}
+    plots.bars([f"L = {length}" for length in lengths], values, alike=len(panels))
+    plt.show()
+    print(f"times as fast as step {before.number}; {measured.caption(recorded)}")
+
+
+def show_taken(d: int = 128) -> None:
+    """What a block of each step takes of a multiprocessor, and its share of the tensor cores' peak."""
+    rows = []
+    for step in LADDER:
+        row = TIMED.row(step.title, d)
+        taken = {"registers": row["registers"], "shared KiB": row["shared_bytes"] / 1024}
+        taken["blocks"] = row["blocks_per_sm"]
+        rows.append({"step": f"{step.number} {step.title}"} | taken | {"of the peak": f"{row['share_of_peak']:.0%}"})
+    show.table(rows, f"d = {d}, not causal, blocks of a multiprocessor; {TIMED.caption()}", folded=True)

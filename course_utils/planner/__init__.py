@@ -12,6 +12,7 @@ from course_utils.planner.plan import (
     amount,
     chunked_bytes,
     duration,
+    flash_kernel,
     order,
     plan,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "chunked_bytes",
     "decode",
     "duration",
+    "flash_kernel",
     "order",
     "plan",
 ]

@@ -24,6 +24,8 @@ WINDOW = 4096  # keys
 CHUNK = 4096  # queries at a time
 RETRIEVED = 8192  # tokens
 TARGET_MS = 10.0
+HOPPER = 9, 0  # the capability whose GPUs, and no other, run chapter 07's kernels
+LARGEST_HEAD_DIM = 128  # of the course's dense kernels
 L2_CROSSINGS = 4  # S is written and read, P is written and read
 TITLES = {
     "dense": "Dense, written out",
@@ -371,8 +373,22 @@ def _flash_step(dense: Method, flash: Method, s: Setting, target: float) -> Advi
         why = f"Exact, so always first. Written out, memory runs out at {part.name} ({amount(part.bytes)})."
     else:
         why = "Exact, so always first: look which kernel really runs, torch chooses without a word."
+    if ours := flash_kernel(s):
+        why += f" The course's kernel for it is {ours}."
     enough = " Then the target is within reach." if _good(flash.memory_bytes, flash.seconds, s, target) else ""
     return Advice("Is flash really on?", "try this", effect, why + enough, flash.memory_bytes, flash.seconds)
+
+
+def flash_kernel(s: Setting) -> str | None:
+    """The fastest operator of the course that computes dense attention in a setting; None where none takes it: d beyond
+    128, and 16 bits on GPUs before Ampere."""
+    if s.head_dim > LARGEST_HEAD_DIM:
+        return None
+    if s.dtype == "float32":
+        return "flash_attention_minimal"
+    if s.device.capability == HOPPER:
+        return "flash_attention_hopper"
+    return "flash_attention_v2" if s.device.capability >= (8, 0) else None
 
 
 def _smaller(s: Setting, target: float) -> Setting:

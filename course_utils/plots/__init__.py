@@ -92,6 +92,13 @@ from course_utils.plots.flash_attention_v2 import (
     who_owns_what,
 )
 from course_utils.plots.handed_out import bank_map, launch_grid, warp_sectors
+from course_utils.plots.hopper import (
+    backward_on_chip,
+    ring_of_tiles,
+    softmax_beside,
+    tile_in_panels,
+    two_ways_of_a_factor,
+)
 from course_utils.plots.look import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from course_utils.plots.panels import answers, bars, by_length, grouped_bars, stacked_bars
 from course_utils.plots.rates import roofline, time_and_memory
@@ -148,6 +155,7 @@ __all__ = [
     "added_by_shuffles",
     "against_size",
     "answers",
+    "backward_on_chip",
     "backward_walks",
     "bank_map",
     "bars",
@@ -216,6 +224,7 @@ __all__ = [
     "register_piece",
     "relative_speeds",
     "requested_bytes",
+    "ring_of_tiles",
     "roofline",
     "room_of_sequences",
     "room_on_a_multiprocessor",
@@ -231,6 +240,7 @@ __all__ = [
     "short_calls",
     "short_sequences",
     "sizes",
+    "softmax_beside",
     "speed_and_bounds",
     "speed_by_length",
     "stacked_bars",
@@ -241,6 +251,7 @@ __all__ = [
     "three_counts",
     "three_passes",
     "tile_choice",
+    "tile_in_panels",
     "tile_states",
     "tiled_attention",
     "time_and_memory",
@@ -252,6 +263,7 @@ __all__ = [
     "two_barriers",
     "two_lines",
     "two_losses",
+    "two_ways_of_a_factor",
     "under_way",
     "verdicts",
     "warm_up",

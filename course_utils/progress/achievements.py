@@ -143,7 +143,7 @@ _RULES = (
     _Rule(
         "Every exercise",
         "All exercises with all their points; register_tile, tensor_core_tile, backward_tiles, measure_and_decide, "
-        "merge_parts and paged_gather, which came last, among them.",
+        "merge_parts, paged_gather, barrier_ring and softmax_overlap, which came last, among them.",
         _exercises,
     ),
     _Rule("Every question", "All questions of all chapters right.", _questions),

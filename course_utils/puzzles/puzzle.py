@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from dataclasses import dataclass
 
 from course_utils.course import chapter
@@ -23,6 +24,7 @@ PUZZLES = {
     "04_sparse_patterns": ("skip_tile", "residue"),
     "05_deepseek_sparse": ("relu_before_sum", "gather"),
     "06_serving": ("pieces", "page_row", "ancestors"),
+    "07_hopper": ("panels", "ring"),
     "08_choosing": ("shared_heads", "split_keys"),
 }
 
@@ -70,7 +72,8 @@ class Puzzle:
         indent = lines[begin][: -len(lines[begin].lstrip())]
         lines[begin : end + 1] = [indent + line if line else "" for line in hole.split("\n")]
         first = next(at for at, line in enumerate(lines) if not line.startswith("//"))
-        return "\n".join(lines[first:]).strip("\n") + "\n"
+        needed = [line for line in lines[:first] if re.fullmatch(r"// arch: \w+ only", line)]  # compilers read it
+        return "\n".join([*needed, *lines[first:]]).strip("\n") + "\n"
 
 
 def puzzle_ids(slug: str | None = None) -> list[str]:

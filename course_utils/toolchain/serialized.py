@@ -15,10 +15,14 @@ from course_utils.toolchain.cache import cache_folder
 from course_utils.toolchain.errors import CompileError
 
 
+def serialized_lines(log: str) -> list[str]:
+    """The lines of ptxas's log that say that it has serialized products, and why."""
+    return [line.strip() for line in log.splitlines() if re.search(r"\(C75[12]\d\)|wgmma.* serialized", line)]
+
+
 def refuse_serialized(name: str, log: str) -> None:
     """Raises CompileError if ptxas's log says that it has serialized the products of the kernels in `name`."""
-    lines = [line.strip() for line in log.splitlines() if re.search(r"\(C75[12]\d\)|wgmma.* serialized", line)]
-    if lines:
+    if lines := serialized_lines(log):
         raise CompileError("\n".join([f"{name}: ptxas serializes its wgmma, which is slow:", *lines]), log)
 
 

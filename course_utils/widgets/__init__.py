@@ -11,6 +11,7 @@ from course_utils.widgets.heatmap import score_heatmap
 from course_utils.widgets.launch_grid import launch_grid
 from course_utils.widgets.load_sectors import load_sectors
 from course_utils.widgets.pieces import two_pieces
+from course_utils.widgets.pipeline import pipeline
 from course_utils.widgets.planner import Planner, planner
 from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
@@ -29,6 +30,7 @@ __all__ = [
     "launch_grid",
     "load_sectors",
     "mask_explorer",
+    "pipeline",
     "planner",
     "score_heatmap",
     "tile_stepper",

@@ -11,7 +11,7 @@
 // are laid out as left factors of Pᵀ dO and dSᵀ Q, and stay in registers. Only dSᵀ, of which dQ needs all
 // keys of the block, goes through shared memory too. Each consumer computes a piece of the block's share
 // of dQ, 64 × 64 numbers, and adds it to dQ_sum from its registers: by way of shared memory and the copy
-// engine, as in the paper, all takes 5 to 17 % longer on an H100. Under GQA a block loops over the query
+// engine, as in the paper, all took longer on an H100. Under GQA a block loops over the query
 // heads that share its key head.
 //
 // Sums of dQ have an order of chance; with -DTURNS=1 the blocks take turns (turns.cuh).

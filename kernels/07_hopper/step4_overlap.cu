@@ -1,8 +1,8 @@
 // step4_overlap.cu — FlashAttention forward on Hopper: a warpgroup's softmax runs beside its product.
 //
 // Step 4 of the ladder. S = Q Kᵀ of the next tile is started in front of O += P V of this one, so
-// that the softmax of the next tile begins as soon as S is there, while the tensor cores are busy
-// with O: they have no pause between the two products, and the maximum of the scores costs no time.
+// that the maximum of the next tile is found as soon as S is there, while the tensor cores are busy
+// with O: they have no pause between the two products. The exponentials come after both.
 //
 // grid   (ceil(L_q / 128), H, B)       block  (384): two consumers with 64 queries each, a producer
 // layout Q, O [B·H, L_q, D] through tensor maps with boxes of 64 rows; K, V [B·H / group, L_k, D]

@@ -2,7 +2,7 @@
 // the same bits, in every run.
 //
 // A counter in global memory, 0 at first, says whose turn it is. A block that waits keeps its
-// multiprocessor, so those before it must have begun: blocks begin in the order of their numbers.
+// multiprocessor, so those before it must have begun: GPUs do so, though CUDA does not promise it.
 #pragma once
 
 // A warp waits until it is turn number `mine`. What those before have written is there.

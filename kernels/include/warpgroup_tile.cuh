@@ -93,7 +93,7 @@ __device__ inline void raise_maximum(Rows& rows, const Scores& S, float factor, 
     }
 }
 
-// The compiler would move a wait for O up, in front of the new maximum, which is to be found beside
+// ptxas would move a wait for O up, in front of the new maximum, which is to be found beside
 // O += P V. A store to shared memory that needs the maximum stops that.
 __device__ inline void hold(float& sink, const Rows& rows) {
     *(volatile float*)&sink = rows.l[0] + rows.l[1];

@@ -1,10 +1,17 @@
-"""What chapter 07's cells call: the ladder, by its rows alone."""
+"""What chapter 07's cells call: the ladder, by its rows alone, and its kernel beside PyTorch's."""
+
+import math
+import re
+import statistics
 
 import pytest
 
-from course_utils.bench.hopper import CUDNN, FLASH
+from course_utils import measured, reference
+from course_utils.bench.hopper import CUDNN, FLASH, OURS, PORTABLE, PRODUCT
+from course_utils.chapters import hopper_peers as peers
 from course_utils.chapters import hopper_steps as steps
-from course_utils.chapters.timed_ladder import ALL_CASES
+from course_utils.chapters.timed_ladder import ALL_CASES, title
+from course_utils.cuda import read_kernel
 from course_utils.launches.hopper import LADDER
 from course_utils.measured import Measurement
 
@@ -39,3 +46,90 @@ def test_the_whole_ladder_says_shares_of_cudnn(drawn):
     assert list(panels) == ["d = 64", "d = 64, causal", "d = 128", "d = 128, causal"]
     for ax in panels.values():
         assert [text.get_text() for text in ax.texts] == [f" {40 * n}%" for n in range(1, len(LADDER) + 1)]
+
+
+def test_a_step_is_faster_slower_or_within_two_per_cent(monkeypatch):
+    speeds = dict(zip("234", (1.019, 0.97, 1.03), strict=True))
+    monkeypatch.setattr(steps, "gain", lambda number, d: speeds[number])
+    assert [steps.faster_or_slower(number, 128) for number in speeds] == ["within 2 %", "slower", "faster"]
+
+
+def test_a_tile_is_so_many_copies_of_16_bytes():
+    assert steps.chunks_of_a_tile() == 128 * 128 * 2 // 16 and steps.chunks_of_a_tile(64, 8) == 64
+
+
+def test_the_table_of_steps_has_their_ideas_and_what_they_take(monkeypatch):
+    shown = []
+    monkeypatch.setattr(steps.show, "table", lambda rows, *_, **__: shown.append(rows))
+    monkeypatch.setitem(vars(steps.TIMED), "timed", measured.load("07_hopper"))
+    steps.table_of_steps()
+    steps.show_taken()
+    assert [row["the idea"] for row in shown[0]] == [step.idea for step in LADDER]
+    for row, step in zip(shown[1], LADDER, strict=True):
+        assert row["step"] == f"{step.number} {step.title}" and row["blocks"] == 1
+        assert row["shared KiB"] == step.shared(128, step.rows(128)) / 1024
+
+
+def test_each_step_says_whether_it_is_right(monkeypatch, capsys):
+    def launched(step, query, key, value, *, is_causal):
+        out, lse = reference.attention(query, key, value, is_causal=is_causal, enable_gqa=True, return_lse=True)
+        return (out + 0.1 * (step is LADDER[2])).half(), lse.float()
+
+    monkeypatch.setattr(steps, "launch", launched)
+    steps.check_all()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("right: ")[1] for line in lines] == ["True", "True", "False", "True", "True", "True", "True"]
+    assert lines[2].startswith("3 producer and consumers")
+
+
+def test_a_step_is_shown_by_the_lines_that_it_changes(monkeypatch):
+    shown = []
+    monkeypatch.setattr(steps.show, "difference", lambda *texts, **options: shown.append((texts, options)))
+    steps.changes("2")
+    ((before, after), options) = shown[0]
+    assert (before.path, after.path) == tuple(read_kernel(step.file).path for step in LADDER[:2])
+    assert options == {"context": 0, "skip_header": True}
+
+
+# ---- beside PyTorch's kernels, from the record
+
+
+def test_the_summary_says_the_recorded_means(capsys):
+    peers.summary()
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head == f"{OURS}, fp16, six lengths from 512 to 16,384 ({measured.caption(peers.record())}):"
+    lengths = {row["length"] for row in peers.record().select(part="forward", dtype="float16", name=OURS)}
+    assert len(lengths) == 6 and (min(lengths), max(lengths)) == (512, 16384)
+    assert [line[:15].strip() for line in lines] == [title(*case) for case in ALL_CASES]
+    ratios = [
+        math.exp(
+            statistics.fmean(
+                math.log(peers.speed_of(OURS, *case, length) / peers.speed_of(CUDNN, *case, length))
+                for length in lengths
+            )
+        )
+        for case in ALL_CASES
+    ]
+    said = [float(re.search(r"([\d.]+) times as fast as cuDNN", line)[1]) for line in lines]
+    assert said == pytest.approx(ratios, abs=0.03)  # a mean of ratios within runs, and the ratio of medians
+
+
+def test_roofs_and_lengths_are_drawn_from_the_record(drawn, capsys):
+    peers.show_roofs()
+    peers.by_length()
+    roofs, lengths = drawn
+    assert len(roofs.axes[0].patches) == 5 and len(lengths.axes) == len(ALL_CASES)
+    assert all(len(ax.lines) >= len(peers.NAMES) for ax in lengths.axes)
+    assert peers.roof("tensor cores") > peers.roof(PRODUCT) > peers.speed_of(CUDNN) > peers.speed_of(PORTABLE)
+    assert f"d = 128, L = {steps.LENGTH}, not causal" in capsys.readouterr().out
+
+
+def test_the_lowest_of_the_long_turns_is_returned_and_both_ratios_are_shown(drawn, monkeypatch):
+    shown = []
+    monkeypatch.setattr(peers.show, "table", lambda rows, *_, **__: shown.extend(rows))
+    lowest = peers.show_sustained()
+    rows = peers.record().select(part="sustained", name=OURS)
+    assert lowest == min(row["ratio_to_cudnn"] for row in rows) and len(shown) == len(rows) == 8
+    first = peers.speed_of(OURS, 64, False, 2048) / peers.speed_of(CUDNN, 64, False, 2048)
+    assert (shown[0][""], shown[0]["by turns"]) == ("d = 64, L = 2048", f"{first:.2f}")
+    assert [ax.get_title(loc="left") for ax in drawn[0].axes] == ["by turns", "alone"]

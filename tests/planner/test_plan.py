@@ -252,3 +252,25 @@ def test_bad_input_is_named(change, message):
 def test_a_target_must_be_positive(target):
     with pytest.raises(ValueError, match="target_ms: got"):
         advice(plan(4096), target)
+
+
+# ---- which of the course's kernels
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "head_dim", "name"),
+    [
+        ("H100", "float16", 64, "flash_attention_hopper"),
+        ("H200", "bfloat16", 128, "flash_attention_hopper"),
+        ("A100 80 GB", "float16", 128, "flash_attention_v2"),
+        ("B200", "bfloat16", 128, "flash_attention_v2"),
+        ("H200", "float32", 64, "flash_attention_minimal"),
+        ("T4", "float16", 64, None),
+        ("H200", "float16", 256, None),
+    ],
+)
+def test_the_courses_kernel_for_flash_follows_device_dtype_and_head_dimension(device, dtype, head_dim, name):
+    planned = plan(4096, head_dim=head_dim, dtype=dtype, device=device)
+    assert planner.flash_kernel(planned.setting) == name
+    why = advice(planned)[0].why
+    assert (f"The course's kernel for it is {name}." in why) if name else "course" not in why

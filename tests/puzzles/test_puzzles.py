@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SUM_UP = "for (int step = 16; step > 0; step /= 2) l += __shfl_xor_sync(0xffffffff, l, step);\n"
 EACH = "for (int j = lane; j < L_k; j += 32) "
 ADD_LANES = "for (int step = 16; step > 0; step /= 2) delta += __shfl_xor_sync(0xffffffff, delta, step);\n"
+RING = "const int b = t % BUFFERS, parity = t / BUFFERS % 2;\n"
+OUT_OF_TURN = "a tile is read before its bytes have come, or after its place was given back"
 WRONG = {
     "00_start_here/guard": {
         "if (i <= n) c[i] = a[i] + b[i];": (1, "an array is read or written past its end"),
@@ -316,6 +318,33 @@ WRONG = {
         "for (int t = i; t >= 0; t = parents[t]) see(row, Q + i * D, K + t * D, V + t * D, scale);": (
             0,
             "keys of the context are read in place of the tree's",
+        ),
+    },
+    "07_hopper/panels": {
+        "out[chunk / 8 * rows * 8 + row * 8 + chunk % 8] = in[e];": (0, "the tile is not swizzled"),
+        "out[row * 16 + chunk / 8 * 8 + (chunk % 8 ^ row % 8)] = in[e];": (0, "the panels are not apart"),
+        "out[e] = in[e];": (0, "rows of 16 chunks are kept, without a swizzle"),
+        "out[chunk / 8 * 64 * 8 + row * 8 + (chunk % 8 ^ row % 8)] = in[e];": (1, "out is written past its end"),
+        "out[chunk / 8 * rows * 8 + row * 8 + (chunk % 8 ^ row)] = in[e];": (0, "out is written past its end"),
+        "if (chunk < 8) out[row * 8 + (chunk ^ row % 8)] = in[e];": (0, "out is never written in places"),
+    },
+    "07_hopper/ring": {
+        f"{RING}sum += tile[b][threadIdx.x];\narrive(&empty[b]);": (0, OUT_OF_TURN),
+        f"{RING}wait_for(&full[b], parity);\narrive(&empty[b]);\nsum += tile[b][threadIdx.x];": (1, OUT_OF_TURN),
+        f"{RING}wait_for(&full[b], 0);\nsum += tile[b][threadIdx.x];\narrive(&empty[b]);": (1, OUT_OF_TURN),
+        f"{RING}wait_for(&full[b], parity);\nsum += tile[b][threadIdx.x];": (1, "somebody waits for ever"),
+        f"{RING}wait_for(&full[b], parity);\nsum += tile[b][threadIdx.x];\nif (threadIdx.x == 0) arrive(&empty[b]);": (
+            1,
+            "somebody waits for ever",
+        ),
+        f"{RING}wait_for(&full[b], parity ^ 1);\nsum += tile[b][threadIdx.x];\narrive(&empty[b]);": (0, OUT_OF_TURN),
+        "const int b = t % BUFFERS, parity = t % 2;\nwait_for(&full[b], parity);\nsum += tile[b][threadIdx.x];\n"
+        "arrive(&empty[b]);": (0, OUT_OF_TURN),
+        "const int b = t % 2, parity = t / 2 % 2;\nwait_for(&full[b], parity);\nsum += tile[b][threadIdx.x];\n"
+        "arrive(&empty[b]);": (0, "somebody waits for ever"),
+        f"{RING}wait_for(&full[b], parity);\nsum += tile[0][threadIdx.x];\narrive(&empty[b]);": (
+            0,
+            "all tiles are read from the first buffer",
         ),
     },
     "08_choosing/shared_heads": {

@@ -75,6 +75,12 @@ def cache_for_a_server(asked, option):
     return number(memory) if same == "yes" else None
 
 
+def consumers_of_a_block(asked, option):
+    shared, registers, read = map(number, option.figures)
+    fits = shared <= said(asked, r"at most (\d+) KiB") and registers >= said(asked, r"needs (\d+) registers")
+    return read if fits else None
+
+
 def pick_for_a_target(asked, option):
     memory, floor = map(number, option.figures[:2])
     in_time = 3 * floor <= said(asked, r"target is (\d+ ms)")
@@ -90,6 +96,7 @@ COSTS = {
     "04_sparse_patterns/pattern_for_a_recall": pattern_for_a_recall,
     "05_deepseek_sparse/way_to_attend": way_to_attend,
     "06_serving/cache_for_a_server": cache_for_a_server,
+    "07_hopper/consumers_of_a_block": consumers_of_a_block,
     "08_choosing/pick_for_a_target": pick_for_a_target,
 }
 

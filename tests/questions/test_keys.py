@@ -442,6 +442,47 @@ def room_for_a_prompt(asked):
     return [of_prompt, cache.usage().taken - of_prompt]
 
 
+# ---------------------------------------------------------------------------------------------- 07
+
+
+def bytes_to_expect(asked):
+    queries, keys, d = numbers(asked.prompt, r"tile of (\d+) queries.* tile of (\d+) keys each, d = (\d+)")
+    return [size(tensor(queries, d)), size(tensor(keys, d), tensor(keys, d))]
+
+
+def places_in_a_ring(asked):
+    """By filling the ring place after place; a parity turns each time around."""
+    (buffers,) = numbers(asked.prompt, r"has (\d+) buffers")
+    counted, buffer, parity, tile = [], 0, 0, 0
+    for (wanted,) in (numbers(row, r"tile (\d+)") for row in asked.rows):
+        while tile < wanted:
+            tile, buffer = tile + 1, buffer + 1
+            if buffer == buffers:
+                buffer, parity = 0, 1 - parity
+        counted += [buffer, parity]
+    return counted
+
+
+def registers_that_move(asked):
+    """By handing out what the producer gave, one register each at a time."""
+    (consumers, threads, start), (low,) = (
+        numbers(asked.prompt, r"(\d+) consumers, (\d+) threads each, and starts with (\d+)"),
+        numbers(asked.prompt, r"keeps (\d+)"),
+    )
+    left, computing, each = sum(start - low for _ in range(threads)), consumers * threads, start
+    while left >= computing:
+        left, each = left - computing, each + 1
+    return [each]
+
+
+def share_of_a_multiprocessor(asked):
+    queries, keys, d = numbers(asked.prompt, r"(\d+) queries by tiles of (\d+) keys, d = (\d+)")
+    cycles, of_cycle = numbers(asked.prompt, r"takes ([\d,]+) cycles.* can do ([\d,]+) FLOP")
+    scores, sums = tensor(queries, d) @ tensor(d, keys), tensor(keys, d)
+    counted = flops(torch.mm, tensor(queries, d), tensor(d, keys)) + flops(torch.mm, scores, sums)
+    return [100 * counted / cycles / of_cycle]
+
+
 # ---------------------------------------------------------------------------------------------- 08
 
 
@@ -513,6 +554,10 @@ COUNTS = {
     "06_serving/bytes_of_a_step": bytes_of_a_step,
     "06_serving/pages_of_a_batch": pages_of_a_batch,
     "06_serving/room_for_a_prompt": room_for_a_prompt,
+    "07_hopper/bytes_to_expect": bytes_to_expect,
+    "07_hopper/places_in_a_ring": places_in_a_ring,
+    "07_hopper/registers_that_move": registers_that_move,
+    "07_hopper/share_of_the_peak": share_of_a_multiprocessor,
     "08_choosing/scores_of_a_layer": scores_of_a_layer,
     "08_choosing/parts_of_flash": parts_of_flash,
     "08_choosing/which_fits": which_fits,

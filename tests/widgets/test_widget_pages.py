@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 
+from course_utils.chapters.hopper_blocks import blocks
 from course_utils.widgets import (
     bank_places,
     bank_turns,
@@ -14,6 +15,7 @@ from course_utils.widgets import (
     launch_grid,
     load_sectors,
     mask_explorer,
+    pipeline,
     planner,
     score_heatmap,
     tile_stepper,
@@ -52,6 +54,7 @@ WIDGETS = {
     "mask-explorer": mask_explorer,
     "dsa-explorer": dsa_explorer,
     "cache-explorer": cache_explorer,
+    "pipeline": lambda: pipeline(blocks()),
     "planner": planner,
 }
 LARGEST = {
@@ -66,6 +69,7 @@ LARGEST = {
     "mask-explorer": lambda: mask_explorer(length=1024, tile=16),
     "dsa-explorer": lambda: dsa_explorer(*example_scores(256), top_k=128),
     "cache-explorer": lambda: cache_explorer(2),
+    "pipeline": lambda: pipeline(blocks(64)),
     "planner": planner,
 }
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import course_utils
+from course_utils.chapters.hopper_blocks import blocks
 from course_utils.widgets import frame
 
 NAME = "course_utils.widgets"
@@ -40,6 +41,7 @@ def test_the_still_picture_says_why(widgets, monkeypatch):
         widgets.planner(),
         widgets.dsa_explorer(),
         widgets.cache_explorer(),
+        widgets.pipeline(blocks()),
     ):
         bundle, _ = widget._repr_mimebundle_()
         assert bundle["image/png"] == b"a picture" and bundle.keys() == {"image/png", "text/plain"}

@@ -1,0 +1,68 @@
+"""Chapter 07's backward pass: beside cuDNN, what a fixed order costs, and a training step."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+
+from course_utils import measured, plots, show
+from course_utils.bench import hopper as bench
+from course_utils.bench.compiled_step import SDPA
+from course_utils.chapters.hopper_peers import NAMES, record
+from course_utils.chapters.timed_ladder import ALL_CASES, title
+from course_utils.measured import Row
+
+
+def mean(d: int = 128, is_causal: bool = False, name: str = bench.OURS) -> Row:
+    """The recorded ratios to cuDNN and to FLASH over five lengths: geometric mean, lowest and highest."""
+    return record().select(part="backward means", head_dim=d, is_causal=is_causal, name=name)[0]
+
+
+def by_length() -> None:
+    """TFLOP/s of the backward pass against the length: ours, chapter 03's and PyTorch's kernels."""
+    panels, means = {}, []
+    for d, is_causal in ALL_CASES:
+        where = {"part": "backward", "head_dim": d, "is_causal": is_causal}
+        panels[title(d, is_causal)] = {
+            name: {row["length"]: row["tflop_per_s"] for row in record().select(name=name, **where)} for name in NAMES
+        }
+        row = mean(d, is_causal)
+        ratios = {
+            "in the mean": "ratio_to_cudnn",
+            "lowest": "lowest_ratio_to_cudnn",
+            "highest": "highest_ratio_to_cudnn",
+        }
+        means.append({"": title(d, is_causal)} | {words: f"{row[column]:.2f}" for words, column in ratios.items()})
+    plots.speed_by_length(panels)
+    plt.show()
+    show.table(means, "how many times as fast as cuDNN, over the lengths; geometric mean", folded=True)
+    print(f"backward, fp16, {measured.caption(record())}")
+
+
+def cost_of_turns() -> float:
+    """How many times as long the backward pass takes where blocks add to dQ by turns, by case and length. Returns the
+    highest."""
+    panels = {}
+    for d, is_causal in ALL_CASES:
+        where = {"part": "backward", "head_dim": d, "is_causal": is_causal}
+        times = [record().select(name=name, **where) for name in (bench.OURS, bench.TURNS)]
+        panels[title(d, is_causal)] = [after["median_ms"] / row["median_ms"] for row, after in zip(*times, strict=True)]
+    lengths = [row["length"] for row in record().select(part="backward", head_dim=64, is_causal=False, name=bench.OURS)]
+    plots.bars([f"L = {length}" for length in lengths], panels, alike=len(panels))
+    plt.show()
+    print(f"times as long as in any order; {measured.caption(record())}")
+    return max(max(values) for values in panels.values())
+
+
+STEPS = {"SDPA's": SDPA, "ours": bench.OURS, "chapter 03's": bench.PORTABLE}
+
+
+def training_step() -> str:
+    """Milliseconds of chapter 03's block, forward and backward and optimiser, compiled, with three attentions. Returns
+    the fastest, as STEPS calls it."""
+    names = list(STEPS.values())
+    rows = [record().select(part="step", name=name, way="compiled", batch=16)[0] for name in names]
+    plots.bars(list(names), {"ms": [row["median_ms"] for row in rows]})
+    plt.show()
+    row = rows[0]
+    print(f"batch {row['batch']}, L = {row['length']}, torch.compile, {measured.caption(record())}")
+    return min(STEPS, key=lambda words: rows[names.index(STEPS[words])]["median_ms"])

@@ -1,0 +1,94 @@
+"""Chapter 07's kernel beside PyTorch's: under the roofs, by length, for long sequences, and for a second on end."""
+
+from __future__ import annotations
+
+import functools
+
+import matplotlib.pyplot as plt
+
+from course_utils import measured, plots, show
+from course_utils.bench import hopper as bench
+from course_utils.chapters.flash_v2_peers import BY_MMA, peak
+from course_utils.chapters.hopper_steps import CHAPTER, LENGTH
+from course_utils.chapters.timed_ladder import ALL_CASES, title
+from course_utils.measured import Measurement
+
+NAMES = (bench.OURS, bench.CUDNN, bench.FLASH, bench.PORTABLE)
+
+
+@functools.cache
+def record() -> Measurement:
+    """The recording of the chapter."""
+    return measured.load(CHAPTER)
+
+
+def summary() -> None:
+    """The forward pass beside cuDNN and FLASH, over six lengths."""
+    print(f"{bench.OURS}, fp16, six lengths from 512 to 16,384 ({measured.caption(record())}):")
+    for d, is_causal in ALL_CASES:
+        (row,) = record().select(part="means", head_dim=d, is_causal=is_causal, name=bench.OURS)
+        lowest, highest = row["lowest_ratio_to_cudnn"], row["highest_ratio_to_cudnn"]
+        cudnn = f"{row['ratio_to_cudnn']:.2f} times as fast as cuDNN in the mean, {lowest:.2f} to {highest:.2f}"
+        print(f"{title(d, is_causal):15} {cudnn}; {row['ratio_to_flash']:.2f} times as fast as FLASH")
+
+
+def speed_of(name: str, d: int = 128, is_causal: bool = False, length: int = LENGTH) -> float:
+    """TFLOP/s of ours or a peer's forward pass in fp16, as recorded."""
+    where = {"part": "forward", "dtype": "float16", "head_dim": d, "is_causal": is_causal, "length": length}
+    return record().select(name=name, **where)[0]["tflop_per_s"]
+
+
+def roof(name: str) -> float:
+    """TFLOP/s of a recorded roof."""
+    return record().select(part="roofs", name=name)[0]["tflop_per_s"]
+
+
+def show_roofs() -> None:
+    """Both ways to the tensor cores, and the kernels that take them, at d = 128."""
+    bars = {
+        "wgmma: the peak at the highest clock": roof("tensor cores"),
+        "wgmma: a large product by cuBLAS": roof(bench.PRODUCT),
+        "mma.sync and nothing else": peak(BY_MMA),
+        "cuDNN's attention": speed_of(bench.CUDNN),
+        "flash_attention_v2, chapter 03": speed_of(bench.PORTABLE),
+    }
+    plots.bars(list(bars), {"TFLOP/s": list(bars.values())})
+    plt.show()
+    print(f"d = 128, L = {LENGTH}, not causal, {measured.caption(record())}; mma.sync: chapter 00")
+
+
+def by_length() -> None:
+    """TFLOP/s of the forward pass against the length: ours, chapter 03's and PyTorch's kernels."""
+    panels = {}
+    for d, is_causal in ALL_CASES:
+        where = {"part": "forward", "dtype": "float16", "head_dim": d, "is_causal": is_causal}
+        found = {name: record().select(name=name, **where) for name in NAMES}
+        panels[title(d, is_causal)] = {
+            name: {row["length"]: row["tflop_per_s"] for row in rows} for name, rows in found.items()
+        }
+    plots.speed_by_length(panels)
+    plt.show()
+    print(f"forward, fp16, {measured.caption(record())}")
+
+
+def ratio(part: str, d: int, is_causal: bool, length: int) -> float:
+    """How many times as fast as cuDNN ours is in a part of the record: "long", "sustained"."""
+    where = {"part": part, "head_dim": d, "is_causal": is_causal, "length": length}
+    return record().select(name=bench.OURS, **where)[0]["ratio_to_cudnn"]
+
+
+def show_sustained() -> float:
+    """Ratios to cuDNN, by turns and each alone for most of a second. Returns the lowest of the latter."""
+    rows, lowest = [], []
+    for d, is_causal in ALL_CASES:
+        for length in (2048, 16384):
+            alone = ratio("sustained", d, is_causal, length)
+            turns = speed_of(bench.OURS, d, is_causal, length) / speed_of(bench.CUDNN, d, is_causal, length)
+            rows.append({"": f"{title(d, is_causal)}, L = {length}", "by turns": turns, "alone": alone})
+            lowest.append(alone)
+    panels = {name: [row[name] for row in rows] for name in ("by turns", "alone")}
+    plots.bars([row[""] for row in rows], panels, base=1, alike=2)
+    plt.show()
+    shown = [row | {name: f"{row[name]:.2f}" for name in panels} for row in rows]
+    show.table(shown, f"times as fast as cuDNN; {measured.caption(record())}", folded=True)
+    return min(lowest)

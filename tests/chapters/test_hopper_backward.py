@@ -1,0 +1,41 @@
+"""What chapter 07 says of the backward pass: the recorded times, the price of turns, and who is fastest in a step."""
+
+import statistics
+
+import pytest
+
+from course_utils import measured
+from course_utils.bench.hopper import OURS, TURNS
+from course_utils.chapters import hopper_backward as chapter
+from course_utils.chapters.timed_ladder import ALL_CASES
+
+
+def times(name, d, is_causal):
+    rows = measured.load("07_hopper").select(part="backward", name=name, head_dim=d, is_causal=is_causal)
+    return [row["median_ms"] for row in rows]
+
+
+def test_means_are_those_of_the_rows():
+    rows = measured.load("07_hopper").select(part="backward", name=OURS, head_dim=64, is_causal=True)
+    ratios = [row["ratio_to_cudnn"] for row in rows]
+    assert chapter.mean(64, True)["ratio_to_cudnn"] == pytest.approx(statistics.geometric_mean(ratios))
+
+
+def test_each_case_is_drawn_with_four_kernels(drawn, capsys):
+    chapter.by_length()
+    assert len(drawn[0].axes) == len(ALL_CASES) and len(drawn[0].axes[0].lines) == len(chapter.NAMES)
+    assert "backward, fp16, NVIDIA" in capsys.readouterr().out
+
+
+def test_turns_cost_what_was_measured(drawn):
+    most = max(
+        turn / own for case in ALL_CASES for turn, own in zip(times(TURNS, *case), times(OURS, *case), strict=True)
+    )
+    assert chapter.cost_of_turns() == pytest.approx(most)
+    assert len(drawn[0].axes) == len(ALL_CASES)
+
+
+def test_the_fastest_step_is_named(drawn):
+    where = {"part": "step", "way": "compiled", "batch": 16}
+    recorded = {row["name"]: row["median_ms"] for row in measured.load("07_hopper").select(**where)}
+    assert recorded[chapter.STEPS[chapter.training_step()]] == min(recorded.values())

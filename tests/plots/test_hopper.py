@@ -1,0 +1,39 @@
+"""Pictures of chapter 07 hold what they are drawn for."""
+
+from course_utils import plots
+
+
+def words(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def test_mma_sync_takes_a_factor_through_the_registers_of_each_warp():
+    by_warp, at_once = plots.two_ways_of_a_factor().axes
+    assert words(by_warp).count("registers") == 4 and "registers" not in words(at_once)
+
+
+def test_a_tile_in_panels_has_each_chunk_of_each_row_once_in_the_swizzle():
+    numbers = [int(word) for word in words(plots.tile_in_panels()) if word.isdigit()]
+    panels = numbers[:64], numbers[64:]
+    for row in range(8):
+        first, second = (panel[8 * row : 8 * row + 8] for panel in panels)
+        assert first == [place ^ row for place in range(8)]
+        assert second == [8 + (place ^ row) for place in range(8)]
+
+
+def test_tiles_go_around_the_ring_with_the_parity_of_their_phase():
+    ax = plots.ring_of_tiles(tiles=7, buffers=3)
+    assert words(ax) == [f"tile {tile}\nparity {tile // 3 % 2}" for tile in range(7)]
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["buffer 0", "buffer 1", "buffer 2"]
+
+
+def test_step_4_finds_the_maximum_beside_the_product_of_the_tile_before():
+    figure = plots.softmax_beside()
+    begins = {text.get_text(): patch for text, patch in zip(figure.axes[1].texts, figure.axes[1].patches, strict=True)}
+    maximum, product = begins["max 1"], begins["P V 0"]
+    assert product.get_x() <= maximum.get_x() and maximum.get_x() < product.get_x() + product.get_width()
+    assert begins["exp 1"].get_x() >= product.get_x() + product.get_width()
+
+
+def test_only_dq_goes_through_shared_memory():
+    assert "by shared\nmemory" in words(plots.backward_on_chip())
