@@ -274,6 +274,7 @@ __device__ inline void write_gradients(const KeyGradients& keys, Tiles& tile, sc
     static_assert(B_C <= 2 * B_R, "WARPS * KEYS must be at most 2 * B_R");
     const int key = first_key();
     const long long at = (long long)key * pitch;
-    write_keys(keys.dK, scale, dK + at, tile.Q[0] + key * D, rows_left - key, pitch);
-    write_keys(keys.dV, 1, dV + at, tile.dO[0] + key * D, rows_left - key, pitch);
+    scalar_t *Q = reinterpret_cast<scalar_t*>(tile.Q), *dO = reinterpret_cast<scalar_t*>(tile.dO);
+    write_keys(keys.dK, scale, dK + at, Q + key * D, rows_left - key, pitch);
+    write_keys(keys.dV, 1, dV + at, dO + key * D, rows_left - key, pitch);
 }
