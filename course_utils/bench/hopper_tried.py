@@ -15,8 +15,7 @@ from torch import Tensor
 
 from course_utils import costs
 from course_utils.bench import hopper
-from course_utils.bench.timed import Function, columns, compile_ahead, interleaved, random_inputs, sdpa
-from course_utils.launches.hopper import ready
+from course_utils.bench.timed import columns, compile_ahead, interleaved, random_inputs, sdpa
 from course_utils.launches.hopper_tried import TRIED, Variant, build, require_right
 from course_utils.measured import Row
 from course_utils.operators.tensor_core import HEAD_DIMS, takes_wgmma
@@ -59,7 +58,8 @@ def hopper_tried(
 
 def _race(variants: list[Variant], query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> list[Row]:
     inputs = query, key, value
-    functions = {variant.name: _function(variant, *inputs, is_causal) for variant in variants}
+    kernels = {variant: build(variant, query.shape[-1], query.dtype) for variant in variants}
+    functions = {of.name: hopper.step_function(of.step, *inputs, is_causal, kernel) for of, kernel in kernels.items()}
     functions[AGAIN] = functions[SHIPPED.name]
     functions[hopper.CUDNN] = sdpa(hopper.BACKENDS[hopper.CUDNN], *inputs, is_causal=is_causal)
     hopper.require_as_right_as_cudnn(functions, *inputs, is_causal)
@@ -72,15 +72,3 @@ def _race(variants: list[Variant], query: Tensor, key: Tensor, value: Tensor, is
         speed: Row = {"tflop_per_s": flops / time.median / 1e9, "ratio": statistics.median(ratios)}
         rows.append(where | {"name": name, **columns(time), **speed, "low": min(ratios), "high": max(ratios)})
     return rows
-
-
-def _function(variant: Variant, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> Function:
-    out, lse = torch.empty_like(query), query.new_empty(query.shape[:3], dtype=torch.float32)
-    kernel = build(variant, query.shape[-1], query.dtype)
-    run = ready(variant.step, query, key, value, out, lse, is_causal=is_causal, kernel=kernel)
-
-    def function() -> Tensor:
-        run()
-        return out
-
-    return function

@@ -7,7 +7,8 @@ import matplotlib.pyplot as plt
 from course_utils import measured, plots, show
 from course_utils.bench import hopper as bench
 from course_utils.bench.compiled_step import SDPA
-from course_utils.chapters.hopper_peers import NAMES, record
+from course_utils.chapters import hopper_peers as peers
+from course_utils.chapters.hopper_peers import record
 from course_utils.chapters.timed_ladder import ALL_CASES, title
 from course_utils.measured import Row
 
@@ -19,12 +20,9 @@ def mean(d: int = 128, is_causal: bool = False, name: str = bench.OURS) -> Row:
 
 def by_length() -> None:
     """TFLOP/s of the backward pass against the length: ours, chapter 03's and PyTorch's kernels."""
-    panels, means = {}, []
+    peers.by_length("backward")
+    means = []
     for d, is_causal in ALL_CASES:
-        where = {"part": "backward", "head_dim": d, "is_causal": is_causal}
-        panels[title(d, is_causal)] = {
-            name: {row["length"]: row["tflop_per_s"] for row in record().select(name=name, **where)} for name in NAMES
-        }
         row = mean(d, is_causal)
         ratios = {
             "in the mean": "ratio_to_cudnn",
@@ -32,10 +30,7 @@ def by_length() -> None:
             "highest": "highest_ratio_to_cudnn",
         }
         means.append({"": title(d, is_causal)} | {words: f"{row[column]:.2f}" for words, column in ratios.items()})
-    plots.speed_by_length(panels)
-    plt.show()
     show.table(means, "how many times as fast as cuDNN, over the lengths; geometric mean", folded=True)
-    print(f"backward, fp16, {measured.caption(record())}")
 
 
 def cost_of_turns() -> float:

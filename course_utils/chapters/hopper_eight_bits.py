@@ -7,7 +7,7 @@ import torch
 
 from course_utils import measured, plots, show
 from course_utils.bench import hopper as bench
-from course_utils.chapters.hopper_peers import record
+from course_utils.chapters.hopper_peers import draw_speeds, record
 from course_utils.chapters.hopper_steps import device
 from course_utils.chapters.timed_ladder import ALL_CASES, title
 from course_utils.launches.hopper import EIGHT_BITS, ONE_LEVEL
@@ -35,17 +35,13 @@ def gain(d: int = 128, is_causal: bool = False, length: int = 16384) -> float:
 
 def speeds() -> None:
     """TFLOP/s of both against the length; and the errors."""
-    panels, errors = {}, []
+    draw_speeds("8 bits", BITS)
+    errors = []
     for d, is_causal in ALL_CASES:
-        lines = {name: record().select(part="8 bits", name=name, head_dim=d, is_causal=is_causal) for name in BITS}
-        panels[title(d, is_causal)] = {
-            BITS[name]: {row["length"]: row["tflop_per_s"] for row in rows} for name, rows in lines.items()
-        }
-        for length in panels[title(d, is_causal)]["E4M3"]:
+        for one in record().select(part="8 bits", name=bench.OURS_E4M3, head_dim=d, is_causal=is_causal):
+            length = one["length"]
             found = {f"error in {BITS[name]}, %": 100 * row(name, d, is_causal, length)["error"] for name in BITS}
             errors.append({"": title(d, is_causal), "L": length} | {name: f"{e:.2g}" for name, e in found.items()})
-    plots.speed_by_length(panels)
-    plt.show()
     show.table(errors, "root of the mean square, % of the output; against float64 of the 16-bit inputs", folded=True)
     found = ", ".join(f"{words} {100 * row(name)['error']:.2g} %" for name, words in BITS.items())
     print(f"error of the output, d = 128, L = 16384, random inputs: {found}")

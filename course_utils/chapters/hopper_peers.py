@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 
@@ -57,18 +58,24 @@ def show_roofs() -> None:
     print(f"d = 128, L = {LENGTH}, not causal, {measured.caption(record())}; mma.sync: chapter 00")
 
 
-def by_length() -> None:
-    """TFLOP/s of the forward pass against the length: ours, chapter 03's and PyTorch's kernels."""
+def draw_speeds(part: str, names: Mapping[str, str]) -> None:
+    """TFLOP/s against the length in a part of the record, a panel for each case. names: of the rows, and what the
+    picture calls them."""
     panels = {}
     for d, is_causal in ALL_CASES:
-        where = {"part": "forward", "dtype": "float16", "head_dim": d, "is_causal": is_causal}
-        found = {name: record().select(name=name, **where) for name in NAMES}
+        where = {"part": part, "dtype": "float16", "head_dim": d, "is_causal": is_causal}
+        found = {words: record().select(name=name, **where) for name, words in names.items()}
         panels[title(d, is_causal)] = {
-            name: {row["length"]: row["tflop_per_s"] for row in rows} for name, rows in found.items()
+            words: {row["length"]: row["tflop_per_s"] for row in rows} for words, rows in found.items()
         }
     plots.speed_by_length(panels)
     plt.show()
-    print(f"forward, fp16, {measured.caption(record())}")
+
+
+def by_length(part: str = "forward") -> None:
+    """TFLOP/s of the forward or backward pass against the length: ours, chapter 03's and PyTorch's kernels."""
+    draw_speeds(part, {name: name for name in NAMES})
+    print(f"{part}, fp16, {measured.caption(record())}")
 
 
 def ratio(part: str, d: int, is_causal: bool, length: int) -> float:

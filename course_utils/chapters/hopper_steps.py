@@ -11,7 +11,6 @@ from course_utils import checks, measured, plots, reference, show
 from course_utils.bench import hopper as bench
 from course_utils.chapters.flash_v2_steps import normal
 from course_utils.chapters.timed_ladder import ALL_CASES, TimedLadder, title
-from course_utils.cuda import read_kernel
 from course_utils.launches.hopper import LADDER, launch
 from course_utils.measured import Measurement
 from course_utils.operators.tensor_core import takes_wgmma
@@ -55,11 +54,6 @@ def check_all() -> None:
 
 
 _SHAPES = (4, 100), (2, 230), (2, 230)  # heads and length of query, key and value
-
-
-def changes(number: str) -> None:
-    """The lines in which a step differs from the step before it."""
-    show.difference(*(read_kernel(step.file) for step in TIMED.rung(number)), context=0, skip_header=True)
 
 
 def table_of_steps() -> None:

@@ -11,7 +11,6 @@ from course_utils.bench.hopper import CUDNN, FLASH, OURS, PORTABLE, PRODUCT
 from course_utils.chapters import hopper_peers as peers
 from course_utils.chapters import hopper_steps as steps
 from course_utils.chapters.timed_ladder import ALL_CASES, title
-from course_utils.cuda import read_kernel
 from course_utils.launches.hopper import LADDER
 from course_utils.measured import Measurement
 
@@ -80,15 +79,6 @@ def test_each_step_says_whether_it_is_right(monkeypatch, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("right: ")[1] for line in lines] == ["True", "True", "False", "True", "True", "True", "True"]
     assert lines[2].startswith("3 producer and consumers")
-
-
-def test_a_step_is_shown_by_the_lines_that_it_changes(monkeypatch):
-    shown = []
-    monkeypatch.setattr(steps.show, "difference", lambda *texts, **options: shown.append((texts, options)))
-    steps.changes("2")
-    ((before, after), options) = shown[0]
-    assert (before.path, after.path) == tuple(read_kernel(step.file).path for step in LADDER[:2])
-    assert options == {"context": 0, "skip_header": True}
 
 
 # ---- beside PyTorch's kernels, from the record

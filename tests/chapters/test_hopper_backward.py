@@ -7,6 +7,7 @@ import pytest
 from course_utils import measured
 from course_utils.bench.hopper import OURS, TURNS
 from course_utils.chapters import hopper_backward as chapter
+from course_utils.chapters import hopper_peers as peers
 from course_utils.chapters.timed_ladder import ALL_CASES
 
 
@@ -23,7 +24,7 @@ def test_means_are_those_of_the_rows():
 
 def test_each_case_is_drawn_with_four_kernels(drawn, capsys):
     chapter.by_length()
-    assert len(drawn[0].axes) == len(ALL_CASES) and len(drawn[0].axes[0].lines) == len(chapter.NAMES)
+    assert len(drawn[0].axes) == len(ALL_CASES) and len(drawn[0].axes[0].lines) == len(peers.NAMES)
     assert "backward, fp16, NVIDIA" in capsys.readouterr().out
 
 
