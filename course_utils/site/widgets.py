@@ -12,16 +12,17 @@ from html import escape
 from pathlib import Path
 
 WIDGETS = Path(__file__).resolve().parents[1] / "widgets"  # read as files: importing them would bring PyTorch
-STYLES = ("widgets.css", "guesses.css")
+STYLES = ("widgets.css", "guesses.css", "player.css")
 STATE = "application/vnd.attention-course.widget+json"
 
 
 def files() -> Iterator[tuple[str, str]]:
     """What pages with a widget load, as (path, text): each script as JupyterLab gets it (`widgets.frame.esm`)."""
-    shared = (WIDGETS / "js" / "shared.js").read_text(encoding="utf-8")
+    shared = WIDGETS / "js" / "shared.js"
     for script in sorted((WIDGETS / "js").glob("*.js")):
-        if script.name != "shared.js":
-            yield f"widgets/{script.name}", "\n".join((shared, script.read_text(encoding="utf-8")))
+        if script != shared:
+            parts = shared, *sorted(script.with_suffix("").glob("*.js")), script
+            yield f"widgets/{script.name}", "\n".join(part.read_text(encoding="utf-8") for part in parts)
     for name in STYLES:
         yield name, (WIDGETS / name).read_text(encoding="utf-8")
 

@@ -1,0 +1,98 @@
+// lane.js — one lane's local variables, and one quantity in all 32 lanes of its warp: a fragment of registers.
+
+const NOW = "now"; // the quantity that is not a variable: what the step reads or writes
+
+function lanePanel(rec, act) {
+  const variables = rec.variables.list;
+  const warp = select("warp", Object.fromEntries(Array.from({ length: rec.meta.warps }, (_, n) => [n, `${n}`])),
+    (value) => act.set({ warp: Number(value), followsWarp: false }));
+  const follows = check("follow the step", (followsWarp) => act.set({ followsWarp }));
+  const quantity = select("in each lane", {
+    [NOW]: "what it reads or writes now",
+    ...Object.fromEntries(variables.map(({ name, number, function: of }) => [number, `${name}  (${of})`])),
+  }, (value) => act.set({ quantity: value === NOW ? null : Number(value), element: 0 }));
+  const part = control("input", { type: "number", min: 0, value: 0, oninput: () => act.set({ element: Math.max(0, Number(part.value) || 0) }) });
+  const partRow = element("label", {}, "element", part);
+  const title = element("div", { class: "ak-note" });
+  const lanes = Array.from({ length: 32 }, (_, lane) => {
+    const value = element("b", {});
+    const button = control("button", { type: "button", onclick: () => act.set({ lane }) }, element("span", {}, `${lane}`), value);
+    return { button, value };
+  });
+  const grid = element("div", { class: "ak-lanes", role: "group", "aria-label": "lanes" }, ...lanes.map(({ button }) => button));
+  const body = element("tbody", {});
+  const rows = variables.map(({ name, type, function: of, shape }) => {
+    const [value, note] = [element("td", {}), element("td", {})];
+    const size = shape.length ? `[${shape.join("][")}]` : "";
+    const row = element("tr", {}, element("th", { scope: "row", title: `${type} ${name}${size} in ${of}` }, `${name}${size}`), value, note);
+    body.append(row);
+    return { row, value, note };
+  });
+  const none = element("div", { class: "ak-note" }, variables.length
+    ? "No local variable of this lane has a value yet." : "This recording has no local variables.");
+  const table = element("div", { class: "ak-variables", tabindex: 0, role: "region", "aria-label": "local variables" },
+    element("table", { class: "ak-table" },
+      element("thead", {}, element("tr", {}, ...["variable", "value", "changed"].map((words) => element("th", { scope: "col" }, words)))),
+      body));
+
+  const SHOWN = 4; // elements of an array that its row shows
+
+  function draw(view) {
+    const thread = 32 * view.warp + view.lane;
+    const now = rec.steps.warp[view.step] === view.warp;
+    const deeds = now ? new Map(lanesOf(rec, view.step).map((one) => [one.lane, one])) : new Map();
+    title.textContent = `Lane ${view.lane} of warp ${view.warp} is thread ${threadIndex(rec, view.warp, view.lane)}.`;
+    warp.input.value = view.warp;
+    follows.input.checked = view.followsWarp;
+    quantity.input.value = view.quantity ?? NOW;
+    const chosen = view.quantity === null ? null : variables[view.quantity];
+    partRow.hidden = !chosen || chosen.count === 1;
+    if (chosen) part.max = chosen.count - 1;
+    lanes.forEach(({ button, value }, lane) => {
+      const there = 32 * view.warp + lane < rec.meta.threads;
+      const changed = chosen ? changedNow(view, 32 * view.warp + lane) : deeds.has(lane);
+      value.textContent = there ? (chosen ? ofVariable(view, chosen, 32 * view.warp + lane) : ofAccess(view, deeds.get(lane))) || "·" : "";
+      button.disabled = !there;
+      button.setAttribute("aria-pressed", lane === view.lane);
+      button.classList.toggle("ak-changed", there && changed);
+    });
+    let any = false;
+    variables.forEach((variable, n) => {
+      const { row, value, note } = rows[n];
+      const held = Array.from({ length: Math.min(variable.count, SHOWN) }, (_, k) => variableAt(rec, thread, n, k, view.step));
+      row.hidden = held.every((one) => one === null);
+      if (row.hidden) return;
+      any = true;
+      const words = held.map((one) => (one ? brief(numberOfWord(one.word, variable.type), 8) : "·"));
+      value.textContent = words.join(" ") + (variable.count > SHOWN ? " …" : "");
+      const last = Math.max(...held.map((one) => one?.step ?? -1));
+      note.textContent = last === view.step ? "now" : last > 0 ? `step ${bytes(last)}` : "";
+      row.classList.toggle("ak-changed", last === view.step);
+    });
+    none.hidden = any;
+    table.hidden = !any;
+  }
+
+  const changedNow = (view, thread) => variableAt(rec, thread, view.quantity, view.element, view.step)?.step === view.step;
+
+  function ofVariable(view, variable, thread) {
+    const held = variableAt(rec, thread, view.quantity, Math.min(view.element, variable.count - 1), view.step);
+    return held ? brief(numberOfWord(held.word, variable.type)) : "";
+  }
+
+  // The first number that a lane reads, or the one that it writes.
+  function ofAccess(view, deed) {
+    if (!deed) return "";
+    const array = rec.arrays[rec.steps.array[view.step]];
+    const type = NUMBERS[array.dtype] ? array.dtype : view.type;
+    const writes = rec.writes.has(rec.steps.op[view.step]);
+    return brief(elementAt(rec, array.number, deed.offset, type, view.step + (writes ? 1 : 0)));
+  }
+
+  return {
+    node: element("section", { class: "ak-player-lane" },
+      element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "Lane"), warp.row, follows.row),
+      title, grid, element("div", { class: "ak-row" }, quantity.row, partRow), table, none),
+    draw,
+  };
+}

@@ -1,0 +1,98 @@
+// source.js — the kernel's text: the line of each warp, and of the step the line in front.
+
+const TOKENS = /(\/\/.*$|\/\*.*?\*\/)|("(?:[^"\\]|\\.)*")|(^\s*#\s*\w+)|\b(auto|bool|break|case|char|const|constexpr|continue|do|double|else|extern|float|float2|float4|for|half|if|int|int4|inline|long|return|short|sizeof|static|struct|switch|template|typename|uint4|unsigned|using|void|volatile|while|__\w+__|__half2?|__nv_bfloat162?|uint\d+_t|int\d+_t)\b|\b(0x[\da-fA-F]+|\d[\d.]*(?:e[+-]?\d+)?[fuUlL]*)\b/g;
+const KINDS_OF_TOKEN = ["comment", "text", "directive", "keyword", "number"];
+
+// A line of CUDA as spans, coloured by what they are.
+function colouredLine(text) {
+  const parts = [];
+  let done = 0;
+  for (const match of text.matchAll(TOKENS)) {
+    const kind = KINDS_OF_TOKEN[match.slice(1).findIndex((part) => part !== undefined)];
+    parts.push(text.slice(done, match.index), element("span", { class: `ak-token-${kind}` }, match[0]));
+    done = match.index + match[0].length;
+  }
+  return [...parts, text.slice(done)];
+}
+
+function sourcePanel(rec, act) {
+  const files = Object.keys(rec.meta.sources);
+  const visited = new Set(rec.meta.places.map(([file, line]) => `${file} ${line}`));
+  const box = element("div", { class: "ak-source", tabindex: 0, role: "region", "data-lm-suppress-shortcuts": "true" });
+  const choice = control("select", { onchange: () => act.set({ file: choice.value, followsFile: false }) },
+    ...files.map((file) => element("option", { value: file }, file.split("/").at(-1))));
+  const title = element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "Source"),
+    files.length > 1 ? element("label", {}, "file", choice) : element("span", { class: "ak-note" }, files[0] ?? ""));
+  let shown = null; // the file whose lines are in the box
+  let lines = [];
+  let marked = new Map(); // line -> what is written beside it
+
+  function show(file) {
+    shown = file;
+    marked = new Map();
+    lines = (rec.meta.sources[file] ?? "").replace(/\n$/, "").split("\n").map((text, n) => {
+      const has = visited.has(`${file} ${n + 1}`);
+      const line = element("div", { class: has ? "ak-line ak-visited" : "ak-line" },
+        element("span", { class: "ak-line-number" }, `${n + 1}`),
+        element("span", { class: "ak-line-text" }, ...colouredLine(text)),
+        element("span", { class: "ak-line-warps" }));
+      if (has) line.addEventListener("click", () => act.toLine(file, n + 1));
+      return line;
+    });
+    box.replaceChildren(element("div", { class: "ak-lines" }, ...lines));
+    box.setAttribute("aria-label", `Source of ${file}`);
+    choice.value = file;
+  }
+
+  // Beside each line the warps that are there; of them the one of this step, and the other party of a finding.
+  function marksOf(view) {
+    const marks = new Map();
+    const at = (line) => marks.get(line) ?? marks.set(line, { warps: [], now: false, other: false }).get(line);
+    for (let warp = 0; warp < rec.meta.warps; warp++) {
+      const place = placeOf(rec, stepOfWarp(rec, warp, view.step));
+      if (place?.file === shown) at(place.line).warps.push(warp);
+    }
+    const now = placeOf(rec, view.step);
+    if (now?.file === shown) at(now.line).now = true;
+    const other = view.other >= 0 ? placeOf(rec, view.other) : null;
+    if (other?.file === shown) at(other.line).other = true;
+    return marks;
+  }
+
+  function draw(view) {
+    const now = placeOf(rec, view.step);
+    const file = view.followsFile && now ? now.file : view.file ?? shown ?? now?.file ?? files[0];
+    if (file !== shown) show(file);
+    const marks = marksOf(view);
+    for (const number of marked.keys()) {
+      if (marks.has(number)) continue;
+      lines[number - 1].className = "ak-line ak-visited";
+      lines[number - 1].lastChild.textContent = "";
+      lines[number - 1].removeAttribute("aria-current");
+    }
+    const next = new Map();
+    for (const [number, { warps, now: isNow, other }] of marks) {
+      const text = `${other ? "other party " : ""}${warps.length ? `warp${warps.length > 1 ? "s" : ""} ${ranges(warps)}` : ""}`;
+      const key = `${isNow} ${other} ${text}`;
+      next.set(number, key);
+      if (marked.get(number) === key) continue;
+      const line = lines[number - 1];
+      if (!line) continue;
+      line.className = `ak-line ak-visited${isNow ? " ak-line-now" : ""}${other ? " ak-line-other" : ""}`;
+      line.lastChild.textContent = text;
+      if (isNow) line.setAttribute("aria-current", "step");
+      else line.removeAttribute("aria-current");
+    }
+    marked = next;
+    if (now?.file === shown && lines[now.line - 1]) keepInView(lines[now.line - 1]);
+  }
+
+  function keepInView(line) {
+    const [top, height] = [line.offsetTop, line.offsetHeight];
+    if (top < box.scrollTop + height || top + 2 * height > box.scrollTop + box.clientHeight) {
+      box.scrollTop = top - box.clientHeight / 3;
+    }
+  }
+
+  return { node: element("section", { class: "ak-player-source" }, title, box), draw };
+}

@@ -1,0 +1,96 @@
+// words.js — what the player says about a step, an element and a thread.
+
+const DOES = {
+  read: ["reads", "read"],
+  write: ["writes", "write"],
+  atomic: ["changes", "change"],
+  "copy read": ["copies from", "copy from"],
+  "copy write": ["copies to", "copy to"],
+  barrier: ["waits at the block's barrier", "wait at the block's barrier"],
+  "warp barrier": ["meets at a barrier of the warp", "meet at a barrier of the warp"],
+  product: ["multiplies on the tensor cores", "multiply on the tensor cores"],
+  wgmma: ["starts a product of its warpgroup", "start a product of their warpgroup"],
+  copy: ["starts a copy", "start a copy"],
+  arrive: ["arrives at an mbarrier", "arrive at an mbarrier"],
+  wait: ["waits", "wait"],
+  end: ["ends", "end"],
+};
+
+const plural = (n, one, many = `${one}s`) => `${bytes(n)} ${n === 1 ? one : many}`;
+
+// Numbers as ranges: [0, 1, 2, 5] -> "0–2, 5".
+export function ranges(numbers) {
+  const parts = [];
+  for (const n of numbers) {
+    const last = parts.at(-1);
+    if (last && n === last[1] + 1) last[1] = n;
+    else parts.push([n, n]);
+  }
+  return parts.map(([from, to]) => (from === to ? `${from}` : `${from}–${to}`)).join(", ");
+}
+
+const lanesOfMask = (mask) => [...Array(32).keys()].filter((lane) => (mask >>> lane) & 1);
+
+// An element by its indices, "tile[3][5]"; where the array has no shape, by its byte, "shared + 132".
+export function elementName(array, offset) {
+  if (array.dtype === "bytes" || !array.shape.length) return `${array.name} + ${offset}`;
+  let rest = Math.floor(offset / array.itemsize);
+  const indices = [];
+  for (const size of [...array.shape].reverse()) {
+    indices.unshift(rest % size);
+    rest = Math.floor(rest / size);
+  }
+  return `${array.name}${indices.map((index) => `[${index}]`).join("")}`;
+}
+
+// Who does what at a step: "Warp 2 reads 32 × 4 bytes of key at line 41".
+export function deedOf(rec, step) {
+  const { op, warp, mask, array, width } = rec.steps;
+  const name = rec.meta.ops[op[step]];
+  const lanes = lanesOfMask(mask[step]);
+  const warps = rec.meta.threads - 32 * warp[step]; // the last warp may be a part of one
+  const whole = lanes.length === Math.min(32, warps);
+  const who = warp[step] < 0 ? "The copy engine" : whole ? `Warp ${warp[step]}` : `Lane${lanes.length > 1 ? "s" : ""} ${ranges(lanes)} of warp ${warp[step]}`;
+  const does = DOES[name][warp[step] >= 0 && !whole && lanes.length > 1 ? 1 : 0];
+  const what = array[step] < 0 ? "" : ` ${accessOf(rec, step)}${rec.arrays[array[step]].name}`;
+  const line = placeOf(rec, step);
+  return `${who} ${does}${what}${line ? ` at line ${line.line}` : ""}`;
+}
+
+function accessOf(rec, step) {
+  const count = lanesOf(rec, step).length;
+  return count ? `${count > 1 ? `${count} × ` : ""}${plural(rec.steps.width[step], "byte")} of ` : "";
+}
+
+// What an access costs: sectors of global memory, passes through the banks of shared memory.
+function costOf(rec, step) {
+  const array = rec.arrays[rec.steps.array[step]];
+  const rows = lanesOf(rec, step);
+  if (!array || !rows.length) return "";
+  if (array.space === "global") return ` It touches ${plural(sectorsOf(rec, step), "sector")} of 32 bytes.`;
+  const passes = wavefrontsOf(rec, step);
+  const least = Math.ceil((rows.length * rec.steps.width[step]) / 128);
+  if (passes <= least) return ` It takes ${plural(passes, "pass", "passes")} through the banks.`;
+  return ` It takes ${plural(passes, "pass", "passes")} through the banks: a bank conflict.`;
+}
+
+// The state of a step in words.
+export function describeStep(rec, step) {
+  const hazards = hazardsOf(rec, step);
+  const words = `Step ${bytes(step)} of ${bytes(rec.count - 1)}. ${deedOf(rec, step)}.${costOf(rec, step)}`;
+  if (!hazards.length) return words;
+  const lanes = hazards.map(({ lane }) => lane);
+  const { writer } = hazards[0];
+  const place = placeOf(rec, writer);
+  return (
+    `${words} Hazard: lane${lanes.length > 1 ? "s" : ""} ${ranges(lanes)} read${lanes.length > 1 ? "" : "s"} what warp ` +
+    `${rec.steps.warp[writer]} wrote at step ${bytes(writer)}${place ? `, line ${place.line}` : ""}, and no barrier stands between.`
+  );
+}
+
+// The index of a thread in the block, (x, y, z).
+export function threadIndex(rec, warp, lane) {
+  const [x, y] = rec.meta.block;
+  const thread = 32 * warp + lane;
+  return `(${thread % x}, ${Math.floor(thread / x) % y}, ${Math.floor(thread / (x * y))})`;
+}
