@@ -36,6 +36,8 @@ from course_utils.emulator.launch import configure
 from course_utils.emulator.module import EmulatedModule
 from course_utils.emulator.pages import counters_page, findings_page, heat_listing
 from course_utils.emulator.profiler import Counters
+from course_utils.emulator.recorder import record
+from course_utils.emulator.recording import Recording
 from course_utils.emulator.sanitizer import SanitizerReport
 from course_utils.emulator.tracing import profile, sanitize
 
@@ -44,4 +46,4 @@ SanitizerReport._repr_html_ = findings_page
 Counters._repr_html_ = counters_page
 Counters.listing = heat_listing
 
-__all__ = ["EmulatedModule", "configure", "profile", "sanitize"]
+__all__ = ["EmulatedModule", "Recording", "configure", "profile", "record", "sanitize"]

@@ -34,6 +34,7 @@ RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
         "block",
         "async_counters",
         "async_rules",
+        "recorder",
         "barriers",
         "wgmma",
         "counters",

@@ -9,6 +9,7 @@
 #include "async_rules.h"
 #include "counters.h"
 #include "mbarrier.h"
+#include "trace.h"
 
 // What the 128 bytes of a tensor map say, as the driver writes them (toolchain/tensor_map.py). Sizes and boxes from the innermost
 // dimension on.
@@ -193,7 +194,7 @@ static void arrive(const BulkCopy& copy) {
     emu_current = f;
     f->place = copy.place;
     f->copy_group++;                   // of all groups, also of the one that is not yet committed
-    emu_copy_wait(0);
+    emu_finish_copies(0);
     f->copy_group--;
     emu_count_arrivals(copy.barrier, 1, 0, true, true, copy.site);
     f->place = place;

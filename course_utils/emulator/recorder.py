@@ -1,0 +1,202 @@
+"""`record()`: one block of a launch, step by step."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from course_utils.emulator import tracing
+from course_utils.emulator.memory import DeviceMemory
+from course_utils.emulator.raw_recording import IS_SITE, NO_PLACE, RawRecording
+from course_utils.emulator.recording import RecordedArray, RecordedFinding, Recording, row_counts
+from course_utils.emulator.sanitizer import Finding
+from course_utils.toolchain.errors import KernelError
+
+MOST_ACCESSES = 4_000_000  # of threads, in a recording
+
+
+def record(
+    call: Callable[[], object],
+    *,
+    block: int | tuple[int, ...] = (0, 0, 0),
+    launch: int | None = None,
+    limit: int = MOST_ACCESSES,
+) -> Recording:
+    """Records one block of the launch that `call()` makes, on the emulator: who read and wrote which byte, and when.
+
+        recording = record(lambda: kernel(grid, block, args))
+
+    block: its index in the grid, as blockIdx.x or as (x, y, z); launch: which one, counted from 0, where `call` makes several;
+    limit: how many accesses of threads there may be at most. The warps of the block take turns, each with one request at
+    a time; lanes that have parted meet again as soon as they can. The launch's outputs are those of a plain one, but for what
+    depends on the order of threads. What fails is recorded up to there (`Recording.failure`). The sanitizer's findings in
+    the same launch come with it.
+
+    Raises TypeError for what is no call or no block; ValueError for a block that the grid does not have, for several
+    launches without `launch`, for none, and where the recording would be longer than the limit.
+    """
+    if not callable(call):
+        raise TypeError(f"call takes a function without arguments that makes a launch, got {type(call).__name__}")
+    if launch is not None and (not isinstance(launch, int) or launch < 0):
+        raise ValueError(f"launch takes a number from 0 on, got {launch!r}")
+    if not isinstance(limit, int) or limit < 1:
+        raise ValueError(f"limit takes a positive int, got {limit!r}")
+    asked = tracing.Asked(tracing.block_index(block, "block"), launch, limit)
+    failure = ""
+    with tracing.recording(asked):
+        try:
+            call()
+        except KernelError as error:
+            if asked.recording is None:
+                raise
+            failure = str(error)
+    made = ", ".join(f"{number}: {kernel}()" for number, kernel in enumerate(asked.kernels)) or "none"
+    if asked.recording is None:
+        raise ValueError(f"call makes no launch number {launch or 0}; it makes {made}")
+    if launch is None and len(asked.kernels) > 1:
+        raise ValueError(f"call makes several launches ({made}): say which one to record, as in launch=0")
+    return replace(asked.recording, failure=failure)
+
+
+def collect(
+    raw: RawRecording,
+    *,
+    kernel: str,
+    file: str,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    index: tuple[int, int, int],
+    shared_mem: int,
+    memory: DeviceMemory,
+    statics: list[tuple[str, tuple[int, int, bool]]],
+    locate: Callable[[int], tuple[str, int] | None],
+    sources: Mapping[str, str],
+    findings: tuple[Finding, ...],
+) -> Recording:
+    """The recording that a launch has left. `statics`: name, (offset, bytes, is_guard) of each __shared__ variable;
+    `locate` and `sources` as in `tracing.collect`.
+
+    Raises ValueError where there was no room for it.
+    """
+    steps, rows, words = raw.steps(), raw.rows().astype(np.int32), raw.words()
+    if raw.full:
+        raise ValueError(
+            f"the recording of block {index} of {kernel}() is longer than {len(rows):,} accesses of threads, after "
+            f"{steps['turn'][-1]:,} turns of its warps: fewer keys, a smaller head dimension, a smaller tile or another "
+            "block make it shorter; limit= allows more"
+        )
+    place_of, places = _places(steps["place"], raw.sites, locate)
+    array_of, arrays, initial = _arrays(steps, rows, memory, statics, shared_mem)
+    columns = {f"steps.{name}": np.ascontiguousarray(steps[name]) for name in ("turn", "warp", "op", "mask", "width", "first", "extra")}
+    columns |= {"steps.place": place_of, "steps.array": array_of}
+    columns |= {"lanes.offset": rows, "words.value": words, "arrays.initial": initial}
+    for name in ("step", "thread", "variable", "element"):
+        columns[f"changes.{name}"] = np.zeros(0, np.int32)
+    columns["changes.word"] = np.zeros(0, np.uint32)
+    recording = Recording(
+        kernel=kernel,
+        file=file,
+        sources={name: sources[name] for name in dict.fromkeys((file, *(file for file, _ in places))) if name in sources},
+        grid=grid,
+        block=block,
+        index=index,
+        places=tuple(places),
+        arrays=tuple(arrays),
+        variables=(),
+        findings=(),
+        columns=columns,
+    )
+    return replace(recording, findings=tuple(_found(finding, recording) for finding in findings))
+
+
+def _places(
+    raw: np.ndarray, sites: list[tuple[str, int]], locate: Callable[[int], tuple[str, int] | None]
+) -> tuple[np.ndarray, list[tuple[str, int]]]:
+    """The number of each step's place, -1 for none, and the places."""
+    distinct, which = np.unique(raw, return_inverse=True)
+    places: dict[tuple[str, int], int] = {}
+    numbers = np.full(len(distinct), -1, np.int32)
+    for i, place in enumerate(distinct.tolist()):
+        found = None if place == NO_PLACE else sites[place - IS_SITE] if place >= IS_SITE else locate(place)
+        if found is not None:
+            numbers[i] = places.setdefault(found, len(places))
+    return numbers[which.reshape(-1)], list(places)
+
+
+def _arrays(
+    steps: np.ndarray,
+    rows: np.ndarray,
+    memory: DeviceMemory,
+    statics: list[tuple[str, tuple[int, int, bool]]],
+    shared_mem: int,
+) -> tuple[np.ndarray, list[RecordedArray], np.ndarray]:
+    """The array of each step, the arrays, and what their kept bytes were at the launch. Of shared memory, only the arrays that
+    the block touches."""
+    counts = row_counts(steps["op"], steps["mask"])
+    array_of_row, width_of_row = (np.repeat(steps[name], counts) for name in ("array", "width"))
+    numbers = np.full(len(memory.tensors()) + len(statics) + 2, -1, np.int32)  # the last stands for none
+    arrays: list[RecordedArray] = []
+    initial: list[np.ndarray] = []
+    for number, (label, tensor, address, size) in enumerate(memory.tensors()):
+        mine = array_of_row == number
+        low = int(rows[mine].min()) if mine.any() else 0
+        kept = int((rows[mine] + width_of_row[mine]).max()) - low if mine.any() else 0
+        name = " = ".join(re.findall(r"argument \d+ \('(\w+)'\)", label)) or label
+        if tensor is None:
+            arrays.append(RecordedArray(name, "global", "bytes", (size,), 1, low, kept))
+        else:
+            dtype = str(tensor.dtype).removeprefix("torch.").removesuffix("fn")
+            shape = tuple(tensor.shape)
+            arrays.append(RecordedArray(name, "global", dtype, shape, tensor.element_size(), low, kept))
+        initial.append(np.frombuffer(ctypes.string_at(address + low, kept), np.uint8))
+        numbers[number] = number
+    shared = [(name, size) for name, (_, size, _) in statics] + [("dynamic shared memory", shared_mem)]
+    for number, (name, size) in enumerate(shared, start=len(memory.tensors())):
+        if (array_of_row == number).any():
+            numbers[number] = len(arrays)
+            arrays.append(RecordedArray(name, "shared", "bytes", (size,), 1, 0, size))
+            initial.append(np.full(size, 0xFF, np.uint8))
+    return numbers[steps["array"]], arrays, np.concatenate([*initial, np.zeros(0, np.uint8)])
+
+
+# ---- findings
+
+
+def _found(finding: Finding, recording: Recording) -> RecordedFinding:
+    """A finding with the steps at which both parties did what it is about."""
+    mine = _steps_of(recording, finding.line, finding.thread)
+    its = _steps_of(recording, finding.other_line, finding.other_thread)
+    step, other_step = _nearest(recording, mine, its)
+    return RecordedFinding(finding.tool, finding.message, finding.line, finding.other_line, step, other_step)
+
+
+def _steps_of(recording: Recording, line: int | None, thread: tuple[int, int, int] | None) -> np.ndarray:
+    """The steps of a thread at a line; where there are none, those of all threads there."""
+    columns = recording.columns
+    here = [number for number, place in enumerate(recording.places) if place[1] == line]
+    at_line = np.isin(columns["steps.place"], here)
+    if thread is not None:
+        x, y, z = recording.block[0], recording.block[1], thread
+        number = z[0] + x * (z[1] + y * z[2])
+        mine = at_line & (columns["steps.warp"] == number // 32) & (columns["steps.mask"] >> np.uint32(number % 32) & 1 == 1)
+        at_line = mine if mine.any() else at_line
+    return np.flatnonzero(at_line)
+
+
+def _nearest(recording: Recording, mine: np.ndarray, its: np.ndarray) -> tuple[int, int]:
+    """Of both parties' steps the first two, or those of the same array that are nearest to each other."""
+    if not len(mine) or not len(its):
+        return (int(mine[0]) if len(mine) else -1), (int(its[0]) if len(its) else -1)
+    array = recording.columns["steps.array"]
+    best = (int(mine[0]), int(its[0]), 1 << 31)
+    for step in mine[:1000].tolist():
+        same = its[(array[its] == array[step]) & (its != step)]
+        if len(same):
+            other = int(same[np.argmin(np.abs(same - step))])
+            if abs(other - step) < best[2]:
+                best = (step, other, abs(other - step))
+    return best[0], best[1]

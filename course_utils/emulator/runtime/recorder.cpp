@@ -1,0 +1,267 @@
+#include "recorder.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "findings.h"
+
+static const int nowhere = -1;
+static const unsigned patience = 1000;        // turns that a lane lets others of its warp go first
+
+struct Lane {
+    emu_intent deed;
+    int array;                                // in which the address lies
+    uint32_t offset;
+    bool waits, unsettled;
+    unsigned passed_over;
+    int step;
+    uint32_t word;                            // of its last write: where the new value belongs
+    LogEntry log;                             // by which the scheduler knows that there is something to settle
+};
+
+struct Recorder {
+    Tracer* tracer;
+    emu_recording* recording;
+    Lane lanes[1024];
+    uint32_t turn;
+    int barrier_step;                         // of the first thread at the __syncthreads() that is to open; nowhere: none
+    char* shared;                             // shared memory, as the steps so far make it
+};
+
+// Global memory, as the steps so far make it, an array after the other. Where memory itself says otherwise, somebody wrote there
+// who is not recorded: another block.
+static char* known[64];
+
+static char* room(size_t bytes) {
+    char* memory = (char*)mmap(nullptr, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? nullptr : memory;
+}
+
+void emu_prepare_recording(const emu_tracing* tracing) {
+    for (uint64_t i = 0; i < tracing->array_count; i++) {
+        known[i] = room(tracing->arrays[i].bytes);
+        if (known[i]) memcpy(known[i], tracing->arrays[i].address, tracing->arrays[i].bytes);
+    }
+}
+
+Recorder* emu_new_recorder(Tracer& t) {
+    Recorder* r = (Recorder*)calloc(1, sizeof(Recorder));
+    r->tracer = &t;
+    r->recording = t.tracing->recording;
+    r->shared = room((size_t)(t.block->shared_high - t.block->shared_low));
+    return r;
+}
+
+void emu_start_recording(Recorder& r) {
+    const Block& b = *r.tracer->block;
+    memset(r.lanes, 0, sizeof r.lanes);
+    memset(r.shared, 0xff, (size_t)(b.shared_high - b.shared_low));
+    r.barrier_step = nowhere;
+}
+
+// ---- where things are
+
+struct Spot { int array; uint32_t offset; char* known; };
+
+// Where an address lies, and what the steps so far have made of it.
+static Spot find(const Recorder& r, uintptr_t address, unsigned bytes) {
+    const Tracer& t = *r.tracer;
+    const Block& b = *t.block;
+    const emu_tracing& tracing = *t.tracing;
+    const uintptr_t in_shared = address - (uintptr_t)b.shared_low;
+    if (in_shared < (uintptr_t)(b.shared_high - b.shared_low)) {
+        const uintptr_t in_dynamic = address - (uintptr_t)b.dynamic_shared;
+        if (in_dynamic < EMU_SHARED_LIMIT)
+            return {(int)(tracing.array_count + tracing.static_count), (uint32_t)in_dynamic, r.shared + in_shared};
+        for (uint64_t i = 0; i < tracing.static_count; i++) {
+            const emu_static& s = tracing.statics[i];
+            if (!s.is_guard && in_shared - s.offset < s.bytes)
+                return {(int)(tracing.array_count + i), (uint32_t)(in_shared - s.offset), r.shared + in_shared};
+        }
+        return {nowhere, 0, nullptr};
+    }
+    for (unsigned i = 0; i < t.array_count; i++)
+        if (address >= t.arrays[i].low && address + bytes <= t.arrays[i].high) {
+            const uintptr_t offset = address - t.arrays[i].low;
+            return {(int)i, (uint32_t)offset, known[i] ? known[i] + offset : nullptr};
+        }
+    return {nowhere, 0, nullptr};
+}
+
+bool emu_can_record(const Recorder& r, uintptr_t address) { return find(r, address, 1).array != nowhere; }
+
+uint32_t emu_recorded_place(Recorder& r, emu_site site) {
+    emu_recording& to = *r.recording;
+    if (!site.file) return emu_no_place;
+    uint32_t i = 0;
+    while (i < to.site_count && (to.sites[i].line != site.line || strncmp(to.sites[i].file, site.file, sizeof to.sites[i].file - 1))) i++;
+    if (i == sizeof to.sites / sizeof *to.sites) return emu_no_place;
+    if (i == to.site_count) {
+        to.sites[i].line = site.line;
+        strncpy(to.sites[i].file, site.file, sizeof to.sites[i].file - 1);
+        to.site_count++;
+    }
+    return emu_is_site | i;
+}
+
+// ---- steps
+
+static bool writes(uint32_t op) { return op == EMU_OP_WRITE || op == EMU_OP_ATOMIC || op == EMU_OP_COPY_WRITE; }
+static bool has_rows(uint32_t op) { return op <= EMU_OP_COPY_WRITE; }
+
+// A new step, with room for its rows and words; ends the launch if there is none.
+static emu_step& add_step(Recorder& r, const emu_step& step) {
+    emu_recording& to = *r.recording;
+    const uint32_t lanes = has_rows(step.op) ? (uint32_t)__builtin_popcount(step.mask) : 0;
+    const uint32_t words = writes(step.op) ? lanes * ((step.width + 3) / 4) : 0;
+    const uint32_t rows = sizeof to.rows / sizeof *to.rows, most = to.most_rows < rows ? to.most_rows : rows;
+    if (to.step_count == sizeof to.steps / sizeof *to.steps || to.row_count + lanes > most ||
+        to.word_count + words > sizeof to.words / sizeof *to.words) {
+        to.full = 1;
+        emu_end_worker(emu_record(r.tracer->block->launch, EMU_TRAP, nullptr, emu_site{}, "the recording is full"));
+    }
+    emu_step& added = to.steps[to.step_count++];
+    added = step;
+    added.turn = r.turn;
+    added.first = to.row_count;
+    to.row_count += lanes;
+    to.word_count += words;
+    return added;
+}
+
+int emu_record_at_once(Recorder& r, emu_op op, int warp, uint32_t mask, uint32_t place, int extra) {
+    add_step(r, {0, warp, place, nowhere, mask, 0, 0, extra, op});
+    return (int)r.recording->step_count - 1;
+}
+
+// Where memory is not what the steps so far have made of it, another block has written.
+static void notice_others(Recorder& r, const Lane& lane) {
+    const char* now = (const char*)lane.deed.address;
+    const Spot spot = lane.deed.address ? find(r, lane.deed.address, lane.deed.width) : Spot{nowhere, 0, nullptr};
+    if (!spot.known || lane.deed.op == EMU_OP_WRITE || lane.deed.op == EMU_OP_COPY_WRITE) return;
+    if (!memcmp(now, spot.known, lane.deed.width)) return;
+    const uint32_t word = r.recording->word_count;
+    const emu_step& step = add_step(r, {0, -1, emu_no_place, spot.array, 1, lane.deed.width, 0, 0, EMU_OP_WRITE});
+    r.recording->rows[step.first] = spot.offset;
+    memcpy(r.recording->words + word, now, lane.deed.width);
+    memcpy(spot.known, now, lane.deed.width);
+}
+
+static void keep_value(Recorder& r, uint32_t word, const emu_intent& deed) {
+    uint32_t* to = r.recording->words + word;
+    to[(deed.width - 1) / 4] = 0;
+    memcpy(to, (const void*)deed.address, deed.width);
+    const Spot spot = find(r, deed.address, deed.width);
+    if (spot.known) memcpy(spot.known, to, deed.width);
+}
+
+void emu_record_done(Recorder& r, const emu_intent& deed) {
+    const Spot spot = find(r, deed.address, deed.width);
+    if (spot.array == nowhere) return;
+    const uint32_t word = r.recording->word_count;
+    const emu_step& step = add_step(r, {0, (int32_t)emu_current->warp, deed.place, spot.array, 1u << emu_current->lane, deed.width, 0, deed.extra, deed.op});
+    r.recording->rows[step.first] = spot.offset;
+    if (writes(deed.op)) keep_value(r, word, deed);
+}
+
+static bool together(const Lane& a, const Lane& b) {
+    return a.waits && b.waits && a.deed.place == b.deed.place && a.deed.op == b.deed.op && a.deed.width == b.deed.width &&
+           a.deed.extra == b.deed.extra && a.array == b.array;
+}
+
+// Of a warp, the lanes that go on now: those that are furthest behind, so that the others meet them again. 0: none waits.
+static uint32_t next_group(Recorder& r, unsigned warp) {
+    Lane *const lanes = r.lanes + 32 * warp, *first = nullptr;
+    for (unsigned i = 0; i < 32; i++) {
+        Lane& lane = lanes[i];
+        if (!lane.waits) continue;
+        if (!first || (lane.passed_over > patience && first->passed_over <= patience) ||
+            (lane.deed.place < first->deed.place && first->passed_over <= patience))
+            first = &lane;
+    }
+    uint32_t group = 0;
+    for (unsigned i = 0; first && i < 32; i++) {
+        if (together(lanes[i], *first)) group |= 1u << i;
+        else lanes[i].passed_over++;
+    }
+    return group;
+}
+
+static void let_go(Recorder& r, unsigned warp, uint32_t group) {
+    Block& b = *r.tracer->block;
+    const Lane& one = r.lanes[32 * warp + __builtin_ctz(group)];
+    const uint32_t word = r.recording->word_count, words = (one.deed.width + 3) / 4;
+    const emu_step& step = add_step(r, {0, (int32_t)warp, one.deed.place, one.array, group, one.deed.width, 0, one.deed.extra, one.deed.op});
+    uint32_t row = 0;
+    for (uint32_t m = group; m; m &= m - 1, row++) {
+        const unsigned thread = 32 * warp + (unsigned)__builtin_ctz(m);
+        Lane& lane = r.lanes[thread];
+        Fiber& f = b.fibers[thread];
+        if (has_rows(step.op)) r.recording->rows[step.first + row] = lane.offset;
+        lane.step = (int)r.recording->step_count - 1;
+        lane.waits = false, lane.passed_over = 0;
+        lane.word = word + row * words;
+        lane.unsettled = writes(step.op);
+        if (lane.unsettled && !lane.deed.shows_late) f.unsettled = &lane.log;
+        emu_make_ready(b, &f);
+    }
+}
+
+bool emu_record_turn(Recorder& r) {
+    const Block& b = *r.tracer->block;
+    uint32_t groups[32] = {};
+    bool any = false;
+    for (unsigned i = 0; i < b.size; i++)
+        if (r.lanes[i].unsettled && b.fibers[i].state != State::in_collective) emu_record_settled(r, &b.fibers[i]);
+    for (unsigned warp = 0; warp < b.warp_count; warp++) any |= (groups[warp] = next_group(r, warp)) != 0;
+    if (!any) return false;
+    r.turn++;
+    for (unsigned warp = 0; warp < b.warp_count; warp++)
+        for (uint32_t m = groups[warp]; m; m &= m - 1) notice_others(r, r.lanes[32 * warp + __builtin_ctz(m)]);
+    for (unsigned warp = 0; warp < b.warp_count; warp++)
+        if (groups[warp]) let_go(r, warp, groups[warp]);
+    return true;
+}
+
+void emu_record_settled(Recorder& r, Fiber* f) {
+    Lane& lane = r.lanes[f->linear_id];
+    f->unsettled = nullptr;
+    if (!lane.unsettled) return;
+    lane.unsettled = false;
+    keep_value(r, lane.word, lane.deed);
+}
+
+int emu_announce(Recorder& r, const emu_intent& deed) {
+    Fiber* f = emu_current;
+    Lane& lane = r.lanes[f->linear_id];
+    if (lane.unsettled) emu_record_settled(r, f);
+    const Spot spot = deed.address ? find(r, deed.address, deed.width) : Spot{nowhere, 0, nullptr};
+    lane.deed = deed;
+    lane.array = spot.array, lane.offset = spot.offset;
+    lane.waits = true;
+    emu_stop(State::for_turn, emu_site{});
+    emu_run_another();
+    return lane.step;
+}
+
+// ---- what orders threads
+
+void emu_record_barrier(Recorder& r, emu_site site) {
+    const int step = emu_announce(r, {EMU_OP_BARRIER, emu_recorded_place(r, site), 0, 0, 0, false});
+    if (r.barrier_step == nowhere) r.barrier_step = step;
+}
+
+void emu_record_open(Recorder& r) {
+    emu_record_at_once(r, EMU_OP_END, -1, 0, emu_no_place, r.barrier_step);
+    r.barrier_step = nowhere;
+}
+
+// Those that only read or write shared memory have said so; products of a warpgroup are for wgmma.cpp to say.
+void emu_record_collective(Recorder& r, const emu_collective* mine) {
+    const char* const others[] = {"ldmatrix", "stmatrix", "wgmma"};
+    for (const char* other : others)
+        if (!strncmp(mine->name, other, strlen(other))) return;
+    const emu_op op = mine->synchronises ? EMU_OP_WARP_BARRIER : strcmp(mine->name, "mma.sync") ? EMU_OP_EXCHANGE : EMU_OP_PRODUCT;
+    emu_announce(r, {op, emu_recorded_place(r, mine->site), 0, 0, (int32_t)mine->mask, false});
+}

@@ -1,0 +1,37 @@
+// The recorder: what one block does, step by step. Its threads go in step: each stops before whatever it does, and once all have
+// stopped, one group of lanes of each warp goes on, as on hardware. Each call returns at once where nobody records.
+#pragma once
+#include "recording.h"
+#include "tracer.h"
+
+struct Recorder;
+
+// Of the block that runs, if it is the one to record; or null.
+static inline Recorder* emu_recorder() {
+    const Tracer* t = emu_block->tracer;
+    return t && t->watching ? t->recorder : nullptr;
+}
+
+// What a thread is about to do.
+struct emu_intent {
+    emu_op op;
+    uint32_t place;
+    uintptr_t address;            // 0: of no memory
+    uint32_t width;
+    int32_t extra;
+    bool shows_late;              // what it writes is there once the warp has met: stmatrix
+};
+
+void emu_prepare_recording(const emu_tracing* tracing);     // by the worker, at its start
+Recorder* emu_new_recorder(Tracer& t);
+void emu_start_recording(Recorder& r);
+bool emu_can_record(const Recorder& r, uintptr_t address);  // whether it lies in memory that is recorded
+int emu_announce(Recorder& r, const emu_intent& deed);        // returns when this thread is to do it: the number of its step
+bool emu_record_turn(Recorder& r);                          // no thread can go on but those that have announced; false: none has
+void emu_record_settled(Recorder& r, Fiber* f);             // f's last write is in memory
+void emu_record_barrier(Recorder& r, emu_site site);         // a thread comes to a __syncthreads(),
+void emu_record_open(Recorder& r);                          // which opens
+void emu_record_collective(Recorder& r, const emu_collective* mine);   // a thread comes to one
+int emu_record_at_once(Recorder& r, emu_op op, int warp, uint32_t mask, uint32_t place, int extra);   // a step without addresses
+void emu_record_done(Recorder& r, const emu_intent& deed);    // by the current thread, a moment ago
+uint32_t emu_recorded_place(Recorder& r, emu_site site);
