@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from course_utils.emulator import record
+from course_utils.emulator.sanitizer import Finding
 from course_utils.plots.look import GREY, INK, MATRICES, PALE
 from course_utils.widgets import recorded
 from course_utils.widgets.frame import COLOUR_MAP, HERE, Frame
-
-if TYPE_CHECKING:
-    from course_utils.emulator import Finding
 
 MOST_STORED = 4 << 20  # bytes of a recording that a notebook keeps for pages without Python
 STILL_LINES = 15  # of the source
@@ -44,8 +42,27 @@ class Player(Frame):
         return super()._state() if len(self.data) <= MOST_STORED else {}
 
 
+def play(
+    call: Callable[[], object], *, block: int | tuple[int, ...] = (0, 0, 0), at: int | Finding | None = None
+) -> Player:
+    """Records one block of the launch that `call()` makes, on the emulator, and plays it in the browser.
+
+        widgets.play(lambda: kernel(grid, block, args), at=17)
+
+    Forwards, backwards, to a line, to a barrier, to the next write of a cell; each number says who wrote it, and from
+    what. block: its index in the grid, as blockIdx.x or (x, y, z). at: the line, or the finding of a report, at whose
+    first step it opens; a finding is shown with both parties. None: at the first step.
+
+    Raises what `course_utils.emulator.record` raises, TypeError for another `at`, and ValueError for a line in which
+    the block does nothing and for a finding that it does not run into.
+    """
+    return player(*record(call, block=block).packed(), at=at)
+
+
 def player(meta: dict, data: bytes, *, at: int | Finding | None = None) -> Player:
     """The player of a recording as `Recording.packed` gives it. at: as for `play`."""
+    if not meta["columns"][0]["count"]:
+        raise ValueError(f"call: block {tuple(meta['index'])} of {meta['kernel']}() touches no memory: nothing to play")
     step, start = _opening(meta, data, at)
     return Player(meta={**meta, "start": start}, data=data, step=step)
 

@@ -67,7 +67,8 @@ def numbers(held: np.ndarray, dtype: str) -> np.ndarray:
     bits = held[: len(held) // np.dtype(_NUMBERS[dtype]).itemsize * np.dtype(_NUMBERS[dtype]).itemsize]
     values = bits.view(_NUMBERS[dtype])
     if dtype == "bfloat16":
-        return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # a signalling NaN is one, too
+            return (values.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     if dtype == "float8_e5m2":
         return (values.astype(np.uint16) << 8).view(np.float16).astype(np.float64)
     if dtype == "float8_e4m3":

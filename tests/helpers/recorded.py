@@ -9,7 +9,7 @@ import numpy as np
 
 OPS = [
     *("read", "write", "atomic", "copy read", "copy write", "barrier", "warp barrier", "product", "wgmma", "copy"),
-    *("arrive", "wait", "end"),
+    *("arrive", "wait", "end", "exchange"),
 ]
 TYPES = {"int32": "<i4", "uint32": "<u4", "uint8": "<u1"}
 SOURCE = """// swap.cu: each warp stores its number of the row in shared memory, and reads the other's.
@@ -45,7 +45,9 @@ class Tape:
         """lanes: {lane: byte offset}; values: {lane: words of 32 bits}. Returns the number of the step."""
         lanes = {} if lanes is None else lanes
         mask = sum(1 << lane for lane in lanes) if lanes else 0xFFFFFFFF
-        at = (turn, warp, self.place(line), OPS.index(op), array, mask, width, len(self.offsets), extra)
+        mask = 0 if op == "end" else mask
+        place = -1 if line is None else self.place(line)
+        at = (turn, warp, place, OPS.index(op), array, mask, width, len(self.offsets), extra)
         self.steps.append(at)
         self.offsets += lanes.values()
         for lane in lanes if values else ():
@@ -82,7 +84,8 @@ def swap(*, has_barrier: bool = True) -> tuple[dict, bytes]:
     """The kernel of SOURCE in 64 threads: in[n] = n, so that out[n] = 2 (63 - n). Without its barrier the first warp
     reads before the second has written, and the second reads what no barrier has ordered.
 
-    Steps with the barrier: 0 and 1 read `in`, 2 and 3 write `row`, 4 and 5 wait, 6 and 7 read `row`, 8 and 9 write `out`.
+    Steps with the barrier: 0 and 1 read `in`, 2 and 3 write `row`, 4 and 5 wait, 6 opens the barrier, 7 and 8 read
+    `row`, 9 and 10 write `out`.
     """
     values, rows = np.arange(64, dtype=np.float32), [("in", "global"), ("out", "global"), ("row", "shared")]
     meta = {
@@ -92,6 +95,7 @@ def swap(*, has_barrier: bool = True) -> tuple[dict, bytes]:
             {"name": name, "space": space, "dtype": "float32", "shape": [64], "itemsize": 4, "low": 0, "bytes": 256}
             for name, space in rows
         ],
+        "failure": "",
         "variables": [
             {"function": "swap", "name": name, "type": "float", "count": 1, "shape": []} for name in ("mine", "other")
         ],
@@ -115,12 +119,44 @@ def swap(*, has_barrier: bool = True) -> tuple[dict, bytes]:
     if has_barrier:
         for warp in (0, 1):
             tape.step(2, warp, 6, "barrier")
+        tape.step(2, -1, None, "end", extra=4)
     every(3, 7, "read", 2, lambda n: 63 - n)
-    changed(8 if has_barrier else 6, 1, lambda n: 2 * (63 - n))
+    changed(9 if has_barrier else 6, 1, lambda n: 2 * (63 - n))
     every(4, 8, "write", 1, lambda n: n, lambda n: 2 * (63 - n))
     if not has_barrier:
         meta["findings"] = [
             {"tool": "racecheck", "message": "a read races with a write", "line": 7, "other_line": 5}
             | {"step": 4, "other_step": 3}
         ]
+    return tape.packed()
+
+
+def busy(*, warps: int = 8, rounds: int = 400, side: int = 128) -> tuple[dict, bytes]:
+    """A long recording: in each round every warp reads a row and a column of a matrix, writes into a tile in shared
+    memory and meets the others at a barrier."""
+    meta, _ = swap()
+    names = [("in", "global", side), ("tile", "shared", 64)]
+    meta |= {
+        "threads": 32 * warps,
+        **{"block": [32 * warps, 1, 1], "warps": warps, "places": [], "variables": [], "findings": []},
+        "arrays": [
+            {"name": name, "space": space, "dtype": "float32", "shape": [n, n], "itemsize": 4, "low": 0, "bytes": 4 * n * n}
+            for name, space, n in names
+        ],
+    }
+    values = np.linspace(-1, 1, side * side, dtype=np.float32)
+    tape = Tape(meta, [values, np.full(4 * 64 * 64, 0xFF, np.uint8)])
+    for turn in range(rounds):
+        for warp in range(warps):
+            at = 32 * (turn * warps + warp)
+            tape.step(4 * turn, warp, 4, "read", 0, 4, {lane: 4 * ((at + lane) % side**2) for lane in range(32)})
+        for warp in range(warps):
+            at = (turn + 7 * warp) % side
+            tape.step(4 * turn + 1, warp, 5, "read", 0, 4, {lane: 4 * (side * lane + at) for lane in range(32)})
+        for warp in range(warps):
+            at = 32 * ((turn * warps + warp) % 128)
+            new = {lane: [bits((turn + lane) / rounds)] for lane in range(32)}
+            tape.step(4 * turn + 2, warp, 7, "write", 1, 4, {lane: 4 * (at + lane) for lane in range(32)}, new)
+        first = [tape.step(4 * turn + 3, warp, 6, "barrier") for warp in range(warps)][0]
+        tape.step(4 * turn + 3, -1, None, "end", extra=first)
     return tape.packed()

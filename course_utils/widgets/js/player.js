@@ -2,7 +2,7 @@
 // are in player/, which Python puts between shared.js and this file.
 
 const START = {
-  warp: 0, lane: 0, cell: null, array: 0, type: "float32", colour: "value", figures: false, byBank: false, file: null,
+  warp: 0, lane: 0, cell: null, array: 0, colour: "value", figures: false, byBank: false, file: null,
   quantity: null, element: 0, finding: -1, other: -1, writes: null, looksAtCell: false, holdsWindow: false,
   followsArray: true, followsWarp: true, followsFile: true,
 };
@@ -42,11 +42,14 @@ async function render({ model, el }) {
 
 function showPlayer(rec, model, root, alone) {
   const stops = findingStops(rec);
-  const view = { ...START, ...rec.meta.start, step: model.get("step") };
+  const view = { ...START, type: typeOfFloats(rec), ...rec.meta.start, step: model.get("step") };
   if (alone) {
     const { step, ...rest } = fromAddress(rec, location.hash);
     Object.assign(view, rest);
-    if (step !== undefined && step !== view.step) setStep(model, step);
+    if (step !== undefined) {
+      view.step = step;
+      setStep(model, step);
+    }
   }
   const act = {
     go(step) { if (step >= 0 && step < rec.count && step !== model.get("step")) setStep(model, step); },
@@ -68,7 +71,7 @@ function showPlayer(rec, model, root, alone) {
       act.set({ finding, other: stop.other, step });
     },
   };
-  const size = () => (view.cell ? NUMBERS[typeOf(rec, view)].size : 0);
+  const size = () => (view.cell ? NUMBERS[typeIn(rec.arrays[view.cell.array], view)].size : 0);
   const jumps = jumpsOf(rec, view, stops, size);
   const controls = stepper("step", rec.count - 1, act.go);
   const play = playButton(() => view.step < rec.count - 1 && (act.go(view.step + 1), true));
@@ -83,22 +86,24 @@ function showPlayer(rec, model, root, alone) {
   const lane = lanePanel(rec, act);
   const trace = tracePanel(rec, act, memory.valueWords);
   const findings = findingsPanel(rec, act);
+  const flights = flightsPanel(rec, act);
   const { kernel, block, grid, index, threads, warps } = rec.meta;
   root.replaceChildren(
     element("div", { class: "ak-player-title" }, element("span", { class: "ak-title" }, kernel),
       element("span", { class: "ak-note" }, `block (${index.join(", ")}) of a grid of ${grid.join(" × ")}, ${block.join(" × ")} threads, ${plural(warps, "warp")}, ${plural(rec.count, "step")}`)),
+    ...(rec.meta.failure ? [element("div", { class: "ak-player-failure" }, `The launch stopped here: ${rec.meta.failure}`)] : []),
     timeline.node,
     element("div", { class: "ak-row ak-transport" }, controls.prev, controls.next, play.node, controls.row),
     element("div", { class: "ak-row ak-jumps" }, ...buttons.map(({ node }) => node), element("label", {}, "to line", line)),
     status, findings.node,
     element("div", { class: "ak-player-panels" }, source.node, memory.node,
-      element("div", { class: "ak-player-side" }, lane.node, trace.node)),
+      element("div", { class: "ak-player-side" }, lane.node, trace.node, flights.node)),
     element("div", { class: "ak-note ak-keys" }, ...keysInWords(jumps)));
 
   const address = alone ? keepAddress(() => toAddress(rec, view)) : () => {};
 
   function redraw() {
-    const step = model.get("step");
+    const step = Math.min(Math.max(model.get("step"), 0), rec.count - 1); // Python may set any number
     const moved = step !== view.step;
     view.step = step;
     if (moved) {
@@ -106,7 +111,7 @@ function showPlayer(rec, model, root, alone) {
       if (!stops.some((one) => one.step === step && one.finding === view.finding)) Object.assign(view, { finding: -1, other: -1 });
     }
     if (view.followsWarp && rec.steps.warp[step] >= 0) view.warp = rec.steps.warp[step];
-    if (view.followsArray && rec.steps.array[step] >= 0 && !view.looksAtCell) view.array = rec.steps.array[step];
+    if (view.followsArray && !view.looksAtCell) view.array = lastArray(rec, step) ?? view.array;
     const theme = { ...themeOf(root), ...groundOf(root) };
     const narrow = root.clientWidth < 700;
     timeline.draw(view, theme, Math.max(root.clientWidth - 8, 200));
@@ -115,10 +120,11 @@ function showPlayer(rec, model, root, alone) {
     lane.draw(view);
     trace.draw(view);
     findings.draw(view);
+    flights.draw(view);
     controls.input.value = step;
     controls.text.textContent = `${bytes(step)} of ${bytes(rec.count - 1)}`;
     buttons.forEach(({ draw }) => draw());
-    status.textContent = describeStep(rec, step);
+    status.textContent = describeStep(rec, view);
     status.classList.toggle("ak-alarmed", status.textContent.includes("Hazard"));
     address();
   }
@@ -140,22 +146,29 @@ function showPlayer(rec, model, root, alone) {
   };
 }
 
-const typeOf = (rec, view) => {
-  const { dtype } = rec.arrays[view.cell.array];
-  return NUMBERS[dtype] ? dtype : view.type;
-};
+// The array of a step, or the one that its warp touched last before it; undefined if there is none.
+function lastArray(rec, step) {
+  const warp = rec.steps.warp[step];
+  for (let at = step, tries = 0; at >= 0 && tries < 1000; at = otherOfWarp(rec, warp, at, true), tries++) {
+    if (rec.steps.array[at] >= 0) return rec.steps.array[at];
+  }
+}
 
-// Colours that the theme does not name: the ground under the widget, and that of a hazard.
+// The type in which shared memory without one is read at first: that of the launch's own arrays.
+const typeOfFloats = (rec) => rec.arrays.find(({ dtype }) => /float(16|32)/.test(dtype))?.dtype ?? "float32";
+
+// Colours that the theme does not name: the ground under the widget, and that of a hazard. Two properties that show
+// nothing have them, as a canvas can take them (player.css).
 function groundOf(root) {
   const style = getComputedStyle(root);
-  return { ground: style.getPropertyValue("--ak-ground").trim() || "#fff", alarm: style.getPropertyValue("--ak-alarm").trim() || "#b3261e" };
+  return { ground: style.caretColor, alarm: style.textDecorationColor };
 }
 
 // All steps that write the chosen cell, for the timeline.
 function writesOfCell(rec, view) {
   if (!view.cell) return null;
   const found = [];
-  const size = NUMBERS[typeOf(rec, view)].size;
+  const size = NUMBERS[typeIn(rec.arrays[view.cell.array], view)].size;
   for (let at = -1; found.length < 2000;) {
     at = otherWrite(rec, view.cell.array, view.cell.offset, size, at);
     if (at < 0) break;

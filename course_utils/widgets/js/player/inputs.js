@@ -5,8 +5,9 @@ const MOST_STATEMENTS = 200; // that are looked at, back from a write
 // The reads whose numbers a thread used for what it wrote at `step`: those of the same statement, and, through the local
 // variables that its line names, those of the statements that last changed them. [{ step, array, offset, through }], where
 // `through` lists the variables on the way. It goes by lines: two statements in one line are one, and a condition or an
-// index counts as an input where it stands in the line.
-export function inputsOf(rec, step, lane) {
+// index counts as an input where it stands in the line. Of a copy it is what was copied: the byte `delta` of the lane's.
+export function inputsOf(rec, step, lane, delta = 0) {
+  if (rec.steps.op[step] === rec.op["copy write"]) return copied(rec, step, lane, delta);
   const thread = 32 * rec.steps.warp[step] + lane;
   const names = new Map(rec.variables.list.map(({ name, number }) => [name, number]));
   const found = [];
@@ -25,6 +26,16 @@ export function inputsOf(rec, step, lane) {
     }
   }
   return found;
+}
+
+// The source of a copied byte: of cp.async the same lane of the step that began it; of the copy engine the same row of the
+// step before.
+function copied(rec, step, lane, delta) {
+  const begun = rec.steps.extra[step];
+  const reads = (at) => at >= 0 && rec.steps.op[at] === rec.op["copy read"] && rec.steps.width[at] > 0;
+  const from = reads(begun) ? begun : reads(step - 1) && rec.steps.extra[step - 1] === begun ? step - 1 : -1;
+  const own = from < 0 ? undefined : lanesOf(rec, from).find((one) => one.lane === lane);
+  return own ? [{ step: from, array: rec.steps.array[from], offset: own.offset + delta, through: [] }] : [];
 }
 
 function lineOf(rec, step) {

@@ -77,16 +77,16 @@ function lanePanel(rec, act) {
 
   function ofVariable(view, variable, thread) {
     const held = variableAt(rec, thread, view.quantity, Math.min(view.element, variable.count - 1), view.step);
-    return held ? brief(numberOfWord(held.word, variable.type)) : "";
+    return held ? brief(numberOfWord(held.word, variable.type), 5) : "";
   }
 
   // The first number that a lane reads, or the one that it writes.
   function ofAccess(view, deed) {
     if (!deed) return "";
     const array = rec.arrays[rec.steps.array[view.step]];
-    const type = NUMBERS[array.dtype] ? array.dtype : view.type;
+    const type = typeIn(array, view);
     const writes = rec.writes.has(rec.steps.op[view.step]);
-    return brief(elementAt(rec, array.number, deed.offset, type, view.step + (writes ? 1 : 0)));
+    return brief(elementAt(rec, array.number, deed.offset, type, view.step + (writes ? 1 : 0)), 5);
   }
 
   return {

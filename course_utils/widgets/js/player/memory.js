@@ -9,7 +9,7 @@ const BANKS = 32;
 // How an array lies as a matrix: its type, the rows and columns of elements, and the row of the first byte that was kept.
 function matrixOf(rec, view) {
   const array = rec.arrays[view.array];
-  const type = NUMBERS[array.dtype] ? array.dtype : view.type;
+  const type = typeIn(array, view);
   const size = NUMBERS[type].size;
   const total = Math.floor(wholeBytes(array) / size);
   const shape = array.dtype === "bytes" ? [] : array.shape;
@@ -26,7 +26,8 @@ function windowOf(matrix, room, tall, readable, corner) {
   const space = room - GRID.gutter - GRID.strip - GRID.gap;
   let wide = Math.min(Math.max(Math.floor(space / matrix.columns), GRID.least), GRID.most);
   if (readable) wide = Math.max(wide, GRID.readable);
-  const high = wide >= GRID.readable ? 20 : Math.min(Math.max(wide, 8), 16);
+  const fitting = Math.floor(tall / matrix.rows);
+  const high = wide >= GRID.readable ? Math.min(20, Math.max(fitting, 16)) : Math.min(Math.max(Math.min(wide, fitting), 8), 16);
   const columns = Math.min(matrix.columns, Math.floor(space / wide));
   const rows = Math.min(matrix.rows, Math.floor(tall / high));
   return {
@@ -68,7 +69,7 @@ function spreadOf(rec, number, type) {
 }
 
 function memoryPanel(rec, act) {
-  const canvas = control("canvas", { role: "img", tabindex: 0, class: "ak-grid" });
+  const canvas = control("canvas", { role: "application", tabindex: 0, class: "ak-grid" });
   const arrays = element("div", { class: "ak-arrays", role: "group", "aria-label": "array" },
     ...rec.arrays.map((array) => control("button", {
       type: "button", "data-array": array.number, onclick: () => act.set({ array: array.number, followsArray: false }),
@@ -106,6 +107,7 @@ function memoryPanel(rec, act) {
     const ctx = prepare(canvas, ...size);
     drawFill(ctx, theme, view, matrix, seen, spread);
     drawAxes(ctx, theme, matrix, seen);
+    const flying = drawFlights(ctx, theme, view, matrix, seen);
     drawTouched(ctx, theme, view, matrix, seen, touched);
     drawStrip(ctx, theme, matrix, seen, touched);
     for (const button of arrays.children) {
@@ -113,7 +115,7 @@ function memoryPanel(rec, act) {
       button.setAttribute("aria-pressed", here === view.array);
       button.classList.toggle("ak-touched", here === rec.steps.array[view.step]);
     }
-    say(view, matrix, seen, spread, touched);
+    say(view, matrix, seen, spread, touched, flying);
   }
 
   // What the lanes of this step, and of the other party of a finding, touch in the array shown.
@@ -171,7 +173,8 @@ function memoryPanel(rec, act) {
         const index = (seen.top + row) * matrix.columns + seen.left + column;
         const look = index < matrix.total ? lookOf(view, matrix, spread, index * matrix.size) : null;
         if (look?.colour) pixels.data.set([...look.colour, 255], 4 * (row * seen.columns + column));
-        if (look?.text && seen.wide >= 14 && width(look.text) < seen.wide) texts.push([row, column, look]);
+        const least = view.colour === "value" ? GRID.readable - 4 : 14; // else a few short numbers would stand alone
+        if (look?.text && seen.wide >= least && width(look.text) < seen.wide) texts.push([row, column, look]);
       }
     }
     const [x, y, w, h] = [GRID.gutter, GRID.top, seen.columns * seen.wide, seen.rows * seen.high];
@@ -213,6 +216,26 @@ function memoryPanel(rec, act) {
       write(ctx, theme, `${index}`, GRID.gutter + (column + 0.5) * seen.wide, 8, { ...muted, align: "center" });
     }
     ctx.globalAlpha = 1;
+  }
+
+  // A dot in each place of the window where a copy that is under way will land. Returns whether there is any.
+  function drawFlights(ctx, theme, view, matrix, seen) {
+    let any = false;
+    for (const { end } of inFlight(rec, view.step)) {
+      if (rec.steps.array[end] !== view.array || end === view.step) continue;
+      for (const { offset } of lanesOf(rec, end)) {
+        for (const [x, y, w, h] of boxesOf(matrix, seen, offset, rec.steps.width[end])) {
+          any = true;
+          for (const [colour, size] of [[theme.ground, 3.2], [theme.ink, 2.2]]) {
+            ctx.fillStyle = colour;
+            ctx.beginPath();
+            ctx.arc(x + w / 2, y + h / 2, size, 0, 2 * Math.PI);
+            ctx.fill();
+          }
+        }
+      }
+    }
+    return any;
   }
 
   // A read has an outline; a write an outline and a corner; a hazard is dashed, with a mark; the other party is dotted.
@@ -295,7 +318,7 @@ function memoryPanel(rec, act) {
     ctx.restore();
   }
 
-  function say(view, matrix, seen, spread, touched) {
+  function say(view, matrix, seen, spread, touched, flying) {
     const { array, type } = matrix;
     const shape = array.dtype === "bytes" ? plural(wholeBytes(array), "byte") : `[${array.shape.join(", ")}]`;
     const leading = array.shape.length > 2 && array.dtype !== "bytes"
@@ -306,6 +329,7 @@ function memoryPanel(rec, act) {
     if (touched.some(({ writes, other }) => writes && !other)) marks.push([outlined(COLOURS.pick, "ak-corner"), "written now"]);
     if (touched.some(({ hazard }) => hazard)) marks.push([outlined("var(--ak-alarm)", "ak-dashed"), "hazard: no barrier since the write"]);
     if (touched.some(({ other }) => other)) marks.push([outlined("currentColor", "ak-dotted"), "other party"]);
+    if (flying) marks.push([element("b", {}, "●"), "a copy in flight lands here"]);
     legend.replaceChildren(...legendOf(view, array, spread), ...marks.map(([mark, words]) => element("span", {}, mark, words)));
     for (const [part, value] of [[colouring, view.colour], [types, view.type]]) part.input.value = value;
     follows.input.checked = view.followsArray;

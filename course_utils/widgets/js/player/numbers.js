@@ -36,7 +36,7 @@ const NUMBERS = {
 // What a local variable's type is called in CUDA.
 const OF_CUDA = {
   float: "float32", int: "int32", unsigned: "uint32", "unsigned int": "uint32", long: "int32", bool: "uint8",
-  __half: "float16", half: "float16", __nv_bfloat16: "bfloat16", uint32_t: "uint32", int32_t: "int32",
+  double: "float64", __half: "float16", half: "float16", __nv_bfloat16: "bfloat16", uint32_t: "uint32", int32_t: "int32",
 };
 
 // The number of an element before `step`; undefined where its bytes are unknown. type: one of NUMBERS.
@@ -52,15 +52,20 @@ export function numberOfWord(word, type) {
   return NUMBERS[OF_CUDA[plain] ?? (plain.endsWith("*") ? "uint32" : "float32")].read();
 }
 
-// A number in at most about `room` letters.
+// The type of an array's numbers: its own, or where it has none the one that the reader chose.
+const typeIn = (array, view) => (NUMBERS[array.dtype] ? array.dtype : view.type);
+
+// A number in about `room` letters.
 export function brief(value, room = 6) {
   if (value === undefined) return "";
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value < 0 ? "−∞" : "∞";
   const size = Math.abs(value);
   const whole = Number.isInteger(value);
-  let text = whole ? `${value}` : value.toPrecision(Math.max(1, Math.min(room - 2, 4)));
-  if (!whole && size >= 1e-3 && size < 1e6) text = `${Number(text)}`;
-  if (text.length > room + 1 || (size && size < 1e-3)) text = value.toExponential(room > 6 ? 2 : 0).replace("e+", "e");
-  return text.replace("-", "−").replace("e-", "e−");
+  const sign = value < 0 ? 1 : 0;
+  const digits = whole ? 0 : Math.max(1, Math.min(4, room - 2 - sign));
+  let text = whole ? `${value}` : `${Number(value.toPrecision(digits))}`;
+  if (text.length > room + sign) text = `${Number(value.toPrecision(Math.max(1, digits - 1)))}`;
+  if (text.length > room + sign + 1 || (size && size < 1e-3)) text = value.toExponential(room > 6 ? 2 : 0);
+  return text.replace("e+", "e").replaceAll("-", "−");
 }

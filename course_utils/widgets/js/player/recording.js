@@ -6,6 +6,7 @@
 
 const WRITING = ["write", "atomic", "copy write"];
 const READING = ["read", "atomic", "copy read"];
+const WITH_ADDRESSES = ["read", "write", "atomic", "copy read", "copy write"]; // their lanes have rows
 const TYPES = { int32: Int32Array, uint32: Uint32Array, uint8: Uint8Array };
 
 // The recording that Python packed: `meta` as an object, `buffer` the inflated columns.
@@ -26,6 +27,7 @@ export function loadRecording(meta, buffer) {
   rec.wordBytes = new Uint8Array(rec.words.buffer, rec.words.byteOffset, rec.words.byteLength);
   rec.writes = codes(meta, WRITING);
   rec.reads = codes(meta, READING);
+  rec.addressed = codes(meta, WITH_ADDRESSES);
   rec.firstWord = firstWords(rec);
   rec.arrays = arraysOf(rec);
   rec.written = writtenOf(rec);
@@ -33,7 +35,11 @@ export function loadRecording(meta, buffer) {
   rec.ofPlace = historyOf(meta.places.length, (see) => forEachStep(rec, (step) => {
     if (rec.steps.place[step] >= 0) see(rec.steps.place[step], step, step);
   }));
-  rec.barriers = barriersOf(rec);
+  rec.waits = historyOf(meta.warps + 1, (see) => forEachStep(rec, (step) => {
+    if (rec.steps.op[step] === rec.op.wait) see(rec.steps.warp[step] + 1, step, step);
+  }));
+  rec.openings = openingsOf(rec);
+  rec.flights = flightsOf(rec);
   rec.variables = variablesOf(rec);
   return rec;
 }
@@ -74,9 +80,9 @@ export function lanesIn(mask) {
 
 // The lanes of a step, and of each the byte offset in the array; none for a step without addresses.
 export function lanesOf(rec, step) {
-  const { mask, first, array } = rec.steps;
+  const { op, mask, first, array } = rec.steps;
   const found = [];
-  if (array[step] < 0 || !hasRows(rec, step)) return found;
+  if (array[step] < 0 || !rec.addressed.has(op[step])) return found;
   let row = first[step];
   for (let lane = 0; lane < 32; lane++) {
     if ((mask[step] >>> lane) & 1) found.push({ lane, row, offset: rec.offsets[row++] });
@@ -84,18 +90,12 @@ export function lanesOf(rec, step) {
   return found;
 }
 
-function hasRows(rec, step) {
-  const next = step + 1 < rec.count ? rec.steps.first[step + 1] : rec.offsets.length;
-  return next > rec.steps.first[step];
-}
-
 // Where the words of a writing step begin in words.value; of others, where the next begin.
 function firstWords(rec) {
   const { op, mask, width } = rec.steps;
   const first = new Int32Array(rec.count + 1);
   for (let step = 0; step < rec.count; step++) {
-    const writes = rec.writes.has(op[step]) && hasRows(rec, step);
-    first[step + 1] = first[step] + (writes ? lanesIn(mask[step]) * Math.ceil(width[step] / 4) : 0);
+    first[step + 1] = first[step] + (rec.writes.has(op[step]) ? lanesIn(mask[step]) * Math.ceil(width[step] / 4) : 0);
   }
   return first;
 }
@@ -116,12 +116,31 @@ function arraysOf(rec) {
   });
   let [base, kept] = [0, 0];
   return rec.meta.arrays.map((array, n) => {
-    const one = { ...array, number: n, cell: sizes[n], base, kept, end: array.low + array.bytes };
+    const one = { ...array, ...formOf(rec.meta, array), number: n, cell: sizes[n], base, kept, end: array.low + array.bytes };
     base += Math.ceil(array.bytes / sizes[n]);
     kept += array.bytes;
     return one;
   });
 }
+
+// Type and shape of an array in shared memory, where the recording has none: as the source declares it, if that makes as
+// many bytes. One size that is not a number, such as a constant's name, follows from the others.
+function formOf(meta, { name, dtype, shape }) {
+  if (dtype !== "bytes") return {};
+  const declared = new RegExp(`__shared__[^;]*?\\b(${Object.keys(OF_CUDA).join("|")})\\s[^;]*?\\b${name.replace(/\W/g, "\\$&")}((?:\\[[^\\]]+\\])+)`);
+  const [, type, sizes] = Object.values(meta.sources).map((text) => text.match(declared)).find(Boolean) ?? [];
+  if (!type) return {};
+  const numbers = [...sizes.matchAll(/\[([^\]]+)\]/g)].map(([, size]) => (/^[\d\s+*]+$/.test(size) ? sumOf(size) : null));
+  const itemsize = NUMBERS[OF_CUDA[type]].size;
+  const known = numbers.reduce((product, n) => product * (n ?? 1), itemsize);
+  const rest = shape[0] / known;
+  const unknown = numbers.filter((n) => n === null).length;
+  if (unknown > 1 || !Number.isInteger(rest) || (!unknown && rest !== 1)) return {};
+  return { dtype: OF_CUDA[type], itemsize, shape: numbers.map((n) => n ?? rest) };
+}
+
+// Of a text such as "32 + 1" or "2 * 16".
+const sumOf = (text) => text.split("+").reduce((sum, part) => sum + part.split("*").reduce((product, n) => product * Number(n), 1), 0);
 
 const powerOfTwo = (bits) => bits & -bits; // the largest that divides
 
@@ -188,19 +207,17 @@ function firstAfter(history, key, step) {
   return place < history.start[key + 1] ? history.step[place] : -1;
 }
 
-// Who last wrote a byte of an array before `step`: its step, warp and lane, or null.
+// Who last wrote a byte of an array before `step`: its step, warp and lane, and which byte of the lane's it is; or null.
 export function writerOf(rec, number, offset, step) {
   const cell = cellAt(rec.arrays[number], offset);
   if (cell < 0) return null;
   const place = placeFrom(rec.written, cell, step) - 1;
   if (place < rec.written.start[cell]) return null;
   const when = rec.written.step[place];
-  return { step: when, warp: rec.steps.warp[when], lane: laneOfWord(rec, when, rec.written.at[place]) };
-}
-
-function laneOfWord(rec, step, byte) {
-  const row = Math.floor((byte / 4 - rec.firstWord[step]) / Math.ceil(rec.steps.width[step] / 4));
-  return nthLane(rec.steps.mask[step], row);
+  const perLane = 4 * Math.ceil(rec.steps.width[when] / 4);
+  const byte = rec.written.at[place] - 4 * rec.firstWord[when];
+  const lane = nthLane(rec.steps.mask[when], Math.floor(byte / perLane));
+  return { step: when, warp: rec.steps.warp[when], lane, delta: byte % perLane };
 }
 
 function nthLane(mask, n) {
@@ -251,36 +268,31 @@ export function bytesAt(rec, number, offset, size, step, into) {
 
 // ---- barriers: how old a value is, and whether a read is ordered after the write
 
-// When the block's barriers opened; of each warp its arrivals, and its waits for copies and at mbarriers, in order. The n-th
-// arrival of a warp at a barrier is its share in the n-th opening.
-function barriersOf(rec) {
+// The openings of the block's barriers in order: of each the step at which it opened, and of each warp that was there the
+// step at which it arrived (the first, where its lanes arrived apart).
+function openingsOf(rec) {
   const { op, warp, extra } = rec.steps;
-  const arrivals = new Map(); // barrier and warp -> its steps
-  const opened = new Map(); // barrier -> the last arrival of each opening
-  const ordinal = new Int32Array(rec.count);
-  forEachStep(rec, (step) => {
-    if (op[step] !== rec.op.barrier) return;
-    const own = listOf(arrivals, `${extra[step]} ${warp[step]}`);
-    ordinal[step] = own.length;
-    listOf(opened, extra[step])[own.length] = step;
-    own.push(step);
+  const found = [];
+  forEachStep(rec, (end) => {
+    if (op[end] !== rec.op.end || op[extra[end]] !== rec.op.barrier) return;
+    const arrivals = new Map();
+    for (let step = extra[end]; step < end; step++) {
+      const here = op[step] === rec.op.barrier && extra[step] === extra[extra[end]];
+      if (here && !arrivals.has(warp[step])) arrivals.set(warp[step], step);
+    }
+    found.push({ end, arrivals });
   });
-  const waits = historyOf(rec.meta.warps + 1, (see) => forEachStep(rec, (step) => {
-    if (op[step] === rec.op.barrier || op[step] === rec.op.wait) see(warp[step] + 1, step, ordinal[step]);
-  }));
-  const openings = Int32Array.from([...opened.values()].flat().sort((a, b) => a - b));
-  return { arrivals, openings, waits };
+  return found;
 }
 
 const listOf = (map, key) => map.get(key) ?? map.set(key, []).get(key);
 
 // How many barriers of the block opened before `step`.
 export function barriersBefore(rec, step) {
-  const { openings } = rec.barriers;
-  let [low, high] = [0, openings.length];
+  let [low, high] = [0, rec.openings.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (openings[middle] < step) low = middle + 1;
+    if (rec.openings[middle].end < step) low = middle + 1;
     else high = middle;
   }
   return low;
@@ -288,24 +300,20 @@ export function barriersBefore(rec, step) {
 
 // The next step after `step` at which a barrier opens (backwards: the last one before it), or -1.
 export function otherBarrier(rec, step, backwards = false) {
-  const before = barriersBefore(rec, backwards ? step : step + 1) - (backwards ? 1 : 0);
-  return rec.barriers.openings[before] ?? -1;
+  const place = backwards ? barriersBefore(rec, step) - 1 : barriersBefore(rec, step + 1);
+  return rec.openings[place]?.end ?? -1;
 }
 
-// Whether a barrier stands between what one warp did at step `first` and what another does at `then`: both arrived at the
-// same opening, one after its deed and one before. A wait for a copy or at an mbarrier counts as one, too.
+// Whether something stands between what one warp did at step `first` and what another does at `then`: a barrier at which
+// both arrived, the one after its deed and the other before; or a wait of the other (for copies, or at an mbarrier).
 export function isOrdered(rec, first, then) {
-  const { warp, op, extra } = rec.steps;
+  const { warp } = rec.steps;
   if (warp[first] === warp[then]) return true;
-  const { waits, arrivals } = rec.barriers;
-  const key = warp[then] + 1;
-  for (let place = placeFrom(waits, key, then) - 1; place >= waits.start[key] && waits.step[place] > first; place--) {
-    const step = waits.step[place];
-    if (op[step] === rec.op.wait) return true;
-    const own = arrivals.get(`${extra[step]} ${warp[first]}`) ?? [];
-    if (own[waits.at[place]] > first) return true;
+  for (let place = barriersBefore(rec, then) - 1; place >= 0 && rec.openings[place].end > first; place--) {
+    const { arrivals } = rec.openings[place];
+    if (arrivals.get(warp[first]) > first && arrivals.has(warp[then])) return true;
   }
-  return false;
+  return lastBefore(rec.waits, warp[then] + 1, then) > first;
 }
 
 // Of a reading step, the lanes that read from shared memory what another warp has written since the last barrier between
@@ -322,6 +330,27 @@ export function hazardsOf(rec, step) {
     if (!ordered.get(writer)) found.push({ lane, offset, writer });
   }
   return found;
+}
+
+// ---- what goes on by itself
+
+// Copies and products that a warp began and that ended later: [{ begin, end, kind }], the earliest first. `end` is the step
+// at which a copy lands, or at which the product is known to be over.
+function flightsOf(rec) {
+  const { op, extra } = rec.steps;
+  const found = new Map();
+  forEachStep(rec, (end) => {
+    const begin = extra[end];
+    const landed = op[end] === rec.op["copy write"] && begin >= 0 && begin < end && op[begin] === rec.op["copy read"];
+    const over = op[end] === rec.op.end && op[begin] !== rec.op.barrier;
+    if (landed || over) found.set(begin, { begin, end, kind: rec.meta.ops[op[begin]] });
+  });
+  return [...found.values()].sort((a, b) => a.begin - b.begin);
+}
+
+// Those that are under way at `step`.
+export function inFlight(rec, step) {
+  return rec.flights.filter(({ begin, end }) => begin < step && step <= end);
 }
 
 // ---- warps and lines

@@ -15,6 +15,12 @@ function colouredLine(text) {
   return [...parts, text.slice(done)];
 }
 
+// Warps in a few letters: "w0–3", or how many there are.
+function shortRanges(warps) {
+  const text = warps.length ? `w${ranges(warps)}` : "";
+  return text.length > 7 ? `${warps.length} warps` : text;
+}
+
 function sourcePanel(rec, act) {
   const files = Object.keys(rec.meta.sources);
   const visited = new Set(rec.meta.places.map(([file, line]) => `${file} ${line}`));
@@ -34,8 +40,8 @@ function sourcePanel(rec, act) {
       const has = visited.has(`${file} ${n + 1}`);
       const line = element("div", { class: has ? "ak-line ak-visited" : "ak-line" },
         element("span", { class: "ak-line-number" }, `${n + 1}`),
-        element("span", { class: "ak-line-text" }, ...colouredLine(text)),
-        element("span", { class: "ak-line-warps" }));
+        element("span", { class: "ak-line-warps" }),
+        element("span", { class: "ak-line-text" }, ...colouredLine(text)));
       if (has) line.addEventListener("click", () => act.toLine(file, n + 1));
       return line;
     });
@@ -67,19 +73,20 @@ function sourcePanel(rec, act) {
     for (const number of marked.keys()) {
       if (marks.has(number)) continue;
       lines[number - 1].className = "ak-line ak-visited";
-      lines[number - 1].lastChild.textContent = "";
+      lines[number - 1].children[1].replaceChildren();
       lines[number - 1].removeAttribute("aria-current");
     }
     const next = new Map();
     for (const [number, { warps, now: isNow, other }] of marks) {
-      const text = `${other ? "other party " : ""}${warps.length ? `warp${warps.length > 1 ? "s" : ""} ${ranges(warps)}` : ""}`;
+      const text = `${other ? "other " : ""}${shortRanges(warps)}`;
       const key = `${isNow} ${other} ${text}`;
       next.set(number, key);
       if (marked.get(number) === key) continue;
       const line = lines[number - 1];
       if (!line) continue;
       line.className = `ak-line ak-visited${isNow ? " ak-line-now" : ""}${other ? " ak-line-other" : ""}`;
-      line.lastChild.textContent = text;
+      const chip = text ? element("span", { title: `${other ? "the other party of the finding; " : ""}warps ${ranges(warps)}` }, text) : "";
+      line.children[1].replaceChildren(chip);
       if (isNow) line.setAttribute("aria-current", "step");
       else line.removeAttribute("aria-current");
     }

@@ -7,6 +7,7 @@ const DEEDS = [
   { name: "write, shared", colour: "#c8641b" },
   { name: "product", colour: "#d1495b" },
   { name: "copy, mbarrier", colour: "#b39b00" },
+  { name: "exchange between lanes", colour: "#1f9aa8" },
 ];
 const BARRIER = -2; // drawn in the ink of the page
 
@@ -14,6 +15,7 @@ const BARRIER = -2; // drawn in the ink of the page
 function kindOfDeed(rec, step) {
   const name = rec.meta.ops[rec.steps.op[step]];
   if (name === "barrier") return BARRIER;
+  if (name === "exchange" || name === "warp barrier") return 6;
   if (name === "product" || name === "wgmma") return 4;
   if (["copy", "arrive", "wait", "copy read", "copy write"].includes(name)) return 5;
   const array = rec.arrays[rec.steps.array[step]];
@@ -21,7 +23,7 @@ function kindOfDeed(rec, step) {
   return (array.space === "shared" ? 2 : 0) + (name === "read" ? 0 : 1);
 }
 
-const TIMELINE = { row: [3, 9], most: 76, top: 10, bottom: 8 };
+const TIMELINE = { row: [3, 11], most: 84, top: 10, bottom: 8 };
 
 function timelinePanel(rec, act) {
   const canvas = element("canvas", { role: "img", class: "ak-timeline" });

@@ -28,11 +28,11 @@ function tracePanel(rec, act, valueWords) {
       return;
     }
     const place = placeOf(rec, writer.step);
-    const who = writer.warp < 0 ? "the copy engine" : `warp ${writer.warp}, lane ${writer.lane}`;
-    const inputs = inputsOf(rec, writer.step, writer.lane);
+    const who = writer.warp < 0 ? `${place ? "the copy engine" : "another block"}` : `warp ${writer.warp}, lane ${writer.lane}`;
+    const inputs = inputsOf(rec, writer.step, writer.lane, writer.delta);
     const listed = inputs.slice(0, MOST_INPUTS).map((input) => {
       const from = rec.arrays[input.array];
-      const type = NUMBERS[from.dtype] ? from.dtype : view.type;
+      const type = typeIn(from, view);
       const value = brief(elementAt(rec, input.array, input.offset, type, input.step), 8);
       const through = input.through.length ? ` through ${input.through.join(", ")}` : "";
       return element("li", {}, go(input.step, `${elementName(from, input.offset)} = ${value}`,
@@ -40,7 +40,7 @@ function tracePanel(rec, act, valueWords) {
     });
     body.replaceChildren(head,
       element("div", {}, `Written by ${who}${place ? `, line ${place.line}` : ""}: `, go(writer.step, `step ${bytes(writer.step)}`, null, writer.lane)),
-      ...(listed.length ? [element("div", {}, "Its inputs:"), element("ul", {}, ...listed)] : []),
+      ...(listed.length ? [element("div", {}, rec.steps.op[writer.step] === rec.op["copy write"] ? "It was copied from:" : "Its inputs:"), element("ul", {}, ...listed)] : []),
       ...(inputs.length > MOST_INPUTS ? [element("div", { class: "ak-note" }, `and ${bytes(inputs.length - MOST_INPUTS)} more`)] : []));
   }
 
@@ -58,7 +58,7 @@ function findingsPanel(rec, act) {
       ...(finding.step >= 0 ? [button(finding.step, `line ${finding.line}, step ${bytes(finding.step)}`)] : []),
       ...(finding.other_step >= 0 ? [button(finding.other_step, `other party: line ${finding.other_line}, step ${bytes(finding.other_step)}`)] : []),
     ];
-    return element("li", {}, element("b", {}, finding.tool), `: ${finding.message} `, ...parties);
+    return element("li", {}, element("div", {}, element("b", {}, finding.tool), `: ${finding.message}`), element("div", { class: "ak-row" }, ...parties));
   });
   const node = element("section", { class: "ak-player-findings" },
     element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "Findings of the sanitizer")),

@@ -4,8 +4,8 @@ const DOES = {
   read: ["reads", "read"],
   write: ["writes", "write"],
   atomic: ["changes", "change"],
-  "copy read": ["copies from", "copy from"],
-  "copy write": ["copies to", "copy to"],
+  "copy read": ["starts to copy", "start to copy"],
+  "copy write": ["has a copy land:", "have a copy land:"],
   barrier: ["waits at the block's barrier", "wait at the block's barrier"],
   "warp barrier": ["meets at a barrier of the warp", "meet at a barrier of the warp"],
   product: ["multiplies on the tensor cores", "multiply on the tensor cores"],
@@ -13,7 +13,7 @@ const DOES = {
   copy: ["starts a copy", "start a copy"],
   arrive: ["arrives at an mbarrier", "arrive at an mbarrier"],
   wait: ["waits", "wait"],
-  end: ["ends", "end"],
+  exchange: ["exchanges numbers between its lanes", "exchange numbers"],
 };
 
 const plural = (n, one, many = `${one}s`) => `${bytes(n)} ${n === 1 ? one : many}`;
@@ -45,20 +45,30 @@ export function elementName(array, offset) {
 
 // Who does what at a step: "Warp 2 reads 32 × 4 bytes of key at line 41".
 export function deedOf(rec, step) {
-  const { op, warp, mask, array, width } = rec.steps;
+  const { op, warp, mask, array, extra } = rec.steps;
   const name = rec.meta.ops[op[step]];
-  const lanes = lanesOfMask(mask[step]);
-  const warps = rec.meta.threads - 32 * warp[step]; // the last warp may be a part of one
-  const whole = lanes.length === Math.min(32, warps);
-  const who = warp[step] < 0 ? "The copy engine" : whole ? `Warp ${warp[step]}` : `Lane${lanes.length > 1 ? "s" : ""} ${ranges(lanes)} of warp ${warp[step]}`;
-  const does = DOES[name][warp[step] >= 0 && !whole && lanes.length > 1 ? 1 : 0];
-  const what = array[step] < 0 ? "" : ` ${accessOf(rec, step)}${rec.arrays[array[step]].name}`;
   const line = placeOf(rec, step);
-  return `${who} ${does}${what}${line ? ` at line ${line.line}` : ""}`;
+  const where = line ? ` at line ${line.line}` : "";
+  const what = array[step] < 0 ? "" : ` ${accessOf(rec, step)}${rec.arrays[array[step]].name}`;
+  if (name === "end") return endOf(rec, extra[step]);
+  if (warp[step] < 0) return `${name === "write" ? "Another block" : "The copy engine"} ${DOES[name][0]}${what}${where}`;
+  const lanes = lanesOfMask(mask[step]);
+  const whole = lanes.length === Math.min(32, rec.meta.threads - 32 * warp[step]); // the last warp may be a part of one
+  const several = !whole && lanes.length > 1;
+  const who = whole ? `Warp ${warp[step]}` : `Lane${several ? "s" : ""} ${ranges(lanes)} of warp ${warp[step]}`;
+  return `${who} ${DOES[name][several ? 1 : 0]}${what}${where}`;
+}
+
+// What is over, of what a step began.
+function endOf(rec, begun) {
+  const name = rec.meta.ops[rec.steps.op[begun]];
+  if (name === "barrier") return "The barrier opens: all have arrived";
+  const what = { wgmma: "The product", product: "The product", copy: "The copy", "copy read": "The copy" }[name] ?? "What";
+  return `${what} that warp ${rec.steps.warp[begun]} began at step ${bytes(begun)} is over`;
 }
 
 function accessOf(rec, step) {
-  const count = lanesOf(rec, step).length;
+  const count = rec.steps.width[step] ? lanesOf(rec, step).length : 0;
   return count ? `${count > 1 ? `${count} × ` : ""}${plural(rec.steps.width[step], "byte")} of ` : "";
 }
 
@@ -66,7 +76,7 @@ function accessOf(rec, step) {
 function costOf(rec, step) {
   const array = rec.arrays[rec.steps.array[step]];
   const rows = lanesOf(rec, step);
-  if (!array || !rows.length) return "";
+  if (!array || !rows.length || !rec.steps.width[step]) return "";
   if (array.space === "global") return ` It touches ${plural(sectorsOf(rec, step), "sector")} of 32 bytes.`;
   const passes = wavefrontsOf(rec, step);
   const least = Math.ceil((rows.length * rec.steps.width[step]) / 128);
@@ -74,10 +84,22 @@ function costOf(rec, step) {
   return ` It takes ${plural(passes, "pass", "passes")} through the banks: a bank conflict.`;
 }
 
-// The state of a step in words.
-export function describeStep(rec, step) {
+// What one lane reads or writes at a step: " Lane 5: tile[3][5] = 0.25."
+function laneOf(rec, view) {
+  const one = lanesOf(rec, view.step).find(({ lane }) => lane === view.lane);
+  if (!one || !rec.steps.width[view.step]) return "";
+  const array = rec.arrays[rec.steps.array[view.step]];
+  const type = typeIn(array, view);
+  const at = (step) => brief(elementAt(rec, array.number, one.offset, type, step), 8);
+  const name = elementName(array, one.offset);
+  return rec.writes.has(rec.steps.op[view.step]) ? ` Lane ${view.lane}: ${name} becomes ${at(view.step + 1)}.` : ` Lane ${view.lane}: ${name} = ${at(view.step)}.`;
+}
+
+// The state in words.
+export function describeStep(rec, view) {
+  const { step } = view;
   const hazards = hazardsOf(rec, step);
-  const words = `Step ${bytes(step)} of ${bytes(rec.count - 1)}. ${deedOf(rec, step)}.${costOf(rec, step)}`;
+  const words = `Step ${bytes(step)} of ${bytes(rec.count - 1)}. ${deedOf(rec, step)}.${costOf(rec, step)}${laneOf(rec, view)}`;
   if (!hazards.length) return words;
   const lanes = hazards.map(({ lane }) => lane);
   const { writer } = hazards[0];
