@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from course_utils.emulator import launch, recorder, report, tracing
-from course_utils.emulator.compiler import FOR_HOPPER, Compiler, build_kernels, build_runtime, find_compiler
+from course_utils.emulator.compiler import FOR_HOPPER, Build, Compiler, build_kernels, build_runtime, find_compiler
 from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.library_tables import Symbol, symbols
 from course_utils.emulator.memory import Array, DeviceMemory, Mapped
@@ -77,14 +77,14 @@ def _index(block: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 class _Library:
-    """A compiled kernel file, loaded into this process; a `traced` one reports its memory accesses."""
+    """A compiled kernel file, loaded into this process."""
 
     def __init__(
-        self, compiler: Compiler, translated: Translation, options: list[str], name: str, *, traced: bool
+        self, compiler: Compiler, translated: Translation, options: list[str], name: str, build: Build
     ) -> None:
         self._translated = translated
         self._name = name
-        self.path = build_kernels(compiler, translated.text, translated.headers, options, name, traced=traced)
+        self.path = build_kernels(compiler, translated.text, translated.headers, options, name, build)
         self.runtime_path = build_runtime(compiler)
         _load_runtime(self.runtime_path)
         try:
@@ -174,16 +174,16 @@ class EmulatedModule:
         translated = translate(code, self.name, search_path, name_expressions)
         self._originals = translated.originals
         self._build = functools.partial(_Library, find_compiler(compiler), translated, host_options, self.name)
-        self._libraries: dict[bool, _Library] = {}
+        self._libraries: dict[Build, _Library] = {}
         self._hopper = hopper
         # The one that a launch would take here and now: many a module is only ever watched, or never.
-        self._first = self._library(traced=tracing.active())
+        self._first = self._library(Build.TRACED if tracing.active() else Build.PLAIN)
 
-    def _library(self, *, traced: bool) -> _Library:
-        """For launches that the sanitizer or the profiler watches, or for others; built at the first of them."""
-        if traced not in self._libraries:
-            self._libraries[traced] = self._build(traced=traced)
-        return self._libraries[traced]
+    def _library(self, build: Build) -> _Library:
+        """For launches that are watched like that; built at the first of them."""
+        if build not in self._libraries:
+            self._libraries[build] = self._build(build)
+        return self._libraries[build]
 
     # ---- looking things up
 
@@ -316,7 +316,7 @@ class EmulatedModule:
         findings: tuple[Finding, ...] = (),
     ) -> None:
         """One run of a launch. keep: what it writes; findings: of the same launch, for its recording."""
-        library = self._library(traced=watch is not None)
+        library = self._library(Build.PLAIN if not watch else Build.RECORDED if watch.record else Build.TRACED)
         arrays = [a.array if isinstance(a, Mapped) else a for a in arguments if not isinstance(a, bytes)]
         global_variables = list(self._globals.values())
         on_a_gpu = watch is not None and not watch.record

@@ -18,7 +18,7 @@ import numpy as np
 
 # What a step does; runtime/recording.h numbers them so. "end": what the step `extra` has begun is over.
 OPS = ("read", "write", "atomic", "copy read", "copy write", "barrier", "warp barrier", "product", "wgmma", "copy")
-OPS += ("arrive", "wait", "end", "exchange")
+OPS += ("arrive", "wait", "end", "exchange", "phase")
 READ, WRITE, ATOMIC, COPY_READ, COPY_WRITE = range(5)
 WITH_ROWS = COPY_WRITE  # the ops up to this one have addresses
 WRITING = (WRITE, ATOMIC, COPY_WRITE)

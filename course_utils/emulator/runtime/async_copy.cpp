@@ -52,5 +52,9 @@ static void finish(unsigned groups_in_flight, bool at_once) {
     f->copy_count = kept;
 }
 
-extern "C" void emu_copy_wait(unsigned groups_in_flight) { finish(groups_in_flight, false); }
+extern "C" void emu_copy_wait(unsigned groups_in_flight) {
+    const uint32_t place = emu_place_of((uintptr_t)__builtin_return_address(0));
+    if (Recorder* r = emu_recorder()) emu_announce(*r, {EMU_OP_WAIT, place, 0, 0, EMU_CP_ASYNC, false});
+    finish(groups_in_flight, false);
+}
 void emu_finish_copies(unsigned groups_in_flight) { finish(groups_in_flight, true); }

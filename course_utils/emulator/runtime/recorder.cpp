@@ -25,7 +25,7 @@ struct Recorder {
     emu_recording* recording;
     Lane lanes[1024];
     uint32_t turn;
-    int barrier_step;                         // of the first thread at the __syncthreads() that is to open; nowhere: none
+    int barrier_step[EMU_CLUSTER + 1];        // of the first thread at a barrier that is to open; nowhere: none
     char* shared;                             // shared memory, as the steps so far make it
 };
 
@@ -57,7 +57,7 @@ void emu_start_recording(Recorder& r) {
     const Block& b = *r.tracer->block;
     memset(r.lanes, 0, sizeof r.lanes);
     memset(r.shared, 0xff, (size_t)(b.shared_high - b.shared_low));
-    r.barrier_step = nowhere;
+    for (int& step : r.barrier_step) step = nowhere;
 }
 
 // ---- where things are
@@ -136,34 +136,70 @@ int emu_record_at_once(Recorder& r, emu_op op, int warp, uint32_t mask, uint32_t
 }
 
 // Where memory is not what the steps so far have made of it, another block has written.
-static void notice_others(Recorder& r, const Lane& lane) {
-    const char* now = (const char*)lane.deed.address;
-    const Spot spot = lane.deed.address ? find(r, lane.deed.address, lane.deed.width) : Spot{nowhere, 0, nullptr};
-    if (!spot.known || lane.deed.op == EMU_OP_WRITE || lane.deed.op == EMU_OP_COPY_WRITE) return;
-    if (!memcmp(now, spot.known, lane.deed.width)) return;
+static void notice_others(Recorder& r, uintptr_t address, unsigned bytes) {
+    const Spot spot = address ? find(r, address, bytes) : Spot{nowhere, 0, nullptr};
+    if (!spot.known || !memcmp((const void*)address, spot.known, bytes)) return;
     const uint32_t word = r.recording->word_count;
-    const emu_step& step = add_step(r, {0, -1, emu_no_place, spot.array, 1, lane.deed.width, 0, 0, EMU_OP_WRITE});
+    const emu_step& step = add_step(r, {0, -1, emu_no_place, spot.array, 1, bytes, 0, 0, EMU_OP_WRITE});
     r.recording->rows[step.first] = spot.offset;
-    memcpy(r.recording->words + word, now, lane.deed.width);
-    memcpy(spot.known, now, lane.deed.width);
+    memcpy(r.recording->words + word, (const void*)address, bytes);
+    memcpy(spot.known, (const void*)address, bytes);
 }
 
-static void keep_value(Recorder& r, uint32_t word, const emu_intent& deed) {
+static void keep_value(Recorder& r, uint32_t word, uintptr_t address, unsigned bytes) {
     uint32_t* to = r.recording->words + word;
-    to[(deed.width - 1) / 4] = 0;
-    memcpy(to, (const void*)deed.address, deed.width);
-    const Spot spot = find(r, deed.address, deed.width);
-    if (spot.known) memcpy(spot.known, to, deed.width);
+    to[(bytes - 1) / 4] = 0;
+    memcpy(to, (const void*)address, bytes);
+    const Spot spot = find(r, address, bytes);
+    if (spot.known) memcpy(spot.known, to, bytes);
 }
 
 void emu_record_done(Recorder& r, const emu_intent& deed) {
     const Spot spot = find(r, deed.address, deed.width);
     if (spot.array == nowhere) return;
-    const uint32_t word = r.recording->word_count;
-    const emu_step& step = add_step(r, {0, (int32_t)emu_current->warp, deed.place, spot.array, 1u << emu_current->lane, deed.width, 0, deed.extra, deed.op});
+    const uint32_t word = r.recording->word_count, lane = 1u << emu_current->lane;
+    const emu_step& step = add_step(r, {0, (int32_t)emu_current->warp, deed.place, spot.array, lane, deed.width, 0, deed.extra, deed.op});
     r.recording->rows[step.first] = spot.offset;
-    if (writes(deed.op)) keep_value(r, word, deed);
+    if (writes(deed.op)) keep_value(r, word, deed.address, deed.width);
 }
+
+// ---- what no thread does
+
+// Steps of up to 32 pieces of the same size in the same array, which address(piece) has.
+template <class Address>
+static void add_pieces(Recorder& r, emu_op op, const emu_piece* pieces, unsigned count, uint32_t place, int begun, Address address) {
+    for (unsigned i = 0; i < count;) {
+        const uintptr_t first = (uintptr_t)address(pieces[i]);
+        const unsigned bytes = first ? pieces[i].bytes : 0;
+        const int array = first ? find(r, first, bytes).array : nowhere;
+        unsigned together = 1;
+        while (together < 32 && i + together < count) {
+            const uintptr_t next = (uintptr_t)address(pieces[i + together]);
+            if ((next != 0) != (first != 0) || pieces[i + together].bytes != pieces[i].bytes) break;
+            if (next && find(r, next, bytes).array != array) break;
+            together++;
+        }
+        const uint32_t word = r.recording->word_count;
+        const emu_step& step = add_step(r, {0, -1, place, array, ~0u >> (32 - together), bytes, 0, begun, op});
+        for (unsigned n = 0; n < together; n++) {
+            const uintptr_t at = (uintptr_t)address(pieces[i + n]);
+            r.recording->rows[step.first + n] = at ? find(r, at, bytes).offset : 0;
+            if (writes(op)) keep_value(r, word + n * ((bytes + 3) / 4), at, bytes);
+        }
+        i += together;
+    }
+}
+
+void emu_record_reads(Recorder& r, const emu_piece* pieces, unsigned count, uint32_t place, int begun) {
+    for (unsigned i = 0; i < count; i++) notice_others(r, (uintptr_t)pieces[i].from, pieces[i].bytes);
+    add_pieces(r, EMU_OP_COPY_READ, pieces, count, place, begun, [](const emu_piece& piece) { return piece.from; });
+}
+
+void emu_record_writes(Recorder& r, const emu_piece* pieces, unsigned count, uint32_t place, int begun) {
+    add_pieces(r, EMU_OP_COPY_WRITE, pieces, count, place, begun, [](const emu_piece& piece) { return piece.to; });
+}
+
+// ---- threads in step
 
 static bool together(const Lane& a, const Lane& b) {
     return a.waits && b.waits && a.deed.place == b.deed.place && a.deed.op == b.deed.op && a.deed.width == b.deed.width &&
@@ -218,7 +254,10 @@ bool emu_record_turn(Recorder& r) {
     if (!any) return false;
     r.turn++;
     for (unsigned warp = 0; warp < b.warp_count; warp++)
-        for (uint32_t m = groups[warp]; m; m &= m - 1) notice_others(r, r.lanes[32 * warp + __builtin_ctz(m)]);
+        for (uint32_t m = groups[warp]; m; m &= m - 1) {
+            const emu_intent& deed = r.lanes[32 * warp + __builtin_ctz(m)].deed;
+            if (has_rows(deed.op) && deed.op != EMU_OP_WRITE && deed.op != EMU_OP_COPY_WRITE) notice_others(r, deed.address, deed.width);
+        }
     for (unsigned warp = 0; warp < b.warp_count; warp++)
         if (groups[warp]) let_go(r, warp, groups[warp]);
     return true;
@@ -229,7 +268,7 @@ void emu_record_settled(Recorder& r, Fiber* f) {
     f->unsettled = nullptr;
     if (!lane.unsettled) return;
     lane.unsettled = false;
-    keep_value(r, lane.word, lane.deed);
+    keep_value(r, lane.word, lane.deed.address, lane.deed.width);
 }
 
 int emu_announce(Recorder& r, const emu_intent& deed) {
@@ -239,6 +278,7 @@ int emu_announce(Recorder& r, const emu_intent& deed) {
     const Spot spot = deed.address ? find(r, deed.address, deed.width) : Spot{nowhere, 0, nullptr};
     lane.deed = deed;
     lane.array = spot.array, lane.offset = spot.offset;
+    if (!has_rows(deed.op) && spot.array != nowhere) lane.deed.extra = (int32_t)spot.offset;
     lane.waits = true;
     emu_stop(State::for_turn, emu_site{});
     emu_run_another();
@@ -247,14 +287,20 @@ int emu_announce(Recorder& r, const emu_intent& deed) {
 
 // ---- what orders threads
 
-void emu_record_barrier(Recorder& r, emu_site site) {
-    const int step = emu_announce(r, {EMU_OP_BARRIER, emu_recorded_place(r, site), 0, 0, 0, false});
-    if (r.barrier_step == nowhere) r.barrier_step = step;
+void emu_record_barrier(Recorder& r, unsigned id, uint32_t place) {
+    const int step = emu_announce(r, {EMU_OP_BARRIER, place, 0, 0, (int32_t)id, false});
+    if (r.barrier_step[id] == nowhere) r.barrier_step[id] = step;
 }
 
-void emu_record_open(Recorder& r) {
-    emu_record_at_once(r, EMU_OP_END, -1, 0, emu_no_place, r.barrier_step);
-    r.barrier_step = nowhere;
+void emu_record_open(Recorder& r, unsigned id) {
+    if (r.barrier_step[id] == nowhere) return;
+    emu_record_at_once(r, EMU_OP_END, -1, 0, emu_no_place, r.barrier_step[id]);
+    r.barrier_step[id] = nowhere;
+}
+
+void emu_record_phase(Recorder& r, const void* mbarrier, unsigned parity) {
+    const Spot spot = find(r, (uintptr_t)mbarrier, 8);
+    add_step(r, {0, -1, emu_no_place, spot.array, 0, parity, 0, (int32_t)spot.offset, EMU_OP_PHASE});
 }
 
 // Those that only read or write shared memory have said so; products of a warpgroup are for wgmma.cpp to say.

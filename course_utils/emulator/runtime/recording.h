@@ -10,10 +10,14 @@ enum emu_op : uint32_t {
     EMU_OP_BARRIER, EMU_OP_WARP_BARRIER,
     EMU_OP_PRODUCT,                        // mma.sync
     EMU_OP_WGMMA, EMU_OP_COPY,             // started
-    EMU_OP_ARRIVE, EMU_OP_WAIT,
+    EMU_OP_ARRIVE, EMU_OP_WAIT,            // at an mbarrier: `array`, and `extra` is its offset there; else an emu_waited
     EMU_OP_END,                            // what the step `extra` began is over
     EMU_OP_EXCHANGE,                       // between the lanes of a warp: a shuffle, a vote
+    EMU_OP_PHASE,                          // of an mbarrier, with `width` as its parity, is over
 };
+
+// What there is to arrive at and to wait for besides mbarriers: barriers 0 to 15 of the block by their numbers, and these.
+enum emu_waited : int32_t { EMU_CLUSTER = 16, EMU_PRODUCTS, EMU_STORES, EMU_CP_ASYNC };
 
 // A request of one warp: its lanes did the same thing at the same place at the same time.
 struct emu_step {

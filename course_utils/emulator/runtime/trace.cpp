@@ -185,7 +185,7 @@ bool emu_trace_turn(Block& b) {
 }
 
 void emu_trace_barrier(emu_site site) {
-    if (Recorder* r = emu_recorder()) emu_record_barrier(*r, site);
+    if (Recorder* r = emu_recorder()) emu_record_barrier(*r, 0, emu_recorded_place(*r, site));
 }
 
 // A __syncwarp() makes an entry in the thread's log.
@@ -194,7 +194,11 @@ void emu_trace_collective(Fiber* f, const emu_collective* mine) {
     while (mine->synchronises && emu_block->tracer->logging && f->logged >= log_capacity) emu_wait_for_room();
 }
 
-void emu_trace_cluster_barrier(Block&) {
+void emu_trace_cluster_barrier(Block& b) {
+    for (unsigned rank = 0; rank < b.cluster->size; rank++) {
+        Tracer* t = b.cluster->blocks[rank]->tracer;
+        if (t && t->watching && t->recorder) emu_record_open(*t->recorder, EMU_CLUSTER);
+    }
     if (Rules* rules = emu_rules()) emu_rule_named_open(*rules, emu_cluster_barrier);
 }
 
@@ -285,7 +289,7 @@ void emu_trace_interval(Block& b) {
     if (!t.watching) return;
     emu_trace_logs(b);
     t.reading = false;
-    if (t.recorder && b.live) emu_record_open(*t.recorder);
+    if (t.recorder && b.live) emu_record_open(*t.recorder, 0);
     if (t.rules && b.live) emu_rule_block_barrier(*t.rules);
     if (t.rules && !b.live) emu_end_rules(*t.rules);
     if (t.counters) emu_close_requests(t);
@@ -309,7 +313,9 @@ static const Access access_of[] = {Access::read, Access::write, Access::atomic};
 
 extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind) {
     if ((uintptr_t)address % bytes) find_misaligned((uintptr_t)address, bytes, kind, COUNTER);
-    emu_record_access((uintptr_t)address, bytes, access_of[kind], COUNTER);
+    Recorder* r = kind == EMU_TOUCH_WRITE ? emu_recorder() : nullptr;
+    if (r) emu_announce(*r, {EMU_OP_WRITE, emu_place_of(COUNTER), (uintptr_t)address, bytes, 0, true});   // once the warp has met
+    else emu_record_access((uintptr_t)address, bytes, access_of[kind], COUNTER);
 }
 
 // ---- ThreadSanitizer's interface
