@@ -63,10 +63,9 @@ class Tape:
         ]
         columns += [("lanes.offset", "int32", self.offsets, True), ("words.value", "uint32", self.words, False)]
         columns += [("arrays.initial", "uint8", np.concatenate([one.view(np.uint8) for one in self.initial]), False)]
-        columns += [
-            (f"changes.{name}", "uint32" if name == "word" else "int32", [one[n] for one in self.changes], name == "step")
-            for n, name in enumerate(("step", "thread", "variable", "element", "word"))
-        ]
+        for n, name in enumerate(("step", "thread", "variable", "element", "word")):
+            kind = "uint32" if name == "word" else "int32"
+            columns.append((f"changes.{name}", kind, [one[n] for one in self.changes], name == "step"))
         meta, data = {**self.meta, "columns": []}, b""
         for name, kind, values, delta in columns:
             raw = np.array(values, dtype=TYPES[kind])
@@ -140,7 +139,8 @@ def busy(*, warps: int = 8, rounds: int = 400, side: int = 128) -> tuple[dict, b
         "threads": 32 * warps,
         **{"block": [32 * warps, 1, 1], "warps": warps, "places": [], "variables": [], "findings": []},
         "arrays": [
-            {"name": name, "space": space, "dtype": "float32", "shape": [n, n], "itemsize": 4, "low": 0, "bytes": 4 * n * n}
+            {"name": name, "space": space, "dtype": "float32", "shape": [n, n], "itemsize": 4}
+            | {"low": 0, "bytes": 4 * n * n}
             for name, space, n in names
         ],
     }

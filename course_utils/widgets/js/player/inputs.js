@@ -29,11 +29,20 @@ export function inputsOf(rec, step, lane, delta = 0) {
 }
 
 // The source of a copied byte: of cp.async the same lane of the step that began it; of the copy engine the same row of the
-// step before.
+// reading step that belongs to the writing one, the k-th of the copy to the k-th. Zeros that were written have none.
 function copied(rec, step, lane, delta) {
-  const begun = rec.steps.extra[step];
-  const reads = (at) => at >= 0 && rec.steps.op[at] === rec.op["copy read"] && rec.steps.width[at] > 0;
-  const from = reads(begun) ? begun : reads(step - 1) && rec.steps.extra[step - 1] === begun ? step - 1 : -1;
+  const { op, extra, width } = rec.steps;
+  const begun = extra[step];
+  const ofCopy = (name) => {
+    const found = [];
+    for (let at = begun + 1; at <= step || op[at] !== rec.op.end; at++) {
+      if (at >= rec.count) break;
+      if (op[at] === rec.op[name] && extra[at] === begun) found.push(at);
+    }
+    return found;
+  };
+  const reading = op[begun] === rec.op["copy read"] ? begun : ofCopy("copy read")[ofCopy("copy write").indexOf(step)] ?? -1;
+  const from = reading >= 0 && width[reading] ? reading : -1;
   const own = from < 0 ? undefined : lanesOf(rec, from).find((one) => one.lane === lane);
   return own ? [{ step: from, array: rec.steps.array[from], offset: own.offset + delta, through: [] }] : [];
 }
