@@ -270,7 +270,7 @@ class _Work:
     seen: int = 0
 
     def runs(self) -> tuple[Run, ...]:
-        return tuple(_as_run(i, case) for i, case in enumerate(self.cases) if i not in self.outcomes)
+        return tuple(as_run(i, case) for i, case in enumerate(self.cases) if i not in self.outcomes)
 
     def add_cases(self) -> bool:
         """Asks the next stages, where all before have their outcomes; whether one gave more."""
@@ -314,7 +314,8 @@ class _Work:
             self.cells = ()
 
 
-def _as_run(index: int, case: Case) -> Run:
+def as_run(index: int, case: Case) -> Run:
+    """The case as a child sees it."""
     tensors = {name: tensor.contiguous() for name, tensor in case.inputs.items()}
     for name, output in case.outputs.items():
         first = output.initial

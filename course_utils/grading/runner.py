@@ -351,7 +351,7 @@ def _run_case(
             return module, []
     problem: dict[str, Any] = {}
     if not run.reference:  # what is to be timed is too large for the emulator
-        tensors = _copies(run)
+        tensors = copies(run)
         with (
             configure(time_limit=seconds, threads=1),
             contextlib.redirect_stdout(io.StringIO()) as printed,  # printf of a kernel
@@ -361,7 +361,7 @@ def _run_case(
                     problem = _launch(run, source, modules, tensors)
                 with profile() as counters, contextlib.redirect_stdout(io.StringIO()):
                     if not problem:
-                        _launch(run, source, modules, _copies(run))
+                        _launch(run, source, modules, copies(run))
             else:
                 with sanitize() as report, profile() as counters:
                     problem = _launch(run, source, modules, tensors)
@@ -382,7 +382,7 @@ def _run_case(
             header |= _timings(run, modules)
     outputs = [] if problem else [_bytes(tensors[name]) for name in run.outputs]
     if not run.reference and _lacks_barriers_only(report.findings):
-        tensors = _copies(run)
+        tensors = copies(run)
         with configure(time_limit=seconds, threads=1), in_step(), contextlib.redirect_stdout(io.StringIO()):
             header["in_step"] = not _launch(run, source, modules, tensors)
         if header["in_step"]:
@@ -413,7 +413,7 @@ def _launch(
     try:
         for launch in run.launches:
             function = modules[launch.options].get_function(launch.kernel)
-            function(launch.grid, launch.block, _arguments(launch, tensors), shared_mem=launch.shared_mem)
+            function(launch.grid, launch.block, arguments(launch, tensors), shared_mem=launch.shared_mem)
         if any(tensor.is_cuda for tensor in tensors.values()):
             torch.cuda.synchronize()
     except KernelError as error:
@@ -429,7 +429,8 @@ def _launch(
     return {}
 
 
-def _arguments(launch: Launch, tensors: Mapping[str, Tensor]) -> tuple[Tensor | TensorMap | np.generic, ...]:
+def arguments(launch: Launch, tensors: Mapping[str, Tensor]) -> tuple[Tensor | TensorMap | np.generic, ...]:
+    """What a launch hands to the kernel, of these tensors."""
     return tuple(_argument(argument, tensors) for argument in launch.arguments)
 
 
@@ -440,7 +441,8 @@ def _argument(argument: str | Boxes | np.generic, tensors: Mapping[str, Tensor])
     return tensors[argument] if isinstance(argument, str) else argument
 
 
-def _copies(run: Run) -> dict[str, Tensor]:
+def copies(run: Run) -> dict[str, Tensor]:
+    """The tensors of a case in their first state, for one launch."""
     return {name: tensor.clone() for name, tensor in run.tensors.items()}
 
 
@@ -457,7 +459,7 @@ def _timings(run: Run, modules: Mapping[tuple[str, ...], RawModule | dict[str, A
 
     def work(pairs: list[tuple[Any, Launch]]) -> Callable[[], None]:
         tensors = _on_gpu(run)
-        ready = [(module.get_function(launch.kernel), launch, _arguments(launch, tensors)) for module, launch in pairs]
+        ready = [(module.get_function(launch.kernel), launch, arguments(launch, tensors)) for module, launch in pairs]
 
         def run_all() -> None:
             for function, launch, arguments in ready:

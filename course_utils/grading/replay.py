@@ -1,0 +1,133 @@
+"""A wrong case of a submission once more, recorded: the moment in the learner's own kernel that the grade is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from course_utils.cuda import KernelSource, RawModule
+from course_utils.emulator import Recording, configure, record, sanitize
+from course_utils.grading.catalog import exercise
+from course_utils.grading.diagnosis import wrong_values
+from course_utils.grading.exercise import Case
+from course_utils.grading.grader import as_run
+from course_utils.grading.job import LATER_SECONDS, LAUNCH_SECONDS, Run, still_blank
+from course_utils.grading.result import WRONG, Result
+from course_utils.grading.runner import arguments, copies
+from course_utils.grading.submission import Submission
+from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
+
+MOST_BLOCKS = 8  # that are recorded in search of the one that writes a wrong number
+
+Block = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """One block of the first wrong case of a part. `finding`: the place in `recording.findings` of what the sanitizer
+    found; where it found nothing, `array` and `offset` are the first byte of the number that is furthest from right,
+    and `step` the last write of it. None where there is no such thing."""
+
+    part: str
+    case: str
+    recording: Recording
+    finding: int | None = None
+    array: int | None = None
+    offset: int | None = None
+    step: int | None = None
+
+
+def replay(submission: Submission, result: Result) -> Replay | None:
+    """Launches the submission's kernel again, on the emulator and with the inputs of that grade: the first part that
+    its kernel loses, the first case in which that shows.
+
+    None: nothing of the kernel is wrong, or it cannot be launched; a part is lost by what the counters say alone; or
+    the inputs come from the submission's Python cells, which run in the grader's child only.
+    """
+    task = exercise(submission.exercise)
+    if submission.kernel is None or task.cases is None or task.collect is not None:
+        return None
+    source = KernelSource(submission.kernel, Path.cwd() / f"{task.name}.cu", f"{task.name}.cu")
+    cases = task.cases(torch.Generator().manual_seed(result.seed), {})
+    lost = [part for part in result.parts if part.status == WRONG and part.ran and not part.bonus]
+    for part in lost:
+        for case in cases:
+            if case.part == part.name and not case.reference and (found := _of_case(case, source)):
+                return replace(found, part=part.title)
+    return None
+
+
+def _of_case(case: Case, source: KernelSource) -> Replay | None:
+    run = as_run(0, case)
+    tensors = copies(run)
+    try:
+        with configure(time_limit=LAUNCH_SECONDS), sanitize() as report:
+            failed = _launched(run, source, tensors)
+    except (CompileError, LaunchError):
+        return None
+    blocks = [finding.block for finding in report.findings if finding.block is not None]
+    if blocks:
+        return _of_finding(case, source, blocks[0])
+    if failed:
+        return Replay("", case.name, _recorded(run, source, (0, 0, 0)))
+    return _of_values(case, source, tensors) if wrong_values(case, tensors) else None
+
+
+def _of_finding(case: Case, source: KernelSource, block: Block) -> Replay:
+    recording = _recorded(as_run(0, case), source, block)
+    found = next((n for n, finding in enumerate(recording.findings) if finding.step >= 0), None)
+    return Replay("", case.name, recording, finding=found)
+
+
+def _of_values(case: Case, source: KernelSource, tensors: Mapping[str, Tensor]) -> Replay | None:
+    """The block that writes a wrong number, or the first block where none of those that are tried does."""
+    run, first = as_run(0, case), None
+    for block in _blocks(run):
+        recording = _recorded(run, source, block)
+        first = first or Replay("", case.name, recording)
+        for name, offsets in _wrong_bytes(case, tensors):
+            array = next((n for n, one in enumerate(recording.arrays) if one.name == name), None)
+            for offset in offsets if array is not None else ():
+                if access := recording.writer(array, offset):
+                    return replace(first, recording=recording, array=array, offset=offset, step=access.step)
+    return first
+
+
+def _blocks(run: Run) -> Iterator[Block]:
+    x, y, z = (*run.launches[-1].grid, 1, 1)[:3]
+    for n in range(min(x * y * z, MOST_BLOCKS)):
+        yield n % x, n // x % y, n // (x * y)
+
+
+def _wrong_bytes(case: Case, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, list[int]]]:
+    """Each output with wrong numbers: where they begin, the worst first, at most 64 of them."""
+    for name, output in case.outputs.items():
+        got, expected = tensors[name], output.expected
+        if output.kind == "scratch" or got.shape != expected.shape:
+            continue
+        off = (got.double() - expected.double()).abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
+        off = torch.where((got == expected) & ~still_blank(got), 0.0, off).flatten()
+        worst = off.argsort(descending=True, stable=True)[:64]
+        yield name, [int(n) * got.element_size() for n in worst if off[n] > 0]
+
+
+def _recorded(run: Run, source: KernelSource, block: Block) -> Recording:
+    """Of the case's last launch, whose outputs are judged. The grid of an earlier one may be smaller."""
+    tensors = copies(run)
+    with configure(time_limit=LATER_SECONDS + LAUNCH_SECONDS):
+        return record(lambda: _launched(run, source, tensors), block=block, launch=len(run.launches) - 1)
+
+
+def _launched(run: Run, source: KernelSource, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a launch failed. Raises CompileError and LaunchError."""
+    try:
+        for launch in run.launches:
+            function = RawModule(code=source, options=launch.options).get_function(launch.kernel)
+            function(launch.grid, launch.block, arguments(launch, tensors), shared_mem=launch.shared_mem)
+    except KernelError:
+        return True
+    return False
