@@ -26,8 +26,9 @@ function windowOf(matrix, room, tall, readable, corner) {
   const space = room - GRID.gutter - GRID.strip - GRID.gap;
   let wide = Math.min(Math.max(Math.floor(space / matrix.columns), GRID.least), GRID.most);
   if (readable) wide = Math.max(wide, GRID.readable);
-  const fitting = Math.floor(tall / matrix.rows);
-  const high = wide >= GRID.readable ? Math.min(20, Math.max(fitting, 16)) : Math.min(Math.max(Math.min(wide, fitting), 8), 16);
+  const most = wide >= GRID.readable ? 20 : Math.max(8, Math.min(wide, 16));
+  const fitting = Math.floor(tall / matrix.rows); // a little lower, if all rows can be seen then
+  const high = fitting >= Math.max(8, most / 2) ? Math.min(most, fitting) : most;
   const columns = Math.min(matrix.columns, Math.floor(space / wide));
   const rows = Math.min(matrix.rows, Math.floor(tall / high));
   return {
