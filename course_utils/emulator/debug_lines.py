@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from course_utils.emulator.library_tables import code_ranges
@@ -21,17 +21,17 @@ class DebugLines:
     def locate(self, address: int) -> tuple[str, int] | None:
         """(file, line) of the innermost frame that lies in one of the learner's files, and not in `wrapped` if there is
         one around it."""
-        return self.locate_call(self._frames(address))
-
-    def locate_call(self, frames: Iterable[int | tuple[str, int]]) -> tuple[str, int] | None:
-        """The same of several frames around each other, the innermost first: each an address, or what is known of it."""
         innermost = None
-        for frame in frames:
-            for place in [frame] if isinstance(frame, tuple) else self._frames(frame):
-                if place not in self._wrapped:
-                    return place
-                innermost = innermost or place
+        for place in self._frames(address):
+            if place not in self._wrapped:
+                return place
+            innermost = innermost or place
         return innermost
+
+    def places(self, where: int | Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """All frames of an address that are not in `wrapped`, the innermost first; or those of `where` itself."""
+        frames = self._frames(where) if isinstance(where, int) else where
+        return [place for place in frames if place not in self._wrapped]
 
     def _frames(self, address: int) -> Iterator[tuple[str, int]]:
         i = bisect.bisect_right(self._rows, address, key=lambda row: row.low) - 1

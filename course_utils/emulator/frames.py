@@ -15,7 +15,11 @@ from elftools.elf.elffile import ELFFile
 from course_utils.emulator.library_tables import full_names, kept
 
 FRAME_REGISTERS = {"EM_X86_64": 6, "EM_AARCH64": 29}  # rbp and x29, as DWARF numbers them
-CALL_FRAME_ADDRESS, FRAME_OFFSET, REGISTER_OFFSET = 0x9C, 0x91, 0x70  # of DWARF's operations: DW_OP_call_frame_cfa and so on
+CALL_FRAME_ADDRESS, FRAME_OFFSET, REGISTER_OFFSET = (
+    0x9C,
+    0x91,
+    0x70,
+)  # of DWARF's operations: DW_OP_call_frame_cfa and so on
 NAMES_OF_STRUCTS = {"__half": "half", "__nv_bfloat16": "bfloat16", "__nv_fp8_e4m3": "float8_e4m3"}
 MOST_BYTES = 4096  # of a variable that is recorded
 
@@ -104,7 +108,7 @@ class _Reader:
     def function(self, entry: Any, frames: dict[int, int]) -> tuple[str, int, int, list[Any]]:
         start, end = entry.attributes["DW_AT_low_pc"].value, entry.attributes["DW_AT_high_pc"]
         variables = list(self._variables(entry, frames.get(start)))
-        return _name(entry), start, end.value if end.form == "DW_FORM_addr" else start + end.value, variables
+        return _short(_name(entry)), start, end.value if end.form == "DW_FORM_addr" else start + end.value, variables
 
     def _variables(self, entry: Any, canonical: int | None) -> Iterator[tuple[Any, ...]]:
         for child in entry.iter_children():
@@ -173,6 +177,13 @@ def _name(entry: Any) -> str:
     return found.value.decode(errors="replace") if found is not None else ""
 
 
+def _short(function: str) -> str:
+    """Its name without what a lambda makes of it."""
+    if function == "operator()":
+        return "lambda"
+    return function.split("<")[0] if "(" in function else function
+
+
 def _type(entry: Any) -> Any:
     """The entry of a type, without its names and qualifiers; None for void."""
     for link in ("", "DW_AT_abstract_origin", "DW_AT_specification"):
@@ -219,8 +230,17 @@ def _members(name: str, entry: Any, at: int) -> Iterator[Leaf]:
         yield name, NAMES_OF_STRUCTS[of_struct], (), at, _size(entry), 1
         return
     members = [child for child in entry.iter_children() if child.tag == "DW_TAG_member"]
-    places = [(m, at + m.attributes["DW_AT_data_member_location"].value) for m in members if "DW_AT_data_member_location" in m.attributes]
-    leaves = [leaf for m, place in places for leaf in _leaves(f"{name}.{_name(m)}" if name else _name(m), _type(m), place)]
+    places = [
+        (m, at + m.attributes["DW_AT_data_member_location"].value)
+        for m in members
+        if "DW_AT_data_member_location" in m.attributes
+    ]
+    leaves = [
+        leaf
+        for m, place in places
+        if not _name(m).startswith("__")  # what a lambda has caught
+        for leaf in _leaves(f"{name}.{_name(m)}" if name else _name(m), _type(m), place)
+    ]
     alike = len({leaf[1] for leaf in leaves}) == 1 and all(not leaf[2] for leaf in leaves)
     side_by_side = alike and sum(leaf[4] for leaf in leaves) == _size(entry)
     if side_by_side and (len(leaves) > 1 or not name):
@@ -234,7 +254,9 @@ def _bounds(entry: Any) -> Iterator[int]:
         if child.tag == "DW_TAG_subrange_type":
             if "DW_AT_count" in child.attributes:
                 yield child.attributes["DW_AT_count"].value
-            elif "DW_AT_upper_bound" in child.attributes and isinstance(child.attributes["DW_AT_upper_bound"].value, int):
+            elif "DW_AT_upper_bound" in child.attributes and isinstance(
+                child.attributes["DW_AT_upper_bound"].value, int
+            ):
                 yield child.attributes["DW_AT_upper_bound"].value + 1
             else:
                 yield 0

@@ -119,9 +119,7 @@ class _Library:
 
         A guard is a word by which g++ remembers that it has set up an array of class type.
         """
-        return [
-            (symbol.offset, symbol.size, name.startswith("_ZGV")) for name, symbol in self._static_symbols
-        ]
+        return [(symbol.offset, symbol.size, name.startswith("_ZGV")) for name, symbol in self._static_symbols]
 
     @property
     def named_statics(self) -> list[tuple[str, int, Shared | None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +13,15 @@ from course_utils.emulator import tracing
 from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.frames import Function, Shared
 from course_utils.emulator.memory import DeviceMemory
+from course_utils.emulator.ops import row_counts
 from course_utils.emulator.raw_recording import IS_SITE, RawRecording
-from course_utils.emulator.recording import RecordedArray, RecordedFinding, RecordedVariable, Recording, row_counts
+from course_utils.emulator.recording import (
+    RecordedArray,
+    RecordedFinding,
+    RecordedPlace,
+    RecordedVariable,
+    Recording,
+)
 from course_utils.emulator.sanitizer import Finding
 from course_utils.toolchain.errors import KernelError
 
@@ -98,16 +105,20 @@ def collect(
         )
     place_of, places = _places(steps["place"], raw, lines)
     array_of, arrays, initial = _arrays(steps, rows, memory, statics, shared_mem)
-    columns = {f"steps.{name}": np.ascontiguousarray(steps[name]) for name in ("turn", "warp", "op", "mask", "width", "first", "extra")}
+    columns = {
+        f"steps.{name}": np.ascontiguousarray(steps[name])
+        for name in ("turn", "warp", "op", "mask", "width", "first", "extra")
+    }
     columns |= {"steps.place": place_of, "steps.array": array_of}
     columns |= {"lanes.offset": rows, "words.value": words, "arrays.initial": initial}
-    variables = [RecordedVariable(f.name, v.name, v.type, v.count, v.shape) for f in functions for v in f.variables]
+    variable_of, variables = _variables(functions)
     changes = raw.changes()
     columns |= {f"changes.{name}": np.ascontiguousarray(changes[name]) for name in changes.dtype.names}
+    columns["changes.variable"] = variable_of[changes["variable"]]
     recording = Recording(
         kernel=kernel,
         file=file,
-        sources={name: sources[name] for name in dict.fromkeys((file, *(file for file, _ in places))) if name in sources},
+        sources={name: sources[name] for name in dict.fromkeys((file, *(place.file for place in places)))},
         grid=grid,
         block=block,
         index=index,
@@ -120,22 +131,29 @@ def collect(
     return replace(recording, findings=tuple(_found(finding, recording) for finding in findings))
 
 
-def _places(used: np.ndarray, raw: RawRecording, lines: DebugLines) -> tuple[np.ndarray, list[tuple[str, int]]]:
+def _places(used: np.ndarray, raw: RawRecording, lines: DebugLines) -> tuple[np.ndarray, list[RecordedPlace]]:
     """The number of each step's place, -1 for none, and the places."""
-    calls, sites = raw.calls().tolist(), raw.sites
+    sites = raw.sites
+    places: dict[RecordedPlace, int] = {}
+    numbers: list[int] = [-1]
+    for counter, caller, _ in raw.calls().tolist()[1:]:  # a caller comes before its calls
+        here = lines.places([sites[counter - IS_SITE]] if counter >= IS_SITE else counter)
+        number = numbers[caller]
+        for file, line in here[::-1]:
+            number = places.setdefault(RecordedPlace(file, line, number), len(places))
+        numbers.append(number)
+    return np.array(numbers, np.int32)[used], list(places)
 
-    def around(call: int) -> Iterator[int | tuple[str, int]]:
-        while call:
-            counter, call, _ = calls[call]
-            yield sites[counter - IS_SITE] if counter >= IS_SITE else counter
 
-    places: dict[tuple[str, int], int] = {}
-    numbers = np.full(len(calls), -1, np.int32)
-    for call in np.unique(used).tolist():
-        found = lines.locate_call(around(call))
-        if found is not None:
-            numbers[call] = places.setdefault(found, len(places))
-    return numbers[used], list(places)
+def _variables(functions: Sequence[Function]) -> tuple[np.ndarray, list[RecordedVariable]]:
+    """The number of each variable, and the variables: what has one name in one function, such as two loops' counters, is one."""
+    variables: dict[RecordedVariable, int] = {}
+    numbers = [
+        variables.setdefault(RecordedVariable(f.name, v.name, v.type, v.count, v.shape), len(variables))
+        for f in functions
+        for v in f.variables
+    ]
+    return np.array([*numbers, -1], np.int32), list(variables)
 
 
 def _arrays(
@@ -192,12 +210,16 @@ def _found(finding: Finding, recording: Recording) -> RecordedFinding:
 def _steps_of(recording: Recording, line: int | None, thread: tuple[int, int, int] | None) -> np.ndarray:
     """The steps of a thread at a line; where there are none, those of all threads there."""
     columns = recording.columns
-    here = [number for number, place in enumerate(recording.places) if place[1] == line]
+    here = [number for number, place in enumerate(recording.places) if place.line == line]
     at_line = np.isin(columns["steps.place"], here)
     if thread is not None:
         x, y, z = recording.block[0], recording.block[1], thread
         number = z[0] + x * (z[1] + y * z[2])
-        mine = at_line & (columns["steps.warp"] == number // 32) & (columns["steps.mask"] >> np.uint32(number % 32) & 1 == 1)
+        mine = (
+            at_line
+            & (columns["steps.warp"] == number // 32)
+            & (columns["steps.mask"] >> np.uint32(number % 32) & 1 == 1)
+        )
         at_line = mine if mine.any() else at_line
     return np.flatnonzero(at_line)
 

@@ -158,6 +158,11 @@ static bool is_behind(const Recorder& r, uint32_t a, uint32_t b) {
 
 static uint32_t caller_of(const Lane& lane) { return lane.depth ? lane.frames[(lane.depth < deepest ? lane.depth : deepest) - 1].call : 0; }
 
+// What no variable is set to: no number as fp32, fp16 and bf16, and an unlikely integer. So a variable is new once it is set.
+static void leave_unset(char* variable, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) variable[i] = (char)(i % 2 ? 0xff : 0xf5);
+}
+
 void emu_record_entry(Recorder& r, uint32_t counter, uint32_t caller, char* frame) {
     Lane& lane = r.lanes[emu_current->linear_id];
     const uint32_t call = lane.depth ? call_at(r, caller, caller_of(lane)) : 0;
@@ -178,6 +183,8 @@ void emu_record_entry(Recorder& r, uint32_t counter, uint32_t caller, char* fram
     f.is_new = true;
     const size_t bytes = (size_t)(f.function->high - f.function->low);
     if (f.room < bytes) f.copy = (char*)realloc(f.copy, f.room = bytes);
+    for (uint32_t v = f.function->first; v < f.function->first + f.function->count; v++)
+        if (!given.variables[v].is_parameter) leave_unset(frame + given.variables[v].offset, given.variables[v].bytes * given.variables[v].count);
     memcpy(f.copy, f.low, bytes);
 }
 
@@ -422,11 +429,9 @@ void emu_record_phase(Recorder& r, const void* mbarrier, unsigned parity) {
     add_step(r, {0, -1, emu_no_place, spot.array, 0, parity, 0, (int32_t)spot.offset, EMU_OP_PHASE});
 }
 
-// Those that only read or write shared memory have said so; products of a warpgroup are for wgmma.cpp to say.
+// Those of a warpgroup are for wgmma.cpp to say.
 void emu_record_collective(Recorder& r, const emu_collective* mine) {
-    const char* const others[] = {"ldmatrix", "stmatrix", "wgmma"};
-    for (const char* other : others)
-        if (!strncmp(mine->name, other, strlen(other))) return;
+    if (!strncmp(mine->name, "wgmma", 5)) return;
     const emu_op op = mine->synchronises ? EMU_OP_WARP_BARRIER : strcmp(mine->name, "mma.sync") ? EMU_OP_EXCHANGE : EMU_OP_PRODUCT;
     emu_announce(r, {op, emu_site_counter(r, mine->site), 0, 0, (int32_t)mine->mask, false});
 }

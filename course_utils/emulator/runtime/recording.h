@@ -12,7 +12,7 @@ enum emu_op : uint32_t {
     EMU_OP_WGMMA, EMU_OP_COPY,             // started
     EMU_OP_ARRIVE, EMU_OP_WAIT,            // at an mbarrier: `array`, and `extra` is its offset there; else an emu_waited
     EMU_OP_END,                            // what the step `extra` began is over
-    EMU_OP_EXCHANGE,                       // between the lanes of a warp: a shuffle, a vote
+    EMU_OP_EXCHANGE,                       // between the lanes of a warp: a shuffle, a vote, ldmatrix
     EMU_OP_PHASE,                          // of an mbarrier, with `width` as its parity, is over
 };
 
