@@ -72,10 +72,10 @@ def _opening(meta: dict, data: bytes, at: int | Finding | None) -> tuple[int, di
     if at is None:
         return 0, {}
     if isinstance(at, int) and not isinstance(at, bool):
-        places = [n for n, (_, line) in enumerate(meta["places"]) if line == at]
+        places = [n for n, (file, line, *_) in enumerate(meta["places"]) if (file, line) == (meta["file"], at)]
         found = np.flatnonzero(np.isin(recorded.columns(meta, data)["steps.place"], places))
         if not found.size:
-            lines = sorted({line for _, line in meta["places"]})
+            lines = sorted({line for file, line, *_ in meta["places"] if file == meta["file"]})
             raise ValueError(f"at: got line {at}, in which this block has no step; takes one of {lines}")
         return int(found[0]), {}
     if not hasattr(at, "tool"):
@@ -97,7 +97,7 @@ def _draw(meta: dict, found: dict[str, np.ndarray], step: int) -> Figure:
     op, warp = meta["ops"][found["steps.op"][step]], int(found["steps.warp"][step])
     figure.suptitle(f"{meta['kernel']}: step {step:,} of {len(found['steps.op']) - 1:,}", fontsize=10)
     place = int(found["steps.place"][step])
-    file, line = meta["places"][place] if place >= 0 else (meta["file"], 0)
+    file, line, *_ = meta["places"][place] if place >= 0 else (meta["file"], 0)
     _source(text, meta["sources"].get(file, ""), line)
     who, where = f"warp {warp}" if warp >= 0 else "copy engine", f", line {line}" if line else ""
     text.set_title(f"{who}: {op}{where}", fontsize=10)

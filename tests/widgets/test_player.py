@@ -183,9 +183,11 @@ def test_jumps_lead_to_the_next_of_their_kind_and_to_the_last_before(open_widget
 def test_inputs_are_followed_through_local_variables_back_to_global_memory(open_widget):
     page = open_widget(player(*swap()))
     of = """m.inputsOf(rec, argument[0], argument[1])
-        .map(({ step, array, offset, through }) => [step, array, offset / 4, through])"""
-    assert asked(page, of, [WRITE, 5]) == [[READ, 0, 5, ["mine"]]]
-    assert asked(page, of, [WRITE_OUT, 5]) == [[READ_ROW, 2, 58, ["other"]]]
+        .map(({ step, array, offset }) => [step, array, offset / 4])"""
+    assert asked(page, of, [WRITE, 5]) == [[READ, 0, 5]]
+    assert asked(page, of, [WRITE_OUT, 5]) == [[READ_ROW, 2, 58]]
+    first = "m.originsOf(rec, 1, 4 * 5, 4, rec.count).reads.map(({ step, offset }) => [step, offset / 4])"
+    assert asked(page, first) == [[1, 58]]  # in[58], which warp 1 read
     values = "m.variableAt(rec, 5, 1, 0, argument)?.word ?? null"
     assert asked(page, values, WRITE_OUT - 1) is None
     assert asked(page, values, WRITE_OUT) == int(np.float32(2 * 58).view(np.uint32))
