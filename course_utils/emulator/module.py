@@ -144,6 +144,12 @@ class _Library:
             if symbol.kind == "STT_TLS" and name != "emu_dynamic_shared"
         ]
 
+    @property
+    def entry_code(self) -> list[tuple[int, int]]:
+        """From where to where the functions behind the kernels go."""
+        entries = [symbol for name, symbol in self.symbols.items() if name.startswith("emu_call_")]
+        return [(symbol.offset, symbol.offset + symbol.size) for symbol in entries]
+
     @functools.cached_property
     def lines(self) -> DebugLines:
         return DebugLines(self.path, self._translated.originals, self._translated.wrapped)
@@ -365,6 +371,7 @@ class EmulatedModule:
                     statics=library.named_statics,
                     functions=library.recorded_functions,
                     lines=library.lines,
+                    entries=library.entry_code,
                     sources=self._originals,
                     findings=findings,
                 )

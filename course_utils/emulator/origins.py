@@ -24,6 +24,16 @@ class Access(NamedTuple):
     row: int
 
 
+class _Followed:
+    """What need not be followed again: statements (thread, last and first step, place), changes of variables (thread,
+    variable, step), and rows that were read."""
+
+    def __init__(self) -> None:
+        self.statements: set[tuple[int, int, int, int]] = set()
+        self.changes: set[tuple[int, int, int]] = set()
+        self.rows: set[int] = set()
+
+
 class Origins:
     """The questions that a recording is asked, with what is looked up for them once."""
 
@@ -114,44 +124,48 @@ class Origins:
 
     def inputs(self, write: Access) -> list[Access]:
         """The reads from which a row was written."""
+        return [self._access(row) for row in sorted(self._inputs(write, _Followed()))]
+
+    def _inputs(self, write: Access, followed: _Followed) -> list[int]:
+        """Their rows, but for those behind what has been followed before."""
         if self._op[write.step] == COPY_WRITE:
             return self._copied(write)
-        found: set[int] = set()
-        if write.thread >= 0 and self._place[write.step] >= 0:
-            steps = self._statement(write.thread, write.step, int(self._place[write.step]), writes=True)
-            self._follow(write.thread, steps, int(self._place[write.step]), found)
-        return [self._access(row) for row in sorted(found)]
+        place = int(self._place[write.step])
+        if write.thread < 0 or place < 0:
+            return []
+        return self._follow(write.thread, self._statement(write.thread, write.step, place, writes=True), place, followed)
 
     def first_reads(self, array: int, offset: int, step: int) -> list[Access]:
         """The reads from global memory of what the block had not written, from which a byte was made before a step."""
         found: set[int] = set()
         seen: set[int] = set()
-        pending = [self.writer(array, offset, step)]
+        followed = _Followed()
+        first = self.writer(array, offset, step)
+        pending = [] if first is None else [first]
         while pending:
             write = pending.pop()
-            if write is None or write.row in seen:
+            if write.row in seen:
                 continue
             seen.add(write.row)
-            for read in self.inputs(write):
-                of, at = int(self._array[read.step]), int(self._offset[read.row])
-                unit = self._written[0]
-                writers = [self.writer(of, at + b, read.step) for b in range(0, int(self._width[read.step]), unit)]
+            for row in self._inputs(write, followed):
+                read = int(self.step_of[row])
+                of, at = int(self._array[read]), int(self._offset[row])
+                writers = [self.writer(of, at + b, read) for b in range(0, int(self._width[read]), self._written[0])]
                 pending += [one for one in writers if one is not None]
                 if None in writers and self._recording.arrays[of].space == "global":
-                    found.add(read.row)
+                    found.add(row)
         return [self._access(row) for row in sorted(found)]
 
-    def _copied(self, write: Access) -> list[Access]:
+    def _copied(self, write: Access) -> list[int]:
         """The source of a copied row: of the same lane of the cp.async; of a bulk copy, the row of the same number."""
         begun = int(self._extra[write.step])
         if self._op[begun] == COPY_READ:
-            rows = [row for row in self.rows_of(begun) if self.thread_of[row] == write.thread]
-            return [self._access(row) for row in rows if self._width[begun]]
+            return [row for row in self.rows_of(begun) if self.thread_of[row] == write.thread and self._width[begun]]
         reads, writes = (np.flatnonzero((self._op == op) & (self._extra == begun)) for op in (COPY_READ, COPY_WRITE))
         read = reads[np.searchsorted(writes, write.step)] if len(reads) == len(writes) else None
         if read is None or not self._width[read]:
             return []
-        return [self._access(int(self._first[read] + write.row - self._first[write.step]))]
+        return [int(self._first[read] + write.row - self._first[write.step])]
 
     # ---- statements
 
@@ -172,17 +186,18 @@ class Origins:
             found.append(step)
         return found
 
-    def _follow(self, thread: int, steps: list[int], place: int, found: set[int]) -> None:
-        """Adds the reads behind the steps of a statement, and behind the variables that it names."""
-        seen: set[tuple[int, int, int]] = set()  # of variables: thread, variable, step before which it was new
-        statements: set[tuple[int, int]] = set()  # thread, step
-        pending: list[tuple[int, int, int]] = []
+    def _follow(self, thread: int, steps: list[int], place: int, followed: _Followed) -> list[int]:
+        """The rows that were read in the steps of a statement, and behind the variables that it names."""
+        found: list[int] = []
+        pending: list[tuple[int, int, int]] = []  # thread, variable, until before which step it was changed
 
         def take(thread: int, steps: list[int], place: int) -> None:
-            if not steps or (thread, steps[0]) in statements:
+            if not steps or (thread, steps[0], steps[-1], place) in followed.statements:
                 return
-            statements.add((thread, steps[0]))
-            found.update(row for step in steps for row in self._reads(step, thread))
+            followed.statements.add((thread, steps[0], steps[-1], place))
+            new = {row for step in steps for row in self._reads(step, thread)} - followed.rows
+            followed.rows |= new
+            found.extend(new)
             pending.extend((thread, variable, steps[-1]) for variable in self.names[place])
             for step in steps:
                 if self._op[step] in JOINING:
@@ -194,10 +209,10 @@ class Origins:
             of, variable, until = pending.pop()
             changes = self._changes.get((of, variable))
             at = 0 if changes is None else int(np.searchsorted(changes, until, side="right"))
-            if not at or (of, variable, int(changes[at - 1])) in seen:
+            new = int(changes[at - 1]) if at else -1
+            if not at or (of, variable, new) in followed.changes:
                 continue
-            new = int(changes[at - 1])
-            seen.add((of, variable, new))
+            followed.changes.add((of, variable, new))
             before = int(changes[at - 2]) if at > 1 else 0
             pending.extend((of, other, new if other != variable else new - 1) for other in self.made_from[variable])
             mine = self._steps_of_thread[of]
@@ -207,6 +222,7 @@ class Origins:
             if around >= 0:
                 take(of, self._statement(of, last, around, since=before), around)
                 pending.append((of, variable, new - 1))
+        return found
 
     def _naming(self, place: int, variable: int) -> int:
         """The innermost of a place and those from which it was called whose statement names a variable; -1: none."""

@@ -88,6 +88,7 @@ def collect(
     statics: list[Static],
     functions: Sequence[Function],
     lines: DebugLines,
+    entries: Sequence[tuple[int, int]],
     sources: Mapping[str, str],
     findings: tuple[Finding, ...],
 ) -> Recording:
@@ -103,7 +104,7 @@ def collect(
             f"{steps['turn'][-1]:,} turns of its warps: fewer keys, a smaller head dimension, a smaller tile or another "
             "block make it shorter; limit= allows more"
         )
-    place_of, places = _places(steps["place"], raw, lines)
+    place_of, places = _places(steps["place"], raw, lines, entries)
     array_of, arrays, initial = _arrays(steps, rows, memory, statics, shared_mem)
     columns = {
         f"steps.{name}": np.ascontiguousarray(steps[name])
@@ -131,12 +132,18 @@ def collect(
     return replace(recording, findings=tuple(_found(finding, recording) for finding in findings))
 
 
-def _places(used: np.ndarray, raw: RawRecording, lines: DebugLines) -> tuple[np.ndarray, list[RecordedPlace]]:
-    """The number of each step's place, -1 for none, and the places."""
+def _places(
+    used: np.ndarray, raw: RawRecording, lines: DebugLines, entries: Sequence[tuple[int, int]]
+) -> tuple[np.ndarray, list[RecordedPlace]]:
+    """The number of each step's place, -1 for none, and the places. entries: the code that calls kernels, which stands in
+    no line of theirs."""
     sites = raw.sites
     places: dict[RecordedPlace, int] = {}
     numbers: list[int] = [-1]
     for counter, caller, _ in raw.calls().tolist()[1:]:  # a caller comes before its calls
+        if any(low <= counter < high for low, high in entries):
+            numbers.append(-1)
+            continue
         here = lines.places([sites[counter - IS_SITE]] if counter >= IS_SITE else counter)
         number = numbers[caller]
         for file, line in here[::-1]:
