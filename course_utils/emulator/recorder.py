@@ -16,6 +16,7 @@ from course_utils.emulator.memory import DeviceMemory
 from course_utils.emulator.ops import row_counts
 from course_utils.emulator.raw_recording import IS_SITE, RawRecording
 from course_utils.emulator.recording import (
+    COLUMNS,
     RecordedArray,
     RecordedFinding,
     RecordedPlace,
@@ -127,7 +128,7 @@ def collect(
         arrays=tuple(arrays),
         variables=tuple(variables),
         findings=(),
-        columns=columns,
+        columns={name: np.ascontiguousarray(columns[name], dtype) for name, dtype in COLUMNS.items()},
     )
     return replace(recording, findings=tuple(_found(finding, recording) for finding in findings))
 
