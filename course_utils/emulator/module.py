@@ -123,7 +123,8 @@ class _Library:
 
     @property
     def named_statics(self) -> list[tuple[str, int, Shared | None]]:
-        """Of each of the `statics` the name that the source gives it, its bytes, and what its elements are, if that is known."""
+        """Of each of the `statics` the name that the source gives it, its bytes, and what its elements are, if that is
+        known."""
         of_offset = {shared.offset: shared for shared in shared_variables(self.path)}
         found = []
         for name, symbol in self._static_symbols:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Access(NamedTuple):
-    """What one thread did to memory in a step. `thread`: its number in the block; -1: none of it (the copy engine, a tensor
-    core, another block). `row`: of the columns of rows."""
+    """What one thread did to memory in a step. `thread`: its number in the block; -1: none of it (the copy engine, a
+    tensor core, another block). `row`: of the columns of rows."""
 
     step: int
     thread: int
@@ -133,7 +133,9 @@ class Origins:
         place = int(self._place[write.step])
         if write.thread < 0 or place < 0:
             return []
-        return self._follow(write.thread, self._statement(write.thread, write.step, place, writes=True), place, followed)
+        return self._follow(
+            write.thread, self._statement(write.thread, write.step, place, writes=True), place, followed
+        )
 
     def first_reads(self, array: int, offset: int, step: int) -> list[Access]:
         """The reads from global memory of what the block had not written, from which a byte was made before a step."""
@@ -175,8 +177,8 @@ class Origins:
         return place == around
 
     def _statement(self, thread: int, last: int, place: int, *, since: int = 0, writes: bool = False) -> list[int]:
-        """The steps of a thread's statement that ends with the step `last`, the last first: back while it is at the same
-        place, or in what is called there, from the step `since` on. writes: of a write, back to the one before."""
+        """The steps of a thread's statement that ends with the step `last`, the last first: back while it is at the
+        same place, or in what is called there, from the step `since` on. writes: of a write, back to the one before."""
         mine = self._steps_of_thread[thread]
         found = []
         for step in mine[: np.searchsorted(mine, last, side="right")][::-1].tolist():
