@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,12 +27,13 @@ class Access(NamedTuple):
 
 class _Followed:
     """What need not be followed again: statements (thread, last and first step, place), changes of variables (thread,
-    variable, step), and rows that were read."""
+    variable, step), rows that were read, and steps that join lanes (with the place of the statement)."""
 
     def __init__(self) -> None:
         self.statements: set[tuple[int, int, int, int]] = set()
         self.changes: set[tuple[int, int, int]] = set()
         self.rows: set[int] = set()
+        self.joined: set[tuple[int, int]] = set()
 
 
 class Origins:
@@ -43,6 +45,7 @@ class Origins:
         self._op, self._array, self._width = (c[f"steps.{name}"] for name in ("op", "array", "width"))
         self._first, self._extra, self._place = (c[f"steps.{name}"] for name in ("first", "extra", "place"))
         self._offset = c["lanes.offset"]
+        self._ops, self._places = self._op.tolist(), self._place.tolist()
         statements = Statements(recording.sources)
         self._words = [statements.words_at(place.file, place.line) for place in recording.places]
         self.names = named(recording.places, recording.variables, statements)
@@ -75,12 +78,12 @@ class Origins:
         return threads[self._counts[steps] > 0]
 
     @cached_property
-    def _steps_of_thread(self) -> list[np.ndarray]:
+    def _steps_of_thread(self) -> list[list[int]]:
         """The steps of each thread, in order."""
         steps, threads = self._lanes
         order = np.argsort(threads, kind="stable")
         bounds = np.searchsorted(threads[order], np.arange(self._recording.threads + 1))
-        return [steps[order[low:high]] for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+        return [steps[order[low:high]].tolist() for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
 
     @cached_property
     def _written(self) -> tuple[int, np.ndarray, np.ndarray]:
@@ -96,14 +99,16 @@ class Origins:
         return unit, keys[order], np.repeat(rows, counts)[order]
 
     @cached_property
-    def _changes(self) -> dict[tuple[int, int], np.ndarray]:
+    def _changes(self) -> dict[tuple[int, int], list[int]]:
         """The steps before which a thread's variable was new, by (thread, variable)."""
         c = self._recording.columns
-        keys = c["changes.thread"].astype(np.int64) << 32 | c["changes.variable"]
-        order = np.argsort(keys, kind="stable")
-        distinct, starts = np.unique(keys[order], return_index=True)
-        steps = np.split(c["changes.step"][order], starts[1:])
-        return {(int(key >> 32), int(key & 0xFFFFFFFF)): np.unique(s) for key, s in zip(distinct, steps, strict=True)}
+        found: dict[tuple[int, int], list[int]] = {}
+        columns = (c[f"changes.{name}"].tolist() for name in ("thread", "variable", "step"))
+        for thread, variable, step in zip(*columns, strict=True):
+            steps = found.setdefault((thread, variable), [])
+            if not steps or steps[-1] != step:
+                steps.append(step)
+        return found
 
     def rows_of(self, step: int) -> range:
         """The rows of a step."""
@@ -179,11 +184,12 @@ class Origins:
     def _statement(self, thread: int, last: int, place: int, *, since: int = 0, writes: bool = False) -> list[int]:
         """The steps of a thread's statement that ends with the step `last`, the last first: back while it is at the
         same place, or in what is called there, from the step `since` on. writes: of a write, back to the one before."""
-        mine = self._steps_of_thread[thread]
+        mine, ops, places = self._steps_of_thread[thread], self._ops, self._places
         found = []
-        for step in mine[: np.searchsorted(mine, last, side="right")][::-1].tolist():
-            again = writes and step != last and self._op[step] in WRITING and self._place[step] == self._place[last]
-            if step < since or again or not self._is_within(int(self._place[step]), place):
+        for position in range(bisect.bisect_right(mine, last) - 1, -1, -1):
+            step = mine[position]
+            again = writes and step != last and ops[step] in WRITING and places[step] == places[last]
+            if step < since or again or not self._is_within(places[step], place):
                 break
             found.append(step)
         return found
@@ -202,25 +208,26 @@ class Origins:
             found.extend(new)
             pending.extend((thread, variable, steps[-1]) for variable in self.names[place])
             for step in steps:
-                if self._op[step] in JOINING:
+                if self._ops[step] in JOINING and (step, place) not in followed.joined:
+                    followed.joined.add((step, place))
                     for other in self._threads_of(step):
                         take(other, self._statement(other, step, place, since=steps[-1]), place)
 
         take(thread, steps, place)
         while pending:
             of, variable, until = pending.pop()
-            changes = self._changes.get((of, variable))
-            at = 0 if changes is None else int(np.searchsorted(changes, until, side="right"))
-            new = int(changes[at - 1]) if at else -1
+            changes = self._changes.get((of, variable), [])
+            at = bisect.bisect_right(changes, until)
+            new = changes[at - 1] if at else -1
             if not at or (of, variable, new) in followed.changes:
                 continue
             followed.changes.add((of, variable, new))
-            before = int(changes[at - 2]) if at > 1 else 0
+            before = changes[at - 2] if at > 1 else 0
             pending.extend((of, other, new if other != variable else new - 1) for other in self.made_from[variable])
             mine = self._steps_of_thread[of]
-            position = int(np.searchsorted(mine, new))
-            last = int(mine[position - 1]) if position else -1
-            around = self._naming(int(self._place[last]), variable) if last >= before and position else -1
+            position = bisect.bisect_left(mine, new)
+            last = mine[position - 1] if position else -1
+            around = self._naming(self._places[last], variable) if position and last >= before else -1
             if around >= 0:
                 take(of, self._statement(of, last, around, since=before), around)
                 pending.append((of, variable, new - 1))
@@ -237,10 +244,12 @@ class Origins:
 
     def _reads(self, step: int, thread: int) -> Iterable[int]:
         """The rows that a thread read in a step; of a product that ends, what the tensor core read for it."""
-        if self._op[step] in READING:
-            return [row for row in self.rows_of(step) if self.thread_of[row] == thread]
+        if self._ops[step] in READING:
+            lanes = int(self._recording.columns["steps.mask"][step])
+            before = bin(lanes & ((1 << thread % 32) - 1)).count("1")
+            return [int(self._first[step]) + before] if lanes >> thread % 32 & 1 else []
         begun = int(self._extra[step])
-        if self._op[step] == END and self._op[begun] == WGMMA:
+        if self._ops[step] == END and self._ops[begun] == WGMMA:
             reads = np.flatnonzero((self._op == COPY_READ) & (self._extra == begun))
             return [row for read in reads for row in self.rows_of(int(read))]
         return []

@@ -1,8 +1,8 @@
 """A recording is what the block did: told by hand, against memory after each step, and against the launch itself."""
 
 import dataclasses
+import functools
 import json
-import re
 import time
 import zlib
 
@@ -12,13 +12,12 @@ import torch
 
 from course_utils.cuda import RawModule
 from course_utils.emulator import record
-from course_utils.emulator.ops import OPS, WITH_ROWS, WRITING
+from course_utils.emulator.ops import OPS, WRITING
 from course_utils.emulator.recording import COLUMNS
-from course_utils.launches.broken import BROKEN
 from course_utils.launches.chapters import course_launches
-from course_utils.launches.flash_attention_v2 import LADDER, _ladder
-from course_utils.launches.hopper import LADDER as HOPPER
-from course_utils.launches.hopper import launch as launch_hopper
+from course_utils.launches.hopper import LADDER, launch
+from course_utils.operators import flash_attention_v2
+from tests.helpers.all_of import all_of
 
 TINY = r"""extern "C" __global__ void tiny(const float* x, float* y) {
     __shared__ float s[64];
@@ -199,3 +198,145 @@ def test_lanes_that_part_meet_again():
         ("read", 4, "x", 1),
         ("write", 5, "y", 32),
     ]
+
+
+# ---- kernels of the course
+
+KERNELS = (
+    "transpose_tiled",
+    "matmul_tiled",
+    "scores, L=128",
+    "softmax, L=128",
+    "output, L=128",
+    "forward, L=256, causal",
+    "v2 step2_tensor_cores, d=64, L=200, causal",
+    "v2 forward, d=64, L=200",
+    "sparse csr_gather, L=200",
+)
+PRODUCER = LADDER[2]  # of chapter 07, with a copy engine and products of a warpgroup
+
+
+@functools.cache
+def of_course(name):
+    """The recording of a launch, and the tensors that it left."""
+    left = []
+    recording = record(lambda: left.extend(course_launches()[name].run()))
+    return recording, left
+
+
+@functools.cache
+def of_hopper(step, length, head_dim):
+    """The recording of a step of chapter 07's ladder, and the tensors that it left: out and lse."""
+    generator, left = torch.Generator().manual_seed(0), []
+    tensors = [torch.randn(1, 1, length, head_dim, generator=generator).bfloat16() for _ in range(3)]
+    recording = record(lambda: left.extend(launch(step, *tensors)))
+    return recording, left, launch(step, *tensors)
+
+
+def assert_explains(recording, cells=20):
+    """No write is missing, and who wrote a byte is what a look at all steps, one after the other, finds."""
+    c = recording.columns
+    nobodys = (c["steps.warp"] < 0) & (c["steps.op"] == OPS.index("write"))
+    assert not nobodys.any()  # memory was what the steps had made of it, whenever the block read it
+    rng = np.random.default_rng(0)
+    writes = np.flatnonzero(np.isin(c["steps.op"], WRITING))
+    asked = []
+    for step in rng.choice(writes, cells):
+        lanes = bin(c["steps.mask"][step]).count("1")
+        offset = c["lanes.offset"][c["steps.first"][step] + rng.integers(lanes)] + rng.integers(c["steps.width"][step])
+        asked.append((c["steps.array"][step], offset, rng.integers(step, recording.steps + 1)))
+    found = [None] * cells
+    for step in writes.tolist():
+        lanes = [lane for lane in range(32) if c["steps.mask"][step] >> lane & 1]
+        first = c["steps.first"][step]
+        offsets = c["lanes.offset"][first : first + len(lanes)]
+        for i, (array, offset, before) in enumerate(asked):
+            if array == c["steps.array"][step] and step < before:
+                for n in np.flatnonzero((offsets <= offset) & (offset < offsets + c["steps.width"][step])):
+                    warp = c["steps.warp"][step]
+                    found[i] = (step, -1 if warp < 0 else 32 * warp + lanes[n], first + n)
+    assert [recording.writer(int(array), int(offset), int(step)) for array, offset, step in asked] == found
+    assert sum(one is not None for one in found) > cells // 2
+
+
+@all_of("name", KERNELS)
+def test_each_byte_is_explained_and_outputs_are_those_of_a_plain_launch(name):
+    recording, left = of_course(name)
+    assert_explains(recording)
+    plain = course_launches()[name].run()
+    assert all(mine.equal(other) for mine, other in zip(left, plain, strict=True))
+    for array, after, tensor in zip(recording.arrays, memory_after(recording), plain, strict=False):
+        whole = tensor.contiguous().view(-1).view(torch.uint8).numpy()
+        wrote = np.unique(recording.columns["steps.array"][np.isin(recording.columns["steps.op"], WRITING)])
+        if recording.arrays.index(array) in wrote and course_launches()[name].grid == (1,):
+            assert after.tobytes() == whole[array.low : array.low + array.bytes].tobytes(), array.name
+
+
+def test_products_and_copies_of_a_hopper_kernel_are_explained():
+    recording, left, plain = of_hopper(PRODUCER, 128, 64)
+    assert_explains(recording)
+    assert all(mine.equal(other) for mine, other in zip(left, plain, strict=True))
+    c = recording.columns
+    count = {name: int((c["steps.op"] == OPS.index(name)).sum()) for name in OPS}
+    begun = c["steps.extra"][c["steps.op"] == OPS.index("end")]
+    of_products = np.isin(np.flatnonzero(c["steps.op"] == OPS.index("wgmma")), begun)
+    of_copies = np.isin(np.flatnonzero(c["steps.op"] == OPS.index("copy")), begun)
+    assert of_products.all() and len(of_products) == 8 * (4 + 8)  # Q K and P V, by 8 warps, of 64 and 128 terms
+    assert of_copies.all() and len(of_copies) >= 4 and count["phase"] >= len(of_copies) - 1
+
+
+IN_SECONDS = pytest.mark.exhaustive("the same with shuffles instead of products, which take a hundredth of the time")
+
+
+@pytest.mark.parametrize(
+    "name", ["matmul_tiled", "softmax, L=128", pytest.param("v2 forward, d=64, L=200", marks=IN_SECONDS)]
+)
+def test_what_a_value_does_not_come_from_may_be_anything(name):
+    recording, _ = of_course(name)
+    course = course_launches()[name]
+    c, rng = recording.columns, np.random.default_rng(1)
+    tensors = [arg for arg in course.args if isinstance(arg, torch.Tensor)]
+    outputs = np.flatnonzero(
+        np.isin(c["steps.op"], WRITING) & (c["steps.array"] < len(tensors)) & (c["steps.array"] >= 0)
+    )
+    step = int(rng.choice(outputs))
+    number, offset = int(c["steps.array"][step]), int(c["lanes.offset"][c["steps.first"][step]])
+    origins = recording.origins(number, offset)
+    assert origins
+    changed = []
+    for i, tensor in enumerate(tensors):
+        other = torch.from_numpy(rng.standard_normal(tensor.numel())).to(tensor.dtype).view(-1)
+        for origin in origins:
+            low, width = int(c["lanes.offset"][origin.row]), int(c["steps.width"][origin.step])
+            if c["steps.array"][origin.step] == i:
+                kept = slice(low // tensor.element_size(), (low + width) // tensor.element_size())
+                other[kept] = tensor.view(-1)[kept]
+        changed.append(other.view(tensor.shape))
+    assert not all(one.equal(tensor) for one, tensor in zip(changed, tensors, strict=True))
+    given = iter(changed)
+    args = tuple(next(given) if isinstance(arg, torch.Tensor) else arg for arg in course.args)
+    values = [
+        one.run()[number].view(-1).view(torch.uint8)[offset : offset + tensors[number].element_size()].tolist()
+        for one in (course, dataclasses.replace(course, args=args))
+    ]
+    assert values[0] == values[1]
+
+
+# ---- what it costs
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_a_block_of_chapter_03_is_small_and_recorded_at_once(head_dim):
+    query, key, value = (torch.randn(1, 1, 128, head_dim).half() for _ in range(3))
+    flash_attention_v2(query, key, value)
+    before = time.perf_counter()
+    recording = record(lambda: flash_attention_v2(query, key, value))
+    assert time.perf_counter() - before < 10
+    assert len(recording.packed()[1]) < 8e6 and recording.variables
+
+
+@pytest.mark.exhaustive("the same of a smaller kernel of the chapter")
+def test_a_block_of_the_last_kernel_of_chapter_07_is_small_too():
+    recording, left, plain = of_hopper(LADDER[-1], 256, 128)
+    assert len(recording.packed()[1]) < 8e6
+    assert all(mine.equal(other) for mine, other in zip(left, plain, strict=True))
