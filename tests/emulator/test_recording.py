@@ -12,6 +12,7 @@ import torch
 
 from course_utils.cuda import RawModule
 from course_utils.emulator import record
+from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.ops import OPS, WRITING
 from course_utils.emulator.recording import COLUMNS
 from course_utils.launches.chapters import course_launches
@@ -22,7 +23,7 @@ from tests.helpers.all_of import all_of
 TINY = r"""extern "C" __global__ void tiny(const float* x, float* y) {
     __shared__ float s[64];
     float twice = x[threadIdx.x];
-    twice *= 2;
+    int nothing = 0; twice *= 2;
     s[threadIdx.x] = twice;
     BARRIER
     if (threadIdx.x == 3) s[5] = 7;
@@ -30,6 +31,9 @@ TINY = r"""extern "C" __global__ void tiny(const float* x, float* y) {
     y[threadIdx.x] = s[63 - threadIdx.x];
 }
 """
+
+
+WITH_VARIABLES = pytest.mark.skipif(find_compiler().kind != "gcc", reason="only g++ says where variables are")
 
 
 def tiny(barrier="__syncthreads();", blocks=2, **options):
@@ -91,18 +95,22 @@ def test_a_tiny_kernel_step_by_step(recorded):
         *((7, warp, "write", 9, "y", 32) for warp in both),
     ]
     (s,) = [array for array in recording.arrays if array.space == "shared"]
-    assert (s.name, s.dtype, s.shape, s.bytes) == ("s", "float32", (64,), 256)
+    assert (s.name, s.bytes) == ("s", 256)
     assert memory_after(recording)[1].tobytes() == y.numpy().tobytes()
     assert y[58] == 7 and y[0] == 126
 
 
+@WITH_VARIABLES
 def test_local_variables_are_known_once_they_are_set(recorded):
     recording, _ = recorded
-    (twice,) = [i for i, variable in enumerate(recording.variables) if variable.name == "twice"]
+    assert [(array.dtype, array.shape) for array in recording.arrays if array.space == "shared"] == [("float32", (64,))]
     c = recording.columns
-    mine = (c["changes.variable"] == twice) & (c["changes.thread"] == 40)
-    assert c["changes.step"][mine].tolist() == [3]  # it was read in step 1 and doubled
-    assert c["changes.word"][mine].view(np.float32).tolist() == [80.0]
+    found = {}
+    for number, variable in enumerate(recording.variables):
+        mine = (c["changes.variable"] == number) & (c["changes.thread"] == 40)
+        found[variable.name] = c["changes.step"][mine].tolist(), c["changes.word"][mine].tolist()
+    doubled = int(np.float32(80).view(np.uint32))
+    assert found == {"twice": ([3], [doubled]), "nothing": ([3], [0])}  # read in step 1; also what is set to 0 is set
 
 
 def test_who_wrote_a_byte_and_from_what(recorded):
@@ -288,6 +296,7 @@ def test_products_and_copies_of_a_hopper_kernel_are_explained():
 IN_SECONDS = pytest.mark.exhaustive("the same with shuffles instead of products, which take a hundredth of the time")
 
 
+@WITH_VARIABLES
 @pytest.mark.parametrize(
     "name", ["matmul_tiled", "softmax, L=128", pytest.param("v2 forward, d=64, L=200", marks=IN_SECONDS)]
 )
@@ -332,7 +341,7 @@ def test_a_block_of_chapter_03_is_small_and_recorded_at_once(head_dim):
     before = time.perf_counter()
     recording = record(lambda: flash_attention_v2(query, key, value))
     assert time.perf_counter() - before < 10
-    assert len(recording.packed()[1]) < 8e6 and recording.variables
+    assert len(recording.packed()[1]) < 8e6 and len(recording.columns["changes.step"]) > 100_000
 
 
 @pytest.mark.exhaustive("the same of a smaller kernel of the chapter")
