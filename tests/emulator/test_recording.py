@@ -224,11 +224,14 @@ ROWS = {*READING, *WRITING}
 PRODUCER = LADDER[2]  # of chapter 07, with a copy engine and products of a warpgroup
 
 
+launches = functools.cache(course_launches)
+
+
 @functools.cache
 def of_course(name):
     """The recording of a launch, and the tensors that it left."""
     left = []
-    recording = record(lambda: left.extend(course_launches()[name].run()))
+    recording = record(lambda: left.extend(launches()[name].run()))
     return recording, left
 
 
@@ -268,7 +271,7 @@ def assert_explains(recording, cells=20):
 def test_each_byte_is_explained_and_outputs_are_those_of_a_plain_launch(name):
     recording, left = of_course(name)
     assert_explains(recording)
-    plain = course_launches()[name].run()
+    plain = launches()[name].run()
     assert all(mine.equal(other) for mine, other in zip(left, plain, strict=True))
     after = [(*both, array) for *both, array in zip(*memory_after(recording), recording.arrays, strict=True)]
     for (values, written, array), tensor in zip(after, plain, strict=False):
@@ -299,7 +302,7 @@ IN_SECONDS = pytest.mark.exhaustive("the same with shuffles instead of products,
 )
 def test_what_a_value_does_not_come_from_may_be_anything(name):
     recording, _ = of_course(name)
-    course = course_launches()[name]
+    course = launches()[name]
     c, rng = recording.columns, np.random.default_rng(1)
     tensors = [arg for arg in course.args if isinstance(arg, torch.Tensor)]
     outputs = np.flatnonzero(
