@@ -67,9 +67,9 @@ def test_the_still_picture_shows_the_line_and_the_array_before_the_step():
     assert isinstance(figure, Figure) and "step 7 of 10" in figure.get_suptitle()
     assert "warp 0: read, line 7" in source.get_title(loc="left")
     assert any("row[63 - threadIdx.x]" in text.get_text() for text in source.texts)
-    assert "row, shared memory, as it is before it is read" in memory.get_title(loc="left")
+    assert "row, before it is read" in memory.get_title(loc="left")
     np.testing.assert_array_equal(memory.images[0].get_array().filled(np.nan).flat, 2 * np.arange(64.0))
-    assert len(memory.patches) == 32  # the lanes
+    assert len(memory.patches) == 64  # the lanes, each with a ground of its own
     bundle, _ = widget._repr_mimebundle_()
     assert bundle["image/png"].startswith(b"\x89PNG") and len(bundle["image/png"]) <= 60_000
     with pytest.raises(ValueError, match="step: got 11, takes 0 to 10"):
