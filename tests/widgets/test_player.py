@@ -67,9 +67,9 @@ def test_the_still_picture_shows_the_line_and_the_array_before_the_step():
     assert isinstance(figure, Figure) and "step 7 of 10" in figure.get_suptitle()
     assert "warp 0: read, line 7" in source.get_title(loc="left")
     assert any("row[63 - threadIdx.x]" in text.get_text() for text in source.texts)
-    assert "row, shared memory, as it is before it is read" in memory.get_title(loc="left")
+    assert "row, before it is read" in memory.get_title(loc="left")
     np.testing.assert_array_equal(memory.images[0].get_array().filled(np.nan).flat, 2 * np.arange(64.0))
-    assert len(memory.patches) == 32  # the lanes
+    assert len(memory.patches) == 64  # the lanes, each with a ground of its own
     bundle, _ = widget._repr_mimebundle_()
     assert bundle["image/png"].startswith(b"\x89PNG") and len(bundle["image/png"]) <= 60_000
     with pytest.raises(ValueError, match="step: got 11, takes 0 to 10"):
@@ -182,13 +182,27 @@ def test_jumps_lead_to_the_next_of_their_kind_and_to_the_last_before(open_widget
 @pytest.mark.browser
 def test_inputs_are_followed_through_local_variables_back_to_global_memory(open_widget):
     page = open_widget(player(*swap()))
-    of = """m.inputsOf(rec, argument[0], argument[1])
-        .map(({ step, array, offset, through }) => [step, array, offset / 4, through])"""
-    assert asked(page, of, [WRITE, 5]) == [[READ, 0, 5, ["mine"]]]
-    assert asked(page, of, [WRITE_OUT, 5]) == [[READ_ROW, 2, 58, ["other"]]]
+    of = """m.inputsOf(rec, argument[0], argument[1]).reads
+        .map(({ step, array, offset }) => [step, array, offset / 4])"""
+    assert asked(page, of, [WRITE, 5]) == [[READ, 0, 5]]
+    assert asked(page, of, [WRITE_OUT, 5]) == [[READ_ROW, 2, 58]]
+    first = "m.originsOf(rec, 1, 4 * 5, 4, rec.count).reads.map(({ step, offset }) => [step, offset / 4])"
+    assert asked(page, first) == [[1, 58]]  # in[58], which warp 1 read
     values = "m.variableAt(rec, 5, 1, 0, argument)?.word ?? null"
     assert asked(page, values, WRITE_OUT - 1) is None
     assert asked(page, values, WRITE_OUT) == int(np.float32(2 * 58).view(np.uint32))
+
+
+@pytest.mark.browser
+def test_inputs_are_those_of_python(open_widget, transpose):
+    page = open_widget(player(*transpose.packed()))
+    ops = transpose.columns["steps.op"]
+    writes = [[int(step), lane] for step in np.flatnonzero(ops == OPS.index("write")) for lane in (0, 13)]
+    told = "argument.map(([step, lane]) => m.inputsOf(rec, step, lane).reads.map(({ step, row }) => [step, row]))"
+    warps = transpose.columns["steps.warp"]
+    right = [transpose.inputs(step, 32 * int(warps[step]) + lane) for step, lane in writes]
+    assert asked(page, told, writes) == [[[one.step, one.row] for one in reads] for reads in right]
+    assert len(writes) == 128 and all(right)
 
 
 @pytest.mark.browser

@@ -8,8 +8,14 @@ const FLYING = {
 
 function flightsPanel(rec, act) {
   const list = element("ul", {});
+  const cells = rec.mbarriers.map(() => [1, 2, 3].map(() => element("td", {})));
+  const table = element("table", { class: "ak-table ak-mbarriers" },
+    element("thead", {}, element("tr", {}, ...["mbarrier at", "phases over", "parity now", "arrivals in it"].map((words) => element("th", { scope: "col" }, words)))),
+    element("tbody", {}, ...rec.mbarriers.map(({ array, offset }, n) =>
+      element("tr", {}, element("th", { scope: "row", title: rec.arrays[array].name }, `+ ${bytes(offset)}`), ...cells[n]))));
+  table.hidden = !rec.mbarriers.length;
   const node = element("section", { class: "ak-player-flights" },
-    element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "In flight, and waiting")), list);
+    element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "In flight, and waiting")), list, table);
   node.hidden = !rec.flights.length && !rec.openings.length;
   let shown = "";
   const go = (step) => control("button", { type: "button", class: "ak-jump", onclick: () => act.go(step) }, `step ${bytes(step)}`);
@@ -33,10 +39,6 @@ function flightsPanel(rec, act) {
       const what = rec.steps.op[since] === rec.op.barrier ? ` at${atBarrier(rec, since)}` : waitsFor(rec, since);
       lines.push([`Warp${warps.length > 1 ? "s" : ""} ${ranges(warps)} wait${warps.length > 1 ? "" : "s"}${what}${place ? `, line ${place.line}` : ""}, since `, since]);
     }
-    for (const barrier of rec.mbarriers) {
-      const { phases, arrivals } = mbarrierAt(rec, barrier, view.step);
-      lines.push([`mbarrier at ${rec.arrays[barrier.array].name} + ${barrier.offset}: ${plural(phases, "phase")} over, now parity ${phases % 2}, ${plural(arrivals, "arrival")} in it`]);
-    }
     return lines;
   }
 
@@ -52,6 +54,12 @@ function flightsPanel(rec, act) {
 
   function draw(view) {
     if (node.hidden) return;
+    rec.mbarriers.forEach((barrier, n) => {
+      const { phases, arrivals } = mbarrierAt(rec, barrier, view.step);
+      [phases, phases % 2, arrivals].forEach((value, k) => {
+        if (cells[n][k].textContent !== `${value}`) cells[n][k].textContent = value;
+      });
+    });
     const lines = linesOf(view);
     const key = JSON.stringify(lines);
     if (key === shown) return;

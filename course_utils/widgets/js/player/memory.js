@@ -3,7 +3,7 @@
 const WARPS = ["#d1495b", "#e08e26", "#b3a100", "#4f9d4a", "#1f9aa8", "#5b86e5", "#9471dd", "#c04f9f"]; // LANES_OF_A_READ of plots/look.py
 const COLOURINGS = { value: "value", writer: "last writer", age: "age", bank: "bank" };
 const OLDEST = 5; // barriers: what is older has the same colour
-const GRID = { gutter: 40, top: 16, strip: 12, gap: 6, readable: 34, least: 6, most: 46, tall: 400 };
+const GRID = { gutter: 40, top: 16, strip: 12, gap: 6, readable: 34, least: 4, most: 46, tall: 400 };
 const BANKS = 32;
 
 // How an array lies as a matrix: its type, the rows and columns of elements, and the row of the first byte that was kept.
@@ -26,8 +26,9 @@ function windowOf(matrix, room, tall, readable, corner) {
   const space = room - GRID.gutter - GRID.strip - GRID.gap;
   let wide = Math.min(Math.max(Math.floor(space / matrix.columns), GRID.least), GRID.most);
   if (readable) wide = Math.max(wide, GRID.readable);
-  const fitting = Math.floor(tall / matrix.rows);
-  const high = wide >= GRID.readable ? Math.min(20, Math.max(fitting, 16)) : Math.min(Math.max(Math.min(wide, fitting), 8), 16);
+  const most = wide >= GRID.readable ? 20 : Math.max(8, Math.min(wide, 16));
+  const fitting = Math.floor(tall / matrix.rows); // a little lower, if all rows can be seen then
+  const high = fitting >= Math.max(8, most / 2) ? Math.min(most, fitting) : most;
   const columns = Math.min(matrix.columns, Math.floor(space / wide));
   const rows = Math.min(matrix.rows, Math.floor(tall / high));
   return {

@@ -418,8 +418,8 @@ export function otherOfWarp(rec, warp, step, backwards = false) {
 // if there is none.
 export function otherOfLine(rec, file, line, step, { backwards = false, warp = null } = {}) {
   let best = -1;
-  rec.meta.places.forEach(([its, number], place) => {
-    if (its !== file || number !== line) return;
+  rec.meta.places.forEach((_, place) => {
+    if (!isInLine(rec, place, file, line)) return;
     const next = (at) => (backwards ? lastBefore(rec.ofPlace, place, at) : firstAfter(rec.ofPlace, place, at));
     let found = next(step);
     while (found >= 0 && warp !== null && rec.steps.warp[found] !== warp) found = next(found);
@@ -428,10 +428,28 @@ export function otherOfLine(rec, file, line, step, { backwards = false, warp = n
   return best;
 }
 
+// Whether a place lies in a line, or in what is called there.
+function isInLine(rec, place, file, line) {
+  for (; place >= 0; place = rec.meta.places[place][2] ?? -1) {
+    const [its, number] = rec.meta.places[place];
+    if (its === file) return number === line;
+  }
+  return false;
+}
+
 // File and line of a step, or null.
 export function placeOf(rec, step) {
   const [file, line] = rec.meta.places[rec.steps.place[step]] ?? [];
   return file === undefined ? null : { file, line };
+}
+
+// Where a step lies in a file: its own line or, if it lies in another file, the line from which that was called. -1: not
+// in this file.
+export function lineIn(rec, step, file) {
+  for (let place = step < 0 ? -1 : rec.steps.place[step]; place >= 0; place = rec.meta.places[place][2] ?? -1) {
+    if (rec.meta.places[place][0] === file) return rec.meta.places[place][1];
+  }
+  return -1;
 }
 
 // ---- costs of an access

@@ -23,12 +23,13 @@ function shortRanges(warps) {
 
 function sourcePanel(rec, act) {
   const files = Object.keys(rec.meta.sources);
-  const visited = new Set(rec.meta.places.map(([file, line]) => `${file} ${line}`));
+  const visited = new Set(rec.meta.places.map(([file, line]) => `${file} ${line}`)); // calls, too
   const box = element("div", { class: "ak-source", tabindex: 0, role: "region", "data-lm-suppress-shortcuts": "true" });
   const choice = control("select", { onchange: () => act.set({ file: choice.value, followsFile: false }) },
     ...files.map((file) => element("option", { value: file }, file.split("/").at(-1))));
+  const followsFile = check("follow the step", (on) => act.set({ followsFile: on }));
   const title = element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "Source"),
-    files.length > 1 ? element("label", {}, "file", choice) : element("span", { class: "ak-note" }, files[0] ?? ""));
+    ...(files.length > 1 ? [element("label", {}, "file", choice), followsFile.row] : []), files.length > 1 ? "" : element("span", { class: "ak-note" }, files[0] ?? ""));
   let shown = null; // the file whose lines are in the box
   let lines = [];
   const made = new Map(); // file -> its lines
@@ -69,13 +70,12 @@ function sourcePanel(rec, act) {
     const marks = new Map();
     const at = (line) => marks.get(line) ?? marks.set(line, { warps: [], now: false, other: false }).get(line);
     for (let warp = 0; warp < rec.meta.warps; warp++) {
-      const place = placeOf(rec, stepOfWarp(rec, warp, view.step));
-      if (place?.file === shown) at(place.line).warps.push(warp);
+      const line = lineIn(rec, stepOfWarp(rec, warp, view.step), shown);
+      if (line > 0) at(line).warps.push(warp);
     }
-    const now = placeOf(rec, view.step);
-    if (now?.file === shown) at(now.line).now = true;
-    const other = view.other >= 0 ? placeOf(rec, view.other) : null;
-    if (other?.file === shown) at(other.line).other = true;
+    const [now, other] = [view.step, view.other].map((step) => lineIn(rec, step, shown));
+    if (now > 0) at(now).now = true;
+    if (other > 0) at(other).other = true;
     return marks;
   }
 
@@ -102,7 +102,9 @@ function sourcePanel(rec, act) {
       else line.removeAttribute("aria-current");
     }
     marked = next;
-    if (now?.file === shown) keepInView(now.line - 1);
+    const line = lineIn(rec, view.step, shown);
+    if (line > 0) keepInView(line - 1);
+    followsFile.input.checked = view.followsFile;
   }
 
   // Where lines and box are is measured once, and not at each step, after which the browser would lay out the page at once.

@@ -103,7 +103,7 @@ function waitsFor(rec, step) {
 function costOf(rec, step) {
   const array = rec.arrays[rec.steps.array[step]];
   const rows = lanesOf(rec, step);
-  if (!array || !rows.length || !rec.steps.width[step]) return "";
+  if (!array || !rows.length || !rec.steps.width[step] || rec.steps.warp[step] < 0) return "";
   if (array.space === "global") return ` It touches ${plural(sectorsOf(rec, step), "sector")} of 32 bytes.`;
   const passes = wavefrontsOf(rec, step);
   const least = Math.ceil((rows.length * rec.steps.width[step]) / 128);
@@ -114,7 +114,7 @@ function costOf(rec, step) {
 // What one lane reads or writes at a step: " Lane 5: tile[3][5] = 0.25."
 function laneOf(rec, view) {
   const one = lanesOf(rec, view.step).find(({ lane }) => lane === view.lane);
-  if (!one || !rec.steps.width[view.step]) return "";
+  if (!one || !rec.steps.width[view.step] || rec.steps.warp[view.step] < 0) return "";
   const array = rec.arrays[rec.steps.array[view.step]];
   const type = typeIn(array, view);
   const at = (step) => brief(elementAt(rec, array.number, one.offset, type, step), 8);
