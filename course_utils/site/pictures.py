@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from course_utils.site.drawings import slim
+
 FOLDER = "pictures"
 NARROWEST_PANEL = 240  # pixels of the page; a narrower part is no panel, but a legend or a column of labels
 GAP = 6  # pixels of the page, at least, between two panels: nothing is drawn there; a bar and its figure are 5 apart
@@ -42,6 +44,8 @@ def to_html(picture: Picture, name: str, alt: str, page: Path, root: Path, extra
     up = os.path.relpath(root / FOLDER, page.parent)
     ending = picture.kind.partition("/")[2].partition("+")[0]
     images = []
+    if picture.kind == "image/svg+xml":
+        picture = replace(picture, content=slim(picture.content.decode()).encode())
     for number, part in enumerate(_panels(picture)):
         file = f"{name}.{ending}" if number == 0 else f"{name}-panel{number + 1}.{ending}"
         (folder / file).write_bytes(part.content)
