@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from course_utils.site.drawings import slim
+from course_utils.site.drawings import slim, without_others
 
 FOLDER = "pictures"
 NARROWEST_PANEL = 240  # pixels of the page; a narrower part is no panel, but a legend or a column of labels
@@ -83,7 +83,7 @@ def _cut_pixels(content: bytes, left: float, right: float) -> bytes:
 
 
 def _cut_drawing(content: bytes, left: float, right: float) -> bytes:
-    """The same of an SVG: all of it, seen through a narrower window."""
+    """The same of a slim SVG: seen through a narrower window, without the panels that lie beyond it."""
     text = content.decode()
     head = re.search(r"<svg\b[^>]*>", text)
     view = re.search(r'viewBox="([^"]*)"', head[0])
@@ -91,7 +91,8 @@ def _cut_drawing(content: bytes, left: float, right: float) -> bytes:
     window = f'viewBox="{x + left * width:g} {y:g} {(right - left) * width:g} {height:g}"'
     narrow = re.sub(r' (?:width|height)="[^"]*"', "", head[0].replace(view[0], window))
     size = f' width="{(right - left) * width:g}" height="{height:g}">'
-    return text.replace(head[0], narrow.removesuffix(">") + size, 1).encode()
+    seen = without_others(text, x + left * width, x + right * width)
+    return seen.replace(head[0], narrow.removesuffix(">") + size, 1).encode()
 
 
 def _gaps(image: Image.Image, scale: float) -> list[int]:

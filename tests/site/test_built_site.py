@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -16,12 +17,14 @@ from course_utils.questions.judging import right_answer
 from course_utils.questions.question import Choice
 from course_utils.site.browsing import served, wait_until_complete
 from course_utils.site.build import ROOT, build
-from course_utils.site.check import page_files
+from course_utils.site.check import page_files, read_page
 from course_utils.site.execute import SEED
-from course_utils.site.look import CONTRAST, LOOK, SET_THEME, faults
+from course_utils.site.look import CONTRAST, LOOK, SET_THEME, SETTLED, faults
 from course_utils.site.measure import KINDS, SCREEN, WIDTH, beyond_limits, page_heights, report
+from course_utils.site.weight import weights
 from course_utils.toolchain.source import read_kernel
 from tests.helpers import screenshots
+from tests.helpers.by_keyboard import assert_all_controls_answer
 from tests.helpers.chapter_widgets import WIDGETS
 from tests.helpers.small_site import small_site
 
@@ -151,7 +154,7 @@ def save(page, name, device):
     screenshots.save(page, f"site-{name.removesuffix('.html').replace('/', '-')}-{device}")
 
 
-def test_links_lead_somewhere_pictures_say_what_they_show_and_no_page_names_this_machine(site):
+def test_links_lead_somewhere_pictures_say_what_they_show_no_page_names_this_machine_or_is_too_heavy(site):
     assert site.wrong == ()
 
 
@@ -401,12 +404,74 @@ def test_a_widget_of_a_page_is_driven_by_mouse_and_keyboard_and_follows_the_them
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("slug", EACH_CHAPTER)
+def test_every_widget_of_a_chapter_moves_on_its_page_by_keyboard_alone(slug, address, page):
+    load(page, address, f"notebooks/{slug}.html", DESK)
+    widgets = page.locator("[data-widget-script] .ak-widget")
+    assert widgets.count() == len(WIDGETS[slug])
+    for number in range(widgets.count()):
+        root = widgets.nth(number)
+        for key in ("Home", "ArrowRight"):  # its step, so that it can go either way
+            root.locator(".ak-step").press(key)
+        assert_all_controls_answer(root)
+
+
+@pytest.mark.browser
 def test_the_planner_of_a_page_has_the_controls_that_work_there(address, page):
     load(page, address, "notebooks/08_choosing.html", DESK)
     planner = page.locator('[data-widget="planner"]').first
     assert planner.locator("select").count() == 0 and planner.get_by_text("Others need Python").count() == 1
     planner.locator(".ak-next").click()
     expect(planner.locator(".ak-status")).to_contain_text("32,768 tokens")
+
+
+# ---- weight and motion
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", ["index.html", f"notebooks/{FIRST}.html"])
+def test_a_page_loads_nothing_that_its_weight_leaves_out(name, site, address, browser):
+    page = browser.new_page()
+    load(page, address, name, DESK)
+    page.evaluate(SETTLED)
+    entries = "() => performance.getEntriesByType('resource').map((one) => new URL(one.name).pathname.slice(1))"
+    loaded = {unquote(path) for path in page.evaluate(entries)}
+    page.close()
+    path = site.folder / name
+    counted = weights({path: read_page(path)}, site.folder)[path]
+    assert len(loaded) > 20
+    assert loaded - {file.relative_to(site.folder.resolve()).as_posix() for file in counted} == set()
+    assert site.bytes[name] == sum(counted.values())
+
+
+@pytest.mark.browser
+def test_each_icon_is_drawn(address, page):
+    load(page, address, "index.html", DESK)
+    drawn = page.locator("svg.svg-inline--fa")
+    assert drawn.count() > 5 and page.locator("i.fa-solid").count() == 0
+    # Of an icon that it lacks the theme's script draws a question mark, which moves.
+    assert drawn.locator("path").count() == drawn.count() and drawn.locator("animate").count() == 0
+
+
+@pytest.mark.browser
+def test_for_who_asks_for_less_motion_the_recording_stands_still_until_it_is_played(address, browser):
+    page = browser.new_page(reduced_motion="reduce")
+    page.goto(f"{address}/index.html")
+    button, recording = (
+        page.locator(".course-enlarge", has_text="the recording"),
+        page.locator("img[alt^='In JupyterLab']"),
+    )
+    expect(button).to_have_text("Play the recording")
+    assert recording.get_attribute("src").startswith("data:image/png")
+    button.press("Enter")
+    expect(button).to_have_text("Stop the recording")
+    assert recording.get_attribute("src").endswith(".gif")
+    assert page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
+    page.close()
+    page = browser.new_page()
+    page.goto(f"{address}/index.html")
+    assert page.locator("img[src$='.gif']").count() == 1 and page.get_by_text("Play the recording").count() == 0
+    page.close()
 
 
 # ---- the tests themselves: what they look for is seen

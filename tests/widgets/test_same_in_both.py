@@ -181,7 +181,7 @@ MASKS = """([kind, values, length, size]) => {
 }"""
 
 
-@A_FEW
+@settings(A_FEW, max_examples=20)  # a mask takes Python milliseconds
 @given(mask_settings())
 def test_the_code_that_is_shown_makes_the_mask_and_its_visited_tiles_are_counted_alike(page, drawn):
     kind, values, length, size = drawn

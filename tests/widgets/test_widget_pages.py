@@ -217,7 +217,7 @@ def test_who_asks_for_less_motion_gets_no_play_and_what_plays_stops(open_widget)
     page.wait_for_function("model.get('step') >= 1")
     page.emulate_media(reduced_motion="reduce")
     try:
-        assert not page.locator(".ak-play").is_visible()
+        page.locator(".ak-play").wait_for(state="hidden")
         stopped = page.evaluate("model.get('step')")
         page.wait_for_timeout(1200)
         assert page.evaluate("model.get('step')") == stopped
@@ -225,7 +225,7 @@ def test_who_asks_for_less_motion_gets_no_play_and_what_plays_stops(open_widget)
         assert page.evaluate("model.get('step')") == stopped + 1
     finally:
         page.emulate_media(reduced_motion="no-preference")
-    assert page.locator(".ak-play").inner_text() == "Play"
+    page.locator(".ak-play", has_text="Play").wait_for()
 
 
 @pytest.mark.parametrize("width", [900, 280])
