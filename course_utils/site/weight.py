@@ -12,7 +12,7 @@ from course_utils.site.check import Page
 FRONT = "index.html"
 MOST_FRONT, MOST = 3_000_000, 6_000_000  # bytes that the front page may load, and any other
 NAMED = 3  # files that are named of a page that is too heavy
-_IN_STYLE = re.compile(r"url\(\s*[\"']?([^\"')]+)")
+_IN_STYLE = re.compile(r"(?:url\(\s*[\"']?|@import\s*[\"'])([^\"')]+)")
 _IN_SCRIPT = re.compile(r"\b(?:from|import)\s*[\"'](\.[^\"']+)[\"']")
 _MATHJAX = "tex-chtml.js"
 _FONTS = "output/chtml/fonts/woff-v2"  # beside it; which of them a page needs, its formulas say: all are counted
