@@ -548,16 +548,26 @@ def test_a_page_beyond_a_limit_is_told():
 def test_the_report_has_the_limits_and_what_was_found_from_least_to_most():
     sums = dict.fromkeys(KINDS, 0)
     found = {
-        "00_start_here": {"height": 9000, "sums": sums | {"code": 450, "pictures and widgets": 2700}, "tables": 2},
-        "08_choosing": {"height": 18_000, "sums": sums | {"code": 1620, "pictures and widgets": 3960}, "tables": 7},
+        "00_start_here": {
+            "height": 9000,
+            "sums": sums | {"code": 450, "pictures and widgets": 2700},
+            "tables": 2,
+            "bytes": 3_040_000,
+        },
+        "08_choosing": {
+            "height": 18_000,
+            "sums": sums | {"code": 1620, "pictures and widgets": 3960},
+            "tables": 7,
+            "bytes": 5_960_000,
+        },
     }
     lines = report(found).splitlines()
     assert "| code, of a page's height | 15 to 26 % | 5 to 9 % |" in lines
     assert "| pictures and widgets, of a page's height | 5 to 8 % | 22 to 30 % |" in lines
     assert "| tables that are seen, a page | 13 to 37 | 2 to 7 |" in lines
     assert lines[-2:] == [
-        "| 00_start_here | 10 | 0 % | 5 % | 0 % | 0 % | 30 % | 0 % | 0 % | 0 % | 2 |",
-        "| 08_choosing | 20 | 0 % | 9 % | 0 % | 0 % | 22 % | 0 % | 0 % | 0 % | 7 |",
+        "| 00_start_here | 10 | 0 % | 5 % | 0 % | 0 % | 30 % | 0 % | 0 % | 0 % | 2 | 3.0 |",
+        "| 08_choosing | 20 | 0 % | 9 % | 0 % | 0 % | 22 % | 0 % | 0 % | 0 % | 7 | 6.0 |",
     ]
     kernel = next(line for line in lines if line.startswith("| read before a first kernel"))
     assert int(kernel.split("|")[-2].split()[0]) < 135
