@@ -423,7 +423,7 @@ def test_every_widget_of_a_chapter_moves_on_its_page_by_keyboard_alone(slug, add
 def test_the_planner_of_a_page_has_the_controls_that_work_there(address, page):
     load(page, address, "notebooks/08_choosing.html", DESK)
     planner = page.locator('[data-widget="planner"]').first
-    assert planner.locator("select").count() == 0 and planner.get_by_text("Others need Python").count() == 1
+    assert planner.locator("select").count() == 0 and planner.get_by_text("Other settings need Python").count() == 1
     planner.locator(".ak-next").click()
     expect(planner.locator(".ak-status")).to_contain_text("32,768 tokens")
 
