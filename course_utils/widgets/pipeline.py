@@ -15,7 +15,7 @@ WINDOW = 8000  # cycles that are seen at once
 KINDS = {
     "K": (MATRICES["K"], "K, from asked for to used"),
     "V": (MATRICES["V"], "V, the same"),
-    "S": (MATRICES["Q"], "Q Kᵀ"),
+    "S": (MATRICES["Q"], "S = Q Kᵀ"),
     "PV": (MATRICES["O"], "P V"),
     "asks": (GREY, "asks for a tile, once its place is free"),
     "computes": (GREEN, "computes"),

@@ -98,7 +98,7 @@ function draw(ctx, theme, box, state) {
   ];
   drawGuides(ctx, theme, box, state);
   titles.forEach((title, n) => {
-    ctx.globalAlpha = n <= stage ? 1 : 0.5;
+    ctx.globalAlpha = n <= stage ? 1 : 0.7;
     write(ctx, theme, title, box.x, tops[n] - 13, { bold: n <= stage, size: 12.5 });
     ctx.globalAlpha = 1;
   });

@@ -596,7 +596,7 @@ function render({ model, el }) {
     if (kind === "given") long.replaceChildren();
     else if (!long.firstChild) showLong();
     else {
-      long.style.opacity = 0.4; // out of date until the slider rests: long sequences can take longer than a frame
+      long.style.opacity = 0.7; // out of date until the slider rests: long sequences can take longer than a frame
       timer = setTimeout(showLong, 60);
     }
     code.textContent = kind === "given" ? given.name : codeOf(kind, valuesOf[kind], length);

@@ -159,7 +159,7 @@ function render({ model, el }) {
   const { settings: started } = model.get("meta").shown;
   const settings = Object.entries(LABELS).map(([name, words]) => `${words} ${nameOf(name, started[name])}`);
   const controls = model.get("alone")
-    ? element("div", {}, `Settings: ${settings.join(", ")}. Others need Python: run this cell in JupyterLab.`)
+    ? element("div", {}, `Python has recorded these plans for ${settings.join(", ")}. Other settings need Python: run this cell in JupyterLab.`)
     : element("div", { class: "ak-row" }, ...Object.entries(selects).map(([setting, select]) => element("label", {}, LABELS[setting], select)));
   const methods = memoryTable();
   const table = control("div", { class: "ak-scroll", tabindex: 0, role: "region", "aria-label": "memory and time floor of each method" }, methods.root);

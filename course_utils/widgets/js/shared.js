@@ -23,6 +23,12 @@ function colourAt(t, map = VIRIDIS) {
   return map[low].map((c, k) => Math.round(c + (place - low) * (map[low + 1][k] - c)));
 }
 
+// Black or white, whichever stands out more from a colour [r, g, b] (WCAG 2).
+function inkOn(colour) {
+  const [r, g, b] = colour.map((part) => part / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
+}
+
 // Build a DOM element; attributes starting with "on" are listeners.
 function element(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -107,6 +113,11 @@ function clickable(canvas, stepAt, go) {
 function themeOf(root) {
   const style = getComputedStyle(root);
   return { ink: style.color, font: style.fontFamily };
+}
+
+// The colour of a role for words: on a light or a dark page the pure one would be too pale (WCAG 2 asks for 4.5).
+function inked(theme, colour) {
+  return `color-mix(in srgb, ${colour} 70%, ${theme.ink})`;
 }
 
 function write(ctx, theme, text, x, y, { size = 12, align = "left", colour = theme.ink, bold = false, base = "middle" } = {}) {
