@@ -114,7 +114,7 @@ class Tiles:
 
 
 def tiles_of(mask: torch.Tensor, size: int) -> Tiles:
-    """The tiles of `mask`, bool [L, L]. js/explorer.js computes the same."""
+    """The tiles of `mask`, bool [L, L]. js/masks.js computes the same."""
     length = mask.shape[0]
     side = ceil_div(length, size)
     padded = torch.zeros(side * size, side * size, dtype=torch.bool)
@@ -130,7 +130,7 @@ def layers_to(mask: torch.Tensor, query: int) -> torch.Tensor:
     """int64 [L]: the layer after which the output at `query` first depends on each key; -1 where it never does.
 
     mask is bool [L, L]. In each layer a token draws on the keys that it sees, and on itself through the residual
-    connection: `query` has 0. js/explorer.js computes the same.
+    connection: `query` has 0. js/masks.js computes the same.
     """
     layers = torch.full((mask.shape[0],), -1)
     layers[query] = 0
