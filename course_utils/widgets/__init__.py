@@ -13,6 +13,7 @@ from course_utils.widgets.load_sectors import load_sectors
 from course_utils.widgets.pieces import two_pieces
 from course_utils.widgets.pipeline import pipeline
 from course_utils.widgets.planner import Planner, planner
+from course_utils.widgets.race import race_past_cudnn
 from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
 
@@ -32,6 +33,7 @@ __all__ = [
     "mask_explorer",
     "pipeline",
     "planner",
+    "race_past_cudnn",
     "score_heatmap",
     "tile_stepper",
     "tile_steps",
