@@ -197,7 +197,7 @@ def mask_explorer(
         "kinds": {kind: _described(kind) for kind in SLIDERS},
         "given": given,
         "dim": head_dim,
-        "rates": _checked(rates),
+        "rates": checked_rates(rates),
         "start": {"kind": kind, "values": values, "length": length, "tile": tile, "layers": LAYERS},
         "lengths": LENGTHS,
     }
@@ -256,7 +256,8 @@ def _spacing(positions: list[int]) -> dict[str, int]:
     return {"count": len(positions), "spacing": positions[1] - positions[0] if len(positions) > 1 else 1}
 
 
-def _checked(rates: Mapping | None) -> dict | None:
+def checked_rates(rates: Mapping | None) -> dict | None:
+    """The speeds for estimated times, as `mask_explorer` takes them. Raises ValueError naming the argument."""
     if rates is None:
         return None
     if not isinstance(rates, Mapping) or set(rates) != set(RATES):

@@ -118,8 +118,10 @@ def test_a_problem_has_a_small_still_picture_and_another_is_named():
 def test_the_browser_answers_as_python_does(open_widget):
     page = open_widget(race_past_cudnn(FIGURES))
     cases = [*drawn(400), *((place, steps_of(problem)[7]) for place, problem in enumerate(PROBLEMS))]
-    call = """([figures, cases]) => import(scriptUrl).then((m) => cases.map(([place, choices]) =>
-        [m.answer(figures, place, choices), m.resources(figures.problems[place], choices), m.settled(figures.problems[place], choices)]))"""
+    call = """([figures, cases]) => import(scriptUrl).then((m) => cases.map(([place, choices]) => {
+        const problem = figures.problems[place];
+        return [m.answer(figures, place, choices), m.resources(problem, choices), m.settled(problem, choices)];
+    }))"""
     for (place, choices), (found, needs, own) in zip(cases, computed(page, call, [FIGURES, cases]), strict=True):
         expected = answer(FIGURES, place, choices)
         assert found["ratio"] == pytest.approx(expected.pop("ratio")) and found["tflops"] == pytest.approx(
