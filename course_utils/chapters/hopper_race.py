@@ -51,7 +51,7 @@ TITLES = {
     "turns": "tensor cores",
     "blocks": "a block",
     "order": "order",
-    "idea": "one idea more",
+    "idea": "one idea",
 }
 LIMITS = {
     "keys": "registers and shared memory on one side, barriers and maxima for each key on the other",

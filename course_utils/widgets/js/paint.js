@@ -296,7 +296,8 @@ function render({ model, el }) {
     element("div", { class: "ak-row" }, kept, reset),
     element("div", { class: "ak-title" }, "The code that makes it"), listing);
   const root = element("div", { class: "ak-widget", "data-widget": "paint" },
-    element("div", { class: "ak-row" }, level.row, cell.row, preset.row, load, clear, back),
+    element("div", { class: "ak-row" }, level.row, cell.row),
+    element("div", { class: "ak-row" }, preset.row, load, clear, back),
     element("div", { class: "ak-row" }, shapes, size.row, pens),
     element("div", { class: "ak-row" }, query.prev, query.next, query.row, layers.row),
     status,

@@ -282,26 +282,32 @@ function keepInAddress(model, root, read, write) {
   const place = [...document.querySelectorAll(`[data-widget-script="${box?.dataset.widgetScript}"]`)].indexOf(box);
   const name = place > 0 ? `${root.dataset.widget}-${place + 1}` : root.dataset.widget;
   const textOf = (state) => addressOf({ [name]: state });
+  // What the address says of all widgets, or said before an anchor was followed. Each script has its own copy of this file.
+  const page = document.documentElement.dataset;
+  const said = () => page.widgetStates ?? (location.hash.includes("=") ? location.hash : "");
   const start = read();
   let [shown, timer] = [textOf(start), null];
 
   function show(state) {
-    clearTimeout(timer);
     write(Object.fromEntries(Object.entries({ ...start, ...state }).map(([key, value]) => [key, `${value}`])));
     shown = textOf(read());
+    clearTimeout(timer); // what is shown now comes from the address
   }
   function keep() {
-    if (history.state?.widgets === undefined) history.replaceState({ ...history.state, widgets: location.hash }, "");
-    const states = statesIn(location.hash);
+    if (history.state?.widgets === undefined) history.replaceState({ ...history.state, widgets: said() }, "");
+    const states = statesIn(said());
     delete states[name];
     if (shown !== textOf(start)) states[name] = read();
     const hash = Object.keys(states).length ? `#${addressOf(states)}` : "";
+    page.widgetStates = hash;
     history.pushState({ widgets: hash }, "", hash || location.pathname + location.search);
   }
   // An anchor that is followed says nothing of widgets; to go back to the page as it was opened does.
   function moved(event) {
     const hash = event.state?.widgets ?? (location.hash.includes("=") ? location.hash : null);
-    if (hash !== null) show(statesIn(hash)[name] ?? {});
+    if (hash === null) return;
+    page.widgetStates = hash;
+    show(statesIn(hash)[name] ?? {});
   }
   const first = statesIn(location.hash);
   if (first[name]) {
