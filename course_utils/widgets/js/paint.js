@@ -283,7 +283,7 @@ function render({ model, el }) {
   const kept = element("span", { class: "ak-paint-score" });
   const reset = button("reset", "Reset the score", () => {
     best.reset();
-    forgotten = known.text;
+    forgotten = gridNow();
     redraw();
   });
   const code = element("code", {});
@@ -392,9 +392,10 @@ function render({ model, el }) {
   // ---- what is shown
 
   let [full, known] = [{}, {}]; // what depends on the grid and the cell only
-  let forgotten = null; // the grid whose score has just been reset
+  let forgotten = null; // a grid that does not count: its score has just been reset, or it comes from the address
+  const gridNow = () => `${settings.cell} ${grid.bits.join()}`;
   function analyse() {
-    const text = `${settings.cell} ${grid.bits.join()}`;
+    const text = gridNow();
     if (known.text === text) return known;
     if (full.cell !== settings.cell) {
       const all = tokensOf(maskOf("full", {}, SIDE), settings.cell);
@@ -469,6 +470,7 @@ function render({ model, el }) {
     settings.cell = settings.level ? 16 : oneOf(texts.cell, cells, settings.cell);
     settings.layers = wholeNumber(texts.layers, limits, settings.layers);
     grid = gridOf(texts.grid ?? "", presets) ?? grid;
+    forgotten = gridNow();
     setStep(model, wholeNumber(texts.row, [0, SIDE - 1], model.get("step")));
     redraw();
   });

@@ -272,6 +272,12 @@ function wholeNumber(text, [low, high, step = 1], otherwise) {
 
 const oneOf = (text, options, otherwise) => options.find((option) => `${option}` === text) ?? otherwise;
 
+// When the page is there, with its formulas.
+async function whenLaidOut() {
+  if (document.readyState !== "complete") await new Promise((done) => { window.addEventListener("load", done, { once: true }); });
+  await window.MathJax?.startup?.promise;
+}
+
 // Keeps what a widget shows in the address of the page where it stands alone, so that a link shows the same and the
 // browser's buttons go back and forth. read() gives the state, values by their keys; write(texts) shows what an address
 // says, texts by keys, of which any may be missing or wrong. Call `note` after each change, `forget` at the end. Of
@@ -312,7 +318,7 @@ function keepInAddress(model, root, read, write) {
   const first = statesIn(location.hash);
   if (first[name]) {
     queueMicrotask(() => show(first[name])); // when the widget has been drawn once
-    if (Object.keys(first)[0] === name) setTimeout(() => root.scrollIntoView({ block: "start" }));
+    if (Object.keys(first)[0] === name) whenLaidOut().then(() => root.scrollIntoView({ block: "start" }));
   }
   window.addEventListener("popstate", moved);
   return {
