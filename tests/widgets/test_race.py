@@ -160,6 +160,9 @@ def test_a_race_is_scored_once_and_a_model_sets_no_record(open_widget):
         page.select_option(f".ak-race-{name}", value)
     page.click(".ak-race-go")
     assert "You have reached the record." in status.inner_text()
+    costs = page.locator("details li").all_text_contents()
+    assert costs[0] == f"copies by: {CHOICES['copies']['threads']}: × {record['losses']['copies']['threads']:.3f}"
+    assert len(costs) >= 12 and costs == sorted(costs, key=lambda text: float(text.rpartition("× ")[2]))
 
 
 def test_the_figures_travel_as_json():

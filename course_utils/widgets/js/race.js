@@ -119,6 +119,16 @@ function meter(title) {
   return { root, show };
 }
 
+// What single choices cost at a problem, the dearest first: for those who want to know.
+function worthOf({ choices, titles }, problem) {
+  const nameOne = (names, values) => names.map((name, n) => `${titles[name]}: ${choices[name][values[n]]}`).join(", ");
+  return Object.entries(problem.losses)
+    .flatMap(([names, of]) => Object.entries(of).map(([values, factor]) => [nameOne(names.split(","), values.split(",")), factor]))
+    .filter(([, factor]) => Math.abs(factor - 1) >= 0.0005)
+    .sort((one, other) => one[1] - other[1])
+    .map(([words, factor]) => element("li", {}, `${words}: × ${number(factor, 3)}`));
+}
+
 function render({ model, el }) {
   const { figures, start } = model.get("meta");
   const { choices, titles, limits, problems } = figures;
@@ -143,13 +153,15 @@ function render({ model, el }) {
     score.reset();
     redraw();
   } }, "Reset the score");
+  const worth = element("ul", {});
   const root = element("div", { class: "ak-widget", "data-widget": "race" },
     element("div", { class: "ak-row" }, steps.prev, steps.next, steps.row),
     element("div", { class: "ak-race-choices" }, ...Object.values(boxes).map((box) => box.root)),
     element("div", { class: "ak-meters" }, shared.root, registers.root),
     element("div", { class: "ak-row" }, go, again),
     status, canvas,
-    element("div", { class: "ak-row" }, kept, reset));
+    element("div", { class: "ak-row" }, kept, reset),
+    element("details", { class: "ak-parts" }, control("summary", {}, "What single choices cost here, in place of the record's (this tells the answer)"), worth));
   el.append(root);
 
   function change(changed) {
@@ -209,6 +221,7 @@ function render({ model, el }) {
     for (const [name, { select }] of Object.entries(boxes)) select.value = own[name];
     shared.show(need.shared, SHARED_LIMIT, `${kib(need.shared)} of ${kib(SHARED_LIMIT)}`);
     registers.show(need.needed, need.registers, `about ${need.needed} of ${need.registers}`);
+    worth.replaceChildren(...worthOf(figures, problem));
     steps.input.value = place;
     steps.text.textContent = title;
     status.textContent = now ? now.said
