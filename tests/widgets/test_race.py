@@ -98,7 +98,9 @@ def test_the_model_multiplies_what_single_choices_cost():
             product *= factor
         assert found["ratio"] == pytest.approx(product) and found["ratio"] < record
     both = losses(problem, last | {"overlap": "all", "turns": "no"})
-    assert list(both) == ["overlap and turns"]
+    assert list(both) == [("overlap", "turns")]
+    unknown = answer(FIGURES, place, last | {"keys": "64", "consumers": "3"})
+    assert unknown["text"].endswith("tile × 0.87. No figure is known of: warpgroups.")
 
 
 def test_a_problem_has_a_small_still_picture_and_another_is_named():

@@ -43,13 +43,12 @@ export function resources(problem, choices) {
 
 const nameOf = (figures, choices) => Object.keys(figures.choices).map((name) => choices[name]).join(".");
 
+// By what factor each choice that is not the record's changed the record's ratio: [[names], factor], where there is one.
 function losses(problem, choices) {
-  const factors = {};
-  for (const [names, of] of Object.entries(problem.losses)) {
-    const value = names.split(",").map((name) => choices[name]).join(",");
-    if (value in of) factors[names.replace(",", " and ")] = of[value];
-  }
-  return factors;
+  return Object.entries(problem.losses)
+    .map(([joined, of]) => [joined.split(","), of])
+    .map(([names, of]) => [names, of[names.map((name) => choices[name]).join(",")]])
+    .filter(([, factor]) => factor !== undefined);
 }
 
 // What a kernel of these choices gives: measured, model, or does not fit.
@@ -63,11 +62,15 @@ export function answer(figures, place, choices) {
     const speed = `${twoDecimals(known.ratio)} times as fast as cuDNN, ${Math.round(known.tflops)} TFLOP/s`;
     return { kind: "measured", ratio: known.ratio, tflops: known.tflops, text: `Measured: ${speed} (${figures.caption}). ${known.said}` };
   }
-  const factors = Object.entries(losses(problem, own));
+  const factors = losses(problem, own);
   const ratio = problem.measured[problem.record].ratio * factors.reduce((product, [, factor]) => product * factor, 1);
-  const parts = factors.map(([name, factor]) => `${name} × ${twoDecimals(factor)}`).join(", ") || "nothing that was measured";
+  const { titles } = figures;
+  const parts = factors.map(([names, factor]) => `${names.map((name) => titles[name]).join(" and ")} × ${twoDecimals(factor)}`);
+  const hasFigure = factors.flatMap(([names]) => names);
+  const record = problem.record.split(".");
+  const left = Object.keys(figures.choices).filter((name, n) => own[name] !== record[n] && !hasFigure.includes(name)).map((name) => titles[name]);
   const text = `Model: about ${twoDecimals(ratio)} times as fast as cuDNN. Nobody measured this kernel. The record, times what ` +
-    `each choice alone changed: ${parts}.`;
+    `each choice alone changed: ${parts.join(", ")}.${left.length ? ` No figure is known of: ${left.join(", ")}.` : ""}`;
   return { kind: "model", ratio, tflops: ratio * problem.cudnn, text };
 }
 
