@@ -1,6 +1,8 @@
 // paint.js — paint a mask on a grid of 64 × 64 cells, and see what it costs, how far it reaches, and its code (chapter 04).
 // widgets/paint.py computes the same.
 // with masks.js
+// with address.js
+// with score.js
 
 const SIDE = 64;
 const SIZES = [64, 128]; // tiles, in tokens

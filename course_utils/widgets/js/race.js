@@ -1,5 +1,7 @@
 // race.js — choose tile, stages, warps and order of a kernel, and race past cuDNN (chapter 07). What was measured answers
 // with its figure, a model answers for the rest; widgets/race.py computes the same.
+// with address.js
+// with score.js
 
 const SHARED_LIMIT = 227 * 1024; // bytes of shared memory that a block may have
 const OTHERS = 24; // registers of a thread beside S, P and O
