@@ -1,8 +1,9 @@
-"""One small example of each of the chapters' widgets, by the name that it has on a page."""
+"""One small example of each widget of the chapters and of each game, by the name that it has on a page."""
 
 import torch
 
 from course_utils.chapters.hopper_blocks import blocks
+from course_utils.chapters.hopper_race import figures
 from course_utils.widgets import (
     bank_places,
     bank_turns,
@@ -11,8 +12,10 @@ from course_utils.widgets import (
     launch_grid,
     load_sectors,
     mask_explorer,
+    paint_a_mask,
     pipeline,
     planner,
+    race_past_cudnn,
     score_heatmap,
     tile_stepper,
     two_pieces,
@@ -49,4 +52,6 @@ EXAMPLES = {
     "cache-explorer": cache_explorer,
     "pipeline": lambda: pipeline(blocks()),
     "planner": planner,
+    "race": lambda: race_past_cudnn(figures()),
+    "paint": paint_a_mask,
 }

@@ -1,6 +1,7 @@
 // planner.js — the chooser and memory planner (chapter 08). Python computes; here it is shown. The plans of all lengths
 // for the settings shown are there at once, so that the length moves without Python; the other controls ask it. On a page
 // alone, without Python, the settings stand there in words.
+// with address.js
 
 const LABELS = {
   batch: "batch", heads: "heads", kv_heads: "key heads", head_dim: "head dim d", dtype: "dtype", device: "GPU",
@@ -219,10 +220,15 @@ function render({ model, el }) {
     canvas.setAttribute("aria-label", `The score matrix of dense, flash and sparse attention: what is computed, stored and skipped. ${page.status}`);
   }
 
+  const address = keepInAddress(model, root, () => ({ length: lengths[model.get("step")] }),
+    ({ length: text }) => setStep(model, lengths.indexOf(oneOf(text, lengths, lengths[model.get("step")]))));
   model.on("change:meta", redraw);
+  model.on("change:step", address.note);
   const stop = keepDrawn(model, root, redraw);
   return () => {
     model.off("change:meta", redraw);
+    model.off("change:step", address.note);
+    address.forget();
     stop();
   };
 }

@@ -74,6 +74,21 @@ function radios(legend, options, start, change) {
   return element("fieldset", {}, element("legend", {}, legend), ...labels);
 }
 
+// Marks the one of these radio buttons that stands for `value`.
+function pick(fieldset, value) {
+  for (const input of fieldset.querySelectorAll("input")) input.checked = input.value === `${value}`;
+}
+
+// A select box with its label in front. groups: name of a group, "" for none → value → text; change(value) gets a text.
+function selectBox(name, label, groups, change) {
+  const select = control("select", { class: name, onchange: () => change(select.value) });
+  for (const [group, options] of Object.entries(groups)) {
+    const items = Object.entries(options).map(([value, text]) => element("option", { value }, text));
+    select.append(...(group ? [element("optgroup", { label: group }, ...items)] : items));
+  }
+  return { select, row: element("label", {}, label, select) };
+}
+
 // The pixels that a picture may take in width. A widget has none before it is in the page.
 function widthOf(root, most = 760) {
   return Math.min(Math.max(root.clientWidth - 8, 300), most);
