@@ -151,7 +151,7 @@ def climb(
         ax.annotate(
             "you are here",
             (here, above),
-            (here, above + 0.12 * max(peers.values())),
+            (min(here, len(names) - 1.2), above + 0.12 * max(peers.values())),  # short of the names beside the axes
             ha="center",
             fontsize=9,
             fontweight="bold",

@@ -153,7 +153,7 @@ def beside_one(names: Sequence[str], panels: Mapping[str, Mapping[str, Sequence[
 def backward_on_chip() -> Axes:
     """Where a block of the backward pass has its matrices, and what flows where."""
     ax = plt.figure(figsize=(7.5, 3.0)).subplots()
-    _box(ax, 0, 0.2, 1.6, 0.8, "Q, dO", PALE)
+    _box(ax, 0, 0.2, 1.6, 0.8, "Q, dO", SKY)
     ax.text(0.8, 1.05, "tile after tile", ha="center", va="top", fontsize=9)
     _box(ax, 0, 1.9, 1.6, 0.8, "K, V", SKY)
     ax.text(0.8, 2.75, "stay in shared memory", ha="center", va="top", fontsize=9)

@@ -13,8 +13,8 @@ from course_utils.widgets.frame import MASKED_HATCH, Frame
 WINDOW = 8000  # cycles that are seen at once
 # What a span is: its colour, and the words of the legend. Waits are hatched.
 KINDS = {
-    "K": (MATRICES["K"], "tile of K: asked for, and not yet seen to be there"),
-    "V": (MATRICES["V"], "tile of V, the same"),
+    "K": (MATRICES["K"], "K: asked for, not yet seen to be there"),
+    "V": (MATRICES["V"], "V: asked for, not yet seen to be there"),
     "S": (MATRICES["Q"], "Q Kᵀ"),
     "PV": (MATRICES["O"], "P V"),
     "asks": (GREY, "asks for a tile; a producer first waits for a free place"),
