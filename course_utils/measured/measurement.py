@@ -26,7 +26,8 @@ class Measurement:
         name: what was measured, such as "02_flash_attention_minimal".
         device: name of the GPU as the driver gives it.
         driver: version of the NVIDIA driver, or "unknown".
-        versions: of torch, cuda, cudnn (91002 is 9.10.2), cupy and python; of tilelang and flashinfer, peers, where they were recorded.
+        versions: of torch, cuda, cudnn (91900 is 9.19.0), cupy and python; of tilelang and flashinfer, peers, where
+            they were recorded.
         date: ISO date of the run.
         command: the command that takes these figures again.
         rows: list of dicts with the units in the keys.

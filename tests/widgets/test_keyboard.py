@@ -28,8 +28,11 @@ def opened(open_widget):
     return opened_page
 
 
-def test_each_of_the_chapters_widgets_has_an_example():
-    assert {name for names in WIDGETS.values() for name in names} == set(EXAMPLES)
+GAMES = {"race", "paint"}
+
+
+def test_each_widget_of_the_chapters_and_each_game_has_an_example():
+    assert {name for names in WIDGETS.values() for name in names} | GAMES == set(EXAMPLES)
 
 
 @pytest.mark.parametrize("name", NAMES)
