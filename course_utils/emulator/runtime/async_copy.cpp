@@ -20,16 +20,20 @@ extern "C" void emu_copy_async(void* to, const void* from, unsigned bytes, unsig
     }
     if (((uintptr_t)to | (uintptr_t)from) % bytes) emu_find_misaligned(site, bytes);
     const uintptr_t counter = (uintptr_t)__builtin_return_address(0);
-    int step = 0;
-    if (Recorder* r = emu_recorder()) step = emu_announce(*r, {EMU_OP_COPY_READ, emu_place_of(counter), (uintptr_t)from, source_bytes, 0, false});
+    Recorder* const r = emu_recorder();
+    const int step = r ? emu_announce(*r, {EMU_OP_COPY_READ, emu_place_of(counter), (uintptr_t)from, source_bytes, 0, false}) : 0;
     f->copies[f->copy_count++] = {to, from, bytes, source_bytes, f->copy_group, site, counter, step};
-    if (emu_recorder()) return;
+    if (r) return;
     emu_record_access((uintptr_t)from, source_bytes, around_l1 ? Access::copy_read : Access::read, counter);
     if (around_l1) emu_record_target(f, (uintptr_t)to);
     emu_record_access((uintptr_t)to, bytes, Access::copy_issued, counter);
 }
 
 extern "C" void emu_copy_commit() { emu_current->copy_group++; }
+
+static emu_intent arrival_of(const PendingCopy& c) {
+    return {EMU_OP_COPY_WRITE, emu_place_of(c.counter), (uintptr_t)c.to, c.bytes, c.step, false};
+}
 
 // Of the thread that runs; at_once: of another one, which stands still.
 static void finish(unsigned groups_in_flight, bool at_once) {
@@ -41,13 +45,12 @@ static void finish(unsigned groups_in_flight, bool at_once) {
         if (c.group + groups_in_flight >= f->copy_group) {
             f->copies[kept++] = c;
         } else {
-            const emu_intent arrival = {EMU_OP_COPY_WRITE, emu_place_of(c.counter), (uintptr_t)c.to, c.bytes, c.step, false};
-            if (r && !at_once) emu_announce(*r, arrival);
+            if (r && !at_once) emu_announce(*r, arrival_of(c));
             f->copying = c.site;
             memcpy(c.to, c.from, c.source_bytes);
             memset((char*)c.to + c.source_bytes, 0, c.bytes - c.source_bytes);
             if (!r) emu_record_access((uintptr_t)c.to, c.bytes, Access::copy_arrived, c.counter);
-            else if (at_once) emu_record_done(*r, arrival);
+            else if (at_once) emu_record_done(*r, arrival_of(c));
         }
     }
     f->copying = emu_site{};
