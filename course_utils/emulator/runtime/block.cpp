@@ -403,7 +403,7 @@ static bool complete(Warp& w, Fiber* f) {
              f->collective->name, other->name, other->site.line);
     }
     f->collective->combine(lanes, participants);
-    if (f->collective->synchronises && emu_block->tracer) emu_trace_warp_sync(w, participants);
+    if (f->collective->noticed & EMU_ORDERS_MEMORY && emu_block->tracer) emu_trace_warp_sync(w, participants);
     for (uint32_t m = participants; m; m &= m - 1) make_ready(w, w.fiber[lowest(m)]);
     return true;
 }
@@ -417,8 +417,7 @@ extern "C" void emu_collect(emu_collective* mine) {
         fail(EMU_BAD_COLLECTIVE, f, mine->site, "%s: the mask 0x%08x does not name lane %u, which calls it", mine->name,
              mine->mask, f->lane);
     }
-    if (emu_block->recorder) emu_trace_collective(mine);
-    if (mine->synchronises && emu_block->tracer) emu_trace_leave_room(f);
+    if (mine->noticed && emu_block->tracer) emu_trace_collective(f, mine);
     f->collective = mine;
     stop_running(f, State::in_collective, mine->site);
     if (mine->mask & w.ready || !complete(w, f)) run_another();

@@ -179,14 +179,14 @@ void emu_record_target(Fiber* f, uintptr_t to) {
     if (last.access == Access::copy_read) last.value = (uint8_t)(to / 32);
 }
 
-// Before a thread waits for a __syncwarp(), which makes an entry in its log.
-void emu_trace_leave_room(Fiber* f) {
-    while (emu_block->tracer->logging && f->logged >= log_capacity) emu_wait_for_room();
+// A __syncwarp() makes an entry in the thread's log.
+void emu_trace_collective(Fiber* f, const emu_collective* mine) {
+    if (Recorder* r = emu_recorder()) return emu_record_collective(*r, mine);
+    while (mine->noticed & EMU_ORDERS_MEMORY && emu_block->tracer->logging && f->logged >= log_capacity) emu_wait_for_room();
 }
 
 bool emu_trace_turn(Block& b) { return emu_record_turn(*b.recorder); }
 void emu_trace_barrier(emu_site site) { emu_record_barrier(*emu_recorder(), 0, emu_site_counter(*emu_recorder(), site)); }
-void emu_trace_collective(const emu_collective* mine) { emu_record_collective(*emu_recorder(), mine); }
 
 void emu_trace_cluster_barrier(Block& b) {
     for (unsigned rank = 0; rank < b.cluster->size; rank++) {
