@@ -9,6 +9,7 @@ from course_utils import __version__
 COMMANDS = {
     "doctor": "say what this machine can run, and what to do about the rest",
     "bench": "time a chapter's kernels on this GPU, or show the recorded figures",
+    "record": "record one block of a launch step by step, as a page to look at",
     "grade": "grade exercises: points, what is wrong, what to read again",
     "progress": "show what you have done so far, and what comes next",
     "reading": "how long chapters and paths take to read",

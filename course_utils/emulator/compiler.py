@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from course_utils.toolchain.cache import cache_folder
@@ -34,6 +35,7 @@ RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
         "block",
         "async_counters",
         "async_rules",
+        "recorder",
         "barriers",
         "wgmma",
         "counters",
@@ -44,6 +46,14 @@ RUNTIME_FILES = tuple(  # from low to high, as the head of worker.cpp says
         "worker",
     )
 )
+
+
+class Build(Enum):
+    """What a kernel is built for: to run; for the sanitizer and the profiler; to be recorded."""
+
+    PLAIN = "plain"
+    TRACED = "traced"
+    RECORDED = "recorded"
 
 
 @dataclass(frozen=True)
@@ -124,7 +134,7 @@ def _key(*parts: object) -> str:
     return hashlib.sha256("\0".join(map(str, (*parts, _processor(), _own_files()))).encode()).hexdigest()[:24]
 
 
-def _flags(compiler: Compiler, *, traced: bool = False) -> list[str]:
+def _flags(compiler: Compiler, build: Build = Build.PLAIN) -> list[str]:
     # No contraction to FMA and no type-based aliasing: a kernel gives the same bits with every compiler, and may
     # reinterpret floats as CUDA code does. Endless loops stay endless (C++ would let the compiler delete them).
     flags = ["-std=c++17", "-O2", "-march=native", "-fPIC", "-fno-exceptions", "-fno-rtti", "-w", "-gdwarf-4"]
@@ -138,7 +148,17 @@ def _flags(compiler: Compiler, *, traced: bool = False) -> list[str]:
     # variables of an inline function or a template of one name.
     flags += ["-g1", "-fno-ipa-icf", "-fno-gnu-unique"] if compiler.kind == "gcc" else ["-gline-tables-only"]
     flags += ["-fno-sanitize=undefined"] if compiler.kind == "zig" else []
-    return flags + (_traced_flags(compiler) if traced else [])
+    if build is Build.PLAIN:
+        return flags
+    if build is Build.TRACED:
+        return flags + _traced_flags(compiler)
+    return [*flags, "-DEMU_RECORDED=1", *(RECORDED_FLAGS if compiler.kind == "gcc" else _traced_flags(compiler))]
+
+
+# Each variable of the source is in memory, at a place of its own, for the whole of its life, and the runtime hears
+# where functions begin and end: g++ alone is asked for that.
+RECORDED_FLAGS = ["-DEMU_TRACED=1", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-O0", "-g2"]
+RECORDED_FLAGS += ["-fno-omit-frame-pointer"]
 
 
 def _traced_flags(compiler: Compiler) -> list[str]:
@@ -232,20 +252,25 @@ def shared_builds(compiler: Compiler) -> list[Path]:
     """
     built = [build_runtime(compiler)]
     if compiler.kind == "gcc":
-        built += [_build_prelude(compiler, _flags(compiler, traced=traced)) for traced in (False, True)]
+        built += [_build_prelude(compiler, _flags(compiler, build)) for build in (Build.PLAIN, Build.TRACED)]
     return built
 
 
 def build_kernels(
-    compiler: Compiler, text: str, headers: dict[str, str], options: list[str], name: str, *, traced: bool = False
+    compiler: Compiler,
+    text: str,
+    headers: dict[str, str],
+    options: list[str],
+    name: str,
+    build: Build = Build.PLAIN,
 ) -> Path:
-    """The shared library of a translated kernel file; a `traced` one is for the sanitizer and the profiler.
+    """The shared library of a translated kernel file.
 
     Raises CompileError with the compiler's log.
     """
     runtime = build_runtime(compiler)
-    of_prelude = [*_flags(compiler, traced=traced), *(option for option in options if option == FOR_HOPPER)]
-    flags = [*_flags(compiler, traced=traced), *options]
+    of_prelude = [*_flags(compiler, build), *(option for option in options if option == FOR_HOPPER)]
+    flags = [*_flags(compiler, build), *options]
     library = cache_folder() / f"kernels-{_key(compiler, flags, runtime.name, text, sorted(headers.items()))}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:

@@ -12,15 +12,17 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from course_utils.emulator.frames import Function
 from course_utils.emulator.launcher import MESSAGE_BYTES
 from course_utils.emulator.memory import DeviceMemory
+from course_utils.emulator.raw_recording import RECORDING_BYTES, RawRecording
 from course_utils.emulator.report import FINISHED, REPORT_BYTES, Report, printed_text
 from course_utils.emulator.trace_results import MOST_ARRAYS, RESULTS_BYTES, TraceResults
 from course_utils.emulator.tracing import Watch
@@ -188,21 +190,30 @@ class Global:
 
 
 class Ended(NamedTuple):
-    """How a launch ended. `load_address` is where the worker had the kernel's library; `traced`: None if unwatched."""
+    """How a launch ended. `load_address` is where the worker had the kernel's library; `traced`: None if unwatched, and
+    `recorded` if not recorded."""
 
     report: Report
     exit_status: int
     load_address: int
     traced: TraceResults | None
+    recorded: RawRecording | None
 
 
 def front_bytes(global_variables: list[Global], watch: Watch | None) -> int:
     """The room that `run` needs at the front of the device memory: report, variables, what a trace leaves and takes."""
-    return _results_offset(global_variables) + (RESULTS_BYTES + 8 * len(watch.blocks) + 8 if watch else 0)
+    if not watch:
+        return _results_offset(global_variables)
+    return _recording_offset(global_variables, watch) + (RECORDING_BYTES if watch.record else 0)
 
 
 def _results_offset(global_variables: list[Global]) -> int:
     return -(-(REPORT_BYTES + sum(variable.value.numel() for variable in global_variables)) // 64) * 64
+
+
+def _recording_offset(global_variables: list[Global], watch: Watch) -> int:
+    blocks_end = _results_offset(global_variables) + RESULTS_BYTES + 8 * len(watch.blocks) + 8
+    return -(-blocks_end // 4096) * 4096
 
 
 def run(
@@ -221,19 +232,23 @@ def run(
     shared_mem: int,
     watch: Watch | None,
     statics: list[tuple[int, int, bool]],
+    functions: Sequence[Function] = (),
+    keep: bool = True,
 ) -> Ended:
     """Runs a launch in a worker process and waits for its end.
 
     `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library; `arguments` are the values as the
     kernel takes them.
     The values of `global_variables` go to the worker and, unless the launch fails, come back. What the kernel printed
-    goes to sys.stdout. `watch` says what a traced library reports, `statics` where its shared variables are. An
+    goes to sys.stdout, too. `watch` says what a traced library reports, `statics` where its shared variables are,
+    `functions` whose variables are recorded. Without `keep` the launch leaves no values and prints nothing. An
     interrupt (KeyboardInterrupt) ends the worker.
     """
     if watch and len(memory.spans) > MOST_ARRAYS:
         raise ValueError(f"the sanitizer and the profiler take up to {MOST_ARRAYS} tensors, got {len(memory.spans)}")
     sizes = [variable.value.numel() for variable in global_variables]
     results_offset = _results_offset(global_variables)
+    recording_offset = _recording_offset(global_variables, watch) if watch and watch.record else 0
     report = Report.from_buffer(memory.front)
     behind_report = torch.frombuffer(memory.front, dtype=torch.uint8, offset=REPORT_BYTES)
     shared_values = behind_report[: sum(sizes)].split(sizes)
@@ -273,16 +288,21 @@ def run(
             "statics": statics,
             "results_offset": results_offset,
             "blocks_offset": results_offset + RESULTS_BYTES,
+            "recording_offset": recording_offset,
         },
     }
     if watch and watch.blocks:
         chosen = torch.frombuffer(memory.front, dtype=torch.int64, offset=results_offset + RESULTS_BYTES)
         chosen[: len(watch.blocks)] = torch.tensor(watch.blocks)
+    recorded = None
+    if watch and watch.record:
+        recorded = RawRecording(memory.front, recording_offset, watch.record, functions)
     exit_status, load_address = _exchange(request, memory.file)
-    sys.stdout.write(printed_text(report))
-    if report.outcome == FINISHED:
+    if keep:
+        sys.stdout.write(printed_text(report))
+    if keep and report.outcome == FINISHED:
         for shared_value, variable in zip(shared_values, global_variables, strict=True):
             variable.value.copy_(shared_value)
             variable.first = None
     traced = TraceResults.from_buffer(memory.front, results_offset) if watch else None
-    return Ended(report, exit_status, load_address, traced)
+    return Ended(report, exit_status, load_address, traced, recorded)

@@ -57,6 +57,7 @@ class Tracing(ctypes.Structure):
         ("statics", ctypes.POINTER(StaticShared)),
         ("static_count", ctypes.c_uint64),
         ("results", ctypes.c_void_p),
+        ("recording", ctypes.c_void_p),
     ]
 
 
@@ -112,6 +113,7 @@ def tracing_of(request: dict, front: int) -> Tracing | None:
         statics=(StaticShared * max(1, len(statics)))(*[StaticShared(*variable) for variable in statics]),
         static_count=len(statics),
         results=front + asked["results_offset"],
+        recording=front + asked["recording_offset"] if asked["recording_offset"] else None,
     )
 
 

@@ -155,6 +155,15 @@ class DeviceMemory:
             found.append((self._positions[arrays[0]], label, region.high - region.low))
         return found
 
+    def tensors(self) -> list[tuple[str, torch.Tensor | None, int, int]]:
+        """For each of the `spans`: label, the tensor that is all of it (None: several share it), and where its bytes
+        are in this process as they were before the launch: address and how many."""
+        found = []
+        for region, (_, label, size) in zip(self._regions, self.arrays(), strict=True):
+            whole = [array.tensor for array in region.arrays if array.size == size]
+            found.append((label, whole[0] if whole else None, region.low, size))
+        return found
+
     def copy_back(self) -> None:
         """Copies what the kernel wrote into the caller's tensors."""
         for region in self._regions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import math
@@ -11,14 +12,17 @@ from pathlib import Path
 
 import torch
 
-from course_utils.emulator import launch, report, tracing
-from course_utils.emulator.compiler import FOR_HOPPER, Compiler, build_kernels, build_runtime, find_compiler
+from course_utils.emulator import launch, recorder, report, tracing
+from course_utils.emulator.compiler import FOR_HOPPER, Build, Compiler, build_kernels, build_runtime, find_compiler
 from course_utils.emulator.debug_lines import DebugLines
+from course_utils.emulator.frames import Function, Shared, functions, shared_variables
 from course_utils.emulator.library_tables import Symbol, symbols
 from course_utils.emulator.memory import Array, DeviceMemory, Mapped
+from course_utils.emulator.raw_recording import RECORDING_BYTES
+from course_utils.emulator.sanitizer import Finding
 from course_utils.emulator.trace_results import RESULTS_BYTES
 from course_utils.emulator.translate import Translation, translate
-from course_utils.toolchain.errors import CompileError, LaunchError
+from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
 from course_utils.toolchain.source import (
     HOPPER,
     INCLUDE,
@@ -41,9 +45,11 @@ def _load_runtime(path: Path) -> None:
     """Loads the runtime, without which this process cannot load a kernel library to look into it."""
     ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)  # the libraries name no libm: see compiler._link
     runtime = ctypes.CDLL(str(path))
-    runtime.emu_report_bytes.restype = runtime.emu_trace_results_bytes.restype = ctypes.c_uint64
+    for bytes_of in (runtime.emu_report_bytes, runtime.emu_trace_results_bytes, runtime.emu_recording_bytes):
+        bytes_of.restype = ctypes.c_uint64
     assert runtime.emu_report_bytes() == report.REPORT_BYTES, "report.py and report.h disagree"
     assert runtime.emu_trace_results_bytes() == RESULTS_BYTES, "trace_results.py and trace_results.h disagree"
+    assert runtime.emu_recording_bytes() == RECORDING_BYTES, "raw_recording.py and recording.h disagree"
 
 
 def _host_options(options: tuple[str, ...]) -> list[str]:
@@ -66,15 +72,20 @@ def _is_relative_include(word: str) -> bool:
     return word.startswith("-I") and not word[2:].startswith("/")
 
 
+def _index(block: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    """(x, y, z) of a block's number in the grid."""
+    return block % grid[0], block // grid[0] % grid[1], block // (grid[0] * grid[1])
+
+
 class _Library:
-    """A compiled kernel file, loaded into this process; a `traced` one reports its memory accesses."""
+    """A compiled kernel file, loaded into this process."""
 
     def __init__(
-        self, compiler: Compiler, translated: Translation, options: list[str], name: str, *, traced: bool
+        self, compiler: Compiler, translated: Translation, options: list[str], name: str, build: Build
     ) -> None:
         self._translated = translated
         self._name = name
-        self.path = build_kernels(compiler, translated.text, translated.headers, options, name, traced=traced)
+        self.path = build_kernels(compiler, translated.text, translated.headers, options, name, build)
         self.runtime_path = build_runtime(compiler)
         _load_runtime(self.runtime_path)
         try:
@@ -108,11 +119,37 @@ class _Library:
 
         A guard is a word by which g++ remembers that it has set up an array of class type.
         """
+        return [(symbol.offset, symbol.size, name.startswith("_ZGV")) for name, symbol in self._static_symbols]
+
+    @property
+    def named_statics(self) -> list[tuple[str, int, Shared | None]]:
+        """Of each of the `statics` the name that the source gives it, its bytes, and what its elements are, if that is
+        known."""
+        of_offset = {shared.offset: shared for shared in shared_variables(self.path)}
+        found = []
+        for name, symbol in self._static_symbols:
+            local = re.search(r"E(\d+)([A-Za-z_]\w*)$", name)  # the Itanium ABI's _ZZ ... E <length> <variable>
+            found.append((local[2][: int(local[1])] if local else name, symbol.size, of_offset.get(symbol.offset)))
+        return found
+
+    @functools.cached_property
+    def recorded_functions(self) -> list[Function]:
+        """Whose variables a recording has: only a library that is built for it says where they are."""
+        return functions(self.path)
+
+    @property
+    def _static_symbols(self) -> list[tuple[str, Symbol]]:
         return [
-            (symbol.offset, symbol.size, name.startswith("_ZGV"))
+            (name, symbol)
             for name, symbol in self.symbols.items()
             if symbol.kind == "STT_TLS" and name != "emu_dynamic_shared"
         ]
+
+    @property
+    def entry_code(self) -> list[tuple[int, int]]:
+        """From where to where the functions behind the kernels go."""
+        entries = [symbol for name, symbol in self.symbols.items() if name.startswith("emu_call_")]
+        return [(symbol.offset, symbol.offset + symbol.size) for symbol in entries]
 
     @functools.cached_property
     def lines(self) -> DebugLines:
@@ -149,16 +186,16 @@ class EmulatedModule:
         translated = translate(code, self.name, search_path, name_expressions)
         self._originals = translated.originals
         self._build = functools.partial(_Library, find_compiler(compiler), translated, host_options, self.name)
-        self._libraries: dict[bool, _Library] = {}
+        self._libraries: dict[Build, _Library] = {}
         self._hopper = hopper
         # The one that a launch would take here and now: many a module is only ever watched, or never.
-        self._first = self._library(traced=tracing.active())
+        self._first = self._library(Build.TRACED if tracing.active() else Build.PLAIN)
 
-    def _library(self, *, traced: bool) -> _Library:
-        """For launches that the sanitizer or the profiler watches, or for others; built at the first of them."""
-        if traced not in self._libraries:
-            self._libraries[traced] = self._build(traced=traced)
-        return self._libraries[traced]
+    def _library(self, build: Build) -> _Library:
+        """For launches that are watched like that; built at the first of them."""
+        if build not in self._libraries:
+            self._libraries[build] = self._build(build)
+        return self._libraries[build]
 
     # ---- looking things up
 
@@ -251,11 +288,11 @@ class EmulatedModule:
         shared_mem: int = 0,
     ) -> None:
         """Runs a kernel. Arrays are copied to device memory and, where writable, back; a failed launch changes none of
-        them. Inside sanitize() or profile() it is watched.
+        them. Inside sanitize() or profile() it is watched, inside record() recorded.
 
         Raises KernelError for a kernel that crashes, deadlocks or runs out of time.
         """
-        watch = tracing.watch(grid)
+        watch = tracing.watch(grid, function)
         cluster = self._checked_cluster(function, grid)
         if watch and self._hopper:
             if watch.in_step:
@@ -269,10 +306,33 @@ class EmulatedModule:
                     "use one after the other"
                 )
             watch = replace(watch, hopper=True)
-        library = self._library(traced=watch is not None)
+        run = functools.partial(self._run, function, grid, block, cluster, arguments, shared_mem)
+        if watch and watch.record:
+            with tracing.findings_aside() as found, contextlib.suppress(KernelError):
+                run(replace(watch, sanitize=True, blocks=(), record=0), keep=False)
+            run(watch, findings=tuple(found.findings))
+        else:
+            run(watch)
+
+    def _run(
+        self,
+        function: str,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        cluster: tuple[int, int, int],
+        arguments: list[Array | Mapped | bytes],
+        shared_mem: int,
+        watch: tracing.Watch | None,
+        *,
+        keep: bool = True,
+        findings: tuple[Finding, ...] = (),
+    ) -> None:
+        """One run of a launch. keep: what it writes; findings: of the same launch, for its recording."""
+        library = self._library(Build.PLAIN if not watch else Build.RECORDED if watch.record else Build.TRACED)
         arrays = [a.array if isinstance(a, Mapped) else a for a in arguments if not isinstance(a, bytes)]
         global_variables = list(self._globals.values())
-        with DeviceMemory(arrays, launch.front_bytes(global_variables, watch), as_on_a_gpu=watch is not None) as memory:
+        on_a_gpu = watch is not None and not watch.record
+        with DeviceMemory(arrays, launch.front_bytes(global_variables, watch), as_on_a_gpu=on_a_gpu) as memory:
             values = [
                 memory.pointer(argument.tensor).to_bytes(8, "little")
                 if isinstance(argument, Array)
@@ -296,8 +356,28 @@ class EmulatedModule:
                 shared_mem=shared_mem,
                 watch=watch,
                 statics=library.statics if watch else [],
+                functions=library.recorded_functions if watch and watch.record else (),
+                keep=keep,
             )
-            if ended.traced is not None:
+            if ended.recorded is not None:
+                recording = recorder.collect(
+                    ended.recorded,
+                    kernel=function,
+                    file=self.name,
+                    grid=grid,
+                    block=block,
+                    index=_index(watch.blocks[0], grid),
+                    shared_mem=shared_mem,
+                    memory=memory,
+                    statics=library.named_statics,
+                    functions=library.recorded_functions,
+                    lines=library.lines,
+                    entries=library.entry_code,
+                    sources=self._originals,
+                    findings=findings,
+                )
+                tracing.recorded(recording)
+            elif ended.traced is not None:
                 tracing.collect(
                     ended.traced,
                     kernel=function,
@@ -315,4 +395,5 @@ class EmulatedModule:
                     source_line=self._source_line,
                     describe_address=memory.describe,
                 )
-            memory.copy_back()
+            if keep:
+                memory.copy_back()

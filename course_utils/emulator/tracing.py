@@ -1,10 +1,10 @@
-"""`sanitize()`, `profile()`, `in_step()`: what they watch; how raw results become findings and counters."""
+"""`sanitize()`, `profile()`, `in_step()`, `record()`: what they watch; how raw results become findings and counters."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from course_utils.emulator import trace_results as raw
 from course_utils.emulator.memory import DeviceMemory
 from course_utils.emulator.profiler import AsyncRow, CounterRow, Counters, Footprint, Role
+from course_utils.emulator.recording import Recording
 from course_utils.emulator.sanitizer import Event, Finding, SanitizerReport
 from course_utils.toolchain.source import line_text
 
@@ -21,6 +22,7 @@ Locate = Callable[[int], "tuple[str, int] | None"]
 _sanitizers: list[SanitizerReport] = []
 _profilers: list[tuple[Counters, tuple[Block, ...] | None]] = []
 _in_step: list[None] = []
+_recorders: list[Asked] = []
 
 
 @contextlib.contextmanager
@@ -127,7 +129,7 @@ def profile(*, blocks: int | Iterable[int | tuple[int, ...]] | None = None) -> I
         blocks = (blocks,)
     if blocks is not None and not isinstance(blocks, Iterable):
         raise TypeError(f"blocks takes block indices, got {blocks!r}")
-    chosen = None if blocks is None else tuple(_block(block) for block in blocks)
+    chosen = None if blocks is None else tuple(block_index(block) for block in blocks)
     if chosen is not None and not chosen:
         raise ValueError("blocks takes at least one block index, got none")
     if chosen is not None and _sanitizers:
@@ -159,12 +161,55 @@ def in_step() -> Iterator[None]:
         _in_step.pop()
 
 
-def _block(block: int | tuple[int, ...]) -> Block:
+@dataclass
+class Asked:
+    """What a `record()` wants of the launches in its call: `launch`, the number of one of them (None: the first), of
+    which it takes `block` and at most `limit` accesses. `kernels`: those launched so far; `recording`: what came of
+    it."""
+
+    block: Block
+    launch: int | None
+    limit: int
+    kernels: list[str] = field(default_factory=list)
+    recording: Recording | None = None
+
+
+@contextlib.contextmanager
+def recording(asked: Asked) -> Iterator[None]:
+    """Records as `asked` in the launches inside a `with`. Raises ValueError inside of what else watches launches."""
+    if active():
+        raise ValueError(
+            "record() inside sanitize(), profile(), in_step() or another record(): use one after the other"
+        )
+    _recorders.append(asked)
+    try:
+        yield
+    finally:
+        _recorders.pop()
+
+
+def recorded(recording: Recording) -> None:
+    """Hands over what `recording()` has asked for."""
+    _recorders[-1].recording = recording
+
+
+@contextlib.contextmanager
+def findings_aside() -> Iterator[SanitizerReport]:
+    """The report of a launch that is run for its findings, before it is recorded."""
+    report = SanitizerReport()
+    _sanitizers.append(report)
+    try:
+        yield report
+    finally:
+        _sanitizers.pop()
+
+
+def block_index(block: int | tuple[int, ...], name: str = "blocks") -> Block:
     index = block if isinstance(block, (tuple, list)) else (block,)
     if not 1 <= len(index) <= 3 or not all(isinstance(n, (int, np.integer)) and not isinstance(n, bool) for n in index):
-        raise TypeError(f"blocks takes ints or tuples of one to three of them, got {block!r}")
+        raise TypeError(f"{name} takes ints or tuples of one to three of them, got {block!r}")
     if min(index) < 0:
-        raise ValueError(f"blocks takes indices from 0 on, got {block!r}")
+        raise ValueError(f"{name} takes indices from 0 on, got {block!r}")
     x, y, z = (*map(int, index), 0, 0)[:3]
     return x, y, z
 
@@ -178,17 +223,20 @@ class Watch:
     blocks: tuple[int, ...]
     in_step: bool = False
     hopper: bool = False  # the kernel is for sm_90a
+    record: int = 0  # accesses of threads of the one block in `blocks` to be recorded, at most; 0: none
 
 
 def active() -> bool:
     """Whether launches belong to the emulator in any case: nothing else watches, or lets threads go in step."""
-    return bool(_sanitizers or _profilers or _in_step)
+    return bool(_sanitizers or _profilers or _in_step or _recorders)
 
 
-def watch(grid: Block) -> Watch | None:
+def watch(grid: Block, kernel: str) -> Watch | None:
     """How to watch a launch of this grid now; None: not at all."""
     if _in_step:
         return Watch(False, False, (), in_step=True)
+    if _recorders:
+        return _watch_to_record(_recorders[-1], grid, kernel)
     if not active():
         return None
     chosen: set[int] = set()
@@ -200,6 +248,16 @@ def watch(grid: Block) -> Watch | None:
     if any(blocks is None for _, blocks in _profilers):
         chosen.clear()
     return Watch(bool(_sanitizers), bool(_profilers), tuple(sorted(chosen)))
+
+
+def _watch_to_record(asked: Asked, grid: Block, kernel: str) -> Watch | None:
+    asked.kernels.append(kernel)
+    if len(asked.kernels) - 1 != (asked.launch or 0):
+        return None
+    x, y, z = asked.block
+    if x >= grid[0] or y >= grid[1] or z >= grid[2]:
+        raise ValueError(f"block takes an index in the grid {grid} of {kernel}(), got {asked.block}")
+    return Watch(False, False, (x + grid[0] * (y + grid[1] * z),), record=asked.limit)
 
 
 def collect(

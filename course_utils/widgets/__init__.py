@@ -14,6 +14,7 @@ from course_utils.widgets.paint import paint_a_mask
 from course_utils.widgets.pieces import two_pieces
 from course_utils.widgets.pipeline import pipeline
 from course_utils.widgets.planner import Planner, planner
+from course_utils.widgets.player import play
 from course_utils.widgets.race import race_past_cudnn
 from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
@@ -35,6 +36,7 @@ __all__ = [
     "paint_a_mask",
     "pipeline",
     "planner",
+    "play",
     "race_past_cudnn",
     "score_heatmap",
     "tile_stepper",

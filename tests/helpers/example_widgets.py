@@ -21,6 +21,8 @@ from course_utils.widgets import (
     two_pieces,
     warp_fragments,
 )
+from course_utils.widgets.player import player
+from tests.helpers import recorded
 
 TOKENS = "the animal did not cross the street because it was too tired".split()
 SCORES = [1.0, 2.0, 0.5, 1.5, 2.5, 4.0, 1.0, 3.0, 3.5, 2.0, 6.0, 1.0]
@@ -54,4 +56,5 @@ EXAMPLES = {
     "planner": planner,
     "race": lambda: race_past_cudnn(figures()),
     "paint": paint_a_mask,
+    "player": lambda: player(*recorded.swap()),
 }

@@ -24,6 +24,8 @@ from course_utils.widgets import (
     warp_fragments,
 )
 from course_utils.widgets.heatmap import scores_and_weights
+from course_utils.widgets.player import player
+from tests.helpers import recorded
 from tests.helpers.example_widgets import EXAMPLES, SCORES, TOKENS, heatmap, random, stepper
 from tests.helpers.redraw import CANVASES, assert_redrawn_within_a_frame, canvases
 
@@ -46,6 +48,7 @@ LARGEST = {
     "planner": planner,
     "race": lambda: race_past_cudnn(figures()),
     "paint": paint_a_mask,
+    "player": lambda: player(*recorded.busy()),
 }
 
 

@@ -2,7 +2,9 @@
 // a cluster; and for registers.
 #include "async_counters.h"
 #include "async_rules.h"
+#include "findings.h"
 #include "mbarrier.h"
+#include "recorder.h"
 
 // Makes those of a block ready that wait in this state at this barrier, and for this parity.
 static void let_go(Block& b, State state, unsigned barrier, unsigned parity) {
@@ -12,12 +14,21 @@ static void let_go(Block& b, State state, unsigned barrier, unsigned parity) {
     }
 }
 
+// Of a recording: a thread comes to a barrier of its block (mbarrier null: of what has the number `extra`), to arrive or to wait.
+static void record(emu_op op, const void* mbarrier, int extra) {
+    Recorder* r = emu_recorder();
+    if (r) emu_announce(*r, {op, emu_place_of(emu_current->place), (uintptr_t)mbarrier, 8, extra, false});
+}
+
 // ---- bar.sync, bar.arrive, bar.red
 
 extern "C" int emu_named_barrier(unsigned id, unsigned threads, int predicate, bool waits, emu_site site) {
     EMU_NOTE_PLACE();
     if (id > 15) emu_misuse_in_words(site, "a block has barriers 0 to 15, got %u", id);
     if (threads == 0 || threads % 32) emu_misuse_in_words(site, "barrier %u: the number of threads is a multiple of 32, got %u", id, threads);
+    Recorder* const recorder = emu_recorder();
+    if (recorder && waits) emu_record_barrier(*recorder, id, emu_place_of(emu_current->place));
+    else record(EMU_OP_ARRIVE, nullptr, (int)id);
     NamedBarrier& barrier = emu_block->barriers[id];
     if (barrier.arrived && barrier.threads != threads)
         emu_misuse_in_words(site, "barrier %u is for %u threads here, and for %u in line %d", id, threads, barrier.threads, barrier.site.line);
@@ -34,6 +45,7 @@ extern "C" int emu_named_barrier(unsigned id, unsigned threads, int predicate, b
         barrier.predicates_last = barrier.predicates;
         barrier.arrived = barrier.predicates = 0;
         if (rules) emu_rule_named_open(*rules, id);
+        if (recorder) emu_record_open(*recorder, id);
         let_go(*emu_block, State::at_named_barrier, id, 0);
     }
     if (waits && f->state != State::ready) emu_run_another();
@@ -49,6 +61,7 @@ extern "C" void emu_cluster_arrive(emu_site site) {
     Fiber* f = emu_current;
     Cluster& c = *emu_block->cluster;
     if (f->owes_wait) emu_misuse("barrier.cluster.arrive: this thread has arrived before, and not waited since", site);
+    record(EMU_OP_ARRIVE, nullptr, EMU_CLUSTER);
     f->arrived = f->owes_wait = true;
     if (Rules* rules = emu_rules()) emu_rule_named_arrive(*rules, emu_cluster_barrier);
     if (--c.missing == 0) emu_open_cluster_barrier(c);
@@ -58,6 +71,7 @@ extern "C" void emu_cluster_wait(emu_site site) {
     EMU_NOTE_PLACE();
     Fiber* f = emu_current;
     if (!f->owes_wait) emu_misuse("barrier.cluster.wait: this thread has not arrived", site);
+    record(EMU_OP_WAIT, nullptr, EMU_CLUSTER);
     f->owes_wait = false;
     const uint64_t before = emu_block->steps;
     if (f->arrived) {                                   // it is not yet open
@@ -104,10 +118,15 @@ static Mbarrier look_at(unsigned address, const char* instruction, emu_site site
 
 void emu_check_barrier(unsigned address, const char* instruction, emu_site site) { look_at(address, instruction, site); }
 
+static void record_at(emu_op op, unsigned address) {
+    if (emu_recorder()) record(op, emu_shared_pointer(address), 0);
+}
+
 // Once no arrival and no byte is to come, the next phase begins.
 static void settle(unsigned address, Mbarrier m) {
     if (m.pending() || m.bytes()) return m.put(address);
     if (Rules* rules = emu_rules()) emu_rule_barrier_phase(*rules, address);
+    if (Recorder* r = emu_recorder()) emu_record_phase(*r, emu_shared_pointer(address), m.phase());
     Mbarrier::of(m.phase() ^ 1, m.count(), m.count(), 0).put(address);
     let_go(emu_block_of(address), State::at_mbarrier, address & emu_in_block, m.phase());
 }
@@ -117,6 +136,7 @@ extern "C" void emu_mbarrier_init(unsigned address, unsigned count, emu_site sit
     check_place(address, "mbarrier.init", site);
     if (count == 0 || count > Mbarrier::most_arrivals)
         emu_misuse_in_words(site, "mbarrier.init: a phase takes 1 to %u arrivals, got %u", Mbarrier::most_arrivals, count);
+    record(EMU_OP_WRITE, emu_shared_pointer(address), 0);
     Mbarrier::of(0, count, count, 0).put(address);
     if (Rules* rules = emu_rules()) emu_rule_barrier_init(*rules, address);
 }
@@ -151,11 +171,13 @@ uint64_t emu_count_arrivals(unsigned address, unsigned count, unsigned expected_
 extern "C" uint64_t emu_mbarrier_arrive(unsigned address, unsigned count, unsigned expected_bytes, bool may_complete, bool releases,
                                         emu_site site) {
     EMU_NOTE_PLACE();
+    record_at(EMU_OP_ARRIVE, address);
     return emu_count_arrivals(address, count, expected_bytes, may_complete, releases, site);
 }
 
 extern "C" uint64_t emu_mbarrier_drop(unsigned address, unsigned count, bool releases, emu_site site) {
     EMU_NOTE_PLACE();
+    record_at(EMU_OP_ARRIVE, address);
     const Mbarrier m = look_at_arrival(address, count, "mbarrier.arrive_drop", releases, site);
     settle(address, Mbarrier::of(m.phase(), m.count() - count, m.pending() - count, m.bytes()));
     return m.bits;
@@ -178,6 +200,7 @@ void emu_count_bytes(unsigned address, int bytes, emu_site site) {
 
 extern "C" void emu_mbarrier_transfer(unsigned address, int bytes, emu_site site) {
     EMU_NOTE_PLACE();
+    record_at(EMU_OP_ARRIVE, address);
     emu_count_bytes(address, bytes, site);
 }
 
@@ -200,6 +223,7 @@ static bool is_over(unsigned address, unsigned parity, bool waits, emu_site site
 
 extern "C" bool emu_mbarrier_test(unsigned address, unsigned parity, bool waits, emu_site site) {
     EMU_NOTE_PLACE();
+    record_at(EMU_OP_WAIT, address);
     Block& b = *emu_block;
     if (b.do_something_asynchronous && b.launch->order == EMU_RANDOM && emu_happens_now()) b.do_something_asynchronous(b);
     const uint64_t before = b.steps;

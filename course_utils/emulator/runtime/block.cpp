@@ -219,6 +219,7 @@ static void stop_running(Fiber* f, State why, emu_site site) {
 
 // Once no thread can run: reads the logs and frees the threads that had no room in theirs. False if there is none.
 static bool make_room(Block& b) {
+    if (b.recorder && emu_trace_turn(b)) return true;
     bool any = false;
     for (unsigned i = 0; i < b.size; i++) {
         Fiber& f = b.fibers[i];
@@ -339,6 +340,7 @@ void emu_wait_for_room() {
 
 extern "C" void emu_yield() {
     Block& b = *emu_block;
+    if (emu_current->unsettled) emu_trace_settle(emu_current);
     const Warp& mine = b.warps[emu_current->warp];
     uint32_t later = mine.ready & ~((2u << emu_current->lane) - 1);
     switch_to(b, later ? mine.fiber[lowest(later)] : first_ready(b, emu_current->warp + 1));
@@ -370,6 +372,7 @@ static void open_barrier(Block& b) {
 extern "C" int emu_barrier(int predicate, emu_site site) {
     Block& b = *emu_block;
     Fiber* f = emu_current;
+    if (b.recorder) emu_trace_barrier(site);
     stop_running(f, State::at_barrier, site);
     if (b.waiting++ == 0) b.barrier_site = site;
     else if (!same_place(site, b.barrier_site)) b.elsewhere = f;
@@ -400,7 +403,7 @@ static bool complete(Warp& w, Fiber* f) {
              f->collective->name, other->name, other->site.line);
     }
     f->collective->combine(lanes, participants);
-    if (f->collective->synchronises && emu_block->tracer) emu_trace_warp_sync(w, participants);
+    if (f->collective->noticed & EMU_ORDERS_MEMORY && emu_block->tracer) emu_trace_warp_sync(w, participants);
     for (uint32_t m = participants; m; m &= m - 1) make_ready(w, w.fiber[lowest(m)]);
     return true;
 }
@@ -414,7 +417,7 @@ extern "C" void emu_collect(emu_collective* mine) {
         fail(EMU_BAD_COLLECTIVE, f, mine->site, "%s: the mask 0x%08x does not name lane %u, which calls it", mine->name,
              mine->mask, f->lane);
     }
-    if (mine->synchronises && emu_block->tracer) emu_trace_leave_room(f);
+    if (mine->noticed && emu_block->tracer) emu_trace_collective(f, mine);
     f->collective = mine;
     stop_running(f, State::in_collective, mine->site);
     if (mine->mask & w.ready || !complete(w, f)) run_another();

@@ -6,13 +6,14 @@
 #include "launch.h"
 
 enum class State : uint8_t {
-    ready, at_barrier, at_named_barrier, at_mbarrier, at_warpgroup, at_cluster_barrier, for_registers, in_collective, log_full, done
+    ready, at_barrier, at_named_barrier, at_mbarrier, at_warpgroup, at_cluster_barrier, for_registers, in_collective, log_full, for_turn, done
 };
 
 struct Tracer;
 struct LogEntry;
 
-struct PendingCopy { void* to; const void* from; unsigned bytes, source_bytes, group; emu_site site; uintptr_t counter; };
+// step: of a recording, that issued it
+struct PendingCopy { void* to; const void* from; unsigned bytes, source_bytes, group; emu_site site; uintptr_t counter; int step; };
 
 struct Fiber : emu_thread {
     void* stack_pointer;
@@ -91,6 +92,7 @@ struct Block {
     char* shared_high;
     char* dynamic_shared;
     Tracer* tracer;                  // null in a plain launch
+    struct Recorder* recorder;       // null but while this block is the one to record
 };
 
 extern __thread Block* emu_block __attribute__((tls_model("initial-exec")));

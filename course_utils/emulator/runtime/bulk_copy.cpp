@@ -5,10 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "async_copy.h"
 #include "async_counters.h"
 #include "async_rules.h"
 #include "counters.h"
+#include "findings.h"
 #include "mbarrier.h"
+#include "recorder.h"
 
 // What the 128 bytes of a tensor map say, as the driver writes them (toolchain/tensor_map.py). Sizes and boxes from the innermost
 // dimension on.
@@ -61,6 +64,7 @@ struct BulkCopy {
     bool is_arrival;                   // no copy, but cp.async.mbarrier.arrive
     bool is_store_async;
     uintptr_t place;
+    int step;                          // of a recording, that started it
     uint32_t number;                   // by which the rules know it; one to several blocks has as many numbers
     bool done;                         // of a store that nobody has waited for yet
     char* held;                        // of a store whose bytes have been read: these
@@ -170,6 +174,40 @@ static const void* source_of(const BulkCopy& copy) {
     return copy.is_store_async ? copy.at : copy.global ? copy.global : emu_shared_pointer((unsigned)copy.at[0]);
 }
 
+// Calls tell() with all pieces of a copy, of up to 16 bytes each. Where it has no bytes to copy, it writes zeros, or nothing.
+static void record_pieces(Recorder& r, const BulkCopy& copy, unsigned shared, decltype(emu_record_reads)* tell) {
+    char* const here = (char*)emu_shared_pointer(shared);
+    const unsigned most = shared_span(copy);
+    emu_piece* const pieces = (emu_piece*)malloc(most * sizeof(emu_piece));
+    if (!pieces) emu_trap("no memory for copies in flight", copy.site);
+    unsigned count = 0;
+    const auto add = [&](char* global, char* in_shared, unsigned bytes) {
+        if (copy.is_load) pieces[count++] = {global, in_shared, bytes};
+        else if (global) pieces[count++] = {in_shared, global, bytes};
+    };
+    const TensorMap& map = copy.map;
+    if (map.rank) {
+        const unsigned first = shared & emu_in_block, all = map.box[0] * map.element_bytes, bytes = all % 16 ? map.element_bytes : 16;
+        const unsigned elements = bytes / map.element_bytes;
+        unsigned row_at = first;
+        visit_rows(copy, [&](char* row, bool inside) {
+            for (unsigned i = 0; i < map.box[0]; i += elements) {
+                const long long at = (long long)copy.at[0] + i;
+                const bool exists = inside && at >= 0 && at + elements <= map.size[0];
+                char* const place = here + (emu_swizzled(row_at + i * map.element_bytes, map.row_bytes) - first);
+                add(exists ? row + at * map.element_bytes : nullptr, place, bytes);
+            }
+            row_at += row_pitch(map);
+        });
+    } else {
+        char* const from = copy.is_store_async ? nullptr : (char*)source_of(copy);
+        const unsigned bytes = copy.bytes < 16 ? copy.bytes : 16;
+        for (unsigned i = 0; i < copy.bytes; i += bytes) add(from ? from + i : nullptr, here + i, bytes);
+    }
+    tell(r, pieces, count, copy.step);
+    free(pieces);
+}
+
 static void perform_at(const BulkCopy& copy, unsigned shared, unsigned barrier, uint32_t number) {
     if (emu_block_of(shared).over) {
         emu_current->place = copy.place;
@@ -181,6 +219,11 @@ static void perform_at(const BulkCopy& copy, unsigned shared, unsigned barrier, 
     else
         for (unsigned i = 0; i < copy.bytes; i += copy.element_bytes)
             store_one(copy, copy.global + i, here + i, copy.element_bytes);
+    if (Recorder* r = emu_recorder()) {
+        if (!copy.held) record_pieces(*r, copy, shared, emu_record_reads);
+        record_pieces(*r, copy, shared, emu_record_writes);
+        emu_record_end(*r, -1, 0, copy.step);
+    }
     if (!copy.is_load) return;
     if (Rules* rules = number ? emu_rules() : nullptr) emu_rule_copy_arrives(*rules, number);
     emu_count_bytes(barrier, -(int)copy.bytes, copy.site);
@@ -193,7 +236,7 @@ static void arrive(const BulkCopy& copy) {
     emu_current = f;
     f->place = copy.place;
     f->copy_group++;                   // of all groups, also of the one that is not yet committed
-    emu_copy_wait(0);
+    emu_finish_copies(0);
     f->copy_group--;
     emu_count_arrivals(copy.barrier, 1, 0, true, true, copy.site);
     f->place = place;
@@ -238,6 +281,7 @@ static void hold(BulkCopy& copy) {
     copy.held = (char*)malloc(span);
     if (!copy.held) emu_trap("no memory for copies in flight", copy.site);
     memcpy(copy.held, emu_shared_pointer(copy.shared), span);
+    if (Recorder* r = emu_recorder()) record_pieces(*r, copy, copy.shared, emu_record_reads);
 }
 
 // The first load that waits, or by chance another; false if none does. After the block's last thread: the stores that nobody
@@ -288,6 +332,11 @@ static void start(BulkCopy copy) {
     Rules* const rules = emu_rules();
     copy.place = emu_current->place;
     copy.number = rules && !copy.is_arrival ? watch(*rules, copy) : 0;
+    if (Recorder* r = emu_recorder()) {
+        const uintptr_t barrier = copy.is_arrival ? (uintptr_t)emu_shared_pointer(copy.barrier) : 0;
+        const emu_op op = copy.is_arrival ? EMU_OP_ARRIVE : EMU_OP_COPY;
+        copy.step = emu_announce(*r, {op, emu_place_of(copy.place), barrier, 8, (int)copy.bytes, false});
+    }
     if (AsyncCounters* counters = copy.is_arrival ? nullptr : emu_async_counters()) count(*counters, copy);
     if (all.count == all.capacity) {
         all.capacity = all.capacity ? 2 * all.capacity : 64;
@@ -401,6 +450,8 @@ extern "C" void emu_copies_arrive(unsigned address, bool expects, emu_site site)
 extern "C" void emu_bulk_commit() { emu_current->bulk_group++; }
 
 extern "C" void emu_bulk_wait(unsigned groups_in_flight, bool only_read) {
+    const uint32_t place = emu_place_of((uintptr_t)__builtin_return_address(0));
+    if (Recorder* r = emu_recorder()) emu_announce(*r, {EMU_OP_WAIT, place, 0, 0, EMU_STORES, false});
     if (!emu_block->bulk_copies) return;
     BulkCopies& all = *emu_block->bulk_copies;
     const Fiber* f = emu_current;

@@ -11,6 +11,7 @@ struct emu_static { uint32_t offset, bytes, is_guard; };
 
 // What to watch in a launch of a library that was built for it.
 struct emu_trace_results;
+struct emu_recording;
 struct emu_tracing {
     uint32_t sanitize, profile, in_step, hopper;   // hopper: the kernel is for sm_90a
     const emu_array* arrays;          // the arguments, by ascending addresses
@@ -21,6 +22,7 @@ struct emu_tracing {
     const emu_static* statics;        // the __shared__ variables
     uint64_t static_count;
     emu_trace_results* results;
+    emu_recording* recording;         // null, but where the one block of `blocks` is to be recorded
 };
 
 enum emu_order : uint32_t { EMU_LATE, EMU_EARLY, EMU_RANDOM };

@@ -11,6 +11,7 @@
 #include "counters.h"
 #include "findings.h"
 #include "races.h"
+#include "recorder.h"
 #include "trace_hooks.h"
 
 static const unsigned log_capacity = 32, log_stride = log_capacity + 8;   // no power of two: cache sets; room for a sync
@@ -69,6 +70,7 @@ static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t ad
 
 // The compiler reports a write before it happens. When the same thread comes here again it has, and nobody ran in between.
 void emu_trace_settle(Fiber* f) {
+    if (Recorder* r = emu_recorder()) return emu_record_settled(*r, f);
     uint64_t words[2] = {};
     memcpy(words, (const void*)f->unsettled->address, 1u << f->unsettled->log_bytes);
     uint64_t digest = (words[0] ^ words[1] * 0xD6E8FEB86659FD93ull) * 0x9E3779B97F4A7C15ull;
@@ -140,6 +142,11 @@ static __attribute__((noinline)) void record_for_rules(Block& b, Tracer& t, Fibe
     else record_shared_or_global<true>(b, t, f, address, log_bytes, access, place);
 }
 
+static __attribute__((noinline)) void record_step(Recorder& r, uintptr_t address, unsigned bytes, Access access, uint32_t place) {
+    if (!emu_can_record(r, address)) return;
+    emu_announce(r, {access == Access::atomic ? EMU_OP_ATOMIC : is_read(access) ? EMU_OP_READ : EMU_OP_WRITE, place, address, bytes, 0, false});
+}
+
 // An access of 2^log_bytes bytes. Returns at once on the host stack, in a block that is not traced, and for what belongs to
 // the thread alone: its stack, and what it knows about itself. Most of the time of a traced launch is spent here: what only
 // some launches need has no test of its own on the way of the others.
@@ -153,6 +160,7 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
     const uint32_t place = (uint32_t)(counter - 1 - emu_load_base);   // inside the call, not behind it
     if (t->logging) record_shared_or_global<false>(b, *t, f, address, log_bytes, access, place);
     else if (t->watching && t->rules) record_for_rules(b, *t, f, address, log_bytes, access, place);
+    else if (t->watching && t->recorder) record_step(*t->recorder, address, 1u << log_bytes, access, place);
 }
 
 void emu_record_access(uintptr_t address, size_t bytes, Access access, uintptr_t counter) {
@@ -171,18 +179,26 @@ void emu_record_target(Fiber* f, uintptr_t to) {
     if (last.access == Access::copy_read) last.value = (uint8_t)(to / 32);
 }
 
-// Before a thread waits for a __syncwarp(), which makes an entry in its log.
-void emu_trace_leave_room(Fiber* f) {
-    while (emu_block->tracer->watching && !emu_block->tracer->rules && f->logged >= log_capacity) emu_wait_for_room();
+// A __syncwarp() makes an entry in the thread's log.
+void emu_trace_collective(Fiber* f, const emu_collective* mine) {
+    if (Recorder* r = emu_recorder()) return emu_record_collective(*r, mine);
+    while (mine->noticed & EMU_ORDERS_MEMORY && emu_block->tracer->logging && f->logged >= log_capacity) emu_wait_for_room();
 }
 
-void emu_trace_cluster_barrier(Block&) {
+bool emu_trace_turn(Block& b) { return emu_record_turn(*b.recorder); }
+void emu_trace_barrier(emu_site site) { emu_record_barrier(*emu_recorder(), 0, emu_site_counter(*emu_recorder(), site)); }
+
+void emu_trace_cluster_barrier(Block& b) {
+    for (unsigned rank = 0; rank < b.cluster->size; rank++) {
+        Recorder* r = b.cluster->blocks[rank]->recorder;
+        if (r) emu_record_open(*r, EMU_CLUSTER);
+    }
     if (Rules* rules = emu_rules()) emu_rule_named_open(*rules, emu_cluster_barrier);
 }
 
 // __syncwarp() has completed.
 void emu_trace_warp_sync(Warp& w, uint32_t participants) {
-    if (!emu_block->tracer->watching) return;
+    if (!emu_block->tracer->watching || emu_block->tracer->recorder) return;
     if (Rules* rules = emu_rules()) return emu_rule_warp_barrier(*rules, participants, w.fiber[__builtin_ctz(participants)]->warp);
     w.syncs++;
     for (uint32_t m = participants; m; m &= m - 1) {
@@ -217,6 +233,7 @@ void emu_prepare_tracer(Block& b) {
     }
     map_statics(*t);
     t->logs = (LogEntry*)malloc(b.size * log_stride * sizeof(LogEntry));
+    if (t->tracing->recording) t->recorder = emu_new_recorder(*t);
     if (t->tracing->sanitize) t->races = emu_new_races(*t);
     if (t->tracing->sanitize && t->tracing->hopper) {
         t->rules = emu_share_rules(*t);
@@ -237,6 +254,7 @@ void emu_trace_start(Block& b) {
     const emu_dim3 grid = b.launch->grid;
     emu_watch(t, chosen(t, b.index.x + (uint64_t)grid.x * (b.index.y + (uint64_t)grid.y * b.index.z)));
     t.reading = false;
+    b.recorder = t.watching ? t.recorder : nullptr;
     if (!t.watching) return;
     __atomic_fetch_add(&t.results->blocks_traced, 1, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < b.size; i++) {
@@ -245,6 +263,7 @@ void emu_trace_start(Block& b) {
         f.logged = f.last_array = f.warp_epoch = 0;
         f.index_found = false;
     }
+    if (t.recorder) emu_start_recording(*t.recorder);
     if (t.races) emu_start_races(*t.races);
     if (t.rules && b.rank == 0) emu_start_rules(*t.rules);   // the others of the cluster wait for this one
 }
@@ -265,6 +284,8 @@ void emu_trace_interval(Block& b) {
     if (!t.watching) return;
     emu_trace_logs(b);
     t.reading = false;
+    if (t.recorder && b.live) emu_record_open(*t.recorder, 0);
+    if (t.recorder && !b.live) emu_record_last(*t.recorder);
     if (t.rules && b.live) emu_rule_block_barrier(*t.rules);
     if (t.rules && !b.live) emu_end_rules(*t.rules);
     if (t.counters) emu_close_requests(t);
@@ -288,15 +309,22 @@ static const Access access_of[] = {Access::read, Access::write, Access::atomic};
 
 extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind) {
     if ((uintptr_t)address % bytes) find_misaligned((uintptr_t)address, bytes, kind, COUNTER);
-    emu_record_access((uintptr_t)address, bytes, access_of[kind], COUNTER);
+    Recorder* r = kind == EMU_TOUCH_WRITE ? emu_recorder() : nullptr;
+    if (r) emu_announce(*r, {EMU_OP_WRITE, emu_place_of(COUNTER), (uintptr_t)address, bytes, 0, true});   // once the warp has met
+    else emu_record_access((uintptr_t)address, bytes, access_of[kind], COUNTER);
 }
 
 // ---- ThreadSanitizer's interface
 
 extern "C" {
 void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
+void __tsan_func_entry(void* return_address) {
+    Recorder* r = emu_current ? emu_recorder() : nullptr;
+    if (r) emu_record_entry(*r, emu_place_of(COUNTER), emu_place_of((uintptr_t)return_address), *(char**)__builtin_frame_address(0));
+}
+void __tsan_func_exit() {
+    if (Recorder* r = emu_current ? emu_recorder() : nullptr) emu_record_exit(*r);
+}
 #define HOOKS(bytes, log_bytes)                                                                                          \
     void __tsan_read##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::read, COUNTER); }                         \
     void __tsan_write##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::write, COUNTER); }                       \

@@ -31,13 +31,14 @@ struct Races;
 struct Counters;
 struct AsyncCounters;
 struct Rules;
+struct Recorder;
 
 struct Tracer {                   // one for each OS thread
     Block* block;
     const emu_tracing* tracing;
     emu_trace_results* results;
     bool watching;                // the block that runs is one of those to trace,
-    bool logging;                 // and all of its accesses go into the logs: nobody but asynccheck wants others
+    bool logging;                 // and all of its accesses go into the logs: neither asynccheck nor the recorder takes them
     bool reading;                 // in step: shared memory may be read now, not written
     Array arrays[64];
     unsigned array_count;
@@ -47,6 +48,7 @@ struct Tracer {                   // one for each OS thread
     Counters* counters;           // null without the profiler
     AsyncCounters* async_counters;   // null but for the profiler of a kernel for sm_90a
     Rules* rules;                 // null but for the sanitizer of a kernel for sm_90a
+    Recorder* recorder;           // null but where a block is recorded
 };
 
-static inline void emu_watch(Tracer& t, bool watching) { t.watching = watching, t.logging = watching && !t.rules; }
+static inline void emu_watch(Tracer& t, bool watching) { t.watching = watching, t.logging = watching && !t.rules && !t.recorder; }

@@ -6,6 +6,8 @@
 
 #include "async_counters.h"
 #include "async_rules.h"
+#include "findings.h"
+#include "recorder.h"
 
 struct Product {
     emu_wgmma product;
@@ -13,6 +15,7 @@ struct Product {
     unsigned (*a)[4];                // the same, of a product with A in registers
     unsigned room, group;
     bool done;
+    int step;                        // of a recording, that started it
 };
 
 struct Products {
@@ -40,11 +43,23 @@ static void swap(Product& a, Product& b) {
     b = before;
 }
 
+// What a product reads of shared memory when it is done.
+static void record_factors(Recorder& r, const Product& one) {
+    unsigned addresses[544];
+    emu_piece pieces[544];
+    const unsigned count = one.product.chunks(&one.product, addresses);
+    for (unsigned i = 0; i < count; i++) pieces[i] = {emu_shared_pointer(addresses[i]), nullptr, 16};
+    emu_record_reads(r, pieces, count, one.step);
+}
+
 static void multiply(Product& one) {
     if (one.done) return;
     if (emu_block->tracer) emu_current->place = one.product.place;
+    Recorder* const r = emu_recorder();
+    if (r) record_factors(*r, one);
     one.product.multiply(&one.product);
     one.done = true;
+    if (r) emu_record_end(*r, (int)emu_current->warp, ~0u, one.step);
 }
 
 // Those that happen now.
@@ -95,6 +110,8 @@ extern "C" void emu_wgmma_start(const emu_wgmma* product) {
     }
     one.group = p.group;
     one.done = false;
+    Recorder* const r = emu_recorder();
+    if (r) one.step = emu_record_at_once(*r, EMU_OP_WGMMA, (int)emu_current->warp, ~0u, emu_place_of(product->place), (int)product->n);
     p.count++;
     do_some(p);
 }
@@ -144,6 +161,8 @@ extern "C" void emu_wgmma_wait(unsigned groups_in_flight, emu_site site) {
     Products& p = mine();
     const uint64_t before = emu_block->steps;
     const uintptr_t place = emu_current->place;
+    Recorder* const r = emu_recorder();
+    if (r) emu_record_at_once(*r, EMU_OP_WAIT, (int)emu_current->warp, ~0u, emu_place_of(place), EMU_PRODUCTS);
     while (p.group > groups_in_flight && !others_have_started(p.group - groups_in_flight)) {
         emu_stop(State::at_warpgroup, site);
         emu_run_another();

@@ -9,6 +9,7 @@
 //   races     counters    they read the logs: racecheck and initcheck; what ncu would count
 //   tracer.h              what the tracer knows: the logs
 //   barriers  wgmma       barriers of some threads; products that are done when they are waited for
+//   recorder              what one block does, step by step
 //   async_rules  async_counters   what those, the copy engine and the accesses of an sm_90a kernel tell asynccheck, and the profiler
 //   block                 the scheduler: the threads of a block take turns
 //   findings  fiber       what was found; the stack of a thread
@@ -33,6 +34,7 @@
 #include "counters.h"
 #include "findings.h"
 #include "races.h"
+#include "recorder.h"
 #include "trace.h"
 #include "trace_hooks.h"
 
@@ -222,6 +224,7 @@ static void install_handlers() {
     for (uint64_t i = 0, at = 0; i < launch->global_count; at += launch->globals[i++].bytes)
         memcpy(launch->globals[i].address, launch->global_values + at, launch->globals[i].bytes);
     if (launch->tracing && launch->tracing->profile) emu_prepare_touched(launch->tracing);
+    if (launch->tracing && launch->tracing->recording) emu_prepare_recording(launch->tracing);
     next_cluster = 0;
     const unsigned cluster_size = launch->cluster.x * launch->cluster.y * launch->cluster.z;
     cluster_count = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z / cluster_size;
@@ -275,6 +278,7 @@ extern "C" int emu_start(const emu_launch* request) {
 
 extern "C" uint64_t emu_report_bytes() { return sizeof(emu_report); }
 extern "C" uint64_t emu_trace_results_bytes() { return sizeof(emu_trace_results); }
+extern "C" uint64_t emu_recording_bytes() { return sizeof(emu_recording); }
 
 // ---- device printf
 

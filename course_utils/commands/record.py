@@ -1,0 +1,100 @@
+"""`python -m course_utils record LAUNCH`: one block of a launch, step by step, as a page to look at."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from course_utils.emulator import Recording, record
+from course_utils.launches import hopper
+from course_utils.launches.broken import BROKEN
+from course_utils.launches.chapters import course_launches, hard_launches
+from course_utils.toolchain.errors import CompileError, KernelError, LaunchError
+from course_utils.widgets.player import player
+from course_utils.widgets.player_page import page
+
+HOPPER_KEYS, HOPPER_DIM = 128, 64  # of the launches of chapter 07's ladder
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("launch", metavar="KERNEL", help='a launch of course_utils/launches, such as "transpose_tiled"')
+    parser.add_argument(
+        "--block", type=_block, default=(0, 0, 0), metavar="X,Y,Z", help="which block of the grid; default 0,0,0"
+    )
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that shows it, from disk and offline")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out `record` and return the exit status: 0, or 1 where nothing could be recorded."""
+    try:
+        if options.html and not options.html.parent.is_dir():
+            raise FileNotFoundError(f"--html {options.html}: there is no folder {options.html.parent}")
+        recording = record(chosen(options.launch), block=options.block)
+    except (CompileError, FileNotFoundError, KernelError, LaunchError, ValueError) as error:
+        print(f"record: {error}", file=sys.stderr)
+        return 1
+    print(described(recording))
+    if options.html:
+        text = page(player(*recording.packed()))
+        options.html.write_text(text, encoding="utf-8")
+        print(f"written: {options.html}, {len(text) / 2**20:.1f} MiB")
+    return 0
+
+
+def chosen(name: str) -> Callable[[], object]:
+    """The launch of this name. Raises ValueError for a name that none has, with those that are like it."""
+    launches = named_launches()
+    if name not in launches:
+        near = [one for one in launches if name in one] or difflib.get_close_matches(name, launches, 8, 0.3)
+        raise ValueError(f"KERNEL: got {name!r}, takes a launch's name, such as {', '.join(map(repr, near[:12]))}")
+    return launches[name]
+
+
+def named_launches() -> dict[str, Callable[[], object]]:
+    """By name: the launches of the chapters, the broken kernels, and the ladder of chapter 07."""
+    found: dict[str, Callable[[], object]] = {}
+    for name, launch in (course_launches() | hard_launches()).items():
+        found[name] = launch.run
+    for name in BROKEN:
+        found[f"broken {name}"] = partial(_run_broken, name)
+    for step in hopper.LADDER:
+        found[f"hopper {step.file.rpartition('/')[2].removesuffix('.cu')}"] = partial(_run_hopper, step)
+    return found
+
+
+def _run_broken(name: str) -> None:
+    BROKEN[name].launch().run()
+
+
+def _run_hopper(step: hopper.Step) -> None:
+    draw = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 1, HOPPER_KEYS, HOPPER_DIM, generator=draw).half() for _ in range(3))
+    hopper.launch(step, query, key, value)
+
+
+def described(recording: Recording) -> str:
+    """A recording in a few lines: how long it is, what it touches, what the sanitizer found."""
+    lines = [f"{recording!r}"[1:-1]]
+    for array in recording.arrays:
+        lines.append(f"  {array.name}: {array.space}, {array.dtype} {list(array.shape)}")
+    for finding in recording.findings:
+        steps = [f"{step:,}" for step in (finding.step, finding.other_step) if step >= 0]
+        at = f", step{'s' if len(steps) > 1 else ''} {' and '.join(steps)}" if steps else ""
+        lines.append(f"  {finding.tool}: {finding.message}, line {finding.line}{at}")
+    if recording.failure:
+        lines.append(f"  stopped: {recording.failure}")
+    return "\n".join(lines)
+
+
+def _block(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not 1 <= len(parts) <= 3 or not all(part.strip().isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(f"takes one to three numbers such as 1,0,0, got {text!r}")
+    return tuple(map(int, parts))

@@ -1,0 +1,239 @@
+"""`record()`: one block of a launch, step by step."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from course_utils.emulator import tracing
+from course_utils.emulator.debug_lines import DebugLines
+from course_utils.emulator.frames import Function, Shared
+from course_utils.emulator.memory import DeviceMemory
+from course_utils.emulator.raw_recording import IS_SITE, RawRecording
+from course_utils.emulator.recorded import RecordedArray, RecordedFinding, RecordedPlace, RecordedVariable, row_counts
+from course_utils.emulator.recording import COLUMNS, Recording
+from course_utils.emulator.sanitizer import Finding
+from course_utils.toolchain.errors import KernelError
+
+MOST_ACCESSES = 4_000_000  # of threads, in a recording
+# What PyTorch calls the types of elements in shared memory.
+DTYPES = {"float": "float32", "half": "float16", "bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3", "int": "int32"}
+DTYPES |= {"unsigned int": "uint32", "short int": "int16", "unsigned short": "uint16", "unsigned char": "uint8"}
+Static = tuple[str, int, "Shared | None"]  # a __shared__ variable: its name, its bytes, what its elements are
+
+
+def record(
+    call: Callable[[], object],
+    *,
+    block: int | tuple[int, ...] = (0, 0, 0),
+    launch: int | None = None,
+    limit: int = MOST_ACCESSES,
+) -> Recording:
+    """Records one block of the launch that `call()` makes, on the emulator: who read and wrote which byte, and when.
+
+        recording = record(lambda: kernel(grid, block, args))
+
+    block: its index in the grid, as blockIdx.x or as (x, y, z); launch: which one, counted from 0, where `call` makes
+    several; limit: how many accesses of threads there may be at most. The warps of the block take turns, each with one
+    request at a time; lanes that have parted meet again as soon as they can. The launch's outputs are those of a plain
+    one, but for what depends on the order of threads. What fails is recorded up to there (`Recording.failure`). The
+    sanitizer's findings in the same launch come with it.
+
+    Raises TypeError for what is no call or no block; ValueError for a block that the grid does not have, for several
+    launches without `launch`, for none, and where the recording would be longer than the limit.
+    """
+    if not callable(call):
+        raise TypeError(f"call takes a function without arguments that makes a launch, got {type(call).__name__}")
+    if launch is not None and (not isinstance(launch, int) or launch < 0):
+        raise ValueError(f"launch takes a number from 0 on, got {launch!r}")
+    if not isinstance(limit, int) or limit < 1:
+        raise ValueError(f"limit takes a positive int, got {limit!r}")
+    asked = tracing.Asked(tracing.block_index(block, "block"), launch, limit)
+    failure = ""
+    with tracing.recording(asked):
+        try:
+            call()
+        except KernelError as error:
+            if asked.recording is None:
+                raise
+            failure = str(error)
+    made = ", ".join(f"{number}: {kernel}()" for number, kernel in enumerate(asked.kernels)) or "none"
+    if asked.recording is None:
+        raise ValueError(f"call makes no launch number {launch or 0}; it makes {made}")
+    if launch is None and len(asked.kernels) > 1:
+        raise ValueError(f"call makes several launches ({made}): say which one to record, as in launch=0")
+    return replace(asked.recording, failure=failure)
+
+
+def collect(
+    raw: RawRecording,
+    *,
+    kernel: str,
+    file: str,
+    grid: tuple[int, int, int],
+    block: tuple[int, int, int],
+    index: tuple[int, int, int],
+    shared_mem: int,
+    memory: DeviceMemory,
+    statics: list[Static],
+    functions: Sequence[Function],
+    lines: DebugLines,
+    entries: Sequence[tuple[int, int]],
+    sources: Mapping[str, str],
+    findings: tuple[Finding, ...],
+) -> Recording:
+    """The recording that a launch has left. `functions`: those whose variables were to be recorded; `sources`: the text
+    of each file by its name.
+
+    Raises ValueError where there was no room for it.
+    """
+    steps, rows, words = raw.steps(), raw.rows().astype(np.int32), raw.words()
+    if raw.full:
+        raise ValueError(
+            f"the recording of block {index} of {kernel}() is longer than {len(rows):,} accesses of threads, after "
+            f"{steps['turn'][-1]:,} turns of its warps: fewer keys, a smaller head dimension, a smaller tile or "
+            "another block make it shorter; limit= allows more"
+        )
+    place_of, places = _places(steps["place"], raw, lines, entries)
+    array_of, arrays, initial = _arrays(steps, rows, memory, statics, shared_mem)
+    columns = {
+        f"steps.{name}": np.ascontiguousarray(steps[name])
+        for name in ("turn", "warp", "op", "mask", "width", "first", "extra")
+    }
+    columns |= {"steps.place": place_of, "steps.array": array_of}
+    columns |= {"lanes.offset": rows, "words.value": words, "arrays.initial": initial}
+    variable_of, variables = _variables(functions)
+    changes = raw.changes()
+    columns |= {f"changes.{name}": np.ascontiguousarray(changes[name]) for name in changes.dtype.names}
+    columns["changes.variable"] = variable_of[changes["variable"]]
+    recording = Recording(
+        kernel=kernel,
+        file=file,
+        sources={name: sources[name] for name in dict.fromkeys((file, *(place.file for place in places)))},
+        grid=grid,
+        block=block,
+        index=index,
+        places=tuple(places),
+        arrays=tuple(arrays),
+        variables=tuple(variables),
+        findings=(),
+        columns={name: np.ascontiguousarray(columns[name], dtype) for name, dtype in COLUMNS.items()},
+    )
+    return replace(recording, findings=tuple(_found(finding, recording) for finding in findings))
+
+
+def _places(
+    used: np.ndarray, raw: RawRecording, lines: DebugLines, entries: Sequence[tuple[int, int]]
+) -> tuple[np.ndarray, list[RecordedPlace]]:
+    """The number of each step's place, -1 for none, and the places. entries: the code that calls kernels, which stands
+    in no line of theirs."""
+    sites = raw.sites
+    places: dict[RecordedPlace, int] = {}
+    numbers: list[int] = [-1]
+    for counter, caller, _ in raw.calls().tolist()[1:]:  # a caller comes before its calls
+        if any(low <= counter < high for low, high in entries):
+            numbers.append(-1)
+            continue
+        here = lines.places([sites[counter - IS_SITE]] if counter >= IS_SITE else counter)
+        number = numbers[caller]
+        for file, line in here[::-1]:
+            number = places.setdefault(RecordedPlace(file, line, number), len(places))
+        numbers.append(number)
+    return np.array(numbers, np.int32)[used], list(places)
+
+
+def _variables(functions: Sequence[Function]) -> tuple[np.ndarray, list[RecordedVariable]]:
+    """The number of each variable, and the variables: what has one name in one function, such as two loops' counters,
+    is one."""
+    variables: dict[RecordedVariable, int] = {}
+    numbers = [
+        variables.setdefault(RecordedVariable(f.name, v.name, v.type, v.count, v.shape), len(variables))
+        for f in functions
+        for v in f.variables
+    ]
+    return np.array([*numbers, -1], np.int32), list(variables)
+
+
+def _arrays(
+    steps: np.ndarray,
+    rows: np.ndarray,
+    memory: DeviceMemory,
+    statics: list[Static],
+    shared_mem: int,
+) -> tuple[np.ndarray, list[RecordedArray], np.ndarray]:
+    """The array of each step, the arrays, and what their kept bytes were at the launch. Of shared memory, only the
+    arrays that the block touches."""
+    counts = row_counts(steps["op"], steps["mask"])
+    array_of_row, width_of_row = (np.repeat(steps[name], counts) for name in ("array", "width"))
+    numbers = np.full(len(memory.tensors()) + len(statics) + 2, -1, np.int32)  # the last stands for none
+    arrays: list[RecordedArray] = []
+    initial: list[np.ndarray] = []
+    for number, (label, tensor, address, size) in enumerate(memory.tensors()):
+        mine = array_of_row == number
+        low = int(rows[mine].min()) if mine.any() else 0
+        kept = int((rows[mine] + width_of_row[mine]).max()) - low if mine.any() else 0
+        name = " = ".join(re.findall(r"argument \d+ \('(\w+)'\)", label)) or label
+        if tensor is None:
+            arrays.append(RecordedArray(name, "global", "bytes", (size,), 1, low, kept))
+        else:
+            dtype = str(tensor.dtype).removeprefix("torch.").removesuffix("fn")
+            shape = tuple(tensor.shape)
+            arrays.append(RecordedArray(name, "global", dtype, shape, tensor.element_size(), low, kept))
+        initial.append(np.frombuffer(ctypes.string_at(address + low, kept), np.uint8))
+        numbers[number] = number
+    shared = [*statics, ("dynamic shared memory", shared_mem, None)]
+    for number, (name, size, elements) in enumerate(shared, start=len(memory.tensors())):
+        if (array_of_row == number).any():
+            numbers[number] = len(arrays)
+            if elements is None:
+                arrays.append(RecordedArray(name, "shared", "bytes", (size,), 1, 0, size))
+            else:
+                dtype = DTYPES.get(elements.type, "bytes")
+                arrays.append(RecordedArray(name, "shared", dtype, elements.shape or (1,), elements.bytes, 0, size))
+            initial.append(np.full(size, 0xFF, np.uint8))
+    return numbers[steps["array"]], arrays, np.concatenate([*initial, np.zeros(0, np.uint8)])
+
+
+# ---- findings
+
+
+def _found(finding: Finding, recording: Recording) -> RecordedFinding:
+    """A finding with the steps at which both parties did what it is about."""
+    mine = _steps_of(recording, finding.line, finding.thread)
+    its = _steps_of(recording, finding.other_line, finding.other_thread)
+    step, other_step = _nearest(recording, mine, its)
+    return RecordedFinding(finding.tool, finding.message, finding.line, finding.other_line, step, other_step)
+
+
+def _steps_of(recording: Recording, line: int | None, thread: tuple[int, int, int] | None) -> np.ndarray:
+    """The steps of a thread at a line; where there are none, those of all threads there."""
+    columns = recording.columns
+    here = [number for number, place in enumerate(recording.places) if place.line == line]
+    at_line = np.isin(columns["steps.place"], here)
+    if thread is not None:
+        x, y, z = recording.block[0], recording.block[1], thread
+        number = z[0] + x * (z[1] + y * z[2])
+        mine = (
+            at_line
+            & (columns["steps.warp"] == number // 32)
+            & (columns["steps.mask"] >> np.uint32(number % 32) & 1 == 1)
+        )
+        at_line = mine if mine.any() else at_line
+    return np.flatnonzero(at_line)
+
+
+def _nearest(recording: Recording, mine: np.ndarray, its: np.ndarray) -> tuple[int, int]:
+    """Of both parties' steps the first two, or the first of mine that comes behind one of theirs in the same array, as
+    near as there is one."""
+    if not len(mine) or not len(its):
+        return (int(mine[0]) if len(mine) else -1), (int(its[0]) if len(its) else -1)
+    array = recording.columns["steps.array"]
+    for step in mine.tolist():
+        before = its[(its < step) & (array[its] == array[step])]
+        if len(before):
+            return step, int(before[-1])
+    return int(mine[0]), int(its[0])

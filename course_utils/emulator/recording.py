@@ -1,0 +1,163 @@
+"""The recording of one block of a launch: what its warps did, step by step; who wrote a byte, and from what.
+
+A step is a request of one warp: those of its lanes that do the same thing at the same place at the same time. Of each
+lane a step that touches memory has a row. Steps stand in the order in which they were done: before step s, memory is
+what it was at the launch and what the writes of all earlier steps have made of it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from course_utils.emulator.origins import Origins
+from course_utils.emulator.recorded import (
+    OPS,
+    Access,
+    RecordedArray,
+    RecordedFinding,
+    RecordedPlace,
+    RecordedVariable,
+)
+
+# The columns that steps, rows, words and changes of variables have, with their types.
+COLUMNS = {
+    "steps.turn": "int32",
+    "steps.warp": "int32",
+    "steps.place": "int32",
+    "steps.op": "uint8",
+    "steps.array": "int32",
+    "steps.mask": "uint32",
+    "steps.width": "int32",
+    "steps.first": "int32",
+    "steps.extra": "int32",
+    "lanes.offset": "int32",
+    "words.value": "uint32",
+    "arrays.initial": "uint8",
+    "changes.step": "int32",
+    "changes.thread": "int32",
+    "changes.variable": "int32",
+    "changes.element": "int32",
+    "changes.word": "uint32",
+}
+DELTA = {"steps.turn", "steps.first", "lanes.offset", "changes.step"}  # these are packed as differences
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """One block of a launch. `columns` has what `COLUMNS` lists, as NumPy arrays. Where g++ is not the
+    compiler there are no `variables`."""
+
+    kernel: str
+    file: str
+    sources: Mapping[str, str]
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    index: tuple[int, int, int]
+    places: tuple[RecordedPlace, ...]
+    arrays: tuple[RecordedArray, ...]
+    variables: tuple[RecordedVariable, ...]
+    findings: tuple[RecordedFinding, ...]
+    columns: Mapping[str, np.ndarray]
+    failure: str = ""  # why the launch did not come to its end
+
+    @property
+    def threads(self) -> int:
+        return self.block[0] * self.block[1] * self.block[2]
+
+    @property
+    def warps(self) -> int:
+        return -(-self.threads // 32)
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+        return len(self.columns["steps.op"])
+
+    def __repr__(self) -> str:
+        where = f"block {self.index} of {self.kernel}()"
+        return f"<recording of {where}: {self.steps:,} steps, {len(self.columns['lanes.offset']):,} accesses>"
+
+    def packed(self) -> tuple[dict[str, Any], bytes]:
+        """(meta, data): meta is JSON; data are the columns one after the other, little-endian, deflated with zlib."""
+        columns, parts = [], []
+        for name, dtype in COLUMNS.items():
+            values = np.ascontiguousarray(self.columns[name], dtype)
+            columns.append({"name": name, "type": dtype, "count": len(values), "delta": name in DELTA})
+            if name in DELTA:
+                values = np.diff(values, prepend=np.zeros(1, values.dtype))
+            parts.append(values.astype(values.dtype.newbyteorder("<")).tobytes())
+        meta = {
+            "kernel": self.kernel,
+            "file": self.file,
+            "sources": dict(self.sources),
+            "grid": self.grid,
+            "block": self.block,
+            "index": self.index,
+            "threads": self.threads,
+            "warps": self.warps,
+            "places": self.places,
+            "ops": OPS,
+            "arrays": [asdict(array) for array in self.arrays],
+            "names": self._origins.names,
+            "variables": [
+                asdict(variable) | {"from": made_from}
+                for variable, made_from in zip(self.variables, self._origins.made_from, strict=True)
+            ],
+            "findings": [asdict(finding) for finding in self.findings],
+            "failure": self.failure,
+            "columns": columns,
+        }
+        return json.loads(json.dumps(meta)), zlib.compress(b"".join(parts))
+
+    # ---- who wrote what
+
+    @cached_property
+    def _origins(self) -> Origins:
+        return Origins(self.columns, self.places, self.arrays, self.variables, self.sources)
+
+    def writer(self, array: str | int, offset: int, step: int | None = None) -> Access | None:
+        """Who last wrote the byte at `offset` of an array (its name, or its number in `arrays`) before `step` (None: at
+        all); None where it still is what it was at the launch."""
+        return self._origins.writer(self._array(array), offset, self.steps if step is None else step)
+
+    def inputs(self, step: int, thread: int) -> list[Access]:
+        """What a thread's write in `step` was made from: the reads of the same statement, and those behind the local
+        variables that it names, back to where each was last changed. Of a copy, what it copied.
+
+        Statements are known by their lines, and variables by their names there, so that this is rather too much than
+        too little: all elements of an array are taken, and all lanes that a shuffle or a product joins. It misses what
+        a name does not show: a variable that is changed through a pointer in a function that knows it by another name,
+        and registers where there are no `variables`.
+        """
+        return self._origins.inputs(self._access_of(step, thread))
+
+    def origins(self, array: str | int, offset: int, step: int | None = None) -> list[Access]:
+        """Where a byte comes from, through all that this block did: the reads from global memory that nobody in the
+        block had written before. Errors, and what it misses, as of `inputs`."""
+        return self._origins.first_reads(self._array(array), offset, self.steps if step is None else step)
+
+    def _array(self, array: str | int) -> int:
+        names = [one.name for one in self.arrays]
+        if isinstance(array, str):
+            if array not in names:
+                raise ValueError(f"array takes one of {', '.join(names)}, got {array!r}")
+            return names.index(array)
+        if not 0 <= array < len(names):
+            raise ValueError(f"array takes a name, or a number below {len(names)}, got {array!r}")
+        return array
+
+    def _access_of(self, step: int, thread: int) -> Access:
+        if not 0 <= step < self.steps:
+            raise ValueError(f"step takes a number below {self.steps}, got {step}")
+        rows = self._origins.rows_of(step)
+        mine = [row for row in rows if self._origins.thread_of[row] == thread]
+        if not mine:
+            raise ValueError(f"thread {thread} touches no memory in step {step}")
+        return Access(step, thread, mine[0])

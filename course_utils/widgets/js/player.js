@@ -1,0 +1,296 @@
+// player.js — a recorded launch, step by step: source, memory, the lanes of a warp, and where a number came from.
+// with player/flights.js
+// with player/inputs.js
+// with player/lane.js
+// with player/memory.js
+// with player/numbers.js
+// with player/recording.js
+// with player/source.js
+// with player/timeline.js
+// with player/trace.js
+// with player/words.js
+
+const START = {
+  warp: 0, lane: 0, cell: null, array: 0, colour: "value", figures: false, byBank: false, file: null,
+  quantity: null, element: 0, finding: -1, other: -1, writes: null, looksAtCell: false, holdsWindow: false,
+  followsArray: true, followsWarp: true, followsFile: true,
+};
+const TALL = { wide: 400, phone: 260 };
+
+// What the address of a page says, after its #: the step, the warp and the chosen cell (array+offset), where they are named.
+export function fromAddress(rec, hash) {
+  const given = new URLSearchParams(hash.replace(/^#/, ""));
+  const found = {};
+  const whole = (name, below) => {
+    const number = Number(given.get(name));
+    return given.has(name) && Number.isInteger(number) && number >= 0 && number < below ? number : undefined;
+  };
+  const step = whole("step", rec.count);
+  const warp = whole("warp", rec.meta.warps);
+  if (step !== undefined) found.step = step;
+  if (warp !== undefined) Object.assign(found, { warp, followsWarp: warp === rec.steps.warp[step ?? 0] });
+  const [, name, offset] = given.get("cell")?.match(/^(.+)[+ ](\d+)$/) ?? []; // an address may have a space for a plus
+  const array = rec.arrays.find((one) => one.name === name && Number(offset) < wholeBytes(one));
+  if (array) Object.assign(found, { cell: { array: array.number, offset: Number(offset) }, array: array.number, looksAtCell: true });
+  return found;
+}
+
+export function toAddress(rec, view) {
+  const cell = view.cell ? `&cell=${encodeURIComponent(rec.arrays[view.cell.array].name)}+${view.cell.offset}` : "";
+  return `#step=${view.step}&warp=${view.warp}${cell}`;
+}
+
+async function render({ model, el }) {
+  const root = element("div", { class: "ak-widget", "data-widget": "player" },
+    element("div", { class: "ak-status", "aria-live": "polite" }, "The recording is being unpacked."));
+  el.append(root);
+  const rec = loadRecording(model.get("meta"), await inflate(model.get("data")));
+  const alone = model.get("alone"); // on a page whose address may keep the state
+  return showPlayer(rec, model, root, alone);
+}
+
+function showPlayer(rec, model, root, alone) {
+  const stops = findingStops(rec);
+  const view = { ...START, type: typeOfFloats(rec), ...rec.meta.start, step: model.get("step") };
+  if (alone) {
+    const { step, ...rest } = fromAddress(rec, location.hash);
+    Object.assign(view, rest);
+    if (step !== undefined) {
+      view.step = step;
+      setStep(model, step);
+    }
+  }
+  const act = {
+    go(step) { if (step >= 0 && step < rec.count && step !== model.get("step")) setStep(model, step); },
+    at: (step) => ({ step }),
+    set({ step, ...change }) {
+      Object.assign(view, change);
+      if ("cell" in change) view.writes = writesOfCell(rec, view);
+      if (step !== undefined && step !== model.get("step")) act.go(step);
+      else redraw();
+    },
+    toLine(file, line) {
+      const warp = rec.steps.warp[view.step];
+      const of = (way) => otherOfLine(rec, file, line, view.step, way);
+      const next = [{ warp }, { warp, backwards: true }, {}, { backwards: true }].map(of).find((step) => step >= 0);
+      if (next !== undefined) act.go(next);
+    },
+    finding(finding, step) {
+      const stop = stops.find((one) => one.finding === finding && one.step === step);
+      act.set({ finding, other: stop.other, step });
+    },
+  };
+  const size = () => (view.cell ? NUMBERS[typeIn(rec.arrays[view.cell.array], view)].size : 0);
+  const jumps = jumpsOf(rec, view, stops, size);
+  const controls = stepper("step", rec.count - 1, act.go);
+  const play = playButton((on) => status.setAttribute("aria-live", on ? "off" : "polite"), () => view.step < rec.count - 1 && (act.go(view.step + 1), true));
+  const buttons = jumps.map((jump) => jumpButtons(jump, (backwards) => act.set(jump.to(backwards) ?? {})));
+  const line = control("input", { type: "number", min: 1, class: "ak-line-input", onkeydown: (event) => {
+    if (event.key === "Enter") act.toLine(placeOf(rec, view.step)?.file ?? Object.keys(rec.meta.sources)[0], Number(line.value));
+  } });
+  const status = element("div", { class: "ak-status", "aria-live": "polite" });
+  const timeline = timelinePanel(rec, act);
+  const source = sourcePanel(rec, act);
+  const memory = memoryPanel(rec, act);
+  const lane = lanePanel(rec, act);
+  const trace = tracePanel(rec, act, memory.valueWords);
+  const findings = findingsPanel(rec, act);
+  const flights = flightsPanel(rec, act);
+  const { kernel, block, grid, index, threads, warps } = rec.meta;
+  root.replaceChildren(
+    element("div", { class: "ak-player-title" }, element("span", { class: "ak-title" }, kernel),
+      element("span", { class: "ak-note" }, `block (${index.join(", ")}) of a grid of ${grid.join(" × ")}, ${block.join(" × ")} threads, ${plural(warps, "warp")}, ${plural(rec.count, "step")}`)),
+    ...(rec.meta.failure ? [element("div", { class: "ak-player-failure" }, `The launch stopped here: ${rec.meta.failure}`)] : []),
+    timeline.node,
+    element("div", { class: "ak-row ak-transport" }, controls.prev, controls.next, play.node, controls.row),
+    element("div", { class: "ak-row ak-jumps" }, ...buttons.map(({ node }) => node), element("label", {}, "to line", line)),
+    status, findings.node,
+    element("div", { class: "ak-player-panels" }, source.node, memory.node,
+      element("div", { class: "ak-player-side" }, lane.node, trace.node, flights.node)),
+    element("div", { class: "ak-note ak-keys" }, ...keysInWords(jumps)));
+
+  const address = alone ? keepAddress(() => toAddress(rec, view)) : () => {};
+
+  let page = null; // sizes and colours, which a step does not change
+  function measure() {
+    source.measure();
+    page = {
+      width: Math.max(root.clientWidth - 8, 200),
+      room: Math.max(memory.node.clientWidth, 200),
+      tall: root.clientWidth < 700 ? TALL.phone : TALL.wide,
+      theme: { ...themeOf(root), ...groundOf(root) },
+    };
+  }
+
+  function redraw() {
+    const step = Math.min(Math.max(model.get("step"), 0), rec.count - 1); // Python may set any number
+    const moved = step !== view.step;
+    view.step = step;
+    if (moved) {
+      view.looksAtCell = false;
+      if (!stops.some((one) => one.step === step && one.finding === view.finding)) Object.assign(view, { finding: -1, other: -1 });
+    }
+    if (view.followsWarp && rec.steps.warp[step] >= 0) view.warp = rec.steps.warp[step];
+    if (view.followsArray && !view.looksAtCell) view.array = lastArray(rec, step) ?? view.array;
+    if (!moved || !page) measure();
+    const { theme } = page;
+    timeline.draw(view, theme, page.width);
+    source.draw(view);
+    memory.draw(view, theme, page.room, page.tall);
+    lane.draw(view);
+    trace.draw(view);
+    findings.draw(view);
+    flights.draw(view);
+    controls.input.value = step;
+    controls.text.textContent = `${bytes(step)} of ${bytes(rec.count - 1)}`;
+    buttons.forEach(({ draw }) => draw());
+    status.textContent = describeStep(rec, view);
+    status.classList.toggle("ak-alarmed", status.textContent.includes("Hazard"));
+    address();
+  }
+
+  root.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey || event.target.matches("select, input:not(.ak-step)")) return;
+    const change = keyed(event, { rec, view, jumps, play });
+    if (!change) return;
+    event.preventDefault();
+    event.stopPropagation();
+    act.set(change);
+  });
+  if (alone) addEventListener("hashchange", () => act.set(fromAddress(rec, location.hash)));
+  view.writes = writesOfCell(rec, view);
+  const end = keepDrawn(model, root, redraw);
+  return () => {
+    play.stop();
+    end();
+  };
+}
+
+// The array of a step, or the one that its warp touched last before it; undefined if there is none.
+function lastArray(rec, step) {
+  const warp = rec.steps.warp[step];
+  for (let at = step, tries = 0; at >= 0 && tries < 1000; at = otherOfWarp(rec, warp, at, true), tries++) {
+    if (rec.steps.array[at] >= 0) return rec.steps.array[at];
+  }
+}
+
+// The type in which shared memory without one is read at first: that of the launch's own arrays.
+const typeOfFloats = (rec) => rec.arrays.find(({ dtype }) => /float(16|32)/.test(dtype))?.dtype ?? "float32";
+
+// Colours that the theme does not name: the ground under the widget, and that of a hazard. Two properties that show
+// nothing have them, as a canvas can take them (player.css).
+function groundOf(root) {
+  const style = getComputedStyle(root);
+  return { ground: style.caretColor, alarm: style.textDecorationColor };
+}
+
+// All steps that write the chosen cell, for the timeline.
+function writesOfCell(rec, view) {
+  if (!view.cell) return null;
+  const found = [];
+  const size = NUMBERS[typeIn(rec.arrays[view.cell.array], view)].size;
+  for (let at = -1; found.length < 2000;) {
+    at = otherWrite(rec, view.cell.array, view.cell.offset, size, at);
+    if (at < 0) break;
+    found.push(at);
+  }
+  return found;
+}
+
+// The ways to jump: name, key, and to(backwards), which gives what changes, or null where there is nothing to jump to.
+function jumpsOf(rec, view, stops, size) {
+  const to = (step) => (step >= 0 ? { step } : null);
+  return [
+    { name: "this warp", key: "⇧ ← →", to: (backwards) => to(otherOfWarp(rec, rec.steps.warp[view.step], view.step, backwards)) },
+    { name: "barrier", key: "b", to: (backwards) => to(otherBarrier(rec, view.step, backwards)) },
+    {
+      name: "this line", key: "l",
+      to(backwards) {
+        const place = placeOf(rec, view.step);
+        return place && to(otherOfLine(rec, place.file, place.line, view.step, { backwards, warp: rec.steps.warp[view.step] }));
+      },
+    },
+    {
+      name: "write of the cell", key: "w",
+      to: (backwards) => view.cell && to(otherWrite(rec, view.cell.array, view.cell.offset, size(), view.step, backwards)),
+    },
+    {
+      name: "finding", key: "f",
+      to(backwards) {
+        const stop = backwards ? stops.findLast((one) => one.step < view.step) : stops.find((one) => one.step > view.step);
+        return stop ?? null;
+      },
+    },
+  ];
+}
+
+// What a key changes; null if it is none of ours.
+function keyed(event, { rec, view, jumps, play }) {
+  const by = (name, backwards) => jumps.find((jump) => jump.name === name).to(backwards) ?? {};
+  const back = event.shiftKey;
+  switch (event.key) {
+    case "ArrowRight": return back ? by("this warp", false) : { step: Math.min(view.step + 1, rec.count - 1) };
+    case "ArrowLeft": return back ? by("this warp", true) : { step: Math.max(view.step - 1, 0) };
+    case "Home": return { step: 0 };
+    case "End": return { step: rec.count - 1 };
+    case "p": return play.toggle(), {};
+    default: {
+      const jump = jumps.find(({ key }) => key === event.key.toLowerCase());
+      return jump ? jump.to(back) ?? {} : null;
+    }
+  }
+}
+
+function keysInWords(jumps) {
+  const keys = [["← →", "a step"], ...jumps.map(({ name, key }) => [key, name]), ["p", "play"]];
+  return [...keys.map(([key, name]) => element("span", {}, element("kbd", {}, key), ` ${name}`)), element("span", {}, "with ", element("kbd", {}, "⇧"), " backwards")];
+}
+
+// Two buttons with the name of a jump between them.
+function jumpButtons({ name, to }, jump) {
+  const one = (backwards) => control("button", {
+    type: "button", "aria-label": `${backwards ? "previous" : "next"}: ${name}`, onclick: () => jump(backwards),
+  }, backwards ? "◀" : "▶");
+  const [previous, next] = [one(true), one(false)];
+  const draw = () => {
+    previous.disabled = !to(true);
+    next.disabled = !to(false);
+  };
+  return { node: element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next), draw };
+}
+
+const STEPS_A_SECOND = 8;
+
+// Steps by itself until it is stopped, or advance() says that there is no more. change(on) is called when it starts and
+// when it stops: nobody can listen to eight sentences a second.
+function playButton(change, advance) {
+  let timer = null;
+  const node = control("button", { type: "button", class: "ak-play", "aria-pressed": "false", onclick: () => toggle() }, "Play");
+  function show() {
+    node.textContent = timer ? "Pause" : "Play";
+    node.setAttribute("aria-pressed", timer !== null);
+    change(timer !== null);
+  }
+  function stop() {
+    clearInterval(timer);
+    timer = null;
+    show();
+  }
+  function toggle() {
+    if (timer) return stop();
+    timer = setInterval(() => advance() || stop(), 1000 / STEPS_A_SECOND);
+    show();
+  }
+  return { node, toggle, stop };
+}
+
+// Writes the state into the address of the page, a moment after it last changed: browsers take few changes a second.
+function keepAddress(words) {
+  let timer = null;
+  return () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => history.replaceState(null, "", words()), 150);
+  };
+}
+
+export default { render };

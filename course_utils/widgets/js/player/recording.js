@@ -1,0 +1,512 @@
+// recording.js — a recorded launch, without a page: what happened at each step, and what memory and variables held before
+// it. The columns are described at `Recording.packed` in course_utils/emulator/recording.py.
+//
+// Nothing is replayed. For each cell of memory the steps that wrote it are kept in order, so that its value before any step
+// is found by halving: forwards, backwards and a jump of 100,000 steps cost the same, and only what is shown is looked up.
+
+const WRITING = ["write", "atomic", "copy write"];
+const READING = ["read", "atomic", "copy read"];
+const WITH_ADDRESSES = ["read", "write", "atomic", "copy read", "copy write"]; // their lanes have rows
+const [AT_LAUNCH, UNKNOWN] = [-1, -2]; // in the place of the step that wrote a byte
+const TYPES = { int32: Int32Array, uint32: Uint32Array, uint8: Uint8Array };
+
+// The recording that Python packed: `meta` as an object, `buffer` the inflated columns.
+export function loadRecording(meta, buffer) {
+  const columns = columnsOf(meta.columns, buffer);
+  const named = (group) => Object.fromEntries(Object.entries(columns)
+    .filter(([name]) => name.startsWith(`${group}.`)).map(([name, values]) => [name.slice(group.length + 1), values]));
+  const rec = {
+    meta,
+    steps: named("steps"),
+    offsets: columns["lanes.offset"],
+    words: columns["words.value"],
+    initial: columns["arrays.initial"],
+    changes: named("changes"),
+    count: columns["steps.op"].length,
+    op: Object.fromEntries(meta.ops.map((name, code) => [name, code])),
+  };
+  rec.wordBytes = new Uint8Array(rec.words.buffer, rec.words.byteOffset, rec.words.byteLength);
+  rec.writes = codes(meta, WRITING);
+  rec.reads = codes(meta, READING);
+  rec.addressed = codes(meta, WITH_ADDRESSES);
+  rec.firstWord = firstWords(rec);
+  rec.arrays = arraysOf(rec);
+  rec.written = writtenOf(rec);
+  rec.ofWarp = historyOf(meta.warps + 1, (see) => forEachStep(rec, (step) => see(rec.steps.warp[step] + 1, step, step)));
+  rec.ofPlace = historyOf(meta.places.length, (see) => forEachStep(rec, (step) => {
+    if (rec.steps.place[step] >= 0) see(rec.steps.place[step], step, step);
+  }));
+  rec.waits = historyOf(meta.warps + 1, (see) => forEachStep(rec, (step) => {
+    const own = rec.steps.array[step] < 0 && rec.steps.extra[step] > 16; // for what the warp itself began: it orders nobody else's
+    if (rec.steps.op[step] === rec.op.wait && !own) see(rec.steps.warp[step] + 1, step, step);
+  }));
+  rec.openings = openingsOf(rec);
+  rec.flights = flightsOf(rec);
+  rec.mbarriers = mbarriersOf(rec);
+  rec.variables = variablesOf(rec);
+  return rec;
+}
+
+// The bytes behind a DataView of Python, inflated.
+export async function inflate(view) {
+  const packed = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).arrayBuffer();
+}
+
+function columnsOf(described, buffer) {
+  const columns = {};
+  let at = 0;
+  for (const { name, type, count, delta } of described) {
+    const Type = TYPES[type];
+    const size = count * Type.BYTES_PER_ELEMENT;
+    const values = new Type(buffer.slice(at, at + size)); // a copy, because a column may begin at any byte
+    if (delta) for (let n = 1; n < count; n++) values[n] += values[n - 1];
+    columns[name] = values;
+    at += size;
+  }
+  return columns;
+}
+
+const codes = (meta, names) => new Set(names.map((name) => meta.ops.indexOf(name)));
+
+function forEachStep(rec, visit) {
+  for (let step = 0; step < rec.count; step++) visit(step);
+}
+
+// How many lanes took part.
+export function lanesIn(mask) {
+  let [count, rest] = [0, mask >>> 0];
+  for (; rest; rest &= rest - 1) count++;
+  return count;
+}
+
+// The lanes of a step, and of each the byte offset in the array; none for a step without addresses.
+export function lanesOf(rec, step) {
+  const { op, mask, first, array } = rec.steps;
+  const found = [];
+  if (array[step] < 0 || !rec.addressed.has(op[step])) return found;
+  let row = first[step];
+  for (let lane = 0; lane < 32; lane++) {
+    if ((mask[step] >>> lane) & 1) found.push({ lane, row, offset: rec.offsets[row++] });
+  }
+  return found;
+}
+
+// Where the words of a writing step begin in words.value; of others, where the next begin.
+function firstWords(rec) {
+  const { op, mask, width } = rec.steps;
+  const first = new Int32Array(rec.count + 1);
+  for (let step = 0; step < rec.count; step++) {
+    first[step + 1] = first[step] + (rec.writes.has(op[step]) ? lanesIn(mask[step]) * Math.ceil(width[step] / 4) : 0);
+  }
+  return first;
+}
+
+// ---- memory: who wrote a cell, and when
+
+// Each array with the size of its cells: the largest power of two up to 4 bytes at which no write begins or ends inside a
+// cell. `base` is the number of its first cell, `kept` the place of its bytes in arrays.initial.
+function arraysOf(rec) {
+  const sizes = rec.meta.arrays.map(({ itemsize, low }) => Math.min(4, powerOfTwo(itemsize | low | 4)));
+  forEachStep(rec, (step) => {
+    if (!rec.writes.has(rec.steps.op[step])) return;
+    const array = rec.steps.array[step];
+    if (array < 0) return;
+    let bits = rec.steps.width[step];
+    for (const { offset } of lanesOf(rec, step)) bits |= offset;
+    sizes[array] = Math.min(sizes[array], powerOfTwo(bits | 4));
+  });
+  let [base, kept] = [0, 0];
+  return rec.meta.arrays.map((array, n) => {
+    const one = { ...array, ...formOf(rec.meta, array), number: n, cell: sizes[n], base, kept, end: array.low + array.bytes };
+    base += Math.ceil(array.bytes / sizes[n]);
+    kept += array.bytes;
+    return one;
+  });
+}
+
+// Type and shape of an array in shared memory, where the recording has none: as the source declares it, if that makes as
+// many bytes. One size that is not a number, such as a constant's name, follows from the others.
+function formOf(meta, { name, dtype, shape }) {
+  if (dtype !== "bytes") return {};
+  const declared = new RegExp(`__shared__[^;]*?\\b(${Object.keys(OF_CUDA).join("|")})\\s[^;]*?\\b${name.replace(/\W/g, "\\$&")}((?:\\[[^\\]]+\\])+)`);
+  const [, type, sizes] = Object.values(meta.sources).map((text) => text.match(declared)).find(Boolean) ?? [];
+  if (!type) return {};
+  const numbers = [...sizes.matchAll(/\[([^\]]+)\]/g)].map(([, size]) => (/^[\d\s+*]+$/.test(size) ? sumOf(size) : null));
+  const itemsize = NUMBERS[OF_CUDA[type]].size;
+  const known = numbers.reduce((product, n) => product * (n ?? 1), itemsize);
+  const rest = shape[0] / known;
+  const unknown = numbers.filter((n) => n === null).length;
+  if (unknown > 1 || !Number.isInteger(rest) || (!unknown && rest !== 1)) return {};
+  return { dtype: OF_CUDA[type], itemsize, shape: numbers.map((n) => n ?? rest) };
+}
+
+// Of a text such as "32 + 1" or "2 * 16".
+const sumOf = (text) => text.split("+").reduce((sum, part) => sum + part.split("*").reduce((product, n) => product * Number(n), 1), 0);
+
+const powerOfTwo = (bits) => bits & -bits; // the largest that divides
+
+// For each cell of memory, its writes in order: of each the step, and the byte in words.value where its new value lies.
+function writtenOf(rec) {
+  const last = rec.arrays.at(-1);
+  const cells = last ? last.base + Math.ceil(last.bytes / last.cell) : 0;
+  return historyOf(cells, (see) => forEachStep(rec, (step) => {
+    if (!rec.writes.has(rec.steps.op[step]) || rec.steps.array[step] < 0) return;
+    const array = rec.arrays[rec.steps.array[step]];
+    const width = rec.steps.width[step];
+    let from = 4 * rec.firstWord[step];
+    for (const { offset } of lanesOf(rec, step)) {
+      for (let part = 0; part < width; part += array.cell) {
+        const cell = cellAt(array, offset + part);
+        if (cell >= 0) see(cell, step, from + part);
+      }
+      from += 4 * Math.ceil(width / 4);
+    }
+  }));
+}
+
+// The number of the cell that holds a byte of an array, or -1 where the recording kept no bytes.
+function cellAt(array, offset) {
+  return offset < array.low || offset >= array.end ? -1 : array.base + Math.floor((offset - array.low) / array.cell);
+}
+
+// What happened to each key, in order. `visit(see)` calls see(key, step, at) for each event, the earliest first, and the
+// same each time; the events of key k are those from start[k] up to start[k + 1].
+function historyOf(keys, visit) {
+  const start = new Int32Array(keys + 1);
+  visit((key) => { start[key + 1]++; });
+  for (let key = 0; key < keys; key++) start[key + 1] += start[key];
+  const next = start.slice(0, keys);
+  const step = new Int32Array(start[keys]);
+  const at = new Int32Array(start[keys]);
+  visit((key, when, where) => {
+    step[next[key]] = when;
+    at[next[key]++] = where;
+  });
+  return { start, step, at };
+}
+
+// The place of the first event of a key at or after `step`; the end of its events if there is none.
+function placeFrom({ start, step: steps }, key, step) {
+  let [low, high] = [start[key], start[key + 1]];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (steps[middle] < step) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+// The step of the last event of a key before `step`, or -1.
+function lastBefore(history, key, step) {
+  const place = placeFrom(history, key, step) - 1;
+  return place < history.start[key] ? -1 : history.step[place];
+}
+
+// The step of the first event of a key after `step`, or -1.
+function firstAfter(history, key, step) {
+  const place = placeFrom(history, key, step + 1);
+  return place < history.start[key + 1] ? history.step[place] : -1;
+}
+
+// Who last wrote a byte of an array before `step`: its step, warp and lane, and which byte of the lane's it is; or null.
+export function writerOf(rec, number, offset, step) {
+  const cell = cellAt(rec.arrays[number], offset);
+  if (cell < 0) return null;
+  const place = placeFrom(rec.written, cell, step) - 1;
+  if (place < rec.written.start[cell]) return null;
+  const when = rec.written.step[place];
+  const perLane = 4 * Math.ceil(rec.steps.width[when] / 4);
+  const byte = rec.written.at[place] - 4 * rec.firstWord[when];
+  const lane = nthLane(rec.steps.mask[when], Math.floor(byte / perLane));
+  return { step: when, warp: rec.steps.warp[when], lane, delta: byte % perLane };
+}
+
+function nthLane(mask, n) {
+  for (let lane = 0, seen = 0; lane < 32; lane++) {
+    if ((mask >>> lane) & 1 && seen++ === n) return lane;
+  }
+  return -1;
+}
+
+// The step that last wrote any byte of an element before `step`, or -1.
+export function lastWrite(rec, number, offset, size, step) {
+  const array = rec.arrays[number];
+  let last = -1;
+  for (let part = 0; part < size; part += array.cell) {
+    const cell = cellAt(array, offset + part);
+    if (cell >= 0) last = Math.max(last, lastBefore(rec.written, cell, step));
+  }
+  return last;
+}
+
+// The next write of an element after `step` (backwards: the last one before it), or -1.
+export function otherWrite(rec, number, offset, size, step, backwards = false) {
+  if (backwards) return lastWrite(rec, number, offset, size, step);
+  const array = rec.arrays[number];
+  let next = -1;
+  for (let part = 0; part < size; part += array.cell) {
+    const cell = cellAt(array, offset + part);
+    const found = cell < 0 ? -1 : firstAfter(rec.written, cell, step);
+    if (found >= 0 && (next < 0 || found < next)) next = found;
+  }
+  return next;
+}
+
+// Copies the bytes of an element, as they were before `step`, into `into`. Returns the step that last wrote one of them:
+// AT_LAUNCH where none did, UNKNOWN where the recording kept no bytes.
+export function bytesAt(rec, number, offset, size, step, into) {
+  const array = rec.arrays[number];
+  if (offset < array.low || offset + size > array.end) return UNKNOWN;
+  let last = AT_LAUNCH;
+  for (let part = 0; part < size; part += array.cell) {
+    const cell = cellAt(array, offset + part);
+    const place = placeFrom(rec.written, cell, step) - 1;
+    const isWritten = place >= rec.written.start[cell];
+    const bytes = isWritten ? rec.wordBytes : rec.initial;
+    const from = isWritten ? rec.written.at[place] : array.kept + offset + part - array.low;
+    if (isWritten) last = Math.max(last, rec.written.step[place]);
+    for (let k = 0; k < array.cell && part + k < size; k++) into[part + k] = bytes[from + k];
+  }
+  return last;
+}
+
+// ---- barriers: how old a value is, and whether a read is ordered after the write
+
+// The openings of the block's barriers in order: of each the step at which it opened, and of each warp that was there the
+// step at which it arrived (the first, where its lanes arrived apart).
+function openingsOf(rec) {
+  const { op, warp, extra } = rec.steps;
+  const found = [];
+  forEachStep(rec, (end) => {
+    if (op[end] !== rec.op.end || op[extra[end]] !== rec.op.barrier) return;
+    const arrivals = new Map();
+    for (let step = extra[end]; step < end; step++) {
+      const here = op[step] === rec.op.barrier && extra[step] === extra[extra[end]];
+      if (here && !arrivals.has(warp[step])) arrivals.set(warp[step], step);
+    }
+    found.push({ end, arrivals });
+  });
+  return found;
+}
+
+const listOf = (map, key) => map.get(key) ?? map.set(key, []).get(key);
+
+// How many barriers of the block opened before `step`.
+export function barriersBefore(rec, step) {
+  let [low, high] = [0, rec.openings.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (rec.openings[middle].end < step) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+// The next step after `step` at which a barrier opens (backwards: the last one before it), or -1.
+export function otherBarrier(rec, step, backwards = false) {
+  const place = backwards ? barriersBefore(rec, step) - 1 : barriersBefore(rec, step + 1);
+  return rec.openings[place]?.end ?? -1;
+}
+
+// Whether something stands between what one warp did at step `first` and what another does at `then`: a barrier at which
+// both arrived, the one after its deed and the other before; or a wait of the other at an mbarrier or of its cluster.
+export function isOrdered(rec, first, then) {
+  const { warp } = rec.steps;
+  if (warp[first] === warp[then]) return true;
+  for (let place = barriersBefore(rec, then) - 1; place >= 0 && rec.openings[place].end > first; place--) {
+    const { arrivals } = rec.openings[place];
+    if (arrivals.get(warp[first]) > first && arrivals.has(warp[then])) return true;
+  }
+  const wait = lastBefore(rec.waits, warp[then] + 1, then); // it lasts until the warp's next step
+  return wait >= 0 && firstAfter(rec.ofWarp, warp[then] + 1, wait) > first;
+}
+
+// Of a reading step, the lanes that read from shared memory what another warp has written since the last barrier between
+// them: [{ lane, offset, writer }]. Nothing orders such a read after its write.
+export function hazardsOf(rec, step) {
+  const { op, array, width, warp, extra } = rec.steps;
+  const reader = op[step] === rec.op["copy read"] && warp[step] < 0 ? extra[step] : step; // who began what reads by itself
+  if (!rec.reads.has(op[step]) || array[step] < 0 || rec.arrays[array[step]].space !== "shared") return [];
+  const ordered = new Map(); // a writing step -> whether it is
+  const found = [];
+  for (const { lane, offset } of lanesOf(rec, step)) {
+    const writer = lastWrite(rec, array[step], offset, width[step], step);
+    if (writer < 0 || warp[writer] === warp[reader]) continue;
+    if (warp[writer] < 0 && op[writer] === rec.op.write) continue; // nobody knows whose it is
+    if (!ordered.has(writer)) ordered.set(writer, isOrdered(rec, writer, reader));
+    if (!ordered.get(writer)) found.push({ lane, offset, writer });
+  }
+  return found;
+}
+
+// ---- what goes on by itself
+
+// Copies and products that a warp began and that ended later: [{ begin, end, kind, lands }], the earliest first. `end` is
+// the step at which a copy has landed or a product is known to be over; `lands` are the steps that write what is copied.
+function flightsOf(rec) {
+  const { op, extra } = rec.steps;
+  const found = new Map();
+  const flight = (begin) => found.get(begin) ?? found.set(begin, { begin, end: begin, kind: rec.meta.ops[op[begin]], lands: [] }).get(begin);
+  forEachStep(rec, (step) => {
+    const begin = extra[step];
+    if (op[step] === rec.op["copy write"] && begin >= 0 && begin < step) {
+      flight(begin).lands.push(step);
+      flight(begin).end = step;
+    }
+    if (op[step] === rec.op.end && op[begin] !== rec.op.barrier) flight(begin).end = step;
+  });
+  return [...found.values()].sort((a, b) => a.begin - b.begin);
+}
+
+// Those that are under way at `step`.
+export function inFlight(rec, step) {
+  return rec.flights.filter(({ begin, end }) => begin < step && step <= end);
+}
+
+// The mbarriers of the block, by the array and the offset at which they lie: of each its steps in order.
+function mbarriersOf(rec) {
+  const { op, array, extra } = rec.steps;
+  const found = new Map();
+  forEachStep(rec, (step) => {
+    if (array[step] < 0 || ![rec.op.arrive, rec.op.wait, rec.op.phase].includes(op[step])) return;
+    listOf(found, `${array[step]} ${extra[step]}`).push(step);
+  });
+  return [...found.values()].map((steps) => ({ array: array[steps[0]], offset: extra[steps[0]], steps }))
+    .sort((a, b) => a.array - b.array || a.offset - b.offset);
+}
+
+// An mbarrier at `step`: how many of its phases are over, and how often somebody has arrived since.
+export function mbarrierAt(rec, { steps }, step) {
+  let [phases, arrivals] = [0, 0];
+  for (const at of steps) {
+    if (at >= step) break;
+    if (rec.steps.op[at] === rec.op.phase) [phases, arrivals] = [phases + 1, 0];
+    else if (rec.steps.op[at] === rec.op.arrive) arrivals += lanesIn(rec.steps.mask[at]);
+  }
+  return { phases, arrivals };
+}
+
+// The warps that are held up at `step`: [{ warp, since }], `since` being the step at which they began to wait.
+export function waiting(rec, step) {
+  const found = [];
+  for (let warp = 0; warp < rec.meta.warps; warp++) {
+    const since = lastBefore(rec.ofWarp, warp + 1, step);
+    const waits = since >= 0 && [rec.op.barrier, rec.op.wait].includes(rec.steps.op[since]);
+    if (waits && rec.steps.warp[step] !== warp && rec.steps.turn[step] > rec.steps.turn[since] + 1) found.push({ warp, since });
+  }
+  return found;
+}
+
+// ---- warps and lines
+
+// The last step of a warp at or before `step` that lies in a line, or -1.
+export function stepOfWarp(rec, warp, step) {
+  for (let at = lastBefore(rec.ofWarp, warp + 1, step + 1); at >= 0; at = lastBefore(rec.ofWarp, warp + 1, at)) {
+    if (rec.steps.place[at] >= 0) return at;
+  }
+  return -1;
+}
+
+// The next step of a warp after `step` (backwards: the last one before it), or -1.
+export function otherOfWarp(rec, warp, step, backwards = false) {
+  return backwards ? lastBefore(rec.ofWarp, warp + 1, step) : firstAfter(rec.ofWarp, warp + 1, step);
+}
+
+// The next step after `step` in a line (backwards: the last one before it) of one warp, or of any if `warp` is null; -1
+// if there is none.
+export function otherOfLine(rec, file, line, step, { backwards = false, warp = null } = {}) {
+  let best = -1;
+  rec.meta.places.forEach((_, place) => {
+    if (!isInLine(rec, place, file, line)) return;
+    const next = (at) => (backwards ? lastBefore(rec.ofPlace, place, at) : firstAfter(rec.ofPlace, place, at));
+    let found = next(step);
+    while (found >= 0 && warp !== null && rec.steps.warp[found] !== warp) found = next(found);
+    if (found >= 0 && (best < 0 || (backwards ? found > best : found < best))) best = found;
+  });
+  return best;
+}
+
+// Whether a place lies in a line, or in what is called there.
+function isInLine(rec, place, file, line) {
+  for (; place >= 0; place = rec.meta.places[place][2] ?? -1) {
+    const [its, number] = rec.meta.places[place];
+    if (its === file) return number === line;
+  }
+  return false;
+}
+
+// File and line of a step, or null.
+export function placeOf(rec, step) {
+  const [file, line] = rec.meta.places[rec.steps.place[step]] ?? [];
+  return file === undefined ? null : { file, line };
+}
+
+// Where a step lies in a file: its own line or, if it lies in another file, the line from which that was called. -1: not
+// in this file.
+export function lineIn(rec, step, file) {
+  for (let place = step < 0 ? -1 : rec.steps.place[step]; place >= 0; place = rec.meta.places[place][2] ?? -1) {
+    if (rec.meta.places[place][0] === file) return rec.meta.places[place][1];
+  }
+  return -1;
+}
+
+// ---- costs of an access
+
+// In how many passes through the 32 banks shared memory serves a step: lanes of one pass need at most one word of each
+// bank. Accesses of 8 and 16 bytes are served by halves and quarters of the warp.
+export function wavefrontsOf(rec, step) {
+  const width = rec.steps.width[step];
+  const perPass = width > 8 ? 8 : width > 4 ? 16 : 32;
+  const passes = new Map(); // group of lanes -> bank -> its words
+  for (const { lane, offset } of lanesOf(rec, step)) {
+    const group = Math.floor(lane / perPass);
+    if (!passes.has(group)) passes.set(group, new Map());
+    const banks = passes.get(group);
+    for (let word = offset >> 2; word <= (offset + width - 1) >> 2; word++) {
+      const words = listOf(banks, word % 32);
+      if (!words.includes(word)) words.push(word);
+    }
+  }
+  let count = 0;
+  for (const banks of passes.values()) count += Math.max(...[...banks.values()].map((words) => words.length));
+  return count;
+}
+
+// How many sectors of 32 bytes of global memory a step touches.
+export function sectorsOf(rec, step) {
+  const sectors = new Set();
+  const width = rec.steps.width[step];
+  for (const { offset } of lanesOf(rec, step)) {
+    for (let one = offset >> 5; one <= (offset + width - 1) >> 5; one++) sectors.add(one);
+  }
+  return sectors.size;
+}
+
+// ---- local variables
+
+// The variables with the number of their first element among a thread's, and the history of each element of each thread.
+function variablesOf(rec) {
+  let elements = 0;
+  const list = rec.meta.variables.map((variable, number) => {
+    const one = { ...variable, number, base: elements };
+    elements += variable.count;
+    return one;
+  });
+  const { step, thread, variable, element } = rec.changes;
+  const history = historyOf(rec.meta.threads * elements, (see) => {
+    for (let n = 0; n < step.length; n++) see(thread[n] * elements + list[variable[n]].base + element[n], step[n], n);
+  });
+  return { list, elements, history };
+}
+
+// What an element of a local variable of a thread holds at `step`: its 32-bit word and the step of its last change; null
+// before its first.
+export function variableAt(rec, thread, variable, element, step) {
+  const { list, elements, history } = rec.variables;
+  const key = thread * elements + list[variable].base + element;
+  const place = placeFrom(history, key, step + 1) - 1;
+  if (place < history.start[key]) return null;
+  return { word: rec.changes.word[history.at[place]], step: history.step[place] };
+}

@@ -1,0 +1,375 @@
+"""The player of a recorded launch: where it opens, its still picture, and in the browser what it says of each step."""
+
+import random
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from course_utils.emulator import record
+from course_utils.launches.chapters import course_launches
+from course_utils.widgets import play, recorded
+from course_utils.widgets.player import MOST_STORED, player
+from course_utils.widgets.player_page import page as page_of
+from tests.helpers.large_values import computed
+from tests.helpers.recorded import OPS, busy, swap
+from tests.helpers.redraw import assert_redrawn_within_a_frame
+
+READ, WRITE, OPENS, READ_ROW, WRITE_OUT = 0, 2, 6, 7, 9  # the steps of warp 0 in swap()
+RACE = {"tool": "racecheck", "line": 7, "other_line": 5}
+
+
+@pytest.fixture(scope="module")
+def transpose():
+    """The recording of a real kernel: a tile of 32 × 32 by 32 warps."""
+    return record(course_launches()["transpose_tiled"].run, block=(1, 0, 0))
+
+
+# ---- in Python
+
+
+def test_it_plays_the_block_of_a_launch():
+    widget = play(course_launches()["two_ways"].run)
+    assert widget.meta["kernel"] == "two_ways" and widget.step == 0
+    assert {"read", "write"} & {OPS[op] for op in recorded.columns(widget.meta, widget.data)["steps.op"]}
+
+
+def test_it_opens_at_a_line_or_at_a_finding_with_the_other_party():
+    assert player(*swap(), at=7).step == READ_ROW
+    widget = player(*swap(has_barrier=False), at=SimpleNamespace(**RACE))
+    assert widget.step == 4 and widget.meta["start"] == {"finding": 0, "other": 3}
+
+
+@pytest.mark.parametrize(
+    ("at", "error", "words"),
+    [
+        (6.5, TypeError, "at: got float, takes a Finding of a report, a line number or None"),
+        (True, TypeError, "at: got bool"),
+        (3, ValueError, r"at: got line 3, in which this block has no step; takes one of \[4, 5, 6, 7, 8\]"),
+        (
+            SimpleNamespace(tool="memcheck", line=4, other_line=None),
+            ValueError,
+            "a finding of memcheck at line 4, which",
+        ),
+    ],
+)
+def test_a_place_that_is_not_there_is_named(at, error, words):
+    with pytest.raises(error, match=words):
+        player(*swap(), at=at)
+
+
+def test_the_still_picture_shows_the_line_and_the_array_before_the_step():
+    widget = player(*swap(), at=7)
+    figure = widget.static_figure()
+    source, memory = figure.axes
+    assert isinstance(figure, Figure) and "step 7 of 10" in figure.get_suptitle()
+    assert "warp 0: read, line 7" in source.get_title(loc="left")
+    assert any("row[63 - threadIdx.x]" in text.get_text() for text in source.texts)
+    assert "row, before it is read" in memory.get_title(loc="left")
+    np.testing.assert_array_equal(memory.images[0].get_array().filled(np.nan).flat, 2 * np.arange(64.0))
+    assert len(memory.patches) == 64  # the lanes, each with a ground of its own
+    bundle, _ = widget._repr_mimebundle_()
+    assert bundle["image/png"].startswith(b"\x89PNG") and len(bundle["image/png"]) <= 60_000
+    with pytest.raises(ValueError, match="step: got 11, takes 0 to 10"):
+        widget.static_figure(11)
+
+
+def test_shared_memory_that_nobody_wrote_is_empty_in_the_still_picture():
+    (_, memory) = player(*swap()).static_figure(WRITE).axes
+    assert memory.images[0].get_array().mask.all()
+
+
+def test_numbers_of_each_type_are_read_as_torch_reads_them():
+    import torch
+
+    kinds = {
+        **{"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int32": torch.int32},
+        **{"float8_e4m3": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2, "uint8": torch.uint8},
+    }
+    raw = np.arange(256, dtype=np.uint8)
+    for name, dtype in kinds.items():
+        right = torch.from_numpy(raw.copy()).view(dtype).double().numpy()
+        np.testing.assert_array_equal(recorded.numbers(raw, name).astype(np.float64), right, err_msg=name)
+
+
+def test_a_large_recording_is_not_kept_in_a_notebook():
+    widget = player(*swap())
+    assert widget._state()["script"] == "player.js"
+    widget.data = bytes(MOST_STORED + 1)
+    assert widget._state() == {}
+
+
+# ---- the states in the browser: no picture is needed for them
+
+LOADED = """const m = await import(scriptUrl);
+    const rec = m.loadRecording(model.get("meta"), await m.inflate(model.get("data")));"""
+
+
+def asked(page, expression, argument=None):
+    """What an expression of JavaScript says, which knows the scripts' functions `m`, the recording and `argument`."""
+    return computed(page, f"async (argument) => {{ {LOADED} return {expression}; }}", argument)
+
+
+@pytest.mark.browser
+def test_memory_before_a_step_is_what_earlier_steps_made_of_it(open_widget):
+    page = open_widget(player(*swap()))
+    at = """argument.map(([array, n, step]) => [
+        m.elementAt(rec, array, 4 * n, "float32", step), m.lastWrite(rec, array, 4 * n, 4, step)])"""
+    cases = {
+        (2, 5, 2): [None, -1],  # row[5] before it is written: 0xffffffff, no number
+        (2, 5, 3): [10, 2],
+        (2, 40, 3): [None, -1],  # the other warp writes at step 3
+        (2, 40, 4): [80, 3],
+        (0, 9, 0): [9, -1],
+        (1, 3, 10): [2 * 60, 9],
+        (1, 40, 10): [None, -1],
+    }
+    assert asked(page, at, list(cases)) == list(cases.values())
+
+
+@pytest.mark.browser
+def test_the_writer_and_the_bytes_of_cells_are_those_of_python(open_widget, transpose):
+    page = open_widget(player(*transpose.packed()))
+    draw, cells = random.Random(0), []
+    for _ in range(200):
+        array = draw.randrange(len(transpose.arrays))
+        one = transpose.arrays[array]
+        cells.append([array, one.low + draw.randrange(one.bytes), draw.randrange(transpose.steps + 1)])
+    meta, data = transpose.packed()
+    found = recorded.columns(meta, data)
+    right = []
+    for array, offset, step in cells:
+        writer = transpose.writer(array, offset, step)
+        held, _ = recorded.bytes_before(meta, found, array, step)
+        right.append([writer and [writer.step, writer.thread], int(held[offset - transpose.arrays[array].low])])
+    told = """argument.map(([array, offset, step]) => {
+        const writer = m.writerOf(rec, array, offset, step), byte = new Uint8Array(4);
+        m.bytesAt(rec, array, offset - offset % 4, 4, step, byte);
+        return [writer && [writer.step, 32 * writer.warp + writer.lane], byte[offset % 4]]; })"""
+    assert asked(page, told, cells) == right
+    assert sum(writer is not None for writer, _ in right) > 40
+
+
+@pytest.mark.browser
+def test_a_read_that_no_barrier_orders_is_a_hazard_and_is_said(open_widget):
+    hazards = """Array.from({ length: rec.count }, (_, step) =>
+        m.hazardsOf(rec, step).map(({ lane, writer }) => [lane, writer]))"""
+    assert not any(asked(open_widget(player(*swap())), hazards))
+    page = open_widget(player(*swap(has_barrier=False)))
+    found = asked(page, hazards)
+    assert [n for n, one in enumerate(found) if one] == [4, 5]
+    assert found[4] == [[lane, 3] for lane in range(32)]
+    page.evaluate("model.set('step', 4)")
+    said = page.locator(".ak-status").inner_text()
+    assert "Hazard: lanes 0–31 read what warp 1 wrote at step 3, line 5, and no barrier stands between." in said
+
+
+@pytest.mark.browser
+def test_jumps_lead_to_the_next_of_their_kind_and_to_the_last_before(open_widget):
+    page = open_widget(player(*swap()))
+    both = "[false, true].map((back) => {})"
+    line = "[7, 8].map((step) => m.otherOfLine(rec, 'swap.cu', 5, step, { backwards: true, warp: 1 }))"
+    assert asked(page, both.format("m.otherOfWarp(rec, 1, 5, back)")) == [8, 3]
+    assert asked(page, both.format("m.otherBarrier(rec, 6, back)")) == [-1, -1]
+    assert asked(page, both.format("m.otherBarrier(rec, back ? 10 : 0, back)")) == [OPENS, OPENS]
+    assert asked(page, both.format("m.otherWrite(rec, 2, 20, 4, back ? 10 : 0, back)")) == [WRITE, WRITE]
+    assert asked(page, both.format("m.otherWrite(rec, 2, 20, 4, 2, back)")) == [-1, -1]
+    assert asked(page, line) == [3, 3]
+
+
+@pytest.mark.browser
+def test_inputs_are_followed_through_local_variables_back_to_global_memory(open_widget):
+    page = open_widget(player(*swap()))
+    of = """m.inputsOf(rec, argument[0], argument[1]).reads
+        .map(({ step, array, offset }) => [step, array, offset / 4])"""
+    assert asked(page, of, [WRITE, 5]) == [[READ, 0, 5]]
+    assert asked(page, of, [WRITE_OUT, 5]) == [[READ_ROW, 2, 58]]
+    first = "m.originsOf(rec, 1, 4 * 5, 4, rec.count).reads.map(({ step, offset }) => [step, offset / 4])"
+    assert asked(page, first) == [[1, 58]]  # in[58], which warp 1 read
+    values = "m.variableAt(rec, 5, 1, 0, argument)?.word ?? null"
+    assert asked(page, values, WRITE_OUT - 1) is None
+    assert asked(page, values, WRITE_OUT) == int(np.float32(2 * 58).view(np.uint32))
+
+
+@pytest.mark.browser
+def test_inputs_are_those_of_python(open_widget, transpose):
+    page = open_widget(player(*transpose.packed()))
+    ops = transpose.columns["steps.op"]
+    writes = [[int(step), lane] for step in np.flatnonzero(ops == OPS.index("write")) for lane in (0, 13)]
+    told = "argument.map(([step, lane]) => m.inputsOf(rec, step, lane).reads.map(({ step, row }) => [step, row]))"
+    warps = transpose.columns["steps.warp"]
+    right = [transpose.inputs(step, 32 * int(warps[step]) + lane) for step, lane in writes]
+    assert asked(page, told, writes) == [[[one.step, one.row] for one in reads] for reads in right]
+    assert len(writes) == 128 and all(right)
+
+
+@pytest.mark.browser
+def test_passes_through_the_banks_are_counted_as_the_profiler_counts_them(open_widget, transpose):
+    page = open_widget(player(*transpose.packed()))
+    kinds = """Array.from({ length: rec.count }, (_, step) => step)
+        .filter((step) => m.lanesOf(rec, step).length && rec.arrays[rec.steps.array[step]].space === "shared")
+        .map((step) => [rec.meta.ops[rec.steps.op[step]], m.wavefrontsOf(rec, step)])"""
+    assert {tuple(one) for one in asked(page, kinds)} == {("write", 1), ("read", 32)}
+    shape = "rec.arrays.map(({ name, dtype, shape }) => [name, dtype, shape])"
+    assert ["tile", "float32", [32, 32]] in asked(page, shape)  # as its declaration says
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3", "float8_e5m2"])
+def test_small_floats_are_those_of_python(open_widget, dtype):
+    raw = np.random.default_rng(0).integers(0, 256, 256, dtype=np.uint8)
+    meta, data = swap()
+    meta["arrays"][0]["dtype"] = dtype
+    page = open_widget(player(meta, data))
+    size = 2 if "16" in dtype else 1
+    element = f'm.elementAt(rec, 0, {size} * n, "{dtype}", 0)'
+    call = f"""(() => {{ rec.initial.set(argument);
+        return Array.from({{ length: {256 // size} }}, (_, n) => `${{{element}}}`); }})()"""
+    told = np.array([float(text.replace("Infinity", "inf")) for text in asked(page, call, raw.tolist())])
+    np.testing.assert_array_equal(told, recorded.numbers(raw, dtype))
+
+
+@pytest.mark.browser
+def test_numbers_are_short_and_ranges_are_words(open_widget):
+    page = open_widget(player(*swap()))
+    numbers = [0, 3, -2, 0.25, -0.0213, 1234567, 1.5e-7, 12.3456]
+    assert asked(page, "argument.map((n) => m.brief(n, 5))", numbers) == (
+        ["0", "3", "−2", "0.25", "−0.021", "1e6", "1e−7", "12.3"]
+    )
+    assert asked(page, "m.ranges([0, 1, 2, 5, 7, 8])") == "0–2, 5, 7–8"
+    follow = "argument.map((one) => m.follow(...one))"
+    assert asked(page, follow, [[0, 10, 2, 5], [0, 10, 20, 21], [15, 10, 3, 40]]) == [0, 18, 3]
+
+
+# ---- by mouse and keyboard
+
+
+@pytest.mark.browser
+def test_a_chosen_cell_says_who_wrote_it_and_each_input_leads_there(open_widget):
+    page = open_widget(player(*swap(), at=8))
+    page.get_by_role("button", name="row", exact=True).click()
+    page.locator(".ak-grid").focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    trace = page.locator(".ak-trace")
+    assert trace.locator("b").inner_text() == "row[3] = 6"
+    assert "Written by warp 0, lane 3, line 5: step 2" in trace.inner_text().replace("\n", " ")
+    trace.get_by_role("button", name=re.compile(r"in\[3\] = 3")).click()
+    assert page.evaluate("model.get('step')") == READ
+    assert trace.locator("b").inner_text() == "in[3] = 3" and "as it was at the launch" in trace.inner_text()
+
+
+@pytest.mark.browser
+def test_each_key_does_what_its_button_does(open_widget):
+    page = open_widget(player(*swap(has_barrier=False)))
+    at = lambda: page.evaluate("model.get('step')")  # noqa: E731
+    page.locator(".ak-step").focus()
+    for key, step in [("f", 3), ("f", 4), ("Shift+F", 3), ("Shift+ArrowRight", 5), ("Shift+ArrowLeft", 3), ("l", 3)]:
+        page.keyboard.press(key)
+        assert at() == step, key
+    page.get_by_role("button", name="next: this warp").click()
+    assert at() == 5
+    page.get_by_role("button", name="previous: finding").click()
+    assert at() == 4
+    assert page.locator(".ak-player-findings .ak-chosen").count() == 1
+    assert page.locator(".ak-line-other").inner_text().startswith("5")
+    page.get_by_label("to line").fill("8")
+    page.keyboard.press("Enter")
+    assert at() == 6
+
+
+@pytest.mark.browser
+def test_lanes_show_what_they_touch_and_a_variable_of_all_of_them(open_widget):
+    page = open_widget(player(*swap(), at=7))
+    lanes = page.locator(".ak-lanes > button")
+    assert lanes.nth(3).inner_text().split() == ["3", "120"]  # row[60]
+    lanes.nth(3).click()
+    page.get_by_label("in each lane").select_option(label="mine  (swap)")
+    assert [one.split()[1] for one in lanes.all_inner_texts()[:4]] == ["0", "2", "4", "6"]
+    row = page.locator(".ak-variables tbody tr:visible")
+    assert row.all_inner_texts() == ["mine\t6\tstep 2"]
+
+
+@pytest.mark.browser
+def test_a_step_of_a_long_recording_is_redrawn_within_a_frame(open_widget):
+    page = open_widget(player(*busy()), width=1440)
+    for colour in ("value", "writer"):
+        page.locator("select", has_text="last writer").select_option(colour)
+        last = page.evaluate("Number(document.querySelector('.ak-step').max)")
+        assert_redrawn_within_a_frame(page, f"(n) => model.set('step', (n * 7919) % {last})", f"a jump, by {colour}")
+
+
+# ---- the page from disk
+
+
+@pytest.fixture(scope="module")
+def file_page(tmp_path_factory, transpose):
+    path = tmp_path_factory.mktemp("player") / "transpose.html"
+    path.write_text(page_of(player(*transpose.packed())), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def opened(browser, file_page):
+    """opened(width, address="", scheme="light") -> the page from disk, once its memory is drawn; offline."""
+    contexts = []
+
+    def open_page(width, address="", scheme="light"):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+        contexts.append(context)
+        page = context.new_page()
+        errors = []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(f"{file_page.as_uri()}{address}")
+        page.wait_for_selector(".ak-grid")
+        assert not errors
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_page_from_disk_is_there_within_two_seconds_and_fits(opened, width):
+    page = opened(width)
+    assert page.evaluate("performance.now()") <= 2000
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert_redrawn_within_a_frame(
+        page,
+        """(n) => { const input = document.querySelector(".ak-step");
+            input.value = 5 * n; input.dispatchEvent(new Event("input")); }""",
+        "a step of the page",
+    )
+
+
+@pytest.mark.browser
+def test_the_address_keeps_step_warp_and_cell(opened):
+    page = opened(1440, "#step=130&warp=3&cell=tile+132")
+    assert page.locator(".ak-status").inner_text().startswith("Step 130 of 160.")
+    assert page.locator(".ak-player-lane select").first.input_value() == "3"
+    assert page.locator(".ak-trace b").inner_text().startswith("tile[1][1] = ")
+    page.keyboard.press("Tab")
+    page.locator(".ak-step").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("location.hash.includes('step=131')", polling=20)
+    assert page.evaluate("location.hash") == "#step=131&warp=3&cell=tile+132"
+    page.evaluate("location.hash = '#step=nonsense&cell=nothing+5'")
+    assert page.locator(".ak-status").inner_text().startswith("Step 131 of 160.")
+
+
+@pytest.mark.browser
+def test_the_page_follows_the_systems_theme(opened):
+    inks = {}
+    for scheme in ("light", "dark"):
+        page = opened(390, scheme=scheme)
+        inks[scheme] = page.evaluate("getComputedStyle(document.querySelector('.ak-widget')).color")
+    assert inks == {"light": "rgb(0, 0, 0)", "dark": "rgb(255, 255, 255)"}
+
+
+def test_nothing_in_the_page_asks_a_server(file_page):
+    text = file_page.read_text(encoding="utf-8")
+    assert text.count("</script>") == 3 and not re.search(r"""(src|href)=["']?(https?:)?//""", text)
