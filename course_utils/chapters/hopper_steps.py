@@ -94,7 +94,7 @@ def show_taken(d: int = 128) -> None:
     rows = []
     for step in LADDER:
         row = TIMED.row(step.title, d)
-        taken = {"registers": row["registers"], "shared KiB": row["shared_bytes"] / 1024}
+        taken = {"registers at the launch": row["registers"], "shared KiB": row["shared_bytes"] / 1024}
         taken["blocks"] = row["blocks_per_sm"]
         rows.append({"step": f"{step.number} {step.title}"} | taken | {"of the peak": f"{row['share_of_peak']:.0%}"})
     show.table(rows, f"d = {d}, not causal, blocks of a multiprocessor; {TIMED.caption()}", folded=True)

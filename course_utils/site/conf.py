@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sphinx.search.en import SearchEnglish
 
-from course_utils.site import widgets
+from course_utils.site import icons, widgets
 from course_utils.site.colours import LEXERS
 
 project = "Attention kernels in raw CUDA"
@@ -31,7 +31,7 @@ html_theme = "sphinx_book_theme"
 COURSE = Path(__file__).resolve().parents[1]
 html_static_path = ["static", str(COURSE / "questions" / "js")]
 html_css_files = [*widgets.STYLES, "site.css"]
-SCRIPTS = ("theme.js", "code.js", "fitting.js", "tables.js", "formulas.js", "pictures.js", "scrolling.js")
+SCRIPTS = ("theme.js", "code.js", "fitting.js", "tables.js", "formulas.js", "pictures.js", "motion.js", "scrolling.js")
 MODULES = ("ask.js", "guesses.js", "widgets.js")
 html_js_files = [
     *((name, {"defer": "defer"}) for name in SCRIPTS),
@@ -86,6 +86,12 @@ def write_widgets(app, error) -> None:
             file.write_text(text, encoding="utf-8")
 
 
+def keep_shown_icons(app, error) -> None:
+    """Of the theme's icons those that the built site shows."""
+    if error is None:
+        icons.keep_shown(Path(app.outdir))
+
+
 class Search(SearchEnglish):
     """Sphinx's own, but a word's stem is found once for the site, not once for each page."""
 
@@ -117,3 +123,4 @@ def setup(app) -> None:
         app.add_lexer(name, lexer)
     app.connect("build-finished", copy_mathjax)
     app.connect("build-finished", write_widgets)
+    app.connect("build-finished", keep_shown_icons)

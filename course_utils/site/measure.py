@@ -1,4 +1,5 @@
-"""What the height of a chapter's page is made of: text, code, puzzles, kernels, pictures, tables, other outputs."""
+"""What the height of a chapter's page is made of: text, code, puzzles, kernels, pictures, tables, other outputs;
+and what the page loads."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from course_utils.course import CHAPTERS
 from course_utils.reading.firsts import ATTENTION, WHAT, first
 from course_utils.site.browsing import browsed, wait_until_complete
+from course_utils.site.check import read_page
+from course_utils.site.weight import MOST, weights
 from course_utils.tables import aligned
 
 if TYPE_CHECKING:
@@ -43,7 +46,8 @@ In November 2026 the course was rewritten to show before it tells.
 
 ## By chapter
 
-Shares of the height of a page {width} pixels wide; a screen is {screen} high.
+Shares of the height of a page {width} pixels wide; a screen is {screen} high. MB: all that the page may load, before
+it is compressed on its way; at most {most}.
 
 {chapters}
 """
@@ -95,11 +99,12 @@ def main(site: Path, markdown: Path | None = None) -> int:
 
 
 def rows(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """A heading, and what each chapter's page is made of. found: by slug, of `page_heights`."""
-    table = [("chapter", "screens", *KINDS, "number of tables")]
+    """A heading, and what each chapter's page is made of. found: by slug, of `heights`."""
+    table = [("chapter", "screens", *KINDS, "number of tables", "MB")]
     for slug, measured in found.items():
         shares = (f"{_share(measured, kind):.0f} %" for kind in KINDS)
-        table.append((slug, f"{measured['height'] / SCREEN:.0f}", *shares, str(measured["tables"])))
+        screens, loads = f"{measured['height'] / SCREEN:.0f}", f"{measured['bytes'] / 1e6:.1f}"
+        table.append((slug, screens, *shares, str(measured["tables"]), loads))
     return table
 
 
@@ -118,6 +123,7 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
         of_tables=_from_to([one["tables"] for one in found.values()]),
         width=WIDTH,
         screen=SCREEN,
+        most=f"{MOST / 1e6:g}",
         chapters="\n".join(f"| {' | '.join(line)} |" for line in table),
     )
 
@@ -148,14 +154,16 @@ def beyond_limits(measured: Mapping[str, Any]) -> list[str]:
 
 
 def heights(site: Path) -> dict[str, dict[str, Any]]:
-    """By chapter: what `page_heights` says of its page."""
+    """By chapter: what `page_heights` says of its page, and the "bytes" that it may load."""
     found = {}
     with browsed(site) as (page, address):
         page.set_viewport_size({"width": WIDTH, "height": SCREEN})
         for chapter in CHAPTERS:
-            page.goto(f"{address}/notebooks/{chapter.slug}.html")
+            name = f"notebooks/{chapter.slug}.html"
+            page.goto(f"{address}/{name}")
             wait_until_complete(page)
-            found[chapter.slug] = page_heights(page)
+            files = weights({site / name: read_page(site / name)}, site)[site / name]
+            found[chapter.slug] = page_heights(page) | {"bytes": sum(files.values())}
     return found
 
 

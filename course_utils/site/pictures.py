@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from course_utils.site.drawings import slim, without_others
+
 FOLDER = "pictures"
 NARROWEST_PANEL = 240  # pixels of the page; a narrower part is no panel, but a legend or a column of labels
 GAP = 6  # pixels of the page, at least, between two panels: nothing is drawn there; a bar and its figure are 5 apart
@@ -42,6 +44,8 @@ def to_html(picture: Picture, name: str, alt: str, page: Path, root: Path, extra
     up = os.path.relpath(root / FOLDER, page.parent)
     ending = picture.kind.partition("/")[2].partition("+")[0]
     images = []
+    if picture.kind == "image/svg+xml":
+        picture = replace(picture, content=slim(picture.content.decode()).encode())
     for number, part in enumerate(_panels(picture)):
         file = f"{name}.{ending}" if number == 0 else f"{name}-panel{number + 1}.{ending}"
         (folder / file).write_bytes(part.content)
@@ -79,7 +83,7 @@ def _cut_pixels(content: bytes, left: float, right: float) -> bytes:
 
 
 def _cut_drawing(content: bytes, left: float, right: float) -> bytes:
-    """The same of an SVG: all of it, seen through a narrower window."""
+    """The same of a slim SVG: seen through a narrower window, without the panels that lie beyond it."""
     text = content.decode()
     head = re.search(r"<svg\b[^>]*>", text)
     view = re.search(r'viewBox="([^"]*)"', head[0])
@@ -87,7 +91,8 @@ def _cut_drawing(content: bytes, left: float, right: float) -> bytes:
     window = f'viewBox="{x + left * width:g} {y:g} {(right - left) * width:g} {height:g}"'
     narrow = re.sub(r' (?:width|height)="[^"]*"', "", head[0].replace(view[0], window))
     size = f' width="{(right - left) * width:g}" height="{height:g}">'
-    return text.replace(head[0], narrow.removesuffix(">") + size, 1).encode()
+    seen = without_others(text, x + left * width, x + right * width)
+    return seen.replace(head[0], narrow.removesuffix(">") + size, 1).encode()
 
 
 def _gaps(image: Image.Image, scale: float) -> list[int]:

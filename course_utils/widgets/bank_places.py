@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -72,11 +72,6 @@ def bank_places(*, layout: str = "row after row", width: int = 64, chunk: int = 
     start = {"layout": layout, "width": width}
     meta = {"layouts": LAYOUTS, "widths": WIDTHS, "colours": LANES_OF_A_READ, "start": start}
     return BankPlaces(meta=meta, data=b"", step=chunk)
-
-
-def described(layout: str, width: int, chunk: int) -> dict[str, object]:
-    """`bank_state` as JSON, for a comparison with the JavaScript's."""
-    return asdict(bank_state(layout, width, chunk))
 
 
 def _draw(width: int, chunk: int) -> Figure:

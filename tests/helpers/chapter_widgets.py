@@ -11,6 +11,6 @@ WIDGETS = {
     "04_sparse_patterns": ["mask-explorer", "mask-explorer"],
     "05_deepseek_sparse": ["dsa-explorer", "dsa-explorer"],
     "06_serving": ["cache-explorer"],
-    "07_hopper": ["pipeline", "pipeline", "pipeline", "pipeline"],
+    "07_hopper": ["pipeline", "pipeline", "pipeline", "pipeline", "pipeline"],
     "08_choosing": ["planner", "planner"],
 }

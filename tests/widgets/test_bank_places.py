@@ -1,6 +1,4 @@
-"""The widget of banks shows what the emulator counts, and its JavaScript computes what its Python does."""
-
-import json
+"""The widget of banks shows what the emulator counts."""
 
 import pytest
 import torch
@@ -9,11 +7,8 @@ from matplotlib.figure import Figure
 from course_utils.cuda import RawModule
 from course_utils.emulator import profile
 from course_utils.widgets import bank_places
-from course_utils.widgets.bank_places import LAYOUTS, WIDTHS, bank_state, described
-from tests.helpers.large_values import computed
+from course_utils.widgets.bank_places import LAYOUTS, WIDTHS, bank_state
 from tests.helpers.redraw import canvases
-
-READS = [(layout, width, chunk) for layout in LAYOUTS for width in WIDTHS for chunk in range(8)]
 
 # One ldmatrix.x1: lane r brings an address of its own, the others repeat those of the first eight.
 KERNEL = """
@@ -52,15 +47,6 @@ def test_chunks_of_a_row_only_change_places():
     for row in range(8):
         places = {bank_state("swizzled", 64, chunk).offsets[row] // 16 % 8 for chunk in range(8)}
         assert places == set(range(8))
-
-
-@pytest.mark.browser
-def test_the_browser_computes_the_same(open_widget):
-    page = open_widget(bank_places())
-    call = "(cases) => import(scriptUrl).then((m) => cases.map((one) => m.bankState(...one)))"
-    assert computed(page, call, [list(one) for one in READS]) == json.loads(
-        json.dumps([described(*one) for one in READS])
-    )
 
 
 @pytest.mark.browser

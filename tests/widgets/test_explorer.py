@@ -8,7 +8,6 @@ import torch
 from matplotlib.figure import Figure
 
 from course_utils import patterns
-from course_utils.costs import least_bytes, time_floor
 from course_utils.plots.look import UNSEEN
 from course_utils.widgets import mask_explorer
 from course_utils.widgets.explorer import (
@@ -197,13 +196,6 @@ def test_the_tiles_of_a_long_sequence_are_about_right(open_widget):
     for kind, got in zip(kinds, page.evaluate(call, [[kind, START[kind], 8192, 64] for kind in kinds]), strict=True):
         lists = make_pattern(kind, START[kind], 8192).block_lists(8192, block=64)
         assert got == pytest.approx(len(lists.indices), rel=0.05), kind
-    for tiles in (100, 60_000):  # memory is slower, then arithmetic
-        got = page.evaluate(
-            "([n, rates]) => import(scriptUrl).then((m) => m.secondsOf(n, 64, 16384, 128, rates))", [tiles, RATES]
-        )
-        flops = RATES["heads"] * 4 * 128 * tiles * 64**2  # all pairs of a visited tile are computed
-        least = least_bytes(1, RATES["heads"], 16384, 16384, 128, 2)
-        assert got == pytest.approx(time_floor(flops, least, RATES["flops_per_second"], RATES["bytes_per_second"]))
 
 
 @pytest.mark.browser

@@ -1,6 +1,5 @@
-"""The cut list of scores: Python and JavaScript merge its pieces alike, and every cut gives the sum of the whole."""
+"""The cut list of scores: every cut gives the sum of the whole."""
 
-import dataclasses
 import itertools
 
 import pytest
@@ -38,16 +37,6 @@ def test_it_opens_where_a_piece_shrinks_and_stays_visible():
 def test_bad_input_is_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-@pytest.mark.browser
-def test_javascript_merges_as_python_does(open_widget):
-    page = open_widget(two_pieces(SCORES))
-    lists = SCORES, [-3.0, 700.0], [2.0, 2.0, 2.0]
-    cases = [(scores, cut) for scores, n in ((s, len(s)) for s in lists) for cut in range(1, n)]
-    call = "(cases) => import(scriptUrl).then((m) => cases.map((c) => m.merge(...c)))"
-    for (scores, cut), got in zip(cases, page.evaluate(call, cases), strict=True):
-        assert got == pytest.approx(dataclasses.asdict(merged(scores, cut)), rel=1e-12)
 
 
 @pytest.mark.browser

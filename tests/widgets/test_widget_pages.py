@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from course_utils.chapters.hopper_blocks import blocks
+from course_utils.chapters.hopper_race import figures
 from course_utils.widgets import (
     bank_places,
     bank_turns,
@@ -15,51 +16,22 @@ from course_utils.widgets import (
     launch_grid,
     load_sectors,
     mask_explorer,
+    paint_a_mask,
     pipeline,
     planner,
-    score_heatmap,
-    tile_stepper,
+    race_past_cudnn,
     two_pieces,
     warp_fragments,
 )
 from course_utils.widgets.heatmap import scores_and_weights
 from course_utils.widgets.player import player
 from tests.helpers import recorded
+from tests.helpers.example_widgets import EXAMPLES, SCORES, TOKENS, heatmap, random, stepper
 from tests.helpers.redraw import CANVASES, assert_redrawn_within_a_frame, canvases
 
 pytestmark = pytest.mark.browser
 
 
-def random(length, dim, seed):
-    return 1.5 * torch.randn(length, dim, generator=torch.Generator().manual_seed(seed))
-
-
-def heatmap(rows=64, cols=64, **options):
-    return score_heatmap(random(rows, 16, 0), random(cols, 16, 1), **options)
-
-
-def stepper(rows=64, cols=64, **options):
-    return tile_stepper(random(rows, 16, 0), random(cols, 16, 1), random(cols, 16, 2), **options)
-
-
-TOKENS = "the animal did not cross the street because it was too tired".split()
-SCORES = [1.0, 2.0, 0.5, 1.5, 2.5, 4.0, 1.0, 3.0, 3.5, 2.0, 6.0, 1.0]
-WIDGETS = {
-    "launch-grid": launch_grid,
-    "load-sectors": load_sectors,
-    "bank-turns": bank_turns,
-    "score-heatmap": lambda: heatmap(12, 12, is_causal=True, tokens=TOKENS),
-    "tile-stepper": lambda: stepper(is_causal=True),
-    "two-pieces": lambda: two_pieces(SCORES),
-    "fragments": warp_fragments,
-    "bank-places": bank_places,
-    "mask-explorer": mask_explorer,
-    "dsa-explorer": dsa_explorer,
-    "cache-explorer": cache_explorer,
-    "pipeline": lambda: pipeline(blocks()),
-    "planner": planner,
-    "player": lambda: player(*recorded.swap()),
-}
 LARGEST = {
     "launch-grid": lambda: launch_grid(1024, 64),
     "load-sectors": lambda: load_sectors(32, 16),
@@ -74,6 +46,8 @@ LARGEST = {
     "cache-explorer": lambda: cache_explorer(2),
     "pipeline": lambda: pipeline(blocks(64)),
     "planner": planner,
+    "race": lambda: race_past_cudnn(figures()),
+    "paint": paint_a_mask,
     "player": lambda: player(*recorded.busy()),
 }
 
@@ -82,9 +56,9 @@ def status(page):
     return page.locator(".ak-status").inner_text()
 
 
-@pytest.mark.parametrize("name", WIDGETS)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_keys_and_buttons_move_one_step_and_stop_at_the_ends_and_closing_leaves_no_listener(open_widget, name):
-    page = open_widget(WIDGETS[name]())
+    page = open_widget(EXAMPLES[name]())
     the_keyboard_reaches_and_moves_everything(page)
     assert page.locator(".ak-widget").get_attribute("data-widget") == name
     last = int(page.locator(".ak-step").get_attribute("max"))
@@ -141,9 +115,9 @@ WIDER = pytest.mark.exhaustive("make test has the narrowest page, where things m
 
 
 @pytest.mark.parametrize("width", [NARROWEST, *(pytest.param(width, marks=WIDER) for width in (700, 900, 1100))])
-@pytest.mark.parametrize("name", WIDGETS)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_nothing_overlaps_or_is_cut_off(open_widget, name, width):
-    page = open_widget(WIDGETS[name](), width=width)
+    page = open_widget(EXAMPLES[name](), width=width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for canvas in page.locator("canvas").all():
         shape = "(c) => [c.clientWidth / c.clientHeight, c.width / c.height]"
@@ -161,10 +135,10 @@ def test_nothing_overlaps_or_is_cut_off(open_widget, name, width):
             assert apart, (boxes[n], other)
 
 
-@pytest.mark.parametrize("name", WIDGETS)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_ink_follows_the_theme(open_widget, name):
     """In a dark page from the start, and when the page turns light while it is open."""
-    page = open_widget(WIDGETS[name](), theme="dark")
+    page = open_widget(EXAMPLES[name](), theme="dark")
     before = canvases(page)
     page.evaluate("document.body.style.setProperty('--jp-ui-font-color1', 'black')")
     page.wait_for_function(
@@ -172,24 +146,6 @@ def test_ink_follows_the_theme(open_widget, name):
         arg=before,
         polling=20,  # by default it reads the canvases in every frame
     )
-
-
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("lengths", [(12, 12), (5, 9), (9, 5)])
-def test_the_browser_computes_the_same_weights_as_python(open_widget, lengths, is_causal):
-    rows, cols = lengths
-    page = open_widget(heatmap(rows, cols))
-    got = page.evaluate(
-        """async ([rows, cols, scale, causal]) => {
-            const { dotProducts, attend } = await import(scriptUrl);
-            const values = new Float32Array(model.get("data").buffer);
-            const dots = dotProducts(values.subarray(0, rows * 16), values.subarray(rows * 16), rows, cols, 16);
-            return [...attend(dots, rows, cols, scale, causal).weights];
-        }""",
-        [rows, cols, 0.3, is_causal],
-    )
-    _, weights = scores_and_weights(random(rows, 16, 0), random(cols, 16, 1), scale=0.3, is_causal=is_causal)
-    torch.testing.assert_close(torch.tensor(got).reshape(rows, cols), weights, atol=1e-5, rtol=1e-5)
 
 
 def test_the_status_of_the_heat_map_is_right(open_widget):
@@ -234,30 +190,6 @@ def test_a_row_that_sees_no_key_is_said_to(open_widget):
     assert "sees no key" in status(page)
 
 
-def test_the_browser_takes_the_states_apart_as_python_packed_them(open_widget):
-    widget = stepper(20, 13, block_rows=8, block_cols=8, is_causal=True)
-    page = open_widget(widget)
-    got = page.evaluate(
-        """async () => {
-            const { unpack } = await import(scriptUrl);
-            const plain = (values) => values && [...values].map((v) => (Number.isFinite(v) ? v : String(v)));
-            return unpack(model.get("meta"), new Float32Array(model.get("data").buffer))
-                .map(({ S, m, l, tail, O, requested }) => [[S, m, l, tail, O].map(plain), requested]);
-        }"""
-    )
-    total = 0
-    for step, (arrays, requested) in zip(widget.steps, got, strict=True):
-        total += step.read_bytes + step.written_bytes
-        assert requested == total
-        tail = step.LSE if step.kind == "write" else step.rescale
-        for tensor, values in zip((step.S, step.m, step.l, tail, step.O), arrays, strict=True):
-            if tensor is None:
-                assert values is None
-            else:
-                numbers = [float(str(value).replace("Infinity", "inf")) for value in values]
-                assert torch.equal(torch.tensor(numbers), tensor.flatten())
-
-
 def test_the_tile_stepper_tells_what_each_step_does(open_widget):
     widget = stepper(is_causal=True)
     page = open_widget(widget)
@@ -285,6 +217,23 @@ def test_play_runs_to_the_next_steps_and_pauses(open_widget):
     stopped = page.evaluate("model.get('step')")
     page.wait_for_timeout(1200)
     assert page.evaluate("model.get('step')") == stopped
+
+
+def test_who_asks_for_less_motion_gets_no_play_and_what_plays_stops(open_widget):
+    page = open_widget(stepper(is_causal=True))
+    page.click(".ak-play")
+    page.wait_for_function("model.get('step') >= 1")
+    page.emulate_media(reduced_motion="reduce")
+    try:
+        page.locator(".ak-play").wait_for(state="hidden")
+        stopped = page.evaluate("model.get('step')")
+        page.wait_for_timeout(1200)
+        assert page.evaluate("model.get('step')") == stopped
+        page.click(".ak-next")
+        assert page.evaluate("model.get('step')") == stopped + 1
+    finally:
+        page.emulate_media(reduced_motion="no-preference")
+    page.locator(".ak-play", has_text="Play").wait_for()
 
 
 @pytest.mark.parametrize("width", [900, 280])

@@ -1,4 +1,5 @@
 // dsa_explorer.js — one query through DeepSeek Sparse Attention (chapter 05), stage by stage.
+// with address.js
 
 const STAGES = ["Indexer scores", "Top-k", "Gathered latents", "Attention"];
 const LEFT = 56; // room for what stands in front of the rows
@@ -98,7 +99,7 @@ function draw(ctx, theme, box, state) {
   ];
   drawGuides(ctx, theme, box, state);
   titles.forEach((title, n) => {
-    ctx.globalAlpha = n <= stage ? 1 : 0.5;
+    ctx.globalAlpha = n <= stage ? 1 : 0.7;
     write(ctx, theme, title, box.x, tops[n] - 13, { bold: n <= stage, size: 12.5 });
     ctx.globalAlpha = 1;
   });
@@ -288,6 +289,7 @@ function render({ model, el }) {
   const change = (changed) => {
     Object.assign(settings, changed);
     redraw();
+    address.note();
   };
 
   const canvas = element("canvas", { role: "img" });
@@ -335,7 +337,19 @@ function render({ model, el }) {
     canvas.setAttribute("aria-label", `Stages 1 to ${settings.stage + 1} of DeepSeek Sparse Attention. ${status.textContent}`);
   }
 
-  return keepDrawn(model, root, redraw);
+  const address = keepInAddress(model, root, () => ({ query: model.get("step"), ...settings }), (texts) => {
+    settings.k = wholeNumber(texts.k, [1, keys], settings.k);
+    settings.stage = wholeNumber(texts.stage, [0, STAGES.length - 1], settings.stage);
+    redraw();
+    setStep(model, wholeNumber(texts.query, [0, queries - 1], model.get("step")));
+  });
+  model.on("change:step", address.note);
+  const stop = keepDrawn(model, root, redraw);
+  return () => {
+    model.off("change:step", address.note);
+    address.forget();
+    stop();
+  };
 }
 
 export default { render };

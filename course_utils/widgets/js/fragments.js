@@ -83,7 +83,7 @@ function drawMatrix(ctx, theme, name, { x, y, columns }, product) {
     B: `B: ${product.B} of ${product.D}${index}`,
     D: `D: ${product.D}${index}`,
   };
-  write(ctx, theme, titles[name[0]], x, y - 12, { bold: true, colour: colourOf(name, product) });
+  write(ctx, theme, titles[name[0]], x, y - 12, { bold: true, colour: inked(theme, colourOf(name, product)) });
   const [down, right] = { A: ["queries", product.inner], B: [product.inner, product.outer], D: ["", product.outer] }[name[0]];
   write(ctx, theme, right, x + width / 2, y + height + 9, { size: 11, align: "center" });
   if (!next && down) {
@@ -165,7 +165,7 @@ function drawRegisterList(ctx, theme, { lane, lanes, reads }, product) {
   let y = 44;
   lines.forEach(([matrix, name, text, use = ""], n) => {
     if (n % 4 === 0 && n) y += 6;
-    write(ctx, theme, name, 4, y, { bold: true, size: 12, colour: colourOf(matrix, product) });
+    write(ctx, theme, name, 4, y, { bold: true, size: 12, colour: inked(theme, colourOf(matrix, product)) });
     write(ctx, theme, text, 52, y, { size: 12 });
     write(ctx, theme, use, 158, y, { size: 12 });
     y += 16.5;

@@ -2,6 +2,7 @@
 
 const LANE = { x: 150, high: 22, gap: 6, top: 26 };
 const WAIT = "waits";
+const PRODUCTS = "products"; // how the names of lanes begin that have both, S and PV
 
 // The spans of a lane that are seen between two cycles, cut there.
 export function seen(spans, from, to) {
@@ -22,12 +23,19 @@ export function covered(spans, from, to, counts) {
 
 function describe({ number, title, lanes, cycles, share, slower }, from, to) {
   const per = (part) => `${Math.round((100 * part) / (to - from))} %`;
-  const products = lanes.filter(({ name }) => name.startsWith("products")).flatMap(({ spans }) => spans).sort((a, b) => a[0] - b[0]);
+  const products = lanes.filter(({ name }) => name.startsWith(PRODUCTS)).flatMap(({ spans }) => spans).sort((a, b) => a[0] - b[0]);
   const waiting = lanes.filter(({ name }) => name.startsWith("warpgroup")).map(({ spans }) => covered(spans, from, to, (kind) => kind === WAIT));
   const mean = waiting.reduce((a, b) => a + b, 0) / waiting.length;
   return `Step ${number} ${title}: ${cycles.toLocaleString("en-US")} cycles from tile to tile, ${Math.round(100 * share)} % of what the tensor cores could do. ` +
     `Of the time shown, some product is under way in ${per(covered(products, from, to, () => true))}; a computing warpgroup waits in ${per(mean)}. ` +
     `(The clocks that were noted made the kernel take ${slower.toFixed(2)} times as long.)`;
+}
+
+// Both products stand in one lane: who does not tell their colours apart reads their letters.
+function drawLetters(ctx, theme, colour, letters, x, y, wide) {
+  if (wide < 8 * letters.length + 4) return;
+  const ink = inkOn([1, 3, 5].map((n) => parseInt(colour.slice(n, n + 2), 16)));
+  write(ctx, theme, letters, x + wide / 2, y + LANE.high / 2, { size: 10.5, align: "center", colour: ink });
 }
 
 function draw(ctx, theme, width, { lanes }, kinds, from, to) {
@@ -44,6 +52,7 @@ function draw(ctx, theme, width, { lanes }, kinds, from, to) {
       ctx.fillStyle = kinds[kind][0];
       if (kind === WAIT) hatch(ctx, theme, at(begin), y, wide, LANE.high, 5);
       else ctx.fillRect(at(begin), y, wide, LANE.high);
+      if (name.startsWith(PRODUCTS)) drawLetters(ctx, theme, kinds[kind][0], kind, at(begin), y, wide);
     }
     frame(ctx, theme, LANE.x, y, width - LANE.x - 2, LANE.high, 0.2);
   });

@@ -1,6 +1,7 @@
 // planner.js — the chooser and memory planner (chapter 08). Python computes; here it is shown. The plans of all lengths
 // for the settings shown are there at once, so that the length moves without Python; the other controls ask it. On a page
 // alone, without Python, the settings stand there in words.
+// with address.js
 
 const LABELS = {
   batch: "batch", heads: "heads", kv_heads: "key heads", head_dim: "head dim d", dtype: "dtype", device: "GPU",
@@ -159,7 +160,7 @@ function render({ model, el }) {
   const { settings: started } = model.get("meta").shown;
   const settings = Object.entries(LABELS).map(([name, words]) => `${words} ${nameOf(name, started[name])}`);
   const controls = model.get("alone")
-    ? element("div", {}, `Settings: ${settings.join(", ")}. Others need Python: run this cell in JupyterLab.`)
+    ? element("div", {}, `Python has recorded these plans for ${settings.join(", ")}. Other settings need Python: run this cell in JupyterLab.`)
     : element("div", { class: "ak-row" }, ...Object.entries(selects).map(([setting, select]) => element("label", {}, LABELS[setting], select)));
   const methods = memoryTable();
   const table = control("div", { class: "ak-scroll", tabindex: 0, role: "region", "aria-label": "memory and time floor of each method" }, methods.root);
@@ -219,10 +220,15 @@ function render({ model, el }) {
     canvas.setAttribute("aria-label", `The score matrix of dense, flash and sparse attention: what is computed, stored and skipped. ${page.status}`);
   }
 
+  const address = keepInAddress(model, root, () => ({ length: lengths[model.get("step")] }),
+    ({ length: text }) => setStep(model, lengths.indexOf(oneOf(text, lengths, lengths[model.get("step")]))));
   model.on("change:meta", redraw);
+  model.on("change:step", address.note);
   const stop = keepDrawn(model, root, redraw);
   return () => {
     model.off("change:meta", redraw);
+    model.off("change:step", address.note);
+    address.forget();
     stop();
   };
 }

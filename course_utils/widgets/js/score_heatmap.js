@@ -98,9 +98,9 @@ function draw(ctx, theme, state) {
 function writeValues(ctx, theme, values, rows, cols, [low, high], map, cell) {
   for (let n = 0; n < rows * cols; n++) {
     if (!Number.isFinite(values[n])) continue;
-    const bright = high > low && (values[n] - low) / (high - low) > 0.5;
+    const ink = inkOn(colourAt(high > low ? (values[n] - low) / (high - low) : 0.5));
     const [x, y] = [map.x + ((n % cols) + 0.5) * cell, map.y + (Math.floor(n / cols) + 0.5) * cell];
-    write(ctx, theme, number(values[n], 2), x, y, { size: 10.5, align: "center", colour: bright ? "#000" : "#fff" });
+    write(ctx, theme, number(values[n], 2), x, y, { size: 10.5, align: "center", colour: ink });
   }
 }
 

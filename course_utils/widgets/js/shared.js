@@ -23,6 +23,12 @@ function colourAt(t, map = VIRIDIS) {
   return map[low].map((c, k) => Math.round(c + (place - low) * (map[low + 1][k] - c)));
 }
 
+// Black or white, whichever stands out more from a colour [r, g, b] (WCAG 2).
+function inkOn(colour) {
+  const [r, g, b] = colour.map((part) => part / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000" : "#fff";
+}
+
 // Build a DOM element; attributes starting with "on" are listeners.
 function element(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -68,6 +74,21 @@ function radios(legend, options, start, change) {
   return element("fieldset", {}, element("legend", {}, legend), ...labels);
 }
 
+// Marks the one of these radio buttons that stands for `value`.
+function pick(fieldset, value) {
+  for (const input of fieldset.querySelectorAll("input")) input.checked = input.value === `${value}`;
+}
+
+// A select box with its label in front. groups: name of a group, "" for none → value → text; change(value) gets a text.
+function selectBox(name, label, groups, change) {
+  const select = control("select", { class: name, onchange: () => change(select.value) });
+  for (const [group, options] of Object.entries(groups)) {
+    const items = Object.entries(options).map(([value, text]) => element("option", { value }, text));
+    select.append(...(group ? [element("optgroup", { label: group }, ...items)] : items));
+  }
+  return { select, row: element("label", {}, label, select) };
+}
+
 // The pixels that a picture may take in width. A widget has none before it is in the page.
 function widthOf(root, most = 760) {
   return Math.min(Math.max(root.clientWidth - 8, 300), most);
@@ -107,6 +128,11 @@ function clickable(canvas, stepAt, go) {
 function themeOf(root) {
   const style = getComputedStyle(root);
   return { ink: style.color, font: style.fontFamily };
+}
+
+// The colour of a role for words: on a light or a dark page the pure one would be too pale (WCAG 2 asks for 4.5).
+function inked(theme, colour) {
+  return `color-mix(in srgb, ${colour} 70%, ${theme.ink})`;
 }
 
 function write(ctx, theme, text, x, y, { size = 12, align = "left", colour = theme.ink, bold = false, base = "middle" } = {}) {

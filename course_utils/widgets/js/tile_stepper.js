@@ -65,8 +65,8 @@ function drawOverview(ctx, theme, { steps, now, meta, ranges }) {
   const rows = { K: S.y - 2 * strip - 25, V: S.y - strip - 18 };
   const columns = { Q: S.x - strip - 7, O: S.x + S.width + 7 };
   write(ctx, theme, "All of S = scale · Q Kᵀ, never stored", 4, 10, { bold: true });
-  for (const name of ["K", "V"]) write(ctx, theme, name, S.x - 8, rows[name] + strip / 2, { align: "right", bold: true, colour: COLOURS[name] });
-  for (const name of ["Q", "O"]) write(ctx, theme, name, columns[name] + strip / 2, S.y - 9, { align: "center", bold: true, colour: COLOURS[name] });
+  for (const name of ["K", "V"]) write(ctx, theme, name, S.x - 8, rows[name] + strip / 2, { align: "right", bold: true, colour: inked(theme, COLOURS[name]) });
+  for (const name of ["Q", "O"]) write(ctx, theme, name, columns[name] + strip / 2, S.y - 9, { align: "center", bold: true, colour: inked(theme, COLOURS[name]) });
 
   steps.forEach((step, n) => {
     const box = tileBox(step, meta, S);
@@ -299,6 +299,15 @@ function render({ model, el }) {
     play.textContent = "Play";
   }
 
+  // Who asks for less motion steps: nothing plays by itself.
+  const lessMotion = matchMedia("(prefers-reduced-motion: reduce)");
+  const heed = () => {
+    play.hidden = lessMotion.matches;
+    if (lessMotion.matches) stop();
+  };
+  lessMotion.addEventListener("change", heed);
+  heed();
+
   const tileAt = (offsetX, offsetY) => {
     const { S } = overviewLayout(meta);
     const hit = steps.findIndex((step) => {
@@ -311,6 +320,7 @@ function render({ model, el }) {
   const forget = keepDrawn(model, root, redraw);
   return () => {
     stop();
+    lessMotion.removeEventListener("change", heed);
     forget();
   };
 }

@@ -1,0 +1,51 @@
+"""Each widget without a mouse: Tab comes to every control, the one in use is seen, and words say what it did; words in
+canvases and around them can be read in both themes."""
+
+import pytest
+
+from course_utils.site.look import CONTRAST, LOOK
+from tests.helpers.by_keyboard import answers, assert_all_controls_answer, every_stop
+from tests.helpers.canvas_texts import pale_canvas_texts, watched_canvases
+from tests.helpers.chapter_widgets import WIDGETS
+from tests.helpers.example_widgets import EXAMPLES
+
+pytestmark = pytest.mark.browser
+
+SAMPLE = ("launch-grid", "dsa-explorer", "tile-stepper")
+OTHERS = pytest.mark.exhaustive("in make test three widgets, which have every kind of control but a choice and a fold")
+NAMES = [name if name in SAMPLE else pytest.param(name, marks=OTHERS) for name in EXAMPLES]
+
+
+@pytest.fixture
+def opened(open_widget):
+    """opened(name, theme="light") -> the page of a widget in the middle of its steps: it can go either way."""
+
+    def opened_page(name, **options):
+        page = open_widget(EXAMPLES[name](), **options)
+        page.evaluate("() => model.set('step', Math.floor(document.querySelector('.ak-step').max / 2))")
+        return page
+
+    return opened_page
+
+
+GAMES = {"race", "paint", "player"}
+
+
+def test_each_widget_of_the_chapters_and_each_game_has_an_example():
+    assert {name for names in WIDGETS.values() for name in names} | GAMES == set(EXAMPLES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_keyboard_comes_to_every_control_and_each_says_what_it_did(opened, name):
+    assert_all_controls_answer(opened(name).locator(".ak-widget"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_word_can_be_read_whatever_the_controls_say(opened, name, theme):
+    page = opened(name, theme=theme)
+    root = page.locator(".ak-widget")
+    with watched_canvases(page):
+        for kind in every_stop(root):
+            answers(root, kind)
+            assert pale_canvas_texts(page, CONTRAST) == [] == page.evaluate(LOOK, CONTRAST)["pale"]
