@@ -6,7 +6,9 @@ it is printed.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -17,11 +19,14 @@ from course_utils import progress
 from course_utils.grading.beside import Beside, beside
 from course_utils.grading.catalog import exercise
 from course_utils.grading.grader import default_device, grade_submission
-from course_utils.grading.result import Result
+from course_utils.grading.replay import replay
+from course_utils.grading.result import WRONG, Result
 from course_utils.grading.submission import Submission, read_submission
 from course_utils.widgets.frame import HERE, anywidget, esm
+from course_utils.widgets.own_run import own_run, words_of
 
 if anywidget is not None:
+    import ipywidgets
     import traitlets
 
 
@@ -31,6 +36,7 @@ class Check:
 
     def __init__(self, exercise_id: str, folder: str | os.PathLike[str], device: str) -> None:
         self.exercise, self.folder, self.device = exercise(exercise_id), Path(folder), device
+        self.submission: Submission | None = None
         self.result: Result | None = None
         self.beside: Beside | None = None
         self.notes: list[str] = []
@@ -42,7 +48,7 @@ class Check:
 
     def run(self) -> None:
         """Grade the files as they are saved now, and keep the result."""
-        submission = read_submission(self.folder, self.exercise.id)
+        self.submission = submission = read_submission(self.folder, self.exercise.id)
         self.result = grade_submission(submission, device=self.device)
         self.beside = beside(submission) if self.result.full else None
         those = "them" if self.exercise.kernels and self.exercise.cells else "it"
@@ -53,6 +59,12 @@ class Check:
             progress.record_exercise(self.result)
         except progress.ProgressError as error:
             self.notes.append(f"Not kept: {error}")
+
+    @property
+    def can_be_played(self) -> bool:
+        """Whether points of the kernel are lost in a case that can be launched again."""
+        lost = any(part.status == WRONG and part.ran and not part.bonus for part in self.result.parts)
+        return lost and bool(self.exercise.kernels) and self.exercise.collect is None
 
     @property
     def summary(self) -> str:
@@ -117,24 +129,48 @@ if anywidget is not None:
         page = traitlets.Unicode().tag(sync=True)
         busy = traitlets.Bool(False).tag(sync=True)
         asked = traitlets.Int(0).tag(sync=True)
+        can_play = traitlets.Bool(False).tag(sync=True)
+        played = traitlets.Int(0).tag(sync=True)
 
         def __init__(self, checked: Check) -> None:
             subject = "my kernel" if checked.exercise.kernels else "my answers"
             super().__init__(title=checked.exercise.title, subject=subject)
             self._check = checked
+            self.below = ipywidgets.Output()  # where the learner's kernel is played
             self._show()
             self.observe(self._again, "asked")
+            self.observe(self._play, "played")
 
         def _show(self) -> None:
             self.status, self.page = self._check.summary, self._check.page
+            self.can_play = self._check.can_be_played
 
         def _again(self, _: object) -> None:
-            self.busy, self.status = True, self._check.waiting
-            try:
+            with self._at_work(self._check.waiting, "The check did not run"):
+                self.below.outputs = ()
                 self._check.run()
                 self._show()
+
+        def _play(self, _: object) -> None:
+            with self._at_work("Recording your kernel: this takes a few seconds.", "Your kernel was not recorded"):
+                found = replay(self._check.submission, self._check.result)
+                self.below.outputs = ()
+                if found is None:
+                    self.status = "Nothing goes wrong in a run: the points are lost by what the counters say."
+                    return
+                if not found.recording.steps:
+                    self.status = "Your kernel touches no memory: there is nothing to see yet."
+                    return
+                self.below.append_display_data(own_run(found))
+                self.status = words_of(found)
+
+        @contextlib.contextmanager
+        def _at_work(self, words: str, what_failed: str) -> Iterator[None]:
+            self.busy, self.status = True, words
+            try:
+                yield
             except Exception as error:  # of the grader itself: here nobody would see a traceback
-                self.status = f"The check did not run: {type(error).__name__}: {error}"
+                self.status = f"{what_failed}: {type(error).__name__}: {error}"
             finally:
                 self.busy = False
 
@@ -158,7 +194,9 @@ def check(exercise_id: str, folder: str | os.PathLike[str] = ".", *, device: str
     handle = display({"text/plain": checked.waiting}, raw=True, display_id=True)
     checked.run()
     if anywidget is not None:
-        handle.update(Panel(checked))
+        panel = Panel(checked)
+        handle.update(panel)
+        display(panel.below)
     else:
         handle.update(checked)
         print(*checked.notes, sep="\n")

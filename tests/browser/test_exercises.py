@@ -1,21 +1,24 @@
 """The self-check of an exercise in a real JupyterLab: the skeleton's grade, then the solution's, by keyboard."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 from course_utils.grading.catalog import exercise
+from course_utils.grading.examples import examples_of
 from course_utils.grading.release import SOLUTIONS
 from tests.helpers.jupyterlab import wait_until
 
 pytestmark = pytest.mark.browser
 
+SUBMISSIONS = Path(__file__).parents[1] / "grading" / "submissions"
 ID = "02_flash_attention_minimal/online_softmax"
 FINISHED = """(root) => root.getAttribute("aria-busy") === "false" && !root.querySelector(".ak-old")
     && root.querySelector(".ak-status").textContent.includes("points")"""
 
 
-def test_the_self_check_grades_the_skeleton_and_then_the_solution(lab, open_notebook):
+def test_the_self_check_grades_the_skeleton_plays_a_wrong_kernel_and_grades_the_solution(lab, open_notebook):
     task = exercise(ID)
     notebook = open_notebook(f"exercises/{ID}.ipynb")
     notebook.assert_every_cell_ran()
@@ -25,6 +28,20 @@ def test_the_self_check_grades_the_skeleton_and_then_the_solution(lab, open_note
     assert panel.locator("tr.ak-wrong").count() == len(task.parts)
     assert panel.locator("tr.ak-open").count() == len(task.questions)
     notebook.screenshot("exercise-skeleton", panel)
+
+    wrong = next(one for one in examples_of(ID, SUBMISSIONS) if one.name == "LSE in base 2")
+    kernel = lab.folder / "exercises" / f"{ID}.cu"
+    kernel.write_text(wrong.submission().kernel)
+    panel.locator("button.ak-check").click()
+    wait_until(page, "(root) => root.getAttribute('aria-busy') === 'true'", panel.element_handle())
+    wait_until(page, FINISHED, panel.element_handle())
+    panel.locator("button.ak-play-mine").focus()
+    page.keyboard.press("Enter")
+    player = page.locator(".ak-widget[data-widget=player]")
+    player.wait_for()
+    assert "LSE" in player.locator(".ak-status").inner_text()
+    assert "where a wrong number of LSE is written last" in status.text_content()
+    notebook.screenshot("exercise-played", player)
 
     for suffix in (".cu", ".ipynb"):
         shutil.copy(SOLUTIONS / f"{ID}{suffix}", (lab.folder / "exercises" / ID).parent)

@@ -6,12 +6,16 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import course_utils.grading
 from course_utils import progress
+from course_utils.cuda import RawModule
+from course_utils.emulator import record
 from course_utils.grading.beside import Beside, Figure
 from course_utils.grading.exercise import Diagnosis
 from course_utils.grading.release import EXERCISES
+from course_utils.grading.replay import Replay
 from course_utils.grading.result import RIGHT, WRONG, PartResult, Result
 from course_utils.widgets import grade_panel
 
@@ -68,7 +72,8 @@ def test_outside_jupyter_the_grade_is_printed(folder, grades, capsys):
 def test_the_panel_takes_the_place_of_the_words(folder, grades, jupyter):
     grades.append(graded(4))
     grade_panel.check(ID, folder)
-    words, shown = jupyter.shown
+    words, shown, below = jupyter.shown
+    assert below is shown.below
     assert words["text/plain"].startswith("Checking online_softmax.cu (saved at ")
     assert shown.title == "Online softmax" and not shown.busy
     assert shown.status.startswith("4 of 10 points. To begin with: P is <never> written.\nChecked online_softmax.cu")
@@ -85,7 +90,7 @@ def test_an_exercise_without_a_kernel_has_answers_to_check(folder, grades, jupyt
         ("08_choosing/measure_and_decide", "my answers", "Change it, save"),
     ):
         grade_panel.check(exercise_id, folder)
-        shown = jupyter.shown[-1]
+        shown = jupyter.shown[-2]
         assert shown.subject == subject and words in shown.status
 
 
@@ -110,6 +115,34 @@ def test_a_failing_grader_does_not_hang_the_button(folder, grades, jupyter):
     assert shown.status.startswith("The check did not run: IndexError") and not shown.busy
 
 
+def test_a_wrong_kernel_is_played_below_the_panel(folder, grades, jupyter, monkeypatch):
+    grades += [graded(4), graded(10)]
+    grade_panel.check(ID, folder)
+    shown = jupyter.shown[1]
+    assert shown.can_play
+    asked, given = [], [None, Replay("Values", "a case", recording_of_a_loop(), array=0, offset=8, step=1)]
+    monkeypatch.setattr(grade_panel, "replay", lambda *them: asked.append(them) or given.pop(0))
+    shown.set_state({"played": 1})
+    assert shown.status == "Nothing goes wrong in a run: the points are lost by what the counters say."
+    assert shown.below.outputs == () and asked[0][1] == graded(4) and asked[0][0].exercise == ID
+    shown.set_state({"played": 2})
+    assert shown.status.endswith("It opens where a wrong number of out is written last.") and not shown.busy
+    (output,) = shown.below.outputs
+    assert output["data"]["text/plain"].startswith("Player")
+    given.append(None)
+    monkeypatch.setattr(grade_panel, "replay", lambda *them: 1 / 0)
+    shown.set_state({"played": 3})
+    assert shown.status.startswith("Your kernel was not recorded: ZeroDivisionError") and not shown.busy
+    shown.set_state({"asked": 1})
+    assert not shown.can_play and shown.below.outputs == ()
+
+
+def recording_of_a_loop():
+    source = 'extern "C" __global__ void twice(float* out) { out[threadIdx.x] = 1; out[threadIdx.x] *= 2; }'
+    out = torch.zeros(4)
+    return record(lambda: RawModule(code=source).get_function("twice")((1,), (4,), (out,)))
+
+
 def test_without_anywidget_the_grade_is_a_table(folder, grades, jupyter, monkeypatch, capsys):
     monkeypatch.setattr(grade_panel, "anywidget", None)
     grades.append(graded(4))
@@ -129,7 +162,7 @@ def test_a_cell_that_was_run_but_not_saved_is_named(folder, grades, jupyter):
         jupyter.ran[1:] = ran
         grades.append(graded(4))
         grade_panel.check(ID, folder)
-        assert ("The cell 'answers' was run with other text than is saved" in jupyter.shown[-1].status) == stale
+        assert ("The cell 'answers' was run with other text than is saved" in jupyter.shown[-2].status) == stale
 
 
 def test_files_that_are_missing_and_a_store_that_fails_are_said(folder, grades, jupyter):

@@ -1,15 +1,17 @@
-// grade_panel.js — the self-check of an exercise: a button, what is going on in words, and the grade as Python wrote it.
+// grade_panel.js — the self-check of an exercise: a button, what is going on in words, and the grade as Python wrote it;
+// where the kernel is wrong, a button that plays its run.
 
 export default {
   render({ model, el }) {
     const button = control("button", { class: "ak-check", type: "button" });
+    const play = control("button", { class: "ak-play-mine", type: "button" });
     const status = element("div", { class: "ak-status", role: "status", "aria-live": "polite" });
     const page = element("div", { class: "ak-grade-page" });
     const title = element("div", { class: "ak-title" });
     const root = element(
       "section",
       { class: "ak-widget", "data-widget": "grade-panel", "aria-label": "Self-check" },
-      element("div", { class: "ak-row" }, button, title),
+      element("div", { class: "ak-row" }, button, play, title),
       status,
       page,
     );
@@ -19,7 +21,9 @@ export default {
     const draw = () => {
       const busy = model.get("busy");
       button.textContent = busy ? "Checking …" : `Check ${model.get("subject")}`;
-      button.setAttribute("aria-disabled", String(busy));
+      play.textContent = "See my kernel run";
+      play.hidden = !model.get("can_play");
+      for (const one of [button, play]) one.setAttribute("aria-disabled", String(busy));
       root.setAttribute("aria-busy", String(busy));
       title.textContent = model.get("title");
       status.textContent = model.get("status");
@@ -31,13 +35,15 @@ export default {
       navigator.clipboard?.writeText(page.querySelector(".ak-share").textContent);
       target.textContent = "Copied";
     });
-    button.addEventListener("click", () => {
+    const asks = (name) => () => {
       if (model.get("busy")) return;
       model.set("busy", true);
-      model.set("asked", model.get("asked") + 1);
+      model.set(name, model.get(name) + 1);
       model.save_changes();
-    });
-    const names = ["busy", "status", "page", "title"].map((name) => `change:${name}`);
+    };
+    button.addEventListener("click", asks("asked"));
+    play.addEventListener("click", asks("played"));
+    const names = ["busy", "status", "page", "title", "can_play"].map((name) => `change:${name}`);
     for (const name of names) model.on(name, draw);
     draw();
     return () => names.forEach((name) => model.off(name, draw));

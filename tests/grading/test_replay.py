@@ -1,0 +1,48 @@
+"""A wrong submission recorded: at the finding, or where the number that is furthest from right was written."""
+
+from pathlib import Path
+
+import pytest
+
+from course_utils.grading.examples import examples_of
+from course_utils.grading.grader import grade_submission
+from course_utils.grading.replay import replay
+from tests.helpers.one_seed import exercise_once
+
+ID = "02_flash_attention_minimal/online_softmax"
+SUBMISSIONS = Path(__file__).parent / "submissions"
+
+
+@pytest.fixture
+def replayed(no_child):
+    def of(name):
+        example = next(one for one in examples_of(ID, SUBMISSIONS) if one.name == name)
+        submission = example.submission()
+        return replay(submission, grade_submission(submission, task=exercise_once(ID), seed=1))
+
+    return of
+
+
+def test_a_race_opens_at_its_finding(replayed):
+    found = replayed("no barrier before of_warp is read")
+    finding = found.recording.findings[found.finding]
+    assert finding.tool == "racecheck" and {finding.line, finding.other_line} == {54, 55}
+    assert finding.step >= 0 and found.step is None
+
+
+def test_a_wrong_number_opens_where_it_was_written_last(replayed):
+    found = replayed("LSE in base 2")
+    assert found.finding is None and found.part == "The log-sum-exp"
+    assert found.recording.arrays[found.array].name == "LSE"
+    assert found.recording.writer(found.array, found.offset).step == found.step
+
+
+def test_the_block_that_writes_it_is_looked_for(replayed):
+    found = replayed("0 / 0 in a row without keys")
+    assert found.recording.index != (0, 0, 0)
+    assert found.recording.writer(found.array, found.offset).step == found.step
+
+
+@pytest.mark.parametrize("name", ["l in fp64", "three passes"])  # right; and lost by what the counters say
+def test_where_no_run_goes_wrong_there_is_none(replayed, name):
+    assert replayed(name) is None
