@@ -806,7 +806,7 @@ def test_a_scheduler_that_is_not_there(tmp_path: Path, monkeypatch: pytest.Monke
 # ---- in earnest
 
 
-def test_a_real_class(tmp_path: Path) -> None:
+def test_a_real_class(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     folder = tmp_path / "class"
     make_class(folder, students=2, exercises=[EXERCISE], seed=6)
     isolation = "bubblewrap" if sandbox.isolation_available()[0] else "limits"
@@ -821,5 +821,7 @@ def test_a_real_class(tmp_path: Path) -> None:
     for student, handed_in in drawn.items():
         full = rows[student]["points"] == rows[student]["max_points"]
         assert full == handed_in.startswith(("solution", "right")) or ";" in handed_in, rows[student]
+    if not request.config.getoption("--exhaustive"):
+        return  # what a worker has called gives the same here: seconds in a sandbox
     record = record_of(folder, "visitor", EXERCISE, isolation=isolation)
     assert record.result is not None and str(record.result.earned) == rows["visitor"]["points"]

@@ -247,7 +247,7 @@ with_step = st.tuples(st.just(0), bounds, bounds, st.integers(1, 70), st.integer
 with_sinks = st.tuples(bounds, bounds, bounds, st.just(1), st.just(1))
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(numbers=with_step | with_sinks, chosen=lengths_and_cases)
 def test_any_ranges(numbers, chosen):
     *lengths, n = chosen
@@ -268,7 +268,7 @@ def range_pattern(ranges):
     return pattern
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(chosen=lengths_and_cases, density=st.sampled_from([0.0, 0.002, 0.05, 0.7, 1.0]))
 def test_any_mask(chosen, density):
     *lengths, n = chosen

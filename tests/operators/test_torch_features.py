@@ -278,19 +278,19 @@ def test_every_operator_has_an_example():
 
 
 TRACES = "test_aot_dispatch_dynamic", "test_aot_dispatch_static"
-# Traced for any length below, in test_compiled_and_captured.py, or in test_serving.py.
-ANY_LENGTH = (
+# Below, in test_compiled_and_captured.py, test_serving.py, or test_decode_step.py; all but the last two for any length.
+TRACED_ELSEWHERE = (
     *("flash_attention_minimal", "flash_attention_v2", "sparse_attention", "lightning_indexer", "select_topk"),
-    *("decode_attention", "paged_attention"),
+    *("decode_attention", "paged_attention", "decode_step", "sparse_mla"),
 )
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_opcheck(name, device, thinned):
-    """On the emulator by one trace; by none what is traced for any length elsewhere, a second example of an operator,
-    and its gradient: the first has it."""
+    """On the emulator by one trace; by none what is traced elsewhere, a second example of an operator, and its
+    gradient: the first has it."""
     operator, arguments = EXAMPLES[name]
-    trace = 2 if "," in name or "backward" in name or name in ANY_LENGTH else 0
+    trace = 2 if "," in name or "backward" in name or name in TRACED_ELSEWHERE else 0
     tests = [*(set(ALL_TEST_UTILS) - {*TRACES}), *thinned(TRACES, 2, trace)]
     if "FP8" in name or "e4m3" in name:
         tests.remove("test_schema")  # it compares by what torch has not
