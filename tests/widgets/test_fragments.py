@@ -9,6 +9,7 @@ from course_utils.cuda import RawModule
 from course_utils.emulator import profile
 from course_utils.widgets import warp_fragments
 from course_utils.widgets.fragments import HEAD_DIMS, LAYOUTS, READS, lane_registers, ldmatrix_request
+from tests.helpers.all_of import all_of
 from tests.helpers.redraw import OTHER_PICTURES, canvases
 
 TILES = [(reads, layout, head_dim) for reads in READS for layout in LAYOUTS for head_dim in HEAD_DIMS]
@@ -93,7 +94,7 @@ def test_the_warp_holds_every_element_once(registers):
     assert sorted(held) == [(row, column) for row in range(16) for column in range(columns)]
 
 
-@pytest.mark.parametrize("lane", range(32))
+@all_of("lane", range(32))
 def test_two_packed_d_are_one_a(lane):
     held = lane_registers(lane)
     for n in range(4):

@@ -15,6 +15,7 @@ from course_utils.widgets import bank_turns, launch_grid, load_sectors
 from course_utils.widgets.bank_turns import BANK_COLOURS, column_state
 from course_utils.widgets.launch_grid import SIZES, grid_state
 from course_utils.widgets.load_sectors import ELEMENTS, load_state
+from tests.helpers.all_of import all_of
 from tests.helpers.redraw import canvases
 
 GRIDS = [(n, threads) for n in (0, 1, 31, 64, 65, 1000, 1024) for threads in SIZES]
@@ -28,8 +29,9 @@ COLUMN = """extern "C" __global__ void column(float* out, int pitch) {
 }"""
 
 
-@pytest.mark.parametrize(("n", "threads"), GRIDS)
-def test_a_launch_has_a_thread_for_each_element_and_less_than_a_block_too_many(n, threads):
+@all_of("grid", GRIDS)
+def test_a_launch_has_a_thread_for_each_element_and_less_than_a_block_too_many(grid):
+    n, threads = grid
     state = grid_state(n, threads)
     assert state.blocks * threads == n + state.idle and 0 <= state.idle < threads
     assert state.blocks == costs.ceil_div(n, threads) and state.idle_warps == state.idle // 32
