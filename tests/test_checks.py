@@ -36,14 +36,22 @@ def sdpa(query, key, value, *, is_causal=False, scale=None, enable_gqa=False):
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=enable_gqa)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+OTHER_DTYPE = pytest.mark.exhaustive("float32 here; every operator is checked by the same rule in its own dtypes")
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, *(pytest.param(one, marks=OTHER_DTYPE) for one in (torch.float16, torch.bfloat16))]
+)
 def test_online_softmax_passes(dtype):
     reports = checks.check_attention(online_softmax_attention, dtype=dtype)
     assert {report.name for report in reports} == {"out", "lse"}
     assert len(reports) == 2 * len(checks.attention_cases())
 
 
-@pytest.mark.parametrize("enable_gqa", [False, True])
+THE_MEASURE = pytest.mark.exhaustive("without shared heads torch is what each operator is measured by, in its check")
+
+
+@pytest.mark.parametrize("enable_gqa", [pytest.param(False, marks=THE_MEASURE), True])
 def test_torch_attention_passes_with_gradients(enable_gqa):
     reports = checks.check_attention(reference.torch_attention, gradients=True, enable_gqa=enable_gqa)
     assert {report.name for report in reports} == {"out", "dq", "dk", "dv"}

@@ -1,11 +1,9 @@
 """A kernel that nbval gets as a fork is, for whoever runs it, one that was started."""
 
 import os
-from multiprocessing import forkserver
 
 import pytest
 from jupyter_client.manager import start_new_kernel
-from jupyter_client.provisioning import KernelProvisionerFactory
 
 from tests.helpers import forked_kernels
 
@@ -21,18 +19,12 @@ print("inline" in matplotlib.get_backend())
 @pytest.fixture
 def kernel(tmp_path, monkeypatch):
     """Manager and client of a fork that works in tmp_path."""
-    server = forkserver.ForkServer()  # this process may have one for another test
-    for name in ("connect_to_new_process", "ensure_running", "set_forkserver_preload"):
-        monkeypatch.setattr(forkserver, name, getattr(server, name))
-    monkeypatch.setattr(forked_kernels, "IMPORTED", ())  # as quick without
-    forked_kernels.pytest_configure(None)
-    monkeypatch.setattr(KernelProvisionerFactory.instance(), "default_provisioner_name", "forked")
     monkeypatch.setenv("OF_THIS_NOTEBOOK", "yes")
-    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
-    yield manager, client
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
-    server._stop()
+    with forked_kernels.kernels_as_forks():  # as quick without imports
+        manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
+        yield manager, client
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 def run(client, code, on_output=lambda text: None):

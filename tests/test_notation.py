@@ -94,8 +94,9 @@ def test_a_borrowed_letter_has_a_lender():
     assert [cells for _, cells in BORROWED if not cells[3] or "ours" in cells[3]] == []
 
 
-@pytest.mark.parametrize("letter, number", sorted({(letter, cells[1]) for letter, cells in SECOND}))
-def test_a_second_meaning_is_really_used_in_its_chapter(letter, number):
+@all_of("meaning", sorted({(letter, cells[1]) for letter, cells in SECOND}))
+def test_a_second_meaning_is_really_used_in_its_chapter(meaning):
+    letter, number = meaning
     assert uses(letter, number)
 
 

@@ -18,12 +18,20 @@ def nothing_compiled():
 
 
 def test_a_step_is_timed_eager_and_compiled_with_each_attention(one_run_each):
-    rows = bench.compiled_step(**TINY)
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    rows = bench.compiled_step(**TINY | {"backend": keep})
     found = [(row["name"], row["way"]) for row in rows]
     assert found == [(name, way) for name in ("flash_attention_v2", "SDPA") for way in ("eager", "compiled")]
     assert all((row["batch"], row["length"]) == (2, 20) for row in rows)
     assert all(row["median_ms"] == row["gpu_ms"] == 2 and row["peak_mb"] == 3 for row in rows)
     json.dumps(rows)
+    assert len(graphs) == 2, "compiled is compiled"
+    assert all(any("attention" in str(node.target) for node in graph.graph.nodes) for graph in graphs)
 
 
 @pytest.mark.exhaustive("an output, which test_a_wrong_gradient_is_seen has compared before the gradients")
@@ -49,19 +57,6 @@ def test_what_this_machine_cannot_compile_is_left_out(one_run_each, capsys):
     rows = bench.compiled_step(**TINY | {"backend": broken})
     assert {row["way"] for row in rows} == {"eager"}
     assert "SDPA, compiled is left out at B = 2, L = 20" in capsys.readouterr().out
-
-
-def test_compiled_is_compiled(one_run_each, monkeypatch):
-    graphs = []
-
-    def keep(graph, inputs):
-        graphs.append(graph)
-        return graph
-
-    bench.compiled_step(**TINY | {"backend": keep})
-    assert len(graphs) == 2 and all(
-        any("attention" in str(node.target) for node in graph.graph.nodes) for graph in graphs
-    )
 
 
 @pytest.mark.gpu

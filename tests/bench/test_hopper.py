@@ -70,6 +70,7 @@ def test_backward_passes_are_timed_and_two_where_torch_is_deterministic(on_cpu, 
     json.dumps(rows)
 
 
+@pytest.mark.exhaustive("the bench of chapter 03's step with another attention: test_compiled_step.py")
 def test_a_training_step_is_timed_eager_and_compiled(on_cpu):
     rows = chapter.training_step(device="cpu", backend="eager", sizes=((1, 20),), width=64, heads=1)
     ways = [(name, way) for name in (OURS, PORTABLE, "SDPA") for way in ("eager", "compiled")]

@@ -22,6 +22,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning"),
 ]
 
+ANOTHER_TABLE = pytest.mark.exhaustive(
+    "another table of the same races: `make test` has those of peers, skipping, lengths and lists"
+)
+
 
 @pytest.fixture
 def on_cpu(one_run_each, plain_varlen, monkeypatch):
@@ -107,6 +111,7 @@ def test_skipping_is_timed_beside_masking(on_cpu):
     assert [row["name"] for row in rows] == ["tiles skipped", "tiles only masked", SDPA_MASK]
 
 
+@ANOTHER_TABLE
 def test_short_sequences_have_the_time_of_a_call_too(on_cpu):
     rows = chapter.small(device="cpu", heads=1, lengths=(40, 72), flex_lengths=(40,))
     dense = [OURS, *flex.DENSE]
@@ -181,6 +186,7 @@ def test_the_backward_pass_is_timed_for_each_pattern_at_each_length(monkeypatch)
     assert all(row["part"] == "backward" for row in rows)
 
 
+@ANOTHER_TABLE
 def test_both_ways_to_equal_blocks_are_timed(on_cpu):
     rows = chapter.dense_way(device="cpu", heads=1, lengths=(128, 256), blocks=(128,), backward_length=128)
     assert [(row["length"], row["pass"], row["name"]) for row in rows] == [
@@ -196,6 +202,7 @@ def test_documents_fill_the_sequence(length):
     assert sum(chapter.documents(length)) == length and min(chapter.documents(length)) > 0
 
 
+@ANOTHER_TABLE
 def test_break_even_goes_by_density_and_length(on_cpu):
     rows = chapter.break_even(
         device="cpu", heads=1, lengths=(128, 256), densities=(1 / 4, 1 / 2), sparse_lengths=(256,)
@@ -214,6 +221,7 @@ def test_a_tree_of_tokens_hangs_on_the_end_of_its_context():
     assert chapter.token_tree(0, 4, children=2) == [-1, 0, 0, 1]
 
 
+@ANOTHER_TABLE
 def test_tree_is_timed_alone_and_behind_a_context(on_cpu):
     rows = chapter.tree(device="cpu", heads=1, contexts=(0, 70), tokens=(33,), flex_tokens=(33,))
     assert [(row["context"], row["name"]) for row in rows] == [
@@ -239,6 +247,7 @@ def test_lists_have_their_bytes_and_the_time_to_build_them(on_cpu, monkeypatch):
     assert rows[0]["peak_extra_bytes"] == 3_000_000 - rows[0]["output_bytes"]
 
 
+@ANOTHER_TABLE
 def test_csr_counts_the_bytes_that_it_gathers(on_cpu):
     rows = chapter.csr(device="cpu", heads=1, length=100, share=0.1)
     assert [row["name"] for row in rows] == ["csr_gather", "block_sparse", *flex.DENSE] * 3

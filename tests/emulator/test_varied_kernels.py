@@ -30,7 +30,7 @@ def chosen():
     bodies = [key for key in CASES if key[0] == "others" and key[1] not in INTEGERS]
     clusters = [key for key in CASES if key[0] == "clusters"]
     bodies += [group[i % 3] for i, group in enumerate(zip(*[iter(clusters)] * 3, strict=True))]
-    for name, step in (("copies", 40), ("products", 90)):
+    for name, step in (("copies", 80), ("products", 180)):
         bodies += [key for key in CASES if key[0] == name][5::step]
     return bodies
 

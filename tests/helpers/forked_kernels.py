@@ -12,6 +12,8 @@ import multiprocessing
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 from multiprocessing import forkserver
 from pathlib import Path
@@ -40,6 +42,29 @@ def register(*left_out: str) -> None:
         "forked", f"{__name__}:{ForkedProvisioner.__name__}", KernelProvisionerFactory.GROUP_NAME
     )
     FORKS.set_forkserver_preload([name for name in IMPORTED if name not in left_out])
+
+
+@contextmanager
+def kernels_as_forks(*imported: str) -> Iterator[None]:
+    """Kernels that this process starts meanwhile are forks of a process that has imported these modules alone, and that
+    ends with the last of them."""
+    from unittest import mock  # a kernel does without
+
+    server = forkserver.ForkServer()  # this process may have one for another test
+    functions = "connect_to_new_process", "ensure_running", "set_forkserver_preload"
+    factory = KernelProvisionerFactory.instance()
+    before = factory.default_provisioner_name
+    with (
+        mock.patch.multiple(forkserver, **{name: getattr(server, name) for name in functions}),
+        mock.patch(f"{__name__}.IMPORTED", imported),
+    ):
+        register()
+        factory.default_provisioner_name = "forked"
+        try:
+            yield
+        finally:
+            factory.default_provisioner_name = before
+            server._stop()
 
 
 def serve_forks(config) -> None:

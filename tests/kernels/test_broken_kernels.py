@@ -10,6 +10,7 @@ from course_utils.launches.broken import BROKEN, attention_reports
 from course_utils.toolchain.errors import KernelError
 from course_utils.toolchain.source import INCLUDE, kernel_names, read_kernel
 from course_utils.toolchain.unified_diff import changed_file
+from tests.helpers.all_of import all_of
 from tests.helpers.one_of_each import last_of_each_kernel
 
 SANITIZED = [
@@ -42,14 +43,14 @@ def test_the_registry_holds_every_broken_file():
     assert all(source.endswith(f"/{name}.cu") for name, source in sources.items() if "/broken/" in source)
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@all_of("name", BROKEN)
 def test_the_line_is_found_by_its_text(name):
     kernel, source = BROKEN[name], BROKEN[name].launch().source
     assert (line_number(source, kernel.line) is None) == (kernel.tool == "check")
     line_number(source, kernel.other_line)
 
 
-@pytest.mark.parametrize("name", [name for name in BROKEN if "/broken/" in BROKEN[name].launch().source])
+@all_of("name", [name for name in BROKEN if "/broken/" in BROKEN[name].launch().source])
 def test_broken_and_mended_differ_by_an_option_or_by_few_lines(name):
     broken, mended = BROKEN[name].launch(), BROKEN[name].mended()
     assert (broken.grid, broken.block, broken.shared_mem) == (mended.grid, mended.block, mended.shared_mem)

@@ -9,9 +9,9 @@ from course_utils.launches.hopper_tried import TRIED, Variant, build, operator, 
 from course_utils.toolchain import nvrtc
 
 SPILLS = {("tiles of 64 keys, four places", 128), ("the next item taken early", 128)}
-IN_TURN = {"without turns", "O rescaled only when m rose a lot", "tiles of 160 keys", "a third place for K"}
+IN_TURN = {"O rescaled only when m rose a lot", "tiles of 160 keys"}
 OTHERS = pytest.mark.exhaustive(
-    "`make test` runs four of the changes, at one head dimension; `bench` checks what it times"
+    "`make test` runs two of the changes, at one head dimension; `bench` checks what it times"
 )
 COMPILED = pytest.mark.exhaustive("`bench` compiles each variant that it times for the GPU, by the same rule")
 EACH = [

@@ -49,7 +49,7 @@ LARGEST_FIRST = sorted(COURSE, key=numbers, reverse=True)
 
 
 @pytest.mark.parametrize(
-    "case", by_name(MICRO, 3) + last_of_each_kernel((case.name, case, case.launch) for case in LARGEST_FIRST)
+    "case", by_name(MICRO, 6) + last_of_each_kernel((case.name, case, case.launch) for case in LARGEST_FIRST)
 )
 def test_the_emulator_counts_what_ncu_counts(case, recorded):
     ncus = ncu_figures(recorded[case.name]["metrics"])

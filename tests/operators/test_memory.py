@@ -80,13 +80,13 @@ def test_many_calls_with_other_lengths_take_no_more_memory(device):
 
 
 def test_a_pattern_keeps_the_lists_of_its_last_lengths(monkeypatch):
-    monkeypatch.setattr(kept, "MOST", 24)  # the lists of so many lengths are made in no time
+    monkeypatch.setattr(kept, "MOST", 12)  # the lists of so many lengths are made in no time
     pattern = patterns.streaming(1, 2) | patterns.global_tokens([3])
     of_others = lists_alive()
-    kept_lists = [pattern.block_lists(length) for length in range(4, 12)]
-    assert all(pattern.block_lists(length) is lists for length, lists in zip(range(4, 12), kept_lists, strict=True))
+    kept_lists = [pattern.block_lists(length) for length in range(4, 8)]
+    assert all(pattern.block_lists(length) is lists for length, lists in zip(range(4, 8), kept_lists, strict=True))
     del kept_lists
-    for length in range(12, 12 + 2 * kept.MOST):
+    for length in range(8, 8 + 2 * kept.MOST):
         pattern.block_lists(length)
         choose_kernel(pattern, length)
     assert lists_alive() - of_others <= kept.MOST

@@ -126,11 +126,14 @@ def test_a_cache_in_pages_is_correct(device, page_size, number):
     assert_right(call, query, key, value, seq_lens)
 
 
-OF_GRAPHS = pytest.mark.exhaustive("another number of rows: a graph holds none, and `make test` has them without one")
+OF_GRAPHS = pytest.mark.exhaustive(
+    "another number of rows: a graph holds none, and `make test` has them without one; decode_attention is compiled in "
+    "test_torch_features.py"
+)
 
 
 @pytest.mark.parametrize("way", [compiled, pytest.param(replayed, marks=pytest.mark.gpu)])
-@pytest.mark.parametrize("number", [2, 3, pytest.param(6, marks=OF_GRAPHS)])
+@pytest.mark.parametrize("number", [2, *(pytest.param(number, marks=OF_GRAPHS) for number in (3, 6))])
 def test_compiled_and_captured_calls_are_correct(device, way, number, thinned):
     """On the emulator in pages with a number of splits, and in rows with their size."""
     if way is replayed and device.type == "cpu":

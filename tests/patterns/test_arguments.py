@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from course_utils import patterns
+from tests.helpers.all_of import all_of
 
 BAD = [
     (lambda: patterns.sliding_window(0), ValueError, "window is 0; it must be an integer from 1"),
@@ -74,8 +75,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("call, error, message", BAD, ids=lambda value: value if isinstance(value, str) else "")
-def test_bad_input_is_named(call, error, message):
+@all_of("bad", BAD)
+def test_bad_input_is_named(bad):
+    call, error, message = bad
     with pytest.raises(error, match=re.escape(message)):
         call()
 

@@ -161,7 +161,7 @@ def test_a_block_mask_that_does_not_fit_is_refused():
 # ---- mask_mod in FlexAttention's hands
 
 
-@pytest.mark.parametrize("L", [65, 200])
+@pytest.mark.parametrize("L", [65, pytest.param(200, marks=pytest.mark.exhaustive("another length of the same masks"))])
 def test_create_block_mask_traces_every_mask_mod(L):
     for pattern in every_kind(L, L):
         mask_mod = pattern.at(L).mask_mod

@@ -24,6 +24,8 @@ def bushy_tree(length):
     return patterns.tree([-1] + [draw.randrange(n) for n in range(1, length)])
 
 
+BOTH = pytest.mark.exhaustive("documents alone are built below; test_lists.py has both together, shorter")
+AS_MANY = pytest.mark.exhaustive("as many entries as the window, which is built below; test_lists.py has it shorter")
 CHAIN = pytest.mark.exhaustive("as many entries as the causal pattern, which is built below; a bushy tree in both")
 
 
@@ -32,11 +34,11 @@ CHAIN = pytest.mark.exhaustive("as many entries as the causal pattern, which is 
     [
         (patterns.sliding_window(4096), 131040),
         (patterns.streaming(4, 1024), 36711),
-        (patterns.dilated(512, 8), 131040),
+        pytest.param(patterns.dilated(512, 8), 131040, marks=AS_MANY),
         (patterns.bigbird(64), 20462),
         (patterns.random_blocks(64, 3, 0), 6144),
         (documents(), None),
-        (documents() & patterns.causal(), None),
+        pytest.param(documents() & patterns.causal(), None, marks=BOTH),
         pytest.param(patterns.tree(range(-1, LENGTH - 1)), 2048 * 2049 // 2, marks=CHAIN),
     ],
     ids=lambda value: getattr(value, "kind", ""),

@@ -23,6 +23,7 @@ from course_utils.planner.devices import DEVICES
 from course_utils.questions.judging import figures
 from course_utils.questions.question import Aggregate, Grid, Number
 from course_utils.serving import PagedCache
+from tests.helpers.all_of import all_of
 from tests.helpers.drawn_questions import drawn, ids_of
 
 NUMERIC = ids_of(Number, Aggregate, Grid)
@@ -587,7 +588,7 @@ def test_a_key_is_what_another_way_of_counting_gives(question_id, seeds):
         assert wrong_keys(asked, figures(asked), COUNTS[question_id](asked)) == [], asked.prompt
 
 
-@pytest.mark.parametrize("question_id", NUMERIC)
+@all_of("question_id", NUMERIC)
 def test_a_wrong_key_is_seen(question_id, seeds):
     (asked, *_) = drawn(question_id, seeds(10, 200))
     keys, counted = figures(asked), COUNTS[question_id](asked)

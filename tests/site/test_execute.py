@@ -12,11 +12,19 @@ from course_utils.site import execute as execution
 from course_utils.site import places
 from course_utils.site.execute import SiteError, execute
 from tests.helpers import small_site
+from tests.helpers.forked_kernels import kernels_as_forks
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a run writes about its paths is made neutral: whether they are as expected is asked inside.
 REPORT = """import os
 print(os.environ["ATTENTION_KERNELS_SEED"], os.environ["XDG_DATA_HOME"] != "/a/learners/own", os.getcwd())"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_kernels():
+    """Those of `execute` here. The site's own, and nbval's, start as a learner's."""
+    with kernels_as_forks("ipykernel.kernelapp", "matplotlib"):
+        yield
 
 
 def write(path, *cells):
@@ -27,21 +35,19 @@ def write(path, *cells):
     return path
 
 
-def test_cells_run_beside_their_notebook_with_a_fixed_seed_and_nobodys_progress(tmp_path, monkeypatch):
+def test_cells_run_beside_their_notebook_with_a_fixed_seed_and_outputs_name_no_path_of_this_machine(
+    tmp_path, tmp_path_factory, monkeypatch
+):
     monkeypatch.setenv("XDG_DATA_HOME", "/a/learners/own")
-    path = write(tmp_path / "notebooks" / "a.ipynb", REPORT)
-    said = execute(tmp_path, [path], tmp_path / "kept")[path].cells[0].outputs[0].text.split()
-    assert said == ["0", "True", "…/notebooks"]
-
-
-def test_outputs_name_no_path_of_this_machine(tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
     source = f"""import os, sys
 from IPython.display import HTML, display
 print({str(tmp_path)!r} + "/kernels/a.cu", os.path.expanduser("~/x"), sys.prefix + "/bin", os.environ["XDG_DATA_HOME"])
 display(HTML("<b>" + {str(tmp_path)!r} + "</b>"))"""
-    path = write(tmp_path / "notebooks" / "a.ipynb", source)
-    text, page = execute(tmp_path, [path], tmp_path / "kept")[path].cells[0].outputs
+    path = write(tmp_path / "notebooks" / "a.ipynb", REPORT, source)
+    report, paths = (cell.outputs for cell in execute(tmp_path, [path], tmp_path / "kept")[path].cells)
+    assert report[0].text.split() == ["0", "True", "…/notebooks"]
+    text, page = paths
     assert text.text.split() == ["…/kernels/a.cu", "~/x", ".venv/bin", "~/.local/share"]
     assert page.data["text/html"] == "<b>…</b>"
 

@@ -100,12 +100,17 @@ def test_neither_loss_trains_what_belongs_to_the_other():
     assert of_task and not any(name.startswith("indexer") for name in of_task)
 
 
-def test_dense_training_is_repeatable_and_learns(trained):
+def test_dense_training_is_repeatable():
     first, second = Recall(), Recall()
     for model in (first, second):
         study.train_dense(model, steps=5)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
-    assert study.accuracy(first) < 0.98 < study.accuracy(trained)
+    assert study.accuracy(first) < 0.98
+
+
+@pytest.mark.exhaustive(IN_THE_CHAPTER)
+def test_dense_training_learns(trained):
+    assert study.accuracy(trained) > 0.98
 
 
 @pytest.mark.exhaustive(IN_THE_CHAPTER)
@@ -119,6 +124,7 @@ def test_what_is_kept_of_the_attention_and_what_is_answered(trained, warm):
     assert study.accuracy(model) == study.accuracy(trained)  # the model was frozen
 
 
+@pytest.mark.exhaustive(IN_THE_CHAPTER)
 def test_the_facts_that_agree_are_enough_but_the_oracle_does_not_single_them_out(trained):
     agreeing = study.agreeing(study.new_batch())
     assert (agreeing.sum(dim=-1) == WITNESSES // 2).all() and not agreeing[..., FACTS:].any()

@@ -55,9 +55,14 @@ def test_all_scores_chosen_is_dense_attention_and_fewer_is_not():
     assert torch.equal(dense, every) and not torch.allclose(dense, few, atol=1e-3)
 
 
-def test_training_is_repeatable_and_learns():
-    first, second = (recall_study.train(CASES[0], steps=2) for _ in range(2))
-    assert first == second < 0.5 < recall_study.train(CASES[0], steps=80, batch=8, rate=1e-2)
+def test_training_is_repeatable():
+    first, second = (recall_study.train(CASES[0], steps=2, batch=8) for _ in range(2))
+    assert first == second < 0.5
+
+
+@pytest.mark.exhaustive("make test runs chapter 04, which trains such a model and shows what it has learned")
+def test_training_learns():
+    assert recall_study.train(CASES[0], steps=80, batch=8, rate=1e-2) > 0.5
 
 
 def test_the_recorded_study_is_of_these_cases_and_says_what_the_patterns_allow():

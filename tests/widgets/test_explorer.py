@@ -115,7 +115,7 @@ def test_a_saved_notebook_holds_a_small_picture(kind, length):
 
 
 def test_where_nobody_sees_it_there_is_no_still_picture(monkeypatch):
-    widget = mask_explorer()
+    widget = mask_explorer(length=64)
     monkeypatch.delenv(UNSEEN, raising=False)
     seen, sizes = widget._repr_mimebundle_()
     monkeypatch.setenv(UNSEEN, "1")

@@ -1,10 +1,13 @@
 """The states of the tile stepper: float32, in the kernel's order, against the reference and the byte formulas."""
 
+import itertools
+
 import pytest
 import torch
 
 from course_utils import costs, reference
 from course_utils.widgets import tile_steps
+from tests.helpers.all_of import all_of
 
 SHAPES = [(1, 1), (3, 3), (16, 16), (17, 16), (65, 64), (50, 41), (41, 50), (5, 70), (70, 5)]
 
@@ -26,10 +29,9 @@ def attention(query, key, value, **options):
     return out[0, 0], lse[0, 0]
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("blocks", [(16, 16), (4, 32), (32, 4), (128, 128)])
-@pytest.mark.parametrize("lengths", SHAPES)
-def test_output_and_lse_agree_with_the_reference(lengths, blocks, is_causal):
+@all_of("case", itertools.product(SHAPES, [(16, 16), (4, 32), (32, 4), (128, 128)], [False, True]))
+def test_output_and_lse_agree_with_the_reference(case):
+    lengths, blocks, is_causal = case
     query, key, value = inputs(*lengths)
     steps = tile_steps(query, key, value, block_rows=blocks[0], block_cols=blocks[1], is_causal=is_causal)
     out, lse = attention(query, key, value, is_causal=is_causal)
