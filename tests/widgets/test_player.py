@@ -381,6 +381,19 @@ def test_the_page_follows_the_systems_theme(opened):
     assert inks == {"light": "rgb(0, 0, 0)", "dark": "rgb(255, 255, 255)"}
 
 
+@pytest.mark.browser
+def test_the_page_can_be_read_without_seeing_it(opened):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = opened(1440, "#step=130&cell=tile+132")
+    page.wait_for_selector(".ak-inputs button")
+    found = axe.run(page).response["violations"]
+    assert not found, [(one["id"], [node["target"] for node in one["nodes"]]) for one in found]
+    page.focus(".ak-grid")
+    page.keyboard.press("ArrowDown")
+    said = page.locator(".ak-grid").get_attribute("aria-label")
+    assert "tile, shared memory, float32 [32, 32]" in said and "Chosen: tile[2][1] = " in said
+
+
 def test_nothing_in_the_page_asks_a_server(file_page):
     text = file_page.read_text(encoding="utf-8")
     assert text.count("</script>") == 3 and not re.search(r"""(src|href)=["']?(https?:)?//""", text)
