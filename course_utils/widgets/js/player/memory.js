@@ -158,7 +158,10 @@ function memoryPanel(rec, act) {
       }
     }
     const [x, y, w, h] = [GRID.gutter, GRID.top, seen.columns * seen.wide, seen.rows * seen.high];
-    hatch(ctx, theme, x, y, w, h, 6);
+    if (pixels.includes(0)) {
+      ctx.fillStyle = hatching(ctx, theme.ink);
+      ctx.fillRect(x, y, w, h);
+    }
     Object.assign(small, { width: seen.columns, height: seen.rows });
     small.getContext("2d").putImageData(image, 0, 0);
     ctx.imageSmoothingEnabled = false;
@@ -366,6 +369,24 @@ function memoryPanel(rec, act) {
     },
     valueWords: (view) => valueWords(view, matrixOf(rec, { ...view, array: view.cell.array })),
   };
+}
+
+// Diagonal lines to fill with, made once for an ink: a step has no time to draw hundreds.
+const HATCHES = new Map();
+function hatching(ctx, ink) {
+  if (!HATCHES.has(ink)) {
+    const tile = new OffscreenCanvas(6, 6);
+    const lines = tile.getContext("2d");
+    lines.globalAlpha = 0.35;
+    lines.strokeStyle = ink;
+    for (const shift of [-6, 0, 6]) {
+      lines.moveTo(shift - 1, 7);
+      lines.lineTo(shift + 7, -1);
+    }
+    lines.stroke();
+    HATCHES.set(ink, tile);
+  }
+  return ctx.createPattern(HATCHES.get(ink), "repeat");
 }
 
 // How many places apart labels stand: 1, 2, 4, 8, ... so that each has `room` pixels.
