@@ -84,7 +84,7 @@ def _opening(meta: dict, data: bytes, at: int | Finding | None) -> tuple[int, di
     for n, one in enumerate(meta["findings"]):
         same = (one["tool"], one["line"], one["other_line"]) == (at.tool, at.line, at.other_line)
         if same and one["step"] >= 0:
-            return one["step"], {"finding": n, "other": one["other_step"]}
+            return one["step"], {"finding": n}
     raise ValueError(f"at: got a finding of {at.tool} at line {at.line}, which this block did not run into")
 
 

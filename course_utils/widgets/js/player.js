@@ -52,6 +52,9 @@ async function render({ model, el }) {
 function showPlayer(rec, model, root, alone) {
   const stops = findingStops(rec);
   const view = { ...START, type: typeOfFloats(rec), ...rec.meta.start, step: model.get("step") };
+  const opening = rec.findings[view.finding];
+  if (opening) Object.assign(view, { step: opening.step, other: opening.other_step });
+  if (opening) setStep(model, view.step);
   if (alone) {
     const { step, ...rest } = fromAddress(rec, location.hash);
     Object.assign(view, rest);
