@@ -176,6 +176,8 @@ def test_arguments_that_do_not_fit():
         record(twice, limit=0)
     with pytest.raises(ValueError, match=r"longer than 96 accesses of threads, after 2 turns .* fewer keys"):
         record(twice, launch=0, limit=100)
+    with pytest.raises(ValueError, match="longer than 0 accesses of threads, after 0 turns"):
+        record(twice, launch=0, limit=1)
     assert record(twice, launch=1, block=(1, 0, 0)).index == (1, 0, 0)
 
 
@@ -189,6 +191,17 @@ def test_what_fails_is_recorded_up_to_there():
     recording = record(lambda: RawModule(code=code).get_function("k")((1,), (64,), (y,)))
     assert "does not name lane 2" in recording.failure and y.sum() == 0
     assert steps(recording)[:2] == [(1, warp, "write", 2, "y", 32) for warp in (0, 1)]
+
+
+def test_what_fails_at_once_has_no_steps():
+    code = r"""extern "C" __global__ void k(float* y) {
+        __syncwarp(3);
+        y[threadIdx.x] = 1;
+    }"""
+    y = torch.zeros(32)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (y,)))
+    assert recording.failure and recording.steps <= 1 and recording.writer("y", 0) is None
+    assert recording.packed()[0]["failure"] == recording.failure
 
 
 def test_lanes_that_part_meet_again():
