@@ -14,7 +14,7 @@ from course_utils.widgets import play, recorded
 from course_utils.widgets.player import MOST_STORED, player
 from course_utils.widgets.player_page import page as page_of
 from tests.helpers.large_values import computed
-from tests.helpers.recorded import OPS, busy, swap
+from tests.helpers.recorded import OPS, busy, fetched, swap
 from tests.helpers.redraw import assert_redrawn_within_a_frame
 
 READ, WRITE, OPENS, READ_ROW, WRITE_OUT = 0, 2, 6, 7, 9  # the steps of warp 0 in swap()
@@ -79,6 +79,13 @@ def test_the_still_picture_shows_the_line_and_the_array_before_the_step():
 def test_shared_memory_that_nobody_wrote_is_empty_in_the_still_picture():
     (_, memory) = player(*swap()).static_figure(WRITE).axes
     assert memory.images[0].get_array().mask.all()
+
+
+def test_a_step_that_touches_no_memory_has_a_still_picture_too():
+    meta, data = swap()
+    meta["arrays"][0]["bytes"], meta["arrays"][1]["bytes"] = 0, 512  # the block touches nothing of the first
+    (_, memory) = player(meta, data).static_figure(OPENS).axes
+    assert memory.get_title(loc="left") == "out" and not memory.patches
 
 
 def test_numbers_of_each_type_are_read_as_torch_reads_them():
@@ -214,6 +221,35 @@ def test_inputs_are_those_of_python(open_widget, transpose):
     right = [transpose.inputs(step, 32 * int(warps[step]) + lane) for step, lane in writes]
     assert asked(page, told, writes) == [[[one.step, one.row] for one in reads] for reads in right]
     assert len(writes) == 128 and all(right)
+
+
+@pytest.mark.browser
+def test_copies_in_flight_phases_and_who_waits_are_known_at_each_step(open_widget):
+    page = open_widget(player(*fetched()))
+    flights = "argument.map((step) => m.inFlight(rec, step).map(({ begin, end, lands }) => [begin, end, lands]))"
+    assert asked(page, flights, [1, 2, 5, 6]) == [[], [[1, 5, [4]]], [[1, 5, [4]]], []]
+    phases = "argument.map((step) => Object.values(m.mbarrierAt(rec, rec.mbarriers[0], step)))"
+    assert asked(page, phases, [0, 2, 7]) == [[0, 0], [0, 32], [1, 0]]
+    assert asked(page, "m.waiting(rec, 4)") == [{"warp": 1, "since": 2}]
+    assert asked(page, "[m.hazardsOf(rec, 7), m.waiting(rec, 7)]") == [[], []]
+    assert asked(page, "m.inputsOf(rec, 4, 3, 4).reads.map(({ step, offset }) => [step, offset])") == [[3, 52]]
+    said = {
+        1: "Warp 0 orders a copy from the copy engine at line 4.",
+        2: "Warp 1 waits at the mbarrier at row + 128 at line 6.",
+        4: "The copy engine has a copy land: 8 × 16 bytes of row at line 4.",
+        5: "The copy that warp 0 began at step 1 is over.",
+        6: "A phase of the mbarrier at row + 128 is over, the one of parity 0.",
+    }
+    for step, words in said.items():
+        page.evaluate("(step) => model.set('step', step)", step)
+        assert page.locator(".ak-status").inner_text() == f"Step {step} of 7. {words}"
+    page.evaluate("model.set('step', 4)")
+    listed = page.locator(".ak-player-flights li").all_inner_texts()
+    assert listed == [
+        "1 copy of the copy engine to row, since step 1; over at step 5",
+        "Warp 1 waits at the mbarrier at row + 128, line 6, since step 2",
+    ]
+    assert page.locator(".ak-mbarriers tbody tr").all_inner_texts() == ["+ 128\t0\t0\t32"]
 
 
 @pytest.mark.browser
