@@ -325,6 +325,9 @@ def test_each_key_does_what_its_button_does(open_widget):
     page.get_by_label("to line").fill("8")
     page.keyboard.press("Enter")
     assert at() == 6
+    page.get_by_label("to line").fill("2")
+    page.keyboard.press("Enter")
+    assert at() == 6 and page.locator(".ak-status").inner_text() == "No step of this block lies in line 2 of swap.cu."
 
 
 @pytest.mark.browser
