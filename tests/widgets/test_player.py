@@ -331,6 +331,19 @@ def test_each_key_does_what_its_button_does(open_widget):
 
 
 @pytest.mark.browser
+def test_the_strip_beside_the_memory_moves_its_window_until_the_next_step(open_widget):
+    page = open_widget(player(*busy(rounds=20)))
+    grid = page.locator(".ak-grid")
+    seen = lambda: re.search(r"Rows (\d+) to", grid.get_attribute("aria-label"))[1]  # noqa: E731
+    box = grid.bounding_box()
+    assert seen() == "0"
+    page.mouse.click(box["x"] + box["width"] - 5, box["y"] + box["height"] - 5)
+    assert int(seen()) > 60
+    page.locator(".ak-next").click()
+    assert seen() == "0"
+
+
+@pytest.mark.browser
 def test_lanes_show_what_they_touch_and_a_variable_of_all_of_them(open_widget):
     page = open_widget(player(*swap(), at=7))
     lanes = page.locator(".ak-lanes > button")

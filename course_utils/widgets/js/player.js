@@ -56,7 +56,6 @@ function showPlayer(rec, model, root, alone) {
   }
   const act = {
     go(step) { if (step >= 0 && step < rec.count && step !== model.get("step")) setStep(model, step); },
-    at: (step) => ({ step }),
     set({ step, ...change }) {
       Object.assign(view, change);
       if ("cell" in change) view.writes = writesOfCell(rec, view);
@@ -122,7 +121,7 @@ function showPlayer(rec, model, root, alone) {
     const moved = step !== view.step;
     view.step = step;
     if (moved) {
-      view.looksAtCell = false;
+      Object.assign(view, { looksAtCell: false, holdsWindow: false });
       if (!stops.some((one) => one.step === step && one.finding === view.finding)) Object.assign(view, { finding: -1, other: -1 });
     }
     if (view.followsWarp && rec.steps.warp[step] >= 0) view.warp = rec.steps.warp[step];
