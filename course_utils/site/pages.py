@@ -23,7 +23,7 @@ from nbformat import NotebookNode
 
 from course_utils.course import CHAPTERS, Chapter
 from course_utils.reading.folded import TAG
-from course_utils.site import guesses, widgets
+from course_utils.site import games, guesses, widgets
 from course_utils.site.pictures import Picture, to_html
 from course_utils.toolchain.source import read_kernel
 
@@ -78,6 +78,9 @@ def write_sources(
             sources.pages / path.relative_to(root),
             markdown(path.read_text(encoding="utf-8"), path, root, _github, _jupyterlab),
         )
+    played = [game for game in games.GAMES if (root / game.file).exists()]
+    for game in played:
+        _write(sources.pages / game.file, _game_page(game, root, sources.extra))
     for picture in (path for suffix in ("png", "svg", "gif") for path in root.glob(f"docs/**/*.{suffix}")):
         _copy(picture, sources.pages / picture.relative_to(root))
     for source in sorted([*root.glob("kernels/**/*.cu*"), *root.glob("exercises/*/*.cu")]):
@@ -86,7 +89,8 @@ def write_sources(
         kernel = diff.with_suffix(".cu")
         _write(sources.pages / f"{kernel.relative_to(root)}.md", _kernel_page(kernel, root, diff))
     _write_folders(sources, root)
-    _write_start(sources, root, written, exercises, [path for path in sheets if path in texts], guides)
+    shown = [root / game.file for game in played]
+    _write_start(sources, root, written, exercises, shown, [path for path in sheets if path in texts], guides)
     return sources
 
 
@@ -165,6 +169,9 @@ def _write_notebook(sources: Sources, root: Path, path: Path, notebook: Notebook
             shown.outputs, missing = outputs(cell, path, root, sources.extra)
             sources.missing_alt += [f"{inside}, cell {number} (id {cell.get('id')}): {what}" for what in missing]
             page.cells.append(shown)
+    if (game := games.of_chapter(path.stem)) and (root / game.file).exists():
+        link = site_link(os.path.relpath(root / game.file, path.parent), path, root)
+        page.cells.insert(1, nbformat.v4.new_markdown_cell(game.invitation.format(link=link)))
     if badges:
         page.cells.insert(1, nbformat.v4.new_markdown_cell(badges))
     target = sources.pages / inside
@@ -229,7 +236,15 @@ def _picture(output: NotebookNode, kind: str) -> Picture:
     return Picture(base64.b64decode(_text(output.data[kind])), kind, size.get("width"), size.get("height"))
 
 
-# ---- kernels, folders, start
+# ---- games, kernels, folders, start
+
+
+def _game_page(game: games.Game, root: Path, extra: Path) -> str:
+    """The page of a game: its words, and in the place of the mark the game itself."""
+    path = root / game.file
+    words = markdown(path.read_text(encoding="utf-8"), path, root, _github)
+    (shown,), _ = outputs(games.cell_of(game), path, root, extra)
+    return words.replace(games.MARK, shown.data["text/html"])
 
 
 def _kernel_page(source: Path, root: Path, diff: Path | None = None) -> str:
@@ -271,7 +286,13 @@ def _write_folders(sources: Sources, root: Path) -> None:
 
 
 def _write_start(
-    sources: Sources, root: Path, chapters: Sequence[Chapter], exercises: Sequence[Path], sheets, guides
+    sources: Sources,
+    root: Path,
+    chapters: Sequence[Chapter],
+    exercises: Sequence[Path],
+    played: Sequence[Path],
+    sheets: Sequence[Path],
+    guides: Sequence[Path],
 ) -> None:
     """index.md: the README, and the order of the pages."""
     readme = root / "README.md"
@@ -279,6 +300,7 @@ def _write_start(
     blocks = {
         "Chapters": [f"notebooks/{chapter.slug}" for chapter in chapters],
         "Exercises": [path.relative_to(root).with_suffix("").as_posix() for path in exercises],
+        "Games": [path.relative_to(root).with_suffix("").as_posix() for path in played],
         "To look up": [path.relative_to(root).with_suffix("").as_posix() for path in sheets],
         "Behind the course": [path.relative_to(root).with_suffix("").as_posix() for path in guides if path.exists()],
     }

@@ -10,10 +10,15 @@ from course_utils.widgets.guesses import guess
 from course_utils.widgets.heatmap import score_heatmap
 from course_utils.widgets.launch_grid import launch_grid
 from course_utils.widgets.load_sectors import load_sectors
+from course_utils.widgets.paint import paint_a_mask
 from course_utils.widgets.pieces import two_pieces
 from course_utils.widgets.pipeline import pipeline
 from course_utils.widgets.planner import Planner, planner
+<<<<<<< HEAD
 from course_utils.widgets.player import play
+=======
+from course_utils.widgets.race import race_past_cudnn
+>>>>>>> games
 from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
 
@@ -31,9 +36,14 @@ __all__ = [
     "launch_grid",
     "load_sectors",
     "mask_explorer",
+    "paint_a_mask",
     "pipeline",
     "planner",
+<<<<<<< HEAD
     "play",
+=======
+    "race_past_cudnn",
+>>>>>>> games
     "score_heatmap",
     "tile_stepper",
     "tile_steps",

@@ -114,7 +114,7 @@ class Tiles:
 
 
 def tiles_of(mask: torch.Tensor, size: int) -> Tiles:
-    """The tiles of `mask`, bool [L, L]. js/explorer.js computes the same."""
+    """The tiles of `mask`, bool [L, L]. js/masks.js computes the same."""
     length = mask.shape[0]
     side = ceil_div(length, size)
     padded = torch.zeros(side * size, side * size, dtype=torch.bool)
@@ -130,7 +130,7 @@ def layers_to(mask: torch.Tensor, query: int) -> torch.Tensor:
     """int64 [L]: the layer after which the output at `query` first depends on each key; -1 where it never does.
 
     mask is bool [L, L]. In each layer a token draws on the keys that it sees, and on itself through the residual
-    connection: `query` has 0. js/explorer.js computes the same.
+    connection: `query` has 0. js/masks.js computes the same.
     """
     layers = torch.full((mask.shape[0],), -1)
     layers[query] = 0
@@ -197,7 +197,7 @@ def mask_explorer(
         "kinds": {kind: _described(kind) for kind in SLIDERS},
         "given": given,
         "dim": head_dim,
-        "rates": _checked(rates),
+        "rates": checked_rates(rates),
         "start": {"kind": kind, "values": values, "length": length, "tile": tile, "layers": LAYERS},
         "lengths": LENGTHS,
     }
@@ -256,7 +256,8 @@ def _spacing(positions: list[int]) -> dict[str, int]:
     return {"count": len(positions), "spacing": positions[1] - positions[0] if len(positions) > 1 else 1}
 
 
-def _checked(rates: Mapping | None) -> dict | None:
+def checked_rates(rates: Mapping | None) -> dict | None:
+    """The speeds for estimated times, as `mask_explorer` takes them. Raises ValueError naming the argument."""
     if rates is None:
         return None
     if not isinstance(rates, Mapping) or set(rates) != set(RATES):

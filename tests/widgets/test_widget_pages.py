@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from course_utils.chapters.hopper_blocks import blocks
+from course_utils.chapters.hopper_race import figures
 from course_utils.widgets import (
     bank_places,
     bank_turns,
@@ -15,8 +16,10 @@ from course_utils.widgets import (
     launch_grid,
     load_sectors,
     mask_explorer,
+    paint_a_mask,
     pipeline,
     planner,
+    race_past_cudnn,
     score_heatmap,
     tile_stepper,
     two_pieces,
@@ -56,6 +59,8 @@ WIDGETS = {
     "cache-explorer": cache_explorer,
     "pipeline": lambda: pipeline(blocks()),
     "planner": planner,
+    "race": lambda: race_past_cudnn(figures()),
+    "paint": paint_a_mask,
 }
 LARGEST = {
     "launch-grid": lambda: launch_grid(1024, 64),
@@ -71,6 +76,8 @@ LARGEST = {
     "cache-explorer": lambda: cache_explorer(2),
     "pipeline": lambda: pipeline(blocks(64)),
     "planner": planner,
+    "race": lambda: race_past_cudnn(figures()),
+    "paint": paint_a_mask,
 }
 
 

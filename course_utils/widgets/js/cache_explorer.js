@@ -211,6 +211,12 @@ function render({ model, el }) {
   const change = (name, draw) => (value) => {
     settings[name] = value;
     draw();
+    address.note();
+  };
+  const radioRows = {
+    page_size: radios("Rows of a page", sizes, settings.page_size, (text) => change("page_size", redraw)(Number(text))),
+    model: radios("Model", models, settings.model, change("model", fill)),
+    dtype: radios("Cache in", Object.keys(fits), settings.dtype, change("dtype", fill)),
   };
   const meters = [meter(), meter()]; // in pages, and without
   const table = fitsTable(models, meta.memory);
@@ -221,7 +227,7 @@ function render({ model, el }) {
 
   const root = element("div", { class: "ak-widget", "data-widget": "cache-explorer" },
     element("div", { class: "ak-row" }, steps.prev, steps.next, steps.row),
-    radios("Rows of a page", sizes, settings.page_size, change("page_size", redraw)),
+    radioRows.page_size,
     status,
     element("div", { class: "ak-columns" }, pool, element("div", { class: "ak-cache-books" }, tables,
       element("div", { class: "ak-legend" },
@@ -233,9 +239,7 @@ function render({ model, el }) {
     element("div", { class: "ak-meters" }, ...meters.map((one) => one.root)),
     element("div", { class: "ak-note" }, notes[0]),
     element("div", { class: "ak-title" }, `What fits into ${meta.memory}`),
-    element("div", { class: "ak-row" },
-      radios("Model", models, settings.model, change("model", fill)),
-      radios("Cache in", Object.keys(fits), settings.dtype, change("dtype", fill))),
+    element("div", { class: "ak-row" }, radioRows.model, radioRows.dtype),
     element("div", { class: "ak-row" }, context.row),
     control("div", { class: "ak-scroll", tabindex: 0, role: "region", "aria-label": "what fits of each model's cache" }, table.root),
     said,
@@ -266,8 +270,25 @@ function render({ model, el }) {
     table.show(row, settings.model);
     said.textContent = row[settings.model].said;
   }
+  const address = keepInAddress(model, root, () => ({ step: model.get("step"), ...settings }), (texts) => {
+    settings.page_size = oneOf(texts.page_size, sizes, settings.page_size);
+    settings.model = oneOf(texts.model, models, settings.model);
+    settings.dtype = oneOf(texts.dtype, Object.keys(fits), settings.dtype);
+    settings.context = oneOf(texts.context, contexts, settings.context);
+    for (const [name, row] of Object.entries(radioRows)) pick(row, settings[name]);
+    context.input.value = contexts.indexOf(settings.context);
+    fill();
+    redraw();
+    setStep(model, wholeNumber(texts.step, [0, last], model.get("step")));
+  });
   fill();
-  return keepDrawn(model, root, redraw);
+  model.on("change:step", address.note);
+  const stop = keepDrawn(model, root, redraw);
+  return () => {
+    model.off("change:step", address.note);
+    address.forget();
+    stop();
+  };
 }
 
 export default { render };

@@ -288,6 +288,7 @@ function render({ model, el }) {
   const change = (changed) => {
     Object.assign(settings, changed);
     redraw();
+    address.note();
   };
 
   const canvas = element("canvas", { role: "img" });
@@ -335,7 +336,19 @@ function render({ model, el }) {
     canvas.setAttribute("aria-label", `Stages 1 to ${settings.stage + 1} of DeepSeek Sparse Attention. ${status.textContent}`);
   }
 
-  return keepDrawn(model, root, redraw);
+  const address = keepInAddress(model, root, () => ({ query: model.get("step"), ...settings }), (texts) => {
+    settings.k = wholeNumber(texts.k, [1, keys], settings.k);
+    settings.stage = wholeNumber(texts.stage, [0, STAGES.length - 1], settings.stage);
+    redraw();
+    setStep(model, wholeNumber(texts.query, [0, queries - 1], model.get("step")));
+  });
+  model.on("change:step", address.note);
+  const stop = keepDrawn(model, root, redraw);
+  return () => {
+    model.off("change:step", address.note);
+    address.forget();
+    stop();
+  };
 }
 
 export default { render };

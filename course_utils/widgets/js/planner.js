@@ -219,10 +219,15 @@ function render({ model, el }) {
     canvas.setAttribute("aria-label", `The score matrix of dense, flash and sparse attention: what is computed, stored and skipped. ${page.status}`);
   }
 
+  const address = keepInAddress(model, root, () => ({ length: lengths[model.get("step")] }),
+    ({ length: text }) => setStep(model, lengths.indexOf(oneOf(text, lengths, lengths[model.get("step")]))));
   model.on("change:meta", redraw);
+  model.on("change:step", address.note);
   const stop = keepDrawn(model, root, redraw);
   return () => {
     model.off("change:meta", redraw);
+    model.off("change:step", address.note);
+    address.forget();
     stop();
   };
 }

@@ -1,0 +1,75 @@
+"""The games: a page of words in docs/games/ for each, with the game itself in the place of a mark."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import nbformat
+
+if TYPE_CHECKING:
+    from course_utils.widgets.frame import Frame
+
+MARK = "<!-- the game -->"
+
+
+@dataclass(frozen=True)
+class Game:
+    """A game. file: its page, in the repository; chapter: the slug that it belongs to; invitation: Markdown for the
+    page of the chapter, the link as `{link}`; alt: what its still picture shows; make: its widget."""
+
+    file: str
+    chapter: str
+    invitation: str
+    alt: str
+    make: Callable[[], Frame]
+
+
+def _race() -> Frame:
+    # These imports bring PyTorch, which the settings of Sphinx do without.
+    from course_utils.chapters.hopper_race import figures
+    from course_utils.widgets import race_past_cudnn
+
+    return race_past_cudnn(figures())
+
+
+def _paint() -> Frame:
+    from course_utils.chapters.sparse_times import rates
+    from course_utils.widgets import paint_a_mask
+
+    return paint_a_mask(rates=rates())
+
+
+GAMES = (
+    Game(
+        "docs/games/paint_a_mask.md",
+        "04_sparse_patterns",
+        "**A game** [Paint a mask]({link}): who sees whom, what it costs, how far it reaches, and its code.",
+        "A grid of 64 × 64 cells with a strided pattern; in words its density, tiles that it skips and its reach.",
+        _paint,
+    ),
+    Game(
+        "docs/games/race_past_cudnn.md",
+        "07_hopper",
+        "**A game** [Race past cuDNN]({link}): choose tile, stages, warps and order; recorded runs answer.",
+        "Bars: the speeds of FLASH, of cuDNN and of the chapter's last kernel, as times of cuDNN's.",
+        _race,
+    ),
+)
+
+
+def of_chapter(slug: str) -> Game | None:
+    """The game that belongs to a chapter, if there is one."""
+    return next((game for game in GAMES if game.chapter == slug), None)
+
+
+def cell_of(game: Game) -> nbformat.NotebookNode:
+    """A cell of a notebook as if it had just shown the game."""
+    bundle, metadata = game.make()._repr_mimebundle_()
+    if "image/png" in bundle:
+        bundle["image/png"] = base64.b64encode(bundle["image/png"]).decode()
+    output = nbformat.v4.new_output("display_data", data=bundle, metadata=metadata)
+    return nbformat.v4.new_code_cell(outputs=[output], metadata={"alt": game.alt}, id=Path(game.file).stem)

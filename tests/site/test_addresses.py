@@ -1,0 +1,175 @@
+"""The state of a widget in the address of its page, in a real browser: a link shows the same, Back goes back."""
+
+import shutil
+
+import pytest
+
+pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
+
+from playwright.sync_api import expect
+
+from course_utils.chapters.hopper_race import figures
+from course_utils.site import widgets as on_pages
+from course_utils.site.browsing import served
+from course_utils.site.build import HERE
+from course_utils.widgets import (
+    cache_explorer,
+    dsa_explorer,
+    mask_explorer,
+    paint_a_mask,
+    planner,
+    race_past_cudnn,
+)
+
+pytestmark = pytest.mark.browser
+
+# In the order of the page; of the mask explorer there are two.
+WIDGETS = (mask_explorer, planner, cache_explorer, dsa_explorer, lambda: race_past_cudnn(figures()), paint_a_mask)
+NAMES = ("mask-explorer", "planner", "cache-explorer", "dsa-explorer", "race", "paint")
+SHOWN = """() => [...document.querySelectorAll(".ak-widget")].map((one) => [
+    one.querySelector(".ak-status").textContent,
+    [...one.querySelectorAll("input, select")].map((input) => input.type === "radio" ? input.checked : input.value),
+])"""
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """A page with each widget that keeps its state in the address, as the site has it, and an anchor."""
+    folder = tmp_path_factory.mktemp("addresses")
+    static = folder / "_static"
+    for name, text in on_pages.files():
+        (static / name).parent.mkdir(parents=True, exist_ok=True)
+        (static / name).write_text(text, encoding="utf-8")
+    for name in ("widgets.js", "model.js"):
+        shutil.copyfile(HERE / "static" / name, static / name)
+    boxes = "".join(on_pages.alive(make()._state(), "") for make in (*WIDGETS, mask_explorer))
+    page = '<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="_static/widgets.css">'
+    page += f'<a href="#below">down</a>{boxes}<p id="below">below</p>'
+    page += '<script type="module" src="_static/widgets.js"></script>'
+    (folder / "page.html").write_text(page, encoding="utf-8")
+    with served(folder) as host:
+        yield f"{host}/page.html"
+
+
+@pytest.fixture
+def page(browser):
+    page = browser.new_page()
+    errors = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.close()
+    assert errors == []
+
+
+def opened(page, address):
+    """The page at this address, drawn; what its widgets show."""
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_function("!document.querySelector('[data-widget-script] script')")
+    page.wait_for_function(f"document.querySelectorAll('.ak-status').length === {len(WIDGETS) + 1}")
+    return page.evaluate(SHOWN)
+
+
+def widget(page, name, number=0):
+    return page.locator(f'[data-widget="{name}"]').nth(number)
+
+
+def press(page, name, control, key, number=0):
+    widget(page, name, number).locator(control).focus()
+    page.keyboard.press(key)
+
+
+def change_each(page):
+    """Changes something of each widget, and waits until the address says so."""
+    mask = widget(page, "mask-explorer")
+    mask.locator(".ak-pattern").select_option("strided")
+    press(page, "mask-explorer", ".ak-stride", "ArrowRight")
+    press(page, "mask-explorer", ".ak-length", "ArrowLeft")
+    widget(page, "planner").locator(".ak-next").click()
+    cache = widget(page, "cache-explorer")
+    cache.locator(".ak-next").click()
+    cache.locator("input[type=radio]").nth(1).check()
+    press(page, "cache-explorer", ".ak-context", "ArrowLeft")
+    press(page, "dsa-explorer", ".ak-k", "ArrowRight")
+    widget(page, "dsa-explorer").locator(".ak-stage").first.click()
+    race = widget(page, "race")
+    race.locator(".ak-race-copies").select_option("producer")
+    race.locator(".ak-race-go").click()
+    paint = widget(page, "paint")
+    paint.locator(".ak-paint-level").select_option("1")
+    paint.locator("canvas").focus()
+    page.keyboard.press(" ")
+    widget(page, "mask-explorer", 1).locator(".ak-pattern").select_option("bigbird")
+    for name in (*NAMES, "mask-explorer-2"):
+        page.wait_for_function(f"location.hash.includes('{name}=')")
+
+
+def test_a_link_shows_what_it_was_copied_from_and_keeps_no_score(address, page, browser):
+    start = opened(page, address)
+    assert page.evaluate("location.hash") == ""
+    change_each(page)
+    shown, link = page.evaluate(SHOWN), page.evaluate("location.href")
+    assert all(now != before for now, before in zip(shown, start, strict=True)), "a widget has not changed"
+    assert "stride:17" in link and "grid:." in link and len(link) < 2000
+    assert "Tries: 1." in widget(page, "race").locator(".ak-race-score").inner_text()
+    context = browser.new_context()  # somebody else's
+    other = context.new_page()
+    again = opened(other, link)
+    race = NAMES.index("race")
+    assert again[race][0].startswith("Measured: ") and shown[race][0].startswith(again[race][0].split(" You")[0])
+    assert [one for n, one in enumerate(again) if n != race] == [one for n, one in enumerate(shown) if n != race]
+    assert "Tries: 0." in widget(other, "race").locator(".ak-race-score").inner_text()
+    context.close()
+
+
+def test_back_and_forward_go_from_state_to_state_and_an_anchor_changes_none(address, page):
+    opened(page, address)
+    status = widget(page, "planner").locator(".ak-status")
+    first = status.inner_text()
+    widget(page, "planner").locator(".ak-next").click()
+    page.wait_for_function("location.hash.includes('planner=')")
+    second = status.inner_text()
+    widget(page, "mask-explorer").locator(".ak-pattern").select_option("tree")
+    page.wait_for_function("location.hash.includes('mask-explorer=')")
+    page.go_back()
+    expect(widget(page, "mask-explorer").locator(".ak-pattern")).to_have_value("sliding_window")
+    expect(status).to_have_text(second)
+    page.go_back()
+    expect(status).to_have_text(first)
+    assert page.evaluate("location.hash") == ""
+    page.wait_for_timeout(500)  # to go back is no change, of which the address would say something later
+    page.go_forward()
+    expect(status).to_have_text(second)
+    page.click("a")
+    page.wait_for_function("location.hash === '#below'")
+    widget(page, "dsa-explorer").locator(".ak-prev").click()
+    page.wait_for_function("location.hash.includes('dsa-explorer=') && location.hash.includes('planner=')")
+    page.go_back()
+    page.wait_for_function("location.hash === '#below'")
+    expect(status).to_have_text(second)
+    page.go_back()
+    page.go_back()
+    expect(status).to_have_text(first)
+
+
+def test_slides_are_one_step_of_the_history(address, page):
+    opened(page, address)
+    before = page.evaluate("history.length")
+    widget(page, "mask-explorer").locator(".ak-length").focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    page.wait_for_function("location.hash.includes('length:')")
+    assert page.evaluate("history.length") == before + 1
+
+
+@pytest.mark.parametrize(
+    "hash",
+    [
+        "#below",
+        "#mask-explorer=kind:none,length:-1,tile:7,layers:999,query:x&planner=length:3&cache-explorer=page_size:9,step:1e9",
+        "#dsa-explorer=k:0,stage:9,query:-1&race=kernel:1.7.9,problem:99&paint=level:9,cell:3,grid:.abc,row:64",
+        "#planner=&race&=x&paint=%E0%A4%A",
+    ],
+)
+def test_what_an_address_says_wrongly_changes_nothing(hash, address, page):
+    assert opened(page, address + hash) == opened(page, address)
