@@ -19,19 +19,12 @@ STATE = "application/vnd.attention-course.widget+json"
 
 def files() -> Iterator[tuple[str, str]]:
     """What pages with a widget load, as (path, text): each script as JupyterLab gets it (`widgets.frame.esm`)."""
-<<<<<<< HEAD
-    shared = WIDGETS / "js" / "shared.js"
-    for script in sorted((WIDGETS / "js").glob("*.js")):
-        if script != shared:
-            parts = shared, *sorted(script.with_suffix("").glob("*.js")), script
-            yield f"widgets/{script.name}", "\n".join(part.read_text(encoding="utf-8") for part in parts)
-=======
-    texts = {script.name: script.read_text(encoding="utf-8") for script in sorted((WIDGETS / "js").glob("*.js"))}
+    scripts = WIDGETS / "js"
+    texts = {str(file.relative_to(scripts)): file.read_text(encoding="utf-8") for file in sorted(scripts.rglob("*.js"))}
     for name, text in texts.items():
         if 'data-widget": "' in text:  # not one of those that others begin with
-            parts = ("shared.js", *re.findall(r"^// with (\w+\.js)$", text, re.MULTILINE), name)
+            parts = ("shared.js", *re.findall(r"^// with ([\w/]+\.js)$", text, re.MULTILINE), name)
             yield f"widgets/{name}", "\n".join(texts[part] for part in parts)
->>>>>>> games
     for name in STYLES:
         yield name, (WIDGETS / name).read_text(encoding="utf-8")
 

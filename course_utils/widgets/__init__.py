@@ -14,11 +14,8 @@ from course_utils.widgets.paint import paint_a_mask
 from course_utils.widgets.pieces import two_pieces
 from course_utils.widgets.pipeline import pipeline
 from course_utils.widgets.planner import Planner, planner
-<<<<<<< HEAD
 from course_utils.widgets.player import play
-=======
 from course_utils.widgets.race import race_past_cudnn
->>>>>>> games
 from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
 
@@ -39,11 +36,8 @@ __all__ = [
     "paint_a_mask",
     "pipeline",
     "planner",
-<<<<<<< HEAD
     "play",
-=======
     "race_past_cudnn",
->>>>>>> games
     "score_heatmap",
     "tile_stepper",
     "tile_steps",

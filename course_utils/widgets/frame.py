@@ -34,19 +34,11 @@ else:
 
 
 def esm(name: str) -> str:
-<<<<<<< HEAD
-    """The JavaScript module of one widget: the helpers of js/shared.js, the widget's parts if it has any (the scripts in
-    the folder of its name), and js/`name`."""
-    scripts = HERE / "js"
-    parts = sorted((scripts / name).with_suffix("").glob("*.js"))
-    return "\n".join(part.read_text(encoding="utf-8") for part in (scripts / "shared.js", *parts, scripts / name))
-=======
     """The JavaScript module of one widget: js/shared.js, then what a line "// with ..." of js/`name` names, then that
     file. site/widgets.py does the same."""
     own = (HERE / "js" / name).read_text(encoding="utf-8")
-    before = ("shared.js", *re.findall(r"^// with (\w+\.js)$", own, re.MULTILINE))
+    before = ("shared.js", *re.findall(r"^// with ([\w/]+\.js)$", own, re.MULTILINE))
     return "\n".join([*((HERE / "js" / part).read_text(encoding="utf-8") for part in before), own])
->>>>>>> games
 
 
 class _Still:

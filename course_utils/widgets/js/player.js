@@ -1,5 +1,14 @@
-// player.js — a recorded launch, step by step: source, memory, the lanes of a warp, and where a number came from. Its parts
-// are in player/, which Python puts between shared.js and this file.
+// player.js — a recorded launch, step by step: source, memory, the lanes of a warp, and where a number came from.
+// with player/flights.js
+// with player/inputs.js
+// with player/lane.js
+// with player/memory.js
+// with player/numbers.js
+// with player/recording.js
+// with player/source.js
+// with player/timeline.js
+// with player/trace.js
+// with player/words.js
 
 const START = {
   warp: 0, lane: 0, cell: null, array: 0, colour: "value", figures: false, byBank: false, file: null,
