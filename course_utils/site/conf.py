@@ -1,6 +1,7 @@
 """Sphinx's settings for the site. `build.py` sets what depends on the folder (html_extra_path)."""
 
 import functools
+import re
 import shutil
 from importlib.metadata import files
 from pathlib import Path
@@ -86,6 +87,19 @@ def write_widgets(app, error) -> None:
             file.write_text(text, encoding="utf-8")
 
 
+ICONS = re.compile(r'<script defer src="[^"]*scripts/fontawesome\.js[^"]*"></script>')
+
+
+def drop_icons_as_script(app, error) -> None:
+    """The theme's script of all icons, 1.5 MB a page: the font of its style sheet draws the few of a page as well."""
+    if error is not None:
+        return
+    for page in Path(app.outdir).rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(ICONS.sub("", text), encoding="utf-8")
+    (Path(app.outdir) / "_static" / "scripts" / "fontawesome.js").unlink(missing_ok=True)
+
+
 class Search(SearchEnglish):
     """Sphinx's own, but a word's stem is found once for the site, not once for each page."""
 
@@ -117,3 +131,4 @@ def setup(app) -> None:
         app.add_lexer(name, lexer)
     app.connect("build-finished", copy_mathjax)
     app.connect("build-finished", write_widgets)
+    app.connect("build-finished", drop_icons_as_script)
