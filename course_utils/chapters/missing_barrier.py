@@ -15,6 +15,7 @@ from course_utils.chapters.flash_v2_steps import normal
 from course_utils.chapters.handed_over import hand_overs
 from course_utils.cuda import KernelSource, RawModule, read_kernel
 from course_utils.emulator import Recording, record
+from course_utils.emulator.recording import WITH_ROWS, WRITING
 from course_utils.launches import Launch
 from course_utils.launches.broken import BROKEN
 from course_utils.launches.chapters import course_launches
@@ -222,27 +223,52 @@ def _packed(level: Level) -> tuple[dict[str, Any], bytes]:
 
 def _race(recording: Recording, handed: list[dict[str, Any]]) -> dict[str, Any]:
     """What races: of the pairs of lines that nothing orders, the first that the sanitizer finds, too; where copies are
-    not waited for, the start of one and the step that needs it. "at", "then_at": the lines in words."""
+    not waited for, the start of one and the step that reads where it has not come. "at", "then_at": the lines in words;
+    "offset": of a byte that both touch."""
     found = [one for one in recording.findings if one.other_line]
     lines = [{one.line, one.other_line} for one in found]
     race = next((one for one in handed if one["by"] < 0 and {one["line"], one["then_line"]} in lines), None)
     if race is None:
         known = next(one for one in found if one.step >= 0 and one.other_step >= 0)
-        then = _first(recording, known.step, shared=True)
+        begun = np.flatnonzero(_in_line_of(recording, known.other_step))
+        then, offset = _reads_nothing(recording, known.step)
         array = recording.arrays[recording.columns["steps.array"][then]].name
-        race = {"array": array, "kind": BEFORE_COPY, "first": _first(recording, known.other_step), "then": then}
+        race = {"array": array, "kind": BEFORE_COPY, "first": int(begun[0]), "then": then}
+    else:
+        offset = int(np.intersect1d(_touched(recording, race["first"]), _touched(recording, race["then"]))[0])
     places = recording.columns["steps.place"]
     at, then_at = (recording.places[places[race[key]]] for key in ("first", "then"))
     own = [line if file == recording.file else 0 for file, line in (at, then_at)]
     words = [f"line {line}" + ("" if file == recording.file else f" of {file}") for file, line in (at, then_at)]
-    named = {name: race[name] for name in ("array", "kind", "first", "then")}
+    named = {name: race[name] for name in ("array", "kind", "first", "then")} | {"offset": offset}
     return named | {"line": own[0], "then_line": own[1], "at": words[0], "then_at": words[1]}
 
 
-def _first(recording: Recording, step: int, *, shared: bool = False) -> int:
-    """The first step in the line of `step`; shared: that touches shared memory."""
+def _in_line_of(recording: Recording, step: int) -> np.ndarray:
+    """Whether each step is in the same line as `step`."""
+    places = recording.columns["steps.place"]
+    return places == places[step]
+
+
+def _touched(recording: Recording, step: int) -> np.ndarray:
+    """The bytes of its array that a step touches, as offsets."""
     columns = recording.columns
-    wanted = columns["steps.place"] == columns["steps.place"][step]
-    if shared:
-        wanted &= np.array([array.space == "shared" for array in recording.arrays] + [False])[columns["steps.array"]]
-    return int(np.flatnonzero(wanted)[0])
+    first, lanes = int(columns["steps.first"][step]), int(columns["steps.mask"][step]).bit_count()
+    rows = columns["lanes.offset"][first : first + lanes]
+    return (rows[:, None] + np.arange(int(columns["steps.width"][step]))).ravel()
+
+
+def _reads_nothing(recording: Recording, step: int) -> tuple[int, int]:
+    """The first step in the line of `step` that reads a byte of shared memory which nobody has written, and where."""
+    columns, same = recording.columns, _in_line_of(recording, step)
+    shared = {n: np.zeros(one.bytes + one.low, bool) for n, one in enumerate(recording.arrays) if one.space == "shared"}
+    for at in range(recording.steps):
+        op, written = columns["steps.op"][at], shared.get(int(columns["steps.array"][at]))
+        if written is None or op > WITH_ROWS:
+            continue
+        touched = _touched(recording, at)
+        if op in WRITING:
+            written[touched] = True
+        elif same[at] and not written[touched].all():
+            return at, int(touched[~written[touched]][0])
+    raise ValueError(f"recording: {recording.kernel}() reads nothing unwritten in the line of step {step}")

@@ -91,7 +91,7 @@ function render({ model, el }) {
     const rec = await unpacked(levels[n].recording, data, from, levels[n].bytes);
     if (mine !== opening) return; // another level has been opened since
     setStep(model, Math.min(step, rec.count - 1));
-    game = playLevel(rec, levels[n], model, count, redraw, line);
+    game = playLevel(rec, levels[n], model, count, redraw, line, n + 1 < levels.length ? () => open(n + 1) : null);
     box.replaceChildren(...game.nodes);
     redraw();
   }
@@ -131,8 +131,9 @@ function render({ model, el }) {
   };
 }
 
-// One level on the page: { nodes, draw(root), key(event), line() }.
-function playLevel(rec, level, model, count, redraw, line) {
+// One level on the page: { nodes, draw(root), key(event), line() }. line: the one that is chosen at first, or null; next()
+// opens the next level, null after the last.
+function playLevel(rec, level, model, count, redraw, line, next) {
   const view = newView(rec);
   view.step = model.get("step");
   const { file } = rec.meta;
@@ -162,11 +163,26 @@ function playLevel(rec, level, model, count, redraw, line) {
 
   // ---- the marks
   const words = element("div", { class: "ak-barrier-line" });
+  // Two buttons with a name between them; to(backwards) is the step that they go to, -1 where there is none.
+  function jumpPair(name, to) {
+    const [previous, next] = [true, false].map((backwards) => control("button", {
+      type: "button", "aria-label": `${backwards ? "previous" : "next"}: ${name}`, onclick: () => go(to(backwards)),
+    }, backwards ? "◀" : "▶"));
+    const draw = () => {
+      previous.disabled = to(true) < 0;
+      next.disabled = to(false) < 0;
+    };
+    return { node: element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next), draw };
+  }
+
   const button = (name, press) => control("button", { type: "button", onclick: press }, name);
-  const visit = (backwards) => act.go(otherOfLine(rec, file, chosen, view.step, { backwards }));
   const [before, after] = [button("Missing before it", () => mark(chosen - 1)), button("Missing after it", () => mark(chosen))];
-  const [earlier, later] = [button("◀ its step before", () => visit(true)), button("its next step ▶", () => visit(false))];
-  const hint = button("Hint", () => say(`Hint: what races is in ${level.race.array}. Choose a cell of it, and read who touches it.`));
+  const steps = jumpPair("steps of the line", (backwards) => (chosen ? otherOfLine(rec, file, chosen, view.step, { backwards }) : -1));
+  const hint = button("Hint", () => {
+    const array = rec.arrays.find(({ name }) => name === level.race.array).number;
+    say(`Hint: what races is in ${level.race.array}. A cell of it is chosen now: read who touches it, in order.`);
+    act.set({ array, cell: { array, offset: level.race.offset }, looksAtCell: true });
+  });
   const answer = element("div", { class: "ak-barrier-answer", "aria-live": "polite" });
   [before, after].forEach((one) => one.classList.add("ak-barrier-mark"));
   text.setAttribute("aria-label", `${text.getAttribute("aria-label") ?? "Source"}. Up and down choose a line.`);
@@ -187,6 +203,7 @@ function playLevel(rec, level, model, count, redraw, line) {
     marked = { place, ...judge(level, place) };
     count.mark(marked.kind);
     say(marked.text, marked.steps, marked.kind === "right");
+    if (marked.kind === "right" && next) answer.append(element("div", {}, button("Next level", next)));
     redraw();
   }
 
@@ -216,14 +233,14 @@ function playLevel(rec, level, model, count, redraw, line) {
     linesOf().forEach((one, n) => {
       const is = (condition) => here && condition;
       one.toggleAttribute("data-chosen", is(n + 1 === chosen));
-      one.toggleAttribute("data-marked", is(marked !== null && n + 1 === marked.place));
+      one.classList.toggle("ak-marked", is(marked !== null && n + 1 === marked.place));
+      one.classList.toggle("ak-marked-right", is(marked?.kind === "right" && n + 1 === marked.place));
     });
     const found = chosen ? linesOf()[chosen - 1]?.querySelector(".ak-line-text")?.textContent.trim() : "";
     words.replaceChildren(...(chosen ? [element("b", {}, `Line ${chosen}`), " ", element("code", {}, here ? found : "")]
       : ["Choose a line of the source: the barrier is missing before it or after it."]));
     for (const one of [before, after]) one.disabled = !chosen;
-    earlier.disabled = !chosen || otherOfLine(rec, file, chosen, view.step, { backwards: true }) < 0;
-    later.disabled = !chosen || otherOfLine(rec, file, chosen, view.step) < 0;
+    steps.draw();
   }
 
   const jumps = {
@@ -231,16 +248,7 @@ function playLevel(rec, level, model, count, redraw, line) {
     barrier: (backwards) => otherBarrier(rec, view.step, backwards),
     "write of the cell": (backwards) => (view.cell ? otherWrite(rec, view.cell.array, view.cell.offset, 1, view.step, backwards) : -1),
   };
-  const pairs = Object.entries(jumps).map(([name, to]) => {
-    const [previous, next] = [true, false].map((backwards) => control("button", {
-      type: "button", "aria-label": `${backwards ? "previous" : "next"}: ${name}`, onclick: () => go(to(backwards)),
-    }, backwards ? "◀" : "▶"));
-    const draw = () => {
-      previous.disabled = to(true) < 0;
-      next.disabled = to(false) < 0;
-    };
-    return { node: element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next), draw };
-  });
+  const pairs = Object.entries(jumps).map(([name, to]) => jumpPair(name, to));
 
   function draw(root) {
     const moved = view.step !== model.get("step");
@@ -279,7 +287,7 @@ function playLevel(rec, level, model, count, redraw, line) {
     status,
     element("div", { class: "ak-player-panels" },
       element("div", { class: "ak-barrier-column" }, source.node,
-        element("div", { class: "ak-barrier-choice" }, words, element("div", { class: "ak-row" }, before, after, earlier, later, hint)), answer),
+        element("div", { class: "ak-barrier-choice" }, words, element("div", { class: "ak-row" }, before, after, steps.node, hint)), answer),
       element("div", { class: "ak-barrier-column" }, memory.node, touches.node)),
   ];
   return { nodes, draw, key, line: () => chosen };

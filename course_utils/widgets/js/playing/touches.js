@@ -24,22 +24,55 @@ export function barriersBetween(rec, first, then) {
   return found.sort((a, b) => a - b);
 }
 
+// The touches as runs: reads or atomics in one line by whatever warp, or writes in one line by one warp, with no barrier
+// between.
+export function runsOf(rec, touches) {
+  const { op, place, warp } = rec.steps;
+  const runs = [];
+  for (const step of touches) {
+    const last = runs.at(-1)?.at(-1) ?? -1;
+    const isLike = last >= 0 && op[last] === op[step] && place[last] === place[step] && (!rec.writes.has(op[step]) || op[step] === rec.op.atomic || warp[last] === warp[step]);
+    if (isLike && !barriersBetween(rec, last, step).length) runs.at(-1).push(step);
+    else runs.push([step]);
+  }
+  return runs;
+}
+
 function touchesPanel(rec, act) {
   const list = element("ul", { class: "ak-touches" });
   const head = element("div", { class: "ak-note" });
-  const known = new Map(); // a cell -> its touches
+  const known = new Map(); // a cell -> its runs
   let shown = "";
 
-  const jump = (step, words) => control("button", { type: "button", class: "ak-jump", onclick: () => act.go(step) }, words);
+  const jump = (step) => control("button", { type: "button", class: "ak-jump", onclick: () => act.go(step) }, `step ${bytes(step)}`);
 
-  // The lanes of a step that touch the byte: "Lane 3 of warp 1 reads it".
-  function wordsOf(step, offset) {
+  // Who touches the byte in a run: "Lane 3 of warp 1 reads it, line 20"; of several steps "Warps 0–7 read it".
+  function wordsOf(run, offset) {
     const { op, warp, width } = rec.steps;
-    const lanes = lanesOf(rec, step).filter(({ offset: from }) => from <= offset && offset < from + width[step]).map(({ lane }) => lane);
-    const does = DOES[rec.meta.ops[op[step]]];
-    const who = warp[step] < 0 ? "A copy or a product" : `Lane${lanes.length > 1 ? "s" : ""} ${ranges(lanes)} of warp ${warp[step]}`;
+    const [step] = run;
     const place = placeOf(rec, step);
-    return `${who} ${does[warp[step] >= 0 && lanes.length > 1 ? 1 : 0]} it${place ? `, line ${place.line}` : ""}`;
+    const where = place ? `, line ${place.line}${place.file === rec.meta.file ? "" : ` of ${place.file}`}` : "";
+    const writes = rec.writes.has(op[step]);
+    if (warp[step] < 0) return `${writes ? "A copy lands in it" : "A copy or a product reads it"}${where}`;
+    const lanes = lanesOf(rec, step).filter(({ offset: from }) => from <= offset && offset < from + width[step]).map(({ lane }) => lane);
+    const warps = [...new Set(run.map((one) => warp[one]))].sort((a, b) => a - b);
+    const several = warps.length > 1 || (run.length === 1 && lanes.length > 1);
+    const who = warps.length > 1 ? `Warps ${ranges(warps)}` : run.length > 1 ? `Warp ${warps[0]}` : `Lane${several ? "s" : ""} ${ranges(lanes)} of warp ${warps[0]}`;
+    return `${who} ${DOES[rec.meta.ops[op[step]]][several ? 1 : 0]} it${where}`;
+  }
+
+  function itemsOf(runs, view, isFirst) {
+    const isBare = rec.arrays[view.cell.array].space === "shared" && !rec.writes.has(rec.steps.op[runs[0]?.[0]]);
+    const before = isBare && isFirst ? [element("li", {}, "Nobody has written it.")] : [];
+    return before.concat(runs.flatMap((run, n) => {
+      const isNow = run[0] <= view.step && view.step <= run.at(-1);
+      const until = run.length > 1 ? [" to ", jump(run.at(-1))] : [];
+      const item = element("li", isNow ? { "aria-current": "step" } : {}, jump(run[0]), ...until, ` ${wordsOf(run, view.cell.offset)}`);
+      if (!n) return [item];
+      const between = barriersBetween(rec, runs[n - 1].at(-1), run[0]);
+      if (!between.length) return [item];
+      return [element("li", { class: "ak-bar-between" }, `${plural(between.length, "barrier")}, the last at `, jump(between.at(-1))), item];
+    }));
   }
 
   function draw(view) {
@@ -53,20 +86,13 @@ function touchesPanel(rec, act) {
     }
     const { array, offset } = view.cell;
     const cell = `${array} ${offset}`;
-    if (!known.has(cell)) known.set(cell, touchesOf(rec, array, offset));
-    const all = known.get(cell);
-    const now = all.findLastIndex((step) => step <= view.step);
-    const from = Math.max(0, now - MOST_TOUCHES);
-    const listed = all.slice(from, Math.max(now, 0) + MOST_TOUCHES + 1);
-    head.textContent = `${elementName(rec.arrays[array], offset)} is touched by ${plural(all.length, "step")}${listed.length < all.length ? `; here those around step ${bytes(view.step)}` : ""}.`;
-    const items = listed.flatMap((step, n) => {
-      const item = element("li", step === view.step ? { "aria-current": "step" } : {}, jump(step, `step ${bytes(step)}`), ` ${wordsOf(step, offset)}`);
-      if (!n) return [item];
-      const between = barriersBetween(rec, listed[n - 1], step);
-      const bar = between.length ? [element("li", { class: "ak-bar-between" }, `${plural(between.length, "barrier")}, the last at `, jump(between.at(-1), `step ${bytes(between.at(-1))}`))] : [];
-      return [...bar, item];
-    });
-    list.replaceChildren(...items);
+    if (!known.has(cell)) known.set(cell, runsOf(rec, touchesOf(rec, array, offset)));
+    const runs = known.get(cell);
+    const now = Math.max(0, runs.findLastIndex(([step]) => step <= view.step));
+    const listed = runs.slice(Math.max(0, now - MOST_TOUCHES), now + MOST_TOUCHES + 1);
+    const all = plural(runs.reduce((sum, run) => sum + run.length, 0), "step");
+    head.textContent = `${elementName(rec.arrays[array], offset)} is touched by ${all}${listed.length < runs.length ? `; here those around step ${bytes(view.step)}` : ""}.`;
+    list.replaceChildren(...itemsOf(listed, view, listed[0] === runs[0]));
   }
 
   return {
