@@ -177,6 +177,7 @@ def _losses(case: dict[str, Any], steps: dict[str, Row], variants: dict[str, Row
     (wide,) = tried.select(**{**case, "head_dim": 128, "name": "tiles of 160 keys"})
     fewer = variant("two consumers")
     apart, alone = variant("turns, and no overlap in a consumer"), variant("without turns")
+    # Four places were tried with small tiles only; with others they cost what a third one does, which helps as little.
     return {
         "keys": {"64": variant("tiles of 64 keys, four places"), "160": wide["ratio"]},
         "places": {"3": variant("a third place for K"), "4": variant("a third place for K")},

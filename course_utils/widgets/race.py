@@ -70,20 +70,26 @@ def answer(figures: Mapping[str, Any], place: int, choices: Mapping[str, str]) -
         return {"kind": "measured", "ratio": known["ratio"], "tflops": known["tflops"], "text": text}
     factors = losses(problem, own)
     ratio = problem["measured"][problem["record"]]["ratio"] * math.prod(factors.values())
-    parts = ", ".join(f"{name} × {_number(factor)}" for name, factor in factors.items()) or "nothing that was measured"
+    titles = figures["titles"]
+    parts = [f"{' and '.join(titles[name] for name in names)} × {_number(factor)}" for names, factor in factors.items()]
+    has_figure = {name for names in factors for name in names}
+    others = dict(zip(figures["choices"], problem["record"].split("."), strict=True))
+    left = [titles[name] for name in others if own[name] != others[name] and name not in has_figure]
     text = f"Model: about {_number(ratio)} times as fast as cuDNN. Nobody measured this kernel. The record, times what "
-    text += f"each choice alone changed: {parts}."
+    text += f"each choice alone changed: {', '.join(parts)}."
+    text += f" No figure is known of: {', '.join(left)}." if left else ""
     return {"kind": "model", "ratio": ratio, "tflops": ratio * problem["cudnn"], "text": text}
 
 
-def losses(problem: Mapping[str, Any], choices: Mapping[str, str]) -> dict[str, float]:
-    """By what factor each choice that is not the record's changed the record's ratio, alone; those of overlap and turns
-    are one factor. A choice without a figure is left out."""
+def losses(problem: Mapping[str, Any], choices: Mapping[str, str]) -> dict[tuple[str, ...], float]:
+    """By what factor each choice that is not the record's changed the record's ratio, alone; overlap and turns have one
+    factor together. A choice without a figure is left out."""
     factors = {}
-    for names, of in problem["losses"].items():
-        value = ",".join(choices[name] for name in names.split(","))
+    for joined, of in problem["losses"].items():
+        names = tuple(joined.split(","))
+        value = ",".join(choices[name] for name in names)
         if value in of:
-            factors[names.replace(",", " and ")] = of[value]
+            factors[names] = of[value]
     return factors
 
 

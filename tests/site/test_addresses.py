@@ -1,8 +1,10 @@
 """The state of a widget in the address of its page, in a real browser: a link shows the same, Back goes back."""
 
+import base64
 import shutil
 
 import pytest
+import torch
 
 pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
 
@@ -20,6 +22,7 @@ from course_utils.widgets import (
     planner,
     race_past_cudnn,
 )
+from course_utils.widgets.explorer import packed_bits
 
 pytestmark = pytest.mark.browser
 
@@ -150,6 +153,24 @@ def test_back_and_forward_go_from_state_to_state_and_an_anchor_changes_none(addr
     page.go_back()
     page.go_back()
     expect(status).to_have_text(first)
+
+
+def test_a_link_leads_to_its_widget(address, page):
+    opened(page, f"{address}#paint=row:3")
+    page.wait_for_function("Math.abs(document.querySelector('[data-widget=paint]').getBoundingClientRect().top) < 100")
+    assert "Row 3 draws on" in widget(page, "paint").locator(".ak-status").inner_text()
+
+
+def test_a_mask_of_somebody_else_counts_when_it_has_been_changed(address, page):
+    grid = torch.zeros(64, 64, dtype=torch.bool)
+    grid[5], grid[:, 5] = True, True
+    text = base64.urlsafe_b64encode(packed_bits(grid)).decode().rstrip("=")
+    opened(page, f"{address}#paint=level:2,layers:2,grid:.{text}")
+    score = widget(page, "paint").locator(".ak-paint-score")
+    expect(score).to_have_text("✓ Done. Your best: none yet.")
+    widget(page, "paint").locator("canvas").focus()
+    page.keyboard.press(" ")
+    expect(score).to_contain_text(f"Your best: {100 * (127 + 4) / 4096:.2f} % of the pairs.")
 
 
 def test_slides_are_one_step_of_the_history(address, page):

@@ -39,6 +39,7 @@ LOOKED_AT = [
     "CHANGELOG.html",
     "CONTRIBUTING.html",
     "docs/glossary.html",
+    "docs/games/paint_a_mask.html",
     "docs/cheat_sheets/index.html",
     "docs/cheat_sheets/02_flash_attention_minimal.html",
     "exercises/index.html",
@@ -55,6 +56,7 @@ ON_A_DESK = [
         pytest.param(name, marks=pytest.mark.exhaustive("all chapters and guides: one page of each kind in make test"))
         for name in (
             *(f"notebooks/{slug}.html" for slug in OTHERS),
+            "docs/games/race_past_cudnn.html",
             "docs/notation.html",
             "docs/teaching.html",
         )

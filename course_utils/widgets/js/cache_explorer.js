@@ -1,5 +1,6 @@
 // cache_explorer.js — a paged cache, step by step, and what fits into a GPU's memory (chapter 06). Python kept the books
 // and computed every figure; this draws.
+// with address.js
 
 const GAP = 6; // between the pages of a line
 const HIGH = { number: 13, row: 24, below: 9 }; // of a line of the pool: page numbers, rows, space

@@ -1,4 +1,5 @@
 // dsa_explorer.js — one query through DeepSeek Sparse Attention (chapter 05), stage by stage.
+// with address.js
 
 const STAGES = ["Indexer scores", "Top-k", "Gathered latents", "Attention"];
 const LEFT = 56; // room for what stands in front of the rows

@@ -1,6 +1,7 @@
 // explorer.js — masks of sparse patterns at token and at tile level, what they cost, and who reaches whom (chapter 04).
 // Everything is computed here.
 // with masks.js
+// with address.js
 
 const MOST_LAYERS = 16;
 

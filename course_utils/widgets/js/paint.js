@@ -1,6 +1,8 @@
 // paint.js — paint a mask on a grid of 64 × 64 cells, and see what it costs, how far it reaches, and its code (chapter 04).
 // widgets/paint.py computes the same.
 // with masks.js
+// with address.js
+// with score.js
 
 const SIDE = 64;
 const SIZES = [64, 128]; // tiles, in tokens
@@ -283,7 +285,7 @@ function render({ model, el }) {
   const kept = element("span", { class: "ak-paint-score" });
   const reset = button("reset", "Reset the score", () => {
     best.reset();
-    forgotten = known.text;
+    forgotten = gridNow();
     redraw();
   });
   const code = element("code", {});
@@ -392,9 +394,10 @@ function render({ model, el }) {
   // ---- what is shown
 
   let [full, known] = [{}, {}]; // what depends on the grid and the cell only
-  let forgotten = null; // the grid whose score has just been reset
+  let forgotten = null; // a grid that does not count: its score has just been reset, or it comes from the address
+  const gridNow = () => `${settings.cell} ${grid.bits.join()}`;
   function analyse() {
-    const text = `${settings.cell} ${grid.bits.join()}`;
+    const text = gridNow();
     if (known.text === text) return known;
     if (full.cell !== settings.cell) {
       const all = tokensOf(maskOf("full", {}, SIDE), settings.cell);
@@ -469,6 +472,7 @@ function render({ model, el }) {
     settings.cell = settings.level ? 16 : oneOf(texts.cell, cells, settings.cell);
     settings.layers = wholeNumber(texts.layers, limits, settings.layers);
     grid = gridOf(texts.grid ?? "", presets) ?? grid;
+    forgotten = gridNow();
     setStep(model, wholeNumber(texts.row, [0, SIDE - 1], model.get("step")));
     redraw();
   });

@@ -1,6 +1,7 @@
 // planner.js — the chooser and memory planner (chapter 08). Python computes; here it is shown. The plans of all lengths
 // for the settings shown are there at once, so that the length moves without Python; the other controls ask it. On a page
 // alone, without Python, the settings stand there in words.
+// with address.js
 
 const LABELS = {
   batch: "batch", heads: "heads", kv_heads: "key heads", head_dim: "head dim d", dtype: "dtype", device: "GPU",

@@ -1,5 +1,7 @@
 // race.js — choose tile, stages, warps and order of a kernel, and race past cuDNN (chapter 07). What was measured answers
 // with its figure, a model answers for the rest; widgets/race.py computes the same.
+// with address.js
+// with score.js
 
 const SHARED_LIMIT = 227 * 1024; // bytes of shared memory that a block may have
 const OTHERS = 24; // registers of a thread beside S, P and O
@@ -43,13 +45,12 @@ export function resources(problem, choices) {
 
 const nameOf = (figures, choices) => Object.keys(figures.choices).map((name) => choices[name]).join(".");
 
+// By what factor each choice that is not the record's changed the record's ratio: [[names], factor], where there is one.
 function losses(problem, choices) {
-  const factors = {};
-  for (const [names, of] of Object.entries(problem.losses)) {
-    const value = names.split(",").map((name) => choices[name]).join(",");
-    if (value in of) factors[names.replace(",", " and ")] = of[value];
-  }
-  return factors;
+  return Object.entries(problem.losses)
+    .map(([joined, of]) => [joined.split(","), of])
+    .map(([names, of]) => [names, of[names.map((name) => choices[name]).join(",")]])
+    .filter(([, factor]) => factor !== undefined);
 }
 
 // What a kernel of these choices gives: measured, model, or does not fit.
@@ -63,11 +64,15 @@ export function answer(figures, place, choices) {
     const speed = `${twoDecimals(known.ratio)} times as fast as cuDNN, ${Math.round(known.tflops)} TFLOP/s`;
     return { kind: "measured", ratio: known.ratio, tflops: known.tflops, text: `Measured: ${speed} (${figures.caption}). ${known.said}` };
   }
-  const factors = Object.entries(losses(problem, own));
+  const factors = losses(problem, own);
   const ratio = problem.measured[problem.record].ratio * factors.reduce((product, [, factor]) => product * factor, 1);
-  const parts = factors.map(([name, factor]) => `${name} × ${twoDecimals(factor)}`).join(", ") || "nothing that was measured";
+  const { titles } = figures;
+  const parts = factors.map(([names, factor]) => `${names.map((name) => titles[name]).join(" and ")} × ${twoDecimals(factor)}`);
+  const hasFigure = factors.flatMap(([names]) => names);
+  const record = problem.record.split(".");
+  const left = Object.keys(figures.choices).filter((name, n) => own[name] !== record[n] && !hasFigure.includes(name)).map((name) => titles[name]);
   const text = `Model: about ${twoDecimals(ratio)} times as fast as cuDNN. Nobody measured this kernel. The record, times what ` +
-    `each choice alone changed: ${parts}.`;
+    `each choice alone changed: ${parts.join(", ")}.${left.length ? ` No figure is known of: ${left.join(", ")}.` : ""}`;
   return { kind: "model", ratio, tflops: ratio * problem.cudnn, text };
 }
 
@@ -119,6 +124,16 @@ function meter(title) {
   return { root, show };
 }
 
+// What single choices cost at a problem, the dearest first: for those who want to know.
+function worthOf({ choices, titles }, problem) {
+  const nameOne = (names, values) => names.map((name, n) => `${titles[name]}: ${choices[name][values[n]]}`).join(", ");
+  return Object.entries(problem.losses)
+    .flatMap(([names, of]) => Object.entries(of).map(([values, factor]) => [nameOne(names.split(","), values.split(",")), factor]))
+    .filter(([, factor]) => Math.abs(factor - 1) >= 0.0005)
+    .sort((one, other) => one[1] - other[1])
+    .map(([words, factor]) => element("li", {}, `${words}: × ${number(factor, 3)}`));
+}
+
 function render({ model, el }) {
   const { figures, start } = model.get("meta");
   const { choices, titles, limits, problems } = figures;
@@ -143,13 +158,15 @@ function render({ model, el }) {
     score.reset();
     redraw();
   } }, "Reset the score");
+  const worth = element("ul", {});
   const root = element("div", { class: "ak-widget", "data-widget": "race" },
     element("div", { class: "ak-row" }, steps.prev, steps.next, steps.row),
     element("div", { class: "ak-race-choices" }, ...Object.values(boxes).map((box) => box.root)),
     element("div", { class: "ak-meters" }, shared.root, registers.root),
     element("div", { class: "ak-row" }, go, again),
     status, canvas,
-    element("div", { class: "ak-row" }, kept, reset));
+    element("div", { class: "ak-row" }, kept, reset),
+    element("details", { class: "ak-parts" }, control("summary", {}, "What single choices cost here, in place of the record's (this tells the answer)"), worth));
   el.append(root);
 
   function change(changed) {
@@ -209,6 +226,7 @@ function render({ model, el }) {
     for (const [name, { select }] of Object.entries(boxes)) select.value = own[name];
     shared.show(need.shared, SHARED_LIMIT, `${kib(need.shared)} of ${kib(SHARED_LIMIT)}`);
     registers.show(need.needed, need.registers, `about ${need.needed} of ${need.registers}`);
+    worth.replaceChildren(...worthOf(figures, problem));
     steps.input.value = place;
     steps.text.textContent = title;
     status.textContent = now ? now.said
