@@ -163,8 +163,9 @@ def in_step() -> Iterator[None]:
 
 @dataclass
 class Asked:
-    """What a `record()` wants of the launches in its call: `launch`, the number of one of them (None: the first), of which
-    it takes `block` and at most `limit` accesses. `kernels`: those launched so far; `recording`: what came of it."""
+    """What a `record()` wants of the launches in its call: `launch`, the number of one of them (None: the first), of
+    which it takes `block` and at most `limit` accesses. `kernels`: those launched so far; `recording`: what came of
+    it."""
 
     block: Block
     launch: int | None
@@ -177,7 +178,9 @@ class Asked:
 def recording(asked: Asked) -> Iterator[None]:
     """Records as `asked` in the launches inside a `with`. Raises ValueError inside of what else watches launches."""
     if active():
-        raise ValueError("record() inside sanitize(), profile(), in_step() or another record(): use one after the other")
+        raise ValueError(
+            "record() inside sanitize(), profile(), in_step() or another record(): use one after the other"
+        )
     _recorders.append(asked)
     try:
         yield

@@ -26,6 +26,8 @@ from course_utils.widgets import (
     warp_fragments,
 )
 from course_utils.widgets.heatmap import scores_and_weights
+from course_utils.widgets.player import player
+from tests.helpers import recorded
 from tests.helpers.redraw import CANVASES, assert_redrawn_within_a_frame, canvases
 
 pytestmark = pytest.mark.browser
@@ -61,6 +63,7 @@ WIDGETS = {
     "planner": planner,
     "race": lambda: race_past_cudnn(figures()),
     "paint": paint_a_mask,
+    "player": lambda: player(*recorded.swap()),
 }
 LARGEST = {
     "launch-grid": lambda: launch_grid(1024, 64),
@@ -78,6 +81,7 @@ LARGEST = {
     "planner": planner,
     "race": lambda: race_past_cudnn(figures()),
     "paint": paint_a_mask,
+    "player": lambda: player(*recorded.busy()),
 }
 
 

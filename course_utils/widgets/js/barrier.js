@@ -1,5 +1,7 @@
 // barrier.js — find the missing barrier: a recorded kernel has lost one; the learner steps, and marks the place. The
 // player's parts show the recording; widgets/missing_barrier.py judges as `judge` does here.
+// with address.js
+// with score.js
 // with player/numbers.js
 // with player/recording.js
 // with player/words.js

@@ -1,0 +1,101 @@
+"""Which variables the statements of a kernel name: by its text alone, as a reader looks for them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from course_utils.toolchain.source import blank_comments
+
+if TYPE_CHECKING:
+    from course_utils.emulator.recording import RecordedPlace, RecordedVariable
+
+WORD = re.compile(r"[A-Za-z_]\w*")
+CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;<>]*>\s*)?\(")
+ASSIGNED = re.compile(r"(?<![=!<>])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
+
+
+class Statement(NamedTuple):
+    """From its first to its last line: the names in it, those that it may change, and those that are called."""
+
+    first: int
+    last: int
+    words: frozenset[str]
+    changed: frozenset[str]
+    called: frozenset[str]
+
+
+class Statements:
+    """The statements of a kernel's files."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self._of_file = {file: list(_statements(text)) for file, text in sources.items()}
+        self._all = [statement for statements in self._of_file.values() for statement in statements]
+
+    def words_at(self, file: str, line: int) -> frozenset[str]:
+        """The names in the statements that a line is part of."""
+        here = (one.words for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
+        return frozenset().union(*here)
+
+    def words_with(self, names: set[str]) -> frozenset[str]:
+        """The names in the statements that may change a variable of one of these names."""
+        return frozenset().union(*(one.words for one in self._all if names & one.changed))
+
+    def words_of_calls(self, function: str) -> frozenset[str]:
+        """The names in the statements that call a function."""
+        name = function.split("<")[0]
+        return frozenset().union(*(one.words for one in self._all if name in one.called))
+
+
+def _statements(text: str) -> Iterator[Statement]:
+    """What lies between semicolons and braces; the head of a loop is one."""
+    plain = blank_comments(text)
+    start, depth = 0, 0
+    for match in re.finditer(r"[;{}()]|^[ \t]*#.*$", plain, flags=re.MULTILINE):
+        mark = match[0]
+        depth += (mark == "(") - (mark == ")")
+        if mark in ("(", ")") or (mark == ";" and depth > 0):
+            continue
+        own = plain[start : match.start()]
+        if own.strip():
+            begin = start + len(own) - len(own.lstrip())
+            first, last = plain.count("\n", 0, begin) + 1, plain.count("\n", 0, match.start()) + 1
+            words = frozenset(WORD.findall(own))
+            yield Statement(first, last, words, _changed(own, words), frozenset(CALLED.findall(own)))
+        start, depth = match.end(), 0
+
+
+def _changed(text: str, words: frozenset[str]) -> frozenset[str]:
+    """What stands before an assignment; all names where there is none, since a function may change its arguments."""
+    assigned = [match.start() for match in ASSIGNED.finditer(text)]
+    return frozenset(WORD.findall(text[: assigned[-1]])) if assigned else words
+
+
+def parts(variable: RecordedVariable) -> set[str]:
+    """By which a statement may name a variable: of a member, also the struct, and inside of it the member alone."""
+    names = variable.name.split(".")
+    return {names[0], names[-1]}
+
+
+def named(
+    places: Sequence[RecordedPlace], variables: Sequence[RecordedVariable], statements: Statements
+) -> list[list[int]]:
+    """For each place the variables that its statement names, or one of those from which its function was called."""
+    found: list[list[int]] = []
+    words_of: list[frozenset[str]] = []
+    for place in places:  # a caller comes before its calls
+        around = words_of[place.caller] if place.caller >= 0 else frozenset()
+        words_of.append(statements.words_at(place.file, place.line) | around)
+        found.append([i for i, variable in enumerate(variables) if parts(variable) & words_of[-1]])
+    return found
+
+
+def made_from(variables: Sequence[RecordedVariable], statements: Statements) -> list[list[int]]:
+    """For each variable those from which it may be made: they stand in a statement that may change it, or in one that
+    calls its function."""
+    found = []
+    for variable in variables:
+        words = statements.words_with(parts(variable)) | statements.words_of_calls(variable.function)
+        found.append([i for i, other in enumerate(variables) if parts(other) & words])
+    return found
