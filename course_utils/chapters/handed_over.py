@@ -6,26 +6,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_utils.emulator.recording import ATOMIC, OPS, READING, WITH_ROWS, WRITING, Recording
+from course_utils.emulator.ops import ATOMIC, BARRIER, END, READING, WARP_BARRIER, WITH_ROWS, WRITING
+from course_utils.emulator.recording import Recording
 
 CELL = 4  # bytes
 MOST_LOOKED_AT = 64  # pairs of steps of the same two lines
-MOST_STEPS, MOST_THREADS, MOST_LINES = 1 << 21, 1 << 10, 1 << 14
+MOST_STEPS, MOST_THREADS = 1 << 21, 1 << 10
 KINDS = ("write after read", "read after write", "write after write")
-BARRIER, WARP_BARRIER, END = (OPS.index(name) for name in ("barrier", "warp barrier", "end"))
 
 
 @dataclass(frozen=True)
 class HandOver:
     """Two lines of the kernel's file, of which different threads touch the same bytes one after the other, and at least
-    one writes. kind: "read after write", "write after read" or "write after write"; first, then: steps of both, the
-    earliest; by: the step at which a barrier between these two opens, and the line of that barrier; -1 and None where
-    there are such steps with nothing between."""
+    one writes. kind: "read after write", "write after read" or "write after write"; above, below: the lines of the same
+    function in which these two lie, or from where they are called; first, then: steps of both, the earliest; by: the
+    step at which a barrier between these two opens, and the line of that barrier; -1 and None where there are such
+    steps with nothing between."""
 
     array: str
     kind: str
     line: int
     then_line: int
+    above: int
+    below: int
     first: int
     then: int
     by: int
@@ -36,35 +39,49 @@ def hand_overs(recording: Recording) -> list[HandOver]:
     """All pairs of lines that hand shared memory from thread to thread, the earliest first. What the copy engine and
     the tensor cores touch is not among them, nor what lies in headers."""
     pairs = _pairs(recording)
-    lines = np.array([line if file == recording.file else 0 for file, line in recording.places] + [0])
     places = recording.columns["steps.place"]
-    line, then_line = lines[places[pairs[:, 0]]], lines[places[pairs[:, 2]]]
     writes = np.isin(recording.columns["steps.op"], WRITING)
     kind = 2 * writes[pairs[:, 0]] + writes[pairs[:, 2]]  # 1: write after read, 2: read after write, 3: both write
-    keys = ((line * MOST_LINES + then_line) * MOST_LINES + recording.columns["steps.array"][pairs[:, 0]]) * 4 + kind
-    keys[(line == 0) | (then_line == 0)] = -1
+    both = np.stack((places[pairs[:, 0]], places[pairs[:, 2]], recording.columns["steps.array"][pairs[:, 0]], kind))
+    shape = (len(recording.places), len(recording.places), len(recording.arrays), 4)
+    inside = (both[:2] >= 0).all(0)
+    groups: dict[tuple[int, ...], list[int]] = {}  # lines, array and kind → keys
+    keys = np.where(inside, np.ravel_multi_index(np.where(inside, both, 0), shape), -1)
+    for key in np.unique(keys[inside]):
+        first, then, *rest = map(int, np.unravel_index(key, shape))
+        own = [
+            recording.places[place].line for place in (first, then) if recording.places[place].file == recording.file
+        ]
+        if len(own) == 2:
+            groups.setdefault((*own, *same_function(recording, first, then), *rest), []).append(key)
     order = _Order(recording)
     found = []
-    for key in np.unique(keys[keys >= 0]):
-        of_key = pairs[keys == key]
-        looked_at = of_key[np.linspace(0, len(of_key) - 1, min(len(of_key), MOST_LOOKED_AT)).astype(int)]
+    for (line, then_line, above, below, array, of_kind), own_keys in groups.items():
+        of_group = pairs[np.isin(keys, own_keys)]
+        looked_at = of_group[np.linspace(0, len(of_group) - 1, min(len(of_group), MOST_LOOKED_AT)).astype(int)]
         by = [order.between(*map(int, pair)) for pair in looked_at]
         at = by.index(-1) if -1 in by else 0
         first, _, then, _ = map(int, looked_at[at])
-        row = np.flatnonzero(keys == key)[0]
-        found.append(
-            HandOver(
-                array=recording.arrays[recording.columns["steps.array"][first]].name,
-                kind=KINDS[kind[row] - 1],
-                line=int(line[row]),
-                then_line=int(then_line[row]),
-                first=first,
-                then=then,
-                by=order.opened(by[at]),
-                by_line=int(lines[places[by[at]]]) or None if by[at] >= 0 else None,
-            )
-        )
+        by_line = recording.places[places[by[at]]].line if by[at] >= 0 else None
+        name, kind_name = recording.arrays[array].name, KINDS[of_kind - 1]
+        opened = order.opened(by[at])
+        found.append(HandOver(name, kind_name, line, then_line, above, below, first, then, opened, by_line))
     return sorted(found, key=lambda one: (one.first, one.then))
+
+
+def same_function(recording: Recording, place: int, other: int) -> tuple[int, int]:
+    """The lines of one function in which two places lie, or from where they are called; 0 in another file."""
+    chains = []
+    for at in (place, other):
+        chain = []
+        while at >= 0:
+            chain.append(at)
+            at = recording.places[at].caller
+        chains.append(chain[::-1])
+    calls = zip(*chains, strict=False)
+    both = next((pair for pair in calls if pair[0] != pair[1]), (chains[0][-1], chains[1][-1]))
+    lines = [recording.places[at].line if recording.places[at].file == recording.file else 0 for at in both]
+    return lines[0], lines[1]
 
 
 def _pairs(recording: Recording) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -12,10 +11,11 @@ import numpy as np
 import torch
 
 from course_utils.chapters.flash_v2_steps import normal
-from course_utils.chapters.handed_over import hand_overs
+from course_utils.chapters.handed_over import hand_overs, same_function
+from course_utils.chapters.light_recordings import without_variables
 from course_utils.cuda import KernelSource, RawModule, read_kernel
 from course_utils.emulator import Recording, record
-from course_utils.emulator.recording import WITH_ROWS, WRITING
+from course_utils.emulator.ops import WITH_ROWS, WRITING
 from course_utils.launches import Launch
 from course_utils.launches.broken import BROKEN
 from course_utils.launches.chapters import course_launches
@@ -84,7 +84,7 @@ class Level:
 
     def recording(self) -> Recording:
         """Block 0 of the launch without the barrier."""
-        return record(lambda: self.run(self.source()))
+        return without_variables(record(lambda: self.run(self.source())))
 
 
 def _with(launch: Callable[[], Launch]) -> Callable[[KernelSource], None]:
@@ -192,7 +192,6 @@ LEVELS = (
 )
 
 
-@functools.cache
 def levels() -> tuple[tuple[dict[str, Any], bytes], ...]:
     """Each level as the widget takes it: what is known of it and its recording's `meta`, and the recording's bytes. The
     findings are taken out of the recording; what races is in "race"."""
@@ -203,7 +202,7 @@ def _packed(level: Level) -> tuple[dict[str, Any], bytes]:
     recording = level.recording()
     meta, data = recording.packed()
     handed = [asdict(one) for one in hand_overs(recording)]
-    shown = sorted({line for file, line in recording.places if file == recording.file})
+    shown = sorted({line for file, line, _ in recording.places if file == recording.file})
     known = {
         "name": level.name,
         "title": level.title,
@@ -236,18 +235,27 @@ def _race(recording: Recording, handed: list[dict[str, Any]]) -> dict[str, Any]:
         race = {"array": array, "kind": BEFORE_COPY, "first": int(begun[0]), "then": then}
     else:
         offset = int(np.intersect1d(_touched(recording, race["first"]), _touched(recording, race["then"]))[0])
-    places = recording.columns["steps.place"]
-    at, then_at = (recording.places[places[race[key]]] for key in ("first", "then"))
-    own = [line if file == recording.file else 0 for file, line in (at, then_at)]
-    words = [f"line {line}" + ("" if file == recording.file else f" of {file}") for file, line in (at, then_at)]
-    named = {name: race[name] for name in ("array", "kind", "first", "then")} | {"offset": offset}
-    return named | {"line": own[0], "then_line": own[1], "at": words[0], "then_at": words[1]}
+    at, then_at = (int(recording.columns["steps.place"][race[key]]) for key in ("first", "then"))
+    above, below = same_function(recording, at, then_at)
+    words = {"at": _words(recording, at), "then_at": _words(recording, then_at)}
+    named = {name: race[name] for name in ("array", "kind", "first", "then")}
+    return named | words | {"above": above, "below": below, "offset": offset}
+
+
+def _words(recording: Recording, place: int) -> str:
+    """A place, as "line 20 (called in line 39)"."""
+    file, line, caller = recording.places[place]
+    of = "" if file == recording.file else f" of {file}"
+    while caller >= 0 and recording.places[caller].file != recording.file:
+        caller = recording.places[caller].caller
+    return f"line {line}{of}" + (f" (called in line {recording.places[caller].line})" if caller >= 0 else "")
 
 
 def _in_line_of(recording: Recording, step: int) -> np.ndarray:
     """Whether each step is in the same line as `step`."""
     places = recording.columns["steps.place"]
-    return places == places[step]
+    lines = np.array([hash((file, line)) for file, line, _ in recording.places])[places]
+    return (lines == lines[step]) & (places >= 0)
 
 
 def _touched(recording: Recording, step: int) -> np.ndarray:

@@ -45,9 +45,9 @@ def judge(level: Mapping[str, Any], place: int) -> dict[str, Any]:
     if not first - 1 <= place <= last:
         text = f"Not here: the lines in which this block does something are {first} to {last}."
         return {"kind": "outside", "text": text, "steps": []}
-    passing = [one for one in level["handed"] if one["line"] <= place < one["then_line"]]
-    nearest = min(passing, key=lambda one: (one["then_line"] - one["line"], one["first"]), default=None)
-    if race["line"] <= place < race["then_line"]:
+    passing = [one for one in level["handed"] if one["above"] <= place < one["below"]]
+    nearest = min(passing, key=lambda one: (one["below"] - one["above"], one["first"]), default=None)
+    if race["above"] <= place < race["below"]:
         text = "Close: what races passes this place, too. But here not all threads would wait, or not each time."
         return {"kind": "close", "text": text, "steps": []}
     if nearest is None:

@@ -40,11 +40,11 @@ export function judge(level, place) {
   if (place < first - 1 || place > last) {
     return { kind: "outside", text: `Not here: the lines in which this block does something are ${first} to ${last}.`, steps: [] };
   }
-  if (race.line <= place && place < race.then_line) {
+  if (race.above <= place && place < race.below) {
     return { kind: "close", text: "Close: what races passes this place, too. But here not all threads would wait, or not each time.", steps: [] };
   }
-  const passing = level.handed.filter(({ line, then_line }) => line <= place && place < then_line);
-  const [nearest] = passing.sort((a, b) => a.then_line - a.line - (b.then_line - b.line) || a.first - b.first);
+  const passing = level.handed.filter(({ above, below }) => above <= place && place < below);
+  const [nearest] = passing.sort((a, b) => a.below - a.above - (b.below - b.above) || a.first - b.first);
   if (!nearest) {
     const text = "Not here: no line above this place hands shared memory to a line below it. See which line writes what " +
       "another thread reads, and the other way round.";
@@ -254,6 +254,7 @@ function playLevel(rec, level, model, count, redraw, line, next) {
 
   function draw(root) {
     const moved = view.step !== model.get("step");
+    source.measure();
     view.step = Math.min(Math.max(model.get("step"), 0), rec.count - 1);
     if (moved) Object.assign(view, { looksAtCell: false, followsFile: true });
     if (view.followsArray && !view.looksAtCell) view.array = arrayAt(rec, view.step) ?? view.array;

@@ -64,6 +64,7 @@ async function render({ model, el }) {
   }
 
   function redraw() {
+    source.measure();
     view.step = Math.min(Math.max(model.get("step"), 0), rec.count - 1);
     view.array = arrayAt(rec, view.step) ?? view.array;
     source.draw(view);
