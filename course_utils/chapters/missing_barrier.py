@@ -193,12 +193,13 @@ LEVELS = (
 
 
 def levels() -> tuple[tuple[dict[str, Any], bytes], ...]:
-    """Each level as the widget takes it: what is known of it and its recording's `meta`, and the recording's bytes. The
+    """All levels, `packed`."""
+    return tuple(packed(level) for level in LEVELS)
+
+
+def packed(level: Level) -> tuple[dict[str, Any], bytes]:
+    """A level as the widget takes it: what is known of it, with its recording's `meta`, and the recording's bytes. The
     findings are taken out of the recording; what races is in "race"."""
-    return tuple(_packed(level) for level in LEVELS)
-
-
-def _packed(level: Level) -> tuple[dict[str, Any], bytes]:
     recording = level.recording()
     meta, data = recording.packed()
     handed = [asdict(one) for one in hand_overs(recording)]

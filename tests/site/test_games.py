@@ -39,7 +39,8 @@ def test_each_game_stands_on_its_page_and_its_chapter_leads_there(tmp_path, monk
         assert f"]({link})" in (sources.pages / "index.md").read_text(encoding="utf-8")
     other = nbformat.read(sources.pages / "notebooks" / "06_serving.ipynb", as_version=4)
     assert len(other.cells) == 2  # no game belongs to it
-    assert ":caption: Games\n\ndocs/games/find_the_missing_barrier\n" in (sources.pages / "index.md").read_text(encoding="utf-8")
+    index = (sources.pages / "index.md").read_text(encoding="utf-8")
+    assert ":caption: Games\n\ndocs/games/find_the_missing_barrier\n" in index
     assert sources.missing_alt == []
 
 

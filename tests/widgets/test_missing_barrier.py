@@ -33,7 +33,7 @@ def level_of(name):
 @pytest.fixture(scope="module")
 def packed():
     """Two levels as the widget takes them: a tile that is turned, and a reduction whose memory is used twice."""
-    return [missing_barrier._packed(level_of(name)) for name in ("transpose", "reduction")]
+    return [missing_barrier.packed(level_of(name)) for name in ("transpose", "reduction")]
 
 
 # ---- the levels
@@ -162,7 +162,7 @@ def test_a_level_is_played_and_answers(packed, open_widget):
 @pytest.mark.exhaustive("each level: two of them in make test")
 @pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name)
 def test_a_barrier_mends_a_level_at_its_places_and_nowhere_beside_them(level, open_widget):
-    (known, data) = missing_barrier._packed(level)
+    (known, data) = missing_barrier.packed(level)
     assert len(data) <= 200_000
     places = range(len(level.source().splitlines()) + 1)
     page = open_widget(find_the_missing_barrier([(known, data)]))

@@ -7,12 +7,14 @@ import torch
 
 from course_utils.chapters.hopper_blocks import blocks
 from course_utils.chapters.hopper_race import figures
+from course_utils.chapters.missing_barrier import LEVELS, packed
 from course_utils.widgets import (
     bank_places,
     bank_turns,
     cache_explorer,
     dsa_explorer,
     example_scores,
+    find_the_missing_barrier,
     launch_grid,
     load_sectors,
     mask_explorer,
@@ -64,6 +66,7 @@ WIDGETS = {
     "race": lambda: race_past_cudnn(figures()),
     "paint": paint_a_mask,
     "player": lambda: player(*recorded.swap()),
+    "barrier": lambda: find_the_missing_barrier([packed(LEVELS[0])]),
 }
 LARGEST = {
     "launch-grid": lambda: launch_grid(1024, 64),
@@ -82,6 +85,7 @@ LARGEST = {
     "race": lambda: race_past_cudnn(figures()),
     "paint": paint_a_mask,
     "player": lambda: player(*recorded.busy()),
+    "barrier": lambda: find_the_missing_barrier([packed(LEVELS[2])]),
 }
 
 

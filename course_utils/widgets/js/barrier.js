@@ -55,7 +55,7 @@ export function judge(level, place) {
   return { kind: "ordered", text, steps: [nearest.first, nearest.by, nearest.then] };
 }
 
-function render({ model, el }) {
+async function render({ model, el }) {
   const { levels } = model.get("meta");
   const data = model.get("data");
   const score = keptHere("barrier", NOTHING);
@@ -125,7 +125,7 @@ function render({ model, el }) {
     if (event.ctrlKey || event.altKey || event.metaKey || event.target.matches("select, input")) return;
     if (game?.key(event)) event.preventDefault();
   });
-  open(0);
+  await open(0);
   const stop = keepDrawn(model, root, redraw);
   return () => {
     address.forget();
