@@ -13,16 +13,9 @@ from course_utils.emulator import tracing
 from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.frames import Function, Shared
 from course_utils.emulator.memory import DeviceMemory
-from course_utils.emulator.ops import row_counts
 from course_utils.emulator.raw_recording import IS_SITE, RawRecording
-from course_utils.emulator.recording import (
-    COLUMNS,
-    RecordedArray,
-    RecordedFinding,
-    RecordedPlace,
-    RecordedVariable,
-    Recording,
-)
+from course_utils.emulator.recorded import RecordedArray, RecordedFinding, RecordedPlace, RecordedVariable, row_counts
+from course_utils.emulator.recording import COLUMNS, Recording
 from course_utils.emulator.sanitizer import Finding
 from course_utils.toolchain.errors import KernelError
 
@@ -50,6 +43,11 @@ def record(
     one, but for what depends on the order of threads. What fails is recorded up to there (`Recording.failure`). The
     sanitizer's findings in the same launch come with it.
 
+    All blocks run, without optimisation: a launch of few blocks is recorded sooner. Local variables are recorded where
+    g++ is the compiler, but for pointers, references and what has 8 bytes; a variable is unknown until it is set. Not
+    recorded: __device__ and __constant__ variables. A write that the compiler does not report, such as of a struct that
+    a function returns, and one of another block, is a step of nobody (warp -1) before the block reads what it left.
+
     Raises TypeError for what is no call or no block; ValueError for a block that the grid does not have, for several
     launches without `launch`, for none, and where the recording would be longer than the limit.
     """
@@ -65,7 +63,7 @@ def record(
         try:
             call()
         except KernelError as error:
-            if asked.recording is None:
+            if asked.recording is None or len(asked.kernels) - 1 != (launch or 0):
                 raise
             failure = str(error)
     made = ", ".join(f"{number}: {kernel}()" for number, kernel in enumerate(asked.kernels)) or "none"

@@ -13,7 +13,7 @@ import torch
 from course_utils.cuda import RawModule
 from course_utils.emulator import record
 from course_utils.emulator.compiler import find_compiler
-from course_utils.emulator.ops import OPS, READING, WRITING
+from course_utils.emulator.recorded import OPS, READING, WRITING
 from course_utils.emulator.recording import COLUMNS
 from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
@@ -221,7 +221,7 @@ KERNELS = (
     "sparse csr_gather, L=200",
 )
 ROWS = {*READING, *WRITING}
-PRODUCER = LADDER[2]  # of chapter 07, with a copy engine and products of a warpgroup
+PRODUCER = 2  # a step of chapter 07, with a copy engine and products of a warpgroup
 
 
 launches = functools.cache(course_launches)
@@ -236,9 +236,9 @@ def of_course(name):
 
 
 @functools.cache
-def of_hopper(step, length, head_dim):
-    """The recording of a step of chapter 07's ladder, and the tensors that it left: out and lse."""
-    generator, left = torch.Generator().manual_seed(0), []
+def of_hopper(number, length, head_dim):
+    """The recording of a step of chapter 07's ladder, and the tensors that it and a plain launch left: out and lse."""
+    step, generator, left = LADDER[number], torch.Generator().manual_seed(0), []
     tensors = [torch.randn(1, 1, length, head_dim, generator=generator).bfloat16() for _ in range(3)]
     recording = record(lambda: left.extend(launch(step, *tensors)))
     return recording, left, launch(step, *tensors)
@@ -346,6 +346,6 @@ def test_a_block_of_chapter_03_is_small_and_recorded_at_once(head_dim):
 
 @pytest.mark.exhaustive("the same of a smaller kernel of the chapter")
 def test_a_block_of_the_last_kernel_of_chapter_07_is_small_too():
-    recording, left, plain = of_hopper(LADDER[-1], 256, 128)
+    recording, left, plain = of_hopper(-1, 256, 128)
     assert len(recording.packed()[1]) < 8e6
     assert all(mine.equal(other) for mine, other in zip(left, plain, strict=True))

@@ -415,7 +415,7 @@ int emu_announce(Recorder& r, const emu_intent& deed) {
     if (!lane.late || deed.op != EMU_OP_EXCHANGE) emu_record_settled(r, f);
     const Spot spot = deed.address ? find(r, deed.address, deed.width) : Spot{nowhere, 0, nullptr};
     lane.deed = deed;
-    lane.call = call_at(r, deed.counter, caller_of(lane));
+    lane.call = deed.op == EMU_OP_COPY_WRITE ? r.recording->steps[deed.extra].place : call_at(r, deed.counter, caller_of(lane));
     lane.array = spot.array, lane.offset = spot.offset;
     if (!has_rows(deed.op) && spot.array != nowhere) lane.deed.extra = (int32_t)spot.offset;
     lane.waits = true;
@@ -445,6 +445,6 @@ void emu_record_phase(Recorder& r, const void* mbarrier, unsigned parity) {
 // Those of a warpgroup are for wgmma.cpp to say.
 void emu_record_collective(Recorder& r, const emu_collective* mine) {
     if (!strncmp(mine->name, "wgmma", 5)) return;
-    const emu_op op = mine->synchronises ? EMU_OP_WARP_BARRIER : strcmp(mine->name, "mma.sync") ? EMU_OP_EXCHANGE : EMU_OP_PRODUCT;
+    const emu_op op = mine->noticed & EMU_ORDERS_MEMORY ? EMU_OP_WARP_BARRIER : strcmp(mine->name, "mma.sync") ? EMU_OP_EXCHANGE : EMU_OP_PRODUCT;
     emu_announce(r, {op, emu_site_counter(r, mine->site), 0, 0, (int32_t)mine->mask, false});
 }

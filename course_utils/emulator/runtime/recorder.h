@@ -8,11 +8,10 @@ struct Recorder;
 
 // Of the block that runs, if it is the one to record; or null.
 static inline Recorder* emu_recorder() {
-    const Tracer* t = emu_block->tracer;
-    return t && t->watching ? t->recorder : nullptr;
+    return emu_block->recorder;
 }
 
-// What a thread is about to do. counter: where, as in an emu_call; 0: unknown.
+// What a thread is about to do. counter: where, as in an emu_call; 0: unknown, or where the copy that arrives was issued.
 struct emu_intent {
     emu_op op;
     uint32_t counter;

@@ -41,7 +41,8 @@ function sourcePanel(rec, act) {
     marked = new Map();
     if (!made.has(file)) made.set(file, linesOfFile(file));
     lines = made.get(file);
-    box.replaceChildren(element("div", { class: "ak-lines" }, ...lines));
+    const longest = Math.max(...lines.map((line) => line.children[2].textContent.length));
+    box.replaceChildren(element("div", { class: "ak-lines", style: `width: ${longest + 16}ch` }, ...lines));
     box.setAttribute("aria-label", `Source of ${file}`);
     choice.value = file;
     scrolled = -Infinity; // nobody knows: the next line is brought into view in any case
