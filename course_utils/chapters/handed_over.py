@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_utils.emulator.ops import ATOMIC, BARRIER, END, READING, WARP_BARRIER, WITH_ROWS, WRITING
+from course_utils.emulator.recorded import ATOMIC, BARRIER, END, READING, WARP_BARRIER, WITH_ROWS, WRITING
 from course_utils.emulator.recording import Recording
 
 CELL = 4  # bytes

@@ -15,7 +15,7 @@ from course_utils.chapters.handed_over import hand_overs, same_function
 from course_utils.chapters.light_recordings import without_variables
 from course_utils.cuda import KernelSource, RawModule, read_kernel
 from course_utils.emulator import Recording, record
-from course_utils.emulator.ops import WITH_ROWS, WRITING
+from course_utils.emulator.recorded import WITH_ROWS, WRITING
 from course_utils.launches import Launch
 from course_utils.launches.broken import BROKEN
 from course_utils.launches.chapters import course_launches

@@ -8,7 +8,7 @@ from course_utils.chapters.handed_over import hand_overs
 from course_utils.chapters.missing_barrier import LEVELS
 from course_utils.cuda import CompileError, KernelError, read_kernel
 from course_utils.emulator import record, sanitize
-from course_utils.emulator.ops import WITH_ROWS
+from course_utils.emulator.recorded import WITH_ROWS
 from course_utils.launches.broken import BROKEN
 from course_utils.widgets import find_the_missing_barrier
 from course_utils.widgets.missing_barrier import judge
