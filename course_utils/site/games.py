@@ -43,7 +43,21 @@ def _paint() -> Frame:
     return paint_a_mask(rates=rates())
 
 
+def _missing_barrier() -> Frame:
+    from course_utils.chapters.missing_barrier import levels
+    from course_utils.widgets import find_the_missing_barrier
+
+    return find_the_missing_barrier(levels())
+
+
 GAMES = (
+    Game(
+        "docs/games/find_the_missing_barrier.md",
+        "02_flash_attention_minimal",
+        "**A game** [Find the missing barrier]({link}): seven kernels have each lost one. Step until you see it.",
+        "The source of a kernel that turns a tile of 32 × 32, and beside it the numbers that it reads.",
+        _missing_barrier,
+    ),
     Game(
         "docs/games/paint_a_mask.md",
         "04_sparse_patterns",

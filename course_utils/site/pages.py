@@ -23,7 +23,7 @@ from nbformat import NotebookNode
 
 from course_utils.course import CHAPTERS, Chapter
 from course_utils.reading.folded import TAG
-from course_utils.site import games, guesses, widgets
+from course_utils.site import front, games, guesses, widgets
 from course_utils.site.pictures import Picture, to_html
 from course_utils.toolchain.source import read_kernel
 
@@ -294,9 +294,14 @@ def _write_start(
     sheets: Sequence[Path],
     guides: Sequence[Path],
 ) -> None:
-    """index.md: the README, and the order of the pages."""
+    """index.md: the README, behind its title a kernel that runs and the ways from there, and the order of the pages."""
     readme = root / "README.md"
-    text = markdown(readme.read_text(encoding="utf-8"), readme, root, _github)
+    title, below, rest = markdown(readme.read_text(encoding="utf-8"), readme, root, _github).partition("\n\n")
+    (shown,), _ = outputs(front.cell(), readme, root, sources.extra)
+    ways = [(f"{chapter.number} {chapter.title}", f"notebooks/{chapter.slug}.html") for chapter in chapters]
+    to_games = [(_heading(path), site_link(path.relative_to(root).as_posix(), readme, root)) for path in played]
+    opening = front.part(shown.data["text/html"], ways, to_games)
+    text = f"{title}{below}{opening}\n{rest}"
     blocks = {
         "Chapters": [f"notebooks/{chapter.slug}" for chapter in chapters],
         "Exercises": [path.relative_to(root).with_suffix("").as_posix() for path in exercises],
@@ -305,6 +310,11 @@ def _write_start(
         "Behind the course": [path.relative_to(root).with_suffix("").as_posix() for path in guides if path.exists()],
     }
     _write(sources.pages / "index.md", text + "\n" + "\n".join(_toctrees(blocks)))
+
+
+def _heading(path: Path) -> str:
+    """The title of a Markdown file."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
 
 
 def _toctrees(blocks: Mapping[str, Sequence[str]]) -> Iterator[str]:

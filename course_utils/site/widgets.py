@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 
 WIDGETS = Path(__file__).resolve().parents[1] / "widgets"  # read as files: importing them would bring PyTorch
-STYLES = ("widgets.css", "guesses.css", "player.css")
+STYLES = ("widgets.css", "guesses.css", "player.css", "playing.css")
 STATE = "application/vnd.attention-course.widget+json"
 
 

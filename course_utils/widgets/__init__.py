@@ -10,6 +10,7 @@ from course_utils.widgets.guesses import guess
 from course_utils.widgets.heatmap import score_heatmap
 from course_utils.widgets.launch_grid import launch_grid
 from course_utils.widgets.load_sectors import load_sectors
+from course_utils.widgets.missing_barrier import find_the_missing_barrier
 from course_utils.widgets.paint import paint_a_mask
 from course_utils.widgets.pieces import two_pieces
 from course_utils.widgets.pipeline import pipeline
@@ -29,6 +30,7 @@ __all__ = [
     "dsa_explorer",
     "dsa_state",
     "example_scores",
+    "find_the_missing_barrier",
     "guess",
     "launch_grid",
     "load_sectors",

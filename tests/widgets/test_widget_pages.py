@@ -7,12 +7,14 @@ import torch
 
 from course_utils.chapters.hopper_blocks import blocks
 from course_utils.chapters.hopper_race import figures
+from course_utils.chapters.missing_barrier import LEVELS, packed
 from course_utils.widgets import (
     bank_places,
     bank_turns,
     cache_explorer,
     dsa_explorer,
     example_scores,
+    find_the_missing_barrier,
     launch_grid,
     load_sectors,
     mask_explorer,
@@ -49,6 +51,7 @@ LARGEST = {
     "race": lambda: race_past_cudnn(figures()),
     "paint": paint_a_mask,
     "player": lambda: player(*recorded.busy()),
+    "barrier": lambda: find_the_missing_barrier([packed(LEVELS[2])]),
 }
 
 

@@ -1,0 +1,57 @@
+"""What the first page opens with: a kernel that runs, and the ways from there.
+
+Unlike the chapters' widgets its script is in the page itself: a browser loads no module of a page from disk.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+import nbformat
+
+ALT = "The source of a kernel that turns a tile of 32 × 32, and beside it the numbers that it reads."
+MARK = 'data-widget-script="front.js"'  # in the HTML of a widget, which static/widgets.js would look for
+STARTED = "data-front"
+# In the place of static/widgets.js and static/model.js.
+_START = """
+const box = document.querySelector("[data-front]");
+const { meta, data, step } = JSON.parse(box.querySelector("script").textContent);
+const state = { meta, data: new DataView(Uint8Array.from(atob(data), (one) => one.charCodeAt(0)).buffer), step };
+const listeners = [];
+const model = {
+  get: (name) => state[name],
+  set(name, value) {
+    state[name] = value;
+    for (const [event, listener] of listeners) if (event === `change:${name}`) listener();
+  },
+  save_changes() {},
+  on: (event, listener) => listeners.push([event, listener]),
+};
+box.replaceChildren();
+render({ model, el: box });
+"""
+
+
+def cell() -> nbformat.NotebookNode:
+    """A cell of a notebook as if it had just shown the kernel."""
+    # These imports bring PyTorch, which the settings of Sphinx do without.
+    from course_utils.chapters import first_kernel
+    from course_utils.widgets.front import running_kernel
+
+    bundle, metadata = running_kernel(*first_kernel.recording(), first_kernel.WORDS)._repr_mimebundle_()
+    if "image/png" in bundle:
+        bundle["image/png"] = base64.b64encode(bundle["image/png"]).decode()
+    output = nbformat.v4.new_output("display_data", data=bundle, metadata=metadata)
+    return nbformat.v4.new_code_cell(outputs=[output], metadata={"alt": ALT}, id="front")
+
+
+def part(shown: str, chapters: Sequence[tuple[str, str]], games: Sequence[tuple[str, str]]) -> str:
+    """The first part of the page as Markdown. shown: the HTML of the kernel, as of another widget; chapters, games: the
+    title and the link of each."""
+    from course_utils.widgets.frame import esm
+
+    ways = {"Chapters": chapters, "Games": games}
+    rows = [f"**{name}** {' · '.join(f'[{title}]({link})' for title, link in of)}" for name, of in ways.items() if of]
+    script = f'<script type="module">{esm("front.js")}{_START}</script>'
+    return "\n\n".join([shown.replace(MARK, STARTED), script, *rows]) + "\n"
