@@ -100,8 +100,8 @@ def collect(
     if raw.full:
         raise ValueError(
             f"the recording of block {index} of {kernel}() is longer than {len(rows):,} accesses of threads, after "
-            f"{steps['turn'][-1]:,} turns of its warps: fewer keys, a smaller head dimension, a smaller tile or "
-            "another block make it shorter; limit= allows more"
+            f"{steps['turn'].max(initial=0):,} turns of its warps: fewer keys, a smaller head dimension, a smaller "
+            "tile or another block make it shorter; limit= allows more"
         )
     place_of, places = _places(steps["place"], raw, lines, entries)
     array_of, arrays, initial = _arrays(steps, rows, memory, statics, shared_mem)

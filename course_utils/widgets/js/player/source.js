@@ -121,5 +121,5 @@ function sourcePanel(rec, act) {
     requestAnimationFrame(() => { box.scrollTop = scrolled; }); // the browser lays out the page then anyway
   }
 
-  return { node: element("section", { class: "ak-player-source" }, title, box), draw, measure };
+  return { node: element("section", { class: "ak-player-source" }, title, box), draw, measure, file: () => shown };
 }
