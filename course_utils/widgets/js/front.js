@@ -5,6 +5,7 @@
 // with player/words.js
 // with player/source.js
 // with player/timeline.js
+// with player/cells.js
 // with player/memory.js
 // with playing/view.js
 

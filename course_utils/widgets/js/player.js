@@ -1,4 +1,5 @@
 // player.js — a recorded launch, step by step: source, memory, the lanes of a warp, and where a number came from.
+// with player/cells.js
 // with player/flights.js
 // with player/inputs.js
 // with player/lane.js
