@@ -7,29 +7,21 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from pathlib import Path
 
 import nbformat
 
 ALT = "The source of a kernel that turns a tile of 32 × 32, and beside it the numbers that it reads."
 MARK = 'data-widget-script="front.js"'  # in the HTML of a widget, which static/widgets.js would look for
 STARTED = "data-front"
-# In the place of static/widgets.js and static/model.js.
+MODEL = (Path(__file__).parent / "static" / "model.js").read_text(encoding="utf-8")
+# In the place of static/widgets.js.
 _START = """
 const box = document.querySelector("[data-front]");
 const { meta, data, step } = JSON.parse(box.querySelector("script").textContent);
-const state = { meta, data: new DataView(Uint8Array.from(atob(data), (one) => one.charCodeAt(0)).buffer), step };
-const listeners = [];
-const model = {
-  get: (name) => state[name],
-  set(name, value) {
-    state[name] = value;
-    for (const [event, listener] of listeners) if (event === `change:${name}`) listener();
-  },
-  save_changes() {},
-  on: (event, listener) => listeners.push([event, listener]),
-};
-box.replaceChildren();
-render({ model, el: box });
+const buffer = new DataView(Uint8Array.from(atob(data), (one) => one.charCodeAt(0)).buffer);
+box.replaceChildren(); // the widget measures the room that it has
+render({ model: modelOf({ meta, data: buffer, step }), el: box });
 """
 
 
@@ -53,5 +45,5 @@ def part(shown: str, chapters: Sequence[tuple[str, str]], games: Sequence[tuple[
 
     ways = {"Chapters": chapters, "Games": games}
     rows = [f"**{name}** {' · '.join(f'[{title}]({link})' for title, link in of)}" for name, of in ways.items() if of]
-    script = f'<script type="module">{esm("front.js")}{_START}</script>'
+    script = f'<script type="module">{esm("front.js")}{MODEL}{_START}</script>'
     return "\n\n".join([shown.replace(MARK, STARTED), script, *rows]) + "\n"

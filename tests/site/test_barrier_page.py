@@ -1,0 +1,56 @@
+"""The game of the missing barrier on a page of its own: its address shows the same again, its score stays."""
+
+import shutil
+
+import pytest
+
+pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
+
+from playwright.sync_api import expect
+
+from course_utils.chapters.missing_barrier import LEVELS, packed
+from course_utils.site import widgets as on_pages
+from course_utils.site.browsing import served
+from course_utils.site.build import HERE
+from course_utils.widgets import find_the_missing_barrier
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """A page as the site has it, with the first level and the third."""
+    folder = tmp_path_factory.mktemp("barrier")
+    static = folder / "_static"
+    for name, text in on_pages.files():
+        (static / name).parent.mkdir(parents=True, exist_ok=True)
+        (static / name).write_text(text, encoding="utf-8")
+    for name in ("widgets.js", "model.js"):
+        shutil.copyfile(HERE / "static" / name, static / name)
+    styles = "".join(f'<link rel="stylesheet" href="_static/{name}">' for name in on_pages.STYLES)
+    game = find_the_missing_barrier([packed(LEVELS[0]), packed(LEVELS[2])])
+    body = f'{on_pages.alive(game._state(), "")}<script type="module" src="_static/widgets.js"></script>'
+    (folder / "page.html").write_text(f'<!doctype html><meta charset="utf-8">{styles}{body}', encoding="utf-8")
+    with served(folder) as host:
+        yield f"{host}/page.html"
+
+
+def test_a_link_shows_level_step_and_line_again_and_the_score_stays(address, browser):
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    page = context.new_page()
+    page.goto(address)
+    page.get_by_role("button", name="level 2").click()
+    expect(page.locator(".ak-source")).to_contain_text("of_warp")
+    page.locator(".ak-line").nth(21).click()  # line 22
+    page.get_by_role("button", name="Missing after it").click()
+    page.get_by_role("button", name="step 225").first.click()
+    page.wait_for_url("**line:22")
+    assert "#barrier=level:1,step:225,line:22" in page.url
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    expect(page.locator(".ak-barrier-level > .ak-status")).to_contain_text("Step 225 of 369")
+    expect(page.locator(".ak-barrier-line")).to_contain_text("Line 22")
+    assert "Solved: 1 of 2. Tries: 1. Steps: 1." in page.locator(".ak-barrier-score").inner_text()
+    context.close()
