@@ -14,6 +14,7 @@ from course_utils.widgets.pieces import two_pieces
 from course_utils.widgets.pipeline import pipeline
 from course_utils.widgets.planner import Planner, planner
 from course_utils.widgets.player import play
+from course_utils.widgets.scene import scene
 from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
 
@@ -34,6 +35,7 @@ __all__ = [
     "pipeline",
     "planner",
     "play",
+    "scene",
     "score_heatmap",
     "tile_stepper",
     "tile_steps",
