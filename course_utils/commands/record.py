@@ -62,7 +62,7 @@ def named_launches() -> dict[str, Callable[[], object]]:
     found: dict[str, Callable[[], object]] = {}
     for name, launch in (course_launches() | hard_launches()).items():
         found[name] = launch.run
-    for name, broken in BROKEN.items():
+    for name in BROKEN:
         found[f"broken {name}"] = partial(_run_broken, name)
     for step in hopper.LADDER:
         found[f"hopper {step.file.rpartition('/')[2].removesuffix('.cu')}"] = partial(_run_hopper, step)

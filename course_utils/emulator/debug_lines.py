@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from course_utils.emulator.library_tables import code_ranges
@@ -21,12 +21,21 @@ class DebugLines:
     def locate(self, address: int) -> tuple[str, int] | None:
         """(file, line) of the innermost frame that lies in one of the learner's files, and not in `wrapped` if there is
         one around it."""
-        i = bisect.bisect_right(self._rows, address, key=lambda row: row.low) - 1
-        frames = [self._rows[i]] if i >= 0 else []
         innermost = None
-        for frame in itertools.chain(frames, self._inlined):
-            if frame.low <= address < frame.high and frame.line and frame.file in self._files:
-                if (frame.file, frame.line) not in self._wrapped:
-                    return frame.file, frame.line
-                innermost = innermost or (frame.file, frame.line)
+        for place in self._frames(address):
+            if place not in self._wrapped:
+                return place
+            innermost = innermost or place
         return innermost
+
+    def places(self, where: int | Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
+        """All frames of an address that are not in `wrapped`, the innermost first; or those of `where` itself."""
+        frames = self._frames(where) if isinstance(where, int) else where
+        return [place for place in frames if place not in self._wrapped]
+
+    def _frames(self, address: int) -> Iterator[tuple[str, int]]:
+        i = bisect.bisect_right(self._rows, address, key=lambda row: row.low) - 1
+        rows = [self._rows[i]] if i >= 0 else []
+        for frame in itertools.chain(rows, self._inlined):
+            if frame.low <= address < frame.high and frame.line and frame.file in self._files:
+                yield frame.file, frame.line

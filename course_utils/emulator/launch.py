@@ -12,13 +12,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
+from course_utils.emulator.frames import Function
 from course_utils.emulator.launcher import MESSAGE_BYTES
 from course_utils.emulator.memory import DeviceMemory
 from course_utils.emulator.raw_recording import RECORDING_BYTES, RawRecording
@@ -231,6 +232,7 @@ def run(
     shared_mem: int,
     watch: Watch | None,
     statics: list[tuple[int, int, bool]],
+    functions: Sequence[Function] = (),
     keep: bool = True,
 ) -> Ended:
     """Runs a launch in a worker process and waits for its end.
@@ -238,8 +240,8 @@ def run(
     `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library; `arguments` are the values as the
     kernel takes them.
     The values of `global_variables` go to the worker and, unless the launch fails, come back. What the kernel printed
-    goes to sys.stdout, too. `watch` says what a traced library reports, `statics` where its shared variables are. Without
-    `keep` the launch leaves no values and prints nothing. An interrupt (KeyboardInterrupt) ends the worker.
+    goes to sys.stdout, too. `watch` says what a traced library reports, `statics` where its shared variables are, `functions` whose
+    variables are recorded. Without `keep` the launch leaves no values and prints nothing. An interrupt (KeyboardInterrupt) ends the worker.
     """
     if watch and len(memory.spans) > MOST_ARRAYS:
         raise ValueError(f"the sanitizer and the profiler take up to {MOST_ARRAYS} tensors, got {len(memory.spans)}")
@@ -291,7 +293,9 @@ def run(
     if watch and watch.blocks:
         chosen = torch.frombuffer(memory.front, dtype=torch.int64, offset=results_offset + RESULTS_BYTES)
         chosen[: len(watch.blocks)] = torch.tensor(watch.blocks)
-    recorded = RawRecording(memory.front, recording_offset, watch.record) if watch and watch.record else None
+    recorded = None
+    if watch and watch.record:
+        recorded = RawRecording(memory.front, recording_offset, watch.record, functions)
     exit_status, load_address = _exchange(request, memory.file)
     if keep:
         sys.stdout.write(printed_text(report))

@@ -38,19 +38,19 @@ class CodeRange(NamedTuple):
 @functools.cache
 def symbols(library: Path) -> dict[str, Symbol]:
     """Everything defined in the library, by name."""
-    return {name: Symbol(*values) for name, *values in _kept(library, _read_symbols)}
+    return {name: Symbol(*values) for name, *values in kept(library, _read_symbols)}
 
 
 @functools.cache
 def code_ranges(library: Path) -> tuple[list[CodeRange], list[CodeRange]]:
     """The rows of the line table, by address, and the inlined calls, the innermost first."""
-    rows, inlined = _kept(library, _read_code_ranges)
+    rows, inlined = kept(library, _read_code_ranges)
     return [CodeRange(*row) for row in rows], [CodeRange(*call) for call in inlined]
 
 
-def _kept(library: Path, read: Callable[[Path], Any]) -> Any:
-    """What `read` finds in the library. Its name tells what is in it, and the text of this file how it is read."""
-    kept = library.with_suffix(f".{_this_file()}{read.__name__}.json")
+def kept(library: Path, read: Callable[[Path], Any], reader: Path = Path(__file__)) -> Any:
+    """What `read` finds in the library. Its name tells what is in it, and the text of the file `reader` how it is read."""
+    kept = library.with_suffix(f".{_digest(reader)}{read.__name__}.json")
     try:
         return json.loads(kept.read_bytes())
     except (OSError, ValueError):
@@ -66,8 +66,8 @@ def _kept(library: Path, read: Callable[[Path], Any]) -> Any:
 
 
 @functools.cache
-def _this_file() -> str:
-    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
 
 
 def _read_symbols(library: Path) -> list[tuple[str, int, int, str, str]]:
@@ -91,7 +91,7 @@ def _read_code_ranges(library: Path) -> tuple[list[CodeRange], list[CodeRange]]:
     return rows, sorted(inlined, key=lambda call: call.high - call.low)
 
 
-def _full_names(dwarf: Any, unit: Any) -> dict[int, str]:
+def full_names(dwarf: Any, unit: Any) -> dict[int, str]:
     """File names as `#line` gave them: the directory that the line table keeps apart is joined again."""
     header = dwarf.line_program_for_CU(unit).header
     folders = [folder.decode(errors="replace") for folder in header.include_directory]
@@ -109,7 +109,7 @@ def _line_rows(dwarf: Any, unit: Any) -> Iterator[CodeRange]:
     program = dwarf.line_program_for_CU(unit)
     if program is None:
         return
-    names = _full_names(dwarf, unit)
+    names = full_names(dwarf, unit)
     previous = None
     for entry in program.get_entries():
         state = entry.state
@@ -121,7 +121,7 @@ def _line_rows(dwarf: Any, unit: Any) -> Iterator[CodeRange]:
 
 
 def _inlined_calls(dwarf: Any, unit: Any) -> Iterator[CodeRange]:
-    names = _full_names(dwarf, unit)
+    names = full_names(dwarf, unit)
     for entry in unit.iter_DIEs():
         if entry.tag != "DW_TAG_inlined_subroutine" or "DW_AT_call_line" not in entry.attributes:
             continue

@@ -15,6 +15,7 @@ import torch
 from course_utils.emulator import launch, recorder, report, tracing
 from course_utils.emulator.compiler import FOR_HOPPER, Build, Compiler, build_kernels, build_runtime, find_compiler
 from course_utils.emulator.debug_lines import DebugLines
+from course_utils.emulator.frames import Function, Shared, functions, shared_variables
 from course_utils.emulator.library_tables import Symbol, symbols
 from course_utils.emulator.memory import Array, DeviceMemory, Mapped
 from course_utils.emulator.raw_recording import RECORDING_BYTES
@@ -118,18 +119,22 @@ class _Library:
 
         A guard is a word by which g++ remembers that it has set up an array of class type.
         """
-        return [
-            (symbol.offset, symbol.size, name.startswith("_ZGV")) for name, symbol in self._static_symbols
-        ]
+        return [(symbol.offset, symbol.size, name.startswith("_ZGV")) for name, symbol in self._static_symbols]
 
     @property
-    def static_names(self) -> list[str]:
-        """Of each of the `statics`, as the source has it."""
-        names = []
-        for name, _ in self._static_symbols:
+    def named_statics(self) -> list[tuple[str, int, Shared | None]]:
+        """Of each of the `statics` the name that the source gives it, its bytes, and what its elements are, if that is known."""
+        of_offset = {shared.offset: shared for shared in shared_variables(self.path)}
+        found = []
+        for name, symbol in self._static_symbols:
             local = re.search(r"E(\d+)([A-Za-z_]\w*)$", name)  # the Itanium ABI's _ZZ ... E <length> <variable>
-            names.append(local[2][: int(local[1])] if local else name)
-        return names
+            found.append((local[2][: int(local[1])] if local else name, symbol.size, of_offset.get(symbol.offset)))
+        return found
+
+    @functools.cached_property
+    def recorded_functions(self) -> list[Function]:
+        """Whose variables a recording has: only a library that is built for it says where they are."""
+        return functions(self.path)
 
     @property
     def _static_symbols(self) -> list[tuple[str, Symbol]]:
@@ -344,6 +349,7 @@ class EmulatedModule:
                 shared_mem=shared_mem,
                 watch=watch,
                 statics=library.statics if watch else [],
+                functions=library.recorded_functions if watch and watch.record else (),
                 keep=keep,
             )
             if ended.recorded is not None:
@@ -356,8 +362,9 @@ class EmulatedModule:
                     index=_index(watch.blocks[0], grid),
                     shared_mem=shared_mem,
                     memory=memory,
-                    statics=list(zip(library.static_names, library.statics, strict=True)),
-                    locate=library.lines.locate,
+                    statics=library.named_statics,
+                    functions=library.recorded_functions,
+                    lines=library.lines,
                     sources=self._originals,
                     findings=findings,
                 )

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from course_utils.emulator import tracing
+from course_utils.emulator.debug_lines import DebugLines
+from course_utils.emulator.frames import Function, Shared
 from course_utils.emulator.memory import DeviceMemory
-from course_utils.emulator.raw_recording import IS_SITE, NO_PLACE, RawRecording
-from course_utils.emulator.recording import RecordedArray, RecordedFinding, Recording, row_counts
+from course_utils.emulator.ops import row_counts
+from course_utils.emulator.raw_recording import IS_SITE, RawRecording
+from course_utils.emulator.recording import (
+    RecordedArray,
+    RecordedFinding,
+    RecordedPlace,
+    RecordedVariable,
+    Recording,
+)
 from course_utils.emulator.sanitizer import Finding
 from course_utils.toolchain.errors import KernelError
 
 MOST_ACCESSES = 4_000_000  # of threads, in a recording
+# What PyTorch calls the types of elements in shared memory.
+DTYPES = {"float": "float32", "half": "float16", "bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3", "int": "int32"}
+DTYPES |= {"unsigned int": "uint32", "short int": "int16", "unsigned short": "uint16", "unsigned char": "uint8"}
+Static = tuple[str, int, "Shared | None"]  # a __shared__ variable: its name, its bytes, what its elements are
 
 
 def record(
@@ -72,13 +85,14 @@ def collect(
     index: tuple[int, int, int],
     shared_mem: int,
     memory: DeviceMemory,
-    statics: list[tuple[str, tuple[int, int, bool]]],
-    locate: Callable[[int], tuple[str, int] | None],
+    statics: list[Static],
+    functions: Sequence[Function],
+    lines: DebugLines,
     sources: Mapping[str, str],
     findings: tuple[Finding, ...],
 ) -> Recording:
-    """The recording that a launch has left. `statics`: name, (offset, bytes, is_guard) of each __shared__ variable;
-    `locate` and `sources` as in `tracing.collect`.
+    """The recording that a launch has left. `functions`: those whose variables were to be recorded; `sources`: the text of each
+    file by its name.
 
     Raises ValueError where there was no room for it.
     """
@@ -89,49 +103,64 @@ def collect(
             f"{steps['turn'][-1]:,} turns of its warps: fewer keys, a smaller head dimension, a smaller tile or another "
             "block make it shorter; limit= allows more"
         )
-    place_of, places = _places(steps["place"], raw.sites, locate)
+    place_of, places = _places(steps["place"], raw, lines)
     array_of, arrays, initial = _arrays(steps, rows, memory, statics, shared_mem)
-    columns = {f"steps.{name}": np.ascontiguousarray(steps[name]) for name in ("turn", "warp", "op", "mask", "width", "first", "extra")}
+    columns = {
+        f"steps.{name}": np.ascontiguousarray(steps[name])
+        for name in ("turn", "warp", "op", "mask", "width", "first", "extra")
+    }
     columns |= {"steps.place": place_of, "steps.array": array_of}
     columns |= {"lanes.offset": rows, "words.value": words, "arrays.initial": initial}
-    for name in ("step", "thread", "variable", "element"):
-        columns[f"changes.{name}"] = np.zeros(0, np.int32)
-    columns["changes.word"] = np.zeros(0, np.uint32)
+    variable_of, variables = _variables(functions)
+    changes = raw.changes()
+    columns |= {f"changes.{name}": np.ascontiguousarray(changes[name]) for name in changes.dtype.names}
+    columns["changes.variable"] = variable_of[changes["variable"]]
     recording = Recording(
         kernel=kernel,
         file=file,
-        sources={name: sources[name] for name in dict.fromkeys((file, *(file for file, _ in places))) if name in sources},
+        sources={name: sources[name] for name in dict.fromkeys((file, *(place.file for place in places)))},
         grid=grid,
         block=block,
         index=index,
         places=tuple(places),
         arrays=tuple(arrays),
-        variables=(),
+        variables=tuple(variables),
         findings=(),
         columns=columns,
     )
     return replace(recording, findings=tuple(_found(finding, recording) for finding in findings))
 
 
-def _places(
-    raw: np.ndarray, sites: list[tuple[str, int]], locate: Callable[[int], tuple[str, int] | None]
-) -> tuple[np.ndarray, list[tuple[str, int]]]:
+def _places(used: np.ndarray, raw: RawRecording, lines: DebugLines) -> tuple[np.ndarray, list[RecordedPlace]]:
     """The number of each step's place, -1 for none, and the places."""
-    distinct, which = np.unique(raw, return_inverse=True)
-    places: dict[tuple[str, int], int] = {}
-    numbers = np.full(len(distinct), -1, np.int32)
-    for i, place in enumerate(distinct.tolist()):
-        found = None if place == NO_PLACE else sites[place - IS_SITE] if place >= IS_SITE else locate(place)
-        if found is not None:
-            numbers[i] = places.setdefault(found, len(places))
-    return numbers[which.reshape(-1)], list(places)
+    sites = raw.sites
+    places: dict[RecordedPlace, int] = {}
+    numbers: list[int] = [-1]
+    for counter, caller, _ in raw.calls().tolist()[1:]:  # a caller comes before its calls
+        here = lines.places([sites[counter - IS_SITE]] if counter >= IS_SITE else counter)
+        number = numbers[caller]
+        for file, line in here[::-1]:
+            number = places.setdefault(RecordedPlace(file, line, number), len(places))
+        numbers.append(number)
+    return np.array(numbers, np.int32)[used], list(places)
+
+
+def _variables(functions: Sequence[Function]) -> tuple[np.ndarray, list[RecordedVariable]]:
+    """The number of each variable, and the variables: what has one name in one function, such as two loops' counters, is one."""
+    variables: dict[RecordedVariable, int] = {}
+    numbers = [
+        variables.setdefault(RecordedVariable(f.name, v.name, v.type, v.count, v.shape), len(variables))
+        for f in functions
+        for v in f.variables
+    ]
+    return np.array([*numbers, -1], np.int32), list(variables)
 
 
 def _arrays(
     steps: np.ndarray,
     rows: np.ndarray,
     memory: DeviceMemory,
-    statics: list[tuple[str, tuple[int, int, bool]]],
+    statics: list[Static],
     shared_mem: int,
 ) -> tuple[np.ndarray, list[RecordedArray], np.ndarray]:
     """The array of each step, the arrays, and what their kept bytes were at the launch. Of shared memory, only the arrays that
@@ -154,11 +183,15 @@ def _arrays(
             arrays.append(RecordedArray(name, "global", dtype, shape, tensor.element_size(), low, kept))
         initial.append(np.frombuffer(ctypes.string_at(address + low, kept), np.uint8))
         numbers[number] = number
-    shared = [(name, size) for name, (_, size, _) in statics] + [("dynamic shared memory", shared_mem)]
-    for number, (name, size) in enumerate(shared, start=len(memory.tensors())):
+    shared = [*statics, ("dynamic shared memory", shared_mem, None)]
+    for number, (name, size, elements) in enumerate(shared, start=len(memory.tensors())):
         if (array_of_row == number).any():
             numbers[number] = len(arrays)
-            arrays.append(RecordedArray(name, "shared", "bytes", (size,), 1, 0, size))
+            if elements is None:
+                arrays.append(RecordedArray(name, "shared", "bytes", (size,), 1, 0, size))
+            else:
+                dtype = DTYPES.get(elements.type, "bytes")
+                arrays.append(RecordedArray(name, "shared", dtype, elements.shape or (1,), elements.bytes, 0, size))
             initial.append(np.full(size, 0xFF, np.uint8))
     return numbers[steps["array"]], arrays, np.concatenate([*initial, np.zeros(0, np.uint8)])
 
@@ -177,12 +210,16 @@ def _found(finding: Finding, recording: Recording) -> RecordedFinding:
 def _steps_of(recording: Recording, line: int | None, thread: tuple[int, int, int] | None) -> np.ndarray:
     """The steps of a thread at a line; where there are none, those of all threads there."""
     columns = recording.columns
-    here = [number for number, place in enumerate(recording.places) if place[1] == line]
+    here = [number for number, place in enumerate(recording.places) if place.line == line]
     at_line = np.isin(columns["steps.place"], here)
     if thread is not None:
         x, y, z = recording.block[0], recording.block[1], thread
         number = z[0] + x * (z[1] + y * z[2])
-        mine = at_line & (columns["steps.warp"] == number // 32) & (columns["steps.mask"] >> np.uint32(number % 32) & 1 == 1)
+        mine = (
+            at_line
+            & (columns["steps.warp"] == number // 32)
+            & (columns["steps.mask"] >> np.uint32(number % 32) & 1 == 1)
+        )
         at_line = mine if mine.any() else at_line
     return np.flatnonzero(at_line)
 

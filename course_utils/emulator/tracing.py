@@ -177,7 +177,9 @@ class Asked:
 def recording(asked: Asked) -> Iterator[None]:
     """Records as `asked` in the launches inside a `with`. Raises ValueError inside of what else watches launches."""
     if active():
-        raise ValueError("record() inside sanitize(), profile(), in_step() or another record(): use one after the other")
+        raise ValueError(
+            "record() inside sanitize(), profile(), in_step() or another record(): use one after the other"
+        )
     _recorders.append(asked)
     try:
         yield

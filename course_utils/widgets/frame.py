@@ -33,8 +33,8 @@ else:
 
 
 def esm(name: str) -> str:
-    """The JavaScript module of one widget: the helpers of js/shared.js, the widget's parts if it has any (the scripts in
-    the folder of its name), and js/`name`."""
+    """The JavaScript module of one widget: the helpers of js/shared.js, the widget's parts if it has any (the scripts
+    in the folder of its name), and js/`name`."""
     scripts = HERE / "js"
     parts = sorted((scripts / name).with_suffix("").glob("*.js"))
     return "\n".join(part.read_text(encoding="utf-8") for part in (scripts / "shared.js", *parts, scripts / name))

@@ -72,10 +72,10 @@ def _opening(meta: dict, data: bytes, at: int | Finding | None) -> tuple[int, di
     if at is None:
         return 0, {}
     if isinstance(at, int) and not isinstance(at, bool):
-        places = [n for n, (_, line) in enumerate(meta["places"]) if line == at]
+        places = [n for n, (file, line, *_) in enumerate(meta["places"]) if (file, line) == (meta["file"], at)]
         found = np.flatnonzero(np.isin(recorded.columns(meta, data)["steps.place"], places))
         if not found.size:
-            lines = sorted({line for _, line in meta["places"]})
+            lines = sorted({line for file, line, *_ in meta["places"] if file == meta["file"]})
             raise ValueError(f"at: got line {at}, in which this block has no step; takes one of {lines}")
         return int(found[0]), {}
     if not hasattr(at, "tool"):
@@ -97,9 +97,10 @@ def _draw(meta: dict, found: dict[str, np.ndarray], step: int) -> Figure:
     op, warp = meta["ops"][found["steps.op"][step]], int(found["steps.warp"][step])
     figure.suptitle(f"{meta['kernel']}: step {step:,} of {len(found['steps.op']) - 1:,}", fontsize=10)
     place = int(found["steps.place"][step])
-    file, line = meta["places"][place] if place >= 0 else (meta["file"], 0)
+    file, line, *_ = meta["places"][place] if place >= 0 else (meta["file"], 0)
     _source(text, meta["sources"].get(file, ""), line)
-    text.set_title(f"{'copy engine' if warp < 0 else f'warp {warp}'}: {op}{f', line {line}' if line else ''}", fontsize=10)
+    who, where = f"warp {warp}" if warp >= 0 else "copy engine", f", line {line}" if line else ""
+    text.set_title(f"{who}: {op}{where}", fontsize=10)
     touched = int(found["steps.array"][step])
     _memory(memory, meta, found, max(touched, 0), step, is_touched=touched >= 0)
     return figure
@@ -120,9 +121,7 @@ def _source(axes: Axes, source: str, line: int) -> None:
         axes.text(0.06, row + 0.5, shown, color=INK, **style)
 
 
-def _memory(
-    axes: Axes, meta: dict, found: dict[str, np.ndarray], number: int, step: int, *, is_touched: bool
-) -> None:
+def _memory(axes: Axes, meta: dict, found: dict[str, np.ndarray], number: int, step: int, *, is_touched: bool) -> None:
     """One array before the step, around what the step touches: outlined are the reads in blue, the writes in orange."""
     array = meta["arrays"][number]
     held, writer = recorded.bytes_before(meta, found, number, step)
@@ -148,8 +147,8 @@ def _memory(
         colour = MATRICES["pick" if writes else "Q"]
         axes.add_patch(Rectangle((column, row), wide, 1, fill=False, edgecolor=colour, lw=1.5))
     axes.set(xlim=extent[:2], ylim=extent[2:])
-    title = f"{array['name']}, {array['space']} memory" + (", as it is before" if is_touched else "")
-    axes.set_title(f"{title}" + (" it is written" if writes and is_touched else " it is read" if is_touched else ""), fontsize=10)
+    when = f", as it is before it is {'written' if writes else 'read'}" if is_touched else ""
+    axes.set_title(f"{array['name']}, {array['space']} memory{when}", fontsize=10)
     axes.tick_params(length=0, labelsize=8)
 
 

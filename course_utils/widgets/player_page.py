@@ -15,8 +15,10 @@ body > main { max-width: 1440px; margin: 0 auto; }
 @media (max-width: 500px) { body { padding: 8px 10px 20px; } }
 """
 
-# In the place of Python, which keeps a widget's state in a notebook. The theme is the system's.
+# In the place of Python, which keeps a widget's state in a notebook. The theme is the system's. A block, because the
+# player's own names stand in the same script.
 _START = """
+{
 const here = (id) => document.getElementById(id).textContent;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const follow_theme = () => { document.body.dataset.jpThemeLight = !dark.matches; };
@@ -36,6 +38,7 @@ const model = {
   on: (event, listener) => listeners.push([event, listener]),
 };
 await render({ model, el: document.querySelector("main") });
+}
 """
 
 _PAGE = """<!doctype html>
@@ -48,7 +51,9 @@ _PAGE = """<!doctype html>
 <style>{style}</style>
 </head>
 <body>
-<main aria-label="{title}"><noscript>This page shows a recorded launch by JavaScript, which is switched off here.</noscript></main>
+<main aria-label="{title}">
+<noscript>This page shows a recorded launch by JavaScript, which is switched off here.</noscript>
+</main>
 <script type="application/json" id="recording">{recording}</script>
 <script type="text/plain" id="data">{data}</script>
 <script type="module">{script}</script>

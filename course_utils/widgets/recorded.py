@@ -40,8 +40,8 @@ def lanes(found: dict[str, np.ndarray], step: int) -> np.ndarray:
 
 
 def bytes_before(meta: dict, found: dict[str, np.ndarray], array: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """The kept bytes of an array before a step, uint8 [bytes], and the step that last wrote each, int32 [bytes]: -1 where
-    none did."""
+    """The kept bytes of an array before a step, uint8 [bytes], and the step that last wrote each, int32 [bytes]: -1
+    where none did."""
     sizes = [one["bytes"] for one in meta["arrays"]]
     start = sum(sizes[:array])
     held = found["arrays.initial"][start : start + sizes[array]].copy()

@@ -28,6 +28,9 @@ SHOWS = {  # each of them in a cell of its own
     "cache-explorer": "widgets.cache_explorer()",
     "pipeline": "from course_utils.chapters.hopper_blocks import blocks\n\nwidgets.pipeline(blocks())",
     "planner": "widgets.planner()",
+    "player": """from course_utils.launches.chapters import course_launches
+
+widgets.play(course_launches()["two_ways"].run)""",
 }
 WITHOUT_STILLS = """import torch
 from course_utils import widgets
@@ -176,7 +179,7 @@ def test_a_widget_answers(name, all_widgets):
 
 
 def test_every_widget_of_a_chapter_is_among_those_that_answer():
-    assert {name for names in WIDGETS.values() for name in names} == set(SHOWS)
+    assert {name for names in WIDGETS.values() for name in names} <= set(SHOWS)
 
 
 # ---- the harness itself: it must see what is wrong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ import numpy as np
 
 OPS = [
     *("read", "write", "atomic", "copy read", "copy write", "barrier", "warp barrier", "product", "wgmma", "copy"),
-    *("arrive", "wait", "end", "exchange"),
+    *("arrive", "wait", "end", "exchange", "phase"),
 ]
 TYPES = {"int32": "<i4", "uint32": "<u4", "uint8": "<u1"}
 SOURCE = """// swap.cu: each warp stores its number of the row in shared memory, and reads the other's.
@@ -36,7 +37,7 @@ class Tape:
     changes: list[tuple[int, ...]] = field(default_factory=list)
 
     def place(self, line: int) -> int:
-        place = [self.meta["file"], line]
+        place = [self.meta["file"], line, -1]
         if place not in self.meta["places"]:
             self.meta["places"].append(place)
         return self.meta["places"].index(place)
@@ -54,6 +55,12 @@ class Tape:
             self.words += values[lane]
         return len(self.steps) - 1
 
+    def _names(self) -> list[list[int]]:
+        """Of each place the variables that its line names."""
+        texts = [self.meta["sources"][file].splitlines()[line - 1] for file, line, _ in self.meta["places"]]
+        known = [one["name"] for one in self.meta["variables"]]
+        return [[n for n, name in enumerate(known) if re.search(rf"\b{name}\b", text)] for text in texts]
+
     def packed(self) -> tuple[dict, bytes]:
         names = "turn", "warp", "place", "op", "array", "mask", "width", "first", "extra"
         kinds = {"op": "uint8", "mask": "uint32"}
@@ -63,11 +70,10 @@ class Tape:
         ]
         columns += [("lanes.offset", "int32", self.offsets, True), ("words.value", "uint32", self.words, False)]
         columns += [("arrays.initial", "uint8", np.concatenate([one.view(np.uint8) for one in self.initial]), False)]
-        columns += [
-            (f"changes.{name}", "uint32" if name == "word" else "int32", [one[n] for one in self.changes], name == "step")
-            for n, name in enumerate(("step", "thread", "variable", "element", "word"))
-        ]
-        meta, data = {**self.meta, "columns": []}, b""
+        for n, name in enumerate(("step", "thread", "variable", "element", "word")):
+            kind = "uint32" if name == "word" else "int32"
+            columns.append((f"changes.{name}", kind, [one[n] for one in self.changes], name == "step"))
+        meta, data = {**self.meta, "columns": [], "names": self._names()}, b""
         for name, kind, values, delta in columns:
             raw = np.array(values, dtype=TYPES[kind])
             meta["columns"].append({"name": name, "type": kind, "count": len(raw), "delta": delta})
@@ -97,7 +103,7 @@ def swap(*, has_barrier: bool = True) -> tuple[dict, bytes]:
         ],
         "failure": "",
         "variables": [
-            {"function": "swap", "name": name, "type": "float", "count": 1, "shape": []} for name in ("mine", "other")
+            {"function": "swap", "name": name, "type": "float", "count": 1, "shape": [], "from": []} for name in ("mine", "other")
         ],
         "findings": [],
     }
@@ -140,7 +146,8 @@ def busy(*, warps: int = 8, rounds: int = 400, side: int = 128) -> tuple[dict, b
         "threads": 32 * warps,
         **{"block": [32 * warps, 1, 1], "warps": warps, "places": [], "variables": [], "findings": []},
         "arrays": [
-            {"name": name, "space": space, "dtype": "float32", "shape": [n, n], "itemsize": 4, "low": 0, "bytes": 4 * n * n}
+            {"name": name, "space": space, "dtype": "float32", "shape": [n, n], "itemsize": 4}
+            | {"low": 0, "bytes": 4 * n * n}
             for name, space, n in names
         ],
     }

@@ -23,6 +23,8 @@ from course_utils.widgets import (
     warp_fragments,
 )
 from course_utils.widgets.heatmap import scores_and_weights
+from course_utils.widgets.player import player
+from tests.helpers import recorded
 from tests.helpers.redraw import CANVASES, assert_redrawn_within_a_frame, canvases
 
 pytestmark = pytest.mark.browser
@@ -56,6 +58,7 @@ WIDGETS = {
     "cache-explorer": cache_explorer,
     "pipeline": lambda: pipeline(blocks()),
     "planner": planner,
+    "player": lambda: player(*recorded.swap()),
 }
 LARGEST = {
     "launch-grid": lambda: launch_grid(1024, 64),
@@ -71,6 +74,7 @@ LARGEST = {
     "cache-explorer": lambda: cache_explorer(2),
     "pipeline": lambda: pipeline(blocks(64)),
     "planner": planner,
+    "player": lambda: player(*recorded.busy()),
 }
 
 

@@ -204,7 +204,7 @@ static void record_pieces(Recorder& r, const BulkCopy& copy, unsigned shared, de
         const unsigned bytes = copy.bytes < 16 ? copy.bytes : 16;
         for (unsigned i = 0; i < copy.bytes; i += bytes) add(from ? from + i : nullptr, here + i, bytes);
     }
-    tell(r, pieces, count, emu_place_of(copy.place), copy.step);
+    tell(r, pieces, count, copy.step);
     free(pieces);
 }
 
@@ -222,7 +222,7 @@ static void perform_at(const BulkCopy& copy, unsigned shared, unsigned barrier, 
     if (Recorder* r = emu_recorder()) {
         if (!copy.held) record_pieces(*r, copy, shared, emu_record_reads);
         record_pieces(*r, copy, shared, emu_record_writes);
-        emu_record_at_once(*r, EMU_OP_END, -1, 0, emu_place_of(copy.place), copy.step);
+        emu_record_end(*r, -1, 0, copy.step);
     }
     if (!copy.is_load) return;
     if (Rules* rules = number ? emu_rules() : nullptr) emu_rule_copy_arrives(*rules, number);

@@ -7,10 +7,25 @@
 #include "findings.h"
 
 static const int nowhere = -1;
+static const unsigned most_calls = sizeof(emu_recording::calls) / sizeof(emu_call);
 static const unsigned patience = 1000;        // turns that a lane lets others of its warp go first
+
+// A function that a lane is in. copy: what its variables were at the lane's last step; they are all new where there was none yet.
+struct Frame {
+    const emu_function* function;             // null: one that has no variables
+    char* low;                                // where they begin
+    uint32_t call;                            // from where it was called
+    bool is_new;
+    char* copy;                               // kept from call to call
+    size_t room;
+};
+static const unsigned deepest = 32;           // of a call: calls in there are not told apart
 
 struct Lane {
     emu_intent deed;
+    uint32_t call;                            // where it is
+    Frame frames[deepest];
+    unsigned depth;
     int array;                                // in which the address lies
     uint32_t offset;
     bool waits, unsettled;
@@ -25,6 +40,7 @@ struct Recorder {
     emu_recording* recording;
     Lane lanes[1024];
     uint32_t turn;
+    uint32_t find_call[most_calls];           // open addressing: the number of a call
     int barrier_step[EMU_CLUSTER + 1];        // of the first thread at a barrier that is to open; nowhere: none
     char* shared;                             // shared memory, as the steps so far make it
 };
@@ -55,9 +71,18 @@ Recorder* emu_new_recorder(Tracer& t) {
 
 void emu_start_recording(Recorder& r) {
     const Block& b = *r.tracer->block;
-    memset(r.lanes, 0, sizeof r.lanes);
+    for (Lane& lane : r.lanes) {
+        lane.waits = lane.unsettled = false;
+        lane.depth = lane.passed_over = 0;
+    }
+    r.recording->call_count = 1;
     memset(r.shared, 0xff, (size_t)(b.shared_high - b.shared_low));
     for (int& step : r.barrier_step) step = nowhere;
+}
+
+[[noreturn]] static void give_up(Recorder& r) {
+    r.recording->full = 1;
+    emu_end_worker(emu_record(r.tracer->block->launch, EMU_TRAP, nullptr, emu_site{}, "the recording is full"));
 }
 
 // ---- where things are
@@ -91,18 +116,112 @@ static Spot find(const Recorder& r, uintptr_t address, unsigned bytes) {
 
 bool emu_can_record(const Recorder& r, uintptr_t address) { return find(r, address, 1).array != nowhere; }
 
-uint32_t emu_recorded_place(Recorder& r, emu_site site) {
+uint32_t emu_site_counter(Recorder& r, emu_site site) {
     emu_recording& to = *r.recording;
-    if (!site.file) return emu_no_place;
+    if (!site.file) return 0;
     uint32_t i = 0;
     while (i < to.site_count && (to.sites[i].line != site.line || strncmp(to.sites[i].file, site.file, sizeof to.sites[i].file - 1))) i++;
-    if (i == sizeof to.sites / sizeof *to.sites) return emu_no_place;
+    if (i == sizeof to.sites / sizeof *to.sites) return 0;
     if (i == to.site_count) {
         to.sites[i].line = site.line;
         strncpy(to.sites[i].file, site.file, sizeof to.sites[i].file - 1);
         to.site_count++;
     }
     return emu_is_site | i;
+}
+
+// ---- calls
+
+// The number of a place in a call, a new one at its first time.
+static uint32_t call_at(Recorder& r, uint32_t counter, uint32_t caller) {
+    emu_recording& to = *r.recording;
+    if (!counter) return emu_no_place;
+    uint32_t at = (counter * 0x9E3779B1u ^ caller * 0x85EBCA6Bu) % most_calls;
+    for (; r.find_call[at]; at = (at + 1) % most_calls) {
+        const emu_call& call = to.calls[r.find_call[at]];
+        if (call.counter == counter && call.caller == caller) return r.find_call[at];
+    }
+    if (to.call_count == most_calls - 1) return emu_no_place;
+    to.calls[to.call_count] = {counter, caller, to.calls[caller].depth + 1};
+    return r.find_call[at] = to.call_count++;
+}
+
+// Whether a lane at `a` is behind one at `b`, in the order of the code: by the first call in which they differ.
+static bool is_behind(const Recorder& r, uint32_t a, uint32_t b) {
+    const emu_call* const calls = r.recording->calls;
+    const bool deeper = calls[a].depth > calls[b].depth;
+    while (calls[a].depth > calls[b].depth) a = calls[a].caller;
+    while (calls[b].depth > calls[a].depth) b = calls[b].caller;
+    while (calls[a].caller != calls[b].caller) a = calls[a].caller, b = calls[b].caller;
+    return calls[a].counter == calls[b].counter ? deeper : calls[a].counter < calls[b].counter;
+}
+
+static uint32_t caller_of(const Lane& lane) { return lane.depth ? lane.frames[(lane.depth < deepest ? lane.depth : deepest) - 1].call : 0; }
+
+// What no variable is set to: no number as fp32, fp16 and bf16, and an unlikely integer. So a variable is new once it is set.
+static void leave_unset(char* variable, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) variable[i] = (char)(i % 2 ? 0xff : 0xf5);
+}
+
+void emu_record_entry(Recorder& r, uint32_t counter, uint32_t caller, char* frame) {
+    Lane& lane = r.lanes[emu_current->linear_id];
+    const uint32_t call = lane.depth ? call_at(r, caller, caller_of(lane)) : 0;
+    if (lane.depth++ >= deepest) return;
+    Frame& f = lane.frames[lane.depth - 1];
+    f.call = call;
+    f.function = nullptr;
+    const emu_recording& given = *r.recording;
+    uint32_t low = 0, high = given.function_count;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (given.functions[middle].end <= counter) low = middle + 1;
+        else high = middle;
+    }
+    if (low == given.function_count || counter < given.functions[low].start) return;
+    f.function = &given.functions[low];
+    f.low = frame + f.function->low;
+    f.is_new = true;
+    const size_t bytes = (size_t)(f.function->high - f.function->low);
+    if (f.room < bytes) f.copy = (char*)realloc(f.copy, f.room = bytes);
+    for (uint32_t v = f.function->first; v < f.function->first + f.function->count; v++)
+        if (!given.variables[v].is_parameter) leave_unset(frame + given.variables[v].offset, given.variables[v].bytes * given.variables[v].count);
+    memcpy(f.copy, f.low, bytes);
+}
+
+void emu_record_exit(Recorder& r) {
+    Lane& lane = r.lanes[emu_current->linear_id];
+    if (lane.depth) lane.depth--;
+}
+
+static void add_change(Recorder& r, const emu_change& change) {
+    emu_recording& to = *r.recording;
+    if (to.change_count == sizeof to.changes / sizeof *to.changes) give_up(r);
+    to.changes[to.change_count++] = change;
+}
+
+// Before a lane goes on: what is new in its variables since it last did. Its arguments are all new at the first time.
+static void record_changes(Recorder& r, Lane& lane, uint32_t thread, uint32_t step) {
+    for (unsigned i = 0; i < lane.depth && i < deepest; i++) {
+        Frame& f = lane.frames[i];
+        if (!f.function) continue;
+        const size_t all = (size_t)(f.function->high - f.function->low);
+        if (!f.is_new && !memcmp(f.copy, f.low, all)) continue;
+        for (uint32_t v = f.function->first; v < f.function->first + f.function->count; v++) {
+            const emu_variable& variable = r.recording->variables[v];
+            const size_t at = (size_t)(variable.offset - f.function->low);
+            const bool tell_all = f.is_new && variable.is_parameter;
+            if (!tell_all && !memcmp(f.copy + at, f.low + at, variable.bytes * variable.count)) continue;
+            for (uint32_t e = 0; e < variable.count; e++) {
+                const char* now = f.low + at + e * variable.bytes;
+                if (!tell_all && !memcmp(f.copy + at + e * variable.bytes, now, variable.bytes)) continue;
+                uint32_t word = 0;
+                memcpy(&word, now, variable.bytes);
+                add_change(r, {step, thread, v, e, word});
+            }
+        }
+        memcpy(f.copy, f.low, all);
+        f.is_new = false;
+    }
 }
 
 // ---- steps
@@ -117,10 +236,8 @@ static emu_step& add_step(Recorder& r, const emu_step& step) {
     const uint32_t words = writes(step.op) ? lanes * ((step.width + 3) / 4) : 0;
     const uint32_t rows = sizeof to.rows / sizeof *to.rows, most = to.most_rows < rows ? to.most_rows : rows;
     if (to.step_count == sizeof to.steps / sizeof *to.steps || to.row_count + lanes > most ||
-        to.word_count + words > sizeof to.words / sizeof *to.words) {
-        to.full = 1;
-        emu_end_worker(emu_record(r.tracer->block->launch, EMU_TRAP, nullptr, emu_site{}, "the recording is full"));
-    }
+        to.word_count + words > sizeof to.words / sizeof *to.words)
+        give_up(r);
     emu_step& added = to.steps[to.step_count++];
     added = step;
     added.turn = r.turn;
@@ -130,9 +247,14 @@ static emu_step& add_step(Recorder& r, const emu_step& step) {
     return added;
 }
 
-int emu_record_at_once(Recorder& r, emu_op op, int warp, uint32_t mask, uint32_t place, int extra) {
+int emu_record_at_once(Recorder& r, emu_op op, int warp, uint32_t mask, uint32_t counter, int extra) {
+    const uint32_t place = call_at(r, counter, caller_of(r.lanes[emu_current->linear_id]));
     add_step(r, {0, warp, place, nowhere, mask, 0, 0, extra, op});
     return (int)r.recording->step_count - 1;
+}
+
+void emu_record_end(Recorder& r, int warp, uint32_t mask, int begun) {
+    add_step(r, {0, warp, r.recording->steps[begun].place, nowhere, mask, 0, 0, begun, EMU_OP_END});
 }
 
 // Where memory is not what the steps so far have made of it, another block has written.
@@ -158,7 +280,8 @@ void emu_record_done(Recorder& r, const emu_intent& deed) {
     const Spot spot = find(r, deed.address, deed.width);
     if (spot.array == nowhere) return;
     const uint32_t word = r.recording->word_count, lane = 1u << emu_current->lane;
-    const emu_step& step = add_step(r, {0, (int32_t)emu_current->warp, deed.place, spot.array, lane, deed.width, 0, deed.extra, deed.op});
+    const uint32_t place = r.recording->steps[deed.extra].place;
+    const emu_step& step = add_step(r, {0, (int32_t)emu_current->warp, place, spot.array, lane, deed.width, 0, deed.extra, deed.op});
     r.recording->rows[step.first] = spot.offset;
     if (writes(deed.op)) keep_value(r, word, deed.address, deed.width);
 }
@@ -167,7 +290,8 @@ void emu_record_done(Recorder& r, const emu_intent& deed) {
 
 // Steps of up to 32 pieces of the same size in the same array, which address(piece) has.
 template <class Address>
-static void add_pieces(Recorder& r, emu_op op, const emu_piece* pieces, unsigned count, uint32_t place, int begun, Address address) {
+static void add_pieces(Recorder& r, emu_op op, const emu_piece* pieces, unsigned count, int begun, Address address) {
+    const uint32_t place = r.recording->steps[begun].place;
     for (unsigned i = 0; i < count;) {
         const uintptr_t first = (uintptr_t)address(pieces[i]);
         const unsigned bytes = first ? pieces[i].bytes : 0;
@@ -190,19 +314,19 @@ static void add_pieces(Recorder& r, emu_op op, const emu_piece* pieces, unsigned
     }
 }
 
-void emu_record_reads(Recorder& r, const emu_piece* pieces, unsigned count, uint32_t place, int begun) {
+void emu_record_reads(Recorder& r, const emu_piece* pieces, unsigned count, int begun) {
     for (unsigned i = 0; i < count; i++) notice_others(r, (uintptr_t)pieces[i].from, pieces[i].bytes);
-    add_pieces(r, EMU_OP_COPY_READ, pieces, count, place, begun, [](const emu_piece& piece) { return piece.from; });
+    add_pieces(r, EMU_OP_COPY_READ, pieces, count, begun, [](const emu_piece& piece) { return piece.from; });
 }
 
-void emu_record_writes(Recorder& r, const emu_piece* pieces, unsigned count, uint32_t place, int begun) {
-    add_pieces(r, EMU_OP_COPY_WRITE, pieces, count, place, begun, [](const emu_piece& piece) { return piece.to; });
+void emu_record_writes(Recorder& r, const emu_piece* pieces, unsigned count, int begun) {
+    add_pieces(r, EMU_OP_COPY_WRITE, pieces, count, begun, [](const emu_piece& piece) { return piece.to; });
 }
 
 // ---- threads in step
 
 static bool together(const Lane& a, const Lane& b) {
-    return a.waits && b.waits && a.deed.place == b.deed.place && a.deed.op == b.deed.op && a.deed.width == b.deed.width &&
+    return a.waits && b.waits && a.call == b.call && a.deed.op == b.deed.op && a.deed.width == b.deed.width &&
            a.deed.extra == b.deed.extra && a.array == b.array;
 }
 
@@ -213,7 +337,7 @@ static uint32_t next_group(Recorder& r, unsigned warp) {
         Lane& lane = lanes[i];
         if (!lane.waits) continue;
         if (!first || (lane.passed_over > patience && first->passed_over <= patience) ||
-            (lane.deed.place < first->deed.place && first->passed_over <= patience))
+            (lane.call != first->call && first->passed_over <= patience && is_behind(r, lane.call, first->call)))
             first = &lane;
     }
     uint32_t group = 0;
@@ -228,7 +352,7 @@ static void let_go(Recorder& r, unsigned warp, uint32_t group) {
     Block& b = *r.tracer->block;
     const Lane& one = r.lanes[32 * warp + __builtin_ctz(group)];
     const uint32_t word = r.recording->word_count, words = (one.deed.width + 3) / 4;
-    const emu_step& step = add_step(r, {0, (int32_t)warp, one.deed.place, one.array, group, one.deed.width, 0, one.deed.extra, one.deed.op});
+    const emu_step& step = add_step(r, {0, (int32_t)warp, one.call, one.array, group, one.deed.width, 0, one.deed.extra, one.deed.op});
     uint32_t row = 0;
     for (uint32_t m = group; m; m &= m - 1, row++) {
         const unsigned thread = 32 * warp + (unsigned)__builtin_ctz(m);
@@ -236,6 +360,7 @@ static void let_go(Recorder& r, unsigned warp, uint32_t group) {
         Fiber& f = b.fibers[thread];
         if (has_rows(step.op)) r.recording->rows[step.first + row] = lane.offset;
         lane.step = (int)r.recording->step_count - 1;
+        record_changes(r, lane, thread, (uint32_t)lane.step);
         lane.waits = false, lane.passed_over = 0;
         lane.word = word + row * words;
         lane.unsettled = writes(step.op);
@@ -277,6 +402,7 @@ int emu_announce(Recorder& r, const emu_intent& deed) {
     if (lane.unsettled) emu_record_settled(r, f);
     const Spot spot = deed.address ? find(r, deed.address, deed.width) : Spot{nowhere, 0, nullptr};
     lane.deed = deed;
+    lane.call = call_at(r, deed.counter, caller_of(lane));
     lane.array = spot.array, lane.offset = spot.offset;
     if (!has_rows(deed.op) && spot.array != nowhere) lane.deed.extra = (int32_t)spot.offset;
     lane.waits = true;
@@ -287,14 +413,14 @@ int emu_announce(Recorder& r, const emu_intent& deed) {
 
 // ---- what orders threads
 
-void emu_record_barrier(Recorder& r, unsigned id, uint32_t place) {
-    const int step = emu_announce(r, {EMU_OP_BARRIER, place, 0, 0, (int32_t)id, false});
+void emu_record_barrier(Recorder& r, unsigned id, uint32_t counter) {
+    const int step = emu_announce(r, {EMU_OP_BARRIER, counter, 0, 0, (int32_t)id, false});
     if (r.barrier_step[id] == nowhere) r.barrier_step[id] = step;
 }
 
 void emu_record_open(Recorder& r, unsigned id) {
     if (r.barrier_step[id] == nowhere) return;
-    emu_record_at_once(r, EMU_OP_END, -1, 0, emu_no_place, r.barrier_step[id]);
+    emu_record_end(r, -1, 0, r.barrier_step[id]);
     r.barrier_step[id] = nowhere;
 }
 
@@ -303,11 +429,9 @@ void emu_record_phase(Recorder& r, const void* mbarrier, unsigned parity) {
     add_step(r, {0, -1, emu_no_place, spot.array, 0, parity, 0, (int32_t)spot.offset, EMU_OP_PHASE});
 }
 
-// Those that only read or write shared memory have said so; products of a warpgroup are for wgmma.cpp to say.
+// Those of a warpgroup are for wgmma.cpp to say.
 void emu_record_collective(Recorder& r, const emu_collective* mine) {
-    const char* const others[] = {"ldmatrix", "stmatrix", "wgmma"};
-    for (const char* other : others)
-        if (!strncmp(mine->name, other, strlen(other))) return;
+    if (!strncmp(mine->name, "wgmma", 5)) return;
     const emu_op op = mine->synchronises ? EMU_OP_WARP_BARRIER : strcmp(mine->name, "mma.sync") ? EMU_OP_EXCHANGE : EMU_OP_PRODUCT;
-    emu_announce(r, {op, emu_recorded_place(r, mine->site), 0, 0, (int32_t)mine->mask, false});
+    emu_announce(r, {op, emu_site_counter(r, mine->site), 0, 0, (int32_t)mine->mask, false});
 }

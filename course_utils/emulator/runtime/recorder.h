@@ -12,10 +12,10 @@ static inline Recorder* emu_recorder() {
     return t && t->watching ? t->recorder : nullptr;
 }
 
-// What a thread is about to do.
+// What a thread is about to do. counter: where, as in an emu_call; 0: unknown.
 struct emu_intent {
     emu_op op;
-    uint32_t place;
+    uint32_t counter;
     uintptr_t address;            // 0: of no memory
     uint32_t width;
     int32_t extra;
@@ -29,14 +29,19 @@ bool emu_can_record(const Recorder& r, uintptr_t address);  // whether it lies i
 int emu_announce(Recorder& r, const emu_intent& deed);        // returns when this thread is to do it: the number of its step
 bool emu_record_turn(Recorder& r);                          // no thread can go on but those that have announced; false: none has
 void emu_record_settled(Recorder& r, Fiber* f);             // f's last write is in memory
-void emu_record_barrier(Recorder& r, unsigned id, uint32_t place);   // a thread comes to a barrier (0: also __syncthreads()), to wait,
+void emu_record_barrier(Recorder& r, unsigned id, uint32_t counter);   // a thread comes to a barrier (0: also __syncthreads()), to wait,
 void emu_record_open(Recorder& r, unsigned id);             // which opens
 void emu_record_phase(Recorder& r, const void* mbarrier, unsigned parity);
 void emu_record_collective(Recorder& r, const emu_collective* mine);   // a thread comes to one
-int emu_record_at_once(Recorder& r, emu_op op, int warp, uint32_t mask, uint32_t place, int extra);   // a step without addresses
+int emu_record_at_once(Recorder& r, emu_op op, int warp, uint32_t mask, uint32_t counter, int extra);   // by the current thread, without addresses
 // What is copied: from null, zeros or registers.
 struct emu_piece { const void* from; void* to; unsigned bytes; };
-void emu_record_reads(Recorder& r, const emu_piece* pieces, unsigned count, uint32_t place, int begun);
-void emu_record_writes(Recorder& r, const emu_piece* pieces, unsigned count, uint32_t place, int begun);   // they have been made
-void emu_record_done(Recorder& r, const emu_intent& deed);    // by the current thread, a moment ago
-uint32_t emu_recorded_place(Recorder& r, emu_site site);
+void emu_record_reads(Recorder& r, const emu_piece* pieces, unsigned count, int begun);
+void emu_record_writes(Recorder& r, const emu_piece* pieces, unsigned count, int begun);   // they have been made
+void emu_record_done(Recorder& r, const emu_intent& deed);  // what `deed.extra` has begun, by the thread emu_current, a moment ago
+void emu_record_end(Recorder& r, int warp, uint32_t mask, int begun);
+uint32_t emu_site_counter(Recorder& r, emu_site site);
+
+// A function begins, of a build that says so: where that is, where it was called, and the register by which its frame is known.
+void emu_record_entry(Recorder& r, uint32_t counter, uint32_t caller, char* frame);
+void emu_record_exit(Recorder& r);

@@ -12,7 +12,7 @@ enum emu_op : uint32_t {
     EMU_OP_WGMMA, EMU_OP_COPY,             // started
     EMU_OP_ARRIVE, EMU_OP_WAIT,            // at an mbarrier: `array`, and `extra` is its offset there; else an emu_waited
     EMU_OP_END,                            // what the step `extra` began is over
-    EMU_OP_EXCHANGE,                       // between the lanes of a warp: a shuffle, a vote
+    EMU_OP_EXCHANGE,                       // between the lanes of a warp: a shuffle, a vote, ldmatrix
     EMU_OP_PHASE,                          // of an mbarrier, with `width` as its parity, is over
 };
 
@@ -23,7 +23,7 @@ enum emu_waited : int32_t { EMU_CLUSTER = 16, EMU_PRODUCTS, EMU_STORES, EMU_CP_A
 struct emu_step {
     uint32_t turn;                // rounds of the block so far: in each, every warp that can go on makes one step
     int32_t warp;                 // -1: of no warp
-    uint32_t place;               // a program counter, relative to the library; emu_is_site: the number of a site
+    uint32_t place;               // the number of a call; emu_no_place
     int32_t array;                // of the launch; then the __shared__ variables, then dynamic shared memory; -1: none
     uint32_t mask;                // lanes
     uint32_t width;               // bytes of a lane
@@ -31,16 +31,32 @@ struct emu_step {
     int32_t extra;
     uint32_t op;
 };
-static const uint32_t emu_is_site = 1u << 31, emu_no_place = ~0u;
+static const uint32_t emu_is_site = 1u << 31, emu_no_place = 0;
 
 struct emu_recorded_site { int32_t line; char file[252]; };
+
+// Where a thread is: at a program counter, relative to the library (emu_is_site: the number of a site), and in which call. Number 0
+// is where the kernel itself is called.
+struct emu_call { uint32_t counter, caller, depth; };
+
+// What Python says of the functions that have variables, by ascending addresses. A variable has `count` elements of 1, 2 or 4 bytes at
+// `offset` from the frame's register. Its frame's variables lie between `low` and `high`.
+struct emu_function { uint32_t start, end; int32_t low, high; uint32_t first, count; };
+struct emu_variable { int32_t offset; uint32_t bytes, count, is_parameter; };
+
+struct emu_change { uint32_t step, thread, variable, element, word; };   // what was new just before this step
 
 struct emu_recording {
     uint32_t most_rows;           // by Python: how many rows the caller wants at most
     uint32_t full;                // there was no room for all
-    uint32_t step_count, row_count, word_count, site_count;
+    uint32_t step_count, row_count, word_count, site_count, call_count, change_count;
+    uint32_t function_count, padding;
+    emu_function functions[1024];
+    emu_variable variables[16 << 10];
     emu_recorded_site sites[1024];
+    emu_call calls[64 << 10];
     emu_step steps[4 << 20];
     uint32_t rows[16 << 20];      // the offset in the array
+    emu_change changes[16 << 20];
     uint32_t words[32 << 20];     // what each row of a write left, in words, of less than a word in its low bytes
 };

@@ -185,7 +185,7 @@ bool emu_trace_turn(Block& b) {
 }
 
 void emu_trace_barrier(emu_site site) {
-    if (Recorder* r = emu_recorder()) emu_record_barrier(*r, 0, emu_recorded_place(*r, site));
+    if (Recorder* r = emu_recorder()) emu_record_barrier(*r, 0, emu_site_counter(*r, site));
 }
 
 // A __syncwarp() makes an entry in the thread's log.
@@ -322,8 +322,13 @@ extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind ki
 
 extern "C" {
 void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
+void __tsan_func_entry(void* return_address) {
+    Recorder* r = emu_current ? emu_recorder() : nullptr;
+    if (r) emu_record_entry(*r, emu_place_of(COUNTER), emu_place_of((uintptr_t)return_address), *(char**)__builtin_frame_address(0));
+}
+void __tsan_func_exit() {
+    if (Recorder* r = emu_current ? emu_recorder() : nullptr) emu_record_exit(*r);
+}
 #define HOOKS(bytes, log_bytes)                                                                                          \
     void __tsan_read##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::read, COUNTER); }                         \
     void __tsan_write##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::write, COUNTER); }                       \

@@ -49,7 +49,7 @@ static void record_factors(Recorder& r, const Product& one) {
     emu_piece pieces[544];
     const unsigned count = one.product.chunks(&one.product, addresses);
     for (unsigned i = 0; i < count; i++) pieces[i] = {emu_shared_pointer(addresses[i]), nullptr, 16};
-    emu_record_reads(r, pieces, count, emu_place_of(one.product.place), one.step);
+    emu_record_reads(r, pieces, count, one.step);
 }
 
 static void multiply(Product& one) {
@@ -59,7 +59,7 @@ static void multiply(Product& one) {
     if (r) record_factors(*r, one);
     one.product.multiply(&one.product);
     one.done = true;
-    if (r) emu_record_at_once(*r, EMU_OP_END, (int)emu_current->warp, ~0u, emu_place_of(one.product.place), one.step);
+    if (r) emu_record_end(*r, (int)emu_current->warp, ~0u, one.step);
 }
 
 // Those that happen now.

@@ -102,6 +102,17 @@ function showPlayer(rec, model, root, alone) {
 
   const address = alone ? keepAddress(() => toAddress(rec, view)) : () => {};
 
+  let page = null; // sizes and colours, which a step does not change
+  function measure() {
+    source.measure();
+    page = {
+      width: Math.max(root.clientWidth - 8, 200),
+      room: Math.max(memory.node.clientWidth, 200),
+      tall: root.clientWidth < 700 ? TALL.phone : TALL.wide,
+      theme: { ...themeOf(root), ...groundOf(root) },
+    };
+  }
+
   function redraw() {
     const step = Math.min(Math.max(model.get("step"), 0), rec.count - 1); // Python may set any number
     const moved = step !== view.step;
@@ -112,11 +123,11 @@ function showPlayer(rec, model, root, alone) {
     }
     if (view.followsWarp && rec.steps.warp[step] >= 0) view.warp = rec.steps.warp[step];
     if (view.followsArray && !view.looksAtCell) view.array = lastArray(rec, step) ?? view.array;
-    const theme = { ...themeOf(root), ...groundOf(root) };
-    const narrow = root.clientWidth < 700;
-    timeline.draw(view, theme, Math.max(root.clientWidth - 8, 200));
+    if (!moved || !page) measure();
+    const { theme } = page;
+    timeline.draw(view, theme, page.width);
     source.draw(view);
-    memory.draw(view, theme, Math.max(memory.node.clientWidth, 200), narrow ? TALL.phone : TALL.wide);
+    memory.draw(view, theme, page.room, page.tall);
     lane.draw(view);
     trace.draw(view);
     findings.draw(view);

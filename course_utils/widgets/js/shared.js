@@ -191,7 +191,8 @@ function number(value, digits = 2) {
   return (Number(text) === 0 ? text.replace("-", "") : text).replace("-", "−");
 }
 
-const bytes = (count) => count.toLocaleString("en-US");
+const FIGURES = new Intl.NumberFormat("en-US"); // to make one takes longer than a picture may
+const bytes = (count) => FIGURES.format(count);
 
 function shorten(text, most) {
   return text.length <= most ? text : `${text.slice(0, most - 1)}…`;

@@ -1,37 +1,78 @@
-// flights.js — what goes on by itself at a step: copies that have not landed, products that are not over.
+// flights.js — what goes on by itself at a step: copies that have not landed, products that are not over; the phases of
+// mbarriers; and who waits.
 
 const FLYING = {
   "copy read": ["copy", "copies"], copy: ["copy of the copy engine", "copies of the copy engine"],
-  product: ["product", "products"], wgmma: ["product of a warpgroup", "products of warpgroups"],
+  wgmma: ["product", "products"],
 };
 
 function flightsPanel(rec, act) {
   const list = element("ul", {});
+  const cells = rec.mbarriers.map(() => [1, 2, 3].map(() => element("td", {})));
+  const table = element("table", { class: "ak-table ak-mbarriers" },
+    element("thead", {}, element("tr", {}, ...["mbarrier at", "phases over", "parity now", "arrivals in it"].map((words) => element("th", { scope: "col" }, words)))),
+    element("tbody", {}, ...rec.mbarriers.map(({ array, offset }, n) =>
+      element("tr", {}, element("th", { scope: "row", title: rec.arrays[array].name }, `+ ${bytes(offset)}`), ...cells[n]))));
+  table.hidden = !rec.mbarriers.length;
   const node = element("section", { class: "ak-player-flights" },
-    element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "In flight")), list);
-  node.hidden = !rec.flights.length;
+    element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "In flight, and waiting")), list, table);
+  node.hidden = !rec.flights.length && !rec.openings.length;
   let shown = "";
+  const go = (step) => control("button", { type: "button", class: "ak-jump", onclick: () => act.go(step) }, `step ${bytes(step)}`);
+
+  // Each line as the parts of its text; a number among them is a step, which becomes a button.
+  function linesOf(view) {
+    const groups = new Map();
+    for (const flight of inFlight(rec, view.step)) {
+      const array = rec.arrays[rec.steps.array[flight.lands[0]]]?.name;
+      const of = flight.kind === "wgmma" ? ` of warps ${ranges(warpsOfGroup(rec, flight.begin))}` : "";
+      listOf(groups, `${flight.kind} ${array}${of}`).push({ ...flight, words: `${array ? ` to ${array}` : ""}${of}` });
+    }
+    const lines = [...groups.values()].map((flights) => {
+      const [one, many] = FLYING[flights[0].kind] ?? [flights[0].kind, `${flights[0].kind}s`];
+      const end = Math.min(...flights.map((flight) => flight.end));
+      const ofOneWarp = flights.filter(({ kind, begin }) => kind !== "wgmma" || rec.steps.warp[begin] === rec.steps.warp[flights[0].begin]);
+      return [`${plural(ofOneWarp.length, one, many)}${flights[0].words}, since `, flights[0].begin, flights.length > 1 ? "; the first is over at " : "; over at ", end];
+    });
+    for (const { warps, since } of together(waiting(rec, view.step))) {
+      const place = placeOf(rec, since);
+      const what = rec.steps.op[since] === rec.op.barrier ? ` at${atBarrier(rec, since)}` : waitsFor(rec, since);
+      lines.push([`Warp${warps.length > 1 ? "s" : ""} ${ranges(warps)} wait${warps.length > 1 ? "" : "s"}${what}${place ? `, line ${place.line}` : ""}, since `, since]);
+    }
+    return lines;
+  }
+
+  // Warps that wait for the same.
+  function together(found) {
+    const groups = new Map();
+    for (const { warp, since } of found) {
+      const { place, op, array, extra } = rec.steps;
+      listOf(groups, [place, op, array, extra].map((column) => column[since]).join()).push({ warp, since });
+    }
+    return [...groups.values()].map((group) => ({ warps: group.map(({ warp }) => warp), since: group[0].since }));
+  }
 
   function draw(view) {
     if (node.hidden) return;
-    const groups = new Map();
-    for (const flight of inFlight(rec, view.step)) {
-      const array = rec.arrays[rec.steps.array[flight.end]];
-      listOf(groups, `${flight.kind} ${array?.name ?? ""}`).push({ ...flight, array });
-    }
-    const key = JSON.stringify([...groups.values()]);
+    rec.mbarriers.forEach((barrier, n) => {
+      const { phases, arrivals } = mbarrierAt(rec, barrier, view.step);
+      [phases, phases % 2, arrivals].forEach((value, k) => {
+        if (cells[n][k].textContent !== `${value}`) cells[n][k].textContent = value;
+      });
+    });
+    const lines = linesOf(view);
+    const key = JSON.stringify(lines);
     if (key === shown) return;
     shown = key;
-    const go = (step) => control("button", { type: "button", class: "ak-jump", onclick: () => act.go(step) }, `step ${bytes(step)}`);
-    const items = [...groups.values()].map((flights) => {
-      const [one, many] = FLYING[flights[0].kind] ?? [flights[0].kind, `${flights[0].kind}s`];
-      const to = flights[0].array ? ` to ${flights[0].array.name}` : "";
-      const end = Math.min(...flights.map((flight) => flight.end));
-      return element("li", {}, `${plural(flights.length, one, many)}${to}, since `, go(flights[0].begin),
-        flights.length > 1 ? "; the first is over at " : "; over at ", go(end));
-    });
-    list.replaceChildren(...(items.length ? items : [element("li", { class: "ak-note" }, "Nothing: all copies and products are over.")]));
+    const items = lines.map((parts) => element("li", {}, ...parts.map((part) => (typeof part === "number" ? go(part) : part))));
+    list.replaceChildren(...(items.length ? items : [element("li", { class: "ak-note" }, "Nothing is in flight, and nobody waits.")]));
   }
 
   return { node, draw };
+}
+
+// The warps of the warpgroup of a step's warp.
+function warpsOfGroup(rec, step) {
+  const first = rec.steps.warp[step] & ~3;
+  return [first, first + 1, first + 2, first + 3].filter((warp) => warp < rec.meta.warps);
 }

@@ -1,72 +1,182 @@
-// inputs.js — where the inputs of a write came from, statement by statement.
+// inputs.js — from what a number was made: the reads behind a write, back through statements, local variables and copies.
+// The rule is that of course_utils/emulator/origins.py. Statements are known by their lines and variables by their names
+// there, so that this is rather too much than too little.
 
-const MOST_STATEMENTS = 200; // that are looked at, back from a write
+const JOINING = ["exchange", "product"]; // what lanes do together: each may have the numbers of all
 
-// The reads whose numbers a thread used for what it wrote at `step`: those of the same statement, and, through the local
-// variables that its line names, those of the statements that last changed them. [{ step, array, offset, through }], where
-// `through` lists the variables on the way. It goes by lines: two statements in one line are one, and a condition or an
-// index counts as an input where it stands in the line. Of a copy it is what was copied: the byte `delta` of the lane's.
+// The reads from which a lane wrote at `step`: [{ step, lane, row, array, offset }] in their order. Of a copy it is what
+// was copied: `delta` bytes after the beginning of the lane's.
 export function inputsOf(rec, step, lane, delta = 0) {
   if (rec.steps.op[step] === rec.op["copy write"]) return copied(rec, step, lane, delta);
+  const place = rec.steps.place[step];
+  if (rec.steps.warp[step] < 0 || place < 0) return [];
+  const found = new Map(); // row -> the read
   const thread = 32 * rec.steps.warp[step] + lane;
-  const names = new Map(rec.variables.list.map(({ name, number }) => [name, number]));
-  const found = [];
+  followed(rec, thread, statement(rec, thread, step, place, { writes: true }), place, found);
+  return [...found.values()].sort((a, b) => a.row - b.row);
+}
+
+// The reads from global memory of what the block had not written, from which an element was made before `step`; at most
+// `most` writes are followed. { reads, isAll }
+export function originsOf(rec, number, offset, size, step, most = 2000) {
+  const found = new Map();
   const seen = new Set();
-  const queue = [{ step, through: [] }];
-  while (queue.length && seen.size < MOST_STATEMENTS) {
-    const { step: at, through } = queue.shift();
-    if (seen.has(at)) continue;
-    seen.add(at);
-    for (const read of readsOfStatement(rec, at, lane)) found.push({ ...read, through });
-    for (const name of new Set(lineOf(rec, at).match(/[A-Za-z_]\w*/g))) {
-      if (!names.has(name)) continue;
-      const changed = lastChange(rec, thread, names.get(name), at);
-      const before = changed < 0 ? -1 : ownStepBefore(rec, rec.steps.warp[step], lane, changed);
-      if (before >= 0 && before < at) queue.push({ step: before, through: [...through, name] });
+  const pending = writersOf(rec, number, offset, size, step).writers;
+  while (pending.length && seen.size < most) {
+    const write = pending.pop();
+    const key = `${write.step} ${write.lane} ${write.delta}`;
+    if (seen.has(key)) continue;
+    seen.add(key);
+    for (const read of inputsOf(rec, write.step, write.lane, write.delta)) {
+      const { writers, isAll } = writersOf(rec, read.array, read.offset, read.width, read.step);
+      pending.push(...writers);
+      if (!isAll && rec.arrays[read.array].space === "global") found.set(read.row, read);
     }
   }
-  return found;
+  return { reads: [...found.values()].sort((a, b) => a.row - b.row), isAll: !pending.length };
+}
+
+// Who wrote the cells of some bytes before `step`; isAll: whether all of them were written.
+function writersOf(rec, number, offset, width, step) {
+  const { cell } = rec.arrays[number];
+  const writers = [];
+  let isAll = true;
+  for (let at = offset; at < offset + width; at += cell) {
+    const writer = writerOf(rec, number, at, step);
+    if (writer) writers.push(writer);
+    else isAll = false;
+  }
+  return { writers, isAll };
 }
 
 // The source of a copied byte: of cp.async the same lane of the step that began it; of the copy engine the same row of the
-// step before.
+// reading step that belongs to the writing one, the k-th of the copy to the k-th. Zeros that were written have none.
 function copied(rec, step, lane, delta) {
-  const begun = rec.steps.extra[step];
-  const reads = (at) => at >= 0 && rec.steps.op[at] === rec.op["copy read"] && rec.steps.width[at] > 0;
-  const from = reads(begun) ? begun : reads(step - 1) && rec.steps.extra[step - 1] === begun ? step - 1 : -1;
-  const own = from < 0 ? undefined : lanesOf(rec, from).find((one) => one.lane === lane);
-  return own ? [{ step: from, array: rec.steps.array[from], offset: own.offset + delta, through: [] }] : [];
-}
-
-function lineOf(rec, step) {
-  const place = placeOf(rec, step);
-  return place ? (rec.meta.sources[place.file] ?? "").split("\n")[place.line - 1]?.replace(/\/\/.*/, "") ?? "" : "";
-}
-
-// The reads of a lane in the statement that ends at `step`: back to its last step in another line, or its last write.
-function readsOfStatement(rec, step, lane) {
-  const found = [];
-  const place = rec.steps.place[step];
-  for (let at = step; at >= 0 && rec.steps.place[at] === place; at = ownStepBefore(rec, rec.steps.warp[step], lane, at)) {
-    if (at !== step && rec.writes.has(rec.steps.op[at])) break;
-    if (!rec.reads.has(rec.steps.op[at])) continue;
-    const own = lanesOf(rec, at).find((one) => one.lane === lane);
-    if (own) found.unshift({ step: at, array: rec.steps.array[at], offset: own.offset });
+  const { op, extra, width } = rec.steps;
+  const begun = extra[step];
+  let from = begun;
+  if (op[begun] !== rec.op["copy read"]) {
+    const flight = rec.flights.find(({ begin }) => begin === begun);
+    const number = flight?.lands.indexOf(step) ?? -1;
+    const reads = flight ? stepsBetween(begun, flight.end, (at) => op[at] === rec.op["copy read"] && extra[at] === begun) : [];
+    from = reads.length === flight?.lands.length ? reads[number] : -1;
   }
+  if (from === undefined || from < 0 || !width[from]) return [];
+  return lanesOf(rec, from).filter((one) => one.lane === lane).map((one) => readOf(rec, from, { ...one, offset: one.offset + delta }, 1));
+}
+
+function stepsBetween(first, last, wanted) {
+  const found = [];
+  for (let at = first + 1; at <= last; at++) if (wanted(at)) found.push(at);
   return found;
 }
 
-// The last step before `step` in which a lane of a warp took part, or -1.
-function ownStepBefore(rec, warp, lane, step) {
-  for (let at = lastBefore(rec.ofWarp, warp + 1, step); at >= 0; at = lastBefore(rec.ofWarp, warp + 1, at)) {
-    if ((rec.steps.mask[at] >>> lane) & 1) return at;
+const readOf = (rec, step, { lane, row, offset }, width = rec.steps.width[step]) => ({ step, lane, row, array: rec.steps.array[step], offset, width });
+
+// ---- statements
+
+const callerOf = (rec, place) => rec.meta.places[place][2] ?? -1;
+
+function isWithin(rec, place, around) {
+  while (place >= 0 && place !== around) place = callerOf(rec, place);
+  return place === around;
+}
+
+// The last step before `step` in which a thread took part, or -1.
+function ownStepBefore(rec, thread, step) {
+  const key = (thread >> 5) + 1;
+  for (let at = lastBefore(rec.ofWarp, key, step); at >= 0; at = lastBefore(rec.ofWarp, key, at)) {
+    if ((rec.steps.mask[at] >>> (thread % 32)) & 1) return at;
   }
   return -1;
 }
 
-// The step at which a variable of a thread was last seen changed at or before `step`, or -1.
-function lastChange(rec, thread, variable, step) {
+// The steps of a thread's statement that ends with the step `last`, the last first: back while it is at the same place, or
+// in what is called there, from the step `since` on. writes: of a write, back to the one before.
+function statement(rec, thread, last, place, { since = 0, writes = false } = {}) {
+  const { op, place: places } = rec.steps;
+  const found = [];
+  const takesPart = (rec.steps.mask[last] >>> (thread % 32)) & 1 && rec.steps.warp[last] === thread >> 5;
+  for (let step = takesPart ? last : ownStepBefore(rec, thread, last); step >= since; step = ownStepBefore(rec, thread, step)) {
+    const again = writes && step !== last && rec.writes.has(op[step]) && places[step] === places[last];
+    if (again || !isWithin(rec, places[step], place)) break;
+    found.push(step);
+  }
+  return found;
+}
+
+// Adds the reads behind the steps of a statement, and behind the variables that it names, to `found`.
+function followed(rec, thread, steps, place, found) {
+  const names = rec.meta.names ?? [];
+  const seen = new Set(); // of variables: thread, variable, the step before which it was new
+  const statements = new Set();
+  const pending = [];
+
+  function take(of, steps, place) {
+    const key = `${of} ${steps[0]}`;
+    if (!steps.length || statements.has(key)) return;
+    statements.add(key);
+    for (const step of steps) for (const read of readsAt(rec, step, of)) found.set(read.row, read);
+    for (const variable of names[place] ?? []) pending.push([of, variable, steps.at(-1)]);
+    for (const step of steps) {
+      if (!JOINING.includes(rec.meta.ops[rec.steps.op[step]])) continue;
+      for (const lane of lanesOfMask(rec.steps.mask[step])) {
+        const other = 32 * rec.steps.warp[step] + lane;
+        take(other, statement(rec, other, step, place, { since: steps.at(-1) }), place);
+      }
+    }
+  }
+
+  take(thread, steps, place);
+  while (pending.length) {
+    const [of, variable, until] = pending.pop();
+    const changed = newBefore(rec, of, variable, until);
+    const key = `${of} ${variable} ${changed}`;
+    if (changed < 0 || seen.has(key)) continue;
+    seen.add(key);
+    const before = Math.max(0, newBefore(rec, of, variable, changed - 1));
+    for (const other of rec.meta.variables[variable].from ?? []) pending.push([of, other, other === variable ? changed - 1 : changed]);
+    const last = ownStepBefore(rec, of, changed);
+    const around = last >= before && last >= 0 ? placeNaming(rec, rec.steps.place[last], variable) : -1;
+    if (around < 0) continue;
+    take(of, statement(rec, of, last, around, { since: before }), around);
+    pending.push([of, variable, changed - 1]);
+  }
+}
+
+// The last step up to `step` before which a variable of a thread was new, or -1.
+function newBefore(rec, thread, variable, step) {
   let last = -1;
   for (let n = 0; n < rec.variables.list[variable].count; n++) last = Math.max(last, variableAt(rec, thread, variable, n, step)?.step ?? -1);
   return last;
+}
+
+// The innermost of a place and those from which it was called whose own statement names a variable, or -1.
+function placeNaming(rec, place, variable) {
+  const { names, own, places, sources, variables } = rec.meta;
+  const parts = variables[variable].name.split(".");
+  for (; place >= 0; place = callerOf(rec, place)) {
+    if (own) {
+      if (own[place].includes(variable)) return place;
+      continue;
+    }
+    if (!names?.[place]?.includes(variable)) continue;
+    const caller = callerOf(rec, place);
+    const [file, line] = places[place];
+    const words = sources[file]?.split("\n")[line - 1]?.match(/\w+/g) ?? [];
+    if (caller < 0 || !names[caller].includes(variable) || parts.some((part) => words.includes(part))) return place;
+  }
+  return -1;
+}
+
+// What a thread read in a step; of a product that ends, what the tensor core read for it.
+function readsAt(rec, step, thread) {
+  const { op, extra, warp } = rec.steps;
+  if (rec.reads.has(op[step])) {
+    return warp[step] === thread >> 5 ? lanesOf(rec, step).filter(({ lane }) => lane === thread % 32).map((one) => readOf(rec, step, one)) : [];
+  }
+  const begun = extra[step];
+  if (op[step] !== rec.op.end || op[begun] !== rec.op.wgmma) return [];
+  return stepsBetween(begun, step, (at) => op[at] === rec.op["copy read"] && extra[at] === begun)
+    .flatMap((at) => lanesOf(rec, at).map((one) => readOf(rec, at, one)));
 }

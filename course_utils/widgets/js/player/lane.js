@@ -51,9 +51,10 @@ function lanePanel(rec, act) {
     lanes.forEach(({ button, value }, lane) => {
       const there = 32 * view.warp + lane < rec.meta.threads;
       const changed = chosen ? changedNow(view, 32 * view.warp + lane) : deeds.has(lane);
-      value.textContent = there ? (chosen ? ofVariable(view, chosen, 32 * view.warp + lane) : ofAccess(view, deeds.get(lane))) || "·" : "";
+      const words = there ? (chosen ? ofVariable(view, chosen, 32 * view.warp + lane) : ofAccess(view, deeds.get(lane))) || "·" : "";
+      if (value.textContent !== words) value.textContent = words;
       button.disabled = !there;
-      button.setAttribute("aria-pressed", lane === view.lane);
+      if (button.ariaPressed !== `${lane === view.lane}`) button.setAttribute("aria-pressed", lane === view.lane);
       button.classList.toggle("ak-changed", there && changed);
     });
     let any = false;

@@ -26,8 +26,9 @@ function windowOf(matrix, room, tall, readable, corner) {
   const space = room - GRID.gutter - GRID.strip - GRID.gap;
   let wide = Math.min(Math.max(Math.floor(space / matrix.columns), GRID.least), GRID.most);
   if (readable) wide = Math.max(wide, GRID.readable);
-  const fitting = Math.floor(tall / matrix.rows);
-  const high = wide >= GRID.readable ? Math.min(20, Math.max(fitting, 16)) : Math.min(Math.max(Math.min(wide, fitting), 8), 16);
+  const most = wide >= GRID.readable ? 20 : Math.max(8, Math.min(wide, 16));
+  const fitting = Math.floor(tall / matrix.rows); // a little lower, if all rows can be seen then
+  const high = fitting >= Math.max(8, most / 2) ? Math.min(most, fitting) : most;
   const columns = Math.min(matrix.columns, Math.floor(space / wide));
   const rows = Math.min(matrix.rows, Math.floor(tall / high));
   return {
@@ -83,6 +84,8 @@ function memoryPanel(rec, act) {
   const legend = element("div", { class: "ak-legend ak-note" });
   const corners = rec.arrays.map(({ low, itemsize, shape }) => ({ top: Math.floor(low / itemsize / (shape.at(-1) || 1)), left: 0 }));
   const spreads = new Map();
+  const small = new OffscreenCanvas(1, 1); // a pixel for each cell
+  let said = ""; // what the legend is about
   let drawn = null; // what the last picture showed, for a click
 
   function draw(view, theme, room, tall = GRID.tall) {
@@ -139,48 +142,25 @@ function memoryPanel(rec, act) {
     return { row: Math.floor(index / matrix.columns), column: index % matrix.columns };
   };
 
-  // A number of [0, 1] and a colour map, or a colour, or null where there is nothing to show; and the text in the cell.
-  function lookOf(view, matrix, spread, offset) {
-    const { array, type, size } = matrix;
-    if (offset + size > array.end || offset < array.low) return null;
-    if (view.colour === "bank") {
-      const bank = (offset >> 2) % BANKS;
-      return { colour: colourAt(bank / BANKS, TWILIGHT), text: `${bank}` };
-    }
-    const writer = lastWrite(rec, view.array, offset, size, view.step);
-    if (view.colour === "value") {
-      if (writer < 0 && array.space === "shared") return null;
-      const value = elementAt(rec, view.array, offset, type, view.step);
-      const [low, high] = spread;
-      if (value === undefined || Number.isNaN(value)) return { colour: null, text: "NaN" };
-      return { colour: colourAt(high > low ? (value - low) / (high - low) : 0.5), text: brief(value, 5) };
-    }
-    if (writer < 0) return array.space === "shared" ? null : { colour: null, text: "" };
-    if (view.colour === "writer") {
-      const warp = rec.steps.warp[writer];
-      return { colour: hexed(warp < 0 ? "#777777" : WARPS[warp % WARPS.length]), text: warp < 0 ? "c" : `${warp}` };
-    }
-    const age = barriersBefore(rec, view.step) - barriersBefore(rec, writer);
-    return { colour: colourAt(1 - Math.min(age, OLDEST) / OLDEST), text: `${age}` };
-  }
-
   function drawFill(ctx, theme, view, matrix, seen, spread) {
-    const pixels = new ImageData(seen.columns, seen.rows);
+    const image = new ImageData(seen.columns, seen.rows);
+    const pixels = new Uint32Array(image.data.buffer);
+    const look = lookOf(rec, view, matrix, spread);
+    const least = view.colour === "value" ? GRID.readable - 4 : 14; // else a few short numbers would stand alone
     const texts = [];
-    const width = (text) => text.length * 6.2;
     for (let row = 0; row < seen.rows; row++) {
       for (let column = 0; column < seen.columns; column++) {
         const index = (seen.top + row) * matrix.columns + seen.left + column;
-        const look = index < matrix.total ? lookOf(view, matrix, spread, index * matrix.size) : null;
-        if (look?.colour) pixels.data.set([...look.colour, 255], 4 * (row * seen.columns + column));
-        const least = view.colour === "value" ? GRID.readable - 4 : 14; // else a few short numbers would stand alone
-        if (look?.text && seen.wide >= least && width(look.text) < seen.wide) texts.push([row, column, look]);
+        if (index >= matrix.total) continue;
+        const colour = look.colour(index * matrix.size);
+        pixels[row * seen.columns + column] = colour;
+        if (seen.wide >= least) texts.push([row, column, colour, look.text(index * matrix.size)]);
       }
     }
     const [x, y, w, h] = [GRID.gutter, GRID.top, seen.columns * seen.wide, seen.rows * seen.high];
     hatch(ctx, theme, x, y, w, h, 6);
-    const small = new OffscreenCanvas(seen.columns, seen.rows);
-    small.getContext("2d").putImageData(pixels, 0, 0);
+    Object.assign(small, { width: seen.columns, height: seen.rows });
+    small.getContext("2d").putImageData(image, 0, 0);
     ctx.imageSmoothingEnabled = false;
     ctx.drawImage(small, x, y, w, h);
     if (seen.wide >= 10) {
@@ -191,9 +171,9 @@ function memoryPanel(rec, act) {
     ctx.font = `11px ${theme.font}`;
     ctx.textAlign = "center";
     ctx.textBaseline = "middle";
-    for (const [row, column, { colour, text }] of texts) {
+    for (const [row, column, colour, text] of texts) {
       ctx.fillStyle = colour ? (luminance(colour) > 0.36 ? "#000" : "#fff") : theme.ink;
-      ctx.fillText(text, x + (column + 0.5) * seen.wide, y + (row + 0.5) * seen.high + 0.5);
+      if (6.2 * text.length < seen.wide) ctx.fillText(text, x + (column + 0.5) * seen.wide, y + (row + 0.5) * seen.high + 0.5);
     }
     frame(ctx, theme, x, y, w, h);
   }
@@ -220,22 +200,13 @@ function memoryPanel(rec, act) {
 
   // A dot in each place of the window where a copy that is under way will land. Returns whether there is any.
   function drawFlights(ctx, theme, view, matrix, seen) {
-    let any = false;
-    for (const { end } of inFlight(rec, view.step)) {
-      if (rec.steps.array[end] !== view.array || end === view.step) continue;
-      for (const { offset } of lanesOf(rec, end)) {
-        for (const [x, y, w, h] of boxesOf(matrix, seen, offset, rec.steps.width[end])) {
-          any = true;
-          for (const [colour, size] of [[theme.ground, 3.2], [theme.ink, 2.2]]) {
-            ctx.fillStyle = colour;
-            ctx.beginPath();
-            ctx.arc(x + w / 2, y + h / 2, size, 0, 2 * Math.PI);
-            ctx.fill();
-          }
-        }
-      }
+    const landings = inFlight(rec, view.step).flatMap(({ lands }) => lands).filter((step) => step > view.step && rec.steps.array[step] === view.array);
+    const dots = landings.flatMap((landing) => lanesOf(rec, landing).flatMap(({ offset }) => boxesOf(matrix, seen, offset, rec.steps.width[landing])));
+    for (const [colour, size] of [[theme.ground, 6], [theme.ink, 4]]) {
+      ctx.fillStyle = colour;
+      for (const [x, y, w, h] of dots) ctx.fillRect(Math.round(x + w / 2 - size / 2), Math.round(y + h / 2 - size / 2), size, size);
     }
-    return any;
+    return dots.length > 0;
   }
 
   // A read has an outline; a write an outline and a corner; a hazard is dashed, with a mark; the other party is dotted.
@@ -329,8 +300,10 @@ function memoryPanel(rec, act) {
     if (touched.some(({ writes, other }) => writes && !other)) marks.push([outlined(COLOURS.pick, "ak-corner"), "written now"]);
     if (touched.some(({ hazard }) => hazard)) marks.push([outlined("var(--ak-alarm)", "ak-dashed"), "hazard: no barrier since the write"]);
     if (touched.some(({ other }) => other)) marks.push([outlined("currentColor", "ak-dotted"), "other party"]);
-    if (flying) marks.push([element("b", {}, "●"), "a copy in flight lands here"]);
-    legend.replaceChildren(...legendOf(view, array, spread), ...marks.map(([mark, words]) => element("span", {}, mark, words)));
+    if (flying) marks.push([element("b", {}, "▪"), "a copy in flight lands here"]);
+    const key = [view.colour, view.array, spread, ...marks.map(([, words]) => words)].join();
+    if (key !== said) legend.replaceChildren(...legendOf(view, array, spread), ...marks.map(([mark, words]) => element("span", {}, mark, words)));
+    said = key;
     for (const [part, value] of [[colouring, view.colour], [types, view.type]]) part.input.value = value;
     follows.input.checked = view.followsArray;
     readable.input.checked = view.figures;
@@ -344,9 +317,9 @@ function memoryPanel(rec, act) {
       "Arrow keys choose a cell.");
   }
 
-  function valueWords(view, matrix) {
-    const value = elementAt(rec, view.array, view.cell.offset, matrix.type, view.step);
-    const never = matrix.array.space === "shared" && lastWrite(rec, view.array, view.cell.offset, matrix.size, view.step) < 0;
+  function valueWords(view, { array, type, size }) {
+    const value = elementAt(rec, array.number, view.cell.offset, type, view.step);
+    const never = array.space === "shared" && lastWrite(rec, array.number, view.cell.offset, size, view.step) < 0;
     return never ? "never written" : value === undefined ? "not recorded" : brief(value, 8);
   }
 
@@ -402,8 +375,60 @@ function stepOf(size, room) {
   return every;
 }
 
-const luminance = ([r, g, b]) => (0.2126 * r + 0.7152 * g + 0.0722 * b) / 255;
-const hexed = (colour) => [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+// Colours as a canvas keeps them, in one number: bytes r, g, b and 255. 0 is no colour.
+const packed = ([r, g, b]) => ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
+const luminance = (colour) => (0.2126 * (colour & 255) + 0.7152 * ((colour >> 8) & 255) + 0.0722 * ((colour >> 16) & 255)) / 255;
+const hexed = (colour) => packed([1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16)));
+const PALETTE = Uint32Array.from({ length: 256 }, (_, n) => packed(colourAt(n / 255)));
+const OF_BANK = Uint32Array.from({ length: BANKS }, (_, bank) => packed(colourAt(bank / BANKS, TWILIGHT)));
+const OF_WARP = WARPS.map(hexed);
+const [OF_ENGINE, OF_AGE] = [hexed("#777777"), Uint32Array.from({ length: OLDEST + 1 }, (_, age) => packed(colourAt(1 - age / OLDEST)))];
+
+// How elements look: colour(offset), 0 where there is nothing to show, and the text(offset) in a cell with room for it.
+function lookOf(rec, view, { array, type, size }, [low, high]) {
+  const { number } = array;
+  const { read } = NUMBERS[type];
+  const isShared = array.space === "shared";
+  const scale = high > low ? 255 / (high - low) : 0;
+  const outside = (offset) => offset < array.low || offset + size > array.end;
+  const writer = (offset) => lastWrite(rec, number, offset, size, view.step);
+  const now = barriersBefore(rec, view.step);
+  const age = (step) => now - barriersBefore(rec, step);
+  switch (view.colour) {
+    case "bank": return {
+      colour: (offset) => (outside(offset) ? 0 : OF_BANK[(offset >> 2) % BANKS]),
+      text: (offset) => (outside(offset) ? "" : `${(offset >> 2) % BANKS}`),
+    };
+    case "writer": return {
+      colour(offset) {
+        const step = writer(offset);
+        if (step < 0) return 0;
+        return rec.steps.warp[step] < 0 ? OF_ENGINE : OF_WARP[rec.steps.warp[step] % WARPS.length];
+      },
+      text(offset) {
+        const step = writer(offset);
+        return step < 0 ? "" : rec.steps.warp[step] < 0 ? "c" : `${rec.steps.warp[step]}`;
+      },
+    };
+    case "age": return {
+      colour: (offset) => (writer(offset) < 0 ? 0 : OF_AGE[Math.min(age(writer(offset)), OLDEST)]),
+      text: (offset) => (writer(offset) < 0 ? "" : `${age(writer(offset))}`),
+    };
+    default: return {
+      colour(offset) {
+        const step = bytesAt(rec, number, offset, size, view.step, SCRATCH_BYTES);
+        if (step === UNKNOWN || (isShared && step === AT_LAUNCH)) return 0;
+        const value = read();
+        if (Number.isNaN(value)) return 0;
+        return PALETTE[Math.min(Math.max(Math.round(scale ? (value - low) * scale : 127), 0), 255)];
+      },
+      text(offset) {
+        const step = bytesAt(rec, number, offset, size, view.step, SCRATCH_BYTES);
+        return step === UNKNOWN || (isShared && step === AT_LAUNCH) ? "" : brief(read(), 5);
+      },
+    };
+  }
+}
 const outlined = (colour, more = "") => element("i", { class: `ak-swatch ak-outlined ${more}`, style: `border-color: ${colour}; --ak-mark: ${colour}` });
 
 function legendOf(view, array, [low, high]) {

@@ -42,7 +42,7 @@ const OF_CUDA = {
 // The number of an element before `step`; undefined where its bytes are unknown. type: one of NUMBERS.
 export function elementAt(rec, array, offset, type, step) {
   const { size, read } = NUMBERS[type];
-  return bytesAt(rec, array, offset, size, step, SCRATCH_BYTES) ? read() : undefined;
+  return bytesAt(rec, array, offset, size, step, SCRATCH_BYTES) === UNKNOWN ? undefined : read();
 }
 
 // The number in a 32-bit word of a local variable.

@@ -7,6 +7,7 @@
 const WRITING = ["write", "atomic", "copy write"];
 const READING = ["read", "atomic", "copy read"];
 const WITH_ADDRESSES = ["read", "write", "atomic", "copy read", "copy write"]; // their lanes have rows
+const [AT_LAUNCH, UNKNOWN] = [-1, -2]; // in the place of the step that wrote a byte
 const TYPES = { int32: Int32Array, uint32: Uint32Array, uint8: Uint8Array };
 
 // The recording that Python packed: `meta` as an object, `buffer` the inflated columns.
@@ -36,10 +37,12 @@ export function loadRecording(meta, buffer) {
     if (rec.steps.place[step] >= 0) see(rec.steps.place[step], step, step);
   }));
   rec.waits = historyOf(meta.warps + 1, (see) => forEachStep(rec, (step) => {
-    if (rec.steps.op[step] === rec.op.wait) see(rec.steps.warp[step] + 1, step, step);
+    const own = rec.steps.array[step] < 0 && rec.steps.extra[step] > 16; // for what the warp itself began: it orders nobody else's
+    if (rec.steps.op[step] === rec.op.wait && !own) see(rec.steps.warp[step] + 1, step, step);
   }));
   rec.openings = openingsOf(rec);
   rec.flights = flightsOf(rec);
+  rec.mbarriers = mbarriersOf(rec);
   rec.variables = variablesOf(rec);
   return rec;
 }
@@ -251,19 +254,22 @@ export function otherWrite(rec, number, offset, size, step, backwards = false) {
   return next;
 }
 
-// Copies the bytes of an element, as they were before `step`, into `into`. Returns false where they are unknown.
+// Copies the bytes of an element, as they were before `step`, into `into`. Returns the step that last wrote one of them:
+// AT_LAUNCH where none did, UNKNOWN where the recording kept no bytes.
 export function bytesAt(rec, number, offset, size, step, into) {
   const array = rec.arrays[number];
-  if (offset < array.low || offset + size > array.end) return false;
+  if (offset < array.low || offset + size > array.end) return UNKNOWN;
+  let last = AT_LAUNCH;
   for (let part = 0; part < size; part += array.cell) {
     const cell = cellAt(array, offset + part);
     const place = placeFrom(rec.written, cell, step) - 1;
-    const [bytes, from] = place < rec.written.start[cell]
-      ? [rec.initial, array.kept + offset + part - array.low]
-      : [rec.wordBytes, rec.written.at[place]];
+    const isWritten = place >= rec.written.start[cell];
+    const bytes = isWritten ? rec.wordBytes : rec.initial;
+    const from = isWritten ? rec.written.at[place] : array.kept + offset + part - array.low;
+    if (isWritten) last = Math.max(last, rec.written.step[place]);
     for (let k = 0; k < array.cell && part + k < size; k++) into[part + k] = bytes[from + k];
   }
-  return true;
+  return last;
 }
 
 // ---- barriers: how old a value is, and whether a read is ordered after the write
@@ -305,7 +311,7 @@ export function otherBarrier(rec, step, backwards = false) {
 }
 
 // Whether something stands between what one warp did at step `first` and what another does at `then`: a barrier at which
-// both arrived, the one after its deed and the other before; or a wait of the other (for copies, or at an mbarrier).
+// both arrived, the one after its deed and the other before; or a wait of the other at an mbarrier or of its cluster.
 export function isOrdered(rec, first, then) {
   const { warp } = rec.steps;
   if (warp[first] === warp[then]) return true;
@@ -313,20 +319,23 @@ export function isOrdered(rec, first, then) {
     const { arrivals } = rec.openings[place];
     if (arrivals.get(warp[first]) > first && arrivals.has(warp[then])) return true;
   }
-  return lastBefore(rec.waits, warp[then] + 1, then) > first;
+  const wait = lastBefore(rec.waits, warp[then] + 1, then); // it lasts until the warp's next step
+  return wait >= 0 && firstAfter(rec.ofWarp, warp[then] + 1, wait) > first;
 }
 
 // Of a reading step, the lanes that read from shared memory what another warp has written since the last barrier between
 // them: [{ lane, offset, writer }]. Nothing orders such a read after its write.
 export function hazardsOf(rec, step) {
-  const { op, array, width, warp } = rec.steps;
+  const { op, array, width, warp, extra } = rec.steps;
+  const reader = op[step] === rec.op["copy read"] && warp[step] < 0 ? extra[step] : step; // who began what reads by itself
   if (!rec.reads.has(op[step]) || array[step] < 0 || rec.arrays[array[step]].space !== "shared") return [];
   const ordered = new Map(); // a writing step -> whether it is
   const found = [];
   for (const { lane, offset } of lanesOf(rec, step)) {
     const writer = lastWrite(rec, array[step], offset, width[step], step);
-    if (writer < 0 || rec.steps.warp[writer] === warp[step]) continue;
-    if (!ordered.has(writer)) ordered.set(writer, isOrdered(rec, writer, step));
+    if (writer < 0 || warp[writer] === warp[reader]) continue;
+    if (warp[writer] < 0 && op[writer] === rec.op.write) continue; // nobody knows whose it is
+    if (!ordered.has(writer)) ordered.set(writer, isOrdered(rec, writer, reader));
     if (!ordered.get(writer)) found.push({ lane, offset, writer });
   }
   return found;
@@ -334,16 +343,19 @@ export function hazardsOf(rec, step) {
 
 // ---- what goes on by itself
 
-// Copies and products that a warp began and that ended later: [{ begin, end, kind }], the earliest first. `end` is the step
-// at which a copy lands, or at which the product is known to be over.
+// Copies and products that a warp began and that ended later: [{ begin, end, kind, lands }], the earliest first. `end` is
+// the step at which a copy has landed or a product is known to be over; `lands` are the steps that write what is copied.
 function flightsOf(rec) {
   const { op, extra } = rec.steps;
   const found = new Map();
-  forEachStep(rec, (end) => {
-    const begin = extra[end];
-    const landed = op[end] === rec.op["copy write"] && begin >= 0 && begin < end && op[begin] === rec.op["copy read"];
-    const over = op[end] === rec.op.end && op[begin] !== rec.op.barrier;
-    if (landed || over) found.set(begin, { begin, end, kind: rec.meta.ops[op[begin]] });
+  const flight = (begin) => found.get(begin) ?? found.set(begin, { begin, end: begin, kind: rec.meta.ops[op[begin]], lands: [] }).get(begin);
+  forEachStep(rec, (step) => {
+    const begin = extra[step];
+    if (op[step] === rec.op["copy write"] && begin >= 0 && begin < step) {
+      flight(begin).lands.push(step);
+      flight(begin).end = step;
+    }
+    if (op[step] === rec.op.end && op[begin] !== rec.op.barrier) flight(begin).end = step;
   });
   return [...found.values()].sort((a, b) => a.begin - b.begin);
 }
@@ -351,6 +363,40 @@ function flightsOf(rec) {
 // Those that are under way at `step`.
 export function inFlight(rec, step) {
   return rec.flights.filter(({ begin, end }) => begin < step && step <= end);
+}
+
+// The mbarriers of the block, by the array and the offset at which they lie: of each its steps in order.
+function mbarriersOf(rec) {
+  const { op, array, extra } = rec.steps;
+  const found = new Map();
+  forEachStep(rec, (step) => {
+    if (array[step] < 0 || ![rec.op.arrive, rec.op.wait, rec.op.phase].includes(op[step])) return;
+    listOf(found, `${array[step]} ${extra[step]}`).push(step);
+  });
+  return [...found.values()].map((steps) => ({ array: array[steps[0]], offset: extra[steps[0]], steps }))
+    .sort((a, b) => a.array - b.array || a.offset - b.offset);
+}
+
+// An mbarrier at `step`: how many of its phases are over, and how often somebody has arrived since.
+export function mbarrierAt(rec, { steps }, step) {
+  let [phases, arrivals] = [0, 0];
+  for (const at of steps) {
+    if (at >= step) break;
+    if (rec.steps.op[at] === rec.op.phase) [phases, arrivals] = [phases + 1, 0];
+    else if (rec.steps.op[at] === rec.op.arrive) arrivals += lanesIn(rec.steps.mask[at]);
+  }
+  return { phases, arrivals };
+}
+
+// The warps that are held up at `step`: [{ warp, since }], `since` being the step at which they began to wait.
+export function waiting(rec, step) {
+  const found = [];
+  for (let warp = 0; warp < rec.meta.warps; warp++) {
+    const since = lastBefore(rec.ofWarp, warp + 1, step);
+    const waits = since >= 0 && [rec.op.barrier, rec.op.wait].includes(rec.steps.op[since]);
+    if (waits && rec.steps.warp[step] !== warp && rec.steps.turn[step] > rec.steps.turn[since] + 1) found.push({ warp, since });
+  }
+  return found;
 }
 
 // ---- warps and lines
@@ -372,8 +418,8 @@ export function otherOfWarp(rec, warp, step, backwards = false) {
 // if there is none.
 export function otherOfLine(rec, file, line, step, { backwards = false, warp = null } = {}) {
   let best = -1;
-  rec.meta.places.forEach(([its, number], place) => {
-    if (its !== file || number !== line) return;
+  rec.meta.places.forEach((_, place) => {
+    if (!isInLine(rec, place, file, line)) return;
     const next = (at) => (backwards ? lastBefore(rec.ofPlace, place, at) : firstAfter(rec.ofPlace, place, at));
     let found = next(step);
     while (found >= 0 && warp !== null && rec.steps.warp[found] !== warp) found = next(found);
@@ -382,10 +428,28 @@ export function otherOfLine(rec, file, line, step, { backwards = false, warp = n
   return best;
 }
 
+// Whether a place lies in a line, or in what is called there.
+function isInLine(rec, place, file, line) {
+  for (; place >= 0; place = rec.meta.places[place][2] ?? -1) {
+    const [its, number] = rec.meta.places[place];
+    if (its === file) return number === line;
+  }
+  return false;
+}
+
 // File and line of a step, or null.
 export function placeOf(rec, step) {
   const [file, line] = rec.meta.places[rec.steps.place[step]] ?? [];
   return file === undefined ? null : { file, line };
+}
+
+// Where a step lies in a file: its own line or, if it lies in another file, the line from which that was called. -1: not
+// in this file.
+export function lineIn(rec, step, file) {
+  for (let place = step < 0 ? -1 : rec.steps.place[step]; place >= 0; place = rec.meta.places[place][2] ?? -1) {
+    if (rec.meta.places[place][0] === file) return rec.meta.places[place][1];
+  }
+  return -1;
 }
 
 // ---- costs of an access

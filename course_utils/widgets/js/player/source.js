@@ -23,20 +23,32 @@ function shortRanges(warps) {
 
 function sourcePanel(rec, act) {
   const files = Object.keys(rec.meta.sources);
-  const visited = new Set(rec.meta.places.map(([file, line]) => `${file} ${line}`));
+  const visited = new Set(rec.meta.places.map(([file, line]) => `${file} ${line}`)); // calls, too
   const box = element("div", { class: "ak-source", tabindex: 0, role: "region", "data-lm-suppress-shortcuts": "true" });
   const choice = control("select", { onchange: () => act.set({ file: choice.value, followsFile: false }) },
     ...files.map((file) => element("option", { value: file }, file.split("/").at(-1))));
+  const followsFile = check("follow the step", (on) => act.set({ followsFile: on }));
   const title = element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "Source"),
-    files.length > 1 ? element("label", {}, "file", choice) : element("span", { class: "ak-note" }, files[0] ?? ""));
+    ...(files.length > 1 ? [element("label", {}, "file", choice), followsFile.row] : []), files.length > 1 ? "" : element("span", { class: "ak-note" }, files[0] ?? ""));
   let shown = null; // the file whose lines are in the box
   let lines = [];
+  const made = new Map(); // file -> its lines
   let marked = new Map(); // line -> what is written beside it
 
   function show(file) {
     shown = file;
+    for (const number of marked.keys()) unmark(lines[number - 1]);
     marked = new Map();
-    lines = (rec.meta.sources[file] ?? "").replace(/\n$/, "").split("\n").map((text, n) => {
+    if (!made.has(file)) made.set(file, linesOfFile(file));
+    lines = made.get(file);
+    box.replaceChildren(element("div", { class: "ak-lines" }, ...lines));
+    box.setAttribute("aria-label", `Source of ${file}`);
+    choice.value = file;
+    scrolled = -Infinity; // nobody knows: the next line is brought into view in any case
+  }
+
+  function linesOfFile(file) {
+    return (rec.meta.sources[file] ?? "").replace(/\n$/, "").split("\n").map((text, n) => {
       const has = visited.has(`${file} ${n + 1}`);
       const line = element("div", { class: has ? "ak-line ak-visited" : "ak-line" },
         element("span", { class: "ak-line-number" }, `${n + 1}`),
@@ -45,9 +57,12 @@ function sourcePanel(rec, act) {
       if (has) line.addEventListener("click", () => act.toLine(file, n + 1));
       return line;
     });
-    box.replaceChildren(element("div", { class: "ak-lines" }, ...lines));
-    box.setAttribute("aria-label", `Source of ${file}`);
-    choice.value = file;
+  }
+
+  function unmark(line) {
+    line.className = "ak-line ak-visited";
+    line.children[1].replaceChildren();
+    line.removeAttribute("aria-current");
   }
 
   // Beside each line the warps that are there; of them the one of this step, and the other party of a finding.
@@ -55,13 +70,12 @@ function sourcePanel(rec, act) {
     const marks = new Map();
     const at = (line) => marks.get(line) ?? marks.set(line, { warps: [], now: false, other: false }).get(line);
     for (let warp = 0; warp < rec.meta.warps; warp++) {
-      const place = placeOf(rec, stepOfWarp(rec, warp, view.step));
-      if (place?.file === shown) at(place.line).warps.push(warp);
+      const line = lineIn(rec, stepOfWarp(rec, warp, view.step), shown);
+      if (line > 0) at(line).warps.push(warp);
     }
-    const now = placeOf(rec, view.step);
-    if (now?.file === shown) at(now.line).now = true;
-    const other = view.other >= 0 ? placeOf(rec, view.other) : null;
-    if (other?.file === shown) at(other.line).other = true;
+    const [now, other] = [view.step, view.other].map((step) => lineIn(rec, step, shown));
+    if (now > 0) at(now).now = true;
+    if (other > 0) at(other).other = true;
     return marks;
   }
 
@@ -71,10 +85,7 @@ function sourcePanel(rec, act) {
     if (file !== shown) show(file);
     const marks = marksOf(view);
     for (const number of marked.keys()) {
-      if (marks.has(number)) continue;
-      lines[number - 1].className = "ak-line ak-visited";
-      lines[number - 1].children[1].replaceChildren();
-      lines[number - 1].removeAttribute("aria-current");
+      if (!marks.has(number)) unmark(lines[number - 1]);
     }
     const next = new Map();
     for (const [number, { warps, now: isNow, other }] of marks) {
@@ -91,15 +102,23 @@ function sourcePanel(rec, act) {
       else line.removeAttribute("aria-current");
     }
     marked = next;
-    if (now?.file === shown && lines[now.line - 1]) keepInView(lines[now.line - 1]);
+    const line = lineIn(rec, view.step, shown);
+    if (line > 0) keepInView(line - 1);
+    followsFile.input.checked = view.followsFile;
   }
 
-  function keepInView(line) {
-    const [top, height] = [line.offsetTop, line.offsetHeight];
-    if (top < box.scrollTop + height || top + 2 * height > box.scrollTop + box.clientHeight) {
-      box.scrollTop = top - box.clientHeight / 3;
-    }
+  // Where lines and box are is measured once, and not at each step, after which the browser would lay out the page at once.
+  let [high, seen, scrolled] = [0, 0, 0];
+  box.addEventListener("scroll", () => { scrolled = box.scrollTop; });
+  function measure() {
+    [high, seen, scrolled] = [lines[0]?.offsetHeight ?? 0, box.clientHeight, box.scrollTop];
   }
 
-  return { node: element("section", { class: "ak-player-source" }, title, box), draw };
+  function keepInView(row) {
+    if (row * high >= scrolled + high && (row + 2) * high <= scrolled + seen) return;
+    scrolled = Math.max(0, row * high - seen / 3);
+    requestAnimationFrame(() => { box.scrollTop = scrolled; }); // the browser lays out the page then anyway
+  }
+
+  return { node: element("section", { class: "ak-player-source" }, title, box), draw, measure };
 }

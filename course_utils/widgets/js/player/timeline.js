@@ -17,7 +17,7 @@ function kindOfDeed(rec, step) {
   if (name === "barrier") return BARRIER;
   if (name === "exchange" || name === "warp barrier") return 6;
   if (name === "product" || name === "wgmma") return 4;
-  if (["copy", "arrive", "wait", "copy read", "copy write"].includes(name)) return 5;
+  if (["copy", "arrive", "wait", "phase", "copy read", "copy write"].includes(name)) return 5;
   const array = rec.arrays[rec.steps.array[step]];
   if (!array) return -1;
   return (array.space === "shared" ? 2 : 0) + (name === "read" ? 0 : 1);
@@ -31,8 +31,9 @@ function timelinePanel(rec, act) {
   const legend = element("div", { class: "ak-legend ak-note" },
     ...DEEDS.filter((_, n) => kinds.includes(n)).map(({ name, colour }) => element("span", {}, swatch(colour), name)),
     ...(kinds.includes(BARRIER) ? [element("span", {}, swatch("currentColor"), "barrier")] : []),
+    ...(rec.flights.length ? [element("span", {}, "last row: copies and products in flight")] : []),
     ...(rec.meta.findings.length ? [element("span", {}, "▼ finding")] : []));
-  const rows = rec.meta.warps + (rec.ofWarp.start[1] ? 1 : 0); // the copy engine has one of its own
+  const rows = rec.meta.warps + (rec.flights.length ? 1 : 0); // the last is for what goes on by itself
   const height = Math.min(Math.max(TIMELINE.most / rows, TIMELINE.row[0]), TIMELINE.row[1]);
   let picture = null; // all but the cursor; made again for another width or ink
   let made = "";
@@ -49,11 +50,17 @@ function timelinePanel(rec, act) {
     for (let step = 0; step < rec.count; step++) {
       const kind = kindOfDeed(rec, step);
       const x = across(step, width - wide);
-      const row = (rec.steps.warp[step] + rows) % rows;
-      if (kind === -1 || (kind !== BARRIER && Math.floor(x * ratio) === drawn[row])) continue;
+      const row = rec.steps.warp[step];
+      if (row < 0 || kind === -1 || (kind !== BARRIER && Math.floor(x * ratio) === drawn[row])) continue;
       drawn[row] = Math.floor(x * ratio);
       ctx.fillStyle = kind === BARRIER ? theme.ink : DEEDS[kind].colour;
       ctx.fillRect(x, row * height, wide, height - (height > 4 ? 1 : 0));
+    }
+    ctx.globalAlpha = 0.5; // copies above products, darker where there are several
+    for (const { begin, end, kind } of rec.flights) {
+      const isCopy = kind !== "wgmma" && kind !== "product";
+      ctx.fillStyle = DEEDS[isCopy ? 5 : 4].colour;
+      ctx.fillRect(across(begin, width), rec.meta.warps * height + (isCopy ? 0 : height / 2), Math.max(1, across(end, width) - across(begin, width)), height / 2);
     }
   }
 
@@ -71,7 +78,7 @@ function timelinePanel(rec, act) {
     }
     for (const step of view.writes ?? []) ctx.fillRect(across(step, width) - 0.5, tall - TIMELINE.bottom + 2, 1.5, 5);
     const x = across(view.step, width);
-    const row = (rec.steps.warp[view.step] + rows) % rows;
+    const row = rec.steps.warp[view.step] < 0 ? rows - 1 : rec.steps.warp[view.step];
     ctx.fillRect(x - 0.75, TIMELINE.top - 4, 1.5, rows * height + 8);
     ctx.strokeStyle = theme.ink;
     ctx.lineWidth = 1.5;

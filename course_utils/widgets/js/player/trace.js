@@ -1,51 +1,78 @@
-// trace.js — who wrote the chosen number, and where its inputs came from; and the findings, each with its two parties.
+// trace.js — who wrote the chosen number, and from what; back to global memory. And the findings, each with its two parties.
 
-const MOST_INPUTS = 12; // that are listed
+const MOST_LISTED = 8; // places from which inputs came
+const PAUSE = 90; // ms without a step before inputs are looked for: they may take longer than a picture may
 
 function tracePanel(rec, act, valueWords) {
   const body = element("div", { class: "ak-trace" });
   let shown = "";
+  let timer = null;
 
-  const go = (step, words, cell, lane) => control("button", {
-    type: "button", class: "ak-jump", onclick: () => act.set({ ...act.at(step), ...(cell ? { cell } : {}), ...(lane === undefined ? {} : { lane }) }),
-  }, words);
+  const jump = (step, words, change = {}) => control("button", { type: "button", class: "ak-jump", onclick: () => act.set({ step, ...change }) }, words);
 
   function draw(view) {
-    const key = JSON.stringify([view.cell, view.step]);
+    const writer = view.cell && writerOf(rec, view.cell.array, view.cell.offset, view.step);
+    const value = view.cell && valueWords(view);
+    const key = JSON.stringify([view.cell, writer, value, view.type]);
     if (key === shown) return;
     shown = key;
+    clearTimeout(timer);
     if (!view.cell) {
       body.replaceChildren(element("div", { class: "ak-note" }, "Choose a cell of memory: who wrote it is said here."));
       return;
     }
     const array = rec.arrays[view.cell.array];
-    const name = elementName(array, view.cell.offset);
-    const head = element("div", {}, element("b", {}, `${name} = ${valueWords(view)}`));
-    const writer = writerOf(rec, view.cell.array, view.cell.offset, view.step);
+    const head = element("div", {}, element("b", {}, `${elementName(array, view.cell.offset)} = ${value}`));
     if (!writer) {
-      const never = array.space === "shared" ? "Nobody has written it yet." : "Nobody in this block has written it yet: it is as it was at the launch.";
-      body.replaceChildren(head, element("div", { class: "ak-note" }, never));
+      const words = array.space === "shared" ? "Nobody has written it yet." : "Nobody in this block has written it yet: it is as it was at the launch.";
+      body.replaceChildren(head, element("div", { class: "ak-note" }, words));
       return;
     }
     const place = placeOf(rec, writer.step);
-    const who = writer.warp < 0 ? `${place ? "the copy engine" : "another block"}` : `warp ${writer.warp}, lane ${writer.lane}`;
-    const inputs = inputsOf(rec, writer.step, writer.lane, writer.delta);
-    const listed = inputs.slice(0, MOST_INPUTS).map((input) => {
-      const from = rec.arrays[input.array];
-      const type = typeIn(from, view);
-      const value = brief(elementAt(rec, input.array, input.offset, type, input.step), 8);
-      const through = input.through.length ? ` through ${input.through.join(", ")}` : "";
-      return element("li", {}, go(input.step, `${elementName(from, input.offset)} = ${value}`,
-        { array: input.array, offset: input.offset }, writer.lane), element("span", { class: "ak-note" }, ` step ${bytes(input.step)}${through}`));
-    });
+    const who = writer.warp < 0 ? engineOf(rec, writer.step).replace("The", "the").replace("Nobody", "nobody") : `warp ${writer.warp}, lane ${writer.lane}`;
+    const inputs = element("div", { class: "ak-inputs" }, element("span", { class: "ak-note" }, "…"));
     body.replaceChildren(head,
-      element("div", {}, `Written by ${who}${place ? `, line ${place.line}` : ""}: `, go(writer.step, `step ${bytes(writer.step)}`, null, writer.lane)),
-      ...(listed.length ? [element("div", {}, rec.steps.op[writer.step] === rec.op["copy write"] ? "It was copied from:" : "Its inputs:"), element("ul", {}, ...listed)] : []),
-      ...(inputs.length > MOST_INPUTS ? [element("div", { class: "ak-note" }, `and ${bytes(inputs.length - MOST_INPUTS)} more`)] : []));
+      element("div", {}, `Written by ${who}${place ? `, line ${place.line}` : ""}: `, jump(writer.step, `step ${bytes(writer.step)}`, { lane: Math.max(writer.lane, 0) })),
+      inputs);
+    const { cell, step, type } = view;
+    timer = setTimeout(() => inputs.replaceChildren(...inputsOfWrite(writer, cell, step, type)), PAUSE);
+  }
+
+  function inputsOfWrite(writer, cell, step, type) {
+    const reads = inputsOf(rec, writer.step, writer.lane, writer.delta);
+    const isCopy = rec.steps.op[writer.step] === rec.op["copy write"];
+    const origins = element("div", {});
+    const back = control("button", { type: "button", class: "ak-jump", onclick: () => {
+      const size = NUMBERS[typeIn(rec.arrays[cell.array], { type })].size;
+      const { reads: first, isAll } = originsOf(rec, cell.array, cell.offset, size, step);
+      origins.replaceChildren(element("div", {}, first.length ? "Read from global memory:" : "It comes from no global memory."),
+        listed(first, type), ...(isAll ? [] : [element("div", { class: "ak-note" }, "and more: only the nearest 2,000 writes were followed")]));
+    } }, "Back to global memory");
+    if (!reads.length) return [element("span", { class: "ak-note" }, "It was made from nothing that the block read.")];
+    return [element("div", {}, isCopy ? "It was copied from:" : "It was made from:"), listed(reads, type), back, origins];
+  }
+
+  // Reads by the line and the array from which they are. One alone is named with its number.
+  function listed(reads, type) {
+    const groups = new Map();
+    for (const read of reads) listOf(groups, `${rec.steps.place[read.step]} ${read.array}`).push(read);
+    const items = [...groups.values()].slice(0, MOST_LISTED).map((group) => {
+      const last = group.at(-1);
+      const array = rec.arrays[last.array];
+      const place = placeOf(rec, last.step);
+      const cell = { array: last.array, offset: last.offset };
+      const value = brief(elementAt(rec, last.array, last.offset, typeIn(array, { type }), last.step), 8);
+      const words = group.length === 1 ? `${elementName(array, last.offset)} = ${value}` : `${array.name}: ${plural(group.length, "read")}`;
+      const where = `${place ? ` line ${place.line},` : ""} step ${bytes(group[0].step)}${group[0].step === last.step ? "" : ` to ${bytes(last.step)}`}`;
+      return element("li", {}, jump(last.step, words, { cell, lane: Math.max(last.lane, 0), looksAtCell: true }), element("span", { class: "ak-note" }, where));
+    });
+    const more = groups.size - items.length;
+    return element("ul", {}, ...items, ...(more ? [element("li", { class: "ak-note" }, `and of ${plural(more, "more place")}`)] : []));
   }
 
   return {
-    node: element("section", { class: "ak-player-trace" }, element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "Where a number comes from")), body),
+    node: element("section", { class: "ak-player-trace" },
+      element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "Where a number comes from")), body),
     draw,
   };
 }

@@ -6,12 +6,12 @@ const DOES = {
   atomic: ["changes", "change"],
   "copy read": ["starts to copy", "start to copy"],
   "copy write": ["has a copy land:", "have a copy land:"],
-  barrier: ["waits at the block's barrier", "wait at the block's barrier"],
+  barrier: ["arrives at", "arrive at"],
   "warp barrier": ["meets at a barrier of the warp", "meet at a barrier of the warp"],
   product: ["multiplies on the tensor cores", "multiply on the tensor cores"],
   wgmma: ["starts a product of its warpgroup", "start a product of their warpgroup"],
-  copy: ["starts a copy", "start a copy"],
-  arrive: ["arrives at an mbarrier", "arrive at an mbarrier"],
+  copy: ["orders a copy from the copy engine", "order a copy from the copy engine"],
+  arrive: ["arrives at", "arrive at"],
   wait: ["waits", "wait"],
   exchange: ["exchanges numbers between its lanes", "exchange numbers"],
 };
@@ -49,9 +49,10 @@ export function deedOf(rec, step) {
   const name = rec.meta.ops[op[step]];
   const line = placeOf(rec, step);
   const where = line ? ` at line ${line.line}` : "";
-  const what = array[step] < 0 ? "" : ` ${accessOf(rec, step)}${rec.arrays[array[step]].name}`;
   if (name === "end") return endOf(rec, extra[step]);
-  if (warp[step] < 0) return `${name === "write" ? "Another block" : "The copy engine"} ${DOES[name][0]}${what}${where}`;
+  if (name === "phase") return `A phase of the ${mbarrier(rec, step)} is over, the one of parity ${rec.steps.width[step]}`;
+  const what = { barrier: atBarrier, arrive: arrivesAt, wait: waitsFor }[name]?.(rec, step) ?? accessOf(rec, step);
+  if (warp[step] < 0) return `${engineOf(rec, step)} ${DOES[name][0]}${what}${where}`;
   const lanes = lanesOfMask(mask[step]);
   const whole = lanes.length === Math.min(32, rec.meta.threads - 32 * warp[step]); // the last warp may be a part of one
   const several = !whole && lanes.length > 1;
@@ -62,21 +63,47 @@ export function deedOf(rec, step) {
 // What is over, of what a step began.
 function endOf(rec, begun) {
   const name = rec.meta.ops[rec.steps.op[begun]];
-  if (name === "barrier") return "The barrier opens: all have arrived";
-  const what = { wgmma: "The product", product: "The product", copy: "The copy", "copy read": "The copy" }[name] ?? "What";
+  if (name === "barrier") return `${atBarrier(rec, begun).replace(" the", "The").replace(" b", "B")} opens: all have arrived`;
+  const what = { wgmma: "The product", copy: "The copy", "copy read": "The copy" }[name] ?? "What";
   return `${what} that warp ${rec.steps.warp[begun]} began at step ${bytes(begun)} is over`;
 }
 
 function accessOf(rec, step) {
+  const array = rec.arrays[rec.steps.array[step]];
+  if (!array || !rec.addressed.has(rec.steps.op[step])) return "";
   const count = rec.steps.width[step] ? lanesOf(rec, step).length : 0;
-  return count ? `${count > 1 ? `${count} × ` : ""}${plural(rec.steps.width[step], "byte")} of ` : "";
+  return ` ${count ? `${count > 1 ? `${count} × ` : ""}${plural(rec.steps.width[step], "byte")} of ` : ""}${array.name}`;
+}
+
+// Who does what none of the block's threads does.
+function engineOf(rec, step) {
+  const name = rec.meta.ops[rec.steps.op[step]];
+  if (name === "write") return "Nobody of this block"; // another block, or what the compiler does not report
+  return rec.meta.ops[rec.steps.op[rec.steps.extra[step]]] === "wgmma" ? "The tensor core" : "The copy engine";
+}
+
+const mbarrier = (rec, step) => `mbarrier at ${rec.arrays[rec.steps.array[step]].name} + ${rec.steps.extra[step]}`;
+
+const atBarrier = (rec, step) => (rec.steps.extra[step] ? ` barrier ${rec.steps.extra[step]}` : " the block's barrier");
+
+const CLUSTER = 16; // in `extra` of what has no mbarrier; below it a named barrier, above it what is waited for
+const WAITED_FOR = { 17: " for its products", 18: " for its copies", 19: " for its copies" };
+
+function arrivesAt(rec, step) {
+  const { array, extra } = rec.steps;
+  if (array[step] >= 0) return ` the ${mbarrier(rec, step)}`;
+  return extra[step] === CLUSTER ? " the barrier of the cluster" : ` barrier ${extra[step]}`;
+}
+
+function waitsFor(rec, step) {
+  return rec.steps.array[step] < 0 && WAITED_FOR[rec.steps.extra[step]] ? WAITED_FOR[rec.steps.extra[step]] : ` at${arrivesAt(rec, step)}`;
 }
 
 // What an access costs: sectors of global memory, passes through the banks of shared memory.
 function costOf(rec, step) {
   const array = rec.arrays[rec.steps.array[step]];
   const rows = lanesOf(rec, step);
-  if (!array || !rows.length || !rec.steps.width[step]) return "";
+  if (!array || !rows.length || !rec.steps.width[step] || rec.steps.warp[step] < 0) return "";
   if (array.space === "global") return ` It touches ${plural(sectorsOf(rec, step), "sector")} of 32 bytes.`;
   const passes = wavefrontsOf(rec, step);
   const least = Math.ceil((rows.length * rec.steps.width[step]) / 128);
@@ -87,7 +114,7 @@ function costOf(rec, step) {
 // What one lane reads or writes at a step: " Lane 5: tile[3][5] = 0.25."
 function laneOf(rec, view) {
   const one = lanesOf(rec, view.step).find(({ lane }) => lane === view.lane);
-  if (!one || !rec.steps.width[view.step]) return "";
+  if (!one || !rec.steps.width[view.step] || rec.steps.warp[view.step] < 0) return "";
   const array = rec.arrays[rec.steps.array[view.step]];
   const type = typeIn(array, view);
   const at = (step) => brief(elementAt(rec, array.number, one.offset, type, step), 8);

@@ -1,0 +1,232 @@
+"""Who wrote a byte, and from what: back through statements, local variables and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from course_utils.emulator.ops import COPY_READ, COPY_WRITE, END, JOINING, READING, WGMMA, WRITING, row_counts
+from course_utils.emulator.statements import Statements, made_from, named
+
+if TYPE_CHECKING:
+    from course_utils.emulator.recording import Recording
+
+
+class Access(NamedTuple):
+    """What one thread did to memory in a step. `thread`: its number in the block; -1: none of it (the copy engine, a tensor
+    core, another block). `row`: of the columns of rows."""
+
+    step: int
+    thread: int
+    row: int
+
+
+class Origins:
+    """The questions that a recording is asked, with what is looked up for them once."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        c = recording.columns
+        self._op, self._array, self._width = (c[f"steps.{name}"] for name in ("op", "array", "width"))
+        self._first, self._extra, self._place = (c[f"steps.{name}"] for name in ("first", "extra", "place"))
+        self._offset = c["lanes.offset"]
+        statements = Statements(recording.sources)
+        self._words = [statements.words_at(place.file, place.line) for place in recording.places]
+        self.names = named(recording.places, recording.variables, statements)
+        self.made_from = made_from(recording.variables, statements)
+
+    # ---- what is looked up
+
+    @cached_property
+    def _counts(self) -> np.ndarray:
+        return row_counts(self._op, self._recording.columns["steps.mask"])
+
+    @cached_property
+    def step_of(self) -> np.ndarray:
+        """The step of each row."""
+        return np.repeat(np.arange(len(self._op)), self._counts)
+
+    @cached_property
+    def _lanes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Step and thread (-1: none of the block) of each lane of each step, in order."""
+        mask = np.ascontiguousarray(self._recording.columns["steps.mask"], np.uint32)
+        bits = np.unpackbits(mask.view(np.uint8), bitorder="little").reshape(-1, 32)
+        steps, lanes = np.nonzero(bits)
+        warps = self._recording.columns["steps.warp"][steps]
+        return steps, np.where(warps < 0, -1, 32 * warps + lanes)
+
+    @cached_property
+    def thread_of(self) -> np.ndarray:
+        """The thread of each row; -1: none of the block."""
+        steps, threads = self._lanes
+        return threads[self._counts[steps] > 0]
+
+    @cached_property
+    def _steps_of_thread(self) -> list[np.ndarray]:
+        """The steps of each thread, in order."""
+        steps, threads = self._lanes
+        order = np.argsort(threads, kind="stable")
+        bounds = np.searchsorted(threads[order], np.arange(self._recording.threads + 1))
+        return [steps[order[low:high]] for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+
+    @cached_property
+    def _written(self) -> tuple[int, np.ndarray, np.ndarray]:
+        """Bytes of a unit; and for each unit of memory and each row that writes it, sorted: a key, and the row."""
+        rows = np.flatnonzero(np.isin(self._op, WRITING)[self.step_of])
+        offset, width = self._offset[rows].astype(np.int64), self._width[self.step_of[rows]].astype(np.int64)
+        unit = int(np.gcd.reduce(np.concatenate([offset, width, [16]])))
+        counts = width // unit
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        units = np.repeat(offset // unit, counts) + within
+        keys = np.repeat(self._array[self.step_of[rows]].astype(np.int64), counts) << 40 | units
+        order = np.argsort(keys, kind="stable")
+        return unit, keys[order], np.repeat(rows, counts)[order]
+
+    @cached_property
+    def _changes(self) -> dict[tuple[int, int], np.ndarray]:
+        """The steps before which a thread's variable was new, by (thread, variable)."""
+        c = self._recording.columns
+        keys = c["changes.thread"].astype(np.int64) << 32 | c["changes.variable"]
+        order = np.argsort(keys, kind="stable")
+        distinct, starts = np.unique(keys[order], return_index=True)
+        steps = np.split(c["changes.step"][order], starts[1:])
+        return {(int(key >> 32), int(key & 0xFFFFFFFF)): np.unique(s) for key, s in zip(distinct, steps, strict=True)}
+
+    def rows_of(self, step: int) -> range:
+        """The rows of a step."""
+        return range(int(self._first[step]), int(self._first[step] + self._counts[step]))
+
+    def _access(self, row: int) -> Access:
+        return Access(int(self.step_of[row]), int(self.thread_of[row]), int(row))
+
+    # ---- questions
+
+    def writer(self, array: int, offset: int, step: int) -> Access | None:
+        """Of the byte, the last write before a step."""
+        unit, keys, rows = self._written
+        key = array << 40 | offset // unit
+        low, high = np.searchsorted(keys, key), np.searchsorted(keys, key, side="right")
+        found = np.searchsorted(self.step_of[rows[low:high]], step)
+        return self._access(rows[low + found - 1]) if found else None
+
+    def inputs(self, write: Access) -> list[Access]:
+        """The reads from which a row was written."""
+        if self._op[write.step] == COPY_WRITE:
+            return self._copied(write)
+        found: set[int] = set()
+        if write.thread >= 0 and self._place[write.step] >= 0:
+            steps = self._statement(write.thread, write.step, int(self._place[write.step]), writes=True)
+            self._follow(write.thread, steps, int(self._place[write.step]), found)
+        return [self._access(row) for row in sorted(found)]
+
+    def first_reads(self, array: int, offset: int, step: int) -> list[Access]:
+        """The reads from global memory of what the block had not written, from which a byte was made before a step."""
+        found: set[int] = set()
+        seen: set[int] = set()
+        pending = [self.writer(array, offset, step)]
+        while pending:
+            write = pending.pop()
+            if write is None or write.row in seen:
+                continue
+            seen.add(write.row)
+            for read in self.inputs(write):
+                of, at = int(self._array[read.step]), int(self._offset[read.row])
+                unit = self._written[0]
+                writers = [self.writer(of, at + b, read.step) for b in range(0, int(self._width[read.step]), unit)]
+                pending += [one for one in writers if one is not None]
+                if None in writers and self._recording.arrays[of].space == "global":
+                    found.add(read.row)
+        return [self._access(row) for row in sorted(found)]
+
+    def _copied(self, write: Access) -> list[Access]:
+        """The source of a copied row: of the same lane of the cp.async; of a bulk copy, the row of the same number."""
+        begun = int(self._extra[write.step])
+        if self._op[begun] == COPY_READ:
+            rows = [row for row in self.rows_of(begun) if self.thread_of[row] == write.thread]
+            return [self._access(row) for row in rows if self._width[begun]]
+        reads, writes = (np.flatnonzero((self._op == op) & (self._extra == begun)) for op in (COPY_READ, COPY_WRITE))
+        read = reads[np.searchsorted(writes, write.step)] if len(reads) == len(writes) else None
+        if read is None or not self._width[read]:
+            return []
+        return [self._access(int(self._first[read] + write.row - self._first[write.step]))]
+
+    # ---- statements
+
+    def _is_within(self, place: int, around: int) -> bool:
+        while place >= 0 and place != around:
+            place = self._recording.places[place].caller
+        return place == around
+
+    def _statement(self, thread: int, last: int, place: int, *, since: int = 0, writes: bool = False) -> list[int]:
+        """The steps of a thread's statement that ends with the step `last`, the last first: back while it is at the same
+        place, or in what is called there, from the step `since` on. writes: of a write, back to the one before."""
+        mine = self._steps_of_thread[thread]
+        found = []
+        for step in mine[: np.searchsorted(mine, last, side="right")][::-1].tolist():
+            again = writes and step != last and self._op[step] in WRITING and self._place[step] == self._place[last]
+            if step < since or again or not self._is_within(int(self._place[step]), place):
+                break
+            found.append(step)
+        return found
+
+    def _follow(self, thread: int, steps: list[int], place: int, found: set[int]) -> None:
+        """Adds the reads behind the steps of a statement, and behind the variables that it names."""
+        seen: set[tuple[int, int, int]] = set()  # of variables: thread, variable, step before which it was new
+        statements: set[tuple[int, int]] = set()  # thread, step
+        pending: list[tuple[int, int, int]] = []
+
+        def take(thread: int, steps: list[int], place: int) -> None:
+            if not steps or (thread, steps[0]) in statements:
+                return
+            statements.add((thread, steps[0]))
+            found.update(row for step in steps for row in self._reads(step, thread))
+            pending.extend((thread, variable, steps[-1]) for variable in self.names[place])
+            for step in steps:
+                if self._op[step] in JOINING:
+                    for other in self._threads_of(step):
+                        take(other, self._statement(other, step, place, since=steps[-1]), place)
+
+        take(thread, steps, place)
+        while pending:
+            of, variable, until = pending.pop()
+            changes = self._changes.get((of, variable))
+            at = 0 if changes is None else int(np.searchsorted(changes, until, side="right"))
+            if not at or (of, variable, int(changes[at - 1])) in seen:
+                continue
+            new = int(changes[at - 1])
+            seen.add((of, variable, new))
+            before = int(changes[at - 2]) if at > 1 else 0
+            pending.extend((of, other, new if other != variable else new - 1) for other in self.made_from[variable])
+            mine = self._steps_of_thread[of]
+            position = int(np.searchsorted(mine, new))
+            last = int(mine[position - 1]) if position else -1
+            around = self._naming(int(self._place[last]), variable) if last >= before and position else -1
+            if around >= 0:
+                take(of, self._statement(of, last, around, since=before), around)
+                pending.append((of, variable, new - 1))
+
+    def _naming(self, place: int, variable: int) -> int:
+        """The innermost of a place and those from which it was called whose statement names a variable; -1: none."""
+        parts = set(self._recording.variables[variable].name.split("."))
+        while place >= 0:
+            if parts & self._words[place]:
+                return place
+            place = self._recording.places[place].caller
+        return -1
+
+    def _reads(self, step: int, thread: int) -> Iterable[int]:
+        """The rows that a thread read in a step; of a product that ends, what the tensor core read for it."""
+        if self._op[step] in READING:
+            return [row for row in self.rows_of(step) if self.thread_of[row] == thread]
+        begun = int(self._extra[step])
+        if self._op[step] == END and self._op[begun] == WGMMA:
+            reads = np.flatnonzero((self._op == COPY_READ) & (self._extra == begun))
+            return [row for read in reads for row in self.rows_of(int(read))]
+        return []
+
+    def _threads_of(self, step: int) -> list[int]:
+        mask, warp = (int(self._recording.columns[f"steps.{name}"][step]) for name in ("mask", "warp"))
+        return [32 * warp + lane for lane in range(32) if mask >> lane & 1]

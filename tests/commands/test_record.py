@@ -1,0 +1,42 @@
+"""The command that records a block of a launch: what it says, the page that it writes, and wrong input."""
+
+import json
+import re
+
+import pytest
+
+from course_utils.__main__ import main
+from course_utils.commands.record import named_launches
+
+
+def test_it_says_what_the_block_does_and_writes_a_page_of_it(tmp_path, capsys):
+    page = tmp_path / "swap.html"
+    assert main(["record", "two_ways", "--html", str(page)]) == 0
+    said = capsys.readouterr().out
+    assert "two_ways()" in said and f"written: {page}" in said
+    (recording,) = re.findall(r'id="recording">(.*?)</script>', page.read_text(encoding="utf-8"))
+    assert json.loads(recording)["meta"]["index"] == [0, 0, 0]
+
+
+def test_the_findings_of_a_broken_kernel_are_listed_with_their_steps(capsys):
+    assert main(["record", "broken missing_sync_after_load"]) == 0
+    assert re.search(r"racecheck: .*, line \d+, steps [\d,]+ and [\d,]+", capsys.readouterr().out)
+
+
+def test_wrong_input_is_named(tmp_path, capsys):
+    cases = {
+        ("transpos",): "KERNEL: got 'transpos', takes a launch's name, such as 'transpose_naive'",
+        ("two_ways", "--block", "5"): "block",
+        ("two_ways", "--html", str(tmp_path / "no" / "x.html")): "there is no folder",
+    }
+    for arguments, words in cases.items():
+        assert main(["record", *arguments]) == 1
+        assert words in capsys.readouterr().err, arguments
+    with pytest.raises(SystemExit):
+        main(["record", "two_ways", "--block", "a,b"])
+    assert "takes one to three numbers such as 1,0,0, got 'a,b'" in capsys.readouterr().err
+
+
+def test_chapters_broken_kernels_and_the_ladder_of_hopper_have_names():
+    names = named_launches()
+    assert {"transpose_tiled", "v2 forward, d=64, L=200", "broken missing_syncwarp", "hopper step1_wgmma"} <= set(names)
