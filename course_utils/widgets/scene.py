@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from course_utils.emulator import record
-from course_utils.widgets import recorded
+from course_utils.emulator import Recording, record
 from course_utils.widgets.player import Player, player
 
 
@@ -19,55 +19,75 @@ def scene(
     visit: int = 0,
     warp: int | None = None,
     block: int | tuple[int, ...] = (0, 0, 0),
-    launch: int | None = None,
     cell: tuple[str, int] | None = None,
+    variables: bool = False,
     **look: object,
 ) -> Player:
     """Plays one block of the launch that `call()` makes, and opens at a step in the line that has the text `at`.
 
         widgets.scene(lambda: kernel(grid, block, args), at="sum += Q", on="K")
 
-    at: a piece of the text of a line, which stands in no other line that the block works in. on: the array that the
+    at: a piece of the text of one line in which the block works, or calls a function that does. on: the array that the
     step touches; None: any, or none. visit: which of these steps, counted from 0; a negative one from the end. warp:
-    of this warp alone; -1: of the copy engine and the tensor cores. block, launch: as `course_utils.emulator.record`
-    takes them. cell: an array and the offset of a byte in it: what is chosen there, and seen at first. look: what else
-    the player starts with, such as colour="bank", lane=3 or figures=True.
+    of this warp alone; -1: of the copy engine and the tensor cores. block: as `play` takes it. cell: an array and the
+    offset of a byte in it: what is chosen, and seen at first. variables: keep the local variables of each thread, which
+    are most of what a page with the player loads. look: what else the player starts with, such as colour="bank", lane=3
+    or figures=True.
 
     Raises what `course_utils.emulator.record` raises, and ValueError for a line, an array or a visit that the block
     does not have.
     """
-    meta, data = record(call, block=block, launch=launch).packed()
-    step = _step(meta, recorded.columns(meta, data), at, on, visit, warp)
-    opened = player(meta, data)
+    recording = record(call, block=block)
+    step = _step(recording, at, on, visit, warp)
     if cell is not None:
-        array = _array(meta, cell[0], "cell")
+        array = _array(recording, cell[0], "cell")
         look = {**look, "array": array, "cell": {"array": array, "offset": cell[1]}, "looksAtCell": True}
-    opened.meta = {**meta, "start": look}
+    opened = player(*(recording if variables else _without_variables(recording)).packed())
+    opened.meta = {**opened.meta, "start": look}
     opened.step = step
     return opened
 
 
-def _array(meta: Mapping, name: object, argument: str) -> int:
-    names = [array["name"] for array in meta["arrays"]]
+def _step(recording: Recording, at: str, on: str | None, visit: int, warp: int | None) -> int:
+    columns = recording.columns
+    steps = np.isin(columns["steps.place"], _places(recording, at))
+    if on is not None:
+        steps &= columns["steps.array"] == _array(recording, on, "on")
+    if warp is not None:
+        steps &= columns["steps.warp"] == warp
+    found = np.flatnonzero(steps)
+    if not -len(found) <= visit < len(found):
+        raise ValueError(f"visit: got {visit}; the block has {len(found)} such steps in the line with {at!r}")
+    return int(found[visit])
+
+
+def _places(recording: Recording, at: str) -> list[int]:
+    """The places in the line that has this text, and in functions that are called there."""
+    lines = {place[:2] for place in recording.places if at in _text(recording.sources, *place[:2])}
+    if len(lines) != 1:
+        raise ValueError(f"at: got {at!r}, takes a text of one line in which the block works; {len(lines)} have it")
+    found: list[int] = []
+    for number in range(len(recording.places)):
+        chain = [number]
+        while (caller := recording.places[chain[-1]].caller) >= 0:
+            chain.append(caller)
+        if any(recording.places[one][:2] in lines for one in chain):
+            found.append(number)
+    return found
+
+
+def _text(sources: Mapping[str, str], file: str, line: int) -> str:
+    lines = sources.get(file, "").splitlines()
+    return lines[line - 1] if 0 < line <= len(lines) else ""
+
+
+def _array(recording: Recording, name: str, argument: str) -> int:
+    names = [array.name for array in recording.arrays]
     if name not in names:
-        raise ValueError(f"{argument}: got {name!r}, takes one of {', '.join(map(repr, names))}")
+        raise ValueError(f"{argument}: got the array {name!r}, takes one of {', '.join(map(repr, names))}")
     return names.index(name)
 
 
-def _step(meta: Mapping, found: Mapping[str, np.ndarray], at: str, on: str | None, visit: int, warp: int | None) -> int:
-    places = [
-        number
-        for number, (file, line) in enumerate(meta["places"])
-        if file in meta["sources"] and at in meta["sources"][file].splitlines()[line - 1]
-    ]
-    if len(places) != 1:
-        raise ValueError(f"at: got {at!r}, takes a text in one line that the block works in; {len(places)} have it")
-    steps = found["steps.place"] == places[0]
-    if on is not None:
-        steps &= found["steps.array"] == _array(meta, on, "on")
-    if warp is not None:
-        steps &= found["steps.warp"] == warp
-    steps = np.flatnonzero(steps)
-    if not -len(steps) <= visit < len(steps):
-        raise ValueError(f"visit: got {visit}; of these steps there are {len(steps)} in the line with {at!r}")
-    return int(steps[visit])
+def _without_variables(recording: Recording) -> Recording:
+    changes = {name: column[:0] for name, column in recording.columns.items() if name.startswith("changes.")}
+    return replace(recording, variables=(), columns={**recording.columns, **changes})
