@@ -6,9 +6,13 @@
     compiler.py    g++, clang++ or zig; a cache    library_tables.py  symbols and lines of a compiled kernel
     module.py      load, look up, launch           debug_lines.py  from a crash to a line
     launch.py      the worker process              report.py       and to an exception
-    tracing.py     sanitize() and profile()        trace_results.py what a watched launch leaves
+    tracing.py     what watches a launch           trace_results.py what a watched launch leaves
     sanitizer.py   findings                        profiler.py     counters per source line
     pages.py       both of them in a notebook
+    recorder.py    record(): one block             raw_recording.py what a recorded launch takes and leaves
+    recording.py   the recording, packed           ops.py          what a step of it does
+    frames.py      where local variables are       statements.py   which of them a line names
+    origins.py     who wrote a byte, and from what
 
 A launch that fails raises `course_utils.cuda.KernelError` in the calling process, which goes on. What the emulator
 does not imitate: the order in which a GPU runs threads between barriers (here: one after the other), the last bits of
@@ -28,7 +32,8 @@ of a thousand small kernels beside the emulator's own bytes.
 A worker is a process like any other, not a sandbox: a kernel can do what its user can.
 
 Inside `sanitize()` or `profile()` a launch runs a second build of the kernel, which the compiler has instrumented: each
-memory access calls runtime/trace.cpp. races.cpp looks for hazards, counters.cpp counts sectors and bank conflicts. The
+memory access calls runtime/trace.cpp. races.cpp looks for hazards, counters.cpp counts sectors and bank conflicts. Inside
+`record()` it runs a third one, without optimisation, and recorder.cpp lets the warps of one block take turns. The
 head of runtime/worker.cpp says in which order the runtime's files stand.
 """
 

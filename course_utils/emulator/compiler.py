@@ -153,8 +153,8 @@ def _flags(compiler: Compiler, build: Build = Build.PLAIN) -> list[str]:
     return flags + (_traced_flags(compiler) if build is Build.TRACED or compiler.kind != "gcc" else RECORDED_FLAGS)
 
 
-# Each variable of the source is in memory, at a place of its own, for the whole of its life, and the runtime hears where
-# functions begin and end: g++ alone is asked for that.
+# Each variable of the source is in memory, at a place of its own, for the whole of its life, and the runtime hears
+# where functions begin and end: g++ alone is asked for that.
 RECORDED_FLAGS = ["-DEMU_TRACED=1", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-O0", "-g2"]
 RECORDED_FLAGS += ["-fno-omit-frame-pointer"]
 

@@ -1,7 +1,8 @@
 """Where the variables of a kernel are while it runs: what a library that is built to be recorded says of its functions.
 
-Without optimisation each local variable lies at one place in the frame of its function. DWARF gives that place from the frame's
-canonical address, and the call frame table gives that from the register by which the frame is known at run time.
+Without optimisation each local variable lies at one place in the frame of its function. DWARF gives that place from the
+frame's canonical address, and the call frame table gives that from the register by which the frame is known at run
+time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ MOST_BYTES = 4096  # of a variable that is recorded
 
 
 class Variable(NamedTuple):
-    """A local variable, or a member of one, of `count` elements of `bytes` each, at `offset` from the frame's register."""
+    """A local variable, or a member of one, of `count` elements of `bytes` each, at `offset` from the frame's
+    register."""
 
     name: str
     type: str

@@ -240,8 +240,9 @@ def run(
     `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library; `arguments` are the values as the
     kernel takes them.
     The values of `global_variables` go to the worker and, unless the launch fails, come back. What the kernel printed
-    goes to sys.stdout, too. `watch` says what a traced library reports, `statics` where its shared variables are, `functions` whose
-    variables are recorded. Without `keep` the launch leaves no values and prints nothing. An interrupt (KeyboardInterrupt) ends the worker.
+    goes to sys.stdout, too. `watch` says what a traced library reports, `statics` where its shared variables are,
+    `functions` whose variables are recorded. Without `keep` the launch leaves no values and prints nothing. An
+    interrupt (KeyboardInterrupt) ends the worker.
     """
     if watch and len(memory.spans) > MOST_ARRAYS:
         raise ValueError(f"the sanitizer and the profiler take up to {MOST_ARRAYS} tensors, got {len(memory.spans)}")

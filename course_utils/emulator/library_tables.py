@@ -49,7 +49,8 @@ def code_ranges(library: Path) -> tuple[list[CodeRange], list[CodeRange]]:
 
 
 def kept(library: Path, read: Callable[[Path], Any], reader: Path = Path(__file__)) -> Any:
-    """What `read` finds in the library. Its name tells what is in it, and the text of the file `reader` how it is read."""
+    """What `read` finds in the library. Its name tells what is in it, and the text of the file `reader` how it is
+    read."""
     kept = library.with_suffix(f".{_digest(reader)}{read.__name__}.json")
     try:
         return json.loads(kept.read_bytes())

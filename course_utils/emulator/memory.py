@@ -156,8 +156,8 @@ class DeviceMemory:
         return found
 
     def tensors(self) -> list[tuple[str, torch.Tensor | None, int, int]]:
-        """For each of the `spans`: label, the tensor that is all of it (None: several share it), and where its bytes are in
-        this process as they were before the launch: address and how many."""
+        """For each of the `spans`: label, the tensor that is all of it (None: several share it), and where its bytes
+        are in this process as they were before the launch: address and how many."""
         found = []
         for region, (_, label, size) in zip(self._regions, self.arrays(), strict=True):
             whole = [array.tensor for array in region.arrays if array.size == size]

@@ -123,7 +123,8 @@ class _Library:
 
     @property
     def named_statics(self) -> list[tuple[str, int, Shared | None]]:
-        """Of each of the `statics` the name that the source gives it, its bytes, and what its elements are, if that is known."""
+        """Of each of the `statics` the name that the source gives it, its bytes, and what its elements are, if that is
+        known."""
         of_offset = {shared.offset: shared for shared in shared_variables(self.path)}
         found = []
         for name, symbol in self._static_symbols:
@@ -143,6 +144,12 @@ class _Library:
             for name, symbol in self.symbols.items()
             if symbol.kind == "STT_TLS" and name != "emu_dynamic_shared"
         ]
+
+    @property
+    def entry_code(self) -> list[tuple[int, int]]:
+        """From where to where the functions behind the kernels go."""
+        entries = [symbol for name, symbol in self.symbols.items() if name.startswith("emu_call_")]
+        return [(symbol.offset, symbol.offset + symbol.size) for symbol in entries]
 
     @functools.cached_property
     def lines(self) -> DebugLines:
@@ -365,6 +372,7 @@ class EmulatedModule:
                     statics=library.named_statics,
                     functions=library.recorded_functions,
                     lines=library.lines,
+                    entries=library.entry_code,
                     sources=self._originals,
                     findings=findings,
                 )

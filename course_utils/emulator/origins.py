@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,12 +17,23 @@ if TYPE_CHECKING:
 
 
 class Access(NamedTuple):
-    """What one thread did to memory in a step. `thread`: its number in the block; -1: none of it (the copy engine, a tensor
-    core, another block). `row`: of the columns of rows."""
+    """What one thread did to memory in a step. `thread`: its number in the block; -1: none of it (the copy engine, a
+    tensor core, another block). `row`: of the columns of rows."""
 
     step: int
     thread: int
     row: int
+
+
+class _Followed:
+    """What need not be followed again: statements (thread, last and first step, place), changes of variables (thread,
+    variable, step), rows that were read, and steps that join lanes (with the place of the statement)."""
+
+    def __init__(self) -> None:
+        self.statements: set[tuple[int, int, int, int]] = set()
+        self.changes: set[tuple[int, int, int]] = set()
+        self.rows: set[int] = set()
+        self.joined: set[tuple[int, int]] = set()
 
 
 class Origins:
@@ -33,6 +45,7 @@ class Origins:
         self._op, self._array, self._width = (c[f"steps.{name}"] for name in ("op", "array", "width"))
         self._first, self._extra, self._place = (c[f"steps.{name}"] for name in ("first", "extra", "place"))
         self._offset = c["lanes.offset"]
+        self._ops, self._places = self._op.tolist(), self._place.tolist()
         statements = Statements(recording.sources)
         self._words = [statements.words_at(place.file, place.line) for place in recording.places]
         self.names = named(recording.places, recording.variables, statements)
@@ -65,12 +78,12 @@ class Origins:
         return threads[self._counts[steps] > 0]
 
     @cached_property
-    def _steps_of_thread(self) -> list[np.ndarray]:
+    def _steps_of_thread(self) -> list[list[int]]:
         """The steps of each thread, in order."""
         steps, threads = self._lanes
         order = np.argsort(threads, kind="stable")
         bounds = np.searchsorted(threads[order], np.arange(self._recording.threads + 1))
-        return [steps[order[low:high]] for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+        return [steps[order[low:high]].tolist() for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
 
     @cached_property
     def _written(self) -> tuple[int, np.ndarray, np.ndarray]:
@@ -86,14 +99,16 @@ class Origins:
         return unit, keys[order], np.repeat(rows, counts)[order]
 
     @cached_property
-    def _changes(self) -> dict[tuple[int, int], np.ndarray]:
+    def _changes(self) -> dict[tuple[int, int], list[int]]:
         """The steps before which a thread's variable was new, by (thread, variable)."""
         c = self._recording.columns
-        keys = c["changes.thread"].astype(np.int64) << 32 | c["changes.variable"]
-        order = np.argsort(keys, kind="stable")
-        distinct, starts = np.unique(keys[order], return_index=True)
-        steps = np.split(c["changes.step"][order], starts[1:])
-        return {(int(key >> 32), int(key & 0xFFFFFFFF)): np.unique(s) for key, s in zip(distinct, steps, strict=True)}
+        found: dict[tuple[int, int], list[int]] = {}
+        columns = (c[f"changes.{name}"].tolist() for name in ("thread", "variable", "step"))
+        for thread, variable, step in zip(*columns, strict=True):
+            steps = found.setdefault((thread, variable), [])
+            if not steps or steps[-1] != step:
+                steps.append(step)
+        return found
 
     def rows_of(self, step: int) -> range:
         """The rows of a step."""
@@ -114,44 +129,50 @@ class Origins:
 
     def inputs(self, write: Access) -> list[Access]:
         """The reads from which a row was written."""
+        return [self._access(row) for row in sorted(self._inputs(write, _Followed()))]
+
+    def _inputs(self, write: Access, followed: _Followed) -> list[int]:
+        """Their rows, but for those behind what has been followed before."""
         if self._op[write.step] == COPY_WRITE:
             return self._copied(write)
-        found: set[int] = set()
-        if write.thread >= 0 and self._place[write.step] >= 0:
-            steps = self._statement(write.thread, write.step, int(self._place[write.step]), writes=True)
-            self._follow(write.thread, steps, int(self._place[write.step]), found)
-        return [self._access(row) for row in sorted(found)]
+        place = int(self._place[write.step])
+        if write.thread < 0 or place < 0:
+            return []
+        return self._follow(
+            write.thread, self._statement(write.thread, write.step, place, writes=True), place, followed
+        )
 
     def first_reads(self, array: int, offset: int, step: int) -> list[Access]:
         """The reads from global memory of what the block had not written, from which a byte was made before a step."""
         found: set[int] = set()
         seen: set[int] = set()
-        pending = [self.writer(array, offset, step)]
+        followed = _Followed()
+        first = self.writer(array, offset, step)
+        pending = [] if first is None else [first]
         while pending:
             write = pending.pop()
-            if write is None or write.row in seen:
+            if write.row in seen:
                 continue
             seen.add(write.row)
-            for read in self.inputs(write):
-                of, at = int(self._array[read.step]), int(self._offset[read.row])
-                unit = self._written[0]
-                writers = [self.writer(of, at + b, read.step) for b in range(0, int(self._width[read.step]), unit)]
+            for row in self._inputs(write, followed):
+                read = int(self.step_of[row])
+                of, at = int(self._array[read]), int(self._offset[row])
+                writers = [self.writer(of, at + b, read) for b in range(0, int(self._width[read]), self._written[0])]
                 pending += [one for one in writers if one is not None]
                 if None in writers and self._recording.arrays[of].space == "global":
-                    found.add(read.row)
+                    found.add(row)
         return [self._access(row) for row in sorted(found)]
 
-    def _copied(self, write: Access) -> list[Access]:
+    def _copied(self, write: Access) -> list[int]:
         """The source of a copied row: of the same lane of the cp.async; of a bulk copy, the row of the same number."""
         begun = int(self._extra[write.step])
         if self._op[begun] == COPY_READ:
-            rows = [row for row in self.rows_of(begun) if self.thread_of[row] == write.thread]
-            return [self._access(row) for row in rows if self._width[begun]]
+            return [row for row in self.rows_of(begun) if self.thread_of[row] == write.thread and self._width[begun]]
         reads, writes = (np.flatnonzero((self._op == op) & (self._extra == begun)) for op in (COPY_READ, COPY_WRITE))
         read = reads[np.searchsorted(writes, write.step)] if len(reads) == len(writes) else None
         if read is None or not self._width[read]:
             return []
-        return [self._access(int(self._first[read] + write.row - self._first[write.step]))]
+        return [int(self._first[read] + write.row - self._first[write.step])]
 
     # ---- statements
 
@@ -161,52 +182,56 @@ class Origins:
         return place == around
 
     def _statement(self, thread: int, last: int, place: int, *, since: int = 0, writes: bool = False) -> list[int]:
-        """The steps of a thread's statement that ends with the step `last`, the last first: back while it is at the same
-        place, or in what is called there, from the step `since` on. writes: of a write, back to the one before."""
-        mine = self._steps_of_thread[thread]
+        """The steps of a thread's statement that ends with the step `last`, the last first: back while it is at the
+        same place, or in what is called there, from the step `since` on. writes: of a write, back to the one before."""
+        mine, ops, places = self._steps_of_thread[thread], self._ops, self._places
         found = []
-        for step in mine[: np.searchsorted(mine, last, side="right")][::-1].tolist():
-            again = writes and step != last and self._op[step] in WRITING and self._place[step] == self._place[last]
-            if step < since or again or not self._is_within(int(self._place[step]), place):
+        for position in range(bisect.bisect_right(mine, last) - 1, -1, -1):
+            step = mine[position]
+            again = writes and step != last and ops[step] in WRITING and places[step] == places[last]
+            if step < since or again or not self._is_within(places[step], place):
                 break
             found.append(step)
         return found
 
-    def _follow(self, thread: int, steps: list[int], place: int, found: set[int]) -> None:
-        """Adds the reads behind the steps of a statement, and behind the variables that it names."""
-        seen: set[tuple[int, int, int]] = set()  # of variables: thread, variable, step before which it was new
-        statements: set[tuple[int, int]] = set()  # thread, step
-        pending: list[tuple[int, int, int]] = []
+    def _follow(self, thread: int, steps: list[int], place: int, followed: _Followed) -> list[int]:
+        """The rows that were read in the steps of a statement, and behind the variables that it names."""
+        found: list[int] = []
+        pending: list[tuple[int, int, int]] = []  # thread, variable, until before which step it was changed
 
         def take(thread: int, steps: list[int], place: int) -> None:
-            if not steps or (thread, steps[0]) in statements:
+            if not steps or (thread, steps[0], steps[-1], place) in followed.statements:
                 return
-            statements.add((thread, steps[0]))
-            found.update(row for step in steps for row in self._reads(step, thread))
+            followed.statements.add((thread, steps[0], steps[-1], place))
+            new = {row for step in steps for row in self._reads(step, thread)} - followed.rows
+            followed.rows |= new
+            found.extend(new)
             pending.extend((thread, variable, steps[-1]) for variable in self.names[place])
             for step in steps:
-                if self._op[step] in JOINING:
+                if self._ops[step] in JOINING and (step, place) not in followed.joined:
+                    followed.joined.add((step, place))
                     for other in self._threads_of(step):
                         take(other, self._statement(other, step, place, since=steps[-1]), place)
 
         take(thread, steps, place)
         while pending:
             of, variable, until = pending.pop()
-            changes = self._changes.get((of, variable))
-            at = 0 if changes is None else int(np.searchsorted(changes, until, side="right"))
-            if not at or (of, variable, int(changes[at - 1])) in seen:
+            changes = self._changes.get((of, variable), [])
+            at = bisect.bisect_right(changes, until)
+            new = changes[at - 1] if at else -1
+            if not at or (of, variable, new) in followed.changes:
                 continue
-            new = int(changes[at - 1])
-            seen.add((of, variable, new))
-            before = int(changes[at - 2]) if at > 1 else 0
+            followed.changes.add((of, variable, new))
+            before = changes[at - 2] if at > 1 else 0
             pending.extend((of, other, new if other != variable else new - 1) for other in self.made_from[variable])
             mine = self._steps_of_thread[of]
-            position = int(np.searchsorted(mine, new))
-            last = int(mine[position - 1]) if position else -1
-            around = self._naming(int(self._place[last]), variable) if last >= before and position else -1
+            position = bisect.bisect_left(mine, new)
+            last = mine[position - 1] if position else -1
+            around = self._naming(self._places[last], variable) if position and last >= before else -1
             if around >= 0:
                 take(of, self._statement(of, last, around, since=before), around)
                 pending.append((of, variable, new - 1))
+        return found
 
     def _naming(self, place: int, variable: int) -> int:
         """The innermost of a place and those from which it was called whose statement names a variable; -1: none."""
@@ -219,10 +244,12 @@ class Origins:
 
     def _reads(self, step: int, thread: int) -> Iterable[int]:
         """The rows that a thread read in a step; of a product that ends, what the tensor core read for it."""
-        if self._op[step] in READING:
-            return [row for row in self.rows_of(step) if self.thread_of[row] == thread]
+        if self._ops[step] in READING:
+            lanes = int(self._recording.columns["steps.mask"][step])
+            before = bin(lanes & ((1 << thread % 32) - 1)).count("1")
+            return [int(self._first[step]) + before] if lanes >> thread % 32 & 1 else []
         begun = int(self._extra[step])
-        if self._op[step] == END and self._op[begun] == WGMMA:
+        if self._ops[step] == END and self._ops[begun] == WGMMA:
             reads = np.flatnonzero((self._op == COPY_READ) & (self._extra == begun))
             return [row for read in reads for row in self.rows_of(int(read))]
         return []

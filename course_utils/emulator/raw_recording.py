@@ -94,8 +94,8 @@ RECORDING_BYTES = ctypes.sizeof(_Recording)
 
 
 class RawRecording:
-    """The recording in memory that the worker shares. most_rows: of how many accesses there may be; functions: whose variables
-    are to be recorded, by ascending addresses, as many as there is room for."""
+    """The recording in memory that the worker shares. most_rows: of how many accesses there may be; functions: whose
+    variables are to be recorded, by ascending addresses, as many as there is room for."""
 
     def __init__(self, front: mmap.mmap, offset: int, most_rows: int, functions: Sequence[Function]) -> None:
         self._raw = raw = _Recording.from_buffer(front, offset)
@@ -126,7 +126,8 @@ class RawRecording:
         return self._copy("calls", np.dtype(_Call), self._raw.call_count)
 
     def steps(self) -> np.ndarray:
-        """A structured array: `turn`, `warp`, `place` (a number of a call), `array`, `mask`, `width`, `first`, `extra`, `op`."""
+        """A structured array: `turn`, `warp`, `place` (a number of a call), `array`, `mask`, `width`, `first`, `extra`,
+        `op`."""
         return self._copy("steps", np.dtype(_Step), self._raw.step_count)
 
     def rows(self) -> np.ndarray:

@@ -16,6 +16,7 @@ from course_utils.emulator.memory import DeviceMemory
 from course_utils.emulator.ops import row_counts
 from course_utils.emulator.raw_recording import IS_SITE, RawRecording
 from course_utils.emulator.recording import (
+    COLUMNS,
     RecordedArray,
     RecordedFinding,
     RecordedPlace,
@@ -43,11 +44,11 @@ def record(
 
         recording = record(lambda: kernel(grid, block, args))
 
-    block: its index in the grid, as blockIdx.x or as (x, y, z); launch: which one, counted from 0, where `call` makes several;
-    limit: how many accesses of threads there may be at most. The warps of the block take turns, each with one request at
-    a time; lanes that have parted meet again as soon as they can. The launch's outputs are those of a plain one, but for what
-    depends on the order of threads. What fails is recorded up to there (`Recording.failure`). The sanitizer's findings in
-    the same launch come with it.
+    block: its index in the grid, as blockIdx.x or as (x, y, z); launch: which one, counted from 0, where `call` makes
+    several; limit: how many accesses of threads there may be at most. The warps of the block take turns, each with one
+    request at a time; lanes that have parted meet again as soon as they can. The launch's outputs are those of a plain
+    one, but for what depends on the order of threads. What fails is recorded up to there (`Recording.failure`). The
+    sanitizer's findings in the same launch come with it.
 
     Raises TypeError for what is no call or no block; ValueError for a block that the grid does not have, for several
     launches without `launch`, for none, and where the recording would be longer than the limit.
@@ -88,11 +89,12 @@ def collect(
     statics: list[Static],
     functions: Sequence[Function],
     lines: DebugLines,
+    entries: Sequence[tuple[int, int]],
     sources: Mapping[str, str],
     findings: tuple[Finding, ...],
 ) -> Recording:
-    """The recording that a launch has left. `functions`: those whose variables were to be recorded; `sources`: the text of each
-    file by its name.
+    """The recording that a launch has left. `functions`: those whose variables were to be recorded; `sources`: the text
+    of each file by its name.
 
     Raises ValueError where there was no room for it.
     """
@@ -100,10 +102,10 @@ def collect(
     if raw.full:
         raise ValueError(
             f"the recording of block {index} of {kernel}() is longer than {len(rows):,} accesses of threads, after "
-            f"{steps['turn'][-1]:,} turns of its warps: fewer keys, a smaller head dimension, a smaller tile or another "
-            "block make it shorter; limit= allows more"
+            f"{steps['turn'][-1]:,} turns of its warps: fewer keys, a smaller head dimension, a smaller tile or "
+            "another block make it shorter; limit= allows more"
         )
-    place_of, places = _places(steps["place"], raw, lines)
+    place_of, places = _places(steps["place"], raw, lines, entries)
     array_of, arrays, initial = _arrays(steps, rows, memory, statics, shared_mem)
     columns = {
         f"steps.{name}": np.ascontiguousarray(steps[name])
@@ -126,17 +128,23 @@ def collect(
         arrays=tuple(arrays),
         variables=tuple(variables),
         findings=(),
-        columns=columns,
+        columns={name: np.ascontiguousarray(columns[name], dtype) for name, dtype in COLUMNS.items()},
     )
     return replace(recording, findings=tuple(_found(finding, recording) for finding in findings))
 
 
-def _places(used: np.ndarray, raw: RawRecording, lines: DebugLines) -> tuple[np.ndarray, list[RecordedPlace]]:
-    """The number of each step's place, -1 for none, and the places."""
+def _places(
+    used: np.ndarray, raw: RawRecording, lines: DebugLines, entries: Sequence[tuple[int, int]]
+) -> tuple[np.ndarray, list[RecordedPlace]]:
+    """The number of each step's place, -1 for none, and the places. entries: the code that calls kernels, which stands
+    in no line of theirs."""
     sites = raw.sites
     places: dict[RecordedPlace, int] = {}
     numbers: list[int] = [-1]
     for counter, caller, _ in raw.calls().tolist()[1:]:  # a caller comes before its calls
+        if any(low <= counter < high for low, high in entries):
+            numbers.append(-1)
+            continue
         here = lines.places([sites[counter - IS_SITE]] if counter >= IS_SITE else counter)
         number = numbers[caller]
         for file, line in here[::-1]:
@@ -146,7 +154,8 @@ def _places(used: np.ndarray, raw: RawRecording, lines: DebugLines) -> tuple[np.
 
 
 def _variables(functions: Sequence[Function]) -> tuple[np.ndarray, list[RecordedVariable]]:
-    """The number of each variable, and the variables: what has one name in one function, such as two loops' counters, is one."""
+    """The number of each variable, and the variables: what has one name in one function, such as two loops' counters,
+    is one."""
     variables: dict[RecordedVariable, int] = {}
     numbers = [
         variables.setdefault(RecordedVariable(f.name, v.name, v.type, v.count, v.shape), len(variables))
@@ -163,8 +172,8 @@ def _arrays(
     statics: list[Static],
     shared_mem: int,
 ) -> tuple[np.ndarray, list[RecordedArray], np.ndarray]:
-    """The array of each step, the arrays, and what their kept bytes were at the launch. Of shared memory, only the arrays that
-    the block touches."""
+    """The array of each step, the arrays, and what their kept bytes were at the launch. Of shared memory, only the
+    arrays that the block touches."""
     counts = row_counts(steps["op"], steps["mask"])
     array_of_row, width_of_row = (np.repeat(steps[name], counts) for name in ("array", "width"))
     numbers = np.full(len(memory.tensors()) + len(statics) + 2, -1, np.int32)  # the last stands for none
@@ -225,15 +234,13 @@ def _steps_of(recording: Recording, line: int | None, thread: tuple[int, int, in
 
 
 def _nearest(recording: Recording, mine: np.ndarray, its: np.ndarray) -> tuple[int, int]:
-    """Of both parties' steps the first two, or those of the same array that are nearest to each other."""
+    """Of both parties' steps the first two, or the first of mine that comes behind one of theirs in the same array, as
+    near as there is one."""
     if not len(mine) or not len(its):
         return (int(mine[0]) if len(mine) else -1), (int(its[0]) if len(its) else -1)
     array = recording.columns["steps.array"]
-    best = (int(mine[0]), int(its[0]), 1 << 31)
-    for step in mine[:1000].tolist():
-        same = its[(array[its] == array[step]) & (its != step)]
-        if len(same):
-            other = int(same[np.argmin(np.abs(same - step))])
-            if abs(other - step) < best[2]:
-                best = (step, other, abs(other - step))
-    return best[0], best[1]
+    for step in mine.tolist():
+        before = its[(its < step) & (array[its] == array[step])]
+        if len(before):
+            return step, int(before[-1])
+    return int(mine[0]), int(its[0])

@@ -1,8 +1,8 @@
 """The recording of one block of a launch: what its warps did, step by step; who wrote a byte, and from what.
 
-A step is a request of one warp: those of its lanes that do the same thing at the same place at the same time. Of each lane
-a step that touches memory has a row. Steps stand in the order in which they were done: before step s, memory is what it was
-at the launch and what the writes of all earlier steps have made of it.
+A step is a request of one warp: those of its lanes that do the same thing at the same place at the same time. Of each
+lane a step that touches memory has a row. Steps stand in the order in which they were done: before step s, memory is
+what it was at the launch and what the writes of all earlier steps have made of it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ DELTA = {"steps.turn", "steps.first", "lanes.offset", "changes.step"}  # these a
 
 @dataclass(frozen=True)
 class RecordedArray:
-    """An array in global or shared memory. `low`, `bytes`: the part of it whose bytes at the launch are kept, which is all
-    that the block touches; `dtype`: "bytes" where nobody says how shared memory is used."""
+    """An array in global or shared memory. `low`, `bytes`: the part of it whose bytes at the launch are kept, which is
+    all that the block touches; `dtype`: "bytes" where nobody says how shared memory is used."""
 
     name: str
     space: str
@@ -77,7 +77,8 @@ class RecordedVariable:
 
 @dataclass(frozen=True)
 class RecordedFinding:
-    """What the sanitizer finds in the same launch, and the steps of both parties; -1 where they are not in this block."""
+    """What the sanitizer finds in the same launch, and the steps of both parties; -1 where they are not in this
+    block."""
 
     tool: str
     message: str
@@ -169,16 +170,16 @@ class Recording:
         """What a thread's write in `step` was made from: the reads of the same statement, and those behind the local
         variables that it names, back to where each was last changed. Of a copy, what it copied.
 
-        Statements are known by their lines, and variables by their names there, so that this is rather too much than too
-        little: all elements of an array are taken, and all lanes that a shuffle or a product joins. It misses what a name
-        does not show: a variable that is changed through a pointer in a function that knows it by another name, and
-        registers where there are no `variables`.
+        Statements are known by their lines, and variables by their names there, so that this is rather too much than
+        too little: all elements of an array are taken, and all lanes that a shuffle or a product joins. It misses what
+        a name does not show: a variable that is changed through a pointer in a function that knows it by another name,
+        and registers where there are no `variables`.
         """
         return self._origins.inputs(self._access_of(step, thread))
 
     def origins(self, array: str | int, offset: int, step: int | None = None) -> list[Access]:
-        """Where a byte comes from, through all that this block did: the reads from global memory that nobody in the block
-        had written before. Errors, and what it misses, as of `inputs`."""
+        """Where a byte comes from, through all that this block did: the reads from global memory that nobody in the
+        block had written before. Errors, and what it misses, as of `inputs`."""
         return self._origins.first_reads(self._array(array), offset, self.steps if step is None else step)
 
     def _array(self, array: str | int) -> int:

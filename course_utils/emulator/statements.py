@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from course_utils.toolchain.source import blank_comments
 
@@ -12,68 +12,64 @@ if TYPE_CHECKING:
     from course_utils.emulator.recording import RecordedPlace, RecordedVariable
 
 WORD = re.compile(r"[A-Za-z_]\w*")
+CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;<>]*>\s*)?\(")
 ASSIGNED = re.compile(r"(?<![=!<>])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
 
 
+class Statement(NamedTuple):
+    """From its first to its last line: the names in it, those that it may change, and those that are called."""
+
+    first: int
+    last: int
+    words: frozenset[str]
+    changed: frozenset[str]
+    called: frozenset[str]
+
+
 class Statements:
-    """The statements of a kernel's files, each as its text and its first and last line."""
+    """The statements of a kernel's files."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
-        self._of_file = {file: _statements(text) for file, text in sources.items()}
+        self._of_file = {file: list(_statements(text)) for file, text in sources.items()}
+        self._all = [statement for statements in self._of_file.values() for statement in statements]
 
-    def words_at(self, file: str, line: int) -> set[str]:
+    def words_at(self, file: str, line: int) -> frozenset[str]:
         """The names in the statements that a line is part of."""
-        return {
-            word
-            for first, last, text in self._of_file.get(file, ())
-            if first <= line <= last
-            for word in WORD.findall(text)
-        }
+        here = (one.words for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
+        return frozenset().union(*here)
 
-    def words_with(self, names: set[str]) -> set[str]:
-        """The names in the statements that may change a variable of one of these names: it is assigned to there, or
-        handed to a function."""
-        found = set()
-        for statements in self._of_file.values():
-            for _, _, text in statements:
-                words = set(WORD.findall(text))
-                if names & words and names & _may_change(text, words):
-                    found |= words
-        return found
+    def words_with(self, names: set[str]) -> frozenset[str]:
+        """The names in the statements that may change a variable of one of these names."""
+        return frozenset().union(*(one.words for one in self._all if names & one.changed))
 
-    def words_of_calls(self, function: str) -> set[str]:
+    def words_of_calls(self, function: str) -> frozenset[str]:
         """The names in the statements that call a function."""
-        call = re.compile(rf"\b{re.escape(function.split('<')[0])}\b\s*[<(]")
-        return {
-            word
-            for statements in self._of_file.values()
-            for _, _, text in statements
-            if call.search(text)
-            for word in WORD.findall(text)
-        }
+        name = function.split("<")[0]
+        return frozenset().union(*(one.words for one in self._all if name in one.called))
 
 
-def _may_change(text: str, words: set[str]) -> set[str]:
-    """What stands before an assignment; all names, if there is none."""
-    assigned = [text[: match.start()] for match in ASSIGNED.finditer(text)]
-    return set(WORD.findall(assigned[-1])) if assigned else words
-
-
-def _statements(text: str) -> list[tuple[int, int, str]]:
-    """First line, last line, text: what lies between semicolons and braces. The head of a loop is one."""
+def _statements(text: str) -> Iterator[Statement]:
+    """What lies between semicolons and braces; the head of a loop is one."""
     plain = blank_comments(text)
-    found, start, depth = [], 0, 0
+    start, depth = 0, 0
     for match in re.finditer(r"[;{}()]|^[ \t]*#.*$", plain, flags=re.MULTILINE):
         mark = match[0]
         depth += (mark == "(") - (mark == ")")
-        if mark in "()" or (mark == ";" and depth > 0):
+        if mark in ("(", ")") or (mark == ";" and depth > 0):
             continue
-        end = match.start()
-        if plain[start:end].strip():
-            begin = start + len(plain[start:end]) - len(plain[start:end].lstrip())
-            found.append((plain.count("\n", 0, begin) + 1, plain.count("\n", 0, end) + 1, plain[begin:end]))
+        own = plain[start : match.start()]
+        if own.strip():
+            begin = start + len(own) - len(own.lstrip())
+            first, last = plain.count("\n", 0, begin) + 1, plain.count("\n", 0, match.start()) + 1
+            words = frozenset(WORD.findall(own))
+            yield Statement(first, last, words, _changed(own, words), frozenset(CALLED.findall(own)))
         start, depth = match.end(), 0
-    return found
+
+
+def _changed(text: str, words: frozenset[str]) -> frozenset[str]:
+    """What stands before an assignment; all names where there is none, since a function may change its arguments."""
+    assigned = [match.start() for match in ASSIGNED.finditer(text)]
+    return frozenset(WORD.findall(text[: assigned[-1]])) if assigned else words
 
 
 def parts(variable: RecordedVariable) -> set[str]:
@@ -87,9 +83,9 @@ def named(
 ) -> list[list[int]]:
     """For each place the variables that its statement names, or one of those from which its function was called."""
     found: list[list[int]] = []
-    words_of: list[set[str]] = []
+    words_of: list[frozenset[str]] = []
     for place in places:  # a caller comes before its calls
-        around = words_of[place.caller] if place.caller >= 0 else set()
+        around = words_of[place.caller] if place.caller >= 0 else frozenset()
         words_of.append(statements.words_at(place.file, place.line) | around)
         found.append([i for i, variable in enumerate(variables) if parts(variable) & words_of[-1]])
     return found

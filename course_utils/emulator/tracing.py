@@ -163,8 +163,9 @@ def in_step() -> Iterator[None]:
 
 @dataclass
 class Asked:
-    """What a `record()` wants of the launches in its call: `launch`, the number of one of them (None: the first), of which
-    it takes `block` and at most `limit` accesses. `kernels`: those launched so far; `recording`: what came of it."""
+    """What a `record()` wants of the launches in its call: `launch`, the number of one of them (None: the first), of
+    which it takes `block` and at most `limit` accesses. `kernels`: those launched so far; `recording`: what came of
+    it."""
 
     block: Block
     launch: int | None

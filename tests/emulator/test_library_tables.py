@@ -47,7 +47,7 @@ def test_it_is_read_again_when_this_file_reads_it_in_another_way(library, monkey
     read_anew(library)
     for file in kept(library):
         file.write_text("[[], []]", encoding="utf-8")
-    monkeypatch.setattr(library_tables, "_this_file", lambda: "another")
+    monkeypatch.setattr(library_tables, "_digest", lambda reader: "another")
     assert any(row.line == 4 for row in read_anew(library)[1][0])
 
 

@@ -182,7 +182,7 @@ def test_jumps_lead_to_the_next_of_their_kind_and_to_the_last_before(open_widget
 @pytest.mark.browser
 def test_inputs_are_followed_through_local_variables_back_to_global_memory(open_widget):
     page = open_widget(player(*swap()))
-    of = """m.inputsOf(rec, argument[0], argument[1])
+    of = """m.inputsOf(rec, argument[0], argument[1]).reads
         .map(({ step, array, offset }) => [step, array, offset / 4])"""
     assert asked(page, of, [WRITE, 5]) == [[READ, 0, 5]]
     assert asked(page, of, [WRITE_OUT, 5]) == [[READ_ROW, 2, 58]]
@@ -191,6 +191,18 @@ def test_inputs_are_followed_through_local_variables_back_to_global_memory(open_
     values = "m.variableAt(rec, 5, 1, 0, argument)?.word ?? null"
     assert asked(page, values, WRITE_OUT - 1) is None
     assert asked(page, values, WRITE_OUT) == int(np.float32(2 * 58).view(np.uint32))
+
+
+@pytest.mark.browser
+def test_inputs_are_those_of_python(open_widget, transpose):
+    page = open_widget(player(*transpose.packed()))
+    ops = transpose.columns["steps.op"]
+    writes = [[int(step), lane] for step in np.flatnonzero(ops == OPS.index("write")) for lane in (0, 13)]
+    told = "argument.map(([step, lane]) => m.inputsOf(rec, step, lane).reads.map(({ step, row }) => [step, row]))"
+    warps = transpose.columns["steps.warp"]
+    right = [transpose.inputs(step, 32 * int(warps[step]) + lane) for step, lane in writes]
+    assert asked(page, told, writes) == [[[one.step, one.row] for one in reads] for reads in right]
+    assert len(writes) == 128 and all(right)
 
 
 @pytest.mark.browser

@@ -1,4 +1,6 @@
 // cp.async: the bytes arrive at the wait, as late as the hardware may let them, so that a kernel that reads early reads wrong.
+#include "async_copy.h"
+
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "async_copy.h"
 #include "async_counters.h"
 #include "async_rules.h"
 #include "counters.h"
 #include "findings.h"
 #include "mbarrier.h"
 #include "recorder.h"
-#include "trace.h"
 
 // What the 128 bytes of a tensor map say, as the driver writes them (toolchain/tensor_map.py). Sizes and boxes from the innermost
 // dimension on.

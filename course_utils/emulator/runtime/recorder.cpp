@@ -31,7 +31,9 @@ struct Lane {
     bool waits, unsettled;
     unsigned passed_over;
     int step;
-    uint32_t word;                            // of its last write: where the new value belongs
+    uintptr_t written;                        // of its last write: where, how much, and where the new value belongs,
+    uint32_t bytes, word;
+    bool late;                                // which is there once the warp has met
     LogEntry log;                             // by which the scheduler knows that there is something to settle
 };
 
@@ -72,7 +74,7 @@ Recorder* emu_new_recorder(Tracer& t) {
 void emu_start_recording(Recorder& r) {
     const Block& b = *r.tracer->block;
     for (Lane& lane : r.lanes) {
-        lane.waits = lane.unsettled = false;
+        lane.waits = lane.unsettled = lane.late = false;
         lane.depth = lane.passed_over = 0;
     }
     r.recording->call_count = 1;
@@ -362,11 +364,18 @@ static void let_go(Recorder& r, unsigned warp, uint32_t group) {
         lane.step = (int)r.recording->step_count - 1;
         record_changes(r, lane, thread, (uint32_t)lane.step);
         lane.waits = false, lane.passed_over = 0;
-        lane.word = word + row * words;
-        lane.unsettled = writes(step.op);
-        if (lane.unsettled && !lane.deed.shows_late) f.unsettled = &lane.log;
+        if (writes(step.op)) {
+            lane.written = lane.deed.address, lane.bytes = lane.deed.width, lane.word = word + row * words;
+            lane.unsettled = true, lane.late = lane.deed.shows_late;
+            if (!lane.late) f.unsettled = &lane.log;
+        }
         emu_make_ready(b, &f);
     }
+}
+
+// Whether what a lane writes is not there yet, because its warp still has to meet for it.
+static bool meets(const Lane& lane, const Fiber& f) {
+    return lane.late && (f.state == State::in_collective || (lane.waits && lane.deed.op == EMU_OP_EXCHANGE));
 }
 
 bool emu_record_turn(Recorder& r) {
@@ -374,7 +383,7 @@ bool emu_record_turn(Recorder& r) {
     uint32_t groups[32] = {};
     bool any = false;
     for (unsigned i = 0; i < b.size; i++)
-        if (r.lanes[i].unsettled && b.fibers[i].state != State::in_collective) emu_record_settled(r, &b.fibers[i]);
+        if (!meets(r.lanes[i], b.fibers[i])) emu_record_settled(r, &b.fibers[i]);
     for (unsigned warp = 0; warp < b.warp_count; warp++) any |= (groups[warp] = next_group(r, warp)) != 0;
     if (!any) return false;
     r.turn++;
@@ -392,14 +401,18 @@ void emu_record_settled(Recorder& r, Fiber* f) {
     Lane& lane = r.lanes[f->linear_id];
     f->unsettled = nullptr;
     if (!lane.unsettled) return;
-    lane.unsettled = false;
-    keep_value(r, lane.word, lane.deed.address, lane.deed.width);
+    lane.unsettled = lane.late = false;
+    keep_value(r, lane.word, lane.written, lane.bytes);
+}
+
+void emu_record_last(Recorder& r) {
+    for (unsigned i = 0; i < r.tracer->block->size; i++) emu_record_settled(r, &r.tracer->block->fibers[i]);
 }
 
 int emu_announce(Recorder& r, const emu_intent& deed) {
     Fiber* f = emu_current;
     Lane& lane = r.lanes[f->linear_id];
-    if (lane.unsettled) emu_record_settled(r, f);
+    if (!lane.late || deed.op != EMU_OP_EXCHANGE) emu_record_settled(r, f);
     const Spot spot = deed.address ? find(r, deed.address, deed.width) : Spot{nowhere, 0, nullptr};
     lane.deed = deed;
     lane.call = call_at(r, deed.counter, caller_of(lane));

@@ -28,7 +28,8 @@ void emu_start_recording(Recorder& r);
 bool emu_can_record(const Recorder& r, uintptr_t address);  // whether it lies in memory that is recorded
 int emu_announce(Recorder& r, const emu_intent& deed);        // returns when this thread is to do it: the number of its step
 bool emu_record_turn(Recorder& r);                          // no thread can go on but those that have announced; false: none has
-void emu_record_settled(Recorder& r, Fiber* f);             // f's last write is in memory
+void emu_record_settled(Recorder& r, Fiber* f);             // f's last write is in memory,
+void emu_record_last(Recorder& r);                          // and everybody's: all threads have come to their end
 void emu_record_barrier(Recorder& r, unsigned id, uint32_t counter);   // a thread comes to a barrier (0: also __syncthreads()), to wait,
 void emu_record_open(Recorder& r, unsigned id);             // which opens
 void emu_record_phase(Recorder& r, const void* mbarrier, unsigned parity);

@@ -290,6 +290,7 @@ void emu_trace_interval(Block& b) {
     emu_trace_logs(b);
     t.reading = false;
     if (t.recorder && b.live) emu_record_open(*t.recorder, 0);
+    if (t.recorder && !b.live) emu_record_last(*t.recorder);
     if (t.rules && b.live) emu_rule_block_barrier(*t.rules);
     if (t.rules && !b.live) emu_end_rules(*t.rules);
     if (t.counters) emu_close_requests(t);

@@ -4,5 +4,4 @@
 
 void emu_record_access(uintptr_t address, size_t bytes, Access access, uintptr_t counter);   // by the current thread
 void emu_record_target(Fiber* f, uintptr_t to);            // of the copy_read that it has just recorded
-void emu_finish_copies(unsigned groups_in_flight);         // cp.async of the thread emu_current, which need not be the one that runs
 void emu_find_misaligned(emu_site site, unsigned bytes);   // a cp.async of so many bytes

@@ -4,49 +4,54 @@
 
 const JOINING = ["exchange", "product"]; // what lanes do together: each may have the numbers of all
 
-// The reads from which a lane wrote at `step`: [{ step, lane, row, array, offset }] in their order. Of a copy it is what
-// was copied: `delta` bytes after the beginning of the lane's.
-export function inputsOf(rec, step, lane, delta = 0) {
-  if (rec.steps.op[step] === rec.op["copy write"]) return copied(rec, step, lane, delta);
+// The reads from which a lane wrote at `step`: { reads: [{ step, lane, row, array, offset, width }], isAll }, in their order.
+// Of a copy it is what was copied: `delta` bytes after the beginning of the lane's. At most `most` statements are followed,
+// the nearest: a sum on the tensor cores is made from all lanes of a warp, in each of its steps.
+export function inputsOf(rec, step, lane, delta = 0, most = 1000) {
+  if (rec.steps.op[step] === rec.op["copy write"]) return { reads: copied(rec, step, lane, delta), isAll: true };
   const place = rec.steps.place[step];
-  if (rec.steps.warp[step] < 0 || place < 0) return [];
+  if (rec.steps.warp[step] < 0 || place < 0) return { reads: [], isAll: true };
   const found = new Map(); // row -> the read
   const thread = 32 * rec.steps.warp[step] + lane;
-  followed(rec, thread, statement(rec, thread, step, place, { writes: true }), place, found);
-  return [...found.values()].sort((a, b) => a.row - b.row);
+  const isAll = followed(rec, thread, statement(rec, thread, step, place, { writes: true }), place, found, most);
+  return { reads: [...found.values()].sort((a, b) => a.row - b.row), isAll };
 }
 
-// The reads from global memory of what the block had not written, from which an element was made before `step`; at most
-// `most` writes are followed. { reads, isAll }
-export function originsOf(rec, number, offset, size, step, most = 2000) {
+// The reads from global memory of what the block had not written, from which an element was made before `step`. It takes
+// `limit` milliseconds at most. { reads, isAll }
+export function originsOf(rec, number, offset, size, step, limit = 400) {
+  const end = performance.now() + limit;
+  let isAll = true;
   const found = new Map();
   const seen = new Set();
   const pending = writersOf(rec, number, offset, size, step).writers;
-  while (pending.length && seen.size < most) {
+  while (pending.length && performance.now() < end) {
     const write = pending.pop();
     const key = `${write.step} ${write.lane} ${write.delta}`;
     if (seen.has(key)) continue;
     seen.add(key);
-    for (const read of inputsOf(rec, write.step, write.lane, write.delta)) {
-      const { writers, isAll } = writersOf(rec, read.array, read.offset, read.width, read.step);
+    const inputs = inputsOf(rec, write.step, write.lane, write.delta);
+    isAll &&= inputs.isAll;
+    for (const read of inputs.reads) {
+      const { writers, areAll } = writersOf(rec, read.array, read.offset, read.width, read.step);
       pending.push(...writers);
-      if (!isAll && rec.arrays[read.array].space === "global") found.set(read.row, read);
+      if (!areAll && rec.arrays[read.array].space === "global") found.set(read.row, read);
     }
   }
-  return { reads: [...found.values()].sort((a, b) => a.row - b.row), isAll: !pending.length };
+  return { reads: [...found.values()].sort((a, b) => a.row - b.row), isAll: isAll && !pending.length };
 }
 
-// Who wrote the cells of some bytes before `step`; isAll: whether all of them were written.
+// Who wrote the cells of some bytes before `step`; areAll: whether all of them were written.
 function writersOf(rec, number, offset, width, step) {
   const { cell } = rec.arrays[number];
   const writers = [];
-  let isAll = true;
+  let areAll = true;
   for (let at = offset; at < offset + width; at += cell) {
     const writer = writerOf(rec, number, at, step);
     if (writer) writers.push(writer);
-    else isAll = false;
+    else areAll = false;
   }
-  return { writers, isAll };
+  return { writers, areAll };
 }
 
 // The source of a copied byte: of cp.async the same lane of the step that began it; of the copy engine the same row of the
@@ -105,30 +110,35 @@ function statement(rec, thread, last, place, { since = 0, writes = false } = {})
   return found;
 }
 
-// Adds the reads behind the steps of a statement, and behind the variables that it names, to `found`.
-function followed(rec, thread, steps, place, found) {
+// Adds the reads behind the steps of a statement, and behind the variables that it names, to `found`: those of `most`
+// statements. Returns whether these are all.
+function followed(rec, thread, steps, place, found, most) {
   const names = rec.meta.names ?? [];
   const seen = new Set(); // of variables: thread, variable, the step before which it was new
   const statements = new Set();
   const pending = [];
 
   function take(of, steps, place) {
-    const key = `${of} ${steps[0]}`;
-    if (!steps.length || statements.has(key)) return;
-    statements.add(key);
-    for (const step of steps) for (const read of readsAt(rec, step, of)) found.set(read.row, read);
-    for (const variable of names[place] ?? []) pending.push([of, variable, steps.at(-1)]);
-    for (const step of steps) {
-      if (!JOINING.includes(rec.meta.ops[rec.steps.op[step]])) continue;
-      for (const lane of lanesOfMask(rec.steps.mask[step])) {
-        const other = 32 * rec.steps.warp[step] + lane;
-        take(other, statement(rec, other, step, place, { since: steps.at(-1) }), place);
+    const joined = [[of, steps]]; // a list, because a chain of shuffles may be longer than a stack
+    while (joined.length && statements.size < most) {
+      const [of, steps] = joined.pop();
+      const key = `${of} ${steps[0]}`;
+      if (!steps.length || statements.has(key)) continue;
+      statements.add(key);
+      for (const step of steps) for (const read of readsAt(rec, step, of)) found.set(read.row, read);
+      for (const variable of names[place] ?? []) pending.push([of, variable, steps.at(-1)]);
+      for (const step of steps) {
+        if (!JOINING.includes(rec.meta.ops[rec.steps.op[step]])) continue;
+        for (const lane of lanesOfMask(rec.steps.mask[step])) {
+          const other = 32 * rec.steps.warp[step] + lane;
+          joined.push([other, statement(rec, other, step, place, { since: steps.at(-1) })]);
+        }
       }
     }
   }
 
   take(thread, steps, place);
-  while (pending.length) {
+  while (pending.length && statements.size < most) {
     const [of, variable, until] = pending.pop();
     const changed = newBefore(rec, of, variable, until);
     const key = `${of} ${variable} ${changed}`;
@@ -142,13 +152,27 @@ function followed(rec, thread, steps, place, found) {
     take(of, statement(rec, of, last, around, { since: before }), around);
     pending.push([of, variable, changed - 1]);
   }
+  return statements.size < most;
 }
 
 // The last step up to `step` before which a variable of a thread was new, or -1.
 function newBefore(rec, thread, variable, step) {
-  let last = -1;
-  for (let n = 0; n < rec.variables.list[variable].count; n++) last = Math.max(last, variableAt(rec, thread, variable, n, step)?.step ?? -1);
-  return last;
+  rec.news ??= newsOf(rec);
+  return lastBefore(rec.news, thread * rec.variables.list.length + variable, step + 1);
+}
+
+// For each variable of each thread the steps before which any of its elements was new.
+function newsOf(rec) {
+  const { step, thread, variable } = rec.changes;
+  const count = rec.variables.list.length;
+  return historyOf(rec.meta.threads * count, (see) => {
+    const last = new Int32Array(rec.meta.threads * count).fill(-1);
+    for (let n = 0; n < step.length; n++) {
+      const key = thread[n] * count + variable[n];
+      if (last[key] !== step[n]) see(key, step[n], n);
+      last[key] = step[n];
+    }
+  });
 }
 
 // The innermost of a place and those from which it was called whose own statement names a variable, or -1.

@@ -20,22 +20,26 @@ function lanePanel(rec, act) {
     return { button, value };
   });
   const grid = element("div", { class: "ak-lanes", role: "group", "aria-label": "lanes" }, ...lanes.map(({ button }) => button));
-  const body = element("tbody", {});
-  const rows = variables.map(({ name, type, function: of, shape }) => {
+  const rowOf = ({ name, type, function: of, shape }) => {
     const [value, note] = [element("td", {}), element("td", {})];
     const size = shape.length ? `[${shape.join("][")}]` : "";
-    const row = element("tr", {}, element("th", { scope: "row", title: `${type} ${name}${size} in ${of}` }, `${name}${size}`), value, note);
-    body.append(row);
-    return { row, value, note };
-  });
+    return { row: element("tr", {}, element("th", { scope: "row", title: `${type} ${name}${size} in ${of}` }, `${name}${size}`), value, note), value, note };
+  };
+  const rows = variables.map(rowOf);
+  const named = variables.map(rowOf); // the same once more, of those that the step's statement names
+  const here = element("tbody", {});
+  const body = element("tbody", {}, ...rows.map(({ row }) => row));
+  const heading = (words) => element("tr", { class: "ak-heading" }, element("th", { scope: "rowgroup", colspan: 3 }, words));
+  let listed = ""; // which are in `here`
   const none = element("div", { class: "ak-note" }, variables.length
     ? "No local variable of this lane has a value yet." : "This recording has no local variables.");
   const table = element("div", { class: "ak-variables", tabindex: 0, role: "region", "aria-label": "local variables" },
     element("table", { class: "ak-table" },
       element("thead", {}, element("tr", {}, ...["variable", "value", "changed"].map((words) => element("th", { scope: "col" }, words)))),
-      body));
+      here, body));
 
   const SHOWN = 4; // elements of an array that its row shows
+  const FEW = 8; // variables, of which a list of its own is not worth the room
 
   function draw(view) {
     const thread = 32 * view.warp + view.lane;
@@ -57,21 +61,30 @@ function lanePanel(rec, act) {
       if (button.ariaPressed !== `${lane === view.lane}`) button.setAttribute("aria-pressed", lane === view.lane);
       button.classList.toggle("ak-changed", there && changed);
     });
-    let any = false;
-    variables.forEach((variable, n) => {
-      const { row, value, note } = rows[n];
-      const held = Array.from({ length: Math.min(variable.count, SHOWN) }, (_, k) => variableAt(rec, thread, n, k, view.step));
-      row.hidden = held.every((one) => one === null);
-      if (row.hidden) return;
-      any = true;
-      const words = held.map((one) => (one ? brief(numberOfWord(one.word, variable.type), 8) : "·"));
-      value.textContent = words.join(" ") + (variable.count > SHOWN ? " …" : "");
-      const last = Math.max(...held.map((one) => one?.step ?? -1));
-      note.textContent = last === view.step ? "now" : last > 0 ? `step ${bytes(last)}` : "";
-      row.classList.toggle("ak-changed", last === view.step);
-    });
+    const inStatement = now && variables.length > FEW ? rec.meta.names?.[rec.steps.place[view.step]] ?? [] : [];
+    if (listed !== inStatement.join()) {
+      listed = inStatement.join();
+      here.replaceChildren(...(listed ? [heading("in this statement"), ...inStatement.map((n) => named[n].row), heading("all")] : []));
+    }
+    for (const n of inStatement) fill(view, thread, n, named[n]);
+    const any = variables.map((_, n) => fill(view, thread, n, rows[n])).some(Boolean);
     none.hidden = any;
     table.hidden = !any;
+  }
+
+  // Writes what a variable holds into its row; returns whether it holds anything.
+  function fill(view, thread, n, { row, value, note }) {
+    const variable = variables[n];
+    const held = Array.from({ length: Math.min(variable.count, SHOWN) }, (_, k) => variableAt(rec, thread, n, k, view.step));
+    row.hidden = held.every((one) => one === null);
+    if (row.hidden) return false;
+    const words = held.map((one) => (one ? brief(numberOfWord(one.word, variable.type), variable.count > 1 ? 5 : 8) : "·"));
+    const last = Math.max(...held.map((one) => one?.step ?? -1));
+    for (const [cell, text] of [[value, words.join(" ") + (variable.count > SHOWN ? " …" : "")], [note, last === view.step ? "now" : last > 0 ? `step ${bytes(last)}` : ""]]) {
+      if (cell.textContent !== text) cell.textContent = text;
+    }
+    row.classList.toggle("ak-changed", last === view.step);
+    return true;
   }
 
   const changedNow = (view, thread) => variableAt(rec, thread, view.quantity, view.element, view.step)?.step === view.step;

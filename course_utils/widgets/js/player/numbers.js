@@ -33,10 +33,10 @@ const NUMBERS = {
   uint8: { size: 1, read: () => SCRATCH.getUint8(0), whole: true },
   bool: { size: 1, read: () => SCRATCH.getUint8(0), whole: true },
 };
-// What a local variable's type is called in CUDA.
+// What a type is called in CUDA.
 const OF_CUDA = {
   float: "float32", int: "int32", unsigned: "uint32", "unsigned int": "uint32", long: "int32", bool: "uint8",
-  double: "float64", __half: "float16", half: "float16", __nv_bfloat16: "bfloat16", uint32_t: "uint32", int32_t: "int32",
+  double: "float64", bfloat16: "bfloat16", __half: "float16", half: "float16", __nv_bfloat16: "bfloat16", uint32_t: "uint32", int32_t: "int32",
 };
 
 // The number of an element before `step`; undefined where its bytes are unknown. type: one of NUMBERS.

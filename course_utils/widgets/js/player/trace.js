@@ -39,17 +39,18 @@ function tracePanel(rec, act, valueWords) {
   }
 
   function inputsOfWrite(writer, cell, step, type) {
-    const reads = inputsOf(rec, writer.step, writer.lane, writer.delta);
+    const { reads, isAll: areAll } = inputsOf(rec, writer.step, writer.lane, writer.delta);
+    const note = (isAll) => (isAll ? [] : [element("div", { class: "ak-note" }, "and more: it was not followed further")]);
     const isCopy = rec.steps.op[writer.step] === rec.op["copy write"];
     const origins = element("div", {});
     const back = control("button", { type: "button", class: "ak-jump", onclick: () => {
       const size = NUMBERS[typeIn(rec.arrays[cell.array], { type })].size;
       const { reads: first, isAll } = originsOf(rec, cell.array, cell.offset, size, step);
       origins.replaceChildren(element("div", {}, first.length ? "Read from global memory:" : "It comes from no global memory."),
-        listed(first, type), ...(isAll ? [] : [element("div", { class: "ak-note" }, "and more: only the nearest 2,000 writes were followed")]));
+        listed(first, type), ...note(isAll));
     } }, "Back to global memory");
     if (!reads.length) return [element("span", { class: "ak-note" }, "It was made from nothing that the block read.")];
-    return [element("div", {}, isCopy ? "It was copied from:" : "It was made from:"), listed(reads, type), back, origins];
+    return [element("div", {}, isCopy ? "It was copied from:" : "It was made from:"), listed(reads, type), ...note(areAll), back, origins];
   }
 
   // Reads by the line and the array from which they are. One alone is named with its number.

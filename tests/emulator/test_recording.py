@@ -1,0 +1,351 @@
+"""A recording is what the block did: told by hand, against memory after each step, and against the launch itself."""
+
+import dataclasses
+import functools
+import json
+import time
+import zlib
+
+import numpy as np
+import pytest
+import torch
+
+from course_utils.cuda import RawModule
+from course_utils.emulator import record
+from course_utils.emulator.compiler import find_compiler
+from course_utils.emulator.ops import OPS, WRITING
+from course_utils.emulator.recording import COLUMNS
+from course_utils.launches.chapters import course_launches
+from course_utils.launches.hopper import LADDER, launch
+from course_utils.operators import flash_attention_v2
+from tests.helpers.all_of import all_of
+
+TINY = r"""extern "C" __global__ void tiny(const float* x, float* y) {
+    __shared__ float s[64];
+    float twice = x[threadIdx.x];
+    int nothing = 0; twice *= 2;
+    s[threadIdx.x] = twice;
+    BARRIER
+    if (threadIdx.x == 3) s[5] = 7;
+    BARRIER
+    y[threadIdx.x] = s[63 - threadIdx.x];
+}
+"""
+
+
+WITH_VARIABLES = pytest.mark.skipif(find_compiler().kind != "gcc", reason="only g++ says where variables are")
+
+
+def tiny(barrier="__syncthreads();", blocks=2, **options):
+    kernel = RawModule(code=TINY.replace("BARRIER", barrier)).get_function("tiny")
+    x, y = torch.arange(64.0), torch.zeros(64)
+    return record(lambda: kernel((blocks,), (64,), (x, y)), **options), y
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return tiny()
+
+
+def steps(recording):
+    """Of each step: turn, warp, what it does, line, the name of its array, lanes."""
+    c, found = recording.columns, []
+    for i, op in enumerate(c["steps.op"]):
+        place, array = c["steps.place"][i], c["steps.array"][i]
+        lanes = bin(c["steps.mask"][i]).count("1")
+        line = recording.places[place].line if place >= 0 else None
+        name = recording.arrays[array].name if array >= 0 else None
+        found.append((c["steps.turn"][i], c["steps.warp"][i], OPS[op], line, name, lanes))
+    return found
+
+
+def memory_after(recording):
+    """The bytes of each array after all steps, by replaying them."""
+    c, low = recording.columns, 0
+    arrays = []
+    for array in recording.arrays:
+        arrays.append(c["arrays.initial"][low : low + array.bytes].copy())
+        low += array.bytes
+    word = 0
+    for op, array, first, width, mask in zip(
+        *(c[f"steps.{name}"] for name in ("op", "array", "first", "width", "mask")), strict=True
+    ):
+        for row in range(first, first + bin(mask).count("1") if op in WRITING else first):
+            value = c["words.value"][word : word + -(-width // 4)].view(np.uint8)[:width]
+            word += -(-width // 4)
+            at = c["lanes.offset"][row] - recording.arrays[array].low
+            arrays[array][at : at + width] = value
+    assert word == len(c["words.value"])
+    return arrays
+
+
+def test_a_tiny_kernel_step_by_step(recorded):
+    recording, y = recorded
+    both = (0, 1)
+    assert steps(recording) == [
+        *((1, warp, "read", 3, "x", 32) for warp in both),
+        *((2, warp, "write", 5, "s", 32) for warp in both),
+        *((3, warp, "barrier", 6, None, 32) for warp in both),
+        (3, -1, "end", 6, None, 0),
+        (4, 0, "write", 7, "s", 1),
+        (4, 1, "barrier", 8, None, 32),
+        (5, 0, "barrier", 8, None, 32),
+        (5, -1, "end", 8, None, 0),
+        *((6, warp, "read", 9, "s", 32) for warp in both),
+        *((7, warp, "write", 9, "y", 32) for warp in both),
+    ]
+    (s,) = [array for array in recording.arrays if array.space == "shared"]
+    assert (s.name, s.bytes) == ("s", 256)
+    assert memory_after(recording)[1].tobytes() == y.numpy().tobytes()
+    assert y[58] == 7 and y[0] == 126
+
+
+@WITH_VARIABLES
+def test_local_variables_are_known_once_they_are_set(recorded):
+    recording, _ = recorded
+    assert [(array.dtype, array.shape) for array in recording.arrays if array.space == "shared"] == [("float32", (64,))]
+    c = recording.columns
+    found = {}
+    for number, variable in enumerate(recording.variables):
+        mine = (c["changes.variable"] == number) & (c["changes.thread"] == 40)
+        found[variable.name] = c["changes.step"][mine].tolist(), c["changes.word"][mine].tolist()
+    doubled = int(np.float32(80).view(np.uint32))
+    assert found == {"twice": ([3], [doubled]), "nothing": ([3], [0])}  # read in step 1; also what is set to 0 is set
+
+
+def test_who_wrote_a_byte_and_from_what(recorded):
+    recording, _ = recorded
+    write = recording.writer("y", 4 * 58)
+    assert (write.step, write.thread) == (14, 58)
+    (read,) = recording.inputs(write.step, write.thread)
+    assert (read.step, read.thread) == (12, 58)
+    assert recording.writer("s", 4 * 5, read.step)[:2] == (7, 3)  # thread 3's, behind the first barrier
+    assert recording.writer("s", 4 * 5, 7)[:2] == (2, 5)
+    assert recording.writer("s", 4 * 5, 2) is None
+    assert recording.origins("y", 4 * 58) == []  # 7 comes from nowhere
+    (origin,) = recording.origins("y", 0)
+    assert (origin.step, origin.thread) == (1, 63)
+    for wrong in ((99, 0), (4, 0), (0, 40)):
+        with pytest.raises(ValueError, match="step takes|touches no memory"):
+            recording.inputs(*wrong)
+    with pytest.raises(ValueError, match="array takes one of x, y, s, got 'z'"):
+        recording.writer("z", 0)
+
+
+def test_a_finding_knows_the_steps_of_both_parties():
+    recording, _ = tiny(barrier="")
+    races = [finding for finding in recording.findings if finding.tool == "racecheck"]
+    assert races and all(finding.step >= 0 and finding.other_step >= 0 for finding in races)
+    all_steps = steps(recording)
+    for finding in races:
+        assert all_steps[finding.step][3] == finding.line and all_steps[finding.other_step][3] == finding.other_line
+
+
+def test_what_is_packed_is_what_was_recorded(recorded):
+    recording, _ = recorded
+    meta, data = recording.packed()
+    assert json.loads(json.dumps(meta)) == meta
+    assert meta["ops"] == list(OPS) and meta["threads"] == 64 and meta["warps"] == 2
+    raw, at = zlib.decompress(data), 0
+    for column in meta["columns"]:
+        values = np.frombuffer(raw, np.dtype(column["type"]).newbyteorder("<"), column["count"], at)
+        at += values.nbytes
+        values = np.cumsum(values, dtype=values.dtype) if column["delta"] else values
+        assert np.array_equal(values, recording.columns[column["name"]]), column["name"]
+    assert at == len(raw) and [column["name"] for column in meta["columns"]] == list(COLUMNS)
+
+
+def test_arguments_that_do_not_fit():
+    kernel = RawModule(code=TINY.replace("BARRIER", "")).get_function("tiny")
+    x, y = torch.arange(64.0), torch.zeros(64)
+
+    def twice():
+        for _ in range(2):
+            kernel((2,), (64,), (x, y))
+
+    with pytest.raises(ValueError, match=r"block takes an index in the grid \(2, 1, 1\) of tiny\(\), got \(2, 0, 0\)"):
+        record(twice, block=2)
+    with pytest.raises(ValueError, match=r"several launches \(0: tiny\(\), 1: tiny\(\)\): say which"):
+        record(twice)
+    with pytest.raises(ValueError, match=r"makes no launch number 2; it makes 0: tiny\(\), 1: tiny\(\)"):
+        record(twice, launch=2)
+    with pytest.raises(ValueError, match="makes no launch number 0; it makes none"):
+        record(lambda: None)
+    with pytest.raises(TypeError, match="call takes a function"):
+        record(7)
+    with pytest.raises(ValueError, match="limit takes a positive int"):
+        record(twice, limit=0)
+    with pytest.raises(ValueError, match=r"longer than 96 accesses of threads, after 2 turns .* fewer keys"):
+        record(twice, launch=0, limit=100)
+    assert record(twice, launch=1, block=(1, 0, 0)).index == (1, 0, 0)
+
+
+def test_what_fails_is_recorded_up_to_there():
+    code = r"""extern "C" __global__ void k(float* y) {
+        y[threadIdx.x] = 1;
+        if (threadIdx.x < 32) __syncwarp(3);
+        __syncthreads();
+    }"""
+    y = torch.zeros(64)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (64,), (y,)))
+    assert "does not name lane 2" in recording.failure and y.sum() == 0
+    assert steps(recording)[:2] == [(1, warp, "write", 2, "y", 32) for warp in (0, 1)]
+
+
+def test_lanes_that_part_meet_again():
+    code = r"""extern "C" __global__ void k(const int* x, int* y) {
+        int sum = 0;
+        for (int i = 0; i < threadIdx.x % 4; i++) sum += x[i];
+        if (threadIdx.x == 7) sum += x[5];
+        y[threadIdx.x] = sum;
+    }"""
+    x, y = torch.arange(8, dtype=torch.int32), torch.zeros(32, dtype=torch.int32)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (x, y)))
+    assert [step[2:] for step in steps(recording)] == [
+        *(("read", 3, "x", lanes) for lanes in (24, 16, 8)),
+        ("read", 4, "x", 1),
+        ("write", 5, "y", 32),
+    ]
+
+
+# ---- kernels of the course
+
+KERNELS = (
+    "transpose_tiled",
+    "matmul_tiled",
+    "scores, L=128",
+    "softmax, L=128",
+    "output, L=128",
+    "forward, L=256, causal",
+    "v2 step2_tensor_cores, d=64, L=200, causal",
+    "v2 forward, d=64, L=200",
+    "sparse csr_gather, L=200",
+)
+PRODUCER = LADDER[2]  # of chapter 07, with a copy engine and products of a warpgroup
+
+
+@functools.cache
+def of_course(name):
+    """The recording of a launch, and the tensors that it left."""
+    left = []
+    recording = record(lambda: left.extend(course_launches()[name].run()))
+    return recording, left
+
+
+@functools.cache
+def of_hopper(step, length, head_dim):
+    """The recording of a step of chapter 07's ladder, and the tensors that it left: out and lse."""
+    generator, left = torch.Generator().manual_seed(0), []
+    tensors = [torch.randn(1, 1, length, head_dim, generator=generator).bfloat16() for _ in range(3)]
+    recording = record(lambda: left.extend(launch(step, *tensors)))
+    return recording, left, launch(step, *tensors)
+
+
+def assert_explains(recording, cells=20):
+    """No write is missing, and who wrote a byte is what a look at all steps, one after the other, finds."""
+    c = recording.columns
+    nobodys = (c["steps.warp"] < 0) & (c["steps.op"] == OPS.index("write"))
+    assert not nobodys.any()  # memory was what the steps had made of it, whenever the block read it
+    rng = np.random.default_rng(0)
+    writes = np.flatnonzero(np.isin(c["steps.op"], WRITING))
+    asked = []
+    for step in rng.choice(writes, cells):
+        lanes = bin(c["steps.mask"][step]).count("1")
+        offset = c["lanes.offset"][c["steps.first"][step] + rng.integers(lanes)] + rng.integers(c["steps.width"][step])
+        asked.append((c["steps.array"][step], offset, rng.integers(step, recording.steps + 1)))
+    found = [None] * cells
+    for step in writes.tolist():
+        lanes = [lane for lane in range(32) if c["steps.mask"][step] >> lane & 1]
+        first = c["steps.first"][step]
+        offsets = c["lanes.offset"][first : first + len(lanes)]
+        for i, (array, offset, before) in enumerate(asked):
+            if array == c["steps.array"][step] and step < before:
+                for n in np.flatnonzero((offsets <= offset) & (offset < offsets + c["steps.width"][step])):
+                    warp = c["steps.warp"][step]
+                    found[i] = (step, -1 if warp < 0 else 32 * warp + lanes[n], first + n)
+    assert [recording.writer(int(array), int(offset), int(step)) for array, offset, step in asked] == found
+    assert sum(one is not None for one in found) > cells // 2
+
+
+@all_of("name", KERNELS)
+def test_each_byte_is_explained_and_outputs_are_those_of_a_plain_launch(name):
+    recording, left = of_course(name)
+    assert_explains(recording)
+    plain = course_launches()[name].run()
+    assert all(mine.equal(other) for mine, other in zip(left, plain, strict=True))
+    for array, after, tensor in zip(recording.arrays, memory_after(recording), plain, strict=False):
+        whole = tensor.contiguous().view(-1).view(torch.uint8).numpy()
+        wrote = np.unique(recording.columns["steps.array"][np.isin(recording.columns["steps.op"], WRITING)])
+        if recording.arrays.index(array) in wrote and course_launches()[name].grid == (1,):
+            assert after.tobytes() == whole[array.low : array.low + array.bytes].tobytes(), array.name
+
+
+def test_products_and_copies_of_a_hopper_kernel_are_explained():
+    recording, left, plain = of_hopper(PRODUCER, 128, 64)
+    assert_explains(recording)
+    assert all(mine.equal(other) for mine, other in zip(left, plain, strict=True))
+    c = recording.columns
+    count = {name: int((c["steps.op"] == OPS.index(name)).sum()) for name in OPS}
+    begun = c["steps.extra"][c["steps.op"] == OPS.index("end")]
+    of_products = np.isin(np.flatnonzero(c["steps.op"] == OPS.index("wgmma")), begun)
+    of_copies = np.isin(np.flatnonzero(c["steps.op"] == OPS.index("copy")), begun)
+    assert of_products.all() and len(of_products) == 8 * (4 + 8)  # Q K and P V, by 8 warps, of 64 and 128 terms
+    assert of_copies.all() and len(of_copies) >= 4 and count["phase"] >= len(of_copies) - 1
+
+
+IN_SECONDS = pytest.mark.exhaustive("the same with shuffles instead of products, which take a hundredth of the time")
+
+
+@WITH_VARIABLES
+@pytest.mark.parametrize(
+    "name", ["matmul_tiled", "softmax, L=128", pytest.param("v2 forward, d=64, L=200", marks=IN_SECONDS)]
+)
+def test_what_a_value_does_not_come_from_may_be_anything(name):
+    recording, _ = of_course(name)
+    course = course_launches()[name]
+    c, rng = recording.columns, np.random.default_rng(1)
+    tensors = [arg for arg in course.args if isinstance(arg, torch.Tensor)]
+    outputs = np.flatnonzero(
+        np.isin(c["steps.op"], WRITING) & (c["steps.array"] < len(tensors)) & (c["steps.array"] >= 0)
+    )
+    step = int(rng.choice(outputs))
+    number, offset = int(c["steps.array"][step]), int(c["lanes.offset"][c["steps.first"][step]])
+    origins = recording.origins(number, offset)
+    assert origins
+    changed = []
+    for i, tensor in enumerate(tensors):
+        other = torch.from_numpy(rng.standard_normal(tensor.numel())).to(tensor.dtype).view(-1)
+        for origin in origins:
+            low, width = int(c["lanes.offset"][origin.row]), int(c["steps.width"][origin.step])
+            if c["steps.array"][origin.step] == i:
+                kept = slice(low // tensor.element_size(), (low + width) // tensor.element_size())
+                other[kept] = tensor.view(-1)[kept]
+        changed.append(other.view(tensor.shape))
+    assert not all(one.equal(tensor) for one, tensor in zip(changed, tensors, strict=True))
+    given = iter(changed)
+    args = tuple(next(given) if isinstance(arg, torch.Tensor) else arg for arg in course.args)
+    values = [
+        one.run()[number].view(-1).view(torch.uint8)[offset : offset + tensors[number].element_size()].tolist()
+        for one in (course, dataclasses.replace(course, args=args))
+    ]
+    assert values[0] == values[1]
+
+
+# ---- what it costs
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_a_block_of_chapter_03_is_small_and_recorded_at_once(head_dim):
+    query, key, value = (torch.randn(1, 1, 128, head_dim).half() for _ in range(3))
+    flash_attention_v2(query, key, value)
+    before = time.perf_counter()
+    recording = record(lambda: flash_attention_v2(query, key, value))
+    assert time.perf_counter() - before < 10
+    assert len(recording.packed()[1]) < 8e6 and len(recording.columns["changes.step"]) > 100_000
+
+
+@pytest.mark.exhaustive("the same of a smaller kernel of the chapter")
+def test_a_block_of_the_last_kernel_of_chapter_07_is_small_too():
+    recording, left, plain = of_hopper(LADDER[-1], 256, 128)
+    assert len(recording.packed()[1]) < 8e6
+    assert all(mine.equal(other) for mine, other in zip(left, plain, strict=True))
