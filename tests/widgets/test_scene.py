@@ -1,5 +1,6 @@
 """A scene: the player opens at the moment that a sentence points to."""
 
+import numpy as np
 import pytest
 
 from course_utils.chapters import flash_v2_steps as steps
@@ -66,3 +67,42 @@ def test_local_variables_come_only_if_asked_for(transpose):
 def test_a_moment_that_is_not_there_is_named(transpose, options, words):
     with pytest.raises(ValueError, match=words):
         scene(transpose, **options)
+
+
+# ---- the still picture
+
+
+def test_the_still_picture_outlines_what_is_read_where_it_lies(transpose):
+    _, memory = scene(transpose, at=STORE, on="tile").static_figure().axes
+    frames = {one.get_xy() for one in memory.patches if not one.get_fill()}
+    assert frames == {(0, row) for row in range(32)}  # a column of the tile
+
+
+def test_what_nobody_wrote_is_left_out_and_banks_are_banks(transpose):
+    before = scene(transpose, at=LOAD, on="tile")
+    assert np.isnan(image_of(before)).all()
+    banks = image_of(scene(transpose, at=LOAD, on="tile", colour="bank"))
+    assert (banks == np.arange(32)).all()
+
+
+def test_ages_are_counted_in_barriers(transpose):
+    ages = image_of(scene(transpose, at=STORE, on="tile", colour="age"))
+    assert ages.shape == (32, 32) and (ages == 1).all()
+
+
+def test_a_chosen_cell_is_seen_and_copies_that_will_land_there_are_marked():
+    second_buffer = "dynamic shared memory", 2 * 64 * (64 + 64)
+    _, memory = scene(steps.call("4", 128), at="ldmatrix_x4(k,", cell=second_buffer).static_figure().axes
+    (squares,) = memory.lines
+    assert memory.patches[-1].get_xy() == (0, 128) and min(squares.get_ydata()) == 128.5
+    assert memory.get_ylim()[1] <= 128 < memory.get_ylim()[0]
+
+
+def test_a_step_that_is_not_there_is_named(transpose):
+    with pytest.raises(ValueError, match="step: got 999999, takes 0 to"):
+        scene(transpose, at=LOAD).static_figure(999_999)
+
+
+def image_of(widget):
+    """What the array of a still picture is coloured by, NaN where nothing is shown."""
+    return np.ma.filled(widget.static_figure().axes[1].images[0].get_array().astype(float), np.nan)
