@@ -32,9 +32,9 @@ of a thousand small kernels beside the emulator's own bytes.
 A worker is a process like any other, not a sandbox: a kernel can do what its user can.
 
 Inside `sanitize()` or `profile()` a launch runs a second build of the kernel, which the compiler has instrumented: each
-memory access calls runtime/trace.cpp. races.cpp looks for hazards, counters.cpp counts sectors and bank conflicts. Inside
-`record()` it runs a third one, without optimisation, and recorder.cpp lets the warps of one block take turns. The
-head of runtime/worker.cpp says in which order the runtime's files stand.
+memory access calls runtime/trace.cpp. races.cpp looks for hazards, counters.cpp counts sectors and bank conflicts.
+Inside `record()` it runs a third one, without optimisation, and recorder.cpp lets the warps of one block take turns.
+The head of runtime/worker.cpp says in which order the runtime's files stand.
 """
 
 from course_utils.emulator.launch import configure

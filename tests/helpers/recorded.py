@@ -103,7 +103,8 @@ def swap(*, has_barrier: bool = True) -> tuple[dict, bytes]:
         ],
         "failure": "",
         "variables": [
-            {"function": "swap", "name": name, "type": "float", "count": 1, "shape": [], "from": []} for name in ("mine", "other")
+            {"function": of, "name": name, "type": "float", "count": 1, "shape": [], "from": []}
+            for name, of in (("mine", "swap"), ("other", "a_function_of_many_words<float, 128, 64, true>"))
         ],
         "findings": [],
     }

@@ -9,7 +9,7 @@ function lanePanel(rec, act) {
   const follows = check("follow the step", (followsWarp) => act.set({ followsWarp }));
   const quantity = select("in each lane", {
     [NOW]: "what it reads or writes now",
-    ...Object.fromEntries(variables.map(({ name, number, function: of }) => [number, `${name}  (${of})`])),
+    ...Object.fromEntries(variables.map(({ name, number, function: of }) => [number, `${name}  (${shorten(of, 28)})`])),
   }, (value) => act.set({ quantity: value === NOW ? null : Number(value), element: 0 }));
   const part = control("input", { type: "number", min: 0, value: 0, oninput: () => act.set({ element: Math.max(0, Number(part.value) || 0) }) });
   const partRow = element("label", {}, "element", part);
@@ -20,10 +20,11 @@ function lanePanel(rec, act) {
     return { button, value };
   });
   const grid = element("div", { class: "ak-lanes", role: "group", "aria-label": "lanes" }, ...lanes.map(({ button }) => button));
+  const isAlone = (name) => variables.filter((one) => one.name === name).length === 1;
   const rowOf = ({ name, type, function: of, shape }) => {
     const [value, note] = [element("td", {}), element("td", {})];
     const size = shape.length ? `[${shape.join("][")}]` : "";
-    return { row: element("tr", {}, element("th", { scope: "row", title: `${type} ${name}${size} in ${of}` }, `${name}${size}`), value, note), value, note };
+    return { row: element("tr", {}, element("th", { scope: "row", title: `${type} ${name}${size} in ${of}` }, `${name}${size}`, isAlone(name) ? "" : element("span", { class: "ak-note" }, ` ${shorten(of, 16)}`)), value, note), value, note };
   };
   const rows = variables.map(rowOf);
   const named = variables.map(rowOf); // the same once more, of those that the step's statement names
@@ -35,7 +36,7 @@ function lanePanel(rec, act) {
     ? "No local variable of this lane has a value yet." : "This recording has no local variables.");
   const table = element("div", { class: "ak-variables", tabindex: 0, role: "region", "aria-label": "local variables" },
     element("table", { class: "ak-table" },
-      element("thead", {}, element("tr", {}, ...["variable", "value", "changed"].map((words) => element("th", { scope: "col" }, words)))),
+      element("thead", {}, element("tr", {}, ...["variable", "value", "new at"].map((words) => element("th", { scope: "col" }, words)))),
       here, body));
 
   const SHOWN = 4; // elements of an array that its row shows

@@ -3,7 +3,7 @@
 const WARPS = ["#d1495b", "#e08e26", "#b3a100", "#4f9d4a", "#1f9aa8", "#5b86e5", "#9471dd", "#c04f9f"]; // LANES_OF_A_READ of plots/look.py
 const COLOURINGS = { value: "value", writer: "last writer", age: "age", bank: "bank" };
 const OLDEST = 5; // barriers: what is older has the same colour
-const GRID = { gutter: 40, top: 16, strip: 12, gap: 6, readable: 34, least: 6, most: 46, tall: 400 };
+const GRID = { gutter: 40, top: 16, strip: 12, gap: 6, readable: 34, least: 4, most: 46, tall: 400 };
 const BANKS = 32;
 
 // How an array lies as a matrix: its type, the rows and columns of elements, and the row of the first byte that was kept.
