@@ -10,7 +10,7 @@
     sanitizer.py   findings                        profiler.py     counters per source line
     pages.py       both of them in a notebook
     recorder.py    record(): one block             raw_recording.py what a recorded launch takes and leaves
-    recording.py   the recording, packed           ops.py          what a step of it does
+    recording.py   the recording, packed           recorded.py     what it consists of
     frames.py      where local variables are       statements.py   which of them a line names
     origins.py     who wrote a byte, and from what
 

@@ -150,7 +150,9 @@ def _flags(compiler: Compiler, build: Build = Build.PLAIN) -> list[str]:
     flags += ["-fno-sanitize=undefined"] if compiler.kind == "zig" else []
     if build is Build.PLAIN:
         return flags
-    return flags + (_traced_flags(compiler) if build is Build.TRACED or compiler.kind != "gcc" else RECORDED_FLAGS)
+    if build is Build.TRACED:
+        return flags + _traced_flags(compiler)
+    return [*flags, "-DEMU_RECORDED=1", *(RECORDED_FLAGS if compiler.kind == "gcc" else _traced_flags(compiler))]
 
 
 # Each variable of the source is in memory, at a place of its own, for the whole of its life, and the runtime hears

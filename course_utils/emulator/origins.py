@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from course_utils.emulator.ops import COPY_READ, COPY_WRITE, END, JOINING, READING, WGMMA, WRITING, row_counts
+from course_utils.emulator.recorded import (
+    COPY_READ,
+    COPY_WRITE,
+    END,
+    JOINING,
+    READING,
+    WGMMA,
+    WRITING,
+    Access,
+    RecordedArray,
+    RecordedPlace,
+    RecordedVariable,
+    row_counts,
+)
 from course_utils.emulator.statements import Statements, made_from, named
-
-if TYPE_CHECKING:
-    from course_utils.emulator.recording import Recording
-
-
-class Access(NamedTuple):
-    """What one thread did to memory in a step. `thread`: its number in the block; -1: none of it (the copy engine, a
-    tensor core, another block). `row`: of the columns of rows."""
-
-    step: int
-    thread: int
-    row: int
 
 
 class _Followed:
@@ -39,23 +39,31 @@ class _Followed:
 class Origins:
     """The questions that a recording is asked, with what is looked up for them once."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
-        c = recording.columns
+    def __init__(
+        self,
+        columns: Mapping[str, np.ndarray],
+        places: Sequence[RecordedPlace],
+        arrays: Sequence[RecordedArray],
+        variables: Sequence[RecordedVariable],
+        sources: Mapping[str, str],
+    ) -> None:
+        """All of them those of a `Recording`."""
+        self._columns = c = columns
+        self._all_places, self._arrays, self._variables = places, arrays, variables
         self._op, self._array, self._width = (c[f"steps.{name}"] for name in ("op", "array", "width"))
         self._first, self._extra, self._place = (c[f"steps.{name}"] for name in ("first", "extra", "place"))
         self._offset = c["lanes.offset"]
         self._ops, self._places = self._op.tolist(), self._place.tolist()
-        statements = Statements(recording.sources)
-        self._words = [statements.words_at(place.file, place.line) for place in recording.places]
-        self.names = named(recording.places, recording.variables, statements)
-        self.made_from = made_from(recording.variables, statements)
+        statements = Statements(sources)
+        self._words = [statements.words_at(place.file, place.line) for place in places]
+        self.names = named(places, variables, statements)
+        self.made_from = made_from(variables, statements)
 
     # ---- what is looked up
 
     @cached_property
     def _counts(self) -> np.ndarray:
-        return row_counts(self._op, self._recording.columns["steps.mask"])
+        return row_counts(self._op, self._columns["steps.mask"])
 
     @cached_property
     def step_of(self) -> np.ndarray:
@@ -65,10 +73,10 @@ class Origins:
     @cached_property
     def _lanes(self) -> tuple[np.ndarray, np.ndarray]:
         """Step and thread (-1: none of the block) of each lane of each step, in order."""
-        mask = np.ascontiguousarray(self._recording.columns["steps.mask"], np.uint32)
+        mask = np.ascontiguousarray(self._columns["steps.mask"], np.uint32)
         bits = np.unpackbits(mask.view(np.uint8), bitorder="little").reshape(-1, 32)
         steps, lanes = np.nonzero(bits)
-        warps = self._recording.columns["steps.warp"][steps]
+        warps = self._columns["steps.warp"][steps]
         return steps, np.where(warps < 0, -1, 32 * warps + lanes)
 
     @cached_property
@@ -82,7 +90,7 @@ class Origins:
         """The steps of each thread, in order."""
         steps, threads = self._lanes
         order = np.argsort(threads, kind="stable")
-        bounds = np.searchsorted(threads[order], np.arange(self._recording.threads + 1))
+        bounds = np.searchsorted(threads[order], np.arange(threads.max(initial=-1) + 2))
         return [steps[order[low:high]].tolist() for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
 
     @cached_property
@@ -101,7 +109,7 @@ class Origins:
     @cached_property
     def _changes(self) -> dict[tuple[int, int], list[int]]:
         """The steps before which a thread's variable was new, by (thread, variable)."""
-        c = self._recording.columns
+        c = self._columns
         found: dict[tuple[int, int], list[int]] = {}
         columns = (c[f"changes.{name}"].tolist() for name in ("thread", "variable", "step"))
         for thread, variable, step in zip(*columns, strict=True):
@@ -159,7 +167,7 @@ class Origins:
                 of, at = int(self._array[read]), int(self._offset[row])
                 writers = [self.writer(of, at + b, read) for b in range(0, int(self._width[read]), self._written[0])]
                 pending += [one for one in writers if one is not None]
-                if None in writers and self._recording.arrays[of].space == "global":
+                if None in writers and self._arrays[of].space == "global":
                     found.add(row)
         return [self._access(row) for row in sorted(found)]
 
@@ -178,7 +186,7 @@ class Origins:
 
     def _is_within(self, place: int, around: int) -> bool:
         while place >= 0 and place != around:
-            place = self._recording.places[place].caller
+            place = self._all_places[place].caller
         return place == around
 
     def _statement(self, thread: int, last: int, place: int, *, since: int = 0, writes: bool = False) -> list[int]:
@@ -235,17 +243,17 @@ class Origins:
 
     def _naming(self, place: int, variable: int) -> int:
         """The innermost of a place and those from which it was called whose statement names a variable; -1: none."""
-        parts = set(self._recording.variables[variable].name.split("."))
+        parts = set(self._variables[variable].name.split("."))
         while place >= 0:
             if parts & self._words[place]:
                 return place
-            place = self._recording.places[place].caller
+            place = self._all_places[place].caller
         return -1
 
     def _reads(self, step: int, thread: int) -> Iterable[int]:
         """The rows that a thread read in a step; of a product that ends, what the tensor core read for it."""
         if self._ops[step] in READING:
-            lanes = int(self._recording.columns["steps.mask"][step])
+            lanes = int(self._columns["steps.mask"][step])
             before = bin(lanes & ((1 << thread % 32) - 1)).count("1")
             return [int(self._first[step]) + before] if lanes >> thread % 32 & 1 else []
         begun = int(self._extra[step])
@@ -255,5 +263,5 @@ class Origins:
         return []
 
     def _threads_of(self, step: int) -> list[int]:
-        mask, warp = (int(self._recording.columns[f"steps.{name}"][step]) for name in ("mask", "warp"))
+        mask, warp = (int(self._columns[f"steps.{name}"][step]) for name in ("mask", "warp"))
         return [32 * warp + lane for lane in range(32) if mask >> lane & 1]

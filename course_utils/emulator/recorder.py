@@ -13,16 +13,9 @@ from course_utils.emulator import tracing
 from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.frames import Function, Shared
 from course_utils.emulator.memory import DeviceMemory
-from course_utils.emulator.ops import row_counts
 from course_utils.emulator.raw_recording import IS_SITE, RawRecording
-from course_utils.emulator.recording import (
-    COLUMNS,
-    RecordedArray,
-    RecordedFinding,
-    RecordedPlace,
-    RecordedVariable,
-    Recording,
-)
+from course_utils.emulator.recorded import RecordedArray, RecordedFinding, RecordedPlace, RecordedVariable, row_counts
+from course_utils.emulator.recording import COLUMNS, Recording
 from course_utils.emulator.sanitizer import Finding
 from course_utils.toolchain.errors import KernelError
 

@@ -12,12 +12,19 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from course_utils.emulator.ops import OPS
-from course_utils.emulator.origins import Access, Origins
+from course_utils.emulator.origins import Origins
+from course_utils.emulator.recorded import (
+    OPS,
+    Access,
+    RecordedArray,
+    RecordedFinding,
+    RecordedPlace,
+    RecordedVariable,
+)
 
 # The columns that steps, rows, words and changes of variables have, with their types.
 COLUMNS = {
@@ -40,52 +47,6 @@ COLUMNS = {
     "changes.word": "uint32",
 }
 DELTA = {"steps.turn", "steps.first", "lanes.offset", "changes.step"}  # these are packed as differences
-
-
-@dataclass(frozen=True)
-class RecordedArray:
-    """An array in global or shared memory. `low`, `bytes`: the part of it whose bytes at the launch are kept, which is
-    all that the block touches; `dtype`: "bytes" where nobody says how shared memory is used."""
-
-    name: str
-    space: str
-    dtype: str
-    shape: tuple[int, ...]
-    itemsize: int
-    low: int
-    bytes: int
-
-
-class RecordedPlace(NamedTuple):
-    """A line, and the number of the place from where its function was called; -1: it is the kernel itself."""
-
-    file: str
-    line: int
-    caller: int
-
-
-@dataclass(frozen=True)
-class RecordedVariable:
-    """A local variable of a function: of `count` elements of 32 bits or less, in the form `shape` if it is an array."""
-
-    function: str
-    name: str
-    type: str
-    count: int
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class RecordedFinding:
-    """What the sanitizer finds in the same launch, and the steps of both parties; -1 where they are not in this
-    block."""
-
-    tool: str
-    message: str
-    line: int | None
-    other_line: int | None
-    step: int
-    other_step: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +120,7 @@ class Recording:
 
     @cached_property
     def _origins(self) -> Origins:
-        return Origins(self)
+        return Origins(self.columns, self.places, self.arrays, self.variables, self.sources)
 
     def writer(self, array: str | int, offset: int, step: int | None = None) -> Access | None:
         """Who last wrote the byte at `offset` of an array (its name, or its number in `arrays`) before `step` (None: at

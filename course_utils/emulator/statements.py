@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from course_utils.emulator.recorded import RecordedPlace, RecordedVariable
 from course_utils.toolchain.source import blank_comments
-
-if TYPE_CHECKING:
-    from course_utils.emulator.recording import RecordedPlace, RecordedVariable
 
 WORD = re.compile(r"[A-Za-z_]\w*")
 CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;<>]*>\s*)?\(")

@@ -11,14 +11,15 @@ from matplotlib.patches import Rectangle
 
 from course_utils.emulator import record
 from course_utils.emulator.sanitizer import Finding
-from course_utils.plots.look import GREY, INK, MATRICES, PALE
+from course_utils.plots.look import GREY, GROUND, INK, MATRICES, PALE
 from course_utils.widgets import recorded
 from course_utils.widgets.frame import COLOUR_MAP, HERE, Frame
 
 MOST_STORED = 4 << 20  # bytes of a recording that a notebook keeps for pages without Python
 STILL_LINES = 15  # of the source
 STILL_CELLS = 64  # rows and columns of an array
-_MOST_WIDTH = 78  # letters of a line in the still picture
+_BANKS = 128  # bytes in a row of all banks of shared memory
+_MOST_WIDTH = 70  # letters of a line in the still picture
 
 
 class Player(Frame):
@@ -83,7 +84,7 @@ def _opening(meta: dict, data: bytes, at: int | Finding | None) -> tuple[int, di
     for n, one in enumerate(meta["findings"]):
         same = (one["tool"], one["line"], one["other_line"]) == (at.tool, at.line, at.other_line)
         if same and one["step"] >= 0:
-            return one["step"], {"finding": n, "other": one["other_step"]}
+            return one["step"], {"finding": n}
     raise ValueError(f"at: got a finding of {at.tool} at line {at.line}, which this block did not run into")
 
 
@@ -116,7 +117,7 @@ def _source(axes: Axes, source: str, line: int) -> None:
         if number == line:
             axes.add_patch(Rectangle((0, row), 1, 1, facecolor=MATRICES["pick"], alpha=0.25, lw=0))
         shown = text if len(text) <= _MOST_WIDTH else f"{text[: _MOST_WIDTH - 1]}…"
-        style = {"family": "monospace", "fontsize": 6.5, "va": "center", "parse_math": False}
+        style = {"family": "monospace", "fontsize": 7.5, "va": "center", "parse_math": False}
         axes.text(0.045, row + 0.5, f"{number}", ha="right", color=INK if number == line else GREY, **style)
         axes.text(0.06, row + 0.5, shown, color=INK, **style)
 
@@ -125,31 +126,41 @@ def _memory(axes: Axes, meta: dict, found: dict[str, np.ndarray], number: int, s
     """One array before the step, around what the step touches: outlined are the reads in blue, the writes in orange."""
     array = meta["arrays"][number]
     held, writer = recorded.bytes_before(meta, found, number, step)
-    values = recorded.numbers(held, array["dtype"]).astype(np.float64)
+    dtype = array["dtype"] if array["dtype"] != "bytes" else _floats(meta)
+    values = recorded.numbers(held, dtype).astype(np.float64)
     size = max(1, len(held) // max(1, len(values)))
     if array["space"] == "shared":
         values = np.where(writer[: size * len(values)].reshape(-1, size).max(axis=1) < 0, np.nan, values)
-    columns = array["shape"][-1] if len(array["shape"]) > 1 and array["dtype"] != "bytes" else 32
-    rows = -(-len(values) // columns)
+    columns = array["shape"][-1] if len(array["shape"]) > 1 and array["dtype"] != "bytes" else _BANKS // size
+    above, before = divmod(array["low"] // size, columns)  # rows and elements that the recording left out
+    rows = -(-(before + len(values)) // columns)
     grid = np.full((rows, columns), np.nan)
-    grid.flat[: len(values)] = values
-    offsets = recorded.lanes(found, step) - array["low"] if is_touched else np.zeros(0, np.int64)
-    places = [(int(at) // size // columns, int(at) // size % columns) for at in offsets]
+    grid.flat[before : before + len(values)] = values
+    offsets = recorded.lanes(found, step) if is_touched else np.zeros(0, np.int64)
+    places = [(int(at) // size // columns - above, int(at) // size % columns) for at in offsets]
     top = _around([row for row, _ in places], rows)
     left = _around([column for _, column in places], columns)
     seen = grid[top : top + STILL_CELLS, left : left + STILL_CELLS]
     axes.set_facecolor(PALE)
-    extent = (left, left + seen.shape[1], top + seen.shape[0], top)
+    extent = (left, left + seen.shape[1], above + top + seen.shape[0], above + top)
     axes.imshow(seen, cmap=COLOUR_MAP, extent=extent, aspect="auto", interpolation="nearest")
     wide = max(1, int(found["steps.width"][step]) // size)
     writes = meta["ops"][found["steps.op"][step]] in ("write", "atomic", "copy write")
     for row, column in places:
         colour = MATRICES["pick" if writes else "Q"]
-        axes.add_patch(Rectangle((column, row), wide, 1, fill=False, edgecolor=colour, lw=1.5))
+        box = (column, above + row), wide, 1
+        axes.add_patch(Rectangle(*box, fill=False, edgecolor=GROUND, lw=4))  # the map has blue and yellow of its own
+        axes.add_patch(Rectangle(*box, fill=False, edgecolor=colour, lw=2))
     axes.set(xlim=extent[:2], ylim=extent[2:])
-    when = f", as it is before it is {'written' if writes else 'read'}" if is_touched else ""
-    axes.set_title(f"{array['name']}, {array['space']} memory{when}", fontsize=10)
+    when = f", before it is {'written' if writes else 'read'}" if is_touched else ""
+    axes.set_title(f"{array['name']}{when}", fontsize=10)
     axes.tick_params(length=0, labelsize=8)
+
+
+def _floats(meta: dict) -> str:
+    """The type in which shared memory without one is read: that of the launch's own arrays."""
+    floats = (one["dtype"] for one in meta["arrays"] if one["dtype"] in ("float32", "float16", "bfloat16"))
+    return next(floats, "float32")
 
 
 def _around(touched: list[int], count: int) -> int:

@@ -51,7 +51,8 @@ _PAGE = """<!doctype html>
 <style>{style}</style>
 </head>
 <body>
-<main aria-label="{title}">
+<main>
+<h1 class="ak-aloud">{title}</h1>
 <noscript>This page shows a recorded launch by JavaScript, which is switched off here.</noscript>
 </main>
 <script type="application/json" id="recording">{recording}</script>

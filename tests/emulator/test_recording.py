@@ -13,7 +13,7 @@ import torch
 from course_utils.cuda import RawModule
 from course_utils.emulator import record
 from course_utils.emulator.compiler import find_compiler
-from course_utils.emulator.ops import OPS, READING, WRITING
+from course_utils.emulator.recorded import OPS, READING, WRITING
 from course_utils.emulator.recording import COLUMNS
 from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch

@@ -39,7 +39,7 @@ def test_it_plays_the_block_of_a_launch():
 def test_it_opens_at_a_line_or_at_a_finding_with_the_other_party():
     assert player(*swap(), at=7).step == READ_ROW
     widget = player(*swap(has_barrier=False), at=SimpleNamespace(**RACE))
-    assert widget.step == 4 and widget.meta["start"] == {"finding": 0, "other": 3}
+    assert widget.step == 4 and widget.meta["start"] == {"finding": 0}
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_the_still_picture_shows_the_line_and_the_array_before_the_step():
     assert isinstance(figure, Figure) and "step 7 of 10" in figure.get_suptitle()
     assert "warp 0: read, line 7" in source.get_title(loc="left")
     assert any("row[63 - threadIdx.x]" in text.get_text() for text in source.texts)
-    assert "row, shared memory, as it is before it is read" in memory.get_title(loc="left")
+    assert "row, before it is read" in memory.get_title(loc="left")
     np.testing.assert_array_equal(memory.images[0].get_array().filled(np.nan).flat, 2 * np.arange(64.0))
-    assert len(memory.patches) == 32  # the lanes
+    assert len(memory.patches) == 64  # the lanes, each with a ground of its own
     bundle, _ = widget._repr_mimebundle_()
     assert bundle["image/png"].startswith(b"\x89PNG") and len(bundle["image/png"]) <= 60_000
     with pytest.raises(ValueError, match="step: got 11, takes 0 to 10"):
@@ -164,6 +164,17 @@ def test_a_read_that_no_barrier_orders_is_a_hazard_and_is_said(open_widget):
     page.evaluate("model.set('step', 4)")
     said = page.locator(".ak-status").inner_text()
     assert "Hazard: lanes 0–31 read what warp 1 wrote at step 3, line 5, and no barrier stands between." in said
+
+
+@pytest.mark.browser
+def test_a_finding_opens_at_the_read_that_meets_the_others_write(open_widget):
+    """Of a recording that knows the two only by their lines: its step is a read of the same line before that one."""
+    meta, data = swap(has_barrier=False)
+    late = {**meta["findings"][0], "step": 5, "other_step": 3}  # warp 1 reads what warp 0 wrote at step 2
+    page = open_widget(player({**meta, "findings": [late]}, data, at=SimpleNamespace(**RACE)))
+    assert asked(page, "rec.findings.map((one) => [one.step, one.other_step])") == [[5, 2]]
+    assert page.locator(".ak-line-other").inner_text().startswith("5")
+    assert page.locator(".ak-player-findings li.ak-chosen").count() == 1
 
 
 @pytest.mark.browser
@@ -368,6 +379,19 @@ def test_the_page_follows_the_systems_theme(opened):
         page = opened(390, scheme=scheme)
         inks[scheme] = page.evaluate("getComputedStyle(document.querySelector('.ak-widget')).color")
     assert inks == {"light": "rgb(0, 0, 0)", "dark": "rgb(255, 255, 255)"}
+
+
+@pytest.mark.browser
+def test_the_page_can_be_read_without_seeing_it(opened):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = opened(1440, "#step=130&cell=tile+132")
+    page.wait_for_selector(".ak-inputs button")
+    found = axe.run(page).response["violations"]
+    assert not found, [(one["id"], [node["target"] for node in one["nodes"]]) for one in found]
+    page.focus(".ak-grid")
+    page.keyboard.press("ArrowDown")
+    said = page.locator(".ak-grid").get_attribute("aria-label")
+    assert "tile, shared memory, float32 [32, 32]" in said and "Chosen: tile[2][1] = " in said
 
 
 def test_nothing_in_the_page_asks_a_server(file_page):

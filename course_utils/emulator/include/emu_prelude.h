@@ -27,6 +27,12 @@
 #define __builtin_assume(condition) ((void)0)
 #endif
 
+#if defined(EMU_RECORDED)
+#define EMU_NOTICED EMU_IS_RECORDED
+#else
+#define EMU_NOTICED 0
+#endif
+
 // Helpers of these headers vanish from the debug information, so that a line number is the learner's line.
 #if defined(__clang__)
 #define EMU_INLINE inline __attribute__((always_inline, nodebug))

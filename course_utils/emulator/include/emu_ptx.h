@@ -109,18 +109,30 @@ template <bool transposed> EMU_INLINE void ldmatrix_x4(unsigned& r0, unsigned& r
     r0 = mine.result[0], r1 = mine.result[1], r2 = mine.result[2], r3 = mine.result[3];
 }
 
+#if defined(EMU_RECORDED)
+EMU_INLINE void copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes, bool, emu_site site) {
+    emu_record_copy(to, from, bytes, source_bytes, site);
+}
+EMU_INLINE void copy_wait(unsigned in_flight) { emu_record_copy_wait(in_flight); }
+#else
+EMU_INLINE void copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes, bool around_l1, emu_site site) {
+    emu_copy_async(to, from, bytes, source_bytes, around_l1, site);
+}
+EMU_INLINE void copy_wait(unsigned in_flight) { emu_copy_wait(in_flight); }
+#endif
+
 // cp.async.{ca,cg}.shared.global [to], [from], bytes{, source_bytes}: the bytes past source_bytes become zero.
 template <bool around_l1, class Pointer>
 EMU_INLINE void cp_async(unsigned to, Pointer from, unsigned bytes, unsigned source_bytes, emu_site site = emu_here()) {
-    emu_copy_async(emu_shared_pointer(to), (const void*)from, bytes, source_bytes, around_l1, site);
+    copy_async(emu_shared_pointer(to), (const void*)from, bytes, source_bytes, around_l1, site);
 }
 template <bool around_l1, class Pointer>
 EMU_INLINE void cp_async(unsigned to, Pointer from, unsigned bytes, emu_site site = emu_here()) {
-    emu_copy_async(emu_shared_pointer(to), (const void*)from, bytes, bytes, around_l1, site);
+    copy_async(emu_shared_pointer(to), (const void*)from, bytes, bytes, around_l1, site);
 }
 EMU_INLINE void cp_async_commit_group() { emu_copy_commit(); }
-EMU_INLINE void cp_async_wait_group(unsigned in_flight) { emu_copy_wait(in_flight); }
-EMU_INLINE void cp_async_wait_all() { emu_copy_commit(); emu_copy_wait(0); }
+EMU_INLINE void cp_async_wait_group(unsigned in_flight) { copy_wait(in_flight); }
+EMU_INLINE void cp_async_wait_all() { emu_copy_commit(); copy_wait(0); }
 
 EMU_INLINE void ex2(float& result, float x) {
 #if defined(EMU_TRACED)

@@ -38,7 +38,7 @@ template <class Mine> EMU_INLINE void collect(Mine& mine, const char* name, unsi
     mine.name = name;
     mine.mask = mask;
     mine.site = site;
-    mine.synchronises = Mine::orders_memory;
+    mine.noticed = (Mine::orders_memory ? EMU_ORDERS_MEMORY : 0) | EMU_NOTICED;
     emu_collect(&mine);
 }
 

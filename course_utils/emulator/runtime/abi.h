@@ -21,13 +21,14 @@ static constexpr emu_site emu_here(const char* file = __builtin_FILE(), int line
 
 // One lane's part in a warp collective (shuffle, vote, ldmatrix, mma). Each lane brings its operands in a struct that
 // derives from this one; the last lane to arrive calls `combine`, which fills in the results of all of them.
+enum : unsigned char { EMU_ORDERS_MEMORY = 1, EMU_IS_RECORDED = 2 };   // its type says so; the kernel is built for recordings
 struct emu_collective {
     static constexpr bool orders_memory = false;   // __syncwarp(): what its lanes wrote before is seen by its lanes after
     void (*combine)(emu_collective** lanes, unsigned participants);  // lanes[32], null where absent
     const char* name;
     emu_site site;
     unsigned mask;
-    bool synchronises;            // memory, too: the `orders_memory` of its type
+    unsigned char noticed;        // why the runtime looks at it: EMU_ORDERS_MEMORY, EMU_IS_RECORDED
 };
 
 // Where a byte of shared memory lies once the chunks of 16 bytes in rows of 32, 64 or 128 bytes have changed places; 16: none.
@@ -86,6 +87,8 @@ uint64_t emu_steps();                                     // clock64()
 void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes, bool around_l1, emu_site site);
 void emu_copy_commit();
 void emu_copy_wait(unsigned groups_in_flight);
+void emu_record_copy(void* to, const void* from, unsigned bytes, unsigned source_bytes, emu_site site);   // the same, in a build for
+void emu_record_copy_wait(unsigned groups_in_flight);                                                     // recordings
 
 // Barriers 0 to 15 of a block, for `threads` of its threads: bar.sync, bar.arrive (which does not wait), bar.red. Returns how
 // many of them brought a true predicate.

@@ -219,7 +219,7 @@ static void stop_running(Fiber* f, State why, emu_site site) {
 
 // Once no thread can run: reads the logs and frees the threads that had no room in theirs. False if there is none.
 static bool make_room(Block& b) {
-    if (emu_trace_turn(b)) return true;
+    if (b.recorder && emu_trace_turn(b)) return true;
     bool any = false;
     for (unsigned i = 0; i < b.size; i++) {
         Fiber& f = b.fibers[i];
@@ -372,7 +372,7 @@ static void open_barrier(Block& b) {
 extern "C" int emu_barrier(int predicate, emu_site site) {
     Block& b = *emu_block;
     Fiber* f = emu_current;
-    if (b.tracer) emu_trace_barrier(site);
+    if (b.recorder) emu_trace_barrier(site);
     stop_running(f, State::at_barrier, site);
     if (b.waiting++ == 0) b.barrier_site = site;
     else if (!same_place(site, b.barrier_site)) b.elsewhere = f;
@@ -403,7 +403,7 @@ static bool complete(Warp& w, Fiber* f) {
              f->collective->name, other->name, other->site.line);
     }
     f->collective->combine(lanes, participants);
-    if (f->collective->synchronises && emu_block->tracer) emu_trace_warp_sync(w, participants);
+    if (f->collective->noticed & EMU_ORDERS_MEMORY && emu_block->tracer) emu_trace_warp_sync(w, participants);
     for (uint32_t m = participants; m; m &= m - 1) make_ready(w, w.fiber[lowest(m)]);
     return true;
 }
@@ -417,7 +417,7 @@ extern "C" void emu_collect(emu_collective* mine) {
         fail(EMU_BAD_COLLECTIVE, f, mine->site, "%s: the mask 0x%08x does not name lane %u, which calls it", mine->name,
              mine->mask, f->lane);
     }
-    if (emu_block->tracer) emu_trace_collective(f, mine);
+    if (mine->noticed && emu_block->tracer) emu_trace_collective(f, mine);
     f->collective = mine;
     stop_running(f, State::in_collective, mine->site);
     if (mine->mask & w.ready || !complete(w, f)) run_another();

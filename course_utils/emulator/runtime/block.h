@@ -92,6 +92,7 @@ struct Block {
     char* shared_high;
     char* dynamic_shared;
     Tracer* tracer;                  // null in a plain launch
+    struct Recorder* recorder;       // null but while this block is the one to record
 };
 
 extern __thread Block* emu_block __attribute__((tls_model("initial-exec")));

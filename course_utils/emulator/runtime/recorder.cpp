@@ -445,6 +445,6 @@ void emu_record_phase(Recorder& r, const void* mbarrier, unsigned parity) {
 // Those of a warpgroup are for wgmma.cpp to say.
 void emu_record_collective(Recorder& r, const emu_collective* mine) {
     if (!strncmp(mine->name, "wgmma", 5)) return;
-    const emu_op op = mine->synchronises ? EMU_OP_WARP_BARRIER : strcmp(mine->name, "mma.sync") ? EMU_OP_EXCHANGE : EMU_OP_PRODUCT;
+    const emu_op op = mine->noticed & EMU_ORDERS_MEMORY ? EMU_OP_WARP_BARRIER : strcmp(mine->name, "mma.sync") ? EMU_OP_EXCHANGE : EMU_OP_PRODUCT;
     emu_announce(r, {op, emu_site_counter(r, mine->site), 0, 0, (int32_t)mine->mask, false});
 }

@@ -8,8 +8,7 @@ struct Recorder;
 
 // Of the block that runs, if it is the one to record; or null.
 static inline Recorder* emu_recorder() {
-    const Tracer* t = emu_block->tracer;
-    return t && t->watching ? t->recorder : nullptr;
+    return emu_block->recorder;
 }
 
 // What a thread is about to do. counter: where, as in an emu_call; 0: unknown.

@@ -179,25 +179,19 @@ void emu_record_target(Fiber* f, uintptr_t to) {
     if (last.access == Access::copy_read) last.value = (uint8_t)(to / 32);
 }
 
-bool emu_trace_turn(Block& b) {
-    Recorder* r = b.tracer->recorder;
-    return r && emu_record_turn(*r);
-}
-
-void emu_trace_barrier(emu_site site) {
-    if (Recorder* r = emu_recorder()) emu_record_barrier(*r, 0, emu_site_counter(*r, site));
-}
-
 // A __syncwarp() makes an entry in the thread's log.
 void emu_trace_collective(Fiber* f, const emu_collective* mine) {
     if (Recorder* r = emu_recorder()) return emu_record_collective(*r, mine);
-    while (mine->synchronises && emu_block->tracer->logging && f->logged >= log_capacity) emu_wait_for_room();
+    while (mine->noticed & EMU_ORDERS_MEMORY && emu_block->tracer->logging && f->logged >= log_capacity) emu_wait_for_room();
 }
+
+bool emu_trace_turn(Block& b) { return emu_record_turn(*b.recorder); }
+void emu_trace_barrier(emu_site site) { emu_record_barrier(*emu_recorder(), 0, emu_site_counter(*emu_recorder(), site)); }
 
 void emu_trace_cluster_barrier(Block& b) {
     for (unsigned rank = 0; rank < b.cluster->size; rank++) {
-        Tracer* t = b.cluster->blocks[rank]->tracer;
-        if (t && t->watching && t->recorder) emu_record_open(*t->recorder, EMU_CLUSTER);
+        Recorder* r = b.cluster->blocks[rank]->recorder;
+        if (r) emu_record_open(*r, EMU_CLUSTER);
     }
     if (Rules* rules = emu_rules()) emu_rule_named_open(*rules, emu_cluster_barrier);
 }
@@ -260,6 +254,7 @@ void emu_trace_start(Block& b) {
     const emu_dim3 grid = b.launch->grid;
     emu_watch(t, chosen(t, b.index.x + (uint64_t)grid.x * (b.index.y + (uint64_t)grid.y * b.index.z)));
     t.reading = false;
+    b.recorder = t.watching ? t.recorder : nullptr;
     if (!t.watching) return;
     __atomic_fetch_add(&t.results->blocks_traced, 1, __ATOMIC_RELAXED);
     for (unsigned i = 0; i < b.size; i++) {

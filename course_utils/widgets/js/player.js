@@ -43,6 +43,9 @@ async function render({ model, el }) {
 function showPlayer(rec, model, root, alone) {
   const stops = findingStops(rec);
   const view = { ...START, type: typeOfFloats(rec), ...rec.meta.start, step: model.get("step") };
+  const opening = rec.findings[view.finding];
+  if (opening) Object.assign(view, { step: opening.step, other: opening.other_step });
+  if (opening) setStep(model, view.step);
   if (alone) {
     const { step, ...rest } = fromAddress(rec, location.hash);
     Object.assign(view, rest);
@@ -74,7 +77,7 @@ function showPlayer(rec, model, root, alone) {
   const size = () => (view.cell ? NUMBERS[typeIn(rec.arrays[view.cell.array], view)].size : 0);
   const jumps = jumpsOf(rec, view, stops, size);
   const controls = stepper("step", rec.count - 1, act.go);
-  const play = playButton(() => view.step < rec.count - 1 && (act.go(view.step + 1), true));
+  const play = playButton((on) => status.setAttribute("aria-live", on ? "off" : "polite"), () => view.step < rec.count - 1 && (act.go(view.step + 1), true));
   const buttons = jumps.map((jump) => jumpButtons(jump, (backwards) => act.set(jump.to(backwards) ?? {})));
   const line = control("input", { type: "number", min: 1, class: "ak-line-input", onkeydown: (event) => {
     if (event.key === "Enter") act.toLine(placeOf(rec, view.step)?.file ?? Object.keys(rec.meta.sources)[0], Number(line.value));
@@ -252,13 +255,15 @@ function jumpButtons({ name, to }, jump) {
 
 const STEPS_A_SECOND = 8;
 
-// Steps by itself until it is stopped, or advance() says that there is no more.
-function playButton(advance) {
+// Steps by itself until it is stopped, or advance() says that there is no more. change(on) is called when it starts and
+// when it stops: nobody can listen to eight sentences a second.
+function playButton(change, advance) {
   let timer = null;
   const node = control("button", { type: "button", class: "ak-play", "aria-pressed": "false", onclick: () => toggle() }, "Play");
   function show() {
     node.textContent = timer ? "Pause" : "Play";
     node.setAttribute("aria-pressed", timer !== null);
+    change(timer !== null);
   }
   function stop() {
     clearInterval(timer);

@@ -2,19 +2,27 @@
 // The rule is that of course_utils/emulator/origins.py. Statements are known by their lines and variables by their names
 // there, so that this is rather too much than too little.
 
+const MOST = 1000; // statements behind one write
 const JOINING = ["exchange", "product"]; // what lanes do together: each may have the numbers of all
 
 // The reads from which a lane wrote at `step`: { reads: [{ step, lane, row, array, offset, width }], isAll }, in their order.
 // Of a copy it is what was copied: `delta` bytes after the beginning of the lane's. At most `most` statements are followed,
 // the nearest: a sum on the tensor cores is made from all lanes of a warp, in each of its steps.
-export function inputsOf(rec, step, lane, delta = 0, most = 1000) {
+export function inputsOf(rec, step, lane, delta = 0, most = MOST) {
+  return newInputs(rec, { step, lane, delta }, nothingYet(), most);
+}
+
+// What has been followed so far: what is behind it is found once.
+const nothingYet = () => ({ rows: new Set(), statements: new Set(), joined: new Set(), changes: new Set() });
+
+// The same, but for what is behind what has been followed before.
+function newInputs(rec, { step, lane, delta }, past, most) {
   if (rec.steps.op[step] === rec.op["copy write"]) return { reads: copied(rec, step, lane, delta), isAll: true };
   const place = rec.steps.place[step];
   if (rec.steps.warp[step] < 0 || place < 0) return { reads: [], isAll: true };
-  const found = new Map(); // row -> the read
   const thread = 32 * rec.steps.warp[step] + lane;
-  const isAll = followed(rec, thread, statement(rec, thread, step, place, { writes: true }), place, found, most);
-  return { reads: [...found.values()].sort((a, b) => a.row - b.row), isAll };
+  const { reads, isAll } = followed(rec, thread, statement(rec, thread, step, place, { writes: true }), place, past, most);
+  return { reads: reads.sort((a, b) => a.row - b.row), isAll };
 }
 
 // The reads from global memory of what the block had not written, from which an element was made before `step`. It takes
@@ -24,13 +32,14 @@ export function originsOf(rec, number, offset, size, step, limit = 400) {
   let isAll = true;
   const found = new Map();
   const seen = new Set();
+  const past = nothingYet();
   const pending = writersOf(rec, number, offset, size, step).writers;
   while (pending.length && performance.now() < end) {
     const write = pending.pop();
     const key = `${write.step} ${write.lane} ${write.delta}`;
     if (seen.has(key)) continue;
     seen.add(key);
-    const inputs = inputsOf(rec, write.step, write.lane, write.delta);
+    const inputs = newInputs(rec, write, past, MOST);
     isAll &&= inputs.isAll;
     for (const read of inputs.reads) {
       const { writers, areAll } = writersOf(rec, read.array, read.offset, read.width, read.step);
@@ -110,25 +119,26 @@ function statement(rec, thread, last, place, { since = 0, writes = false } = {})
   return found;
 }
 
-// Adds the reads behind the steps of a statement, and behind the variables that it names, to `found`: those of `most`
-// statements. Returns whether these are all.
-function followed(rec, thread, steps, place, found, most) {
+// The reads behind the steps of a statement, and behind the variables that it names: those of `most` statements. `past`:
+// what has been followed before, to which this adds. { reads, isAll }
+function followed(rec, thread, steps, place, past, most) {
   const names = rec.meta.names ?? [];
-  const seen = new Set(); // of variables: thread, variable, the step before which it was new
-  const statements = new Set();
-  const pending = [];
+  const reads = [];
+  const pending = []; // thread, variable, until before which step it was changed
+  let left = most;
 
   function take(of, steps, place) {
     const joined = [[of, steps]]; // a list, because a chain of shuffles may be longer than a stack
-    while (joined.length && statements.size < most) {
+    while (joined.length && left > 0) {
       const [of, steps] = joined.pop();
-      const key = `${of} ${steps[0]}`;
-      if (!steps.length || statements.has(key)) continue;
-      statements.add(key);
-      for (const step of steps) for (const read of readsAt(rec, step, of)) found.set(read.row, read);
+      if (!steps.length || !isNew(past.statements, `${of} ${steps[0]} ${steps.at(-1)} ${place}`)) continue;
+      left--;
+      for (const step of steps) {
+        for (const read of readsAt(rec, step, of)) if (isNew(past.rows, read.row)) reads.push(read);
+      }
       for (const variable of names[place] ?? []) pending.push([of, variable, steps.at(-1)]);
       for (const step of steps) {
-        if (!JOINING.includes(rec.meta.ops[rec.steps.op[step]])) continue;
+        if (!JOINING.includes(rec.meta.ops[rec.steps.op[step]]) || !isNew(past.joined, `${step} ${place}`)) continue;
         for (const lane of lanesOfMask(rec.steps.mask[step])) {
           const other = 32 * rec.steps.warp[step] + lane;
           joined.push([other, statement(rec, other, step, place, { since: steps.at(-1) })]);
@@ -138,12 +148,10 @@ function followed(rec, thread, steps, place, found, most) {
   }
 
   take(thread, steps, place);
-  while (pending.length && statements.size < most) {
+  while (pending.length && left > 0) {
     const [of, variable, until] = pending.pop();
     const changed = newBefore(rec, of, variable, until);
-    const key = `${of} ${variable} ${changed}`;
-    if (changed < 0 || seen.has(key)) continue;
-    seen.add(key);
+    if (changed < 0 || !isNew(past.changes, `${of} ${variable} ${changed}`)) continue;
     const before = Math.max(0, newBefore(rec, of, variable, changed - 1));
     for (const other of rec.meta.variables[variable].from ?? []) pending.push([of, other, other === variable ? changed - 1 : changed]);
     const last = ownStepBefore(rec, of, changed);
@@ -152,7 +160,14 @@ function followed(rec, thread, steps, place, found, most) {
     take(of, statement(rec, of, last, around, { since: before }), around);
     pending.push([of, variable, changed - 1]);
   }
-  return statements.size < most;
+  return { reads, isAll: left > 0 };
+}
+
+// Adds to a set; returns whether it was not there.
+function isNew(set, key) {
+  if (set.has(key)) return false;
+  set.add(key);
+  return true;
 }
 
 // The last step up to `step` before which a variable of a thread was new, or -1.

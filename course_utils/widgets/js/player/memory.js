@@ -302,7 +302,7 @@ function memoryPanel(rec, act) {
     if (touched.some(({ other }) => other)) marks.push([outlined("currentColor", "ak-dotted"), "other party"]);
     if (flying) marks.push([element("b", {}, "▪"), "a copy in flight lands here"]);
     const key = [view.colour, view.array, spread, ...marks.map(([, words]) => words)].join();
-    if (key !== said) legend.replaceChildren(...legendOf(view, array, spread), ...marks.map(([mark, words]) => element("span", {}, mark, words)));
+    if (key !== said) legend.replaceChildren(...legendOf(rec, view, array, spread), ...marks.map(([mark, words]) => element("span", {}, mark, words)));
     said = key;
     for (const [part, value] of [[colouring, view.colour], [types, view.type]]) part.input.value = value;
     follows.input.checked = view.followsArray;
@@ -431,7 +431,7 @@ function lookOf(rec, view, { array, type, size }, [low, high]) {
 }
 const outlined = (colour, more = "") => element("i", { class: `ak-swatch ak-outlined ${more}`, style: `border-color: ${colour}; --ak-mark: ${colour}` });
 
-function legendOf(view, array, [low, high]) {
+function legendOf(rec, view, array, [low, high]) {
   const ramp = (map, from, to) => element("span", {}, from, element("i", {
     class: "ak-ramp", style: `background: linear-gradient(to right, ${map.map((c) => `rgb(${c.join(",")})`).join(",")})`,
   }), to);
@@ -440,7 +440,12 @@ function legendOf(view, array, [low, high]) {
   if (view.colour === "value") return [ramp(VIRIDIS, brief(low), brief(high)), ...(array.space === "shared" ? never : [])];
   if (view.colour === "bank") return [ramp(TWILIGHT, "bank 0", "31")];
   if (view.colour === "age") return [ramp([...VIRIDIS].reverse(), "written since the last barrier", `${OLDEST} or more before`), ...never];
-  return [...WARPS.map((colour, warp) => element("span", {}, swatch(colour), `${warp}`)), element("span", {}, "warp, modulo 8"), ...never];
+  const { warps } = rec.meta;
+  const engine = rec.ofWarp.start[1] ? [element("span", {}, swatch("#777777"), "c: the copy engine")] : [];
+  return [
+    element("span", {}, warps > WARPS.length ? "warp, modulo 8:" : "warp:"),
+    ...WARPS.slice(0, warps).map((colour, warp) => element("span", {}, swatch(colour), `${warp}`)), ...engine, ...never,
+  ];
 }
 
 // A select with its label in front.

@@ -44,6 +44,7 @@ export function loadRecording(meta, buffer) {
   rec.flights = flightsOf(rec);
   rec.mbarriers = mbarriersOf(rec);
   rec.variables = variablesOf(rec);
+  rec.findings = meta.findings.map((finding) => ({ ...finding, ...partiesOf(rec, finding) }));
   return rec;
 }
 
@@ -339,6 +340,24 @@ export function hazardsOf(rec, step) {
     if (!ordered.get(writer)) found.push({ lane, offset, writer });
   }
   return found;
+}
+
+// The steps of a finding's two parties. The recording knows them by line and thread; where one reads what the other has
+// written, it is the first read of that line, from there on, that nothing orders after a write of the other line.
+function partiesOf(rec, { step, other_step, other_line }) {
+  const place = step < 0 ? -1 : rec.steps.place[step];
+  for (let at = step, tries = 0; place >= 0 && at >= 0 && tries < 5000; at = firstAfter(rec.ofPlace, place, at), tries++) {
+    const hazard = hazardsOf(rec, at).find(({ writer }) => linesOf(rec, writer).includes(other_line));
+    if (hazard) return { step: at, other_step: hazard.writer };
+  }
+  return { step, other_step };
+}
+
+// The line of a step, and those from which it was called.
+function linesOf(rec, step) {
+  const lines = [];
+  for (let place = rec.steps.place[step]; place >= 0; place = rec.meta.places[place][2] ?? -1) lines.push(rec.meta.places[place][1]);
+  return lines;
 }
 
 // ---- what goes on by itself

@@ -73,7 +73,7 @@ function timelinePanel(rec, act) {
     }
     ctx.drawImage(picture, 0, TIMELINE.top, width, rows * height);
     ctx.fillStyle = theme.ink;
-    for (const { step, other_step } of rec.meta.findings) {
+    for (const { step, other_step } of rec.findings) {
       for (const at of [step, other_step]) if (at >= 0) triangle(ctx, across(at, width), 1, 7);
     }
     for (const step of view.writes ?? []) ctx.fillRect(across(step, width) - 0.5, tall - TIMELINE.bottom + 2, 1.5, 5);

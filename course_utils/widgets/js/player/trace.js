@@ -79,7 +79,7 @@ function tracePanel(rec, act, valueWords) {
 }
 
 function findingsPanel(rec, act) {
-  const { findings } = rec.meta;
+  const { findings } = rec;
   const items = findings.map((finding, n) => {
     const button = (step, words) => control("button", { type: "button", class: "ak-jump", onclick: () => act.finding(n, step) }, words);
     const parties = [
@@ -100,7 +100,7 @@ function findingsPanel(rec, act) {
 
 // The steps at which a finding stands, in order: each with the finding and the step of its other party.
 export function findingStops(rec) {
-  return rec.meta.findings.flatMap(({ step, other_step }, n) => [
+  return rec.findings.flatMap(({ step, other_step }, n) => [
     ...(step >= 0 ? [{ step, other: other_step, finding: n }] : []),
     ...(other_step >= 0 ? [{ step: other_step, other: step, finding: n }] : []),
   ]).sort((a, b) => a.step - b.step);
