@@ -14,6 +14,7 @@ from course_utils.chapters.hopper_steps import CHAPTER, LENGTH
 from course_utils.chapters.timed_ladder import ALL_CASES, title
 from course_utils.measured import Measurement
 
+ON_H100 = f"{CHAPTER}_h100"  # the same bench on another GPU
 NAMES = (bench.OURS, bench.CUDNN, bench.FLASH, bench.PORTABLE)
 
 
@@ -55,7 +56,9 @@ def show_roofs() -> None:
     }
     plots.bars(list(bars), {"TFLOP/s": list(bars.values())})
     plt.show()
-    print(f"d = 128, L = {LENGTH}, not causal, {measured.caption(record())}; mma.sync: chapter 00")
+    of_mma = measured.load("00_start_here")
+    print(f"d = 128, L = {LENGTH}, not causal, {measured.caption(record())}")
+    print(f"mma.sync: chapter 00, {measured.caption(of_mma)}")
 
 
 def draw_speeds(part: str, names: Mapping[str, str]) -> None:
@@ -76,6 +79,23 @@ def by_length(part: str = "forward") -> None:
     """TFLOP/s of the forward or backward pass against the length: ours, chapter 03's and PyTorch's kernels."""
     draw_speeds(part, {name: name for name in NAMES})
     print(f"{part}, fp16, {measured.caption(record())}")
+
+
+def show_other_gpu() -> None:
+    """The mean ratios to cuDNN, and the lowest and highest, of forward and backward on both GPUs that were measured."""
+    of_gpus = record(), measured.load(ON_H100)
+    rows = []
+    for words, part in {"forward": "means", "backward": "backward means"}.items():
+        for d, is_causal in ALL_CASES:
+            found = {"": f"{words}, {title(d, is_causal)}"}
+            for recorded in of_gpus:
+                (row,) = recorded.select(part=part, head_dim=d, is_causal=is_causal, name=bench.OURS)
+                lowest, highest = row["lowest_ratio_to_cudnn"], row["highest_ratio_to_cudnn"]
+                mean = f"{row['ratio_to_cudnn']:.2f} ({lowest:.2f} to {highest:.2f})"
+                found[" ".join(recorded.device.split()[:2])] = mean
+            rows.append(found)
+    where = "; ".join(map(measured.caption, of_gpus))
+    show.table(rows, f"times as fast as cuDNN in the mean (lowest to highest); {where}", folded=True)
 
 
 def ratio(part: str, d: int, is_causal: bool, length: int) -> float:

@@ -283,7 +283,7 @@ TRIED = (
     ),
     Variant(
         "two consumers",
-        "Each has 232 registers and no third to wait for.",
+        "Each thread has 240 registers, and there is no third consumer to wait for.",
         step=replace(SHIPPED, consumers={64: 2}),
         head_dims=(64,),
     ),

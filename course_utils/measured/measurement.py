@@ -26,7 +26,7 @@ class Measurement:
         name: what was measured, such as "02_flash_attention_minimal".
         device: name of the GPU as the driver gives it.
         driver: version of the NVIDIA driver, or "unknown".
-        versions: of torch, cuda, cupy and python; of tilelang and flashinfer, peers, where they were recorded.
+        versions: of torch, cuda, cudnn (91002 is 9.10.2), cupy and python; of tilelang and flashinfer, peers, where they were recorded.
         date: ISO date of the run.
         command: the command that takes these figures again.
         rows: list of dicts with the units in the keys.
@@ -74,6 +74,7 @@ def collect(name: str, rows: list[Row], command: str, *, device: str | None = No
     versions = {
         "torch": torch.__version__,
         "cuda": torch.version.cuda or "none",
+        "cudnn": str(torch.backends.cudnn.version() or "none"),
         "cupy": _package_version("cupy-cuda13x", "cupy-cuda12x", "cupy"),
         "python": platform.python_version(),
         "tilelang": _package_version("tilelang"),

@@ -94,6 +94,7 @@ from course_utils.plots.flash_attention_v2 import (
 from course_utils.plots.handed_out import bank_map, launch_grid, warp_sectors
 from course_utils.plots.hopper import (
     backward_on_chip,
+    beside_one,
     ring_of_tiles,
     softmax_beside,
     tile_in_panels,
@@ -159,6 +160,7 @@ __all__ = [
     "backward_walks",
     "bank_map",
     "bars",
+    "beside_one",
     "blocks_at_work",
     "break_even",
     "by_length",

@@ -130,27 +130,28 @@ def climb(
     names: Sequence[str], speeds: Sequence[float], reached: int, peers: Mapping[str, float], title: str = ""
 ) -> Figure:
     """TFLOP/s of a ladder's steps, "you are here" at the last of the first `reached` ones; the steps to come are
-    outlines without a figure. peers: the library's kernels, as lines; bars beyond the first of them are green.
+    outlines, all as high as the first of the peers, so that none gives its speed away. peers: the library's kernels, as
+    lines, named beside the axes; bars beyond the first of them are green.
     """
     figure, ax = plt.subplots(figsize=(7.5, 2.9))
     first = next(iter(peers.values()))
     for place, speed in enumerate(speeds):
         done = {"facecolor": ORANGE if speed < first else GREEN}
         look = done if place < reached else {"facecolor": "none", "edgecolor": GREY, "linestyle": "--"}
-        ax.bar(place, speed, width=0.7, **look)
+        ax.bar(place, speed if place < reached else first, width=0.7, **look)
         if place < reached:
             label = ax.text(place, speed, f"{speed:.0f}", ha="center", va="bottom", fontsize=9, zorder=3)
             label.set_bbox({"facecolor": GROUND, "edgecolor": "none", "alpha": 0.85, "pad": 0.5})
     for (name, peer), colour, dashes in zip(peers.items(), (BLUE, PURPLE), ("--", ":"), strict=False):
         ax.axhline(peer, color=colour, linestyle=dashes)
-        ax.text(-0.5, peer + 0.01 * max(peers.values()), name, color=colour, fontsize=9, va="bottom")
+        ax.text(len(names) - 0.37, peer, textwrap.fill(name, 6), color=colour, fontsize=9, va="center")
     if reached:
         here = reached - 1
         above = speeds[here] + 0.09 * max(peers.values())
         ax.annotate(
             "you are here",
             (here, above),
-            (here, above + 0.12 * max(peers.values())),
+            (min(here, len(names) - 1.2), above + 0.12 * max(peers.values())),  # short of the names beside the axes
             ha="center",
             fontsize=9,
             fontweight="bold",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from course_utils.plots.look import GREEN, GREY, GROUND, INK, MATRICES, ON_MARK, ORANGE, PALE, SKY
+from course_utils.plots.look import GREEN, GREY, GROUND, INK, MATRICES, ON_MARK, ORANGE, PALE, SKY, VERMILION
 
 
 def _box(ax: Axes, x: float, y: float, width: float, height: float, text: str, colour: str) -> None:
@@ -63,55 +65,99 @@ def tile_in_panels(rows: int = 8, chunks: int = 16) -> Axes:
 
 
 def ring_of_tiles(tiles: int = 7, buffers: int = 2) -> Axes:
-    """Tiles in a ring: a line for each buffer, with its tiles in the order of time and the parities of their phases."""
-    ax = plt.figure(figsize=(7.5, 1.8)).subplots()
+    """Tiles in a ring: a line for each buffer, with its tiles in the order of time and the parities of their phases; at
+    the ends of a tile the mbarrier whose phase ends there."""
+    ax = plt.figure(figsize=(7.5, 1.9)).subplots()
     for tile in range(tiles):
         buffer, around = tile % buffers, tile // buffers
         _box(ax, tile, buffer, buffers, 0.84, f"tile {tile}\nparity {around % 2}", (SKY, ORANGE)[around % 2])
-    ax.set(xlim=(0, tiles + buffers - 1), ylim=(buffers, -0.1), xticks=[], xlabel="time (not to scale)")
+        for barrier, x in (("full", tile + 0.1), ("empty", tile + buffers - 0.1)):
+            ax.text(x, buffer + 0.42, barrier, rotation=90, ha="center", va="center", fontsize=7.5, color=ON_MARK)
+    words = "time (not to scale); full: the bytes have come; empty: all consumers are done"
+    ax.set(xlim=(0, tiles + buffers - 1), ylim=(buffers, -0.1), xticks=[], xlabel=words)
     ax.set_yticks([buffer + 0.42 for buffer in range(buffers)], [f"buffer {buffer}" for buffer in range(buffers)])
     ax.tick_params(length=0)
     return ax
 
 
-STEP_3 = (("Q Kᵀ 0", 1.0, "Q"), ("max 0", 0.5, ""), ("exp 0", 1.0, ""), ("P V 0", 1.0, "O"), ("Q Kᵀ 1", 1.0, "Q"))
-STEP_3 += (("max 1", 0.5, ""), ("exp 1", 1.0, ""), ("P V 1", 1.0, "O"))
+WIDTHS = {"Q Kᵀ": 1.0, "max": 0.75, "exp": 2.0, "P V": 1.0}  # of what a consumer does, not to scale
+PRODUCTS = {"Q Kᵀ": MATRICES["Q"], "P V": MATRICES["O"]}
 
 
 def softmax_beside() -> Figure:
-    """One consumer's time, not to scale: products and softmax one after the other, and with P V beside the maximum of
-    the next tile."""
-    figure, axes = plt.subplots(2, 1, figsize=(7.5, 2.9), sharex=True)
+    """The time of a consumer, not to scale: products and softmax one after the other, and with P V beside the maximum
+    of the next tile; and the other consumer's products."""
+    figure, axes = plt.subplots(2, 1, figsize=(7.5, 3.9), sharex=True)
+
+    def draw(ax: Axes, at: float, what: str, tile: int) -> None:
+        is_product = what in PRODUCTS
+        _box(ax, at, 0 if is_product else 1, WIDTHS[what], 0.84, f"{what} {tile}", PRODUCTS.get(what, GREEN))
+
+    def draw_others(ax: Axes, at: float, *products: str) -> None:
+        for n, what in enumerate(products):
+            look = {"facecolor": "none", "edgecolor": PRODUCTS[what], "linewidth": 1.2}
+            ax.add_patch(Rectangle((at + n + 0.03, 2.02), 0.94, 0.8, **look))
+            ax.text(at + n + 0.5, 2.42, what, ha="center", va="center", fontsize=9)
+
     at = 0.0
-    for name, width, matrix in STEP_3:
-        _box(axes[0], at, 0 if matrix else 1, width, 0.84, name, MATRICES[matrix] if matrix else GREEN)
-        at += width
+    for tile in range(2):
+        for what in WIDTHS:
+            draw(axes[0], at, what, tile)
+            if what in PRODUCTS:
+                draw_others(axes[0], at, what)
+            at += WIDTHS[what]
     at = 0.0
     for tile in range(3):
-        _box(axes[1], at, 0, 1, 0.84, f"Q Kᵀ {tile}", MATRICES["Q"])
+        draw(axes[1], at, "Q Kᵀ", tile)
         if tile:
-            _box(axes[1], at + 1, 0, 1, 0.84, f"P V {tile - 1}", MATRICES["O"])
-        _box(axes[1], at + 1, 1, 0.5, 0.84, f"max {tile}", GREEN)
-        begin = at + (2 if tile else 1.5)
+            draw(axes[1], at + 1, "P V", tile - 1)
+        draw(axes[1], at + 1, "max", tile)
+        at += 2 if tile else 1 + WIDTHS["max"]
         if tile < 2:
-            _box(axes[1], begin, 1, 1, 0.84, f"exp {tile}", GREEN)
-        at = begin + 1
+            draw(axes[1], at, "exp", tile)
+            draw_others(axes[1], at, *(PRODUCTS if tile else ("Q Kᵀ",)))
+        at += WIDTHS["exp"]
     for ax, title in zip(axes, ("step 3", "step 4"), strict=True):
-        ax.set(xlim=(0, 7.6), ylim=(1.9, -0.1), title=title, xticks=[])
-        ax.set_yticks([0.42, 1.42], ["products", "softmax"])
+        ax.set(xlim=(0, 9.8), ylim=(2.9, -0.1), title=title, xticks=[])
+        ax.set_yticks([0.42, 1.42, 2.42], ["its products", "its softmax", "the other's products"])
         ax.tick_params(length=0)
-    axes[1].set_xlabel("time of one consumer (not to scale); numbers are tiles of keys")
+    axes[1].set_xlabel("time of one consumer (not to scale); numbers count its tiles of keys")
+    return figure
+
+
+def beside_one(names: Sequence[str], panels: Mapping[str, Mapping[str, Sequence[float | None]]], label: str) -> Figure:
+    """Ratios as marks on both sides of 1: a line for each name, a panel for each title, in it a kind of mark for each
+    series. None: there is no such figure; a line without any has a dash. label: of the axes below."""
+    figure, axes = plt.subplots(1, len(panels), figsize=(7.5, 1.1 + 0.24 * len(names)), sharex=True, sharey=True)
+    for ax, (title, series) in zip(axes, panels.items(), strict=True):
+        ax.axvline(1, color=INK, linewidth=1)
+        ax.hlines(range(len(names)), 0, 1, transform=ax.get_yaxis_transform(), color=PALE, linewidth=0.6, zorder=0)
+        for (name, values), marker, colour in zip(series.items(), "oD", (SKY, VERMILION), strict=False):
+            known = [(value, row) for row, value in enumerate(values) if value is not None]
+            ax.plot(*zip(*known, strict=True), marker, color=colour, markersize=5, label=name)
+        for row, values in enumerate(zip(*series.values(), strict=True)):
+            if all(value is None for value in values):
+                ax.text(
+                    1, row, "–", ha="center", va="center", bbox={"facecolor": GROUND, "edgecolor": "none", "pad": 1}
+                )
+        ax.set_title(title, fontsize=9)
+        ax.tick_params(axis="y", length=0)
+        ax.tick_params(axis="x", labelsize=8)
+    axes[0].set_yticks(range(len(names)), names, fontsize=9)
+    axes[0].set_ylim(len(names) - 0.5, -0.5)
+    figure.supxlabel(label, fontsize=9)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure
 
 
 def backward_on_chip() -> Axes:
     """Where a block of the backward pass has its matrices, and what flows where."""
     ax = plt.figure(figsize=(7.5, 3.0)).subplots()
-    _box(ax, 0, 0.2, 1.6, 0.8, "Q, dO", PALE)
+    _box(ax, 0, 0.2, 1.6, 0.8, "Q, dO", SKY)
     ax.text(0.8, 1.05, "tile after tile", ha="center", va="top", fontsize=9)
     _box(ax, 0, 1.9, 1.6, 0.8, "K, V", SKY)
     ax.text(0.8, 2.75, "stay in shared memory", ha="center", va="top", fontsize=9)
-    places = {"Sᵀ = K Qᵀ → Pᵀ": (2.6, 0.2), "dPᵀ = V dOᵀ → dSᵀ": (2.6, 1.9)}
+    places = {"K Qᵀ → Pᵀ": (2.6, 0.2), "V dOᵀ → dSᵀ": (2.6, 1.9)}
     for name, (x, y) in places.items():
         _box(ax, x, y, 2.3, 0.8, name, ORANGE)
         _arrow(ax, (1.6, 0.6), (x, y + 0.4))

@@ -13,11 +13,11 @@ from course_utils.widgets.frame import MASKED_HATCH, Frame
 WINDOW = 8000  # cycles that are seen at once
 # What a span is: its colour, and the words of the legend. Waits are hatched.
 KINDS = {
-    "K": (MATRICES["K"], "K, from asked for to used"),
-    "V": (MATRICES["V"], "V, the same"),
+    "K": (MATRICES["K"], "K: asked for, not yet seen to be there"),
+    "V": (MATRICES["V"], "V: asked for, not yet seen to be there"),
     "S": (MATRICES["Q"], "Q Kᵀ"),
     "PV": (MATRICES["O"], "P V"),
-    "asks": (GREY, "asks for a tile, once its place is free"),
+    "asks": (GREY, "asks for a tile; a producer first waits for a free place"),
     "computes": (GREEN, "computes"),
     "waits": (PALE, "waits"),
 }
@@ -49,19 +49,23 @@ def pipeline(blocks: Sequence[dict], *, number: str = "3", begin: int = 8000) ->
 
 
 def _draw(block: dict, begin: int) -> Figure:
-    figure = Figure(figsize=(7.5, 0.9 + 0.42 * len(block["lanes"])), layout="constrained")
-    figure.get_layout_engine().set(rect=(0, 0.1, 1, 0.9))  # the last line is for the note about still pictures
+    figure = Figure(figsize=(7.5, 1.7 + 0.42 * len(block["lanes"])), layout="constrained")
+    figure.get_layout_engine().set(rect=(0, 0.08, 1, 0.92))  # the last line is for the note about still pictures
     axes = figure.subplots()
     for y, lane in enumerate(block["lanes"]):
         seen = (span for span in lane["spans"] if span[1] > begin and span[0] < begin + WINDOW)
         for start, end, kind in seen:
-            hatch = MASKED_HATCH if kind == "waits" else None
-            box = (start, y + 0.12), end - start, 0.76
-            axes.add_patch(
-                Rectangle(*box, facecolor=KINDS[kind][0], edgecolor=INK if hatch else GROUND, hatch=hatch, lw=0.4)
-            )
+            axes.add_patch(Rectangle((start, y + 0.12), end - start, 0.76, **_look(kind)))
     axes.set(xlim=(begin, begin + WINDOW), ylim=(len(block["lanes"]), 0), xlabel="cycles")
     axes.set_yticks([y + 0.5 for y in range(len(block["lanes"]))], [lane["name"] for lane in block["lanes"]])
     axes.tick_params(length=0)
     axes.set_title(f"{block['number']} {block['title']}: a tile takes {block['cycles']:,} cycles", fontsize=10)
+    kinds = [Rectangle((0, 0), 1, 1, label=words, **_look(kind)) for kind, (_, words) in KINDS.items()]
+    figure.legend(handles=kinds, loc="outside upper left", ncols=2, fontsize=8, labelspacing=0.25)
     return figure
+
+
+def _look(kind: str) -> dict[str, object]:
+    """Of a span's box."""
+    hatch = MASKED_HATCH if kind == "waits" else None
+    return {"facecolor": KINDS[kind][0], "edgecolor": INK if hatch else GROUND, "hatch": hatch, "lw": 0.4}

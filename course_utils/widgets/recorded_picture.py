@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from course_utils.plots.look import CYCLIC, GREY, GROUND, INK, MATRICES
+from course_utils.plots.look import CYCLIC, GREY, GROUND, INK, LANES_OF_A_READ, MATRICES
 from course_utils.widgets import recorded
 from course_utils.widgets.frame import COLOUR_MAP, MASKED_HATCH
 
@@ -89,7 +90,8 @@ def _memory(axes: Axes, meta: Mapping, found: Columns, step: int) -> None:
     axes.add_patch(
         Rectangle((0, 0), grid.columns, grid.rows, facecolor=GROUND, edgecolor="0.75", hatch=MASKED_HATCH, lw=0)
     )
-    bounds = {"bank": (CYCLIC, 0, BANKS), "age": (f"{COLOUR_MAP}_r", 0, OLDEST)}
+    warps = ListedColormap([GREY, *LANES_OF_A_READ])  # the first: not a thread's
+    bounds = {"bank": (CYCLIC, 0, BANKS), "age": (f"{COLOUR_MAP}_r", 0, OLDEST), "writer": (warps, -1, 8)}
     names, low, high = bounds.get(start.get("colour"), (COLOUR_MAP, None, None))
     axes.imshow(
         colours, cmap=names, vmin=low, vmax=high, extent=extent, aspect="auto", interpolation="nearest", zorder=1
@@ -141,7 +143,10 @@ def _colours(meta: Mapping, found: Columns, grid: Grid, step: int, colour: str) 
     elif colour == "age":
         opened = _openings(meta, found)
         values = np.searchsorted(opened, step) - np.searchsorted(opened, written).astype(np.float64)
-    if array["space"] == "shared" and colour != "bank" or colour == "age":
+    elif colour == "writer":
+        warp = found["steps.warp"][written].astype(np.float64)
+        values = np.where(warp < 0, -1, warp % len(LANES_OF_A_READ))
+    if (array["space"] == "shared" and colour != "bank") or colour in ("age", "writer"):
         values = np.where(written < 0, np.nan, values)
     shown = np.full(grid.rows * grid.columns, np.nan)
     shown[first : first + len(values)] = values

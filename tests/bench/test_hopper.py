@@ -55,12 +55,12 @@ def test_the_operator_is_timed_beside_its_peers_and_they_beside_themselves(on_cp
     ]
 
 
-def test_backward_passes_are_timed_and_the_last_in_turns(on_cpu, monkeypatch):
+def test_backward_passes_are_timed_and_two_where_torch_is_deterministic(on_cpu, monkeypatch):
     turns = []
     made = hopper.ready_backward
     monkeypatch.setattr(hopper, "ready_backward", lambda *args: turns.append(args[-1]) or made(*args))
     rows = chapter.backward(**SMALL)
-    names = [*ALL, chapter.TURNS]
+    names = [*ALL, chapter.TURNS, chapter.FLASH_FIXED]
     assert [(row["is_causal"], row["name"]) for row in rows if row["part"] == "backward"] == [
         (c, name) for c in (False, True) for name in names
     ]

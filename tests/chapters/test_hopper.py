@@ -33,7 +33,9 @@ def figures(monkeypatch):
 def test_the_ladder_is_drawn_up_to_a_step_and_what_it_gained_is_said(drawn, capsys):
     steps.climb("3", (128, True))
     (ax,) = drawn[0].axes
-    assert [text.get_text() for text in ax.texts] == ["50", "100", "150", CUDNN, FLASH, "you are here"]
+    names = [peer.replace(" ", "\n") for peer in (CUDNN, FLASH)]
+    assert [text.get_text() for text in ax.texts] == ["50", "100", "150", *names, "you are here"]
+    assert [bar.get_height() for bar in ax.patches] == [50, 100, 150, 125, 125, 125, 125]  # those to come are all alike
     said = capsys.readouterr().out
     assert "d = 128, causal    : 1.50 times as fast as step 2, 150 TFLOP/s" in said
     assert f"(L = {steps.LENGTH}, B · L = 16384, H · d = 2048, fp16, NVIDIA H200, 2026-11-26" in said
@@ -111,7 +113,23 @@ def test_roofs_and_lengths_are_drawn_from_the_record(drawn, capsys):
     assert len(roofs.axes[0].patches) == 5 and len(lengths.axes) == len(ALL_CASES)
     assert all(len(ax.lines) >= len(peers.NAMES) for ax in lengths.axes)
     assert peers.roof("tensor cores") > peers.roof(PRODUCT) > peers.speed_of(CUDNN) > peers.speed_of(PORTABLE)
-    assert f"d = 128, L = {steps.LENGTH}, not causal" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert (
+        f"d = 128, L = {steps.LENGTH}, not causal" in said and "mma.sync: chapter 00, NVIDIA H200, 2026-11-23" in said
+    )
+
+
+def test_the_means_of_both_gpus_are_those_of_their_records(monkeypatch):
+    shown = []
+    monkeypatch.setattr(peers.show, "table", lambda rows, *_, **__: shown.extend(rows))
+    peers.show_other_gpu()
+    assert len(shown) == 2 * len(ALL_CASES)
+    for gpu, recording in {"NVIDIA H200": "07_hopper", "NVIDIA H100": "07_hopper_h100"}.items():
+        for part, rows in {"means": shown[:4], "backward means": shown[4:]}.items():
+            for (d, is_causal), row in zip(ALL_CASES, rows, strict=True):
+                where = {"part": part, "head_dim": d, "is_causal": is_causal, "name": OURS}
+                (mean,) = measured.load(recording).select(**where)
+                assert row[gpu].startswith(f"{mean['ratio_to_cudnn']:.2f} ({mean['lowest_ratio_to_cudnn']:.2f} to ")
 
 
 def test_the_lowest_of_the_long_turns_is_returned_and_both_ratios_are_shown(drawn, monkeypatch):

@@ -5,14 +5,14 @@ import statistics
 import pytest
 
 from course_utils import measured
-from course_utils.bench.hopper import OURS, TURNS
+from course_utils.bench.hopper import CUDNN, FLASH, FLASH_FIXED, OURS, TURNS
 from course_utils.chapters import hopper_backward as chapter
 from course_utils.chapters import hopper_peers as peers
 from course_utils.chapters.timed_ladder import ALL_CASES
 
 
-def times(name, d, is_causal):
-    rows = measured.load("07_hopper").select(part="backward", name=name, head_dim=d, is_causal=is_causal)
+def times(name, d, is_causal, recording="07_hopper"):
+    rows = measured.load(recording).select(part="backward", name=name, head_dim=d, is_causal=is_causal)
     return [row["median_ms"] for row in rows]
 
 
@@ -34,6 +34,19 @@ def test_turns_cost_what_was_measured(drawn):
     )
     assert chapter.cost_of_turns() == pytest.approx(most)
     assert len(drawn[0].axes) == len(ALL_CASES)
+
+
+def test_turns_are_shown_beside_cudnn_flash_and_flash_in_a_fixed_order(monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(chapter.show, "table", lambda rows, _: shown.extend(rows))
+    chapter.show_turns()
+    on_h100 = peers.ON_H100
+    for case, (_, *ratios) in zip(ALL_CASES, (row.values() for row in shown), strict=True):
+        pairs = (CUDNN, TURNS, "07_hopper"), (FLASH, TURNS, "07_hopper"), (FLASH, FLASH_FIXED, on_h100)
+        for (slow, fast, recording), ratio in zip((*pairs, (FLASH_FIXED, TURNS, on_h100)), ratios, strict=True):
+            both = zip(times(slow, *case, recording), times(fast, *case, recording), strict=True)
+            assert float(ratio) == pytest.approx(statistics.geometric_mean(a / b for a, b in both), abs=0.02)
+    assert "NVIDIA H200, 2026-11-26" in (said := capsys.readouterr().out) and "H100 80GB HBM3, 2026-11-27" in said
 
 
 def test_the_fastest_step_is_named(drawn):

@@ -4,7 +4,7 @@ import pytest
 
 from course_utils.bench.hopper_tried import AGAIN
 from course_utils.chapters import hopper_tried as chapter
-from course_utils.chapters.timed_ladder import ALL_CASES
+from course_utils.chapters.timed_ladder import ALL_CASES, title
 from course_utils.launches.hopper_tried import TRIED
 
 
@@ -12,24 +12,29 @@ def test_each_variant_has_a_reason_and_is_recorded_where_it_can_be():
     names = [variant.name for variant in TRIED]
     assert names == list(chapter.FOUND)
     for variant in TRIED:
-        for length in (2048, chapter.LENGTH):
+        for length in chapter.LENGTHS:
             cases = [case for case in ALL_CASES if chapter.ratio(variant.name, *case, length) is not None]
             can_be = [(d, c) for d, c in ALL_CASES if d in variant.head_dims and c in variant.masks]
             assert cases == can_be, variant.name
 
 
-def test_the_picture_and_the_table_have_the_recorded_ratios(drawn, capsys):
+def test_the_picture_and_the_table_have_the_recorded_ratios_of_both_lengths(drawn, monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(chapter.show, "table", lambda rows, *_, **__: shown.extend(rows))
     chapter.tried()
-    full, causal = drawn[0].axes
-    titles = [ax.get_title("left") or ax.get_title() for ax in (full, causal)]
-    assert [title.split(":")[0] for title in titles] == ["d = 128", "d = 128, causal"]
-    name = "tiles of 64 keys, four places"
-    more = round(100 / chapter.ratio(name, 128, True) - 100, 1)
-    assert [tick.get_text() for tick in full.get_yticklabels()] == [variant.name for variant in TRIED]
-    assert float(causal.texts[[*chapter.FOUND].index(name)].get_text()) == more
-    assert full.texts[[*chapter.FOUND].index("one head at a time")].get_text().strip() == "–"
+    names = list(chapter.FOUND)
+    assert [tick.get_text() for tick in drawn[0].axes[0].get_yticklabels()] == names
+    for ax, case in zip(drawn[0].axes, ALL_CASES, strict=True):
+        assert ax.get_title("left") == title(*case)
+        for line, length in zip(ax.lines[1:], chapter.LENGTHS, strict=True):
+            marks = {names[row]: x for x, row in zip(*line.get_data(), strict=True)}
+            known = {name: chapter.ratio(name, *case, length) for name in names}
+            assert marks == {name: ratio for name, ratio in known.items() if ratio is not None}
+    row = shown[names.index("two consumers")]
+    short, long = (chapter.ratio("two consumers", 64, True, length) for length in chapter.LENGTHS)
+    assert row["d = 64, causal"] == f"{short:.2f}, {long:.2f}" and row["d = 128"] == "–"
     said = capsys.readouterr().out
-    assert "times as fast as the last kernel, L = 16384, B · L = 16384, H · d = 2048, fp16, NVIDIA" in said
+    assert "L = 2048 and L = 16384, B · L = 16384, H · d = 2048, fp16, NVIDIA" in said
     assert f"it is up to {chapter.noise():.1%} off" in said
 
 
@@ -42,3 +47,14 @@ def test_reasons_go_with_the_figures():
     assert faster == [name for name, reason in chapter.FOUND.items() if reason.startswith("The one that is faster.")]
     for name in ("without turns", "a third place for K"):
         assert at_best[name] == pytest.approx(1, abs=0.02)
+
+
+def test_the_losses_that_a_reason_names_are_those_of_the_record():
+    all_heads = [chapter.ratio("all heads at a time", d, True, length) for length in chapter.LENGTHS for d in (64, 128)]
+    assert [round(100 - 100 * ratio) for ratio in all_heads[:2]] == [6, 19]
+    assert all_heads[2:] == pytest.approx([1, 1], abs=chapter.noise())
+    early = {
+        length: [chapter.ratio("the next item taken early", *case, length) for case in ALL_CASES]
+        for length in chapter.LENGTHS
+    }
+    assert early[16384] == pytest.approx([1] * 4, abs=chapter.noise()) and round(100 - 100 * min(early[2048])) == 2

@@ -17,7 +17,7 @@ import pytest
 
 from course_utils.grading.sandbox import landlock
 from course_utils.grading.sandbox import parent as sandbox
-from course_utils.grading.sandbox.child import END, FRAME, Later, exit_status
+from course_utils.grading.sandbox.child import END, FRAME, Later, descendants, exit_status
 from course_utils.grading.sandbox.parent import Limits, Message, isolation_available, run_child
 from course_utils.toolchain.cache import cache_folder
 from tests.helpers.processes import processes_with, wait_for
@@ -424,6 +424,17 @@ def test_a_namespace_ends_though_bubblewrap_was_ended_before_it_was_ready():
     assert sandbox._state(first) in "ZX"
     for file in (told, telling, again):
         os.close(file)
+
+
+def test_a_namespace_ends_though_bubblewrap_has_not_said_which_its_first_process_is():
+    told, telling = os.pipe()
+    process = subprocess.Popen(["bash", "-c", "sleep 100 & wait"], pass_fds=[telling])
+    os.close(telling)
+    assert wait_for(lambda: descendants(process.pid))
+    (first,) = descendants(process.pid)
+    sandbox._end_namespace(process, told)
+    assert sandbox._state(first) in "ZX"
+    os.close(told)
 
 
 def test_the_child_ends_with_a_killed_grader(tmp_path, isolation):

@@ -11,6 +11,6 @@ WIDGETS = {
     "04_sparse_patterns": ["mask-explorer", "player", "mask-explorer"],
     "05_deepseek_sparse": ["dsa-explorer", "player", "dsa-explorer"],
     "06_serving": ["cache-explorer", "player"],
-    "07_hopper": ["pipeline", "pipeline", "pipeline", "pipeline"],
+    "07_hopper": ["pipeline", "pipeline", "pipeline", "pipeline", "player"],
     "08_choosing": ["planner", "planner"],
 }

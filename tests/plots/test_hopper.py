@@ -23,7 +23,13 @@ def test_a_tile_in_panels_has_each_chunk_of_each_row_once_in_the_swizzle():
 
 def test_tiles_go_around_the_ring_with_the_parity_of_their_phase():
     ax = plots.ring_of_tiles(tiles=7, buffers=3)
-    assert words(ax) == [f"tile {tile}\nparity {tile // 3 % 2}" for tile in range(7)]
+    tiles = [f"tile {tile}\nparity {tile // 3 % 2}" for tile in range(7)]
+    assert [word for word in words(ax) if "tile" in word] == tiles
+    ends = {
+        word: [text.get_position()[0] for text in ax.texts if text.get_text() == word] for word in ("full", "empty")
+    }
+    for tile in range(7):  # it is full at its beginning, and empty before the next tile of its buffer
+        assert tile < ends["full"][tile] < ends["empty"][tile] < tile + 3
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["buffer 0", "buffer 1", "buffer 2"]
 
 
@@ -32,7 +38,21 @@ def test_step_4_finds_the_maximum_beside_the_product_of_the_tile_before():
     begins = {text.get_text(): patch for text, patch in zip(figure.axes[1].texts, figure.axes[1].patches, strict=True)}
     maximum, product = begins["max 1"], begins["P V 0"]
     assert product.get_x() <= maximum.get_x() and maximum.get_x() < product.get_x() + product.get_width()
-    assert begins["exp 1"].get_x() >= product.get_x() + product.get_width()
+    exponentials = begins["exp 1"]
+    assert exponentials.get_x() >= product.get_x() + product.get_width()
+    assert exponentials.get_x() <= begins["P V"].get_x()  # the other's, which ends before the exponentials do
+    assert begins["P V"].get_x() + begins["P V"].get_width() <= exponentials.get_x() + exponentials.get_width()
+
+
+def test_ratios_are_marked_beside_one_and_what_has_none_has_a_dash():
+    panels = {"a": {"short": [0.9, None, 1.1], "long": [0.8, None, None]}, "b": {"short": [1, 1, 1], "long": [1, 1, 1]}}
+    figure = plots.beside_one(["x", "y", "z"], panels, "times as fast")
+    first, second = figure.axes
+    marks = {line.get_label(): list(zip(*line.get_data(), strict=True)) for line in first.lines[1:]}
+    assert marks == {"short": [(0.9, 0), (1.1, 2)], "long": [(0.8, 0)]}
+    assert [(text.get_text(), text.get_position()) for text in first.texts] == [("–", (1, 1))] and not second.texts
+    assert [tick.get_text() for tick in first.get_yticklabels()] == ["x", "y", "z"]
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["a", "b"]
 
 
 def test_only_dq_goes_through_shared_memory():

@@ -56,6 +56,8 @@ def test_a_step_has_a_small_still_picture(number):
     assert isinstance(figure, Figure) and [text.get_text() for text in axes.get_yticklabels()] == [
         lane["name"] for lane in block["lanes"]
     ]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [words for _, words in KINDS.values()]
     assert axes.get_xlim() == (8000, 8000 + WINDOW) and f"{block['cycles']:,} cycles" in axes.get_title(loc="left")
     bundle, _ = widget._repr_mimebundle_()
     assert bundle["image/png"].startswith(b"\x89PNG") and len(bundle["image/png"]) <= 60_000

@@ -605,14 +605,23 @@ def _size(count: int) -> str:
 def _end_namespace(bwrap: subprocess.Popen[bytes], told: int) -> None:
     """Ends bwrap and the first process of its namespace, which takes all others with it, and waits until they are gone.
 
-    `told`: where bwrap says which process that is.
+    `told`: where bwrap says which process that is, unless it is ended in the moment between its start and those words:
+    then that process would wait for bwrap, for ever. So bwrap is stopped first, and /proc says what it has started.
     """
+    with contextlib.suppress(ProcessLookupError):
+        bwrap.send_signal(signal.SIGSTOP)
+    while bwrap.poll() is None and _state(bwrap.pid) != "T":
+        time.sleep(0.0005)
+    started = descendants(bwrap.pid) if bwrap.poll() is None else []
     bwrap.kill()
-    bwrap.wait()  # the first process is told by the kernel (--die-with-parent)
+    bwrap.wait()  # the first process is told by the kernel (--die-with-parent), once it has asked for that
+    for one in started:
+        _kill(one)
     said = re.search(rb'"child-pid": (\d+)', os.read(told, 4096))
-    if said:  # an early end leaves it waiting for what bwrap says next, for ever
+    if said:  # bwrap ended before this function was called: by another's hand
         _kill(int(said[1]))
-    while said and _state(int(said[1])) not in "ZX":
+        started.append(int(said[1]))
+    while any(_state(one) not in "ZX" for one in started):
         time.sleep(0.0005)
 
 

@@ -119,7 +119,7 @@ def consumers_of_a_block(draw: Random) -> TradeOff:
     """Consumers of a block"""
     d, length = draw.choice((64, 128)), draw.choice((8192, 16384))
     needed = KEYS // 2 + d // 2 + KEYS // 4 + 30  # S, O and P of a thread, and all else
-    allowed = {1: 255, 2: 232, 3: 160}
+    allowed = {1: 255, 2: 240, 3: 160}
 
     def option(text: str, consumers: int, buffers: int, why: str, right: bool = False) -> Option:
         rows = HopperTile(d, consumers).block_rows
