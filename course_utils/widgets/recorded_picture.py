@@ -87,9 +87,7 @@ def _memory(axes: Axes, meta: Mapping, found: Columns, step: int) -> None:
     colours = _colours(meta, found, grid, step, start.get("colour", "value"))[top : top + ROWS, left : left + COLUMNS]
     extent = (left, left + colours.shape[1], top + colours.shape[0], top)
     axes.set_facecolor(GROUND)
-    axes.add_patch(
-        Rectangle((0, 0), grid.columns, grid.rows, facecolor=GROUND, edgecolor="0.75", hatch=MASKED_HATCH, lw=0)
-    )
+    axes.add_patch(Rectangle((0, 0), grid.columns, grid.rows, facecolor=GROUND, edgecolor="0.75", hatch=MASKED_HATCH))
     warps = ListedColormap([GREY, *LANES_OF_A_READ])  # the first: not a thread's
     bounds = {"bank": (CYCLIC, 0, BANKS), "age": (f"{COLOUR_MAP}_r", 0, OLDEST), "writer": (warps, -1, 8)}
     names, low, high = bounds.get(start.get("colour"), (COLOUR_MAP, None, None))
