@@ -43,6 +43,11 @@ def record(
     one, but for what depends on the order of threads. What fails is recorded up to there (`Recording.failure`). The
     sanitizer's findings in the same launch come with it.
 
+    All blocks run, without optimisation: a launch of few blocks is recorded sooner. Local variables are recorded where
+    g++ is the compiler, but for pointers, references and what has 8 bytes; a variable is unknown until it is set. Not
+    recorded: __device__ and __constant__ variables. A write that the compiler does not report, such as of a struct that
+    a function returns, and one of another block, is a step of nobody (warp -1) before the block reads what it left.
+
     Raises TypeError for what is no call or no block; ValueError for a block that the grid does not have, for several
     launches without `launch`, for none, and where the recording would be longer than the limit.
     """
@@ -58,7 +63,7 @@ def record(
         try:
             call()
         except KernelError as error:
-            if asked.recording is None:
+            if asked.recording is None or len(asked.kernels) - 1 != (launch or 0):
                 raise
             failure = str(error)
     made = ", ".join(f"{number}: {kernel}()" for number, kernel in enumerate(asked.kernels)) or "none"
@@ -95,8 +100,8 @@ def collect(
     if raw.full:
         raise ValueError(
             f"the recording of block {index} of {kernel}() is longer than {len(rows):,} accesses of threads, after "
-            f"{steps['turn'][-1]:,} turns of its warps: fewer keys, a smaller head dimension, a smaller tile or "
-            "another block make it shorter; limit= allows more"
+            f"{steps['turn'].max(initial=0):,} turns of its warps: fewer keys, a smaller head dimension, a smaller "
+            "tile or another block make it shorter; limit= allows more"
         )
     place_of, places = _places(steps["place"], raw, lines, entries)
     array_of, arrays, initial = _arrays(steps, rows, memory, statics, shared_mem)

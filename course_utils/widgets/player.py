@@ -103,7 +103,9 @@ def _draw(meta: dict, found: dict[str, np.ndarray], step: int) -> Figure:
     who, where = f"warp {warp}" if warp >= 0 else "copy engine", f", line {line}" if line else ""
     text.set_title(f"{who}: {op}{where}", fontsize=10)
     touched = int(found["steps.array"][step])
-    _memory(memory, meta, found, max(touched, 0), step, is_touched=touched >= 0)
+    kept = [n for n, array in enumerate(meta["arrays"]) if array["bytes"]]
+    if touched >= 0 or kept:
+        _memory(memory, meta, found, touched if touched >= 0 else kept[0], step, is_touched=touched >= 0)
     return figure
 
 

@@ -168,3 +168,26 @@ def busy(*, warps: int = 8, rounds: int = 400, side: int = 128) -> tuple[dict, b
         first = [tape.step(4 * turn + 3, warp, 6, "barrier") for warp in range(warps)][0]
         tape.step(4 * turn + 3, -1, None, "end", extra=first)
     return tape.packed()
+
+
+def fetched() -> tuple[dict, bytes]:
+    """As on Hopper: warp 0 orders a copy of in[0:32] to row, at whose mbarrier (byte 128 of row) warp 1 waits for it.
+
+    Steps: 0 arrives, 1 orders the copy, 2 waits; then without a thread 3 reads, 4 lands, 5 ends, 6 is the end of the
+    phase; 7 reads `row`.
+    """
+    meta, _ = swap()
+    meta |= {"places": [], "variables": [], "findings": []}
+    del meta["columns"], meta["names"]
+    tape = Tape(meta, [np.arange(64, dtype=np.float32), np.zeros(64, np.float32), np.full(256, 0xFF, np.uint8)])
+    eight = {lane: 16 * lane for lane in range(8)}
+    tape.step(0, 0, 4, "arrive", 2, extra=128)
+    tape.step(1, 0, 4, "copy", extra=128)
+    tape.step(1, 1, 6, "wait", 2, extra=128)
+    tape.step(4, -1, 4, "copy read", 0, 16, eight, extra=1)
+    new = {lane: [bits(4 * lane + k) for k in range(4)] for lane in eight}
+    tape.step(4, -1, 4, "copy write", 2, 16, eight, new, extra=1)
+    tape.step(4, -1, 4, "end", extra=1)
+    tape.step(4, -1, None, "phase", 2, extra=128)
+    tape.step(5, 1, 7, "read", 2, 4, {lane: 4 * lane for lane in range(32)})
+    return tape.packed()

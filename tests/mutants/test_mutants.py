@@ -24,6 +24,7 @@ LEAST = {  # rows of a kind, or of several together
     ("races",): 3,
     ("asynccheck",): 30,
     ("counters",): 3,
+    ("recording",): 6,
     ("grader",): 8,
     ("questions",): 4,
     ("progress",): 4,

@@ -14,7 +14,7 @@ from course_utils.widgets import play, recorded
 from course_utils.widgets.player import MOST_STORED, player
 from course_utils.widgets.player_page import page as page_of
 from tests.helpers.large_values import computed
-from tests.helpers.recorded import OPS, busy, swap
+from tests.helpers.recorded import OPS, busy, fetched, swap
 from tests.helpers.redraw import assert_redrawn_within_a_frame
 
 READ, WRITE, OPENS, READ_ROW, WRITE_OUT = 0, 2, 6, 7, 9  # the steps of warp 0 in swap()
@@ -79,6 +79,13 @@ def test_the_still_picture_shows_the_line_and_the_array_before_the_step():
 def test_shared_memory_that_nobody_wrote_is_empty_in_the_still_picture():
     (_, memory) = player(*swap()).static_figure(WRITE).axes
     assert memory.images[0].get_array().mask.all()
+
+
+def test_a_step_that_touches_no_memory_has_a_still_picture_too():
+    meta, data = swap()
+    meta["arrays"][0]["bytes"], meta["arrays"][1]["bytes"] = 0, 512  # the block touches nothing of the first
+    (_, memory) = player(meta, data).static_figure(OPENS).axes
+    assert memory.get_title(loc="left") == "out" and not memory.patches
 
 
 def test_numbers_of_each_type_are_read_as_torch_reads_them():
@@ -217,6 +224,35 @@ def test_inputs_are_those_of_python(open_widget, transpose):
 
 
 @pytest.mark.browser
+def test_copies_in_flight_phases_and_who_waits_are_known_at_each_step(open_widget):
+    page = open_widget(player(*fetched()))
+    flights = "argument.map((step) => m.inFlight(rec, step).map(({ begin, end, lands }) => [begin, end, lands]))"
+    assert asked(page, flights, [1, 2, 5, 6]) == [[], [[1, 5, [4]]], [[1, 5, [4]]], []]
+    phases = "argument.map((step) => Object.values(m.mbarrierAt(rec, rec.mbarriers[0], step)))"
+    assert asked(page, phases, [0, 2, 7]) == [[0, 0], [0, 32], [1, 0]]
+    assert asked(page, "m.waiting(rec, 4)") == [{"warp": 1, "since": 2}]
+    assert asked(page, "[m.hazardsOf(rec, 7), m.waiting(rec, 7)]") == [[], []]
+    assert asked(page, "m.inputsOf(rec, 4, 3, 4).reads.map(({ step, offset }) => [step, offset])") == [[3, 52]]
+    said = {
+        1: "Warp 0 orders a copy from the copy engine at line 4.",
+        2: "Warp 1 waits at the mbarrier at row + 128 at line 6.",
+        4: "The copy engine has a copy land: 8 × 16 bytes of row at line 4.",
+        5: "The copy that warp 0 began at step 1 is over.",
+        6: "A phase of the mbarrier at row + 128 is over, the one of parity 0.",
+    }
+    for step, words in said.items():
+        page.evaluate("(step) => model.set('step', step)", step)
+        assert page.locator(".ak-status").inner_text() == f"Step {step} of 7. {words}"
+    page.evaluate("model.set('step', 4)")
+    listed = page.locator(".ak-player-flights li").all_inner_texts()
+    assert listed == [
+        "1 copy of the copy engine to row, since step 1; over at step 5",
+        "Warp 1 waits at the mbarrier at row + 128, line 6, since step 2",
+    ]
+    assert page.locator(".ak-mbarriers tbody tr").all_inner_texts() == ["+ 128\t0\t0\t32"]
+
+
+@pytest.mark.browser
 def test_passes_through_the_banks_are_counted_as_the_profiler_counts_them(open_widget, transpose):
     page = open_widget(player(*transpose.packed()))
     kinds = """Array.from({ length: rec.count }, (_, step) => step)
@@ -289,6 +325,22 @@ def test_each_key_does_what_its_button_does(open_widget):
     page.get_by_label("to line").fill("8")
     page.keyboard.press("Enter")
     assert at() == 6
+    page.get_by_label("to line").fill("2")
+    page.keyboard.press("Enter")
+    assert at() == 6 and page.locator(".ak-status").inner_text() == "No step of this block lies in line 2 of swap.cu."
+
+
+@pytest.mark.browser
+def test_the_strip_beside_the_memory_moves_its_window_until_the_next_step(open_widget):
+    page = open_widget(player(*busy(rounds=20)))
+    grid = page.locator(".ak-grid")
+    seen = lambda: re.search(r"Rows (\d+) to", grid.get_attribute("aria-label"))[1]  # noqa: E731
+    box = grid.bounding_box()
+    assert seen() == "0"
+    page.mouse.click(box["x"] + box["width"] - 5, box["y"] + box["height"] - 5)
+    assert int(seen()) > 60
+    page.locator(".ak-next").click()
+    assert seen() == "0"
 
 
 @pytest.mark.browser

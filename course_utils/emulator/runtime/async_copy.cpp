@@ -10,32 +10,31 @@
 
 static const unsigned most_copies = 64 << 10;   // in flight, per thread: all of shared memory in the smallest pieces
 
-static void add(const PendingCopy& copy) {
+static inline __attribute__((always_inline)) void add(void* to, const void* from, unsigned bytes, unsigned source_bytes, emu_site site,
+                                                      uintptr_t counter) {
     Fiber* f = emu_current;
     if (f->copy_count == f->copy_capacity) {
         f->copy_capacity = f->copy_capacity ? 2 * f->copy_capacity : 64;
         f->copies = (PendingCopy*)realloc(f->copies, f->copy_capacity * sizeof(PendingCopy));
         if (!f->copies || f->copy_capacity > most_copies)
-            emu_trap("cp.async: this thread has issued 65536 copies without waiting for one of them", copy.site);
+            emu_trap("cp.async: this thread has issued 65536 copies without waiting for one of them", site);
     }
-    if (((uintptr_t)copy.to | (uintptr_t)copy.from) % copy.bytes) emu_find_misaligned(copy.site, copy.bytes);
-    f->copies[f->copy_count++] = copy;
+    if (((uintptr_t)to | (uintptr_t)from) % bytes) emu_find_misaligned(site, bytes);
+    f->copies[f->copy_count++] = {to, from, bytes, source_bytes, f->copy_group, site, counter};
 }
 
 extern "C" void emu_copy_async(void* to, const void* from, unsigned bytes, unsigned source_bytes, bool around_l1, emu_site site) {
-    Fiber* f = emu_current;
     const uintptr_t counter = (uintptr_t)__builtin_return_address(0);
-    add({to, from, bytes, source_bytes, f->copy_group, site, counter});
+    add(to, from, bytes, source_bytes, site, counter);
     emu_record_access((uintptr_t)from, source_bytes, around_l1 ? Access::copy_read : Access::read, counter);
-    if (around_l1) emu_record_target(f, (uintptr_t)to);
+    if (around_l1) emu_record_target(emu_current, (uintptr_t)to);
     emu_record_access((uintptr_t)to, bytes, Access::copy_issued, counter);
 }
 
 extern "C" void emu_record_copy(void* to, const void* from, unsigned bytes, unsigned source_bytes, emu_site site) {
-    const uintptr_t counter = (uintptr_t)__builtin_return_address(0);
-    const emu_intent start = {EMU_OP_COPY_READ, emu_place_of(counter), (uintptr_t)from, source_bytes, 0, false};
-    const int step = emu_recorder() ? emu_announce(*emu_recorder(), start) : 0;
-    add({to, from, bytes, source_bytes, emu_current->copy_group, site, counter, step});
+    const uint32_t place = emu_place_of((uintptr_t)__builtin_return_address(0));
+    Recorder* const r = emu_recorder();
+    add(to, from, bytes, source_bytes, site, r ? emu_announce(*r, {EMU_OP_COPY_READ, place, (uintptr_t)from, source_bytes, 0, false}) : 0);
 }
 
 extern "C" void emu_copy_commit() { emu_current->copy_group++; }
@@ -69,7 +68,7 @@ extern "C" void emu_copy_wait(unsigned groups_in_flight) {
 }
 
 static emu_intent arrival_of(const PendingCopy& c) {
-    return {EMU_OP_COPY_WRITE, emu_place_of(c.counter), (uintptr_t)c.to, c.bytes, c.step, false};
+    return {EMU_OP_COPY_WRITE, 0, (uintptr_t)c.to, c.bytes, (int32_t)c.counter, false};
 }
 
 extern "C" void emu_record_copy_wait(unsigned groups_in_flight) {

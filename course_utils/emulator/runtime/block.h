@@ -12,8 +12,8 @@ enum class State : uint8_t {
 struct Tracer;
 struct LogEntry;
 
-// step: of a recording, that issued it
-struct PendingCopy { void* to; const void* from; unsigned bytes, source_bytes, group; emu_site site; uintptr_t counter; int step; };
+// counter: where it was issued; of a recording, the number of that step
+struct PendingCopy { void* to; const void* from; unsigned bytes, source_bytes, group; emu_site site; uintptr_t counter; };
 
 struct Fiber : emu_thread {
     void* stack_pointer;

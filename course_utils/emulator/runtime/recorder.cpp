@@ -415,7 +415,7 @@ int emu_announce(Recorder& r, const emu_intent& deed) {
     if (!lane.late || deed.op != EMU_OP_EXCHANGE) emu_record_settled(r, f);
     const Spot spot = deed.address ? find(r, deed.address, deed.width) : Spot{nowhere, 0, nullptr};
     lane.deed = deed;
-    lane.call = call_at(r, deed.counter, caller_of(lane));
+    lane.call = deed.op == EMU_OP_COPY_WRITE ? r.recording->steps[deed.extra].place : call_at(r, deed.counter, caller_of(lane));
     lane.array = spot.array, lane.offset = spot.offset;
     if (!has_rows(deed.op) && spot.array != nowhere) lane.deed.extra = (int32_t)spot.offset;
     lane.waits = true;

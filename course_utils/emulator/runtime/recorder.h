@@ -11,7 +11,7 @@ static inline Recorder* emu_recorder() {
     return emu_block->recorder;
 }
 
-// What a thread is about to do. counter: where, as in an emu_call; 0: unknown.
+// What a thread is about to do. counter: where, as in an emu_call; 0: unknown, or where the copy that arrives was issued.
 struct emu_intent {
     emu_op op;
     uint32_t counter;

@@ -56,7 +56,6 @@ function showPlayer(rec, model, root, alone) {
   }
   const act = {
     go(step) { if (step >= 0 && step < rec.count && step !== model.get("step")) setStep(model, step); },
-    at: (step) => ({ step }),
     set({ step, ...change }) {
       Object.assign(view, change);
       if ("cell" in change) view.writes = writesOfCell(rec, view);
@@ -68,6 +67,7 @@ function showPlayer(rec, model, root, alone) {
       const of = (way) => otherOfLine(rec, file, line, view.step, way);
       const next = [{ warp }, { warp, backwards: true }, {}, { backwards: true }].map(of).find((step) => step >= 0);
       if (next !== undefined) act.go(next);
+      else status.textContent = `No step of this block lies in line ${line} of ${file.split("/").at(-1)}.`;
     },
     finding(finding, step) {
       const stop = stops.find((one) => one.finding === finding && one.step === step);
@@ -80,7 +80,7 @@ function showPlayer(rec, model, root, alone) {
   const play = playButton((on) => status.setAttribute("aria-live", on ? "off" : "polite"), () => view.step < rec.count - 1 && (act.go(view.step + 1), true));
   const buttons = jumps.map((jump) => jumpButtons(jump, (backwards) => act.set(jump.to(backwards) ?? {})));
   const line = control("input", { type: "number", min: 1, class: "ak-line-input", onkeydown: (event) => {
-    if (event.key === "Enter") act.toLine(placeOf(rec, view.step)?.file ?? Object.keys(rec.meta.sources)[0], Number(line.value));
+    if (event.key === "Enter") act.toLine(source.file(), Number(line.value));
   } });
   const status = element("div", { class: "ak-status", "aria-live": "polite" });
   const timeline = timelinePanel(rec, act);
@@ -121,7 +121,7 @@ function showPlayer(rec, model, root, alone) {
     const moved = step !== view.step;
     view.step = step;
     if (moved) {
-      view.looksAtCell = false;
+      Object.assign(view, { looksAtCell: false, holdsWindow: false });
       if (!stops.some((one) => one.step === step && one.finding === view.finding)) Object.assign(view, { finding: -1, other: -1 });
     }
     if (view.followsWarp && rec.steps.warp[step] >= 0) view.warp = rec.steps.warp[step];

@@ -41,7 +41,8 @@ function sourcePanel(rec, act) {
     marked = new Map();
     if (!made.has(file)) made.set(file, linesOfFile(file));
     lines = made.get(file);
-    box.replaceChildren(element("div", { class: "ak-lines" }, ...lines));
+    const longest = Math.max(...lines.map((line) => line.children[2].textContent.length));
+    box.replaceChildren(element("div", { class: "ak-lines", style: `width: ${longest + 16}ch` }, ...lines));
     box.setAttribute("aria-label", `Source of ${file}`);
     choice.value = file;
     scrolled = -Infinity; // nobody knows: the next line is brought into view in any case
@@ -120,5 +121,5 @@ function sourcePanel(rec, act) {
     requestAnimationFrame(() => { box.scrollTop = scrolled; }); // the browser lays out the page then anyway
   }
 
-  return { node: element("section", { class: "ak-player-source" }, title, box), draw, measure };
+  return { node: element("section", { class: "ak-player-source" }, title, box), draw, measure, file: () => shown };
 }
