@@ -100,6 +100,11 @@ def normal_scores() -> Tensor:
     return torch.randn(16384, generator=torch.Generator().manual_seed(0))
 
 
+def select_normal() -> Tensor:
+    """The indices [1, 2048] of the greatest of these."""
+    return select_topk(normal_scores()[None], 2048)
+
+
 def mostly_zeros() -> Tensor:
     """The same without their signs, of which 90 % have become 0."""
     drop = torch.rand(16384, generator=torch.Generator().manual_seed(1)) < 0.9

@@ -104,6 +104,12 @@ def counted(step: Step, length: int = 256) -> dict[str, object]:
     return counts(step.title, step.file, lambda: launch(step, *_one_head(length)))
 
 
+def call(number: str, length: int = 64) -> Callable[[], object]:
+    """A call that launches a step, for one head of d = 64, as `widgets.scene` records it."""
+    step = rung(number)[1]
+    return functools.partial(launch, step, *_one_head(length))
+
+
 def requests_saved(number: str) -> float:
     """How many times fewer requests to shared memory a step makes than the step before it."""
     before, now = (counted(step)["requests"] for step in rung(number))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import matplotlib.pyplot as plt
 import torch
@@ -41,6 +42,13 @@ TIMED = TimedLadder(
     f"B · L = {bench.TOKENS}, H · d = {bench.WIDTH}, fp16",
 )
 speed, gain, climb, whole_ladder = TIMED.speed, TIMED.gain, TIMED.climb, TIMED.whole_ladder
+
+
+def call(number: str, keys: int = 384) -> Callable[[], object]:
+    """A call that launches a step, for 128 queries of one head of d = 64, as `widgets.scene` records it."""
+    step = next(step for step in LADDER if step.number == number)
+    inputs = [normal(1, 1, length, 64, seed=seed).to(device()) for seed, length in enumerate((128, keys, keys))]
+    return functools.partial(launch, step, *inputs)
 
 
 def check_all() -> None:

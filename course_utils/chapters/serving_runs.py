@@ -155,6 +155,13 @@ def check_pages() -> None:
         print(f"pages of {page_size:3}: the same bits as without pages: {torch.equal(out, plain)}")
 
 
+def fifty_keys_in_pages() -> None:
+    """Attention to one sequence of 50 keys, in pages of 8 that lie in random order: few enough to follow each copy."""
+    query, *cache = inputs(64)
+    pages, table = pages_of(cache, 8, (50,))
+    paged_attention(query, *pages, table, lengths_of((50,), query))
+
+
 def check_cascade() -> None:
     """A prompt read once for all sequences against one that each reads."""
     query, *own = inputs(40, batch=3)

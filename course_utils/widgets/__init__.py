@@ -17,6 +17,7 @@ from course_utils.widgets.pipeline import pipeline
 from course_utils.widgets.planner import Planner, planner
 from course_utils.widgets.player import play
 from course_utils.widgets.race import race_past_cudnn
+from course_utils.widgets.scene import scene
 from course_utils.widgets.stepper import tile_stepper
 from course_utils.widgets.tiles import TileStep, tile_steps
 
@@ -40,6 +41,7 @@ __all__ = [
     "planner",
     "play",
     "race_past_cudnn",
+    "scene",
     "score_heatmap",
     "tile_stepper",
     "tile_steps",

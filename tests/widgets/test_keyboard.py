@@ -28,7 +28,7 @@ def opened(open_widget):
     return opened_page
 
 
-GAMES = {"race", "paint", "barrier", "player"}
+GAMES = {"race", "paint", "barrier"}
 
 
 def test_each_widget_of_the_chapters_and_each_game_has_an_example():

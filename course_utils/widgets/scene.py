@@ -1,0 +1,106 @@
+"""One moment of a recorded launch, as a chapter shows it: the player, opened where a sentence points to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from course_utils.emulator import Recording, record
+from course_utils.widgets import recorded
+from course_utils.widgets.player import Player
+from course_utils.widgets.recorded_picture import picture
+
+
+class Scene(Player):
+    """Made by `scene`: a player whose still picture shows the moment as the player does when it opens."""
+
+    def static_figure(self, step: int | None = None) -> Figure:
+        """A still picture of step `step` (None: the step now shown). Raises ValueError for a step that is not there."""
+        found = recorded.columns(self.meta, self.data)
+        step = self.step if step is None else step
+        if not 0 <= step < len(found["steps.op"]):
+            raise ValueError(f"step: got {step}, takes 0 to {len(found['steps.op']) - 1}")
+        return picture(self.meta, found, step)
+
+
+def scene(
+    call: Callable[[], object],
+    *,
+    at: str,
+    on: str | None = None,
+    visit: int = 0,
+    warp: int | None = None,
+    block: int | tuple[int, ...] = (0, 0, 0),
+    cell: tuple[str, int] | None = None,
+    variables: bool = False,
+    **look: object,
+) -> Scene:
+    """Plays one block of the launch that `call()` makes, and opens at a step in the line that has the text `at`.
+
+        widgets.scene(lambda: kernel(grid, block, args), at="sum += Q", on="K")
+
+    at: a piece of the text of one line in which the block works, or calls a function that does. on: the array that the
+    step touches; None: any, or none. visit: which of these steps, counted from 0; a negative one from the end. warp:
+    of this warp alone; -1: of the copy engine and the tensor cores. block: as `play` takes it. cell: an array and the
+    offset of a byte in it: what is chosen, and seen at first. variables: keep the local variables of each thread, which
+    are most of what a page with the player loads. look: what else the player starts with, such as colour="bank", lane=3
+    or figures=True.
+
+    Raises what `course_utils.emulator.record` raises, and ValueError for a line, an array or a visit that the block
+    does not have.
+    """
+    recording = record(call, block=block)
+    step = _step(recording, at, on, visit, warp)
+    if cell is not None:
+        array = _array(recording, cell[0], "cell")
+        look = {**look, "array": array, "cell": {"array": array, "offset": cell[1]}, "looksAtCell": True}
+    meta, data = (recording if variables else _without_variables(recording)).packed()
+    return Scene(meta={**meta, "start": look}, data=data, step=step)
+
+
+def _step(recording: Recording, at: str, on: str | None, visit: int, warp: int | None) -> int:
+    columns = recording.columns
+    steps = np.isin(columns["steps.place"], _places(recording, at))
+    if on is not None:
+        steps &= columns["steps.array"] == _array(recording, on, "on")
+    if warp is not None:
+        steps &= columns["steps.warp"] == warp
+    found = np.flatnonzero(steps)
+    if not -len(found) <= visit < len(found):
+        raise ValueError(f"visit: got {visit}; the block has {len(found)} such steps in the line with {at!r}")
+    return int(found[visit])
+
+
+def _places(recording: Recording, at: str) -> list[int]:
+    """The places in the line that has this text, and in functions that are called there."""
+    lines = {place[:2] for place in recording.places if at in _text(recording.sources, *place[:2])}
+    if len(lines) != 1:
+        raise ValueError(f"at: got {at!r}, takes a text of one line in which the block works; {len(lines)} have it")
+    found: list[int] = []
+    for number in range(len(recording.places)):
+        chain = [number]
+        while (caller := recording.places[chain[-1]].caller) >= 0:
+            chain.append(caller)
+        if any(recording.places[one][:2] in lines for one in chain):
+            found.append(number)
+    return found
+
+
+def _text(sources: Mapping[str, str], file: str, line: int) -> str:
+    lines = sources.get(file, "").splitlines()
+    return lines[line - 1] if 0 < line <= len(lines) else ""
+
+
+def _array(recording: Recording, name: str, argument: str) -> int:
+    names = [array.name for array in recording.arrays]
+    if name not in names:
+        raise ValueError(f"{argument}: got the array {name!r}, takes one of {', '.join(map(repr, names))}")
+    return names.index(name)
+
+
+def _without_variables(recording: Recording) -> Recording:
+    changes = {name: column[:0] for name, column in recording.columns.items() if name.startswith("changes.")}
+    return replace(recording, variables=(), columns={**recording.columns, **changes})
