@@ -6,24 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from course_utils.emulator import Recording, record
-from course_utils.widgets import recorded
 from course_utils.widgets.player import Player
-from course_utils.widgets.recorded_picture import picture
-
-
-class Scene(Player):
-    """Made by `scene`: a player whose still picture shows the moment as the player does when it opens."""
-
-    def static_figure(self, step: int | None = None) -> Figure:
-        """A still picture of step `step` (None: the step now shown). Raises ValueError for a step that is not there."""
-        found = recorded.columns(self.meta, self.data)
-        step = self.step if step is None else step
-        if not 0 <= step < len(found["steps.op"]):
-            raise ValueError(f"step: got {step}, takes 0 to {len(found['steps.op']) - 1}")
-        return picture(self.meta, found, step)
 
 
 def scene(
@@ -37,7 +22,7 @@ def scene(
     cell: tuple[str, int] | None = None,
     variables: bool = False,
     **look: object,
-) -> Scene:
+) -> Player:
     """Plays one block of the launch that `call()` makes, and opens at a step in the line that has the text `at`.
 
         widgets.scene(lambda: kernel(grid, block, args), at="sum += Q", on="K")
@@ -58,7 +43,7 @@ def scene(
         array = _array(recording, cell[0], "cell")
         look = {**look, "array": array, "cell": {"array": array, "offset": cell[1]}, "looksAtCell": True}
     meta, data = (recording if variables else _without_variables(recording)).packed()
-    return Scene(meta={**meta, "start": look}, data=data, step=step)
+    return Player(meta={**meta, "start": look}, data=data, step=step)
 
 
 def _step(recording: Recording, at: str, on: str | None, visit: int, warp: int | None) -> int:
