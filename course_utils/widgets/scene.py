@@ -32,7 +32,7 @@ def scene(
     of this warp alone; -1: of the copy engine and the tensor cores. block: as `play` takes it. cell: an array and the
     offset of a byte in it: what is chosen, and seen at first. variables: keep the local variables of each thread, which
     are most of what a page with the player loads. look: what else the player starts with, such as colour="bank", lane=3
-    or figures=True.
+    or figures=True; short=False unfolds all of it.
 
     Raises what `course_utils.emulator.record` raises, and ValueError for a line, an array or a visit that the block
     does not have.
@@ -43,7 +43,7 @@ def scene(
         array = _array(recording, cell[0], "cell")
         look = {**look, "array": array, "cell": {"array": array, "offset": cell[1]}, "looksAtCell": True}
     meta, data = (recording if variables else _without_variables(recording)).packed()
-    return Player(meta={**meta, "start": look}, data=data, step=step)
+    return Player(meta={**meta, "start": {"short": True, **look}}, data=data, step=step)
 
 
 def _step(recording: Recording, at: str, on: str | None, visit: int, warp: int | None) -> int:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from course_utils.emulator import record
 from course_utils.launches.chapters import course_launches
 from course_utils.widgets import play, recorded
-from course_utils.widgets.player import MOST_STORED, player
+from course_utils.widgets.player import MOST_STORED, Player, player
 from course_utils.widgets.player_page import page as page_of
 from tests.helpers.large_values import computed
 from tests.helpers.recorded import OPS, busy, fetched, swap
@@ -449,3 +449,13 @@ def test_the_page_can_be_read_without_seeing_it(opened):
 def test_nothing_in_the_page_asks_a_server(file_page):
     text = file_page.read_text(encoding="utf-8")
     assert text.count("</script>") == 3 and not re.search(r"""(src|href)=["']?(https?:)?//""", text)
+
+
+@pytest.mark.browser
+def test_in_a_chapter_lanes_and_keys_are_folded(open_widget):
+    meta, data = swap()
+    page = open_widget(Player(meta={**meta, "start": {"short": True}}, data=data, step=0))
+    assert page.locator(".ak-widget details").count() == 2
+    assert not page.locator(".ak-lanes").is_visible()
+    page.get_by_text("The lanes of a warp").click()
+    assert page.locator(".ak-lanes").is_visible()

@@ -43,7 +43,7 @@ def test_what_is_chosen_and_the_look_are_in_the_state_that_the_page_starts_from(
     widget = scene(transpose, at=LOAD, cell=("tile", 132), colour="bank")
     number = [array["name"] for array in widget.meta["arrays"]].index("tile")
     chosen = {"array": number, "cell": {"array": number, "offset": 132}, "looksAtCell": True}
-    assert widget.meta["start"] == {"colour": "bank", **chosen}
+    assert widget.meta["start"] == {"short": True, "colour": "bank", **chosen}
 
 
 def test_local_variables_come_only_if_asked_for(transpose):

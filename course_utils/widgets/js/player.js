@@ -14,9 +14,9 @@
 const START = {
   warp: 0, lane: 0, cell: null, array: 0, colour: "value", figures: false, byBank: false, file: null,
   quantity: null, element: 0, finding: -1, other: -1, writes: null, looksAtCell: false, holdsWindow: false,
-  followsArray: true, followsWarp: true, followsFile: true,
+  followsArray: true, followsWarp: true, followsFile: true, short: false,
 };
-const TALL = { wide: 400, phone: 260 };
+const TALL = { wide: 400, short: 290, phone: 260 };
 
 // What the address of a page says, after its #: the step, the warp and the chosen cell (array+offset), where they are named.
 export function fromAddress(rec, hash) {
@@ -101,6 +101,10 @@ function showPlayer(rec, model, root, alone) {
   const findings = findingsPanel(rec, act);
   const flights = flightsPanel(rec, act);
   const { kernel, block, grid, index, threads, warps } = rec.meta;
+  const keys = element("div", { class: "ak-note ak-keys" }, ...keysInWords(jumps));
+  // Between the paragraphs of a chapter what a reader may want stands folded below what the paragraphs are about.
+  root.classList.toggle("ak-short", Boolean(view.short));
+  const folded = (words, node) => (view.short ? element("details", {}, element("summary", {}, words), node) : node);
   root.replaceChildren(
     element("div", { class: "ak-player-title" }, element("span", { class: "ak-title" }, kernel),
       element("span", { class: "ak-note" }, `block (${index.join(", ")}) of a grid of ${grid.join(" × ")}, ${block.join(" × ")} threads, ${plural(warps, "warp")}, ${plural(rec.count, "step")}`)),
@@ -110,8 +114,9 @@ function showPlayer(rec, model, root, alone) {
     element("div", { class: "ak-row ak-jumps" }, ...buttons.map(({ node }) => node), element("label", {}, "to line", line)),
     status, findings.node,
     element("div", { class: "ak-player-panels" }, source.node, memory.node,
-      element("div", { class: "ak-player-side" }, lane.node, trace.node, flights.node)),
-    element("div", { class: "ak-note ak-keys" }, ...keysInWords(jumps)));
+      element("div", { class: "ak-player-side" }, ...(view.short
+        ? [trace.node, flights.node, folded("The lanes of a warp", lane.node)] : [lane.node, trace.node, flights.node]))),
+    folded("Keys", keys));
 
   const address = alone ? keepAddress(() => toAddress(rec, view)) : () => {};
 
@@ -121,7 +126,7 @@ function showPlayer(rec, model, root, alone) {
     page = {
       width: Math.max(root.clientWidth - 8, 200),
       room: Math.max(memory.node.clientWidth, 200),
-      tall: root.clientWidth < 700 ? TALL.phone : TALL.wide,
+      tall: TALL[root.clientWidth < 700 ? "phone" : view.short ? "short" : "wide"],
       theme: { ...themeOf(root), ...groundOf(root) },
     };
   }

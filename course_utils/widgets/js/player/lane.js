@@ -33,7 +33,7 @@ function lanePanel(rec, act) {
   const heading = (words) => element("tr", { class: "ak-heading" }, element("th", { scope: "rowgroup", colspan: 3 }, words));
   let listed = ""; // which are in `here`
   const none = element("div", { class: "ak-note" }, variables.length
-    ? "No local variable of this lane has a value yet." : "This recording has no local variables.");
+    ? "No local variable of this lane has a value yet." : "The local variables were left out of this recording, or it has none.");
   const table = element("div", { class: "ak-variables", tabindex: 0, role: "region", "aria-label": "local variables" },
     element("table", { class: "ak-table" },
       element("thead", {}, element("tr", {}, ...["variable", "value", "new at"].map((words) => element("th", { scope: "col" }, words)))),
