@@ -77,11 +77,12 @@ def _stepper(page: Page) -> list[Frame]:
     _only_the_cells(page)
     _run(page)
     page.locator(f"{FRONT} .ak-widget").scroll_into_view_if_needed()
+    page.locator(f"{FRONT} .ak-step").press("Home")  # it opens where the maximum rises
     frames = []
     for _ in range(9):
         frames.append((_shot(page), 900))
         page.locator(f"{FRONT} .ak-next").click()
-        page.wait_for_timeout(150)
+        page.wait_for_timeout(250)
     return frames
 
 
@@ -108,8 +109,10 @@ def _place_cursor(page: Page, before: str) -> None:
 
 def _shot(page: Page) -> Image.Image:
     there = page.locator(f"{FRONT} .jp-Notebook-cell").last.bounding_box()
-    assert there is not None
-    clip = {"x": there["x"], "y": 60, "width": WINDOW["width"] - there["x"], "height": WINDOW["height"] - 80}
+    panel = page.locator(f"{FRONT} .jp-WindowedPanel-outer").first.bounding_box()  # around it lies JupyterLab's grey ground
+    assert there is not None and panel is not None
+    right, bottom = panel["x"] + panel["width"], panel["y"] + panel["height"]
+    clip = {"x": there["x"], "y": 60, "width": right - there["x"], "height": bottom - 60}
     return Image.open(io.BytesIO(page.screenshot(clip=clip))).convert("RGB")
 
 
