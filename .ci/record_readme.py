@@ -109,7 +109,7 @@ def _place_cursor(page: Page, before: str) -> None:
 
 def _shot(page: Page) -> Image.Image:
     there = page.locator(f"{FRONT} .jp-Notebook-cell").last.bounding_box()
-    panel = page.locator(f"{FRONT} .jp-WindowedPanel-outer").first.bounding_box()  # around it JupyterLab's ground is grey
+    panel = page.locator(f"{FRONT} .jp-WindowedPanel-outer").first.bounding_box()  # around it all is grey
     assert there is not None and panel is not None
     right, bottom = panel["x"] + panel["width"], panel["y"] + panel["height"]
     clip = {"x": there["x"], "y": 60, "width": right - there["x"], "height": bottom - 60}
