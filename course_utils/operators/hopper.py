@@ -146,9 +146,10 @@ def flash_attention_hopper(
         return_lse: also return the log-sum-exp of each row of scores.
         q_scale, k_scale, v_scale: float32 `[B, H]`, `[B, H_k]` and `[B, H_k]`, with inputs in E4M3 and only then: the
             queries of a head are `query.float() · q_scale`, and so on; q_scale and k_scale positive and finite. On a
-            GPU their values are not looked at, which would have to wait for them: where one is not, out and lse are
-            wrong without an error. The weights of a row are rounded to E4M3, too: from 2^-14 of the largest on each is
-            off by at most a sixteenth; a smaller one by at most 2^-18 of the largest, and below that it is 0.
+            GPU their values are not looked at, which would have to wait for them: out and lse of a head where one is
+            negative, infinite or NaN are wrong, without an error. The weights of a row are rounded to E4M3, too: from
+            2^-14 of the largest on each is off by at most a sixteenth; a smaller one by at most 2^-18 of the largest,
+            and below that it is 0.
 
     Returns:
         out `[B, H, L_q, d]` in the dtype of query, differentiable once by autograd; of E4M3 in bfloat16, and an input
@@ -167,8 +168,8 @@ def flash_attention_hopper(
     dQ by atomics, in an order of chance. Under `torch.use_deterministic_algorithms(True)` they take turns, and the bits
     are the same each time; on an H100 or H200 the backward pass then takes 1.5 to 2.1 times as long.
 
-    Left out: sequences of several lengths packed into one (`cu_seqlens`), which this order of items does not know; and
-    values with another head dimension than keys, such as 192 and 128, which have no tile.
+    Not taken: sequences of several lengths packed into one (`cu_seqlens`), and values of another head dimension than
+    keys, such as 128 beside 192.
     """
     query, key, value = _attention.autocast(query, key, value)
     factor = check_inputs(
