@@ -169,7 +169,7 @@ def test_a_weight_is_off_by_no_more_than_the_docstring_says(device):
         error[key] = relative_error(EIGHT_BITS, *one_query(256, 1.0, -1, 0.0, device, key=key))
         allowed = 1 / 16 if weight[key] >= 2**-14 else 2**-18 / weight[key]
         assert error[key] <= min(1, allowed) + 2**-8  # out is in bf16
-    assert error[1.0] > 0.25 and weight[1.0] > 2**-17  # no sixteenth, where bits are missing
+    assert error[1.0] > 0.2 and weight[1.0] > 2**-17  # no sixteenth, where bits are missing
     assert error[1.125] == 1 and weight[1.125] < 2**-18
 
 
