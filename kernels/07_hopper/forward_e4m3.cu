@@ -133,7 +133,8 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         const int i_w = work.i0 + w * ROWS, whole = whole_tiles(problem, i_w);
         const int kv_head = work.head / problem.group;
         // Never 0, however small the scales: a masked score, −∞, times 0 is no number.
-        const float factor = problem.factor * scales.q[work.head] * scales.k[kv_head] + 1e-37f;
+        const float factor =
+            fmaxf(problem.factor * scales.q[work.head] * scales.k[kv_head], 1e-37f);
         Rows rows;
         Output O = {}, sum;
         Output& T = LEVELS == 1 ? O : sum;
