@@ -91,15 +91,28 @@ def show_other_gpu() -> None:
             for recorded in of_gpus:
                 (row,) = recorded.select(part=part, head_dim=d, is_causal=is_causal, name=bench.OURS)
                 lowest, highest = row["lowest_ratio_to_cudnn"], row["highest_ratio_to_cudnn"]
-                mean = f"{row['ratio_to_cudnn']:.2f} ({lowest:.2f} to {highest:.2f})"
+                mean = f"{row['ratio_to_cudnn']:.3f} ({lowest:.3f} to {highest:.3f})"
                 found[" ".join(recorded.device.split()[:2])] = mean
             rows.append(found)
     where = "; ".join(map(measured.caption, of_gpus))
     show.table(rows, f"times as fast as cuDNN in the mean (lowest to highest); {where}", folded=True)
 
 
+def show_other_shapes() -> None:
+    """Ours beside cuDNN where heads share keys, and for one long sequence: ratios, and TFLOP/s of ours."""
+    parts = {"grouped heads": "32 heads, 8 of keys", "long": "one sequence"}
+    rows = []
+    for d, is_causal in ALL_CASES:
+        found = {"": title(d, is_causal)}
+        for part, words in parts.items():
+            for row in record().select(part=part, head_dim=d, is_causal=is_causal, name=bench.OURS):
+                found[f"{words}, L = {row['length']}"] = f"{row['ratio_to_cudnn']:.2f} ({row['tflop_per_s']:.0f})"
+        rows.append(found)
+    show.table(rows, f"times as fast as cuDNN (TFLOP/s); {measured.caption(record())}", folded=True)
+
+
 def ratio(part: str, d: int, is_causal: bool, length: int) -> float:
-    """How many times as fast as cuDNN ours is in a part of the record: "long", "sustained"."""
+    """How many times as fast as cuDNN ours is in a part of the record, such as "sustained"."""
     where = {"part": part, "head_dim": d, "is_causal": is_causal, "length": length}
     return record().select(name=bench.OURS, **where)[0]["ratio_to_cudnn"]
 

@@ -145,8 +145,11 @@ def flash_attention_hopper(
         enable_gqa: grouped-query attention: query head h reads key head `h // (H / H_k)`.
         return_lse: also return the log-sum-exp of each row of scores.
         q_scale, k_scale, v_scale: float32 `[B, H]`, `[B, H_k]` and `[B, H_k]`, with inputs in E4M3 and only then: the
-            queries of a head are `query.float() · q_scale`, and so on; q_scale and k_scale positive. The weights of a
-            row are rounded to E4M3, too: each is off by at most a sixteenth, and 0 below 2^-18 of the largest.
+            queries of a head are `query.float() · q_scale`, and so on; q_scale and k_scale positive and finite. On a
+            GPU their values are not looked at, which would have to wait for them: out and lse of a head where one is
+            negative, infinite or NaN are wrong, without an error. The weights of a row are rounded to E4M3, too: from
+            2^-14 of the largest on each is off by at most a sixteenth; a smaller one by at most 2^-18 of the largest,
+            and below that it is 0.
 
     Returns:
         out `[B, H, L_q, d]` in the dtype of query, differentiable once by autograd; of E4M3 in bfloat16, and an input
@@ -163,7 +166,10 @@ def flash_attention_hopper(
 
     Every run gives the same bits, but for the gradient of query: blocks work on tiles of keys and add their shares of
     dQ by atomics, in an order of chance. Under `torch.use_deterministic_algorithms(True)` they take turns, and the bits
-    are the same each time; on an H100 the backward pass then takes 1.6 to 2.1 times as long.
+    are the same each time; on an H100 or H200 the backward pass then takes 1.5 to 2.1 times as long.
+
+    Not taken: sequences of several lengths packed into one (`cu_seqlens`), and values of another head dimension than
+    keys, such as 128 beside 192.
     """
     query, key, value = _attention.autocast(query, key, value)
     factor = check_inputs(
@@ -284,9 +290,10 @@ def _e4m3_attention(
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     if query.device.type == "cpu":  # on a GPU it would have to wait for the numbers
-        for name, positive in (("q_scale", q_scale), ("k_scale", k_scale)):
-            if not (positive > 0).all():
-                raise ValueError(f"{name} goes down to {positive.min().item()}; it must be positive")
+        for name, given in (("q_scale", q_scale), ("k_scale", k_scale)):
+            low, high = given.min().item(), given.max().item()
+            if not 0 < low <= high < math.inf:
+                raise ValueError(f"{name} has numbers from {low} to {high}; all must be positive and finite")
     columns = next(d for d in HEAD_DIMS if d >= query.shape[-1])
     q, k, v = (padded(tensor.view(torch.uint8), columns) for tensor in (query, key, value))
     if scale < 0:

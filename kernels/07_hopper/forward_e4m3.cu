@@ -21,7 +21,7 @@
 //        head h reads key head h / group; counter: one int, 0 before the first launch, and 0 again
 //        after each
 // shared D·(3·B_R + 6·B_C) + 528·CONSUMERS + 128 bytes, dynamic; CONSUMERS = 3, B_R = 192, B_C = 128
-// limits scale, q_scale, k_scale > 0; D 64 or 128
+// limits scale, q_scale, k_scale > 0 and finite; D 64 or 128
 // options: -DD=64 | -DD=128 | -DD=128 -DLEVELS=1
 // arch: sm_90a only
 // paper  FlashAttention-3 (arXiv 2407.08608), §3.3; DeepSeek-V3 (arXiv 2412.19437), §3.3.2
@@ -132,7 +132,9 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
         if (work.T_c == 0) break;
         const int i_w = work.i0 + w * ROWS, whole = whole_tiles(problem, i_w);
         const int kv_head = work.head / problem.group;
-        const float factor = problem.factor * scales.q[work.head] * scales.k[kv_head];
+        // Never 0, however small the scales: a masked score, −∞, times 0 is no number.
+        const float factor =
+            fmaxf(problem.factor * scales.q[work.head] * scales.k[kv_head], 1e-37f);
         Rows rows;
         Output O = {}, sum;
         Output& T = LEVELS == 1 ? O : sum;

@@ -115,7 +115,7 @@ def test_what_is_less_right_than_rounded_weights_is_not_timed():
         chapter.require_as_right_as_rounded(lambda: 1.1 * right, numbers, scales, False)
 
 
-def test_errors_grow_with_the_length_in_one_sum_and_needles_are_found_in_two_levels(on_cpu):
+def test_errors_by_length_and_needles_have_a_row_for_each_way_to_sum(on_cpu):
     names = [chapter.EIGHT_BITS.title, chapter.ONE_LEVEL.title]
     rows = chapter.error_by_length(device="cpu", lengths=(100, 400))
     assert [(row["length"], row["name"]) for row in rows] == [

@@ -129,7 +129,48 @@ def test_the_means_of_both_gpus_are_those_of_their_records(monkeypatch):
             for (d, is_causal), row in zip(ALL_CASES, rows, strict=True):
                 where = {"part": part, "head_dim": d, "is_causal": is_causal, "name": OURS}
                 (mean,) = measured.load(recording).select(**where)
-                assert row[gpu].startswith(f"{mean['ratio_to_cudnn']:.2f} ({mean['lowest_ratio_to_cudnn']:.2f} to ")
+                assert row[gpu].startswith(f"{mean['ratio_to_cudnn']:.3f} ({mean['lowest_ratio_to_cudnn']:.3f} to ")
+
+
+SHOWN = re.compile(r"([\d.]+) \(([\d.]+) to ([\d.]+)\)")
+
+
+def test_no_figure_of_a_gpu_is_rounded_to_what_was_asked_for(monkeypatch):
+    """On the H100 the mean at d = 128 is 1.0493, and the lowest row of d = 64, causal, 0.9478."""
+    shown = []
+    monkeypatch.setattr(peers.show, "table", lambda rows, *_, **__: shown.extend(rows))
+    peers.show_other_gpu()
+    of_h100 = {row[""]: [float(number) for number in SHOWN.fullmatch(row["NVIDIA H100"]).groups()] for row in shown}
+    assert of_h100["forward, d = 128"][0] < 1.05 and of_h100["forward, d = 64, causal"][1] < 0.95
+
+
+def test_the_record_of_the_h200_is_as_fast_beside_cudnn_as_was_agreed():
+    """In 16 bits. E4M3 was to be 1.45 times as fast as these at L = 16384 and d = 128, and is not: its exponentials
+    take as long as its products, as section 10 says with the figure that was reached."""
+    bars = {(128, False): 1.05, (128, True): 1.1, (64, False): 1.0, (64, True): 1.0}
+    assert peers.record().device == "NVIDIA H200" and bars.keys() == set(ALL_CASES)
+    for (d, is_causal), bar in bars.items():
+        where = {"part": "forward", "dtype": "float16", "head_dim": d, "is_causal": is_causal, "name": OURS}
+        ratio = {row["length"]: row["ratio_to_cudnn"] for row in peers.record().select(**where)}
+        assert list(ratio) == [2**n for n in range(9, 15)]
+        assert statistics.geometric_mean(ratio.values()) >= bar and min(ratio.values()) >= 0.95
+
+
+def test_shared_keys_and_long_sequences_are_shown_from_the_record(monkeypatch):
+    shown = []
+    monkeypatch.setattr(peers.show, "table", lambda rows, *_, **__: shown.extend(rows))
+    peers.show_other_shapes()
+    assert [row[""] for row in shown] == [title(*case) for case in ALL_CASES]
+    columns = {
+        "32 heads, 8 of keys, L = 2048": ("grouped heads", 2048),
+        "32 heads, 8 of keys, L = 16384": ("grouped heads", 16384),
+        "one sequence, L = 32768": ("long", 32768),
+        "one sequence, L = 131072": ("long", 131072),
+    }
+    for case, row in zip(ALL_CASES, shown, strict=True):
+        assert list(row) == ["", *columns]
+        for words, (part, length) in columns.items():
+            assert row[words].startswith(f"{peers.ratio(part, *case, length):.2f} (")
 
 
 def test_the_lowest_of_the_long_turns_is_returned_and_both_ratios_are_shown(drawn, monkeypatch):

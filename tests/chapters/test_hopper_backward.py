@@ -9,6 +9,7 @@ from course_utils.bench.hopper import CUDNN, FLASH, FLASH_FIXED, OURS, TURNS
 from course_utils.chapters import hopper_backward as chapter
 from course_utils.chapters import hopper_peers as peers
 from course_utils.chapters.timed_ladder import ALL_CASES
+from course_utils.operators import flash_attention_hopper
 
 
 def times(name, d, is_causal, recording="07_hopper"):
@@ -42,11 +43,29 @@ def test_turns_are_shown_beside_cudnn_flash_and_flash_in_a_fixed_order(monkeypat
     chapter.show_turns()
     on_h100 = peers.ON_H100
     for case, (_, *ratios) in zip(ALL_CASES, (row.values() for row in shown), strict=True):
-        pairs = (CUDNN, TURNS, "07_hopper"), (FLASH, TURNS, "07_hopper"), (FLASH, FLASH_FIXED, on_h100)
-        for (slow, fast, recording), ratio in zip((*pairs, (FLASH_FIXED, TURNS, on_h100)), ratios, strict=True):
+        of_h200 = (CUDNN, TURNS, "07_hopper"), (FLASH, TURNS, "07_hopper")
+        of_h100 = (FLASH, TURNS, on_h100), (FLASH, FLASH_FIXED, on_h100), (FLASH_FIXED, TURNS, on_h100)
+        for (slow, fast, recording), ratio in zip((*of_h200, *of_h100), ratios, strict=True):
             both = zip(times(slow, *case, recording), times(fast, *case, recording), strict=True)
             assert float(ratio) == pytest.approx(statistics.geometric_mean(a / b for a, b in both), abs=0.02)
     assert "NVIDIA H200, 2026-11-26" in (said := capsys.readouterr().out) and "H100 80GB HBM3, 2026-11-27" in said
+
+
+def test_the_operators_docstring_says_what_turns_cost_on_both_gpus():
+    ratios = [
+        turn / own
+        for recording in ("07_hopper", peers.ON_H100)
+        for case in ALL_CASES
+        for turn, own in zip(times(TURNS, *case, recording), times(OURS, *case, recording), strict=True)
+    ]
+    said = f"then takes {min(ratios):.1f} to {max(ratios):.1f} times as long"
+    assert said in " ".join(flash_attention_hopper.__doc__.split())
+
+
+def test_the_record_of_the_h200_is_as_fast_beside_cudnn_as_was_agreed():
+    rows = peers.record().select(part="backward", name=OURS)
+    assert peers.record().device == "NVIDIA H200" and {row["length"] for row in rows} == {2**n for n in range(10, 15)}
+    assert len(rows) == 20 and statistics.geometric_mean(row["ratio_to_cudnn"] for row in rows) >= 0.85
 
 
 def test_the_fastest_step_is_named(drawn):

@@ -1,5 +1,7 @@
 """flash_attention_hopper in E4M3: right on every case, the same in every run, clean, seen to be wrong when broken."""
 
+import math
+
 import pytest
 import torch
 
@@ -105,6 +107,19 @@ def test_the_table_of_launches_agrees_with_the_operator_and_the_header():
         assert tile.shared_bytes == EIGHT_BITS.shared(d, tile.block_rows) and tile.block_rows == EIGHT_BITS.rows(d)
 
 
+@pytest.mark.parametrize("tiny", [1e-12, 1e-23, torch.finfo(torch.float32).tiny])
+def test_however_small_the_scales_are_a_row_is_the_mean_of_what_it_sees(device, tiny):
+    """129 keys: nearly all of the last tile is masked. The factor of the scores is 0 in fp32 from 1e-23 on."""
+    given, scales = inputs(1, 1, 66, 64, key_length=129, device=device)
+    scales |= {name: torch.full_like(scales[name], tiny) for name in ("q_scale", "k_scale")}
+    for is_causal in (False, True):
+        how = {"is_causal": is_causal, "return_lse": True, **scales}
+        out, lse = flash_attention_hopper(*given, **how)
+        expected, expected_lse = reference.e4m3_attention(*given, **how)
+        assert (out - expected).abs().max() <= 0.01 * expected.abs().max()
+        assert torch.allclose(lse.double(), expected_lse, atol=1e-5)
+
+
 # ---------------------------------------------------------------------------------------------- long sums
 
 
@@ -144,6 +159,18 @@ def small_weights(device):
 
 def test_small_weights_count(device):
     assert relative_error(EIGHT_BITS, *small_weights(device)) <= 1 / 16  # as far as rounding takes each of them
+
+
+def test_a_weight_is_off_by_no_more_than_the_docstring_says(device):
+    """All weights but one are alike, from 2^-12 to 2^-18.4 of that one, whose value is 0."""
+    error, weight = {}, {}
+    for key in (0.75, 0.875, 0.9375, 1.0, 1.125):
+        weight[key] = math.exp(-key * math.sqrt(128))
+        error[key] = relative_error(EIGHT_BITS, *one_query(256, 1.0, -1, 0.0, device, key=key))
+        allowed = 1 / 16 if weight[key] >= 2**-14 else 2**-18 / weight[key]
+        assert error[key] <= min(1, allowed) + 2**-8  # out is in bf16
+    assert error[1.0] > 0.2 and weight[1.0] > 2**-17  # no sixteenth, where bits are missing
+    assert error[1.125] == 1 and weight[1.125] < 2**-18
 
 
 def test_small_weights_that_are_not_scaled_up_are_lost(break_kernel):
@@ -203,8 +230,11 @@ def test_what_it_does_not_take():
         flash_attention_hopper(query, key, value, **how, **scales | {"q_scale": scales["k_scale"]})
     with pytest.raises(TypeError, match="v_scale has dtype torch.float64; it must be torch.float32"):
         flash_attention_hopper(query, key, value, **how, **scales | {"v_scale": scales["v_scale"].double()})
-    with pytest.raises(ValueError, match="q_scale goes down to 0.0; it must be positive"):
-        flash_attention_hopper(query, key, value, **how, **scales | {"q_scale": torch.zeros(1, 2)})
+    for name, wrong, heads in (("q_scale", 0.0, 2), ("k_scale", -1.0, 1), ("k_scale", torch.inf, 1)):
+        with pytest.raises(ValueError, match=f"{name} has numbers from .*{wrong}.*; all must be positive and finite"):
+            flash_attention_hopper(query, key, value, **how, **scales | {name: torch.full((1, heads), wrong)})
+    with pytest.raises(ValueError, match="q_scale has numbers from nan to nan"):
+        flash_attention_hopper(query, key, value, **how, **scales | {"q_scale": torch.tensor([[1.0, torch.nan]])})
     with pytest.raises(ValueError, match="q_scale, .* is given, and query is torch.float16; they go with .*e4m3fn"):
         flash_attention_hopper(query.half(), key.half(), value.half(), **how, **scales)
 
