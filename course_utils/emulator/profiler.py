@@ -88,7 +88,9 @@ class Footprint:
 class Counters:
     """The counters of the launches inside a `with profile()`: `rows` per source line, `footprint` per argument. Of
     kernels for sm_90a, `asynchronous` per source line, `roles` per group of warps; `exponentials`, how often a thread
-    computes ex2.approx, and how many of these `beside_products`: its warp has started a product and not waited for it.
+    computes ex2.approx, and how many of these `beside_products`: its warp has started a product and not waited for it;
+    `most_in_flight`, bytes of copies to shared memory that one block had on their way at once. These come as late as
+    they may, but for another order (`configure`): so it is how far a producer runs ahead of its consumers.
 
     "Bytes" are what threads request, and "footprint" the distinct ones among them. Neither is HBM traffic, which
     depends on the caches and which only ncu can measure. `blocks_traced` of `blocks` were watched. `dropped` counts the
@@ -101,6 +103,7 @@ class Counters:
     roles: list[Role] = field(default_factory=list)
     exponentials: int = 0
     beside_products: int = 0
+    most_in_flight: int = 0
     launches: int = 0
     blocks: int = 0
     blocks_traced: int = 0
@@ -118,6 +121,11 @@ class Counters:
     def total(self, figure: str, space: str | None = None, operation: str | None = None) -> int:
         """The sum of one figure ("bytes", "sectors", "requests", "wavefronts", ...) over `select(space, operation)`."""
         return sum(getattr(row, figure) for row in self.select(space, operation))
+
+    @property
+    def product_flops(self) -> int:
+        """Floating-point operations of all products of warpgroups; a multiply-add is two."""
+        return sum(row.flops for row in self.asynchronous)
 
     def __str__(self) -> str:
         lost = f"\n... {self.dropped} requests are missing: their places found no room" if self.dropped else ""

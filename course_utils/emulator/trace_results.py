@@ -96,6 +96,7 @@ class TraceResults(ctypes.Structure):
         ("asynchronous_count", ctypes.c_uint64),
         ("exponentials", ctypes.c_uint64),
         ("beside_products", ctypes.c_uint64),
+        ("most_in_flight", ctypes.c_uint64),
         ("touched", RawTouched * MOST_ARRAYS),
         ("findings", RawFinding * 256),
         ("counters", RawCounter * 8192),

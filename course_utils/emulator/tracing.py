@@ -112,8 +112,9 @@ def profile(*, blocks: int | Iterable[int | tuple[int, ...]] | None = None) -> I
     ValueError for a block that a launch does not have, TypeError for what is no block.
 
     Of kernels whose header says `arch: sm_90a only` it also counts products, copies and waits (`AsyncRow`), and
-    exponentials (ex2.approx) with those that are computed while a product runs, and finds the roles of warps by the
-    lines where they wait (`Role`); ncu has not been asked about these.
+    exponentials (ex2.approx) with those that are computed while a product runs, and the most bytes of copies that a
+    block has on their way at once, and finds the roles of warps by the lines where they wait (`Role`); ncu has not been
+    asked about these.
 
     A broadcast touches fewer sectors than its bytes would fill: `ideal_sectors` may exceed `sectors`, as ncu's do.
 
@@ -294,6 +295,7 @@ def collect(
         counters.dropped += results.counters_dropped
         counters.exponentials += results.exponentials
         counters.beside_products += results.beside_products
+        counters.most_in_flight = max(counters.most_in_flight, results.most_in_flight)
         counters.rows = _merged(CounterRow, [*counters.rows, *rows], FIGURES)
         counters.asynchronous = _merged(AsyncRow, [*counters.asynchronous, *asynchronous], ASYNC_FIGURES)
         counters.roles = _merged(Role, [*counters.roles, *roles], ("waits", "idle_turns"))

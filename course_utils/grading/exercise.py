@@ -98,7 +98,8 @@ class Outcome:
     line: of the student's file, if known.
     in_step: of a kernel that lacks a barrier, the outputs where its threads go in step as if none were missing.
     footprint: of each array argument, launch by launch in the kernel's order, how many bytes of it were touched.
-    exponentials, beside_products: of a kernel for sm_90a, as `course_utils.emulator.profiler.Counters` has them.
+    exponentials, beside_products, product_flops, most_in_flight: of a kernel for sm_90a, as
+    `course_utils.emulator.profiler.Counters` has them.
     unset: the local variable that is used before it has a value, in a sentence, if the compiler sees one.
     serialized: what ptxas says where it has serialized the products of a warpgroup.
     printed: the first lines of what the kernel printed on the emulator.
@@ -111,6 +112,8 @@ class Outcome:
     footprint: tuple[Footprint, ...] = ()
     exponentials: int = 0
     beside_products: int = 0
+    product_flops: int = 0
+    most_in_flight: int = 0
     unset: str = ""
     serialized: str = ""
     printed: str = ""

@@ -23,7 +23,7 @@ from course_utils.grading.catalog import EXERCISE_IDS, exercise
 from course_utils.grading.diagnosis import Matches, diagnose, most_common, right_in_step, unsettled
 from course_utils.grading.exercise import Case, Diagnosis, Exercise, Outcome, Part, Question
 from course_utils.grading.hints import hints
-from course_utils.grading.job import NOT_SENT, Job, Run, blank
+from course_utils.grading.job import COUNTED, NOT_SENT, Job, Run, blank
 from course_utils.grading.result import NOT_MEASURED, OPEN, RIGHT, WRONG, PartResult, Result
 from course_utils.grading.sandbox.parent import Limits, Message, run_child
 from course_utils.grading.submission import Submission, as_released, read_submission
@@ -334,7 +334,7 @@ def _outcome(case: Case, header: Mapping[str, Any], blob: bytes) -> Outcome:
         line = header.get("line") if isinstance(header.get("line"), int) else None
         rest = {"findings": findings, "counters": counters, "footprint": footprint, "line": line}
         rest |= {name: _clean(str(header.get(name, ""))[:5000]) for name in ("unset", "printed", "serialized")}
-        rest |= {name: int(header.get(name, 0)) for name in ("exponentials", "beside_products")}
+        rest |= {name: int(header.get(name, 0)) for name in COUNTED}
         there_are = [(name, output.dtype, output.expected.shape) for name, output in case.outputs.items()]
         if header.get("in_step") is True:
             size = sum(math.prod(shape) * dtype.itemsize for _, dtype, shape in there_are)

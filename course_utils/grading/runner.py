@@ -45,7 +45,16 @@ from course_utils.emulator.sanitizer import Finding
 from course_utils.emulator.tracing import in_step
 from course_utils.grading import catalog
 from course_utils.grading.exercise import Boxes, Launch
-from course_utils.grading.job import LATER_SECONDS, LAUNCH_SECONDS, NOT_SENT, PYTHON_BYTES, PYTHON_SECONDS, Job, Run
+from course_utils.grading.job import (
+    COUNTED,
+    LATER_SECONDS,
+    LAUNCH_SECONDS,
+    NOT_SENT,
+    PYTHON_BYTES,
+    PYTHON_SECONDS,
+    Job,
+    Run,
+)
 from course_utils.grading.kernel_rules import broken_rule
 from course_utils.grading.sandbox.child import ask, read_job, send
 from course_utils.grading.sandbox.parent import hide
@@ -374,7 +383,7 @@ def _run_case(
         header["findings"] = [{name: value for name, value in one.items() if name not in NOT_SENT} for one in found]
         header["counters"] = [asdict(row) for row in counters.rows]
         header["footprint"] = [asdict(touched) for touched in counters.footprint]
-        header |= {name: getattr(counters, name) for name in ("exponentials", "beside_products")}
+        header |= {name: getattr(counters, name) for name in COUNTED}
     if job.device == "cuda" and not problem and _gpu_takes(source):
         tensors = _on_gpu(run)
         problem = _launch(run, source, modules, tensors)

@@ -57,8 +57,8 @@ __device__ inline void consume(Shared& shared, Output& O, Rows& rows, int tiles,
     //   give_back(gate)                            no product that reads there runs any more
     //   start_scores(S, shared.Q, shared.K[b])     starts S = Q Kᵀ
     //   start_output(O, P, shared.V[b])            starts O += P V
-    //   wait_for_product<N>(S)  or  (O)            until at most the N newest products run, this one
-    //                                              not among them
+    //   wait_for_product<N>(S)  or  (O)            until at most the N newest products run; behind it
+    //                                              the compiler takes S, or O, to be complete
     //   softmax(shared, S, rows, t, L_k, factor)   S = exp(S − m)
     //   rescale(O, rows)                           O times exp(m_old − m)
     //   pack_weights(P, S)                         P = S in 16 bits

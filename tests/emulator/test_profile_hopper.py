@@ -31,6 +31,7 @@ def test_products_copies_and_their_bytes(counted):
     products = 2 * 4 * steps  # of both warpgroups, or of both blocks
     flops, read = products * 2 * 64 * 64 * 16, products * (64 + 64) * 16 * 2
     assert figures(counters, kernel.line("multiply_transposed(d, factor")) == ("wgmma", products, flops, 0, read)
+    assert counters.product_flops == flops
     stored = ("copy out", 2, 0, 2 * 64 * 64 * 4, 2 * 64 * 64 * 4)
     assert figures(counters, kernel.line("        store(D, ")) == stored
     # Inside the tensor there are `depth` columns; a box has 64 of them at each step.
@@ -104,3 +105,27 @@ def test_exponentials_are_counted_and_those_beside_a_product(run_kernel, before)
         run_kernel(code, (1,), (128,), (out, np.int32(before)))
     assert torch.equal(out, torch.exp2(torch.arange(128) % 8).float())
     assert (counters.exponentials, counters.beside_products) == (128, 32 * before)
+
+
+@pytest.mark.parametrize("ahead", (1, 2, 4))
+def test_how_far_a_thread_asks_ahead_is_counted_for_one_block(run_kernel, ahead):
+    """It asks for so many rows of 256 bytes before it waits for them: eight in all, by each of two blocks."""
+    code = """// arch: sm_90a only
+    #include "copy_engine.cuh"
+    extern "C" __global__ void k(const float* rows, float* out, int ahead) {
+        __shared__ __align__(16) float tile[4][64];
+        __shared__ Mbarrier barrier;
+        initialize(&barrier, 1);
+        publish_barriers();
+        for (int row = 0; row < 8; row += ahead) {
+            arrive_expecting(&barrier, ahead * 256);
+            for (int i = 0; i < ahead; i++) load_bytes(tile[i], rows + (row + i) * 64, 256, &barrier);
+            wait_for(&barrier, row / ahead % 2);
+            for (int i = 0; i < ahead; i++) out[blockIdx.x * 8 + row + i] = tile[i][5];
+        }
+    }"""
+    rows, out = torch.arange(8 * 64.0).reshape(8, 64), torch.zeros(2, 8)
+    with profile() as counters:
+        run_kernel(code, (2,), (1,), (rows, out, np.int32(ahead)))
+    assert torch.equal(out, rows[:, 5].expand(2, 8))
+    assert counters.most_in_flight == ahead * 256

@@ -10,7 +10,7 @@ static const unsigned most_counters = sizeof(emu_trace_results::asynchronous) / 
 struct AsyncCounters {
     emu_async_counter counters[most_counters];
     unsigned count, dropped;
-    uint64_t exponentials, beside_products;
+    uint64_t exponentials, beside_products, most_in_flight;
 };
 
 static pthread_mutex_t merge_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -64,6 +64,10 @@ void emu_count_exponential_of(AsyncCounters& c, bool beside) {
     c.beside_products += beside;
 }
 
+void emu_count_in_flight(AsyncCounters& c, uint64_t bytes) {
+    if (bytes > c.most_in_flight) c.most_in_flight = bytes;
+}
+
 // Others took all turns but the last, by which this thread goes on.
 void emu_count_wait(AsyncCounters& c, uint64_t before) {
     const uint64_t turns = emu_block->steps - before;
@@ -79,6 +83,7 @@ void emu_merge_async_counters(Tracer& t) {
     r.counters_dropped += c.dropped;
     r.exponentials += c.exponentials;
     r.beside_products += c.beside_products;
+    if (c.most_in_flight > r.most_in_flight) r.most_in_flight = c.most_in_flight;
     for (unsigned i = 0; i < c.count; i++) {
         const emu_async_counter& mine = c.counters[i];
         emu_async_counter* const sum = counter_for(r.asynchronous, r.asynchronous_count, mine.place, mine.kind, mine.which);

@@ -17,4 +17,5 @@ void emu_count_product(AsyncCounters& c, const emu_wgmma* product);   // by one 
 void emu_count_copy(AsyncCounters& c, emu_async_kind kind, unsigned array, uint64_t global_bytes, uint64_t shared_bytes);
 // Of the running thread: one exponential. beside: a product of its warp runs meanwhile.
 void emu_count_exponential_of(AsyncCounters& c, bool beside);
+void emu_count_in_flight(AsyncCounters& c, uint64_t bytes);   // of all loads of the block that are on their way
 void emu_count_wait(AsyncCounters& c, uint64_t before);   // of the running thread; before: the block's steps when it began

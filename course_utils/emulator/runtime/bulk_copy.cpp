@@ -145,6 +145,11 @@ static void move_box(const BulkCopy& copy, unsigned to, char* here) {
     });
 }
 
+// In shared memory, of all blocks that they go to.
+static uint64_t shared_bytes(const BulkCopy& copy) {
+    return (uint64_t)copy.bytes * (copy.blocks ? (unsigned)__builtin_popcount(copy.blocks) : 1);
+}
+
 // For the profiler: which bytes of which array, and how many in shared memory.
 static void count(AsyncCounters& counters, const BulkCopy& copy) {
     Tracer& t = *emu_block->tracer;
@@ -165,9 +170,8 @@ static void count(AsyncCounters& counters, const BulkCopy& copy) {
     } else if (global) {
         touch(global, copy.bytes);
     }
-    const unsigned blocks = copy.blocks ? (unsigned)__builtin_popcount(copy.blocks) : 1;
     emu_count_copy(counters, !copy.is_load ? EMU_COPY_OUT : global ? EMU_COPY_IN : EMU_COPY_BETWEEN, array, global_bytes,
-                   (uint64_t)copy.bytes * blocks);
+                   shared_bytes(copy));
 }
 
 static const void* source_of(const BulkCopy& copy) {
@@ -327,6 +331,12 @@ static uint32_t watch(Rules& rules, const BulkCopy& copy) {
     return first;
 }
 
+static uint64_t bytes_in_flight(const BulkCopies& all) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < all.count; i++) bytes += all.waiting[i].is_load ? shared_bytes(all.waiting[i]) : 0;
+    return bytes;
+}
+
 static void start(BulkCopy copy) {
     BulkCopies& all = copies();
     Rules* const rules = emu_rules();
@@ -337,7 +347,8 @@ static void start(BulkCopy copy) {
         const emu_op op = copy.is_arrival ? EMU_OP_ARRIVE : EMU_OP_COPY;
         copy.step = emu_announce(*r, {op, emu_place_of(copy.place), barrier, 8, (int)copy.bytes, false});
     }
-    if (AsyncCounters* counters = copy.is_arrival ? nullptr : emu_async_counters()) count(*counters, copy);
+    AsyncCounters* const counters = copy.is_arrival ? nullptr : emu_async_counters();
+    if (counters) count(*counters, copy);
     if (all.count == all.capacity) {
         all.capacity = all.capacity ? 2 * all.capacity : 64;
         all.waiting = (BulkCopy*)realloc(all.waiting, all.capacity * sizeof(BulkCopy));
@@ -347,6 +358,7 @@ static void start(BulkCopy copy) {
     copy.done = emu_happens_now();
     if (copy.done) perform(copy);
     if (!copy.done || !copy.is_load) all.waiting[all.count++] = copy;
+    if (counters) emu_count_in_flight(*counters, bytes_in_flight(all));
 }
 
 static void check_shared(unsigned shared, unsigned bytes, unsigned alignment, const char* what, emu_site site) {

@@ -60,6 +60,7 @@ struct emu_trace_results {
     uint32_t finding_count, findings_dropped, counter_count, counters_dropped;
     uint64_t blocks_traced, asynchronous_count;
     uint64_t exponentials, beside_products;   // of threads of a kernel for sm_90a; of these, while a product of their warp ran
+    uint64_t most_in_flight;                  // bytes of loads that one block had on their way at once
     emu_touched touched[64];
     emu_finding findings[256];
     emu_counter counters[8192];

@@ -2,7 +2,8 @@
 
 A wrong protocol rarely leaves wrong numbers. It hangs, or the emulator stops it, or asynccheck finds what is read or
 overwritten too early. Which mistake it was follows from the smallest case that shows it: one tile, as many as there are
-buffers, or more; and from who waits at the end, and for what.
+buffers, or more; and from who waits at the end, and for what. That a kernel leaves buffers empty is neither: the
+emulator counts the bytes that are on their way at once.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from course_utils.grading.job import still_blank
 
 D, KEYS, CONSUMERS = 64, 32, 2  # columns; keys of a whole tile; warps that compute
 THREADS = 32 * (CONSUMERS + 1)
+TILE_BYTES = KEYS * (D + 1) * 4  # of a whole tile, with its scales
 RING = "07 Hopper, section 4, 'Step 3: producer and consumers'"
 COPIES = "07 Hopper, section 3, 'Step 2: the copy engine'"
 FENCES = "07 Hopper, section 13, 'The fence that is missing'"
@@ -46,7 +48,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     """One tile, then as many as there are buffers, then more; a short last tile has a part of its own."""
     draw = partial(between, generator)
 
-    def case(part: str, buffers: int, tiles: int, missing: int = 0, heads: int = 1) -> Case:
+    def case(part: str, buffers: int, tiles: int, missing: int = 0, heads: int = 1, **options: object) -> Case:
         """missing: keys that the last tile lacks."""
         L_k = tiles * KEYS - missing
         query, key = (torch.randn(heads, rows, D, generator=generator) for rows in (CONSUMERS, L_k))
@@ -67,6 +69,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
             outputs={"S": Output(expected, same_dtype=query @ key.mT * scales[:, None], axes=("head", "query", "key"))},
             facts={"tiles": tiles, "buffers": buffers},
             must_be_clean=True,
+            **options,
         )
 
     def short() -> int:
@@ -77,8 +80,8 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
         case("once", 4, 4),
         case("once", 5, draw(2, 3)),
         case("any", 1, 2),
-        case("around", 3, draw(7, 8), heads=2),
-        case("around", 2, draw(5, 6)),
+        case("around", 3, draw(7, 8), heads=2, review=_runs_ahead),
+        case("around", 2, draw(5, 6), review=_runs_ahead),
         case("any", 1, draw(3, 4)),
         case("any", 5, draw(11, 12)),
         case("short", 3, draw(7, 8), short()),
@@ -87,7 +90,26 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
     ]
 
 
+def _runs_ahead(case: Case, outcome: Outcome) -> Diagnosis | None:
+    """Whether the producer asks for tiles until no buffer is empty. The emulator's copies come as late as they may."""
+    buffers, asked = case.facts["buffers"], outcome.most_in_flight // TILE_BYTES  # there are more tiles than buffers
+    if asked >= buffers:
+        return None
+    seen = (
+        f"{case.name}: at most {outcome.most_in_flight:,} bytes are on their way at once, and the buffers hold "
+        f"{buffers * TILE_BYTES:,}."
+    )
+    return Diagnosis(LEAVES_EMPTY.name, f"{seen} {LEAVES_EMPTY.detail}", LEAVES_EMPTY.read_again)
+
+
 # ---------------------------------------------------------------------------------------------- what went wrong
+
+LEAVES_EMPTY = Diagnosis(
+    "right, but the producer waits while buffers are empty",
+    "The copy engine pauses while the consumers compute, as if there were fewer buffers. Tile t is in buffer t mod "
+    "BUFFERS, and before it the producer waits for one thing: that the tile before in that buffer was given back.",
+    RING,
+)
 
 NEVER_ASKED = Diagnosis(
     "consumers wait for a tile that nobody has asked for",
@@ -314,7 +336,7 @@ QUESTIONS = (
         value=LAST * (D + 1) * 4,
         unit="bytes",
         misconceptions=(
-            (KEYS * (D + 1) * 4, "that is a whole tile; the last one has the keys that are left"),
+            (TILE_BYTES, "that is a whole tile; the last one has the keys that are left"),
             (LAST * D * 4, "those are the keys; their scales come, too, at the same mbarrier"),
             (LAST * (D + 1), "those are numbers; each has 4 bytes"),
         ),
@@ -344,7 +366,7 @@ EXERCISE = Exercise(
     parts=(
         Part("one", 2, "One tile: it is read when it has come"),
         Part("once", 2, "As many tiles as buffers, and fewer"),
-        Part("around", 4, "Several times around the ring"),
+        Part("around", 4, "Several times around the ring, and all buffers are used"),
         Part("any", 2, "One buffer, and five"),
         Part("short", 2, "A last tile with fewer keys"),
     ),

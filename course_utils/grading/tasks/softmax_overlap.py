@@ -1,7 +1,8 @@
 """Grading of "07_hopper/softmax_overlap": the order of a warpgroup's products and its softmax.
 
 Wrong values and what asynccheck finds are told as in other exercises. Whether softmax runs beside a product is counted:
-the emulator knows of each exponential whether its warp has started a product that it has not waited for.
+the emulator knows of each exponential whether its warp has started a product that it has not waited for. The products
+are counted, too: one that no tile needs is nothing to be beside.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from course_utils.grading.names import L_NOT_RESCALED, O_NOT_RESCALED
 
 D, ROWS, KEYS = 64, 64, 128  # columns; queries of a block; keys of a tile
 CONSUMERS = 128  # threads
+PRODUCT_FLOPS = 2 * ROWS * KEYS * D  # of S = Q Kᵀ of a tile, and of its P V
 SHARED_BYTES = 74_320
 AXES = ("head", "query", "column")
 ENOUGH = 0.9  # of the exponentials of all tiles but the first one: so many run beside a product
@@ -102,7 +104,7 @@ def cases(generator: torch.Generator, python: Mapping[str, Tensor]) -> list[Case
 
 
 def _beside(case: Case, outcome: Outcome) -> Diagnosis | None:
-    """Whether the softmax of each tile but the first one is computed while a product runs."""
+    """Whether the softmax of each tile but the first one is computed while a product runs, and one that is needed."""
     needed = (case.facts["tiles"] - 1) * ROWS * KEYS  # one block, whole tiles
     seen = (
         f"{case.name}: of {outcome.exponentials:,} exponentials {outcome.beside_products:,} are computed while a "
@@ -110,9 +112,12 @@ def _beside(case: Case, outcome: Outcome) -> Diagnosis | None:
     )
     if outcome.serialized:
         return _with_figures(SERIALIZED, f"{seen}\n{outcome.serialized}")
-    if outcome.beside_products >= ENOUGH * needed:
-        return None
-    return _with_figures(PARTLY if outcome.beside_products else NOTHING_OVERLAPS, seen)
+    if outcome.beside_products < ENOUGH * needed:
+        return _with_figures(PARTLY if outcome.beside_products else NOTHING_OVERLAPS, seen)
+    products = outcome.product_flops / PRODUCT_FLOPS
+    if products > 2 * case.facts["tiles"]:
+        return _with_figures(TOO_MANY_PRODUCTS, f"{case.name}: {case.facts['tiles']} tiles, {products:g} products.")
+    return None
 
 
 def _with_figures(diagnosis: Diagnosis, seen: str) -> Diagnosis:
@@ -131,6 +136,12 @@ NOTHING_OVERLAPS = Diagnosis(
 PARTLY = Diagnosis(
     "only part of the exponentials are computed while a product runs",
     "Some tiles have their softmax beside a product and others not: all of them can, but for the first.",
+    OVERLAP,
+)
+TOO_MANY_PRODUCTS = Diagnosis(
+    "more products are computed than the tiles have",
+    "Each tile has two, S = Q Kᵀ and O += P V. One more keeps the tensor cores busy for nothing: softmax belongs "
+    "beside a product that is needed, P V of the tile before or S of the next one.",
     OVERLAP,
 )
 SERIALIZED = Diagnosis(
