@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from course_utils.chapters.light_recordings import without_variables
 from course_utils.emulator import record
 from course_utils.launches.chapters import course_launches
 
@@ -16,4 +15,4 @@ WORDS = (
 
 def recording() -> tuple[dict[str, Any], bytes]:
     """One block of the kernel that transposes by tiles, packed."""
-    return without_variables(record(course_launches()["transpose_tiled"].run, block=(0, 0, 0))).packed()
+    return record(course_launches()["transpose_tiled"].run, block=(0, 0, 0)).without_variables().packed()

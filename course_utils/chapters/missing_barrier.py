@@ -12,7 +12,6 @@ import torch
 
 from course_utils.chapters.flash_v2_steps import normal
 from course_utils.chapters.handed_over import hand_overs, same_function
-from course_utils.chapters.light_recordings import without_variables
 from course_utils.cuda import KernelSource, RawModule, read_kernel
 from course_utils.emulator import Recording, record
 from course_utils.emulator.recorded import WITH_ROWS, WRITING
@@ -84,7 +83,7 @@ class Level:
 
     def recording(self) -> Recording:
         """Block 0 of the launch without the barrier."""
-        return without_variables(record(lambda: self.run(self.source())))
+        return record(lambda: self.run(self.source())).without_variables()
 
 
 def _with(launch: Callable[[], Launch]) -> Callable[[KernelSource], None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -115,6 +115,11 @@ class Recording:
             "columns": columns,
         }
         return json.loads(json.dumps(meta)), zlib.compress(b"".join(parts))
+
+    def without_variables(self) -> Recording:
+        """The same recording without the local variables of its lanes, which take most of the room."""
+        empty = {name: values[:0] for name, values in self.columns.items() if name.startswith("changes.")}
+        return replace(self, variables=(), columns={**self.columns, **empty})
 
     # ---- who wrote what
 

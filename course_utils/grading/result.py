@@ -9,7 +9,7 @@ import html
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 RIGHT, WRONG, OPEN, NOT_MEASURED = "right", "wrong", "open", "not measured"
 
@@ -25,6 +25,10 @@ class Diagnosis:
     name: str
     detail: str = ""
     read_again: str = ""
+
+    def with_figures(self, seen: str) -> Diagnosis:
+        """The same, with what was counted before its own words."""
+        return replace(self, detail=f"{seen} {self.detail}")
 
 
 @dataclass(frozen=True)

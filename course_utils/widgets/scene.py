@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -42,7 +41,7 @@ def scene(
     if cell is not None:
         array = _array(recording, cell[0], "cell")
         look = {**look, "array": array, "cell": {"array": array, "offset": cell[1]}, "looksAtCell": True}
-    meta, data = (recording if variables else _without_variables(recording)).packed()
+    meta, data = (recording if variables else recording.without_variables()).packed()
     return Player(meta={**meta, "start": {"short": True, **look}}, data=data, step=step)
 
 
@@ -84,8 +83,3 @@ def _array(recording: Recording, name: str, argument: str) -> int:
     if name not in names:
         raise ValueError(f"{argument}: got the array {name!r}, takes one of {', '.join(map(repr, names))}")
     return names.index(name)
-
-
-def _without_variables(recording: Recording) -> Recording:
-    changes = {name: column[:0] for name, column in recording.columns.items() if name.startswith("changes.")}
-    return replace(recording, variables=(), columns={**recording.columns, **changes})

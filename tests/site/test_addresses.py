@@ -1,7 +1,6 @@
 """The state of a widget in the address of its page, in a real browser: a link shows the same, Back goes back."""
 
 import base64
-import shutil
 
 import pytest
 import torch
@@ -12,8 +11,6 @@ from playwright.sync_api import expect
 
 from course_utils.chapters.hopper_race import figures
 from course_utils.site import widgets as on_pages
-from course_utils.site.browsing import served
-from course_utils.site.build import HERE
 from course_utils.widgets import (
     cache_explorer,
     dsa_explorer,
@@ -23,6 +20,7 @@ from course_utils.widgets import (
     race_past_cudnn,
 )
 from course_utils.widgets.explorer import packed_bits
+from tests.helpers.page_of_the_site import served_page
 
 pytestmark = pytest.mark.browser
 
@@ -38,20 +36,10 @@ SHOWN = """() => [...document.querySelectorAll(".ak-widget")].map((one) => [
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     """A page with each widget that keeps its state in the address, as the site has it, and an anchor."""
-    folder = tmp_path_factory.mktemp("addresses")
-    static = folder / "_static"
-    for name, text in on_pages.files():
-        (static / name).parent.mkdir(parents=True, exist_ok=True)
-        (static / name).write_text(text, encoding="utf-8")
-    for name in ("widgets.js", "model.js"):
-        shutil.copyfile(HERE / "static" / name, static / name)
     boxes = "".join(on_pages.alive(make()._state(), "") for make in (*WIDGETS, mask_explorer))
-    page = '<!doctype html><meta charset="utf-8"><link rel="stylesheet" href="_static/widgets.css">'
-    page += f'<a href="#below">down</a>{boxes}<p id="below">below</p>'
-    page += '<script type="module" src="_static/widgets.js"></script>'
-    (folder / "page.html").write_text(page, encoding="utf-8")
-    with served(folder) as host:
-        yield f"{host}/page.html"
+    body = f'<a href="#below">down</a>{boxes}<p id="below">below</p>'
+    with served_page(tmp_path_factory.mktemp("addresses"), body) as page:
+        yield page
 
 
 @pytest.fixture

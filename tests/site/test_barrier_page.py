@@ -1,7 +1,5 @@
 """The game of the missing barrier on a page of its own: its address shows the same again, its score stays."""
 
-import shutil
-
 import pytest
 
 pytest.importorskip("docutils", reason="the site's packages are not installed (pip install course_utils[site])")
@@ -10,9 +8,8 @@ from playwright.sync_api import expect
 
 from course_utils.chapters.missing_barrier import LEVELS, packed
 from course_utils.site import widgets as on_pages
-from course_utils.site.browsing import served
-from course_utils.site.build import HERE
 from course_utils.widgets import find_the_missing_barrier
+from tests.helpers.page_of_the_site import served_page
 
 pytestmark = pytest.mark.browser
 
@@ -20,19 +17,9 @@ pytestmark = pytest.mark.browser
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     """A page as the site has it, with the first level and the third."""
-    folder = tmp_path_factory.mktemp("barrier")
-    static = folder / "_static"
-    for name, text in on_pages.files():
-        (static / name).parent.mkdir(parents=True, exist_ok=True)
-        (static / name).write_text(text, encoding="utf-8")
-    for name in ("widgets.js", "model.js"):
-        shutil.copyfile(HERE / "static" / name, static / name)
-    styles = "".join(f'<link rel="stylesheet" href="_static/{name}">' for name in on_pages.STYLES)
     game = find_the_missing_barrier([packed(LEVELS[0]), packed(LEVELS[2])])
-    body = f'{on_pages.alive(game._state(), "")}<script type="module" src="_static/widgets.js"></script>'
-    (folder / "page.html").write_text(f'<!doctype html><meta charset="utf-8">{styles}{body}', encoding="utf-8")
-    with served(folder) as host:
-        yield f"{host}/page.html"
+    with served_page(tmp_path_factory.mktemp("barrier"), on_pages.alive(game._state(), "")) as page:
+        yield page
 
 
 def test_a_link_shows_level_step_and_line_again_and_the_score_stays(address, browser):

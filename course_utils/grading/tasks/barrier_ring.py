@@ -99,7 +99,7 @@ def _runs_ahead(case: Case, outcome: Outcome) -> Diagnosis | None:
         f"{case.name}: at most {outcome.most_in_flight:,} bytes are on their way at once, and the buffers hold "
         f"{buffers * TILE_BYTES:,}."
     )
-    return Diagnosis(LEAVES_EMPTY.name, f"{seen} {LEAVES_EMPTY.detail}", LEAVES_EMPTY.read_again)
+    return LEAVES_EMPTY.with_figures(seen)
 
 
 # ---------------------------------------------------------------------------------------------- what went wrong

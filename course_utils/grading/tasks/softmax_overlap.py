@@ -111,18 +111,13 @@ def _beside(case: Case, outcome: Outcome) -> Diagnosis | None:
         f"product of their warp runs; {needed:,} weights, those of all tiles but the first one, can be."
     )
     if outcome.serialized:
-        return _with_figures(SERIALIZED, f"{seen}\n{outcome.serialized}")
+        return SERIALIZED.with_figures(f"{seen}\n{outcome.serialized}")
     if outcome.beside_products < ENOUGH * needed:
-        return _with_figures(PARTLY if outcome.beside_products else NOTHING_OVERLAPS, seen)
+        return (PARTLY if outcome.beside_products else NOTHING_OVERLAPS).with_figures(seen)
     products = outcome.product_flops / PRODUCT_FLOPS
     if products > 2 * case.facts["tiles"]:
-        return _with_figures(TOO_MANY_PRODUCTS, f"{case.name}: {case.facts['tiles']} tiles, {products:g} products.")
+        return TOO_MANY_PRODUCTS.with_figures(f"{case.name}: {case.facts['tiles']} tiles, {products:g} products.")
     return None
-
-
-def _with_figures(diagnosis: Diagnosis, seen: str) -> Diagnosis:
-    """The diagnosis, with what was counted before its own words."""
-    return Diagnosis(diagnosis.name, f"{seen} {diagnosis.detail}", diagnosis.read_again)
 
 
 # ---------------------------------------------------------------------------------------------- what is found

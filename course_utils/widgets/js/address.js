@@ -40,8 +40,8 @@ async function whenLaidOut() {
 
 // Keeps what a widget shows in the address of the page where it stands alone, so that a link shows the same and the
 // browser's buttons go back and forth. read() gives the state, values by their keys; write(texts) shows what an address
-// says, texts by keys, of which any may be missing or wrong. Call `note` after each change, `forget` at the end. Of
-// several widgets with one script each has a name of its own: planner, planner-2, ….
+// says, texts by keys, of which any may be missing or wrong. The step is noted by itself; call `note` after each other
+// change, `forget` at the end. Of several widgets with one script each has a name of its own: planner, planner-2, ….
 function keepInAddress(model, root, read, write) {
   if (!model.get("alone")) return { note() {}, forget() {} };
   const box = root.closest("[data-widget-script]");
@@ -80,17 +80,20 @@ function keepInAddress(model, root, read, write) {
     queueMicrotask(() => show(first[name])); // when the widget has been drawn once
     if (Object.keys(first)[0] === name) whenLaidOut().then(() => root.scrollIntoView({ block: "start" }));
   }
+  function note() {
+    if (textOf(read()) === shown) return;
+    shown = textOf(read());
+    clearTimeout(timer);
+    timer = setTimeout(keep, REST);
+  }
   window.addEventListener("popstate", moved);
+  model.on("change:step", note);
   return {
-    note() {
-      if (textOf(read()) === shown) return;
-      shown = textOf(read());
-      clearTimeout(timer);
-      timer = setTimeout(keep, REST);
-    },
+    note,
     forget() {
       clearTimeout(timer);
       window.removeEventListener("popstate", moved);
+      model.off("change:step", note);
     },
   };
 }

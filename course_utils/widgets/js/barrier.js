@@ -4,6 +4,7 @@
 // with score.js
 // with player/numbers.js
 // with player/recording.js
+// with player/view.js
 // with player/words.js
 // with player/source.js
 // with player/timeline.js

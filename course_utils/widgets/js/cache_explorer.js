@@ -283,10 +283,8 @@ function render({ model, el }) {
     setStep(model, wholeNumber(texts.step, [0, last], model.get("step")));
   });
   fill();
-  model.on("change:step", address.note);
   const stop = keepDrawn(model, root, redraw);
   return () => {
-    model.off("change:step", address.note);
     address.forget();
     stop();
   };

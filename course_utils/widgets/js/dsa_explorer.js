@@ -343,10 +343,8 @@ function render({ model, el }) {
     redraw();
     setStep(model, wholeNumber(texts.query, [0, queries - 1], model.get("step")));
   });
-  model.on("change:step", address.note);
   const stop = keepDrawn(model, root, redraw);
   return () => {
-    model.off("change:step", address.note);
     address.forget();
     stop();
   };

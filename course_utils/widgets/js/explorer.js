@@ -393,11 +393,9 @@ function render({ model, el }) {
   }
   showParameters();
   const address = keepInAddress(model, root, read, restore);
-  model.on("change:step", address.note);
   const forget = keepDrawn(model, root, redraw);
   return () => {
     clearTimeout(timer);
-    model.off("change:step", address.note);
     address.forget();
     forget();
   };

@@ -2,6 +2,7 @@
 // where nobody sees it, and where the reader asks for less motion.
 // with player/numbers.js
 // with player/recording.js
+// with player/view.js
 // with player/words.js
 // with player/source.js
 // with player/timeline.js

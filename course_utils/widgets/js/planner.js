@@ -223,11 +223,9 @@ function render({ model, el }) {
   const address = keepInAddress(model, root, () => ({ length: lengths[model.get("step")] }),
     ({ length: text }) => setStep(model, lengths.indexOf(oneOf(text, lengths, lengths[model.get("step")]))));
   model.on("change:meta", redraw);
-  model.on("change:step", address.note);
   const stop = keepDrawn(model, root, redraw);
   return () => {
     model.off("change:meta", redraw);
-    model.off("change:step", address.note);
     address.forget();
     stop();
   };

@@ -9,6 +9,7 @@
 // with player/source.js
 // with player/timeline.js
 // with player/trace.js
+// with player/view.js
 // with player/words.js
 
 const START = {
@@ -127,7 +128,7 @@ function showPlayer(rec, model, root, alone) {
       width: Math.max(root.clientWidth - 8, 200),
       room: Math.max(memory.node.clientWidth, 200),
       tall: TALL[root.clientWidth < 700 ? "phone" : view.short ? "short" : "wide"],
-      theme: { ...themeOf(root), ...groundOf(root) },
+      theme: coloursOf(root),
     };
   }
 
@@ -181,16 +182,6 @@ function lastArray(rec, step) {
   for (let at = step, tries = 0; at >= 0 && tries < 1000; at = otherOfWarp(rec, warp, at, true), tries++) {
     if (rec.steps.array[at] >= 0) return rec.steps.array[at];
   }
-}
-
-// The type in which shared memory without one is read at first: that of the launch's own arrays.
-const typeOfFloats = (rec) => rec.arrays.find(({ dtype }) => /float(16|32)/.test(dtype))?.dtype ?? "float32";
-
-// Colours that the theme does not name: the ground under the widget, and that of a hazard. Two properties that show
-// nothing have them, as a canvas can take them (player.css).
-function groundOf(root) {
-  const style = getComputedStyle(root);
-  return { ground: style.caretColor, alarm: style.textDecorationColor };
 }
 
 // All steps that write the chosen cell, for the timeline.

@@ -4,7 +4,7 @@
 const newView = (rec) => ({
   step: 0, warp: 0, lane: 0, cell: null, array: 0, colour: "value", figures: false, byBank: false, file: null, finding: -1,
   other: -1, writes: null, looksAtCell: false, followsArray: true, followsFile: true,
-  type: rec.arrays.find(({ dtype }) => /float(16|32)/.test(dtype))?.dtype ?? "float32",
+  type: typeOfFloats(rec),
 });
 
 // The array of a step, or the one that its warp touched last before it; undefined if there is none.
@@ -13,12 +13,6 @@ function arrayAt(rec, step) {
   for (let at = step; at >= 0; at = otherOfWarp(rec, rec.steps.warp[step], at, true)) {
     if (rec.steps.array[at] >= 0) return rec.steps.array[at];
   }
-}
-
-// Ink, ground and the colour of a hazard, as a canvas can take them (playing.css).
-function coloursOf(root) {
-  const style = getComputedStyle(root);
-  return { ...themeOf(root), ground: style.caretColor, alarm: style.textDecorationColor };
 }
 
 // A recording out of `meta` and a part of the bytes of a model.

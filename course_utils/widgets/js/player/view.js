@@ -1,0 +1,11 @@
+// view.js — what all that show a recording need to know of it and of the page before they draw.
+
+// The type in which shared memory without one is read at first: that of the launch's own arrays.
+const typeOfFloats = (rec) => rec.arrays.find(({ dtype }) => /float(16|32)/.test(dtype))?.dtype ?? "float32";
+
+// Ink, ground and the colour of a hazard. The last two the theme does not name: two properties that show nothing have
+// them, as a canvas can take them (player.css, playing.css).
+function coloursOf(root) {
+  const style = getComputedStyle(root);
+  return { ...themeOf(root), ground: style.caretColor, alarm: style.textDecorationColor };
+}
