@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -312,15 +313,15 @@ def error_by_length(*, device: str = "cuda", lengths: Sequence[int] = (1024, 409
 
 
 def needles(*, device: str = "cuda", length: int = LONGEST) -> list[Row]:
-    """One key, at another place each time, has a weight of nearly 1 and the value 1; the values of all others are 0.
-    What the output should be, and what it is. It says that no place is skipped, and nothing of how sums are kept: with
-    no other values to add, one sum finds it as well as two levels. These `error_by_length` compares."""
+    """One key, at another place each time, has as much weight as all others together, and the value 4; theirs are 1.
+    What the output should be, and what it is in two levels of sums and in one: 2.5 where each key counts, 1 where the
+    needle is skipped, 4 where the others are, and in between as far as a sum swallows small terms."""
     rows: list[Row] = []
     for place in (0, length // 3, length // 2, length - 2, length - 1):
-        query, key = random_inputs((1, 1, length, 128), device, count=2)
-        query = query[:, :, :1]
-        key[:, :, place], value = 2 * query[:, :, 0], torch.zeros_like(key)
-        value[:, :, place] = 1
+        # Numbers that E4M3 holds exactly: every score but the needle's is 0.
+        query = random_inputs((1, 1, 1, 128), device, count=1)[0].sign()
+        key, value = query.new_zeros(1, 1, length, 128), query.new_ones(1, 1, length, 128)
+        key[:, :, place], value[:, :, place] = query[:, :, 0] * (math.log(length) * 128**-0.5), 4
         numbers, scales = in_e4m3(query, key, value)
         row: Row = {"part": "needles", "length": length, "place": place}
         row["expected"] = reference.e4m3_attention(*numbers, **scales).mean().item()

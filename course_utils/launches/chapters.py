@@ -7,6 +7,7 @@ from course_utils.launches import (
     deepseek_sparse,
     flash_attention_minimal,
     flash_attention_v2,
+    hopper,
     serving,
     sparse_patterns,
     start_here,
@@ -32,10 +33,10 @@ def large_launches() -> dict[str, Launch]:
 def busy_launches() -> dict[str, tuple[Launch, int]]:
     """Launches that fill the GPU as the chapters' timings do, each with the FLOPs that its work needs: for what limits
     a kernel."""
-    chapters = start_here, attention_basics, flash_attention_minimal, flash_attention_v2
+    chapters = start_here, attention_basics, flash_attention_minimal, flash_attention_v2, hopper
     return {name: found for of in chapters for name, found in of.busy().items()}
 
 
 def hard_launches() -> dict[str, Launch]:
     """The kernels from chapter 03 on where most can go wrong, for the sanitizers only."""
-    return flash_attention_v2.hard() | sparse_patterns.hard() | deepseek_sparse.hard() | serving.hard()
+    return flash_attention_v2.hard() | sparse_patterns.hard() | deepseek_sparse.hard() | serving.hard() | hopper.hard()

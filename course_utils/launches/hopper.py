@@ -8,18 +8,23 @@ out, lse = launch(EIGHT_BITS, *in_e4m3, scales=(q_scale, k_scale, v_scale), is_c
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from course_utils.costs import ceil_div
+from course_utils import reference
+from course_utils.costs import attention_flops, ceil_div
 from course_utils.cuda import Kernel, TensorMap, compiled
-from course_utils.launches.arguments import check_attention, ints
+from course_utils.launches.arguments import check_attention, ints, normal
+from course_utils.launches.launch import Launch
 from course_utils.operators.hopper import (
+    BACKWARD,
     E4M3,
     E4M3_FORWARD,
     E4M3_TILES,
@@ -28,11 +33,14 @@ from course_utils.operators.hopper import (
     KEYS,
     ROWS,
     TILES,
+    BackwardTile,
     blocks_that_stay,
     heads_at_once,
     tile_map,
 )
 from course_utils.operators.tensor_core import BF16_OPTION, DTYPES, HEAD_DIMS, defines
+
+MULTIPROCESSORS = 132  # of an H100 (SXM) or H200
 
 
 @dataclass(frozen=True)
@@ -207,7 +215,7 @@ def launch(
     return out, lse
 
 
-def ready(
+def laid_out(
     step: Step,
     query: Tensor,
     key: Tensor,
@@ -218,9 +226,9 @@ def ready(
     is_causal: bool = False,
     scale: float | None = None,
     scales: tuple[Tensor, ...] = (),
-    kernel: Kernel | None = None,
-) -> Callable[[], None]:
-    """`launch` with its arguments laid out once, to be run again and again. kernel: instead of the step's own."""
+    blocks: int | None = None,
+) -> Launch:
+    """`launch` as data. blocks: how many there are at most where they stay; None takes what the device has room for."""
     batch, heads, query_length, d = query.shape
     tensors: tuple[Tensor | TensorMap, ...] = query, key, value, out
     if step.by_maps:
@@ -232,7 +240,7 @@ def ready(
     )
     grid: tuple[int, ...] = ceil_div(query_length, step.rows(d)), heads, batch
     if step.stays:
-        grid = (min(math.prod(grid), blocks_that_stay(query.device)),)
+        grid = (min(math.prod(grid), blocks or blocks_that_stay(query.device)),)
         counter = torch.zeros(1, dtype=torch.int32, device=query.device)
         numbers = (
             counter,
@@ -240,10 +248,95 @@ def ready(
             *numbers,
             *([np.int32(step.at_once(query.shape, key.shape, query.dtype))] if step.at_once else []),
         )
-    return functools.partial(
-        kernel or build(step, d, query.dtype),
+    return Launch(
+        step.file,
+        step.kernel,
         grid,
         (step.threads(d),),
         (*tensors, *scales, lse, *numbers),
-        shared_mem=step.shared(d, step.rows(d)),
+        step.options(d, query.dtype),
+        step.shared(d, step.rows(d)),
     )
+
+
+def ready(
+    step: Step, query: Tensor, key: Tensor, value: Tensor, *more: Tensor, kernel: Kernel | None = None, **how: Any
+) -> Callable[[], None]:
+    """`launch` with its arguments laid out once, as `laid_out` takes them, to be run again and again. kernel: instead
+    of the step's own."""
+    found = laid_out(step, query, key, value, *more, **how)
+    kernel = kernel or build(step, query.shape[-1], query.dtype)
+    return functools.partial(kernel, found.grid, found.block, found.args, shared_mem=found.shared_mem)
+
+
+# ---- for NVIDIA's tools
+
+
+def hard() -> dict[str, Launch]:
+    """Every kernel where most can go wrong: two query heads to a key head, lengths that fill no tile, blocks that fetch
+    a second item, and a mask that leaves the first queries without a key. And a ring as small as it can be."""
+    queries, keys, launches = 200, 136, dict[str, Launch]()
+    for head_dim in HEAD_DIMS:
+        query, out, grad_out = (normal(1, 4, queries, head_dim).bfloat16() for _ in range(3))
+        key, value = (normal(1, 2, keys, head_dim).bfloat16() for _ in range(2))
+        lse = torch.zeros(1, 4, queries)
+        for step in (*LADDER, EIGHT_BITS):
+            inputs, scales = (query, key, value), ()
+            if step.in_e4m3:
+                inputs, scales = zip(*map(reference.quantize_heads, inputs), strict=True)
+            launches[f"hopper {step.kernel}, d={head_dim}, hard"] = laid_out(
+                step, *inputs, out, lse, is_causal=True, scales=scales, blocks=2
+            )
+        for name, found in _backward(BackwardTile(head_dim), query, key, value, grad_out).items():
+            launches[f"hopper {name}, d={head_dim}, hard"] = found
+        in_turns = _backward(BackwardTile(head_dim, takes_turns=True), query, key, value, grad_out)
+        launches[f"hopper backward, d={head_dim}, hard, in turns"] = in_turns["backward"]
+    ring = f"{FOLDER}/puzzles/ring.cu"
+    launches["hopper ring"] = Launch(ring, "ring", (1,), (64,), (normal(12, 32), torch.zeros(32), np.int32(12)))
+    return launches
+
+
+def busy() -> dict[str, tuple[Launch, int]]:
+    """The ladder's steps and the kernel of 8 bits at 16384 tokens of 2048 numbers, L=16384, d=128, with and without a
+    mask, as the chapter times them, with the FLOPs."""
+    length, heads, head_dim = 16384, 16, 128
+    query, key, value, out = (normal(1, heads, length, head_dim).half() for _ in range(4))
+    numbers, scales = zip(*map(reference.quantize_heads, (query, key, value)), strict=True)
+    lse, launches = torch.zeros(1, heads, length), dict[str, tuple[Launch, int]]()
+    for is_causal, step in itertools.product((False, True), (*LADDER, EIGHT_BITS)):
+        inputs = (*numbers, out.bfloat16()) if step.in_e4m3 else (query, key, value, out)
+        more = scales if step.in_e4m3 else ()
+        name = f"hopper {step.kernel}, d={head_dim}, L={length}" + (", causal" if is_causal else "")
+        found = laid_out(step, *inputs, lse, is_causal=is_causal, scales=more, blocks=MULTIPROCESSORS)
+        launches[name] = found, attention_flops(1, heads, length, length, head_dim, is_causal)
+    return launches
+
+
+def _backward(tile: BackwardTile, query: Tensor, key: Tensor, value: Tensor, grad_out: Tensor) -> dict[str, Launch]:
+    """The three kernels of backward.cu, causal."""
+    batch, heads, queries, head_dim = query.shape
+    kv_heads, keys = key.shape[1:3]
+    tiles = ceil_div(queries, tile.rows), heads, batch
+    padded = math.prod(tiles) * tile.rows
+    statistics, dq_sum = torch.zeros(2 * padded), torch.zeros(head_dim * padded)
+    turns = torch.zeros(math.prod(tiles), dtype=torch.int32)
+    lse = torch.full(query.shape[:3], 10.0).masked_fill(torch.arange(queries) < queries - keys, -torch.inf)
+    factor, length = np.float32(head_dim**-0.5), np.int32(queries)
+    maps = [tile_map(tensor, tile.rows) for tensor in (query, grad_out)]
+    maps += [tile_map(tensor, ROWS) for tensor in (key, value, key.clone(), value.clone())]
+    scalars = *ints(queries, keys, heads // kv_heads), factor, np.int32(1)
+    kernels: dict[str, tuple[tuple[int, ...], int, tuple, int]] = {
+        "backward_prepare": (tiles, 256, (query, grad_out, lse, statistics, dq_sum, turns, length), 0),
+        "backward": (
+            (ceil_div(keys, 2 * ROWS), kv_heads, batch),
+            384,
+            (*maps, statistics, dq_sum, turns, *scalars),
+            tile.shared_bytes,
+        ),
+        "backward_finish": (tiles, 256, (dq_sum, query.clone(), length, factor), 0),
+    }
+    options = *tile.options, BF16_OPTION[query.dtype]
+    return {
+        name: Launch(BACKWARD, name, grid, (threads,), args, options, shared)
+        for name, (grid, threads, args, shared) in kernels.items()
+    }

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from course_utils.cuda import RawModule, read_kernel
+from course_utils.cuda import RawModule, TensorMap, read_kernel
+
+_Argument = torch.Tensor | TensorMap | np.generic
 
 
 @dataclass(frozen=True)
 class Launch:
     """One launch of a kernel file.
 
-    source: as for `read_kernel`; kernel: its name; args: CPU tensors and NumPy scalars, one per parameter;
-    options: as for `RawModule`; shared_mem: bytes of dynamic shared memory.
+    source: as for `read_kernel`; kernel: its name; args: CPU tensors, tensor maps of such, and NumPy
+    scalars, one per parameter; options: as for `RawModule`; shared_mem: bytes of dynamic shared memory.
     """
 
     source: str
     kernel: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    args: tuple[torch.Tensor | np.generic, ...]
+    args: tuple[_Argument, ...]
     options: tuple[str, ...] = ()
     shared_mem: int = 0
 
@@ -36,10 +38,11 @@ class Launch:
         if kind is None or (kind == "cuda" and not torch.cuda.is_available()):
             here = "cpu and cuda" if torch.cuda.is_available() else "cpu (PyTorch finds no GPU here)"
             raise ValueError(f"device takes {here}, got {str(device)!r}")
-        args = [arg.to(device, copy=True) if isinstance(arg, torch.Tensor) else arg for arg in self.args]
+        args = [_copied(arg, device) for arg in self.args]
         module = RawModule(code=read_kernel(self.source), options=self.options)
         module.get_function(self.kernel)(self.grid, self.block, args, shared_mem=self.shared_mem)
-        return [arg for arg in args if isinstance(arg, torch.Tensor)]
+        tensors = [arg.tensor if isinstance(arg, TensorMap) else arg for arg in args]
+        return [arg for arg in tensors if isinstance(arg, torch.Tensor)]
 
     def describe(self) -> str:
         """The launch in one line, which tells launches apart by all that decides which addresses a kernel accesses."""
@@ -48,10 +51,18 @@ class Launch:
         return f"{place}: {self.kernel}<<<{self.grid}, {self.block}, {self.shared_mem}>>>({arguments})"
 
 
-def _described(value: torch.Tensor | np.generic) -> str:
+def _copied(value: _Argument, device: str | torch.device) -> _Argument:
+    if isinstance(value, torch.Tensor):
+        return value.to(device, copy=True)
+    return replace(value, tensor=value.tensor.to(device, copy=True)) if isinstance(value, TensorMap) else value
+
+
+def _described(value: _Argument) -> str:
+    if isinstance(value, TensorMap):
+        return f"{_described(value.tensor)} in boxes {list(value.box)}"
     if not isinstance(value, torch.Tensor):
         return str(value)
     text = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if value.dtype.is_floating_point:
         return text
-    return f"{text}#{zlib.crc32(value.numpy().tobytes()):08x}"  # integers may be indices
+    return f"{text}#{zlib.crc32(value.contiguous().numpy().tobytes()):08x}"  # integers may be indices

@@ -36,6 +36,7 @@ WAITS = {
     "mio_throttle": "a place in the queue to shared memory",
     "lg_throttle": "a place in the queue to global memory",
     "math_pipe_throttle": "a busy arithmetic unit",
+    "gmma": "a product of a warpgroup",
     "barrier": "a barrier",
     "wait": "the fixed time of an instruction",
     "dispatch_stall": "the dispatcher",

@@ -27,7 +27,7 @@ NCU_LAUNCHES = 48  # launches that one ncu process counts: a failure loses these
 NCU_SECONDS = 90  # for each of these processes
 NCU_BUDGET = 145  # seconds after which no further one is begun
 SANITIZER_PROCESSES = 14  # at a time, on one GPU
-SANITIZER_BUDGET = 400  # seconds after which no further launch is begun
+SANITIZER_BUDGET = 500  # seconds after which no further launch is begun
 # Micro-kernels that the sanitizers see too: one of each kind.
 CLEAN_MICRO = ("ldmatrix_x4 swizzled", "copy_async 16 cg, pitch 1", "add_shared_int neighbours", "divergent_shared")
 
