@@ -91,6 +91,7 @@ __device__ inline void consume(Shared& shared, const TensorMap& out, float* LSE,
     for (int t = 0, round = 0; ; t++, round++) {
         wait_until_full(shared.gate_Q[w], round % 2);
         const Work work = shared.work[round % 2];
+        __syncwarp();   // all lanes have read it, before one of them gives Q back for its warp
         if (work.T_c == 0) break;
         const int i_w = work.i0 + w * ROWS, whole = whole_tiles(problem, i_w);
         Rows rows;

@@ -48,7 +48,7 @@ def test_turns_are_shown_beside_cudnn_flash_and_flash_in_a_fixed_order(monkeypat
         for (slow, fast, recording), ratio in zip((*of_h200, *of_h100), ratios, strict=True):
             both = zip(times(slow, *case, recording), times(fast, *case, recording), strict=True)
             assert float(ratio) == pytest.approx(statistics.geometric_mean(a / b for a, b in both), abs=0.02)
-    assert "NVIDIA H200, 2026-11-26" in (said := capsys.readouterr().out) and "H100 80GB HBM3, 2026-11-27" in said
+    assert "NVIDIA H200, 2026-11-27" in (said := capsys.readouterr().out) and "H100 80GB HBM3, 2026-11-27" in said
 
 
 def test_the_operators_docstring_says_what_turns_cost_on_both_gpus():

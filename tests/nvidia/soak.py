@@ -4,9 +4,6 @@ Forty shapes in an order of chance, in 16 and in 8 bits: ragged and tiny lengths
 launch of each is compared with float64, and every later one with that launch's results, bit for bit. In two of three
 shapes there are more items than an H100 or H200 has multiprocessors, so that blocks fetch a second item and a third.
 Writes course_utils/measured/hopper_soak.json.
-
-The record of 2026-11-27 is of forty other shapes, which its rows name: with the same lengths, but two sequences each,
-and a second item in two shapes alone.
 """
 
 from __future__ import annotations

@@ -59,9 +59,17 @@ def test_a_first_launch_that_is_wrong_is_an_error(monkeypatch):
         soak.ready(*SMALL[0], "cpu")
 
 
-def test_of_the_recorded_launches_none_differs():
-    """Recorded with the shapes of before, of which two have blocks with a second item."""
+def test_of_the_recorded_launches_of_these_shapes_none_differs():
     found = measured.load("hopper_soak")
-    assert len(found.rows) == 40 and found.command == soak.COMMAND and "H100" in found.device
+    assert found.command == soak.COMMAND and found.device in ("NVIDIA H200", "NVIDIA H100 80GB HBM3")
+    assert [(row["query"], row["key"], row["is_causal"], row["dtype"]) for row in found.rows] == [
+        (
+            [case.batch, case.heads, case.query_length, case.head_dim],
+            [case.batch, case.kv_heads, case.key_length, case.head_dim],
+            case.is_causal,
+            str(dtype).removeprefix("torch."),
+        )
+        for case, dtype in soak.cases()
+    ]
     assert sum(row["launches"] for row in found.rows) == 100_000 and min(row["launches"] for row in found.rows) > 2000
     assert not any(row["differ"] for row in found.rows)
