@@ -191,3 +191,18 @@ def fetched() -> tuple[dict, bytes]:
     tape.step(4, -1, None, "phase", 2, extra=128)
     tape.step(5, 1, 7, "read", 2, 4, {lane: 4 * lane for lane in range(32)})
     return tape.packed()
+
+
+def with_many_changes(packed: tuple[dict, bytes], count: int) -> tuple[dict, bytes]:
+    """The same recording, but before its last step `count` more changes of the second variable of thread 37: 0, 1 … 99, 0 …"""
+    meta, data = packed
+    *columns, _, _, _, _, _ = meta["columns"]
+    kept = sum(one["count"] * np.dtype(TYPES[one["type"]]).itemsize for one in columns)
+    last = next(one["count"] for one in columns if one["name"] == "steps.op") - 1
+    step = np.zeros(count, "<i4")
+    step[0] = last  # the rest are differences of 0
+    rest = [step, np.full(count, 37, "<i4"), np.ones(count, "<i4"), np.zeros(count, "<i4"), np.arange(count) % 100]
+    rest[-1] = rest[-1].astype("<f4")
+    many = [{**one, "count": count} for one in meta["columns"][-5:]]
+    raw = zlib.decompress(data)[:kept] + b"".join(one.tobytes() for one in rest)
+    return {**meta, "columns": [*columns, *many]}, zlib.compress(raw, 1)

@@ -14,7 +14,7 @@ from course_utils.widgets import play, recorded
 from course_utils.widgets.player import MOST_STORED, Player, player
 from course_utils.widgets.player_page import page as page_of
 from tests.helpers.large_values import computed
-from tests.helpers.recorded import OPS, busy, fetched, swap
+from tests.helpers.recorded import OPS, busy, fetched, swap, with_many_changes
 from tests.helpers.redraw import assert_redrawn_within_a_frame
 
 READ, WRITE, OPENS, READ_ROW, WRITE_OUT = 0, 2, 6, 7, 9  # the steps of warp 0 in swap()
@@ -111,7 +111,8 @@ def test_a_large_recording_is_not_kept_in_a_notebook():
 # ---- the states in the browser: no picture is needed for them
 
 LOADED = """const m = await import(scriptUrl);
-    const rec = m.loadRecording(model.get("meta"), await m.inflate(model.get("data")));"""
+    const rec = await m.loadRecording(model.get("meta"), model.get("data"));
+    await rec.whole;"""
 
 
 def asked(page, expression, argument=None):
@@ -353,6 +354,25 @@ def test_lanes_show_what_they_touch_and_a_variable_of_all_of_them(open_widget):
     assert [one.split()[1] for one in lanes.all_inner_texts()[:4]] == ["0", "2", "4", "6"]
     row = page.locator(".ak-variables tbody tr:visible")
     assert row.all_inner_texts() == ["mine\t6\tstep 2"]
+
+
+@pytest.mark.browser
+def test_a_long_recording_is_shown_before_its_variables_are_unpacked(open_widget):
+    meta, data = with_many_changes(swap(), 300_042)
+    page = open_widget(Player(meta=meta, data=data, step=10))
+    page.locator(".ak-lanes > button").nth(5).click()
+    row = page.locator(".ak-variables tbody tr", has_text="other")
+    row.filter(has_text="41").wait_for()  # 300,041 % 100
+    assert row.inner_text().endswith("41\tnow")
+    told = """async () => {
+        const m = await import(scriptUrl);
+        const rec = await m.loadRecording(model.get("meta"), model.get("data"));
+        const held = () => [rec.isWhole, m.variableAt(rec, 37, 1, 0, 10)?.step ?? null];
+        const early = held();
+        await rec.whole;
+        return [early, held(), m.variableAt(rec, 5, 1, 0, 10)];
+    }"""
+    assert computed(page, told, None) == [[False, None], [True, 10], None]
 
 
 @pytest.mark.browser
