@@ -194,7 +194,7 @@ def fetched() -> tuple[dict, bytes]:
 
 
 def with_many_changes(packed: tuple[dict, bytes], count: int) -> tuple[dict, bytes]:
-    """The same recording, but before its last step `count` more changes of the second variable of thread 37: 0, 1 … 99, 0 …"""
+    """The same recording with `count` changes of thread 37's second variable before its last step: 0, 1 … 99, 0 …"""
     meta, data = packed
     *columns, _, _, _, _, _ = meta["columns"]
     kept = sum(one["count"] * np.dtype(TYPES[one["type"]]).itemsize for one in columns)
