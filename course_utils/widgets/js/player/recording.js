@@ -49,7 +49,7 @@ export async function loadRecording(meta, packed) {
   rec.mbarriers = mbarriersOf(rec);
   rec.variables = variablesOf(meta);
   [rec.elements, rec.news] = [[], []]; // of each warp what was new in its variables, once somebody has asked for it
-  rec.findings = meta.findings.map((finding) => ({ ...finding, ...partiesOf(rec, finding) }));
+  rec.findings = meta.findings;
   rec.whole = taken(meta.columns.filter(isLate)).then((changes) => {
     rec.changes = changes;
     rec.isWhole = true;
@@ -321,53 +321,88 @@ export function otherBarrier(rec, step, backwards = false) {
   return rec.openings[place]?.end ?? -1;
 }
 
-// Whether something stands between what one warp did at step `first` and what another does at `then`: a barrier at which
-// both arrived, the one after its deed and the other before; or a wait of the other at an mbarrier or of its cluster.
-export function isOrdered(rec, first, then) {
+// The step that began what a step is a part of, if that goes on by itself: a copy that lands, and what a copy or a product
+// reads; else the step itself.
+function begunOf(rec, step) {
+  const { op, warp, extra } = rec.steps;
+  return op[step] === rec.op["copy write"] || (op[step] === rec.op["copy read"] && warp[step] < 0) ? extra[step] : step;
+}
+
+// Whether something stands between what the warp `by` did at step `first` and what another does at `then`: a barrier at
+// which both arrived, the one after its deed and the other before; or a wait of the other at an mbarrier or of its cluster.
+export function isOrdered(rec, first, then, by = rec.steps.warp[first]) {
   const { warp } = rec.steps;
-  if (warp[first] === warp[then]) return true;
+  if (by === warp[then]) return true;
   for (let place = barriersBefore(rec, then) - 1; place >= 0 && rec.openings[place].end > first; place--) {
     const { arrivals } = rec.openings[place];
-    if (arrivals.get(warp[first]) > first && arrivals.has(warp[then])) return true;
+    if (arrivals.get(by) > first && arrivals.has(warp[then])) return true;
   }
   const wait = lastBefore(rec.waits, warp[then] + 1, then); // it lasts until the warp's next step
   return wait >= 0 && firstAfter(rec.ofWarp, warp[then] + 1, wait) > first;
 }
 
-// Of a reading step, the lanes that read from shared memory what another warp has written since the last barrier between
-// them: [{ lane, offset, writer }]. Nothing orders such a read after its write.
+// Of a step in shared memory, the lanes that read what another warp has written or what a copy under way will write, or that
+// write over what another warp has read, where nothing orders the two: [{ lane, offset, other }], `other` being that step.
 export function hazardsOf(rec, step) {
-  const { op, array, width, warp, extra } = rec.steps;
-  const reader = op[step] === rec.op["copy read"] && warp[step] < 0 ? extra[step] : step; // who began what reads by itself
-  if (!rec.reads.has(op[step]) || array[step] < 0 || rec.arrays[array[step]].space !== "shared") return [];
-  const ordered = new Map(); // a writing step -> whether it is
-  const found = [];
-  for (const { lane, offset } of lanesOf(rec, step)) {
-    const writer = lastWrite(rec, array[step], offset, width[step], step);
-    if (writer < 0 || warp[writer] === warp[reader]) continue;
-    if (warp[writer] < 0 && op[writer] === rec.op.write) continue; // nobody knows whose it is
-    if (!ordered.has(writer)) ordered.set(writer, isOrdered(rec, writer, reader));
-    if (!ordered.get(writer)) found.push({ lane, offset, writer });
-  }
-  return found;
+  const { op, array, width } = rec.steps;
+  if (array[step] < 0 || rec.arrays[array[step]].space !== "shared") return [];
+  const party = rec.reads.has(op[step]) ? unorderedWrite : rec.writes.has(op[step]) ? unorderedRead : () => -1;
+  const known = new Map(); // a step -> whether it is ordered
+  return lanesOf(rec, step).map(({ lane, offset }) => ({ lane, offset, other: party(rec, step, offset, width[step], known) }))
+    .filter(({ other }) => other >= 0);
 }
 
-// The steps of a finding's two parties. The recording knows them by line and thread; where one reads what the other has
-// written, it is the first read of that line, from there on, that nothing orders after a write of the other line.
-function partiesOf(rec, { step, other_step, other_line }) {
-  const place = step < 0 ? -1 : rec.steps.place[step];
-  for (let at = step, tries = 0; place >= 0 && at >= 0 && tries < 5000; at = firstAfter(rec.ofPlace, place, at), tries++) {
-    const hazard = hazardsOf(rec, at).find(({ writer }) => linesOf(rec, writer).includes(other_line));
-    if (hazard) return { step: at, other_step: hazard.writer };
-  }
-  return { step, other_step };
+// The write of what is read at `step`, if nothing orders the two, or -1.
+function unorderedWrite(rec, step, offset, size, known) {
+  const { op, array, warp } = rec.steps;
+  const next = otherWrite(rec, array[step], offset, size, step);
+  if (next >= 0 && op[next] === rec.op["copy write"] && begunOf(rec, next) < step) return next;
+  const reader = begunOf(rec, step);
+  const writer = lastWrite(rec, array[step], offset, size, step);
+  if (writer < 0 || warp[writer] === warp[reader]) return -1;
+  if (warp[writer] < 0 && op[writer] === rec.op.write) return -1; // nobody knows whose it is
+  if (!known.has(writer)) known.set(writer, isOrdered(rec, writer, reader));
+  return known.get(writer) ? -1 : writer;
 }
 
-// The line of a step, and those from which it was called.
-function linesOf(rec, step) {
-  const lines = [];
-  for (let place = rec.steps.place[step]; place >= 0; place = rec.meta.places[place][2] ?? -1) lines.push(rec.meta.places[place][1]);
-  return lines;
+// The last read of what is written over at `step` and that nothing orders before it, or -1.
+function unorderedRead(rec, step, offset, size, known) {
+  const { warp } = rec.steps;
+  const begun = begunOf(rec, step);
+  if (warp[begun] < 0) return -1;
+  rec.readings ??= readingsOf(rec);
+  for (const cell of cellsOf(rec, step, offset, size)) {
+    const since = lastBefore(rec.written, cell, step);
+    const seen = new Set(); // warps: of each the last read decides
+    for (let place = placeFrom(rec.readings, cell, step) - 1; place >= rec.readings.start[cell]; place--) {
+      const read = rec.readings.step[place];
+      if (read < since || seen.size === rec.meta.warps) break;
+      const by = warp[begunOf(rec, read)];
+      if (by < 0 || seen.has(by)) continue;
+      seen.add(by);
+      if (!known.has(read)) known.set(read, read < begun && isOrdered(rec, read, begun, by));
+      if (!known.get(read)) return read;
+    }
+  }
+  return -1;
+}
+
+// The numbers of the cells in which some bytes of a step's array lie.
+function cellsOf(rec, step, offset, size) {
+  const array = rec.arrays[rec.steps.array[step]];
+  const [first, last] = [cellAt(array, offset), cellAt(array, offset + size - 1)];
+  return first < 0 || last < first ? [] : Array.from({ length: last - first + 1 }, (_, n) => first + n);
+}
+
+// For each cell of shared memory the steps that read it.
+function readingsOf(rec) {
+  const { op, array, width } = rec.steps;
+  return historyOf(rec.written.start.length - 1, (see) => forEachStep(rec, (step) => {
+    if (!rec.reads.has(op[step]) || array[step] < 0 || rec.arrays[array[step]].space !== "shared") return;
+    for (const { offset, row } of lanesOf(rec, step)) {
+      for (const cell of cellsOf(rec, step, offset, width[step])) see(cell, step, row);
+    }
+  }));
 }
 
 // ---- what goes on by itself
