@@ -359,7 +359,7 @@ function unorderedWrite(rec, step, offset, size, known) {
   if (next >= 0 && op[next] === rec.op["copy write"] && begunOf(rec, next) < step) return next;
   const reader = begunOf(rec, step);
   const writer = lastWrite(rec, array[step], offset, size, step);
-  if (writer < 0 || warp[writer] === warp[reader]) return -1;
+  if (writer < 0 || warp[writer] === warp[reader] || (op[writer] === rec.op.atomic && op[step] === rec.op.atomic)) return -1;
   if (warp[writer] < 0 && op[writer] === rec.op.write) return -1; // nobody knows whose it is
   if (!known.has(writer)) known.set(writer, isOrdered(rec, writer, reader));
   return known.get(writer) ? -1 : writer;
@@ -371,7 +371,8 @@ function unorderedRead(rec, step, offset, size, known) {
   const begun = begunOf(rec, step);
   if (warp[begun] < 0) return -1;
   rec.readings ??= readingsOf(rec);
-  for (const cell of cellsOf(rec, step, offset, size)) {
+  const array = rec.arrays[rec.steps.array[step]];
+  for (let cell = cellAt(array, offset), last = cellAt(array, offset + size - 1); cell >= 0 && cell <= last; cell++) {
     const since = lastBefore(rec.written, cell, step);
     const seen = new Set(); // warps: of each the last read decides
     for (let place = placeFrom(rec.readings, cell, step) - 1; place >= rec.readings.start[cell]; place--) {
@@ -387,20 +388,18 @@ function unorderedRead(rec, step, offset, size, known) {
   return -1;
 }
 
-// The numbers of the cells in which some bytes of a step's array lie.
-function cellsOf(rec, step, offset, size) {
-  const array = rec.arrays[rec.steps.array[step]];
-  const [first, last] = [cellAt(array, offset), cellAt(array, offset + size - 1)];
-  return first < 0 || last < first ? [] : Array.from({ length: last - first + 1 }, (_, n) => first + n);
-}
-
 // For each cell of shared memory the steps that read it.
 function readingsOf(rec) {
-  const { op, array, width } = rec.steps;
+  const { op, array, width, first, mask } = rec.steps;
   return historyOf(rec.written.start.length - 1, (see) => forEachStep(rec, (step) => {
-    if (!rec.reads.has(op[step]) || array[step] < 0 || rec.arrays[array[step]].space !== "shared") return;
-    for (const { offset, row } of lanesOf(rec, step)) {
-      for (const cell of cellsOf(rec, step, offset, width[step])) see(cell, step, row);
+    const of = rec.arrays[array[step]];
+    if (!rec.reads.has(op[step]) || of?.space !== "shared") return;
+    let before = -1; // lanes that read the same one after the other count once
+    for (let row = first[step], end = row + lanesIn(mask[step]); row < end; row++) {
+      const offset = rec.offsets[row];
+      if (offset === before) continue;
+      before = offset;
+      for (let cell = cellAt(of, offset), last = cellAt(of, offset + width[step] - 1); cell >= 0 && cell <= last; cell++) see(cell, step, row);
     }
   }));
 }
