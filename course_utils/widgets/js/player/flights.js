@@ -39,6 +39,11 @@ function flightsPanel(rec, act) {
       const what = rec.steps.op[since] === rec.op.barrier ? ` at${atBarrier(rec, since)}` : waitsFor(rec, since);
       lines.push([`Warp${warps.length > 1 ? "s" : ""} ${ranges(warps)} wait${warps.length > 1 ? "" : "s"}${what}${place ? `, line ${place.line}` : ""}, since `, since]);
     }
+    const gone = ended(rec, view.step);
+    if (gone.length) {
+      const who = `Warp${gone.length > 1 ? "s" : ""} ${ranges(gone.map(({ warp }) => warp))}`;
+      lines.push([`${who} ${gone.length > 1 ? "have" : "has"} ended, after `, Math.max(...gone.map(({ since }) => since))]);
+    }
     return lines;
   }
 

@@ -184,7 +184,7 @@ function cellAt(array, offset) {
 
 // What happened to each key, in order. `visit(see)` calls see(key, step, at) for each event, the earliest first, and the
 // same each time; the events of key k are those from start[k] up to start[k + 1].
-function historyOf(keys, visit) {
+export function historyOf(keys, visit) {
   const start = new Int32Array(keys + 1);
   visit((key) => { start[key + 1]++; });
   for (let key = 0; key < keys; key++) start[key + 1] += start[key];
@@ -451,15 +451,40 @@ export function mbarrierAt(rec, { steps }, step) {
   return { phases, arrivals };
 }
 
-// The warps that are held up at `step`: [{ warp, since }], `since` being the step at which they began to wait.
+// The warps that are held up at `step`: [{ warp, since, over }], `since` being the step at which they began to wait.
 export function waiting(rec, step) {
+  return between(rec, step).filter(({ since, over }) => {
+    const waits = [rec.op.barrier, rec.op.wait].includes(rec.steps.op[since]) && step <= over;
+    return waits && rec.steps.turn[step] > rec.steps.turn[since] + 1;
+  });
+}
+
+// The warps that do nothing more from `step` on and do not wait: [{ warp, since, over }], `since` being their last step.
+export function ended(rec, step) {
+  return between(rec, step).filter(({ warp, over }) => over < step && firstAfter(rec.ofWarp, warp + 1, step) < 0);
+}
+
+// The warps that do not do `step`, each with its last step before and the one until which that may last.
+function between(rec, step) {
   const found = [];
   for (let warp = 0; warp < rec.meta.warps; warp++) {
     const since = lastBefore(rec.ofWarp, warp + 1, step);
-    const waits = since >= 0 && [rec.op.barrier, rec.op.wait].includes(rec.steps.op[since]);
-    if (waits && rec.steps.warp[step] !== warp && rec.steps.turn[step] > rec.steps.turn[since] + 1) found.push({ warp, since });
+    if (since >= 0 && rec.steps.warp[step] !== warp) found.push({ warp, since, over: overAt(rec, warp, since) });
   }
   return found;
+}
+
+// Until when a warp's step may last: up to its next one; the last, if it is a wait, until the barrier opens or the phase of
+// the mbarrier is over, and for ever if the launch failed.
+function overAt(rec, warp, since) {
+  const next = firstAfter(rec.ofWarp, warp + 1, since);
+  if (next >= 0) return next;
+  const { op, array, extra } = rec.steps;
+  if (op[since] === rec.op.barrier) return rec.openings.find(({ end, arrivals }) => end > since && arrivals.has(warp))?.end ?? rec.count;
+  if (op[since] !== rec.op.wait) return since;
+  if (rec.meta.failure) return rec.count;
+  const barrier = rec.mbarriers.find((one) => one.array === array[since] && one.offset === extra[since]);
+  return barrier?.steps.find((at) => at > since && op[at] === rec.op.phase) ?? since;
 }
 
 // ---- warps and lines
