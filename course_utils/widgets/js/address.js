@@ -79,7 +79,10 @@ function keepInAddress(model, root, read, write, former = () => null) {
   }
   const first = stateIn(location.hash);
   if (first) {
-    queueMicrotask(() => show(first)); // when the widget has been drawn once
+    queueMicrotask(() => { // when the widget has been drawn once
+      show(first);
+      if (!statesIn(location.hash)[name]) history.replaceState(history.state, "", `#${shown}`); // it was a former address
+    });
     const [leading = name] = Object.keys(statesIn(location.hash));
     if (leading === name) whenLaidOut().then(() => root.scrollIntoView({ block: "start" }));
   }

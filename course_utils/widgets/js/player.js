@@ -93,12 +93,12 @@ function showPlayer(rec, model, root) {
   const lane = lanePanel(rec, act);
   const trace = tracePanel(rec, act, memory.valueWords);
   const findings = findingsPanel(rec, act);
-  const flights = flightsPanel(rec, act);
+  const flights = flightsPanel(rec, act, view.short);
   const { kernel, block, grid, index, threads, warps } = rec.meta;
   const keys = element("div", { class: "ak-note ak-keys" }, ...keysInWords(jumps));
   // Between the paragraphs of a chapter what a reader may want stands folded below what the paragraphs are about.
   root.classList.toggle("ak-short", Boolean(view.short));
-  const folded = (words, node) => (view.short ? element("details", {}, element("summary", {}, words), node) : node);
+  const folded = (words, node) => element("details", {}, element("summary", {}, words), node);
   root.replaceChildren(
     element("div", { class: "ak-player-title" }, element("span", { class: "ak-title" }, kernel),
       element("span", { class: "ak-note" }, `block (${index.join(", ")}) of a grid of ${grid.join(" × ")}, ${block.join(" × ")} threads, ${plural(warps, "warp")}, ${plural(rec.count, "step")}`)),
@@ -109,8 +109,8 @@ function showPlayer(rec, model, root) {
     status, findings.node,
     element("div", { class: "ak-player-panels" }, source.node, memory.node,
       element("div", { class: "ak-player-side" }, ...(view.short
-        ? [trace.node, flights.node, folded("The lanes of a warp", lane.node)] : [lane.node, trace.node, flights.node]))),
-    folded("Keys", keys));
+        ? [trace.node, flights.node, folded("The lanes of a warp", lane.node), folded("Keys", keys)] : [lane.node, trace.node, flights.node]))),
+    ...(view.short ? [] : [keys]));
 
   let address = null; // keeps step, warp and cell, once all is drawn
   let page = null; // sizes and colours, which a step does not change
@@ -204,13 +204,13 @@ function jumpsOf(rec, view, stops, size) {
       name: "write of the cell", key: "w",
       to: (backwards) => view.cell && to(otherWrite(rec, view.cell.array, view.cell.offset, size(), view.step, backwards)),
     },
-    {
+    ...(stops.length ? [{
       name: "finding", key: "f",
       to(backwards) {
         const stop = backwards ? stops.findLast((one) => one.step < view.step) : stops.find((one) => one.step > view.step);
         return stop ?? null;
       },
-    },
+    }] : []),
   ];
 }
 
