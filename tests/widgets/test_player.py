@@ -333,7 +333,7 @@ def test_a_barrier_that_opens_shows_what_the_step_before_it_shows(open_widget):
     assert asked(page, other) == [
         0,
         1,
-    ]  # warp 0 has read array 0 before it arrives; before it opens warp 1 wrote array 1
+    ]  # that of warp 0 before it arrives, and of warp 1 before it opens
 
 
 @pytest.mark.browser
@@ -415,10 +415,10 @@ def test_lanes_show_what_they_touch_and_a_variable_of_all_of_them(open_widget):
 
 @pytest.mark.browser
 def test_a_long_recording_is_shown_before_its_variables_are_unpacked(open_widget):
-    meta, data = with_many_changes(swap(), 300_042)
+    meta, data = with_many_changes(swap(), 3_000_042)
     page = open_widget(Player(meta={**meta, "start": {"lane": 5}}, data=data, step=10))
     row = page.locator(".ak-variables tbody tr", has_text="other")
-    row.filter(has_text="41").wait_for()  # 300,041 % 100
+    row.filter(has_text="41").wait_for()  # 3,000,041 % 100
     assert row.inner_text().endswith("41\tnow")
     told = """async () => {
         const m = await import(scriptUrl);
