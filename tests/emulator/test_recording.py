@@ -133,7 +133,7 @@ def test_who_wrote_a_byte_and_from_what(recorded):
 
 def test_a_finding_knows_the_steps_of_both_parties():
     recording, _ = tiny(barrier="")
-    races = [finding for finding in recording.findings if finding.tool == "racecheck"]
+    races = [one for one in recording.findings if one.tool == "racecheck" and "another block" not in one.message]
     assert races and all(finding.step >= 0 and finding.other_step >= 0 for finding in races)
     all_steps = steps(recording)
     for finding in races:

@@ -52,7 +52,7 @@ export function deedOf(rec, step) {
   if (name === "end") return endOf(rec, extra[step]);
   if (name === "phase") return `A phase of the ${mbarrier(rec, step)} is over, the one of parity ${rec.steps.width[step]}`;
   const what = { barrier: atBarrier, arrive: arrivesAt, wait: waitsFor }[name]?.(rec, step) ?? accessOf(rec, step);
-  if (warp[step] < 0) return `${engineOf(rec, step)} ${DOES[name][0]}${what}${where}`;
+  if (warp[step] < 0) return `${engineOf(rec, step)} ${engineDoes(rec, step)}${what}${where}${productOf(rec, step)}`;
   const lanes = lanesOfMask(mask[step]);
   const whole = lanes.length === Math.min(32, rec.meta.threads - 32 * warp[step]); // the last warp may be a part of one
   const several = !whole && lanes.length > 1;
@@ -75,11 +75,27 @@ function accessOf(rec, step) {
   return ` ${count ? `${count > 1 ? `${count} × ` : ""}${plural(rec.steps.width[step], "byte")} of ` : ""}${array.name}`;
 }
 
+const isOfProduct = (rec, step) => rec.meta.ops[rec.steps.op[rec.steps.extra[step]]] === "wgmma";
+
+// What it does: "copy read" is a read of the copy engine, and of the tensor cores, which copy nothing.
+function engineDoes(rec, step) {
+  const name = rec.meta.ops[rec.steps.op[step]];
+  if (name !== "copy read") return DOES[name][0];
+  return isOfProduct(rec, step) ? "read" : "reads";
+}
+
+// " for the product that warp 4 began at step 120", if that is what they read for.
+function productOf(rec, step) {
+  const begun = rec.steps.extra[step];
+  const isRead = rec.steps.op[step] === rec.op["copy read"] && isOfProduct(rec, step);
+  return isRead ? ` for the product that warp ${rec.steps.warp[begun]} began at step ${bytes(begun)}` : "";
+}
+
 // Who does what none of the block's threads does.
 function engineOf(rec, step) {
   const name = rec.meta.ops[rec.steps.op[step]];
   if (name === "write") return "Nobody of this block"; // another block, or what the compiler does not report
-  return rec.meta.ops[rec.steps.op[rec.steps.extra[step]]] === "wgmma" ? "The tensor core" : "The copy engine";
+  return isOfProduct(rec, step) ? "The tensor cores" : "The copy engine";
 }
 
 const mbarrier = (rec, step) => `mbarrier at ${rec.arrays[rec.steps.array[step]].name} + ${rec.steps.extra[step]}`;
@@ -128,13 +144,23 @@ export function describeStep(rec, view) {
   const hazards = hazardsOf(rec, step);
   const words = `Step ${bytes(step)} of ${bytes(rec.count - 1)}. ${deedOf(rec, step)}.${costOf(rec, step)}${laneOf(rec, view)}`;
   if (!hazards.length) return words;
+  return `${words} ${hazardWords(rec, step, hazards, view.other >= 0 ? view.other : hazards[0].other)}`;
+}
+
+// What races with a step: "Hazard: lanes 0–3 read what warp 1 wrote at step 3, line 5, and no barrier stands between."
+// other: the step that is named, of several; the finding's, if one is shown.
+function hazardWords(rec, step, hazards, other) {
+  const { warp } = rec.steps;
   const lanes = hazards.map(({ lane }) => lane);
-  const { writer } = hazards[0];
-  const place = placeOf(rec, writer);
-  return (
-    `${words} Hazard: lane${lanes.length > 1 ? "s" : ""} ${ranges(lanes)} read${lanes.length > 1 ? "" : "s"} what warp ` +
-    `${rec.steps.warp[writer]} wrote at step ${bytes(writer)}${place ? `, line ${place.line}` : ""}, and no barrier stands between.`
-  );
+  const several = warp[step] >= 0 && lanes.length > 1;
+  const who = warp[step] < 0 ? "it" : `lane${several ? "s" : ""} ${ranges(lanes)}`;
+  const deed = `${rec.reads.has(rec.steps.op[step]) ? "read" : "write"}${several ? "" : "s"}`;
+  const place = placeOf(rec, other);
+  const when = `step ${bytes(other)}${place ? `, line ${place.line}` : ""}`;
+  if (other > step) return `Hazard: ${who} ${deed} where a copy under way lands at ${when}, and nobody has waited for it.`;
+  const whose = warp[other] < 0 ? engineOf(rec, other).replace("The", "the") : `warp ${warp[other]}`;
+  const what = rec.reads.has(rec.steps.op[step]) ? `what ${whose} wrote` : `over what ${whose} read`;
+  return `Hazard: ${who} ${deed} ${what} at ${when}, and no barrier stands between.`;
 }
 
 // The index of a thread in the block, (x, y, z).
