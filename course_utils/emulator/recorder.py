@@ -209,7 +209,8 @@ def _arrays(
 def _found(finding: Finding, recording: Recording) -> RecordedFinding:
     """A finding with the steps at which both parties did what it is about."""
     mine = _steps_of(recording, finding.line, finding.thread)
-    its = _steps_of(recording, finding.other_line, finding.other_thread)
+    beside = finding.other_block in (None, finding.block)  # a party of another block has no step here
+    its = _steps_of(recording, finding.other_line, finding.other_thread) if beside else np.zeros(0, np.int64)
     step, other_step = _nearest(recording, mine, its)
     return RecordedFinding(finding.tool, finding.message, finding.line, finding.other_line, step, other_step)
 

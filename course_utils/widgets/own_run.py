@@ -8,12 +8,12 @@ from course_utils.widgets.player import Player, player
 
 def own_run(found: Replay) -> Player:
     """Opens at the finding, with both parties, or at the last write of a wrong number, with that number chosen; where
-    there is neither, at the first step."""
+    there is neither, at the first step, or at the last one of a launch that stopped."""
     meta, data = found.recording.packed()
     if found.finding is not None:
         return player(meta, data, at=found.recording.findings[found.finding])
     if found.step is None:
-        return player(meta, data)
+        return Player(meta=meta, data=data, step=found.recording.steps - 1 if found.recording.failure else 0)
     start = {"cell": {"array": found.array, "offset": found.offset}, "array": found.array, "looksAtCell": True}
     return Player(meta={**meta, "start": start}, data=data, step=found.step)
 
