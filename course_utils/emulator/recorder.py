@@ -13,6 +13,7 @@ from course_utils.emulator import tracing
 from course_utils.emulator.debug_lines import DebugLines
 from course_utils.emulator.frames import Function, Shared
 from course_utils.emulator.memory import DeviceMemory
+from course_utils.emulator.parties import Parties
 from course_utils.emulator.raw_recording import IS_SITE, RawRecording
 from course_utils.emulator.recorded import RecordedArray, RecordedFinding, RecordedPlace, RecordedVariable, row_counts
 from course_utils.emulator.recording import COLUMNS, Recording
@@ -128,7 +129,9 @@ def collect(
         findings=(),
         columns={name: np.ascontiguousarray(columns[name], dtype) for name, dtype in COLUMNS.items()},
     )
-    return replace(recording, findings=tuple(_found(finding, recording) for finding in findings))
+    parties = Parties(recording.columns, [place.line for place in places], block)
+    found = (RecordedFinding(f.tool, f.message, f.line, f.other_line, *parties.of(f)) for f in findings)
+    return replace(recording, findings=tuple(found))
 
 
 def _places(
@@ -201,45 +204,3 @@ def _arrays(
                 arrays.append(RecordedArray(name, "shared", dtype, elements.shape or (1,), elements.bytes, 0, size))
             initial.append(np.full(size, 0xFF, np.uint8))
     return numbers[steps["array"]], arrays, np.concatenate([*initial, np.zeros(0, np.uint8)])
-
-
-# ---- findings
-
-
-def _found(finding: Finding, recording: Recording) -> RecordedFinding:
-    """A finding with the steps at which both parties did what it is about."""
-    mine = _steps_of(recording, finding.line, finding.thread)
-    beside = finding.other_block in (None, finding.block)  # a party of another block has no step here
-    its = _steps_of(recording, finding.other_line, finding.other_thread) if beside else np.zeros(0, np.int64)
-    step, other_step = _nearest(recording, mine, its)
-    return RecordedFinding(finding.tool, finding.message, finding.line, finding.other_line, step, other_step)
-
-
-def _steps_of(recording: Recording, line: int | None, thread: tuple[int, int, int] | None) -> np.ndarray:
-    """The steps of a thread at a line; where there are none, those of all threads there."""
-    columns = recording.columns
-    here = [number for number, place in enumerate(recording.places) if place.line == line]
-    at_line = np.isin(columns["steps.place"], here)
-    if thread is not None:
-        x, y, z = recording.block[0], recording.block[1], thread
-        number = z[0] + x * (z[1] + y * z[2])
-        mine = (
-            at_line
-            & (columns["steps.warp"] == number // 32)
-            & (columns["steps.mask"] >> np.uint32(number % 32) & 1 == 1)
-        )
-        at_line = mine if mine.any() else at_line
-    return np.flatnonzero(at_line)
-
-
-def _nearest(recording: Recording, mine: np.ndarray, its: np.ndarray) -> tuple[int, int]:
-    """Of both parties' steps the first two, or the first of mine that comes behind one of theirs in the same array, as
-    near as there is one."""
-    if not len(mine) or not len(its):
-        return (int(mine[0]) if len(mine) else -1), (int(its[0]) if len(its) else -1)
-    array = recording.columns["steps.array"]
-    for step in mine.tolist():
-        before = its[(its < step) & (array[its] == array[step])]
-        if len(before):
-            return step, int(before[-1])
-    return int(mine[0]), int(its[0])

@@ -106,7 +106,9 @@ def _without_step(meta: dict, data: bytes, finding: Finding) -> tuple[int, str]:
     if not len(steps):
         raise ValueError(meta["failure"] or f"block {tuple(meta['index'])} of {meta['kernel']}() touches no memory")
     if meta["failure"]:
-        return len(steps) - 1, f"The launch stopped here. The player shows its last step, {len(steps) - 1:,}."
+        return len(
+            steps
+        ) - 1, f"The launch failed before this was recorded. The player shows its last step, {len(steps) - 1:,}."
     places = meta["places"]
     above = [line for file, line, _ in places if file == finding.file and line <= (finding.line or 0)]
     if not above:

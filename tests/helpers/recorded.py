@@ -170,11 +170,40 @@ def busy(*, warps: int = 8, rounds: int = 400, side: int = 128) -> tuple[dict, b
     return tape.packed()
 
 
-def fetched() -> tuple[dict, bytes]:
+def twice(*, has_barrier: bool = True) -> tuple[dict, bytes]:
+    """Both warps write their half of `row`, read the other's, and write their own again. Without its second barrier
+    they write over what the other may still have to read.
+
+    Steps without it: 0 and 1 write, 2 and 3 wait, 4 opens the barrier, 5 and 6 read, 7 and 8 write.
+    """
+    meta, _ = swap()
+    meta |= {"places": [], "variables": [], "findings": []}
+    del meta["columns"], meta["names"]
+    tape = Tape(meta, [np.arange(64, dtype=np.float32), np.zeros(64, np.float32), np.full(256, 0xFF, np.uint8)])
+
+    def every(turn, line, op, at, value=None):
+        for warp in (0, 1):
+            lanes = {lane: 4 * at(32 * warp + lane) for lane in range(32)}
+            tape.step(turn, warp, line, op, 2, 4, lanes, {n: [bits(value)] for n in lanes} if value else None)
+
+    def barrier(turn):
+        first = [tape.step(turn, warp, 6, "barrier") for warp in (0, 1)][0]
+        tape.step(turn, -1, None, "end", extra=first)
+
+    every(0, 5, "write", lambda n: n, 1.0)
+    barrier(1)
+    every(2, 7, "read", lambda n: 63 - n)
+    if has_barrier:
+        barrier(3)
+    every(4, 8, "write", lambda n: n, 2.0)
+    return tape.packed()
+
+
+def fetched(*, early: bool = False) -> tuple[dict, bytes]:
     """As on Hopper: warp 0 orders a copy of in[0:32] to row, at whose mbarrier (byte 128 of row) warp 1 waits for it.
 
     Steps: 0 arrives, 1 orders the copy, 2 waits; then without a thread 3 reads, 4 lands, 5 ends, 6 is the end of the
-    phase; 7 reads `row`.
+    phase; 7 reads `row`. early: warp 0 reads it, too, before the copy lands: as step 3, and the rest a step later.
     """
     meta, _ = swap()
     meta |= {"places": [], "variables": [], "findings": []}
@@ -184,6 +213,8 @@ def fetched() -> tuple[dict, bytes]:
     tape.step(0, 0, 4, "arrive", 2, extra=128)
     tape.step(1, 0, 4, "copy", extra=128)
     tape.step(1, 1, 6, "wait", 2, extra=128)
+    if early:
+        tape.step(2, 0, 7, "read", 2, 4, {lane: 4 * lane for lane in range(32)})
     tape.step(4, -1, 4, "copy read", 0, 16, eight, extra=1)
     new = {lane: [bits(4 * lane + k) for k in range(4)] for lane in eight}
     tape.step(4, -1, 4, "copy write", 2, 16, eight, new, extra=1)
@@ -191,3 +222,18 @@ def fetched() -> tuple[dict, bytes]:
     tape.step(4, -1, None, "phase", 2, extra=128)
     tape.step(5, 1, 7, "read", 2, 4, {lane: 4 * lane for lane in range(32)})
     return tape.packed()
+
+
+def with_many_changes(packed: tuple[dict, bytes], count: int) -> tuple[dict, bytes]:
+    """The same recording with `count` changes of thread 37's second variable before its last step: 0, 1 … 99, 0 …"""
+    meta, data = packed
+    *columns, _, _, _, _, _ = meta["columns"]
+    kept = sum(one["count"] * np.dtype(TYPES[one["type"]]).itemsize for one in columns)
+    last = next(one["count"] for one in columns if one["name"] == "steps.op") - 1
+    step = np.zeros(count, "<i4")
+    step[0] = last  # the rest are differences of 0
+    rest = [step, np.full(count, 37, "<i4"), np.ones(count, "<i4"), np.zeros(count, "<i4"), np.arange(count) % 100]
+    rest[-1] = rest[-1].astype("<f4")
+    many = [{**one, "count": count} for one in meta["columns"][-5:]]
+    raw = zlib.decompress(data)[:kept] + b"".join(one.tobytes() for one in rest)
+    return {**meta, "columns": [*columns, *many]}, zlib.compress(raw, 1)

@@ -102,7 +102,10 @@ def test_the_player_has_both_parties_and_no_party_of_another_block():
 
 
 def test_a_finding_without_a_step_opens_at_the_nearest_line_above_or_where_the_launch_stopped():
-    for kernel, line, words in (("own", 14, "the nearest above it."), ("past", 9, "The launch stopped here.")):
+    for kernel, line, words in (
+        ("own", 14, "the nearest above it."),
+        ("past", 9, "The launch failed before this was recorded."),
+    ):
         watched = Watched(lambda kernel=kernel: launch(kernel))
         (found, *_) = watched.report.findings
         meta, data = watched.recording(found).packed()

@@ -14,7 +14,7 @@ from course_utils.widgets import play, recorded
 from course_utils.widgets.player import MOST_STORED, Player, player
 from course_utils.widgets.player_page import page as page_of
 from tests.helpers.large_values import computed
-from tests.helpers.recorded import OPS, busy, fetched, swap
+from tests.helpers.recorded import OPS, busy, fetched, swap, twice, with_many_changes
 from tests.helpers.redraw import assert_redrawn_within_a_frame
 
 READ, WRITE, OPENS, READ_ROW, WRITE_OUT = 0, 2, 6, 7, 9  # the steps of warp 0 in swap()
@@ -111,7 +111,8 @@ def test_a_large_recording_is_not_kept_in_a_notebook():
 # ---- the states in the browser: no picture is needed for them
 
 LOADED = """const m = await import(scriptUrl);
-    const rec = m.loadRecording(model.get("meta"), await m.inflate(model.get("data")));"""
+    const rec = await m.loadRecording(model.get("meta"), model.get("data"));
+    await rec.whole;"""
 
 
 def asked(page, expression, argument=None):
@@ -162,7 +163,7 @@ def test_the_writer_and_the_bytes_of_cells_are_those_of_python(open_widget, tran
 @pytest.mark.browser
 def test_a_read_that_no_barrier_orders_is_a_hazard_and_is_said(open_widget):
     hazards = """Array.from({ length: rec.count }, (_, step) =>
-        m.hazardsOf(rec, step).map(({ lane, writer }) => [lane, writer]))"""
+        m.hazardsOf(rec, step).map(({ lane, other }) => [lane, other]))"""
     assert not any(asked(open_widget(player(*swap())), hazards))
     page = open_widget(player(*swap(has_barrier=False)))
     found = asked(page, hazards)
@@ -174,14 +175,26 @@ def test_a_read_that_no_barrier_orders_is_a_hazard_and_is_said(open_widget):
 
 
 @pytest.mark.browser
-def test_a_finding_opens_at_the_read_that_meets_the_others_write(open_widget):
-    """Of a recording that knows the two only by their lines: its step is a read of the same line before that one."""
-    meta, data = swap(has_barrier=False)
-    late = {**meta["findings"][0], "step": 5, "other_step": 3}  # warp 1 reads what warp 0 wrote at step 2
-    page = open_widget(player({**meta, "findings": [late]}, data, at=SimpleNamespace(**RACE)))
-    assert asked(page, "rec.findings.map((one) => [one.step, one.other_step])") == [[5, 2]]
-    assert page.locator(".ak-line-other").inner_text().startswith("5")
-    assert page.locator(".ak-player-findings li.ak-chosen").count() == 1
+def test_a_write_over_what_another_warp_may_still_read_is_a_hazard_too(open_widget):
+    hazards = """Array.from({ length: rec.count }, (_, step) => m.hazardsOf(rec, step).map(({ other }) => other))"""
+    assert not any(asked(open_widget(player(*twice())), hazards))
+    page = open_widget(player(*twice(has_barrier=False)))
+    found = asked(page, hazards)
+    assert {step: set(others) for step, others in enumerate(found) if others} == {7: {6}, 8: {5}}
+    page.evaluate("model.set('step', 7)")
+    said = page.locator(".ak-status").inner_text()
+    assert "Hazard: lanes 0–31 write over what warp 1 read at step 6, line 7, and no barrier stands between." in said
+    assert "hazard: no barrier between" in page.locator(".ak-player-memory .ak-legend").inner_text()
+
+
+@pytest.mark.browser
+def test_a_read_before_a_copy_lands_is_a_hazard(open_widget):
+    page = open_widget(player(*fetched(early=True)))
+    hazards = """Array.from({ length: rec.count }, (_, step) => m.hazardsOf(rec, step).map(({ other }) => other))"""
+    assert {step: set(others) for step, others in enumerate(asked(page, hazards)) if others} == {3: {5}, 5: {3}}
+    page.evaluate("model.set('step', 3)")
+    said = page.locator(".ak-status").inner_text()
+    assert said.endswith("read where a copy under way lands at step 5, line 4, and nobody has waited for it.")
 
 
 @pytest.mark.browser
@@ -353,6 +366,25 @@ def test_lanes_show_what_they_touch_and_a_variable_of_all_of_them(open_widget):
     assert [one.split()[1] for one in lanes.all_inner_texts()[:4]] == ["0", "2", "4", "6"]
     row = page.locator(".ak-variables tbody tr:visible")
     assert row.all_inner_texts() == ["mine\t6\tstep 2"]
+
+
+@pytest.mark.browser
+def test_a_long_recording_is_shown_before_its_variables_are_unpacked(open_widget):
+    meta, data = with_many_changes(swap(), 300_042)
+    page = open_widget(Player(meta=meta, data=data, step=10))
+    page.locator(".ak-lanes > button").nth(5).click()
+    row = page.locator(".ak-variables tbody tr", has_text="other")
+    row.filter(has_text="41").wait_for()  # 300,041 % 100
+    assert row.inner_text().endswith("41\tnow")
+    told = """async () => {
+        const m = await import(scriptUrl);
+        const rec = await m.loadRecording(model.get("meta"), model.get("data"));
+        const held = () => [rec.isWhole, m.variableAt(rec, 37, 1, 0, 10)?.step ?? null];
+        const early = held();
+        await rec.whole;
+        return [early, held(), m.variableAt(rec, 5, 1, 0, 10)];
+    }"""
+    assert computed(page, told, None) == [[False, None], [True, 10], None]
 
 
 @pytest.mark.browser

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "async_copy.h"
 #include "findings.h"
 
 static const int nowhere = -1;
@@ -406,7 +407,14 @@ void emu_record_settled(Recorder& r, Fiber* f) {
 }
 
 void emu_record_last(Recorder& r) {
-    for (unsigned i = 0; i < r.tracer->block->size; i++) emu_record_settled(r, &r.tracer->block->fibers[i]);
+    const Block& b = *r.tracer->block;
+    Fiber* const current = emu_current;
+    for (unsigned i = 0; i < b.size; i++) emu_record_settled(r, &b.fibers[i]);
+    for (unsigned i = 0; i < b.size; i++) {
+        emu_current = &b.fibers[i];
+        emu_finish_copies(0);                // for which nobody has waited
+    }
+    emu_current = current;
 }
 
 int emu_announce(Recorder& r, const emu_intent& deed) {

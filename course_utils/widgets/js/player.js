@@ -17,6 +17,7 @@ const START = {
   quantity: null, element: 0, finding: -1, other: -1, writes: null, looksAtCell: false, holdsWindow: false,
   followsArray: true, followsWarp: true, followsFile: true, short: false,
 };
+const MANY_CHANGES = 200000; // of local variables: unpacking as many takes longer than a picture
 const TALL = { wide: 400, short: 290, phone: 260 };
 
 // What the address of a page says, after its #: the step, the warp and the chosen cell (array+offset), where they are named.
@@ -46,7 +47,8 @@ async function render({ model, el }) {
   const root = element("div", { class: "ak-widget", "data-widget": "player" },
     element("div", { class: "ak-status", "aria-live": "polite" }, "The recording is being unpacked."));
   el.append(root);
-  const rec = loadRecording(model.get("meta"), await inflate(model.get("data")));
+  const rec = await loadRecording(model.get("meta"), model.get("data"));
+  if (rec.meta.columns.at(-1).count < MANY_CHANGES) await rec.whole; // else the page would be drawn twice
   const alone = model.get("alone"); // on a page whose address may keep the state
   return showPlayer(rec, model, root, alone);
 }
@@ -170,6 +172,7 @@ function showPlayer(rec, model, root, alone) {
   if (alone) addEventListener("hashchange", () => act.set(fromAddress(rec, location.hash)));
   view.writes = writesOfCell(rec, view);
   const end = keepDrawn(model, root, redraw);
+  if (!rec.isWhole) rec.whole.then(redraw);
   return () => {
     play.stop();
     end();

@@ -172,22 +172,15 @@ function isNew(set, key) {
 
 // The last step up to `step` before which a variable of a thread was new, or -1.
 function newBefore(rec, thread, variable, step) {
-  rec.news ??= newsOf(rec);
-  return lastBefore(rec.news, thread * rec.variables.list.length + variable, step + 1);
+  const warp = thread >> 5;
+  const news = rec.news[warp] ??= newsOfWarp(rec, warp);
+  return lastBefore(news, (thread & 31) * rec.variables.list.length + variable, step + 1);
 }
 
-// For each variable of each thread the steps before which any of its elements was new.
-function newsOf(rec) {
-  const { step, thread, variable } = rec.changes;
+// For each variable of each lane of a warp the steps before which any of its elements was new.
+function newsOfWarp(rec, warp) {
   const count = rec.variables.list.length;
-  return historyOf(rec.meta.threads * count, (see) => {
-    const last = new Int32Array(rec.meta.threads * count).fill(-1);
-    for (let n = 0; n < step.length; n++) {
-      const key = thread[n] * count + variable[n];
-      if (last[key] !== step[n]) see(key, step[n], n);
-      last[key] = step[n];
-    }
-  });
+  return changesOfWarp(rec, warp, 32 * count, (lane, n) => lane * count + rec.changes.variable[n]);
 }
 
 // The innermost of a place and those from which it was called whose own statement names a variable, or -1.

@@ -32,8 +32,7 @@ function lanePanel(rec, act) {
   const body = element("tbody", {}, ...rows.map(({ row }) => row));
   const heading = (words) => element("tr", { class: "ak-heading" }, element("th", { scope: "rowgroup", colspan: 3 }, words));
   let listed = ""; // which are in `here`
-  const none = element("div", { class: "ak-note" }, variables.length
-    ? "No local variable of this lane has a value yet." : "The local variables were left out of this recording, or it has none.");
+  const none = element("div", { class: "ak-note" });
   const table = element("div", { class: "ak-variables", tabindex: 0, role: "region", "aria-label": "local variables" },
     element("table", { class: "ak-table" },
       element("thead", {}, element("tr", {}, ...["variable", "value", "new at"].map((words) => element("th", { scope: "col" }, words)))),
@@ -69,6 +68,8 @@ function lanePanel(rec, act) {
     }
     for (const n of inStatement) fill(view, thread, n, named[n]);
     const any = variables.map((_, n) => fill(view, thread, n, rows[n])).some(Boolean);
+    none.textContent = !variables.length ? "The local variables were left out of this recording, or it has none."
+      : rec.isWhole ? "No local variable of this lane has a value yet." : "The local variables are being unpacked.";
     none.hidden = any;
     table.hidden = !any;
   }

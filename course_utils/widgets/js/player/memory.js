@@ -273,7 +273,7 @@ function memoryPanel(rec, act) {
     const marks = [];
     if (touched.some(({ writes, other }) => !writes && !other)) marks.push([outlined(COLOURS.Q), "read now"]);
     if (touched.some(({ writes, other }) => writes && !other)) marks.push([outlined(COLOURS.pick, "ak-corner"), "written now"]);
-    if (touched.some(({ hazard }) => hazard)) marks.push([outlined("var(--ak-alarm)", "ak-dashed"), "hazard: no barrier since the write"]);
+    if (touched.some(({ hazard }) => hazard)) marks.push([outlined("var(--ak-alarm)", "ak-dashed"), "hazard: no barrier between"]);
     if (touched.some(({ other }) => other)) marks.push([outlined("currentColor", "ak-dotted"), "other party"]);
     if (flying) marks.push([element("b", {}, "▪"), "a copy in flight lands here"]);
     const key = [view.colour, view.array, spread, ...marks.map(([, words]) => words)].join();

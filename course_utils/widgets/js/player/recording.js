@@ -10,19 +10,23 @@ const WITH_ADDRESSES = ["read", "write", "atomic", "copy read", "copy write"]; /
 const [AT_LAUNCH, UNKNOWN] = [-1, -2]; // in the place of the step that wrote a byte
 const TYPES = { int32: Int32Array, uint32: Uint32Array, uint8: Uint8Array };
 
-// The recording that Python packed: `meta` as an object, `buffer` the inflated columns.
-export function loadRecording(meta, buffer) {
-  const columns = columnsOf(meta.columns, buffer);
-  const named = (group) => Object.fromEntries(Object.entries(columns)
-    .filter(([name]) => name.startsWith(`${group}.`)).map(([name, values]) => [name.slice(group.length + 1), values]));
+// The recording that Python packed: `meta` as an object, `packed` a DataView of the deflated columns. Local variables are
+// most of a long one, and its last columns: they are there when the promise rec.whole is kept, and rec.isWhole then.
+export async function loadRecording(meta, packed) {
+  const take = columnsIn(packed);
+  const isLate = ({ name }) => name.startsWith("changes.");
+  const taken = async (wanted) => {
+    const columns = {};
+    for (const described of wanted) columns[described.name.replace(/^(steps|changes)\./, "")] = await take(described);
+    return columns;
+  };
+  const { "lanes.offset": offsets, "words.value": words, "arrays.initial": initial, ...steps } =
+    await taken(meta.columns.filter((one) => !isLate(one)));
   const rec = {
-    meta,
-    steps: named("steps"),
-    offsets: columns["lanes.offset"],
-    words: columns["words.value"],
-    initial: columns["arrays.initial"],
-    changes: named("changes"),
-    count: columns["steps.op"].length,
+    meta, steps, offsets, words, initial,
+    changes: null,
+    isWhole: false,
+    count: steps.op.length,
     op: Object.fromEntries(meta.ops.map((name, code) => [name, code])),
   };
   rec.wordBytes = new Uint8Array(rec.words.buffer, rec.words.byteOffset, rec.words.byteLength);
@@ -43,30 +47,36 @@ export function loadRecording(meta, buffer) {
   rec.openings = openingsOf(rec);
   rec.flights = flightsOf(rec);
   rec.mbarriers = mbarriersOf(rec);
-  rec.variables = variablesOf(rec);
-  rec.findings = meta.findings.map((finding) => ({ ...finding, ...partiesOf(rec, finding) }));
+  rec.variables = variablesOf(meta);
+  [rec.elements, rec.news] = [[], []]; // of each warp what was new in its variables, once somebody has asked for it
+  rec.findings = meta.findings;
+  rec.whole = taken(meta.columns.filter(isLate)).then((changes) => {
+    rec.changes = changes;
+    rec.isWhole = true;
+  });
   return rec;
 }
 
-// The bytes behind a DataView of Python, inflated.
-export async function inflate(view) {
-  const packed = new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
-  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new Response(stream).arrayBuffer();
-}
-
-function columnsOf(described, buffer) {
-  const columns = {};
-  let at = 0;
-  for (const { name, type, count, delta } of described) {
-    const Type = TYPES[type];
-    const size = count * Type.BYTES_PER_ELEMENT;
-    const values = new Type(buffer.slice(at, at + size)); // a copy, because a column may begin at any byte
+// A function that gives the next column of the deflated ones behind a DataView, in the order in which they lie there. What
+// comes after it is inflated when it is asked for.
+function columnsIn(packed) {
+  const bytes = new Uint8Array(packed.buffer, packed.byteOffset, packed.byteLength);
+  const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate")).getReader();
+  let rest = new Uint8Array(0); // what has been inflated and belongs to the next column
+  return async ({ name, type, count, delta }) => {
+    const values = new TYPES[type](count);
+    const into = new Uint8Array(values.buffer);
+    for (let at = 0; at < into.length;) {
+      if (!rest.length) rest = (await reader.read()).value;
+      if (!rest) throw new Error(`the recording ends in its column ${name}`);
+      const part = rest.subarray(0, into.length - at);
+      into.set(part, at);
+      at += part.length;
+      rest = rest.subarray(part.length);
+    }
     if (delta) for (let n = 1; n < count; n++) values[n] += values[n - 1];
-    columns[name] = values;
-    at += size;
-  }
-  return columns;
+    return values;
+  };
 }
 
 const codes = (meta, names) => new Set(names.map((name) => meta.ops.indexOf(name)));
@@ -115,7 +125,7 @@ function arraysOf(rec) {
     const array = rec.steps.array[step];
     if (array < 0) return;
     let bits = rec.steps.width[step];
-    for (const { offset } of lanesOf(rec, step)) bits |= offset;
+    for (let row = rec.steps.first[step], end = row + lanesIn(rec.steps.mask[step]); row < end; row++) bits |= rec.offsets[row];
     sizes[array] = Math.min(sizes[array], powerOfTwo(bits | 4));
   });
   let [base, kept] = [0, 0];
@@ -157,9 +167,9 @@ function writtenOf(rec) {
     const array = rec.arrays[rec.steps.array[step]];
     const width = rec.steps.width[step];
     let from = 4 * rec.firstWord[step];
-    for (const { offset } of lanesOf(rec, step)) {
+    for (let row = rec.steps.first[step], end = row + lanesIn(rec.steps.mask[step]); row < end; row++) {
       for (let part = 0; part < width; part += array.cell) {
-        const cell = cellAt(array, offset + part);
+        const cell = cellAt(array, rec.offsets[row] + part);
         if (cell >= 0) see(cell, step, from + part);
       }
       from += 4 * Math.ceil(width / 4);
@@ -311,53 +321,88 @@ export function otherBarrier(rec, step, backwards = false) {
   return rec.openings[place]?.end ?? -1;
 }
 
-// Whether something stands between what one warp did at step `first` and what another does at `then`: a barrier at which
-// both arrived, the one after its deed and the other before; or a wait of the other at an mbarrier or of its cluster.
-export function isOrdered(rec, first, then) {
+// The step that began what a step is a part of, if that goes on by itself: a copy that lands, and what a copy or a product
+// reads; else the step itself.
+function begunOf(rec, step) {
+  const { op, warp, extra } = rec.steps;
+  return op[step] === rec.op["copy write"] || (op[step] === rec.op["copy read"] && warp[step] < 0) ? extra[step] : step;
+}
+
+// Whether something stands between what the warp `by` did at step `first` and what another does at `then`: a barrier at
+// which both arrived, the one after its deed and the other before; or a wait of the other at an mbarrier or of its cluster.
+export function isOrdered(rec, first, then, by = rec.steps.warp[first]) {
   const { warp } = rec.steps;
-  if (warp[first] === warp[then]) return true;
+  if (by === warp[then]) return true;
   for (let place = barriersBefore(rec, then) - 1; place >= 0 && rec.openings[place].end > first; place--) {
     const { arrivals } = rec.openings[place];
-    if (arrivals.get(warp[first]) > first && arrivals.has(warp[then])) return true;
+    if (arrivals.get(by) > first && arrivals.has(warp[then])) return true;
   }
   const wait = lastBefore(rec.waits, warp[then] + 1, then); // it lasts until the warp's next step
   return wait >= 0 && firstAfter(rec.ofWarp, warp[then] + 1, wait) > first;
 }
 
-// Of a reading step, the lanes that read from shared memory what another warp has written since the last barrier between
-// them: [{ lane, offset, writer }]. Nothing orders such a read after its write.
+// Of a step in shared memory, the lanes that read what another warp has written or what a copy under way will write, or that
+// write over what another warp has read, where nothing orders the two: [{ lane, offset, other }], `other` being that step.
 export function hazardsOf(rec, step) {
-  const { op, array, width, warp, extra } = rec.steps;
-  const reader = op[step] === rec.op["copy read"] && warp[step] < 0 ? extra[step] : step; // who began what reads by itself
-  if (!rec.reads.has(op[step]) || array[step] < 0 || rec.arrays[array[step]].space !== "shared") return [];
-  const ordered = new Map(); // a writing step -> whether it is
-  const found = [];
-  for (const { lane, offset } of lanesOf(rec, step)) {
-    const writer = lastWrite(rec, array[step], offset, width[step], step);
-    if (writer < 0 || warp[writer] === warp[reader]) continue;
-    if (warp[writer] < 0 && op[writer] === rec.op.write) continue; // nobody knows whose it is
-    if (!ordered.has(writer)) ordered.set(writer, isOrdered(rec, writer, reader));
-    if (!ordered.get(writer)) found.push({ lane, offset, writer });
-  }
-  return found;
+  const { op, array, width } = rec.steps;
+  if (array[step] < 0 || rec.arrays[array[step]].space !== "shared") return [];
+  const party = rec.reads.has(op[step]) ? unorderedWrite : rec.writes.has(op[step]) ? unorderedRead : () => -1;
+  const known = new Map(); // a step -> whether it is ordered
+  return lanesOf(rec, step).map(({ lane, offset }) => ({ lane, offset, other: party(rec, step, offset, width[step], known) }))
+    .filter(({ other }) => other >= 0);
 }
 
-// The steps of a finding's two parties. The recording knows them by line and thread; where one reads what the other has
-// written, it is the first read of that line, from there on, that nothing orders after a write of the other line.
-function partiesOf(rec, { step, other_step, other_line }) {
-  const place = step < 0 ? -1 : rec.steps.place[step];
-  for (let at = step, tries = 0; place >= 0 && at >= 0 && tries < 5000; at = firstAfter(rec.ofPlace, place, at), tries++) {
-    const hazard = hazardsOf(rec, at).find(({ writer }) => linesOf(rec, writer).includes(other_line));
-    if (hazard) return { step: at, other_step: hazard.writer };
-  }
-  return { step, other_step };
+// The write of what is read at `step`, if nothing orders the two, or -1.
+function unorderedWrite(rec, step, offset, size, known) {
+  const { op, array, warp } = rec.steps;
+  const next = otherWrite(rec, array[step], offset, size, step);
+  if (next >= 0 && op[next] === rec.op["copy write"] && begunOf(rec, next) < step) return next;
+  const reader = begunOf(rec, step);
+  const writer = lastWrite(rec, array[step], offset, size, step);
+  if (writer < 0 || warp[writer] === warp[reader]) return -1;
+  if (warp[writer] < 0 && op[writer] === rec.op.write) return -1; // nobody knows whose it is
+  if (!known.has(writer)) known.set(writer, isOrdered(rec, writer, reader));
+  return known.get(writer) ? -1 : writer;
 }
 
-// The line of a step, and those from which it was called.
-function linesOf(rec, step) {
-  const lines = [];
-  for (let place = rec.steps.place[step]; place >= 0; place = rec.meta.places[place][2] ?? -1) lines.push(rec.meta.places[place][1]);
-  return lines;
+// The last read of what is written over at `step` and that nothing orders before it, or -1.
+function unorderedRead(rec, step, offset, size, known) {
+  const { warp } = rec.steps;
+  const begun = begunOf(rec, step);
+  if (warp[begun] < 0) return -1;
+  rec.readings ??= readingsOf(rec);
+  for (const cell of cellsOf(rec, step, offset, size)) {
+    const since = lastBefore(rec.written, cell, step);
+    const seen = new Set(); // warps: of each the last read decides
+    for (let place = placeFrom(rec.readings, cell, step) - 1; place >= rec.readings.start[cell]; place--) {
+      const read = rec.readings.step[place];
+      if (read < since || seen.size === rec.meta.warps) break;
+      const by = warp[begunOf(rec, read)];
+      if (by < 0 || seen.has(by)) continue;
+      seen.add(by);
+      if (!known.has(read)) known.set(read, read < begun && isOrdered(rec, read, begun, by));
+      if (!known.get(read)) return read;
+    }
+  }
+  return -1;
+}
+
+// The numbers of the cells in which some bytes of a step's array lie.
+function cellsOf(rec, step, offset, size) {
+  const array = rec.arrays[rec.steps.array[step]];
+  const [first, last] = [cellAt(array, offset), cellAt(array, offset + size - 1)];
+  return first < 0 || last < first ? [] : Array.from({ length: last - first + 1 }, (_, n) => first + n);
+}
+
+// For each cell of shared memory the steps that read it.
+function readingsOf(rec) {
+  const { op, array, width } = rec.steps;
+  return historyOf(rec.written.start.length - 1, (see) => forEachStep(rec, (step) => {
+    if (!rec.reads.has(op[step]) || array[step] < 0 || rec.arrays[array[step]].space !== "shared") return;
+    for (const { offset, row } of lanesOf(rec, step)) {
+      for (const cell of cellsOf(rec, step, offset, width[step])) see(cell, step, row);
+    }
+  }));
 }
 
 // ---- what goes on by itself
@@ -505,26 +550,40 @@ export function sectorsOf(rec, step) {
 
 // ---- local variables
 
-// The variables with the number of their first element among a thread's, and the history of each element of each thread.
-function variablesOf(rec) {
+// The variables, each with the number of its first element among a thread's, and how many elements a thread has.
+function variablesOf(meta) {
   let elements = 0;
-  const list = rec.meta.variables.map((variable, number) => {
+  const list = meta.variables.map((variable, number) => {
     const one = { ...variable, number, base: elements };
     elements += variable.count;
     return one;
   });
-  const { step, thread, variable, element } = rec.changes;
-  const history = historyOf(rec.meta.threads * elements, (see) => {
-    for (let n = 0; n < step.length; n++) see(thread[n] * elements + list[variable[n]].base + element[n], step[n], n);
+  return { list, elements };
+}
+
+// What was new in the variables of one warp's lanes, by key(lane, n), n being a row of rec.changes: a history with `keys`
+// keys. There may be millions of rows, so that each warp's are looked for when somebody wants to see them.
+function changesOfWarp(rec, warp, keys, key) {
+  const { step, thread } = rec.changes;
+  return historyOf(keys, (see) => {
+    for (let n = 0; n < step.length; n++) if (thread[n] >> 5 === warp) see(key(thread[n] & 31, n), step[n], n);
   });
-  return { list, elements, history };
+}
+
+// The history of each element of each lane of a warp.
+function elementsOfWarp(rec, warp) {
+  const { variable, element } = rec.changes;
+  const { list, elements } = rec.variables;
+  return changesOfWarp(rec, warp, 32 * elements, (lane, n) => lane * elements + list[variable[n]].base + element[n]);
 }
 
 // What an element of a local variable of a thread holds at `step`: its 32-bit word and the step of its last change; null
-// before its first.
+// before its first, and before the recording is whole.
 export function variableAt(rec, thread, variable, element, step) {
-  const { list, elements, history } = rec.variables;
-  const key = thread * elements + list[variable].base + element;
+  if (!rec.isWhole) return null;
+  const warp = thread >> 5;
+  const history = rec.elements[warp] ??= elementsOfWarp(rec, warp);
+  const key = (thread & 31) * rec.variables.elements + rec.variables.list[variable].base + element;
   const place = placeFrom(history, key, step + 1) - 1;
   if (place < history.start[key]) return null;
   return { word: rec.changes.word[history.at[place]], step: history.step[place] };

@@ -35,7 +35,8 @@ function tracePanel(rec, act, valueWords) {
       element("div", {}, `Written by ${who}${place ? `, line ${place.line}` : ""}: `, jump(writer.step, `step ${bytes(writer.step)}`, { lane: Math.max(writer.lane, 0) })),
       inputs);
     const { cell, step, type } = view;
-    timer = setTimeout(() => inputs.replaceChildren(...inputsOfWrite(writer, cell, step, type)), PAUSE);
+    const show = () => { if (key === shown) inputs.replaceChildren(...inputsOfWrite(writer, cell, step, type)); };
+    timer = setTimeout(() => rec.whole.then(show), PAUSE);
   }
 
   function inputsOfWrite(writer, cell, step, type) {

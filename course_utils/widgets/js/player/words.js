@@ -128,13 +128,23 @@ export function describeStep(rec, view) {
   const hazards = hazardsOf(rec, step);
   const words = `Step ${bytes(step)} of ${bytes(rec.count - 1)}. ${deedOf(rec, step)}.${costOf(rec, step)}${laneOf(rec, view)}`;
   if (!hazards.length) return words;
+  return `${words} ${hazardWords(rec, step, hazards)}`;
+}
+
+// What races with a step: "Hazard: lanes 0–3 read what warp 1 wrote at step 3, line 5, and no barrier stands between."
+function hazardWords(rec, step, hazards) {
+  const { warp } = rec.steps;
+  const { other } = hazards[0];
   const lanes = hazards.map(({ lane }) => lane);
-  const { writer } = hazards[0];
-  const place = placeOf(rec, writer);
-  return (
-    `${words} Hazard: lane${lanes.length > 1 ? "s" : ""} ${ranges(lanes)} read${lanes.length > 1 ? "" : "s"} what warp ` +
-    `${rec.steps.warp[writer]} wrote at step ${bytes(writer)}${place ? `, line ${place.line}` : ""}, and no barrier stands between.`
-  );
+  const several = warp[step] >= 0 && lanes.length > 1;
+  const who = warp[step] < 0 ? "it" : `lane${several ? "s" : ""} ${ranges(lanes)}`;
+  const deed = `${rec.reads.has(rec.steps.op[step]) ? "read" : "write"}${several ? "" : "s"}`;
+  const place = placeOf(rec, other);
+  const when = `step ${bytes(other)}${place ? `, line ${place.line}` : ""}`;
+  if (other > step) return `Hazard: ${who} ${deed} where a copy under way lands at ${when}, and nobody has waited for it.`;
+  const whose = warp[other] < 0 ? engineOf(rec, other).replace("The", "the") : `warp ${warp[other]}`;
+  const what = rec.reads.has(rec.steps.op[step]) ? `what ${whose} wrote` : `over what ${whose} read`;
+  return `Hazard: ${who} ${deed} ${what} at ${when}, and no barrier stands between.`;
 }
 
 // The index of a thread in the block, (x, y, z).

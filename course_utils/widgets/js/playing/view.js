@@ -16,6 +16,6 @@ function arrayAt(rec, step) {
 }
 
 // A recording out of `meta` and a part of the bytes of a model.
-async function unpacked(meta, data, from, size) {
-  return loadRecording(meta, await inflate(new DataView(data.buffer, data.byteOffset + from, size)));
+function unpacked(meta, data, from, size) {
+  return loadRecording(meta, new DataView(data.buffer, data.byteOffset + from, size));
 }
