@@ -89,7 +89,7 @@ def at_finding(meta: dict, data: bytes, finding: Finding) -> tuple[Player, str]:
     else:
         step, start = meta["findings"][stop]["step"], {"finding": stop}
         words = f"The player shows line {finding.line}, step {step:,}{_partner(meta, stop, finding)}."
-    return Player(meta={**meta, "start": {"short": True, **start}}, data=data, step=step), words
+    return Player(meta={**meta, "start": {"short": True, "intoView": True, **start}}, data=data, step=step), words
 
 
 def _partner(meta: dict, stop: int, finding: Finding) -> str:

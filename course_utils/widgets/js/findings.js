@@ -46,13 +46,8 @@ export default {
       draw();
       if (!alone) return model.send({ show: n });
       await play(stops[n]);
-      answer(stops[n].words, false);
-    }
-    function answer(words, atWork) {
-      const opened = busy && !atWork;
-      busy = atWork;
-      say(words);
-      if (opened) status.scrollIntoView({ block: "nearest" }); // below the last of many findings it may be out of sight
+      busy = false;
+      say(stops[n].words);
     }
 
     let end = () => {};
@@ -71,7 +66,10 @@ export default {
       end = await player.render({ model: modelOf({ meta: { ...meta, start: stop.start }, data, step: stop.step }), el: box });
     }
 
-    const told = () => answer(model.get("status"), model.get("busy"));
+    const told = () => {
+      busy = model.get("busy");
+      say(model.get("status"));
+    };
     const traits = ["change:busy", "change:status"];
     for (const name of traits) model.on(name, told);
     say(model.get("status") ?? "");
