@@ -15,15 +15,10 @@ from course_utils.widgets import recorded as packed_recording
 from course_utils.widgets.findings import Watched, at_finding
 from course_utils.widgets.frame import STATE
 from course_utils.widgets.player import player
+from tests.helpers.racing import racing
 
 module = importlib.import_module("course_utils.widgets.findings")  # the package's own name is the function
-SOURCE = """extern "C" __global__ void fill(float* x) { x[threadIdx.x] = 1; }
-extern "C" __global__ void late(float* x) {
-    __shared__ float row[64];
-    row[threadIdx.x] = x[threadIdx.x];
-    if (blockIdx.x == 1)
-        x[threadIdx.x] = row[63 - threadIdx.x];
-}
+SOURCE = """extern "C" __global__ void clean(float* x) { x[threadIdx.x] = 1; }
 extern "C" __global__ void past(float* x) {
     x[threadIdx.x] = 1;
     if (threadIdx.x == 40) x[1 << 20] = 1;
@@ -38,15 +33,8 @@ extern "C" __global__ void own(float* x) {
 """
 
 
-def launch(kernel, grid=1, x=None):
-    RawModule(code=SOURCE).get_function(kernel)((grid,), (64,), (torch.zeros(64) if x is None else x,))
-
-
-def racing():
-    """The second launch has a race, in its second block."""
-    x = torch.zeros(64)
-    launch("fill", x=x)
-    launch("late", 2, x)
+def launch(kernel):
+    RawModule(code=SOURCE).get_function(kernel)((1,), (64,), (torch.zeros(64),))
 
 
 @pytest.fixture
@@ -103,8 +91,8 @@ def test_the_player_has_both_parties_and_no_party_of_another_block():
 
 def test_a_finding_without_a_step_opens_at_the_nearest_line_above_or_where_the_launch_stopped():
     for kernel, line, words in (
-        ("own", 14, "the nearest above it."),
-        ("past", 9, "The launch failed before this was recorded."),
+        ("own", 8, "the nearest above it."),
+        ("past", 3, "The launch failed before this was recorded."),
     ):
         watched = Watched(lambda kernel=kernel: launch(kernel))
         (found, *_) = watched.report.findings
@@ -141,7 +129,7 @@ def test_what_is_too_large_to_be_kept_is_a_picture(monkeypatch):
 
 
 def test_a_clean_launch_has_no_button_and_nothing_is_kept():
-    shown = findings(lambda: launch("fill"), keep=True)
+    shown = findings(lambda: launch("clean"), keep=True)
     assert shown._panel.meta["cards"] == [] and "no finding in 1 launch" in shown._panel.meta["head"]
     assert STATE not in shown._repr_mimebundle_()[0]
 
