@@ -7,7 +7,8 @@ from course_utils.cuda import RawModule
 SOURCE = """extern "C" __global__ void fill(float* x) { x[threadIdx.x] = 1; }
 extern "C" __global__ void late(float* x) {
     __shared__ float row[64];
-    row[threadIdx.x] = x[threadIdx.x];
+    const float mine = x[threadIdx.x];
+    row[threadIdx.x] = mine;
     if (blockIdx.x == 1)
         x[threadIdx.x] = row[63 - threadIdx.x];
 }

@@ -40,16 +40,16 @@ def test_a_button_opens_the_player_at_its_finding_with_both_parties(report, addr
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(address)
     player, status = page.locator('[data-widget="player"]'), page.locator('[data-widget="findings"] > .ak-status')
-    button = page.get_by_role("button", name=f"Show finding {race + 1}: racecheck, line 6")
+    button = page.get_by_role("button", name=f"Show finding {race + 1}: racecheck, line 7")
     expect(page.get_by_role("button", name="Show finding")).to_have_count(len(found))
     assert player.count() == 0 and not status.is_visible()
     button.focus()
     page.keyboard.press("Enter")
     expect(player.locator(":scope > .ak-status")).to_contain_text("Hazard")
     assert "block (1, 0, 0)" in player.inner_text()
-    expect(status).to_contain_text("The player shows line 6, step")
-    assert player.locator(".ak-line-now .ak-line-number").inner_text().split()[-1] == "6"
-    assert player.locator(".ak-line-other .ak-line-number").inner_text() == "4"
+    expect(status).to_contain_text("The player shows line 7, step")
+    assert player.locator(".ak-line-now .ak-line-number").inner_text().split()[-1] == "7"
+    assert player.locator(".ak-line-other .ak-line-number").inner_text() == "5"
     assert button.evaluate("(one) => one === document.activeElement") and button.inner_text() == "Show"
     assert player.evaluate("(one) => one.getBoundingClientRect().top") < 844 / 2  # it has come into view
     assert page.evaluate("document.documentElement.scrollWidth") == 390

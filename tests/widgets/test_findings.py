@@ -65,7 +65,7 @@ def test_a_press_records_the_findings_own_block_once_and_opens_there(recordings)
     shown._panel.observe(lambda change: said.append(change["new"]), ["status", "busy"])
     status, (output,) = pressed(shown, race)
     assert said[:2] == [True, "Recording block (1, 0, 0) of late(): this takes a moment."] and said[-1] is False
-    assert status.startswith("The player shows line 6, step ") and "at line 4, step " in status
+    assert status.startswith("The player shows line 7, step ") and "at line 5, step " in status
     assert output["data"]["text/plain"].startswith("Player")
     assert pressed(shown, race)[0] == status and recordings == [((1, 0, 0), 1)]
 
@@ -81,8 +81,8 @@ def test_the_player_has_both_parties_and_no_party_of_another_block():
     chosen = meta["findings"][shown.meta["start"]["finding"]]
     place = packed_recording.columns(meta, data)["steps.place"]
     lines = [meta["places"][place[chosen[name]]][1] for name in ("step", "other_step")]
-    assert lines == [6, 4] and shown.step == chosen["step"]
-    assert f"line 6, step {chosen['step']:,}; the other party, at line 4, step {chosen['other_step']:,}" in words
+    assert lines == [7, 5] and shown.step == chosen["step"]
+    assert f"line 7, step {chosen['step']:,}; the other party, at line 5, step {chosen['other_step']:,}" in words
     meta, data = record(racing, block=between.block, launch=1).packed()
     shown, words = at_finding(meta, data, between)
     assert meta["findings"][shown.meta["start"]["finding"]]["other_step"] == -1
