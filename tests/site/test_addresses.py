@@ -20,7 +20,9 @@ from course_utils.widgets import (
     race_past_cudnn,
 )
 from course_utils.widgets.explorer import packed_bits
+from course_utils.widgets.player import player
 from tests.helpers.page_of_the_site import served_page
+from tests.helpers.recorded import swap
 
 pytestmark = pytest.mark.browser
 
@@ -182,3 +184,31 @@ def test_slides_are_one_step_of_the_history(address, page):
 )
 def test_what_an_address_says_wrongly_changes_nothing(hash, address, page):
     assert opened(page, address + hash) == opened(page, address)
+
+
+def test_two_players_on_a_page_each_keep_their_own_step_and_cell(tmp_path, page):
+    boxes = 2 * on_pages.alive(player(*swap())._state(), "")
+    with served_page(tmp_path, boxes) as address:
+
+        def steps(hash_):
+            page.goto("about:blank")
+            page.goto(f"{address}{hash_}")
+            page.wait_for_function("document.querySelectorAll('.ak-grid').length === 2")
+            page.wait_for_timeout(50)  # the address is read when a widget has been drawn once
+            return page.evaluate("[...document.querySelectorAll('.ak-step')].map((one) => one.value)")
+
+        assert steps("") == ["0", "0"]
+        for n, key in enumerate(("Home", "End")):
+            page.locator(".ak-grid").nth(n).focus()
+            page.keyboard.press("ArrowRight")
+            press(page, "player", ".ak-step", key, n)
+            page.wait_for_function(f"location.hash.includes('player{'-2' if n else ''}=')")
+        link = page.evaluate("location.hash")
+        assert link == "#player=step:0,warp:0,cell:in%2B0&player-2=step:10,warp:1,cell:in%2B0"
+        assert steps(link) == ["0", "10"]
+        assert steps("#step=7&warp=0") == ["7", "0"]  # from before players had keys: the first one's
+        link = page.evaluate("location.hash")
+        assert link == "#player=step:7,warp:0,cell:"
+        press(page, "player", ".ak-next", "Enter", 1)
+        page.wait_for_function("(old) => location.hash !== old", arg=link)
+        assert page.evaluate("location.hash") == f"{link}&player-2=step:1,warp:1,cell:"

@@ -243,12 +243,14 @@ def test_copies_in_flight_phases_and_who_waits_are_known_at_each_step(open_widge
     assert asked(page, flights, [1, 2, 5, 6]) == [[], [[1, 5, [4]]], [[1, 5, [4]]], []]
     phases = "argument.map((step) => Object.values(m.mbarrierAt(rec, rec.mbarriers[0], step)))"
     assert asked(page, phases, [0, 2, 7]) == [[0, 0], [0, 32], [1, 0]]
-    assert asked(page, "m.waiting(rec, 4)") == [{"warp": 1, "since": 2}]
+    assert asked(page, "m.waiting(rec, 4).map(({ warp, since }) => [warp, since])") == [[1, 2]]
     assert asked(page, "[m.hazardsOf(rec, 7), m.waiting(rec, 7)]") == [[], []]
+    assert asked(page, "[0, 3, 7].map((step) => m.ended(rec, step).map(({ warp }) => warp))") == [[], [0], [0]]
     assert asked(page, "m.inputsOf(rec, 4, 3, 4).reads.map(({ step, offset }) => [step, offset])") == [[3, 52]]
     said = {
         1: "Warp 0 orders a copy from the copy engine at line 4.",
         2: "Warp 1 waits at the mbarrier at row + 128 at line 6.",
+        3: "The copy engine reads 8 × 16 bytes of in at line 4.",
         4: "The copy engine has a copy land: 8 × 16 bytes of row at line 4.",
         5: "The copy that warp 0 began at step 1 is over.",
         6: "A phase of the mbarrier at row + 128 is over, the one of parity 0.",
@@ -256,11 +258,15 @@ def test_copies_in_flight_phases_and_who_waits_are_known_at_each_step(open_widge
     for step, words in said.items():
         page.evaluate("(step) => model.set('step', step)", step)
         assert page.locator(".ak-status").inner_text() == f"Step {step} of 7. {words}"
+    assert asked(page, "(rec.steps.op[1] = rec.op.wgmma, m.deedOf(rec, 3))") == (
+        "The tensor cores read 8 × 16 bytes of in at line 4 for the product that warp 0 began at step 1"
+    )
     page.evaluate("model.set('step', 4)")
     listed = page.locator(".ak-player-flights li").all_inner_texts()
     assert listed == [
         "1 copy of the copy engine to row, since step 1; over at step 5",
         "Warp 1 waits at the mbarrier at row + 128, line 6, since step 2",
+        "Warp 0 has ended, after step 1",
     ]
     assert page.locator(".ak-mbarriers tbody tr").all_inner_texts() == ["+ 128\t0\t0\t32"]
 
@@ -289,6 +295,45 @@ def test_small_floats_are_those_of_python(open_widget, dtype):
         return Array.from({{ length: {256 // size} }}, (_, n) => `${{{element}}}`); }})()"""
     told = np.array([float(text.replace("Infinity", "inf")) for text in asked(page, call, raw.tolist())])
     np.testing.assert_array_equal(told, recorded.numbers(raw, dtype))
+
+
+@pytest.mark.browser
+def test_warps_that_came_to_a_barrier_last_wait_until_it_opens_and_have_ended_then(open_widget):
+    """Of a block whose second warp does nothing behind the barrier, which opens at step 6."""
+    meta, data = swap()
+    page = open_widget(player(meta, data))
+    states = """[6, 7, 9].map((step) => {
+        const mine = new Set([8, 10]);
+        rec.ofWarp = m.historyOf(3, (see) => Array.from({ length: rec.count }, (_, at) => at)
+            .forEach((at) => mine.has(at) || see(rec.steps.warp[at] + 1, at, at)));
+        return [m.waiting(rec, step), m.ended(rec, step)].map((found) => found.map(({ warp }) => warp));
+    })"""
+    assert asked(page, states) == [[[], []], [[], [1]], [[], [1]]]
+
+
+@pytest.mark.browser
+def test_rows_are_labelled_by_the_dimensions_that_vary(open_widget):
+    page = open_widget(player(*swap()))
+    labels = """argument.map(([shape, rows, every]) => rows.map((row) =>
+        m.rowLabel({ array: { dtype: "float32", shape }, columns: shape.at(-1) }, row, every)))"""
+    cases = {
+        ((64, 32), (0, 1, 2, 40), 2): ["0", "", "2", "40"],
+        ((3, 16, 1, 64), (0, 1, 15, 16, 18, 33), 1): ["0:0", "1", "15", "1:0", "2", "1"],
+        ((1, 1, 50, 64), (0, 1, 49), 1): ["0", "1", "49"],
+        ((8, 8, 2, 64), (0, 1, 2, 4, 16), 4): ["0:0", "", "", "2:0", "0:0"],
+    }
+    assert asked(page, labels, list(cases)) == list(cases.values())
+
+
+@pytest.mark.browser
+def test_a_barrier_that_opens_shows_what_the_step_before_it_shows(open_widget):
+    page = open_widget(player(*swap()))
+    assert asked(page, "[3, 5, 6, 7].map((step) => m.arrayAt(rec, step))") == [2, 2, 2, 2]
+    other = "(rec.steps.array[2] = -1, rec.steps.array[3] = 1, [4, 6].map((step) => m.arrayAt(rec, step)))"
+    assert asked(page, other) == [
+        0,
+        1,
+    ]  # that of warp 0 before it arrives, and of warp 1 before it opens
 
 
 @pytest.mark.browser
@@ -370,11 +415,10 @@ def test_lanes_show_what_they_touch_and_a_variable_of_all_of_them(open_widget):
 
 @pytest.mark.browser
 def test_a_long_recording_is_shown_before_its_variables_are_unpacked(open_widget):
-    meta, data = with_many_changes(swap(), 300_042)
-    page = open_widget(Player(meta=meta, data=data, step=10))
-    page.locator(".ak-lanes > button").nth(5).click()
+    meta, data = with_many_changes(swap(), 3_000_042)
+    page = open_widget(Player(meta={**meta, "start": {"lane": 5}}, data=data, step=10))
     row = page.locator(".ak-variables tbody tr", has_text="other")
-    row.filter(has_text="41").wait_for()  # 300,041 % 100
+    row.filter(has_text="41").wait_for()  # 3,000,041 % 100
     assert row.inner_text().endswith("41\tnow")
     told = """async () => {
         const m = await import(scriptUrl);
@@ -447,17 +491,25 @@ def test_the_page_from_disk_is_there_within_two_seconds_and_fits(opened, width):
 
 @pytest.mark.browser
 def test_the_address_keeps_step_warp_and_cell(opened):
-    page = opened(1440, "#step=130&warp=3&cell=tile+132")
-    assert page.locator(".ak-status").inner_text().startswith("Step 130 of 160.")
+    page = opened(1440, "#player=step:130,warp:3,cell:tile%2B132")
+    page.locator(".ak-status", has_text="Step 130 of 160.").wait_for()
     assert page.locator(".ak-player-lane select").first.input_value() == "3"
     assert page.locator(".ak-trace b").inner_text().startswith("tile[1][1] = ")
-    page.keyboard.press("Tab")
     page.locator(".ak-step").focus()
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("location.hash.includes('step=131')", polling=20)
-    assert page.evaluate("location.hash") == "#step=131&warp=3&cell=tile+132"
-    page.evaluate("location.hash = '#step=nonsense&cell=nothing+5'")
-    assert page.locator(".ak-status").inner_text().startswith("Step 131 of 160.")
+    page.wait_for_function("location.hash.includes('step:131')", polling=20)
+    assert page.evaluate("location.hash") == "#player=step:131,warp:3,cell:tile%2B132"
+    page.evaluate("location.hash = '#player=step:nonsense,cell:nothing%2B5'")
+    page.locator(".ak-status", has_text="Step 0 of 160.").wait_for()
+    assert not page.locator(".ak-trace b").count()
+
+
+@pytest.mark.browser
+def test_an_address_from_before_players_had_keys_is_understood(opened):
+    page = opened(1440, "#step=130&warp=3&cell=tile+132")
+    page.locator(".ak-status", has_text="Step 130 of 160.").wait_for()
+    assert page.locator(".ak-player-lane select").first.input_value() == "3"
+    assert page.locator(".ak-trace b").inner_text().startswith("tile[1][1] = ")
 
 
 @pytest.mark.browser
@@ -472,7 +524,7 @@ def test_the_page_follows_the_systems_theme(opened):
 @pytest.mark.browser
 def test_the_page_can_be_read_without_seeing_it(opened):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    page = opened(1440, "#step=130&cell=tile+132")
+    page = opened(1440, "#player=step:130,cell:tile%2B132")
     page.wait_for_selector(".ak-inputs button")
     found = axe.run(page).response["violations"]
     assert not found, [(one["id"], [node["target"] for node in one["nodes"]]) for one in found]
@@ -491,7 +543,7 @@ def test_nothing_in_the_page_asks_a_server(file_page):
 def test_in_a_chapter_lanes_and_keys_are_folded(open_widget):
     meta, data = swap()
     page = open_widget(Player(meta={**meta, "start": {"short": True}}, data=data, step=0))
-    assert page.locator(".ak-widget details").count() == 2
+    assert page.locator(".ak-widget details:visible").count() == 2
     assert not page.locator(".ak-lanes").is_visible()
     page.get_by_text("The lanes of a warp").click()
     assert page.locator(".ak-lanes").is_visible()

@@ -4,7 +4,7 @@ const REST = 300; // milliseconds without a change: then the state is written, a
 
 // The states in the address: #name=key:value,key:value&name=…, as { name: { key: value } }. An anchor has none.
 export function statesIn(hash) {
-  const parts = hash.replace(/^#/, "").split("&").filter((part) => part.includes("="));
+  const parts = hash.replace(/^#/, "").split("&").filter((part) => /=.*:/.test(part));
   const read = (text) => {
     try {
       return decodeURIComponent(text);
@@ -42,7 +42,8 @@ async function whenLaidOut() {
 // browser's buttons go back and forth. read() gives the state, values by their keys; write(texts) shows what an address
 // says, texts by keys, of which any may be missing or wrong. The step is noted by itself; call `note` after each other
 // change, `forget` at the end. Of several widgets with one script each has a name of its own: planner, planner-2, ….
-function keepInAddress(model, root, read, write) {
+// former(hash): the texts that an address of a former kind has for the first of them, or null.
+function keepInAddress(model, root, read, write, former = () => null) {
   if (!model.get("alone")) return { note() {}, forget() {} };
   const box = root.closest("[data-widget-script]");
   const place = [...document.querySelectorAll(`[data-widget-script="${box?.dataset.widgetScript}"]`)].indexOf(box);
@@ -51,6 +52,7 @@ function keepInAddress(model, root, read, write) {
   // What the address says of all widgets, or said before an anchor was followed. Each script has its own copy of this file.
   const page = document.documentElement.dataset;
   const said = () => page.widgetStates ?? (location.hash.includes("=") ? location.hash : "");
+  const stateIn = (hash) => statesIn(hash)[name] ?? (place > 0 ? null : former(hash));
   const start = read();
   let [shown, timer] = [textOf(start), null];
 
@@ -73,12 +75,16 @@ function keepInAddress(model, root, read, write) {
     const hash = event.state?.widgets ?? (location.hash.includes("=") ? location.hash : null);
     if (hash === null) return;
     page.widgetStates = hash;
-    show(statesIn(hash)[name] ?? {});
+    show(stateIn(hash) ?? {});
   }
-  const first = statesIn(location.hash);
-  if (first[name]) {
-    queueMicrotask(() => show(first[name])); // when the widget has been drawn once
-    if (Object.keys(first)[0] === name) whenLaidOut().then(() => root.scrollIntoView({ block: "start" }));
+  const first = stateIn(location.hash);
+  if (first) {
+    queueMicrotask(() => { // when the widget has been drawn once
+      show(first);
+      if (!statesIn(location.hash)[name]) history.replaceState(history.state, "", `#${shown}`); // it was a former address
+    });
+    const [leading = name] = Object.keys(statesIn(location.hash));
+    if (leading === name) whenLaidOut().then(() => root.scrollIntoView({ block: "start" }));
   }
   function note() {
     if (textOf(read()) === shown) return;

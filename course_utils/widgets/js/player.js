@@ -1,4 +1,5 @@
 // player.js — a recorded launch, step by step: source, memory, the lanes of a warp, and where a number came from.
+// with address.js
 // with player/cells.js
 // with player/flights.js
 // with player/inputs.js
@@ -15,32 +16,31 @@
 const START = {
   warp: 0, lane: 0, cell: null, array: 0, colour: "value", figures: false, byBank: false, file: null,
   quantity: null, element: 0, finding: -1, other: -1, writes: null, looksAtCell: false, holdsWindow: false,
-  followsArray: true, followsWarp: true, followsFile: true, short: false, intoView: false,
+  followsArray: true, followsWarp: true, followsFile: true, short: false, intoView: false, reported: false,
 };
 const MANY_CHANGES = 200000; // of local variables: unpacking as many takes longer than a picture
 const TALL = { wide: 400, short: 290, phone: 260 };
 
-// What the address of a page says, after its #: the step, the warp and the chosen cell (array+offset), where they are named.
-export function fromAddress(rec, hash) {
-  const given = new URLSearchParams(hash.replace(/^#/, ""));
-  const found = {};
-  const whole = (name, below) => {
-    const number = Number(given.get(name));
-    return given.has(name) && Number.isInteger(number) && number >= 0 && number < below ? number : undefined;
-  };
-  const step = whole("step", rec.count);
-  const warp = whole("warp", rec.meta.warps);
-  if (step !== undefined) found.step = step;
-  if (warp !== undefined) Object.assign(found, { warp, followsWarp: warp === rec.steps.warp[step ?? 0] });
-  const [, name, offset] = given.get("cell")?.match(/^(.+)[+ ](\d+)$/) ?? []; // an address may have a space for a plus
+// What the address of a page says of a player: step, warp and chosen cell ("array+offset") as texts, of which any may be
+// missing or wrong. Returns what they change.
+export function fromAddress(rec, { step, warp, cell }) {
+  const found = { step: wholeNumber(step, [0, rec.count - 1], 0), cell: null };
+  const seen = wholeNumber(warp, [0, rec.meta.warps - 1], null);
+  if (seen !== null) Object.assign(found, { warp: seen, followsWarp: seen === rec.steps.warp[found.step] });
+  const [, name, offset] = cell?.match(/^(.+)[+ ](\d+)$/) ?? []; // an address may have a space for a plus
   const array = rec.arrays.find((one) => one.name === name && Number(offset) < wholeBytes(one));
   if (array) Object.assign(found, { cell: { array: array.number, offset: Number(offset) }, array: array.number, looksAtCell: true });
   return found;
 }
 
-export function toAddress(rec, view) {
-  const cell = view.cell ? `&cell=${encodeURIComponent(rec.arrays[view.cell.array].name)}+${view.cell.offset}` : "";
-  return `#step=${view.step}&warp=${view.warp}${cell}`;
+export function toAddress(rec, { step, warp, cell }) {
+  return { step, warp, cell: cell ? `${rec.arrays[cell.array].name}+${cell.offset}` : "" };
+}
+
+// Before a page could have several players its address was #step=130&warp=3&cell=tile+132.
+function formerAddress(hash) {
+  const given = new URLSearchParams(hash.replace(/^#/, ""));
+  return ["step", "warp", "cell"].some((name) => given.has(name)) ? Object.fromEntries(given) : null;
 }
 
 async function render({ model, el }) {
@@ -49,24 +49,15 @@ async function render({ model, el }) {
   el.append(root);
   const rec = await loadRecording(model.get("meta"), model.get("data"));
   if (rec.meta.columns.at(-1).count < MANY_CHANGES) await rec.whole; // else the page would be drawn twice
-  const alone = model.get("alone"); // on a page whose address may keep the state
-  return showPlayer(rec, model, root, alone);
+  return showPlayer(rec, model, root);
 }
 
-function showPlayer(rec, model, root, alone) {
+function showPlayer(rec, model, root) {
   const stops = findingStops(rec);
   const view = { ...START, type: typeOfFloats(rec), ...rec.meta.start, step: model.get("step") };
   const opening = rec.findings[view.finding];
   if (opening) Object.assign(view, { step: opening.step, other: opening.other_step });
   if (opening) setStep(model, view.step);
-  if (alone) {
-    const { step, ...rest } = fromAddress(rec, location.hash);
-    Object.assign(view, rest);
-    if (step !== undefined) {
-      view.step = step;
-      setStep(model, step);
-    }
-  }
   const act = {
     go(step) { if (step >= 0 && step < rec.count && step !== model.get("step")) setStep(model, step); },
     set({ step, ...change }) {
@@ -102,12 +93,13 @@ function showPlayer(rec, model, root, alone) {
   const lane = lanePanel(rec, act);
   const trace = tracePanel(rec, act, memory.valueWords);
   const findings = findingsPanel(rec, act);
-  const flights = flightsPanel(rec, act);
+  const flights = flightsPanel(rec, act, view.short);
   const { kernel, block, grid, index, threads, warps } = rec.meta;
   const keys = element("div", { class: "ak-note ak-keys" }, ...keysInWords(jumps));
   // Between the paragraphs of a chapter what a reader may want stands folded below what the paragraphs are about.
   root.classList.toggle("ak-short", Boolean(view.short));
-  const folded = (words, node) => (view.short ? element("details", {}, element("summary", {}, words), node) : node);
+  root.classList.toggle("ak-reported", Boolean(view.reported)); // what the findings say stands above the player
+  const folded = (words, node) => element("details", {}, element("summary", {}, words), node);
   root.replaceChildren(
     element("div", { class: "ak-player-title" }, element("span", { class: "ak-title" }, kernel),
       element("span", { class: "ak-note" }, `block (${index.join(", ")}) of a grid of ${grid.join(" × ")}, ${block.join(" × ")} threads, ${plural(warps, "warp")}, ${plural(rec.count, "step")}`)),
@@ -118,11 +110,10 @@ function showPlayer(rec, model, root, alone) {
     status, findings.node,
     element("div", { class: "ak-player-panels" }, source.node, memory.node,
       element("div", { class: "ak-player-side" }, ...(view.short
-        ? [trace.node, flights.node, folded("The lanes of a warp", lane.node)] : [lane.node, trace.node, flights.node]))),
-    folded("Keys", keys));
+        ? [trace.node, flights.node, folded("The lanes of a warp", lane.node), folded("Keys", keys)] : [lane.node, trace.node, flights.node]))),
+    ...(view.short ? [] : [keys]));
 
-  const address = alone ? keepAddress(() => toAddress(rec, view)) : () => {};
-
+  let address = null; // keeps step, warp and cell, once all is drawn
   let page = null; // sizes and colours, which a step does not change
   function measure() {
     source.measure();
@@ -143,7 +134,7 @@ function showPlayer(rec, model, root, alone) {
       if (!stops.some((one) => one.step === step && one.finding === view.finding)) Object.assign(view, { finding: -1, other: -1 });
     }
     if (view.followsWarp && rec.steps.warp[step] >= 0) view.warp = rec.steps.warp[step];
-    if (view.followsArray && !view.looksAtCell) view.array = lastArray(rec, step) ?? view.array;
+    if (view.followsArray && !view.looksAtCell) view.array = arrayAt(rec, step) ?? view.array;
     if (!moved || !page) measure();
     const { theme } = page;
     timeline.draw(view, theme, page.width);
@@ -158,7 +149,7 @@ function showPlayer(rec, model, root, alone) {
     buttons.forEach(({ draw }) => draw());
     status.textContent = describeStep(rec, view);
     status.classList.toggle("ak-alarmed", status.textContent.includes("Hazard"));
-    address();
+    address?.note();
   }
 
   root.addEventListener("keydown", (event) => {
@@ -169,9 +160,13 @@ function showPlayer(rec, model, root, alone) {
     event.stopPropagation();
     act.set(change);
   });
-  if (alone) addEventListener("hashchange", () => act.set(fromAddress(rec, location.hash)));
   view.writes = writesOfCell(rec, view);
   const end = keepDrawn(model, root, redraw);
+  address = keepInAddress(model, root, () => toAddress(rec, view), (texts) => {
+    const change = fromAddress(rec, texts);
+    view.step = change.step; // no step is taken: that would turn to what it touches, away from the chosen cell
+    act.set(change);
+  }, formerAddress);
   if (rec.meta.start?.intoView) {
     root.scrollIntoView({ block: "start" }); // a button has opened it, perhaps far above
     rec.meta.start.intoView = false; // and no other view of it moves the page
@@ -179,16 +174,9 @@ function showPlayer(rec, model, root, alone) {
   if (!rec.isWhole) rec.whole.then(redraw);
   return () => {
     play.stop();
+    address.forget();
     end();
   };
-}
-
-// The array of a step, or the one that its warp touched last before it; undefined if there is none.
-function lastArray(rec, step) {
-  const warp = rec.steps.warp[step];
-  for (let at = step, tries = 0; at >= 0 && tries < 1000; at = otherOfWarp(rec, warp, at, true), tries++) {
-    if (rec.steps.array[at] >= 0) return rec.steps.array[at];
-  }
 }
 
 // All steps that write the chosen cell, for the timeline.
@@ -221,13 +209,13 @@ function jumpsOf(rec, view, stops, size) {
       name: "write of the cell", key: "w",
       to: (backwards) => view.cell && to(otherWrite(rec, view.cell.array, view.cell.offset, size(), view.step, backwards)),
     },
-    {
+    ...(stops.length ? [{
       name: "finding", key: "f",
       to(backwards) {
         const stop = backwards ? stops.findLast((one) => one.step < view.step) : stops.find((one) => one.step > view.step);
         return stop ?? null;
       },
-    },
+    }] : []),
   ];
 }
 
@@ -289,15 +277,6 @@ function playButton(change, advance) {
     show();
   }
   return { node, toggle, stop };
-}
-
-// Writes the state into the address of the page, a moment after it last changed: browsers take few changes a second.
-function keepAddress(words) {
-  let timer = null;
-  return () => {
-    clearTimeout(timer);
-    timer = setTimeout(() => history.replaceState(null, "", words()), 150);
-  };
 }
 
 export default { render };

@@ -109,9 +109,12 @@ function legendOf(rec, view, array, [low, high]) {
   const ramp = (map, from, to) => element("span", {}, from, element("i", {
     class: "ak-ramp", style: `background: linear-gradient(to right, ${map.map((c) => `rgb(${c.join(",")})`).join(",")})`,
   }), to);
-  const never = array.space === "shared" ? [element("span", {}, element("i", { class: "ak-swatch ak-hatch" }), "never written")]
-    : [element("span", {}, element("i", { class: "ak-swatch ak-hatch" }), "as at the launch")];
-  if (view.colour === "value") return [ramp(VIRIDIS, brief(low), brief(high)), ...(array.space === "shared" ? never : [])];
+  const hatched = (words) => element("span", {}, element("i", { class: "ak-swatch ak-hatch" }), words);
+  const never = [hatched(array.space === "shared" ? "never written" : "as at the launch")];
+  if (view.colour === "value") {
+    const untouched = array.low > 0 || array.end < wholeBytes(array) ? [hatched("not touched by this block")] : [];
+    return [ramp(VIRIDIS, brief(low), brief(high)), ...(array.space === "shared" ? never : untouched)];
+  }
   if (view.colour === "bank") return [ramp(TWILIGHT, "bank 0", "31")];
   if (view.colour === "age") return [ramp([...VIRIDIS].reverse(), "written since the last barrier", `${OLDEST} or more before`), ...never];
   const { warps } = rec.meta;

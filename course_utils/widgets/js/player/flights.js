@@ -6,16 +6,17 @@ const FLYING = {
   wgmma: ["product", "products"],
 };
 
-function flightsPanel(rec, act) {
+function flightsPanel(rec, act, isShort) {
   const list = element("ul", {});
   const cells = rec.mbarriers.map(() => [1, 2, 3].map(() => element("td", {})));
   const table = element("table", { class: "ak-table ak-mbarriers" },
     element("thead", {}, element("tr", {}, ...["mbarrier at", "phases over", "parity now", "arrivals in it"].map((words) => element("th", { scope: "col" }, words)))),
     element("tbody", {}, ...rec.mbarriers.map(({ array, offset }, n) =>
       element("tr", {}, element("th", { scope: "row", title: rec.arrays[array].name }, `+ ${bytes(offset)}`), ...cells[n]))));
-  table.hidden = !rec.mbarriers.length;
+  const phases = isShort ? element("details", {}, element("summary", {}, `The ${plural(rec.mbarriers.length, "mbarrier")}`), table) : table;
+  phases.hidden = !rec.mbarriers.length;
   const node = element("section", { class: "ak-player-flights" },
-    element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "In flight, and waiting")), list, table);
+    element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "In flight, and waiting")), list, phases);
   node.hidden = !rec.flights.length && !rec.openings.length;
   let shown = "";
   const go = (step) => control("button", { type: "button", class: "ak-jump", onclick: () => act.go(step) }, `step ${bytes(step)}`);
@@ -38,6 +39,11 @@ function flightsPanel(rec, act) {
       const place = placeOf(rec, since);
       const what = rec.steps.op[since] === rec.op.barrier ? ` at${atBarrier(rec, since)}` : waitsFor(rec, since);
       lines.push([`Warp${warps.length > 1 ? "s" : ""} ${ranges(warps)} wait${warps.length > 1 ? "" : "s"}${what}${place ? `, line ${place.line}` : ""}, since `, since]);
+    }
+    const gone = ended(rec, view.step);
+    if (gone.length) {
+      const who = `Warp${gone.length > 1 ? "s" : ""} ${ranges(gone.map(({ warp }) => warp))}`;
+      lines.push([`${who} ${gone.length > 1 ? "have" : "has"} ended, after `, Math.max(...gone.map(({ since }) => since))]);
     }
     return lines;
   }

@@ -17,6 +17,17 @@ function matrixOf(rec, view) {
 
 const wholeBytes = (array) => Math.max(array.end, array.itemsize * array.shape.reduce((product, n) => product * n, 1));
 
+// What stands beside a row, where only every so many have room for it: its index along the last dimension before the
+// columns that has several, and where that begins anew, the one before, too: "2:0". "" for nothing.
+export function rowLabel({ array, columns }, row, every) {
+  const { dtype, shape } = array;
+  const sizes = dtype !== "bytes" && columns === shape.at(-1) ? shape.slice(0, -1).filter((size) => size > 1) : [];
+  const [outer, inner] = sizes.length > 1 ? sizes.slice(-2) : [1, Infinity];
+  const index = row % inner;
+  if ((inner < every ? row : index) % every) return "";
+  return outer > 1 && index === 0 ? `${Math.floor(row / inner) % outer}:0` : `${index}`;
+}
+
 // Cells in pixels, how many are seen, and where the window on the matrix begins.
 function windowOf(matrix, room, tall, readable, corner) {
   const space = room - GRID.gutter - GRID.strip - GRID.gap;
@@ -154,15 +165,12 @@ function memoryPanel(rec, act) {
   }
 
   function drawAxes(ctx, theme, matrix, seen) {
-    const perDim = matrix.array.dtype !== "bytes" && matrix.array.shape.length > 2 && matrix.columns === matrix.array.shape.at(-1)
-      ? matrix.array.shape.at(-2) : matrix.rows;
     const muted = { size: 10, colour: theme.ink };
     ctx.globalAlpha = 0.75;
     const every = stepOf(seen.high, 14);
     for (let row = 0; row < seen.rows; row++) {
-      const index = (seen.top + row) % perDim;
-      if (index % every) continue;
-      write(ctx, theme, `${index}`, GRID.gutter - 6, GRID.top + (row + 0.5) * seen.high + 0.5, { ...muted, align: "right" });
+      const label = rowLabel(matrix, seen.top + row, every);
+      if (label) write(ctx, theme, label, GRID.gutter - 6, GRID.top + (row + 0.5) * seen.high + 0.5, { ...muted, align: "right" });
     }
     const across = stepOf(seen.wide, 24);
     for (let column = 0; column < seen.columns; column++) {
@@ -295,7 +303,7 @@ function memoryPanel(rec, act) {
   function valueWords(view, { array, type, size }) {
     const value = elementAt(rec, array.number, view.cell.offset, type, view.step);
     const never = array.space === "shared" && lastWrite(rec, array.number, view.cell.offset, size, view.step) < 0;
-    return never ? "never written" : value === undefined ? "not recorded" : brief(value, 8);
+    return never ? "never written" : value === undefined ? "not touched by this block" : brief(value, 8);
   }
 
   const cellOf = (row, column) => {

@@ -8,6 +8,7 @@ const WRITING = ["write", "atomic", "copy write"];
 const READING = ["read", "atomic", "copy read"];
 const WITH_ADDRESSES = ["read", "write", "atomic", "copy read", "copy write"]; // their lanes have rows
 const [AT_LAUNCH, UNKNOWN] = [-1, -2]; // in the place of the step that wrote a byte
+const SLICE = 12; // milliseconds of unpacking, after which the page may draw
 const TYPES = { int32: Int32Array, uint32: Uint32Array, uint8: Uint8Array };
 
 // The recording that Python packed: `meta` as an object, `packed` a DataView of the deflated columns. Local variables are
@@ -63,6 +64,7 @@ function columnsIn(packed) {
   const bytes = new Uint8Array(packed.buffer, packed.byteOffset, packed.byteLength);
   const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate")).getReader();
   let rest = new Uint8Array(0); // what has been inflated and belongs to the next column
+  let until = performance.now() + SLICE;
   return async ({ name, type, count, delta }) => {
     const values = new TYPES[type](count);
     const into = new Uint8Array(values.buffer);
@@ -73,6 +75,9 @@ function columnsIn(packed) {
       into.set(part, at);
       at += part.length;
       rest = rest.subarray(part.length);
+      if (performance.now() < until) continue;
+      await new Promise((resume) => { setTimeout(resume); });
+      until = performance.now() + SLICE;
     }
     if (delta) for (let n = 1; n < count; n++) values[n] += values[n - 1];
     return values;
@@ -184,7 +189,7 @@ function cellAt(array, offset) {
 
 // What happened to each key, in order. `visit(see)` calls see(key, step, at) for each event, the earliest first, and the
 // same each time; the events of key k are those from start[k] up to start[k + 1].
-function historyOf(keys, visit) {
+export function historyOf(keys, visit) {
   const start = new Int32Array(keys + 1);
   visit((key) => { start[key + 1]++; });
   for (let key = 0; key < keys; key++) start[key + 1] += start[key];
@@ -359,7 +364,7 @@ function unorderedWrite(rec, step, offset, size, known) {
   if (next >= 0 && op[next] === rec.op["copy write"] && begunOf(rec, next) < step) return next;
   const reader = begunOf(rec, step);
   const writer = lastWrite(rec, array[step], offset, size, step);
-  if (writer < 0 || warp[writer] === warp[reader]) return -1;
+  if (writer < 0 || warp[writer] === warp[reader] || (op[writer] === rec.op.atomic && op[step] === rec.op.atomic)) return -1;
   if (warp[writer] < 0 && op[writer] === rec.op.write) return -1; // nobody knows whose it is
   if (!known.has(writer)) known.set(writer, isOrdered(rec, writer, reader));
   return known.get(writer) ? -1 : writer;
@@ -371,7 +376,8 @@ function unorderedRead(rec, step, offset, size, known) {
   const begun = begunOf(rec, step);
   if (warp[begun] < 0) return -1;
   rec.readings ??= readingsOf(rec);
-  for (const cell of cellsOf(rec, step, offset, size)) {
+  const array = rec.arrays[rec.steps.array[step]];
+  for (let cell = cellAt(array, offset), last = cellAt(array, offset + size - 1); cell >= 0 && cell <= last; cell++) {
     const since = lastBefore(rec.written, cell, step);
     const seen = new Set(); // warps: of each the last read decides
     for (let place = placeFrom(rec.readings, cell, step) - 1; place >= rec.readings.start[cell]; place--) {
@@ -387,20 +393,18 @@ function unorderedRead(rec, step, offset, size, known) {
   return -1;
 }
 
-// The numbers of the cells in which some bytes of a step's array lie.
-function cellsOf(rec, step, offset, size) {
-  const array = rec.arrays[rec.steps.array[step]];
-  const [first, last] = [cellAt(array, offset), cellAt(array, offset + size - 1)];
-  return first < 0 || last < first ? [] : Array.from({ length: last - first + 1 }, (_, n) => first + n);
-}
-
 // For each cell of shared memory the steps that read it.
 function readingsOf(rec) {
-  const { op, array, width } = rec.steps;
+  const { op, array, width, first, mask } = rec.steps;
   return historyOf(rec.written.start.length - 1, (see) => forEachStep(rec, (step) => {
-    if (!rec.reads.has(op[step]) || array[step] < 0 || rec.arrays[array[step]].space !== "shared") return;
-    for (const { offset, row } of lanesOf(rec, step)) {
-      for (const cell of cellsOf(rec, step, offset, width[step])) see(cell, step, row);
+    const of = rec.arrays[array[step]];
+    if (!rec.reads.has(op[step]) || of?.space !== "shared") return;
+    let before = -1; // lanes that read the same one after the other count once
+    for (let row = first[step], end = row + lanesIn(mask[step]); row < end; row++) {
+      const offset = rec.offsets[row];
+      if (offset === before) continue;
+      before = offset;
+      for (let cell = cellAt(of, offset), last = cellAt(of, offset + width[step] - 1); cell >= 0 && cell <= last; cell++) see(cell, step, row);
     }
   }));
 }
@@ -452,15 +456,40 @@ export function mbarrierAt(rec, { steps }, step) {
   return { phases, arrivals };
 }
 
-// The warps that are held up at `step`: [{ warp, since }], `since` being the step at which they began to wait.
+// The warps that are held up at `step`: [{ warp, since, over }], `since` being the step at which they began to wait.
 export function waiting(rec, step) {
+  return between(rec, step).filter(({ since, over }) => {
+    const waits = [rec.op.barrier, rec.op.wait].includes(rec.steps.op[since]) && step <= over;
+    return waits && rec.steps.turn[step] > rec.steps.turn[since] + 1;
+  });
+}
+
+// The warps that do nothing more from `step` on and do not wait: [{ warp, since, over }], `since` being their last step.
+export function ended(rec, step) {
+  return between(rec, step).filter(({ warp, over }) => over < step && firstAfter(rec.ofWarp, warp + 1, step) < 0);
+}
+
+// The warps that do not do `step`, each with its last step before and the one until which that may last.
+function between(rec, step) {
   const found = [];
   for (let warp = 0; warp < rec.meta.warps; warp++) {
     const since = lastBefore(rec.ofWarp, warp + 1, step);
-    const waits = since >= 0 && [rec.op.barrier, rec.op.wait].includes(rec.steps.op[since]);
-    if (waits && rec.steps.warp[step] !== warp && rec.steps.turn[step] > rec.steps.turn[since] + 1) found.push({ warp, since });
+    if (since >= 0 && rec.steps.warp[step] !== warp) found.push({ warp, since, over: overAt(rec, warp, since) });
   }
   return found;
+}
+
+// Until when a warp's step may last: up to its next one; the last, if it is a wait, until the barrier opens or the phase of
+// the mbarrier is over, and for ever if the launch failed.
+function overAt(rec, warp, since) {
+  const next = firstAfter(rec.ofWarp, warp + 1, since);
+  if (next >= 0) return next;
+  const { op, array, extra } = rec.steps;
+  if (op[since] === rec.op.barrier) return rec.openings.find(({ end, arrivals }) => end > since && arrivals.has(warp))?.end ?? rec.count;
+  if (op[since] !== rec.op.wait) return since;
+  if (rec.meta.failure) return rec.count;
+  const barrier = rec.mbarriers.find((one) => one.array === array[since] && one.offset === extra[since]);
+  return barrier?.steps.find((at) => at > since && op[at] === rec.op.phase) ?? since;
 }
 
 // ---- warps and lines

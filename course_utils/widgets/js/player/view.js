@@ -3,6 +3,15 @@
 // The type in which shared memory without one is read at first: that of the launch's own arrays.
 const typeOfFloats = (rec) => rec.arrays.find(({ dtype }) => /float(16|32)/.test(dtype))?.dtype ?? "float32";
 
+// The array of a step, or the one that its warp touched last before it; undefined if there is none. A step of nobody that
+// touches none, such as a barrier that opens, shows what the step before it shows.
+export function arrayAt(rec, step) {
+  for (let at = step; at >= 0;) {
+    if (rec.steps.array[at] >= 0) return rec.steps.array[at];
+    at = rec.steps.warp[at] < 0 ? at - 1 : otherOfWarp(rec, rec.steps.warp[at], at, true);
+  }
+}
+
 // Ink, ground and the colour of a hazard. The last two the theme does not name: two properties that show nothing have
 // them, as a canvas can take them (player.css, playing.css).
 function coloursOf(root) {

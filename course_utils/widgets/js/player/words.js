@@ -52,7 +52,7 @@ export function deedOf(rec, step) {
   if (name === "end") return endOf(rec, extra[step]);
   if (name === "phase") return `A phase of the ${mbarrier(rec, step)} is over, the one of parity ${rec.steps.width[step]}`;
   const what = { barrier: atBarrier, arrive: arrivesAt, wait: waitsFor }[name]?.(rec, step) ?? accessOf(rec, step);
-  if (warp[step] < 0) return `${engineOf(rec, step)} ${DOES[name][0]}${what}${where}`;
+  if (warp[step] < 0) return `${engineOf(rec, step)} ${engineDoes(rec, step)}${what}${where}${productOf(rec, step)}`;
   const lanes = lanesOfMask(mask[step]);
   const whole = lanes.length === Math.min(32, rec.meta.threads - 32 * warp[step]); // the last warp may be a part of one
   const several = !whole && lanes.length > 1;
@@ -75,11 +75,27 @@ function accessOf(rec, step) {
   return ` ${count ? `${count > 1 ? `${count} × ` : ""}${plural(rec.steps.width[step], "byte")} of ` : ""}${array.name}`;
 }
 
+const isOfProduct = (rec, step) => rec.meta.ops[rec.steps.op[rec.steps.extra[step]]] === "wgmma";
+
+// What it does: "copy read" is a read of the copy engine, and of the tensor cores, which copy nothing.
+function engineDoes(rec, step) {
+  const name = rec.meta.ops[rec.steps.op[step]];
+  if (name !== "copy read") return DOES[name][0];
+  return isOfProduct(rec, step) ? "read" : "reads";
+}
+
+// " for the product that warp 4 began at step 120", if that is what they read for.
+function productOf(rec, step) {
+  const begun = rec.steps.extra[step];
+  const isRead = rec.steps.op[step] === rec.op["copy read"] && isOfProduct(rec, step);
+  return isRead ? ` for the product that warp ${rec.steps.warp[begun]} began at step ${bytes(begun)}` : "";
+}
+
 // Who does what none of the block's threads does.
 function engineOf(rec, step) {
   const name = rec.meta.ops[rec.steps.op[step]];
   if (name === "write") return "Nobody of this block"; // another block, or what the compiler does not report
-  return rec.meta.ops[rec.steps.op[rec.steps.extra[step]]] === "wgmma" ? "The tensor core" : "The copy engine";
+  return isOfProduct(rec, step) ? "The tensor cores" : "The copy engine";
 }
 
 const mbarrier = (rec, step) => `mbarrier at ${rec.arrays[rec.steps.array[step]].name} + ${rec.steps.extra[step]}`;

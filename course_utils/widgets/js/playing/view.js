@@ -7,14 +7,6 @@ const newView = (rec) => ({
   type: typeOfFloats(rec),
 });
 
-// The array of a step, or the one that its warp touched last before it; undefined if there is none.
-function arrayAt(rec, step) {
-  if (rec.steps.warp[step] < 0 && rec.steps.array[step] < 0) return undefined; // a barrier opens
-  for (let at = step; at >= 0; at = otherOfWarp(rec, rec.steps.warp[step], at, true)) {
-    if (rec.steps.array[at] >= 0) return rec.steps.array[at];
-  }
-}
-
 // A recording out of `meta` and a part of the bytes of a model.
 function unpacked(meta, data, from, size) {
   return loadRecording(meta, new DataView(data.buffer, data.byteOffset + from, size));
