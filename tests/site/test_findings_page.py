@@ -50,6 +50,8 @@ def test_a_button_opens_the_player_at_its_finding_with_both_parties(report, addr
     expect(status).to_contain_text("The player shows line 7, step")
     assert player.locator(".ak-line-now .ak-line-number").inner_text().split()[-1] == "7"
     assert player.locator(".ak-line-other .ak-line-number").inner_text() == "5"
+    assert player.get_by_role("button", name="other party: line 5").first.is_visible()
+    assert not player.get_by_text("hazard in shared memory").first.is_visible()  # the report above says it
     assert button.evaluate("(one) => one === document.activeElement") and button.inner_text() == "Show"
     assert player.evaluate("(one) => one.getBoundingClientRect().top") < 844 / 2  # it has come into view
     assert page.evaluate("document.documentElement.scrollWidth") == 390

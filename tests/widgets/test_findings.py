@@ -18,6 +18,8 @@ from course_utils.widgets.player import player
 from tests.helpers.racing import racing
 
 module = importlib.import_module("course_utils.widgets.findings")  # the package's own name is the function
+pytestmark = pytest.mark.usefixtures("leaves_no_shell")
+
 SOURCE = """extern "C" __global__ void clean(float* x) { x[threadIdx.x] = 1; }
 extern "C" __global__ void past(float* x) {
     x[threadIdx.x] = 1;

@@ -115,7 +115,7 @@ def test_a_failing_grader_does_not_hang_the_button(folder, grades, jupyter):
     assert shown.status.startswith("The check did not run: IndexError") and not shown.busy
 
 
-def test_a_wrong_kernel_is_played_below_the_panel(folder, grades, jupyter, monkeypatch):
+def test_a_wrong_kernel_is_played_below_the_panel(folder, grades, jupyter, leaves_no_shell, monkeypatch):
     grades += [graded(4), graded(10)]
     grade_panel.check(ID, folder)
     shown = jupyter.shown[1]
