@@ -367,6 +367,19 @@ def test_a_chosen_cell_says_who_wrote_it_and_each_input_leads_there(open_widget)
 
 
 @pytest.mark.browser
+def test_a_number_that_the_step_writes_is_shown_as_written(open_widget):
+    meta, data = swap()
+    start = {"cell": {"array": 2, "offset": 12}, "array": 2, "looksAtCell": True}
+    page = open_widget(Player(meta={**meta, "start": start}, data=data, step=WRITE))
+    trace = page.locator(".ak-trace")
+    assert trace.locator("b").inner_text() == "row[3] becomes 6"
+    assert "Written by warp 0, lane 3, line 5: step 2" in trace.inner_text().replace("\n", " ")
+    trace.get_by_role("button", name=re.compile(r"in\[3\] = 3")).wait_for()
+    page.click(".ak-next")
+    assert trace.locator("b").inner_text() == "row[3] = 6"
+
+
+@pytest.mark.browser
 def test_each_key_does_what_its_button_does(open_widget):
     page = open_widget(player(*swap(has_barrier=False)))
     at = lambda: page.evaluate("model.get('step')")  # noqa: E731
