@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from course_utils.cuda import RawModule
-from course_utils.emulator import record
+from course_utils.emulator import configure, record
 from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.recorded import OPS, READING, WRITING
 from course_utils.emulator.recording import COLUMNS
@@ -133,11 +133,25 @@ def test_who_wrote_a_byte_and_from_what(recorded):
 
 def test_a_finding_knows_the_steps_of_both_parties():
     recording, _ = tiny(barrier="")
-    races = [one for one in recording.findings if one.tool == "racecheck" and "another block" not in one.message]
-    assert races and all(finding.step >= 0 and finding.other_step >= 0 for finding in races)
+    races = [finding for finding in recording.findings if finding.tool == "racecheck"]
+    inside = [finding for finding in races if "another block" not in finding.message]
+    assert inside and all(finding.step >= 0 and finding.other_step >= 0 for finding in inside)
     all_steps = steps(recording)
-    for finding in races:
+    for finding in inside:
         assert all_steps[finding.step][3] == finding.line and all_steps[finding.other_step][3] == finding.other_line
+    between = [finding for finding in races if finding not in inside]
+    assert between and {finding.other_step for finding in between} == {-1}  # the other block is not recorded
+
+
+def test_a_crash_in_another_block_does_not_end_the_recording():
+    source = """extern "C" __global__ void past(float* x) {
+    for (int k = 0; k < 20000 && blockIdx.x == 0; k++) x[threadIdx.x] = k;   // meanwhile the others would have crashed
+    x[1 << 20] = 1;
+}"""
+    kernel = RawModule(code=source).get_function("past")
+    with configure(threads=4):
+        found = record(lambda: kernel((8,), (32,), (torch.zeros(32),)))
+    assert "block (0, 0, 0)" in found.failure and found.steps == 20_000
 
 
 def test_what_is_packed_is_what_was_recorded(recorded):

@@ -367,6 +367,19 @@ def test_a_chosen_cell_says_who_wrote_it_and_each_input_leads_there(open_widget)
 
 
 @pytest.mark.browser
+def test_a_number_that_the_step_writes_is_shown_as_written(open_widget):
+    meta, data = swap()
+    start = {"cell": {"array": 2, "offset": 12}, "array": 2, "looksAtCell": True}
+    page = open_widget(Player(meta={**meta, "start": start}, data=data, step=WRITE))
+    trace = page.locator(".ak-trace")
+    assert trace.locator("b").inner_text() == "row[3] becomes 6"
+    assert "Written by warp 0, lane 3, line 5: step 2" in trace.inner_text().replace("\n", " ")
+    trace.get_by_role("button", name=re.compile(r"in\[3\] = 3")).wait_for()
+    page.click(".ak-next")
+    assert trace.locator("b").inner_text() == "row[3] = 6"
+
+
+@pytest.mark.browser
 def test_each_key_does_what_its_button_does(open_widget):
     page = open_widget(player(*swap(has_barrier=False)))
     at = lambda: page.evaluate("model.get('step')")  # noqa: E731
@@ -547,3 +560,19 @@ def test_in_a_chapter_lanes_and_keys_are_folded(open_widget):
     assert not page.locator(".ak-lanes").is_visible()
     page.get_by_text("The lanes of a warp").click()
     assert page.locator(".ak-lanes").is_visible()
+
+
+@pytest.mark.browser
+def test_the_lines_of_both_parties_of_a_finding_are_in_view(open_widget):
+    meta, data = swap(has_barrier=False)
+    lines = meta["sources"]["swap.cu"].splitlines()
+    meta["sources"]["swap.cu"] = "\n".join([*lines[:6], *[""] * 6, *lines[6:], *[""] * 20])  # line 7 is line 13
+    meta["places"] = [(file, line + 6 if line > 6 else line, caller) for file, line, caller in meta["places"]]
+    meta["findings"][0]["line"] = 13
+    page = open_widget(player(meta, data, at=SimpleNamespace(**{**RACE, "line": 13})))
+    box = page.locator(".ak-source").bounding_box()
+    for name, number in (("now", "13"), ("other", "5")):
+        line = page.locator(f".ak-line-{name}")
+        assert line.locator(".ak-line-number").inner_text().split()[-1] == number
+        place = line.bounding_box()
+        assert box["y"] <= place["y"] and place["y"] + place["height"] <= box["y"] + box["height"], name
