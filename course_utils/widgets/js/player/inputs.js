@@ -63,20 +63,31 @@ function writersOf(rec, number, offset, width, step) {
   return { writers, areAll };
 }
 
-// The source of a copied byte: of cp.async the same lane of the step that began it; of the copy engine the same row of the
-// reading step that belongs to the writing one, the k-th of the copy to the k-th. Zeros that were written have none.
+// The source of a copied byte: of cp.async the same lane of the step that began it; of the copy engine the row that it read
+// when it wrote this one, the k-th of the copy to the k-th. Zeros that were written have none.
 function copied(rec, step, lane, delta) {
   const { op, extra, width } = rec.steps;
   const begun = extra[step];
-  let from = begun;
-  if (op[begun] !== rec.op["copy read"]) {
+  const isOfThread = op[begun] === rec.op["copy read"];
+  const from = isOfThread ? lanesOf(rec, begun).find((one) => one.lane === lane) : sourcesOf(rec, begun)?.get(`${step} ${lane}`);
+  const at = isOfThread ? begun : from?.step;
+  return from && width[at] ? [readOf(rec, at, { ...from, offset: from.offset + delta }, 1)] : [];
+}
+
+// For each row that the copy of the step `begun` wrote, as "step lane", the row that it read for it. undefined where it has
+// not come to its end.
+function sourcesOf(rec, begun) {
+  rec.sources ??= new Map();
+  if (!rec.sources.has(begun)) {
+    const { op, extra } = rec.steps;
     const flight = rec.flights.find(({ begin }) => begin === begun);
-    const number = flight?.lands.indexOf(step) ?? -1;
-    const reads = flight ? stepsBetween(begun, flight.end, (at) => op[at] === rec.op["copy read"] && extra[at] === begun) : [];
-    from = reads.length === flight?.lands.length ? reads[number] : -1;
+    const rowsOf = (steps) => steps.flatMap((step) => lanesOf(rec, step).map((one) => ({ step, ...one })));
+    const reads = rowsOf(flight ? stepsBetween(begun, flight.end, (at) => op[at] === rec.op["copy read"] && extra[at] === begun) : []);
+    const writes = rowsOf(flight?.lands ?? []);
+    const pairs = writes.map(({ step, lane }, n) => [`${step} ${lane}`, reads[n]]);
+    rec.sources.set(begun, reads.length === writes.length ? new Map(pairs) : undefined);
   }
-  if (from === undefined || from < 0 || !width[from]) return [];
-  return lanesOf(rec, from).filter((one) => one.lane === lane).map((one) => readOf(rec, from, { ...one, offset: one.offset + delta }, 1));
+  return rec.sources.get(begun);
 }
 
 function stepsBetween(first, last, wanted) {
@@ -91,9 +102,12 @@ const readOf = (rec, step, { lane, row, offset }, width = rec.steps.width[step])
 
 const callerOf = (rec, place) => rec.meta.places[place][2] ?? -1;
 
+// The number of a place's statement: one of several lines has several places.
+const statementOf = (rec, place) => rec.meta.statements?.[place] ?? place;
+
 function isWithin(rec, place, around) {
-  while (place >= 0 && place !== around) place = callerOf(rec, place);
-  return place === around;
+  while (place >= 0 && statementOf(rec, place) !== statementOf(rec, around)) place = callerOf(rec, place);
+  return place >= 0;
 }
 
 // The last step before `step` in which a thread took part, or -1.
@@ -112,8 +126,9 @@ function statement(rec, thread, last, place, { since = 0, writes = false } = {})
   const found = [];
   const takesPart = (rec.steps.mask[last] >>> (thread % 32)) & 1 && rec.steps.warp[last] === thread >> 5;
   for (let step = takesPart ? last : ownStepBefore(rec, thread, last); step >= since; step = ownStepBefore(rec, thread, step)) {
-    const again = writes && step !== last && rec.writes.has(op[step]) && places[step] === places[last];
-    if (again || !isWithin(rec, places[step], place)) break;
+    if (!isWithin(rec, places[step], place)) break;
+    const isSame = statementOf(rec, places[step]) === statementOf(rec, places[last]);
+    if (writes && step !== last && rec.writes.has(op[step]) && isSame) break;
     found.push(step);
   }
   return found;
@@ -127,18 +142,19 @@ function followed(rec, thread, steps, place, past, most) {
   const pending = []; // thread, variable, until before which step it was changed
   let left = most;
 
-  function take(of, steps, place) {
+  // Of a statement at `place`, and what the innermost place of what it called names: there a variable may have another name.
+  function take(of, steps, place, inner) {
     const joined = [[of, steps]]; // a list, because a chain of shuffles may be longer than a stack
     while (joined.length && left > 0) {
       const [of, steps] = joined.pop();
-      if (!steps.length || !isNew(past.statements, `${of} ${steps[0]} ${steps.at(-1)} ${place}`)) continue;
+      if (!steps.length || !isNew(past.statements, `${of} ${steps[0]} ${steps.at(-1)} ${inner}`)) continue;
       left--;
       for (const step of steps) {
         for (const read of readsAt(rec, step, of)) if (isNew(past.rows, read.row)) reads.push(read);
       }
-      for (const variable of names[place] ?? []) pending.push([of, variable, steps.at(-1)]);
+      for (const variable of names[inner] ?? []) pending.push([of, variable, steps.at(-1)]);
       for (const step of steps) {
-        if (!JOINING.includes(rec.meta.ops[rec.steps.op[step]]) || !isNew(past.joined, `${step} ${place}`)) continue;
+        if (!JOINING.includes(rec.meta.ops[rec.steps.op[step]]) || !isNew(past.joined, `${step} ${inner}`)) continue;
         for (const lane of lanesOfMask(rec.steps.mask[step])) {
           const other = 32 * rec.steps.warp[step] + lane;
           joined.push([other, statement(rec, other, step, place, { since: steps.at(-1) })]);
@@ -147,7 +163,7 @@ function followed(rec, thread, steps, place, past, most) {
     }
   }
 
-  take(thread, steps, place);
+  take(thread, steps, place, place);
   while (pending.length && left > 0) {
     const [of, variable, until] = pending.pop();
     const changed = newBefore(rec, of, variable, until);
@@ -157,7 +173,7 @@ function followed(rec, thread, steps, place, past, most) {
     const last = ownStepBefore(rec, of, changed);
     const around = last >= before && last >= 0 ? placeNaming(rec, rec.steps.place[last], variable) : -1;
     if (around < 0) continue;
-    take(of, statement(rec, of, last, around, { since: before }), around);
+    take(of, statement(rec, of, last, around, { since: before }), around, rec.steps.place[last]);
     pending.push([of, variable, changed - 1]);
   }
   return { reads, isAll: left > 0 };
@@ -192,20 +208,8 @@ function newsOf(rec) {
 
 // The innermost of a place and those from which it was called whose own statement names a variable, or -1.
 function placeNaming(rec, place, variable) {
-  const { names, own, places, sources, variables } = rec.meta;
-  const parts = variables[variable].name.split(".");
-  for (; place >= 0; place = callerOf(rec, place)) {
-    if (own) {
-      if (own[place].includes(variable)) return place;
-      continue;
-    }
-    if (!names?.[place]?.includes(variable)) continue;
-    const caller = callerOf(rec, place);
-    const [file, line] = places[place];
-    const words = sources[file]?.split("\n")[line - 1]?.match(/\w+/g) ?? [];
-    if (caller < 0 || !names[caller].includes(variable) || parts.some((part) => words.includes(part))) return place;
-  }
-  return -1;
+  while (place >= 0 && !rec.meta.own[place].includes(variable)) place = callerOf(rec, place);
+  return place;
 }
 
 // What a thread read in a step; of a product that ends, what the tensor core read for it.
