@@ -221,22 +221,21 @@ class Origins:
         found: list[int] = []
         pending: list[tuple[int, int, int]] = []  # thread, variable, until before which step it was changed
 
-        def take(thread: int, steps: list[int], place: int, inner: int) -> None:
-            """Of a statement at `place`, and what the innermost place of what it called names."""
-            if not steps or (thread, steps[0], steps[-1], inner) in followed.statements:
+        def take(thread: int, steps: list[int], place: int) -> None:
+            if not steps or (thread, steps[0], steps[-1], place) in followed.statements:
                 return
-            followed.statements.add((thread, steps[0], steps[-1], inner))
+            followed.statements.add((thread, steps[0], steps[-1], place))
             new = {row for step in steps for row in self._reads(step, thread)} - followed.rows
             followed.rows |= new
             found.extend(new)
-            pending.extend((thread, variable, steps[-1]) for variable in self.names[inner])
+            pending.extend((thread, variable, steps[-1]) for variable in self.names[place])
             for step in steps:
-                if self._ops[step] in JOINING and (step, inner) not in followed.joined:
-                    followed.joined.add((step, inner))
+                if self._ops[step] in JOINING and (step, place) not in followed.joined:
+                    followed.joined.add((step, place))
                     for other in self._threads_of(step):
-                        take(other, self._statement(other, step, place, since=steps[-1]), place, inner)
+                        take(other, self._statement(other, step, place, since=steps[-1]), place)
 
-        take(thread, steps, place, place)
+        take(thread, steps, place)
         while pending:
             of, variable, until = pending.pop()
             changes = self._changes.get((of, variable), [])
@@ -252,8 +251,7 @@ class Origins:
             last = mine[position - 1] if position else -1
             around = self._naming(self._places[last], variable) if position and last >= before else -1
             if around >= 0:
-                # Where it was called, the variable may have another name.
-                take(of, self._statement(of, last, around, since=before), around, self._places[last])
+                take(of, self._statement(of, last, around, since=before), around)
                 pending.append((of, variable, new - 1))
         return found
 

@@ -190,10 +190,10 @@ class Trial:
         """All that can be changed."""
         return [Element(name, i) for name, tensor in self.inputs.items() for i in range(tensor.numel())]
 
-    def altered(self, elements: Iterable[Element], cells: Iterable[Cell]) -> list[bool]:
+    def altered(self, elements: Iterable[Element]) -> dict[Cell, bool]:
         """Which cells of outputs are others when all these elements are changed."""
-        cells = list(cells)
-        found = [False] * len(cells)
+        found = {cell: False for cell in self.cells if cell.reader is None}
+        elements = list(elements)
         for by in STEPS:
             given = {name: tensor.clone() for name, tensor in self.inputs.items()}
             for name, index in elements:
@@ -201,13 +201,12 @@ class Trial:
                     given[name].view(-1)[index] = self.subject.others[name].view(-1)[index]
                 else:
                     given[name].view(-1)[index] += by
-            seen = self.lab.run(**given)
-            for n, cell in enumerate(cells):
-                item = self.recording.arrays[cell.array].itemsize
-                name, low = self._names[cell.array], cell.byte // item * item
-                whole = slice(low, low + item)
-                found[n] |= not _bytes(seen.tensors, name)[whole].equal(_bytes(self.lab.truth, name)[whole])
-            if all(found):
+            tensors = self.lab.run(**given).tensors
+            for cell in found:
+                name, size = self._names[cell.array], self.recording.arrays[cell.array].itemsize
+                number = slice(cell.byte // size * size, cell.byte // size * size + size)
+                found[cell] |= not _bytes(tensors, name)[number].equal(_bytes(self.lab.truth, name)[number])
+            if all(found.values()):
                 break
         return found
 

@@ -79,9 +79,10 @@ function copied(rec, step, lane, delta) {
 function sourcesOf(rec, begun) {
   rec.sources ??= new Map();
   if (!rec.sources.has(begun)) {
-    const { op, extra } = rec.steps;
+    const { op, extra, mask, first } = rec.steps;
     const flight = rec.flights.find(({ begin }) => begin === begun);
-    const rowsOf = (steps) => steps.flatMap((step) => lanesOf(rec, step).map((one) => ({ step, ...one })));
+    const rowOf = (step, lane, row) => ({ step, lane, row, offset: rec.offsets[row] });
+    const rowsOf = (steps) => steps.flatMap((step) => lanesOfMask(mask[step]).map((lane, n) => rowOf(step, lane, first[step] + n)));
     const reads = rowsOf(flight ? stepsBetween(begun, flight.end, (at) => op[at] === rec.op["copy read"] && extra[at] === begun) : []);
     const writes = rowsOf(flight?.lands ?? []);
     const pairs = writes.map(({ step, lane }, n) => [`${step} ${lane}`, reads[n]]);
@@ -142,19 +143,18 @@ function followed(rec, thread, steps, place, past, most) {
   const pending = []; // thread, variable, until before which step it was changed
   let left = most;
 
-  // Of a statement at `place`, and what the innermost place of what it called names: there a variable may have another name.
-  function take(of, steps, place, inner) {
+  function take(of, steps, place) {
     const joined = [[of, steps]]; // a list, because a chain of shuffles may be longer than a stack
     while (joined.length && left > 0) {
       const [of, steps] = joined.pop();
-      if (!steps.length || !isNew(past.statements, `${of} ${steps[0]} ${steps.at(-1)} ${inner}`)) continue;
+      if (!steps.length || !isNew(past.statements, `${of} ${steps[0]} ${steps.at(-1)} ${place}`)) continue;
       left--;
       for (const step of steps) {
         for (const read of readsAt(rec, step, of)) if (isNew(past.rows, read.row)) reads.push(read);
       }
-      for (const variable of names[inner] ?? []) pending.push([of, variable, steps.at(-1)]);
+      for (const variable of names[place] ?? []) pending.push([of, variable, steps.at(-1)]);
       for (const step of steps) {
-        if (!JOINING.includes(rec.meta.ops[rec.steps.op[step]]) || !isNew(past.joined, `${step} ${inner}`)) continue;
+        if (!JOINING.includes(rec.meta.ops[rec.steps.op[step]]) || !isNew(past.joined, `${step} ${place}`)) continue;
         for (const lane of lanesOfMask(rec.steps.mask[step])) {
           const other = 32 * rec.steps.warp[step] + lane;
           joined.push([other, statement(rec, other, step, place, { since: steps.at(-1) })]);
@@ -163,7 +163,7 @@ function followed(rec, thread, steps, place, past, most) {
     }
   }
 
-  take(thread, steps, place, place);
+  take(thread, steps, place);
   while (pending.length && left > 0) {
     const [of, variable, until] = pending.pop();
     const changed = newBefore(rec, of, variable, until);
@@ -173,7 +173,7 @@ function followed(rec, thread, steps, place, past, most) {
     const last = ownStepBefore(rec, of, changed);
     const around = last >= before && last >= 0 ? placeNaming(rec, rec.steps.place[last], variable) : -1;
     if (around < 0) continue;
-    take(of, statement(rec, of, last, around, { since: before }), around, rec.steps.place[last]);
+    take(of, statement(rec, of, last, around, { since: before }), around);
     pending.push([of, variable, changed - 1]);
   }
   return { reads, isAll: left > 0 };
