@@ -9,7 +9,7 @@ import pytest
 
 from tests.helpers.all_of import all_of
 from tests.helpers.small_subjects import SUBJECTS
-from tests.helpers.who_wrote import Trial
+from tests.helpers.who_wrote import ZERO, Trial
 
 # Of the inputs that are said, so many alter the cell, at least. The others are said because names do not tell elements
 # apart: of arrays in registers all are taken, so all columns of V, and all lanes that a shuffle or a product joins, so
@@ -45,7 +45,7 @@ def trial(tmp_path_factory):
 
 
 def assert_writers(trial):
-    wrong = [(trial.name(cell), *trial.objections(cell, *trial.claim(cell))) for cell in trial.cells]
+    wrong = [(trial.name(cell), *trial.objections(cell, trial.claim(cell))) for cell in trial.cells]
     assert not [one for one in wrong if len(one) > 1]
 
 
@@ -73,10 +73,9 @@ def test_writers_and_inputs_of_some_cells(trial, name):
 def test_a_wrong_writer_and_a_missing_input_are_noticed(trial):
     tried = trial("scores", outputs=3, shared=1)
     for cell in tried.cells:
-        step, thread = tried.claim(cell)
-        assert tried.objections(cell, step, thread ^ 1)
+        assert tried.objections(cell, tried.claim(cell).shifted())
     one, other = tried.cells[:2]
-    assert tried.objections(one, *tried.claim(other))
+    assert tried.objections(one, tried.claim(other))
     cell, *_ = said = of_outputs(tried)
     left_out = min(said[cell])
     said[cell].remove(left_out)
@@ -86,13 +85,13 @@ def test_a_wrong_writer_and_a_missing_input_are_noticed(trial):
 @pytest.mark.exhaustive("all ten kernels, twenty cells of each, and each number of their inputs in turn")
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_writers_and_inputs_of_twenty_cells(trial, name, record_property):
-    shared = 6 if trial(name, outputs=0, shared=1).cells else 0  # threads read shared memory
+    shared = 6 if trial(name, outputs=0, shared=1).cells else 0  # where there is shared memory
     tried = trial(name, outputs=20 - shared, shared=shared)
     assert len(tried.cells) == 20
     assert_writers(tried)
     for cell in tried.cells:
-        step, thread = tried.claim(cell)
-        assert tried.objections(cell, step, thread ^ 1), f"{tried.name(cell)}: thread {thread ^ 1} could have written it"
+        wrong = tried.claim(cell).shifted()
+        assert wrong == ZERO or tried.objections(cell, wrong), f"{tried.name(cell)}: {wrong} is not refused"
     said, alter = of_outputs(tried), {one: tried.altered([one]) for one in tried.elements()}
     assert not any(missing(said, alter).values())
     shares = [np.mean([alter[one][cell] for one in origins if one in alter]) for cell, origins in said.items()]
