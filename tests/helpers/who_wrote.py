@@ -16,7 +16,7 @@ from tests.helpers.left_out import ALL_ELSE, DYNAMIC, NEVER, NOTHING, NOWHERE, L
 
 Look = tuple[Moment, str, int]  # as `Lab.run` takes it
 FEW = 0.01  # of the zeros that the copy engine writes
-STEPS = (50.0, -50.0)  # by which an input is changed: a second time where the first one makes no difference
+STEP = 50.0  # by which an input is changed
 
 
 class Element(NamedTuple):
@@ -66,10 +66,11 @@ class Cell(NamedTuple):
 class Trial:
     """One block of a launch, recorded; some of the bytes that it wrote, drawn at random; and the kernel in a lab.
 
-    outputs, shared: how many bytes of outputs, and of shared memory.
+    count: how many bytes; shared: how many of them are of shared memory, if it is read at all; the others are of
+    outputs.
     """
 
-    def __init__(self, subject: Subject, folder: Path, *, outputs: int, shared: int, seed: int = 0) -> None:
+    def __init__(self, subject: Subject, folder: Path, *, count: int, shared: int, seed: int = 0) -> None:
         self.subject, self._rng = subject, np.random.default_rng(seed)
         grid = (*subject.launch.grid, 1, 1)[:3]
         self.block = int(self._rng.integers(grid[0] * grid[1] * grid[2]))
@@ -79,7 +80,8 @@ class Trial:
         assert not self.recording.failure
         self._c = self.recording.columns
         self._names = [array.name for array in self.recording.arrays]
-        self.cells = [*self._draw(outputs, is_shared=False), *self._draw(shared, is_shared=True)]
+        self.cells = self._draw(shared, is_shared=True)
+        self.cells += self._draw(count - len(self.cells), is_shared=False)
         claims = {cell: self.claim(cell) for cell in self.cells}
         writers = [(cell, claim) for cell, claim in claims.items() if isinstance(claim, Written)]
         lines = {(self._line(claim.step), self._memory(cell.array)) for cell, claim in writers}
@@ -250,9 +252,7 @@ class Trial:
         """Tried on numbers of 16 bits."""
 
         def found(elements: Collection[Element]) -> int:
-            return (
-                self.lab.run(look=look, **self._changed(elements, STEPS[0])).word >> 16 * (cell.byte % 4 // 2) & 0xFFFF
-            )
+            return self.lab.run(look=look, **self._changed(elements)).word >> 16 * (cell.byte % 4 // 2) & 0xFFFF
 
         right, others = found([]), set(self.elements()) - {source}
         says = [] if found(others) == right else [f"it does not come from {source} alone"]
@@ -276,27 +276,24 @@ class Trial:
         """All that can be changed."""
         return [Element(name, i) for name, tensor in self.inputs.items() for i in range(tensor.numel())]
 
-    def _changed(self, elements: Collection[Element], by: float) -> dict[str, torch.Tensor]:
+    def _changed(self, elements: Collection[Element]) -> dict[str, torch.Tensor]:
         """The inputs, some of whose elements have other values."""
         given = {name: tensor.clone() for name, tensor in self.inputs.items()}
         for name, index in elements:
             if name in self.subject.others:
                 given[name].view(-1)[index] = self.subject.others[name].view(-1)[index]
             else:
-                given[name].view(-1)[index] += by
+                given[name].view(-1)[index] += STEP
         return given
 
     def altered(self, elements: Collection[Element]) -> dict[Cell, bool]:
         """Which cells of outputs are others when all these elements are changed."""
-        found = {cell: False for cell in self.cells if cell.reader is None}
-        for by in STEPS:
-            tensors = self.lab.run(**self._changed(elements, by)).tensors
-            for cell in found:
+        tensors, found = self.lab.run(**self._changed(elements)).tensors, {}
+        for cell in self.cells:
+            if cell.reader is None:
                 name, size = self._names[cell.array], self.recording.arrays[cell.array].itemsize
                 number = slice(cell.byte // size * size, cell.byte // size * size + size)
-                found[cell] |= not _bytes(tensors, name)[number].equal(_bytes(self.lab.truth, name)[number])
-            if all(found.values()):
-                break
+                found[cell] = not _bytes(tensors, name)[number].equal(_bytes(self.lab.truth, name)[number])
         return found
 
 
