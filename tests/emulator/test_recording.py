@@ -160,6 +160,18 @@ def test_what_stands_in_several_lines_is_one_statement(what):
     assert [origin.thread for origin in recording.origins("y", 4 * 5)] == [5]
 
 
+@WITH_VARIABLES
+def test_variables_beside_an_array_that_the_widest_stores_would_fill_are_recorded():
+    code = r"""extern "C" __global__ void k(float* y, int n) {
+        float sums[4][4] = {};
+        for (int i = 0; i < n; i++) sums[i % 4][i / 4] += i;
+        y[threadIdx.x] = sums[1][0];
+    }"""
+    y = torch.zeros(32)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (y, np.int32(16))))
+    assert {variable.name for variable in recording.variables} == {"n", "sums", "i"}
+
+
 def test_a_finding_knows_the_steps_of_both_parties():
     recording, _ = tiny(barrier="")
     races = [finding for finding in recording.findings if finding.tool == "racecheck"]
