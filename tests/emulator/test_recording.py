@@ -131,7 +131,7 @@ def test_who_wrote_a_byte_and_from_what(recorded):
         recording.writer("z", 0)
 
 
-IN_SEVERAL_LINES = {
+ROUNDABOUT = {
     "a statement": r"""extern "C" __global__ void k(const float* x, float* y) {
     y[threadIdx.x] =
         threadIdx.x < 16
@@ -148,14 +148,23 @@ extern "C" __global__ void k(const float* x, float* y) {
                 [&](float number) { mine = 2 * number; });
     y[threadIdx.x] = mine;
 }""",
+    "a pointer to a variable": r"""extern "C" __global__ void k(const float* x, float* y) {
+    const float mine = x[threadIdx.x];
+    __syncwarp();
+    const float *other = y,
+                *same = reinterpret_cast<const float*>(&mine);
+    float sum = 0;
+    for (int n = 0; n < 1; n++) sum += same[n];
+    y[threadIdx.x] = sum;
+}""",
 }
 
 
 @WITH_VARIABLES
-@all_of("what", IN_SEVERAL_LINES)
-def test_what_stands_in_several_lines_is_one_statement(what):
+@all_of("what", ROUNDABOUT)
+def test_a_number_that_comes_in_a_roundabout_way(what):
     x, y = torch.arange(32.0), torch.zeros(32)
-    module = RawModule(code=IN_SEVERAL_LINES[what])
+    module = RawModule(code=ROUNDABOUT[what])
     recording = record(lambda: module.get_function("k")((1,), (32,), (x, y)))
     assert [origin.thread for origin in recording.origins("y", 4 * 5)] == [5]
 
