@@ -151,8 +151,9 @@ class Lab:
             for name, size in [("lab_out", 7), ("lab_look", 5), ("lab_times", 2), ("lab_seen", 1)]
         }
         self.names = [one.name for one in self._module.get_function(subject.launch.kernel).parameters]
-        truth = self.run().tensors
-        self.truth = {name: truth[name] for name in subject.outputs}
+        self.truth: dict[str, torch.Tensor] = {}
+        tensors = self.run().tensors
+        self.truth = {name: tensors[name] for name in subject.outputs}
 
     def statement(self, line: Line) -> tuple[str, int, int]:
         """What tells statements apart: the file, and from where to where it goes there."""
@@ -194,7 +195,7 @@ class Lab:
                 arg = given[name]
             elif isinstance(arg, torch.Tensor):
                 arg = arg.clone()
-                if name in self.subject.outputs and hasattr(self, "truth"):
+                if name in self.truth:
                     arg.view(torch.uint8).copy_(~self.truth[name].view(torch.uint8))
             args.append(arg)
         self.subject.call(self._module, args)
