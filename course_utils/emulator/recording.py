@@ -106,6 +106,8 @@ class Recording:
             "ops": OPS,
             "arrays": [asdict(array) for array in self.arrays],
             "names": self._origins.names,
+            "own": self._origins.own_names,
+            "statements": self._origins.statement_of,
             "variables": [
                 asdict(variable) | {"from": made_from}
                 for variable, made_from in zip(self.variables, self._origins.made_from, strict=True)
@@ -139,7 +141,8 @@ class Recording:
         Statements are known by their lines, and variables by their names there, so that this is rather too much than
         too little: all elements of an array are taken, and all lanes that a shuffle or a product joins. It misses what
         a name does not show: a variable that is changed through a pointer in a function that knows it by another name,
-        and registers where there are no `variables`.
+        and registers where there are no `variables`. A variable that is set to the number that it has already comes
+        from where it had that number first.
         """
         return self._origins.inputs(self._access_of(step, thread))
 
