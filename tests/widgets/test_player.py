@@ -185,6 +185,16 @@ def test_a_finding_opens_at_the_read_that_meets_the_others_write(open_widget):
 
 
 @pytest.mark.browser
+def test_a_barrier_that_opens_begins_a_sentence(open_widget):
+    page = open_widget(player(*swap()))
+    words = "[0, 3].map((id) => { rec.steps.extra[rec.steps.extra[argument]] = id; return m.deedOf(rec, argument); })"
+    assert asked(page, words, OPENS) == [
+        "The block's barrier opens: all have arrived",
+        "Barrier 3 opens: all have arrived",
+    ]
+
+
+@pytest.mark.browser
 def test_jumps_lead_to_the_next_of_their_kind_and_to_the_last_before(open_widget):
     page = open_widget(player(*swap()))
     both = "[false, true].map((back) => {})"
