@@ -174,6 +174,15 @@ def test_a_read_that_no_barrier_orders_is_a_hazard_and_is_said(open_widget):
 
 
 @pytest.mark.browser
+def test_two_atomics_are_no_hazard_and_one_beside_a_write_is(open_widget):
+    page = open_widget(player(*swap(has_barrier=False)))
+    found = """[[3, "write"], [3, "atomic"]].map(([step, op]) => {
+        rec.steps.op[4] = rec.op.atomic, rec.steps.op[step] = rec.op[op];
+        return m.hazardsOf(rec, 4).length; })"""
+    assert asked(page, found) == [32, 0]
+
+
+@pytest.mark.browser
 def test_a_finding_opens_at_the_read_that_meets_the_others_write(open_widget):
     """Of a recording that knows the two only by their lines: its step is a read of the same line before that one."""
     meta, data = swap(has_barrier=False)

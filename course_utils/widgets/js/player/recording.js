@@ -336,6 +336,7 @@ export function hazardsOf(rec, step) {
     const writer = lastWrite(rec, array[step], offset, width[step], step);
     if (writer < 0 || warp[writer] === warp[reader]) continue;
     if (warp[writer] < 0 && op[writer] === rec.op.write) continue; // nobody knows whose it is
+    if (op[step] === rec.op.atomic && op[writer] === rec.op.atomic) continue; // either may come first
     if (!ordered.has(writer)) ordered.set(writer, isOrdered(rec, writer, reader));
     if (!ordered.get(writer)) found.push({ lane, offset, writer });
   }
