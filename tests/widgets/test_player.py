@@ -214,6 +214,25 @@ def test_a_read_before_a_copy_lands_is_a_hazard(open_widget):
 
 
 @pytest.mark.browser
+def test_two_atomics_are_no_hazard_and_one_beside_a_write_is(open_widget):
+    page = open_widget(player(*swap(has_barrier=False)))
+    found = """[[3, "write"], [3, "atomic"]].map(([step, op]) => {
+        rec.steps.op[4] = rec.op.atomic, rec.steps.op[step] = rec.op[op];
+        return m.hazardsOf(rec, 4).length; })"""
+    assert asked(page, found) == [32, 0]
+
+
+@pytest.mark.browser
+def test_a_barrier_that_opens_begins_a_sentence(open_widget):
+    page = open_widget(player(*swap()))
+    words = "[0, 3].map((id) => { rec.steps.extra[rec.steps.extra[argument]] = id; return m.deedOf(rec, argument); })"
+    assert asked(page, words, OPENS) == [
+        "The block's barrier opens: all have arrived",
+        "Barrier 3 opens: all have arrived",
+    ]
+
+
+@pytest.mark.browser
 def test_jumps_lead_to_the_next_of_their_kind_and_to_the_last_before(open_widget):
     page = open_widget(player(*swap()))
     both = "[false, true].map((back) => {})"
