@@ -12,8 +12,9 @@ from course_utils import checks, measured, plots, reference, show
 from course_utils.bench import hopper as bench
 from course_utils.chapters.flash_v2_steps import normal
 from course_utils.chapters.timed_ladder import ALL_CASES, TimedLadder, title
-from course_utils.launches.hopper import LADDER, launch
+from course_utils.launches.hopper import EIGHT_BITS, LADDER, launch
 from course_utils.measured import Measurement
+from course_utils.nvidia import bottlenecks
 from course_utils.operators.tensor_core import takes_wgmma
 
 CHAPTER = "07_hopper"
@@ -106,3 +107,26 @@ def show_taken(d: int = 128) -> None:
         taken["blocks"] = row["blocks_per_sm"]
         rows.append({"step": f"{step.number} {step.title}"} | taken | {"of the peak": f"{row['share_of_peak']:.0%}"})
     show.table(rows, f"d = {d}, not causal, blocks of a multiprocessor; {TIMED.caption()}", folded=True)
+
+
+def show_busy(d: int = 128) -> None:
+    """What ncu says of each step and of the kernel in 8 bits: how long units are busy, and what a warp waits for."""
+    by_ncu = measured.load("bottlenecks")
+    rows = {
+        f"{step.number} {step.title}": by_ncu.select(name=f"hopper {step.kernel}, d={d}, L={LENGTH}")[0]
+        for step in (*LADDER, EIGHT_BITS)
+    }
+    units = {"tensor cores": "tensor cores", "exponentials": "special functions"}
+    panels = {f"{words}, % of the time": [row["units"][unit] for row in rows.values()] for words, unit in units.items()}
+    plots.bars(list(rows), panels, alike=len(panels))
+    plt.show()
+    table = [
+        {
+            "step": step,
+            **{f"{words}, %": f"{row['units'][unit]:.0f}" for words, unit in units.items()},
+            "warps a scheduler": row["warps"],
+            "a warp waits most for": bottlenecks.waits_for(row),
+        }
+        for step, row in rows.items()
+    ]
+    show.table(table, f"d = {d}, L = {LENGTH}, not causal; ncu, {measured.caption(by_ncu)}", folded=True)
