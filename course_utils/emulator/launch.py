@@ -268,7 +268,8 @@ def run(
         "cluster": cluster,
         "arguments": arguments,
         "shared_mem": shared_mem,
-        "threads": _settings.threads,
+        # Recorded blocks run in order: else a crash in another one would end the recording at any step.
+        "threads": 1 if watch and watch.record else _settings.threads,
         "order": ORDERS.index(_settings.order),
         "seed": _settings.seed,
         "time_limit": _settings.time_limit,

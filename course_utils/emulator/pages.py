@@ -118,15 +118,19 @@ def _plural(number: int, noun: str, ending: str = "s") -> str:
 
 def findings_page(report: SanitizerReport) -> str:
     """The findings as HTML, one card each; without any, a line that says so and what it does not prove."""
+    head, cards, tail = findings_parts(report)
+    return "".join([head, *cards, tail])
+
+
+def findings_parts(report: SanitizerReport) -> tuple[str, list[str], str]:
+    """The page in parts: what stands above the findings, a card for each, and what stands below, if anything."""
     launches = _plural(report.launches, "launch", "es")
     if not report.findings:
         limit = _div("On these inputs: silence proves nothing about others.", _MUTED)
-        return _frame(f"no finding in {launches}{limit}", "border-left: 4px solid #2e6b34")
-    parts = [_frame(f"{_plural(len(report.findings), 'finding')} in {launches}", "font-weight: 600")]
-    parts += [_card(finding) for finding in report.findings]
-    if report.dropped:
-        parts.append(_frame(f"... and {report.dropped:,} more, for which there was no room"))
-    return "".join(parts)
+        return _frame(f"no finding in {launches}{limit}", "border-left: 4px solid #2e6b34"), [], ""
+    head = _frame(f"{_plural(len(report.findings), 'finding')} in {launches}", "font-weight: 600")
+    lost = f"... and {report.dropped:,} more, for which there was no room" if report.dropped else ""
+    return head, [_card(finding) for finding in report.findings], _frame(lost) if lost else ""
 
 
 def _card(finding: Finding) -> str:

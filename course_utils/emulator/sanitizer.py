@@ -37,10 +37,10 @@ class Finding:
     asynccheck, which NVIDIA does not have.
 
     `file`, `line` and `source`: the place and its text (None where unknown). `block` and `thread`: the first to run
-    into it, as (x, y, z); `count`: how often it happened in the launch. For a race and for threads that wait at
-    different barriers, `other_line`, `other_source`, `other_block` and `other_thread` are the other party; None for a
-    finding with one party. `events`: of asynccheck, and of races in its kernels, what happened, the first first;
-    `wants`: what had to stand in between.
+    into it, as (x, y, z); `count`: how often it happened; `launch`: the first of the watched launches in which it did,
+    counted from 0. For a race and for threads that wait at different barriers, `other_line`, `other_source`,
+    `other_block` and `other_thread` are the other party; None for a finding with one party. `events`: of asynccheck,
+    and of races in its kernels, what happened, the first first; `wants`: what had to stand in between.
     """
 
     tool: str
@@ -58,6 +58,7 @@ class Finding:
     count: int = 1
     events: tuple[Event, ...] = ()
     wants: str = ""
+    launch: int = 0
 
     def __str__(self) -> str:
         place = f"{self.file}:{self.line}: " if self.line else ""

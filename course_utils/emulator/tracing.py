@@ -275,11 +275,11 @@ def collect(
     `locate` turns a place in the library into (file, line), `sources` has the text of each file by its name.
     """
     for report in _sanitizers:
-        report.launches += 1
         report.dropped += results.findings_dropped
         found = [_finding(f, kernel, memory, locate, sources) for f in results.findings[: results.finding_count]]
         for finding in sorted(found, key=_order):
-            _add_finding(report, finding)
+            _add_finding(report, replace(finding, launch=report.launches))
+        report.launches += 1
     if not _profilers:
         return
     rows = _rows(results, kernel, locate, sources)

@@ -207,7 +207,8 @@ def outputs(cell: NotebookNode, path: Path, root: Path, extra: Path) -> tuple[li
         kind = next((kind for kind in PICTURES if kind in data), None)
         if "text/html" in data:
             page = HREF.sub(lambda m: m[1] + site_link(m[2], path, root), _text(data["text/html"]))
-            data = {"text/html": guesses.described(page, [alt.strip() for alt in alts[pictures:]])}
+            shown_alone = guesses.described(page, [alt.strip() for alt in alts[pictures:]])
+            data = {"text/html": widgets.alive(state, shown_alone) if state else shown_alone}
             pictures += guesses.held_pictures(page)
         elif kind:
             alt = alts[pictures].strip() if pictures < len(alts) else ""

@@ -5,6 +5,7 @@ from course_utils.widgets.bank_turns import bank_turns
 from course_utils.widgets.cache_explorer import cache_explorer
 from course_utils.widgets.dsa_explorer import DsaState, dsa_explorer, dsa_state, example_scores
 from course_utils.widgets.explorer import mask_explorer
+from course_utils.widgets.findings import findings
 from course_utils.widgets.fragments import warp_fragments
 from course_utils.widgets.guesses import guess
 from course_utils.widgets.heatmap import score_heatmap
@@ -32,6 +33,7 @@ __all__ = [
     "dsa_state",
     "example_scores",
     "find_the_missing_barrier",
+    "findings",
     "guess",
     "launch_grid",
     "load_sectors",

@@ -6,9 +6,7 @@ it is printed.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -26,8 +24,9 @@ from course_utils.widgets.frame import HERE, anywidget, esm
 from course_utils.widgets.own_run import own_run, words_of
 
 if anywidget is not None:
-    import ipywidgets
     import traitlets
+
+    from course_utils.widgets.at_work import AtWork
 
 
 class Check:
@@ -118,16 +117,14 @@ def _unsaved(cell: str) -> str:
 
 if anywidget is not None:
 
-    class Panel(anywidget.AnyWidget):
+    class Panel(AtWork):
         """The widget: a button, the state of the check in words, and the grade as HTML."""
 
         _esm = esm("grade_panel.js")
         _css = (HERE / "widgets.css").read_text(encoding="utf-8")
         title = traitlets.Unicode().tag(sync=True)
         subject = traitlets.Unicode().tag(sync=True)
-        status = traitlets.Unicode().tag(sync=True)
         page = traitlets.Unicode().tag(sync=True)
-        busy = traitlets.Bool(False).tag(sync=True)
         asked = traitlets.Int(0).tag(sync=True)
         can_play = traitlets.Bool(False).tag(sync=True)
         played = traitlets.Int(0).tag(sync=True)
@@ -136,7 +133,6 @@ if anywidget is not None:
             subject = "my kernel" if checked.exercise.kernels else "my answers"
             super().__init__(title=checked.exercise.title, subject=subject)
             self._check = checked
-            self.below = ipywidgets.Output()  # where the learner's kernel is played
             self._show()
             self.observe(self._again, "asked")
             self.observe(self._play, "played")
@@ -146,33 +142,23 @@ if anywidget is not None:
             self.can_play = self._check.can_be_played
 
         def _again(self, _: object) -> None:
-            with self._at_work(self._check.waiting, "The check did not run"):
-                self.below.outputs = ()
+            with self.at_work(self._check.waiting, "The check did not run"):
+                self.play_below(None)
                 self._check.run()
                 self._show()
 
         def _play(self, _: object) -> None:
-            with self._at_work("Recording your kernel: this takes a few seconds.", "Your kernel was not recorded"):
+            with self.at_work("Recording your kernel: this takes a few seconds.", "Your kernel was not recorded"):
                 found = replay(self._check.submission, self._check.result)
-                self.below.outputs = ()
+                self.play_below(None)
                 if found is None:
                     self.status = "Nothing goes wrong in a run: the points are lost by what the counters say."
                     return
                 if not found.recording.steps:
                     self.status = "Your kernel touches no memory: there is nothing to see yet."
                     return
-                self.below.append_display_data(own_run(found))
+                self.play_below(own_run(found))
                 self.status = words_of(found)
-
-        @contextlib.contextmanager
-        def _at_work(self, words: str, what_failed: str) -> Iterator[None]:
-            self.busy, self.status = True, words
-            try:
-                yield
-            except Exception as error:  # of the grader itself: here nobody would see a traceback
-                self.status = f"{what_failed}: {type(error).__name__}: {error}"
-            finally:
-                self.busy = False
 
         def _repr_mimebundle_(self, **_: object) -> tuple[dict, dict]:
             live, metadata = super()._repr_mimebundle_()

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from course_utils.grading.replay import Replay
-from course_utils.widgets.player import Player, player
+from course_utils.widgets.player import Player
 
 
 def own_run(found: Replay) -> Player:
     """Opens at the finding, with both parties, or at the last write of a wrong number, with that number chosen; where
-    there is neither, at the first step."""
-    meta, data = found.recording.packed()
+    there is neither, at the first step, or at the last one of a launch that stopped."""
+    recording, step = found.recording, found.step or 0
+    meta, data = recording.packed()
+    start: dict = {"intoView": True}
     if found.finding is not None:
-        return player(meta, data, at=found.recording.findings[found.finding])
-    if found.step is None:
-        return player(meta, data)
-    start = {"cell": {"array": found.array, "offset": found.offset}, "array": found.array, "looksAtCell": True}
-    return Player(meta={**meta, "start": start}, data=data, step=found.step)
+        step = recording.findings[found.finding].step
+        start["finding"] = found.finding
+    elif found.step is not None:
+        cell = {"array": found.array, "offset": found.offset}
+        start |= {"cell": cell, "array": found.array, "looksAtCell": True}
+    elif recording.failure:
+        step = recording.steps - 1
+    return Player(meta={**meta, "start": start}, data=data, step=step)
 
 
 def words_of(found: Replay) -> str:
     """What is seen, in a sentence or two."""
     recording = found.recording
-    where = f"Your kernel in block {recording.index}, {found.part}: {found.case}."
+    where = f"Below: your kernel, part “{found.part}”, case “{found.case}”, block {recording.index}."
     if found.finding is not None:
         return f"{where} It opens at a finding: {recording.findings[found.finding].message}."
     if recording.failure:
-        return f"{where} It did not come to its end: {recording.failure}"
+        return f"{where} It opens where the launch stopped: {recording.failure}"
     if found.step is None or found.array is None:
         return where
     return f"{where} It opens where a wrong number of {recording.arrays[found.array].name} is written last."

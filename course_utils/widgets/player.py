@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from course_utils.emulator import record
+from course_utils.emulator.recorded import RecordedFinding
 from course_utils.emulator.sanitizer import Finding
 from course_utils.widgets import recorded
 from course_utils.widgets.frame import HERE, Frame
@@ -76,8 +77,16 @@ def _opening(meta: dict, data: bytes, at: int | Finding | None) -> tuple[int, di
         return int(found[0]), {}
     if not hasattr(at, "tool"):
         raise TypeError(f"at: got {type(at).__name__}, takes a Finding of a report, a line number or None")
+    stop = stop_of(meta, at)
+    if stop is None:
+        raise ValueError(f"at: got a finding of {at.tool} at line {at.line}, which this block did not run into")
+    return meta["findings"][stop]["step"], {"finding": stop}
+
+
+def stop_of(meta: dict, finding: Finding | RecordedFinding) -> int | None:
+    """The number of a finding in a recording, if it has a step there; else None."""
+    wanted = (finding.tool, finding.line, finding.other_line)
     for n, one in enumerate(meta["findings"]):
-        same = (one["tool"], one["line"], one["other_line"]) == (at.tool, at.line, at.other_line)
-        if same and one["step"] >= 0:
-            return one["step"], {"finding": n}
-    raise ValueError(f"at: got a finding of {at.tool} at line {at.line}, which this block did not run into")
+        if (one["tool"], one["line"], one["other_line"]) == wanted and one["step"] >= 0:
+            return n
+    return None

@@ -133,11 +133,23 @@ def test_who_wrote_a_byte_and_from_what(recorded):
 
 def test_a_finding_knows_the_steps_of_both_parties():
     recording, _ = tiny(barrier="")
-    races = [one for one in recording.findings if one.tool == "racecheck" and "another block" not in one.message]
-    assert races and all(finding.step >= 0 and finding.other_step >= 0 for finding in races)
+    races = [finding for finding in recording.findings if finding.tool == "racecheck"]
+    inside = [finding for finding in races if "another block" not in finding.message]
+    assert inside and all(finding.step >= 0 and finding.other_step >= 0 for finding in inside)
     all_steps = steps(recording)
-    for finding in races:
+    for finding in inside:
         assert all_steps[finding.step][3] == finding.line and all_steps[finding.other_step][3] == finding.other_line
+    between = [finding for finding in races if finding not in inside]
+    assert between and {finding.other_step for finding in between} == {-1}  # the other block is not recorded
+
+
+def test_a_crash_ends_the_recording_at_the_same_step_each_time():
+    """In order: of blocks that run beside each other any might be the first to crash."""
+    source = 'extern "C" __global__ void past(float* x) { x[threadIdx.x] = 1; if (threadIdx.x == 40) x[1 << 20] = 1; }'
+    kernel = RawModule(code=source).get_function("past")
+    found = [record(lambda: kernel((64,), (64,), (torch.zeros(64),))) for _ in range(3)]
+    assert all("invalid memory access" in one.failure for one in found)
+    assert {one.steps for one in found} == {found[0].steps} and found[0].steps > 0
 
 
 def test_what_is_packed_is_what_was_recorded(recorded):

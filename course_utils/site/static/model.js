@@ -11,6 +11,10 @@ export function modelOf(state, answer) {
     },
     save_changes() {},
     on: (event, listener) => listeners.push([event, listener]),
+    off(event, listener) {
+      const at = listeners.findIndex((one) => one[0] === event && one[1] === listener);
+      if (at >= 0) listeners.splice(at, 1);
+    },
     send: (message) => setTimeout(() => answer(message)),
   };
 }

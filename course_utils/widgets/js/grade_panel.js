@@ -17,18 +17,21 @@ export default {
     );
     el.append(root);
 
+    let asked = "asked"; // which button was pressed last
+
     // The button stays focusable while a check runs: `disabled` would throw the keyboard's user out of the panel.
     const draw = () => {
       const busy = model.get("busy");
-      button.textContent = busy ? "Checking …" : `Check ${model.get("subject")}`;
-      play.textContent = "See my kernel run";
+      const plays = busy && asked === "played";
+      button.textContent = busy && !plays ? "Checking …" : `Check ${model.get("subject")}`;
+      play.textContent = plays ? "Recording …" : "See my kernel run";
       play.hidden = !model.get("can_play");
       for (const one of [button, play]) one.setAttribute("aria-disabled", String(busy));
       root.setAttribute("aria-busy", String(busy));
       title.textContent = model.get("title");
       status.textContent = model.get("status");
       page.innerHTML = model.get("page"); // escaped by Python
-      page.classList.toggle("ak-old", busy);
+      page.classList.toggle("ak-old", busy && !plays);
     };
     page.addEventListener("click", ({ target }) => {
       if (!target.classList.contains("ak-copy")) return;
@@ -37,6 +40,7 @@ export default {
     });
     const asks = (name) => () => {
       if (model.get("busy")) return;
+      asked = name;
       model.set("busy", true);
       model.set(name, model.get(name) + 1);
       model.save_changes();

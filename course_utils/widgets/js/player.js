@@ -16,7 +16,7 @@
 const START = {
   warp: 0, lane: 0, cell: null, array: 0, colour: "value", figures: false, byBank: false, file: null,
   quantity: null, element: 0, finding: -1, other: -1, writes: null, looksAtCell: false, holdsWindow: false,
-  followsArray: true, followsWarp: true, followsFile: true, short: false,
+  followsArray: true, followsWarp: true, followsFile: true, short: false, intoView: false,
 };
 const MANY_CHANGES = 200000; // of local variables: unpacking as many takes longer than a picture
 const TALL = { wide: 400, short: 290, phone: 260 };
@@ -166,6 +166,10 @@ function showPlayer(rec, model, root) {
     view.step = change.step; // no step is taken: that would turn to what it touches, away from the chosen cell
     act.set(change);
   }, formerAddress);
+  if (rec.meta.start?.intoView) {
+    root.scrollIntoView({ block: "start" }); // a button has opened it, perhaps far above
+    rec.meta.start.intoView = false; // and no other view of it moves the page
+  }
   if (!rec.isWhole) rec.whole.then(redraw);
   return () => {
     play.stop();
