@@ -49,15 +49,19 @@ class Origins:
     ) -> None:
         """All of them those of a `Recording`."""
         self._columns = c = columns
-        self._all_places, self._arrays, self._variables = places, arrays, variables
+        self._all_places, self._arrays = places, arrays
         self._op, self._array, self._width = (c[f"steps.{name}"] for name in ("op", "array", "width"))
         self._first, self._extra, self._place = (c[f"steps.{name}"] for name in ("first", "extra", "place"))
         self._offset = c["lanes.offset"]
         self._ops, self._places = self._op.tolist(), self._place.tolist()
         statements = Statements(sources)
-        self._words = [statements.words_at(place.file, place.line) for place in places]
+        self.statement_of = _statements_of(places, statements)
+        words = [statements.words_at(place.file, place.line) for place in places]
+        split = [set(variable.name.split(".")) for variable in variables]
+        self.own_names = [[n for n, parts in enumerate(split) if parts & own] for own in words]
         self.names = named(places, variables, statements)
         self.made_from = made_from(variables, statements)
+        self._of_copies: dict[tuple[int, int], np.ndarray] = {}
 
     # ---- what is looked up
 
@@ -176,28 +180,38 @@ class Origins:
         begun = int(self._extra[write.step])
         if self._op[begun] == COPY_READ:
             return [row for row in self.rows_of(begun) if self.thread_of[row] == write.thread and self._width[begun]]
-        reads, writes = (np.flatnonzero((self._op == op) & (self._extra == begun)) for op in (COPY_READ, COPY_WRITE))
-        read = reads[np.searchsorted(writes, write.step)] if len(reads) == len(writes) else None
-        if read is None or not self._width[read]:
+        reads, writes = self._rows_of_copy(begun, COPY_READ), self._rows_of_copy(begun, COPY_WRITE)
+        if len(reads) != len(writes):
             return []
-        return [int(self._first[read] + write.row - self._first[write.step])]
+        row = int(reads[np.searchsorted(writes, write.row)])
+        return [row] if self._width[self.step_of[row]] else []
+
+    def _rows_of_copy(self, begun: int, op: int) -> np.ndarray:
+        """What the copy, or the product, that began in a step has read or written, in order: its rows, those of zeros
+        among them, which have no width."""
+        if (begun, op) not in self._of_copies:
+            steps = np.flatnonzero((self._op == op) & (self._extra == begun)).tolist()
+            self._of_copies[begun, op] = np.array([row for step in steps for row in self.rows_of(step)], np.int64)
+        return self._of_copies[begun, op]
 
     # ---- statements
 
     def _is_within(self, place: int, around: int) -> bool:
-        while place >= 0 and place != around:
+        while place >= 0 and self.statement_of[place] != self.statement_of[around]:
             place = self._all_places[place].caller
-        return place == around
+        return place >= 0
 
     def _statement(self, thread: int, last: int, place: int, *, since: int = 0, writes: bool = False) -> list[int]:
         """The steps of a thread's statement that ends with the step `last`, the last first: back while it is at the
         same place, or in what is called there, from the step `since` on. writes: of a write, back to the one before."""
-        mine, ops, places = self._steps_of_thread[thread], self._ops, self._places
+        mine, ops, places, statement_of = self._steps_of_thread[thread], self._ops, self._places, self.statement_of
         found = []
         for position in range(bisect.bisect_right(mine, last) - 1, -1, -1):
             step = mine[position]
-            again = writes and step != last and ops[step] in WRITING and places[step] == places[last]
-            if step < since or again or not self._is_within(places[step], place):
+            here = places[step]
+            if step < since or not self._is_within(here, place):
+                break
+            if writes and step != last and ops[step] in WRITING and statement_of[here] == statement_of[places[last]]:
                 break
             found.append(step)
         return found
@@ -243,12 +257,9 @@ class Origins:
 
     def _naming(self, place: int, variable: int) -> int:
         """The innermost of a place and those from which it was called whose statement names a variable; -1: none."""
-        parts = set(self._variables[variable].name.split("."))
-        while place >= 0:
-            if parts & self._words[place]:
-                return place
+        while place >= 0 and variable not in self.own_names[place]:
             place = self._all_places[place].caller
-        return -1
+        return place
 
     def _reads(self, step: int, thread: int) -> Iterable[int]:
         """The rows that a thread read in a step; of a product that ends, what the tensor core read for it."""
@@ -258,10 +269,19 @@ class Origins:
             return [int(self._first[step]) + before] if lanes >> thread % 32 & 1 else []
         begun = int(self._extra[step])
         if self._ops[step] == END and self._ops[begun] == WGMMA:
-            reads = np.flatnonzero((self._op == COPY_READ) & (self._extra == begun))
-            return [row for read in reads for row in self.rows_of(int(read))]
+            return self._rows_of_copy(begun, COPY_READ).tolist()
         return []
 
     def _threads_of(self, step: int) -> list[int]:
         mask, warp = (int(self._columns[f"steps.{name}"][step]) for name in ("mask", "warp"))
         return [32 * warp + lane for lane in range(32) if mask >> lane & 1]
+
+
+def _statements_of(places: Sequence[RecordedPlace], statements: Statements) -> list[int]:
+    """For each place the number of its statement: a statement has as many places as lines on which something is done."""
+    numbers: dict[tuple[str, int, int], int] = {}
+    found: list[int] = []
+    for place in places:  # a caller comes before its calls
+        caller = found[place.caller] if place.caller >= 0 else -1
+        found.append(numbers.setdefault((place.file, statements.around(place.file, place.line), caller), len(numbers)))
+    return found

@@ -106,6 +106,8 @@ class Recording:
             "ops": OPS,
             "arrays": [asdict(array) for array in self.arrays],
             "names": self._origins.names,
+            "own": self._origins.own_names,
+            "statements": self._origins.statement_of,
             "variables": [
                 asdict(variable) | {"from": made_from}
                 for variable, made_from in zip(self.variables, self._origins.made_from, strict=True)

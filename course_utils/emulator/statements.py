@@ -15,13 +15,15 @@ ASSIGNED = re.compile(r"(?<![=!<>])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
 
 
 class Statement(NamedTuple):
-    """From its first to its last line: the names in it, those that it may change, and those that are called."""
+    """From its first to its last line: the names in it, those that it may change, and those that are called. is_whole:
+    it has other statements within."""
 
     first: int
     last: int
     words: frozenset[str]
     changed: frozenset[str]
     called: frozenset[str]
+    is_whole: bool
 
 
 class Statements:
@@ -36,6 +38,12 @@ class Statements:
         here = (one.words for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
         return frozenset().union(*here)
 
+    def around(self, file: str, line: int) -> int:
+        """The first line of the statement that a line is part of: the longest one, but for calls with a function among
+        their arguments. The line itself where there is none."""
+        here = (one.first for one in self._of_file.get(file, ()) if one.first <= line <= one.last and not one.is_whole)
+        return min(here, default=line)
+
     def words_with(self, names: set[str]) -> frozenset[str]:
         """The names in the statements that may change a variable of one of these names."""
         return frozenset().union(*(one.words for one in self._all if names & one.changed))
@@ -47,9 +55,11 @@ class Statements:
 
 
 def _statements(text: str) -> Iterator[Statement]:
-    """What lies between semicolons and braces; the head of a loop is one."""
+    """What lies between semicolons and braces; the head of a loop is one. A call with a function in braces among its
+    arguments is one as a whole, too."""
     plain = blank_comments(text)
     start, depth = 0, 0
+    around: list[tuple[int, int]] = []  # of each open brace: where the statement that it is part of begins, if it is
     for match in re.finditer(r"[;{}()]|^[ \t]*#.*$", plain, flags=re.MULTILINE):
         mark = match[0]
         depth += (mark == "(") - (mark == ")")
@@ -60,8 +70,11 @@ def _statements(text: str) -> Iterator[Statement]:
             begin = start + len(own) - len(own.lstrip())
             first, last = plain.count("\n", 0, begin) + 1, plain.count("\n", 0, match.start()) + 1
             words = frozenset(WORD.findall(own))
-            yield Statement(first, last, words, _changed(own, words), frozenset(CALLED.findall(own)))
-        start, depth = match.end(), 0
+            yield Statement(first, last, words, _changed(own, words), frozenset(CALLED.findall(own)), "{" in own)
+        if mark == "{":
+            around.append((start, depth))
+        outer = around.pop() if mark == "}" and around else (0, 0)
+        start, depth = outer if outer[1] > 0 else (match.end(), 0)
 
 
 def _changed(text: str, words: frozenset[str]) -> frozenset[str]:

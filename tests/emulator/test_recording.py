@@ -131,6 +131,35 @@ def test_who_wrote_a_byte_and_from_what(recorded):
         recording.writer("z", 0)
 
 
+IN_SEVERAL_LINES = {
+    "a statement": r"""extern "C" __global__ void k(const float* x, float* y) {
+    y[threadIdx.x] =
+        threadIdx.x < 16
+            ? x[threadIdx.x]
+            : 3;
+}""",
+    "a function among a call's arguments": r"""template <class F>
+__device__ void with_number(const float* from, F f) {
+    f(from[threadIdx.x]);
+}
+extern "C" __global__ void k(const float* x, float* y) {
+    float mine = 0;
+    with_number(x,
+                [&](float number) { mine = 2 * number; });
+    y[threadIdx.x] = mine;
+}""",
+}
+
+
+@WITH_VARIABLES
+@all_of("what", IN_SEVERAL_LINES)
+def test_what_stands_in_several_lines_is_one_statement(what):
+    x, y = torch.arange(32.0), torch.zeros(32)
+    module = RawModule(code=IN_SEVERAL_LINES[what])
+    recording = record(lambda: module.get_function("k")((1,), (32,), (x, y)))
+    assert [origin.thread for origin in recording.origins("y", 4 * 5)] == [5]
+
+
 def test_a_finding_knows_the_steps_of_both_parties():
     recording, _ = tiny(barrier="")
     races = [finding for finding in recording.findings if finding.tool == "racecheck"]
@@ -316,6 +345,18 @@ def test_products_and_copies_of_a_hopper_kernel_are_explained():
     of_copies = np.isin(np.flatnonzero(c["steps.op"] == OPS.index("copy")), begun)
     assert of_products.all() and len(of_products) == 8 * (4 + 8)  # Q K and P V, by 8 warps, of 64 and 128 terms
     assert of_copies.all() and len(of_copies) >= 4 and count["phase"] >= len(of_copies) - 1
+
+
+@WITH_VARIABLES
+def test_each_row_of_a_box_that_ends_past_the_array_has_its_source():
+    length, head_dim = 6, 64  # of the 128 rows that are copied; what is read is no whole number of steps
+    recording, _, _ = of_hopper(PRODUCER, length, head_dim)
+    c, read = recording.columns, {"Q": set(), "K": set(), "V": set()}
+    for origin in recording.origins("O", 2 * head_dim + 1):
+        name = recording.arrays[c["steps.array"][origin.step]].name
+        read[name].add(int(c["lanes.offset"][origin.row]))
+    every_chunk = set(range(0, 2 * length * head_dim, 16))
+    assert read["K"] == read["V"] == every_chunk and read["Q"] <= every_chunk
 
 
 IN_SECONDS = pytest.mark.exhaustive("the same with shuffles instead of products, which take a hundredth of the time")

@@ -6,10 +6,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from matplotlib.figure import Figure
 
+from course_utils.cuda import RawModule
 from course_utils.emulator import record
 from course_utils.launches.chapters import course_launches
+from course_utils.launches.hopper import LADDER, launch
 from course_utils.widgets import play, recorded
 from course_utils.widgets.player import MOST_STORED, Player, player
 from course_utils.widgets.player_page import page as page_of
@@ -17,6 +20,19 @@ from tests.helpers.large_values import computed
 from tests.helpers.recorded import OPS, busy, fetched, swap, twice, with_many_changes
 from tests.helpers.redraw import assert_redrawn_within_a_frame
 
+IN_SEVERAL_LINES = r"""template <class F>
+__device__ void with_number(const float* from, F f) {
+    f(from[threadIdx.x]);
+}
+extern "C" __global__ void k(const float* x, float* y) {
+    float mine = 0;
+    with_number(x,
+                [&](float number) { mine = 2 * number; });
+    y[threadIdx.x] =
+        threadIdx.x < 16
+            ? mine + x[threadIdx.x]
+            : mine;
+}"""
 READ, WRITE, OPENS, READ_ROW, WRITE_OUT = 0, 2, 6, 7, 9  # the steps of warp 0 in swap()
 RACE = {"tool": "racecheck", "line": 7, "other_line": 5}
 
@@ -224,16 +240,42 @@ def test_inputs_are_followed_through_local_variables_back_to_global_memory(open_
     assert asked(page, values, WRITE_OUT) == int(np.float32(2 * 58).view(np.uint32))
 
 
+def assert_inputs_are_those_of_python(page, recording, writes):
+    """Of the lanes (step, lane); they come from something."""
+    told = "argument.map(([step, lane]) => m.inputsOf(rec, step, lane).reads.map(({ step, row }) => [step, row]))"
+    warps = recording.columns["steps.warp"]
+    right = [recording.inputs(step, -1 if warps[step] < 0 else 32 * int(warps[step]) + lane) for step, lane in writes]
+    assert asked(page, told, writes) == [[[one.step, one.row] for one in reads] for reads in right]
+    assert all(right)
+
+
 @pytest.mark.browser
 def test_inputs_are_those_of_python(open_widget, transpose):
-    page = open_widget(player(*transpose.packed()))
     ops = transpose.columns["steps.op"]
     writes = [[int(step), lane] for step in np.flatnonzero(ops == OPS.index("write")) for lane in (0, 13)]
-    told = "argument.map(([step, lane]) => m.inputsOf(rec, step, lane).reads.map(({ step, row }) => [step, row]))"
-    warps = transpose.columns["steps.warp"]
-    right = [transpose.inputs(step, 32 * int(warps[step]) + lane) for step, lane in writes]
-    assert asked(page, told, writes) == [[[one.step, one.row] for one in reads] for reads in right]
-    assert len(writes) == 128 and all(right)
+    assert len(writes) == 128
+    assert_inputs_are_those_of_python(open_widget(player(*transpose.packed())), transpose, writes)
+
+
+@pytest.mark.browser
+def test_inputs_of_statements_in_several_lines_are_those_of_python(open_widget):
+    x, y = torch.arange(32.0), torch.zeros(32)
+    kernel = RawModule(code=IN_SEVERAL_LINES).get_function("k")
+    recording = record(lambda: kernel((1,), (32,), (x, y)))
+    (step,) = np.flatnonzero(recording.columns["steps.op"] == OPS.index("write")).tolist()
+    page = open_widget(player(*recording.packed()))
+    assert_inputs_are_those_of_python(page, recording, [[step, 3], [step, 20]])
+
+
+@pytest.mark.browser
+def test_each_row_of_a_box_that_ends_past_the_array_has_its_source(open_widget):
+    step, tensors = LADDER[1], [torch.ones(1, 1, 6, 64).half() for _ in range(3)]
+    recording = record(lambda: launch(step, *tensors)).without_variables()
+    c = recording.columns
+    copied = np.flatnonzero((c["steps.op"] == OPS.index("copy write")) & (c["steps.warp"] < 0)).tolist()
+    writes = [[step, 0] for step in copied if recording.inputs(step, -1)]
+    assert len(writes) >= 5  # 2 of K and of V, 1 of each other
+    assert_inputs_are_those_of_python(open_widget(player(*recording.packed())), recording, writes)
 
 
 @pytest.mark.browser

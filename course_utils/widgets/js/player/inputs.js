@@ -63,20 +63,32 @@ function writersOf(rec, number, offset, width, step) {
   return { writers, areAll };
 }
 
-// The source of a copied byte: of cp.async the same lane of the step that began it; of the copy engine the same row of the
-// reading step that belongs to the writing one, the k-th of the copy to the k-th. Zeros that were written have none.
+// The source of a copied byte: of cp.async the same lane of the step that began it; of the copy engine the row that it read
+// when it wrote this one, the k-th of the copy to the k-th. Zeros that were written have none.
 function copied(rec, step, lane, delta) {
   const { op, extra, width } = rec.steps;
   const begun = extra[step];
-  let from = begun;
-  if (op[begun] !== rec.op["copy read"]) {
+  const isOfThread = op[begun] === rec.op["copy read"];
+  const from = isOfThread ? lanesOf(rec, begun).find((one) => one.lane === lane) : sourcesOf(rec, begun)?.get(`${step} ${lane}`);
+  const at = isOfThread ? begun : from?.step;
+  return from && width[at] ? [readOf(rec, at, { ...from, offset: from.offset + delta }, 1)] : [];
+}
+
+// For each row that the copy of the step `begun` wrote, as "step lane", the row that it read for it. undefined where it has
+// not come to its end.
+function sourcesOf(rec, begun) {
+  rec.sources ??= new Map();
+  if (!rec.sources.has(begun)) {
+    const { op, extra, mask, first } = rec.steps;
     const flight = rec.flights.find(({ begin }) => begin === begun);
-    const number = flight?.lands.indexOf(step) ?? -1;
-    const reads = flight ? stepsBetween(begun, flight.end, (at) => op[at] === rec.op["copy read"] && extra[at] === begun) : [];
-    from = reads.length === flight?.lands.length ? reads[number] : -1;
+    const rowOf = (step, lane, row) => ({ step, lane, row, offset: rec.offsets[row] });
+    const rowsOf = (steps) => steps.flatMap((step) => lanesOfMask(mask[step]).map((lane, n) => rowOf(step, lane, first[step] + n)));
+    const reads = rowsOf(flight ? stepsBetween(begun, flight.end, (at) => op[at] === rec.op["copy read"] && extra[at] === begun) : []);
+    const writes = rowsOf(flight?.lands ?? []);
+    const pairs = writes.map(({ step, lane }, n) => [`${step} ${lane}`, reads[n]]);
+    rec.sources.set(begun, reads.length === writes.length ? new Map(pairs) : undefined);
   }
-  if (from === undefined || from < 0 || !width[from]) return [];
-  return lanesOf(rec, from).filter((one) => one.lane === lane).map((one) => readOf(rec, from, { ...one, offset: one.offset + delta }, 1));
+  return rec.sources.get(begun);
 }
 
 function stepsBetween(first, last, wanted) {
@@ -91,9 +103,12 @@ const readOf = (rec, step, { lane, row, offset }, width = rec.steps.width[step])
 
 const callerOf = (rec, place) => rec.meta.places[place][2] ?? -1;
 
+// The number of a place's statement: one of several lines has several places.
+const statementOf = (rec, place) => rec.meta.statements?.[place] ?? place;
+
 function isWithin(rec, place, around) {
-  while (place >= 0 && place !== around) place = callerOf(rec, place);
-  return place === around;
+  while (place >= 0 && statementOf(rec, place) !== statementOf(rec, around)) place = callerOf(rec, place);
+  return place >= 0;
 }
 
 // The last step before `step` in which a thread took part, or -1.
@@ -112,8 +127,9 @@ function statement(rec, thread, last, place, { since = 0, writes = false } = {})
   const found = [];
   const takesPart = (rec.steps.mask[last] >>> (thread % 32)) & 1 && rec.steps.warp[last] === thread >> 5;
   for (let step = takesPart ? last : ownStepBefore(rec, thread, last); step >= since; step = ownStepBefore(rec, thread, step)) {
-    const again = writes && step !== last && rec.writes.has(op[step]) && places[step] === places[last];
-    if (again || !isWithin(rec, places[step], place)) break;
+    if (!isWithin(rec, places[step], place)) break;
+    const isSame = statementOf(rec, places[step]) === statementOf(rec, places[last]);
+    if (writes && step !== last && rec.writes.has(op[step]) && isSame) break;
     found.push(step);
   }
   return found;
@@ -185,20 +201,8 @@ function newsOfWarp(rec, warp) {
 
 // The innermost of a place and those from which it was called whose own statement names a variable, or -1.
 function placeNaming(rec, place, variable) {
-  const { names, own, places, sources, variables } = rec.meta;
-  const parts = variables[variable].name.split(".");
-  for (; place >= 0; place = callerOf(rec, place)) {
-    if (own) {
-      if (own[place].includes(variable)) return place;
-      continue;
-    }
-    if (!names?.[place]?.includes(variable)) continue;
-    const caller = callerOf(rec, place);
-    const [file, line] = places[place];
-    const words = sources[file]?.split("\n")[line - 1]?.match(/\w+/g) ?? [];
-    if (caller < 0 || !names[caller].includes(variable) || parts.some((part) => words.includes(part))) return place;
-  }
-  return -1;
+  while (place >= 0 && !rec.meta.own[place].includes(variable)) place = callerOf(rec, place);
+  return place;
 }
 
 // What a thread read in a step; of a product that ends, what the tensor core read for it.
