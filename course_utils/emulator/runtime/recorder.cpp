@@ -22,6 +22,9 @@ struct Frame {
 };
 static const unsigned deepest = 32;           // of a call: calls in there are not told apart
 
+// What a lane has begun to write: where, how much, and where among the words the new value belongs.
+struct Written { uintptr_t address; uint32_t bytes, word; };
+
 struct Lane {
     emu_intent deed;
     uint32_t call;                            // where it is
@@ -29,11 +32,11 @@ struct Lane {
     unsigned depth;
     int array;                                // in which the address lies
     uint32_t offset;
-    bool waits, unsettled;
+    bool waits;
     unsigned passed_over;
     int step;
-    uintptr_t written;                        // of its last write: where, how much, and where the new value belongs,
-    uint32_t bytes, word;
+    Written* written;                         // its last write, in pieces; kept from write to write
+    unsigned written_count, written_room;
     bool late;                                // which is there once the warp has met
     LogEntry log;                             // by which the scheduler knows that there is something to settle
 };
@@ -75,8 +78,8 @@ Recorder* emu_new_recorder(Tracer& t) {
 void emu_start_recording(Recorder& r) {
     const Block& b = *r.tracer->block;
     for (Lane& lane : r.lanes) {
-        lane.waits = lane.unsettled = lane.late = false;
-        lane.depth = lane.passed_over = 0;
+        lane.waits = lane.late = false;
+        lane.depth = lane.passed_over = lane.written_count = 0;
     }
     r.recording->call_count = 1;
     memset(r.shared, 0xff, (size_t)(b.shared_high - b.shared_low));
@@ -351,6 +354,12 @@ static uint32_t next_group(Recorder& r, unsigned warp) {
     return group;
 }
 
+static void add_written(Lane& lane, const Written& piece) {
+    if (lane.written_count == lane.written_room)
+        lane.written = (Written*)realloc(lane.written, (lane.written_room = 2 * lane.written_room + 4) * sizeof(Written));
+    lane.written[lane.written_count++] = piece;
+}
+
 static void let_go(Recorder& r, unsigned warp, uint32_t group) {
     Block& b = *r.tracer->block;
     const Lane& one = r.lanes[32 * warp + __builtin_ctz(group)];
@@ -366,16 +375,17 @@ static void let_go(Recorder& r, unsigned warp, uint32_t group) {
         record_changes(r, lane, thread, (uint32_t)lane.step);
         lane.waits = false, lane.passed_over = 0;
         if (writes(step.op)) {
-            lane.written = lane.deed.address, lane.bytes = lane.deed.width, lane.word = word + row * words;
-            lane.unsettled = true, lane.late = lane.deed.shows_late;
+            add_written(lane, {lane.deed.address, lane.deed.width, word + row * words});
+            lane.late = lane.deed.shows_late;
             if (!lane.late) f.unsettled = &lane.log;
         }
         emu_make_ready(b, &f);
     }
 }
 
-// Whether what a lane writes is not there yet, because its warp still has to meet for it.
-static bool meets(const Lane& lane, const Fiber& f) {
+// Whether what a lane writes is not there yet, because it comes with the next piece or its warp still has to meet for it.
+static bool is_to_come(const Lane& lane, const Fiber& f) {
+    if (lane.waits && lane.deed.goes_on) return true;
     return lane.late && (f.state == State::in_collective || (lane.waits && lane.deed.op == EMU_OP_EXCHANGE));
 }
 
@@ -384,7 +394,7 @@ bool emu_record_turn(Recorder& r) {
     uint32_t groups[32] = {};
     bool any = false;
     for (unsigned i = 0; i < b.size; i++)
-        if (!meets(r.lanes[i], b.fibers[i])) emu_record_settled(r, &b.fibers[i]);
+        if (!is_to_come(r.lanes[i], b.fibers[i])) emu_record_settled(r, &b.fibers[i]);
     for (unsigned warp = 0; warp < b.warp_count; warp++) any |= (groups[warp] = next_group(r, warp)) != 0;
     if (!any) return false;
     r.turn++;
@@ -401,9 +411,9 @@ bool emu_record_turn(Recorder& r) {
 void emu_record_settled(Recorder& r, Fiber* f) {
     Lane& lane = r.lanes[f->linear_id];
     f->unsettled = nullptr;
-    if (!lane.unsettled) return;
-    lane.unsettled = lane.late = false;
-    keep_value(r, lane.word, lane.written, lane.bytes);
+    for (unsigned i = 0; i < lane.written_count; i++) keep_value(r, lane.written[i].word, lane.written[i].address, lane.written[i].bytes);
+    lane.written_count = 0;
+    lane.late = false;
 }
 
 void emu_record_last(Recorder& r) {
@@ -420,7 +430,8 @@ void emu_record_last(Recorder& r) {
 int emu_announce(Recorder& r, const emu_intent& deed) {
     Fiber* f = emu_current;
     Lane& lane = r.lanes[f->linear_id];
-    if (!lane.late || deed.op != EMU_OP_EXCHANGE) emu_record_settled(r, f);
+    if (deed.goes_on) f->unsettled = nullptr;   // all pieces are written at once, behind the last
+    else if (!lane.late || deed.op != EMU_OP_EXCHANGE) emu_record_settled(r, f);
     const Spot spot = deed.address ? find(r, deed.address, deed.width) : Spot{nowhere, 0, nullptr};
     lane.deed = deed;
     lane.call = deed.op == EMU_OP_COPY_WRITE ? r.recording->steps[deed.extra].place : call_at(r, deed.counter, caller_of(lane));

@@ -19,6 +19,7 @@ struct emu_intent {
     uint32_t width;
     int32_t extra;
     bool shows_late;              // what it writes is there once the warp has met: stmatrix
+    bool goes_on;                 // a piece of the access before it: of both, nothing is written yet
 };
 
 void emu_prepare_recording(const emu_tracing* tracing);     // by the worker, at its start

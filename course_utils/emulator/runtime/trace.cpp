@@ -142,15 +142,17 @@ static __attribute__((noinline)) void record_for_rules(Block& b, Tracer& t, Fibe
     else record_shared_or_global<true>(b, t, f, address, log_bytes, access, place);
 }
 
-static __attribute__((noinline)) void record_step(Recorder& r, uintptr_t address, unsigned bytes, Access access, uint32_t place) {
+static __attribute__((noinline)) void record_step(Recorder& r, uintptr_t address, unsigned bytes, Access access, uint32_t place, bool goes_on) {
     if (!emu_can_record(r, address)) return;
-    emu_announce(r, {access == Access::atomic ? EMU_OP_ATOMIC : is_read(access) ? EMU_OP_READ : EMU_OP_WRITE, place, address, bytes, 0, false});
+    const emu_op op = access == Access::atomic ? EMU_OP_ATOMIC : is_read(access) ? EMU_OP_READ : EMU_OP_WRITE;
+    emu_announce(r, {op, place, address, bytes, 0, false, goes_on});
 }
 
 // An access of 2^log_bytes bytes. Returns at once on the host stack, in a block that is not traced, and for what belongs to
 // the thread alone: its stack, and what it knows about itself. Most of the time of a traced launch is spent here: what only
-// some launches need has no test of its own on the way of the others.
-static inline __attribute__((always_inline)) void record(uintptr_t address, unsigned log_bytes, Access access, uintptr_t counter) {
+// some launches need has no test of its own on the way of the others. goes_on: a further piece of an access.
+static inline __attribute__((always_inline)) void record(uintptr_t address, unsigned log_bytes, Access access, uintptr_t counter,
+                                                         bool goes_on = false) {
     Fiber* f = emu_current;
     if (!f) return;
     Block& b = *emu_block;
@@ -160,14 +162,14 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
     const uint32_t place = (uint32_t)(counter - 1 - emu_load_base);   // inside the call, not behind it
     if (t->logging) record_shared_or_global<false>(b, *t, f, address, log_bytes, access, place);
     else if (t->watching && t->rules) record_for_rules(b, *t, f, address, log_bytes, access, place);
-    else if (t->watching && t->recorder) record_step(*t->recorder, address, 1u << log_bytes, access, place);
+    else if (t->watching && t->recorder) record_step(*t->recorder, address, 1u << log_bytes, access, place, goes_on);
 }
 
 void emu_record_access(uintptr_t address, size_t bytes, Access access, uintptr_t counter) {
-    while (bytes) {
+    for (bool goes_on = false; bytes; goes_on = true) {
         unsigned log_bytes = 0;
         while (log_bytes < 4 && (2u << log_bytes) <= bytes && !(address & ((2u << log_bytes) - 1))) log_bytes++;
-        record(address, log_bytes, access, counter);
+        record(address, log_bytes, access, counter, goes_on);
         address += 1u << log_bytes;
         bytes -= 1u << log_bytes;
     }
