@@ -290,6 +290,7 @@ def run(
             "results_offset": results_offset,
             "blocks_offset": results_offset + RESULTS_BYTES,
             "recording_offset": recording_offset,
+            "preferred": watch.preferred,
         },
     }
     if watch and watch.blocks:

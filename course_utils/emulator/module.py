@@ -308,8 +308,9 @@ class EmulatedModule:
             watch = replace(watch, hopper=True)
         run = functools.partial(self._run, function, grid, block, cluster, arguments, shared_mem)
         if watch and watch.record:
+            of_block = _index(watch.blocks[0], grid)
             with tracing.findings_aside() as found, contextlib.suppress(KernelError):
-                run(replace(watch, sanitize=True, blocks=(), record=0), keep=False)
+                run(replace(watch, sanitize=True, blocks=(), record=0, preferred=of_block), keep=False)
             run(watch, findings=tuple(found.findings))
         else:
             run(watch)
@@ -385,6 +386,7 @@ class EmulatedModule:
                     memory=memory,
                     locate=library.lines.locate,
                     sources=self._originals,
+                    preferred=watch.preferred,
                 )
             if ended.report.outcome != report.FINISHED:
                 raise report.failure(

@@ -46,8 +46,9 @@ def record(
 
     All blocks run, without optimisation: a launch of few blocks is recorded sooner. Local variables are recorded where
     g++ is the compiler, but for pointers, references and what has 8 bytes; a variable is unknown until it is set. Not
-    recorded: __device__ and __constant__ variables. A write that the compiler does not report, such as of a struct that
-    a function returns, and one of another block, is a step of nobody (warp -1) before the block reads what it left.
+    recorded: __device__ and __constant__ variables. A struct that a function returns is seen by what it changes in
+    memory, within the first 4 MiB of what the launch may write. What another block writes, and what the compiler does
+    not report, is a step of nobody (warp -1) before the block reads it.
 
     Raises TypeError for what is no call or no block; ValueError for a block that the grid does not have, for several
     launches without `launch`, for none, and where the recording would be longer than the limit.
@@ -129,7 +130,8 @@ def collect(
         findings=(),
         columns={name: np.ascontiguousarray(columns[name], dtype) for name, dtype in COLUMNS.items()},
     )
-    parties = Parties(recording.columns, [place.line for place in places], block)
+    is_shared = [array.space == "shared" for array in arrays]
+    parties = Parties(recording.columns, [place.line for place in places], is_shared, block, index)
     found = (RecordedFinding(f.tool, f.message, f.line, f.other_line, *parties.of(f)) for f in findings)
     return replace(recording, findings=tuple(found))
 

@@ -15,6 +15,7 @@ from course_utils.emulator import record
 from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.recorded import OPS, READING, WRITING
 from course_utils.emulator.recording import COLUMNS
+from course_utils.launches import sparse_patterns
 from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
 from course_utils.operators import flash_attention_v2
@@ -298,11 +299,16 @@ def of_hopper(number, length, head_dim):
     return recording, left, launch(step, *tensors)
 
 
+def nobodys(recording):
+    """The writes of nobody: memory was not what the steps had made of it when the block read it."""
+    c = recording.columns
+    return np.flatnonzero((c["steps.warp"] < 0) & (c["steps.op"] == OPS.index("write"))).tolist()
+
+
 def assert_explains(recording, cells=20):
     """No write is missing, and who wrote a byte is what a look at all steps, one after the other, finds."""
     c = recording.columns
-    nobodys = (c["steps.warp"] < 0) & (c["steps.op"] == OPS.index("write"))
-    assert not nobodys.any()  # memory was what the steps had made of it, whenever the block read it
+    assert not nobodys(recording)
     lanes = [[lane for lane in range(32) if mask >> lane & 1] for mask in c["steps.mask"].tolist()]
     of_row = [(step, lane) for step, op in enumerate(c["steps.op"]) if op in ROWS for lane in lanes[step]]
     step_of, lane_of = np.array(of_row).T
@@ -332,6 +338,20 @@ def test_each_byte_is_explained_and_outputs_are_those_of_a_plain_launch(name):
         whole = tensor.view(-1).view(torch.uint8).numpy()[array.low : array.low + array.bytes]
         assert (values == whole)[written].all(), array.name
     assert sum(written.sum() for _, written, array in after if array.space == "global") > 0
+
+
+def test_structs_in_shared_memory_have_a_writer():
+    of_range = record(lambda: sparse_patterns.hard()["sparse range_forward, sliding_window, L=200"].run())
+    tensors = [torch.zeros(1, 1, 128, 64).bfloat16() for _ in range(3)]
+    of_work = record(lambda: launch(LADDER[-1], *tensors))
+    assert not nobodys(of_range) and not nobodys(of_work)
+    (seen,) = {n for n, place in enumerate(of_range.places) if "tile.seen[r] = keys_of(r)" in line_of(of_range, place)}
+    writes = of_range.columns["steps.place"] == seen
+    assert np.isin(of_range.columns["steps.op"][writes], WRITING).any()
+
+
+def line_of(recording, place):
+    return recording.sources[place.file].splitlines()[place.line - 1]
 
 
 def test_products_and_copies_of_a_hopper_kernel_are_explained():

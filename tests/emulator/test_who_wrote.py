@@ -92,7 +92,9 @@ def test_writers_and_inputs_of_twenty_cells(trial, name, record_property):
     assert_writers(tried)
     for cell in tried.cells:
         step, thread = tried.claim(cell)
-        assert tried.objections(cell, step, thread ^ 1), f"{tried.name(cell)}: thread {thread ^ 1} could have written it"
+        assert tried.objections(cell, step, thread ^ 1), (
+            f"{tried.name(cell)}: thread {thread ^ 1} could have written it"
+        )
     said, alter = of_outputs(tried), {one: tried.altered([one]) for one in tried.elements()}
     assert not any(missing(said, alter).values())
     shares = [np.mean([alter[one][cell] for one in origins if one in alter]) for cell, origins in said.items()]

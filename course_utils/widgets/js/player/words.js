@@ -70,7 +70,8 @@ function endOf(rec, begun) {
 
 function accessOf(rec, step) {
   const array = rec.arrays[rec.steps.array[step]];
-  if (!array || !rec.addressed.has(rec.steps.op[step])) return "";
+  if (!rec.addressed.has(rec.steps.op[step])) return "";
+  if (!array) return rec.steps.warp[step] < 0 ? "" : ` ${plural(rec.steps.extra[step], "byte")} outside of every array`;
   const count = rec.steps.width[step] ? lanesOf(rec, step).length : 0;
   return ` ${count ? `${count > 1 ? `${count} × ` : ""}${plural(rec.steps.width[step], "byte")} of ` : ""}${array.name}`;
 }
