@@ -156,8 +156,8 @@ def _flags(compiler: Compiler, build: Build = Build.PLAIN) -> list[str]:
 
 
 # Each variable of the source is in memory, at a place of its own, for the whole of its life, and the runtime hears
-# where functions begin and end: g++ alone is asked for that. It leaves out functions that touch no memory and call none,
-# unless others want to know of these, too.
+# where functions begin and end: g++ alone is asked for that. It leaves out functions that touch no memory and call none
+# unless somebody else wants to know of these, too.
 RECORDED_FLAGS = ["-DEMU_TRACED=1", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-O0", "-g2"]
 RECORDED_FLAGS += ["-fno-omit-frame-pointer"]
 RECORDED_FLAGS += ["-finstrument-functions", "-finstrument-functions-exclude-file-list=/emulator/include/"]

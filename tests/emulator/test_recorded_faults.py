@@ -1,10 +1,13 @@
 """What goes wrong in a launch is a step of its recording; what goes wrong in another block is none."""
 
+import time
+
 import numpy as np
+import pytest
 import torch
 
 from course_utils.cuda import RawModule
-from course_utils.emulator import record, sanitize
+from course_utils.emulator import configure, record, sanitize
 from course_utils.emulator.recorded import OPS
 
 
@@ -81,3 +84,37 @@ def test_what_every_block_does_wrong_is_found_in_the_recorded_one():
     assert report.findings[0].block == (0, 0, 0)
     for block in range(4):
         assert all(one.step >= 0 and one.other_step >= 0 for one in record(call, block=block).findings)
+
+
+def test_a_kernel_that_does_not_end_is_told_soon():
+    endless = run(
+        "volatile float* y) {\n for (;;) {\n  if (y[0] == 7) break;\n }\n y[1] = 2; }", torch.zeros(4), threads=1
+    )
+    before = time.perf_counter()
+    with pytest.raises(ValueError, match=r"longer than 1,000 accesses .* the last in line 3: does a loop there end"):
+        record(endless, limit=1000)
+    assert time.perf_counter() - before < 15
+
+
+def test_a_launch_that_is_out_of_time_is_not_run_again():
+    turning = run(
+        "float* y, int n) {\n y[0] = 1;\n for (int i = 0; i >= 0; i = (i + n) % 7) {}\n }",
+        torch.zeros(1),
+        np.int32(1),
+        threads=1,
+    )
+    before = time.perf_counter()
+    with configure(time_limit=1.0):
+        recording = record(turning)
+    assert "time limit" in recording.failure and recording.findings == () and time.perf_counter() - before < 15
+    assert recording.columns["words.value"].view(np.float32).tolist() == [1]
+
+
+def test_the_sanitizer_sees_what_the_recording_saw():
+    """The launch changes its input and a variable; each of the two runs starts from what they were."""
+    code = "int* y) {\n int at = y[0]++ + count++;\n y[1 + at] = 1; }"
+    y = torch.zeros(2, dtype=torch.int32)
+    kernel = RawModule(code=f'__device__ int count; extern "C" __global__ void k({code}').get_function("k")
+    assert record(lambda: kernel((1,), (1,), (y,))).findings == () and y.tolist() == [1, 1]
+    (finding,) = record(lambda: kernel((1,), (1,), (y,))).findings
+    assert finding.tool == "memcheck" and finding.step >= 0

@@ -216,7 +216,7 @@ def test_arguments_that_do_not_fit():
         record(7)
     with pytest.raises(ValueError, match="limit takes a positive int"):
         record(twice, limit=0)
-    with pytest.raises(ValueError, match=r"longer than 96 accesses of threads, after 2 turns .* fewer keys"):
+    with pytest.raises(ValueError, match=r"longer than 96 accesses .* after 2 turns.* in lines 3 and 5.* Fewer"):
         record(twice, launch=0, limit=100)
     with pytest.raises(ValueError, match="longer than 0 accesses of threads, after 0 turns"):
         record(twice, launch=0, limit=1)
