@@ -56,11 +56,11 @@ def record(
     """
     if not callable(call):
         raise TypeError(f"call takes a function without arguments that makes a launch, got {type(call).__name__}")
-    if launch is not None and (not isinstance(launch, int) or launch < 0):
+    if launch is not None and (not _is_integer(launch) or launch < 0):
         raise ValueError(f"launch takes a number from 0 on, got {launch!r}")
-    if not isinstance(limit, int) or limit < 1:
+    if not _is_integer(limit) or limit < 1:
         raise ValueError(f"limit takes a positive int, got {limit!r}")
-    asked = tracing.Asked(tracing.block_index(block, "block"), launch, limit)
+    asked = tracing.Asked(tracing.block_index(block, "block"), launch, int(limit))
     failure = ""
     with tracing.recording(asked):
         try:
@@ -75,6 +75,10 @@ def record(
     if launch is None and len(asked.kernels) > 1:
         raise ValueError(f"call makes several launches ({made}): say which one to record, as in launch=0")
     return replace(asked.recording, failure=failure)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def collect(

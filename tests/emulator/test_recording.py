@@ -128,8 +128,19 @@ def test_who_wrote_a_byte_and_from_what(recorded):
     for wrong in ((99, 0), (4, 0), (0, 40)):
         with pytest.raises(ValueError, match="step takes|touches no memory"):
             recording.inputs(*wrong)
-    with pytest.raises(ValueError, match="array takes one of x, y, s, got 'z'"):
-        recording.writer("z", 0)
+    for wrong, words in (
+        (("z", 0), "array takes one of x, y, s, got 'z'"),
+        ((3, 0), "array takes a name, or a number from 0 to 2, got 3"),
+        (("y", -1), "offset takes a byte of y from 0 to 255, got -1"),
+        (("y", 256), "offset takes a byte of y from 0 to 255, got 256"),
+        (("y", 0, 16), "step takes None, or a number from 0 to 15, got 16"),
+    ):
+        for ask in (recording.writer, recording.origins):
+            with pytest.raises(ValueError, match=words):
+                ask(*wrong)
+    for ask, wrong in ((recording.writer, (None, 0)), (recording.writer, ("y", 1.5)), (recording.inputs, ("0", 0))):
+        with pytest.raises(TypeError, match="takes a"):
+            ask(*wrong)
 
 
 IN_SEVERAL_LINES = {
@@ -216,6 +227,8 @@ def test_arguments_that_do_not_fit():
         record(7)
     with pytest.raises(ValueError, match="limit takes a positive int"):
         record(twice, limit=0)
+    with pytest.raises(ValueError, match="launch takes a number from 0 on, got True"):
+        record(twice, launch=True)
     with pytest.raises(ValueError, match=r"longer than 96 accesses .* after 2 turns.* in lines 3 and 5.* Fewer"):
         record(twice, launch=0, limit=100)
     with pytest.raises(ValueError, match="longer than 0 accesses of threads, after 0 turns"):

@@ -53,7 +53,7 @@ def test_it_plays_the_block_of_a_launch():
 
 
 def test_it_opens_at_a_line_or_at_a_finding_with_the_other_party():
-    assert player(*swap(), at=7).step == READ_ROW
+    assert player(*swap(), at=7).step == player(*swap(), at=np.int64(7)).step == READ_ROW
     widget = player(*swap(has_barrier=False), at=SimpleNamespace(**RACE))
     assert widget.step == 4 and widget.meta["start"] == {"finding": 0}
 
@@ -544,6 +544,35 @@ def test_the_address_keeps_step_warp_and_cell(opened):
     page.evaluate("location.hash = '#player=step:nonsense,cell:nothing%2B5'")
     page.locator(".ak-status", has_text="Step 0 of 160.").wait_for()
     assert not page.locator(".ak-trace b").count()
+
+
+@pytest.mark.browser
+def test_a_byte_in_the_middle_of_a_number_stands_for_the_number(opened):
+    page = opened(1440, "#player=step:130,warp:3,cell:tile%2B134")
+    page.locator(".ak-trace b", has_text="tile[1][1] = ").wait_for()
+    page.locator(".ak-step").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("location.hash.includes('step:131')", polling=20)
+    assert page.evaluate("location.hash") == "#player=step:131,warp:3,cell:tile%2B132"
+
+
+@pytest.mark.browser
+def test_who_asks_for_less_motion_is_shown_steps_alone(opened):
+    page = opened(1440)
+    button = page.locator(".ak-play")
+    button.click()
+    assert button.inner_text() == "Pause"
+    page.emulate_media(reduced_motion="reduce")
+    try:
+        button.wait_for(state="hidden")
+        step = page.locator(".ak-step").input_value()
+        page.locator(".ak-step").focus()
+        page.keyboard.press("p")
+        page.wait_for_timeout(300)
+        assert page.locator(".ak-step").input_value() == step
+    finally:
+        page.emulate_media(reduced_motion="no-preference")
+    button.wait_for()
 
 
 @pytest.mark.browser
