@@ -166,7 +166,7 @@ class Recording:
 
     def _access_of(self, step: int, thread: int) -> Access:
         step = _number("step", step, self.steps, "a number")
-        thread = _number("thread", thread, self.threads, "a number")
+        thread = _number("thread", thread, self.threads, "a number", first=-1)
         rows = self._origins.rows_of(step)
         mine = [row for row in rows if self._origins.thread_of[row] == thread]
         if not mine:
@@ -174,10 +174,10 @@ class Recording:
         return Access(step, thread, mine[0])
 
 
-def _number(name: str, value: object, end: int, takes: str) -> int:
-    """An argument that is an integer from 0 on and below `end`; raises TypeError or ValueError for another one."""
+def _number(name: str, value: object, end: int, takes: str, *, first: int = 0) -> int:
+    """An argument that is an integer from `first` on and below `end`; raises TypeError or ValueError for another one."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} takes {takes} from 0 to {end - 1}, got {value!r}")
-    if not 0 <= value < end:
-        raise ValueError(f"{name} takes {takes} from 0 to {end - 1}, got {value}")
+        raise TypeError(f"{name} takes {takes} from {first} to {end - 1}, got {value!r}")
+    if not first <= value < end:
+        raise ValueError(f"{name} takes {takes} from {first} to {end - 1}, got {value}")
     return int(value)

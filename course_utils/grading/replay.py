@@ -30,7 +30,8 @@ Block = tuple[int, int, int]
 class Replay:
     """One block of the first wrong case of a part. `finding`: the place in `recording.findings` of what the sanitizer
     found; where it found nothing, `array` and `offset` are the first byte of the number that is furthest from right,
-    and `step` the last write of it. None where there is no such thing."""
+    `step` the last write of it, and `got` and `expected` the number and the right one. None where there is no such
+    thing."""
 
     part: str
     case: str
@@ -39,6 +40,8 @@ class Replay:
     array: int | None = None
     offset: int | None = None
     step: int | None = None
+    got: float | None = None
+    expected: float | None = None
 
 
 def replay(submission: Submission, result: Result) -> Replay | None:
@@ -93,7 +96,10 @@ def _of_values(case: Case, source: KernelSource, tensors: Mapping[str, Tensor]) 
             array = next((n for n, one in enumerate(recording.arrays) if one.name == name), None)
             for offset in offsets if array is not None else ():
                 if access := recording.writer(array, offset):
-                    return replace(first, recording=recording, array=array, offset=offset, step=access.step)
+                    place = offset // tensors[name].element_size()
+                    got, right = (one.flatten()[place].item() for one in (tensors[name], case.outputs[name].expected))
+                    found = replace(first, recording=recording, got=got, expected=right)
+                    return replace(found, array=array, offset=offset, step=access.step)
     return first
 
 

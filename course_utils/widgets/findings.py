@@ -30,6 +30,7 @@ if anywidget is not None:
 TOO_LARGE = (
     "The recording is too large for a page without Python: this is its picture. Run the cell to step through it."
 )
+OPENED = {"short": True, "intoView": True, "reported": True}  # of the player: it stands below the report
 NOTHING = "There is nothing to show"
 
 
@@ -89,7 +90,7 @@ def at_finding(meta: dict, data: bytes, finding: Finding) -> tuple[Player, str]:
     else:
         step, start = meta["findings"][stop]["step"], {"finding": stop}
         words = f"The player shows line {finding.line}, step {step:,}{_partner(meta, stop, finding)}."
-    return Player(meta={**meta, "start": {"short": True, "intoView": True, **start}}, data=data, step=step), words
+    return Player(meta={**meta, "start": {**OPENED, **start}}, data=data, step=step), words
 
 
 def _partner(meta: dict, stop: int, finding: Finding) -> str:

@@ -33,4 +33,7 @@ def words_of(found: Replay) -> str:
         return f"{where} It opens where the launch stopped: {recording.failure}"
     if found.step is None or found.array is None:
         return where
-    return f"{where} It opens where a wrong number of {recording.arrays[found.array].name} is written last."
+    instead = (
+        f": {found.got:.5g} in the place of {found.expected:.5g}".replace("-", "−") if found.got is not None else ""
+    )
+    return f"{where} It opens where a wrong number of {recording.arrays[found.array].name} is written last{instead}."

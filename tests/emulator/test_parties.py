@@ -51,6 +51,13 @@ def test_the_other_party_of_a_read_too_early_is_the_copy_that_brings_these_bytes
     assert columns["steps.op"][race.other_step] == COPY_WRITE and race.step < race.other_step
     begun = columns["steps.extra"][race.other_step]
     assert columns["steps.op"][begun] == COPY_READ and begun < race.step
+    landed = columns["steps.op"] == COPY_WRITE
+    assert columns["steps.mask"][landed].tolist() == 4 * [0xFFFFFFFF]  # of each warp, together
+    K, tile = recording.arrays[1], recording.arrays[array]
+    assert (K.name, K.bytes, tile.bytes) == ("K", 2048, 2048)
+    kept = columns["arrays.initial"]
+    first = recording.arrays[0].bytes
+    assert columns["words.value"][-512:].tobytes() == kept[first : first + 2048].tobytes()
 
 
 @pytest.mark.exhaustive("copies of a longer kernel, of which the first that meets is looked for in the same way")

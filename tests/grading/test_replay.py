@@ -7,6 +7,7 @@ import pytest
 from course_utils.grading.examples import examples_of
 from course_utils.grading.grader import grade_submission
 from course_utils.grading.replay import replay
+from course_utils.widgets import recorded
 from tests.helpers.one_seed import exercise_once
 
 ID = "02_flash_attention_minimal/online_softmax"
@@ -34,6 +35,10 @@ def test_a_wrong_number_opens_where_it_was_written_last(replayed):
     found = replayed("LSE in base 2")
     assert found.finding is None and found.part == "The log-sum-exp"
     assert found.recording.arrays[found.array].name == "LSE"
+    meta, data = found.recording.packed()
+    held, _ = recorded.bytes_before(meta, recorded.columns(meta, data), found.array, found.recording.steps)
+    place = found.offset - found.recording.arrays[found.array].low
+    assert held[place : place + 4].view("f4") == found.got and abs(found.got - found.expected) > 0.1
     assert found.recording.writer(found.array, found.offset).step == found.step
 
 

@@ -1,5 +1,8 @@
 """The widgets that a chapter shows before its questions, in order, by the name that each has on a page."""
 
+# It has no steps of its own, only a button at each finding: tests/widgets, tests/site and tests/browser press it.
+WITHOUT_STEPS = "findings"
+
 WIDGETS = {
     "00_start_here": ["launch-grid"],
     "00_memory_and_tools": ["load-sectors", "bank-turns"],

@@ -15,15 +15,12 @@ from course_utils.widgets import recorded as packed_recording
 from course_utils.widgets.findings import Watched, at_finding
 from course_utils.widgets.frame import STATE
 from course_utils.widgets.player import player
+from tests.helpers.racing import racing
 
 module = importlib.import_module("course_utils.widgets.findings")  # the package's own name is the function
-SOURCE = """extern "C" __global__ void fill(float* x) { x[threadIdx.x] = 1; }
-extern "C" __global__ void late(float* x) {
-    __shared__ float row[64];
-    row[threadIdx.x] = x[threadIdx.x];
-    if (blockIdx.x == 1)
-        x[threadIdx.x] = row[63 - threadIdx.x];
-}
+pytestmark = pytest.mark.usefixtures("leaves_no_shell")
+
+SOURCE = """extern "C" __global__ void clean(float* x) { x[threadIdx.x] = 1; }
 extern "C" __global__ void past(float* x) {
     x[threadIdx.x] = 1;
     if (threadIdx.x == 40) x[1 << 20] = 1;
@@ -38,15 +35,8 @@ extern "C" __global__ void own(float* x) {
 """
 
 
-def launch(kernel, grid=1, x=None):
-    RawModule(code=SOURCE).get_function(kernel)((grid,), (64,), (torch.zeros(64) if x is None else x,))
-
-
-def racing():
-    """The second launch has a race, in its second block."""
-    x = torch.zeros(64)
-    launch("fill", x=x)
-    launch("late", 2, x)
+def launch(kernel):
+    RawModule(code=SOURCE).get_function(kernel)((1,), (64,), (torch.zeros(64),))
 
 
 @pytest.fixture
@@ -77,7 +67,7 @@ def test_a_press_records_the_findings_own_block_once_and_opens_there(recordings)
     shown._panel.observe(lambda change: said.append(change["new"]), ["status", "busy"])
     status, (output,) = pressed(shown, race)
     assert said[:2] == [True, "Recording block (1, 0, 0) of late(): this takes a moment."] and said[-1] is False
-    assert status.startswith("The player shows line 6, step ") and "at line 4, step " in status
+    assert status.startswith("The player shows line 7, step ") and "at line 5, step " in status
     assert output["data"]["text/plain"].startswith("Player")
     assert pressed(shown, race)[0] == status and recordings == [((1, 0, 0), 1)]
 
@@ -93,8 +83,8 @@ def test_the_player_has_both_parties_and_no_party_of_another_block():
     chosen = meta["findings"][shown.meta["start"]["finding"]]
     place = packed_recording.columns(meta, data)["steps.place"]
     lines = [meta["places"][place[chosen[name]]][1] for name in ("step", "other_step")]
-    assert lines == [6, 4] and shown.step == chosen["step"]
-    assert f"line 6, step {chosen['step']:,}; the other party, at line 4, step {chosen['other_step']:,}" in words
+    assert lines == [7, 5] and shown.step == chosen["step"]
+    assert f"line 7, step {chosen['step']:,}; the other party, at line 5, step {chosen['other_step']:,}" in words
     meta, data = record(racing, block=between.block, launch=1).packed()
     shown, words = at_finding(meta, data, between)
     assert meta["findings"][shown.meta["start"]["finding"]]["other_step"] == -1
@@ -103,8 +93,8 @@ def test_the_player_has_both_parties_and_no_party_of_another_block():
 
 def test_a_finding_without_a_step_opens_at_the_nearest_line_above_or_where_the_launch_stopped():
     for kernel, line, words in (
-        ("own", 14, "the nearest above it."),
-        ("past", 9, "The launch failed before this was recorded."),
+        ("own", 8, "the nearest above it."),
+        ("past", 3, "The launch failed before this was recorded."),
     ):
         watched = Watched(lambda kernel=kernel: launch(kernel))
         (found, *_) = watched.report.findings
@@ -141,7 +131,7 @@ def test_what_is_too_large_to_be_kept_is_a_picture(monkeypatch):
 
 
 def test_a_clean_launch_has_no_button_and_nothing_is_kept():
-    shown = findings(lambda: launch("fill"), keep=True)
+    shown = findings(lambda: launch("clean"), keep=True)
     assert shown._panel.meta["cards"] == [] and "no finding in 1 launch" in shown._panel.meta["head"]
     assert STATE not in shown._repr_mimebundle_()[0]
 

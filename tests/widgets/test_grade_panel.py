@@ -115,18 +115,19 @@ def test_a_failing_grader_does_not_hang_the_button(folder, grades, jupyter):
     assert shown.status.startswith("The check did not run: IndexError") and not shown.busy
 
 
-def test_a_wrong_kernel_is_played_below_the_panel(folder, grades, jupyter, monkeypatch):
+def test_a_wrong_kernel_is_played_below_the_panel(folder, grades, jupyter, leaves_no_shell, monkeypatch):
     grades += [graded(4), graded(10)]
     grade_panel.check(ID, folder)
     shown = jupyter.shown[1]
     assert shown.can_play
-    asked, given = [], [None, Replay("Values", "a case", recording_of_a_loop(), array=0, offset=8, step=1)]
+    asked, given = [], [None, Replay("Values", "a case", recording_of_a_loop(), None, 0, 8, 1, got=2.0, expected=1 / 3)]
     monkeypatch.setattr(grade_panel, "replay", lambda *them: asked.append(them) or given.pop(0))
     shown.set_state({"played": 1})
     assert shown.status == "Nothing goes wrong in a run: the points are lost by what the counters say."
     assert shown.below.outputs == () and asked[0][1] == graded(4) and asked[0][0].exercise == ID
     shown.set_state({"played": 2})
-    assert shown.status.endswith("It opens where a wrong number of out is written last.") and not shown.busy
+    assert shown.status.startswith("Below: your kernel, part “Values”, case “a case”, block (0, 0, 0).")
+    assert shown.status.endswith("number of out is written last: 2 in the place of 0.33333.") and not shown.busy
     (output,) = shown.below.outputs
     assert output["data"]["text/plain"].startswith("Player")
     given.append(None)

@@ -300,8 +300,7 @@ def test_copies_in_flight_phases_and_who_waits_are_known_at_each_step(open_widge
     for step, words in said.items():
         page.evaluate("(step) => model.set('step', step)", step)
         assert page.locator(".ak-status").inner_text() == f"Step {step} of 7. {words}"
-    product = "[1, 3].map((step) => (rec.steps.op[1] = rec.op.wgmma, m.deedOf(rec, step)))"
-    assert asked(page, product)[1] == (
+    assert asked(page, "(rec.steps.op[1] = rec.op.wgmma, m.deedOf(rec, 3))") == (
         "The tensor cores read 8 × 16 bytes of in at line 4 for the product that warp 0 began at step 1"
     )
     page.evaluate("model.set('step', 4)")
@@ -372,9 +371,11 @@ def test_rows_are_labelled_by_the_dimensions_that_vary(open_widget):
 def test_a_barrier_that_opens_shows_what_the_step_before_it_shows(open_widget):
     page = open_widget(player(*swap()))
     assert asked(page, "[3, 5, 6, 7].map((step) => m.arrayAt(rec, step))") == [2, 2, 2, 2]
-    assert asked(
-        page, "(rec.steps.array[2] = -1, rec.steps.array[3] = 1, [4, 6].map((step) => m.arrayAt(rec, step)))"
-    ) == [0, 1]
+    other = "(rec.steps.array[2] = -1, rec.steps.array[3] = 1, [4, 6].map((step) => m.arrayAt(rec, step)))"
+    assert asked(page, other) == [
+        0,
+        1,
+    ]  # that of warp 0 before it arrives, and of warp 1 before it opens
 
 
 @pytest.mark.browser
@@ -405,6 +406,19 @@ def test_a_chosen_cell_says_who_wrote_it_and_each_input_leads_there(open_widget)
     trace.get_by_role("button", name=re.compile(r"in\[3\] = 3")).click()
     assert page.evaluate("model.get('step')") == READ
     assert trace.locator("b").inner_text() == "in[3] = 3" and "as it was at the launch" in trace.inner_text()
+
+
+@pytest.mark.browser
+def test_a_number_that_the_step_writes_is_shown_as_written(open_widget):
+    meta, data = swap()
+    start = {"cell": {"array": 2, "offset": 12}, "array": 2, "looksAtCell": True}
+    page = open_widget(Player(meta={**meta, "start": start}, data=data, step=WRITE))
+    trace = page.locator(".ak-trace")
+    assert trace.locator("b").inner_text() == "row[3] becomes 6"
+    assert "Written by warp 0, lane 3, line 5: step 2" in trace.inner_text().replace("\n", " ")
+    trace.get_by_role("button", name=re.compile(r"in\[3\] = 3")).wait_for()
+    page.click(".ak-next")
+    assert trace.locator("b").inner_text() == "row[3] = 6"
 
 
 @pytest.mark.browser
@@ -456,11 +470,10 @@ def test_lanes_show_what_they_touch_and_a_variable_of_all_of_them(open_widget):
 
 @pytest.mark.browser
 def test_a_long_recording_is_shown_before_its_variables_are_unpacked(open_widget):
-    meta, data = with_many_changes(swap(), 300_042)
-    page = open_widget(Player(meta=meta, data=data, step=10))
-    page.locator(".ak-lanes > button").nth(5).click()
+    meta, data = with_many_changes(swap(), 3_000_042)
+    page = open_widget(Player(meta={**meta, "start": {"lane": 5}}, data=data, step=10))
     row = page.locator(".ak-variables tbody tr", has_text="other")
-    row.filter(has_text="41").wait_for()  # 300,041 % 100
+    row.filter(has_text="41").wait_for()  # 3,000,041 % 100
     assert row.inner_text().endswith("41\tnow")
     told = """async () => {
         const m = await import(scriptUrl);
@@ -618,3 +631,19 @@ def test_in_a_chapter_lanes_and_keys_are_folded(open_widget):
     assert not page.locator(".ak-lanes").is_visible()
     page.get_by_text("The lanes of a warp").click()
     assert page.locator(".ak-lanes").is_visible()
+
+
+@pytest.mark.browser
+def test_the_lines_of_both_parties_of_a_finding_are_in_view(open_widget):
+    meta, data = swap(has_barrier=False)
+    lines = meta["sources"]["swap.cu"].splitlines()
+    meta["sources"]["swap.cu"] = "\n".join([*lines[:6], *[""] * 6, *lines[6:], *[""] * 20])  # line 7 is line 13
+    meta["places"] = [(file, line + 6 if line > 6 else line, caller) for file, line, caller in meta["places"]]
+    meta["findings"][0]["line"] = 13
+    page = open_widget(player(meta, data, at=SimpleNamespace(**{**RACE, "line": 13})))
+    box = page.locator(".ak-source").bounding_box()
+    for name, number in (("now", "13"), ("other", "5")):
+        line = page.locator(f".ak-line-{name}")
+        assert line.locator(".ak-line-number").inner_text().split()[-1] == number
+        place = line.bounding_box()
+        assert box["y"] <= place["y"] and place["y"] + place["height"] <= box["y"] + box["height"], name

@@ -503,14 +503,40 @@ void emu_record_stopped(Recorder& r) {
     for (unsigned i = 0; i < r.tracer->block->size; i++) emu_record_settled(r, &r.tracer->block->fibers[i]);
 }
 
+// A copy for which nobody has waited lands, and with it those of later lanes that the same step began.
+static void land(Recorder& r, unsigned thread, const PendingCopy one) {
+    const Block& b = *r.tracer->block;
+    const unsigned first = thread / 32 * 32, end = first + 32 < b.size ? first + 32 : b.size;
+    const Spot spot = find(r, (uintptr_t)one.to, one.bytes);
+    PendingCopy* together[32] = {};
+    uint32_t mask = 0;
+    for (unsigned i = thread; i < end; i++)
+        for (unsigned n = 0; n < b.fibers[i].copy_count; n++) {
+            PendingCopy& c = b.fibers[i].copies[n];
+            if (c.counter == one.counter && c.bytes == one.bytes && find(r, (uintptr_t)c.to, c.bytes).array == spot.array)
+                together[i - first] = &c, mask |= 1u << (i - first);
+        }
+    const int begun = (int)one.counter;
+    const uint32_t word = r.recording->word_count, place = r.recording->steps[begun].place;
+    const emu_step& step = add_step(r, {0, (int32_t)(thread / 32), place, spot.array, mask, one.bytes, 0, begun, EMU_OP_COPY_WRITE});
+    uint32_t row = 0;
+    for (uint32_t m = mask; m; m &= m - 1, row++) {
+        PendingCopy& c = *together[__builtin_ctz(m)];
+        emu_current = &b.fibers[first + (unsigned)__builtin_ctz(m)];
+        emu_finish_copy(c);
+        r.recording->rows[step.first + row] = find(r, (uintptr_t)c.to, c.bytes).offset;
+        keep_value(r, word + row * ((one.bytes + 3) / 4), (uintptr_t)c.to, c.bytes);
+        c.bytes = 0;
+    }
+}
+
 void emu_record_last(Recorder& r) {
     const Block& b = *r.tracer->block;
     Fiber* const current = emu_current;
     emu_record_stopped(r);
-    for (unsigned i = 0; i < b.size; i++) {
-        emu_current = &b.fibers[i];
-        emu_finish_copies(0);                // for which nobody has waited
-    }
+    for (unsigned i = 0; i < b.size; i++)
+        for (unsigned n = 0; n < b.fibers[i].copy_count; n++)
+            if (b.fibers[i].copies[n].bytes) land(r, i, b.fibers[i].copies[n]);
     emu_current = current;
 }
 

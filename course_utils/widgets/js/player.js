@@ -16,7 +16,7 @@
 const START = {
   warp: 0, lane: 0, cell: null, array: 0, colour: "value", figures: false, byBank: false, file: null,
   quantity: null, element: 0, finding: -1, other: -1, writes: null, looksAtCell: false, holdsWindow: false,
-  followsArray: true, followsWarp: true, followsFile: true, short: false, intoView: false,
+  followsArray: true, followsWarp: true, followsFile: true, short: false, intoView: false, reported: false,
 };
 const MANY_CHANGES = 200000; // of local variables: unpacking as many takes longer than a picture
 const LESS_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
@@ -102,6 +102,7 @@ function showPlayer(rec, model, root) {
   const keys = element("div", { class: "ak-note ak-keys" }, ...keysInWords(jumps));
   // Between the paragraphs of a chapter what a reader may want stands folded below what the paragraphs are about.
   root.classList.toggle("ak-short", Boolean(view.short));
+  root.classList.toggle("ak-reported", Boolean(view.reported)); // what the findings say stands above the player
   const folded = (words, node) => element("details", {}, element("summary", {}, words), node);
   root.replaceChildren(
     element("div", { class: "ak-player-title" }, element("span", { class: "ak-title" }, kernel),

@@ -8,6 +8,7 @@ const WRITING = ["write", "atomic", "copy write"];
 const READING = ["read", "atomic", "copy read"];
 const WITH_ADDRESSES = ["read", "write", "atomic", "copy read", "copy write"]; // their lanes have rows
 const [AT_LAUNCH, UNKNOWN] = [-1, -2]; // in the place of the step that wrote a byte
+const SLICE = 12; // milliseconds of unpacking, after which the page may draw
 const TYPES = { int32: Int32Array, uint32: Uint32Array, uint8: Uint8Array };
 
 // The recording that Python packed: `meta` as an object, `packed` a DataView of the deflated columns. Local variables are
@@ -63,6 +64,7 @@ function columnsIn(packed) {
   const bytes = new Uint8Array(packed.buffer, packed.byteOffset, packed.byteLength);
   const reader = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate")).getReader();
   let rest = new Uint8Array(0); // what has been inflated and belongs to the next column
+  let until = performance.now() + SLICE;
   return async ({ name, type, count, delta }) => {
     const values = new TYPES[type](count);
     const into = new Uint8Array(values.buffer);
@@ -73,6 +75,9 @@ function columnsIn(packed) {
       into.set(part, at);
       at += part.length;
       rest = rest.subarray(part.length);
+      if (performance.now() < until) continue;
+      await new Promise((resume) => { setTimeout(resume); });
+      until = performance.now() + SLICE;
     }
     if (delta) for (let n = 1; n < count; n++) values[n] += values[n - 1];
     return values;

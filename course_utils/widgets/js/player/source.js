@@ -104,7 +104,7 @@ function sourcePanel(rec, act) {
     }
     marked = next;
     const line = lineIn(rec, view.step, shown);
-    if (line > 0) keepInView(line - 1);
+    if (line > 0) keepInView(line - 1, lineIn(rec, view.other, shown) - 1);
     followsFile.input.checked = view.followsFile;
   }
 
@@ -115,9 +115,12 @@ function sourcePanel(rec, act) {
     [high, seen, scrolled] = [lines[0]?.offsetHeight ?? 0, box.clientHeight, box.scrollTop];
   }
 
-  function keepInView(row) {
-    if (row * high >= scrolled + high && (row + 2) * high <= scrolled + seen) return;
-    scrolled = Math.max(0, row * high - seen / 3);
+  // The row of the step and, where there is room for both, that of the other party (below 0: none).
+  function keepInView(row, other) {
+    const both = other >= 0 && (Math.abs(other - row) + 3) * high <= seen;
+    const [top, bottom] = both ? [Math.min(row, other), Math.max(row, other)] : [row, row];
+    if (top * high >= scrolled + high && (bottom + 2) * high <= scrolled + seen) return;
+    scrolled = Math.max(0, both ? (high * (top + bottom + 1) - seen) / 2 : row * high - seen / 3);
     requestAnimationFrame(() => { box.scrollTop = scrolled; }); // the browser lays out the page then anyway
   }
 

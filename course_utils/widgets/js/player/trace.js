@@ -11,9 +11,12 @@ function tracePanel(rec, act, valueWords) {
   const jump = (step, words, change = {}) => control("button", { type: "button", class: "ak-jump", onclick: () => act.set({ step, ...change }) }, words);
 
   function draw(view) {
-    const writer = view.cell && writerOf(rec, view.cell.array, view.cell.offset, view.step);
-    const value = view.cell && valueWords(view);
-    const key = JSON.stringify([view.cell, writer, value, view.type]);
+    const after = view.step + 1; // a step that writes the chosen number is about that write
+    const isNow = view.cell && writerOf(rec, view.cell.array, view.cell.offset, after)?.step === view.step;
+    const step = isNow ? after : view.step;
+    const writer = view.cell && writerOf(rec, view.cell.array, view.cell.offset, step);
+    const value = view.cell && valueWords({ ...view, step });
+    const key = JSON.stringify([view.cell, writer, value, view.type, isNow]);
     if (key === shown) return;
     shown = key;
     clearTimeout(timer);
@@ -22,7 +25,7 @@ function tracePanel(rec, act, valueWords) {
       return;
     }
     const array = rec.arrays[view.cell.array];
-    const head = element("div", {}, element("b", {}, `${elementName(array, view.cell.offset)} = ${value}`));
+    const head = element("div", {}, element("b", {}, `${elementName(array, view.cell.offset)} ${isNow ? "becomes" : "="} ${value}`));
     if (!writer) {
       const words = array.space === "shared" ? "Nobody has written it yet." : "Nobody in this block has written it yet: it is as it was at the launch.";
       body.replaceChildren(head, element("div", { class: "ak-note" }, words));
@@ -34,7 +37,7 @@ function tracePanel(rec, act, valueWords) {
     body.replaceChildren(head,
       element("div", {}, `Written by ${who}${place ? `, line ${place.line}` : ""}: `, jump(writer.step, `step ${bytes(writer.step)}`, { lane: Math.max(writer.lane, 0) })),
       inputs);
-    const { cell, step, type } = view;
+    const { cell, type } = view;
     const show = () => { if (key === shown) inputs.replaceChildren(...inputsOfWrite(writer, cell, step, type)); };
     timer = setTimeout(() => rec.whole.then(show), PAUSE);
   }

@@ -145,13 +145,13 @@ export function describeStep(rec, view) {
   const hazards = hazardsOf(rec, step);
   const words = `Step ${bytes(step)} of ${bytes(rec.count - 1)}. ${deedOf(rec, step)}.${costOf(rec, step)}${laneOf(rec, view)}`;
   if (!hazards.length) return words;
-  return `${words} ${hazardWords(rec, step, hazards)}`;
+  return `${words} ${hazardWords(rec, step, hazards, view.other >= 0 ? view.other : hazards[0].other)}`;
 }
 
 // What races with a step: "Hazard: lanes 0–3 read what warp 1 wrote at step 3, line 5, and no barrier stands between."
-function hazardWords(rec, step, hazards) {
+// other: the step that is named, of several; the finding's, if one is shown.
+function hazardWords(rec, step, hazards, other) {
   const { warp } = rec.steps;
-  const { other } = hazards[0];
   const lanes = hazards.map(({ lane }) => lane);
   const several = warp[step] >= 0 && lanes.length > 1;
   const who = warp[step] < 0 ? "it" : `lane${several ? "s" : ""} ${ranges(lanes)}`;
