@@ -192,7 +192,7 @@ def test_a_crash_in_another_block_does_not_end_the_recording():
     kernel = RawModule(code=source).get_function("past")
     with configure(threads=4):
         found = record(lambda: kernel((8,), (32,), (torch.zeros(32),)))
-    assert "block (0, 0, 0)" in found.failure and found.steps == 20_000
+    assert "block (0, 0, 0)" in found.failure and found.steps == 20_001
 
 
 def test_what_is_packed_is_what_was_recorded(recorded):
