@@ -87,17 +87,23 @@ class Parties:
         return np.flatnonzero(mine if mine.any() else at_line)
 
     def _of_one_party(self, finding: Finding, steps: np.ndarray) -> np.ndarray:
-        """Those of the steps that a finding may be about: accesses outside of every array, of shared memory where there
-        is none, or reads of shared memory that nobody has written before; all of them where there is none."""
-        touches = self._op[steps] <= ATOMIC
-        shared = steps[touches & self._in_shared[steps]]
-        outside = steps[touches & (self._array[steps] < 0)]
-        if finding.tool == "memcheck":
-            return next(one for one in (outside, shared, steps) if len(one) or one is steps)
+        """Those of a thread's steps that its finding may be about. Out of bounds are accesses outside of every array, or
+        where an index alone is known, of shared memory; initcheck's are reads of what nobody has written before."""
+        shared = steps[(self._op[steps] <= ATOMIC) & self._in_shared[steps]]
+        if finding.tool == "memcheck" and not finding.message.startswith("misaligned"):
+            outside = self._outside(steps)
+            if not len(outside):  # another thread came there first, and the launch ended
+                outside = self._outside(self._steps(finding.line, None))
+            if len(outside) or not finding.message.startswith("out of bounds: index"):
+                return outside
+            return shared if len(shared) else steps
         if finding.tool == "initcheck":
             unwritten = [step for step in shared.tolist() if not self._is_written(step, finding.thread)]
             return np.array(unwritten) if unwritten else steps
         return steps
+
+    def _outside(self, steps: np.ndarray) -> np.ndarray:
+        return steps[(self._op[steps] <= ATOMIC) & (self._array[steps] < 0)]
 
     def _is_written(self, step: int, thread: Index3 | None) -> bool:
         """Whether somebody has written all bytes that a thread (None: each) reads in a step, before it."""

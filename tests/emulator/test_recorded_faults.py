@@ -56,6 +56,12 @@ def test_a_finding_of_one_party_is_at_the_access_that_it_is_about():
     assert at == {"memcheck": ("write", 3, None, 0b1000), "initcheck": ("read", 5, "s", 0b1111)}
 
 
+def test_where_another_thread_ends_the_launch_first_its_access_stands_for_that_of_the_finding():
+    recording = record(run("float* y) {\n y[64 * threadIdx.x] = y[threadIdx.x]; }", torch.zeros(64)))
+    (finding,) = recording.findings
+    assert step(recording, finding.step)[:3] == ("write", 2, None)
+
+
 def test_dynamic_shared_memory_ends_where_the_launch_says():
     code = "float* y) {\n extern __shared__ float s[];\n s[threadIdx.x] = y[threadIdx.x];\n s[threadIdx.x + 64] = 1; }"
     recording = record(run(code, torch.zeros(64), shared=300))

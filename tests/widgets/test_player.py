@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 
 from course_utils.cuda import RawModule
-from course_utils.emulator import record
+from course_utils.emulator import record, sanitize
 from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
 from course_utils.widgets import play, recorded
@@ -557,6 +557,18 @@ def test_the_address_keeps_step_warp_and_cell(opened):
     page.evaluate("location.hash = '#player=step:nonsense,cell:nothing%2B5'")
     page.locator(".ak-status", has_text="Step 0 of 160.").wait_for()
     assert not page.locator(".ak-trace b").count()
+
+
+@pytest.mark.browser
+def test_an_access_outside_of_every_array_is_told(open_widget):
+    code = 'extern "C" __global__ void k(float* y) {\n y[threadIdx.x] = 1;\n y[threadIdx.x + 60] = 2; }'
+    kernel, y = RawModule(code=code).get_function("k"), torch.zeros(64)
+    with sanitize() as report:
+        kernel((1,), (32,), (y,))
+    page = open_widget(play(lambda: kernel((1,), (32,), (y,)), at=report.findings[0]))
+    said = page.locator(".ak-status", has_text="outside of every array")
+    said.wait_for()
+    assert "Lanes 4–31 of warp 0 write 28 × 4 bytes outside of every array at line 3." in said.inner_text()
 
 
 @pytest.mark.browser
