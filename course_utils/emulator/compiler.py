@@ -11,6 +11,8 @@ import functools
 import hashlib
 import importlib.util
 import os
+import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -152,15 +154,22 @@ def _flags(compiler: Compiler, build: Build = Build.PLAIN) -> list[str]:
         return flags
     if build is Build.TRACED:
         return flags + _traced_flags(compiler)
-    return [*flags, "-DEMU_RECORDED=1", *(RECORDED_FLAGS if compiler.kind == "gcc" else _traced_flags(compiler))]
+    return [*flags, "-DEMU_RECORDED=1", *(_recorded_flags if compiler.kind == "gcc" else _traced_flags)(compiler)]
 
 
-# Each variable of the source is in memory, at a place of its own, for the whole of its life, and the runtime hears
-# where functions begin and end: g++ alone is asked for that. It leaves out functions that touch no memory and call none
-# unless somebody else wants to know of these, too.
-RECORDED_FLAGS = ["-DEMU_TRACED=1", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-O0", "-g2"]
-RECORDED_FLAGS += ["-fno-omit-frame-pointer"]
-RECORDED_FLAGS += ["-finstrument-functions", "-finstrument-functions-exclude-file-list=/emulator/include/"]
+def _recorded_flags(compiler: Compiler) -> list[str]:
+    """For a build in which each variable of the source is in memory, at a place of its own, for the whole of its life,
+    and of which the runtime hears where functions begin and end: g++ alone is asked for that."""
+    flags = ["-DEMU_TRACED=1", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-O0", "-g2"]
+    flags += ["-fno-omit-frame-pointer"]
+    # g++ leaves out functions that touch no memory and call none, unless somebody else wants to hear of these, too.
+    flags += ["-finstrument-functions", "-finstrument-functions-exclude-file-list=/emulator/include/"]
+    # From version 12 on it fills arrays with the widest stores that there are. The stack is not aligned for those, and
+    # in a function that could need it variables are counted from the stack's end, not from the frame's register.
+    version = re.search(r"\) (\d+)\.", compiler.identity)
+    if platform.machine() in ("x86_64", "AMD64") and version and int(version[1]) >= 12:
+        flags += ["-mmove-max=128", "-mstore-max=128"]
+    return flags
 
 
 def _traced_flags(compiler: Compiler) -> list[str]:

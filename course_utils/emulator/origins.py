@@ -278,7 +278,7 @@ class Origins:
 
 
 def _statements_of(places: Sequence[RecordedPlace], statements: Statements) -> list[int]:
-    """For each place the number of its statement: a statement has as many places as lines on which something is done."""
+    """For each place the number of its statement: of one in several lines there are several places."""
     numbers: dict[tuple[str, int, int], int] = {}
     found: list[int] = []
     for place in places:  # a caller comes before its calls

@@ -142,7 +142,8 @@ class Recording:
         Statements are known by their lines, and variables by their names there, so that this is rather too much than
         too little: all elements of an array are taken, and all lanes that a shuffle or a product joins. It misses what
         a name does not show: a variable that is changed through a pointer in a function that knows it by another name,
-        and registers where there are no `variables`.
+        and registers where there are no `variables`. A variable that is set to the number that it has already comes
+        from where it had that number first.
         """
         return self._origins.inputs(self._access_of(step, thread))
 

@@ -10,19 +10,21 @@ from course_utils.emulator.recorded import RecordedPlace, RecordedVariable
 from course_utils.toolchain.source import blank_comments
 
 WORD = re.compile(r"[A-Za-z_]\w*")
+POINTS = re.compile(r"([A-Za-z_]\w*)\s*=(?:[^=;]*[(,])?\s*&\s*([A-Za-z_]\w*)")
 CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;<>]*>\s*)?\(")
 ASSIGNED = re.compile(r"(?<![=!<>])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
 
 
 class Statement(NamedTuple):
-    """From its first to its last line: the names in it, those that it may change, and those that are called. is_whole:
-    it has other statements within."""
+    """From its first to its last line: the names in it, those that it may change, those that are called, and the
+    pairs (pointer, what it points to) of its assignments. is_whole: it has other statements within."""
 
     first: int
     last: int
     words: frozenset[str]
     changed: frozenset[str]
     called: frozenset[str]
+    points: frozenset[tuple[str, str]]
     is_whole: bool
 
 
@@ -32,11 +34,18 @@ class Statements:
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._of_file = {file: list(_statements(text)) for file, text in sources.items()}
         self._all = [statement for statements in self._of_file.values() for statement in statements]
+        self._behind: dict[str, frozenset[str]] = {}  # of a pointer's name those of what it may point to
+        for pointer, name in (pair for one in self._all for pair in one.points):
+            self._behind[pointer] = self._behind.get(pointer, frozenset()) | {name}
+
+    def _with_pointed(self, words: frozenset[str]) -> frozenset[str]:
+        """Names, and those of what they point to: a pointer itself is no variable that is recorded."""
+        return words.union(*(self._behind[word] for word in words if word in self._behind))
 
     def words_at(self, file: str, line: int) -> frozenset[str]:
         """The names in the statements that a line is part of."""
         here = (one.words for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
-        return frozenset().union(*here)
+        return self._with_pointed(frozenset().union(*here))
 
     def around(self, file: str, line: int) -> int:
         """The first line of the statement that a line is part of: the longest one, but for calls with a function among
@@ -46,12 +55,12 @@ class Statements:
 
     def words_with(self, names: set[str]) -> frozenset[str]:
         """The names in the statements that may change a variable of one of these names."""
-        return frozenset().union(*(one.words for one in self._all if names & one.changed))
+        return self._with_pointed(frozenset().union(*(one.words for one in self._all if names & one.changed)))
 
     def words_of_calls(self, function: str) -> frozenset[str]:
         """The names in the statements that call a function."""
         name = function.split("<")[0]
-        return frozenset().union(*(one.words for one in self._all if name in one.called))
+        return self._with_pointed(frozenset().union(*(one.words for one in self._all if name in one.called)))
 
 
 def _statements(text: str) -> Iterator[Statement]:
@@ -69,8 +78,9 @@ def _statements(text: str) -> Iterator[Statement]:
         if own.strip():
             begin = start + len(own) - len(own.lstrip())
             first, last = plain.count("\n", 0, begin) + 1, plain.count("\n", 0, match.start()) + 1
-            words = frozenset(WORD.findall(own))
-            yield Statement(first, last, words, _changed(own, words), frozenset(CALLED.findall(own)), "{" in own)
+            words, called = frozenset(WORD.findall(own)), frozenset(CALLED.findall(own))
+            points = frozenset(POINTS.findall(own))
+            yield Statement(first, last, words, _changed(own, words), called, points, "{" in own)
         if mark == "{":
             around.append((start, depth))
         outer = around.pop() if mark == "}" and around else (0, 0)

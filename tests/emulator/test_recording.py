@@ -143,7 +143,7 @@ def test_who_wrote_a_byte_and_from_what(recorded):
             ask(*wrong)
 
 
-IN_SEVERAL_LINES = {
+ROUNDABOUT = {
     "a statement": r"""extern "C" __global__ void k(const float* x, float* y) {
     y[threadIdx.x] =
         threadIdx.x < 16
@@ -160,16 +160,37 @@ extern "C" __global__ void k(const float* x, float* y) {
                 [&](float number) { mine = 2 * number; });
     y[threadIdx.x] = mine;
 }""",
+    "a pointer to a variable": r"""extern "C" __global__ void k(const float* x, float* y) {
+    const float mine = x[threadIdx.x];
+    __syncwarp();
+    const float *other = y,
+                *same = reinterpret_cast<const float*>(&mine);
+    float sum = 0;
+    for (int n = 0; n < 1; n++) sum += same[n];
+    y[threadIdx.x] = sum;
+}""",
 }
 
 
 @WITH_VARIABLES
-@all_of("what", IN_SEVERAL_LINES)
-def test_what_stands_in_several_lines_is_one_statement(what):
+@all_of("what", ROUNDABOUT)
+def test_a_number_that_comes_in_a_roundabout_way(what):
     x, y = torch.arange(32.0), torch.zeros(32)
-    module = RawModule(code=IN_SEVERAL_LINES[what])
+    module = RawModule(code=ROUNDABOUT[what])
     recording = record(lambda: module.get_function("k")((1,), (32,), (x, y)))
     assert [origin.thread for origin in recording.origins("y", 4 * 5)] == [5]
+
+
+@WITH_VARIABLES
+def test_variables_beside_an_array_that_the_widest_stores_would_fill_are_recorded():
+    code = r"""extern "C" __global__ void k(float* y, int n) {
+        float sums[4][4] = {};
+        for (int i = 0; i < n; i++) sums[i % 4][i / 4] += i;
+        y[threadIdx.x] = sums[1][0];
+    }"""
+    y = torch.zeros(32)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (y, np.int32(16))))
+    assert {variable.name for variable in recording.variables} == {"n", "sums", "i"}
 
 
 def test_a_finding_knows_the_steps_of_both_parties():

@@ -23,8 +23,8 @@ SHARES = {
     "minimal_forward": 0.4,
     "v2_tensor_cores": 0.3,
     "v2_forward": 0.3,
-    "csr_gather": 0.4,
-    "lightning_indexer": 0.1,
+    "csr_gather": 0.35,
+    "lightning_indexer": 0.09,
     "paged_cache": 0.5,
     "copy_engine": 0.4,
 }

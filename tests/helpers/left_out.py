@@ -1,8 +1,8 @@
 """Experiments on a kernel itself: one thread leaves out one execution of a statement, or says what a cell of shared
 memory holds just before one.
 
-The statements are found in the text of the kernel and its headers, and rewritten there; which thread of which block does
-what, and at which of its times, say variables, so that one build serves all experiments. The kernel runs on the plain
+The statements are found in the text of the kernel and its headers, and rewritten there. Variables say which thread of
+which block does what, and at which of its times, so that one build serves all experiments. The kernel runs on the plain
 emulator: nothing here knows of recordings.
 """
 
@@ -25,7 +25,8 @@ NEVER = -1
 IT, ALL_ELSE, NOTHING = range(3)  # what is left out
 DYNAMIC, NOWHERE = "lab_dynamic()", "nullptr"
 VARIABLES = """
-__constant__ int lab_out[7];    // statement, block, thread, time; who leaves it out; a word of shared memory, what it becomes
+// statement, block, thread, time; who leaves it out; a word of shared memory, and what is written there
+__constant__ int lab_out[7];
 __constant__ int lab_look[5];   // statement, block, thread, time; a word of shared memory
 __device__ int lab_times[2];
 __device__ int lab_seen;
@@ -131,7 +132,9 @@ class Lab:
                 alone = texts[file][:start].rstrip()[-1:] in (";", "{", "}")  # it may be a declaration
                 inserts[file].append((start, f"{'' if alone else '{ '}lab_looks({number}, {memory}); "))
                 inserts[file].append((end, "" if alone else " }"))
-        memory_of = {self.statement(line): memory for line, memory in sorted(leave_out, key=lambda one: one[1] != NOWHERE)}
+        memory_of = {
+            self.statement(line): memory for line, memory in sorted(leave_out, key=lambda one: one[1] != NOWHERE)
+        }
         for number, (statement, memory) in enumerate(memory_of.items()):
             file, start, end = statement
             self._number[statement] = number
@@ -148,8 +151,9 @@ class Lab:
             for name, size in [("lab_out", 7), ("lab_look", 5), ("lab_times", 2), ("lab_seen", 1)]
         }
         self.names = [one.name for one in self._module.get_function(subject.launch.kernel).parameters]
-        truth = self.run().tensors
-        self.truth = {name: truth[name] for name in subject.outputs}
+        self.truth: dict[str, torch.Tensor] = {}
+        tensors = self.run().tensors
+        self.truth = {name: tensors[name] for name in subject.outputs}
 
     def statement(self, line: Line) -> tuple[str, int, int]:
         """What tells statements apart: the file, and from where to where it goes there."""
@@ -191,7 +195,7 @@ class Lab:
                 arg = given[name]
             elif isinstance(arg, torch.Tensor):
                 arg = arg.clone()
-                if name in self.subject.outputs and hasattr(self, "truth"):
+                if name in self.truth:
                     arg.view(torch.uint8).copy_(~self.truth[name].view(torch.uint8))
             args.append(arg)
         self.subject.call(self._module, args)
@@ -235,7 +239,9 @@ def statement_at(code: str, statements: Sequence[tuple[int, int]], line: int) ->
     first = [0, *(match.end() for match in re.finditer("\n", code))][line - 1]
     last = code.find("\n", first)
     here = [(start, end) for start, end in statements if start < last and end > first]
-    inner = [one for one in here if not any(one != other and one[0] <= other[0] and other[1] <= one[1] for other in here)]
+    inner = [
+        one for one in here if not any(one != other and one[0] <= other[0] and other[1] <= one[1] for other in here)
+    ]
     if len(inner) != 1:
         raise ValueError(f"line {line} has {len(inner)} statements: {code[first:last].strip()}")
     return inner[0]
