@@ -87,8 +87,8 @@ class Parties:
         return np.flatnonzero(mine if mine.any() else at_line)
 
     def _of_one_party(self, finding: Finding, steps: np.ndarray) -> np.ndarray:
-        """Those of a thread's steps that its finding may be about. Out of bounds are accesses outside of every array, or
-        where an index alone is known, of shared memory; initcheck's are reads of what nobody has written before."""
+        """Those of a thread's steps that its finding may be about. Out of bounds are accesses outside of every array,
+        or of shared memory where only an index is known; initcheck's are reads of what nobody has written before."""
         shared = steps[(self._op[steps] <= ATOMIC) & self._in_shared[steps]]
         if finding.tool == "memcheck" and not finding.message.startswith("misaligned"):
             outside = self._outside(steps)

@@ -176,7 +176,7 @@ class Recording:
 
 
 def _number(name: str, value: object, end: int, takes: str, *, first: int = 0) -> int:
-    """An argument that is an integer from `first` on and below `end`; raises TypeError or ValueError for another one."""
+    """An argument that is an integer from `first` on and below `end`; TypeError or ValueError for another one."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} takes {takes} from {first} to {end - 1}, got {value!r}")
     if not first <= value < end:
