@@ -50,7 +50,7 @@ def test_the_pieces_of_a_struct_have_its_values():
     words = np.where(np.isin(c["steps.op"], (WRITE,)), lanes * -(-widths // 4), 0)
     first = np.cumsum(words) - words
     write = recording.writer("items", 24 * 40 + 8)  # its .d
-    assert c["steps.op"][write.step] == WRITE
+    assert write.thread == 40 and c["steps.op"][write.step] == WRITE
     at = first[write.step] + (write.row - c["steps.first"][write.step]) * -(-widths[write.step] // 4)
     skipped = 24 * 40 + 8 - c["lanes.offset"][write.row]
     value = c["words.value"][at + skipped // 4 : at + skipped // 4 + 2].view(np.float64)[0]
