@@ -7,10 +7,21 @@ from typing import NamedTuple
 
 import numpy as np
 
-from course_utils.emulator.recorded import ATOMIC, BARRIER, COPY_READ, COPY_WRITE, END, WITH_ROWS, WRITING, row_counts
+from course_utils.emulator.recorded import (
+    ATOMIC,
+    BARRIER,
+    COPY_READ,
+    COPY_WRITE,
+    END,
+    WAIT,
+    WITH_ROWS,
+    WRITING,
+    row_counts,
+)
 from course_utils.emulator.sanitizer import Finding
 from course_utils.toolchain.errors import Index3
 
+OWN = 16  # of a wait without an mbarrier, `extra` above: for what the warp itself began, which orders nobody else's
 MOST_ROWS = 5000  # of a party, that are looked at: the first
 IN_FLIGHT, UNPARTED, BEFORE, BEHIND = range(4)  # how two deeds lie to each other, the likeliest of a race first
 
@@ -51,6 +62,7 @@ class Parties:
         self._high = self._low + width[self._step]
         ends = np.flatnonzero(self._op == END)
         self._openings = ends[self._op[self._extra[ends]] == BARRIER]
+        self._waits = np.flatnonzero((self._op == WAIT) & ((array >= 0) | (self._extra <= OWN)))
         by_itself = (self._op == COPY_WRITE) | ((self._op == COPY_READ) & (self._warp < 0))
         self._begun = np.where(by_itself, self._extra, -1)  # of what goes on by itself the step that started it
 
@@ -126,19 +138,30 @@ class Parties:
         """Of the pairs of steps in which both touch the same bytes, and one writes, the likeliest; of several the first
         of mine with the nearest of the other's. None: there is none."""
         best = None
+        waited = {begun: self._waited(begun) for begun in np.unique(mine.begun).tolist()}
         for step, begun, low, high, writes in zip(*mine, strict=True):
             meets = (its.low < high) & (low < its.high) & (its.writes | writes) & (its.step != step)
             if not meets.any():
                 continue
             other, other_begun = its.step[meets], its.begun[meets]
             kinds = np.where(other < step, BEFORE, BEHIND)
-            kinds[(other < begun) & (self._opened(other) == self._opened(begun))] = UNPARTED
+            parted = (self._opened(other) < self._opened(begun)) | (other < waited[int(begun)])
+            kinds[(other < begun) & ~parted] = UNPARTED
             kinds[((other_begun < begun) & (step < other)) | ((begun < other) & (other < step))] = IN_FLIGHT
             kind = kinds.min()
             near = other[kinds == kind]
             if best is None or kind < best[0]:
                 best = kind, int(step), int(near[np.abs(near - step).argmin()])
         return best and best[1:]
+
+    def _waited(self, step: int) -> int:
+        """The step with which the warp of a step went on from its last wait before that, or -1."""
+        warp = self._warp[step]
+        before = self._waits[(self._waits < step) & (self._warp[self._waits] == warp)]
+        if not len(before):
+            return -1
+        own = np.flatnonzero(self._warp == warp)
+        return int(own[np.searchsorted(own, before[-1], side="right")])
 
     def _opened(self, step: np.ndarray) -> np.ndarray:
         """How many barriers of the block opened before a step."""
