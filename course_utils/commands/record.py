@@ -36,6 +36,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         if options.html and not options.html.parent.is_dir():
             raise FileNotFoundError(f"--html {options.html}: there is no folder {options.html.parent}")
+        if options.html and options.html.is_dir():
+            raise FileNotFoundError(f"--html {options.html}: is a folder, takes the name of a file")
         recording = record(chosen(options.launch), block=options.block)
     except (CompileError, FileNotFoundError, KernelError, LaunchError, ValueError) as error:
         print(f"record: {error}", file=sys.stderr)
@@ -52,7 +54,9 @@ def chosen(name: str) -> Callable[[], object]:
     """The launch of this name. Raises ValueError for a name that none has, with those that are like it."""
     launches = named_launches()
     if name not in launches:
-        near = [one for one in launches if name in one] or difflib.get_close_matches(name, launches, 8, 0.3)
+        stem = name.rpartition("/")[2].removesuffix(".cu")
+        near = [one for one in launches if stem in one] or difflib.get_close_matches(stem, launches, 8, 0.3)
+        near = near or list(launches)
         raise ValueError(f"KERNEL: got {name!r}, takes a launch's name, such as {', '.join(map(repr, near[:12]))}")
     return launches[name]
 

@@ -162,6 +162,8 @@ def _recorded_flags(compiler: Compiler) -> list[str]:
     and of which the runtime hears where functions begin and end: g++ alone is asked for that."""
     flags = ["-DEMU_TRACED=1", "-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-O0", "-g2"]
     flags += ["-fno-omit-frame-pointer"]
+    # g++ leaves out functions that touch no memory and call none, unless somebody else wants to hear of these, too.
+    flags += ["-finstrument-functions", "-finstrument-functions-exclude-file-list=/emulator/include/"]
     # From version 12 on it fills arrays with the widest stores that there are. The stack is not aligned for those, and
     # in a function that could need it variables are counted from the stack's end, not from the frame's register.
     version = re.search(r"\) (\d+)\.", compiler.identity)

@@ -22,6 +22,7 @@ CALL_FRAME_ADDRESS, FRAME_OFFSET, REGISTER_OFFSET = (
     0x70,
 )  # of DWARF's operations: DW_OP_call_frame_cfa and so on
 NAMES_OF_STRUCTS = {"__half": "half", "__nv_bfloat16": "bfloat16", "__nv_fp8_e4m3": "float8_e4m3"}
+STRUCTS = ("DW_TAG_structure_type", "DW_TAG_class_type", "DW_TAG_union_type")
 MOST_BYTES = 4096  # of a variable that is recorded
 
 
@@ -39,12 +40,14 @@ class Variable(NamedTuple):
 
 
 class Function(NamedTuple):
-    """The code of a function, from `start` to `end` in the library, and its variables."""
+    """The code of a function, from `start` to `end` in the library, and its variables; `returns`: the bytes of the
+    struct that it returns, 0 if it returns none."""
 
     name: str
     start: int
     end: int
     variables: list[Variable]
+    returns: int = 0
 
 
 class Shared(NamedTuple):
@@ -57,12 +60,12 @@ class Shared(NamedTuple):
 
 
 def functions(library: Path) -> list[Function]:
-    """Those of the learner's files that have variables, by ascending addresses."""
+    """Those that have variables of the learner's files, or return a struct, by ascending addresses."""
     found = [
-        Function(name, start, end, [Variable(n, t, tuple(shape), *rest) for n, t, shape, *rest in variables])
-        for name, start, end, variables in kept(library, _read, Path(__file__))[0]
+        Function(name, start, end, [Variable(n, t, tuple(shape), *rest) for n, t, shape, *rest in variables], returns)
+        for name, start, end, variables, returns in kept(library, _read, Path(__file__))[0]
     ]
-    return [function for function in found if function.variables]
+    return [function for function in found if function.variables or function.returns]
 
 
 def shared_variables(library: Path) -> list[Shared]:
@@ -107,10 +110,12 @@ class _Reader:
         self._register = register
         self._files = full_names(dwarf, unit)
 
-    def function(self, entry: Any, frames: dict[int, int]) -> tuple[str, int, int, list[Any]]:
-        start, end = entry.attributes["DW_AT_low_pc"].value, entry.attributes["DW_AT_high_pc"]
-        variables = list(self._variables(entry, frames.get(start)))
-        return _short(_name(entry)), start, end.value if end.form == "DW_FORM_addr" else start + end.value, variables
+    def function(self, entry: Any, frames: dict[int, int]) -> tuple[str, int, int, list[Any], int]:
+        start, high = entry.attributes["DW_AT_low_pc"].value, entry.attributes["DW_AT_high_pc"]
+        end = high.value if high.form == "DW_FORM_addr" else start + high.value
+        returned = _type(entry)
+        returns = _size(returned) if returned is not None and returned.tag in STRUCTS else 0
+        return _short(_name(entry)), start, end, list(self._variables(entry, frames.get(start))), returns
 
     def _variables(self, entry: Any, canonical: int | None) -> Iterator[tuple[Any, ...]]:
         for child in entry.iter_children():
@@ -221,7 +226,7 @@ def _leaves(name: str, entry: Any, at: int) -> Iterator[Leaf]:
     elif entry.tag in ("DW_TAG_base_type", "DW_TAG_enumeration_type"):
         if _size(entry) in (1, 2, 4):
             yield name, _name(entry) or "int", (), at, _size(entry), 1
-    elif entry.tag in ("DW_TAG_structure_type", "DW_TAG_class_type"):
+    elif entry.tag in STRUCTS[:2]:
         yield from _members(name, entry, at)
 
 

@@ -233,26 +233,20 @@ def run(
     watch: Watch | None,
     statics: list[tuple[int, int, bool]],
     functions: Sequence[Function] = (),
-    keep: bool = True,
 ) -> Ended:
     """Runs a launch in a worker process and waits for its end.
 
     `kernel`, `dynamic_shared_base` and `global_offsets` are offsets in the library; `arguments` are the values as the
-    kernel takes them.
-    The values of `global_variables` go to the worker and, unless the launch fails, come back. What the kernel printed
-    goes to sys.stdout, too. `watch` says what a traced library reports, `statics` where its shared variables are,
-    `functions` whose variables are recorded. Without `keep` the launch leaves no values and prints nothing. An
+    kernel takes them. The values of `global_variables` go to the worker; `keep` brings them back. `watch` says what a
+    traced library reports, `statics` where its shared variables are, `functions` whose variables are recorded. An
     interrupt (KeyboardInterrupt) ends the worker.
     """
     if watch and len(memory.spans) > MOST_ARRAYS:
         raise ValueError(f"the sanitizer and the profiler take up to {MOST_ARRAYS} tensors, got {len(memory.spans)}")
-    sizes = [variable.value.numel() for variable in global_variables]
     results_offset = _results_offset(global_variables)
     recording_offset = _recording_offset(global_variables, watch) if watch and watch.record else 0
     report = Report.from_buffer(memory.front)
-    behind_report = torch.frombuffer(memory.front, dtype=torch.uint8, offset=REPORT_BYTES)
-    shared_values = behind_report[: sum(sizes)].split(sizes)
-    for shared_value, variable in zip(shared_values, global_variables, strict=True):
+    for shared_value, variable in zip(_shared_values(memory, global_variables), global_variables, strict=True):
         shared_value.copy_(variable.value)
     request = {
         "runtime": str(runtime),
@@ -290,6 +284,7 @@ def run(
             "results_offset": results_offset,
             "blocks_offset": results_offset + RESULTS_BYTES,
             "recording_offset": recording_offset,
+            "preferred": watch.preferred,
         },
     }
     if watch and watch.blocks:
@@ -299,11 +294,21 @@ def run(
     if watch and watch.record:
         recorded = RawRecording(memory.front, recording_offset, watch.record, functions)
     exit_status, load_address = _exchange(request, memory.file)
-    if keep:
-        sys.stdout.write(printed_text(report))
-    if keep and report.outcome == FINISHED:
-        for shared_value, variable in zip(shared_values, global_variables, strict=True):
-            variable.value.copy_(shared_value)
-            variable.first = None
     traced = TraceResults.from_buffer(memory.front, results_offset) if watch else None
     return Ended(report, exit_status, load_address, traced, recorded)
+
+
+def keep(report: Report, memory: DeviceMemory, global_variables: list[Global]) -> None:
+    """Keeps what a launch leaves besides its arrays: what the kernel printed goes to sys.stdout, and the values of
+    `global_variables` come back, unless the launch has failed."""
+    sys.stdout.write(printed_text(report))
+    if report.outcome == FINISHED:
+        for shared_value, variable in zip(_shared_values(memory, global_variables), global_variables, strict=True):
+            variable.value.copy_(shared_value)
+            variable.first = None
+
+
+def _shared_values(memory: DeviceMemory, global_variables: list[Global]) -> Sequence[torch.Tensor]:
+    """Where the worker has the values of the variables, one after the other behind its report."""
+    sizes = [variable.value.numel() for variable in global_variables]
+    return torch.frombuffer(memory.front, dtype=torch.uint8, offset=REPORT_BYTES)[: sum(sizes)].split(sizes)

@@ -58,6 +58,7 @@ class Tracing(ctypes.Structure):
         ("static_count", ctypes.c_uint64),
         ("results", ctypes.c_void_p),
         ("recording", ctypes.c_void_p),
+        ("preferred", ctypes.POINTER(Dim3)),
     ]
 
 
@@ -114,6 +115,7 @@ def tracing_of(request: dict, front: int) -> Tracing | None:
         static_count=len(statics),
         results=front + asked["results_offset"],
         recording=front + asked["recording_offset"] if asked["recording_offset"] else None,
+        preferred=ctypes.pointer(Dim3(*asked["preferred"])) if asked["preferred"] else None,
     )
 
 

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -308,9 +309,15 @@ class EmulatedModule:
             watch = replace(watch, hopper=True)
         run = functools.partial(self._run, function, grid, block, cluster, arguments, shared_mem)
         if watch and watch.record:
-            with tracing.findings_aside() as found, contextlib.suppress(KernelError):
-                run(replace(watch, sanitize=True, blocks=(), record=0), keep=False)
-            run(watch, findings=tuple(found.findings))
+            of_block = _index(watch.blocks[0], grid)
+            sanitized = replace(watch, sanitize=True, blocks=(), record=0, preferred=of_block)
+
+            def find() -> tuple[Finding, ...]:
+                with tracing.findings_aside() as found, contextlib.suppress(KernelError):
+                    run(sanitized, keep=False)
+                return tuple(found.findings)
+
+            run(watch, find=find)
         else:
             run(watch)
 
@@ -325,9 +332,10 @@ class EmulatedModule:
         watch: tracing.Watch | None,
         *,
         keep: bool = True,
-        findings: tuple[Finding, ...] = (),
+        find: Callable[[], tuple[Finding, ...]] = tuple,
     ) -> None:
-        """One run of a launch. keep: what it writes; findings: of the same launch, for its recording."""
+        """One run of a launch. keep: what it writes; find: runs the same launch for its findings, for a recording,
+        which a kernel that does not end has not."""
         library = self._library(Build.PLAIN if not watch else Build.RECORDED if watch.record else Build.TRACED)
         arrays = [a.array if isinstance(a, Mapped) else a for a in arguments if not isinstance(a, bytes)]
         global_variables = list(self._globals.values())
@@ -357,8 +365,13 @@ class EmulatedModule:
                 watch=watch,
                 statics=library.statics if watch else [],
                 functions=library.recorded_functions if watch and watch.record else (),
-                keep=keep,
             )
+            is_endless = ended.report.outcome == report.TIME_LIMIT or (
+                ended.recorded is not None and ended.recorded.full
+            )
+            findings = () if is_endless else find()
+            if keep:
+                launch.keep(ended.report, memory, global_variables)
             if ended.recorded is not None:
                 recording = recorder.collect(
                     ended.recorded,
@@ -385,6 +398,7 @@ class EmulatedModule:
                     memory=memory,
                     locate=library.lines.locate,
                     sources=self._originals,
+                    preferred=watch.preferred,
                 )
             if ended.report.outcome != report.FINISHED:
                 raise report.failure(

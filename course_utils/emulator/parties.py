@@ -7,7 +7,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from course_utils.emulator.recorded import BARRIER, COPY_READ, COPY_WRITE, END, WAIT, WITH_ROWS, WRITING, row_counts
+from course_utils.emulator.recorded import (
+    ATOMIC,
+    BARRIER,
+    COPY_READ,
+    COPY_WRITE,
+    END,
+    WAIT,
+    WITH_ROWS,
+    WRITING,
+    row_counts,
+)
 from course_utils.emulator.sanitizer import Finding
 from course_utils.toolchain.errors import Index3
 
@@ -30,12 +40,21 @@ class _Touches(NamedTuple):
 class Parties:
     """What is looked up once for all findings of a recording."""
 
-    def __init__(self, columns: Mapping[str, np.ndarray], lines: Sequence[int], block: Index3) -> None:
-        """columns: those of the recording; lines: of each of its places; block: its threads in x, y and z."""
+    def __init__(
+        self,
+        columns: Mapping[str, np.ndarray],
+        lines: Sequence[int],
+        is_shared: Sequence[bool],
+        block: Index3,
+        index: Index3,
+    ) -> None:
+        """columns: those of the recording; lines: of each of its places; is_shared: of each array whether it is in
+        shared memory; block: its threads in x, y and z; index: which block it is."""
         names = ("op", "warp", "mask", "extra", "width", "array")
         self._op, self._warp, self._mask, self._extra, width, array = (columns[f"steps.{name}"] for name in names)
         self._line = np.array([*lines, -1])[columns["steps.place"]]
-        self._block = block
+        self._block, self._index = block, index
+        self._array, self._in_shared = array, np.array([*is_shared, False])[array]
         self._step = np.repeat(np.arange(len(self._op)), row_counts(self._op, self._mask))  # of each row
         lanes = self._mask[:, None] >> np.arange(32, dtype=np.uint32) & 1
         self._lane = np.nonzero(lanes[self._op <= WITH_ROWS])[1]
@@ -49,7 +68,13 @@ class Parties:
 
     def of(self, finding: Finding) -> tuple[int, int]:
         """The steps of a finding's two parties; -1 where there is none in this block."""
-        of_another = finding.other_block is not None and finding.other_block != finding.block
+        if finding.block not in (None, self._index):
+            its = self._steps(finding.other_line, finding.other_thread) if finding.other_block == self._index else ()
+            return (int(its[0]) if len(its) else -1), -1
+        if finding.other_block is None:
+            mine = self._of_one_party(finding, self._steps(finding.line, finding.thread))
+            return (int(mine[0]) if len(mine) else -1), -1
+        of_another = finding.other_block != finding.block
         other_line = None if of_another else finding.other_line
         for thread, other in ((finding.thread, finding.other_thread), (None, None)):
             mine, its = self._steps(finding.line, thread), self._steps(other_line, other)
@@ -72,6 +97,32 @@ class Parties:
         at_line = (self._line == line) & (self._warp >= 0)
         mine = at_line if thread is None else at_line & self._does(thread)
         return np.flatnonzero(mine if mine.any() else at_line)
+
+    def _of_one_party(self, finding: Finding, steps: np.ndarray) -> np.ndarray:
+        """Those of a thread's steps that its finding may be about. Out of bounds are accesses outside of every array,
+        or of shared memory where only an index is known; initcheck's are reads of what nobody has written before."""
+        shared = steps[(self._op[steps] <= ATOMIC) & self._in_shared[steps]]
+        if finding.tool == "memcheck" and not finding.message.startswith("misaligned"):
+            outside = self._outside(steps)
+            if not len(outside):  # another thread came there first, and the launch ended
+                outside = self._outside(self._steps(finding.line, None))
+            if len(outside) or not finding.message.startswith("out of bounds: index"):
+                return outside
+            return shared if len(shared) else steps
+        if finding.tool == "initcheck":
+            unwritten = [step for step in shared.tolist() if not self._is_written(step, finding.thread)]
+            return np.array(unwritten) if unwritten else steps
+        return steps
+
+    def _outside(self, steps: np.ndarray) -> np.ndarray:
+        return steps[(self._op[steps] <= ATOMIC) & (self._array[steps] < 0)]
+
+    def _is_written(self, step: int, thread: Index3 | None) -> bool:
+        """Whether somebody has written all bytes that a thread (None: each) reads in a step, before it."""
+        mine = self._touches(np.array([step]), thread)
+        before = np.isin(self._op, WRITING)[self._step] & (self._step < step)
+        low, high = self._low[before], self._high[before]
+        return all(_are_covered(*at, low, high) for at in zip(mine.low.tolist(), mine.high.tolist(), strict=True))
 
     def _touches(self, steps: np.ndarray, thread: Index3 | None) -> _Touches:
         """What a thread (None: each) touches in these steps, and what that touches which it started there."""
@@ -115,3 +166,8 @@ class Parties:
     def _opened(self, step: np.ndarray) -> np.ndarray:
         """How many barriers of the block opened before a step."""
         return np.searchsorted(self._openings, step)
+
+
+def _are_covered(low: int, high: int, lows: np.ndarray, highs: np.ndarray) -> bool:
+    """Whether the bytes from `low` up to `high` are all in one of the stretches."""
+    return all(((lows <= byte) & (byte < highs)).any() for byte in range(low, high))

@@ -23,6 +23,7 @@ class _Function(ctypes.Structure):
         ("high", ctypes.c_int32),
         ("first", ctypes.c_uint32),
         ("count", ctypes.c_uint32),
+        ("returns", ctypes.c_uint32),
     ]
 
 
@@ -105,7 +106,9 @@ class RawRecording:
             variables = function.variables[: MOST_VARIABLES - first]
             low = min((one.offset for one in variables), default=0)
             high = max((one.offset + one.bytes * one.count for one in variables), default=0)
-            raw.functions[number] = _Function(function.start, function.end, low, high, first, len(variables))
+            raw.functions[number] = _Function(
+                function.start, function.end, low, high, first, len(variables), function.returns
+            )
             for i, one in enumerate(variables):
                 raw.variables[first + i] = _Variable(one.offset, one.bytes, one.count, one.is_parameter)
             first += len(variables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,6 +37,11 @@ class RecordedArray:
     itemsize: int
     low: int
     bytes: int
+
+    @property
+    def size(self) -> int:
+        """In bytes, with what the block does not touch."""
+        return max(self.low + self.bytes, math.prod(self.shape) * self.itemsize)
 
 
 class RecordedPlace(NamedTuple):

@@ -21,6 +21,7 @@ from course_utils.emulator.sanitizer import Finding
 from course_utils.toolchain.errors import KernelError
 
 MOST_ACCESSES = 4_000_000  # of threads, in a recording
+LAST_STEPS = 100  # of a recording that is too long: where it was in the end
 # What PyTorch calls the types of elements in shared memory.
 DTYPES = {"float": "float32", "half": "float16", "bfloat16": "bfloat16", "float8_e4m3": "float8_e4m3", "int": "int32"}
 DTYPES |= {"unsigned int": "uint32", "short int": "int16", "unsigned short": "uint16", "unsigned char": "uint8"}
@@ -42,23 +43,24 @@ def record(
     several; limit: how many accesses of threads there may be at most. The warps of the block take turns, each with one
     request at a time; lanes that have parted meet again as soon as they can. The launch's outputs are those of a plain
     one, but for what depends on the order of threads. What fails is recorded up to there (`Recording.failure`). The
-    sanitizer's findings in the same launch come with it.
+    sanitizer's findings in the same launch come with it, unless it runs out of time.
 
     All blocks run, without optimisation: a launch of few blocks is recorded sooner. Local variables are recorded where
     g++ is the compiler, but for pointers, references and what has 8 bytes; a variable is unknown until it is set. Not
-    recorded: __device__ and __constant__ variables. A write that the compiler does not report, such as of a struct that
-    a function returns, and one of another block, is a step of nobody (warp -1) before the block reads what it left.
+    recorded: __device__ and __constant__ variables. A struct that a function returns is seen by what it changes in
+    memory, within the first 4 MiB of what the launch may write. What another block writes, and what the compiler does
+    not report, is a step of nobody (warp -1) before the block reads it.
 
     Raises TypeError for what is no call or no block; ValueError for a block that the grid does not have, for several
     launches without `launch`, for none, and where the recording would be longer than the limit.
     """
     if not callable(call):
         raise TypeError(f"call takes a function without arguments that makes a launch, got {type(call).__name__}")
-    if launch is not None and (not isinstance(launch, int) or launch < 0):
+    if launch is not None and (not _is_integer(launch) or launch < 0):
         raise ValueError(f"launch takes a number from 0 on, got {launch!r}")
-    if not isinstance(limit, int) or limit < 1:
+    if not _is_integer(limit) or limit < 1:
         raise ValueError(f"limit takes a positive int, got {limit!r}")
-    asked = tracing.Asked(tracing.block_index(block, "block"), launch, limit)
+    asked = tracing.Asked(tracing.block_index(block, "block"), launch, int(limit))
     failure = ""
     with tracing.recording(asked):
         try:
@@ -73,6 +75,10 @@ def record(
     if launch is None and len(asked.kernels) > 1:
         raise ValueError(f"call makes several launches ({made}): say which one to record, as in launch=0")
     return replace(asked.recording, failure=failure)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def collect(
@@ -98,13 +104,15 @@ def collect(
     Raises ValueError where there was no room for it.
     """
     steps, rows, words = raw.steps(), raw.rows().astype(np.int32), raw.words()
+    place_of, places = _places(steps["place"], raw, lines, entries)
     if raw.full:
+        last = sorted({places[number].line for number in place_of[-LAST_STEPS:].tolist() if number >= 0})
+        where = f", the last in line{'s' if len(last) > 1 else ''} {_listed(last)}" if last else ""
         raise ValueError(
             f"the recording of block {index} of {kernel}() is longer than {len(rows):,} accesses of threads, after "
-            f"{steps['turn'].max(initial=0):,} turns of its warps: fewer keys, a smaller head dimension, a smaller "
-            "tile or another block make it shorter; limit= allows more"
+            f"{steps['turn'].max(initial=0):,} turns of its warps{where}: does a loop there end? Fewer keys, a smaller "
+            "head dimension, a smaller tile or another block make it shorter; limit= allows more"
         )
-    place_of, places = _places(steps["place"], raw, lines, entries)
     array_of, arrays, initial = _arrays(steps, rows, memory, statics, shared_mem)
     columns = {
         f"steps.{name}": np.ascontiguousarray(steps[name])
@@ -129,9 +137,18 @@ def collect(
         findings=(),
         columns={name: np.ascontiguousarray(columns[name], dtype) for name, dtype in COLUMNS.items()},
     )
-    parties = Parties(recording.columns, [place.line for place in places], block)
+    is_shared = [array.space == "shared" for array in arrays]
+    parties = Parties(recording.columns, [place.line for place in places], is_shared, block, index)
     found = (RecordedFinding(f.tool, f.message, f.line, f.other_line, *parties.of(f)) for f in findings)
     return replace(recording, findings=tuple(found))
+
+
+def _listed(numbers: list[int]) -> str:
+    """Up to six of them, in words."""
+    some = [str(number) for number in numbers[:6]]
+    if len(numbers) > 6:
+        return f"{', '.join(some)} and others"
+    return " and ".join([", ".join(some[:-1]), some[-1]] if len(some) > 1 else some)
 
 
 def _places(

@@ -131,8 +131,9 @@ class Recording:
 
     def writer(self, array: str | int, offset: int, step: int | None = None) -> Access | None:
         """Who last wrote the byte at `offset` of an array (its name, or its number in `arrays`) before `step` (None: at
-        all); None where it still is what it was at the launch."""
-        return self._origins.writer(self._array(array), offset, self.steps if step is None else step)
+        all); None where it still is what it was at the launch. Raises TypeError and ValueError for an array, a byte or
+        a step that is not there."""
+        return self._origins.writer(*self._byte(array, offset), self._before(step))
 
     def inputs(self, step: int, thread: int) -> list[Access]:
         """What a thread's write in `step` was made from: the reads of the same statement, and those behind the local
@@ -149,23 +150,35 @@ class Recording:
     def origins(self, array: str | int, offset: int, step: int | None = None) -> list[Access]:
         """Where a byte comes from, through all that this block did: the reads from global memory that nobody in the
         block had written before. Errors, and what it misses, as of `inputs`."""
-        return self._origins.first_reads(self._array(array), offset, self.steps if step is None else step)
+        return self._origins.first_reads(*self._byte(array, offset), self._before(step))
 
-    def _array(self, array: str | int) -> int:
+    def _byte(self, array: str | int, offset: int) -> tuple[int, int]:
         names = [one.name for one in self.arrays]
         if isinstance(array, str):
             if array not in names:
                 raise ValueError(f"array takes one of {', '.join(names)}, got {array!r}")
-            return names.index(array)
-        if not 0 <= array < len(names):
-            raise ValueError(f"array takes a name, or a number below {len(names)}, got {array!r}")
-        return array
+            number = names.index(array)
+        else:
+            number = _number("array", array, len(names), "a name, or a number")
+        return number, _number("offset", offset, self.arrays[number].size, f"a byte of {self.arrays[number].name}")
+
+    def _before(self, step: int | None) -> int:
+        return self.steps if step is None else _number("step", step, self.steps + 1, "None, or a number")
 
     def _access_of(self, step: int, thread: int) -> Access:
-        if not 0 <= step < self.steps:
-            raise ValueError(f"step takes a number below {self.steps}, got {step}")
+        step = _number("step", step, self.steps, "a number")
+        thread = _number("thread", thread, self.threads, "a number", first=-1)
         rows = self._origins.rows_of(step)
         mine = [row for row in rows if self._origins.thread_of[row] == thread]
         if not mine:
             raise ValueError(f"thread {thread} touches no memory in step {step}")
         return Access(step, thread, mine[0])
+
+
+def _number(name: str, value: object, end: int, takes: str, *, first: int = 0) -> int:
+    """An argument that is an integer from `first` on and below `end`; TypeError or ValueError for another one."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} takes {takes} from {first} to {end - 1}, got {value!r}")
+    if not first <= value < end:
+        raise ValueError(f"{name} takes {takes} from {first} to {end - 1}, got {value}")
+    return int(value)

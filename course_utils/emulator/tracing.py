@@ -225,6 +225,7 @@ class Watch:
     in_step: bool = False
     hopper: bool = False  # the kernel is for sm_90a
     record: int = 0  # accesses of threads of the one block in `blocks` to be recorded, at most; 0: none
+    preferred: Block | None = None  # of which a finding tells if it is in several; None: the first of them
 
 
 def active() -> bool:
@@ -269,15 +270,17 @@ def collect(
     memory: DeviceMemory,
     locate: Locate,
     sources: Mapping[str, str],
+    preferred: Block | None,
 ) -> None:
     """Adds a launch's results to the reports that are open.
 
-    `locate` turns a place in the library into (file, line), `sources` has the text of each file by its name.
+    `locate` turns a place in the library into (file, line), `sources` has the text of each file by its name;
+    `preferred`: as in the launch's `Watch`.
     """
     for report in _sanitizers:
         report.dropped += results.findings_dropped
         found = [_finding(f, kernel, memory, locate, sources) for f in results.findings[: results.finding_count]]
-        for finding in sorted(found, key=_order):
+        for finding in sorted(found, key=lambda one: _order(one, preferred)):
             _add_finding(report, replace(finding, launch=report.launches))
         report.launches += 1
     if not _profilers:
@@ -412,9 +415,10 @@ def _add_finding(report: SanitizerReport, new: Finding) -> None:
     report.findings.append(new)
 
 
-def _order(f: Finding) -> tuple[object, ...]:
-    """By line; for one line the first block and thread, z before y before x."""
-    return f.line or 0, f.other_line or 0, f.tool, (f.block or ())[::-1], (f.thread or ())[::-1], f.message
+def _order(f: Finding, preferred: Block | None) -> tuple[object, ...]:
+    """By line; for one line the preferred block, or the first, and the first thread, z before y before x."""
+    place = f.line or 0, f.other_line or 0, f.tool, f.block != preferred
+    return *place, (f.block or ())[::-1], (f.thread or ())[::-1], f.message
 
 
 def _same(a: Finding, b: Finding) -> bool:

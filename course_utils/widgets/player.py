@@ -68,7 +68,7 @@ def _opening(meta: dict, data: bytes, at: int | Finding | None) -> tuple[int, di
     """The first step that is shown, and what else the player starts with."""
     if at is None:
         return 0, {}
-    if isinstance(at, int) and not isinstance(at, bool):
+    if isinstance(at, (int, np.integer)) and not isinstance(at, bool):
         places = [n for n, (file, line, *_) in enumerate(meta["places"]) if (file, line) == (meta["file"], at)]
         found = np.flatnonzero(np.isin(recorded.columns(meta, data)["steps.place"], places))
         if not found.size:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from course_utils.arguments import integer
 from course_utils.emulator import Recording, record
 from course_utils.widgets.player import Player
+
+# What a player may start with besides what `scene` finds out by itself, and the values that each takes; None: any.
+LOOKS: dict[str, Sequence[object] | None] = {
+    "colour": ("value", "writer", "age", "bank"),
+    "lane": range(32),
+    **dict.fromkeys(("figures", "byBank", "followsArray", "followsWarp", "followsFile", "short"), (False, True)),
+    **dict.fromkeys(("array", "element", "quantity", "type", "holdsWindow"), None),
+}
 
 
 def scene(
@@ -33,16 +42,46 @@ def scene(
     are most of what a page with the player loads. look: what else the player starts with, such as colour="bank", lane=3
     or figures=True; short=False unfolds all of it.
 
-    Raises what `course_utils.emulator.record` raises, and ValueError for a line, an array or a visit that the block
-    does not have.
+    Raises what `course_utils.emulator.record` raises, TypeError for what is no text and no number, and ValueError for a
+    line, an array, a byte, a warp, a visit or a look that there is not.
     """
+    if not isinstance(at, str):
+        raise TypeError(f"at: got {at!r}, takes a text of one line")
+    integer("visit", visit, -(2**31), 2**31)
+    _check_look(look)
     recording = record(call, block=block)
+    if warp is not None:
+        integer("warp", warp, -1, recording.warps - 1)
     step = _step(recording, at, on, visit, warp)
     if cell is not None:
-        array = _array(recording, cell[0], "cell")
-        look = {**look, "array": array, "cell": {"array": array, "offset": cell[1]}, "looksAtCell": True}
+        look = {**look, **_chosen(recording, cell)}
     meta, data = (recording if variables else recording.without_variables()).packed()
     return Player(meta={**meta, "start": {"short": True, **look}}, data=data, step=step)
+
+
+def _check_look(look: Mapping[str, object]) -> None:
+    for name, value in look.items():
+        if name not in LOOKS:
+            raise TypeError(f"scene() takes no argument {name!r}; the look of a player has {', '.join(LOOKS)}")
+        if LOOKS[name] is not None and value not in LOOKS[name]:
+            raise ValueError(f"{name}: got {value!r}, takes {_listed(LOOKS[name])}")
+
+
+def _listed(values: Sequence[object]) -> str:
+    if isinstance(values, range):
+        return f"a number from {values[0]} to {values[-1]}"
+    return f"one of {', '.join(map(repr, values))}"
+
+
+def _chosen(recording: Recording, cell: tuple[str, int]) -> dict[str, object]:
+    """What the player starts with so that the number at a cell is chosen."""
+    if not isinstance(cell, tuple) or len(cell) != 2:
+        raise TypeError(f"cell: got {cell!r}, takes an array's name and the offset of a byte, such as ('tile', 132)")
+    number = _array(recording, cell[0], "cell")
+    array = recording.arrays[number]
+    offset = integer(f"cell: the byte of {array.name}", cell[1], 0, array.size - 1)
+    chosen = {"array": number, "offset": offset - offset % array.itemsize}
+    return {"array": number, "cell": chosen, "looksAtCell": True}
 
 
 def _step(recording: Recording, at: str, on: str | None, visit: int, warp: int | None) -> int:

@@ -15,6 +15,7 @@ from course_utils.emulator import configure, record
 from course_utils.emulator.compiler import find_compiler
 from course_utils.emulator.recorded import OPS, READING, WRITING
 from course_utils.emulator.recording import COLUMNS
+from course_utils.launches import sparse_patterns
 from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
 from course_utils.operators import flash_attention_v2
@@ -127,8 +128,19 @@ def test_who_wrote_a_byte_and_from_what(recorded):
     for wrong in ((99, 0), (4, 0), (0, 40)):
         with pytest.raises(ValueError, match="step takes|touches no memory"):
             recording.inputs(*wrong)
-    with pytest.raises(ValueError, match="array takes one of x, y, s, got 'z'"):
-        recording.writer("z", 0)
+    for wrong, words in (
+        (("z", 0), "array takes one of x, y, s, got 'z'"),
+        ((3, 0), "array takes a name, or a number from 0 to 2, got 3"),
+        (("y", -1), "offset takes a byte of y from 0 to 255, got -1"),
+        (("y", 256), "offset takes a byte of y from 0 to 255, got 256"),
+        (("y", 0, 16), "step takes None, or a number from 0 to 15, got 16"),
+    ):
+        for ask in (recording.writer, recording.origins):
+            with pytest.raises(ValueError, match=words):
+                ask(*wrong)
+    for ask, wrong in ((recording.writer, (None, 0)), (recording.writer, ("y", 1.5)), (recording.inputs, ("0", 0))):
+        with pytest.raises(TypeError, match="takes a"):
+            ask(*wrong)
 
 
 ROUNDABOUT = {
@@ -201,7 +213,7 @@ def test_a_crash_in_another_block_does_not_end_the_recording():
     kernel = RawModule(code=source).get_function("past")
     with configure(threads=4):
         found = record(lambda: kernel((8,), (32,), (torch.zeros(32),)))
-    assert "block (0, 0, 0)" in found.failure and found.steps == 20_000
+    assert "block (0, 0, 0)" in found.failure and found.steps == 20_001
 
 
 def test_what_is_packed_is_what_was_recorded(recorded):
@@ -238,7 +250,9 @@ def test_arguments_that_do_not_fit():
         record(7)
     with pytest.raises(ValueError, match="limit takes a positive int"):
         record(twice, limit=0)
-    with pytest.raises(ValueError, match=r"longer than 96 accesses of threads, after 2 turns .* fewer keys"):
+    with pytest.raises(ValueError, match="launch takes a number from 0 on, got True"):
+        record(twice, launch=True)
+    with pytest.raises(ValueError, match=r"longer than 96 accesses .* after 2 turns.* in lines 3 and 5.* Fewer"):
         record(twice, launch=0, limit=100)
     with pytest.raises(ValueError, match="longer than 0 accesses of threads, after 0 turns"):
         record(twice, launch=0, limit=1)
@@ -321,11 +335,16 @@ def of_hopper(number, length, head_dim):
     return recording, left, launch(step, *tensors)
 
 
+def nobodys(recording):
+    """The writes of nobody: memory was not what the steps had made of it when the block read it."""
+    c = recording.columns
+    return np.flatnonzero((c["steps.warp"] < 0) & (c["steps.op"] == OPS.index("write"))).tolist()
+
+
 def assert_explains(recording, cells=20):
     """No write is missing, and who wrote a byte is what a look at all steps, one after the other, finds."""
     c = recording.columns
-    nobodys = (c["steps.warp"] < 0) & (c["steps.op"] == OPS.index("write"))
-    assert not nobodys.any()  # memory was what the steps had made of it, whenever the block read it
+    assert not nobodys(recording)
     lanes = [[lane for lane in range(32) if mask >> lane & 1] for mask in c["steps.mask"].tolist()]
     of_row = [(step, lane) for step, op in enumerate(c["steps.op"]) if op in ROWS for lane in lanes[step]]
     step_of, lane_of = np.array(of_row).T
@@ -355,6 +374,20 @@ def test_each_byte_is_explained_and_outputs_are_those_of_a_plain_launch(name):
         whole = tensor.view(-1).view(torch.uint8).numpy()[array.low : array.low + array.bytes]
         assert (values == whole)[written].all(), array.name
     assert sum(written.sum() for _, written, array in after if array.space == "global") > 0
+
+
+def test_structs_in_shared_memory_have_a_writer():
+    of_range = record(lambda: sparse_patterns.hard()["sparse range_forward, sliding_window, L=200"].run())
+    tensors = [torch.zeros(1, 1, 128, 64).bfloat16() for _ in range(3)]
+    of_work = record(lambda: launch(LADDER[-1], *tensors))
+    assert not nobodys(of_range) and not nobodys(of_work)
+    (seen,) = {n for n, place in enumerate(of_range.places) if "tile.seen[r] = keys_of(r)" in line_of(of_range, place)}
+    writes = of_range.columns["steps.place"] == seen
+    assert np.isin(of_range.columns["steps.op"][writes], WRITING).any()
+
+
+def line_of(recording, place):
+    return recording.sources[place.file].splitlines()[place.line - 1]
 
 
 def test_products_and_copies_of_a_hopper_kernel_are_explained():

@@ -23,7 +23,9 @@ pytestmark = pytest.mark.usefixtures("leaves_no_shell")
 SOURCE = """extern "C" __global__ void clean(float* x) { x[threadIdx.x] = 1; }
 extern "C" __global__ void past(float* x) {
     x[threadIdx.x] = 1;
-    if (threadIdx.x == 40) x[1 << 20] = 1;
+    if (threadIdx.x != 40) return;
+    x[1 << 20] = 1; x[1 << 21] = 1;   // the launch ends at the first of them
+    x[1 << 22] = 1;
 }
 extern "C" __global__ void own(float* x) {
     float best[4] = {};
@@ -93,11 +95,11 @@ def test_the_player_has_both_parties_and_no_party_of_another_block():
 
 def test_a_finding_without_a_step_opens_at_the_nearest_line_above_or_where_the_launch_stopped():
     for kernel, line, words in (
-        ("own", 8, "the nearest above it."),
-        ("past", 3, "The launch failed before this was recorded."),
+        ("own", 10, "the nearest above it."),
+        ("past", 5, "The launch failed before this was recorded."),
     ):
         watched = Watched(lambda kernel=kernel: launch(kernel))
-        (found, *_) = watched.report.findings
+        found = watched.report.findings[-1]
         meta, data = watched.recording(found).packed()
         shown, said = at_finding(meta, data, found)
         place = packed_recording.columns(meta, data)["steps.place"][shown.step]

@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 
 from course_utils.cuda import RawModule
-from course_utils.emulator import record
+from course_utils.emulator import record, sanitize
 from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
 from course_utils.widgets import play, recorded
@@ -53,7 +53,7 @@ def test_it_plays_the_block_of_a_launch():
 
 
 def test_it_opens_at_a_line_or_at_a_finding_with_the_other_party():
-    assert player(*swap(), at=7).step == READ_ROW
+    assert player(*swap(), at=7).step == player(*swap(), at=np.int64(7)).step == READ_ROW
     widget = player(*swap(has_barrier=False), at=SimpleNamespace(**RACE))
     assert widget.step == 4 and widget.meta["start"] == {"finding": 0}
 
@@ -576,6 +576,47 @@ def test_the_address_keeps_step_warp_and_cell(opened):
     page.evaluate("location.hash = '#player=step:nonsense,cell:nothing%2B5'")
     page.locator(".ak-status", has_text="Step 0 of 160.").wait_for()
     assert not page.locator(".ak-trace b").count()
+
+
+@pytest.mark.browser
+def test_an_access_outside_of_every_array_is_told(open_widget):
+    code = 'extern "C" __global__ void k(float* y) {\n y[threadIdx.x] = 1;\n y[threadIdx.x + 60] = 2; }'
+    kernel, y = RawModule(code=code).get_function("k"), torch.zeros(64)
+    with sanitize() as report:
+        kernel((1,), (32,), (y,))
+    page = open_widget(play(lambda: kernel((1,), (32,), (y,)), at=report.findings[0]))
+    said = page.locator(".ak-status", has_text="outside of every array")
+    said.wait_for()
+    assert "Lanes 4–31 of warp 0 write 28 × 4 bytes outside of every array at line 3." in said.inner_text()
+
+
+@pytest.mark.browser
+def test_a_byte_in_the_middle_of_a_number_stands_for_the_number(opened):
+    page = opened(1440, "#player=step:130,warp:3,cell:tile%2B134")
+    page.locator(".ak-trace b", has_text="tile[1][1] = ").wait_for()
+    page.locator(".ak-step").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("location.hash.includes('step:131')", polling=20)
+    assert page.evaluate("location.hash") == "#player=step:131,warp:3,cell:tile%2B132"
+
+
+@pytest.mark.browser
+def test_who_asks_for_less_motion_is_shown_steps_alone(opened):
+    page = opened(1440)
+    button = page.locator(".ak-play")
+    button.click()
+    assert button.inner_text() == "Pause"
+    page.emulate_media(reduced_motion="reduce")
+    try:
+        button.wait_for(state="hidden")
+        step = page.locator(".ak-step").input_value()
+        page.locator(".ak-step").focus()
+        page.keyboard.press("p")
+        page.wait_for_timeout(300)
+        assert page.locator(".ak-step").input_value() == step
+    finally:
+        page.emulate_media(reduced_motion="no-preference")
+    button.wait_for()
 
 
 @pytest.mark.browser

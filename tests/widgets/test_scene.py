@@ -1,11 +1,15 @@
 """A scene: the player opens at the moment that a sentence points to."""
 
+import re
+
 import numpy as np
 import pytest
 
 from course_utils.chapters import flash_v2_steps as steps
 from course_utils.launches.chapters import course_launches
 from course_utils.widgets import recorded, scene
+from course_utils.widgets.frame import HERE
+from course_utils.widgets.scene import LOOKS
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +66,43 @@ def test_local_variables_come_only_if_asked_for(transpose):
         ({"at": LOAD, "on": "K"}, "on: got the array 'K', takes one of 'in', 'out', 'tile'"),
         ({"at": LOAD, "cell": ("K", 0)}, "cell: got the array 'K'"),
         ({"at": LOAD, "on": "in", "visit": 32}, "visit: got 32; the block has 32 such steps"),
+        ({"at": LOAD, "warp": 99}, "warp is 99; it must be an integer from -1 to 31"),
+        ({"at": LOAD, "cell": ("tile", 4096)}, "cell: the byte of tile is 4096; it must be an integer from 0 to 4095"),
+        ({"at": LOAD, "cell": ("tile", -4)}, "cell: the byte of tile is -4"),
+        ({"at": LOAD, "colour": "banks"}, "colour: got 'banks', takes one of 'value', 'writer', 'age', 'bank'"),
+        ({"at": LOAD, "lane": 99}, "lane: got 99, takes a number from 0 to 31"),
     ],
 )
 def test_a_moment_that_is_not_there_is_named(transpose, options, words):
     with pytest.raises(ValueError, match=words):
         scene(transpose, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"at": None}, "at: got None, takes a text of one line"),
+        ({"at": LOAD, "visit": 1.5}, "visit is 1.5"),
+        ({"at": LOAD, "cell": "tile"}, "cell: got 'tile', takes an array's name and the offset of a byte"),
+        ({"at": LOAD, "color": "bank"}, "no argument 'color'; the look of a player has colour, lane"),
+    ],
+)
+def test_what_is_of_another_kind_is_named(transpose, options, words):
+    with pytest.raises(TypeError, match=words):
+        scene(transpose, **options)
+
+
+def test_a_byte_in_the_middle_of_a_number_chooses_the_number(transpose):
+    assert scene(transpose, at=LOAD, cell=("tile", 135)).meta["start"]["cell"]["offset"] == 132
+
+
+def test_a_look_is_one_that_the_page_knows():
+    script = (HERE / "js" / "player.js").read_text(encoding="utf-8")
+    start = re.search(r"const START = \{(.*?)\};", script, re.DOTALL)
+    known = {*re.findall(r"(\w+):", start[1]), "type"}
+    assert set(LOOKS) <= known
+    cells = (HERE / "js" / "player" / "cells.js").read_text(encoding="utf-8")
+    assert tuple(re.findall(r"(\w+):", re.search(r"COLOURINGS = \{(.*?)\}", cells)[1])) == LOOKS["colour"]
 
 
 # ---- the still picture

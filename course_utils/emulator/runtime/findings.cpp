@@ -4,6 +4,7 @@
 #include <string.h>
 
 uintptr_t emu_load_base, emu_load_end;
+const emu_dim3* emu_preferred;
 
 static pthread_mutex_t findings_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread bool finding_now __attribute__((tls_model("initial-exec"))) = false;
@@ -13,7 +14,10 @@ static bool same(const emu_finding& a, const emu_finding& b) {
            a.other_line == b.other_line && !strcmp(a.other_file, b.other_file);
 }
 
+static bool is_preferred(const emu_finding& a) { return emu_preferred && !memcmp(&a.block, emu_preferred, sizeof a.block); }
+
 static bool tells_more(const emu_finding& a, const emu_finding& b) {
+    if (is_preferred(a) != is_preferred(b)) return is_preferred(a);
     if (a.same_warp != b.same_warp) return !a.same_warp;   // that of two warps takes the stronger barrier to mend
     const unsigned key_a[] = {a.block.z, a.block.y, a.block.x, a.thread.z, a.thread.y, a.thread.x};
     const unsigned key_b[] = {b.block.z, b.block.y, b.block.x, b.thread.z, b.thread.y, b.thread.x};

@@ -6,6 +6,7 @@ emu_finding emu_finding_at(const emu_thread* thread, emu_finding_kind kind, uint
 void emu_find(emu_trace_results* results, const emu_finding& finding);
 
 extern uintptr_t emu_load_base, emu_load_end;   // of the kernel's library; the worker sets them
+extern const emu_dim3* emu_preferred;           // as in emu_tracing; the worker sets it
 // The place of a call, by where it returns to; 0: unknown.
 static inline uint32_t emu_place_of(uintptr_t return_address) {
     return return_address ? (uint32_t)(return_address - 1 - emu_load_base) : 0;

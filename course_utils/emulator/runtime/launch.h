@@ -23,6 +23,7 @@ struct emu_tracing {
     uint64_t static_count;
     emu_trace_results* results;
     emu_recording* recording;         // null, but where the one block of `blocks` is to be recorded
+    const emu_dim3* preferred;        // the block of which a finding tells if it is in several; null: the first of them
 };
 
 enum emu_order : uint32_t { EMU_LATE, EMU_EARLY, EMU_RANDOM };

@@ -10,6 +10,9 @@
 static const int nowhere = -1;
 static const unsigned most_calls = sizeof(emu_recording::calls) / sizeof(emu_call);
 static const unsigned patience = 1000;        // turns that a lane lets others of its warp go first
+static const unsigned most_tries = 64;        // at a call, to see a struct that it returns go into memory,
+static const uint8_t goes_there = 255;        // which it has done there once
+static const size_t most_compared = 4 << 20;  // bytes of memory in which that is seen
 
 // A function that a lane is in. copy: what its variables were at the lane's last step; they are all new where there was none yet.
 struct Frame {
@@ -22,6 +25,9 @@ struct Frame {
 };
 static const unsigned deepest = 32;           // of a call: calls in there are not told apart
 
+// What a lane has begun to write: where, how much, and where among the words the new value belongs.
+struct Written { uintptr_t address; uint32_t bytes, word; };
+
 struct Lane {
     emu_intent deed;
     uint32_t call;                            // where it is
@@ -29,14 +35,18 @@ struct Lane {
     unsigned depth;
     int array;                                // in which the address lies
     uint32_t offset;
-    bool waits, unsettled;
+    bool waits;
     unsigned passed_over;
     int step;
-    uintptr_t written;                        // of its last write: where, how much, and where the new value belongs,
-    uint32_t bytes, word;
+    Written* written;                         // its last write, in pieces; kept from write to write
+    unsigned written_count, written_room;
     bool late;                                // which is there once the warp has met
+    uint32_t returned, returned_bytes;        // the call from which a struct has just come back; 0: none
     LogEntry log;                             // by which the scheduler knows that there is something to settle
 };
+
+// Memory to which a struct may go that a function returns, and a copy of it from before that.
+struct Stretch { const char* now; char* before; size_t bytes; };
 
 struct Recorder {
     Tracer* tracer;
@@ -46,6 +56,9 @@ struct Recorder {
     uint32_t find_call[most_calls];           // open addressing: the number of a call
     int barrier_step[EMU_CLUSTER + 1];        // of the first thread at a barrier that is to open; nowhere: none
     char* shared;                             // shared memory, as the steps so far make it
+    Stretch stretches[67];
+    unsigned stretch_count;
+    uint8_t tries[most_calls];                // of each call; goes_there
 };
 
 // Global memory, as the steps so far make it, an array after the other. Where memory itself says otherwise, somebody wrote there
@@ -64,19 +77,33 @@ void emu_prepare_recording(const emu_tracing* tracing) {
     }
 }
 
+static void add_stretch(Recorder& r, const char* now, size_t bytes) {
+    size_t all = bytes;
+    for (unsigned i = 0; i < r.stretch_count; i++) all += r.stretches[i].bytes;
+    char* const before = bytes && all <= most_compared ? room(bytes) : nullptr;
+    if (before) r.stretches[r.stretch_count++] = {now, before, bytes};
+}
+
 Recorder* emu_new_recorder(Tracer& t) {
     Recorder* r = (Recorder*)calloc(1, sizeof(Recorder));
     r->tracer = &t;
     r->recording = t.tracing->recording;
-    r->shared = room((size_t)(t.block->shared_high - t.block->shared_low));
+    const Block& b = *t.block;
+    r->shared = room((size_t)(b.shared_high - b.shared_low));
+    const char* const behind = b.dynamic_shared + EMU_SHARED_LIMIT;
+    add_stretch(*r, b.shared_low, (size_t)(b.dynamic_shared - b.shared_low));
+    add_stretch(*r, b.dynamic_shared, b.launch->dynamic_shared);
+    add_stretch(*r, behind, (size_t)(b.shared_high - behind));
+    for (unsigned i = 0; i < t.array_count; i++)
+        if (t.arrays[i].element_bytes) add_stretch(*r, (const char*)t.arrays[i].low, t.arrays[i].high - t.arrays[i].low);
     return r;
 }
 
 void emu_start_recording(Recorder& r) {
     const Block& b = *r.tracer->block;
     for (Lane& lane : r.lanes) {
-        lane.waits = lane.unsettled = lane.late = false;
-        lane.depth = lane.passed_over = 0;
+        lane.waits = lane.late = false;
+        lane.depth = lane.passed_over = lane.written_count = lane.returned = 0;
     }
     r.recording->call_count = 1;
     memset(r.shared, 0xff, (size_t)(b.shared_high - b.shared_low));
@@ -117,7 +144,12 @@ static Spot find(const Recorder& r, uintptr_t address, unsigned bytes) {
     return {nowhere, 0, nullptr};
 }
 
-bool emu_can_record(const Recorder& r, uintptr_t address) { return find(r, address, 1).array != nowhere; }
+bool emu_can_record(const Recorder& r, uintptr_t address, unsigned bytes) {
+    const emu_tracing& tracing = *r.tracer->tracing;
+    const Spot spot = find(r, address, bytes);
+    const bool is_dynamic = spot.array == (int)(tracing.array_count + tracing.static_count);
+    return is_dynamic ? spot.offset + bytes <= r.tracer->block->launch->dynamic_shared : spot.array != nowhere;
+}
 
 uint32_t emu_site_counter(Recorder& r, emu_site site) {
     emu_recording& to = *r.recording;
@@ -160,72 +192,6 @@ static bool is_behind(const Recorder& r, uint32_t a, uint32_t b) {
 }
 
 static uint32_t caller_of(const Lane& lane) { return lane.depth ? lane.frames[(lane.depth < deepest ? lane.depth : deepest) - 1].call : 0; }
-
-// What no variable is set to: no number as fp32, fp16 and bf16, and an unlikely integer. So a variable is new once it is set.
-static void leave_unset(char* variable, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) variable[i] = (char)(i % 2 ? 0xff : 0xf5);
-}
-
-void emu_record_entry(Recorder& r, uint32_t counter, uint32_t caller, char* frame) {
-    Lane& lane = r.lanes[emu_current->linear_id];
-    const uint32_t call = lane.depth ? call_at(r, caller, caller_of(lane)) : 0;
-    if (lane.depth++ >= deepest) return;
-    Frame& f = lane.frames[lane.depth - 1];
-    f.call = call;
-    f.function = nullptr;
-    const emu_recording& given = *r.recording;
-    uint32_t low = 0, high = given.function_count;
-    while (low < high) {
-        const uint32_t middle = (low + high) / 2;
-        if (given.functions[middle].end <= counter) low = middle + 1;
-        else high = middle;
-    }
-    if (low == given.function_count || counter < given.functions[low].start) return;
-    f.function = &given.functions[low];
-    f.low = frame + f.function->low;
-    f.is_new = true;
-    const size_t bytes = (size_t)(f.function->high - f.function->low);
-    if (f.room < bytes) f.copy = (char*)realloc(f.copy, f.room = bytes);
-    for (uint32_t v = f.function->first; v < f.function->first + f.function->count; v++)
-        if (!given.variables[v].is_parameter) leave_unset(frame + given.variables[v].offset, given.variables[v].bytes * given.variables[v].count);
-    memcpy(f.copy, f.low, bytes);
-}
-
-void emu_record_exit(Recorder& r) {
-    Lane& lane = r.lanes[emu_current->linear_id];
-    if (lane.depth) lane.depth--;
-}
-
-static void add_change(Recorder& r, const emu_change& change) {
-    emu_recording& to = *r.recording;
-    if (to.change_count == sizeof to.changes / sizeof *to.changes) give_up(r);
-    to.changes[to.change_count++] = change;
-}
-
-// Before a lane goes on: what is new in its variables since it last did. Its arguments are all new at the first time.
-static void record_changes(Recorder& r, Lane& lane, uint32_t thread, uint32_t step) {
-    for (unsigned i = 0; i < lane.depth && i < deepest; i++) {
-        Frame& f = lane.frames[i];
-        if (!f.function) continue;
-        const size_t all = (size_t)(f.function->high - f.function->low);
-        if (!f.is_new && !memcmp(f.copy, f.low, all)) continue;
-        for (uint32_t v = f.function->first; v < f.function->first + f.function->count; v++) {
-            const emu_variable& variable = r.recording->variables[v];
-            const size_t at = (size_t)(variable.offset - f.function->low);
-            const bool tell_all = f.is_new && variable.is_parameter;
-            if (!tell_all && !memcmp(f.copy + at, f.low + at, variable.bytes * variable.count)) continue;
-            for (uint32_t e = 0; e < variable.count; e++) {
-                const char* now = f.low + at + e * variable.bytes;
-                if (!tell_all && !memcmp(f.copy + at + e * variable.bytes, now, variable.bytes)) continue;
-                uint32_t word = 0;
-                memcpy(&word, now, variable.bytes);
-                add_change(r, {step, thread, v, e, word});
-            }
-        }
-        memcpy(f.copy, f.low, all);
-        f.is_new = false;
-    }
-}
 
 // ---- steps
 
@@ -287,6 +253,126 @@ void emu_record_done(Recorder& r, const emu_intent& deed) {
     const emu_step& step = add_step(r, {0, (int32_t)emu_current->warp, place, spot.array, lane, deed.width, 0, deed.extra, deed.op});
     r.recording->rows[step.first] = spot.offset;
     if (writes(deed.op)) keep_value(r, word, deed.address, deed.width);
+}
+
+// ---- what the compiler does not report
+
+// A row of a write that a lane has made: in the step before, if that is of the same write.
+static void add_unreported(Recorder& r, uint32_t call, const Spot& spot, uintptr_t address, unsigned bytes) {
+    emu_recording& to = *r.recording;
+    const uint32_t lane = 1u << emu_current->lane, word = to.word_count, row = to.row_count;
+    const emu_step step = {r.turn, (int32_t)emu_current->warp, call, spot.array, lane, bytes, row, 0, EMU_OP_WRITE};
+    add_step(r, step);
+    emu_step& before = to.steps[to.step_count - 2];
+    const bool joins = to.step_count > 1 && before.op == EMU_OP_WRITE && before.warp == step.warp && before.place == call &&
+                       before.array == step.array && before.width == bytes && before.turn == step.turn && before.mask < lane;
+    if (joins) to.step_count--, before.mask |= lane;
+    to.rows[row] = spot.offset;
+    keep_value(r, word, address, bytes);
+}
+
+// g++ does not say that it stores the struct that a function returns. So memory is looked at when such a function ends, and here,
+// when its lane has come further: nobody else ran in between.
+static void notice_returned(Recorder& r, Lane& lane) {
+    if (!lane.returned) return;
+    const uint32_t call = lane.returned, bytes = lane.returned_bytes;
+    const uintptr_t unit = bytes % 4 == 0 ? 4 : bytes % 2 == 0 ? 2 : 1;
+    lane.returned = 0;
+    if (r.tries[call] != goes_there) r.tries[call]++;
+    for (unsigned i = 0; i < r.stretch_count; i++) {
+        const Stretch& s = r.stretches[i];
+        if (!memcmp(s.now, s.before, s.bytes)) continue;
+        size_t low = 0, high = s.bytes;
+        while (s.now[low] == s.before[low]) low++;
+        while (s.now[high - 1] == s.before[high - 1]) high--;
+        uintptr_t address = ((uintptr_t)s.now + low) / unit * unit;
+        const uintptr_t end = ((uintptr_t)s.now + high + unit - 1) / unit * unit;
+        if (end - address > bytes) continue;                       // no struct
+        r.tries[call] = goes_there;
+        while (address < end) {
+            unsigned width = (unsigned)unit;
+            while (width < 16 && address % (2 * width) == 0 && address + 2 * width <= end) width *= 2;
+            const Spot spot = find(r, address, width);
+            if (spot.known && memcmp((const void*)address, spot.known, width)) add_unreported(r, call, spot, address, width);
+            address += width;
+        }
+    }
+}
+
+// ---- functions begin and end
+
+// What no variable is set to: no number as fp32, fp16 and bf16, and an unlikely integer. So a variable is new once it is set.
+static void leave_unset(char* variable, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) variable[i] = (char)(i % 2 ? 0xff : 0xf5);
+}
+
+void emu_record_entry(Recorder& r, uint32_t counter, uint32_t caller, char* frame) {
+    Lane& lane = r.lanes[emu_current->linear_id];
+    notice_returned(r, lane);
+    const uint32_t call = lane.depth ? call_at(r, caller, caller_of(lane)) : 0;
+    if (lane.depth++ >= deepest) return;
+    Frame& f = lane.frames[lane.depth - 1];
+    f.call = call;
+    f.function = nullptr;
+    const emu_recording& given = *r.recording;
+    uint32_t low = 0, high = given.function_count;
+    while (low < high) {
+        const uint32_t middle = (low + high) / 2;
+        if (given.functions[middle].end <= counter) low = middle + 1;
+        else high = middle;
+    }
+    if (low == given.function_count || counter < given.functions[low].start) return;
+    f.function = &given.functions[low];
+    f.low = frame + f.function->low;
+    f.is_new = true;
+    const size_t bytes = (size_t)(f.function->high - f.function->low);
+    if (f.room < bytes) f.copy = (char*)realloc(f.copy, f.room = bytes);
+    for (uint32_t v = f.function->first; v < f.function->first + f.function->count; v++)
+        if (!given.variables[v].is_parameter) leave_unset(frame + given.variables[v].offset, given.variables[v].bytes * given.variables[v].count);
+    memcpy(f.copy, f.low, bytes);
+}
+
+void emu_record_exit(Recorder& r) {
+    Lane& lane = r.lanes[emu_current->linear_id];
+    notice_returned(r, lane);
+    if (!lane.depth) return;
+    lane.depth--;
+    if (!lane.depth || lane.depth >= deepest) return;
+    const Frame& f = lane.frames[lane.depth];
+    if (!f.function || !f.function->returns || !f.call || r.tries[f.call] == most_tries) return;
+    lane.returned = f.call, lane.returned_bytes = f.function->returns;
+    for (unsigned i = 0; i < r.stretch_count; i++) memcpy(r.stretches[i].before, r.stretches[i].now, r.stretches[i].bytes);
+}
+
+static void add_change(Recorder& r, const emu_change& change) {
+    emu_recording& to = *r.recording;
+    if (to.change_count == sizeof to.changes / sizeof *to.changes) give_up(r);
+    to.changes[to.change_count++] = change;
+}
+
+// Before a lane goes on: what is new in its variables since it last did. Its arguments are all new at the first time.
+static void record_changes(Recorder& r, Lane& lane, uint32_t thread, uint32_t step) {
+    for (unsigned i = 0; i < lane.depth && i < deepest; i++) {
+        Frame& f = lane.frames[i];
+        if (!f.function) continue;
+        const size_t all = (size_t)(f.function->high - f.function->low);
+        if (!f.is_new && !memcmp(f.copy, f.low, all)) continue;
+        for (uint32_t v = f.function->first; v < f.function->first + f.function->count; v++) {
+            const emu_variable& variable = r.recording->variables[v];
+            const size_t at = (size_t)(variable.offset - f.function->low);
+            const bool tell_all = f.is_new && variable.is_parameter;
+            if (!tell_all && !memcmp(f.copy + at, f.low + at, variable.bytes * variable.count)) continue;
+            for (uint32_t e = 0; e < variable.count; e++) {
+                const char* now = f.low + at + e * variable.bytes;
+                if (!tell_all && !memcmp(f.copy + at + e * variable.bytes, now, variable.bytes)) continue;
+                uint32_t word = 0;
+                memcpy(&word, now, variable.bytes);
+                add_change(r, {step, thread, v, e, word});
+            }
+        }
+        memcpy(f.copy, f.low, all);
+        f.is_new = false;
+    }
 }
 
 // ---- what no thread does
@@ -351,6 +437,12 @@ static uint32_t next_group(Recorder& r, unsigned warp) {
     return group;
 }
 
+static void add_written(Lane& lane, const Written& piece) {
+    if (lane.written_count == lane.written_room)
+        lane.written = (Written*)realloc(lane.written, (lane.written_room = 2 * lane.written_room + 4) * sizeof(Written));
+    lane.written[lane.written_count++] = piece;
+}
+
 static void let_go(Recorder& r, unsigned warp, uint32_t group) {
     Block& b = *r.tracer->block;
     const Lane& one = r.lanes[32 * warp + __builtin_ctz(group)];
@@ -365,17 +457,18 @@ static void let_go(Recorder& r, unsigned warp, uint32_t group) {
         lane.step = (int)r.recording->step_count - 1;
         record_changes(r, lane, thread, (uint32_t)lane.step);
         lane.waits = false, lane.passed_over = 0;
-        if (writes(step.op)) {
-            lane.written = lane.deed.address, lane.bytes = lane.deed.width, lane.word = word + row * words;
-            lane.unsettled = true, lane.late = lane.deed.shows_late;
+        if (writes(step.op) && one.array != nowhere) {
+            add_written(lane, {lane.deed.address, lane.deed.width, word + row * words});
+            lane.late = lane.deed.shows_late;
             if (!lane.late) f.unsettled = &lane.log;
         }
         emu_make_ready(b, &f);
     }
 }
 
-// Whether what a lane writes is not there yet, because its warp still has to meet for it.
-static bool meets(const Lane& lane, const Fiber& f) {
+// Whether what a lane writes is not there yet, because it comes with the next piece or its warp still has to meet for it.
+static bool is_to_come(const Lane& lane, const Fiber& f) {
+    if (lane.waits && lane.deed.goes_on) return true;
     return lane.late && (f.state == State::in_collective || (lane.waits && lane.deed.op == EMU_OP_EXCHANGE));
 }
 
@@ -384,7 +477,7 @@ bool emu_record_turn(Recorder& r) {
     uint32_t groups[32] = {};
     bool any = false;
     for (unsigned i = 0; i < b.size; i++)
-        if (!meets(r.lanes[i], b.fibers[i])) emu_record_settled(r, &b.fibers[i]);
+        if (!is_to_come(r.lanes[i], b.fibers[i])) emu_record_settled(r, &b.fibers[i]);
     for (unsigned warp = 0; warp < b.warp_count; warp++) any |= (groups[warp] = next_group(r, warp)) != 0;
     if (!any) return false;
     r.turn++;
@@ -401,9 +494,13 @@ bool emu_record_turn(Recorder& r) {
 void emu_record_settled(Recorder& r, Fiber* f) {
     Lane& lane = r.lanes[f->linear_id];
     f->unsettled = nullptr;
-    if (!lane.unsettled) return;
-    lane.unsettled = lane.late = false;
-    keep_value(r, lane.word, lane.written, lane.bytes);
+    for (unsigned i = 0; i < lane.written_count; i++) keep_value(r, lane.written[i].word, lane.written[i].address, lane.written[i].bytes);
+    lane.written_count = 0;
+    lane.late = false;
+}
+
+void emu_record_stopped(Recorder& r) {
+    for (unsigned i = 0; i < r.tracer->block->size; i++) emu_record_settled(r, &r.tracer->block->fibers[i]);
 }
 
 // A copy for which nobody has waited lands, and with it those of later lanes that the same step began.
@@ -436,7 +533,7 @@ static void land(Recorder& r, unsigned thread, const PendingCopy one) {
 void emu_record_last(Recorder& r) {
     const Block& b = *r.tracer->block;
     Fiber* const current = emu_current;
-    for (unsigned i = 0; i < b.size; i++) emu_record_settled(r, &b.fibers[i]);
+    emu_record_stopped(r);
     for (unsigned i = 0; i < b.size; i++)
         for (unsigned n = 0; n < b.fibers[i].copy_count; n++)
             if (b.fibers[i].copies[n].bytes) land(r, i, b.fibers[i].copies[n]);
@@ -446,7 +543,9 @@ void emu_record_last(Recorder& r) {
 int emu_announce(Recorder& r, const emu_intent& deed) {
     Fiber* f = emu_current;
     Lane& lane = r.lanes[f->linear_id];
-    if (!lane.late || deed.op != EMU_OP_EXCHANGE) emu_record_settled(r, f);
+    if (deed.goes_on) f->unsettled = nullptr;   // all pieces are written at once, behind the last
+    else if (!lane.late || deed.op != EMU_OP_EXCHANGE) emu_record_settled(r, f);
+    notice_returned(r, lane);
     const Spot spot = deed.address ? find(r, deed.address, deed.width) : Spot{nowhere, 0, nullptr};
     lane.deed = deed;
     lane.call = deed.op == EMU_OP_COPY_WRITE ? r.recording->steps[deed.extra].place : call_at(r, deed.counter, caller_of(lane));

@@ -17,17 +17,19 @@ struct emu_intent {
     uint32_t counter;
     uintptr_t address;            // 0: of no memory
     uint32_t width;
-    int32_t extra;
+    int32_t extra;                // of an access outside of every array, which has no address and no width: its bytes
     bool shows_late;              // what it writes is there once the warp has met: stmatrix
+    bool goes_on;                 // a piece of the access before it: of both, nothing is written yet
 };
 
 void emu_prepare_recording(const emu_tracing* tracing);     // by the worker, at its start
 Recorder* emu_new_recorder(Tracer& t);
 void emu_start_recording(Recorder& r);
-bool emu_can_record(const Recorder& r, uintptr_t address);  // whether it lies in memory that is recorded
+bool emu_can_record(const Recorder& r, uintptr_t address, unsigned bytes);   // whether they lie in memory that is recorded
 int emu_announce(Recorder& r, const emu_intent& deed);        // returns when this thread is to do it: the number of its step
 bool emu_record_turn(Recorder& r);                          // no thread can go on but those that have announced; false: none has
 void emu_record_settled(Recorder& r, Fiber* f);             // f's last write is in memory,
+void emu_record_stopped(Recorder& r);                       // everybody's, as far as they were made: the launch ends here,
 void emu_record_last(Recorder& r);                          // and everybody's: all threads have come to their end
 void emu_record_barrier(Recorder& r, unsigned id, uint32_t counter);   // a thread comes to a barrier (0: also __syncthreads()), to wait,
 void emu_record_open(Recorder& r, unsigned id);             // which opens

@@ -28,7 +28,7 @@ struct emu_step {
     uint32_t mask;                // lanes
     uint32_t width;               // bytes of a lane
     uint32_t first;               // its first row; there are as many as lanes, if the op has addresses
-    int32_t extra;
+    int32_t extra;                // of an access of no array, which has no width: the bytes of a lane
     uint32_t op;
 };
 static const uint32_t emu_is_site = 1u << 31, emu_no_place = 0;
@@ -40,8 +40,9 @@ struct emu_recorded_site { int32_t line; char file[252]; };
 struct emu_call { uint32_t counter, caller, depth; };
 
 // What Python says of the functions that have variables, by ascending addresses. A variable has `count` elements of 1, 2 or 4 bytes at
-// `offset` from the frame's register. Its frame's variables lie between `low` and `high`.
-struct emu_function { uint32_t start, end; int32_t low, high; uint32_t first, count; };
+// `offset` from the frame's register. Its frame's variables lie between `low` and `high`. returns: the bytes of the struct that it
+// returns; 0: none.
+struct emu_function { uint32_t start, end; int32_t low, high; uint32_t first, count, returns; };
 struct emu_variable { int32_t offset; uint32_t bytes, count, is_parameter; };
 
 struct emu_change { uint32_t step, thread, variable, element, word; };   // what was new just before this step

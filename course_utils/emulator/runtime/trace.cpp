@@ -51,6 +51,15 @@ static unsigned find_array(const Tracer& t, uintptr_t address, unsigned bytes) {
     return nowhere;
 }
 
+// Whether an access is in no array and no variable, as memcheck has it: for the recorder, before it happens.
+static bool is_outside(const Block& b, uintptr_t address, unsigned bytes) {
+    const Block* of = owner_of(b, address);
+    if (!of) return find_array(*b.tracer, address, bytes) == nowhere && (address < emu_load_base || address >= emu_load_end);
+    const uintptr_t in_dynamic = address - (uintptr_t)of->dynamic_shared;
+    if (in_dynamic < EMU_SHARED_LIMIT) return in_dynamic + bytes > of->launch->dynamic_shared;
+    return b.tracer->statics[(address - (uintptr_t)of->shared_low) / 4] == nothing;
+}
+
 static void find_access(Tracer& t, Fiber* f, emu_finding_kind kind, uintptr_t address, unsigned bytes, Access access, uint32_t place) {
     if (!t.races) return;                                           // only the sanitizer wants to know
     const emu_span reserved = t.tracing->reserved;
@@ -142,15 +151,18 @@ static __attribute__((noinline)) void record_for_rules(Block& b, Tracer& t, Fibe
     else record_shared_or_global<true>(b, t, f, address, log_bytes, access, place);
 }
 
-static __attribute__((noinline)) void record_step(Recorder& r, uintptr_t address, unsigned bytes, Access access, uint32_t place) {
-    if (!emu_can_record(r, address)) return;
-    emu_announce(r, {access == Access::atomic ? EMU_OP_ATOMIC : is_read(access) ? EMU_OP_READ : EMU_OP_WRITE, place, address, bytes, 0, false});
+static __attribute__((noinline)) void record_step(Recorder& r, uintptr_t address, unsigned bytes, Access access, uint32_t place,
+                                                  bool shows_late, bool goes_on) {
+    const emu_op op = access == Access::atomic ? EMU_OP_ATOMIC : is_read(access) ? EMU_OP_READ : EMU_OP_WRITE;
+    if (emu_can_record(r, address, bytes)) emu_announce(r, {op, place, address, bytes, 0, shows_late, goes_on});
+    else if (is_outside(*emu_block, address, bytes)) emu_announce(r, {op, place, 0, 0, (int32_t)bytes, false, false});
 }
 
 // An access of 2^log_bytes bytes. Returns at once on the host stack, in a block that is not traced, and for what belongs to
 // the thread alone: its stack, and what it knows about itself. Most of the time of a traced launch is spent here: what only
-// some launches need has no test of its own on the way of the others.
-static inline __attribute__((always_inline)) void record(uintptr_t address, unsigned log_bytes, Access access, uintptr_t counter) {
+// some launches need has no test of its own on the way of the others. goes_on: a further piece of an access.
+static inline __attribute__((always_inline)) void record(uintptr_t address, unsigned log_bytes, Access access, uintptr_t counter,
+                                                         bool goes_on = false) {
     Fiber* f = emu_current;
     if (!f) return;
     Block& b = *emu_block;
@@ -160,14 +172,14 @@ static inline __attribute__((always_inline)) void record(uintptr_t address, unsi
     const uint32_t place = (uint32_t)(counter - 1 - emu_load_base);   // inside the call, not behind it
     if (t->logging) record_shared_or_global<false>(b, *t, f, address, log_bytes, access, place);
     else if (t->watching && t->rules) record_for_rules(b, *t, f, address, log_bytes, access, place);
-    else if (t->watching && t->recorder) record_step(*t->recorder, address, 1u << log_bytes, access, place);
+    else if (t->watching && t->recorder) record_step(*t->recorder, address, 1u << log_bytes, access, place, false, goes_on);
 }
 
 void emu_record_access(uintptr_t address, size_t bytes, Access access, uintptr_t counter) {
-    while (bytes) {
+    for (bool goes_on = false; bytes; goes_on = true) {
         unsigned log_bytes = 0;
         while (log_bytes < 4 && (2u << log_bytes) <= bytes && !(address & ((2u << log_bytes) - 1))) log_bytes++;
-        record(address, log_bytes, access, counter);
+        record(address, log_bytes, access, counter, goes_on);
         address += 1u << log_bytes;
         bytes -= 1u << log_bytes;
     }
@@ -271,6 +283,7 @@ void emu_trace_start(Block& b) {
 void emu_trace_logs(Block& b) {
     Tracer& t = *b.tracer;
     if (!t.watching) return;
+    if (t.recorder) return emu_record_stopped(*t.recorder);
     t.reading = !t.reading;                  // in step: all who may not go on now wait for that
     emu_watch(t, false);                     // a signal that comes now finds nothing to do
     if (t.counters) emu_count(t);
@@ -310,7 +323,7 @@ static const Access access_of[] = {Access::read, Access::write, Access::atomic};
 extern "C" void emu_touch(const void* address, unsigned bytes, emu_touch_kind kind) {
     if ((uintptr_t)address % bytes) find_misaligned((uintptr_t)address, bytes, kind, COUNTER);
     Recorder* r = kind == EMU_TOUCH_WRITE ? emu_recorder() : nullptr;
-    if (r) emu_announce(*r, {EMU_OP_WRITE, emu_place_of(COUNTER), (uintptr_t)address, bytes, 0, true});   // once the warp has met
+    if (r) record_step(*r, (uintptr_t)address, bytes, Access::write, emu_place_of(COUNTER), true, false);   // once the warp has met
     else emu_record_access((uintptr_t)address, bytes, access_of[kind], COUNTER);
 }
 
@@ -325,6 +338,8 @@ void __tsan_func_entry(void* return_address) {
 void __tsan_func_exit() {
     if (Recorder* r = emu_current ? emu_recorder() : nullptr) emu_record_exit(*r);
 }
+void __cyg_profile_func_enter(void*, void*) {}   // asked for, so that the two above come with each function
+void __cyg_profile_func_exit(void*, void*) {}
 #define HOOKS(bytes, log_bytes)                                                                                          \
     void __tsan_read##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::read, COUNTER); }                         \
     void __tsan_write##bytes(void* a) { record((uintptr_t)a, log_bytes, Access::write, COUNTER); }                       \

@@ -219,6 +219,7 @@ static void install_handlers() {
 [[noreturn]] static void work() {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dl_iterate_phdr(find_code, nullptr);
+    emu_preferred = launch->tracing ? launch->tracing->preferred : nullptr;
     install_handlers();
 
     for (uint64_t i = 0, at = 0; i < launch->global_count; at += launch->globals[i++].bytes)

@@ -19,17 +19,21 @@ const START = {
   followsArray: true, followsWarp: true, followsFile: true, short: false, intoView: false, reported: false,
 };
 const MANY_CHANGES = 200000; // of local variables: unpacking as many takes longer than a picture
+const LESS_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
 const TALL = { wide: 400, short: 290, phone: 260 };
 
 // What the address of a page says of a player: step, warp and chosen cell ("array+offset") as texts, of which any may be
-// missing or wrong. Returns what they change.
-export function fromAddress(rec, { step, warp, cell }) {
+// missing or wrong. type: that of bytes of which nobody says what they are. Returns what they change.
+export function fromAddress(rec, { step, warp, cell }, type) {
   const found = { step: wholeNumber(step, [0, rec.count - 1], 0), cell: null };
   const seen = wholeNumber(warp, [0, rec.meta.warps - 1], null);
   if (seen !== null) Object.assign(found, { warp: seen, followsWarp: seen === rec.steps.warp[found.step] });
   const [, name, offset] = cell?.match(/^(.+)[+ ](\d+)$/) ?? []; // an address may have a space for a plus
   const array = rec.arrays.find((one) => one.name === name && Number(offset) < wholeBytes(one));
-  if (array) Object.assign(found, { cell: { array: array.number, offset: Number(offset) }, array: array.number, looksAtCell: true });
+  if (array) {
+    const { size } = NUMBERS[typeIn(array, { type })]; // a number has one address: that of its first byte
+    Object.assign(found, { cell: { array: array.number, offset: offset - (offset % size) }, array: array.number, looksAtCell: true });
+  }
   return found;
 }
 
@@ -163,7 +167,7 @@ function showPlayer(rec, model, root) {
   view.writes = writesOfCell(rec, view);
   const end = keepDrawn(model, root, redraw);
   address = keepInAddress(model, root, () => toAddress(rec, view), (texts) => {
-    const change = fromAddress(rec, texts);
+    const change = fromAddress(rec, texts, view.type);
     view.step = change.step; // no step is taken: that would turn to what it touches, away from the chosen cell
     act.set(change);
   }, formerAddress);
@@ -237,7 +241,7 @@ function keyed(event, { rec, view, jumps, play }) {
 }
 
 function keysInWords(jumps) {
-  const keys = [["← →", "a step"], ...jumps.map(({ name, key }) => [key, name]), ["p", "play"]];
+  const keys = [["← →", "a step"], ...jumps.map(({ name, key }) => [key, name]), ...(LESS_MOTION.matches ? [] : [["p", "play"]])];
   return [...keys.map(([key, name]) => element("span", {}, element("kbd", {}, key), ` ${name}`)), element("span", {}, "with ", element("kbd", {}, "⇧"), " backwards")];
 }
 
@@ -271,8 +275,16 @@ function playButton(change, advance) {
     timer = null;
     show();
   }
+  // Who asks for less motion steps: nothing plays by itself.
+  const heed = () => {
+    node.hidden = LESS_MOTION.matches;
+    if (timer && LESS_MOTION.matches) stop();
+  };
+  LESS_MOTION.addEventListener("change", heed);
+  heed();
   function toggle() {
     if (timer) return stop();
+    if (LESS_MOTION.matches) return;
     timer = setInterval(() => advance() || stop(), 1000 / STEPS_A_SECOND);
     show();
   }

@@ -8,6 +8,7 @@ const DEEDS = [
   { name: "product", colour: "#d1495b" },
   { name: "copy, mbarrier", colour: "#b39b00" },
   { name: "exchange between lanes", colour: "#1f9aa8" },
+  { name: "outside of every array", colour: "#e0007a" },
 ];
 const BARRIER = -2; // drawn in the ink of the page
 
@@ -19,7 +20,7 @@ function kindOfDeed(rec, step) {
   if (name === "product" || name === "wgmma") return 4;
   if (["copy", "arrive", "wait", "phase", "copy read", "copy write"].includes(name)) return 5;
   const array = rec.arrays[rec.steps.array[step]];
-  if (!array) return -1;
+  if (!array) return rec.addressed.has(rec.steps.op[step]) && rec.steps.warp[step] >= 0 ? 7 : -1;
   return (array.space === "shared" ? 2 : 0) + (name === "read" ? 0 : 1);
 }
 

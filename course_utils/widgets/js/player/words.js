@@ -69,10 +69,13 @@ function endOf(rec, begun) {
 }
 
 function accessOf(rec, step) {
+  const { op, warp, mask, width, extra } = rec.steps;
   const array = rec.arrays[rec.steps.array[step]];
-  if (!array || !rec.addressed.has(rec.steps.op[step])) return "";
-  const count = rec.steps.width[step] ? lanesOf(rec, step).length : 0;
-  return ` ${count ? `${count > 1 ? `${count} × ` : ""}${plural(rec.steps.width[step], "byte")} of ` : ""}${array.name}`;
+  if (!rec.addressed.has(op[step]) || (!array && warp[step] < 0)) return "";
+  const lanes = lanesOfMask(mask[step]).length;
+  const size = (one) => `${lanes > 1 ? `${lanes} × ` : ""}${plural(one, "byte")}`;
+  if (!array) return ` ${size(extra[step])} outside of every array`;
+  return ` ${width[step] ? `${size(width[step])} of ` : ""}${array.name}`;
 }
 
 const isOfProduct = (rec, step) => rec.meta.ops[rec.steps.op[rec.steps.extra[step]]] === "wgmma";
