@@ -112,10 +112,8 @@ def show_taken(d: int = 128) -> None:
 def show_busy(d: int = 128) -> None:
     """What ncu says of each step and of the kernel in 8 bits: how long units are busy, and what a warp waits for."""
     by_ncu = measured.load("bottlenecks")
-    rows = {
-        f"{step.number} {step.title}": by_ncu.select(name=f"hopper {step.kernel}, d={d}, L={LENGTH}")[0]
-        for step in (*LADDER, EIGHT_BITS)
-    }
+    names = {f"{step.number} {step.title}": step for step in LADDER} | {"in 8 bits": EIGHT_BITS}
+    rows = {name: by_ncu.select(name=f"hopper {step.kernel}, d={d}, L={LENGTH}")[0] for name, step in names.items()}
     units = {"tensor cores": "tensor cores", "exponentials": "special functions"}
     panels = {f"{words}, % of the time": [row["units"][unit] for row in rows.values()] for words, unit in units.items()}
     plots.bars(list(rows), panels, alike=len(panels))
