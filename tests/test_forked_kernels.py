@@ -47,6 +47,9 @@ def test_a_forked_kernel_works_is_interrupted_and_ends(kernel, tmp_path):
     on_path = os.getcwd() in os.environ.get("PYTHONPATH", "").split(os.pathsep)
     assert printed.splitlines() == [str(tmp_path), "yes", str(pid), "[]", str(on_path), "True"]
 
+    ports = {getattr(manager, f"{channel}_port") for channel in ("shell", "iopub", "stdin", "hb", "control")}
+    assert len(ports) == 5 and max(ports) < 32_768  # none that the system may give to a connection meanwhile
+
     def interrupt(text):
         manager.interrupt_kernel()
 

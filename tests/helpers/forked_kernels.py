@@ -8,8 +8,10 @@ before a fork: each chapter imports its own. In `make test` the kernels of Jupyt
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -83,8 +85,27 @@ def pytest_runtest_setup(item):
     factory.default_provisioner_name = "local-provisioner" if item.path.stem == STARTS_FROM_NOTHING else "forked"
 
 
+def _own_ports() -> Iterator[int]:
+    """Ports that no other process of a test run asks for, and below those that the system gives to connections: a
+    kernel whose port was taken since it was looked for ends at its start, without a word."""
+    first = 10_000 + 100 * (os.getpid() % 220)
+    for port in itertools.cycle(range(first, first + 100)):
+        with socket.socket() as asked:
+            is_free = asked.connect_ex(("127.0.0.1", port)) != 0
+        if is_free:
+            yield port
+
+
 class ForkedProvisioner(LocalProvisioner):
     """Starts a kernel as a fork, and looks after it as after any other."""
+
+    _ports = _own_ports()
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        for channel in ("shell", "iopub", "stdin", "hb", "control"):
+            setattr(self.parent, f"{channel}_port", next(self._ports))
+        self.ports_cached = True  # they are chosen
+        return await super().pre_launch(**kwargs)
 
     async def launch_kernel(self, cmd: list[str], *, env: dict[str, str], cwd: str, **_: Any) -> dict[str, Any]:
         self.process = ForkedKernel(cmd, env, cwd)
