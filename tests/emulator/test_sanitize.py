@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -1128,7 +1129,7 @@ def test_nested_sanitizers_both_see_a_launch_and_end_in_order():
             run_once(BAD)
         run_once(GOOD)
     assert (outer.launches, inner.launches, counters.launches) == (3, 1, 1)
-    assert outer.findings == inner.findings and counters.total("requests") == 2
+    assert outer.findings == [replace(one, launch=1) for one in inner.findings] and counters.total("requests") == 2
     with sanitize() as alone:
         run_once(GOOD)
     assert (outer.launches, alone.launches) == (3, 1)

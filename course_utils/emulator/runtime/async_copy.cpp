@@ -39,17 +39,6 @@ extern "C" void emu_record_copy(void* to, const void* from, unsigned bytes, unsi
 
 extern "C" void emu_copy_commit() { emu_current->copy_group++; }
 
-static inline __attribute__((always_inline)) void arrive(Fiber* f, const PendingCopy& c) {
-    f->copying = c.site;
-    memcpy(c.to, c.from, c.source_bytes);
-    memset((char*)c.to + c.source_bytes, 0, c.bytes - c.source_bytes);
-}
-
-void emu_finish_copy(const PendingCopy& c) {
-    arrive(emu_current, c);
-    emu_current->copying = emu_site{};
-}
-
 // Calls before() and after() for each copy of the thread emu_current that is done now.
 template <class Before, class After> static inline __attribute__((always_inline)) void finish(unsigned groups_in_flight, Before before, After after) {
     Fiber* f = emu_current;
@@ -60,7 +49,7 @@ template <class Before, class After> static inline __attribute__((always_inline)
             f->copies[kept++] = c;
         } else {
             before(c);
-            arrive(f, c);
+            emu_land(f, c);
             after(c);
         }
     }

@@ -1,6 +1,4 @@
 // What the copy engine asks of cp.async.
 #pragma once
 
-struct PendingCopy;
-void emu_finish_copy(const PendingCopy& c);          // of the thread emu_current: its bytes arrive
 void emu_finish_copies(unsigned groups_in_flight);   // of the thread emu_current, which need not be the one that runs

@@ -2,6 +2,7 @@
 // threads wait for each other: at __syncthreads(), in warp collectives, and at the end.
 #pragma once
 #include <pthread.h>
+#include <string.h>
 
 #include "launch.h"
 
@@ -37,6 +38,13 @@ struct Fiber : emu_thread {
     uintptr_t place;                 // while the block is traced: where the kernel called its last instruction of sm_90a
     uint32_t warp_epoch;             // the number of the last __syncwarp() that the tracer has read in the log
 };
+
+// The bytes of a copy arrive.
+static inline __attribute__((always_inline)) void emu_land(Fiber* f, const PendingCopy& c) {
+    f->copying = c.site;
+    memcpy(c.to, c.from, c.source_bytes);
+    memset((char*)c.to + c.source_bytes, 0, c.bytes - c.source_bytes);
+}
 
 struct Warp {
     uint32_t live, ready;            // one bit a lane

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "async_copy.h"
 #include "findings.h"
 
 static const int nowhere = -1;
@@ -523,7 +522,8 @@ static void land(Recorder& r, unsigned thread, const PendingCopy one) {
     for (uint32_t m = mask; m; m &= m - 1, row++) {
         PendingCopy& c = *together[__builtin_ctz(m)];
         emu_current = &b.fibers[first + (unsigned)__builtin_ctz(m)];
-        emu_finish_copy(c);
+        emu_land(emu_current, c);
+        emu_current->copying = emu_site{};
         r.recording->rows[step.first + row] = find(r, (uintptr_t)c.to, c.bytes).offset;
         keep_value(r, word + row * ((one.bytes + 3) / 4), (uintptr_t)c.to, c.bytes);
         c.bytes = 0;
