@@ -315,7 +315,7 @@ def error_by_length(*, device: str = "cuda", lengths: Sequence[int] = (1024, 409
 def needles(*, device: str = "cuda", length: int = LONGEST) -> list[Row]:
     """One key, at another place each time, has as much weight as all others together, and the value 4; theirs are 1.
     What the output should be, and what it is in two levels of sums and in one: 2.5 where each key counts, 1 where the
-    needle is skipped, 4 where the others are, and in between as far as a sum swallows small terms."""
+    needle is skipped, and 2 where the sum of P V swallows the others, whose weights l still counts."""
     rows: list[Row] = []
     for place in (0, length // 3, length // 2, length - 2, length - 1):
         # Numbers that E4M3 holds exactly: every score but the needle's is 0.

@@ -1,6 +1,6 @@
 """The emulator's sanitizer against compute-sanitizer (course_utils/measured/sanitizer.json), for the broken kernels
 of the course, the same mended, and kernels that nothing is wrong with. They name the same lines, or the difference is
-explained; and neither complains about a clean kernel."""
+explained; ours does not complain about a clean kernel, and where NVIDIA's does, it is said why."""
 
 from pathlib import Path
 
