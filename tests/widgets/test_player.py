@@ -227,8 +227,8 @@ def test_a_barrier_that_opens_begins_a_sentence(open_widget):
     page = open_widget(player(*swap()))
     words = "[0, 3].map((id) => { rec.steps.extra[rec.steps.extra[argument]] = id; return m.deedOf(rec, argument); })"
     assert asked(page, words, OPENS) == [
-        "The block's barrier opens: all have arrived",
-        "Barrier 3 opens: all have arrived",
+        "The block's barrier opens: all have arrived, the last at line 6",
+        "Barrier 3 opens: all have arrived, the last at line 6",
     ]
 
 
