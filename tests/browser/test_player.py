@@ -89,5 +89,9 @@ def test_the_player_fits_its_cell_and_steps_within_a_frame(played, width):
         player.locator(".ak-status", has_text=said).wait_for()
     page.keyboard.press("b")
     player.locator(".ak-status", has_text="barrier opens").wait_for()
+    page.keyboard.press("End")  # a long line
+    player.locator(".ak-status", has_text="Step 160 of 160").wait_for()
+    line, source = (player.locator(one).bounding_box() for one in (".ak-line-now > .ak-line-text", ".ak-source"))
+    assert line["x"] + line["width"] <= source["x"] + source["width"], "the line in front is cut"
     assert_redrawn_within_a_frame(page, STEP, f"a step, {width} px wide")
     notebook.screenshot(f"player-{width}", player)
