@@ -222,7 +222,7 @@ function memoryPanel(rec, act) {
     const chosen = lane === view.lane && !other;
     const inset = chosen ? 1 : 0.75;
     ctx.setLineDash([]);
-    ctx.strokeStyle = theme.ground;
+    ctx.strokeStyle = "#fff"; // in the dark theme, too: the colours of the cells are the same there
     ctx.lineWidth = chosen ? 4.5 : 3;
     ctx.strokeRect(x + inset, y + inset, w - 2 * inset, h - 2 * inset);
     ctx.strokeStyle = hazard ? theme.alarm : writes ? COLOURS.pick : COLOURS.Q;
