@@ -43,6 +43,14 @@ STANDS_OUT = """(root) => {
     const wide = root.scrollWidth > root.clientWidth ? ["the player itself"] : [];
     return [...wide, ...out.map((node) => `${node.tagName} ${node.className}`)];
 }"""
+# The height of the source where no line turns at its edge.
+WITHOUT_LINE_IN_FRONT = """(root) => {
+    const line = root.querySelector(".ak-line-now");
+    line.classList.remove("ak-line-now");
+    const { height } = root.querySelector(".ak-source").getBoundingClientRect();
+    line.classList.add("ak-line-now");
+    return height;
+}"""
 STEP = """(n) => {
     const slider = document.querySelector("[data-widget=player] .ak-step");
     slider.value = (37 * n) % slider.max;
@@ -93,5 +101,7 @@ def test_the_player_fits_its_cell_and_steps_within_a_frame(played, width):
     player.locator(".ak-status", has_text="Step 160 of 160").wait_for()
     line, source = (player.locator(one).bounding_box() for one in (".ak-line-now > .ak-line-text", ".ak-source"))
     assert line["x"] + line["width"] <= source["x"] + source["width"], "the line in front is cut"
+    of_one_row = player.evaluate(WITHOUT_LINE_IN_FRONT)
+    assert source["height"] == pytest.approx(of_one_row), "what is below the source moves with the step"
     assert_redrawn_within_a_frame(page, STEP, f"a step, {width} px wide")
     notebook.screenshot(f"player-{width}", player)

@@ -42,7 +42,8 @@ function sourcePanel(rec, act) {
     if (!made.has(file)) made.set(file, linesOfFile(file));
     lines = made.get(file);
     const longest = Math.max(...lines.map((line) => line.children[2].textContent.length));
-    box.replaceChildren(element("div", { class: "ak-lines", style: `width: ${longest + 16}ch` }, ...lines));
+    const high = 1.55 * (lines.length + 2); // room for the rows into which the line in front turns: the box keeps its height
+    box.replaceChildren(element("div", { class: "ak-lines", style: `width: ${longest + 16}ch; min-height: ${high}em` }, ...lines));
     box.setAttribute("aria-label", `Source of ${file}`);
     choice.value = file;
     scrolled = -Infinity; // nobody knows: the next line is brought into view in any case
