@@ -120,7 +120,7 @@ function sourcePanel(rec, act) {
   function keepInView(row, other) {
     const both = other >= 0 && (Math.abs(other - row) + 3) * high <= seen;
     const [top, bottom] = both ? [Math.min(row, other), Math.max(row, other)] : [row, row];
-    if (top * high >= scrolled + high && (bottom + 2) * high <= scrolled + seen) return;
+    if (top * high >= scrolled + high && (bottom + 4) * high <= scrolled + seen) return; // the line may take three rows
     scrolled = Math.max(0, both ? (high * (top + bottom + 1) - seen) / 2 : row * high - seen / 3);
     requestAnimationFrame(() => { box.scrollTop = scrolled; }); // the browser lays out the page then anyway
   }
