@@ -227,8 +227,8 @@ def test_a_barrier_that_opens_begins_a_sentence(open_widget):
     page = open_widget(player(*swap()))
     words = "[0, 3].map((id) => { rec.steps.extra[rec.steps.extra[argument]] = id; return m.deedOf(rec, argument); })"
     assert asked(page, words, OPENS) == [
-        "The block's barrier opens: all have arrived",
-        "Barrier 3 opens: all have arrived",
+        "The block's barrier opens: all have arrived, the last at line 6",
+        "Barrier 3 opens: all have arrived, the last at line 6",
     ]
 
 
@@ -381,7 +381,7 @@ def test_rows_are_labelled_by_the_dimensions_that_vary(open_widget):
         ((64, 32), (0, 1, 2, 40), 2): ["0", "", "2", "40"],
         ((3, 16, 1, 64), (0, 1, 15, 16, 18, 33), 1): ["0:0", "1", "15", "1:0", "2", "1"],
         ((1, 1, 50, 64), (0, 1, 49), 1): ["0", "1", "49"],
-        ((8, 8, 2, 64), (0, 1, 2, 4, 16), 4): ["0:0", "", "", "2:0", "0:0"],
+        ((8, 8, 2, 64), (0, 1, 2, 4, 16), 4): ["0:0:0", "", "", "0:2:0", "1:0:0"],
     }
     assert asked(page, labels, list(cases)) == list(cases.values())
 

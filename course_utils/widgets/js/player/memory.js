@@ -18,14 +18,17 @@ function matrixOf(rec, view) {
 const wholeBytes = (array) => Math.max(array.end, array.itemsize * array.shape.reduce((product, n) => product * n, 1));
 
 // What stands beside a row, where only every so many have room for it: its index along the last dimension before the
-// columns that has several, and where that begins anew, the one before, too: "2:0". "" for nothing.
+// columns that has several, and where that begins anew, the one or two before, too: "2:0", "4:2:0". "" for nothing.
 export function rowLabel({ array, columns }, row, every) {
   const { dtype, shape } = array;
   const sizes = dtype !== "bytes" && columns === shape.at(-1) ? shape.slice(0, -1).filter((size) => size > 1) : [];
-  const [outer, inner] = sizes.length > 1 ? sizes.slice(-2) : [1, Infinity];
+  const inner = sizes.length > 1 ? sizes.at(-1) : Infinity;
   const index = row % inner;
   if ((inner < every ? row : index) % every) return "";
-  return outer > 1 && index === 0 ? `${Math.floor(row / inner) % outer}:0` : `${index}`;
+  if (sizes.length < 2 || index > 0) return `${index}`;
+  const outer = Math.floor(row / inner);
+  const before = sizes.length > 2 ? `${Math.floor(outer / sizes.at(-2)) % sizes.at(-3)}:` : "";
+  return `${before}${outer % sizes.at(-2)}:0`;
 }
 
 // Cells in pixels, how many are seen, and where the window on the matrix begins.
@@ -219,7 +222,7 @@ function memoryPanel(rec, act) {
     const chosen = lane === view.lane && !other;
     const inset = chosen ? 1 : 0.75;
     ctx.setLineDash([]);
-    ctx.strokeStyle = theme.ground;
+    ctx.strokeStyle = "#fff"; // in the dark theme, too: the colours of the cells are the same there
     ctx.lineWidth = chosen ? 4.5 : 3;
     ctx.strokeRect(x + inset, y + inset, w - 2 * inset, h - 2 * inset);
     ctx.strokeStyle = hazard ? theme.alarm : writes ? COLOURS.pick : COLOURS.Q;

@@ -42,7 +42,8 @@ function sourcePanel(rec, act) {
     if (!made.has(file)) made.set(file, linesOfFile(file));
     lines = made.get(file);
     const longest = Math.max(...lines.map((line) => line.children[2].textContent.length));
-    box.replaceChildren(element("div", { class: "ak-lines", style: `width: ${longest + 16}ch` }, ...lines));
+    const high = 1.55 * (lines.length + 2); // room for the rows into which the line in front turns: the box keeps its height
+    box.replaceChildren(element("div", { class: "ak-lines", style: `width: ${longest + 16}ch; min-height: ${high}em` }, ...lines));
     box.setAttribute("aria-label", `Source of ${file}`);
     choice.value = file;
     scrolled = -Infinity; // nobody knows: the next line is brought into view in any case
@@ -119,7 +120,7 @@ function sourcePanel(rec, act) {
   function keepInView(row, other) {
     const both = other >= 0 && (Math.abs(other - row) + 3) * high <= seen;
     const [top, bottom] = both ? [Math.min(row, other), Math.max(row, other)] : [row, row];
-    if (top * high >= scrolled + high && (bottom + 2) * high <= scrolled + seen) return;
+    if (top * high >= scrolled + high && (bottom + 4) * high <= scrolled + seen) return; // the line may take three rows
     scrolled = Math.max(0, both ? (high * (top + bottom + 1) - seen) / 2 : row * high - seen / 3);
     requestAnimationFrame(() => { box.scrollTop = scrolled; }); // the browser lays out the page then anyway
   }

@@ -63,7 +63,10 @@ export function deedOf(rec, step) {
 // What is over, of what a step began.
 function endOf(rec, begun) {
   const name = rec.meta.ops[rec.steps.op[begun]];
-  if (name === "barrier") return `${atBarrier(rec, begun).replace(/^ ./, (first) => first[1].toUpperCase())} opens: all have arrived`;
+  if (name === "barrier") {
+    const last = placeOf(rec, begun);
+    return `${atBarrier(rec, begun).replace(/^ ./, (first) => first[1].toUpperCase())} opens: all have arrived${last ? `, the last at line ${last.line}` : ""}`;
+  }
   const what = { wgmma: "The product", copy: "The copy", "copy read": "The copy" }[name] ?? "What";
   return `${what} that warp ${rec.steps.warp[begun]} began at step ${bytes(begun)} is over`;
 }
