@@ -12,6 +12,8 @@ from course_utils.toolchain.source import blank_comments
 WORD = re.compile(r"[A-Za-z_]\w*")
 POINTS = re.compile(r"([A-Za-z_]\w*)\s*=(?:[^=;]*[(,])?\s*&\s*([A-Za-z_]\w*)")
 CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;<>]*>\s*)?\(")
+INDEX = re.compile(r"\[[^\[\]=]*\]")
+HEAD = re.compile(r"\b(?:for|if(?:\s+constexpr)?|while|switch)\s*\(")
 ASSIGNED = re.compile(r"(?<![=!<>])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
 
 
@@ -47,6 +49,11 @@ class Statements:
         here = (one.words for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
         return self._with_pointed(frozenset().union(*here))
 
+    def changed_at(self, file: str, line: int) -> frozenset[str]:
+        """Those of `words_at` that may be changed there."""
+        here = (one.changed for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
+        return self._with_pointed(frozenset().union(*here))
+
     def around(self, file: str, line: int) -> int:
         """The first line of the statement that a line is part of: the longest one, but for calls with a function among
         their arguments. The line itself where there is none."""
@@ -80,17 +87,37 @@ def _statements(text: str) -> Iterator[Statement]:
             first, last = plain.count("\n", 0, begin) + 1, plain.count("\n", 0, match.start()) + 1
             words, called = frozenset(WORD.findall(own)), frozenset(CALLED.findall(own))
             points = frozenset(POINTS.findall(own))
-            yield Statement(first, last, words, _changed(own, words), called, points, "{" in own)
+            yield Statement(first, last, words, _changed(own), called, points, "{" in own)
         if mark == "{":
             around.append((start, depth))
         outer = around.pop() if mark == "}" and around else (0, 0)
         start, depth = outer if outer[1] > 0 else (match.end(), 0)
 
 
-def _changed(text: str, words: frozenset[str]) -> frozenset[str]:
-    """What stands before an assignment; all names where there is none, since a function may change its arguments."""
+def _changed(text: str) -> frozenset[str]:
+    """What stands before an assignment, but for indices and conditions; all names where there is none, since a function
+    may change its arguments."""
+    if head := HEAD.search(text):
+        end = _closing(text, head.end() - 1)
+        of_head = (part for part in text[head.end() : end].split(";") if ASSIGNED.search(part))
+        return frozenset().union(*map(_changed, of_head), _changed(text[: head.start()] + text[end + 1 :]))
     assigned = [match.start() for match in ASSIGNED.finditer(text)]
-    return frozenset(WORD.findall(text[: assigned[-1]])) if assigned else words
+    if not assigned:
+        return frozenset(WORD.findall(text))
+    before, count = text[: assigned[-1]], 1
+    while count:  # an index may have an index
+        before, count = INDEX.subn(lambda index: index[0][1:-1] if ASSIGNED.search(index[0]) else "", before)
+    return frozenset(WORD.findall(before))
+
+
+def _closing(text: str, opening: int) -> int:
+    """Where the parenthesis that opens there is closed, or the end of the text."""
+    depth = 0
+    for at in range(opening, len(text)):
+        depth += (text[at] == "(") - (text[at] == ")")
+        if depth == 0:
+            return at
+    return len(text)
 
 
 def parts(variable: RecordedVariable) -> set[str]:

@@ -261,10 +261,11 @@ def test_inputs_are_followed_through_local_variables_back_to_global_memory(open_
 
 def assert_inputs_are_those_of_python(page, recording, writes):
     """Of the lanes (step, lane); they come from something."""
-    told = "argument.map(([step, lane]) => m.inputsOf(rec, step, lane).reads.map(({ step, row }) => [step, row]))"
+    told = """argument.map(([step, lane]) => m.inputsOf(rec, step, lane))
+        .map(({ reads, isAll }) => [reads.map(({ step, row }) => [step, row]), isAll])"""
     warps = recording.columns["steps.warp"]
     right = [recording.inputs(step, -1 if warps[step] < 0 else 32 * int(warps[step]) + lane) for step, lane in writes]
-    assert asked(page, told, writes) == [[[one.step, one.row] for one in reads] for reads in right]
+    assert asked(page, told, writes) == [[[[one.step, one.row] for one in reads], reads.is_all] for reads in right]
     assert all(right)
 
 
@@ -425,6 +426,25 @@ def test_a_chosen_cell_says_who_wrote_it_and_each_input_leads_there(open_widget)
     trace.get_by_role("button", name=re.compile(r"in\[3\] = 3")).click()
     assert page.evaluate("model.get('step')") == READ
     assert trace.locator("b").inner_text() == "in[3] = 3" and "as it was at the launch" in trace.inner_text()
+
+
+@pytest.mark.browser
+def test_a_way_through_registers_that_are_left_out_is_said_to_be_lost(open_widget):
+    code = """extern "C" __global__ void k(const float* x, float* y) {
+    float mine = x[threadIdx.x];
+    __syncwarp();
+    y[threadIdx.x] = mine;
+    y[threadIdx.x + 32] = 7;
+}"""
+    x, y = torch.arange(32.0), torch.zeros(64)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (x, y)))
+    meta, data = recording.without_variables().packed()
+    start = {"array": 1, "looksAtCell": True}
+    words = {0: "It comes from registers, which this recording leaves out.", 128: "It was made from nothing that the block"}
+    for offset, said in words.items():
+        start["cell"] = {"array": 1, "offset": offset}
+        page = open_widget(Player(meta={**meta, "start": start}, data=data, step=recording.steps - 1))
+        page.locator(".ak-trace").get_by_text(said).wait_for()
 
 
 @pytest.mark.browser
