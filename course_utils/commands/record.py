@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--block", type=_block, default=(0, 0, 0), metavar="X,Y,Z", help="which block of the grid; default 0,0,0"
     )
+    parser.add_argument("--launch", dest="number", type=int, metavar="N", help="of several launches this one, from 0")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that shows it, from disk and offline")
 
 
@@ -36,7 +37,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         if options.html and not options.html.parent.is_dir():
             raise FileNotFoundError(f"--html {options.html}: there is no folder {options.html.parent}")
-        recording = record(chosen(options.launch), block=options.block)
+        recording = record(chosen(options.launch), block=options.block, launch=options.number)
     except (CompileError, FileNotFoundError, KernelError, LaunchError, ValueError) as error:
         print(f"record: {error}", file=sys.stderr)
         return 1

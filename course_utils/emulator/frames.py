@@ -68,8 +68,8 @@ def functions(library: Path) -> list[Function]:
 
 
 def unrecorded_variables(library: Path) -> list[tuple[str, str, str]]:
-    """Function, name and type of each local variable of the learner's files that a recording lacks, or of which it lacks
-    a part: numbers of 8 bytes, unions, references and long arrays; but for pointers."""
+    """Function, name and type of each local variable of the learner's files that a recording lacks, or lacks a part
+    of: numbers of 8 bytes, unions, references and long arrays; but for pointers."""
     return [(function, name, kind) for function, name, kind in kept(library, _read, Path(__file__))[2]]
 
 

@@ -190,8 +190,8 @@ class Origins:
             steps, mine = np.flatnonzero(c["steps.warp"] == warp), warps == warp
             before = np.searchsorted(steps, c["changes.step"][mine]) - 1
             places = self._place[steps[np.maximum(before, 0)]]
-            keys = c["changes.variable"][mine].astype(np.int64) << 32 | places
-            found.update((key >> 32, key & 0xFFFFFFFF) for key in np.unique(keys[(before >= 0) & (places >= 0)]).tolist())
+            keys = (c["changes.variable"][mine].astype(np.int64) << 32 | places)[(before >= 0) & (places >= 0)]
+            found.update((key >> 32, key & 0xFFFFFFFF) for key in np.unique(keys).tolist())
         return found
 
     def rows_of(self, step: int) -> range:

@@ -13,7 +13,7 @@ from course_utils.cuda import RawModule
 from course_utils.emulator import record
 from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
-from course_utils.widgets import play, recorded
+from course_utils.widgets import play, recorded, scene
 from course_utils.widgets.player import MOST_STORED, Player, player
 from course_utils.widgets.player_page import page as page_of
 from tests.helpers.large_values import computed
@@ -50,6 +50,30 @@ def test_it_plays_the_block_of_a_launch():
     widget = play(course_launches()["two_ways"].run)
     assert widget.meta["kernel"] == "two_ways" and widget.step == 0
     assert {"read", "write"} & {OPS[op] for op in recorded.columns(widget.meta, widget.data)["steps.op"]}
+
+
+def test_of_several_launches_the_one_asked_for_is_played():
+    x, y = torch.arange(32.0), torch.zeros(32)
+
+    def naive():
+        for name in ("first", "second"):
+            code = f'extern "C" __global__ void {name}(float* x, float* y) {{ y[threadIdx.x] = x[threadIdx.x]; }}'
+            RawModule(code=code).get_function(name)((1,), (32,), (x, y))
+
+    assert play(naive, launch=1).meta["kernel"] == scene(naive, at="y[", launch=1).meta["kernel"] == "second"
+    with pytest.raises(ValueError, match=r"several launches \(0: first\(\), 1: second\(\)\).*launch=0"):
+        play(naive)
+    with pytest.raises(ValueError, match="no launch number 2; it makes 0: first"):
+        play(naive, launch=2)
+
+
+def test_a_launch_that_failed_before_the_first_step_is_told_with_its_reason():
+    meta, data = swap()
+    meta = {**meta, "columns": [{**one, "count": 0} for one in meta["columns"]]}
+    with pytest.raises(ValueError, match=r"nothing to play; block \(0, 0, 0\) of swap\(\) touches no memory"):
+        player(meta, data)
+    with pytest.raises(ValueError, match=r"had not touched memory when the launch failed: in ends before that"):
+        player({**meta, "failure": "in ends before that"}, data)
 
 
 def test_it_opens_at_a_line_or_at_a_finding_with_the_other_party():
@@ -440,7 +464,7 @@ def test_a_way_through_registers_that_are_left_out_is_said_to_be_lost(open_widge
     recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (x, y)))
     meta, data = recording.without_variables().packed()
     start = {"array": 1, "looksAtCell": True}
-    words = {0: "It comes from registers, which this recording leaves out.", 128: "It was made from nothing that the block"}
+    words = {0: "It comes from registers, which this recording leaves out.", 128: "It was made from nothing that"}
     for offset, said in words.items():
         start["cell"] = {"array": 1, "offset": offset}
         page = open_widget(Player(meta={**meta, "start": start}, data=data, step=recording.steps - 1))
@@ -596,6 +620,18 @@ def test_the_address_keeps_step_warp_and_cell(opened):
     page.evaluate("location.hash = '#player=step:nonsense,cell:nothing%2B5'")
     page.locator(".ak-status", has_text="Step 0 of 160.").wait_for()
     assert not page.locator(".ak-trace b").count()
+
+
+@pytest.mark.browser
+def test_the_address_is_left_alone_until_the_reader_does_something_and_what_others_keep_there_stays(opened):
+    for address in ("#the-picture-three-passes", "#explorer=layer:3"):
+        page = opened(1440, address)
+        page.wait_for_timeout(500)  # more than what address.js waits before it writes
+        assert page.evaluate("location.hash") == address
+    page.locator(".ak-step").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("location.hash.includes('step:1')", polling=20)
+    assert page.evaluate("location.hash").startswith("#explorer=layer:3&player=step:1,")
 
 
 @pytest.mark.browser
