@@ -69,7 +69,7 @@ def functions(library: Path) -> list[Function]:
 
 def unrecorded_variables(library: Path) -> list[tuple[str, str, str]]:
     """Function, name and type of each local variable of the learner's files that a recording lacks, or lacks a part
-    of: numbers of 8 bytes, unions, references and long arrays; but for pointers."""
+    of: numbers of 8 bytes, unions, long arrays, and references to numbers; but for pointers."""
     return [(function, name, kind) for function, name, kind in kept(library, _read, Path(__file__))[2]]
 
 
@@ -135,16 +135,17 @@ class _Reader:
                         yield name, kind, shape, offset + at, size, count, parameter
 
     def unrecorded(self, entry: Any, function: str) -> Iterator[tuple[str, str, str]]:
-        """The variables in a frame that are not recorded, or not wholly. A parameter that is a reference is not one of
-        them: the caller's statement names what it refers to."""
+        """The variables in a frame that are not recorded, or not wholly. Of parameters only numbers are: a struct is a
+        tensor map, and what a reference refers to is named by the caller's statement."""
         for child in entry.iter_children():
             if child.tag in ("DW_TAG_lexical_block", "DW_TAG_inlined_subroutine"):
                 yield from self.unrecorded(child, function)
             elif child.tag in ("DW_TAG_variable", "DW_TAG_formal_parameter") and _name(child) and self._is_own(child):
                 kind = _type(child)
-                is_passed = child.tag == "DW_TAG_formal_parameter" and kind is not None and kind.tag in REFERENCES
-                if self._is_in_frame(child) and not is_passed and not _is_whole(kind):
-                    yield function, _name(child), _name(kind) if kind is not None else ""
+                if kind is None or child.tag == "DW_TAG_formal_parameter" and kind.tag != "DW_TAG_base_type":
+                    continue
+                if self._is_in_frame(child) and not _is_whole(kind):
+                    yield function, _name(child), _name(kind)
 
     def _is_in_frame(self, entry: Any) -> bool:
         location = entry.attributes.get("DW_AT_location")
@@ -257,6 +258,9 @@ def _is_whole(entry: Any) -> bool:
     """Whether `_leaves` gives all of a variable of this type, but for pointers."""
     if entry is None or entry.tag == "DW_TAG_pointer_type" or _name(entry) in NAMES_OF_STRUCTS:
         return True
+    if entry.tag in REFERENCES:  # one to a struct or an array is one to shared memory, as the course writes it
+        referred = _type(entry)
+        return referred is None or referred.tag != "DW_TAG_base_type"
     if entry.tag == "DW_TAG_array_type":
         return math.prod(_bounds(entry)) * _size(_type(entry)) <= MOST_BYTES and _is_whole(_type(entry))
     if entry.tag in ("DW_TAG_structure_type", "DW_TAG_class_type"):

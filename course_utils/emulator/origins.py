@@ -137,26 +137,36 @@ class Origins:
 
     @cached_property
     def carriers(self) -> list[RecordedVariable]:
-        """The variables, and those that were left out, by way of which a number may have come from memory."""
+        """The variables, and those that were left out, by way of which a number may have come from memory: what is new
+        behind a step that reads in a statement that names it, or is assigned to there, and what that is assigned to."""
         if not self._variables:
             return list(self._left_out)
         everything = (*self._variables, *self._left_out)
-        reading = {place for place, op in zip(self._places, self._ops, strict=True) if op in (*READING, *JOINING, END)}
-        around = {one for place in reading for one in self._with_callers(place)}
+        around = self._places_that_read()
         found = {
             variable
             for variable, place in self._set_behind()
             if any(one in around and variable in self.own_names[one] for one in self._with_callers(place))
         }
-        changed = [self._statements.changed_at(*self._all_places[one][:2]) for one in around]
-        words = frozenset().union(*changed)
-        found |= {n for n, one in enumerate(everything) if n >= len(self._variables) and parts(one) & words}
-        made = made_from(everything, self._statements)
+        assigned = frozenset().union(*(self._statements.assigned_at(*self._all_places[one][:2]) for one in around))
+        found |= {n for n in range(len(self._variables), len(everything)) if parts(everything[n]) & assigned}
+        words = [self._statements.words_assigned(parts(one)) for one in everything]
+        words = [
+            own | self._statements.words_of_calls(one.function) for own, one in zip(words, everything, strict=True)
+        ]
+        made = [{n for n, other in enumerate(everything) if parts(other) & own} for own in words]
         count = -1
         while count != len(found):
             count = len(found)
-            found |= {n for n, those in enumerate(made) if not found.isdisjoint(those)}
+            found |= {n for n, those in enumerate(made) if found & those}
         return [everything[n] for n in sorted(found)]
+
+    def _places_that_read(self) -> set[int]:
+        """Those of the steps that bring a number into a register, with their callers."""
+        brings = np.isin(self._op, (*READING, *JOINING))
+        ends = np.flatnonzero(self._op == END)
+        brings[ends] = self._op[self._extra[ends]] == WGMMA
+        return {one for place in np.unique(self._place[brings]).tolist() for one in self._with_callers(place)}
 
     @cached_property
     def _lost(self) -> list[RecordedVariable]:

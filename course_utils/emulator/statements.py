@@ -29,6 +29,11 @@ class Statement(NamedTuple):
     points: frozenset[tuple[str, str]]
     is_whole: bool
 
+    @property
+    def is_assignment(self) -> bool:
+        """Whether it assigns to one name what has others."""
+        return not self.is_whole and self.changed != self.words
+
 
 class Statements:
     """The statements of a kernel's files."""
@@ -49,9 +54,14 @@ class Statements:
         here = (one.words for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
         return self._with_pointed(frozenset().union(*here))
 
-    def changed_at(self, file: str, line: int) -> frozenset[str]:
-        """Those of `words_at` that may be changed there."""
-        here = (one.changed for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
+    def assigned_at(self, file: str, line: int) -> frozenset[str]:
+        """The names that are assigned to in the statements that a line is part of."""
+        here = (one for one in self._of_file.get(file, ()) if one.first <= line <= one.last and one.is_assignment)
+        return self._with_pointed(frozenset().union(*(one.changed for one in here)))
+
+    def words_assigned(self, names: set[str]) -> frozenset[str]:
+        """The names in the statements that assign to one of these names."""
+        here = (one.words for one in self._all if one.is_assignment and names & one.changed)
         return self._with_pointed(frozenset().union(*here))
 
     def around(self, file: str, line: int) -> int:
