@@ -66,7 +66,7 @@ class Origins:
         self._ops, self._places = self._op.tolist(), self._place.tolist()
         statements = Statements(sources)
         self.statement_of = _statements_of(places, statements)
-        words = [statements.words_at(place.file, place.line) for place in places]
+        words = [statements.new_at(place.file, place.line) for place in places]
         split = [set(variable.name.split(".")) for variable in variables]
         self.own_names = [[n for n, parts in enumerate(split) if parts & own] for own in words]
         self.names = named(places, variables, statements)

@@ -182,6 +182,28 @@ def test_where_a_way_is_lost_the_answer_says_that_it_is_not_all(recorded):
     assert recording.inputs(*doubled[:2]).is_all and not bare.inputs(*doubled[:2]).is_all
 
 
+@WITH_VARIABLES
+def test_a_counter_and_what_a_loop_repeats_are_told_apart():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    float sum = 0, other[2];
+    for (int i = 0; i < 2; i++) sum += x[i];
+    for (int m = 0; m < 2; m++) other[m] = x[2 + m];
+    float4 list[] = {make_float4(x[4], 0, 0, 0),
+                     make_float4(x[5], 0, 0, 0)};
+    const int n = 6, of_list = threadIdx.x;
+    __syncwarp();
+    y[0] = sum;
+    y[1] = other[0];
+    y[2] = x[n];
+    y[3] = list[of_list].x;
+}"""
+    x, y = torch.arange(8.0), torch.zeros(4)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    rows = [[one.row for one in recording.origins("y", 4 * n)] for n in range(4)]
+    found = [(recording.columns["lanes.offset"][of] // 4).tolist() for of in rows]
+    assert found == [[0, 1], [2, 3], [6], [4, 5]]
+
+
 LOST = r"""union Word { float f; int i; };
 extern "C" __global__ void k(const float* x, float* y) {
     long long at = threadIdx.x;

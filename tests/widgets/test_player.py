@@ -215,6 +215,32 @@ def test_a_read_that_no_barrier_orders_is_a_hazard_and_is_said(open_widget):
 
 
 @pytest.mark.browser
+def test_a_read_of_another_lanes_write_needs_a_barrier_of_the_warp(open_widget):
+    code = """extern "C" __global__ void k(const float* x, float* y) {
+    __shared__ float s[32];
+    s[threadIdx.x] = x[threadIdx.x];
+    BARRIER
+    float mine = s[threadIdx.x];
+    y[threadIdx.x] = mine + s[31 - threadIdx.x];
+}"""
+    hazards = """Array.from({ length: rec.count }, (_, step) => [step, m.hazardsOf(rec, step).length])
+        .filter(([, lanes]) => lanes)"""
+    x, y = torch.arange(32.0), torch.zeros(32)
+    of_halves = "__syncwarp(0xffff << threadIdx.x / 16 * 16);"
+    for barrier, lanes in (("__syncwarp();", 0), ("__syncthreads();", 0), (of_halves, 32), ("", 32)):
+        kernel = RawModule(code=code.replace("BARRIER", barrier)).get_function("k")
+        page = open_widget(player(*record(lambda kernel=kernel: kernel((1,), (32,), (x, y))).packed()))
+        found = asked(page, hazards)
+        assert sum(count for _, count in found) == lanes, barrier
+    page.evaluate("step => model.set('step', step)", found[0][0])
+    said = page.locator(".ak-status").inner_text()
+    assert (
+        "Hazard: lanes 0–31 read what another lane of the warp wrote at step" in said
+        and "no __syncwarp() stands" in said
+    )
+
+
+@pytest.mark.browser
 def test_a_write_over_what_another_warp_may_still_read_is_a_hazard_too(open_widget):
     hazards = """Array.from({ length: rec.count }, (_, step) => m.hazardsOf(rec, step).map(({ other }) => other))"""
     assert not any(asked(open_widget(player(*twice())), hazards))
