@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--block", type=_block, default=(0, 0, 0), metavar="X,Y,Z", help="which block of the grid; default 0,0,0"
     )
+    parser.add_argument("--launch", dest="number", type=int, metavar="N", help="of several launches this one, from 0")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page that shows it, from disk and offline")
 
 
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
             raise FileNotFoundError(f"--html {options.html}: there is no folder {options.html.parent}")
         if options.html and options.html.is_dir():
             raise FileNotFoundError(f"--html {options.html}: is a folder, takes the name of a file")
-        recording = record(chosen(options.launch), block=options.block)
+        recording = record(chosen(options.launch), block=options.block, launch=options.number)
     except (CompileError, FileNotFoundError, KernelError, LaunchError, ValueError) as error:
         print(f"record: {error}", file=sys.stderr)
         return 1

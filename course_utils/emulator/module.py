@@ -16,7 +16,7 @@ import torch
 from course_utils.emulator import launch, recorder, report, tracing
 from course_utils.emulator.compiler import FOR_HOPPER, Build, Compiler, build_kernels, build_runtime, find_compiler
 from course_utils.emulator.debug_lines import DebugLines
-from course_utils.emulator.frames import Function, Shared, functions, shared_variables
+from course_utils.emulator.frames import Function, Shared, functions, shared_variables, unrecorded_variables
 from course_utils.emulator.library_tables import Symbol, symbols
 from course_utils.emulator.memory import Array, DeviceMemory, Mapped
 from course_utils.emulator.raw_recording import RECORDING_BYTES
@@ -137,6 +137,11 @@ class _Library:
     def recorded_functions(self) -> list[Function]:
         """Whose variables a recording has: only a library that is built for it says where they are."""
         return functions(self.path)
+
+    @functools.cached_property
+    def unrecorded_variables(self) -> list[tuple[str, str, str]]:
+        """Function, name and type of those that a recording lacks."""
+        return unrecorded_variables(self.path)
 
     @property
     def _static_symbols(self) -> list[tuple[str, Symbol]]:
@@ -384,6 +389,7 @@ class EmulatedModule:
                     memory=memory,
                     statics=library.named_statics,
                     functions=library.recorded_functions,
+                    unrecorded=library.unrecorded_variables,
                     lines=library.lines,
                     entries=library.entry_code,
                     sources=self._originals,

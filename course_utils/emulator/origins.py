@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -22,18 +22,27 @@ from course_utils.emulator.recorded import (
     RecordedVariable,
     row_counts,
 )
-from course_utils.emulator.statements import Statements, made_from, named
+from course_utils.emulator.statements import Statements, made_from, named, parts
 
 
 class _Followed:
     """What need not be followed again: statements (thread, last and first step, place), changes of variables (thread,
-    variable, step), rows that were read, and steps that join lanes (with the place of the statement)."""
+    variable, step), rows that were read, and steps that join lanes (with the place of the statement). `is_all`: whether
+    each way was followed to its end."""
 
     def __init__(self) -> None:
         self.statements: set[tuple[int, int, int, int]] = set()
         self.changes: set[tuple[int, int, int]] = set()
         self.rows: set[int] = set()
         self.joined: set[tuple[int, int]] = set()
+        self.is_all = True
+
+
+class Reads(list[Access]):
+    """The reads from which something was made. `is_all`: whether these are all that names tell; else a way leads on
+    through variables that the recording leaves out, or from a write of which it is not known how it was made."""
+
+    is_all = True
 
 
 class Origins:
@@ -45,6 +54,7 @@ class Origins:
         places: Sequence[RecordedPlace],
         arrays: Sequence[RecordedArray],
         variables: Sequence[RecordedVariable],
+        left_out: Sequence[RecordedVariable],
         sources: Mapping[str, str],
     ) -> None:
         """All of them those of a `Recording`."""
@@ -56,11 +66,12 @@ class Origins:
         self._ops, self._places = self._op.tolist(), self._place.tolist()
         statements = Statements(sources)
         self.statement_of = _statements_of(places, statements)
-        words = [statements.words_at(place.file, place.line) for place in places]
+        words = [statements.new_at(place.file, place.line) for place in places]
         split = [set(variable.name.split(".")) for variable in variables]
         self.own_names = [[n for n, parts in enumerate(split) if parts & own] for own in words]
         self.names = named(places, variables, statements)
         self.made_from = made_from(variables, statements)
+        self._statements, self._variables, self._left_out = statements, variables, left_out
         self._of_copies: dict[tuple[int, int], np.ndarray] = {}
 
     # ---- what is looked up
@@ -122,6 +133,77 @@ class Origins:
                 steps.append(step)
         return found
 
+    # ---- what is not known
+
+    @cached_property
+    def carriers(self) -> list[RecordedVariable]:
+        """The variables, and those that were left out, by way of which a number may have come from memory: what is new
+        behind a step that reads in a statement that names it, or is assigned to there, and what that is assigned to."""
+        if not self._variables:
+            return list(self._left_out)
+        everything = (*self._variables, *self._left_out)
+        around = self._places_that_read()
+        found = {
+            variable
+            for variable, place in self._set_behind()
+            if any(one in around and variable in self.own_names[one] for one in self._with_callers(place))
+        }
+        assigned = frozenset().union(*(self._statements.assigned_at(*self._all_places[one][:2]) for one in around))
+        found |= {n for n in range(len(self._variables), len(everything)) if parts(everything[n]) & assigned}
+        words = [self._statements.words_assigned(parts(one)) for one in everything]
+        words = [
+            own | self._statements.words_of_calls(one.function) for own, one in zip(words, everything, strict=True)
+        ]
+        made = [{n for n, other in enumerate(everything) if parts(other) & own} for own in words]
+        count = -1
+        while count != len(found):
+            count = len(found)
+            found |= {n for n, those in enumerate(made) if found & those}
+        return [everything[n] for n in sorted(found)]
+
+    def _places_that_read(self) -> set[int]:
+        """Those of the steps that bring a number into a register, with their callers."""
+        brings = np.isin(self._op, (*READING, *JOINING))
+        ends = np.flatnonzero(self._op == END)
+        brings[ends] = self._op[self._extra[ends]] == WGMMA
+        return {one for place in np.unique(self._place[brings]).tolist() for one in self._with_callers(place)}
+
+    @cached_property
+    def _lost(self) -> list[RecordedVariable]:
+        left_out = set(self._left_out)
+        return [one for one in self.carriers if one in left_out]
+
+    @cached_property
+    def is_lost(self) -> list[bool]:
+        """Of each place whether its statement names a variable by which a number may have come, and which was left
+        out."""
+        return [bool(names) for names in named(self._all_places, self._lost, self._statements)]
+
+    @cached_property
+    def is_made_of_lost(self) -> list[bool]:
+        """The same of the statements that may change each variable."""
+        first = len(self._variables)
+        made = made_from((*self._variables, *self._lost), self._statements)
+        return [any(one >= first for one in those) for those in made[:first]]
+
+    def _with_callers(self, place: int) -> Iterator[int]:
+        while place >= 0:
+            yield place
+            place = self._all_places[place].caller
+
+    def _set_behind(self) -> set[tuple[int, int]]:
+        """Each variable that was new right behind a step of its warp, and the place of that step."""
+        c = self._columns
+        found: set[tuple[int, int]] = set()
+        warps = c["changes.thread"] // 32
+        for warp in np.unique(warps):
+            steps, mine = np.flatnonzero(c["steps.warp"] == warp), warps == warp
+            before = np.searchsorted(steps, c["changes.step"][mine]) - 1
+            places = self._place[steps[np.maximum(before, 0)]]
+            keys = (c["changes.variable"][mine].astype(np.int64) << 32 | places)[(before >= 0) & (places >= 0)]
+            found.update((key >> 32, key & 0xFFFFFFFF) for key in np.unique(keys).tolist())
+        return found
+
     def rows_of(self, step: int) -> range:
         """The rows of a step."""
         return range(int(self._first[step]), int(self._first[step] + self._counts[step]))
@@ -139,22 +221,29 @@ class Origins:
         found = np.searchsorted(self.step_of[rows[low:high]], step)
         return self._access(rows[low + found - 1]) if found else None
 
-    def inputs(self, write: Access) -> list[Access]:
+    def inputs(self, write: Access) -> Reads:
         """The reads from which a row was written."""
-        return [self._access(row) for row in sorted(self._inputs(write, _Followed()))]
+        followed = _Followed()
+        return self._as_reads(self._inputs(write, followed), followed)
+
+    def _as_reads(self, rows: Iterable[int], followed: _Followed) -> Reads:
+        reads = Reads(self._access(row) for row in sorted(rows))
+        reads.is_all = followed.is_all
+        return reads
 
     def _inputs(self, write: Access, followed: _Followed) -> list[int]:
         """Their rows, but for those behind what has been followed before."""
         if self._op[write.step] == COPY_WRITE:
-            return self._copied(write)
+            return self._copied(write, followed)
         place = int(self._place[write.step])
         if write.thread < 0 or place < 0:
+            followed.is_all = False
             return []
         return self._follow(
             write.thread, self._statement(write.thread, write.step, place, writes=True), place, followed
         )
 
-    def first_reads(self, array: int, offset: int, step: int) -> list[Access]:
+    def first_reads(self, array: int, offset: int, step: int) -> Reads:
         """The reads from global memory of what the block had not written, from which a byte was made before a step."""
         found: set[int] = set()
         seen: set[int] = set()
@@ -173,15 +262,16 @@ class Origins:
                 pending += [one for one in writers if one is not None]
                 if None in writers and self._arrays[of].space == "global":
                     found.add(row)
-        return [self._access(row) for row in sorted(found)]
+        return self._as_reads(found, followed)
 
-    def _copied(self, write: Access) -> list[int]:
+    def _copied(self, write: Access, followed: _Followed) -> list[int]:
         """The source of a copied row: of the same lane of the cp.async; of a bulk copy, the row of the same number."""
         begun = int(self._extra[write.step])
         if self._op[begun] == COPY_READ:
             return [row for row in self.rows_of(begun) if self.thread_of[row] == write.thread and self._width[begun]]
         reads, writes = self._rows_of_copy(begun, COPY_READ), self._rows_of_copy(begun, COPY_WRITE)
         if len(reads) != len(writes):
+            followed.is_all = False
             return []
         row = int(reads[np.searchsorted(writes, write.row)])
         return [row] if self._width[self.step_of[row]] else []
@@ -225,6 +315,7 @@ class Origins:
             if not steps or (thread, steps[0], steps[-1], place) in followed.statements:
                 return
             followed.statements.add((thread, steps[0], steps[-1], place))
+            followed.is_all &= not self.is_lost[place]
             new = {row for step in steps for row in self._reads(step, thread)} - followed.rows
             followed.rows |= new
             found.extend(new)
@@ -244,6 +335,7 @@ class Origins:
             if not at or (of, variable, new) in followed.changes:
                 continue
             followed.changes.add((of, variable, new))
+            followed.is_all &= not self.is_made_of_lost[variable]
             before = changes[at - 2] if at > 1 else 0
             pending.extend((of, other, new if other != variable else new - 1) for other in self.made_from[variable])
             mine = self._steps_of_thread[of]

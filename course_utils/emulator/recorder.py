@@ -93,13 +93,14 @@ def collect(
     memory: DeviceMemory,
     statics: list[Static],
     functions: Sequence[Function],
+    unrecorded: Sequence[tuple[str, str, str]],
     lines: DebugLines,
     entries: Sequence[tuple[int, int]],
     sources: Mapping[str, str],
     findings: tuple[Finding, ...],
 ) -> Recording:
-    """The recording that a launch has left. `functions`: those whose variables were to be recorded; `sources`: the text
-    of each file by its name.
+    """The recording that a launch has left. `functions`: those whose variables were to be recorded; `unrecorded`:
+    function, name and type of those that could not be; `sources`: the text of each file by its name.
 
     Raises ValueError where there was no room for it.
     """
@@ -134,6 +135,7 @@ def collect(
         places=tuple(places),
         arrays=tuple(arrays),
         variables=tuple(variables),
+        left_out=tuple(RecordedVariable(*one, 0, ()) for one in unrecorded),
         findings=(),
         columns={name: np.ascontiguousarray(columns[name], dtype) for name, dtype in COLUMNS.items()},
     )

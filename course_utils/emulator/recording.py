@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from course_utils.emulator.origins import Origins
+from course_utils.emulator.origins import Origins, Reads
 from course_utils.emulator.recorded import (
     OPS,
     Access,
@@ -52,7 +52,7 @@ DELTA = {"steps.turn", "steps.first", "lanes.offset", "changes.step"}  # these a
 @dataclass(frozen=True, eq=False)
 class Recording:
     """One block of a launch. `columns` has what `COLUMNS` lists, as NumPy arrays. Where g++ is not the
-    compiler there are no `variables`."""
+    compiler there are no `variables`; `left_out` are those that are known by their names alone."""
 
     kernel: str
     file: str
@@ -65,6 +65,7 @@ class Recording:
     variables: tuple[RecordedVariable, ...]
     findings: tuple[RecordedFinding, ...]
     columns: Mapping[str, np.ndarray]
+    left_out: tuple[RecordedVariable, ...] = ()
     failure: str = ""  # why the launch did not come to its end
 
     @property
@@ -108,9 +109,12 @@ class Recording:
             "names": self._origins.names,
             "own": self._origins.own_names,
             "statements": self._origins.statement_of,
+            "lost": self._origins.is_lost,
             "variables": [
-                asdict(variable) | {"from": made_from}
-                for variable, made_from in zip(self.variables, self._origins.made_from, strict=True)
+                asdict(variable) | {"from": made_from, "lost": is_lost}
+                for variable, made_from, is_lost in zip(
+                    self.variables, self._origins.made_from, self._origins.is_made_of_lost, strict=True
+                )
             ],
             "findings": [asdict(finding) for finding in self.findings],
             "failure": self.failure,
@@ -119,15 +123,17 @@ class Recording:
         return json.loads(json.dumps(meta)), zlib.compress(b"".join(parts))
 
     def without_variables(self) -> Recording:
-        """The same recording without the local variables of its lanes, which take most of the room."""
+        """The same recording without the local variables of its lanes, which take most of the room. Of those that may
+        carry a number from memory it keeps the names, so that it is known where a way is lost."""
         empty = {name: values[:0] for name, values in self.columns.items() if name.startswith("changes.")}
-        return replace(self, variables=(), columns={**self.columns, **empty})
+        left_out = tuple(self._origins.carriers)
+        return replace(self, variables=(), left_out=left_out, columns={**self.columns, **empty})
 
     # ---- who wrote what
 
     @cached_property
     def _origins(self) -> Origins:
-        return Origins(self.columns, self.places, self.arrays, self.variables, self.sources)
+        return Origins(self.columns, self.places, self.arrays, self.variables, self.left_out, self.sources)
 
     def writer(self, array: str | int, offset: int, step: int | None = None) -> Access | None:
         """Who last wrote the byte at `offset` of an array (its name, or its number in `arrays`) before `step` (None: at
@@ -135,21 +141,22 @@ class Recording:
         a step that is not there."""
         return self._origins.writer(*self._byte(array, offset), self._before(step))
 
-    def inputs(self, step: int, thread: int) -> list[Access]:
+    def inputs(self, step: int, thread: int) -> Reads:
         """What a thread's write in `step` was made from: the reads of the same statement, and those behind the local
         variables that it names, back to where each was last changed. Of a copy, what it copied.
 
         Statements are known by their lines, and variables by their names there, so that this is rather too much than
-        too little: all elements of an array are taken, and all lanes that a shuffle or a product joins. It misses what
-        a name does not show: a variable that is changed through a pointer in a function that knows it by another name,
-        and registers where there are no `variables`. A variable that is set to the number that it has already comes
-        from where it had that number first.
+        too little: all elements of an array are taken, and all lanes that a shuffle or a product joins. What comes by
+        way of registers that the recording leaves out (`left_out`) is not among them: `is_all` of the answer, which is
+        a list, is False then, and where it is not known how a write was made. Missed without a word is what a name does
+        not show: a variable that is changed through a pointer in a function that knows it by another name. A variable
+        that is set to the number that it has already comes from where it had that number first.
         """
         return self._origins.inputs(self._access_of(step, thread))
 
-    def origins(self, array: str | int, offset: int, step: int | None = None) -> list[Access]:
+    def origins(self, array: str | int, offset: int, step: int | None = None) -> Reads:
         """Where a byte comes from, through all that this block did: the reads from global memory that nobody in the
-        block had written before. Errors, and what it misses, as of `inputs`."""
+        block had written before. Errors, `is_all`, and what it misses, as of `inputs`."""
         return self._origins.first_reads(*self._byte(array, offset), self._before(step))
 
     def _byte(self, array: str | int, offset: int) -> tuple[int, int]:

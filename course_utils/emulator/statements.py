@@ -12,20 +12,42 @@ from course_utils.toolchain.source import blank_comments
 WORD = re.compile(r"[A-Za-z_]\w*")
 POINTS = re.compile(r"([A-Za-z_]\w*)\s*=(?:[^=;]*[(,])?\s*&\s*([A-Za-z_]\w*)")
 CALLED = re.compile(r"\b([A-Za-z_]\w*)\s*(?:<[^;<>]*>\s*)?\(")
+INDEX = re.compile(r"\[[^\[\]=]*\]")
+LIST = re.compile(r"(?:=|\breturn)\s*$")
+HEADS = frozenset({"for", "if", "while", "switch"})
+HEAD = re.compile(r"\b(?:for|if(?:\s+constexpr)?|while|switch)\s*\(")
+NEXT = re.compile(r",\s*(?=[*&]?\s*[A-Za-z_]\w*\s*(?:\[[^\]]*\]\s*)*=(?!=))")
 ASSIGNED = re.compile(r"(?<![=!<>])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
 
 
+class Assignment(NamedTuple):
+    """A part of a statement: the names that it may change, and all those from which they may be made. Where it calls
+    without assigning, the two are the same."""
+
+    changed: frozenset[str]
+    words: frozenset[str]
+
+
 class Statement(NamedTuple):
-    """From its first to its last line: the names in it, those that it may change, those that are called, and the
-    pairs (pointer, what it points to) of its assignments. is_whole: it has other statements within."""
+    """From its first to its last line: the names in it, what it may change, the names that are called, and the pairs
+    (pointer, what it points to) of its assignments. is_whole: it has other statements within."""
 
     first: int
     last: int
     words: frozenset[str]
-    changed: frozenset[str]
+    parts: tuple[Assignment, ...]
     called: frozenset[str]
     points: frozenset[tuple[str, str]]
     is_whole: bool
+
+    @property
+    def changed(self) -> frozenset[str]:
+        return frozenset().union(*(part.changed for part in self.parts))
+
+    @property
+    def assignments(self) -> list[Assignment]:
+        """Those of its parts that assign to one name what has others."""
+        return [] if self.is_whole else [part for part in self.parts if part.changed != part.words]
 
 
 class Statements:
@@ -47,6 +69,23 @@ class Statements:
         here = (one.words for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
         return self._with_pointed(frozenset().union(*here))
 
+    def new_at(self, file: str, line: int) -> frozenset[str]:
+        """The names whose variables may be new behind the statements that a line is part of: those that are assigned
+        to, and all where something is called, since a function may change its arguments."""
+        here = (one for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
+        names = (one.words if one.called - HEADS else one.changed for one in here)
+        return self._with_pointed(frozenset().union(*names))
+
+    def assigned_at(self, file: str, line: int) -> frozenset[str]:
+        """The names that are assigned to in the statements that a line is part of."""
+        here = (one for one in self._of_file.get(file, ()) if one.first <= line <= one.last)
+        return self._with_pointed(frozenset().union(*(part.changed for one in here for part in one.assignments)))
+
+    def words_assigned(self, names: set[str]) -> frozenset[str]:
+        """The names in the statements that assign to one of these names."""
+        here = (part.words for one in self._all for part in one.assignments if names & part.changed)
+        return self._with_pointed(frozenset().union(*here))
+
     def around(self, file: str, line: int) -> int:
         """The first line of the statement that a line is part of: the longest one, but for calls with a function among
         their arguments. The line itself where there is none."""
@@ -54,8 +93,9 @@ class Statements:
         return min(here, default=line)
 
     def words_with(self, names: set[str]) -> frozenset[str]:
-        """The names in the statements that may change a variable of one of these names."""
-        return self._with_pointed(frozenset().union(*(one.words for one in self._all if names & one.changed)))
+        """The names from which statements may make a variable of one of these names."""
+        here = (part.words for one in self._all for part in one.parts if names & part.changed)
+        return self._with_pointed(frozenset().union(*here))
 
     def words_of_calls(self, function: str) -> frozenset[str]:
         """The names in the statements that call a function."""
@@ -64,10 +104,10 @@ class Statements:
 
 
 def _statements(text: str) -> Iterator[Statement]:
-    """What lies between semicolons and braces; the head of a loop is one. A call with a function in braces among its
-    arguments is one as a whole, too."""
+    """What lies between semicolons and braces; the head of a loop is one, and a list of values in braces is a part. A
+    call with a function in braces among its arguments is one as a whole, too."""
     plain = blank_comments(text)
-    start, depth = 0, 0
+    start, depth, lists, is_whole = 0, 0, 0, False
     around: list[tuple[int, int]] = []  # of each open brace: where the statement that it is part of begins, if it is
     for match in re.finditer(r"[;{}()]|^[ \t]*#.*$", plain, flags=re.MULTILINE):
         mark = match[0]
@@ -75,22 +115,72 @@ def _statements(text: str) -> Iterator[Statement]:
         if mark in ("(", ")") or (mark == ";" and depth > 0):
             continue
         own = plain[start : match.start()]
+        if (mark == "{" and (lists or LIST.search(own))) or (mark == "}" and lists):
+            lists += 1 if mark == "{" else -1
+            continue
         if own.strip():
             begin = start + len(own) - len(own.lstrip())
             first, last = plain.count("\n", 0, begin) + 1, plain.count("\n", 0, match.start()) + 1
             words, called = frozenset(WORD.findall(own)), frozenset(CALLED.findall(own))
             points = frozenset(POINTS.findall(own))
-            yield Statement(first, last, words, _changed(own, words), called, points, "{" in own)
+            yield Statement(first, last, words, tuple(_parts(own)), called, points, is_whole)
         if mark == "{":
             around.append((start, depth))
         outer = around.pop() if mark == "}" and around else (0, 0)
-        start, depth = outer if outer[1] > 0 else (match.end(), 0)
+        is_whole = outer[1] > 0
+        start, depth = outer if is_whole else (match.end(), 0)
 
 
-def _changed(text: str, words: frozenset[str]) -> frozenset[str]:
-    """What stands before an assignment; all names where there is none, since a function may change its arguments."""
+def _parts(text: str) -> Iterator[Assignment]:
+    """Of a loop or a condition its head, which knows nothing of what it repeats, and the rest, which depends on the
+    head. Of a declaration each variable; one without a value changes nothing."""
+    if head := HEAD.search(text):
+        end = _closing(text, head.end() - 1)
+        inner, rest = text[head.end() : end], text[: head.start()] + text[end + 1 :]
+        words = frozenset(WORD.findall(inner))
+        for part in inner.split(";"):
+            if ASSIGNED.search(part):
+                yield from (one._replace(words=words) for one in _parts(part))
+        if rest.strip():
+            yield from (one._replace(words=one.words | words) for one in _parts(rest))
+        return
+    for part in _declared(text):
+        if "(" not in part and not ASSIGNED.search(part):
+            continue
+        yield Assignment(_changed(part), frozenset(WORD.findall(part)))
+
+
+def _declared(text: str) -> Iterator[str]:
+    """A text, cut at each comma behind which a name is given its first value; but for those in brackets."""
+    start = 0
+    for comma in NEXT.finditer(text):
+        before = text[: comma.start()]
+        if all(before.count(left) == before.count(right) for left, right in ("()", "[]", "{}")):
+            yield text[start : comma.start()]
+            start = comma.end()
+    yield text[start:]
+
+
+def _changed(text: str) -> frozenset[str]:
+    """What stands before an assignment, but for indices; all names where there is none, since a function may change its
+    arguments."""
     assigned = [match.start() for match in ASSIGNED.finditer(text)]
-    return frozenset(WORD.findall(text[: assigned[-1]])) if assigned else words
+    if not assigned:
+        return frozenset(WORD.findall(text))
+    before, count = text[: assigned[-1]], 1
+    while count:  # an index may have an index
+        before, count = INDEX.subn(lambda index: index[0][1:-1] if ASSIGNED.search(index[0]) else "", before)
+    return frozenset(WORD.findall(before))
+
+
+def _closing(text: str, opening: int) -> int:
+    """Where the parenthesis that opens there is closed, or the end of the text."""
+    depth = 0
+    for at in range(opening, len(text)):
+        depth += (text[at] == "(") - (text[at] == ")")
+        if depth == 0:
+            return at
+    return len(text)
 
 
 def parts(variable: RecordedVariable) -> set[str]:

@@ -19,7 +19,7 @@ from course_utils.plots import look
 from course_utils.toolchain.errors import KernelError
 from course_utils.widgets import recorded
 from course_utils.widgets.frame import HERE, SHOWN_DPI, STATE, anywidget, esm
-from course_utils.widgets.player import MOST_STORED, Player, stop_of
+from course_utils.widgets.player import MOST_STORED, Player, stop_of, without_steps
 
 if anywidget is not None:
     import ipywidgets
@@ -105,7 +105,7 @@ def _without_step(meta: dict, data: bytes, finding: Finding) -> tuple[int, str]:
     """The step that is shown for a finding that has none, and why."""
     steps = recorded.columns(meta, data)["steps.place"]
     if not len(steps):
-        raise ValueError(meta["failure"] or f"block {tuple(meta['index'])} of {meta['kernel']}() touches no memory")
+        raise ValueError(without_steps(meta["kernel"], meta["index"], meta["failure"]))
     if meta["failure"]:
         return len(
             steps

@@ -22,6 +22,7 @@ from course_utils.grading.result import WRONG, Result
 from course_utils.grading.submission import Submission, read_submission
 from course_utils.widgets.frame import HERE, anywidget, esm
 from course_utils.widgets.own_run import own_run, words_of
+from course_utils.widgets.player import without_steps
 
 if anywidget is not None:
     import traitlets
@@ -154,8 +155,9 @@ if anywidget is not None:
                 if found is None:
                     self.status = "Nothing goes wrong in a run: the points are lost by what the counters say."
                     return
-                if not found.recording.steps:
-                    self.status = "Your kernel touches no memory: there is nothing to see yet."
+                run = found.recording
+                if not run.steps:
+                    self.status = f"Nothing to play: {without_steps(run.kernel, run.index, run.failure)}"
                     return
                 self.play_below(own_run(found))
                 self.status = words_of(found)

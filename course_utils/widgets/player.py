@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -40,26 +40,31 @@ class Player(Frame):
 
 
 def play(
-    call: Callable[[], object], *, block: int | tuple[int, ...] = (0, 0, 0), at: int | Finding | None = None
+    call: Callable[[], object],
+    *,
+    block: int | tuple[int, ...] = (0, 0, 0),
+    launch: int | None = None,
+    at: int | Finding | None = None,
 ) -> Player:
     """Records one block of the launch that `call()` makes, on the emulator, and plays it in the browser.
 
         widgets.play(lambda: kernel(grid, block, args), at=17)
 
     Forwards, backwards, to a line, to a barrier, to the next write of a cell; each number says who wrote it, and from
-    what. block: its index in the grid, as blockIdx.x or (x, y, z). at: the line, or the finding of a report, at whose
-    first step it opens; a finding is shown with both parties. None: at the first step.
+    what. block: its index in the grid, as blockIdx.x or (x, y, z). launch: which one, counted from 0, where `call()`
+    makes several. at: the line, or the finding of a report, at whose first step it opens; a finding is shown with both
+    parties. None: at the first step.
 
     Raises what `course_utils.emulator.record` raises, TypeError for another `at`, and ValueError for a line in which
-    the block does nothing and for a finding that it does not run into.
+    the block does nothing and for a finding that it does not run into, and where there is no step to play.
     """
-    return player(*record(call, block=block).packed(), at=at)
+    return player(*record(call, block=block, launch=launch).packed(), at=at)
 
 
 def player(meta: dict, data: bytes, *, at: int | Finding | None = None) -> Player:
     """The player of a recording as `Recording.packed` gives it. at: as for `play`."""
     if not meta["columns"][0]["count"]:
-        raise ValueError(f"call: block {tuple(meta['index'])} of {meta['kernel']}() touches no memory: nothing to play")
+        raise ValueError(f"call: nothing to play; {without_steps(meta['kernel'], meta['index'], meta['failure'])}")
     step, start = _opening(meta, data, at)
     return Player(meta={**meta, "start": start}, data=data, step=step)
 
@@ -81,6 +86,14 @@ def _opening(meta: dict, data: bytes, at: int | Finding | None) -> tuple[int, di
     if stop is None:
         raise ValueError(f"at: got a finding of {at.tool} at line {at.line}, which this block did not run into")
     return meta["findings"][stop]["step"], {"finding": stop}
+
+
+def without_steps(kernel: str, index: Sequence[int], failure: str) -> str:
+    """Why the recording of a block has no steps: the launch failed before it had touched memory, or it touches none."""
+    block = f"block ({', '.join(map(str, index))}) of {kernel}()"
+    if failure:
+        return f"{block} had not touched memory when the launch failed: {failure}"
+    return f"{block} touches no memory"
 
 
 def stop_of(meta: dict, finding: Finding | RecordedFinding) -> int | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from course_utils.arguments import integer
 from course_utils.emulator import Recording, record
-from course_utils.widgets.player import Player
+from course_utils.widgets.player import Player, without_steps
 
 # What a player may start with besides what `scene` finds out by itself, and the values that each takes; None: any.
 LOOKS: dict[str, Sequence[object] | None] = {
@@ -27,6 +27,7 @@ def scene(
     visit: int = 0,
     warp: int | None = None,
     block: int | tuple[int, ...] = (0, 0, 0),
+    launch: int | None = None,
     cell: tuple[str, int] | None = None,
     variables: bool = False,
     **look: object,
@@ -37,10 +38,11 @@ def scene(
 
     at: a piece of the text of one line in which the block works, or calls a function that does. on: the array that the
     step touches; None: any, or none. visit: which of these steps, counted from 0; a negative one from the end. warp:
-    of this warp alone; -1: of the copy engine and the tensor cores. block: as `play` takes it. cell: an array and the
-    offset of a byte in it: what is chosen, and seen at first. variables: keep the local variables of each thread, which
-    are most of what a page with the player loads. look: what else the player starts with, such as colour="bank", lane=3
-    or figures=True; short=False unfolds all of it.
+    of this warp alone; -1: of the copy engine and the tensor cores. block, launch: as `play` takes them. cell: an array
+    and the offset of a byte in it: what is chosen, and seen at first. variables: keep the local variables of each
+    thread, which are most of what a page with the player loads; without them the player says where the way of a number
+    leads through them. look: what else the player starts with, such as colour="bank", lane=3 or figures=True;
+    short=False unfolds all of it.
 
     Raises what `course_utils.emulator.record` raises, TypeError for what is no text and no number, and ValueError for a
     line, an array, a byte, a warp, a visit or a look that there is not.
@@ -49,7 +51,10 @@ def scene(
         raise TypeError(f"at: got {at!r}, takes a text of one line")
     integer("visit", visit, -(2**31), 2**31)
     _check_look(look)
-    recording = record(call, block=block)
+    recording = record(call, block=block, launch=launch)
+    if not recording.steps:
+        why = without_steps(recording.kernel, recording.index, recording.failure)
+        raise ValueError(f"call: nothing to play; {why}")
     if warp is not None:
         integer("warp", warp, -1, recording.warps - 1)
     step = _step(recording, at, on, visit, warp)

@@ -27,6 +27,7 @@ def test_wrong_input_is_named(tmp_path, capsys):
     cases = {
         ("transpos",): "KERNEL: got 'transpos', takes a launch's name, such as 'transpose_naive'",
         ("two_ways", "--block", "5"): "block",
+        ("two_ways", "--launch", "1"): "makes no launch number 1; it makes 0: two_ways()",
         ("two_ways", "--html", str(tmp_path / "no" / "x.html")): "there is no folder",
         ("two_ways", "--html", str(tmp_path)): "is a folder, takes the name of a file",
         ("micro/two_ways.cu",): "takes a launch's name, such as 'two_ways'",

@@ -182,6 +182,64 @@ def test_a_number_that_comes_in_a_roundabout_way(what):
 
 
 @WITH_VARIABLES
+def test_where_a_way_is_lost_the_answer_says_that_it_is_not_all(recorded):
+    recording, _ = recorded
+    bare = recording.without_variables()
+    assert [one.name for one in bare.left_out] == ["twice"]
+    doubled, seven = 0, 4 * 58
+    assert recording.origins("y", doubled).is_all and recording.origins("y", seven).is_all
+    assert bare.origins("y", doubled) == [] and not bare.origins("y", doubled).is_all
+    assert bare.origins("y", seven) == [] and bare.origins("y", seven).is_all
+    doubled = recording.writer("s", 4 * 5, 7)
+    assert recording.inputs(*doubled[:2]).is_all and not bare.inputs(*doubled[:2]).is_all
+
+
+@WITH_VARIABLES
+def test_a_counter_and_what_a_loop_repeats_are_told_apart():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    float sum = 0, other[2];
+    for (int i = 0; i < 2; i++) sum += x[i];
+    for (int m = 0; m < 2; m++) other[m] = x[2 + m];
+    float4 list[] = {make_float4(x[4], 0, 0, 0),
+                     make_float4(x[5], 0, 0, 0)};
+    const int n = 6, of_list = threadIdx.x;
+    __syncwarp();
+    y[0] = sum;
+    y[1] = other[0];
+    y[2] = x[n];
+    y[3] = list[of_list].x;
+}"""
+    x, y = torch.arange(8.0), torch.zeros(4)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    rows = [[one.row for one in recording.origins("y", 4 * n)] for n in range(4)]
+    found = [(recording.columns["lanes.offset"][of] // 4).tolist() for of in rows]
+    assert found == [[0, 1], [2, 3], [6], [4, 5]]
+
+
+LOST = r"""union Word { float f; int i; };
+extern "C" __global__ void k(const float* x, float* y) {
+    long long at = threadIdx.x;
+    double wide = x[at];
+    float narrow = wide;
+    Word word;
+    word.f = x[at];
+    __syncwarp();
+    y[at] = narrow;
+    y[at + 32] = word.f;
+    y[at + 64] = x[at];
+}"""
+
+
+@WITH_VARIABLES
+def test_variables_of_8_bytes_and_unions_are_known_by_name_alone():
+    x, y = torch.arange(32.0), torch.zeros(96)
+    recording = record(lambda: RawModule(code=LOST).get_function("k")((1,), (32,), (x, y)))
+    assert [one.name for one in recording.left_out] == ["at", "wide", "word"]
+    found = [recording.origins("y", 4 * (5 + first)) for first in (0, 32, 64)]
+    assert [(len(one), one.is_all) for one in found] == [(0, False), (0, False), (1, True)]
+
+
+@WITH_VARIABLES
 def test_variables_beside_an_array_that_the_widest_stores_would_fill_are_recorded():
     code = r"""extern "C" __global__ void k(float* y, int n) {
         float sums[4][4] = {};

@@ -74,6 +74,7 @@ class Tape:
             kind = "uint32" if name == "word" else "int32"
             columns.append((f"changes.{name}", kind, [one[n] for one in self.changes], name == "step"))
         meta, data = {**self.meta, "columns": [], "names": self._names(), "own": self._names()}, b""
+        meta["lost"] = [False] * len(self.meta["places"])
         for name, kind, values, delta in columns:
             raw = np.array(values, dtype=TYPES[kind])
             meta["columns"].append({"name": name, "type": kind, "count": len(raw), "delta": delta})
@@ -103,7 +104,7 @@ def swap(*, has_barrier: bool = True) -> tuple[dict, bytes]:
         ],
         "failure": "",
         "variables": [
-            {"function": of, "name": name, "type": "float", "count": 1, "shape": [], "from": []}
+            {"function": of, "name": name, "type": "float", "count": 1, "shape": [], "from": [], "lost": False}
             for name, of in (("mine", "swap"), ("other", "a_function_of_many_words<float, 128, 64, true>"))
         ],
         "findings": [],

@@ -1,5 +1,6 @@
 """The self-check of a notebook: in words, as a table, and as a widget that checks again."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -130,9 +131,14 @@ def test_a_wrong_kernel_is_played_below_the_panel(folder, grades, jupyter, leave
     assert shown.status.endswith("number of out is written last: 2 in the place of 0.33333.") and not shown.busy
     (output,) = shown.below.outputs
     assert output["data"]["text/plain"].startswith("Player")
-    given.append(None)
-    monkeypatch.setattr(grade_panel, "replay", lambda *them: 1 / 0)
+    whole = recording_of_a_loop()
+    nothing = {name: values[:0] for name, values in whole.columns.items()}
+    crashed = dataclasses.replace(whole, columns=nothing, failure="out ends before that")
+    given.append(Replay("Values", "a case", crashed))
     shown.set_state({"played": 3})
+    assert shown.status.endswith("of twice() had not touched memory when the launch failed: out ends before that")
+    monkeypatch.setattr(grade_panel, "replay", lambda *them: 1 / 0)
+    shown.set_state({"played": 4})
     assert shown.status.startswith("Your kernel was not recorded: ZeroDivisionError") and not shown.busy
     shown.set_state({"asked": 1})
     assert not shown.can_play and shown.below.outputs == ()

@@ -13,7 +13,7 @@ from course_utils.cuda import RawModule
 from course_utils.emulator import record, sanitize
 from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
-from course_utils.widgets import play, recorded
+from course_utils.widgets import play, recorded, scene
 from course_utils.widgets.player import MOST_STORED, Player, player
 from course_utils.widgets.player_page import page as page_of
 from tests.helpers.large_values import computed
@@ -50,6 +50,30 @@ def test_it_plays_the_block_of_a_launch():
     widget = play(course_launches()["two_ways"].run)
     assert widget.meta["kernel"] == "two_ways" and widget.step == 0
     assert {"read", "write"} & {OPS[op] for op in recorded.columns(widget.meta, widget.data)["steps.op"]}
+
+
+def test_of_several_launches_the_one_asked_for_is_played():
+    x, y = torch.arange(32.0), torch.zeros(32)
+
+    def naive():
+        for name in ("first", "second"):
+            code = f'extern "C" __global__ void {name}(float* x, float* y) {{ y[threadIdx.x] = x[threadIdx.x]; }}'
+            RawModule(code=code).get_function(name)((1,), (32,), (x, y))
+
+    assert play(naive, launch=1).meta["kernel"] == scene(naive, at="y[", launch=1).meta["kernel"] == "second"
+    with pytest.raises(ValueError, match=r"several launches \(0: first\(\), 1: second\(\)\).*launch=0"):
+        play(naive)
+    with pytest.raises(ValueError, match="no launch number 2; it makes 0: first"):
+        play(naive, launch=2)
+
+
+def test_a_launch_that_failed_before_the_first_step_is_told_with_its_reason():
+    meta, data = swap()
+    meta = {**meta, "columns": [{**one, "count": 0} for one in meta["columns"]]}
+    with pytest.raises(ValueError, match=r"nothing to play; block \(0, 0, 0\) of swap\(\) touches no memory"):
+        player(meta, data)
+    with pytest.raises(ValueError, match=r"had not touched memory when the launch failed: in ends before that"):
+        player({**meta, "failure": "in ends before that"}, data)
 
 
 def test_it_opens_at_a_line_or_at_a_finding_with_the_other_party():
@@ -191,6 +215,32 @@ def test_a_read_that_no_barrier_orders_is_a_hazard_and_is_said(open_widget):
 
 
 @pytest.mark.browser
+def test_a_read_of_another_lanes_write_needs_a_barrier_of_the_warp(open_widget):
+    code = """extern "C" __global__ void k(const float* x, float* y) {
+    __shared__ float s[32];
+    s[threadIdx.x] = x[threadIdx.x];
+    BARRIER
+    float mine = s[threadIdx.x];
+    y[threadIdx.x] = mine + s[31 - threadIdx.x];
+}"""
+    hazards = """Array.from({ length: rec.count }, (_, step) => [step, m.hazardsOf(rec, step).length])
+        .filter(([, lanes]) => lanes)"""
+    x, y = torch.arange(32.0), torch.zeros(32)
+    of_halves = "__syncwarp(0xffff << threadIdx.x / 16 * 16);"
+    for barrier, lanes in (("__syncwarp();", 0), ("__syncthreads();", 0), (of_halves, 32), ("", 32)):
+        kernel = RawModule(code=code.replace("BARRIER", barrier)).get_function("k")
+        page = open_widget(player(*record(lambda kernel=kernel: kernel((1,), (32,), (x, y))).packed()))
+        found = asked(page, hazards)
+        assert sum(count for _, count in found) == lanes, barrier
+    page.evaluate("step => model.set('step', step)", found[0][0])
+    said = page.locator(".ak-status").inner_text()
+    assert (
+        "Hazard: lanes 0–31 read what another lane of the warp wrote at step" in said
+        and "no __syncwarp() stands" in said
+    )
+
+
+@pytest.mark.browser
 def test_a_write_over_what_another_warp_may_still_read_is_a_hazard_too(open_widget):
     hazards = """Array.from({ length: rec.count }, (_, step) => m.hazardsOf(rec, step).map(({ other }) => other))"""
     assert not any(asked(open_widget(player(*twice())), hazards))
@@ -261,10 +311,11 @@ def test_inputs_are_followed_through_local_variables_back_to_global_memory(open_
 
 def assert_inputs_are_those_of_python(page, recording, writes):
     """Of the lanes (step, lane); they come from something."""
-    told = "argument.map(([step, lane]) => m.inputsOf(rec, step, lane).reads.map(({ step, row }) => [step, row]))"
+    told = """argument.map(([step, lane]) => m.inputsOf(rec, step, lane))
+        .map(({ reads, isAll }) => [reads.map(({ step, row }) => [step, row]), isAll])"""
     warps = recording.columns["steps.warp"]
     right = [recording.inputs(step, -1 if warps[step] < 0 else 32 * int(warps[step]) + lane) for step, lane in writes]
-    assert asked(page, told, writes) == [[[one.step, one.row] for one in reads] for reads in right]
+    assert asked(page, told, writes) == [[[[one.step, one.row] for one in reads], reads.is_all] for reads in right]
     assert all(right)
 
 
@@ -425,6 +476,25 @@ def test_a_chosen_cell_says_who_wrote_it_and_each_input_leads_there(open_widget)
     trace.get_by_role("button", name=re.compile(r"in\[3\] = 3")).click()
     assert page.evaluate("model.get('step')") == READ
     assert trace.locator("b").inner_text() == "in[3] = 3" and "as it was at the launch" in trace.inner_text()
+
+
+@pytest.mark.browser
+def test_a_way_through_registers_that_are_left_out_is_said_to_be_lost(open_widget):
+    code = """extern "C" __global__ void k(const float* x, float* y) {
+    float mine = x[threadIdx.x];
+    __syncwarp();
+    y[threadIdx.x] = mine;
+    y[threadIdx.x + 32] = 7;
+}"""
+    x, y = torch.arange(32.0), torch.zeros(64)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (32,), (x, y)))
+    meta, data = recording.without_variables().packed()
+    start = {"array": 1, "looksAtCell": True}
+    words = {0: "It comes from registers, which this recording leaves out.", 128: "It was made from nothing that"}
+    for offset, said in words.items():
+        start["cell"] = {"array": 1, "offset": offset}
+        page = open_widget(Player(meta={**meta, "start": start}, data=data, step=recording.steps - 1))
+        page.locator(".ak-trace").get_by_text(said).wait_for()
 
 
 @pytest.mark.browser
@@ -617,6 +687,18 @@ def test_who_asks_for_less_motion_is_shown_steps_alone(opened):
     finally:
         page.emulate_media(reduced_motion="no-preference")
     button.wait_for()
+
+
+@pytest.mark.browser
+def test_the_address_is_left_alone_until_the_reader_does_something_and_what_others_keep_there_stays(opened):
+    for address in ("#the-picture-three-passes", "#explorer=layer:3"):
+        page = opened(1440, address)
+        page.wait_for_timeout(500)  # more than what address.js waits before it writes
+        assert page.evaluate("location.hash") == address
+    page.locator(".ak-step").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("location.hash.includes('step:1')", polling=20)
+    assert page.evaluate("location.hash").startswith("#explorer=layer:3&player=step:1,")
 
 
 @pytest.mark.browser

@@ -5,9 +5,10 @@
 const MOST = 1000; // statements behind one write
 const JOINING = ["exchange", "product"]; // what lanes do together: each may have the numbers of all
 
-// The reads from which a lane wrote at `step`: { reads: [{ step, lane, row, array, offset, width }], isAll }, in their order.
-// Of a copy it is what was copied: `delta` bytes after the beginning of the lane's. At most `most` statements are followed,
-// the nearest: a sum on the tensor cores is made from all lanes of a warp, in each of its steps.
+// The reads from which a lane wrote at `step`: { reads: [{ step, lane, row, array, offset, width }], isAll, isLost }, in their
+// order. Of a copy it is what was copied: `delta` bytes after the beginning of the lane's. At most `most` statements are
+// followed, the nearest: a sum on the tensor cores is made from all lanes of a warp, in each of its steps. isAll: whether all
+// was followed to its end; isLost: whether a way leads through registers that the recording leaves out.
 export function inputsOf(rec, step, lane, delta = 0, most = MOST) {
   return newInputs(rec, { step, lane, delta }, nothingYet(), most);
 }
@@ -17,19 +18,19 @@ const nothingYet = () => ({ rows: new Set(), statements: new Set(), joined: new 
 
 // The same, but for what is behind what has been followed before.
 function newInputs(rec, { step, lane, delta }, past, most) {
-  if (rec.steps.op[step] === rec.op["copy write"]) return { reads: copied(rec, step, lane, delta), isAll: true };
+  if (rec.steps.op[step] === rec.op["copy write"]) return { ...copied(rec, step, lane, delta), isLost: false };
   const place = rec.steps.place[step];
-  if (rec.steps.warp[step] < 0 || place < 0) return { reads: [], isAll: true };
+  if (rec.steps.warp[step] < 0 || place < 0) return { reads: [], isAll: false, isLost: false };
   const thread = 32 * rec.steps.warp[step] + lane;
-  const { reads, isAll } = followed(rec, thread, statement(rec, thread, step, place, { writes: true }), place, past, most);
-  return { reads: reads.sort((a, b) => a.row - b.row), isAll };
+  const found = followed(rec, thread, statement(rec, thread, step, place, { writes: true }), place, past, most);
+  return { ...found, reads: found.reads.sort((a, b) => a.row - b.row) };
 }
 
 // The reads from global memory of what the block had not written, from which an element was made before `step`. It takes
-// `limit` milliseconds at most. { reads, isAll }
+// `limit` milliseconds at most. { reads, isAll, isLost }
 export function originsOf(rec, number, offset, size, step, limit = 400) {
   const end = performance.now() + limit;
-  let isAll = true;
+  let [isAll, isLost] = [true, false];
   const found = new Map();
   const seen = new Set();
   const past = nothingYet();
@@ -41,13 +42,14 @@ export function originsOf(rec, number, offset, size, step, limit = 400) {
     seen.add(key);
     const inputs = newInputs(rec, write, past, MOST);
     isAll &&= inputs.isAll;
+    isLost ||= inputs.isLost;
     for (const read of inputs.reads) {
       const { writers, areAll } = writersOf(rec, read.array, read.offset, read.width, read.step);
       pending.push(...writers);
       if (!areAll && rec.arrays[read.array].space === "global") found.set(read.row, read);
     }
   }
-  return { reads: [...found.values()].sort((a, b) => a.row - b.row), isAll: isAll && !pending.length };
+  return { reads: [...found.values()].sort((a, b) => a.row - b.row), isAll: isAll && !pending.length, isLost };
 }
 
 // Who wrote the cells of some bytes before `step`; areAll: whether all of them were written.
@@ -69,9 +71,10 @@ function copied(rec, step, lane, delta) {
   const { op, extra, width } = rec.steps;
   const begun = extra[step];
   const isOfThread = op[begun] === rec.op["copy read"];
-  const from = isOfThread ? lanesOf(rec, begun).find((one) => one.lane === lane) : sourcesOf(rec, begun)?.get(`${step} ${lane}`);
+  const sources = isOfThread ? null : sourcesOf(rec, begun);
+  const from = isOfThread ? lanesOf(rec, begun).find((one) => one.lane === lane) : sources?.get(`${step} ${lane}`);
   const at = isOfThread ? begun : from?.step;
-  return from && width[at] ? [readOf(rec, at, { ...from, offset: from.offset + delta }, 1)] : [];
+  return { reads: from && width[at] ? [readOf(rec, at, { ...from, offset: from.offset + delta }, 1)] : [], isAll: sources !== undefined };
 }
 
 // For each row that the copy of the step `begun` wrote, as "step lane", the row that it read for it. undefined where it has
@@ -136,12 +139,13 @@ function statement(rec, thread, last, place, { since = 0, writes = false } = {})
 }
 
 // The reads behind the steps of a statement, and behind the variables that it names: those of `most` statements. `past`:
-// what has been followed before, to which this adds. { reads, isAll }
+// what has been followed before, to which this adds. { reads, isAll, isLost }
 function followed(rec, thread, steps, place, past, most) {
   const names = rec.meta.names ?? [];
   const reads = [];
   const pending = []; // thread, variable, until before which step it was changed
   let left = most;
+  let isLost = false;
 
   function take(of, steps, place) {
     const joined = [[of, steps]]; // a list, because a chain of shuffles may be longer than a stack
@@ -149,6 +153,7 @@ function followed(rec, thread, steps, place, past, most) {
       const [of, steps] = joined.pop();
       if (!steps.length || !isNew(past.statements, `${of} ${steps[0]} ${steps.at(-1)} ${place}`)) continue;
       left--;
+      isLost ||= rec.meta.lost[place];
       for (const step of steps) {
         for (const read of readsAt(rec, step, of)) if (isNew(past.rows, read.row)) reads.push(read);
       }
@@ -168,6 +173,7 @@ function followed(rec, thread, steps, place, past, most) {
     const [of, variable, until] = pending.pop();
     const changed = newBefore(rec, of, variable, until);
     if (changed < 0 || !isNew(past.changes, `${of} ${variable} ${changed}`)) continue;
+    isLost ||= rec.meta.variables[variable].lost;
     const before = Math.max(0, newBefore(rec, of, variable, changed - 1));
     for (const other of rec.meta.variables[variable].from ?? []) pending.push([of, other, other === variable ? changed - 1 : changed]);
     const last = ownStepBefore(rec, of, changed);
@@ -176,7 +182,7 @@ function followed(rec, thread, steps, place, past, most) {
     take(of, statement(rec, of, last, around, { since: before }), around);
     pending.push([of, variable, changed - 1]);
   }
-  return { reads, isAll: left > 0 };
+  return { reads, isAll: left > 0 && !isLost, isLost };
 }
 
 // Adds to a set; returns whether it was not there.

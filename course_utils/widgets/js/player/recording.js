@@ -45,6 +45,9 @@ export async function loadRecording(meta, packed) {
     const own = rec.steps.array[step] < 0 && rec.steps.extra[step] > 16; // for what the warp itself began: it orders nobody else's
     if (rec.steps.op[step] === rec.op.wait && !own) see(rec.steps.warp[step] + 1, step, step);
   }));
+  rec.warpBarriers = historyOf(meta.warps + 1, (see) => forEachStep(rec, (step) => {
+    if (rec.steps.op[step] === rec.op["warp barrier"]) see(rec.steps.warp[step] + 1, step, step);
+  }));
   rec.openings = openingsOf(rec);
   rec.flights = flightsOf(rec);
   rec.mbarriers = mbarriersOf(rec);
@@ -346,28 +349,51 @@ export function isOrdered(rec, first, then, by = rec.steps.warp[first]) {
   return wait >= 0 && firstAfter(rec.ofWarp, warp[then] + 1, wait) > first;
 }
 
-// Of a step in shared memory, the lanes that read what another warp has written or what a copy under way will write, or that
+// Of a step in shared memory, the lanes that read what another lane has written or what a copy under way will write, or that
 // write over what another warp has read, where nothing orders the two: [{ lane, offset, other }], `other` being that step.
 export function hazardsOf(rec, step) {
   const { op, array, width } = rec.steps;
   if (array[step] < 0 || rec.arrays[array[step]].space !== "shared") return [];
   const party = rec.reads.has(op[step]) ? unorderedWrite : rec.writes.has(op[step]) ? unorderedRead : () => -1;
   const known = new Map(); // a step -> whether it is ordered
-  return lanesOf(rec, step).map(({ lane, offset }) => ({ lane, offset, other: party(rec, step, offset, width[step], known) }))
+  return lanesOf(rec, step).map(({ lane, offset }) => ({ lane, offset, other: party(rec, step, offset, width[step], known, lane) }))
     .filter(({ other }) => other >= 0);
 }
 
 // The write of what is read at `step`, if nothing orders the two, or -1.
-function unorderedWrite(rec, step, offset, size, known) {
+function unorderedWrite(rec, step, offset, size, known, lane) {
   const { op, array, warp } = rec.steps;
   const next = otherWrite(rec, array[step], offset, size, step);
   if (next >= 0 && op[next] === rec.op["copy write"] && begunOf(rec, next) < step) return next;
   const reader = begunOf(rec, step);
   const writer = lastWrite(rec, array[step], offset, size, step);
-  if (writer < 0 || warp[writer] === warp[reader] || (op[writer] === rec.op.atomic && op[step] === rec.op.atomic)) return -1;
+  if (writer < 0 || (op[writer] === rec.op.atomic && op[step] === rec.op.atomic)) return -1;
+  if (warp[writer] === warp[reader]) return reader === step ? unorderedInWarp(rec, step, offset, size, lane) : -1;
   if (warp[writer] < 0 && op[writer] === rec.op.write) return -1; // nobody knows whose it is
   if (!known.has(writer)) known.set(writer, isOrdered(rec, writer, reader));
   return known.get(writer) ? -1 : writer;
+}
+
+// The write of what a lane reads at `step` by another lane of its warp, if no barrier of both stands between, or -1.
+function unorderedInWarp(rec, step, offset, size, lane) {
+  const { op, array, warp } = rec.steps;
+  for (let part = 0; part < size; part += rec.arrays[array[step]].cell) {
+    const writer = writerOf(rec, array[step], offset + part, step);
+    if (writer?.warp !== warp[step] || writer.lane === lane || op[writer.step] !== rec.op.write) continue;
+    if (!isOrderedInWarp(rec, writer, { step, lane })) return writer.step;
+  }
+  return -1;
+}
+
+// Whether a __syncwarp() of both lanes of a warp, or an opening of the block's barrier, stands between what one did and what
+// the other does.
+function isOrderedInWarp(rec, writer, reader) {
+  const both = 2 ** writer.lane + 2 ** reader.lane;
+  for (let at = reader.step; (at = lastBefore(rec.warpBarriers, writer.warp + 1, at)) > writer.step;) {
+    if (((rec.steps.mask[at] & both) >>> 0) === both) return true;
+  }
+  const place = barriersBefore(rec, reader.step) - 1;
+  return place >= 0 && rec.openings[place].end > writer.step;
 }
 
 // The last read of what is written over at `step` and that nothing orders before it, or -1.

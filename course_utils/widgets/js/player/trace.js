@@ -7,6 +7,7 @@ function tracePanel(rec, act, valueWords) {
   const body = element("div", { class: "ak-trace" });
   let shown = "";
   let timer = null;
+  const lost = rec.meta.variables.length ? "registers that are not recorded" : "registers, which this recording leaves out";
 
   const jump = (step, words, change = {}) => control("button", { type: "button", class: "ak-jump", onclick: () => act.set({ step, ...change }) }, words);
 
@@ -43,18 +44,25 @@ function tracePanel(rec, act, valueWords) {
   }
 
   function inputsOfWrite(writer, cell, step, type) {
-    const { reads, isAll: areAll } = inputsOf(rec, writer.step, writer.lane, writer.delta);
-    const note = (isAll) => (isAll ? [] : [element("div", { class: "ak-note" }, "and more: it was not followed further")]);
+    const found = inputsOf(rec, writer.step, writer.lane, writer.delta);
+    const rest = ({ isAll, isLost }) => (isAll ? [] : [element("div", { class: "ak-note" }, isLost ? `and perhaps from ${lost}` : "and more: it was not followed further")]);
     const isCopy = rec.steps.op[writer.step] === rec.op["copy write"];
     const origins = element("div", {});
     const back = control("button", { type: "button", class: "ak-jump", onclick: () => {
       const size = NUMBERS[typeIn(rec.arrays[cell.array], { type })].size;
-      const { reads: first, isAll } = originsOf(rec, cell.array, cell.offset, size, step);
-      origins.replaceChildren(element("div", {}, first.length ? "Read from global memory:" : "It comes from no global memory."),
-        listed(first, type), ...note(isAll));
+      const first = originsOf(rec, cell.array, cell.offset, size, step);
+      origins.replaceChildren(...(first.reads.length
+        ? [element("div", {}, "Read from global memory:"), listed(first.reads, type), ...rest(first)]
+        : [element("div", {}, ofNothing(first, "It comes from no global memory."))]));
     } }, "Back to global memory");
-    if (!reads.length) return [element("span", { class: "ak-note" }, "It was made from nothing that the block read.")];
-    return [element("div", {}, isCopy ? "It was copied from:" : "It was made from:"), listed(reads, type), ...note(areAll), back, origins];
+    if (!found.reads.length) return [element("span", { class: "ak-note" }, ofNothing(found, "It was made from nothing that the block read."))];
+    return [element("div", {}, isCopy ? "It was copied from:" : "It was made from:"), listed(found.reads, type), ...rest(found), back, origins];
+  }
+
+  // What is said where no read was found: `words` only if that is known.
+  function ofNothing({ isAll, isLost }, words) {
+    if (isAll) return words;
+    return isLost ? `It comes from ${lost}.` : "From what it was made is not known: it was not followed to its end.";
   }
 
   // Reads by the line and the array from which they are. One alone is named with its number.

@@ -164,6 +164,9 @@ function hazardWords(rec, step, hazards, other) {
   const place = placeOf(rec, other);
   const when = `step ${bytes(other)}${place ? `, line ${place.line}` : ""}`;
   if (other > step) return `Hazard: ${who} ${deed} where a copy under way lands at ${when}, and nobody has waited for it.`;
+  if (warp[other] >= 0 && warp[other] === warp[step]) {
+    return `Hazard: ${who} ${deed} what another lane of the warp wrote at ${when}, and no __syncwarp() stands between.`;
+  }
   const whose = warp[other] < 0 ? engineOf(rec, other).replace("The", "the") : `warp ${warp[other]}`;
   const what = rec.reads.has(rec.steps.op[step]) ? `what ${whose} wrote` : `over what ${whose} read`;
   return `Hazard: ${who} ${deed} ${what} at ${when}, and no barrier stands between.`;
