@@ -200,7 +200,7 @@ def test_a_gpu_that_is_not_there_is_said(graded, monkeypatch: pytest.MonkeyPatch
 
 FINDING = {"tool": "memcheck", "message": "boom", "kernel": "k", "file": "k.cu", "line": 3, "source": "x"}
 FINDING |= {"block": [0, 0, 0], "thread": [0, 0, 0], "other_line": None, "other_source": None, "count": 1, "wants": ""}
-FINDING |= {"other_block": None, "other_thread": None}
+FINDING |= {"other_block": None, "other_thread": None, "launch": 0}
 HAZARD = {"tool": "racecheck", "message": "write-after-read hazard in shared memory: s", "other_line": 5}
 COUNTER = {"kernel": "k", "file": "k.cu", "line": 3, "source": "x", "space": "shared", "operation": "load"}
 COUNTER |= dict.fromkeys(("requests", "sectors", "ideal_sectors", "bank_conflicts", "bytes", "wavefronts"), 1)
