@@ -108,6 +108,7 @@ class Recording:
             "arrays": [asdict(array) for array in self.arrays],
             "names": self._origins.names,
             "own": self._origins.own_names,
+            "assigned": self._origins.assigned,
             "statements": self._origins.statement_of,
             "lost": self._origins.is_lost,
             "variables": [
@@ -149,8 +150,8 @@ class Recording:
         too little: all elements of an array are taken, and all lanes that a shuffle or a product joins. What comes by
         way of registers that the recording leaves out (`left_out`) is not among them: `is_all` of the answer, which is
         a list, is False then, and where it is not known how a write was made. Missed without a word is what a name does
-        not show: a variable that is changed through a pointer in a function that knows it by another name. A variable
-        that is set to the number that it has already comes from where it had that number first.
+        not show: a variable that is changed through a pointer in a function that knows it by another name; and one
+        that is set to the number that it has already, where the statement that does so reads no memory.
         """
         return self._origins.inputs(self._access_of(step, thread))
 
