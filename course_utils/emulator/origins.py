@@ -22,7 +22,7 @@ from course_utils.emulator.recorded import (
     RecordedVariable,
     row_counts,
 )
-from course_utils.emulator.statements import Statements, made_from, named, parts
+from course_utils.emulator.statements import Statements, added_to, made_from, named, parts
 
 
 class _Followed:
@@ -74,6 +74,7 @@ class Origins:
         self.assigned = [[n for n, parts in enumerate(split) if parts & own] for own in words]
         self.names = named(places, variables, statements)
         self.made_from = made_from(variables, statements)
+        self.added_to = added_to(variables, statements)
         self._statements, self._variables, self._left_out = statements, variables, left_out
         self._of_copies: dict[tuple[int, int], np.ndarray] = {}
         self._that_assign: dict[int, dict[int, list[tuple[int, int]]]] = {}  # of each thread
@@ -347,6 +348,8 @@ class Origins:
             since = followed.again.get((of, variable, new), new)
             if until > since:
                 followed.again[of, variable, new] = until
+                # what was added behind its last change may have been too small to change it
+                pending.extend((of, other, until) for other in self.added_to[variable])
                 for steps, around in self._set_again(of, variable, since, until):
                     take(of, steps, around)
             if (of, variable, new) in followed.changes:

@@ -196,6 +196,21 @@ def test_a_variable_that_is_read_anew_and_stays_the_same_comes_from_both():
 
 
 @WITH_VARIABLES
+def test_a_sum_comes_from_what_was_too_small_to_change_it_too():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    float sum = 1;
+    for (int n = 0; n < 2; n++) {
+        const float a = x[n];
+        sum = sum * 1 + a;
+    }
+    y[0] = sum;
+}"""
+    x, y = torch.tensor([1.0, 1e-20]), torch.zeros(1)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    assert [int(recording.columns["lanes.offset"][one.row]) for one in recording.origins("y", 0)] == [0, 4]
+
+
+@WITH_VARIABLES
 def test_where_a_way_is_lost_the_answer_says_that_it_is_not_all(recorded):
     recording, _ = recorded
     bare = recording.without_variables()

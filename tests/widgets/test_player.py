@@ -39,6 +39,14 @@ READ_ANEW = r"""extern "C" __global__ void k(const float* x, float* y) {
         y[n] = a - b;
     }
 }"""
+TOO_SMALL = r"""extern "C" __global__ void k(const float* x, float* y) {
+    float sum = 1e20;
+    for (int n = 0; n < 2; n++) {
+        const float a = x[n] + n;
+        sum += a;
+    }
+    y[0] = sum;
+}"""
 READ, WRITE, OPENS, READ_ROW, WRITE_OUT = 0, 2, 6, 7, 9  # the steps of warp 0 in swap()
 RACE = {"tool": "racecheck", "line": 7, "other_line": 5}
 
@@ -334,7 +342,9 @@ def test_inputs_are_those_of_python(open_widget, transpose):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(("code", "count"), [(IN_SEVERAL_LINES, 1), (READ_ANEW, 2)], ids=["lines", "anew"])
+@pytest.mark.parametrize(
+    ("code", "count"), [(IN_SEVERAL_LINES, 1), (READ_ANEW, 2), (TOO_SMALL, 1)], ids=["lines", "anew", "sum"]
+)
 def test_inputs_by_what_statements_say_are_those_of_python(open_widget, code, count):
     x, y = torch.full((32,), 10.0), torch.zeros(32)
     kernel = RawModule(code=code).get_function("k")

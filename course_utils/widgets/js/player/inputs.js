@@ -177,6 +177,8 @@ function followed(rec, thread, steps, place, past, most) {
     const since = past.again.get(key) ?? changed;
     if (until > since) {
       past.again.set(key, until);
+      // what was added behind its last change may have been too small to change it
+      for (const other of rec.meta.variables[variable].added ?? []) pending.push([of, other, until]);
       for (const [steps, around] of setAgain(rec, of, variable, since, until)) take(of, steps, around);
     }
     if (!isNew(past.changes, key)) continue;
