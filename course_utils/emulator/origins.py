@@ -22,17 +22,18 @@ from course_utils.emulator.recorded import (
     RecordedVariable,
     row_counts,
 )
-from course_utils.emulator.statements import Statements, made_from, named, parts
+from course_utils.emulator.statements import Statements, added_to, made_from, named, parts
 
 
 class _Followed:
     """What need not be followed again: statements (thread, last and first step, place), changes of variables (thread,
-    variable, step), rows that were read, and steps that join lanes (with the place of the statement). `is_all`: whether
-    each way was followed to its end."""
+    variable, step), until before which step each of these was set again, rows that were read, and steps that join lanes
+    (with the place of the statement). `is_all`: whether each way was followed to its end."""
 
     def __init__(self) -> None:
         self.statements: set[tuple[int, int, int, int]] = set()
         self.changes: set[tuple[int, int, int]] = set()
+        self.again: dict[tuple[int, int, int], int] = {}
         self.rows: set[int] = set()
         self.joined: set[tuple[int, int]] = set()
         self.is_all = True
@@ -69,10 +70,15 @@ class Origins:
         words = [statements.new_at(place.file, place.line) for place in places]
         split = [set(variable.name.split(".")) for variable in variables]
         self.own_names = [[n for n, parts in enumerate(split) if parts & own] for own in words]
+        words = [statements.assigned_at(place.file, place.line) for place in places]
+        self.assigned = [[n for n, parts in enumerate(split) if parts & own] for own in words]
         self.names = named(places, variables, statements)
         self.made_from = made_from(variables, statements)
+        self.added_to = added_to(variables, statements)
         self._statements, self._variables, self._left_out = statements, variables, left_out
         self._of_copies: dict[tuple[int, int], np.ndarray] = {}
+        self._that_assign: dict[int, dict[int, list[tuple[int, int]]]] = {}  # of each thread
+        self._around: dict[int, dict[int, int]] = {}  # of each place
 
     # ---- what is looked up
 
@@ -163,10 +169,15 @@ class Origins:
 
     def _places_that_read(self) -> set[int]:
         """Those of the steps that bring a number into a register, with their callers."""
+        return {one for place in np.unique(self._place[self._brings]).tolist() for one in self._with_callers(place)}
+
+    @cached_property
+    def _brings(self) -> np.ndarray:
+        """Of each step whether it brings a number into a register."""
         brings = np.isin(self._op, (*READING, *JOINING))
         ends = np.flatnonzero(self._op == END)
         brings[ends] = self._op[self._extra[ends]] == WGMMA
-        return {one for place in np.unique(self._place[brings]).tolist() for one in self._with_callers(place)}
+        return brings
 
     @cached_property
     def _lost(self) -> list[RecordedVariable]:
@@ -332,7 +343,16 @@ class Origins:
             changes = self._changes.get((of, variable), [])
             at = bisect.bisect_right(changes, until)
             new = changes[at - 1] if at else -1
-            if not at or (of, variable, new) in followed.changes:
+            if not at:
+                continue
+            since = followed.again.get((of, variable, new), new)
+            if until > since:
+                followed.again[of, variable, new] = until
+                # what was added behind its last change may have been too small to change it
+                pending.extend((of, other, until) for other in self.added_to[variable])
+                for steps, around in self._set_again(of, variable, since, until):
+                    take(of, steps, around)
+            if (of, variable, new) in followed.changes:
                 continue
             followed.changes.add((of, variable, new))
             followed.is_all &= not self.is_made_of_lost[variable]
@@ -346,6 +366,38 @@ class Origins:
                 take(of, self._statement(of, last, around, since=before), around)
                 pending.append((of, variable, new - 1))
         return found
+
+    def _set_again(self, thread: int, variable: int, since: int, until: int) -> Iterator[tuple[list[int], int]]:
+        """The statements, the last first, in which a thread may have set a variable to the number that it had already,
+        which is no change: by their text they assign to it, and they read. Steps, and place, of each."""
+        steps = self._steps_that_assign(thread).get(variable, [])
+        low, high = (bisect.bisect_left(steps, (step, -1)) for step in (since, until))
+        first = until
+        for step, around in reversed(steps[low:high]):
+            if step < first:
+                found = self._statement(thread, step, around, since=since)
+                first = found[-1]
+                yield found, around
+
+    def _steps_that_assign(self, thread: int) -> dict[int, list[tuple[int, int]]]:
+        """Of each variable the steps of a thread in which a statement that assigns to it brings a number into a
+        register, in order, each with the innermost place of such a statement."""
+        if thread not in self._that_assign:
+            found: dict[int, list[tuple[int, int]]] = {}
+            for step in self._steps_of_thread[thread]:
+                if self._brings[step]:
+                    for variable, around in self._assigned_around(self._places[step]).items():
+                        found.setdefault(variable, []).append((step, around))
+            self._that_assign[thread] = found
+        return self._that_assign[thread]
+
+    def _assigned_around(self, place: int) -> dict[int, int]:
+        """The variables that the statement of a place assigns to, or of those from where it was called: the innermost
+        for each."""
+        if place not in self._around:
+            outwards = [*self._with_callers(place)]
+            self._around[place] = {variable: one for one in reversed(outwards) for variable in self.assigned[one]}
+        return self._around[place]
 
     def _naming(self, place: int, variable: int) -> int:
         """The innermost of a place and those from which it was called whose statement names a variable; -1: none."""

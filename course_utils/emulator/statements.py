@@ -18,6 +18,7 @@ HEADS = frozenset({"for", "if", "while", "switch"})
 HEAD = re.compile(r"\b(?:for|if(?:\s+constexpr)?|while|switch)\s*\(")
 NEXT = re.compile(r",\s*(?=[*&]?\s*[A-Za-z_]\w*\s*(?:\[[^\]]*\]\s*)*=(?!=))")
 ASSIGNED = re.compile(r"(?<![=!<>])(?:<<|>>)?[-+*/%&|^]?=(?!=)|\+\+|--")
+ADDING = re.compile(r"(?:<<|>>|[-+*/%&|^])=(?!=)")
 
 
 class Assignment(NamedTuple):
@@ -26,6 +27,7 @@ class Assignment(NamedTuple):
 
     changed: frozenset[str]
     words: frozenset[str]
+    adds: bool = False  # it makes a variable from what that held before, as a sum is made
 
 
 class Statement(NamedTuple):
@@ -97,6 +99,11 @@ class Statements:
         here = (part.words for one in self._all for part in one.parts if names & part.changed)
         return self._with_pointed(frozenset().union(*here))
 
+    def words_added(self, names: set[str]) -> frozenset[str]:
+        """The names from which statements make one of these names anew, and from what it was before."""
+        here = (part.words for one in self._all for part in one.assignments if part.adds and names & part.changed)
+        return self._with_pointed(frozenset().union(*here))
+
     def words_of_calls(self, function: str) -> frozenset[str]:
         """The names in the statements that call a function."""
         name = function.split("<")[0]
@@ -147,7 +154,9 @@ def _parts(text: str) -> Iterator[Assignment]:
     for part in _declared(text):
         if "(" not in part and not ASSIGNED.search(part):
             continue
-        yield Assignment(_changed(part), frozenset(WORD.findall(part)))
+        changed, words = _changed(part), WORD.findall(part)
+        adds = bool(ADDING.search(part)) or any(words.count(name) > 1 for name in changed)
+        yield Assignment(changed, frozenset(words), adds)
 
 
 def _declared(text: str) -> Iterator[str]:
@@ -209,4 +218,13 @@ def made_from(variables: Sequence[RecordedVariable], statements: Statements) -> 
     for variable in variables:
         words = statements.words_with(parts(variable)) | statements.words_of_calls(variable.function)
         found.append([i for i, other in enumerate(variables) if parts(other) & words])
+    return found
+
+
+def added_to(variables: Sequence[RecordedVariable], statements: Statements) -> list[list[int]]:
+    """For each variable the others that are added to it."""
+    found = []
+    for n, variable in enumerate(variables):
+        words = statements.words_added(parts(variable))
+        found.append([i for i, other in enumerate(variables) if i != n and parts(other) & words])
     return found

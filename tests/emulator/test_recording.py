@@ -182,6 +182,35 @@ def test_a_number_that_comes_in_a_roundabout_way(what):
 
 
 @WITH_VARIABLES
+def test_a_variable_that_is_read_anew_and_stays_the_same_comes_from_both():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    for (int n = 0; n < 2; n++) {
+        const float a = x[n], b = x[2 + n];
+        y[n] = a - b;
+    }
+}"""
+    x, y = torch.full((4,), 10.0), torch.ones(2)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    rows = [[one.row for one in recording.origins("y", 4 * n)] for n in range(2)]
+    assert [(recording.columns["lanes.offset"][of] // 4).tolist() for of in rows] == [[0, 2], [0, 2, 1, 3]]
+
+
+@WITH_VARIABLES
+def test_a_sum_comes_from_what_was_too_small_to_change_it_too():
+    code = r"""extern "C" __global__ void k(const float* x, float* y) {
+    float sum = 1;
+    for (int n = 0; n < 2; n++) {
+        const float a = x[n];
+        sum = sum * 1 + a;
+    }
+    y[0] = sum;
+}"""
+    x, y = torch.tensor([1.0, 1e-20]), torch.zeros(1)
+    recording = record(lambda: RawModule(code=code).get_function("k")((1,), (1,), (x, y)))
+    assert [int(recording.columns["lanes.offset"][one.row]) for one in recording.origins("y", 0)] == [0, 4]
+
+
+@WITH_VARIABLES
 def test_where_a_way_is_lost_the_answer_says_that_it_is_not_all(recorded):
     recording, _ = recorded
     bare = recording.without_variables()

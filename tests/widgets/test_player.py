@@ -33,6 +33,20 @@ extern "C" __global__ void k(const float* x, float* y) {
             ? mine + x[threadIdx.x]
             : mine;
 }"""
+READ_ANEW = r"""extern "C" __global__ void k(const float* x, float* y) {
+    for (int n = 0; n < 2; n++) {
+        const float a = x[n], b = x[2 + n];
+        y[n] = a - b;
+    }
+}"""
+TOO_SMALL = r"""extern "C" __global__ void k(const float* x, float* y) {
+    float sum = 1e20;
+    for (int n = 0; n < 2; n++) {
+        const float a = x[n] + n;
+        sum += a;
+    }
+    y[0] = sum;
+}"""
 READ, WRITE, OPENS, READ_ROW, WRITE_OUT = 0, 2, 6, 7, 9  # the steps of warp 0 in swap()
 RACE = {"tool": "racecheck", "line": 7, "other_line": 5}
 
@@ -328,13 +342,17 @@ def test_inputs_are_those_of_python(open_widget, transpose):
 
 
 @pytest.mark.browser
-def test_inputs_of_statements_in_several_lines_are_those_of_python(open_widget):
-    x, y = torch.arange(32.0), torch.zeros(32)
-    kernel = RawModule(code=IN_SEVERAL_LINES).get_function("k")
+@pytest.mark.parametrize(
+    ("code", "count"), [(IN_SEVERAL_LINES, 1), (READ_ANEW, 2), (TOO_SMALL, 1)], ids=["lines", "anew", "sum"]
+)
+def test_inputs_by_what_statements_say_are_those_of_python(open_widget, code, count):
+    x, y = torch.full((32,), 10.0), torch.zeros(32)
+    kernel = RawModule(code=code).get_function("k")
     recording = record(lambda: kernel((1,), (32,), (x, y)))
-    (step,) = np.flatnonzero(recording.columns["steps.op"] == OPS.index("write")).tolist()
+    steps = np.flatnonzero(recording.columns["steps.op"] == OPS.index("write")).tolist()
+    assert len(steps) == count
     page = open_widget(player(*recording.packed()))
-    assert_inputs_are_those_of_python(page, recording, [[step, 3], [step, 20]])
+    assert_inputs_are_those_of_python(page, recording, [[step, lane] for step in steps for lane in (3, 20)])
 
 
 @pytest.mark.browser

@@ -14,7 +14,7 @@ export function inputsOf(rec, step, lane, delta = 0, most = MOST) {
 }
 
 // What has been followed so far: what is behind it is found once.
-const nothingYet = () => ({ rows: new Set(), statements: new Set(), joined: new Set(), changes: new Set() });
+const nothingYet = () => ({ rows: new Set(), statements: new Set(), joined: new Set(), changes: new Set(), again: new Map() });
 
 // The same, but for what is behind what has been followed before.
 function newInputs(rec, { step, lane, delta }, past, most) {
@@ -172,7 +172,16 @@ function followed(rec, thread, steps, place, past, most) {
   while (pending.length && left > 0) {
     const [of, variable, until] = pending.pop();
     const changed = newBefore(rec, of, variable, until);
-    if (changed < 0 || !isNew(past.changes, `${of} ${variable} ${changed}`)) continue;
+    if (changed < 0) continue;
+    const key = `${of} ${variable} ${changed}`;
+    const since = past.again.get(key) ?? changed;
+    if (until > since) {
+      past.again.set(key, until);
+      // what was added behind its last change may have been too small to change it
+      for (const other of rec.meta.variables[variable].added ?? []) pending.push([of, other, until]);
+      for (const [steps, around] of setAgain(rec, of, variable, since, until)) take(of, steps, around);
+    }
+    if (!isNew(past.changes, key)) continue;
     isLost ||= rec.meta.variables[variable].lost;
     const before = Math.max(0, newBefore(rec, of, variable, changed - 1));
     for (const other of rec.meta.variables[variable].from ?? []) pending.push([of, other, other === variable ? changed - 1 : changed]);
@@ -183,6 +192,43 @@ function followed(rec, thread, steps, place, past, most) {
     pending.push([of, variable, changed - 1]);
   }
   return { reads, isAll: left > 0 && !isLost, isLost };
+}
+
+// The statements, the last first, in which a thread may have set a variable to the number that it had already, which is no
+// change: by their text they assign to it, and they read. Steps, and place, of each.
+function setAgain(rec, thread, variable, since, until) {
+  const found = [];
+  const assigning = (rec.assigning[thread] ??= stepsThatAssign(rec, thread)).get(variable) ?? [];
+  let first = until;
+  for (let at = assigning.length - 1; at >= 0 && assigning[at][0] >= since; at--) {
+    const [step, around] = assigning[at];
+    if (step >= first) continue;
+    const steps = statement(rec, thread, step, around, { since });
+    first = steps.at(-1);
+    found.push([steps, around]);
+  }
+  return found;
+}
+
+// Of each variable the steps of a thread in which a statement that assigns to it brings a number into a register, in order,
+// each with the innermost place of such a statement: [step, place].
+function stepsThatAssign(rec, thread) {
+  const { op, place: places, extra } = rec.steps;
+  const found = new Map();
+  for (let step = ownStepBefore(rec, thread, rec.count); step >= 0; step = ownStepBefore(rec, thread, step)) {
+    const isProduct = op[step] === rec.op.end && op[extra[step]] === rec.op.wgmma;
+    if (!isProduct && !rec.reads.has(op[step]) && !JOINING.includes(rec.meta.ops[op[step]])) continue;
+    const seen = new Set();
+    for (let place = places[step]; place >= 0; place = callerOf(rec, place)) {
+      for (const variable of rec.meta.assigned?.[place] ?? []) {
+        if (!isNew(seen, variable)) continue;
+        if (!found.has(variable)) found.set(variable, []);
+        found.get(variable).push([step, place]);
+      }
+    }
+  }
+  for (const steps of found.values()) steps.reverse();
+  return found;
 }
 
 // Adds to a set; returns whether it was not there.
