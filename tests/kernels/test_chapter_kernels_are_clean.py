@@ -46,10 +46,10 @@ def test_a_launch_of_a_chapter(name, compiler):
 
 @pytest.mark.parametrize("file", FILES)
 def test_every_kernel_of_a_chapter_is_among_the_launches(file):
-    needed = required_architecture(read_kernel(file))
-    if needed.exact:
-        pytest.skip(f"its header says `arch: {needed} only`: the sanitizer does not know its asynchronous instructions")
-    assert file in {launch.source for launch in LAUNCHES.values()}
+    sources = {launch.source for launch in LAUNCHES.values()}
+    if file not in sources and required_architecture(read_kernel(file)).exact:
+        pytest.skip("for one architecture: watched where the operator that launches it is tested")
+    assert file in sources
 
 
 @pytest.mark.parametrize(
