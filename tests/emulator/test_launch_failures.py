@@ -238,7 +238,8 @@ def descendants(process="self"):
 def test_a_broken_kernel_is_an_exception_that_says_where(case, compiler, run_kernel):
     code, kind, message, thread = BROKEN[case]
     line = code[: code.index("// BUG")].count("\n") + 1
-    with configure(time_limit=0.2):
+    # On two OS threads two blocks loop side by side. Where both are seen, on a busy machine, neither is named.
+    with configure(time_limit=0.2, threads=1 if kind == "time limit" else None):
         error, out = raised(code)
     assert error.kind == kind
     assert (error.file, error.line) == ("kernel.cu", line)
