@@ -33,6 +33,8 @@ _KEYS = {
     "radio": ("ArrowDown", "ArrowUp"),
     "select": ("ArrowDown", "ArrowUp"),
     "checkbox": ("Space",),
+    "number": ("ArrowUp", "Enter"),
+    "canvas": ("ArrowRight", "Space"),
     "button": ("Enter",),
     "summary": ("Enter",),
     "div": (),  # takes the focus so that it can be scrolled

@@ -8,8 +8,16 @@ from IPython.core.interactiveshell import InteractiveShell
 from tests.helpers.large_values import computed
 
 THEMES = {
-    "light": {"--jp-ui-font-color1": "rgba(0,0,0,0.87)", "--jp-layout-color2": "#eeeeee", "background": "#ffffff"},
-    "dark": {"--jp-ui-font-color1": "rgba(255,255,255,0.87)", "--jp-layout-color2": "#424242", "background": "#111111"},
+    "light": {
+        "--jp-ui-font-color1": "rgba(0,0,0,0.87)",
+        "--jp-layout-color1": "#ffffff",
+        "--jp-layout-color2": "#eeeeee",
+    },
+    "dark": {
+        "--jp-ui-font-color1": "rgba(255,255,255,0.87)",
+        "--jp-layout-color1": "#111111",
+        "--jp-layout-color2": "#424242",
+    },
 }
 NOT_JSON = ("data", "layout")
 # In the place of what the page showed before, whose clean-up ends its timers and listeners: no page is
@@ -88,6 +96,7 @@ def open_widget(browser, widget_pages):
         if page.viewport_size != {"width": width, "height": 900}:
             page.set_viewport_size({"width": width, "height": 900})
         style = "; ".join(f"{name}: {value}" for name, value in THEMES[theme].items())
+        style += "; background: var(--jp-layout-color1)"
         names = [name for name in widget.traits(sync=True) if not name.startswith("_") and name not in NOT_JSON]
         traits = {name: getattr(widget, name) for name in names}
         data = base64.b64encode(getattr(widget, "data", b"")).decode()
