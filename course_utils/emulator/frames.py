@@ -268,7 +268,7 @@ def _is_whole(entry: Any) -> bool:
         return referred is None or referred.tag != "DW_TAG_base_type"
     if entry.tag == "DW_TAG_array_type":
         return math.prod(_bounds(entry)) * _size(_type(entry)) <= MOST_BYTES and _is_whole(_type(entry))
-    if entry.tag in ("DW_TAG_structure_type", "DW_TAG_class_type"):
+    if entry.tag in STRUCTS[:2]:
         members = [child for child in entry.iter_children() if child.tag == "DW_TAG_member"]
         return all(_is_whole(_type(member)) for member in members if not _name(member).startswith("__"))
     return entry.tag in ("DW_TAG_base_type", "DW_TAG_enumeration_type") and _size(entry) in (1, 2, 4)

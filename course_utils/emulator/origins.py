@@ -67,11 +67,11 @@ class Origins:
         self._ops, self._places = self._op.tolist(), self._place.tolist()
         statements = Statements(sources)
         self.statement_of = _statements_of(places, statements)
-        words = [statements.new_at(place.file, place.line) for place in places]
-        split = [set(variable.name.split(".")) for variable in variables]
-        self.own_names = [[n for n, parts in enumerate(split) if parts & own] for own in words]
-        words = [statements.assigned_at(place.file, place.line) for place in places]
-        self.assigned = [[n for n, parts in enumerate(split) if parts & own] for own in words]
+        split = [parts(variable) for variable in variables]
+        self.own_names, self.assigned = (
+            [_with_any(split, words_at(place.file, place.line)) for place in places]
+            for words_at in (statements.new_at, statements.assigned_at)
+        )
         self.names = named(places, variables, statements)
         self.made_from = made_from(variables, statements)
         self.added_to = added_to(variables, statements)
@@ -419,6 +419,11 @@ class Origins:
     def _threads_of(self, step: int) -> list[int]:
         mask, warp = (int(self._columns[f"steps.{name}"][step]) for name in ("mask", "warp"))
         return [32 * warp + lane for lane in range(32) if mask >> lane & 1]
+
+
+def _with_any(names: Sequence[set[str]], words: frozenset[str]) -> list[int]:
+    """The numbers of those that have one of the words."""
+    return [n for n, one in enumerate(names) if one & words]
 
 
 def _statements_of(places: Sequence[RecordedPlace], statements: Statements) -> list[int]:

@@ -65,4 +65,4 @@ def _described(value: _Argument) -> str:
     text = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     if value.dtype.is_floating_point:
         return text
-    return f"{text}#{zlib.crc32(value.contiguous().numpy().tobytes()):08x}"  # integers may be indices
+    return f"{text}#{zlib.crc32(value.numpy().tobytes()):08x}"  # integers may be indices

@@ -20,6 +20,7 @@ from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
 from course_utils.operators import flash_attention_v2
 from tests.helpers.all_of import all_of
+from tests.helpers.recorded import WITH_NUMBER
 
 TINY = r"""extern "C" __global__ void tiny(const float* x, float* y) {
     __shared__ float s[64];
@@ -150,11 +151,8 @@ ROUNDABOUT = {
             ? x[threadIdx.x]
             : 3;
 }""",
-    "a function among a call's arguments": r"""template <class F>
-__device__ void with_number(const float* from, F f) {
-    f(from[threadIdx.x]);
-}
-extern "C" __global__ void k(const float* x, float* y) {
+    "a function among a call's arguments": WITH_NUMBER
+    + r"""extern "C" __global__ void k(const float* x, float* y) {
     float mine = 0;
     with_number(x,
                 [&](float number) { mine = 2 * number; });

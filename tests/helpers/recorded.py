@@ -24,6 +24,13 @@ extern "C" __global__ void swap(const float* in, float* out) {
 }
 """
 
+# For kernels whose statements call a function with another one among its arguments.
+WITH_NUMBER = """template <class F>
+__device__ void with_number(const float* from, F f) {
+    f(from[threadIdx.x]);
+}
+"""
+
 
 @dataclass
 class Tape:

@@ -17,14 +17,12 @@ from course_utils.widgets import play, recorded, scene
 from course_utils.widgets.player import MOST_STORED, Player, player
 from course_utils.widgets.player_page import page as page_of
 from tests.helpers.large_values import computed
-from tests.helpers.recorded import OPS, busy, fetched, swap, twice, with_many_changes
+from tests.helpers.recorded import OPS, WITH_NUMBER, busy, fetched, swap, twice, with_many_changes
 from tests.helpers.redraw import assert_redrawn_within_a_frame
 
-IN_SEVERAL_LINES = r"""template <class F>
-__device__ void with_number(const float* from, F f) {
-    f(from[threadIdx.x]);
-}
-extern "C" __global__ void k(const float* x, float* y) {
+IN_SEVERAL_LINES = (
+    WITH_NUMBER
+    + r"""extern "C" __global__ void k(const float* x, float* y) {
     float mine = 0;
     with_number(x,
                 [&](float number) { mine = 2 * number; });
@@ -33,6 +31,7 @@ extern "C" __global__ void k(const float* x, float* y) {
             ? mine + x[threadIdx.x]
             : mine;
 }"""
+)
 READ_ANEW = r"""extern "C" __global__ void k(const float* x, float* y) {
     for (int n = 0; n < 2; n++) {
         const float a = x[n], b = x[2 + n];
@@ -651,12 +650,17 @@ def test_the_page_from_disk_is_there_within_two_seconds_and_fits(opened, width):
     )
 
 
-@pytest.mark.browser
-def test_the_address_keeps_step_warp_and_cell(opened):
-    page = opened(1440, "#player=step:130,warp:3,cell:tile%2B132")
+def assert_shows_what_the_address_says(page):
+    """Of an address with step 130, warp 3 and byte 132 of tile."""
     page.locator(".ak-status", has_text="Step 130 of 160.").wait_for()
     assert page.locator(".ak-player-lane select").first.input_value() == "3"
     assert page.locator(".ak-trace b").inner_text().startswith("tile[1][1] = ")
+
+
+@pytest.mark.browser
+def test_the_address_keeps_step_warp_and_cell(opened):
+    page = opened(1440, "#player=step:130,warp:3,cell:tile%2B132")
+    assert_shows_what_the_address_says(page)
     page.locator(".ak-step").focus()
     page.keyboard.press("ArrowRight")
     page.wait_for_function("location.hash.includes('step:131')", polling=20)
@@ -722,9 +726,7 @@ def test_the_address_is_left_alone_until_the_reader_does_something_and_what_othe
 @pytest.mark.browser
 def test_an_address_from_before_players_had_keys_is_understood(opened):
     page = opened(1440, "#step=130&warp=3&cell=tile+132")
-    page.locator(".ak-status", has_text="Step 130 of 160.").wait_for()
-    assert page.locator(".ak-player-lane select").first.input_value() == "3"
-    assert page.locator(".ak-trace b").inner_text().startswith("tile[1][1] = ")
+    assert_shows_what_the_address_says(page)
 
 
 @pytest.mark.browser
