@@ -137,7 +137,7 @@ def test_the_browser_answers_as_python_does(open_widget):
 def test_a_race_is_scored_once_and_a_model_sets_no_record(open_widget):
     page = open_widget(race_past_cudnn(FIGURES))
     status, score = page.locator(".ak-status"), page.locator(".ak-race-score")
-    page.click(".ak-race-reset")
+    page.dispatch_event(".ak-race-reset", "click")
     assert score.inner_text() == "Tries: 0. Best here: none yet."
     page.focus(".ak-race-go")
     for _ in range(2):  # the same kernel again is no try
@@ -146,7 +146,7 @@ def test_a_race_is_scored_once_and_a_model_sets_no_record(open_widget):
     first = record["measured"][name_of(START)]["ratio"]
     assert score.inner_text().startswith(f"Tries: 1. Best here: {first:.2f} of ")
     page.select_option(".ak-race-copies", "producer")
-    assert "then race it" in status.inner_text()
+    assert "Race it." in status.inner_text()
     page.click(".ak-race-go")
     assert "you changed “copies by”" in status.inner_text()
     for name, value in (last_step(128) | {"overlap": "all", "turns": "no"}).items():  # a model of it is faster

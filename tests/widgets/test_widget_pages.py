@@ -74,7 +74,7 @@ def test_keys_and_buttons_move_one_step_and_stop_at_the_ends_and_closing_leaves_
     assert (status(page), canvases(page)) == before
     for button, end in ((".ak-prev", 0), (".ak-next", last)):
         page.evaluate("(end) => model.set('step', end)", end)
-        page.click(button)
+        page.dispatch_event(button, "click")  # whether or not it says that it does nothing there
         assert page.evaluate("model.get('step')") == end
     assert page.evaluate("window.saves") > 0
     page.evaluate("window.cleanup()")

@@ -96,13 +96,16 @@ async function render({ model, el }) {
     if (mine !== opening) return; // another level has been opened since
     setStep(model, Math.min(step, rec.count - 1));
     game = playLevel(rec, levels[n], model, count, redraw, line, n + 1 < levels.length ? () => open(n + 1) : null);
+    const hadFocus = box.matches(":focus-within"); // “Next level” goes with its level
     box.replaceChildren(...game.nodes);
+    if (hadFocus) choices[n].focus();
     redraw();
   }
 
   function redraw() {
     const { solved, tries, steps: taken } = score.get();
     const level = levels[number];
+    enable(reset, !score.isNothing());
     choices.forEach((choice, n) => {
       const isSolved = solved.includes(levels[n].name);
       choice.textContent = `${n + 1}${isSolved ? " ✓" : ""}`;
@@ -173,8 +176,8 @@ function playLevel(rec, level, model, count, redraw, line, next) {
       type: "button", "aria-label": `${backwards ? "previous" : "next"}: ${name}`, onclick: () => go(to(backwards)),
     }, backwards ? "◀" : "▶"));
     const draw = () => {
-      previous.disabled = to(true) < 0;
-      next.disabled = to(false) < 0;
+      enable(previous, to(true) >= 0);
+      enable(next, to(false) >= 0);
     };
     return { node: element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next), draw };
   }
@@ -214,7 +217,7 @@ function playLevel(rec, level, model, count, redraw, line, next) {
   function say(sentence, steps = [], right = false) {
     answer.classList.toggle("ak-barrier-right", right);
     const go = (step) => control("button", { type: "button", class: "ak-jump", onclick: () => act.go(step) }, `step ${bytes(step)}: ${deedOf(rec, step)}`);
-    answer.replaceChildren(element("div", {}, sentence), ...(steps.length ? [element("div", { class: "ak-row" }, ...steps.map(go))] : []));
+    refill(answer, element("div", {}, sentence), ...(steps.length ? [element("div", { class: "ak-row" }, ...steps.map(go))] : []));
   }
 
   // In the capture phase, ahead of the panel's own listener on the line.
@@ -268,6 +271,8 @@ function playLevel(rec, level, model, count, redraw, line, next) {
     drawMarks();
     controls.input.value = view.step;
     controls.text.textContent = `${bytes(view.step)} of ${bytes(rec.count - 1)}`;
+    enable(controls.prev, view.step > 0);
+    enable(controls.next, view.step < rec.count - 1);
     pairs.forEach((pair) => pair.draw());
     status.textContent = describeStep(rec, view);
     status.classList.toggle("ak-alarmed", status.textContent.includes("Hazard"));

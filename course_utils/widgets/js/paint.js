@@ -266,10 +266,10 @@ function render({ model, el }) {
     (n) => change({ level: Number(n), layers: levels[n].layers ?? settings.layers, cell: Number(n) ? 16 : settings.cell }));
   const cell = selectBox("ak-paint-cell", "a cell is", { "": { [cells[0]]: "a token: L = 64", [cells[1]]: "a block of 16: L = 1,024" } },
     (tokens) => change({ cell: Number(tokens) }));
-  const preset = selectBox("ak-paint-preset", "pattern", { "": Object.fromEntries(Object.keys(presets).map((kind) => [kind, kind])) }, () => {});
+  const preset = selectBox("ak-paint-preset", "pattern", { "": Object.fromEntries(Object.keys(presets).map((kind) => [kind, kind])) }, () => redraw());
   preset.select.value = start.preset;
   const button = (name, text, act) => control("button", { class: `ak-paint-${name}`, type: "button", onclick: act }, text);
-  const load = button("load", "Draw it", () => replace(maskOf(preset.select.value, presets[preset.select.value], SIDE)));
+  const load = button("load", "", () => replace(maskOf(preset.select.value, presets[preset.select.value], SIDE)));
   const clear = button("clear", "Clear", () => replace(empty()));
   const back = button("undo", "Undo", () => {
     while (undo.length && isSame(undo.at(-1), grid)) undo.pop(); // strokes that changed nothing
@@ -446,23 +446,26 @@ function render({ model, el }) {
     write(ctx, theme, cell.select.value === "1" ? "key token" : "key block", GRID.x + (SIDE * px) / 2, GRID.y + SIDE * px + 11, { size: 11, align: "center" });
     drawReach(ctx, theme, px, { ...settings, query: step, reached });
     level.select.value = settings.level;
+    load.textContent = `Draw ${preset.select.value}`;
     cell.select.value = settings.cell;
     cell.select.disabled = settings.level > 0;
     size.select.value = settings.size;
     pick(shapes, settings.shape);
     pick(pens, `${settings.on}s`);
-    back.disabled = !undo.length;
+    enable(back, undo.length);
     query.input.value = step;
     query.text.textContent = `${step}`;
     layers.input.value = layers.text.textContent = settings.layers;
     showFigures(found);
     if (code.textContent !== found.code) code.textContent = found.code;
     const aim = showAims(found.tiles);
+    enable(reset, !best.isNothing());
     const [small] = found.tiles;
     const unit = settings.cell === 1 ? "tokens" : "blocks";
     status.textContent = `Density ${percent(small.pairs / found.length ** 2)}; ${small.skipped} of ${small.side ** 2} tiles of 64 are skipped. ` +
       `Row ${step} draws on ${within} of ${SIDE} ${unit} within ${settings.layers} layer${settings.layers > 1 ? "s" : ""}.${aim}`;
-    canvas.setAttribute("aria-label", `A grid of 64 by 64 cells to paint on. ${status.textContent}`);
+    const brush = `${settings.on}s a ${settings.shape}, ${settings.size === 1 ? "1 cell" : `${settings.size} cells`} wide`;
+    canvas.setAttribute("aria-label", `A grid of 64 by 64 cells to paint on. Space ${brush}. ${status.textContent}`);
     address.note();
   }
 

@@ -150,6 +150,8 @@ function showPlayer(rec, model, root) {
     flights.draw(view);
     controls.input.value = step;
     controls.text.textContent = `${bytes(step)} of ${bytes(rec.count - 1)}`;
+    enable(controls.prev, step > 0);
+    enable(controls.next, step < rec.count - 1);
     buttons.forEach(({ draw }) => draw());
     status.textContent = describeStep(rec, view);
     status.classList.toggle("ak-alarmed", status.textContent.includes("Hazard"));
@@ -252,8 +254,8 @@ function jumpButtons({ name, to }, jump) {
   }, backwards ? "◀" : "▶");
   const [previous, next] = [one(true), one(false)];
   const draw = () => {
-    previous.disabled = !to(true);
-    next.disabled = !to(false);
+    enable(previous, to(true));
+    enable(next, to(false));
   };
   return { node: element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next), draw };
 }

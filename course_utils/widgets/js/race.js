@@ -174,6 +174,13 @@ function render({ model, el }) {
     redraw();
   }
 
+  // The choices that are not those of the last try here, or of the beginning, in words.
+  function choicesMade() {
+    const before = raced?.place === model.get("step") ? raced.choices : start;
+    const changed = Object.keys(choices).filter((name) => own[name] !== before[name]);
+    return changed.length ? `Now ${changed.map((name) => `${titles[name]}: ${choices[name][own[name]]}`).join("; ")}. Race it.` : "Choose, then race it.";
+  }
+
   const isRaced = () => raced?.place === model.get("step") && nameOf(figures, raced.choices) === nameOf(figures, own);
 
   // What has changed since the last try on the same problem, which limit that moves, and what came of it.
@@ -226,11 +233,12 @@ function render({ model, el }) {
     for (const [name, { select }] of Object.entries(boxes)) select.value = own[name];
     shared.show(need.shared, SHARED_LIMIT, `${kib(need.shared)} of ${kib(SHARED_LIMIT)}`);
     registers.show(need.needed, need.registers, `about ${need.needed} of ${need.registers}`);
+    enable(reset, !score.isNothing());
     worth.replaceChildren(...worthOf(figures, problem));
     steps.input.value = place;
     steps.text.textContent = title;
     status.textContent = now ? now.said
-      : `${title}: cuDNN ${Math.round(problem.cudnn)} TFLOP/s, the record ${twoDecimals(record.ratio)} times as fast. Choose, then race it.`;
+      : `${title}: cuDNN ${Math.round(problem.cudnn)} TFLOP/s, the record ${twoDecimals(record.ratio)} times as fast. ${choicesMade()}`;
     kept.textContent = `Tries: ${tries}. Best here: ${best[title] ? `${twoDecimals(best[title])} of ${twoDecimals(record.ratio)}` : "none yet"}.`;
     canvas.setAttribute("aria-label", `${title}, times as fast as cuDNN. ${rows.map((row) => `${row.name} ${row.words}`).join("; ")}.`);
     address.note();

@@ -13,5 +13,6 @@ function keptHere(name, nothing) {
   try {
     now = { ...nothing, ...JSON.parse(localStorage.getItem(key)) };
   } catch { /* the same, or somebody has changed it by hand */ }
-  return { get: () => now, set: write, reset: () => write(nothing) };
+  const isNothing = () => JSON.stringify(now) === JSON.stringify(nothing);
+  return { get: () => now, set: write, reset: () => write(nothing), isNothing };
 }

@@ -74,6 +74,21 @@ function radios(legend, options, start, change) {
   return element("fieldset", {}, element("legend", {}, legend), ...labels);
 }
 
+// Whether a button can do anything now. It stays focusable: `disabled` would throw the keyboard's user out.
+function enable(button, can) {
+  button.setAttribute("aria-disabled", String(!can));
+}
+
+// Fills a box anew. Where one of its buttons has the focus, the button in its place gets it, or else the box.
+function refill(box, ...nodes) {
+  const buttons = () => [...box.querySelectorAll("button")];
+  const at = buttons().findIndex((button) => button.matches(":focus"));
+  box.replaceChildren(...nodes);
+  if (at < 0) return;
+  if (!buttons().length) box.tabIndex = -1;
+  (buttons()[at] ?? buttons().at(-1) ?? box).focus();
+}
+
 // Marks the one of these radio buttons that stands for `value`.
 function pick(fieldset, value) {
   for (const input of fieldset.querySelectorAll("input")) input.checked = input.value === `${value}`;

@@ -71,7 +71,7 @@ function flightsPanel(rec, act, isShort) {
     if (key === shown) return;
     shown = key;
     const items = lines.map((parts) => element("li", {}, ...parts.map((part) => (typeof part === "number" ? go(part) : part))));
-    list.replaceChildren(...(items.length ? items : [element("li", { class: "ak-note" }, "Nothing is in flight, and nobody waits.")]));
+    refill(list, ...(items.length ? items : [element("li", { class: "ak-note" }, "Nothing is in flight, and nobody waits.")]));
   }
 
   return { node, draw };

@@ -1,6 +1,7 @@
 // lane.js — one lane's local variables, and one quantity in all 32 lanes of its warp: a fragment of registers.
 
 const NOW = "now"; // the quantity that is not a variable: what the step reads or writes
+const ofNumber = (number) => `variable ${number}`; // a name that is a number would come before NOW among the options
 
 function lanePanel(rec, act) {
   const variables = rec.variables.list;
@@ -9,8 +10,8 @@ function lanePanel(rec, act) {
   const follows = check("follow the step", (followsWarp) => act.set({ followsWarp }));
   const quantity = select("in each lane", {
     [NOW]: "what it reads or writes now",
-    ...Object.fromEntries(variables.map(({ name, number, function: of }) => [number, `${name}  (${shorten(of, 28)})`])),
-  }, (value) => act.set({ quantity: value === NOW ? null : Number(value), element: 0 }));
+    ...Object.fromEntries(variables.map(({ name, number, function: of }) => [ofNumber(number), `${name}  (${shorten(of, 28)})`])),
+  }, (value) => act.set({ quantity: value === NOW ? null : Number(value.split(" ")[1]), element: 0 }));
   const part = control("input", { type: "number", min: 0, value: 0, oninput: () => act.set({ element: Math.max(0, Number(part.value) || 0) }) });
   const partRow = element("label", {}, "element", part);
   const title = element("div", { class: "ak-note" });
@@ -48,7 +49,7 @@ function lanePanel(rec, act) {
     title.textContent = `Lane ${view.lane} of warp ${view.warp} is thread ${threadIndex(rec, view.warp, view.lane)}.`;
     warp.input.value = view.warp;
     follows.input.checked = view.followsWarp;
-    quantity.input.value = view.quantity ?? NOW;
+    quantity.input.value = view.quantity === null ? NOW : ofNumber(view.quantity);
     const chosen = view.quantity === null ? null : variables[view.quantity];
     partRow.hidden = !chosen || chosen.count === 1;
     if (chosen) part.max = chosen.count - 1;

@@ -1,5 +1,6 @@
 // memory.js — one array of the recording as a matrix of cells: what each holds, who wrote it, how old it is, or its bank.
 
+const ALARM = "#b3261e"; // on a cell, whose colours and white rim are the same in both themes
 const GRID = { gutter: 40, top: 16, strip: 12, gap: 6, readable: 34, least: 4, most: 46, tall: 400 };
 
 // How an array lies as a matrix: its type, the rows and columns of elements, and the row of the first byte that was kept.
@@ -225,7 +226,7 @@ function memoryPanel(rec, act) {
     ctx.strokeStyle = "#fff"; // in the dark theme, too: the colours of the cells are the same there
     ctx.lineWidth = chosen ? 4.5 : 3;
     ctx.strokeRect(x + inset, y + inset, w - 2 * inset, h - 2 * inset);
-    ctx.strokeStyle = hazard ? theme.alarm : writes ? COLOURS.pick : COLOURS.Q;
+    ctx.strokeStyle = hazard ? ALARM : writes ? COLOURS.pick : COLOURS.Q;
     ctx.setLineDash(hazard ? [4, 2] : other ? [1.5, 2] : []);
     ctx.lineWidth = chosen ? 3 : 1.75;
     ctx.strokeRect(x + inset, y + inset, w - 2 * inset, h - 2 * inset);
@@ -238,7 +239,11 @@ function memoryPanel(rec, act) {
       ctx.lineTo(x, y + Math.min(8, h * 0.7));
       ctx.fill();
     }
-    if (hazard && w >= 10) write(ctx, { ...theme, ink: theme.alarm }, "!", x + w - 3, y + 6, { size: 10, bold: true, align: "right" });
+    if (hazard && w >= 10) {
+      ctx.fillStyle = "#fff";
+      ctx.fillRect(x + w - 9, y + 1, 8, 10);
+      write(ctx, theme, "!", x + w - 3, y + 6, { colour: ALARM, size: 10, bold: true, align: "right" });
+    }
   }
 
   // The parts of the window that some bytes cover: one rectangle for each row.
@@ -295,7 +300,7 @@ function memoryPanel(rec, act) {
     readable.input.checked = view.figures;
     byBank.input.checked = view.byBank;
     types.row.hidden = array.dtype !== "bytes";
-    byBank.row.hidden = array.space !== "shared" || array.dtype === "bytes";
+    byBank.row.hidden = array.space !== "shared" || array.dtype === "bytes" || (!view.byBank && 4 * BANKS === matrix.columns * matrix.size);
     const chosen = view.cell?.array === view.array ? ` Chosen: ${elementName(array, view.cell.offset)} = ${valueWords(view, matrix)}.` : "";
     canvas.setAttribute("aria-label",
       `${array.name}, ${what.textContent} Rows ${seen.top} to ${seen.top + seen.rows - 1} of ${matrix.rows}, ` +

@@ -22,24 +22,24 @@ function tracePanel(rec, act, valueWords) {
     shown = key;
     clearTimeout(timer);
     if (!view.cell) {
-      body.replaceChildren(element("div", { class: "ak-note" }, "Choose a cell of memory: who wrote it is said here."));
+      refill(body, element("div", { class: "ak-note" }, "Choose a cell of memory: who wrote it is said here."));
       return;
     }
     const array = rec.arrays[view.cell.array];
     const head = element("div", {}, element("b", {}, `${elementName(array, view.cell.offset)} ${isNow ? "becomes" : "="} ${value}`));
     if (!writer) {
       const words = array.space === "shared" ? "Nobody has written it yet." : "Nobody in this block has written it yet: it is as it was at the launch.";
-      body.replaceChildren(head, element("div", { class: "ak-note" }, words));
+      refill(body, head, element("div", { class: "ak-note" }, words));
       return;
     }
     const place = placeOf(rec, writer.step);
     const who = writer.warp < 0 ? engineOf(rec, writer.step).replace("The", "the").replace("Nobody", "nobody") : `warp ${writer.warp}, lane ${writer.lane}`;
     const inputs = element("div", { class: "ak-inputs" }, element("span", { class: "ak-note" }, "…"));
-    body.replaceChildren(head,
+    refill(body, head,
       element("div", {}, `Written by ${who}${place ? `, line ${place.line}` : ""}: `, jump(writer.step, `step ${bytes(writer.step)}`, { lane: Math.max(writer.lane, 0) })),
       inputs);
     const { cell, type } = view;
-    const show = () => { if (key === shown) inputs.replaceChildren(...inputsOfWrite(writer, cell, step, type)); };
+    const show = () => { if (key === shown) refill(inputs, ...inputsOfWrite(writer, cell, step, type)); };
     timer = setTimeout(() => rec.whole.then(show), PAUSE);
   }
 

@@ -12,9 +12,8 @@ export function arrayAt(rec, step) {
   }
 }
 
-// Ink, ground and the colour of a hazard. The last two the theme does not name: two properties that show nothing have
-// them, as a canvas can take them (player.css, playing.css).
+// Ink and ground. The theme does not name the ground: a property that shows nothing has it, as a canvas can take it
+// (player.css, playing.css).
 function coloursOf(root) {
-  const style = getComputedStyle(root);
-  return { ...themeOf(root), ground: style.caretColor, alarm: style.textDecorationColor };
+  return { ...themeOf(root), ground: getComputedStyle(root).caretColor };
 }

@@ -92,7 +92,7 @@ function touchesPanel(rec, act) {
     const listed = runs.slice(Math.max(0, now - MOST_TOUCHES), now + MOST_TOUCHES + 1);
     const all = plural(runs.reduce((sum, run) => sum + run.length, 0), "step");
     head.textContent = `${elementName(rec.arrays[array], offset)} is touched by ${all}${listed.length < runs.length ? `; here those around step ${bytes(view.step)}` : ""}.`;
-    list.replaceChildren(...itemsOf(listed, view, listed[0] === runs[0]));
+    refill(list, ...itemsOf(listed, view, listed[0] === runs[0]));
   }
 
   return {
