@@ -550,6 +550,44 @@ def test_each_key_does_what_its_button_does(open_widget):
 
 
 @pytest.mark.browser
+def test_keys_go_on_working_where_the_last_jump_of_a_kind_was_made(open_widget):
+    page = open_widget(player(*swap()))
+    for way, key, step in [("next", "End", 10), ("previous", "Home", 0)]:
+        page.get_by_role("button", name=f"{way}: barrier").focus()
+        page.keyboard.press("Enter")
+        assert page.get_by_role("button", name=f"{way}: barrier").is_disabled()
+        page.keyboard.press(key)
+        assert page.evaluate("model.get('step')") == step
+
+
+@pytest.mark.browser
+def test_a_planted_race_has_jumps_to_its_hazards_and_a_correct_kernel_has_none(open_widget):
+    page = open_widget(player(*twice(has_barrier=False)))
+    at = lambda: page.evaluate("model.get('step')")  # noqa: E731
+    assert asked(page, "[await m.findHazards(rec), rec.hazards.step]") == [True, [7, 8]]
+    page.get_by_role("button", name="next: hazard").click()
+    assert at() == 7 and "Hazard: lanes 0–31 write over" in page.locator(".ak-status.ak-alarmed").inner_text()
+    assert page.locator(".ak-line-other .ak-line-number").inner_text() == "7"  # whose read it is
+    assert "other party" in page.locator(".ak-player-memory .ak-legend").inner_text()
+    for key, step in [("h", 8), ("h", 8), ("Shift+H", 7), ("Shift+H", 7), ("End", 8), ("Home", 0), ("h", 7)]:
+        page.keyboard.press(key)
+        assert at() == step, key
+    assert page.get_by_role("button", name="previous: hazard").is_disabled()
+    assert "h hazard" in page.locator(".ak-keys").inner_text()
+    page.keyboard.press("Home")
+    assert not page.locator(".ak-line-other").count()
+
+    page = open_widget(player(*twice()))
+    assert asked(page, "[await m.findHazards(rec), rec.hazards.step]") == [False, []]
+    page.evaluate("() => new Promise((done) => setTimeout(done, 50))")
+    assert not page.locator(".ak-jump-pair[aria-label=hazard]").is_visible()
+    assert "hazard" not in page.locator(".ak-keys").inner_text()
+    page.locator(".ak-step").focus()
+    page.keyboard.press("h")
+    assert at() == 0
+
+
+@pytest.mark.browser
 def test_the_strip_beside_the_memory_moves_its_window_until_the_next_step(open_widget):
     page = open_widget(player(*busy(rounds=20)))
     grid = page.locator(".ak-grid")

@@ -135,8 +135,9 @@ function showPlayer(rec, model, root) {
     view.step = step;
     if (moved) {
       Object.assign(view, { looksAtCell: false, holdsWindow: false });
-      if (!stops.some((one) => one.step === step && one.finding === view.finding)) Object.assign(view, { finding: -1, other: -1 });
+      if (!stops.some((one) => one.step === step && one.finding === view.finding)) view.finding = -1;
     }
+    if (view.finding < 0) view.other = hazardsOf(rec, step)[0]?.other ?? -1;
     if (view.followsWarp && rec.steps.warp[step] >= 0) view.warp = rec.steps.warp[step];
     if (view.followsArray && !view.looksAtCell) view.array = arrayAt(rec, step) ?? view.array;
     if (!moved || !page) measure();
@@ -150,7 +151,9 @@ function showPlayer(rec, model, root) {
     flights.draw(view);
     controls.input.value = step;
     controls.text.textContent = `${bytes(step)} of ${bytes(rec.count - 1)}`;
+    const held = document.activeElement;
     buttons.forEach(({ draw }) => draw());
+    if (held.disabled && root.contains(held)) controls.input.focus({ preventScroll: true }); // a button that is off takes no key
     status.textContent = describeStep(rec, view);
     status.classList.toggle("ak-alarmed", status.textContent.includes("Hazard"));
     address?.note();
@@ -176,6 +179,11 @@ function showPlayer(rec, model, root) {
     rec.meta.start.intoView = false; // and no other view of it moves the page
   }
   if (!rec.isWhole) rec.whole.then(redraw);
+  setTimeout(async () => {
+    if (!await findHazards(rec)) return;
+    keys.replaceChildren(...keysInWords(jumps));
+    redraw();
+  });
   return () => {
     play.stop();
     address.forget();
@@ -197,6 +205,7 @@ function writesOfCell(rec, view) {
 }
 
 // The ways to jump: name, key, and to(backwards), which gives what changes, or null where there is nothing to jump to.
+// isThere(): whether the recording has what it leads to, if it may have none.
 function jumpsOf(rec, view, stops, size) {
   const to = (step) => (step >= 0 ? { step } : null);
   return [
@@ -220,6 +229,7 @@ function jumpsOf(rec, view, stops, size) {
         return stop ?? null;
       },
     }] : []),
+    { name: "hazard", key: "h", isThere: () => rec.hazards?.step.length > 0, to: (backwards) => to(otherHazard(rec, view.step, backwards)) },
   ];
 }
 
@@ -234,28 +244,31 @@ function keyed(event, { rec, view, jumps, play }) {
     case "End": return { step: rec.count - 1 };
     case "p": return play.toggle(), {};
     default: {
-      const jump = jumps.find(({ key }) => key === event.key.toLowerCase());
+      const jump = jumps.find(({ key, isThere }) => key === event.key.toLowerCase() && (isThere?.() ?? true));
       return jump ? jump.to(back) ?? {} : null;
     }
   }
 }
 
 function keysInWords(jumps) {
-  const keys = [["← →", "a step"], ...jumps.map(({ name, key }) => [key, name]), ...(LESS_MOTION.matches ? [] : [["p", "play"]])];
+  const there = jumps.filter(({ isThere }) => isThere?.() ?? true);
+  const keys = [["← →", "a step"], ...there.map(({ name, key }) => [key, name]), ...(LESS_MOTION.matches ? [] : [["p", "play"]])];
   return [...keys.map(([key, name]) => element("span", {}, element("kbd", {}, key), ` ${name}`)), element("span", {}, "with ", element("kbd", {}, "⇧"), " backwards")];
 }
 
 // Two buttons with the name of a jump between them.
-function jumpButtons({ name, to }, jump) {
+function jumpButtons({ name, to, isThere }, jump) {
   const one = (backwards) => control("button", {
     type: "button", "aria-label": `${backwards ? "previous" : "next"}: ${name}`, onclick: () => jump(backwards),
   }, backwards ? "◀" : "▶");
   const [previous, next] = [one(true), one(false)];
+  const node = element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next);
   const draw = () => {
+    node.hidden = !(isThere?.() ?? true);
     previous.disabled = !to(true);
     next.disabled = !to(false);
   };
-  return { node: element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next), draw };
+  return { node, draw };
 }
 
 const STEPS_A_SECOND = 8;

@@ -98,7 +98,7 @@ function sourcePanel(rec, act) {
       const line = lines[number - 1];
       if (!line) continue;
       line.className = `ak-line ak-visited${isNow ? " ak-line-now" : ""}${other ? " ak-line-other" : ""}`;
-      const chip = text ? element("span", { title: `${other ? "the other party of the finding; " : ""}warps ${ranges(warps)}` }, text) : "";
+      const chip = text ? element("span", { title: `${other ? "the other party; " : ""}warps ${ranges(warps)}` }, text) : "";
       line.children[1].replaceChildren(chip);
       if (isNow) line.setAttribute("aria-current", "step");
       else line.removeAttribute("aria-current");
