@@ -13,9 +13,11 @@ from course_utils.cuda import RawModule
 from course_utils.emulator import record, sanitize
 from course_utils.launches.chapters import course_launches
 from course_utils.launches.hopper import LADDER, launch
+from course_utils.site.look import CONTRAST
 from course_utils.widgets import play, recorded, scene
 from course_utils.widgets.player import MOST_STORED, Player, player
 from course_utils.widgets.player_page import page as page_of
+from tests.helpers.canvas_texts import pale_canvas_texts, watched_canvases
 from tests.helpers.large_values import computed
 from tests.helpers.recorded import OPS, WITH_NUMBER, busy, fetched, swap, twice, with_many_changes
 from tests.helpers.redraw import assert_redrawn_within_a_frame
@@ -585,6 +587,15 @@ def test_a_planted_race_has_jumps_to_its_hazards_and_a_correct_kernel_has_none(o
     page.locator(".ak-step").focus()
     page.keyboard.press("h")
     assert at() == 0
+
+
+@pytest.mark.browser
+def test_the_mark_of_a_hazard_can_be_read_on_the_colour_of_any_cell(open_widget):
+    page = open_widget(player(*twice(has_barrier=False)))
+    with watched_canvases(page):
+        page.evaluate("model.set('step', 7)")
+        assert "!" in page.evaluate("canvasTexts.map(([, text]) => text)")
+        assert pale_canvas_texts(page, CONTRAST) == []
 
 
 @pytest.mark.browser

@@ -238,7 +238,10 @@ function memoryPanel(rec, act) {
       ctx.lineTo(x, y + Math.min(8, h * 0.7));
       ctx.fill();
     }
-    if (hazard && w >= 10) write(ctx, { ...theme, ink: theme.alarm }, "!", x + w - 3, y + 6, { size: 10, bold: true, align: "right" });
+    if (!hazard || w < 10) return;
+    ctx.fillStyle = theme.ground; // the colour of the cell may be as dark as the mark
+    ctx.fillRect(x + w - 9, y + 1, 8, 10);
+    write(ctx, { ...theme, ink: theme.alarm }, "!", x + w - 3, y + 6, { size: 10, bold: true, align: "right" });
   }
 
   // The parts of the window that some bytes cover: one rectangle for each row.
