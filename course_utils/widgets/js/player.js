@@ -151,7 +151,6 @@ function showPlayer(rec, model, root) {
     flights.draw(view);
     controls.input.value = step;
     controls.text.textContent = `${bytes(step)} of ${bytes(rec.count - 1)}`;
-    const held = document.activeElement;
     buttons.forEach(({ draw }) => draw());
     if (held.disabled && root.contains(held)) controls.input.focus({ preventScroll: true }); // a button that is off takes no key
     status.textContent = describeStep(rec, view);
@@ -262,7 +261,8 @@ function jumpButtons({ name, to, isThere }, jump) {
     type: "button", "aria-label": `${backwards ? "previous" : "next"}: ${name}`, onclick: () => jump(backwards),
   }, backwards ? "◀" : "▶");
   const [previous, next] = [one(true), one(false)];
-  const node = element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, element("span", {}, name), next);
+  const words = element("span", { onblur: () => words.removeAttribute("tabindex") }, name);
+  const node = element("span", { class: "ak-jump-pair", role: "group", "aria-label": name }, previous, words, next);
   const draw = () => {
     node.hidden = !(isThere?.() ?? true);
     previous.disabled = !to(true);
@@ -272,6 +272,10 @@ function jumpButtons({ name, to, isThere }, jump) {
 }
 
 const STEPS_A_SECOND = 8;
+    const held = document.activeElement;
+    if (!held.disabled || !node.contains(held)) return;
+    words.tabIndex = -1; // a button that is off takes no keys: its name takes them, in its place among the controls
+    words.focus({ preventScroll: true });
 
 // Steps by itself until it is stopped, or advance() says that there is no more. change(on) is called when it starts and
 // when it stops: nobody can listen to eight sentences a second.
