@@ -113,7 +113,7 @@ function sourcePanel(rec, act) {
   let [high, seen, scrolled] = [0, 0, 0];
   box.addEventListener("scroll", () => { scrolled = box.scrollTop; });
   function measure() {
-    [high, seen, scrolled] = [lines[0]?.offsetHeight ?? 0, box.clientHeight, box.scrollTop];
+    [high, seen, scrolled] = [lines[0]?.getBoundingClientRect().height ?? 0, box.clientHeight, box.scrollTop];
   }
 
   // The row of the step and, where there is room for both, that of the other party (below 0: none).
