@@ -805,14 +805,97 @@ def test_nothing_in_the_page_asks_a_server(file_page):
     assert text.count("</script>") == 3 and not re.search(r"""(src|href)=["']?(https?:)?//""", text)
 
 
+# ---- in a chapter: short
+
+
+def in_short(packed, step=0, **look):
+    meta, data = packed
+    return Player(meta={**meta, "start": {"short": True, **look}}, data=data, step=step)
+
+
 @pytest.mark.browser
-def test_in_a_chapter_lanes_and_keys_are_folded(open_widget):
+def test_in_a_chapter_what_a_reader_may_want_is_folded(open_widget):
+    page = open_widget(in_short(swap()))
+    folds = page.locator(".ak-widget summary:visible")
+    assert folds.all_inner_texts() == [
+        "More",
+        "In flight, and waiting: nothing, and nobody.",
+        "The lanes of a warp",
+        "Keys",
+    ]
+    assert not page.locator(".ak-lanes").is_visible() and not page.get_by_label("figures").is_visible()
+    for fold in folds.all():
+        fold.click()
+    assert page.locator(".ak-lanes").is_visible() and page.get_by_label("figures").is_visible()
+    follows = page.get_by_label("follow the step")
+    assert follows.count() == 2 and not page.locator(".ak-player-memory").get_by_label("follow the step").is_visible()
+    page.get_by_role("button", name="out", exact=True).click()
+    page.locator(".ak-player-memory").get_by_label("follow the step").click()
+    assert page.locator(".ak-arrays > [aria-pressed=true]").inner_text() == "in"
+
+
+@pytest.mark.browser
+def test_what_is_in_flight_and_who_waits_is_a_line_that_unfolds(open_widget):
+    page = open_widget(in_short(fetched(), step=4))
+    line = page.locator(".ak-player-flights summary")
+    assert line.inner_text() == "In flight, and waiting: 1 copy; warp 1 waits at an mbarrier; warp 0 has ended."
+    button = page.get_by_role("button", name="step 2", exact=True)
+    assert not button.is_visible()
+    line.click()
+    button.click()
+    assert page.evaluate("model.get('step')") == 2
+
+
+# What of a player is smaller than a finger: what is pressed and can be seen, with its size.
+TOO_SMALL_TO_PRESS = """[...document.querySelectorAll(".ak-widget :is(button, select, summary, input)")]
+    .filter((one) => one.checkVisibility() && !one.closest("details:not([open]) > :not(summary)"))
+    .map((one) => (one.type === "checkbox" ? one.closest("label") : one))
+    .map((one) => [one.className || one.localName, one.getBoundingClientRect()])
+    .filter(([, { width, height }]) => width < 24 || height < 24).map(([name, box]) => [name, box.width, box.height])"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "most"), [(390, 940), (916, 780)])
+def test_a_scene_is_no_higher_than_a_screen_and_has_room_for_fingers(open_widget, transpose, width, most):
+    page = open_widget(
+        in_short(transpose.without_variables().packed(), step=64, cell={"array": 1, "offset": 0}), width=width
+    )
+    root = page.locator(".ak-widget")
+    assert root.bounding_box()["height"] <= most
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for part in (".ak-status", ".ak-grid", ".ak-line-now", ".ak-player-trace"):
+        assert root.locator(part).is_visible(), part
+    assert page.evaluate(TOO_SMALL_TO_PRESS) == []
+
+
+@pytest.mark.browser
+def test_on_a_phone_arrays_with_long_names_are_a_choice(open_widget):
     meta, data = swap()
-    page = open_widget(Player(meta={**meta, "start": {"short": True}}, data=data, step=0))
-    assert page.locator(".ak-widget details:visible").count() == 2
-    assert not page.locator(".ak-lanes").is_visible()
-    page.get_by_text("The lanes of a warp").click()
-    assert page.locator(".ak-lanes").is_visible()
+    meta["arrays"][1]["name"] = "a long name of an array here"
+    page = open_widget(in_short((meta, data)), width=390)
+    assert not page.locator(".ak-arrays").is_visible()
+    choice = page.locator(".ak-player-memory").get_by_role("combobox", name="array")
+    assert choice.evaluate("(one) => one.selectedOptions[0].text") == "in •"
+    choice.select_option(label="row")
+    assert page.locator(".ak-grid").get_attribute("aria-label").startswith("row, shared, float32 [64].")
+    page.get_by_text("Launch and colours").click()
+    assert (
+        page.locator(".ak-launch")
+        .inner_text()
+        .startswith("Block (0, 0, 0) of a grid of 1 × 1 × 1, 64 × 1 × 1 threads.")
+    )
+
+
+@pytest.mark.browser
+def test_the_line_in_front_is_in_view_far_down_in_a_file(open_widget):
+    meta, data = swap()
+    lines = meta["sources"]["swap.cu"].splitlines()
+    meta["sources"]["swap.cu"] = "\n".join([*[""] * 600, *lines, *[""] * 20])
+    meta["places"] = [(file, line + 600, caller) for file, line, caller in meta["places"]]
+    page = open_widget(in_short((meta, data), step=READ_ROW), width=390)
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    box, line = (page.locator(one).bounding_box() for one in (".ak-source", ".ak-line-now"))
+    assert box["y"] <= line["y"] and line["y"] + line["height"] <= box["y"] + box["height"]
 
 
 @pytest.mark.browser

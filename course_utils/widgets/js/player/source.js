@@ -21,15 +21,16 @@ function shortRanges(warps) {
   return text.length > 7 ? `${warps.length} warps` : text;
 }
 
-function sourcePanel(rec, act) {
+function sourcePanel(rec, act, isShort = false) {
   const files = Object.keys(rec.meta.sources);
+  const lastPart = (file) => file.split("/").at(-1);
   const visited = new Set(rec.meta.places.map(([file, line]) => `${file} ${line}`)); // calls, too
   const box = element("div", { class: "ak-source", tabindex: 0, role: "region", "data-lm-suppress-shortcuts": "true" });
   const choice = control("select", { onchange: () => act.set({ file: choice.value, followsFile: false }) },
-    ...files.map((file) => element("option", { value: file }, file.split("/").at(-1))));
+    ...files.map((file) => element("option", { value: file }, lastPart(file))));
   const followsFile = check("follow the step", (on) => act.set({ followsFile: on }));
   const title = element("div", { class: "ak-player-head" }, element("span", { class: "ak-title" }, "Source"),
-    ...(files.length > 1 ? [element("label", {}, "file", choice), followsFile.row] : []), files.length > 1 ? "" : element("span", { class: "ak-note" }, files[0] ?? ""));
+    ...(files.length > 1 ? [element("label", {}, "file", choice), followsFile.row] : []), files.length > 1 ? "" : element("span", { class: "ak-note", title: files[0] ?? "" }, isShort ? lastPart(files[0] ?? "") : files[0] ?? ""));
   let shown = null; // the file whose lines are in the box
   let lines = [];
   const made = new Map(); // file -> its lines
@@ -107,6 +108,7 @@ function sourcePanel(rec, act) {
     const line = lineIn(rec, view.step, shown);
     if (line > 0) keepInView(line - 1, lineIn(rec, view.other, shown) - 1);
     followsFile.input.checked = view.followsFile;
+    followsFile.row.hidden = isShort && view.followsFile;
   }
 
   // Where lines and box are is measured once, and not at each step, after which the browser would lay out the page at once.

@@ -18,3 +18,6 @@ function coloursOf(root) {
   const style = getComputedStyle(root);
   return { ...themeOf(root), ground: style.caretColor, alarm: style.textDecorationColor };
 }
+
+// What a reader may want below a line of words, closed at first.
+const fold = (words, ...nodes) => element("details", {}, element("summary", {}, words), ...nodes);
