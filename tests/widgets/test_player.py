@@ -878,6 +878,8 @@ def test_on_a_phone_arrays_with_long_names_are_a_choice(open_widget):
     assert choice.evaluate("(one) => one.selectedOptions[0].text") == "in •"
     choice.select_option(label="row")
     assert page.locator(".ak-grid").get_attribute("aria-label").startswith("row, shared, float32 [64].")
+    title = page.locator(".ak-player-title > .ak-note")
+    assert title.inner_text() == "2 warps, 11 steps"
     page.get_by_text("Launch and colours").click()
     assert (
         page.locator(".ak-launch")

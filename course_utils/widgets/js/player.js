@@ -111,7 +111,8 @@ function showPlayer(rec, model, root) {
     fold("Launch and colours", element("div", { class: "ak-launch" }, element("div", { class: "ak-note" }, `Block ${which} ${sizeOfLaunch}.`), timeline.legend())));
   root.replaceChildren(
     element("div", { class: "ak-player-title" }, element("span", { class: "ak-title" }, kernel),
-      element("span", { class: "ak-note" }, element("span", { class: "ak-of-launch" }, `block ${which} ${sizeOfLaunch}, `), `${plural(warps, "warp")}, ${plural(rec.count, "step")}`)),
+      element("span", { class: "ak-note" }, `${plural(warps, "warp")}, ${plural(rec.count, "step")}`,
+        element("span", { class: index.some(Boolean) ? "" : "ak-of-launch" }, `, block ${which}`), element("span", { class: "ak-of-launch" }, ` ${sizeOfLaunch}`))),
     ...(rec.meta.failure ? [element("div", { class: "ak-player-failure" }, `The launch stopped here: ${rec.meta.failure}`)] : []),
     timeline.node,
     element("div", { class: "ak-row ak-transport" }, controls.prev, controls.next, play.node, controls.row),
