@@ -855,7 +855,7 @@ TOO_SMALL_TO_PRESS = """[...document.querySelectorAll(".ak-widget :is(button, se
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(("width", "most"), [(390, 940), (916, 780)])
+@pytest.mark.parametrize(("width", "most"), [(390, 950), (916, 780)])
 def test_a_scene_is_no_higher_than_a_screen_and_has_room_for_fingers(open_widget, transpose, width, most):
     page = open_widget(
         in_short(transpose.without_variables().packed(), step=64, cell={"array": 1, "offset": 0}), width=width

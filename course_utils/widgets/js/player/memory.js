@@ -1,6 +1,6 @@
 // memory.js — one array of the recording as a matrix of cells: what each holds, who wrote it, how old it is, or its bank.
 
-const GRID = { gutter: 40, top: 16, strip: 12, gap: 6, readable: 34, least: 4, most: 46, tall: 400, low: 200 };
+const GRID = { gutter: 40, top: 16, strip: 12, gap: 6, readable: 34, least: 4, most: 46, tall: 400, low: 225 };
 
 // How an array lies as a matrix: its type, the rows and columns of elements, and the row of the first byte that was kept.
 function matrixOf(rec, view) {
